@@ -20,11 +20,11 @@ use carrel_shim_client::{Life, OwnedSandbox, layout};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
-use crate::bury::ended_or_killed;
-use crate::ground::{LONGEST_NAME, hashed, name};
-use crate::life::{disk_missing, exists};
-use crate::look::lasting;
-use crate::{Inner, blocking, failed, images, plan};
+use crate::discovery::persistent_record;
+use crate::paths::{MAX_NAME_LENGTH, hash_prefix, name};
+use crate::pidfd::wait_or_kill;
+use crate::start::{disk_missing, exists};
+use crate::{LocalInner, blocking, failed, images, plan};
 
 /// How many there are at most: each is a sandbox that no limit of the daemon counts. A sandbox has one, whoever reads.
 const LIMITS: ShareLimits = ShareLimits { total: 8, each: 4, reserved: 2 };
@@ -79,16 +79,16 @@ struct ReaderTask {
     leases: Arc<AtomicU64>,
 }
 
-impl Inner {
-    /// Starts a reader on the disk of a sandbox that does not run, or shares the one that is open.
+impl LocalInner {
+    /// PendingStarts a reader on the disk of a sandbox that does not run, or shares the one that is open.
     pub(crate) async fn read_disk(&self, place: &Place, spec: &Spec) -> Result<ReaderLease, ProviderError> {
-        let (name, disk) = (name(&place.sandbox), self.ground.disk(place)?);
+        let (name, disk) = (name(&place.sandbox), self.paths.disk(place)?);
         if !exists(&disk).await? {
             return Err(disk_missing(place, &disk));
         }
         let image = self.image(&spec.image, spec.host_owner(), &disk).await?;
         // A start and a removal wait until it is open, and then end it.
-        let _turn = self.turns.take(&name).await;
+        let _lock = self.locks.lock(&name).await;
         if let Some(lease) = self.readers.share(&name) {
             return Ok(lease);
         }
@@ -97,15 +97,15 @@ impl Inner {
         if !exists(&disk).await? {
             return Err(disk_missing(place, &disk));
         }
-        let found = self.look(&place.sandbox).await?;
-        if found.is_some_and(|found| lasting(&found).is_some() && !matches!(found.life, Life::Dead { .. })) {
+        let found = self.find(&place.sandbox).await?;
+        if found.is_some_and(|found| persistent_record(&found).is_some() && !matches!(found.life, Life::Dead { .. })) {
             return Err(failed("the sandbox runs"));
         }
         let permit = self.readers.permit(place.sandbox.namespace().into())?;
         let create = self.plan_reader(place, spec, image).await?;
-        let owned = self.supervised(&place.sandbox, &create).await?;
-        let parked = Arc::clone(&self.parked);
-        drop(tokio::task::spawn_blocking(move || parked.fill()));
+        let owned = self.create_with_shim(&place.sandbox, &create).await?;
+        let prestarted = Arc::clone(&self.prestarted);
+        drop(tokio::task::spawn_blocking(move || prestarted.fill()));
         Ok(self.readers.open(name, owned, create.directory.0, permit))
     }
 
@@ -117,19 +117,19 @@ impl Inner {
             return Ok(());
         }
         // One whose daemon died ends by itself, but may not have done so yet.
-        match self.look_for(&reader_name(&name)).await? {
-            Some(found) => self.end(&found, Duration::ZERO).await,
+        match self.find_by_name(&reader_name(&name)).await? {
+            Some(found) => self.stop_found(&found, Duration::ZERO).await,
             None => Ok(()),
         }
     }
 
     async fn plan_reader(&self, place: &Place, spec: &Spec, image: Image) -> Result<Create, ProviderError> {
-        let (settings, programs, ground) = (self.settings(), self.programs.clone(), self.ground.clone());
+        let (settings, programs, paths) = (self.settings(), self.programs.clone(), self.paths.clone());
         let (images, place, spec) = (Arc::clone(&self.images), place.clone(), spec.clone());
         blocking(move || {
-            images::settle(&images, &image, &ground.disk(&place)?, &name(&place.sandbox))?;
-            let create = plan::create(&settings, &programs, (&ground, &image), &place, &spec)?;
-            reader_of(create, &ground.sandboxes())
+            images::record(&images, &image, &paths.disk(&place)?, &name(&place.sandbox))?;
+            let create = plan::create(&settings, &programs, (&paths, &image), &place, &spec)?;
+            reader_of(create, &paths.sandboxes())
         })
         .await
     }
@@ -155,7 +155,7 @@ fn reader_of(mut create: Create, sandboxes: &Path) -> Result<Create, ProviderErr
 /// The name of a reader. It has two dots in a row, which neither an id nor the name of a service has.
 fn reader_name(sandbox: &str) -> String {
     let long = format!("{sandbox}..read");
-    if long.len() <= LONGEST_NAME { long } else { format!("..{}", hashed(&long)) }
+    if long.len() <= MAX_NAME_LENGTH { long } else { format!("..{}", hash_prefix(&long)) }
 }
 
 fn random() -> Result<u64, ProviderError> {
@@ -283,7 +283,7 @@ impl ReaderTask {
         let _asked = timeout(BEYOND, self.owned.stop(Duration::ZERO)).await;
         drop(self.owned);
         let Some(child) = self.child else { return };
-        if ended_or_killed(child, BEYOND).await {
+        if wait_or_kill(child, BEYOND).await {
             return;
         }
         let directory = self.directory;

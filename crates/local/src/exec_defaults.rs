@@ -10,7 +10,7 @@ use carrel_image::accounts::UidGid;
 use carrel_layers::Config;
 use carrel_shim_client::SandboxRecord;
 
-use crate::ground::Ground;
+use crate::paths::HomePaths;
 use crate::reap::disk_of;
 use crate::{failed, images, jobs, manifests, plan};
 
@@ -35,12 +35,12 @@ impl ExecDefaults {
         let root = RootFs::try_from(record.create.root.clone()).map_err(failed)?;
         let disk = record.create.kept_disk.as_ref().map(|kept| kept.directory.0.as_path());
         let config = disk.map_or(Ok(Config::default()), |disk| images::config(images, disk))?;
-        let ground = Ground::at(home);
-        let manifest = disk_of(&ground, record).and_then(|disk| manifests::load(&ground.manifests(), &disk));
+        let paths = HomePaths::at(home);
+        let manifest = disk_of(&paths, record).and_then(|disk| manifests::load(&paths.manifests(), &disk));
         // Without a manifest nothing is known of what was asked for when it was created.
         let spec = manifest.and_then(|manifest| serde_json::from_str::<Spec>(&manifest.spec).ok()).unwrap_or_default();
         let user = match &spec.user {
-            Some(name) => plan::named(name, &root).map_err(failed)?,
+            Some(name) => plan::resolve_user(name, &root).map_err(failed)?,
             None => plan::user_of(&root, &config),
         };
         Ok(Self {

@@ -25,18 +25,18 @@ pub(crate) fn attempt(job: &str) -> Option<u32> {
 }
 
 /// Whether a job is one of those that a sandbox runs by itself, for whomever.
-pub(crate) fn is_own(job: &str) -> bool {
+pub(crate) fn is_internal(job: &str) -> bool {
     attempt(job).is_some() || job.starts_with(HOOK)
 }
 
 /// What a fact means.
-pub(crate) fn noted(fact: messages::Fact) -> Noted {
+pub(crate) fn from_journal(fact: messages::Fact) -> Noted {
     let at = i64::try_from(fact.at_ms).unwrap_or(i64::MAX).saturating_mul(1_000_000);
     let sequence = fact.sequence;
-    Noted { sequence, at: Timestamp(at), fact: meaning(fact) }
+    Noted { sequence, at: Timestamp(at), fact: convert(fact) }
 }
 
-fn meaning(fact: messages::Fact) -> Fact {
+fn convert(fact: messages::Fact) -> Fact {
     match fact.kind {
         FactKind::JobEnded => job_ended(fact),
         FactKind::OutOfMemory => Fact::OutOfMemory,
@@ -76,7 +76,7 @@ fn end_cause(reason: EndReason) -> EndCause {
 }
 
 /// The same facts of an incarnation that ran before the host booted: a supervisor that was lost was lost with the host.
-pub(crate) fn before_boot(noted: &mut [Noted]) {
+pub(crate) fn mark_host_restarted(noted: &mut [Noted]) {
     for noted in noted {
         if let Fact::Ended { cause: cause @ EndCause::SupervisorLost, message } = &mut noted.fact {
             *cause = EndCause::HostRestarted;
@@ -87,7 +87,7 @@ pub(crate) fn before_boot(noted: &mut [Noted]) {
 
 fn job_ended(fact: messages::Fact) -> Fact {
     let (Some(job), Some(outcome)) = (fact.job, fact.outcome) else { return Fact::Other };
-    let how = how(outcome);
+    let how = exec_outcome(outcome);
     match (attempt(&job), ExecId::qualified(job)) {
         (Some(attempt), _) => Fact::CommandEnded { attempt, how },
         (None, Ok(exec)) => Fact::ExecEnded { exec, how },
@@ -96,7 +96,7 @@ fn job_ended(fact: messages::Fact) -> Fact {
     }
 }
 
-fn how(outcome: Outcome) -> How {
+fn exec_outcome(outcome: Outcome) -> How {
     let by_itself = match (outcome.code, outcome.signal) {
         (_, Some(signal)) => How::Signalled(signal),
         (Some(code), None) => How::Exited(code),
@@ -121,12 +121,12 @@ mod tests {
 
     fn ended(job: &str, outcome: Outcome) -> Fact {
         let (job, outcome) = (Some(job.to_owned()), Some(outcome));
-        noted(messages::Fact { sequence: 7, job, outcome, ..messages::Fact::new(1, FactKind::JobEnded) }).fact
+        from_journal(messages::Fact { sequence: 7, job, outcome, ..messages::Fact::new(1, FactKind::JobEnded) }).fact
     }
 
     fn of_sandbox(kind: FactKind, reason: Option<EndReason>) -> Fact {
         let message = Some("why".to_owned());
-        noted(messages::Fact { reason, message, ..messages::Fact::new(1, kind) }).fact
+        from_journal(messages::Fact { reason, message, ..messages::Fact::new(1, kind) }).fact
     }
 
     #[test]
@@ -185,7 +185,7 @@ mod tests {
     fn a_pause_says_who_wanted_it() {
         let paused = |pause_reason, message: Option<&str>| {
             let message = message.map(str::to_owned);
-            noted(messages::Fact { pause_reason, message, ..messages::Fact::new(1, FactKind::Paused) }).fact
+            from_journal(messages::Fact { pause_reason, message, ..messages::Fact::new(1, FactKind::Paused) }).fact
         };
         let told = |cause, message: &str| Fact::Paused { cause, message: message.to_owned() };
         assert_eq!(paused(None, None), told(PauseCause::User, ""));
@@ -198,8 +198,8 @@ mod tests {
     fn a_supervisor_that_was_lost_before_the_host_booted_was_lost_with_the_host() {
         let told = |reason| {
             let ended = messages::Fact { reason: Some(reason), ..messages::Fact::new(1, FactKind::Ended) };
-            let mut noted = [noted(ended)];
-            before_boot(&mut noted);
+            let mut noted = [from_journal(ended)];
+            mark_host_restarted(&mut noted);
             match noted {
                 [Noted { fact: Fact::Ended { cause, .. }, .. }] => cause,
                 other => panic!("{other:?}"),
@@ -213,9 +213,9 @@ mod tests {
     #[test]
     fn a_moment_is_told_in_nanoseconds() {
         assert_eq!(
-            noted(messages::Fact::new(1_700_000_000_123, FactKind::Started)).at,
+            from_journal(messages::Fact::new(1_700_000_000_123, FactKind::Started)).at,
             Timestamp(1_700_000_000_123_000_000)
         );
-        assert_eq!(noted(messages::Fact::new(u64::MAX, FactKind::Started)).at, Timestamp(i64::MAX));
+        assert_eq!(from_journal(messages::Fact::new(u64::MAX, FactKind::Started)).at, Timestamp(i64::MAX));
     }
 }

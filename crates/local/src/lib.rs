@@ -3,35 +3,35 @@
 //! A sandbox is named by its id, and everything of one start of it on this host by its incarnation. Nothing is remembered
 //! here that cannot be found again: whoever comes after a daemon that died looks at what there is, and goes on.
 
-mod bury;
 mod copies;
+mod discovery;
 mod disk_reader;
-mod end;
 mod exec_defaults;
 mod facts;
-mod ground;
 mod guard;
 mod home;
 mod images;
 mod jobs;
-mod life;
-mod live;
 mod log_files;
 mod logs;
-mod look;
 mod manifests;
 mod orphans;
-mod parked;
+mod paths;
+mod pending_starts;
+mod pidfd;
 mod plan;
 mod ports;
+mod prestarted;
 mod provider;
 mod pulls;
 mod reap;
 mod refresh;
+mod running;
+mod sandbox_locks;
 mod services;
 mod skeleton;
-mod starts;
-mod turns;
+mod start;
+mod stop;
 mod watch;
 
 use std::path::{Path, PathBuf};
@@ -50,19 +50,19 @@ use carrel_store::{ExecId, SandboxId};
 pub use self::copies::{CopyInError, HostCopy, copy_in};
 use self::disk_reader::DiskReaders;
 pub use self::exec_defaults::ExecDefaults;
-use self::ground::Ground;
 pub use self::guard::reserved_inodes;
 use self::home::HomeDirectory;
 pub use self::home::HomeMoved;
-use self::live::RunningSandboxes;
-pub use self::logs::{BadTemplate, LogTemplate};
-use self::parked::Parked;
+pub use self::logs::{LogTemplate, LogTemplateError};
+use self::paths::HomePaths;
+use self::pending_starts::PendingStarts;
 pub use self::ports::UnpublishedPort;
+use self::prestarted::PrestartedShims;
 use self::pulls::Pulls;
 pub use self::refresh::Refresher;
-use self::services::Tended;
-use self::starts::Starts;
-use self::turns::Turns;
+use self::running::RunningSandboxes;
+use self::sandbox_locks::SandboxLocks;
+use self::services::SupervisedServices;
 
 /// Ranges of ids belong to the host, whatever home a sandbox has.
 const IDS: &str = "/run/carrel/ids";
@@ -92,14 +92,14 @@ pub struct Settings {
     /// How long disks are kept that the control plane does not know; 0 is for ever.
     pub orphans_kept: Duration,
     /// How many supervisors are started ahead.
-    pub parked: usize,
+    pub prestarted: usize,
     /// What is special about registries of images.
     pub registries: carrel_registry::RegistriesConfig,
 }
 
 /// Whoever makes sandboxes run on this machine. Clones are the same.
 #[derive(Clone, Debug)]
-pub struct Local(Arc<Inner>);
+pub struct Local(Arc<LocalInner>);
 
 /// Why there can be no sandboxes here.
 #[derive(Debug, thiserror::Error)]
@@ -118,25 +118,25 @@ pub enum LocalError {
 }
 
 #[derive(Debug)]
-pub(crate) struct Inner {
+pub(crate) struct LocalInner {
     settings: RwLock<Arc<Settings>>,
     programs: Programs,
-    ground: Ground,
+    paths: HomePaths,
     home: HomeDirectory,
     images: Arc<Images>,
     pulls: Pulls,
-    parked: Arc<Parked>,
-    known: RunningSandboxes,
-    starts: Starts,
-    turns: Turns,
-    tended: Tended,
+    prestarted: Arc<PrestartedShims>,
+    running: RunningSandboxes,
+    pending_starts: PendingStarts,
+    locks: SandboxLocks,
+    supervised: SupervisedServices,
     readers: DiskReaders,
     /// Whom their users let continue.
     resumed: Arc<guard::ResumedByUser>,
     /// When those continue that the guard paused, as of its last look; none if it paused nobody.
     resumes_at: Mutex<Option<ResumeThreshold>>,
     /// One sweeps at a time.
-    sweeping: tokio::sync::Mutex<()>,
+    sweep_lock: tokio::sync::Mutex<()>,
 }
 
 // === impl Settings ===
@@ -162,35 +162,35 @@ impl Settings {
 impl Local {
     /// Makes sandboxes below a home, which is made if it is not there.
     pub fn new(settings: Settings, programs: Programs) -> Result<Self, LocalError> {
-        let ground = Ground::new(&settings.home)?;
+        let paths = HomePaths::new(&settings.home)?;
         let home = HomeDirectory::open(&settings.home)
             .map_err(|source| LocalError::Home { path: settings.home.clone(), source })?;
-        if let Err(error) = ground::spread(&settings.logs.above()) {
+        if let Err(error) = paths::create_top_directory(&settings.logs.above()) {
             // Each sandbox says what is wrong with it.
             tracing::warn!(%error, "there is no place for the output of execs");
         }
-        if let Err(error) = skeleton::sweep(&ground.skeletons(), || needed(&settings.home)) {
+        if let Err(error) = skeleton::sweep(&paths.skeletons(), || needed(&settings.home)) {
             tracing::warn!(%error, "what is not needed of the image `host` stays");
         }
         let images = Arc::new(Images::new(&settings.home, &programs.shim, settings.registries.clone()));
-        let parked = Arc::new(Parked::new(programs.clone(), settings.parked));
-        parked.fill();
-        let inner = Arc::new(Inner {
+        let prestarted = Arc::new(PrestartedShims::new(programs.clone(), settings.prestarted));
+        prestarted.fill();
+        let inner = Arc::new(LocalInner {
             settings: RwLock::new(Arc::new(settings)),
             programs,
-            ground,
+            paths,
             home,
             images,
             pulls: Pulls::default(),
-            parked,
-            known: RunningSandboxes::default(),
-            starts: Starts::default(),
-            turns: Turns::default(),
-            tended: Tended::default(),
+            prestarted,
+            running: RunningSandboxes::default(),
+            pending_starts: PendingStarts::default(),
+            locks: SandboxLocks::default(),
+            supervised: SupervisedServices::default(),
             readers: DiskReaders::default(),
             resumed: Arc::default(),
             resumes_at: Mutex::default(),
-            sweeping: tokio::sync::Mutex::default(),
+            sweep_lock: tokio::sync::Mutex::default(),
         });
         guard::start(&inner);
         Ok(Self(inner))
@@ -203,7 +203,7 @@ impl Local {
 
     /// The published ports of a sandbox that runs which are not open, and why. They are retried until they are.
     pub fn unpublished_ports(&self, place: &Place) -> Vec<UnpublishedPort> {
-        self.0.known.live(place).map(|live| live.unpublished()).unwrap_or_default()
+        self.0.running.get(place).map(|running| running.unpublished()).unwrap_or_default()
     }
 
     /// Fails while the home is not where it was when this was made.
@@ -221,16 +221,16 @@ impl Local {
             logs: former.logs.clone(),
             host_free: former.host_free,
             host_free_inodes: former.host_free_inodes,
-            parked: former.parked,
+            prestarted: former.prestarted,
             ..settings
         };
         *self.0.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
     }
 }
 
-// === impl Inner ===
+// === impl LocalInner ===
 
-impl Inner {
+impl LocalInner {
     /// The settings as they are now.
     fn settings(&self) -> Arc<Settings> {
         Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
@@ -244,9 +244,9 @@ impl Inner {
 
 /// How many disks of sandboxes a home has.
 pub fn disks(home: &Path) -> std::io::Result<usize> {
-    match std::fs::read_dir(Ground::disks_of(home)) {
+    match std::fs::read_dir(HomePaths::disks_in(home)) {
         Ok(mut entries) => entries.try_fold(0, |count, entry| {
-            let is_disk = entry?.file_name().to_str().is_some_and(ground::is_disk_name);
+            let is_disk = entry?.file_name().to_str().is_some_and(paths::is_disk_name);
             Ok(count + usize::from(is_disk))
         }),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(0),

@@ -24,7 +24,7 @@ pub struct LogTemplate {
 /// A template that nothing could be written to.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no place for the output of execs: it has to end in \"{SANDBOX}/{EXEC}\", below the root")]
-pub struct BadTemplate(pub String);
+pub struct LogTemplateError(pub String);
 
 // === impl LogTemplate ===
 
@@ -34,8 +34,8 @@ impl LogTemplate {
 
     /// Output is kept below a root, as the template says: every sandbox has a directory of its own, and every exec its
     /// files in it.
-    pub fn new(root: impl Into<PathBuf>, template: &str) -> Result<Self, BadTemplate> {
-        let bad = || BadTemplate(template.to_owned());
+    pub fn new(root: impl Into<PathBuf>, template: &str) -> Result<Self, LogTemplateError> {
+        let bad = || LogTemplateError(template.to_owned());
         let above = template.strip_suffix(EXEC).and_then(|rest| rest.strip_suffix('/')).ok_or_else(bad)?;
         let above = Path::new(above.strip_suffix(SANDBOX).ok_or_else(bad)?);
         let is_plain = |part: Component<'_>| match part {
@@ -80,7 +80,7 @@ impl LogTemplate {
 
 /// Removes the files whose names begin with something, where a sandbox keeps its output: what a start before left, and
 /// this one wants to write.
-pub(crate) fn remove_beginning(directory: &Path, prefix: &str) -> Result<(), Errno> {
+pub(crate) fn remove_with_prefix(directory: &Path, prefix: &str) -> Result<(), Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let handle = match rustix::fs::openat(CWD, directory, flags, Mode::empty()) {
         Ok(handle) => handle,
@@ -130,7 +130,7 @@ mod tests {
             "{exec_id}/{sandbox_id}/{exec_id}",
             "{sandbox_id}/x/{exec_id}",
         ] {
-            assert_eq!(LogTemplate::new("/logs", bad), Err(BadTemplate(bad.to_owned())));
+            assert_eq!(LogTemplate::new("/logs", bad), Err(LogTemplateError(bad.to_owned())));
         }
     }
 
@@ -140,9 +140,9 @@ mod tests {
         for name in ["primary.0.stdout.log", "primary.1.stderr.log", "other.stdout.log"] {
             std::fs::write(logs.path().join(name), "").unwrap();
         }
-        remove_beginning(logs.path(), "primary.").unwrap();
+        remove_with_prefix(logs.path(), "primary.").unwrap();
         let left: Vec<_> = std::fs::read_dir(logs.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(left, ["other.stdout.log"]);
-        remove_beginning(&logs.path().join("absent"), "primary.").unwrap();
+        remove_with_prefix(&logs.path().join("absent"), "primary.").unwrap();
     }
 }

@@ -8,16 +8,16 @@ use carrel_control::provider::{InUseSource, Orphan, ProviderError};
 use carrel_shim_client::Life;
 use carrel_store::Timestamp;
 
-use crate::end::collect;
-use crate::ground::is_disk_name;
-use crate::look::lasting;
-use crate::reap::{DiskOwner, Inventory, Owners, disk_of};
-use crate::{Inner, blocking, failed, manifests, services};
+use crate::discovery::persistent_record;
+use crate::paths::is_disk_name;
+use crate::reap::{DiskOwner, DiskOwners, Inventory, disk_of};
+use crate::stop::collect;
+use crate::{LocalInner, blocking, failed, manifests, services};
 
 /// How long what runs on an orphan has to end by itself when it is removed.
 const GRACE: Duration = Duration::from_secs(10);
 
-impl Inner {
+impl LocalInner {
     /// The disks that are not known.
     pub(crate) async fn orphans(&self, in_use: &InUseSource) -> Result<Vec<Orphan>, ProviderError> {
         let inventory = self.inventory().await?;
@@ -42,7 +42,7 @@ impl Inner {
 
     /// Keeps an orphan from being removed.
     pub(crate) async fn release_orphan(&self, disk: &str) -> Result<(), ProviderError> {
-        self.known.hold_disk(disk);
+        self.running.hold_disk(disk);
         self.forget_orphan(disk).await
     }
 
@@ -52,12 +52,13 @@ impl Inner {
             return Err(failed(format_args!("{disk:?} is no name of a disk")));
         }
         for found in self.inventory().await?.found {
-            let Some(record) = lasting(&found).filter(|record| disk_of(&self.ground, record).as_deref() == Some(disk))
+            let Some(record) =
+                persistent_record(&found).filter(|record| disk_of(&self.paths, record).as_deref() == Some(disk))
             else {
                 continue;
             };
-            let _turn = self.turns.take(&record.name).await;
-            self.end(&found, GRACE).await?;
+            let _lock = self.locks.lock(&record.name).await;
+            self.stop_found(&found, GRACE).await?;
             collect(&found.directory, &record.incarnation).await?;
         }
         self.remove_unused(disk).await?;
@@ -66,7 +67,7 @@ impl Inner {
 
     /// Forgets since when a disk is not known.
     pub(crate) async fn forget_orphan(&self, disk: &str) -> Result<(), ProviderError> {
-        let marker = self.ground.quarantine().join(disk);
+        let marker = self.paths.quarantine().join(disk);
         blocking(move || match std::fs::remove_file(&marker) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(failed(format_args!("{}: {error}", marker.display())))
@@ -79,12 +80,14 @@ impl Inner {
     /// What is known of an orphan, and whether nobody knew of it before.
     async fn describe(&self, inventory: &Inventory, disk: &str) -> Result<(bool, Orphan), ProviderError> {
         let is_on_it = |found: &&carrel_shim_client::Found| {
-            let record = lasting(found).filter(|record| services::start_of(record) == record.incarnation);
+            let record =
+                persistent_record(found).filter(|record| services::main_incarnation(record) == record.incarnation);
             found.life == Life::Running
-                && record.and_then(|record| disk_of(&self.ground, record)).as_deref() == Some(disk)
+                && record.and_then(|record| disk_of(&self.paths, record)).as_deref() == Some(disk)
         };
-        let running = inventory.found.iter().find(is_on_it).and_then(lasting).map(|record| record.incarnation.clone());
-        let (marker, manifests) = (self.ground.quarantine().join(disk), self.ground.manifests());
+        let running =
+            inventory.found.iter().find(is_on_it).and_then(persistent_record).map(|record| record.incarnation.clone());
+        let (marker, manifests) = (self.paths.quarantine().join(disk), self.paths.manifests());
         let (name, kept) = (disk.to_owned(), self.settings().orphans_kept);
         blocking(move || {
             let (is_new, since) =

@@ -11,7 +11,7 @@ use carrel_control::spec::{Service, Spec};
 use carrel_store::{ExecId, SandboxId, Timestamp};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::services::tend;
+use crate::services::supervise;
 use crate::watch::watch;
 use crate::{Local, UnpublishedPort, blocking, failed, guard, log_files, manifests};
 
@@ -29,7 +29,7 @@ impl Provider for Local {
             whole(async move {
                 inner.start(&place, &spec, left).await?;
                 // Whoever runs the first command need not wait for a connection.
-                drop(tokio::spawn(async move { inner.greet(&place).await }));
+                drop(tokio::spawn(async move { inner.connect_ahead(&place).await }));
                 Ok(())
             })
             .await
@@ -66,7 +66,7 @@ impl Provider for Local {
     }
 
     fn service(&self, place: &Place, spec: &Spec, service: &Service) -> mpsc::Receiver<ServiceFact> {
-        tend(Arc::clone(&self.0), place, spec, service)
+        supervise(Arc::clone(&self.0), place, spec, service)
     }
 
     fn cancel<'a>(&'a self, place: &'a Place, exec: &'a ExecId) -> Answer<'a, ()> {
@@ -134,7 +134,7 @@ impl Provider for Local {
         let (inner, disk, manifest) = (Arc::clone(&self.0), place.disk.clone(), manifest.clone());
         Box::pin(blocking(move || {
             inner.check_home()?;
-            manifests::save(&inner.ground.manifests(), &disk, &manifest).map_err(failed)
+            manifests::save(&inner.paths.manifests(), &disk, &manifest).map_err(failed)
         }))
     }
 
@@ -177,7 +177,7 @@ impl Provider for Local {
     }
 
     fn reach(&self, place: &Place) -> Reach {
-        self.0.ground.reach(&place.sandbox)
+        self.0.paths.reach(&place.sandbox)
     }
 }
 

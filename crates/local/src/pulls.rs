@@ -9,28 +9,31 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use crate::failed;
 
 /// So many images come at once.
-const AT_ONCE: usize = 4;
+const MAX_CONCURRENT: usize = 4;
 /// So many of them for strangers, who are not to keep the others from theirs.
-const FOR_STRANGERS: usize = 2;
+const MAX_FOR_OTHER_USERS: usize = 2;
 
 /// Images that are on their way.
 #[derive(Debug)]
 pub(crate) struct Pulls {
     all: Arc<Semaphore>,
-    strangers: Arc<Semaphore>,
+    other_users: Arc<Semaphore>,
 }
 
 /// Whose turn it is.
-type Turn = (Option<OwnedSemaphorePermit>, OwnedSemaphorePermit);
+type PullPermits = (Option<OwnedSemaphorePermit>, OwnedSemaphorePermit);
 
 /// Tells a pull to stop when it is dropped.
-struct Waiting(CancellationToken);
+struct CancelOnDrop(CancellationToken);
 
 // === impl Pulls ===
 
 impl Default for Pulls {
     fn default() -> Self {
-        Self { all: Arc::new(Semaphore::new(AT_ONCE)), strangers: Arc::new(Semaphore::new(FOR_STRANGERS)) }
+        Self {
+            all: Arc::new(Semaphore::new(MAX_CONCURRENT)),
+            other_users: Arc::new(Semaphore::new(MAX_FOR_OTHER_USERS)),
+        }
     }
 }
 
@@ -39,31 +42,31 @@ impl Pulls {
     /// turn until it has. The runtime does not wait for it: what is killed halfway is nothing to anybody.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
-        stranger: bool,
+        is_other_user: bool,
         work: impl FnOnce(&CancellationToken) -> Result<T, ProviderError> + Send + 'static,
     ) -> Result<T, ProviderError> {
-        let turn = self.turn(stranger).await?;
-        let waiting = Waiting(CancellationToken::new());
-        let (stop, (tell, told)) = (waiting.0.clone(), oneshot::channel());
+        let permits = self.acquire(is_other_user).await?;
+        let cancel = CancelOnDrop(CancellationToken::new());
+        let (stop, (sender, receiver)) = (cancel.0.clone(), oneshot::channel());
         let worker = std::thread::Builder::new().name("pull".to_owned()).spawn(move || {
-            let _turn = turn;
+            let _permits = permits;
             // Who is gone needs no answer.
-            let _gone = tell.send(work(&stop));
+            let _gone = sender.send(work(&stop));
         });
         worker.map_err(failed)?;
-        told.await.unwrap_or_else(|_| Err(failed("whoever had the image come broke off")))
+        receiver.await.unwrap_or_else(|_| Err(failed("whoever had the image come broke off")))
     }
 
-    async fn turn(&self, stranger: bool) -> Result<Turn, ProviderError> {
+    async fn acquire(&self, is_other_user: bool) -> Result<PullPermits, ProviderError> {
         let take = async |from: &Arc<Semaphore>| Arc::clone(from).acquire_owned().await.map_err(failed);
-        let stranger = if stranger { Some(take(&self.strangers).await?) } else { None };
-        Ok((stranger, take(&self.all).await?))
+        let permit = if is_other_user { Some(take(&self.other_users).await?) } else { None };
+        Ok((permit, take(&self.all).await?))
     }
 }
 
-// === impl Waiting ===
+// === impl CancelOnDrop ===
 
-impl Drop for Waiting {
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         self.0.cancel();
     }
@@ -76,43 +79,43 @@ mod tests {
     use super::*;
 
     /// One that is begun, and goes on until it is told that it may end.
-    struct Begun {
+    struct StartedPull {
         end: mpsc::Sender<()>,
         ended: oneshot::Receiver<()>,
     }
 
-    async fn begin(pulls: &Arc<Pulls>, stranger: bool) -> (Begun, tokio::task::JoinHandle<()>) {
+    async fn begin(pulls: &Arc<Pulls>, is_other_user: bool) -> (StartedPull, tokio::task::JoinHandle<()>) {
         let (begin, begun) = oneshot::channel();
-        let (tell, ended) = oneshot::channel();
+        let (sender, ended) = oneshot::channel();
         let (end, may_end) = mpsc::channel::<()>();
         let pulls = Arc::clone(pulls);
         let waits = tokio::spawn(async move {
             let work = move |_: &CancellationToken| {
-                let _ended = tell;
+                let _ended = sender;
                 let _begun = begin.send(());
                 may_end.recv().map_err(failed)
             };
-            let _gone = pulls.run(stranger, work).await;
+            let _gone = pulls.run(is_other_user, work).await;
         });
         begun.await.unwrap();
-        (Begun { end, ended }, waits)
+        (StartedPull { end, ended }, waits)
     }
 
     #[tokio::test]
-    async fn strangers_do_not_keep_others_from_their_turn() {
+    async fn strangers_do_not_keep_others_from_their_permits() {
         let pulls = Arc::new(Pulls::default());
         let first = begin(&pulls, true).await;
         let _second = begin(&pulls, true).await;
         let mut third = Box::pin(begin(&pulls, true));
         let own = tokio::select! {
             biased;
-            _ = &mut third => panic!("it is not its turn"),
+            _ = &mut third => panic!("it has a permit too early"),
             own = begin(&pulls, false) => own,
         };
         let _other = begin(&pulls, false).await;
         tokio::select! {
             biased;
-            _ = &mut third => panic!("it is not its turn"),
+            _ = &mut third => panic!("it has a permit too early"),
             () = tokio::task::yield_now() => {}
         }
         drop(own);
@@ -121,16 +124,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_nobody_waits_for_is_told_to_stop_and_has_its_turn_until_it_does() {
+    async fn what_nobody_waits_for_is_told_to_stop_and_has_its_permits_until_it_does() {
         let pulls = Arc::new(Pulls::default());
         let (begun, waits) = begin(&pulls, false).await;
-        assert_eq!(pulls.all.available_permits(), AT_ONCE - 1);
+        assert_eq!(pulls.all.available_permits(), MAX_CONCURRENT - 1);
         waits.abort();
         let _aborted = waits.await;
-        assert_eq!(pulls.all.available_permits(), AT_ONCE - 1, "it has not ended");
+        assert_eq!(pulls.all.available_permits(), MAX_CONCURRENT - 1, "it has not ended");
         drop(begun.end);
         let _ended = begun.ended.await;
-        while pulls.all.available_permits() < AT_ONCE {
+        while pulls.all.available_permits() < MAX_CONCURRENT {
             tokio::task::yield_now().await;
         }
         let outcome = pulls.run(false, |_| Err::<(), _>(failed("why not"))).await;

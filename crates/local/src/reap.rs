@@ -7,10 +7,10 @@ use std::time::Duration;
 use carrel_control::provider::{InUse, InUseSource, ProviderError, Reaped};
 use carrel_shim_client::{Found, Life, SandboxRecord};
 
-use crate::end::{collect, remove_disk};
-use crate::ground::{Ground, is_disk_name};
-use crate::look::lasting;
-use crate::{IDS, Inner, blocking, failed, manifests, services};
+use crate::discovery::persistent_record;
+use crate::paths::{HomePaths, is_disk_name};
+use crate::stop::{collect, remove_disk};
+use crate::{IDS, LocalInner, blocking, failed, manifests, services};
 
 /// Everything of this home, as it was at one moment.
 pub(crate) struct Inventory {
@@ -31,17 +31,17 @@ pub(crate) enum DiskOwner {
     Unknown,
 }
 
-impl Inner {
+impl LocalInner {
     /// Everything of this home.
     pub(crate) async fn inventory(&self) -> Result<Inventory, ProviderError> {
         self.check_home()?;
-        let home = self.ground.home().to_owned();
+        let home = self.paths.home().to_owned();
         let found = blocking(move || carrel_shim_client::sandboxes(&home).map_err(failed)).await?;
-        let mut disks: BTreeSet<String> = names(self.ground.disks()).await?.into_iter().collect();
-        disks.extend(names(self.ground.services()).await?);
+        let mut disks: BTreeSet<String> = names(self.paths.disks()).await?.into_iter().collect();
+        disks.extend(names(self.paths.services()).await?);
         // `lost+found` is the file system's.
         disks.retain(|name| is_disk_name(name));
-        Ok(Inventory { found: found.into_iter().filter(|one| lasting(one).is_some()).collect(), disks })
+        Ok(Inventory { found: found.into_iter().filter(|one| persistent_record(one).is_some()).collect(), disks })
     }
 
     /// Removes what is left of sandboxes that are gone, and quarantines what is not known. One that cannot be removed does
@@ -60,13 +60,13 @@ impl Inner {
             }
         };
         for one in &inventory.found {
-            if let Some(record) = lasting(one) {
+            if let Some(record) = persistent_record(one) {
                 count(&record.incarnation, self.reap_sandbox(one, record, &in_use).await);
             }
         }
         // Of what is dead already and was not to last.
         count("directories", self.sweep().await);
-        for disk in inventory.disks.iter().filter(|disk| !self.known.holds_disk(disk)) {
+        for disk in inventory.disks.iter().filter(|disk| !self.running.holds_disk(disk)) {
             match in_use.owner(disk) {
                 // Known again, after another restore perhaps: the next quarantine begins anew.
                 DiskOwner::Sandbox => count(disk, self.forget_orphan(disk).await.map(|()| 0)),
@@ -89,11 +89,11 @@ impl Inner {
         record: &SandboxRecord,
         in_use: &InUse,
     ) -> Result<usize, ProviderError> {
-        let start = services::start_of(record);
+        let start = services::main_incarnation(record);
         if in_use.incarnations.contains(start) {
             return Ok(0);
         }
-        let disk = disk_of(&self.ground, record);
+        let disk = disk_of(&self.paths, record);
         match disk.as_deref().map(|disk| in_use.owner(disk)) {
             Some(DiskOwner::Unknown) => return Ok(0),
             Some(DiskOwner::Sandbox) | None if found.life == Life::Running => {
@@ -104,33 +104,33 @@ impl Inner {
             Some(DiskOwner::Sandbox | DiskOwner::Deleted) | None => {}
         }
         // Whoever is at it may take it into their hands.
-        let _turn = self.turns.take(&record.name).await;
-        if self.known.holds_incarnation(start) {
+        let _lock = self.locks.lock(&record.name).await;
+        if self.running.holds_incarnation(start) {
             return Ok(0);
         }
-        self.end(found, Duration::ZERO).await?;
+        self.stop_found(found, Duration::ZERO).await?;
         collect(&found.directory, &record.incarnation).await?;
         Ok(1)
     }
 
     /// Removes a disk with all that belongs to it. Nothing may run on it.
     pub(crate) async fn remove_unused(&self, disk: &str) -> Result<usize, ProviderError> {
-        let services = services::remove_disks(&self.ground.services().join(disk)).await?;
-        remove_disk(&self.ground.disks().join(disk)).await?;
-        let (directory, disk) = (self.ground.manifests(), disk.to_owned());
+        let services = services::remove_disks(&self.paths.services().join(disk)).await?;
+        remove_disk(&self.paths.disks().join(disk)).await?;
+        let (directory, disk) = (self.paths.manifests(), disk.to_owned());
         blocking(move || manifests::remove(&directory, &disk).map_err(failed)).await?;
         Ok(services + 1)
     }
 }
 
 /// The disk that a sandbox runs on, or the one beside which a service does.
-pub(crate) fn disk_of(ground: &Ground, record: &SandboxRecord) -> Option<String> {
+pub(crate) fn disk_of(paths: &HomePaths, record: &SandboxRecord) -> Option<String> {
     let directory = &record.create.kept_disk.as_ref()?.directory.0;
     let below = |root: PathBuf| {
         let name = directory.strip_prefix(root).ok()?.components().next()?;
         name.as_os_str().to_str().map(str::to_owned)
     };
-    below(ground.disks()).or_else(|| below(ground.services()))
+    below(paths.disks()).or_else(|| below(paths.services()))
 }
 
 /// What there is in a directory, by its names; nothing if it is not there.
@@ -151,11 +151,11 @@ pub(crate) async fn names(directory: PathBuf) -> Result<Vec<String>, ProviderErr
 }
 
 /// What is known of disks.
-pub(crate) trait Owners {
+pub(crate) trait DiskOwners {
     fn owner(&self, disk: &str) -> DiskOwner;
 }
 
-impl Owners for InUse {
+impl DiskOwners for InUse {
     fn owner(&self, disk: &str) -> DiskOwner {
         if self.disks.contains(disk) {
             DiskOwner::Sandbox

@@ -13,13 +13,14 @@ use carrel_image::RootFs;
 use sha2::{Digest, Sha256};
 
 use crate::failed;
-use crate::ground::make_directory;
+use crate::paths::create_directory;
 
 /// What every sandbox has, whatever its image.
-const OWN: [(&str, u32); 5] = [("tmp", 0o1777), ("dev", 0o755), ("proc", 0o555), ("sys", 0o555), ("workspace", 0o755)];
+const MOUNT_POINTS: [(&str, u32); 5] =
+    [("tmp", 0o1777), ("dev", 0o755), ("proc", 0o555), ("sys", 0o555), ("workspace", 0o755)];
 
-/// Turns what a root brings by itself into one layer below `skeletons`. A root that has layers stays as it is.
-pub(crate) fn lay(root: RootFs, skeletons: &Path) -> Result<RootFs, ProviderError> {
+/// SandboxLocks what a root brings by itself into one layer below `skeletons`. A root that has layers stays as it is.
+pub(crate) fn to_layer(root: RootFs, skeletons: &Path) -> Result<RootFs, ProviderError> {
     if !root.layers.is_empty() {
         return Ok(root);
     }
@@ -75,7 +76,7 @@ fn digest(root: &RootFs) -> String {
 
 /// Writes a skeleton beside its place, where nobody else can reach, and gives it its name.
 fn write(root: &RootFs, skeletons: &Path, layer: &Path) -> io::Result<()> {
-    make_directory(skeletons)?;
+    create_directory(skeletons)?;
     let unfinished = tempfile(skeletons)?;
     let written = fill(root, &unfinished).and_then(|()| match std::fs::rename(&unfinished, layer) {
         // Another was faster.
@@ -101,11 +102,11 @@ fn fill(root: &RootFs, top: &Path) -> io::Result<()> {
         directory(top, made.path.as_path(), made.mode)?;
         std::os::unix::fs::chown(top.join(made.path.as_path()), Some(made.owner), Some(made.owner))?;
     }
-    for (name, mode) in OWN {
+    for (name, mode) in MOUNT_POINTS {
         directory(top, Path::new(name), mode)?;
     }
     for link in &root.links {
-        above(top, link.path.as_path())?;
+        create_parent(top, link.path.as_path())?;
         std::os::unix::fs::symlink(&link.target, top.join(link.path.as_path()))?;
     }
     for tree in &root.trees {
@@ -120,7 +121,7 @@ fn fill(root: &RootFs, top: &Path) -> io::Result<()> {
 
 /// Makes a directory; one that is there stays as it is.
 fn directory(top: &Path, path: &Path, mode: u32) -> io::Result<()> {
-    above(top, path)?;
+    create_parent(top, path)?;
     match DirBuilder::new().create(top.join(path)) {
         Ok(()) => std::fs::set_permissions(top.join(path), Permissions::from_mode(mode)),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -129,13 +130,13 @@ fn directory(top: &Path, path: &Path, mode: u32) -> io::Result<()> {
 }
 
 fn file(top: &Path, path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
-    above(top, path)?;
+    create_parent(top, path)?;
     std::fs::write(top.join(path), content)?;
     std::fs::set_permissions(top.join(path), Permissions::from_mode(mode))
 }
 
 /// Makes what something lies in.
-fn above(top: &Path, path: &Path) -> io::Result<()> {
+fn create_parent(top: &Path, path: &Path) -> io::Result<()> {
     match path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         Some(parent) if !top.join(parent).is_dir() => directory(top, parent, 0o755),
         _ => Ok(()),
@@ -155,9 +156,9 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let skeletons = home.path().join("skeletons");
         let host = RootFs::resolve(&ImageRef::Host).unwrap();
-        let laid = lay(host.clone(), &skeletons).unwrap();
-        let [layer] = laid.layers.as_slice() else { panic!("{laid:?}") };
-        assert_eq!((&laid.trees, &laid.files, &laid.directories), (&host.trees, &vec![], &vec![]));
+        let layered = to_layer(host.clone(), &skeletons).unwrap();
+        let [layer] = layered.layers.as_slice() else { panic!("{layered:?}") };
+        assert_eq!((&layered.trees, &layered.files, &layered.directories), (&host.trees, &vec![], &vec![]));
         for file in &host.files {
             assert_eq!(std::fs::read(layer.join(file.path.as_path())).unwrap(), file.content);
         }
@@ -171,19 +172,19 @@ mod tests {
         assert_eq!(of("home/agbox").unwrap(), (0o755, 1000));
         assert_eq!(of("usr").unwrap(), (0o755, 0));
         let before = std::fs::metadata(layer).unwrap().ino();
-        assert_eq!(lay(host, &skeletons).unwrap(), laid);
+        assert_eq!(to_layer(host, &skeletons).unwrap(), layered);
         assert_eq!(std::fs::metadata(layer).unwrap().ino(), before);
-        assert_eq!(lay(laid.clone(), &skeletons).unwrap(), laid, "one that has layers stays as it is");
+        assert_eq!(to_layer(layered.clone(), &skeletons).unwrap(), layered, "one that has layers stays as it is");
     }
 
     #[test]
     fn another_content_is_another_skeleton_and_what_nobody_needs_goes() {
         let home = tempfile::tempdir().unwrap();
         let host = RootFs::resolve(&ImageRef::Host).unwrap();
-        let one = lay(host.clone(), home.path()).unwrap().layers;
+        let one = to_layer(host.clone(), home.path()).unwrap().layers;
         let mut other = host;
         other.files.iter_mut().for_each(|file| file.content.push(b'\n'));
-        let two = lay(other, home.path()).unwrap().layers;
+        let two = to_layer(other, home.path()).unwrap().layers;
         assert_ne!(one, two);
         std::fs::create_dir(home.path().join("new-0000")).unwrap();
         sweep(home.path(), || Ok(two.clone())).unwrap();

@@ -23,7 +23,7 @@ fn a_reader_whose_client_reads_nothing_for_long_is_idle() {
 fn the_name_of_a_reader_is_that_of_no_sandbox_and_of_no_service() {
     assert_eq!(reader_name("demo"), "demo..read");
     let [one, other] = ["x", "y"].map(|letter| reader_name(&letter.repeat(128)));
-    assert!(one.len() <= LONGEST_NAME && one.starts_with("..") && one != other);
+    assert!(one.len() <= MAX_NAME_LENGTH && one.starts_with("..") && one != other);
 }
 
 #[test]

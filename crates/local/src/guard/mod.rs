@@ -15,14 +15,14 @@ use carrel_shim_client::{AdoptError, Found, Life};
 use rustix::fs::{CWD, Mode, OFlags};
 use tokio::sync::{Notify, mpsc};
 
-use self::policy::{Action, Decision, Policy};
+use self::policy::{GuardAction, GuardDecision, GuardPolicy};
 use self::sampler::ActivitySampler;
-use crate::{Inner, blocking, failed};
+use crate::{LocalInner, blocking, failed};
 
 /// The loop, and what it remembers.
 struct DiskGuard {
-    inner: Weak<Inner>,
-    policy: Policy,
+    inner: Weak<LocalInner>,
+    policy: GuardPolicy,
     /// What each sandbox did until the last look; none while nobody looks.
     sampler: Option<ActivitySampler>,
     /// Those that are being paused.
@@ -48,7 +48,7 @@ pub(crate) struct ResumedByUser {
 }
 
 /// Guards the disk for as long as there is somebody who makes sandboxes.
-pub(crate) fn start(inner: &Arc<Inner>) {
+pub(crate) fn start(inner: &Arc<LocalInner>) {
     let settings = inner.settings();
     let reserve = Reserve { bytes: settings.host_free, inodes: settings.host_free_inodes };
     let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
@@ -58,7 +58,7 @@ pub(crate) fn start(inner: &Arc<Inner>) {
     let (outcomes_tx, outcomes_rx) = mpsc::unbounded_channel();
     let guard = DiskGuard {
         inner: Arc::downgrade(inner),
-        policy: Policy::new(reserve),
+        policy: GuardPolicy::new(reserve),
         sampler: None,
         pausing: HashSet::new(),
         unpausable: HashSet::new(),
@@ -93,10 +93,10 @@ impl DiskGuard {
         let mut measure = false;
         loop {
             let Some(inner) = self.inner.upgrade() else { return };
-            if inner.known.is_empty() && !self.policy.holds() {
+            if inner.running.is_empty() && !self.policy.holds() {
                 // Nobody can write.
                 self.sampler = None;
-                let changed = inner.known.changed();
+                let changed = inner.running.changed();
                 drop(inner);
                 changed.notified().await;
                 continue;
@@ -118,7 +118,8 @@ impl DiskGuard {
                 self.policy.was_resumed(incarnation, Instant::now(), free);
             }
             let usage = if measure { self.measure(&inner).await } else { None };
-            let Decision { actions, next, measure: again } = self.policy.decide(Instant::now(), free, usage.as_ref());
+            let GuardDecision { actions, next, measure: again } =
+                self.policy.decide(Instant::now(), free, usage.as_ref());
             *inner.resumes_at.lock().unwrap_or_else(PoisonError::into_inner) = self.policy.resumes_at();
             for action in actions {
                 self.act(&inner, action).await;
@@ -145,7 +146,7 @@ impl DiskGuard {
     }
 
     /// Finds again what a daemon before this one paused or slowed down.
-    async fn adopt(&mut self, inner: &Arc<Inner>, free: FreeSpace) {
+    async fn adopt(&mut self, inner: &Arc<LocalInner>, free: FreeSpace) {
         self.measure(inner).await;
         let Some(sampler) = self.sampler.take() else { return };
         sampler.speed_up_all();
@@ -164,8 +165,8 @@ impl DiskGuard {
     }
 
     /// What each sandbox did since the last time.
-    async fn measure(&mut self, inner: &Arc<Inner>) -> Option<HashMap<String, policy::Usage>> {
-        let (home, sampler) = (inner.ground.home().to_owned(), self.sampler.take());
+    async fn measure(&mut self, inner: &Arc<LocalInner>) -> Option<HashMap<String, policy::SandboxUsage>> {
+        let (home, sampler) = (inner.paths.home().to_owned(), self.sampler.take());
         let measured = blocking(move || {
             let mut sampler = sampler.map_or_else(ActivitySampler::new, Ok).map_err(failed)?;
             let usage = sampler.sample(&home).map_err(failed)?;
@@ -183,29 +184,29 @@ impl DiskGuard {
         }
     }
 
-    async fn act(&mut self, inner: &Arc<Inner>, action: Action) {
+    async fn act(&mut self, inner: &Arc<LocalInner>, action: GuardAction) {
         let Some(sampler) = &self.sampler else { return };
         match action {
-            Action::SlowDown(one) => {
+            GuardAction::SlowDown(one) => {
                 tracing::info!(sandbox = sampler.name(&one), "a sandbox that fills the disk is slowed down");
                 sampler.slow_down(&one);
             }
-            Action::SpeedUp(one) => {
+            GuardAction::SpeedUp(one) => {
                 tracing::info!(sandbox = sampler.name(&one), "a sandbox is slowed down no longer");
                 sampler.speed_up(&one);
             }
-            Action::Pause(one) => self.pause(inner, one),
-            Action::Insist(one) if self.pausing.contains(&one) => {
+            GuardAction::Pause(one) => self.pause(inner, one),
+            GuardAction::Insist(one) if self.pausing.contains(&one) => {
                 tracing::warn!(sandbox = sampler.name(&one), "processes that do not stop writing are killed");
                 sampler.kill_writers(&one);
             }
             // It continues by somebody's will, or was never paused.
-            Action::Insist(one) => self.pause(inner, one),
-            Action::Resume(one) => self.resume(inner, one),
+            GuardAction::Insist(one) => self.pause(inner, one),
+            GuardAction::Resume(one) => self.resume(inner, one),
         }
     }
 
-    fn pause(&mut self, inner: &Arc<Inner>, incarnation: String) {
+    fn pause(&mut self, inner: &Arc<LocalInner>, incarnation: String) {
         let Some(sampler) = &self.sampler else { return };
         let name = sampler.name(&incarnation).to_owned();
         if let Some(missing) = sampler.no_freezer() {
@@ -232,15 +233,15 @@ impl DiskGuard {
         self.ask(inner, incarnation, name, true);
     }
 
-    fn resume(&mut self, inner: &Arc<Inner>, incarnation: String) {
+    fn resume(&mut self, inner: &Arc<LocalInner>, incarnation: String) {
         let name = self.sampler.as_ref().map(|sampler| sampler.name(&incarnation).to_owned()).unwrap_or_default();
         tracing::info!(sandbox = name, "a sandbox continues: there is room on the disk of the host");
         self.ask(inner, incarnation, name, false);
     }
 
     /// Asks a supervisor, which may take as long as its sandbox needs to stop.
-    fn ask(&self, inner: &Arc<Inner>, incarnation: String, name: String, paused: bool) {
-        let (home, outcomes_tx) = (inner.ground.home().to_owned(), self.outcomes_tx.clone());
+    fn ask(&self, inner: &Arc<LocalInner>, incarnation: String, name: String, paused: bool) {
+        let (home, outcomes_tx) = (inner.paths.home().to_owned(), self.outcomes_tx.clone());
         drop(tokio::spawn(async move {
             let asked = async {
                 let (incarnation, name) = (incarnation.clone(), name);
@@ -282,10 +283,10 @@ impl DiskGuard {
 }
 
 /// What is free where disks are, and what has to stay free; none where nothing has to.
-pub(crate) fn disk_space(inner: &Inner) -> Option<DiskSpace> {
+pub(crate) fn disk_space(inner: &LocalInner) -> Option<DiskSpace> {
     let settings = inner.settings();
     let reserve = Reserve { bytes: settings.host_free, inodes: settings.host_free_inodes };
-    let free = free_in(&inner.ground.disks()).ok().filter(|_| reserve.is_some())?;
+    let free = free_in(&inner.paths.disks()).ok().filter(|_| reserve.is_some())?;
     let (is_low, summary) = (reserve.is_touched(free), reserve.describe(free));
     let resumes_at = *inner.resumes_at.lock().unwrap_or_else(PoisonError::into_inner);
     // Until the guard has looked, one that a supervisor paused is taken for one that is paused now.
@@ -303,8 +304,8 @@ pub fn reserved_inodes(home: &std::path::Path, given: Option<u64>) -> Option<u64
 }
 
 /// What is free where disks are.
-async fn free(inner: &Arc<Inner>) -> Result<FreeSpace, carrel_control::provider::ProviderError> {
-    let disks = inner.ground.disks();
+async fn free(inner: &Arc<LocalInner>) -> Result<FreeSpace, carrel_control::provider::ProviderError> {
+    let disks = inner.paths.disks();
     blocking(move || free_in(&disks).map_err(failed)).await
 }
 

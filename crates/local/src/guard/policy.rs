@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use carrel_sandbox::{FreeSpace, Reserve, ResumeThreshold, room_again};
 
-use self::restriction::{Restriction, RestrictionKind, Trial};
+use self::restriction::{Restriction, RestrictionKind, TrialResult};
 
 /// No host makes files dirty or makes inodes faster than this, in a second.
 const FASTEST: [f64; 2] = [(4_u64 << 30) as f64, 200_000.0];
@@ -55,7 +55,7 @@ const LEAST_WORK: f64 = 0.05;
 
 /// What a sandbox did since the last look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Usage {
+pub(super) struct SandboxUsage {
     /// Bytes that it wrote.
     pub(super) written: u64,
     /// How long the kernel worked for it.
@@ -64,7 +64,7 @@ pub(super) struct Usage {
 
 /// What to do to a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Action {
+pub(super) enum GuardAction {
     /// Let it have little of the processors.
     SlowDown(String),
     /// Let it have what its limit says.
@@ -79,8 +79,8 @@ pub(super) enum Action {
 
 /// What follows from a look.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Decision {
-    pub(super) actions: Vec<Action>,
+pub(super) struct GuardDecision {
+    pub(super) actions: Vec<GuardAction>,
     /// When to look again.
     pub(super) next: Duration,
     /// Whether to look then at what each sandbox does.
@@ -89,7 +89,7 @@ pub(super) struct Decision {
 
 /// What is known from one look to the next.
 #[derive(Debug)]
-pub(super) struct Policy {
+pub(super) struct GuardPolicy {
     /// What is kept free: more than has to be.
     reserve: Reserve,
     allowance: u64,
@@ -115,11 +115,11 @@ pub(super) struct Policy {
 struct UsageWindow {
     since: Instant,
     free: [u64; 2],
-    usage: HashMap<String, Usage>,
+    usage: HashMap<String, SandboxUsage>,
 }
 
 /// What is left, and how fast it falls.
-struct Fall {
+struct FreeSpaceTrend {
     free: [u64; 2],
     left: [u64; 2],
     all: [u64; 2],
@@ -131,9 +131,9 @@ struct Fall {
     seconds: f64,
 }
 
-// === impl Policy ===
+// === impl GuardPolicy ===
 
-impl Policy {
+impl GuardPolicy {
     pub(super) fn new(reserve: Reserve) -> Self {
         let allowance = ALLOWANCE.min(reserve.bytes / 16);
         let inodes = reserve.inodes.map(|inodes| inodes.saturating_add(inodes / 8));
@@ -202,7 +202,12 @@ impl Policy {
     }
 
     /// Decides. Without a usage, nobody looked at what sandboxes do.
-    pub(super) fn decide(&mut self, now: Instant, free: FreeSpace, usage: Option<&HashMap<String, Usage>>) -> Decision {
+    pub(super) fn decide(
+        &mut self,
+        now: Instant,
+        free: FreeSpace,
+        usage: Option<&HashMap<String, SandboxUsage>>,
+    ) -> GuardDecision {
         let fall = self.fall(now, free);
         self.cleared.retain(|_, until| *until > now);
         let alarmed = fall.seconds < SLOW;
@@ -236,12 +241,17 @@ impl Policy {
             pace => pace,
         };
         let measure = alarmed || trial || slowed || spent || self.wary.is_some() || !self.graced.is_empty();
-        Decision { actions, next, measure }
+        GuardDecision { actions, next, measure }
     }
 
     /// Leaves nobody alone for longer, or for more, than it was granted. One who writes more than that when nothing is left
     /// is paused again.
-    fn end_grace(&mut self, now: Instant, fall: &Fall, usage: Option<&HashMap<String, Usage>>) -> Vec<Action> {
+    fn end_grace(
+        &mut self,
+        now: Instant,
+        fall: &FreeSpaceTrend,
+        usage: Option<&HashMap<String, SandboxUsage>>,
+    ) -> Vec<GuardAction> {
         let (mut actions, spent) = (Vec::new(), fall.left.contains(&0));
         self.graced.retain(|sandbox, (until, bytes)| {
             let written = usage.and_then(|usage| usage.get(sandbox)).map_or(0, |usage| usage.written);
@@ -254,7 +264,7 @@ impl Policy {
             if spent && !enough {
                 let held = fall.held(fall.resource, RestrictionKind::Paused, now, true);
                 self.held.insert(sandbox.clone(), held);
-                actions.push(Action::Pause(sandbox.clone()));
+                actions.push(GuardAction::Pause(sandbox.clone()));
             }
             enough && *until > now
         });
@@ -262,7 +272,7 @@ impl Policy {
     }
 
     /// Adds what each did since the last look to what it did before.
-    fn count(&mut self, now: Instant, fall: &Fall, usage: Option<&HashMap<String, Usage>>) {
+    fn count(&mut self, now: Instant, fall: &FreeSpaceTrend, usage: Option<&HashMap<String, SandboxUsage>>) {
         let Some(usage) = usage else {
             self.account = None;
             return;
@@ -282,7 +292,7 @@ impl Policy {
         [free.bytes.saturating_sub(self.reserve.bytes), inodes]
     }
 
-    fn fall(&mut self, now: Instant, free: FreeSpace) -> Fall {
+    fn fall(&mut self, now: Instant, free: FreeSpace) -> FreeSpaceTrend {
         let (left, all) = (self.left(free), [free.all_bytes, free.all_inodes]);
         let free = [free.bytes, free.inodes.unwrap_or(u64::MAX)];
         self.looks.push_back((now, free));
@@ -300,11 +310,11 @@ impl Policy {
         });
         let [bytes, inodes] = seconds;
         let (resource, seconds) = if inodes < bytes { (1, inodes) } else { (0, bytes) };
-        Fall { free, left, all, rate, lasting, resource, seconds }
+        FreeSpaceTrend { free, left, all, rate, lasting, resource, seconds }
     }
 
     /// When to look again: at half the time that the fastest would take for all that is left.
-    fn pace(&self, fall: &Fall) -> Duration {
+    fn pace(&self, fall: &FreeSpaceTrend) -> Duration {
         if fall.left.contains(&0) {
             return SPENT;
         }
@@ -314,7 +324,12 @@ impl Policy {
     }
 
     /// Sees whether those who are held were the ones.
-    fn judge(&mut self, now: Instant, fall: &Fall, usage: Option<&HashMap<String, Usage>>) -> Vec<Action> {
+    fn judge(
+        &mut self,
+        now: Instant,
+        fall: &FreeSpaceTrend,
+        usage: Option<&HashMap<String, SandboxUsage>>,
+    ) -> Vec<GuardAction> {
         let (mut actions, mut quick) = (Vec::new(), Vec::new());
         let Some(usage) = usage else { return actions };
         self.held.retain(|sandbox, _| usage.contains_key(sandbox));
@@ -322,7 +337,7 @@ impl Policy {
             let usage = usage.get(sandbox).copied().unwrap_or_default();
             held.add(now, usage);
             if held.kind == RestrictionKind::Paused && usage.written >= LEAST_WRITTEN && fall.seconds < STOP {
-                actions.push(Action::Insist(sandbox.clone()));
+                actions.push(GuardAction::Insist(sandbox.clone()));
                 continue;
             }
             let elapsed = now.saturating_duration_since(held.since);
@@ -331,11 +346,11 @@ impl Policy {
             }
             if !std::mem::replace(&mut held.confirmed, true) {
                 let trial = held.tried(fall, elapsed);
-                held.unclear = trial == Trial::Unclear;
-                if trial == Trial::Innocent {
+                held.unclear = trial == TrialResult::Unclear;
+                if trial == TrialResult::Innocent {
                     actions.push(match held.kind {
-                        RestrictionKind::Slowed => Action::SpeedUp(sandbox.clone()),
-                        RestrictionKind::Paused => Action::Resume(sandbox.clone()),
+                        RestrictionKind::Slowed => GuardAction::SpeedUp(sandbox.clone()),
+                        RestrictionKind::Paused => GuardAction::Resume(sandbox.clone()),
                     });
                     self.cleared.insert(sandbox.clone(), now + CLEARED);
                     continue;
@@ -352,9 +367,9 @@ impl Policy {
             if !quiet && (left < fastest * STOP || elapsed >= SLOWED && left < takes * LASTS) {
                 // What could not be told from slowing it down is told from the pause.
                 *held = fall.held(held.resource, RestrictionKind::Paused, now, !held.unclear);
-                actions.push(Action::Pause(sandbox.clone()));
+                actions.push(GuardAction::Pause(sandbox.clone()));
             } else if elapsed >= SLOWED || quiet && elapsed >= patience {
-                actions.push(Action::SpeedUp(sandbox.clone()));
+                actions.push(GuardAction::SpeedUp(sandbox.clone()));
                 quick.push(sandbox.clone());
             }
         }
@@ -364,7 +379,7 @@ impl Policy {
     }
 
     /// Holds those who write.
-    fn suspect(&mut self, now: Instant, fall: &Fall) -> Vec<Action> {
+    fn suspect(&mut self, now: Instant, fall: &FreeSpaceTrend) -> Vec<GuardAction> {
         let (named, sure) = self.writers(now, fall);
         let mut actions = Vec::new();
         for sandbox in named {
@@ -374,15 +389,15 @@ impl Policy {
                 Some(RestrictionKind::Paused) => continue,
                 // Whoever writes most of what falls is the one; anybody else has to be seen to be first. What was written
                 // in a moment may have been all, unless as much again is too much.
-                None if fall.seconds < STOP / 2.0 && sure => Action::Pause(sandbox.clone()),
+                None if fall.seconds < STOP / 2.0 && sure => GuardAction::Pause(sandbox.clone()),
                 Some(RestrictionKind::Slowed) if fall.seconds < STOP && (sure || confirmed) => {
-                    Action::Pause(sandbox.clone())
+                    GuardAction::Pause(sandbox.clone())
                 }
                 Some(RestrictionKind::Slowed) => continue,
-                None => Action::SlowDown(sandbox.clone()),
+                None => GuardAction::SlowDown(sandbox.clone()),
             };
             let kind =
-                if matches!(action, Action::Pause(_)) { RestrictionKind::Paused } else { RestrictionKind::Slowed };
+                if matches!(action, GuardAction::Pause(_)) { RestrictionKind::Paused } else { RestrictionKind::Slowed };
             let work = self.account.as_ref().map_or(0.0, |account| account.work(&sandbox, now));
             let held = fall.held(fall.resource, kind, now, confirmed && kind == RestrictionKind::Paused);
             self.held.insert(sandbox, Restriction { work, seen: sure, ..held });
@@ -392,7 +407,7 @@ impl Policy {
     }
 
     /// Those who are behind a fall as far as can be told, and whether it is sure.
-    fn writers(&self, now: Instant, fall: &Fall) -> (Vec<String>, bool) {
+    fn writers(&self, now: Instant, fall: &FreeSpaceTrend) -> (Vec<String>, bool) {
         let nobody = (Vec::new(), false);
         let Some(account) = &self.account else { return nobody };
         let left_alone = |sandbox: &String| self.cleared.contains_key(sandbox) || self.graced.contains_key(sandbox);
@@ -419,7 +434,7 @@ impl Policy {
     }
 
     /// Lets those go on who were paused, where so much has become free that nobody is paused and let go in turns.
-    fn release(&mut self, fall: &Fall) -> Vec<Action> {
+    fn release(&mut self, fall: &FreeSpaceTrend) -> Vec<GuardAction> {
         let mut actions = Vec::new();
         let least = self.allowance.max(1);
         let mut held = std::mem::take(&mut self.held);
@@ -429,7 +444,7 @@ impl Policy {
             let room = of(fall.left) >= least && of(fall.free) >= self.room_needed(held);
             let goes_on = room && held.kind == RestrictionKind::Paused;
             if goes_on {
-                actions.push(Action::Resume(sandbox.clone()));
+                actions.push(GuardAction::Resume(sandbox.clone()));
             }
             !goes_on
         });
@@ -438,7 +453,12 @@ impl Policy {
     }
 
     /// Pauses those who go on writing when nothing is left but the reserve, however slowly and whoever used up the rest.
-    fn charge(&mut self, now: Instant, fall: &Fall, usage: Option<&HashMap<String, Usage>>) -> Vec<Action> {
+    fn charge(
+        &mut self,
+        now: Instant,
+        fall: &FreeSpaceTrend,
+        usage: Option<&HashMap<String, SandboxUsage>>,
+    ) -> Vec<GuardAction> {
         for (sandbox, usage) in usage.into_iter().flatten().filter(|(sandbox, _)| !self.graced.contains_key(*sandbox)) {
             let spent = self.spent.entry(sandbox.clone()).or_default();
             *spent = spent.saturating_add(usage.written);
@@ -454,16 +474,16 @@ impl Policy {
             let held = Restriction { left: 0, ..fall.held(0, RestrictionKind::Paused, now, true) };
             let before = self.held.insert(sandbox.clone(), held);
             if before.is_none_or(|held| held.kind != RestrictionKind::Paused) {
-                actions.push(Action::Pause(sandbox));
+                actions.push(GuardAction::Pause(sandbox));
             }
         }
         actions
     }
 }
 
-// === impl Usage ===
+// === impl SandboxUsage ===
 
-impl Usage {
+impl SandboxUsage {
     fn add(&mut self, other: Self) {
         self.written = self.written.saturating_add(other.written);
         self.system += other.system;
@@ -480,9 +500,9 @@ impl UsageWindow {
     }
 }
 
-// === impl Fall ===
+// === impl FreeSpaceTrend ===
 
-impl Fall {
+impl FreeSpaceTrend {
     /// One who is held because of this fall.
     fn held(&self, resource: usize, kind: RestrictionKind, now: Instant, confirmed: bool) -> Restriction {
         let of = |values: [u64; 2]| values.get(resource).copied().unwrap_or(0);

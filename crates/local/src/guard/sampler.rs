@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use carrel_sandbox::cgroup::{Activity, Cgroup, CgroupError, Controller, CpuShare, Host, Missing, Place};
 use carrel_shim_client::{Found, FoundError, Life};
 
-use super::policy::Usage;
+use super::policy::SandboxUsage;
 
 /// How often it is asked again which sandboxes there are.
 const LISTED: Duration = Duration::from_millis(250);
@@ -34,7 +34,7 @@ struct SampledSandbox {
     /// for it, and what it wrote is the parent's then, and nothing new.
     peak: u64,
     /// What it did from the look before to the last one, and the processes that wrote meanwhile.
-    usage: Usage,
+    usage: SandboxUsage,
     writers: Vec<u32>,
 }
 
@@ -46,7 +46,7 @@ impl ActivitySampler {
     }
 
     /// Looks at all of them; what one did before the first look does not count.
-    pub(super) fn sample(&mut self, home: &Path) -> Result<HashMap<String, Usage>, FoundError> {
+    pub(super) fn sample(&mut self, home: &Path) -> Result<HashMap<String, SandboxUsage>, FoundError> {
         if self.listed.is_none_or(|at| at.elapsed() >= LISTED) {
             self.list(home)?;
             self.listed = Some(Instant::now());
@@ -76,7 +76,7 @@ impl ActivitySampler {
                 last: None,
                 writers: Vec::new(),
                 peak: 0,
-                usage: Usage::default(),
+                usage: SandboxUsage::default(),
             };
             self.sandboxes.insert(incarnation, one);
         }
@@ -86,7 +86,7 @@ impl ActivitySampler {
     /// Forgets what they did: only what they do from the next look on counts.
     pub(super) fn reset(&mut self) {
         for one in self.sandboxes.values_mut() {
-            (one.last, one.peak, one.usage) = (None, 0, Usage::default());
+            (one.last, one.peak, one.usage) = (None, 0, SandboxUsage::default());
             one.writers.clear();
         }
     }
@@ -146,7 +146,7 @@ impl SampledSandbox {
         if let Some(last) = &self.last {
             let written = u64::saturating_sub(total, self.peak);
             let system = Duration::from_nanos(now.system_nanos.saturating_sub(last.system_nanos));
-            self.usage = Usage { written, system };
+            self.usage = SandboxUsage { written, system };
             self.writers = now.writers_since(last).into_iter().map(|(pid, _)| pid).collect();
         }
         self.peak = self.peak.max(total);

@@ -28,7 +28,7 @@ const FULL: Duration = Duration::from_millis(100);
 
 /// The way to the agent of a sandbox, which all ports share.
 #[derive(Debug)]
-pub(crate) struct Agent {
+pub(crate) struct AgentConnection {
     socket: PathBuf,
     /// Made when it is needed first.
     client: Mutex<Option<AgentClient>>,
@@ -38,17 +38,17 @@ pub(crate) struct Agent {
 
 /// Ports that lead somewhere. Dropped, they are closed soon, with all connections.
 #[derive(Debug)]
-pub(crate) struct Forwards {
+pub(crate) struct PortForwards {
     ports: Vec<Port>,
     listening: JoinSet<()>,
 }
 
 /// A connection that counts.
-struct CountedConnection(Arc<Agent>);
+struct CountedConnection(Arc<AgentConnection>);
 
-// === impl Agent ===
+// === impl AgentConnection ===
 
-impl Agent {
+impl AgentConnection {
     pub(crate) fn new(socket: PathBuf) -> Self {
         let (client, connections) = (Mutex::default(), AtomicUsize::new(0));
         Self { socket, client, connections, room: Arc::new(Semaphore::new(MOST)) }
@@ -98,11 +98,11 @@ impl Agent {
     }
 }
 
-// === impl Forwards ===
+// === impl PortForwards ===
 
-impl Forwards {
+impl PortForwards {
     /// Leads ports to those of a sandbox.
-    pub(crate) fn serve(bound: Vec<(Port, TcpListener)>, agent: &Arc<Agent>) -> Self {
+    pub(crate) fn serve(bound: Vec<(Port, TcpListener)>, agent: &Arc<AgentConnection>) -> Self {
         let (ports, mut listening) = (bound.iter().map(|(port, _)| *port).collect(), JoinSet::new());
         for (port, listener) in bound {
             listening.spawn(accept(listener, port.inside, Arc::clone(agent)));
@@ -121,7 +121,7 @@ impl Forwards {
 }
 
 /// Accepts connections while there is room for them; they end with whoever accepts.
-async fn accept(listener: TcpListener, inside: u16, agent: Arc<Agent>) {
+async fn accept(listener: TcpListener, inside: u16, agent: Arc<AgentConnection>) {
     let mut joined = JoinSet::new();
     loop {
         // It is never closed.
@@ -147,7 +147,7 @@ async fn accept(listener: TcpListener, inside: u16, agent: Arc<Agent>) {
 }
 
 /// Joins a connection with one inside, until both sides have said all. If one is broken, so is the other.
-async fn join(mut outside: TcpStream, port: u16, agent: &Agent) {
+async fn join(mut outside: TcpStream, port: u16, agent: &AgentConnection) {
     let joined = async {
         let inside = agent.reach(port).await?;
         // Small pieces of a conversation are not to wait for each other.
@@ -194,7 +194,7 @@ fn finished(outcome: Result<(), Error>) -> Result<(), ProviderError> {
 // === impl CountedConnection ===
 
 impl CountedConnection {
-    fn new(agent: &Arc<Agent>) -> Self {
+    fn new(agent: &Arc<AgentConnection>) -> Self {
         agent.connections.fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(agent))
     }

@@ -5,25 +5,25 @@ use carrel_control::spec::Service;
 use carrel_image::{GuestPath, LayerStack, RootFs, RootFsFile};
 
 use crate::failed;
-use crate::plan::LONGEST_HOSTNAME;
+use crate::plan::MAX_HOSTNAME_LENGTH;
 
 const HOSTS: &str = "etc/hosts";
 /// No list of hosts is longer.
-const LONGEST: u64 = 1 << 20;
+const MAX_LENGTH: u64 = 1 << 20;
 /// What an image has that has none.
-const USUAL: &[u8] = b"127.0.0.1\tlocalhost\n::1\tlocalhost\n";
+const DEFAULT_HOSTS: &[u8] = b"127.0.0.1\tlocalhost\n::1\tlocalhost\n";
 
 /// Adds the names of all services to a root, behind what its image says.
-pub(crate) fn name_all(root: &mut RootFs, services: &[Service]) -> Result<(), ProviderError> {
+pub(crate) fn add_service_hosts(root: &mut RootFs, services: &[Service]) -> Result<(), ProviderError> {
     if services.is_empty() {
         return Ok(());
     }
     let path = GuestPath::new(HOSTS).map_err(failed)?;
     let own = root.files.iter().find(|file| file.path == path).map(|file| file.content.clone());
-    let own = own.or_else(|| LayerStack::open(&root.layers).ok()?.read(&path, LONGEST));
-    let mut content = own.unwrap_or_else(|| USUAL.to_vec());
-    if content.len() as u64 > LONGEST {
-        return Err(failed(format_args!("/{HOSTS} of the image is longer than {LONGEST} bytes")));
+    let own = own.or_else(|| LayerStack::open(&root.layers).ok()?.read(&path, MAX_LENGTH));
+    let mut content = own.unwrap_or_else(|| DEFAULT_HOSTS.to_vec());
+    if content.len() as u64 > MAX_LENGTH {
+        return Err(failed(format_args!("/{HOSTS} of the image is longer than {MAX_LENGTH} bytes")));
     }
     if content.last().is_some_and(|last| *last != b'\n') {
         content.push(b'\n');
@@ -40,7 +40,7 @@ pub(crate) fn name_all(root: &mut RootFs, services: &[Service]) -> Result<(), Pr
 pub(crate) fn hostname(service: &str) -> String {
     let known = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_' | '.');
     let letters = service.chars().map(|letter| if known(letter) { letter } else { '-' });
-    letters.take(LONGEST_HOSTNAME).collect()
+    letters.take(MAX_HOSTNAME_LENGTH).collect()
 }
 
 #[cfg(test)]
@@ -51,7 +51,7 @@ mod tests {
 
     fn named(root: &mut RootFs, names: &[&str]) -> String {
         let service = |name: &&str| Service { name: (*name).to_owned(), ..Service::default() };
-        name_all(root, &names.iter().map(service).collect::<Vec<_>>()).unwrap();
+        add_service_hosts(root, &names.iter().map(service).collect::<Vec<_>>()).unwrap();
         let files: Vec<_> = root.files.iter().filter(|file| file.path.as_path() == Path::new(HOSTS)).collect();
         assert!(files.len() <= 1);
         files.first().map(|file| String::from_utf8(file.content.clone()).unwrap()).unwrap_or_default()
@@ -62,7 +62,7 @@ mod tests {
         let image = tempfile::tempdir().unwrap();
         let mut root = RootFs { layers: vec![image.path().to_owned()], ..RootFs::default() };
         assert_eq!(named(&mut root.clone(), &[]), "");
-        let usual = String::from_utf8(USUAL.to_vec()).unwrap();
+        let usual = String::from_utf8(DEFAULT_HOSTS.to_vec()).unwrap();
         assert_eq!(named(&mut root.clone(), &["db"]), format!("{usual}127.0.0.1\tdb\n"));
         std::fs::create_dir(image.path().join("etc")).unwrap();
         std::fs::write(image.path().join(HOSTS), "127.0.0.1 own").unwrap();
@@ -71,7 +71,7 @@ mod tests {
         assert_eq!(
             named(&mut root, &["late"]),
             format!("{expected}127.0.0.1\tlate\n"),
-            "what is over the image counts"
+            "the root's file takes precedence over the image's counts"
         );
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Fall, Usage};
+use super::{FreeSpaceTrend, SandboxUsage};
 
 /// How much of the time the kernel works for one who goes on although it was slowed down.
 const SLOW_WORK: f64 = 0.01;
@@ -42,7 +42,7 @@ pub(super) enum RestrictionKind {
 
 /// What is seen when one is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Trial {
+pub(super) enum TrialResult {
     /// The fall ended with that.
     Guilty,
     /// It did not.
@@ -55,8 +55,8 @@ pub(super) enum Trial {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RecentUsage {
     since: Instant,
-    usage: Usage,
-    before: (Duration, Usage),
+    usage: SandboxUsage,
+    before: (Duration, SandboxUsage),
 }
 
 // === impl Restriction ===
@@ -73,7 +73,11 @@ impl Restriction {
             all: 0,
             written: 0,
             system: Duration::ZERO,
-            recent: RecentUsage { since, usage: Usage::default(), before: (Duration::ZERO, Usage::default()) },
+            recent: RecentUsage {
+                since,
+                usage: SandboxUsage::default(),
+                before: (Duration::ZERO, SandboxUsage::default()),
+            },
             work: 0.0,
             seen: false,
             confirmed,
@@ -82,14 +86,14 @@ impl Restriction {
     }
 
     /// Adds what it did until now.
-    pub(super) fn add(&mut self, now: Instant, usage: Usage) {
+    pub(super) fn add(&mut self, now: Instant, usage: SandboxUsage) {
         self.written = self.written.saturating_add(usage.written);
         self.system += usage.system;
         self.recent.add(now, usage);
     }
 
     /// What is seen from a fall that ended when it was held, or did not.
-    pub(super) fn tried(&self, fall: &Fall, elapsed: Duration) -> Trial {
+    pub(super) fn tried(&self, fall: &FreeSpaceTrend, elapsed: Duration) -> TrialResult {
         let fell = self.free.saturating_sub(fall.free.get(self.resource).copied().unwrap_or(0));
         let lasts = fell as f64 / elapsed.as_secs_f64() > self.rate / 2.0;
         // One who writes in the middle of a system call is slowed down only after that.
@@ -98,15 +102,15 @@ impl Restriction {
         let works_on =
             self.kind == RestrictionKind::Slowed && self.system.as_secs_f64() / elapsed.as_secs_f64() > self.work / 2.0;
         match (lasts && !writes_on, works_on) {
-            (false, _) => Trial::Guilty,
-            (true, true) => Trial::Unclear,
-            (true, false) => Trial::Innocent,
+            (false, _) => TrialResult::Guilty,
+            (true, true) => TrialResult::Unclear,
+            (true, false) => TrialResult::Innocent,
         }
     }
 
     /// How much it takes in a second, by what it did in the last moments. Of one who is not seen to write that is all
     /// that falls, as long as it keeps the kernel busy.
-    pub(super) fn takes(&self, now: Instant, fall: &Fall) -> f64 {
+    pub(super) fn takes(&self, now: Instant, fall: &FreeSpaceTrend) -> f64 {
         let (written, work) = self.recent.per_second(now);
         // On a busy host it may have had little before.
         match (self.seen && self.resource == 0, work >= SLOW_WORK.min(self.work / 25.0)) {
@@ -120,11 +124,11 @@ impl Restriction {
 // === impl RecentUsage ===
 
 impl RecentUsage {
-    fn add(&mut self, now: Instant, usage: Usage) {
+    fn add(&mut self, now: Instant, usage: SandboxUsage) {
         self.usage.add(usage);
         let time = now.saturating_duration_since(self.since);
         if time >= RECENT {
-            *self = Self { since: now, usage: Usage::default(), before: (time, self.usage) };
+            *self = Self { since: now, usage: SandboxUsage::default(), before: (time, self.usage) };
         }
     }
 

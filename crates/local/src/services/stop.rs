@@ -8,24 +8,24 @@ use std::time::Duration;
 
 use carrel_control::provider::{Place, ProviderError};
 
-use super::named::{Beside, disk};
-use crate::end::{collect, remove_disk};
+use super::service_ref::{ServiceRef, disk};
 use crate::reap::names;
-use crate::{Inner, blocking, failed};
+use crate::stop::{collect, remove_disk};
+use crate::{LocalInner, blocking, failed};
 
-impl Inner {
+impl LocalInner {
     /// Ends those beside a start of a sandbox; some may be only about to be made.
-    pub(crate) async fn end_services(
+    pub(crate) async fn stop_services(
         &self,
         place: &Place,
-        tended: BTreeSet<String>,
+        supervised: BTreeSet<String>,
         grace: Duration,
     ) -> Result<(), ProviderError> {
-        let beside = self.beside(place, tended).await?;
-        together(beside.iter().map(|beside| async move {
-            let _turn = self.turns.take(&beside.name).await;
-            match self.look_for(&beside.name).await?.filter(|found| beside.is(found)) {
-                Some(found) => self.end(&found, grace).await,
+        let service_refs = self.service_refs(place, supervised).await?;
+        run_all(service_refs.iter().map(|service_ref| async move {
+            let _lock = self.locks.lock(&service_ref.name).await;
+            match self.find_by_name(&service_ref.name).await?.filter(|found| service_ref.is(found)) {
+                Some(found) => self.stop_found(&found, grace).await,
                 None => Ok(()),
             }
         }))
@@ -34,20 +34,20 @@ impl Inner {
 
     /// Removes what is left of those beside a start of a sandbox, but not their disks. What runs is ended.
     pub(crate) async fn collect_services(&self, place: &Place) -> Result<(), ProviderError> {
-        let tended = self.tended.over(&place.incarnation);
-        self.end_services(place, tended, Duration::ZERO).await?;
-        for beside in self.beside(place, BTreeSet::new()).await? {
-            collect(&beside.directory, &beside.incarnation).await?;
+        let supervised = self.supervised.cancel(&place.incarnation);
+        self.stop_services(place, supervised, Duration::ZERO).await?;
+        for service_ref in self.service_refs(place, BTreeSet::new()).await? {
+            collect(&service_ref.directory, &service_ref.incarnation).await?;
         }
         Ok(())
     }
 
     /// Ends and removes those beside a sandbox, whichever start of it that was, but not their disks.
     pub(crate) async fn clear_services(&self, place: &Place) -> Result<(), ProviderError> {
-        let beside = self.beside(place, BTreeSet::new()).await?;
-        together(beside.iter().map(|beside| async move {
-            let _turn = self.turns.take(&beside.name).await;
-            match self.look_for(&beside.name).await? {
+        let service_refs = self.service_refs(place, BTreeSet::new()).await?;
+        run_all(service_refs.iter().map(|service_ref| async move {
+            let _lock = self.locks.lock(&service_ref.name).await;
+            match self.find_by_name(&service_ref.name).await? {
                 Some(found) => self.clear_found(&found).await,
                 None => Ok(()),
             }
@@ -57,14 +57,14 @@ impl Inner {
 
     /// Removes the disks of those beside a sandbox. None may run.
     pub(crate) async fn remove_services(&self, place: &Place) -> Result<(), ProviderError> {
-        remove_disks(&self.ground.services_of(place)?).await.map(drop)
+        remove_disks(&self.paths.services_of(place)?).await.map(drop)
     }
 
     /// Stops all processes of those beside a sandbox where they are, or lets them continue.
     pub(crate) async fn pause_services(&self, place: &Place, paused: bool) -> Result<(), ProviderError> {
-        let beside = self.beside(place, BTreeSet::new()).await?;
-        together(beside.iter().map(|beside| async move {
-            let Some(found) = self.running(beside).await? else { return Ok(()) };
+        let service_refs = self.service_refs(place, BTreeSet::new()).await?;
+        run_all(service_refs.iter().map(|service_ref| async move {
+            let Some(found) = self.running_service(service_ref).await? else { return Ok(()) };
             let mut shim = found.connect().await.map_err(failed)?;
             if paused {
                 return shim.pause().await.map_err(failed);
@@ -76,10 +76,10 @@ impl Inner {
     }
 
     /// Those beside a sandbox that there is something of, and more.
-    async fn beside(&self, place: &Place, more: BTreeSet<String>) -> Result<Vec<Beside>, ProviderError> {
+    async fn service_refs(&self, place: &Place, more: BTreeSet<String>) -> Result<Vec<ServiceRef>, ProviderError> {
         let mut keys = more;
-        keys.extend(names(self.ground.services_of(place)?).await?);
-        keys.iter().map(|key| Beside::new(&self.ground, place, key)).collect()
+        keys.extend(names(self.paths.services_of(place)?).await?);
+        keys.iter().map(|key| ServiceRef::new(&self.paths, place, key)).collect()
     }
 }
 
@@ -108,7 +108,7 @@ async fn remove_directory(path: &Path) -> Result<(), ProviderError> {
 }
 
 /// Does all of it at the same time. One that fails does not keep the others; the first that did is told.
-async fn together(
+async fn run_all(
     work: impl Iterator<Item = impl Future<Output = Result<(), ProviderError>>>,
 ) -> Result<(), ProviderError> {
     let mut under_way: Vec<Pin<Box<_>>> = work.map(Box::pin).collect();

@@ -9,11 +9,11 @@ use carrel_shim_client::messages::{Fact, FactKind, Outcome, OutcomeKind};
 use crate::facts;
 
 /// A command that ran for so long has begun well.
-pub(super) const WELL: Duration = Duration::from_secs(10);
+pub(super) const STABLE_AFTER: Duration = Duration::from_secs(10);
 /// How often in a row a command may end before that.
-pub(super) const CRASHES: u32 = 5;
+pub(super) const MAX_CRASHES: u32 = 5;
 /// How long to wait until it is run again, at first.
-const AGAIN: Duration = Duration::from_millis(100);
+const RESTART_DELAY: Duration = Duration::from_millis(100);
 /// What it is called when it ends again and again.
 const CRASH_LOOP: &str = "CONTAINER_CRASHLOOP";
 /// What the jobs are called that look whether a service is well: this, and which of them.
@@ -21,7 +21,7 @@ const CHECK: &str = "check.";
 
 /// When a service is looked at, and how often it may be found unwell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Timing {
+pub(super) struct HealthcheckTiming {
     interval: Duration,
     pub(super) timeout: Duration,
     retries: u32,
@@ -31,20 +31,20 @@ pub(super) struct Timing {
 
 /// What a service is at.
 #[derive(Clone, Debug)]
-pub(super) struct Course {
+pub(super) struct ServiceState {
     /// Without one, it is well as soon as its command runs.
-    timing: Option<Timing>,
+    timing: Option<HealthcheckTiming>,
     /// The last start of its command.
     attempt: Option<u32>,
     began_ms: u64,
     /// When that ended; none while it runs.
     ended_ms: Option<u64>,
     /// How often in a row it ended soon.
-    soon: u32,
+    early_exits: u32,
     /// How it ended last.
     last: String,
     /// Why it cannot be run at all.
-    never: Option<String>,
+    cannot_run: Option<String>,
     /// The number of the next check, and the one that is under way.
     next_check: u32,
     checking: Option<u32>,
@@ -53,12 +53,12 @@ pub(super) struct Course {
     /// How often in a row it was found unwell.
     failures: u32,
     /// Whether it was well once.
-    well: bool,
+    healthy: bool,
 }
 
 /// What comes next.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum ServiceAction {
     /// Its command is run, after a while.
     Run { attempt: u32, wait: Duration },
     /// Somebody has to see whether its command runs.
@@ -68,14 +68,14 @@ pub(super) enum Step {
     /// Whatever happens.
     Wait,
     /// It is well: whatever happens.
-    Well,
+    Healthy,
     /// It is given up.
     GiveUp(ProviderError),
 }
 
 /// That something exited too often in a row, each time too soon.
 pub(super) fn crash_loop(what: &str, times: u32) -> ProviderError {
-    let message = format!("{what} exited {times} times in a row within {} s of its start", WELL.as_secs());
+    let message = format!("{what} exited {times} times in a row within {} s of its start", STABLE_AFTER.as_secs());
     ProviderError { code: Some(CRASH_LOOP), message }
 }
 
@@ -85,7 +85,7 @@ pub(super) fn check(number: u32) -> String {
 }
 
 /// How a job ended, for people.
-pub(super) fn shown(outcome: &Outcome) -> String {
+pub(super) fn describe_outcome(outcome: &Outcome) -> String {
     match (outcome.kind, outcome.code, outcome.signal) {
         (OutcomeKind::TimedOut, ..) => "it took too long".to_owned(),
         (OutcomeKind::OutOfMemory, ..) => "there was not enough memory".to_owned(),
@@ -99,9 +99,9 @@ pub(super) fn shown(outcome: &Outcome) -> String {
     }
 }
 
-// === impl Timing ===
+// === impl HealthcheckTiming ===
 
-impl Timing {
+impl HealthcheckTiming {
     /// As it is asked for; what is not said is what it is elsewhere. None if nothing is to be looked at.
     pub(super) fn of(check: Option<&Healthcheck>) -> Option<Self> {
         let check = check.filter(|check| check.test.first().is_some_and(|kind| kind != "NONE"))?;
@@ -121,28 +121,28 @@ impl Timing {
     }
 }
 
-// === impl Course ===
+// === impl ServiceState ===
 
-impl Course {
-    pub(super) fn new(timing: Option<Timing>) -> Self {
+impl ServiceState {
+    pub(super) fn new(timing: Option<HealthcheckTiming>) -> Self {
         Self {
             timing,
             attempt: None,
             began_ms: 0,
             ended_ms: None,
-            soon: 0,
+            early_exits: 0,
             last: String::new(),
-            never: None,
+            cannot_run: None,
             next_check: 0,
             checking: None,
             checked_ms: 0,
             failures: 0,
-            well: false,
+            healthy: false,
         }
     }
 
     /// The job that ended last: its command if that has ended, or else a check.
-    pub(super) fn ended_last(&self) -> Option<String> {
+    pub(super) fn last_ended_job(&self) -> Option<String> {
         match self.ended_ms {
             Some(_) => self.attempt.map(facts::primary),
             None => self.next_check.checked_sub(1).map(check),
@@ -150,7 +150,7 @@ impl Course {
     }
 
     /// Hears what happened. What was heard before changes nothing.
-    pub(super) fn hear(&mut self, fact: &Fact) {
+    pub(super) fn apply(&mut self, fact: &Fact) {
         let Some(job) = &fact.job else { return };
         let number: Option<u32> = job.strip_prefix(CHECK).and_then(|number| number.parse().ok());
         match (fact.kind, facts::attempt(job), number) {
@@ -180,14 +180,14 @@ impl Course {
         let Some(outcome) = outcome.filter(|outcome| outcome.kind != OutcomeKind::SandboxEnded) else { return };
         self.ended_ms = Some(at_ms);
         self.checking = None;
-        self.last = shown(outcome);
+        self.last = describe_outcome(outcome);
         if outcome.kind == OutcomeKind::NeverRan {
-            self.never = Some(self.last.clone());
+            self.cannot_run = Some(self.last.clone());
         } else {
             self.runs();
         }
-        let is_soon = since(self.began_ms, at_ms) < WELL;
-        self.soon = if is_soon { self.soon + 1 } else { 0 };
+        let is_soon = since(self.began_ms, at_ms) < STABLE_AFTER;
+        self.early_exits = if is_soon { self.early_exits + 1 } else { 0 };
     }
 
     fn checked(&mut self, outcome: Option<&Outcome>, at_ms: u64) {
@@ -195,44 +195,47 @@ impl Course {
         self.checked_ms = at_ms;
         let (Some(outcome), Some(timing)) = (outcome, self.timing) else { return };
         if outcome.kind == OutcomeKind::Exited && outcome.code == Some(0) {
-            self.well = true;
+            self.healthy = true;
         } else if since(self.began_ms, at_ms) >= timing.start_period {
             self.failures += 1;
-            self.last = shown(outcome);
+            self.last = describe_outcome(outcome);
         }
     }
 
     /// Its command is known to run, or to have run.
     pub(super) fn runs(&mut self) {
-        self.well |= self.timing.is_none();
+        self.healthy |= self.timing.is_none();
     }
 
     /// What comes next.
-    pub(super) fn next(&self, now_ms: u64) -> Step {
-        if let Some(why) = &self.never {
-            return Step::GiveUp(ProviderError::new(format!("its command cannot be run: {why}")));
+    pub(super) fn next(&self, now_ms: u64) -> ServiceAction {
+        if let Some(why) = &self.cannot_run {
+            return ServiceAction::GiveUp(ProviderError::new(format!("its command cannot be run: {why}")));
         }
-        if self.soon >= CRASHES {
-            let error = crash_loop("the command", self.soon);
-            return Step::GiveUp(ProviderError { message: format!("{}: {}", error.message, self.last), ..error });
+        if self.early_exits >= MAX_CRASHES {
+            let error = crash_loop("the command", self.early_exits);
+            return ServiceAction::GiveUp(ProviderError {
+                message: format!("{}: {}", error.message, self.last),
+                ..error
+            });
         }
-        let Some(attempt) = self.attempt else { return Step::Run { attempt: 0, wait: Duration::ZERO } };
+        let Some(attempt) = self.attempt else { return ServiceAction::Run { attempt: 0, wait: Duration::ZERO } };
         if let Some(ended_ms) = self.ended_ms {
-            let pause = AGAIN * 2u32.saturating_pow(self.soon.max(1) - 1);
-            return Step::Run { attempt: attempt.saturating_add(1), wait: left(ended_ms, pause, now_ms) };
+            let pause = RESTART_DELAY * 2u32.saturating_pow(self.early_exits.max(1) - 1);
+            return ServiceAction::Run { attempt: attempt.saturating_add(1), wait: left(ended_ms, pause, now_ms) };
         }
-        let Some(timing) = self.timing.filter(|_| !self.well) else {
-            return if self.well { Step::Well } else { Step::Confirm { attempt } };
+        let Some(timing) = self.timing.filter(|_| !self.healthy) else {
+            return if self.healthy { ServiceAction::Healthy } else { ServiceAction::Confirm { attempt } };
         };
         if self.failures >= timing.retries {
             let message = format!("it is unhealthy: {} checks in a row failed: {}", self.failures, self.last);
-            return Step::GiveUp(ProviderError::new(message));
+            return ServiceAction::GiveUp(ProviderError::new(message));
         }
         if self.checking.is_some() {
-            return Step::Wait;
+            return ServiceAction::Wait;
         }
         let interval = timing.interval(since(self.began_ms, self.checked_ms));
-        Step::Check { number: self.next_check, wait: left(self.checked_ms, interval, now_ms) }
+        ServiceAction::Check { number: self.next_check, wait: left(self.checked_ms, interval, now_ms) }
     }
 }
 

@@ -15,30 +15,30 @@ use carrel_store::SandboxId;
 use rustix::fs::{Mode, OFlags};
 use tokio::sync::oneshot;
 
-use crate::bury::bury;
-use crate::end::{collect, remove_disk};
+use crate::discovery::is_incarnation;
 use crate::facts::{HOOK, PRIMARY};
-use crate::live::Live;
-use crate::look::is_of;
-use crate::ports::Bound;
-use crate::{Inner, blocking, copies, failed, ground, images, logs, plan};
+use crate::pidfd::reap_in_background;
+use crate::ports::BoundPorts;
+use crate::running::RunningSandbox;
+use crate::stop::{collect, remove_disk};
+use crate::{LocalInner, blocking, copies, failed, images, logs, paths, plan};
 
 /// The word for a disk whose file system is damaged.
 const DISK_DAMAGED: &str = "DISK_DAMAGED";
 /// How often one is looked at that ends while it is.
 const TRIES: usize = 5;
 
-impl Inner {
+impl LocalInner {
     /// Makes an incarnation run, unless it does. When nobody waits for it any more, or somebody ends it, it is given up.
     pub(crate) async fn start(
         &self,
         place: &Place,
         spec: &Spec,
-        mut left: oneshot::Receiver<()>,
+        mut caller_gone: oneshot::Receiver<()>,
     ) -> Result<(), ProviderError> {
         self.check_home()?;
-        let starting = self.starts.begin(&place.incarnation);
-        let disk = self.ground.disk(place)?;
+        let starting = self.pending_starts.begin(&place.incarnation);
+        let disk = self.paths.disk(place)?;
         // What the sandbox wrote cannot be replaced by a new disk.
         if !place.is_first_start() && !exists(&disk).await? {
             return Err(disk_missing(place, &disk));
@@ -46,131 +46,138 @@ impl Inner {
         // What may take its time is waited for before it is our turn: whoever ends the sandbox need not wait for that.
         let image = tokio::select! {
             image = self.image(&spec.image, spec.host_owner(), &disk) => image,
-            _ = &mut left => return Err(given_up()),
-            () = starting.over() => return Err(given_up()),
+            _ = &mut caller_gone => return Err(start_cancelled()),
+            () = starting.cancelled() => return Err(start_cancelled()),
         };
-        let _turn = self.turns.take(&ground::name(&place.sandbox)).await;
-        if starting.is_over() {
-            return Err(given_up());
+        let _lock = self.locks.lock(&paths::name(&place.sandbox)).await;
+        if starting.is_cancelled() {
+            return Err(start_cancelled());
         }
         // Nobody can read a disk that is not there yet.
         if !place.is_first_start() {
             self.end_reader(place).await?;
         }
-        self.known.hold(place);
+        self.running.hold(place);
         let is_new = !exists(&disk).await?;
-        let begun = self.begin(place, spec, image, left).await;
-        if begun.is_err() {
-            let undone = async {
-                self.end_place(place, std::time::Duration::ZERO).await?;
+        let started = self.start_or_adopt(place, spec, image, caller_gone).await;
+        if started.is_err() {
+            let rollback = async {
+                self.stop_incarnation(place, std::time::Duration::ZERO).await?;
                 self.collect(place).await?;
                 if is_new { remove_disk(&disk).await } else { Ok(()) }
             };
-            if let Err(error) = undone.await {
+            if let Err(error) = rollback.await {
                 // It is found by whoever removes the sandbox.
-                tracing::warn!(sandbox = %place.sandbox, %error, "something is left of a start that failed");
+                tracing::warn!(sandbox = %place.sandbox, %error, "a failed start was not rolled back");
             }
         }
-        begun
+        started
     }
 
-    async fn begin(
+    async fn start_or_adopt(
         &self,
         place: &Place,
         spec: &Spec,
         image: Result<Image, ProviderError>,
-        left: oneshot::Receiver<()>,
+        caller_gone: oneshot::Receiver<()>,
     ) -> Result<(), ProviderError> {
-        let live = match self.take_over(place).await? {
-            Some(live) => live,
+        let running = match self.adopt_running(place).await? {
+            Some(running) => running,
             None => {
                 self.clear(place).await?;
                 // What cannot be had is found before anything is made.
-                let bound = Bound::open(&spec.ports).await?;
-                let live = self.make(place, spec, image?).await?;
+                let bound = BoundPorts::open(&spec.ports).await?;
+                let running = self.create_sandbox(place, spec, image?).await?;
                 if !spec.ports.is_empty() {
-                    self.greet(place).await;
-                    self.publish(place, &live, bound).await?;
+                    self.connect_ahead(place).await;
+                    self.publish(place, &running, bound).await?;
                 }
-                live
+                running
             }
         };
-        let copied = self.ground.copied(place)?;
+        let copied = self.paths.copied(place)?;
         if !spec.copies.is_empty() && !exists(&copied).await? {
             tokio::select! {
-                put = copies::put(&live, &spec.copies, spec.host_owner()) => put?,
-                _ = left => return Err(given_up()),
+                put = copies::copy_all(&running, &spec.copies, spec.host_owner()) => put?,
+                _ = caller_gone => return Err(start_cancelled()),
             }
-            blocking(move || mark(&copied).map_err(failed)).await?;
+            blocking(move || create_marker(&copied).map_err(failed)).await?;
         }
-        self.open_ports(place, &live, &spec.ports).await
+        self.open_ports(place, &running, &spec.ports).await
     }
 
     /// Whether the disk of a sandbox is there.
     pub(crate) async fn has_disk(&self, place: &Place) -> Result<bool, ProviderError> {
         self.check_home()?;
-        exists(&self.ground.disk(place)?).await
+        exists(&self.paths.disk(place)?).await
     }
 
     /// Takes an incarnation over that runs, and says whether it does.
     pub(crate) async fn adopt(self: &Arc<Self>, place: &Place, spec: &Spec) -> Result<bool, ProviderError> {
-        let _turn = self.turns.take(&ground::name(&place.sandbox)).await;
-        self.known.hold(place);
-        let Some(live) = self.take_over(place).await? else { return Ok(false) };
-        self.open_ports_in_time(place, &live, &spec.ports).await;
+        let _lock = self.locks.lock(&paths::name(&place.sandbox)).await;
+        self.running.hold(place);
+        let Some(running) = self.adopt_running(place).await? else { return Ok(false) };
+        self.open_ports_with_retry(place, &running, &spec.ports).await;
         Ok(true)
     }
 
     /// The incarnation, if it runs.
-    async fn take_over(&self, place: &Place) -> Result<Option<Arc<Live>>, ProviderError> {
+    async fn adopt_running(&self, place: &Place) -> Result<Option<Arc<RunningSandbox>>, ProviderError> {
         for _ in 0..TRIES {
-            let Some(found) = self.look(&place.sandbox).await?.filter(|found| is_of(found, place)) else { break };
+            let Some(found) = self.find(&place.sandbox).await?.filter(|found| is_incarnation(found, place)) else {
+                break;
+            };
             if found.life != Life::Running {
                 break;
             }
             match found.connect().await {
                 Ok(client) => {
-                    let live = self.known.runs(place, self.remembered(&found).await?);
-                    *live.shim.lock().await = Some(client);
-                    return Ok(Some(live));
+                    let running = self.running.insert(place, self.load_running(&found).await?);
+                    *running.shim.lock().await = Some(client);
+                    return Ok(Some(running));
                 }
-                Err(error) if has_ended(&error) => {}
+                Err(error) if is_stopped_error(&error) => {}
                 Err(error) => return Err(failed(error)),
             }
         }
-        self.known.ended(place).await;
+        self.running.remove(place).await;
         Ok(None)
     }
 
     /// Makes a sandbox and returns when it runs.
-    async fn make(&self, place: &Place, spec: &Spec, image: Image) -> Result<Arc<Live>, ProviderError> {
+    async fn create_sandbox(
+        &self,
+        place: &Place,
+        spec: &Spec,
+        image: Image,
+    ) -> Result<Arc<RunningSandbox>, ProviderError> {
         let config = image.config.clone();
         let create = self.plan(place, spec, image).await?;
-        let owned = self.supervised(&place.sandbox, &create).await?;
+        let owned = self.create_with_shim(&place.sandbox, &create).await?;
         let root = RootFs::try_from(create.root).map_err(failed)?;
-        let live = self.known.runs(place, Live::new(&root, config, owned.agent_socket().to_owned()));
-        self.leave(owned);
-        Ok(live)
+        let running = self.running.insert(place, RunningSandbox::new(&root, config, owned.agent_socket().to_owned()));
+        self.detach(owned);
+        Ok(running)
     }
 
     /// Leaves one that lasts: from here on it is found like any other.
-    pub(crate) fn leave(&self, owned: OwnedSandbox) {
+    pub(crate) fn detach(&self, owned: OwnedSandbox) {
         if let Some(child) = owned.leave() {
-            bury(child);
+            reap_in_background(child);
         }
-        let parked = Arc::clone(&self.parked);
-        drop(tokio::task::spawn_blocking(move || parked.fill()));
+        let prestarted = Arc::clone(&self.prestarted);
+        drop(tokio::task::spawn_blocking(move || prestarted.fill()));
     }
 
     async fn plan(&self, place: &Place, spec: &Spec, image: Image) -> Result<Create, ProviderError> {
-        let (settings, programs, ground) = (self.settings(), self.programs.clone(), self.ground.clone());
+        let (settings, programs, paths) = (self.settings(), self.programs.clone(), self.paths.clone());
         let (images, place, spec) = (Arc::clone(&self.images), place.clone(), spec.clone());
         blocking(move || {
-            images::settle(&images, &image, &ground.disk(&place)?, &ground::name(&place.sandbox))?;
-            let create = plan::create(&settings, &programs, (&ground, &image), &place, &spec)?;
+            images::record(&images, &image, &paths.disk(&place)?, &paths::name(&place.sandbox))?;
+            let create = plan::create(&settings, &programs, (&paths, &image), &place, &spec)?;
             // What a start before this one ran is not what this one runs.
             for own in [PRIMARY, HOOK] {
-                logs::remove_beginning(&settings.logs.directory(&place.sandbox), own).map_err(failed)?;
+                logs::remove_with_prefix(&settings.logs.directory(&place.sandbox), own).map_err(failed)?;
             }
             Ok(create)
         })
@@ -178,32 +185,36 @@ impl Inner {
     }
 
     /// What is kept at hand of a sandbox, by what was written down about it.
-    pub(crate) async fn remembered(&self, found: &Found) -> Result<Live, ProviderError> {
+    pub(crate) async fn load_running(&self, found: &Found) -> Result<RunningSandbox, ProviderError> {
         let record = found.record.as_ref().ok_or_else(|| failed("nothing is written down about the sandbox"))?;
         let root = RootFs::try_from(record.create.root.clone()).map_err(failed)?;
         let disk = record.create.kept_disk.as_ref().map(|kept| kept.directory.0.clone());
         let images = Arc::clone(&self.images);
         let config = blocking(move || disk.map_or(Ok(Config::default()), |disk| images::config(&images, &disk)));
-        Ok(Live::new(&root, config.await?, record.agent_socket.0.clone()))
+        Ok(RunningSandbox::new(&root, config.await?, record.agent_socket.0.clone()))
     }
 
-    /// Has a supervisor make a sandbox, or what belongs to one, on a disk that is checked before if it may be damaged, and
-    /// after if it turns out to be.
-    pub(crate) async fn supervised(&self, sandbox: &SandboxId, create: &Create) -> Result<OwnedSandbox, ProviderError> {
+    /// Has a shim create a sandbox, or a service of one, on a disk that is checked first if it may be damaged, and
+    /// afterwards if it turns out to be.
+    pub(crate) async fn create_with_shim(
+        &self,
+        sandbox: &SandboxId,
+        create: &Create,
+    ) -> Result<OwnedSandbox, ProviderError> {
         check_image(sandbox, create, false).await?;
-        match self.made_by_supervisor(create).await {
+        match self.try_create_with_shim(create).await {
             Err(error) if error.code == Some(DISK_DAMAGED) => {
-                tracing::warn!(%sandbox, %error, "a disk cannot be used, and is checked");
+                tracing::warn!(%sandbox, %error, "disk is damaged; checking it");
                 check_image(sandbox, create, true).await?;
-                // Whoever asked knows the step that failed by its own word.
-                self.made_by_supervisor(create).await.map_err(|error| ProviderError { code: None, ..error })
+                // The caller has a code of its own for the step that failed.
+                self.try_create_with_shim(create).await.map_err(|error| ProviderError { code: None, ..error })
             }
-            made => made,
+            result => result,
         }
     }
 
-    async fn made_by_supervisor(&self, create: &Create) -> Result<OwnedSandbox, ProviderError> {
-        if let Some(supervisor) = self.parked.take() {
+    async fn try_create_with_shim(&self, create: &Create) -> Result<OwnedSandbox, ProviderError> {
+        if let Some(supervisor) = self.prestarted.take() {
             match supervisor.create(create).await {
                 // It may have died while it waited, or in the middle: what it left has the name.
                 Err(OwnerError::Gone(_)) => {
@@ -211,14 +222,14 @@ impl Inner {
                     let _swept = blocking(move || carrel_shim::sweep_directory(&directory).map_err(failed)).await;
                     let _collected = collect(&create.directory.0, &create.incarnation).await;
                 }
-                made => return made.map_err(|error| refused(&error)),
+                made => return made.map_err(|error| shim_error(&error)),
             }
         }
-        let made = match self.parked.spawn() {
+        let made = match self.prestarted.spawn() {
             Ok(supervisor) => supervisor.create(create).await,
             Err(error) => Err(error),
         };
-        made.map_err(|error| refused(&error))
+        made.map_err(|error| shim_error(&error))
     }
 }
 
@@ -244,12 +255,12 @@ pub(crate) fn disk_missing(place: &Place, disk: &Path) -> ProviderError {
     failed(format_args!("the disk of the sandbox is missing: bring back {disk}, then run `carrel resume {id}`"))
 }
 
-fn given_up() -> ProviderError {
+fn start_cancelled() -> ProviderError {
     failed("nobody waits for it any more")
 }
 
 /// Whether a sandbox could not be talked to because it ended just then.
-pub(crate) fn has_ended(error: &AdoptError) -> bool {
+pub(crate) fn is_stopped_error(error: &AdoptError) -> bool {
     matches!(
         error,
         AdoptError::NotRunning
@@ -259,7 +270,7 @@ pub(crate) fn has_ended(error: &AdoptError) -> bool {
     )
 }
 
-fn refused(error: &OwnerError) -> ProviderError {
+fn shim_error(error: &OwnerError) -> ProviderError {
     match error {
         OwnerError::Failed(Failed { code: FailureCode::DiskDamaged, message, .. }) => {
             ProviderError { code: Some(DISK_DAMAGED), message: message.clone() }
@@ -275,7 +286,7 @@ pub(crate) async fn exists(path: &Path) -> Result<bool, ProviderError> {
 }
 
 /// Writes down that everything was copied in.
-fn mark(path: &Path) -> Result<(), rustix::io::Errno> {
+fn create_marker(path: &Path) -> Result<(), rustix::io::Errno> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::open(path, flags, Mode::from_raw_mode(0o600)).map(drop)
 }

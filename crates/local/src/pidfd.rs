@@ -11,11 +11,11 @@ use tokio::io::unix::AsyncFd;
 
 /// A process that is to end, by a handle that means no other.
 #[derive(Debug)]
-pub(crate) struct Ending(AsyncFd<OwnedFd>);
+pub(crate) struct AsyncPidFd(AsyncFd<OwnedFd>);
 
-// === impl Ending ===
+// === impl AsyncPidFd ===
 
-impl Ending {
+impl AsyncPidFd {
     #[allow(
         deprecated,
         reason = "what replaces it is unsafe, for types that name another descriptor each time: this one does not"
@@ -25,14 +25,14 @@ impl Ending {
     }
 
     /// Waits until it has ended.
-    pub(crate) async fn ended(&self) {
+    pub(crate) async fn exited(&self) {
         // It cannot fail while the runtime is there, and stays ready once it is.
         let _ended = self.0.readable().await;
     }
 
     /// Whether it has ended within some time.
-    pub(crate) async fn ends_within(&self, limit: Duration) -> bool {
-        tokio::time::timeout(limit, self.ended()).await.is_ok()
+    pub(crate) async fn exits_within(&self, limit: Duration) -> bool {
+        tokio::time::timeout(limit, self.exited()).await.is_ok()
     }
 
     pub(crate) fn kill(&self) -> Result<(), Errno> {
@@ -45,13 +45,13 @@ impl Ending {
 }
 
 /// Sees to it that nothing is left of a child of this process when it has ended.
-pub(crate) fn bury(mut child: Child) {
+pub(crate) fn reap_in_background(mut child: Child) {
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let handle = pid.and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
-    match handle.and_then(|handle| Ending::new(handle).ok()) {
-        Some(ending) => drop(tokio::spawn(async move {
-            ending.ended().await;
-            let _buried = child.wait();
+    match handle.and_then(|handle| AsyncPidFd::new(handle).ok()) {
+        Some(process) => drop(tokio::spawn(async move {
+            process.exited().await;
+            let _status = child.wait();
         })),
         // Without descriptors there are threads.
         None => drop(tokio::task::spawn_blocking(move || child.wait())),
@@ -59,11 +59,11 @@ pub(crate) fn bury(mut child: Child) {
 }
 
 /// Waits for a child of this process, and kills it after some time. Says whether it ended by itself.
-pub(crate) async fn ended_or_killed(mut child: Child, limit: Duration) -> bool {
+pub(crate) async fn wait_or_kill(mut child: Child, limit: Duration) -> bool {
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let handle = pid.and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
-    let in_time = match handle.and_then(|handle| Ending::new(handle).ok()) {
-        Some(ending) => ending.ends_within(limit).await,
+    let in_time = match handle.and_then(|handle| AsyncPidFd::new(handle).ok()) {
+        Some(process) => process.exits_within(limit).await,
         None => false,
     };
     let reaped = tokio::task::spawn_blocking(move || {
@@ -87,8 +87,8 @@ mod tests {
         let child = Command::new("true").spawn().unwrap();
         let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
         let other = rustix::process::pidfd_open(pid, PidfdFlags::empty()).unwrap();
-        bury(child);
-        assert!(Ending::new(other).unwrap().ends_within(Duration::from_secs(60)).await);
+        reap_in_background(child);
+        assert!(AsyncPidFd::new(other).unwrap().exits_within(Duration::from_secs(60)).await);
         // It ended; whether it was waited for is seen when its number is free.
         while rustix::process::test_kill_process(pid).is_ok() {
             tokio::task::yield_now().await;
@@ -97,19 +97,19 @@ mod tests {
 
     #[tokio::test]
     async fn a_child_is_waited_for_and_killed_when_its_time_is_up() {
-        assert!(ended_or_killed(Command::new("true").spawn().unwrap(), Duration::from_secs(60)).await);
-        assert!(!ended_or_killed(Command::new("sleep").arg("1000").spawn().unwrap(), Duration::ZERO).await);
+        assert!(wait_or_kill(Command::new("true").spawn().unwrap(), Duration::from_secs(60)).await);
+        assert!(!wait_or_kill(Command::new("sleep").arg("1000").spawn().unwrap(), Duration::ZERO).await);
     }
 
     #[tokio::test]
     async fn one_that_does_not_end_is_killed_by_its_handle() {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
-        let ending = Ending::new(rustix::process::pidfd_open(pid, PidfdFlags::empty()).unwrap()).unwrap();
-        assert!(!ending.ends_within(Duration::ZERO).await);
-        ending.kill().unwrap();
-        assert!(ending.ends_within(Duration::from_secs(60)).await);
+        let process = AsyncPidFd::new(rustix::process::pidfd_open(pid, PidfdFlags::empty()).unwrap()).unwrap();
+        assert!(!process.exits_within(Duration::ZERO).await);
+        process.kill().unwrap();
+        assert!(process.exits_within(Duration::from_secs(60)).await);
         child.wait().unwrap();
-        ending.kill().unwrap();
+        process.kill().unwrap();
     }
 }

@@ -5,17 +5,17 @@ use std::path::PathBuf;
 use carrel_control::provider::{Place, ProviderError};
 use carrel_shim_client::{Found, SandboxRecord, layout};
 
-use crate::ground::{Ground, LONGEST_NAME, hashed, name};
-use crate::look::lasting;
+use crate::discovery::persistent_record;
+use crate::paths::{HomePaths, MAX_NAME_LENGTH, hash_prefix, name};
 
 /// The longest name of a service that is a part of other names as it is.
-const LONGEST: usize = 40;
+const MAX_LENGTH: usize = 40;
 /// What stands between the start of a sandbox and the services beside it.
-const BESIDE: &str = "-s";
+const SERVICE_INFIX: &str = "-s";
 
 /// A service beside one start of a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Beside {
+pub(crate) struct ServiceRef {
     /// What stands for it in other names.
     pub(crate) key: String,
     /// The name of its own sandbox. It has a dot, which no id has.
@@ -31,30 +31,30 @@ pub(crate) struct Beside {
 /// What stands for a service in other names: its own, if that is short and plain.
 pub(crate) fn key(service: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-    if !service.is_empty() && service.len() <= LONGEST && service.bytes().all(plain) {
+    if !service.is_empty() && service.len() <= MAX_LENGTH && service.bytes().all(plain) {
         service.to_owned()
     } else {
-        format!("h.{}", hashed(service))
+        format!("h.{}", hash_prefix(service))
     }
 }
 
 /// The start of the sandbox that something belongs to: its own, or that of the one that it stands beside.
-pub(crate) fn start_of(record: &SandboxRecord) -> &str {
-    let beside = record.create.network_of.and_then(|_| record.incarnation.rsplit_once(BESIDE));
-    beside.map_or(record.incarnation.as_str(), |(start, _)| start)
+pub(crate) fn main_incarnation(record: &SandboxRecord) -> &str {
+    let service_ref = record.create.network_of.and_then(|_| record.incarnation.rsplit_once(SERVICE_INFIX));
+    service_ref.map_or(record.incarnation.as_str(), |(start, _)| start)
 }
 
-// === impl Beside ===
+// === impl ServiceRef ===
 
-impl Beside {
-    pub(crate) fn new(ground: &Ground, place: &Place, key: &str) -> Result<Self, ProviderError> {
+impl ServiceRef {
+    pub(crate) fn new(paths: &HomePaths, place: &Place, key: &str) -> Result<Self, ProviderError> {
         let long = format!("{}.{key}", name(&place.sandbox));
-        let name = if long.len() <= LONGEST_NAME { long } else { format!("s.{}", hashed(&long)) };
+        let name = if long.len() <= MAX_NAME_LENGTH { long } else { format!("s.{}", hash_prefix(&long)) };
         Ok(Self {
-            incarnation: format!("{}{BESIDE}{}", place.incarnation, hashed(key)),
+            incarnation: format!("{}{SERVICE_INFIX}{}", place.incarnation, hash_prefix(key)),
             // A name is never empty and never too long, and so always has one.
-            directory: ground.sandboxes().join(layout::directory_name(&name).unwrap_or_default()),
-            kept: ground.services_of(place)?.join(key),
+            directory: paths.sandboxes().join(layout::directory_name(&name).unwrap_or_default()),
+            kept: paths.services_of(place)?.join(key),
             key: key.to_owned(),
             name,
         })
@@ -67,7 +67,7 @@ impl Beside {
 
     /// Whether what was found is this one.
     pub(crate) fn is(&self, found: &Found) -> bool {
-        lasting(found).is_some_and(|record| record.incarnation == self.incarnation)
+        persistent_record(found).is_some_and(|record| record.incarnation == self.incarnation)
     }
 }
 
@@ -82,19 +82,19 @@ mod tests {
 
     use super::*;
 
-    fn beside(id: &str, service: &str) -> Beside {
+    fn service_ref(id: &str, service: &str) -> ServiceRef {
         let home = tempfile::tempdir().unwrap();
         let place = Place {
             sandbox: SandboxId::new(id).unwrap(),
             incarnation: "0123456789abcdef".to_owned(),
             disk: "disk".to_owned(),
         };
-        Beside::new(&Ground::new(home.path()).unwrap(), &place, &key(service)).unwrap()
+        ServiceRef::new(&HomePaths::new(home.path()).unwrap(), &place, &key(service)).unwrap()
     }
 
     #[test]
     fn a_service_is_called_by_its_sandbox_and_its_name() {
-        let plain = beside("demo", "db");
+        let plain = service_ref("demo", "db");
         assert_eq!((plain.name.as_str(), plain.key.as_str()), ("demo.db", "db"));
         assert!(plain.disk().ends_with("services/disk/db/disk"));
         assert!(plain.incarnation.starts_with("0123456789abcdef-s"));
@@ -107,10 +107,10 @@ mod tests {
         let keys: std::collections::BTreeSet<String> = names.iter().map(|name| key(name)).collect();
         assert_eq!(keys.len(), names.len());
         for (service, id) in names.iter().flat_map(|service| [(service, "demo"), (service, id.as_str())]) {
-            let beside = beside(id, service);
-            assert!(beside.name.len() <= LONGEST_NAME && beside.name.contains('.'), "{beside:?}");
-            assert!(beside.incarnation.len() <= 64);
-            assert!(!beside.key.starts_with('.') && !beside.key.contains('/'), "{beside:?}");
+            let service_ref = service_ref(id, service);
+            assert!(service_ref.name.len() <= MAX_NAME_LENGTH && service_ref.name.contains('.'), "{service_ref:?}");
+            assert!(service_ref.incarnation.len() <= 64);
+            assert!(!service_ref.key.starts_with('.') && !service_ref.key.contains('/'), "{service_ref:?}");
         }
     }
 }

@@ -10,44 +10,49 @@ use carrel_layers::Config;
 use carrel_shim_client::messages::{Create, Keep, Limits, NetworkOf};
 use carrel_shim_client::{Found, Life, Programs, began};
 
-use super::hosts::{hostname, name_all};
-use super::named::Beside;
-use super::tended::Over;
-use crate::end::collect;
-use crate::ground::Ground;
-use crate::life::has_ended;
-use crate::look::lasting;
-use crate::{IDS, Inner, Settings, blocking, failed, ground, images};
+use super::hosts::{add_service_hosts, hostname};
+use super::service_ref::ServiceRef;
+use super::supervised::ServiceCancellation;
+use crate::discovery::persistent_record;
+use crate::paths::HomePaths;
+use crate::start::is_stopped_error;
+use crate::stop::collect;
+use crate::{IDS, LocalInner, Settings, blocking, failed, images, paths};
 
-impl Inner {
+impl LocalInner {
     /// The sandbox of a service, which runs; none if the one that it stands beside has ended, or is to.
-    pub(super) async fn standing(
+    pub(super) async fn ensure_running(
         self: &Arc<Self>,
         place: &Place,
         spec: &Spec,
         service: &Service,
-        beside: &Beside,
-        over: &Over,
+        service_ref: &ServiceRef,
+        cancelled: &ServiceCancellation,
     ) -> Result<Option<Found>, ProviderError> {
-        if let Some(found) = self.running(beside).await? {
+        if let Some(found) = self.running_service(service_ref).await? {
             return Ok(Some(found));
         }
         // That may take a while, in which the sandbox may be stopped.
-        let (create, image) = self.plan_beside(spec, service, beside).await?;
-        let (inner, place, beside, over) = (Arc::clone(self), place.clone(), beside.clone(), over.clone());
+        let (create, image) = self.plan_service(spec, service, service_ref).await?;
+        let (inner, place, service_ref, cancelled) =
+            (Arc::clone(self), place.clone(), service_ref.clone(), cancelled.clone());
         // Whoever stops waiting for it does not stop it halfway.
         let made = tokio::spawn(async move {
             // From here on whoever ends it waits for it.
-            let _turn = inner.turns.take(&beside.name).await;
-            if over.is_over() { Ok(None) } else { inner.stand(&place, &beside, create, image).await }
+            let _lock = inner.locks.lock(&service_ref.name).await;
+            if cancelled.is_cancelled() {
+                Ok(None)
+            } else {
+                inner.create_service(&place, &service_ref, create, image).await
+            }
         });
         made.await.unwrap_or_else(|error| Err(failed(error)))
     }
 
-    async fn stand(
+    async fn create_service(
         &self,
         place: &Place,
-        beside: &Beside,
+        service_ref: &ServiceRef,
         mut create: Create,
         image: Image,
     ) -> Result<Option<Found>, ProviderError> {
@@ -56,45 +61,47 @@ impl Inner {
         if create.network_of.is_none() {
             return Ok(None);
         }
-        if let Some(found) = self.look_for(&beside.name).await? {
-            if found.life == Life::Running && beside.is(&found) {
+        if let Some(found) = self.find_by_name(&service_ref.name).await? {
+            if found.life == Life::Running && service_ref.is(&found) {
                 return Ok(Some(found));
             }
             self.clear_found(&found).await?;
         }
-        let (kept, disk, name) = (beside.kept.clone(), beside.disk(), beside.name.clone());
+        let (kept, disk, name) = (service_ref.kept.clone(), service_ref.disk(), service_ref.name.clone());
         let images = Arc::clone(&self.images);
         blocking(move || {
-            make_directory(&kept)?;
-            images::settle(&images, &image, &disk, &name)
+            create_directory(&kept)?;
+            images::record(&images, &image, &disk, &name)
         })
         .await?;
-        let owned = self.supervised(&place.sandbox, &create).await?;
-        self.leave(owned);
-        self.running(beside).await
+        let owned = self.create_with_shim(&place.sandbox, &create).await?;
+        self.detach(owned);
+        self.running_service(service_ref).await
     }
 
     /// The sandbox of a service, if it runs.
-    pub(super) async fn running(&self, beside: &Beside) -> Result<Option<Found>, ProviderError> {
-        let found = self.look_for(&beside.name).await?;
-        Ok(found.filter(|found| found.life == Life::Running && beside.is(found)))
+    pub(super) async fn running_service(&self, service_ref: &ServiceRef) -> Result<Option<Found>, ProviderError> {
+        let found = self.find_by_name(&service_ref.name).await?;
+        Ok(found.filter(|found| found.life == Life::Running && service_ref.is(found)))
     }
 
     /// Ends and removes what has the name of a service, whichever start that is.
     pub(super) async fn clear_found(&self, found: &Found) -> Result<(), ProviderError> {
-        let Some(record) = lasting(found) else { return Ok(()) };
-        self.end(found, std::time::Duration::ZERO).await?;
+        let Some(record) = persistent_record(found) else { return Ok(()) };
+        self.stop_found(found, std::time::Duration::ZERO).await?;
         collect(&found.directory, &record.incarnation).await
     }
 
     /// The network of a sandbox, if it runs.
     async fn network_of(&self, place: &Place) -> Result<Option<NetworkOf>, ProviderError> {
-        let Some(found) = self.look(&place.sandbox).await?.filter(|found| crate::look::is_of(found, place)) else {
+        let Some(found) =
+            self.find(&place.sandbox).await?.filter(|found| crate::discovery::is_incarnation(found, place))
+        else {
             return Ok(None);
         };
         let mut shim = match found.connect().await {
             Ok(shim) => shim,
-            Err(error) if has_ended(&error) => return Ok(None),
+            Err(error) if is_stopped_error(&error) => return Ok(None),
             Err(error) => return Err(failed(error)),
         };
         let pid = shim.hello().pid;
@@ -103,20 +110,20 @@ impl Inner {
         Ok(shim.status().await.is_ok().then_some(NetworkOf { pid, began }))
     }
 
-    async fn plan_beside(
+    async fn plan_service(
         &self,
         spec: &Spec,
         service: &Service,
-        beside: &Beside,
+        service_ref: &ServiceRef,
     ) -> Result<(Create, Image), ProviderError> {
-        let (settings, programs, ground) = (self.settings(), self.programs.clone(), self.ground.clone());
-        let mut image = self.image(&service.image, spec.host_owner(), &beside.disk()).await?;
-        let (spec, service, beside) = (spec.clone(), service.clone(), beside.clone());
+        let (settings, programs, paths) = (self.settings(), self.programs.clone(), self.paths.clone());
+        let mut image = self.image(&service.image, spec.host_owner(), &service_ref.disk()).await?;
+        let (spec, service, service_ref) = (spec.clone(), service.clone(), service_ref.clone());
         blocking(move || {
             if let Some(workdir) = image.config.workdir.clone() {
                 image.ensure_directory(&workdir);
             }
-            Ok((create(&settings, &programs, (&ground, &image), &spec, &service, &beside)?, image))
+            Ok((create(&settings, &programs, (&paths, &image), &spec, &service, &service_ref)?, image))
         })
         .await
     }
@@ -126,27 +133,27 @@ impl Inner {
 fn create(
     settings: &Settings,
     programs: &Programs,
-    (ground, image): (&Ground, &Image),
+    (paths, image): (&HomePaths, &Image),
     spec: &Spec,
     service: &Service,
-    beside: &Beside,
+    service_ref: &ServiceRef,
 ) -> Result<Create, ProviderError> {
-    if words(&service.command, &image.config).is_empty() {
+    if command_line(&service.command, &image.config).is_empty() {
         return Err(failed("it has no command, and its image names none"));
     }
     let mut root = image.root.clone();
-    name_all(&mut root, &spec.services)?;
+    add_service_hosts(&mut root, &spec.services)?;
     let limits = Limits {
         memory: Some(service.limits.memory.unwrap_or(settings.default_memory)),
         pids: Some(settings.pids),
         cpu_millis: service.limits.cpu_millis,
     };
-    let kept = settings.kept_disk(beside.disk(), service.limits.disk);
+    let kept = settings.kept_disk(service_ref.disk(), service.limits.disk);
     Ok(Create {
-        name: beside.name.clone(),
-        incarnation: beside.incarnation.clone(),
-        directory: (&beside.directory).into(),
-        programs: ground.programs().into(),
+        name: service_ref.name.clone(),
+        incarnation: service_ref.incarnation.clone(),
+        directory: (&service_ref.directory).into(),
+        programs: paths.programs().into(),
         ids: IDS.into(),
         agentd: (&programs.agentd).into(),
         root: (&root).into(),
@@ -167,13 +174,13 @@ fn create(
 }
 
 /// What a service runs: what was asked for, or what its image runs, behind what that begins every command with.
-pub(super) fn words(asked: &[String], config: &Config) -> Vec<String> {
+pub(super) fn command_line(asked: &[String], config: &Config) -> Vec<String> {
     [&config.entrypoint[..], if asked.is_empty() { &config.cmd } else { asked }].concat()
 }
 
-fn make_directory(path: &Path) -> Result<(), ProviderError> {
+fn create_directory(path: &Path) -> Result<(), ProviderError> {
     // What stands beside one sandbox has a directory of its own.
-    let made = path.parent().map_or(Ok(()), ground::make_directory).and_then(|()| ground::make_directory(path));
+    let made = path.parent().map_or(Ok(()), paths::create_directory).and_then(|()| paths::create_directory(path));
     made.map_err(|error| failed(format_args!("{}: {error}", path.display())))
 }
 
@@ -185,8 +192,8 @@ mod tests {
     fn a_service_runs_what_was_asked_for_or_what_its_image_runs() {
         let list = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         let config = Config { entrypoint: list("entry"), cmd: list("usual one"), ..Config::default() };
-        assert_eq!(words(&[], &config), list("entry usual one"));
-        assert_eq!(words(&list("asked"), &config), list("entry asked"));
-        assert!(words(&[], &Config::default()).is_empty());
+        assert_eq!(command_line(&[], &config), list("entry usual one"));
+        assert_eq!(command_line(&list("asked"), &config), list("entry asked"));
+        assert!(command_line(&[], &Config::default()).is_empty());
     }
 }

@@ -4,10 +4,10 @@ use super::glob::Glob;
 
 /// The rules of a `.gitignore`, in their order.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Ignored(Vec<Rule>);
+pub(crate) struct GitIgnore(Vec<GitIgnoreRule>);
 
 #[derive(Clone, Debug)]
-struct Rule {
+struct GitIgnoreRule {
     glob: Glob,
     /// It means directories alone.
     directories: bool,
@@ -15,24 +15,24 @@ struct Rule {
     not: bool,
 }
 
-// === impl Ignored ===
+// === impl GitIgnore ===
 
-impl Ignored {
+impl GitIgnore {
     pub(crate) fn new(text: &str) -> Self {
-        Self(text.lines().filter_map(Rule::parse).collect())
+        Self(text.lines().filter_map(GitIgnoreRule::parse).collect())
     }
 
     /// Whether something is covered by itself; what it lies in is for the caller to ask about first.
-    pub(crate) fn covers(&self, path: &str, directory: bool) -> bool {
-        let met = |rule: &&Rule| (directory || !rule.directories) && rule.glob.matches(path);
+    pub(crate) fn matches(&self, path: &str, directory: bool) -> bool {
+        let met = |rule: &&GitIgnoreRule| (directory || !rule.directories) && rule.glob.matches(path);
         // The last that means it counts.
         self.0.iter().rev().find(met).is_some_and(|rule| !rule.not)
     }
 }
 
-// === impl Rule ===
+// === impl GitIgnoreRule ===
 
-impl Rule {
+impl GitIgnoreRule {
     fn parse(line: &str) -> Option<Self> {
         let line = line.strip_suffix('\r').unwrap_or(line);
         if line.starts_with('#') {
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn the_last_rule_that_means_something_counts() {
-        let ignored = Ignored::new("# no rule\n\n*.o\n!keep.o\n/top\ndir/\na/b\n\\#odd\n/x/**/y\nspace\\ \n");
+        let gitignore = GitIgnore::new("# no rule\n\n*.o\n!keep.o\n/top\ndir/\na/b\n\\#odd\n/x/**/y\nspace\\ \n");
         for (path, directory, covered) in [
             ("a.o", false, true),
             ("deep/er/a.o", false, true),
@@ -83,14 +83,14 @@ mod tests {
             ("space ", false, true),
             ("other", false, false),
         ] {
-            assert_eq!(ignored.covers(path, directory), covered, "{path} {directory}");
+            assert_eq!(gitignore.matches(path, directory), covered, "{path} {directory}");
         }
     }
 
     #[test]
     fn any_text_can_be_read() {
         bolero::check!().with_type::<(String, String, bool)>().for_each(|(text, path, directory)| {
-            let _covered = Ignored::new(text).covers(path, *directory);
+            let _covered = GitIgnore::new(text).matches(path, *directory);
         });
     }
 }

@@ -12,17 +12,17 @@ use carrel_layers::Config;
 use carrel_shim_client::ShimClient;
 
 use crate::plan;
-use crate::ports::{Agent, Forwards, UnpublishedPort};
+use crate::ports::{AgentConnection, PortForwards, UnpublishedPort};
 use crate::refresh::Refresher;
 
 /// What is known of sandboxes that this process was asked about.
 #[derive(Debug, Default)]
-pub(crate) struct RunningSandboxes(Mutex<RunningState>, Arc<tokio::sync::Notify>);
+pub(crate) struct RunningSandboxes(Mutex<RunningSandboxesState>, Arc<tokio::sync::Notify>);
 
 #[derive(Debug, Default)]
-struct RunningState {
+struct RunningSandboxesState {
     /// By incarnation.
-    live: HashMap<String, Arc<Live>>,
+    running: HashMap<String, Arc<RunningSandbox>>,
     /// Incarnations and disks that are in somebody's hands here, and so are nobody's to take away.
     incarnations: HashSet<String>,
     disks: HashSet<String>,
@@ -30,7 +30,7 @@ struct RunningState {
 
 /// A sandbox that runs.
 #[derive(Debug)]
-pub(crate) struct Live {
+pub(crate) struct RunningSandbox {
     /// Who execs run as.
     pub(crate) user: ImageUser,
     /// How its image is to be run.
@@ -40,19 +40,19 @@ pub(crate) struct Live {
     /// The connection that its supervisor is asked by, once something was asked.
     pub(crate) shim: tokio::sync::Mutex<Option<ShimClient>>,
     /// The connection that its ports are reached by.
-    pub(crate) agent: Arc<Agent>,
+    pub(crate) agent: Arc<AgentConnection>,
     /// One publishes its ports at a time.
     pub(crate) publishing: tokio::sync::Mutex<()>,
-    ports: Mutex<LivePorts>,
+    ports: Mutex<SandboxPorts>,
     /// Shows commands that run what the host replaces in read-only trees, once one was started.
     pub(crate) refresher: OnceLock<Refresher>,
 }
 
 /// What this process knows of the ports of a sandbox.
 #[derive(Debug, Default)]
-struct LivePorts {
+struct SandboxPorts {
     /// Those that this process serves itself.
-    forwards: Vec<Forwards>,
+    forwards: Vec<PortForwards>,
     /// Those that are not open.
     unpublished: Vec<UnpublishedPort>,
 }
@@ -62,9 +62,9 @@ struct LivePorts {
 impl RunningSandboxes {
     /// Takes a place into our hands.
     pub(crate) fn hold(&self, place: &Place) {
-        let mut inside = self.lock();
-        inside.incarnations.insert(place.incarnation.clone());
-        inside.disks.insert(place.disk.clone());
+        let mut state = self.lock();
+        state.incarnations.insert(place.incarnation.clone());
+        state.disks.insert(place.disk.clone());
     }
 
     /// Takes a disk into our hands.
@@ -81,24 +81,24 @@ impl RunningSandboxes {
     }
 
     /// Nothing is left of an incarnation.
-    pub(crate) fn let_go_of_incarnation(&self, place: &Place) {
-        let mut inside = self.lock();
-        inside.incarnations.remove(&place.incarnation);
-        inside.live.remove(&place.incarnation);
+    pub(crate) fn release_incarnation(&self, place: &Place) {
+        let mut state = self.lock();
+        state.incarnations.remove(&place.incarnation);
+        state.running.remove(&place.incarnation);
     }
 
     /// Nothing is left of a disk.
-    pub(crate) fn let_go_of_disk(&self, place: &Place) {
+    pub(crate) fn release_disk(&self, place: &Place) {
         self.lock().disks.remove(&place.disk);
     }
 
-    pub(crate) fn live(&self, place: &Place) -> Option<Arc<Live>> {
-        self.lock().live.get(&place.incarnation).map(Arc::clone)
+    pub(crate) fn get(&self, place: &Place) -> Option<Arc<RunningSandbox>> {
+        self.lock().running.get(&place.incarnation).map(Arc::clone)
     }
 
     /// Whether none is known that runs.
     pub(crate) fn is_empty(&self) -> bool {
-        self.lock().live.is_empty()
+        self.lock().running.is_empty()
     }
 
     /// Notified when one is known that runs.
@@ -107,45 +107,45 @@ impl RunningSandboxes {
     }
 
     /// Remembers one that runs; one that is known already stays as it is.
-    pub(crate) fn runs(&self, place: &Place, live: Live) -> Arc<Live> {
+    pub(crate) fn insert(&self, place: &Place, running: RunningSandbox) -> Arc<RunningSandbox> {
         self.1.notify_one();
-        let mut inside = self.lock();
-        Arc::clone(inside.live.entry(place.incarnation.clone()).or_insert_with(|| Arc::new(live)))
+        let mut state = self.lock();
+        Arc::clone(state.running.entry(place.incarnation.clone()).or_insert_with(|| Arc::new(running)))
     }
 
     /// It does not run any more. When this returns, its ports are free.
-    pub(crate) async fn ended(&self, place: &Place) {
-        let live = self.lock().live.remove(&place.incarnation);
-        let ports = live.map(|live| std::mem::take(&mut *live.lock())).unwrap_or_default();
+    pub(crate) async fn remove(&self, place: &Place) {
+        let running = self.lock().running.remove(&place.incarnation);
+        let ports = running.map(|running| std::mem::take(&mut *running.lock())).unwrap_or_default();
         for forwards in ports.forwards {
             forwards.close().await;
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, RunningState> {
+    fn lock(&self) -> MutexGuard<'_, RunningSandboxesState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-// === impl Live ===
+// === impl RunningSandbox ===
 
-impl Live {
+impl RunningSandbox {
     /// One with that root, whose image is to be run like that, and whose agent is there.
     pub(crate) fn new(root: &RootFs, config: Config, agent_socket: PathBuf) -> Self {
         let (user, accounts) = (plan::user_of(root, &config), plan::accounts_of(root));
-        let (shim, agent) = (tokio::sync::Mutex::default(), Arc::new(Agent::new(agent_socket)));
+        let (shim, agent) = (tokio::sync::Mutex::default(), Arc::new(AgentConnection::new(agent_socket)));
         let (publishing, ports) = (tokio::sync::Mutex::default(), Mutex::default());
         Self { user, config, accounts, shim, agent, publishing, ports, refresher: OnceLock::new() }
     }
 
     /// Serves ports of it in this process.
-    pub(crate) fn forward(&self, forwards: Forwards) {
+    pub(crate) fn forward(&self, forwards: PortForwards) {
         self.lock().forwards.push(forwards);
     }
 
     /// The ports that this process serves.
     pub(crate) fn forwarded(&self) -> Vec<Port> {
-        self.lock().forwards.iter().flat_map(Forwards::ports).copied().collect()
+        self.lock().forwards.iter().flat_map(PortForwards::ports).copied().collect()
     }
 
     /// The ports that are not open.
@@ -157,7 +157,7 @@ impl Live {
         self.lock().unpublished = unpublished;
     }
 
-    fn lock(&self) -> MutexGuard<'_, LivePorts> {
+    fn lock(&self) -> MutexGuard<'_, SandboxPorts> {
         self.ports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -8,133 +8,133 @@ use carrel_sandbox::{DiskError, KeptDisk};
 use carrel_shim_client::messages::FactKind;
 use carrel_shim_client::{Found, Life};
 
-use crate::bury::Ending;
-use crate::life::has_ended;
-use crate::look::{is_of, lasting};
-use crate::{Inner, blocking, failed, ground, manifests};
+use crate::discovery::{is_incarnation, persistent_record};
+use crate::pidfd::AsyncPidFd;
+use crate::start::is_stopped_error;
+use crate::{LocalInner, blocking, failed, manifests, paths};
 
 /// How long a supervisor may take beyond the time that it was given, before it is ended by force.
-const BEYOND: Duration = Duration::from_secs(5);
+const EXTRA_WAIT: Duration = Duration::from_secs(5);
 /// How long those beside a sandbox have at least to end by themselves, if anybody has.
-const BESIDE: Duration = Duration::from_millis(500);
+const MIN_SERVICE_GRACE: Duration = Duration::from_millis(500);
 /// How often something is tried that others may be just about to make possible.
-const TRIES: u32 = 8;
+const MAX_ATTEMPTS: u32 = 8;
 /// How long to wait in between, at first.
-const BETWEEN: Duration = Duration::from_millis(5);
+const FIRST_RETRY_DELAY: Duration = Duration::from_millis(5);
 
-impl Inner {
+impl LocalInner {
     /// Ends an incarnation, if it runs.
     pub(crate) async fn stop(&self, place: &Place, grace: Duration) -> Result<(), ProviderError> {
-        self.starts.end(&place.incarnation);
-        let _turn = self.turns.take(&ground::name(&place.sandbox)).await;
-        self.end_place(place, grace).await
+        self.pending_starts.cancel(&place.incarnation);
+        let _lock = self.locks.lock(&paths::name(&place.sandbox)).await;
+        self.stop_incarnation(place, grace).await
     }
 
     /// Removes what is left of an incarnation, but not its disk.
     pub(crate) async fn forget(&self, place: &Place) -> Result<(), ProviderError> {
-        let _turn = self.turns.take(&ground::name(&place.sandbox)).await;
+        let _lock = self.locks.lock(&paths::name(&place.sandbox)).await;
         self.collect(place).await
     }
 
     /// Removes everything but the logs.
     pub(crate) async fn remove(&self, place: &Place) -> Result<(), ProviderError> {
-        self.starts.end(&place.incarnation);
-        let _turn = self.turns.take(&ground::name(&place.sandbox)).await;
+        self.pending_starts.cancel(&place.incarnation);
+        let _lock = self.locks.lock(&paths::name(&place.sandbox)).await;
         self.end_reader(place).await?;
-        self.end_place(place, Duration::ZERO).await?;
+        self.stop_incarnation(place, Duration::ZERO).await?;
         self.collect(place).await?;
         // A daemon that died may have left an earlier start.
         self.clear(place).await?;
         self.remove_services(place).await?;
-        remove_disk(&self.ground.disk(place)?).await?;
-        let (directory, disk) = (self.ground.manifests(), place.disk.clone());
+        remove_disk(&self.paths.disk(place)?).await?;
+        let (directory, disk) = (self.paths.manifests(), place.disk.clone());
         blocking(move || manifests::remove(&directory, &disk).map_err(failed)).await?;
-        self.known.let_go_of_disk(place);
+        self.running.release_disk(place);
         Ok(())
     }
 
     /// Ends an incarnation, if it runs, and then those beside it, which it may need to the last.
-    pub(crate) async fn end_place(&self, place: &Place, grace: Duration) -> Result<(), ProviderError> {
+    pub(crate) async fn stop_incarnation(&self, place: &Place, grace: Duration) -> Result<(), ProviderError> {
         let until = Instant::now() + grace;
         // Nobody looks after them any more, and so nobody wonders about what they miss.
-        let tended = self.tended.over(&place.incarnation);
-        let ended = self.end_alone(place, grace).await;
-        let left = until.saturating_duration_since(Instant::now()).max(grace.min(BESIDE));
-        ended.and(self.end_services(place, tended, left).await)
+        let supervised = self.supervised.cancel(&place.incarnation);
+        let ended = self.stop_main(place, grace).await;
+        let left = until.saturating_duration_since(Instant::now()).max(grace.min(MIN_SERVICE_GRACE));
+        ended.and(self.stop_services(place, supervised, left).await)
     }
 
-    async fn end_alone(&self, place: &Place, grace: Duration) -> Result<(), ProviderError> {
-        let found = self.look(&place.sandbox).await?.filter(|found| is_of(found, place));
+    async fn stop_main(&self, place: &Place, grace: Duration) -> Result<(), ProviderError> {
+        let found = self.find(&place.sandbox).await?.filter(|found| is_incarnation(found, place));
         if let Some(found) = found {
-            self.end(&found, grace).await?;
+            self.stop_found(&found, grace).await?;
         }
-        self.known.ended(place).await;
+        self.running.remove(place).await;
         Ok(())
     }
 
     /// Ends what was found. When this returns, nothing of it runs, and its journal tells how it ended.
-    pub(crate) async fn end(&self, found: &Found, grace: Duration) -> Result<(), ProviderError> {
+    pub(crate) async fn stop_found(&self, found: &Found, grace: Duration) -> Result<(), ProviderError> {
         let handle = found.record.as_ref().and_then(|record| record.shim_handle());
-        let Some(ending) = handle.map(Ending::new).transpose().map_err(failed)? else {
-            return if is_told(found) { Ok(()) } else { self.swept(found).await };
+        let Some(process) = handle.map(AsyncPidFd::new).transpose().map_err(failed)? else {
+            return if has_recorded_end(found) { Ok(()) } else { self.sweep_found(found).await };
         };
         let asked = async {
             match found.connect().await {
                 // Whether it says that it is done, or goes without a word: its process tells.
                 Ok(mut client) => client.stop(grace).await.is_ok(),
-                Err(error) => has_ended(&error),
+                Err(error) => is_stopped_error(&error),
             }
         };
-        let asked = tokio::time::timeout(grace.saturating_add(BEYOND), asked).await.unwrap_or(false);
-        if asked && ending.ends_within(BEYOND).await {
+        let asked = tokio::time::timeout(grace.saturating_add(EXTRA_WAIT), asked).await.unwrap_or(false);
+        if asked && process.exits_within(EXTRA_WAIT).await {
             return Ok(());
         }
         tracing::warn!(directory = %found.directory.display(), "a supervisor does not end, and is killed");
-        ending.kill().map_err(failed)?;
-        if !ending.ends_within(BEYOND).await {
+        process.kill().map_err(failed)?;
+        if !process.exits_within(EXTRA_WAIT).await {
             return Err(failed("the supervisor of the sandbox does not end"));
         }
-        self.swept(found).await
+        self.sweep_found(found).await
     }
 
     /// Has the end of one told that died. What is wrong with another is not its concern.
-    async fn swept(&self, found: &Found) -> Result<(), ProviderError> {
+    async fn sweep_found(&self, found: &Found) -> Result<(), ProviderError> {
         let directory = found.directory.clone();
         let swept = blocking(move || carrel_shim::sweep_directory(&directory).map_err(failed)).await;
         let name = found.record.as_ref().map(|record| record.name.clone());
-        let (home, Some(name)) = (self.ground.home().to_owned(), name) else { return swept };
+        let (home, Some(name)) = (self.paths.home().to_owned(), name) else { return swept };
         match blocking(move || carrel_shim_client::find(&home, &name).map_err(failed)).await? {
-            Some(again) if !is_told(&again) => swept,
+            Some(again) if !has_recorded_end(&again) => swept,
             _ => Ok(()),
         }
     }
 
     /// Removes what is left of an incarnation, but not its disk. It must not run.
     pub(crate) async fn collect(&self, place: &Place) -> Result<(), ProviderError> {
-        let found = self.look(&place.sandbox).await?;
+        let found = self.find(&place.sandbox).await?;
         // Another that has its name says that nothing of this one is left.
-        let is_other = found.is_some_and(|found| found.record.is_some() && !is_of(&found, place));
+        let is_other = found.is_some_and(|found| found.record.is_some() && !is_incarnation(&found, place));
         if !is_other {
-            collect(&self.ground.directory(&place.sandbox), &place.incarnation).await?;
+            collect(&self.paths.directory(&place.sandbox), &place.incarnation).await?;
         }
         self.collect_services(place).await?;
-        self.known.let_go_of_incarnation(place);
+        self.running.release_incarnation(place);
         Ok(())
     }
 
     /// Ends and removes whatever has the name of a sandbox and lasts, whichever start of it that is.
     pub(crate) async fn clear(&self, place: &Place) -> Result<(), ProviderError> {
         self.clear_services(place).await?;
-        let Some(found) = self.look(&place.sandbox).await? else { return Ok(()) };
-        let Some(record) = lasting(&found) else { return Ok(()) };
+        let Some(found) = self.find(&place.sandbox).await? else { return Ok(()) };
+        let Some(record) = persistent_record(&found) else { return Ok(()) };
         tracing::info!(sandbox = %place.sandbox, incarnation = record.incarnation, "an earlier start is removed");
-        self.end(&found, Duration::ZERO).await?;
+        self.stop_found(&found, Duration::ZERO).await?;
         collect(&found.directory, &record.incarnation).await
     }
 }
 
 /// Whether nothing more is to be told of one that does not run.
-fn is_told(found: &Found) -> bool {
+fn has_recorded_end(found: &Found) -> bool {
     match &found.life {
         Life::Dead { facts, .. } => {
             facts.last().is_some_and(|fact| matches!(fact.kind, FactKind::Ended | FactKind::Failed))
@@ -149,12 +149,12 @@ pub(crate) async fn collect(directory: &Path, incarnation: &str) -> Result<(), P
         let (directory, incarnation) = (directory.to_owned(), incarnation.to_owned());
         blocking(move || carrel_shim::collect_incarnation(&directory, &incarnation).map_err(failed))
     };
-    for attempt in 0..TRIES {
+    for attempt in 0..MAX_ATTEMPTS {
         // Somebody may be looking at it.
         if is_gone(directory, incarnation).await? {
             return Ok(());
         }
-        tokio::time::sleep(BETWEEN * 2u32.saturating_pow(attempt)).await;
+        tokio::time::sleep(FIRST_RETRY_DELAY * 2u32.saturating_pow(attempt)).await;
     }
     Err(failed("what is left of the sandbox cannot be removed: it still runs"))
 }
@@ -168,10 +168,10 @@ pub(crate) async fn remove_disk(directory: &Path) -> Result<(), ProviderError> {
         match removed {
             Ok(()) => return Ok(()),
             Err(DiskError::Directory { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-            Err(DiskError::InUse(_)) if attempt < TRIES => {}
+            Err(DiskError::InUse(_)) if attempt < MAX_ATTEMPTS => {}
             Err(error) => return Err(failed(error)),
         }
-        tokio::time::sleep(BETWEEN * 2u32.saturating_pow(attempt)).await;
+        tokio::time::sleep(FIRST_RETRY_DELAY * 2u32.saturating_pow(attempt)).await;
         attempt += 1;
     }
 }

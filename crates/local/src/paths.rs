@@ -13,30 +13,30 @@ use sha2::{Digest, Sha256};
 use crate::{LocalError, failed};
 
 /// The longest id that is a name too.
-pub(crate) const LONGEST_NAME: usize = 128;
+pub(crate) const MAX_NAME_LENGTH: usize = 128;
 /// How many bytes of the hash of a longer one are its name.
-const HASHED: usize = 12;
+const HASH_BYTES: usize = 12;
 /// There once everything that is copied in has been.
 const COPIED: &str = "copied";
 
 /// The places below one home.
 #[derive(Clone, Debug)]
-pub(crate) struct Ground {
+pub(crate) struct HomePaths {
     home: PathBuf,
 }
 
-// === impl Ground ===
+// === impl HomePaths ===
 
-impl Ground {
+impl HomePaths {
     /// Makes the home, for its owner alone, if it is not there.
     pub(crate) fn new(home: &Path) -> Result<Self, LocalError> {
         // All names are hashed to the same length: what fits for one fits for all.
         sandbox_directory(home, "any")?;
-        let ground = Self::at(home);
-        for path in [ground.disks(), ground.services(), ground.manifests(), ground.quarantine()] {
-            spread(&path).map_err(|source| LocalError::Home { path, source })?;
+        let paths = Self::at(home);
+        for path in [paths.disks(), paths.services(), paths.manifests(), paths.quarantine()] {
+            create_top_directory(&path).map_err(|source| LocalError::Home { path, source })?;
         }
-        Ok(ground)
+        Ok(paths)
     }
 
     /// That of a home that is there.
@@ -75,18 +75,18 @@ impl Ground {
     }
 
     /// Where all disks of a home are.
-    pub(crate) fn disks_of(home: &Path) -> PathBuf {
+    pub(crate) fn disks_in(home: &Path) -> PathBuf {
         home.join("disks")
     }
 
     /// Where all disks are.
     pub(crate) fn disks(&self) -> PathBuf {
-        Self::disks_of(&self.home)
+        Self::disks_in(&self.home)
     }
 
     /// The directory of a disk.
     pub(crate) fn disk(&self, place: &Place) -> Result<PathBuf, ProviderError> {
-        Ok(self.disks().join(named(place)?))
+        Ok(self.disks().join(disk_name(place)?))
     }
 
     /// Where it is kept what each sandbox is.
@@ -106,7 +106,7 @@ impl Ground {
 
     /// Where the disks of those beside a sandbox are.
     pub(crate) fn services_of(&self, place: &Place) -> Result<PathBuf, ProviderError> {
-        Ok(self.services().join(named(place)?))
+        Ok(self.services().join(disk_name(place)?))
     }
 
     /// What is there once everything that is copied in has been.
@@ -116,7 +116,7 @@ impl Ground {
 }
 
 /// Makes a directory for what does not belong together, for its owner alone.
-pub(crate) fn spread(path: &Path) -> std::io::Result<()> {
+pub(crate) fn create_top_directory(path: &Path) -> std::io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
     layout::spread(layout::open_directory(rustix::fs::CWD, path)?);
     Ok(())
@@ -124,7 +124,7 @@ pub(crate) fn spread(path: &Path) -> std::io::Result<()> {
 
 /// Makes a directory for its owner alone, if it is not there. What is above it is not made: a home that was moved is not made
 /// again where it was.
-pub(crate) fn make_directory(path: &Path) -> std::io::Result<()> {
+pub(crate) fn create_directory(path: &Path) -> std::io::Result<()> {
     match std::fs::DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
         made => made,
@@ -132,7 +132,7 @@ pub(crate) fn make_directory(path: &Path) -> std::io::Result<()> {
 }
 
 /// The name of a disk, which can be nothing but a name.
-fn named(place: &Place) -> Result<&str, ProviderError> {
+fn disk_name(place: &Place) -> Result<&str, ProviderError> {
     if is_disk_name(&place.disk) {
         return Ok(&place.disk);
     }
@@ -142,19 +142,19 @@ fn named(place: &Place) -> Result<&str, ProviderError> {
 /// Whether a name is one that a disk can have.
 pub(crate) fn is_disk_name(name: &str) -> bool {
     let known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-    !name.is_empty() && name.len() <= LONGEST_NAME && name.bytes().all(known)
+    !name.is_empty() && name.len() <= MAX_NAME_LENGTH && name.bytes().all(known)
 }
 
 /// The name of a sandbox: its id, if that is short enough.
 pub(crate) fn name(sandbox: &SandboxId) -> String {
     let id = sandbox.as_str();
     // No id begins like that: whoever knows the hash cannot ask for the name.
-    if id.len() <= LONGEST_NAME { id.to_owned() } else { format!("_{}", hashed(id)) }
+    if id.len() <= MAX_NAME_LENGTH { id.to_owned() } else { format!("_{}", hash_prefix(id)) }
 }
 
 /// What stands for a text that is too long for a name.
-pub(crate) fn hashed(text: &str) -> String {
-    Sha256::digest(text).iter().take(HASHED).fold(String::new(), |mut hex, byte| {
+pub(crate) fn hash_prefix(text: &str) -> String {
+    Sha256::digest(text).iter().take(HASH_BYTES).fold(String::new(), |mut hex, byte| {
         // Writing to a string cannot fail.
         let _ = write!(hex, "{byte:02x}");
         hex
@@ -181,18 +181,18 @@ mod tests {
     #[test]
     fn a_home_that_is_too_long_for_sockets_is_refused() {
         let home = tempfile::tempdir().unwrap();
-        assert!(Ground::new(&home.path().join("short")).is_ok());
-        let refused = Ground::new(&home.path().join("x".repeat(80)));
+        assert!(HomePaths::new(&home.path().join("short")).is_ok());
+        let refused = HomePaths::new(&home.path().join("x".repeat(80)));
         assert!(matches!(refused, Err(LocalError::Path(_))), "{refused:?}");
     }
 
     #[test]
     fn a_disk_cannot_be_elsewhere() {
         let home = tempfile::tempdir().unwrap();
-        let ground = Ground::new(home.path()).unwrap();
-        assert_eq!(ground.disk(&place("a-1_b")).unwrap(), home.path().join("disks/a-1_b"));
+        let paths = HomePaths::new(home.path()).unwrap();
+        assert_eq!(paths.disk(&place("a-1_b")).unwrap(), home.path().join("disks/a-1_b"));
         for bad in ["", "..", "a/b", ".a", "a b"] {
-            assert!(ground.disk(&place(bad)).is_err() && ground.services_of(&place(bad)).is_err(), "{bad:?}");
+            assert!(paths.disk(&place(bad)).is_err() && paths.services_of(&place(bad)).is_err(), "{bad:?}");
         }
     }
 }

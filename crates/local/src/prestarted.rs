@@ -8,15 +8,15 @@ use carrel_shim_client::{OwnerError, Programs, Supervisor};
 
 /// Supervisors that wait to be told what to make.
 #[derive(Debug)]
-pub(crate) struct Parked {
+pub(crate) struct PrestartedShims {
     programs: Programs,
     most: usize,
     waiting: Mutex<Vec<Supervisor>>,
 }
 
-// === impl Parked ===
+// === impl PrestartedShims ===
 
-impl Parked {
+impl PrestartedShims {
     pub(crate) fn new(programs: Programs, most: usize) -> Self {
         Self { programs, most, waiting: Mutex::default() }
     }
@@ -31,7 +31,7 @@ impl Parked {
         Supervisor::spawn(&self.programs)
     }
 
-    /// Starts as many as are to wait.
+    /// PendingStarts as many as are to wait.
     pub(crate) fn fill(&self) {
         while self.lock().len() < self.most {
             match self.spawn() {
