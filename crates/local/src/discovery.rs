@@ -1,4 +1,4 @@
-//! What there is of a sandbox: looked at, once nobody is at it who cannot be talked to.
+//! Discovery of what exists of a sandbox on this host.
 
 use std::time::Duration;
 
@@ -9,19 +9,19 @@ use tokio::time::Instant;
 
 use crate::{LocalInner, blocking, failed, paths};
 
-/// How long somebody may be at a sandbox: a guest has 30 seconds to become ready.
+/// How long a sandbox may be starting or stopping: a guest has 30 seconds to become ready.
 const TIMEOUT: Duration = Duration::from_secs(40);
-/// How long to look away, at first and at last. Nobody tells when a directory is left.
+/// Poll intervals: nothing notifies when a directory is released.
 const MIN_POLL_INTERVAL: Duration = Duration::from_millis(1);
 const MAX_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 impl LocalInner {
-    /// What there is of a sandbox. While it is being made, or is about to be gone, that is waited for.
+    /// What exists of a sandbox. Waits while it is starting or stopping.
     pub(crate) async fn find(&self, sandbox: &SandboxId) -> Result<Option<Found>, ProviderError> {
         self.find_by_name(&paths::name(sandbox)).await
     }
 
-    /// The same by its name.
+    /// The same, by the name of the sandbox.
     pub(crate) async fn find_by_name(&self, name: &str) -> Result<Option<Found>, ProviderError> {
         let (until, mut interval) = (Instant::now() + TIMEOUT, MIN_POLL_INTERVAL);
         loop {
@@ -34,14 +34,14 @@ impl LocalInner {
         }
     }
 
-    /// What there is of a sandbox at this moment.
+    /// What exists of a sandbox right now.
     async fn find_now(&self, name: &str) -> Result<Option<Found>, ProviderError> {
         self.check_home()?;
         let (home, name) = (self.paths.home().to_owned(), name.to_owned());
         blocking(move || carrel_shim_client::find(&home, &name).map_err(failed)).await
     }
 
-    /// Sees to the end of what dead supervisors left.
+    /// Cleans up after dead shims.
     pub(crate) async fn sweep(&self) -> Result<usize, ProviderError> {
         let _lock = self.sweep_lock.lock().await;
         let sandboxes = self.paths.sandboxes();
@@ -49,12 +49,12 @@ impl LocalInner {
     }
 }
 
-/// The record of a sandbox that is the control plane's: one that lasts.
+/// The record of a persistent sandbox; ephemeral ones do not belong to the control plane.
 pub(crate) fn persistent_record(found: &Found) -> Option<&SandboxRecord> {
     found.record.as_ref().filter(|record| record.lasting)
 }
 
-/// Whether what was found is this start of the sandbox.
+/// Whether a found sandbox is the given incarnation.
 pub(crate) fn is_incarnation(found: &Found, place: &Place) -> bool {
     persistent_record(found).is_some_and(|record| record.incarnation == place.incarnation)
 }

@@ -1,4 +1,4 @@
-//! Images of sandboxes: had once, written down beside the disk, and the same ever after.
+//! The image of a sandbox: resolved once, recorded beside the disk, and fixed from then on.
 
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt;
@@ -15,26 +15,26 @@ use serde::{Deserialize, Serialize};
 use crate::paths::create_directory;
 use crate::{LocalInner, blocking, failed};
 
-/// What is written down beside a disk.
+/// The record beside a disk.
 const RECORD_FILE: &str = "image.json";
-/// No such file is longer.
+/// The maximum size of a record.
 const MAX_RECORD_BYTES: u64 = 1 << 20;
 
-/// What a disk lies over, if that is an image of the store.
+/// The stored image that a disk was created from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct DiskImageRecord {
     /// The name of the sandbox.
     sandbox: String,
-    /// What it is recorded by.
+    /// The image in the store.
     digest: Digest,
 }
 
-/// What is worth knowing of an image that comes.
+/// Logs the progress of a pull.
 struct PullLogger<'a>(&'a str);
 
 impl LocalInner {
-    /// The image of a disk: what it lies over, if that is written down, else what its reference stands for now. A tag that
-    /// has moved since moves no sandbox. One that has to come from elsewhere comes for as long as this is not dropped.
+    /// The image of a disk: the recorded one, else what the reference resolves to now, so a tag that moves does not affect
+    /// existing sandboxes. Dropping the future cancels the pull.
     pub(crate) async fn image(
         &self,
         reference: &str,
@@ -50,8 +50,7 @@ impl LocalInner {
     }
 }
 
-/// Writes down what a disk lies over. From here on the image stays for as long as the directory does, whoever dies in
-/// between.
+/// Records the image of a disk. From then on the image is in use for as long as the directory exists, across crashes.
 pub(crate) fn record(images: &Images, image: &Image, disk: &Path, name: &str) -> Result<(), ProviderError> {
     let Some(digest) = image.digest else { return Ok(()) };
     create_directory(disk).map_err(at(disk))?;
@@ -59,14 +58,14 @@ pub(crate) fn record(images: &Images, image: &Image, disk: &Path, name: &str) ->
     write_record(disk, &DiskImageRecord { sandbox: name.to_owned(), digest }).map_err(at(disk))
 }
 
-/// How the image of a disk is to be run. What is not in the store says nothing about that.
+/// The configuration of a disk's image; the default if the image is not in the store.
 pub(crate) fn config(images: &Images, disk: &Path) -> Result<Config, ProviderError> {
     let Some(DiskImageRecord { digest, .. }) = read_record(disk)? else { return Ok(Config::default()) };
     let stored = images.store().map_err(failed)?.get(digest).map_err(failed)?;
     stored.map(|stored| stored.config).ok_or_else(|| failed(FetchError::NotInStore(digest)))
 }
 
-/// An image that nobody has to be asked for.
+/// An image that needs no pull.
 fn find_local(images: &Images, reference: &str, other_user: bool, disk: &Path) -> Result<Option<Image>, ProviderError> {
     if let Some(recorded) = read_record(disk)? {
         return images.get_by_digest(recorded.digest).map(Some).map_err(failed);
@@ -77,7 +76,7 @@ fn find_local(images: &Images, reference: &str, other_user: bool, disk: &Path) -
     images.get_local(&reference.parse().map_err(failed)?).map_err(failed)
 }
 
-/// What a reference stands for, for the daemon's own user or for somebody else on the host.
+/// Resolves a reference, for the daemon's own user or for another user of the host.
 fn get(
     images: &Images,
     reference: &str,
@@ -91,16 +90,16 @@ fn get(
         (Some(caller), Some(path)) => {
             let checked = check_image(path, caller);
             let checked = checked.map_err(|error| failed(format_args!("the image {reference} {error}")))?;
-            // Only the directory that was looked at is used, whatever is put in its place from here on.
+            // The identity pins the checked directory, whatever replaces it later.
             return Ok(RootFs { identity: Some(checked), ..RootFs::layer(path.to_owned()) }.into());
         }
-        // What the operator has a login for, or has here under a name, is not everybody's.
+        // Images that need the operator's login, or that the operator named, are not available to other users.
         (Some(_), None) => images.get_public(&parsed, &progress, stop),
     };
     image.map_err(failed)
 }
 
-/// What is written down beside a disk.
+/// Reads the record beside a disk.
 fn read_record(disk: &Path) -> Result<Option<DiskImageRecord>, ProviderError> {
     use std::io::Read;
     let mut text = String::new();
@@ -112,7 +111,7 @@ fn read_record(disk: &Path) -> Result<Option<DiskImageRecord>, ProviderError> {
     serde_json::from_str(&text).map(Some).map_err(|error| failed(format_args!("{}: {error}", disk.display())))
 }
 
-/// Writes it down, whole or not at all, once.
+/// Writes the record atomically, unless it exists.
 fn write_record(disk: &Path, recorded: &DiskImageRecord) -> std::io::Result<()> {
     let path = disk.join(RECORD_FILE);
     if path.try_exists()? {
@@ -134,7 +133,7 @@ fn at(disk: &Path) -> impl Fn(std::io::Error) -> ProviderError {
 
 impl Progress for PullLogger<'_> {
     fn begin(&self, layers: &[carrel_layers::Descriptor]) {
-        tracing::info!(image = self.0, layers = layers.len(), "an image is fetched");
+        tracing::info!(image = self.0, layers = layers.len(), "pulling image");
     }
 
     fn said(&self, text: &str) {
@@ -149,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_down_stays() {
+    fn a_record_is_written_once() {
         let disk = tempfile::tempdir().unwrap();
         assert_eq!(read_record(disk.path()).unwrap(), None);
         let first = DiskImageRecord { sandbox: "a".to_owned(), digest: Digest::of(b"one") };
@@ -157,9 +156,9 @@ mod tests {
         write_record(disk.path(), &DiskImageRecord { digest: Digest::of(b"two"), ..first.clone() }).unwrap();
         assert_eq!(read_record(disk.path()).unwrap(), Some(first));
         std::fs::write(disk.path().join(RECORD_FILE), "{").unwrap();
-        assert!(read_record(disk.path()).is_err(), "what is damaged is not taken for nothing");
+        assert!(read_record(disk.path()).is_err(), "a damaged record is an error, not an absent one");
     }
-    /// A source of an image without layers that sets a variable of that length.
+    /// The source of an image without layers that sets a variable of that length.
     struct LargeConfigSource(usize);
 
     impl LargeConfigSource {
@@ -187,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn how_an_image_is_run_is_known_however_much_it_says() {
+    fn the_configuration_of_an_image_has_no_size_limit() {
         let home = tempfile::tempdir().unwrap();
         let images =
             Images::new(home.path(), Path::new("/nowhere/carrel-shim"), carrel_registry::RegistriesConfig::default());
@@ -200,7 +199,7 @@ mod tests {
         record(&images, &image, &disk, "one").unwrap();
         assert_eq!(config(&images, &disk).unwrap().env.first().map(String::len), Some(long + 2));
         assert_eq!(find_local(&images, "other:1", true, &disk).unwrap().unwrap().digest, Some(stored.digest));
-        // It is needed for as long as the disk is there.
+        // The image is in use while the disk exists.
         drop(image);
         let remove = || images.store().unwrap().remove(&stored.digest.to_string());
         assert!(remove().is_err());

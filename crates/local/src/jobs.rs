@@ -1,4 +1,4 @@
-//! What is asked of the supervisor of a sandbox that runs: commands, pauses, whether it is used.
+//! Requests to the shim of a running sandbox: commands, pauses, activity.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,24 +18,24 @@ use crate::refresh::{Refresher, refresh};
 use crate::running::RunningSandbox;
 use crate::{LocalInner, blocking, facts, failed};
 
-/// How long a supervisor may take to answer what it can answer at once.
+/// How long a shim may take for a request that it answers immediately.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a command has to end by itself when it is cancelled.
+/// How long a cancelled command has to exit by itself.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// What is asked of a supervisor, and answered with yes or no, or with nothing but that it is done.
+/// A request to a shim that returns a boolean or nothing.
 #[derive(Clone, Copy)]
 enum ShimRequest<'q> {
-    /// Run a job, once.
+    /// Runs a job, once.
     Run(&'q str, &'q JobCommand),
-    /// Stop all processes where they are, or let them continue.
+    /// Freezes or thaws all processes.
     Pause(bool),
-    /// Is it used, by others than so many clients?
+    /// Whether anything but this many clients of ours uses the sandbox.
     Used { ours: u64 },
 }
 
 impl LocalInner {
-    /// Runs what the sandbox runs by itself.
+    /// Runs the sandbox's own command.
     pub(crate) async fn command(&self, place: &Place, spec: &Spec, attempt: u32) -> Result<(), ProviderError> {
         let running = self.running_sandbox(place).await?;
         self.refresh(place, &running, spec).await;
@@ -59,7 +59,7 @@ impl LocalInner {
         self.run(place, &running, exec.id.as_str(), &command).await
     }
 
-    /// Shows a command what the host has replaced in read-only trees: before it begins, and from then on now and then.
+    /// Refreshes the read-only mounts that the host changed: before the command starts, and periodically from then on.
     async fn refresh(&self, place: &Place, running: &RunningSandbox, spec: &Spec) {
         if spec.mounts.iter().all(|mount| mount.writable) {
             return;
@@ -69,7 +69,7 @@ impl LocalInner {
         running.refresher.get_or_init(|| Refresher::start(pid));
         let refreshed = blocking(move || refresh(pid).map_err(failed)).await;
         if let Err(error) = refreshed {
-            tracing::debug!(sandbox = %place.sandbox, %error, "read-only mounts are shown as they were");
+            tracing::debug!(sandbox = %place.sandbox, %error, "failed to refresh read-only mounts");
         }
     }
 
@@ -82,15 +82,15 @@ impl LocalInner {
     ) -> Result<(), ProviderError> {
         match self.send(place, running, ShimRequest::Run(id, command)).await {
             Ok(_) => Ok(()),
-            // It runs, or ran: its end is in the journal. An id is used once; what differs is how a release puts the same thing.
+            // It runs or ran, and its exit is in the journal. Ids are never reused; releases differ in the code that says so.
             Err(error) if error.code().is_some_and(|code| is_known_job(&code)) => Ok(()),
             Err(error) => Err(failed(error)),
         }
     }
 
-    /// Ends a command, and returns when it is dead.
+    /// Cancels a command, and returns when it has exited.
     pub(crate) async fn cancel(&self, place: &Place, exec: &ExecId) -> Result<(), ProviderError> {
-        // That may take a while, in which others want to ask something.
+        // This may take a while, so it uses a connection of its own.
         let Some(mut shim) = self.connect(place).await? else { return Ok(()) };
         match shim.cancel(exec.as_str(), GRACE).await {
             Ok(_) | Err(ShimError::Ended(_) | ShimError::Gone) => Ok(()),
@@ -101,7 +101,7 @@ impl LocalInner {
         }
     }
 
-    /// Stops all processes where they are, or lets them continue.
+    /// Freezes or thaws all processes.
     pub(crate) async fn pause(&self, place: &Place, paused: bool) -> Result<(), ProviderError> {
         let running = self.running_sandbox(place).await?;
         if !paused {
@@ -112,7 +112,8 @@ impl LocalInner {
         self.pause_services(place, paused).await
     }
 
-    /// Whether somebody uses it: a client of its agent, a viewer, a connection, a job that is not its own.
+    /// Whether the sandbox is in use: by a client of its agent, a viewer, a connection to a port, or a job that is not its
+    /// own.
     pub(crate) async fn is_active(&self, place: &Place) -> Result<bool, ProviderError> {
         let running = self.running_sandbox(place).await?;
         if running.agent.connections() > 0 {
@@ -122,7 +123,7 @@ impl LocalInner {
         self.send(place, &running, ShimRequest::Used { ours }).await.map_err(failed)
     }
 
-    /// One that runs, and that may have been found by nobody yet.
+    /// The running sandbox; loads it if this process does not know it yet.
     pub(crate) async fn running_sandbox(&self, place: &Place) -> Result<Arc<RunningSandbox>, ProviderError> {
         if let Some(running) = self.running.get(place) {
             return Ok(running);
@@ -132,11 +133,11 @@ impl LocalInner {
             Some(found) if found.life == Life::Running => {
                 Ok(self.running.insert(place, self.load_running(&found).await?))
             }
-            _ => Err(failed("the sandbox does not run")),
+            _ => Err(failed("the sandbox is not running")),
         }
     }
 
-    /// A connection of its own; none if the incarnation does not run.
+    /// A new connection; none if the incarnation is not running.
     pub(crate) async fn connect(&self, place: &Place) -> Result<Option<ShimClient>, ProviderError> {
         match self.find(&place.sandbox).await?.filter(|found| is_incarnation(found, place)) {
             Some(found) if found.life == Life::Running => found.connect().await.map(Some).map_err(failed),
@@ -144,8 +145,7 @@ impl LocalInner {
         }
     }
 
-    /// Makes the connection that is kept for what is asked, unless it is there. One that cannot be made now is made when it
-    /// is needed.
+    /// Opens the shared connection ahead of its first request. If that fails, the first request opens it.
     pub(crate) async fn connect_ahead(&self, place: &Place) {
         let Some(running) = self.running.get(place) else { return };
         let mut kept = running.shim.lock().await;
@@ -154,7 +154,7 @@ impl LocalInner {
         }
     }
 
-    /// The published ports that the supervisor serves.
+    /// The published ports that the shim serves.
     pub(crate) async fn served_ports(
         &self,
         place: &Place,
@@ -166,7 +166,7 @@ impl LocalInner {
         Ok(answer?.ports.unwrap_or_default())
     }
 
-    /// Has the supervisor serve ports.
+    /// Hands ports over to the shim.
     pub(crate) async fn hand_over(
         &self,
         place: &Place,
@@ -179,7 +179,7 @@ impl LocalInner {
         answer
     }
 
-    /// The connection that is kept, made if it is not there.
+    /// The shared connection, opened if necessary.
     async fn connection<'k>(
         &self,
         place: &Place,
@@ -195,7 +195,7 @@ impl LocalInner {
         Ok(kept.insert(client))
     }
 
-    /// Asks by the connection that is kept for it. One that was lost is made again, once.
+    /// Sends a request on the shared connection. If the connection was lost, it reconnects once.
     async fn send(&self, place: &Place, running: &RunningSandbox, request: ShimRequest<'_>) -> Result<bool, ShimError> {
         let mut kept = running.shim.lock().await;
         if let Some(shim) = kept.as_mut() {
@@ -212,12 +212,12 @@ impl LocalInner {
     }
 }
 
-/// Waits for an answer that a supervisor can give at once.
+/// Limits the time of a request that a shim answers immediately.
 async fn with_timeout<T>(answer: impl Future<Output = Result<T, ShimError>>) -> Result<T, ShimError> {
     tokio::time::timeout(TIMEOUT, answer).await.unwrap_or(Err(ShimError::Silent(TIMEOUT)))
 }
 
-/// Whether nothing more is heard on a connection, or not what belongs to the next question.
+/// Whether the connection cannot be used for another request.
 fn is_connection_lost(error: &ShimError) -> bool {
     !matches!(error, ShimError::Failed(_))
 }
@@ -225,7 +225,7 @@ fn is_connection_lost(error: &ShimError) -> bool {
 // === impl ShimRequest ===
 
 impl ShimRequest<'_> {
-    /// Puts it, and waits for the answer for a while.
+    /// Sends the request, with a time limit.
     async fn send(self, shim: &mut ShimClient) -> Result<bool, ShimError> {
         with_timeout(self.execute(shim)).await
     }
@@ -243,7 +243,7 @@ impl ShimRequest<'_> {
                 if status.port_connections.is_some_and(|connections| connections > 0) {
                     return Ok(true);
                 }
-                // Of a job that has ended, nobody is a viewer for long.
+                // An ended job has no viewers for long.
                 if status.running_jobs == 0 {
                     return Ok(false);
                 }
@@ -255,17 +255,17 @@ impl ShimRequest<'_> {
     }
 }
 
-/// Where a command starts: where it says, or else where the sandbox says.
+/// The working directory of a command: its own, else that of the sandbox.
 fn working_directory<'a>(cwd: &'a str, spec: &'a Spec) -> &'a str {
     if cwd.is_empty() { spec.workdir.as_deref().unwrap_or_default() } else { cwd }
 }
 
-/// How a command runs: as it says, or else as the sandbox says.
+/// The options of a command: its own, else those of the sandbox.
 fn options(options: &ExecOptions, spec: &Spec) -> ExecOptions {
     ExecOptions { user: options.user.clone().or_else(|| spec.user.clone()), ..options.clone() }
 }
 
-/// A command, as a supervisor is asked.
+/// A command as the shim expects it.
 pub(crate) fn job(
     running: &RunningSandbox,
     command_line: &[String],
@@ -297,7 +297,7 @@ pub(crate) fn job(
     }
 }
 
-/// The variables of a command: those of the image, under those that were asked for. A home is only what neither says.
+/// The environment of a command: the image's variables, overridden by the requested ones. `HOME` is a default for both.
 pub(crate) fn environment(home: Option<&str>, config: &Config, requested: &Pairs) -> Vec<String> {
     let of_image = config.env.iter().filter_map(|variable| variable.split_once('='));
     let mut all: Pairs = of_image.map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
@@ -306,7 +306,7 @@ pub(crate) fn environment(home: Option<&str>, config: &Config, requested: &Pairs
     home.into_iter().chain(all.iter().map(|(key, value)| format!("{key}={value}"))).collect()
 }
 
-/// Whether a refusal says that the supervisor has the job already.
+/// Whether an error says that the shim already has the job.
 fn is_known_job(code: &FailureCode) -> bool {
     matches!(code, FailureCode::JobPruned | FailureCode::JobEnded | FailureCode::JobConflict)
 }
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_runs_as_the_user_of_execs_in_the_workspace() {
+    fn a_command_runs_as_the_exec_user_in_the_workspace() {
         let command = requested("", &[("A", "b=c")], &ExecOptions::default());
         assert_eq!((command.program.as_str(), command.args.as_slice()), ("ls", &["-l".to_owned()][..]));
         assert_eq!((command.user.as_deref(), command.cwd.as_deref()), (Some("agbox"), Some("/workspace")));
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_command_does_not_say_is_as_the_sandbox_says() {
+    fn options_that_a_command_does_not_set_come_from_the_sandbox() {
         let spec = Spec { user: Some("node".to_owned()), workdir: Some("/srv".to_owned()), ..Spec::default() };
         let own = ExecOptions { user: Some("root".to_owned()), stdin: true, ..ExecOptions::default() };
         assert_eq!((working_directory("", &spec), working_directory("/tmp", &spec)), ("/srv", "/tmp"));
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_counts_over_what_is_not() {
+    fn options_of_a_command_take_precedence() {
         let options =
             ExecOptions { user: Some("root".to_owned()), terminal: Some((40, 120)), stdin: true, timeout_ms: Some(5) };
         let command = requested("/tmp", &[], &options);
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_image_sets_is_set_unless_something_else_is_asked_for() {
+    fn variables_of_the_image_are_set_unless_overridden() {
         let variables = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
         let config = Config { env: variables("A=1 B=2 broken"), ..Config::default() };
         let requested = Pairs::from([("B".to_owned(), "3".to_owned())]);

@@ -1,4 +1,4 @@
-//! Disks that the control plane does not know: kept until a person decides, or for a stated time.
+//! Orphans: disks that the store does not know, kept until the operator decides, or for a configured time.
 
 use std::io;
 use std::path::Path;
@@ -14,11 +14,11 @@ use crate::reap::{DiskOwner, DiskOwners, Inventory, disk_of};
 use crate::stop::collect;
 use crate::{LocalInner, blocking, failed, manifests, services};
 
-/// How long what runs on an orphan has to end by itself when it is removed.
+/// How long a sandbox on an orphan has to exit when the orphan is removed.
 const GRACE: Duration = Duration::from_secs(10);
 
 impl LocalInner {
-    /// The disks that are not known.
+    /// Lists the orphans.
     pub(crate) async fn orphans(&self, in_use: &InUseSource) -> Result<Vec<Orphan>, ProviderError> {
         let inventory = self.inventory().await?;
         let in_use = in_use();
@@ -30,11 +30,11 @@ impl LocalInner {
         Ok(orphans)
     }
 
-    /// Notes since when a disk is not known, and removes it when its time is up. Says whether it was found just now.
+    /// Quarantines a disk, and removes it when its time is up. Returns whether the disk was found just now.
     pub(crate) async fn quarantine(&self, inventory: &Inventory, disk: &str) -> Result<bool, ProviderError> {
         let (is_new, orphan) = self.describe(inventory, disk).await?;
         if !is_new && orphan.removed_at.is_some_and(|at| at <= now()) {
-            tracing::warn!(disk, "a disk that was quarantined is removed: its time is up");
+            tracing::warn!(disk, "removing a quarantined disk: its retention time is over");
             self.remove_orphan(disk).await?;
         }
         Ok(is_new)
@@ -46,10 +46,10 @@ impl LocalInner {
         self.forget_orphan(disk).await
     }
 
-    /// Ends what runs on an orphan, and removes it with its disk.
+    /// Stops what runs on an orphan, and removes it with its disk.
     pub(crate) async fn remove_orphan(&self, disk: &str) -> Result<(), ProviderError> {
         if !is_disk_name(disk) {
-            return Err(failed(format_args!("{disk:?} is no name of a disk")));
+            return Err(failed(format_args!("{disk:?} is not a valid disk name")));
         }
         for found in self.inventory().await?.found {
             let Some(record) =
@@ -65,7 +65,7 @@ impl LocalInner {
         self.forget_orphan(disk).await
     }
 
-    /// Forgets since when a disk is not known.
+    /// Ends the quarantine of a disk.
     pub(crate) async fn forget_orphan(&self, disk: &str) -> Result<(), ProviderError> {
         let marker = self.paths.quarantine().join(disk);
         blocking(move || match std::fs::remove_file(&marker) {
@@ -77,7 +77,7 @@ impl LocalInner {
         .await
     }
 
-    /// What is known of an orphan, and whether nobody knew of it before.
+    /// Describes an orphan, and returns whether it is new.
     async fn describe(&self, inventory: &Inventory, disk: &str) -> Result<(bool, Orphan), ProviderError> {
         let is_on_it = |found: &&carrel_shim_client::Found| {
             let record =
@@ -101,7 +101,7 @@ impl LocalInner {
     }
 }
 
-/// Notes a moment in a file, unless one is there; returns whether it was noted now, and which it is.
+/// Stores the current time in a file, unless it has one; returns whether it is new, and the time.
 fn mark(path: &Path) -> io::Result<(bool, Timestamp)> {
     match std::fs::read_to_string(path) {
         Ok(text) => {
@@ -131,13 +131,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_moment_is_noted_once() {
+    fn the_start_of_the_quarantine_is_stored_once() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("disk");
         let (is_new, since) = mark(&path).unwrap();
         assert!(is_new);
         assert_eq!(mark(&path).unwrap(), (false, since));
-        // A power cut may have emptied it.
+        // A power failure may have emptied it.
         std::fs::write(&path, "").unwrap();
         assert!(mark(&path).unwrap().0);
     }

@@ -1,4 +1,4 @@
-//! Where things of a sandbox are on this host.
+//! The paths of a home: where the files of sandboxes are on this host.
 
 use std::fmt::Write as _;
 use std::os::unix::fs::DirBuilderExt;
@@ -12,14 +12,14 @@ use sha2::{Digest, Sha256};
 
 use crate::{LocalError, failed};
 
-/// The longest id that is a name too.
+/// The longest id that is used as a name directly.
 pub(crate) const MAX_NAME_LENGTH: usize = 128;
-/// How many bytes of the hash of a longer one are its name.
+/// How many bytes of the hash name a longer id.
 const HASH_BYTES: usize = 12;
-/// There once everything that is copied in has been.
+/// The marker in a disk that all copies were made.
 const COPIED: &str = "copied";
 
-/// The places below one home.
+/// The paths below one home.
 #[derive(Clone, Debug)]
 pub(crate) struct HomePaths {
     home: PathBuf,
@@ -28,9 +28,9 @@ pub(crate) struct HomePaths {
 // === impl HomePaths ===
 
 impl HomePaths {
-    /// Makes the home, for its owner alone, if it is not there.
+    /// Creates the home for its owner only, if it does not exist.
     pub(crate) fn new(home: &Path) -> Result<Self, LocalError> {
-        // All names are hashed to the same length: what fits for one fits for all.
+        // Socket directories are named by hashes of one length: if one name fits, all do.
         sandbox_directory(home, "any")?;
         let paths = Self::at(home);
         for path in [paths.disks(), paths.services(), paths.manifests(), paths.quarantine()] {
@@ -39,7 +39,7 @@ impl HomePaths {
         Ok(paths)
     }
 
-    /// That of a home that is there.
+    /// The paths of an existing home.
     pub(crate) fn at(home: &Path) -> Self {
         Self { home: home.to_owned() }
     }
@@ -48,14 +48,14 @@ impl HomePaths {
         &self.home
     }
 
-    /// Where the directories of all sandboxes are.
+    /// The directory of all sandboxes' directories.
     pub(crate) fn sandboxes(&self) -> PathBuf {
         layout::sandboxes_directory(&self.home)
     }
 
     /// The directory of a sandbox.
     pub(crate) fn directory(&self, sandbox: &SandboxId) -> PathBuf {
-        // A name is never empty and never too long, and so always has one.
+        // A name is never empty and never too long, so its directory name is valid.
         self.sandboxes().join(layout::directory_name(&name(sandbox)).unwrap_or_default())
     }
 
@@ -64,22 +64,22 @@ impl HomePaths {
         Reach { agent_socket: directory.join(AGENT_SOCKET), shim_socket: directory.join(SHIM_SOCKET) }
     }
 
-    /// Where the programs that enter sandboxes are kept.
+    /// The programs that enter sandboxes.
     pub(crate) fn programs(&self) -> PathBuf {
         self.home.join("programs")
     }
 
-    /// Where what the image `host` brings is kept.
+    /// The layers of the image `host`.
     pub(crate) fn skeletons(&self) -> PathBuf {
         self.home.join("skeletons")
     }
 
-    /// Where all disks of a home are.
+    /// The directory of all disks in a home.
     pub(crate) fn disks_in(home: &Path) -> PathBuf {
         home.join("disks")
     }
 
-    /// Where all disks are.
+    /// The directory of all disks.
     pub(crate) fn disks(&self) -> PathBuf {
         Self::disks_in(&self.home)
     }
@@ -89,41 +89,41 @@ impl HomePaths {
         Ok(self.disks().join(disk_name(place)?))
     }
 
-    /// Where it is kept what each sandbox is.
+    /// The directory of the manifests.
     pub(crate) fn manifests(&self) -> PathBuf {
         self.home.join("manifests")
     }
 
-    /// Where it is kept since when disks are not known.
+    /// The directory that records since when disks are orphaned.
     pub(crate) fn quarantine(&self) -> PathBuf {
         self.home.join("quarantine")
     }
 
-    /// Where the disks of all services are.
+    /// The directory of the disks of all services.
     pub(crate) fn services(&self) -> PathBuf {
         self.home.join("services")
     }
 
-    /// Where the disks of those beside a sandbox are.
+    /// The disks of the services of a sandbox.
     pub(crate) fn services_of(&self, place: &Place) -> Result<PathBuf, ProviderError> {
         Ok(self.services().join(disk_name(place)?))
     }
 
-    /// What is there once everything that is copied in has been.
+    /// The marker that all copies were made.
     pub(crate) fn copied(&self, place: &Place) -> Result<PathBuf, ProviderError> {
         Ok(self.disk(place)?.join(COPIED))
     }
 }
 
-/// Makes a directory for what does not belong together, for its owner alone.
+/// Creates a directory for its owner only whose subdirectories are unrelated (`chattr +T`).
 pub(crate) fn create_top_directory(path: &Path) -> std::io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
     layout::spread(layout::open_directory(rustix::fs::CWD, path)?);
     Ok(())
 }
 
-/// Makes a directory for its owner alone, if it is not there. What is above it is not made: a home that was moved is not made
-/// again where it was.
+/// Creates a directory for its owner only, if it does not exist. Its parent must exist: a home that was moved is not
+/// recreated at its old path.
 pub(crate) fn create_directory(path: &Path) -> std::io::Result<()> {
     match std::fs::DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
@@ -131,15 +131,15 @@ pub(crate) fn create_directory(path: &Path) -> std::io::Result<()> {
     }
 }
 
-/// The name of a disk, which can be nothing but a name.
+/// The disk of a sandbox, validated as a single path component.
 fn disk_name(place: &Place) -> Result<&str, ProviderError> {
     if is_disk_name(&place.disk) {
         return Ok(&place.disk);
     }
-    Err(failed(format_args!("{:?} is no name of a disk", place.disk)))
+    Err(failed(format_args!("{:?} is not a valid disk name", place.disk)))
 }
 
-/// Whether a name is one that a disk can have.
+/// Whether a name is valid for a disk.
 pub(crate) fn is_disk_name(name: &str) -> bool {
     let known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     !name.is_empty() && name.len() <= MAX_NAME_LENGTH && name.bytes().all(known)
@@ -148,11 +148,11 @@ pub(crate) fn is_disk_name(name: &str) -> bool {
 /// The name of a sandbox: its id, if that is short enough.
 pub(crate) fn name(sandbox: &SandboxId) -> String {
     let id = sandbox.as_str();
-    // No id begins like that: whoever knows the hash cannot ask for the name.
+    // No id begins with `_`, so the hash of one id cannot be requested as another id.
     if id.len() <= MAX_NAME_LENGTH { id.to_owned() } else { format!("_{}", hash_prefix(id)) }
 }
 
-/// What stands for a text that is too long for a name.
+/// A hash that replaces a string which is too long for a name.
 pub(crate) fn hash_prefix(text: &str) -> String {
     Sha256::digest(text).iter().take(HASH_BYTES).fold(String::new(), |mut hex, byte| {
         // Writing to a string cannot fail.
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_the_id_or_the_beginning_of_its_hash() {
+    fn a_name_is_the_id_or_a_prefix_of_its_hash() {
         let named = |length| name(&SandboxId::new("x".repeat(length)).unwrap());
         assert_eq!(named(128), "x".repeat(128));
         assert_eq!(named(129).len(), 25);
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_home_that_is_too_long_for_sockets_is_refused() {
+    fn a_home_path_that_is_too_long_for_sockets_is_refused() {
         let home = tempfile::tempdir().unwrap();
         assert!(HomePaths::new(&home.path().join("short")).is_ok());
         let refused = HomePaths::new(&home.path().join("x".repeat(80)));
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_cannot_be_elsewhere() {
+    fn a_disk_name_cannot_escape_the_directory_of_disks() {
         let home = tempfile::tempdir().unwrap();
         let paths = HomePaths::new(home.path()).unwrap();
         assert_eq!(paths.disk(&place("a-1_b")).unwrap(), home.path().join("disks/a-1_b"));

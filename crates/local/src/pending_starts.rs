@@ -1,35 +1,35 @@
-//! PendingStarts that wait for something from elsewhere: whoever ends the sandbox does not wait for that.
+//! Starts that still wait for an image: stopping the sandbox cancels them instead of waiting.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::sync::Semaphore;
 
-/// The starts of incarnations, until they are made.
+/// The pending starts, by incarnation.
 #[derive(Debug, Default)]
 pub(crate) struct PendingStarts(Mutex<HashMap<String, Weak<Semaphore>>>);
 
-/// A start that is under way. What it has is closed when it is over.
+/// A pending start. The semaphore has no permits and is closed to cancel.
 #[derive(Debug)]
 pub(crate) struct PendingStart(Arc<Semaphore>);
 
 // === impl PendingStarts ===
 
 impl PendingStarts {
-    /// One begins.
+    /// Registers a start.
     pub(crate) fn begin(&self, incarnation: &str) -> PendingStart {
         let mut starts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(pending) = starts.get(incarnation).and_then(Weak::upgrade) {
             return PendingStart(pending);
         }
-        // Of those that are done, nothing is remembered.
+        // Finished starts are forgotten.
         starts.retain(|_, pending| pending.strong_count() > 0);
         let pending = Arc::new(Semaphore::new(0));
         starts.insert(incarnation.to_owned(), Arc::downgrade(&pending));
         PendingStart(pending)
     }
 
-    /// Those of an incarnation are over, if there are any.
+    /// Cancels the pending starts of an incarnation.
     pub(crate) fn cancel(&self, incarnation: &str) {
         let removed = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(incarnation);
         if let Some(pending) = removed.and_then(|pending| pending.upgrade()) {
@@ -45,9 +45,9 @@ impl PendingStart {
         self.0.is_closed()
     }
 
-    /// Returns when it is over.
+    /// Returns when the start is cancelled.
     pub(crate) async fn cancelled(&self) {
-        // There is nothing to be had: it ends by being closed.
+        // There are no permits: acquiring ends only when the semaphore is closed.
         let _closed = self.0.acquire().await;
     }
 }
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn those_that_are_under_way_are_ended_and_the_next_is_not() {
+    async fn pending_starts_are_cancelled_and_the_next_is_not() {
         let starts = PendingStarts::default();
         starts.cancel("one");
         let (first, again, other) = (starts.begin("one"), starts.begin("one"), starts.begin("two"));

@@ -1,4 +1,4 @@
-//! Processes that end: waited for without a thread for each.
+//! Waits for processes through pidfds, without a thread for each.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::Child;
@@ -9,7 +9,7 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// A process that is to end, by a handle that means no other.
+/// A pidfd that is waited for asynchronously; it cannot refer to another process that reuses the pid.
 #[derive(Debug)]
 pub(crate) struct AsyncPidFd(AsyncFd<OwnedFd>);
 
@@ -18,33 +18,33 @@ pub(crate) struct AsyncPidFd(AsyncFd<OwnedFd>);
 impl AsyncPidFd {
     #[allow(
         deprecated,
-        reason = "what replaces it is unsafe, for types that name another descriptor each time: this one does not"
+        reason = "the replacement is unsafe, for types whose descriptor may change: an `OwnedFd` does not"
     )]
     pub(crate) fn new(handle: OwnedFd) -> std::io::Result<Self> {
         AsyncFd::with_interest(handle, Interest::READABLE).map(Self)
     }
 
-    /// Waits until it has ended.
+    /// Waits until the process has exited.
     pub(crate) async fn exited(&self) {
-        // It cannot fail while the runtime is there, and stays ready once it is.
+        // It cannot fail while the runtime exists, and stays readable from then on.
         let _ended = self.0.readable().await;
     }
 
-    /// Whether it has ended within some time.
+    /// Whether the process exits within this time.
     pub(crate) async fn exits_within(&self, limit: Duration) -> bool {
         tokio::time::timeout(limit, self.exited()).await.is_ok()
     }
 
     pub(crate) fn kill(&self) -> Result<(), Errno> {
         match rustix::process::pidfd_send_signal(self.0.get_ref().as_fd(), Signal::KILL) {
-            // It has ended.
+            // It has exited.
             Ok(()) | Err(Errno::SRCH) => Ok(()),
             Err(errno) => Err(errno),
         }
     }
 }
 
-/// Sees to it that nothing is left of a child of this process when it has ended.
+/// Waits for a child process in the background, so that it does not remain a zombie.
 pub(crate) fn reap_in_background(mut child: Child) {
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let handle = pid.and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
@@ -53,12 +53,12 @@ pub(crate) fn reap_in_background(mut child: Child) {
             process.exited().await;
             let _status = child.wait();
         })),
-        // Without descriptors there are threads.
+        // Without a pidfd, a thread waits.
         None => drop(tokio::task::spawn_blocking(move || child.wait())),
     }
 }
 
-/// Waits for a child of this process, and kills it after some time. Says whether it ended by itself.
+/// Waits for a child process, and kills it after a time. Returns whether it exited by itself.
 pub(crate) async fn wait_or_kill(mut child: Child, limit: Duration) -> bool {
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let handle = pid.and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
@@ -68,7 +68,7 @@ pub(crate) async fn wait_or_kill(mut child: Child, limit: Duration) -> bool {
     };
     let reaped = tokio::task::spawn_blocking(move || {
         if !in_time {
-            // One that has ended meanwhile is not killed.
+            // A process that exited meanwhile is not affected.
             let _killed = child.kill();
         }
         child.wait().is_ok()
@@ -83,26 +83,26 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_child_that_ended_is_nobody() {
+    async fn a_child_that_exited_is_reaped() {
         let child = Command::new("true").spawn().unwrap();
         let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
         let other = rustix::process::pidfd_open(pid, PidfdFlags::empty()).unwrap();
         reap_in_background(child);
         assert!(AsyncPidFd::new(other).unwrap().exits_within(Duration::from_secs(60)).await);
-        // It ended; whether it was waited for is seen when its number is free.
+        // The pid is free once the child was waited for.
         while rustix::process::test_kill_process(pid).is_ok() {
             tokio::task::yield_now().await;
         }
     }
 
     #[tokio::test]
-    async fn a_child_is_waited_for_and_killed_when_its_time_is_up() {
+    async fn a_child_is_waited_for_and_killed_after_the_time_limit() {
         assert!(wait_or_kill(Command::new("true").spawn().unwrap(), Duration::from_secs(60)).await);
         assert!(!wait_or_kill(Command::new("sleep").arg("1000").spawn().unwrap(), Duration::ZERO).await);
     }
 
     #[tokio::test]
-    async fn one_that_does_not_end_is_killed_by_its_handle() {
+    async fn a_process_that_does_not_exit_is_killed_by_its_pidfd() {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
         let process = AsyncPidFd::new(rustix::process::pidfd_open(pid, PidfdFlags::empty()).unwrap()).unwrap();

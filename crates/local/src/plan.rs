@@ -1,4 +1,4 @@
-//! From what was asked for to what is asked of a supervisor.
+//! Turns the spec of a sandbox into the `shim.create` request.
 
 use std::path::Path;
 
@@ -14,24 +14,24 @@ use carrel_shim_client::messages::{Create, Keep, Limits, Mount};
 use crate::paths::{HomePaths, name};
 use crate::{IDS, Settings, failed, services, skeleton};
 
-/// Where execs begin, and what is always there.
+/// The default working directory of execs, which always exists.
 pub(crate) const WORKSPACE: &str = "/workspace";
 
-/// What a disk without a limit has: its directory, and in that what is written over layers.
+/// The directory of a disk without a limit, and its overlay upper directory.
 const TREE: &str = "tree";
 const UPPER: &str = "upper";
-/// Who execs run as, and the number of that user where the image has none.
+/// The exec user, and its uid and gid where the image has no such user.
 const USER: &str = "agbox";
 const DEFAULT_UID: u32 = 1000;
-/// Where sockets of the operator's are inside that tools talk to.
+/// Where the operator's sockets for tools are mounted in a sandbox.
 const TOOL_SOCKETS: [&str; 2] = ["/ssh-agent", "/pulse-audio"];
-/// The kernel keeps no longer name of a host.
+/// The kernel's limit for host names.
 pub(crate) const MAX_HOSTNAME_LENGTH: usize = 63;
-/// Jobs that have ended are known for as long as the sandbox runs, and their output is kept.
+/// Ended jobs and their output are kept for as long as the sandbox runs.
 const KEPT_JOBS: u32 = 100_000;
 const KEPT_MS: u64 = 30 * 24 * 60 * 60 * 1000;
 
-/// What a supervisor is asked for.
+/// The request that creates a sandbox.
 pub(crate) fn create(
     settings: &Settings,
     programs: &Programs,
@@ -95,19 +95,19 @@ pub(crate) fn create(
     })
 }
 
-/// Whether a mount is a socket that a tool talks to. An earlier release wrote those down as read-only, when that did not
-/// keep anybody from talking.
+/// Whether a mount is the socket of a tool. An earlier release recorded those as read-only, which did not prevent connections
+/// then.
 fn is_tool_socket(spec: &Spec, mount: &carrel_control::spec::Mount) -> bool {
     !spec.stranger && !spec.builtin_tools.is_empty() && TOOL_SOCKETS.contains(&mount.target.as_str())
 }
 
-/// Whether a sandbox lies over what its image brings: a new one does, and one that did when its disk was made.
+/// Whether a sandbox runs on image layers: a new one does, and one whose disk was created so.
 fn uses_layers(disk: &Path) -> Result<bool, ProviderError> {
     let there = |name: &str| disk.join(TREE).join(name).try_exists().map_err(failed);
     Ok(there(UPPER)? || !there("")?)
 }
 
-/// Sees to it that there is a user for execs, with a home and a workspace.
+/// Adds the exec user with its home and workspace to a root.
 fn add_exec_user(root: &mut RootFs, config: &Config, requested: Option<&str>) -> Result<ImageUser, ProviderError> {
     let user = match (accounts::find(USER, root), image_user(config, root)) {
         (Some(user), _) | (None, Some(Ok(user))) => user,
@@ -116,7 +116,7 @@ fn add_exec_user(root: &mut RootFs, config: &Config, requested: Option<&str>) ->
     };
     resolve_directories(root);
     add_directory(root, &user.home, user.ids.user);
-    // Whoever is asked for has the workspace, beside the user whom published clients know.
+    // A requested user owns the workspace; the exec user still exists, for published clients.
     let user = match requested {
         Some(name) => resolve_user(name, root).map_err(failed)?,
         None => user,
@@ -127,7 +127,7 @@ fn add_exec_user(root: &mut RootFs, config: &Config, requested: Option<&str>) ->
     Ok(user)
 }
 
-/// Moves directories to where links of the image lead: they are not to take the place of a link.
+/// Resolves directories through links of the image, so that they do not replace a link.
 fn resolve_directories(root: &mut RootFs) {
     let Ok(layers) = LayerStack::open(&root.layers) else { return };
     for made in &mut root.directories {
@@ -137,14 +137,14 @@ fn resolve_directories(root: &mut RootFs) {
     }
 }
 
-/// Makes a directory of a user, if it is missing.
+/// Adds a directory of a user, if it is missing.
 fn add_directory(root: &mut RootFs, path: &str, owner: u32) {
     if let Some(path) = root.missing_directory(path) {
         root.directories.push(RootFsDirectory { path, mode: 0o755, owner });
     }
 }
 
-/// Sees to it that what is shown below the home or the workspace is not in somebody else's directories.
+/// Adds the parent directories of mounts below the home or the workspace, owned by the exec user.
 fn add_mount_parents(root: &mut RootFs, spec: &Spec, user: &ImageUser) {
     for mount in &spec.mounts {
         let target = Path::new(&mount.target);
@@ -156,23 +156,22 @@ fn add_mount_parents(root: &mut RootFs, spec: &Spec, user: &ImageUser) {
     }
 }
 
-/// Whether a path lies below another.
 fn is_below(path: &Path, other: &str) -> bool {
     path != Path::new(other) && path.starts_with(other)
 }
 
-/// The user that an image names, if it names one.
+/// The user of the image's configuration, if it has one.
 fn image_user(config: &Config, root: &RootFs) -> Option<Result<ImageUser, AccountError>> {
     Some(resolve_user(config.user.as_deref()?, root))
 }
 
-/// A user by its name or its number.
+/// Resolves a user by name or number.
 pub(crate) fn resolve_user(name: &str, root: &RootFs) -> Result<ImageUser, AccountError> {
     let user = |ids| ImageUser { name: name.to_owned(), ids, home: accounts::home(Some(name), root) };
     accounts::ids(Some(name), root).map(user)
 }
 
-/// How many processes a sandbox may have. Who shares the host with others gets no more than everybody.
+/// The process limit of a sandbox. Other users of the host cannot exceed the default.
 fn pids(spec: &Spec, default: u32) -> u32 {
     match spec.pids {
         Some(requested) if spec.stranger => requested.min(default),
@@ -181,7 +180,7 @@ fn pids(spec: &Spec, default: u32) -> u32 {
     }
 }
 
-/// Who execs run as in a sandbox with that root, whose image is to be run like that.
+/// The exec user of a sandbox with this root and image configuration.
 pub(crate) fn user_of(root: &RootFs, config: &Config) -> ImageUser {
     let named = || image_user(config, root)?.ok();
     accounts::find(USER, root).or_else(named).unwrap_or_else(|| ImageUser {
@@ -191,7 +190,7 @@ pub(crate) fn user_of(root: &RootFs, config: &Config) -> ImageUser {
     })
 }
 
-/// Of a root, what tells about its users.
+/// The parts of a root that define its users.
 pub(crate) fn accounts_of(root: &RootFs) -> RootFs {
     let lists = ["etc/passwd", "etc/group"].map(|list| GuestPath::new(list).ok());
     let files = root.files.iter().filter(|file| lists.iter().flatten().any(|list| *list == file.path));

@@ -1,7 +1,7 @@
-//! Ports of the host that lead to ports of a sandbox.
+//! Published ports: ports of the host that are forwarded to ports of a sandbox.
 //!
-//! This process binds them, and hands them to the supervisor: they stay open when this process ends. Whoever comes after
-//! it asks the supervisor which ports it serves, and hands over what is missing.
+//! This process binds them and hands them to the shim, so they stay open when this process exits. The next daemon asks the
+//! shim which ports it serves, and hands over the missing ones.
 
 mod forward;
 
@@ -18,10 +18,10 @@ pub(crate) use self::forward::{AgentConnection, PortForwards};
 use crate::running::RunningSandbox;
 use crate::{LocalInner, failed};
 
-/// How long to wait before a port that could not be opened is tried again: at first, and at most.
+/// The delay before a port is retried: at first, and at most.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(30));
 
-/// A published port of a sandbox that runs, which is not open.
+/// A published port of a running sandbox that is not open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnpublishedPort {
     /// The port.
@@ -30,25 +30,24 @@ pub struct UnpublishedPort {
     pub reason: String,
 }
 
-/// Ports of the host that are ours, and lead nowhere yet.
+/// Bound ports of the host that nothing serves yet.
 #[derive(Debug, Default)]
 pub(crate) struct BoundPorts(Vec<(Port, TcpListener)>);
 
 // === impl BoundPorts ===
 
 impl BoundPorts {
-    /// Takes all ports, or none.
+    /// Binds all ports, or none.
     pub(crate) async fn open(ports: &[Port]) -> Result<Self, ProviderError> {
         let mut bound = Vec::new();
         for port in ports {
-            // What was used a moment ago can be used again: the library says so to the system.
+            // A port that was in use a moment ago can be bound: tokio sets `SO_REUSEADDR`.
             match TcpListener::bind((Ipv4Addr::LOCALHOST, port.host)).await {
                 Ok(listener) => bound.push((*port, listener)),
                 Err(error) => {
                     let all: Vec<_> =
                         ports.iter().map(|port| format!("127.0.0.1:{}->{}", port.host, port.inside)).collect();
-                    let words =
-                        format!("the ports {} cannot be opened: 127.0.0.1:{}: {error}", all.join(", "), port.host);
+                    let words = format!("cannot publish ports {}: 127.0.0.1:{}: {error}", all.join(", "), port.host);
                     return Err(failed(words));
                 }
             }
@@ -60,7 +59,7 @@ impl BoundPorts {
 // === impl LocalInner ===
 
 impl LocalInner {
-    /// Publishes ports of a sandbox: its supervisor serves them from here on.
+    /// Publishes ports of a sandbox: its shim serves them from here on.
     pub(crate) async fn publish(
         &self,
         place: &Place,
@@ -73,7 +72,7 @@ impl LocalInner {
         let publish: Vec<_> = bound.0.iter().map(|(port, listener)| (published(*port), listener)).collect();
         match self.hand_over(place, running, &publish).await {
             Ok(()) => Ok(()),
-            // A supervisor of an earlier release: what it does not serve, this process does.
+            // A shim of an earlier release cannot serve ports: this process does.
             Err(error) if error.code() == Some(FailureCode::Unsupported) => {
                 running.forward(PortForwards::serve(bound.0, &running.agent));
                 Ok(())
@@ -82,7 +81,7 @@ impl LocalInner {
         }
     }
 
-    /// Publishes the ports of a sandbox that are not, all of them or none.
+    /// Publishes the missing ports of a sandbox, all or none.
     pub(crate) async fn open_ports(
         &self,
         place: &Place,
@@ -94,7 +93,7 @@ impl LocalInner {
         self.publish(place, running, BoundPorts::open(&missing).await?).await
     }
 
-    /// Publishes what can be, and tries the rest again until it is: what runs in a sandbox is worth more than the way to it.
+    /// Publishes the ports that are available and retries the rest in the background: a sandbox runs even without its ports.
     pub(crate) async fn open_ports_with_retry(
         self: &Arc<Self>,
         place: &Place,
@@ -106,13 +105,13 @@ impl LocalInner {
         }
         for unpublished in running.unpublished() {
             let UnpublishedPort { port, reason } = unpublished;
-            tracing::warn!(sandbox = %place.sandbox, port = port.host, reason, "a port is not open, and is retried");
+            tracing::warn!(sandbox = %place.sandbox, port = port.host, reason, "failed to publish a port; retrying");
         }
         let (inner, running) = (Arc::downgrade(self), Arc::downgrade(running));
         drop(tokio::spawn(retry(inner, running, place.clone(), ports.to_owned())));
     }
 
-    /// Publishes what can be, each port by itself. Whether all are.
+    /// Publishes each available port. Returns whether all are published.
     async fn open_available_ports(&self, place: &Place, running: &RunningSandbox, ports: &[Port]) -> bool {
         let _publishing = running.publishing.lock().await;
         let because = |port: &Port, error: ProviderError| UnpublishedPort { port: *port, reason: error.message };
@@ -136,7 +135,7 @@ impl LocalInner {
         is_all
     }
 
-    /// Those of the ports that nobody serves.
+    /// The ports that neither the shim nor this process serves.
     async fn missing_ports(
         &self,
         place: &Place,
@@ -157,7 +156,7 @@ fn published(port: Port) -> PublishedPort {
     PublishedPort { host: port.host, inside: port.inside }
 }
 
-/// Opens ports until all are open, or the sandbox does not run any more.
+/// Retries until all ports are open or the sandbox has stopped.
 async fn retry(inner: Weak<LocalInner>, running: Weak<RunningSandbox>, place: Place, ports: Vec<Port>) {
     let mut wait = BACKOFF.0;
     loop {
@@ -165,7 +164,7 @@ async fn retry(inner: Weak<LocalInner>, running: Weak<RunningSandbox>, place: Pl
         wait = (wait * 2).min(BACKOFF.1);
         let (Some(inner), Some(running)) = (inner.upgrade(), running.upgrade()) else { return };
         if inner.open_available_ports(&place, &running, &ports).await {
-            tracing::info!(sandbox = %place.sandbox, "all ports are open");
+            tracing::info!(sandbox = %place.sandbox, "all ports are published");
             return;
         }
     }

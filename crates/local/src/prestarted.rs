@@ -1,12 +1,12 @@
-//! Supervisors that are started ahead: whoever makes a sandbox need not wait for a process.
+//! Shims that are started ahead, so that creating a sandbox does not wait for a process to start.
 //!
-//! One that is not told what to make ends when this process does: its input is closed then.
+//! An unused one exits with this process: its standard input is closed then.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use carrel_shim_client::{OwnerError, Programs, Supervisor};
 
-/// Supervisors that wait to be told what to make.
+/// Shims that wait for their `shim.create`.
 #[derive(Debug)]
 pub(crate) struct PrestartedShims {
     programs: Programs,
@@ -21,24 +21,24 @@ impl PrestartedShims {
         Self { programs, most, waiting: Mutex::default() }
     }
 
-    /// One that waited, if there is one.
+    /// Takes a prestarted shim, if there is one.
     pub(crate) fn take(&self) -> Option<Supervisor> {
         self.lock().pop()
     }
 
-    /// A new one.
+    /// Starts a new shim.
     pub(crate) fn spawn(&self) -> Result<Supervisor, OwnerError> {
         Supervisor::spawn(&self.programs)
     }
 
-    /// PendingStarts as many as are to wait.
+    /// Starts shims up to the limit.
     pub(crate) fn fill(&self) {
         while self.lock().len() < self.most {
             match self.spawn() {
                 Ok(supervisor) => self.lock().push(supervisor),
                 Err(error) => {
-                    // The next who needs one is told.
-                    tracing::warn!(%error, "no supervisor could be started ahead");
+                    // The next start reports the error.
+                    tracing::warn!(%error, "failed to prestart a shim");
                     return;
                 }
             }

@@ -1,4 +1,4 @@
-//! What the control plane asks for, each as a task of its own: whoever stops waiting for it does not stop it halfway.
+//! The control plane's provider trait. Each call runs as its own task: a caller that stops waiting does not interrupt it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::services::supervise;
 use crate::watch::watch;
 use crate::{Local, UnpublishedPort, blocking, failed, guard, log_files, manifests};
 
-/// The word for a published port that another program has.
+/// The condition of a published port that is not open.
 const PORT_UNAVAILABLE: &str = "PORT_UNAVAILABLE";
 
 // === impl Local ===
@@ -24,11 +24,11 @@ impl Provider for Local {
     fn start<'a>(&'a self, place: &'a Place, spec: &'a Spec) -> Answer<'a, ()> {
         let (inner, place, spec) = (Arc::clone(&self.0), place.clone(), spec.clone());
         Box::pin(async move {
-            // Gone when nobody waits for the answer.
+            // Dropped when the caller stops waiting.
             let (_waiting, left) = oneshot::channel();
             whole(async move {
                 inner.start(&place, &spec, left).await?;
-                // Whoever runs the first command need not wait for a connection.
+                // The first command need not wait for a connection.
                 drop(tokio::spawn(async move { inner.connect_ahead(&place).await }));
                 Ok(())
             })
@@ -181,7 +181,7 @@ impl Provider for Local {
     }
 }
 
-/// Does something whole, even if nobody waits for it.
+/// Runs to completion, even if the caller stops waiting.
 async fn whole<T: Send + 'static>(
     work: impl Future<Output = Result<T, ProviderError>> + Send + 'static,
 ) -> Result<T, ProviderError> {

@@ -1,4 +1,4 @@
-//! What takes its time and can be given up: a few at once, each in a thread of its own, for as long as somebody waits.
+//! Image pulls: a few at a time, each in a thread of its own, and cancelled when the caller stops waiting.
 
 use std::sync::Arc;
 
@@ -8,22 +8,22 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::failed;
 
-/// So many images come at once.
+/// How many pulls run concurrently.
 const MAX_CONCURRENT: usize = 4;
-/// So many of them for strangers, who are not to keep the others from theirs.
+/// How many of them for other users of the host, so that those cannot block the daemon's own user.
 const MAX_FOR_OTHER_USERS: usize = 2;
 
-/// Images that are on their way.
+/// Limits concurrent pulls.
 #[derive(Debug)]
 pub(crate) struct Pulls {
     all: Arc<Semaphore>,
     other_users: Arc<Semaphore>,
 }
 
-/// Whose turn it is.
+/// The permits of a pull: that of other users, if it is one of those, and the general one.
 type PullPermits = (Option<OwnedSemaphorePermit>, OwnedSemaphorePermit);
 
-/// Tells a pull to stop when it is dropped.
+/// Cancels a pull when dropped.
 struct CancelOnDrop(CancellationToken);
 
 // === impl Pulls ===
@@ -38,8 +38,8 @@ impl Default for Pulls {
 }
 
 impl Pulls {
-    /// Does something when it is its turn. If this is dropped before it is done, it is told to stop, and it is still its
-    /// turn until it has. The runtime does not wait for it: what is killed halfway is nothing to anybody.
+    /// Runs a pull when it has its permits. Dropping the future cancels the pull, which keeps its permits until it has
+    /// stopped. The runtime does not wait for the thread at shutdown: an interrupted pull leaves nothing that counts.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         is_other_user: bool,
@@ -50,11 +50,11 @@ impl Pulls {
         let (stop, (sender, receiver)) = (cancel.0.clone(), oneshot::channel());
         let worker = std::thread::Builder::new().name("pull".to_owned()).spawn(move || {
             let _permits = permits;
-            // Who is gone needs no answer.
+            // The caller may have stopped waiting.
             let _gone = sender.send(work(&stop));
         });
         worker.map_err(failed)?;
-        receiver.await.unwrap_or_else(|_| Err(failed("whoever had the image come broke off")))
+        receiver.await.unwrap_or_else(|_| Err(failed("the image pull was interrupted")))
     }
 
     async fn acquire(&self, is_other_user: bool) -> Result<PullPermits, ProviderError> {
@@ -78,7 +78,7 @@ mod tests {
 
     use super::*;
 
-    /// One that is begun, and goes on until it is told that it may end.
+    /// A pull that runs until it is allowed to end.
     struct StartedPull {
         end: mpsc::Sender<()>,
         ended: oneshot::Receiver<()>,
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn strangers_do_not_keep_others_from_their_permits() {
+    async fn other_users_cannot_block_the_pulls_of_the_daemons_user() {
         let pulls = Arc::new(Pulls::default());
         let first = begin(&pulls, true).await;
         let _second = begin(&pulls, true).await;
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_nobody_waits_for_is_told_to_stop_and_has_its_permits_until_it_does() {
+    async fn a_dropped_pull_is_cancelled_and_keeps_its_permits_until_it_stops() {
         let pulls = Arc::new(Pulls::default());
         let (begun, waits) = begin(&pulls, false).await;
         assert_eq!(pulls.all.available_permits(), MAX_CONCURRENT - 1);

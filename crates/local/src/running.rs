@@ -1,4 +1,4 @@
-//! Sandboxes that run and are ours: what is kept at hand for each.
+//! The running sandboxes that this process manages, with their connections.
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use crate::plan;
 use crate::ports::{AgentConnection, PortForwards, UnpublishedPort};
 use crate::refresh::Refresher;
 
-/// What is known of sandboxes that this process was asked about.
+/// The running sandboxes and the claimed incarnations and disks.
 #[derive(Debug, Default)]
 pub(crate) struct RunningSandboxes(Mutex<RunningSandboxesState>, Arc<tokio::sync::Notify>);
 
@@ -23,35 +23,35 @@ pub(crate) struct RunningSandboxes(Mutex<RunningSandboxesState>, Arc<tokio::sync
 struct RunningSandboxesState {
     /// By incarnation.
     running: HashMap<String, Arc<RunningSandbox>>,
-    /// Incarnations and disks that are in somebody's hands here, and so are nobody's to take away.
+    /// Incarnations and disks that are claimed by an operation here, so that the reaper leaves them alone.
     incarnations: HashSet<String>,
     disks: HashSet<String>,
 }
 
-/// A sandbox that runs.
+/// A running sandbox.
 #[derive(Debug)]
 pub(crate) struct RunningSandbox {
-    /// Who execs run as.
+    /// The exec user.
     pub(crate) user: ImageUser,
-    /// How its image is to be run.
+    /// The configuration of its image.
     pub(crate) config: Config,
     /// The accounts of its image.
     pub(crate) accounts: RootFs,
-    /// The connection that its supervisor is asked by, once something was asked.
+    /// The connection to its shim, opened on first use.
     pub(crate) shim: tokio::sync::Mutex<Option<ShimClient>>,
-    /// The connection that its ports are reached by.
+    /// The connection to its agent, for forwarded ports.
     pub(crate) agent: Arc<AgentConnection>,
-    /// One publishes its ports at a time.
+    /// Allows one task at a time to publish ports.
     pub(crate) publishing: tokio::sync::Mutex<()>,
     ports: Mutex<SandboxPorts>,
-    /// Shows commands that run what the host replaces in read-only trees, once one was started.
+    /// Refreshes read-only mounts, from the first command on.
     pub(crate) refresher: OnceLock<Refresher>,
 }
 
-/// What this process knows of the ports of a sandbox.
+/// The ports of a sandbox, as far as this process knows.
 #[derive(Debug, Default)]
 struct SandboxPorts {
-    /// Those that this process serves itself.
+    /// Those that this process forwards.
     forwards: Vec<PortForwards>,
     /// Those that are not open.
     unpublished: Vec<UnpublishedPort>,
@@ -60,14 +60,14 @@ struct SandboxPorts {
 // === impl RunningSandboxes ===
 
 impl RunningSandboxes {
-    /// Takes a place into our hands.
+    /// Claims an incarnation and its disk.
     pub(crate) fn hold(&self, place: &Place) {
         let mut state = self.lock();
         state.incarnations.insert(place.incarnation.clone());
         state.disks.insert(place.disk.clone());
     }
 
-    /// Takes a disk into our hands.
+    /// Claims a disk.
     pub(crate) fn hold_disk(&self, disk: &str) {
         self.lock().disks.insert(disk.to_owned());
     }
@@ -80,14 +80,14 @@ impl RunningSandboxes {
         self.lock().disks.contains(disk)
     }
 
-    /// Nothing is left of an incarnation.
+    /// Releases an incarnation that was removed.
     pub(crate) fn release_incarnation(&self, place: &Place) {
         let mut state = self.lock();
         state.incarnations.remove(&place.incarnation);
         state.running.remove(&place.incarnation);
     }
 
-    /// Nothing is left of a disk.
+    /// Releases a disk that was removed.
     pub(crate) fn release_disk(&self, place: &Place) {
         self.lock().disks.remove(&place.disk);
     }
@@ -96,24 +96,24 @@ impl RunningSandboxes {
         self.lock().running.get(&place.incarnation).map(Arc::clone)
     }
 
-    /// Whether none is known that runs.
+    /// Whether no running sandbox is known.
     pub(crate) fn is_empty(&self) -> bool {
         self.lock().running.is_empty()
     }
 
-    /// Notified when one is known that runs.
+    /// Notified when a running sandbox is added.
     pub(crate) fn changed(&self) -> Arc<tokio::sync::Notify> {
         Arc::clone(&self.1)
     }
 
-    /// Remembers one that runs; one that is known already stays as it is.
+    /// Adds a running sandbox, unless it is known.
     pub(crate) fn insert(&self, place: &Place, running: RunningSandbox) -> Arc<RunningSandbox> {
         self.1.notify_one();
         let mut state = self.lock();
         Arc::clone(state.running.entry(place.incarnation.clone()).or_insert_with(|| Arc::new(running)))
     }
 
-    /// It does not run any more. When this returns, its ports are free.
+    /// Removes a sandbox that stopped. When this returns, its ports are free.
     pub(crate) async fn remove(&self, place: &Place) {
         let running = self.lock().running.remove(&place.incarnation);
         let ports = running.map(|running| std::mem::take(&mut *running.lock())).unwrap_or_default();
@@ -130,7 +130,7 @@ impl RunningSandboxes {
 // === impl RunningSandbox ===
 
 impl RunningSandbox {
-    /// One with that root, whose image is to be run like that, and whose agent is there.
+    /// A sandbox with this root, image configuration and agent socket.
     pub(crate) fn new(root: &RootFs, config: Config, agent_socket: PathBuf) -> Self {
         let (user, accounts) = (plan::user_of(root, &config), plan::accounts_of(root));
         let (shim, agent) = (tokio::sync::Mutex::default(), Arc::new(AgentConnection::new(agent_socket)));
@@ -138,12 +138,12 @@ impl RunningSandbox {
         Self { user, config, accounts, shim, agent, publishing, ports, refresher: OnceLock::new() }
     }
 
-    /// Serves ports of it in this process.
+    /// Adds ports that this process forwards.
     pub(crate) fn forward(&self, forwards: PortForwards) {
         self.lock().forwards.push(forwards);
     }
 
-    /// The ports that this process serves.
+    /// The ports that this process forwards.
     pub(crate) fn forwarded(&self) -> Vec<Port> {
         self.lock().forwards.iter().flat_map(PortForwards::ports).copied().collect()
     }

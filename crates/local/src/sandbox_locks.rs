@@ -1,18 +1,18 @@
-//! What is done to one sandbox is done by one at a time.
+//! Locks that serialize the operations on each sandbox.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::sync::OwnedMutexGuard;
 
-/// Whose turn it is, for each sandbox that somebody is at.
+/// A lock per sandbox that is in use.
 #[derive(Debug, Default)]
 pub(crate) struct SandboxLocks(Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>);
 
 // === impl SandboxLocks ===
 
 impl SandboxLocks {
-    /// Waits until nobody else is at a sandbox.
+    /// Waits for the lock of a sandbox.
     pub(crate) async fn lock(&self, name: &str) -> OwnedMutexGuard<()> {
         self.mutex(name).lock_owned().await
     }
@@ -22,7 +22,7 @@ impl SandboxLocks {
         if let Some(lock) = locks.get(name).and_then(Weak::upgrade) {
             return lock;
         }
-        // Of sandboxes that nobody is at, nothing is remembered.
+        // Unused locks are forgotten.
         locks.retain(|_, lock| lock.strong_count() > 0);
         let lock = Arc::default();
         locks.insert(name.to_owned(), Arc::downgrade(&lock));
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn one_waits_for_the_other_and_a_third_for_nobody() {
+    async fn operations_on_one_sandbox_are_serialized_and_others_do_not_wait() {
         let locks = SandboxLocks::default();
         let first = locks.lock("a").await;
         let mut second = Box::pin(locks.lock("a"));

@@ -1,7 +1,7 @@
-//! What the image `host` brings, written once: sandboxes lie over it instead of each having a copy of its own.
+//! Skeletons: the files of the image `host`, written once as a layer that all sandboxes share.
 //!
-//! A skeleton is named by the digest of what is in it, is complete when it has its name, and is never changed. Those that
-//! nothing runs on any more are removed when the daemon starts.
+//! A skeleton is named by the digest of its content, complete once it has its name, and never changed. Unused ones are
+//! removed when the daemon starts.
 
 use std::fs::{DirBuilder, Permissions};
 use std::io;
@@ -15,11 +15,11 @@ use sha2::{Digest, Sha256};
 use crate::failed;
 use crate::paths::create_directory;
 
-/// What every sandbox has, whatever its image.
+/// The mount points that every sandbox has, whatever its image.
 const MOUNT_POINTS: [(&str, u32); 5] =
     [("tmp", 0o1777), ("dev", 0o755), ("proc", 0o555), ("sys", 0o555), ("workspace", 0o755)];
 
-/// SandboxLocks what a root brings by itself into one layer below `skeletons`. A root that has layers stays as it is.
+/// Writes the files of a root as one layer below `skeletons`. A root that has layers is returned unchanged.
 pub(crate) fn to_layer(root: RootFs, skeletons: &Path) -> Result<RootFs, ProviderError> {
     if !root.layers.is_empty() {
         return Ok(root);
@@ -30,8 +30,8 @@ pub(crate) fn to_layer(root: RootFs, skeletons: &Path) -> Result<RootFs, Provide
     Ok(RootFs { layers: vec![layer], trees: root.trees, ..RootFs::default() })
 }
 
-/// Removes all that `needed` does not name, and what was not finished, where there is more than one: nobody makes another
-/// meanwhile.
+/// Removes unfinished skeletons, and all that `needed` does not list, if there is more than one. No skeleton may be created
+/// concurrently.
 pub(crate) fn sweep(skeletons: &Path, needed: impl FnOnce() -> io::Result<Vec<PathBuf>>) -> io::Result<()> {
     let entries = match std::fs::read_dir(skeletons) {
         Ok(entries) => entries.collect::<io::Result<Vec<_>>>()?,
@@ -46,7 +46,7 @@ pub(crate) fn sweep(skeletons: &Path, needed: impl FnOnce() -> io::Result<Vec<Pa
     unneeded.try_for_each(std::fs::remove_dir_all)
 }
 
-/// What tells one skeleton from another: all that is written, each part behind its length.
+/// The digest of everything that is written, each part preceded by its length.
 fn digest(root: &RootFs) -> String {
     let mut hasher = Sha256::new();
     let mut part = |bytes: &[u8]| {
@@ -74,16 +74,16 @@ fn digest(root: &RootFs) -> String {
     hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Writes a skeleton beside its place, where nobody else can reach, and gives it its name.
+/// Writes a skeleton under a temporary name, and renames it.
 fn write(root: &RootFs, skeletons: &Path, layer: &Path) -> io::Result<()> {
     create_directory(skeletons)?;
     let unfinished = tempfile(skeletons)?;
     let written = fill(root, &unfinished).and_then(|()| match std::fs::rename(&unfinished, layer) {
-        // Another was faster.
+        // Another process was faster.
         Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
         renamed => renamed,
     });
-    // If it was renamed, there is nothing left of it.
+    // After the rename there is nothing left to remove.
     let _gone = std::fs::remove_dir_all(&unfinished);
     written
 }
@@ -119,7 +119,7 @@ fn fill(root: &RootFs, top: &Path) -> io::Result<()> {
     root.files.iter().try_for_each(|made| file(top, made.path.as_path(), &made.content, made.mode))
 }
 
-/// Makes a directory; one that is there stays as it is.
+/// Creates a directory; an existing one is unchanged.
 fn directory(top: &Path, path: &Path, mode: u32) -> io::Result<()> {
     create_parent(top, path)?;
     match DirBuilder::new().create(top.join(path)) {
@@ -135,7 +135,7 @@ fn file(top: &Path, path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     std::fs::set_permissions(top.join(path), Permissions::from_mode(mode))
 }
 
-/// Makes what something lies in.
+/// Creates the parent directories of a path.
 fn create_parent(top: &Path, path: &Path) -> io::Result<()> {
     match path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         Some(parent) if !top.join(parent).is_dir() => directory(top, parent, 0o755),
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_skeleton_is_written_once_and_has_what_the_image_has() {
+    fn a_skeleton_is_written_once_and_has_the_files_of_the_image() {
         let home = tempfile::tempdir().unwrap();
         let skeletons = home.path().join("skeletons");
         let host = RootFs::resolve(&ImageRef::Host).unwrap();
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn another_content_is_another_skeleton_and_what_nobody_needs_goes() {
+    fn another_content_is_another_skeleton_and_unused_ones_are_removed() {
         let home = tempfile::tempdir().unwrap();
         let host = RootFs::resolve(&ImageRef::Host).unwrap();
         let one = to_layer(host.clone(), home.path()).unwrap().layers;

@@ -1,4 +1,4 @@
-//! How sandboxes begin: made, or taken over.
+//! Starts and adopts sandboxes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,13 +23,13 @@ use crate::running::RunningSandbox;
 use crate::stop::{collect, remove_disk};
 use crate::{LocalInner, blocking, copies, failed, images, logs, paths, plan};
 
-/// The word for a disk whose file system is damaged.
+/// The code for a disk whose file system is damaged.
 const DISK_DAMAGED: &str = "DISK_DAMAGED";
-/// How often one is looked at that ends while it is.
+/// How many times to retry a sandbox that stops during its adoption.
 const TRIES: usize = 5;
 
 impl LocalInner {
-    /// Makes an incarnation run, unless it does. When nobody waits for it any more, or somebody ends it, it is given up.
+    /// Starts an incarnation, unless it runs. Cancelled when the caller stops waiting or the sandbox is stopped.
     pub(crate) async fn start(
         &self,
         place: &Place,
@@ -39,11 +39,11 @@ impl LocalInner {
         self.check_home()?;
         let starting = self.pending_starts.begin(&place.incarnation);
         let disk = self.paths.disk(place)?;
-        // What the sandbox wrote cannot be replaced by a new disk.
+        // A new disk cannot replace the files that the sandbox wrote.
         if !place.is_first_start() && !exists(&disk).await? {
             return Err(disk_missing(place, &disk));
         }
-        // What may take its time is waited for before it is our turn: whoever ends the sandbox need not wait for that.
+        // A pull may take long, so it happens before taking the lock: a stop does not wait for it.
         let image = tokio::select! {
             image = self.image(&spec.image, spec.host_owner(), &disk) => image,
             _ = &mut caller_gone => return Err(start_cancelled()),
@@ -53,7 +53,7 @@ impl LocalInner {
         if starting.is_cancelled() {
             return Err(start_cancelled());
         }
-        // Nobody can read a disk that is not there yet.
+        // A disk that does not exist yet has no reader.
         if !place.is_first_start() {
             self.end_reader(place).await?;
         }
@@ -67,8 +67,8 @@ impl LocalInner {
                 if is_new { remove_disk(&disk).await } else { Ok(()) }
             };
             if let Err(error) = rollback.await {
-                // It is found by whoever removes the sandbox.
-                tracing::warn!(sandbox = %place.sandbox, %error, "a failed start was not rolled back");
+                // The removal of the sandbox cleans it up.
+                tracing::warn!(sandbox = %place.sandbox, %error, "failed to roll back a failed start");
             }
         }
         started
@@ -85,7 +85,7 @@ impl LocalInner {
             Some(running) => running,
             None => {
                 self.clear(place).await?;
-                // What cannot be had is found before anything is made.
+                // Ports fail before anything is created.
                 let bound = BoundPorts::open(&spec.ports).await?;
                 let running = self.create_sandbox(place, spec, image?).await?;
                 if !spec.ports.is_empty() {
@@ -106,13 +106,13 @@ impl LocalInner {
         self.open_ports(place, &running, &spec.ports).await
     }
 
-    /// Whether the disk of a sandbox is there.
+    /// Whether the disk of a sandbox exists.
     pub(crate) async fn has_disk(&self, place: &Place) -> Result<bool, ProviderError> {
         self.check_home()?;
         exists(&self.paths.disk(place)?).await
     }
 
-    /// Takes an incarnation over that runs, and says whether it does.
+    /// Adopts a running incarnation; returns whether it runs.
     pub(crate) async fn adopt(self: &Arc<Self>, place: &Place, spec: &Spec) -> Result<bool, ProviderError> {
         let _lock = self.locks.lock(&paths::name(&place.sandbox)).await;
         self.running.hold(place);
@@ -121,7 +121,7 @@ impl LocalInner {
         Ok(true)
     }
 
-    /// The incarnation, if it runs.
+    /// The incarnation, if it is running.
     async fn adopt_running(&self, place: &Place) -> Result<Option<Arc<RunningSandbox>>, ProviderError> {
         for _ in 0..TRIES {
             let Some(found) = self.find(&place.sandbox).await?.filter(|found| is_incarnation(found, place)) else {
@@ -144,7 +144,7 @@ impl LocalInner {
         Ok(None)
     }
 
-    /// Makes a sandbox and returns when it runs.
+    /// Creates a sandbox, and returns when it runs.
     async fn create_sandbox(
         &self,
         place: &Place,
@@ -160,7 +160,7 @@ impl LocalInner {
         Ok(running)
     }
 
-    /// Leaves one that lasts: from here on it is found like any other.
+    /// Detaches from a persistent sandbox: it is rediscovered like any other.
     pub(crate) fn detach(&self, owned: OwnedSandbox) {
         if let Some(child) = owned.leave() {
             reap_in_background(child);
@@ -175,7 +175,7 @@ impl LocalInner {
         blocking(move || {
             images::record(&images, &image, &paths.disk(&place)?, &paths::name(&place.sandbox))?;
             let create = plan::create(&settings, &programs, (&paths, &image), &place, &spec)?;
-            // What a start before this one ran is not what this one runs.
+            // Output of the command and hooks of an earlier incarnation is removed.
             for own in [PRIMARY, HOOK] {
                 logs::remove_with_prefix(&settings.logs.directory(&place.sandbox), own).map_err(failed)?;
             }
@@ -184,9 +184,9 @@ impl LocalInner {
         .await
     }
 
-    /// What is kept at hand of a sandbox, by what was written down about it.
+    /// Loads a running sandbox from its record.
     pub(crate) async fn load_running(&self, found: &Found) -> Result<RunningSandbox, ProviderError> {
-        let record = found.record.as_ref().ok_or_else(|| failed("nothing is written down about the sandbox"))?;
+        let record = found.record.as_ref().ok_or_else(|| failed("the sandbox has no record"))?;
         let root = RootFs::try_from(record.create.root.clone()).map_err(failed)?;
         let disk = record.create.kept_disk.as_ref().map(|kept| kept.directory.0.clone());
         let images = Arc::clone(&self.images);
@@ -216,7 +216,7 @@ impl LocalInner {
     async fn try_create_with_shim(&self, create: &Create) -> Result<OwnedSandbox, ProviderError> {
         if let Some(supervisor) = self.prestarted.take() {
             match supervisor.create(create).await {
-                // It may have died while it waited, or in the middle: what it left has the name.
+                // It may have died while it waited or halfway: its leftovers have the name.
                 Err(OwnerError::Gone(_)) => {
                     let directory = create.directory.0.clone();
                     let _swept = blocking(move || carrel_shim::sweep_directory(&directory).map_err(failed)).await;
@@ -256,10 +256,10 @@ pub(crate) fn disk_missing(place: &Place, disk: &Path) -> ProviderError {
 }
 
 fn start_cancelled() -> ProviderError {
-    failed("nobody waits for it any more")
+    failed("the start was cancelled")
 }
 
-/// Whether a sandbox could not be talked to because it ended just then.
+/// Whether connecting failed because the sandbox just stopped.
 pub(crate) fn is_stopped_error(error: &AdoptError) -> bool {
     matches!(
         error,
@@ -285,7 +285,7 @@ pub(crate) async fn exists(path: &Path) -> Result<bool, ProviderError> {
     blocking(move || path.try_exists().map_err(|error| failed(format_args!("{}: {error}", path.display())))).await
 }
 
-/// Writes down that everything was copied in.
+/// Creates the marker that all copies were made.
 fn create_marker(path: &Path) -> Result<(), rustix::io::Errno> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::open(path, flags, Mode::from_raw_mode(0o600)).map(drop)

@@ -1,4 +1,4 @@
-//! How sandboxes end: asked, waited for, insisted on, and removed.
+//! Stops and removes sandboxes.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -13,17 +13,17 @@ use crate::pidfd::AsyncPidFd;
 use crate::start::is_stopped_error;
 use crate::{LocalInner, blocking, failed, manifests, paths};
 
-/// How long a supervisor may take beyond the time that it was given, before it is ended by force.
+/// How long a shim may take beyond the grace period before it is killed.
 const EXTRA_WAIT: Duration = Duration::from_secs(5);
-/// How long those beside a sandbox have at least to end by themselves, if anybody has.
+/// The minimum grace period of services, unless the main sandbox has none.
 const MIN_SERVICE_GRACE: Duration = Duration::from_millis(500);
-/// How often something is tried that others may be just about to make possible.
+/// How many times to retry what another process blocks briefly.
 const MAX_ATTEMPTS: u32 = 8;
-/// How long to wait in between, at first.
+/// The first retry delay; it doubles.
 const FIRST_RETRY_DELAY: Duration = Duration::from_millis(5);
 
 impl LocalInner {
-    /// Ends an incarnation, if it runs.
+    /// Stops an incarnation, if it runs.
     pub(crate) async fn stop(&self, place: &Place, grace: Duration) -> Result<(), ProviderError> {
         self.pending_starts.cancel(&place.incarnation);
         let _lock = self.locks.lock(&paths::name(&place.sandbox)).await;
@@ -43,7 +43,7 @@ impl LocalInner {
         self.end_reader(place).await?;
         self.stop_incarnation(place, Duration::ZERO).await?;
         self.collect(place).await?;
-        // A daemon that died may have left an earlier start.
+        // A daemon that died may have left an earlier incarnation.
         self.clear(place).await?;
         self.remove_services(place).await?;
         remove_disk(&self.paths.disk(place)?).await?;
@@ -53,10 +53,10 @@ impl LocalInner {
         Ok(())
     }
 
-    /// Ends an incarnation, if it runs, and then those beside it, which it may need to the last.
+    /// Stops an incarnation, if it runs, and then its services, which it may need until it has stopped.
     pub(crate) async fn stop_incarnation(&self, place: &Place, grace: Duration) -> Result<(), ProviderError> {
         let until = Instant::now() + grace;
-        // Nobody looks after them any more, and so nobody wonders about what they miss.
+        // Cancelled first, so that the supervisors do not react to the stop.
         let supervised = self.supervised.cancel(&place.incarnation);
         let ended = self.stop_main(place, grace).await;
         let left = until.saturating_duration_since(Instant::now()).max(grace.min(MIN_SERVICE_GRACE));
@@ -72,7 +72,7 @@ impl LocalInner {
         Ok(())
     }
 
-    /// Ends what was found. When this returns, nothing of it runs, and its journal tells how it ended.
+    /// Stops a found sandbox. When this returns, nothing of it runs, and its journal has its end.
     pub(crate) async fn stop_found(&self, found: &Found, grace: Duration) -> Result<(), ProviderError> {
         let handle = found.record.as_ref().and_then(|record| record.shim_handle());
         let Some(process) = handle.map(AsyncPidFd::new).transpose().map_err(failed)? else {
@@ -80,7 +80,7 @@ impl LocalInner {
         };
         let asked = async {
             match found.connect().await {
-                // Whether it says that it is done, or goes without a word: its process tells.
+                // Whether it answers or exits without an answer: the exit of its process counts.
                 Ok(mut client) => client.stop(grace).await.is_ok(),
                 Err(error) => is_stopped_error(&error),
             }
@@ -89,15 +89,15 @@ impl LocalInner {
         if asked && process.exits_within(EXTRA_WAIT).await {
             return Ok(());
         }
-        tracing::warn!(directory = %found.directory.display(), "a supervisor does not end, and is killed");
+        tracing::warn!(directory = %found.directory.display(), "a shim does not exit; killing it");
         process.kill().map_err(failed)?;
         if !process.exits_within(EXTRA_WAIT).await {
-            return Err(failed("the supervisor of the sandbox does not end"));
+            return Err(failed("the shim of the sandbox does not exit"));
         }
         self.sweep_found(found).await
     }
 
-    /// Has the end of one told that died. What is wrong with another is not its concern.
+    /// Has the end of a dead shim recorded. Errors of other sandboxes in the sweep do not count.
     async fn sweep_found(&self, found: &Found) -> Result<(), ProviderError> {
         let directory = found.directory.clone();
         let swept = blocking(move || carrel_shim::sweep_directory(&directory).map_err(failed)).await;
@@ -109,10 +109,10 @@ impl LocalInner {
         }
     }
 
-    /// Removes what is left of an incarnation, but not its disk. It must not run.
+    /// Removes what is left of an incarnation, but not its disk. It must not be running.
     pub(crate) async fn collect(&self, place: &Place) -> Result<(), ProviderError> {
         let found = self.find(&place.sandbox).await?;
-        // Another that has its name says that nothing of this one is left.
+        // If another incarnation has the name, nothing of this one is left.
         let is_other = found.is_some_and(|found| found.record.is_some() && !is_incarnation(&found, place));
         if !is_other {
             collect(&self.paths.directory(&place.sandbox), &place.incarnation).await?;
@@ -122,18 +122,18 @@ impl LocalInner {
         Ok(())
     }
 
-    /// Ends and removes whatever has the name of a sandbox and lasts, whichever start of it that is.
+    /// Stops and removes the persistent sandbox with this name, of any incarnation.
     pub(crate) async fn clear(&self, place: &Place) -> Result<(), ProviderError> {
         self.clear_services(place).await?;
         let Some(found) = self.find(&place.sandbox).await? else { return Ok(()) };
         let Some(record) = persistent_record(&found) else { return Ok(()) };
-        tracing::info!(sandbox = %place.sandbox, incarnation = record.incarnation, "an earlier start is removed");
+        tracing::info!(sandbox = %place.sandbox, incarnation = record.incarnation, "removing an earlier incarnation");
         self.stop_found(&found, Duration::ZERO).await?;
         collect(&found.directory, &record.incarnation).await
     }
 }
 
-/// Whether nothing more is to be told of one that does not run.
+/// Whether the journal of a dead sandbox has its end.
 fn has_recorded_end(found: &Found) -> bool {
     match &found.life {
         Life::Dead { facts, .. } => {
@@ -143,23 +143,23 @@ fn has_recorded_end(found: &Found) -> bool {
     }
 }
 
-/// Removes the directory of an incarnation that does not run.
+/// Removes the directory of a stopped incarnation.
 pub(crate) async fn collect(directory: &Path, incarnation: &str) -> Result<(), ProviderError> {
     let is_gone = |directory: &Path, incarnation: &str| {
         let (directory, incarnation) = (directory.to_owned(), incarnation.to_owned());
         blocking(move || carrel_shim::collect_incarnation(&directory, &incarnation).map_err(failed))
     };
     for attempt in 0..MAX_ATTEMPTS {
-        // Somebody may be looking at it.
+        // Another process may be looking at it.
         if is_gone(directory, incarnation).await? {
             return Ok(());
         }
         tokio::time::sleep(FIRST_RETRY_DELAY * 2u32.saturating_pow(attempt)).await;
     }
-    Err(failed("what is left of the sandbox cannot be removed: it still runs"))
+    Err(failed("failed to remove the sandbox: it is still running"))
 }
 
-/// Removes a disk with all that is on it. Whoever used it may be about to let go of it.
+/// Removes a disk with its content. It may be in use for a moment longer.
 pub(crate) async fn remove_disk(directory: &Path) -> Result<(), ProviderError> {
     let mut attempt = 0;
     loop {

@@ -1,4 +1,4 @@
-//! What happens to an incarnation, told from its journal, whether its supervisor lives or not.
+//! Follows the journal of an incarnation, whether its shim is running or not.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,33 +13,32 @@ use crate::facts::{from_journal, mark_host_restarted};
 use crate::start::is_stopped_error;
 use crate::{LocalInner, blocking, failed};
 
-/// How many facts may wait to be taken.
+/// The channel capacity, in batches.
 const CHANNEL_CAPACITY: usize = 64;
-/// How often what is dead is swept, until its journal tells an end.
+/// How many times a dead shim is swept until its journal has an end.
 const MAX_SWEEPS: u32 = 5;
-/// How long to wait after something that should not happen, so that nobody is kept busy by it.
+/// The delay after an unexpected error.
 const ERROR_DELAY: Duration = Duration::from_millis(500);
-/// How long to look away from one that is just ending.
+/// The delay before looking again at a shim that is just exiting.
 const POLL_DELAY: Duration = Duration::from_millis(10);
 
-/// One who tells what happens to an incarnation.
+/// Follows the journal of one incarnation.
 struct JournalFollower {
     inner: Arc<LocalInner>,
     place: Place,
-    /// The last that was told.
+    /// The sequence of the last fact that was sent.
     last_sent: u64,
     to: mpsc::Sender<Vec<Noted>>,
 }
 
-/// Whether there is more to tell.
 enum FollowResult {
-    /// There may be.
+    /// More facts may follow.
     Continue,
-    /// Nothing follows, or nobody listens.
+    /// No facts follow, or the receiver was dropped.
     Finished,
 }
 
-/// Tells what happened after a place in the journal, and what happens.
+/// Sends the facts of an incarnation after a sequence, past and future ones.
 pub(crate) fn watch(inner: Arc<LocalInner>, place: Place, after: u64) -> mpsc::Receiver<Vec<Noted>> {
     let (to, facts) = mpsc::channel(CHANNEL_CAPACITY);
     let follower = JournalFollower { inner, place, last_sent: after, to };
@@ -47,7 +46,7 @@ pub(crate) fn watch(inner: Arc<LocalInner>, place: Place, after: u64) -> mpsc::R
         let listener = follower.to.clone();
         tokio::select! {
             () = follower.run() => {}
-            // Whoever listened has left.
+            // The receiver was dropped.
             () = listener.closed() => {}
         }
     }));
@@ -63,15 +62,15 @@ impl JournalFollower {
             let found = match self.inner.find(&self.place.sandbox).await {
                 Ok(found) => found.filter(|found| is_incarnation(found, &self.place)),
                 Err(error) => {
-                    // That the home is elsewhere is said once, not for each sandbox.
+                    // A moved home is logged once, not for each sandbox.
                     if self.inner.check_home().is_ok() {
-                        tracing::warn!(sandbox = %self.place.sandbox, %error, "a sandbox cannot be looked at");
+                        tracing::warn!(sandbox = %self.place.sandbox, %error, "failed to look up a sandbox");
                     }
                     tokio::time::sleep(ERROR_DELAY).await;
                     continue;
                 }
             };
-            // Nothing is left that could tell.
+            // Nothing is left of the incarnation.
             let Some(found) = found else { return };
             match &found.life {
                 Life::Running => match self.follow(&found).await {
@@ -83,7 +82,7 @@ impl JournalFollower {
                     if *rebooted {
                         mark_host_restarted(&mut facts);
                     }
-                    // What is not over yet is heard again, whole, once it is.
+                    // An unfinished journal is read again when it has its end.
                     let is_over = facts.iter().any(is_last) || sweeps == MAX_SWEEPS;
                     if is_over && (matches!(self.send_new(facts).await, FollowResult::Finished) || sweeps == MAX_SWEEPS)
                     {
@@ -93,14 +92,14 @@ impl JournalFollower {
                     let directory = found.directory.clone();
                     let swept = blocking(move || carrel_shim::sweep_directory(&directory).map_err(failed)).await;
                     if let Err(error) = swept {
-                        tracing::warn!(sandbox = %self.place.sandbox, %error, "what is left cannot be swept");
+                        tracing::warn!(sandbox = %self.place.sandbox, %error, "failed to clean up after a dead shim");
                         tokio::time::sleep(ERROR_DELAY).await;
                     }
                 }
-                // It serves nobody any more, and should have ended long ago.
+                // It serves no clients, and should have exited long ago.
                 Life::Starting => {
                     if let Err(error) = self.inner.stop_found(&found, Duration::ZERO).await {
-                        tracing::warn!(sandbox = %self.place.sandbox, %error, "a supervisor does not end");
+                        tracing::warn!(sandbox = %self.place.sandbox, %error, "a shim does not exit");
                         tokio::time::sleep(ERROR_DELAY).await;
                     }
                 }
@@ -108,7 +107,7 @@ impl JournalFollower {
         }
     }
 
-    /// Tells what a supervisor tells, until it tells no more.
+    /// Sends the facts that a running shim reports, until it exits.
     async fn follow(&mut self, found: &Found) -> FollowResult {
         let subscribed = async {
             let mut client = match found.connect().await {
@@ -118,9 +117,9 @@ impl JournalFollower {
             };
             match client.supervise().await {
                 Ok(()) | Err(ShimError::Ended(_) | ShimError::Gone) => {}
-                // It tells everybody the same.
+                // All subscribers receive the same facts.
                 Err(error) => {
-                    tracing::debug!(sandbox = %self.place.sandbox, %error, "somebody else supervises a sandbox");
+                    tracing::debug!(sandbox = %self.place.sandbox, %error, "another process supervises a sandbox");
                 }
             }
             client.subscribe(self.last_sent + 1).await.map(Some).map_err(|error| error.to_string())
@@ -132,7 +131,7 @@ impl JournalFollower {
                 return FollowResult::Continue;
             }
             Err(error) => {
-                tracing::warn!(sandbox = %self.place.sandbox, %error, "a supervisor does not tell what happens");
+                tracing::warn!(sandbox = %self.place.sandbox, %error, "failed to subscribe to a shim");
                 tokio::time::sleep(ERROR_DELAY).await;
                 return FollowResult::Continue;
             }
@@ -155,7 +154,7 @@ impl JournalFollower {
         from_journal(fact)
     }
 
-    /// Passes facts on that were not told, together.
+    /// Sends the facts that were not sent yet.
     async fn send_new(&mut self, mut facts: Vec<Noted>) -> FollowResult {
         if let Some(last) = facts.iter().position(is_last) {
             facts.truncate(last + 1);
@@ -172,7 +171,7 @@ impl JournalFollower {
     }
 }
 
-/// Whether nothing follows.
+/// Whether no facts follow.
 fn is_last(noted: &Noted) -> bool {
     matches!(noted.fact, Fact::Ended { .. })
 }

@@ -1,17 +1,17 @@
-//! What a project says is no part of it: its `.gitignore`.
+//! The `.gitignore` at the top of a copied project.
 
 use super::glob::Glob;
 
-/// The rules of a `.gitignore`, in their order.
+/// The rules of a `.gitignore` file, in file order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct GitIgnore(Vec<GitIgnoreRule>);
 
 #[derive(Clone, Debug)]
 struct GitIgnoreRule {
     glob: Glob,
-    /// It means directories alone.
+    /// The pattern ended in `/`: it matches directories only.
     directories: bool,
-    /// It says what is part of the project all the same.
+    /// The pattern began with `!`: it re-includes what an earlier rule ignores.
     not: bool,
 }
 
@@ -22,10 +22,10 @@ impl GitIgnore {
         Self(text.lines().filter_map(GitIgnoreRule::parse).collect())
     }
 
-    /// Whether something is covered by itself; what it lies in is for the caller to ask about first.
+    /// Whether the path itself is ignored. The caller checks its parent directories first.
     pub(crate) fn matches(&self, path: &str, directory: bool) -> bool {
         let met = |rule: &&GitIgnoreRule| (directory || !rule.directories) && rule.glob.matches(path);
-        // The last that means it counts.
+        // The last matching rule decides.
         self.0.iter().rev().find(met).is_some_and(|rule| !rule.not)
     }
 }
@@ -39,7 +39,7 @@ impl GitIgnoreRule {
             return None;
         }
         let trimmed = line.trim_end_matches(' ');
-        // A space at the end counts if somebody says so.
+        // A trailing space counts only if it is escaped.
         let line = if trimmed.ends_with('\\') && trimmed.len() < line.len() {
             line.get(..=trimmed.len()).unwrap_or(trimmed)
         } else {
@@ -50,7 +50,7 @@ impl GitIgnoreRule {
         if line.is_empty() {
             return None;
         }
-        // Without a slash in it, it means whatever has the name, wherever.
+        // A pattern without a slash matches the name in any directory.
         let glob = match line.strip_prefix('/') {
             Some(rooted) => Glob::new(rooted),
             None if line.contains('/') => Glob::new(line),
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_rule_that_means_something_counts() {
+    fn the_last_matching_rule_decides() {
         let gitignore = GitIgnore::new("# no rule\n\n*.o\n!keep.o\n/top\ndir/\na/b\n\\#odd\n/x/**/y\nspace\\ \n");
         for (path, directory, covered) in [
             ("a.o", false, true),
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn any_text_can_be_read() {
+    fn any_gitignore_file_parses() {
         bolero::check!().with_type::<(String, String, bool)>().for_each(|(text, path, directory)| {
             let _covered = GitIgnore::new(text).matches(path, *directory);
         });

@@ -1,29 +1,29 @@
-//! Patterns of paths, as shells have them: `*`, `?` and `[…]` within a name, and `**` for any number of names.
+//! Shell glob patterns: `*`, `?` and `[…]` within a path component, and `**` for any number of components.
 
 use std::iter::Peekable;
 use std::str::Chars;
 
-/// A pattern of relative paths.
+/// A glob pattern for relative paths.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Glob(Vec<GlobComponent>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum GlobComponent {
-    /// Any number of names.
+    /// `**`: any number of components.
     Any,
-    /// One name.
+    /// Exactly one component.
     Name(Vec<GlobToken>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum GlobToken {
-    /// Any number of characters.
+    /// `*`: any number of characters.
     Many,
-    /// Any character.
+    /// `?`: any single character.
     One,
-    /// This character.
+    /// A literal character.
     Just(char),
-    /// A character from one of these to the other; or none of them.
+    /// `[…]`: a character in one of the ranges, or in none of them.
     Of { ranges: Vec<(char, char)>, not: bool },
 }
 
@@ -34,16 +34,17 @@ impl Glob {
         Self(pattern.split('/').map(GlobComponent::new).collect())
     }
 
-    /// The same pattern, below any directory.
+    /// The same pattern, matching below any directory.
     pub(crate) fn anywhere(mut self) -> Self {
         self.0.insert(0, GlobComponent::Any);
         self
     }
 
-    /// Whether all of a path is matching.
+    /// Whether the pattern matches the whole path.
     pub(crate) fn matches(&self, path: &str) -> bool {
         let names: Vec<&str> = path.split('/').collect();
-        // How much of the path the pattern so far can stand for: whatever the pattern is, each is looked at once.
+        // The path prefixes that the pattern so far can match: every component is visited once per path prefix, which bounds
+        // the time.
         let mut reached = vec![false; names.len() + 1];
         reached.splice(0..1, [true]);
         for part in &self.0 {
@@ -65,7 +66,7 @@ impl Glob {
     }
 }
 
-/// Whether a name is matching. Behind the last `*` everything is tried once more when it did not fit: that is enough.
+/// Whether the tokens match a component. Backtracking to the last `*` only is sufficient.
 fn matches_name(tokens: &[GlobToken], name: &str) -> bool {
     let chars: Vec<char> = name.chars().collect();
     let (mut token, mut at, mut back) = (0, 0, None);
@@ -111,7 +112,7 @@ impl GlobComponent {
                         chars = rest;
                         set
                     }
-                    // It is never closed, and stands for itself.
+                    // An unclosed bracket is a literal.
                     None => GlobToken::Just('['),
                 },
                 char => GlobToken::Just(char),
@@ -121,7 +122,7 @@ impl GlobComponent {
     }
 }
 
-/// The characters in brackets, and what follows them.
+/// Parses a bracket expression; returns it with the remaining characters.
 fn set(mut chars: Peekable<Chars<'_>>) -> Option<(GlobToken, Peekable<Chars<'_>>)> {
     let not = chars.next_if(|char| matches!(char, '!' | '^')).is_some();
     let mut ranges = Vec::new();
@@ -160,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pattern_means_what_a_shell_means_by_it() {
+    fn a_pattern_matches_what_a_shell_matches() {
         for (pattern, matching, others) in [
             ("*.log", &["a.log", ".log"][..], &["a.log.gz", "d/a.log", "a"][..]),
             ("d/*", &["d/a", "d/"], &["d", "d/a/b", "e/a"]),
@@ -184,14 +185,14 @@ mod tests {
     }
 
     #[test]
-    fn no_pattern_takes_long() {
+    fn no_pattern_takes_exponential_time() {
         let name = "a".repeat(2000);
         assert!(!Glob::new(&format!("{}b", "a*".repeat(200))).matches(&name));
         assert!(!Glob::new(&"**/a/".repeat(200)).matches(&"a/".repeat(150)));
     }
 
     #[test]
-    fn any_pattern_can_be_asked_about_any_path() {
+    fn any_pattern_can_be_matched_against_any_path() {
         bolero::check!().with_type::<(String, String)>().for_each(|(pattern, path)| {
             let _meant = Glob::new(pattern).matches(path);
         });

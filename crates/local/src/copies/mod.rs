@@ -1,4 +1,4 @@
-//! What is copied into a sandbox before anybody uses it. All of it belongs to the user of execs.
+//! Copies host files into a sandbox before its first use. The exec user owns the copies.
 
 mod gitignore;
 mod glob;
@@ -19,45 +19,44 @@ use self::walk::{EntryContent, EntryMetadata, TreeEntry, walk};
 use crate::failed;
 use crate::running::RunningSandbox;
 
-/// How many things are read ahead of being written.
+/// How many entries the walk may read ahead of the writes.
 const CHANNEL_CAPACITY: usize = 16;
-/// How many files are written at the same time: a sandbox answers many questions as fast as one.
+/// How many files are written concurrently: the agent serves concurrent requests as fast as one.
 const MAX_CONCURRENT_WRITES: usize = 8;
 
-/// Why something is not copied.
+/// Why a copy failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CopyError {
     #[error("{}: {source}", path.display())]
     Host { path: PathBuf, source: std::io::Error },
-    #[error("{path} inside: {source}")]
+    #[error("{path} in the sandbox: {source}")]
     Inside { path: String, source: Error },
-    #[error("{path} inside is no directory")]
+    #[error("{path} in the sandbox is not a directory")]
     NoDirectory { path: String },
     #[error("{} is neither a file nor a directory", .0.display())]
     Kind(PathBuf),
-    #[error("{} is not text (UTF-8)", .0.display())]
+    #[error("the path {} is not valid UTF-8", .0.display())]
     NotText(PathBuf),
-    #[error("{} leads out of what is copied, to {to}; exclude it, or let .gitignore cover it", path.display())]
+    #[error("the link {} points outside the copied tree, to {to}; exclude it, or add it to .gitignore", path.display())]
     LinkOutside { path: PathBuf, to: String },
-    #[error("{} is deeper than what is copied", .0.display())]
+    #[error("{} has more nested directories than can be copied", .0.display())]
     TooDeep(PathBuf),
     #[error("{0}")]
     Interrupted(String),
 }
 
-/// One who puts things into a sandbox.
+/// Writes the entries of one copy into a sandbox.
 struct SandboxCopier {
     files: Files,
     ids: UidGid,
-    /// Where they go.
+    /// The target path in the sandbox.
     target: String,
     transfers: JoinSet<Result<(), CopyError>>,
-    /// The directories that were made, and not left.
+    /// The directories that this copy created and whose attributes are not set yet.
     made: Vec<String>,
 }
 
-/// Copies everything that is to be copied, as a user of the host may read it if one is named. A second time it comes to
-/// the same.
+/// Makes all copies, with the permissions of the given host user, if any. Idempotent.
 pub(crate) async fn copy_all(
     running: &RunningSandbox,
     copies: &[Copy],
@@ -72,20 +71,20 @@ pub(crate) async fn copy_all(
     Ok(())
 }
 
-/// A file or directory of the host that is copied into a sandbox which has no daemon.
+/// A file or directory of the host to copy into a sandbox without a daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostCopy {
-    /// On the host: absolute, and without links.
+    /// The path on the host: absolute, without symbolic links.
     pub source: PathBuf,
-    /// Inside, absolute.
+    /// The path in the sandbox, absolute.
     pub target: String,
-    /// Who inside owns what is copied.
+    /// The owner in the sandbox.
     pub user: u32,
-    /// The group inside that owns it.
+    /// The owning group in the sandbox.
     pub group: u32,
 }
 
-/// Why a copy was not made.
+/// Why a copy failed.
 #[derive(Debug, thiserror::Error)]
 #[error("copy {} to {target}: {message}", source_path.display())]
 pub struct CopyInError {
@@ -94,7 +93,7 @@ pub struct CopyInError {
     message: String,
 }
 
-/// Copies files and directories of the host into the sandbox whose agent has this socket.
+/// Copies files and directories of the host into the sandbox with this agent socket.
 pub async fn copy_in(agent: &Path, copies: &[HostCopy]) -> Result<(), CopyInError> {
     if copies.is_empty() {
         return Ok(());
@@ -147,7 +146,7 @@ impl SandboxCopier {
         match item {
             TreeEntry::Enter { path } => self.ensure_directory(&self.target_path(&path)).await,
             TreeEntry::Leave { path, metadata } => {
-                // What arrives in a directory changes when it was modified.
+                // Writing into a directory changes its modification time, so its own attributes are set last.
                 self.finish().await?;
                 let path = self.target_path(&path);
                 if self.made.last() != Some(&path) {
@@ -180,7 +179,7 @@ impl SandboxCopier {
         }
     }
 
-    /// Where a file goes that is copied by itself: into a directory that is there, or to the very path.
+    /// The target of a single file: inside the target if that is a directory, else the target path itself.
     async fn file_target(&mut self, copy: &Copy) -> Result<String, CopyError> {
         match self.files.stat(&self.target).await {
             Ok(found) if found.kind == FsEntryKind::Dir => {
@@ -197,7 +196,7 @@ impl SandboxCopier {
         }
     }
 
-    /// Sees to it that a directory is there. What was there stays as it is; what is made is the user's.
+    /// Creates a directory with its parents. Existing ones are unchanged; the exec user owns the new ones.
     async fn ensure_directory(&mut self, path: &str) -> Result<(), CopyError> {
         let mut missing = Vec::new();
         let mut place = path;
@@ -220,7 +219,7 @@ impl SandboxCopier {
 
     async fn set_attributes(&self, path: &str, mode: bool, metadata: EntryMetadata) -> Result<(), CopyError> {
         let attributes = self.attributes(metadata);
-        // The mode of a link says nothing.
+        // Linux ignores the mode of a symbolic link.
         let attributes = FsAttributes { mode: attributes.mode.filter(|_| mode), ..attributes };
         self.files.set_stat(path, false, attributes).await.map_err(inside(path))
     }

@@ -1,4 +1,4 @@
-//! What is copied, read from the host by handles: no link is followed, and nothing is waited for.
+//! Reads a tree of the host by directory handles: it follows no link and blocks on no FIFO.
 
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -14,67 +14,74 @@ use super::CopyError;
 use super::gitignore::GitIgnore;
 use super::glob::Glob;
 
-/// What says what is no part of a tree.
 const GITIGNORE: &str = ".gitignore";
-/// The longest one that is read.
+/// The rest of a longer file is ignored.
 const MAX_GITIGNORE_BYTES: u64 = 1 << 20;
-/// How deep a tree may be: every level is held open.
+/// How deep a tree may be: each level holds a descriptor open.
 const MAX_DEPTH: usize = 256;
-/// A file up to this size is read at once.
+/// Files up to this size are read into memory at once.
 const INLINE_BYTES: u64 = 64 * 1024;
 
-/// Something to put into a sandbox. What is below the target is relative to it; the target itself is empty.
+/// An entry of the copied tree. Paths are relative to the target; the target itself is the empty path.
 #[derive(Debug)]
 pub(super) enum TreeEntry {
-    /// A directory, before what is in it.
-    Enter { path: String },
-    /// The same, behind what is in it.
-    Leave { path: String, metadata: EntryMetadata },
-    /// A file.
-    File { path: String, metadata: EntryMetadata, content: EntryContent },
-    /// A link.
-    Link { path: String, to: String, metadata: EntryMetadata },
+    /// A directory, before its entries.
+    Enter {
+        path: String,
+    },
+    /// The same directory, after its entries.
+    Leave {
+        path: String,
+        metadata: EntryMetadata,
+    },
+    File {
+        path: String,
+        metadata: EntryMetadata,
+        content: EntryContent,
+    },
+    Link {
+        path: String,
+        to: String,
+        metadata: EntryMetadata,
+    },
 }
 
-/// What is in a file.
 #[derive(Debug)]
 pub(super) enum EntryContent {
     Small(Bytes),
     Large(File),
 }
 
-/// What is kept of what a file or directory is like.
+/// The attributes that a copy preserves.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EntryMetadata {
     pub(super) mode: u32,
-    /// In seconds since 1970.
+    /// In seconds since the epoch.
     pub(super) modified: i64,
 }
 
-/// One who walks through a tree.
 struct TreeWalker<'a> {
-    /// Where the tree is.
+    /// The root of the tree on the host.
     source: &'a Path,
     exclude: &'a [Glob],
     gitignore: GitIgnore,
-    /// Where everything that is found goes; nowhere while somebody only looks.
+    /// Receives the entries; none for a dry run that only checks links.
     to: Option<&'a Sender<TreeEntry>>,
 }
 
-/// Whether to go on.
 type WalkResult = Result<(), WalkError>;
 
-/// Why a walk is over before its end.
+/// Why a walk ended early.
 #[derive(Debug)]
 enum WalkError {
     Failed(CopyError),
-    /// Nobody takes what is found.
+    /// The receiver was dropped.
     ReceiverDropped,
-    /// Something leads out of a directory that is no part of the tree.
+    /// A link in an ignored directory points outside the tree.
     LinkOutside,
 }
 
-/// Finds what is at a path of the host, but for what is excluded, and passes it on.
+/// Walks a file or tree of the host without the excluded paths, and sends its entries.
 pub(super) fn walk(source: &Path, exclude: &[Glob], to: &Sender<TreeEntry>) -> Result<(), CopyError> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let alone = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
@@ -95,12 +102,12 @@ pub(super) fn walk(source: &Path, exclude: &[Glob], to: &Sender<TreeEntry>) -> R
     }
 }
 
-/// What a tree says is no part of it.
+/// Reads the `.gitignore` at the top of a tree.
 fn read_gitignore(top: &OwnedFd) -> Result<GitIgnore, Errno> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = match rustix::fs::openat(top, GITIGNORE, flags, Mode::empty()) {
         Ok(file) => File::from(file),
-        // A link is none of its own.
+        // A symbolic link does not count as a `.gitignore`.
         Err(Errno::NOENT | Errno::LOOP | Errno::NXIO) => return Ok(GitIgnore::default()),
         Err(errno) => return Err(errno),
     };
@@ -115,7 +122,7 @@ fn read_gitignore(top: &OwnedFd) -> Result<GitIgnore, Errno> {
 // === impl TreeWalker ===
 
 impl TreeWalker<'_> {
-    /// A directory, and all below it.
+    /// Walks a directory recursively.
     fn directory(&self, opened: OwnedFd, path: &str, stat: &Stat, depth: usize) -> WalkResult {
         if depth > MAX_DEPTH {
             return Err(CopyError::TooDeep(self.source.to_owned()).into());
@@ -136,14 +143,14 @@ impl TreeWalker<'_> {
         let shown = self.source.join(&path);
         let stat = match rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
-            // Gone since it was listed.
+            // Removed since it was listed.
             Err(Errno::NOENT) => return Ok(()),
             Err(errno) => return Err(host(&shown)(errno).into()),
         };
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => {
                 let opened = open(parent, name, OFlags::DIRECTORY).map_err(host(&shown))?;
-                // Where something that is no part of the tree leads out of it, none of it is copied.
+                // An ignored directory with a link that points outside the tree is skipped as a whole.
                 if self.to.is_some()
                     && self.gitignore.matches(&path, true)
                     && self.escapes(parent, name, &path, &stat, depth)?
@@ -158,12 +165,12 @@ impl TreeWalker<'_> {
                 self.file(opened, path, &stat)
             }
             FileType::Symlink => self.link(parent, name, path, &stat),
-            // What talks to somebody here talks to nobody there.
+            // Sockets, FIFOs and devices are skipped: they have no peer in the sandbox.
             _ => Ok(()),
         }
     }
 
-    /// Whether anything in a directory leads out of the tree.
+    /// Whether any link in a directory points outside the tree.
     fn escapes(&self, parent: &OwnedFd, name: &str, path: &str, stat: &Stat, depth: usize) -> Result<bool, WalkError> {
         let opened = open(parent, name, OFlags::DIRECTORY).map_err(host(&self.source.join(path)))?;
         let checker =
@@ -194,7 +201,7 @@ impl TreeWalker<'_> {
         let mut file = File::from(opened);
         let failed = |error: std::io::Error| host(&shown)(Errno::from_io_error(&error).unwrap_or(Errno::IO));
         let mut bytes = Vec::new();
-        // It may have grown since it was looked at.
+        // The file may have grown since the stat.
         (&mut file).take(INLINE_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
         let content = if u64::try_from(bytes.len()).is_ok_and(|size| size <= INLINE_BYTES) {
             EntryContent::Small(bytes.into())
@@ -213,7 +220,7 @@ impl TreeWalker<'_> {
     }
 }
 
-/// The names in a directory, in their order.
+/// The names in a directory, sorted.
 fn names(directory: &OwnedFd) -> Result<Vec<PathBuf>, Errno> {
     use std::os::unix::ffi::OsStrExt;
     let mut names = Vec::new();
@@ -227,13 +234,13 @@ fn names(directory: &OwnedFd) -> Result<Vec<PathBuf>, Errno> {
     Ok(names)
 }
 
-/// Opens one name, unless something else is in its place by now.
+/// Opens an entry; fails if it was replaced by a symbolic link.
 fn open(parent: impl AsFd, name: &str, kind: OFlags) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::CLOEXEC | kind;
     rustix::fs::openat(parent, name, flags, Mode::empty())
 }
 
-/// Whether a link in a tree leads out of it, by what it says.
+/// Whether a link in a tree points outside of it, judged by its target string.
 fn escapes(source: &Path, path: &str, to: &str) -> bool {
     let relative = match Path::new(to).strip_prefix(source) {
         Ok(below) => below.to_owned(),

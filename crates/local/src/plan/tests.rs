@@ -57,7 +57,7 @@ fn owners(root: &RootFs) -> Vec<(&str, u32)> {
 }
 
 #[test]
-fn an_image_without_the_user_of_execs_is_given_it() {
+fn the_exec_user_is_added_to_an_image_without_it() {
     let fixture = PlanFixture::new();
     fixture.put("etc/passwd", "root:x:0:0::/root:/bin/sh\n");
     let root = root(fixture.plan(&fixture.spec()).unwrap());
@@ -67,7 +67,7 @@ fn an_image_without_the_user_of_execs_is_given_it() {
 }
 
 #[test]
-fn the_user_of_an_image_is_taken_as_it_is_and_its_home_too() {
+fn an_exec_user_of_the_image_keeps_its_ids_and_home() {
     let fixture = PlanFixture::new();
     fixture.put("etc/passwd", "agbox:x:1234:99::/srv/agbox:/bin/sh\n");
     fixture.put("srv/agbox/file", "");
@@ -77,7 +77,7 @@ fn the_user_of_an_image_is_taken_as_it_is_and_its_home_too() {
 }
 
 #[test]
-fn what_is_shown_in_a_home_does_not_take_the_directories_above_it_away() {
+fn parent_directories_of_mounts_in_a_home_belong_to_its_user() {
     let fixture = PlanFixture::new();
     fixture.put("home/agbox/.there/file", "");
     let mount = |target: &str| spec::Mount { source: "/usr".into(), target: target.to_owned(), writable: true };
@@ -91,7 +91,7 @@ fn what_is_shown_in_a_home_does_not_take_the_directories_above_it_away() {
 }
 
 #[test]
-fn limits_are_those_of_the_sandbox_or_of_all() {
+fn limits_come_from_the_sandbox_or_the_settings() {
     let fixture = PlanFixture::new();
     let create = fixture.plan(&fixture.spec()).unwrap();
     assert_eq!((create.limits.memory, create.limits.pids, create.limits.cpu_millis), (Some(1 << 30), Some(77), None));
@@ -106,14 +106,14 @@ fn limits_are_those_of_the_sandbox_or_of_all() {
 }
 
 #[test]
-fn an_image_that_is_not_there_is_told() {
+fn a_missing_image_is_reported() {
     let fixture = PlanFixture::new();
     let refused = fixture.plan(&Spec { image: "/no/such/image".to_owned(), ..Spec::default() }).unwrap_err();
     assert!(refused.message.contains("/no/such/image"), "{refused}");
 }
 
 #[test]
-fn execs_run_as_who_the_image_says_unless_it_has_the_user_of_execs() {
+fn execs_run_as_the_user_of_the_image_unless_it_has_the_exec_user() {
     let fixture = PlanFixture::new();
     fixture.put("etc/passwd", "root:x:0:0::/root:/bin/sh\nnode:x:1001:1002::/home/node:/bin/sh\n");
     let layer = || RootFs::layer(fixture.image.path().to_owned());

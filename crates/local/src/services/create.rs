@@ -1,4 +1,4 @@
-//! How the sandbox of a service begins: made, or taken over.
+//! Creates or adopts the sandbox of a service.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::stop::collect;
 use crate::{IDS, LocalInner, Settings, blocking, failed, images, paths};
 
 impl LocalInner {
-    /// The sandbox of a service, which runs; none if the one that it stands beside has ended, or is to.
+    /// The running sandbox of a service; none if the main sandbox has stopped, or is about to.
     pub(super) async fn ensure_running(
         self: &Arc<Self>,
         place: &Place,
@@ -32,13 +32,13 @@ impl LocalInner {
         if let Some(found) = self.running_service(service_ref).await? {
             return Ok(Some(found));
         }
-        // That may take a while, in which the sandbox may be stopped.
+        // This may take a while, during which the main sandbox may be stopped.
         let (create, image) = self.plan_service(spec, service, service_ref).await?;
         let (inner, place, service_ref, cancelled) =
             (Arc::clone(self), place.clone(), service_ref.clone(), cancelled.clone());
-        // Whoever stops waiting for it does not stop it halfway.
+        // A caller that stops waiting does not interrupt the creation.
         let made = tokio::spawn(async move {
-            // From here on whoever ends it waits for it.
+            // From here on a stop of the service waits for the creation.
             let _lock = inner.locks.lock(&service_ref.name).await;
             if cancelled.is_cancelled() {
                 Ok(None)
@@ -56,7 +56,7 @@ impl LocalInner {
         mut create: Create,
         image: Image,
     ) -> Result<Option<Found>, ProviderError> {
-        // While this start of the sandbox runs, what has the name of the service is of this start, or of one before.
+        // While this incarnation of the main sandbox runs, the name of the service belongs to it or to an earlier one.
         create.network_of = self.network_of(place).await?;
         if create.network_of.is_none() {
             return Ok(None);
@@ -79,20 +79,20 @@ impl LocalInner {
         self.running_service(service_ref).await
     }
 
-    /// The sandbox of a service, if it runs.
+    /// The sandbox of a service, if it is running.
     pub(super) async fn running_service(&self, service_ref: &ServiceRef) -> Result<Option<Found>, ProviderError> {
         let found = self.find_by_name(&service_ref.name).await?;
         Ok(found.filter(|found| found.life == Life::Running && service_ref.is(found)))
     }
 
-    /// Ends and removes what has the name of a service, whichever start that is.
+    /// Stops and removes whatever has the name of a service, of any incarnation.
     pub(super) async fn clear_found(&self, found: &Found) -> Result<(), ProviderError> {
         let Some(record) = persistent_record(found) else { return Ok(()) };
         self.stop_found(found, std::time::Duration::ZERO).await?;
         collect(&found.directory, &record.incarnation).await
     }
 
-    /// The network of a sandbox, if it runs.
+    /// The network of the main sandbox, if it is running.
     async fn network_of(&self, place: &Place) -> Result<Option<NetworkOf>, ProviderError> {
         let Some(found) =
             self.find(&place.sandbox).await?.filter(|found| crate::discovery::is_incarnation(found, place))
@@ -106,7 +106,7 @@ impl LocalInner {
         };
         let pid = shim.hello().pid;
         let Some(began) = began(pid) else { return Ok(None) };
-        // If it still runs, the process that has the number is its own.
+        // If the shim still answers, the pid belongs to it.
         Ok(shim.status().await.is_ok().then_some(NetworkOf { pid, began }))
     }
 
@@ -129,7 +129,7 @@ impl LocalInner {
     }
 }
 
-/// What a supervisor is asked for, but for the network.
+/// The request that creates the sandbox of a service, without its network.
 fn create(
     settings: &Settings,
     programs: &Programs,
@@ -139,7 +139,7 @@ fn create(
     service_ref: &ServiceRef,
 ) -> Result<Create, ProviderError> {
     if command_line(&service.command, &image.config).is_empty() {
-        return Err(failed("it has no command, and its image names none"));
+        return Err(failed("the service has no command, and neither has its image"));
     }
     let mut root = image.root.clone();
     add_service_hosts(&mut root, &spec.services)?;
@@ -173,13 +173,13 @@ fn create(
     })
 }
 
-/// What a service runs: what was asked for, or what its image runs, behind what that begins every command with.
+/// The command line of a service: the image's entrypoint with the requested command, or with the image's.
 pub(super) fn command_line(asked: &[String], config: &Config) -> Vec<String> {
     [&config.entrypoint[..], if asked.is_empty() { &config.cmd } else { asked }].concat()
 }
 
 fn create_directory(path: &Path) -> Result<(), ProviderError> {
-    // What stands beside one sandbox has a directory of its own.
+    // The services of one sandbox share a parent directory.
     let made = path.parent().map_or(Ok(()), paths::create_directory).and_then(|()| paths::create_directory(path));
     made.map_err(|error| failed(format_args!("{}: {error}", path.display())))
 }
@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_service_runs_what_was_asked_for_or_what_its_image_runs() {
+    fn a_service_runs_the_requested_command_or_that_of_its_image() {
         let list = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         let config = Config { entrypoint: list("entry"), cmd: list("usual one"), ..Config::default() };
         assert_eq!(command_line(&[], &config), list("entry usual one"));

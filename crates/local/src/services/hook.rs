@@ -1,4 +1,4 @@
-//! What runs in a sandbox when a service beside it is well.
+//! Post-start hooks: commands that run in the main sandbox when a service is healthy.
 
 use carrel_control::provider::{ExecOptions, Place, ProviderError};
 use carrel_control::spec::{Service, Spec};
@@ -12,7 +12,7 @@ use crate::jobs::job;
 use crate::{LocalInner, failed};
 
 impl LocalInner {
-    /// Runs what is to run when a service is well, one after another, and each once in a start of the sandbox.
+    /// Runs the hooks of a service in order, each once per incarnation of the main sandbox.
     pub(super) async fn run_hooks(
         &self,
         place: &Place,
@@ -33,7 +33,7 @@ impl LocalInner {
         Ok(())
     }
 
-    /// Runs a job to its end, once; none if it ran so long ago that nobody knows how it ended.
+    /// Runs a job to its exit, once; none if it ran so long ago that its exit status was pruned.
     async fn run_job(
         &self,
         place: &Place,
@@ -73,10 +73,7 @@ fn check_outcome(hook: &str, info: &JobInfo, said: &str) -> Result<(), Supervisi
         (OutcomeKind::Exited, Some(0)) => Ok(()),
         (OutcomeKind::SandboxEnded, _) => Err(SupervisionError::MainSandboxStopped),
         _ => {
-            let message = format!(
-                "what runs in the sandbox when it is well failed: {hook:?}: {}{said}",
-                describe_outcome(outcome)
-            );
+            let message = format!("post-start hook {hook:?} failed: {}{said}", describe_outcome(outcome));
             Err(SupervisionError::Failed(ProviderError::new(message)))
         }
     }

@@ -1,4 +1,4 @@
-//! Names of services, as a sandbox and those beside it find them: all of them are at the address of the sandbox itself.
+//! Host names of services: all resolve to the loopback address, since services share the network of the main sandbox.
 
 use carrel_control::provider::ProviderError;
 use carrel_control::spec::Service;
@@ -8,12 +8,12 @@ use crate::failed;
 use crate::plan::MAX_HOSTNAME_LENGTH;
 
 const HOSTS: &str = "etc/hosts";
-/// No list of hosts is longer.
+/// The maximum size of `/etc/hosts`.
 const MAX_LENGTH: u64 = 1 << 20;
-/// What an image has that has none.
+/// The `/etc/hosts` of an image that has none.
 const DEFAULT_HOSTS: &[u8] = b"127.0.0.1\tlocalhost\n::1\tlocalhost\n";
 
-/// Adds the names of all services to a root, behind what its image says.
+/// Appends the names of all services to the `/etc/hosts` of a root.
 pub(crate) fn add_service_hosts(root: &mut RootFs, services: &[Service]) -> Result<(), ProviderError> {
     if services.is_empty() {
         return Ok(());
@@ -36,7 +36,7 @@ pub(crate) fn add_service_hosts(root: &mut RootFs, services: &[Service]) -> Resu
     Ok(())
 }
 
-/// The name of a service as a host: what no name of a host has becomes `-`.
+/// The host name of a service: invalid characters become `-`.
 pub(crate) fn hostname(service: &str) -> String {
     let known = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_' | '.');
     let letters = service.chars().map(|letter| if known(letter) { letter } else { '-' });
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lines_of_the_image_stay_and_every_service_has_one() {
+    fn the_lines_of_the_image_stay_and_every_service_gets_one() {
         let image = tempfile::tempdir().unwrap();
         let mut root = RootFs { layers: vec![image.path().to_owned()], ..RootFs::default() };
         assert_eq!(named(&mut root.clone(), &[]), "");
@@ -71,7 +71,7 @@ mod tests {
         assert_eq!(
             named(&mut root, &["late"]),
             format!("{expected}127.0.0.1\tlate\n"),
-            "the root's file takes precedence over the image's counts"
+            "the root's file takes precedence over the image's"
         );
     }
 
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_leads_to_no_file_of_the_host() {
+    fn a_link_resolves_to_no_file_of_the_host() {
         let image = tempfile::tempdir().unwrap();
         let secret = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(secret.path(), "secret").unwrap();
@@ -92,7 +92,7 @@ mod tests {
         std::os::unix::fs::symlink(secret.path(), image.path().join(HOSTS)).unwrap();
         let root = RootFs { layers: vec![image.path().to_owned()], ..RootFs::default() };
         assert!(!named(&mut root.clone(), &["db"]).contains("secret"));
-        // The control: the same link leads to a file of the image.
+        // The control: the same link resolves to a file of the image.
         let inside = image.path().join(secret.path().strip_prefix("/").unwrap());
         std::fs::create_dir_all(inside.parent().unwrap()).unwrap();
         std::fs::write(inside, "inside\n").unwrap();

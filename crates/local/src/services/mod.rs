@@ -1,7 +1,7 @@
-//! Services beside a sandbox: each a sandbox of its own, in the network of the one that it stands beside.
+//! Services: each is a sandbox of its own, in the network of its main sandbox.
 //!
-//! Everything of a service is named by the start of the sandbox that it stands beside, and what it is at is told by its
-//! own journal. So whoever comes after a daemon that died goes on where that one was.
+//! Everything of a service is named after the incarnation of its main sandbox, and its state is replayed from its own
+//! journal. So a new daemon continues where the last one was.
 
 mod create;
 mod hook;

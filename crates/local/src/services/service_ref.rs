@@ -1,4 +1,4 @@
-//! What a service is called by, so that it is found again by whoever knows the sandbox that it stands beside.
+//! The names of a service, derived from those of its main sandbox, so that a new daemon finds it.
 
 use std::path::PathBuf;
 
@@ -8,27 +8,27 @@ use carrel_shim_client::{Found, SandboxRecord, layout};
 use crate::discovery::persistent_record;
 use crate::paths::{HomePaths, MAX_NAME_LENGTH, hash_prefix, name};
 
-/// The longest name of a service that is a part of other names as it is.
+/// The longest service name that is used in other names directly.
 const MAX_LENGTH: usize = 40;
-/// What stands between the start of a sandbox and the services beside it.
+/// Separates the incarnation of the main sandbox from the service in the incarnation of a service.
 const SERVICE_INFIX: &str = "-s";
 
-/// A service beside one start of a sandbox.
+/// A service of one incarnation of a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServiceRef {
-    /// What stands for it in other names.
+    /// The service's name in other names.
     pub(crate) key: String,
-    /// The name of its own sandbox. It has a dot, which no id has.
+    /// The name of the service's own sandbox. It contains a dot, which no id does.
     pub(crate) name: String,
-    /// The start of that.
+    /// The incarnation of the service's sandbox.
     pub(crate) incarnation: String,
-    /// The directory of that.
+    /// The directory of the service's sandbox.
     pub(crate) directory: PathBuf,
-    /// There from before it is made until nothing is left of it.
+    /// Exists from before the service is created until it is removed completely.
     pub(crate) kept: PathBuf,
 }
 
-/// What stands for a service in other names: its own, if that is short and plain.
+/// The service's name in other names: its own, if that is short and plain, else a hash.
 pub(crate) fn key(service: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     if !service.is_empty() && service.len() <= MAX_LENGTH && service.bytes().all(plain) {
@@ -38,7 +38,7 @@ pub(crate) fn key(service: &str) -> String {
     }
 }
 
-/// The start of the sandbox that something belongs to: its own, or that of the one that it stands beside.
+/// The incarnation of the main sandbox that a record belongs to.
 pub(crate) fn main_incarnation(record: &SandboxRecord) -> &str {
     let service_ref = record.create.network_of.and_then(|_| record.incarnation.rsplit_once(SERVICE_INFIX));
     service_ref.map_or(record.incarnation.as_str(), |(start, _)| start)
@@ -52,7 +52,7 @@ impl ServiceRef {
         let name = if long.len() <= MAX_NAME_LENGTH { long } else { format!("s.{}", hash_prefix(&long)) };
         Ok(Self {
             incarnation: format!("{}{SERVICE_INFIX}{}", place.incarnation, hash_prefix(key)),
-            // A name is never empty and never too long, and so always has one.
+            // A name is never empty and never too long, so its directory name is valid.
             directory: paths.sandboxes().join(layout::directory_name(&name).unwrap_or_default()),
             kept: paths.services_of(place)?.join(key),
             key: key.to_owned(),
@@ -60,18 +60,18 @@ impl ServiceRef {
         })
     }
 
-    /// Where its disk is.
+    /// The directory of its disk.
     pub(crate) fn disk(&self) -> PathBuf {
         disk(&self.kept)
     }
 
-    /// Whether what was found is this one.
+    /// Whether a found sandbox is this service.
     pub(crate) fn is(&self, found: &Found) -> bool {
         persistent_record(found).is_some_and(|record| record.incarnation == self.incarnation)
     }
 }
 
-/// The disk of a service, by what is kept of it.
+/// The disk of a service, in its directory.
 pub(crate) fn disk(kept: &std::path::Path) -> PathBuf {
     kept.join("disk")
 }
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_is_called_by_its_sandbox_and_its_name() {
+    fn a_service_is_named_after_its_sandbox() {
         let plain = service_ref("demo", "db");
         assert_eq!((plain.name.as_str(), plain.key.as_str()), ("demo.db", "db"));
         assert!(plain.disk().ends_with("services/disk/db/disk"));
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_its_name_is_it_is_no_other_and_leads_nowhere() {
+    fn any_service_name_is_unique_and_cannot_escape() {
         let (long, id) = ("x".repeat(41), "i".repeat(120));
         let names = ["db", "d.b", "../db", "a b", "a-b", "", "h", "ä", &long];
         let keys: std::collections::BTreeSet<String> = names.iter().map(|name| key(name)).collect();

@@ -1,4 +1,4 @@
-//! What a service is at, as its journal tells, and what comes next. Time is an argument.
+//! The state of a service, replayed from its journal, and the next action. Pure: the time is an argument.
 
 use std::time::Duration;
 
@@ -8,18 +8,18 @@ use carrel_shim_client::messages::{Fact, FactKind, Outcome, OutcomeKind};
 
 use crate::facts;
 
-/// A command that ran for so long has begun well.
+/// A command that ran this long has started successfully.
 pub(super) const STABLE_AFTER: Duration = Duration::from_secs(10);
-/// How often in a row a command may end before that.
+/// How many times in a row a command may exit before that.
 pub(super) const MAX_CRASHES: u32 = 5;
-/// How long to wait until it is run again, at first.
+/// The first restart delay; it doubles.
 const RESTART_DELAY: Duration = Duration::from_millis(100);
-/// What it is called when it ends again and again.
+/// The error code of a crash loop.
 const CRASH_LOOP: &str = "CONTAINER_CRASHLOOP";
-/// What the jobs are called that look whether a service is well: this, and which of them.
+/// The prefix of health check jobs; a number follows.
 const CHECK: &str = "check.";
 
-/// When a service is looked at, and how often it may be found unwell.
+/// The timing of health checks, as in Docker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HealthcheckTiming {
     interval: Duration,
@@ -29,80 +29,80 @@ pub(super) struct HealthcheckTiming {
     start_interval: Duration,
 }
 
-/// What a service is at.
+/// The state of a service.
 #[derive(Clone, Debug)]
 pub(super) struct ServiceState {
-    /// Without one, it is well as soon as its command runs.
+    /// None without a health check: then the service is healthy once its command runs.
     timing: Option<HealthcheckTiming>,
-    /// The last start of its command.
+    /// The last attempt to run its command.
     attempt: Option<u32>,
     began_ms: u64,
-    /// When that ended; none while it runs.
+    /// When that exited; none while it runs.
     ended_ms: Option<u64>,
-    /// How often in a row it ended soon.
+    /// How many times in a row it exited early.
     early_exits: u32,
-    /// How it ended last.
+    /// How it last exited.
     last: String,
-    /// Why it cannot be run at all.
+    /// Why it cannot be executed at all.
     cannot_run: Option<String>,
-    /// The number of the next check, and the one that is under way.
+    /// The number of the next check, and of the running one.
     next_check: u32,
     checking: Option<u32>,
-    /// When it was last looked at, or began.
+    /// The time of the last check, or of the start.
     checked_ms: u64,
-    /// How often in a row it was found unwell.
+    /// How many checks in a row failed.
     failures: u32,
-    /// Whether it was well once.
+    /// Whether it was ever healthy.
     healthy: bool,
 }
 
-/// What comes next.
+/// The next action for a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ServiceAction {
-    /// Its command is run, after a while.
+    /// Run its command after a delay.
     Run { attempt: u32, wait: Duration },
-    /// Somebody has to see whether its command runs.
+    /// Ask whether its command is running.
     Confirm { attempt: u32 },
-    /// It is looked at, after a while.
+    /// Run a health check after a delay.
     Check { number: u32, wait: Duration },
-    /// Whatever happens.
+    /// Wait for the next fact.
     Wait,
-    /// It is well: whatever happens.
+    /// It is healthy: wait for the next fact.
     Healthy,
-    /// It is given up.
+    /// It failed.
     GiveUp(ProviderError),
 }
 
-/// That something exited too often in a row, each time too soon.
+/// The error of something that exited early too many times in a row.
 pub(super) fn crash_loop(what: &str, times: u32) -> ProviderError {
     let message = format!("{what} exited {times} times in a row within {} s of its start", STABLE_AFTER.as_secs());
     ProviderError { code: Some(CRASH_LOOP), message }
 }
 
-/// The job of a check.
+/// The job of a health check.
 pub(super) fn check(number: u32) -> String {
     format!("{CHECK}{number}")
 }
 
-/// How a job ended, for people.
+/// Describes the outcome of a job in a message.
 pub(super) fn describe_outcome(outcome: &Outcome) -> String {
     match (outcome.kind, outcome.code, outcome.signal) {
-        (OutcomeKind::TimedOut, ..) => "it took too long".to_owned(),
-        (OutcomeKind::OutOfMemory, ..) => "there was not enough memory".to_owned(),
-        (OutcomeKind::Cancelled, ..) => "it was cancelled".to_owned(),
+        (OutcomeKind::TimedOut, ..) => "timed out".to_owned(),
+        (OutcomeKind::OutOfMemory, ..) => "OOM-killed".to_owned(),
+        (OutcomeKind::Cancelled, ..) => "cancelled".to_owned(),
         (OutcomeKind::NeverRan, ..) => {
             outcome.message.clone().unwrap_or_else(|| "the command could not be started".to_owned())
         }
         (_, _, Some(signal)) => format!("signal {signal}"),
         (_, Some(code), None) => format!("exit code {code}"),
-        (_, None, None) => "nobody knows how".to_owned(),
+        (_, None, None) => "unknown exit status".to_owned(),
     }
 }
 
 // === impl HealthcheckTiming ===
 
 impl HealthcheckTiming {
-    /// As it is asked for; what is not said is what it is elsewhere. None if nothing is to be looked at.
+    /// The timing of a health check, with Docker's defaults. None if there is no check.
     pub(super) fn of(check: Option<&Healthcheck>) -> Option<Self> {
         let check = check.filter(|check| check.test.first().is_some_and(|kind| kind != "NONE"))?;
         let or = |given: Option<Duration>, usual| given.filter(|given| !given.is_zero()).unwrap_or(usual);
@@ -115,7 +115,7 @@ impl HealthcheckTiming {
         })
     }
 
-    /// How long it is until the next check, so long after it began.
+    /// The interval to the next check, at this time after the start.
     fn interval(&self, since: Duration) -> Duration {
         if since < self.start_period { self.start_interval } else { self.interval }
     }
@@ -141,7 +141,7 @@ impl ServiceState {
         }
     }
 
-    /// The job that ended last: its command if that has ended, or else a check.
+    /// The job that ended last: the command if it has exited, else a check.
     pub(super) fn last_ended_job(&self) -> Option<String> {
         match self.ended_ms {
             Some(_) => self.attempt.map(facts::primary),
@@ -149,7 +149,7 @@ impl ServiceState {
         }
     }
 
-    /// Hears what happened. What was heard before changes nothing.
+    /// Applies a fact of the journal. Applying it twice changes nothing.
     pub(super) fn apply(&mut self, fact: &Fact) {
         let Some(job) = &fact.job else { return };
         let number: Option<u32> = job.strip_prefix(CHECK).and_then(|number| number.parse().ok());
@@ -202,12 +202,11 @@ impl ServiceState {
         }
     }
 
-    /// Its command is known to run, or to have run.
+    /// The command is known to run, or to have run.
     pub(super) fn runs(&mut self) {
         self.healthy |= self.timing.is_none();
     }
 
-    /// What comes next.
     pub(super) fn next(&self, now_ms: u64) -> ServiceAction {
         if let Some(why) = &self.cannot_run {
             return ServiceAction::GiveUp(ProviderError::new(format!("its command cannot be run: {why}")));
@@ -228,7 +227,7 @@ impl ServiceState {
             return if self.healthy { ServiceAction::Healthy } else { ServiceAction::Confirm { attempt } };
         };
         if self.failures >= timing.retries {
-            let message = format!("it is unhealthy: {} checks in a row failed: {}", self.failures, self.last);
+            let message = format!("unhealthy: {} checks in a row failed: {}", self.failures, self.last);
             return ServiceAction::GiveUp(ProviderError::new(message));
         }
         if self.checking.is_some() {
@@ -243,7 +242,7 @@ fn since(from_ms: u64, to_ms: u64) -> Duration {
     Duration::from_millis(to_ms.saturating_sub(from_ms))
 }
 
-/// What is left of a pause that began then; never more than all of it, whatever became of the clock.
+/// The rest of a delay since a time; never more than all of it, even if the clock was set back.
 fn left(from_ms: u64, pause: Duration, now_ms: u64) -> Duration {
     pause.saturating_sub(since(from_ms, now_ms))
 }

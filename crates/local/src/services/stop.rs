@@ -1,4 +1,4 @@
-//! How services end: with the sandbox that they stand beside, all of them together.
+//! Stops services: concurrently, together with their main sandbox.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::stop::{collect, remove_disk};
 use crate::{LocalInner, blocking, failed};
 
 impl LocalInner {
-    /// Ends those beside a start of a sandbox; some may be only about to be made.
+    /// Stops the services of an incarnation, including those that are just being created.
     pub(crate) async fn stop_services(
         &self,
         place: &Place,
@@ -32,7 +32,7 @@ impl LocalInner {
         .await
     }
 
-    /// Removes what is left of those beside a start of a sandbox, but not their disks. What runs is ended.
+    /// Stops the services of an incarnation, and removes everything but their disks.
     pub(crate) async fn collect_services(&self, place: &Place) -> Result<(), ProviderError> {
         let supervised = self.supervised.cancel(&place.incarnation);
         self.stop_services(place, supervised, Duration::ZERO).await?;
@@ -42,7 +42,7 @@ impl LocalInner {
         Ok(())
     }
 
-    /// Ends and removes those beside a sandbox, whichever start of it that was, but not their disks.
+    /// Stops and removes the services of a sandbox, of any incarnation, but not their disks.
     pub(crate) async fn clear_services(&self, place: &Place) -> Result<(), ProviderError> {
         let service_refs = self.service_refs(place, BTreeSet::new()).await?;
         run_all(service_refs.iter().map(|service_ref| async move {
@@ -55,12 +55,12 @@ impl LocalInner {
         .await
     }
 
-    /// Removes the disks of those beside a sandbox. None may run.
+    /// Removes the disks of the services of a sandbox. None may be running.
     pub(crate) async fn remove_services(&self, place: &Place) -> Result<(), ProviderError> {
         remove_disks(&self.paths.services_of(place)?).await.map(drop)
     }
 
-    /// Stops all processes of those beside a sandbox where they are, or lets them continue.
+    /// Freezes or thaws the services of a sandbox.
     pub(crate) async fn pause_services(&self, place: &Place, paused: bool) -> Result<(), ProviderError> {
         let service_refs = self.service_refs(place, BTreeSet::new()).await?;
         run_all(service_refs.iter().map(|service_ref| async move {
@@ -75,7 +75,7 @@ impl LocalInner {
         .await
     }
 
-    /// Those beside a sandbox that there is something of, and more.
+    /// The services of a sandbox that have a directory, and those with the given keys.
     async fn service_refs(&self, place: &Place, more: BTreeSet<String>) -> Result<Vec<ServiceRef>, ProviderError> {
         let mut keys = more;
         keys.extend(names(self.paths.services_of(place)?).await?);
@@ -83,7 +83,7 @@ impl LocalInner {
     }
 }
 
-/// Removes the disks of all services beside one sandbox, by the directory that has them; returns how many there were.
+/// Removes the disks of all services of one sandbox, by their parent directory; returns how many there were.
 pub(crate) async fn remove_disks(of_one: &Path) -> Result<usize, ProviderError> {
     let keys = names(of_one.to_owned()).await?;
     for key in &keys {
@@ -95,7 +95,7 @@ pub(crate) async fn remove_disks(of_one: &Path) -> Result<usize, ProviderError> 
     Ok(keys.len())
 }
 
-/// Removes a directory that nothing is in.
+/// Removes an empty directory.
 async fn remove_directory(path: &Path) -> Result<(), ProviderError> {
     let path = path.to_owned();
     blocking(move || match std::fs::remove_dir(&path) {
@@ -107,7 +107,7 @@ async fn remove_directory(path: &Path) -> Result<(), ProviderError> {
     .await
 }
 
-/// Does all of it at the same time. One that fails does not keep the others; the first that did is told.
+/// Runs all futures concurrently to their end; returns the first error.
 async fn run_all(
     work: impl Iterator<Item = impl Future<Output = Result<(), ProviderError>>>,
 ) -> Result<(), ProviderError> {

@@ -1,4 +1,4 @@
-//! Whoever looks after one service: has it run, sees whether it is well, and tells.
+//! Supervises one service: runs it, checks its health, and reports it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,15 +20,15 @@ use crate::jobs::environment;
 use crate::start::is_stopped_error;
 use crate::{LocalInner, blocking, facts, failed, images};
 
-/// How much of what a check says is kept.
+/// How much output of a health check is stored.
 const CHECK_OUTPUT_BYTES: u64 = 4096;
-/// How much of what a command said last is told when it failed.
+/// How much of the last output is part of an error message.
 const LAST_OUTPUT_BYTES: u64 = 300;
-/// How long to look away from a command that is just beginning, at first and at last.
+/// Poll intervals while a command is starting.
 const MIN_POLL_INTERVAL: Duration = Duration::from_millis(1);
 const MAX_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Whoever looks after one service.
+/// The supervisor of one service.
 struct ServiceSupervisor {
     inner: Arc<LocalInner>,
     place: Place,
@@ -37,24 +37,24 @@ struct ServiceSupervisor {
     service_ref: ServiceRef,
     cancelled: ServiceCancellation,
     to: mpsc::Sender<ServiceFact>,
-    /// Whether it was told that it is well.
+    /// Whether it was reported as ready.
     reported_ready: bool,
-    /// How its image is to be run.
+    /// The configuration of its image.
     config: Config,
 }
 
-/// Why a service is not looked after any further.
+/// Why the supervision of a service ended.
 #[derive(Debug)]
 pub(super) enum SupervisionError {
-    /// Its sandbox has ended, or does not answer.
+    /// Its sandbox has stopped, or does not answer.
     SandboxLost,
-    /// The sandbox that it stands beside has ended.
+    /// The main sandbox has stopped.
     MainSandboxStopped,
-    /// It is given up.
+    /// The service failed.
     Failed(ProviderError),
 }
 
-/// Has a service run, and tells how it is, until nobody listens or the sandbox that it stands beside is to end.
+/// Runs a service and reports its state, until the receiver is dropped or the main sandbox stops.
 pub(crate) fn supervise(
     inner: Arc<LocalInner>,
     place: &Place,
@@ -67,7 +67,7 @@ pub(crate) fn supervise(
     let service_ref = match ServiceRef::new(&inner.paths, place, &key) {
         Ok(service_ref) => service_ref,
         Err(error) => {
-            // There is room for it.
+            // The channel has capacity for it.
             let _told = to.try_send(ServiceFact::Failed(error));
             return told;
         }
@@ -115,14 +115,14 @@ impl ServiceSupervisor {
                     crash_loop("its sandbox", soon)
                 }
             };
-            tracing::info!(sandbox = %self.place.sandbox, service = self.service.name, %error, "a service is given up");
-            let message = format!("the service {}: {}", self.service.name, error.message);
+            tracing::info!(sandbox = %self.place.sandbox, service = self.service.name, %error, "service failed");
+            let message = format!("service {}: {}", self.service.name, error.message);
             let _left = self.to.send(ServiceFact::Failed(ProviderError { message, ..error })).await;
             return;
         }
     }
 
-    /// Stays with it until there is trouble.
+    /// Supervises the service until an error.
     async fn run_until_error(&mut self) -> SupervisionError {
         match self.follow().await {
             Ok(never) => match never {},
@@ -146,7 +146,7 @@ impl ServiceSupervisor {
         let (disk, timing) = (service_ref.disk(), HealthcheckTiming::of(service.healthcheck.as_ref()));
         let images = Arc::clone(&inner.images);
         self.config = blocking(move || images::config(&images, &disk)).await.map_err(SupervisionError::Failed)?;
-        // All that has happened, before anything is done about it.
+        // Replays the journal before acting on it.
         let (mut state, mut sequence) = (ServiceState::new(timing), 0);
         for fact in shim.journal(1).await? {
             state.apply(&fact);
@@ -169,7 +169,7 @@ impl ServiceSupervisor {
                             apply_facts(&mut facts, &mut state, Some(pause)).await?;
                             pause = (pause * 2).min(MAX_POLL_INTERVAL);
                         }
-                        // It never ran: that is in the journal too.
+                        // It could not be executed: that is in the journal too.
                         JobInfo { outcome: Some(outcome), .. } if outcome.kind == OutcomeKind::NeverRan => {
                             apply_facts(&mut facts, &mut state, None).await?;
                         }
@@ -198,23 +198,23 @@ impl ServiceSupervisor {
         }
     }
 
-    /// Tells that it is well, once, when what is to run then has run.
+    /// Reports the service as ready, once, after its post-start hooks.
     async fn report_ready(&mut self) -> Result<(), SupervisionError> {
         if !self.reported_ready {
             self.inner.run_hooks(&self.place, &self.spec, &self.service, &self.service_ref.key).await?;
             self.reported_ready = true;
-            // Whoever does not listen any more ends this soon.
+            // A dropped receiver ends the supervision.
             let _left = self.to.send(ServiceFact::Ready).await;
         }
         Ok(())
     }
 
-    /// What it runs.
+    /// The command of the service.
     fn command(&self) -> JobCommand {
         self.job(&command_line(&self.service.command, &self.config))
     }
 
-    /// What looks whether it is well.
+    /// The command of its health check.
     fn check(&self) -> JobCommand {
         let check = self.service.healthcheck.as_ref();
         let timeout =
@@ -237,7 +237,7 @@ impl ServiceSupervisor {
             args: args.unwrap_or_default(),
             env,
             cwd: Some(self.config.workdir.clone().unwrap_or_else(|| "/".to_owned())),
-            // An image that names no user has the root of its sandbox.
+            // An image without a user runs as root of its sandbox.
             user: self.config.user.clone(),
             ..JobCommand::default()
         }
@@ -249,14 +249,14 @@ impl ServiceSupervisor {
 impl From<ShimError> for SupervisionError {
     fn from(error: ShimError) -> Self {
         match error.code() {
-            // It is coming to an end, or there is nobody to ask.
+            // The sandbox is stopping, or its shim is gone.
             None | Some(FailureCode::WrongState) => Self::SandboxLost,
             Some(_) => Self::Failed(failed(error)),
         }
     }
 }
 
-/// Hears what happens, for so long at most; whether something did.
+/// Applies the next facts, within a time limit; returns whether there were any.
 async fn apply_facts(
     facts: &mut Subscription,
     state: &mut ServiceState,
@@ -274,7 +274,7 @@ async fn apply_facts(
     Ok(true)
 }
 
-/// Runs a job, unless it runs or has run. An id is used once: what differs is how a release puts the same thing.
+/// Starts a job, unless it runs or has run. Ids are never reused; releases differ in the code that says so.
 pub(super) async fn start(shim: &mut ShimClient, job: &str, command: &JobCommand) -> Result<(), ShimError> {
     match shim.start(job, command).await.map_err(|error| (error.code(), error)) {
         Ok(_) | Err((Some(FailureCode::JobPruned | FailureCode::JobEnded | FailureCode::JobConflict), _)) => Ok(()),
@@ -282,7 +282,7 @@ pub(super) async fn start(shim: &mut ShimClient, job: &str, command: &JobCommand
     }
 }
 
-/// What a job said last, as the end of a sentence.
+/// The last line of a job's output, as the end of a message.
 pub(super) async fn last_output(shim: &mut ShimClient, info: &JobInfo) -> String {
     let (stream, length) = match (info.stderr.length, info.stdout.length) {
         (0, length) => (StreamName::Stdout, length),

@@ -1,30 +1,30 @@
-//! Services that somebody here looks after, until the sandbox that they stand beside is to end.
+//! The services that this process supervises, until their main sandbox stops.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
-/// By the start of the sandbox that they stand beside.
+/// The supervised services, by the incarnation of their main sandbox.
 #[derive(Debug, Default)]
 pub(crate) struct SupervisedServices(Mutex<HashMap<String, ServiceGroup>>);
 
-/// Those beside one sandbox.
+/// The services of one incarnation.
 #[derive(Debug)]
 struct ServiceGroup {
-    /// Gone when they are to end.
+    /// Dropped to cancel the supervision.
     alive: watch::Sender<()>,
     keys: BTreeSet<String>,
 }
 
-/// Tells when a service is to end.
+/// Notifies that the supervision of a service is cancelled.
 #[derive(Clone, Debug)]
 pub(crate) struct ServiceCancellation(watch::Receiver<()>);
 
 // === impl SupervisedServices ===
 
 impl SupervisedServices {
-    /// A service is looked after from now on.
+    /// Adds a service.
     pub(crate) fn add(&self, start: &str, key: &str) -> ServiceCancellation {
         let mut all = self.lock();
         let group = all
@@ -34,7 +34,7 @@ impl SupervisedServices {
         ServiceCancellation(group.alive.subscribe())
     }
 
-    /// All beside one sandbox are to end; returns which were looked after.
+    /// Cancels the supervision of an incarnation's services; returns their keys.
     pub(crate) fn cancel(&self, start: &str) -> BTreeSet<String> {
         self.lock().remove(start).map(|group| group.keys).unwrap_or_default()
     }
@@ -51,7 +51,7 @@ impl ServiceCancellation {
         self.0.has_changed().is_err()
     }
 
-    /// Returns when it is to end.
+    /// Returns when the supervision is cancelled.
     pub(crate) async fn wait(mut self) {
         while self.0.changed().await.is_ok() {}
     }
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn those_beside_one_sandbox_end_together_and_those_beside_another_do_not() {
+    async fn services_of_one_sandbox_are_cancelled_together_and_those_of_another_are_not() {
         let supervised = SupervisedServices::default();
         let (one, two) = (supervised.add("first", "one"), supervised.add("first", "two"));
         let other = supervised.add("second", "one");
@@ -71,6 +71,6 @@ mod tests {
         assert!(one.is_cancelled() && two.is_cancelled() && !other.is_cancelled());
         two.wait().await;
         assert_eq!(supervised.cancel("first").len(), 0);
-        assert!(!supervised.add("first", "one").is_cancelled(), "the next time is another");
+        assert!(!supervised.add("first", "one").is_cancelled(), "a new supervision is not cancelled");
     }
 }

@@ -25,7 +25,7 @@ impl TreeFixture {
         symlink(to, path).unwrap();
     }
 
-    /// What is found, each as a line; directories end in a slash.
+    /// The entries of the walk, one per line; directories end in a slash.
     fn found(&self, exclude: &[&str]) -> Result<Vec<String>, CopyError> {
         let source = std::fs::canonicalize(self.0.path()).unwrap();
         let exclude: Vec<Glob> = exclude.iter().map(|pattern| Glob::new(pattern)).collect();
@@ -46,7 +46,7 @@ impl TreeFixture {
 }
 
 #[test]
-fn a_tree_is_found_whole_and_in_order() {
+fn a_tree_is_walked_completely_and_in_order() {
     let tree = TreeFixture::new(&["b", "a/z", "a/y/x", ".hidden"]);
     tree.link("a/link", "../b");
     let found = tree.found(&[]).unwrap();
@@ -54,7 +54,7 @@ fn a_tree_is_found_whole_and_in_order() {
 }
 
 #[test]
-fn what_is_excluded_is_left_out_with_all_that_is_in_it() {
+fn an_excluded_directory_is_skipped_with_its_entries() {
     let tree = TreeFixture::new(&[
         "keep",
         "x.log",
@@ -64,14 +64,14 @@ fn what_is_excluded_is_left_out_with_all_that_is_in_it() {
         "d/node_modules/c",
         "only/here/x",
     ]);
-    // What leads out of there is nobody's concern.
+    // Links outside are not checked in an excluded directory.
     tree.link("node_modules/out", "/etc/passwd");
     let found = tree.found(&["*.log", "node_modules", "only/here"]).unwrap();
     assert_eq!(found, ["/", "d/", "d/keep", "keep", "only/"]);
 }
 
 #[test]
-fn a_link_out_of_the_tree_is_an_error_unless_the_tree_does_not_count_it() {
+fn a_link_outside_the_tree_is_an_error_unless_it_is_ignored() {
     let tree = TreeFixture::new(&["a/file"]);
     for inside_link in ["file", "../a/file", "./nothing", "../a/../a/file"] {
         tree.link(&format!("a/to-{}", inside_link.replace('/', "-")), inside_link);
@@ -88,7 +88,7 @@ fn a_link_out_of_the_tree_is_an_error_unless_the_tree_does_not_count_it() {
 }
 
 #[test]
-fn a_link_by_the_whole_path_of_the_tree_stays_in_it() {
+fn an_absolute_link_into_the_tree_is_allowed() {
     let tree = TreeFixture::new(&["file"]);
     let source = std::fs::canonicalize(tree.0.path()).unwrap();
     tree.link("link", source.join("file").to_str().unwrap());
@@ -96,7 +96,7 @@ fn a_link_by_the_whole_path_of_the_tree_stays_in_it() {
 }
 
 #[test]
-fn a_directory_that_does_not_count_is_left_out_if_something_in_it_leads_out() {
+fn an_ignored_directory_with_a_link_outside_is_skipped() {
     let tree = TreeFixture::new(&["venv/lib/file", "build/file", "src/file"]);
     tree.link("venv/bin/python", "/usr/bin/python3");
     tree.put(".gitignore", "venv/\n/build\n");
@@ -105,7 +105,7 @@ fn a_directory_that_does_not_count_is_left_out_if_something_in_it_leads_out() {
 }
 
 #[test]
-fn what_is_neither_file_nor_directory_nor_link_is_passed_over() {
+fn sockets_and_fifos_are_skipped() {
     let tree = TreeFixture::new(&["file"]);
     let _listener = std::os::unix::net::UnixListener::bind(tree.0.path().join("socket")).unwrap();
     assert_eq!(tree.found(&[]).unwrap(), ["/", "file"]);
