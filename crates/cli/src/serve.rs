@@ -16,7 +16,7 @@ const FAILED: u8 = 1;
 pub(crate) fn serve(arguments: &ServeArguments) -> Result<u8, Failure> {
     if arguments.detached {
         // It outlives whoever started it: what that had open is not to stay open because of it.
-        carrel_sandbox::forget_inherited()
+        carrel_sandbox::close_inherited_descriptors()
             .map_err(|error| Failure::new("system_failed", format!("close what was inherited: {error}")))?;
     }
     let options = Options {

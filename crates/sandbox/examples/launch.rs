@@ -19,13 +19,13 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use carrel_image::{GuestPath, RootFs};
-use carrel_sandbox::cgroup::{Cgroup, Host, Limits, Policy};
+use carrel_sandbox::cgroup::{Cgroup, CgroupLimits, Host, LimitPolicy};
 use carrel_sandbox::{
-    Access, Container, Disk, IdRange, Isolation, KeptDisk, Mount, Network, Project, Quota, Spec, launch,
+    Access, Container, Disk, HostMount, IdRange, Isolation, KeptDisk, Network, Project, Quota, Spec, launch,
     leave_host_mounts,
 };
 
-type Failure = Box<dyn std::error::Error>;
+type ExampleError = Box<dyn std::error::Error>;
 
 fn main() -> ExitCode {
     match run() {
@@ -37,7 +37,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run() -> Result<ExitCode, Failure> {
+fn run() -> Result<ExitCode, ExampleError> {
     let mut args = std::env::args_os().skip(1);
     let image = args.next().ok_or("no image")?.into_string().map_err(|_| "the image is not text")?;
     let program = args.next().ok_or("no program")?;
@@ -76,13 +76,13 @@ fn run() -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(u8::try_from(status.exit_status().unwrap_or(128)).unwrap_or(125)))
 }
 
-fn root(image: &str) -> Result<RootFs, Failure> {
+fn root(image: &str) -> Result<RootFs, ExampleError> {
     let mut root = RootFs::resolve(&image.parse()?)?;
     root.layers.splice(..0, text("CARREL_LAYERS").split_whitespace().map(Into::into));
     Ok(root)
 }
 
-fn disk() -> Result<Disk, Failure> {
+fn disk() -> Result<Disk, ExampleError> {
     let bytes = number("CARREL_DISK")?.unwrap_or(256 * 1024 * 1024);
     Ok(match std::env::var_os("CARREL_KEPT") {
         None => Disk::Memory { bytes },
@@ -94,18 +94,18 @@ fn disk() -> Result<Disk, Failure> {
     })
 }
 
-fn network(pid: &str) -> Result<Network, Failure> {
+fn network(pid: &str) -> Result<Network, ExampleError> {
     Ok(Network::of(std::fs::File::open(Path::new("/proc").join(pid))?)?)
 }
 
-fn mount(text: &str) -> Result<Mount, Failure> {
+fn mount(text: &str) -> Result<HostMount, ExampleError> {
     let [source, target, user, access] = parts(text)?;
     let (user, group) = owner(user)?;
     let access = if access == "rw" { Access::Writable { user, group } } else { Access::ReadOnly { user, group } };
-    Ok(Mount { source: source.into(), target: GuestPath::new(target)?, access, owner: None })
+    Ok(HostMount { source: source.into(), target: GuestPath::new(target)?, access, owner: None })
 }
 
-fn project(text: &str) -> Result<Option<Project>, Failure> {
+fn project(text: &str) -> Result<Option<Project>, ExampleError> {
     if text.is_empty() {
         return Ok(None);
     }
@@ -114,18 +114,18 @@ fn project(text: &str) -> Result<Option<Project>, Failure> {
     Ok(Some(Project { source: source.into(), target: GuestPath::new(target)?, user, group, identity: None }))
 }
 
-fn owner(text: &str) -> Result<(u32, u32), Failure> {
+fn owner(text: &str) -> Result<(u32, u32), ExampleError> {
     let (user, group) = text.split_once('.').unwrap_or((text, text));
     Ok((user.parse()?, group.parse()?))
 }
 
-fn parts<const N: usize>(text: &str) -> Result<[&str; N], Failure> {
+fn parts<const N: usize>(text: &str) -> Result<[&str; N], ExampleError> {
     let parts: Vec<&str> = text.split(':').collect();
     parts.try_into().map_err(|_| format!("{text}: not {N} parts").into())
 }
 
 /// Sends the handle to whoever listens.
-fn show_changes(container: &Container) -> Result<(), Failure> {
+fn show_changes(container: &Container) -> Result<(), ExampleError> {
     use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
     let (Some(socket), Some(changes)) = (std::env::var_os("CARREL_CHANGES"), container.changes()) else {
         return Ok(());
@@ -139,7 +139,7 @@ fn show_changes(container: &Container) -> Result<(), Failure> {
     Ok(())
 }
 
-fn create(limits: &Limits) -> Result<Cgroup, Failure> {
+fn create(limits: &CgroupLimits) -> Result<Cgroup, ExampleError> {
     let name = format!("example-{}", std::process::id());
     let host = match std::env::var_os("CARREL_UNIFIED") {
         None => Host::detect()?,
@@ -149,22 +149,22 @@ fn create(limits: &Limits) -> Result<Cgroup, Failure> {
             Host::describe(&v2.join("\n"), "")
         }
     };
-    Ok(Cgroup::create(&host, &name, limits, Policy::Refuse)?)
+    Ok(Cgroup::create(&host, &name, limits, LimitPolicy::Refuse)?)
 }
 
-fn limits() -> Result<Option<Limits>, Failure> {
+fn limits() -> Result<Option<CgroupLimits>, ExampleError> {
     let (memory, pids) = (number("CARREL_MEMORY")?, number("CARREL_PIDS")?);
     if memory.is_none() && pids.is_none() {
         return Ok(None);
     }
     let pids = pids.map(u32::try_from).transpose()?;
-    Ok(Some(Limits::new(memory, pids, None)?))
+    Ok(Some(CgroupLimits::new(memory, pids, None)?))
 }
 
 fn text(name: &str) -> String {
     std::env::var(name).unwrap_or_default()
 }
 
-fn number(name: &str) -> Result<Option<u64>, Failure> {
+fn number(name: &str) -> Result<Option<u64>, ExampleError> {
     Ok(std::env::var(name).ok().map(|text| text.parse()).transpose()?)
 }

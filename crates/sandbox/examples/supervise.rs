@@ -11,26 +11,28 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 
 use carrel_image::RootFs;
-use carrel_sandbox::cgroup::{Cgroup, Host, Limits, Policy};
-use carrel_sandbox::{Container, Disk, IdRange, Isolation, Shed, Spec, handle, launch, leave_host_mounts, shed};
+use carrel_sandbox::cgroup::{Cgroup, CgroupLimits, Host, LimitPolicy};
+use carrel_sandbox::{
+    Container, Disk, IdRange, Isolation, RetainedPrivileges, Spec, drop_privileges, handle, launch, leave_host_mounts,
+};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::process::Signal;
 
-type Failure = Box<dyn std::error::Error>;
-type Outcome = Result<(), Error>;
+type ExampleError = Box<dyn std::error::Error>;
+type ExampleResult = Result<(), Error>;
 
 /// An address that nothing is at: a call that gets as far as reading it fails with `EFAULT`.
 const NOWHERE: usize = 1;
 
-fn main() -> Result<(), Failure> {
+fn main() -> Result<(), ExampleError> {
     let mut args = std::env::args_os().skip(1);
     let directory = args.next().ok_or("no directory")?;
     let program = args.next().ok_or("no program")?;
     leave_host_mounts()?;
     let run = handle(Path::new(&directory))?;
     let name = format!("supervise-{}", std::process::id());
-    let limits = Limits::new(Some(64 << 20), Some(32), None)?;
-    let cgroup = Cgroup::create(&Host::detect()?, &name, &limits, Policy::Refuse)?;
+    let limits = CgroupLimits::new(Some(64 << 20), Some(32), None)?;
+    let cgroup = Cgroup::create(&Host::detect()?, &name, &limits, LimitPolicy::Refuse)?;
     let container = sandbox(&program, &cgroup)?;
 
     // What somebody forgot to close, and whether this kernel has what keeps it from being used.
@@ -41,14 +43,14 @@ fn main() -> Result<(), Failure> {
     attempts("before", &run, &cgroup);
     say("before", "beneath_a_forgotten_directory", beneath(&left_open));
     let kept: Vec<_> = std::iter::once(run.as_fd()).chain(cgroup.directories()).collect();
-    shed(Shed { kill: true, user: None, directories: &kept })?;
+    drop_privileges(RetainedPrivileges { kill: true, user: None, directories: &kept })?;
     attempts("after", &run, &cgroup);
     say("after", "beneath_a_forgotten_directory", beneath(&left_open));
     duties(&run, &container, cgroup);
     Ok(())
 }
 
-fn sandbox(program: &std::ffi::OsStr, cgroup: &Cgroup) -> Result<Container, Failure> {
+fn sandbox(program: &std::ffi::OsStr, cgroup: &Cgroup) -> Result<Container, ExampleError> {
     use std::os::unix::ffi::OsStrExt;
     let spec = Spec {
         root: RootFs::resolve(&"host".parse()?)?,
@@ -71,7 +73,7 @@ fn sandbox(program: &std::ffi::OsStr, cgroup: &Cgroup) -> Result<Container, Fail
 /// What nobody who has taken over a supervisor may do. None has an effect.
 fn attempts(when: &str, run: &OwnedFd, cgroup: &Cgroup) {
     let open = |path: &str| rustix::fs::openat(CWD, path, OFlags::RDONLY, Mode::empty()).map(drop).map_err(Error::from);
-    let say = |name: &str, outcome: Outcome| say(when, name, outcome);
+    let say = |name: &str, outcome: ExampleResult| say(when, name, outcome);
     let descriptor = usize::try_from(run.as_raw_fd()).unwrap_or(usize::MAX);
     say("open", open("/etc/passwd"));
     say("open_proc", open("/proc/self/status"));
@@ -97,7 +99,7 @@ fn attempts(when: &str, run: &OwnedFd, cgroup: &Cgroup) {
 }
 
 /// Whether a path upwards leads from a directory to something else than its last step but one did.
-fn above(directory: &OwnedFd, path: &str) -> Outcome {
+fn above(directory: &OwnedFd, path: &str) -> ExampleResult {
     let file = |path: &str| -> Result<_, Error> {
         let stat = rustix::fs::fstat(rustix::fs::openat(directory, path, OFlags::PATH, Mode::empty())?)?;
         Ok((stat.st_dev, stat.st_ino))
@@ -107,7 +109,7 @@ fn above(directory: &OwnedFd, path: &str) -> Outcome {
 }
 
 /// Whether a file of a directory that is open can be opened.
-fn beneath(directory: &OwnedFd) -> Outcome {
+fn beneath(directory: &OwnedFd) -> ExampleResult {
     Ok(rustix::fs::openat(directory, "passwd", OFlags::RDONLY, Mode::empty()).map(drop)?)
 }
 
@@ -118,12 +120,12 @@ fn landlock_version() -> libc::c_long {
 }
 
 /// The parent of all groups can be reached, because a group is removed there, and nothing above it.
-fn above_group(cgroup: &Cgroup) -> Outcome {
+fn above_group(cgroup: &Cgroup) -> ExampleResult {
     let group = cgroup.unified_directory().ok_or(Error::from_raw_os_error(libc::ENOENT))?;
     above(&group.try_clone_to_owned()?, "../..")
 }
 
-fn fork() -> Outcome {
+fn fork() -> ExampleResult {
     // SAFETY: this program has one thread, and the child ends at once.
     match unsafe { libc::fork() } {
         -1 => Err(Error::last_os_error()),
@@ -138,7 +140,7 @@ fn fork() -> Outcome {
 }
 
 /// Whether this process has any capability but that of signalling.
-fn capabilities() -> Outcome {
+fn capabilities() -> ExampleResult {
     use rustix::thread::CapabilitySet;
     let sets = rustix::thread::capabilities(None)?;
     let more = (sets.permitted | sets.effective | sets.inheritable) - CapabilitySet::KILL;
@@ -146,7 +148,7 @@ fn capabilities() -> Outcome {
 }
 
 /// A call that does no harm where it is let through: it fails with the given error, or not at all.
-fn call(number: libc::c_long, given: &[usize], harmless: i32) -> Outcome {
+fn call(number: libc::c_long, given: &[usize], harmless: i32) -> ExampleResult {
     let argument = |index: usize| given.get(index).copied().unwrap_or(0);
     // SAFETY: no argument is an address of this process; what the calls make is lost and does no harm.
     let outcome =
@@ -160,22 +162,22 @@ fn call(number: libc::c_long, given: &[usize], harmless: i32) -> Outcome {
 
 /// What a supervisor still has to do.
 fn duties(run: &OwnedFd, container: &Container, cgroup: Cgroup) {
-    let say = |name: &str, outcome: Result<(), Failure>| match outcome {
+    let say = |name: &str, outcome: Result<(), ExampleError>| match outcome {
         Ok(()) => println!("still {name} ok"),
         Err(error) => println!("still {name} {error}"),
     };
-    say("files", files(run).map_err(Failure::from));
-    say("freeze", cgroup.freeze().map_err(Failure::from));
-    say("thaw", cgroup.thaw().map_err(Failure::from));
-    say("statistics", cgroup.statistics().map(drop).map_err(Failure::from));
-    say("out_of_memory", cgroup.out_of_memory_kills().map(drop).map_err(Failure::from));
-    say("poll", poll(container).map_err(Failure::from));
-    say("signal", container.signal(Signal::KILL).map_err(Failure::from));
-    say("wait", container.wait().map(drop).map_err(Failure::from));
-    say("remove", cgroup.remove().map_err(Failure::from));
+    say("files", files(run).map_err(ExampleError::from));
+    say("freeze", cgroup.freeze().map_err(ExampleError::from));
+    say("thaw", cgroup.thaw().map_err(ExampleError::from));
+    say("statistics", cgroup.statistics().map(drop).map_err(ExampleError::from));
+    say("out_of_memory", cgroup.out_of_memory_kills().map(drop).map_err(ExampleError::from));
+    say("poll", poll(container).map_err(ExampleError::from));
+    say("signal", container.signal(Signal::KILL).map_err(ExampleError::from));
+    say("wait", container.wait().map(drop).map_err(ExampleError::from));
+    say("remove", cgroup.remove().map_err(ExampleError::from));
 }
 
-fn files(run: &OwnedFd) -> Outcome {
+fn files(run: &OwnedFd) -> ExampleResult {
     let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC;
     let file = rustix::fs::openat(run, "journal.new", flags, Mode::from_raw_mode(0o600))?;
     rustix::io::write(&file, b"entry\n")?;
@@ -187,7 +189,7 @@ fn files(run: &OwnedFd) -> Outcome {
 }
 
 /// A loop's descriptors: the sandbox, a timer and signals.
-fn poll(container: &Container) -> Outcome {
+fn poll(container: &Container) -> ExampleResult {
     use rustix::event::epoll;
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     let process = container.process();
@@ -198,7 +200,7 @@ fn poll(container: &Container) -> Outcome {
     if ready == 0 { Ok(()) } else { Err(Error::from_raw_os_error(libc::ECHILD)) }
 }
 
-fn say(when: &str, name: &str, outcome: Outcome) {
+fn say(when: &str, name: &str, outcome: ExampleResult) {
     match outcome {
         Ok(()) => println!("{when} {name} ok"),
         Err(error) => println!("{when} {name} {}", error.raw_os_error().unwrap_or(0)),

@@ -27,7 +27,7 @@ pub struct Container {
 }
 
 /// A process in new namespaces that waits to become a sandbox. Dropped before it does, it is killed.
-pub(crate) struct Waiting {
+pub(crate) struct PendingContainer {
     pid: Pid,
     process: Option<OwnedFd>,
 }
@@ -63,7 +63,7 @@ impl Container {
     /// - other attributes `user.overlay.*`, which mean something to the kernel alone.
     ///
     /// Nobody inside can make a device or such an attribute there. All else was made by the sandbox: names, links and
-    /// modes are an attacker's. Owners are the host's ids: `ids().base()` and the id inside.
+    /// modes are an attacker's. OwnerNamespaces are the host's ids: `ids().base()` and the id inside.
     pub fn changes(&self) -> Option<&OwnedFd> {
         self.changes.as_ref()
     }
@@ -105,9 +105,9 @@ impl Drop for Container {
     }
 }
 
-// === impl Waiting ===
+// === impl PendingContainer ===
 
-impl Waiting {
+impl PendingContainer {
     pub(crate) fn new(pid: Pid, process: OwnedFd) -> Self {
         Self { pid, process: Some(process) }
     }
@@ -129,7 +129,7 @@ impl Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for PendingContainer {
     fn drop(&mut self) {
         if let Some(process) = &self.process {
             end(process);

@@ -19,11 +19,11 @@ pub use self::fsck::DiskRepair;
 pub use self::kept::{DiskError, DiskKind, KeptDisk, Quota, is_damage};
 pub(crate) use self::space::binary_size;
 pub use self::space::{FreeSpace, Reserve, ResumeThreshold, room_again};
+use crate::host_tree::ProjectLower;
 use crate::ids::IdRange;
 use crate::layers::Layers;
 use crate::mount;
 use crate::spec::Disk;
-use crate::tree::Below;
 
 /// The root of an image without layers; over layers, where the two become one.
 pub(crate) const ROOT: &str = "root";
@@ -47,7 +47,7 @@ pub(crate) const FILLED: &str = "filled";
 const SHARED_MEMORY: u64 = 256 << 20;
 
 /// A disk with its directories in place.
-pub(crate) struct Prepared {
+pub(crate) struct PreparedDisk {
     /// Attached nowhere yet.
     pub(crate) mount: OwnedFd,
     /// What the project's upper layer is, open: it outlives the sandbox.
@@ -81,7 +81,12 @@ pub fn upper(disk: impl AsFd) -> Result<Option<OwnedFd>, Errno> {
 }
 
 /// Makes the disk ready to lie over layers, and for a project above what lies below it.
-pub(crate) fn prepare(disk: &Disk, ids: &IdRange, layers: &Layers, project: Option<&Below>) -> Result<Prepared, Errno> {
+pub(crate) fn prepare(
+    disk: &Disk,
+    ids: &IdRange,
+    layers: &Layers,
+    project: Option<&ProjectLower>,
+) -> Result<PreparedDisk, Errno> {
     // A disk that stays is stored with the sandbox's own ids, whatever range it has this time.
     let (mount, first, mapped, shared_memory) = match disk {
         Disk::Memory { bytes } => (memory(*bytes, ids.base())?, ids.base(), false, *bytes),
@@ -108,7 +113,7 @@ pub(crate) fn prepare(disk: &Disk, ids: &IdRange, layers: &Layers, project: Opti
     }
     let filled = rustix::fs::accessat(&mount, FILLED, rustix::fs::Access::EXISTS, AtFlags::SYMLINK_NOFOLLOW);
     let fresh = !mapped || filled.is_err();
-    Ok(Prepared { mount, changes, fresh, mapped, shared_memory })
+    Ok(PreparedDisk { mount, changes, fresh, mapped, shared_memory })
 }
 
 /// A directory of the disk, with its owner and mode; one that is there stays as it is.

@@ -14,8 +14,8 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-use self::locks::Locks;
-use self::sockets::Sockets;
+use self::locks::FileLocks;
+use self::sockets::SocketMemory;
 use crate::cgroup::{Cgroup, CpuClock};
 use crate::container::Container;
 
@@ -41,8 +41,8 @@ pub struct KernelMemory {
     shared: bool,
     /// Since when there is too much in a network that is shared.
     since: Option<Instant>,
-    sockets: Option<Sockets>,
-    locks: Option<Locks>,
+    sockets: Option<SocketMemory>,
+    locks: Option<FileLocks>,
 }
 
 /// What was found.
@@ -67,7 +67,7 @@ pub struct Overuse {
 enum ChargeKind {
     Netlink,
     Datagrams,
-    Locks,
+    FileLocks,
 }
 
 // === impl KernelMemory ===
@@ -82,8 +82,8 @@ impl KernelMemory {
             worked: 0,
             shared,
             since: None,
-            sockets: Sockets::open(container.pid()),
-            locks: container.take_locks().map(Locks::new),
+            sockets: SocketMemory::open(container.pid()),
+            locks: container.take_locks().map(FileLocks::new),
         }
     }
 
@@ -119,7 +119,7 @@ impl fmt::Display for Overuse {
         let what = match self.kind {
             ChargeKind::Netlink => "unread netlink messages",
             ChargeKind::Datagrams => "unread or unsent datagrams",
-            ChargeKind::Locks => "file locks",
+            ChargeKind::FileLocks => "file locks",
         };
         write!(f, "more than {} MiB of kernel memory for {what}", self.allowance >> 20)
     }

@@ -6,43 +6,43 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use crate::asked::MountError;
+use crate::host_tree::{failed, idmap_error, is_directory, open_no_symlinks, refuse_host_root};
 use crate::launch::LaunchError;
-use crate::tree::{below_the_root, failed, is_directory, plain, unmapped};
+use crate::request_error::MountError;
 use crate::{mount, sys};
 
 /// How far above a layer a mount may begin. A store has its layers that deep, and nothing else is worth showing more than
 /// the layer itself.
-const HIGHEST: usize = 3;
+const MAX_DEPTH: usize = 3;
 /// How long a path below a mount may be: the kernel takes no options of more than 255 bytes.
-const LONGEST: usize = 200;
+const MAX_PATH_LENGTH: usize = 200;
 
 /// Layers, the uppermost first, and the mounts that show them.
 #[derive(Debug, Default)]
 pub(crate) struct Layers {
-    mounts: Vec<Shared>,
-    places: Vec<Place>,
+    mounts: Vec<LayerMount>,
+    locations: Vec<LayerLocation>,
 }
 
 /// A mount that shows some of the layers, attached nowhere yet.
 #[derive(Debug)]
-struct Shared {
+struct LayerMount {
     mount: OwnedFd,
     path: PathBuf,
 }
 
 /// Where a layer is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct LayerLocation {
     /// The number of its mount.
     pub(crate) mount: usize,
-    /// Below that; empty for the mount itself.
+    /// ProjectLower that; empty for the mount itself.
     pub(crate) path: PathBuf,
 }
 
 /// Where a mount is to begin, and which layers it is for.
 #[derive(Debug, PartialEq, Eq)]
-struct Group<'a> {
+struct LayerGroup<'a> {
     above: &'a Path,
     layers: Vec<usize>,
 }
@@ -57,46 +57,47 @@ impl Layers {
         if let (Some(identity), [path, below @ ..]) = (identity, paths) {
             return layers.with(path, identity, below);
         }
-        let mut places = vec![None; paths.len()];
+        let mut locations = vec![None; paths.len()];
         for group in groups(paths) {
             let number = layers.mounts.len();
-            let above = plain(group.above).map_err(failed(group.above))?;
+            let above = open_no_symlinks(group.above).map_err(failed(group.above))?;
             for layer in group.layers {
-                let Some((path, place)) = paths.get(layer).zip(places.get_mut(layer)) else { continue };
+                let Some((path, place)) = paths.get(layer).zip(locations.get_mut(layer)) else { continue };
                 let below = path.strip_prefix(group.above).unwrap_or(Path::new(""));
                 if shows(&above, below).map_err(failed(path))? {
-                    *place = Some(Place { mount: number, path: below.to_owned() });
+                    *place = Some(LayerLocation { mount: number, path: below.to_owned() });
                 }
             }
-            layers.mounts.push(Shared::of(&above, group.above)?);
+            layers.mounts.push(LayerMount::of(&above, group.above)?);
         }
-        for (place, path) in places.into_iter().zip(paths) {
-            let alone = Place { mount: layers.mounts.len(), path: PathBuf::new() };
+        for (place, path) in locations.into_iter().zip(paths) {
+            let alone = LayerLocation { mount: layers.mounts.len(), path: PathBuf::new() };
             if place.is_none() {
-                layers.mounts.push(Shared::of(&plain(path).map_err(failed(path))?, path)?);
+                layers.mounts.push(LayerMount::of(&open_no_symlinks(path).map_err(failed(path))?, path)?);
             }
-            layers.places.push(place.unwrap_or(alone));
+            layers.locations.push(place.unwrap_or(alone));
         }
         Ok(layers)
     }
 
     /// A layer by itself, which has to be a certain directory, over others.
     fn with(mut self, path: &Path, identity: (u64, u64), below: &[PathBuf]) -> Result<Self, MountError> {
-        let handle = plain(path).map_err(failed(path))?;
+        let handle = open_no_symlinks(path).map_err(failed(path))?;
         let stat = rustix::fs::fstat(&handle).map_err(failed(path))?;
         if (stat.st_dev, stat.st_ino) != identity {
             return Err(failed(path)(Errno::STALE));
         }
         let others = Self::open(below, None)?;
-        self.mounts.push(Shared::of(&handle, path)?);
+        self.mounts.push(LayerMount::of(&handle, path)?);
         self.mounts.extend(others.mounts);
-        self.places.push(Place { mount: 0, path: PathBuf::new() });
-        self.places.extend(others.places.into_iter().map(|place| Place { mount: place.mount + 1, ..place }));
+        self.locations.push(LayerLocation { mount: 0, path: PathBuf::new() });
+        self.locations
+            .extend(others.locations.into_iter().map(|place| LayerLocation { mount: place.mount + 1, ..place }));
         Ok(self)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.locations.is_empty()
     }
 
     /// The mounts.
@@ -105,13 +106,13 @@ impl Layers {
     }
 
     /// Where the layers are, the uppermost first.
-    pub(crate) fn places(&self) -> &[Place] {
-        &self.places
+    pub(crate) fn locations(&self) -> &[LayerLocation] {
+        &self.locations
     }
 
     /// The root of the uppermost, if there is one, with the ids that are stored.
     pub(crate) fn top(&self) -> Result<Option<OwnedFd>, Errno> {
-        let Some(place) = self.places.first() else { return Ok(None) };
+        let Some(place) = self.locations.first() else { return Ok(None) };
         let shared = self.mounts.get(place.mount).ok_or(Errno::NOENT)?;
         let below = if place.path.as_os_str().is_empty() { Path::new(".") } else { &place.path };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -120,20 +121,20 @@ impl Layers {
     }
 
     /// Shows them with other ids than are stored.
-    pub(crate) fn show_ids(&self, ids: BorrowedFd<'_>) -> Result<(), LaunchError> {
-        for Shared { mount, path } in &self.mounts {
-            sys::set_mount(mount.as_fd(), sys::SHOWN, Some(ids)).map_err(unmapped(path))?;
+    pub(crate) fn map_ids(&self, ids: BorrowedFd<'_>) -> Result<(), LaunchError> {
+        for LayerMount { mount, path } in &self.mounts {
+            sys::set_mount(mount.as_fd(), sys::READ_ONLY_ATTRIBUTES, Some(ids)).map_err(idmap_error(path))?;
         }
         Ok(())
     }
 }
 
-// === impl Shared ===
+// === impl LayerMount ===
 
-impl Shared {
+impl LayerMount {
     fn of(place: &OwnedFd, path: &Path) -> Result<Self, MountError> {
         let stat = rustix::fs::fstat(place).map_err(failed(path))?;
-        below_the_root(&stat, path)?;
+        refuse_host_root(&stat, path)?;
         if !is_directory(&stat) {
             return Err(failed(path)(Errno::NOTDIR));
         }
@@ -156,20 +157,20 @@ fn shows(above: &OwnedFd, below: &Path) -> Result<bool, Errno> {
 }
 
 /// Puts layers together that one mount can show.
-fn groups(paths: &[PathBuf]) -> Vec<Group<'_>> {
-    let mut groups: Vec<Group<'_>> = Vec::new();
+fn groups(paths: &[PathBuf]) -> Vec<LayerGroup<'_>> {
+    let mut groups: Vec<LayerGroup<'_>> = Vec::new();
     for (number, path) in paths.iter().enumerate() {
         let joined = groups.iter_mut().find_map(|group| {
             let above = common(group.above, path)?;
             let others = group.layers.iter().filter_map(|layer| paths.get(*layer));
-            others.chain([path]).all(|path| is_near(path, above)).then_some((group, above))
+            others.chain([path]).all(|path| fits(path, above)).then_some((group, above))
         });
         match joined {
             Some((group, above)) => {
                 group.above = above;
                 group.layers.push(number);
             }
-            None => groups.push(Group { above: path, layers: vec![number] }),
+            None => groups.push(LayerGroup { above: path, layers: vec![number] }),
         }
     }
     groups
@@ -180,9 +181,9 @@ fn common<'a>(one: &'a Path, other: &Path) -> Option<&'a Path> {
     one.ancestors().find(|above| other.starts_with(above) && above.parent().is_some())
 }
 
-fn is_near(path: &Path, above: &Path) -> bool {
+fn fits(path: &Path, above: &Path) -> bool {
     path.strip_prefix(above)
-        .is_ok_and(|below| below.components().count() <= HIGHEST && below.as_os_str().len() <= LONGEST)
+        .is_ok_and(|below| below.components().count() <= MAX_DEPTH && below.as_os_str().len() <= MAX_PATH_LENGTH)
 }
 
 #[cfg(test)]
@@ -215,7 +216,7 @@ mod tests {
             grouped(&far),
             [("/var/lib/carrel/images/layers".to_owned(), vec![0, 2]), ("/var/tmp/x".to_owned(), vec![1])]
         );
-        let long = format!("/s/{}/tree", "x".repeat(LONGEST));
+        let long = format!("/s/{}/tree", "x".repeat(MAX_PATH_LENGTH));
         assert_eq!(grouped(&["/s/1/tree", &long]).len(), 2);
     }
 
@@ -229,13 +230,14 @@ mod tests {
         }
         let stat = rustix::fs::stat("/sys/kernel").unwrap();
         let alone = Layers::open(&layers, Some((stat.st_dev, stat.st_ino))).unwrap();
-        assert_eq!(alone.places().iter().map(|place| place.mount).collect::<Vec<_>>(), [0, 1]);
+        assert_eq!(alone.locations().iter().map(|place| place.mount).collect::<Vec<_>>(), [0, 1]);
         let another = Layers::open(&layers, Some((stat.st_dev, stat.st_ino + 1)));
         assert!(
             matches!(another, Err(MountError::Source { source, .. }) if source.raw_os_error() == Some(libc::ESTALE))
         );
         let opened = Layers::open(&layers, None).unwrap();
-        let places: Vec<_> = opened.places().iter().map(|place| (place.mount, place.path.to_str().unwrap())).collect();
-        assert_eq!(places, [(0, "kernel"), (1, "")]);
+        let locations: Vec<_> =
+            opened.locations().iter().map(|place| (place.mount, place.path.to_str().unwrap())).collect();
+        assert_eq!(locations, [(0, "kernel"), (1, "")]);
     }
 }

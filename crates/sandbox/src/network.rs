@@ -6,7 +6,7 @@ use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use crate::asked::NetworkError;
+use crate::request_error::NetworkError;
 use crate::{ids, sys};
 
 /// The network of a sandbox. There is none of anything else: neither the host's own nor one of other software's.
@@ -16,8 +16,8 @@ pub struct Network {
 }
 
 /// A stay of this process in the network of a sandbox. Whoever it makes meanwhile remains there.
-pub(crate) struct Visit {
-    home: OwnedFd,
+pub(crate) struct NetworkGuard {
+    original: OwnedFd,
 }
 
 // === impl Network ===
@@ -34,19 +34,19 @@ impl Network {
 
     /// Takes this process, which has one thread, there. It needs rights over the user namespace that the network belongs
     /// to, which nobody has any more who has entered one of its own.
-    pub(crate) fn visit(&self) -> Result<Visit, Errno> {
-        let home = open(CWD, "/proc/self/ns/net")?;
-        enter(&self.namespace)?;
-        Ok(Visit { home })
+    pub(crate) fn enter(&self) -> Result<NetworkGuard, Errno> {
+        let original = open(CWD, "/proc/self/ns/net")?;
+        set_namespace(&self.namespace)?;
+        Ok(NetworkGuard { original })
     }
 }
 
-// === impl Visit ===
+// === impl NetworkGuard ===
 
-impl Visit {
+impl NetworkGuard {
     /// Takes this process back to where it was.
-    pub(crate) fn end(self) -> Result<(), Errno> {
-        enter(&self.home)
+    pub(crate) fn leave(self) -> Result<(), Errno> {
+        set_namespace(&self.original)
     }
 }
 
@@ -57,7 +57,7 @@ impl From<Errno> for NetworkError {
         match errno {
             // Nobody has buried it yet, or somebody has.
             Errno::NOENT | Errno::SRCH => Self::Ended,
-            errno => Self::Hidden(errno.into()),
+            errno => Self::Unreadable(errno.into()),
         }
     }
 }
@@ -66,7 +66,7 @@ fn open(directory: impl AsFd, path: &str) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(directory, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }
 
-fn enter(namespace: &OwnedFd) -> Result<(), Errno> {
+fn set_namespace(namespace: &OwnedFd) -> Result<(), Errno> {
     move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
 }
 

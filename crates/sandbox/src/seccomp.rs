@@ -68,7 +68,7 @@ pub enum SeccompError {
 
 /// What becomes of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Action {
+enum FilterAction {
     /// The kernel carries it out.
     Allow,
     /// It fails as for a user without the right: `EPERM`.
@@ -95,40 +95,40 @@ enum Action {
 
 /// What a call's fate depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rule {
+enum CallRule {
     /// On its number alone.
-    Always(Action),
+    Always(FilterAction),
     /// On its arguments.
-    Check(&'static Check),
+    Check(&'static ArgumentCheck),
 }
 
 /// A list of conditions on arguments, of which the first that holds decides.
 #[derive(Debug, PartialEq, Eq)]
-struct Check {
-    clauses: &'static [Clause],
-    otherwise: Action,
+struct ArgumentCheck {
+    clauses: &'static [CheckClause],
+    otherwise: FilterAction,
 }
 
 /// An action for the calls that pass every one of some tests.
 #[derive(Debug, PartialEq, Eq)]
-struct Clause {
-    tests: &'static [Test],
-    action: Action,
+struct CheckClause {
+    tests: &'static [ArgumentTest],
+    action: FilterAction,
 }
 
 /// Whether some bits of one half of an argument have one of some values.
 #[derive(Debug, PartialEq, Eq)]
-struct Test {
+struct ArgumentTest {
     name: &'static str,
     argument: u32,
-    half: Half,
+    half: ArgumentHalf,
     mask: u32,
     values: &'static [u32],
 }
 
 /// Which half of an argument is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Half {
+enum ArgumentHalf {
     /// The lower one: the argument is an `int`, or has all its meaning there.
     Low,
     /// The upper one, which only an address has.
@@ -193,9 +193,9 @@ impl Architecture {
     }
 }
 
-// === impl Action ===
+// === impl FilterAction ===
 
-impl Action {
+impl FilterAction {
     /// How a filter says it to the kernel: `SECCOMP_RET_…`.
     fn value(self) -> u32 {
         match self {

@@ -17,7 +17,7 @@ pub struct Spec {
     /// What it sees as its root.
     pub root: RootFs,
     /// Trees of the host that the operator gives it, besides.
-    pub mounts: Vec<Mount>,
+    pub mounts: Vec<HostMount>,
     /// A directory of the host that it works on without changing it.
     pub project: Option<Project>,
     /// What it writes to.
@@ -56,7 +56,7 @@ pub enum Isolation {
 
 /// A tree of the host that the operator gives to a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mount {
+pub struct HostMount {
     /// Where it is on the host.
     pub source: PathBuf,
     /// Where it is inside.

@@ -8,11 +8,11 @@ macro_rules! stages {
     ($($(#[$meta:meta])* $name:ident = $text:literal,)*) => {
         /// A step inside the new namespaces.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum Stage {
+        pub enum SetupStage {
             $($(#[$meta])* $name,)*
         }
 
-        impl Stage {
+        impl SetupStage {
             const ALL: &[Self] = &[$(Self::$name),*];
 
             /// What was being done.
@@ -49,9 +49,9 @@ stages! {
     /// A tree of the host.
     Tree = "show a tree of the host at",
     /// The overlay that a read-only tree of the host lies below.
-    Passive = "mount an overlay over a tree of the host at",
+    ReadOnlyOverlay = "mount an overlay over a tree of the host at",
     /// The directory that something that was asked for is to be shown in.
-    Above = "reach the mount point",
+    MountPointParent = "reach the mount point",
     /// Where it is to be shown.
     MountPoint = "make the mount point",
     /// The project.
@@ -87,16 +87,16 @@ stages! {
 }
 
 /// The most bytes of a path that are reported.
-const LONGEST: usize = 1024;
+const MAX_PATH_BYTES: usize = 1024;
 /// The most bytes of a report: less than a pipe takes at once.
-pub(crate) const REPORT: usize = 5 + 2 * (LONGEST + 1);
+pub(crate) const MAX_REPORT_BYTES: usize = 5 + 2 * (MAX_PATH_BYTES + 1);
 
 /// A failed step.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {}", self.what(), std::io::Error::from(*errno))]
 pub struct StageError {
     /// Which.
-    pub stage: Stage,
+    pub stage: SetupStage,
     /// What the kernel said.
     pub errno: Errno,
     /// The path inside that it is about, if it is about one.
@@ -108,12 +108,12 @@ pub struct StageError {
 // === impl StageError ===
 
 impl StageError {
-    pub(crate) fn at(stage: Stage) -> impl Fn(Errno) -> Self {
+    pub(crate) fn at(stage: SetupStage) -> impl Fn(Errno) -> Self {
         move |errno| Self { stage, errno, target: None, within: None }
     }
 
     /// The same, about a path, relative to the root.
-    pub(crate) fn about(stage: Stage, path: &Path) -> impl Fn(Errno) -> Self {
+    pub(crate) fn about(stage: SetupStage, path: &Path) -> impl Fn(Errno) -> Self {
         move |errno| Self { stage, errno, target: Some(text(path)), within: None }
     }
 
@@ -142,7 +142,7 @@ impl StageError {
         let mut texts = texts.split(|byte| *byte == 0).map(|text| String::from_utf8_lossy(text).into_owned());
         let mut next = || texts.next().filter(|text| !text.is_empty());
         Some(Self {
-            stage: *Stage::ALL.get(usize::from(*stage))?,
+            stage: *SetupStage::ALL.get(usize::from(*stage))?,
             errno: Errno::from_raw_os_error(i32::from_ne_bytes(*errno)),
             target: next(),
             within: next(),
@@ -153,7 +153,7 @@ impl StageError {
 /// A path inside, from its root, as far as it is reported.
 fn text(path: &Path) -> String {
     let mut text = Path::new("/").join(path).to_string_lossy().into_owned();
-    let end = (0..=LONGEST.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    let end = (0..=MAX_PATH_BYTES.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
     text.truncate(end.unwrap_or(0));
     text
 }
@@ -167,15 +167,17 @@ mod tests {
     fn a_failed_step_survives_the_pipe() {
         let there_and_back = |failed: StageError| {
             let bytes = failed.to_bytes();
-            assert!(bytes.len() <= REPORT);
+            assert!(bytes.len() <= MAX_REPORT_BYTES);
             assert_eq!(StageError::from_bytes(&bytes), Some(failed));
         };
-        for stage in Stage::ALL {
+        for stage in SetupStage::ALL {
             there_and_back(StageError::at(*stage)(Errno::NOENT));
             there_and_back(StageError::about(*stage, Path::new("a/b"))(Errno::NOENT).within(Path::new("a")));
         }
         let long = "ü".repeat(4096);
-        there_and_back(StageError::about(Stage::File, Path::new(&long))(Errno::NAMETOOLONG).within(Path::new(&long)));
+        there_and_back(
+            StageError::about(SetupStage::File, Path::new(&long))(Errno::NAMETOOLONG).within(Path::new(&long)),
+        );
         assert_eq!(StageError::from_bytes(&[255, 0, 0, 0, 0]), None);
         assert_eq!(StageError::from_bytes(&[]), None);
     }
@@ -183,9 +185,9 @@ mod tests {
     //= promises.sandbox.failed-step
     #[test]
     fn a_failed_step_says_what_it_is_about() {
-        let failed = StageError::about(Stage::File, Path::new("a/x"))(Errno::ISDIR);
+        let failed = StageError::about(SetupStage::File, Path::new("a/x"))(Errno::ISDIR);
         assert_eq!(failed.to_string(), "write the file /a/x: Is a directory (os error 21)");
-        let failed = StageError::at(Stage::Pivot)(Errno::PERM);
+        let failed = StageError::at(SetupStage::Pivot)(Errno::PERM);
         assert_eq!(failed.to_string(), "enter the new root: Operation not permitted (os error 1)");
     }
 }

@@ -10,7 +10,7 @@ use crate::cgroup::unescape;
 
 /// File systems that are left out of a tree: the host's processes are nothing that an overlay can lie over, and a mount
 /// that is only made when somebody looks is not made for a sandbox.
-const LEFT_OUT: [&str; 2] = ["proc", "autofs"];
+const EXCLUDED_TYPES: [&str; 2] = ["proc", "autofs"];
 
 /// A mount below a directory.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(crate) struct Submount {
 
 /// A line of the list.
 #[derive(Debug, PartialEq, Eq)]
-struct Line {
+struct MountInfoEntry {
     id: u64,
     point: PathBuf,
 }
@@ -48,7 +48,7 @@ pub(crate) fn below(directory: &OwnedFd, path: &Path) -> Result<Vec<Submount>, E
 }
 
 /// `36 35 98:0 /root /point rw,noatime master:1 - type source rw`: those whose point lies below a path, relative to it.
-fn lines(mountinfo: &str, path: &Path) -> Vec<Line> {
+fn lines(mountinfo: &str, path: &Path) -> Vec<MountInfoEntry> {
     let line = |line: &str| {
         let (before, after) = line.split_once(" - ")?;
         let mut before = before.split(' ');
@@ -56,8 +56,8 @@ fn lines(mountinfo: &str, path: &Path) -> Vec<Line> {
         let point = unescape(before.nth(3)?);
         let kind = after.split(' ').next()?;
         let below = point.strip_prefix(path).ok()?;
-        let wanted = !below.as_os_str().is_empty() && !LEFT_OUT.contains(&kind);
-        wanted.then(|| Line { id, point: below.to_owned() })
+        let wanted = !below.as_os_str().is_empty() && !EXCLUDED_TYPES.contains(&kind);
+        wanted.then(|| MountInfoEntry { id, point: below.to_owned() })
     };
     mountinfo.lines().filter_map(line).collect()
 }
@@ -82,7 +82,7 @@ mod tests {
                       34 30 0:9 / /srv/proc rw - proc proc rw\n\
                       a line of another kind\n";
         let found = lines(listed, Path::new("/srv"));
-        let expected = [(31, "a b"), (32, "a b/c")].map(|(id, point)| Line { id, point: point.into() });
+        let expected = [(31, "a b"), (32, "a b/c")].map(|(id, point)| MountInfoEntry { id, point: point.into() });
         assert_eq!(found, expected);
         assert_eq!(lines(listed, Path::new("/")).len(), 4);
     }

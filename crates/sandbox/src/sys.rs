@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 
 /// Which side of a clone this is.
-pub(crate) enum Cloned {
+pub(crate) enum CloneResult {
     /// The new process, in its namespaces.
     Child,
     /// The old one, with the new one's id and a descriptor that stands for it.
@@ -16,14 +16,14 @@ pub(crate) enum Cloned {
 
 /// Gives memory that was freed back to the system.
 #[cfg(target_env = "gnu")]
-pub(crate) fn give_memory_back() {
+pub(crate) fn release_memory() {
     // SAFETY: looks after the allocator's own bookkeeping; nothing that is in use moves.
     unsafe { libc::malloc_trim(0) };
 }
 
 /// Gives memory that was freed back to the system.
 #[cfg(not(target_env = "gnu"))]
-pub(crate) fn give_memory_back() {}
+pub(crate) fn release_memory() {}
 
 /// Has a program do something before it begins. That makes system calls and nothing else: it neither allocates nor locks.
 pub(crate) fn before_exec(
@@ -121,13 +121,13 @@ pub(crate) const NETWORK: u64 = libc::CLONE_NEWNET as u64;
 const INTO_CGROUP: u64 = 0x2_0000_0000;
 
 /// Without raised privileges and without devices.
-pub(crate) const GIVEN: u64 = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
+pub(crate) const WRITABLE_ATTRIBUTES: u64 = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
 /// The same, read-only.
-pub(crate) const SHOWN: u64 = libc::MOUNT_ATTR_RDONLY | GIVEN;
+pub(crate) const READ_ONLY_ATTRIBUTES: u64 = libc::MOUNT_ATTR_RDONLY | WRITABLE_ATTRIBUTES;
 
 /// Clones this process into new namespaces, if there are flags for any, and into a v2 cgroup, if one is given. The
 /// caller has one thread.
-pub(crate) fn clone(namespaces: u64, cgroup: Option<BorrowedFd<'_>>) -> Result<Cloned, Errno> {
+pub(crate) fn clone(namespaces: u64, cgroup: Option<BorrowedFd<'_>>) -> Result<CloneResult, Errno> {
     let mut pidfd: libc::c_int = -1;
     // SAFETY: all zero is a valid value of this plain structure.
     let mut args = unsafe { std::mem::zeroed::<libc::clone_args>() };
@@ -142,11 +142,11 @@ pub(crate) fn clone(namespaces: u64, cgroup: Option<BorrowedFd<'_>>) -> Result<C
     // thread, so no lock can be held by a thread that the child does not have. `pidfd` outlives the call.
     match unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of::<libc::clone_args>()) } {
         -1 => Err(last_errno()),
-        0 => Ok(Cloned::Child),
+        0 => Ok(CloneResult::Child),
         pid => {
             let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Errno::INVAL)?;
             // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
-            Ok(Cloned::Parent(pid, unsafe { OwnedFd::from_raw_fd(pidfd) }))
+            Ok(CloneResult::Parent(pid, unsafe { OwnedFd::from_raw_fd(pidfd) }))
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Which limits this host enforces, and by which hierarchy.
 
-use carrel_sandbox::cgroup::{Controller, Host, Place};
+use carrel_sandbox::cgroup::{Controller, ControllerLocation, Host};
 
 use super::{Check, Status};
 
@@ -19,11 +19,11 @@ pub(super) fn checks() -> Vec<Check> {
     }
 }
 
-fn check(name: &'static str, place: &Place, without: Status) -> Check {
+fn check(name: &'static str, place: &ControllerLocation, without: Status) -> Check {
     match place {
-        Place::V1(mount) => Check::ok(name, format!("cgroup v1, {}", mount.display())),
-        Place::V2(mount) => Check::ok(name, format!("cgroup v2, {}", mount.display())),
-        Place::Missing(missing) => {
+        ControllerLocation::V1(mount) => Check::ok(name, format!("cgroup v1, {}", mount.display())),
+        ControllerLocation::V2(mount) => Check::ok(name, format!("cgroup v2, {}", mount.display())),
+        ControllerLocation::Missing(missing) => {
             let (found, remedy) = (missing.to_string(), missing.remedy());
             if without == Status::Fail {
                 let remedy = format!("{remedy}; or run without it: carrel run --allow-unenforced-limits");
@@ -37,22 +37,22 @@ fn check(name: &'static str, place: &Place, without: Status) -> Check {
 
 #[cfg(test)]
 mod tests {
-    use carrel_sandbox::cgroup::Missing;
+    use carrel_sandbox::cgroup::MissingController;
 
     use super::*;
 
     #[test]
     fn a_limit_is_where_it_is() {
-        let v1 = check("memory limit", &Place::V1("/c/memory".into()), Status::Fail);
+        let v1 = check("memory limit", &ControllerLocation::V1("/c/memory".into()), Status::Fail);
         assert_eq!((v1.status, v1.found.as_str()), (Status::Ok, "cgroup v1, /c/memory"));
-        let v2 = check("memory limit", &Place::V2("/c".into()), Status::Fail);
+        let v2 = check("memory limit", &ControllerLocation::V2("/c".into()), Status::Fail);
         assert_eq!((v2.status, v2.found.as_str()), (Status::Ok, "cgroup v2, /c"));
     }
 
     //= carrel.command.doctor-checks-host-gives
     #[test]
     fn a_limit_that_cannot_be_enforced_fails_with_its_remedy() {
-        let missing = Place::Missing(Missing::Disabled("memory"));
+        let missing = ControllerLocation::Missing(MissingController::Disabled("memory"));
         let check = check("memory limit", &missing, Status::Fail);
         assert_eq!(check.status, Status::Fail);
         assert!(check.remedy.unwrap().starts_with("remove cgroup_disable=memory from the kernel's command line"));

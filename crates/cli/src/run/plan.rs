@@ -106,7 +106,7 @@ fn create(
     watched: Option<&Watched>,
 ) -> Result<Create, Failure> {
     // The bounds are the same as the supervisor's, but here the mistake is still the caller's own.
-    cgroup::Limits::new(Some(memory.0), Some(arguments.pids), arguments.cpus)
+    cgroup::CgroupLimits::new(Some(memory.0), Some(arguments.pids), arguments.cpus)
         .map_err(|error| Failure::new("invalid_limit", error))?;
     if arguments.disk < LEAST_DISK {
         let words = format!("a disk of {} is too small: the least is {LEAST_DISK}", arguments.disk);
@@ -218,7 +218,7 @@ fn incarnation() -> Result<String, Failure> {
 fn half_of_the_memory() -> Size {
     let info = rustix::system::sysinfo();
     let total = info.totalram.saturating_mul(u64::from(info.mem_unit));
-    Size((total / 2).clamp(cgroup::Limits::LEAST_MEMORY, cgroup::Limits::MOST_MEMORY))
+    Size((total / 2).clamp(cgroup::CgroupLimits::LEAST_MEMORY, cgroup::CgroupLimits::MOST_MEMORY))
 }
 
 #[cfg(test)]

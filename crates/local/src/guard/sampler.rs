@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use carrel_sandbox::cgroup::{Activity, Cgroup, CgroupError, Controller, CpuShare, Host, Missing, Place};
+use carrel_sandbox::cgroup::{
+    Activity, Cgroup, CgroupError, Controller, ControllerLocation, CpuShare, Host, MissingController,
+};
 use carrel_shim_client::{Found, FoundError, Life};
 
 use super::policy::SandboxUsage;
@@ -100,10 +102,10 @@ impl ActivitySampler {
     }
 
     /// Why this host cannot pause a sandbox, if so.
-    pub(super) fn no_freezer(&self) -> Option<&Missing> {
+    pub(super) fn no_freezer(&self) -> Option<&MissingController> {
         match self.host.place(Controller::Freezer) {
-            Place::Missing(missing) => Some(missing),
-            Place::V1(_) | Place::V2(_) => None,
+            ControllerLocation::Missing(missing) => Some(missing),
+            ControllerLocation::V1(_) | ControllerLocation::V2(_) => None,
         }
     }
 

@@ -6,12 +6,12 @@ use std::collections::HashMap;
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-use super::directory::Directory;
+use super::directory::CgroupDirectory;
 use super::error::CgroupError;
 use super::host::Controller;
 use super::limits::CpuShare;
 use super::wait::keyed;
-use super::{Cgroup, Part};
+use super::{Cgroup, HierarchyGroup};
 
 /// The share of one processor that a group has while it is slowed down, in microseconds of each period. The period is
 /// short, so that one who is stopped in the middle of a system call does not hold a lock of the file system for long.
@@ -61,7 +61,7 @@ impl Cgroup {
     }
 
     fn system_nanos(&self) -> Result<u64, CgroupError> {
-        let Some(Part { unified, directory, .. }) = self.part(Controller::Accounting) else { return Ok(0) };
+        let Some(HierarchyGroup { unified, directory, .. }) = self.part(Controller::Accounting) else { return Ok(0) };
         let read = |file: &str| match directory.read(file) {
             Ok(text) => Ok(text),
             Err(Errno::NOENT) => Ok(String::new()),
@@ -107,13 +107,13 @@ impl Cgroup {
 
     /// Kills some of its processes, and none that has left it or was never in it.
     pub fn kill(&self, pids: &[u32]) -> Result<(), CgroupError> {
-        let Some(part) = self.parts.first() else { return Ok(()) };
+        let Some(part) = self.groups.first() else { return Ok(()) };
         let pids: Vec<Pid> = pids.iter().filter_map(|pid| Pid::from_raw(i32::try_from(*pid).ok()?)).collect();
         part.signal(&pids)
     }
 }
 
-fn set(directory: &Directory, file: &'static str, value: &str) -> Result<(), CgroupError> {
+fn set(directory: &CgroupDirectory, file: &'static str, value: &str) -> Result<(), CgroupError> {
     let written = directory.write(file, value);
     written.map_err(|errno| CgroupError::Limit { file: directory.join(file), value: value.to_owned(), errno })
 }

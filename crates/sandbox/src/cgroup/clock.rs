@@ -7,7 +7,7 @@ use rustix::fs::OFlags;
 
 use super::host::Controller;
 use super::wait::keyed;
-use super::{Cgroup, Part};
+use super::{Cgroup, HierarchyGroup};
 
 /// A file that tells how long the processors have worked for a group, held open.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub struct CpuClock {
 impl Cgroup {
     /// Its clock, where this host counts that.
     pub fn cpu_clock(&self) -> Option<CpuClock> {
-        let Part { unified, directory, .. } = self.part(Controller::Accounting)?;
+        let HierarchyGroup { unified, directory, .. } = self.part(Controller::Accounting)?;
         let name = if *unified { "cpu.stat" } else { "cpuacct.usage" };
         let file = directory.open_file(name, OFlags::RDONLY).ok()?;
         Some(CpuClock { file: file.into(), unified: *unified })

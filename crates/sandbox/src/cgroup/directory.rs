@@ -10,14 +10,14 @@ use rustix::io::Errno;
 
 /// A directory and the words for it: the path is for messages only.
 #[derive(Debug)]
-pub(super) struct Directory {
+pub(super) struct CgroupDirectory {
     fd: OwnedFd,
     path: PathBuf,
 }
 
-// === impl Directory ===
+// === impl CgroupDirectory ===
 
-impl Directory {
+impl CgroupDirectory {
     pub(super) fn open(path: &Path) -> Result<Self, Errno> {
         let fd = rustix::fs::open(path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         Ok(Self { fd, path: path.to_owned() })
@@ -40,8 +40,8 @@ impl Directory {
 
     /// The same, as a tree of its own: `..` leads from it, and from all that is opened by it, no further than to
     /// itself.
-    pub(super) fn open_child_cut_off(&self, name: &str) -> Result<Self, Errno> {
-        let fd = crate::handle::cut_off(&self.fd, name)?;
+    pub(super) fn open_child_detached(&self, name: &str) -> Result<Self, Errno> {
+        let fd = crate::handle::open_detached(&self.fd, name)?;
         Ok(Self { fd, path: self.join(name) })
     }
 
@@ -119,7 +119,7 @@ impl Directory {
     }
 }
 
-impl AsFd for Directory {
+impl AsFd for CgroupDirectory {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 
 use super::host::Controller;
-use super::missing::Unenforceable;
+use super::missing_controller::UnenforceableLimits;
 
 /// Why an operation on a control group failed.
 #[derive(Debug, thiserror::Error)]
@@ -13,9 +13,9 @@ pub enum CgroupError {
     /// A name that could mean something else than one directory.
     #[error("{0:?} is not a name for a control group: letters, digits and dashes, at most {most}", most = super::name::LONGEST)]
     Name(String),
-    /// Limits that this host cannot enforce.
+    /// CgroupLimits that this host cannot enforce.
     #[error(transparent)]
-    Unenforceable(#[from] Unenforceable),
+    Unenforceable(#[from] UnenforceableLimits),
     /// The kernel's own list could not be read.
     #[error("cannot read {file}: {errno}", file = .file.display())]
     Detect {

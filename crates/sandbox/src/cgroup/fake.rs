@@ -4,8 +4,8 @@
 use std::fs;
 use std::path::Path;
 
-use super::directory::Directory;
-use super::host::{Host, Reach, Unified};
+use super::directory::CgroupDirectory;
+use super::host::{Host, MountAccess, UnifiedRoot};
 
 /// The files that the kernel puts into a new group.
 const BORN: &[(&str, &str)] = &[
@@ -37,17 +37,17 @@ pub(super) fn host(root: &Path, lacks: &[&str]) -> Host {
     fs::write(root.join(LACKS), lacks.join("\n")).unwrap();
     fs::write(root.join("cgroup.subtree_control"), "cpu\n").unwrap();
     let mountinfo = format!("30 23 0:26 / {} rw - cgroup2 cgroup2 rw\n", root.display());
-    let top = |_: &Path| Unified {
+    let top = |_: &Path| UnifiedRoot {
         controllers: "cpuset cpu io memory pids".into(),
         enabled: "cpu".into(),
         top: true,
         occupied: true,
     };
-    Host::place_all(&mountinfo, "", |_| Reach::Usable, top)
+    Host::locate_all(&mountinfo, "", |_| MountAccess::Usable, top)
 }
 
 /// What the kernel does when a group is made.
-pub(super) fn fill(parent: &Directory, name: &str) {
+pub(super) fn fill(parent: &CgroupDirectory, name: &str) {
     let Some(lacks) = lacks(parent.path()) else { return };
     for (file, text) in BORN.iter().filter(|(file, _)| !lacks.lines().any(|lack| lack == *file)) {
         fs::write(parent.join(name).join(file), text).unwrap();
@@ -55,7 +55,7 @@ pub(super) fn fill(parent: &Directory, name: &str) {
 }
 
 /// What the kernel does when a group is removed.
-pub(super) fn empty(parent: &Directory, name: &str) {
+pub(super) fn empty(parent: &CgroupDirectory, name: &str) {
     if lacks(parent.path()).is_some() {
         for (file, _) in BORN {
             let _gone = fs::remove_file(parent.join(name).join(file));

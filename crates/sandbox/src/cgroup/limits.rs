@@ -7,7 +7,7 @@ use crate::disk::binary_size;
 
 /// How much of the machine one sandbox may use. What is absent is not limited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Limits {
+pub struct CgroupLimits {
     memory: Option<u64>,
     pids: Option<u32>,
     cpus: Option<CpuShare>,
@@ -24,12 +24,12 @@ pub enum LimitError {
     #[error(
         "a memory limit of {} is not between {} and {}",
         binary_size(*.0),
-        binary_size(Limits::LEAST_MEMORY),
-        binary_size(Limits::MOST_MEMORY)
+        binary_size(CgroupLimits::LEAST_MEMORY),
+        binary_size(CgroupLimits::MOST_MEMORY)
     )]
     Memory(u64),
     /// Too few or too many processes.
-    #[error("a limit of {0} processes is not between {least} and {most}", least = Limits::LEAST_PIDS, most = Limits::MOST_PIDS)]
+    #[error("a limit of {0} processes is not between {least} and {most}", least = CgroupLimits::LEAST_PIDS, most = CgroupLimits::MOST_PIDS)]
     Pids(u32),
     /// Too small or too large a share of the processors.
     #[error("a share of {0} cores is not between {least} and {most}", least = CpuShare::LEAST, most = CpuShare::MOST)]
@@ -39,9 +39,9 @@ pub enum LimitError {
     CpuText(String),
 }
 
-// === impl Limits ===
+// === impl CgroupLimits ===
 
-impl Limits {
+impl CgroupLimits {
     /// The least memory: below it the agent and one command have no room, and a sandbox would die as it starts.
     pub const LEAST_MEMORY: u64 = 16 << 20;
     /// The most memory: beyond it the kernel's counters begin to mean "no limit".
@@ -51,7 +51,7 @@ impl Limits {
     /// The most processes: the kernel's own ceiling for process ids.
     pub const MOST_PIDS: u32 = 1 << 22;
 
-    /// Limits within their bounds.
+    /// CgroupLimits within their bounds.
     pub fn new(memory: Option<u64>, pids: Option<u32>, cpus: Option<CpuShare>) -> Result<Self, LimitError> {
         if let Some(bytes) = memory.filter(|bytes| !(Self::LEAST_MEMORY..=Self::MOST_MEMORY).contains(bytes)) {
             return Err(LimitError::Memory(bytes));
@@ -163,16 +163,16 @@ mod tests {
     //= promises.cgroups.processes
     #[test]
     fn limits_out_of_bounds_are_refused_with_the_bounds() {
-        assert!(Limits::new(Some(Limits::LEAST_MEMORY), Some(Limits::LEAST_PIDS), None).is_ok());
-        assert!(Limits::new(Some(Limits::MOST_MEMORY), Some(Limits::MOST_PIDS), None).is_ok());
-        assert_eq!(Limits::new(None, None, None), Ok(Limits::default()));
-        for memory in [0, Limits::LEAST_MEMORY - 1, Limits::MOST_MEMORY + 1, u64::MAX] {
-            assert_eq!(Limits::new(Some(memory), None, None), Err(LimitError::Memory(memory)));
+        assert!(CgroupLimits::new(Some(CgroupLimits::LEAST_MEMORY), Some(CgroupLimits::LEAST_PIDS), None).is_ok());
+        assert!(CgroupLimits::new(Some(CgroupLimits::MOST_MEMORY), Some(CgroupLimits::MOST_PIDS), None).is_ok());
+        assert_eq!(CgroupLimits::new(None, None, None), Ok(CgroupLimits::default()));
+        for memory in [0, CgroupLimits::LEAST_MEMORY - 1, CgroupLimits::MOST_MEMORY + 1, u64::MAX] {
+            assert_eq!(CgroupLimits::new(Some(memory), None, None), Err(LimitError::Memory(memory)));
         }
-        for pids in [0, Limits::LEAST_PIDS - 1, Limits::MOST_PIDS + 1] {
-            assert_eq!(Limits::new(None, Some(pids), None), Err(LimitError::Pids(pids)));
+        for pids in [0, CgroupLimits::LEAST_PIDS - 1, CgroupLimits::MOST_PIDS + 1] {
+            assert_eq!(CgroupLimits::new(None, Some(pids), None), Err(LimitError::Pids(pids)));
         }
-        let words = Limits::new(Some(1), None, None).unwrap_err().to_string();
+        let words = CgroupLimits::new(Some(1), None, None).unwrap_err().to_string();
         assert_eq!(words, "a memory limit of 1 byte is not between 16 MiB and 1 PiB");
         let words = "0".parse::<CpuShare>().unwrap_err().to_string();
         assert_eq!(words, "a share of 0 cores is not between 0.01 and 1024");

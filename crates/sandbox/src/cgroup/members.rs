@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal};
 use super::error::CgroupError;
 use super::host::Controller;
 use super::wait::{self, BATCH, Deadline, PROCS};
-use super::{Cgroup, Part};
+use super::{Cgroup, HierarchyGroup};
 
 /// The file of the state on v2, with its values.
 const V2_FREEZE: &str = "cgroup.freeze";
@@ -33,7 +33,7 @@ impl Cgroup {
     /// which takes milliseconds; the children of a process that is inside are born inside and cost nothing.
     pub fn add(&self, pid: Pid) -> Result<(), CgroupError> {
         let raw = pid.as_raw_nonzero().get();
-        for part in &self.parts {
+        for part in &self.groups {
             let moved = part.directory.write(PROCS, &raw.to_string());
             moved.map_err(|errno| CgroupError::Join { file: part.directory.join(PROCS), pid: raw, errno })?;
         }
@@ -43,37 +43,37 @@ impl Cgroup {
     /// The files that take new processes, one for each hierarchy, open for writing and closed by `exec`: a process
     /// that writes `0` to each of them moves itself, whatever it can still see of the file system.
     pub fn procs_files(&self) -> Result<Vec<OwnedFd>, CgroupError> {
-        let open = |part: &Part| {
+        let open = |part: &HierarchyGroup| {
             let opened = part.directory.open_file(PROCS, OFlags::WRONLY);
             opened.map_err(|errno| CgroupError::Open { path: part.directory.join(PROCS), errno })
         };
-        self.parts.iter().map(open).collect()
+        self.groups.iter().map(open).collect()
     }
 
     /// The files by which a process of one thread that writes `0` to them moves itself, one for each hierarchy that
     /// it cannot be born in. A thread that moves itself and no other is the one move that the kernel makes without
     /// waiting.
-    pub(crate) fn entrances(&self) -> Result<Vec<OwnedFd>, CgroupError> {
-        let open = |part: &Part| {
+    pub(crate) fn thread_files(&self) -> Result<Vec<OwnedFd>, CgroupError> {
+        let open = |part: &HierarchyGroup| {
             let opened = part.directory.open_file(V1_THREADS, OFlags::WRONLY);
             opened.map_err(|errno| CgroupError::Open { path: part.directory.join(V1_THREADS), errno })
         };
-        self.parts.iter().filter(|part| !part.unified).map(open).collect()
+        self.groups.iter().filter(|part| !part.unified).map(open).collect()
     }
 
     /// The group's v2 directory, for `clone3` with `CLONE_INTO_CGROUP`; `is_unified` tells whether that is all of it.
     pub fn unified_directory(&self) -> Option<BorrowedFd<'_>> {
-        self.parts.iter().find(|part| part.unified).map(|part| part.directory.as_fd())
+        self.groups.iter().find(|part| part.unified).map(|part| part.directory.as_fd())
     }
 
     /// Whether the group is in v2 alone, so that a process born in its directory is under all its limits.
     pub fn is_unified(&self) -> bool {
-        !self.parts.is_empty() && self.parts.iter().all(|part| part.unified)
+        !self.groups.is_empty() && self.groups.iter().all(|part| part.unified)
     }
 
     /// The processes in it, as this process numbers them.
     pub fn processes(&self) -> Result<Vec<Pid>, CgroupError> {
-        self.parts.first().map_or_else(|| Ok(Vec::new()), |part| wait::processes(&part.directory))
+        self.groups.first().map_or_else(|| Ok(Vec::new()), |part| wait::processes(&part.directory))
     }
 
     /// Stops all processes and returns when all are stopped. If that cannot be had, all continue.
@@ -94,7 +94,7 @@ impl Cgroup {
     /// Ends all processes, frozen or not, and returns when none is left.
     pub fn kill_all(&self) -> Result<(), CgroupError> {
         let deadline = Deadline::start();
-        match self.part(Controller::Freezer).or(self.parts.first()) {
+        match self.part(Controller::Freezer).or(self.groups.first()) {
             None => Err(CgroupError::Absent(Controller::Freezer)),
             Some(part) if part.unified => part.kill_at_once(deadline),
             Some(part) => part.kill_in_rounds(deadline),
@@ -102,9 +102,9 @@ impl Cgroup {
     }
 }
 
-// === impl Part ===
+// === impl HierarchyGroup ===
 
-impl Part {
+impl HierarchyGroup {
     fn set_frozen(&self, frozen: bool) -> Result<(), CgroupError> {
         let (file, value) = match (self.unified, frozen) {
             (true, true) => (V2_FREEZE, "1"),

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 /// A mount of one hierarchy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Mount {
+pub(super) struct CgroupMount {
     /// Where it is mounted.
     pub(super) point: PathBuf,
     /// Whether the mount and the file system behind it may be written.
@@ -17,14 +17,14 @@ pub(super) struct Mount {
 
 /// A line of `/proc/cgroups`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Subsystem {
+pub(super) struct CgroupSubsystem {
     /// Whether the kernel was started with it.
     pub(super) enabled: bool,
 }
 
 /// The mounts of control groups that are not hidden by a later mount on the same point.
-pub(super) fn mounts(mountinfo: &str) -> Vec<Mount> {
-    let mut found: Vec<(PathBuf, Option<Mount>)> = Vec::new();
+pub(super) fn mounts(mountinfo: &str) -> Vec<CgroupMount> {
+    let mut found: Vec<(PathBuf, Option<CgroupMount>)> = Vec::new();
     for (point, mount) in mountinfo.lines().filter_map(line) {
         found.retain(|(earlier, _)| *earlier != point);
         found.push((point, mount));
@@ -33,7 +33,7 @@ pub(super) fn mounts(mountinfo: &str) -> Vec<Mount> {
 }
 
 /// `36 35 98:0 /root /point rw,noatime master:1 - type source rw,option`: the fields before the dash vary in number.
-fn line(line: &str) -> Option<(PathBuf, Option<Mount>)> {
+fn line(line: &str) -> Option<(PathBuf, Option<CgroupMount>)> {
     let (before, after) = line.split_once(" - ")?;
     let mut before = before.split(' ').skip(4);
     let point = unescape(before.next()?);
@@ -48,7 +48,7 @@ fn line(line: &str) -> Option<(PathBuf, Option<Mount>)> {
         _ => return Some((point, None)),
     };
     let writable = !read_only(options) && !read_only(super_options);
-    Some((point.clone(), Some(Mount { point, writable, controllers })))
+    Some((point.clone(), Some(CgroupMount { point, writable, controllers })))
 }
 
 /// The kernel writes space, tab, newline and backslash of a path as a backslash and three octal digits.
@@ -67,11 +67,11 @@ pub(crate) fn unescape(path: &str) -> PathBuf {
 }
 
 /// The line of one controller in `/proc/cgroups`. Recent kernels list only those that v1 can have.
-pub(super) fn subsystem(cgroups: &str, controller: &str) -> Option<Subsystem> {
+pub(super) fn subsystem(cgroups: &str, controller: &str) -> Option<CgroupSubsystem> {
     cgroups.lines().filter(|line| !line.starts_with('#')).find_map(|line| {
         let mut fields = line.split_ascii_whitespace();
         (fields.next()? == controller).then_some(())?;
-        Some(Subsystem { enabled: fields.nth(2)? == "1" })
+        Some(CgroupSubsystem { enabled: fields.nth(2)? == "1" })
     })
 }
 
@@ -86,7 +86,7 @@ mod tests {
 31 23 0:27 / /sys/fs/cgroup ro,nosuid - tmpfs tmpfs ro,mode=755
 32 31 0:28 / /sys/fs/cgroup/pids rw,nosuid shared:9 master:2 - cgroup cgroup rw,pids
 ";
-        let pids = Mount {
+        let pids = CgroupMount {
             point: "/sys/fs/cgroup/pids".into(),
             writable: true,
             controllers: Some(vec!["rw".into(), "pids".into()]),
@@ -120,8 +120,8 @@ mod tests {
     #[test]
     fn a_subsystem_is_found_by_its_whole_name() {
         let text = "#subsys_name\thierarchy\tnum_cgroups\tenabled\ncpuset\t3\t1\t1\ncpu\t0\t1\t1\nmemory\t0\t15\t0\n";
-        assert_eq!(subsystem(text, "cpu"), Some(Subsystem { enabled: true }));
-        assert_eq!(subsystem(text, "memory"), Some(Subsystem { enabled: false }));
+        assert_eq!(subsystem(text, "cpu"), Some(CgroupSubsystem { enabled: true }));
+        assert_eq!(subsystem(text, "memory"), Some(CgroupSubsystem { enabled: false }));
         assert_eq!(subsystem(text, "cpus"), None);
         assert_eq!(subsystem(text, "#subsys_name"), None);
         assert_eq!(subsystem("memory 1", "memory"), None);

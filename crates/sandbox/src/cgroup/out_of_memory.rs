@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use super::error::CgroupError;
 use super::host::Controller;
-use super::{Cgroup, Part};
+use super::{Cgroup, HierarchyGroup};
 
 /// The file that counts on v2, and by which the kernel tells that it has counted.
 const V2_EVENTS: &str = "memory.events";
@@ -52,9 +52,9 @@ impl Cgroup {
     }
 }
 
-// === impl Part ===
+// === impl HierarchyGroup ===
 
-impl Part {
+impl HierarchyGroup {
     fn events(&self) -> Result<OwnedFd, Errno> {
         self.directory.open_file(V2_EVENTS, OFlags::RDONLY)
     }

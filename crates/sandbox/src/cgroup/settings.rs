@@ -1,11 +1,11 @@
 //! From limits to the values of files, in the order in which they are written.
 
 use super::host::Controller;
-use super::limits::{CpuShare, Limits};
+use super::limits::{CgroupLimits, CpuShare};
 
 /// One value for one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Setting {
+pub(super) struct CgroupSetting {
     pub(super) file: &'static str,
     pub(super) value: String,
     /// Whether a kernel without that file still enforces the limit.
@@ -17,10 +17,10 @@ pub(super) struct Setting {
 const SOCKETS: u64 = 4;
 
 /// What to write for one controller.
-pub(super) fn settings(controller: Controller, unified: bool, limits: &Limits) -> Vec<Setting> {
-    let must = |file, value: String| Setting { file, value, optional: false };
+pub(super) fn settings(controller: Controller, unified: bool, limits: &CgroupLimits) -> Vec<CgroupSetting> {
+    let must = |file, value: String| CgroupSetting { file, value, optional: false };
     // A kernel without these files has no swap or no network, or does not count them for groups.
-    let may = |file, value: String| Setting { file, value, optional: true };
+    let may = |file, value: String| CgroupSetting { file, value, optional: true };
     match (controller, unified) {
         // Memory with swap can never be less than memory alone, so memory comes first.
         (Controller::Memory, false) => limits.memory().map_or_else(Vec::new, |bytes| {
@@ -57,7 +57,7 @@ mod tests {
     //= promises.sandbox.waits-sockets
     #[test]
     fn on_v1_swap_and_sockets_are_limited_with_the_memory() {
-        let limits = Limits::new(Some(64 << 20), None, None).unwrap();
+        let limits = CgroupLimits::new(Some(64 << 20), None, None).unwrap();
         let written: Vec<_> = settings(Controller::Memory, false, &limits)
             .into_iter()
             .map(|setting| (setting.file, setting.value, setting.optional))
@@ -71,6 +71,6 @@ mod tests {
                 ("memory.kmem.tcp.limit_in_bytes", (16 << 20).to_string(), true),
             ]
         );
-        assert_eq!(settings(Controller::Memory, false, &Limits::default()), []);
+        assert_eq!(settings(Controller::Memory, false, &CgroupLimits::default()), []);
     }
 }

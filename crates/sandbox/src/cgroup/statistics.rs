@@ -2,11 +2,11 @@
 
 use rustix::io::Errno;
 
-use super::directory::Directory;
+use super::directory::CgroupDirectory;
 use super::error::CgroupError;
 use super::host::Controller;
 use super::wait::keyed;
-use super::{Cgroup, Part};
+use super::{Cgroup, HierarchyGroup};
 
 /// What the processes of a group use and have used; what this host does not count is absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,7 +33,7 @@ impl Cgroup {
     /// What the group uses and has used.
     pub fn statistics(&self) -> Result<Statistics, CgroupError> {
         let mut statistics = Statistics::default();
-        if let Some(Part { unified, directory, .. }) = self.part(Controller::Memory) {
+        if let Some(HierarchyGroup { unified, directory, .. }) = self.part(Controller::Memory) {
             let [now, peak] = if *unified {
                 ["memory.current", "memory.peak"]
             } else {
@@ -43,17 +43,17 @@ impl Cgroup {
             statistics.memory_peak = number(directory, peak)?;
             statistics.out_of_memory_kills = Some(self.out_of_memory_kills()?);
         }
-        if let Some(Part { directory, .. }) = self.part(Controller::Pids) {
+        if let Some(HierarchyGroup { directory, .. }) = self.part(Controller::Pids) {
             statistics.pids = number(directory, "pids.current")?;
         }
-        if let Some(Part { unified, directory, .. }) = self.part(Controller::Accounting) {
+        if let Some(HierarchyGroup { unified, directory, .. }) = self.part(Controller::Accounting) {
             statistics.cpu_nanos = if *unified {
                 Some(value(directory, "cpu.stat", "usage_usec")?.saturating_mul(1000))
             } else {
                 number(directory, "cpuacct.usage")?
             };
         }
-        if let Some(Part { unified, directory, .. }) = self.part(Controller::Cpu) {
+        if let Some(HierarchyGroup { unified, directory, .. }) = self.part(Controller::Cpu) {
             statistics.throttled_periods = Some(value(directory, "cpu.stat", "nr_throttled")?);
             statistics.throttled_nanos = Some(if *unified {
                 value(directory, "cpu.stat", "throttled_usec")?.saturating_mul(1000)
@@ -72,7 +72,7 @@ impl Cgroup {
 }
 
 /// The number in a file; nothing if this kernel has no such file.
-fn number(directory: &Directory, file: &str) -> Result<Option<u64>, CgroupError> {
+fn number(directory: &CgroupDirectory, file: &str) -> Result<Option<u64>, CgroupError> {
     let text = match directory.read(file) {
         Ok(text) => text,
         Err(Errno::NOENT) => return Ok(None),
@@ -83,7 +83,7 @@ fn number(directory: &Directory, file: &str) -> Result<Option<u64>, CgroupError>
 }
 
 /// The value of a key in a file.
-fn value(directory: &Directory, file: &str, key: &str) -> Result<u64, CgroupError> {
+fn value(directory: &CgroupDirectory, file: &str, key: &str) -> Result<u64, CgroupError> {
     let text = directory.read(file).map_err(|errno| CgroupError::Read { file: directory.join(file), errno })?;
     keyed(&text, key).ok_or_else(|| CgroupError::Malformed { file: directory.join(file), text })
 }

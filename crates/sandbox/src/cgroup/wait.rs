@@ -1,4 +1,4 @@
-//! Waiting: for the kernel's word where it gives one, and never for ever.
+//! PendingContainer: for the kernel's word where it gives one, and never for ever.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,7 +10,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
 
-use super::directory::Directory;
+use super::directory::CgroupDirectory;
 use super::error::CgroupError;
 
 /// How long the kernel may take: it needs microseconds, unless a process hangs in a device or a network file system.
@@ -59,7 +59,7 @@ impl Deadline {
     }
 
     /// The error of one who waited in vain.
-    pub(super) fn late(directory: &Directory, file: &str, wanted: &str) -> CgroupError {
+    pub(super) fn late(directory: &CgroupDirectory, file: &str, wanted: &str) -> CgroupError {
         CgroupError::Late { file: directory.join(file), wanted: wanted.to_owned(), seconds: PATIENCE.as_secs() }
     }
 
@@ -82,7 +82,7 @@ impl Deadline {
 
     /// Waits until `cgroup.events` of a v2 group says `key value`. The kernel announces a change of it, but at most once
     /// in ten milliseconds: until that time is over the file is also read again, at growing intervals.
-    pub(super) fn until_event(&self, directory: &Directory, key: &str, value: u64) -> Result<(), CgroupError> {
+    pub(super) fn until_event(&self, directory: &CgroupDirectory, key: &str, value: u64) -> Result<(), CgroupError> {
         const EVENTS: &str = "cgroup.events";
         let failed = |errno| CgroupError::Wait { file: directory.join(EVENTS), errno };
         let events = File::from(directory.open_file(EVENTS, OFlags::RDONLY).map_err(failed)?);
@@ -105,7 +105,7 @@ impl Deadline {
     }
 
     /// Waits until the processes that a group now lists have ended; false when the time has passed.
-    pub(super) fn until_ended(&self, directory: &Directory) -> Result<bool, CgroupError> {
+    pub(super) fn until_ended(&self, directory: &CgroupDirectory) -> Result<bool, CgroupError> {
         let failed = |errno| CgroupError::Wait { file: directory.join(PROCS), errno };
         let mut turn = *self;
         loop {
@@ -137,7 +137,7 @@ impl Deadline {
 pub(super) const PROCS: &str = "cgroup.procs";
 
 /// The processes that a group lists.
-pub(super) fn processes(directory: &Directory) -> Result<Vec<Pid>, CgroupError> {
+pub(super) fn processes(directory: &CgroupDirectory) -> Result<Vec<Pid>, CgroupError> {
     let text = directory.read(PROCS).map_err(|errno| CgroupError::Read { file: directory.join(PROCS), errno })?;
     // A process of another pid namespace is listed as 0: it cannot be named from here.
     Ok(text.lines().filter_map(|line| Pid::from_raw(line.trim().parse().ok()?)).collect())
@@ -145,7 +145,7 @@ pub(super) fn processes(directory: &Directory) -> Result<Vec<Pid>, CgroupError> 
 
 /// Holds processes by descriptor and lets go of those that are no longer listed, so that an id that was given to
 /// another process in between is never taken for one of the group.
-pub(super) fn held(directory: &Directory, pids: &[Pid]) -> Result<Vec<(Pid, OwnedFd)>, CgroupError> {
+pub(super) fn held(directory: &CgroupDirectory, pids: &[Pid]) -> Result<Vec<(Pid, OwnedFd)>, CgroupError> {
     let mut held = Vec::with_capacity(pids.len());
     for pid in pids {
         match rustix::process::pidfd_open(*pid, PidfdFlags::empty()) {

@@ -16,7 +16,7 @@ pub(super) const PROGRAM_NAME: &str = "agentd";
 
 /// A tree of the host inside the root of the sandbox: others may change it, so that nothing of it is remembered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Tree {
+pub(crate) struct BundleMount {
     /// From the root of the sandbox, without links.
     pub(crate) path: PathBuf,
     pub(crate) writable: bool,
@@ -26,7 +26,7 @@ pub(crate) struct Tree {
 pub(super) fn configuration(
     spec: &Spec,
     capabilities: CapabilitySet,
-    trees: &[Tree],
+    trees: &[BundleMount],
     descriptors: u64,
 ) -> Option<Value> {
     let names: Vec<String> = capabilities.iter_names().map(|(name, _)| format!("CAP_{name}")).collect();

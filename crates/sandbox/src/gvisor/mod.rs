@@ -18,7 +18,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 
-pub(crate) use self::bundle::Tree;
+pub(crate) use self::bundle::BundleMount;
 pub(crate) use self::enter::{enter, hide_devices};
 use crate::launch::LaunchError;
 use crate::spec::{Isolation, Spec};

@@ -1,4 +1,4 @@
-//! Locks of files: no limit counts them, neither by number nor as memory.
+//! FileLocks of files: no limit counts them, neither by number nor as memory.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -19,7 +19,7 @@ const OBJECTS: &str = "/sys/kernel/slab/file_lock_cache/total_objects";
 
 /// The locks of the processes of a sandbox.
 #[derive(Debug)]
-pub(super) struct Locks {
+pub(super) struct FileLocks {
     /// Shows the locks whose owners are in the process file system that it belongs to, and those that have none.
     list: File,
     /// How many locks there can be on the whole host.
@@ -28,9 +28,9 @@ pub(super) struct Locks {
     worked: u64,
 }
 
-// === impl Locks ===
+// === impl FileLocks ===
 
-impl Locks {
+impl FileLocks {
     pub(super) fn new(list: OwnedFd) -> Self {
         Self { list: list.into(), host: File::open(OBJECTS).ok(), worked: 0 }
     }
@@ -48,7 +48,7 @@ impl Locks {
         }
         // A list is read in time that grows with the square of its length. One place of it takes one pass.
         let long = [LENGTH, LENGTH / 2, 0].into_iter().all(|place| self.is_own(place));
-        long.then_some(Overuse { kind: ChargeKind::Locks, allowance: few * LOCK })
+        long.then_some(Overuse { kind: ChargeKind::FileLocks, allowance: few * LOCK })
     }
 
     fn on_host(&self) -> Option<u64> {
@@ -73,18 +73,18 @@ mod tests {
 
     use super::*;
 
-    fn list(owner: &str, lines: usize) -> Locks {
+    fn list(owner: &str, lines: usize) -> FileLocks {
         let mut file = tempfile::tempfile().unwrap();
         for line in 1..=lines {
             writeln!(file, "{line}: POSIX  ADVISORY  WRITE {owner} 00:2e:5573526 600 600").unwrap();
         }
-        Locks { list: file, host: None, worked: 0 }
+        FileLocks { list: file, host: None, worked: 0 }
     }
 
     #[test]
     fn many_locks_are_too_many_and_those_of_others_are_not() {
         let overuse = list("12", 45_000).look(None).unwrap();
-        assert_eq!(overuse.kind, ChargeKind::Locks);
+        assert_eq!(overuse.kind, ChargeKind::FileLocks);
         assert_eq!(list("12", 30_000).look(None), None);
         assert_eq!(list("-1", 100_000).look(None), None);
         assert_eq!(list("12", 0).look(None), None);

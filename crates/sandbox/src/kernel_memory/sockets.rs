@@ -6,17 +6,17 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Pid;
 
-use super::table::{Format, Progress, Table};
+use super::table::{KernelTable, ReadProgress, TableFormat};
 use super::{ChargeKind, Overuse, start_of};
 
 /// The lists, below `/proc/PID/net`. Where the kernel has no IPv6, some are missing. There are others that a sandbox
 /// may not make sockets for.
-const LISTS: [(&str, Format); 5] = [
-    ("netlink", Format::Netlink),
-    ("udp", Format::Datagrams),
-    ("udp6", Format::Datagrams),
-    ("icmp", Format::Datagrams),
-    ("icmp6", Format::Datagrams),
+const LISTS: [(&str, TableFormat); 5] = [
+    ("netlink", TableFormat::Netlink),
+    ("udp", TableFormat::Datagrams),
+    ("udp6", TableFormat::Datagrams),
+    ("icmp", TableFormat::Datagrams),
+    ("icmp6", TableFormat::Datagrams),
 ];
 /// No processor is taken to fill sockets faster than this, in bytes a nanosecond: it has to write them. Measured were 1.2.
 const FASTEST: u64 = 16;
@@ -27,13 +27,13 @@ const LARGEST: u64 = 8 << 20;
 
 /// The sockets of a network.
 #[derive(Debug)]
-pub(super) struct Sockets {
+pub(super) struct SocketMemory {
     /// How many there are: read first, and alone while they cannot hold much.
     count: File,
-    tables: Vec<Table>,
+    tables: Vec<KernelTable>,
     /// Which list is read next.
     next: usize,
-    sums: Sums,
+    sums: SocketSums,
     /// What one socket holds at most.
     largest: u64,
     /// What was found, or is bounded by what was found.
@@ -44,19 +44,19 @@ pub(super) struct Sockets {
 
 /// What was found so far.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sums {
+struct SocketSums {
     netlink: u64,
     datagrams: u64,
 }
 
-// === impl Sockets ===
+// === impl SocketMemory ===
 
-impl Sockets {
+impl SocketMemory {
     pub(super) fn open(pid: Pid) -> Option<Self> {
         let open = |name: &str| File::open(format!("/proc/{}/net/{name}", pid.as_raw_nonzero())).ok();
-        let tables = LISTS.into_iter().filter_map(|(name, format)| Some(Table::new(open(name)?, format)));
+        let tables = LISTS.into_iter().filter_map(|(name, format)| Some(KernelTable::new(open(name)?, format)));
         let (tables, count) = (tables.collect(), open("sockstat")?);
-        Some(Self { count, tables, next: 0, sums: Sums::default(), largest: largest(), held: 0, worked: 0 })
+        Some(Self { count, tables, next: 0, sums: SocketSums::default(), largest: largest(), held: 0, worked: 0 })
     }
 
     /// What there is too much of. What cannot have become too much since the last look is not looked at.
@@ -77,15 +77,15 @@ impl Sockets {
         while let Some(table) = self.tables.get_mut(self.next) {
             let enough = allowance.saturating_sub(self.sums.total());
             let (progress, format) = (table.sum(enough, until), table.format());
-            let (Progress::Whole(sum) | Progress::Part(sum)) = progress;
+            let (ReadProgress::Whole(sum) | ReadProgress::Part(sum)) = progress;
             let sums = self.sums.with(format, sum);
             if sums.total() > allowance {
                 // The next look begins anew.
                 table.restart();
-                (self.sums, self.next, self.held) = (Sums::default(), 0, sums.total());
+                (self.sums, self.next, self.held) = (SocketSums::default(), 0, sums.total());
                 return Some(Overuse { kind: sums.larger(), allowance });
             }
-            if matches!(progress, Progress::Part(_)) {
+            if matches!(progress, ReadProgress::Part(_)) {
                 return None;
             }
             (self.sums, self.next) = (sums, self.next + 1);
@@ -112,13 +112,13 @@ fn largest() -> u64 {
     settings.into_iter().flatten().max().map_or(LARGEST, |most| most.saturating_mul(2))
 }
 
-// === impl Sums ===
+// === impl SocketSums ===
 
-impl Sums {
-    fn with(self, format: Format, sum: u64) -> Self {
+impl SocketSums {
+    fn with(self, format: TableFormat, sum: u64) -> Self {
         match format {
-            Format::Netlink => Self { netlink: self.netlink.saturating_add(sum), ..self },
-            Format::Datagrams => Self { datagrams: self.datagrams.saturating_add(sum), ..self },
+            TableFormat::Netlink => Self { netlink: self.netlink.saturating_add(sum), ..self },
+            TableFormat::Datagrams => Self { datagrams: self.datagrams.saturating_add(sum), ..self },
         }
     }
 
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn the_sockets_of_this_host_are_counted() {
-        let sockets = Sockets::open(rustix::process::getpid()).unwrap();
+        let sockets = SocketMemory::open(rustix::process::getpid()).unwrap();
         let before = sockets.used().unwrap();
         let _more = [(); 100].map(|()| std::net::UdpSocket::bind("127.0.0.1:0").unwrap());
         // Others come and go meanwhile.
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn nothing_is_read_that_cannot_have_changed() {
-        let mut sockets = Sockets::open(rustix::process::getpid()).unwrap();
+        let mut sockets = SocketMemory::open(rustix::process::getpid()).unwrap();
         sockets.tables.clear();
         (sockets.held, sockets.worked) = (7, 1000);
         // 16 MiB by half take more than half a millisecond.

@@ -4,8 +4,8 @@ use super::checks::{
     CLONE, FALLOCATE, FILE_CONTROL, HUGE_MAPPING, HUGE_MEMFD, HUGE_SEGMENT, IO_PRIORITY, IOCTL, MADVISE, OTHER_PROCESS,
     PERSONALITY, PRCTL_OPTIONS, PRIORITY, QUEUED_SIGNAL, SECCOMP, SOCKET, SOCKET_OPTION, SOCKETPAIR, UNSHARE,
 };
-use super::list::{Call, Group, List, action, groups, number, rule};
-use super::{Action, Rule};
+use super::list::{CallGroup, CallList, SystemCall, action, groups, number, rule};
+use super::{CallRule, FilterAction};
 
 groups! {
     /// Every system call we know, for whatever runs in a sandbox.
@@ -239,4 +239,4 @@ groups! {
 }
 
 /// The same list for a sandbox that writes to a file system of the host.
-pub(super) const SANDBOX_ON_HOST_DISK: List = List { overrides: ON_HOST_DISK.groups, ..SANDBOX };
+pub(super) const SANDBOX_ON_HOST_DISK: CallList = CallList { overrides: ON_HOST_DISK.groups, ..SANDBOX };

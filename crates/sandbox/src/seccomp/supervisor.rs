@@ -2,8 +2,8 @@
 //! sandbox.
 
 use super::checks::{FCNTL, MEMORY, OWN_LIMITS, PRCTL, REQUESTS};
-use super::list::{Call, Group, List, action, groups, number, rule};
-use super::{Action, Rule};
+use super::list::{CallGroup, CallList, SystemCall, action, groups, number, rule};
+use super::{CallRule, FilterAction};
 
 groups! {
     /// What a supervisor does once its sandbox runs; it makes nothing new but files and connections.

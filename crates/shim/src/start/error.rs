@@ -2,7 +2,7 @@
 
 use carrel_image::InvalidGuestPath;
 use carrel_sandbox::cgroup::{CgroupError, LimitError};
-use carrel_sandbox::{DiskError, IdsError, LaunchError, ShedError, is_damage};
+use carrel_sandbox::{DiskError, DropPrivilegesError, IdsError, LaunchError, is_damage};
 use carrel_shim_client::BadRoot;
 use carrel_shim_client::messages::{Failed, FailureCode};
 
@@ -52,7 +52,7 @@ pub(crate) enum StartError {
     #[error("the agent in the sandbox was not ready within {} seconds", READY.as_secs())]
     Late,
     #[error("give up rights: {0}")]
-    Shed(#[from] ShedError),
+    Shed(#[from] DropPrivilegesError),
 }
 
 // === impl StartError ===

@@ -14,13 +14,13 @@ use crate::mount::{attach, copy, nodev};
 use crate::{disk, mount};
 
 /// The kernel takes no longer value of one option.
-const LONGEST_VALUE: usize = 255;
+const MAX_OPTION_BYTES: usize = 255;
 /// What an overlay is told besides its directories.
 const OPTIONS: [(&str, &str); 3] = [("redirect_dir", "nofollow"), ("metacopy", "off"), ("index", "off")];
 
 /// What is written, and where the kernel prepares it: directories of the disk.
 #[derive(Clone, Copy)]
-pub(super) struct Written {
+pub(super) struct UpperDirectories {
     pub(super) upper: &'static str,
     pub(super) work: &'static str,
 }
@@ -30,14 +30,14 @@ pub(super) struct Written {
 /// In a user namespace the kernel keeps its notes in attributes that the owner of a file could write, and for that
 /// reason believes none that points elsewhere: nothing in the upper directory refers to what is below it. The options
 /// say so too, whatever this kernel was built to do by default.
-pub(super) fn overlay(lower: &[String], written: Written) -> Result<OwnedFd, Errno> {
-    match in_one(lower) {
-        Some(lower) => made(&[("lowerdir", &lower)], written),
+pub(super) fn overlay(lower: &[String], written: UpperDirectories) -> Result<OwnedFd, Errno> {
+    match joined_lower(lower) {
+        Some(lower) => mount_overlay(&[("lowerdir", &lower)], written),
         None => {
             let lower: Vec<(&str, &str)> = lower.iter().map(|path| ("lowerdir+", path.as_str())).collect();
-            match made(&lower, written) {
+            match mount_overlay(&lower, written) {
                 // A kernel before Linux 6.7 takes them only together, and has room for short names alone.
-                Err(Errno::INVAL) => named(lower.into_iter().map(|(_, path)| path), written),
+                Err(Errno::INVAL) => mount_overlay_by_links(lower.into_iter().map(|(_, path)| path), written),
                 made => made,
             }
         }
@@ -61,13 +61,13 @@ pub(super) fn read_only(empty: &str, lower: &str) -> Result<OwnedFd, Errno> {
 }
 
 /// All layers in one value, if that is short enough and nothing in it has a meaning of its own.
-fn in_one(lower: &[String]) -> Option<String> {
+fn joined_lower(lower: &[String]) -> Option<String> {
     let is_plain = lower.iter().all(|path| !path.contains([':', ',', '\\']));
     let length: usize = lower.iter().map(|path| path.len() + 1).sum();
-    (is_plain && length <= LONGEST_VALUE).then(|| lower.join(":"))
+    (is_plain && length <= MAX_OPTION_BYTES).then(|| lower.join(":"))
 }
 
-fn made(lower: &[(&str, &str)], written: Written) -> Result<OwnedFd, Errno> {
+fn mount_overlay(lower: &[(&str, &str)], written: UpperDirectories) -> Result<OwnedFd, Errno> {
     let overlay = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
     for (option, path) in lower {
         fsconfig_set_string(overlay.as_fd(), *option, *path)?;
@@ -83,7 +83,10 @@ fn made(lower: &[(&str, &str)], written: Written) -> Result<OwnedFd, Errno> {
 }
 
 /// The same for kernels that take all options as one text of a page: layers have numbers there, which are links to them.
-fn named<'a>(lower: impl Iterator<Item = &'a str>, written: Written) -> Result<OwnedFd, Errno> {
+fn mount_overlay_by_links<'a>(
+    lower: impl Iterator<Item = &'a str>,
+    written: UpperDirectories,
+) -> Result<OwnedFd, Errno> {
     let place = format!("{ASSEMBLY}/{}", disk::NAMES);
     match rustix::fs::mkdirat(CWD, &place, Mode::from_raw_mode(0o700)) {
         Ok(()) | Err(Errno::EXIST) => {}
@@ -126,10 +129,10 @@ mod tests {
     #[test]
     fn a_few_plain_names_go_into_one_value_and_no_others() {
         let lower = |count: usize| (0..count).map(|number| format!("/tmp/lower{number}")).collect::<Vec<_>>();
-        assert_eq!(in_one(&lower(2)).as_deref(), Some("/tmp/lower0:/tmp/lower1"));
-        assert_eq!(in_one(&lower(40)), None);
+        assert_eq!(joined_lower(&lower(2)).as_deref(), Some("/tmp/lower0:/tmp/lower1"));
+        assert_eq!(joined_lower(&lower(40)), None);
         for odd in ["/a:b", "/a,b", "/a\\b"] {
-            assert_eq!(in_one(&[odd.to_owned()]), None);
+            assert_eq!(joined_lower(&[odd.to_owned()]), None);
         }
     }
 }

@@ -6,16 +6,16 @@ use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::MountAttrFlags;
 
-use super::place::{Root, directory, file, open_path};
-use super::{Plan, mask};
+use super::sandbox_root::{SandboxRoot, directory, file, open_path};
+use super::{LaunchPlan, mask};
 use crate::fd_passing;
 use crate::mount::{self, attach, attach_at, copy, nodev};
-use crate::stage::{Stage, StageError};
+use crate::stage::{SetupStage, StageError};
 use crate::sys;
 
 /// Parts of `/sys` that are shown, to be read: what programs ask for to divide their work and memory, and the
 /// interfaces of this sandbox.
-const SHOWN: [&str; 6] = [
+const VISIBLE: [&str; 6] = [
     "class/net",
     PROCESSORS,
     "devices/system/node",
@@ -32,8 +32,8 @@ const TERMINALS: &str = "256";
 
 /// A `/dev` of its own, with six devices and terminals. Returns the device that swallows everything, open: by its path
 /// something else may be found later.
-pub(super) fn devices(plan: &Plan<'_>, root: &mut Root) -> Result<OwnedFd, StageError> {
-    let at = StageError::at(Stage::Devices);
+pub(super) fn devices(plan: &LaunchPlan<'_>, root: &mut SandboxRoot) -> Result<OwnedFd, StageError> {
+    let at = StageError::at(SetupStage::Devices);
     let nosuid = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let dev = mount::new("tmpfs", &[("size", "65536"), ("mode", "755")], nosuid).map_err(&at)?;
     let place = directory(&root.directory, "dev".as_ref(), 0o755)?;
@@ -61,18 +61,18 @@ pub(super) fn devices(plan: &Plan<'_>, root: &mut Root) -> Result<OwnedFd, Stage
 }
 
 /// A `/proc` of its own, without what tells of the host. Returns it: by its path something else may be found later.
-pub(super) fn proc(plan: &Plan<'_>, root: &mut Root) -> Result<OwnedFd, StageError> {
+pub(super) fn proc(plan: &LaunchPlan<'_>, root: &mut SandboxRoot) -> Result<OwnedFd, StageError> {
     let at = StageError::at;
     let flags = nodev() | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-    let proc = mount::new("proc", &[], flags).map_err(at(Stage::Proc))?;
+    let proc = mount::new("proc", &[], flags).map_err(at(SetupStage::Proc))?;
     let place = directory(&root.directory, "proc".as_ref(), 0o555)?;
-    root.attach(&proc, &place, "proc".as_ref()).map_err(at(Stage::Proc))?;
+    root.attach(&proc, &place, "proc".as_ref()).map_err(at(SetupStage::Proc))?;
     if plan.spec.network.is_none() {
-        open_ports(&proc).map_err(at(Stage::Ports))?;
+        open_ports(&proc).map_err(at(SetupStage::Ports))?;
     }
     // Where the kernel has no such list there are no locks.
     if let Ok(locks) = rustix::fs::openat(&proc, "locks", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
-        fd_passing::give(&plan.locks, locks).map_err(at(Stage::Proc))?;
+        fd_passing::give(&plan.locks, locks).map_err(at(SetupStage::Proc))?;
     }
     mask::proc(&proc)?;
     Ok(proc)
@@ -97,8 +97,8 @@ pub(crate) fn whole_hardware() -> Result<OwnedFd, Errno> {
 
 /// A `/sys` with little in it: what is not named is not there. Where the kernel refuses, because this process does
 /// not see all of the host's, there is nothing in it.
-pub(super) fn hardware(plan: &Plan<'_>, root: &mut Root) -> Result<(), StageError> {
-    let at = StageError::at(Stage::Hardware);
+pub(super) fn hardware(plan: &LaunchPlan<'_>, root: &mut SandboxRoot) -> Result<(), StageError> {
+    let at = StageError::at(SetupStage::Hardware);
     let place = directory(&root.directory, "sys".as_ref(), 0o555)?;
     let own = if plan.hardware.is_none() { whole_hardware().ok() } else { None };
     let Some(whole) = plan.hardware.as_ref().or(own.as_ref()) else {
@@ -109,7 +109,7 @@ pub(super) fn hardware(plan: &Plan<'_>, root: &mut Root) -> Result<(), StageErro
     let flags = nodev() | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let shown = mount::new("tmpfs", &[("size", "65536"), ("mode", "555")], flags).map_err(&at)?;
     root.attach(&shown, &place, "sys".as_ref()).map_err(&at)?;
-    for name in SHOWN {
+    for name in VISIBLE {
         match open_path(whole, name) {
             Ok(part) => {
                 let part = copy(&part).map_err(&at)?;
@@ -122,5 +122,5 @@ pub(super) fn hardware(plan: &Plan<'_>, root: &mut Root) -> Result<(), StageErro
             Err(errno) => return Err(at(errno)),
         }
     }
-    sys::set_mount_alone(shown.as_fd(), sys::SHOWN | libc::MOUNT_ATTR_NOEXEC).map_err(&at)
+    sys::set_mount_alone(shown.as_fd(), sys::READ_ONLY_ATTRIBUTES | libc::MOUNT_ATTR_NOEXEC).map_err(&at)
 }

@@ -10,22 +10,22 @@ use rustix::process::{Gid, Uid};
 
 use super::ASSEMBLY;
 use super::overlay::read_only;
-use super::place::Root;
+use super::sandbox_root::SandboxRoot;
+use crate::host_tree::HostTree;
 use crate::mount::{attach as attach_by_path, nodev};
-use crate::stage::{Stage, StageError};
-use crate::tree::Shown;
+use crate::stage::{SetupStage, StageError};
 use crate::{disk, mount};
 
 /// Where a tree lies while its overlay is made.
 const LOWER: &str = "lower";
 /// What a directory is like that is not shown yet.
-const NOBODYS: Mode = Mode::RWXU;
+const PRIVATE_MODE: Mode = Mode::RWXU;
 
 /// Attaches a tree at an open place, which has the given path, and what is mounted below it.
-pub(super) fn attach(shown: &Shown, root: &mut Root, place: &OwnedFd, path: &Path) -> Result<(), StageError> {
-    let at = StageError::about(Stage::Tree, path);
+pub(super) fn attach(shown: &HostTree, root: &mut SandboxRoot, place: &OwnedFd, path: &Path) -> Result<(), StageError> {
+    let at = StageError::about(SetupStage::Tree, path);
     let overlay = shown.passive.then(|| passive(&shown.mount, root.count())).transpose();
-    let overlay = overlay.map_err(StageError::about(Stage::Passive, path))?;
+    let overlay = overlay.map_err(StageError::about(SetupStage::ReadOnlyOverlay, path))?;
     let top = overlay.as_ref().unwrap_or(&shown.mount);
     root.attach(top, place, path).map_err(&at)?;
     for (relative, below) in &shown.below {
@@ -51,7 +51,7 @@ fn passive(tree: &OwnedFd, number: usize) -> Result<OwnedFd, Errno> {
         Err(Errno::NOENT) => assembly(&directory)?,
         Err(errno) => return Err(errno),
     }
-    rustix::fs::mkdirat(CWD, &empty, NOBODYS)?;
+    rustix::fs::mkdirat(CWD, &empty, PRIVATE_MODE)?;
     // The root of an overlay is that of its uppermost layer: it is to look like the tree's.
     let stat = rustix::fs::fstat(tree)?;
     let (user, group) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
@@ -66,11 +66,11 @@ fn passive(tree: &OwnedFd, number: usize) -> Result<OwnedFd, Errno> {
 
 /// A place for empty directories and for a tree, in memory, so that nothing of it stays on a disk that does.
 fn assembly(directory: &str) -> Result<(), Errno> {
-    match rustix::fs::mkdirat(CWD, directory, NOBODYS) {
+    match rustix::fs::mkdirat(CWD, directory, PRIVATE_MODE) {
         Ok(()) | Err(Errno::EXIST) => {}
         Err(errno) => return Err(errno),
     }
     let memory = mount::new("tmpfs", &[("mode", "700")], nodev())?;
-    rustix::fs::mkdirat(&memory, LOWER, NOBODYS)?;
+    rustix::fs::mkdirat(&memory, LOWER, PRIVATE_MODE)?;
     attach_by_path(&memory, CWD, directory)
 }

@@ -7,7 +7,7 @@ use super::host::Controller;
 
 /// Why a controller cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Missing {
+pub enum MissingController {
     /// The kernel was built without it.
     #[error("the kernel has no {0} controller")]
     NotInKernel(&'static str),
@@ -31,13 +31,13 @@ pub enum Missing {
     Occupied(PathBuf),
 }
 
-/// Limits that this host cannot enforce, and why.
+/// CgroupLimits that this host cannot enforce, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unenforceable(pub(super) Vec<(Controller, Missing)>);
+pub struct UnenforceableLimits(pub(super) Vec<(Controller, MissingController)>);
 
-// === impl Missing ===
+// === impl MissingController ===
 
-impl Missing {
+impl MissingController {
     /// What to do about it.
     pub fn remedy(&self) -> String {
         match self {
@@ -78,11 +78,11 @@ impl Missing {
     }
 }
 
-// === impl Unenforceable ===
+// === impl UnenforceableLimits ===
 
-impl Unenforceable {
+impl UnenforceableLimits {
     /// Each limit that cannot be enforced, and why.
-    pub fn missing(&self) -> impl Iterator<Item = (Controller, &Missing)> {
+    pub fn missing(&self) -> impl Iterator<Item = (Controller, &MissingController)> {
         self.0.iter().map(|(controller, missing)| (*controller, missing))
     }
 
@@ -99,7 +99,7 @@ impl Unenforceable {
     }
 }
 
-impl fmt::Display for Unenforceable {
+impl fmt::Display for UnenforceableLimits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("this host cannot enforce ")?;
         for (number, (controller, missing)) in self.0.iter().enumerate() {
@@ -116,4 +116,4 @@ impl fmt::Display for Unenforceable {
     }
 }
 
-impl std::error::Error for Unenforceable {}
+impl std::error::Error for UnenforceableLimits {}

@@ -6,27 +6,27 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
-use crate::asked::MountError;
 use crate::ids::COUNT;
 use crate::launch::LaunchError;
 use crate::mount;
-use crate::owner::Owners;
-use crate::spec::{Access, HostOwner, Mount, Project};
+use crate::owner_namespaces::OwnerNamespaces;
+use crate::request_error::MountError;
+use crate::spec::{Access, HostMount, HostOwner, Project};
 use crate::{submounts, sys};
 
 /// A tree that waits to be attached.
-pub(crate) struct Shown {
+pub(crate) struct HostTree {
     pub(crate) mount: OwnedFd,
     pub(crate) directory: bool,
     pub(crate) writable: bool,
     /// Whether an overlay is to lie over it, so that nobody on the host is reached through it.
     pub(crate) passive: bool,
     /// What is mounted below it and not part of its own mount, what lies above first.
-    pub(crate) below: Vec<(PathBuf, Shown)>,
+    pub(crate) below: Vec<(PathBuf, HostTree)>,
 }
 
 /// What lies below a project, and what its directory is like.
-pub(crate) struct Below {
+pub(crate) struct ProjectLower {
     pub(crate) mount: OwnedFd,
     pub(crate) mode: u32,
     /// Who inside stands for its owner: a user and a group.
@@ -34,27 +34,33 @@ pub(crate) struct Below {
 }
 
 /// A tree of an image's, to be read by everybody whom it lets.
-pub(crate) fn shown(source: &Path) -> Result<Shown, MountError> {
+pub(crate) fn image_tree(source: &Path) -> Result<HostTree, MountError> {
     let failed = failed(source);
-    let mount = mount::copy(&named(source).map_err(&failed)?).map_err(&failed)?;
-    sys::set_mount(mount.as_fd(), sys::SHOWN, None).map_err(failed)?;
+    let mount = mount::copy(&open_path(source).map_err(&failed)?).map_err(&failed)?;
+    sys::set_mount(mount.as_fd(), sys::READ_ONLY_ATTRIBUTES, None).map_err(failed)?;
     let directory = rustix::fs::fstat(&mount).is_ok_and(|stat| is_directory(&stat));
-    Ok(Shown { mount, directory, writable: false, passive: false, below: Vec::new() })
+    Ok(HostTree { mount, directory, writable: false, passive: false, below: Vec::new() })
 }
 
 /// A tree of the operator's, whose owner somebody inside stands for.
-pub(crate) fn given(given: &Mount, owners: &mut Owners) -> Result<Shown, LaunchError> {
+pub(crate) fn requested_tree(given: &HostMount, owners: &mut OwnerNamespaces) -> Result<HostTree, LaunchError> {
     let failed = failed(&given.source);
-    let source = plain(&given.source).map_err(&failed)?;
+    let source = open_no_symlinks(&given.source).map_err(&failed)?;
     let stat = rustix::fs::fstat(&source).map_err(&failed)?;
     let host = given.owner.unwrap_or(HostOwner { user: stat.st_uid, group: stat.st_gid });
     if let Access::Writable { user, group } = given.access {
         let mount = mount::copy(&source).map_err(&failed)?;
-        stand_for(&mount, host, sys::GIVEN, (user, group), &given.source, owners)?;
-        return Ok(Shown { mount, directory: is_directory(&stat), writable: true, passive: false, below: Vec::new() });
+        map_owner(&mount, host, sys::WRITABLE_ATTRIBUTES, (user, group), &given.source, owners)?;
+        return Ok(HostTree {
+            mount,
+            directory: is_directory(&stat),
+            writable: true,
+            passive: false,
+            below: Vec::new(),
+        });
     }
-    if let Some(kind) = active(&stat) {
-        return Err(MountError::Active { path: given.source.display().to_string(), kind }.into());
+    if let Some(kind) = special_kind(&stat) {
+        return Err(MountError::SpecialFile { path: given.source.display().to_string(), kind }.into());
     }
     let mut read = |place: &OwnedFd, path: &Path| read_only(place, path, host, given.access, owners);
     let mut shown = read(&source, &given.source)?;
@@ -62,7 +68,7 @@ pub(crate) fn given(given: &Mount, owners: &mut Owners) -> Result<Shown, LaunchE
         for submount in submounts::below(&source, &given.source).map_err(&failed)? {
             let stat = rustix::fs::fstat(&submount.place).map_err(&failed)?;
             // What lies below it, in the directory's own mount, is as passive as everything there.
-            if active(&stat).is_none() {
+            if special_kind(&stat).is_none() {
                 let path = given.source.join(&submount.path);
                 shown.below.push((submount.path, read(&submount.place, &path)?));
             }
@@ -77,23 +83,23 @@ fn read_only(
     path: &Path,
     host: HostOwner,
     access: Access,
-    owners: &mut Owners,
-) -> Result<Shown, LaunchError> {
+    owners: &mut OwnerNamespaces,
+) -> Result<HostTree, LaunchError> {
     let failed = failed(path);
     let directory = is_directory(&rustix::fs::fstat(place).map_err(&failed)?);
     let mount = mount::copy_alone(place).map_err(&failed)?;
-    match stand_for(&mount, host, sys::SHOWN, (access.user(), access.group()), path, owners) {
+    match map_owner(&mount, host, sys::READ_ONLY_ATTRIBUTES, (access.user(), access.group()), path, owners) {
         Err(LaunchError::Mount(MountError::Ids { .. })) => {
-            sys::set_mount(mount.as_fd(), sys::SHOWN, None).map_err(&failed)?;
+            sys::set_mount(mount.as_fd(), sys::READ_ONLY_ATTRIBUTES, None).map_err(&failed)?;
         }
         outcome => outcome?,
     }
     // A file that is neither a socket nor a FIFO reaches nobody by itself, and an overlay is made of directories.
-    Ok(Shown { mount, directory, writable: false, passive: directory, below: Vec::new() })
+    Ok(HostTree { mount, directory, writable: false, passive: directory, below: Vec::new() })
 }
 
 /// What something is that programs talk through.
-fn active(stat: &Stat) -> Option<&'static str> {
+fn special_kind(stat: &Stat) -> Option<&'static str> {
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::Socket => Some("a socket"),
         FileType::Fifo => Some("a FIFO"),
@@ -103,9 +109,9 @@ fn active(stat: &Stat) -> Option<&'static str> {
 }
 
 /// The directory of a project, without what is mounted in it: an overlay sees one file system.
-pub(crate) fn below(project: &Project, owners: &mut Owners) -> Result<Below, LaunchError> {
+pub(crate) fn project_lower(project: &Project, owners: &mut OwnerNamespaces) -> Result<ProjectLower, LaunchError> {
     let failed = failed(&project.source);
-    let source = plain(&project.source).map_err(&failed)?;
+    let source = open_no_symlinks(&project.source).map_err(&failed)?;
     let stat = rustix::fs::fstat(&source).map_err(&failed)?;
     if !is_directory(&stat) {
         return Err(failed(Errno::NOTDIR).into());
@@ -114,16 +120,16 @@ pub(crate) fn below(project: &Project, owners: &mut Owners) -> Result<Below, Lau
     if project.identity.is_some_and(|identity| identity != (stat.st_dev, stat.st_ino)) {
         return Err(failed(Errno::STALE).into());
     }
-    below_the_root(&stat, &project.source)?;
+    refuse_host_root(&stat, &project.source)?;
     let mount = mount::copy_alone(&source).map_err(&failed)?;
     let owner = (project.user, project.group);
     let host = HostOwner { user: stat.st_uid, group: stat.st_gid };
-    stand_for(&mount, host, sys::SHOWN, owner, &project.source, owners)?;
-    Ok(Below { mount, mode: stat.st_mode & 0o7777, owner })
+    map_owner(&mount, host, sys::READ_ONLY_ATTRIBUTES, owner, &project.source, owners)?;
+    Ok(ProjectLower { mount, mode: stat.st_mode & 0o7777, owner })
 }
 
 /// Refuses the root of the host.
-pub(crate) fn below_the_root(stat: &Stat, path: &Path) -> Result<(), MountError> {
+pub(crate) fn refuse_host_root(stat: &Stat, path: &Path) -> Result<(), MountError> {
     let root = rustix::fs::stat(c"/").map_err(failed(path))?;
     if (root.st_dev, root.st_ino) == (stat.st_dev, stat.st_ino) {
         return Err(MountError::WholeHost { path: path.display().to_string() });
@@ -132,23 +138,23 @@ pub(crate) fn below_the_root(stat: &Stat, path: &Path) -> Result<(), MountError>
 }
 
 /// Shows a tree so that a user and a group inside stand for those of the host.
-fn stand_for(
+fn map_owner(
     mount: &OwnedFd,
     host: HostOwner,
     attributes: u64,
     owner: (u32, u32),
     path: &Path,
-    owners: &mut Owners,
+    owners: &mut OwnerNamespaces,
 ) -> Result<(), LaunchError> {
     if let Some(id) = [owner.0, owner.1].into_iter().find(|id| *id >= COUNT) {
-        return Err(MountError::User { id }.into());
+        return Err(MountError::UnknownId { id }.into());
     }
     let namespace = owners.namespace(host, owner).map_err(|errno| LaunchError::System("map an owner", errno.into()))?;
-    Ok(sys::set_mount(mount.as_fd(), attributes, Some(namespace)).map_err(unmapped(path))?)
+    Ok(sys::set_mount(mount.as_fd(), attributes, Some(namespace)).map_err(idmap_error(path))?)
 }
 
 /// Why a tree cannot be shown with other ids.
-pub(crate) fn unmapped(path: &Path) -> impl Fn(Errno) -> MountError {
+pub(crate) fn idmap_error(path: &Path) -> impl Fn(Errno) -> MountError {
     move |errno| match errno {
         // A file system that has no notion of it, or a mount that already shows other ids than are stored.
         Errno::INVAL | Errno::PERM => MountError::Ids { path: path.display().to_string(), source: errno.into() },
@@ -157,12 +163,12 @@ pub(crate) fn unmapped(path: &Path) -> impl Fn(Errno) -> MountError {
 }
 
 /// A path of the host, open only to be named.
-pub(crate) fn named(path: &Path) -> Result<OwnedFd, Errno> {
+pub(crate) fn open_path(path: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
 }
 
 /// The same for one that was found to have no links: whoever has put one in it since is not followed.
-pub(crate) fn plain(path: &Path) -> Result<OwnedFd, Errno> {
+pub(crate) fn open_no_symlinks(path: &Path) -> Result<OwnedFd, Errno> {
     let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     rustix::fs::openat2(rustix::fs::CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)
 }
@@ -192,7 +198,7 @@ mod tests {
         let identity = Some((meta.dev(), meta.ino()));
         let target = GuestPath::new("/workspace").unwrap();
         let project = Project { source: source.clone(), target, user: 0, group: 0, identity };
-        let found = || match below(&project, &mut Owners::new(100_000)) {
+        let found = || match project_lower(&project, &mut OwnerNamespaces::new(100_000)) {
             Err(LaunchError::Mount(MountError::Source { source, .. })) => source.raw_os_error(),
             // Whoever is not root goes no further than this.
             Ok(_) | Err(_) => None,

@@ -9,18 +9,18 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, WaitId, WaitIdOptions};
 
 use crate::spec::HostOwner;
-use crate::sys::{self, Cloned};
+use crate::sys::{self, CloneResult};
 
 /// The namespaces made so far, one for each owner and user.
-pub(crate) struct Owners {
+pub(crate) struct OwnerNamespaces {
     /// The host's id behind the sandbox's 0.
     base: u32,
-    known: Vec<(Mapping, OwnedFd)>,
+    known: Vec<(OwnerMapping, OwnedFd)>,
 }
 
 /// Who outside is whom inside.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Mapping {
+struct OwnerMapping {
     uid: u32,
     gid: u32,
     user: u32,
@@ -28,23 +28,23 @@ struct Mapping {
 }
 
 /// A process that holds a namespace until its end is asked for.
-struct Holder {
+struct NamespaceHolder {
     pid: Pid,
     process: OwnedFd,
     /// It ends when this is closed, or when we end.
     end: Option<OwnedFd>,
 }
 
-// === impl Owners ===
+// === impl OwnerNamespaces ===
 
-impl Owners {
+impl OwnerNamespaces {
     pub(crate) fn new(base: u32) -> Self {
         Self { base, known: Vec::new() }
     }
 
     /// The namespace by which a user and a group inside stand for those of the host.
     pub(crate) fn namespace(&mut self, host: HostOwner, (user, group): (u32, u32)) -> Result<BorrowedFd<'_>, Errno> {
-        let mapping = Mapping { uid: host.user, gid: host.group, user, group };
+        let mapping = OwnerMapping { uid: host.user, gid: host.group, user, group };
         let index = match self.known.iter().position(|(known, _)| *known == mapping) {
             Some(index) => index,
             None => {
@@ -56,8 +56,8 @@ impl Owners {
         self.known.get(index).map(|(_, namespace)| namespace.as_fd()).ok_or(Errno::INVAL)
     }
 
-    fn make(&self, mapping: Mapping) -> Result<OwnedFd, Errno> {
-        let holder = Holder::start()?;
+    fn make(&self, mapping: OwnerMapping) -> Result<OwnedFd, Errno> {
+        let holder = NamespaceHolder::start()?;
         let pid = holder.pid.as_raw_nonzero();
         for (file, from, to) in [("uid_map", mapping.uid, mapping.user), ("gid_map", mapping.gid, mapping.group)] {
             let to = self.base.checked_add(to).ok_or(Errno::OVERFLOW)?;
@@ -69,14 +69,14 @@ impl Owners {
     }
 }
 
-// === impl Holder ===
+// === impl NamespaceHolder ===
 
-impl Holder {
+impl NamespaceHolder {
     fn start() -> Result<Self, Errno> {
         let (wait, end) = pipe_with(PipeFlags::CLOEXEC)?;
         match sys::clone(sys::USERS, None)? {
-            Cloned::Parent(pid, process) => Ok(Self { pid, process, end: Some(end) }),
-            Cloned::Child => {
+            CloneResult::Parent(pid, process) => Ok(Self { pid, process, end: Some(end) }),
+            CloneResult::Child => {
                 drop(end);
                 let _ended = rustix::io::retry_on_intr(|| rustix::io::read(&wait, &mut [0; 1]));
                 sys::exit_now(0)
@@ -85,7 +85,7 @@ impl Holder {
     }
 }
 
-impl Drop for Holder {
+impl Drop for NamespaceHolder {
     fn drop(&mut self) {
         drop(self.end.take());
         let _buried = rustix::io::retry_on_intr(|| {

@@ -7,11 +7,11 @@ use rustix::io::Errno;
 use rustix::process::Uid;
 
 use crate::ids::IdRange;
-use crate::sys::{self, Cloned};
+use crate::sys::{self, CloneResult};
 
 /// Clones this process into new namespaces of a sandbox, made by the first of the sandbox's own ids. For that moment
 /// this process is, in effect, that user, with all its capabilities.
-pub(crate) fn clone(namespaces: u64, ids: &IdRange, cgroup: Option<BorrowedFd<'_>>) -> Result<Cloned, Errno> {
+pub(crate) fn clone(namespaces: u64, ids: &IdRange, cgroup: Option<BorrowedFd<'_>>) -> Result<CloneResult, Errno> {
     let before = rustix::thread::capabilities(None)?;
     // The kernel takes these back from whoever changes its ids.
     let dumpable = rustix::process::dumpable_behavior()?;
@@ -19,7 +19,7 @@ pub(crate) fn clone(namespaces: u64, ids: &IdRange, cgroup: Option<BorrowedFd<'_
     let (real, effective) = (rustix::process::getuid(), rustix::process::geteuid());
     rustix::thread::set_thread_res_uid(real, Uid::from_raw(ids.base()), effective)?;
     let cloned = rustix::thread::set_capabilities(None, before).and_then(|()| sys::clone(namespaces, cgroup));
-    if matches!(cloned, Ok(Cloned::Child)) {
+    if matches!(cloned, Ok(CloneResult::Child)) {
         return cloned;
     }
     // A new process that is not let go ends by itself.

@@ -27,7 +27,7 @@ pub enum MountError {
     #[error(
         "{path} is {kind}, which cannot be mounted read-only: whoever opens it talks to the host; mount it with `:rw` to allow that"
     )]
-    Active {
+    SpecialFile {
         /// Which.
         path: String,
         /// What it is.
@@ -37,7 +37,7 @@ pub enum MountError {
     #[error(
         "the file system behind {target} cannot be mounted read-only without a connection to the host ({source}); mount a copy with `:copy`"
     )]
-    Passive {
+    OverlayUnsupported {
         /// Where it was to be.
         target: String,
         /// What the kernel said.
@@ -51,7 +51,7 @@ pub enum MountError {
     },
     /// There is no such user or group in any sandbox.
     #[error("no sandbox has a user or group {id}: the highest is {most}", most = crate::ids::COUNT - 1)]
-    User {
+    UnknownId {
         /// Who.
         id: u32,
     },
@@ -85,10 +85,10 @@ pub enum TargetProblem {
     Link,
     /// It is at or below `/dev`, `/proc` or `/sys`.
     #[error("is in what every sandbox has of its own")]
-    Own,
+    Reserved,
     /// It was asked for more than once.
     #[error("is asked for twice")]
-    Twice,
+    Duplicate,
     /// It cannot be made.
     #[error("cannot be made: {0}")]
     Other(std::io::Error),
@@ -102,7 +102,7 @@ pub enum NetworkError {
     Ended,
     /// Whose it is cannot be told.
     #[error("whose network it is cannot be told: {0}")]
-    Hidden(std::io::Error),
+    Unreadable(std::io::Error),
     /// It is the host's own, or that of other software.
     #[error("it is not the network of a sandbox")]
     Foreign,

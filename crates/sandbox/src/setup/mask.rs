@@ -9,9 +9,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, FileType};
 use rustix::io::Errno;
 
-use super::place::open_path;
+use super::sandbox_root::open_path;
 use crate::mount::{self, attach_at, copy};
-use crate::stage::{Stage, StageError};
+use crate::stage::{SetupStage, StageError};
 use crate::sys;
 
 /// Hidden files of `/proc`, where the kernel has them.
@@ -63,7 +63,7 @@ const THROTTLE: &str = "thermal_throttle";
 /// Hides what is to be hidden of a process file system that is attached beside `dev`, and becomes at home there: by its
 /// name each takes one call.
 pub(super) fn proc(proc: &OwnedFd) -> Result<(), StageError> {
-    let at = StageError::at(Stage::Mask);
+    let at = StageError::at(SetupStage::Mask);
     rustix::process::fchdir(proc).map_err(&at)?;
     // A source that is missing would look like a file that this kernel does not have.
     let null = rustix::fs::statat(CWD, NULL, AtFlags::SYMLINK_NOFOLLOW).map_err(|_| at(Errno::NODEV))?;
@@ -78,7 +78,8 @@ pub(super) fn proc(proc: &OwnedFd) -> Result<(), StageError> {
         match open_path(proc, name) {
             Ok(place) => {
                 let shown = copy(&place).map_err(&at)?;
-                sys::set_mount(shown.as_fd(), sys::SHOWN | libc::MOUNT_ATTR_NOEXEC, None).map_err(&at)?;
+                sys::set_mount(shown.as_fd(), sys::READ_ONLY_ATTRIBUTES | libc::MOUNT_ATTR_NOEXEC, None)
+                    .map_err(&at)?;
                 attach_at(&shown, &place).map_err(&at)?;
             }
             Err(Errno::NOENT) => {}

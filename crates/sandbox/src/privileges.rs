@@ -9,7 +9,7 @@ use rustix::process::{DumpableBehavior, Gid, Uid};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use crate::ids::SUPERVISORS;
-use crate::launch::has_left_host_mounts;
+use crate::launch::has_private_mounts;
 use crate::mount;
 use crate::ruleset;
 use crate::seccomp::{Filter, SeccompError};
@@ -20,7 +20,7 @@ const ASSEMBLY: &str = "/tmp";
 
 /// What a supervisor keeps. Everything else it gives up.
 #[derive(Clone, Copy, Debug)]
-pub struct Shed<'a> {
+pub struct RetainedPrivileges<'a> {
     /// Whether it may still signal processes of other users: what it takes to end its sandbox.
     pub kill: bool,
     /// The user it becomes, in the group [`SUPERVISORS`](crate::SUPERVISORS). What it still has to change on the host was
@@ -33,7 +33,7 @@ pub struct Shed<'a> {
 
 /// A step that failed. Those before it stay done: end the process.
 #[derive(Debug, thiserror::Error)]
-pub enum ShedError {
+pub enum DropPrivilegesError {
     /// The process sees the host's mounts, which would go with its root.
     #[error("the host's mounts were not left before")]
     HostMounts,
@@ -56,14 +56,14 @@ pub enum ShedError {
 /// calls are those of [`Filter::supervisor`].
 ///
 /// The calling process is root, has one thread, and has called [`leave_host_mounts`](crate::leave_host_mounts).
-pub fn shed(kept: Shed<'_>) -> Result<(), ShedError> {
-    if !has_left_host_mounts() {
-        return Err(ShedError::HostMounts);
+pub fn drop_privileges(kept: RetainedPrivileges<'_>) -> Result<(), DropPrivilegesError> {
+    if !has_private_mounts() {
+        return Err(DropPrivilegesError::HostMounts);
     }
     let filter = Filter::supervisor()?;
-    enter_nothing().map_err(failed("enter an empty root"))?;
+    enter_empty_root().map_err(failed("enter an empty root"))?;
     if let Some(user) = kept.user {
-        leave_root(user).map_err(failed("become another user"))?;
+        become_user(user).map_err(failed("become another user"))?;
     }
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(failed("become opaque"))?;
     rustix::thread::set_no_new_privs(true).map_err(failed("set no_new_privs"))?;
@@ -76,12 +76,12 @@ pub fn shed(kept: Shed<'_>) -> Result<(), ShedError> {
 
 /// Gives back memory that was needed for a while and is not any more: a supervisor is there as often as there are
 /// sandboxes.
-pub fn give_memory_back() {
-    sys::give_memory_back();
+pub fn release_memory() {
+    sys::release_memory();
 }
 
 /// Becomes another user, with the capabilities it has: they go in the next step.
-fn leave_root(user: u32) -> Result<(), Errno> {
+fn become_user(user: u32) -> Result<(), Errno> {
     let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(SUPERVISORS));
     rustix::thread::set_keep_capabilities(true)?;
     rustix::thread::set_thread_groups(&[])?;
@@ -92,7 +92,7 @@ fn leave_root(user: u32) -> Result<(), Errno> {
     rustix::thread::set_capabilities(None, CapabilitySets { effective: all.permitted, ..all })
 }
 
-fn enter_nothing() -> Result<(), Errno> {
+fn enter_empty_root() -> Result<(), Errno> {
     let nothing = mount::empty()?;
     mount::attach(&nothing, rustix::fs::CWD, ASSEMBLY)?;
     rustix::process::fchdir(&nothing)?;
@@ -114,8 +114,8 @@ fn drop_capabilities(kept: CapabilitySet) -> Result<(), Errno> {
     rustix::thread::set_capabilities(None, sets)
 }
 
-fn failed(what: &'static str) -> impl Fn(Errno) -> ShedError {
-    move |errno| ShedError::System(what, errno.into())
+fn failed(what: &'static str) -> impl Fn(Errno) -> DropPrivilegesError {
+    move |errno| DropPrivilegesError::System(what, errno.into())
 }
 
 #[cfg(test)]
@@ -125,7 +125,10 @@ mod tests {
     //= promises.supervisor.could-host-cannot-once
     #[test]
     fn nobody_takes_the_root_of_the_host_away() {
-        assert!(matches!(shed(Shed { kill: true, user: None, directories: &[] }), Err(ShedError::HostMounts)));
+        assert!(matches!(
+            drop_privileges(RetainedPrivileges { kill: true, user: None, directories: &[] }),
+            Err(DropPrivilegesError::HostMounts)
+        ));
         assert!(std::path::Path::new("/proc/self").exists());
     }
 }

@@ -10,38 +10,38 @@ use rustix::fs::{AtFlags, CWD};
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
 
-use super::overlay::{Written, overlay};
-use super::place::{Root, directory, file, open_directory, parent};
-use super::{ASSEMBLY, Part, Plan, tree};
+use super::overlay::{UpperDirectories, overlay};
+use super::sandbox_root::{SandboxRoot, directory, file, open_directory, parent};
+use super::{ASSEMBLY, LaunchPlan, RequestedMount, host_tree};
 use crate::disk;
-use crate::gvisor::Tree;
-use crate::layers::Place;
+use crate::gvisor::BundleMount;
+use crate::layers::LayerLocation;
 use crate::mount::{attach, attach_at, copy};
-use crate::stage::{Stage, StageError};
+use crate::stage::{SetupStage, StageError};
 
 /// The file system everything is put into: a directory of the disk, or layers below one.
-pub(super) fn base(plan: &Plan<'_>) -> Result<Root, StageError> {
-    let at = StageError::at(Stage::Base);
+pub(super) fn mount_base(plan: &LaunchPlan<'_>) -> Result<SandboxRoot, StageError> {
+    let at = StageError::at(SetupStage::Base);
     let disk = &plan.disk.mount;
     attach(disk, CWD, ASSEMBLY).map_err(&at)?;
     let root = if plan.layers.is_empty() {
         // A copy, so that the directory is the root of a mount, and what is beside it cannot be named.
         copy(&open_directory(disk, disk::ROOT.as_ref()).map_err(&at)?).map_err(&at)?
     } else {
-        let at = StageError::at(Stage::Layers);
+        let at = StageError::at(SetupStage::Layers);
         for (number, mount) in plan.layers.mounts().enumerate() {
             let place = open_directory(disk, disk::lower(number).as_ref()).map_err(&at)?;
             attach_at(mount, &place).map_err(&at)?;
         }
-        let lower: Result<Vec<_>, _> = plan.layers.places().iter().map(lower).collect();
-        overlay(&lower.map_err(&at)?, Written { upper: disk::UPPER, work: disk::WORK }).map_err(&at)?
+        let lower: Result<Vec<_>, _> = plan.layers.locations().iter().map(lower).collect();
+        overlay(&lower.map_err(&at)?, UpperDirectories { upper: disk::UPPER, work: disk::WORK }).map_err(&at)?
     };
     attach(&root, CWD, &format!("{ASSEMBLY}/{}", disk::ROOT)).map_err(&at)?;
-    Root::new(root).map_err(&at)
+    SandboxRoot::new(root).map_err(&at)
 }
 
 /// The path of a layer while the root is put together.
-fn lower(place: &Place) -> Result<String, Errno> {
+fn lower(place: &LayerLocation) -> Result<String, Errno> {
     let mount = format!("{ASSEMBLY}/{}", disk::lower(place.mount));
     match place.path.to_str() {
         Some("") => Ok(mount),
@@ -52,27 +52,27 @@ fn lower(place: &Place) -> Result<String, Errno> {
 
 /// What the image brings. Nothing of the operator's is attached yet, so all that is made and replaced here is the
 /// sandbox's own.
-pub(super) fn fill(plan: &Plan<'_>, root: &mut Root) -> Result<(), StageError> {
+pub(super) fn populate(plan: &LaunchPlan<'_>, root: &mut SandboxRoot) -> Result<(), StageError> {
     for made in &plan.spec.root.directories {
-        if there(plan, root, &made.path) {
+        if is_populated(plan, root, &made.path) {
             continue;
         }
         let place = directory(&root.directory, made.path.as_path(), made.mode)?;
         let owner = (Uid::from_raw(made.owner), Gid::from_raw(made.owner));
         rustix::fs::chownat(&place, c"", Some(owner.0), Some(owner.1), AtFlags::EMPTY_PATH)
-            .map_err(StageError::about(Stage::Directory, made.path.as_path()))?;
+            .map_err(StageError::about(SetupStage::Directory, made.path.as_path()))?;
     }
     for (name, mode) in [("tmp", 0o1777), ("dev", 0o755), ("proc", 0o555), ("sys", 0o555), ("workspace", 0o755)] {
         directory(&root.directory, name.as_ref(), mode)?;
     }
     for link in &plan.spec.root.links {
-        if there(plan, root, &link.path) {
+        if is_populated(plan, root, &link.path) {
             continue;
         }
         let (parent, name) = parent(&root.directory, link.path.as_path())?;
         match rustix::fs::symlinkat(&link.target, &parent, &name) {
             Ok(()) | Err(Errno::EXIST) => {}
-            Err(errno) => return Err(StageError::about(Stage::Link, link.path.as_path())(errno)),
+            Err(errno) => return Err(StageError::about(SetupStage::Link, link.path.as_path())(errno)),
         }
     }
     for (target, shown) in &plan.trees {
@@ -82,12 +82,12 @@ pub(super) fn fill(plan: &Plan<'_>, root: &mut Root) -> Result<(), StageError> {
         } else {
             file(&root.directory, target, &[], 0o644)?
         };
-        tree::attach(shown, root, &place, target)?;
+        host_tree::attach(shown, root, &place, target)?;
     }
     for made in &plan.spec.root.files {
         // Nobody waited for the disk when it was new: a power cut leaves the name of a file without its content.
         let lost = !made.content.is_empty() && root.has_empty_file(made.path.as_path());
-        if lost || !there(plan, root, &made.path) {
+        if lost || !is_populated(plan, root, &made.path) {
             file(&root.directory, made.path.as_path(), &made.content, made.mode)?;
         }
     }
@@ -101,30 +101,30 @@ pub(super) fn fill(plan: &Plan<'_>, root: &mut Root) -> Result<(), StageError> {
 
 /// Whether something of the image was put in when this disk was new, and still is: what the sandbox made of it since is
 /// the sandbox's, and so are links on the way.
-fn there(plan: &Plan<'_>, root: &Root, path: &GuestPath) -> bool {
+fn is_populated(plan: &LaunchPlan<'_>, root: &SandboxRoot, path: &GuestPath) -> bool {
     !plan.disk.fresh && root.has(path.as_path())
 }
 
 /// What was asked for besides, what lies above first. Returns where trees of the host are, without links.
-pub(super) fn give(plan: &Plan<'_>, root: &mut Root) -> Result<Vec<Tree>, StageError> {
+pub(super) fn attach_requested(plan: &LaunchPlan<'_>, root: &mut SandboxRoot) -> Result<Vec<BundleMount>, StageError> {
     let mut trees = Vec::new();
-    for part in &plan.parts {
+    for part in &plan.requested_mounts {
         let target = part.target().as_path();
         match part {
-            Part::Tree(_, shown) => {
+            RequestedMount::Tree(_, shown) => {
                 let place = root.mount_point(target, shown.directory)?;
                 if plan.runtime.is_some() {
-                    let path = name(&place).map_err(StageError::about(Stage::Tree, target))?;
-                    trees.push(Tree { path, writable: shown.writable });
+                    let path = name(&place).map_err(StageError::about(SetupStage::Tree, target))?;
+                    trees.push(BundleMount { path, writable: shown.writable });
                 }
-                tree::attach(shown, root, &place, target)?;
+                host_tree::attach(shown, root, &place, target)?;
             }
-            Part::Project(_, below) => {
-                let at = StageError::about(Stage::Project, target);
+            RequestedMount::Project(_, below) => {
+                let at = StageError::about(SetupStage::Project, target);
                 let lower = open_directory(&plan.disk.mount, disk::PROJECT_LOWER.as_ref()).map_err(&at)?;
                 attach_at(below, &lower).map_err(&at)?;
                 let lower = format!("{ASSEMBLY}/{}", disk::PROJECT_LOWER);
-                let written = Written { upper: disk::PROJECT, work: disk::PROJECT_WORK };
+                let written = UpperDirectories { upper: disk::PROJECT, work: disk::PROJECT_WORK };
                 let project = overlay(&[lower], written).map_err(&at)?;
                 let place = root.mount_point(target, true)?;
                 root.attach(&project, &place, target).map_err(&at)?;

@@ -9,11 +9,11 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use crate::mount::attach_at;
-use crate::stage::{Stage, StageError};
+use crate::stage::{SetupStage, StageError};
 use crate::submounts::mount_id;
 
 /// The new root, and what is attached to it.
-pub(crate) struct Root {
+pub(crate) struct SandboxRoot {
     pub(crate) directory: OwnedFd,
     /// Its own mount: what lies in any other is not the sandbox's.
     own: u64,
@@ -21,9 +21,9 @@ pub(crate) struct Root {
     shown: Vec<(u64, PathBuf)>,
 }
 
-// === impl Root ===
+// === impl SandboxRoot ===
 
-impl Root {
+impl SandboxRoot {
     pub(crate) fn new(directory: OwnedFd) -> Result<Self, Errno> {
         let own = mount_id(&directory)?;
         Ok(Self { directory, own, shown: Vec::new() })
@@ -44,13 +44,13 @@ impl Root {
     /// Whether there is something at a path, whatever it is, with links above it followed as a program inside would.
     pub(crate) fn has(&self, path: &Path) -> bool {
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        rustix::fs::openat2(&self.directory, path, PLAIN, Mode::empty(), resolve).is_ok()
+        rustix::fs::openat2(&self.directory, path, PATH_NOFOLLOW, Mode::empty(), resolve).is_ok()
     }
 
     /// Whether there is a file without content at a path.
     pub(crate) fn has_empty_file(&self, path: &Path) -> bool {
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        let opened = rustix::fs::openat2(&self.directory, path, PLAIN, Mode::empty(), resolve);
+        let opened = rustix::fs::openat2(&self.directory, path, PATH_NOFOLLOW, Mode::empty(), resolve);
         let stat = opened.and_then(rustix::fs::fstat);
         stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_size == 0)
     }
@@ -59,10 +59,10 @@ impl Root {
     /// takes the place of a link or of a file where there should be a directory. In what is attached to the root, which
     /// may be the host's to lose, it has to be there.
     pub(crate) fn mount_point(&self, path: &Path, directory: bool) -> Result<OwnedFd, StageError> {
-        let at = StageError::about(Stage::MountPoint, path);
+        let at = StageError::about(SetupStage::MountPoint, path);
         let name = path.file_name().ok_or_else(|| at(Errno::INVAL))?;
-        let parent = self.above(path)?;
-        let there = match rustix::fs::openat(&parent, name, PLAIN, Mode::empty()) {
+        let parent = self.parent_of(path)?;
+        let there = match rustix::fs::openat(&parent, name, PATH_NOFOLLOW, Mode::empty()) {
             Ok(there) => Some(there),
             Err(Errno::NOENT) => None,
             Err(errno) => return Err(at(errno)),
@@ -80,29 +80,29 @@ impl Root {
             }
             rustix::fs::unlinkat(&parent, name, AtFlags::empty()).map_err(&at)?;
         } else {
-            self.may_make(&parent, &at)?;
+            self.check_owned(&parent, &at)?;
         }
         if directory {
             rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(0o755)).map_err(&at)?;
         } else {
-            rustix::fs::openat(&parent, name, NEW, Mode::from_raw_mode(0o644)).map_err(&at)?;
+            rustix::fs::openat(&parent, name, CREATE_NEW, Mode::from_raw_mode(0o644)).map_err(&at)?;
         }
-        rustix::fs::openat(&parent, name, PLAIN, Mode::empty()).map_err(at)
+        rustix::fs::openat(&parent, name, PATH_NOFOLLOW, Mode::empty()).map_err(at)
     }
 
     /// The directory that a mount point lies in, with links followed as a program inside would follow them.
-    fn above(&self, path: &Path) -> Result<OwnedFd, StageError> {
-        let at = StageError::about(Stage::Above, path);
+    fn parent_of(&self, path: &Path) -> Result<OwnedFd, StageError> {
+        let at = StageError::about(SetupStage::MountPointParent, path);
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let mut place = self.directory.try_clone().map_err(|_| at(Errno::MFILE))?;
         let mut walked = PathBuf::new();
         for name in path.parent().into_iter().flat_map(Path::components) {
             walked.push(name);
-            place = match again(|| rustix::fs::openat2(&self.directory, &walked, flags, Mode::empty(), resolve)) {
+            place = match retry(|| rustix::fs::openat2(&self.directory, &walked, flags, Mode::empty(), resolve)) {
                 Ok(place) => place,
                 Err(Errno::NOENT) => {
-                    self.may_make(&place, &at)?;
+                    self.check_owned(&place, &at)?;
                     match rustix::fs::mkdirat(&place, name.as_os_str(), Mode::from_raw_mode(0o755)) {
                         Ok(()) => {}
                         // What is there all the same is a link that leads nowhere.
@@ -118,7 +118,7 @@ impl Root {
     }
 
     /// Refuses to make anything in a directory that is not the sandbox's own.
-    fn may_make(&self, parent: &OwnedFd, at: impl Fn(Errno) -> StageError) -> Result<(), StageError> {
+    fn check_owned(&self, parent: &OwnedFd, at: impl Fn(Errno) -> StageError) -> Result<(), StageError> {
         let mount = mount_id(parent).map_err(&at)?;
         if mount == self.own {
             return Ok(());
@@ -134,17 +134,17 @@ impl Root {
 }
 
 /// How often the kernel may ask to try again.
-const TRIES: usize = 1000;
+const MAX_RETRIES: usize = 1000;
 /// Names something without following it.
-const PLAIN: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+const PATH_NOFOLLOW: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 /// Makes a file where there is nothing.
-const NEW: OFlags =
+const CREATE_NEW: OFlags =
     OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::EXCL).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Tries again for as long as the kernel asks for it. It does where a link leads upwards while anything on this host is
 /// renamed or mounted.
-fn again<T>(mut open: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
-    for _ in 0..TRIES {
+fn retry<T>(mut open: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    for _ in 0..MAX_RETRIES {
         match open() {
             Err(Errno::AGAIN) => std::thread::yield_now(),
             outcome => return outcome,
@@ -162,7 +162,7 @@ pub(crate) fn open_path(parent: &OwnedFd, name: impl rustix::path::Arg) -> Resul
 /// A directory of the new root, made with its parents. An image may have put a link or a file in its place: then that
 /// goes, from the layer of this sandbox only. All that is attached by then is the image's and read-only.
 pub(crate) fn directory(root: &OwnedFd, path: &Path, mode: u32) -> Result<OwnedFd, StageError> {
-    let at = StageError::about(Stage::Directory, path);
+    let at = StageError::about(SetupStage::Directory, path);
     let mut place = root.try_clone().map_err(|_| at(Errno::MFILE))?;
     let last = path.components().count();
     for (number, part) in path.components().enumerate() {
@@ -193,20 +193,20 @@ pub(crate) fn open_directory(parent: &OwnedFd, name: &OsStr) -> Result<OwnedFd, 
 
 /// The directory that a path lies in, and its name there.
 pub(crate) fn parent(root: &OwnedFd, path: &Path) -> Result<(OwnedFd, OsString), StageError> {
-    let name = path.file_name().ok_or_else(|| StageError::about(Stage::Directory, path)(Errno::INVAL))?;
+    let name = path.file_name().ok_or_else(|| StageError::about(SetupStage::Directory, path)(Errno::INVAL))?;
     let above = path.parent().unwrap_or_else(|| Path::new(""));
     Ok((directory(root, above, 0o755)?, name.to_owned()))
 }
 
 /// A file of the new root; whatever was in its place goes, from the layer of this sandbox only.
 pub(crate) fn file(root: &OwnedFd, path: &Path, content: &[u8], mode: u32) -> Result<OwnedFd, StageError> {
-    let at = StageError::about(Stage::File, path);
+    let at = StageError::about(SetupStage::File, path);
     let (parent, name) = parent(root, path)?;
     match rustix::fs::unlinkat(&parent, &name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => {}
         Err(errno) => return Err(at(errno)),
     }
-    let file = rustix::fs::openat(&parent, &name, NEW, Mode::from_raw_mode(mode)).map_err(&at)?;
+    let file = rustix::fs::openat(&parent, &name, CREATE_NEW, Mode::from_raw_mode(mode)).map_err(&at)?;
     let mut rest = content;
     while !rest.is_empty() {
         let written = rustix::io::write(&file, rest).map_err(&at)?;
