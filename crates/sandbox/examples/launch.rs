@@ -1,17 +1,16 @@
-//! Makes one sandbox and waits for its end: `launch IMAGE PROGRAM [ARGUMENT…]`, with the program's channel as standard
-//! input. The environment says the rest:
+//! Launches one sandbox and waits until it exits: `launch IMAGE PROGRAM [ARGUMENT…]`, with the program's channel as standard
+//! input. Environment variables set the rest:
 //!
 //! - `CARREL_MEMORY`, `CARREL_PIDS`, `CARREL_DISK`: its limits;
-//! - `CARREL_KEPT`: the directory of a disk that stays, made if it is not there; with `CARREL_INODES`, held by a quota of
-//!   so many inodes where there are quotas, and by nothing where there are none;
-//! - `CARREL_LAYERS`: directories that lie over the image, the uppermost first, separated by spaces;
-//! - `CARREL_MOUNTS`: trees of the host, `SOURCE:TARGET:USER:ro` or `…:rw`, separated by spaces; `USER.GROUP` names a
-//!   group of another number;
+//! - `CARREL_KEPT`: the directory of a persistent disk, created if it does not exist; with `CARREL_INODES`, limited to that many
+//!   inodes where the file system has quotas;
+//! - `CARREL_LAYERS`: directories to use as layers over the image, uppermost first, separated by spaces;
+//! - `CARREL_MOUNTS`: host mounts, `SOURCE:TARGET:USER:ro` or `…:rw`, separated by spaces; `USER.GROUP` sets another group;
 //! - `CARREL_PROJECT`: its project, `SOURCE:TARGET:USER`;
-//! - `CARREL_CHANGES`: a socket to which a handle of what it writes over its project is sent;
+//! - `CARREL_CHANGES`: a socket to which the handle of the project's upper directory is sent;
 //! - `CARREL_NETWORK_OF`: a process whose network it shares;
-//! - `CARREL_UNIFIED`: it has a control group, in v2 alone and without limits;
-//! - `CARREL_UNSCORED`: its first program is not given its out-of-memory score.
+//! - `CARREL_UNIFIED`: it has a cgroup, in v2 only and without limits;
+//! - `CARREL_UNSCORED`: its first program does not get its OOM score.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -63,7 +62,7 @@ fn run() -> Result<ExitCode, ExampleError> {
         None if std::env::var_os("CARREL_UNIFIED").is_none() => None,
         limits => Some(create(&limits.unwrap_or_default())?),
     };
-    // The channel is the sandbox's alone: when its host lets go of the other end, it ends.
+    // Only the sandbox has the channel: when the other end is closed, it exits.
     let container = launch(spec, cgroup.as_ref())?;
     show_changes(&container)?;
     rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
@@ -124,7 +123,7 @@ fn parts<const N: usize>(text: &str) -> Result<[&str; N], ExampleError> {
     parts.try_into().map_err(|_| format!("{text}: not {N} parts").into())
 }
 
-/// Sends the handle to whoever listens.
+/// Sends the handle to the socket.
 fn show_changes(container: &Container) -> Result<(), ExampleError> {
     use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
     let (Some(socket), Some(changes)) = (std::env::var_os("CARREL_CHANGES"), container.changes()) else {

@@ -1,7 +1,7 @@
-//! A supervisor that sheds: makes a sandbox, tries what it could do to the host, sheds, tries it again, and looks
-//! after its sandbox to the end. `supervise DIRECTORY PROGRAM`, with a directory of its own that it keeps a handle
-//! of. It prints `before NAME OUTCOME` and `after NAME OUTCOME` for each attempt, where an outcome is `ok` or the
-//! number of an error, and then `still NAME OUTCOME` for each thing that has to work.
+//! A shim that drops its privileges: launches a sandbox, attempts what it could do to the host, drops its privileges,
+//! attempts it again, and supervises its sandbox until it exits. `supervise DIRECTORY PROGRAM`, with a directory of its own
+//! that it keeps a handle of. It prints `before NAME OUTCOME` and `after NAME OUTCOME` for each attempt, where an outcome is
+//! `ok` or an error number, and then `still NAME OUTCOME` for each operation that has to work.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -21,7 +21,7 @@ use rustix::process::Signal;
 type ExampleError = Box<dyn std::error::Error>;
 type ExampleResult = Result<(), Error>;
 
-/// An address that nothing is at: a call that gets as far as reading it fails with `EFAULT`.
+/// An invalid address: a call that gets as far as reading it fails with `EFAULT`.
 const NOWHERE: usize = 1;
 
 fn main() -> Result<(), ExampleError> {
@@ -35,10 +35,10 @@ fn main() -> Result<(), ExampleError> {
     let cgroup = Cgroup::create(&Host::detect()?, &name, &limits, LimitPolicy::Refuse)?;
     let container = sandbox(&program, &cgroup)?;
 
-    // What somebody forgot to close, and whether this kernel has what keeps it from being used.
+    // A descriptor that was left open by mistake, and whether this kernel has Landlock to prevent its use.
     let left_open = File::open("/etc")?.into();
     println!("kernel landlock {}", if landlock_version() > 0 { "yes" } else { "no" });
-    // The control: what is merely opened can be left.
+    // The control: a plain directory descriptor can be escaped.
     say("before", "above_a_directory", above(&File::open(&directory)?.into(), ".."));
     attempts("before", &run, &cgroup);
     say("before", "beneath_a_forgotten_directory", beneath(&left_open));
@@ -70,7 +70,7 @@ fn sandbox(program: &std::ffi::OsStr, cgroup: &Cgroup) -> Result<Container, Exam
     Ok(launch(spec, Some(cgroup))?)
 }
 
-/// What nobody who has taken over a supervisor may do. None has an effect.
+/// What a compromised shim must not be able to do. None has an effect.
 fn attempts(when: &str, run: &OwnedFd, cgroup: &Cgroup) {
     let open = |path: &str| rustix::fs::openat(CWD, path, OFlags::RDONLY, Mode::empty()).map(drop).map_err(Error::from);
     let say = |name: &str, outcome: ExampleResult| say(when, name, outcome);
@@ -98,7 +98,7 @@ fn attempts(when: &str, run: &OwnedFd, cgroup: &Cgroup) {
     say("capabilities", capabilities());
 }
 
-/// Whether a path upwards leads from a directory to something else than its last step but one did.
+/// Whether `..` leads from a directory to another one.
 fn above(directory: &OwnedFd, path: &str) -> ExampleResult {
     let file = |path: &str| -> Result<_, Error> {
         let stat = rustix::fs::fstat(rustix::fs::openat(directory, path, OFlags::PATH, Mode::empty())?)?;
@@ -108,18 +108,18 @@ fn above(directory: &OwnedFd, path: &str) -> ExampleResult {
     if file(path)? == file(&below)? { Err(Error::from_raw_os_error(libc::EXDEV)) } else { Ok(()) }
 }
 
-/// Whether a file of a directory that is open can be opened.
+/// Whether a file of an open directory can be opened.
 fn beneath(directory: &OwnedFd) -> ExampleResult {
     Ok(rustix::fs::openat(directory, "passwd", OFlags::RDONLY, Mode::empty()).map(drop)?)
 }
 
-/// Which interface of Landlock this kernel has, if any.
+/// The Landlock ABI of this kernel, if any.
 fn landlock_version() -> libc::c_long {
     // SAFETY: with this flag nothing is read and nothing is made: the call answers with a number.
     unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0, 1) }
 }
 
-/// The parent of all groups can be reached, because a group is removed there, and nothing above it.
+/// The parent of all groups can be reached, because a group is removed there, but nothing above it.
 fn above_group(cgroup: &Cgroup) -> ExampleResult {
     let group = cgroup.unified_directory().ok_or(Error::from_raw_os_error(libc::ENOENT))?;
     above(&group.try_clone_to_owned()?, "../..")
@@ -139,7 +139,7 @@ fn fork() -> ExampleResult {
     }
 }
 
-/// Whether this process has any capability but that of signalling.
+/// Whether this process has any capability but `CAP_KILL`.
 fn capabilities() -> ExampleResult {
     use rustix::thread::CapabilitySet;
     let sets = rustix::thread::capabilities(None)?;
@@ -147,7 +147,7 @@ fn capabilities() -> ExampleResult {
     if more.is_empty() { Err(Error::from_raw_os_error(libc::EPERM)) } else { Ok(()) }
 }
 
-/// A call that does no harm where it is let through: it fails with the given error, or not at all.
+/// A call that is harmless where it is allowed: it fails with the given error, or not at all.
 fn call(number: libc::c_long, given: &[usize], harmless: i32) -> ExampleResult {
     let argument = |index: usize| given.get(index).copied().unwrap_or(0);
     // SAFETY: no argument is an address of this process; what the calls make is lost and does no harm.
@@ -160,7 +160,7 @@ fn call(number: libc::c_long, given: &[usize], harmless: i32) -> ExampleResult {
     }
 }
 
-/// What a supervisor still has to do.
+/// What a shim still has to do.
 fn duties(run: &OwnedFd, container: &Container, cgroup: Cgroup) {
     let say = |name: &str, outcome: Result<(), ExampleError>| match outcome {
         Ok(()) => println!("still {name} ok"),
@@ -188,7 +188,7 @@ fn files(run: &OwnedFd) -> ExampleResult {
     Ok(rustix::fs::unlinkat(run, "journal", AtFlags::empty())?)
 }
 
-/// A loop's descriptors: the sandbox, a timer and signals.
+/// The descriptors of an event loop: the sandbox, a timer and signals.
 fn poll(container: &Container) -> ExampleResult {
     use rustix::event::epoll;
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;

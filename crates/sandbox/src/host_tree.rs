@@ -1,4 +1,4 @@
-//! Trees of the host, as mounts that are attached nowhere yet.
+//! Trees of the host as detached mounts.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -14,26 +14,26 @@ use crate::request_error::MountError;
 use crate::spec::{Access, HostMount, HostOwner, Project};
 use crate::{submounts, sys};
 
-/// A tree that waits to be attached.
+/// A tree of the host, ready to be attached.
 pub(crate) struct HostTree {
     pub(crate) mount: OwnedFd,
     pub(crate) directory: bool,
     pub(crate) writable: bool,
-    /// Whether an overlay is to lie over it, so that nobody on the host is reached through it.
+    /// Whether it becomes the lower layer of an overlay, which isolates its sockets, FIFOs and locks from the host.
     pub(crate) passive: bool,
-    /// What is mounted below it and not part of its own mount, what lies above first.
+    /// The mounts below it, parents first.
     pub(crate) below: Vec<(PathBuf, HostTree)>,
 }
 
-/// What lies below a project, and what its directory is like.
+/// The lower layer of a project, and the attributes of its directory.
 pub(crate) struct ProjectLower {
     pub(crate) mount: OwnedFd,
     pub(crate) mode: u32,
-    /// Who inside stands for its owner: a user and a group.
+    /// The user and the group in the sandbox that map to its owner.
     pub(crate) owner: (u32, u32),
 }
 
-/// A tree of an image's, to be read by everybody whom it lets.
+/// A read-only tree of the image.
 pub(crate) fn image_tree(source: &Path) -> Result<HostTree, MountError> {
     let failed = failed(source);
     let mount = mount::copy(&open_path(source).map_err(&failed)?).map_err(&failed)?;
@@ -42,7 +42,7 @@ pub(crate) fn image_tree(source: &Path) -> Result<HostTree, MountError> {
     Ok(HostTree { mount, directory, writable: false, passive: false, below: Vec::new() })
 }
 
-/// A tree of the operator's, whose owner somebody inside stands for.
+/// A requested tree, with its owner mapped to a user in the sandbox.
 pub(crate) fn requested_tree(given: &HostMount, owners: &mut OwnerNamespaces) -> Result<HostTree, LaunchError> {
     let failed = failed(&given.source);
     let source = open_no_symlinks(&given.source).map_err(&failed)?;
@@ -67,7 +67,7 @@ pub(crate) fn requested_tree(given: &HostMount, owners: &mut OwnerNamespaces) ->
     if shown.directory {
         for submount in submounts::below(&source, &given.source).map_err(&failed)? {
             let stat = rustix::fs::fstat(&submount.place).map_err(&failed)?;
-            // What lies below it, in the directory's own mount, is as passive as everything there.
+            // Special files inside the directory's own mount are covered by its overlay.
             if special_kind(&stat).is_none() {
                 let path = given.source.join(&submount.path);
                 shown.below.push((submount.path, read(&submount.place, &path)?));
@@ -77,7 +77,7 @@ pub(crate) fn requested_tree(given: &HostMount, owners: &mut OwnerNamespaces) ->
     Ok(shown)
 }
 
-/// One mount of a tree that is only read, without what is mounted below it.
+/// One read-only mount of a tree, without the mounts below it.
 fn read_only(
     place: &OwnedFd,
     path: &Path,
@@ -94,11 +94,11 @@ fn read_only(
         }
         outcome => outcome?,
     }
-    // A file that is neither a socket nor a FIFO reaches nobody by itself, and an overlay is made of directories.
+    // A regular file connects to nothing, and the layers of an overlay are directories.
     Ok(HostTree { mount, directory, writable: false, passive: directory, below: Vec::new() })
 }
 
-/// What something is that programs talk through.
+/// The kind of a file through which processes communicate.
 fn special_kind(stat: &Stat) -> Option<&'static str> {
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::Socket => Some("a socket"),
@@ -108,7 +108,7 @@ fn special_kind(stat: &Stat) -> Option<&'static str> {
     }
 }
 
-/// The directory of a project, without what is mounted in it: an overlay sees one file system.
+/// The directory of a project, without the mounts below it: an overlay layer is one file system.
 pub(crate) fn project_lower(project: &Project, owners: &mut OwnerNamespaces) -> Result<ProjectLower, LaunchError> {
     let failed = failed(&project.source);
     let source = open_no_symlinks(&project.source).map_err(&failed)?;
@@ -116,7 +116,7 @@ pub(crate) fn project_lower(project: &Project, owners: &mut OwnerNamespaces) -> 
     if !is_directory(&stat) {
         return Err(failed(Errno::NOTDIR).into());
     }
-    // Another directory has taken its place since the caller opened it.
+    // Another directory replaced it since the caller opened it.
     if project.identity.is_some_and(|identity| identity != (stat.st_dev, stat.st_ino)) {
         return Err(failed(Errno::STALE).into());
     }
@@ -137,7 +137,7 @@ pub(crate) fn refuse_host_root(stat: &Stat, path: &Path) -> Result<(), MountErro
     Ok(())
 }
 
-/// Shows a tree so that a user and a group inside stand for those of the host.
+/// Maps the host owner of a tree to a user and a group in the sandbox.
 fn map_owner(
     mount: &OwnedFd,
     host: HostOwner,
@@ -153,21 +153,21 @@ fn map_owner(
     Ok(sys::set_mount(mount.as_fd(), attributes, Some(namespace)).map_err(idmap_error(path))?)
 }
 
-/// Why a tree cannot be shown with other ids.
+/// The error of an id-mapped mount.
 pub(crate) fn idmap_error(path: &Path) -> impl Fn(Errno) -> MountError {
     move |errno| match errno {
-        // A file system that has no notion of it, or a mount that already shows other ids than are stored.
+        // The file system does not support it, or the mount is already id-mapped.
         Errno::INVAL | Errno::PERM => MountError::Ids { path: path.display().to_string(), source: errno.into() },
         errno => failed(path)(errno),
     }
 }
 
-/// A path of the host, open only to be named.
+/// Opens a path of the host with `O_PATH`.
 pub(crate) fn open_path(path: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// The same for one that was found to have no links: whoever has put one in it since is not followed.
+/// The same for a path without symbolic links: fails if one was put there meanwhile.
 pub(crate) fn open_no_symlinks(path: &Path) -> Result<OwnedFd, Errno> {
     let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     rustix::fs::openat2(rustix::fs::CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)
@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_project_that_became_a_link_or_another_directory_is_not_shown() {
+    fn a_project_that_became_a_link_or_another_directory_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let (source, moved) = (dir.path().join("project"), dir.path().join("moved"));
         std::fs::create_dir(&source).unwrap();
@@ -200,7 +200,7 @@ mod tests {
         let project = Project { source: source.clone(), target, user: 0, group: 0, identity };
         let found = || match project_lower(&project, &mut OwnerNamespaces::new(100_000)) {
             Err(LaunchError::Mount(MountError::Source { source, .. })) => source.raw_os_error(),
-            // Whoever is not root goes no further than this.
+            // Without root, the test ends here.
             Ok(_) | Err(_) => None,
         };
         assert_eq!(found(), None);

@@ -1,4 +1,4 @@
-//! Making a sandbox, seen from outside: what needs the host's privileges is done here, before the new process begins.
+//! Launches a sandbox, in the parent: everything that needs the host's privileges happens here, before the child starts.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
@@ -27,7 +27,7 @@ use crate::stage::{MAX_REPORT_BYTES, SetupStage, StageError};
 use crate::sys::{self, CloneResult};
 use crate::{disk, fd_passing, limits, mount, namespace_clone};
 
-/// The devices a sandbox has, as the host has them.
+/// The devices of a sandbox, taken from the host.
 const DEVICES: [(&str, &str); 6] = [
     ("null", "/dev/null"),
     ("zero", "/dev/zero"),
@@ -36,66 +36,64 @@ const DEVICES: [(&str, &str); 6] = [
     ("urandom", "/dev/urandom"),
     ("tty", "/dev/tty"),
 ];
-/// What every sandbox has of its own: nothing else is shown there.
+/// The mount points that every sandbox has; no others are allowed there.
 const RESERVED_TARGETS: [&str; 3] = ["dev", "proc", "sys"];
-/// How the first program learns which descriptor is its out-of-memory score.
+/// Tells the first program the descriptor of its OOM score.
 const OOM_SCORE: &std::ffi::CStr = c"CARREL_OOM_SCORE_FD=3";
 
-/// Whether this process has mounts of its own.
+/// Whether this process has a mount namespace of its own.
 static HAS_PRIVATE_MOUNTS: AtomicBool = AtomicBool::new(false);
 
-/// Why a sandbox could not be made; nothing of it is left.
+/// Why a launch failed; nothing of the sandbox is left.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
-    /// What the caller asked to be shown cannot be.
+    /// A requested mount is not possible.
     #[error(transparent)]
     Mount(#[from] MountError),
-    /// A device of the host's cannot be shown.
+    /// A device of the host cannot be mounted.
     #[error("{0}: {1}")]
     Device(&'static str, std::io::Error),
-    /// The disk could not be made.
-    #[error("cannot make the disk: {0}")]
+    /// The disk cannot be created.
+    #[error("cannot create the disk: {0}")]
     Disk(std::io::Error),
-    /// The new process could not be made.
+    /// The process cannot be created.
     #[error("{0}: {1}")]
     System(&'static str, std::io::Error),
-    /// Its limits could not be set.
+    /// Its limits cannot be set.
     #[error(transparent)]
     Cgroup(#[from] crate::cgroup::CgroupError),
-    /// The system-call filter could not be built.
+    /// The system-call filter cannot be built.
     #[error(transparent)]
     Filter(#[from] crate::seccomp::SeccompError),
-    /// The runtime cannot do what is asked.
+    /// The runtime does not support the request.
     #[error(transparent)]
     Gvisor(#[from] GvisorError),
-    /// A step inside failed.
+    /// A stage in the child failed.
     #[error(transparent)]
     Inside(StageError),
 }
 
-/// Closes the descriptors that this program was left with by whoever started it, but for the first three: one of them
-/// could be a way to what it is to be kept from. To be called by a program before it does anything else, since whatever
-/// it has opened is closed as well.
+/// Closes all inherited descriptors except for the standard ones: one of them could give access to what the program is to be
+/// kept from. Must be called before the program opens anything, since that is closed as well.
 pub fn close_inherited_descriptors() -> std::io::Result<()> {
     Ok(sys::close_inherited()?)
 }
 
-/// Gives the calling process, which has one thread, a mount namespace of its own, cut off from the host's: a supervisor
-/// that is killed leaves no mount behind.
+/// Gives the calling process, which has one thread, a private mount namespace: a shim that is killed leaves no mount behind.
 pub fn leave_host_mounts() -> Result<(), LaunchError> {
     sys::unshare_mounts().map_err(system("unshare mounts"))?;
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
-    rustix::mount::mount_change("/", private).map_err(system("cut mounts off"))?;
+    rustix::mount::mount_change("/", private).map_err(system("make mounts private"))?;
     HAS_PRIVATE_MOUNTS.store(true, Ordering::Relaxed);
     Ok(())
 }
 
-/// Whether this process has mounts of its own.
+/// Whether this process has a mount namespace of its own.
 pub(crate) fn has_private_mounts() -> bool {
     HAS_PRIVATE_MOUNTS.load(Ordering::Relaxed)
 }
 
-/// Makes a sandbox. The calling process has one thread and has called [`leave_host_mounts`].
+/// Launches a sandbox. The calling process has one thread and has called [`leave_host_mounts`].
 pub fn launch(spec: Spec, cgroup: Option<&Cgroup>) -> Result<Container, LaunchError> {
     let (runtime, diagnosis) = Runtime::prepare(&spec)?.unzip();
     let StartedSandbox { pending, changes, written, locks } = start(&spec, cgroup, runtime)?;
@@ -106,14 +104,14 @@ pub fn launch(spec: Spec, cgroup: Option<&Cgroup>) -> Result<Container, LaunchEr
     pending.into_container(spec.ids, changes, disk, diagnosis, locks).ok_or_else(|| system("pidfd")(Errno::BADF))
 }
 
-/// A sandbox whose first program has begun.
+/// A sandbox whose first program has started.
 struct StartedSandbox {
     pending: PendingContainer,
-    /// What it writes over its project.
+    /// The upper directory of its project.
     changes: Option<OwnedFd>,
     /// Its disk.
     written: OwnedFd,
-    /// A list of the locks of its processes.
+    /// The list of file locks of its processes.
     locks: Option<OwnedFd>,
 }
 
@@ -140,7 +138,7 @@ fn start(spec: &Spec, cgroup: Option<&Cgroup>, runtime: Option<Runtime<'_>>) -> 
     drop(signal);
     let mut failure = [0; MAX_REPORT_BYTES];
     match rustix::io::retry_on_intr(|| rustix::io::read(&report, &mut failure)).map_err(system("read"))? {
-        // The end without a word: the descriptor closed as the program began.
+        // End of file: the first program was executed, which closed the pipe.
         0 => Ok(StartedSandbox { pending, changes, written: plan.disk.mount, locks: fd_passing::take(locks) }),
         length => Err(failure
             .get(..length)
@@ -151,7 +149,7 @@ fn start(spec: &Spec, cgroup: Option<&Cgroup>, runtime: Option<Runtime<'_>>) -> 
 
 /// Clones this process into the namespaces of a sandbox.
 fn clone(spec: &Spec, cgroup: Option<&Cgroup>) -> Result<CloneResult, LaunchError> {
-    // Born in its cgroup where that is possible; the rest it joins by itself.
+    // Born in its v2 cgroup where there is one; it joins the others by itself.
     let unified = cgroup.and_then(Cgroup::unified_directory);
     let Some(network) = &spec.network else {
         return namespace_clone::clone(sys::NAMESPACES, &spec.ids, unified).map_err(system("clone3"));
@@ -159,13 +157,13 @@ fn clone(spec: &Spec, cgroup: Option<&Cgroup>) -> Result<CloneResult, LaunchErro
     let guard = network.enter().map_err(system("enter the network"))?;
     let cloned = namespace_clone::clone(sys::NAMESPACES & !sys::NETWORK, &spec.ids, unified);
     if !matches!(cloned, Ok(CloneResult::Child)) {
-        // A new process that is not let go ends by itself.
+        // If leaving fails, the child exits by itself, since it never gets the go-ahead.
         guard.leave().map_err(system("leave the network"))?;
     }
     cloned.map_err(system("clone3"))
 }
 
-/// The hardware as it looks from a network that is to be shared. Where the kernel refuses there is none.
+/// A sysfs of the shared network. None where the kernel refuses.
 fn hardware(network: &Network) -> Result<Option<OwnedFd>, LaunchError> {
     let guard = network.enter().map_err(system("enter the network"))?;
     let whole = setup::whole_hardware();
@@ -173,7 +171,7 @@ fn hardware(network: &Network) -> Result<Option<OwnedFd>, LaunchError> {
     Ok(whole.ok())
 }
 
-/// All that can be prepared before there is a process.
+/// Prepares everything that does not need the child.
 fn plan<'a>(
     spec: &'a Spec,
     cgroup: Option<&Cgroup>,
@@ -214,15 +212,14 @@ fn plan<'a>(
     Ok((plan, changes))
 }
 
-/// An image holds what it is asked to reserve without taking it from the host; a quota does not, and all quotas together
-/// may be more than the host has.
+/// A disk image contains its preallocated space; a quota does not, and all quotas together may exceed the host's disk.
 fn preallocation(spec: &Spec) -> Preallocation {
     let on_host_disk = matches!(&spec.disk, Disk::Kept(kept) if kept.kind() != DiskKind::Image);
     let writes_to_host = spec.mounts.iter().any(|mount| matches!(mount.access, Access::Writable { .. }));
     if on_host_disk || writes_to_host { Preallocation::Refused } else { Preallocation::Allowed }
 }
 
-/// Refuses targets that can never be one.
+/// Refuses reserved and duplicate mount points.
 fn targets(spec: &Spec) -> Result<(), MountError> {
     let mut seen = Vec::new();
     for target in
@@ -241,7 +238,7 @@ fn targets(spec: &Spec) -> Result<(), MountError> {
     Ok(())
 }
 
-/// What was asked for besides the image, in an order in which nothing hides what was put in before.
+/// The requested mounts, parents first, so that none hides another.
 fn requested_mounts(
     spec: &Spec,
     project: Option<ProjectLower>,
@@ -266,8 +263,7 @@ fn device((name, path): (&'static str, &'static str)) -> Result<(&'static str, O
     Ok((name, mount))
 }
 
-/// Shows the layers of an image, and a disk that stays, with the ids of the sandbox, so that nothing has to be copied
-/// or given away.
+/// Id-maps the layers of an image and a persistent disk to the sandbox, so that nothing has to be copied or chowned.
 fn map_mounts(pid: Pid, plan: &LaunchPlan<'_>) -> Result<(), LaunchError> {
     if plan.layers.is_empty() && !plan.disk.mapped {
         return Ok(());
@@ -339,19 +335,15 @@ mod tests {
 
     //= promises.sandbox.failed-step
     #[test]
-    fn what_is_the_callers_to_change_is_told_from_what_the_host_lacks() {
+    fn errors_in_the_request_are_told_apart_from_errors_of_the_host() {
         let at = |stage, errno| LaunchError::from(StageError::about(stage, Path::new("a/x"))(errno));
         for (stage, errno, words) in [
-            (
-                SetupStage::MountPoint,
-                Errno::ISDIR,
-                "the mount point /a/x is a directory, and what is to be shown there is not",
-            ),
-            (SetupStage::MountPoint, Errno::LOOP, "the mount point /a/x is a link"),
+            (SetupStage::MountPoint, Errno::ISDIR, "the mount point /a/x is a directory, but the source is not"),
+            (SetupStage::MountPoint, Errno::LOOP, "the mount point /a/x is a symbolic link"),
             (
                 SetupStage::MountPointParent,
                 Errno::LOOP,
-                "the mount point /a/x cannot be made: Too many levels of symbolic links",
+                "the mount point /a/x cannot be created: Too many levels of symbolic links",
             ),
         ] {
             let failed = at(stage, errno);

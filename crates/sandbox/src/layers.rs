@@ -1,4 +1,4 @@
-//! The layers of an image, as few mounts as may be: what lies side by side in a store is shown by one.
+//! The layers of an image with as few mounts as possible: layers of one store share a mount.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -11,36 +11,35 @@ use crate::launch::LaunchError;
 use crate::request_error::MountError;
 use crate::{mount, sys};
 
-/// How far above a layer a mount may begin. A store has its layers that deep, and nothing else is worth showing more than
-/// the layer itself.
+/// How many levels above a layer its mount may start. A store has its layers that deep; otherwise only the layer is mounted.
 const MAX_DEPTH: usize = 3;
-/// How long a path below a mount may be: the kernel takes no options of more than 255 bytes.
+/// The longest path below a mount: the kernel's limit for a mount option is 255 bytes.
 const MAX_PATH_LENGTH: usize = 200;
 
-/// Layers, the uppermost first, and the mounts that show them.
+/// The layers, uppermost first, and their mounts.
 #[derive(Debug, Default)]
 pub(crate) struct Layers {
     mounts: Vec<LayerMount>,
     locations: Vec<LayerLocation>,
 }
 
-/// A mount that shows some of the layers, attached nowhere yet.
+/// A detached mount of one or more layers.
 #[derive(Debug)]
 struct LayerMount {
     mount: OwnedFd,
     path: PathBuf,
 }
 
-/// Where a layer is.
+/// The location of a layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LayerLocation {
-    /// The number of its mount.
+    /// The index of its mount.
     pub(crate) mount: usize,
-    /// ProjectLower that; empty for the mount itself.
+    /// The path below the mount; empty for the mount itself.
     pub(crate) path: PathBuf,
 }
 
-/// Where a mount is to begin, and which layers it is for.
+/// The start of a mount, and its layers.
 #[derive(Debug, PartialEq, Eq)]
 struct LayerGroup<'a> {
     above: &'a Path,
@@ -50,8 +49,8 @@ struct LayerGroup<'a> {
 // === impl Layers ===
 
 impl Layers {
-    /// Opens the layers of an image, without what is mounted in them: an overlay sees one file system.
-    /// The uppermost may have to be a certain directory.
+    /// Opens the layers of an image, without the mounts below them: an overlay layer is one file system. If an identity is
+    /// given, the uppermost layer must have it.
     pub(crate) fn open(paths: &[PathBuf], identity: Option<(u64, u64)>) -> Result<Self, MountError> {
         let mut layers = Self::default();
         if let (Some(identity), [path, below @ ..]) = (identity, paths) {
@@ -80,7 +79,7 @@ impl Layers {
         Ok(layers)
     }
 
-    /// A layer by itself, which has to be a certain directory, over others.
+    /// Opens a layer with the given identity over others.
     fn with(mut self, path: &Path, identity: (u64, u64), below: &[PathBuf]) -> Result<Self, MountError> {
         let handle = open_no_symlinks(path).map_err(failed(path))?;
         let stat = rustix::fs::fstat(&handle).map_err(failed(path))?;
@@ -100,17 +99,16 @@ impl Layers {
         self.locations.is_empty()
     }
 
-    /// The mounts.
     pub(crate) fn mounts(&self) -> impl ExactSizeIterator<Item = &OwnedFd> {
         self.mounts.iter().map(|shared| &shared.mount)
     }
 
-    /// Where the layers are, the uppermost first.
+    /// The locations of the layers, uppermost first.
     pub(crate) fn locations(&self) -> &[LayerLocation] {
         &self.locations
     }
 
-    /// The root of the uppermost, if there is one, with the ids that are stored.
+    /// The root directory of the uppermost layer, if there is one, not id-mapped.
     pub(crate) fn top(&self) -> Result<Option<OwnedFd>, Errno> {
         let Some(place) = self.locations.first() else { return Ok(None) };
         let shared = self.mounts.get(place.mount).ok_or(Errno::NOENT)?;
@@ -120,7 +118,7 @@ impl Layers {
         rustix::fs::openat2(&shared.mount, below, flags, Mode::empty(), resolve).map(Some)
     }
 
-    /// Shows them with other ids than are stored.
+    /// Id-maps all mounts.
     pub(crate) fn map_ids(&self, ids: BorrowedFd<'_>) -> Result<(), LaunchError> {
         for LayerMount { mount, path } in &self.mounts {
             sys::set_mount(mount.as_fd(), sys::READ_ONLY_ATTRIBUTES, Some(ids)).map_err(idmap_error(path))?;
@@ -142,7 +140,7 @@ impl LayerMount {
     }
 }
 
-/// Whether a layer is seen through a mount that begins above it: what is mounted on the way, or on it, is not.
+/// Whether a layer is visible through a mount that starts above it: it is not if another mount covers it.
 fn shows(above: &OwnedFd, below: &Path) -> Result<bool, Errno> {
     if below.as_os_str().is_empty() {
         return Ok(true);
@@ -156,7 +154,7 @@ fn shows(above: &OwnedFd, below: &Path) -> Result<bool, Errno> {
     }
 }
 
-/// Puts layers together that one mount can show.
+/// Groups layers that one mount can show.
 fn groups(paths: &[PathBuf]) -> Vec<LayerGroup<'_>> {
     let mut groups: Vec<LayerGroup<'_>> = Vec::new();
     for (number, path) in paths.iter().enumerate() {
@@ -176,7 +174,7 @@ fn groups(paths: &[PathBuf]) -> Vec<LayerGroup<'_>> {
     groups
 }
 
-/// The lowest directory that both are in, or one of them.
+/// The deepest directory that contains both.
 fn common<'a>(one: &'a Path, other: &Path) -> Option<&'a Path> {
     one.ancestors().find(|above| other.starts_with(above) && above.parent().is_some())
 }
@@ -196,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_of_one_store_have_one_mount() {
+    fn layers_of_one_store_share_a_mount() {
         assert_eq!(
             grouped(&["/h/images/images/9/patch", "/h/images/layers/1/tree", "/h/images/layers/2/tree"]),
             [("/h/images".to_owned(), vec![0, 1, 2])]
@@ -208,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_layer_alone_is_shown_alone_and_so_are_those_far_from_each_other() {
+    fn a_single_layer_and_distant_layers_have_their_own_mounts() {
         assert_eq!(grouped(&["/srv/root"]), [("/srv/root".to_owned(), vec![0])]);
         assert_eq!(grouped(&["/a", "/b"]), [("/a".to_owned(), vec![0]), ("/b".to_owned(), vec![1])]);
         let far = ["/var/lib/carrel/images/layers/1/tree", "/var/tmp/x", "/var/lib/carrel/images/layers/2/tree"];
@@ -221,8 +219,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_mounted_below_the_common_directory_gets_a_mount_of_its_own() {
-        // Any host has two file systems side by side.
+    fn a_layer_on_another_file_system_has_its_own_mount() {
+        // Every host has two file systems side by side there.
         let layers = [PathBuf::from("/sys/kernel"), PathBuf::from("/sys/fs/cgroup")];
         assert_eq!(groups(&layers).len(), 1);
         if !rustix::process::geteuid().is_root() {

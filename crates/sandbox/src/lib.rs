@@ -1,8 +1,8 @@
-//! Isolation: from a specification to a process that sees nothing but what it was given.
+//! Isolation: turns a specification into a container that sees only what it was given.
 //!
-//! User, pid, mount, ipc, uts, cgroup and net namespaces; a root put together from detached mounts; a loopback
-//! interface and nothing else, which sandboxes may share; a small set of capabilities; a system-call filter; limits by cgroups. Nothing is mounted
-//! in the host's mount namespace, and every operation on what an image holds is relative to a directory handle.
+//! User, pid, mount, ipc, uts, cgroup and net namespaces; a root assembled from detached mounts; a loopback interface only,
+//! which sandboxes may share; a small set of capabilities; a system-call filter; limits by cgroups. Nothing is mounted in
+//! the host's mount namespace, and every operation on an image's files is relative to a directory handle.
 
 mod byte_lock;
 pub mod cgroup;

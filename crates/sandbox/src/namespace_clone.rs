@@ -1,5 +1,6 @@
-//! Who pays for a sandbox: whatever the kernel counts for users beyond a user namespace (watches of files, namespaces,
-//! queued signals) is counted for who made the namespace, and that is not to be the host's root.
+//! Clones into new namespaces on the account of the sandbox: resources that the kernel charges beyond a user namespace
+//! (inotify watches, namespaces, queued signals) are charged to the creator of the namespace, which is not to be the host's
+//! root.
 
 use std::os::fd::BorrowedFd;
 
@@ -9,11 +10,11 @@ use rustix::process::Uid;
 use crate::ids::IdRange;
 use crate::sys::{self, CloneResult};
 
-/// Clones this process into new namespaces of a sandbox, made by the first of the sandbox's own ids. For that moment
-/// this process is, in effect, that user, with all its capabilities.
+/// Clones this process into the namespaces of a sandbox, created by the sandbox's first id. Meanwhile the effective user of
+/// this process is that id, with all its capabilities.
 pub(crate) fn clone(namespaces: u64, ids: &IdRange, cgroup: Option<BorrowedFd<'_>>) -> Result<CloneResult, Errno> {
     let before = rustix::thread::capabilities(None)?;
-    // The kernel takes these back from whoever changes its ids.
+    // The kernel resets these when the ids change.
     let dumpable = rustix::process::dumpable_behavior()?;
     let signal = rustix::process::parent_process_death_signal()?;
     let (real, effective) = (rustix::process::getuid(), rustix::process::geteuid());
@@ -22,7 +23,7 @@ pub(crate) fn clone(namespaces: u64, ids: &IdRange, cgroup: Option<BorrowedFd<'_
     if matches!(cloned, Ok(CloneResult::Child)) {
         return cloned;
     }
-    // A new process that is not let go ends by itself.
+    // If restoring fails, the child exits by itself, since it never gets the go-ahead.
     rustix::thread::set_thread_res_uid(real, effective, effective)?;
     rustix::thread::set_capabilities(None, before)?;
     rustix::process::set_dumpable_behavior(dumpable)?;

@@ -1,4 +1,4 @@
-//! Namespaces that map one user and one group: by them somebody inside stands for the owner of a tree outside, and nobody for anyone
+//! User namespaces for id-mapped mounts: each maps the owner of a host tree to one user and group in the sandbox, and nobody
 //! else.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,14 +11,14 @@ use rustix::process::{Pid, WaitId, WaitIdOptions};
 use crate::spec::HostOwner;
 use crate::sys::{self, CloneResult};
 
-/// The namespaces made so far, one for each owner and user.
+/// The namespaces created so far, one per mapping.
 pub(crate) struct OwnerNamespaces {
-    /// The host's id behind the sandbox's 0.
+    /// The host id of the sandbox's id 0.
     base: u32,
     known: Vec<(OwnerMapping, OwnedFd)>,
 }
 
-/// Who outside is whom inside.
+/// Maps a host user and group to those of a sandbox.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct OwnerMapping {
     uid: u32,
@@ -27,11 +27,11 @@ struct OwnerMapping {
     group: u32,
 }
 
-/// A process that holds a namespace until its end is asked for.
+/// A process that holds a namespace open until it is dropped.
 struct NamespaceHolder {
     pid: Pid,
     process: OwnedFd,
-    /// It ends when this is closed, or when we end.
+    /// The process exits when this is closed, or when this process exits.
     end: Option<OwnedFd>,
 }
 
@@ -42,7 +42,7 @@ impl OwnerNamespaces {
         Self { base, known: Vec::new() }
     }
 
-    /// The namespace by which a user and a group inside stand for those of the host.
+    /// The user namespace that maps a host owner to a user and a group in the sandbox.
     pub(crate) fn namespace(&mut self, host: HostOwner, (user, group): (u32, u32)) -> Result<BorrowedFd<'_>, Errno> {
         let mapping = OwnerMapping { uid: host.user, gid: host.group, user, group };
         let index = match self.known.iter().position(|(known, _)| *known == mapping) {

@@ -1,5 +1,4 @@
-//! What a supervisor gives up once its sandbox runs: whoever takes it over from then on, by what a sandbox sends it,
-//! has taken nothing.
+//! Drops the privileges of a shim once its sandbox runs: a sandbox that compromises its shim from then on gains nothing.
 
 use std::os::fd::BorrowedFd;
 
@@ -15,45 +14,45 @@ use crate::ruleset;
 use crate::seccomp::{Filter, SeccompError};
 use crate::sys;
 
-/// Where the empty root is attached for a moment. Any directory that every host has.
+/// Where the empty root is attached briefly. Any directory that every host has.
 const ASSEMBLY: &str = "/tmp";
 
-/// What a supervisor keeps. Everything else it gives up.
+/// The privileges that a shim retains.
 #[derive(Clone, Copy, Debug)]
 pub struct RetainedPrivileges<'a> {
-    /// Whether it may still signal processes of other users: what it takes to end its sandbox.
+    /// Whether it may signal processes of other users, which it needs to kill its sandbox.
     pub kill: bool,
-    /// The user it becomes, in the group [`SUPERVISORS`](crate::SUPERVISORS). What it still has to change on the host was
-    /// given to that user before.
+    /// The user that it becomes, in the group [`SUPERVISORS`](crate::SUPERVISORS). Files that it still has to change belong to
+    /// that user already.
     pub user: Option<u32>,
-    /// The directories whose files it still uses. By name, no other file can be opened any more, whatever is left open,
-    /// where the kernel has Landlock.
+    /// The directories whose files it still uses. Where the kernel has Landlock, no other file can be opened by path, whatever
+    /// descriptors are open.
     pub directories: &'a [BorrowedFd<'a>],
 }
 
-/// A step that failed. Those before it stay done: end the process.
+/// A step that failed. The steps before it are not undone: exit the process.
 #[derive(Debug, thiserror::Error)]
 pub enum DropPrivilegesError {
-    /// The process sees the host's mounts, which would go with its root.
-    #[error("the host's mounts were not left before")]
+    /// The process is in the host's mount namespace, which would lose its root.
+    #[error("the process is still in the host's mount namespace")]
     HostMounts,
-    /// A call failed.
+    /// A system call failed.
     #[error("{0}: {1}")]
     System(&'static str, std::io::Error),
-    /// The ruleset of Landlock could not be enforced, although the kernel has it.
-    #[error("restrict the supervisor to its files: {0}")]
+    /// The Landlock ruleset could not be enforced, although the kernel has Landlock.
+    #[error("restrict the shim to its files: {0}")]
     Ruleset(#[from] landlock::RulesetError),
     /// The system-call filter could not be built or installed.
     #[error(transparent)]
     Filter(#[from] SeccompError),
 }
 
-/// Gives up what a supervisor does not need, for good.
+/// Drops all privileges that a shim does not need, permanently.
 ///
-/// Its root becomes an empty directory that stays empty; files that are open stay open, and handles (see
-/// [`handle`](crate::handle())) lead to what is beneath them and no further. Its capabilities go, it is opaque to
-/// others and can gain nothing by executing a program, Landlock holds it to the directories that it keeps, and its system
-/// calls are those of [`Filter::supervisor`].
+/// Its root becomes an empty read-only directory; open files stay open, and handles (see
+/// [`handle`](crate::handle())) give access to what is beneath them only. It loses its capabilities, is not dumpable, gains
+/// nothing by executing a program, is restricted by Landlock to its directories, and by [`Filter::supervisor`] to its system
+/// calls.
 ///
 /// The calling process is root, has one thread, and has called [`leave_host_mounts`](crate::leave_host_mounts).
 pub fn drop_privileges(kept: RetainedPrivileges<'_>) -> Result<(), DropPrivilegesError> {
@@ -68,26 +67,25 @@ pub fn drop_privileges(kept: RetainedPrivileges<'_>) -> Result<(), DropPrivilege
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(failed("become opaque"))?;
     rustix::thread::set_no_new_privs(true).map_err(failed("set no_new_privs"))?;
     drop_capabilities(if kept.kill { CapabilitySet::KILL } else { CapabilitySet::empty() })
-        .map_err(failed("give up capabilities"))?;
-    // After the last change of its mounts and ids, which the ruleset refuses, and before the filter refuses the ruleset.
+        .map_err(failed("drop capabilities"))?;
+    // After the last change of mounts and ids, which the ruleset forbids, and before the filter, which forbids the ruleset.
     ruleset::enforce(kept.directories)?;
     Ok(filter.install()?)
 }
 
-/// Gives back memory that was needed for a while and is not any more: a supervisor is there as often as there are
-/// sandboxes.
+/// Returns freed memory to the system: there is one shim per sandbox.
 pub fn release_memory() {
     sys::release_memory();
 }
 
-/// Becomes another user, with the capabilities it has: they go in the next step.
+/// Becomes another user, keeping its capabilities, which the next step drops.
 fn become_user(user: u32) -> Result<(), Errno> {
     let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(SUPERVISORS));
     rustix::thread::set_keep_capabilities(true)?;
     rustix::thread::set_thread_groups(&[])?;
     rustix::thread::set_thread_res_gid(gid, gid, gid)?;
     rustix::thread::set_thread_res_uid(uid, uid, uid)?;
-    // Those that it may have are no longer those that it uses.
+    // Makes the permitted capabilities effective again.
     let all = rustix::thread::capabilities(None)?;
     rustix::thread::set_capabilities(None, CapabilitySets { effective: all.permitted, ..all })
 }
@@ -105,7 +103,7 @@ fn drop_capabilities(kept: CapabilitySet) -> Result<(), Errno> {
     rustix::thread::clear_ambient_capability_set()?;
     for capability in CapabilitySet::all().iter() {
         match rustix::thread::remove_capability_from_bounding_set(capability) {
-            // Not known to this kernel.
+            // Unknown to this kernel.
             Ok(()) | Err(Errno::INVAL) => {}
             Err(errno) => return Err(errno),
         }
@@ -124,7 +122,7 @@ mod tests {
 
     //= promises.supervisor.could-host-cannot-once
     #[test]
-    fn nobody_takes_the_root_of_the_host_away() {
+    fn a_process_in_the_hosts_mount_namespace_is_refused() {
         assert!(matches!(
             drop_privileges(RetainedPrivileges { kill: true, user: None, directories: &[] }),
             Err(DropPrivilegesError::HostMounts)

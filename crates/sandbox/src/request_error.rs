@@ -1,109 +1,108 @@
-//! What a caller asked to be shown or shared, and cannot be.
+//! Errors in what a caller requested: mounts and networks.
 
-/// Something of the caller's that cannot be shown: another source or another target may do. The host lacks nothing.
+/// A requested mount is not possible; another source or target may be. The host lacks nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
     /// A source cannot be opened.
     #[error("{path}: {source}")]
     Source {
-        /// Which.
+        /// The path on the host.
         path: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: std::io::Error,
     },
-    /// A source, or something mounted in it, is on a file system that cannot show its files with other ids than are
-    /// stored.
+    /// A source, or a mount below it, is on a file system without support for id-mapped mounts.
     #[error(
-        "{path} cannot be shown with the ids of a sandbox ({source}); copy it to a disk of this host, or give it as a \
-         read-only mount"
+        "the file system of {path} does not support id-mapped mounts ({source}); copy it to a local disk, or mount it \
+         read-only"
     )]
     Ids {
-        /// Which.
+        /// The path on the host.
         path: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: std::io::Error,
     },
-    /// A source is something that programs talk through, and is asked for read-only.
+    /// A source is a socket, a FIFO or a device, and is requested read-only.
     #[error(
-        "{path} is {kind}, which cannot be mounted read-only: whoever opens it talks to the host; mount it with `:rw` to allow that"
+        "{path} is {kind}, which cannot be mounted read-only: opening it connects to the host; mount it with `:rw` to allow that"
     )]
     SpecialFile {
-        /// Which.
+        /// The path on the host.
         path: String,
-        /// What it is.
+        /// The kind of file.
         kind: &'static str,
     },
-    /// The file system of a source cannot lie below an overlay, which keeps a read-only mount apart from the host.
+    /// The file system of a source cannot be the lower layer of the overlay that isolates a read-only mount from the host.
     #[error(
-        "the file system behind {target} cannot be mounted read-only without a connection to the host ({source}); mount a copy with `:copy`"
+        "the file system of {target} cannot be the lower layer of a read-only mount ({source}); mount a copy with `:copy`"
     )]
     OverlayUnsupported {
-        /// Where it was to be.
+        /// The mount point.
         target: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: std::io::Error,
     },
-    /// An image or a project is the whole host.
-    #[error("{path} is all of this host, and neither an image nor a project: choose a directory below it")]
+    /// An image or a project is the root of the host.
+    #[error("{path} is the root of the host, which can be neither an image nor a project; choose a directory below it")]
     WholeHost {
-        /// Which.
+        /// The path on the host.
         path: String,
     },
-    /// There is no such user or group in any sandbox.
+    /// The id is outside the range of every sandbox.
     #[error("no sandbox has a user or group {id}: the highest is {most}", most = crate::ids::COUNT - 1)]
     UnknownId {
-        /// Who.
+        /// The user or group id.
         id: u32,
     },
-    /// There is no place for it inside.
+    /// The mount point cannot be used.
     #[error("the mount point {target} {problem}")]
     Target {
-        /// Where it was to be.
+        /// The mount point.
         target: String,
-        /// What is wrong with that.
+        /// What is wrong with it.
         problem: TargetProblem,
     },
 }
 
-/// Why a path inside is no place for a mount.
+/// Why a path in the sandbox cannot be a mount point.
 #[derive(Debug, thiserror::Error)]
 pub enum TargetProblem {
-    /// Something else is shown above it, which does not have it, and nothing is ever made there.
-    #[error("does not exist in what is shown at {within}")]
+    /// It is inside another mount, does not exist there, and is never created there.
+    #[error("does not exist in the mount at {within}")]
     Absent {
-        /// Where that is.
+        /// The other mount point.
         within: String,
     },
-    /// It is a directory, for something that is none.
-    #[error("is a directory, and what is to be shown there is not")]
+    /// It is a directory, and the source is not.
+    #[error("is a directory, but the source is not")]
     Directory,
-    /// It is not a directory, for one.
-    #[error("is not a directory, and what is to be shown there is")]
+    /// It is not a directory, and the source is.
+    #[error("is not a directory, but the source is")]
     NotDirectory,
-    /// It is a link, which is not followed.
-    #[error("is a link")]
+    /// It is a symbolic link, which is not followed.
+    #[error("is a symbolic link")]
     Link,
     /// It is at or below `/dev`, `/proc` or `/sys`.
-    #[error("is in what every sandbox has of its own")]
+    #[error("is reserved: every sandbox has its own /dev, /proc and /sys")]
     Reserved,
-    /// It was asked for more than once.
-    #[error("is asked for twice")]
+    /// It was requested more than once.
+    #[error("is used twice")]
     Duplicate,
-    /// It cannot be made.
-    #[error("cannot be made: {0}")]
+    /// It cannot be created.
+    #[error("cannot be created: {0}")]
     Other(std::io::Error),
 }
 
-/// A network that no sandbox is put into.
+/// The network of a process cannot be shared.
 #[derive(Debug, thiserror::Error)]
 pub enum NetworkError {
-    /// The process that was to be found in it has ended.
-    #[error("the process has ended")]
+    /// The process has exited.
+    #[error("the process has exited")]
     Ended,
-    /// Whose it is cannot be told.
-    #[error("whose network it is cannot be told: {0}")]
+    /// The owner of the network cannot be determined.
+    #[error("cannot determine the owner of the network: {0}")]
     Unreadable(std::io::Error),
-    /// It is the host's own, or that of other software.
+    /// It belongs to the host, or to other software.
     #[error("it is not the network of a sandbox")]
     Foreign,
 }

@@ -1,4 +1,4 @@
-//! Making a sandbox, seen from inside: a series of calls in the new namespaces, each of which may fail by name.
+//! Sets up a sandbox, in the child: a series of stages in the new namespaces, each of which can fail with its own error.
 
 mod host_tree;
 mod mask;
@@ -28,14 +28,14 @@ use crate::spec::Spec;
 use crate::stage::{SetupStage, StageError};
 use crate::sys;
 
-/// Where the new root is put together. Any directory that every host has; what it hides is not needed any more.
+/// Where the new root is assembled. Any directory that every host has; what it hides is not needed any more.
 pub(crate) const ASSEMBLY: &str = "/tmp";
-/// The number of the first descriptor that is out of the way of those that are placed.
+/// The lowest descriptor that does not collide with the placed ones.
 pub(crate) const MIN_DESCRIPTOR: i32 = 10;
-/// The number of the out-of-memory score.
+/// The descriptor of the OOM score.
 const OOM_SCORE_FD: i32 = 3;
 
-/// What the root of a sandbox keeps: enough for its own files, users and services, nothing that reaches the kernel.
+/// The capabilities of root in a sandbox: for its own files, users and services, none that reaches the kernel.
 pub(crate) const KEPT_CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::FOWNER)
@@ -50,43 +50,43 @@ pub(crate) const KEPT_CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::AUDIT_WRITE)
     .union(CapabilitySet::SETFCAP);
 
-/// All that the new process needs, prepared outside.
+/// Everything that the child needs, prepared by the parent.
 pub(crate) struct LaunchPlan<'a> {
     pub(crate) spec: &'a Spec,
     /// The trees of the image.
     pub(crate) trees: Vec<(GuestPath, HostTree)>,
     pub(crate) requested_mounts: Vec<RequestedMount>,
     pub(crate) devices: Vec<(&'static str, OwnedFd)>,
-    /// The hardware as it looks from a network that is shared: who has no rights over that cannot mount it.
+    /// A sysfs of a shared network: a process without rights over that network cannot mount it.
     pub(crate) hardware: Option<OwnedFd>,
     pub(crate) layers: Layers,
     pub(crate) disk: PreparedDisk,
-    /// What stands between the sandbox and the kernel, if that is a program.
+    /// The runtime between the sandbox and the kernel, if there is one.
     pub(crate) runtime: Option<Runtime<'a>>,
-    /// What it writes to, to join its cgroup.
+    /// The files that it writes to, to join its cgroups.
     pub(crate) thread_files: Vec<OwnedFd>,
     pub(crate) filter: Filter,
-    /// Where it gives the list of its locks, which is hidden inside.
+    /// Where it sends the list of its file locks, which is masked inside.
     pub(crate) locks: OwnedFd,
     pub(crate) args: Vec<*const libc::c_char>,
     pub(crate) env: Vec<*const libc::c_char>,
 }
 
-/// What was asked for besides the image.
+/// A requested mount, in addition to the image.
 pub(crate) enum RequestedMount {
-    /// A tree of the operator's.
+    /// A tree of the host.
     Tree(GuestPath, HostTree),
-    /// What lies below the project.
+    /// The lower layer of the project.
     Project(GuestPath, OwnedFd),
 }
 
-/// What is still needed when the descriptors have their places.
+/// Descriptors that are still needed after the placement of the others.
 struct FinalDescriptors {
     program: OwnedFd,
     reporter: OwnedFd,
 }
 
-/// Becomes the first program of the sandbox, or reports the step that failed and ends.
+/// Executes the first program of the sandbox, or reports the failed stage and exits.
 pub(crate) fn run(plan: &LaunchPlan<'_>, start_pipe: &OwnedFd, reporter: &OwnedFd) -> ! {
     let above = |fd: &OwnedFd| rustix::io::fcntl_dupfd_cloexec(fd, MIN_DESCRIPTOR);
     let program = plan.runtime.as_ref().map_or(&plan.spec.program, |runtime| &runtime.gvisor.runsc);
@@ -99,27 +99,27 @@ pub(crate) fn run(plan: &LaunchPlan<'_>, start_pipe: &OwnedFd, reporter: &OwnedF
             Ok(None) => StageError::at(SetupStage::Execute)(sys::execute(&last.program, &plan.args, &plan.env)),
             Ok(Some(words)) => {
                 let args: Vec<_> = words.iter().map(|word| word.as_ptr()).chain([std::ptr::null()]).collect();
-                // It sees nothing of an environment: what runs inside has its own, in the configuration.
+                // The runtime gets no environment: that of the sandbox is in the configuration.
                 StageError::at(SetupStage::Execute)(sys::execute(&last.program, &args, &[std::ptr::null()]))
             }
             Err(failure) => failure,
         },
         Err(failure) => failure.clone(),
     };
-    // Nobody is left to tell if this fails too.
+    // If this fails too, there is nowhere to report it.
     let _reported = rustix::io::write(outcome.as_ref().map_or(reporter, |last| &last.reporter), &failure.to_bytes());
     sys::exit_now(127)
 }
 
-/// Leaves this process ready for its program. That of a runtime has arguments of its own.
+/// Prepares this process for its program. A runtime has arguments of its own.
 fn prepare(plan: &LaunchPlan<'_>, start_pipe: &OwnedFd) -> Result<Option<Vec<CString>>, StageError> {
     let at = StageError::at;
-    // Until the ids are mapped this process is nobody.
+    // Until the ids are mapped, this process has the overflow ids.
     match rustix::io::retry_on_intr(|| rustix::io::read(start_pipe, &mut [0; 1])).map_err(at(SetupStage::Start))? {
         1 => {}
         _ => return Err(at(SetupStage::Start)(Errno::PIPE)),
     }
-    // By the supervisor's right: it is who opened them.
+    // The right to join belongs to the shim, which opened the files.
     for entrance in &plan.thread_files {
         rustix::io::write(entrance, b"0").map_err(at(SetupStage::Join))?;
     }
@@ -128,8 +128,7 @@ fn prepare(plan: &LaunchPlan<'_>, start_pipe: &OwnedFd) -> Result<Option<Vec<CSt
     rustix::thread::set_thread_groups(&[]).map_err(at(SetupStage::Identity))?;
     rustix::thread::set_thread_res_gid(gid, gid, gid).map_err(at(SetupStage::Identity))?;
     rustix::thread::set_thread_res_uid(uid, uid, uid).map_err(at(SetupStage::Identity))?;
-    // Whatever the first program is, it does not outlive its supervisor. Asked for after becoming root, which would
-    // take it back.
+    // The first program does not outlive its shim. Set after the change of ids, which would reset it.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(at(SetupStage::Identity))?;
     rustix::process::umask(Mode::empty());
 
@@ -138,7 +137,7 @@ fn prepare(plan: &LaunchPlan<'_>, start_pipe: &OwnedFd) -> Result<Option<Vec<CSt
     let mut root = root::mount_base(plan)?;
     root::populate(plan, &mut root)?;
     if let Some(runtime) = &plan.runtime {
-        // Devices, processes and hardware are those of its own kernel.
+        // The runtime's kernel has its own devices, processes and hardware.
         gvisor::hide_devices(&mut root)?;
         let trees = root::attach_requested(plan, &mut root)?;
         return gvisor::enter(plan, runtime, &root, &trees).map(Some);
@@ -151,12 +150,12 @@ fn prepare(plan: &LaunchPlan<'_>, start_pipe: &OwnedFd) -> Result<Option<Vec<CSt
 
     rustix::process::fchdir(&root.directory).map_err(at(SetupStage::Pivot))?;
     sys::pivot_to_working_directory().map_err(at(SetupStage::Pivot))?;
-    // The old root now lies over the new one; without it nothing of the host can be reached.
+    // The old root is now on top of the new one; without it nothing of the host can be reached.
     rustix::mount::unmount(".", UnmountFlags::DETACH).map_err(at(SetupStage::Pivot))?;
     rustix::process::chdir("/").map_err(at(SetupStage::Pivot))?;
 
     rustix::system::sethostname(plan.spec.hostname.as_bytes()).map_err(at(SetupStage::Hostname))?;
-    // A network that is shared is as its first sandbox found it.
+    // A shared network is already set up.
     if plan.spec.network.is_none() {
         sys::raise_loopback().map_err(at(SetupStage::Loopback))?;
     }
@@ -171,8 +170,7 @@ fn prepare(plan: &LaunchPlan<'_>, start_pipe: &OwnedFd) -> Result<Option<Vec<CSt
     Ok(None)
 }
 
-/// The channel on 0 and 1, nothing on 2, the out-of-memory score on 3 if it is wanted, and nothing else that survives
-/// the next program.
+/// Places the channel on 0 and 1, `/dev/null` on 2 and the OOM score on 3 if requested; all others are closed by `exec`.
 fn descriptors(plan: &LaunchPlan<'_>, null: &OwnedFd, proc: &OwnedFd) -> Result<(), StageError> {
     let at = StageError::at(SetupStage::Descriptors);
     let null = rustix::io::fcntl_dupfd_cloexec(null, MIN_DESCRIPTOR).map_err(&at)?;
@@ -188,8 +186,8 @@ fn descriptors(plan: &LaunchPlan<'_>, null: &OwnedFd, proc: &OwnedFd) -> Result<
     }
 }
 
-/// Opens the out-of-memory score of this process. Having changed its ids it is opaque, and its files are for the host's
-/// root only; for this one moment it is not. Nobody is here yet to look.
+/// Opens the OOM score of this process. After the change of ids it is not dumpable, so its files belong to the host's root;
+/// it is dumpable only for this call, while there is no other process in the sandbox.
 fn score(proc: &OwnedFd) -> Result<OwnedFd, Errno> {
     rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable)?;
     let flags = OFlags::WRONLY | OFlags::CLOEXEC;
@@ -201,7 +199,7 @@ fn score(proc: &OwnedFd) -> Result<OwnedFd, Errno> {
 fn capabilities() -> Result<(), StageError> {
     for capability in (CapabilitySet::all() - KEPT_CAPABILITIES).iter() {
         match rustix::thread::remove_capability_from_bounding_set(capability) {
-            // Not known to this kernel.
+            // Unknown to this kernel.
             Ok(()) | Err(Errno::INVAL) => {}
             Err(errno) => return Err(StageError::at(SetupStage::Capabilities)(errno)),
         }

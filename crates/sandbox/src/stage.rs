@@ -1,4 +1,4 @@
-//! Each step of making a sandbox, and how a failed one travels from the new process to the old.
+//! The stages of the setup of a sandbox, and how a failed one is reported to the parent.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use rustix::io::Errno;
 
 macro_rules! stages {
     ($($(#[$meta:meta])* $name:ident = $text:literal,)*) => {
-        /// A step inside the new namespaces.
+        /// A stage of the setup in the new namespaces.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum SetupStage {
             $($(#[$meta])* $name,)*
@@ -15,7 +15,7 @@ macro_rules! stages {
         impl SetupStage {
             const ALL: &[Self] = &[$(Self::$name),*];
 
-            /// What was being done.
+            /// The action of this stage, for messages.
             pub const fn what(self) -> &'static str {
                 match self {
                     $(Self::$name => $text,)*
@@ -26,82 +26,82 @@ macro_rules! stages {
 }
 
 stages! {
-    /// The parent said nothing, or too much.
+    /// Waiting for the parent.
     Start = "wait for the go-ahead",
     /// Joining its cgroup.
     Join = "join the cgroup",
-    /// A view of cgroups that begins at its own.
-    Cgroups = "cut the cgroups off",
+    /// Creating the cgroup namespace.
+    Cgroups = "create the cgroup namespace",
     /// Becoming the root of the user namespace.
     Identity = "become root of the user namespace",
-    /// Cutting the mount namespace off from the host's.
-    Private = "cut the mount namespace off",
-    /// The file system everything else is put into.
+    /// Making the mount namespace private.
+    Private = "make the mount namespace private",
+    /// The base of the root file system.
     Base = "mount the base",
     /// The layers of the image.
     Layers = "mount the layers",
     /// A directory of the root.
-    Directory = "make the directory",
+    Directory = "create the directory",
     /// A file of the root.
     File = "write the file",
     /// A link of the root.
-    Link = "make the link",
+    Link = "create the link",
     /// A tree of the host.
-    Tree = "show a tree of the host at",
-    /// The overlay that a read-only tree of the host lies below.
+    Tree = "mount a tree of the host at",
+    /// The overlay over a read-only tree of the host.
     ReadOnlyOverlay = "mount an overlay over a tree of the host at",
-    /// The directory that something that was asked for is to be shown in.
-    MountPointParent = "reach the mount point",
-    /// Where it is to be shown.
-    MountPoint = "make the mount point",
+    /// The parent directory of a mount point.
+    MountPointParent = "open the parent of the mount point",
+    /// A mount point.
+    MountPoint = "create the mount point",
     /// The project.
     Project = "mount the project at",
     /// The devices.
     Devices = "set up /dev",
     /// The process file system.
     Proc = "mount /proc",
-    /// Who may serve at which port.
-    Ports = "open the low ports",
-    /// What of it is hidden.
+    /// The lowest port that users may bind.
+    Ports = "allow low ports",
+    /// The masked parts of `/proc`.
     Mask = "mask parts of /proc",
-    /// What is shown of the hardware.
+    /// The visible parts of `/sys`.
     Hardware = "set up /sys",
-    /// What a runtime is started with.
+    /// The root and configuration of a runtime.
     Runtime = "prepare the runtime",
-    /// Making the new root the only one.
+    /// Changing the root.
     Pivot = "enter the new root",
-    /// What the caller's limits on its own processes were.
+    /// The resource limits of the process.
     Limits = "set the limits of a process",
     /// The host name.
     Hostname = "set the host name",
     /// The loopback interface.
-    Loopback = "raise the loopback interface",
+    Loopback = "bring up the loopback interface",
     /// The standard descriptors.
     Descriptors = "place the descriptors",
     /// The capabilities.
-    Capabilities = "give up capabilities",
+    Capabilities = "drop capabilities",
     /// The system-call filter.
     Filter = "install the system-call filter",
     /// The program.
     Execute = "execute the first program",
 }
 
-/// The most bytes of a path that are reported.
+/// The longest part of a path that is reported.
 const MAX_PATH_BYTES: usize = 1024;
-/// The most bytes of a report: less than a pipe takes at once.
+/// The maximum size of a report: a pipe takes it in one write.
 pub(crate) const MAX_REPORT_BYTES: usize = 5 + 2 * (MAX_PATH_BYTES + 1);
 
-/// A failed step.
+/// A failed stage.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {}", self.what(), std::io::Error::from(*errno))]
 pub struct StageError {
-    /// Which.
+    /// The stage that failed.
     pub stage: SetupStage,
-    /// What the kernel said.
+    /// The kernel's error.
     pub errno: Errno,
-    /// The path inside that it is about, if it is about one.
+    /// The path in the sandbox that it concerns, if any.
     pub target: Option<String>,
-    /// Where something is shown already that this path lies in, if that is why.
+    /// The mount that contains the path, if that is the cause.
     pub(crate) within: Option<String>,
 }
 
@@ -112,12 +112,12 @@ impl StageError {
         move |errno| Self { stage, errno, target: None, within: None }
     }
 
-    /// The same, about a path, relative to the root.
+    /// The same, with a path relative to the root.
     pub(crate) fn about(stage: SetupStage, path: &Path) -> impl Fn(Errno) -> Self {
         move |errno| Self { stage, errno, target: Some(text(path)), within: None }
     }
 
-    /// Because of what is shown at a path, relative to the root.
+    /// Adds the mount that contains the path, relative to the root.
     pub(crate) fn within(self, path: &Path) -> Self {
         Self { within: Some(text(path)), ..self }
     }
@@ -150,7 +150,7 @@ impl StageError {
     }
 }
 
-/// A path inside, from its root, as far as it is reported.
+/// An absolute path in the sandbox, truncated for a report.
 fn text(path: &Path) -> String {
     let mut text = Path::new("/").join(path).to_string_lossy().into_owned();
     let end = (0..=MAX_PATH_BYTES.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
@@ -164,7 +164,7 @@ mod tests {
 
     //= promises.sandbox.failed-step
     #[test]
-    fn a_failed_step_survives_the_pipe() {
+    fn a_failed_stage_survives_the_pipe() {
         let there_and_back = |failed: StageError| {
             let bytes = failed.to_bytes();
             assert!(bytes.len() <= MAX_REPORT_BYTES);
@@ -184,7 +184,7 @@ mod tests {
 
     //= promises.sandbox.failed-step
     #[test]
-    fn a_failed_step_says_what_it_is_about() {
+    fn a_failed_stage_names_its_path() {
         let failed = StageError::about(SetupStage::File, Path::new("a/x"))(Errno::ISDIR);
         assert_eq!(failed.to_string(), "write the file /a/x: Is a directory (os error 21)");
         let failed = StageError::at(SetupStage::Pivot)(Errno::PERM);

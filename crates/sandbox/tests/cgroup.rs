@@ -1,7 +1,7 @@
-//! Control groups of the running kernel: each limit against one who breaks it, each with a control that may.
+//! Cgroups of the running kernel: each limit against a process that exceeds it, each with a control.
 //!
-//! Needs root and mounted control groups. Every test runs on the host as it is and, where that is a hybrid one, once
-//! more as if v2 were not mounted.
+//! Needs root and mounted cgroups. Every test runs on the host as it is and, on a hybrid host, once more as if v2 were not
+//! mounted.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test may fail the test")]
 
@@ -19,10 +19,10 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Pid;
 
 const MEBIBYTE: u64 = 1 << 20;
-/// Against hangs only: no test is decided by time.
+/// Against hangs only: no test depends on timing.
 const WATCHDOG: Duration = Duration::from_secs(60);
 
-/// A group whose processes, all started by the test, end with it.
+/// A group whose processes, all started by the test, are killed with it.
 struct TestCgroup(Option<Cgroup>);
 
 impl TestCgroup {
@@ -30,7 +30,7 @@ impl TestCgroup {
         Self(Some(Cgroup::create(host, &fresh_name(), limits, LimitPolicy::Refuse).unwrap()))
     }
 
-    /// A shell that waits inside the group for a line before it does anything.
+    /// A shell in the group that waits for a line before it does anything.
     fn shell(&self, script: &str) -> Child {
         let child = shell(script);
         self.add(pid(&child)).unwrap();
@@ -94,13 +94,13 @@ fn go(child: &mut Child) {
     child.stdin.take().unwrap().write_all(b"go\n").unwrap();
 }
 
-/// Lets a shell go and waits for its end.
+/// Starts a shell's work and waits until it exits.
 fn run(mut child: Child) -> Output {
     go(&mut child);
     child.wait_with_output().unwrap()
 }
 
-/// Asks until the answer is yes.
+/// Polls until the condition holds.
 fn until(what: &str, mut ask: impl FnMut() -> bool) {
     let start = Instant::now();
     while !ask() {
@@ -109,7 +109,7 @@ fn until(what: &str, mut ask: impl FnMut() -> bool) {
     }
 }
 
-/// The directories of a group in every hierarchy that is mounted, whether or not the host uses it.
+/// The directories of a group in every mounted hierarchy, whether or not the host uses it.
 fn directories(name: &str) -> Vec<PathBuf> {
     let mountinfo = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     let mounts = mountinfo.lines().filter(|line| line.contains(" - cgroup"));
@@ -117,7 +117,7 @@ fn directories(name: &str) -> Vec<PathBuf> {
     paths.filter(|path| path.exists()).collect()
 }
 
-/// What a file of a group says; nothing if there is no such file.
+/// The content of a file of a group; empty if it does not exist.
 fn file(host: &Host, controller: Controller, name: &str, v1: &str, v2: &str) -> String {
     let (mount, file) = match host.place(controller) {
         ControllerLocation::V1(mount) => (mount, v1),
@@ -129,7 +129,7 @@ fn file(host: &Host, controller: Controller, name: &str, v1: &str, v2: &str) -> 
 
 //= promises.cgroups.limits
 #[test]
-fn limits_are_in_place_before_anything_joins() {
+fn limits_are_set_before_any_process_joins() {
     for host in hosts() {
         let group = TestCgroup::new(&host, &limits(Some(64 * MEBIBYTE), Some(32), Some("1.5")));
         let name = group.name().to_owned();
@@ -171,7 +171,7 @@ fn a_fork_bomb_stops_at_the_limit() {
         let output = run(bound.shell(bomb));
         assert!(!output.status.success(), "{output:?}");
         assert!(String::from_utf8_lossy(&output.stderr).contains("ork"), "{output:?}");
-        // The shell was one of the twenty and has ended.
+        // The shell was one of the twenty and has exited.
         assert_eq!(bound.processes().unwrap().len(), 19);
         bound.close();
     }
@@ -180,7 +180,7 @@ fn a_fork_bomb_stops_at_the_limit() {
 //= promises.sandbox.memory-bomb
 //= promises.cgroups.limits-v2-kernels-debian
 #[test]
-fn a_memory_hog_is_ended_and_counted() {
+fn a_memory_hog_is_oom_killed_and_counted() {
     let hog = "exec dd if=/dev/zero of=/dev/null bs=96M count=1";
     for host in hosts() {
         let roomy = TestCgroup::new(&host, &limits(Some(256 * MEBIBYTE), None, None));
@@ -199,7 +199,7 @@ fn a_memory_hog_is_ended_and_counted() {
     }
 }
 
-/// Whether a watch becomes ready, in the way that it says.
+/// Whether a watch becomes ready.
 fn ready(watch: &OomWatch, within: Duration) -> bool {
     let flags = if watch.priority() { PollFlags::PRI } else { PollFlags::IN };
     let timeout = Timespec { tv_sec: within.as_secs().try_into().unwrap(), tv_nsec: 0 };
@@ -208,7 +208,7 @@ fn ready(watch: &OomWatch, within: Duration) -> bool {
 }
 
 #[test]
-fn want_of_memory_is_told_each_time() {
+fn every_oom_event_is_reported() {
     let hog = "exec dd if=/dev/zero of=/dev/null bs=96M count=1";
     for host in hosts() {
         let roomy = TestCgroup::new(&host, &limits(Some(256 * MEBIBYTE), None, None));
@@ -224,7 +224,7 @@ fn want_of_memory_is_told_each_time() {
             let mut child = tight.shell(hog);
             go(&mut child);
             assert!(ready(&watch, WATCHDOG), "nothing is told");
-            // v2 tells of other things too, and of this one when it has counted; v1 tells before.
+            // v2 reports other events too, and this one after it was counted; v1 reports it before.
             while watch.priority() && tight.out_of_memory_kills().unwrap() < kills {
                 assert!(ready(&watch, WATCHDOG), "nothing more is told");
                 watch.acknowledge().unwrap();
@@ -233,7 +233,7 @@ fn want_of_memory_is_told_each_time() {
             assert_eq!(tight.out_of_memory_kills().unwrap(), kills);
             watch.acknowledge().unwrap();
         }
-        // Where every word is of want of memory, there is none without it.
+        // Where every event is an OOM event, there is none without it.
         assert!(watch.priority() || !ready(&watch, Duration::ZERO));
         tight.close();
         assert!(ready(&watch, WATCHDOG), "the end of the group is told as well");
@@ -243,7 +243,7 @@ fn want_of_memory_is_told_each_time() {
 //= promises.cgroups.share-processors
 //= promises.cgroups.limits-v2-kernels-debian
 #[test]
-fn a_share_of_the_processors_is_enforced() {
+fn a_cpu_limit_is_enforced() {
     let work = "i=0; while [ $i -lt 400000 ]; do i=$((i+1)); done";
     for host in hosts() {
         for (share, throttled) in [(None, false), (Some("0.3"), true)] {
@@ -261,7 +261,7 @@ fn a_share_of_the_processors_is_enforced() {
 
 //= promises.cgroups.frozen
 #[test]
-fn the_frozen_do_nothing_until_they_are_thawed() {
+fn frozen_processes_do_nothing_until_they_are_thawed() {
     for host in hosts() {
         let group = TestCgroup::new(&host, &CgroupLimits::default());
         let used = || group.statistics().unwrap().cpu_nanos.unwrap();
@@ -274,7 +274,7 @@ fn the_frozen_do_nothing_until_they_are_thawed() {
         let state = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
         assert!(!state.contains(") R "), "{state}");
         let frozen = used();
-        // The control: in the same time another process does get work done.
+        // The control: in the same time another process does work.
         assert!(run(shell("i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done")).status.success());
         assert_eq!(used(), frozen);
 
@@ -287,8 +287,8 @@ fn the_frozen_do_nothing_until_they_are_thawed() {
 
 //= promises.cgroups.after-killing
 #[test]
-fn killing_leaves_nobody_running_or_frozen() {
-    // Each of them forks all the time, and ignores what can be ignored.
+fn kill_all_leaves_no_process_running_or_frozen() {
+    // Each of them forks all the time, and ignores the signals that can be ignored.
     let forks =
         "trap '' TERM HUP INT; while :; do (:); done & while :; do (:); done & echo ready; while :; do (:); done";
     for host in hosts() {
@@ -315,7 +315,7 @@ fn killing_leaves_nobody_running_or_frozen() {
 
 //= promises.cgroups.removing
 #[test]
-fn removing_waits_for_the_last_process_and_ends_nobody() {
+fn removing_waits_for_the_last_process_and_kills_none() {
     for host in hosts() {
         let mut group = TestCgroup::new(&host, &CgroupLimits::default());
         let name = group.name().to_owned();
@@ -332,10 +332,10 @@ fn removing_waits_for_the_last_process_and_ends_nobody() {
 
 //= promises.cgroups.group-cannot-made-everywhere
 #[test]
-fn a_group_that_cannot_be_made_everywhere_is_made_nowhere() {
+fn a_group_that_cannot_be_created_everywhere_is_created_nowhere() {
     for host in hosts() {
         let name = fresh_name();
-        // Somebody has the name already in the hierarchy of processes, which is not the first.
+        // The name is already used in the hierarchy of processes, which is not the first.
         let (ControllerLocation::V1(mount) | ControllerLocation::V2(mount)) = host.place(Controller::Pids) else {
             panic!("no pids")
         };
@@ -345,7 +345,7 @@ fn a_group_that_cannot_be_made_everywhere_is_made_nowhere() {
         assert!(matches!(&refused, CgroupError::Exists { path } if *path == taken), "{refused:?}");
         assert_eq!(directories(&name), [taken]);
 
-        // Whoever reconciles finds the half, and removes it.
+        // A sweep finds the partial group and removes it.
         assert!(Cgroup::list(&host).unwrap().contains(&name));
         Cgroup::adopt(&host, &name).unwrap().remove().unwrap();
         assert_eq!(directories(&name), Vec::<PathBuf>::new());
@@ -354,7 +354,7 @@ fn a_group_that_cannot_be_made_everywhere_is_made_nowhere() {
 
 //= promises.cgroups.group
 #[test]
-fn a_group_is_found_again_by_its_name() {
+fn a_group_is_adopted_by_its_name() {
     for host in hosts() {
         let group = TestCgroup::new(&host, &limits(None, Some(16), None));
         let mut child = group.shell("exec sleep 1000");
@@ -371,7 +371,7 @@ fn a_group_is_found_again_by_its_name() {
 }
 
 #[test]
-fn a_process_moves_itself_by_the_open_files() {
+fn a_process_joins_by_the_open_files() {
     for host in hosts() {
         let group = TestCgroup::new(&host, &CgroupLimits::default());
         let files = group.procs_files().unwrap();

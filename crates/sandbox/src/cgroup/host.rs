@@ -1,4 +1,4 @@
-//! Where this host keeps each controller, and what it therefore cannot enforce.
+//! Where this host has each controller, and which limits it therefore cannot enforce.
 
 use std::path::{Path, PathBuf};
 
@@ -10,29 +10,29 @@ use super::limits::CgroupLimits;
 use super::missing_controller::{MissingController, UnenforceableLimits};
 use super::mounts::{self, CgroupMount};
 
-/// The part of a control group that a limit or an operation needs.
+/// The cgroup controller that a limit or an operation needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Controller {
-    /// CgroupLimits and counts memory, and counts what died for want of it.
+    /// Limits and counts memory, and counts OOM kills.
     Memory,
-    /// CgroupLimits and counts processes.
+    /// Limits and counts processes.
     Pids,
-    /// CgroupLimits processor time.
+    /// Limits CPU time.
     Cpu,
-    /// Counts processor time.
+    /// Counts CPU time.
     Accounting,
-    /// Stops and continues all processes at once.
+    /// Freezes and thaws all processes at once.
     Freezer,
 }
 
 /// Where a controller is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ControllerLocation {
-    /// In the v1 hierarchy mounted there.
+    /// In the v1 hierarchy with this mount point.
     V1(PathBuf),
-    /// In the v2 hierarchy mounted there.
+    /// In the v2 hierarchy with this mount point.
     V2(PathBuf),
-    /// Nowhere that we may use.
+    /// Not available.
     Missing(MissingController),
 }
 
@@ -42,14 +42,14 @@ pub enum LimitPolicy {
     /// Refuse it.
     #[default]
     Refuse,
-    /// Go on without it: the caller said so.
+    /// Continue without it, as the caller requested.
     AllowUnenforced,
 }
 
-/// The control groups of this host.
+/// The cgroup hierarchies of this host.
 ///
-/// On a hybrid host, limits are where v1 has their controllers, and everything that v2 does without a controller is
-/// left to v2: it kills a whole group at once, and tells when a group is frozen or empty, where v1 has to be asked.
+/// On a hybrid host, limits are set where v1 has their controllers, and v2 is used for what needs no controller: it kills a
+/// whole group at once, and notifies when a group is frozen or empty, where v1 has to be polled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host {
     memory: ControllerLocation,
@@ -59,14 +59,14 @@ pub struct Host {
     freezer: ControllerLocation,
 }
 
-/// One hierarchy: where it is mounted, and of which version.
+/// One hierarchy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Hierarchy {
     pub(super) mount: PathBuf,
     pub(super) unified: bool,
 }
 
-/// Whether a mount can be used, beyond what its options say.
+/// Whether a mount can be used, apart from its options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MountAccess {
     /// It can.
@@ -77,16 +77,16 @@ pub(super) enum MountAccess {
     Hidden,
 }
 
-/// What the files at the top of a v2 mount say.
+/// The files at the top of a v2 mount.
 #[derive(Clone, Debug, Default)]
 pub(super) struct UnifiedRoot {
     /// `cgroup.controllers`: what can be enabled for children.
     pub(super) controllers: String,
     /// `cgroup.subtree_control`: what is enabled for children.
     pub(super) enabled: String,
-    /// Whether it is the top of the whole hierarchy, which alone may have both processes and controlled children.
+    /// Whether it is the root cgroup, the only one that may have both processes and controlled children.
     pub(super) top: bool,
-    /// Whether processes sit directly in it.
+    /// Whether it has processes of its own.
     pub(super) occupied: bool,
 }
 
@@ -96,12 +96,12 @@ const ALL: [Controller; 5] =
 // === impl Controller ===
 
 impl Controller {
-    /// What a limit of it is called.
+    /// The name of a limit of this controller.
     pub fn name(self) -> &'static str {
         self.v1_name()
     }
 
-    /// Its name in the kernel's v1 lists.
+    /// Its name in v1.
     pub(super) fn v1_name(self) -> &'static str {
         match self {
             Self::Memory => "memory",
@@ -112,7 +112,7 @@ impl Controller {
         }
     }
 
-    /// Its name in v2's lists; what every v2 group does has none.
+    /// Its name in v2; functions of every v2 group have none.
     pub(super) fn v2_name(self) -> Option<&'static str> {
         match self {
             Self::Memory | Self::Pids | Self::Cpu => Some(self.v1_name()),
@@ -124,18 +124,18 @@ impl Controller {
 // === impl Host ===
 
 impl Host {
-    /// Looks at this host.
+    /// Detects the hierarchies of this host.
     pub fn detect() -> Result<Self, CgroupError> {
         let text = |file: &str| -> Result<String, CgroupError> {
             let bytes = std::fs::read(file).map_err(|error| CgroupError::detect(file, &error))?;
             Ok(String::from_utf8_lossy(&bytes).into_owned())
         };
-        // A kernel without control groups has no such file, and that is an answer.
+        // A kernel without cgroups has no such file.
         let cgroups = text("/proc/cgroups").unwrap_or_default();
         Ok(Self::describe(&text("/proc/self/mountinfo")?, &cgroups))
     }
 
-    /// Looks at the mounts of `mountinfo` only, in the words of `/proc/self/mountinfo` and `/proc/cgroups`.
+    /// Detects the hierarchies from the content of `/proc/self/mountinfo` and `/proc/cgroups`.
     pub fn describe(mountinfo: &str, cgroups: &str) -> Self {
         Self::locate_all(mountinfo, cgroups, reach, unified)
     }
@@ -175,7 +175,7 @@ impl Host {
             });
             let found = if controller.v2_name().is_none() { [v2, v1] } else { [v1, v2] };
             let mut found = found.into_iter().flatten().collect::<Vec<_>>();
-            // A place that can be used wins over one that cannot, and the first that cannot says why.
+            // A usable location wins; otherwise the first unusable one gives the reason.
             found.sort_by_key(|place| matches!(place, ControllerLocation::Missing(_)));
             found
                 .into_iter()
@@ -208,7 +208,7 @@ impl Host {
         if policy == LimitPolicy::AllowUnenforced || unenforced.0.is_empty() { Ok(()) } else { Err(unenforced) }
     }
 
-    /// Those limits that this host cannot enforce.
+    /// The limits that this host cannot enforce.
     pub fn unenforced(&self, limits: &CgroupLimits) -> UnenforceableLimits {
         let wanted = [
             (Controller::Memory, limits.memory().is_some()),
@@ -226,7 +226,7 @@ impl Host {
         UnenforceableLimits(missing)
     }
 
-    /// Every hierarchy that a group has a directory in, each once, v2 first.
+    /// Every hierarchy in which a group has a directory, v2 first.
     pub(super) fn hierarchies(&self) -> Vec<Hierarchy> {
         let mut hierarchies: Vec<Hierarchy> = Vec::new();
         for hierarchy in ALL.into_iter().filter_map(|controller| self.place(controller).hierarchy()) {
@@ -261,14 +261,14 @@ fn nowhere(controller: Controller, cgroups: &str, v2: Option<&Path>, top: &Unifi
     let name = controller.v1_name();
     match (mounts::subsystem(cgroups, name), v2) {
         (Some(subsystem), _) if !subsystem.enabled => MissingController::Disabled(name),
-        // Inside a container or a service, what is not listed was not handed down.
+        // Inside a container or a service, an unlisted controller was not delegated.
         (_, Some(point)) if !top.top => MissingController::NotDelegated(name, point.to_owned()),
         (Some(_), _) => MissingController::NotMounted(name),
         (None, _) => MissingController::NotInKernel(name),
     }
 }
 
-/// Of several mounts of one hierarchy, one that can be used.
+/// A usable mount, if there are several of one hierarchy.
 fn best<'a>(found: impl Iterator<Item = &'a (CgroupMount, MountAccess)>) -> Option<&'a (CgroupMount, MountAccess)> {
     found.min_by_key(|(mount, reach)| usable(mount, *reach).is_err())
 }
@@ -282,9 +282,9 @@ fn usable(mount: &CgroupMount, reach: MountAccess) -> Result<PathBuf, MissingCon
     }
 }
 
-/// Whether the mount that the list names is really what its point leads to, and may be written.
+/// Whether the mount point really leads to the listed mount, and is writable.
 fn reach(mount: &CgroupMount) -> MountAccess {
-    /// The kernel's names of the two file systems.
+    /// The magic numbers of the two file systems.
     const V1_MAGIC: u64 = 0x0027_e0eb;
     const V2_MAGIC: u64 = 0x6367_7270;
     let expected = if mount.controllers.is_some() { V1_MAGIC } else { V2_MAGIC };
@@ -298,7 +298,7 @@ fn reach(mount: &CgroupMount) -> MountAccess {
     }
 }
 
-/// Reads the top of a v2 mount; what cannot be read offers nothing.
+/// Reads the top of a v2 mount; unreadable files count as empty.
 fn unified(mount: &Path) -> UnifiedRoot {
     let Ok(directory) = CgroupDirectory::open(mount) else { return UnifiedRoot::default() };
     let text = |file: &str| directory.read(file).unwrap_or_default();

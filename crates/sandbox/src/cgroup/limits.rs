@@ -1,11 +1,11 @@
-//! What one sandbox may use: checked once, so that a limit inside is always one that a kernel accepts.
+//! The limits of one sandbox, validated so that the kernel accepts them.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::disk::binary_size;
 
-/// How much of the machine one sandbox may use. What is absent is not limited.
+/// The resource limits of one sandbox. Absent ones are unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CgroupLimits {
     memory: Option<u64>,
@@ -13,11 +13,11 @@ pub struct CgroupLimits {
     cpus: Option<CpuShare>,
 }
 
-/// A share of the processors in thousandths of a core; `1.5` is one and a half cores.
+/// A CPU limit in thousandths of a core; `1.5` is one and a half cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CpuShare(u32);
 
-/// A limit that makes no sense.
+/// An invalid limit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LimitError {
     /// Too little or too much memory.
@@ -31,10 +31,10 @@ pub enum LimitError {
     /// Too few or too many processes.
     #[error("a limit of {0} processes is not between {least} and {most}", least = CgroupLimits::LEAST_PIDS, most = CgroupLimits::MOST_PIDS)]
     Pids(u32),
-    /// Too small or too large a share of the processors.
+    /// Too small or too large a CPU limit.
     #[error("a share of {0} cores is not between {least} and {most}", least = CpuShare::LEAST, most = CpuShare::MOST)]
     Cpus(CpuShare),
-    /// Text that is no share of the processors.
+    /// Not a number of cores.
     #[error("{0:?} is not a number of cores with at most three decimals, such as 2 or 1.5")]
     CpuText(String),
 }
@@ -42,16 +42,16 @@ pub enum LimitError {
 // === impl CgroupLimits ===
 
 impl CgroupLimits {
-    /// The least memory: below it the agent and one command have no room, and a sandbox would die as it starts.
+    /// The minimum of memory: the agent and one command need it to start.
     pub const LEAST_MEMORY: u64 = 16 << 20;
-    /// The most memory: beyond it the kernel's counters begin to mean "no limit".
+    /// The maximum of memory: above it, the kernel's counters mean "no limit".
     pub const MOST_MEMORY: u64 = 1 << 50;
-    /// The fewest processes: the agent, the process that starts it, and a small pipeline.
+    /// The minimum of processes: the agent, the process that starts it, and a small pipeline.
     pub const LEAST_PIDS: u32 = 8;
-    /// The most processes: the kernel's own ceiling for process ids.
+    /// The maximum of processes: the kernel's own limit for process ids.
     pub const MOST_PIDS: u32 = 1 << 22;
 
-    /// CgroupLimits within their bounds.
+    /// Validates limits.
     pub fn new(memory: Option<u64>, pids: Option<u32>, cpus: Option<CpuShare>) -> Result<Self, LimitError> {
         if let Some(bytes) = memory.filter(|bytes| !(Self::LEAST_MEMORY..=Self::MOST_MEMORY).contains(bytes)) {
             return Err(LimitError::Memory(bytes));
@@ -62,17 +62,17 @@ impl CgroupLimits {
         Ok(Self { memory, pids, cpus })
     }
 
-    /// Bytes of memory; swap does not extend them.
+    /// The memory limit in bytes; swap does not extend it.
     pub fn memory(&self) -> Option<u64> {
         self.memory
     }
 
-    /// Processes and threads at one time.
+    /// The limit of processes and threads.
     pub fn pids(&self) -> Option<u32> {
         self.pids
     }
 
-    /// The share of the processors.
+    /// The CPU limit.
     pub fn cpus(&self) -> Option<CpuShare> {
         self.cpus
     }
@@ -81,14 +81,14 @@ impl CgroupLimits {
 // === impl CpuShare ===
 
 impl CpuShare {
-    /// The least share: with the period below, the kernel's least quota of one millisecond.
+    /// The minimum: with the period below, the kernel's minimum quota of one millisecond.
     pub const LEAST: Self = Self(10);
-    /// The largest share.
+    /// The maximum.
     pub const MOST: Self = Self(1_024_000);
-    /// The interval in which the share is given out, in microseconds.
+    /// The CFS period in microseconds.
     pub const PERIOD_MICROS: u64 = 100_000;
 
-    /// A share in thousandths of a core.
+    /// A limit in thousandths of a core.
     pub fn from_thousandths(thousandths: u32) -> Result<Self, LimitError> {
         let share = Self(thousandths);
         if (Self::LEAST..=Self::MOST).contains(&share) { Ok(share) } else { Err(LimitError::Cpus(share)) }
@@ -99,7 +99,7 @@ impl CpuShare {
         self.0
     }
 
-    /// Microseconds of processor time in each period.
+    /// The CFS quota: microseconds of CPU time in each period.
     pub fn quota_micros(self) -> u64 {
         u64::from(self.0) * (Self::PERIOD_MICROS / 1000)
     }

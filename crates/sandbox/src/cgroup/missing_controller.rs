@@ -1,4 +1,4 @@
-//! What a host lacks, in words that say how to get it.
+//! What a host lacks, with instructions how to get it.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -23,22 +23,22 @@ pub enum MissingController {
     /// Its hierarchy may not be written by this user.
     #[error("{} may not be written by this user", .0.display())]
     Denied(PathBuf),
-    /// A v2 hierarchy whose owner did not pass it on.
-    #[error("the {} controller is not handed down to {}", .0, .1.display())]
+    /// A v2 hierarchy whose owner did not delegate it.
+    #[error("the {} controller is not delegated to {}", .0, .1.display())]
     NotDelegated(&'static str, PathBuf),
-    /// A v2 group that holds processes itself, and so cannot pass controllers on to children.
-    #[error("processes sit directly in {}, so that its controllers cannot be handed on", .0.display())]
+    /// A v2 group that has processes itself, and so cannot enable controllers for children.
+    #[error("{} has processes of its own, so its controllers cannot be enabled for children", .0.display())]
     Occupied(PathBuf),
 }
 
-/// CgroupLimits that this host cannot enforce, and why.
+/// The limits that this host cannot enforce, with the reasons.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnenforceableLimits(pub(super) Vec<(Controller, MissingController)>);
 
 // === impl MissingController ===
 
 impl MissingController {
-    /// What to do about it.
+    /// How to make it available.
     pub fn remedy(&self) -> String {
         match self {
             Self::NotInKernel(name) => {
@@ -81,17 +81,17 @@ impl MissingController {
 // === impl UnenforceableLimits ===
 
 impl UnenforceableLimits {
-    /// Each limit that cannot be enforced, and why.
+    /// Each limit that cannot be enforced, with the reason.
     pub fn missing(&self) -> impl Iterator<Item = (Controller, &MissingController)> {
         self.0.iter().map(|(controller, missing)| (*controller, missing))
     }
 
-    /// Whether there is none.
+    /// Whether all limits can be enforced.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// What to do about it, each remedy once.
+    /// How to make them enforceable, each remedy once.
     pub fn remedies(&self) -> Vec<String> {
         let mut remedies: Vec<String> = self.0.iter().map(|(_, missing)| missing.remedy()).collect();
         remedies.dedup();

@@ -1,8 +1,8 @@
 //! Control groups: the limits of one sandbox, on hosts with v1, v2 or both.
 //!
-//! A sandbox has one directory in each hierarchy that this host needs for it, all of the same name, below one parent
-//! `carrel` that stays. CgroupLimits are in place before anything joins. Where a host has the controllers in v1 alone, those of
-//! v2 are tried on a tree of plain files; in kernels that have v2 alone, by the machines of `tests/vm`.
+//! A sandbox has one directory in each hierarchy that it needs, all with the same name, below the parent `carrel`, which
+//! stays. Limits are set before any process joins. On a host with v1 controllers only, the code for v2 is tested on a tree
+//! of plain files, and on kernels with v2 only by the virtual machines of `tests/vm`.
 
 mod activity;
 mod clock;
@@ -43,17 +43,17 @@ use crate::ids::SUPERVISORS;
 
 /// The parent of all groups, in every hierarchy.
 const PARENT: &str = "carrel";
-/// The file by which a v2 group hands controllers down.
+/// The file that enables controllers for the children of a v2 group.
 const SUBTREE: &str = "cgroup.subtree_control";
 
-/// The group of one sandbox, in every hierarchy.
+/// The cgroup of one sandbox, in every hierarchy.
 ///
-/// One that was made here is removed when it is dropped, if it is empty; one that was adopted is not.
+/// A created one is removed when it is dropped, if it is empty; an adopted one is not.
 #[derive(Debug)]
 pub struct Cgroup {
     name: String,
     groups: Vec<HierarchyGroup>,
-    /// CgroupLimits that were asked for and are not in place.
+    /// The requested limits that are not enforced.
     unenforced: UnenforceableLimits,
     remove_on_drop: bool,
 }
@@ -70,11 +70,11 @@ struct HierarchyGroup {
 // === impl Cgroup ===
 
 impl Cgroup {
-    /// Makes the group with its limits in place. If a step fails, what was made before it is removed.
+    /// Creates the group with its limits. If a step fails, the earlier ones are undone.
     pub fn create(host: &Host, name: &str, limits: &CgroupLimits, policy: LimitPolicy) -> Result<Self, CgroupError> {
         name::check(name)?;
         host.check(limits, policy)?;
-        // From here on, dropping it undoes what was done.
+        // From here on, dropping the group removes it.
         let unenforced = host.unenforced(limits);
         let mut group = Self { name: name.to_owned(), groups: Vec::new(), unenforced, remove_on_drop: true };
         for hierarchy in host.hierarchies() {
@@ -104,12 +104,12 @@ impl Cgroup {
         Ok(group)
     }
 
-    /// The directories that hold it, and those that it is removed from, in every hierarchy.
+    /// The directories of the group and their parents, in every hierarchy.
     pub fn directories(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.groups.iter().flat_map(|part| [part.directory.as_fd(), part.parent.as_fd()])
     }
 
-    /// Finds a group again, in those hierarchies that have it: one that was made only half is found as well.
+    /// Opens an existing group, in the hierarchies that have it: a partially created one is opened as well.
     pub fn adopt(host: &Host, name: &str) -> Result<Self, CgroupError> {
         name::check(name)?;
         let mut groups = Vec::new();
@@ -130,7 +130,7 @@ impl Cgroup {
         Ok(Self { name: name.to_owned(), groups, unenforced: UnenforceableLimits(Vec::new()), remove_on_drop: false })
     }
 
-    /// The names of all groups in any hierarchy, sorted: for one who knows which of them should be there.
+    /// The names of all groups in any hierarchy, sorted.
     pub fn list(host: &Host) -> Result<Vec<String>, CgroupError> {
         let mut names = Vec::new();
         for hierarchy in host.hierarchies() {
@@ -144,18 +144,17 @@ impl Cgroup {
         Ok(names)
     }
 
-    /// Its name.
+    /// The name of the group, in every hierarchy.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// CgroupLimits that were asked for when it was made, and that this host does not enforce.
+    /// The requested limits that this host does not enforce.
     pub fn unenforced(&self) -> &UnenforceableLimits {
         &self.unenforced
     }
 
-    /// Gives it to a supervisor that is to be root no longer: that one may pause, count and remove it, and nothing else
-    /// of any other group.
+    /// Hands the group over to a shim that drops root: it may freeze, measure and remove this group, and nothing of any other.
     pub fn give(&self, user: u32) -> Result<(), CgroupError> {
         for part in &self.groups {
             let failed = |errno| CgroupError::Open { path: part.directory.path().to_owned(), errno };
@@ -168,19 +167,19 @@ impl Cgroup {
         Ok(())
     }
 
-    /// Who owns it in every hierarchy, if that is one and the same.
+    /// The owner of the group, if it is the same in every hierarchy.
     pub fn owner(&self) -> Option<u32> {
         let mut owners = self.groups.iter().map(|part| part.directory.owner().ok());
         let first = owners.next()??;
         owners.all(|owner| owner == Some(first)).then_some(first)
     }
 
-    /// Lets it stay when this is dropped: another process looks after it from now on.
+    /// Keeps the group when this is dropped: another process manages it.
     pub fn leave(mut self) {
         self.remove_on_drop = false;
     }
 
-    /// Waits until it is empty and removes it from every hierarchy. It ends nobody.
+    /// Waits until it is empty and removes it from every hierarchy. It kills no process.
     pub fn remove(mut self) -> Result<(), CgroupError> {
         let deadline = Deadline::start();
         while let Some(part) = self.groups.last() {
@@ -199,7 +198,7 @@ impl Drop for Cgroup {
     fn drop(&mut self) {
         if self.remove_on_drop {
             for part in &self.groups {
-                // A group with processes in it stays: the kernel refuses, and whoever reconciles will find it.
+                // A group with processes stays: the kernel refuses, and a later sweep finds it.
                 let _removed = part.parent.remove_child(&self.name);
             }
         }
@@ -209,7 +208,7 @@ impl Drop for Cgroup {
 // === impl HierarchyGroup ===
 
 impl HierarchyGroup {
-    /// Puts limits in place; returns those whose files this kernel does not have, if that is allowed.
+    /// Sets limits; returns the controllers whose files this kernel does not have, if the policy allows that.
     fn limit(&self, limits: &CgroupLimits, policy: LimitPolicy) -> Result<Vec<Controller>, CgroupError> {
         let mut without = Vec::new();
         for controller in &self.controllers {
@@ -241,15 +240,14 @@ impl HierarchyGroup {
             } else {
                 deadline.until_ended(&self.directory)?;
             }
-            // The last process has ended, but the kernel may still be busy with what it leaves.
+            // The last process has exited, but the kernel may still be cleaning up.
             deadline.pause();
         }
     }
 }
 
-/// The parent of all groups in a hierarchy, held so that nothing above it can be reached by it, made if it is not
-/// there, with the controllers handed down to it and by it. No process ever joins it: a v2 group that hands
-/// controllers down must have none.
+/// Opens the parent of all groups in a hierarchy, as a handle that cannot be escaped, creating it if necessary, with the
+/// controllers enabled for it and its children. No process ever joins it: a v2 group that enables controllers must have none.
 fn parent(hierarchy: &Hierarchy, controllers: &[Controller]) -> Result<CgroupDirectory, CgroupError> {
     let top = top(hierarchy)?;
     if hierarchy.unified {
@@ -280,7 +278,7 @@ fn top(hierarchy: &Hierarchy) -> Result<CgroupDirectory, CgroupError> {
     CgroupDirectory::open(&hierarchy.mount).map_err(|errno| CgroupError::Open { path: hierarchy.mount.clone(), errno })
 }
 
-/// Enables controllers for the children of a v2 group, those that are not enabled yet, in one write.
+/// Enables controllers for the children of a v2 group, in one write.
 fn enable_controllers(directory: &CgroupDirectory, controllers: &[Controller]) -> Result<(), CgroupError> {
     let file = || directory.join(SUBTREE);
     let enabled = directory.read(SUBTREE).map_err(|errno| CgroupError::Read { file: file(), errno })?;

@@ -1,4 +1,4 @@
-//! What `/proc/self/mountinfo` and `/proc/cgroups` say about control groups: text in, facts out.
+//! Parses `/proc/self/mountinfo` and `/proc/cgroups` for cgroups.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -7,22 +7,22 @@ use std::path::PathBuf;
 /// A mount of one hierarchy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CgroupMount {
-    /// Where it is mounted.
+    /// The mount point.
     pub(super) point: PathBuf,
-    /// Whether the mount and the file system behind it may be written.
+    /// Whether the mount and its file system are writable.
     pub(super) writable: bool,
-    /// The options of a v1 hierarchy, its controllers among them; of v2: nothing.
+    /// The options of a v1 hierarchy, including its controllers; none for v2.
     pub(super) controllers: Option<Vec<String>>,
 }
 
 /// A line of `/proc/cgroups`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CgroupSubsystem {
-    /// Whether the kernel was started with it.
+    /// Whether it is enabled.
     pub(super) enabled: bool,
 }
 
-/// The mounts of control groups that are not hidden by a later mount on the same point.
+/// The cgroup mounts that no later mount on the same point hides.
 pub(super) fn mounts(mountinfo: &str) -> Vec<CgroupMount> {
     let mut found: Vec<(PathBuf, Option<CgroupMount>)> = Vec::new();
     for (point, mount) in mountinfo.lines().filter_map(line) {
@@ -51,7 +51,7 @@ fn line(line: &str) -> Option<(PathBuf, Option<CgroupMount>)> {
     Some((point.clone(), Some(CgroupMount { point, writable, controllers })))
 }
 
-/// The kernel writes space, tab, newline and backslash of a path as a backslash and three octal digits.
+/// Unescapes a path: the kernel writes space, tab, newline and backslash as a backslash and three octal digits.
 pub(crate) fn unescape(path: &str) -> PathBuf {
     let bytes = path.as_bytes();
     let (mut plain, mut at) = (Vec::with_capacity(bytes.len()), 0);
@@ -66,7 +66,7 @@ pub(crate) fn unescape(path: &str) -> PathBuf {
     PathBuf::from(OsString::from_vec(plain))
 }
 
-/// The line of one controller in `/proc/cgroups`. Recent kernels list only those that v1 can have.
+/// The line of one controller in `/proc/cgroups`. Recent kernels list only v1 controllers.
 pub(super) fn subsystem(cgroups: &str, controller: &str) -> Option<CgroupSubsystem> {
     cgroups.lines().filter(|line| !line.starts_with('#')).find_map(|line| {
         let mut fields = line.split_ascii_whitespace();
@@ -105,20 +105,20 @@ mod tests {
     }
 
     #[test]
-    fn a_point_with_a_space_is_read_as_it_is_named() {
+    fn a_mount_point_with_a_space_is_unescaped() {
         assert_eq!(unescape(r"/a\040b\134c\0"), PathBuf::from(r"/a b\c\0"));
         assert_eq!(unescape(r"/trailing\"), PathBuf::from(r"/trailing\"));
     }
 
     #[test]
-    fn nonsense_is_no_mount() {
+    fn malformed_lines_are_ignored() {
         for text in ["", "\n\n", "x", "1 2 3 - cgroup2", "1 2 3 4 /p - cgroup2 a b", " - ", "1 2 3:4 / /p rw -"] {
             assert_eq!(mounts(text), [], "{text:?}");
         }
     }
 
     #[test]
-    fn a_subsystem_is_found_by_its_whole_name() {
+    fn a_subsystem_is_found_by_its_full_name() {
         let text = "#subsys_name\thierarchy\tnum_cgroups\tenabled\ncpuset\t3\t1\t1\ncpu\t0\t1\t1\nmemory\t0\t15\t0\n";
         assert_eq!(subsystem(text, "cpu"), Some(CgroupSubsystem { enabled: true }));
         assert_eq!(subsystem(text, "memory"), Some(CgroupSubsystem { enabled: false }));

@@ -1,4 +1,4 @@
-//! What a group has used.
+//! Resource usage of a group.
 
 use rustix::io::Errno;
 
@@ -8,29 +8,29 @@ use super::host::Controller;
 use super::wait::keyed;
 use super::{Cgroup, HierarchyGroup};
 
-/// What the processes of a group use and have used; what this host does not count is absent.
+/// The resource usage of a group; what this host does not count is absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// Bytes of memory in use, cached files among them.
+    /// Bytes of memory in use, including cached files.
     pub memory_bytes: Option<u64>,
-    /// The most bytes that were ever in use at one time.
+    /// The highest memory usage so far, in bytes.
     pub memory_peak: Option<u64>,
-    /// Processes that the kernel ended for want of memory.
+    /// The number of OOM kills.
     pub out_of_memory_kills: Option<u64>,
     /// Processes and threads.
     pub pids: Option<u64>,
-    /// Processor time used, in nanoseconds.
+    /// CPU time in nanoseconds.
     pub cpu_nanos: Option<u64>,
-    /// Periods in which the share of the processors was used up.
+    /// Periods in which the CPU quota was used up.
     pub throttled_periods: Option<u64>,
-    /// Time that processes waited for the next period, in nanoseconds.
+    /// Throttled time in nanoseconds.
     pub throttled_nanos: Option<u64>,
 }
 
 // === impl Cgroup ===
 
 impl Cgroup {
-    /// What the group uses and has used.
+    /// Reads the usage of the group.
     pub fn statistics(&self) -> Result<Statistics, CgroupError> {
         let mut statistics = Statistics::default();
         if let Some(HierarchyGroup { unified, directory, .. }) = self.part(Controller::Memory) {
@@ -64,14 +64,14 @@ impl Cgroup {
         Ok(statistics)
     }
 
-    /// How many of its processes the kernel ended for want of memory.
+    /// The number of OOM kills.
     pub fn out_of_memory_kills(&self) -> Result<u64, CgroupError> {
         let part = self.part(Controller::Memory).ok_or(CgroupError::Absent(Controller::Memory))?;
         value(&part.directory, if part.unified { "memory.events" } else { "memory.oom_control" }, "oom_kill")
     }
 }
 
-/// The number in a file; nothing if this kernel has no such file.
+/// The number in a file; none if this kernel has no such file.
 fn number(directory: &CgroupDirectory, file: &str) -> Result<Option<u64>, CgroupError> {
     let text = match directory.read(file) {
         Ok(text) => text,

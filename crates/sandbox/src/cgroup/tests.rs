@@ -1,4 +1,4 @@
-//! Where controllers are found on each kind of host, and what is written where on v2.
+//! Which controllers are found on each kind of host, and what is written on v2.
 
 use std::fs;
 use std::path::Path;
@@ -97,7 +97,7 @@ fn what_a_container_was_not_handed_down_is_refused_with_the_remedy() {
     let unified =
         UnifiedRoot { controllers: "cpu pids".into(), enabled: "cpu pids".into(), top: false, occupied: false };
     let host = host(V2, CGROUPS, unified);
-    // One of three, and none where it is not asked for.
+    // One of three, and none where it is not requested.
     let named =
         |limits: &CgroupLimits| host.unenforced(limits).missing().map(|(one, _)| one.name()).collect::<Vec<_>>();
     assert_eq!(named(&all_limits()), ["memory"]);
@@ -105,7 +105,7 @@ fn what_a_container_was_not_handed_down_is_refused_with_the_remedy() {
     let (words, remedies) = refusal(&host);
     assert_eq!(
         words,
-        "this host cannot enforce the memory limit: the memory controller is not handed down to /sys/fs/cgroup"
+        "this host cannot enforce the memory limit: the memory controller is not delegated to /sys/fs/cgroup"
     );
     assert_eq!(
         remedies,
@@ -156,7 +156,7 @@ fn a_host_without_control_groups_enforces_nothing_and_says_so() {
 }
 
 #[test]
-fn a_read_only_mount_is_no_place() {
+fn a_read_only_mount_cannot_be_used() {
     let read_only = V1.replace("/memory rw", "/memory ro").replace("rw,pids", "ro,pids");
     let host_v1 = host(&read_only, CGROUPS, UnifiedRoot::default());
     let missing = |point: &str| ControllerLocation::Missing(MissingController::ReadOnly(point.into()));
@@ -168,7 +168,7 @@ fn a_read_only_mount_is_no_place() {
     let host_v2 = host(&V2.replace("rw,nosuid", "ro,nosuid"), CGROUPS, top("cpu memory pids", ""));
     assert!(places(&host_v2).iter().all(|place| *place == missing("/sys/fs/cgroup")));
 
-    // Freezing falls back to v1 where v2 cannot be written, and a second mount of the same hierarchy is as good.
+    // Freezing falls back to v1 where v2 is read-only, and a second mount of the same hierarchy is used.
     let hybrid = host(&format!("{V1}{}", HYBRID.replace("unified rw", "unified ro")), CGROUPS, top("", ""));
     assert_eq!(*hybrid.place(Controller::Freezer), v1("freezer"));
     let twice = format!("{read_only}50 27 0:32 / /mnt/memory rw - cgroup cgroup rw,memory\n");
@@ -177,7 +177,7 @@ fn a_read_only_mount_is_no_place() {
 }
 
 #[test]
-fn what_may_not_be_written_or_is_hidden_is_no_place() {
+fn a_hidden_or_unwritable_mount_cannot_be_used() {
     let reach = |reach| Host::locate_all(V1, CGROUPS, |_| reach, |_| UnifiedRoot::default());
     let denied = reach(MountAccess::Denied);
     assert_eq!(
@@ -189,7 +189,7 @@ fn what_may_not_be_written_or_is_hidden_is_no_place() {
     assert_eq!(*hidden.place(Controller::Pids), ControllerLocation::Missing(MissingController::NotMounted("pids")));
 }
 
-// What follows runs on plain files: it proves what is written, and the order of failure and undoing.
+// The following tests run on plain files: they show what is written, and how failures are undone.
 
 fn read(root: &Path, file: &str) -> String {
     fs::read_to_string(root.join(file)).unwrap().trim().to_owned()
@@ -273,7 +273,7 @@ fn a_kernel_without_swap_or_peak_is_no_error_but_one_without_a_limit_is() {
 }
 
 #[test]
-fn a_kernel_that_does_not_tell_of_want_of_memory_is_no_error() {
+fn a_kernel_without_oom_notifications_is_no_error() {
     let root = tempfile::tempdir().unwrap();
     let host = fake::host(root.path(), &["memory.events"]);
     let group = Cgroup::create(&host, "a1", &all_limits(), LimitPolicy::Refuse).unwrap();
@@ -281,7 +281,7 @@ fn a_kernel_that_does_not_tell_of_want_of_memory_is_no_error() {
 }
 
 #[test]
-fn what_is_dropped_goes_and_what_is_left_or_adopted_stays() {
+fn a_dropped_group_is_removed_and_one_that_is_left_or_adopted_stays() {
     let root = tempfile::tempdir().unwrap();
     let host = fake::host(root.path(), &[]);
     let create = |name: &str| Cgroup::create(&host, name, &CgroupLimits::default(), LimitPolicy::Refuse);
@@ -298,7 +298,7 @@ fn what_is_dropped_goes_and_what_is_left_or_adopted_stays() {
 }
 
 #[test]
-fn a_host_without_control_groups_gives_a_group_that_does_nothing() {
+fn a_host_without_cgroups_gives_a_group_without_effect() {
     let none = host("", "", UnifiedRoot::default());
     assert!(matches!(
         Cgroup::create(&none, "a1", &all_limits(), LimitPolicy::Refuse),

@@ -1,5 +1,4 @@
-//! The root of the runtime: nothing but its bundle, its state, the kernel's files that it needs, and in a directory the
-//! root of the sandbox.
+//! The root of the runtime: its bundle, its state, the kernel files that it needs, and the root of the sandbox in a directory.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,17 +16,17 @@ use crate::setup::{ASSEMBLY, KEPT_CAPABILITIES, LaunchPlan, MIN_DESCRIPTOR};
 use crate::stage::{SetupStage, StageError};
 use crate::{limits, sys};
 
-/// How much the runtime may write down, its program included.
+/// The size of the runtime's tmpfs, including its program.
 const ROOM: &str = "64m";
-/// What the runtime keeps in its user namespace: what the sandbox has, and what it takes to make the processes of its
-/// own kernel and its file server, which then keep less.
+/// The capabilities of the runtime in its user namespace: those of the sandbox, and what it needs to start its kernel and file
+/// server, which then drop more.
 const RUNTIME: CapabilitySet = KEPT_CAPABILITIES
     .union(CapabilitySet::DAC_READ_SEARCH)
     .union(CapabilitySet::NET_ADMIN)
     .union(CapabilitySet::SYS_ADMIN)
     .union(CapabilitySet::SYS_PTRACE);
 
-/// An empty `/dev` over that of the image: the runtime makes mount points there, and shows a `/dev` of its own.
+/// Mounts an empty `/dev` over that of the image: the runtime creates mount points there, and has a `/dev` of its own.
 pub(crate) fn hide_devices(root: &mut SandboxRoot) -> Result<(), StageError> {
     let at = StageError::at(SetupStage::Devices);
     let dev = mount::new("tmpfs", &[("size", "65536"), ("mode", "755")], nodev()).map_err(&at)?;
@@ -35,8 +34,7 @@ pub(crate) fn hide_devices(root: &mut SandboxRoot) -> Result<(), StageError> {
     root.attach(&dev, &place, "dev".as_ref()).map_err(at)
 }
 
-/// Enters the root of the runtime, and leaves this process with nothing but what the runtime needs. Returns the
-/// arguments that it is started with.
+/// Enters the runtime's root, and closes everything that the runtime does not need. Returns its arguments.
 pub(crate) fn enter(
     plan: &LaunchPlan<'_>,
     runtime: &Runtime<'_>,
@@ -59,7 +57,7 @@ pub(crate) fn enter(
     let whole = copy(&root.directory).map_err(at(SetupStage::Runtime))?;
     attach_at(&whole, &directory(&base, "rootfs".as_ref(), 0o755)?).map_err(at(SetupStage::Runtime))?;
 
-    // What is below it stays open where it is in use, and has no name any more.
+    // Mounts below it stay in use, but have no name any more.
     attach(&base, CWD, ASSEMBLY).map_err(at(SetupStage::Pivot))?;
     rustix::process::fchdir(&base).map_err(at(SetupStage::Pivot))?;
     sys::pivot_to_working_directory().map_err(at(SetupStage::Pivot))?;
@@ -71,7 +69,7 @@ pub(crate) fn enter(
     descriptors(plan, runtime).map_err(at(SetupStage::Descriptors))?;
     for capability in (CapabilitySet::all() - RUNTIME).iter() {
         match rustix::thread::remove_capability_from_bounding_set(capability) {
-            // Not known to this kernel.
+            // Unknown to this kernel.
             Ok(()) | Err(Errno::INVAL) => {}
             Err(errno) => return Err(at(SetupStage::Capabilities)(errno)),
         }
@@ -80,7 +78,7 @@ pub(crate) fn enter(
     Ok(words())
 }
 
-/// The devices of the runtime: one that swallows everything, and one that is random.
+/// The devices of the runtime: `null` and `urandom`.
 fn devices(plan: &LaunchPlan<'_>, base: &OwnedFd) -> Result<(), StageError> {
     let at = StageError::at(SetupStage::Devices);
     for (name, device) in plan.devices.iter().filter(|(name, _)| matches!(*name, "null" | "urandom")) {
@@ -89,7 +87,7 @@ fn devices(plan: &LaunchPlan<'_>, base: &OwnedFd) -> Result<(), StageError> {
     Ok(())
 }
 
-/// The channel on 0 and 1, what the runtime says of itself on 2, and nothing else that survives the next program.
+/// Places the channel on 0 and 1 and the runtime's error output on 2; all others are closed by `exec`.
 fn descriptors(plan: &LaunchPlan<'_>, runtime: &Runtime<'_>) -> Result<(), Errno> {
     let channel = rustix::io::fcntl_dupfd_cloexec(&plan.spec.channel, MIN_DESCRIPTOR)?;
     let stderr = rustix::io::fcntl_dupfd_cloexec(runtime.stderr.as_fd(), MIN_DESCRIPTOR)?;

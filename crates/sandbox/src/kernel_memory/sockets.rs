@@ -1,5 +1,5 @@
-//! What waits in sockets and is charged to nobody: answers of netlink, errors of datagrams, datagrams that are put
-//! together and never sent. (Data of connections, and of local sockets, is charged.)
+//! Socket buffers that are charged to no cgroup: netlink replies, errors of datagrams, corked datagrams. (Data of
+//! connections and of local sockets is charged.)
 
 use std::fs::File;
 use std::time::{Duration, Instant};
@@ -9,8 +9,7 @@ use rustix::process::Pid;
 use super::table::{KernelTable, ReadProgress, TableFormat};
 use super::{ChargeKind, Overuse, start_of};
 
-/// The lists, below `/proc/PID/net`. Where the kernel has no IPv6, some are missing. There are others that a sandbox
-/// may not make sockets for.
+/// The tables below `/proc/PID/net`. Without IPv6, some are missing. A sandbox cannot create sockets of other families.
 const LISTS: [(&str, TableFormat); 5] = [
     ("netlink", TableFormat::Netlink),
     ("udp", TableFormat::Datagrams),
@@ -18,31 +17,31 @@ const LISTS: [(&str, TableFormat); 5] = [
     ("icmp", TableFormat::Datagrams),
     ("icmp6", TableFormat::Datagrams),
 ];
-/// No processor is taken to fill sockets faster than this, in bytes a nanosecond: it has to write them. Measured were 1.2.
+/// The assumed maximum rate at which a CPU fills sockets, in bytes per nanosecond; 1.2 was measured.
 const FASTEST: u64 = 16;
-/// How long a look may take; what is left is looked at next time.
+/// How long a check may take; the rest is checked next time.
 const LONGEST: Duration = Duration::from_millis(20);
-/// What a socket holds at most where the kernel does not say.
+/// The maximum buffer of a socket, if the kernel does not say.
 const LARGEST: u64 = 8 << 20;
 
 /// The sockets of a network.
 #[derive(Debug)]
 pub(super) struct SocketMemory {
-    /// How many there are: read first, and alone while they cannot hold much.
+    /// `sockstat`: the number of sockets, read first, and alone while they cannot hold much.
     count: File,
     tables: Vec<KernelTable>,
-    /// Which list is read next.
+    /// The table to read next.
     next: usize,
     sums: SocketSums,
-    /// What one socket holds at most.
+    /// The maximum buffer of one socket.
     largest: u64,
-    /// What was found, or is bounded by what was found.
+    /// The measured usage, or its upper bound.
     held: u64,
-    /// How long the sandbox had worked then.
+    /// The CPU time at that check.
     worked: u64,
 }
 
-/// What was found so far.
+/// The sums so far.
 #[derive(Clone, Copy, Debug, Default)]
 struct SocketSums {
     netlink: u64,
@@ -59,7 +58,7 @@ impl SocketMemory {
         Some(Self { count, tables, next: 0, sums: SocketSums::default(), largest: largest(), held: 0, worked: 0 })
     }
 
-    /// What there is too much of. What cannot have become too much since the last look is not looked at.
+    /// Checks for overuse. What cannot have become too much since the last check is not read.
     pub(super) fn look(&mut self, worked: Option<u64>, allowance: u64) -> Option<Overuse> {
         if self.next == 0 {
             let since = worked.map(|worked| worked.saturating_sub(self.worked));
@@ -80,7 +79,7 @@ impl SocketMemory {
             let (ReadProgress::Whole(sum) | ReadProgress::Part(sum)) = progress;
             let sums = self.sums.with(format, sum);
             if sums.total() > allowance {
-                // The next look begins anew.
+                // The next check starts over.
                 table.restart();
                 (self.sums, self.next, self.held) = (SocketSums::default(), 0, sums.total());
                 return Some(Overuse { kind: sums.larger(), allowance });
@@ -95,14 +94,14 @@ impl SocketMemory {
         None
     }
 
-    /// How many sockets there are, of all kinds.
+    /// The number of sockets of all kinds.
     fn used(&self) -> Option<u64> {
         let text = start_of(&self.count, &mut [0; 256])?;
         text.strip_prefix("sockets: used ")?.lines().next()?.trim().parse().ok()
     }
 }
 
-/// What a socket of this host holds at most: the kernel takes what a program asks for twice.
+/// The maximum buffer of a socket: the kernel doubles the requested size.
 fn largest() -> u64 {
     let setting = |name: &str| {
         let text = std::fs::read_to_string(format!("/proc/sys/net/core/{name}")).ok()?;
@@ -140,7 +139,7 @@ mod tests {
         let sockets = SocketMemory::open(rustix::process::getpid()).unwrap();
         let before = sockets.used().unwrap();
         let _more = [(); 100].map(|()| std::net::UdpSocket::bind("127.0.0.1:0").unwrap());
-        // Others come and go meanwhile.
+        // Other processes open and close sockets meanwhile.
         assert!(sockets.used().unwrap() > before + 50, "{before}");
         assert!(sockets.tables.len() >= 2, "{sockets:?}");
     }
@@ -150,7 +149,7 @@ mod tests {
         let mut sockets = SocketMemory::open(rustix::process::getpid()).unwrap();
         sockets.tables.clear();
         (sockets.held, sockets.worked) = (7, 1000);
-        // 16 MiB by half take more than half a millisecond.
+        // Half of 16 MiB takes more than half a millisecond.
         assert_eq!(sockets.look(Some(501_000), 16 << 20), None);
         assert_eq!((sockets.held, sockets.worked), (7, 1000));
         assert_eq!(sockets.look(Some(601_000), 16 << 20), None);

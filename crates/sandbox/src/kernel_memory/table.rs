@@ -1,35 +1,35 @@
-//! A list of sockets that the kernel writes anew for whoever reads it.
+//! A table of sockets below `/proc/PID/net`, which the kernel generates for each read.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::time::Instant;
 
-/// How much is read at once: the kernel gives no more than a page.
+/// The read size: the kernel returns at most a page.
 const READ: usize = 8192;
 
-/// A list of sockets, and how far it is read.
+/// A table of sockets, and how far it was read.
 #[derive(Debug)]
 pub(super) struct KernelTable {
     file: File,
     format: TableFormat,
-    /// The beginning of a line whose end is not read yet.
+    /// The beginning of an incomplete line.
     rest: Vec<u8>,
     sum: u64,
 }
 
-/// How a list tells what waits in a socket.
+/// The columns of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TableFormat {
     Netlink,
     Datagrams,
 }
 
-/// How far a list was read.
+/// How far a table was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReadProgress {
     /// To its end.
     Whole(u64),
-    /// As far as there was time; the next call goes on from there.
+    /// Until the time limit; the next call continues.
     Part(u64),
 }
 
@@ -44,8 +44,8 @@ impl KernelTable {
         self.format
     }
 
-    /// Adds up the bytes of its sockets, until that is more than `enough` or takes too long: for every page, the kernel
-    /// goes through the list from its beginning.
+    /// Sums the buffers of its sockets, until the sum exceeds `enough` or the time is up: for every page, the kernel walks
+    /// the table from its beginning.
     pub(super) fn sum(&mut self, enough: u64, until: Instant) -> ReadProgress {
         let mut buffer = [0; READ];
         loop {
@@ -53,7 +53,7 @@ impl KernelTable {
                 Ok(0) => break,
                 Ok(count) => count,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                // What cannot be read shows nothing.
+                // An unreadable table counts as empty.
                 Err(_) => break,
             };
             self.take(buffer.get(..count).unwrap_or_default());
@@ -66,7 +66,7 @@ impl KernelTable {
         ReadProgress::Whole(sum)
     }
 
-    /// Begins anew with the next call.
+    /// The next call starts over.
     pub(super) fn restart(&mut self) {
         self.rest.clear();
         self.sum = 0;
@@ -84,13 +84,13 @@ impl KernelTable {
     }
 }
 
-/// What waits in a socket, read and written; nothing for a line that is none.
+/// The receive and send buffers in a line; none for other lines.
 fn bytes_of(line: &str, format: TableFormat) -> Option<u64> {
     let mut fields = line.split_ascii_whitespace().skip(4);
     let field = fields.next()?;
     let (one, other, radix) = match format {
         TableFormat::Netlink => (field, fields.next()?, 10),
-        // What was sent and is on no wire yet, and what was received; errors that nobody asked for among it.
+        // Bytes that are not transmitted yet, and bytes received, including unread errors.
         TableFormat::Datagrams => {
             let (sent, received) = field.split_once(':')?;
             (sent, received, 16)
@@ -130,7 +130,7 @@ sk               Eth Pid        Groups   Rmem     Wmem     Dump  FileLocks    Dr
     }
 
     #[test]
-    fn what_waits_in_sockets_is_added_up_every_time() {
+    fn socket_buffers_are_summed_every_time() {
         for (text, format, sum) in
             [(NETLINK, TableFormat::Netlink, 333_312), (UDP, TableFormat::Datagrams, 0xff00 + 0x100)]
         {
@@ -142,7 +142,7 @@ sk               Eth Pid        Groups   Rmem     Wmem     Dump  FileLocks    Dr
     }
 
     #[test]
-    fn a_long_list_is_read_in_parts() {
+    fn a_long_table_is_read_in_parts() {
         let line = UDP.lines().nth(2).unwrap();
         let lines = 1000;
         let mut table = table(&format!("{line}\n").repeat(lines), TableFormat::Datagrams);
@@ -155,7 +155,7 @@ sk               Eth Pid        Groups   Rmem     Wmem     Dump  FileLocks    Dr
         };
         assert_eq!(whole, 0xff00 * lines as u64);
         assert!(parts > 10, "{parts}");
-        // Enough is enough.
+        // It stops at the limit.
         let ReadProgress::Part(sum) = table.sum(0xff00, later()) else { panic!("it was read to its end") };
         assert!(sum > 0xff00 && sum < whole, "{sum}");
         table.restart();
@@ -163,16 +163,16 @@ sk               Eth Pid        Groups   Rmem     Wmem     Dump  FileLocks    Dr
     }
 
     #[test]
-    fn whatever_is_no_socket_counts_nothing() {
+    fn lines_that_are_no_sockets_count_nothing() {
         for line in ["", "1 2 3 4", "1 2 3 4 5", "1 2 3 4 -5 6", "sl a b st tx_queue rx_queue"] {
             assert_eq!(bytes_of(line, TableFormat::Netlink), None, "{line}");
             assert_eq!(bytes_of(line, TableFormat::Datagrams), None, "{line}");
         }
     }
 
-    /// The kernel of this host writes what is expected of it.
+    /// The kernel of this host has the expected format.
     #[test]
-    fn the_lists_of_this_host_are_understood() {
+    fn the_tables_of_this_host_are_parsed() {
         for (name, format) in [("netlink", TableFormat::Netlink), ("udp", TableFormat::Datagrams)] {
             let text = std::fs::read_to_string(format!("/proc/self/net/{name}")).unwrap();
             let heading = text.lines().next().unwrap();

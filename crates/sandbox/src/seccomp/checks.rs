@@ -1,16 +1,16 @@
-//! The calls that are allowed with some arguments and not with others.
+//! Calls that are allowed with some arguments only.
 
 use super::options::{DETACHED_FROM_HOST, MERGING};
 use super::requests::{DANGEROUS, KNOWN};
 use super::{ArgumentCheck, ArgumentHalf, ArgumentTest, CheckClause, FilterAction};
 
-/// Every namespace that `clone` can make. (A time namespace it cannot: that bit is part of the signal number.)
+/// Every namespace that `clone` can create. (Not a time namespace: that bit is part of the signal number.)
 const NAMESPACES: u32 = 0x7e02_0000;
-/// What `unshare` may separate: the working directory, the descriptors, the semaphore adjustments. All else that it can
-/// do is a namespace.
+/// What `unshare` may separate: the working directory, the descriptors, the semaphore adjustments. Everything else is a
+/// namespace.
 const UNSHARED: u32 = 0x0004_0600;
-/// `PER_LINUX32` and `UNAME26` change what `uname` says, `ADDR_NO_RANDOMIZE` is what debuggers and sanitizers ask for.
-/// The rest weakens the memory protection of the program, or pretends to be another system.
+/// `PER_LINUX32` and `UNAME26` change the result of `uname`; debuggers and sanitizers use `ADDR_NO_RANDOMIZE`.
+/// The rest weakens the memory protection of the program, or emulates another system.
 const PERSONALITIES: u32 = 0x0006_0008;
 
 const UNIX: u32 = 1;
@@ -63,7 +63,7 @@ const DESCRIPTOR_REQUESTS: &[u32] = &[0x541b, 0x5421, 0x5450, 0x5451];
 /// `PR_SET_NAME`, `PR_GET_NAME`, and `PR_SET_VMA`, by which the allocator names its memory.
 const NAMING: &[u32] = &[15, 16, 0x5356_4d41];
 
-/// No namespaces inside a sandbox: with its own user namespace comes every capability over the kernel's rarest code.
+/// No namespaces inside a sandbox: a user namespace gives every capability over the least tested code of the kernel.
 pub(super) const CLONE: ArgumentCheck = ArgumentCheck {
     clauses: &[CheckClause { tests: &[bits("flags", 0, NAMESPACES, &[0])], action: FilterAction::Allow }],
     otherwise: FilterAction::Refuse,
@@ -77,15 +77,15 @@ pub(super) const UNSHARE: ArgumentCheck = ArgumentCheck {
 pub(super) const PERSONALITY: ArgumentCheck = ArgumentCheck {
     clauses: &[
         CheckClause { tests: &[bits("persona", 0, !PERSONALITIES, &[0])], action: FilterAction::Allow },
-        // Asks, and changes nothing.
+        // A query that changes nothing.
         CheckClause { tests: &[is("persona", 0, &[u32::MAX])], action: FilterAction::Allow },
     ],
     otherwise: FilterAction::Refuse,
 };
 
-/// To a program, the kernel has local sockets, TCP, UDP, the echo of ICMP, and routing questions; and it is no user who
-/// may send raw packets. These answers are the ones that programs take for an absence: `libaudit`, for instance, goes
-/// on without an audit system after `EPROTONOSUPPORT`, and gives up after `EPERM`.
+/// Programs see a kernel with local sockets, TCP, UDP, ICMP echo and routing queries, and a user who may not send raw packets.
+/// These errors are the ones that programs take for an absent feature: `libaudit`, for example, continues without an audit
+/// system after `EPROTONOSUPPORT`, but fails after `EPERM`.
 pub(super) const SOCKET: ArgumentCheck = ArgumentCheck {
     clauses: &[
         CheckClause { tests: &[is("domain", 0, &[UNIX])], action: FilterAction::Allow },
@@ -116,7 +116,7 @@ pub(super) const SOCKETPAIR: ArgumentCheck = ArgumentCheck {
     otherwise: FilterAction::NoFamily,
 };
 
-/// A request that is not known fails as on a descriptor that does not have it, which every program expects.
+/// An unknown request fails as on a descriptor without it, which every program expects.
 pub(super) const IOCTL: ArgumentCheck = ArgumentCheck {
     clauses: &[
         CheckClause { tests: &[is("request", 1, KNOWN)], action: FilterAction::Allow },
@@ -125,11 +125,10 @@ pub(super) const IOCTL: ArgumentCheck = ArgumentCheck {
     otherwise: FilterAction::NoRequest,
 };
 
-/// Who holds a lease on a file makes everybody who opens it wait, for three quarters of a minute: on a tree that is
-/// shown to a sandbox, that is the host.
+/// A lease on a file blocks everyone who opens it for up to 45 seconds: on a host mount, that is the host.
 ///
-/// A lock that belongs to an open file, and to no process, takes memory that nobody is charged for, and nobody can tell
-/// whose it is. Programs fall back to the other locks, as on a kernel without these; they ask for one to find out.
+/// A lock of an open file description uses memory that is charged to no cgroup, and cannot be attributed. Programs fall back
+/// to the other locks, as on a kernel without these; they probe for one.
 pub(super) const FILE_CONTROL: ArgumentCheck = ArgumentCheck {
     clauses: &[
         CheckClause { tests: &[is("command", 1, LEASES)], action: FilterAction::Refuse },
@@ -153,7 +152,7 @@ pub(super) const HUGE_SEGMENT: ArgumentCheck = ArgumentCheck {
     otherwise: FilterAction::Refuse,
 };
 
-/// Pages that are merged tell, by the time that a write to them takes, what others have in memory.
+/// The timing of writes to merged pages reveals what others have in memory.
 pub(super) const MADVISE: ArgumentCheck = ArgumentCheck {
     clauses: &[CheckClause { tests: &[is("advice", 2, MERGING)], action: FilterAction::NoOption }],
     otherwise: FilterAction::Allow,
@@ -164,9 +163,9 @@ pub(super) const PRCTL_OPTIONS: ArgumentCheck = ArgumentCheck {
     otherwise: FilterAction::NoOption,
 };
 
-/// Each program that is attached to a socket is compiled into memory that the whole host has one bounded piece of
-/// (`net.core.bpf_jit_limit`), and a socket costs nothing. The keys that TCP signs with are memory that no limit counts,
-/// and a buffer that is forced is larger than the host allows.
+/// A program attached to a socket is compiled into memory of which the whole host has one bounded pool
+/// (`net.core.bpf_jit_limit`). TCP signature keys are memory that no limit counts, and a forced buffer exceeds the host's
+/// limit.
 pub(super) const SOCKET_OPTION: ArgumentCheck = ArgumentCheck {
     clauses: &[
         CheckClause {
@@ -182,20 +181,20 @@ pub(super) const SOCKET_OPTION: ArgumentCheck = ArgumentCheck {
     otherwise: FilterAction::Allow,
 };
 
-/// A filter comes out of the same piece of memory, and ends with its last process; as long as somebody listens to it
-/// it would not, and the number of descriptors is bounded by far less than that of processes.
+/// A filter uses the same pool, and is freed with its last process; with a listener it would stay, and there can be far more
+/// descriptors than processes.
 pub(super) const SECCOMP: ArgumentCheck = ArgumentCheck {
     clauses: &[CheckClause { tests: &[bits("flags", 1, NEW_LISTENER, &[0])], action: FilterAction::Allow }],
     otherwise: FilterAction::NoOption,
 };
 
-/// Anybody but pid 1: itself, or another. The kernel looks at the lower half, too.
+/// Any process but pid 1. The kernel reads the lower half only, too.
 pub(super) const OTHER_PROCESS: ArgumentCheck = ArgumentCheck {
     clauses: &[CheckClause { tests: &[is("pid", 0, &[1])], action: FilterAction::Refuse }],
     otherwise: FilterAction::Allow,
 };
 
-/// One process, not a group or a user: pid 1 has the user of everybody else.
+/// One process, not a group or a user: pid 1 shares the user of the others.
 pub(super) const PRIORITY: ArgumentCheck = ArgumentCheck {
     clauses: &[
         CheckClause { tests: &[is("who", 1, &[1])], action: FilterAction::Refuse },
@@ -212,8 +211,8 @@ pub(super) const IO_PRIORITY: ArgumentCheck = ArgumentCheck {
     otherwise: FilterAction::Refuse,
 };
 
-/// A signal without words of its sender's: where the kernel has no room for those any more, it makes up some that say
-/// that the signal came from outside. Who it goes to cannot be seen from a descriptor.
+/// A signal without sender data: where the kernel has no memory for it, it fabricates data that says the signal came from
+/// outside. The target cannot be seen from a descriptor.
 pub(super) const QUEUED_SIGNAL: ArgumentCheck = ArgumentCheck {
     clauses: &[CheckClause { tests: &[is("info", 2, &[0]), high("info", 2, &[0])], action: FilterAction::Allow }],
     otherwise: FilterAction::Refuse,
@@ -225,13 +224,13 @@ pub(super) const FALLOCATE: ArgumentCheck = ArgumentCheck {
     otherwise: FilterAction::Unsupported,
 };
 
-/// A supervisor has all its code: no memory becomes executable any more.
+/// A shim has all its code loaded: no memory becomes executable any more.
 pub(super) const MEMORY: ArgumentCheck = ArgumentCheck {
     clauses: &[CheckClause { tests: &[bits("protection", 2, EXECUTABLE, &[0])], action: FilterAction::Allow }],
     otherwise: FilterAction::Refuse,
 };
 
-/// What has to do with a descriptor, and not with who is sent signals because of it: `F_SETOWN` is another `kill`.
+/// Only requests about the descriptor itself, not about who receives signals: `F_SETOWN` amounts to `kill`.
 pub(super) const FCNTL: ArgumentCheck = ArgumentCheck {
     clauses: &[CheckClause { tests: &[is("command", 1, DESCRIPTOR_COMMANDS)], action: FilterAction::Allow }],
     otherwise: FilterAction::Refuse,

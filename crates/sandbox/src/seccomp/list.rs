@@ -1,27 +1,27 @@
-//! How a list of system calls is written down: groups of calls that share a fate, with their numbers.
+//! The format of a system-call list: groups of calls with the same rule, with their numbers.
 
 use super::{Architecture, CallRule, FilterAction};
 
-/// A list: what becomes of the calls in it, and of all others.
+/// A list of calls with their rules, and the default for all others.
 #[derive(Clone, Copy)]
 pub(super) struct CallList {
     pub(super) groups: &'static [CallGroup],
-    /// Groups that decide instead of those above for the calls in them.
+    /// Groups that override those above.
     pub(super) overrides: &'static [CallGroup],
-    /// What becomes of a number that is not in it.
+    /// The action for a number that is not in the list.
     pub(super) otherwise: FilterAction,
 }
 
-/// Calls that share a fate.
+/// Calls with the same rule.
 pub(super) struct CallGroup {
     pub(super) rule: CallRule,
-    /// In a word: what they are for, or what would be at risk.
+    /// In a word: their purpose, or the risk.
     #[cfg_attr(not(test), allow(dead_code))]
     pub(super) why: &'static str,
     pub(super) calls: &'static [SystemCall],
 }
 
-/// One call, with its number where it has one.
+/// A call with its number on each architecture that has it.
 pub(super) struct SystemCall {
     #[cfg_attr(not(test), allow(dead_code))]
     pub(super) name: &'static str,
@@ -32,7 +32,7 @@ pub(super) struct SystemCall {
 // === impl CallList ===
 
 impl CallList {
-    /// Every call with its rule; what comes later decides.
+    /// Every call with its group; later ones override.
     pub(super) fn rules(&self) -> impl Iterator<Item = (&'static SystemCall, &'static CallGroup)> {
         self.groups.iter().chain(self.overrides).flat_map(|group| group.calls.iter().map(move |call| (call, group)))
     }

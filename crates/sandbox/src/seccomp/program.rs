@@ -1,13 +1,12 @@
-//! From the list to a program for the kernel: a balanced tree over the numbers.
+//! Compiles a list to a BPF program: a balanced tree over the call numbers.
 //!
-//! A chain of comparisons, one per call, is what most generators make. The kernel walks it for every call that it does
-//! not know to be always allowed, and once for every number there is when it learns that: at each installation. A tree
-//! takes a dozen steps instead of hundreds.
+//! Most generators emit a chain of comparisons, one per call. The kernel executes it for every call that is not known to be
+//! always allowed, and at each installation once for every number. A tree takes a dozen steps instead of hundreds.
 
 use super::list::CallList;
 use super::{Architecture, ArgumentCheck, ArgumentHalf, CallRule, FilterAction, SeccompError};
 
-// Instructions: loads of a word of the call's description, and what is done with it.
+// Instructions: loads from `struct seccomp_data`, and operations on the accumulator.
 const LOAD: u16 = 0x20;
 const AND: u16 = 0x54;
 const JUMP: u16 = 0x05;
@@ -15,19 +14,19 @@ const IF_EQUAL: u16 = 0x15;
 const IF_AT_LEAST: u16 = 0x35;
 const RETURN: u16 = 0x06;
 
-// The call's description: number, architecture, instruction pointer, six arguments of two words, lower word first.
+// `struct seccomp_data`: number, architecture, instruction pointer, six arguments of two words, lower word first.
 const NUMBER: u32 = 0;
 const ARCHITECTURE: u32 = 4;
 const ARGUMENTS: u32 = 16;
 
-/// How far a conditional jump may go, with room for one more instruction that may come between.
+/// The maximum distance of a conditional jump, less one for an instruction that may be inserted.
 const MAX_JUMP: usize = 254;
 
-/// A program that is written from its end to its beginning: jumps only go forward, so each target is known.
+/// A program that is assembled from its end to its beginning: jumps only go forward, so each target is known.
 #[derive(Default)]
 struct ReverseAssembler(Vec<libc::sock_filter>);
 
-/// A place in it, counted from the end.
+/// A position in it, counted from the end.
 #[derive(Clone, Copy)]
 struct JumpTarget(usize);
 
@@ -43,7 +42,7 @@ pub(super) fn assemble(list: &CallList, architecture: Architecture) -> Result<Ve
     Ok(code.0)
 }
 
-/// The rules by number: each holds from its own to the next one's; the last for all that we do not know. (On x86-64
+/// The rules by number: each holds until the next one; the last for all unknown numbers. (On x86-64
 /// that includes the x32 entry, which sets a high bit of the number.)
 pub(super) fn ranges(list: &CallList, architecture: Architecture) -> Vec<(u32, CallRule)> {
     let mut rules = [CallRule::Always(list.otherwise); 512];
@@ -101,7 +100,7 @@ fn arguments(code: &mut ReverseAssembler, check: &ArgumentCheck) -> Result<JumpT
     Ok(next)
 }
 
-/// The values, in order and with neighbours put together: the first and the last of each interval.
+/// The values as sorted intervals: the first and the last of each.
 fn intervals(values: &[u32]) -> Vec<(u32, u32)> {
     let mut values = values.to_vec();
     values.sort_unstable();
@@ -115,7 +114,7 @@ fn intervals(values: &[u32]) -> Vec<(u32, u32)> {
     intervals
 }
 
-/// Goes to one place if the accumulator is in one of the intervals, and to another if it is in none.
+/// Jumps to one target if the accumulator is in one of the intervals, else to the other.
 fn member(
     code: &mut ReverseAssembler,
     within: &[(u32, u32)],
@@ -148,7 +147,7 @@ impl ReverseAssembler {
         JumpTarget(self.0.len())
     }
 
-    /// Goes to one place or the other.
+    /// A conditional jump to one of two targets.
     fn branch(&mut self, code: u16, operand: u32, yes: JumpTarget, no: JumpTarget) -> Result<JumpTarget, SeccompError> {
         let (yes, no) = (self.near(yes)?, self.near(no)?);
         let (jt, jf) = (self.distance(yes)?, self.distance(no)?);
@@ -156,7 +155,7 @@ impl ReverseAssembler {
         Ok(JumpTarget(self.0.len()))
     }
 
-    /// Where an action is taken: an instruction that is already there, if it is in reach.
+    /// The target that returns an action: an existing instruction, if it is in reach.
     fn end(&mut self, action: FilterAction) -> JumpTarget {
         let value = action.value();
         let from = self.0.len().saturating_sub(MAX_JUMP / 2);
@@ -164,7 +163,7 @@ impl ReverseAssembler {
         known.map_or_else(|| self.push(RETURN, value), |index| JumpTarget(from + index + 1))
     }
 
-    /// Makes the given place the next instruction.
+    /// Makes the target the next instruction, by a jump if necessary.
     fn fall_into(&mut self, place: JumpTarget) -> Result<(), SeccompError> {
         match self.0.len() - place.0 {
             0 => Ok(()),
@@ -176,7 +175,7 @@ impl ReverseAssembler {
         }
     }
 
-    /// The given place, or one in reach that is as good: a return is repeated, anything else jumped to.
+    /// The target, or an equivalent one in reach: a return is repeated, anything else is jumped to.
     fn near(&mut self, place: JumpTarget) -> Result<JumpTarget, SeccompError> {
         if self.0.len() - place.0 < MAX_JUMP {
             return Ok(place);

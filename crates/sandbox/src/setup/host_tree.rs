@@ -1,4 +1,4 @@
-//! Trees of the host: put where they belong, and read-only ones below an overlay.
+//! Attaches trees of the host; read-only ones become the lower layer of an overlay.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -16,12 +16,12 @@ use crate::mount::{attach as attach_by_path, nodev};
 use crate::stage::{SetupStage, StageError};
 use crate::{disk, mount};
 
-/// Where a tree lies while its overlay is made.
+/// The mount point of a tree while its overlay is created.
 const LOWER: &str = "lower";
-/// What a directory is like that is not shown yet.
+/// The mode of a directory that is not visible yet.
 const PRIVATE_MODE: Mode = Mode::RWXU;
 
-/// Attaches a tree at an open place, which has the given path, and what is mounted below it.
+/// Attaches a tree at an open directory or file with the given path, and then the mounts below it.
 pub(super) fn attach(shown: &HostTree, root: &mut SandboxRoot, place: &OwnedFd, path: &Path) -> Result<(), StageError> {
     let at = StageError::about(SetupStage::Tree, path);
     let overlay = shown.passive.then(|| passive(&shown.mount, root.count())).transpose();
@@ -33,7 +33,7 @@ pub(super) fn attach(shown: &HostTree, root: &mut SandboxRoot, place: &OwnedFd, 
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
         match rustix::fs::openat2(top, relative, flags, Mode::empty(), resolve) {
             Ok(place) => attach(below, root, &place, &path.join(relative))?,
-            // What it was mounted on is gone, or lies in a mount that is left out.
+            // Its mount point is gone, or inside an excluded mount.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
             Err(errno) => return Err(at(errno)),
         }
@@ -41,30 +41,30 @@ pub(super) fn attach(shown: &HostTree, root: &mut SandboxRoot, place: &OwnedFd, 
     Ok(())
 }
 
-/// An overlay over a tree, which has no connection to anybody on the host. The number is that tree's alone.
+/// Creates an overlay over a tree, so that the sandbox cannot communicate with the host through it. The number is unique.
 fn passive(tree: &OwnedFd, number: usize) -> Result<OwnedFd, Errno> {
     let directory = format!("{ASSEMBLY}/{}", disk::TREES);
     let (empty, lower) = (format!("{directory}/{number}"), format!("{directory}/{LOWER}"));
-    // On a disk that stays, the directory may be there from an earlier start, but nothing is in it.
+    // On a persistent disk, the directory may exist from an earlier start, but it is empty.
     match rustix::fs::statat(CWD, &lower, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(_) => {}
         Err(Errno::NOENT) => assembly(&directory)?,
         Err(errno) => return Err(errno),
     }
     rustix::fs::mkdirat(CWD, &empty, PRIVATE_MODE)?;
-    // The root of an overlay is that of its uppermost layer: it is to look like the tree's.
+    // The root of an overlay has the attributes of its uppermost layer: they are set to those of the tree.
     let stat = rustix::fs::fstat(tree)?;
     let (user, group) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
     rustix::fs::chownat(CWD, &empty, Some(user), Some(group), AtFlags::SYMLINK_NOFOLLOW)?;
     rustix::fs::chmodat(CWD, &empty, Mode::from_raw_mode(stat.st_mode & 0o7777), AtFlags::empty())?;
     attach_by_path(tree, CWD, &lower)?;
     let overlay = read_only(&empty, &lower);
-    // The overlay has its own hold on it.
+    // The overlay holds its own reference.
     rustix::mount::unmount(&lower, UnmountFlags::DETACH)?;
     overlay
 }
 
-/// A place for empty directories and for a tree, in memory, so that nothing of it stays on a disk that does.
+/// A tmpfs for empty directories and a tree, so that nothing of it is left on a persistent disk.
 fn assembly(directory: &str) -> Result<(), Errno> {
     match rustix::fs::mkdirat(CWD, directory, PRIVATE_MODE) {
         Ok(()) | Err(Errno::EXIST) => {}

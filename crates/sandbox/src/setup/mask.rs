@@ -1,8 +1,8 @@
-//! What is hidden of `/proc` and of the parts of `/sys` that are shown: it tells of the host, or speaks to its kernel.
+//! Masks parts of `/proc` and of the visible parts of `/sys` that reveal the host or control its kernel.
 //!
-//! The list has everything that runc, containerd, Docker and Podman mask, and what they leave that no program needs. A
-//! hidden file reads as empty, a hidden directory has nothing in it. What programs do read is left: `cpuinfo`,
-//! `meminfo`, `stat`, `loadavg`, `uptime`, `vmstat`, `filesystems`, `devices`, `cgroups`, `version` and `sys`.
+//! The list has everything that runc, containerd, Docker and Podman mask, and more that no program needs. A masked file is
+//! empty, and so is a masked directory. Files that programs read stay: `cpuinfo`, `meminfo`, `stat`, `loadavg`, `uptime`,
+//! `vmstat`, `filesystems`, `devices`, `cgroups`, `version` and `sys`.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -14,7 +14,7 @@ use crate::mount::{self, attach_at, copy};
 use crate::stage::{SetupStage, StageError};
 use crate::sys;
 
-/// Hidden files of `/proc`, where the kernel has them.
+/// Masked files of `/proc`, if the kernel has them.
 const FILES: [&str; 33] = [
     "allocinfo",
     "buddyinfo",
@@ -50,22 +50,21 @@ const FILES: [&str; 33] = [
     "vmallocinfo",
     "zoneinfo",
 ];
-/// Hidden directories of `/proc`. By a file of `pressure` a program has the host's kernel watch the host's load for it;
-/// `fs` maps the free space of every disk.
+/// Masked directories of `/proc`. Through `pressure` a program makes the host's kernel monitor the host's load; `fs` reveals
+/// the free space of every disk.
 const DIRECTORIES: [&str; 6] = ["acpi", "asound", "driver", "fs", "pressure", "scsi"];
-/// Parts of `/proc` that can only be read.
+/// Read-only parts of `/proc`.
 const READ_ONLY: [&str; 4] = ["bus", "irq", "sys", "sysrq-trigger"];
-/// The null device, seen from `/proc`.
+/// The null device, relative to `/proc`.
 const NULL: &str = "../dev/null";
-/// What a processor tells of its temperature, and so of what others compute.
+/// The temperature events of a CPU, which reveal the load of others.
 const THROTTLE: &str = "thermal_throttle";
 
-/// Hides what is to be hidden of a process file system that is attached beside `dev`, and becomes at home there: by its
-/// name each takes one call.
+/// Masks a procfs that is attached beside `dev`, and makes it the working directory, so that each mask takes one call.
 pub(super) fn proc(proc: &OwnedFd) -> Result<(), StageError> {
     let at = StageError::at(SetupStage::Mask);
     rustix::process::fchdir(proc).map_err(&at)?;
-    // A source that is missing would look like a file that this kernel does not have.
+    // A missing source would look like a file that this kernel does not have.
     let null = rustix::fs::statat(CWD, NULL, AtFlags::SYMLINK_NOFOLLOW).map_err(|_| at(Errno::NODEV))?;
     if FileType::from_raw_mode(null.st_mode) != FileType::CharacterDevice {
         return Err(at(Errno::NODEV));
@@ -89,13 +88,13 @@ pub(super) fn proc(proc: &OwnedFd) -> Result<(), StageError> {
     Ok(())
 }
 
-/// Hides what the processors below a directory tell of their temperature. Where the first tells nothing, none does.
+/// Masks the temperature events of all CPUs in a directory. If the first CPU has none, the others have none either.
 pub(super) fn processors(directory: &OwnedFd) -> Result<(), Errno> {
     let mut empty: Option<OwnedFd> = None;
     for number in 0.. {
         let place = match open_path(directory, format!("cpu{number}/{THROTTLE}")) {
             Ok(place) => place,
-            // A processor that is switched off has nothing to tell; behind the last one there is none.
+            // An offline CPU has none; after the last CPU there are no more.
             Err(Errno::NOENT) if number > 0 && open_path(directory, format!("cpu{number}")).is_ok() => continue,
             Err(Errno::NOENT) => break,
             Err(errno) => return Err(errno),
@@ -107,7 +106,7 @@ pub(super) fn processors(directory: &OwnedFd) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Puts one empty directory over all of the given ones that there are.
+/// Mounts one empty directory over all of the given ones that exist.
 fn directories(parent: &OwnedFd, names: &[&'static str]) -> Result<(), Errno> {
     let mut empty: Option<&str> = None;
     for name in names {
@@ -126,7 +125,7 @@ fn directories(parent: &OwnedFd, names: &[&'static str]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Shows the one in the place of the other, if there is such a place.
+/// Bind-mounts a path over another, if that exists.
 fn bind(source: &str, target: &str) -> Result<(), Errno> {
     match rustix::mount::mount_bind(source, target) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
@@ -144,14 +143,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_named_twice() {
+    fn no_path_is_listed_twice() {
         let names: BTreeSet<_> = FILES.iter().chain(&DIRECTORIES).chain(&READ_ONLY).collect();
         assert_eq!(names.len(), FILES.len() + DIRECTORIES.len() + READ_ONLY.len());
     }
 
-    /// In mounts of a thread's own, with processors of which one is switched off.
+    /// In a private mount namespace, with an offline CPU.
     #[test]
-    fn no_processor_tells_its_temperature() {
+    fn no_cpu_reveals_its_temperature_events() {
         let cpus = tempfile::tempdir().unwrap();
         for (number, tells) in [(0, true), (1, false), (2, true)] {
             let cpu = cpus.path().join(format!("cpu{number}"));

@@ -1,4 +1,4 @@
-//! Layers, and a directory of the disk that takes what is written over them.
+//! Overlay mounts: layers with an upper directory on the disk, and read-only ones.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -13,30 +13,30 @@ use super::ASSEMBLY;
 use crate::mount::{attach, copy, nodev};
 use crate::{disk, mount};
 
-/// The kernel takes no longer value of one option.
+/// The kernel's limit for the value of one mount option.
 const MAX_OPTION_BYTES: usize = 255;
-/// What an overlay is told besides its directories.
+/// Mount options besides the directories.
 const OPTIONS: [(&str, &str); 3] = [("redirect_dir", "nofollow"), ("metacopy", "off"), ("index", "off")];
 
-/// What is written, and where the kernel prepares it: directories of the disk.
+/// The upper and work directories, relative to the disk.
 #[derive(Clone, Copy)]
 pub(super) struct UpperDirectories {
     pub(super) upper: &'static str,
     pub(super) work: &'static str,
 }
 
-/// Makes one of layers, the uppermost first, by their paths.
+/// Mounts an overlay of layers, uppermost first, by their paths.
 ///
-/// In a user namespace the kernel keeps its notes in attributes that the owner of a file could write, and for that
-/// reason believes none that points elsewhere: nothing in the upper directory refers to what is below it. The options
-/// say so too, whatever this kernel was built to do by default.
+/// In a user namespace, overlayfs stores its metadata in attributes that the owner of a file could write, and therefore
+/// follows none that points elsewhere: nothing in the upper directory refers to the layers below. The options enforce that,
+/// whatever the defaults of this kernel are.
 pub(super) fn overlay(lower: &[String], written: UpperDirectories) -> Result<OwnedFd, Errno> {
     match joined_lower(lower) {
         Some(lower) => mount_overlay(&[("lowerdir", &lower)], written),
         None => {
             let lower: Vec<(&str, &str)> = lower.iter().map(|path| ("lowerdir+", path.as_str())).collect();
             match mount_overlay(&lower, written) {
-                // A kernel before Linux 6.7 takes them only together, and has room for short names alone.
+                // Before Linux 6.7 all layers are one option, which only has space for short names.
                 Err(Errno::INVAL) => mount_overlay_by_links(lower.into_iter().map(|(_, path)| path), written),
                 made => made,
             }
@@ -44,11 +44,10 @@ pub(super) fn overlay(lower: &[String], written: UpperDirectories) -> Result<Own
     }
 }
 
-/// Makes one of a directory that is only read, by its path, below an empty one.
+/// Mounts a read-only overlay of a directory, by its path, below an empty one.
 ///
-/// Two layers and no directory that is written: then every socket, FIFO, lock and watch is of the overlay's own inodes,
-/// and none of the host's. What a file says about overlays is not believed: in a user namespace the attributes that the
-/// kernel would look at cannot be read.
+/// With two layers and no upper directory, every socket, FIFO, lock and watch is on the overlay's own inodes, not on the
+/// host's. Overlay attributes of the host's files have no effect: in a user namespace they cannot be read.
 pub(super) fn read_only(empty: &str, lower: &str) -> Result<OwnedFd, Errno> {
     let overlay = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_set_string(overlay.as_fd(), "lowerdir", format!("{empty}:{lower}"))?;
@@ -60,7 +59,7 @@ pub(super) fn read_only(empty: &str, lower: &str) -> Result<OwnedFd, Errno> {
     fsmount(overlay.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, nodev() | MountAttrFlags::MOUNT_ATTR_RDONLY)
 }
 
-/// All layers in one value, if that is short enough and nothing in it has a meaning of its own.
+/// All layers as one option, if that is short enough and contains no special characters.
 fn joined_lower(lower: &[String]) -> Option<String> {
     let is_plain = lower.iter().all(|path| !path.contains([':', ',', '\\']));
     let length: usize = lower.iter().map(|path| path.len() + 1).sum();
@@ -82,7 +81,7 @@ fn mount_overlay(lower: &[(&str, &str)], written: UpperDirectories) -> Result<Ow
     fsmount(overlay.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, nodev())
 }
 
-/// The same for kernels that take all options as one text of a page: layers have numbers there, which are links to them.
+/// The same for kernels with one page for all options: layers are named by numbered symbolic links.
 fn mount_overlay_by_links<'a>(
     lower: impl Iterator<Item = &'a str>,
     written: UpperDirectories,
@@ -92,7 +91,7 @@ fn mount_overlay_by_links<'a>(
         Ok(()) | Err(Errno::EXIST) => {}
         Err(errno) => return Err(errno),
     }
-    // Of its own, so that nothing of it stays on a disk that does.
+    // On a tmpfs, so that nothing of it is left on a persistent disk.
     let names = mount::new("tmpfs", &[("size", "1m"), ("mode", "700")], nodev())?;
     attach(&names, CWD, &place)?;
     let mut numbers = Vec::new();
@@ -113,7 +112,7 @@ fn mount_overlay_by_links<'a>(
     let root = directory(disk::ROOT);
     rustix::mount::mount("overlay", &root, "overlay", flags, options.as_c_str())?;
     rustix::process::fchdir(&before)?;
-    // Attached nowhere, as the other way makes it.
+    // Detached, like the result of the other function.
     let place = rustix::fs::open(&root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let overlay = copy(&place)?;
     drop(place);
@@ -127,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_few_plain_names_go_into_one_value_and_no_others() {
+    fn only_few_and_plain_paths_are_joined_to_one_option() {
         let lower = |count: usize| (0..count).map(|number| format!("/tmp/lower{number}")).collect::<Vec<_>>();
         assert_eq!(joined_lower(&lower(2)).as_deref(), Some("/tmp/lower0:/tmp/lower1"));
         assert_eq!(joined_lower(&lower(40)), None);

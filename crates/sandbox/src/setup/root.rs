@@ -1,4 +1,4 @@
-//! The root: a disk, then all that the image brings, and last what was asked for besides.
+//! Assembles the root: the disk, then the files of the image, then the requested mounts.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -19,13 +19,13 @@ use crate::layers::LayerLocation;
 use crate::mount::{attach, attach_at, copy};
 use crate::stage::{SetupStage, StageError};
 
-/// The file system everything is put into: a directory of the disk, or layers below one.
+/// Mounts the base of the root: a directory of the disk, or an overlay of the layers with one.
 pub(super) fn mount_base(plan: &LaunchPlan<'_>) -> Result<SandboxRoot, StageError> {
     let at = StageError::at(SetupStage::Base);
     let disk = &plan.disk.mount;
     attach(disk, CWD, ASSEMBLY).map_err(&at)?;
     let root = if plan.layers.is_empty() {
-        // A copy, so that the directory is the root of a mount, and what is beside it cannot be named.
+        // A copy, so that the directory is the root of a mount and its siblings cannot be named.
         copy(&open_directory(disk, disk::ROOT.as_ref()).map_err(&at)?).map_err(&at)?
     } else {
         let at = StageError::at(SetupStage::Layers);
@@ -40,7 +40,7 @@ pub(super) fn mount_base(plan: &LaunchPlan<'_>) -> Result<SandboxRoot, StageErro
     SandboxRoot::new(root).map_err(&at)
 }
 
-/// The path of a layer while the root is put together.
+/// The path of a layer while the root is assembled.
 fn lower(place: &LayerLocation) -> Result<String, Errno> {
     let mount = format!("{ASSEMBLY}/{}", disk::lower(place.mount));
     match place.path.to_str() {
@@ -50,8 +50,8 @@ fn lower(place: &LayerLocation) -> Result<String, Errno> {
     }
 }
 
-/// What the image brings. Nothing of the operator's is attached yet, so all that is made and replaced here is the
-/// sandbox's own.
+/// Adds the files of the image. No requested mount is attached yet, so everything that is created and replaced here belongs to
+/// the sandbox.
 pub(super) fn populate(plan: &LaunchPlan<'_>, root: &mut SandboxRoot) -> Result<(), StageError> {
     for made in &plan.spec.root.directories {
         if is_populated(plan, root, &made.path) {
@@ -85,7 +85,7 @@ pub(super) fn populate(plan: &LaunchPlan<'_>, root: &mut SandboxRoot) -> Result<
         host_tree::attach(shown, root, &place, target)?;
     }
     for made in &plan.spec.root.files {
-        // Nobody waited for the disk when it was new: a power cut leaves the name of a file without its content.
+        // A new disk is not fsynced: a power failure may leave an empty file.
         let lost = !made.content.is_empty() && root.has_empty_file(made.path.as_path());
         if lost || !is_populated(plan, root, &made.path) {
             file(&root.directory, made.path.as_path(), &made.content, made.mode)?;
@@ -99,13 +99,13 @@ pub(super) fn populate(plan: &LaunchPlan<'_>, root: &mut SandboxRoot) -> Result<
     Ok(())
 }
 
-/// Whether something of the image was put in when this disk was new, and still is: what the sandbox made of it since is
-/// the sandbox's, and so are links on the way.
+/// Whether a path of the image was added when the disk was new, and still exists: the sandbox may have changed it since, and
+/// so links on its path.
 fn is_populated(plan: &LaunchPlan<'_>, root: &SandboxRoot, path: &GuestPath) -> bool {
     !plan.disk.fresh && root.has(path.as_path())
 }
 
-/// What was asked for besides, what lies above first. Returns where trees of the host are, without links.
+/// Attaches the requested mounts, parents first. Returns the paths of host trees, without links.
 pub(super) fn attach_requested(plan: &LaunchPlan<'_>, root: &mut SandboxRoot) -> Result<Vec<BundleMount>, StageError> {
     let mut trees = Vec::new();
     for part in &plan.requested_mounts {
@@ -134,7 +134,7 @@ pub(super) fn attach_requested(plan: &LaunchPlan<'_>, root: &mut SandboxRoot) ->
     Ok(trees)
 }
 
-/// The path of an open place of the new root, from that root.
+/// The path of an open file relative to the new root.
 fn name(place: &OwnedFd) -> Result<PathBuf, Errno> {
     let link = format!("/proc/self/fd/{}", place.as_raw_fd());
     let path = rustix::fs::readlinkat(CWD, link, Vec::new())?;

@@ -1,5 +1,5 @@
-//! Names in the new root: those of the image are opened one by one without following anything, those of a mount point
-//! are followed inside the root, and nothing is ever made or removed in what somebody else shows there.
+//! Paths in the new root: those of the image are resolved without following links, those of mount points within the root, and
+//! nothing is ever created or removed in another mount.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
@@ -12,12 +12,12 @@ use crate::mount::attach_at;
 use crate::stage::{SetupStage, StageError};
 use crate::submounts::mount_id;
 
-/// The new root, and what is attached to it.
+/// The new root with its attached mounts.
 pub(crate) struct SandboxRoot {
     pub(crate) directory: OwnedFd,
-    /// Its own mount: what lies in any other is not the sandbox's.
+    /// The mount id of the root itself: the sandbox owns nothing in other mounts.
     own: u64,
-    /// The others, and where they are.
+    /// The attached mounts by their ids.
     shown: Vec<(u64, PathBuf)>,
 }
 
@@ -29,7 +29,7 @@ impl SandboxRoot {
         Ok(Self { directory, own, shown: Vec::new() })
     }
 
-    /// Attaches a mount at an open place, which has the given path.
+    /// Attaches a mount at an open file or directory with the given path.
     pub(crate) fn attach(&mut self, mount: &OwnedFd, place: &OwnedFd, path: &Path) -> Result<(), Errno> {
         attach_at(mount, place)?;
         self.shown.push((mount_id(mount)?, path.to_owned()));
@@ -41,13 +41,13 @@ impl SandboxRoot {
         self.shown.len()
     }
 
-    /// Whether there is something at a path, whatever it is, with links above it followed as a program inside would.
+    /// Whether a path exists, with links in it resolved as in the sandbox.
     pub(crate) fn has(&self, path: &Path) -> bool {
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
         rustix::fs::openat2(&self.directory, path, PATH_NOFOLLOW, Mode::empty(), resolve).is_ok()
     }
 
-    /// Whether there is a file without content at a path.
+    /// Whether a path is an empty regular file.
     pub(crate) fn has_empty_file(&self, path: &Path) -> bool {
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
         let opened = rustix::fs::openat2(&self.directory, path, PATH_NOFOLLOW, Mode::empty(), resolve);
@@ -55,9 +55,8 @@ impl SandboxRoot {
         stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_size == 0)
     }
 
-    /// Where something that was asked for is attached: a directory or a file. In the sandbox's own root it is made, and
-    /// takes the place of a link or of a file where there should be a directory. In what is attached to the root, which
-    /// may be the host's to lose, it has to be there.
+    /// The mount point of a requested mount: a directory or a file. In the sandbox's own root it is created, and replaces a
+    /// link, or a file where a directory is needed. In an attached mount, which may belong to the host, it must exist.
     pub(crate) fn mount_point(&self, path: &Path, directory: bool) -> Result<OwnedFd, StageError> {
         let at = StageError::about(SetupStage::MountPoint, path);
         let name = path.file_name().ok_or_else(|| at(Errno::INVAL))?;
@@ -90,7 +89,7 @@ impl SandboxRoot {
         rustix::fs::openat(&parent, name, PATH_NOFOLLOW, Mode::empty()).map_err(at)
     }
 
-    /// The directory that a mount point lies in, with links followed as a program inside would follow them.
+    /// The parent directory of a mount point, with links resolved as in the sandbox.
     fn parent_of(&self, path: &Path) -> Result<OwnedFd, StageError> {
         let at = StageError::about(SetupStage::MountPointParent, path);
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
@@ -105,7 +104,7 @@ impl SandboxRoot {
                     self.check_owned(&place, &at)?;
                     match rustix::fs::mkdirat(&place, name.as_os_str(), Mode::from_raw_mode(0o755)) {
                         Ok(()) => {}
-                        // What is there all the same is a link that leads nowhere.
+                        // It exists after all: it is a dangling link.
                         Err(Errno::EXIST) => return Err(at(Errno::NOENT)),
                         Err(errno) => return Err(at(errno)),
                     }
@@ -117,7 +116,7 @@ impl SandboxRoot {
         Ok(place)
     }
 
-    /// Refuses to make anything in a directory that is not the sandbox's own.
+    /// Fails if a directory is not in the sandbox's own mount.
     fn check_owned(&self, parent: &OwnedFd, at: impl Fn(Errno) -> StageError) -> Result<(), StageError> {
         let mount = mount_id(parent).map_err(&at)?;
         if mount == self.own {
@@ -127,22 +126,21 @@ impl SandboxRoot {
         Err(at(Errno::NOENT).within(shown.unwrap_or_else(|| Path::new(""))))
     }
 
-    /// Whether a name is the sandbox's own.
+    /// Whether a file is in the sandbox's own mount.
     fn owns(&self, place: &OwnedFd) -> Result<bool, Errno> {
         Ok(mount_id(place)? == self.own)
     }
 }
 
-/// How often the kernel may ask to try again.
+/// How many times to retry on `EAGAIN`.
 const MAX_RETRIES: usize = 1000;
-/// Names something without following it.
+/// Opens a path without following a final link.
 const PATH_NOFOLLOW: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-/// Makes a file where there is nothing.
+/// Creates a file that must not exist.
 const CREATE_NEW: OFlags =
     OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::EXCL).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Tries again for as long as the kernel asks for it. It does where a link leads upwards while anything on this host is
-/// renamed or mounted.
+/// Retries on `EAGAIN`, which `openat2` returns for `..` in a link while anything on this host is renamed or mounted.
 fn retry<T>(mut open: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     for _ in 0..MAX_RETRIES {
         match open() {
@@ -153,14 +151,14 @@ fn retry<T>(mut open: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     open()
 }
 
-/// Opens one name without following anything.
+/// Opens a path without following links.
 pub(crate) fn open_path(parent: &OwnedFd, name: impl rustix::path::Arg) -> Result<OwnedFd, Errno> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
     rustix::fs::openat2(parent, name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)
 }
 
-/// A directory of the new root, made with its parents. An image may have put a link or a file in its place: then that
-/// goes, from the layer of this sandbox only. All that is attached by then is the image's and read-only.
+/// Creates a directory of the new root with its parents. If the image has a link or a file there, it is replaced in the
+/// layer of this sandbox only. All mounts that are attached by then belong to the image and are read-only.
 pub(crate) fn directory(root: &OwnedFd, path: &Path, mode: u32) -> Result<OwnedFd, StageError> {
     let at = StageError::about(SetupStage::Directory, path);
     let mut place = root.try_clone().map_err(|_| at(Errno::MFILE))?;
@@ -191,14 +189,14 @@ pub(crate) fn open_directory(parent: &OwnedFd, name: &OsStr) -> Result<OwnedFd, 
     rustix::fs::openat2(parent, name, flags, Mode::empty(), resolve)
 }
 
-/// The directory that a path lies in, and its name there.
+/// The parent directory of a path, and the file name.
 pub(crate) fn parent(root: &OwnedFd, path: &Path) -> Result<(OwnedFd, OsString), StageError> {
     let name = path.file_name().ok_or_else(|| StageError::about(SetupStage::Directory, path)(Errno::INVAL))?;
     let above = path.parent().unwrap_or_else(|| Path::new(""));
     Ok((directory(root, above, 0o755)?, name.to_owned()))
 }
 
-/// A file of the new root; whatever was in its place goes, from the layer of this sandbox only.
+/// Creates a file of the new root, replacing an existing one in the layer of this sandbox only.
 pub(crate) fn file(root: &OwnedFd, path: &Path, content: &[u8], mode: u32) -> Result<OwnedFd, StageError> {
     let at = StageError::about(SetupStage::File, path);
     let (parent, name) = parent(root, path)?;

@@ -1,4 +1,4 @@
-//! What the kernel shows of itself: devices, processes and hardware.
+//! The kernel file systems of a sandbox: `/dev`, `/proc` and `/sys`.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -13,8 +13,8 @@ use crate::mount::{self, attach, attach_at, copy, nodev};
 use crate::stage::{SetupStage, StageError};
 use crate::sys;
 
-/// Parts of `/sys` that are shown, to be read: what programs ask for to divide their work and memory, and the
-/// interfaces of this sandbox.
+/// The visible, read-only parts of `/sys`: what programs read to size their work and memory, and the interfaces of this
+/// sandbox.
 const VISIBLE: [&str; 6] = [
     "class/net",
     PROCESSORS,
@@ -24,14 +24,13 @@ const VISIBLE: [&str; 6] = [
     "kernel/mm/transparent_hugepage",
 ];
 
-/// The part that tells of processors.
+/// The directory of CPUs.
 const PROCESSORS: &str = "devices/system/cpu";
 
-/// How many terminals a sandbox may have open: without a bound of its own it could take all that the host has.
+/// The limit of pseudo-terminals of a sandbox: without it, a sandbox could use up those of the host.
 const TERMINALS: &str = "256";
 
-/// A `/dev` of its own, with six devices and terminals. Returns the device that swallows everything, open: by its path
-/// something else may be found later.
+/// Creates `/dev` with six devices and pseudo-terminals. Returns `/dev/null`, open: its path may lead elsewhere later.
 pub(super) fn devices(plan: &LaunchPlan<'_>, root: &mut SandboxRoot) -> Result<OwnedFd, StageError> {
     let at = StageError::at(SetupStage::Devices);
     let nosuid = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
@@ -60,7 +59,7 @@ pub(super) fn devices(plan: &LaunchPlan<'_>, root: &mut SandboxRoot) -> Result<O
     rustix::fs::openat(&dev, "null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(at)
 }
 
-/// A `/proc` of its own, without what tells of the host. Returns it: by its path something else may be found later.
+/// Mounts and masks `/proc`. Returns it, since its path may lead elsewhere later.
 pub(super) fn proc(plan: &LaunchPlan<'_>, root: &mut SandboxRoot) -> Result<OwnedFd, StageError> {
     let at = StageError::at;
     let flags = nodev() | MountAttrFlags::MOUNT_ATTR_NOEXEC;
@@ -70,7 +69,7 @@ pub(super) fn proc(plan: &LaunchPlan<'_>, root: &mut SandboxRoot) -> Result<Owne
     if plan.spec.network.is_none() {
         open_ports(&proc).map_err(at(SetupStage::Ports))?;
     }
-    // Where the kernel has no such list there are no locks.
+    // Without that file, the kernel has no file locks.
     if let Ok(locks) = rustix::fs::openat(&proc, "locks", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
         fd_passing::give(&plan.locks, locks).map_err(at(SetupStage::Proc))?;
     }
@@ -78,8 +77,8 @@ pub(super) fn proc(plan: &LaunchPlan<'_>, root: &mut SandboxRoot) -> Result<Owne
     Ok(proc)
 }
 
-/// Lets everybody in a new network serve at every port: it reaches nobody but who was put into it, and those who come
-/// to it later, from other user namespaces, have no rights over it.
+/// Allows all users to bind low ports in a new network: only sandboxes that share it can reach it, and those that join later,
+/// from other user namespaces, have no rights over it.
 fn open_ports(proc: &OwnedFd) -> Result<(), Errno> {
     let first = "sys/net/ipv4/ip_unprivileged_port_start";
     match rustix::fs::openat(proc, first, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()) {
@@ -89,14 +88,14 @@ fn open_ports(proc: &OwnedFd) -> Result<(), Errno> {
     }
 }
 
-/// All of the hardware that the kernel shows in the network of this process, attached nowhere.
+/// A sysfs of the network of this process, detached.
 pub(crate) fn whole_hardware() -> Result<OwnedFd, Errno> {
     let flags = nodev() | MountAttrFlags::MOUNT_ATTR_NOEXEC | MountAttrFlags::MOUNT_ATTR_RDONLY;
     mount::new("sysfs", &[], flags)
 }
 
-/// A `/sys` with little in it: what is not named is not there. Where the kernel refuses, because this process does
-/// not see all of the host's, there is nothing in it.
+/// Creates `/sys` with the visible parts only. Where the kernel refuses a sysfs, because this process does not see all of the
+/// host's, it is empty.
 pub(super) fn hardware(plan: &LaunchPlan<'_>, root: &mut SandboxRoot) -> Result<(), StageError> {
     let at = StageError::at(SetupStage::Hardware);
     let place = directory(&root.directory, "sys".as_ref(), 0o555)?;
@@ -104,7 +103,7 @@ pub(super) fn hardware(plan: &LaunchPlan<'_>, root: &mut SandboxRoot) -> Result<
     let Some(whole) = plan.hardware.as_ref().or(own.as_ref()) else {
         return root.attach(&mount::empty().map_err(&at)?, &place, "sys".as_ref()).map_err(&at);
     };
-    // What is attached nowhere cannot be copied by most kernels. This place goes with the old root.
+    // Most kernels cannot copy a detached mount. This one is unmounted with the old root.
     attach(whole, CWD, "/sys").map_err(&at)?;
     let flags = nodev() | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let shown = mount::new("tmpfs", &[("size", "65536"), ("mode", "555")], flags).map_err(&at)?;
