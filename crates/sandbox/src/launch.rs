@@ -351,6 +351,6 @@ mod tests {
         }
         let failed = at(SetupStage::Tree, Errno::NOMEM);
         assert!(matches!(failed, LaunchError::Inside(_)), "{failed}");
-        assert_eq!(failed.to_string(), "show a tree of the host at /a/x: Cannot allocate memory (os error 12)");
+        assert_eq!(failed.to_string(), "mount a tree of the host at /a/x: Cannot allocate memory (os error 12)");
     }
 }

@@ -1,4 +1,4 @@
-//! Many sandboxes at once: how fast they come, whether they all answer, and what one costs while it rests.
+//! Many sandboxes at once: their creation rate, whether all of them answer, and the memory of an idle one.
 
 use std::rc::Rc;
 use std::time::Instant;
@@ -8,27 +8,27 @@ use carrel_agent_client::AgentClient;
 use carrel_shim_client::OwnedSandbox;
 use tokio::task::LocalSet;
 
-use crate::measure::Effort;
+use crate::measure::MeasurementEffort;
 use crate::memory::{REST, available, pss};
 use crate::report::Benchmark;
 use crate::samples::{Samples, since};
-use crate::sandbox::{Home, runtime};
+use crate::sandbox::{BenchmarkHome, runtime};
 
 const FACE: &str = "shim client";
-/// How many are made at the same time.
+/// How many are created concurrently.
 const AT_ONCE: usize = 8;
 
-/// Sandboxes, and how long each took to be made.
-struct Crowd {
+/// Sandboxes, and the time of each creation.
+struct SandboxBatch {
     sandboxes: Vec<OwnedSandbox>,
     times: Samples,
     seconds: f64,
 }
 
 /// Measures one sandbox, and then many.
-pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
-    let (home, runtime, count) = (Rc::new(Home::new()?), runtime()?, effort.of(200, 8));
-    // What the first one needs stays: it is not the next one's.
+pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
+    let (home, runtime, count) = (Rc::new(BenchmarkHome::new()?), runtime()?, effort.of(200, 8));
+    // Memory that the first sandbox needs stays allocated.
     drop(runtime.block_on(home.start())?);
 
     let alone = runtime.block_on(home.start())?;
@@ -64,8 +64,8 @@ pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
     Ok(lines)
 }
 
-/// Makes so many sandboxes, some at the same time.
-async fn gather(home: &Rc<Home>, count: usize, at_once: usize) -> Result<Crowd> {
+/// Creates that many sandboxes, some concurrently.
+async fn gather(home: &Rc<BenchmarkHome>, count: usize, at_once: usize) -> Result<SandboxBatch> {
     let started = Instant::now();
     let makers: Vec<_> = (0..at_once)
         .map(|maker| {
@@ -86,7 +86,7 @@ async fn gather(home: &Rc<Home>, count: usize, at_once: usize) -> Result<Crowd> 
     }
     let seconds = started.elapsed().as_secs_f64();
     let (sandboxes, times) = made.into_iter().unzip();
-    Ok(Crowd { sandboxes, times: Samples::of(times), seconds })
+    Ok(SandboxBatch { sandboxes, times: Samples::of(times), seconds })
 }
 
 /// How many of them answer.
@@ -100,9 +100,9 @@ async fn answering(sandboxes: &[OwnedSandbox]) -> usize {
     answered
 }
 
-// === impl Crowd ===
+// === impl SandboxBatch ===
 
-impl Crowd {
+impl SandboxBatch {
     fn lines(&self, count: usize, how: &str) -> Vec<Benchmark> {
         vec![
             Benchmark::new(format!("create, {count} sandboxes {how}"), FACE, &self.times, "ms"),

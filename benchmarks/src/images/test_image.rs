@@ -1,4 +1,4 @@
-//! Images to measure with, as layouts: made of what every host has.
+//! Images for measurements, as layouts: made of files that every host has.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -8,20 +8,20 @@ use anyhow::{Context, Result, ensure};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-/// What large layers are made of.
+/// The source of large layers.
 const SOURCES: [&str; 3] = ["/usr/bin", "/usr/lib", "/usr/share"];
-/// A file that is larger is left out: one that fills a layer says little.
+/// Larger files are skipped: one that fills a layer says little.
 const LARGEST: u64 = 8 << 20;
 
 /// An image in a layout.
-pub(super) struct Picture {
+pub(super) struct TestImage {
     layout: PathBuf,
 }
 
-// === impl Picture ===
+// === impl TestImage ===
 
-impl Picture {
-    /// One with a few large layers, of files of this host.
+impl TestImage {
+    /// An image with a few large layers, of files of this host.
     pub(super) fn of_this_host(place: &Path, layers: usize, bytes: u64) -> Result<Self> {
         let mut files = SOURCES.iter().flat_map(|source| files_below(Path::new(source)));
         let mut tars = vec![base(place)?];
@@ -40,7 +40,7 @@ impl Picture {
             std::fs::write(&names, list)?;
             let tar = place.join(format!("{number}.tar"));
             let mut command = Command::new("tar");
-            // Below a directory of its own: it must not replace what the first layer has.
+            // In a directory of its own, so that it does not replace files of the first layer.
             command.args(["--transform", "s,^,files/,S", "-C", "/", "-cf"]).arg(&tar).arg("-T").arg(&names);
             succeed(&mut command)?;
             tars.push(tar);
@@ -48,7 +48,7 @@ impl Picture {
         Self::made(place, &tars)
     }
 
-    /// One with so many small layers.
+    /// An image with that many small layers.
     pub(super) fn small(place: &Path, layers: usize) -> Result<Self> {
         let mut tars = vec![base(place)?];
         for number in 1..layers {
@@ -60,17 +60,17 @@ impl Picture {
         Self::made(place, &tars)
     }
 
-    /// What our programs call it.
+    /// Its reference for our programs.
     pub(super) fn reference(&self) -> String {
         format!("oci:{}", self.image())
     }
 
-    /// What others call it.
+    /// Its reference for other programs.
     pub(super) fn image(&self) -> String {
         format!("{}:latest", self.layout.display())
     }
 
-    /// Has `skopeo` make a layout, with compressed layers, of layers that are plain tars.
+    /// Converts layers in plain tar format to a layout with compressed layers, by `skopeo`.
     fn made(place: &Path, layers: &[PathBuf]) -> Result<Self> {
         let mut digests = Vec::new();
         let mut names = Vec::new();
@@ -101,7 +101,7 @@ impl Picture {
     }
 }
 
-/// A layer with a `true` that needs nothing else.
+/// A layer with a static `true`.
 fn base(place: &Path) -> Result<PathBuf> {
     let root = place.join("base");
     std::fs::create_dir_all(root.join("bin"))?;

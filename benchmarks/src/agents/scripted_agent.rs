@@ -1,4 +1,4 @@
-//! An agent that says a lot when it is asked: a program, as agents are, in the words of Claude Code or of ACP.
+//! A program that acts as an agent and emits many messages, in the protocol of Claude Code or of ACP.
 
 use std::fmt::Display;
 use std::fs;
@@ -9,17 +9,17 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-/// What turns this program into an agent, before the part that it plays.
+/// The option that turns this program into an agent; the protocol follows.
 pub(crate) const OPTION: &str = "--play";
 
-/// The parts.
+/// The protocols.
 pub(super) const CLAUDE: &str = "claude";
 pub(super) const ACP: &str = "acp";
 
-/// How much is written at once.
+/// The size of a write.
 const BLOCK: usize = 64 * 1024;
 
-/// Puts a program there that plays a part.
+/// Installs a program that speaks a protocol.
 pub(super) fn install(path: &Path, part: &str) -> Result<()> {
     fs::create_dir_all(path.parent().context("it has no directory")?)?;
     let program = std::env::current_exe()?;
@@ -27,7 +27,7 @@ pub(super) fn install(path: &Path, part: &str) -> Result<()> {
     Ok(fs::set_permissions(path, fs::Permissions::from_mode(0o755))?)
 }
 
-/// Plays a part until nobody speaks any more. A prompt is the number of messages that are wanted.
+/// Speaks a protocol until its input ends. A prompt is the number of messages to emit.
 pub(crate) fn run(part: &str) -> Result<()> {
     if std::env::args().any(|word| word == "--version") {
         println!("0.0.0");
@@ -87,7 +87,7 @@ fn acp(heard: &Value, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "{}", json!({"jsonrpc": "2.0", "id": heard["id"], "result": result}))
 }
 
-/// What a message says, as ours says it that is built in.
+/// The text of a message, as that of our built-in agent.
 fn words(number: impl Display) -> String {
     format!("burst {number}")
 }
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn both_parts_say_as_many_messages_as_are_wanted_and_then_that_it_was_all() {
+    fn both_protocols_emit_the_requested_number_of_messages_and_then_a_result() {
         let said = lines(claude, &json!({"type": "user", "message": {"content": [{"text": "3"}]}}));
         assert_eq!(said.len(), 5);
         assert_eq!(said[3]["message"]["content"][0]["text"], "burst 3");

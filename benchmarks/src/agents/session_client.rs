@@ -1,42 +1,42 @@
-//! Sessions, in the words of each server.
+//! Sessions in the API of each server.
 
 use anyhow::{Result, ensure};
 
-use super::client::{Connection, Events};
-use super::server::{Server, Whose};
+use super::client::{EventStream, HttpConnection};
+use super::server::{AgentsServer, ServerOrigin};
 
-/// What theirs calls its one process of an agent.
+/// The published server's name for its one agent process.
 const PROCESS: &str = "/v1/acp/bench";
 
-/// One who makes sessions and talks in them.
-pub(super) struct Talk<'a> {
-    server: &'a Server,
-    connection: Connection,
+/// Creates sessions and sends prompts.
+pub(super) struct SessionClient<'a> {
+    server: &'a AgentsServer,
+    connection: HttpConnection,
     agent: &'static str,
     asked: u64,
 }
 
-// === impl Talk ===
+// === impl SessionClient ===
 
-impl<'a> Talk<'a> {
-    /// With the agent that each server has built in.
-    pub(super) fn with_mock(server: &'a Server) -> Result<Self> {
+impl<'a> SessionClient<'a> {
+    /// Uses the built-in agent of each server.
+    pub(super) fn with_mock(server: &'a AgentsServer) -> Result<Self> {
         let mut talk = Self { server, connection: server.connect()?, agent: "mock", asked: 0 };
-        if server.whose == Whose::Theirs {
+        if server.whose == ServerOrigin::Theirs {
             talk.connection.ask("POST", "/v1/agents/mock/install", "{}")?;
         }
         Ok(talk)
     }
 
-    /// With an agent of ours that is a program: to one server it is Claude Code, to the other one that speaks ACP.
-    pub(super) fn with_player(server: &'a Server) -> Result<Self> {
-        let agent = if server.whose == Whose::Ours { "claude" } else { "mock" };
+    /// Uses the scripted agent: as Claude Code for one server, as an ACP agent for the other.
+    pub(super) fn with_player(server: &'a AgentsServer) -> Result<Self> {
+        let agent = if server.whose == ServerOrigin::Ours { "claude" } else { "mock" };
         Ok(Self { server, connection: server.connect()?, agent, asked: 0 })
     }
 
-    /// What has to be before the first session: theirs starts the process of the agent.
+    /// Prepares the first session: the published server starts the process of the agent.
     pub(super) fn introduce(&mut self) -> Result<()> {
-        if self.server.whose == Whose::Theirs {
+        if self.server.whose == ServerOrigin::Theirs {
             let path = format!("{PROCESS}?agent={}", self.agent);
             let body = self.call("initialize", r#"{"protocolVersion":1,"clientCapabilities":{}}"#);
             self.connection.ask("POST", &path, &body)?;
@@ -44,14 +44,14 @@ impl<'a> Talk<'a> {
         Ok(())
     }
 
-    /// Makes a session.
+    /// Creates a session.
     pub(super) fn create(&mut self, name: &str) -> Result<()> {
         let answer = match self.server.whose {
-            Whose::Ours => {
+            ServerOrigin::Ours => {
                 let body = format!(r#"{{"agent":"{}"}}"#, self.agent);
                 self.connection.ask("POST", &format!("/v1/sessions/{name}"), &body)?
             }
-            Whose::Theirs => {
+            ServerOrigin::Theirs => {
                 let body = self.call("session/new", r#"{"cwd":"/tmp","mcpServers":[]}"#);
                 self.connection.ask("POST", PROCESS, &body)?
             }
@@ -60,19 +60,19 @@ impl<'a> Talk<'a> {
         Ok(())
     }
 
-    /// All that happens in a session from now on, or before.
-    pub(super) fn events(&self, name: &str) -> Result<Events> {
+    /// The events of a session, past and future.
+    pub(super) fn events(&self, name: &str) -> Result<EventStream> {
         self.server.connect()?.events(&match self.server.whose {
-            Whose::Ours => format!("/v1/sessions/{name}/events/sse"),
-            Whose::Theirs => PROCESS.to_owned(),
+            ServerOrigin::Ours => format!("/v1/sessions/{name}/events/sse"),
+            ServerOrigin::Theirs => PROCESS.to_owned(),
         })
     }
 
-    /// Sends a prompt; its answer is waited for with `taken`.
+    /// Sends a prompt; wait for its response with `taken`.
     pub(super) fn prompt(&mut self, name: &str, words: &str) -> Result<()> {
         let (path, body) = match self.server.whose {
-            Whose::Ours => (format!("/v1/sessions/{name}/messages"), format!(r#"{{"message":"{words}"}}"#)),
-            Whose::Theirs => {
+            ServerOrigin::Ours => (format!("/v1/sessions/{name}/messages"), format!(r#"{{"message":"{words}"}}"#)),
+            ServerOrigin::Theirs => {
                 let content = format!(r#"{{"sessionId":"{name}","prompt":[{{"type":"text","text":"{words}"}}]}}"#);
                 (PROCESS.to_owned(), self.call("session/prompt", &content))
             }
@@ -80,7 +80,7 @@ impl<'a> Talk<'a> {
         Ok(self.connection.send("POST", &path, &body)?)
     }
 
-    /// Waits until the prompt was taken; theirs says so when the turn has ended.
+    /// Waits until the prompt was accepted; the published server responds at the end of the turn.
     pub(super) fn taken(&mut self) -> Result<()> {
         self.connection.answer().map(drop)
     }
