@@ -111,7 +111,7 @@ pub async fn copy_in(agent: &Path, copies: &[HostCopy]) -> Result<(), CopyInErro
         };
         let ids = UidGid { user: copy.user, group: copy.group };
         let copy = Copy { source: copy.source.clone(), target: copy.target.clone(), exclude_patterns: Vec::new() };
-        copy_one(&client, ids, &copy, None).await.map_err(|error| failed(&error))?;
+        copy_one(client, ids, &copy, None).await.map_err(|error| failed(&error))?;
     }
     if let Some(client) = client {
         client.close();
