@@ -3,8 +3,9 @@ use std::time::Duration;
 use carrel_agents::{agent::AgentId, install::InstallError};
 
 use crate::{
+    package::{CLAUDE, TestPackage, archive},
     registry::RegistryFault,
-    support::{CLAUDE, InstallFixture, TestPackage, archive, program},
+    support::{InstallFixture, program},
 };
 
 //= promises.agents-server.package-file-pinned-hash
