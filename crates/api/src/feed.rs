@@ -1,7 +1,7 @@
 //! Events on their way to one client, who may be slow.
 //!
-//! What a client does not take stays in the log: one batch waits for it, and one more is held until that is taken. A client
-//! that takes nothing for a while although something waits is told so, and has to come again from where it was.
+//! What a client does not take stays in the log: one batch is on its way to it, and one more waits until that is taken. A
+//! client that takes nothing for a while although something waits is told so, and has to come again from where it was.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -32,7 +32,7 @@ pub(crate) trait Source: Send + 'static {
     /// What is sent for one of them.
     fn message(item: Self::Item) -> Self::Message;
 
-    /// Where a client has to come again from that did not take this.
+    /// Where a client has to come again from that has this, and nothing that followed.
     fn place(item: &Self::Item) -> HashMap<String, String>;
 }
 
@@ -68,17 +68,21 @@ async fn pass_on<S: Source>(
     give: &mpsc::Sender<Vec<S::Item>>,
     Patience(patience): Patience,
 ) -> Result<(), Status> {
+    let mut last = HashMap::new();
     loop {
+        // Nothing is read that could not be given: what waits may be all that a reader of the log takes.
+        let room = match timeout(patience, give.reserve()).await {
+            Ok(Ok(room)) => room,
+            Ok(Err(_)) => return Ok(()),
+            Err(_) => return Err(too_slow(last)),
+        };
         let batch = tokio::select! {
             () = give.closed() => return Ok(()),
             batch = source.next() => batch?,
         };
         let Some(batch) = batch else { return Ok(()) };
-        match timeout(patience, give.reserve()).await {
-            Ok(Ok(room)) => room.send(batch),
-            Ok(Err(_)) => return Ok(()),
-            Err(_) => return Err(too_slow(batch.first().map(S::place).unwrap_or_default())),
-        }
+        last = batch.last().map(S::place).unwrap_or(last);
+        room.send(batch);
     }
 }
 
@@ -143,7 +147,7 @@ mod tests {
         }
 
         fn place(item: &u32) -> HashMap<String, String> {
-            HashMap::from([("last_sequence".to_owned(), (item - 1).to_string())])
+            HashMap::from([("last_sequence".to_owned(), item.to_string())])
         }
     }
 

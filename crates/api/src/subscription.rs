@@ -99,8 +99,7 @@ impl Source for Subscription {
             Told::Event { event, namespace, .. } => (event.sandbox.seen_from(*namespace).to_owned(), event.sequence),
             Told::Snapshot(event) => (event.sandbox_id.clone(), event.sequence),
         };
-        let last = sequence.saturating_sub(1).to_string();
-        HashMap::from([("sandbox_id".to_owned(), sandbox), ("last_sequence".to_owned(), last)])
+        HashMap::from([("sandbox_id".to_owned(), sandbox), ("last_sequence".to_owned(), sequence.to_string())])
     }
 }
 
