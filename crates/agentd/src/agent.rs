@@ -1,4 +1,4 @@
-//! The loop: waits, takes frames, gives turns, sends.
+//! The event loop: polls, reads frames, schedules sessions, writes.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::Write;
@@ -24,67 +24,66 @@ use crate::{protect, signals, sys};
 
 /// The connection on standard input and output.
 pub(crate) const CHANNEL: u16 = 0;
-/// How much input may wait for one session before its peer is made to wait.
+/// The input backlog of one session above which reading from its peer pauses.
 const BACKLOG_LIMIT: usize = 1024 * 1024;
-/// The same behind a relay, which sends as much as it has credit for, and one frame more.
+/// The same behind a relay, which sends as much as it has credit for, plus one frame.
 const RELAYED_LIMIT: usize = 8 * 1024 * 1024;
-/// How often one peer is read before the others have their turn.
+/// The maximum number of reads from one peer per iteration.
 const READS_AT_A_TURN: usize = 16;
-/// How long commands have to end before they are ended.
+/// How long commands have to terminate before they are killed.
 const GRACE: Duration = Duration::from_secs(2);
-/// The same where somebody else sees to it.
+/// The same under a supervisor, which enforces its own timeout.
 const SUPERVISED: Duration = Duration::from_secs(24 * 60 * 60);
-/// How long nothing has to happen before the agent rests.
+/// The idle time after which the agent releases memory.
 const REST: Duration = Duration::from_secs(1);
-/// How many ended sessions are remembered, so that what was under way to them is not taken for nonsense.
+/// How many finished sessions are remembered, so that messages in flight to them are not treated as errors.
 const REMEMBERED: usize = 256;
 
 /// Why the agent could not serve.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// Standard input and output are not a channel.
-    #[error("standard input and output have to be a socket or pipes (or use --listen PATH)")]
+    /// Standard input and output are not a socket or pipes.
+    #[error("standard input and output are not a socket or pipes; hint: use --listen PATH")]
     NoChannel,
-    /// The socket cannot be served.
+    /// Listening on the socket failed.
     #[error("listen on {0}: {1}")]
     Listen(String, std::io::Error),
-    /// The kernel refused what the loop needs.
+    /// A system call that the loop needs failed.
     #[error("{0}: {1}")]
     System(&'static str, std::io::Error),
 }
 
-/// The agent.
 pub(crate) struct Agent {
     pub(crate) io: Io,
     pub(crate) sessions: BTreeMap<Key, Box<dyn Session>>,
-    /// Sessions that want a turn, in order.
+    /// The run queue of sessions.
     queue: VecDeque<Key>,
     queued: BTreeSet<Key>,
-    /// Sessions that want a turn once their connection has room.
+    /// Sessions waiting for send capacity of their connection.
     parked: BTreeSet<Key>,
-    /// Sessions that ended lately.
+    /// Recently finished sessions.
     pub(crate) ended: VecDeque<Key>,
-    /// Connections that are not read, each because of a session that holds too much input.
+    /// Connections that are not read, each because of a session with too much buffered input.
     stalled: BTreeMap<u16, Key>,
     listener: Option<Listener>,
     signals: OwnedFd,
-    /// Whose signals count.
+    /// Whose signals are accepted.
     senders: Senders,
     max_generation: Generation,
     born: u64,
     stopping: Option<Instant>,
-    /// When to rest, unless something happens before.
+    /// When to release memory, unless there is work before.
     rest: Option<Instant>,
 }
 
-/// Serves until the sandbox ends.
+/// Serves until the sandbox shuts down.
 pub fn serve(options: &Options) -> Result<(), ServeError> {
     let born = boot_nanos();
     let system = |what| move |error: std::io::Error| ServeError::System(what, error);
     sys::block_signals().map_err(system("block signals"))?;
     let signals = sys::signal_descriptor().map_err(system("signalfd"))?;
     protect::settle();
-    // A socket is for its owner alone: whoever may connect has the rights of the agent.
+    // Only the owner may connect: a client has the privileges of the agent.
     rustix::process::umask(Mode::from_raw_mode(0o177));
     let defaults = Defaults::new(protect::is_init());
     defaults.raise_descriptors();
@@ -94,7 +93,7 @@ pub fn serve(options: &Options) -> Result<(), ServeError> {
         Some(path) => agent.listen(path)?,
         None => agent.open_channel()?,
     }
-    // From here on, what the agent creates has exactly the mode that was asked for.
+    // From here on, created files have exactly the requested mode.
     rustix::process::umask(Mode::empty());
     agent.run().map_err(|errno| ServeError::System("epoll_wait", errno.into()))
 }
@@ -128,12 +127,12 @@ impl Agent {
         }
     }
 
-    /// What is announced to a stranger.
+    /// The generation announced to unknown peers.
     fn announced(&self) -> Generation {
         self.max_generation.min(Generation::PUBLISHED)
     }
 
-    /// What is spoken with a host of ours that speaks as much as `theirs`.
+    /// The generation negotiated with a host of Carrel that supports `theirs`.
     pub(crate) fn agree(&self, theirs: Generation) -> Generation {
         self.max_generation.negotiate(theirs)
     }
@@ -144,7 +143,7 @@ impl Agent {
         let listener = Listener::bind(path, self.announced()).map_err(failed)?;
         self.io.poller.add(&listener.fd, Token::Listener).map_err(failed)?;
         self.listener = Some(listener);
-        // Whoever started us waits for this line; if nobody does, nobody reads it.
+        // The parent process may wait for this line; otherwise it is ignored.
         let _told = writeln!(std::io::stdout(), "listening {}", path.display());
         Ok(())
     }
@@ -160,7 +159,7 @@ impl Agent {
             rustix::fs::fcntl_setfl(fd, OFlags::NONBLOCK).map_err(system)?;
         }
         self.connect(CHANNEL, incoming, outgoing, IdRange::WHOLE).map_err(system)?;
-        // A host that has its configuration ready has written it already: it comes before the greeting.
+        // A host that has its configuration ready has written it already: it is applied before `core.ready`.
         self.preloaded_bootstrap();
         self.greet(CHANNEL);
         Ok(())
@@ -193,7 +192,7 @@ impl Agent {
         }
     }
 
-    /// Says that the agent is ready, and what it can do.
+    /// Sends `core.ready`.
     fn greet(&mut self, number: u16) {
         let announced = self.announced();
         let ready = Ready {
@@ -211,7 +210,7 @@ impl Agent {
 
     fn accept(&mut self) {
         while let Some(client) = self.listener.as_mut().and_then(Listener::accept) {
-            // One client too many is closed without a word, as every published relay does.
+            // A client without a free slot is disconnected without a message, like by every published relay.
             let free = self.listener.as_ref().and_then(|listener| {
                 let (number, ids) = listener.free_range(|number| self.io.connections.contains_key(&number))?;
                 Some((number, ids, listener.codec))
@@ -247,7 +246,7 @@ impl Agent {
         Ok(())
     }
 
-    /// After a while in which nothing happened, what only work needs is given back, once; then the sleep has no end.
+    /// Releases memory once after an idle period; then sleeps without a timeout.
     fn note_rest(&mut self, nothing: bool) {
         let now = Instant::now();
         if !nothing {
@@ -313,7 +312,7 @@ impl Agent {
         [timer, self.io.leftovers.deadline(), self.stopping].into_iter().flatten().min()
     }
 
-    /// Whether there is work that waits for nothing.
+    /// Whether there is runnable work.
     fn is_busy(&self) -> bool {
         let waits = |(number, connection): (&u16, &Connection)| {
             (connection.readable || connection.holds_frame()) && self.may_take(*number)
@@ -321,17 +320,17 @@ impl Agent {
         !self.queue.is_empty() || self.io.connections.iter().any(waits)
     }
 
-    /// Whether frames may be taken from a connection.
+    /// Whether frames may be read from a connection.
     fn may_take(&self, number: u16) -> bool {
         let holds_too_much = |key: &Key| self.sessions.get(key).is_some_and(|s| s.backlog() > BACKLOG_LIMIT / 2);
         !self.stalled.get(&number).is_some_and(holds_too_much)
             && self.io.connections.get(&number).is_some_and(Connection::takes_requests)
     }
 
-    /// Takes frames from a connection, for a while.
+    /// Processes frames of a connection, up to a limit.
     fn pump(&mut self, number: u16) {
         if !self.may_take(number) {
-            // Whoever is gone will never send what would free it.
+            // A peer that is gone will never send what would unblock it.
             if self.io.connections.get(&number).is_some_and(|connection| connection.hung_up) {
                 self.disconnect(number);
             }
@@ -370,7 +369,7 @@ impl Agent {
                     (frame.id, length)
                 }
                 Ok(None) => break,
-                // There is no telling where the next frame begins.
+                // The next frame cannot be located.
                 Err(_) => {
                     verdict = Verdict::Close;
                     break;
@@ -391,7 +390,7 @@ impl Agent {
         verdict
     }
 
-    /// Whether a session, or all of its owner together, hold more input than they may.
+    /// Whether a session, or all sessions of its owner together, buffer too much input.
     fn holds_too_much(&self, key: Key) -> bool {
         let backlog = self.sessions.get(&key).map_or(0, |session| session.backlog());
         if self.io.shares(key).is_some() {
@@ -409,8 +408,8 @@ impl Agent {
         owned.map(|(_, session)| &**session)
     }
 
-    /// Tells the relay how much more of each client's input is taken. Input that its sender paces itself does not
-    /// count: a command that reads nothing must not keep its client from ending it.
+    /// Grants input credit for each client to the relay. Input with its own flow control does not count: a command that
+    /// does not read must not prevent its client from killing it.
     fn give_credit(&mut self) {
         let Some(mut shares) = self.io.shares.take() else { return };
         let due = shares.due(|slot| {
@@ -424,8 +423,8 @@ impl Agent {
         }
     }
 
-    /// Makes the sender of too much input wait. Where one of our own hosts speaks for many clients, nobody may wait for
-    /// one of them: it paces each by what is acknowledged, so whatever comes in excess is that session's own loss.
+    /// Pauses a connection with too much buffered input. Behind a relay, clients must not block each other: the relay
+    /// has credit per client, so a session that exceeds it loses the excess.
     fn hold_back(&mut self, key: Key) {
         let shared = self.io.shares(key).is_some();
         match self.sessions.get_mut(&key) {
@@ -437,7 +436,7 @@ impl Agent {
         }
     }
 
-    /// How many sessions the owner of an id has under way.
+    /// The number of sessions of the owner of an id.
     pub(crate) fn under_way(&self, key: Key) -> usize {
         self.of_owner(key).count()
     }
@@ -448,7 +447,7 @@ impl Agent {
         self.wake(key);
     }
 
-    /// Gives a session a turn, soon.
+    /// Enqueues a session to run.
     pub(crate) fn wake(&mut self, key: Key) {
         self.parked.remove(&key);
         if self.queued.insert(key) {
@@ -456,7 +455,7 @@ impl Agent {
         }
     }
 
-    /// One turn for everyone who wants one.
+    /// Runs every queued session once.
     fn give_turns(&mut self) {
         for _ in 0..self.queue.len() {
             let Some(key) = self.queue.pop_front() else { break };
@@ -475,7 +474,7 @@ impl Agent {
         }
     }
 
-    /// Notes that a session is over, so that what was under way to it is not taken for nonsense.
+    /// Remembers a finished session, so that messages in flight to it are not treated as errors.
     pub(crate) fn remember(&mut self, key: Key) {
         self.ended.push_back(key);
         if self.ended.len() > REMEMBERED {
@@ -495,7 +494,7 @@ impl Agent {
         roomy.into_iter().for_each(|key| self.wake(key));
     }
 
-    /// A peer is gone, and with it all that is its own. Without its host the whole sandbox has no purpose.
+    /// Cleans up after a disconnected peer. Without its host the sandbox shuts down.
     fn disconnect(&mut self, number: u16) {
         let Some(connection) = self.io.connections.remove(&number) else { return };
         self.stalled.remove(&number);
@@ -505,7 +504,7 @@ impl Agent {
         }
     }
 
-    /// Ends everything that a range of ids owns, and nothing else.
+    /// Terminates everything that a range of ids owns, and nothing else.
     pub(crate) fn withdraw(&mut self, number: u16, ids: IdRange) {
         let key = |id| Key { connection: number, id };
         let mut kept = self.sessions.split_off(&key(ids.start()));
@@ -526,12 +525,12 @@ impl Agent {
         }
     }
 
-    /// Comes to an end: commands are asked to, everything else is dropped.
+    /// Shuts down: terminates commands, drops everything else.
     pub(crate) fn stop(&mut self) {
         if self.stopping.is_some() {
             return;
         }
-        // A supervisor that speaks for others has a grace of its own, and ends us when it is over.
+        // A supervising host has its own timeout and kills us after it.
         let grace =
             if self.io.shares.is_some() && self.io.connections.contains_key(&CHANNEL) { SUPERVISED } else { GRACE };
         self.stopping = Some(Instant::now() + grace);

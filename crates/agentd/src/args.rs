@@ -5,41 +5,41 @@ use std::path::PathBuf;
 
 use carrel_protocol::Generation;
 
-/// What the agent was asked to do.
+/// The action selected on the command line.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Command {
     /// Serve.
     Serve(Options),
-    /// Say how to be used.
+    /// Print the help.
     Help,
-    /// Say which version this is.
+    /// Print the version.
     Version,
 }
 
-/// How to serve.
+/// Options of the server.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Options {
     /// A socket for clients, instead of standard input and output.
     pub listen: Option<PathBuf>,
-    /// The highest generation to announce and to understand.
+    /// The highest generation to announce and accept.
     pub max_generation: Generation,
 }
 
-/// A command line that makes no sense.
+/// An invalid command line.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UsageError {
-    /// An option without its value.
-    #[error("{0} needs a value")]
+    /// An option requires a value.
+    #[error("{0} requires a value")]
     NoValue(&'static str),
-    /// A generation that does not exist.
-    #[error("--max-generation takes a number from 1 to {most}, not {0:?}", most = Generation::CURRENT)]
+    /// An unsupported generation.
+    #[error("invalid value {0:?} for --max-generation: expected a number from 1 to {most}", most = Generation::CURRENT)]
     BadGeneration(String),
-    /// Anything else.
+    /// An unknown argument.
     #[error("unknown argument {0:?}")]
     Unknown(String),
 }
 
-/// How to be used.
+/// The help text.
 pub const HELP: &str = "\
 carrel-agentd: the program that a sandbox starts with
 
@@ -53,7 +53,7 @@ Without --listen it speaks on standard input and output, which are a socket or p
   --help               print this
 ";
 
-/// Reads the command line.
+/// Parses the command line.
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, UsageError> {
     let mut options = Options { listen: None, max_generation: Generation::CURRENT };
     let mut args = args.into_iter();
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn options_are_understood_and_nonsense_is_named() {
+    fn options_are_parsed_and_invalid_arguments_are_named() {
         let expected = Options { listen: Some("/a".into()), max_generation: Generation::new(7) };
         assert_eq!(parsed(&["--listen", "/a", "--max-generation", "7"]), Ok(Command::Serve(expected)));
         assert_eq!(parsed(&["--help"]), Ok(Command::Help));

@@ -1,7 +1,7 @@
-//! From a frame to what it asks for, and from what is wrong with it to an answer.
+//! Dispatches frames to sessions, or answers them with `core.error`.
 //!
-//! Nothing a peer sends ends the agent. What cannot be done is answered with `core.error`, if the peer is new enough
-//! to know it, and everything else goes on.
+//! No message of a peer terminates the agent. What cannot be done is answered with `core.error`, if the peer's
+//! generation has it, and everything else continues.
 
 use carrel_protocol::bulk::BulkRecord;
 use carrel_protocol::exec_flow::MAX_CONTROL_FRAME;
@@ -18,23 +18,23 @@ use crate::io::core_error;
 use crate::session::{Key, Refusal};
 use crate::{exec, files, sys, tcp, tree};
 
-/// How many sessions one client may have under way.
+/// The maximum number of sessions of one client.
 const MOST_SESSIONS: usize = 512;
 
-/// What becomes of the connection.
+/// What to do with the connection after a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Continue,
-    /// The peer uses ids of another, or lost the thread.
+    /// The peer uses ids of another client, or its framing is invalid.
     Close,
 }
 
 impl Agent {
-    /// Takes one frame.
+    /// Processes one frame.
     pub(crate) fn frame(&mut self, number: u16, frame: Frame<'_>) -> Verdict {
         let Some(connection) = self.io.connections.get(&number) else { return Verdict::Close };
         let shutdown = frame.id == 0 && frame.flags.known() == Flags::SHUTDOWN;
-        // On the host's own channel 0 is an id like any other: that is where it configures the sandbox.
+        // On the host's own channel 0 is a valid id: it is used to configure the sandbox.
         let own = connection.ids.contains(frame.id) || connection.ids == IdRange::WHOLE;
         if !own && !shutdown {
             return Verdict::Close;
@@ -42,7 +42,7 @@ impl Agent {
         let key = Key { connection: number, id: frame.id };
         if frame.flags.check().is_err() {
             let peer = Envelope::generation_of_damaged(frame.body).unwrap_or_else(|| self.io.peer(key));
-            let message = format!("flags {:?} combine bits that exclude each other", frame.flags);
+            let message = format!("flags {:?} are mutually exclusive", frame.flags);
             self.io.refuse(key, peer, core_error(CoreErrorKind::InvalidFlags, message, None));
         } else if frame.flags.contains(Flags::BULK) && connection.generation >= Generation::BULK {
             self.record(key, frame.body);
@@ -52,7 +52,7 @@ impl Agent {
         Verdict::Continue
     }
 
-    /// Whether a frame is the configuration of the sandbox.
+    /// Whether a frame configures the sandbox.
     pub(crate) fn is_bootstrap(frame: &Frame<'_>) -> bool {
         let envelope = Envelope::parse(frame.body);
         envelope.is_ok_and(|envelope| envelope.message_type() == Some(MessageType::Bootstrap))
@@ -64,7 +64,7 @@ impl Agent {
             Ok(record) => match self.sessions.get_mut(&key) {
                 Some(session) => session.record(&mut self.io, key, &record),
                 None if self.ended.contains(&key) => Ok(()),
-                None => Err(Refusal::session("no session of this id")),
+                None => Err(Refusal::session("no session has this id")),
             },
         };
         self.io.activity += 1;
@@ -88,12 +88,12 @@ impl Agent {
         };
         let (peer, spoken) = (envelope.generation, self.io.generation(key));
         self.io.set_peer(key, peer);
-        // A hello is how a host of ours asks for more than was announced, so it comes before there is more.
+        // `carrel.hello` raises the generation, so it is accepted before.
         let available = |known: MessageType| known.is_available_at(spoken) || self.is_hello(key, known);
         let refusal = match envelope.message_type().filter(|known| available(*known)) {
-            None => Refusal::new(CoreErrorKind::UnsupportedMessageType, "this message type is not known here"),
+            None => Refusal::new(CoreErrorKind::UnsupportedMessageType, "unknown message type"),
             Some(known) if known.flags() != frame.flags.known() => {
-                let message = format!("flags {:?} instead of {:?}", frame.flags, known.flags());
+                let message = format!("flags {:?}, expected {:?}", frame.flags, known.flags());
                 Refusal::new(CoreErrorKind::InvalidFlags, message)
             }
             Some(known) => match self.message(key, known, &envelope) {
@@ -139,14 +139,14 @@ impl Agent {
             T::Bootstrap => self.bootstrap(key, envelope),
             T::ClientDisconnected => self.client_disconnected(key, envelope),
             T::ClockSync => self.clock_sync(key, envelope),
-            // The host acted on the resolved user: there was nothing to wait for.
+            // The host acknowledged the resolved user: nothing to do.
             T::InitAck => Ok(()),
-            // An answer to an answer would never end.
+            // Responses to errors would loop.
             T::CoreError => Ok(()),
             T::WorkloadFreeze | T::WorkloadThaw => {
-                Err(Refusal::capability("the workload is frozen from outside the sandbox, by its cgroup"))
+                Err(Refusal::capability("a workload can be frozen only from outside the sandbox, through its cgroup"))
             }
-            T::RootDiskPrepare | T::RootDiskGrow => Err(Refusal::capability("the sandbox has no disk of its own")),
+            T::RootDiskPrepare | T::RootDiskGrow => Err(Refusal::capability("the sandbox has no root disk")),
             T::Ready
             | T::InitResolved
             | T::Pong
@@ -179,20 +179,20 @@ impl Agent {
     /// Opens a session.
     fn open(&mut self, key: Key, message_type: MessageType, envelope: &Envelope<'_>) -> Result<(), Refusal> {
         if self.sessions.contains_key(&key) {
-            return Err(Refusal::session("a session of this id is under way"));
+            return Err(Refusal::session("a session with this id exists"));
         }
         if self.is_stopping() {
             return Err(Refusal::session("the sandbox is shutting down"));
         }
-        // No range holds these two, so nobody could withdraw what they own.
+        // No range contains these two ids, so their sessions could never be withdrawn.
         if key.id == 0 || key.id == u32::MAX {
-            return Err(Refusal::session("no session has this id"));
+            return Err(Refusal::session("this id is reserved"));
         }
         if self.under_way(key) >= MOST_SESSIONS {
-            return Err(Refusal::session(format!("{MOST_SESSIONS} sessions are under way")));
+            return Err(Refusal::session(format!("the limit of {MOST_SESSIONS} sessions is reached")));
         }
         self.io.activity += 1;
-        // An id that is used again is a new session; what comes for it is not late.
+        // A reused id is a new session; messages for it are not late.
         self.ended.retain(|ended| *ended != key);
         match message_type {
             MessageType::ExecRequest => {
@@ -219,7 +219,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Passes a message to the session of its id.
+    /// Delivers a message to the session of its id.
     fn follow_up(&mut self, key: Key, message_type: MessageType, envelope: &Envelope<'_>) -> Result<(), Refusal> {
         self.io.activity += 1;
         match self.sessions.get_mut(&key) {
@@ -228,9 +228,9 @@ impl Agent {
                 self.wake(key);
                 Ok(())
             }
-            // It was under way when the session ended.
+            // The message was in flight when the session finished.
             None if self.ended.contains(&key) => Ok(()),
-            None => Err(Refusal::session("no session of this id")),
+            None => Err(Refusal::session("no session has this id")),
         }
     }
 
@@ -240,13 +240,13 @@ impl Agent {
             && !self.io.is_clients(key)
     }
 
-    /// A host of ours: from now on, both may say what strangers do not know.
+    /// A host of Carrel: from here on, both sides may use unpublished messages.
     fn hello(&mut self, key: Key, hello: CarrelHello) -> Result<(), Refusal> {
         let agreed = self.agree(Generation::new(hello.generation));
         if agreed <= Generation::PUBLISHED {
             return Err(Refusal::new(
                 CoreErrorKind::UnsupportedProtocolGeneration,
-                format!("a hello is for generations above {}", Generation::PUBLISHED),
+                format!("carrel.hello requires a generation above {}", Generation::PUBLISHED),
             ));
         }
         if let Some(connection) = self.io.connections.get_mut(&key.connection) {
@@ -261,7 +261,7 @@ impl Agent {
 
     fn credit(&mut self, key: Key, credit: CarrelCredit) -> Result<(), Refusal> {
         Self::on_channel(key)?;
-        let no_relay = || Refusal::session("the host has not said that it is a relay");
+        let no_relay = || Refusal::session("the host did not announce itself as a relay");
         self.io.shares.as_mut().ok_or_else(no_relay)?.grant(credit.id_start, credit.limit);
         Ok(())
     }
@@ -295,7 +295,7 @@ impl Agent {
         Ok(())
     }
 
-    /// In a sandbox the clock is the host's own and cannot be set; only a machine of its own has one to set.
+    /// In a sandbox the clock is the host's and cannot be set; only a virtual machine has its own.
     fn clock_sync(&mut self, key: Key, envelope: &Envelope<'_>) -> Result<(), Refusal> {
         Self::on_channel(key)?;
         let sync: ClockSync = envelope.payload()?;
@@ -305,17 +305,17 @@ impl Agent {
         Ok(())
     }
 
-    /// What only the host may say, on the channel that only it holds.
+    /// Messages that only the host may send, on its own channel.
     fn on_channel(key: Key) -> Result<(), Refusal> {
         if key == (Key { connection: CHANNEL, id: 0 }) {
             Ok(())
         } else {
-            Err(Refusal::session("only the host says this, with id 0"))
+            Err(Refusal::session("only the host may send this message, with id 0"))
         }
     }
 }
 
-/// A freeze that was refused says that nothing was frozen.
+/// The response to a freeze that was rejected: nothing was frozen.
 fn workload_failure(envelope: &Envelope<'_>) -> Option<WorkloadFailure> {
     let attempt: Result<String, DecodeError> = match envelope.message_type()? {
         MessageType::WorkloadFreeze => envelope.payload().map(|freeze: WorkloadFreeze| freeze.attempt_id),

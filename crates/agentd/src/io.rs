@@ -1,9 +1,9 @@
-//! What sessions share: connections, timers, processes, open files, and the defaults of the sandbox.
+//! State that sessions share: connections, timers, processes, open files, and the defaults of the sandbox.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use carrel_protocol::codec::{self, Prefix};
+use carrel_protocol::codec::{self, FramePrefix};
 use carrel_protocol::payload::{CoreError, CoreErrorKind, ExecFailed, ExecFailureKind};
 use carrel_protocol::{Codec, Generation, IdRange, MessageType, Payload};
 use rustix::io::Errno;
@@ -18,26 +18,26 @@ use crate::session::Key;
 use crate::shares::{self, Shares};
 use crate::tcp::TcpWindows;
 
-/// What sessions share.
+/// State that sessions share.
 pub(crate) struct Io {
     pub(crate) poller: Poller,
     /// The peers, by number.
     pub(crate) connections: BTreeMap<u16, Connection>,
-    /// When to give which session a turn.
+    /// Timers: when to run which session.
     pub(crate) timers: BTreeSet<(Instant, Key)>,
-    /// Which session a process belongs to.
+    /// The session of each child process.
     pub(crate) processes: BTreeMap<i32, Key>,
     /// Open files and directories.
     pub(crate) handles: Handles,
-    /// Pipes that finished commands left to their background processes.
+    /// Pipes of finished commands that are held open by background processes.
     pub(crate) leftovers: Leftovers,
-    /// What waits for the destinations of connections.
+    /// The receive windows of connections.
     pub(crate) tcp_windows: TcpWindows,
-    /// The clients behind a relay, once the host has said that it is one.
+    /// The clients behind a relay, once the host announced itself as one.
     pub(crate) shares: Option<Shares>,
-    /// What holds for every command that says nothing else.
+    /// The defaults of commands.
     pub(crate) defaults: Defaults,
-    /// How much happened, for those who stop what is idle.
+    /// The number of activities, for idle detection.
     pub(crate) activity: u64,
 }
 
@@ -59,7 +59,7 @@ impl Io {
         })
     }
 
-    /// The generation that is spoken with whoever an id belongs to: a relay's clients know only what is published.
+    /// The generation for the owner of an id: clients of a relay have a published one.
     pub(crate) fn generation(&self, key: Key) -> Generation {
         let spoken = self.connections.get(&key.connection).map_or(Generation::LEGACY, |c| c.generation);
         if self.is_clients(key) { spoken.min(Generation::PUBLISHED) } else { spoken }
@@ -70,20 +70,20 @@ impl Io {
         self.shares(key).is_some() && shares::client_of(key.id).is_some()
     }
 
-    /// The client that an id belongs to. The upper half of the last range is the host's own, not a client's.
+    /// The client that owns an id. The upper half of the last range belongs to the host itself.
     pub(crate) fn owner(&self, key: Key) -> Owner {
-        // A client that is connected directly is the only one on its connection.
+        // A directly connected client is the only one on its connection.
         let direct = self.connections.get(&key.connection).is_some_and(|connection| connection.ids != IdRange::WHOLE);
         Owner { connection: key.connection, slot: if direct { 0 } else { Codec::Current.owner_of(key.id) } }
     }
 
-    /// Whether data may be produced for a connection. For one that is gone there is room: its sessions are ending.
+    /// Whether data may be produced for a connection. True for one that is gone: its sessions are being terminated.
     pub(crate) fn has_room(&self, key: Key) -> bool {
         self.connections.get(&key.connection).is_none_or(Connection::has_room)
             && self.shares(key).is_none_or(|shares| shares.may_send(key.id))
     }
 
-    /// The clients behind a connection, if it is a relay's.
+    /// The clients behind a connection, if it is a relay.
     pub(crate) fn shares(&self, key: Key) -> Option<&Shares> {
         self.shares.as_ref().filter(|_| key.connection == CHANNEL)
     }
@@ -92,10 +92,10 @@ impl Io {
         self.shares.as_mut().filter(|_| key.connection == CHANNEL)
     }
 
-    /// The generation of the last message of whoever an id belongs to, for answers to what cannot be read.
+    /// The generation of the last message of an id's owner, for responses to messages that cannot be parsed.
     pub(crate) fn peer(&self, key: Key) -> Generation {
         let of_connection = || self.connections.get(&key.connection).map(|connection| connection.peer);
-        // Who has said nothing yet is taken to be as new as what was announced.
+        // An owner without messages is assumed to have the announced generation.
         let of_client = |shares: &Shares| shares.peer(key.id).or(Some(Generation::PUBLISHED));
         self.shares(key).map_or_else(of_connection, of_client).unwrap_or(Generation::LEGACY)
     }
@@ -119,7 +119,7 @@ impl Io {
         }
     }
 
-    /// Sends a message. One that does not fit into a frame becomes an error its session can see.
+    /// Sends a message. If it does not fit into a frame, its session gets an error.
     pub(crate) fn send<'b, P: Payload<'b>>(&mut self, key: Key, payload: &P) -> Result<(), TooLarge> {
         let mut frame = Vec::new();
         codec::encode(&mut frame, self.generation(key), key.id, payload).map_err(|_| TooLarge)?;
@@ -132,31 +132,31 @@ impl Io {
         let _fits = self.send(key, payload);
     }
 
-    /// Sends data that was read into a chunk.
+    /// Sends data in a chunk.
     pub(crate) fn send_data(&mut self, key: Key, message_type: MessageType, mut chunk: Chunk) {
         // Chunks are far smaller than a frame.
-        if let Ok(prefix) = Prefix::of_data(message_type, self.generation(key), key.id, chunk.data().len()) {
+        if let Ok(prefix) = FramePrefix::of_data(message_type, self.generation(key), key.id, chunk.data().len()) {
             chunk.set_prefix(&prefix);
             self.push(key, chunk);
         }
     }
 
-    /// Sends a bulk record that was read into a chunk.
+    /// Sends a bulk record in a chunk.
     pub(crate) fn send_record(&mut self, key: Key, header: carrel_protocol::bulk::BulkHeader, mut chunk: Chunk) {
-        if let Ok(prefix) = Prefix::of_record(header, key.id, chunk.data().len()) {
+        if let Ok(prefix) = FramePrefix::of_record(header, key.id, chunk.data().len()) {
             chunk.set_prefix(&prefix);
             self.push(key, chunk);
         }
     }
 
-    /// Sends `core.error`, unless the peer is too old to know it.
+    /// Sends `core.error`, unless the peer's generation does not have it.
     pub(crate) fn refuse(&mut self, key: Key, peer: Generation, error: CoreError) {
         if peer >= Generation::ERRORS && self.generation(key) >= Generation::ERRORS {
             self.send_small(key, &error);
         }
     }
 
-    /// Says that a command never ran.
+    /// Reports that a command could not be started.
     pub(crate) fn exec_failed(
         &mut self,
         key: Key,
@@ -177,13 +177,13 @@ impl Io {
         );
     }
 
-    /// Gives a session a turn at the given time.
+    /// Sets a timer for a session.
     pub(crate) fn wake_at(&mut self, at: Instant, key: Key) {
         self.timers.insert((at, key));
     }
 }
 
-/// A message that does not fit into a frame.
+/// A message does not fit into a frame.
 #[derive(Debug)]
 pub(crate) struct TooLarge;
 

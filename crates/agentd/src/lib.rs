@@ -1,7 +1,7 @@
 //! The guest side of the runtime protocol: commands, files and connections, served by one thread.
 //!
-//! One loop waits for readiness, takes frames from peers and gives sessions turns. Nothing it does may wait for
-//! anything but that loop, and nothing a peer sends may end it.
+//! One event loop polls descriptors, reads frames from peers and runs sessions. Sessions never block, and no message of
+//! a peer can terminate the loop.
 
 mod agent;
 pub mod args;

@@ -1,4 +1,4 @@
-//! Readiness: one epoll instance, edge-triggered, with a token that says what became ready.
+//! Polling: one edge-triggered epoll instance, with a token for each descriptor.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -9,10 +9,10 @@ use rustix::io::Errno;
 
 use crate::session::Key;
 
-/// What a descriptor belongs to.
+/// Identifies what a descriptor belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Token {
-    /// New clients.
+    /// The listening socket.
     Listener,
     /// Signals.
     Signals,
@@ -22,24 +22,24 @@ pub(crate) enum Token {
     Outgoing(u16),
     /// One of a session's descriptors.
     Session(Key, Channel),
-    /// A pipe that a finished command left behind.
+    /// An orphaned pipe of a finished command.
     Leftover(u32),
 }
 
-/// Which of a session's descriptors.
+/// Identifies a session's descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Channel {
-    /// The one it reads from: standard output, a terminal, a socket, a file.
+    /// Its input: standard output, a terminal, a socket, a file.
     Main,
     /// Standard error.
     Error,
-    /// The one it writes to.
+    /// Its output.
     Input,
-    /// Where a new process reports how it started.
+    /// The status pipe of a new process.
     Report,
 }
 
-/// A descriptor and what is known of its readiness. Edges set a flag; running dry clears it.
+/// A descriptor with its readiness. Edges set the flags; `EAGAIN` clears them.
 #[derive(Debug)]
 pub(crate) struct Source {
     pub(crate) fd: OwnedFd,
@@ -47,17 +47,17 @@ pub(crate) struct Source {
     pub(crate) writable: bool,
 }
 
-/// What became ready.
+/// A readiness event.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Readiness {
     pub(crate) token: Token,
     pub(crate) readable: bool,
     pub(crate) writable: bool,
-    /// Both directions are over.
+    /// Both directions are closed.
     pub(crate) hung_up: bool,
 }
 
-/// The epoll instance.
+/// An epoll instance.
 pub(crate) struct Poller {
     epoll: OwnedFd,
     events: Vec<epoll::Event>,
@@ -70,7 +70,7 @@ impl Poller {
         Ok(Self { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?, events: Vec::with_capacity(64) })
     }
 
-    /// Watches a descriptor in both directions. A kind that cannot be watched is always ready.
+    /// Registers a descriptor for both directions. One that cannot be polled is always ready.
     pub(crate) fn add(&self, fd: impl AsFd, token: Token) -> Result<(), Errno> {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
         match epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token.pack()), flags) {
@@ -79,29 +79,29 @@ impl Poller {
         }
     }
 
-    /// Watches a descriptor that is already watched under another name, from now on for as long as it is readable.
+    /// Changes a registered descriptor to another token, level-triggered and for reading only.
     pub(crate) fn hand_over(&self, fd: impl AsFd, token: Token) -> Result<(), Errno> {
         epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(token.pack()), epoll::EventFlags::IN)
     }
 
-    /// Stops watching a descriptor whose file stays open under another number: only the last one to close would end it.
+    /// Deregisters a descriptor whose file stays open through a duplicate: closing it would not deregister it.
     pub(crate) fn remove(&self, fd: impl AsFd) {
         let _not_watched = epoll::delete(&self.epoll, fd);
     }
 
-    /// Lets a descriptor rest, or watches it again.
+    /// Disables or enables a descriptor.
     pub(crate) fn rest(&self, fd: impl AsFd, token: Token, resting: bool) {
         let flags = if resting { epoll::EventFlags::empty() } else { epoll::EventFlags::IN };
         let _watched = epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(token.pack()), flags);
     }
 
-    /// Watches a descriptor for a session. It starts as ready: the first try finds out.
+    /// Registers a descriptor for a session. It starts as ready; the first attempt finds out.
     pub(crate) fn source(&self, fd: OwnedFd, key: Key, channel: Channel) -> Result<Source, Errno> {
         self.add(&fd, Token::Session(key, channel))?;
         Ok(Source { fd, readable: true, writable: true })
     }
 
-    /// Waits until something is ready or the time has come.
+    /// Waits for readiness or the deadline.
     pub(crate) fn wait(&mut self, until: Option<Instant>) -> Result<Vec<Readiness>, Errno> {
         let timeout = until.map(|instant| {
             // Rounded up to a millisecond, so that a timer is due when the wait for it ends.
@@ -168,13 +168,13 @@ impl Token {
 // === impl Source ===
 
 impl Source {
-    /// Notes an edge.
+    /// Records an edge.
     pub(crate) fn ready(&mut self, readiness: Readiness) {
         self.readable |= readiness.readable;
         self.writable |= readiness.writable;
     }
 
-    /// Reads, remembering when there is no more for now.
+    /// Reads; clears readability on `EAGAIN`.
     pub(crate) fn read(&mut self, into: &mut Vec<u8>) -> Result<usize, Errno> {
         let outcome = retry(|| rustix::io::read(&self.fd, spare_capacity(into)));
         if outcome == Err(Errno::AGAIN) {
@@ -183,7 +183,7 @@ impl Source {
         outcome
     }
 
-    /// Writes, remembering when there is no room for now.
+    /// Writes; clears writability on `EAGAIN`.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<usize, Errno> {
         let outcome = retry(|| rustix::io::write(&self.fd, bytes));
         if outcome == Err(Errno::AGAIN) {
@@ -193,7 +193,7 @@ impl Source {
     }
 }
 
-/// Repeats a call that a signal interrupted.
+/// Retries a call that a signal interrupted.
 pub(crate) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     loop {
         match call() {
@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_survives_the_kernel() {
+    fn a_token_round_trips_through_epoll_data() {
         let key = Key { connection: 0xabcd, id: 0xdead_beef };
         for token in [
             Token::Listener,

@@ -1,19 +1,18 @@
-//! The clients behind a relay: what each may still be sent, and what each has sent that still waits.
+//! Flow control for each client behind a relay.
 
 use std::collections::BTreeMap;
 
-use carrel_protocol::relay_flow::{INPUT_WINDOW, OUTPUT_WINDOW, Receiver, Sender};
+use carrel_protocol::relay_flow::{CreditReceiver, CreditSender, INPUT_WINDOW, OUTPUT_WINDOW};
 use carrel_protocol::{Codec, Generation};
 
-/// The clients behind a relay, by their slot. The host's own ids have no share: nobody is behind them.
+/// The clients behind a relay, by slot. The host's own ids are not limited.
 #[derive(Debug, Default)]
 pub(crate) struct Shares(BTreeMap<u32, Share>);
 
-/// One client.
 #[derive(Debug)]
 struct Share {
-    output: Sender,
-    input: Receiver,
+    output: CreditSender,
+    input: CreditReceiver,
     peer: Option<Generation>,
 }
 
@@ -23,8 +22,8 @@ impl Shares {
     fn of(&mut self, id: u32) -> Option<&mut Share> {
         let slot = client_of(id)?;
         Some(self.0.entry(slot).or_insert_with(|| Share {
-            output: Sender::new(OUTPUT_WINDOW),
-            input: Receiver::new(INPUT_WINDOW),
+            output: CreditSender::new(OUTPUT_WINDOW),
+            input: CreditReceiver::new(INPUT_WINDOW),
             peer: None,
         }))
     }
@@ -47,14 +46,14 @@ impl Shares {
         }
     }
 
-    /// Takes what the relay grants to the client of an id.
+    /// Applies a grant of the relay for the client of an id.
     pub(crate) fn grant(&mut self, id: u32, limit: u64) {
         if let Some(share) = self.of(id) {
             share.output.grant(limit);
         }
     }
 
-    /// What is to be granted to whom, given how much of each client's input still waits.
+    /// The grants that are due, given the buffered input of each client.
     pub(crate) fn due(&mut self, held: impl Fn(u32) -> u64) -> Vec<(u32, u64)> {
         let due = |(slot, share): (&u32, &mut Share)| {
             let limit = share.input.is_due(INPUT_WINDOW).then(|| share.input.grant(held(*slot), INPUT_WINDOW));
@@ -74,7 +73,7 @@ impl Shares {
         }
     }
 
-    /// The client of an id is gone; the next of its slot begins anew.
+    /// Removes the client of an id; the next one in its slot starts with fresh credit.
     pub(crate) fn forget(&mut self, id: u32) {
         if let Some(slot) = client_of(id) {
             self.0.remove(&slot);
@@ -82,7 +81,7 @@ impl Shares {
     }
 }
 
-/// The slot of the client that an id belongs to, unless it is the host's own.
+/// The slot of the client that owns an id, unless it is the host's own.
 pub(crate) fn client_of(id: u32) -> Option<u32> {
     let slot = Codec::Current.owner_of(id);
     (id != 0 && slot < Codec::Current.slots()).then_some(slot)
@@ -94,7 +93,7 @@ mod tests {
 
     //= promises.agent.channel-relay-under-way
     #[test]
-    fn one_client_that_takes_nothing_holds_up_itself_alone() {
+    fn a_client_that_does_not_read_blocks_only_itself() {
         let mut shares = Shares::default();
         let (slow, quick) = (1, Codec::Current.range(1).unwrap().start());
         shares.sent(slow, OUTPUT_WINDOW);
@@ -106,7 +105,7 @@ mod tests {
 
     //= promises.agent.channel-relay-under-way
     #[test]
-    fn input_that_waits_is_not_granted_again() {
+    fn buffered_input_is_not_granted_again() {
         let mut shares = Shares::default();
         shares.received(1, INPUT_WINDOW);
         assert_eq!(shares.due(|_| INPUT_WINDOW), []);
@@ -116,7 +115,7 @@ mod tests {
 
     //= carrel.relay.client-leaves-sessions-ended
     #[test]
-    fn the_next_client_of_a_slot_begins_anew() {
+    fn the_next_client_of_a_slot_starts_with_fresh_credit() {
         let mut shares = Shares::default();
         shares.sent(1, OUTPUT_WINDOW);
         shares.set_peer(1, Generation::LEGACY);

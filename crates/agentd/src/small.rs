@@ -1,4 +1,4 @@
-//! Small files of the image, read without ever waiting: whoever owns the image may have put anything in their place.
+//! Reads small files of the image without blocking: the image may contain anything in their place.
 
 use std::fs::File;
 use std::io::Read;
@@ -6,10 +6,10 @@ use std::io::Read;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-/// How much of a file is read; no account or host file of an honest image is longer.
+/// The maximum length to read; account and hosts files are shorter.
 const MOST: u64 = 4 * 1024 * 1024;
 
-/// Opens a regular file for reading. A pipe or a device in its place is an error, not a reason to wait.
+/// Opens a regular file for reading. A FIFO or device in its place is an error.
 pub(crate) fn open(path: &str) -> Result<File, Errno> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let fd = rustix::fs::open(path, flags, Mode::empty())?;
@@ -20,11 +20,11 @@ pub(crate) fn open(path: &str) -> Result<File, Errno> {
     }
 }
 
-/// The text of a small file; empty where there is none.
+/// The text of a small file; empty if it does not exist.
 pub(crate) fn text(path: &str) -> String {
     let mut bytes = Vec::new();
     if let Ok(file) = open(path) {
-        // What was read before an error is as good as the file gets.
+        // After a read error, what was read so far is used.
         let _read = file.take(MOST).read_to_end(&mut bytes);
     }
     String::from_utf8_lossy(&bytes).into_owned()

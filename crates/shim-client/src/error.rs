@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use carrel_protocol::frame::BrokenLength;
+use carrel_protocol::frame::InvalidFrameLength;
 use carrel_protocol::{DecodeError, EncodeError};
 
 use crate::link::{LinkError, SendError};
@@ -52,7 +52,7 @@ pub enum ShimError {
     Unreadable(#[from] DecodeError),
     /// The supervisor sent a length that leaves no way to find the next message.
     #[error("the supervisor cannot be understood: {0}")]
-    Broken(#[from] BrokenLength),
+    Broken(#[from] InvalidFrameLength),
     /// The answer of the supervisor does not end where an answer should.
     #[error("the supervisor answers with more than {max} bytes")]
     TooLarge {

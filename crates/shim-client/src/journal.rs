@@ -89,7 +89,7 @@ pub enum JournalError {
     },
     /// The fact could not be put into bytes.
     #[error("the fact cannot be encoded: {0}")]
-    Encode(#[from] cbor::EncodeError),
+    Encode(#[from] cbor::CborEncodeError),
     /// A fact that was there is there no longer.
     #[error("fact {sequence} of the journal is damaged")]
     Damaged {

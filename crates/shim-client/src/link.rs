@@ -10,7 +10,7 @@ use std::pin::pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
-use carrel_protocol::frame::BrokenLength;
+use carrel_protocol::frame::InvalidFrameLength;
 use carrel_protocol::{DecodeError, EncodeError, Envelope, Frame};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
@@ -39,7 +39,7 @@ pub(crate) enum LinkError {
     #[error("the connection is closed")]
     Closed,
     #[error(transparent)]
-    Broken(#[from] BrokenLength),
+    Broken(#[from] InvalidFrameLength),
     #[error(transparent)]
     Io(#[from] io::Error),
 }

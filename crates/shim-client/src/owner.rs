@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use carrel_protocol::frame::BrokenLength;
+use carrel_protocol::frame::InvalidFrameLength;
 use carrel_protocol::{DecodeError, EncodeError, Envelope, Frame};
 use tokio::net::UnixStream;
 
@@ -61,7 +61,7 @@ pub enum OwnerError {
     Unreadable(#[from] DecodeError),
     /// The supervisor cannot be understood.
     #[error("the supervisor cannot be understood: {0}")]
-    Broken(#[from] BrokenLength),
+    Broken(#[from] InvalidFrameLength),
     /// A message that cannot be sent.
     #[error(transparent)]
     Encode(#[from] EncodeError),

@@ -6,7 +6,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use carrel_image::{GuestPath, RootFs, RootFsBindMount, RootFsDirectory, RootFsFile, RootFsSymlink};
-use carrel_protocol::cbor::{self, EncodeError, Wire};
+use carrel_protocol::cbor::{self, CborEncodeError, Wire};
 use carrel_protocol::minicbor::encode::Write;
 use carrel_protocol::minicbor::{Decoder, Encoder};
 use carrel_protocol::schema::Shape;
@@ -84,7 +84,7 @@ pub struct Blob(pub Vec<u8>);
 // === impl Blob ===
 
 impl<'b> Wire<'b> for Blob {
-    fn encode<W: Write<Error = Infallible>>(&self, e: &mut Encoder<W>) -> Result<(), EncodeError> {
+    fn encode<W: Write<Error = Infallible>>(&self, e: &mut Encoder<W>) -> Result<(), CborEncodeError> {
         e.bytes(&self.0)?;
         Ok(())
     }
@@ -101,7 +101,7 @@ impl<'b> Wire<'b> for Blob {
 // === impl HostPath ===
 
 impl<'b> Wire<'b> for HostPath {
-    fn encode<W: Write<Error = Infallible>>(&self, e: &mut Encoder<W>) -> Result<(), EncodeError> {
+    fn encode<W: Write<Error = Infallible>>(&self, e: &mut Encoder<W>) -> Result<(), CborEncodeError> {
         e.bytes(self.0.as_os_str().as_bytes())?;
         Ok(())
     }

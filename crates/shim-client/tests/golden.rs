@@ -2,7 +2,7 @@
 //!
 //! A sample that is not in the corpus yet fails with the line to add to it; a line that is there is a promise.
 
-#![allow(clippy::expect_used, reason = "what a test cannot go on without ends it")]
+#![allow(clippy::expect_used, reason = "a failed precondition fails the test")]
 
 #[path = "support/examples.rs"]
 mod examples;

@@ -1,6 +1,6 @@
 //! A journal that has no room: what was begun is taken away again, and the next fact follows the last.
 
-#![allow(clippy::expect_used, reason = "what a test cannot go on without ends it")]
+#![allow(clippy::expect_used, reason = "a failed precondition fails the test")]
 
 use std::fs::File;
 use std::process::Command;

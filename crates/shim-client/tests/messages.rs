@@ -1,11 +1,11 @@
 //! Every decoder under anything that may be sent: noise, damage, and liberties.
 
-#![allow(clippy::expect_used, reason = "what a test cannot go on without ends it")]
+#![allow(clippy::expect_used, reason = "a failed precondition fails the test")]
 
 #[path = "support/canonical.rs"]
 mod canonical;
-#[path = "../../protocol/tests/support/liberties.rs"]
-mod liberties;
+#[path = "../../protocol/tests/support/encodings.rs"]
+mod encodings;
 
 use std::sync::LazyLock;
 
@@ -13,7 +13,7 @@ use carrel_protocol::{Envelope, Frame};
 use carrel_shim_client::messages;
 
 use crate::canonical::{NAMES, canonical, decode};
-use crate::liberties::{LIBERTIES, rewritten};
+use crate::encodings::{ENCODING_VARIATIONS, rewritten};
 
 /// A golden frame taken apart.
 struct Golden {
@@ -82,9 +82,9 @@ fn fuzz_damaged_messages_never_panic_and_what_still_decodes_has_one_canonical_fo
 fn what_is_sent_is_canonical_and_liberties_with_it_change_nothing() {
     for Golden { name, payload } in GOLDEN.iter() {
         assert_eq!(canonical(name, payload).as_ref(), Ok(payload), "{name}");
-        for liberty in LIBERTIES {
-            let other = rewritten(payload, &mut |offered| offered == liberty);
-            assert_eq!(canonical(name, &other).as_ref(), Ok(payload), "{name}, {liberty:?}: {other:02x?}");
+        for variation in ENCODING_VARIATIONS {
+            let other = rewritten(payload, &mut |offered| offered == variation);
+            assert_eq!(canonical(name, &other).as_ref(), Ok(payload), "{name}, {variation:?}: {other:02x?}");
         }
         let other = rewritten(payload, &mut |_| true);
         assert_eq!(canonical(name, &other).as_ref(), Ok(payload), "{name} as {other:02x?}");

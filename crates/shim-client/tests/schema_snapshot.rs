@@ -3,7 +3,7 @@
 //! Only the current version may change: `UPDATE_SHIM_SCHEMA=1 cargo test -p carrel-shim-client --test schema_snapshot`
 //! writes its file, and no other. When a version is finished, its hash is added to [`FROZEN`].
 
-#![allow(clippy::expect_used, reason = "what a test cannot go on without ends it")]
+#![allow(clippy::expect_used, reason = "a failed precondition fails the test")]
 
 #[path = "../../protocol/tests/support/append_only.rs"]
 mod append_only;

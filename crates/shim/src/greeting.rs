@@ -44,7 +44,7 @@ pub(crate) struct Greeted {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BadGreeting {
     #[error("its first words are no frames: {0}")]
-    Broken(#[from] carrel_protocol::frame::BrokenLength),
+    Broken(#[from] carrel_protocol::frame::InvalidFrameLength),
     #[error("its first words cannot be read: {0}")]
     Unreadable(#[from] carrel_protocol::DecodeError),
     #[error("it says `{0}` instead of being ready")]

@@ -4,7 +4,7 @@ use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-use carrel_protocol::frame::BrokenLength;
+use carrel_protocol::frame::InvalidFrameLength;
 use carrel_protocol::{DecodeError, Envelope, Frame};
 use carrel_shim_client::messages::{Create, Failed, Peer, VERSION};
 use carrel_shim_client::{Message, decode, encode};
@@ -32,7 +32,7 @@ pub(crate) enum OwnerFault {
     #[error("the owner says something else than what it wants")]
     Unexpected,
     #[error(transparent)]
-    Broken(#[from] BrokenLength),
+    Broken(#[from] InvalidFrameLength),
     #[error(transparent)]
     Unreadable(#[from] DecodeError),
     #[error(transparent)]

@@ -20,7 +20,7 @@ mod tests;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use carrel_protocol::relay_flow::{INPUT_WINDOW, Sender};
+use carrel_protocol::relay_flow::{CreditSender, INPUT_WINDOW};
 use carrel_protocol::{Codec, Frame, Header, IdRange};
 
 use self::client::Client;
@@ -152,7 +152,7 @@ impl Relay {
     pub(crate) fn connect(&mut self, now: Instant) -> Option<Slot> {
         let slot = self.places.iter().position(|place| matches!(place, Place::Free))?;
         let ids = ids_of(slot)?;
-        let input = Sender::new(if self.credit { INPUT_WINDOW } else { u64::MAX });
+        let input = CreditSender::new(if self.credit { INPUT_WINDOW } else { u64::MAX });
         let mut client = Client::new(ids, input, now);
         client.outbox.push(&Codec::Current.prologue(ids));
         client.outbox.push(&self.ready);

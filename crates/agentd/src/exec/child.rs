@@ -1,4 +1,4 @@
-//! Starting a process, seen from the process: a series of calls, each of which may fail by name.
+//! The child side of a spawn: a series of system calls, each with a name for its failure.
 
 use std::os::fd::OwnedFd;
 use std::ptr;
@@ -12,7 +12,7 @@ use super::failure::{Failure, Stage};
 use super::spawn::{Plan, Standard};
 use crate::sys;
 
-/// What the root of a sandbox needs to set up its own files and services, and nothing that reaches pid 1 or the host.
+/// The capabilities that root needs in a sandbox for its own files and services; none affects pid 1 or the host.
 const KEPT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::FOWNER)
@@ -28,10 +28,10 @@ const KEPT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::AUDIT_WRITE)
     .union(CapabilitySet::SETFCAP);
 
-/// Becomes the command, or reports the step that failed and ends.
+/// Executes the command, or reports the failed stage and exits.
 pub(super) fn run(plan: &Plan, standard: &Standard, reporter: &OwnedFd) -> ! {
     let failure = start(plan, standard);
-    // Nobody is left to tell if this fails too.
+    // If this fails too, there is no one to report to.
     let _told = rustix::io::write(reporter, &failure.to_bytes());
     sys::exit_now(127)
 }
@@ -45,7 +45,7 @@ fn start(plan: &Plan, standard: &Standard) -> Failure {
 
 fn prepare(plan: &Plan, standard: &Standard) -> Result<(), Failure> {
     sys::reset_signals();
-    // A session of its own, so that a signal to its process group reaches all it starts, and nobody else.
+    // A new session, so that a signal to the process group reaches all its processes, and no others.
     step(Stage::Session, sys::begin_session())?;
     match standard {
         Standard::Pipes { stdin, stdout, stderr } => {
@@ -74,7 +74,7 @@ fn prepare(plan: &Plan, standard: &Standard) -> Result<(), Failure> {
     if let Some(user) = &plan.user {
         let groups: Vec<Gid> = user.groups.iter().copied().map(Gid::from_raw).collect();
         let (uid, gid) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid));
-        // Groups first: who has given up being root cannot change them.
+        // Groups first: only root can change them.
         step(Stage::Groups, rustix::thread::set_thread_groups(&groups))?;
         step(Stage::Gid, rustix::thread::set_thread_res_gid(gid, gid, gid))?;
         step(Stage::Uid, rustix::thread::set_thread_res_uid(uid, uid, uid))?;
@@ -82,25 +82,25 @@ fn prepare(plan: &Plan, standard: &Standard) -> Result<(), Failure> {
     if plan.init {
         step(Stage::Privileges, rustix::thread::set_no_new_privs(true))?;
     } else {
-        // With pid 1 ends everything in its namespace; elsewhere the command asks to go with its agent. Becoming
-        // another user takes that back, so it is asked for now.
+        // All processes die with pid 1 of their namespace; elsewhere the command requests to die with its agent.
+        // Changing the user resets this, so it is set now.
         let _asked = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     }
-    // As the user it runs as: a directory that user may not enter is refused, as it would be for them.
+    // As the target user: a directory that the user cannot enter is an error.
     if let Some(cwd) = &plan.cwd {
         step(Stage::Directory, rustix::process::chdir(cwd.as_c_str()))?;
     }
     Ok(())
 }
 
-/// A smaller bounding set: not even the root of the sandbox regains what could reach pid 1.
+/// Reduces the bounding set: not even root in the sandbox regains what could affect pid 1.
 fn drop_capabilities(restricted: bool) -> Result<(), Failure> {
     let kept = if restricted { CapabilitySet::empty() } else { KEPT };
     for capability in (CapabilitySet::all() - kept).iter() {
         match rustix::thread::remove_capability_from_bounding_set(capability) {
-            // Not known to this kernel: nothing to drop.
+            // Unknown to this kernel: nothing to drop.
             Ok(()) | Err(Errno::INVAL) => {}
-            // Who is not root gains nothing by executing a file, since new privileges are refused below.
+            // Others than root gain nothing by exec, since no_new_privs is set below.
             Err(Errno::PERM) if !rustix::process::geteuid().is_root() => {}
             Err(errno) => return Err(Failure { stage: Stage::Privileges, errno }),
         }
@@ -108,7 +108,7 @@ fn drop_capabilities(restricted: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Tries each place where the program may be; a place that may not be looked at does not hide a later one.
+/// Tries each candidate path; an inaccessible one does not hide a later one.
 fn execute(plan: &Plan) -> Failure {
     let argv: Vec<_> = plan.argv.iter().map(|arg| arg.as_ptr()).chain([ptr::null()]).collect();
     let env: Vec<_> = plan.env.iter().map(|entry| entry.as_ptr()).chain([ptr::null()]).collect();
@@ -116,7 +116,7 @@ fn execute(plan: &Plan) -> Failure {
     for candidate in &plan.candidates {
         match sys::execve(candidate, &argv, &env) {
             Errno::NOENT | Errno::NOTDIR => {
-                // It is there, so what is not there is the interpreter that its first line or header names.
+                // The file exists, so the missing one is the interpreter in its shebang or ELF header.
                 if rustix::fs::access(candidate.as_c_str(), rustix::fs::Access::EXISTS).is_ok() {
                     return Failure { stage: Stage::Interpreter, errno: Errno::NOENT };
                 }
@@ -128,7 +128,7 @@ fn execute(plan: &Plan) -> Failure {
     failure
 }
 
-/// The agent comes before what it starts wherever there is not enough of the processors; what it starts does not.
+/// Resets the raised scheduling priority of the agent.
 fn give_up_precedence() -> Result<(), Errno> {
     if rustix::process::getpriority_process(None)? < 0 { rustix::process::setpriority_process(None, 0) } else { Ok(()) }
 }

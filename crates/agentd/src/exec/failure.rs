@@ -1,9 +1,9 @@
-//! Why a command never ran: each step of starting it, and what its failure is called on the wire.
+//! Why a command could not be started: each stage of a spawn, and its error on the wire.
 
 use carrel_protocol::payload::ExecFailureKind;
 use rustix::io::Errno;
 
-/// A step of starting a command.
+/// A stage of a spawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Stage {
@@ -26,7 +26,7 @@ pub(crate) enum Stage {
     Interpreter,
 }
 
-/// A failed step.
+/// A failed stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) stage: Stage,
@@ -56,7 +56,7 @@ impl Stage {
         Self::Interpreter,
     ];
 
-    /// The name on the wire: that of the call that failed, where one did.
+    /// The name on the wire: that of the failed system call, if there is one.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Admission => "execution_admission",
@@ -82,7 +82,7 @@ impl Stage {
 // === impl Failure ===
 
 impl Failure {
-    /// Five bytes, from the process that failed to the agent.
+    /// Five bytes, sent from the failed child to the agent.
     pub(crate) fn to_bytes(self) -> [u8; 5] {
         let [a, b, c, d] = self.errno.raw_os_error().to_ne_bytes();
         [self.stage as u8, a, b, c, d]
@@ -120,11 +120,11 @@ impl Failure {
         }
     }
 
-    /// What happened, with what it happened to.
+    /// A message with the subject of the failure.
     pub(crate) fn message(self, what: &str) -> String {
         let sentence = crate::errno::sentence(self.errno);
         match self.stage {
-            Stage::Interpreter => format!("{what}: the file is there, but the interpreter it names is not"),
+            Stage::Interpreter => format!("{what}: the file exists, but its interpreter does not"),
             stage => format!("{}: {what}: {sentence}", stage.name()),
         }
     }
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_survives_the_pipe() {
+    fn a_failure_round_trips_through_the_pipe() {
         for stage in Stage::ALL {
             let failure = Failure { stage, errno: Errno::NOENT };
             assert_eq!(Failure::from_bytes(&failure.to_bytes()), Some(failure));
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_directory_is_not_a_missing_program() {
+    fn a_missing_directory_is_reported_differently_from_a_missing_program() {
         let kind = |stage, errno| Failure { stage, errno }.kind();
         assert_eq!(kind(Stage::Directory, Errno::NOENT), ExecFailureKind::BadCwd);
         assert_eq!(kind(Stage::Execute, Errno::NOENT), ExecFailureKind::NotFound);

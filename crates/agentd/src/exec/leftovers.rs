@@ -1,7 +1,7 @@
-//! Pipes of finished commands that something in the background still writes to.
+//! Pipes of finished commands that background processes still write to.
 //!
-//! Closing them would end a server the moment it logs; keeping them unread would stop it once they are full. So they
-//! are read, and what is read is dropped.
+//! Closing them would kill a server at its next log line; not reading them would block it once they are full. So they
+//! are read, and the data is discarded.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -11,18 +11,17 @@ use rustix::io::Errno;
 
 use crate::poll::{Poller, Token, retry};
 
-/// How many are kept; beyond it, the oldest is closed.
+/// The maximum number of pipes; beyond it, the oldest is closed.
 const MOST: usize = 256;
 
-/// How long a pipe that was full rests.
+/// How long a pipe that was full is not read.
 const REST: Duration = Duration::from_millis(20);
 
-/// The pipes.
 #[derive(Debug, Default)]
 pub(crate) struct Leftovers {
     pipes: BTreeMap<u32, OwnedFd>,
     next: u32,
-    /// Pipes that are written faster than they are read, and when they are read again.
+    /// Throttled pipes, and when to read them again.
     resting: Vec<u32>,
     rested: Option<Instant>,
 }
@@ -40,7 +39,7 @@ impl Leftovers {
         }
     }
 
-    /// Reads and drops some of what a pipe holds. One that was full rests a while: what nobody reads need not be fast.
+    /// Reads and discards data of a pipe. A pipe that was full is throttled, because its data is not needed.
     pub(crate) fn discard(&mut self, poller: &Poller, number: u32) {
         let Some(pipe) = self.pipes.get(&number) else { return };
         let mut buffer = [0; 16 * 1024];
@@ -55,12 +54,12 @@ impl Leftovers {
         }
     }
 
-    /// When to wake those that rest.
+    /// The next time to resume throttled pipes.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.rested
     }
 
-    /// Wakes those that rest, when it is time.
+    /// Resumes throttled pipes that are due.
     pub(crate) fn wake(&mut self, poller: &Poller, now: Instant) {
         if self.rested.is_some_and(|at| at <= now) {
             self.rested = None;

@@ -1,4 +1,4 @@
-//! Commands: started, fed, listened to, signalled, and brought to an end that loses nothing.
+//! Command sessions: spawn, input, output, signals, exit.
 
 mod child;
 mod drain;
@@ -33,13 +33,13 @@ use crate::poll::{Channel, Readiness, Source};
 use crate::session::{Key, Refusal, Session, Turn};
 use crate::sys;
 
-/// When to look again whether a process group that was killed is gone.
+/// The interval for checking whether a killed process group is gone.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 /// A running command.
 pub(crate) struct Exec {
     pid: Pid,
-    /// What it is and where, for messages about them.
+    /// Program and working directory, for error messages.
     program: String,
     directory: String,
     tty: bool,
@@ -53,20 +53,20 @@ pub(crate) struct Exec {
     flow: Option<Flow>,
     exited: Option<ExecExited>,
     drain: Option<Drain>,
-    /// It is to end with all of its process group.
+    /// Whether to terminate its whole process group.
     whole: bool,
 }
 
-/// Generation 10: both directions are acknowledged.
+/// Flow control of generation 10: both directions are acknowledged.
 struct Flow {
     limits: ExecLimits,
     output: OutputWindow,
     input: InputWindow,
-    /// Input that the command took and that is not yet acknowledged.
+    /// Input that the command consumed and that is not yet acknowledged.
     taken: usize,
 }
 
-/// Starts a command; a failure that is known at once is answered at once.
+/// Starts a command; immediate failures are reported at once.
 pub(crate) fn start(io: &mut Io, key: Key, peer: Generation, request: &ExecRequest, running: usize) -> Option<Exec> {
     if running >= io.defaults.limits.max_executions as usize {
         let error = SpawnError::new(Stage::Admission, Errno::AGAIN, &format!("{running} commands are running"));
@@ -94,7 +94,7 @@ impl Exec {
         let spawned = spawn::spawn(request, &io.defaults)?;
         let watch = |fd: OwnedFd, channel| {
             io.poller.source(fd, key, channel).map_err(|errno| {
-                // Without its descriptors the command is of no use to anyone.
+                // Without its descriptors the command is useless.
                 let _ended = sys::signal_process(spawned.pid, libc::SIGKILL);
                 SpawnError::new(Stage::Pipe, errno, &request.cmd)
             })
@@ -129,13 +129,13 @@ impl Exec {
         })
     }
 
-    /// Learns how the start went. `None` while it is not known.
+    /// Reads the result of the spawn. `None` while it is pending.
     fn begin(&mut self, io: &mut Io, key: Key) -> Option<Result<(), SpawnError>> {
         let report = self.report.as_mut()?;
         let mut bytes = Vec::with_capacity(8);
         match report.read(&mut bytes) {
             Err(Errno::AGAIN) => None,
-            // The end without a word: the descriptor closed as the program began.
+            // End of file without data: the descriptor was closed by exec.
             Ok(0) | Err(_) => {
                 self.report = None;
                 self.started = true;
@@ -155,16 +155,16 @@ impl Exec {
         }
     }
 
-    /// Sends a signal to the process group. A number that is no signal, or a group that is gone, is nobody's concern.
+    /// Sends a signal to the process group. Invalid numbers and finished groups are ignored.
     fn signal(&self, signal: i32) {
         if self.exited.is_none() && (1..=64).contains(&signal) && sys::signal_group(self.pid, signal).is_err() {
-            // It was forked a moment ago and has no group of its own yet.
+            // It was just forked and may not have its own process group yet.
             let _sent = sys::signal_process(self.pid, signal);
         }
     }
 
-    /// Kills what is left of its process group. The number stays that of the group while somebody is in it; if nobody is, it
-    /// may be another command's by now.
+    /// Kills the rest of its process group. The id is reserved while the group has members; without any, it may already
+    /// belong to another command.
     fn kill_rest(&self, io: &Io) {
         if !io.processes.contains_key(&self.pid.as_raw_nonzero().get()) {
             let _nobody_left = sys::signal_group(self.pid, libc::SIGKILL);
@@ -173,7 +173,7 @@ impl Exec {
 
     fn stdin(&mut self, io: &mut Io, key: Key, data: &[u8]) -> Result<(), Refusal> {
         if data.is_empty() {
-            // A terminal has no end of input but the character its user sets; a program that wants it sends it.
+            // End of input of a terminal is a character; a program that wants it sends it.
             if !self.tty {
                 self.backlog.end();
             }
@@ -193,7 +193,7 @@ impl Exec {
         Ok(())
     }
 
-    /// Says once that input is lost; the command goes on.
+    /// Reports once that input is lost; the command continues.
     fn stdin_error(&mut self, io: &mut Io, key: Key, errno: Option<Errno>, message: String) {
         if std::mem::replace(&mut self.stdin_failed, errno.is_some()) && errno.is_some() {
             return;
@@ -203,7 +203,7 @@ impl Exec {
         if self.started {
             io.send_small(key, &error);
         } else {
-            // Nothing is said of a command before it is said to run.
+            // Nothing is sent about a command before `started`.
             self.early_error = Some(error);
         }
     }
@@ -237,13 +237,13 @@ impl Exec {
         }
     }
 
-    /// Sends one chunk, if there is one and it may be sent.
+    /// Sends one chunk if there is one and the window allows it.
     fn produce(&mut self, io: &mut Io, key: Key) -> Produced {
         let limit = match &self.flow {
             Some(flow) => flow.output.available().min(flow.limits.output_chunk_size as usize),
             None => usize::MAX,
         };
-        // A window with next to nothing left waits for an acknowledgement instead of sending crumbs.
+        // An almost exhausted window waits for an acknowledgement instead of sending tiny chunks.
         let least = self.flow.as_ref().map_or(1, |flow| flow.limits.output_chunk_size as usize / 4);
         if limit < least.max(1) {
             return Produced::Nothing;
@@ -258,7 +258,7 @@ impl Exec {
         produced
     }
 
-    /// Whether everything that is going to be sent is sent.
+    /// Whether all output is sent.
     fn is_drained(&mut self) -> bool {
         match (&self.exited, &self.drain) {
             (Some(_), _) if self.output.is_over() => true,
@@ -320,7 +320,7 @@ impl Session for Exec {
 
     fn process_ended(&mut self, io: &mut Io, key: Key, exited: ExecExited) {
         self.exited = Some(exited);
-        // What it had not taken, nobody will.
+        // Unread input is discarded.
         self.stdin = None;
         self.backlog.clear();
         self.output.settle();
@@ -353,7 +353,7 @@ impl Session for Exec {
         if self.is_drained() {
             let patient = self.drain.as_ref().is_some_and(Drain::is_patient);
             if self.whole && patient && sys::signal_group(self.pid, 0).is_ok() {
-                // Somebody of the group is still dying, or is dead and its parent does not care.
+                // A member of the group is still exiting, or is a zombie that its parent does not reap.
                 io.wake_at(Instant::now() + LOOK_AGAIN, key);
                 return Turn::Wait;
             }
@@ -377,12 +377,7 @@ impl Session for Exec {
     fn overflow(&mut self, io: &mut Io, key: Key) {
         self.stdin = None;
         self.backlog.clear();
-        self.stdin_error(
-            io,
-            key,
-            Some(Errno::NOBUFS),
-            "more input than the command takes; the rest is lost".to_owned(),
-        );
+        self.stdin_error(io, key, Some(Errno::NOBUFS), "too much unread input; the rest was dropped".to_owned());
     }
 
     fn terminate(&mut self) {

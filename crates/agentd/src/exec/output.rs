@@ -10,32 +10,31 @@ use crate::poll::{Channel, Readiness, Source};
 use crate::session::Key;
 use crate::sys;
 
-/// The largest chunk without a limit of the peer's: what a pipe holds.
+/// The maximum chunk size without a limit of the peer: the capacity of a pipe.
 const CHUNK: usize = 64 * 1024;
 
-/// The output of a command.
 pub(super) struct Output {
     streams: [Option<Stream>; 2],
     tty: bool,
-    /// The command ended.
+    /// Whether the command exited.
     settled: bool,
-    /// Which stream is asked first: they take turns.
+    /// Which stream is read first: they alternate.
     first: usize,
 }
 
 struct Stream {
     source: Source,
     message_type: MessageType,
-    /// Bytes that were in the pipe when the command ended: its own, to be delivered whatever follows.
+    /// Bytes that were in the pipe when the command exited: its own output, always delivered.
     owed: u64,
 }
 
-/// What asking for output yielded.
+/// The result of sending one chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Produced {
     /// A chunk of that many bytes was sent.
     Chunk(usize),
-    /// There is none for now.
+    /// Nothing is available now.
     Nothing,
 }
 
@@ -55,7 +54,7 @@ impl Output {
         }
     }
 
-    /// Sends one chunk of the next stream that has one.
+    /// Sends one chunk of the next stream that has data.
     pub(super) fn produce(&mut self, io: &mut Io, key: Key, limit: usize) -> Produced {
         for turn in 0..2 {
             let index = (self.first + turn) % 2;
@@ -64,8 +63,8 @@ impl Output {
             let mut chunk = Chunk::for_data(limit.min(CHUNK));
             match stream.source.read(chunk.buffer()) {
                 Err(Errno::AGAIN) => {}
-                // A terminal that nobody has open reports an error where a pipe ends; while the command lives, it may be
-                // opened again.
+                // A terminal that no process has open reports an error instead of end of file; while the command runs,
+                // it may be reopened.
                 Err(Errno::IO) if self.tty && !self.settled => stream.source.readable = false,
                 Ok(0) | Err(_) => *slot = None,
                 Ok(count) => {
@@ -79,7 +78,7 @@ impl Output {
         Produced::Nothing
     }
 
-    /// The command ended: what its pipes hold now is its own.
+    /// The command exited: what its pipes contain now is its own output.
     pub(super) fn settle(&mut self) {
         self.settled = true;
         for stream in self.streams.iter_mut().flatten() {
@@ -88,12 +87,12 @@ impl Output {
         }
     }
 
-    /// Every stream reached its end.
+    /// Whether every stream reached its end.
     pub(super) fn is_over(&self) -> bool {
         self.streams.iter().all(Option::is_none)
     }
 
-    /// Everything the command itself wrote is sent, and there is nothing more for now.
+    /// Whether all of the command's own output is sent, and nothing else is available.
     pub(super) fn is_paid(&self) -> bool {
         self.streams.iter().flatten().all(|stream| stream.owed == 0)
     }
@@ -104,7 +103,7 @@ impl Output {
         }
     }
 
-    /// Leaves the pipes to what the command left in the background; a terminal is hung up.
+    /// Leaves the pipes to background processes; a terminal is hung up.
     pub(super) fn leave(&mut self, io: &mut Io) {
         for stream in self.streams.iter_mut().filter_map(Option::take) {
             if !self.tty {

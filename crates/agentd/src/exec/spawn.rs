@@ -1,4 +1,4 @@
-//! Starting a process, seen from the agent: everything is prepared here, so that the new process only makes calls.
+//! The parent side of a spawn: everything is prepared here, so that the child only makes system calls.
 
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
@@ -18,11 +18,11 @@ use crate::defaults::Defaults;
 use crate::sys::{self, Fork};
 use crate::users::{Accounts, User};
 
-/// All that the new process needs.
+/// Everything that the child needs.
 pub(crate) struct Plan {
     pub(super) argv: Vec<CString>,
     pub(super) env: Vec<CString>,
-    /// Where the program may be, in order.
+    /// Candidate paths of the program, in order.
     pub(super) candidates: Vec<CString>,
     pub(super) cwd: Option<CString>,
     pub(super) user: Option<User>,
@@ -31,34 +31,34 @@ pub(crate) struct Plan {
     pub(super) restricted: bool,
 }
 
-/// The new process's standard descriptors.
+/// The child's standard descriptors.
 pub(super) enum Standard {
     Pipes { stdin: OwnedFd, stdout: OwnedFd, stderr: OwnedFd },
     Terminal(OwnedFd),
 }
 
-/// Where terminals are by name, and the first number of their devices.
+/// The directory of terminals, and their first major device number.
 const TERMINALS: &str = "/dev/pts/";
 const TERMINAL_MAJOR: u32 = 136;
 
-/// A process that is starting, and our ends of its descriptors.
+/// A child process that is starting, and the parent's ends of its descriptors.
 pub(crate) struct Spawned {
     pub(crate) pid: Pid,
-    /// Says how the start failed, or ends when it succeeded.
+    /// The status pipe: the failed stage, or end of file on success.
     pub(crate) report: OwnedFd,
     pub(crate) stdin: OwnedFd,
     pub(crate) stdout: OwnedFd,
     pub(crate) stderr: Option<OwnedFd>,
 }
 
-/// A failed step and what it was about.
+/// A failed stage and its subject.
 #[derive(Debug)]
 pub(crate) struct SpawnError {
     pub(crate) failure: Failure,
     pub(crate) message: String,
 }
 
-/// Starts the command of a request.
+/// Spawns the command of a request.
 pub(crate) fn spawn(request: &ExecRequest, defaults: &Defaults) -> Result<Spawned, SpawnError> {
     let plan = Plan::new(request, defaults)?;
     let (ours, standard) = if request.tty {
@@ -70,7 +70,7 @@ pub(crate) fn spawn(request: &ExecRequest, defaults: &Defaults) -> Result<Spawne
     let (report, reporter) =
         pipe_with(PipeFlags::CLOEXEC).map_err(|errno| SpawnError::new(Stage::Pipe, errno, "the start"))?;
 
-    // The score is inherited: raised around the fork, it makes the command the kernel's choice before the agent.
+    // The OOM score is inherited: raised around the fork, it makes the kernel kill the command before the agent.
     let raised = crate::protect::OomScore::raise();
     let forked = sys::fork();
     drop(raised);
@@ -84,7 +84,7 @@ pub(crate) fn spawn(request: &ExecRequest, defaults: &Defaults) -> Result<Spawne
     }
 }
 
-/// The resource of that name.
+/// The resource with that name.
 pub(crate) fn resource(name: &str) -> Option<Resource> {
     Some(match name {
         "cpu" => Resource::Cpu,
@@ -117,7 +117,7 @@ fn pipes() -> Result<(Ours, Standard), Errno> {
     let (stdin, our_stdin) = pipe_with(PipeFlags::CLOEXEC)?;
     let (our_stdout, stdout) = pipe_with(PipeFlags::CLOEXEC)?;
     let (our_stderr, stderr) = pipe_with(PipeFlags::CLOEXEC)?;
-    // Only our ends: the two ends of a pipe have their own flags, and the command expects blocking ones.
+    // Only our ends are non-blocking: each end of a pipe has its own flags, and the command expects blocking ones.
     [&our_stdin, &our_stdout, &our_stderr].into_iter().for_each(nonblocking);
     let ours = Ours { stdin: our_stdin, stdout: our_stdout, stderr: Some(our_stderr) };
     Ok((ours, Standard::Pipes { stdin, stdout, stderr }))
@@ -131,7 +131,7 @@ fn terminal(request: &ExecRequest, user: Option<&User>) -> Result<(Ours, Standar
     rustix::termios::tcsetwinsize(&master, size)?;
     let slave = peer(&master, flags)?;
     if let Some(user) = user {
-        // A terminal that cannot change hands can still be used by whoever holds its descriptor.
+        // If the owner of a terminal cannot be changed, the holder of its descriptor can still use it.
         let owner = (rustix::fs::Uid::from_raw(user.uid), rustix::fs::Gid::from_raw(user.gid));
         let _kept = rustix::fs::fchown(&slave, Some(owner.0), Some(owner.1));
         let _kept = rustix::fs::fchmod(&slave, Mode::from_raw_mode(0o620));
@@ -141,8 +141,8 @@ fn terminal(request: &ExecRequest, user: Option<&User>) -> Result<(Ours, Standar
     Ok((Ours { stdin: writer, stdout: master, stderr: None }, Standard::Terminal(slave)))
 }
 
-/// The other end of a terminal. It is opened through the master, never by a path that the sandbox could have replaced;
-/// only a kernel that is not Linux has no other way than the path, and there it has to be that device.
+/// Opens the slave of a terminal through the master, never by a path that the sandbox could have replaced; only a
+/// kernel that is not Linux requires the path, and there the device is verified.
 fn peer(master: &OwnedFd, flags: OpenptFlags) -> Result<OwnedFd, Errno> {
     match rustix::pty::ioctl_tiocgptpeer(master, flags) {
         Err(Errno::NOTTY) => {}
@@ -163,7 +163,7 @@ fn peer(master: &OwnedFd, flags: OpenptFlags) -> Result<OwnedFd, Errno> {
 }
 
 fn nonblocking(fd: &OwnedFd) {
-    // Cannot fail for descriptors of our own.
+    // Cannot fail for our own descriptors.
     let _set = rustix::fs::fcntl_setfl(fd, OFlags::NONBLOCK);
 }
 
@@ -202,7 +202,7 @@ impl Plan {
     }
 }
 
-/// The account of whoever runs as nobody else: the root of a sandbox has a home as well.
+/// The account of the agent's own user: root of a sandbox has a home, too.
 fn own_account(defaults: &Defaults) -> Option<User> {
     (defaults.init && !defaults.has("HOME")).then(|| Accounts::read().resolve("0").ok())?
 }
@@ -212,7 +212,7 @@ fn text(bytes: &[u8], what: &str) -> Result<CString, SpawnError> {
         .map_err(|_| SpawnError::new(Stage::Arguments, Errno::INVAL, &format!("{what} contains a zero byte")))
 }
 
-/// A program with a slash is itself; any other is looked for in each directory of `PATH`.
+/// A program with a slash is a path; any other is searched in each directory of `PATH`.
 fn candidates(program: &str, path: &[u8]) -> Result<Vec<CString>, SpawnError> {
     if program.contains('/') {
         return Ok(vec![text(program.as_bytes(), "the command")?]);
@@ -226,7 +226,7 @@ fn candidates(program: &str, path: &[u8]) -> Result<Vec<CString>, SpawnError> {
         .collect()
 }
 
-/// The limits of a command, in the order in which they are set: what the agent was given, the sandbox's, its own.
+/// The limits of a command in the order in which they are set: inherited ones, the sandbox's, its own.
 fn rlimits(defaults: &Defaults, own: &[ResourceLimit]) -> Result<Vec<(Resource, Rlimit)>, SpawnError> {
     let finite = |limit: u64| (limit != u64::MAX).then_some(limit);
     let given = std::iter::once(Ok((Resource::Nofile, defaults.descriptors)));
@@ -234,7 +234,7 @@ fn rlimits(defaults: &Defaults, own: &[ResourceLimit]) -> Result<Vec<(Resource, 
     given
         .chain(asked.map(|limit| match resource(&limit.resource) {
             Some(resource) => Ok((resource, Rlimit { current: finite(limit.soft), maximum: finite(limit.hard) })),
-            // A limit that is silently not applied is worse than none.
+            // An unknown limit must not be ignored silently.
             None => {
                 Err(SpawnError::new(Stage::Arguments, Errno::INVAL, &format!("unknown resource {:?}", limit.resource)))
             }
@@ -256,14 +256,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_is_looked_for_along_the_path() {
+    fn a_program_is_searched_in_path() {
         let found = candidates("ls", b"/bin::/usr/bin").unwrap();
         assert_eq!(found, [c"/bin/ls".to_owned(), c"./ls".to_owned(), c"/usr/bin/ls".to_owned()]);
         assert_eq!(candidates("./ls", b"/bin").unwrap(), [c"./ls".to_owned()]);
     }
 
     #[test]
-    fn what_cannot_be_an_argument_is_refused_before_anything_starts() {
+    fn invalid_arguments_are_rejected_before_the_fork() {
         let defaults = Defaults::new(false);
         for request in [
             ExecRequest::default(),

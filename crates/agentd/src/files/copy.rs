@@ -1,4 +1,4 @@
-//! Copying a file, a piece at a turn.
+//! Copies a file in bounded steps.
 
 use std::os::fd::OwnedFd;
 
@@ -11,10 +11,10 @@ use crate::io::Io;
 use crate::poll::retry;
 use crate::session::{Key, Refusal, Session, Turn};
 
-/// How much is copied at a turn: a few milliseconds.
+/// Bytes per step: a few milliseconds.
 const PIECE: usize = 4 * 1024 * 1024;
 
-/// A copy under way.
+/// A copy in progress.
 #[derive(Debug)]
 pub(crate) struct CopyFile {
     from: OwnedFd,
@@ -25,7 +25,7 @@ pub(crate) struct CopyFile {
 // === impl CopyFile ===
 
 impl CopyFile {
-    /// Opens both files; the copy has the permissions of the original. Only regular files are copied.
+    /// Opens both files; the copy gets the permissions of the original. Only regular files are copied.
     pub(crate) fn start(from: &str, to: &str) -> Result<Self, FileError> {
         let failed = |errno| FileError::new("copy", errno);
         let flags = OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -33,7 +33,7 @@ impl CopyFile {
         Self::from_open(source, to)
     }
 
-    /// Copies what is already open.
+    /// Copies open files.
     pub(crate) fn from_open(source: OwnedFd, to: &str) -> Result<Self, FileError> {
         let failed = |errno| FileError::new("copy", errno);
         let flags = OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -47,7 +47,7 @@ impl CopyFile {
         let target =
             rustix::fs::open(to, flags | OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW, mode).map_err(failed)?;
         let there = rustix::fs::fstat(&target).map_err(failed)?;
-        // Emptied only now: a file copied onto itself would be lost.
+        // Truncated only after this check: copying a file onto itself would lose it.
         if (there.st_dev, there.st_ino) == (stat.st_dev, stat.st_ino) {
             return Err(FileError::other("copy", "the source and the destination are the same file"));
         }
@@ -56,11 +56,11 @@ impl CopyFile {
         Ok(Self { from: source, to: target, by_hand: false })
     }
 
-    /// Copies one piece. `Ok(true)` when there is no more.
+    /// Copies one chunk. `Ok(true)` at the end.
     pub(crate) fn step(&mut self) -> Result<bool, Errno> {
         if !self.by_hand {
             match retry(|| rustix::fs::copy_file_range(&self.from, None, &self.to, None, PIECE)) {
-                // Nothing, of a file that may only look empty: those of `/proc` have no size.
+                // Zero bytes, of a file that may only look empty: files in `/proc` have no size.
                 Ok(0) => self.by_hand = true,
                 Ok(_) => return Ok(false),
                 Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => self.by_hand = true,

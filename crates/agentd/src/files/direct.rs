@@ -1,7 +1,7 @@
-//! File operations on paths in which no symbolic link is followed: a host that writes with the agent's rights must not be
-//! led elsewhere by whoever may make a link on the way.
+//! File operations that follow no symlink: a host that writes with the agent's privileges must not be redirected by a
+//! process that can create links in the path.
 //!
-//! A path is walked by handle, one name at a time: whatever is swapped meanwhile, no step follows a link.
+//! A path is resolved by handle, one component at a time: whatever is swapped meanwhile, no step follows a link.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use super::{FileError, Identity, attributes, entries, ops};
 use crate::io::Io;
 use crate::session::Key;
 
-/// The last name of a path, and the directory that it is in.
+/// The last component of a path and its directory.
 struct Walked<'a> {
     directory: OwnedFd,
     name: &'a str,
@@ -23,7 +23,7 @@ struct Walked<'a> {
     path: &'a str,
 }
 
-/// Performs an operation, on behalf of a user where it names one.
+/// Performs an operation, as another user if it names one.
 pub(super) fn perform(io: &mut Io, key: Key, op: FsOp) -> Result<Option<FsResult>, FileError> {
     let owner = io.owner(key);
     match op {
@@ -61,7 +61,7 @@ pub(super) fn perform(io: &mut Io, key: Key, op: FsOp) -> Result<Option<FsResult
             let opened = Opened::Directory(Rc::new(OpenDirectory { entries: directory.into(), path: path.path }));
             io.handles.insert(key, owner, opened).map(FsResult::Handle).map(Some)
         }
-        op => Err(FileError::other(op.tag(), "it is not one of the operations that can be asked to follow no link")),
+        op => Err(FileError::other(op.tag(), "not supported with no_symlinks")),
     }
 }
 
@@ -69,7 +69,7 @@ fn done(outcome: Result<(), FileError>) -> Result<Option<FsResult>, FileError> {
     outcome.map(|()| None)
 }
 
-/// Makes a directory, and not its parents. One that is there already is no failure.
+/// Creates a directory without its parents. An existing one is no error.
 fn mkdir(make: &FsMkdir) -> Result<(), FileError> {
     let _identity = Identity::take("mkdir", make.user.as_deref())?;
     let walked = Walked::to("mkdir", &make.path)?;
@@ -84,8 +84,8 @@ fn mkdir(make: &FsMkdir) -> Result<(), FileError> {
     }
 }
 
-/// Opens a file without ever waiting for it. What is written to is a regular file: a pipe or a device that somebody put in
-/// its place would carry the bytes elsewhere.
+/// Opens a file without blocking. Writing requires a regular file: a FIFO or device in its place would redirect the
+/// bytes.
 fn open_file(open: &FsOpenFile) -> Result<OpenFile, FileError> {
     let _identity = Identity::take("open", open.options.user.as_deref())?;
     let walked = Walked::to("open", &open.path)?;
@@ -93,7 +93,7 @@ fn open_file(open: &FsOpenFile) -> Result<OpenFile, FileError> {
     let mode = Mode::from_raw_mode(open.options.mode.unwrap_or(0o644) & 0o7777);
     let opened = ops::opened(walked.open(flags, mode)?, open.path.clone())?;
     if !opened.seekable && (open.options.write || open.options.append) {
-        return Err(FileError::other("open", "it is a device, a pipe or a socket"));
+        return Err(FileError::other("open", "is a device, a pipe or a socket"));
     }
     Ok(opened)
 }
@@ -101,7 +101,7 @@ fn open_file(open: &FsOpenFile) -> Result<OpenFile, FileError> {
 // === impl Walked ===
 
 impl<'a> Walked<'a> {
-    /// Walks to the directory of a path's last name, from the root.
+    /// Resolves the directory of a path's last component, from the root.
     fn to(what: &'static str, path: &'a str) -> Result<Self, FileError> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let failed = |errno| FileError::new(what, errno);
@@ -134,7 +134,7 @@ impl<'a> Walked<'a> {
         })
     }
 
-    /// Sets owner and times, of a link itself too. What else there is needs an open file.
+    /// Sets owner and times, even of a link itself. Other attributes need an open file.
     fn set(&self, set: &FsAttributes) -> Result<(), FileError> {
         if set.mode.is_some() || set.size.is_some() {
             return Err(self.failed(Errno::OPNOTSUPP));
@@ -158,11 +158,11 @@ impl<'a> Walked<'a> {
     }
 }
 
-/// Whether it is a link; only to say why it was not passed.
+/// Whether it is a symlink; only used for the error message.
 fn is_link(directory: &OwnedFd, name: &str) -> bool {
     rustix::fs::readlinkat(directory, name, Vec::new()).is_ok()
 }
 
 fn link(what: &'static str, path: &str) -> FileError {
-    FileError { what, reason: format!("{path} is a symbolic link, which is not followed"), errno: Some(Errno::LOOP) }
+    FileError { what, reason: format!("{path} is a symbolic link and was not followed"), errno: Some(Errno::LOOP) }
 }

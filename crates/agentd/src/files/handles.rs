@@ -1,4 +1,4 @@
-//! Open files and directories, each usable only by the client that opened it.
+//! Handles of open files and directories; only the client that opened one can use it.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -10,10 +10,9 @@ use rustix::io::Errno;
 use super::FileError;
 use crate::session::Key;
 
-/// How many one client may hold open.
+/// The maximum number of handles of one client.
 const MOST: usize = 1024;
 
-/// Open files and directories.
 #[derive(Debug, Default)]
 pub(crate) struct Handles {
     open: BTreeMap<u64, Handle>,
@@ -27,32 +26,31 @@ struct Handle {
     opened: Opened,
 }
 
-/// A client: a connection, and the range of ids on it.
+/// A client: a connection and a range of ids on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Owner {
     pub(crate) connection: u16,
     pub(crate) slot: u32,
 }
 
-/// What a handle stands for. A stream under way keeps its file open even when the handle is closed.
+/// The object of a handle. An active stream keeps its file open even if the handle is closed.
 #[derive(Clone, Debug)]
 pub(crate) enum Opened {
     File(Rc<OpenFile>),
     Directory(Rc<OpenDirectory>),
 }
 
-/// An open file.
 #[derive(Debug)]
 pub(crate) struct OpenFile {
     pub(crate) fd: OwnedFd,
     pub(crate) path: String,
-    /// Whether it has offsets: a pipe, a terminal or a device is read and written as it comes.
+    /// Whether it is seekable: pipes, terminals and devices are not.
     pub(crate) seekable: bool,
-    /// Its handle was closed: a read that is under way ends.
+    /// Whether its handle was closed: an active read ends.
     pub(crate) closed: std::cell::Cell<bool>,
 }
 
-/// An open directory. Its descriptor keeps the place.
+/// An open directory. Its descriptor holds the position.
 #[derive(Debug)]
 pub(crate) struct OpenDirectory {
     pub(crate) entries: std::cell::RefCell<rustix::fs::Dir>,
@@ -109,7 +107,7 @@ impl Handles {
         Ok(())
     }
 
-    /// Closes what a range of ids opened.
+    /// Closes the handles of a range of ids.
     pub(crate) fn withdraw(&mut self, connection: u16, ids: IdRange) {
         self.open.retain(|_, handle| handle.opener.connection != connection || !ids.contains(handle.opener.id));
     }
@@ -126,7 +124,7 @@ mod tests {
 
     //= carrel.files-trees-connections.handles-belong-client
     #[test]
-    fn a_handle_is_its_owners_alone_and_goes_with_its_range() {
+    fn a_handle_is_usable_by_its_owner_only_and_closed_with_its_range() {
         let mut handles = Handles::default();
         let (mine, theirs) = (Owner { connection: 0, slot: 0 }, Owner { connection: 0, slot: 1 });
         let handle = handles.insert(Key { connection: 0, id: 5 }, mine, opened()).unwrap();
@@ -141,7 +139,7 @@ mod tests {
 
     //= promises.agent.open-files-directories-client
     #[test]
-    fn one_client_cannot_hold_more_than_its_share() {
+    fn the_number_of_handles_of_a_client_is_limited() {
         let mut handles = Handles::default();
         let (mine, theirs) = (Owner { connection: 0, slot: 0 }, Owner { connection: 0, slot: 1 });
         let opened = opened();

@@ -1,4 +1,4 @@
-//! Acting on behalf of a user: the kernel itself decides what that user may do.
+//! Acts as another user: the kernel itself enforces that user's permissions.
 
 use rustix::process::Gid;
 
@@ -6,16 +6,16 @@ use super::FileError;
 use crate::sys;
 use crate::users::Accounts;
 
-/// While it lives, files are opened and made as another user. Dropped, the agent is itself again.
+/// While it exists, files are opened and created as another user.
 pub(crate) struct Identity {
-    /// The agent's own groups, while it has another's.
+    /// The agent's own groups, while they are replaced.
     own: Option<Vec<Gid>>,
 }
 
 // === impl Identity ===
 
 impl Identity {
-    /// Takes on the identity of a user, or stays as it is for nobody.
+    /// Assumes the identity of a user; `None` keeps the agent's own.
     pub(crate) fn take(what: &'static str, user: Option<&str>) -> Result<Self, FileError> {
         let Some(spec) = user else { return Ok(Self { own: None }) };
         let user = Accounts::read().resolve(spec).map_err(|error| FileError::other(what, error.to_string()))?;
@@ -32,7 +32,7 @@ impl Drop for Identity {
     fn drop(&mut self) {
         if let Some(own) = &self.own {
             let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-            // The agent keeps the right to return to what it is: only the file-system identity was changed.
+            // The agent can always return to its own identity: only the file-system ids were changed.
             let _returned = sys::set_filesystem_ids(uid, gid);
             let _returned = rustix::thread::set_thread_groups(own);
         }

@@ -1,4 +1,4 @@
-//! Files: the nineteen operations of `core.fs.request`, on whole paths of the sandbox or on open handles.
+//! File operations: the nineteen operations of `core.fs.request`, on paths or on open handles.
 
 mod attributes;
 mod copy;
@@ -33,11 +33,11 @@ pub(crate) struct FileError {
     errno: Option<Errno>,
 }
 
-/// A file operation, done or under way.
+/// A started file operation.
 pub(crate) enum Started {
-    /// It was short and is answered.
+    /// It is finished and answered.
     Answered,
-    /// It goes on by turns.
+    /// It continues as a session.
     Session(Box<dyn Session>),
 }
 
@@ -76,7 +76,7 @@ pub(crate) fn start(io: &mut Io, key: Key, request: FsRequest) -> Result<Started
     }
 }
 
-/// Sends the outcome of an operation, which is its last frame.
+/// Sends the result of an operation, which is its last frame.
 pub(crate) fn respond(io: &mut Io, key: Key, outcome: Result<Option<FsResult>, FileError>) {
     send(io, key, outcome, false);
 }
@@ -94,16 +94,16 @@ fn send(io: &mut Io, key: Key, outcome: Result<Option<FsResult>, FileError>, no_
     };
     if io.send(key, &response).is_err() {
         let error =
-            FileError::other("list", "too many entries for one answer: open the directory and read it in parts");
+            FileError::other("list", "too many entries for one response; open the directory and read it in batches");
         let response = FsResponse { error: Some(error.to_string()), ..FsResponse::default() };
         io.send_small(key, &response);
     }
 }
 
-/// Refuses a message that an operation without input does not take.
+/// Rejects a message for an operation without input.
 pub(crate) fn takes_nothing(message_type: MessageType) -> Result<(), Refusal> {
     match message_type {
-        // A peer that lost patience; the operation is short enough to come to its end.
+        // A cancellation; the operation is short enough to finish.
         MessageType::BulkCancel => Ok(()),
         other => Err(Refusal::misplaced(other)),
     }

@@ -1,4 +1,4 @@
-//! The operations that are done at once.
+//! Operations that finish immediately.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
@@ -92,11 +92,11 @@ fn list(path: &str) -> Result<Vec<carrel_protocol::payload::FsEntry>, FileError>
     if entries::next(&mut directory, &path, 1).map_err(failed("list"))?.is_empty() {
         Ok(found)
     } else {
-        Err(FileError::other("list", "too many entries for one answer: open the directory and read it in parts"))
+        Err(FileError::other("list", "too many entries for one response; open the directory and read it in batches"))
     }
 }
 
-/// Opens a directory and makes its path absolute, so that its entries' paths are.
+/// Opens a directory and makes its path absolute, so that the paths of its entries are.
 fn open_directory(what: &'static str, path: &str) -> Result<(Dir, String), FileError> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(failed(what))?;
@@ -110,7 +110,7 @@ fn symlink(link: &FsSymlink) -> Result<(), FileError> {
     rustix::fs::symlink(&link.target, &link.link_path).map_err(failed("symlink"))
 }
 
-/// Makes a directory and its parents. One that is there already is no failure.
+/// Creates a directory with its parents. An existing one is no error.
 fn mkdir(make: &FsMkdir) -> Result<(), FileError> {
     let _identity = Identity::take("mkdir", make.user.as_deref())?;
     let path = Path::new(&make.path);
@@ -127,7 +127,7 @@ fn mkdir(make: &FsMkdir) -> Result<(), FileError> {
     Ok(())
 }
 
-/// Opens a file without ever waiting for it: a pipe that nobody writes to must not stop the agent.
+/// Opens a file without blocking: a FIFO without writer must not block the agent.
 fn open_file(open: &FsOpenFile) -> Result<OpenFile, FileError> {
     let options = &open.options;
     let mode = Mode::from_raw_mode(options.mode.unwrap_or(0o644) & 0o7777);
@@ -138,7 +138,7 @@ fn open_file(open: &FsOpenFile) -> Result<OpenFile, FileError> {
     opened(fd, open.path.clone())
 }
 
-/// An open file, if it is one that a peer may have.
+/// An open file, if peers may access it.
 pub(super) fn opened(fd: OwnedFd, path: String) -> Result<OpenFile, FileError> {
     let stat = rustix::fs::fstat(&fd).map_err(failed("open"))?;
     match FileType::from_raw_mode(stat.st_mode) {
@@ -151,7 +151,7 @@ pub(super) fn opened(fd: OwnedFd, path: String) -> Result<OpenFile, FileError> {
     }
 }
 
-/// Whether this is a file of the agent's own process in `/proc`: its memory is not for its peers, by whatever link.
+/// Whether this is a file of the agent's own process in `/proc`: peers must not access its memory through any link.
 fn is_own_process(fd: &OwnedFd) -> bool {
     const PROC_SUPER_MAGIC: i64 = 0x9fa0;
     let in_proc = rustix::fs::fstatfs(fd).is_ok_and(|stat| stat.f_type == PROC_SUPER_MAGIC);
@@ -160,7 +160,7 @@ fn is_own_process(fd: &OwnedFd) -> bool {
     }
     let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
     let own = format!("/proc/{}/", rustix::process::getpid().as_raw_nonzero());
-    // Where it cannot be told, it is taken for the worst.
+    // If this cannot be determined, access is denied.
     std::fs::read_link(link).map_or(true, |path| path.to_string_lossy().starts_with(&own))
 }
 
@@ -172,7 +172,7 @@ pub(super) fn open_flags(options: &FsOpenOptions) -> Option<OFlags> {
         (true, true) => OFlags::RDWR,
         (false, false) => return None,
     };
-    // What would change a file has to be opened for it.
+    // Options that modify a file require write access.
     if !writes && (options.create || options.create_new || options.truncate) {
         return None;
     }

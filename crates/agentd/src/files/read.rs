@@ -1,4 +1,4 @@
-//! Reading a range of a file, inline or as bulk records.
+//! Reads a range of a file, inline or as bulk records.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -16,21 +16,21 @@ use crate::io::Io;
 use crate::poll::{Channel, Token, retry};
 use crate::session::{Key, Refusal, Session, Turn};
 
-/// The largest piece of a file in one frame: large enough to be fast, small enough for a ping to get between.
+/// The maximum number of bytes per frame: large enough for throughput, small enough for the latency of others.
 const PIECE: u32 = 256 * 1024;
 
-/// The records of a file, in either direction: as large as the peer takes, and no larger than a piece.
+/// The record limit of a file transfer: the peer's, but at most one chunk.
 pub(super) fn record_limit(offered: RecordLimit) -> RecordLimit {
     RecordLimit::new(PIECE).unwrap_or(offered).min(offered)
 }
 
-/// A read under way.
+/// A read in progress.
 pub(super) struct Read {
     file: Rc<OpenFile>,
     offset: u64,
     remaining: Option<u64>,
     flow: Option<SendFlow>,
-    /// A copy of the descriptor, watched once it had nothing to read.
+    /// A duplicate of the descriptor, polled after a read would have blocked.
     watched: Option<OwnedFd>,
     cancelled: Option<String>,
 }
@@ -74,10 +74,10 @@ impl Read {
         })
     }
 
-    /// A pipe or a device that has nothing for now: waits for it without holding up anyone.
+    /// Waits for data of a pipe or a device without blocking other sessions.
     fn wait(&mut self, io: &mut Io, key: Key) -> Turn {
         if self.watched.is_none() {
-            // A copy, since one descriptor can be watched only once and two reads may share a file.
+            // A duplicate, since a descriptor can be registered only once and two reads may share a file.
             self.watched = self.file.fd.try_clone().ok();
             let added = self.watched.as_ref().map(|fd| io.poller.add(fd, Token::Session(key, Channel::Main)));
             if !matches!(added, Some(Ok(()))) {
@@ -144,7 +144,7 @@ impl Session for Read {
         }
         let allowed = self.flow.as_ref().map_or(PIECE as usize, SendFlow::available);
         if allowed == 0 {
-            // A peer whose credit covers the file exactly need not grant more to learn that it ended.
+            // If the credit covers the file exactly, the end is sent without further credit.
             return if self.is_at_end() { self.finish(io, key) } else { Turn::Wait };
         }
         let wanted = usize::try_from(self.remaining.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);

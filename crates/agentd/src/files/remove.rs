@@ -1,4 +1,4 @@
-//! Removing a tree, some entries at a turn, without ever following a link out of it.
+//! Removes a directory tree in bounded steps without following links out of it.
 
 use std::ffi::CString;
 
@@ -10,12 +10,12 @@ use super::{FileError, respond, takes_nothing};
 use crate::io::Io;
 use crate::session::{Key, Refusal, Session, Turn};
 
-/// How many entries are removed at a turn.
+/// Entries per step.
 const BATCH: usize = 256;
-/// How deep a tree may be: one descriptor is open for each level.
+/// The maximum depth of a tree: each level has an open descriptor.
 const DEPTH: usize = 512;
 
-/// A removal under way: the directories from the top to where it is.
+/// A removal in progress: the stack of open directories.
 pub(crate) struct RemoveTree {
     path: CString,
     levels: Vec<Level>,
@@ -57,7 +57,7 @@ impl RemoveTree {
         let Some(level) = self.levels.last() else { return Ok(()) };
         if kind != FileType::Directory {
             match rustix::fs::unlinkat(level.entries.fd()?, &name, AtFlags::empty()) {
-                // A file system that does not say what an entry is.
+                // The file system does not report the type of an entry.
                 Err(Errno::ISDIR) => {}
                 Err(Errno::NOENT) => return Ok(()),
                 outcome => return outcome,

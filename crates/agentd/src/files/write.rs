@@ -1,4 +1,4 @@
-//! Writing a range of a file, inline or as bulk records.
+//! Writes a range of a file, inline or as bulk records.
 
 use std::rc::Rc;
 
@@ -15,20 +15,20 @@ use crate::io::Io;
 use crate::poll::{Channel, Readiness, Source, retry};
 use crate::session::{Key, Refusal, Session, Turn};
 
-/// What the host may send ahead: most of it waits in the kernel, since a file takes what arrives at once.
+/// The window of the host: most of it stays in the kernel, since a regular file accepts data immediately.
 const WINDOW: u64 = 4 * 1024 * 1024;
 
-/// The same for what may not take it at once.
+/// The window for pipes and devices.
 const SLOW_WINDOW: u64 = 512 * 1024;
 
-/// A write under way.
+/// A write in progress.
 pub(super) struct Write {
     file: Rc<OpenFile>,
     offset: u64,
     written: u64,
     declared: Option<u64>,
     flow: Option<ReceiveFlow>,
-    /// For a pipe or a device, which may not take everything at once.
+    /// The backlog of a pipe or a device, which may block.
     slow: Option<(Source, Backlog)>,
     ended: bool,
     failed: Option<FileError>,
@@ -51,7 +51,7 @@ impl Write {
             let source = io.poller.source(fd, key, Channel::Input).map_err(|errno| FileError::new("write", errno))?;
             Some((source, Backlog::default()))
         };
-        // A pipe or a device takes its time: what it has not taken is held here.
+        // A pipe or a device may block: unwritten data is buffered here.
         let window = if file.seekable { WINDOW } else { SLOW_WINDOW };
         let flow = bulk.map(|(offer, limit)| {
             let limit = record_limit(limit);
@@ -72,7 +72,7 @@ impl Write {
     }
 
     fn write(&mut self, io: &mut Io, key: Key, data: &[u8]) {
-        // What comes behind a failure or a cancellation is not part of the file any more.
+        // Data after a failure or a cancellation is ignored.
         if self.failed.is_some() {
             return;
         }
@@ -113,7 +113,7 @@ impl Write {
     fn outcome(&self) -> Result<(), FileError> {
         match self.declared {
             Some(declared) if declared != self.written => {
-                Err(FileError::other("write", format!("{declared} bytes were announced and {} arrived", self.written)))
+                Err(FileError::other("write", format!("{declared} bytes were declared, but {} received", self.written)))
             }
             _ => Ok(()),
         }
@@ -155,7 +155,7 @@ impl Session for Write {
     fn record(&mut self, io: &mut Io, key: Key, record: &BulkRecord<'_>) -> Result<(), Refusal> {
         match &mut self.flow {
             Some(flow) => {
-                // A stream with a hole is worth nothing: it ends, and what was written so far stays.
+                // A stream with a gap is useless: it ends, and what was written so far stays.
                 if let Err(error) = flow.receive(record) {
                     self.failed = Some(FileError::other("write", error.to_string()));
                     return Ok(());

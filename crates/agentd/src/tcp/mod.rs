@@ -25,12 +25,11 @@ use crate::session::{Key, Refusal, Session, Turn};
 pub(crate) use self::window::TcpWindows;
 use self::window::WindowShare;
 
-/// How long connecting may take, all addresses together.
+/// The timeout of connecting, for all addresses together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-/// The largest piece of a connection in one frame.
+/// The maximum number of bytes per frame.
 const PIECE: usize = 64 * 1024;
 
-/// A connection.
 pub(crate) struct Tcp {
     socket: Option<Source>,
     state: State,
@@ -39,13 +38,13 @@ pub(crate) struct Tcp {
     deadline: Instant,
     offer: Option<(BulkOffer, RecordLimit)>,
     flows: Option<(SendFlow, ReceiveFlow)>,
-    /// What the host may send ahead of what the destination takes.
+    /// The receive window of the host's data.
     window: WindowShare,
-    /// From the host, not yet taken by the destination.
+    /// Data of the host that the destination has not accepted yet.
     backlog: Backlog,
-    /// The destination has sent everything.
+    /// Whether the destination sent its end of stream.
     received_all: bool,
-    /// The host has sent everything, and it was taken.
+    /// Whether the host sent its end of stream, and everything was delivered.
     sent_all: bool,
     aborted: Option<String>,
 }
@@ -54,14 +53,14 @@ pub(crate) struct Tcp {
 enum State {
     Connecting,
     Open,
-    /// The host does not want it any more; nothing is sent.
+    /// The host aborted; nothing is sent.
     Closed,
 }
 
 // === impl Tcp ===
 
 impl Tcp {
-    /// Starts to connect; what cannot succeed is answered by the first turn.
+    /// Starts to connect; immediate failures are reported on the first run.
     pub(crate) fn start(io: &mut Io, key: Key, connect: &TcpConnect) -> Result<Self, Refusal> {
         let offer = match connect.bulk {
             Some(offer) if io.generation(key) >= Generation::BULK => {
@@ -91,7 +90,7 @@ impl Tcp {
         Ok(tcp)
     }
 
-    /// Starts to connect to the next address that can be tried at all.
+    /// Starts to connect to the next address.
     fn next_address(&mut self, io: &Io, key: Key) -> Result<(), Errno> {
         let mut last = Errno::HOSTUNREACH;
         while let Some(address) = self.addresses.pop_front() {
@@ -101,7 +100,7 @@ impl Tcp {
                 Ok(socket) => match rustix::net::connect(&socket, &address) {
                     Ok(()) | Err(Errno::INPROGRESS) => {
                         let mut source = io.poller.source(socket, key, Channel::Main)?;
-                        // Not before it says so: a connection under way is not writable.
+                        // Until epoll reports it: a connecting socket is not writable.
                         source.writable = false;
                         self.socket = Some(source);
                         return Ok(());
@@ -114,7 +113,7 @@ impl Tcp {
         Err(last)
     }
 
-    /// Learns whether the connection is there.
+    /// Checks whether the connection is established.
     fn connect(&mut self, io: &mut Io, key: Key) -> Turn {
         if Instant::now() >= self.deadline {
             return fail(io, key, Errno::TIMEDOUT, "connect");
@@ -122,9 +121,9 @@ impl Tcp {
         let Some(socket) = self.socket.as_ref().filter(|socket| socket.writable) else { return Turn::Wait };
         match rustix::net::sockopt::socket_error(&socket.fd) {
             Ok(Ok(())) => {
-                // Small messages of the two ends are not to wait for each other.
+                // Disable Nagle's algorithm for small messages.
                 let _fast = rustix::net::sockopt::set_tcp_nodelay(&socket.fd, true);
-                // The kernel would let megabytes wait for a destination that takes nothing.
+                // The kernel would buffer megabytes for a destination that does not read.
                 if let Some(bytes) = self.window.socket_buffer() {
                     let _bounded = rustix::net::sockopt::set_socket_send_buffer_size(&socket.fd, bytes);
                 }
@@ -159,7 +158,7 @@ impl Tcp {
         ));
     }
 
-    /// Passes on what the host sent.
+    /// Forwards data of the host.
     fn feed(&mut self, io: &mut Io, key: Key) -> Result<(), Errno> {
         let Some(socket) = &mut self.socket else { return Ok(()) };
         let taken = self.backlog.write_to(socket)?;
@@ -169,7 +168,7 @@ impl Tcp {
         if self.backlog.is_over() && !self.sent_all {
             self.sent_all = true;
             match rustix::net::shutdown(&socket.fd, Shutdown::Write) {
-                // The destination was faster.
+                // The destination may close first.
                 Ok(()) | Err(Errno::NOTCONN) => {}
                 Err(errno) => return Err(errno),
             }
@@ -177,7 +176,7 @@ impl Tcp {
         Ok(())
     }
 
-    /// The destination has sent everything.
+    /// The destination sent its end of stream.
     fn ended(&mut self, io: &mut Io, key: Key) -> Turn {
         self.received_all = true;
         match &mut self.flows {
@@ -190,14 +189,14 @@ impl Tcp {
         Turn::Again
     }
 
-    /// Sends one piece of what the destination sent.
+    /// Sends one chunk of the destination's data.
     fn produce(&mut self, io: &mut Io, key: Key) -> Result<Turn, Errno> {
         let allowed = self.flows.as_ref().map_or(PIECE, |(flow, _)| flow.available().min(PIECE));
         let Some(socket) = self.socket.as_mut().filter(|socket| socket.readable && !self.received_all) else {
             return Ok(Turn::Wait);
         };
         if allowed == 0 {
-            // Without credit nothing can be sent, but the end can be told.
+            // Without credit no data can be sent, but the end of the stream can.
             let end = rustix::net::recv(&socket.fd, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);
             return Ok(if matches!(end, Ok((0, _))) { self.ended(io, key) } else { Turn::Wait });
         }
@@ -208,7 +207,7 @@ impl Tcp {
             Ok(0) => Ok(self.ended(io, key)),
             Ok(count) => {
                 match &mut self.flows {
-                    // What is available was asked for, so it can be taken.
+                    // Within the available window, so it cannot fail.
                     Some((flow, _)) => {
                         if let Ok(header) = flow.advance(count) {
                             io.send_record(key, header, chunk);
@@ -263,7 +262,7 @@ impl Session for Tcp {
         };
         match flow.receive(record) {
             Ok(()) => self.backlog.push(record.payload.to_vec()),
-            // A stream with a hole is worth nothing.
+            // A stream with a gap is useless.
             Err(error) => self.aborted = Some(error.to_string()),
         }
         Ok(())
@@ -300,7 +299,7 @@ impl Session for Tcp {
 
     fn overflow(&mut self, _io: &mut Io, _key: Key) {
         self.backlog.clear();
-        self.aborted = Some("more input than the connection takes".to_owned());
+        self.aborted = Some("too much unread input".to_owned());
     }
 
     fn backlog(&self) -> usize {

@@ -1,4 +1,4 @@
-//! Copying and moving trees, with modes, times, links and, where permitted, owners.
+//! Copies and moves directory trees with modes, times, links and, if permitted, owners.
 
 use std::path::{Path, PathBuf};
 
@@ -12,22 +12,22 @@ use crate::files::{CopyFile, FileError, RemoveTree, join};
 use crate::io::Io;
 use crate::session::Key;
 
-/// How many small entries are copied at a turn.
+/// Small entries per step.
 const ENTRIES: usize = 64;
 
-/// A copy under way.
+/// A copy in progress.
 pub(super) struct Copy {
     to: String,
     overwrite: bool,
     walk: Option<Walk>,
-    /// A file that is being copied, and what it is to look like then.
+    /// The file being copied, and its final attributes.
     file: Option<(CopyFile, String, Stat)>,
-    /// Directories, whose times are set when nothing more is put into them.
+    /// Directories whose times are set when their content is complete.
     directories: Vec<(String, Stat)>,
     count: u64,
 }
 
-/// A move under way: a rename, or a copy and a removal where a rename cannot be.
+/// A move in progress: a rename, or a copy and a removal if a rename is not possible.
 pub(super) enum Move {
     Renamed,
     Copying(Box<Copy>, String),
@@ -83,13 +83,13 @@ impl Copy {
                 self.count += 1;
                 Ok(())
             }
-            // Sockets, pipes and devices are not content.
+            // Sockets, FIFOs and devices are skipped.
             _ => Ok(()),
         }
     }
 
     fn directory(&mut self, to: String, stat: Stat) -> Result<(), FileError> {
-        // Writable while it is being filled; its own mode comes with its times.
+        // Writable while its content is copied; its final mode is set with its times.
         match rustix::fs::mkdir(&to, Mode::from_raw_mode(0o700)) {
             Ok(()) => {}
             Err(Errno::EXIST) if self.overwrite && Path::new(&to).is_dir() => {}
@@ -100,7 +100,7 @@ impl Copy {
         Ok(())
     }
 
-    /// Removes the file that stands where another is to be, if that is wanted.
+    /// Removes an existing destination file, if overwriting was requested.
     fn make_way(&self, to: &str) -> Result<(), FileError> {
         match rustix::fs::statat(CWD, to, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => Ok(()),
@@ -131,7 +131,7 @@ impl Copy {
         Ok(true)
     }
 
-    /// Copies for a while; `Ok(true)` when everything is copied.
+    /// Copies for one step; `Ok(true)` at the end.
     fn piece(&mut self) -> Result<bool, FileError> {
         for _ in 0..ENTRIES {
             let large = self.file.is_some();
@@ -156,9 +156,9 @@ impl Work for Copy {
     }
 }
 
-/// Gives a copy the owner, mode and times of its original, as far as that is permitted.
+/// Sets owner, mode and times of a copy, as far as permitted.
 fn adopt(path: &str, stat: &Stat) {
-    // By a descriptor: somebody may have put a link in its place since it was made.
+    // By descriptor: the file may have been replaced by a link meanwhile.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let Ok(copy) = rustix::fs::open(path, flags, Mode::empty()) else { return };
     let owner = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
@@ -172,7 +172,7 @@ fn adopt(path: &str, stat: &Stat) {
     let _kept = rustix::fs::futimens(&copy, &times);
 }
 
-/// Whether `to` lies in the directory `from`.
+/// Whether `to` is inside the directory `from`.
 fn inside(from: &str, to: &str) -> bool {
     let parent = |path: &str| std::path::absolute(path).ok()?.parent().map(Path::to_path_buf);
     let within = |path: PathBuf| Some(std::fs::canonicalize(path).ok()?.starts_with(std::fs::canonicalize(from).ok()?));
@@ -186,7 +186,7 @@ impl Move {
         let flags = if overwrite { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
         match rustix::fs::renameat_with(CWD, from, CWD, to, flags) {
             Ok(()) => Ok(Self::Renamed),
-            // Another file system, or one that cannot promise not to replace.
+            // Another file system, or one without RENAME_NOREPLACE.
             Err(Errno::XDEV) => {
                 Copy::start(from, to, overwrite).map(|copy| Self::Copying(Box::new(copy), from.to_owned()))
             }
@@ -201,7 +201,7 @@ impl Work for Move {
             Self::Renamed => Ok(Step::Done),
             Self::Copying(copy, from) => {
                 if copy.piece()? {
-                    // Only now, when all of it is there, is the original removed.
+                    // The original is removed only when the copy is complete.
                     match rustix::fs::unlink(from.as_str()) {
                         Ok(()) => *self = Self::Renamed,
                         Err(Errno::ISDIR) => *self = Self::Removing(RemoveTree::start(from)?),

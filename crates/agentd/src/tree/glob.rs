@@ -1,4 +1,4 @@
-//! Finding entries by name.
+//! Finds entries by name.
 
 use carrel_protocol::payload::{TreeGlob, TreeMatch};
 use regex_lite::{Regex, RegexBuilder};
@@ -10,7 +10,7 @@ use crate::files::{FileError, join};
 use crate::io::Io;
 use crate::session::Key;
 
-/// How many entries are visited at a turn.
+/// Entries per step.
 const VISITS: usize = 512;
 
 /// A search by name.
@@ -27,7 +27,7 @@ pub(super) struct Pattern(Regex);
 
 impl Glob {
     pub(super) fn start(glob: &TreeGlob) -> Result<Self, FileError> {
-        // A pattern that names a dot asks for names that begin with one.
+        // A pattern with a leading dot in a component also matches hidden names.
         let asks = glob.pattern.starts_with('.') || glob.pattern.contains("/.");
         let walk = Walk::new(&glob.root, glob.hidden || asks).map_err(|errno| FileError::new("glob", errno))?;
         Ok(Self { root: glob.root.clone(), pattern: Pattern::new(&glob.pattern)?, walk })
@@ -52,7 +52,7 @@ impl Work for Glob {
 
 impl Pattern {
     pub(super) fn new(pattern: &str) -> Result<Self, FileError> {
-        let refused = || FileError::other("glob", format!("{pattern:?} is not a pattern"));
+        let refused = || FileError::other("glob", format!("{pattern:?} is not a valid pattern"));
         let expression = translate(pattern).ok_or_else(refused)?;
         RegexBuilder::new(&expression).size_limit(EXPRESSION).build().map(Self).map_err(|_| refused())
     }
@@ -62,7 +62,7 @@ impl Pattern {
     }
 }
 
-/// The regular expression of a pattern; `None` where a bracket or brace is left open.
+/// The regular expression of a pattern; `None` if a bracket or brace is unclosed.
 fn translate(pattern: &str) -> Option<String> {
     let mut expression = String::from("^(?s:");
     let mut rest = pattern.chars().peekable();
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_mean_what_people_expect() {
+    fn patterns_match_like_shell_globs() {
         for (pattern, path, expected) in [
             ("*.rs", "lib.rs", true),
             ("*.rs", "src/lib.rs", false),
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_that_is_not_one_is_refused() {
+    fn an_invalid_pattern_is_rejected() {
         for pattern in ["[a", "{a,b", "a\\"] {
             assert!(Pattern::new(pattern).is_err(), "{pattern}");
         }

@@ -1,4 +1,4 @@
-//! Finding lines by content.
+//! Finds lines by content.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -15,15 +15,15 @@ use crate::io::Io;
 use crate::session::Key;
 use crate::small;
 
-/// How many bytes are searched at a turn.
+/// Bytes per step.
 const BYTES: u64 = 1024 * 1024;
-/// How many entries are visited at a turn.
+/// Entries per step.
 const VISITS: usize = 128;
-/// How much of a line is searched: what is longer was not written by a person.
+/// The maximum length of a line to search.
 const LINE: u64 = 16 * 1024;
-/// How large an expression may be: its size times the length of a line is what one search costs.
+/// The maximum size of an expression: size times line length bounds the cost of a search.
 pub(super) const EXPRESSION: usize = 32 * 1024;
-/// How much of a line is shown.
+/// The maximum length of a line in the result.
 const SHOWN: usize = 2000;
 
 /// A search by content.
@@ -39,14 +39,14 @@ struct Open {
     path: String,
     lines: BufReader<File>,
     number: u64,
-    /// The rest of a line that was too long is being passed over.
+    /// Whether the rest of an overlong line is being skipped.
     skipping: bool,
 }
 
-/// What one reading yielded.
+/// The result of one read.
 struct Piece {
     read: u64,
-    /// A line without its end, cut where it is too long; nothing for the rest of such a one.
+    /// A line without its terminator, truncated if too long; `None` for the rest of such a line.
     line: Option<Vec<u8>>,
 }
 
@@ -69,7 +69,7 @@ impl Grep {
         Ok(Self { root: grep.root.clone(), expression, files, walk, current: current.flatten() })
     }
 
-    /// The next file to search. Files that may not be read are passed over, as their owner wishes.
+    /// The next file to search. Unreadable files are skipped.
     fn next_file(&mut self) -> Result<Step, FileError> {
         let Some(walk) = &mut self.walk else { return Ok(Step::Done) };
         for _ in 0..VISITS {
@@ -90,7 +90,7 @@ impl Grep {
         Ok(Step::More)
     }
 
-    /// Searches on in the current file; `Ok(true)` at its end.
+    /// Searches the current file; `Ok(true)` at its end.
     fn search(&mut self, found: &mut Vec<TreeMatch>) -> bool {
         let Some(open) = &mut self.current else { return true };
         let mut searched = 0;
@@ -131,7 +131,7 @@ impl Open {
         Ok(Self::new(path.to_owned(), file))
     }
 
-    /// A file of text; `None` for one that holds something else.
+    /// Opens a text file; `None` for binary content.
     fn new(path: String, file: File) -> Option<Self> {
         let mut lines = BufReader::with_capacity(64 * 1024, file);
         let start = lines.fill_buf().ok()?;
@@ -139,7 +139,7 @@ impl Open {
         (!binary).then_some(Self { path, lines, number: 0, skipping: false })
     }
 
-    /// The next piece of the file; `None` at its end or when reading fails.
+    /// The next piece of the file; `None` at its end or on a read error.
     fn piece(&mut self) -> Option<Piece> {
         let mut line = Vec::new();
         let read = self.lines.by_ref().take(LINE).read_until(b'\n', &mut line).ok().filter(|count| *count > 0)? as u64;

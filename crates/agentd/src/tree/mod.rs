@@ -1,4 +1,4 @@
-//! Operations on whole trees of files, for Carrel's own hosts: an image may have no `find`, no `grep`, not even a shell.
+//! Operations on directory trees, for hosts of Carrel: an image may have no `find`, no `grep`, not even a shell.
 
 mod copy;
 mod glob;
@@ -14,31 +14,31 @@ use crate::io::Io;
 use crate::poll::{Channel, Readiness};
 use crate::session::{Key, Refusal, Session, Turn};
 
-/// How many found things one frame holds at most.
+/// The maximum number of results per frame.
 const BATCH: usize = 32;
 
-/// Work on a tree, a bounded piece at a time.
+/// An operation on a directory tree, executed in bounded steps.
 trait Work {
-    /// Does a piece, adding what it finds.
+    /// Executes a step and appends its results.
     fn step(&mut self, io: &mut Io, key: Key, found: &mut Vec<TreeMatch>) -> Result<Step, FileError>;
 
-    /// How many entries it copied or moved; what it found is counted where it is sent.
+    /// The number of entries copied or moved; matches are counted where they are sent.
     fn count(&self) -> u64 {
         0
     }
 }
 
-/// How a piece of work ended.
+/// The result of a step.
 enum Step {
     /// There is more to do.
     More,
-    /// There will be more when the kernel says so.
+    /// It waits for readiness.
     Wait,
-    /// All is done.
+    /// It is finished.
     Done,
 }
 
-/// Work on a tree, as a session.
+/// An operation on a directory tree as a session.
 struct Tree {
     work: Box<dyn Work>,
     user: Option<String>,
@@ -47,7 +47,7 @@ struct Tree {
     cancelled: bool,
 }
 
-/// Starts an operation; one that cannot even begin is answered at once.
+/// Starts an operation; immediate failures are reported at once.
 pub(crate) fn start(io: &mut Io, key: Key, request: CarrelFsRequest) -> Option<Box<dyn Session>> {
     match Tree::new(io, key, request) {
         Ok(tree) => Some(Box::new(tree)),
@@ -94,7 +94,7 @@ impl Tree {
             found = rest;
         }
         match step {
-            // One more than the limit is looked for, to know whether there was more.
+            // One match more than the limit, to know whether the result is truncated.
             Step::More if !cut => Ok(Turn::Again),
             Step::Wait => Ok(Turn::Wait),
             Step::More | Step::Done => {

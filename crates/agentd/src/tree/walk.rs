@@ -1,4 +1,4 @@
-//! A walk through a tree that can be interrupted after every entry and never follows a link.
+//! Walks a directory tree; can pause after every entry and never follows a link.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
@@ -6,19 +6,17 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-/// How deep a walk goes: one descriptor is open for each level.
+/// The maximum depth: each level has an open descriptor.
 const DEPTH: usize = 256;
 
-/// A walk under way.
 pub(super) struct Walk {
     levels: Vec<(Dir, String)>,
-    /// Whether names that begin with a dot are visited.
+    /// Whether hidden entries are visited.
     hidden: bool,
 }
 
-/// A visited entry.
 pub(super) struct Visited {
-    /// Its path below the root; empty for the root itself.
+    /// The path below the root; empty for the root itself.
     pub(super) path: String,
     pub(super) stat: Stat,
     pub(super) kind: FileType,
@@ -29,12 +27,12 @@ pub(super) struct Visited {
 // === impl Walk ===
 
 impl Walk {
-    /// A walk through what is in a directory.
+    /// Walks the content of a directory.
     pub(super) fn new(root: &str, hidden: bool) -> Result<Self, Errno> {
         Ok(Self { levels: vec![(open_directory(CWD, root)?, String::new())], hidden })
     }
 
-    /// The next entry, directories before what is in them. What vanished or may not be entered is passed over.
+    /// The next entry, directories before their content. Vanished and inaccessible entries are skipped.
     pub(super) fn next(&mut self) -> Result<Option<Visited>, Errno> {
         while let Some((directory, prefix)) = self.levels.last_mut() {
             let Some(entry) = directory.read().transpose()? else {
@@ -70,13 +68,13 @@ fn open_directory(parent: impl AsFd, path: impl rustix::path::Arg) -> Result<Dir
 // === impl Visited ===
 
 impl Visited {
-    /// Opens the entry for reading, as the one that was visited: a link put in its place is not followed.
+    /// Opens the visited entry for reading: a link in its place is not followed.
     pub(super) fn open(&self) -> Result<OwnedFd, Errno> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         rustix::fs::openat(&self.directory, &self.name, flags, Mode::empty())
     }
 
-    /// What a symbolic link points to.
+    /// The target of a symlink.
     pub(super) fn link(&self) -> Result<CString, Errno> {
         rustix::fs::readlinkat(&self.directory, &self.name, Vec::new())
     }

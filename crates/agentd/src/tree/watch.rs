@@ -1,4 +1,4 @@
-//! Reporting changes below a directory, as the kernel tells of them.
+//! Reports changes below a directory with inotify.
 
 use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
@@ -15,30 +15,30 @@ use crate::io::Io;
 use crate::poll::{Channel, Token};
 use crate::session::Key;
 
-/// How many directories one watch covers.
+/// The maximum number of directories of one watch.
 const MOST: usize = 16_384;
-/// About how many changes are told at a turn.
+/// The approximate number of changes per step.
 const BATCH: usize = 128;
-/// How many in a frame: a path may be as long as the walk is deep.
+/// The maximum number of changes per frame: paths may be long.
 const IN_A_FRAME: usize = 24;
-/// How many entries are visited at a turn.
+/// Entries per step.
 const VISITS: usize = 256;
 
-/// A watch under way.
+/// A watch in progress.
 pub(super) struct Watch {
     inotify: OwnedFd,
     paths: BTreeMap<i32, String>,
     recursive: bool,
-    /// Directories that are being walked through, to watch those below them.
+    /// Walks through new directories, to watch their subdirectories.
     walks: Vec<Discovery>,
     told: bool,
 }
 
-/// A walk below a directory that came to be watched.
+/// A walk below a newly watched directory.
 struct Discovery {
     path: String,
     walk: Walk,
-    /// Whether what is found is new, and so to be told.
+    /// Whether its entries are new and have to be reported.
     new: bool,
 }
 
@@ -80,18 +80,18 @@ impl Watch {
         Ok(())
     }
 
-    /// Begins to watch the directories below one.
+    /// Starts to watch the subdirectories of a directory.
     fn discover(&mut self, path: &str, new: bool) -> Result<(), FileError> {
         match Walk::new(path, true) {
             Ok(walk) => self.walks.push(Discovery { path: path.to_owned(), walk, new }),
-            // A file, or gone again.
+            // A file, or already removed.
             Err(Errno::NOTDIR | Errno::NOENT | Errno::LOOP | Errno::ACCESS) => {}
             Err(errno) => return Err(failed(errno)),
         }
         Ok(())
     }
 
-    /// Walks on for a while, telling of what is in new directories already.
+    /// Continues the walks for one step, and reports the entries of new directories.
     fn walk(&mut self, events: &mut Vec<TreeEvent>) -> Result<(), FileError> {
         for _ in 0..VISITS {
             let Some(discovery) = self.walks.last_mut() else { return Ok(()) };
@@ -151,7 +151,7 @@ impl Work for Watch {
             return Ok(Step::More);
         }
         if !std::mem::replace(&mut self.told, true) {
-            // Nothing yet, but from here on nothing is missed.
+            // An empty batch: from here on no change is missed.
             io.send_small(key, &CarrelFsEvents { events: Vec::new() });
         }
         let changes = self.changes().map_err(failed)?;
@@ -180,7 +180,7 @@ impl Work for Watch {
     }
 }
 
-/// Sends events, as many to a frame as fit whatever their paths are.
+/// Sends events, as many per frame as fit with any paths.
 fn tell(io: &mut Io, key: Key, mut events: Vec<TreeEvent>) {
     while !events.is_empty() {
         let rest = events.split_off(events.len().min(IN_A_FRAME));

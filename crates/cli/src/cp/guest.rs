@@ -1,7 +1,7 @@
 //! Files of a sandbox that a copy writes.
 
 use carrel_agent_client::protocol::payload::{FsAttributes, FsOpenOptions};
-use carrel_agent_client::{Error, File, Files};
+use carrel_agent_client::{AgentClientError, File, Files};
 use carrel_image::accounts::UidGid;
 
 use super::inside;
@@ -28,7 +28,7 @@ impl GuestFiles {
 
     /// Opens an empty file, and says what it is to keep. One that was there keeps its owner.
     pub(super) async fn create(&self, target: &str, kept: FsAttributes) -> Result<(File, FsAttributes), Failure> {
-        let there = |error: Error| inside(target, &error);
+        let there = |error: AgentClientError| inside(target, &error);
         let truncate = FsOpenOptions { write: true, create: true, truncate: true, ..FsOpenOptions::default() };
         let truncate = FsOpenOptions { mode: Some(0o600), ..truncate };
         if self.owner.is_none() {
@@ -56,7 +56,7 @@ impl GuestFiles {
 
     /// Makes a symbolic link, in place of a file or a link.
     pub(super) async fn symlink(&self, leads_to: &str, target: &str, modified: i64) -> Result<(), Failure> {
-        let there = |error: Error| inside(target, &error);
+        let there = |error: AgentClientError| inside(target, &error);
         match self.files.symlink(leads_to, target).await {
             Err(error) if is_there(&error) => {
                 self.files.remove(target).await.map_err(there)?;
@@ -76,6 +76,6 @@ impl GuestFiles {
     }
 }
 
-fn is_there(error: &Error) -> bool {
-    matches!(error, Error::File(error) if error.errno_name.as_deref() == Some("EEXIST"))
+fn is_there(error: &AgentClientError) -> bool {
+    matches!(error, AgentClientError::File(error) if error.errno_name.as_deref() == Some("EEXIST"))
 }

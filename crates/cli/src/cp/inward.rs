@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use carrel_agent_client::Error;
+use carrel_agent_client::AgentClientError;
 use carrel_agent_client::protocol::payload::{FsAttributes, FsEntryKind};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -74,7 +74,7 @@ pub(super) async fn copy(
         }
         Ok(_) if tree || target.directory => return Err(failed(format!("{path}: it is no directory"))),
         Ok(_) => path,
-        Err(Error::File(error)) if error.errno_name.as_deref() == Some("ENOENT") => {
+        Err(AgentClientError::File(error)) if error.errno_name.as_deref() == Some("ENOENT") => {
             named(guest, target, tree).await?;
             path
         }
@@ -196,7 +196,7 @@ async fn file(
     kept: FsAttributes,
     small: bool,
 ) -> Result<u64, Failure> {
-    let there = |error: Error| inside(target, &error);
+    let there = |error: AgentClientError| inside(target, &error);
     let unread = |error: io::Error| failed(format!("what is to be {target}: {error}"));
     let (opened, kept) = guest.create(target, kept).await?;
     let mut stream = opened.write(0).await.map_err(there)?;

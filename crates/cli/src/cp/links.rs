@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use carrel_agent_client::{Error, Files};
+use carrel_agent_client::{AgentClientError, Files};
 
 use super::place::Inside;
 use super::{FAILED, failed};
@@ -44,8 +44,8 @@ pub(super) fn refused(path: &str) -> Failure {
 }
 
 /// Whether an agent does not know how to follow no link.
-pub(super) fn is_too_old(error: &Error) -> bool {
-    matches!(error, Error::FollowsSymlinks)
+pub(super) fn is_too_old(error: &AgentClientError) -> bool {
+    matches!(error, AgentClientError::FollowsSymlinks)
 }
 
 /// It cannot be asked to follow no link, and is not asked to follow any.

@@ -16,7 +16,7 @@ mod unarchive;
 
 use std::fmt;
 
-use carrel_agent_client::{AgentClient, Error, FileError};
+use carrel_agent_client::{AgentClient, AgentClientError, FileError};
 use carrel_shim_client::SandboxRecord;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -165,13 +165,13 @@ fn failed(words: impl fmt::Display) -> Failure {
 }
 
 /// What went wrong with a path inside.
-fn inside(path: &str, error: &Error) -> Failure {
+fn inside(path: &str, error: &AgentClientError) -> Failure {
     match error {
-        Error::File(FileError { message, errno_name: Some(errno), .. }) if errno == links::NOT_FOLLOWED => {
+        AgentClientError::File(FileError { message, errno_name: Some(errno), .. }) if errno == links::NOT_FOLLOWED => {
             Failure::new(links::CODE, format!("{path} in the sandbox: {message}")).exit(FAILED)
         }
-        Error::File(error) => failed(format!("{path} in the sandbox: {}", error.message)),
-        Error::Lost(_) => Failure::new("sandbox_ended", "the sandbox ended during the copy").exit(FAILED),
+        AgentClientError::File(error) => failed(format!("{path} in the sandbox: {}", error.message)),
+        AgentClientError::Lost(_) => Failure::new("sandbox_ended", "the sandbox ended during the copy").exit(FAILED),
         error => Failure::new("agent_failed", format!("{path} in the sandbox: {error}")).exit(FAILED),
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use carrel_agent_client::protocol::payload::{FsEntry, FsEntryKind, FsOpenOptions};
-use carrel_agent_client::{Directory, Error, Files};
+use carrel_agent_client::{AgentClientError, Directory, Files};
 
 use super::beneath::{Beneath, Kept};
 use super::links;
@@ -224,7 +224,7 @@ impl Level {
 
     async fn next(&mut self) -> Result<Option<FsEntry>, Failure> {
         if self.entries.is_empty() {
-            let read: Result<_, Error> = self.directory.read(Some(BATCH)).await;
+            let read: Result<_, AgentClientError> = self.directory.read(Some(BATCH)).await;
             self.entries = read.map_err(|error| inside(&self.path, &error))?.into();
         }
         Ok(self.entries.pop_front())

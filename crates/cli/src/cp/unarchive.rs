@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 
 use bytes::Bytes;
 use carrel_agent_client::protocol::payload::{FsAttributes, FsEntryKind, FsOpenOptions};
-use carrel_agent_client::{Error, File, WriteStream};
+use carrel_agent_client::{AgentClientError, File, WriteStream};
 use carrel_changes::EscapedName;
 use tar::EntryType;
 use tokio::sync::mpsc;
@@ -165,14 +165,15 @@ async fn write(
 
 async fn finish(open: Option<OpenFile>) -> Result<(), Failure> {
     let Some(OpenFile { target, file, stream, kept }) = open else { return Ok(()) };
-    let there = |error: Error| inside(&target, &error);
+    let there = |error: AgentClientError| inside(&target, &error);
     stream.finish().await.map_err(there)?;
     file.set_stat(kept).await.map_err(there)
 }
 
 /// A hard link becomes a file of its own; returns its length.
 async fn duplicate(guest: &GuestFiles, source: &str, target: &str, kept: FsAttributes) -> Result<u64, Failure> {
-    let (unread, unwritten) = (|error: Error| inside(source, &error), |error: Error| inside(target, &error));
+    let (unread, unwritten) =
+        (|error: AgentClientError| inside(source, &error), |error: AgentClientError| inside(target, &error));
     let reading = FsOpenOptions { read: true, ..FsOpenOptions::default() };
     let mut from = guest.files.open(source, reading).await.map_err(unread)?.read(0, None).await.map_err(unread)?;
     let (file, kept) = guest.create(target, kept).await?;

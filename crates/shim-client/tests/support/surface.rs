@@ -1,7 +1,7 @@
 //! The surface of the messages `shim.*` at one version, as it stands in `schema/version-N.json`.
 
 use carrel_protocol::Generation;
-use carrel_protocol::schema::{Field, Shape};
+use carrel_protocol::schema::{SchemaField, Shape};
 use carrel_shim_client::messages;
 use serde_json::{Map, Value, json};
 
@@ -34,7 +34,7 @@ fn shape(shape: Shape, outer: u8) -> Value {
     }
 }
 
-fn field(field: Field, outer: u8) -> Value {
+fn field(field: SchemaField, outer: u8) -> Value {
     let since = field.since.get().max(outer);
     json!({
         "name": field.name,

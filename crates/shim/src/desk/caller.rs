@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use carrel_protocol::Frame;
-use carrel_protocol::frame::BrokenLength;
+use carrel_protocol::frame::InvalidFrameLength;
 use carrel_shim_client::messages::{Peer, PortsPublish, VERSION};
 use carrel_shim_client::{Message, encode};
 use rustix::io::Errno;
@@ -133,7 +133,7 @@ impl Caller {
     }
 
     /// The next thing that was said: its id and its body.
-    pub(crate) fn next(&mut self) -> Result<Option<(u32, Vec<u8>)>, BrokenLength> {
+    pub(crate) fn next(&mut self) -> Result<Option<(u32, Vec<u8>)>, InvalidFrameLength> {
         let Some((frame, rest)) = Frame::split(&self.arrived)? else { return Ok(None) };
         let said = (frame.id, frame.body.to_vec());
         let taken = self.arrived.len() - rest.len();

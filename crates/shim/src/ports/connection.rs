@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use carrel_protocol::bulk::{BulkRecord, ReceiveFlow, RecordLimit, SendFlow};
-use carrel_protocol::codec::Prefix;
+use carrel_protocol::codec::FramePrefix;
 use carrel_protocol::payload::{
     BulkAccepted, BulkCredit, BulkFinish, BulkFlow, BulkKind, BulkOffer, Ping, TcpClose, TcpConnect,
 };
@@ -228,7 +228,7 @@ impl Connection {
             Ok(count) => {
                 // What is available was asked for, so it can be taken, and a piece always fits.
                 let header = flow.advance(count).ok();
-                let prefix = header.and_then(|header| Prefix::of_record(header, self.channel, count).ok());
+                let prefix = header.and_then(|header| FramePrefix::of_record(header, self.channel, count).ok());
                 if let (Some(prefix), Some(bytes)) = (prefix, piece.get(..count)) {
                     out.data.extend_from_slice(prefix.as_slice());
                     out.data.extend_from_slice(bytes);

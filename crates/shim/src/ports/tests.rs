@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 
 use carrel_protocol::bulk::{BulkHeader, RECORD_FORMAT};
-use carrel_protocol::codec::Prefix;
+use carrel_protocol::codec::FramePrefix;
 use carrel_protocol::payload::{
     BulkAccepted, BulkFinish, BulkFlow, BulkKind, Pong, TcpClosed, TcpConnected, TcpFailed,
 };
@@ -56,7 +56,7 @@ impl World {
 
     fn sends(&mut self, offset: u64, bytes: &[u8]) -> bool {
         let header = BulkHeader { kind: BulkKind::Tcp, flow: BulkFlow::GuestToHost, offset };
-        let prefix = Prefix::of_record(header, CHANNEL, bytes.len()).unwrap();
+        let prefix = FramePrefix::of_record(header, CHANNEL, bytes.len()).unwrap();
         let frame = [prefix.as_slice(), bytes].concat();
         self.ports.hear(Frame::split(&frame).unwrap().unwrap().0)
     }

@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use carrel_protocol::frame::{BrokenLength, PREFIX_SIZE};
-use carrel_protocol::relay_flow::{OUTPUT_WINDOW, Receiver, Sender};
+use carrel_protocol::frame::{InvalidFrameLength, PREFIX_SIZE};
+use carrel_protocol::relay_flow::{CreditReceiver, CreditSender, OUTPUT_WINDOW};
 use carrel_protocol::{Flags, Frame, Header, IdRange};
 
 use super::inbox::{Ahead, Inbox};
@@ -18,9 +18,9 @@ pub(crate) struct Client {
     pub(crate) inbox: Inbox,
     pub(crate) outbox: Outbox,
     /// What it may send to the guest.
-    pub(crate) input: Sender,
+    pub(crate) input: CreditSender,
     /// What the guest may send to it.
-    pub(crate) output: Receiver,
+    pub(crate) output: CreditReceiver,
     /// It will send no more.
     pub(crate) ended: bool,
     /// It has to go, and is sent nothing more: a part of what was for it is lost.
@@ -49,7 +49,7 @@ pub(crate) struct Asked {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Fault {
     #[error(transparent)]
-    BrokenLength(#[from] BrokenLength),
+    InvalidFrameLength(#[from] InvalidFrameLength),
     #[error("it used the id {0}, which is not its own")]
     ForeignId(u32),
     #[error("its flags {0:?} exclude each other")]
@@ -63,8 +63,8 @@ pub(crate) enum Fault {
 // === impl Client ===
 
 impl Client {
-    pub(crate) fn new(ids: IdRange, input: Sender, now: Instant) -> Self {
-        let output = Receiver::new(OUTPUT_WINDOW);
+    pub(crate) fn new(ids: IdRange, input: CreditSender, now: Instant) -> Self {
+        let output = CreditReceiver::new(OUTPUT_WINDOW);
         Self {
             ids,
             inbox: Inbox::default(),

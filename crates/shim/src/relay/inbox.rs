@@ -1,6 +1,6 @@
 //! What arrived from a client and is not yet passed on.
 
-use carrel_protocol::frame::{BrokenLength, LENGTH_SIZE, PREFIX_SIZE};
+use carrel_protocol::frame::{InvalidFrameLength, LENGTH_SIZE, PREFIX_SIZE};
 use carrel_protocol::{Frame, Header};
 
 /// How much every client may have here besides large frames.
@@ -53,7 +53,7 @@ impl Inbox {
     }
 
     /// What lies behind the whole frames; a length that cannot be is refused from its four bytes.
-    pub(crate) fn ahead(&self) -> Result<Ahead, BrokenLength> {
+    pub(crate) fn ahead(&self) -> Result<Ahead, InvalidFrameLength> {
         let bytes = self.bytes.get(self.whole..).unwrap_or_default();
         let header = match bytes.first_chunk::<PREFIX_SIZE>() {
             Some(prefix) => Some(Header::parse(prefix)?),

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use carrel_protocol::frame::{BrokenLength, PREFIX_SIZE};
+use carrel_protocol::frame::{InvalidFrameLength, PREFIX_SIZE};
 use carrel_protocol::{Flags, Header};
 
 use super::Slot;
@@ -30,7 +30,7 @@ pub(crate) enum Target {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Misbehaviour {
     #[error(transparent)]
-    BrokenLength(#[from] BrokenLength),
+    InvalidFrameLength(#[from] InvalidFrameLength),
     #[error("more than {STRAYS} frames a second belong to nobody")]
     Strays,
 }
@@ -70,7 +70,7 @@ impl Route {
         &mut self,
         bytes: &'a [u8],
         target: impl Fn(Header) -> Target,
-    ) -> Result<(Target, Run<'a>, &'a [u8]), BrokenLength> {
+    ) -> Result<(Target, Run<'a>, &'a [u8]), InvalidFrameLength> {
         let mut run = Run { head: self.head, head_len: 0, body: &[] };
         let mut rest = bytes;
         if self.left == 0 && (self.filled > 0 || bytes.len() < PREFIX_SIZE) {
@@ -113,7 +113,7 @@ impl Route {
     }
 
     /// Refuses a length from its four bytes, before the rest of the header has arrived.
-    fn refuse_early(&self) -> Result<(), BrokenLength> {
+    fn refuse_early(&self) -> Result<(), InvalidFrameLength> {
         let mut header = self.head;
         if self.filled >= 4 {
             header.iter_mut().skip(self.filled).for_each(|byte| *byte = 0);
@@ -123,7 +123,7 @@ impl Route {
     }
 
     /// Begins a frame whose header lies at the front of `bytes`.
-    fn begin_in(&mut self, bytes: &[u8], target: &impl Fn(Header) -> Target) -> Result<(), BrokenLength> {
+    fn begin_in(&mut self, bytes: &[u8], target: &impl Fn(Header) -> Target) -> Result<(), InvalidFrameLength> {
         if let Some(prefix) = bytes.first_chunk() {
             self.begin(Header::parse(prefix)?, target);
             // Here the header is a part of what is passed on.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bolero::TypeGenerator;
 use carrel_protocol::payload::{CarrelCredit, ClientDisconnected, Ping, Pong};
-use carrel_protocol::relay_flow::{INPUT_WINDOW, Receiver};
+use carrel_protocol::relay_flow::{CreditReceiver, INPUT_WINDOW};
 use carrel_protocol::{Envelope, Flags, Frame, Generation, MessageType, codec};
 
 use super::*;
@@ -41,7 +41,7 @@ struct Guest {
     got: Vec<u8>,
     /// What it wants to send and has not yet.
     unsent: VecDeque<u8>,
-    input: BTreeMap<Slot, Receiver>,
+    input: BTreeMap<Slot, CreditReceiver>,
     left: Vec<IdRange>,
 }
 
@@ -219,7 +219,7 @@ impl World {
             } else if let Some(client) = self.clients.get_mut(&slot) {
                 // Of a client that has left, and whose slot is taken again, nothing comes.
                 assert_eq!(client.sent.pop_front().as_deref(), Some(wire), "slot {slot}");
-                let input = self.guest.input.entry(slot).or_insert(Receiver::new(INPUT_WINDOW));
+                let input = self.guest.input.entry(slot).or_insert(CreditReceiver::new(INPUT_WINDOW));
                 input.received(wire.len() as u64);
                 if let (Some(limit), Some(ids)) = (input.grant(0, INPUT_WINDOW), ids_of(slot)) {
                     let mut credit = Vec::new();
@@ -379,7 +379,7 @@ fn a_client_that_uses_what_is_not_its_own_has_to_go() {
         (frame(own::FIRST, Flags::NONE, 3), Fault::ForeignId(own::FIRST)),
         (frame(1, Flags::from_bits(3), 3), Fault::BadFlags(Flags::from_bits(3))),
         (frame(1, Flags::SHUTDOWN, 3), Fault::ForeignId(1)),
-        (vec![0xff; 4], Fault::BrokenLength(carrel_protocol::frame::BrokenLength(u32::MAX))),
+        (vec![0xff; 4], Fault::InvalidFrameLength(carrel_protocol::frame::InvalidFrameLength(u32::MAX))),
     ] {
         let mut relay = Relay::new(ready(), false, Instant::now());
         let slot = relay.connect(Instant::now()).unwrap();

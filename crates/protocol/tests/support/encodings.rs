@@ -1,51 +1,51 @@
-//! Rewrites canonical CBOR with the liberties that peers take, without changing what it says.
+//! Rewrites canonical CBOR in other valid encodings of the same value.
 //!
-//! Written without the crate's own decoder, which it is there to judge.
+//! Does not use the crate's own decoder, which it tests.
 
-/// Something a peer may do differently.
+/// A way in which a peer's encoding may differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Liberty {
+pub(crate) enum EncodingVariation {
     /// A head longer than it has to be.
     LongHead,
     /// A container or string of indefinite length.
     Indefinite,
     /// Keys in another order.
     Shuffle,
-    /// A key that nobody knows, with some value.
+    /// An unknown key with some value.
     UnknownKey,
-    /// A key that is not even a text.
+    /// A key that is not text.
     OddKey,
-    /// A tag before the value: 64 before bytes, as one peer's encoder has it.
+    /// A tag before the value: 64 before bytes, as one peer's encoder writes it.
     Tag,
-    /// Integers where bytes are meant, and bytes where octets are.
+    /// An array of integers in place of bytes, and bytes in place of octets.
     OtherBytes,
     /// `undefined` instead of `null`.
     Undefined,
-    /// A key left out because its value is `null`.
+    /// A key with the value `null` omitted.
     LeftOut,
 }
 
-/// All of them.
-pub(crate) const LIBERTIES: [Liberty; 9] = [
-    Liberty::LongHead,
-    Liberty::Indefinite,
-    Liberty::Shuffle,
-    Liberty::UnknownKey,
-    Liberty::OddKey,
-    Liberty::Tag,
-    Liberty::OtherBytes,
-    Liberty::Undefined,
-    Liberty::LeftOut,
+/// All variations.
+pub(crate) const ENCODING_VARIATIONS: [EncodingVariation; 9] = [
+    EncodingVariation::LongHead,
+    EncodingVariation::Indefinite,
+    EncodingVariation::Shuffle,
+    EncodingVariation::UnknownKey,
+    EncodingVariation::OddKey,
+    EncodingVariation::Tag,
+    EncodingVariation::OtherBytes,
+    EncodingVariation::Undefined,
+    EncodingVariation::LeftOut,
 ];
 
-/// A value as the canonical form has it.
+/// A parsed canonical value.
 #[derive(Clone, Debug)]
-enum Item {
+enum CborItem {
     Number(u8, u64),
     Bytes(Vec<u8>),
     Text(String),
-    Array(Vec<Item>),
-    Map(Vec<(String, Item)>),
+    Array(Vec<CborItem>),
+    Map(Vec<(String, CborItem)>),
     Simple(u8),
 }
 
@@ -62,12 +62,12 @@ const TAG: u8 = 6;
 const NULL: u8 = 0xf6;
 const BREAK: u8 = 0xff;
 
-/// The same value in other bytes; `take` says at each occasion whether a liberty is taken, and may count.
-pub(crate) fn rewritten(canonical: &[u8], take: &mut dyn FnMut(Liberty) -> bool) -> Vec<u8> {
+/// Encodes the same value differently; `take` decides at each occasion whether a variation is applied, and may count.
+pub(crate) fn rewritten(canonical: &[u8], take: &mut dyn FnMut(EncodingVariation) -> bool) -> Vec<u8> {
     let mut rest = canonical;
     let item = read(&mut rest);
     assert!(rest.is_empty(), "bytes follow a canonical value");
-    let mut writer = Writer { out: Vec::new(), take, among_unknown: false };
+    let mut writer = VariationWriter { out: Vec::new(), take, among_unknown: false };
     writer.item(&item);
     writer.out
 }
@@ -86,13 +86,13 @@ fn take_text(rest: &mut &[u8], len: u64) -> String {
     String::from_utf8(take_bytes(rest, len)).expect("a canonical text is UTF-8")
 }
 
-/// Reads one value, and insists on definite lengths and shortest heads.
-fn read(rest: &mut &[u8]) -> Item {
+/// Parses one value; panics on indefinite lengths and on heads that are not the shortest.
+fn read(rest: &mut &[u8]) -> CborItem {
     let first = take_byte(rest);
     let (major, info) = (first >> 5, first & 0x1f);
     if major == 7 {
         assert!((20..=22).contains(&info), "only booleans and null are sent");
-        return Item::Simple(first);
+        return CborItem::Simple(first);
     }
     let (argument, least) = match info {
         0..=23 => (u64::from(info), 0),
@@ -107,33 +107,33 @@ fn read(rest: &mut &[u8]) -> Item {
     };
     assert!(argument >= least, "a head is longer than it has to be");
     match major {
-        UNSIGNED | NEGATIVE => Item::Number(major, argument),
-        BYTES => Item::Bytes(take_bytes(rest, argument)),
-        TEXT => Item::Text(take_text(rest, argument)),
-        ARRAY => Item::Array((0..argument).map(|_| read(rest)).collect()),
+        UNSIGNED | NEGATIVE => CborItem::Number(major, argument),
+        BYTES => CborItem::Bytes(take_bytes(rest, argument)),
+        TEXT => CborItem::Text(take_text(rest, argument)),
+        ARRAY => CborItem::Array((0..argument).map(|_| read(rest)).collect()),
         MAP => {
             let mut entry = || match read(rest) {
-                Item::Text(key) => (key, read(rest)),
+                CborItem::Text(key) => (key, read(rest)),
                 other => panic!("a key is {other:?}"),
             };
-            Item::Map((0..argument).map(|_| entry()).collect())
+            CborItem::Map((0..argument).map(|_| entry()).collect())
         }
         _ => panic!("a tag is never sent"),
     }
 }
 
-struct Writer<'a> {
+struct VariationWriter<'a> {
     out: Vec<u8>,
-    take: &'a mut dyn FnMut(Liberty) -> bool,
-    /// Below a key that nobody knows: no more of those are put in there.
+    take: &'a mut dyn FnMut(EncodingVariation) -> bool,
+    /// Inside the value of an unknown key, where no further unknown keys are inserted.
     among_unknown: bool,
 }
 
-// === impl Writer ===
+// === impl VariationWriter ===
 
-impl Writer<'_> {
-    fn takes(&mut self, liberty: Liberty) -> bool {
-        (self.take)(liberty)
+impl VariationWriter<'_> {
+    fn takes(&mut self, variation: EncodingVariation) -> bool {
+        (self.take)(variation)
     }
 
     fn head(&mut self, major: u8, argument: u64) {
@@ -144,7 +144,7 @@ impl Writer<'_> {
             0x1_0000..=0xffff_ffff => 3,
             _ => 4,
         };
-        while width < 4 && self.takes(Liberty::LongHead) {
+        while width < 4 && self.takes(EncodingVariation::LongHead) {
             width += 1;
         }
         let bytes = argument.to_be_bytes();
@@ -157,11 +157,11 @@ impl Writer<'_> {
         }
     }
 
-    fn item(&mut self, item: &Item) {
+    fn item(&mut self, item: &CborItem) {
         match item {
-            Item::Bytes(bytes) => self.bytes(bytes),
-            // Only octets are arrays of integers, and only they may be a byte string as well.
-            Item::Array(elements) if octets(elements).is_some() && self.takes(Liberty::OtherBytes) => {
+            CborItem::Bytes(bytes) => self.bytes(bytes),
+            // Only octets are arrays of integers, and only they may also be a byte string.
+            CborItem::Array(elements) if octets(elements).is_some() && self.takes(EncodingVariation::OtherBytes) => {
                 self.bytes(&octets(elements).unwrap_or_default());
             }
             _ => {
@@ -172,39 +172,39 @@ impl Writer<'_> {
     }
 
     fn tag(&mut self, number: u64) {
-        if self.takes(Liberty::Tag) {
+        if self.takes(EncodingVariation::Tag) {
             self.head(TAG, number);
         }
     }
 
-    fn untagged(&mut self, item: &Item) {
+    fn untagged(&mut self, item: &CborItem) {
         match item {
-            Item::Number(major, argument) => self.head(*major, *argument),
-            Item::Simple(NULL) if self.takes(Liberty::Undefined) => self.out.push(0xf7),
-            Item::Simple(byte) => self.out.push(*byte),
-            Item::Text(text) => {
+            CborItem::Number(major, argument) => self.head(*major, *argument),
+            CborItem::Simple(NULL) if self.takes(EncodingVariation::Undefined) => self.out.push(0xf7),
+            CborItem::Simple(byte) => self.out.push(*byte),
+            CborItem::Text(text) => {
                 let half = (0..=text.len() / 2).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
                 self.string(TEXT, text.as_bytes(), half);
             }
-            Item::Bytes(bytes) => self.string(BYTES, bytes, bytes.len() / 2),
-            Item::Array(elements) => self.container(ARRAY, elements.len(), |writer| {
+            CborItem::Bytes(bytes) => self.string(BYTES, bytes, bytes.len() / 2),
+            CborItem::Array(elements) => self.container(ARRAY, elements.len(), |writer| {
                 elements.iter().for_each(|element| writer.item(element));
             }),
-            Item::Map(entries) => self.map(entries),
+            CborItem::Map(entries) => self.map(entries),
         }
     }
 
     fn bytes(&mut self, bytes: &[u8]) {
         self.tag(64);
-        if self.takes(Liberty::OtherBytes) {
-            let octets = bytes.iter().map(|byte| Item::Number(UNSIGNED, u64::from(*byte)));
-            return self.untagged(&Item::Array(octets.collect()));
+        if self.takes(EncodingVariation::OtherBytes) {
+            let octets = bytes.iter().map(|byte| CborItem::Number(UNSIGNED, u64::from(*byte)));
+            return self.untagged(&CborItem::Array(octets.collect()));
         }
         self.string(BYTES, bytes, bytes.len() / 2);
     }
 
     fn string(&mut self, major: u8, bytes: &[u8], half: usize) {
-        if !self.takes(Liberty::Indefinite) {
+        if !self.takes(EncodingVariation::Indefinite) {
             self.head(major, bytes.len() as u64);
             return self.out.extend_from_slice(bytes);
         }
@@ -217,7 +217,7 @@ impl Writer<'_> {
     }
 
     fn container(&mut self, major: u8, len: usize, content: impl FnOnce(&mut Self)) {
-        let indefinite = self.takes(Liberty::Indefinite);
+        let indefinite = self.takes(EncodingVariation::Indefinite);
         if indefinite {
             self.out.push(major << 5 | 0x1f);
         } else {
@@ -229,27 +229,31 @@ impl Writer<'_> {
         }
     }
 
-    fn map(&mut self, entries: &[(String, Item)]) {
-        // What only names a variant has one entry, whatever liberties are taken; such names alone begin with a capital.
+    fn map(&mut self, entries: &[(String, CborItem)]) {
+        // A map that names a variant always has one entry; only variant names begin with a capital letter.
         let names_a_variant = entries.iter().any(|(key, _)| key.starts_with(|first: char| first.is_ascii_uppercase()));
-        let mut entries: Vec<_> = entries.iter().map(|(key, value)| (Item::Text(key.clone()), value.clone())).collect();
+        let mut entries: Vec<_> =
+            entries.iter().map(|(key, value)| (CborItem::Text(key.clone()), value.clone())).collect();
         if !names_a_variant && !self.among_unknown {
-            entries.retain(|(_, value)| !(matches!(value, Item::Simple(NULL)) && self.takes(Liberty::LeftOut)));
-            if self.takes(Liberty::UnknownKey) {
-                entries.insert(entries.len() / 2, (Item::Text(UNKNOWN.to_owned()), nested()));
+            entries.retain(|(_, value)| {
+                !(matches!(value, CborItem::Simple(NULL)) && self.takes(EncodingVariation::LeftOut))
+            });
+            if self.takes(EncodingVariation::UnknownKey) {
+                entries.insert(entries.len() / 2, (CborItem::Text(UNKNOWN.to_owned()), nested()));
             }
-            if self.takes(Liberty::OddKey) {
-                entries.insert(0, (Item::Number(NEGATIVE, 6), nested()));
+            if self.takes(EncodingVariation::OddKey) {
+                entries.insert(0, (CborItem::Number(NEGATIVE, 6), nested()));
             }
         }
         for at in 1..entries.len() {
-            if self.takes(Liberty::Shuffle) {
+            if self.takes(EncodingVariation::Shuffle) {
                 entries.swap(at, at / 2);
             }
         }
         self.container(MAP, entries.len(), |writer| {
             for (key, value) in &entries {
-                let unknown = matches!(key, Item::Number(..)) || matches!(key, Item::Text(text) if text == UNKNOWN);
+                let unknown =
+                    matches!(key, CborItem::Number(..)) || matches!(key, CborItem::Text(text) if text == UNKNOWN);
                 let outside = writer.among_unknown;
                 writer.among_unknown |= unknown;
                 writer.item(key);
@@ -260,16 +264,22 @@ impl Writer<'_> {
     }
 }
 
-fn octets(elements: &[Item]) -> Option<Vec<u8>> {
-    let octet = |item: &Item| match item {
-        Item::Number(UNSIGNED, number) => u8::try_from(*number).ok(),
+fn octets(elements: &[CborItem]) -> Option<Vec<u8>> {
+    let octet = |item: &CborItem| match item {
+        CborItem::Number(UNSIGNED, number) => u8::try_from(*number).ok(),
         _ => None,
     };
     elements.iter().map(octet).collect::<Option<Vec<_>>>().filter(|octets| !octets.is_empty())
 }
 
-/// A value that nobody asked for.
-fn nested() -> Item {
-    let inner = Item::Map(vec![("x".to_owned(), Item::Bytes(vec![1, 2])), ("y".to_owned(), Item::Simple(NULL))]);
-    Item::Array(vec![inner, Item::Text("ü".to_owned()), Item::Number(NEGATIVE, u64::MAX), Item::Array(vec![])])
+/// A nested value for an unknown key.
+fn nested() -> CborItem {
+    let inner =
+        CborItem::Map(vec![("x".to_owned(), CborItem::Bytes(vec![1, 2])), ("y".to_owned(), CborItem::Simple(NULL))]);
+    CborItem::Array(vec![
+        inner,
+        CborItem::Text("ü".to_owned()),
+        CborItem::Number(NEGATIVE, u64::MAX),
+        CborItem::Array(vec![]),
+    ])
 }
