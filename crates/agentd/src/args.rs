@@ -7,9 +7,9 @@ use carrel_protocol::Generation;
 
 /// The action selected on the command line.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Command {
+pub enum AgentdCommand {
     /// Serve.
-    Serve(Options),
+    Serve(ServeOptions),
     /// Print the help.
     Help,
     /// Print the version.
@@ -18,7 +18,7 @@ pub enum Command {
 
 /// Options of the server.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct ServeOptions {
     /// A socket for clients, instead of standard input and output.
     pub listen: Option<PathBuf>,
     /// The highest generation to announce and accept.
@@ -54,8 +54,8 @@ Without --listen it speaks on standard input and output, which are a socket or p
 ";
 
 /// Parses the command line.
-pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, UsageError> {
-    let mut options = Options { listen: None, max_generation: Generation::CURRENT };
+pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<AgentdCommand, UsageError> {
+    let mut options = ServeOptions { listen: None, max_generation: Generation::CURRENT };
     let mut args = args.into_iter();
     while let Some(arg) = args.next() {
         match arg.to_str() {
@@ -67,12 +67,12 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, UsageE
                 let value = args.next().ok_or(UsageError::NoValue("--max-generation"))?;
                 options.max_generation = generation(&value.to_string_lossy())?;
             }
-            Some("--help" | "-h") => return Ok(Command::Help),
-            Some("--version" | "-V") => return Ok(Command::Version),
+            Some("--help" | "-h") => return Ok(AgentdCommand::Help),
+            Some("--version" | "-V") => return Ok(AgentdCommand::Version),
             _ => return Err(UsageError::Unknown(arg.to_string_lossy().into_owned())),
         }
     }
-    Ok(Command::Serve(options))
+    Ok(AgentdCommand::Serve(options))
 }
 
 fn generation(value: &str) -> Result<Generation, UsageError> {
@@ -87,15 +87,15 @@ fn generation(value: &str) -> Result<Generation, UsageError> {
 mod tests {
     use super::*;
 
-    fn parsed(args: &[&str]) -> Result<Command, UsageError> {
+    fn parsed(args: &[&str]) -> Result<AgentdCommand, UsageError> {
         parse(args.iter().map(OsString::from))
     }
 
     #[test]
     fn options_are_parsed_and_invalid_arguments_are_named() {
-        let expected = Options { listen: Some("/a".into()), max_generation: Generation::new(7) };
-        assert_eq!(parsed(&["--listen", "/a", "--max-generation", "7"]), Ok(Command::Serve(expected)));
-        assert_eq!(parsed(&["--help"]), Ok(Command::Help));
+        let expected = ServeOptions { listen: Some("/a".into()), max_generation: Generation::new(7) };
+        assert_eq!(parsed(&["--listen", "/a", "--max-generation", "7"]), Ok(AgentdCommand::Serve(expected)));
+        assert_eq!(parsed(&["--help"]), Ok(AgentdCommand::Help));
         assert_eq!(parsed(&["--listen"]), Err(UsageError::NoValue("--listen")));
         for bad in ["0", "12", "x", ""] {
             assert_eq!(parsed(&["--max-generation", bad]), Err(UsageError::BadGeneration(bad.into())));

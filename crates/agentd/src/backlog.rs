@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use rustix::io::Errno;
 
-use crate::poll::Source;
+use crate::poll::PollSource;
 
 /// Chunks up to this size are merged.
 const PIECE: usize = 16 * 1024;
@@ -58,7 +58,7 @@ impl Backlog {
     }
 
     /// Writes until the destination would block or the buffer is empty; returns the number of bytes written.
-    pub(crate) fn write_to(&mut self, destination: &mut Source) -> Result<usize, Errno> {
+    pub(crate) fn write_to(&mut self, destination: &mut PollSource) -> Result<usize, Errno> {
         let mut taken = 0;
         while destination.writable {
             let Some(front) = self.queue.front() else { break };

@@ -27,7 +27,7 @@ const SEND_BUFFER: usize = 1024 * 1024;
 const READ_LEAST: usize = 16 * 1024;
 
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub(crate) struct PeerConnection {
     incoming: OwnedFd,
     outgoing: OwnedFd,
     /// The ids it may use.
@@ -44,29 +44,29 @@ pub(crate) struct Connection {
     pub(crate) ended: bool,
     /// Whether the peer is disconnected.
     pub(crate) hung_up: bool,
-    inbox: Inbox,
-    outbox: VecDeque<Chunk>,
+    inbox: ReceiveBuffer,
+    outbox: VecDeque<OutgoingChunk>,
     outgoing_bytes: usize,
 }
 
 /// Bytes to send, with space in front for the frame prefix.
 #[derive(Debug)]
-pub(crate) struct Chunk {
+pub(crate) struct OutgoingChunk {
     bytes: Vec<u8>,
     start: usize,
 }
 
 /// Received bytes that are not yet consumed as frames.
 #[derive(Debug, Default)]
-pub(crate) struct Inbox {
+pub(crate) struct ReceiveBuffer {
     bytes: Vec<u8>,
     start: usize,
     read_size: usize,
 }
 
-// === impl Chunk ===
+// === impl OutgoingChunk ===
 
-impl Chunk {
+impl OutgoingChunk {
     /// A chunk with capacity for `limit` bytes of data.
     pub(crate) fn for_data(limit: usize) -> Self {
         let mut bytes = Vec::with_capacity(FramePrefix::MAX + limit);
@@ -104,15 +104,15 @@ impl Chunk {
     }
 }
 
-impl From<Vec<u8>> for Chunk {
+impl From<Vec<u8>> for OutgoingChunk {
     fn from(bytes: Vec<u8>) -> Self {
         Self { bytes, start: 0 }
     }
 }
 
-// === impl Connection ===
+// === impl PeerConnection ===
 
-impl Connection {
+impl PeerConnection {
     pub(crate) fn new(incoming: OwnedFd, outgoing: OwnedFd, ids: IdRange, announced: Generation) -> Self {
         // A pipe rejects it and keeps its size; without privileges, the system-wide maximum applies.
         if rustix::net::sockopt::set_socket_send_buffer_size_force(&outgoing, SEND_BUFFER).is_err() {
@@ -128,7 +128,7 @@ impl Connection {
             writable: true,
             ended: false,
             hung_up: false,
-            inbox: Inbox::default(),
+            inbox: ReceiveBuffer::default(),
             outbox: VecDeque::new(),
             outgoing_bytes: 0,
         }
@@ -158,7 +158,7 @@ impl Connection {
     }
 
     /// Queues bytes.
-    pub(crate) fn push(&mut self, chunk: Chunk) {
+    pub(crate) fn push(&mut self, chunk: OutgoingChunk) {
         self.outgoing_bytes += chunk.rest().len();
         self.outbox.push_back(chunk);
     }
@@ -212,19 +212,19 @@ impl Connection {
     }
 
     /// Takes the receive buffer out, so that its frames can be borrowed while they are processed.
-    pub(crate) fn take_inbox(&mut self) -> Inbox {
+    pub(crate) fn take_inbox(&mut self) -> ReceiveBuffer {
         std::mem::take(&mut self.inbox)
     }
 
     /// Puts it back.
-    pub(crate) fn put_inbox(&mut self, inbox: Inbox) {
+    pub(crate) fn put_inbox(&mut self, inbox: ReceiveBuffer) {
         self.inbox = inbox;
     }
 }
 
-// === impl Inbox ===
+// === impl ReceiveBuffer ===
 
-impl Inbox {
+impl ReceiveBuffer {
     fn read(&mut self, from: &OwnedFd) -> Result<usize, Errno> {
         let arrived = self.bytes.len() - self.start;
         let missing = self.missing(arrived);
@@ -281,7 +281,7 @@ mod tests {
 
     use super::*;
 
-    fn pair() -> (OwnedFd, Connection) {
+    fn pair() -> (OwnedFd, PeerConnection) {
         let (ours, theirs) = rustix::net::socketpair(
             rustix::net::AddressFamily::UNIX,
             rustix::net::SocketType::STREAM,
@@ -290,12 +290,12 @@ mod tests {
         )
         .unwrap();
         let outgoing = ours.try_clone().unwrap();
-        (theirs, Connection::new(ours, outgoing, IdRange::WHOLE, Generation::PUBLISHED))
+        (theirs, PeerConnection::new(ours, outgoing, IdRange::WHOLE, Generation::PUBLISHED))
     }
 
     #[test]
     fn a_prefix_joins_its_data() {
-        let mut chunk = Chunk::for_data(8);
+        let mut chunk = OutgoingChunk::for_data(8);
         chunk.buffer().extend_from_slice(b"hi");
         chunk.set_prefix(&FramePrefix::of_data(MessageType::ExecStdout, Generation::PUBLISHED, 6, 2).unwrap());
         let (frame, rest) = Frame::split(chunk.rest()).unwrap().unwrap();

@@ -8,7 +8,7 @@ use carrel_protocol::payload::{Bootstrap, ExecLimits, InitFailure, ResourceLimit
 
 use rustix::process::{Resource, Rlimit};
 
-use crate::users::{Accounts, User, UserError};
+use crate::users::{AccountDatabase, UserAccount, UserError};
 
 /// The default search path of programs.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -19,7 +19,7 @@ const UTF_8: &str = "C.UTF-8";
 
 /// The defaults of commands.
 #[derive(Debug)]
-pub(crate) struct Defaults {
+pub(crate) struct CommandDefaults {
     /// The environment that every command inherits.
     pub(crate) env: Vec<(OsString, OsString)>,
     /// The working directory.
@@ -53,9 +53,9 @@ pub(crate) enum BootstrapError {
     User(#[from] UserError),
 }
 
-// === impl Defaults ===
+// === impl CommandDefaults ===
 
-impl Defaults {
+impl CommandDefaults {
     pub(crate) fn new(init: bool) -> Self {
         let given = std::env::vars_os().filter(|(key, _)| key != crate::protect::SCORE_VARIABLE);
         let mut env: Vec<_> = given.collect();
@@ -128,7 +128,9 @@ impl Defaults {
 
     fn default_user(&self, user: Option<&str>) -> Result<UserIds, UserError> {
         match user {
-            Some(user) => Accounts::read().resolve(user).map(|User { uid, gid, .. }| UserIds { uid, gid }),
+            Some(user) => {
+                AccountDatabase::read().resolve(user).map(|UserAccount { uid, gid, .. }| UserIds { uid, gid })
+            }
             None => Ok(UserIds { uid: rustix::process::getuid().as_raw(), gid: rustix::process::getgid().as_raw() }),
         }
     }
@@ -139,7 +141,12 @@ impl Defaults {
     }
 
     /// The environment of a command: the defaults, the home of its user, then its own; the last value of a name wins.
-    pub(crate) fn environment(&self, own: &[String], user: Option<&User>, tty: bool) -> Vec<(OsString, OsString)> {
+    pub(crate) fn environment(
+        &self,
+        own: &[String],
+        user: Option<&UserAccount>,
+        tty: bool,
+    ) -> Vec<(OsString, OsString)> {
         let mut env = Environment::from(&self.env);
         if let Some(user) = user {
             // A user without an account has no home; another user's would be worse than none.
@@ -206,10 +213,10 @@ mod tests {
 
     #[test]
     fn the_last_value_of_a_variable_wins_and_an_entry_without_a_value_is_ignored() {
-        let mut defaults = Defaults::new(false);
+        let mut defaults = CommandDefaults::new(false);
         defaults.env = vec![("A".into(), "0".into()), ("HOME".into(), "/".into())];
         let own = ["A=1".to_owned(), "A=2=3".to_owned(), "B".to_owned()];
-        let user = User { uid: 1, gid: 1, groups: vec![1], home: Some("/home/a".into()), name: None };
+        let user = UserAccount { uid: 1, gid: 1, groups: vec![1], home: Some("/home/a".into()), name: None };
         let env = defaults.environment(&own, Some(&user), true);
         let expected: [(OsString, OsString); 4] = [
             ("A".into(), "2=3".into()),
@@ -222,9 +229,9 @@ mod tests {
 
     #[test]
     fn text_is_utf_8_unless_a_locale_is_set() {
-        let mut defaults = Defaults::new(false);
+        let mut defaults = CommandDefaults::new(false);
         defaults.env = Vec::new();
-        let set = |defaults: &Defaults, own: &[&str]| {
+        let set = |defaults: &CommandDefaults, own: &[&str]| {
             let own: Vec<_> = own.iter().map(|&entry| entry.to_owned()).collect();
             let env = defaults.environment(&own, None, false);
             env.iter().map(|(key, value)| format!("{}={}", key.display(), value.display())).collect::<Vec<_>>()
@@ -241,7 +248,7 @@ mod tests {
     //= carrel.agent-itself.bootstrap-far-makes-sense
     #[test]
     fn settings_for_virtual_machines_are_rejected_and_nothing_is_applied() {
-        let mut defaults = Defaults::new(false);
+        let mut defaults = CommandDefaults::new(false);
         let asked = Bootstrap { host_alias: Some("h".into()), default_cwd: Some("/x".into()), ..Bootstrap::default() };
         assert!(matches!(defaults.bootstrap(asked), Err(BootstrapError::Unavailable("host_alias"))));
         assert_eq!(defaults.cwd, None);

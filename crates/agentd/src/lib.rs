@@ -3,26 +3,26 @@
 //! One event loop polls descriptors, reads frames from peers and runs sessions. Sessions never block, and no message of
 //! a peer can terminate the loop.
 
-mod agent;
 pub mod args;
 mod backlog;
 mod connection;
 mod defaults;
 mod dispatch;
 mod errno;
+mod event_loop;
 mod exec;
 mod files;
+mod image_file;
 mod io;
 mod listen;
 mod poll;
 mod protect;
+mod relay_clients;
 mod session;
-mod shares;
 mod signals;
-mod small;
 mod sys;
 mod tcp;
 mod tree;
 mod users;
 
-pub use self::agent::{ServeError, serve};
+pub use self::event_loop::{ServeError, serve};

@@ -10,7 +10,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 /// A listening socket, whose path is removed on drop.
 #[derive(Debug)]
-pub(crate) struct Listener {
+pub(crate) struct ClientListener {
     pub(crate) fd: OwnedFd,
     path: PathBuf,
     /// The layout of the id ranges.
@@ -19,9 +19,9 @@ pub(crate) struct Listener {
     spare: Option<OwnedFd>,
 }
 
-// === impl Listener ===
+// === impl ClientListener ===
 
-impl Listener {
+impl ClientListener {
     /// Listens on a path. A stale socket is replaced; anything else at the path is an error.
     pub(crate) fn bind(path: &Path, announced: Generation) -> Result<Self, Errno> {
         let address = SocketAddrUnix::new(path)?;
@@ -66,7 +66,7 @@ impl Listener {
     }
 }
 
-impl Drop for Listener {
+impl Drop for ClientListener {
     fn drop(&mut self) {
         let _gone = std::fs::remove_file(&self.path);
     }

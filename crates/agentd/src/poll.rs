@@ -7,11 +7,11 @@ use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
-use crate::session::Key;
+use crate::session::SessionKey;
 
 /// Identifies what a descriptor belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Token {
+pub(crate) enum PollToken {
     /// The listening socket.
     Listener,
     /// Signals.
@@ -21,14 +21,14 @@ pub(crate) enum Token {
     /// The outgoing side of a connection.
     Outgoing(u16),
     /// One of a session's descriptors.
-    Session(Key, Channel),
+    Session(SessionKey, SessionChannel),
     /// An orphaned pipe of a finished command.
-    Leftover(u32),
+    OrphanedPipe(u32),
 }
 
 /// Identifies a session's descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Channel {
+pub(crate) enum SessionChannel {
     /// Its input: standard output, a terminal, a socket, a file.
     Main,
     /// Standard error.
@@ -41,7 +41,7 @@ pub(crate) enum Channel {
 
 /// A descriptor with its readiness. Edges set the flags; `EAGAIN` clears them.
 #[derive(Debug)]
-pub(crate) struct Source {
+pub(crate) struct PollSource {
     pub(crate) fd: OwnedFd,
     pub(crate) readable: bool,
     pub(crate) writable: bool,
@@ -50,7 +50,7 @@ pub(crate) struct Source {
 /// A readiness event.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Readiness {
-    pub(crate) token: Token,
+    pub(crate) token: PollToken,
     pub(crate) readable: bool,
     pub(crate) writable: bool,
     /// Both directions are closed.
@@ -71,7 +71,7 @@ impl Poller {
     }
 
     /// Registers a descriptor for both directions. One that cannot be polled is always ready.
-    pub(crate) fn add(&self, fd: impl AsFd, token: Token) -> Result<(), Errno> {
+    pub(crate) fn add(&self, fd: impl AsFd, token: PollToken) -> Result<(), Errno> {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
         match epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token.pack()), flags) {
             Err(Errno::PERM) => Ok(()),
@@ -80,7 +80,7 @@ impl Poller {
     }
 
     /// Changes a registered descriptor to another token, level-triggered and for reading only.
-    pub(crate) fn hand_over(&self, fd: impl AsFd, token: Token) -> Result<(), Errno> {
+    pub(crate) fn hand_over(&self, fd: impl AsFd, token: PollToken) -> Result<(), Errno> {
         epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(token.pack()), epoll::EventFlags::IN)
     }
 
@@ -90,15 +90,15 @@ impl Poller {
     }
 
     /// Disables or enables a descriptor.
-    pub(crate) fn rest(&self, fd: impl AsFd, token: Token, resting: bool) {
+    pub(crate) fn rest(&self, fd: impl AsFd, token: PollToken, resting: bool) {
         let flags = if resting { epoll::EventFlags::empty() } else { epoll::EventFlags::IN };
         let _watched = epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(token.pack()), flags);
     }
 
     /// Registers a descriptor for a session. It starts as ready; the first attempt finds out.
-    pub(crate) fn source(&self, fd: OwnedFd, key: Key, channel: Channel) -> Result<Source, Errno> {
-        self.add(&fd, Token::Session(key, channel))?;
-        Ok(Source { fd, readable: true, writable: true })
+    pub(crate) fn source(&self, fd: OwnedFd, key: SessionKey, channel: SessionChannel) -> Result<PollSource, Errno> {
+        self.add(&fd, PollToken::Session(key, channel))?;
+        Ok(PollSource { fd, readable: true, writable: true })
     }
 
     /// Waits for readiness or the deadline.
@@ -121,7 +121,7 @@ impl Poller {
             .filter_map(|event| {
                 let flags = event.flags;
                 Some(Readiness {
-                    token: Token::unpack(event.data.u64())?,
+                    token: PollToken::unpack(event.data.u64())?,
                     readable: flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::RDHUP | ended),
                     writable: flags.intersects(epoll::EventFlags::OUT | ended),
                     hung_up: flags.intersects(ended),
@@ -131,9 +131,9 @@ impl Poller {
     }
 }
 
-// === impl Token ===
+// === impl PollToken ===
 
-impl Token {
+impl PollToken {
     /// `kind u8 | channel u8 | connection u16 | id u32`.
     fn pack(self) -> u64 {
         let (kind, channel, connection, id) = match self {
@@ -142,7 +142,7 @@ impl Token {
             Self::Incoming(connection) => (2, 0, connection, 0),
             Self::Outgoing(connection) => (3, 0, connection, 0),
             Self::Session(key, channel) => (4, channel as u64, key.connection, key.id),
-            Self::Leftover(number) => (5, 0, 0, number),
+            Self::OrphanedPipe(number) => (5, 0, 0, number),
         };
         kind << 56 | channel << 48 | u64::from(connection) << 32 | u64::from(id)
     }
@@ -156,18 +156,20 @@ impl Token {
             2 => Self::Incoming(connection),
             3 => Self::Outgoing(connection),
             4 => Self::Session(
-                Key { connection, id },
-                [Channel::Main, Channel::Error, Channel::Input, Channel::Report].into_iter().nth(channel.into())?,
+                SessionKey { connection, id },
+                [SessionChannel::Main, SessionChannel::Error, SessionChannel::Input, SessionChannel::Report]
+                    .into_iter()
+                    .nth(channel.into())?,
             ),
-            5 => Self::Leftover(id),
+            5 => Self::OrphanedPipe(id),
             _ => return None,
         })
     }
 }
 
-// === impl Source ===
+// === impl PollSource ===
 
-impl Source {
+impl PollSource {
     /// Records an edge.
     pub(crate) fn ready(&mut self, readiness: Readiness) {
         self.readable |= readiness.readable;
@@ -209,18 +211,18 @@ mod tests {
 
     #[test]
     fn a_token_round_trips_through_epoll_data() {
-        let key = Key { connection: 0xabcd, id: 0xdead_beef };
+        let key = SessionKey { connection: 0xabcd, id: 0xdead_beef };
         for token in [
-            Token::Listener,
-            Token::Signals,
-            Token::Incoming(u16::MAX),
-            Token::Outgoing(7),
-            Token::Session(key, Channel::Main),
-            Token::Session(key, Channel::Report),
-            Token::Leftover(u32::MAX),
+            PollToken::Listener,
+            PollToken::Signals,
+            PollToken::Incoming(u16::MAX),
+            PollToken::Outgoing(7),
+            PollToken::Session(key, SessionChannel::Main),
+            PollToken::Session(key, SessionChannel::Report),
+            PollToken::OrphanedPipe(u32::MAX),
         ] {
-            assert_eq!(Token::unpack(token.pack()), Some(token));
+            assert_eq!(PollToken::unpack(token.pack()), Some(token));
         }
-        assert_eq!(Token::unpack(u64::MAX), None);
+        assert_eq!(PollToken::unpack(u64::MAX), None);
     }
 }

@@ -53,7 +53,7 @@ pub(crate) fn is_init() -> bool {
 }
 
 /// Makes this process non-dumpable and the subreaper of orphans.
-pub(crate) fn settle() {
+pub(crate) fn harden() {
     OWN_SCORE.with(|own| own.get_or_init(open_score).is_some());
     if is_init() {
         // The file's owner and mode do the rest: see the security document.

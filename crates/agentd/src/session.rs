@@ -4,19 +4,19 @@ use carrel_protocol::bulk::BulkRecord;
 use carrel_protocol::payload::{CoreErrorKind, ExecExited};
 use carrel_protocol::{DecodeError, Envelope, MessageType};
 
-use crate::io::Io;
-use crate::poll::{Channel, Readiness};
+use crate::io::SessionIo;
+use crate::poll::{Readiness, SessionChannel};
 
 /// Identifies a session: its connection and correlation id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Key {
+pub(crate) struct SessionKey {
     pub(crate) connection: u16,
     pub(crate) id: u32,
 }
 
 /// The result of running a session once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum TurnResult {
     /// It is still runnable.
     Again,
     /// It waits for a message, readiness or a timer.
@@ -29,35 +29,40 @@ pub(crate) enum Turn {
 
 /// Why a message was rejected. It is sent as `core.error`; the session continues.
 #[derive(Debug)]
-pub(crate) struct Refusal {
+pub(crate) struct MessageRejection {
     pub(crate) kind: CoreErrorKind,
     pub(crate) message: String,
 }
 
 /// The handler of one correlation id.
-pub(crate) trait Session {
+pub(crate) trait SessionHandler {
     /// Handles a message.
     fn message(
         &mut self,
-        io: &mut Io,
-        key: Key,
+        io: &mut SessionIo,
+        key: SessionKey,
         message_type: MessageType,
         envelope: &Envelope<'_>,
-    ) -> Result<(), Refusal>;
+    ) -> Result<(), MessageRejection>;
 
     /// Handles a bulk record.
-    fn record(&mut self, _io: &mut Io, _key: Key, _record: &BulkRecord<'_>) -> Result<(), Refusal> {
-        Err(Refusal::session("no bulk stream was accepted for this id"))
+    fn record(
+        &mut self,
+        _io: &mut SessionIo,
+        _key: SessionKey,
+        _record: &BulkRecord<'_>,
+    ) -> Result<(), MessageRejection> {
+        Err(MessageRejection::session("no bulk stream was accepted for this id"))
     }
 
     /// Called when a descriptor became ready.
-    fn ready(&mut self, _channel: Channel, _readiness: Readiness) {}
+    fn ready(&mut self, _channel: SessionChannel, _readiness: Readiness) {}
 
     /// Called when its process exited.
-    fn process_ended(&mut self, _io: &mut Io, _key: Key, _exited: ExecExited) {}
+    fn process_ended(&mut self, _io: &mut SessionIo, _key: SessionKey, _exited: ExecExited) {}
 
     /// Does a bounded amount of work.
-    fn turn(&mut self, io: &mut Io, key: Key) -> Turn;
+    fn turn(&mut self, io: &mut SessionIo, key: SessionKey) -> TurnResult;
 
     /// The number of buffered input bytes.
     fn backlog(&self) -> usize {
@@ -71,7 +76,7 @@ pub(crate) trait Session {
 
     /// Called when it buffers too much input on a channel that must not block: the input is dropped, and its sender is
     /// notified.
-    fn overflow(&mut self, _io: &mut Io, _key: Key) {}
+    fn overflow(&mut self, _io: &mut SessionIo, _key: SessionKey) {}
 
     /// Terminates it gracefully, because the sandbox shuts down.
     fn terminate(&mut self) {}
@@ -82,15 +87,15 @@ pub(crate) trait Session {
     }
 
     /// Called when it is finished: deregisters what outlives it.
-    fn release(&mut self, _io: &Io) {}
+    fn release(&mut self, _io: &SessionIo) {}
 
     /// Aborts it, because its owner is gone. Nothing is sent.
-    fn withdraw(&mut self, _io: &mut Io) {}
+    fn withdraw(&mut self, _io: &mut SessionIo) {}
 }
 
-// === impl Refusal ===
+// === impl MessageRejection ===
 
-impl Refusal {
+impl MessageRejection {
     pub(crate) fn new(kind: CoreErrorKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into() }
     }
@@ -113,13 +118,13 @@ impl Refusal {
     }
 }
 
-impl From<DecodeError> for Refusal {
+impl From<DecodeError> for MessageRejection {
     fn from(error: DecodeError) -> Self {
         Self::payload(error.to_string())
     }
 }
 
-impl From<carrel_protocol::bulk::BulkError> for Refusal {
+impl From<carrel_protocol::bulk::BulkError> for MessageRejection {
     fn from(error: carrel_protocol::bulk::BulkError) -> Self {
         Self::session(error.to_string())
     }

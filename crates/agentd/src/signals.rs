@@ -9,7 +9,7 @@ use crate::sys;
 
 /// What the received signals request.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Asked {
+pub(crate) struct PendingSignals {
     /// To shut down.
     pub(crate) stop: bool,
     /// To reap children.
@@ -18,7 +18,7 @@ pub(crate) struct Asked {
 
 /// Whose signals are accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Senders {
+pub(crate) enum SignalSenders {
     /// Any process.
     All,
     /// Processes outside the pid namespace: no process inside may control pid 1, root or not.
@@ -30,8 +30,8 @@ pub(crate) enum Senders {
 }
 
 /// Reads the pending signals.
-pub(crate) fn take(descriptor: &OwnedFd, senders: Senders) -> Asked {
-    let mut asked = Asked::default();
+pub(crate) fn take(descriptor: &OwnedFd, senders: SignalSenders) -> PendingSignals {
+    let mut asked = PendingSignals::default();
     while let Some(arrived) = sys::next_signal(descriptor) {
         match arrived.signal {
             libc::SIGCHLD => asked.reap = true,
@@ -42,9 +42,9 @@ pub(crate) fn take(descriptor: &OwnedFd, senders: Senders) -> Asked {
     asked
 }
 
-// === impl Senders ===
+// === impl SignalSenders ===
 
-impl Senders {
+impl SignalSenders {
     /// The accepted senders for the agent, which may be pid 1.
     pub(crate) fn of(init: bool) -> Self {
         let map = || std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
@@ -54,7 +54,7 @@ impl Senders {
     /// No process inside can send a signal with these codes and sender 0: a queued signal, whose fields its sender
     /// controls, has another code. But if a user's signal queue is full, the kernel drops the details of some signals
     /// and reports user 0 as the sender.
-    fn admit(self, arrived: &sys::Arrived) -> bool {
+    fn admit(self, arrived: &sys::ReceivedSignal) -> bool {
         const SI_KERNEL: i32 = 0x80;
         match self {
             Self::All => true,
@@ -89,12 +89,12 @@ mod tests {
 
     #[test]
     fn pid_1_accepts_signals_from_outside_only_and_none_with_dropped_details() {
-        let arrived = |sender, user, code| sys::Arrived { signal: libc::SIGTERM, sender, user, code };
-        let [apart, shared] = [false, true].map(|shares_root| Senders::Outside { shares_root });
-        for senders in [apart, shared, Senders::All] {
+        let arrived = |sender, user, code| sys::ReceivedSignal { signal: libc::SIGTERM, sender, user, code };
+        let [apart, shared] = [false, true].map(|shares_root| SignalSenders::Outside { shares_root });
+        for senders in [apart, shared, SignalSenders::All] {
             assert!(senders.admit(&arrived(0, 65_534, libc::SI_USER)));
             let from_inside = [arrived(7, 0, libc::SI_USER), arrived(0, 65_534, libc::SI_QUEUE)];
-            assert!(from_inside.iter().all(|arrived| senders.admit(arrived) == (senders == Senders::All)));
+            assert!(from_inside.iter().all(|arrived| senders.admit(arrived) == (senders == SignalSenders::All)));
         }
         assert!(!apart.admit(&arrived(0, 0, libc::SI_USER)), "the kernel dropped the sender");
         assert!(shared.admit(&arrived(0, 0, libc::SI_USER)));

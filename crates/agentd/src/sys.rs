@@ -17,7 +17,7 @@ pub(crate) enum Fork {
 }
 
 /// A received signal.
-pub(crate) struct Arrived {
+pub(crate) struct ReceivedSignal {
     /// The signal number.
     pub(crate) signal: i32,
     /// The pid of the sender in this pid namespace; 0 if it is outside. Only trustworthy for codes that the kernel
@@ -114,7 +114,7 @@ pub(crate) fn signal_descriptor() -> io::Result<OwnedFd> {
 }
 
 /// The next pending signal, if any.
-pub(crate) fn next_signal(descriptor: &OwnedFd) -> Option<Arrived> {
+pub(crate) fn next_signal(descriptor: &OwnedFd) -> Option<ReceivedSignal> {
     let size = size_of::<libc::signalfd_siginfo>();
     // SAFETY: the kernel writes whole records of exactly this size, for which any bytes are valid.
     unsafe {
@@ -124,7 +124,7 @@ pub(crate) fn next_signal(descriptor: &OwnedFd) -> Option<Arrived> {
             return None;
         }
         let signal = i32::try_from(info.ssi_signo).ok()?;
-        Some(Arrived { signal, sender: info.ssi_pid, user: info.ssi_uid, code: info.ssi_code })
+        Some(ReceivedSignal { signal, sender: info.ssi_pid, user: info.ssi_uid, code: info.ssi_code })
     }
 }
 

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use crate::small;
+use crate::image_file;
 
 /// The user that a command or a file operation runs as.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct User {
+pub(crate) struct UserAccount {
     /// The user id.
     pub(crate) uid: u32,
     /// The primary group id.
@@ -30,28 +30,28 @@ pub(crate) enum UserError {
 
 /// The contents of `passwd` and `group`.
 #[derive(Debug, Default)]
-pub(crate) struct Accounts {
+pub(crate) struct AccountDatabase {
     passwd: String,
     group: String,
 }
 
-struct Entry<'a> {
+struct AccountEntry<'a> {
     name: &'a str,
     uid: u32,
     gid: u32,
     home: &'a str,
 }
 
-// === impl Accounts ===
+// === impl AccountDatabase ===
 
-impl Accounts {
+impl AccountDatabase {
     /// Reads the files; a missing file is empty.
     pub(crate) fn read() -> Self {
-        Self { passwd: small::text("/etc/passwd"), group: small::text("/etc/group") }
+        Self { passwd: image_file::text("/etc/passwd"), group: image_file::text("/etc/group") }
     }
 
     /// Resolves `name`, `uid`, `name:group` or `uid:gid`. Numbers need not be in the files.
-    pub(crate) fn resolve(&self, spec: &str) -> Result<User, UserError> {
+    pub(crate) fn resolve(&self, spec: &str) -> Result<UserAccount, UserError> {
         let (user, group) = match spec.split_once(':') {
             Some((user, group)) => (user, Some(group)),
             None => (spec, None),
@@ -71,7 +71,7 @@ impl Accounts {
                 groups.extend(self.groups_of(entry.name));
             }
         }
-        Ok(User {
+        Ok(UserAccount {
             uid,
             gid,
             groups: groups.into_iter().collect(),
@@ -99,12 +99,12 @@ impl Accounts {
         })
     }
 
-    fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
+    fn entries(&self) -> impl Iterator<Item = AccountEntry<'_>> {
         self.passwd.lines().filter_map(|line| {
             let mut fields = line.split(':');
             let (name, _password) = (fields.next()?, fields.next()?);
             let (uid, gid) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
-            Some(Entry { name, uid, gid, home: fields.nth(1).unwrap_or("") })
+            Some(AccountEntry { name, uid, gid, home: fields.nth(1).unwrap_or("") })
         })
     }
 }
@@ -113,8 +113,8 @@ impl Accounts {
 mod tests {
     use super::*;
 
-    fn accounts() -> Accounts {
-        Accounts {
+    fn accounts() -> AccountDatabase {
+        AccountDatabase {
             passwd: "root:x:0:0:root:/root:/bin/sh\nbroken\nada:x:1000:100:Ada:/home/ada:/bin/sh\n7:x:70:70::/seven:\n"
                 .into(),
             group: "root:x:0:\nusers:x:100:\naudio:x:29:ada,bob\nvideo:x:44:bob\n".into(),
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn an_image_without_accounts_resolves_only_numbers() {
-        let none = Accounts::default();
+        let none = AccountDatabase::default();
         assert_eq!(none.resolve("0").unwrap().uid, 0);
         assert!(none.resolve("root").is_err());
     }

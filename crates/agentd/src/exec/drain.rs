@@ -6,8 +6,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::io::Io;
-use crate::session::Key;
+use crate::io::SessionIo;
+use crate::session::SessionKey;
 
 /// The quiet period that ends a drain.
 pub(crate) const QUIET: Duration = Duration::from_millis(200);
@@ -15,22 +15,22 @@ pub(crate) const QUIET: Duration = Duration::from_millis(200);
 pub(crate) const LONGEST: Duration = Duration::from_secs(5);
 
 /// The time since a command exited.
-pub(super) struct Drain {
+pub(super) struct DrainTimer {
     quiet: Instant,
     longest: Instant,
 }
 
-// === impl Drain ===
+// === impl DrainTimer ===
 
-impl Drain {
-    pub(super) fn begin(io: &mut Io, key: Key) -> Self {
+impl DrainTimer {
+    pub(super) fn begin(io: &mut SessionIo, key: SessionKey) -> Self {
         let now = Instant::now();
         io.wake_at(now + QUIET, key);
         Self { quiet: now + QUIET, longest: now + LONGEST }
     }
 
     /// Restarts the quiet period after output.
-    pub(super) fn heard(&mut self, io: &mut Io, key: Key) {
+    pub(super) fn heard(&mut self, io: &mut SessionIo, key: SessionKey) {
         self.quiet = Instant::now() + QUIET;
         io.wake_at(self.quiet.min(self.longest), key);
     }

@@ -4,17 +4,17 @@ use carrel_protocol::MessageType;
 use rustix::io::Errno;
 use rustix::termios::Winsize;
 
-use crate::connection::Chunk;
-use crate::io::Io;
-use crate::poll::{Channel, Readiness, Source};
-use crate::session::Key;
+use crate::connection::OutgoingChunk;
+use crate::io::SessionIo;
+use crate::poll::{PollSource, Readiness, SessionChannel};
+use crate::session::SessionKey;
 use crate::sys;
 
 /// The maximum chunk size without a limit of the peer: the capacity of a pipe.
 const CHUNK: usize = 64 * 1024;
 
-pub(super) struct Output {
-    streams: [Option<Stream>; 2],
+pub(super) struct CommandOutput {
+    streams: [Option<OutputStream>; 2],
     tty: bool,
     /// Whether the command exited.
     settled: bool,
@@ -22,8 +22,8 @@ pub(super) struct Output {
     first: usize,
 }
 
-struct Stream {
-    source: Source,
+struct OutputStream {
+    source: PollSource,
     message_type: MessageType,
     /// Bytes that were in the pipe when the command exited: its own output, always delivered.
     owed: u64,
@@ -31,36 +31,36 @@ struct Stream {
 
 /// The result of sending one chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Produced {
+pub(super) enum OutputProgress {
     /// A chunk of that many bytes was sent.
     Chunk(usize),
     /// Nothing is available now.
     Nothing,
 }
 
-// === impl Output ===
+// === impl CommandOutput ===
 
-impl Output {
-    pub(super) fn new(stdout: Source, stderr: Option<Source>, tty: bool) -> Self {
-        let stream = |source, message_type| Stream { source, message_type, owed: 0 };
+impl CommandOutput {
+    pub(super) fn new(stdout: PollSource, stderr: Option<PollSource>, tty: bool) -> Self {
+        let stream = |source, message_type| OutputStream { source, message_type, owed: 0 };
         let stderr = stderr.map(|source| stream(source, MessageType::ExecStderr));
         Self { streams: [Some(stream(stdout, MessageType::ExecStdout)), stderr], tty, settled: false, first: 0 }
     }
 
-    pub(super) fn ready(&mut self, channel: Channel, readiness: Readiness) {
-        let index = usize::from(channel == Channel::Error);
+    pub(super) fn ready(&mut self, channel: SessionChannel, readiness: Readiness) {
+        let index = usize::from(channel == SessionChannel::Error);
         if let Some(Some(stream)) = self.streams.get_mut(index) {
             stream.source.ready(readiness);
         }
     }
 
     /// Sends one chunk of the next stream that has data.
-    pub(super) fn produce(&mut self, io: &mut Io, key: Key, limit: usize) -> Produced {
+    pub(super) fn produce(&mut self, io: &mut SessionIo, key: SessionKey, limit: usize) -> OutputProgress {
         for turn in 0..2 {
             let index = (self.first + turn) % 2;
             let Some(slot) = self.streams.get_mut(index) else { continue };
             let Some(stream) = slot.as_mut().filter(|stream| stream.source.readable) else { continue };
-            let mut chunk = Chunk::for_data(limit.min(CHUNK));
+            let mut chunk = OutgoingChunk::for_data(limit.min(CHUNK));
             match stream.source.read(chunk.buffer()) {
                 Err(Errno::AGAIN) => {}
                 // A terminal that no process has open reports an error instead of end of file; while the command runs,
@@ -71,15 +71,15 @@ impl Output {
                     stream.owed = stream.owed.saturating_sub(count as u64);
                     io.send_data(key, stream.message_type, chunk);
                     self.first = 1 - index;
-                    return Produced::Chunk(count);
+                    return OutputProgress::Chunk(count);
                 }
             }
         }
-        Produced::Nothing
+        OutputProgress::Nothing
     }
 
     /// The command exited: what its pipes contain now is its own output.
-    pub(super) fn settle(&mut self) {
+    pub(super) fn command_exited(&mut self) {
         self.settled = true;
         for stream in self.streams.iter_mut().flatten() {
             stream.owed = sys::bytes_waiting(&stream.source.fd);
@@ -104,10 +104,10 @@ impl Output {
     }
 
     /// Leaves the pipes to background processes; a terminal is hung up.
-    pub(super) fn leave(&mut self, io: &mut Io) {
+    pub(super) fn leave(&mut self, io: &mut SessionIo) {
         for stream in self.streams.iter_mut().filter_map(Option::take) {
             if !self.tty {
-                io.leftovers.keep(&io.poller, stream.source.fd);
+                io.orphaned_pipes.keep(&io.poller, stream.source.fd);
             }
         }
     }

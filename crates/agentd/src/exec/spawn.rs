@@ -13,26 +13,26 @@ use rustix::pty::OpenptFlags;
 use rustix::termios::Winsize;
 
 use super::child;
-use super::failure::{Failure, Stage};
-use crate::defaults::Defaults;
+use super::failure::{SpawnFailure, SpawnStage};
+use crate::defaults::CommandDefaults;
 use crate::sys::{self, Fork};
-use crate::users::{Accounts, User};
+use crate::users::{AccountDatabase, UserAccount};
 
 /// Everything that the child needs.
-pub(crate) struct Plan {
+pub(crate) struct SpawnPlan {
     pub(super) argv: Vec<CString>,
     pub(super) env: Vec<CString>,
     /// Candidate paths of the program, in order.
     pub(super) candidates: Vec<CString>,
     pub(super) cwd: Option<CString>,
-    pub(super) user: Option<User>,
+    pub(super) user: Option<UserAccount>,
     pub(super) rlimits: Vec<(Resource, Rlimit)>,
     pub(super) init: bool,
     pub(super) restricted: bool,
 }
 
 /// The child's standard descriptors.
-pub(super) enum Standard {
+pub(super) enum ChildStdio {
     Pipes { stdin: OwnedFd, stdout: OwnedFd, stderr: OwnedFd },
     Terminal(OwnedFd),
 }
@@ -42,7 +42,7 @@ const TERMINALS: &str = "/dev/pts/";
 const TERMINAL_MAJOR: u32 = 136;
 
 /// A child process that is starting, and the parent's ends of its descriptors.
-pub(crate) struct Spawned {
+pub(crate) struct SpawnedChild {
     pub(crate) pid: Pid,
     /// The status pipe: the failed stage, or end of file on success.
     pub(crate) report: OwnedFd,
@@ -54,21 +54,21 @@ pub(crate) struct Spawned {
 /// A failed stage and its subject.
 #[derive(Debug)]
 pub(crate) struct SpawnError {
-    pub(crate) failure: Failure,
+    pub(crate) failure: SpawnFailure,
     pub(crate) message: String,
 }
 
 /// Spawns the command of a request.
-pub(crate) fn spawn(request: &ExecRequest, defaults: &Defaults) -> Result<Spawned, SpawnError> {
-    let plan = Plan::new(request, defaults)?;
+pub(crate) fn spawn(request: &ExecRequest, defaults: &CommandDefaults) -> Result<SpawnedChild, SpawnError> {
+    let plan = SpawnPlan::new(request, defaults)?;
     let (ours, standard) = if request.tty {
         terminal(request, plan.user.as_ref())
-            .map_err(|errno| SpawnError::new(Stage::OpenTerminal, errno, "a terminal"))?
+            .map_err(|errno| SpawnError::new(SpawnStage::OpenTerminal, errno, "a terminal"))?
     } else {
-        pipes().map_err(|errno| SpawnError::new(Stage::Pipe, errno, "standard descriptors"))?
+        pipes().map_err(|errno| SpawnError::new(SpawnStage::Pipe, errno, "standard descriptors"))?
     };
     let (report, reporter) =
-        pipe_with(PipeFlags::CLOEXEC).map_err(|errno| SpawnError::new(Stage::Pipe, errno, "the start"))?;
+        pipe_with(PipeFlags::CLOEXEC).map_err(|errno| SpawnError::new(SpawnStage::Pipe, errno, "the start"))?;
 
     // The OOM score is inherited: raised around the fork, it makes the kernel kill the command before the agent.
     let raised = crate::protect::OomScore::raise();
@@ -78,9 +78,9 @@ pub(crate) fn spawn(request: &ExecRequest, defaults: &Defaults) -> Result<Spawne
         Ok(Fork::Child) => child::run(&plan, &standard, &reporter),
         Ok(Fork::Parent(pid)) => {
             nonblocking(&report);
-            Ok(Spawned { pid, report, stdin: ours.stdin, stdout: ours.stdout, stderr: ours.stderr })
+            Ok(SpawnedChild { pid, report, stdin: ours.stdin, stdout: ours.stdout, stderr: ours.stderr })
         }
-        Err(errno) => Err(SpawnError::new(Stage::Fork, errno, &request.cmd)),
+        Err(errno) => Err(SpawnError::new(SpawnStage::Fork, errno, &request.cmd)),
     }
 }
 
@@ -107,23 +107,23 @@ pub(crate) fn resource(name: &str) -> Option<Resource> {
     })
 }
 
-struct Ours {
+struct ParentStdio {
     stdin: OwnedFd,
     stdout: OwnedFd,
     stderr: Option<OwnedFd>,
 }
 
-fn pipes() -> Result<(Ours, Standard), Errno> {
+fn pipes() -> Result<(ParentStdio, ChildStdio), Errno> {
     let (stdin, our_stdin) = pipe_with(PipeFlags::CLOEXEC)?;
     let (our_stdout, stdout) = pipe_with(PipeFlags::CLOEXEC)?;
     let (our_stderr, stderr) = pipe_with(PipeFlags::CLOEXEC)?;
     // Only our ends are non-blocking: each end of a pipe has its own flags, and the command expects blocking ones.
     [&our_stdin, &our_stdout, &our_stderr].into_iter().for_each(nonblocking);
-    let ours = Ours { stdin: our_stdin, stdout: our_stdout, stderr: Some(our_stderr) };
-    Ok((ours, Standard::Pipes { stdin, stdout, stderr }))
+    let ours = ParentStdio { stdin: our_stdin, stdout: our_stdout, stderr: Some(our_stderr) };
+    Ok((ours, ChildStdio::Pipes { stdin, stdout, stderr }))
 }
 
-fn terminal(request: &ExecRequest, user: Option<&User>) -> Result<(Ours, Standard), Errno> {
+fn terminal(request: &ExecRequest, user: Option<&UserAccount>) -> Result<(ParentStdio, ChildStdio), Errno> {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let master = rustix::pty::openpt(flags)?;
     rustix::pty::unlockpt(&master)?;
@@ -138,7 +138,7 @@ fn terminal(request: &ExecRequest, user: Option<&User>) -> Result<(Ours, Standar
     }
     nonblocking(&master);
     let writer = master.try_clone().map_err(|error| crate::errno::of(&error))?;
-    Ok((Ours { stdin: writer, stdout: master, stderr: None }, Standard::Terminal(slave)))
+    Ok((ParentStdio { stdin: writer, stdout: master, stderr: None }, ChildStdio::Terminal(slave)))
 }
 
 /// Opens the slave of a terminal through the master, never by a path that the sandbox could have replaced; only a
@@ -167,12 +167,12 @@ fn nonblocking(fd: &OwnedFd) {
     let _set = rustix::fs::fcntl_setfl(fd, OFlags::NONBLOCK);
 }
 
-// === impl Plan ===
+// === impl SpawnPlan ===
 
-impl Plan {
-    fn new(request: &ExecRequest, defaults: &Defaults) -> Result<Self, SpawnError> {
+impl SpawnPlan {
+    fn new(request: &ExecRequest, defaults: &CommandDefaults) -> Result<Self, SpawnError> {
         if request.cmd.is_empty() {
-            return Err(SpawnError::new(Stage::Arguments, Errno::INVAL, "the command is empty"));
+            return Err(SpawnError::new(SpawnStage::Arguments, Errno::INVAL, "the command is empty"));
         }
         let user = Self::user(request, defaults)?;
         let account = user.clone().or_else(|| own_account(defaults));
@@ -193,23 +193,23 @@ impl Plan {
         })
     }
 
-    fn user(request: &ExecRequest, defaults: &Defaults) -> Result<Option<User>, SpawnError> {
+    fn user(request: &ExecRequest, defaults: &CommandDefaults) -> Result<Option<UserAccount>, SpawnError> {
         let Some(spec) = request.user.as_ref().or(defaults.user.as_ref()) else { return Ok(None) };
-        Accounts::read().resolve(spec).map(Some).map_err(|error| SpawnError {
-            failure: Failure { stage: Stage::User, errno: Errno::NOENT },
+        AccountDatabase::read().resolve(spec).map(Some).map_err(|error| SpawnError {
+            failure: SpawnFailure { stage: SpawnStage::User, errno: Errno::NOENT },
             message: error.to_string(),
         })
     }
 }
 
 /// The account of the agent's own user: root of a sandbox has a home, too.
-fn own_account(defaults: &Defaults) -> Option<User> {
-    (defaults.init && !defaults.has("HOME")).then(|| Accounts::read().resolve("0").ok())?
+fn own_account(defaults: &CommandDefaults) -> Option<UserAccount> {
+    (defaults.init && !defaults.has("HOME")).then(|| AccountDatabase::read().resolve("0").ok())?
 }
 
 fn text(bytes: &[u8], what: &str) -> Result<CString, SpawnError> {
     CString::new(bytes)
-        .map_err(|_| SpawnError::new(Stage::Arguments, Errno::INVAL, &format!("{what} contains a zero byte")))
+        .map_err(|_| SpawnError::new(SpawnStage::Arguments, Errno::INVAL, &format!("{what} contains a zero byte")))
 }
 
 /// A program with a slash is a path; any other is searched in each directory of `PATH`.
@@ -227,7 +227,7 @@ fn candidates(program: &str, path: &[u8]) -> Result<Vec<CString>, SpawnError> {
 }
 
 /// The limits of a command in the order in which they are set: inherited ones, the sandbox's, its own.
-fn rlimits(defaults: &Defaults, own: &[ResourceLimit]) -> Result<Vec<(Resource, Rlimit)>, SpawnError> {
+fn rlimits(defaults: &CommandDefaults, own: &[ResourceLimit]) -> Result<Vec<(Resource, Rlimit)>, SpawnError> {
     let finite = |limit: u64| (limit != u64::MAX).then_some(limit);
     let given = std::iter::once(Ok((Resource::Nofile, defaults.descriptors)));
     let asked = defaults.rlimits.iter().chain(own);
@@ -235,9 +235,11 @@ fn rlimits(defaults: &Defaults, own: &[ResourceLimit]) -> Result<Vec<(Resource, 
         .chain(asked.map(|limit| match resource(&limit.resource) {
             Some(resource) => Ok((resource, Rlimit { current: finite(limit.soft), maximum: finite(limit.hard) })),
             // An unknown limit must not be ignored silently.
-            None => {
-                Err(SpawnError::new(Stage::Arguments, Errno::INVAL, &format!("unknown resource {:?}", limit.resource)))
-            }
+            None => Err(SpawnError::new(
+                SpawnStage::Arguments,
+                Errno::INVAL,
+                &format!("unknown resource {:?}", limit.resource),
+            )),
         }))
         .collect()
 }
@@ -245,8 +247,8 @@ fn rlimits(defaults: &Defaults, own: &[ResourceLimit]) -> Result<Vec<(Resource, 
 // === impl SpawnError ===
 
 impl SpawnError {
-    pub(crate) fn new(stage: Stage, errno: Errno, what: &str) -> Self {
-        let failure = Failure { stage, errno };
+    pub(crate) fn new(stage: SpawnStage, errno: Errno, what: &str) -> Self {
+        let failure = SpawnFailure { stage, errno };
         Self { failure, message: failure.message(what) }
     }
 }
@@ -264,7 +266,7 @@ mod tests {
 
     #[test]
     fn invalid_arguments_are_rejected_before_the_fork() {
-        let defaults = Defaults::new(false);
+        let defaults = CommandDefaults::new(false);
         for request in [
             ExecRequest::default(),
             ExecRequest { cmd: "a\0b".into(), ..ExecRequest::default() },
@@ -276,8 +278,8 @@ mod tests {
                 ..ExecRequest::default()
             },
         ] {
-            let Err(error) = Plan::new(&request, &defaults) else { panic!("{request:?} was accepted") };
-            assert_eq!(error.failure.stage, Stage::Arguments, "{}", error.message);
+            let Err(error) = SpawnPlan::new(&request, &defaults) else { panic!("{request:?} was accepted") };
+            assert_eq!(error.failure.stage, SpawnStage::Arguments, "{}", error.message);
         }
     }
 }

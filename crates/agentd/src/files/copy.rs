@@ -6,10 +6,10 @@ use carrel_protocol::{Envelope, MessageType};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{FileError, respond, takes_nothing};
-use crate::io::Io;
+use super::{FsError, respond, takes_nothing};
+use crate::io::SessionIo;
 use crate::poll::retry;
-use crate::session::{Key, Refusal, Session, Turn};
+use crate::session::{MessageRejection, SessionHandler, SessionKey, TurnResult};
 
 /// Bytes per step: a few milliseconds.
 const PIECE: usize = 4 * 1024 * 1024;
@@ -26,16 +26,16 @@ pub(crate) struct CopyFile {
 
 impl CopyFile {
     /// Opens both files; the copy gets the permissions of the original. Only regular files are copied.
-    pub(crate) fn start(from: &str, to: &str) -> Result<Self, FileError> {
-        let failed = |errno| FileError::new("copy", errno);
+    pub(crate) fn start(from: &str, to: &str) -> Result<Self, FsError> {
+        let failed = |errno| FsError::new("copy", errno);
         let flags = OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let source = rustix::fs::open(from, flags | OFlags::RDONLY, Mode::empty()).map_err(failed)?;
         Self::from_open(source, to)
     }
 
     /// Copies open files.
-    pub(crate) fn from_open(source: OwnedFd, to: &str) -> Result<Self, FileError> {
-        let failed = |errno| FileError::new("copy", errno);
+    pub(crate) fn from_open(source: OwnedFd, to: &str) -> Result<Self, FsError> {
+        let failed = |errno| FsError::new("copy", errno);
         let flags = OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let stat = rustix::fs::fstat(&source).map_err(failed)?;
         match FileType::from_raw_mode(stat.st_mode) {
@@ -49,7 +49,7 @@ impl CopyFile {
         let there = rustix::fs::fstat(&target).map_err(failed)?;
         // Truncated only after this check: copying a file onto itself would lose it.
         if (there.st_dev, there.st_ino) == (stat.st_dev, stat.st_ino) {
-            return Err(FileError::other("copy", "the source and the destination are the same file"));
+            return Err(FsError::other("copy", "the source and the destination are the same file"));
         }
         rustix::fs::ftruncate(&target, 0).map_err(failed)?;
         rustix::fs::fchmod(&target, mode).map_err(failed)?;
@@ -77,17 +77,23 @@ impl CopyFile {
     }
 }
 
-impl Session for CopyFile {
-    fn message(&mut self, _: &mut Io, _: Key, message_type: MessageType, _: &Envelope<'_>) -> Result<(), Refusal> {
+impl SessionHandler for CopyFile {
+    fn message(
+        &mut self,
+        _: &mut SessionIo,
+        _: SessionKey,
+        message_type: MessageType,
+        _: &Envelope<'_>,
+    ) -> Result<(), MessageRejection> {
         takes_nothing(message_type)
     }
 
-    fn turn(&mut self, io: &mut Io, key: Key) -> Turn {
+    fn turn(&mut self, io: &mut SessionIo, key: SessionKey) -> TurnResult {
         match self.step() {
-            Ok(false) => return Turn::Again,
+            Ok(false) => return TurnResult::Again,
             Ok(true) => respond(io, key, Ok(None)),
-            Err(errno) => respond(io, key, Err(FileError::new("copy", errno))),
+            Err(errno) => respond(io, key, Err(FsError::new("copy", errno))),
         }
-        Turn::Done
+        TurnResult::Done
     }
 }

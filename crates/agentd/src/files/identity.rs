@@ -2,33 +2,33 @@
 
 use rustix::process::Gid;
 
-use super::FileError;
+use super::FsError;
 use crate::sys;
-use crate::users::Accounts;
+use crate::users::AccountDatabase;
 
 /// While it exists, files are opened and created as another user.
-pub(crate) struct Identity {
+pub(crate) struct FsIdentity {
     /// The agent's own groups, while they are replaced.
     own: Option<Vec<Gid>>,
 }
 
-// === impl Identity ===
+// === impl FsIdentity ===
 
-impl Identity {
+impl FsIdentity {
     /// Assumes the identity of a user; `None` keeps the agent's own.
-    pub(crate) fn take(what: &'static str, user: Option<&str>) -> Result<Self, FileError> {
+    pub(crate) fn take(what: &'static str, user: Option<&str>) -> Result<Self, FsError> {
         let Some(spec) = user else { return Ok(Self { own: None }) };
-        let user = Accounts::read().resolve(spec).map_err(|error| FileError::other(what, error.to_string()))?;
+        let user = AccountDatabase::read().resolve(spec).map_err(|error| FsError::other(what, error.to_string()))?;
         let groups: Vec<Gid> = user.groups.iter().copied().map(Gid::from_raw).collect();
-        let own = rustix::process::getgroups().map_err(|errno| FileError::new(what, errno))?;
+        let own = rustix::process::getgroups().map_err(|errno| FsError::new(what, errno))?;
         let identity = Self { own: Some(own) };
-        rustix::thread::set_thread_groups(&groups).map_err(|errno| FileError::new(what, errno))?;
-        sys::set_filesystem_ids(user.uid, user.gid).map_err(|errno| FileError::new(what, errno))?;
+        rustix::thread::set_thread_groups(&groups).map_err(|errno| FsError::new(what, errno))?;
+        sys::set_filesystem_ids(user.uid, user.gid).map_err(|errno| FsError::new(what, errno))?;
         Ok(identity)
     }
 }
 
-impl Drop for Identity {
+impl Drop for FsIdentity {
     fn drop(&mut self) {
         if let Some(own) = &self.own {
             let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());

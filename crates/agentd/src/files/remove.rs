@@ -6,9 +6,9 @@ use carrel_protocol::{Envelope, MessageType};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{FileError, respond, takes_nothing};
-use crate::io::Io;
-use crate::session::{Key, Refusal, Session, Turn};
+use super::{FsError, respond, takes_nothing};
+use crate::io::SessionIo;
+use crate::session::{MessageRejection, SessionHandler, SessionKey, TurnResult};
 
 /// Entries per step.
 const BATCH: usize = 256;
@@ -18,10 +18,10 @@ const DEPTH: usize = 512;
 /// A removal in progress: the stack of open directories.
 pub(crate) struct RemoveTree {
     path: CString,
-    levels: Vec<Level>,
+    levels: Vec<RemoveLevel>,
 }
 
-struct Level {
+struct RemoveLevel {
     entries: Dir,
     name: CString,
 }
@@ -29,10 +29,10 @@ struct Level {
 // === impl RemoveTree ===
 
 impl RemoveTree {
-    pub(crate) fn start(path: &str) -> Result<Self, FileError> {
-        let failed = |errno| FileError::new("rmdir", errno);
+    pub(crate) fn start(path: &str) -> Result<Self, FsError> {
+        let failed = |errno| FsError::new("rmdir", errno);
         let path = CString::new(path).map_err(|_| failed(Errno::INVAL))?;
-        let top = Level::open(CWD, path.clone()).map_err(failed)?;
+        let top = RemoveLevel::open(CWD, path.clone()).map_err(failed)?;
         Ok(Self { path, levels: vec![top] })
     }
 
@@ -66,7 +66,7 @@ impl RemoveTree {
         if self.levels.len() >= DEPTH {
             return Err(Errno::NAMETOOLONG);
         }
-        let level = Level::open(level.entries.fd()?, name)?;
+        let level = RemoveLevel::open(level.entries.fd()?, name)?;
         self.levels.push(level);
         Ok(())
     }
@@ -80,7 +80,7 @@ impl RemoveTree {
     }
 }
 
-impl Level {
+impl RemoveLevel {
     fn open(parent: impl std::os::fd::AsFd, name: CString) -> Result<Self, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(parent, &name, flags, Mode::empty())?;
@@ -88,17 +88,23 @@ impl Level {
     }
 }
 
-impl Session for RemoveTree {
-    fn message(&mut self, _: &mut Io, _: Key, message_type: MessageType, _: &Envelope<'_>) -> Result<(), Refusal> {
+impl SessionHandler for RemoveTree {
+    fn message(
+        &mut self,
+        _: &mut SessionIo,
+        _: SessionKey,
+        message_type: MessageType,
+        _: &Envelope<'_>,
+    ) -> Result<(), MessageRejection> {
         takes_nothing(message_type)
     }
 
-    fn turn(&mut self, io: &mut Io, key: Key) -> Turn {
+    fn turn(&mut self, io: &mut SessionIo, key: SessionKey) -> TurnResult {
         match self.step() {
-            Ok(false) => return Turn::Again,
+            Ok(false) => return TurnResult::Again,
             Ok(true) => respond(io, key, Ok(None)),
-            Err(errno) => respond(io, key, Err(FileError::new("rmdir", errno))),
+            Err(errno) => respond(io, key, Err(FsError::new("rmdir", errno))),
         }
-        Turn::Done
+        TurnResult::Done
     }
 }

@@ -17,10 +17,10 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, Shutdown, SocketFlags, SocketType};
 
 use crate::backlog::Backlog;
-use crate::connection::Chunk;
-use crate::io::Io;
-use crate::poll::{Channel, Readiness, Source};
-use crate::session::{Key, Refusal, Session, Turn};
+use crate::connection::OutgoingChunk;
+use crate::io::SessionIo;
+use crate::poll::{PollSource, Readiness, SessionChannel};
+use crate::session::{MessageRejection, SessionHandler, SessionKey, TurnResult};
 
 pub(crate) use self::window::TcpWindows;
 use self::window::WindowShare;
@@ -30,9 +30,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// The maximum number of bytes per frame.
 const PIECE: usize = 64 * 1024;
 
-pub(crate) struct Tcp {
-    socket: Option<Source>,
-    state: State,
+pub(crate) struct TcpSession {
+    socket: Option<PollSource>,
+    state: TcpState,
     /// Addresses not yet tried.
     addresses: VecDeque<SocketAddr>,
     deadline: Instant,
@@ -50,21 +50,21 @@ pub(crate) struct Tcp {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum TcpState {
     Connecting,
     Open,
     /// The host aborted; nothing is sent.
     Closed,
 }
 
-// === impl Tcp ===
+// === impl TcpSession ===
 
-impl Tcp {
+impl TcpSession {
     /// Starts to connect; immediate failures are reported on the first run.
-    pub(crate) fn start(io: &mut Io, key: Key, connect: &TcpConnect) -> Result<Self, Refusal> {
+    pub(crate) fn start(io: &mut SessionIo, key: SessionKey, connect: &TcpConnect) -> Result<Self, MessageRejection> {
         let offer = match connect.bulk {
             Some(offer) if io.generation(key) >= Generation::BULK => {
-                Some((offer, offer.check().map_err(|error| Refusal::payload(error.to_string()))?))
+                Some((offer, offer.check().map_err(|error| MessageRejection::payload(error.to_string()))?))
             }
             _ => None,
         };
@@ -73,7 +73,7 @@ impl Tcp {
         let addresses: VecDeque<_> = resolve::resolve(&connect.host, connect.port).into();
         let mut tcp = Self {
             socket: None,
-            state: State::Connecting,
+            state: TcpState::Connecting,
             aborted: addresses.is_empty().then(|| format!("{}: no such host in the sandbox", connect.host)),
             addresses,
             deadline,
@@ -91,7 +91,7 @@ impl Tcp {
     }
 
     /// Starts to connect to the next address.
-    fn next_address(&mut self, io: &Io, key: Key) -> Result<(), Errno> {
+    fn next_address(&mut self, io: &SessionIo, key: SessionKey) -> Result<(), Errno> {
         let mut last = Errno::HOSTUNREACH;
         while let Some(address) = self.addresses.pop_front() {
             let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
@@ -99,7 +99,7 @@ impl Tcp {
             match rustix::net::socket_with(family, SocketType::STREAM, flags, None) {
                 Ok(socket) => match rustix::net::connect(&socket, &address) {
                     Ok(()) | Err(Errno::INPROGRESS) => {
-                        let mut source = io.poller.source(socket, key, Channel::Main)?;
+                        let mut source = io.poller.source(socket, key, SessionChannel::Main)?;
                         // Until epoll reports it: a connecting socket is not writable.
                         source.writable = false;
                         self.socket = Some(source);
@@ -114,11 +114,11 @@ impl Tcp {
     }
 
     /// Checks whether the connection is established.
-    fn connect(&mut self, io: &mut Io, key: Key) -> Turn {
+    fn connect(&mut self, io: &mut SessionIo, key: SessionKey) -> TurnResult {
         if Instant::now() >= self.deadline {
             return fail(io, key, Errno::TIMEDOUT, "connect");
         }
-        let Some(socket) = self.socket.as_ref().filter(|socket| socket.writable) else { return Turn::Wait };
+        let Some(socket) = self.socket.as_ref().filter(|socket| socket.writable) else { return TurnResult::Wait };
         match rustix::net::sockopt::socket_error(&socket.fd) {
             Ok(Ok(())) => {
                 // Disable Nagle's algorithm for small messages.
@@ -128,17 +128,17 @@ impl Tcp {
                     let _bounded = rustix::net::sockopt::set_socket_send_buffer_size(&socket.fd, bytes);
                 }
                 self.opened(io, key);
-                Turn::Again
+                TurnResult::Again
             }
             Ok(Err(errno)) | Err(errno) => match self.next_address(io, key) {
-                Ok(()) => Turn::Wait,
+                Ok(()) => TurnResult::Wait,
                 Err(_) => fail(io, key, errno, "connect"),
             },
         }
     }
 
-    fn opened(&mut self, io: &mut Io, key: Key) {
-        self.state = State::Open;
+    fn opened(&mut self, io: &mut SessionIo, key: SessionKey) {
+        self.state = TcpState::Open;
         io.send_small(key, &TcpConnected {});
         let Some((offer, limit)) = self.offer else { return };
         io.send_small(
@@ -159,7 +159,7 @@ impl Tcp {
     }
 
     /// Forwards data of the host.
-    fn feed(&mut self, io: &mut Io, key: Key) -> Result<(), Errno> {
+    fn feed(&mut self, io: &mut SessionIo, key: SessionKey) -> Result<(), Errno> {
         let Some(socket) = &mut self.socket else { return Ok(()) };
         let taken = self.backlog.write_to(socket)?;
         if let Some(credit) = self.flows.as_mut().filter(|_| taken > 0).and_then(|(_, flow)| flow.consume(taken)) {
@@ -177,7 +177,7 @@ impl Tcp {
     }
 
     /// The destination sent its end of stream.
-    fn ended(&mut self, io: &mut Io, key: Key) -> Turn {
+    fn ended(&mut self, io: &mut SessionIo, key: SessionKey) -> TurnResult {
         self.received_all = true;
         match &mut self.flows {
             Some((flow, _)) => {
@@ -186,23 +186,23 @@ impl Tcp {
             }
             None => io.send_small(key, &TcpEof {}),
         }
-        Turn::Again
+        TurnResult::Again
     }
 
     /// Sends one chunk of the destination's data.
-    fn produce(&mut self, io: &mut Io, key: Key) -> Result<Turn, Errno> {
+    fn produce(&mut self, io: &mut SessionIo, key: SessionKey) -> Result<TurnResult, Errno> {
         let allowed = self.flows.as_ref().map_or(PIECE, |(flow, _)| flow.available().min(PIECE));
         let Some(socket) = self.socket.as_mut().filter(|socket| socket.readable && !self.received_all) else {
-            return Ok(Turn::Wait);
+            return Ok(TurnResult::Wait);
         };
         if allowed == 0 {
             // Without credit no data can be sent, but the end of the stream can.
             let end = rustix::net::recv(&socket.fd, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);
-            return Ok(if matches!(end, Ok((0, _))) { self.ended(io, key) } else { Turn::Wait });
+            return Ok(if matches!(end, Ok((0, _))) { self.ended(io, key) } else { TurnResult::Wait });
         }
-        let mut chunk = Chunk::for_data(allowed);
+        let mut chunk = OutgoingChunk::for_data(allowed);
         match socket.read(chunk.buffer()) {
-            Err(Errno::AGAIN) => Ok(Turn::Wait),
+            Err(Errno::AGAIN) => Ok(TurnResult::Wait),
             Err(errno) => Err(errno),
             Ok(0) => Ok(self.ended(io, key)),
             Ok(count) => {
@@ -215,28 +215,28 @@ impl Tcp {
                     }
                     None => io.send_data(key, MessageType::TcpData, chunk),
                 }
-                Ok(Turn::Again)
+                Ok(TurnResult::Again)
             }
         }
     }
 }
 
-fn fail(io: &mut Io, key: Key, errno: Errno, what: &str) -> Turn {
+fn fail(io: &mut SessionIo, key: SessionKey, errno: Errno, what: &str) -> TurnResult {
     let errno_name = crate::errno::name(errno).map(str::to_owned);
     io.send_small(key, &TcpFailed { error: format!("{what}: {}", crate::errno::sentence(errno)), errno_name });
-    Turn::Done
+    TurnResult::Done
 }
 
-impl Session for Tcp {
+impl SessionHandler for TcpSession {
     fn message(
         &mut self,
-        _io: &mut Io,
-        _key: Key,
+        _io: &mut SessionIo,
+        _key: SessionKey,
         message_type: MessageType,
         envelope: &Envelope<'_>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), MessageRejection> {
         match (message_type, &mut self.flows) {
-            (MessageType::TcpClose, _) => self.state = State::Closed,
+            (MessageType::TcpClose, _) => self.state = TcpState::Closed,
             (MessageType::TcpData, None) if self.offer.is_none() && !self.backlog.is_ended() => {
                 let data: TcpData<'_> = envelope.payload()?;
                 self.backlog.push(data.data.into_owned());
@@ -251,14 +251,19 @@ impl Session for Tcp {
                 let cancel: BulkCancel = envelope.payload()?;
                 self.aborted = Some(format!("cancelled: {}", cancel.message));
             }
-            (other, _) => return Err(Refusal::misplaced(other)),
+            (other, _) => return Err(MessageRejection::misplaced(other)),
         }
         Ok(())
     }
 
-    fn record(&mut self, _io: &mut Io, _key: Key, record: &BulkRecord<'_>) -> Result<(), Refusal> {
+    fn record(
+        &mut self,
+        _io: &mut SessionIo,
+        _key: SessionKey,
+        record: &BulkRecord<'_>,
+    ) -> Result<(), MessageRejection> {
         let Some((_, flow)) = &mut self.flows else {
-            return Err(Refusal::session("no bulk stream was accepted for this id"));
+            return Err(MessageRejection::session("no bulk stream was accepted for this id"));
         };
         match flow.receive(record) {
             Ok(()) => self.backlog.push(record.payload.to_vec()),
@@ -268,36 +273,36 @@ impl Session for Tcp {
         Ok(())
     }
 
-    fn ready(&mut self, _channel: Channel, readiness: Readiness) {
+    fn ready(&mut self, _channel: SessionChannel, readiness: Readiness) {
         if let Some(socket) = &mut self.socket {
             socket.ready(readiness);
         }
     }
 
-    fn turn(&mut self, io: &mut Io, key: Key) -> Turn {
+    fn turn(&mut self, io: &mut SessionIo, key: SessionKey) -> TurnResult {
         if let Some(error) = self.aborted.take() {
             io.send_small(key, &TcpFailed { error, errno_name: None });
-            return Turn::Done;
+            return TurnResult::Done;
         }
         match self.state {
-            State::Closed => return Turn::Done,
-            State::Connecting => return self.connect(io, key),
-            State::Open => {}
+            TcpState::Closed => return TurnResult::Done,
+            TcpState::Connecting => return self.connect(io, key),
+            TcpState::Open => {}
         }
         if let Err(errno) = self.feed(io, key) {
             return fail(io, key, errno, "write");
         }
         if self.received_all && self.sent_all {
             io.send_small(key, &TcpClosed {});
-            return Turn::Done;
+            return TurnResult::Done;
         }
         if !io.has_room(key) {
-            return Turn::Room;
+            return TurnResult::Room;
         }
         self.produce(io, key).unwrap_or_else(|errno| fail(io, key, errno, "read"))
     }
 
-    fn overflow(&mut self, _io: &mut Io, _key: Key) {
+    fn overflow(&mut self, _io: &mut SessionIo, _key: SessionKey) {
         self.backlog.clear();
         self.aborted = Some("too much unread input".to_owned());
     }

@@ -4,11 +4,11 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::small;
+use crate::image_file;
 
 /// The addresses of a host, in the order in which to try them; empty for an unknown name.
 pub(super) fn resolve(host: &str, port: u16) -> Vec<SocketAddr> {
-    addresses(host, &small::text("/etc/hosts")).into_iter().map(|ip| SocketAddr::new(ip, port)).collect()
+    addresses(host, &image_file::text("/etc/hosts")).into_iter().map(|ip| SocketAddr::new(ip, port)).collect()
 }
 
 fn addresses(host: &str, hosts: &str) -> Vec<IpAddr> {

@@ -9,13 +9,13 @@ use rustix::io::Errno;
 /// The maximum depth: each level has an open descriptor.
 const DEPTH: usize = 256;
 
-pub(super) struct Walk {
+pub(super) struct TreeWalk {
     levels: Vec<(Dir, String)>,
     /// Whether hidden entries are visited.
     hidden: bool,
 }
 
-pub(super) struct Visited {
+pub(super) struct WalkEntry {
     /// The path below the root; empty for the root itself.
     pub(super) path: String,
     pub(super) stat: Stat,
@@ -24,16 +24,16 @@ pub(super) struct Visited {
     name: CString,
 }
 
-// === impl Walk ===
+// === impl TreeWalk ===
 
-impl Walk {
+impl TreeWalk {
     /// Walks the content of a directory.
     pub(super) fn new(root: &str, hidden: bool) -> Result<Self, Errno> {
         Ok(Self { levels: vec![(open_directory(CWD, root)?, String::new())], hidden })
     }
 
     /// The next entry, directories before their content. Vanished and inaccessible entries are skipped.
-    pub(super) fn next(&mut self) -> Result<Option<Visited>, Errno> {
+    pub(super) fn next(&mut self) -> Result<Option<WalkEntry>, Errno> {
         while let Some((directory, prefix)) = self.levels.last_mut() {
             let Some(entry) = directory.read().transpose()? else {
                 self.levels.pop();
@@ -54,7 +54,7 @@ impl Walk {
                     self.levels.push((inner, path.clone()));
                 }
             }
-            return Ok(Some(Visited { path, stat, kind, directory: fd, name }));
+            return Ok(Some(WalkEntry { path, stat, kind, directory: fd, name }));
         }
         Ok(None)
     }
@@ -65,9 +65,9 @@ fn open_directory(parent: impl AsFd, path: impl rustix::path::Arg) -> Result<Dir
     Dir::new(rustix::fs::openat(parent, path, flags, Mode::empty())?)
 }
 
-// === impl Visited ===
+// === impl WalkEntry ===
 
-impl Visited {
+impl WalkEntry {
     /// Opens the visited entry for reading: a link in its place is not followed.
     pub(super) fn open(&self) -> Result<OwnedFd, Errno> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;

@@ -8,12 +8,12 @@ use carrel_protocol::payload::{CarrelFsEvents, TreeEvent, TreeEventKind, TreeMat
 use rustix::fs::{FileType, inotify};
 use rustix::io::Errno;
 
-use super::walk::Walk;
-use super::{Step, Work};
-use crate::files::{FileError, join};
-use crate::io::Io;
-use crate::poll::{Channel, Token};
-use crate::session::Key;
+use super::walk::TreeWalk;
+use super::{TreeOperation, TreeStep};
+use crate::files::{FsError, join};
+use crate::io::SessionIo;
+use crate::poll::{PollToken, SessionChannel};
+use crate::session::SessionKey;
 
 /// The maximum number of directories of one watch.
 const MOST: usize = 16_384;
@@ -25,24 +25,24 @@ const IN_A_FRAME: usize = 24;
 const VISITS: usize = 256;
 
 /// A watch in progress.
-pub(super) struct Watch {
+pub(super) struct TreeWatcher {
     inotify: OwnedFd,
     paths: BTreeMap<i32, String>,
     recursive: bool,
     /// Walks through new directories, to watch their subdirectories.
-    walks: Vec<Discovery>,
+    walks: Vec<WatchDiscovery>,
     told: bool,
 }
 
 /// A walk below a newly watched directory.
-struct Discovery {
+struct WatchDiscovery {
     path: String,
-    walk: Walk,
+    walk: TreeWalk,
     /// Whether its entries are new and have to be reported.
     new: bool,
 }
 
-struct Change {
+struct PendingChange {
     kind: TreeEventKind,
     path: String,
     cookie: u32,
@@ -50,16 +50,16 @@ struct Change {
     arrived: bool,
 }
 
-fn failed(errno: Errno) -> FileError {
-    FileError::new("watch", errno)
+fn failed(errno: Errno) -> FsError {
+    FsError::new("watch", errno)
 }
 
-// === impl Watch ===
+// === impl TreeWatcher ===
 
-impl Watch {
-    pub(super) fn start(io: &mut Io, key: Key, watch: &TreeWatch) -> Result<Self, FileError> {
+impl TreeWatcher {
+    pub(super) fn start(io: &mut SessionIo, key: SessionKey, watch: &TreeWatch) -> Result<Self, FsError> {
         let inotify = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK).map_err(failed)?;
-        io.poller.add(&inotify, Token::Session(key, Channel::Main)).map_err(failed)?;
+        io.poller.add(&inotify, PollToken::Session(key, SessionChannel::Main)).map_err(failed)?;
         let mut started =
             Self { inotify, paths: BTreeMap::new(), recursive: watch.recursive, walks: Vec::new(), told: false };
         started.add(&watch.path).map_err(failed)?;
@@ -81,9 +81,9 @@ impl Watch {
     }
 
     /// Starts to watch the subdirectories of a directory.
-    fn discover(&mut self, path: &str, new: bool) -> Result<(), FileError> {
-        match Walk::new(path, true) {
-            Ok(walk) => self.walks.push(Discovery { path: path.to_owned(), walk, new }),
+    fn discover(&mut self, path: &str, new: bool) -> Result<(), FsError> {
+        match TreeWalk::new(path, true) {
+            Ok(walk) => self.walks.push(WatchDiscovery { path: path.to_owned(), walk, new }),
             // A file, or already removed.
             Err(Errno::NOTDIR | Errno::NOENT | Errno::LOOP | Errno::ACCESS) => {}
             Err(errno) => return Err(failed(errno)),
@@ -92,7 +92,7 @@ impl Watch {
     }
 
     /// Continues the walks for one step, and reports the entries of new directories.
-    fn walk(&mut self, events: &mut Vec<TreeEvent>) -> Result<(), FileError> {
+    fn walk(&mut self, events: &mut Vec<TreeEvent>) -> Result<(), FsError> {
         for _ in 0..VISITS {
             let Some(discovery) = self.walks.last_mut() else { return Ok(()) };
             let Some(visited) = discovery.walk.next().map_err(failed)? else {
@@ -113,7 +113,7 @@ impl Watch {
         Ok(())
     }
 
-    fn changes(&mut self) -> Result<Vec<Change>, Errno> {
+    fn changes(&mut self) -> Result<Vec<PendingChange>, Errno> {
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut reader = inotify::Reader::new(&self.inotify, &mut buffer);
         let mut changes = Vec::new();
@@ -130,7 +130,7 @@ impl Watch {
                     if event.events().contains(inotify::ReadFlags::IGNORED) {
                         self.paths.remove(&event.wd());
                     }
-                    changes.extend(Change::new(event.events(), path, event.cookie()));
+                    changes.extend(PendingChange::new(event.events(), path, event.cookie()));
                     if changes.len() >= BATCH && reader.is_buffer_empty() {
                         return Ok(changes);
                     }
@@ -142,13 +142,13 @@ impl Watch {
     }
 }
 
-impl Work for Watch {
-    fn step(&mut self, io: &mut Io, key: Key, _: &mut Vec<TreeMatch>) -> Result<Step, FileError> {
+impl TreeOperation for TreeWatcher {
+    fn step(&mut self, io: &mut SessionIo, key: SessionKey, _: &mut Vec<TreeMatch>) -> Result<TreeStep, FsError> {
         let mut events = Vec::new();
         if !self.walks.is_empty() {
             self.walk(&mut events)?;
             tell(io, key, events);
-            return Ok(Step::More);
+            return Ok(TreeStep::More);
         }
         if !std::mem::replace(&mut self.told, true) {
             // An empty batch: from here on no change is missed.
@@ -176,12 +176,12 @@ impl Work for Watch {
             }
         }
         tell(io, key, events);
-        Ok(if more || !self.walks.is_empty() { Step::More } else { Step::Wait })
+        Ok(if more || !self.walks.is_empty() { TreeStep::More } else { TreeStep::Wait })
     }
 }
 
 /// Sends events, as many per frame as fit with any paths.
-fn tell(io: &mut Io, key: Key, mut events: Vec<TreeEvent>) {
+fn tell(io: &mut SessionIo, key: SessionKey, mut events: Vec<TreeEvent>) {
     while !events.is_empty() {
         let rest = events.split_off(events.len().min(IN_A_FRAME));
         io.send_small(key, &CarrelFsEvents { events });
@@ -189,9 +189,9 @@ fn tell(io: &mut Io, key: Key, mut events: Vec<TreeEvent>) {
     }
 }
 
-// === impl Change ===
+// === impl PendingChange ===
 
-impl Change {
+impl PendingChange {
     fn new(flags: inotify::ReadFlags, path: String, cookie: u32) -> Option<Self> {
         use inotify::ReadFlags as F;
         let kind = if flags.contains(F::QUEUE_OVERFLOW) {

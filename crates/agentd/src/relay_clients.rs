@@ -7,21 +7,21 @@ use carrel_protocol::{Codec, Generation};
 
 /// The clients behind a relay, by slot. The host's own ids are not limited.
 #[derive(Debug, Default)]
-pub(crate) struct Shares(BTreeMap<u32, Share>);
+pub(crate) struct RelayClients(BTreeMap<u32, RelayClient>);
 
 #[derive(Debug)]
-struct Share {
+struct RelayClient {
     output: CreditSender,
     input: CreditReceiver,
     peer: Option<Generation>,
 }
 
-// === impl Shares ===
+// === impl RelayClients ===
 
-impl Shares {
-    fn of(&mut self, id: u32) -> Option<&mut Share> {
+impl RelayClients {
+    fn of(&mut self, id: u32) -> Option<&mut RelayClient> {
         let slot = client_of(id)?;
-        Some(self.0.entry(slot).or_insert_with(|| Share {
+        Some(self.0.entry(slot).or_insert_with(|| RelayClient {
             output: CreditSender::new(OUTPUT_WINDOW),
             input: CreditReceiver::new(INPUT_WINDOW),
             peer: None,
@@ -55,7 +55,7 @@ impl Shares {
 
     /// The grants that are due, given the buffered input of each client.
     pub(crate) fn due(&mut self, held: impl Fn(u32) -> u64) -> Vec<(u32, u64)> {
-        let due = |(slot, share): (&u32, &mut Share)| {
+        let due = |(slot, share): (&u32, &mut RelayClient)| {
             let limit = share.input.is_due(INPUT_WINDOW).then(|| share.input.grant(held(*slot), INPUT_WINDOW));
             Some((Codec::Current.range(*slot)?.start(), limit??))
         };
@@ -94,7 +94,7 @@ mod tests {
     //= promises.agent.channel-relay-under-way
     #[test]
     fn a_client_that_does_not_read_blocks_only_itself() {
-        let mut shares = Shares::default();
+        let mut shares = RelayClients::default();
         let (slow, quick) = (1, Codec::Current.range(1).unwrap().start());
         shares.sent(slow, OUTPUT_WINDOW);
         shares.sent(quick, 1);
@@ -106,7 +106,7 @@ mod tests {
     //= promises.agent.channel-relay-under-way
     #[test]
     fn buffered_input_is_not_granted_again() {
-        let mut shares = Shares::default();
+        let mut shares = RelayClients::default();
         shares.received(1, INPUT_WINDOW);
         assert_eq!(shares.due(|_| INPUT_WINDOW), []);
         assert_eq!(shares.due(|_| 0), [(1, 2 * INPUT_WINDOW)]);
@@ -116,7 +116,7 @@ mod tests {
     //= carrel.relay.client-leaves-sessions-ended
     #[test]
     fn the_next_client_of_a_slot_starts_with_fresh_credit() {
-        let mut shares = Shares::default();
+        let mut shares = RelayClients::default();
         shares.sent(1, OUTPUT_WINDOW);
         shares.set_peer(1, Generation::LEGACY);
         shares.forget(2);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use crate::poll::{Poller, Token, retry};
+use crate::poll::{PollToken, Poller, retry};
 
 /// The maximum number of pipes; beyond it, the oldest is closed.
 const MOST: usize = 256;
@@ -18,7 +18,7 @@ const MOST: usize = 256;
 const REST: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Default)]
-pub(crate) struct Leftovers {
+pub(crate) struct OrphanedPipes {
     pipes: BTreeMap<u32, OwnedFd>,
     next: u32,
     /// Throttled pipes, and when to read them again.
@@ -26,12 +26,12 @@ pub(crate) struct Leftovers {
     rested: Option<Instant>,
 }
 
-// === impl Leftovers ===
+// === impl OrphanedPipes ===
 
-impl Leftovers {
+impl OrphanedPipes {
     pub(super) fn keep(&mut self, poller: &Poller, pipe: OwnedFd) {
         self.next = self.next.wrapping_add(1);
-        if poller.hand_over(&pipe, Token::Leftover(self.next)).is_ok() {
+        if poller.hand_over(&pipe, PollToken::OrphanedPipe(self.next)).is_ok() {
             self.pipes.insert(self.next, pipe);
         }
         if self.pipes.len() > MOST {
@@ -45,7 +45,7 @@ impl Leftovers {
         let mut buffer = [0; 16 * 1024];
         match retry(|| rustix::io::read(pipe, &mut buffer)) {
             Ok(count) if count == buffer.len() => {
-                poller.rest(pipe, Token::Leftover(number), true);
+                poller.rest(pipe, PollToken::OrphanedPipe(number), true);
                 self.resting.push(number);
                 self.rested.get_or_insert_with(|| Instant::now() + REST);
             }
@@ -65,7 +65,7 @@ impl Leftovers {
             self.rested = None;
             for number in std::mem::take(&mut self.resting) {
                 if let Some(pipe) = self.pipes.get(&number) {
-                    poller.rest(pipe, Token::Leftover(number), false);
+                    poller.rest(pipe, PollToken::OrphanedPipe(number), false);
                 }
             }
         }

@@ -10,13 +10,13 @@ use carrel_protocol::payload::{FsAttributes, FsMkdir, FsOp, FsOpenFile, FsResult
 use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 
-use super::handles::{OpenDirectory, OpenFile, Opened};
-use super::{FileError, Identity, attributes, entries, ops};
-use crate::io::Io;
-use crate::session::Key;
+use super::handles::{HandleTarget, OpenDirectory, OpenFile};
+use super::{FsError, FsIdentity, attributes, entries, ops};
+use crate::io::SessionIo;
+use crate::session::SessionKey;
 
 /// The last component of a path and its directory.
-struct Walked<'a> {
+struct ResolvedPath<'a> {
     directory: OwnedFd,
     name: &'a str,
     what: &'static str,
@@ -24,55 +24,55 @@ struct Walked<'a> {
 }
 
 /// Performs an operation, as another user if it names one.
-pub(super) fn perform(io: &mut Io, key: Key, op: FsOp) -> Result<Option<FsResult>, FileError> {
+pub(super) fn perform(io: &mut SessionIo, key: SessionKey, op: FsOp) -> Result<Option<FsResult>, FsError> {
     let owner = io.owner(key);
     match op {
         FsOp::Stat(stat) => {
-            let found = Walked::to("stat", &stat.path)?.stat()?;
+            let found = ResolvedPath::to("stat", &stat.path)?.stat()?;
             Ok(Some(FsResult::Stat(entries::entry(stat.path, &found))))
         }
-        FsOp::SetStat(set) => done(Walked::to("setstat", &set.path)?.set(&set.attrs)),
+        FsOp::SetStat(set) => done(ResolvedPath::to("setstat", &set.path)?.set(&set.attrs)),
         FsOp::ReadLink(path) => {
-            let walked = Walked::to("readlink", &path.path)?;
+            let walked = ResolvedPath::to("readlink", &path.path)?;
             let target = rustix::fs::readlinkat(&walked.directory, walked.name, Vec::new());
             let target = target.map_err(|errno| walked.failed(errno))?;
             Ok(Some(FsResult::Path(target.to_string_lossy().into_owned())))
         }
         FsOp::Symlink(link) => {
-            let _identity = Identity::take("symlink", link.user.as_deref())?;
-            let walked = Walked::to("symlink", &link.link_path)?;
+            let _identity = FsIdentity::take("symlink", link.user.as_deref())?;
+            let walked = ResolvedPath::to("symlink", &link.link_path)?;
             let made = rustix::fs::symlinkat(&link.target, &walked.directory, walked.name);
             done(made.map_err(|errno| walked.failed(errno)))
         }
         FsOp::Remove(path) => {
-            let walked = Walked::to("remove", &path.path)?;
+            let walked = ResolvedPath::to("remove", &path.path)?;
             let removed = rustix::fs::unlinkat(&walked.directory, walked.name, AtFlags::empty());
             done(removed.map_err(|errno| walked.failed(errno)))
         }
         FsOp::Mkdir(make) => done(mkdir(&make)),
         FsOp::OpenFile(open) => {
-            let opened = Opened::File(Rc::new(open_file(&open)?));
+            let opened = HandleTarget::File(Rc::new(open_file(&open)?));
             io.handles.insert(key, owner, opened).map(FsResult::Handle).map(Some)
         }
         FsOp::OpenDir(path) => {
-            let walked = Walked::to("opendir", &path.path)?;
+            let walked = ResolvedPath::to("opendir", &path.path)?;
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
             let directory = Dir::new(walked.open(flags, Mode::empty())?).map_err(|errno| walked.failed(errno))?;
-            let opened = Opened::Directory(Rc::new(OpenDirectory { entries: directory.into(), path: path.path }));
+            let opened = HandleTarget::Directory(Rc::new(OpenDirectory { entries: directory.into(), path: path.path }));
             io.handles.insert(key, owner, opened).map(FsResult::Handle).map(Some)
         }
-        op => Err(FileError::other(op.tag(), "not supported with no_symlinks")),
+        op => Err(FsError::other(op.tag(), "not supported with no_symlinks")),
     }
 }
 
-fn done(outcome: Result<(), FileError>) -> Result<Option<FsResult>, FileError> {
+fn done(outcome: Result<(), FsError>) -> Result<Option<FsResult>, FsError> {
     outcome.map(|()| None)
 }
 
 /// Creates a directory without its parents. An existing one is no error.
-fn mkdir(make: &FsMkdir) -> Result<(), FileError> {
-    let _identity = Identity::take("mkdir", make.user.as_deref())?;
-    let walked = Walked::to("mkdir", &make.path)?;
+fn mkdir(make: &FsMkdir) -> Result<(), FsError> {
+    let _identity = FsIdentity::take("mkdir", make.user.as_deref())?;
+    let walked = ResolvedPath::to("mkdir", &make.path)?;
     let mode = Mode::from_raw_mode(make.mode.unwrap_or(0o755) & 0o7777);
     match rustix::fs::mkdirat(&walked.directory, walked.name, mode) {
         Err(Errno::EXIST) => match FileType::from_raw_mode(walked.stat()?.st_mode) {
@@ -86,25 +86,25 @@ fn mkdir(make: &FsMkdir) -> Result<(), FileError> {
 
 /// Opens a file without blocking. Writing requires a regular file: a FIFO or device in its place would redirect the
 /// bytes.
-fn open_file(open: &FsOpenFile) -> Result<OpenFile, FileError> {
-    let _identity = Identity::take("open", open.options.user.as_deref())?;
-    let walked = Walked::to("open", &open.path)?;
+fn open_file(open: &FsOpenFile) -> Result<OpenFile, FsError> {
+    let _identity = FsIdentity::take("open", open.options.user.as_deref())?;
+    let walked = ResolvedPath::to("open", &open.path)?;
     let flags = ops::open_flags(&open.options).ok_or_else(|| walked.failed(Errno::INVAL))?;
     let mode = Mode::from_raw_mode(open.options.mode.unwrap_or(0o644) & 0o7777);
     let opened = ops::opened(walked.open(flags, mode)?, open.path.clone())?;
     if !opened.seekable && (open.options.write || open.options.append) {
-        return Err(FileError::other("open", "is a device, a pipe or a socket"));
+        return Err(FsError::other("open", "is a device, a pipe or a socket"));
     }
     Ok(opened)
 }
 
-// === impl Walked ===
+// === impl ResolvedPath ===
 
-impl<'a> Walked<'a> {
+impl<'a> ResolvedPath<'a> {
     /// Resolves the directory of a path's last component, from the root.
-    fn to(what: &'static str, path: &'a str) -> Result<Self, FileError> {
+    fn to(what: &'static str, path: &'a str) -> Result<Self, FsError> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let failed = |errno| FileError::new(what, errno);
+        let failed = |errno| FsError::new(what, errno);
         let mut directory = rustix::fs::open("/", flags, Mode::empty()).map_err(failed)?;
         let mut names = path.split('/').filter(|name| !matches!(*name, "" | ".")).peekable();
         let mut walked = String::new();
@@ -122,11 +122,11 @@ impl<'a> Walked<'a> {
         Ok(Self { directory, name: ".", what, path })
     }
 
-    fn stat(&self) -> Result<rustix::fs::Stat, FileError> {
+    fn stat(&self) -> Result<rustix::fs::Stat, FsError> {
         rustix::fs::statat(&self.directory, self.name, AtFlags::SYMLINK_NOFOLLOW).map_err(|errno| self.failed(errno))
     }
 
-    fn open(&self, flags: OFlags, mode: Mode) -> Result<OwnedFd, FileError> {
+    fn open(&self, flags: OFlags, mode: Mode) -> Result<OwnedFd, FsError> {
         let opened = rustix::fs::openat(&self.directory, self.name, flags | OFlags::NOFOLLOW, mode);
         opened.map_err(|errno| match errno {
             Errno::NOTDIR | Errno::LOOP if is_link(&self.directory, self.name) => link(self.what, self.path),
@@ -135,7 +135,7 @@ impl<'a> Walked<'a> {
     }
 
     /// Sets owner and times, even of a link itself. Other attributes need an open file.
-    fn set(&self, set: &FsAttributes) -> Result<(), FileError> {
+    fn set(&self, set: &FsAttributes) -> Result<(), FsError> {
         if set.mode.is_some() || set.size.is_some() {
             return Err(self.failed(Errno::OPNOTSUPP));
         }
@@ -153,8 +153,8 @@ impl<'a> Walked<'a> {
         timed.map_err(|errno| self.failed(errno))
     }
 
-    fn failed(&self, errno: Errno) -> FileError {
-        FileError::new(self.what, errno)
+    fn failed(&self, errno: Errno) -> FsError {
+        FsError::new(self.what, errno)
     }
 }
 
@@ -163,6 +163,6 @@ fn is_link(directory: &OwnedFd, name: &str) -> bool {
     rustix::fs::readlinkat(directory, name, Vec::new()).is_ok()
 }
 
-fn link(what: &'static str, path: &str) -> FileError {
-    FileError { what, reason: format!("{path} is a symbolic link and was not followed"), errno: Some(Errno::LOOP) }
+fn link(what: &'static str, path: &str) -> FsError {
+    FsError { what, reason: format!("{path} is a symbolic link and was not followed"), errno: Some(Errno::LOOP) }
 }

@@ -11,15 +11,15 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::time::ClockId;
 
-use crate::args::Options;
-use crate::connection::Connection;
-use crate::defaults::Defaults;
-use crate::dispatch::Verdict;
-use crate::io::Io;
-use crate::listen::Listener;
-use crate::poll::{Readiness, Token};
-use crate::session::{Key, Session, Turn};
-use crate::signals::Senders;
+use crate::args::ServeOptions;
+use crate::connection::PeerConnection;
+use crate::defaults::CommandDefaults;
+use crate::dispatch::DispatchOutcome;
+use crate::io::SessionIo;
+use crate::listen::ClientListener;
+use crate::poll::{PollToken, Readiness};
+use crate::session::{SessionHandler, SessionKey, TurnResult};
+use crate::signals::SignalSenders;
 use crate::{protect, signals, sys};
 
 /// The connection on standard input and output.
@@ -53,22 +53,22 @@ pub enum ServeError {
     System(&'static str, std::io::Error),
 }
 
-pub(crate) struct Agent {
-    pub(crate) io: Io,
-    pub(crate) sessions: BTreeMap<Key, Box<dyn Session>>,
+pub(crate) struct EventLoop {
+    pub(crate) io: SessionIo,
+    pub(crate) sessions: BTreeMap<SessionKey, Box<dyn SessionHandler>>,
     /// The run queue of sessions.
-    queue: VecDeque<Key>,
-    queued: BTreeSet<Key>,
+    queue: VecDeque<SessionKey>,
+    queued: BTreeSet<SessionKey>,
     /// Sessions waiting for send capacity of their connection.
-    parked: BTreeSet<Key>,
+    parked: BTreeSet<SessionKey>,
     /// Recently finished sessions.
-    pub(crate) ended: VecDeque<Key>,
+    pub(crate) ended: VecDeque<SessionKey>,
     /// Connections that are not read, each because of a session with too much buffered input.
-    stalled: BTreeMap<u16, Key>,
-    listener: Option<Listener>,
+    stalled: BTreeMap<u16, SessionKey>,
+    listener: Option<ClientListener>,
     signals: OwnedFd,
     /// Whose signals are accepted.
-    senders: Senders,
+    senders: SignalSenders,
     max_generation: Generation,
     born: u64,
     stopping: Option<Instant>,
@@ -77,18 +77,18 @@ pub(crate) struct Agent {
 }
 
 /// Serves until the sandbox shuts down.
-pub fn serve(options: &Options) -> Result<(), ServeError> {
+pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     let born = boot_nanos();
     let system = |what| move |error: std::io::Error| ServeError::System(what, error);
     sys::block_signals().map_err(system("block signals"))?;
     let signals = sys::signal_descriptor().map_err(system("signalfd"))?;
-    protect::settle();
+    protect::harden();
     // Only the owner may connect: a client has the privileges of the agent.
     rustix::process::umask(Mode::from_raw_mode(0o177));
-    let defaults = Defaults::new(protect::is_init());
+    let defaults = CommandDefaults::new(protect::is_init());
     defaults.raise_descriptors();
-    let io = Io::new(defaults).map_err(|errno| ServeError::System("epoll", errno.into()))?;
-    let mut agent = Agent::new(io, signals, options.max_generation, born);
+    let io = SessionIo::new(defaults).map_err(|errno| ServeError::System("epoll", errno.into()))?;
+    let mut agent = EventLoop::new(io, signals, options.max_generation, born);
     match &options.listen {
         Some(path) => agent.listen(path)?,
         None => agent.open_channel()?,
@@ -104,11 +104,11 @@ fn boot_nanos() -> u64 {
     u64::try_from(nanos).unwrap_or(0)
 }
 
-// === impl Agent ===
+// === impl EventLoop ===
 
-impl Agent {
-    fn new(io: Io, signals: OwnedFd, max_generation: Generation, born: u64) -> Self {
-        let senders = Senders::of(io.defaults.init);
+impl EventLoop {
+    fn new(io: SessionIo, signals: OwnedFd, max_generation: Generation, born: u64) -> Self {
+        let senders = SignalSenders::of(io.defaults.init);
         Self {
             io,
             sessions: BTreeMap::new(),
@@ -140,8 +140,8 @@ impl Agent {
     /// Serves clients on a socket.
     fn listen(&mut self, path: &std::path::Path) -> Result<(), ServeError> {
         let failed = |errno: Errno| ServeError::Listen(path.display().to_string(), errno.into());
-        let listener = Listener::bind(path, self.announced()).map_err(failed)?;
-        self.io.poller.add(&listener.fd, Token::Listener).map_err(failed)?;
+        let listener = ClientListener::bind(path, self.announced()).map_err(failed)?;
+        self.io.poller.add(&listener.fd, PollToken::Listener).map_err(failed)?;
         self.listener = Some(listener);
         // The parent process may wait for this line; otherwise it is ignored.
         let _told = writeln!(std::io::stdout(), "listening {}", path.display());
@@ -166,9 +166,9 @@ impl Agent {
     }
 
     fn connect(&mut self, number: u16, incoming: OwnedFd, outgoing: OwnedFd, ids: IdRange) -> Result<(), Errno> {
-        let connection = Connection::new(incoming, outgoing, ids, self.announced());
-        self.io.poller.add(connection.incoming(), Token::Incoming(number))?;
-        self.io.poller.add(connection.outgoing(), Token::Outgoing(number))?;
+        let connection = PeerConnection::new(incoming, outgoing, ids, self.announced());
+        self.io.poller.add(connection.incoming(), PollToken::Incoming(number))?;
+        self.io.poller.add(connection.outgoing(), PollToken::Outgoing(number))?;
         self.io.connections.insert(number, connection);
         Ok(())
     }
@@ -205,11 +205,11 @@ impl Agent {
                 .then(|| CarrelReady { generation: self.max_generation.get() }),
             ..Ready::default()
         };
-        self.io.send_small(Key { connection: number, id: 0 }, &ready);
+        self.io.send_small(SessionKey { connection: number, id: 0 }, &ready);
     }
 
     fn accept(&mut self) {
-        while let Some(client) = self.listener.as_mut().and_then(Listener::accept) {
+        while let Some(client) = self.listener.as_mut().and_then(ClientListener::accept) {
             // A client without a free slot is disconnected without a message, like by every published relay.
             let free = self.listener.as_ref().and_then(|listener| {
                 let (number, ids) = listener.free_range(|number| self.io.connections.contains_key(&number))?;
@@ -226,7 +226,7 @@ impl Agent {
     }
 
     fn run(mut self) -> Result<(), Errno> {
-        self.io.poller.add(&self.signals, Token::Signals)?;
+        self.io.poller.add(&self.signals, PollToken::Signals)?;
         loop {
             self.flush();
             if self.is_over() {
@@ -259,26 +259,26 @@ impl Agent {
 
     fn ready(&mut self, readiness: Readiness) {
         match readiness.token {
-            Token::Listener => self.accept(),
-            Token::Signals => self.take_signals(),
-            Token::Incoming(number) => {
+            PollToken::Listener => self.accept(),
+            PollToken::Signals => self.take_signals(),
+            PollToken::Incoming(number) => {
                 if let Some(connection) = self.io.connections.get_mut(&number) {
                     connection.readable |= readiness.readable;
                     connection.hung_up |= readiness.hung_up;
                 }
             }
-            Token::Outgoing(number) => {
+            PollToken::Outgoing(number) => {
                 if let Some(connection) = self.io.connections.get_mut(&number) {
                     connection.writable |= readiness.writable;
                 }
             }
-            Token::Session(key, channel) => {
+            PollToken::Session(key, channel) => {
                 if let Some(session) = self.sessions.get_mut(&key) {
                     session.ready(channel, readiness);
                     self.wake(key);
                 }
             }
-            Token::Leftover(number) => self.io.leftovers.discard(&self.io.poller, number),
+            PollToken::OrphanedPipe(number) => self.io.orphaned_pipes.discard(&self.io.poller, number),
         }
     }
 
@@ -300,7 +300,7 @@ impl Agent {
 
     fn fire_timers(&mut self) {
         let now = Instant::now();
-        self.io.leftovers.wake(&self.io.poller, now);
+        self.io.orphaned_pipes.wake(&self.io.poller, now);
         while let Some((_, key)) = self.io.timers.first().copied().filter(|(at, _)| *at <= now) {
             self.io.timers.pop_first();
             self.wake(key);
@@ -309,12 +309,12 @@ impl Agent {
 
     fn next_deadline(&self) -> Option<Instant> {
         let timer = self.io.timers.first().map(|(at, _)| *at);
-        [timer, self.io.leftovers.deadline(), self.stopping].into_iter().flatten().min()
+        [timer, self.io.orphaned_pipes.deadline(), self.stopping].into_iter().flatten().min()
     }
 
     /// Whether there is runnable work.
     fn is_busy(&self) -> bool {
-        let waits = |(number, connection): (&u16, &Connection)| {
+        let waits = |(number, connection): (&u16, &PeerConnection)| {
             (connection.readable || connection.holds_frame()) && self.may_take(*number)
         };
         !self.queue.is_empty() || self.io.connections.iter().any(waits)
@@ -322,9 +322,9 @@ impl Agent {
 
     /// Whether frames may be read from a connection.
     fn may_take(&self, number: u16) -> bool {
-        let holds_too_much = |key: &Key| self.sessions.get(key).is_some_and(|s| s.backlog() > BACKLOG_LIMIT / 2);
+        let holds_too_much = |key: &SessionKey| self.sessions.get(key).is_some_and(|s| s.backlog() > BACKLOG_LIMIT / 2);
         !self.stalled.get(&number).is_some_and(holds_too_much)
-            && self.io.connections.get(&number).is_some_and(Connection::takes_requests)
+            && self.io.connections.get(&number).is_some_and(PeerConnection::takes_requests)
     }
 
     /// Processes frames of a connection, up to a limit.
@@ -338,7 +338,7 @@ impl Agent {
         }
         self.stalled.remove(&number);
         for _ in 0..READS_AT_A_TURN {
-            if self.take_frames(number) == Verdict::Close {
+            if self.take_frames(number) == DispatchOutcome::Close {
                 return self.disconnect(number);
             }
             if !self.may_take(number) {
@@ -357,12 +357,12 @@ impl Agent {
         }
     }
 
-    fn take_frames(&mut self, number: u16) -> Verdict {
-        let Some(mut inbox) = self.io.connections.get_mut(&number).map(Connection::take_inbox) else {
-            return Verdict::Continue;
+    fn take_frames(&mut self, number: u16) -> DispatchOutcome {
+        let Some(mut inbox) = self.io.connections.get_mut(&number).map(PeerConnection::take_inbox) else {
+            return DispatchOutcome::Continue;
         };
-        let mut verdict = Verdict::Continue;
-        while verdict == Verdict::Continue && self.may_take(number) {
+        let mut verdict = DispatchOutcome::Continue;
+        while verdict == DispatchOutcome::Continue && self.may_take(number) {
             let (id, length) = match inbox.next() {
                 Ok(Some((frame, length))) => {
                     verdict = self.frame(number, frame);
@@ -371,14 +371,14 @@ impl Agent {
                 Ok(None) => break,
                 // The next frame cannot be located.
                 Err(_) => {
-                    verdict = Verdict::Close;
+                    verdict = DispatchOutcome::Close;
                     break;
                 }
             };
             inbox.advance(length);
-            let key = Key { connection: number, id };
-            if let Some(shares) = self.io.shares_mut(key) {
-                shares.received(id, length as u64);
+            let key = SessionKey { connection: number, id };
+            if let Some(relay_clients) = self.io.shares_mut(key) {
+                relay_clients.received(id, length as u64);
             }
             if self.holds_too_much(key) {
                 self.hold_back(key);
@@ -391,9 +391,9 @@ impl Agent {
     }
 
     /// Whether a session, or all sessions of its owner together, buffer too much input.
-    fn holds_too_much(&self, key: Key) -> bool {
+    fn holds_too_much(&self, key: SessionKey) -> bool {
         let backlog = self.sessions.get(&key).map_or(0, |session| session.backlog());
-        if self.io.shares(key).is_some() {
+        if self.io.relay_clients(key).is_some() {
             return backlog > RELAYED_LIMIT;
         }
         let all = || self.of_owner(key).map(|session| session.backlog()).sum::<usize>();
@@ -401,9 +401,9 @@ impl Agent {
     }
 
     /// The sessions of the owner of an id.
-    fn of_owner(&self, key: Key) -> impl Iterator<Item = &dyn Session> {
+    fn of_owner(&self, key: SessionKey) -> impl Iterator<Item = &dyn SessionHandler> {
         let owner = self.io.owner(key);
-        let of_connection = Key { id: 0, ..key }..=Key { id: u32::MAX, ..key };
+        let of_connection = SessionKey { id: 0, ..key }..=SessionKey { id: u32::MAX, ..key };
         let owned = self.sessions.range(of_connection).filter(move |(other, _)| self.io.owner(**other) == owner);
         owned.map(|(_, session)| &**session)
     }
@@ -411,22 +411,22 @@ impl Agent {
     /// Grants input credit for each client to the relay. Input with its own flow control does not count: a command that
     /// does not read must not prevent its client from killing it.
     fn give_credit(&mut self) {
-        let Some(mut shares) = self.io.shares.take() else { return };
-        let due = shares.due(|slot| {
+        let Some(mut relay_clients) = self.io.relay_clients.take() else { return };
+        let due = relay_clients.due(|slot| {
             let id = Codec::Current.range(slot).map_or(0, IdRange::start);
-            let unpaced = self.of_owner(Key { connection: CHANNEL, id }).filter(|session| !session.is_paced());
+            let unpaced = self.of_owner(SessionKey { connection: CHANNEL, id }).filter(|session| !session.is_paced());
             unpaced.map(|session| session.backlog() as u64).sum()
         });
-        self.io.shares = Some(shares);
+        self.io.relay_clients = Some(relay_clients);
         for (id_start, limit) in due {
-            self.io.send_small(Key { connection: CHANNEL, id: 0 }, &CarrelCredit { id_start, limit });
+            self.io.send_small(SessionKey { connection: CHANNEL, id: 0 }, &CarrelCredit { id_start, limit });
         }
     }
 
     /// Pauses a connection with too much buffered input. Behind a relay, clients must not block each other: the relay
     /// has credit per client, so a session that exceeds it loses the excess.
-    fn hold_back(&mut self, key: Key) {
-        let shared = self.io.shares(key).is_some();
+    fn hold_back(&mut self, key: SessionKey) {
+        let shared = self.io.relay_clients(key).is_some();
         match self.sessions.get_mut(&key) {
             Some(session) if shared => {
                 session.overflow(&mut self.io, key);
@@ -437,18 +437,18 @@ impl Agent {
     }
 
     /// The number of sessions of the owner of an id.
-    pub(crate) fn under_way(&self, key: Key) -> usize {
+    pub(crate) fn under_way(&self, key: SessionKey) -> usize {
         self.of_owner(key).count()
     }
 
     /// Adds a session.
-    pub(crate) fn begin(&mut self, key: Key, session: Box<dyn Session>) {
+    pub(crate) fn begin(&mut self, key: SessionKey, session: Box<dyn SessionHandler>) {
         self.sessions.insert(key, session);
         self.wake(key);
     }
 
     /// Enqueues a session to run.
-    pub(crate) fn wake(&mut self, key: Key) {
+    pub(crate) fn wake(&mut self, key: SessionKey) {
         self.parked.remove(&key);
         if self.queued.insert(key) {
             self.queue.push_back(key);
@@ -462,10 +462,10 @@ impl Agent {
             self.queued.remove(&key);
             let Some(session) = self.sessions.get_mut(&key) else { continue };
             match session.turn(&mut self.io, key) {
-                Turn::Again => self.wake(key),
-                Turn::Wait => {}
-                Turn::Room => drop(self.parked.insert(key)),
-                Turn::Done => {
+                TurnResult::Again => self.wake(key),
+                TurnResult::Wait => {}
+                TurnResult::Room => drop(self.parked.insert(key)),
+                TurnResult::Done => {
                     session.release(&self.io);
                     self.sessions.remove(&key);
                     self.remember(key);
@@ -475,7 +475,7 @@ impl Agent {
     }
 
     /// Remembers a finished session, so that messages in flight to it are not treated as errors.
-    pub(crate) fn remember(&mut self, key: Key) {
+    pub(crate) fn remember(&mut self, key: SessionKey) {
         self.ended.push_back(key);
         if self.ended.len() > REMEMBERED {
             self.ended.pop_front();
@@ -506,7 +506,7 @@ impl Agent {
 
     /// Terminates everything that a range of ids owns, and nothing else.
     pub(crate) fn withdraw(&mut self, number: u16, ids: IdRange) {
-        let key = |id| Key { connection: number, id };
+        let key = |id| SessionKey { connection: number, id };
         let mut kept = self.sessions.split_off(&key(ids.start()));
         let mut behind = kept.split_off(&key(ids.end()));
         for session in kept.values_mut() {
@@ -515,8 +515,8 @@ impl Agent {
         }
         self.sessions.append(&mut behind);
         self.io.handles.withdraw(number, ids);
-        if let Some(shares) = self.io.shares_mut(key(ids.start())) {
-            shares.forget(ids.start());
+        if let Some(relay_clients) = self.io.shares_mut(key(ids.start())) {
+            relay_clients.forget(ids.start());
         }
         self.ended.retain(|key| key.connection != number || !ids.contains(key.id));
         self.parked.retain(|key| key.connection != number || !ids.contains(key.id));
@@ -531,8 +531,11 @@ impl Agent {
             return;
         }
         // A supervising host has its own timeout and kills us after it.
-        let grace =
-            if self.io.shares.is_some() && self.io.connections.contains_key(&CHANNEL) { SUPERVISED } else { GRACE };
+        let grace = if self.io.relay_clients.is_some() && self.io.connections.contains_key(&CHANNEL) {
+            SUPERVISED
+        } else {
+            GRACE
+        };
         self.stopping = Some(Instant::now() + grace);
         self.listener = None;
         for session in self.sessions.values_mut() {
@@ -547,7 +550,7 @@ impl Agent {
 
     fn is_over(&self) -> bool {
         self.stopping.is_some_and(|deadline| {
-            let flushed = self.io.connections.values().all(Connection::is_flushed);
+            let flushed = self.io.connections.values().all(PeerConnection::is_flushed);
             (self.sessions.is_empty() && flushed) || Instant::now() >= deadline
         })
     }
