@@ -1,4 +1,4 @@
-//! One connection to the supervisor of a sandbox, and what can be asked of it.
+//! A connection to the shim of a sandbox, and its requests.
 
 mod asked;
 mod dial;
@@ -24,15 +24,15 @@ use crate::messages::{
 };
 use crate::wire::{self, Message};
 
-/// How long a supervisor may take to say who it is.
+/// The timeout of the shim's hello.
 const GREETING: Duration = Duration::from_secs(10);
-/// The most bytes of input in one message.
+/// The maximum number of input bytes per message.
 pub(crate) const PIECE: usize = 64 * 1024;
 
-/// A connection to a supervisor. It is asked one thing after another.
+/// A connection to a shim. Requests are sequential.
 ///
-/// Every call may be given up, by dropping its future: the supervisor is then told that nobody waits for the answer. What
-/// was asked for may happen all the same.
+/// Every call may be cancelled by dropping its future: the shim is then notified that no response is needed. The
+/// request may take effect nevertheless.
 #[derive(Debug)]
 pub struct ShimClient {
     hello: Hello,
@@ -44,31 +44,31 @@ pub struct ShimClient {
     ended: Option<Ended>,
 }
 
-/// Bytes of an output of a job.
+/// A chunk of a job's output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chunk {
-    /// Where they begin: later than asked for, if what was asked for is not kept.
+    /// The offset of the first byte: later than requested if that part is no longer kept.
     pub offset: u64,
-    /// The bytes; none if there are none yet.
+    /// The bytes; empty if there are none yet.
     pub data: Vec<u8>,
-    /// Whether nothing will ever follow them.
+    /// Whether this is the end of the output.
     pub end: bool,
 }
 
 // === impl ShimClient ===
 
 impl ShimClient {
-    /// Connects to a supervisor by the path of its socket, of any length.
+    /// Connects to a shim by the path of its socket, which may be of any length.
     pub async fn connect(socket: &Path) -> Result<Self, ShimError> {
         Self::connect_speaking(socket, VERSION).await
     }
 
-    /// The same, as a client that knows no version above `highest`.
+    /// Like [`Self::connect`], as a client that supports versions up to `highest`.
     pub async fn connect_speaking(socket: &Path, highest: u8) -> Result<Self, ShimError> {
         in_time(async { Self::greeted(dial::by_path(socket).await?, highest).await }).await
     }
 
-    /// Connects to a supervisor by an open directory with its socket, whatever the path of that directory is by now.
+    /// Connects to a shim through an open directory that contains its socket, wherever that directory is now.
     pub async fn connect_within(directory: BorrowedFd<'_>) -> Result<Self, ShimError> {
         in_time(async { Self::greeted(dial::within(directory).await?, VERSION).await }).await
     }
@@ -90,62 +90,62 @@ impl ShimClient {
         Ok(Self { hello, version, peer: (pid, credentials.uid()), link, arrivals, last_id: 0, ended: None })
     }
 
-    /// What the supervisor says about itself.
+    /// The shim's hello.
     pub fn hello(&self) -> &Hello {
         &self.hello
     }
 
-    /// The version that is spoken: the lower of the two highest.
+    /// The negotiated version: the lower of the two highest.
     pub fn version(&self) -> u8 {
         self.version
     }
 
-    /// The process and the user that listen, as the kernel knows them.
+    /// The process and the user behind the socket, from the kernel's peer credentials.
     pub fn peer(&self) -> (u32, u32) {
         self.peer
     }
 
-    /// Whether a message may be sent.
+    /// Whether the shim supports a message.
     pub fn supports<'m, M: Message<'m>>(&self) -> bool {
         M::SINCE <= self.version
     }
 
-    /// How the sandbox is.
+    /// The status of the sandbox.
     pub async fn status(&mut self) -> Result<Status, ShimError> {
         self.ask(&GetStatus {}).await
     }
 
-    /// What it uses.
+    /// The resource usage of the sandbox.
     pub async fn statistics(&mut self) -> Result<Statistics, ShimError> {
         self.ask(&GetStatistics {}).await
     }
 
-    /// Stops all its processes where they are.
+    /// Pauses all processes of the sandbox.
     pub async fn pause(&mut self) -> Result<(), ShimError> {
         self.ask(&Pause::default()).await.map(|Done {}| ())
     }
 
-    /// Stops all its processes where they are, for a reason. A supervisor of an older release does not keep the reason.
+    /// Pauses all processes of the sandbox with a reason. A shim of an older release ignores the reason.
     pub async fn pause_for(&mut self, reason: PauseReason) -> Result<(), ShimError> {
         self.ask(&Pause { reason: Some(reason) }).await.map(|Done {}| ())
     }
 
-    /// Lets them continue.
+    /// Resumes the sandbox.
     pub async fn resume(&mut self) -> Result<(), ShimError> {
         self.ask(&Resume::default()).await.map(|Done {}| ())
     }
 
-    /// Lets them continue if they are stopped for that reason.
+    /// Resumes the sandbox if it is paused for that reason.
     pub async fn resume_from(&mut self, reason: PauseReason) -> Result<(), ShimError> {
         self.ask(&Resume { reason: Some(reason) }).await.map(|Done {}| ())
     }
 
-    /// Supervises the sandbox for as long as this connection lasts.
+    /// Supervises the sandbox for the lifetime of this connection.
     pub async fn supervise(&mut self) -> Result<(), ShimError> {
         self.ask(&Supervise {}).await.map(|Done {}| ())
     }
 
-    /// Asks it to end, and insists when `grace` has passed. Returns when nothing of it is left.
+    /// Terminates the sandbox and kills it after `grace`. Returns when it is completely removed.
     pub async fn stop(&mut self, grace: Duration) -> Result<Ended, ShimError> {
         match self.ask(&Stop { grace_ms: millis(grace) }).await {
             Ok(Done {}) | Err(ShimError::Ended(_)) => self.ended().await,
@@ -153,7 +153,7 @@ impl ShimClient {
         }
     }
 
-    /// Waits for its end.
+    /// Waits until the sandbox has ended.
     pub async fn ended(&mut self) -> Result<Ended, ShimError> {
         loop {
             if let Some(ended) = &self.ended {
@@ -163,12 +163,12 @@ impl ShimClient {
         }
     }
 
-    /// Runs a command, unless a job of that id has run it already.
+    /// Runs a command, unless a job with that id has already run it.
     pub async fn start(&mut self, job: &str, command: &JobCommand) -> Result<JobStarted, ShimError> {
         self.ask(&JobStart { job: job.into(), command: command.clone() }).await
     }
 
-    /// All jobs, the oldest first, in an answer of at most 64 MiB.
+    /// All jobs, oldest first, in a response of at most 64 MiB.
     pub async fn jobs(&mut self) -> Result<Vec<JobInfo>, ShimError> {
         let part = |envelope: &Envelope<'_>| {
             let some = wire::decode(envelope).map(|some| some.map(|JobSome { jobs }| Some(jobs)));
@@ -177,12 +177,12 @@ impl ShimClient {
         self.request(&JobList {})?.all(part).await
     }
 
-    /// One job.
+    /// Describes one job.
     pub async fn job(&mut self, job: &str) -> Result<JobInfo, ShimError> {
         self.ask(&JobGet { job: job.into() }).await
     }
 
-    /// Bytes of an output from `offset` on, at most `limit`, without waiting for more.
+    /// Output bytes from `offset` on, at most `limit`, without waiting for more.
     pub async fn read(&mut self, job: &str, stream: StreamName, offset: u64, limit: u32) -> Result<Chunk, ShimError> {
         let mut asked = self.request(&JobRead { job: job.into(), stream, offset, limit })?;
         let bytes = |envelope: &Envelope<'_>| {
@@ -192,8 +192,8 @@ impl ShimClient {
         asked.part(bytes).await
     }
 
-    /// Gives a job input, and returns how many bytes it was given in all. With an `offset`, what it was given before is
-    /// not given again. When this fails or is given up, a part may have been given.
+    /// Writes input to a job, and returns the total number of bytes written so far. With an `offset`, bytes before the
+    /// current position are skipped. On failure or cancellation a part may have been written.
     pub async fn write(&mut self, job: &str, data: &[u8], offset: Option<u64>) -> Result<u64, ShimError> {
         let (first, mut rest) = data.split_at(data.len().min(PIECE));
         let mut written = self.write_piece(job, first, offset).await?;
@@ -212,7 +212,7 @@ impl ShimClient {
         Ok(written)
     }
 
-    /// Closes the input of a job, behind what was written.
+    /// Closes the input of a job after everything that was written.
     pub async fn close(&mut self, job: &str) -> Result<(), ShimError> {
         self.ask(&JobClose { job: job.into() }).await.map(|Done {}| ())
     }
@@ -227,7 +227,7 @@ impl ShimClient {
         self.ask(&JobSignal { job: job.into(), signal }).await.map(|Done {}| ())
     }
 
-    /// Ends the process group of a job, insists when `grace` has passed, and returns when it is dead.
+    /// Terminates the process group of a job, kills it after `grace`, and returns when it is dead.
     pub async fn cancel(&mut self, job: &str, grace: Duration) -> Result<JobInfo, ShimError> {
         self.request(&JobCancel { job: job.into(), grace_ms: millis(grace) })?.part(ended_job).await
     }
@@ -237,8 +237,7 @@ impl ShimClient {
         self.request(&JobWait { job: job.into() })?.part(ended_job).await
     }
 
-    /// What has happened, from a sequence on. For more than 64 MiB of it there is [`subscribe`](Self::subscribe), which
-    /// tells it bit by bit.
+    /// The facts from a sequence on. For more than 64 MiB use [`subscribe`](Self::subscribe), which streams them.
     pub async fn journal(&mut self, from: u64) -> Result<Vec<Fact>, ShimError> {
         let part = |envelope: &Envelope<'_>| {
             let some = wire::decode(envelope).map(|some| some.map(|JournalFacts { facts }| Some(facts)));
@@ -247,19 +246,19 @@ impl ShimClient {
         self.request(&JournalRead { from, follow: false })?.all(part).await
     }
 
-    /// Follows a job. What is wrong with the request is told by the first [`Follow::next`].
+    /// Follows a job. An invalid request is reported by the first [`Follow::next`].
     pub async fn follow(mut self, follow: &JobFollow) -> Result<Follow, ShimError> {
         let id = self.send(follow)?;
         Ok(Follow::new(self.link, self.arrivals, self.version, id, follow.job.clone()))
     }
 
-    /// Tells what has happened, from a sequence on, and what happens.
+    /// Streams the facts from a sequence on, including future ones.
     pub async fn subscribe(mut self, from: u64) -> Result<Subscription, ShimError> {
         let id = self.send(&JournalRead { from, follow: true })?;
         Ok(Subscription::new(self.link, self.arrivals, id))
     }
 
-    /// Has the supervisor serve ports of the host: each port comes with the socket that listens at it.
+    /// Publishes ports: the shim serves each listening socket that is passed with its port.
     pub async fn publish(&mut self, ports: &[(PublishedPort, impl AsFd)]) -> Result<(), ShimError> {
         if let Some(ended) = &self.ended {
             return Err(ShimError::Ended(ended.clone()));
@@ -293,7 +292,7 @@ impl ShimClient {
     }
 }
 
-/// Refuses a message that is newer than what is spoken.
+/// Returns an error for a message that the shim does not support.
 pub(crate) fn supported<'m, M: Message<'m>>(spoken: u8) -> Result<(), ShimError> {
     if M::SINCE > spoken {
         return Err(ShimError::Unsupported { message: M::NAME, since: M::SINCE, spoken });
@@ -301,7 +300,7 @@ pub(crate) fn supported<'m, M: Message<'m>>(spoken: u8) -> Result<(), ShimError>
     Ok(())
 }
 
-/// The job in an answer that tells its end.
+/// The job in a response that reports its end.
 pub(crate) fn ended_job(envelope: &Envelope<'_>) -> Option<Result<JobInfo, carrel_protocol::DecodeError>> {
     wire::decode(envelope).or_else(|| wire::decode(envelope).map(|ended| ended.map(|JobEnded { info }| info)))
 }

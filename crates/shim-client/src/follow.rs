@@ -1,4 +1,4 @@
-//! A job that is followed, on a connection of its own.
+//! A followed job, on its own connection.
 
 mod control;
 mod shared;
@@ -14,10 +14,10 @@ use crate::link::{self, Arrivals, Link};
 use crate::messages::{JobCut, JobEnded, JobInfo, JobInput, JobOutput, StreamName};
 use crate::wire;
 
-/// What a job writes, up to its end.
+/// The output of a job until it ends.
 ///
-/// [`Self::next`] is the only reader of the connection: what is asked by a [`JobControl`] is sent and answered while
-/// somebody polls it, and fails when this is dropped.
+/// [`Self::next`] is the only reader of the connection: requests of a [`JobControl`] are sent and answered while it is
+/// polled, and fail when this is dropped.
 #[derive(Debug)]
 pub struct Follow {
     shared: Arc<Shared>,
@@ -25,24 +25,24 @@ pub struct Follow {
     id: u32,
 }
 
-/// What happens to a job that is followed.
+/// An event of a followed job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(clippy::large_enum_variant, reason = "one is held at a time")]
+#[allow(clippy::large_enum_variant, reason = "only one exists at a time")]
 pub enum FollowEvent {
-    /// It wrote something.
+    /// It wrote output.
     Output {
-        /// To which output.
+        /// Which stream.
         stream: StreamName,
-        /// The place of the first byte.
+        /// The offset of the first byte.
         offset: u64,
         /// The bytes.
         data: Vec<u8>,
     },
-    /// Something that it wrote is not kept.
+    /// A part of its output is no longer kept.
     Cut(JobCut),
-    /// Its input was given to this connection, or was taken from it.
+    /// This connection acquired or lost its input.
     Input(JobInput),
-    /// It has ended, and everything that was asked for is told.
+    /// It has ended, and all requested output was delivered.
     Ended(JobInfo),
 }
 
@@ -53,7 +53,7 @@ impl Follow {
         Self { shared: Arc::new(Shared::new(link, version, id, job)), arrivals, id }
     }
 
-    /// The next event; `None` when the end was told. Dropping the future loses nothing.
+    /// The next event; `None` after the end. Cancel safe.
     pub async fn next(&mut self) -> Result<Option<FollowEvent>, ShimError> {
         match self.shared.over() {
             Some(Over::Ended(_)) => return Ok(None),
@@ -69,7 +69,7 @@ impl Follow {
         event.map(Some)
     }
 
-    /// What can be done to the job meanwhile.
+    /// A handle to control the job meanwhile.
     pub fn control(&self) -> JobControl {
         JobControl::new(Arc::clone(&self.shared))
     }
@@ -91,7 +91,7 @@ impl Follow {
 
 impl Drop for Follow {
     fn drop(&mut self) {
-        // Nobody reads any more, and the connection is not closed while a control holds it.
+        // A control may still hold the connection, so it is shut down explicitly.
         self.shared.end(Over::Lost(ShimError::Gone));
         self.shared.link.shut_down();
     }
@@ -99,7 +99,7 @@ impl Drop for Follow {
 
 // === impl FollowEvent ===
 
-/// What a frame tells; nothing, if a newer supervisor tells something else besides.
+/// The event in a frame; `None` for an unknown message of a newer shim.
 fn event(frame: &Frame<'_>) -> Result<Option<FollowEvent>, ShimError> {
     let envelope = Envelope::parse(frame.body)?;
     if let Some(output) = wire::decode(&envelope) {

@@ -1,4 +1,4 @@
-//! Sandboxes that are there, found by whoever did not make them: judged by what the kernel says, not by what is written.
+//! Discovery of sandboxes that another process created, verified against the kernel instead of trusting their files.
 
 #[cfg(feature = "owner")]
 mod connect;
@@ -19,124 +19,125 @@ use crate::layout::{self, JOURNAL, LOCK, SHIM_SOCKET};
 use crate::messages::Fact;
 use crate::record::{RecordError, SandboxRecord};
 
-/// How often a directory is looked at that changes meanwhile.
+/// How often a directory that changes meanwhile is inspected again.
 const LOOKS: usize = 3;
-/// About how much memory the journals of all that are listed may take.
+/// The approximate memory budget for the journals of all listed sandboxes.
 const LISTED: usize = 4 * Journal::LOADED;
-/// What is left of that for one, however much others take.
+/// The minimum budget of each sandbox.
 const ALLOWANCE: usize = 1024 * 1024;
 
-/// A sandbox, or what is left of one.
+/// A discovered sandbox, or the remains of one.
 #[derive(Debug)]
 pub struct Found {
     /// Its directory.
     pub directory: PathBuf,
-    /// What was written down about it; none if nothing is yet, or if it is not to be believed.
+    /// Its record; `None` if it does not exist yet or is not trusted.
     pub record: Option<SandboxRecord>,
-    /// Whether it lives.
+    /// Whether it is alive.
     pub life: Life,
-    /// Why its record or journal is not believed.
+    /// Why its record or journal is not trusted.
     pub problem: Option<Problem>,
-    /// The directory as it was looked at.
+    /// The inspected directory.
     #[cfg(feature = "owner")]
     place: Option<Stat>,
 }
 
-/// Whether a sandbox lives.
+/// Whether a sandbox is alive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Life {
-    /// Somebody is at it who is not to be talked to: it is being made, or swept.
+    /// Its lock is held, but its shim cannot be reached: it is being created or swept.
     Starting,
-    /// It has a supervisor that can be talked to.
+    /// It has a shim that accepts connections.
     Running,
-    /// It has no supervisor, and nothing of it runs.
+    /// It has no shim, and none of its processes runs.
     Dead {
-        /// What happened to it, as far as that is known.
+        /// Its journal, as far as it can be read.
         facts: Vec<Fact>,
-        /// Whether it was made before this host booted.
+        /// Whether it was created before the host booted.
         rebooted: bool,
     },
 }
 
-/// Why what is written in a directory is not believed, or what else is wrong with it.
+/// Why a directory is not trusted, or what else is wrong with it.
 #[derive(Debug, thiserror::Error)]
 pub enum Problem {
-    /// The record is none.
+    /// The record is missing or invalid.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// The record is that of another name.
-    #[error("its record is that of {name:?}, whose directory is another")]
+    /// The record has the name of another sandbox.
+    #[error("record belongs to sandbox {name:?}, which has another directory")]
     Name {
         /// The name in the record.
         name: String,
     },
-    /// The directory belongs to somebody else.
-    #[error("it belongs to user {owner}, and its supervisor is user {recorded}")]
+    /// The directory has an unexpected owner.
+    #[error("directory is owned by user {owner}, but its shim runs as user {recorded}")]
     Owner {
         /// The owner of the directory.
         owner: u32,
         /// The user in the record.
         recorded: u32,
     },
-    /// The directory is that of another incarnation.
-    #[error("its record is that of incarnation {recorded:?}, and the rest of it is that of {:?}", found.as_deref().unwrap_or_default())]
+    /// The directory has another incarnation.
+    #[error("record has incarnation {recorded:?}, but the directory has {:?}", found.as_deref().unwrap_or_default())]
     Incarnation {
         /// The incarnation in the record.
         recorded: String,
-        /// What else is said; none if that cannot be read.
+        /// The incarnation in the directory; `None` if it cannot be read.
         found: Option<String>,
     },
-    /// The directory is open to others. What is in it is judged all the same: a supervisor can open its own at any time.
-    #[error("its directory is open to others")]
+    /// The directory is accessible to other users. Its content is evaluated nevertheless: a shim can change the mode of
+    /// its own directory at any time.
+    #[error("directory is accessible to other users")]
     Open,
-    /// It cannot be looked at.
-    #[error("it cannot be looked at: {0}")]
+    /// It cannot be inspected.
+    #[error("directory cannot be inspected: {0}")]
     Io(#[source] io::Error),
-    /// Its lock is none that could be held.
-    #[error("its lock is not a plain file")]
+    /// Its lock is not a regular file.
+    #[error("lock is not a regular file")]
     Lock,
     /// Its journal cannot be read.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// Its journal is larger than anything that is read.
-    #[error("its journal has {0} bytes")]
+    /// Its journal is too large to be read.
+    #[error("journal of {0} bytes is too large")]
     Large(u64),
-    /// Its journal tells more than is remembered: what happened later is not told.
-    #[error("its journal is told up to fact {0} only")]
+    /// Its journal exceeds the memory budget: later facts are omitted.
+    #[error("journal was read only up to fact {0}")]
     Long(u64),
 }
 
-/// Why it cannot be said which sandboxes there are.
+/// Why sandboxes could not be listed.
 #[derive(Debug, thiserror::Error)]
 pub enum FoundError {
-    /// Others could change what is in it.
-    #[error("{} is not ours alone", .0.display())]
+    /// Other users could modify the directory.
+    #[error("{} is writable by other users", .0.display())]
     Open(PathBuf),
-    /// The system refused.
+    /// A system call failed.
     #[error("{}: {source}", path.display())]
     Io {
-        /// What.
+        /// The path.
         path: PathBuf,
-        /// What it said.
+        /// The error of the system.
         source: io::Error,
     },
 }
 
-/// Whether somebody holds a lock.
+/// Whether a lock is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Held {
     Yes,
     No,
-    /// It was made a moment ago, or is almost gone.
+    /// It was just created, or is about to be removed.
     Absent,
-    /// What is there cannot be held.
+    /// It is not a lock file.
     Strange,
 }
 
 // === impl Found ===
 
 impl Found {
-    /// One that cannot be looked at: nobody can say whether it lives.
+    /// A sandbox that cannot be inspected: its liveness is unknown.
     fn unseen(directory: PathBuf, error: io::Error) -> Self {
         Self {
             directory,
@@ -148,7 +149,7 @@ impl Found {
         }
     }
 
-    /// About how much memory its journal takes.
+    /// The approximate memory of its journal.
     fn weight(&self) -> usize {
         match &self.life {
             Life::Dead { facts, .. } => facts.iter().map(Fact::weight).sum(),
@@ -160,14 +161,14 @@ impl Found {
 // === impl Problem ===
 
 impl Problem {
-    /// Whether it is none that comes of looking while somebody is at it.
+    /// Whether the problem cannot be caused by a concurrent change.
     fn stays(&self) -> bool {
         matches!(self, Self::Open | Self::Large(_) | Self::Long(_))
     }
 }
 
-/// All sandboxes of a home, in the order of their directories. What is no directory of a sandbox is left out. None of them
-/// keeps the others from being listed: what is wrong with one is its problem.
+/// All sandboxes of a home, in the order of their directories. Other entries are skipped. A problem of one sandbox does
+/// not affect the others.
 pub fn sandboxes(home: &Path) -> Result<Vec<Found>, FoundError> {
     let above = layout::sandboxes_directory(home);
     let Some(parent) = open_parent(&above)? else { return Ok(Vec::new()) };
@@ -185,7 +186,7 @@ pub fn sandboxes(home: &Path) -> Result<Vec<Found>, FoundError> {
                 left = left.saturating_sub(one.weight());
                 found.push(one);
             }
-            // Gone, or not to be believed, whatever is in it.
+            // Removed, or not trusted whatever it contains.
             Ok(None) | Err(FoundError::Open(_)) => {}
             Err(FoundError::Io { path, source }) => found.push(Found::unseen(path, source)),
         }
@@ -193,7 +194,7 @@ pub fn sandboxes(home: &Path) -> Result<Vec<Found>, FoundError> {
     Ok(found)
 }
 
-/// The sandbox of a name.
+/// The sandbox with a name.
 pub fn find(home: &Path, name: &str) -> Result<Option<Found>, FoundError> {
     let above = layout::sandboxes_directory(home);
     let Some(name) = layout::directory_name(name) else { return Ok(None) };
@@ -201,7 +202,7 @@ pub fn find(home: &Path, name: &str) -> Result<Option<Found>, FoundError> {
     Ok(look_at(&parent, &above, &name, Journal::LOADED)?.map(|(_, found)| found))
 }
 
-/// Opens the directory of all.
+/// Opens the directory of all sandboxes.
 fn open_parent(path: &Path) -> Result<Option<OwnedFd>, FoundError> {
     let failed = |source| FoundError::Io { path: path.to_owned(), source };
     let parent = match layout::open_directory(CWD, path) {
@@ -215,7 +216,7 @@ fn open_parent(path: &Path) -> Result<Option<OwnedFd>, FoundError> {
     Ok(Some(parent))
 }
 
-/// Looks at one directory. Its holder may change it meanwhile: what does not fit together is looked at again.
+/// Inspects one directory. Its shim may change it meanwhile: inconsistent results are retried.
 fn look_at(parent: &OwnedFd, above: &Path, name: &str, most: usize) -> Result<Option<(OwnedFd, Found)>, FoundError> {
     let mut looked = look_once(parent, above, name, most)?;
     for _ in 1..LOOKS {
@@ -234,7 +235,7 @@ fn look_once(parent: &OwnedFd, above: &Path, name: &str, most: usize) -> Result<
         Ok(own) => own,
         Err(error) => match Errno::from_io_error(&error) {
             Some(Errno::NOENT) => return Ok(None),
-            // A link, or no directory.
+            // A symlink, or not a directory.
             Some(Errno::LOOP | Errno::NOTDIR) => return Err(FoundError::Open(path)),
             _ => return Err(failed(error)),
         },
@@ -256,7 +257,7 @@ fn look_once(parent: &OwnedFd, above: &Path, name: &str, most: usize) -> Result<
         None => false,
     };
     let life = match held {
-        // Whoever holds the lock of one that was made before this host booted is not its supervisor.
+        // The lock holder of a sandbox that was created before this boot is not its shim.
         Held::Yes if record.is_some() && !rebooted && is_socket(&own) => Life::Running,
         Held::Yes => Life::Starting,
         Held::No | Held::Absent | Held::Strange => {
@@ -288,8 +289,8 @@ fn look_once(parent: &OwnedFd, above: &Path, name: &str, most: usize) -> Result<
     Ok(Some((own, found)))
 }
 
-/// Whether the lock is held. It is tried for a moment, and together with others who look, so that whoever wants to hold it
-/// and finds it tried need only try again.
+/// Whether the lock is held. It is tried briefly with a shared lock, so that a process that wants to hold it only needs
+/// to retry.
 fn held(directory: &OwnedFd) -> Result<Held, Errno> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match rustix::fs::openat(directory, LOCK, flags, Mode::empty()) {
@@ -307,10 +308,10 @@ fn held(directory: &OwnedFd) -> Result<Held, Errno> {
         Err(Errno::WOULDBLOCK) => return Ok(Held::Yes),
         Err(errno) => return Err(errno),
     }
-    // To close it is not enough: a process that another thread is just starting has it open too.
+    // Closing is not enough: a process that another thread just forked has it open too.
     rustix::fs::flock(&file, FlockOperation::Unlock)?;
     drop(file);
-    // Whoever swept the directory has removed the file that was tried.
+    // The file that was tried has been removed by a sweep.
     match rustix::fs::statat(directory, LOCK, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(there) if layout::is_same(&opened, &there) => Ok(Held::No),
         Ok(_) | Err(Errno::NOENT) => Ok(Held::Absent),
@@ -318,7 +319,7 @@ fn held(directory: &OwnedFd) -> Result<Held, Errno> {
     }
 }
 
-/// The record of a directory, if it fits it.
+/// The record of a directory, if it matches.
 fn judge(directory: &OwnedFd, place: &Stat, name: &str) -> Result<Option<SandboxRecord>, Problem> {
     let record = match SandboxRecord::read(directory) {
         Ok(record) => record,
@@ -341,7 +342,7 @@ fn judge(directory: &OwnedFd, place: &Stat, name: &str) -> Result<Option<Sandbox
     }
 }
 
-/// What the journal of a dead one tells, in so many bytes of memory, and whether it tells more.
+/// The journal of a dead sandbox within a memory budget, and whether it was truncated.
 fn facts(
     directory: &OwnedFd,
     record: Option<&SandboxRecord>,
@@ -366,7 +367,7 @@ fn facts(
     }
 }
 
-/// Whether there is a socket to talk to its supervisor.
+/// Whether its shim has a socket.
 fn is_socket(directory: impl AsFd) -> bool {
     rustix::fs::statat(directory, SHIM_SOCKET, AtFlags::SYMLINK_NOFOLLOW)
         .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Socket)

@@ -1,8 +1,8 @@
-//! The supervisor of one sandbox, seen by whoever owns it.
+//! The client side of a shim, the supervisor process of one sandbox.
 //!
-//! The same frames and envelopes as the runtime protocol, with types of their own (`shim.*`) and a version of their own.
-//! The owner speaks first: `shim.create`. From then on the supervisor answers requests by their id, and tells what
-//! happens with id 0. When the owner is gone, so is the sandbox.
+//! Frames and envelopes are those of the runtime protocol, with other message types (`shim.*`) and versions. The owner
+//! sends first: `shim.create`. From then on the shim answers requests by id, and sends events with id 0. When the owner
+//! disconnects, the sandbox ends.
 
 #[cfg(feature = "owner")]
 mod client;

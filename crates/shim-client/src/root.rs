@@ -1,4 +1,4 @@
-//! A root file system and paths of the host, as they travel.
+//! Wire types of a root file system and of host paths.
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -14,23 +14,23 @@ use carrel_protocol::{DecodeError, record};
 
 use crate::messages::FileIdentity;
 
-/// A path: bytes, not necessarily text.
+/// A path: bytes, not necessarily UTF-8.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostPath(pub PathBuf);
 
-/// A root file system with a path in it that could leave it.
+/// A root file system with a path that escapes it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(transparent)]
 pub struct BadRoot(#[from] carrel_image::InvalidGuestPath);
 
 record! {
-    /// A root file system, described.
+    /// The description of a root file system.
     pub struct Root {
-        /// Directories that lie over one another, the uppermost first.
+        /// Overlay layers, the uppermost first.
         layers: Vec<HostPath> => default,
-        /// Which directory the uppermost layer has to be, whatever is at its path by now.
+        /// The expected uppermost layer, in case the path was replaced.
         identity: Option<FileIdentity> => omitted,
-        /// Trees of the host.
+        /// Bind mounts of the host.
         trees: Vec<Shown> => default,
         /// Symbolic links.
         links: Vec<Pointer> => default,
@@ -40,27 +40,27 @@ record! {
         directories: Vec<Folder> => default,
     }
 
-    /// A tree of the host.
+    /// A bind mount of the host.
     pub struct Shown {
-        /// Where it is on the host.
+        /// The path on the host.
         source: HostPath => required,
-        /// Where it is shown.
+        /// The mount point.
         target: HostPath => required,
     }
 
-    /// A symbolic link.
+    /// A symlink.
     pub struct Pointer {
-        /// Where it is.
+        /// The path of the link.
         path: HostPath => required,
-        /// What it points to.
+        /// Its target.
         target: HostPath => required,
     }
 
-    /// A file with a content of its own.
+    /// A file with generated content.
     pub struct Content {
-        /// Where it is.
+        /// Its path.
         path: HostPath => required,
-        /// What is in it.
+        /// Its content.
         content: Blob => required,
         /// Its permissions.
         mode: u32 => required,
@@ -68,16 +68,16 @@ record! {
 
     /// A directory.
     pub struct Folder {
-        /// Where it is.
+        /// Its path.
         path: HostPath => required,
         /// Its permissions.
         mode: u32 => required,
-        /// Its owner inside.
+        /// Its owner inside the sandbox.
         owner: u32 => required,
     }
 }
 
-/// Bytes.
+/// A byte string.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blob(pub Vec<u8>);
 

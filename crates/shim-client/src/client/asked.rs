@@ -1,4 +1,4 @@
-//! A request that is under way.
+//! A pending request.
 
 use carrel_protocol::{DecodeError, Envelope, Flags};
 
@@ -7,15 +7,15 @@ use crate::error::ShimError;
 use crate::link;
 use crate::messages::Withdraw;
 
-/// The most bytes of an answer that comes in parts.
+/// The maximum size of a response in several parts.
 const MOST: usize = 64 * 1024 * 1024;
 
-/// A request whose answer is not complete. When it is dropped before that, it is withdrawn.
+/// A request whose response is incomplete. If dropped, it is withdrawn.
 pub(super) struct Asked<'c> {
     client: &'c mut ShimClient,
     id: u32,
     over: bool,
-    /// How many bytes of the answer have come.
+    /// The bytes received so far.
     taken: usize,
 }
 
@@ -26,8 +26,7 @@ impl<'c> Asked<'c> {
         Self { client, id, over: false, taken: 0 }
     }
 
-    /// The next message of the answer, as `read` understands it. What it does not know is passed over, unless it is the
-    /// last.
+    /// The next message of the response, decoded by `read`. Unknown messages are skipped, except for the last.
     pub(super) async fn part<T>(
         &mut self,
         read: impl Fn(&Envelope<'_>) -> Option<Result<T, DecodeError>>,
@@ -57,8 +56,7 @@ impl<'c> Asked<'c> {
         }
     }
 
-    /// All of an answer that comes in parts; `None` stands for its end. A supervisor that never comes to one is not heard
-    /// out.
+    /// Collects a response in several parts; `None` marks its end. A response that exceeds the limit is an error.
     pub(super) async fn all<T>(
         &mut self,
         read: impl Fn(&Envelope<'_>) -> Option<Result<Option<Vec<T>>, DecodeError>>,
@@ -77,7 +75,7 @@ impl<'c> Asked<'c> {
 impl Drop for Asked<'_> {
     fn drop(&mut self) {
         if !self.over {
-            // Where it cannot be withdrawn, its answer is passed over.
+            // If it cannot be withdrawn, its response is skipped.
             let _withdrawn = self.client.send(&Withdraw { request: self.id });
         }
     }
@@ -91,7 +89,7 @@ mod tests {
     use crate::messages::{Fact, FactKind, Hello, JournalEnd, JournalFacts, VERSION};
     use crate::{ShimClient, ShimError, encode};
 
-    /// A supervisor that answers the first request with so many parts of a mebibyte, and then ends the answer.
+    /// A shim that answers the first request with so many parts of one mebibyte, and then ends the response.
     fn talk(listener: &UnixListener, parts: usize) {
         let (mut socket, mut frame) = (listener.accept().unwrap().0, Vec::new());
         let text = String::new;
@@ -99,12 +97,12 @@ mod tests {
         let hello = Hello { version: VERSION, release, name, incarnation, boot_id, shim_pid: 1, pid: 1, agent_version };
         encode(&mut frame, VERSION, 0, &hello).unwrap();
         socket.write_all(&frame).unwrap();
-        // It is small, and comes whole.
+        // The request is small and arrives in one read.
         assert!(socket.read(&mut [0; 4096]).unwrap() > 0);
         let fact = Fact { message: Some("x".repeat(1 << 20)), ..Fact::new(1, FactKind::Unknown) };
         frame.clear();
         encode(&mut frame, VERSION, 1, &JournalFacts { facts: vec![fact] }).unwrap();
-        // Whoever has heard enough goes.
+        // The client may disconnect first.
         let sent = (0..parts).try_for_each(|_| socket.write_all(&frame));
         frame.clear();
         encode(&mut frame, VERSION, 1, &JournalEnd { last: 1 }).unwrap();
@@ -112,7 +110,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_that_does_not_end_is_not_heard_out() {
+    async fn a_response_beyond_the_size_limit_is_rejected() {
         let home = tempfile::tempdir().unwrap();
         let socket = home.path().join("socket");
         let listener = UnixListener::bind(&socket).unwrap();

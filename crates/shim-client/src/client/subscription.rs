@@ -1,4 +1,4 @@
-//! What happens to a sandbox, as it happens.
+//! A stream of a sandbox's facts.
 
 use carrel_protocol::{Envelope, Flags};
 
@@ -7,13 +7,13 @@ use crate::link::{self, Arrivals, Link};
 use crate::messages::{Ended, Fact, JournalEnd, JournalFacts};
 use crate::wire;
 
-/// The facts of a sandbox's journal, up to its end.
+/// The facts of a sandbox's journal until it ends.
 #[derive(Debug)]
 pub struct Subscription {
     link: Link,
     arrivals: Arrivals,
     id: u32,
-    /// How it ended, once it has.
+    /// How the sandbox ended, once it has.
     over: Option<Result<(), ShimError>>,
     ended: Option<Ended>,
 }
@@ -25,7 +25,7 @@ impl Subscription {
         Self { link, arrivals, id, over: None, ended: None }
     }
 
-    /// The next facts; `None` when the sandbox has ended and there will be no more. Dropping the future loses nothing.
+    /// The next facts; `None` when the sandbox has ended. Cancel safe.
     pub async fn next(&mut self) -> Result<Option<Vec<Fact>>, ShimError> {
         if let Some(over) = &self.over {
             return over.clone().map(|()| None);

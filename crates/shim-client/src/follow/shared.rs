@@ -1,4 +1,4 @@
-//! What a job's follower and its controls have in common.
+//! State shared by a follower and its controls.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,28 +12,28 @@ use crate::link::{self, Link};
 use crate::messages::{Failed, FailureCode, JobInfo};
 use crate::wire::Message;
 
-/// Bytes of input that may wait for their answers.
+/// The maximum number of unacknowledged input bytes.
 const WINDOW: usize = 256 * 1024;
 
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) link: Link,
     pub(super) job: String,
-    /// Held by whoever queues input, so that nobody's bytes come between those of another.
+    /// Serializes writes, so that concurrent input is not interleaved.
     pub(super) turn: tokio::sync::Mutex<()>,
     version: u8,
     state: Mutex<State>,
     changed: Notify,
 }
 
-/// Why there will be no more answers.
+/// Why there will be no more responses.
 #[derive(Clone, Debug)]
 pub(super) enum Over {
     Ended(Box<JobInfo>),
     Lost(ShimError),
 }
 
-/// A request of a control. When it is dropped, its answer is passed over.
+/// A request of a control. If dropped, its response is skipped.
 #[derive(Debug)]
 pub(super) struct Ticket<'s> {
     shared: &'s Shared,
@@ -44,7 +44,7 @@ pub(super) struct Ticket<'s> {
 struct State {
     last_id: u32,
     requests: HashMap<u32, Request>,
-    /// Bytes of input that wait for their answers.
+    /// Unacknowledged input bytes.
     unanswered: usize,
     over: Option<Over>,
 }
@@ -52,12 +52,12 @@ struct State {
 /// A request that was sent.
 #[derive(Debug)]
 struct Request {
-    /// Bytes of input in it.
+    /// Its input bytes.
     input: usize,
     answered: bool,
-    /// The body of its answer, for whoever waits for it.
+    /// The body of its response, for the waiting caller.
     answer: Option<Vec<u8>>,
-    /// Nobody waits for the answer.
+    /// Whether the caller was dropped.
     abandoned: bool,
 }
 
@@ -73,13 +73,13 @@ impl Shared {
         self.lock().over.clone()
     }
 
-    /// Ends everything that waits, and whatever comes later. The first reason stays.
+    /// Fails all pending and future requests. The first reason wins.
     pub(super) fn end(&self, over: Over) {
         self.lock().over.get_or_insert(over);
         self.changed.notify_waiters();
     }
 
-    /// Hands an answer to whoever waits for it.
+    /// Delivers a response to its request.
     pub(super) fn answer(&self, frame: &Frame<'_>) {
         if !frame.flags.contains(Flags::TERMINAL) {
             return;
@@ -103,7 +103,7 @@ impl Shared {
         self.push(&mut self.lock(), message, 0)
     }
 
-    /// Sends a request with that many bytes of input; `None` while there is no room for them.
+    /// Sends a request with that many bytes of input; `None` while the window is exhausted.
     pub(super) fn give<'m, M: Message<'m>>(&self, message: &M, input: usize) -> Option<Result<Ticket<'_>, Over>> {
         let mut state = self.lock();
         if state.over.is_none() && state.unanswered + input > WINDOW {
@@ -125,10 +125,10 @@ impl Shared {
         Ok(Ticket { shared: self, id })
     }
 
-    /// What becomes of `look`, which is tried again whenever something has changed.
+    /// Evaluates `look` again after every change until it returns a value.
     pub(super) async fn until<T>(&self, mut look: impl FnMut() -> Option<T>) -> T {
         loop {
-            // It hears of every change from here on.
+            // Registered before the check, so that no change is missed.
             let changed = self.changed.notified();
             if let Some(found) = look() {
                 return found;
@@ -148,7 +148,7 @@ impl From<Over> for ShimError {
     fn from(over: Over) -> Self {
         match over {
             Over::Lost(error) => error,
-            // What the supervisor would have answered.
+            // The same failure that the shim would send.
             Over::Ended(_) => {
                 let message = "the job has ended".into();
                 Self::Failed(Failed { code: FailureCode::JobEnded, message, hint: None })
@@ -160,7 +160,7 @@ impl From<Over> for ShimError {
 // === impl Ticket ===
 
 impl Ticket<'_> {
-    /// The body of the answer, once it is there or will never be.
+    /// The body of the response, once it is received or can never be.
     pub(super) fn answer(&self) -> Option<Result<Vec<u8>, Over>> {
         let mut state = self.shared.lock();
         let answer = state.requests.get_mut(&self.id).and_then(|request| request.answer.take());
@@ -172,7 +172,7 @@ impl Drop for Ticket<'_> {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
         match state.requests.get_mut(&self.id) {
-            // Its input counts until it is answered.
+            // Its input counts until it is acknowledged.
             Some(request) if !request.answered => request.abandoned = true,
             _ => drop(state.requests.remove(&self.id)),
         }

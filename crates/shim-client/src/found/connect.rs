@@ -1,4 +1,4 @@
-//! Talking to the supervisor of a sandbox that was found, once it is certain that it is the one.
+//! Connects to the shim of a discovered sandbox after verifying its identity.
 
 use std::ffi::OsStr;
 use std::io;
@@ -14,29 +14,29 @@ use crate::layout;
 use crate::messages::Hello;
 use crate::record::SandboxRecord;
 
-/// Why a sandbox that was found is not to be talked to.
+/// Why a discovered sandbox was not adopted.
 #[derive(Debug, thiserror::Error)]
 pub enum AdoptError {
-    /// It cannot be looked at any more.
+    /// It can no longer be inspected.
     #[error(transparent)]
     Found(#[from] FoundError),
-    /// What is written about it is not believed.
+    /// Its directory is not trusted.
     #[error(transparent)]
     Problem(Problem),
-    /// It does not run: it is only being made, or has ended.
-    #[error("the sandbox is not running")]
+    /// It is not running: it is being created, or has ended.
+    #[error("sandbox is not running")]
     NotRunning,
-    /// What has its name now is another one.
-    #[error("the sandbox is gone, and another has its name")]
+    /// Its name now belongs to another sandbox.
+    #[error("sandbox was replaced by another one with the same name")]
     Replaced,
-    /// The process that was written down is not there, or is another by now.
-    #[error("process {pid} is not the supervisor of the sandbox")]
+    /// The recorded process does not exist, or its pid was reused.
+    #[error("process {pid} is not the shim of the sandbox")]
     Process {
-        /// Its number.
+        /// The recorded pid.
         pid: u32,
     },
     /// Another process listens on its socket.
-    #[error("process {found} listens for the sandbox, and its supervisor is process {recorded}")]
+    #[error("process {found} listens on the socket of the sandbox, but its shim is process {recorded}")]
     PeerProcess {
         /// The process that listens.
         found: u32,
@@ -44,53 +44,53 @@ pub enum AdoptError {
         recorded: u32,
     },
     /// Another user listens on its socket.
-    #[error("user {found} listens for the sandbox, and its supervisor is user {recorded}")]
+    #[error("user {found} listens on the socket of the sandbox, but its shim runs as user {recorded}")]
     PeerUser {
         /// The user that listens.
         found: u32,
         /// The user in the record.
         recorded: u32,
     },
-    /// The supervisor says of itself what was not written down about it.
-    #[error("the supervisor gives its {what} as {found:?}, and not as {recorded:?}")]
+    /// The shim's hello does not match the record.
+    #[error("shim reports {what} {found:?}, but the record has {recorded:?}")]
     Claims {
-        /// What it says something else about.
+        /// The field that differs.
         what: Claim,
-        /// What it says.
+        /// The reported value.
         found: String,
-        /// What is in the record.
+        /// The value in the record.
         recorded: String,
     },
-    /// Its supervisor cannot be talked to.
+    /// Connecting to its shim failed.
     #[error(transparent)]
     Shim(#[from] ShimError),
 }
 
-/// What a supervisor says of itself.
+/// A field of the shim's hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
     /// The name of its sandbox.
     Name,
     /// The incarnation of its sandbox.
     Incarnation,
-    /// The boot in which it began.
+    /// The boot id.
     BootId,
-    /// Its process.
+    /// The pid of the sandbox's first process.
     Process,
 }
 
 // === impl Found ===
 
 impl Found {
-    /// Connects to its supervisor. What was seen before is looked at again, and all of it has to fit: the directory, what is
-    /// written in it, the process, whoever listens, and what the supervisor says of itself.
+    /// Connects to its shim. Everything is inspected again and has to match: the directory, its files, the process, the
+    /// peer credentials, and the shim's hello.
     pub async fn connect(&self) -> Result<ShimClient, AdoptError> {
         if self.life != Life::Running {
             return Err(AdoptError::NotRunning);
         }
         let (own, now) = self.again()?;
         match now.problem {
-            // A supervisor that opens its directory does not get rid of its supervision.
+            // A shim cannot evade supervision by changing the mode of its directory.
             None | Some(Problem::Open) => {}
             Some(problem) => return Err(AdoptError::Problem(problem)),
         }
@@ -111,7 +111,7 @@ impl Found {
         Ok(client)
     }
 
-    /// Looks at its directory once more, and holds it.
+    /// Inspects and opens its directory again.
     fn again(&self) -> Result<(OwnedFd, Self), AdoptError> {
         let failed = |error: io::Error| FoundError::Io { path: self.directory.clone(), source: error };
         let named = (self.directory.parent(), self.directory.file_name().and_then(OsStr::to_str));
@@ -123,12 +123,12 @@ impl Found {
     }
 }
 
-/// Whether whoever answered is the one in the record.
+/// Checks the peer against the record.
 fn verify(record: &SandboxRecord, (pid, user): (u32, u32), hello: &Hello) -> Result<(), AdoptError> {
     if pid != record.shim_pid {
         return Err(AdoptError::PeerProcess { found: pid, recorded: record.shim_pid });
     }
-    // Its socket may have been made before it gave up being root.
+    // The socket may have been created before the shim dropped privileges.
     if user != record.supervisor_user && user != rustix::process::geteuid().as_raw() {
         return Err(AdoptError::PeerUser { found: user, recorded: record.supervisor_user });
     }
@@ -141,7 +141,7 @@ fn verify(record: &SandboxRecord, (pid, user): (u32, u32), hello: &Hello) -> Res
     if let Some((what, found, recorded)) = claims.into_iter().find(|(_, found, recorded)| found != recorded) {
         return Err(AdoptError::Claims { what, found, recorded });
     }
-    // The sandbox's first process is a child of its supervisor. One that has ended is nobody's.
+    // The sandbox's first process is a child of its shim. A process that has exited has no parent.
     match layout::parent_of(hello.pid) {
         Some(parent) if parent != record.shim_pid => {
             let (found, recorded) = (hello.pid.to_string(), format!("a child of {}", record.shim_pid));

@@ -7,10 +7,10 @@ use crate::layout::{INCARNATION, RECORD, SUPERVISORS, directory_name, sandboxes_
 use crate::messages::FactKind;
 use crate::record::tests::record;
 
-/// The first user that a supervisor can be.
+/// The first uid of a shim.
 pub(super) const SOMEBODY: u32 = SUPERVISORS + 1;
 
-/// A home with one sandbox, whose supervisor is the test.
+/// A home with one sandbox, whose shim is the test.
 pub(super) struct World {
     pub(super) home: tempfile::TempDir,
     pub(super) path: PathBuf,
@@ -19,7 +19,7 @@ pub(super) struct World {
     pub(super) listener: Option<UnixListener>,
 }
 
-/// A lock that is held. To close it is not enough: what another test is just starting has it open too.
+/// A held lock. Closing is not enough: a process that another test just forked has it open too.
 pub(super) struct Lock(File);
 
 // === impl World ===
@@ -42,7 +42,7 @@ impl World {
         Self { lock: None, ..Self::running() }
     }
 
-    /// Writes its record, changed.
+    /// Writes a modified record.
     pub(super) fn write(&self, change: impl FnOnce(&mut SandboxRecord)) {
         let mut record = self.record.clone();
         change(&mut record);
@@ -55,8 +55,8 @@ impl World {
 
     fn problem(&self) -> Problem {
         let found = self.find();
-        assert_eq!(found.record, None, "what is not believed is not shown");
-        assert_eq!(sandboxes(self.home.path()).unwrap().len(), 1, "nor is it hidden");
+        assert_eq!(found.record, None, "an untrusted record is not returned");
+        assert_eq!(sandboxes(self.home.path()).unwrap().len(), 1, "but the sandbox is listed");
         found.problem.unwrap()
     }
 }
@@ -67,7 +67,7 @@ impl Drop for Lock {
     }
 }
 
-/// Makes the directory of a sandbox.
+/// Creates the directory of a sandbox.
 fn make(home: &Path, name: &str) -> PathBuf {
     let path = sandboxes_directory(home).join(directory_name(name).unwrap());
     DirBuilder::new().mode(0o700).recursive(true).create(&path).unwrap();
@@ -81,7 +81,7 @@ fn hold(path: &Path) -> Lock {
 }
 
 #[test]
-fn a_home_without_sandboxes_has_none() {
+fn an_empty_home_lists_no_sandboxes() {
     let home = tempfile::tempdir().unwrap();
     assert!(sandboxes(home.path()).unwrap().is_empty());
     assert!(find(home.path(), "demo").unwrap().is_none());
@@ -92,13 +92,13 @@ fn a_home_without_sandboxes_has_none() {
 }
 
 #[test]
-fn the_lock_decides_whether_one_lives() {
+fn the_lock_decides_whether_a_sandbox_is_alive() {
     let mut world = World::running();
     let found = world.find();
     assert_eq!((&found.life, found.record.as_ref()), (&Life::Running, Some(&world.record)));
     assert!(found.problem.is_none());
     assert_eq!(found.directory, world.path);
-    // The process that is written down lives on; that says nothing.
+    // The recorded process is still alive, which is irrelevant.
     world.lock = None;
     assert_eq!(world.record.shim(), Some(std::process::id()));
     let Life::Dead { facts, rebooted } = world.find().life else { panic!("nobody holds the lock") };
@@ -106,7 +106,7 @@ fn the_lock_decides_whether_one_lives() {
 }
 
 #[test]
-fn whoever_has_no_socket_or_record_yet_is_starting() {
+fn a_sandbox_without_socket_or_record_is_starting() {
     let world = World::running();
     std::fs::remove_file(world.path.join(SHIM_SOCKET)).unwrap();
     assert_eq!(world.find().life, Life::Starting);
@@ -118,7 +118,7 @@ fn whoever_has_no_socket_or_record_yet_is_starting() {
 }
 
 #[test]
-fn one_without_a_lock_is_not_there_yet_or_no_longer() {
+fn a_directory_without_lock_is_starting_or_being_removed() {
     let world = World::dead();
     std::fs::remove_file(world.path.join(LOCK)).unwrap();
     assert!(find(world.home.path(), "demo").unwrap().is_none());
@@ -126,23 +126,23 @@ fn one_without_a_lock_is_not_there_yet_or_no_longer() {
 }
 
 #[test]
-fn one_of_another_boot_is_dead_and_said_to_be() {
+fn a_sandbox_of_another_boot_is_dead_and_reported_as_such() {
     let mut world = World::running();
     world.write(|record| record.boot_id = "another".into());
-    // Whoever holds its lock in this boot is somebody else.
+    // The lock holder of this boot is another process.
     assert_eq!(world.find().life, Life::Starting);
     world.lock = None;
     assert!(matches!(world.find().life, Life::Dead { rebooted: true, .. }));
 }
 
 #[test]
-fn looking_keeps_nobody_from_looking_nor_from_holding_the_lock() {
+fn inspection_blocks_neither_inspection_nor_locking() {
     let world = World::dead();
     let own = layout::open_directory(CWD, &world.path).unwrap();
     let looker = File::open(world.path.join(LOCK)).unwrap();
     rustix::fs::flock(&looker, FlockOperation::NonBlockingLockShared).unwrap();
     let looker = Lock(looker);
-    assert_eq!(held(&own).unwrap(), Held::No, "two look at once");
+    assert_eq!(held(&own).unwrap(), Held::No, "two inspections at once");
     drop(looker);
     drop(world.find());
     let lock = hold(&world.path);
@@ -151,7 +151,7 @@ fn looking_keeps_nobody_from_looking_nor_from_holding_the_lock() {
 }
 
 #[test]
-fn a_lock_that_was_swept_meanwhile_is_not_taken_for_a_free_one() {
+fn a_lock_removed_by_a_sweep_does_not_count_as_free() {
     let world = World::dead();
     let own = layout::open_directory(CWD, &world.path).unwrap();
     assert_eq!(held(&own).unwrap(), Held::No);
@@ -160,7 +160,7 @@ fn a_lock_that_was_swept_meanwhile_is_not_taken_for_a_free_one() {
 }
 
 #[test]
-fn a_lock_that_cannot_be_held_is_a_problem() {
+fn a_lock_that_is_not_a_regular_file_is_a_problem() {
     let world = World::dead();
     for strange in ["link", "directory", "socket"] {
         std::fs::remove_file(world.path.join(LOCK)).or_else(|_| std::fs::remove_dir(world.path.join(LOCK))).unwrap();
@@ -176,7 +176,7 @@ fn a_lock_that_cannot_be_held_is_a_problem() {
 }
 
 #[test]
-fn a_record_that_does_not_fit_its_directory_is_a_problem() {
+fn a_record_that_does_not_match_its_directory_is_a_problem() {
     for held in [true, false] {
         let world = if held { World::running() } else { World::dead() };
         world.write(|record| record.name = "another".into());
@@ -185,17 +185,17 @@ fn a_record_that_does_not_fit_its_directory_is_a_problem() {
         assert!(matches!(world.problem(), Problem::Incarnation { found: Some(found), .. } if found == "i-1"));
         std::fs::write(world.path.join(RECORD), "damaged").unwrap();
         assert!(matches!(world.problem(), Problem::Record(RecordError::Damaged)));
-        // And one that fits is none.
+        // A record that matches is no problem.
         world.write(|_| {});
         assert!(world.find().problem.is_none());
     }
 }
 
 #[test]
-fn a_directory_has_to_belong_to_us_or_to_the_supervisor_in_its_record() {
+fn a_directory_must_be_owned_by_us_or_by_the_recorded_shim_user() {
     let world = World::running();
     world.write(|record| record.supervisor_user = SOMEBODY);
-    assert!(world.find().problem.is_none(), "it is not given away yet");
+    assert!(world.find().problem.is_none(), "its ownership was not transferred yet");
     chown(&world.path, Some(SOMEBODY), None).unwrap();
     assert!(world.find().problem.is_none());
     chown(&world.path, Some(SOMEBODY + 1), None).unwrap();
@@ -203,7 +203,7 @@ fn a_directory_has_to_belong_to_us_or_to_the_supervisor_in_its_record() {
 }
 
 #[test]
-fn what_a_supervisor_writes_itself_is_not_believed() {
+fn a_record_written_by_the_shim_user_is_not_trusted() {
     let world = World::running();
     for (file, forged) in [(RECORD, true), (INCARNATION, false)] {
         assert!(world.find().problem.is_none());
@@ -216,17 +216,17 @@ fn what_a_supervisor_writes_itself_is_not_believed() {
 }
 
 #[test]
-fn what_belongs_to_others_is_not_looked_into() {
+fn directories_of_other_users_are_not_inspected() {
     let world = World::running();
     let other = make(world.home.path(), "other");
     drop(hold(&other));
     chown(&world.path, Some(1000), None).unwrap();
     assert!(matches!(find(world.home.path(), "demo"), Err(FoundError::Open(path)) if path == world.path));
-    assert_eq!(sandboxes(world.home.path()).unwrap().len(), 1, "it hides no other");
+    assert_eq!(sandboxes(world.home.path()).unwrap().len(), 1, "other sandboxes are still listed");
 }
 
 #[test]
-fn a_supervisor_that_opens_its_directory_hides_neither_itself_nor_others() {
+fn a_shim_that_opens_its_directory_hides_neither_itself_nor_others() {
     let mut world = World::running();
     let other = make(world.home.path(), "other");
     drop(hold(&other));
@@ -242,19 +242,19 @@ fn a_supervisor_that_opens_its_directory_hides_neither_itself_nor_others() {
     world.lock = None;
     let found = world.find();
     assert!(matches!(found.life, Life::Dead { facts, .. } if facts.len() == 1));
-    // What else is wrong is told first.
+    // Other problems are reported first.
     world.write(|record| record.name = "another".into());
     assert!(matches!(world.find().problem, Some(Problem::Name { .. })));
 }
 
 #[test]
-fn one_that_cannot_be_looked_at_keeps_nobody_from_looking_at_others() {
+fn a_sandbox_that_cannot_be_inspected_does_not_affect_others() {
     let world = World::running();
     let other = make(world.home.path(), "other");
     drop(hold(&other));
     let own = layout::open_directory(CWD, &world.path).unwrap();
     std::fs::remove_file(world.path.join(LOCK)).unwrap();
-    // A device that nobody drives.
+    // A device without a driver.
     rustix::fs::mknodat(&own, LOCK, FileType::CharacterDevice, Mode::RUSR, rustix::fs::makedev(0, 255)).unwrap();
     let strange = world.find();
     assert!(matches!(strange.problem, Some(Problem::Lock)), "{:?}", strange.problem);
@@ -264,7 +264,7 @@ fn one_that_cannot_be_looked_at_keeps_nobody_from_looking_at_others() {
 }
 
 #[test]
-fn links_are_not_followed() {
+fn symlinks_are_not_followed() {
     let world = World::running();
     let elsewhere = world.home.path().join("elsewhere");
     std::fs::rename(&world.path, &elsewhere).unwrap();
@@ -278,7 +278,7 @@ fn links_are_not_followed() {
 }
 
 #[test]
-fn a_parent_that_others_can_change_is_refused() {
+fn a_parent_directory_writable_by_others_is_rejected() {
     let world = World::running();
     let above = sandboxes_directory(world.home.path());
     let group = |gid| chown(&above, None, Some(gid)).unwrap();
@@ -291,7 +291,7 @@ fn a_parent_that_others_can_change_is_refused() {
 }
 
 #[test]
-fn the_journal_of_a_dead_one_is_told_as_far_as_it_goes() {
+fn the_journal_of_a_dead_sandbox_is_read_up_to_its_damage() {
     let world = World::dead();
     let journal = world.path.join(JOURNAL);
     let whole = std::fs::read(&journal).unwrap();
@@ -299,7 +299,7 @@ fn the_journal_of_a_dead_one_is_told_as_far_as_it_goes() {
     let found = world.find();
     assert!(found.problem.is_none());
     assert!(matches!(found.life, Life::Dead { facts, .. } if facts.len() == 1));
-    assert_eq!(std::fs::read(&journal).unwrap().len(), whole.len() + 4, "looking changes nothing");
+    assert_eq!(std::fs::read(&journal).unwrap().len(), whole.len() + 4, "inspection is read-only");
 
     std::fs::write(&journal, "nonsense").unwrap();
     assert!(matches!(world.find().problem, Some(Problem::Journal(JournalError::NoJournal))));
@@ -317,10 +317,10 @@ fn the_journal_of_a_dead_one_is_told_as_far_as_it_goes() {
 }
 
 #[test]
-fn a_journal_that_tells_more_than_is_remembered_is_told_as_far_as_that_goes() {
+fn a_journal_beyond_the_memory_budget_is_truncated() {
     let world = World::dead();
     let own = layout::open_directory(CWD, &world.path).unwrap();
-    // Little on a disk, and much in memory.
+    // Small on disk, but large in memory.
     let command = Some(vec![String::new(); 60_000]);
     let mut journal = Journal::open(&own).unwrap();
     for _ in 0..40 {
@@ -332,7 +332,7 @@ fn a_journal_that_tells_more_than_is_remembered_is_told_as_far_as_that_goes() {
     let told = facts.last().unwrap().sequence;
     assert!(matches!(found.problem, Some(Problem::Long(last)) if last == told), "{:?}", found.problem);
 
-    // Many of them together do not take as much each, and the last one has its own.
+    // Many together get less each, and the last one has its minimum.
     let bytes = std::fs::read(world.path.join(JOURNAL)).unwrap();
     for number in 0..5 {
         let path = make(world.home.path(), &format!("other-{number}"));
@@ -346,7 +346,7 @@ fn a_journal_that_tells_more_than_is_remembered_is_told_as_far_as_that_goes() {
 }
 
 #[test]
-fn names_that_no_hash_can_be_are_left_out() {
+fn directories_whose_name_is_not_a_hash_are_skipped() {
     let world = World::running();
     let above = sandboxes_directory(world.home.path());
     for name in ["short", "2A97516C354B68848CDBD8F5"] {

@@ -1,4 +1,4 @@
-//! What was read of a connection and not yet taken.
+//! Received bytes that are not yet consumed.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -8,18 +8,18 @@ use carrel_protocol::frame::{LENGTH_SIZE, PREFIX_SIZE};
 
 use super::{Link, LinkError, is_gone};
 
-/// Room for most messages.
+/// The initial buffer, enough for most messages.
 const ROOM: usize = 4096;
-/// The largest room that is kept when it is empty: a message with data, and some more.
+/// The maximum size of an empty buffer: a data message, and some more.
 const KEPT: usize = 128 * 1024;
 
-/// The bytes of `start..end` wait to be taken.
+/// A receive buffer: the bytes `start..end` are pending.
 #[derive(Debug)]
 pub(crate) struct Arrivals {
     buffer: Vec<u8>,
     start: usize,
     end: usize,
-    /// Descriptors that travelled along, where they are wanted.
+    /// Received descriptors, if they are requested.
     descriptors: Option<Vec<OwnedFd>>,
 }
 
@@ -34,9 +34,9 @@ impl Arrivals {
         Self { descriptors: Some(Vec::new()), ..Self::new() }
     }
 
-    /// The next frame. It is taken when this returns: a wait that is given up loses nothing.
+    /// The next frame. Cancel safe.
     ///
-    /// What is queued on the link is sent meanwhile.
+    /// Flushes the link's queue meanwhile.
     pub(crate) async fn next(&mut self, link: &Link) -> Result<Frame<'_>, LinkError> {
         self.fill(link).await?;
         let waiting = self.buffer.get(self.start..self.end).unwrap_or_default();
@@ -45,14 +45,14 @@ impl Arrivals {
         Ok(frame)
     }
 
-    /// The descriptor that came last.
+    /// The descriptor received last.
     pub(crate) fn take_descriptor(&mut self) -> Option<OwnedFd> {
         self.descriptors.as_mut()?.pop()
     }
 
-    /// Reads until a whole frame waits.
+    /// Reads until a whole frame is buffered.
     async fn fill(&mut self, link: &Link) -> Result<(), LinkError> {
-        // A supervisor that always has something to say would otherwise keep everybody else of this thread waiting.
+        // A shim that sends without a pause would otherwise starve other tasks of this thread.
         tokio::task::consume_budget().await;
         while Frame::split(self.waiting())?.is_none() {
             let flushed = link.flush()?;
@@ -62,7 +62,7 @@ impl Arrivals {
                 Ok(0) => return Err(LinkError::Closed),
                 Ok(read) => self.end += read,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => link.ready(flushed).await?,
-                // It went without reading all that was sent to it.
+                // It closed without reading everything that was sent to it.
                 Err(error) if is_gone(&error) => return Err(LinkError::Closed),
                 Err(error) => return Err(error.into()),
             }
@@ -74,8 +74,8 @@ impl Arrivals {
         self.buffer.get(self.start..self.end).unwrap_or_default()
     }
 
-    /// Sees to it that something can be read behind an incomplete frame. The room grows with what has arrived, not with
-    /// what was announced.
+    /// Makes space to read after an incomplete frame. The buffer grows with the bytes received, not with the declared
+    /// length.
     fn make_room(&mut self) {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn frames_of_every_size_come_out_whole_and_the_room_for_large_ones_is_given_back() {
+    async fn frames_of_every_size_are_received_and_large_buffers_are_released() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let (link, mut arrivals) = (Link::new(ours), Arrivals::new());
         let lengths = [0, 1, ROOM - 9, ROOM - 8, ROOM, 0, 70_000, 5, KEPT, 3, MAX_BODY, 1, 65_536, 65_536, 2];
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_descriptor_that_travels_along_is_kept_where_it_is_wanted() {
+    async fn an_attached_descriptor_is_kept_if_requested() {
         for wanted in [true, false] {
             let (ours, theirs) = UnixStream::pair().unwrap();
             let mut arrivals = if wanted { Arrivals::with_descriptors() } else { Arrivals::new() };
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn room_is_made_for_what_arrives_and_not_for_what_is_announced() {
+    async fn the_buffer_grows_with_received_bytes_and_not_with_the_declared_length() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let (link, mut arrivals) = (Link::new(ours), Arrivals::new());
         theirs.write_all(&frame(1, MAX_BODY)[..10_000]).await.unwrap();

@@ -1,92 +1,92 @@
-//! Who a supervisor is, and who talks to it.
+//! The identity and status of a shim and its clients.
 
 use carrel_protocol::{record, text_enum};
 
 use super::{PauseReason, PublishedPort, UnenforcedLimit};
 
 record! {
-    /// The first thing that a supervisor says on its socket.
+    /// The first message of a shim on its socket.
     pub struct Hello {
-        /// The highest version that it speaks.
+        /// The highest version that it supports.
         version: u8 => required,
-        /// Which release it is.
+        /// Its release.
         release: String => default,
         /// The name of its sandbox.
         name: String => required,
         /// The incarnation of its sandbox.
         incarnation: String => required,
-        /// The boot of this host in which it began.
+        /// The boot id of the host.
         boot_id: String => required,
-        /// Its own process.
+        /// Its own pid.
         shim_pid: u32 => required,
-        /// The sandbox's first process, as the host numbers it.
+        /// The pid of the sandbox's first process on the host.
         pid: u32 => required,
-        /// The release of the sandbox's first program.
+        /// The release of the agent.
         agent_version: String => default,
     }
 
-    /// Tell how it is.
+    /// Get the status of the sandbox.
     #[derive(Copy, Default)]
     pub struct GetStatus {}
 
-    /// How a sandbox is.
+    /// The status of a sandbox.
     pub struct Status {
-        /// What it does.
+        /// Its state.
         state: State => required,
-        /// Who supervises it.
+        /// The process that supervises it.
         supervisor: Option<Peer> => omitted,
         /// The last sequence of its journal.
         sequence: u64 => default,
-        /// Jobs that have not ended.
+        /// The number of active jobs.
         running_jobs: u32 => default,
-        /// Jobs that have ended and are kept.
+        /// The number of finished jobs that are kept.
         ended_jobs: u32 => default,
-        /// Jobs that have ended and are no longer kept.
+        /// The number of finished jobs that were pruned.
         pruned_jobs: u64 => default,
-        /// Limits that were asked for and are not enforced.
+        /// Requested limits that are not enforced.
         unenforced: Option<Vec<UnenforcedLimit>> => omitted,
-        /// Why it is paused, where the caller did not simply want it so.
+        /// Why it is paused, unless the caller requested it.
         pause_reason: Option<PauseReason> => omitted,
-        /// The published ports that its supervisor serves.
+        /// The published ports that its shim serves.
         ports: Option<Vec<PublishedPort>> => omitted,
-        /// How many connections to those there are.
+        /// The number of connections to those.
         port_connections: Option<u32> => omitted,
     }
 
-    /// A process that talks to a supervisor, as the kernel names it.
+    /// A client process of a shim, from the kernel's peer credentials.
     pub struct Peer {
-        /// The process.
+        /// Its pid.
         pid: u32 => required,
         /// Its user.
         user: u32 => required,
-        /// When it began, in ticks since the host booted; 0 if that is not known.
+        /// Its start time, in ticks since boot; 0 if unknown.
         began: u64 => default,
-        /// Its command, for people.
+        /// Its command, for display.
         command: String => default,
     }
 
-    /// Supervise this sandbox from now on, for as long as the connection lasts.
+    /// Supervise this sandbox for the lifetime of the connection.
     #[derive(Copy, Default)]
     pub struct Supervise {}
 
-    /// Answer a request no further.
+    /// Cancel a pending request.
     #[derive(Copy)]
     pub struct Withdraw {
-        /// Its id.
+        /// The id of the request.
         request: u32 => required,
     }
 }
 
 text_enum! {
-    /// What a sandbox does.
+    /// The state of a sandbox.
     pub enum State {
         /// It runs.
         Running = "running",
-        /// All its processes are stopped where they are.
+        /// All its processes are paused.
         Paused = "paused",
-        /// It is coming to an end.
+        /// It is shutting down.
         Ending = "ending",
     } else
-        /// A state that a newer supervisor invented.
+        /// A state that only a newer shim knows.
         Unknown = "unknown"
 }

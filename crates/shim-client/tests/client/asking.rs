@@ -1,4 +1,4 @@
-//! Requests and their answers.
+//! Requests and responses.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn status() -> Status {
     }
 }
 
-/// The next frame, which has to be input for the job `job`.
+/// Asserts that the next frame is input for the job `job`.
 pub async fn expect_input(peer: &mut Peer) -> (u32, Vec<u8>, Option<u64>) {
     let asked = peer.frame().await.expect("the client closed");
     asked.read(1, |envelope| {
@@ -43,7 +43,7 @@ pub fn is_pending(future: std::pin::Pin<&mut impl Future>) -> bool {
 }
 
 #[tokio::test]
-async fn every_request_has_its_answer() {
+async fn every_request_has_its_response() {
     let (mut client, mut peer) = connected().await;
     let command = JobCommand { program: "cat".into(), ..JobCommand::default() };
     let job = info("job", JobState::Running);
@@ -98,7 +98,7 @@ async fn every_request_has_its_answer() {
 }
 
 #[tokio::test]
-async fn an_answer_in_parts_is_put_together() {
+async fn a_response_in_parts_is_assembled() {
     let (mut client, mut peer) = connected().await;
     let names = ["a", "b", "c"].map(|name| info(name, JobState::Running));
     let answering = async {
@@ -117,7 +117,7 @@ async fn an_answer_in_parts_is_put_together() {
 }
 
 #[tokio::test]
-async fn bytes_are_read_and_written_at_their_places() {
+async fn bytes_are_read_and_written_at_their_offsets() {
     let (mut client, mut peer) = connected().await;
     let data: Vec<u8> = (0..=255).cycle().take(150_000).collect();
     let answering = async {
@@ -146,7 +146,7 @@ async fn bytes_are_read_and_written_at_their_places() {
 }
 
 #[tokio::test]
-async fn a_refusal_keeps_its_kind_and_the_next_request_is_answered() {
+async fn a_failure_keeps_its_code_and_the_next_request_is_answered() {
     let (mut client, mut peer) = connected().await;
     let codes = [FailureCode::JobUnknown, FailureCode::JobPruned, FailureCode::WrongState, FailureCode::Unknown];
     for code in codes {
@@ -167,7 +167,7 @@ async fn a_refusal_keeps_its_kind_and_the_next_request_is_answered() {
 }
 
 #[tokio::test]
-async fn an_answer_of_another_kind_is_unreadable_and_costs_only_its_request() {
+async fn a_response_of_the_wrong_type_fails_only_its_request() {
     let (mut client, mut peer) = connected().await;
     let answering = async {
         let (id, GetStatus {}) = peer.expect().await;
@@ -190,7 +190,7 @@ async fn an_answer_of_another_kind_is_unreadable_and_costs_only_its_request() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_given_up_is_withdrawn_and_its_late_answer_passed_over() {
+async fn a_cancelled_request_is_withdrawn_and_its_late_response_skipped() {
     let (mut client, mut peer) = connected().await;
     {
         let mut waiting = std::pin::pin!(client.wait("slow"));
@@ -210,7 +210,7 @@ async fn a_request_that_is_given_up_is_withdrawn_and_its_late_answer_passed_over
         assert_eq!(withdraw, Withdraw { request: 1 });
         let (id, JobGet { job }) = peer.expect().await;
         assert!(id != 1 && id != withdrawal);
-        // Out of order: what nobody waits for any more comes first.
+        // Out of order: the response of the cancelled request comes first.
         peer.send(1, &info("slow", JobState::Ended)).await;
         peer.send(withdrawal, &Done {}).await;
         peer.send(id, &info(&job, JobState::Running)).await;
@@ -220,7 +220,7 @@ async fn a_request_that_is_given_up_is_withdrawn_and_its_late_answer_passed_over
 }
 
 #[tokio::test]
-async fn a_request_that_is_answered_is_not_withdrawn() {
+async fn an_answered_request_is_not_withdrawn() {
     let (mut client, mut peer) = connected().await;
     let answering = async {
         let (id, Pause { .. }) = peer.expect().await;
@@ -238,7 +238,7 @@ async fn a_request_that_is_answered_is_not_withdrawn() {
 }
 
 #[tokio::test]
-async fn the_end_in_the_middle_of_a_request_is_told_and_stays() {
+async fn the_end_of_the_sandbox_during_a_request_is_reported_and_permanent() {
     let (mut client, mut peer) = connected().await;
     let answering = async {
         let (_, JobWait { job: _ }) = peer.expect().await;
@@ -253,7 +253,7 @@ async fn the_end_in_the_middle_of_a_request_is_told_and_stays() {
 }
 
 #[tokio::test]
-async fn a_stop_returns_with_the_end() {
+async fn stop_returns_when_the_sandbox_has_ended() {
     for answered in [true, false] {
         let (mut client, mut peer) = connected().await;
         let answering = async {
@@ -270,7 +270,7 @@ async fn a_stop_returns_with_the_end() {
 }
 
 #[tokio::test]
-async fn a_wait_for_the_end_may_be_given_up_and_taken_up() {
+async fn waiting_for_the_end_is_cancel_safe() {
     let (mut client, mut peer) = connected().await;
     assert!(is_pending(std::pin::pin!(client.ended())));
     let answering = async {
@@ -286,7 +286,7 @@ async fn a_wait_for_the_end_may_be_given_up_and_taken_up() {
 }
 
 #[tokio::test]
-async fn a_supervisor_that_closes_is_gone_however_it_closes() {
+async fn a_closed_connection_is_reported_however_it_was_closed() {
     // It has read everything; it has not; it is in the middle of a frame.
     for (read, said) in [(true, &b""[..]), (false, b""), (true, b"\0\0\0\x10abc")] {
         let (mut client, mut peer) = connected().await;
@@ -307,7 +307,7 @@ async fn a_supervisor_that_closes_is_gone_however_it_closes() {
 }
 
 #[tokio::test]
-async fn last_words_are_heard_though_nothing_can_be_sent_any_more() {
+async fn a_final_message_is_received_although_sending_fails() {
     let (mut client, mut peer) = connected().await;
     peer.send(0, &ended()).await;
     drop(peer);
@@ -316,7 +316,7 @@ async fn last_words_are_heard_though_nothing_can_be_sent_any_more() {
 }
 
 #[tokio::test]
-async fn a_length_that_cannot_be_is_the_end_of_the_connection() {
+async fn an_invalid_length_ends_the_connection() {
     let (mut client, mut peer) = connected().await;
     let answering = async {
         peer.frame().await.unwrap();
@@ -328,7 +328,7 @@ async fn a_length_that_cannot_be_is_the_end_of_the_connection() {
 }
 
 #[tokio::test]
-async fn an_answer_of_a_megabyte_is_understood() {
+async fn a_response_of_one_megabyte_is_received() {
     let (mut client, mut peer) = connected().await;
     let jobs: Vec<JobInfo> = (0..20_000).map(|job| info(&format!("job-{job}"), JobState::Ended)).collect();
     let answering = async {

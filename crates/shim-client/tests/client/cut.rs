@@ -1,4 +1,4 @@
-//! Waits that are given up anywhere lose nothing.
+//! Waits that are cancelled at any point lose nothing.
 
 use carrel_shim_client::FollowEvent;
 use carrel_shim_client::messages::{
@@ -8,12 +8,12 @@ use carrel_shim_client::messages::{
 use crate::follow::{output, output_event};
 use crate::peer::{Peer, connected, ended, following, frame, info};
 
-/// Sends the bytes one by one, and lets `look` wait for a moment and give up after each.
+/// Sends the bytes one by one, and polls and cancels `look` after each.
 async fn drip<T>(peer: &mut Peer, bytes: &[u8], mut look: impl AsyncFnMut() -> T) -> Vec<T> {
     let mut seen = Vec::new();
     for byte in bytes {
         peer.raw(&[*byte]).await;
-        // Twice: once for the byte to be noticed, once for it to be read.
+        // Twice: once for readiness, once for the read.
         for _ in 0..2 {
             tokio::select! {
                 biased;
@@ -26,7 +26,7 @@ async fn drip<T>(peer: &mut Peer, bytes: &[u8], mut look: impl AsyncFnMut() -> T
 }
 
 #[tokio::test]
-async fn a_follower_that_gives_up_within_a_frame_takes_it_up_again() {
+async fn a_follower_cancelled_within_a_frame_resumes_it() {
     let (mut follow, mut peer, id) = following().await;
     let mut bytes = frame(id, &output(0, b"first"));
     bytes.extend(frame(id, &output(5, &[7; 300])));
@@ -42,7 +42,7 @@ async fn a_follower_that_gives_up_within_a_frame_takes_it_up_again() {
 }
 
 #[tokio::test]
-async fn a_frame_between_two_large_ones_is_taken_up_wherever_it_was_cut() {
+async fn a_frame_between_two_large_ones_is_resumed_wherever_it_was_split() {
     let large = vec![3; 64 * 1024];
     for cut in [1, 8, 9, 10, 4095, 4096, 4097, 40_000, 65_000] {
         let (mut follow, mut peer, id) = following().await;
@@ -65,7 +65,7 @@ async fn a_frame_between_two_large_ones_is_taken_up_wherever_it_was_cut() {
 }
 
 #[tokio::test]
-async fn answers_to_a_control_arrive_though_the_follower_gives_up_all_the_time() {
+async fn responses_to_a_control_arrive_although_the_follower_is_cancelled_repeatedly() {
     let (mut follow, mut peer, _) = following().await;
     let control = follow.control();
     let signalled = tokio::spawn(async move { control.signal(9).await });
@@ -79,7 +79,7 @@ async fn answers_to_a_control_arrive_though_the_follower_gives_up_all_the_time()
 }
 
 #[tokio::test]
-async fn facts_arrive_though_the_subscriber_gives_up_all_the_time() {
+async fn facts_arrive_although_the_subscriber_is_cancelled_repeatedly() {
     let (client, mut peer) = connected().await;
     let mut facts = client.subscribe(1).await.unwrap();
     let id = tokio::select! {
@@ -94,7 +94,7 @@ async fn facts_arrive_though_the_subscriber_gives_up_all_the_time() {
 }
 
 #[tokio::test]
-async fn a_request_finds_its_answer_behind_a_frame_that_was_read_in_part() {
+async fn a_request_gets_its_response_after_a_partially_read_frame() {
     let (mut client, mut peer) = connected().await;
     let stray = frame(77, &output(0, b"nobody's"));
     let (head, tail) = stray.split_at(11);

@@ -1,4 +1,4 @@
-//! How a connection begins, and what is agreed upon.
+//! The handshake of a connection.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -16,7 +16,7 @@ async fn greeted(bytes: &[u8]) -> Result<ShimClient, ShimError> {
     tokio::join!(door.connect(), saying).0
 }
 
-/// A request arrives with the version that is spoken, and is answered.
+/// Asserts that a request has the negotiated version, and answers it.
 async fn works(client: &mut ShimClient, mut peer: Peer) {
     peer.version = client.version();
     let answering = async {
@@ -27,7 +27,7 @@ async fn works(client: &mut ShimClient, mut peer: Peer) {
 }
 
 #[tokio::test]
-async fn the_supervisor_says_who_it_is_and_the_kernel_who_listens() {
+async fn the_hello_identifies_the_shim_and_the_kernel_its_process() {
     let door = Door::new();
     let (client, peer) = tokio::join!(door.connect(), door.greet(1));
     let mut client = client.unwrap();
@@ -37,7 +37,7 @@ async fn the_supervisor_says_who_it_is_and_the_kernel_who_listens() {
 }
 
 #[tokio::test]
-async fn the_lower_of_the_two_versions_is_spoken() {
+async fn the_lower_of_the_two_versions_is_negotiated() {
     for (highest, theirs) in [(1, 1), (1, 2), (1, 255), (2, 1), (200, 100), (100, 200)] {
         let door = Door::new();
         let socket = door.socket();
@@ -51,7 +51,7 @@ async fn the_lower_of_the_two_versions_is_spoken() {
 }
 
 #[tokio::test]
-async fn what_the_older_of_the_two_does_not_know_is_refused_and_not_sent() {
+async fn an_unsupported_request_fails_locally_and_is_not_sent() {
     for (highest, theirs) in [(0, 1), (1, 0)] {
         let door = Door::new();
         let socket = door.socket();
@@ -68,7 +68,7 @@ async fn what_the_older_of_the_two_does_not_know_is_refused_and_not_sent() {
 }
 
 #[tokio::test]
-async fn whoever_closes_before_the_greeting_is_whole_is_gone() {
+async fn a_close_before_the_complete_hello_is_reported() {
     let whole = frame(0, &hello(1));
     for end in 0..whole.len() {
         assert!(matches!(greeted(&whole[..end]).await, Err(ShimError::Gone)), "after {end} bytes");
@@ -77,7 +77,7 @@ async fn whoever_closes_before_the_greeting_is_whole_is_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_says_nothing_is_given_up() {
+async fn a_silent_peer_times_out() {
     let whole = frame(0, &hello(1));
     for said in [&[][..], &whole[..5], &whole[..30]] {
         let door = Door::new();
@@ -87,7 +87,7 @@ async fn whoever_says_nothing_is_given_up() {
 }
 
 #[tokio::test]
-async fn whoever_is_no_supervisor_is_refused() {
+async fn a_peer_that_is_not_a_shim_is_rejected() {
     let unreadable = [
         b"\0\0\0\x05\0\0\0\0\0".to_vec(),
         b"\0\0\0\x08\0\0\0\0\0abc".to_vec(),
@@ -105,7 +105,7 @@ async fn whoever_is_no_supervisor_is_refused() {
 }
 
 #[tokio::test]
-async fn a_supervisor_may_refuse_or_tell_the_end_instead_of_greeting() {
+async fn a_shim_may_send_a_failure_or_the_end_instead_of_hello() {
     let error = greeted(&frame(0, &failed(FailureCode::TooMany))).await.unwrap_err();
     assert_eq!(error.code(), Some(FailureCode::TooMany), "{error}");
     let error = greeted(&frame(0, &ended())).await.unwrap_err();
@@ -113,11 +113,11 @@ async fn a_supervisor_may_refuse_or_tell_the_end_instead_of_greeting() {
 }
 
 #[tokio::test]
-async fn a_socket_is_reached_however_long_its_path_is() {
+async fn a_socket_with_a_path_of_any_length_is_reachable() {
     let directory = tempfile::tempdir().unwrap();
     let deep = (0..20).fold(directory.path().to_owned(), |path, _| path.join("a-directory-of-30-characters--"));
     std::fs::create_dir_all(&deep).unwrap();
-    // Bound where the path is short, and moved.
+    // Bound where the path is short, then moved.
     let bound = directory.path().join("s");
     let listener = UnixListener::bind(&bound).unwrap();
     let socket = deep.join("shim.sock");
@@ -134,7 +134,7 @@ async fn a_socket_is_reached_however_long_its_path_is() {
 }
 
 #[tokio::test]
-async fn where_nobody_listens_the_path_is_told() {
+async fn a_connect_error_names_the_path() {
     let door = Door::new();
     let socket = door.socket();
     drop(door.listener);
@@ -150,7 +150,7 @@ async fn where_nobody_listens_the_path_is_told() {
 }
 
 #[tokio::test]
-async fn a_supervisor_with_no_room_for_one_more_is_waited_for() {
+async fn connecting_waits_for_a_shim_with_a_full_accept_queue() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("shim.sock");
     let address = rustix::net::SocketAddrUnix::new(&path).unwrap();
@@ -169,7 +169,7 @@ async fn a_supervisor_with_no_room_for_one_more_is_waited_for() {
     assert_eq!(full.kind(), std::io::ErrorKind::WouldBlock);
     let door = Door { directory, listener };
     let serving = async {
-        // The client has been turned away once when this goes on.
+        // At this point the client has been rejected once.
         tokio::task::yield_now().await;
         drop((door.greet(1).await, first));
         door.greet(1).await

@@ -1,4 +1,4 @@
-//! The client of a supervisor against a peer that follows a script.
+//! The client of a shim against a scripted peer.
 
 #![cfg(feature = "owner")]
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, reason = "modules of one test program")]

@@ -1,4 +1,4 @@
-//! A supervisor that says and expects what a test tells it to.
+//! A scripted shim.
 
 use std::path::{Path, PathBuf};
 
@@ -12,19 +12,19 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 
-/// A socket that nobody has connected to.
+/// A listening socket without a client.
 pub struct Door {
     pub directory: TempDir,
     pub listener: UnixListener,
 }
 
-/// The supervisor's end of a connection.
+/// The shim's end of a connection.
 pub struct Peer {
     pub stream: UnixStream,
     pub version: u8,
 }
 
-/// A frame of the client.
+/// A frame received from the client.
 #[derive(Debug)]
 pub struct Asked {
     pub id: u32,
@@ -89,21 +89,21 @@ pub fn frame<'m, M: Message<'m>>(id: u32, message: &M) -> Vec<u8> {
     frame
 }
 
-/// A frame with a message that nobody knows yet.
+/// A frame with an unknown message.
 pub fn invented(id: u32, flags: Flags) -> Vec<u8> {
     let mut frame = Vec::new();
     codec::encode_named(&mut frame, 200, id, flags, "shim.invented", &ended()).unwrap();
     frame
 }
 
-/// A client and its supervisor.
+/// A client and its shim.
 pub async fn connected() -> (ShimClient, Peer) {
     let door = Door::new();
     let (client, peer) = tokio::join!(door.connect(), door.greet(1));
     (client.unwrap(), peer)
 }
 
-/// A client that follows the job `job`, its supervisor, and the id of the request.
+/// A client that follows the job `job`, its shim, and the id of the request.
 pub async fn following() -> (Follow, Peer, u32) {
     let (client, mut peer) = connected().await;
     let wanted = JobFollow { job: "job".into(), stdout: Some(0), stderr: None, input: InputWish::Take, hold: true };
@@ -134,14 +134,14 @@ impl Door {
         ShimClient::connect(&self.socket()).await
     }
 
-    /// Lets a client in and says the given bytes.
+    /// Accepts a client and sends the given bytes.
     pub async fn say(&self, bytes: &[u8]) -> Peer {
         let (mut stream, _) = self.listener.accept().await.unwrap();
         stream.write_all(bytes).await.unwrap();
         Peer { stream, version: 1 }
     }
 
-    /// Lets a client in and greets as a supervisor of that version.
+    /// Accepts a client and sends the hello of a shim of that version.
     pub async fn greet(&self, version: u8) -> Peer {
         self.say(&frame(0, &hello(version))).await
     }
@@ -166,7 +166,7 @@ impl Peer {
         Some(Asked { id: header.id, flags: header.flags, body })
     }
 
-    /// The next frame, which has to be this message, with the flags and the version that are due.
+    /// Asserts that the next frame is this message, with the right flags and version.
     pub async fn expect<M: for<'b> Message<'b>>(&mut self) -> (u32, M) {
         let asked = self.frame().await.expect("the client closed");
         let message = asked.read(self.version, |envelope| decode::<M>(envelope).map(Result::unwrap));

@@ -1,4 +1,4 @@
-//! A message of any type, decoded and encoded again.
+//! Decodes a message of any type and encodes it again.
 
 use carrel_protocol::DecodeError;
 use carrel_protocol::cbor;
@@ -14,10 +14,10 @@ fn of<'b, M: Message<'b>>(payload: &'b [u8]) -> Result<Vec<u8>, DecodeError> {
 
 macro_rules! canonical {
     ($($name:ident)*) => {
-        /// The names of all messages that are known here.
+        /// The names of all messages.
         pub(crate) const NAMES: &[&str] = &[$(<$name as Message<'_>>::NAME),*];
 
-        /// What we would send for the message that these bytes are.
+        /// The canonical form of a message.
         pub(crate) fn canonical(name: &str, payload: &[u8]) -> Result<Vec<u8>, DecodeError> {
             $(if name == <$name as Message<'_>>::NAME {
                 return of::<$name>(payload);
@@ -25,7 +25,7 @@ macro_rules! canonical {
             panic!("{name} is not known here")
         }
 
-        /// Reads the message, and forgets it.
+        /// Decodes the message and discards it.
         pub(crate) fn decode(name: &str, payload: &[u8]) {
             $(if name == <$name as Message<'_>>::NAME {
                 return drop(cbor::decode_all::<$name>(payload));

@@ -1,4 +1,4 @@
-//! Examples of every message: every key and every choice, with numbers at the edges of their heads.
+//! Samples of every message: every key and choice, with numbers at the boundaries of their encodings.
 
 use carrel_image::{GuestPath, RootFs, RootFsBindMount, RootFsDirectory, RootFsFile, RootFsSymlink};
 use carrel_shim_client::HostPath;
@@ -10,7 +10,7 @@ use crate::sample::{Sample, sample};
 #[path = "examples_jobs.rs"]
 mod jobs;
 
-/// All of them, in the order of the corpus: new ones are added at its end.
+/// All samples in the order of the corpus: new ones are appended.
 pub(crate) fn samples() -> Vec<Sample> {
     [
         making(),
@@ -121,7 +121,7 @@ fn making() -> Vec<Sample> {
     ]
 }
 
-/// What was added to messages that were there.
+/// Fields that were added to existing messages.
 fn added() -> Vec<Sample> {
     let unlimited = KeptDisk { unlimited: Some(true), ..KeptDisk::at("/var/lib/carrel/disks/1") };
     let quota = KeptDisk {
@@ -279,7 +279,7 @@ fn presence() -> Vec<Sample> {
     ]
 }
 
-/// One fact of each kind, with what such a fact says.
+/// One fact of each kind with its fields.
 pub(crate) fn facts() -> Vec<Fact> {
     let fact = |at_ms: u64, kind| Fact::new(1_700_000_000_000 + at_ms, kind);
     let outcome = Outcome {
@@ -383,7 +383,7 @@ fn ports() -> Vec<Sample> {
     vec![sample("two ports", PortsPublish { ports }), sample("two ports", status)]
 }
 
-/// A pause that nobody asked for.
+/// A pause by the host.
 fn host_disk_pause() -> Vec<Sample> {
     let (pause_reason, message) = (Some(PauseReason::HostDisk), some("host disk low: 1 GiB free, 2 GiB reserved"));
     let fact = Fact { pause_reason, message, ..Fact::new(0, FactKind::Paused) };

@@ -1,4 +1,4 @@
-//! Examples of the messages about jobs.
+//! Samples of job messages.
 
 use std::borrow::Cow;
 
@@ -23,7 +23,7 @@ fn peer() -> Peer {
     Peer { pid: 4712, user: 1000, began: 123_456, command: "carrel attach".to_owned() }
 }
 
-/// One of each kind, with what such an outcome says.
+/// One outcome of each kind with its fields.
 pub(super) fn outcomes() -> Vec<Outcome> {
     let outcome = |kind| Outcome { kind, code: None, signal: None, failure: None, errno_name: None, message: None };
     let never = Outcome {
@@ -124,7 +124,7 @@ pub(super) fn command() -> Vec<Sample> {
     samples
 }
 
-/// A note for each of [`outcomes`].
+/// A description for each of [`outcomes`].
 const OUTCOMES: [&str; 7] =
     ["exited", "signalled", "timed out", "cancelled", "out of memory", "never ran", "the sandbox ended"];
 

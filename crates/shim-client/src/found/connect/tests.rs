@@ -9,7 +9,7 @@ use crate::layout::{INCARNATION, LOCK, SHIM_SOCKET};
 use crate::messages::VERSION;
 use crate::wire;
 
-/// A supervisor that says who it is to the first who connects.
+/// A shim that sends its hello to the first client.
 fn greet(world: &mut World, change: impl FnOnce(&mut Hello)) -> JoinHandle<()> {
     let listener = world.listener.take().unwrap();
     let mut hello = hello(&world.record);
@@ -29,14 +29,14 @@ fn hello(record: &SandboxRecord) -> Hello {
         incarnation: record.incarnation.clone(),
         boot_id: record.boot_id.clone(),
         shim_pid: record.shim_pid,
-        // Nobody, by now.
+        // The client is gone.
         pid: u32::MAX,
         agent_version: String::new(),
     }
 }
 
 #[tokio::test]
-async fn one_of_which_all_fits_is_talked_to() {
+async fn a_sandbox_whose_identity_matches_is_adopted() {
     let mut world = World::running();
     let supervisor = greet(&mut world, |_| {});
     let client = world.find().connect().await.unwrap();
@@ -46,7 +46,7 @@ async fn one_of_which_all_fits_is_talked_to() {
 }
 
 #[tokio::test]
-async fn whoever_says_something_else_of_itself_is_refused() {
+async fn a_shim_whose_hello_differs_from_the_record_is_rejected() {
     for claim in [Claim::Name, Claim::Incarnation, Claim::BootId, Claim::Process] {
         let mut world = World::running();
         let supervisor = greet(&mut world, |hello| match claim {
@@ -62,7 +62,7 @@ async fn whoever_says_something_else_of_itself_is_refused() {
 }
 
 #[tokio::test]
-async fn a_supervisor_cannot_pass_off_the_process_of_another_as_its_sandbox() {
+async fn a_shim_cannot_claim_the_process_of_another_as_its_sandbox() {
     let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
     let ended = {
         let mut ended = Command::new("true").spawn().unwrap();
@@ -84,7 +84,7 @@ async fn a_supervisor_cannot_pass_off_the_process_of_another_as_its_sandbox() {
 }
 
 #[tokio::test]
-async fn one_whose_directory_is_open_to_others_is_talked_to() {
+async fn a_sandbox_whose_directory_is_accessible_to_others_is_adopted() {
     let mut world = World::running();
     std::fs::set_permissions(&world.path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let supervisor = greet(&mut world, |_| {});
@@ -93,22 +93,22 @@ async fn one_whose_directory_is_open_to_others_is_talked_to() {
 }
 
 #[tokio::test]
-async fn a_process_that_is_not_the_one_in_the_record_is_not_talked_to() {
+async fn a_process_other_than_the_recorded_one_is_not_contacted() {
     let world = World::running();
-    // A number that was given to another process since: nobody is even asked.
+    // A reused pid: no connection is made.
     world.write(|record| record.shim_began += 1);
     assert!(matches!(world.find().connect().await, Err(AdoptError::Process { .. })));
     world.write(|record| record.shim_pid = u32::MAX);
     assert!(matches!(world.find().connect().await, Err(AdoptError::Process { pid: u32::MAX })));
-    // Another boot: whoever holds the lock now is no supervisor of this one.
+    // Another boot: the current lock holder is not the shim of this sandbox.
     world.write(|record| record.boot_id = "another".into());
     assert!(matches!(world.find().connect().await, Err(AdoptError::NotRunning)));
 }
 
 #[tokio::test]
-async fn a_socket_that_leads_to_another_process_is_noticed() {
+async fn a_socket_of_another_process_is_detected() {
     let mut world = World::running();
-    // The record means another one, which lives; who listens is this one.
+    // The record names another live process; the listener is this one.
     let mut other = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
     let (ours, other_pid) = (std::process::id(), other.id());
     let began = layout::began(other_pid).unwrap();
@@ -122,7 +122,7 @@ async fn a_socket_that_leads_to_another_process_is_noticed() {
 }
 
 #[test]
-fn a_user_that_is_neither_us_nor_the_supervisor_is_refused() {
+fn a_listener_of_an_unknown_user_is_rejected() {
     let world = World::running();
     let record = SandboxRecord { supervisor_user: SOMEBODY, ..world.record.clone() };
     let verified = |user| verify(&record, (record.shim_pid, user), &hello(&record));
@@ -134,7 +134,7 @@ fn a_user_that_is_neither_us_nor_the_supervisor_is_refused() {
 }
 
 #[tokio::test]
-async fn one_that_died_since_it_was_found_is_not_running() {
+async fn a_sandbox_that_died_since_its_discovery_is_not_running() {
     let mut world = World::running();
     let found = world.find();
     world.lock = None;
@@ -147,7 +147,7 @@ async fn one_that_died_since_it_was_found_is_not_running() {
 }
 
 #[tokio::test]
-async fn another_that_has_its_name_by_now_is_told_from_it() {
+async fn another_sandbox_with_the_same_name_is_distinguished() {
     let world = World::running();
     let found = world.find();
     // Another incarnation in the same directory.
@@ -155,7 +155,7 @@ async fn another_that_has_its_name_by_now_is_told_from_it() {
     world.write(|record| record.incarnation = "i-2".into());
     assert!(find(world.home.path(), "demo").unwrap().unwrap().problem.is_none());
     assert!(matches!(found.connect().await, Err(AdoptError::Replaced)));
-    // The same words in another directory.
+    // The same content in another directory.
     std::fs::write(world.path.join(INCARNATION), "i-1").unwrap();
     world.write(|_| {});
     let aside = world.home.path().join("aside");
@@ -164,7 +164,7 @@ async fn another_that_has_its_name_by_now_is_told_from_it() {
     std::fs::rename(&lookalike.path, &world.path).unwrap();
     assert_eq!(world.find().life, Life::Running);
     assert!(matches!(found.connect().await, Err(AdoptError::Replaced)));
-    // With the first one back in its place there is nothing against it but that nobody greets.
+    // With the original directory in place, only the hello is missing.
     std::fs::rename(&world.path, &lookalike.path).unwrap();
     std::fs::rename(&aside, &world.path).unwrap();
     std::fs::remove_file(world.path.join(SHIM_SOCKET)).unwrap();
@@ -172,7 +172,7 @@ async fn another_that_has_its_name_by_now_is_told_from_it() {
 }
 
 #[tokio::test]
-async fn one_whose_record_is_not_believed_is_not_talked_to() {
+async fn a_sandbox_with_an_untrusted_record_is_not_contacted() {
     let world = World::running();
     let found = world.find();
     std::fs::write(world.path.join(INCARNATION), "i-2").unwrap();
