@@ -234,7 +234,7 @@ impl From<FetchError> for Failure {
 
 #[cfg(test)]
 mod tests {
-    use carrel_shim_client::messages::Failed;
+    use carrel_shim_client::messages::ShimFailure;
 
     use super::*;
 
@@ -257,7 +257,7 @@ mod tests {
     //= promises.command.error
     #[test]
     fn a_failure_is_a_line_and_a_hint() {
-        let failed = Failed {
+        let failed = ShimFailure {
             code: FailureCode::NameTaken,
             message: "a sandbox named \"web\" is running".to_owned(),
             hint: None,
@@ -283,7 +283,7 @@ mod tests {
     fn what_a_supervisor_hints_at_is_all_that_is_hinted_at() {
         for code in [FailureCode::InvalidRequest, FailureCode::LaunchFailed] {
             for hint in [None, Some("its own".to_owned())] {
-                let failed = Failed { code, message: "no".to_owned(), hint: hint.clone() };
+                let failed = ShimFailure { code, message: "no".to_owned(), hint: hint.clone() };
                 assert_eq!(Failure::from(OwnerError::Failed(failed)).hint, hint);
             }
         }

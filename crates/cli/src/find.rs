@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use carrel_api::agbox::v1::{SandboxHandle, SandboxState};
-use carrel_shim_client::messages::{FailureCode, JobInfo, PauseReason, State};
-use carrel_shim_client::{AdoptError, Found, FoundError, Life, ShimClient, ShimError};
+use carrel_shim_client::messages::{FailureCode, JobInfo, PauseReason, ShimState};
+use carrel_shim_client::{AdoptError, DiscoveredSandbox, DiscoveryError, Liveness, ShimClient, ShimError};
 use sha2::{Digest, Sha256};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
@@ -30,7 +30,7 @@ pub(crate) fn runtime() -> Result<Runtime, Failure> {
 }
 
 /// The sandbox of a name. One that stays and does not run is told from one that is not there.
-pub(crate) async fn one(name: &str) -> Result<Found, Failure> {
+pub(crate) async fn one(name: &str) -> Result<DiscoveredSandbox, Failure> {
     match maybe(name)? {
         Some(found) => Ok(found),
         None => Err(absent(name).await),
@@ -64,13 +64,13 @@ pub(crate) fn at_rest(handle: &SandboxHandle) -> Failure {
 }
 
 /// The sandbox of a name, if there is one.
-pub(crate) fn maybe(name: &str) -> Result<Option<Found>, Failure> {
+pub(crate) fn maybe(name: &str) -> Result<Option<DiscoveredSandbox>, Failure> {
     as_root()?;
     Ok(carrel_shim_client::find(Home::find()?.path(), &name_of(name))?)
 }
 
 /// All sandboxes.
-pub(crate) fn all() -> Result<Vec<Found>, Failure> {
+pub(crate) fn all() -> Result<Vec<DiscoveredSandbox>, Failure> {
     as_root()?;
     let mut found = carrel_shim_client::sandboxes(Home::find()?.path())?;
     found.retain(|found| !is_disk_reader(found));
@@ -79,7 +79,7 @@ pub(crate) fn all() -> Result<Vec<Found>, Failure> {
 
 /// Whether it is no sandbox of anybody's: the daemon reads the disk of a stopped one by it. Only such a one has a disk that
 /// is kept, and is not persistent itself.
-fn is_disk_reader(found: &Found) -> bool {
+fn is_disk_reader(found: &DiscoveredSandbox) -> bool {
     found.record.as_ref().is_some_and(|record| !record.lasting && record.create.kept_disk.is_some())
 }
 
@@ -89,7 +89,7 @@ pub(crate) async fn answer<T>(asked: impl Future<Output = Result<T, Failure>>) -
 }
 
 /// The supervisor of a sandbox that was found.
-pub(crate) async fn adopt(name: &str, found: &Found) -> Result<ShimClient, Failure> {
+pub(crate) async fn adopt(name: &str, found: &DiscoveredSandbox) -> Result<ShimClient, Failure> {
     is_made(name, found)?;
     match answer(async { Ok(found.connect().await) }).await? {
         Ok(client) => Ok(client),
@@ -99,13 +99,13 @@ pub(crate) async fn adopt(name: &str, found: &Found) -> Result<ShimClient, Failu
 }
 
 /// Refuses a sandbox that nobody can be talked to about yet.
-pub(crate) fn is_made(name: &str, found: &Found) -> Result<(), Failure> {
+pub(crate) fn is_made(name: &str, found: &DiscoveredSandbox) -> Result<(), Failure> {
     match (&found.life, &found.problem) {
-        (Life::Starting, None) => {
+        (Liveness::Starting, None) => {
             let words = format!("the sandbox {name:?} is only being made");
             Err(Failure::new("sandbox_starting", words).hint("try again in a moment"))
         }
-        (Life::Starting, Some(problem)) => Err(unverified(problem)),
+        (Liveness::Starting, Some(problem)) => Err(unverified(problem)),
         _ => Ok(()),
     }
 }
@@ -122,9 +122,9 @@ pub(crate) fn refused(name: &str, error: AdoptError) -> Failure {
 }
 
 /// The supervisor of a sandbox whose processes run: one that is paused does nothing of what it is asked.
-pub(crate) async fn awake(name: &str, found: &Found) -> Result<ShimClient, Failure> {
+pub(crate) async fn awake(name: &str, found: &DiscoveredSandbox) -> Result<ShimClient, Failure> {
     let mut client = adopt(name, found).await?;
-    if answer(async { Ok(client.status().await?) }).await?.state == State::Paused {
+    if answer(async { Ok(client.status().await?) }).await?.state == ShimState::Paused {
         let lasting = found.record.as_ref().is_some_and(|record| record.lasting);
         if !lasting {
             let failure = Failure::new("sandbox_paused", format!("the sandbox {name:?} is paused"));
@@ -162,7 +162,7 @@ pub(crate) async fn jobs(name: &str) -> Result<Vec<JobInfo>, Failure> {
     let keeper = daemon::keeper(name, found.as_ref()).await?;
     let runs = keeper.as_ref().is_none_or(|(_, handle)| handle.state() == SandboxState::Ready);
     let known = match &found {
-        Some(Found { life: Life::Dead { facts, .. }, .. }) => ps::past_jobs(facts),
+        Some(DiscoveredSandbox { life: Liveness::Dead { facts, .. }, .. }) => ps::past_jobs(facts),
         Some(found) if runs => {
             let mut client = adopt(name, found).await?;
             answer(async { Ok(client.jobs().await?) }).await?
@@ -183,8 +183,8 @@ pub(crate) async fn job(name: &str, job: &str) -> Result<JobInfo, Failure> {
 }
 
 /// Asks the supervisor how a sandbox is. One that is gone by now is none.
-async fn look(found: Found) -> Option<Seen> {
-    if found.life != Life::Running {
+async fn look(found: DiscoveredSandbox) -> Option<Seen> {
+    if found.life != Liveness::Running {
         return Some(seen(found, None, None));
     }
     let told = async {
@@ -201,7 +201,7 @@ async fn look(found: Found) -> Option<Seen> {
     let name = found.record.as_ref().map(|record| record.name.clone()).unwrap_or_default();
     match maybe(&name) {
         Ok(again) => again.map(|again| {
-            let problem = (again.life == Life::Running).then_some(problem);
+            let problem = (again.life == Liveness::Running).then_some(problem);
             seen(again, None, problem)
         }),
         // It was there a moment ago: that it cannot be looked at again hides it from nobody.
@@ -209,7 +209,7 @@ async fn look(found: Found) -> Option<Seen> {
     }
 }
 
-fn seen(found: Found, told: Option<Told>, problem: Option<String>) -> Seen {
+fn seen(found: DiscoveredSandbox, told: Option<Told>, problem: Option<String>) -> Seen {
     let problem = problem.or_else(|| found.problem.as_ref().map(ToString::to_string));
     Seen { directory: found.directory, record: found.record, life: found.life, told, problem }
 }
@@ -244,7 +244,7 @@ fn unverified(error: impl std::fmt::Display) -> Failure {
     Failure::new("sandbox_unverified", error).hint("somebody may be posing as it; look at its directory")
 }
 
-fn not_running(name: &str, found: &Found) -> Failure {
+fn not_running(name: &str, found: &DiscoveredSandbox) -> Failure {
     let failure = Failure::new("sandbox_not_running", format!("the sandbox {name:?} has ended"));
     let lasting = found.record.as_ref().is_some_and(|record| record.lasting);
     match lasting && Home::find().is_ok_and(|home| carrel_daemon::store_file(home.path()).exists()) {
@@ -260,14 +260,14 @@ fn no_such_job(words: &str) -> Failure {
 
 // === impl Failure ===
 
-impl From<FoundError> for Failure {
-    fn from(error: FoundError) -> Self {
+impl From<DiscoveryError> for Failure {
+    fn from(error: DiscoveryError) -> Self {
         match &error {
-            FoundError::Open(path) => {
+            DiscoveryError::Open(path) => {
                 let hint = format!("chown root {0} && chmod go-w {0}", path.display());
                 Self::new("home_unsafe", error).hint(hint)
             }
-            FoundError::Io { .. } => Self::new("home_unavailable", error),
+            DiscoveryError::Io { .. } => Self::new("home_unavailable", error),
         }
     }
 }
@@ -316,7 +316,7 @@ impl From<ShimError> for Failure {
 
 #[cfg(test)]
 mod tests {
-    use carrel_shim_client::messages::Failed;
+    use carrel_shim_client::messages::ShimFailure;
 
     use super::*;
 
@@ -324,7 +324,8 @@ mod tests {
     fn what_a_supervisor_refuses_is_told_in_its_words_with_a_way_out() {
         let refused = |code, hint: Option<&str>| {
             let message = "it said no".to_owned();
-            let failure = Failure::from(ShimError::Failed(Failed { code, message, hint: hint.map(str::to_owned) }));
+            let failure =
+                Failure::from(ShimError::Failed(ShimFailure { code, message, hint: hint.map(str::to_owned) }));
             (failure.code, failure.message, failure.hint.unwrap_or_default())
         };
         let said = |code, hint: &str| (code, "it said no".to_owned(), hint.to_owned());

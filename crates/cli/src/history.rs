@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use carrel_api::carrel::v1::{ExecRecord, ListExecsRequest};
-use carrel_shim_client::messages::{JobInfo, JobState, JobStream, Outcome, OutcomeKind};
+use carrel_shim_client::messages::{JobInfo, JobOutcome, JobState, JobStream, OutcomeKind};
 use tonic::Code;
 
 use crate::daemon::{Daemon, refused, told};
@@ -55,7 +55,7 @@ fn job(exec: &ExecRecord) -> JobInfo {
     }
 }
 
-fn outcome(exec: &ExecRecord) -> Option<Outcome> {
+fn outcome(exec: &ExecRecord) -> Option<JobOutcome> {
     let kind = match exec.outcome.as_str() {
         "" => return None,
         "exited" => OutcomeKind::Exited,
@@ -70,7 +70,7 @@ fn outcome(exec: &ExecRecord) -> Option<Outcome> {
     let signal = Some(exec.signal).filter(|signal| *signal > 0);
     let code = (kind == OutcomeKind::Exited).then_some(exec.exit_code);
     let message = (kind == OutcomeKind::NeverRan).then(|| exec.message.clone());
-    Some(Outcome { code, signal, message, ..Outcome::of(kind) })
+    Some(JobOutcome { code, signal, message, ..JobOutcome::of(kind) })
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! `carrel inspect`: all that is known of a sandbox or a job, for programs.
 
 use carrel_shim_client::HostPath;
-use carrel_shim_client::messages::{Fact, JobInfo, JobStream, Outcome, Peer};
+use carrel_shim_client::messages::{Fact, JobInfo, JobOutcome, JobStream, PeerProcess};
 use serde_json::{Value, json};
 
 use crate::arguments::InspectArguments;
@@ -145,7 +145,7 @@ fn stream(stream: &JobStream) -> Value {
     json!({"path": stream.path.as_ref().map(path), "length": stream.length, "cut": cut})
 }
 
-fn outcome(outcome: &Outcome) -> Value {
+fn outcome(outcome: &JobOutcome) -> Value {
     json!({
         "kind": outcome.kind.as_str(),
         "code": outcome.code,
@@ -167,7 +167,7 @@ fn end(fact: &Fact) -> Value {
     })
 }
 
-fn peer(seen: &Seen, peer: &Peer) -> Value {
+fn peer(seen: &Seen, peer: &PeerProcess) -> Value {
     // A supervisor that has dropped its privileges cannot tell when the next daemon began.
     let alive = (peer.began != 0).then(|| seen.is_alive(peer));
     json!({"pid": peer.pid, "user": peer.user, "command": &peer.command, "alive": alive})

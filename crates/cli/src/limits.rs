@@ -1,7 +1,7 @@
 //! Limits that a sandbox was given and that this host does not enforce. They are never left out without a word.
 
 use carrel_changes::EscapedLine;
-use carrel_shim_client::messages::{Limits, UnenforcedLimit};
+use carrel_shim_client::messages::{SandboxLimits, UnenforcedLimit};
 use serde_json::{Value, json};
 
 use crate::jobs::session::ending::note;
@@ -12,7 +12,7 @@ use crate::size::Size;
 const HINT: &str = "carrel doctor says what this host lacks";
 
 /// Warns of each on standard error, whether notes are wanted or not.
-pub(crate) fn warn(unenforced: &[UnenforcedLimit], limits: &Limits, json: bool) {
+pub(crate) fn warn(unenforced: &[UnenforcedLimit], limits: &SandboxLimits, json: bool) {
     if !unenforced.is_empty() {
         note(&warnings(unenforced, limits, json));
     }
@@ -47,7 +47,7 @@ pub(crate) fn names(unenforced: &[UnenforcedLimit]) -> Value {
     unenforced.iter().map(|one| json!(one.limit)).collect()
 }
 
-fn warnings(unenforced: &[UnenforcedLimit], limits: &Limits, json: bool) -> String {
+fn warnings(unenforced: &[UnenforcedLimit], limits: &SandboxLimits, json: bool) -> String {
     let mut text = String::new();
     for one in unenforced {
         let words = format!("{} is not enforced: {}", limit(one, limits), one.reason);
@@ -63,11 +63,11 @@ fn warnings(unenforced: &[UnenforcedLimit], limits: &Limits, json: bool) -> Stri
     text
 }
 
-fn limit(one: &UnenforcedLimit, limits: &Limits) -> String {
+fn limit(one: &UnenforcedLimit, limits: &SandboxLimits) -> String {
     match (one.limit.as_str(), limits) {
-        ("memory", Limits { memory: Some(bytes), .. }) => format!("the memory limit of {}", Size(*bytes)),
-        ("pids", Limits { pids: Some(count), .. }) => format!("the limit of {count} processes (pids)"),
-        ("cpu", Limits { cpu_millis: Some(millis), .. }) => {
+        ("memory", SandboxLimits { memory: Some(bytes), .. }) => format!("the memory limit of {}", Size(*bytes)),
+        ("pids", SandboxLimits { pids: Some(count), .. }) => format!("the limit of {count} processes (pids)"),
+        ("cpu", SandboxLimits { cpu_millis: Some(millis), .. }) => {
             format!("the limit of {}.{:03} processors (cpus)", millis / 1000, millis % 1000)
         }
         ("disk", _) => "the limit on what it takes of the host's disk (disk)".to_owned(),
@@ -83,7 +83,7 @@ mod tests {
     fn each_limit_is_named_with_its_value_and_with_why() {
         let one = |limit: &str| UnenforcedLimit { limit: limit.to_owned(), reason: "no controller\u{1b}".to_owned() };
         let all = ["memory", "pids", "cpu", "new", "disk"].map(one);
-        let limits = Limits { memory: Some(64 << 20), pids: Some(20), cpu_millis: Some(1500) };
+        let limits = SandboxLimits { memory: Some(64 << 20), pids: Some(20), cpu_millis: Some(1500) };
         assert_eq!(
             warnings(&all, &limits, false),
             "warning: the memory limit of 64 MiB is not enforced: no controller\\x1b\n\

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 
 use carrel_api::agbox::v1::{ListSandboxesRequest, SandboxHandle};
 use carrel_api::carrel::v1::{InspectSandboxRequest, InspectSandboxResponse};
-use carrel_shim_client::{Found, layout};
+use carrel_shim_client::{DiscoveredSandbox, layout};
 use serde_json::{Value, json};
 
 use crate::arguments::PsArguments;
@@ -71,7 +71,10 @@ fn joined(seen: Vec<Seen>, kept: Vec<SandboxHandle>, only_kept: bool) -> Vec<Lis
 }
 
 /// What the daemon knows of a sandbox, if it can be its own.
-pub(crate) async fn kept(name: &str, found: Option<&Found>) -> Result<Option<InspectSandboxResponse>, Failure> {
+pub(crate) async fn kept(
+    name: &str,
+    found: Option<&DiscoveredSandbox>,
+) -> Result<Option<InspectSandboxResponse>, Failure> {
     let record = found.and_then(|found| found.record.as_ref());
     if record.is_some_and(|record| !record.lasting) {
         return Ok(None);
@@ -209,7 +212,7 @@ mod tests {
             &[("gone", "stopped"), ("kept", "ready"), ("stray", "running"), ("web", "running")],
         );
         expect(joined(seen(), kept(), true), &[("gone", "stopped"), ("kept", "ready")]);
-        let swept = Seen { record: None, life: carrel_shim_client::Life::Starting, told: None, ..lasting("kept") };
+        let swept = Seen { record: None, life: carrel_shim_client::Liveness::Starting, told: None, ..lasting("kept") };
         let listed = joined(vec![swept], kept(), false);
         let named: Vec<Value> = listed.iter().map(|listed| listed.object()["name"].clone()).collect();
         assert_eq!(named, ["gone", "kept"], "programs are told the same names");
@@ -219,7 +222,7 @@ mod tests {
     #[test]
     fn one_that_is_paused_says_why() {
         let mut seen = lasting("kept");
-        seen.told.as_mut().unwrap().status.state = carrel_shim_client::messages::State::Paused;
+        seen.told.as_mut().unwrap().status.state = carrel_shim_client::messages::ShimState::Paused;
         let pause = Some("paused (host disk low: 1.2 GiB free, 2 GiB reserved)".to_owned());
         let mut listed = Listed { seen: Some(seen), kept: Some(handle("kept", KeptState::Ready, 2)), pause };
         assert_eq!(listed.state(), "paused (host disk low: 1.2 GiB free, 2 GiB reserved)");

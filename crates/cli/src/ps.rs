@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use carrel_shim_client::messages::{Fact, FactKind, JobInfo, JobState, JobStream, Outcome, OutcomeKind, PublishedPort};
+use carrel_shim_client::messages::{
+    Fact, FactKind, JobInfo, JobOutcome, JobState, JobStream, OutcomeKind, PublishedPort,
+};
 use serde_json::Value;
 
 use crate::arguments::PsArguments;
@@ -126,7 +128,7 @@ fn output(info: &JobInfo) -> String {
 }
 
 /// How a job ended, in a word or two.
-pub(crate) fn outcome(outcome: &Outcome) -> String {
+pub(crate) fn outcome(outcome: &JobOutcome) -> String {
     match (outcome.kind, outcome.code, outcome.signal) {
         (OutcomeKind::Exited, Some(code), _) => format!("exited {code}"),
         (OutcomeKind::Signalled, _, Some(signal)) => format!("signal {signal}"),
@@ -158,7 +160,7 @@ pub(crate) fn past_jobs(facts: &[Fact]) -> Vec<JobInfo> {
     // What did not end before its sandbox ended with it, whether or not somebody was left to say so.
     for info in jobs.iter_mut().filter(|info| info.outcome.is_none()) {
         info.state = JobState::Ended;
-        info.outcome = Some(Outcome {
+        info.outcome = Some(JobOutcome {
             kind: OutcomeKind::SandboxEnded,
             code: None,
             signal: None,
@@ -195,7 +197,7 @@ fn begun(id: &str, fact: &Fact) -> JobInfo {
 #[cfg(test)]
 mod tests {
     use carrel_api::agbox::v1::{SandboxHandle, SandboxState as KeptState};
-    use carrel_shim_client::messages::{EndReason, State};
+    use carrel_shim_client::messages::{EndReason, ShimState};
     use prost_types::Timestamp;
 
     use super::*;
@@ -203,8 +205,8 @@ mod tests {
 
     const NOW: Moment = Moment(1_709_210_160_000);
 
-    fn ended_with(kind: OutcomeKind, code: Option<i32>, signal: Option<i32>) -> Outcome {
-        Outcome { kind, code, signal, failure: None, errno_name: None, message: None }
+    fn ended_with(kind: OutcomeKind, code: Option<i32>, signal: Option<i32>) -> JobOutcome {
+        JobOutcome { kind, code, signal, failure: None, errno_name: None, message: None }
     }
 
     fn of_job(kind: FactKind, job: &str, at_ms: u64) -> Fact {
@@ -214,7 +216,7 @@ mod tests {
     #[test]
     fn sandboxes_are_listed_with_who_holds_them() {
         let mut ending = example();
-        ending.told.as_mut().unwrap().status.state = State::Ending;
+        ending.told.as_mut().unwrap().status.state = ShimState::Ending;
         let port = PublishedPort { host: 8080, inside: 80 };
         ending.told.as_mut().unwrap().status.ports = Some(vec![port, PublishedPort { host: 8443, inside: 443 }]);
         let mut strange = dead(Vec::new());

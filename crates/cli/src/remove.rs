@@ -7,7 +7,7 @@ use carrel_api::agbox::v1::{
     DeleteSandboxRequest, DeleteSandboxesRequest, ListSandboxesRequest, SandboxHandle, SandboxState,
 };
 use carrel_changes::{ChangeName, SavedChanges, SavedChangesError};
-use carrel_shim_client::{Found, Life};
+use carrel_shim_client::{DiscoveredSandbox, Liveness};
 use serde_json::json;
 use tokio::runtime::Runtime;
 
@@ -32,7 +32,7 @@ const AGAIN: Duration = Duration::from_millis(10);
 /// What a name stands for.
 #[derive(Debug)]
 enum Meant {
-    Sandbox(Box<Found>),
+    Sandbox(Box<DiscoveredSandbox>),
     /// One that a daemon keeps.
     Kept(Box<(Daemon, SandboxHandle)>),
     Changes(ChangeName),
@@ -174,11 +174,11 @@ fn meant(
 fn sandbox_of(
     arguments: &RemoveArguments,
     name: &str,
-    found: &Found,
+    found: &DiscoveredSandbox,
     json: bool,
     runtime: &Runtime,
 ) -> Result<(), Failure> {
-    if !matches!(found.life, Life::Dead { .. }) {
+    if !matches!(found.life, Liveness::Dead { .. }) {
         if !arguments.force {
             return Err(running(name));
         }
@@ -200,14 +200,14 @@ fn sandbox_of(
             // One that goes with its owner has taken its directory along.
             None => return Ok(()),
             // So it has, and another has its name.
-            Some(now) if now.life == Life::Running && self::incarnation(&now) != incarnation => return Ok(()),
+            Some(now) if now.life == Liveness::Running && self::incarnation(&now) != incarnation => return Ok(()),
             // Somebody else is at what it left, as a run is that sweeps.
-            Some(now) if now.life == Life::Starting && began.elapsed() < SWEEPING => std::thread::sleep(AGAIN),
+            Some(now) if now.life == Liveness::Starting && began.elapsed() < SWEEPING => std::thread::sleep(AGAIN),
             Some(_) => return Err(running(name)),
         }
     }
 }
 
-fn incarnation(found: &Found) -> Option<&str> {
+fn incarnation(found: &DiscoveredSandbox) -> Option<&str> {
     found.record.as_ref().map(|record| record.incarnation.as_str())
 }

@@ -2,15 +2,15 @@
 
 use std::path::PathBuf;
 
-use carrel_shim_client::messages::{EndReason, Fact, FactKind, Hello, PauseReason, Peer, State, Status};
-use carrel_shim_client::{Life, SandboxRecord};
+use carrel_shim_client::messages::{EndReason, Fact, FactKind, Hello, PauseReason, PeerProcess, ShimState, Status};
+use carrel_shim_client::{Liveness, SandboxRecord};
 
 /// A sandbox.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub(crate) directory: PathBuf,
     pub(crate) record: Option<SandboxRecord>,
-    pub(crate) life: Life,
+    pub(crate) life: Liveness,
     /// What its supervisor says, if it has one that answers.
     pub(crate) told: Option<Told>,
     /// Why what is known of it is not all there is.
@@ -47,10 +47,10 @@ impl Seen {
 
     pub(crate) fn state(&self) -> SandboxState {
         match (&self.life, &self.told) {
-            (Life::Starting, _) => SandboxState::Starting,
-            (Life::Running, Some(told)) if told.status.state == State::Paused => SandboxState::Paused,
-            (Life::Running, _) => SandboxState::Running,
-            (Life::Dead { .. }, _) => match self.end().map(|end| (end.kind, end.reason)) {
+            (Liveness::Starting, _) => SandboxState::Starting,
+            (Liveness::Running, Some(told)) if told.status.state == ShimState::Paused => SandboxState::Paused,
+            (Liveness::Running, _) => SandboxState::Running,
+            (Liveness::Dead { .. }, _) => match self.end().map(|end| (end.kind, end.reason)) {
                 Some((_, Some(EndReason::SupervisorLost | EndReason::Misbehaved))) => SandboxState::Failed,
                 Some((FactKind::Ended, _)) => SandboxState::Stopped,
                 _ => SandboxState::Failed,
@@ -61,21 +61,21 @@ impl Seen {
     /// Why it is paused, where nobody simply wanted it so.
     pub(crate) fn pause_reason(&self) -> Option<&'static str> {
         let status = &self.told.as_ref()?.status;
-        status.pause_reason.filter(|_| status.state == State::Paused).map(PauseReason::as_str)
+        status.pause_reason.filter(|_| status.state == ShimState::Paused).map(PauseReason::as_str)
     }
 
     /// Whether it has a supervisor.
     pub(crate) fn lives(&self) -> bool {
-        !matches!(self.life, Life::Dead { .. })
+        !matches!(self.life, Liveness::Dead { .. })
     }
 
     /// Whether it is coming to an end.
     pub(crate) fn is_ending(&self) -> bool {
-        self.told.as_ref().is_some_and(|told| told.status.state == State::Ending)
+        self.told.as_ref().is_some_and(|told| told.status.state == ShimState::Ending)
     }
 
     /// Who supervises it now. Of whoever made it more was written down than a supervisor can say later.
-    pub(crate) fn supervisor(&self) -> Option<&Peer> {
+    pub(crate) fn supervisor(&self) -> Option<&PeerProcess> {
         let supervisor = self.told.as_ref()?.status.supervisor.as_ref()?;
         let maker = self.record.as_ref().map(|record| &record.owner);
         Some(maker.filter(|maker| maker.pid == supervisor.pid && self.is_alive(maker)).unwrap_or(supervisor))
@@ -84,8 +84,8 @@ impl Seen {
     /// What is known of the past of a dead one.
     pub(crate) fn facts(&self) -> &[Fact] {
         match &self.life {
-            Life::Dead { facts, .. } => facts,
-            Life::Starting | Life::Running => &[],
+            Liveness::Dead { facts, .. } => facts,
+            Liveness::Starting | Liveness::Running => &[],
         }
     }
 
@@ -95,8 +95,8 @@ impl Seen {
     }
 
     /// Whether a process of it that was written down is that same process still.
-    pub(crate) fn is_alive(&self, peer: &Peer) -> bool {
-        let this_boot = !matches!(self.life, Life::Dead { rebooted: true, .. });
+    pub(crate) fn is_alive(&self, peer: &PeerProcess) -> bool {
+        let this_boot = !matches!(self.life, Liveness::Dead { rebooted: true, .. });
         this_boot && peer.began != 0 && carrel_shim_client::began(peer.pid) == Some(peer.began)
     }
 }
@@ -119,14 +119,14 @@ impl SandboxState {
 pub(crate) mod tests {
     use carrel_image::RootFs;
     use carrel_shim_client::HostPath;
-    use carrel_shim_client::messages::{Create, Keep, Limits};
+    use carrel_shim_client::messages::{Create, JobRetention, SandboxLimits};
 
     use super::*;
 
     /// A sandbox that runs, as it would be found.
     pub(crate) fn example() -> Seen {
         let path = |text: &str| HostPath(text.into());
-        let peer = |pid, command: &str| Peer { pid, user: 0, began: 7, command: command.to_owned() };
+        let peer = |pid, command: &str| PeerProcess { pid, user: 0, began: 7, command: command.to_owned() };
         let create = Create {
             name: "web".to_owned(),
             incarnation: "00ff".to_owned(),
@@ -140,12 +140,12 @@ pub(crate) mod tests {
             disk: 1 << 30,
             kept_disk: None,
             hostname: "carrel".to_owned(),
-            limits: Limits { memory: Some(64 << 20), pids: Some(4096), cpu_millis: None },
+            limits: SandboxLimits { memory: Some(64 << 20), pids: Some(4096), cpu_millis: None },
             allow_unenforced: false,
             image: "host".to_owned(),
             lasting: false,
             logs: None,
-            keep: Keep::default(),
+            keep: JobRetention::default(),
             network_of: None,
             gvisor: None,
         };
@@ -183,7 +183,7 @@ pub(crate) mod tests {
             agent_version: "0.1.0".to_owned(),
         };
         let status = Status {
-            state: State::Running,
+            state: ShimState::Running,
             supervisor: Some(peer(40, "carrel run host")),
             sequence: 3,
             running_jobs: 1,
@@ -197,7 +197,7 @@ pub(crate) mod tests {
         Seen {
             directory: "/h/run/sandboxes/x".into(),
             record: Some(record),
-            life: Life::Running,
+            life: Liveness::Running,
             told: Some(Told { hello, status }),
             problem: None,
         }
@@ -205,7 +205,7 @@ pub(crate) mod tests {
 
     /// The same, dead, with a journal that tells this.
     pub(crate) fn dead(facts: Vec<Fact>) -> Seen {
-        Seen { life: Life::Dead { facts, rebooted: false }, told: None, ..example() }
+        Seen { life: Liveness::Dead { facts, rebooted: false }, told: None, ..example() }
     }
 
     pub(crate) fn ended(reason: EndReason) -> Fact {
@@ -218,16 +218,16 @@ pub(crate) mod tests {
         let mut seen = example();
         assert_eq!((seen.state(), seen.is_ending()), (SandboxState::Running, false));
         for (state, expected, ending) in [
-            (State::Paused, SandboxState::Paused, false),
-            (State::Ending, SandboxState::Running, true),
-            (State::Unknown, SandboxState::Running, false),
+            (ShimState::Paused, SandboxState::Paused, false),
+            (ShimState::Ending, SandboxState::Running, true),
+            (ShimState::Unknown, SandboxState::Running, false),
         ] {
             seen.told.as_mut().unwrap().status.state = state;
             assert_eq!((seen.state(), seen.is_ending()), (expected, ending));
         }
         seen.told = None;
         assert_eq!(seen.state(), SandboxState::Running, "one that does not answer runs all the same");
-        seen.life = Life::Starting;
+        seen.life = Liveness::Starting;
         assert_eq!(seen.state(), SandboxState::Starting);
     }
 
@@ -252,11 +252,11 @@ pub(crate) mod tests {
     #[test]
     fn a_process_is_alive_only_if_it_is_the_same_one() {
         let began = carrel_shim_client::began(std::process::id()).unwrap();
-        let ours = |began| Peer { pid: std::process::id(), user: 0, began, command: String::new() };
+        let ours = |began| PeerProcess { pid: std::process::id(), user: 0, began, command: String::new() };
         let seen = example();
         assert!(seen.is_alive(&ours(began)));
         assert!(!seen.is_alive(&ours(began + 1)) && !seen.is_alive(&ours(0)));
-        let rebooted = Seen { life: Life::Dead { facts: Vec::new(), rebooted: true }, ..example() };
+        let rebooted = Seen { life: Liveness::Dead { facts: Vec::new(), rebooted: true }, ..example() };
         assert!(!rebooted.is_alive(&ours(began)));
     }
 

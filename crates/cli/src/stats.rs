@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-use carrel_shim_client::messages::{Limits, Statistics};
-use carrel_shim_client::{Found, Life};
+use carrel_shim_client::messages::{SandboxLimits, Statistics};
+use carrel_shim_client::{DiscoveredSandbox, Liveness};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
@@ -30,7 +30,7 @@ struct Sample {
     name: String,
     incarnation: String,
     at: Instant,
-    limits: Limits,
+    limits: SandboxLimits,
     /// What it says it uses, or why it does not say so.
     statistics: Result<Statistics, String>,
 }
@@ -70,10 +70,10 @@ async fn show(arguments: &StatsArguments, streams: bool, json: bool) -> Result<u
 ///
 /// They are asked at once: one that does not answer keeps its place, and holds up nobody else.
 async fn take(names: &[String]) -> Result<Vec<Sample>, Failure> {
-    let wanted: Vec<(String, Found)> = match names {
+    let wanted: Vec<(String, DiscoveredSandbox)> = match names {
         [] => {
-            let running = find::all()?.into_iter().filter(|found| found.life == Life::Running);
-            let named = |found: Found| Some((found.record.as_ref()?.name.clone(), found));
+            let running = find::all()?.into_iter().filter(|found| found.life == Liveness::Running);
+            let named = |found: DiscoveredSandbox| Some((found.record.as_ref()?.name.clone(), found));
             let mut wanted: Vec<_> = running.filter_map(named).collect();
             wanted.sort_by(|one, other| one.0.cmp(&other.0));
             wanted
@@ -97,7 +97,7 @@ async fn take(names: &[String]) -> Result<Vec<Sample>, Failure> {
     if names.is_empty() { Ok(taken.filter_map(Result::ok).collect()) } else { taken.collect() }
 }
 
-async fn sample(name: String, found: Found) -> Result<Sample, Failure> {
+async fn sample(name: String, found: DiscoveredSandbox) -> Result<Sample, Failure> {
     let asked = async {
         let mut client = find::adopt(&name, &found).await?;
         find::answer(async { Ok(client.statistics().await?) }).await
@@ -105,7 +105,7 @@ async fn sample(name: String, found: Found) -> Result<Sample, Failure> {
     let statistics = match asked.await {
         Ok(statistics) => Ok(statistics),
         Err(failure) => match find::maybe(&name) {
-            Ok(Some(again)) if again.life == Life::Running => Err(failure.message),
+            Ok(Some(again)) if again.life == Liveness::Running => Err(failure.message),
             _ => return Err(failure),
         },
     };
@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     fn sample(at: Instant, cpu_nanos: Option<u64>) -> Sample {
-        let limits = Limits { memory: Some(64 << 20), pids: None, cpu_millis: None };
+        let limits = SandboxLimits { memory: Some(64 << 20), pids: None, cpu_millis: None };
         let statistics = Statistics {
             memory_bytes: Some(3 << 19),
             pids: Some(3),
@@ -232,7 +232,7 @@ mod tests {
     fn what_this_host_does_not_count_is_left_blank() {
         let mut blank = sample(Instant::now(), None);
         let counted = Statistics { bytes_in: 10, bytes_out: 2048, ..Statistics::default() };
-        (blank.statistics, blank.limits) = (Ok(counted.clone()), Limits::default());
+        (blank.statistics, blank.limits) = (Ok(counted.clone()), SandboxLimits::default());
         let said = table(&[blank.clone()], &Before::new());
         assert!(said.ends_with("\nweb   -    - / -           - / -         10 bytes    2 KiB\n"), "{said}");
         blank.statistics = Ok(Statistics { paused: true, ..counted });

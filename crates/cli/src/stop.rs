@@ -6,8 +6,8 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use carrel_api::agbox::v1::{SandboxHandle, SandboxState, StopSandboxRequest};
-use carrel_shim_client::messages::Ended;
-use carrel_shim_client::{AdoptError, Found, Life, ShimError};
+use carrel_shim_client::messages::SandboxEnd;
+use carrel_shim_client::{AdoptError, DiscoveredSandbox, Liveness, ShimError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, pidfd_send_signal};
 use serde_json::{Value, json};
@@ -31,7 +31,7 @@ const LEAVING: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct End {
     /// What its supervisor said of it, if it did.
-    ended: Option<Ended>,
+    ended: Option<SandboxEnd>,
     /// Why its supervisor had to be ended, if it had to.
     insisted: Option<String>,
 }
@@ -47,7 +47,7 @@ enum Stopped {
 /// What became of asking a supervisor.
 enum Asked {
     /// Nothing is left of the sandbox.
-    Ended(Ended),
+    Ended(SandboxEnd),
     /// The supervisor is gone, and the sandbox with it.
     Gone,
     /// It does not do what a supervisor does.
@@ -112,7 +112,7 @@ async fn one(name: &str, grace: Duration, no_wait: bool) -> Result<Stopped, Fail
 /// takes longer than `patience` beyond the grace is ended itself, which ends the sandbox.
 pub(crate) async fn end(name: &str, grace: Duration, patience: Duration) -> Result<End, Failure> {
     let found = find::one(name).await?;
-    if let Life::Dead { .. } = found.life {
+    if let Liveness::Dead { .. } = found.life {
         return Ok(End { ended: None, insisted: None });
     }
     find::is_made(name, &found)?;
@@ -151,7 +151,7 @@ pub(crate) async fn end(name: &str, grace: Duration, patience: Duration) -> Resu
     Ok(End { ended, insisted })
 }
 
-async fn ask(name: &str, found: &Found, grace: Duration) -> Result<Asked, Failure> {
+async fn ask(name: &str, found: &DiscoveredSandbox, grace: Duration) -> Result<Asked, Failure> {
     let mut client = match found.connect().await {
         Ok(client) => client,
         Err(AdoptError::Shim(error)) if is_deaf(&error) => return Ok(Asked::Deaf(error.to_string())),

@@ -15,8 +15,8 @@ use carrel_control::provider::{DiskReader, Place, ProviderError};
 use carrel_control::spec::Spec;
 use carrel_control::{ShareHolder, ShareLimits, SharePermit, ShareQuota};
 use carrel_fetch::Image;
-use carrel_shim_client::messages::{Create, Keep};
-use carrel_shim_client::{Life, OwnedSandbox, layout};
+use carrel_shim_client::messages::{Create, JobRetention};
+use carrel_shim_client::{Liveness, OwnedSandbox, layout};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
@@ -99,7 +99,9 @@ impl LocalInner {
             return Err(disk_missing(place, &disk));
         }
         let found = self.find(&place.sandbox).await?;
-        if found.is_some_and(|found| persistent_record(&found).is_some() && !matches!(found.life, Life::Dead { .. })) {
+        if found
+            .is_some_and(|found| persistent_record(&found).is_some() && !matches!(found.life, Liveness::Dead { .. }))
+        {
             return Err(failed("the sandbox is running"));
         }
         let permit = self.readers.permit(place.sandbox.namespace().into())?;
@@ -145,7 +147,7 @@ fn reader_of(mut create: Create, sandboxes: &Path) -> Result<Create, ProviderErr
     create.lasting = false;
     create.mounts.clear();
     create.logs = None;
-    create.keep = Keep::default();
+    create.keep = JobRetention::default();
     if let Some(kept) = &mut create.kept_disk {
         // A reader writes nothing, so it needs no free space on the host.
         (kept.host_free, kept.host_free_inodes) = (0, Some(0));

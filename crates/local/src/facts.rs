@@ -1,7 +1,7 @@
 //! Converts the journal of a shim to the facts of the control plane.
 
 use carrel_control::provider::{EndCause, Fact, How, Noted, PauseCause};
-use carrel_shim_client::messages::{self, EndReason, FactKind, Outcome, OutcomeKind};
+use carrel_shim_client::messages::{self, EndReason, FactKind, JobOutcome, OutcomeKind};
 use carrel_store::{ExecId, Timestamp};
 
 /// The prefix of the jobs that run the sandbox's own command; the number of the attempt follows.
@@ -96,7 +96,7 @@ fn job_ended(fact: messages::Fact) -> Fact {
     }
 }
 
-fn exec_outcome(outcome: Outcome) -> How {
+fn exec_outcome(outcome: JobOutcome) -> How {
     let by_itself = match (outcome.code, outcome.signal) {
         (_, Some(signal)) => How::Signalled(signal),
         (Some(code), None) => How::Exited(code),
@@ -119,7 +119,7 @@ fn exec_outcome(outcome: Outcome) -> How {
 mod tests {
     use super::*;
 
-    fn ended(job: &str, outcome: Outcome) -> Fact {
+    fn ended(job: &str, outcome: JobOutcome) -> Fact {
         let (job, outcome) = (Some(job.to_owned()), Some(outcome));
         from_journal(messages::Fact { sequence: 7, job, outcome, ..messages::Fact::new(1, FactKind::JobEnded) }).fact
     }
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn a_job_is_an_exec_or_the_command_or_belongs_to_another_client() {
-        let how = || Outcome { code: Some(3), ..Outcome::of(OutcomeKind::Exited) };
+        let how = || JobOutcome { code: Some(3), ..JobOutcome::of(OutcomeKind::Exited) };
         let exec = ExecId::new("exec-1").unwrap();
         assert_eq!(ended("exec-1", how()), Fact::ExecEnded { exec, how: How::Exited(3) });
         assert_eq!(ended("primary.4", how()), Fact::CommandEnded { attempt: 4, how: How::Exited(3) });
@@ -146,17 +146,17 @@ mod tests {
             Fact::ExecEnded { how, .. } => how,
             other => panic!("{other:?}"),
         };
-        let never = |failure: &str| Outcome {
+        let never = |failure: &str| JobOutcome {
             failure: Some(failure.to_owned()),
             message: Some("why".to_owned()),
-            ..Outcome::of(OutcomeKind::NeverRan)
+            ..JobOutcome::of(OutcomeKind::NeverRan)
         };
-        assert_eq!(told(Outcome { signal: Some(9), ..Outcome::of(OutcomeKind::Signalled) }), How::Signalled(9));
-        assert_eq!(told(Outcome { code: Some(0), ..Outcome::of(OutcomeKind::Cancelled) }), How::Cancelled);
-        assert_eq!(told(Outcome::of(OutcomeKind::TimedOut)), How::TimedOut);
-        assert_eq!(told(Outcome::of(OutcomeKind::OutOfMemory)), How::OutOfMemory);
-        assert_eq!(told(Outcome::of(OutcomeKind::SandboxEnded)), How::SandboxEnded);
-        assert!(matches!(told(Outcome::of(OutcomeKind::Unknown)), How::NeverRan(126, _)));
+        assert_eq!(told(JobOutcome { signal: Some(9), ..JobOutcome::of(OutcomeKind::Signalled) }), How::Signalled(9));
+        assert_eq!(told(JobOutcome { code: Some(0), ..JobOutcome::of(OutcomeKind::Cancelled) }), How::Cancelled);
+        assert_eq!(told(JobOutcome::of(OutcomeKind::TimedOut)), How::TimedOut);
+        assert_eq!(told(JobOutcome::of(OutcomeKind::OutOfMemory)), How::OutOfMemory);
+        assert_eq!(told(JobOutcome::of(OutcomeKind::SandboxEnded)), How::SandboxEnded);
+        assert!(matches!(told(JobOutcome::of(OutcomeKind::Unknown)), How::NeverRan(126, _)));
         assert_eq!(told(never("not_found")), How::NeverRan(127, "why".to_owned()));
         assert_eq!(told(never("not_executable")), How::NeverRan(126, "why".to_owned()));
         assert_eq!(told(never("bad_cwd")), How::NeverRan(126, "why".to_owned()));

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use carrel_control::provider::{Place, ProviderError};
 use carrel_sandbox::{DiskError, KeptDisk};
 use carrel_shim_client::messages::FactKind;
-use carrel_shim_client::{Found, Life};
+use carrel_shim_client::{DiscoveredSandbox, Liveness};
 
 use crate::discovery::{is_incarnation, persistent_record};
 use crate::pidfd::AsyncPidFd;
@@ -73,7 +73,7 @@ impl LocalInner {
     }
 
     /// Stops a found sandbox. When this returns, nothing of it runs, and its journal has its end.
-    pub(crate) async fn stop_found(&self, found: &Found, grace: Duration) -> Result<(), ProviderError> {
+    pub(crate) async fn stop_found(&self, found: &DiscoveredSandbox, grace: Duration) -> Result<(), ProviderError> {
         let handle = found.record.as_ref().and_then(|record| record.shim_handle());
         let Some(process) = handle.map(AsyncPidFd::new).transpose().map_err(failed)? else {
             return if has_recorded_end(found) { Ok(()) } else { self.sweep_found(found).await };
@@ -98,7 +98,7 @@ impl LocalInner {
     }
 
     /// Has the end of a dead shim recorded. Errors of other sandboxes in the sweep do not count.
-    async fn sweep_found(&self, found: &Found) -> Result<(), ProviderError> {
+    async fn sweep_found(&self, found: &DiscoveredSandbox) -> Result<(), ProviderError> {
         let directory = found.directory.clone();
         let swept = blocking(move || carrel_shim::sweep_directory(&directory).map_err(failed)).await;
         let name = found.record.as_ref().map(|record| record.name.clone());
@@ -134,12 +134,12 @@ impl LocalInner {
 }
 
 /// Whether the journal of a dead sandbox has its end.
-fn has_recorded_end(found: &Found) -> bool {
+fn has_recorded_end(found: &DiscoveredSandbox) -> bool {
     match &found.life {
-        Life::Dead { facts, .. } => {
+        Liveness::Dead { facts, .. } => {
             facts.last().is_some_and(|fact| matches!(fact.kind, FactKind::Ended | FactKind::Failed))
         }
-        Life::Starting | Life::Running => false,
+        Liveness::Starting | Liveness::Running => false,
     }
 }
 

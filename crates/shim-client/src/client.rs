@@ -1,7 +1,7 @@
 //! A connection to the shim of a sandbox, and its requests.
 
-mod asked;
 mod dial;
+mod pending_request;
 mod subscription;
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -11,18 +11,18 @@ use std::time::Duration;
 use carrel_protocol::Envelope;
 use tokio::net::UnixStream;
 
-use self::asked::Asked;
+use self::pending_request::PendingRequest;
 pub use self::subscription::Subscription;
 use crate::error::ShimError;
 use crate::follow::Follow;
-use crate::link::{self, Arrivals, Link};
+use crate::link::{self, FrameReceiver, ShimLink};
 use crate::messages::{
-    Done, Ended, Fact, GetStatistics, GetStatus, Hello, JobAll, JobBytes, JobCancel, JobClose, JobCommand, JobEnded,
-    JobFollow, JobGet, JobInfo, JobList, JobRead, JobResize, JobSignal, JobSome, JobStart, JobStarted, JobWait,
-    JobWrite, JobWrote, JournalEnd, JournalFacts, JournalRead, Pause, PauseReason, PortsPublish, PublishedPort, Resume,
-    Statistics, Status, Stop, StreamName, Supervise, VERSION,
+    Done, Fact, GetStatistics, GetStatus, Hello, JobCancel, JobClose, JobCommand, JobEnded, JobFollow, JobGet, JobInfo,
+    JobList, JobListEnd, JobListPart, JobRead, JobReadChunk, JobResize, JobSignal, JobStart, JobStarted, JobWait,
+    JobWrite, JobWriteAck, JournalEnd, JournalFacts, JournalRead, Pause, PauseReason, PortsPublish, PublishedPort,
+    Resume, SandboxEnd, Statistics, Status, Stop, StreamName, Supervise, VERSION,
 };
-use crate::wire::{self, Message};
+use crate::wire::{self, ShimMessage};
 
 /// The timeout of the shim's hello.
 const GREETING: Duration = Duration::from_secs(10);
@@ -38,15 +38,15 @@ pub struct ShimClient {
     hello: Hello,
     version: u8,
     peer: (u32, u32),
-    link: Link,
-    arrivals: Arrivals,
+    link: ShimLink,
+    arrivals: FrameReceiver,
     last_id: u32,
-    ended: Option<Ended>,
+    ended: Option<SandboxEnd>,
 }
 
 /// A chunk of a job's output.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Chunk {
+pub struct OutputChunk {
     /// The offset of the first byte: later than requested if that part is no longer kept.
     pub offset: u64,
     /// The bytes; empty if there are none yet.
@@ -76,7 +76,7 @@ impl ShimClient {
     async fn greeted(stream: UnixStream, highest: u8) -> Result<Self, ShimError> {
         let credentials = stream.peer_cred()?;
         let pid = credentials.pid().and_then(|pid| u32::try_from(pid).ok()).unwrap_or_default();
-        let (link, mut arrivals) = (Link::new(stream), Arrivals::new());
+        let (link, mut arrivals) = (ShimLink::new(stream), FrameReceiver::new());
         let frame = arrivals.next(&link).await?;
         let envelope = Envelope::parse(frame.body)?;
         if let Some(failed) = link::refusal(&envelope)? {
@@ -106,7 +106,7 @@ impl ShimClient {
     }
 
     /// Whether the shim supports a message.
-    pub fn supports<'m, M: Message<'m>>(&self) -> bool {
+    pub fn supports<'m, M: ShimMessage<'m>>(&self) -> bool {
         M::SINCE <= self.version
     }
 
@@ -146,7 +146,7 @@ impl ShimClient {
     }
 
     /// Terminates the sandbox and kills it after `grace`. Returns when it is completely removed.
-    pub async fn stop(&mut self, grace: Duration) -> Result<Ended, ShimError> {
+    pub async fn stop(&mut self, grace: Duration) -> Result<SandboxEnd, ShimError> {
         match self.ask(&Stop { grace_ms: millis(grace) }).await {
             Ok(Done {}) | Err(ShimError::Ended(_)) => self.ended().await,
             Err(error) => Err(error),
@@ -154,7 +154,7 @@ impl ShimClient {
     }
 
     /// Waits until the sandbox has ended.
-    pub async fn ended(&mut self) -> Result<Ended, ShimError> {
+    pub async fn ended(&mut self) -> Result<SandboxEnd, ShimError> {
         loop {
             if let Some(ended) = &self.ended {
                 return Ok(ended.clone());
@@ -171,8 +171,8 @@ impl ShimClient {
     /// All jobs, oldest first, in a response of at most 64 MiB.
     pub async fn jobs(&mut self) -> Result<Vec<JobInfo>, ShimError> {
         let part = |envelope: &Envelope<'_>| {
-            let some = wire::decode(envelope).map(|some| some.map(|JobSome { jobs }| Some(jobs)));
-            some.or_else(|| wire::decode(envelope).map(|all| all.map(|JobAll {}| None)))
+            let some = wire::decode(envelope).map(|some| some.map(|JobListPart { jobs }| Some(jobs)));
+            some.or_else(|| wire::decode(envelope).map(|all| all.map(|JobListEnd {}| None)))
         };
         self.request(&JobList {})?.all(part).await
     }
@@ -183,11 +183,17 @@ impl ShimClient {
     }
 
     /// Output bytes from `offset` on, at most `limit`, without waiting for more.
-    pub async fn read(&mut self, job: &str, stream: StreamName, offset: u64, limit: u32) -> Result<Chunk, ShimError> {
+    pub async fn read(
+        &mut self,
+        job: &str,
+        stream: StreamName,
+        offset: u64,
+        limit: u32,
+    ) -> Result<OutputChunk, ShimError> {
         let mut asked = self.request(&JobRead { job: job.into(), stream, offset, limit })?;
         let bytes = |envelope: &Envelope<'_>| {
-            let bytes = wire::decode::<JobBytes<'_>>(envelope)?;
-            Some(bytes.map(|JobBytes { offset, data, end }| Chunk { offset, data: data.into_owned(), end }))
+            let bytes = wire::decode::<JobReadChunk<'_>>(envelope)?;
+            Some(bytes.map(|JobReadChunk { offset, data, end }| OutputChunk { offset, data: data.into_owned(), end }))
         };
         asked.part(bytes).await
     }
@@ -208,7 +214,7 @@ impl ShimClient {
     }
 
     async fn write_piece(&mut self, job: &str, data: &[u8], offset: Option<u64>) -> Result<u64, ShimError> {
-        let JobWrote { written } = self.ask(&JobWrite { job: job.into(), data: data.into(), offset }).await?;
+        let JobWriteAck { written } = self.ask(&JobWrite { job: job.into(), data: data.into(), offset }).await?;
         Ok(written)
     }
 
@@ -269,19 +275,19 @@ impl ShimClient {
         self.last_id = link::id_after(self.last_id);
         self.link.send_with(self.version, self.last_id, &message, &sockets).await?;
         let id = self.last_id;
-        Asked::new(self, id).part(|envelope| wire::decode(envelope)).await.map(|Done {}| ())
+        PendingRequest::new(self, id).part(|envelope| wire::decode(envelope)).await.map(|Done {}| ())
     }
 
-    async fn ask<'q, Q: Message<'q>, A: for<'b> Message<'b>>(&mut self, question: &Q) -> Result<A, ShimError> {
+    async fn ask<'q, Q: ShimMessage<'q>, A: for<'b> ShimMessage<'b>>(&mut self, question: &Q) -> Result<A, ShimError> {
         self.request(question)?.part(|envelope| wire::decode(envelope)).await
     }
 
-    fn request<'q, Q: Message<'q>>(&mut self, question: &Q) -> Result<Asked<'_>, ShimError> {
+    fn request<'q, Q: ShimMessage<'q>>(&mut self, question: &Q) -> Result<PendingRequest<'_>, ShimError> {
         let id = self.send(question)?;
-        Ok(Asked::new(self, id))
+        Ok(PendingRequest::new(self, id))
     }
 
-    fn send<'q, Q: Message<'q>>(&mut self, question: &Q) -> Result<u32, ShimError> {
+    fn send<'q, Q: ShimMessage<'q>>(&mut self, question: &Q) -> Result<u32, ShimError> {
         if let Some(ended) = &self.ended {
             return Err(ShimError::Ended(ended.clone()));
         }
@@ -293,7 +299,7 @@ impl ShimClient {
 }
 
 /// Returns an error for a message that the shim does not support.
-pub(crate) fn supported<'m, M: Message<'m>>(spoken: u8) -> Result<(), ShimError> {
+pub(crate) fn supported<'m, M: ShimMessage<'m>>(spoken: u8) -> Result<(), ShimError> {
     if M::SINCE > spoken {
         return Err(ShimError::Unsupported { message: M::NAME, since: M::SINCE, spoken });
     }

@@ -9,7 +9,7 @@ use carrel_protocol::frame::InvalidFrameLength;
 use carrel_protocol::{DecodeError, EncodeError};
 
 use crate::link::{LinkError, SendError};
-use crate::messages::{Ended, Failed, FailureCode};
+use crate::messages::{FailureCode, SandboxEnd, ShimFailure};
 
 /// Why a shim could not be reached, or a request failed.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -30,10 +30,10 @@ pub enum ShimError {
     Silent(Duration),
     /// The shim rejected the request.
     #[error("{}", .0.message)]
-    Failed(Failed),
+    Failed(ShimFailure),
     /// The sandbox has ended.
     #[error("sandbox has ended: {}", .0.message)]
-    Ended(Ended),
+    Ended(SandboxEnd),
     /// The shim closed the connection.
     #[error("connection closed by the shim")]
     Gone,

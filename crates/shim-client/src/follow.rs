@@ -8,10 +8,10 @@ use std::sync::Arc;
 use carrel_protocol::{Envelope, Flags, Frame};
 
 pub use self::control::JobControl;
-use self::shared::{Over, Shared};
+use self::shared::{FollowEnd, FollowShared};
 use crate::error::ShimError;
-use crate::link::{self, Arrivals, Link};
-use crate::messages::{JobCut, JobEnded, JobInfo, JobInput, JobOutput, StreamName};
+use crate::link::{self, FrameReceiver, ShimLink};
+use crate::messages::{JobEnded, JobInfo, JobInput, JobOutput, JobOutputGap, StreamName};
 use crate::wire;
 
 /// The output of a job until it ends.
@@ -20,8 +20,8 @@ use crate::wire;
 /// polled, and fail when this is dropped.
 #[derive(Debug)]
 pub struct Follow {
-    shared: Arc<Shared>,
-    arrivals: Arrivals,
+    shared: Arc<FollowShared>,
+    arrivals: FrameReceiver,
     id: u32,
 }
 
@@ -39,7 +39,7 @@ pub enum FollowEvent {
         data: Vec<u8>,
     },
     /// A part of its output is no longer kept.
-    Cut(JobCut),
+    Cut(JobOutputGap),
     /// This connection acquired or lost its input.
     Input(JobInput),
     /// It has ended, and all requested output was delivered.
@@ -49,22 +49,22 @@ pub enum FollowEvent {
 // === impl Follow ===
 
 impl Follow {
-    pub(crate) fn new(link: Link, arrivals: Arrivals, version: u8, id: u32, job: String) -> Self {
-        Self { shared: Arc::new(Shared::new(link, version, id, job)), arrivals, id }
+    pub(crate) fn new(link: ShimLink, arrivals: FrameReceiver, version: u8, id: u32, job: String) -> Self {
+        Self { shared: Arc::new(FollowShared::new(link, version, id, job)), arrivals, id }
     }
 
     /// The next event; `None` after the end. Cancel safe.
     pub async fn next(&mut self) -> Result<Option<FollowEvent>, ShimError> {
         match self.shared.over() {
-            Some(Over::Ended(_)) => return Ok(None),
-            Some(Over::Lost(error)) => return Err(error),
+            Some(FollowEnd::Ended(_)) => return Ok(None),
+            Some(FollowEnd::Lost(error)) => return Err(error),
             None => {}
         }
         let event = self.advance().await;
         match &event {
-            Ok(FollowEvent::Ended(info)) => self.shared.end(Over::Ended(info.clone().into())),
+            Ok(FollowEvent::Ended(info)) => self.shared.end(FollowEnd::Ended(info.clone().into())),
             Ok(_) => {}
-            Err(error) => self.shared.end(Over::Lost(error.clone())),
+            Err(error) => self.shared.end(FollowEnd::Lost(error.clone())),
         }
         event.map(Some)
     }
@@ -92,7 +92,7 @@ impl Follow {
 impl Drop for Follow {
     fn drop(&mut self) {
         // A control may still hold the connection, so it is shut down explicitly.
-        self.shared.end(Over::Lost(ShimError::Gone));
+        self.shared.end(FollowEnd::Lost(ShimError::Gone));
         self.shared.link.shut_down();
     }
 }

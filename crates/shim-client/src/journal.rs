@@ -16,7 +16,7 @@ use std::os::unix::fs::FileExt;
 use carrel_protocol::cbor;
 use rustix::fs::{AtFlags, Mode, OFlags};
 
-use self::format::Facts;
+use self::format::FactReader;
 use crate::messages::Fact;
 
 /// The file name.
@@ -40,7 +40,7 @@ pub struct Journal {
 
 /// The content of a journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Loaded {
+pub struct LoadedJournal {
     /// The incarnation of the sandbox.
     pub incarnation: String,
     /// The facts in order: sequences start at 1, without gaps.
@@ -99,7 +99,7 @@ pub enum JournalError {
 }
 
 /// A part of a file, read without moving the file offset.
-struct Part<'a> {
+struct FilePart<'a> {
     file: &'a File,
     at: u64,
     end: u64,
@@ -137,7 +137,7 @@ impl Journal {
     pub fn open_with(directory: impl AsFd, mut told: impl FnMut(Fact)) -> Result<Self, JournalError> {
         let file = open(directory, OFlags::RDWR)?;
         let mut places = Vec::new();
-        let (_, mut facts) = Facts::of(whole(&file)?)?;
+        let (_, mut facts) = FactReader::of(whole(&file)?)?;
         let mut begin = facts.end();
         while let Some(fact) = facts.next()? {
             if (fact.sequence - 1) % STRIDE == 0 {
@@ -154,23 +154,23 @@ impl Journal {
     }
 
     /// Reads it from the beginning without changing it.
-    pub fn load(directory: impl AsFd) -> Result<Loaded, JournalError> {
+    pub fn load(directory: impl AsFd) -> Result<LoadedJournal, JournalError> {
         Self::load_within(directory, Self::LOADED)
     }
 
     /// Like [`Self::load`], within a memory budget.
-    pub fn load_within(directory: impl AsFd, most: usize) -> Result<Loaded, JournalError> {
+    pub fn load_within(directory: impl AsFd, most: usize) -> Result<LoadedJournal, JournalError> {
         let file = open(directory, OFlags::RDONLY)?;
-        let (incarnation, mut records) = Facts::of(whole(&file)?)?;
+        let (incarnation, mut records) = FactReader::of(whole(&file)?)?;
         let (mut facts, mut taken) = (Vec::new(), 0);
         while let Some(fact) = records.next()? {
             taken += fact.weight();
             if taken > most {
-                return Ok(Loaded { incarnation, facts, torn: false, cut: true });
+                return Ok(LoadedJournal { incarnation, facts, torn: false, cut: true });
             }
             facts.push(fact);
         }
-        Ok(Loaded { incarnation, facts, torn: records.torn(), cut: false })
+        Ok(LoadedJournal { incarnation, facts, torn: records.torn(), cut: false })
     }
 
     /// Appends a fact and returns its sequence. On failure nothing has changed.
@@ -210,7 +210,7 @@ impl Journal {
         let stride = (from - 1) / STRIDE;
         let place = usize::try_from(stride).ok().and_then(|stride| self.places.get(stride));
         let (Some(&place), true) = (place, from <= self.last && most > 0) else { return Ok(found) };
-        let mut facts = Facts::resumed(part(&self.file, place, self.end), place, stride * STRIDE);
+        let mut facts = FactReader::resumed(part(&self.file, place, self.end), place, stride * STRIDE);
         let mut bytes = 0;
         while facts.last() < self.last && found.len() < most && bytes < BATCH as u64 {
             let begin = facts.end();
@@ -243,12 +243,12 @@ fn open(directory: impl AsFd, flags: OFlags) -> Result<File, JournalError> {
 }
 
 /// A file with its current length.
-fn whole(file: &File) -> io::Result<BufReader<Part<'_>>> {
+fn whole(file: &File) -> io::Result<BufReader<FilePart<'_>>> {
     Ok(part(file, 0, file.metadata()?.len()))
 }
 
-fn part(file: &File, at: u64, end: u64) -> BufReader<Part<'_>> {
-    BufReader::with_capacity(BATCH, Part { file, at, end })
+fn part(file: &File, at: u64, end: u64) -> BufReader<FilePart<'_>> {
+    BufReader::with_capacity(BATCH, FilePart { file, at, end })
 }
 
 // === impl Fact ===
@@ -266,9 +266,9 @@ impl Fact {
     }
 }
 
-// === impl Part ===
+// === impl FilePart ===
 
-impl Read for Part<'_> {
+impl Read for FilePart<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let left = usize::try_from(self.end.saturating_sub(self.at)).unwrap_or(usize::MAX);
         let room = left.min(buffer.len());

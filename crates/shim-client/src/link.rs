@@ -1,6 +1,6 @@
 //! A connection to a shim: sends and receives whole frames, with cancel-safe waits.
 
-mod arrivals;
+mod receiver;
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -20,15 +20,15 @@ use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::Notify;
 
-pub(crate) use self::arrivals::Arrivals;
-use crate::messages::{Ended, Failed, PortsPublish};
-use crate::wire::{self, Message};
+pub(crate) use self::receiver::FrameReceiver;
+use crate::messages::{PortsPublish, SandboxEnd, ShimFailure};
+use crate::wire::{self, ShimMessage};
 
 /// The connection. Frames are queued completely; the reader flushes the queue.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct ShimLink {
     stream: UnixStream,
-    outbox: Mutex<Outbox>,
+    outbox: Mutex<LinkOutbox>,
     /// Notifies about newly queued frames.
     queued: Notify,
 }
@@ -54,7 +54,7 @@ pub(crate) enum SendError {
 }
 
 #[derive(Debug, Default)]
-struct Outbox {
+struct LinkOutbox {
     bytes: Vec<u8>,
     sent: usize,
     /// Whether the peer no longer reads.
@@ -67,7 +67,7 @@ pub(crate) fn id_after(last: u32) -> u32 {
 }
 
 /// The end of the sandbox, if this frame reports it.
-pub(crate) fn end_told(frame: &Frame<'_>) -> Result<Option<Ended>, DecodeError> {
+pub(crate) fn end_told(frame: &Frame<'_>) -> Result<Option<SandboxEnd>, DecodeError> {
     if frame.id != 0 {
         return Ok(None);
     }
@@ -75,7 +75,7 @@ pub(crate) fn end_told(frame: &Frame<'_>) -> Result<Option<Ended>, DecodeError> 
 }
 
 /// The failure, if this response is one.
-pub(crate) fn refusal(envelope: &Envelope<'_>) -> Result<Option<Failed>, DecodeError> {
+pub(crate) fn refusal(envelope: &Envelope<'_>) -> Result<Option<ShimFailure>, DecodeError> {
     wire::decode(envelope).transpose()
 }
 
@@ -84,15 +84,15 @@ pub(crate) fn unexpected(envelope: &Envelope<'_>) -> DecodeError {
     DecodeError::unknown("message", &envelope.type_name)
 }
 
-// === impl Link ===
+// === impl ShimLink ===
 
-impl Link {
+impl ShimLink {
     pub(crate) fn new(stream: UnixStream) -> Self {
         Self { stream, outbox: Mutex::default(), queued: Notify::new() }
     }
 
     /// Queues a message and flushes without blocking.
-    pub(crate) fn send<'m, M: Message<'m>>(&self, version: u8, id: u32, message: &M) -> Result<(), EncodeError> {
+    pub(crate) fn send<'m, M: ShimMessage<'m>>(&self, version: u8, id: u32, message: &M) -> Result<(), EncodeError> {
         let mut outbox = self.lock();
         outbox.forget_sent();
         wire::encode(&mut outbox.bytes, version, id, message)?;
@@ -104,7 +104,7 @@ impl Link {
     }
 
     /// Sends a message after everything that is queued, with descriptors attached to its first byte.
-    pub(crate) async fn send_with<'m, M: Message<'m>>(
+    pub(crate) async fn send_with<'m, M: ShimMessage<'m>>(
         &self,
         version: u8,
         id: u32,
@@ -166,14 +166,14 @@ impl Link {
         .await
     }
 
-    fn lock(&self) -> MutexGuard<'_, Outbox> {
+    fn lock(&self) -> MutexGuard<'_, LinkOutbox> {
         self.outbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-// === impl Outbox ===
+// === impl LinkOutbox ===
 
-impl Outbox {
+impl LinkOutbox {
     fn flush(&mut self, stream: &UnixStream) -> io::Result<bool> {
         while self.sent < self.bytes.len() && !self.refused {
             match stream.try_write(self.bytes.get(self.sent..).unwrap_or_default()) {
@@ -237,7 +237,7 @@ mod tests {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         // Small reads, so that the queue is never empty.
         rustix::net::sockopt::set_socket_send_buffer_size(&ours, 8192).unwrap();
-        let link = Link::new(ours);
+        let link = ShimLink::new(ours);
         let unsent = || {
             let outbox = link.lock();
             outbox.bytes.len() - outbox.sent

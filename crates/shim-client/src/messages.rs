@@ -3,16 +3,16 @@
 mod jobs;
 mod journal;
 mod ports;
-mod presence;
+mod status;
 
 use carrel_protocol::{Flags, record, text_enum};
 
 pub use self::jobs::*;
 pub use self::journal::*;
 pub use self::ports::*;
-pub use self::presence::*;
-use crate::root::{HostPath, Root};
-use crate::wire::Message;
+pub use self::status::*;
+use crate::root::{HostPath, RootDescription};
+use crate::wire::ShimMessage;
 
 /// The current version of these messages.
 pub const VERSION: u8 = 1;
@@ -33,19 +33,19 @@ record! {
         /// Its first program.
         agentd: HostPath => required,
         /// Its root file system.
-        root: Root => required,
+        root: RootDescription => required,
         /// Additional mounts.
-        mounts: Vec<Mount> => default,
+        mounts: Vec<MountSpec> => default,
         /// A directory of the host with a copy-on-write layer.
-        project: Option<Project> => omitted,
+        project: Option<ProjectSpec> => omitted,
         /// The limit of its disk, in bytes.
         disk: u64 => required,
         /// The disk for its files. Without one they are in memory and lost with the sandbox.
-        kept_disk: Option<KeptDisk> => omitted,
+        kept_disk: Option<PersistentDisk> => omitted,
         /// Its host name.
         hostname: String => required,
         /// Its limits.
-        limits: Limits => required,
+        limits: SandboxLimits => required,
         /// Whether limits that this host cannot enforce are ignored instead of rejected.
         allow_unenforced: bool => default,
         /// The image, as the user named it.
@@ -55,16 +55,16 @@ record! {
         /// The directory for the output of its jobs; by default, the directory of its socket.
         logs: Option<HostPath> => omitted,
         /// The retention of its jobs.
-        keep: Keep => default,
+        keep: JobRetention => default,
         /// The sandbox whose network it shares. Without one it has its own.
-        network_of: Option<NetworkOf> => omitted,
+        network_of: Option<SharedNetwork> => omitted,
         /// The application kernel. Without one it uses the host's kernel with a system-call filter.
         gvisor: Option<Gvisor> => omitted,
     }
 
     /// Another sandbox whose network is shared: both have the same loopback interface.
     #[derive(Copy)]
-    pub struct NetworkOf {
+    pub struct SharedNetwork {
         /// The pid of its first process on the host.
         pid: u32 => required,
         /// The start time of that process, in ticks since boot, which guards against pid reuse.
@@ -78,19 +78,19 @@ record! {
     }
 
     /// The retention of a sandbox's jobs.
-    pub struct Keep {
+    pub struct JobRetention {
         /// Maximum bytes of one output of one job.
-        stream_bytes: u64 => default(Keep::STREAM_BYTES),
+        stream_bytes: u64 => default(JobRetention::STREAM_BYTES),
         /// Maximum bytes of all outputs of all jobs.
-        total_bytes: u64 => default(Keep::TOTAL_BYTES),
+        total_bytes: u64 => default(JobRetention::TOTAL_BYTES),
         /// Maximum number of finished jobs.
-        ended_jobs: u32 => default(Keep::ENDED_JOBS),
+        ended_jobs: u32 => default(JobRetention::ENDED_JOBS),
         /// How long a finished job is kept, in milliseconds.
-        ended_ms: u64 => default(Keep::ENDED_MS),
+        ended_ms: u64 => default(JobRetention::ENDED_MS),
     }
 
     /// A disk that outlives the sandbox; created if it does not exist.
-    pub struct KeptDisk {
+    pub struct PersistentDisk {
         /// A directory of the host.
         directory: HostPath => required,
         /// Bytes of the host's disk that have to stay free: below that, a sandbox that writes is paused.
@@ -106,7 +106,7 @@ record! {
     }
 
     /// A mount of a host directory.
-    pub struct Mount {
+    pub struct MountSpec {
         /// The path on the host.
         source: HostPath => required,
         /// The mount point inside.
@@ -124,7 +124,7 @@ record! {
     }
 
     /// A directory of the host with a copy-on-write layer.
-    pub struct Project {
+    pub struct ProjectSpec {
         /// The path on the host.
         source: HostPath => required,
         /// The mount point inside.
@@ -148,7 +148,7 @@ record! {
 
     /// The limits of a sandbox.
     #[derive(Default)]
-    pub struct Limits {
+    pub struct SandboxLimits {
         /// Memory, in bytes.
         memory: Option<u64> => omitted,
         /// Processes and threads.
@@ -158,7 +158,7 @@ record! {
     }
 
     /// The sandbox runs and its socket accepts connections. With a project, a handle of its changes is attached.
-    pub struct Ready {
+    pub struct SandboxReady {
         /// The path of its socket.
         agent_socket: HostPath => required,
         /// The pid of its first process on the host.
@@ -180,7 +180,7 @@ record! {
     }
 
     /// The request failed; of a sandbox that could not be created nothing is left.
-    pub struct Failed {
+    pub struct ShimFailure {
         /// The kind of failure.
         code: FailureCode => required,
         /// A human-readable message.
@@ -190,7 +190,7 @@ record! {
     }
 
     /// The sandbox has ended and is completely removed.
-    pub struct Ended {
+    pub struct SandboxEnd {
         /// The reason, for programs.
         reason: EndReason => required,
         /// A human-readable message.
@@ -341,7 +341,7 @@ text_enum! {
 macro_rules! messages {
     ($($name:ident $(<$lifetime:lifetime>)?, $wire:literal, $since:literal, $flags:ident;)*) => {
         $(
-            impl<'b> Message<'b> for $name $(<$lifetime>)? {
+            impl<'b> ShimMessage<'b> for $name $(<$lifetime>)? {
                 const NAME: &'static str = $wire;
                 const SINCE: u8 = $since;
                 const FLAGS: Flags = Flags::$flags;
@@ -358,9 +358,9 @@ macro_rules! messages {
 
 messages! {
     Create, "shim.create", 1, NONE;
-    Ready, "shim.ready", 1, NONE;
-    Failed, "shim.failed", 1, TERMINAL;
-    Ended, "shim.ended", 1, TERMINAL;
+    SandboxReady, "shim.ready", 1, NONE;
+    ShimFailure, "shim.failed", 1, TERMINAL;
+    SandboxEnd, "shim.ended", 1, TERMINAL;
     Stop, "shim.stop", 1, NONE;
     Pause, "shim.pause", 1, NONE;
     Resume, "shim.resume", 1, NONE;
@@ -378,19 +378,19 @@ messages! {
     JobStart, "shim.job.start", 1, NONE;
     JobStarted, "shim.job.started", 1, TERMINAL;
     JobList, "shim.job.list", 1, NONE;
-    JobSome, "shim.job.some", 1, NONE;
-    JobAll, "shim.job.all", 1, TERMINAL;
+    JobListPart, "shim.job.some", 1, NONE;
+    JobListEnd, "shim.job.all", 1, TERMINAL;
     JobGet, "shim.job.get", 1, NONE;
     JobInfo, "shim.job.info", 1, TERMINAL;
     JobRead, "shim.job.read", 1, NONE;
-    JobBytes<'b>, "shim.job.bytes", 1, TERMINAL;
+    JobReadChunk<'b>, "shim.job.bytes", 1, TERMINAL;
     JobFollow, "shim.job.follow", 1, NONE;
     JobOutput<'b>, "shim.job.output", 1, NONE;
-    JobCut, "shim.job.cut", 1, NONE;
+    JobOutputGap, "shim.job.cut", 1, NONE;
     JobInput, "shim.job.input", 1, NONE;
     JobEnded, "shim.job.ended", 1, TERMINAL;
     JobWrite<'b>, "shim.job.write", 1, NONE;
-    JobWrote, "shim.job.wrote", 1, TERMINAL;
+    JobWriteAck, "shim.job.wrote", 1, TERMINAL;
     JobClose, "shim.job.close", 1, NONE;
     JobResize, "shim.job.resize", 1, NONE;
     JobSignal, "shim.job.signal", 1, NONE;
@@ -399,9 +399,9 @@ messages! {
     PortsPublish, "shim.ports.publish", 1, NONE;
 }
 
-// === impl KeptDisk ===
+// === impl PersistentDisk ===
 
-impl KeptDisk {
+impl PersistentDisk {
     /// A disk in a directory of the host, with defaults.
     pub fn at(directory: impl Into<HostPath>) -> Self {
         Self {
@@ -415,9 +415,9 @@ impl KeptDisk {
     }
 }
 
-// === impl Keep ===
+// === impl JobRetention ===
 
-impl Keep {
+impl JobRetention {
     /// Maximum bytes of one output of one job.
     pub const STREAM_BYTES: u64 = 64 * 1024 * 1024;
     /// Maximum bytes of all outputs of all jobs.
@@ -428,7 +428,7 @@ impl Keep {
     pub const ENDED_MS: u64 = 60 * 60 * 1000;
 }
 
-impl Default for Keep {
+impl Default for JobRetention {
     fn default() -> Self {
         Self {
             stream_bytes: Self::STREAM_BYTES,

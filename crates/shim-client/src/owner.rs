@@ -12,21 +12,22 @@ use carrel_protocol::{DecodeError, EncodeError, Envelope, Frame};
 use tokio::net::UnixStream;
 
 use crate::layout::SHIM_SOCKET;
-use crate::link::{self, Arrivals, Link, LinkError};
+use crate::link::{self, FrameReceiver, LinkError, ShimLink};
 use crate::messages::{
-    Create, Done, Ended, Failed, GetStatistics, Pause, Ready, Resume, Statistics, Stop, UnenforcedLimit, VERSION,
+    Create, Done, GetStatistics, Pause, Resume, SandboxEnd, SandboxReady, ShimFailure, Statistics, Stop,
+    UnenforcedLimit, VERSION,
 };
 use crate::programs::Programs;
-use crate::wire::{self, Message};
+use crate::wire::{self, ShimMessage};
 
 /// A running sandbox that ends when this is dropped. A persistent one continues instead, and its shim is not reaped; a
 /// long-lived owner [leaves](Self::leave) it to reap it.
 #[derive(Debug)]
 pub struct OwnedSandbox {
-    tie: Tie,
-    ready: Ready,
+    tie: ShimProcess,
+    ready: SandboxReady,
     changes: Option<OwnedFd>,
-    ended: Option<Ended>,
+    ended: Option<SandboxEnd>,
 }
 
 /// A started shim that has not received its create request.
@@ -49,13 +50,13 @@ pub enum OwnerError {
     },
     /// The shim rejected the request.
     #[error("{}", .0.message)]
-    Failed(Failed),
+    Failed(ShimFailure),
     /// The shim exited without an error message.
     #[error("shim of the sandbox exited unexpectedly{0}")]
     Gone(String),
     /// The sandbox has ended.
     #[error("sandbox has ended: {}", .0.message)]
-    Ended(Ended),
+    Ended(SandboxEnd),
     /// A message of the shim cannot be decoded.
     #[error("protocol violation by the shim: {0}")]
     Unreadable(#[from] DecodeError),
@@ -72,14 +73,14 @@ pub enum OwnerError {
 
 /// The shim process and the connection to it.
 #[derive(Debug)]
-struct Tie {
+struct ShimProcess {
     child: Option<Child>,
     shim_pid: u32,
     lasting: bool,
     /// Whether ownership was handed over to another process.
     handed_over: bool,
-    link: Link,
-    arrivals: Arrivals,
+    link: ShimLink,
+    arrivals: FrameReceiver,
     last_id: u32,
 }
 
@@ -101,12 +102,19 @@ impl Supervisor {
     /// Creates a sandbox and returns when it runs.
     pub async fn create(self, create: &Create) -> Result<OwnedSandbox, OwnerError> {
         let Self { child, stream } = self;
-        let link = Link::new(UnixStream::from_std(stream)?);
-        let (shim_pid, arrivals) = (child.id(), Arrivals::with_descriptors());
-        let mut tie =
-            Tie { child: Some(child), shim_pid, lasting: false, handed_over: false, link, arrivals, last_id: 0 };
+        let link = ShimLink::new(UnixStream::from_std(stream)?);
+        let (shim_pid, arrivals) = (child.id(), FrameReceiver::with_descriptors());
+        let mut tie = ShimProcess {
+            child: Some(child),
+            shim_pid,
+            lasting: false,
+            handed_over: false,
+            link,
+            arrivals,
+            last_id: 0,
+        };
         tie.link.send(VERSION, 0, create)?;
-        let ready: Ready = answer(&tie.receive().await?)?;
+        let ready: SandboxReady = answer(&tie.receive().await?)?;
         // A shim whose create failed exits, even for a persistent sandbox.
         tie.lasting = create.lasting;
         let changes = if ready.changes { tie.arrivals.take_descriptor() } else { None };
@@ -156,12 +164,12 @@ impl OwnedSandbox {
     }
 
     /// Adopts a sandbox that another process [handed over](Self::hand_over), with what that process knew about it.
-    pub fn take_over(connection: OwnedFd, shim_pid: u32, ready: Ready) -> io::Result<Self> {
+    pub fn take_over(connection: OwnedFd, shim_pid: u32, ready: SandboxReady) -> io::Result<Self> {
         let stream = std::os::unix::net::UnixStream::from(connection);
         stream.set_nonblocking(true)?;
-        let link = Link::new(UnixStream::from_std(stream)?);
-        let arrivals = Arrivals::with_descriptors();
-        let tie = Tie { child: None, shim_pid, lasting: false, handed_over: false, link, arrivals, last_id: 0 };
+        let link = ShimLink::new(UnixStream::from_std(stream)?);
+        let arrivals = FrameReceiver::with_descriptors();
+        let tie = ShimProcess { child: None, shim_pid, lasting: false, handed_over: false, link, arrivals, last_id: 0 };
         Ok(Self { tie, ready, changes: None, ended: None })
     }
 
@@ -186,7 +194,7 @@ impl OwnedSandbox {
     }
 
     /// Waits until it has ended. Cancel safe.
-    pub async fn ended(&mut self) -> Result<Ended, OwnerError> {
+    pub async fn ended(&mut self) -> Result<SandboxEnd, OwnerError> {
         loop {
             if let Some(ended) = &self.ended {
                 return Ok(ended.clone());
@@ -196,7 +204,7 @@ impl OwnedSandbox {
     }
 
     /// Terminates it and kills it after `grace`. Returns when it is completely removed.
-    pub async fn stop(&mut self, grace: Duration) -> Result<Ended, OwnerError> {
+    pub async fn stop(&mut self, grace: Duration) -> Result<SandboxEnd, OwnerError> {
         let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
         match self.ask::<Stop, Done>(&Stop { grace_ms }).await {
             Ok(Done {}) | Err(OwnerError::Ended(_)) => self.ended().await,
@@ -219,7 +227,10 @@ impl OwnedSandbox {
         self.ask(&GetStatistics {}).await
     }
 
-    async fn ask<Q: for<'b> Message<'b>, A: for<'b> Message<'b>>(&mut self, question: &Q) -> Result<A, OwnerError> {
+    async fn ask<Q: for<'b> ShimMessage<'b>, A: for<'b> ShimMessage<'b>>(
+        &mut self,
+        question: &Q,
+    ) -> Result<A, OwnerError> {
         if let Some(ended) = &self.ended {
             return Err(OwnerError::Ended(ended.clone()));
         }
@@ -239,7 +250,7 @@ impl OwnedSandbox {
     }
 }
 
-fn answer<A: for<'b> Message<'b>>(frame: &Frame<'_>) -> Result<A, OwnerError> {
+fn answer<A: for<'b> ShimMessage<'b>>(frame: &Frame<'_>) -> Result<A, OwnerError> {
     let envelope = Envelope::parse(frame.body)?;
     if let Some(failed) = link::refusal(&envelope)? {
         return Err(OwnerError::Failed(failed));
@@ -247,9 +258,9 @@ fn answer<A: for<'b> Message<'b>>(frame: &Frame<'_>) -> Result<A, OwnerError> {
     Ok(wire::decode(&envelope).ok_or_else(|| link::unexpected(&envelope))??)
 }
 
-// === impl Tie ===
+// === impl ShimProcess ===
 
-impl Tie {
+impl ShimProcess {
     async fn receive(&mut self) -> Result<Frame<'_>, OwnerError> {
         match self.arrivals.next(&self.link).await {
             Ok(frame) => Ok(frame),
@@ -260,7 +271,7 @@ impl Tie {
     }
 }
 
-impl Drop for Tie {
+impl Drop for ShimProcess {
     fn drop(&mut self) {
         if self.handed_over {
             return;

@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
 
 use crate::layout::{RECORD, began, boot_id, read_file};
-use crate::messages::{Create, Peer};
+use crate::messages::{Create, PeerProcess};
 use crate::root::HostPath;
 
 const MAGIC: &[u8; 8] = b"carrelS\n";
@@ -53,7 +53,7 @@ record! {
         /// Its image, as the user named it.
         image: String => default,
         /// The process that created it.
-        owner: Peer => required,
+        owner: PeerProcess => required,
         /// The host uid of its uid 0.
         id_base: u32 => required,
         /// The number of its ids.

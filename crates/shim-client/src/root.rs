@@ -21,27 +21,27 @@ pub struct HostPath(pub PathBuf);
 /// A root file system with a path that escapes it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(transparent)]
-pub struct BadRoot(#[from] carrel_image::InvalidGuestPath);
+pub struct InvalidRootPath(#[from] carrel_image::InvalidGuestPath);
 
 record! {
     /// The description of a root file system.
-    pub struct Root {
+    pub struct RootDescription {
         /// Overlay layers, the uppermost first.
         layers: Vec<HostPath> => default,
         /// The expected uppermost layer, in case the path was replaced.
         identity: Option<FileIdentity> => omitted,
         /// Bind mounts of the host.
-        trees: Vec<Shown> => default,
+        trees: Vec<RootBind> => default,
         /// Symbolic links.
-        links: Vec<Pointer> => default,
+        links: Vec<RootSymlink> => default,
         /// Files.
-        files: Vec<Content> => default,
+        files: Vec<RootFile> => default,
         /// Directories.
-        directories: Vec<Folder> => default,
+        directories: Vec<RootDirectory> => default,
     }
 
     /// A bind mount of the host.
-    pub struct Shown {
+    pub struct RootBind {
         /// The path on the host.
         source: HostPath => required,
         /// The mount point.
@@ -49,7 +49,7 @@ record! {
     }
 
     /// A symlink.
-    pub struct Pointer {
+    pub struct RootSymlink {
         /// The path of the link.
         path: HostPath => required,
         /// Its target.
@@ -57,17 +57,17 @@ record! {
     }
 
     /// A file with generated content.
-    pub struct Content {
+    pub struct RootFile {
         /// Its path.
         path: HostPath => required,
         /// Its content.
-        content: Blob => required,
+        content: ByteString => required,
         /// Its permissions.
         mode: u32 => required,
     }
 
     /// A directory.
-    pub struct Folder {
+    pub struct RootDirectory {
         /// Its path.
         path: HostPath => required,
         /// Its permissions.
@@ -79,11 +79,11 @@ record! {
 
 /// A byte string.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Blob(pub Vec<u8>);
+pub struct ByteString(pub Vec<u8>);
 
-// === impl Blob ===
+// === impl ByteString ===
 
-impl<'b> Wire<'b> for Blob {
+impl<'b> Wire<'b> for ByteString {
     fn encode<W: Write<Error = Infallible>>(&self, e: &mut Encoder<W>) -> Result<(), CborEncodeError> {
         e.bytes(&self.0)?;
         Ok(())
@@ -121,9 +121,9 @@ impl<P: AsRef<Path>> From<P> for HostPath {
     }
 }
 
-// === impl Root ===
+// === impl RootDescription ===
 
-impl From<&RootFs> for Root {
+impl From<&RootFs> for RootDescription {
     fn from(root: &RootFs) -> Self {
         let path = |path: &GuestPath| HostPath::from(path.as_path());
         Self {
@@ -132,31 +132,35 @@ impl From<&RootFs> for Root {
             trees: root
                 .trees
                 .iter()
-                .map(|tree| Shown { source: (&tree.source).into(), target: path(&tree.target) })
+                .map(|tree| RootBind { source: (&tree.source).into(), target: path(&tree.target) })
                 .collect(),
             links: root
                 .links
                 .iter()
-                .map(|link| Pointer { path: path(&link.path), target: (&link.target).into() })
+                .map(|link| RootSymlink { path: path(&link.path), target: (&link.target).into() })
                 .collect(),
             files: root
                 .files
                 .iter()
-                .map(|file| Content { path: path(&file.path), content: Blob(file.content.clone()), mode: file.mode })
+                .map(|file| RootFile {
+                    path: path(&file.path),
+                    content: ByteString(file.content.clone()),
+                    mode: file.mode,
+                })
                 .collect(),
             directories: root
                 .directories
                 .iter()
-                .map(|made| Folder { path: path(&made.path), mode: made.mode, owner: made.owner })
+                .map(|made| RootDirectory { path: path(&made.path), mode: made.mode, owner: made.owner })
                 .collect(),
         }
     }
 }
 
-impl TryFrom<Root> for RootFs {
-    type Error = BadRoot;
+impl TryFrom<RootDescription> for RootFs {
+    type Error = InvalidRootPath;
 
-    fn try_from(root: Root) -> Result<Self, BadRoot> {
+    fn try_from(root: RootDescription) -> Result<Self, InvalidRootPath> {
         let layers = root.layers.into_iter().map(|layer| layer.0).collect();
         let identity = root.identity.map(|identity| (identity.device, identity.inode));
         let mut described = Self { layers, identity, ..Self::default() };

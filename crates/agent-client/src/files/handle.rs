@@ -57,7 +57,12 @@ impl File {
     }
 
     /// Reads with a smaller window than the default, which bounds the memory of the transfer and its throughput.
-    pub async fn read_within(&self, window: u32, offset: u64, len: Option<u64>) -> Result<ReadStream, AgentClientError> {
+    pub async fn read_within(
+        &self,
+        window: u32,
+        offset: u64,
+        len: Option<u64>,
+    ) -> Result<ReadStream, AgentClientError> {
         ReadStream::open(Arc::clone(&self.open), offset, len, bulk::offer_within(window)).await
     }
 

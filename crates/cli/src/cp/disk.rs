@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use carrel_agent_client::AgentClient;
 use carrel_api::agbox::v1::{SandboxHandle, SandboxState};
 use carrel_api::carrel::v1::{OpenDiskRequest, OpenDiskResponse};
-use carrel_shim_client::Life;
+use carrel_shim_client::Liveness;
 use tonic::Streaming;
 
 use crate::daemon::{Daemon, keeper, refused};
@@ -23,7 +23,7 @@ pub(super) struct OpenDisk {
 pub(super) async fn stopped(name: &str) -> Result<Option<(Daemon, SandboxHandle)>, Failure> {
     let found = find::maybe(name)?;
     // One whose last start is just being removed looks as if it was being made: the daemon knows.
-    if found.as_ref().is_some_and(|found| found.life == Life::Running) {
+    if found.as_ref().is_some_and(|found| found.life == Liveness::Running) {
         return Ok(None);
     }
     let kept = keeper(name, found.as_ref()).await?;

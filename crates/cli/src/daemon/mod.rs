@@ -11,7 +11,7 @@ use std::time::Duration;
 use carrel_api::agbox::v1::sandbox_service_client::SandboxServiceClient;
 use carrel_api::agbox::v1::{GetSandboxRequest, ListSandboxesRequest, PingRequest, SandboxHandle, SandboxState};
 use carrel_api::carrel::v1::sandboxes_client::SandboxesClient;
-use carrel_shim_client::Found;
+use carrel_shim_client::DiscoveredSandbox;
 use tonic::Code;
 use tonic::transport::Channel;
 
@@ -140,7 +140,10 @@ fn has_sandboxes(home: &Path) -> bool {
 }
 
 /// A sandbox that a daemon keeps, and that daemon. One of `carrel run` is its owner's alone, and none that nobody knows.
-pub(crate) async fn keeper(name: &str, found: Option<&Found>) -> Result<Option<(Daemon, SandboxHandle)>, Failure> {
+pub(crate) async fn keeper(
+    name: &str,
+    found: Option<&DiscoveredSandbox>,
+) -> Result<Option<(Daemon, SandboxHandle)>, Failure> {
     // One that somebody is at may have no record at the moment.
     if found.and_then(|found| found.record.as_ref()).is_some_and(|record| !record.lasting) {
         return Ok(None);

@@ -7,8 +7,8 @@ use carrel_fetch::{FetchError, Images};
 use carrel_layers::{Config, Digest, SandboxChanges, StoredImage};
 use carrel_registry::{ImageName, Registry, RegistryCredentials};
 use carrel_sandbox::{DiskError, KeptDisk};
-use carrel_shim_client::messages::State;
-use carrel_shim_client::{Found, Life, SandboxRecord, ShimClient};
+use carrel_shim_client::messages::ShimState;
+use carrel_shim_client::{DiscoveredSandbox, Liveness, SandboxRecord, ShimClient};
 use rustix::fs::{Mode, OFlags};
 use tokio::runtime::Runtime;
 
@@ -63,7 +63,7 @@ fn saved(images: &Images, arguments: &SaveArguments, name: &str, telling: &Telli
         let store = images.store()?;
         Ok(store.save(Some(written.base), &written.changes, &config, name, telling).map_err(FetchError::from)?)
     };
-    let Some(found) = find::maybe(sandbox)?.filter(|found| found.life == Life::Running) else {
+    let Some(found) = find::maybe(sandbox)?.filter(|found| found.life == Liveness::Running) else {
         let (_disk, written) = runtime.block_on(at_rest(images, sandbox))?;
         return write(written);
     };
@@ -73,7 +73,7 @@ fn saved(images: &Images, arguments: &SaveArguments, name: &str, telling: &Telli
     };
     let mut client = runtime.block_on(find::adopt(sandbox, &found))?;
     let state = runtime.block_on(find::answer(async { Ok(client.status().await?.state) }))?;
-    if state == State::Paused {
+    if state == ShimState::Paused {
         return running(images, sandbox, &found).and_then(write);
     }
     // Whatever comes of it, the sandbox goes on: also if this is killed.
@@ -115,7 +115,7 @@ fn meanwhile<T: Send>(
 }
 
 /// What one that runs has written. Its supervisor has the disk open, wherever that is.
-fn running(images: &Images, sandbox: &str, found: &Found) -> Result<Written, Failure> {
+fn running(images: &Images, sandbox: &str, found: &DiscoveredSandbox) -> Result<Written, Failure> {
     let record = found.record.as_ref().ok_or_else(|| find::no_such_sandbox(sandbox))?;
     let base = base_of(images, record)?.ok_or_else(|| not_of_the_store(sandbox, &record.image))?;
     let upper = open_upper(record).ok_or_else(|| {

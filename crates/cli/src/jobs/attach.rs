@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use carrel_shim_client::Found;
+use carrel_shim_client::DiscoveredSandbox;
 use carrel_shim_client::messages::{InputWish, JobFollow, JobInfo, JobState};
 
 use super::conclusion::Conclusion;
@@ -18,7 +18,11 @@ use crate::find;
 use crate::size::Time;
 
 /// Shows the job, and gives it what is typed, until it ends or is left.
-pub(super) async fn drive(arguments: &AttachArguments, found: Arc<Found>, notes: Notes) -> Result<u8, Failure> {
+pub(super) async fn drive(
+    arguments: &AttachArguments,
+    found: Arc<DiscoveredSandbox>,
+    notes: Notes,
+) -> Result<u8, Failure> {
     let keys = super::keys(&arguments.detach_keys)?;
     let began = Instant::now();
     let mut client = find::adopt(&arguments.name, &found).await?;

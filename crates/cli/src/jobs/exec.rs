@@ -7,7 +7,7 @@ use carrel_image::RootFs;
 use carrel_layers::Config;
 use carrel_local::ExecDefaults;
 use carrel_shim_client::messages::{FailureCode, InputWish, JobCommand, JobFollow, JobInfo, JobStarted, JobState};
-use carrel_shim_client::{Found, SandboxRecord, ShimClient, ShimError};
+use carrel_shim_client::{DiscoveredSandbox, SandboxRecord, ShimClient, ShimError};
 use serde_json::json;
 
 use super::asked::Asked;
@@ -72,7 +72,7 @@ impl From<Config> for Defaults {
 impl<'a> Plan<'a> {
     pub(super) fn new(
         arguments: &'a ExecArguments,
-        found: &Found,
+        found: &DiscoveredSandbox,
         keeper: Option<Daemon>,
         json: bool,
     ) -> Result<Self, Failure> {
@@ -91,7 +91,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Starts the command, and serves it unless it is to be left alone.
-    pub(super) async fn drive(&self, found: &Arc<Found>, signals: &mut Signals) -> Result<u8, Failure> {
+    pub(super) async fn drive(&self, found: &Arc<DiscoveredSandbox>, signals: &mut Signals) -> Result<u8, Failure> {
         let began = Instant::now();
         let name = &self.arguments.name;
         let begun = async {

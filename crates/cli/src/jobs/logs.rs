@@ -3,8 +3,8 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use carrel_shim_client::messages::{InputWish, JobCut, JobFollow, JobInfo, JobStream, StreamName};
-use carrel_shim_client::{FollowEvent, Found, ShimClient, ShimError};
+use carrel_shim_client::messages::{InputWish, JobFollow, JobInfo, JobOutputGap, JobStream, StreamName};
+use carrel_shim_client::{DiscoveredSandbox, FollowEvent, ShimClient, ShimError};
 use rustix::io::Errno;
 
 use super::session::notes::Notes;
@@ -38,7 +38,7 @@ pub(super) enum Stopped {
 }
 
 /// Shows what is kept of a job of a sandbox that runs.
-pub(super) async fn drive(arguments: &LogsArguments, found: &Found, notes: Notes) -> Result<(), Stopped> {
+pub(super) async fn drive(arguments: &LogsArguments, found: &DiscoveredSandbox, notes: Notes) -> Result<(), Stopped> {
     let mut client = find::adopt(&arguments.name, found).await?;
     let info = find::answer(super::chosen(&mut client, &arguments.name, arguments.job.as_deref())).await?;
     let mut stretches = find::answer(async { Ok(Stretches::of(arguments, &info, &mut client).await?) }).await?;
@@ -153,7 +153,7 @@ impl Stretches {
         data.get(..wanted).unwrap_or_default()
     }
 
-    fn pass(&mut self, cut: JobCut) {
+    fn pass(&mut self, cut: JobOutputGap) {
         if let Some(stretch) = self.at(cut.stream) {
             stretch.next = stretch.next.max(cut.to);
         }
@@ -192,9 +192,9 @@ mod tests {
     fn what_is_not_kept_is_passed() {
         let mut one = stretches((0, 5), None);
         assert_eq!(one.take(StreamName::Stderr, 0, b"unwanted"), b"");
-        one.pass(JobCut { stream: StreamName::Stderr, from: 0, to: 9 });
+        one.pass(JobOutputGap { stream: StreamName::Stderr, from: 0, to: 9 });
         assert!(!one.are_done());
-        one.pass(JobCut { stream: StreamName::Stdout, from: 0, to: 9 });
+        one.pass(JobOutputGap { stream: StreamName::Stdout, from: 0, to: 9 });
         assert!(one.are_done());
     }
 

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use carrel_api::agbox::v1::SandboxState;
 use carrel_shim_client::messages::{FailureCode, JobInfo, JobState};
-use carrel_shim_client::{Found, Life, ShimClient, ShimError};
+use carrel_shim_client::{DiscoveredSandbox, Liveness, ShimClient, ShimError};
 
 pub(crate) use self::choice::RUN;
 use self::logs::Stopped;
@@ -45,9 +45,9 @@ pub(crate) fn exec(arguments: &ExecArguments, json: bool) -> Result<u8, Failure>
 }
 
 /// A sandbox that runs, with the daemon that keeps it, if one does.
-async fn there(name: &str) -> Result<(Arc<Found>, Option<Daemon>), Failure> {
+async fn there(name: &str) -> Result<(Arc<DiscoveredSandbox>, Option<Daemon>), Failure> {
     let found = find::maybe(name)?;
-    let is_running = found.as_ref().is_some_and(|found| found.life == Life::Running);
+    let is_running = found.as_ref().is_some_and(|found| found.life == Liveness::Running);
     let keeper = match daemon::keeper(name, found.as_ref()).await {
         // It runs without its store: a command in it may rescue what it has.
         Err(failure) if failure.code == daemon::STORE_LOST && is_running => None,
@@ -83,15 +83,17 @@ fn shown(arguments: &LogsArguments, json: bool) -> Result<(), Stopped> {
     let (name, notes) = (&arguments.name, Notes { quiet: false, json });
     let found = find::maybe(name)?;
     // One that is at rest may be swept at this moment.
-    if found.as_ref().is_none_or(|found| found.life == Life::Starting) {
+    if found.as_ref().is_none_or(|found| found.life == Liveness::Starting) {
         if let Some(logs) = kept::of_one_that_stays(name, &runtime)? {
             return kept::show_all(arguments, &logs, notes);
         }
     }
     let found = found.ok_or_else(|| find::no_such_sandbox(name))?;
     match (&found.life, &found.record) {
-        (Life::Dead { facts, .. }, Some(record)) => kept::show(arguments, &record.logs.0, notes, &kept::jobs(facts)),
-        (Life::Running, Some(record)) if record.lasting && runtime.block_on(is_past(arguments, &found))? => {
+        (Liveness::Dead { facts, .. }, Some(record)) => {
+            kept::show(arguments, &record.logs.0, notes, &kept::jobs(facts))
+        }
+        (Liveness::Running, Some(record)) if record.lasting && runtime.block_on(is_past(arguments, &found))? => {
             kept::show(arguments, &record.logs.0, notes, &[])
         }
         _ => runtime.block_on(logs::drive(arguments, &found, notes)),
@@ -99,7 +101,7 @@ fn shown(arguments: &LogsArguments, json: bool) -> Result<(), Stopped> {
 }
 
 /// Whether a job is named that its supervisor does not know: it may have run before the sandbox was resumed.
-async fn is_past(arguments: &LogsArguments, found: &Found) -> Result<bool, Failure> {
+async fn is_past(arguments: &LogsArguments, found: &DiscoveredSandbox) -> Result<bool, Failure> {
     let Some(job) = &arguments.job else { return Ok(false) };
     let mut client = find::adopt(&arguments.name, found).await?;
     match find::answer(async { Ok(client.job(job).await) }).await? {

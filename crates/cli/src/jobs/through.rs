@@ -6,7 +6,7 @@ use carrel_api::agbox::v1::sandbox_event::Details;
 use carrel_api::agbox::v1::{ExecState, GetExecRequest};
 use carrel_api::carrel::v1::{StartExecRequest, TerminalSize};
 use carrel_shim_client::messages::{FailureCode, JobCommand, JobInfo, JobStarted};
-use carrel_shim_client::{Found, ShimClient, ShimError};
+use carrel_shim_client::{DiscoveredSandbox, ShimClient, ShimError};
 use tonic::{Code, Status};
 
 use crate::daemon::{Daemon, refused, wait};
@@ -28,7 +28,7 @@ pub(super) struct Through<'a> {
     pub(super) daemon: Daemon,
     /// Its id.
     pub(super) sandbox: &'a str,
-    pub(super) found: &'a Found,
+    pub(super) found: &'a DiscoveredSandbox,
 }
 
 // === impl Through ===

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use carrel_changes::{CancellationFlag, UpperLayer};
 use carrel_layers::Digest;
-use carrel_shim_client::messages::{FileIdentity, Ready};
+use carrel_shim_client::messages::{FileIdentity, SandboxReady};
 use carrel_shim_client::{OwnedSandbox, ShimClient};
 use serde_json::{Value, json};
 
@@ -85,7 +85,7 @@ pub(crate) fn own_run() -> Result<u8, Failure> {
     let watched = Watched::taken_over(&request["project"], from)?;
     let image = request["image"].as_str().and_then(|digest| digest.parse::<Digest>().ok());
     let _image = image.map(|digest| images::here()?.get_by_digest(digest).map_err(Failure::from)).transpose()?;
-    let ready = Ready {
+    let ready = SandboxReady {
         agent_socket: std::path::Path::new(request["agent_socket"].as_str().unwrap_or_default()).into(),
         pid: number(&request["pid"]),
         id_base: number(&request["id_base"]),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use carrel_shim_client::messages::{EndReason, Ended, UnenforcedLimit};
+use carrel_shim_client::messages::{EndReason, SandboxEnd, UnenforcedLimit};
 use serde_json::json;
 
 use super::Ran;
@@ -18,7 +18,7 @@ use crate::size::{Size, Time};
 #[derive(Debug)]
 pub(crate) struct Report<'a> {
     ending: &'a Ending,
-    ended: Option<&'a Ended>,
+    ended: Option<&'a SandboxEnd>,
     unenforced: &'a [UnenforcedLimit],
     memory: Size,
     timeout: Option<Time>,
@@ -98,8 +98,8 @@ mod tests {
     use super::*;
     use crate::jobs::session::output::Unwritten;
 
-    fn ended(reason: EndReason) -> Ended {
-        Ended {
+    fn ended(reason: EndReason) -> SandboxEnd {
+        SandboxEnd {
             reason,
             message: "pid 1 is gone".to_owned(),
             code: None,
@@ -109,7 +109,7 @@ mod tests {
         }
     }
 
-    fn report<'a>(ending: &'a Ending, ended: &'a Ended) -> Report<'a> {
+    fn report<'a>(ending: &'a Ending, ended: &'a SandboxEnd) -> Report<'a> {
         let took = Duration::from_millis(12);
         Report {
             unenforced: &[],

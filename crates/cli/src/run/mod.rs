@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use carrel_changes::{CancellationFlag, UpperLayer};
-use carrel_shim_client::messages::{Ended, InputWish, JobFollow, UnenforcedLimit};
+use carrel_shim_client::messages::{InputWish, JobFollow, SandboxEnd, UnenforcedLimit};
 use carrel_shim_client::{OwnedSandbox, OwnerError, Programs, ShimClient, ShimError, Supervisor};
 use tokio::runtime::Runtime;
 
@@ -40,7 +40,7 @@ const GRACE: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(crate) struct Ran {
     ending: Ending,
-    ended: Option<Ended>,
+    ended: Option<SandboxEnd>,
     /// What it wrote to its copy of the project.
     upper: Option<UpperLayer>,
     /// Limits that it was given and that were not enforced.

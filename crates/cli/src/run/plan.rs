@@ -10,7 +10,7 @@ use carrel_layers::Digest;
 use carrel_local::HostCopy;
 use carrel_sandbox::cgroup;
 use carrel_shim_client::Programs;
-use carrel_shim_client::messages::{Create, JobCommand, Keep, Limits, Mount, Project};
+use carrel_shim_client::messages::{Create, JobCommand, JobRetention, MountSpec, ProjectSpec, SandboxLimits};
 
 use super::project::Watched;
 use super::{image, isolation};
@@ -121,13 +121,13 @@ fn create(
         let (source, target) = (existing(&mount.source)?.into(), (&mount.target).into());
         let user::UidGid { user, group } = ids()?;
         let writable = mount.mode == MountMode::Writable;
-        mounts.push(Mount { source, target, writable, user, group, owner_user: None, owner_group: None });
+        mounts.push(MountSpec { source, target, writable, user, group, owner_user: None, owner_group: None });
     }
     let project = match watched {
         Some(watched) => {
             let user::UidGid { user, group } = ids()?;
             let identity = Some(watched.identity());
-            Some(Project { source: watched.path().into(), target: WORKSPACE.into(), user, group, identity })
+            Some(ProjectSpec { source: watched.path().into(), target: WORKSPACE.into(), user, group, identity })
         }
         None => None,
     };
@@ -144,7 +144,7 @@ fn create(
         disk: arguments.disk.0,
         kept_disk: None,
         hostname: arguments.hostname.clone(),
-        limits: Limits {
+        limits: SandboxLimits {
             memory: Some(memory.0),
             pids: Some(arguments.pids),
             cpu_millis: arguments.cpus.map(cgroup::CpuShare::thousandths),
@@ -153,7 +153,7 @@ fn create(
         image: arguments.image.to_string(),
         lasting: false,
         logs: None,
-        keep: Keep::default(),
+        keep: JobRetention::default(),
         network_of: None,
         gvisor: isolation::gvisor(arguments.isolation)?,
     })

@@ -10,9 +10,10 @@ use carrel_agent_client::protocol::frame::{Header, PREFIX_SIZE};
 use carrel_agent_client::sandbox_directory;
 use carrel_image::RootFs;
 use carrel_shim_client::messages::{
-    Create, GetStatus, Hello, JobInfo, JobState, JobStream, Keep, KeptDisk, Limits, Peer, State, Status,
+    Create, GetStatus, Hello, JobInfo, JobRetention, JobState, JobStream, PeerProcess, PersistentDisk, SandboxLimits,
+    ShimState, Status,
 };
-use carrel_shim_client::{Message, SandboxRecord, VERSION, began, boot_id, decode, encode};
+use carrel_shim_client::{SandboxRecord, ShimMessage, VERSION, began, boot_id, decode, encode};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::support::World;
@@ -65,7 +66,7 @@ impl Fake {
 
     /// One by which a daemon reads the disk of a sandbox.
     pub(crate) fn disk_reader(world: &World, sandbox: &str) -> Self {
-        let read = |record: &mut SandboxRecord| record.create.kept_disk = Some(KeptDisk::at("/disk"));
+        let read = |record: &mut SandboxRecord| record.create.kept_disk = Some(PersistentDisk::at("/disk"));
         Self::recorded(world, &format!("{sandbox}..read"), read, |mut caller| while caller.next().is_some() {})
     }
 
@@ -93,7 +94,7 @@ impl Caller {
     }
 
     /// The next request, which is this one. That the sandbox runs is said to whoever asks before.
-    pub(crate) fn expect<M: for<'b> Message<'b>>(&mut self) -> Option<(u32, M)> {
+    pub(crate) fn expect<M: for<'b> ShimMessage<'b>>(&mut self) -> Option<(u32, M)> {
         loop {
             let (id, body) = self.next()?;
             let envelope = Envelope::parse(&body).unwrap();
@@ -103,7 +104,7 @@ impl Caller {
             assert!(decode::<GetStatus>(&envelope).is_some(), "{}", envelope.type_name);
             let (running_jobs, ended_jobs, pruned_jobs) = (0, 0, 0);
             let status = Status {
-                state: State::Running,
+                state: ShimState::Running,
                 supervisor: None,
                 sequence: 1,
                 running_jobs,
@@ -118,7 +119,7 @@ impl Caller {
         }
     }
 
-    pub(crate) fn send<'m, M: Message<'m>>(&mut self, id: u32, message: &M) {
+    pub(crate) fn send<'m, M: ShimMessage<'m>>(&mut self, id: u32, message: &M) {
         let mut frame = Vec::new();
         encode(&mut frame, VERSION, id, message).unwrap();
         // Whoever has gone hears nothing.
@@ -178,12 +179,12 @@ fn record(name: &str, directory: &std::path::Path) -> SandboxRecord {
         disk: 1 << 20,
         kept_disk: None,
         hostname: "carrel".to_owned(),
-        limits: Limits::default(),
+        limits: SandboxLimits::default(),
         allow_unenforced: false,
         image: "host".to_owned(),
         lasting: false,
         logs: None,
-        keep: Keep::default(),
+        keep: JobRetention::default(),
         network_of: None,
         gvisor: None,
     };
@@ -197,7 +198,7 @@ fn record(name: &str, directory: &std::path::Path) -> SandboxRecord {
         shim_began: began(pid).unwrap(),
         created_ms: 1,
         image: "host".to_owned(),
-        owner: Peer { pid, user: 0, began: 0, command: "test".to_owned() },
+        owner: PeerProcess { pid, user: 0, began: 0, command: "test".to_owned() },
         id_base: 0x4000_0000,
         id_count: 65_536,
         supervisor_user: 0,

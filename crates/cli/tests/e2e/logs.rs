@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use carrel_agent_client::sandbox_directory;
 use carrel_image::RootFs;
-use carrel_shim_client::messages::{Create, JobCommand, Keep, Limits};
+use carrel_shim_client::messages::{Create, JobCommand, JobRetention, SandboxLimits};
 use carrel_shim_client::{OwnedSandbox, Programs, ShimClient};
 
 use crate::standing::Standing;
@@ -151,12 +151,12 @@ fn what_is_left_of_a_sandbox_that_is_gone_is_shown_too() {
         disk: 64 << 20,
         kept_disk: None,
         hostname: "carrel".to_owned(),
-        limits: Limits { memory: Some(256 << 20), pids: Some(512), cpu_millis: None },
+        limits: SandboxLimits { memory: Some(256 << 20), pids: Some(512), cpu_millis: None },
         allow_unenforced: false,
         image: "host".to_owned(),
         lasting: true,
         logs: None,
-        keep: Keep::default(),
+        keep: JobRetention::default(),
         network_of: None,
         gvisor: None,
     };

@@ -7,8 +7,7 @@ use std::sync::mpsc::channel;
 
 use carrel_agent_client::sandbox_directory;
 use carrel_shim_client::messages::{
-    JobEnded, JobFollow, JobInput, JobOutput, JobStart, JobStarted, JobState, Outcome as JobOutcome, OutcomeKind,
-    StreamName,
+    JobEnded, JobFollow, JobInput, JobOutcome, JobOutput, JobStart, JobStarted, JobState, OutcomeKind, StreamName,
 };
 use rustix::process::{Signal, kill_process};
 use serde_json::Value;

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use carrel_agent_client::sandbox_directory;
 use carrel_image::RootFs;
-use carrel_shim_client::messages::{Create, Keep, Limits};
+use carrel_shim_client::messages::{Create, JobRetention, SandboxLimits};
 use carrel_shim_client::{OwnedSandbox, Programs};
 use rustix::process::Signal;
 
@@ -30,12 +30,12 @@ impl<'w> Lasting<'w> {
             disk: 64 << 20,
             kept_disk: None,
             hostname: "carrel".to_owned(),
-            limits: Limits { memory: Some(256 << 20), pids: Some(512), cpu_millis: None },
+            limits: SandboxLimits { memory: Some(256 << 20), pids: Some(512), cpu_millis: None },
             allow_unenforced: false,
             image: "host".to_owned(),
             lasting: true,
             logs: None,
-            keep: Keep::default(),
+            keep: JobRetention::default(),
             network_of: None,
             gvisor: None,
         };

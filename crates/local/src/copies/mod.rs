@@ -253,7 +253,12 @@ impl SandboxCopier {
     }
 }
 
-async fn write(files: &Files, path: &str, content: EntryContent, attributes: FsAttributes) -> Result<(), AgentClientError> {
+async fn write(
+    files: &Files,
+    path: &str,
+    content: EntryContent,
+    attributes: FsAttributes,
+) -> Result<(), AgentClientError> {
     if let EntryContent::Large(from) = content {
         files.upload_file(path, from).await?;
         return files.set_stat(path, false, attributes).await;

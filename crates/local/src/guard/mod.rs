@@ -10,8 +10,8 @@ use std::time::Instant;
 
 use carrel_control::provider::DiskSpace;
 use carrel_sandbox::{FreeSpace, Reserve};
-use carrel_shim_client::messages::{PauseReason, State};
-use carrel_shim_client::{AdoptError, Found, Life};
+use carrel_shim_client::messages::{PauseReason, ShimState};
+use carrel_shim_client::{AdoptError, DiscoveredSandbox, Liveness};
 use rustix::fs::{CWD, Mode, OFlags};
 use tokio::sync::{Notify, mpsc};
 
@@ -153,7 +153,7 @@ impl DiskGuard {
         for found in sampler.all() {
             let Ok(mut shim) = found.connect().await else { continue };
             let paused = shim.status().await.is_ok_and(|status| {
-                status.state == State::Paused && status.pause_reason == Some(PauseReason::HostDisk)
+                status.state == ShimState::Paused && status.pause_reason == Some(PauseReason::HostDisk)
             });
             if paused {
                 // Paused by an earlier daemon, or by the shim while no daemon ran.
@@ -322,8 +322,8 @@ fn find(
     home: &std::path::Path,
     name: &str,
     incarnation: &str,
-) -> Result<Option<Found>, carrel_control::provider::ProviderError> {
+) -> Result<Option<DiscoveredSandbox>, carrel_control::provider::ProviderError> {
     let found = carrel_shim_client::find(home, name).map_err(failed)?;
-    let is = |found: &Found| found.record.as_ref().is_some_and(|record| record.incarnation == incarnation);
-    Ok(found.filter(|found| found.life == Life::Running && is(found)))
+    let is = |found: &DiscoveredSandbox| found.record.as_ref().is_some_and(|record| record.incarnation == incarnation);
+    Ok(found.filter(|found| found.life == Liveness::Running && is(found)))
 }

@@ -3,25 +3,25 @@
 use carrel_protocol::{Envelope, Flags};
 
 use crate::error::ShimError;
-use crate::link::{self, Arrivals, Link};
-use crate::messages::{Ended, Fact, JournalEnd, JournalFacts};
+use crate::link::{self, FrameReceiver, ShimLink};
+use crate::messages::{Fact, JournalEnd, JournalFacts, SandboxEnd};
 use crate::wire;
 
 /// The facts of a sandbox's journal until it ends.
 #[derive(Debug)]
 pub struct Subscription {
-    link: Link,
-    arrivals: Arrivals,
+    link: ShimLink,
+    arrivals: FrameReceiver,
     id: u32,
     /// How the sandbox ended, once it has.
     over: Option<Result<(), ShimError>>,
-    ended: Option<Ended>,
+    ended: Option<SandboxEnd>,
 }
 
 // === impl Subscription ===
 
 impl Subscription {
-    pub(super) fn new(link: Link, arrivals: Arrivals, id: u32) -> Self {
+    pub(super) fn new(link: ShimLink, arrivals: FrameReceiver, id: u32) -> Self {
         Self { link, arrivals, id, over: None, ended: None }
     }
 
@@ -40,7 +40,7 @@ impl Subscription {
     }
 
     /// How the sandbox ended, once it has.
-    pub fn ended(&self) -> Option<&Ended> {
+    pub fn ended(&self) -> Option<&SandboxEnd> {
         self.ended.as_ref()
     }
 

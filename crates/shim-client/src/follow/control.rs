@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use carrel_protocol::{DecodeError, Envelope};
 
-use super::shared::{Over, Shared, Ticket};
+use super::shared::{FollowEnd, FollowShared, RequestTicket};
 use crate::client::{PIECE, ended_job, millis};
 use crate::error::ShimError;
 use crate::link;
-use crate::messages::{Done, JobCancel, JobClose, JobInfo, JobResize, JobSignal, JobWrite, JobWrote};
+use crate::messages::{Done, JobCancel, JobClose, JobInfo, JobResize, JobSignal, JobWrite, JobWriteAck};
 use crate::wire;
 
 /// Sends requests on the connection of a [`Follow`](super::Follow).
@@ -19,13 +19,13 @@ use crate::wire;
 /// polled, concurrently or in another task. After the end of the job every call fails.
 #[derive(Clone, Debug)]
 pub struct JobControl {
-    shared: Arc<Shared>,
+    shared: Arc<FollowShared>,
 }
 
 // === impl JobControl ===
 
 impl JobControl {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
+    pub(super) fn new(shared: Arc<FollowShared>) -> Self {
         Self { shared }
     }
 
@@ -81,21 +81,21 @@ impl JobControl {
         match cancelled.await {
             Ok(body) => read(&body, ended_job),
             // The follower received the end first.
-            Err(Over::Ended(info)) => Ok(*info),
+            Err(FollowEnd::Ended(info)) => Ok(*info),
             Err(over) => Err(over.into()),
         }
     }
 
-    async fn done(&self, ticket: Ticket<'_>) -> Result<(), ShimError> {
+    async fn done(&self, ticket: RequestTicket<'_>) -> Result<(), ShimError> {
         let body = self.shared.until(|| ticket.answer()).await?;
         read(&body, |envelope| wire::decode(envelope)).map(|Done {}| ())
     }
 }
 
 /// Removes the leading requests whose input was accepted.
-fn settle(tickets: &mut VecDeque<Ticket<'_>>) -> Result<(), ShimError> {
-    while let Some(answer) = tickets.front().and_then(Ticket::answer) {
-        let JobWrote { .. } = read(&answer?, |envelope| wire::decode(envelope))?;
+fn settle(tickets: &mut VecDeque<RequestTicket<'_>>) -> Result<(), ShimError> {
+    while let Some(answer) = tickets.front().and_then(RequestTicket::answer) {
+        let JobWriteAck { .. } = read(&answer?, |envelope| wire::decode(envelope))?;
         tickets.pop_front();
     }
     Ok(())

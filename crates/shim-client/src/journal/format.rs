@@ -24,7 +24,7 @@ pub(super) const MAX_BODY: usize = 64 * 1024;
 
 /// A reader of facts, starting at the head or at any record.
 #[derive(Debug)]
-pub(super) struct Facts<R> {
+pub(super) struct FactReader<R> {
     bytes: R,
     buffer: Vec<u8>,
     end: u64,
@@ -64,9 +64,9 @@ fn checksum(length: [u8; 4], body: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-// === impl Facts ===
+// === impl FactReader ===
 
-impl<R: Read> Facts<R> {
+impl<R: Read> FactReader<R> {
     /// Parses the head, and returns its incarnation and a reader of the facts.
     pub(super) fn of(bytes: R) -> Result<(String, Self), JournalError> {
         let mut facts = Self::resumed(bytes, 0, 0);

@@ -7,7 +7,7 @@ use std::path::Path;
 use tempfile::TempDir;
 
 use super::*;
-use crate::messages::{EndReason, FactKind, Outcome, OutcomeKind};
+use crate::messages::{EndReason, FactKind, JobOutcome, OutcomeKind};
 
 /// A journal in its own directory.
 fn fresh() -> (TempDir, File, Journal) {
@@ -50,7 +50,7 @@ fn written(home: &TempDir, journal: &mut Journal, facts: &[Fact]) -> Vec<u8> {
 fn appended_facts_are_read_back() {
     let (home, directory, mut journal) = fresh();
     assert_eq!((journal.last(), journal.read(0, 10).unwrap()), (0, vec![]));
-    let outcome = Outcome {
+    let outcome = JobOutcome {
         kind: OutcomeKind::Signalled,
         code: None,
         signal: Some(9),
@@ -66,7 +66,7 @@ fn appended_facts_are_read_back() {
     assert_eq!(journal.last(), 2);
     let facts = numbered([ended, gone]);
     assert_eq!(journal.read(1, 10).unwrap(), facts);
-    let loaded = Loaded { incarnation: "incarnation".to_owned(), facts, torn: false, cut: false };
+    let loaded = LoadedJournal { incarnation: "incarnation".to_owned(), facts, torn: false, cut: false };
     assert_eq!(Journal::load(&directory).unwrap(), loaded);
     assert_eq!(fs::metadata(path(&home)).unwrap().permissions().mode() & 0o777, 0o600);
 }
@@ -169,7 +169,7 @@ fn facts_with_gaps_are_not_trusted() {
         [(&[1, 2, 3][..], 3), (&[1, 2, 2], 2), (&[1, 3], 1), (&[2], 0), (&[0, 1], 0), (&[1, u64::MAX], 1)]
     {
         let bytes = sequences.iter().fold(head.clone(), |bytes, sequence| [bytes, record(*sequence)].concat());
-        let (_, mut facts) = Facts::of(&bytes[..]).unwrap();
+        let (_, mut facts) = FactReader::of(&bytes[..]).unwrap();
         while facts.next().unwrap().is_some() {}
         assert_eq!(facts.last(), believed, "{sequences:?}");
     }
@@ -179,7 +179,7 @@ fn facts_with_gaps_are_not_trusted() {
 fn an_unknown_fact_of_a_newer_release_keeps_its_sequence() {
     let body = b"\xa4\x68sequence\x01\x65at_ms\x02\x64kind\x66melted\x63how\x65quite";
     let bytes = [format::head("i").unwrap(), sealed(body)].concat();
-    let (_, mut facts) = Facts::of(&bytes[..]).unwrap();
+    let (_, mut facts) = FactReader::of(&bytes[..]).unwrap();
     assert_eq!(facts.next().unwrap(), Some(Fact { sequence: 1, ..Fact::new(2, FactKind::Unknown) }));
     assert!(facts.next().unwrap().is_none() && !facts.torn());
 }
@@ -190,7 +190,7 @@ fn a_declared_length_without_bytes_allocates_nothing() {
     for length in [u32::MAX, 1 << 31, 65_537, 65_536, 9] {
         let bytes = [&head[..], &length.to_be_bytes(), &[0; 8]].concat();
         let measured = allocation_counter::measure(|| {
-            let (_, mut facts) = Facts::of(&bytes[..]).unwrap();
+            let (_, mut facts) = FactReader::of(&bytes[..]).unwrap();
             assert!(facts.next().unwrap().is_none() && facts.torn());
         });
         assert!(measured.bytes_max < 1024, "{measured:?} for {length}");
@@ -244,12 +244,12 @@ fn a_journal_truncated_anywhere_is_a_prefix_and_accepts_further_facts() {
 #[test]
 fn a_journal_with_a_truncated_head_is_rejected() {
     let head = format::head("incarnation").unwrap();
-    assert!(Facts::of(&head[..]).is_ok());
+    assert!(FactReader::of(&head[..]).is_ok());
     for cut in 0..head.len() {
-        assert!(matches!(Facts::of(&head[..cut]), Err(JournalError::NoJournal)), "{cut}");
+        assert!(matches!(FactReader::of(&head[..cut]), Err(JournalError::NoJournal)), "{cut}");
         let mut damaged = head.clone();
         damaged[cut] ^= 0x20;
-        let refused = Facts::of(&damaged[..]).unwrap_err();
+        let refused = FactReader::of(&damaged[..]).unwrap_err();
         assert!(matches!(refused, JournalError::NoJournal | JournalError::Format { .. }), "{cut}: {refused}");
     }
 }
@@ -282,7 +282,7 @@ fn fuzz_any_bytes_after_a_head_are_facts_or_the_end_within_bounded_memory() {
         // Once unchanged, once with a valid checksum, so that the decoder is tested as well.
         for bytes in [[&head, noise].concat(), [&head[..], &sealed(noise)].concat(), noise.to_vec()] {
             let measured = allocation_counter::measure(|| {
-                let Ok((_, mut facts)) = Facts::of(&bytes[..]) else { return };
+                let Ok((_, mut facts)) = FactReader::of(&bytes[..]) else { return };
                 while facts.next().unwrap().is_some() {}
                 assert!(facts.end() <= bytes.len() as u64);
             });

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use carrel_protocol::{record, text_enum};
 
-use super::Peer;
+use super::PeerProcess;
 use crate::root::HostPath;
 
 record! {
@@ -68,14 +68,14 @@ record! {
     pub struct JobList {}
 
     /// A part of the job list, oldest first.
-    pub struct JobSome {
+    pub struct JobListPart {
         /// The jobs.
         jobs: Vec<JobInfo> => required,
     }
 
     /// The end of the job list.
     #[derive(Copy, Default)]
-    pub struct JobAll {}
+    pub struct JobListEnd {}
 
     /// Describe one job.
     pub struct JobGet {
@@ -114,11 +114,11 @@ record! {
         /// Whether its input is open.
         stdin_open: bool => default,
         /// The client that holds its input.
-        input: Option<Peer> => omitted,
+        input: Option<PeerProcess> => omitted,
         /// The number of its followers.
         viewers: u32 => default,
         /// Its outcome.
-        outcome: Option<Outcome> => omitted,
+        outcome: Option<JobOutcome> => omitted,
     }
 
     /// One output of a job.
@@ -135,7 +135,7 @@ record! {
     }
 
     /// The outcome of a job.
-    pub struct Outcome {
+    pub struct JobOutcome {
         /// The kind of outcome.
         kind: OutcomeKind => required,
         /// Its exit code.
@@ -163,7 +163,7 @@ record! {
     }
 
     /// Bytes of an output.
-    pub struct JobBytes<'b> {
+    pub struct JobReadChunk<'b> {
         /// The offset of the first byte: later than requested if that part is no longer kept.
         offset: u64 => required,
         /// The bytes; empty if there are none yet.
@@ -198,7 +198,7 @@ record! {
 
     /// A range of a job's output is no longer kept.
     #[derive(Copy)]
-    pub struct JobCut {
+    pub struct JobOutputGap {
         /// Which stream.
         stream: StreamName => required,
         /// The first dropped byte.
@@ -212,7 +212,7 @@ record! {
         /// Whether the follower holds it now.
         held: bool => required,
         /// The client that holds it instead.
-        holder: Option<Peer> => omitted,
+        holder: Option<PeerProcess> => omitted,
         /// The number of input bytes written so far.
         written: u64 => default,
     }
@@ -235,7 +235,7 @@ record! {
 
     /// The input was accepted.
     #[derive(Copy)]
-    pub struct JobWrote {
+    pub struct JobWriteAck {
         /// The total number of accepted bytes.
         written: u64 => required,
     }
@@ -339,9 +339,9 @@ text_enum! {
     }
 }
 
-// === impl Outcome ===
+// === impl JobOutcome ===
 
-impl Outcome {
+impl JobOutcome {
     /// An outcome without further details.
     pub fn of(kind: OutcomeKind) -> Self {
         Self { kind, code: None, signal: None, failure: None, errno_name: None, message: None }

@@ -2,7 +2,7 @@
 
 use carrel_protocol::{record, text_enum};
 
-use super::{EndReason, Outcome, PauseReason};
+use super::{EndReason, JobOutcome, PauseReason};
 
 record! {
     /// Read facts from a sequence on.
@@ -40,7 +40,7 @@ record! {
         /// The command of that job.
         command: Option<Vec<String>> => omitted,
         /// The outcome of that job.
-        outcome: Option<Outcome> => omitted,
+        outcome: Option<JobOutcome> => omitted,
         /// The pid of a started process.
         pid: Option<u32> => omitted,
         /// Why the sandbox ended or is to end.

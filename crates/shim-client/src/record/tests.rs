@@ -3,13 +3,19 @@ use std::path::Path;
 
 use super::*;
 use crate::layout::{began, boot_id, open_directory};
-use crate::messages::{Keep, Limits};
-use crate::root::Root;
+use crate::messages::{JobRetention, SandboxLimits};
+use crate::root::RootDescription;
 
 /// A record of the test process, as if it were a shim.
 pub(crate) fn record(name: &str, incarnation: &str) -> SandboxRecord {
-    let root =
-        Root { layers: vec![], identity: None, trees: vec![], links: vec![], files: vec![], directories: vec![] };
+    let root = RootDescription {
+        layers: vec![],
+        identity: None,
+        trees: vec![],
+        links: vec![],
+        files: vec![],
+        directories: vec![],
+    };
     let create = Create {
         name: name.into(),
         incarnation: incarnation.into(),
@@ -23,12 +29,12 @@ pub(crate) fn record(name: &str, incarnation: &str) -> SandboxRecord {
         disk: 1 << 20,
         kept_disk: None,
         hostname: "h".into(),
-        limits: Limits::default(),
+        limits: SandboxLimits::default(),
         allow_unenforced: false,
         image: "host".into(),
         lasting: false,
         logs: None,
-        keep: Keep::default(),
+        keep: JobRetention::default(),
         network_of: None,
         gvisor: None,
     };
@@ -43,7 +49,7 @@ pub(crate) fn record(name: &str, incarnation: &str) -> SandboxRecord {
         shim_began: began(pid).unwrap(),
         created_ms: 1,
         image: "host".into(),
-        owner: Peer { pid, user: 0, began: 0, command: "test".into() },
+        owner: PeerProcess { pid, user: 0, began: 0, command: "test".into() },
         id_base: 0x4000_0000,
         id_count: 65_536,
         supervisor_user: rustix::process::geteuid().as_raw(),

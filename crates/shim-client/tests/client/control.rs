@@ -4,13 +4,13 @@ use std::pin::pin;
 use std::time::Duration;
 
 use carrel_shim_client::messages::{
-    Done, FailureCode, JobCancel, JobClose, JobEnded, JobResize, JobSignal, JobState, JobWrote,
+    Done, FailureCode, JobCancel, JobClose, JobEnded, JobResize, JobSignal, JobState, JobWriteAck,
 };
 use carrel_shim_client::{Follow, FollowEvent, JobControl, ShimError};
 
-use crate::asking::{expect_input, is_pending};
 use crate::follow::{output, output_event};
-use crate::peer::{Peer, failed, following, info};
+use crate::peer::{ScriptedShim, failed, following, info};
+use crate::requests::{expect_input, is_pending};
 
 const PIECE: usize = 64 * 1024;
 
@@ -27,7 +27,7 @@ async fn attended<T>(follow: &mut Follow, scene: impl Future<Output = T>) -> T {
 }
 
 /// Asserts that nothing was sent before: a signal comes next.
-async fn nothing_else_comes(control: &JobControl, peer: &mut Peer) {
+async fn nothing_else_comes(control: &JobControl, peer: &mut ScriptedShim) {
     let answering = async {
         let (id, JobSignal { job: _, signal: _ }) = peer.expect().await;
         peer.send(id, &Done {}).await;
@@ -84,7 +84,7 @@ async fn at_most_256_kib_of_input_are_unacknowledged() {
         }
         nothing_else_comes(&control, &mut peer).await;
         for answered in 0..3 {
-            peer.send(ids[answered], &JobWrote { written: 1 }).await;
+            peer.send(ids[answered], &JobWriteAck { written: 1 }).await;
             let (id, piece, _) = expect_input(&mut peer).await;
             ids.push(id);
             arrived.extend(piece);
@@ -93,7 +93,7 @@ async fn at_most_256_kib_of_input_are_unacknowledged() {
         assert_eq!(arrived.len(), data.len());
         for id in &ids[3..] {
             nothing_else_comes(&control, &mut peer).await;
-            peer.send(*id, &JobWrote { written: 2 }).await;
+            peer.send(*id, &JobWriteAck { written: 2 }).await;
         }
         arrived
     };
@@ -111,7 +111,7 @@ async fn a_write_returns_when_all_of_it_is_accepted() {
     assert!(is_pending(writing.as_mut()));
     let asked = attended(&mut follow, async { expect_input(&mut peer).await.0 }).await;
     assert!(is_pending(writing.as_mut()));
-    peer.send(asked, &JobWrote { written: 4 }).await;
+    peer.send(asked, &JobWriteAck { written: 4 }).await;
     attended(&mut follow, writing).await.unwrap();
 }
 
@@ -132,7 +132,7 @@ async fn output_is_delivered_while_input_waits_in_another_task() {
         for turn in 0..20u64 {
             let (write, piece, _) = expect_input(&mut peer).await;
             peer.send(id, &output(turn * PIECE as u64, &piece)).await;
-            peer.send(write, &JobWrote { written: 0 }).await;
+            peer.send(write, &JobWriteAck { written: 0 }).await;
         }
         let (close, JobClose { job: _ }) = peer.expect().await;
         peer.send(close, &Done {}).await;
@@ -165,7 +165,7 @@ async fn concurrent_writes_are_not_interleaved_and_a_close_comes_last() {
         for _ in 0..10 {
             let (id, piece, _) = expect_input(&mut peer).await;
             arrived.extend(piece);
-            peer.send(id, &JobWrote { written: 0 }).await;
+            peer.send(id, &JobWriteAck { written: 0 }).await;
         }
         let (id, JobClose { job: _ }) = peer.expect().await;
         peer.send(id, &Done {}).await;
@@ -209,10 +209,10 @@ async fn cancelled_input_counts_until_it_is_acknowledged() {
             ids.push(expect_input(&mut peer).await.0);
         }
         nothing_else_comes(&control, &mut peer).await;
-        peer.send(ids[2], &JobWrote { written: 0 }).await;
+        peer.send(ids[2], &JobWriteAck { written: 0 }).await;
         let (id, piece, _) = expect_input(&mut peer).await;
         assert_eq!(piece, b"more");
-        peer.send(id, &JobWrote { written: 0 }).await;
+        peer.send(id, &JobWriteAck { written: 0 }).await;
     };
     let asking = async { tokio::join!(control.write(b"more"), second) };
     attended(&mut follow, asking).await.0.unwrap();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use carrel_protocol::Flags;
-use carrel_shim_client::messages::{FailureCode, JobCut, JobEnded, JobInput, JobOutput, JobState, StreamName};
+use carrel_shim_client::messages::{FailureCode, JobEnded, JobInput, JobOutput, JobOutputGap, JobState, StreamName};
 use carrel_shim_client::{FollowEvent, ShimError};
 
 use crate::peer::{ended, failed, following, frame, info, invented};
@@ -22,7 +22,7 @@ pub fn output_event(offset: u64, data: &[u8]) -> FollowEvent {
 async fn events_arrive_in_order_until_the_end() {
     let (mut follow, mut peer, id) = following().await;
     let held = JobInput { held: true, holder: None, written: 0 };
-    let cut = JobCut { stream: StreamName::Stderr, from: 3, to: 9 };
+    let cut = JobOutputGap { stream: StreamName::Stderr, from: 3, to: 9 };
     peer.send(id, &held).await;
     peer.send(id, &output(0, b"out")).await;
     peer.send(id, &JobOutput { stream: StreamName::Stderr, ..output(0, b"err") }).await;

@@ -3,8 +3,8 @@
 use carrel_shim_client::ShimError;
 use carrel_shim_client::messages::{Fact, FactKind, FailureCode, JournalEnd, JournalFacts, JournalRead};
 
-use crate::asking::is_pending;
 use crate::peer::{connected, ended, failed};
+use crate::requests::is_pending;
 
 fn fact(sequence: u64) -> Fact {
     Fact { sequence, ..Fact::new(1, FactKind::Paused) }

@@ -3,10 +3,10 @@
 #![cfg(feature = "owner")]
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, reason = "modules of one test program")]
 
-mod asking;
+mod cancellation;
 mod control;
-mod cut;
 mod follow;
-mod greeting;
+mod handshake;
 mod journal;
 mod peer;
+mod requests;

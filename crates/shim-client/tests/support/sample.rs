@@ -1,7 +1,7 @@
 //! A message value written by hand, to compare with recorded bytes.
 
 use carrel_protocol::{Envelope, Frame};
-use carrel_shim_client::{Message, decode, encode};
+use carrel_shim_client::{ShimMessage, decode, encode};
 
 /// One message of any type.
 pub(crate) struct Sample {
@@ -14,7 +14,7 @@ pub(crate) struct Sample {
 }
 
 /// A sample of `value`.
-pub(crate) fn sample<M: Message<'static> + PartialEq + std::fmt::Debug + Clone + 'static>(
+pub(crate) fn sample<M: ShimMessage<'static> + PartialEq + std::fmt::Debug + Clone + 'static>(
     note: &'static str,
     value: M,
 ) -> Sample {

@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-use carrel_shim_client::messages::{Ended, JobCut, JobInfo, JobInput, StreamName};
+use carrel_shim_client::messages::{JobInfo, JobInput, JobOutputGap, SandboxEnd, StreamName};
 use carrel_shim_client::{Follow, FollowEvent, ShimError};
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinHandle};
@@ -74,7 +74,7 @@ pub(crate) struct Manner {
 pub(crate) struct Over {
     pub(crate) ending: Ending,
     /// How the sandbox ended, if it did and said so.
-    pub(crate) ended: Option<Ended>,
+    pub(crate) ended: Option<SandboxEnd>,
     /// What there is to say about the end of the job.
     pub(crate) said: Option<String>,
 }
@@ -217,7 +217,7 @@ impl Session {
         Ok(Over { said: outcome.message.clone(), ..Ending::of(command, outcome)?.into() })
     }
 
-    fn cut(&mut self, cut: JobCut) {
+    fn cut(&mut self, cut: JobOutputGap) {
         let (stream, bytes) = (cut.stream, cut.to.saturating_sub(cut.from));
         let name = if stream == StreamName::Stdout { "output" } else { "error" };
         self.note(&format!("{bytes} bytes of its standard {name} are not kept"));

@@ -1,6 +1,6 @@
 //! How a session with a job ended, as an exit code and in words.
 
-use carrel_shim_client::messages::{EndReason, Ended, Outcome, OutcomeKind};
+use carrel_shim_client::messages::{EndReason, JobOutcome, OutcomeKind, SandboxEnd};
 
 use super::output::Unwritten;
 use crate::failure::{Failure, OURS};
@@ -38,7 +38,7 @@ pub(crate) enum Ending {
 
 impl Ending {
     /// How a job ended. One that never ran is a failure.
-    pub(crate) fn of(command: &str, outcome: &Outcome) -> Result<Self, Failure> {
+    pub(crate) fn of(command: &str, outcome: &JobOutcome) -> Result<Self, Failure> {
         match outcome.kind {
             OutcomeKind::NeverRan => Err(never_ran(command, outcome)),
             OutcomeKind::TimedOut => Ok(Self::TimedOut),
@@ -94,7 +94,7 @@ impl Ending {
 }
 
 /// Why a command never ran.
-fn never_ran(command: &str, outcome: &Outcome) -> Failure {
+fn never_ran(command: &str, outcome: &JobOutcome) -> Failure {
     let said = outcome.message.as_deref().unwrap_or("the command could not be started");
     let failure = Failure::new("command_failed", said);
     let kind = outcome.failure.as_deref().unwrap_or_default();
@@ -134,7 +134,7 @@ pub(crate) fn unwritten(what: Unwritten, and: &str) -> Failure {
 }
 
 /// That the sandbox ended before the command did.
-pub(crate) fn end_of_sandbox(ended: Option<&Ended>, memory: Option<Size>) -> Failure {
+pub(crate) fn end_of_sandbox(ended: Option<&SandboxEnd>, memory: Option<Size>) -> Failure {
     let why = |words: &str| match ended.map_or("", |ended| ended.message.as_str()) {
         "" => words.to_owned(),
         message => format!("{words}: {message}"),
@@ -164,13 +164,13 @@ mod tests {
 
     const FULL: Unwritten = Unwritten { stream: "standard output", errno: rustix::io::Errno::NOSPC };
 
-    fn outcome(kind: OutcomeKind) -> Outcome {
-        Outcome { kind, code: None, signal: None, failure: None, errno_name: None, message: None }
+    fn outcome(kind: OutcomeKind) -> JobOutcome {
+        JobOutcome { kind, code: None, signal: None, failure: None, errno_name: None, message: None }
     }
 
     fn failed(failure: &str) -> Failure {
         let message = Some("it did not work".to_owned());
-        let outcome = Outcome { failure: Some(failure.to_owned()), message, ..outcome(OutcomeKind::NeverRan) };
+        let outcome = JobOutcome { failure: Some(failure.to_owned()), message, ..outcome(OutcomeKind::NeverRan) };
         Ending::of("tool", &outcome).unwrap_err()
     }
 
@@ -199,16 +199,16 @@ mod tests {
     #[test]
     fn how_a_job_ended_is_how_its_session_ended() {
         let of = |outcome| Ending::of("tool", &outcome).unwrap();
-        let exited = Outcome { code: Some(3), ..outcome(OutcomeKind::Exited) };
+        let exited = JobOutcome { code: Some(3), ..outcome(OutcomeKind::Exited) };
         assert_eq!(of(exited), Ending::Exited { code: 3, signal: None });
         for kind in [OutcomeKind::Signalled, OutcomeKind::Cancelled] {
-            let ended = of(Outcome { signal: Some(15), ..outcome(kind) });
+            let ended = of(JobOutcome { signal: Some(15), ..outcome(kind) });
             assert_eq!((ended, ended.exit_code()), (Ending::Exited { code: -1, signal: Some(15) }, 143));
         }
         // One that listens when it is asked to end has a code of its own.
-        assert_eq!(of(Outcome { code: Some(7), ..outcome(OutcomeKind::Cancelled) }).exit_code(), 7);
-        assert_eq!(of(Outcome { signal: Some(9), ..outcome(OutcomeKind::OutOfMemory) }), Ending::OutOfMemory);
-        assert_eq!(of(Outcome { signal: Some(15), ..outcome(OutcomeKind::TimedOut) }), Ending::TimedOut);
+        assert_eq!(of(JobOutcome { code: Some(7), ..outcome(OutcomeKind::Cancelled) }).exit_code(), 7);
+        assert_eq!(of(JobOutcome { signal: Some(9), ..outcome(OutcomeKind::OutOfMemory) }), Ending::OutOfMemory);
+        assert_eq!(of(JobOutcome { signal: Some(15), ..outcome(OutcomeKind::TimedOut) }), Ending::TimedOut);
         assert_eq!(of(outcome(OutcomeKind::SandboxEnded)), Ending::SandboxEnded);
         assert_eq!(of(outcome(OutcomeKind::Unknown)).exit_code(), 137);
     }

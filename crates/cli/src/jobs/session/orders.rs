@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use carrel_shim_client::messages::State;
-use carrel_shim_client::{AdoptError, Found, ShimClient, ShimError};
+use carrel_shim_client::messages::ShimState;
+use carrel_shim_client::{AdoptError, DiscoveredSandbox, ShimClient, ShimError};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -23,7 +23,7 @@ const UNANSWERED: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug)]
 pub(crate) enum Way {
     /// It was found: whoever answers has to be the one that was written down.
-    Found(Arc<Found>),
+    Found(Arc<DiscoveredSandbox>),
     /// It is our own, served at this socket.
     Own(PathBuf),
 }
@@ -55,7 +55,7 @@ impl Way {
 
     /// Whether the sandbox is paused, as far as its supervisor says so soon.
     async fn is_paused(&self) -> bool {
-        let asked = async { Ok::<_, AdoptError>(self.connect().await?.status().await?.state == State::Paused) };
+        let asked = async { Ok::<_, AdoptError>(self.connect().await?.status().await?.state == ShimState::Paused) };
         matches!(tokio::time::timeout(UNANSWERED, asked).await, Ok(Ok(true)))
     }
 

@@ -1,50 +1,50 @@
-//! What arrived from a client and is not yet passed on.
+//! Bytes received from a client that are not yet forwarded.
 
 use carrel_protocol::frame::{InvalidFrameLength, LENGTH_SIZE, PREFIX_SIZE};
 use carrel_protocol::{Frame, Header};
 
-/// How much every client may have here besides large frames.
+/// The buffer of every client, without large frames.
 const SMALL: usize = 32 * 1024;
-/// How much may be read behind a large frame.
+/// How much may be read after a large frame.
 const AHEAD: usize = 64 * 1024;
-/// Less room than this is not worth a call.
+/// The minimum free space for a read.
 const LEAST: usize = 64 * 1024;
 
-/// Bytes in order: whole frames that were looked at, then what has not been looked at or is not whole.
+/// A receive buffer: complete frames that were checked, then unchecked or incomplete ones.
 ///
-/// A frame larger than everybody's share needs a loan. It is given only to those who have credit for the frame, so that
-/// whatever was lent room can be passed on without waiting for anything but the guest.
+/// A frame larger than the buffer needs a loan of the pool. Loans are given only to clients with credit for the frame,
+/// so that it can be forwarded without waiting for anything but the agent.
 #[derive(Debug, Default)]
-pub(crate) struct Inbox {
+pub(crate) struct ClientInbox {
     bytes: Vec<u8>,
     start: usize,
     whole: usize,
-    /// The size of the frame that is being read on a loan.
+    /// The size of the incomplete frame on loan.
     granted: Option<usize>,
-    /// The bytes of whole frames that were read on a loan.
+    /// The bytes of complete frames on loan.
     lent: usize,
 }
 
-/// What lies behind the whole frames.
-pub(crate) enum Ahead {
-    /// A whole frame, not yet looked at.
+/// What follows the complete frames.
+pub(crate) enum NextFrame {
+    /// A complete frame that was not checked yet.
     Frame(Header),
-    /// The beginning of a frame, of which this much is known.
+    /// An incomplete frame of which this much is known.
     Begun(Option<Header>),
 }
 
-// === impl Inbox ===
+// === impl ClientInbox ===
 
-impl Inbox {
-    /// How much may be read.
+impl ClientInbox {
+    /// How many bytes may be read.
     pub(crate) fn room_left(&self) -> usize {
         let granted = self.granted.map_or(0, |frame| frame + AHEAD);
         (SMALL + self.lent + granted).saturating_sub(self.bytes.len() - self.start)
     }
 
-    /// The buffer, with room for some of that behind what is in it.
+    /// The buffer, with free space for some of that.
     pub(crate) fn room(&mut self, wanted: usize) -> &mut Vec<u8> {
-        // What is here is moved only when there is next to no room left behind it: moving costs as much as reading.
+        // Data is moved only if there is almost no space left after it: moving costs as much as reading.
         if self.bytes.capacity() - self.bytes.len() < wanted.min(LEAST) {
             self.compact();
             self.bytes.reserve_exact(wanted);
@@ -52,8 +52,8 @@ impl Inbox {
         &mut self.bytes
     }
 
-    /// What lies behind the whole frames; a length that cannot be is refused from its four bytes.
-    pub(crate) fn ahead(&self) -> Result<Ahead, InvalidFrameLength> {
+    /// What follows the complete frames; an invalid length is rejected after its four bytes.
+    pub(crate) fn ahead(&self) -> Result<NextFrame, InvalidFrameLength> {
         let bytes = self.bytes.get(self.whole..).unwrap_or_default();
         let header = match bytes.first_chunk::<PREFIX_SIZE>() {
             Some(prefix) => Some(Header::parse(prefix)?),
@@ -65,18 +65,18 @@ impl Inbox {
             }
         };
         Ok(match header {
-            Some(header) if bytes.len() >= PREFIX_SIZE + header.body_len => Ahead::Frame(header),
-            begun => Ahead::Begun(begun),
+            Some(header) if bytes.len() >= PREFIX_SIZE + header.body_len => NextFrame::Frame(header),
+            begun => NextFrame::Begun(begun),
         })
     }
 
-    /// Notes that the frame ahead is in order.
+    /// Marks the next frame as checked.
     pub(crate) fn accept(&mut self, header: Header) {
         self.whole += PREFIX_SIZE + header.body_len;
         self.lent += self.granted.take().unwrap_or(0);
     }
 
-    /// The bytes of the whole frames.
+    /// The number of bytes of complete frames.
     pub(crate) fn whole(&self) -> &[u8] {
         self.bytes.get(self.start..self.whole).unwrap_or_default()
     }
@@ -86,10 +86,10 @@ impl Inbox {
         self.bytes.get(self.start..self.start + bytes).unwrap_or_default()
     }
 
-    /// The size of the frame ahead, if it needs a loan and has none.
+    /// The size of the next frame, if it needs a loan and has none.
     pub(crate) fn wants_loan(&self) -> Option<usize> {
         match self.ahead() {
-            Ok(Ahead::Begun(Some(header))) if self.granted.is_none() => {
+            Ok(NextFrame::Begun(Some(header))) if self.granted.is_none() => {
                 Some(PREFIX_SIZE + header.body_len).filter(|frame| *frame > SMALL)
             }
             _ => None,
@@ -101,22 +101,22 @@ impl Inbox {
         self.granted = Some(frame);
     }
 
-    /// Whether a frame that was lent room is not whole.
+    /// Whether a frame on loan is incomplete.
     pub(crate) fn is_unfinished(&self) -> bool {
         self.granted.is_some()
     }
 
-    /// How much of what all clients share it holds.
+    /// How much of the shared pool it uses.
     pub(crate) fn charge(&self) -> usize {
         self.lent + self.granted.map_or(0, Self::charge_of)
     }
 
-    /// How much a loan for a frame of that size takes.
+    /// The loan for a frame of that size.
     pub(crate) fn charge_of(frame: usize) -> usize {
         frame + AHEAD
     }
 
-    /// Notes how many bytes were passed on.
+    /// Records how many bytes were forwarded.
     pub(crate) fn took(&mut self, bytes: usize) {
         self.start = self.whole.min(self.start + bytes);
         self.lent = self.lent.saturating_sub(bytes);
@@ -129,7 +129,7 @@ impl Inbox {
         }
     }
 
-    /// Gives memory back that is not needed.
+    /// Releases unused memory.
     pub(crate) fn rest(&mut self) {
         self.compact();
         self.bytes.shrink_to_fit();

@@ -11,7 +11,7 @@ use crate::messages::Withdraw;
 const MOST: usize = 64 * 1024 * 1024;
 
 /// A request whose response is incomplete. If dropped, it is withdrawn.
-pub(super) struct Asked<'c> {
+pub(super) struct PendingRequest<'c> {
     client: &'c mut ShimClient,
     id: u32,
     over: bool,
@@ -19,9 +19,9 @@ pub(super) struct Asked<'c> {
     taken: usize,
 }
 
-// === impl Asked ===
+// === impl PendingRequest ===
 
-impl<'c> Asked<'c> {
+impl<'c> PendingRequest<'c> {
     pub(super) fn new(client: &'c mut ShimClient, id: u32) -> Self {
         Self { client, id, over: false, taken: 0 }
     }
@@ -72,7 +72,7 @@ impl<'c> Asked<'c> {
     }
 }
 
-impl Drop for Asked<'_> {
+impl Drop for PendingRequest<'_> {
     fn drop(&mut self) {
         if !self.over {
             // If it cannot be withdrawn, its response is skipped.

@@ -1,4 +1,4 @@
-//! Jobs that have ended: a few in memory, the rest in the archive, and none for longer or with more output than is kept.
+//! Finished jobs: a few in memory, the rest in the archive, within the retention limits.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -6,29 +6,29 @@ use std::time::{Duration, Instant};
 use carrel_shim_client::messages::{FailureCode, JobCommand, JobInfo};
 use carrel_shim_client::note_trimmed;
 
-use super::archive::ArchiveEntry;
+use super::archive::ArchivedRecord;
 use super::archived::ArchivedJob;
-use super::kept::EarlierLogs;
-use super::output::Stream;
-use super::{Jobs, Key, ROOM_FOR_OUTPUT, Refusal, SETTLED, STREAMS, Started, charged, conflict};
+use super::earlier_logs::EarlierLogs;
+use super::output::OutputLog;
+use super::{JobKey, Jobs, ROOM_FOR_OUTPUT, RequestRejection, SETTLED, STREAMS, StartLookup, charged, conflict};
 
-/// How many jobs that have ended are in memory.
+/// The number of finished jobs in memory.
 pub(super) const AT_HAND: usize = 128;
-/// How many of those are there that came back from the archive because somebody asked.
+/// How many of those were loaded from the archive on request.
 const RECALLED: usize = 64;
-/// How many are there at most while somebody who has all listed does not go on reading.
+/// The maximum in memory while a client that lists all jobs does not read.
 const LISTED: usize = 4096;
 
-/// How far somebody has come who has all jobs listed: first those of the archive, then those in memory.
+/// The position of a client in the list of all jobs: first the archive, then memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct JobCursor {
     archived: u64,
-    next: Key,
+    next: JobKey,
 }
 
-/// The oldest job of the archive that is kept.
+/// The oldest kept job of the archive.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Oldest {
+pub(super) struct OldestJob {
     offset: u64,
     ended: Instant,
 }
@@ -36,7 +36,7 @@ pub(super) struct Oldest {
 // === impl Jobs ===
 
 impl Jobs {
-    /// The next job for one who has all listed.
+    /// The next job of a listing.
     pub(crate) fn next_listed(&self, cursor: &mut JobCursor) -> Option<JobInfo> {
         while let Some(found) = self.archive.next(cursor.archived, 0) {
             cursor.archived = found.next;
@@ -49,14 +49,14 @@ impl Jobs {
         Some(job.info(&self.logs_path))
     }
 
-    /// Who is waited for, and whether somebody has all jobs listed: those are not moved meanwhile.
-    pub(crate) fn pin(&mut self, waited: HashSet<Key>, listing: bool) {
+    /// The jobs that clients wait for, and whether a listing is active: those are not moved meanwhile.
+    pub(crate) fn pin(&mut self, waited: HashSet<JobKey>, listing: bool) {
         (self.waited, self.listing) = (waited, listing);
     }
 
-    /// Whether an id is that of a job in the archive, which is then in memory.
-    pub(super) fn recall(&mut self, id: &str) -> Option<Key> {
-        let ArchiveEntry { forgotten: false, job, .. } = self.archive.find(id)? else { return None };
+    /// Whether an id belongs to a job in the archive, which is then loaded.
+    pub(super) fn recall(&mut self, id: &str) -> Option<JobKey> {
+        let ArchivedRecord { forgotten: false, job, .. } = self.archive.find(id)? else { return None };
         let (key, mut job) = (job.key, job.recall().ok()?);
         job.archived = true;
         self.by_id.insert(id.to_owned(), key);
@@ -65,29 +65,29 @@ impl Jobs {
         Some(key)
     }
 
-    /// What is known of an id that has no job in memory.
-    pub(super) fn look_back(&mut self, id: &str, command: &JobCommand) -> Result<Started, Refusal> {
+    /// What is known about an id without a job in memory.
+    pub(super) fn look_back(&mut self, id: &str, command: &JobCommand) -> Result<StartLookup, RequestRejection> {
         let trace = self.archive.trace_of(command);
         let found = self.archive.find(id).map(|found| (found.forgotten, found.job.trace));
         match found.or_else(|| self.archive.unwritten(id).map(|trace| (true, trace))) {
-            None => Ok(Started::New),
+            None => Ok(StartLookup::New),
             Some((_, before)) if before != trace => Err(conflict(id)),
-            Some((false, _)) => self.recall(id).map(Started::Attached).ok_or_else(|| pruned(id)),
+            Some((false, _)) => self.recall(id).map(StartLookup::Attached).ok_or_else(|| pruned(id)),
             Some((true, _)) => Err(pruned(id)),
         }
     }
 
-    /// Whether there is, or was, a job of that id.
+    /// Whether there is, or was, a job with that id.
     pub(super) fn is_known(&self, id: &str) -> bool {
         self.by_id.contains_key(id) || self.archive.find(id).is_some() || self.archive.unwritten(id).is_some()
     }
 
     /// Whether a job has to stay in memory.
-    fn is_pinned(&self, key: Key) -> bool {
+    fn is_pinned(&self, key: JobKey) -> bool {
         self.waited.contains(&key) || self.jobs.get(&key).is_some_and(|job| job.viewers > 0)
     }
 
-    /// Moves jobs to the archive that nobody asks for. One that cannot be written stays.
+    /// Moves unused jobs to the archive. A job that cannot be written stays.
     pub(crate) fn archive_surplus(&mut self) {
         let mut place = 0;
         while self.recalled.len() > RECALLED {
@@ -118,7 +118,7 @@ impl Jobs {
         }
     }
 
-    fn drop_from_memory(&mut self, key: Key) {
+    fn drop_from_memory(&mut self, key: JobKey) {
         if let Some(job) = self.jobs.remove(&key) {
             self.by_id.remove(&job.id);
         }
@@ -126,8 +126,7 @@ impl Jobs {
 
     // --- bounds
 
-    /// Forgets jobs that are over and were kept long enough, or that there is no room for. Nobody is interrupted who
-    /// follows one.
+    /// Prunes finished jobs beyond the retention limits. Followers are not interrupted.
     pub(super) fn prune(&mut self, now: Instant) -> Option<Instant> {
         while self.taken() >= self.keep.total_bytes && self.trim_earlier() {}
         while let Some(oldest) = self.oldest() {
@@ -154,7 +153,7 @@ impl Jobs {
         None
     }
 
-    /// When the oldest job has to go that ended then: now if there are too many, or if they take too much.
+    /// When to prune the oldest job, which ended then: now if there are too many, or if they use too much space.
     fn due(&self, ended: Instant, now: Instant) -> Option<Instant> {
         let settled = now.saturating_duration_since(ended) >= SETTLED;
         let total = self.keep.total_bytes;
@@ -166,23 +165,23 @@ impl Jobs {
         ended.checked_add(Duration::from_millis(self.keep.ended_ms))
     }
 
-    /// The oldest job of the archive that is kept.
-    fn oldest(&mut self) -> Option<Oldest> {
+    /// The oldest kept job of the archive.
+    fn oldest(&mut self) -> Option<OldestJob> {
         if self.oldest.is_none() && self.archive.counts().0 > 0 {
             let found = self.archive.next(self.first_kept, 0)?;
             self.first_kept = found.offset;
-            self.oldest = Some(Oldest { offset: found.offset, ended: found.job.ended() });
+            self.oldest = Some(OldestJob { offset: found.offset, ended: found.job.ended() });
         }
         self.oldest
     }
 
-    /// Lets the oldest jobs that are over make room for what one that runs writes.
+    /// Prunes the oldest finished jobs to make space for the output of running ones.
     pub(super) fn make_room(&mut self) {
         while self.keep.total_bytes.saturating_sub(self.taken()) < ROOM_FOR_OUTPUT {
             if self.trim_earlier() || self.trim_archived() {
                 continue;
             }
-            let unwatched = |key: &Key| self.jobs.get(key).is_some_and(|job| job.viewers == 0 && charged(job) > 0);
+            let unwatched = |key: &JobKey| self.jobs.get(key).is_some_and(|job| job.viewers == 0 && charged(job) > 0);
             let Some(place) = self.over.iter().position(unwatched) else { return };
             if let Some(key) = self.over.remove(place) {
                 self.forget_job(key);
@@ -190,12 +189,12 @@ impl Jobs {
         }
     }
 
-    /// How much of the disk is taken by all outputs, those of earlier starts included.
+    /// The disk usage of all outputs, including those of earlier starts.
     pub(super) fn taken(&self) -> u64 {
         self.kept_bytes.saturating_add(self.earlier.as_ref().map_or(0, EarlierLogs::bytes))
     }
 
-    /// Removes the oldest output of an earlier start; whether there was any.
+    /// Removes the oldest output of an earlier start; returns whether there was one.
     fn trim_earlier(&mut self) -> bool {
         if self.earlier.as_ref().is_some_and(EarlierLogs::has_unknown) {
             self.earlier = Some(EarlierLogs::find(&self.logs, |job| self.is_known(job)));
@@ -203,7 +202,7 @@ impl Jobs {
         self.earlier.as_mut().is_some_and(|earlier| earlier.trim(&self.logs))
     }
 
-    /// Forgets the oldest job of the archive that has output, and that nobody follows; whether there was one.
+    /// Prunes the oldest job of the archive that has output and no follower; returns whether there was one.
     fn trim_archived(&mut self) -> bool {
         while let Some(found) = self.archive.next(self.first_charged, 1) {
             self.first_charged = found.next;
@@ -214,9 +213,10 @@ impl Jobs {
         false
     }
 
-    /// Forgets a job of the archive; whether it could be.
+    /// Prunes a job of the archive; returns whether that was possible.
     fn forget_archived(&mut self, offset: u64) -> bool {
-        let Some(ArchiveEntry { job, .. }) = self.archive.next(offset, 0).filter(|found| found.offset == offset) else {
+        let Some(ArchivedRecord { job, .. }) = self.archive.next(offset, 0).filter(|found| found.offset == offset)
+        else {
             return false;
         };
         if self.is_pinned(job.key) || !self.archive.forget(offset) {
@@ -226,14 +226,14 @@ impl Jobs {
         self.kept_bytes = self.kept_bytes.saturating_sub(job.charged());
         for (number, (name, archived)) in STREAMS.into_iter().zip(&job.streams).enumerate() {
             note_trimmed(&self.logs, &job.info.job, name, job.kept_of(number));
-            Stream::recalled(format!("{}.{}.log", job.info.job, name.as_str()), *archived).remove(&self.logs);
+            OutputLog::recalled(format!("{}.{}.log", job.info.job, name.as_str()), *archived).remove(&self.logs);
         }
         self.recalled.retain(|key| *key != job.key);
         self.drop_from_memory(job.key);
         true
     }
 
-    fn forget_job(&mut self, key: Key) {
+    fn forget_job(&mut self, key: JobKey) {
         let Some(mut job) = self.jobs.remove(&key) else { return };
         self.by_id.remove(&job.id);
         let trace = job.trace.unwrap_or_else(|| self.archive.trace_of(&job.command));
@@ -248,6 +248,6 @@ impl Jobs {
     }
 }
 
-fn pruned(id: &str) -> Refusal {
-    Refusal::new(FailureCode::JobPruned, format!("job {id} has run, and what is known of it is no longer kept"))
+fn pruned(id: &str) -> RequestRejection {
+    RequestRejection::new(FailureCode::JobPruned, format!("job {id} has run and was pruned"))
 }

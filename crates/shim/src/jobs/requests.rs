@@ -1,22 +1,28 @@
-//! What those who ask want of a job: that it is given input, that it is told something, that it ends.
+//! Requests of clients for a job: input, signals, termination.
 
 use std::time::{Duration, Instant};
 
 use carrel_protocol::payload::ExecLimits;
 use carrel_shim_client::messages::{FailureCode, InputWish, OutcomeKind};
 
-use super::input::{Holder, taken_by};
-use super::{Asker, Event, Jobs, Key, Refusal};
+use super::input::{InputHolder, taken_by};
+use super::{JobEvent, JobKey, Jobs, RequestRef, RequestRejection};
 
-/// The largest piece of input.
+/// The maximum chunk of input.
 const LARGEST_WRITE: usize = 64 * 1024;
 
 impl Jobs {
-    /// Takes input for a job.
-    pub(crate) fn write(&mut self, asker: Asker, id: &str, data: &[u8], offset: Option<u64>) -> Result<(), Refusal> {
+    /// Accepts input for a job.
+    pub(crate) fn write(
+        &mut self,
+        asker: RequestRef,
+        id: &str,
+        data: &[u8],
+        offset: Option<u64>,
+    ) -> Result<(), RequestRejection> {
         if data.len() > LARGEST_WRITE {
             let words = format!("{} bytes of input at once are more than {LARGEST_WRITE}", data.len());
-            return Err(Refusal::new(FailureCode::InvalidRequest, words));
+            return Err(RequestRejection::new(FailureCode::InvalidRequest, words));
         }
         let limits = self.limits.unwrap_or(ExecLimits::DEFAULT);
         let (key, job) = self.running(id)?;
@@ -29,7 +35,7 @@ impl Jobs {
         Ok(())
     }
 
-    pub(crate) fn close(&mut self, asker: Asker, id: &str) -> Result<(), Refusal> {
+    pub(crate) fn close(&mut self, asker: RequestRef, id: &str) -> Result<(), RequestRejection> {
         let limits = self.limits.unwrap_or(ExecLimits::DEFAULT);
         let (_, job) = self.running(id)?;
         job.input.check(asker)?;
@@ -40,16 +46,16 @@ impl Jobs {
         Ok(())
     }
 
-    pub(crate) fn resize(&mut self, id: &str, rows: u16, cols: u16) -> Result<(), Refusal> {
+    pub(crate) fn resize(&mut self, id: &str, rows: u16, cols: u16) -> Result<(), RequestRejection> {
         let (key, job) = self.running(id)?;
         job.resize(rows, cols);
         self.resized.push(key);
         Ok(())
     }
 
-    pub(crate) fn signal(&mut self, id: &str, signal: i32) -> Result<(), Refusal> {
+    pub(crate) fn signal(&mut self, id: &str, signal: i32) -> Result<(), RequestRejection> {
         if !(1..=64).contains(&signal) {
-            return Err(Refusal::new(FailureCode::InvalidRequest, format!("{signal} is no signal")));
+            return Err(RequestRejection::new(FailureCode::InvalidRequest, format!("{signal} is no signal")));
         }
         let mut words = Vec::new();
         self.running(id)?.1.signal(&mut words, signal);
@@ -57,8 +63,8 @@ impl Jobs {
         Ok(())
     }
 
-    /// Ends a job. One that has ended stays as it ended.
-    pub(crate) fn cancel(&mut self, id: &str, grace: Duration, clock: Instant) -> Result<Key, Refusal> {
+    /// Terminates a job. A finished one is unchanged.
+    pub(crate) fn cancel(&mut self, id: &str, grace: Duration, clock: Instant) -> Result<JobKey, RequestRejection> {
         let key = self.find(id)?;
         if let Some(job) = self.jobs.get_mut(&key) {
             job.end(&mut self.outgoing.words, OutcomeKind::Cancelled, grace, clock);
@@ -66,8 +72,13 @@ impl Jobs {
         Ok(key)
     }
 
-    /// Gives the input of a job to whoever follows it, if they want it. Whether they have it, and how much was written.
-    pub(crate) fn take_input(&mut self, id: &str, wish: InputWish, holder: Holder) -> Result<Option<u64>, Refusal> {
+    /// Gives the input of a job to a follower that requests it. Returns whether it has it, and how much was written.
+    pub(crate) fn take_input(
+        &mut self,
+        id: &str,
+        wish: InputWish,
+        holder: InputHolder,
+    ) -> Result<Option<u64>, RequestRejection> {
         if wish == InputWish::None {
             return Ok(None);
         }
@@ -75,18 +86,18 @@ impl Jobs {
         let Some(job) = self.jobs.get_mut(&key).filter(|job| !job.is_over()) else { return Ok(None) };
         if let Some(before) = job.input.holder.take() {
             if wish == InputWish::Ask {
-                let refusal = Refusal::new(FailureCode::InputTaken, taken_by(&before.peer));
+                let refusal = RequestRejection::new(FailureCode::InputTaken, taken_by(&before.peer));
                 job.input.holder = Some(before);
                 return Err(refusal);
             }
-            self.events.push(Event::InputLost(before.asker, holder.peer.clone(), job.input.accepted()));
+            self.events.push(JobEvent::InputLost(before.asker, holder.peer.clone(), job.input.accepted()));
         }
         job.input.holder = Some(holder);
         Ok(Some(job.input.accepted()))
     }
 
-    /// Whoever wrote something need not hear that it was accepted.
-    pub(crate) fn forget_writer(&mut self, asker: Asker) {
+    /// Cancels the acknowledgement of a write.
+    pub(crate) fn forget_writer(&mut self, asker: RequestRef) {
         for key in self.by_channel.values() {
             if let Some(job) = self.jobs.get_mut(key) {
                 job.input.forget_writer(asker);
@@ -94,14 +105,14 @@ impl Jobs {
         }
     }
 
-    /// Gives the input back.
-    pub(crate) fn release_input(&mut self, key: Key, asker: Asker) {
+    /// Releases the input.
+    pub(crate) fn release_input(&mut self, key: JobKey, asker: RequestRef) {
         if let Some(job) = self.jobs.get_mut(&key) {
             job.input.holder.take_if(|holder| holder.asker == asker);
         }
     }
 
-    /// A connection is gone.
+    /// Removes a disconnected client.
     pub(crate) fn forget(&mut self, connection: usize) {
         for key in self.by_channel.values() {
             if let Some(job) = self.jobs.get_mut(key) {

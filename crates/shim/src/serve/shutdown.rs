@@ -1,44 +1,44 @@
-//! The end of a sandbox: asked for, insisted on, and recorded; and then nothing of it is left.
+//! The end of a sandbox: requested, enforced, recorded, and cleaned up.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use carrel_protocol::payload::Shutdown;
 use carrel_protocol::{Generation, codec};
-use carrel_shim_client::messages::{EndReason, Ended, Fact, FactKind, Outcome, OutcomeKind};
+use carrel_shim_client::messages::{EndReason, Fact, FactKind, JobOutcome, OutcomeKind, SandboxEnd};
 use rustix::process::{Signal, WaitIdStatus};
 
-use super::Server;
-use super::life::OUT_OF_MEMORY;
+use super::ShimServer;
+use super::resources::OUT_OF_MEMORY;
 use crate::failpoint::{Failpoint, reached};
-use crate::log::wall_ms;
-use crate::poll::Token;
+use crate::journal::wall_ms;
+use crate::poll::DescriptorToken;
 use crate::relay::SLOTS;
 
-/// How long those who are connected have to take what a sandbox said last.
-const LAST_WORDS: Duration = Duration::from_secs(2);
-/// How long a sandbox has whose supervisor received `SIGTERM`.
+/// How long clients have to receive the last output of a sandbox.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
+/// The grace period after the shim received `SIGTERM`.
 const TERMINATION_GRACE: Duration = Duration::from_secs(10);
-/// How long they have to take that it is over.
-const FAREWELL: Duration = Duration::from_millis(500);
+/// How long clients have to receive the end itself.
+const END_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Why a sandbox is coming to an end, and when it has to.
+/// Why a sandbox is shutting down, and its deadline.
 #[derive(Debug)]
-pub(super) struct Ending {
+pub(super) struct ShutdownState {
     pub(super) reason: EndReason,
     pub(super) message: String,
     pub(super) due: Instant,
 }
 
-impl Server {
-    /// Begins the end: asks, and remembers when to insist. The first reason counts, the earliest end too.
+impl ShimServer {
+    /// Starts to shut down: terminates, and remembers when to kill. The first reason counts, and the earliest deadline.
     pub(super) fn end(&mut self, reason: EndReason, message: String, grace: Duration) {
         if self.over {
-            // It has ended already, and that is the last that is recorded.
+            // It has already ended, and its end is the last fact.
             return;
         }
         let now = Instant::now();
-        // A time that cannot be told never comes.
+        // A time that cannot be represented never comes.
         let due = now.checked_add(grace).unwrap_or(now + Duration::from_secs(u32::MAX.into()));
         match &mut self.ending {
             Some(ending) => ending.due = due.min(ending.due),
@@ -48,10 +48,10 @@ impl Server {
                     message: Some(message.clone()),
                     ..Fact::new(wall_ms(), FactKind::StopAsked)
                 };
-                self.ending = Some(Ending { reason, message, due });
+                self.ending = Some(ShutdownState { reason, message, due });
                 self.record(fact);
                 reached(Failpoint::StopAsked);
-                // One that takes memory would take more before it obeys.
+                // A sandbox that exceeds its memory would use more before it exits.
                 if reason != EndReason::OutOfMemory {
                     self.ask_to_end();
                 }
@@ -59,14 +59,14 @@ impl Server {
         }
     }
 
-    /// Ends the sandbox in order if `SIGTERM` arrived. Another one changes nothing.
+    /// Shuts the sandbox down if `SIGTERM` was received. Another signal has no effect.
     pub(super) fn end_on_termination(&mut self) {
         if !self.termination.take() {
             return;
         }
         let (reason, message) = (EndReason::HostShutdown, "its supervisor received SIGTERM: the host shuts down");
         match &mut self.ending {
-            // Whoever ends every process of the host may have come to the agent first.
+            // A host that terminates all processes may have terminated the agent first.
             Some(ending) if ending.reason == EndReason::GuestExit => {
                 (ending.reason, ending.message) = (reason, message.to_owned());
             }
@@ -77,7 +77,7 @@ impl Server {
 
     fn ask_to_end(&mut self) {
         if self.paused.is_some() {
-            // Whoever is frozen cannot end. Killed it will be, if this fails.
+            // Frozen processes cannot exit. If this fails, they are killed.
             let _thawed = self.resume(None);
         }
         let mut frame = Vec::new();
@@ -95,20 +95,20 @@ impl Server {
         let _killed = self.running.container.signal(Signal::KILL);
     }
 
-    /// The guest has ended: what it said is read to its end, and those who listen have a while to take it.
+    /// The agent has exited: its remaining output is read, and clients have some time to receive it.
     pub(super) fn pass_on_last_words(&mut self) {
         self.end_on_termination();
-        // Whether it listened until its end does not matter: what it said is there.
+        // Remaining output is readable even if writing failed.
         while self.guest.read && self.read_guest() {}
         (self.deaf, self.over) = (true, true);
         self.ports.close(&self.poller);
         self.conclude_jobs();
         self.jobs.lose_all(&self.lost());
         self.conclude_jobs();
-        self.drain(Instant::now() + LAST_WORDS);
+        self.drain(Instant::now() + DRAIN_TIMEOUT);
     }
 
-    /// Passes on what waits, until all is taken or the time has come.
+    /// Flushes all queues, until they are empty or the deadline.
     fn drain(&mut self, until: Instant) {
         self.desk.stirred = true;
         self.settle();
@@ -120,14 +120,14 @@ impl Server {
             }
             for readiness in ready {
                 match readiness.token {
-                    Token::Client(slot) if readiness.gone => self.disconnect(slot),
-                    Token::Caller(number) if readiness.gone => self.dismiss(number),
-                    // Whoever else is ready from now on is not listened to.
-                    Token::Process => self.poller.remove(self.running.container.process()),
-                    Token::Listener => self.listen(false),
-                    Token::Desk => self.desk.listen(&self.poller, false),
-                    Token::Termination => self.poller.remove(&self.termination),
-                    Token::Memory => {
+                    DescriptorToken::Client(slot) if readiness.gone => self.disconnect(slot),
+                    DescriptorToken::Caller(number) if readiness.gone => self.dismiss(number),
+                    // From here on clients are not read.
+                    DescriptorToken::Process => self.poller.remove(self.running.container.process()),
+                    DescriptorToken::Listener => self.listen(false),
+                    DescriptorToken::Desk => self.desk.listen(&self.poller, false),
+                    DescriptorToken::Termination => self.poller.remove(&self.termination),
+                    DescriptorToken::Memory => {
                         if let Some(memory) = self.running.memory.take() {
                             self.poller.remove(&memory);
                         }
@@ -144,9 +144,9 @@ impl Server {
         self.desk.has_unsent() || (0..SLOTS).any(|slot| !self.relay.for_client(slot).is_empty())
     }
 
-    /// Removes everything of the sandbox, and tells all who are there how it ended.
-    pub(super) fn bury(mut self) -> ExitCode {
-        // Its first process may have gone on after all: it does not outlive its supervision.
+    /// Removes everything of the sandbox, and reports its end to all clients.
+    pub(super) fn clean_up(mut self) -> ExitCode {
+        // Its first process may still run: it must not outlive the shim.
         let _killed = self.running.container.signal(Signal::KILL);
         let status = self.running.container.wait().ok();
         reached(Failpoint::GuestGone);
@@ -183,7 +183,7 @@ impl Server {
             self.log.sync();
         }
         reached(Failpoint::EndRecorded);
-        self.drain(Instant::now() + FAREWELL);
+        self.drain(Instant::now() + END_TIMEOUT);
         let swept = self.running.leave();
         reached(Failpoint::Emptied);
         if let Err(error) = &swept {
@@ -194,7 +194,7 @@ impl Server {
         if removed.is_ok() && swept.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 
-    /// Nobody writes to the disk any more: what could not be written to the host is an error now, or never.
+    /// Closes the disk, to which nothing writes any more: a write that failed on the host is reported here.
     fn close_disk(&self, reason: EndReason) -> std::io::Result<()> {
         let Some(disk) = self.running.container.kept_disk() else { return Ok(()) };
         if reason == EndReason::HostShutdown {
@@ -203,37 +203,37 @@ impl Server {
         disk.close()
     }
 
-    /// What becomes of a job that goes on when the sandbox ends.
-    fn lost(&self) -> Outcome {
+    /// The outcome of a job that is active when the sandbox ends.
+    fn lost(&self) -> JobOutcome {
         match &self.ending {
-            Some(Ending { reason: EndReason::OutOfMemory, message, .. }) => Outcome {
+            Some(ShutdownState { reason: EndReason::OutOfMemory, message, .. }) => JobOutcome {
                 signal: Some(Signal::KILL.as_raw()),
                 message: Some(message.clone()),
-                ..Outcome::of(OutcomeKind::OutOfMemory)
+                ..JobOutcome::of(OutcomeKind::OutOfMemory)
             },
-            _ => Outcome::of(OutcomeKind::SandboxEnded),
+            _ => JobOutcome::of(OutcomeKind::SandboxEnded),
         }
     }
 
-    /// How a sandbox ended, and why. Whether the kernel ended it for want of memory is told by its counter.
-    fn epitaph(&mut self, status: Option<&WaitIdStatus>) -> Ended {
+    /// How a sandbox ended, and why. The cgroup's counter tells whether it was OOM-killed.
+    fn epitaph(&mut self, status: Option<&WaitIdStatus>) -> SandboxEnd {
         let code = status.and_then(WaitIdStatus::exit_status);
         let signal = status.and_then(WaitIdStatus::terminating_signal);
-        // Behind a runtime it is not the first process that the kernel ends, but that of which it could not do without.
+        // With a runtime, the OOM killer may hit another process that it depends on, instead of the first one.
         let lost = signal == Some(Signal::KILL.as_raw()) || self.running.container.has_runtime();
         let by_kernel = lost && !self.killed && self.kills > 0;
         let (reason, message) = match self.ending.take() {
-            // It closed its channel because it was ended.
-            Some(Ending { reason: EndReason::GuestExit, .. }) | None if by_kernel => {
+            // It closed its channel because it was killed.
+            Some(ShutdownState { reason: EndReason::GuestExit, .. }) | None if by_kernel => {
                 (EndReason::OutOfMemory, OUT_OF_MEMORY.to_owned())
             }
-            Some(Ending { reason, message, .. }) => (reason, message),
+            Some(ShutdownState { reason, message, .. }) => (reason, message),
             None => (EndReason::GuestExit, "the agent in the sandbox ended".to_owned()),
         };
-        // A runtime that failed knows better why.
+        // A runtime that failed reports the reason itself.
         let diagnosis = self.running.container.diagnosis().filter(|_| reason == EndReason::GuestExit);
         let message = diagnosis.map_or(message.clone(), |said| format!("{message}: gVisor: {said}"));
         let stray_frames = self.relay.totals().stray_frames;
-        Ended { reason, message, code, signal, out_of_memory_kills: self.kills, stray_frames }
+        SandboxEnd { reason, message, code, signal, out_of_memory_kills: self.kills, stray_frames }
     }
 }

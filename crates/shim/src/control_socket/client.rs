@@ -1,4 +1,4 @@
-//! One caller: what it asked for and has not been answered.
+//! One client of the control socket: its buffers and pending requests.
 
 use std::collections::BTreeMap;
 use std::io::IoSliceMut;
@@ -7,80 +7,79 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use carrel_protocol::Frame;
 use carrel_protocol::frame::InvalidFrameLength;
-use carrel_shim_client::messages::{Peer, PortsPublish, VERSION};
-use carrel_shim_client::{Message, encode};
+use carrel_shim_client::messages::{PeerProcess, PortsPublish, VERSION};
+use carrel_shim_client::{ShimMessage, encode};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
-use crate::jobs::{JobCursor, Key};
+use crate::jobs::{JobCursor, JobKey};
 use crate::poll::Interest;
-use crate::relay::Outbox;
+use crate::relay::ClientOutbox;
 use crate::serve::send;
 
-/// How much may wait for a caller before it is told no more.
+/// The send backlog above which a client gets no further output.
 pub(crate) const ROOM: usize = 128 * 1024;
-/// How much is read at once.
+/// The read size.
 const READ: usize = 16 * 1024;
-/// How much input of a caller may be unanswered before it is not listened to.
+/// The unacknowledged input above which a client is not read.
 const UNANSWERED: usize = 512 * 1024;
-/// How many requests a caller may have under way.
+/// The maximum number of pending requests of a client.
 pub(crate) const MOST_REQUESTS: usize = 256;
 
-/// One caller.
 #[derive(Debug)]
-pub(crate) struct Caller {
+pub(crate) struct ControlClient {
     socket: OwnedFd,
     pub(crate) interest: Interest,
     arrived: Vec<u8>,
-    /// Descriptors that came with it, for the request that they belong to.
+    /// Received descriptors, for the request that they belong to.
     descriptors: Vec<OwnedFd>,
-    outbox: Outbox,
-    /// What both sides speak: what it said last.
+    outbox: ClientOutbox,
+    /// The version of its last message.
     pub(crate) version: u8,
-    pub(crate) peer: Peer,
-    pub(crate) requests: BTreeMap<u32, Request>,
+    pub(crate) peer: PeerProcess,
+    pub(crate) requests: BTreeMap<u32, ControlRequest>,
     unanswered: usize,
-    /// There was more to tell than there was room for.
+    /// Whether there was more to send than its backlog permits.
     pub(crate) starved: bool,
-    /// It is told nothing more.
+    /// Whether nothing more is sent to it.
     broken: bool,
 }
 
-/// Something that was asked for and takes time.
+/// A pending request.
 #[derive(Debug)]
-pub(crate) enum Request {
-    /// To be told what a job writes.
-    Follow(Follow),
-    /// To be told when a job has ended.
-    Wait(Key),
-    /// To be told what happened, from a sequence on, and whether to go on.
+pub(crate) enum ControlRequest {
+    /// Stream the output of a job.
+    Follow(JobFollower),
+    /// Wait until a job has ended.
+    Wait(JobKey),
+    /// Read facts from a sequence on, and whether to continue.
     Journal { next: u64, follow: bool },
-    /// To be told of all jobs.
+    /// List all jobs.
     List(JobCursor),
-    /// To be told that so many bytes of input were accepted.
+    /// Acknowledge input.
     Write(usize),
 }
 
-/// One who follows a job.
+/// A follower of a job.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Follow {
-    pub(crate) key: Key,
-    /// How far it has come in both outputs.
+pub(crate) struct JobFollower {
+    pub(crate) key: JobKey,
+    /// Its offsets in both outputs.
     pub(crate) at: [Option<u64>; 2],
-    /// The job has to wait for it.
+    /// Whether the job has to wait for it.
     pub(crate) hold: bool,
 }
 
-// === impl Caller ===
+// === impl ControlClient ===
 
-impl Caller {
-    pub(crate) fn new(socket: OwnedFd, peer: Peer) -> Self {
+impl ControlClient {
+    pub(crate) fn new(socket: OwnedFd, peer: PeerProcess) -> Self {
         Self {
             socket,
             interest: Interest::READ,
             arrived: Vec::new(),
             descriptors: Vec::new(),
-            outbox: Outbox::default(),
+            outbox: ClientOutbox::default(),
             version: VERSION,
             peer,
             requests: BTreeMap::new(),
@@ -90,12 +89,12 @@ impl Caller {
         }
     }
 
-    /// One of whom something has arrived already.
-    pub(crate) fn with(socket: OwnedFd, peer: Peer, arrived: Vec<u8>) -> Self {
+    /// A client with bytes that were already received.
+    pub(crate) fn with(socket: OwnedFd, peer: PeerProcess, arrived: Vec<u8>) -> Self {
         Self { arrived, ..Self::new(socket, peer) }
     }
 
-    /// Reads what has arrived. `Ok(false)` when the caller is gone.
+    /// Reads what is available. `Ok(false)` if the client is disconnected.
     pub(crate) fn read(&mut self) -> Result<bool, Errno> {
         let (mut bytes, mut space) =
             ([0; READ], [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PortsPublish::MAX))]);
@@ -104,7 +103,7 @@ impl Caller {
         let received = rustix::net::recvmsg(&self.socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags);
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(descriptors) = message {
-                // One more than there may be is as good as any number.
+                // One descriptor above the limit is enough to detect an excess.
                 self.descriptors.extend(descriptors);
                 self.descriptors.truncate(PortsPublish::MAX + 1);
             }
@@ -120,19 +119,19 @@ impl Caller {
         }
     }
 
-    /// The descriptors that came so far.
+    /// The descriptors received so far.
     pub(crate) fn take_descriptors(&mut self) -> Vec<OwnedFd> {
         std::mem::take(&mut self.descriptors)
     }
 
-    /// Closes descriptors that no request wanted, once none is under way.
+    /// Closes descriptors that no request used, once none is pending.
     pub(crate) fn forget_descriptors(&mut self) {
         if self.arrived.is_empty() {
             self.descriptors = Vec::new();
         }
     }
 
-    /// The next thing that was said: its id and its body.
+    /// The next message: its id and its body.
     pub(crate) fn next(&mut self) -> Result<Option<(u32, Vec<u8>)>, InvalidFrameLength> {
         let Some((frame, rest)) = Frame::split(&self.arrived)? else { return Ok(None) };
         let said = (frame.id, frame.body.to_vec());
@@ -141,30 +140,30 @@ impl Caller {
         Ok(Some(said))
     }
 
-    pub(crate) fn tell<'b, M: Message<'b>>(&mut self, id: u32, message: &M) {
+    pub(crate) fn tell<'b, M: ShimMessage<'b>>(&mut self, id: u32, message: &M) {
         let version = self.version;
         if M::SINCE <= version {
-            // What is too large to be sent is not sent: nothing of ours is.
+            // No message of the shim is too large to be encoded.
             self.outbox.write(|bytes| encode(bytes, version, id, message).is_ok());
         }
     }
 
-    /// Remembers a request; `false` if there are too many, or one of that id.
-    pub(crate) fn begin(&mut self, id: u32, request: Request) -> bool {
+    /// Adds a pending request; `false` if there are too many, or one with that id.
+    pub(crate) fn begin(&mut self, id: u32, request: ControlRequest) -> bool {
         if self.requests.len() >= MOST_REQUESTS || self.requests.contains_key(&id) {
             return false;
         }
-        if let Request::Write(bytes) = request {
+        if let ControlRequest::Write(bytes) = request {
             self.unanswered += bytes;
         }
         self.requests.insert(id, request);
         true
     }
 
-    /// Forgets a request.
-    pub(crate) fn finish(&mut self, id: u32) -> Option<Request> {
+    /// Removes a pending request.
+    pub(crate) fn finish(&mut self, id: u32) -> Option<ControlRequest> {
         let request = self.requests.remove(&id);
-        if let Some(Request::Write(bytes)) = request {
+        if let Some(ControlRequest::Write(bytes)) = request {
             self.unanswered = self.unanswered.saturating_sub(bytes);
         }
         request
@@ -178,17 +177,17 @@ impl Caller {
         !self.broken && !self.outbox.is_empty()
     }
 
-    /// Whether something that was said whole was not heard yet.
+    /// Whether a complete message is buffered.
     pub(crate) fn has_unheard(&self) -> bool {
         matches!(Frame::split(&self.arrived), Ok(Some(_)) | Err(_))
     }
 
-    /// Whether there was more to tell than there was room for.
+    /// Whether there was more to send than its backlog permits.
     pub(crate) fn is_owed(&self) -> bool {
         self.starved && !self.broken
     }
 
-    /// Sends what waits, as far as there is room. Whether the caller is still there.
+    /// Sends the backlog until the socket would block. Returns whether the client is still connected.
     pub(crate) fn flush(&mut self) -> bool {
         while self.has_unsent() {
             match send(&self.socket, self.outbox.rest()) {
@@ -200,10 +199,10 @@ impl Caller {
         !self.broken
     }
 
-    /// What it is watched for. One that does not read its answers, or whose input nobody takes, is not asked for more.
+    /// Its poll interest. A client that does not read its responses, or whose input is not accepted, is not read.
     pub(crate) fn wanted(&self, patient: bool) -> Interest {
         let read = patient && self.has_room() && self.unanswered < UNANSWERED;
-        // Whoever could be told more is told it as soon as there is room, though nothing waits by then.
+        // A client with more to send is continued as soon as it is writable, even with an empty backlog.
         let write = self.has_unsent() || self.is_owed() || (patient && self.has_unheard());
         Interest { read, write, urgent: false }
     }
@@ -214,7 +213,7 @@ impl Caller {
     }
 }
 
-impl AsFd for Caller {
+impl AsFd for ControlClient {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

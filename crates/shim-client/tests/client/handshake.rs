@@ -8,16 +8,16 @@ use carrel_shim_client::messages::{Done, FailureCode, GetStatus, JobFollow, Paus
 use carrel_shim_client::{ShimClient, ShimError, VERSION};
 use tokio::net::UnixListener;
 
-use crate::peer::{Door, Peer, ended, failed, frame, hello, invented};
+use crate::peer::{ScriptedShim, ShimListener, ended, failed, frame, hello, invented};
 
 async fn greeted(bytes: &[u8]) -> Result<ShimClient, ShimError> {
-    let door = Door::new();
+    let door = ShimListener::new();
     let saying = async { drop(door.say(bytes).await) };
     tokio::join!(door.connect(), saying).0
 }
 
 /// Asserts that a request has the negotiated version, and answers it.
-async fn works(client: &mut ShimClient, mut peer: Peer) {
+async fn works(client: &mut ShimClient, mut peer: ScriptedShim) {
     peer.version = client.version();
     let answering = async {
         let (id, Pause { .. }) = peer.expect().await;
@@ -28,7 +28,7 @@ async fn works(client: &mut ShimClient, mut peer: Peer) {
 
 #[tokio::test]
 async fn the_hello_identifies_the_shim_and_the_kernel_its_process() {
-    let door = Door::new();
+    let door = ShimListener::new();
     let (client, peer) = tokio::join!(door.connect(), door.greet(1));
     let mut client = client.unwrap();
     assert_eq!(*client.hello(), hello(1));
@@ -39,7 +39,7 @@ async fn the_hello_identifies_the_shim_and_the_kernel_its_process() {
 #[tokio::test]
 async fn the_lower_of_the_two_versions_is_negotiated() {
     for (highest, theirs) in [(1, 1), (1, 2), (1, 255), (2, 1), (200, 100), (100, 200)] {
-        let door = Door::new();
+        let door = ShimListener::new();
         let socket = door.socket();
         let (client, peer) = tokio::join!(ShimClient::connect_speaking(&socket, highest), door.greet(theirs));
         let mut client = client.unwrap();
@@ -53,7 +53,7 @@ async fn the_lower_of_the_two_versions_is_negotiated() {
 #[tokio::test]
 async fn an_unsupported_request_fails_locally_and_is_not_sent() {
     for (highest, theirs) in [(0, 1), (1, 0)] {
-        let door = Door::new();
+        let door = ShimListener::new();
         let socket = door.socket();
         let (client, mut peer) = tokio::join!(ShimClient::connect_speaking(&socket, highest), door.greet(theirs));
         let mut client = client.unwrap();
@@ -80,7 +80,7 @@ async fn a_close_before_the_complete_hello_is_reported() {
 async fn a_silent_peer_times_out() {
     let whole = frame(0, &hello(1));
     for said in [&[][..], &whole[..5], &whole[..30]] {
-        let door = Door::new();
+        let door = ShimListener::new();
         let (client, _peer) = tokio::join!(door.connect(), door.say(said));
         assert!(matches!(client, Err(ShimError::Silent(_))), "after {} bytes", said.len());
     }
@@ -123,7 +123,7 @@ async fn a_socket_with_a_path_of_any_length_is_reachable() {
     let socket = deep.join("shim.sock");
     std::fs::rename(&bound, &socket).unwrap();
     assert!(socket.as_os_str().len() > 600);
-    let door = Door { directory, listener };
+    let door = ShimListener { directory, listener };
     let (client, peer) = tokio::join!(ShimClient::connect(&socket), door.greet(1));
     works(&mut client.unwrap(), peer).await;
 
@@ -135,7 +135,7 @@ async fn a_socket_with_a_path_of_any_length_is_reachable() {
 
 #[tokio::test]
 async fn a_connect_error_names_the_path() {
-    let door = Door::new();
+    let door = ShimListener::new();
     let socket = door.socket();
     drop(door.listener);
     let absent = door.directory.path().join("absent").join("x".repeat(200)).join("shim.sock");
@@ -167,7 +167,7 @@ async fn connecting_waits_for_a_shim_with_a_full_accept_queue() {
     let first = tokio::net::UnixStream::connect(&path).await.unwrap();
     let full = tokio::net::UnixStream::connect(&path).await.unwrap_err();
     assert_eq!(full.kind(), std::io::ErrorKind::WouldBlock);
-    let door = Door { directory, listener };
+    let door = ShimListener { directory, listener };
     let serving = async {
         // At this point the client has been rejected once.
         tokio::task::yield_now().await;

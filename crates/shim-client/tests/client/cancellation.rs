@@ -2,14 +2,14 @@
 
 use carrel_shim_client::FollowEvent;
 use carrel_shim_client::messages::{
-    Done, Fact, FactKind, JobEnded, JobSignal, JobState, JournalFacts, JournalRead, State, Status,
+    Done, Fact, FactKind, JobEnded, JobSignal, JobState, JournalFacts, JournalRead, ShimState, Status,
 };
 
 use crate::follow::{output, output_event};
-use crate::peer::{Peer, connected, ended, following, frame, info};
+use crate::peer::{ScriptedShim, connected, ended, following, frame, info};
 
 /// Sends the bytes one by one, and polls and cancels `look` after each.
-async fn drip<T>(peer: &mut Peer, bytes: &[u8], mut look: impl AsyncFnMut() -> T) -> Vec<T> {
+async fn drip<T>(peer: &mut ScriptedShim, bytes: &[u8], mut look: impl AsyncFnMut() -> T) -> Vec<T> {
     let mut seen = Vec::new();
     for byte in bytes {
         peer.raw(&[*byte]).await;
@@ -100,7 +100,7 @@ async fn a_request_gets_its_response_after_a_partially_read_frame() {
     let (head, tail) = stray.split_at(11);
     assert!(drip(&mut peer, head, async || client.ended().await).await.is_empty());
     let status = Status {
-        state: State::Running,
+        state: ShimState::Running,
         supervisor: None,
         sequence: 0,
         running_jobs: 0,

@@ -32,9 +32,9 @@ record! {
     /// The status of a sandbox.
     pub struct Status {
         /// Its state.
-        state: State => required,
+        state: ShimState => required,
         /// The process that supervises it.
-        supervisor: Option<Peer> => omitted,
+        supervisor: Option<PeerProcess> => omitted,
         /// The last sequence of its journal.
         sequence: u64 => default,
         /// The number of active jobs.
@@ -54,7 +54,7 @@ record! {
     }
 
     /// A client process of a shim, from the kernel's peer credentials.
-    pub struct Peer {
+    pub struct PeerProcess {
         /// Its pid.
         pid: u32 => required,
         /// Its user.
@@ -79,7 +79,7 @@ record! {
 
 text_enum! {
     /// The state of a sandbox.
-    pub enum State {
+    pub enum ShimState {
         /// It runs.
         Running = "running",
         /// All its processes are paused.

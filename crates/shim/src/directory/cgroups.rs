@@ -1,4 +1,4 @@
-//! Groups whose sandboxes nobody finds any more: known by their owners, and those by their ranges of ids.
+//! Cgroups without a discoverable sandbox: identified by their owners, and those by their id ranges.
 
 use std::path::Path;
 
@@ -8,18 +8,18 @@ use rustix::io::Errno;
 
 use super::{DirectoryError, Unkillable};
 
-/// How often a group is ended that somebody else is ending too.
+/// How often the removal of a cgroup is retried while another process removes it too.
 const TRIES: usize = 8;
 
-/// Ends and removes the groups of supervisors that are dead, whatever became of their directories. Returns how many.
+/// Terminates and removes the cgroups of dead shims, whatever happened to their directories. Returns how many.
 ///
-/// `ids` has to be where all supervisors of this host take their ranges of ids: whoever owns a group has the range of that
-/// user for as long as anything of its sandbox is there.
+/// `ids` has to be the directory where all shims of this host lock their id ranges: the owner of a cgroup holds the
+/// range of that user for as long as anything of its sandbox exists.
 pub fn sweep_groups(ids: &Path) -> Result<usize, DirectoryError> {
     let host = Host::detect()?;
     let (mut swept, mut first) = (0, None);
     for name in Cgroup::list(&host)? {
-        // One that cannot be swept does not keep the others.
+        // A cgroup that cannot be swept does not affect the others.
         match sweep_group(&host, ids, &name) {
             Ok(removed) => swept += usize::from(removed),
             Err(error) => first = first.or(Some(error)),
@@ -28,17 +28,17 @@ pub fn sweep_groups(ids: &Path) -> Result<usize, DirectoryError> {
     first.map_or(Ok(swept), Err)
 }
 
-/// Ends one group, if it is that of a dead supervisor.
+/// Terminates one cgroup, if it belongs to a dead shim.
 fn sweep_group(host: &Host, ids: &Path, name: &str) -> Result<bool, DirectoryError> {
     let group = match Cgroup::adopt(host, name) {
         Ok(group) => group,
         Err(CgroupError::NotFound { .. }) => return Ok(false),
         Err(error) => return Err(error.into()),
     };
-    // Those of sandboxes that are only being made are ours.
+    // Cgroups of sandboxes that are being created are ours.
     let Some(owner) = group.owner().filter(|owner| *owner > SUPERVISORS) else { return Ok(false) };
     let number = owner - SUPERVISORS - 1;
-    // Held to the end: nobody else becomes that user meanwhile.
+    // Held to the end: no other shim becomes that user meanwhile.
     let Some(_range) = IdRange::claim(ids, number)? else { return Ok(false) };
     match is_looked_after(&group, owner) {
         Ok(true) => Ok(false),
@@ -46,14 +46,14 @@ fn sweep_group(host: &Host, ids: &Path, name: &str) -> Result<bool, DirectoryErr
             Some(unkillable) => unkillable.into(),
             None => error.into(),
         }),
-        // Whoever sweeps its directory is there already.
+        // Another process is sweeping its directory.
         Err(CgroupError::Read { errno: Errno::NOENT | Errno::NODEV, .. }) => Ok(false),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Ends a group and removes it; says whether it was us. Somebody else may be doing the same, in one hierarchy after the
-/// other.
+/// Terminates and removes a cgroup; returns whether this process did. Another process may be doing the same, one
+/// hierarchy after the other.
 pub(super) fn end(host: &Host, name: &str, mut group: Cgroup) -> Result<bool, CgroupError> {
     let owner = group.owner();
     for _ in 0..TRIES {
@@ -71,7 +71,7 @@ pub(super) fn end(host: &Host, name: &str, mut group: Cgroup) -> Result<bool, Cg
     group.kill_all().and_then(|()| group.remove()).map(|()| true)
 }
 
-/// The processes of a group that do not end, where that is why it could not be ended.
+/// The unkillable processes of a cgroup, if they are the cause of a failure.
 pub(super) fn unkillable(host: &Host, name: &str, error: &CgroupError) -> Option<Unkillable> {
     let CgroupError::Late { .. } = error else { return None };
     let group = Cgroup::adopt(host, name).ok()?;
@@ -79,8 +79,8 @@ pub(super) fn unkillable(host: &Host, name: &str, error: &CgroupError) -> Option
     Some(Unkillable(pids))
 }
 
-/// Whether a supervisor of that user has a child in the group, or somebody is in it whom we cannot see: then it belongs to
-/// others that share our groups and not our ranges, as containers may.
+/// Whether a shim of that user has a child in the cgroup, or a process in it is invisible to us: then it belongs to
+/// another system that shares our cgroups and not our id ranges, such as a container.
 fn is_looked_after(group: &Cgroup, owner: u32) -> Result<bool, CgroupError> {
     let processes = group.processes()?;
     if processes.is_empty() {
@@ -99,37 +99,37 @@ fn status(pid: i32, line: &str) -> Option<i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::directory::sweep::tests::Grouped;
+    use crate::directory::sweep::tests::CgroupProcess;
     use crate::directory::tests::alone;
 
     #[test]
-    fn a_group_lives_as_long_as_somebody_holds_the_range_of_its_owner() {
+    fn a_cgroup_is_kept_while_the_id_range_of_its_owner_is_locked() {
         let _alone = alone();
         let ids = tempfile::tempdir().unwrap();
         let (host, name) = (Host::detect().unwrap(), format!("groups-held-{}", std::process::id()));
-        // Held, so that nobody else on this host takes it for left.
+        // Locked, so that no other process on this host considers it abandoned.
         let real = IdRange::allocate(Path::new("/run/carrel/ids")).unwrap();
         let number = real.supervisor() - SUPERVISORS - 1;
         let range = IdRange::claim(ids.path(), number).unwrap().unwrap();
-        let mut grouped = Grouped::start(&name, Some(range.supervisor()));
+        let mut grouped = CgroupProcess::start(&name, Some(range.supervisor()));
         assert!(!sweep_group(&host, ids.path(), &name).unwrap());
         assert!(grouped.lives() && grouped.is_there());
         drop(range);
         assert!(sweep_group(&host, ids.path(), &name).unwrap());
         assert!(!grouped.is_there());
         assert!(!grouped.child.wait().unwrap().success());
-        assert!(!sweep_group(&host, ids.path(), &name).unwrap(), "there is nothing left");
-        assert!(IdRange::claim(ids.path(), number).unwrap().is_some(), "others can have the range");
+        assert!(!sweep_group(&host, ids.path(), &name).unwrap(), "nothing is left");
+        assert!(IdRange::claim(ids.path(), number).unwrap().is_some(), "the range is free");
     }
 
     #[test]
-    fn two_who_end_one_group_do_not_disturb_each_other() {
+    fn concurrent_removals_of_a_cgroup_do_not_conflict() {
         let _alone = alone();
         let host = Host::detect().unwrap();
         let both = std::sync::Barrier::new(2);
         for round in 0..20 {
             let name = format!("groups-both-{round}-{}", std::process::id());
-            let mut grouped = Grouped::start(&name, None);
+            let mut grouped = CgroupProcess::start(&name, None);
             let found = [(); 2].map(|()| Cgroup::adopt(&host, &name).unwrap());
             let ended = std::thread::scope(|scope| {
                 let enders = found.map(|group| {
@@ -147,13 +147,13 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_is_no_supervisors_is_left_alone() {
+    fn a_cgroup_that_belongs_to_no_shim_is_left_alone() {
         let _alone = alone();
         let ids = tempfile::tempdir().unwrap();
         let host = Host::detect().unwrap();
         for (number, owner) in [None, Some(1000), Some(SUPERVISORS)].into_iter().enumerate() {
             let name = format!("groups-other-{number}-{}", std::process::id());
-            let mut grouped = Grouped::start(&name, owner);
+            let mut grouped = CgroupProcess::start(&name, owner);
             assert!(!sweep_group(&host, ids.path(), &name).unwrap());
             assert!(grouped.lives() && grouped.is_there(), "{owner:?}");
         }

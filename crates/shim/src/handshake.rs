@@ -1,61 +1,61 @@
-//! How a guest begins: what it says of itself is read as if an attacker had written it, and said again in our words.
+//! The handshake with the agent: its `core.ready` is untrusted, and is re-encoded for clients.
 
 use carrel_protocol::payload::{CarrelHello, ExecLimits, Ready};
 use carrel_protocol::{Envelope, Flags, Frame, Generation, MessageType, codec};
 
 use crate::relay::HELLO_ID;
 
-/// How much a guest may say before it is ready.
+/// The maximum number of bytes before the agent is ready.
 const LARGEST: usize = 64 * 1024;
-/// The longest version that is passed on.
+/// The maximum length of the version that is forwarded.
 const LONGEST_VERSION: usize = 64;
 
-/// The most output of a job that may be on its way, and the largest piece of it: those who hold a job make us keep it.
+/// The maximum of a job's output in flight, and of one chunk: a follower that holds a job makes the shim buffer it.
 const MOST_OUTPUT: u32 = 1024 * 1024;
 const LARGEST_OUTPUT: u32 = 64 * 1024;
-/// The most input of a job that may be on its way, and the least that a piece of it has to hold.
+/// The maximum of a job's input in flight, and the minimum size of a chunk.
 const MOST_INPUT: u32 = 256 * 1024;
 const LEAST_INPUT: u32 = 1024;
 
-/// What a guest said so far.
+/// The state of the handshake.
 #[derive(Debug, Default)]
-pub(crate) struct Greeting {
+pub(crate) struct AgentHandshake {
     arrived: Vec<u8>,
     ready: Option<(Vec<u8>, Ready)>,
     credit: Option<bool>,
 }
 
-/// A guest that has said what it has to.
+/// The result of the handshake.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Greeted {
-    /// What its clients are greeted with.
+pub(crate) struct HandshakeResult {
+    /// The frame that clients receive first.
     pub(crate) ready: Vec<u8>,
-    /// Whether it keeps credit.
+    /// Whether the agent supports credit.
     pub(crate) credit: bool,
-    /// Under which limits it runs commands for the host.
+    /// The execution limits for the host's own commands.
     pub(crate) limits: Option<ExecLimits>,
-    /// Its release.
+    /// The release of the agent.
     pub(crate) version: String,
-    /// What it has said since.
+    /// Bytes received after the handshake.
     pub(crate) rest: Vec<u8>,
 }
 
-/// A guest that does not begin as it should.
+/// An invalid handshake.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum BadGreeting {
-    #[error("its first words are no frames: {0}")]
+pub(crate) enum HandshakeError {
+    #[error("invalid frame: {0}")]
     Broken(#[from] carrel_protocol::frame::InvalidFrameLength),
-    #[error("its first words cannot be read: {0}")]
+    #[error("invalid message: {0}")]
     Unreadable(#[from] carrel_protocol::DecodeError),
-    #[error("it says `{0}` instead of being ready")]
+    #[error("unexpected message {0} before core.ready")]
     Unexpected(String),
-    #[error("it says more than {LARGEST} bytes before it is ready")]
+    #[error("more than {LARGEST} bytes before core.ready")]
     TooMuch,
-    #[error("it cannot start: {0}")]
+    #[error("agent failed to start: {0}")]
     Refused(String),
 }
 
-/// What the host says first: that it is one of ours, and speaks for many.
+/// The host's hello: announces a relay of Carrel.
 pub(crate) fn hello() -> Vec<u8> {
     let mut frame = Vec::new();
     let hello = CarrelHello { generation: Generation::CURRENT.get(), relay: true };
@@ -64,15 +64,15 @@ pub(crate) fn hello() -> Vec<u8> {
     frame
 }
 
-// === impl Greeting ===
+// === impl AgentHandshake ===
 
-impl Greeting {
-    /// Takes more of what the guest says, until that is enough.
-    pub(crate) fn hear(&mut self, bytes: &[u8]) -> Result<Option<Greeted>, BadGreeting> {
+impl AgentHandshake {
+    /// Processes received bytes until the handshake is complete.
+    pub(crate) fn hear(&mut self, bytes: &[u8]) -> Result<Option<HandshakeResult>, HandshakeError> {
         self.arrived.extend_from_slice(bytes);
         while self.ready.is_none() || self.credit.is_none() {
             let Some((frame, rest)) = Frame::split(&self.arrived)? else {
-                return if self.arrived.len() > LARGEST { Err(BadGreeting::TooMuch) } else { Ok(None) };
+                return if self.arrived.len() > LARGEST { Err(HandshakeError::TooMuch) } else { Ok(None) };
             };
             let taken = self.arrived.len() - rest.len();
             match (frame.id, self.ready.is_some()) {
@@ -81,34 +81,33 @@ impl Greeting {
                     let envelope = Envelope::parse(frame.body)?;
                     self.credit = Some(envelope.message_type() == Some(MessageType::CarrelWelcome));
                 }
-                _ => return Err(BadGreeting::Unexpected(format!("something with id {}", frame.id))),
+                _ => return Err(HandshakeError::Unexpected(format!("something with id {}", frame.id))),
             }
             self.arrived.drain(..taken);
         }
         let (Some((ready, said)), Some(credit)) = (self.ready.take(), self.credit) else { return Ok(None) };
-        // A guest that would send more than is borne runs no jobs.
+        // An agent that announces excessive limits runs no jobs.
         let borne = |limits: &ExecLimits| {
             let output = limits.output_limit <= MOST_OUTPUT && limits.output_chunk_size <= LARGEST_OUTPUT;
             output && limits.input_limit <= MOST_INPUT && limits.stdin_chunk_size >= LEAST_INPUT
         };
         let limits = said.exec_limits.filter(|limits| credit && borne(limits));
         let rest = std::mem::take(&mut self.arrived);
-        Ok(Some(Greeted { ready, credit, limits, version: said.agent_version, rest }))
+        Ok(Some(HandshakeResult { ready, credit, limits, version: said.agent_version, rest }))
     }
 }
 
-/// The guest's `core.ready` as its clients are to hear it: no newer than what is published, and nothing in it that we do
-/// not know.
-fn say_again(frame: Frame<'_>) -> Result<(Vec<u8>, Ready), BadGreeting> {
+/// The agent's `core.ready` for clients: with a published generation, and only known fields.
+fn say_again(frame: Frame<'_>) -> Result<(Vec<u8>, Ready), HandshakeError> {
     let envelope = Envelope::parse(frame.body)?;
     if frame.flags.known() != Flags::NONE || envelope.message_type() != Some(MessageType::Ready) {
         let name: String = envelope.type_name.chars().take(40).filter(|c| !c.is_control()).collect();
-        return Err(BadGreeting::Unexpected(name));
+        return Err(HandshakeError::Unexpected(name));
     }
     let said: Ready = envelope.payload()?;
     let generation = envelope.generation.min(Generation::PUBLISHED);
     let limits = said.exec_limits.map(ExecLimits::check).transpose();
-    let limits = limits.map_err(|error| BadGreeting::Refused(error.to_string()))?;
+    let limits = limits.map_err(|error| HandshakeError::Refused(error.to_string()))?;
     let version = said.agent_version.chars().filter(|c| c.is_ascii_graphic()).take(LONGEST_VERSION).collect();
     let ready = Ready {
         boot_time_ns: said.boot_time_ns,
@@ -119,7 +118,7 @@ fn say_again(frame: Frame<'_>) -> Result<(Vec<u8>, Ready), BadGreeting> {
         ..Ready::default()
     };
     let mut again = Vec::new();
-    codec::encode(&mut again, generation, 0, &ready).map_err(|error| BadGreeting::Refused(error.to_string()))?;
+    codec::encode(&mut again, generation, 0, &ready).map_err(|error| HandshakeError::Refused(error.to_string()))?;
     Ok((again, ready))
 }
 
@@ -148,15 +147,15 @@ mod tests {
         bytes
     }
 
-    fn heard(bytes: &[u8]) -> Greeted {
-        Greeting::default().hear(bytes).unwrap().unwrap()
+    fn heard(bytes: &[u8]) -> HandshakeResult {
+        AgentHandshake::default().hear(bytes).unwrap().unwrap()
     }
 
     //= carrel.files-trees-connections.10-spoken-our-peer
     //= carrel.relay.prologue-id-range-core
     //= promises.relay.generation-announced
     #[test]
-    fn a_guest_is_said_again_without_what_is_only_ours() {
+    fn ready_is_re_encoded_without_unpublished_fields() {
         let greeted = heard(&said(11, &ready()));
         let (frame, rest) = Frame::split(&greeted.ready).unwrap().unwrap();
         let envelope = Envelope::parse(frame.body).unwrap();
@@ -167,11 +166,11 @@ mod tests {
     }
 
     #[test]
-    fn words_may_come_one_byte_at_a_time_and_what_follows_is_kept() {
+    fn the_handshake_may_arrive_byte_by_byte_and_later_bytes_are_kept() {
         let mut bytes = said(10, &ready());
         let whole = bytes.len();
         bytes.extend_from_slice(b"more");
-        let mut greeting = Greeting::default();
+        let mut greeting = AgentHandshake::default();
         for byte in &bytes[..whole - 1] {
             assert_eq!(greeting.hear(&[*byte]).unwrap(), None);
         }
@@ -180,7 +179,7 @@ mod tests {
 
     //= versioning.implementation-details.relay-bridges-host-guest
     #[test]
-    fn an_agent_that_does_not_know_a_relay_keeps_no_credit() {
+    fn an_agent_without_relay_support_has_no_credit() {
         let mut bytes = Vec::new();
         codec::encode(&mut bytes, Generation::new(7), 0, &ready()).unwrap();
         let unknown = CoreError {
@@ -200,23 +199,23 @@ mod tests {
 
     //= promises.relay.guest-say-before-ready
     #[test]
-    fn lies_and_noise_are_refused() {
+    fn invalid_handshakes_are_rejected() {
         let absurd = Ready { exec_limits: Some(ExecLimits { output_limit: 0, ..ExecLimits::DEFAULT }), ..ready() };
-        assert!(matches!(Greeting::default().hear(&said(10, &absurd)), Err(BadGreeting::Refused(_))));
-        assert!(matches!(Greeting::default().hear(&[0xff; 9]), Err(BadGreeting::Broken(_))));
+        assert!(matches!(AgentHandshake::default().hear(&said(10, &absurd)), Err(HandshakeError::Refused(_))));
+        assert!(matches!(AgentHandshake::default().hear(&[0xff; 9]), Err(HandshakeError::Broken(_))));
         let mut early = Vec::new();
         codec::encode(&mut early, Generation::CURRENT, HELLO_ID, &CarrelWelcome { generation: 11 }).unwrap();
-        assert!(matches!(Greeting::default().hear(&early), Err(BadGreeting::Unexpected(_))));
+        assert!(matches!(AgentHandshake::default().hear(&early), Err(HandshakeError::Unexpected(_))));
         let mut large = 131_072u32.to_be_bytes().to_vec();
         large.resize(LARGEST + 100, 0);
-        assert!(matches!(Greeting::default().hear(&large), Err(BadGreeting::TooMuch)));
+        assert!(matches!(AgentHandshake::default().hear(&large), Err(HandshakeError::TooMuch)));
     }
 
     //= carrel.protocol.property-fuzz-target-decoder
     #[test]
-    fn fuzz_nothing_a_guest_says_first_is_more_than_a_refusal() {
+    fn fuzz_any_handshake_is_accepted_or_rejected_without_a_panic() {
         bolero::check!().with_type::<Vec<u8>>().for_each(|bytes| {
-            let _outcome = Greeting::default().hear(bytes);
+            let _outcome = AgentHandshake::default().hear(bytes);
         });
     }
 }

@@ -1,4 +1,4 @@
-//! The lock of a directory: whoever holds it supervises the sandbox, or sweeps what is left of one.
+//! The lock of a directory, held by the shim of the sandbox or by a process that sweeps its remains.
 
 use std::fs::File;
 use std::io;
@@ -10,54 +10,54 @@ use carrel_shim_client::layout::{LOCK, is_same};
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-/// The lock while it is being made.
+/// The temporary file of a lock.
 const UNFINISHED: &str = "lock.new";
-/// How often a lock is tried that somebody else may only be looking at. Whoever really looks is done at once.
+/// How often a lock is retried that may only be inspected. An inspection is short.
 pub(super) const TRIES: usize = 3;
-/// How long is waited in between.
+/// The retry interval.
 pub(super) const PAUSE: Duration = Duration::from_millis(2);
 
-/// A lock that was tried.
+/// The result of trying a lock.
 #[derive(Debug)]
-pub(super) enum Hold {
-    /// It is ours.
+pub(super) enum LockAttempt {
+    /// It is acquired.
     Held(File),
-    /// It is somebody else's.
+    /// Another process holds it.
     Taken,
-    /// Somebody is looking whether it is.
+    /// Another process inspects it.
     Looked,
-    /// There is none, or none any more.
+    /// It does not exist, or was removed.
     Absent,
 }
 
-/// Takes the lock of a directory, if nobody holds it and it is still there. While somebody looks at it, it is tried so many
-/// times.
-pub(super) fn hold(directory: &OwnedFd, create: OFlags, tries: usize) -> io::Result<Hold> {
+/// Acquires the lock of a directory, if it is free and still exists. While another process inspects it, it is retried
+/// so many times.
+pub(super) fn hold(directory: &OwnedFd, create: OFlags, tries: usize) -> io::Result<LockAttempt> {
     discard_strange(directory)?;
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | create;
     let file = match rustix::fs::openat(directory, LOCK, flags, Mode::from_raw_mode(0o600)) {
         Ok(file) => file,
-        Err(Errno::NOENT) => return Ok(Hold::Absent),
+        Err(Errno::NOENT) => return Ok(LockAttempt::Absent),
         Err(errno) => return Err(errno.into()),
     };
     for tried in 1..=tries {
         if lock(&file, FlockOperation::NonBlockingLockExclusive)? {
             return still_there(directory, file);
         }
-        // Whoever only looks shares it with us; whoever holds it does not.
+        // An inspector has a shared lock, a holder an exclusive one.
         if !lock(&file, FlockOperation::NonBlockingLockShared)? {
-            return Ok(Hold::Taken);
+            return Ok(LockAttempt::Taken);
         }
         rustix::fs::flock(&file, FlockOperation::Unlock)?;
         if tried < tries {
             std::thread::sleep(PAUSE);
         }
     }
-    Ok(Hold::Looked)
+    Ok(LockAttempt::Looked)
 }
 
-/// Puts a lock in the place of one that is held, and holds it: whoever made the other may have it open to this day, and
-/// could hold it once we no longer do. Whoever waits for the other sees that it is not there any more.
+/// Replaces a held lock with a new one and holds that: the creator of the old one may still have it open, and could
+/// lock it once we release it. A process that waits for the old one detects that it was removed.
 pub(super) fn renew(directory: &OwnedFd) -> io::Result<File> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::openat(directory, UNFINISHED, flags, Mode::from_raw_mode(0o600))?;
@@ -74,16 +74,16 @@ fn lock(file: &OwnedFd, operation: FlockOperation) -> io::Result<bool> {
     }
 }
 
-/// Whoever swept the directory meanwhile has removed the file that is locked now.
-fn still_there(directory: &OwnedFd, file: OwnedFd) -> io::Result<Hold> {
+/// Whether the locked file was removed by a sweep meanwhile.
+fn still_there(directory: &OwnedFd, file: OwnedFd) -> io::Result<LockAttempt> {
     match rustix::fs::statat(directory, LOCK, AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(there) if is_same(&there, &rustix::fs::fstat(&file)?) => Ok(Hold::Held(file.into())),
-        Ok(_) | Err(Errno::NOENT) => Ok(Hold::Absent),
+        Ok(there) if is_same(&there, &rustix::fs::fstat(&file)?) => Ok(LockAttempt::Held(file.into())),
+        Ok(_) | Err(Errno::NOENT) => Ok(LockAttempt::Absent),
         Err(errno) => Err(errno.into()),
     }
 }
 
-/// What cannot be held is no lock. A supervisor that put it there has none.
+/// Anything but a regular file is not a lock. A shim that put it there has none.
 fn discard_strange(directory: &OwnedFd) -> io::Result<()> {
     match rustix::fs::statat(directory, LOCK, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(there) if FileType::from_raw_mode(there.st_mode) != FileType::RegularFile => discard(directory, LOCK),

@@ -1,4 +1,4 @@
-//! What the host itself says to the guest, and what it is told.
+//! The host's own part of the stream to the agent.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -6,60 +6,60 @@ use carrel_protocol::frame::PREFIX_SIZE;
 use carrel_protocol::payload::{CarrelCredit, ClientDisconnected, Ping};
 use carrel_protocol::{Codec, Envelope, Flags, Frame, Generation, Header, IdRange, MessageType, codec};
 
-use super::client::Outbox;
-use super::route::Run;
+use super::client::ClientOutbox;
+use super::route::FrameRun;
 
 /// The first of the host's own ids: the upper half of the last slot.
 pub(crate) const FIRST: u32 = 127 * Codec::Current.step() + Codec::Current.step() / 2 + 1;
-/// The id of the host's first words. Even ones are the host's to open.
+/// The id of the host's hello. Even ids are opened by the host.
 pub(crate) const HELLO_ID: u32 = FIRST + FIRST % 2;
-/// The id behind the last of them.
+/// The end of the host's ids, exclusive.
 const END: u32 = 128 * Codec::Current.step();
-/// The first id of a job: those before it are for questions.
+/// The first id of a job: those before it are for pings.
 const FIRST_JOB: u32 = HELLO_ID + 2 + 2 * 65_536;
-/// The largest body that the host listens to.
+/// The maximum body of a frame for the host itself.
 const LARGEST: usize = 4096;
-/// The largest body that a job listens to: the largest piece of output that a guest may announce, and what is around it.
+/// The maximum body of a frame for a job: the largest permitted chunk of output, and its envelope.
 const LARGEST_OF_JOB: usize = 64 * 1024 + 1024;
 
-/// What the host was told.
+/// A message for the host itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
-    /// How much may be sent for the client of an id.
+pub(crate) enum HostMessage {
+    /// A credit grant for the client of an id.
     Credit(u32, u64),
-    /// The answer to the question of an id.
+    /// The response to the ping of an id.
     Answer(u32),
-    /// That something with id 0 was not understood.
+    /// An error about an uncorrelated message.
     Complaint,
-    /// Nothing that makes sense.
+    /// An invalid message.
     Nonsense,
 }
 
 /// The host's own part of the stream.
 #[derive(Debug, Default)]
-pub(crate) struct Own {
-    outbox: Outbox,
+pub(crate) struct HostChannel {
+    outbox: ClientOutbox,
     question: u32,
     partial: Vec<u8>,
-    heard: VecDeque<Heard>,
-    /// The ids of jobs and connections that have not ended.
+    heard: VecDeque<HostMessage>,
+    /// The ids of active jobs and connections.
     jobs: BTreeSet<u32>,
-    /// Those of connections, which are sent bulk records.
+    /// Those of connections, which receive bulk records.
     connections: BTreeSet<u32>,
     last_job: u32,
-    /// What jobs are given: it waits for its turn like what clients send.
-    pub(crate) data: Outbox,
+    /// Data for jobs: it takes turns with clients.
+    pub(crate) data: ClientOutbox,
 }
 
-/// Whether the host itself listens to a frame.
+/// Whether a frame may be addressed to the host itself.
 pub(crate) fn listens_to(header: Header) -> bool {
     (header.id == 0 || (FIRST..FIRST_JOB).contains(&header.id)) && header.body_len <= LARGEST
 }
 
-// === impl Own ===
+// === impl HostChannel ===
 
-impl Own {
-    /// Whether everything that was said is sent.
+impl HostChannel {
+    /// Whether all messages are sent.
     pub(crate) fn is_empty(&self) -> bool {
         self.outbox.is_empty()
     }
@@ -68,14 +68,14 @@ impl Own {
         self.outbox.push(frame);
     }
 
-    /// Puts the end of a frame that was begun before everything else.
+    /// Puts the rest of a frame that was begun before everything else.
     pub(crate) fn finish(&mut self, rest: &[u8]) {
         let queued = std::mem::take(&mut self.outbox);
         self.outbox.push(rest);
         self.outbox.push(queued.rest());
     }
 
-    /// Opens the id of a job. One is used again when there are no others.
+    /// Allocates the id of a job. Ids are reused when there are no others.
     pub(crate) fn open_job(&mut self) -> u32 {
         let next = |id: u32| if (FIRST_JOB..END - 2).contains(&id) { id + 2 } else { FIRST_JOB };
         self.last_job = next(self.last_job);
@@ -86,20 +86,20 @@ impl Own {
         self.last_job
     }
 
-    /// Opens the id of a connection.
+    /// Allocates the id of a connection.
     pub(crate) fn open_connection(&mut self) -> u32 {
         let id = self.open_job();
         self.connections.insert(id);
         id
     }
 
-    /// Closes the id of a job or a connection: what is still said with it is said to nobody.
+    /// Releases the id of a job or a connection: further frames with it are ignored.
     pub(crate) fn close_job(&mut self, id: u32) {
         self.jobs.remove(&id);
         self.connections.remove(&id);
     }
 
-    /// Whether a job or a connection listens to a frame.
+    /// Whether a frame may be addressed to a job or a connection.
     pub(crate) fn is_for_job(&self, header: Header) -> bool {
         let flags = header.flags.known();
         let is_record = flags == Flags::BULK && self.connections.contains(&header.id);
@@ -107,8 +107,8 @@ impl Own {
         header.id >= FIRST_JOB && sensible && header.body_len <= LARGEST_OF_JOB && self.jobs.contains(&header.id)
     }
 
-    /// Takes a part of a frame for a job; gives it to `take` when it is whole.
-    pub(crate) fn hear_job(&mut self, run: Run<'_>, take: impl FnOnce(Frame<'_>) -> bool) -> bool {
+    /// Collects a part of a frame for a job; calls `take` when it is complete.
+    pub(crate) fn hear_job(&mut self, run: FrameRun<'_>, take: impl FnOnce(Frame<'_>) -> bool) -> bool {
         if let (true, Some(Ok(Some((frame, _))))) = (self.partial.is_empty(), run.whole().map(Frame::split)) {
             return take(frame);
         }
@@ -121,7 +121,7 @@ impl Own {
         made_sense
     }
 
-    /// How many bytes of whole frames of what jobs are given may be sent at a turn.
+    /// How many bytes of complete frames of job data may be sent per turn.
     pub(crate) fn data_turn(&self, limit: usize) -> usize {
         let mut taken = 0;
         while taken < limit {
@@ -131,12 +131,12 @@ impl Own {
         taken
     }
 
-    /// How much waits to be sent.
+    /// The number of queued bytes.
     pub(crate) fn waiting(&self) -> usize {
         self.outbox.len() + self.data.len()
     }
 
-    /// Says that a client is gone, and asks something behind it, so that the answer tells when the guest knows.
+    /// Reports that a client is gone, followed by a ping, whose response tells that the agent has processed it.
     pub(crate) fn farewell(&mut self, ids: IdRange) -> u32 {
         let first = HELLO_ID + 2;
         self.question = if (first..FIRST_JOB - 2).contains(&self.question) { self.question + 2 } else { first };
@@ -149,7 +149,7 @@ impl Own {
         self.question
     }
 
-    /// Grants more to the client with these ids.
+    /// Grants credit for the client with these ids.
     pub(crate) fn credit(&mut self, ids: IdRange, limit: u64) {
         let mut frame = Vec::new();
         let credit = CarrelCredit { id_start: ids.start(), limit };
@@ -165,7 +165,7 @@ impl Own {
         self.outbox.took(bytes);
     }
 
-    /// Takes a part of a frame that [`listens_to`] let through.
+    /// Collects a part of a frame that [`listens_to`] accepted.
     pub(crate) fn hear<'a>(&mut self, pieces: impl Iterator<Item = &'a [u8]>) {
         pieces.for_each(|piece| self.partial.extend_from_slice(piece));
         while let Ok(Some((frame, rest))) = Frame::split(&self.partial) {
@@ -175,20 +175,20 @@ impl Own {
         }
     }
 
-    pub(crate) fn take_heard(&mut self) -> Option<Heard> {
+    pub(crate) fn take_heard(&mut self) -> Option<HostMessage> {
         self.heard.pop_front()
     }
 }
 
-fn understand(frame: Frame<'_>) -> Heard {
+fn understand(frame: Frame<'_>) -> HostMessage {
     if frame.id != 0 {
         let last = frame.flags.known() == Flags::TERMINAL;
-        return if last { Heard::Answer(frame.id) } else { Heard::Nonsense };
+        return if last { HostMessage::Answer(frame.id) } else { HostMessage::Nonsense };
     }
-    let Ok(envelope) = Envelope::parse(frame.body) else { return Heard::Nonsense };
+    let Ok(envelope) = Envelope::parse(frame.body) else { return HostMessage::Nonsense };
     match (envelope.message_type(), envelope.payload::<CarrelCredit>()) {
-        (Some(MessageType::CarrelCredit), Ok(credit)) => Heard::Credit(credit.id_start, credit.limit),
-        (Some(MessageType::CoreError), _) => Heard::Complaint,
-        _ => Heard::Nonsense,
+        (Some(MessageType::CarrelCredit), Ok(credit)) => HostMessage::Credit(credit.id_start, credit.limit),
+        (Some(MessageType::CoreError), _) => HostMessage::Complaint,
+        _ => HostMessage::Nonsense,
     }
 }

@@ -1,4 +1,4 @@
-//! What is kept of outputs in the directory of logs, whoever wrote it: earlier starts of the sandbox count too.
+//! Disk usage of the log directory, including logs of earlier starts of the sandbox.
 
 use std::collections::BinaryHeap;
 use std::os::fd::OwnedFd;
@@ -7,12 +7,12 @@ use carrel_shim_client::messages::StreamName;
 use carrel_shim_client::note_trimmed;
 use rustix::fs::{AtFlags, Dir, FileType};
 
-/// How the names of logs end, in the order of the streams.
+/// The suffixes of log files, in the order of the streams.
 const ENDINGS: [&str; 2] = [".stdout.log", ".stderr.log"];
-/// How many of the oldest logs are known at a time.
+/// The number of oldest logs that are known at a time.
 const BATCH: usize = 256;
 
-/// Logs that earlier starts of the sandbox left.
+/// Logs of earlier starts of the sandbox.
 #[derive(Debug, Default)]
 pub(super) struct EarlierLogs {
     bytes: u64,
@@ -20,7 +20,7 @@ pub(super) struct EarlierLogs {
     oldest: Vec<EarlierLog>,
 }
 
-/// One log; the order is that of age.
+/// One log; ordered by age.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct EarlierLog {
     written: (i64, u64),
@@ -29,7 +29,7 @@ struct EarlierLog {
     bytes: u64,
 }
 
-/// The job and the stream of a log, by the name of its file.
+/// The job and the stream of a log, from its file name.
 fn log_of(name: &str) -> Option<(&str, usize)> {
     ENDINGS.iter().enumerate().find_map(|(stream, ending)| Some((name.strip_suffix(ending)?, stream)))
 }
@@ -37,10 +37,10 @@ fn log_of(name: &str) -> Option<(&str, usize)> {
 // === impl EarlierLogs ===
 
 impl EarlierLogs {
-    /// Looks at all logs but those of jobs that are known.
+    /// Scans all logs except those of known jobs.
     pub(super) fn find(logs: &OwnedFd, is_known: impl Fn(&str) -> bool) -> Self {
         let (mut bytes, mut oldest) = (0_u64, BinaryHeap::new());
-        // What cannot be looked at does not count.
+        // Unreadable files do not count.
         let entries = Dir::read_from(logs).into_iter().flatten().flatten();
         for entry in entries {
             let Some((job, stream)) = entry.file_name().to_str().ok().and_then(log_of) else { continue };
@@ -65,17 +65,17 @@ impl EarlierLogs {
         self.bytes
     }
 
-    /// Whether there are more than those that are known.
+    /// Whether there are more than the known ones.
     pub(super) fn has_unknown(&self) -> bool {
         self.bytes > 0 && self.oldest.is_empty()
     }
 
-    /// Removes the oldest log; whether there was one.
+    /// Removes the oldest log; returns whether there was one.
     pub(super) fn trim(&mut self, logs: &OwnedFd) -> bool {
         let Some(log) = self.oldest.pop() else { return false };
         self.bytes = self.bytes.saturating_sub(log.bytes);
         let Some(ending) = ENDINGS.get(log.stream) else { return true };
-        // One that is gone already takes no room either, and whoever removed it has noted that.
+        // A log that was already removed uses no space, and its removal was recorded.
         if rustix::fs::unlinkat(logs, format!("{}{ending}", log.job), AtFlags::empty()).is_ok() {
             let stream = if log.stream == 0 { StreamName::Stdout } else { StreamName::Stderr };
             note_trimmed(logs, &log.job, stream, log.bytes);
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn logs_of_earlier_starts_are_counted_and_the_oldest_goes_first() {
+    fn logs_of_earlier_starts_are_counted_and_the_oldest_is_removed_first() {
         let home = tempfile::tempdir().unwrap();
         let logs: OwnedFd = File::open(home.path()).unwrap().into();
         for (age, name, bytes) in [(3, "old.stdout.log", 10), (1, "new.stderr.log", 20), (2, "ours.stdout.log", 40)] {

@@ -1,64 +1,65 @@
-//! Answers that go on: what a job writes, what happens, and what ends.
+//! Streaming responses: output of jobs, facts, and ends.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
 use carrel_shim_client::messages::{
-    Failed, FailureCode, JobAll, JobCut, JobEnded, JobOutput, JobSome, JournalEnd, JournalFacts, StreamName,
+    FailureCode, JobEnded, JobListEnd, JobListPart, JobOutput, JobOutputGap, JournalEnd, JournalFacts, ShimFailure,
+    StreamName,
 };
 
-use super::Desk;
+use super::ControlSocket;
 use rustix::io::Errno;
 
-use super::caller::{Caller, Follow, Request};
-use crate::jobs::{Jobs, Key, Piece};
-use crate::log::Log;
+use super::client::{ControlClient, ControlRequest, JobFollower};
+use crate::jobs::{JobKey, Jobs, OutputRead};
+use crate::journal::JournalWriter;
 
-/// How many bytes of output are told at once.
+/// Bytes of output per message.
 const PIECE: usize = 64 * 1024;
-/// How many pieces one caller is told at a turn.
+/// Messages per client and iteration.
 const PIECES: usize = 32;
-/// How many facts are told at once.
+/// Facts per message.
 const FACTS: usize = 256;
-/// How many jobs are told of at once, and no more once their commands have so many bytes.
+/// Jobs per message, and the limit for the size of their commands.
 const JOBS: usize = 64;
 const COMMANDS: usize = 64 * 1024;
 
-/// What came of an attempt to tell more.
+/// The result of an attempt to send more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
+enum StreamProgress {
     /// There may be more.
     More,
-    /// Nothing, for now.
+    /// Nothing is available.
     Nothing,
-    /// The request is answered.
+    /// The request is complete.
     All,
 }
 
-// === impl Desk ===
+// === impl ControlSocket ===
 
-impl Desk {
-    /// Tells every caller what there is to tell, as far as there is room.
-    pub(crate) fn pump(&mut self, jobs: &mut Jobs, log: &Log) {
+impl ControlSocket {
+    /// Sends available data to every client, within its backlog.
+    pub(crate) fn pump(&mut self, jobs: &mut Jobs, log: &JournalWriter) {
         if !std::mem::take(&mut self.stirred) {
             return;
         }
-        let mut holds: HashMap<Key, [Option<u64>; 2]> = HashMap::new();
+        let mut holds: HashMap<JobKey, [Option<u64>; 2]> = HashMap::new();
         let (mut waited, mut listing) = (HashSet::new(), false);
         for caller in self.callers.iter_mut().flatten() {
             caller.pump(jobs, log, &mut self.piece);
             for request in caller.requests.values() {
                 let follow = match request {
-                    Request::Follow(follow) => follow,
-                    Request::Wait(key) => {
+                    ControlRequest::Follow(follow) => follow,
+                    ControlRequest::Wait(key) => {
                         waited.insert(*key);
                         continue;
                     }
-                    Request::List(_) => {
+                    ControlRequest::List(_) => {
                         listing = true;
                         continue;
                     }
-                    Request::Journal { .. } | Request::Write(_) => continue,
+                    ControlRequest::Journal { .. } | ControlRequest::Write(_) => continue,
                 };
                 if follow.hold {
                     let slowest = holds.entry(follow.key).or_insert([None, None]);
@@ -73,14 +74,14 @@ impl Desk {
     }
 }
 
-// === impl Caller ===
+// === impl ControlClient ===
 
-impl Caller {
-    fn pump(&mut self, jobs: &mut Jobs, log: &Log, piece: &mut Vec<u8>) {
-        // What is sent makes room. Who is gone is found out when all are flushed.
+impl ControlClient {
+    fn pump(&mut self, jobs: &mut Jobs, log: &JournalWriter, piece: &mut Vec<u8>) {
+        // Flushing makes space. Disconnected clients are detected when all are flushed.
         let mut moving = self.flush();
         let mut requests = std::mem::take(&mut self.requests);
-        // One piece of each at a time, so that they share.
+        // One message per request at a time, for fairness.
         for _ in 0..PIECES {
             if !moving || !self.has_room() {
                 break;
@@ -91,8 +92,8 @@ impl Caller {
                     return true;
                 }
                 let told = self.tell_more(*id, request, jobs, log, piece);
-                moving |= told == Told::More;
-                told != Told::All
+                moving |= told == StreamProgress::More;
+                told != StreamProgress::All
             });
             moving &= self.flush();
         }
@@ -100,35 +101,42 @@ impl Caller {
         self.starved = moving || !self.has_room();
     }
 
-    fn tell_more(&mut self, id: u32, request: &mut Request, jobs: &mut Jobs, log: &Log, piece: &mut Vec<u8>) -> Told {
+    fn tell_more(
+        &mut self,
+        id: u32,
+        request: &mut ControlRequest,
+        jobs: &mut Jobs,
+        log: &JournalWriter,
+        piece: &mut Vec<u8>,
+    ) -> StreamProgress {
         match request {
-            Request::Follow(follow) => self.tell_output(id, follow, jobs, piece),
-            Request::Wait(key) if !jobs.is_over(*key) => Told::Nothing,
-            Request::Wait(key) => {
+            ControlRequest::Follow(follow) => self.tell_output(id, follow, jobs, piece),
+            ControlRequest::Wait(key) if !jobs.is_over(*key) => StreamProgress::Nothing,
+            ControlRequest::Wait(key) => {
                 match jobs.info(*key) {
                     Some(info) => self.tell(id, &JobEnded { info }),
                     None => self.tell(id, &gone()),
                 }
-                Told::All
+                StreamProgress::All
             }
-            Request::Journal { next, follow } => match log.read(*next, FACTS) {
-                Ok(facts) if facts.is_empty() && *follow => Told::Nothing,
+            ControlRequest::Journal { next, follow } => match log.read(*next, FACTS) {
+                Ok(facts) if facts.is_empty() && *follow => StreamProgress::Nothing,
                 Ok(facts) if facts.is_empty() => {
                     self.tell(id, &JournalEnd { last: log.last() });
-                    Told::All
+                    StreamProgress::All
                 }
                 Ok(facts) => {
                     *next = facts.last().map_or(*next, |fact| fact.sequence + 1);
                     self.tell(id, &JournalFacts { facts });
-                    Told::More
+                    StreamProgress::More
                 }
                 Err(error) => {
                     let message = format!("the journal: {error}");
-                    self.tell(id, &Failed { code: FailureCode::JournalFailed, message, hint: None });
-                    Told::All
+                    self.tell(id, &ShimFailure { code: FailureCode::JournalFailed, message, hint: None });
+                    StreamProgress::All
                 }
             },
-            Request::List(next) => {
+            ControlRequest::List(next) => {
                 let (mut some, mut bytes) = (Vec::new(), 0);
                 while let Some(info) = jobs.next_listed(next) {
                     let words = info.command.iter().chain(&info.user).chain(&info.cwd);
@@ -139,61 +147,69 @@ impl Caller {
                     }
                 }
                 if some.is_empty() {
-                    self.tell(id, &JobAll {});
-                    return Told::All;
+                    self.tell(id, &JobListEnd {});
+                    return StreamProgress::All;
                 }
-                self.tell(id, &JobSome { jobs: some });
-                Told::More
+                self.tell(id, &JobListPart { jobs: some });
+                StreamProgress::More
             }
-            Request::Write(_) => Told::Nothing,
+            ControlRequest::Write(_) => StreamProgress::Nothing,
         }
     }
 
-    fn tell_output(&mut self, id: u32, follow: &mut Follow, jobs: &mut Jobs, piece: &mut Vec<u8>) -> Told {
+    fn tell_output(
+        &mut self,
+        id: u32,
+        follow: &mut JobFollower,
+        jobs: &mut Jobs,
+        piece: &mut Vec<u8>,
+    ) -> StreamProgress {
         let Some((stream, until)) = jobs.next_output(follow.key, follow.at) else {
             if !jobs.is_over(follow.key) {
-                return Told::Nothing;
+                return StreamProgress::Nothing;
             }
             jobs.watch(follow.key, false);
             match jobs.info(follow.key) {
                 Some(info) => self.tell(id, &JobEnded { info }),
                 None => self.tell(id, &gone()),
             }
-            return Told::All;
+            return StreamProgress::All;
         };
         let [stdout, stderr] = &mut follow.at;
-        let Some(at) = (if stream == StreamName::Stdout { stdout } else { stderr }) else { return Told::Nothing };
+        let Some(at) = (if stream == StreamName::Stdout { stdout } else { stderr }) else {
+            return StreamProgress::Nothing;
+        };
         let limit = usize::try_from(until - *at).unwrap_or(usize::MAX).min(PIECE);
         piece.clear();
         match jobs.read(follow.key, stream, *at, limit, piece) {
-            Piece::Bytes(count) => {
+            OutputRead::Bytes(count) => {
                 self.tell(id, &JobOutput { stream, offset: *at, data: Cow::Borrowed(piece) });
                 *at += count as u64;
-                Told::More
+                StreamProgress::More
             }
-            Piece::Cut(to) => {
-                self.tell(id, &JobCut { stream, from: *at, to });
+            OutputRead::Cut(to) => {
+                self.tell(id, &JobOutputGap { stream, from: *at, to });
                 *at = to;
-                Told::More
+                StreamProgress::More
             }
-            Piece::Nothing => Told::Nothing,
-            Piece::Failed(errno) => {
+            OutputRead::Nothing => StreamProgress::Nothing,
+            OutputRead::Failed(errno) => {
                 jobs.watch(follow.key, false);
                 self.tell(id, &cannot_read(errno));
-                Told::All
+                StreamProgress::All
             }
         }
     }
 }
 
-/// The answer to one whose output is there, and cannot be read now.
-pub(crate) fn cannot_read(errno: Errno) -> Failed {
+/// The failure if stored output cannot be read now.
+pub(crate) fn cannot_read(errno: Errno) -> ShimFailure {
     let message = format!("the output of the job cannot be read: {}", std::io::Error::from(errno));
-    Failed { code: FailureCode::HostUnfit, message, hint: None }
+    ShimFailure { code: FailureCode::HostUnfit, message, hint: None }
 }
 
-/// The answer to one who came back for a job that was kept long enough.
-fn gone() -> Failed {
+/// The failure if a job is no longer kept.
+fn gone() -> ShimFailure {
     let message = "the job has ended and is no longer kept".to_owned();
-    Failed { code: FailureCode::JobPruned, message, hint: None }
+    ShimFailure { code: FailureCode::JobPruned, message, hint: None }
 }

@@ -1,45 +1,45 @@
-//! While the sandbox lives: pausing it, its disk, its memory, and what it uses.
+//! A running sandbox: pause and resume, disk, memory, and statistics.
 
 use std::time::{Duration, Instant};
 
 use carrel_shim_client::messages::{EndReason, Fact, FactKind, PauseReason, Statistics};
 
-use super::Server;
+use super::ShimServer;
 use crate::failpoint::{Failpoint, reached};
-use crate::log::wall_ms;
+use crate::journal::wall_ms;
 
-/// How often the host's own disk is looked at, where the sandbox writes to it: rarely while nobody could fill it in between.
+/// The interval for checking the host's disk: short only when it could fill up in between.
 const DISK: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
-/// No host makes files dirty faster than this, in bytes a second.
+/// The maximum rate at which a host dirties pages, in bytes per second.
 const FASTEST: u64 = 4 << 30;
-/// What the sandbox has to have written that is on no disk yet to be one who writes.
+/// The dirty bytes from which on a sandbox counts as writing.
 const WRITES: u64 = 1 << 20;
-/// For how long it is left alone when its user lets it continue, so that it can make room, and what it may write meanwhile.
+/// How long it is left alone after its user resumed it, so that it can free space, and what it may write meanwhile.
 const GRACE: Duration = Duration::from_secs(10);
 const GRANTED: u64 = 8 << 20;
-/// How often it is recorded that processes were ended for want of memory.
+/// The minimum interval of recorded OOM kills.
 const KILLS: Duration = Duration::from_secs(1);
-/// When is counted again who was ended for want of memory: the kernel says that memory ran out before it ends anybody.
+/// When OOM kills are counted again: the kernel notifies before it kills.
 const COUNTS: [Duration; 4] =
     [Duration::from_millis(5), Duration::from_millis(50), Duration::from_millis(500), Duration::from_secs(5)];
 
-/// How often is looked at what it takes of the kernel's memory: while it does something, and while it does not. For as
-/// long it takes some unseen, 1.2 GB a second and processor at worst. A look at one that does nothing costs 2 µs, and to wake up for it
-/// 50 µs on a host that does something else meanwhile.
+/// The interval for checking its kernel memory: while it is active, and while it is idle. In between it can allocate
+/// unnoticed, 1.2 GB per second and CPU at worst. A check of an idle sandbox costs 2 µs, and the wakeup for it 50 µs on
+/// a busy host.
 const KERNEL_MEMORY: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
-/// What is looked at for long is left alone for so many times as long.
+/// The ratio of idle to checking time.
 const LOOKS: u32 = 9;
 
-/// What is said of one that ended for want of memory.
+/// The message for a sandbox that was OOM-killed.
 pub(super) const OUT_OF_MEMORY: &str = "the sandbox ran out of memory";
-/// What is said of a pause that nobody asked for.
+/// The message for a pause by the shim.
 const HOST_DISK: &str = "host disk low";
 
-impl Server {
-    /// Stops all processes. One who is paused for a reason and then by its owner is its owner's to resume.
+impl ShimServer {
+    /// Pauses all processes. A sandbox paused for a reason and then by its owner must be resumed by its owner.
     pub(super) fn pause(&mut self, reason: Option<PauseReason>) -> Result<(), String> {
         if self.ending.is_some() {
-            return Err("a sandbox that is ending cannot be paused".to_owned());
+            return Err("sandbox is shutting down and cannot be paused".to_owned());
         }
         let cgroup = self.running.cgroup.as_ref().ok_or("a sandbox without a cgroup cannot be paused")?;
         if self.paused.is_some() {
@@ -58,7 +58,7 @@ impl Server {
         Ok(())
     }
 
-    /// Lets all processes continue; if only a pause for some reason is to end, no other does.
+    /// Resumes all processes; with a reason, only if the sandbox is paused for it.
     pub(super) fn resume(&mut self, reason: Option<PauseReason>) -> Result<(), String> {
         if reason.is_some() && reason != self.pause_reason {
             return Ok(());
@@ -77,7 +77,7 @@ impl Server {
         Ok(())
     }
 
-    /// That the host's disk is low, with how low it is.
+    /// The message for a low host disk, with the numbers.
     fn host_disk(&self) -> String {
         let reserve = self.running.reserve;
         let free = self.running.container.kept_disk().and_then(|disk| disk.host_free().ok());
@@ -87,19 +87,19 @@ impl Server {
         }
     }
 
-    /// Records something that happened, for those who listen.
+    /// Records a fact and notifies subscribers.
     pub(super) fn record(&mut self, fact: Fact) {
         self.log.note(fact);
         self.desk.stirred = true;
     }
 
-    /// Pauses the sandbox if it writes while less is free on the host's own disk than has to be, and lets it continue
-    /// when there is room again. Whoever supervises it sees to the disk earlier and better: this is for when nobody does.
+    /// Pauses the sandbox if it writes while the host's disk is below its reserve, and resumes it when there is space
+    /// again. A supervising daemon reacts earlier: this is the fallback without one.
     pub(super) fn watch_disk(&mut self, now: Instant) {
         if self.disk.is_none_or(|due| now < due) {
             return;
         }
-        // Whoever ends writes no more.
+        // A sandbox that is shutting down writes no more.
         self.disk = None;
         if self.ending.is_some() {
             return;
@@ -119,7 +119,7 @@ impl Server {
         self.disk = Some(now + half.clamp(shortest, longest));
     }
 
-    /// Whether the sandbox has written just now. What it writes past the memory of the host is not seen from here.
+    /// Whether the sandbox has written recently. Direct I/O is not visible here.
     fn writes(&mut self, now: Instant) -> bool {
         self.grace = self.grace.filter(|(until, _)| now < *until);
         self.unwritten() >= self.grace.map_or(WRITES, |(_, most)| most)
@@ -131,7 +131,7 @@ impl Server {
 
     // --- memory
 
-    /// The kernel says that memory ran out.
+    /// The kernel reports that memory ran out.
     pub(super) fn hear_memory(&mut self) {
         let understood = self.running.memory.as_ref().is_none_or(|memory| memory.acknowledge().is_ok());
         if !understood {
@@ -143,7 +143,7 @@ impl Server {
         self.count_again = Some((Instant::now(), 0));
     }
 
-    /// Counts when that is due; returns when it is due again.
+    /// Counts OOM kills when it is due; returns when it is due again.
     pub(super) fn count_when_due(&mut self, now: Instant) -> Option<Instant> {
         let (due, tries) = self.count_again?;
         if due > now {
@@ -159,11 +159,11 @@ impl Server {
         self.count_again.map(|(due, _)| due)
     }
 
-    /// Records that processes were ended for want of memory, if there are more than before.
+    /// Records OOM kills, if there are more than before.
     pub(super) fn note_kills(&mut self) {
         self.kills = self.count_kills().max(self.kills);
         let now = Instant::now();
-        // One after the other is one fact: a sandbox could fill its journal with them.
+        // Repeated kills are merged into one fact: a sandbox could fill its journal otherwise.
         let soon = self.kills_told.1.and_then(|told| told.checked_add(KILLS)).filter(|soon| *soon > now);
         match soon {
             _ if self.kills <= self.kills_told.0 => {}
@@ -181,14 +181,14 @@ impl Server {
         counted.unwrap_or(self.kills)
     }
 
-    /// Ends a sandbox that takes more of the kernel's memory than it may besides its limit. One in which nothing runs but
-    /// the agent is left alone until there is something to do for it.
+    /// Ends a sandbox that uses too much kernel memory beyond its limit. One in which only the agent runs is left alone
+    /// until there is work for it.
     pub(super) fn watch_kernel_memory(&mut self, now: Instant) {
         if self.kernel_memory.is_none_or(|due| now < due) {
             return;
         }
         self.kernel_memory = None;
-        // Whoever is killed, or stopped, takes no more.
+        // Killed or paused processes allocate no more.
         if self.killed || self.paused.is_some() {
             return;
         }
@@ -202,7 +202,7 @@ impl Server {
         }
     }
 
-    /// Whether the agent is all that runs in the sandbox.
+    /// Whether only the agent runs in the sandbox.
     fn is_alone(&self) -> bool {
         let processes = self.running.cgroup.as_ref().and_then(|cgroup| cgroup.processes().ok());
         processes.is_some_and(|processes| processes.len() <= 1)

@@ -4,17 +4,17 @@ use std::time::Duration;
 
 use carrel_protocol::Flags;
 use carrel_shim_client::messages::{
-    Done, FailureCode, GetStatistics, GetStatus, JobAll, JobBytes, JobCancel, JobClose, JobCommand, JobEnded, JobGet,
-    JobInfo, JobList, JobRead, JobResize, JobSignal, JobSome, JobStart, JobStarted, JobState, JobWait, JobWrite,
-    JobWrote, Pause, Resume, State, Statistics, Status, Stop, StreamName, Supervise, Withdraw,
+    Done, FailureCode, GetStatistics, GetStatus, JobCancel, JobClose, JobCommand, JobEnded, JobGet, JobInfo, JobList,
+    JobListEnd, JobListPart, JobRead, JobReadChunk, JobResize, JobSignal, JobStart, JobStarted, JobState, JobWait,
+    JobWrite, JobWriteAck, Pause, Resume, ShimState, Statistics, Status, Stop, StreamName, Supervise, Withdraw,
 };
-use carrel_shim_client::{Chunk, ShimError, decode};
+use carrel_shim_client::{OutputChunk, ShimError, decode};
 
-use crate::peer::{Peer, connected, ended, failed, info, invented};
+use crate::peer::{ScriptedShim, connected, ended, failed, info, invented};
 
 fn status() -> Status {
     Status {
-        state: State::Paused,
+        state: ShimState::Paused,
         supervisor: None,
         sequence: 7,
         running_jobs: 1,
@@ -28,7 +28,7 @@ fn status() -> Status {
 }
 
 /// Asserts that the next frame is input for the job `job`.
-pub async fn expect_input(peer: &mut Peer) -> (u32, Vec<u8>, Option<u64>) {
+pub async fn expect_input(peer: &mut ScriptedShim) -> (u32, Vec<u8>, Option<u64>) {
     let asked = peer.frame().await.expect("the client closed");
     asked.read(1, |envelope| {
         let write = decode::<JobWrite<'_>>(envelope)?.unwrap();
@@ -103,12 +103,12 @@ async fn a_response_in_parts_is_assembled() {
     let names = ["a", "b", "c"].map(|name| info(name, JobState::Running));
     let answering = async {
         let (id, JobList {}) = peer.expect().await;
-        peer.send(id, &JobSome { jobs: names[..2].to_vec() }).await;
+        peer.send(id, &JobListPart { jobs: names[..2].to_vec() }).await;
         peer.raw(&invented(id, Flags::NONE)).await;
-        peer.send(id, &JobSome { jobs: names[2..].to_vec() }).await;
-        peer.send(id, &JobAll {}).await;
+        peer.send(id, &JobListPart { jobs: names[2..].to_vec() }).await;
+        peer.send(id, &JobListEnd {}).await;
         let (id, JobList {}) = peer.expect().await;
-        peer.send(id, &JobAll {}).await;
+        peer.send(id, &JobListEnd {}).await;
     };
     let asking = async { (client.jobs().await.unwrap(), client.jobs().await.unwrap()) };
     let ((jobs, none), ()) = tokio::join!(asking, answering);
@@ -123,22 +123,22 @@ async fn bytes_are_read_and_written_at_their_offsets() {
     let answering = async {
         let (id, asked) = peer.expect::<JobRead>().await;
         assert_eq!(asked, JobRead { job: "job".into(), stream: StreamName::Stderr, offset: 5, limit: 65_536 });
-        peer.send(id, &JobBytes { offset: 9, data: data[..65_536].into(), end: true }).await;
+        peer.send(id, &JobReadChunk { offset: 9, data: data[..65_536].into(), end: true }).await;
         let mut place = 1_000;
         for length in [65_536, 65_536, 18_928] {
             let (id, piece, offset) = expect_input(&mut peer).await;
             assert_eq!((piece.len(), offset), (length, Some(place)));
             assert_eq!(piece, data[usize::try_from(place).unwrap() - 1_000..][..length]);
             place += length as u64;
-            peer.send(id, &JobWrote { written: place }).await;
+            peer.send(id, &JobWriteAck { written: place }).await;
         }
         let (id, piece, offset) = expect_input(&mut peer).await;
         assert_eq!((&*piece, offset), (&b""[..], None));
-        peer.send(id, &JobWrote { written: place }).await;
+        peer.send(id, &JobWriteAck { written: place }).await;
     };
     let asking = async {
         let chunk = client.read("job", StreamName::Stderr, 5, 65_536).await.unwrap();
-        assert_eq!(chunk, Chunk { offset: 9, data: data[..65_536].to_vec(), end: true });
+        assert_eq!(chunk, OutputChunk { offset: 9, data: data[..65_536].to_vec(), end: true });
         assert_eq!(client.write("job", &data, Some(1_000)).await.unwrap(), 151_000);
         assert_eq!(client.write("job", b"", None).await.unwrap(), 151_000);
     };
@@ -160,7 +160,7 @@ async fn a_failure_keeps_its_code_and_the_next_request_is_answered() {
     }
     let answering = async {
         let (id, JobList {}) = peer.expect().await;
-        peer.send(id, &JobSome { jobs: vec![info("a", JobState::Running)] }).await;
+        peer.send(id, &JobListPart { jobs: vec![info("a", JobState::Running)] }).await;
         peer.send(id, &failed(FailureCode::JournalFailed)).await;
     };
     assert!(matches!(tokio::join!(client.jobs(), answering).0, Err(ShimError::Failed(_))), "in the middle");
@@ -334,8 +334,8 @@ async fn a_response_of_one_megabyte_is_received() {
     let answering = async {
         for _ in 0..2 {
             let (id, JobList {}) = peer.expect().await;
-            peer.send(id, &JobSome { jobs: jobs.clone() }).await;
-            peer.send(id, &JobAll {}).await;
+            peer.send(id, &JobListPart { jobs: jobs.clone() }).await;
+            peer.send(id, &JobListEnd {}).await;
         }
     };
     let asking = async {

@@ -3,14 +3,14 @@ use std::process::{Command, Stdio};
 use std::thread::JoinHandle;
 
 use super::*;
-use crate::found::find;
-use crate::found::tests::{SOMEBODY, World};
+use crate::discovery::find;
+use crate::discovery::tests::{OTHER_USER, TestHome};
 use crate::layout::{INCARNATION, LOCK, SHIM_SOCKET};
 use crate::messages::VERSION;
 use crate::wire;
 
 /// A shim that sends its hello to the first client.
-fn greet(world: &mut World, change: impl FnOnce(&mut Hello)) -> JoinHandle<()> {
+fn greet(world: &mut TestHome, change: impl FnOnce(&mut Hello)) -> JoinHandle<()> {
     let listener = world.listener.take().unwrap();
     let mut hello = hello(&world.record);
     change(&mut hello);
@@ -37,7 +37,7 @@ fn hello(record: &SandboxRecord) -> Hello {
 
 #[tokio::test]
 async fn a_sandbox_whose_identity_matches_is_adopted() {
-    let mut world = World::running();
+    let mut world = TestHome::running();
     let supervisor = greet(&mut world, |_| {});
     let client = world.find().connect().await.unwrap();
     assert_eq!(client.hello().incarnation, "i-1");
@@ -47,13 +47,13 @@ async fn a_sandbox_whose_identity_matches_is_adopted() {
 
 #[tokio::test]
 async fn a_shim_whose_hello_differs_from_the_record_is_rejected() {
-    for claim in [Claim::Name, Claim::Incarnation, Claim::BootId, Claim::Process] {
-        let mut world = World::running();
+    for claim in [IdentityField::Name, IdentityField::Incarnation, IdentityField::BootId, IdentityField::Process] {
+        let mut world = TestHome::running();
         let supervisor = greet(&mut world, |hello| match claim {
-            Claim::Name => hello.name = "other".into(),
-            Claim::Incarnation => hello.incarnation = "i-2".into(),
-            Claim::BootId => hello.boot_id = "another".into(),
-            Claim::Process => hello.shim_pid += 1,
+            IdentityField::Name => hello.name = "other".into(),
+            IdentityField::Incarnation => hello.incarnation = "i-2".into(),
+            IdentityField::BootId => hello.boot_id = "another".into(),
+            IdentityField::Process => hello.shim_pid += 1,
         });
         let refused = world.find().connect().await.unwrap_err();
         assert!(matches!(&refused, AdoptError::Claims { what, .. } if *what == claim), "{refused}");
@@ -70,12 +70,12 @@ async fn a_shim_cannot_claim_the_process_of_another_as_its_sandbox() {
         ended.id()
     };
     for (pid, fits) in [(child.id(), true), (ended, true), (1, false), (std::process::id(), false)] {
-        let mut world = World::running();
+        let mut world = TestHome::running();
         let supervisor = greet(&mut world, |hello| hello.pid = pid);
         let adopted = world.find().connect().await;
         assert_eq!(adopted.is_ok(), fits, "{pid}");
         if let Err(refused) = adopted {
-            assert!(matches!(refused, AdoptError::Claims { what: Claim::Process, .. }), "{refused}");
+            assert!(matches!(refused, AdoptError::Claims { what: IdentityField::Process, .. }), "{refused}");
         }
         supervisor.join().unwrap();
     }
@@ -85,7 +85,7 @@ async fn a_shim_cannot_claim_the_process_of_another_as_its_sandbox() {
 
 #[tokio::test]
 async fn a_sandbox_whose_directory_is_accessible_to_others_is_adopted() {
-    let mut world = World::running();
+    let mut world = TestHome::running();
     std::fs::set_permissions(&world.path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let supervisor = greet(&mut world, |_| {});
     world.find().connect().await.unwrap();
@@ -94,7 +94,7 @@ async fn a_sandbox_whose_directory_is_accessible_to_others_is_adopted() {
 
 #[tokio::test]
 async fn a_process_other_than_the_recorded_one_is_not_contacted() {
-    let world = World::running();
+    let world = TestHome::running();
     // A reused pid: no connection is made.
     world.write(|record| record.shim_began += 1);
     assert!(matches!(world.find().connect().await, Err(AdoptError::Process { .. })));
@@ -107,7 +107,7 @@ async fn a_process_other_than_the_recorded_one_is_not_contacted() {
 
 #[tokio::test]
 async fn a_socket_of_another_process_is_detected() {
-    let mut world = World::running();
+    let mut world = TestHome::running();
     // The record names another live process; the listener is this one.
     let mut other = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
     let (ours, other_pid) = (std::process::id(), other.id());
@@ -123,19 +123,19 @@ async fn a_socket_of_another_process_is_detected() {
 
 #[test]
 fn a_listener_of_an_unknown_user_is_rejected() {
-    let world = World::running();
-    let record = SandboxRecord { supervisor_user: SOMEBODY, ..world.record.clone() };
+    let world = TestHome::running();
+    let record = SandboxRecord { supervisor_user: OTHER_USER, ..world.record.clone() };
     let verified = |user| verify(&record, (record.shim_pid, user), &hello(&record));
-    assert!(verified(SOMEBODY).is_ok());
+    assert!(verified(OTHER_USER).is_ok());
     assert!(verified(rustix::process::geteuid().as_raw()).is_ok());
-    for user in [SOMEBODY + 1, 1000] {
-        assert!(matches!(verified(user), Err(AdoptError::PeerUser { recorded: SOMEBODY, .. })));
+    for user in [OTHER_USER + 1, 1000] {
+        assert!(matches!(verified(user), Err(AdoptError::PeerUser { recorded: OTHER_USER, .. })));
     }
 }
 
 #[tokio::test]
 async fn a_sandbox_that_died_since_its_discovery_is_not_running() {
-    let mut world = World::running();
+    let mut world = TestHome::running();
     let found = world.find();
     world.lock = None;
     assert!(matches!(found.connect().await, Err(AdoptError::NotRunning)));
@@ -148,7 +148,7 @@ async fn a_sandbox_that_died_since_its_discovery_is_not_running() {
 
 #[tokio::test]
 async fn another_sandbox_with_the_same_name_is_distinguished() {
-    let world = World::running();
+    let world = TestHome::running();
     let found = world.find();
     // Another incarnation in the same directory.
     std::fs::write(world.path.join(INCARNATION), "i-2").unwrap();
@@ -160,9 +160,9 @@ async fn another_sandbox_with_the_same_name_is_distinguished() {
     world.write(|_| {});
     let aside = world.home.path().join("aside");
     std::fs::rename(&world.path, &aside).unwrap();
-    let lookalike = World::running();
+    let lookalike = TestHome::running();
     std::fs::rename(&lookalike.path, &world.path).unwrap();
-    assert_eq!(world.find().life, Life::Running);
+    assert_eq!(world.find().life, Liveness::Running);
     assert!(matches!(found.connect().await, Err(AdoptError::Replaced)));
     // With the original directory in place, only the hello is missing.
     std::fs::rename(&world.path, &lookalike.path).unwrap();
@@ -173,9 +173,9 @@ async fn another_sandbox_with_the_same_name_is_distinguished() {
 
 #[tokio::test]
 async fn a_sandbox_with_an_untrusted_record_is_not_contacted() {
-    let world = World::running();
+    let world = TestHome::running();
     let found = world.find();
     std::fs::write(world.path.join(INCARNATION), "i-2").unwrap();
-    assert!(matches!(found.connect().await, Err(AdoptError::Problem(Problem::Incarnation { .. }))));
+    assert!(matches!(found.connect().await, Err(AdoptError::Problem(DiscoveryProblem::Incarnation { .. }))));
     assert!(matches!(world.find().connect().await, Err(AdoptError::NotRunning)));
 }

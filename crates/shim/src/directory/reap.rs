@@ -1,4 +1,5 @@
-//! What a dead sandbox left on this host besides its directory: its group, and a supervisor that only seems dead.
+//! Reaps what a dead sandbox left outside of its directory: its cgroup, and a shim that released its lock but still
+//! runs.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -10,45 +11,45 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
-use super::groups;
-use super::sweep::Swept;
+use super::cgroups;
+use super::sweep::SweepError;
 
-/// How long a supervisor that let go of its lock may take to end by itself: it has its last words to say yet.
-const LAST_WORDS: Duration = Duration::from_millis(500);
-/// How long the kernel may take to end one.
-const DEATH: Duration = Duration::from_secs(5);
+/// How long a shim that released its lock may take to exit by itself.
+const EXIT_TIMEOUT: Duration = Duration::from_millis(500);
+/// How long the kernel may take to kill a process.
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Ends and removes what the incarnation of a directory left on this host. Returns whether there was something.
-pub(super) fn bury(directory: &OwnedFd) -> Result<bool, Swept> {
-    // What a copy names is alive, and belongs to the original.
+/// Terminates and removes what the incarnation of a directory left on this host. Returns whether there was something.
+pub(super) fn reap(directory: &OwnedFd) -> Result<bool, SweepError> {
+    // What a copied record names is alive, and belongs to the original.
     if matches!(SandboxRecord::read(directory), Err(RecordError::Copied)) {
         return Ok(false);
     }
     let supervisor = dismiss(directory)?;
-    Ok(bury_group(directory)? || supervisor)
+    Ok(reap_cgroup(directory)? || supervisor)
 }
 
-/// Ends a supervisor that let go of its lock and lives on: with what it has open, it could go on with what others take for
-/// left. Returns whether it had to be ended.
-fn dismiss(directory: &OwnedFd) -> Result<bool, Swept> {
+/// Kills a shim that released its lock but still runs: with its open descriptors it could modify what others consider
+/// abandoned. Returns whether it was killed.
+fn dismiss(directory: &OwnedFd) -> Result<bool, SweepError> {
     let Ok(record) = SandboxRecord::read(directory) else { return Ok(false) };
     let (owner, ours) = (owner(directory)?, rustix::process::geteuid().as_raw());
-    // A record that does not fit its directory was not written for it.
+    // A record that does not match its directory was not written for it.
     if (owner != ours && owner != record.supervisor_user) || record.shim_pid == std::process::id() {
         return Ok(false);
     }
     let Some(shim) = record.shim_handle() else { return Ok(false) };
-    if has_ended(&shim, LAST_WORDS)? {
+    if has_ended(&shim, EXIT_TIMEOUT)? {
         return Ok(false);
     }
     match rustix::process::pidfd_send_signal(&shim, Signal::KILL) {
         Ok(()) | Err(Errno::SRCH) => {}
         Err(errno) => return Err(io::Error::from(errno).into()),
     }
-    if has_ended(&shim, DEATH)? { Ok(true) } else { Err(Swept::Stuck(record.shim_pid)) }
+    if has_ended(&shim, KILL_TIMEOUT)? { Ok(true) } else { Err(SweepError::Stuck(record.shim_pid)) }
 }
 
-/// Waits for the end of a process, for a while.
+/// Waits for the exit of a process, with a timeout.
 fn has_ended(process: &OwnedFd, patience: Duration) -> io::Result<bool> {
     let until = Instant::now() + patience;
     loop {
@@ -66,9 +67,9 @@ fn owner(directory: &OwnedFd) -> io::Result<u32> {
     Ok(rustix::fs::fstat(directory)?.st_uid)
 }
 
-fn bury_group(directory: &OwnedFd) -> Result<bool, Swept> {
+fn reap_cgroup(directory: &OwnedFd) -> Result<bool, SweepError> {
     let Ok((incarnation, author)) = layout::read_incarnation(directory) else {
-        // It died before it had made anything.
+        // It died before it had created anything.
         return Ok(false);
     };
     let ours = rustix::process::geteuid().as_raw();
@@ -76,16 +77,16 @@ fn bury_group(directory: &OwnedFd) -> Result<bool, Swept> {
     let named_by = if owner == ours { author } else { owner };
     let host = Host::detect()?;
     match Cgroup::adopt(&host, &incarnation) {
-        // A supervisor that was taken over could name the group of another.
+        // A compromised shim could name the cgroup of another sandbox.
         Ok(cgroup) if named_by != ours && cgroup.owner() != Some(named_by) => Ok(false),
-        Ok(cgroup) => match groups::end(&host, &incarnation, cgroup) {
+        Ok(cgroup) => match cgroups::end(&host, &incarnation, cgroup) {
             Ok(_) => Ok(true),
-            Err(error) => match groups::unkillable(&host, &incarnation, &error) {
+            Err(error) => match cgroups::unkillable(&host, &incarnation, &error) {
                 Some(unkillable) => Err(unkillable.into()),
                 None => Err(error.into()),
             },
         },
-        // What is no name of a group was never the name of one.
+        // An invalid name was never the name of a cgroup.
         Err(CgroupError::NotFound { .. } | CgroupError::Name(_)) => Ok(false),
         Err(error) => Err(error.into()),
     }

@@ -13,7 +13,7 @@ use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 #[cfg(feature = "owner")]
-pub use self::connect::{AdoptError, Claim};
+pub use self::connect::{AdoptError, IdentityField};
 use crate::journal::{Journal, JournalError};
 use crate::layout::{self, JOURNAL, LOCK, SHIM_SOCKET};
 use crate::messages::Fact;
@@ -28,15 +28,15 @@ const ALLOWANCE: usize = 1024 * 1024;
 
 /// A discovered sandbox, or the remains of one.
 #[derive(Debug)]
-pub struct Found {
+pub struct DiscoveredSandbox {
     /// Its directory.
     pub directory: PathBuf,
     /// Its record; `None` if it does not exist yet or is not trusted.
     pub record: Option<SandboxRecord>,
     /// Whether it is alive.
-    pub life: Life,
+    pub life: Liveness,
     /// Why its record or journal is not trusted.
-    pub problem: Option<Problem>,
+    pub problem: Option<DiscoveryProblem>,
     /// The inspected directory.
     #[cfg(feature = "owner")]
     place: Option<Stat>,
@@ -44,7 +44,7 @@ pub struct Found {
 
 /// Whether a sandbox is alive.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Life {
+pub enum Liveness {
     /// Its lock is held, but its shim cannot be reached: it is being created or swept.
     Starting,
     /// It has a shim that accepts connections.
@@ -60,7 +60,7 @@ pub enum Life {
 
 /// Why a directory is not trusted, or what else is wrong with it.
 #[derive(Debug, thiserror::Error)]
-pub enum Problem {
+pub enum DiscoveryProblem {
     /// The record is missing or invalid.
     #[error(transparent)]
     Record(#[from] RecordError),
@@ -109,7 +109,7 @@ pub enum Problem {
 
 /// Why sandboxes could not be listed.
 #[derive(Debug, thiserror::Error)]
-pub enum FoundError {
+pub enum DiscoveryError {
     /// Other users could modify the directory.
     #[error("{} is writable by other users", .0.display())]
     Open(PathBuf),
@@ -125,7 +125,7 @@ pub enum FoundError {
 
 /// Whether a lock is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Held {
+enum LockState {
     Yes,
     No,
     /// It was just created, or is about to be removed.
@@ -134,16 +134,16 @@ enum Held {
     Strange,
 }
 
-// === impl Found ===
+// === impl DiscoveredSandbox ===
 
-impl Found {
+impl DiscoveredSandbox {
     /// A sandbox that cannot be inspected: its liveness is unknown.
     fn unseen(directory: PathBuf, error: io::Error) -> Self {
         Self {
             directory,
             record: None,
-            life: Life::Starting,
-            problem: Some(Problem::Io(error)),
+            life: Liveness::Starting,
+            problem: Some(DiscoveryProblem::Io(error)),
             #[cfg(feature = "owner")]
             place: None,
         }
@@ -152,15 +152,15 @@ impl Found {
     /// The approximate memory of its journal.
     fn weight(&self) -> usize {
         match &self.life {
-            Life::Dead { facts, .. } => facts.iter().map(Fact::weight).sum(),
-            Life::Starting | Life::Running => 0,
+            Liveness::Dead { facts, .. } => facts.iter().map(Fact::weight).sum(),
+            Liveness::Starting | Liveness::Running => 0,
         }
     }
 }
 
-// === impl Problem ===
+// === impl DiscoveryProblem ===
 
-impl Problem {
+impl DiscoveryProblem {
     /// Whether the problem cannot be caused by a concurrent change.
     fn stays(&self) -> bool {
         matches!(self, Self::Open | Self::Large(_) | Self::Long(_))
@@ -169,10 +169,10 @@ impl Problem {
 
 /// All sandboxes of a home, in the order of their directories. Other entries are skipped. A problem of one sandbox does
 /// not affect the others.
-pub fn sandboxes(home: &Path) -> Result<Vec<Found>, FoundError> {
+pub fn sandboxes(home: &Path) -> Result<Vec<DiscoveredSandbox>, DiscoveryError> {
     let above = layout::sandboxes_directory(home);
     let Some(parent) = open_parent(&above)? else { return Ok(Vec::new()) };
-    let failed = |errno: Errno| FoundError::Io { path: above.clone(), source: errno.into() };
+    let failed = |errno: Errno| DiscoveryError::Io { path: above.clone(), source: errno.into() };
     let mut names = Vec::new();
     for entry in rustix::fs::Dir::read_from(&parent).map_err(failed)? {
         let entry = entry.map_err(failed)?;
@@ -187,15 +187,15 @@ pub fn sandboxes(home: &Path) -> Result<Vec<Found>, FoundError> {
                 found.push(one);
             }
             // Removed, or not trusted whatever it contains.
-            Ok(None) | Err(FoundError::Open(_)) => {}
-            Err(FoundError::Io { path, source }) => found.push(Found::unseen(path, source)),
+            Ok(None) | Err(DiscoveryError::Open(_)) => {}
+            Err(DiscoveryError::Io { path, source }) => found.push(DiscoveredSandbox::unseen(path, source)),
         }
     }
     Ok(found)
 }
 
 /// The sandbox with a name.
-pub fn find(home: &Path, name: &str) -> Result<Option<Found>, FoundError> {
+pub fn find(home: &Path, name: &str) -> Result<Option<DiscoveredSandbox>, DiscoveryError> {
     let above = layout::sandboxes_directory(home);
     let Some(name) = layout::directory_name(name) else { return Ok(None) };
     let Some(parent) = open_parent(&above)? else { return Ok(None) };
@@ -203,24 +203,29 @@ pub fn find(home: &Path, name: &str) -> Result<Option<Found>, FoundError> {
 }
 
 /// Opens the directory of all sandboxes.
-fn open_parent(path: &Path) -> Result<Option<OwnedFd>, FoundError> {
-    let failed = |source| FoundError::Io { path: path.to_owned(), source };
+fn open_parent(path: &Path) -> Result<Option<OwnedFd>, DiscoveryError> {
+    let failed = |source| DiscoveryError::Io { path: path.to_owned(), source };
     let parent = match layout::open_directory(CWD, path) {
         Ok(parent) => parent,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed(error)),
     };
     if !layout::is_parent(&parent).map_err(failed)? {
-        return Err(FoundError::Open(path.to_owned()));
+        return Err(DiscoveryError::Open(path.to_owned()));
     }
     Ok(Some(parent))
 }
 
 /// Inspects one directory. Its shim may change it meanwhile: inconsistent results are retried.
-fn look_at(parent: &OwnedFd, above: &Path, name: &str, most: usize) -> Result<Option<(OwnedFd, Found)>, FoundError> {
+fn look_at(
+    parent: &OwnedFd,
+    above: &Path,
+    name: &str,
+    most: usize,
+) -> Result<Option<(OwnedFd, DiscoveredSandbox)>, DiscoveryError> {
     let mut looked = look_once(parent, above, name, most)?;
     for _ in 1..LOOKS {
-        if looked.as_ref().and_then(|(_, found)| found.problem.as_ref()).is_none_or(Problem::stays) {
+        if looked.as_ref().and_then(|(_, found)| found.problem.as_ref()).is_none_or(DiscoveryProblem::stays) {
             break;
         }
         looked = look_once(parent, above, name, most)?;
@@ -228,28 +233,33 @@ fn look_at(parent: &OwnedFd, above: &Path, name: &str, most: usize) -> Result<Op
     Ok(looked)
 }
 
-fn look_once(parent: &OwnedFd, above: &Path, name: &str, most: usize) -> Result<Option<(OwnedFd, Found)>, FoundError> {
+fn look_once(
+    parent: &OwnedFd,
+    above: &Path,
+    name: &str,
+    most: usize,
+) -> Result<Option<(OwnedFd, DiscoveredSandbox)>, DiscoveryError> {
     let path = above.join(name);
-    let failed = |source| FoundError::Io { path: path.clone(), source };
+    let failed = |source| DiscoveryError::Io { path: path.clone(), source };
     let own = match layout::open_directory(parent, name) {
         Ok(own) => own,
         Err(error) => match Errno::from_io_error(&error) {
             Some(Errno::NOENT) => return Ok(None),
             // A symlink, or not a directory.
-            Some(Errno::LOOP | Errno::NOTDIR) => return Err(FoundError::Open(path)),
+            Some(Errno::LOOP | Errno::NOTDIR) => return Err(DiscoveryError::Open(path)),
             _ => return Err(failed(error)),
         },
     };
     let place = rustix::fs::fstat(&own).map_err(|errno| failed(errno.into()))?;
     if !layout::is_owner(place.st_uid) {
-        return Err(FoundError::Open(path));
+        return Err(DiscoveryError::Open(path));
     }
     let held = held(&own).map_err(|errno| failed(errno.into()))?;
-    if held == Held::Absent {
+    if held == LockState::Absent {
         return Ok(None);
     }
     let (record, mut problem) = match judge(&own, &place, name) {
-        Ok(record) => (record, (held == Held::Strange).then_some(Problem::Lock)),
+        Ok(record) => (record, (held == LockState::Strange).then_some(DiscoveryProblem::Lock)),
         Err(problem) => (None, Some(problem)),
     };
     let rebooted = match &record {
@@ -258,9 +268,9 @@ fn look_once(parent: &OwnedFd, above: &Path, name: &str, most: usize) -> Result<
     };
     let life = match held {
         // The lock holder of a sandbox that was created before this boot is not its shim.
-        Held::Yes if record.is_some() && !rebooted && is_socket(&own) => Life::Running,
-        Held::Yes => Life::Starting,
-        Held::No | Held::Absent | Held::Strange => {
+        LockState::Yes if record.is_some() && !rebooted && is_socket(&own) => Liveness::Running,
+        LockState::Yes => Liveness::Starting,
+        LockState::No | LockState::Absent | LockState::Strange => {
             let told = if problem.is_none() { facts(&own, record.as_ref(), most) } else { Ok((Vec::new(), None)) };
             let facts = match told {
                 Ok((facts, long)) => {
@@ -272,13 +282,13 @@ fn look_once(parent: &OwnedFd, above: &Path, name: &str, most: usize) -> Result<
                     Vec::new()
                 }
             };
-            Life::Dead { facts, rebooted }
+            Liveness::Dead { facts, rebooted }
         }
     };
     if place.st_mode & 0o077 != 0 {
-        problem = problem.or(Some(Problem::Open));
+        problem = problem.or(Some(DiscoveryProblem::Open));
     }
-    let found = Found {
+    let found = DiscoveredSandbox {
         directory: path,
         record,
         life,
@@ -291,21 +301,21 @@ fn look_once(parent: &OwnedFd, above: &Path, name: &str, most: usize) -> Result<
 
 /// Whether the lock is held. It is tried briefly with a shared lock, so that a process that wants to hold it only needs
 /// to retry.
-fn held(directory: &OwnedFd) -> Result<Held, Errno> {
+fn held(directory: &OwnedFd) -> Result<LockState, Errno> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match rustix::fs::openat(directory, LOCK, flags, Mode::empty()) {
         Ok(file) => file,
-        Err(Errno::NOENT) => return Ok(Held::Absent),
-        Err(Errno::LOOP | Errno::NXIO) => return Ok(Held::Strange),
+        Err(Errno::NOENT) => return Ok(LockState::Absent),
+        Err(Errno::LOOP | Errno::NXIO) => return Ok(LockState::Strange),
         Err(errno) => return Err(errno),
     };
     let opened = rustix::fs::fstat(&file)?;
     if FileType::from_raw_mode(opened.st_mode) != FileType::RegularFile {
-        return Ok(Held::Strange);
+        return Ok(LockState::Strange);
     }
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
         Ok(()) => {}
-        Err(Errno::WOULDBLOCK) => return Ok(Held::Yes),
+        Err(Errno::WOULDBLOCK) => return Ok(LockState::Yes),
         Err(errno) => return Err(errno),
     }
     // Closing is not enough: a process that another thread just forked has it open too.
@@ -313,31 +323,31 @@ fn held(directory: &OwnedFd) -> Result<Held, Errno> {
     drop(file);
     // The file that was tried has been removed by a sweep.
     match rustix::fs::statat(directory, LOCK, AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(there) if layout::is_same(&opened, &there) => Ok(Held::No),
-        Ok(_) | Err(Errno::NOENT) => Ok(Held::Absent),
+        Ok(there) if layout::is_same(&opened, &there) => Ok(LockState::No),
+        Ok(_) | Err(Errno::NOENT) => Ok(LockState::Absent),
         Err(errno) => Err(errno),
     }
 }
 
 /// The record of a directory, if it matches.
-fn judge(directory: &OwnedFd, place: &Stat, name: &str) -> Result<Option<SandboxRecord>, Problem> {
+fn judge(directory: &OwnedFd, place: &Stat, name: &str) -> Result<Option<SandboxRecord>, DiscoveryProblem> {
     let record = match SandboxRecord::read(directory) {
         Ok(record) => record,
         Err(RecordError::Absent) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
     if layout::directory_name(&record.name).as_deref() != Some(name) {
-        return Err(Problem::Name { name: record.name });
+        return Err(DiscoveryProblem::Name { name: record.name });
     }
     let (ours, recorded) = (rustix::process::geteuid().as_raw(), record.supervisor_user);
     if place.st_uid != ours && place.st_uid != recorded {
-        return Err(Problem::Owner { owner: place.st_uid, recorded });
+        return Err(DiscoveryProblem::Owner { owner: place.st_uid, recorded });
     }
     match layout::read_incarnation(directory) {
         Ok((found, author)) if found == record.incarnation && author == ours => Ok(Some(record)),
         other => {
             let found = other.ok().map(|(found, _)| found);
-            Err(Problem::Incarnation { recorded: record.incarnation, found })
+            Err(DiscoveryProblem::Incarnation { recorded: record.incarnation, found })
         }
     }
 }
@@ -347,21 +357,21 @@ fn facts(
     directory: &OwnedFd,
     record: Option<&SandboxRecord>,
     most: usize,
-) -> Result<(Vec<Fact>, Option<Problem>), Problem> {
+) -> Result<(Vec<Fact>, Option<DiscoveryProblem>), DiscoveryProblem> {
     match rustix::fs::statat(directory, JOURNAL, AtFlags::SYMLINK_NOFOLLOW) {
         Err(Errno::NOENT) => return Ok((Vec::new(), None)),
         Ok(stat) if u64::try_from(stat.st_size).is_ok_and(|size| size > Journal::LARGEST) => {
-            return Err(Problem::Large(stat.st_size.unsigned_abs()));
+            return Err(DiscoveryProblem::Large(stat.st_size.unsigned_abs()));
         }
         _ => {}
     }
     let loaded = Journal::load_within(directory, most)?;
     match record {
         Some(record) if record.incarnation != loaded.incarnation => {
-            Err(Problem::Incarnation { recorded: record.incarnation.clone(), found: Some(loaded.incarnation) })
+            Err(DiscoveryProblem::Incarnation { recorded: record.incarnation.clone(), found: Some(loaded.incarnation) })
         }
         _ => {
-            let long = loaded.cut.then(|| Problem::Long(loaded.facts.last().map_or(0, |fact| fact.sequence)));
+            let long = loaded.cut.then(|| DiscoveryProblem::Long(loaded.facts.last().map_or(0, |fact| fact.sequence)));
             Ok((loaded.facts, long))
         }
     }

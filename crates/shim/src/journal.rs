@@ -1,49 +1,49 @@
-//! The journal, as the supervisor keeps it: what could not be written at once is written later, and in order.
+//! The journal writer: facts that could not be written at once are retried in order.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use carrel_shim_client::messages::{Fact, Outcome};
+use carrel_shim_client::messages::{Fact, JobOutcome};
 use carrel_shim_client::{Journal, JournalError};
 
-/// How long is waited before what could not be written is tried again.
+/// The retry interval.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// The journal of a sandbox.
 #[derive(Debug)]
-pub(crate) struct Log {
+pub(crate) struct JournalWriter {
     journal: Journal,
-    /// What happened and could not be written: nobody is told of it before it is.
+    /// Facts that could not be written yet: clients do not see them before.
     unwritten: VecDeque<Fact>,
     again: Option<Instant>,
 }
 
-/// The time, in milliseconds since 1970.
+/// The wall clock, in milliseconds since the epoch.
 pub(crate) fn wall_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A fact without what can be of any length.
+/// A fact without its unbounded parts.
 fn bare(fact: &Fact) -> Fact {
-    let outcome = fact.outcome.clone().map(|outcome| Outcome { message: None, ..outcome });
+    let outcome = fact.outcome.clone().map(|outcome| JobOutcome { message: None, ..outcome });
     Fact { command: None, message: None, outcome, ..fact.clone() }
 }
 
-// === impl Log ===
+// === impl JournalWriter ===
 
-impl Log {
+impl JournalWriter {
     pub(crate) fn new(journal: Journal) -> Self {
         Self { journal, unwritten: VecDeque::new(), again: None }
     }
 
-    /// Records something that may not happen before it is recorded.
+    /// Records a fact before it takes effect.
     pub(crate) fn require(&mut self, fact: Fact) -> Result<u64, JournalError> {
         self.catch_up()?;
         self.journal.append(fact)
     }
 
-    /// Records something that has happened.
+    /// Records a fact that has already happened.
     pub(crate) fn note(&mut self, fact: Fact) {
         self.unwritten.push_back(fact);
         if self.catch_up().is_err() {
@@ -51,7 +51,7 @@ impl Log {
         }
     }
 
-    /// Tries again, when it is time; returns when that is.
+    /// Retries when it is due; returns when.
     pub(crate) fn tick(&mut self, now: Instant) -> Option<Instant> {
         if self.again.is_some_and(|again| again <= now) {
             self.again = self.catch_up().is_err().then(|| now + AGAIN);
@@ -62,7 +62,7 @@ impl Log {
     fn catch_up(&mut self) -> Result<(), JournalError> {
         while let Some(fact) = self.unwritten.front() {
             match self.journal.append(fact.clone()) {
-                // That it happened is told in any case, if not all that there is to say about it.
+                // The fact is recorded in any case, if necessary without its details.
                 Err(JournalError::TooLarge { .. }) => self.journal.append(bare(fact))?,
                 written => written?,
             };
@@ -71,7 +71,7 @@ impl Log {
         Ok(())
     }
 
-    /// Has what is written on the disk, as far as that goes: when the host shuts down there is nobody to tell of more.
+    /// Syncs the journal, best effort: when the host shuts down, errors cannot be reported.
     pub(crate) fn sync(&self) {
         let _synced = self.journal.sync();
     }
@@ -81,7 +81,7 @@ impl Log {
         self.journal.last()
     }
 
-    /// Some facts, from a sequence on.
+    /// Facts from a sequence on.
     pub(crate) fn read(&self, from: u64, most: usize) -> Result<Vec<Fact>, JournalError> {
         self.journal.read(from, most)
     }
@@ -94,9 +94,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_too_long_to_be_recorded_is_recorded_without_it() {
+    fn a_fact_that_is_too_long_is_recorded_without_its_details() {
         let home = tempfile::tempdir().unwrap();
-        let mut log = Log::new(Journal::create(std::fs::File::open(home.path()).unwrap(), "i").unwrap());
+        let mut log = JournalWriter::new(Journal::create(std::fs::File::open(home.path()).unwrap(), "i").unwrap());
         let long = Fact { message: Some("x".repeat(1 << 20)), ..Fact::new(1, FactKind::StopAsked) };
         assert!(log.require(long.clone()).is_err());
         log.note(long);

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::CWD;
 
-use super::{Found, FoundError, Life, Problem, look_at};
+use super::{DiscoveredSandbox, DiscoveryError, DiscoveryProblem, Liveness, look_at};
 use crate::client::ShimClient;
 use crate::error::ShimError;
 use crate::journal::Journal;
@@ -19,10 +19,10 @@ use crate::record::SandboxRecord;
 pub enum AdoptError {
     /// It can no longer be inspected.
     #[error(transparent)]
-    Found(#[from] FoundError),
+    Found(#[from] DiscoveryError),
     /// Its directory is not trusted.
     #[error(transparent)]
-    Problem(Problem),
+    Problem(DiscoveryProblem),
     /// It is not running: it is being created, or has ended.
     #[error("sandbox is not running")]
     NotRunning,
@@ -55,7 +55,7 @@ pub enum AdoptError {
     #[error("shim reports {what} {found:?}, but the record has {recorded:?}")]
     Claims {
         /// The field that differs.
-        what: Claim,
+        what: IdentityField,
         /// The reported value.
         found: String,
         /// The value in the record.
@@ -68,7 +68,7 @@ pub enum AdoptError {
 
 /// A field of the shim's hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Claim {
+pub enum IdentityField {
     /// The name of its sandbox.
     Name,
     /// The incarnation of its sandbox.
@@ -79,19 +79,19 @@ pub enum Claim {
     Process,
 }
 
-// === impl Found ===
+// === impl DiscoveredSandbox ===
 
-impl Found {
+impl DiscoveredSandbox {
     /// Connects to its shim. Everything is inspected again and has to match: the directory, its files, the process, the
     /// peer credentials, and the shim's hello.
     pub async fn connect(&self) -> Result<ShimClient, AdoptError> {
-        if self.life != Life::Running {
+        if self.life != Liveness::Running {
             return Err(AdoptError::NotRunning);
         }
         let (own, now) = self.again()?;
         match now.problem {
             // A shim cannot evade supervision by changing the mode of its directory.
-            None | Some(Problem::Open) => {}
+            None | Some(DiscoveryProblem::Open) => {}
             Some(problem) => return Err(AdoptError::Problem(problem)),
         }
         let known = self.record.as_ref().ok_or(AdoptError::NotRunning)?;
@@ -100,7 +100,7 @@ impl Found {
         if record.incarnation != known.incarnation || !is_same {
             return Err(AdoptError::Replaced);
         }
-        if now.life != Life::Running {
+        if now.life != Liveness::Running {
             return Err(AdoptError::NotRunning);
         }
         if record.shim() != Some(record.shim_pid) {
@@ -113,7 +113,7 @@ impl Found {
 
     /// Inspects and opens its directory again.
     fn again(&self) -> Result<(OwnedFd, Self), AdoptError> {
-        let failed = |error: io::Error| FoundError::Io { path: self.directory.clone(), source: error };
+        let failed = |error: io::Error| DiscoveryError::Io { path: self.directory.clone(), source: error };
         let named = (self.directory.parent(), self.directory.file_name().and_then(OsStr::to_str));
         let (Some(above), Some(name)) = named else {
             return Err(failed(io::ErrorKind::InvalidInput.into()).into());
@@ -133,10 +133,10 @@ fn verify(record: &SandboxRecord, (pid, user): (u32, u32), hello: &Hello) -> Res
         return Err(AdoptError::PeerUser { found: user, recorded: record.supervisor_user });
     }
     let claims = [
-        (Claim::Name, hello.name.clone(), record.name.clone()),
-        (Claim::Incarnation, hello.incarnation.clone(), record.incarnation.clone()),
-        (Claim::BootId, hello.boot_id.clone(), record.boot_id.clone()),
-        (Claim::Process, hello.shim_pid.to_string(), record.shim_pid.to_string()),
+        (IdentityField::Name, hello.name.clone(), record.name.clone()),
+        (IdentityField::Incarnation, hello.incarnation.clone(), record.incarnation.clone()),
+        (IdentityField::BootId, hello.boot_id.clone(), record.boot_id.clone()),
+        (IdentityField::Process, hello.shim_pid.to_string(), record.shim_pid.to_string()),
     ];
     if let Some((what, found, recorded)) = claims.into_iter().find(|(_, found, recorded)| found != recorded) {
         return Err(AdoptError::Claims { what, found, recorded });
@@ -145,15 +145,15 @@ fn verify(record: &SandboxRecord, (pid, user): (u32, u32), hello: &Hello) -> Res
     match layout::parent_of(hello.pid) {
         Some(parent) if parent != record.shim_pid => {
             let (found, recorded) = (hello.pid.to_string(), format!("a child of {}", record.shim_pid));
-            Err(AdoptError::Claims { what: Claim::Process, found, recorded })
+            Err(AdoptError::Claims { what: IdentityField::Process, found, recorded })
         }
         _ => Ok(()),
     }
 }
 
-// === impl Claim ===
+// === impl IdentityField ===
 
-impl std::fmt::Display for Claim {
+impl std::fmt::Display for IdentityField {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Name => "name",

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use carrel_protocol::Frame;
 use carrel_protocol::frame::{LENGTH_SIZE, PREFIX_SIZE};
 
-use super::{Link, LinkError, is_gone};
+use super::{LinkError, ShimLink, is_gone};
 
 /// The initial buffer, enough for most messages.
 const ROOM: usize = 4096;
@@ -15,7 +15,7 @@ const KEPT: usize = 128 * 1024;
 
 /// A receive buffer: the bytes `start..end` are pending.
 #[derive(Debug)]
-pub(crate) struct Arrivals {
+pub(crate) struct FrameReceiver {
     buffer: Vec<u8>,
     start: usize,
     end: usize,
@@ -23,9 +23,9 @@ pub(crate) struct Arrivals {
     descriptors: Option<Vec<OwnedFd>>,
 }
 
-// === impl Arrivals ===
+// === impl FrameReceiver ===
 
-impl Arrivals {
+impl FrameReceiver {
     pub(crate) fn new() -> Self {
         Self { buffer: vec![0; ROOM], start: 0, end: 0, descriptors: None }
     }
@@ -37,7 +37,7 @@ impl Arrivals {
     /// The next frame. Cancel safe.
     ///
     /// Flushes the link's queue meanwhile.
-    pub(crate) async fn next(&mut self, link: &Link) -> Result<Frame<'_>, LinkError> {
+    pub(crate) async fn next(&mut self, link: &ShimLink) -> Result<Frame<'_>, LinkError> {
         self.fill(link).await?;
         let waiting = self.buffer.get(self.start..self.end).unwrap_or_default();
         let (frame, _) = Frame::split(waiting)?.ok_or(LinkError::Closed)?;
@@ -51,7 +51,7 @@ impl Arrivals {
     }
 
     /// Reads until a whole frame is buffered.
-    async fn fill(&mut self, link: &Link) -> Result<(), LinkError> {
+    async fn fill(&mut self, link: &ShimLink) -> Result<(), LinkError> {
         // A shim that sends without a pause would otherwise starve other tasks of this thread.
         tokio::task::consume_budget().await;
         while Frame::split(self.waiting())?.is_none() {
@@ -121,7 +121,7 @@ mod tests {
     #[tokio::test]
     async fn frames_of_every_size_are_received_and_large_buffers_are_released() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
-        let (link, mut arrivals) = (Link::new(ours), Arrivals::new());
+        let (link, mut arrivals) = (ShimLink::new(ours), FrameReceiver::new());
         let lengths = [0, 1, ROOM - 9, ROOM - 8, ROOM, 0, 70_000, 5, KEPT, 3, MAX_BODY, 1, 65_536, 65_536, 2];
         let sending = async {
             for (id, length) in (1..).zip(lengths) {
@@ -143,7 +143,7 @@ mod tests {
     async fn an_attached_descriptor_is_kept_if_requested() {
         for wanted in [true, false] {
             let (ours, theirs) = UnixStream::pair().unwrap();
-            let mut arrivals = if wanted { Arrivals::with_descriptors() } else { Arrivals::new() };
+            let mut arrivals = if wanted { FrameReceiver::with_descriptors() } else { FrameReceiver::new() };
             let sent = std::fs::File::open("/dev/null").unwrap();
             let descriptors = [sent.as_fd()];
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -151,7 +151,7 @@ mod tests {
             assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
             let bytes = frame(5, 100);
             rustix::net::sendmsg(&theirs, &[IoSlice::new(&bytes)], &mut control, SendFlags::empty()).unwrap();
-            assert_eq!(arrivals.next(&Link::new(ours)).await.unwrap().id, 5);
+            assert_eq!(arrivals.next(&ShimLink::new(ours)).await.unwrap().id, 5);
             let kept = arrivals.take_descriptor().map(|kept| rustix::fs::fstat(kept).unwrap().st_rdev);
             assert_eq!(kept, wanted.then(|| rustix::fs::fstat(&sent).unwrap().st_rdev));
             assert!(arrivals.take_descriptor().is_none());
@@ -161,7 +161,7 @@ mod tests {
     #[tokio::test]
     async fn the_buffer_grows_with_received_bytes_and_not_with_the_declared_length() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
-        let (link, mut arrivals) = (Link::new(ours), Arrivals::new());
+        let (link, mut arrivals) = (ShimLink::new(ours), FrameReceiver::new());
         theirs.write_all(&frame(1, MAX_BODY)[..10_000]).await.unwrap();
         drop(theirs);
         assert!(matches!(arrivals.next(&link).await, Err(LinkError::Closed)));
@@ -170,6 +170,6 @@ mod tests {
 
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         theirs.write_all(&(MAX_LENGTH + 1).to_be_bytes()).await.unwrap();
-        assert!(matches!(Arrivals::new().next(&Link::new(ours)).await, Err(LinkError::Broken(_))));
+        assert!(matches!(FrameReceiver::new().next(&ShimLink::new(ours)).await, Err(LinkError::Broken(_))));
     }
 }
