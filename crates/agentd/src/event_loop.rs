@@ -144,7 +144,7 @@ impl EventLoop {
         self.io.poller.add(&listener.fd, PollToken::Listener).map_err(failed)?;
         self.listener = Some(listener);
         // The parent process may wait for this line; otherwise it is ignored.
-        let _told = writeln!(std::io::stdout(), "listening {}", path.display());
+        let _written = writeln!(std::io::stdout(), "listening {}", path.display());
         Ok(())
     }
 

@@ -82,7 +82,7 @@ impl ShimClient {
         if let Some(failed) = link::refusal(&envelope)? {
             return Err(ShimError::Failed(failed));
         }
-        if let Some(ended) = link::end_told(&frame)? {
+        if let Some(ended) = link::decode_end(&frame)? {
             return Err(ShimError::Ended(ended));
         }
         let hello: Hello = wire::decode(&envelope).ok_or_else(|| link::unexpected(&envelope))??;
@@ -159,7 +159,7 @@ impl ShimClient {
             if let Some(ended) = &self.ended {
                 return Ok(ended.clone());
             }
-            self.ended = link::end_told(&self.arrivals.next(&self.link).await?)?;
+            self.ended = link::decode_end(&self.arrivals.next(&self.link).await?)?;
         }
     }
 

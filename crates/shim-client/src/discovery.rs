@@ -271,8 +271,8 @@ fn look_once(
         LockState::Yes if record.is_some() && !rebooted && is_socket(&own) => Liveness::Running,
         LockState::Yes => Liveness::Starting,
         LockState::No | LockState::Absent | LockState::Strange => {
-            let told = if problem.is_none() { facts(&own, record.as_ref(), most) } else { Ok((Vec::new(), None)) };
-            let facts = match told {
+            let loaded = if problem.is_none() { facts(&own, record.as_ref(), most) } else { Ok((Vec::new(), None)) };
+            let facts = match loaded {
                 Ok((facts, long)) => {
                     problem = problem.or(long);
                     facts

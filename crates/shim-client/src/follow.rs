@@ -77,7 +77,7 @@ impl Follow {
     async fn advance(&mut self) -> Result<FollowEvent, ShimError> {
         loop {
             let frame = self.arrivals.next(&self.shared.link).await?;
-            if let Some(ended) = link::end_told(&frame)? {
+            if let Some(ended) = link::decode_end(&frame)? {
                 return Err(ShimError::Ended(ended));
             }
             if frame.id != self.id {

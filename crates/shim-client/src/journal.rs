@@ -134,7 +134,7 @@ impl Journal {
     }
 
     /// Like [`Self::open`], and calls back for every fact, in one pass.
-    pub fn open_with(directory: impl AsFd, mut told: impl FnMut(Fact)) -> Result<Self, JournalError> {
+    pub fn open_with(directory: impl AsFd, mut on_fact: impl FnMut(Fact)) -> Result<Self, JournalError> {
         let file = open(directory, OFlags::RDWR)?;
         let mut places = Vec::new();
         let (_, mut facts) = FactReader::of(whole(&file)?)?;
@@ -144,7 +144,7 @@ impl Journal {
                 places.push(begin);
             }
             begin = facts.end();
-            told(fact);
+            on_fact(fact);
         }
         let (end, last, torn) = (facts.end(), facts.last(), facts.torn());
         drop(facts);

@@ -67,7 +67,7 @@ pub(crate) fn id_after(last: u32) -> u32 {
 }
 
 /// The end of the sandbox, if this frame reports it.
-pub(crate) fn end_told(frame: &Frame<'_>) -> Result<Option<SandboxEnd>, DecodeError> {
+pub(crate) fn decode_end(frame: &Frame<'_>) -> Result<Option<SandboxEnd>, DecodeError> {
     if frame.id != 0 {
         return Ok(None);
     }
@@ -138,7 +138,7 @@ impl ShimLink {
 
     /// Shuts the connection down for every holder.
     pub(crate) fn shut_down(&self) {
-        let _told = rustix::net::shutdown(&self.stream, Shutdown::Both);
+        let _closed = rustix::net::shutdown(&self.stream, Shutdown::Both);
     }
 
     /// Flushes without blocking; returns whether the queue is empty.

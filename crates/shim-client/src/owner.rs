@@ -199,7 +199,7 @@ impl OwnedSandbox {
             if let Some(ended) = &self.ended {
                 return Ok(ended.clone());
             }
-            self.ended = link::end_told(&self.tie.receive().await?)?;
+            self.ended = link::decode_end(&self.tie.receive().await?)?;
         }
     }
 
@@ -242,7 +242,7 @@ impl OwnedSandbox {
             if frame.id == id {
                 return answer(&frame);
             }
-            if let Some(ended) = link::end_told(&frame)? {
+            if let Some(ended) = link::decode_end(&frame)? {
                 self.ended = Some(ended.clone());
                 return Err(OwnerError::Ended(ended));
             }
@@ -279,7 +279,7 @@ impl Drop for ShimProcess {
         // The shim ends the sandbox when its owner's end of the connection is closed; it is reaped here.
         self.link.shut_down();
         if let Some(child) = self.child.as_mut().filter(|_| !self.lasting) {
-            let _buried = child.wait();
+            let _status = child.wait();
         }
     }
 }

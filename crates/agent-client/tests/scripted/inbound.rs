@@ -21,10 +21,10 @@ async fn frames_for_unknown_ids_are_ignored() {
     let (client, mut peer) = connected(10).await;
     let agent = async {
         let (id, _) = peer.expect::<Ping>().await;
-        for stranger in [0, id + 1, id + 1000, u32::MAX] {
-            peer.send(stranger, &Pong {}).await;
-            peer.send_raw(stranger, Flags::BULK, b"garbage").await;
-            peer.send_raw(stranger, Flags::from_bits(0xff), b"").await;
+        for unknown in [0, id + 1, id + 1000, u32::MAX] {
+            peer.send(unknown, &Pong {}).await;
+            peer.send_raw(unknown, Flags::BULK, b"garbage").await;
+            peer.send_raw(unknown, Flags::from_bits(0xff), b"").await;
         }
         peer.send(id, &Pong {}).await;
         peer.send(id, &Pong {}).await;

@@ -143,10 +143,10 @@ async fn a_client_that_cannot_reconnect_uses_every_id_and_then_fails() {
 //= client.constants-functions.connecting-fails-typed-error
 #[tokio::test]
 async fn without_a_listener_the_error_names_the_path() {
-    let home = std::env::temp_dir().join("carrel-nobody");
+    let home = std::env::temp_dir().join("carrel-no-listener");
     let error = AgentClient::connect_sandbox(&home, "nobody", ConnectOptions::default()).await.unwrap_err();
     assert!(matches!(error, ConnectError::Socket { .. }));
-    assert!(error.to_string().contains("carrel-nobody/run/sandboxes/"), "{error}");
+    assert!(error.to_string().contains("carrel-no-listener/run/sandboxes/"), "{error}");
     let deep = format!("/{}/agent.sock", "d".repeat(120));
     assert!(matches!(AgentClient::connect(&deep).await, Err(ConnectError::Path(_))));
 }

@@ -32,7 +32,7 @@ const KEPT: CapabilitySet = CapabilitySet::CHOWN
 pub(super) fn run(plan: &SpawnPlan, standard: &ChildStdio, reporter: &OwnedFd) -> ! {
     let failure = start(plan, standard);
     // If this fails too, there is no one to report to.
-    let _told = rustix::io::write(reporter, &failure.to_bytes());
+    let _written = rustix::io::write(reporter, &failure.to_bytes());
     sys::exit_now(127)
 }
 

@@ -173,7 +173,7 @@ impl ExecSession {
     /// belong to another command.
     fn kill_rest(&self, io: &SessionIo) {
         if !io.processes.contains_key(&self.pid.as_raw_nonzero().get()) {
-            let _nobody_left = sys::signal_group(self.pid, libc::SIGKILL);
+            let _sent = sys::signal_group(self.pid, libc::SIGKILL);
         }
     }
 

@@ -31,7 +31,7 @@ pub(super) struct TreeWatcher {
     recursive: bool,
     /// Walks through new directories, to watch their subdirectories.
     walks: Vec<WatchDiscovery>,
-    told: bool,
+    announced: bool,
 }
 
 /// A walk below a newly watched directory.
@@ -61,7 +61,7 @@ impl TreeWatcher {
         let inotify = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK).map_err(failed)?;
         io.poller.add(&inotify, PollToken::Session(key, SessionChannel::Main)).map_err(failed)?;
         let mut started =
-            Self { inotify, paths: BTreeMap::new(), recursive: watch.recursive, walks: Vec::new(), told: false };
+            Self { inotify, paths: BTreeMap::new(), recursive: watch.recursive, walks: Vec::new(), announced: false };
         started.add(&watch.path).map_err(failed)?;
         if watch.recursive {
             started.discover(&watch.path, false)?;
@@ -150,7 +150,7 @@ impl TreeOperation for TreeWatcher {
             tell(io, key, events);
             return Ok(TreeStep::More);
         }
-        if !std::mem::replace(&mut self.told, true) {
+        if !std::mem::replace(&mut self.announced, true) {
             // An empty batch: from here on no change is missed.
             io.send_small(key, &CarrelFsEvents { events: Vec::new() });
         }

@@ -54,7 +54,7 @@ fn a_supervisor_that_is_killed_takes_the_sandbox_with_it_and_is_cleaned_up_after
     rustix::process::kill_process(pid(only_child(running.child.id())), Signal::KILL).unwrap();
     let outcome = running.finish();
     assert_eq!(outcome.code, Some(125));
-    assert!(outcome.stderr.starts_with("error: the supervisor of the sandbox ended without a word"), "{outcome:?}");
+    assert!(outcome.stderr.starts_with("error: shim of the sandbox exited unexpectedly"), "{outcome:?}");
     traces.assert_gone();
 }
 

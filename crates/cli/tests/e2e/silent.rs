@@ -104,7 +104,7 @@ fn one_that_opens_its_directory_is_listed_with_that_and_with_all_others() {
     let directory = sandbox_directory(world.home.path(), "open").unwrap();
     std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o755)).unwrap();
     let said = text(&world, &["ps"]);
-    assert!(said.contains("\nopen   running (its directory is open to others) "), "{said}");
+    assert!(said.contains("\nopen   running (directory is accessible to other users) "), "{said}");
     assert!(said.contains("\nother  running "), "{said}");
     std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o700)).unwrap();
     assert!(!text(&world, &["ps"]).contains("open to others"));
@@ -223,6 +223,6 @@ fn that_a_supervisor_is_gone_without_a_word_is_told_to_who_follows() {
     kill_process(pid(only_child(standing.owner())), Signal::KILL).unwrap();
     let outcome = following.finish();
     assert_eq!(outcome.code, Some(1), "{outcome:?}");
-    assert!(outcome.stderr.starts_with("error: the supervisor closed the connection\n"), "{outcome:?}");
+    assert!(outcome.stderr.starts_with("error: connection closed by the shim\n"), "{outcome:?}");
     assert_eq!(standing.end().code, Some(125));
 }

@@ -34,10 +34,10 @@ impl<'c> PendingRequest<'c> {
         loop {
             let ShimClient { link, arrivals, ended, .. } = &mut *self.client;
             let frame = arrivals.next(link).await.inspect_err(|_| self.over = true)?;
-            if let Some(told) = link::end_told(&frame)? {
+            if let Some(received) = link::decode_end(&frame)? {
                 self.over = true;
-                *ended = Some(told.clone());
-                return Err(ShimError::Ended(told));
+                *ended = Some(received.clone());
+                return Err(ShimError::Ended(received));
             }
             if frame.id != self.id {
                 continue;
@@ -118,8 +118,12 @@ mod tests {
         let mut client = ShimClient::connect(&socket).await.unwrap();
         assert_eq!(client.journal(1).await.unwrap().len(), 3);
         let mut client = ShimClient::connect(&socket).await.unwrap();
-        let told = client.journal(1).await;
-        assert!(matches!(told, Err(ShimError::TooLarge { max: super::MOST })), "{:?}", told.map(|facts| facts.len()));
+        let received = client.journal(1).await;
+        assert!(
+            matches!(received, Err(ShimError::TooLarge { max: super::MOST })),
+            "{:?}",
+            received.map(|facts| facts.len())
+        );
         drop(client);
         supervisor.join().unwrap();
     }

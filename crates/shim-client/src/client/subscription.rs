@@ -47,7 +47,7 @@ impl Subscription {
     async fn advance(&mut self) -> Result<Option<Vec<Fact>>, ShimError> {
         loop {
             let frame = self.arrivals.next(&self.link).await?;
-            if let Some(ended) = link::end_told(&frame)? {
+            if let Some(ended) = link::decode_end(&frame)? {
                 self.ended = Some(ended);
                 return Ok(None);
             }

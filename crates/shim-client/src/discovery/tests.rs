@@ -101,7 +101,7 @@ fn the_lock_decides_whether_a_sandbox_is_alive() {
     // The recorded process is still alive, which is irrelevant.
     world.lock = None;
     assert_eq!(world.record.shim(), Some(std::process::id()));
-    let Liveness::Dead { facts, rebooted } = world.find().life else { panic!("nobody holds the lock") };
+    let Liveness::Dead { facts, rebooted } = world.find().life else { panic!("the lock is free") };
     assert_eq!((facts.len(), rebooted), (1, false));
 }
 
@@ -333,8 +333,8 @@ fn a_journal_beyond_the_memory_budget_is_truncated() {
     let found = world.find();
     let Liveness::Dead { facts, .. } = &found.life else { panic!("{:?}", found.life) };
     assert!(facts.len() < 41 && found.weight() <= Journal::LOADED, "{}", facts.len());
-    let told = facts.last().unwrap().sequence;
-    assert!(matches!(found.problem, Some(DiscoveryProblem::Long(last)) if last == told), "{:?}", found.problem);
+    let last_read = facts.last().unwrap().sequence;
+    assert!(matches!(found.problem, Some(DiscoveryProblem::Long(last)) if last == last_read), "{:?}", found.problem);
 
     // Many together get less each, and the last one has its minimum.
     let bytes = std::fs::read(world.path.join(JOURNAL)).unwrap();

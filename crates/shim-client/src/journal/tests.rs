@@ -310,7 +310,7 @@ fn opening_a_journal_can_replay_all_facts() {
     for _ in 0..200 {
         journal.append(Fact::new(1, FactKind::Paused)).unwrap();
     }
-    let mut told = Vec::new();
-    let again = Journal::open_with(&directory, |fact| told.push(fact)).unwrap();
-    assert_eq!((told, again.last()), (Journal::load(&directory).unwrap().facts, 200));
+    let mut replayed = Vec::new();
+    let again = Journal::open_with(&directory, |fact| replayed.push(fact)).unwrap();
+    assert_eq!((replayed, again.last()), (Journal::load(&directory).unwrap().facts, 200));
 }

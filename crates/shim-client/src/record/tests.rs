@@ -141,8 +141,8 @@ fn a_process_is_the_shim_only_with_the_same_start_time_and_boot() {
     assert!(ours.shim_handle().is_some());
     let reused = SandboxRecord { shim_began: ours.shim_began + 1, ..ours.clone() };
     let rebooted = SandboxRecord { boot_id: "00000000-0000-0000-0000-000000000000".into(), ..ours.clone() };
-    let nobody = SandboxRecord { shim_pid: 0, ..ours.clone() };
-    for record in [reused, rebooted, nobody, SandboxRecord { shim_pid: u32::MAX, ..ours }] {
+    let missing = SandboxRecord { shim_pid: 0, ..ours.clone() };
+    for record in [reused, rebooted, missing, SandboxRecord { shim_pid: u32::MAX, ..ours }] {
         assert_eq!(record.shim(), None);
         assert!(record.shim_handle().is_none());
     }

@@ -86,17 +86,17 @@ async fn facts_arrive_although_the_subscriber_is_cancelled_repeatedly() {
         facts = facts.next() => panic!("{facts:?}"),
         (id, JournalRead { .. }) = peer.expect() => id,
     };
-    let told = vec![Fact { sequence: 1, ..Fact::new(1, FactKind::Resumed) }];
-    let bytes = [frame(id, &JournalFacts { facts: told.clone() }), frame(0, &ended())].concat();
+    let received = vec![Fact { sequence: 1, ..Fact::new(1, FactKind::Resumed) }];
+    let bytes = [frame(id, &JournalFacts { facts: received.clone() }), frame(0, &ended())].concat();
     let seen = drip(&mut peer, &bytes, async || facts.next().await.unwrap()).await;
-    assert_eq!(seen[0], Some(told));
+    assert_eq!(seen[0], Some(received));
     assert_eq!((seen[1].as_ref(), facts.ended()), (None, Some(&ended())));
 }
 
 #[tokio::test]
 async fn a_request_gets_its_response_after_a_partially_read_frame() {
     let (mut client, mut peer) = connected().await;
-    let stray = frame(77, &output(0, b"nobody's"));
+    let stray = frame(77, &output(0, b"stray"));
     let (head, tail) = stray.split_at(11);
     assert!(drip(&mut peer, head, async || client.ended().await).await.is_empty());
     let status = Status {

@@ -28,7 +28,7 @@ async fn events_arrive_in_order_until_the_end() {
     peer.send(id, &JobOutput { stream: StreamName::Stderr, ..output(0, b"err") }).await;
     peer.send(id, &cut).await;
     peer.raw(&invented(id, Flags::NONE)).await;
-    peer.send(id + 7, &output(0, b"nobody's")).await;
+    peer.send(id + 7, &output(0, b"stray")).await;
     let ended = info("job", JobState::Ended);
     peer.send(id, &JobEnded { info: ended.clone() }).await;
     let mut events = Vec::new();
@@ -65,7 +65,7 @@ async fn the_end_of_the_sandbox_is_reported_and_permanent() {
     assert_eq!(follow.next().await.unwrap(), Some(output_event(0, b"last words")));
     for _ in 0..2 {
         let error = follow.next().await.unwrap_err();
-        assert!(matches!(&error, ShimError::Ended(told) if *told == ended()), "{error}");
+        assert!(matches!(&error, ShimError::Ended(received) if *received == ended()), "{error}");
     }
     assert!(matches!(follow.control().write(b"late").await, Err(ShimError::Ended(_))));
 }

@@ -109,7 +109,7 @@ async fn a_shim_may_send_a_failure_or_the_end_instead_of_hello() {
     let error = greeted(&frame(0, &failed(FailureCode::TooMany))).await.unwrap_err();
     assert_eq!(error.code(), Some(FailureCode::TooMany), "{error}");
     let error = greeted(&frame(0, &ended())).await.unwrap_err();
-    assert!(matches!(&error, ShimError::Ended(told) if *told == ended()), "{error}");
+    assert!(matches!(&error, ShimError::Ended(received) if *received == ended()), "{error}");
 }
 
 #[tokio::test]
@@ -141,7 +141,7 @@ async fn a_connect_error_names_the_path() {
     let absent = door.directory.path().join("absent").join("x".repeat(200)).join("shim.sock");
     for (socket, kind) in [(&*socket, std::io::ErrorKind::ConnectionRefused), (&absent, std::io::ErrorKind::NotFound)] {
         match ShimClient::connect(socket).await.unwrap_err() {
-            ShimError::Connect { socket: told, source } => assert_eq!((&*told, source.kind()), (socket, kind)),
+            ShimError::Connect { socket: received, source } => assert_eq!((&*received, source.kind()), (socket, kind)),
             other => panic!("{other}"),
         }
     }

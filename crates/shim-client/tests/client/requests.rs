@@ -156,7 +156,7 @@ async fn a_failure_keeps_its_code_and_the_next_request_is_answered() {
         };
         let error = tokio::join!(client.job("job"), answering).0.unwrap_err();
         assert_eq!(error.code(), Some(code));
-        assert!(matches!(&error, ShimError::Failed(told) if *told == failed(code)), "{error}");
+        assert!(matches!(&error, ShimError::Failed(received) if *received == failed(code)), "{error}");
     }
     let answering = async {
         let (id, JobList {}) = peer.expect().await;
@@ -200,7 +200,7 @@ async fn a_cancelled_request_is_withdrawn_and_its_late_response_skipped() {
             id
         };
         let id = tokio::select! {
-            _ = &mut waiting => panic!("nobody has answered"),
+            _ = &mut waiting => panic!("there is no response"),
             id = asked => id,
         };
         assert_eq!(id, 1);
@@ -246,7 +246,7 @@ async fn the_end_of_the_sandbox_during_a_request_is_reported_and_permanent() {
         drop(peer);
     };
     let error = tokio::join!(client.wait("job"), answering).0.unwrap_err();
-    assert!(matches!(&error, ShimError::Ended(told) if *told == ended()), "{error}");
+    assert!(matches!(&error, ShimError::Ended(received) if *received == ended()), "{error}");
     assert_eq!(client.ended().await.unwrap(), ended());
     assert!(matches!(client.status().await, Err(ShimError::Ended(_))));
     assert!(matches!(client.subscribe(1).await, Err(ShimError::Ended(_))));
@@ -264,8 +264,8 @@ async fn stop_returns_when_the_sandbox_has_ended() {
             }
             peer.send(0, &ended()).await;
         };
-        let (told, ()) = tokio::join!(client.stop(Duration::MAX), answering);
-        assert_eq!(told.unwrap(), ended());
+        let (received, ()) = tokio::join!(client.stop(Duration::MAX), answering);
+        assert_eq!(received.unwrap(), ended());
     }
 }
 
@@ -312,7 +312,7 @@ async fn a_final_message_is_received_although_sending_fails() {
     peer.send(0, &ended()).await;
     drop(peer);
     let error = client.status().await.unwrap_err();
-    assert!(matches!(&error, ShimError::Ended(told) if *told == ended()), "{error}");
+    assert!(matches!(&error, ShimError::Ended(received) if *received == ended()), "{error}");
 }
 
 #[tokio::test]

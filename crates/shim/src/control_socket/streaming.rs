@@ -91,9 +91,9 @@ impl ControlClient {
                 if !self.has_room() {
                     return true;
                 }
-                let told = self.tell_more(*id, request, jobs, log, piece);
-                moving |= told == StreamProgress::More;
-                told != StreamProgress::All
+                let progress = self.tell_more(*id, request, jobs, log, piece);
+                moving |= progress == StreamProgress::More;
+                progress != StreamProgress::All
             });
             moving &= self.flush();
         }

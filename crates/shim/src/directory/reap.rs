@@ -50,8 +50,8 @@ fn dismiss(directory: &OwnedFd) -> Result<bool, SweepError> {
 }
 
 /// Waits for the exit of a process, with a timeout.
-fn has_ended(process: &OwnedFd, patience: Duration) -> io::Result<bool> {
-    let until = Instant::now() + patience;
+fn has_ended(process: &OwnedFd, timeout: Duration) -> io::Result<bool> {
+    let until = Instant::now() + timeout;
     loop {
         let left = until.saturating_duration_since(Instant::now());
         let left = Timespec::try_from(left).map_err(io::Error::other)?;

@@ -337,7 +337,7 @@ impl DeadSandbox<'_> {
         let back = self.take_back()?;
         match end::tell(&self.own)? {
             JournalEndCheck::Large(bytes) => Err(SweepError::Large(bytes)),
-            told => Ok(back || sockets || reaped || told == JournalEndCheck::Now),
+            end => Ok(back || sockets || reaped || end == JournalEndCheck::Now),
         }
     }
 

@@ -59,7 +59,7 @@ pub(crate) struct Job {
     unacknowledged: VecDeque<(StreamName, u64, u64)>,
     outstanding: u64,
     acknowledged: u64,
-    told: u64,
+    reported: u64,
     pub(crate) input: JobInputQueue,
     pub(crate) viewers: u32,
     outcome: Option<JobOutcome>,
@@ -124,7 +124,7 @@ impl Job {
             unacknowledged: VecDeque::new(),
             outstanding: 0,
             acknowledged: 0,
-            told: 0,
+            reported: 0,
             input: JobInputQueue::new(command.stdin),
             viewers: 0,
             outcome: None,
@@ -165,7 +165,7 @@ impl Job {
             unacknowledged: VecDeque::new(),
             outstanding: 0,
             acknowledged: 0,
-            told: 0,
+            reported: 0,
             input: JobInputQueue::ended(info.stdin_bytes),
             viewers: 0,
             outcome: info.outcome.clone(),
@@ -393,9 +393,9 @@ impl Job {
             self.unacknowledged.pop_front();
         }
         // Not every chunk is acknowledged, as long as the agent is not blocked.
-        if self.acknowledged - self.told >= u64::from(limits.output_limit) / 4 {
-            self.told = self.acknowledged;
-            let ack = ExecOutputAck { consumed: self.told };
+        if self.acknowledged - self.reported >= u64::from(limits.output_limit) / 4 {
+            self.reported = self.acknowledged;
+            let ack = ExecOutputAck { consumed: self.reported };
             let _fits = codec::encode(out, Generation::CURRENT, self.channel, &ack);
         }
     }

@@ -97,11 +97,11 @@ mod tests {
             order.note(StreamName::Stderr, number);
         }
         let mut at = [Some(0), Some(0)];
-        let mut told = 0;
+        let mut runs = 0;
         while let Some((stream, end)) = order.next(at) {
             at[index(stream)] = Some(end);
-            told += 1;
+            runs += 1;
         }
-        assert_eq!((at, told), ([Some(1000), Some(1000)], MOST + 2));
+        assert_eq!((at, runs), ([Some(1000), Some(1000)], MOST + 2));
     }
 }

@@ -59,7 +59,7 @@ impl TestJobs {
     }
 
     /// The types of the frames sent to the agent.
-    fn told(&mut self) -> Vec<MessageType> {
+    fn sent(&mut self) -> Vec<MessageType> {
         let outgoing = self.jobs.take_outgoing();
         let mut types = Vec::new();
         for mut bytes in [outgoing.words.as_slice(), outgoing.data.as_slice()] {
@@ -86,7 +86,7 @@ fn the_same_request_runs_once_and_another_command_is_a_conflict() {
     let mut world = TestJobs::new(JobRetention::default());
     let (key, created) = world.start("a", command("true")).unwrap();
     assert!(created);
-    assert_eq!(world.told(), [MessageType::ExecRequest, MessageType::ExecStdin]);
+    assert_eq!(world.sent(), [MessageType::ExecRequest, MessageType::ExecStdin]);
     for _ in 0..100 {
         let wider = JobCommand { cols: 200, ..command("true") };
         assert_eq!(world.start("a", wider), Ok((key, false)));
@@ -94,7 +94,7 @@ fn the_same_request_runs_once_and_another_command_is_a_conflict() {
     assert_eq!(code(world.start("a", command("false"))), FailureCode::JobConflict);
     world.exits(0, None, 0);
     assert_eq!(world.start("a", command("true")), Ok((key, false)));
-    assert_eq!(world.told(), []);
+    assert_eq!(world.sent(), []);
 }
 
 //= promises.jobs.job-longer-kept
@@ -176,19 +176,19 @@ fn a_job_that_times_out_is_terminated_then_killed_and_ends_only_when_dead() {
     let timed = JobCommand { timeout_ms: Some(500), ..command("sleep") };
     let (key, _) = world.start("a", timed).unwrap();
     world.says(&ExecStarted { pid: 7 });
-    world.told();
+    world.sent();
     let now = Instant::now();
     assert!(world.jobs.tick(now, false).is_some());
-    assert_eq!(world.told(), []);
+    assert_eq!(world.sent(), []);
     // Time in which it is paused does not count.
     assert_eq!(world.jobs.tick(now + Duration::from_secs(1), true), None);
     world.jobs.postpone(now, now + Duration::from_secs(1));
     world.jobs.tick(now + Duration::from_secs(1), false);
-    assert_eq!(world.told(), []);
+    assert_eq!(world.sent(), []);
     world.jobs.tick(now + Duration::from_secs(2), false);
-    assert_eq!(world.told(), [MessageType::ExecSignal]);
+    assert_eq!(world.sent(), [MessageType::ExecSignal]);
     world.jobs.tick(now + Duration::from_secs(4), false);
-    assert_eq!(world.told(), [MessageType::ExecSignal]);
+    assert_eq!(world.sent(), [MessageType::ExecSignal]);
     assert_eq!(world.jobs.info(key).unwrap().state, JobState::Ending);
     world.exits(-1, Some(9), 0);
     assert_eq!((world.outcome(key).kind, world.outcome(key).signal), (OutcomeKind::TimedOut, Some(9)));
@@ -222,18 +222,18 @@ fn input_taken_by_another_client_is_reported_to_its_holder() {
 fn output_is_acknowledged_unless_a_follower_holds_the_job() {
     let mut world = TestJobs::new(JobRetention { stream_bytes: 0, ..JobRetention::default() });
     let (key, _) = world.start("a", command("yes")).unwrap();
-    world.told();
+    world.sent();
     let piece = vec![b'y'; 16 * 1024];
     let output = ExecStdout { data: Cow::Borrowed(&piece) };
     for _ in 0..40 {
         assert!(world.says(&output));
     }
-    assert!(!world.told().is_empty());
+    assert!(!world.sent().is_empty());
     world.jobs.hold(HashMap::from([(key, [Some(40 * 16 * 1024), Some(0)])]));
     for _ in 0..50 {
         assert!(world.says(&output));
     }
-    let before = world.told().len();
+    let before = world.sent().len();
     assert!(before <= 1, "what the holder has not seen is not acknowledged");
     let mut all = Vec::new();
     let mut at = 40 * 16 * 1024;
@@ -242,7 +242,7 @@ fn output_is_acknowledged_unless_a_follower_holds_the_job() {
     }
     assert_eq!(all.len(), 50 * 16 * 1024, "and nothing of it is forgotten");
     world.jobs.hold(HashMap::new());
-    assert_eq!(world.told(), [MessageType::ExecOutputAck]);
+    assert_eq!(world.sent(), [MessageType::ExecOutputAck]);
 }
 
 #[test]
@@ -289,7 +289,7 @@ fn a_job_without_space_for_its_output_runs_and_the_gap_is_reported() {
     let mut world = TestJobs::new(JobRetention::default());
     std::fs::remove_dir_all(world.home.path()).unwrap();
     let (key, _) = world.start("a", command("echo")).unwrap();
-    assert_eq!(world.told().first(), Some(&MessageType::ExecRequest));
+    assert_eq!(world.sent().first(), Some(&MessageType::ExecRequest));
     assert!(world.says(&ExecStdout { data: Cow::Borrowed(b"words") }));
     world.exits(0, None, 0);
     let stdout = world.jobs.info(key).unwrap().stdout;
@@ -301,7 +301,7 @@ fn a_job_whose_output_file_exists_is_rejected() {
     let mut world = TestJobs::new(JobRetention::default());
     std::fs::write(world.home.path().join("a.stderr.log"), "of another").unwrap();
     assert_eq!(code(world.start("a", command("true"))), FailureCode::HostUnfit);
-    assert_eq!(world.told(), []);
+    assert_eq!(world.sent(), []);
     assert_eq!(std::fs::read(world.home.path().join("a.stderr.log")).unwrap(), b"of another");
 }
 

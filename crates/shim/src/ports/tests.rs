@@ -35,7 +35,7 @@ impl TestConnection {
     /// An established connection with a window of so many bytes.
     fn connected(credit: u64) -> Self {
         let mut world = Self::new();
-        assert_eq!(world.told(), [MessageType::TcpConnect]);
+        assert_eq!(world.sent(), [MessageType::TcpConnect]);
         assert!(world.says(&TcpConnected {}));
         assert!(world.says(&BulkAccepted {
             kind: BulkKind::Tcp,
@@ -70,7 +70,7 @@ impl TestConnection {
     }
 
     /// The types of the frames sent to the agent; a record counts as data.
-    fn told(&mut self) -> Vec<MessageType> {
+    fn sent(&mut self) -> Vec<MessageType> {
         let outgoing = self.ports.take_outgoing();
         let mut types = Vec::new();
         for mut bytes in [outgoing.words.as_slice(), outgoing.data.as_slice()] {
@@ -131,7 +131,7 @@ fn data_flows_both_ways_and_each_direction_closes_separately() {
     world.client.shutdown(std::net::Shutdown::Write).unwrap();
     world.read();
     world.read();
-    assert_eq!(world.told(), [MessageType::TcpData, MessageType::BulkFinish]);
+    assert_eq!(world.sent(), [MessageType::TcpData, MessageType::BulkFinish]);
     assert!(world.sends(0, b"ans") && world.sends(3, b"wer") && world.says(&TestConnection::finish(6)));
     assert!(world.says(&TcpClosed {}));
     let mut answer = String::new();
@@ -146,7 +146,7 @@ fn a_client_is_read_only_within_the_credit_of_the_agent() {
     let mut world = TestConnection::connected(5);
     world.client.write_all(b"0123456789").unwrap();
     world.read();
-    assert_eq!(world.told(), [MessageType::TcpData]);
+    assert_eq!(world.sent(), [MessageType::TcpData]);
     let connection = world.ports.connections[0].as_ref().unwrap();
     assert!(!connection.wants_input(), "what the guest does not take stays in the socket");
 }
@@ -154,12 +154,12 @@ fn a_client_is_read_only_within_the_credit_of_the_agent() {
 #[test]
 fn no_client_is_read_while_the_queue_to_the_agent_is_full() {
     let mut world = TestConnection::connected(1 << 20);
-    assert!(world.told().is_empty());
+    assert!(world.sent().is_empty());
     world.client.write_all(b"bytes").unwrap();
     world.ports.serve(0, Readiness { token: DescriptorToken::Connection(0), readable: true, gone: false }, UNSENT);
-    assert!(world.told().is_empty());
+    assert!(world.sent().is_empty());
     world.read();
-    assert_eq!(world.told(), [MessageType::TcpData]);
+    assert_eq!(world.sent(), [MessageType::TcpData]);
 }
 
 #[test]
@@ -182,11 +182,11 @@ fn an_agent_that_violates_the_protocol_loses_the_connection_and_its_id_is_reserv
     ];
     for (number, lie) in lies.into_iter().enumerate() {
         let mut world = TestConnection::connected(1 << 20);
-        assert!(world.told().is_empty());
+        assert!(world.sent().is_empty());
         lie(&mut world);
-        let told = world.told();
-        assert!(told.ends_with(&[MessageType::TcpClose, MessageType::Ping]), "lie {number}: {told:?}");
-        assert_eq!((world.ports.connections(), world.ports.taken), (0, 1), "lie {number}");
+        let sent = world.sent();
+        assert!(sent.ends_with(&[MessageType::TcpClose, MessageType::Ping]), "violation {number}: {sent:?}");
+        assert_eq!((world.ports.connections(), world.ports.taken), (0, 1), "violation {number}");
         assert!(world.sends(0, b"late") && world.says(&TcpClosed {}), "what was under way is no mistake");
         assert!(world.says(&Pong {}));
         assert_eq!((world.ports.taken, world.ports.owns(CHANNEL)), (0, false));

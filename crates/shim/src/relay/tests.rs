@@ -151,7 +151,7 @@ impl RelayModel {
             ModelStep::GuestSends(length) => self.guest_sends(usize::from(length) * 16 + 1),
             ModelStep::GuestTakes(length) => self.guest_takes(usize::from(length) * 16 + 1),
         }
-        assert_eq!(self.relay.take_events(), [], "nobody has done anything wrong");
+        assert_eq!(self.relay.take_events(), [], "no client violated the protocol");
         let held: usize = self
             .relay
             .places
@@ -215,7 +215,7 @@ impl RelayModel {
             let wire = &bytes[..bytes.len() - rest.len()];
             let slot = Codec::Current.owner_of(frame.id) as usize;
             if frame.id == 0 || slot == SLOTS {
-                self.guest_is_told(frame);
+                self.agent_receives(frame);
             } else if let Some(client) = self.clients.get_mut(&slot) {
                 // Nothing arrives of a former client whose slot is reused.
                 assert_eq!(client.sent.pop_front().as_deref(), Some(wire), "slot {slot}");
@@ -233,7 +233,7 @@ impl RelayModel {
         self.guest.got = bytes.to_vec();
     }
 
-    fn guest_is_told(&mut self, frame: Frame<'_>) {
+    fn agent_receives(&mut self, frame: Frame<'_>) {
         let envelope = Envelope::parse(frame.body).unwrap();
         match envelope.message_type().unwrap() {
             MessageType::Ping => {
@@ -248,7 +248,7 @@ impl RelayModel {
                 self.guest.input.remove(&(Codec::Current.slot_of(gone.id_start) as usize));
             }
             MessageType::CarrelCredit => {}
-            other => panic!("the guest is told {other}"),
+            other => panic!("the agent received {other}"),
         }
     }
 

@@ -73,7 +73,7 @@ pub(crate) struct ShimServer {
     /// The known number of OOM kills, and when to count again.
     kills: u64,
     /// How many of them are recorded, and since when.
-    kills_told: (u64, Option<Instant>),
+    recorded_kills: (u64, Option<Instant>),
     count_again: Option<(Instant, u32)>,
     /// Why the sandbox is shutting down, and its deadline.
     ending: Option<ShutdownState>,
@@ -145,7 +145,7 @@ impl ShimServer {
             disk,
             kernel_memory: Some(Instant::now()),
             kills: 0,
-            kills_told: (0, None),
+            recorded_kills: (0, None),
             count_again: None,
             ending: None,
             killed: false,
@@ -153,7 +153,7 @@ impl ShimServer {
             termination,
         };
         server.kills = server.count_kills();
-        server.kills_told.0 = server.kills;
+        server.recorded_kills.0 = server.kills;
         let pid = server.running.container.pid().as_raw_nonzero().get().unsigned_abs();
         server.log.note(Fact { pid: Some(pid), ..Fact::new(wall_ms(), FactKind::Started) });
         Ok(server)

@@ -164,12 +164,12 @@ impl ShimServer {
         self.kills = self.count_kills().max(self.kills);
         let now = Instant::now();
         // Repeated kills are merged into one fact: a sandbox could fill its journal otherwise.
-        let soon = self.kills_told.1.and_then(|told| told.checked_add(KILLS)).filter(|soon| *soon > now);
+        let soon = self.recorded_kills.1.and_then(|recorded| recorded.checked_add(KILLS)).filter(|soon| *soon > now);
         match soon {
-            _ if self.kills <= self.kills_told.0 => {}
+            _ if self.kills <= self.recorded_kills.0 => {}
             Some(soon) if !self.over => self.count_again = Some((soon, 0)),
             _ => {
-                self.kills_told = (self.kills, Some(now));
+                self.recorded_kills = (self.kills, Some(now));
                 let kills = Some(self.kills);
                 self.record(Fact { out_of_memory_kills: kills, ..Fact::new(wall_ms(), FactKind::OutOfMemory) });
             }

@@ -29,7 +29,7 @@ pub(crate) enum StartError {
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
     #[error(
-        "this host cannot enforce the limit on the disk: it has no project quotas there, and whoever fills it cannot be \
+        "this host cannot enforce the limit on the disk: it has no project quotas there, and a sandbox that fills it cannot be \
          paused: {0}; with --disk SIZE a sandbox has a disk of its own, which needs neither"
     )]
     Unguarded(String),

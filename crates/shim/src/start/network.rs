@@ -44,10 +44,10 @@ mod tests {
         for other in [began - 1, began + 1, 0, u64::MAX] {
             assert!(matches!(of(SharedNetwork { pid, began: other }), Err(NetworkShareError::Ended { .. })), "{other}");
         }
-        for nobody in [0, u32::MAX] {
+        for missing in [0, u32::MAX] {
             assert!(
-                matches!(of(SharedNetwork { pid: nobody, began }), Err(NetworkShareError::Ended { .. })),
-                "{nobody}"
+                matches!(of(SharedNetwork { pid: missing, began }), Err(NetworkShareError::Ended { .. })),
+                "{missing}"
             );
         }
     }

@@ -56,10 +56,10 @@ fn a_journal_that_is_too_large_does_not_prevent_the_sweep() {
     let grouped = CgroupProcess::start(&name, Some(OTHER_USER));
     let size = Journal::LARGEST + 1;
     File::options().write(true).open(path.join(JOURNAL)).unwrap().set_len(size).unwrap();
-    let told = sweep(path.parent().unwrap());
+    let swept = sweep(path.parent().unwrap());
     assert!(
-        matches!(&told, Err(DirectoryError::Large { path: of, bytes }) if *of == path && *bytes == size),
-        "{told:?}"
+        matches!(&swept, Err(DirectoryError::Large { path: of, bytes }) if *of == path && *bytes == size),
+        "{swept:?}"
     );
     assert!(!grouped.is_there() && !path.join(SHIM_SOCKET).exists());
     assert_eq!(std::fs::metadata(&path).unwrap().uid(), rustix::process::geteuid().as_raw());

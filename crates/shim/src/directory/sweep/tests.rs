@@ -135,7 +135,7 @@ fn a_persistent_sandbox_stays_and_its_end_is_recorded_exactly_once() {
 fn a_recorded_end_is_not_recorded_again() {
     for kind in [FactKind::Ended, FactKind::Failed] {
         let (_home, path) = home();
-        lasting(&path, &incarnation("told"));
+        lasting(&path, &incarnation("recorded"));
         let own = open_directory(CWD, &path).unwrap();
         Journal::open(&own).unwrap().append(Fact::new(5, kind)).unwrap();
         sweep(path.parent().unwrap()).unwrap();
@@ -159,9 +159,9 @@ fn jobs_running_when_the_shim_died_are_recorded_as_ended_with_the_sandbox() {
     sweep(path.parent().unwrap()).unwrap();
     sweep(path.parent().unwrap()).unwrap();
     let facts = Journal::load(&own).unwrap().facts;
-    let told: Vec<_> = facts.iter().skip(5).map(|fact| (fact.kind, fact.job.as_deref())).collect();
+    let recorded: Vec<_> = facts.iter().skip(5).map(|fact| (fact.kind, fact.job.as_deref())).collect();
     let expected = [(FactKind::JobEnded, Some("one")), (FactKind::JobEnded, Some("three")), (FactKind::Ended, None)];
-    assert_eq!(told, expected);
+    assert_eq!(recorded, expected);
 }
 
 #[test]
