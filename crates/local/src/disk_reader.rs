@@ -34,7 +34,7 @@ const LOOK: Duration = Duration::from_secs(20);
 /// After how many checks without progress a client loses its reader: one minute.
 const QUIET: u32 = 3;
 /// How long a shim may take to answer or exit before it is killed.
-const BEYOND: Duration = Duration::from_secs(5);
+const EXTRA_WAIT: Duration = Duration::from_secs(5);
 
 /// The open readers, by the names of their sandboxes. Clones share them.
 #[derive(Clone, Debug)]
@@ -231,7 +231,7 @@ impl OpenReader {
     async fn end(self) {
         if let Some(lease) = self.lease.upgrade() {
             // A full channel means that it was already told to close.
-            let _asked = lease.try_send(());
+            let _sent = lease.try_send(());
         }
         closed(self.ended).await;
     }
@@ -278,15 +278,15 @@ impl ReaderTask {
                 _ = self.owned.ended() => break,
                 () = tokio::time::sleep(LOOK) => {}
             }
-            match timeout(BEYOND, self.owned.statistics()).await {
+            match timeout(EXTRA_WAIT, self.owned.statistics()).await {
                 Ok(Ok(used)) if !check.is_idle(self.leases.load(Ordering::Relaxed), used.clients, used.bytes_out) => {}
                 _ => break,
             }
         }
-        let _asked = timeout(BEYOND, self.owned.stop(Duration::ZERO)).await;
+        let _stopped = timeout(EXTRA_WAIT, self.owned.stop(Duration::ZERO)).await;
         drop(self.owned);
         let Some(child) = self.child else { return };
-        if wait_or_kill(child, BEYOND).await {
+        if wait_or_kill(child, EXTRA_WAIT).await {
             return;
         }
         let directory = self.directory;

@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn the_exit_of_a_job_is_converted_without_loss() {
-        let told = |outcome| match ended("exec-1", outcome) {
+        let converted = |outcome| match ended("exec-1", outcome) {
             Fact::ExecEnded { how, .. } => how,
             other => panic!("{other:?}"),
         };
@@ -151,15 +151,15 @@ mod tests {
             message: Some("why".to_owned()),
             ..JobOutcome::of(OutcomeKind::NeverRan)
         };
-        assert_eq!(told(JobOutcome { signal: Some(9), ..JobOutcome::of(OutcomeKind::Signalled) }), How::Signalled(9));
-        assert_eq!(told(JobOutcome { code: Some(0), ..JobOutcome::of(OutcomeKind::Cancelled) }), How::Cancelled);
-        assert_eq!(told(JobOutcome::of(OutcomeKind::TimedOut)), How::TimedOut);
-        assert_eq!(told(JobOutcome::of(OutcomeKind::OutOfMemory)), How::OutOfMemory);
-        assert_eq!(told(JobOutcome::of(OutcomeKind::SandboxEnded)), How::SandboxEnded);
-        assert!(matches!(told(JobOutcome::of(OutcomeKind::Unknown)), How::NeverRan(126, _)));
-        assert_eq!(told(never("not_found")), How::NeverRan(127, "why".to_owned()));
-        assert_eq!(told(never("not_executable")), How::NeverRan(126, "why".to_owned()));
-        assert_eq!(told(never("bad_cwd")), How::NeverRan(126, "why".to_owned()));
+        assert_eq!(converted(JobOutcome { signal: Some(9), ..JobOutcome::of(OutcomeKind::Signalled) }), How::Signalled(9));
+        assert_eq!(converted(JobOutcome { code: Some(0), ..JobOutcome::of(OutcomeKind::Cancelled) }), How::Cancelled);
+        assert_eq!(converted(JobOutcome::of(OutcomeKind::TimedOut)), How::TimedOut);
+        assert_eq!(converted(JobOutcome::of(OutcomeKind::OutOfMemory)), How::OutOfMemory);
+        assert_eq!(converted(JobOutcome::of(OutcomeKind::SandboxEnded)), How::SandboxEnded);
+        assert!(matches!(converted(JobOutcome::of(OutcomeKind::Unknown)), How::NeverRan(126, _)));
+        assert_eq!(converted(never("not_found")), How::NeverRan(127, "why".to_owned()));
+        assert_eq!(converted(never("not_executable")), How::NeverRan(126, "why".to_owned()));
+        assert_eq!(converted(never("bad_cwd")), How::NeverRan(126, "why".to_owned()));
     }
 
     #[test]
@@ -187,16 +187,16 @@ mod tests {
             let message = message.map(str::to_owned);
             from_journal(messages::Fact { pause_reason, message, ..messages::Fact::new(1, FactKind::Paused) }).fact
         };
-        let told = |cause, message: &str| Fact::Paused { cause, message: message.to_owned() };
-        assert_eq!(paused(None, None), told(PauseCause::User, ""));
-        assert_eq!(paused(None, Some("full")), told(PauseCause::HostDisk, "full"));
-        assert_eq!(paused(Some(messages::PauseReason::HostDisk), Some("low")), told(PauseCause::HostDisk, "low"));
+        let converted = |cause, message: &str| Fact::Paused { cause, message: message.to_owned() };
+        assert_eq!(paused(None, None), converted(PauseCause::User, ""));
+        assert_eq!(paused(None, Some("full")), converted(PauseCause::HostDisk, "full"));
+        assert_eq!(paused(Some(messages::PauseReason::HostDisk), Some("low")), converted(PauseCause::HostDisk, "low"));
         assert_eq!(of_sandbox(FactKind::Resumed, None), Fact::Unpaused);
     }
 
     #[test]
     fn a_shim_that_was_lost_before_the_last_boot_was_lost_with_the_host() {
-        let told = |reason| {
+        let converted = |reason| {
             let ended = messages::Fact { reason: Some(reason), ..messages::Fact::new(1, FactKind::Ended) };
             let mut noted = [from_journal(ended)];
             mark_host_restarted(&mut noted);
@@ -205,9 +205,9 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         };
-        assert_eq!(told(EndReason::SupervisorLost), EndCause::HostRestarted);
-        assert_eq!(told(EndReason::HostShutdown), EndCause::HostShutdown);
-        assert_eq!(told(EndReason::OutOfMemory), EndCause::OutOfMemory);
+        assert_eq!(converted(EndReason::SupervisorLost), EndCause::HostRestarted);
+        assert_eq!(converted(EndReason::HostShutdown), EndCause::HostShutdown);
+        assert_eq!(converted(EndReason::OutOfMemory), EndCause::OutOfMemory);
     }
 
     #[test]

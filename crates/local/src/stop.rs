@@ -78,15 +78,15 @@ impl LocalInner {
         let Some(process) = handle.map(AsyncPidFd::new).transpose().map_err(failed)? else {
             return if has_recorded_end(found) { Ok(()) } else { self.sweep_found(found).await };
         };
-        let asked = async {
+        let result = async {
             match found.connect().await {
                 // Whether it answers or exits without an answer: the exit of its process counts.
                 Ok(mut client) => client.stop(grace).await.is_ok(),
                 Err(error) => is_stopped_error(&error),
             }
         };
-        let asked = tokio::time::timeout(grace.saturating_add(EXTRA_WAIT), asked).await.unwrap_or(false);
-        if asked && process.exits_within(EXTRA_WAIT).await {
+        let result = tokio::time::timeout(grace.saturating_add(EXTRA_WAIT), result).await.unwrap_or(false);
+        if result && process.exits_within(EXTRA_WAIT).await {
             return Ok(());
         }
         tracing::warn!(directory = %found.directory.display(), "a shim does not exit; killing it");

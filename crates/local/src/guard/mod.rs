@@ -243,7 +243,7 @@ impl DiskGuard {
     fn ask(&self, inner: &Arc<LocalInner>, incarnation: String, name: String, paused: bool) {
         let (home, outcomes_tx) = (inner.paths.home().to_owned(), self.outcomes_tx.clone());
         drop(tokio::spawn(async move {
-            let asked = async {
+            let result = async {
                 let (incarnation, name) = (incarnation.clone(), name);
                 let found = blocking(move || find(&home, &name, &incarnation)).await.map_err(|error| error.message)?;
                 let mut shim = found
@@ -251,16 +251,16 @@ impl DiskGuard {
                     .connect()
                     .await
                     .map_err(|error: AdoptError| error.to_string())?;
-                let asked = if paused {
+                let result = if paused {
                     shim.pause_for(PauseReason::HostDisk).await
                 } else {
                     shim.resume_from(PauseReason::HostDisk).await
                 };
-                asked.map_err(|error| error.to_string())
+                result.map_err(|error| error.to_string())
             };
-            let failure = asked.await.err();
+            let failure = result.await.err();
             // The receiver is dropped with the guard.
-            let _told = outcomes_tx.send(PauseOutcome { incarnation, paused, failure });
+            let _sent = outcomes_tx.send(PauseOutcome { incarnation, paused, failure });
         }));
     }
 
