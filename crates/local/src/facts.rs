@@ -151,7 +151,10 @@ mod tests {
             message: Some("why".to_owned()),
             ..JobOutcome::of(OutcomeKind::NeverRan)
         };
-        assert_eq!(converted(JobOutcome { signal: Some(9), ..JobOutcome::of(OutcomeKind::Signalled) }), How::Signalled(9));
+        assert_eq!(
+            converted(JobOutcome { signal: Some(9), ..JobOutcome::of(OutcomeKind::Signalled) }),
+            How::Signalled(9)
+        );
         assert_eq!(converted(JobOutcome { code: Some(0), ..JobOutcome::of(OutcomeKind::Cancelled) }), How::Cancelled);
         assert_eq!(converted(JobOutcome::of(OutcomeKind::TimedOut)), How::TimedOut);
         assert_eq!(converted(JobOutcome::of(OutcomeKind::OutOfMemory)), How::OutOfMemory);
