@@ -395,6 +395,6 @@ fn host_disk_pause() -> Vec<Sample> {
 fn damaged_disk() -> Vec<Sample> {
     let message = "No space left on device (os error 28)";
     let fact = Fact { message: some(message), ..Fact::new(0, FactKind::DiskFailed) };
-    let failed = Failed { code: FailureCode::DiskDamaged, message: "damaged".to_owned(), hint: None };
+    let failed = ShimFailure { code: FailureCode::DiskDamaged, message: "damaged".to_owned(), hint: None };
     vec![sample("disk failed", JournalFacts { facts: vec![fact] }), sample("disk damaged", failed)]
 }
