@@ -15,7 +15,7 @@ use serde_json::json;
 
 use crate::arguments::{ApplyArguments, DiffArguments, ExportArguments};
 use crate::failure::Failure;
-use crate::home::Home;
+use crate::home::CarrelHome;
 use crate::jobs::session::ending::note;
 use crate::run::project;
 
@@ -172,7 +172,7 @@ fn created(path: &Path) -> Result<File, String> {
 
 /// `carrel changes`.
 pub(crate) fn list(json: bool) -> Result<u8, Failure> {
-    let directory = Home::find()?.changes();
+    let directory = CarrelHome::find()?.changes();
     let mut text = String::new();
     for name in SavedChanges::list(&directory).map_err(|error| Failure::from(error).exit(FAILED))? {
         // Writing to a string cannot fail.
@@ -198,7 +198,7 @@ pub(crate) fn list(json: bool) -> Result<u8, Failure> {
 }
 
 fn open(name: &ChangeName) -> Result<SavedChanges, Failure> {
-    SavedChanges::open(&Home::find()?.changes(), name).map_err(|error| Failure::from(error).exit(FAILED))
+    SavedChanges::open(&CarrelHome::find()?.changes(), name).map_err(|error| Failure::from(error).exit(FAILED))
 }
 
 // === impl Failure ===

@@ -9,13 +9,13 @@ use carrel_api::agbox::v1::{
 use carrel_api::carrel::v1 as carrel;
 use carrel_image::ImageRef;
 
-use crate::arguments::{CreateArguments, GetArguments, Pull, Restart, ResumeArguments};
-use crate::daemon::{Daemon, refused, told, wait};
+use crate::arguments::{CreateArguments, GetArguments, PullPolicyArgument, RestartPolicyArgument, ResumeArguments};
+use crate::daemon::{DaemonClient, refused, render, wait};
 use crate::failure::{Failure, Failures};
-use crate::images::progress::Telling;
+use crate::images::progress::ImageProgress;
 use crate::label::Label;
-use crate::moment::Moment;
 use crate::mount::{CopyPair, MountMode, MountPair};
+use crate::timestamp::UnixMillis;
 use crate::{find, first_start, images, limits, user};
 
 /// What this exits with when it fails.
@@ -27,7 +27,7 @@ pub(crate) fn create(arguments: &CreateArguments, json: bool) -> Result<u8, Fail
     let request = request(arguments).map_err(|failure| failure.exit(FAILED))?;
     fetch(arguments, json).map_err(|failure| failure.exit(FAILED))?;
     let made = find::runtime()?.block_on(async {
-        let mut daemon = Daemon::needed().await?;
+        let mut daemon = DaemonClient::needed().await?;
         let own = own_request(arguments);
         let handle = if own != carrel::CreateSandboxRequest::default() {
             let request = carrel::CreateSandboxRequest { request: Some(request), ..own };
@@ -53,7 +53,7 @@ pub(crate) fn create(arguments: &CreateArguments, json: bool) -> Result<u8, Fail
         Ok(ready)
     });
     let made: SandboxHandle = made.map_err(|failure: Failure| failure.exit(FAILED))?;
-    let text = if json { crate::json::line(&told::handle(&made)) } else { format!("{}\n", made.sandbox_id) };
+    let text = if json { crate::json::line(&render::handle(&made)) } else { format!("{}\n", made.sandbox_id) };
     crate::say(text.as_bytes())
 }
 
@@ -68,10 +68,10 @@ async fn warn(id: &str, json: bool) {
 /// Has an image of a registry here before the daemon is asked for a sandbox of it, so that a person sees how far it is.
 fn fetch(arguments: &CreateArguments, json: bool) -> Result<(), Failure> {
     let Some(image @ ImageRef::Registry(_)) = &arguments.image else { return Ok(()) };
-    if arguments.no_wait && arguments.pull == Pull::Missing {
+    if arguments.no_wait && arguments.pull == PullPolicyArgument::Missing {
         return Ok(());
     }
-    let telling = Telling::new(&image.to_string(), arguments.quiet || json);
+    let telling = ImageProgress::new(&image.to_string(), arguments.quiet || json);
     images::here()?.fetch(image, arguments.pull.into(), &telling)?;
     Ok(())
 }
@@ -80,21 +80,23 @@ fn fetch(arguments: &CreateArguments, json: bool) -> Result<(), Failure> {
 pub(crate) fn get(arguments: &GetArguments, json: bool) -> Result<u8, Failure> {
     let found = find::runtime()?.block_on(async {
         // What was never kept by a daemon is not known to any.
-        let Some(mut daemon) = Daemon::of_what_stays().await? else { return Err(find::no_such_sandbox(&arguments.id)) };
+        let Some(mut daemon) = DaemonClient::of_what_stays().await? else {
+            return Err(find::no_such_sandbox(&arguments.id));
+        };
         let request = carrel::InspectSandboxRequest { sandbox_id: arguments.id.clone() };
         let told = daemon.nearby.inspect_sandbox(request).await.map_err(|status| refused(&status))?;
         Ok(told.into_inner())
     });
     let found = found.map_err(|failure| failure.exit(FAILED))?;
     let text = match json {
-        true => crate::json::line(&told::found(&found)),
-        false => lines(&found, Moment::now()),
+        true => crate::json::line(&render::found(&found)),
+        false => lines(&found, UnixMillis::now()),
     };
     crate::say(text.as_bytes())
 }
 
 /// What runs of a sandbox that is ready.
-async fn running(daemon: &mut Daemon, handle: &SandboxHandle) -> Result<Option<carrel::Running>, Failure> {
+async fn running(daemon: &mut DaemonClient, handle: &SandboxHandle) -> Result<Option<carrel::Running>, Failure> {
     if handle.state() != SandboxState::Ready {
         return Ok(None);
     }
@@ -113,7 +115,7 @@ pub(crate) fn resume(arguments: &ResumeArguments, json: bool) -> Result<u8, Fail
                     runtime.block_on(warn(id, json));
                 }
                 let line = format!("{}\n", carrel_changes::EscapedLine(id));
-                crate::say(if json { crate::json::line(&told::handle(&handle)) } else { line }.as_bytes())?;
+                crate::say(if json { crate::json::line(&render::handle(&handle)) } else { line }.as_bytes())?;
             }
             Err(failure) => failures.add(failure),
         }
@@ -122,7 +124,7 @@ pub(crate) fn resume(arguments: &ResumeArguments, json: bool) -> Result<u8, Fail
 }
 
 async fn one_resumed(id: &str, no_wait: bool) -> Result<SandboxHandle, Failure> {
-    let Some(mut daemon) = Daemon::of_what_stays().await? else { return Err(find::no_such_sandbox(id)) };
+    let Some(mut daemon) = DaemonClient::of_what_stays().await? else { return Err(find::no_such_sandbox(id)) };
     let handle = daemon.get(id).await.map_err(|status| refused(&status))?;
     if running(&mut daemon, &handle).await?.is_some_and(|running| running.paused) {
         let request = carrel::UnpauseSandboxRequest { sandbox_id: id.to_owned() };
@@ -139,20 +141,20 @@ async fn one_resumed(id: &str, no_wait: bool) -> Result<SandboxHandle, Failure> 
 }
 
 /// A sandbox, for people.
-fn lines(found: &carrel::InspectSandboxResponse, now: Moment) -> String {
+fn lines(found: &carrel::InspectSandboxResponse, now: UnixMillis) -> String {
     let handle = found.sandbox.clone().unwrap_or_default();
-    let created = told::moment(handle.created_at.as_ref());
+    let created = render::moment(handle.created_at.as_ref());
     let labels: Vec<String> = handle.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
     let ports = found.spec.iter().flat_map(|spec| &spec.ports);
-    let ports: Vec<String> = ports.map(|port| told::port(port.host_port, port.container_port)).collect();
+    let ports: Vec<String> = ports.map(|port| render::port(port.host_port, port.container_port)).collect();
     let error = [handle.error_code.as_str(), &handle.error_message];
     let error: Vec<&str> = error.into_iter().filter(|text| !text.is_empty()).collect();
     let conditions: Vec<String> =
         found.conditions.iter().map(|one| format!("{}: {}", one.r#type, one.message)).collect();
-    let pause = found.running.as_ref().and_then(told::pause_state);
+    let pause = found.running.as_ref().and_then(render::pause_state);
     let rows = [
         ("id", handle.sandbox_id.clone()),
-        ("state", pause.unwrap_or_else(|| told::state(handle.state()).to_owned())),
+        ("state", pause.unwrap_or_else(|| render::state(handle.state()).to_owned())),
         ("reason", found.reason.clone()),
         ("image", handle.image.clone()),
         ("labels", labels.join(", ")),
@@ -214,11 +216,11 @@ fn own_request(arguments: &CreateArguments) -> carrel::CreateSandboxRequest {
     request
 }
 
-fn restart(policy: Option<Restart>) -> carrel::RestartPolicy {
+fn restart(policy: Option<RestartPolicyArgument>) -> carrel::RestartPolicy {
     match policy {
         None => carrel::RestartPolicy::Unspecified,
-        Some(Restart::No) => carrel::RestartPolicy::No,
-        Some(Restart::OnBoot) => carrel::RestartPolicy::OnBoot,
+        Some(RestartPolicyArgument::No) => carrel::RestartPolicy::No,
+        Some(RestartPolicyArgument::OnBoot) => carrel::RestartPolicy::OnBoot,
     }
 }
 
@@ -274,11 +276,12 @@ mod tests {
     use prost_types::Timestamp;
 
     use super::*;
-    use crate::arguments::{Carrel, Command};
+    use crate::arguments::{CarrelArguments, CarrelCommand};
 
     fn asked(words: &[&str]) -> CreateSandboxRequest {
-        let parsed = <Carrel as clap::Parser>::try_parse_from(["carrel", "create"].iter().chain(words)).unwrap();
-        let Command::Create(arguments) = parsed.command else { panic!("it is no create") };
+        let parsed =
+            <CarrelArguments as clap::Parser>::try_parse_from(["carrel", "create"].iter().chain(words)).unwrap();
+        let CarrelCommand::Create(arguments) = parsed.command else { panic!("it is no create") };
         request(&arguments).unwrap()
     }
 
@@ -334,8 +337,9 @@ mod tests {
     #[test]
     fn what_a_run_takes_a_create_takes_too() {
         let words = ["--name", "web1", "--user", "node", "--workdir", "/srv", "--pids", "64", "host"];
-        let parsed = <Carrel as clap::Parser>::try_parse_from(["carrel", "create"].iter().chain(&words)).unwrap();
-        let Command::Create(arguments) = parsed.command else { panic!("it is no create") };
+        let parsed =
+            <CarrelArguments as clap::Parser>::try_parse_from(["carrel", "create"].iter().chain(&words)).unwrap();
+        let CarrelCommand::Create(arguments) = parsed.command else { panic!("it is no create") };
         let own = own_request(&arguments);
         assert_eq!((own.user.as_str(), own.workdir.as_str(), own.pids), ("node", "/srv", 64));
         assert_eq!(request(&arguments).unwrap().sandbox_id, "web1");
@@ -361,7 +365,7 @@ mod tests {
             last_event_sequence: 3,
             ..SandboxHandle::default()
         };
-        let now = Moment(1_709_210_156_000);
+        let now = UnixMillis(1_709_210_156_000);
         let mut found = carrel::InspectSandboxResponse { sandbox: Some(handle), ..Default::default() };
         assert_eq!(
             lines(&found, now),
@@ -381,7 +385,7 @@ mod tests {
         let told = lines(&found, now);
         assert!(told.contains("\nstate     paused (host disk low: 1.2 GiB free, 2 GiB reserved)\n"), "{told}");
         found.running = Some(carrel::Running { paused, ..carrel::Running::default() });
-        assert!(lines(&found, Moment(0)).contains("\nstate     paused (by user)\n"));
+        assert!(lines(&found, UnixMillis(0)).contains("\nstate     paused (by user)\n"));
     }
 
     fn handle_of(found: &mut carrel::InspectSandboxResponse) -> &mut SandboxHandle {

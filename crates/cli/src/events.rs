@@ -7,7 +7,7 @@ use carrel_api::carrel::v1::{PauseChange, WatchSandboxRequest, WatchSandboxRespo
 use tonic::{Code, Status, Streaming};
 
 use crate::arguments::EventsArguments;
-use crate::daemon::{Daemon, refused, told};
+use crate::daemon::{DaemonClient, refused, render};
 use crate::failure::Failure;
 use crate::find;
 use crate::label::Label;
@@ -18,7 +18,7 @@ const FAILED: u8 = 1;
 const TRIES: u32 = 5;
 
 /// Something that happened to a sandbox.
-enum Entry {
+enum StreamedEvent {
     /// As the published API has it.
     Event(SandboxEvent),
     /// It was paused, or continues.
@@ -28,7 +28,7 @@ enum Entry {
 /// Tells them; returns what to exit with.
 pub(crate) fn events(arguments: &EventsArguments, json: bool) -> Result<u8, Failure> {
     let told = find::runtime()?.block_on(async {
-        let Some(daemon) = Daemon::of_what_stays().await? else {
+        let Some(daemon) = DaemonClient::of_what_stays().await? else {
             // Nothing was ever kept here.
             return arguments.id.as_deref().map_or(Ok(()), |id| Err(find::no_such_sandbox(id)));
         };
@@ -45,7 +45,7 @@ pub(crate) fn events(arguments: &EventsArguments, json: bool) -> Result<u8, Fail
 }
 
 /// What has happened to a sandbox.
-async fn past(mut daemon: Daemon, id: &str, from: u64) -> Result<Vec<Entry>, Failure> {
+async fn past(mut daemon: DaemonClient, id: &str, from: u64) -> Result<Vec<StreamedEvent>, Failure> {
     let newest = daemon.get(id).await.map_err(|status| refused(&status))?.last_event_sequence;
     let mut found = Vec::new();
     if from == newest {
@@ -54,7 +54,7 @@ async fn past(mut daemon: Daemon, id: &str, from: u64) -> Result<Vec<Entry>, Fai
     let told = async {
         let mut events = watch(&mut daemon, id, from).await?;
         while let Some(told) = events.message().await? {
-            let Some(entry) = Entry::of(told.event, told.pause) else { continue };
+            let Some(entry) = StreamedEvent::of(told.event, told.pause) else { continue };
             let last = entry.sequence() >= newest;
             found.push(entry);
             if last {
@@ -68,7 +68,7 @@ async fn past(mut daemon: Daemon, id: &str, from: u64) -> Result<Vec<Entry>, Fai
 }
 
 /// What has happened to all with some labels, in the order of their times.
-async fn past_of_all(mut daemon: Daemon, arguments: &EventsArguments) -> Result<Vec<Entry>, Failure> {
+async fn past_of_all(mut daemon: DaemonClient, arguments: &EventsArguments) -> Result<Vec<StreamedEvent>, Failure> {
     if arguments.from.is_some() {
         return Err(
             Failure::new("usage", "--from is a position with --all, which only --follow knows").hint("--follow")
@@ -89,13 +89,13 @@ async fn past_of_all(mut daemon: Daemon, arguments: &EventsArguments) -> Result<
 }
 
 /// Follows one sandbox, and whichever daemon keeps it.
-async fn follow(mut daemon: Daemon, id: &str, mut from: u64, json: bool) -> Result<(), Failure> {
+async fn follow(mut daemon: DaemonClient, id: &str, mut from: u64, json: bool) -> Result<(), Failure> {
     let mut broken = 0;
     loop {
         let followed = async {
             let mut events = watch(&mut daemon, id, from).await?;
             while let Some(told) = events.message().await? {
-                let Some(entry) = Entry::of(told.event, told.pause) else { continue };
+                let Some(entry) = StreamedEvent::of(told.event, told.pause) else { continue };
                 (from, broken) = (entry.sequence().max(from), 0);
                 say_one(&entry, false, None, json)?;
             }
@@ -103,15 +103,15 @@ async fn follow(mut daemon: Daemon, id: &str, mut from: u64, json: bool) -> Resu
             Ok(())
         };
         match followed.await {
-            Err(Broken::Stream(status)) => daemon = again(&mut broken, &status).await?,
-            Err(Broken::Failed(failure)) => return Err(failure),
-            Ok(()) | Err(Broken::Unread) => return Ok(()),
+            Err(FollowError::Stream(status)) => daemon = again(&mut broken, &status).await?,
+            Err(FollowError::Failed(failure)) => return Err(failure),
+            Ok(()) | Err(FollowError::OutputClosed) => return Ok(()),
         }
     }
 }
 
 /// Follows all with some labels.
-async fn follow_all(mut daemon: Daemon, arguments: &EventsArguments, json: bool) -> Result<(), Failure> {
+async fn follow_all(mut daemon: DaemonClient, arguments: &EventsArguments, json: bool) -> Result<(), Failure> {
     let (mut position, mut broken) = (arguments.from.unwrap_or(0), 0);
     loop {
         let followed = async {
@@ -120,58 +120,62 @@ async fn follow_all(mut daemon: Daemon, arguments: &EventsArguments, json: bool)
             let mut events = daemon.nearby.watch_sandboxes(request).await?.into_inner();
             while let Some(told) = events.message().await? {
                 (position, broken) = (told.position.max(position), 0);
-                if let Some(entry) = Entry::of(told.event, told.pause) {
+                if let Some(entry) = StreamedEvent::of(told.event, told.pause) {
                     say_one(&entry, true, Some(told.position), json)?;
                 }
             }
-            Err::<(), _>(Broken::Stream(Status::unavailable("the daemon ended the stream")))
+            Err::<(), _>(FollowError::Stream(Status::unavailable("the daemon ended the stream")))
         };
         match followed.await {
-            Err(Broken::Stream(status)) => daemon = again(&mut broken, &status).await?,
-            Err(Broken::Failed(failure)) => return Err(failure),
-            Ok(()) | Err(Broken::Unread) => return Ok(()),
+            Err(FollowError::Stream(status)) => daemon = again(&mut broken, &status).await?,
+            Err(FollowError::Failed(failure)) => return Err(failure),
+            Ok(()) | Err(FollowError::OutputClosed) => return Ok(()),
         }
     }
 }
 
 /// What happens to a sandbox after an event, with what the published API leaves out.
-async fn watch(daemon: &mut Daemon, id: &str, from_sequence: u64) -> Result<Streaming<WatchSandboxResponse>, Status> {
+async fn watch(
+    daemon: &mut DaemonClient,
+    id: &str,
+    from_sequence: u64,
+) -> Result<Streaming<WatchSandboxResponse>, Status> {
     let request = WatchSandboxRequest { sandbox_id: id.to_owned(), from_sequence };
     daemon.nearby.watch_sandbox(request).await.map(tonic::Response::into_inner)
 }
 
 /// Why following stopped.
-enum Broken {
+enum FollowError {
     /// Nobody reads it any more.
-    Unread,
+    OutputClosed,
     Stream(Status),
     Failed(Failure),
 }
 
-impl From<Status> for Broken {
+impl From<Status> for FollowError {
     fn from(status: Status) -> Self {
         Self::Stream(status)
     }
 }
 
-impl From<Failure> for Broken {
+impl From<Failure> for FollowError {
     fn from(failure: Failure) -> Self {
         Self::Failed(failure)
     }
 }
 
 /// The daemon that serves next, if it was only that one is gone.
-async fn again(broken: &mut u32, status: &Status) -> Result<Daemon, Failure> {
+async fn again(broken: &mut u32, status: &Status) -> Result<DaemonClient, Failure> {
     *broken += 1;
     match status.code() {
-        Code::Unavailable | Code::Unknown | Code::Cancelled if *broken <= TRIES => Daemon::returned().await,
+        Code::Unavailable | Code::Unknown | Code::Cancelled if *broken <= TRIES => DaemonClient::returned().await,
         _ => Err(refused(status)),
     }
 }
 
-// === impl Entry ===
+// === impl StreamedEvent ===
 
-impl Entry {
+impl StreamedEvent {
     /// None if it is something that a newer daemon knows.
     fn of(event: Option<SandboxEvent>, pause: Option<PauseChange>) -> Option<Self> {
         event.map(Self::Event).or_else(|| pause.map(Self::Pause))
@@ -193,24 +197,24 @@ impl Entry {
     }
 }
 
-fn say_all(entries: &[Entry], named: bool, json: bool) -> Result<(), Failure> {
+fn say_all(entries: &[StreamedEvent], named: bool, json: bool) -> Result<(), Failure> {
     match entries.iter().try_for_each(|entry| say_one(entry, named, None, json)) {
-        Ok(()) | Err(Broken::Unread) => Ok(()),
-        Err(Broken::Stream(status)) => Err(refused(&status)),
-        Err(Broken::Failed(failure)) => Err(failure),
+        Ok(()) | Err(FollowError::OutputClosed) => Ok(()),
+        Err(FollowError::Stream(status)) => Err(refused(&status)),
+        Err(FollowError::Failed(failure)) => Err(failure),
     }
 }
 
-fn say_one(entry: &Entry, named: bool, position: Option<u64>, json: bool) -> Result<(), Broken> {
+fn say_one(entry: &StreamedEvent, named: bool, position: Option<u64>, json: bool) -> Result<(), FollowError> {
     let line = match (entry, json) {
-        (Entry::Event(event), true) => crate::json::line(&told::event(event, position)),
-        (Entry::Event(event), false) => told::event_line(event, named),
-        (Entry::Pause(pause), true) => crate::json::line(&told::pause(pause, position)),
-        (Entry::Pause(pause), false) => told::pause_line(pause, named),
+        (StreamedEvent::Event(event), true) => crate::json::line(&render::event(event, position)),
+        (StreamedEvent::Event(event), false) => render::event_line(event, named),
+        (StreamedEvent::Pause(pause), true) => crate::json::line(&render::pause(pause, position)),
+        (StreamedEvent::Pause(pause), false) => render::pause_line(pause, named),
     };
     let mut out = std::io::stdout().lock();
     out.write_all(line.as_bytes()).and_then(|()| out.flush()).map_err(|error| match error.kind() {
-        ErrorKind::BrokenPipe => Broken::Unread,
+        ErrorKind::BrokenPipe => FollowError::OutputClosed,
         _ => Failure::new("output_failed", format!("write to standard output: {error}")).into(),
     })
 }

@@ -10,11 +10,11 @@ use sha2::{Digest, Sha256};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
-use crate::daemon::{self, Daemon, told};
+use crate::daemon::{self, DaemonClient, render};
 use crate::failure::{Failure, remedy};
-use crate::home::Home;
-use crate::seen::{Seen, Told};
-use crate::{history, listed, ps};
+use crate::home::CarrelHome;
+use crate::observed::{ObservedSandbox, ShimStatus};
+use crate::{exec_history, listing, ps};
 
 /// How long a supervisor may take to answer what it need not do anything for.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -40,7 +40,7 @@ pub(crate) async fn one(name: &str) -> Result<Found, Failure> {
 /// Why there is nothing of a sandbox to talk to. Who cannot ask the daemon of what stays does not know.
 async fn absent(name: &str) -> Failure {
     let known = async {
-        match Daemon::of_what_stays().await? {
+        match DaemonClient::of_what_stays().await? {
             Some(mut daemon) => daemon.maybe(name).await,
             None => Ok(None),
         }
@@ -55,7 +55,7 @@ async fn absent(name: &str) -> Failure {
 /// A sandbox that stays, and does not run.
 pub(crate) fn at_rest(handle: &SandboxHandle) -> Failure {
     let (id, state) = (&handle.sandbox_id, handle.state());
-    let failure = Failure::new("sandbox_not_running", format!("the sandbox {id:?} is {}", told::state(state)));
+    let failure = Failure::new("sandbox_not_running", format!("the sandbox {id:?} is {}", render::state(state)));
     match state {
         SandboxState::Stopped => failure.hint(format!("carrel resume {id}")),
         SandboxState::Pending | SandboxState::Ready => failure.hint("try again in a moment"),
@@ -66,13 +66,13 @@ pub(crate) fn at_rest(handle: &SandboxHandle) -> Failure {
 /// The sandbox of a name, if there is one.
 pub(crate) fn maybe(name: &str) -> Result<Option<Found>, Failure> {
     as_root()?;
-    Ok(carrel_shim_client::find(Home::find()?.path(), &name_of(name))?)
+    Ok(carrel_shim_client::find(CarrelHome::find()?.path(), &name_of(name))?)
 }
 
 /// All sandboxes.
 pub(crate) fn all() -> Result<Vec<Found>, Failure> {
     as_root()?;
-    let mut found = carrel_shim_client::sandboxes(Home::find()?.path())?;
+    let mut found = carrel_shim_client::sandboxes(CarrelHome::find()?.path())?;
     found.retain(|found| !is_disk_reader(found));
     Ok(found)
 }
@@ -131,8 +131,8 @@ pub(crate) async fn awake(name: &str, found: &Found) -> Result<ShimClient, Failu
             return Err(failure.hint("nothing but its owner lets it continue"));
         }
         // Its daemon knows why; without one it is paused all the same.
-        let running = listed::kept(name, Some(found)).await.ok().flatten().and_then(|kept| kept.running);
-        let state = running.as_ref().and_then(told::pause_state).unwrap_or_else(|| "paused".to_owned());
+        let running = listing::kept(name, Some(found)).await.ok().flatten().and_then(|kept| kept.running);
+        let state = running.as_ref().and_then(render::pause_state).unwrap_or_else(|| "paused".to_owned());
         let is_for_disk = running.is_some_and(|running| running.pause_reason == PauseReason::HostDisk.as_str());
         let hint = match is_for_disk {
             true => format!("free space on the host, or run `carrel resume {name}`"),
@@ -144,14 +144,14 @@ pub(crate) async fn awake(name: &str, found: &Found) -> Result<ShimClient, Failu
 }
 
 /// How the sandbox of a name is.
-pub(crate) async fn see(name: &str) -> Result<Seen, Failure> {
+pub(crate) async fn see(name: &str) -> Result<ObservedSandbox, Failure> {
     look(one(name).await?).await.ok_or_else(|| no_such_sandbox(name))
 }
 
 /// How all sandboxes are, the oldest first. They are asked at once: one that does not answer holds up nobody else.
-pub(crate) async fn see_all() -> Result<Vec<Seen>, Failure> {
+pub(crate) async fn see_all() -> Result<Vec<ObservedSandbox>, Failure> {
     let looking: JoinSet<_> = all()?.into_iter().map(look).collect();
-    let mut seen: Vec<Seen> = looking.join_all().await.into_iter().flatten().collect();
+    let mut seen: Vec<ObservedSandbox> = looking.join_all().await.into_iter().flatten().collect();
     seen.sort_by_key(|seen| (seen.record.as_ref().map(|record| record.created_ms), seen.name()));
     Ok(seen)
 }
@@ -171,7 +171,7 @@ pub(crate) async fn jobs(name: &str) -> Result<Vec<JobInfo>, Failure> {
         _ => Vec::new(),
     };
     match keeper {
-        Some((mut daemon, _)) => Ok(history::merge(known, history::execs(&mut daemon, name).await?)),
+        Some((mut daemon, _)) => Ok(exec_history::merge(known, exec_history::execs(&mut daemon, name).await?)),
         None => Ok(known),
     }
 }
@@ -183,14 +183,14 @@ pub(crate) async fn job(name: &str, job: &str) -> Result<JobInfo, Failure> {
 }
 
 /// Asks the supervisor how a sandbox is. One that is gone by now is none.
-async fn look(found: Found) -> Option<Seen> {
+async fn look(found: Found) -> Option<ObservedSandbox> {
     if found.life != Life::Running {
         return Some(seen(found, None, None));
     }
     let told = async {
         let mut client = found.connect().await?;
         let status = client.status().await?;
-        Ok::<_, AdoptError>(Told { hello: client.hello().clone(), status })
+        Ok::<_, AdoptError>(ShimStatus { hello: client.hello().clone(), status })
     };
     let problem = match tokio::time::timeout(PATIENCE, told).await {
         Ok(Ok(told)) => return Some(seen(found, Some(told), None)),
@@ -209,9 +209,9 @@ async fn look(found: Found) -> Option<Seen> {
     }
 }
 
-fn seen(found: Found, told: Option<Told>, problem: Option<String>) -> Seen {
+fn seen(found: Found, told: Option<ShimStatus>, problem: Option<String>) -> ObservedSandbox {
     let problem = problem.or_else(|| found.problem.as_ref().map(ToString::to_string));
-    Seen { directory: found.directory, record: found.record, life: found.life, told, problem }
+    ObservedSandbox { directory: found.directory, record: found.record, life: found.life, told, problem }
 }
 
 /// What a sandbox is called where it runs: by its id, or by the hash of one that is longer than a name.
@@ -247,7 +247,7 @@ fn unverified(error: impl std::fmt::Display) -> Failure {
 fn not_running(name: &str, found: &Found) -> Failure {
     let failure = Failure::new("sandbox_not_running", format!("the sandbox {name:?} has ended"));
     let lasting = found.record.as_ref().is_some_and(|record| record.lasting);
-    match lasting && Home::find().is_ok_and(|home| carrel_daemon::store_file(home.path()).exists()) {
+    match lasting && CarrelHome::find().is_ok_and(|home| carrel_daemon::store_file(home.path()).exists()) {
         true => failure.hint(format!("`carrel get {name}` says how it is; `carrel resume {name}` lets it run again")),
         false => failure.hint(format!("`carrel inspect {name}` says how")),
     }

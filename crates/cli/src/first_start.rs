@@ -5,10 +5,10 @@ use std::time::Duration;
 use carrel_api::agbox::v1::SandboxState;
 use carrel_shim_client::messages::{JobInfo, JobState};
 
-use crate::daemon::Daemon;
+use crate::daemon::DaemonClient;
 use crate::failure::Failure;
 use crate::find;
-use crate::jobs::session::ending::Ending;
+use crate::jobs::session::ending::SessionEnding;
 
 /// The first start of the command of a sandbox.
 const FIRST: &str = "primary.0";
@@ -18,7 +18,7 @@ const STARTING: Duration = Duration::from_secs(30);
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
 
 /// Fails if the command of a sandbox could not be started. Without the right to ask its supervisor, nothing is known.
-pub(crate) async fn check(daemon: &mut Daemon, id: &str) -> Result<(), Failure> {
+pub(crate) async fn check(daemon: &mut DaemonClient, id: &str) -> Result<(), Failure> {
     if find::as_root().is_err() {
         return Ok(());
     }
@@ -55,5 +55,5 @@ async fn first(id: &str) -> Result<JobInfo, Failure> {
 /// Why the command could not be started, if it could not.
 fn failure(job: &JobInfo) -> Option<Failure> {
     let program = job.command.first().map_or("", String::as_str);
-    Ending::of(program, job.outcome.as_ref()?).err()
+    SessionEnding::of(program, job.outcome.as_ref()?).err()
 }

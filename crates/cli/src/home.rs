@@ -12,11 +12,11 @@ pub(crate) const IDS: &str = "/run/carrel/ids";
 
 /// The home: `CARREL_HOME`, or a default that depends on who asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Home(PathBuf);
+pub(crate) struct CarrelHome(PathBuf);
 
-// === impl Home ===
+// === impl CarrelHome ===
 
-impl Home {
+impl CarrelHome {
     /// Finds it; it need not be there.
     pub(crate) fn find() -> Result<Self, Failure> {
         let found = Self::choose(|key| std::env::var_os(key), rustix::process::geteuid().is_root())?;
@@ -95,25 +95,25 @@ mod tests {
                 "CARREL_HOME" => given.map(OsString::from),
                 _ => Some("/home/ada".into()),
             };
-            Home::choose(own, root).unwrap().0
+            CarrelHome::choose(own, root).unwrap().0
         };
         assert_eq!(choose(Some("/c"), true), Path::new("/c"));
         assert_eq!(choose(Some(""), true), Path::new("/var/lib/carrel"));
         assert_eq!(choose(None, false), Path::new("/home/ada/.local/share/carrel"));
-        assert_eq!(Home::choose(|_| None, false).unwrap_err().code, "home_unavailable");
+        assert_eq!(CarrelHome::choose(|_| None, false).unwrap_err().code, "home_unavailable");
     }
 
     #[test]
     fn a_home_is_made_with_what_is_above_it_for_its_owner_alone() {
         let dir = tempfile::tempdir().unwrap();
-        let home = Home(dir.path().join("a/b"));
+        let home = CarrelHome(dir.path().join("a/b"));
         home.prepare().unwrap();
         home.prepare().unwrap();
         for path in ["a", "a/b"] {
             assert_eq!(dir.path().join(path).metadata().unwrap().permissions().mode() & 0o7777, 0o700, "{path}");
         }
         std::fs::write(dir.path().join("file"), "").unwrap();
-        let failure = Home(dir.path().join("file")).prepare().unwrap_err();
+        let failure = CarrelHome(dir.path().join("file")).prepare().unwrap_err();
         assert_eq!(failure.hint.as_deref(), Some("set CARREL_HOME to a directory that can be written"));
     }
 }

@@ -5,11 +5,11 @@ use carrel_shim_client::messages::{Fact, JobInfo, JobStream, Outcome, Peer};
 use serde_json::{Value, json};
 
 use crate::arguments::InspectArguments;
-use crate::daemon::told;
+use crate::daemon::render;
 use crate::failure::{Failure, Failures};
-use crate::moment::Moment;
-use crate::seen::Seen;
-use crate::{find, limits, listed};
+use crate::observed::ObservedSandbox;
+use crate::timestamp::UnixMillis;
+use crate::{find, limits, listing};
 
 /// What this exits with when it fails.
 const FAILED: u8 = 1;
@@ -46,19 +46,19 @@ async fn one(name: &str, job: Option<&str>) -> Result<Value, Failure> {
 /// What is there of a sandbox, and what the daemon says that keeps it.
 async fn whole(name: &str) -> Result<Value, Failure> {
     let found = find::maybe(name)?;
-    let kept = listed::kept(name, found.as_ref()).await?;
+    let kept = listing::kept(name, found.as_ref()).await?;
     let seen = match &kept {
         // What is there of it may go at any moment, and it is known all the same.
         Some(_) => find::see(name).await.ok(),
         None => Some(find::see(name).await?),
     };
-    let told = kept.as_ref().map(told::inspected).unwrap_or_default();
+    let told = kept.as_ref().map(render::inspected).unwrap_or_default();
     let handle = kept.as_ref().and_then(|kept| kept.sandbox.as_ref());
-    Ok(listed::object(seen.as_ref(), handle, told))
+    Ok(listing::object(seen.as_ref(), handle, told))
 }
 
 /// A sandbox.
-pub(crate) fn sandbox(seen: &Seen) -> Value {
+pub(crate) fn sandbox(seen: &ObservedSandbox) -> Value {
     let (record, told) = (seen.record.as_ref(), seen.told.as_ref());
     let create = record.map(|record| &record.create);
     let status = told.map(|told| &told.status);
@@ -77,7 +77,7 @@ pub(crate) fn sandbox(seen: &Seen) -> Value {
         "boot_id": record.map(|record| &record.boot_id),
         "owner": record.map(|record| peer(seen, &record.owner)),
         "supervisor": seen.supervisor().map(|found| peer(seen, found)),
-        "created_at": record.map(|record| Moment(record.created_ms).to_string()),
+        "created_at": record.map(|record| UnixMillis(record.created_ms).to_string()),
         "release": record.map(|record| &record.release),
         "agent_release": told.map(|told| &told.hello.agent_version),
         "version": record.map(|record| record.version),
@@ -126,8 +126,8 @@ pub(crate) fn job(info: &JobInfo) -> Value {
         "cwd": &info.cwd,
         "tty": info.tty,
         "pid": info.pid,
-        "started_at": Moment(info.started_ms).to_string(),
-        "ended_at": info.ended_ms.map(|at| Moment(at).to_string()),
+        "started_at": UnixMillis(info.started_ms).to_string(),
+        "ended_at": info.ended_ms.map(|at| UnixMillis(at).to_string()),
         "timeout_ms": info.timeout_ms,
         "stdout": stream(&info.stdout),
         "stderr": stream(&info.stderr),
@@ -160,14 +160,14 @@ fn end(fact: &Fact) -> Value {
     json!({
         "reason": fact.reason.map_or(fact.kind.as_str(), |reason| reason.as_str()),
         "message": &fact.message,
-        "at": Moment(fact.at_ms).to_string(),
+        "at": UnixMillis(fact.at_ms).to_string(),
         "code": fact.code,
         "signal": fact.signal,
         "out_of_memory_kills": fact.out_of_memory_kills,
     })
 }
 
-fn peer(seen: &Seen, peer: &Peer) -> Value {
+fn peer(seen: &ObservedSandbox, peer: &Peer) -> Value {
     // A supervisor that has dropped its privileges cannot tell when the next daemon began.
     let alive = (peer.began != 0).then(|| seen.is_alive(peer));
     json!({"pid": peer.pid, "user": peer.user, "command": &peer.command, "alive": alive})
@@ -182,7 +182,7 @@ mod tests {
     use carrel_shim_client::messages::EndReason;
 
     use super::*;
-    use crate::seen::tests::{dead, ended, example};
+    use crate::observed::tests::{dead, ended, example};
 
     #[test]
     fn a_sandbox_that_runs_is_told_with_where_to_reach_it() {

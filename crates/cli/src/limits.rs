@@ -5,7 +5,7 @@ use carrel_shim_client::messages::{Limits, UnenforcedLimit};
 use serde_json::{Value, json};
 
 use crate::jobs::session::ending::note;
-use crate::seen::Seen;
+use crate::observed::ObservedSandbox;
 use crate::size::Size;
 
 /// What to do about it.
@@ -32,13 +32,13 @@ fn unseen(id: &str, json: bool) -> String {
 }
 
 /// Warns of those of a sandbox that was looked at.
-pub(crate) fn warn_of(seen: &Seen, json: bool) {
+pub(crate) fn warn_of(seen: &ObservedSandbox, json: bool) {
     let limits = seen.record.as_ref().map(|record| record.create.limits.clone()).unwrap_or_default();
     warn(of(seen), &limits, json);
 }
 
 /// Those of a sandbox whose supervisor answers.
-pub(crate) fn of(seen: &Seen) -> &[UnenforcedLimit] {
+pub(crate) fn of(seen: &ObservedSandbox) -> &[UnenforcedLimit] {
     seen.told.as_ref().and_then(|told| told.status.unenforced.as_deref()).unwrap_or_default()
 }
 

@@ -5,12 +5,12 @@ use std::path::Path;
 
 use clap::CommandFactory;
 
-use crate::arguments::Carrel;
+use crate::arguments::CarrelArguments;
 use crate::failure::Failure;
 
 /// Writes `carrel.1` and one page for each command into a directory.
 pub(crate) fn write(directory: &Path) -> Result<u8, Failure> {
-    let mut carrel = Carrel::command();
+    let mut carrel = CarrelArguments::command();
     carrel.build();
     write_pages(&carrel, directory).map_err(|error| {
         Failure::new("output_failed", format!("write manual pages to {}: {error}", directory.display())).exit(1)
@@ -40,7 +40,7 @@ mod tests {
         assert_eq!(write(directory.path()).unwrap(), 0);
         let page = |name: &str| std::fs::read_to_string(directory.path().join(name)).unwrap();
         let carrel = page("carrel.1");
-        for command in Carrel::command().get_subcommands() {
+        for command in CarrelArguments::command().get_subcommands() {
             let name = format!("carrel-{}.1", command.get_name());
             assert_eq!(directory.path().join(&name).exists(), !command.is_hide_set(), "{name}");
             assert_eq!(

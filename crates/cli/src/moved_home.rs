@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use carrel_local::HomeMoved;
 
 use crate::failure::Failure;
-use crate::home::Home;
+use crate::home::CarrelHome;
 
 /// The program of a daemon. What the kernel appends to the name of one that was replaced by an upgrade is not part of it.
 const PROGRAM: &str = "carrel";
@@ -48,7 +48,7 @@ fn home_of(words: &[OsString], environment: &HashMap<OsString, OsString>, is_roo
             _ => {}
         }
     }
-    let chosen = Home::choose(|key| environment.get(OsStr::new(key)).cloned(), is_root);
+    let chosen = CarrelHome::choose(|key| environment.get(OsStr::new(key)).cloned(), is_root);
     chosen.ok().map(|home| home.path().to_owned())
 }
 

@@ -4,10 +4,10 @@ use carrel_api::carrel::v1::{AdoptOrphanRequest, ListOrphansRequest, Orphan, Rem
 use serde_json::json;
 
 use crate::arguments::{StoreAdoptArguments, StoreClaimArguments, StoreRemoveArguments};
-use crate::daemon::{Daemon, refused, told};
+use crate::daemon::{DaemonClient, refused, render};
 use crate::failure::Failure;
-use crate::moment::Moment;
-use crate::table::Table;
+use crate::table::TextTable;
+use crate::timestamp::UnixMillis;
 use crate::{find, serve};
 
 /// What this exits with when it fails.
@@ -16,19 +16,19 @@ const FAILED: u8 = 1;
 /// Lists orphans; returns what to exit with.
 pub(crate) fn list(json: bool) -> Result<u8, Failure> {
     let orphans = find::runtime()?.block_on(async {
-        let mut daemon = Daemon::needed().await?;
+        let mut daemon = DaemonClient::needed().await?;
         let answer = daemon.nearby.list_orphans(ListOrphansRequest {}).await.map_err(|status| refused(&status))?;
         Ok::<_, Failure>(answer.into_inner().orphans)
     });
     let orphans = orphans.map_err(|failure| failure.exit(FAILED))?;
-    let text = if json { orphans.iter().map(object).collect() } else { table(&orphans, Moment::now()) };
+    let text = if json { orphans.iter().map(object).collect() } else { table(&orphans, UnixMillis::now()) };
     crate::say(text.as_bytes())
 }
 
 /// Makes an orphan a sandbox again; returns what to exit with.
 pub(crate) fn adopt(arguments: &StoreAdoptArguments, json: bool) -> Result<u8, Failure> {
     let adopted = find::runtime()?.block_on(async {
-        let mut daemon = Daemon::needed().await?;
+        let mut daemon = DaemonClient::needed().await?;
         let request = AdoptOrphanRequest {
             orphan: arguments.orphan.clone(),
             sandbox_id: arguments.id.clone().unwrap_or_default(),
@@ -38,7 +38,7 @@ pub(crate) fn adopt(arguments: &StoreAdoptArguments, json: bool) -> Result<u8, F
     });
     let adopted = adopted.map_err(|failure| failure.exit(FAILED))?;
     let text = match json {
-        true => crate::json::line(&told::handle(&adopted)),
+        true => crate::json::line(&render::handle(&adopted)),
         false => format!("{}\n", adopted.sandbox_id),
     };
     crate::say(text.as_bytes())
@@ -47,7 +47,7 @@ pub(crate) fn adopt(arguments: &StoreAdoptArguments, json: bool) -> Result<u8, F
 /// Removes orphans; returns what to exit with.
 pub(crate) fn remove(arguments: &StoreRemoveArguments) -> Result<u8, Failure> {
     let removed = find::runtime()?.block_on(async {
-        let mut daemon = Daemon::needed().await?;
+        let mut daemon = DaemonClient::needed().await?;
         for orphan in arguments.orphans.clone() {
             daemon.nearby.remove_orphan(RemoveOrphanRequest { orphan }).await.map_err(|status| refused(&status))?;
         }
@@ -75,11 +75,11 @@ fn object(orphan: &Orphan) -> String {
 }
 
 fn rfc3339(at: &prost_types::Timestamp) -> String {
-    told::moment(Some(at)).to_string()
+    render::moment(Some(at)).to_string()
 }
 
-fn table(orphans: &[Orphan], now: Moment) -> String {
-    let mut table = Table::new(["DISK", "SANDBOX", "IMAGE", "STATE", "SINCE", "REMOVED AT"]);
+fn table(orphans: &[Orphan], now: UnixMillis) -> String {
+    let mut table = TextTable::new(["DISK", "SANDBOX", "IMAGE", "STATE", "SINCE", "REMOVED AT"]);
     for orphan in orphans {
         let known = |text: &str| if text.is_empty() { "unknown".to_owned() } else { text.to_owned() };
         table.row([
@@ -87,7 +87,7 @@ fn table(orphans: &[Orphan], now: Moment) -> String {
             known(&orphan.sandbox_id),
             known(&orphan.image),
             if orphan.running { "running" } else { "stopped" }.to_owned(),
-            told::moment(orphan.since.as_ref()).age(now),
+            render::moment(orphan.since.as_ref()).age(now),
             orphan.removed_at.as_ref().map_or_else(|| "never".to_owned(), rfc3339),
         ]);
     }
@@ -117,7 +117,7 @@ DISK              SANDBOX  IMAGE    STATE    SINCE  REMOVED AT
 0123456789abcdef  demo     host     stopped  20s    1970-01-02T00:00:00.000Z
 fedcba9876543210  unknown  unknown  running  1m     never
 ";
-        assert_eq!(table(&[known.clone(), unknown], Moment(120_000)), expected);
+        assert_eq!(table(&[known.clone(), unknown], UnixMillis(120_000)), expected);
         assert!(object(&known).starts_with("{\"disk\":\"0123456789abcdef\","));
     }
 }

@@ -6,14 +6,14 @@ use carrel_shim_client::messages::{Fact, FactKind, JobInfo, JobState, JobStream,
 use serde_json::Value;
 
 use crate::arguments::PsArguments;
-use crate::daemon::told;
+use crate::daemon::render;
 use crate::failure::Failure;
-use crate::listed::Listed;
-use crate::moment::Moment;
-use crate::seen::Seen;
+use crate::listing::ListedSandbox;
+use crate::observed::ObservedSandbox;
 use crate::size::Size;
-use crate::table::Table;
-use crate::{find, inspect, listed};
+use crate::table::TextTable;
+use crate::timestamp::UnixMillis;
+use crate::{find, inspect, listing};
 
 /// What this exits with when it fails.
 const FAILED: u8 = 1;
@@ -26,12 +26,12 @@ const DAEMON: &str = "daemon";
 pub(crate) fn ps(arguments: &PsArguments, json: bool) -> Result<u8, Failure> {
     let runtime = find::runtime()?;
     let listed = runtime.block_on(async {
-        let now = Moment::now;
+        let now = UnixMillis::now;
         Ok(match &arguments.name {
             None => {
-                let (all, lost) = listed::all(arguments).await?;
+                let (all, lost) = listing::all(arguments).await?;
                 let text = match (json, arguments.quiet) {
-                    (true, _) => lines(all.iter().map(Listed::object)),
+                    (true, _) => lines(all.iter().map(ListedSandbox::object)),
                     (false, true) => {
                         all.iter().map(|listed| format!("{}\n", carrel_changes::EscapedLine(&listed.name()))).collect()
                     }
@@ -62,8 +62,8 @@ fn lines(objects: impl Iterator<Item = Value>) -> String {
 }
 
 /// Sandboxes, for people.
-fn sandboxes(all: &[Listed], now: Moment) -> String {
-    let mut table = Table::new(["NAME", "STATE", "IMAGE", "JOBS", "OWNER", "AGE", "PORTS"]);
+fn sandboxes(all: &[ListedSandbox], now: UnixMillis) -> String {
+    let mut table = TextTable::new(["NAME", "STATE", "IMAGE", "JOBS", "OWNER", "AGE", "PORTS"]);
     let or_none = |text: Option<String>| text.unwrap_or_else(|| NONE.to_owned());
     for listed in all {
         let told = listed.seen.as_ref().and_then(|seen| seen.told.as_ref());
@@ -86,12 +86,12 @@ fn sandboxes(all: &[Listed], now: Moment) -> String {
 
 /// The ports that are published, if there are some.
 fn ports(published: &[PublishedPort]) -> Option<String> {
-    let shown: Vec<String> = published.iter().map(|port| told::port(port.host, port.inside)).collect();
+    let shown: Vec<String> = published.iter().map(|port| render::port(port.host, port.inside)).collect();
     (!shown.is_empty()).then(|| shown.join(", "))
 }
 
 /// Who holds a sandbox: whoever supervises it now, or made it and is still there.
-fn owner(seen: &Seen) -> String {
+fn owner(seen: &ObservedSandbox) -> String {
     let maker = seen.record.as_ref().map(|record| &record.owner).filter(|maker| seen.is_alive(maker));
     match seen.supervisor().or(maker) {
         Some(peer) if peer.command.is_empty() => peer.pid.to_string(),
@@ -101,15 +101,15 @@ fn owner(seen: &Seen) -> String {
 }
 
 /// Jobs, for people.
-fn jobs(all: &[JobInfo], now: Moment) -> String {
-    let mut table = Table::new(["JOB", "STATE", "PID", "AGE", "ENDED", "OUTPUT", "COMMAND"]);
+fn jobs(all: &[JobInfo], now: UnixMillis) -> String {
+    let mut table = TextTable::new(["JOB", "STATE", "PID", "AGE", "ENDED", "OUTPUT", "COMMAND"]);
     for info in all {
         table.row([
             info.job.clone(),
             info.outcome.as_ref().map_or_else(|| info.state.as_str().to_owned(), outcome),
             info.pid.map_or_else(|| NONE.to_owned(), |pid| pid.to_string()),
-            Moment(info.started_ms).age(now),
-            info.ended_ms.map_or_else(|| NONE.to_owned(), |at| format!("{} ago", Moment(at).age(now))),
+            UnixMillis(info.started_ms).age(now),
+            info.ended_ms.map_or_else(|| NONE.to_owned(), |at| format!("{} ago", UnixMillis(at).age(now))),
             output(info),
             info.command.join(" "),
         ]);
@@ -194,14 +194,14 @@ fn begun(id: &str, fact: &Fact) -> JobInfo {
 
 #[cfg(test)]
 mod tests {
-    use carrel_api::agbox::v1::{SandboxHandle, SandboxState as KeptState};
+    use carrel_api::agbox::v1::{SandboxHandle, SandboxState};
     use carrel_shim_client::messages::{EndReason, State};
     use prost_types::Timestamp;
 
     use super::*;
-    use crate::seen::tests::{dead, ended, example};
+    use crate::observed::tests::{dead, ended, example};
 
-    const NOW: Moment = Moment(1_709_210_160_000);
+    const NOW: UnixMillis = UnixMillis(1_709_210_160_000);
 
     fn ended_with(kind: OutcomeKind, code: Option<i32>, signal: Option<i32>) -> Outcome {
         Outcome { kind, code, signal, failure: None, errno_name: None, message: None }
@@ -221,15 +221,15 @@ mod tests {
         (strange.record, strange.problem) = (None, Some("its record is damaged".to_owned()));
         let handle = SandboxHandle {
             sandbox_id: "kept".to_owned(),
-            state: KeptState::Stopped.into(),
+            state: SandboxState::Stopped.into(),
             image: "host".to_owned(),
             created_at: Some(Timestamp { seconds: 1_709_210_100, nanos: 0 }),
             ..SandboxHandle::default()
         };
         let seen = [example(), ending, dead(vec![ended(EndReason::Stopped)]), strange];
-        let mut all: Vec<Listed> =
-            seen.into_iter().map(|seen| Listed { seen: Some(seen), kept: None, pause: None }).collect();
-        all.push(Listed { seen: None, kept: Some(handle), pause: None });
+        let mut all: Vec<ListedSandbox> =
+            seen.into_iter().map(|seen| ListedSandbox { seen: Some(seen), kept: None, pause: None }).collect();
+        all.push(ListedSandbox { seen: None, kept: Some(handle), pause: None });
         assert_eq!(
             sandboxes(&all, NOW),
             "NAME  STATE                           IMAGE  JOBS  OWNER               AGE  PORTS\n\

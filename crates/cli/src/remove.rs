@@ -12,9 +12,9 @@ use serde_json::json;
 use tokio::runtime::Runtime;
 
 use crate::arguments::RemoveArguments;
-use crate::daemon::{self, Daemon, refused, wait};
+use crate::daemon::{self, DaemonClient, refused, wait};
 use crate::failure::{Failure, Failures};
-use crate::home::{Home, IDS};
+use crate::home::{CarrelHome, IDS};
 use crate::label::Label;
 use crate::{find, stop};
 
@@ -31,10 +31,10 @@ const AGAIN: Duration = Duration::from_millis(10);
 
 /// What a name stands for.
 #[derive(Debug)]
-enum Meant {
+enum RemoveTarget {
     Sandbox(Box<Found>),
     /// One that a daemon keeps.
-    Kept(Box<(Daemon, SandboxHandle)>),
+    Kept(Box<(DaemonClient, SandboxHandle)>),
     Changes(ChangeName),
 }
 
@@ -62,27 +62,32 @@ fn one(arguments: &RemoveArguments, name: &str, json: bool, runtime: &Runtime) -
     let changes = if arguments.sandbox { None } else { kept(name)? };
     let sandbox = if looks_for_sandboxes(arguments) { sandbox(name, changes.is_some(), runtime)? } else { None };
     match meant(arguments, name, sandbox, changes)? {
-        Meant::Sandbox(found) => sandbox_of(arguments, name, &found, json, runtime).map(|()| "sandbox"),
-        Meant::Kept(kept) => runtime.block_on(delete(arguments, *kept)).map(|()| "sandbox"),
-        Meant::Changes(name) => Ok(SavedChanges::remove(&Home::find()?.changes(), &name).map(|()| "changes")?),
+        RemoveTarget::Sandbox(found) => sandbox_of(arguments, name, &found, json, runtime).map(|()| "sandbox"),
+        RemoveTarget::Kept(kept) => runtime.block_on(delete(arguments, *kept)).map(|()| "sandbox"),
+        RemoveTarget::Changes(name) => {
+            Ok(SavedChanges::remove(&CarrelHome::find()?.changes(), &name).map(|()| "changes")?)
+        }
     }
 }
 
 /// The sandbox of a name: of a daemon, or of its owner. For a name of kept changes no daemon is started.
-fn sandbox(name: &str, is_taken: bool, runtime: &Runtime) -> Result<Option<Meant>, Failure> {
+fn sandbox(name: &str, is_taken: bool, runtime: &Runtime) -> Result<Option<RemoveTarget>, Failure> {
     let found = find::maybe(name)?;
     let keeper = runtime.block_on(async {
-        if found.is_none() && is_taken && Daemon::running().await?.is_none() {
+        if found.is_none() && is_taken && DaemonClient::running().await?.is_none() {
             return Ok(None);
         }
         daemon::keeper(name, found.as_ref()).await
     })?;
-    let kept = keeper.map(|keeper| Meant::Kept(Box::new(keeper)));
-    Ok(kept.or_else(|| found.map(|found| Meant::Sandbox(Box::new(found)))))
+    let kept = keeper.map(|keeper| RemoveTarget::Kept(Box::new(keeper)));
+    Ok(kept.or_else(|| found.map(|found| RemoveTarget::Sandbox(Box::new(found)))))
 }
 
 /// Removes one that a daemon keeps, and returns when it is gone.
-async fn delete(arguments: &RemoveArguments, (mut daemon, handle): (Daemon, SandboxHandle)) -> Result<(), Failure> {
+async fn delete(
+    arguments: &RemoveArguments,
+    (mut daemon, handle): (DaemonClient, SandboxHandle),
+) -> Result<(), Failure> {
     let id = handle.sandbox_id.clone();
     if runs(&handle) && !arguments.force {
         return Err(running(&id));
@@ -93,7 +98,7 @@ async fn delete(arguments: &RemoveArguments, (mut daemon, handle): (Daemon, Sand
 }
 
 /// Waits until one is gone whose removal was accepted.
-async fn gone(daemon: &mut Daemon, id: &str) -> Result<(), Failure> {
+async fn gone(daemon: &mut DaemonClient, id: &str) -> Result<(), Failure> {
     match daemon.maybe(id).await? {
         Some(handle) => wait::until(daemon, handle, SandboxState::Deleted).await.map(drop),
         None => Ok(()),
@@ -102,7 +107,7 @@ async fn gone(daemon: &mut Daemon, id: &str) -> Result<(), Failure> {
 
 /// Removes all that have some labels, and returns when they are gone.
 async fn labelled(arguments: &RemoveArguments, json: bool) -> Result<u8, Failure> {
-    let Some(mut daemon) = Daemon::of_what_stays().await? else { return Ok(0) };
+    let Some(mut daemon) = DaemonClient::of_what_stays().await? else { return Ok(0) };
     let label_selector = Label::pairs(&arguments.labels);
     let request = ListSandboxesRequest { include_deleted: false, label_selector: label_selector.clone() };
     let handles = daemon.list(request).await?;
@@ -140,7 +145,7 @@ fn looks_for_sandboxes(arguments: &RemoveArguments) -> bool {
 
 /// The changes that are kept under a name.
 fn kept(name: &str) -> Result<Option<ChangeName>, Failure> {
-    let all = SavedChanges::list(&Home::find()?.changes())?;
+    let all = SavedChanges::list(&CarrelHome::find()?.changes())?;
     Ok(all.into_iter().find(|kept| kept.as_str() == name))
 }
 
@@ -148,12 +153,12 @@ fn kept(name: &str) -> Result<Option<ChangeName>, Failure> {
 fn meant(
     arguments: &RemoveArguments,
     name: &str,
-    sandbox: Option<Meant>,
+    sandbox: Option<RemoveTarget>,
     changes: Option<ChangeName>,
-) -> Result<Meant, Failure> {
+) -> Result<RemoveTarget, Failure> {
     match (sandbox, changes) {
         (Some(sandbox), None) => Ok(sandbox),
-        (None, Some(changes)) => Ok(Meant::Changes(changes)),
+        (None, Some(changes)) => Ok(RemoveTarget::Changes(changes)),
         (Some(_), Some(_)) => {
             let words = format!("there are a sandbox and kept changes named {name:?}");
             Err(Failure::new("ambiguous_name", words).hint("say which with --sandbox or --changes"))

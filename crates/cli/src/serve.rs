@@ -6,7 +6,7 @@ use carrel_daemon::{Options, ServeError};
 
 use crate::arguments::ServeArguments;
 use crate::failure::Failure;
-use crate::home::Home;
+use crate::home::CarrelHome;
 use crate::moved_home;
 
 /// What this exits with when it fails.
@@ -48,7 +48,7 @@ pub(crate) fn home(given: Option<&Path>) -> Result<PathBuf, Failure> {
     match given {
         Some(home) => std::path::absolute(home)
             .map_err(|error| Failure::new("home_unavailable", format!("{}: {error}", home.display()))),
-        None => Ok(Home::find()?.path().to_owned()),
+        None => Ok(CarrelHome::find()?.path().to_owned()),
     }
 }
 

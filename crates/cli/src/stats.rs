@@ -13,7 +13,7 @@ use crate::arguments::StatsArguments;
 use crate::failure::Failure;
 use crate::find;
 use crate::size::Size;
-use crate::table::Table;
+use crate::table::TextTable;
 
 /// What this exits with when it fails.
 const FAILED: u8 = 1;
@@ -26,7 +26,7 @@ const AFRESH: &str = "\x1b[H\x1b[J";
 
 /// What a sandbox used at a moment.
 #[derive(Clone, Debug)]
-struct Sample {
+struct StatsSample {
     name: String,
     incarnation: String,
     at: Instant,
@@ -36,7 +36,7 @@ struct Sample {
 }
 
 /// Where processor time was, and when.
-type Before = HashMap<String, (Instant, u64)>;
+type CpuReadings = HashMap<String, (Instant, u64)>;
 
 /// Shows it; returns what to exit with.
 pub(crate) fn stats(arguments: &StatsArguments, json: bool) -> Result<u8, Failure> {
@@ -46,7 +46,7 @@ pub(crate) fn stats(arguments: &StatsArguments, json: bool) -> Result<u8, Failur
 }
 
 async fn show(arguments: &StatsArguments, streams: bool, json: bool) -> Result<u8, Failure> {
-    let mut before = Before::new();
+    let mut before = CpuReadings::new();
     let mut samples = take(&arguments.names).await?;
     // What a processor does takes two looks; a person at a terminal need not wait for the second to see the rest.
     let mut complete = streams;
@@ -59,7 +59,7 @@ async fn show(arguments: &StatsArguments, streams: bool, json: bool) -> Result<u
                 return Ok(0);
             }
         }
-        before = samples.iter().filter_map(Sample::processor).collect();
+        before = samples.iter().filter_map(StatsSample::processor).collect();
         tokio::time::sleep(arguments.interval.0).await;
         samples = take(&arguments.names).await?;
         complete = true;
@@ -69,7 +69,7 @@ async fn show(arguments: &StatsArguments, streams: bool, json: bool) -> Result<u
 /// What sandboxes use now: those of the given names, or all that run.
 ///
 /// They are asked at once: one that does not answer keeps its place, and holds up nobody else.
-async fn take(names: &[String]) -> Result<Vec<Sample>, Failure> {
+async fn take(names: &[String]) -> Result<Vec<StatsSample>, Failure> {
     let wanted: Vec<(String, Found)> = match names {
         [] => {
             let running = find::all()?.into_iter().filter(|found| found.life == Life::Running);
@@ -97,7 +97,7 @@ async fn take(names: &[String]) -> Result<Vec<Sample>, Failure> {
     if names.is_empty() { Ok(taken.filter_map(Result::ok).collect()) } else { taken.collect() }
 }
 
-async fn sample(name: String, found: Found) -> Result<Sample, Failure> {
+async fn sample(name: String, found: Found) -> Result<StatsSample, Failure> {
     let asked = async {
         let mut client = find::adopt(&name, &found).await?;
         find::answer(async { Ok(client.statistics().await?) }).await
@@ -112,12 +112,12 @@ async fn sample(name: String, found: Found) -> Result<Sample, Failure> {
     let at = Instant::now();
     let (incarnation, limits) =
         found.record.map(|record| (record.incarnation, record.create.limits)).unwrap_or_default();
-    Ok(Sample { name, incarnation, at, limits, statistics })
+    Ok(StatsSample { name, incarnation, at, limits, statistics })
 }
 
 /// For people.
-fn table(samples: &[Sample], before: &Before) -> String {
-    let mut table = Table::new(["NAME", "CPU", "MEMORY / LIMIT", "PIDS / LIMIT", "CLIENTS IN", "CLIENTS OUT"]);
+fn table(samples: &[StatsSample], before: &CpuReadings) -> String {
+    let mut table = TextTable::new(["NAME", "CPU", "MEMORY / LIMIT", "PIDS / LIMIT", "CLIENTS IN", "CLIENTS OUT"]);
     let or_none = |text: Option<String>| text.unwrap_or_else(|| NONE.to_owned());
     for sample in samples {
         let Ok(Statistics { memory_bytes, pids, bytes_in, bytes_out, paused, .. }) = sample.statistics else {
@@ -145,13 +145,13 @@ fn table(samples: &[Sample], before: &Before) -> String {
 }
 
 /// For programs.
-fn lines(samples: &[Sample], before: &Before) -> String {
+fn lines(samples: &[StatsSample], before: &CpuReadings) -> String {
     samples.iter().map(|sample| crate::json::line(&sample.json(before))).collect()
 }
 
-// === impl Sample ===
+// === impl StatsSample ===
 
-impl Sample {
+impl StatsSample {
     fn processor(&self) -> Option<(String, (Instant, u64))> {
         Some((self.incarnation.clone(), (self.at, self.nanos()?)))
     }
@@ -161,14 +161,14 @@ impl Sample {
     }
 
     /// Hundredths of one processor since it was looked at before.
-    fn percent(&self, before: &Before) -> Option<f64> {
+    fn percent(&self, before: &CpuReadings) -> Option<f64> {
         let (at, nanos) = before.get(&self.incarnation)?;
         let used = Duration::from_nanos(self.nanos()?.saturating_sub(*nanos));
         let passed = self.at.checked_duration_since(*at).filter(|passed| !passed.is_zero())?;
         Some(used.as_secs_f64() / passed.as_secs_f64() * 100.0)
     }
 
-    fn json(&self, before: &Before) -> Value {
+    fn json(&self, before: &CpuReadings) -> Value {
         let statistics = match &self.statistics {
             Ok(statistics) => statistics,
             Err(problem) => return json!({"name": &self.name, "problem": problem}),
@@ -196,7 +196,7 @@ impl Sample {
 mod tests {
     use super::*;
 
-    fn sample(at: Instant, cpu_nanos: Option<u64>) -> Sample {
+    fn sample(at: Instant, cpu_nanos: Option<u64>) -> StatsSample {
         let limits = Limits { memory: Some(64 << 20), pids: None, cpu_millis: None };
         let statistics = Statistics {
             memory_bytes: Some(3 << 19),
@@ -206,7 +206,7 @@ mod tests {
             bytes_out: 2048,
             ..Statistics::default()
         };
-        Sample { name: "web".to_owned(), incarnation: "00ff".to_owned(), at, limits, statistics: Ok(statistics) }
+        StatsSample { name: "web".to_owned(), incarnation: "00ff".to_owned(), at, limits, statistics: Ok(statistics) }
     }
 
     #[test]
@@ -215,7 +215,7 @@ mod tests {
         let before = sample(began, Some(1_000_000_000)).processor().into_iter().collect();
         let later = sample(began + Duration::from_secs(2), Some(4_000_000_000));
         assert_eq!(later.percent(&before), Some(150.0));
-        assert_eq!(later.percent(&Before::new()), None);
+        assert_eq!(later.percent(&CpuReadings::new()), None);
         assert_eq!(sample(began, Some(1)).percent(&before), None, "no time has passed");
         assert_eq!(sample(began + Duration::from_secs(1), None).percent(&before), None);
         let said = "NAME  CPU      MEMORY / LIMIT    PIDS / LIMIT  CLIENTS IN  CLIENTS OUT\n\
@@ -233,18 +233,18 @@ mod tests {
         let mut blank = sample(Instant::now(), None);
         let counted = Statistics { bytes_in: 10, bytes_out: 2048, ..Statistics::default() };
         (blank.statistics, blank.limits) = (Ok(counted.clone()), Limits::default());
-        let said = table(&[blank.clone()], &Before::new());
+        let said = table(&[blank.clone()], &CpuReadings::new());
         assert!(said.ends_with("\nweb   -    - / -           - / -         10 bytes    2 KiB\n"), "{said}");
         blank.statistics = Ok(Statistics { paused: true, ..counted });
-        assert!(table(&[blank], &Before::new()).contains("web   paused"));
+        assert!(table(&[blank], &CpuReadings::new()).contains("web   paused"));
     }
 
     #[test]
     fn one_that_does_not_answer_keeps_its_place() {
-        let silent = Sample { statistics: Err("it is silent".to_owned()), ..sample(Instant::now(), None) };
-        let said = table(std::slice::from_ref(&silent), &Before::new());
+        let silent = StatsSample { statistics: Err("it is silent".to_owned()), ..sample(Instant::now(), None) };
+        let said = table(std::slice::from_ref(&silent), &CpuReadings::new());
         assert!(said.ends_with("\nweb   ?    ?               ?             ?           ?\n"), "{said}");
-        assert_eq!(silent.json(&Before::new()), json!({"name": "web", "problem": "it is silent"}));
+        assert_eq!(silent.json(&CpuReadings::new()), json!({"name": "web", "problem": "it is silent"}));
         assert!(silent.processor().is_none());
     }
 }

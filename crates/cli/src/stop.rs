@@ -14,10 +14,10 @@ use serde_json::{Value, json};
 use tokio::task::{JoinSet, spawn_blocking};
 
 use crate::arguments::StopArguments;
-use crate::daemon::{self, refused, told, wait};
+use crate::daemon::{self, refused, render, wait};
 use crate::failure::{Failure, Failures};
 use crate::find;
-use crate::home::Home;
+use crate::home::CarrelHome;
 use crate::jobs::session::notes::Notes;
 
 /// What this exits with when it fails.
@@ -29,7 +29,7 @@ const LEAVING: Duration = Duration::from_secs(10);
 
 /// How a sandbox was ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct End {
+pub(crate) struct StopReport {
     /// What its supervisor said of it, if it did.
     ended: Option<Ended>,
     /// Why its supervisor had to be ended, if it had to.
@@ -37,21 +37,21 @@ pub(crate) struct End {
 }
 
 /// What became of one that was to be stopped.
-enum Stopped {
+enum StopResult {
     /// Nothing of it is left.
-    Ended(End),
+    Ephemeral(StopReport),
     /// Its daemon keeps what it wrote.
-    Kept(SandboxHandle),
+    Persistent(SandboxHandle),
 }
 
 /// What became of asking a supervisor.
-enum Asked {
+enum ShimResponse {
     /// Nothing is left of the sandbox.
     Ended(Ended),
     /// The supervisor is gone, and the sandbox with it.
     Gone,
     /// It does not do what a supervisor does.
-    Deaf(String),
+    Unresponsive(String),
 }
 
 /// Ends sandboxes; returns what to exit with.
@@ -72,11 +72,11 @@ pub(crate) fn stop(arguments: &StopArguments, json: bool) -> Result<u8, Failure>
     let mut failures = Failures::new(json);
     for (name, (_, end)) in arguments.names.iter().zip(ends) {
         let told = match end {
-            Ok(Stopped::Ended(end)) => {
+            Ok(StopResult::Ephemeral(end)) => {
                 end.note(name, json);
                 end.told(name)
             }
-            Ok(Stopped::Kept(handle)) => told::handle(&handle),
+            Ok(StopResult::Persistent(handle)) => render::handle(&handle),
             Err(failure) => {
                 failures.add(failure);
                 continue;
@@ -89,43 +89,46 @@ pub(crate) fn stop(arguments: &StopArguments, json: bool) -> Result<u8, Failure>
 }
 
 /// Ends one: by the daemon that keeps it, or as everybody can.
-async fn one(name: &str, grace: Duration, no_wait: bool) -> Result<Stopped, Failure> {
+async fn one(name: &str, grace: Duration, no_wait: bool) -> Result<StopResult, Failure> {
     let found = find::maybe(name)?;
     let Some((mut daemon, handle)) = daemon::keeper(name, found.as_ref()).await? else {
-        return end(name, grace, PATIENCE).await.map(Stopped::Ended);
+        return end(name, grace, PATIENCE).await.map(StopResult::Ephemeral);
     };
     // One that is at rest already is what is wanted.
     if handle.state() == SandboxState::Stopped {
-        return Ok(Stopped::Kept(handle));
+        return Ok(StopResult::Persistent(handle));
     }
     let request = StopSandboxRequest { sandbox_id: name.to_owned() };
     daemon.sandboxes.stop_sandbox(request).await.map_err(|status| refused(&status))?;
     let handle = daemon.get(name).await.map_err(|status| refused(&status))?;
     if no_wait {
-        return Ok(Stopped::Kept(handle));
+        return Ok(StopResult::Persistent(handle));
     }
     let stopped = wait::until(&mut daemon, handle, SandboxState::Stopped).await?;
-    stopped.map(Stopped::Kept).ok_or_else(|| find::no_such_sandbox(name))
+    stopped.map(StopResult::Persistent).ok_or_else(|| find::no_such_sandbox(name))
 }
 
 /// Ends a sandbox, and returns when nothing of it runs any more. One that has ended already says nothing. A supervisor that
 /// takes longer than `patience` beyond the grace is ended itself, which ends the sandbox.
-pub(crate) async fn end(name: &str, grace: Duration, patience: Duration) -> Result<End, Failure> {
+pub(crate) async fn end(name: &str, grace: Duration, patience: Duration) -> Result<StopReport, Failure> {
     let found = find::one(name).await?;
     if let Life::Dead { .. } = found.life {
-        return Ok(End { ended: None, insisted: None });
+        return Ok(StopReport { ended: None, insisted: None });
     }
     find::is_made(name, &found)?;
     // What was written down says which process it is, and not whoever answers.
     let supervisor = found.record.as_ref().and_then(carrel_shim_client::SandboxRecord::shim_handle);
     let asked = match tokio::time::timeout(grace.saturating_add(patience), ask(name, &found, grace)).await {
         Ok(asked) => asked?,
-        Err(_) => Asked::Deaf(format!("it does not end its sandbox within {:?}", grace.saturating_add(patience))),
+        Err(_) => ShimResponse::Unresponsive(format!(
+            "it does not end its sandbox within {:?}",
+            grace.saturating_add(patience)
+        )),
     };
     let (ended, mut insisted) = match asked {
-        Asked::Ended(ended) => (Some(ended), None),
-        Asked::Gone => (None, None),
-        Asked::Deaf(why) => (None, Some(why)),
+        ShimResponse::Ended(ended) => (Some(ended), None),
+        ShimResponse::Gone => (None, None),
+        ShimResponse::Unresponsive(why) => (None, Some(why)),
     };
     match &supervisor {
         Some(supervisor) => {
@@ -146,32 +149,34 @@ pub(crate) async fn end(name: &str, grace: Duration, patience: Duration) -> Resu
     }
     if ended.is_none() || insisted.is_some() {
         // What cannot be removed now is found by the next run.
-        let _swept = carrel_shim::sweep(&Home::find()?.sandboxes());
+        let _swept = carrel_shim::sweep(&CarrelHome::find()?.sandboxes());
     }
-    Ok(End { ended, insisted })
+    Ok(StopReport { ended, insisted })
 }
 
-async fn ask(name: &str, found: &Found, grace: Duration) -> Result<Asked, Failure> {
+async fn ask(name: &str, found: &Found, grace: Duration) -> Result<ShimResponse, Failure> {
     let mut client = match found.connect().await {
         Ok(client) => client,
-        Err(AdoptError::Shim(error)) if is_deaf(&error) => return Ok(Asked::Deaf(error.to_string())),
+        Err(AdoptError::Shim(error)) if is_unresponsive(&error) => {
+            return Ok(ShimResponse::Unresponsive(error.to_string()));
+        }
         // Whoever listens is not the one that was written down, who let that happen.
         Err(error @ (AdoptError::PeerProcess { .. } | AdoptError::PeerUser { .. } | AdoptError::Claims { .. })) => {
-            return Ok(Asked::Deaf(error.to_string()));
+            return Ok(ShimResponse::Unresponsive(error.to_string()));
         }
         Err(error) => return Err(find::refused(name, error)),
     };
     match client.stop(grace).await {
-        Ok(ended) => Ok(Asked::Ended(ended)),
+        Ok(ended) => Ok(ShimResponse::Ended(ended)),
         // Its supervisor is dead, and with it the sandbox. What it left is swept.
-        Err(ShimError::Gone) => Ok(Asked::Gone),
-        Err(error) if is_deaf(&error) => Ok(Asked::Deaf(error.to_string())),
+        Err(ShimError::Gone) => Ok(ShimResponse::Gone),
+        Err(error) if is_unresponsive(&error) => Ok(ShimResponse::Unresponsive(error.to_string())),
         Err(error) => Err(error.into()),
     }
 }
 
 /// Whether a supervisor does not speak as one does.
-fn is_deaf(error: &ShimError) -> bool {
+fn is_unresponsive(error: &ShimError) -> bool {
     matches!(error, ShimError::Silent(_) | ShimError::Unreadable(_) | ShimError::Broken(_) | ShimError::TooLarge { .. })
 }
 
@@ -195,9 +200,9 @@ async fn is_gone(process: &OwnedFd, within: Duration) -> Result<bool, Failure> {
     Ok(gone.map_err(|errno| failed(errno.into()))? > 0)
 }
 
-// === impl End ===
+// === impl StopReport ===
 
-impl End {
+impl StopReport {
     /// Says that it took more than asking, if it did.
     pub(crate) fn note(&self, name: &str, json: bool) {
         if let Some(why) = &self.insisted {

@@ -11,14 +11,14 @@ const GAP: &str = "  ";
 
 /// Rows of cells below their titles.
 #[derive(Clone, Debug)]
-pub(crate) struct Table<const N: usize> {
+pub(crate) struct TextTable<const N: usize> {
     titles: [&'static str; N],
     rows: Vec<[String; N]>,
 }
 
-// === impl Table ===
+// === impl TextTable ===
 
-impl<const N: usize> Table<N> {
+impl<const N: usize> TextTable<N> {
     pub(crate) fn new(titles: [&'static str; N]) -> Self {
         Self { titles, rows: Vec::new() }
     }
@@ -29,7 +29,7 @@ impl<const N: usize> Table<N> {
     }
 }
 
-impl<const N: usize> fmt::Display for Table<N> {
+impl<const N: usize> fmt::Display for TextTable<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let titles = self.titles.map(str::to_owned);
         let lines = || std::iter::once(&titles).chain(&self.rows);
@@ -64,16 +64,16 @@ mod tests {
 
     #[test]
     fn columns_are_as_wide_as_what_is_in_them() {
-        let mut table = Table::new(["NAME", "STATE", "COMMAND"]);
+        let mut table = TextTable::new(["NAME", "STATE", "COMMAND"]);
         table.row(["a".into(), "running".into(), "sh".into()]);
         table.row(["größer".into(), "".into(), "".into()]);
         assert_eq!(table.to_string(), "NAME    STATE    COMMAND\na       running  sh\ngrößer\n");
-        assert_eq!(Table::new(["A", "B"]).to_string(), "A  B\n");
+        assert_eq!(TextTable::new(["A", "B"]).to_string(), "A  B\n");
     }
 
     #[test]
     fn no_cell_leaves_its_line_or_takes_all_of_it() {
-        let mut table = Table::new(["A"]);
+        let mut table = TextTable::new(["A"]);
         table.row(["x\u{1b}[2J\nerror: y".into()]);
         table.row(["z".repeat(61)]);
         table.row(["z".repeat(60)]);

@@ -12,7 +12,7 @@ use clap::FromArgMatches;
 use clap::error::ErrorKind;
 
 pub(crate) use self::suggestion::PUBLISH;
-use crate::arguments::{Carrel, Command};
+use crate::arguments::{CarrelArguments, CarrelCommand};
 use crate::failure::{Failure, OURS};
 
 /// Commands that exit with what the command they run exits with.
@@ -20,26 +20,26 @@ const RUNNING: [&str; 3] = ["run", "exec", "attach"];
 
 /// Why there is nothing to do.
 #[derive(Debug)]
-pub(crate) enum Stop {
+pub(crate) enum EarlyExit {
     /// Help or the version was asked for.
-    Answered(String),
+    Printed(String),
     /// The words make no sense.
-    Wrong(Failure, bool),
+    Invalid(Failure, bool),
 }
 
 /// Reads the arguments.
-pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Carrel, Stop> {
+pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<CarrelArguments, EarlyExit> {
     parse_as(words.into_iter().collect(), help::definition())
 }
 
-fn parse_as(words: Vec<OsString>, mut definition: clap::Command) -> Result<Carrel, Stop> {
+fn parse_as(words: Vec<OsString>, mut definition: clap::Command) -> Result<CarrelArguments, EarlyExit> {
     let matched = definition.try_get_matches_from_mut(&words);
     let parsed = matched.and_then(|mut matches| {
-        Carrel::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut definition))
+        CarrelArguments::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut definition))
     });
     match parsed {
-        Ok(Carrel { command: Command::Help(help), json }) => {
-            let path = help::path(&help.command).map_err(|failure| Stop::Wrong(failure, json))?;
+        Ok(CarrelArguments { command: CarrelCommand::Help(help), json }) => {
+            let path = help::path(&help.command).map_err(|failure| EarlyExit::Invalid(failure, json))?;
             let path = path.into_iter().map(OsString::from);
             parse_as(words.into_iter().take(1).chain(path).chain([OsString::from("--help")]).collect(), definition)
         }
@@ -48,9 +48,9 @@ fn parse_as(words: Vec<OsString>, mut definition: clap::Command) -> Result<Carre
     }
 }
 
-fn stopped(error: &clap::Error, words: &[OsString], mut definition: clap::Command) -> Stop {
+fn stopped(error: &clap::Error, words: &[OsString], mut definition: clap::Command) -> EarlyExit {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-        return Stop::Answered(error.to_string());
+        return EarlyExit::Printed(error.to_string());
     }
     let before_command = || words.iter().skip(1).take_while(|word| *word != "--").map(OsString::as_os_str);
     let json = before_command().any(|word| word == "--json");
@@ -61,7 +61,7 @@ fn stopped(error: &clap::Error, words: &[OsString], mut definition: clap::Comman
         (ErrorKind::InvalidUtf8, Some(word)) => not_text(word, wrong(error, &command)),
         _ => wrong(error, &command),
     };
-    Stop::Wrong(failure, json)
+    EarlyExit::Invalid(failure, json)
 }
 
 /// The first paragraph is what is wrong; the hint is a suggestion, or where to read on.
@@ -85,20 +85,20 @@ fn not_text(word: &OsString, failure: Failure) -> Failure {
     Failure { message: format!("the argument {} is not text (UTF-8)", EscapedName(word.as_bytes())), ..failure }
 }
 
-// === impl Stop ===
+// === impl EarlyExit ===
 
-impl Stop {
+impl EarlyExit {
     /// Says it, and returns what to exit with.
     pub(crate) fn finish(self) -> ExitCode {
         match self {
-            Self::Answered(text) => match crate::say(text.as_bytes()) {
+            Self::Printed(text) => match crate::say(text.as_bytes()) {
                 Ok(code) => code.into(),
                 Err(failure) => {
                     failure.report(false);
                     failure.exit.into()
                 }
             },
-            Self::Wrong(failure, json) => {
+            Self::Invalid(failure, json) => {
                 failure.report(json);
                 failure.exit.into()
             }
@@ -113,23 +113,23 @@ mod tests {
     use super::*;
     use crate::arguments::RunArguments;
 
-    fn parsed(words: &[&str]) -> Result<Carrel, Stop> {
+    fn parsed(words: &[&str]) -> Result<CarrelArguments, EarlyExit> {
         parse(std::iter::once("carrel").chain(words.iter().copied()).map(OsString::from))
     }
 
     fn run(words: &[&str]) -> RunArguments {
         match parsed(words).unwrap().command {
-            Command::Run(run) => *run,
+            CarrelCommand::Run(run) => *run,
             other => panic!("{other:?}"),
         }
     }
 
     fn refused(words: &[&str]) -> (String, u8) {
         match parsed(words).unwrap_err() {
-            Stop::Wrong(failure, _) => {
+            EarlyExit::Invalid(failure, _) => {
                 (format!("{} | {}", failure.message, failure.hint.unwrap_or_default()), failure.exit)
             }
-            Stop::Answered(text) => panic!("{text}"),
+            EarlyExit::Printed(text) => panic!("{text}"),
         }
     }
 
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn the_command_of_a_job_is_what_follows_the_sandbox() {
         for words in [&["exec", "-it", "web", "--", "ls", "-d"][..], &["exec", "-it", "web", "ls", "-d"]] {
-            let Command::Exec(exec) = parsed(words).unwrap().command else { panic!("{words:?}") };
+            let CarrelCommand::Exec(exec) = parsed(words).unwrap().command else { panic!("{words:?}") };
             assert_eq!((exec.name.as_str(), exec.detach, exec.interactive, exec.tty), ("web", false, true, true));
             assert_eq!(exec.command, ["ls", "-d"]);
         }
@@ -170,9 +170,11 @@ mod tests {
 
     #[test]
     fn other_names_for_commands_are_the_same_commands() {
-        assert!(matches!(parsed(&["ls"]).unwrap().command, Command::Ps(_)));
-        assert!(matches!(parsed(&["top"]).unwrap().command, Command::Stats(_)));
-        let Command::Stop(stop) = parsed(&["stop", "--time", "0", "web"]).unwrap().command else { panic!("no stop") };
+        assert!(matches!(parsed(&["ls"]).unwrap().command, CarrelCommand::Ps(_)));
+        assert!(matches!(parsed(&["top"]).unwrap().command, CarrelCommand::Stats(_)));
+        let CarrelCommand::Stop(stop) = parsed(&["stop", "--time", "0", "web"]).unwrap().command else {
+            panic!("no stop")
+        };
         assert!(stop.time.is_zero());
     }
 
@@ -238,16 +240,16 @@ mod tests {
     fn what_docker_users_type_is_understood() {
         let run = run(&["run", "--rm", "-it", "host", "sh"]);
         assert!(run.interactive && run.tty);
-        let Command::Ps(ps) = parsed(&["ps", "-a"]).unwrap().command else { panic!("it is no ps") };
-        let Command::Rm(remove) = parsed(&["rm", "-f", "web"]).unwrap().command else { panic!("it is no rm") };
+        let CarrelCommand::Ps(ps) = parsed(&["ps", "-a"]).unwrap().command else { panic!("it is no ps") };
+        let CarrelCommand::Rm(remove) = parsed(&["rm", "-f", "web"]).unwrap().command else { panic!("it is no rm") };
         assert!(ps.all && remove.force);
     }
 
     #[test]
     fn help_of_a_command_is_what_its_help_option_says() {
         let answered = |words: &[&str]| match parsed(words).unwrap_err() {
-            Stop::Answered(text) => text,
-            Stop::Wrong(failure, _) => panic!("{words:?}: {failure:?}"),
+            EarlyExit::Printed(text) => text,
+            EarlyExit::Invalid(failure, _) => panic!("{words:?}: {failure:?}"),
         };
         for path in [&[][..], &["run"], &["ls"], &["image"], &["image", "pull"], &["store", "check"], &["help"]] {
             let (before, after) = ([&["help"], path].concat(), [path, &["--help"]].concat());
@@ -284,8 +286,8 @@ mod tests {
         let refused = |option: &str, value: &[u8]| {
             let words = [word(b"carrel"), word(b"run"), word(option.as_bytes()), word(value)];
             match parse(words.into_iter().chain([word(b"host"), word(b"true")])).unwrap_err() {
-                Stop::Wrong(failure, _) => failure.message,
-                Stop::Answered(text) => panic!("{text}"),
+                EarlyExit::Invalid(failure, _) => failure.message,
+                EarlyExit::Printed(text) => panic!("{text}"),
             }
         };
         assert_eq!(refused("--name", b"a\xff"), "the argument a\\xff is not text (UTF-8)");
@@ -295,7 +297,7 @@ mod tests {
         );
         // A path need not be.
         let words = [&b"carrel"[..], b"run", b"--mount", b"/a\xff:/b\xfe:rw", b"--project", b"\xff", b"host", b"true"];
-        let Command::Run(run) = parse(words.map(word)).unwrap().command else { panic!("it is no run") };
+        let CarrelCommand::Run(run) = parse(words.map(word)).unwrap().command else { panic!("it is no run") };
         assert_eq!(run.mounts.first().unwrap().source.as_os_str().as_bytes(), b"/a\xff");
     }
 

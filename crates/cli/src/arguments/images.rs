@@ -8,7 +8,7 @@ use carrel_layers::Platform;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::quantities::patience;
+use super::parsers::patience;
 use crate::environment::Variable;
 use crate::label::Label;
 
@@ -27,32 +27,32 @@ pub(crate) struct ImageArguments {
 #[derive(Debug, Subcommand)]
 pub(crate) enum ImageCommand {
     /// List the images that are here
-    Ls(ListArguments),
+    Ls(ImageListArguments),
     /// Fetch images from registries
-    Pull(PullArguments),
+    Pull(ImagePullArguments),
     /// Remove images; what a sandbox needs is not removed
     Rm(ImageRemoveArguments),
     /// Take an image from a file or a directory, and give it a name
-    Import(ImportArguments),
+    Import(ImageImportArguments),
     /// Tell all that is known about images, as JSON
     Inspect(ImageInspectArguments),
     /// Make an image of what a sandbox has changed in its own
-    Save(SaveArguments),
+    Save(ImageSaveArguments),
     /// Let a sandbox go on when whoever started this is gone
     #[command(hide = true)]
-    LetGoOn(LetGoOnArguments),
+    ResumeOnExit(ResumeOnExitArguments),
 }
 
-/// `carrel image let-go-on`, which `save` starts.
+/// `carrel image resume-on-exit`, which `save` starts.
 #[derive(Args, Debug)]
-pub(crate) struct LetGoOnArguments {
+pub(crate) struct ResumeOnExitArguments {
     /// The sandbox
     pub(crate) sandbox: String,
 }
 
 /// `carrel image ls`.
 #[derive(Args, Debug)]
-pub(crate) struct ListArguments {
+pub(crate) struct ImageListArguments {
     /// Only digests, one on a line
     #[arg(short, long)]
     pub(crate) quiet: bool,
@@ -60,13 +60,13 @@ pub(crate) struct ListArguments {
 
 /// `carrel image pull`.
 #[derive(Args, Debug)]
-pub(crate) struct PullArguments {
+pub(crate) struct ImagePullArguments {
     /// The platform, such as linux/arm64 [default: that of this host]
     #[arg(long, value_name = "OS/ARCH")]
     pub(crate) platform: Option<Platform>,
     /// When to ask the registry
-    #[arg(long, value_enum, default_value_t = Pull::Always, value_name = "WHEN")]
-    pub(crate) pull: Pull,
+    #[arg(long, value_enum, default_value_t = PullPolicyArgument::Always, value_name = "WHEN")]
+    pub(crate) pull: PullPolicyArgument,
     /// Say nothing but errors and what came of it
     #[arg(short, long)]
     pub(crate) quiet: bool,
@@ -85,12 +85,12 @@ pub(crate) struct ImageRemoveArguments {
 
 /// `carrel image import`.
 #[derive(Args, Debug)]
-pub(crate) struct ImportArguments {
+pub(crate) struct ImageImportArguments {
     /// Say nothing but errors and what came of it
     #[arg(short, long)]
     pub(crate) quiet: bool,
     #[command(flatten)]
-    pub(crate) config: ConfigArguments,
+    pub(crate) config: ImageConfigArguments,
     /// The path of a root file system, of its tar, or of what `docker save` or `skopeo copy` wrote; what it is, and
     /// whether it is compressed, is found out unless it is said by dir:, oci:, oci-archive: or docker-archive:
     pub(crate) source: ImageRef,
@@ -109,7 +109,7 @@ pub(crate) struct ImageInspectArguments {
 /// `carrel image save`.
 #[derive(Args, Debug)]
 #[command(after_help = SAVE_HELP)]
-pub(crate) struct SaveArguments {
+pub(crate) struct ImageSaveArguments {
     /// Send it to the registry that its name says
     #[arg(long)]
     pub(crate) push: bool,
@@ -117,7 +117,7 @@ pub(crate) struct SaveArguments {
     #[arg(short, long)]
     pub(crate) quiet: bool,
     #[command(flatten)]
-    pub(crate) config: ConfigArguments,
+    pub(crate) config: ImageConfigArguments,
     /// The sandbox
     pub(crate) sandbox: String,
     /// What the image is called from then on
@@ -133,7 +133,7 @@ Examples:
 
 /// How an image is to be run: what is not said stays as it was.
 #[derive(Args, Clone, Debug, Default)]
-pub(crate) struct ConfigArguments {
+pub(crate) struct ImageConfigArguments {
     /// What runs if nothing is asked for, in words
     #[arg(long, value_name = "WORDS")]
     pub(crate) cmd: Option<String>,
@@ -170,7 +170,7 @@ pub(crate) struct PruneArguments {
 
 /// When a registry is asked for an image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Pull {
+pub(crate) enum PullPolicyArgument {
     /// Whether the image is here or not
     Always,
     /// If the image is not here
@@ -180,14 +180,14 @@ pub(crate) enum Pull {
     Never,
 }
 
-// === impl Pull ===
+// === impl PullPolicyArgument ===
 
-impl From<Pull> for PullPolicy {
-    fn from(pull: Pull) -> Self {
+impl From<PullPolicyArgument> for PullPolicy {
+    fn from(pull: PullPolicyArgument) -> Self {
         match pull {
-            Pull::Always => Self::Always,
-            Pull::Missing => Self::Missing,
-            Pull::Never => Self::Never,
+            PullPolicyArgument::Always => Self::Always,
+            PullPolicyArgument::Missing => Self::Missing,
+            PullPolicyArgument::Never => Self::Never,
         }
     }
 }

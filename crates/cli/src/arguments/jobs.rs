@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
-use super::quantities::bytes;
+use super::parsers::bytes;
 use crate::environment::Variable;
 use crate::size::Time;
 

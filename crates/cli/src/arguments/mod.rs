@@ -5,10 +5,10 @@ mod images;
 mod isolation;
 mod jobs;
 mod orphans;
-mod quantities;
+mod parsers;
+mod persistent;
 mod run;
 mod sandboxes;
-mod stays;
 mod store;
 
 use std::path::PathBuf;
@@ -17,35 +17,36 @@ use clap::{Args, Parser, Subcommand};
 
 pub(crate) use self::changes::{ApplyArguments, DiffArguments, ExportArguments};
 pub(crate) use self::images::{
-    ConfigArguments, ImageArguments, ImageCommand, ImageInspectArguments, ImageRemoveArguments, ImportArguments,
-    ListArguments, PruneArguments, Pull, PullArguments, SaveArguments,
+    ImageArguments, ImageCommand, ImageConfigArguments, ImageImportArguments, ImageInspectArguments,
+    ImageListArguments, ImagePullArguments, ImageRemoveArguments, ImageSaveArguments, PruneArguments,
+    PullPolicyArgument,
 };
 pub(crate) use self::isolation::IsolationKind;
 pub(crate) use self::jobs::{AttachArguments, ExecArguments, LogsArguments};
 pub(crate) use self::orphans::{StoreAdoptArguments, StoreClaimArguments, StoreRemoveArguments};
+pub(crate) use self::persistent::{
+    CreateArguments, EventsArguments, GetArguments, RestartPolicyArgument, ResumeArguments, ServeArguments,
+};
 pub(crate) use self::run::RunArguments;
 pub(crate) use self::sandboxes::{
     CopyArguments, InspectArguments, PsArguments, RemoveArguments, StatsArguments, StopArguments,
-};
-pub(crate) use self::stays::{
-    CreateArguments, EventsArguments, GetArguments, Restart, ResumeArguments, ServeArguments,
 };
 pub(crate) use self::store::{StoreArguments, StoreBackupArguments, StoreCommand, StoreRestoreArguments};
 
 /// Sandboxes in milliseconds.
 #[derive(Debug, Parser)]
 #[command(name = "carrel", version, max_term_width = 100, disable_help_subcommand = true)]
-pub(crate) struct Carrel {
+pub(crate) struct CarrelArguments {
     /// Errors and results as JSON, one object on a line
     #[arg(long, global = true)]
     pub(crate) json: bool,
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub(crate) command: CarrelCommand,
 }
 
 /// What to do.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum CarrelCommand {
     /// Run a command in a sandbox that is gone when the command ends
     Run(Box<RunArguments>),
     /// Make a sandbox that stays
@@ -110,9 +111,9 @@ pub(crate) enum Command {
     Help(HelpArguments),
 }
 
-// === impl Command ===
+// === impl CarrelCommand ===
 
-impl Command {
+impl CarrelCommand {
     /// The sandbox that it is about, if it is about one.
     pub(crate) fn sandbox(&self) -> Option<&str> {
         match self {
@@ -144,7 +145,7 @@ fn only(names: &[String]) -> Option<&str> {
 pub(crate) struct CompletionsArguments {
     /// The shell
     #[arg(value_enum)]
-    pub(crate) shell: CompletedShell,
+    pub(crate) shell: CompletionShell,
 }
 
 /// `carrel help`.
@@ -164,7 +165,7 @@ pub(crate) struct ManArguments {
 
 /// A shell that can complete.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
-pub(crate) enum CompletedShell {
+pub(crate) enum CompletionShell {
     /// Bash
     Bash,
     /// Z shell

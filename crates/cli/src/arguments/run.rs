@@ -9,7 +9,7 @@ use carrel_sandbox::cgroup::CpuShare;
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
-use super::images::{IMAGE, Pull};
+use super::images::{IMAGE, PullPolicyArgument};
 use super::isolation::IsolationKind;
 use super::jobs::DETACH_KEYS;
 use crate::environment::Variable;
@@ -85,7 +85,7 @@ pub(crate) struct RunArguments {
     pub(crate) allow_unenforced_limits: bool,
     /// When to ask a registry for the image: always, missing or never
     #[arg(long, value_enum, default_value_t, value_name = "WHEN", hide_possible_values = true)]
-    pub(crate) pull: Pull,
+    pub(crate) pull: PullPolicyArgument,
     /// What the command begins with, in words, instead of what the image says; '' for nothing
     #[arg(long, value_name = "WORDS")]
     pub(crate) entrypoint: Option<String>,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::jobs::job_id;
-use super::quantities::patience;
+use super::parsers::patience;
 use crate::label::Label;
 use crate::size::Time;
 

@@ -12,9 +12,9 @@ use tar::{Builder, EntryType, Header};
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, spawn_blocking};
 
-use super::name::Name;
-use super::place::{Inside, below};
-use super::report::{LeftOut, Report};
+use super::file_name::FileName;
+use super::report::{CopyReport, OmittedReason};
+use super::request::{SandboxPath, join};
 use super::{AHEAD, DEEPEST, NO_COPY, failed, inside};
 use crate::failure::Failure;
 
@@ -22,7 +22,7 @@ use crate::failure::Failure;
 const BATCH: u32 = 256;
 
 /// A part of an archive.
-enum Part {
+enum TarWriterMessage {
     /// An entry, with what it leads to if it is a link.
     Entry { path: String, header: Box<Header>, leads_to: Option<String> },
     /// Bytes of the file that was named last.
@@ -32,13 +32,13 @@ enum Part {
 }
 
 /// The archive, which a thread writes while more arrives.
-struct Archive {
-    parts: mpsc::Sender<Part>,
+struct TarWriter {
+    parts: mpsc::Sender<TarWriterMessage>,
     writing: JoinHandle<io::Result<()>>,
 }
 
 /// A directory that is being copied.
-struct Level {
+struct ArchiveDirectory {
     path: String,
     /// Its path in the archive; empty for the top.
     name: String,
@@ -48,12 +48,17 @@ struct Level {
 
 /// Bytes of one file as they arrive.
 struct FileReader<'p> {
-    parts: &'p mut mpsc::Receiver<Part>,
+    parts: &'p mut mpsc::Receiver<TarWriterMessage>,
     chunk: Bytes,
 }
 
 /// Writes what is at `source` to standard output.
-pub(super) async fn copy(files: &Files, source: &Inside, follow: bool, report: &mut Report) -> Result<(), Failure> {
+pub(super) async fn copy(
+    files: &Files,
+    source: &SandboxPath,
+    follow: bool,
+    report: &mut CopyReport,
+) -> Result<(), Failure> {
     let output = io::stdout();
     if output.is_terminal() {
         return Err(failed("`-` writes a tar archive, and standard output is a terminal")
@@ -66,35 +71,36 @@ pub(super) async fn copy(files: &Files, source: &Inside, follow: bool, report: &
         return Err(failed(format!("{path} in the sandbox: {NO_COPY}")));
     }
     let output = output.as_fd().try_clone_to_owned().map_err(unwritten)?;
-    let mut archive = Archive::begin(output.into());
+    let mut archive = TarWriter::begin(output.into());
     let copied = all(files, source, &found, &mut archive, report).await;
     archive.finish(copied).await
 }
 
 async fn all(
     files: &Files,
-    source: &Inside,
+    source: &SandboxPath,
     found: &FsEntry,
-    archive: &mut Archive,
-    report: &mut Report,
+    archive: &mut TarWriter,
+    report: &mut CopyReport,
 ) -> Result<(), Failure> {
     let path = source.path();
-    let top = match Name::new(source.name()) {
+    let top = match FileName::new(source.name()) {
         Ok(name) => one(files, path, name.as_str().to_owned(), found, archive, report).await?,
         // What is in a directory, without the directory.
-        Err(_) if found.kind == FsEntryKind::Dir => Some(Level::open(files, path, String::new()).await?),
+        Err(_) if found.kind == FsEntryKind::Dir => Some(ArchiveDirectory::open(files, path, String::new()).await?),
         Err(bad) => return Err(failed(bad)),
     };
-    let mut levels: Vec<Level> = top.into_iter().collect();
+    let mut levels: Vec<ArchiveDirectory> = top.into_iter().collect();
     while let Some(level) = levels.last_mut() {
         let Some(entry) = level.next().await? else {
             levels.pop();
             continue;
         };
-        let name = Name::last(&entry.path).map_err(|bad| failed(format!("the sandbox names a file wrongly: {bad}")))?;
-        let path = below(&level.path, name.as_str());
+        let name =
+            FileName::last(&entry.path).map_err(|bad| failed(format!("the sandbox names a file wrongly: {bad}")))?;
+        let path = join(&level.path, name.as_str());
         let in_archive =
-            if level.name.is_empty() { name.as_str().to_owned() } else { below(&level.name, name.as_str()) };
+            if level.name.is_empty() { name.as_str().to_owned() } else { join(&level.name, name.as_str()) };
         let opened = one(files, path, in_archive, &entry, archive, report).await?;
         if levels.len() >= DEEPEST && opened.is_some() {
             return Err(failed(format!("the tree is deeper than {DEEPEST} directories")));
@@ -110,12 +116,12 @@ async fn one(
     path: String,
     name: String,
     entry: &FsEntry,
-    archive: &mut Archive,
-    report: &mut Report,
-) -> Result<Option<Level>, Failure> {
+    archive: &mut TarWriter,
+    report: &mut CopyReport,
+) -> Result<Option<ArchiveDirectory>, Failure> {
     // Of a name that is not text only a likeness arrives, and there is no way to ask for what it stands for.
     if path.contains(char::REPLACEMENT_CHARACTER) {
-        report.leave_out(path, LeftOut::NotText);
+        report.leave_out(path, OmittedReason::NotText);
         return Ok(None);
     }
     let failed_inside = |error| inside(&path, &error);
@@ -134,13 +140,13 @@ async fn one(
                     chunk.ok_or_else(|| failed(format!("{path} in the sandbox: it was cut short during the copy")))?;
                 chunk.truncate(usize::try_from(left).unwrap_or(usize::MAX));
                 left -= chunk.len() as u64;
-                archive.send(Part::Data(chunk)).await?;
+                archive.send(TarWriterMessage::Data(chunk)).await?;
             }
             report.files += 1;
             report.bytes += size;
         }
         FsEntryKind::Dir => {
-            let level = Level::open(files, path, name.clone()).await?;
+            let level = ArchiveDirectory::open(files, path, name.clone()).await?;
             archive.entry(format!("{name}/"), header(entry, EntryType::Directory, 0o1777, 0), None).await?;
             report.directories += 1;
             return Ok(Some(level));
@@ -148,13 +154,13 @@ async fn one(
         FsEntryKind::Symlink => {
             let leads_to = files.read_link(path.as_str()).await.map_err(failed_inside)?;
             if leads_to.contains(char::REPLACEMENT_CHARACTER) {
-                report.leave_out(path, LeftOut::NotText);
+                report.leave_out(path, OmittedReason::NotText);
                 return Ok(None);
             }
             archive.entry(name, header(entry, EntryType::Symlink, 0o777, 0), Some(leads_to)).await?;
             report.links += 1;
         }
-        FsEntryKind::Other => report.leave_out(path, LeftOut::Kind),
+        FsEntryKind::Other => report.leave_out(path, OmittedReason::Kind),
     }
     Ok(None)
 }
@@ -175,7 +181,7 @@ fn unwritten(error: io::Error) -> Failure {
 }
 
 /// Writes an archive of the parts that arrive.
-fn write(output: File, parts: mpsc::Receiver<Part>) -> io::Result<()> {
+fn write(output: File, parts: mpsc::Receiver<TarWriterMessage>) -> io::Result<()> {
     let mut builder = Builder::new(BufWriter::new(output));
     match write_parts(&mut builder, parts) {
         Ok(()) => builder.into_inner()?.flush(),
@@ -187,38 +193,38 @@ fn write(output: File, parts: mpsc::Receiver<Part>) -> io::Result<()> {
     }
 }
 
-fn write_parts(builder: &mut Builder<impl Write>, mut parts: mpsc::Receiver<Part>) -> io::Result<()> {
+fn write_parts(builder: &mut Builder<impl Write>, mut parts: mpsc::Receiver<TarWriterMessage>) -> io::Result<()> {
     loop {
         match parts.blocking_recv() {
-            Some(Part::Entry { path, mut header, leads_to: Some(leads_to) }) => {
+            Some(TarWriterMessage::Entry { path, mut header, leads_to: Some(leads_to) }) => {
                 builder.append_link(&mut header, path, leads_to)?;
             }
-            Some(Part::Entry { path, mut header, leads_to: None }) => {
+            Some(TarWriterMessage::Entry { path, mut header, leads_to: None }) => {
                 let size = header.size()?;
                 let data = FileReader { parts: &mut parts, chunk: Bytes::new() };
                 builder.append_data(&mut header, path, data.take(size))?;
             }
-            Some(Part::Data(_)) => {}
-            Some(Part::End) => return Ok(()),
+            Some(TarWriterMessage::Data(_)) => {}
+            Some(TarWriterMessage::End) => return Ok(()),
             // It was given up.
             None => return Err(io::ErrorKind::UnexpectedEof.into()),
         }
     }
 }
 
-// === impl Archive ===
+// === impl TarWriter ===
 
-impl Archive {
+impl TarWriter {
     fn begin(output: File) -> Self {
         let (parts, receiver) = mpsc::channel(AHEAD);
         Self { parts, writing: spawn_blocking(move || write(output, receiver)) }
     }
 
     async fn entry(&self, path: String, header: Header, leads_to: Option<String>) -> Result<(), Failure> {
-        self.send(Part::Entry { path, header: Box::new(header), leads_to }).await
+        self.send(TarWriterMessage::Entry { path, header: Box::new(header), leads_to }).await
     }
 
-    async fn send(&self, part: Part) -> Result<(), Failure> {
+    async fn send(&self, part: TarWriterMessage) -> Result<(), Failure> {
         // The thread says why in the end.
         self.parts.send(part).await.map_err(|_| unwritten(io::ErrorKind::BrokenPipe.into()))
     }
@@ -226,7 +232,7 @@ impl Archive {
     /// Waits until everything is written. What went wrong with the output is told first: the rest follows from it.
     async fn finish(self, copied: Result<(), Failure>) -> Result<(), Failure> {
         let copied = match copied {
-            Ok(()) => self.send(Part::End).await,
+            Ok(()) => self.send(TarWriterMessage::End).await,
             Err(failure) => Err(failure),
         };
         drop(self.parts);
@@ -245,7 +251,7 @@ impl Read for FileReader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         while self.chunk.is_empty() {
             match self.parts.blocking_recv() {
-                Some(Part::Data(chunk)) => self.chunk = chunk,
+                Some(TarWriterMessage::Data(chunk)) => self.chunk = chunk,
                 // It was given up in the middle of a file.
                 _ => return Err(io::ErrorKind::UnexpectedEof.into()),
             }
@@ -256,9 +262,9 @@ impl Read for FileReader<'_> {
     }
 }
 
-// === impl Level ===
+// === impl ArchiveDirectory ===
 
-impl Level {
+impl ArchiveDirectory {
     async fn open(files: &Files, path: String, name: String) -> Result<Self, Failure> {
         let directory = files.open_dir(&path).await.map_err(|error| inside(&path, &error))?;
         Ok(Self { path, name, directory, entries: VecDeque::new() })

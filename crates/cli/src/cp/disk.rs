@@ -8,7 +8,7 @@ use carrel_api::carrel::v1::{OpenDiskRequest, OpenDiskResponse};
 use carrel_shim_client::Life;
 use tonic::Streaming;
 
-use crate::daemon::{Daemon, keeper, refused};
+use crate::daemon::{DaemonClient, keeper, refused};
 use crate::failure::Failure;
 use crate::find;
 
@@ -20,7 +20,7 @@ pub(super) struct OpenDisk {
 }
 
 /// A persistent sandbox that does not run, with its daemon.
-pub(super) async fn stopped(name: &str) -> Result<Option<(Daemon, SandboxHandle)>, Failure> {
+pub(super) async fn stopped(name: &str) -> Result<Option<(DaemonClient, SandboxHandle)>, Failure> {
     let found = find::maybe(name)?;
     // One whose last start is just being removed looks as if it was being made: the daemon knows.
     if found.as_ref().is_some_and(|found| found.life == Life::Running) {
@@ -34,7 +34,7 @@ pub(super) async fn stopped(name: &str) -> Result<Option<(Daemon, SandboxHandle)
 
 impl OpenDisk {
     /// Opens the disk of a sandbox, as its daemon knows it.
-    pub(super) async fn open(mut daemon: Daemon, name: &str) -> Result<Self, Failure> {
+    pub(super) async fn open(mut daemon: DaemonClient, name: &str) -> Result<Self, Failure> {
         let request = OpenDiskRequest { sandbox_id: name.to_owned() };
         let mut stream = daemon.nearby.open_disk(request).await.map_err(|status| refused(&status))?.into_inner();
         let first = stream.message().await.map_err(|status| refused(&status))?;

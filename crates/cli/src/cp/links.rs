@@ -4,7 +4,7 @@ use std::path::Path;
 
 use carrel_agent_client::{Error, Files};
 
-use super::place::Inside;
+use super::request::SandboxPath;
 use super::{FAILED, failed};
 use crate::failure::Failure;
 
@@ -56,14 +56,22 @@ pub(super) fn too_old(sandbox: &str) -> Failure {
 }
 
 /// Adds what to do about a link that was not followed: the path that can be named instead.
-pub(super) async fn explained(files: &Files, name: &str, source: &Path, target: &Inside, failure: Failure) -> Failure {
+pub(super) async fn explained(
+    files: &Files,
+    name: &str,
+    source: &Path,
+    target: &SandboxPath,
+    failure: Failure,
+) -> Failure {
     if failure.code != CODE {
         return failure;
     }
     let path = target.path();
     let real = match files.real_path(&path).await {
         Ok(real) => Some(real),
-        Err(_) => files.real_path(target.parent()).await.ok().map(|parent| super::place::below(&parent, target.name())),
+        Err(_) => {
+            files.real_path(target.parent()).await.ok().map(|parent| super::request::join(&parent, target.name()))
+        }
     };
     match real.filter(|real| real.trim_end_matches('/') != path.trim_end_matches('/')) {
         // It is the word of the sandbox, and may be pasted into a shell.

@@ -1,18 +1,18 @@
 //! `carrel cp`: files and whole trees, into a sandbox and out of it.
 
 mod archive;
-mod beneath;
+mod directory;
 mod disk;
+mod download;
+mod file_name;
 mod guest;
-mod inward;
 mod links;
-mod name;
-mod outward;
-mod place;
 mod report;
+mod request;
 mod sink;
 mod transfers;
 mod unarchive;
+mod upload;
 
 use std::fmt;
 
@@ -22,8 +22,8 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use self::disk::OpenDisk;
 use self::guest::GuestFiles;
-use self::place::Copy;
-use self::report::Report;
+use self::report::CopyReport;
+use self::request::CopyRequest;
 use crate::arguments::CopyArguments;
 use crate::failure::Failure;
 use crate::{find, jobs};
@@ -42,7 +42,7 @@ const NO_COPY: &str = "it is a device, a pipe or a socket, which is not copied";
 const ENDING: [i32; 3] = [1, 2, 15];
 
 /// How a sandbox was reached.
-enum Reached {
+enum SandboxAccess {
     Running(Box<SandboxRecord>),
     /// Its disk is open until this is dropped.
     Stopped {
@@ -52,7 +52,7 @@ enum Reached {
 
 /// Copies; returns what to exit with.
 pub(crate) fn cp(arguments: &CopyArguments, json: bool) -> Result<u8, Failure> {
-    let copy = Copy::parse(&arguments.source, &arguments.target)?;
+    let copy = CopyRequest::parse(&arguments.source, &arguments.target)?;
     let runtime = find::runtime()?;
     let report = runtime.block_on(async {
         tokio::select! {
@@ -63,7 +63,7 @@ pub(crate) fn cp(arguments: &CopyArguments, json: bool) -> Result<u8, Failure> {
     // A thread that reads standard input, or writes to standard output, may never return.
     runtime.shutdown_background();
     let report = report?;
-    if json && matches!(copy, Copy::Archive { .. }) {
+    if json && matches!(copy, CopyRequest::Archive { .. }) {
         // Standard output has the archive.
         jobs::session::ending::note(&crate::json::line(&report.json()));
     } else if json {
@@ -80,31 +80,31 @@ pub(crate) fn cp(arguments: &CopyArguments, json: bool) -> Result<u8, Failure> {
     Err(if report.leaves() { failure.hint(links::LEFT_OUT) } else { failure })
 }
 
-async fn copied(copy: &Copy, arguments: &CopyArguments) -> Result<Report, Failure> {
+async fn copied(copy: &CopyRequest, arguments: &CopyArguments) -> Result<CopyReport, Failure> {
     let name = copy.name();
     let (client, source) = reached(copy, name).await.map_err(|failure| failure.exit(FAILED))?;
     let (files, owner) = match (&arguments.user, &source) {
         (Some(user), _) => (client.files().on_behalf_of(user), None),
-        (None, Reached::Running(record)) if copy.is_inward() => {
+        (None, SandboxAccess::Running(record)) if copy.writes_to_sandbox() => {
             (client.files(), Some(jobs::exec_ids(record).map_err(|failure| failure.exit(FAILED))?))
         }
         (None, _) => (client.files(), None),
     };
     let guest = GuestFiles::new(&files, owner, name);
-    let mut report = Report::default();
+    let mut report = CopyReport::default();
     match copy {
-        Copy::Into { source, target, .. } => {
-            let copied = inward::copy(&guest, source, target, arguments.follow_link, &mut report).await;
+        CopyRequest::Upload { source, target, .. } => {
+            let copied = upload::copy(&guest, source, target, arguments.follow_link, &mut report).await;
             if let Err(failure) = copied {
                 return Err(links::explained(&files, name, source, target, failure).await);
             }
         }
-        Copy::OutOf { source: path, target, .. } => {
-            let copied = outward::copy(&files, path, target, arguments.follow_link, &mut report).await;
+        CopyRequest::Download { source: path, target, .. } => {
+            let copied = download::copy(&files, path, target, arguments.follow_link, &mut report).await;
             copied.map_err(|failure| source.explain(failure))?;
         }
-        Copy::Unarchive { target, .. } => unarchive::copy(&guest, target, &mut report).await?,
-        Copy::Archive { source: path, .. } => {
+        CopyRequest::Extract { target, .. } => unarchive::copy(&guest, target, &mut report).await?,
+        CopyRequest::Archive { source: path, .. } => {
             let copied = archive::copy(&files, path, arguments.follow_link, &mut report).await;
             copied.map_err(|failure| source.explain(failure))?;
         }
@@ -114,16 +114,16 @@ async fn copied(copy: &Copy, arguments: &CopyArguments) -> Result<Report, Failur
 }
 
 /// The agent that a copy is made with. That of a stopped sandbox is there for as long as its disk is open.
-async fn reached(copy: &Copy, name: &str) -> Result<(AgentClient, Reached), Failure> {
+async fn reached(copy: &CopyRequest, name: &str) -> Result<(AgentClient, SandboxAccess), Failure> {
     match disk::stopped(name).await? {
         None => {
             let (client, record) = agent(name).await?;
-            Ok((client, Reached::Running(Box::new(record))))
+            Ok((client, SandboxAccess::Running(Box::new(record))))
         }
-        Some((_, handle)) if copy.is_inward() => Err(find::at_rest(&handle)),
+        Some((_, handle)) if copy.writes_to_sandbox() => Err(find::at_rest(&handle)),
         Some((daemon, _)) => {
             let disk = OpenDisk::open(daemon, name).await?;
-            Ok((disk.agent().await?, Reached::Stopped { _disk: Box::new(disk) }))
+            Ok((disk.agent().await?, SandboxAccess::Stopped { _disk: Box::new(disk) }))
         }
     }
 }
@@ -176,9 +176,9 @@ fn inside(path: &str, error: &Error) -> Failure {
     }
 }
 
-// === impl Reached ===
+// === impl SandboxAccess ===
 
-impl Reached {
+impl SandboxAccess {
     /// What a copy out of it failed with.
     fn explain(&self, failure: Failure) -> Failure {
         match self {

@@ -10,7 +10,7 @@ const NAMED: usize = 20;
 
 /// What was copied.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Report {
+pub(crate) struct CopyReport {
     pub(crate) files: u64,
     pub(crate) directories: u64,
     pub(crate) links: u64,
@@ -20,12 +20,12 @@ pub(crate) struct Report {
     missing: u64,
     /// There is a link among them that leads out of the copy.
     leaves: bool,
-    named: Vec<(String, LeftOut)>,
+    named: Vec<(String, OmittedReason)>,
 }
 
 /// Why something was left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LeftOut {
+pub(crate) enum OmittedReason {
     /// It is a device, a pipe or a socket.
     Kind,
     /// Its name, or what it leads to, is not text.
@@ -34,13 +34,13 @@ pub(crate) enum LeftOut {
     Leaves,
 }
 
-// === impl Report ===
+// === impl CopyReport ===
 
-impl Report {
-    pub(crate) fn leave_out(&mut self, path: impl Into<String>, why: LeftOut) {
+impl CopyReport {
+    pub(crate) fn leave_out(&mut self, path: impl Into<String>, why: OmittedReason) {
         self.left_out += 1;
-        self.missing += u64::from(why != LeftOut::Kind);
-        self.leaves |= why == LeftOut::Leaves;
+        self.missing += u64::from(why != OmittedReason::Kind);
+        self.leaves |= why == OmittedReason::Leaves;
         if self.named.len() < NAMED {
             self.named.push((path.into(), why));
         }
@@ -76,7 +76,7 @@ impl Report {
     }
 
     pub(crate) fn json(&self) -> Value {
-        let named = |(path, why): &(String, LeftOut)| json!({"path": path, "why": why.code()});
+        let named = |(path, why): &(String, OmittedReason)| json!({"path": path, "why": why.code()});
         json!({
             "files": self.files,
             "directories": self.directories,
@@ -87,9 +87,9 @@ impl Report {
     }
 }
 
-// === impl LeftOut ===
+// === impl OmittedReason ===
 
-impl LeftOut {
+impl OmittedReason {
     fn words(self) -> &'static str {
         match self {
             Self::Kind => "it is a device, a pipe or a socket",
@@ -113,13 +113,13 @@ mod tests {
 
     #[test]
     fn what_is_left_out_is_named_as_far_as_that_helps() {
-        let mut report = Report::default();
+        let mut report = CopyReport::default();
         assert!(report.is_whole() && report.notes().is_empty());
-        report.leave_out("/dev/\u{1b}x", LeftOut::Kind);
+        report.leave_out("/dev/\u{1b}x", OmittedReason::Kind);
         assert!(report.is_whole());
         assert_eq!(report.notes(), "note: left out /dev/\\x1bx: it is a device, a pipe or a socket\n");
         for number in 0..21 {
-            report.leave_out(format!("/{number}"), LeftOut::NotText);
+            report.leave_out(format!("/{number}"), OmittedReason::NotText);
         }
         assert_eq!((report.is_whole(), report.missing()), (false, 21));
         assert_eq!(report.notes().lines().count(), NAMED + 1);

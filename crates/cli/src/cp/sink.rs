@@ -11,23 +11,23 @@ use super::AHEAD;
 
 /// A file that is written: at once, or by a thread while more arrives.
 #[derive(Debug)]
-pub(super) enum Sink {
-    Here(Writer, io::Result<()>),
+pub(super) enum FileSink {
+    Here(SparseWriter, io::Result<()>),
     Thread(mpsc::Sender<Bytes>, JoinHandle<io::Result<u64>>),
 }
 
 /// A file, and how much was written to it.
 #[derive(Debug)]
-pub(super) struct Writer {
+pub(super) struct SparseWriter {
     file: File,
     length: u64,
 }
 
-// === impl Sink ===
+// === impl FileSink ===
 
-impl Sink {
+impl FileSink {
     pub(super) fn new(file: File, small: bool) -> Self {
-        let mut writer = Writer { file, length: 0 };
+        let mut writer = SparseWriter { file, length: 0 };
         if small {
             return Self::Here(writer, Ok(()));
         }
@@ -64,9 +64,9 @@ impl Sink {
     }
 }
 
-// === impl Writer ===
+// === impl SparseWriter ===
 
-impl Writer {
+impl SparseWriter {
     /// Writes. What is empty stays a hole: a sandbox can pretend to have more of that than any disk holds.
     fn write(&mut self, chunk: &[u8]) -> io::Result<()> {
         self.length += chunk.len() as u64;
@@ -96,7 +96,7 @@ mod tests {
             let file = tempfile::tempfile().unwrap();
             let ours = file.try_clone().unwrap();
             let written = runtime.block_on(async {
-                let mut sink = Sink::new(ours, small);
+                let mut sink = FileSink::new(ours, small);
                 for chunk in [vec![1; 5], vec![0; 1 << 20], vec![2; 3], vec![0; 1 << 20]] {
                     assert!(sink.take(chunk.into()).await);
                 }
@@ -117,7 +117,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         for small in [true, false] {
             let outcome = runtime.block_on(async {
-                let mut sink = Sink::new(full(), small);
+                let mut sink = FileSink::new(full(), small);
                 while sink.take(vec![1; 16].into()).await {}
                 sink.finish().await
             });

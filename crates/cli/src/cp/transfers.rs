@@ -5,7 +5,7 @@ use std::future::Future;
 use tokio::task::JoinSet;
 
 use super::failed;
-use super::report::{LeftOut, Report};
+use super::report::{CopyReport, OmittedReason};
 use crate::failure::Failure;
 
 /// How many at most.
@@ -13,15 +13,15 @@ const MOST: usize = 8;
 
 /// Files that are being copied. Dropped, they are given up.
 #[derive(Debug, Default)]
-pub(super) struct Transfers(JoinSet<Result<Transferred, Failure>>);
+pub(super) struct Transfers(JoinSet<Result<TransferOutcome, Failure>>);
 
 /// A file that is done with.
 #[derive(Debug)]
-pub(super) enum Transferred {
+pub(super) enum TransferOutcome {
     /// It was copied: so many bytes.
     Whole(u64),
     /// It was not.
-    LeftOut(String, LeftOut),
+    OmittedReason(String, OmittedReason),
 }
 
 // === impl Transfers ===
@@ -30,8 +30,8 @@ impl Transfers {
     /// Begins with a file, once there is room for one more.
     pub(super) async fn begin(
         &mut self,
-        transfer: impl Future<Output = Result<Transferred, Failure>> + Send + 'static,
-        report: &mut Report,
+        transfer: impl Future<Output = Result<TransferOutcome, Failure>> + Send + 'static,
+        report: &mut CopyReport,
     ) -> Result<(), Failure> {
         while self.0.len() >= MOST {
             self.next(report).await?;
@@ -41,21 +41,21 @@ impl Transfers {
     }
 
     /// Waits for all.
-    pub(super) async fn finish(&mut self, report: &mut Report) -> Result<(), Failure> {
+    pub(super) async fn finish(&mut self, report: &mut CopyReport) -> Result<(), Failure> {
         while !self.0.is_empty() {
             self.next(report).await?;
         }
         Ok(())
     }
 
-    async fn next(&mut self, report: &mut Report) -> Result<(), Failure> {
+    async fn next(&mut self, report: &mut CopyReport) -> Result<(), Failure> {
         match self.0.join_next().await {
             Some(Ok(transferred)) => match transferred? {
-                Transferred::Whole(bytes) => {
+                TransferOutcome::Whole(bytes) => {
                     report.files += 1;
                     report.bytes += bytes;
                 }
-                Transferred::LeftOut(path, why) => report.leave_out(path, why),
+                TransferOutcome::OmittedReason(path, why) => report.leave_out(path, why),
             },
             Some(Err(error)) => return Err(failed(error)),
             None => {}

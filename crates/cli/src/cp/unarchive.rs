@@ -13,8 +13,8 @@ use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 
 use super::guest::GuestFiles;
-use super::place::{Inside, below};
-use super::report::{LeftOut, Report};
+use super::report::{CopyReport, OmittedReason};
+use super::request::{SandboxPath, join};
 use super::{AHEAD, failed, inside, links};
 use crate::failure::Failure;
 
@@ -25,7 +25,7 @@ const COMPRESSED: [(&[u8], &str); 4] =
     [(b"\x1f\x8b", "zcat"), (b"\x28\xb5\x2f\xfd", "zstdcat"), (b"\xfd7zXZ", "xzcat"), (b"BZh", "bzcat")];
 
 /// A part of an archive.
-enum Part {
+enum TarReaderMessage {
     Entry(ArchiveEntry),
     /// Bytes of the file that was named last.
     Data(Bytes),
@@ -41,7 +41,7 @@ struct ArchiveEntry {
 }
 
 /// A file of the sandbox that is being written.
-struct OpenFile {
+struct OpenGuestFile {
     target: String,
     file: File,
     stream: WriteStream,
@@ -49,7 +49,7 @@ struct OpenFile {
 }
 
 /// Unpacks standard input below `target`.
-pub(super) async fn copy(guest: &GuestFiles, target: &Inside, report: &mut Report) -> Result<(), Failure> {
+pub(super) async fn copy(guest: &GuestFiles, target: &SandboxPath, report: &mut CopyReport) -> Result<(), Failure> {
     let input = io::stdin();
     if input.is_terminal() {
         return Err(failed("`-` reads a tar archive, and standard input is a terminal").hint(format!(
@@ -84,40 +84,40 @@ pub(super) async fn copy(guest: &GuestFiles, target: &Inside, report: &mut Repor
 async fn write(
     guest: &GuestFiles,
     top: &str,
-    parts: &mut mpsc::Receiver<Part>,
-    report: &mut Report,
+    parts: &mut mpsc::Receiver<TarReaderMessage>,
+    report: &mut CopyReport,
 ) -> Result<(), Failure> {
-    let mut open: Option<OpenFile> = None;
+    let mut open: Option<OpenGuestFile> = None;
     // What arrives in a directory changes when it was modified: each is settled at the end, the deepest first.
     let mut directories: Vec<(String, FsAttributes)> = Vec::new();
     while let Some(part) = parts.recv().await {
         let entry = match part {
-            Part::Data(bytes) => {
+            TarReaderMessage::Data(bytes) => {
                 if let Some(file) = &mut open {
                     report.bytes += bytes.len() as u64;
                     file.stream.write(bytes).await.map_err(|error| inside(&file.target, &error))?;
                 }
                 continue;
             }
-            Part::Entry(entry) => entry,
+            TarReaderMessage::Entry(entry) => entry,
         };
         finish(open.take()).await?;
         let shown = EscapedName(&entry.path).to_string();
         let (Ok(names), Ok(leads_to)) = (names(&entry.path)?, std::str::from_utf8(&entry.leads_to)) else {
-            report.leave_out(shown, LeftOut::NotText);
+            report.leave_out(shown, OmittedReason::NotText);
             continue;
         };
         let Some((name, above)) = names.split_last() else { continue };
         let mut directory = top.to_owned();
         for above in above {
-            directory = below(&directory, above);
+            directory = join(&directory, above);
             if !directories.iter().any(|(made, _)| *made == directory) {
                 let kept = FsAttributes { mode: Some(0o755), ..FsAttributes::default() };
                 let kept = guest.mkdir(&directory, kept).await?;
                 directories.push((directory.clone(), kept));
             }
         }
-        let target = below(&directory, name);
+        let target = join(&directory, name);
         let kept = FsAttributes { mtime: Some(entry.modified), ..FsAttributes::default() };
         match entry.kind {
             EntryType::Directory => {
@@ -138,10 +138,10 @@ async fn write(
             }
             EntryType::Link => {
                 let Ok(names) = self::names(&entry.leads_to)? else {
-                    report.leave_out(shown, LeftOut::NotText);
+                    report.leave_out(shown, OmittedReason::NotText);
                     continue;
                 };
-                let source = names.iter().fold(top.to_owned(), |path, name| below(&path, name));
+                let source = names.iter().fold(top.to_owned(), |path, name| join(&path, name));
                 let kept = FsAttributes { mode: Some(entry.mode & 0o777), ..kept };
                 report.bytes += duplicate(guest, &source, &target, kept).await?;
                 report.files += 1;
@@ -151,9 +151,9 @@ async fn write(
                 let (file, kept) = guest.create(&target, kept).await?;
                 let stream = file.write(0).await.map_err(|error| inside(&target, &error))?;
                 report.files += 1;
-                open = Some(OpenFile { target, file, stream, kept });
+                open = Some(OpenGuestFile { target, file, stream, kept });
             }
-            _ => report.leave_out(shown, LeftOut::Kind),
+            _ => report.leave_out(shown, OmittedReason::Kind),
         }
     }
     finish(open).await?;
@@ -163,8 +163,8 @@ async fn write(
     Ok(())
 }
 
-async fn finish(open: Option<OpenFile>) -> Result<(), Failure> {
-    let Some(OpenFile { target, file, stream, kept }) = open else { return Ok(()) };
+async fn finish(open: Option<OpenGuestFile>) -> Result<(), Failure> {
+    let Some(OpenGuestFile { target, file, stream, kept }) = open else { return Ok(()) };
     let there = |error: Error| inside(&target, &error);
     stream.finish().await.map_err(there)?;
     file.set_stat(kept).await.map_err(there)
@@ -201,7 +201,7 @@ fn names(path: &[u8]) -> Result<Result<Vec<&str>, std::str::Utf8Error>, Failure>
 }
 
 /// Reads an archive to its end.
-fn read(from: HostFile, parts: &mpsc::Sender<Part>) -> Result<(), Failure> {
+fn read(from: HostFile, parts: &mpsc::Sender<TarReaderMessage>) -> Result<(), Failure> {
     let unread = |error: io::Error| failed(format!("standard input: {error}"));
     let mut from = BufReader::new(from);
     let begins = from.fill_buf().map_err(unread)?;
@@ -222,7 +222,8 @@ fn read(from: HostFile, parts: &mpsc::Sender<Part>) -> Result<(), Failure> {
         let leads_to = entry.link_name_bytes().map(|name| name.into_owned()).unwrap_or_default();
         let path = entry.path_bytes().into_owned();
         // Nobody takes it when the sandbox could not.
-        if parts.blocking_send(Part::Entry(ArchiveEntry { path, kind, leads_to, mode, modified })).is_err() {
+        if parts.blocking_send(TarReaderMessage::Entry(ArchiveEntry { path, kind, leads_to, mode, modified })).is_err()
+        {
             return Ok(());
         }
         loop {
@@ -231,7 +232,7 @@ fn read(from: HostFile, parts: &mpsc::Sender<Part>) -> Result<(), Failure> {
             if chunk.is_empty() {
                 break;
             }
-            if parts.blocking_send(Part::Data(chunk.into())).is_err() {
+            if parts.blocking_send(TarReaderMessage::Data(chunk.into())).is_err() {
                 return Ok(());
             }
         }

@@ -1,8 +1,8 @@
 //! The daemon that keeps what stays: found by its home, started when it is needed.
 
-mod refusal;
+pub(crate) mod render;
 mod start;
-pub(crate) mod told;
+mod status;
 pub(crate) mod wait;
 
 use std::path::Path;
@@ -15,9 +15,9 @@ use carrel_shim_client::Found;
 use tonic::Code;
 use tonic::transport::Channel;
 
-pub(crate) use self::refusal::{is_unknown, refused};
+pub(crate) use self::status::{is_unknown, refused};
 use crate::failure::{Failure, OURS};
-use crate::home::Home;
+use crate::home::CarrelHome;
 use crate::{find, moved_home};
 
 /// The largest answer that is read: a list of many sandboxes with many labels is no reason to show none.
@@ -29,37 +29,37 @@ pub(crate) const STORE_LOST: &str = "store_lost";
 
 /// The daemon of our home.
 #[derive(Clone, Debug)]
-pub(crate) struct Daemon {
+pub(crate) struct DaemonClient {
     /// What published clients ask as well.
     pub(crate) sandboxes: SandboxServiceClient<Channel>,
     /// What only Carrel can be asked.
     pub(crate) nearby: SandboxesClient<Channel>,
 }
 
-// === impl Daemon ===
+// === impl DaemonClient ===
 
-impl Daemon {
+impl DaemonClient {
     /// The one that runs, if there is one.
     pub(crate) async fn running() -> Result<Option<Self>, Failure> {
         find::as_root()?;
-        Self::at(Home::find()?.path()).await
+        Self::at(CarrelHome::find()?.path()).await
     }
 
     /// The one that runs, or a new one.
     pub(crate) async fn needed() -> Result<Self, Failure> {
         find::as_root()?;
-        start::needed(&Home::find()?).await
+        start::needed(&CarrelHome::find()?).await
     }
 
     /// The one that serves next, after one that is gone.
     pub(crate) async fn returned() -> Result<Self, Failure> {
-        start::returned(&Home::find()?).await
+        start::returned(&CarrelHome::find()?).await
     }
 
     /// The one that runs, or a new one if there is something that it could know.
     pub(crate) async fn of_what_stays() -> Result<Option<Self>, Failure> {
         find::as_root()?;
-        let home = Home::find()?;
+        let home = CarrelHome::find()?;
         match Self::at(home.path()).await? {
             Some(daemon) => Ok(Some(daemon)),
             None => {
@@ -140,12 +140,15 @@ fn has_sandboxes(home: &Path) -> bool {
 }
 
 /// A sandbox that a daemon keeps, and that daemon. One of `carrel run` is its owner's alone, and none that nobody knows.
-pub(crate) async fn keeper(name: &str, found: Option<&Found>) -> Result<Option<(Daemon, SandboxHandle)>, Failure> {
+pub(crate) async fn keeper(
+    name: &str,
+    found: Option<&Found>,
+) -> Result<Option<(DaemonClient, SandboxHandle)>, Failure> {
     // One that somebody is at may have no record at the moment.
     if found.and_then(|found| found.record.as_ref()).is_some_and(|record| !record.lasting) {
         return Ok(None);
     }
-    let Some(mut daemon) = Daemon::of_what_stays().await? else { return Ok(None) };
+    let Some(mut daemon) = DaemonClient::of_what_stays().await? else { return Ok(None) };
     let handle = daemon.maybe(name).await?.filter(|handle| handle.state() != SandboxState::Deleted);
     Ok(handle.map(|handle| (daemon, handle)))
 }
@@ -165,14 +168,14 @@ mod tests {
     async fn a_daemon_that_does_not_answer_is_not_waited_for() {
         let home = tempfile::tempdir().unwrap();
         let socket = carrel_daemon::socket_file(home.path());
-        assert!(Daemon::at(home.path()).await.unwrap().is_none());
+        assert!(DaemonClient::at(home.path()).await.unwrap().is_none());
         let stopped = UnixListener::bind(&socket).unwrap();
-        let failure = Daemon::greeted(&socket, Duration::from_millis(50)).await.unwrap_err();
+        let failure = DaemonClient::greeted(&socket, Duration::from_millis(50)).await.unwrap_err();
         assert_eq!(failure.code, "daemon_silent");
         assert!(failure.message.ends_with("daemon.sock does not answer within 50ms"), "{}", failure.message);
         // To close it is not enough: what another test is just starting has it open too.
         UnixStream::from(OwnedFd::from(stopped)).shutdown(Shutdown::Both).unwrap();
-        assert!(Daemon::at(home.path()).await.unwrap().is_none(), "this one is gone");
+        assert!(DaemonClient::at(home.path()).await.unwrap().is_none(), "this one is gone");
     }
 
     #[tokio::test]
@@ -196,7 +199,7 @@ mod tests {
         let listener = tokio::net::UnixListener::bind(carrel_daemon::socket_file(home.path())).unwrap();
         let (_close, closing) = tokio::sync::watch::channel(false);
         let serving = tokio::spawn(carrel_api::serve(control, vec![carrel_api::Listener::Unix(listener)], closing));
-        let mut daemon = Daemon::at(home.path()).await.unwrap().unwrap();
+        let mut daemon = DaemonClient::at(home.path()).await.unwrap().unwrap();
         let listed = daemon.list(ListSandboxesRequest::default()).await.unwrap();
         assert_eq!(listed.len(), SANDBOXES);
         assert!(listed.iter().all(|handle| handle.labels["large"].len() == LABEL));

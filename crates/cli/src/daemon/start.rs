@@ -14,9 +14,9 @@ use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
 use serde_json::Value;
 use tokio::task::spawn_blocking;
 
-use super::Daemon;
+use super::DaemonClient;
 use crate::failure::Failure;
-use crate::home::Home;
+use crate::home::CarrelHome;
 
 /// How long a daemon may take to be ready: it finds everything again that was going on.
 const STARTING: Duration = Duration::from_secs(60);
@@ -27,7 +27,7 @@ const TURN: Duration = Duration::from_secs(2);
 
 /// What became of a daemon that was started.
 #[derive(Debug, PartialEq, Eq)]
-enum Begun {
+enum StartOutcome {
     Ready,
     /// Another one has the home.
     Taken,
@@ -35,25 +35,25 @@ enum Begun {
 }
 
 /// The daemon of a home, started if it does not run.
-pub(super) async fn needed(home: &Home) -> Result<Daemon, Failure> {
+pub(super) async fn needed(home: &CarrelHome) -> Result<DaemonClient, Failure> {
     home.prepare()?;
     let due = Instant::now() + STARTING;
     loop {
         // It is watched first: what happens from here on is not missed.
         let watch = watch(home.path());
-        if let Some(daemon) = Daemon::at(home.path()).await? {
+        if let Some(daemon) = DaemonClient::at(home.path()).await? {
             return Ok(daemon);
         }
         let (path, log) = (home.path().to_owned(), carrel_daemon::log_file(home.path()));
         let begun = spawn_blocking(move || begin(&path)).await;
         match begun.map_err(|error| unstartable(error, &log))?? {
-            Begun::Ready => {}
-            Begun::Taken => {
+            StartOutcome::Ready => {}
+            StartOutcome::Taken => {
                 let watch = watch.map_err(|error| unstartable(error, &log))?;
                 let waited = spawn_blocking(move || arrival(&watch)).await.map_err(io::Error::other);
                 waited.and_then(|waited| waited).map_err(|error| unstartable(error, &log))?;
             }
-            Begun::Failed(failure) => return Err(failure),
+            StartOutcome::Failed(failure) => return Err(failure),
         }
         if Instant::now() > due {
             return Err(unstartable(format!("it is not ready within {STARTING:?}"), &log));
@@ -62,12 +62,12 @@ pub(super) async fn needed(home: &Home) -> Result<Daemon, Failure> {
 }
 
 /// The daemon of a home, once it serves again. None is started: whoever ended it may have meant it.
-pub(super) async fn returned(home: &Home) -> Result<Daemon, Failure> {
+pub(super) async fn returned(home: &CarrelHome) -> Result<DaemonClient, Failure> {
     let due = Instant::now() + RETURNING;
     let failed = |error: io::Error| Failure::new("daemon_gone", format!("waiting for the daemon: {error}"));
     while Instant::now() < due {
         let watch = watch(home.path()).map_err(failed)?;
-        if let Some(daemon) = Daemon::at(home.path()).await? {
+        if let Some(daemon) = DaemonClient::at(home.path()).await? {
             return Ok(daemon);
         }
         let waited = spawn_blocking(move || arrival(&watch)).await.map_err(io::Error::other);
@@ -78,7 +78,7 @@ pub(super) async fn returned(home: &Home) -> Result<Daemon, Failure> {
 }
 
 /// Starts one, and waits for its first word.
-fn begin(home: &Path) -> Result<Begun, Failure> {
+fn begin(home: &Path) -> Result<StartOutcome, Failure> {
     let log = carrel_daemon::log_file(home);
     let failed = |error: io::Error| unstartable(error, &log);
     let program = std::env::current_exe().map_err(failed)?;
@@ -90,7 +90,7 @@ fn begin(home: &Path) -> Result<Begun, Failure> {
     match first_line(out, STARTING).map_err(failed)? {
         Some(line) => Ok(heard(&line, &log)),
         // It goes on: it may have much to find again.
-        None => Ok(Begun::Failed(unstartable(format!("it is not ready within {STARTING:?}"), &log))),
+        None => Ok(StartOutcome::Failed(unstartable(format!("it is not ready within {STARTING:?}"), &log))),
     }
 }
 
@@ -115,16 +115,16 @@ fn first_line(mut out: impl Read + AsFd, patience: Duration) -> io::Result<Optio
 }
 
 /// What a first word means.
-fn heard(line: &str, log: &Path) -> Begun {
+fn heard(line: &str, log: &Path) -> StartOutcome {
     let said: Value = serde_json::from_str(line).unwrap_or_default();
     let text = |pointer: &str| said.pointer(pointer).and_then(Value::as_str);
     match (said.get("grpc"), text("/error/code")) {
-        (Some(_), _) => Begun::Ready,
-        (None, Some("home_taken")) => Begun::Taken,
+        (Some(_), _) => StartOutcome::Ready,
+        (None, Some("home_taken")) => StartOutcome::Taken,
         (None, _) => {
             let words = text("/error/message").unwrap_or("it ended without a word");
             let failure = unstartable(words, log);
-            Begun::Failed(text("/error/hint").map_or(failure.clone(), |hint| failure.hint(hint)))
+            StartOutcome::Failed(text("/error/hint").map_or(failure.clone(), |hint| failure.hint(hint)))
         }
     }
 }
@@ -178,9 +178,10 @@ mod tests {
     #[test]
     fn the_first_word_of_a_daemon_says_what_became_of_it() {
         let log = Path::new("/h/log");
-        assert_eq!(heard("{\"grpc\":[\"unix:/x\"],\"http\":null,\"key\":null}\n", log), Begun::Ready);
-        assert_eq!(heard("{\"error\":{\"code\":\"home_taken\",\"message\":\"no\"}}\n", log), Begun::Taken);
-        let Begun::Failed(failure) = heard("{\"error\":{\"code\":\"x\",\"message\":\"no\",\"hint\":\"do\"}}", log)
+        assert_eq!(heard("{\"grpc\":[\"unix:/x\"],\"http\":null,\"key\":null}\n", log), StartOutcome::Ready);
+        assert_eq!(heard("{\"error\":{\"code\":\"home_taken\",\"message\":\"no\"}}\n", log), StartOutcome::Taken);
+        let StartOutcome::Failed(failure) =
+            heard("{\"error\":{\"code\":\"x\",\"message\":\"no\",\"hint\":\"do\"}}", log)
         else {
             panic!("it failed")
         };
@@ -188,7 +189,7 @@ mod tests {
             (failure.message.as_str(), failure.hint.as_deref()),
             ("the daemon cannot be started: no", Some("do"))
         );
-        let Begun::Failed(failure) = heard("", log) else { panic!("it failed") };
+        let StartOutcome::Failed(failure) = heard("", log) else { panic!("it failed") };
         assert_eq!(failure.message, "the daemon cannot be started: it ended without a word");
         assert_eq!(failure.hint.as_deref(), Some("`carrel serve` says more; so does /h/log"));
     }

@@ -3,7 +3,7 @@
 use carrel_api::agbox::v1::{SandboxEvent, SandboxHandle, SandboxState, SubscribeSandboxEventsRequest};
 use tonic::{Code, Status, Streaming};
 
-use super::{Daemon, is_unknown, refused, told};
+use super::{DaemonClient, is_unknown, refused, render};
 use crate::failure::Failure;
 
 /// How often a stream may break before anything was heard on it.
@@ -12,7 +12,7 @@ const TRIES: u32 = 5;
 /// Waits until a sandbox is in a state, from how it was seen last. Returns how it is then; none if nothing is known of it
 /// any more.
 pub(crate) async fn until(
-    daemon: &mut Daemon,
+    daemon: &mut DaemonClient,
     seen: SandboxHandle,
     target: SandboxState,
 ) -> Result<Option<SandboxHandle>, Failure> {
@@ -34,7 +34,7 @@ pub(crate) async fn until(
             // Whoever serves next knows everything that this one did. It is not for us to start it: one that is replaced
             // has a successor, which ours would be in the way of.
             Code::Unavailable | Code::Unknown | Code::Cancelled | Code::Internal if broken <= TRIES => {
-                *daemon = Daemon::returned().await?;
+                *daemon = DaemonClient::returned().await?;
                 match daemon.get(&id).await {
                     Ok(handle) => seen = handle,
                     Err(status) if is_unknown(&status) && target == SandboxState::Deleted => return Ok(None),
@@ -48,7 +48,7 @@ pub(crate) async fn until(
 }
 
 /// Follows the log from where a sandbox was seen; says whether something was heard that made it worth another look.
-async fn follow(daemon: &mut Daemon, seen: &mut SandboxHandle, target: SandboxState) -> Result<bool, Status> {
+async fn follow(daemon: &mut DaemonClient, seen: &mut SandboxHandle, target: SandboxState) -> Result<bool, Status> {
     let mut events = subscribe(daemon, &seen.sandbox_id, seen.last_event_sequence).await?;
     while let Some(event) = events.message().await? {
         if event.sequence <= seen.last_event_sequence {
@@ -69,7 +69,7 @@ async fn follow(daemon: &mut Daemon, seen: &mut SandboxHandle, target: SandboxSt
 
 /// What happens to a sandbox after an event.
 pub(crate) async fn subscribe(
-    daemon: &mut Daemon,
+    daemon: &mut DaemonClient,
     id: &str,
     from_sequence: u64,
 ) -> Result<Streaming<SandboxEvent>, Status> {
@@ -90,7 +90,7 @@ fn is_there(seen: &SandboxHandle, target: SandboxState) -> Result<bool, Failure>
             Err(Failure { reason, ..Failure::new("sandbox_failed", words) }.hint(format!("carrel events {id}")))
         }
         (Ready, Stopped | Deleting | Deleted) | (Stopped, Deleting | Deleted) => {
-            let words = format!("the sandbox {id:?} is {} by now: somebody else asked for it", told::state(state));
+            let words = format!("the sandbox {id:?} is {} by now: somebody else asked for it", render::state(state));
             Err(Failure::new("sandbox_changed", words).hint(format!("carrel events {id}")))
         }
         (_, Unspecified | Pending | Ready | Stopped | Deleting | Deleted) => Ok(false),

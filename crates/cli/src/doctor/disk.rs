@@ -6,8 +6,8 @@ use carrel_daemon::{Config, Limits};
 use carrel_sandbox::cgroup::{Controller, Host, Place};
 use carrel_sandbox::{FreeSpace, KeptDisk};
 
-use super::Check;
-use crate::home::Home;
+use super::HostCheck;
+use crate::home::CarrelHome;
 use crate::size::Size;
 
 /// File systems by the number that the kernel has for them.
@@ -20,14 +20,14 @@ const FILE_SYSTEMS: [(u64, &str); 6] = [
     (0xf2f5_2010, "f2fs"),
 ];
 
-pub(super) fn checks() -> Vec<Check> {
+pub(super) fn checks() -> Vec<HostCheck> {
     // A home that is not there, and a configuration that is wrong, are told of elsewhere.
-    let Ok(home) = Home::find() else { return Vec::new() };
+    let Ok(home) = CarrelHome::find() else { return Vec::new() };
     let limits = Config::load(None).unwrap_or_default().limits;
     look(home.path(), &limits).into_iter().collect()
 }
 
-fn look(home: &Path, limits: &Limits) -> Option<Check> {
+fn look(home: &Path, limits: &Limits) -> Option<HostCheck> {
     let stat = rustix::fs::statfs(home).ok()?;
     let number = u64::try_from(stat.f_type).ok()?;
     let name = FILE_SYSTEMS.iter().find(|(one, _)| *one == number).map_or("file system", |(_, name)| name);
@@ -45,7 +45,7 @@ fn no_freezer() -> Option<(String, String)> {
     }
 }
 
-fn check(name: &str, quotas: bool, counts: bool, limits: &Limits, no_freezer: Option<&(String, String)>) -> Check {
+fn check(name: &str, quotas: bool, counts: bool, limits: &Limits, no_freezer: Option<&(String, String)>) -> HostCheck {
     let quota = match (quotas, limits.sandbox_disk) {
         (true, 0) => {
             "with project quotas, but no default size: a persistent disk has a size only with --disk".to_owned()
@@ -58,7 +58,7 @@ fn check(name: &str, quotas: bool, counts: bool, limits: &Limits, no_freezer: Op
     let found = format!("{name} {quota}");
     if limits.host_free == 0 {
         let found = format!("{found}; host_free is 0: nothing stops a sandbox that fills the file system");
-        return Check::warn(
+        return HostCheck::warn(
             "disk",
             found,
             "set host_free in [limits] of the configuration, such as host_free = \"1g\"",
@@ -66,7 +66,7 @@ fn check(name: &str, quotas: bool, counts: bool, limits: &Limits, no_freezer: Op
     }
     if let Some((missing, remedy)) = no_freezer {
         let found = format!("{found}; nobody can be paused who fills the file system: {missing}");
-        return Check::warn(
+        return HostCheck::warn(
             "disk",
             found,
             format!("{remedy}; or give each sandbox a size of its own: create --disk SIZE"),
@@ -74,12 +74,12 @@ fn check(name: &str, quotas: bool, counts: bool, limits: &Limits, no_freezer: Op
     }
     let inodes = if counts { "" } else { "; inodes are not counted here" };
     let free = Size(limits.host_free);
-    Check::ok("disk", format!("{found}; the daemon pauses whoever writes before less than {free} is free{inodes}"))
+    HostCheck::ok("disk", format!("{found}; the daemon pauses whoever writes before less than {free} is free{inodes}"))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Status;
+    use super::super::CheckStatus;
     use super::*;
 
     #[test]
@@ -95,11 +95,11 @@ mod tests {
         assert!(said(false, false, &limits).ends_with("inodes are not counted here"));
         let none = Limits { host_free: 0, sandbox_disk: 0, ..limits };
         let found = check("xfs", true, true, &none, None);
-        assert_eq!(found.status, Status::Warn);
+        assert_eq!(found.status, CheckStatus::Warn);
         assert!(found.found.contains("no default size") && found.found.contains("nothing stops"), "{}", found.found);
         let missing = ("the freezer controller is not mounted".to_owned(), "mount it".to_owned());
         let found = check("ext4", false, true, &Config::default().limits, Some(&missing));
-        assert_eq!(found.status, Status::Warn);
+        assert_eq!(found.status, CheckStatus::Warn);
         assert!(found.found.contains("not mounted") && !found.found.contains("the daemon pauses"), "{}", found.found);
         assert!(found.remedy.unwrap().contains("--disk SIZE"));
     }

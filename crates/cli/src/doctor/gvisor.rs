@@ -4,23 +4,23 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::{Check, Status, probe};
+use super::{CheckStatus, HostCheck, probe};
 use crate::run::isolation::{INSTALL, runsc};
 
 const NAME: &str = "gvisor";
 
-pub(super) fn check() -> Check {
+pub(super) fn check() -> HostCheck {
     let Some(runsc) = runsc() else {
-        return Check::optional(NAME, "runsc is not installed; only --isolation gvisor needs it", INSTALL);
+        return HostCheck::optional(NAME, "runsc is not installed; only --isolation gvisor needs it", INSTALL);
     };
     let (about, options) = (said(&runsc, "--version"), said(&runsc, "flags"));
     let what = format!("runsc {}, platform {}: a command ran", version(&about), platform(&options));
     let flags = ["--isolation", "gvisor"].map(OsStr::new);
     let check = probe::probe(NAME, &flags, &["true"], &what);
     match check.status {
-        Status::Ok => check,
+        CheckStatus::Ok => check,
         // Sandboxes without it run all the same.
-        Status::Warn | Status::Fail => Check { status: Status::Warn, ..check },
+        CheckStatus::Warn | CheckStatus::Fail => HostCheck { status: CheckStatus::Warn, ..check },
     }
 }
 

@@ -8,11 +8,11 @@ use carrel_registry::ImageName;
 use serde_json::{Value, json};
 
 use super::here;
-use crate::arguments::{ImageInspectArguments, ListArguments};
+use crate::arguments::{ImageInspectArguments, ImageListArguments};
 use crate::failure::{Failure, Failures};
-use crate::moment::Moment;
 use crate::size::Size;
-use crate::table::Table;
+use crate::table::TextTable;
+use crate::timestamp::UnixMillis;
 
 /// What stands where there is nothing to say.
 const NONE: &str = "-";
@@ -22,13 +22,13 @@ const SHORT: usize = 12;
 const USUAL: [&str; 2] = ["docker.io/library/", "docker.io/"];
 
 /// Lists what is here; returns what to exit with.
-pub(super) fn list(arguments: &ListArguments, json: bool) -> Result<u8, Failure> {
+pub(super) fn list(arguments: &ImageListArguments, json: bool) -> Result<u8, Failure> {
     let mut all = here()?.store()?.list().map_err(FetchError::from)?;
     all.sort_by(|one, other| (&one.names, one.digest.hex()).cmp(&(&other.names, other.digest.hex())));
     let text = match (json, arguments.quiet) {
         (true, _) => all.iter().map(|stored| crate::json::line(&object(stored))).collect(),
         (false, true) => all.iter().map(|stored| format!("{}\n", stored.digest)).collect(),
-        (false, false) => table(&all, Moment::now()),
+        (false, false) => table(&all, UnixMillis::now()),
     };
     crate::say(text.as_bytes())
 }
@@ -74,8 +74,8 @@ pub(super) fn one(images: &Images, text: &str) -> Result<StoredImage, FetchError
 }
 
 /// Images, for people: a row for each name.
-fn table(all: &[StoredImage], now: Moment) -> String {
-    let mut table = Table::new(["NAME", "DIGEST", "LAYERS", "SIZE", "AGE"]);
+fn table(all: &[StoredImage], now: UnixMillis) -> String {
+    let mut table = TextTable::new(["NAME", "DIGEST", "LAYERS", "SIZE", "AGE"]);
     for stored in all {
         let unnamed = [NONE.to_owned()];
         let names = if stored.names.is_empty() { &unnamed[..] } else { &stored.names };
@@ -97,9 +97,9 @@ fn short(name: &str) -> &str {
     USUAL.iter().find_map(|usual| name.strip_prefix(usual)).unwrap_or(name)
 }
 
-fn since(stored: &StoredImage) -> Moment {
+fn since(stored: &StoredImage) -> UnixMillis {
     let since = stored.stored.duration_since(UNIX_EPOCH).unwrap_or_default();
-    Moment(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    UnixMillis(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// An image, for programs.

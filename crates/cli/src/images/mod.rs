@@ -1,13 +1,13 @@
 //! `carrel image`: images that are here, that are fetched, and that are made.
 
-mod disks;
-mod guard;
+mod detect;
+mod disk_usage;
 mod list;
-mod logs;
 pub(crate) mod progress;
-mod recognition;
+mod prune_logs;
+mod resume_guard;
 mod save;
-mod words;
+mod shell_words;
 
 use std::path::PathBuf;
 
@@ -18,14 +18,15 @@ use carrel_layers::{SandboxChanges, StoreError, StoredImage};
 use carrel_registry::ImageName;
 use carrel_shim_client::{Programs, SandboxRecord};
 
-pub(crate) use self::disks::disk_free;
-use self::progress::Telling;
-pub(crate) use self::words::words;
+pub(crate) use self::disk_usage::disk_free;
+use self::progress::ImageProgress;
+pub(crate) use self::shell_words::words;
 use crate::arguments::{
-    ConfigArguments, ImageArguments, ImageCommand, ImageRemoveArguments, ImportArguments, PruneArguments, PullArguments,
+    ImageArguments, ImageCommand, ImageConfigArguments, ImageImportArguments, ImagePullArguments, ImageRemoveArguments,
+    PruneArguments,
 };
 use crate::failure::{Failure, Failures};
-use crate::home::Home;
+use crate::home::CarrelHome;
 use crate::size::Size;
 
 /// What these exit with when they fail.
@@ -40,13 +41,13 @@ pub(crate) fn image(arguments: &ImageArguments, json: bool) -> Result<u8, Failur
         ImageCommand::Import(import) => self::import(import, json),
         ImageCommand::Inspect(inspect) => list::inspect(inspect, json),
         ImageCommand::Save(save) => save::save(save, json),
-        ImageCommand::LetGoOn(guard) => guard::let_go_on(&guard.sandbox),
+        ImageCommand::ResumeOnExit(guard) => resume_guard::resume_on_exit(&guard.sandbox),
     };
     done.map_err(|failure| failure.exit(FAILED))
 }
 
 /// The images of this home. Of the configuration, only what is said of registries is looked at.
-pub(crate) fn open(home: &Home, programs: &Programs) -> Result<Images, Failure> {
+pub(crate) fn open(home: &CarrelHome, programs: &Programs) -> Result<Images, Failure> {
     let config =
         Config::load(None).map_err(|error| Failure::new("invalid_configuration", &error).hint(error.hint()))?;
     let registries = config.registries.settings().map_err(|error| Failure::new("invalid_configuration", error))?;
@@ -56,7 +57,7 @@ pub(crate) fn open(home: &Home, programs: &Programs) -> Result<Images, Failure> 
 /// The same, for who has no programs yet.
 pub(crate) fn here() -> Result<Images, Failure> {
     crate::find::as_root()?;
-    let home = Home::find()?;
+    let home = CarrelHome::find()?;
     home.prepare()?;
     open(&home, &Programs::find()?)
 }
@@ -64,7 +65,7 @@ pub(crate) fn here() -> Result<Images, Failure> {
 /// The same, for commands that must work on a disk that is full: nothing is created.
 fn existing() -> Result<Images, Failure> {
     crate::find::as_root()?;
-    open(&Home::find()?, &Programs::find()?)
+    open(&CarrelHome::find()?, &Programs::find()?)
 }
 
 /// How the image of a sandbox is to be run, if it is one of the store.
@@ -92,14 +93,14 @@ pub(crate) fn name(text: &str) -> Result<String, Failure> {
 }
 
 /// Fetches some; returns what to exit with.
-fn pull(arguments: &PullArguments, json: bool) -> Result<u8, Failure> {
+fn pull(arguments: &ImagePullArguments, json: bool) -> Result<u8, Failure> {
     let mut images = here()?;
     if let Some(platform) = &arguments.platform {
         images = images.with_platform(platform.clone());
     }
     let mut failures = Failures::new(json);
     for reference in &arguments.images {
-        let telling = Telling::new(&reference.to_string(), arguments.quiet || json);
+        let telling = ImageProgress::new(&reference.to_string(), arguments.quiet || json);
         match images.fetch(reference, arguments.pull.into(), &telling) {
             Ok(stored) => said(&stored, json)?,
             Err(error) => failures.add(error.into()),
@@ -141,7 +142,7 @@ fn remove_one(images: &Images, text: &str) -> Result<carrel_layers::RemovedImage
 /// Removes what nothing needs; returns what to exit with.
 pub(crate) fn prune(arguments: &PruneArguments, json: bool) -> Result<u8, Failure> {
     if arguments.logs {
-        return logs::prune(arguments.older_than, json).map_err(|failure| failure.exit(FAILED));
+        return prune_logs::prune(arguments.older_than, json).map_err(|failure| failure.exit(FAILED));
     }
     let prune = || {
         let images = existing()?;
@@ -173,10 +174,10 @@ fn gone(removed: &carrel_layers::RemovedImages, json: bool) -> Result<(), Failur
 }
 
 /// Takes one from a file or a directory; returns what to exit with.
-fn import(arguments: &ImportArguments, json: bool) -> Result<u8, Failure> {
+fn import(arguments: &ImageImportArguments, json: bool) -> Result<u8, Failure> {
     let (name, images) = (name(&arguments.name)?, here()?);
-    let telling = Telling::new(&arguments.name, arguments.quiet || json);
-    let source = recognition::recognised(&arguments.source)?;
+    let telling = ImageProgress::new(&arguments.name, arguments.quiet || json);
+    let source = detect::recognised(&arguments.source)?;
     let stored = match tree(&source)? {
         Some(upper) => {
             // A directory is a layer over nothing.
@@ -194,9 +195,9 @@ fn import(arguments: &ImportArguments, json: bool) -> Result<u8, Failure> {
 fn imported(
     images: &Images,
     source: &ImageRef,
-    arguments: &ImportArguments,
+    arguments: &ImageImportArguments,
     name: &str,
-    telling: &Telling,
+    telling: &ImageProgress,
 ) -> Result<StoredImage, Failure> {
     if matches!(source, ImageRef::Host | ImageRef::Registry(_)) {
         let words = format!("there is no file {source}");
@@ -206,7 +207,7 @@ fn imported(
     }
     let store = images.store()?;
     let stored = match images.fetch(source, PullPolicy::Missing, telling) {
-        Err(error) => match recognition::of_layers(&error) {
+        Err(error) => match detect::of_layers(&error) {
             Some(source) => images.fetch(&source, PullPolicy::Missing, telling),
             None => Err(error),
         },
@@ -235,7 +236,7 @@ fn tree(source: &ImageRef) -> Result<Option<std::os::fd::OwnedFd>, Failure> {
 }
 
 /// How an image is to be run, with what is said about that.
-fn changed(mut config: carrel_layers::Config, said: &ConfigArguments) -> Result<carrel_layers::Config, Failure> {
+fn changed(mut config: carrel_layers::Config, said: &ImageConfigArguments) -> Result<carrel_layers::Config, Failure> {
     if let Some(text) = &said.cmd {
         config.cmd = words(text).ok_or_else(|| unquoted("--cmd", text))?;
     }

@@ -19,27 +19,27 @@ const LAYER: &str = "  {prefix}  {bar:28}  {bytes:>11} / {total_bytes:<11}  {msg
 const SUM: &str = "{prefix}  {bar:28}  {bytes:>11} / {total_bytes:<11}  {binary_bytes_per_sec}  {msg}";
 
 /// Tells how far an image is.
-pub(crate) struct Telling {
+pub(crate) struct ImageProgress {
     what: String,
-    way: Way,
-    state: Mutex<State>,
+    way: ProgressOutput,
+    state: Mutex<ProgressState>,
 }
 
 /// How it is told.
-enum Way {
+enum ProgressOutput {
     Bars(MultiProgress),
     Lines,
     Nothing,
 }
 
 #[derive(Default)]
-struct State {
-    layers: Vec<Layer>,
+struct ProgressState {
+    layers: Vec<LayerProgress>,
     sum: Option<ProgressBar>,
 }
 
 /// A layer that is wanted.
-struct Layer {
+struct LayerProgress {
     name: String,
     size: u64,
     fetched: u64,
@@ -47,38 +47,38 @@ struct Layer {
     bar: Option<ProgressBar>,
 }
 
-// === impl Telling ===
+// === impl ImageProgress ===
 
-impl Telling {
+impl ImageProgress {
     /// Of one image.
     pub(crate) fn new(what: &str, quiet: bool) -> Self {
         let way = if quiet {
-            Way::Nothing
+            ProgressOutput::Nothing
         } else if std::io::stderr().is_terminal() {
-            Way::Bars(MultiProgress::with_draw_target(ProgressDrawTarget::stderr_with_hz(RATE)))
+            ProgressOutput::Bars(MultiProgress::with_draw_target(ProgressDrawTarget::stderr_with_hz(RATE)))
         } else {
-            Way::Lines
+            ProgressOutput::Lines
         };
         Self { what: EscapedLine(what).to_string(), way, state: Mutex::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ProgressState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn line(&self, text: &str) {
         match &self.way {
-            Way::Nothing => {}
+            ProgressOutput::Nothing => {}
             // Nobody is left to tell when standard error is gone.
-            Way::Lines => drop(writeln!(std::io::stderr(), "{}: {text}", self.what)),
-            Way::Bars(bars) => drop(bars.println(format!("{}: {text}", self.what))),
+            ProgressOutput::Lines => drop(writeln!(std::io::stderr(), "{}: {text}", self.what)),
+            ProgressOutput::Bars(bars) => drop(bars.println(format!("{}: {text}", self.what))),
         }
     }
 }
 
-impl Drop for Telling {
+impl Drop for ImageProgress {
     fn drop(&mut self) {
-        let Way::Bars(bars) = &self.way else { return };
+        let ProgressOutput::Bars(bars) = &self.way else { return };
         // The terminal is for what comes next; one line stays of what came.
         let _cleared = bars.clear();
         let state = self.lock();
@@ -89,15 +89,15 @@ impl Drop for Telling {
     }
 }
 
-impl Progress for Telling {
+impl Progress for ImageProgress {
     fn begin(&self, layers: &[Descriptor]) {
         let total: u64 = layers.iter().map(|layer| layer.size).sum();
         let mut state = self.lock();
-        state.layers = layers.iter().map(Layer::new).collect();
+        state.layers = layers.iter().map(LayerProgress::new).collect();
         match &self.way {
-            Way::Nothing => {}
-            Way::Lines => self.line(&format!("{}, {}", self::layers(layers.len()), Size(total))),
-            Way::Bars(bars) => {
+            ProgressOutput::Nothing => {}
+            ProgressOutput::Lines => self.line(&format!("{}, {}", self::layers(layers.len()), Size(total))),
+            ProgressOutput::Bars(bars) => {
                 if state.layers.len() <= MOST_BARS {
                     for layer in &mut state.layers {
                         layer.bar = Some(bars.add(bar(layer.size, LAYER, &layer.name)));
@@ -143,7 +143,7 @@ impl Progress for Telling {
             sum.set_position(all);
             sum.set_message(format!("{done}/{count} layers"));
         }
-        if let Way::Lines = self.way {
+        if let ProgressOutput::Lines = self.way {
             self.line(&said);
         }
     }
@@ -166,9 +166,9 @@ fn bar(length: u64, template: &str, prefix: &str) -> ProgressBar {
     bar
 }
 
-// === impl Layer ===
+// === impl LayerProgress ===
 
-impl Layer {
+impl LayerProgress {
     fn new(layer: &Descriptor) -> Self {
         let name = layer.digest.hex().chars().take(SHORT).collect();
         Self { name, size: layer.size, fetched: 0, is_done: false, bar: None }

@@ -12,14 +12,14 @@ use carrel_shim_client::{Found, Life, SandboxRecord, ShimClient};
 use rustix::fs::{Mode, OFlags};
 use tokio::runtime::Runtime;
 
-use super::guard::Guard;
-use super::progress::Telling;
+use super::progress::ImageProgress;
+use super::resume_guard::ResumeGuard;
 use super::{base_of, changed, here, said};
-use crate::arguments::SaveArguments;
+use crate::arguments::ImageSaveArguments;
 use crate::failure::Failure;
 use crate::find;
-use crate::home::Home;
-use crate::jobs::session::ending::Ending;
+use crate::home::CarrelHome;
+use crate::jobs::session::ending::SessionEnding;
 use crate::jobs::session::signals::Signals;
 
 /// What every sandbox has of its own: nothing in an image has a use for it.
@@ -28,14 +28,14 @@ const OWN: [&str; 3] = ["dev", "proc", "sys"];
 const RECORD: &str = "image.json";
 
 /// What there is to save.
-struct Written {
+struct SaveSource {
     base: Digest,
     config: Config,
     changes: SandboxChanges,
 }
 
 /// Makes one; returns what to exit with.
-pub(super) fn save(arguments: &SaveArguments, json: bool) -> Result<u8, Failure> {
+pub(super) fn save(arguments: &ImageSaveArguments, json: bool) -> Result<u8, Failure> {
     let name: ImageName = arguments.name.parse().map_err(FetchError::from)?;
     let images = here()?;
     let registry = match arguments.push {
@@ -46,7 +46,7 @@ pub(super) fn save(arguments: &SaveArguments, json: bool) -> Result<u8, Failure>
         ),
         false => None,
     };
-    let telling = Telling::new(&arguments.name, arguments.quiet || json);
+    let telling = ImageProgress::new(&arguments.name, arguments.quiet || json);
     let stored = saved(&images, arguments, &name.to_string(), &telling)?;
     if let Some(registry) = registry {
         images.store()?.push(stored.digest, &registry, &telling).map_err(FetchError::from)?;
@@ -55,10 +55,15 @@ pub(super) fn save(arguments: &SaveArguments, json: bool) -> Result<u8, Failure>
     Ok(0)
 }
 
-fn saved(images: &Images, arguments: &SaveArguments, name: &str, telling: &Telling) -> Result<StoredImage, Failure> {
+fn saved(
+    images: &Images,
+    arguments: &ImageSaveArguments,
+    name: &str,
+    telling: &ImageProgress,
+) -> Result<StoredImage, Failure> {
     let sandbox = &arguments.sandbox;
     let runtime = find::runtime()?;
-    let write = |written: Written| -> Result<StoredImage, Failure> {
+    let write = |written: SaveSource| -> Result<StoredImage, Failure> {
         let config = changed(written.config, &arguments.config)?;
         let store = images.store()?;
         Ok(store.save(Some(written.base), &written.changes, &config, name, telling).map_err(FetchError::from)?)
@@ -77,7 +82,7 @@ fn saved(images: &Images, arguments: &SaveArguments, name: &str, telling: &Telli
         return running(images, sandbox, &found).and_then(write);
     }
     // Whatever comes of it, the sandbox goes on: also if this is killed.
-    let guard = Guard::over(sandbox)?;
+    let guard = ResumeGuard::over(sandbox)?;
     runtime.block_on(async { Ok::<_, Failure>(client.pause().await?) })?;
     let stored = meanwhile(&runtime, &mut signals, &mut client, || running(images, sandbox, &found).and_then(write));
     let resumed: Result<(), Failure> = runtime.block_on(async { Ok(client.resume().await?) });
@@ -108,21 +113,21 @@ fn meanwhile<T: Send>(
             // What is half done is swept by whoever uses the store next.
             let _goes_on = client.resume().await;
             Failure::new("interrupted", "interrupted, and nothing was saved").report(false);
-            std::process::exit(Ending::Interrupted(signal).exit_code().into());
+            std::process::exit(SessionEnding::Interrupted(signal).exit_code().into());
         });
         work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
 }
 
 /// What one that runs has written. Its supervisor has the disk open, wherever that is.
-fn running(images: &Images, sandbox: &str, found: &Found) -> Result<Written, Failure> {
+fn running(images: &Images, sandbox: &str, found: &Found) -> Result<SaveSource, Failure> {
     let record = found.record.as_ref().ok_or_else(|| find::no_such_sandbox(sandbox))?;
     let base = base_of(images, record)?.ok_or_else(|| not_of_the_store(sandbox, &record.image))?;
     let upper = open_upper(record).ok_or_else(|| {
         let words = format!("what the sandbox {sandbox:?} has written cannot be found");
         Failure::new("sandbox_unreadable", words).hint("it may have been made by an older release: make it anew")
     })?;
-    Ok(Written { base: base.digest, config: base.config, changes: changes(upper, record.id_base) })
+    Ok(SaveSource { base: base.digest, config: base.config, changes: changes(upper, record.id_base) })
 }
 
 /// The disk of a sandbox, among what its supervisor has open.
@@ -139,7 +144,7 @@ fn open_upper(record: &SandboxRecord) -> Option<OwnedFd> {
 }
 
 /// What one that stays and does not run has written, with its disk, which nobody else can use meanwhile.
-async fn at_rest(images: &Images, sandbox: &str) -> Result<(KeptDisk, Written), Failure> {
+async fn at_rest(images: &Images, sandbox: &str) -> Result<(KeptDisk, SaveSource), Failure> {
     let Some((directory, base)) = recorded(sandbox)? else {
         // Whether there is one that has no image of the store, or none at all.
         let found = find::one(sandbox).await;
@@ -160,7 +165,7 @@ async fn at_rest(images: &Images, sandbox: &str) -> Result<(KeptDisk, Written), 
     let stored = images.store()?.get(base).map_err(FetchError::from)?.ok_or(FetchError::NotInStore(base))?;
     let config = stored.config;
     // It is stored with the ids inside.
-    Ok((disk, Written { base, config, changes: changes(upper, 0) }))
+    Ok((disk, SaveSource { base, config, changes: changes(upper, 0) }))
 }
 
 fn changes(upper: OwnedFd, first: u32) -> SandboxChanges {
@@ -169,7 +174,7 @@ fn changes(upper: OwnedFd, first: u32) -> SandboxChanges {
 
 /// The disk of a sandbox that stays, and what it lies over, as the provider has written it down.
 fn recorded(sandbox: &str) -> Result<Option<(PathBuf, Digest)>, Failure> {
-    let disks = Home::find()?.path().join("disks");
+    let disks = CarrelHome::find()?.path().join("disks");
     let entries = match std::fs::read_dir(&disks) {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),

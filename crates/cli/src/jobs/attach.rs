@@ -6,11 +6,11 @@ use std::time::Instant;
 use carrel_shim_client::Found;
 use carrel_shim_client::messages::{InputWish, JobFollow, JobInfo, JobState};
 
-use super::conclusion::Conclusion;
-use super::session::attend::{Manner, Role, Session};
-use super::session::input::End;
+use super::report::SessionReport;
+use super::session::control::ShimEndpoint;
+use super::session::driver::{JobSession, SessionOptions, SessionRole};
+use super::session::input::InputEnd;
 use super::session::notes::Notes;
-use super::session::orders::Way;
 use super::session::signals::Signals;
 use crate::arguments::AttachArguments;
 use crate::failure::Failure;
@@ -33,27 +33,27 @@ pub(super) async fn drive(arguments: &AttachArguments, found: Arc<Found>, notes:
         // A viewer that is too slow misses something, rather than that the job waits for it.
         hold: false,
     };
-    let manner = Manner {
-        role: if arguments.read_only { Role::Viewer } else { Role::Participant },
+    let manner = SessionOptions {
+        role: if arguments.read_only { SessionRole::Viewer } else { SessionRole::Participant },
         job: info.job.clone(),
-        way: Way::Found(found),
+        way: ShimEndpoint::Found(found),
         terminal: info.tty,
         keys,
         input: input != InputWish::None,
         again: false,
-        end: End::CloseIfUsed,
+        end: InputEnd::CloseIfUsed,
         timeout: None,
         notes,
     };
     let mut signals = Signals::listen(info.tty && !arguments.read_only)?;
-    let session = Session::new(client.follow(&follow).await?, manner);
+    let session = JobSession::new(client.follow(&follow).await?, manner);
     if info.tty && !arguments.read_only && info.state != JobState::Ended {
         session.resize();
     }
     let over = session.drive(&mut signals).await?;
     let limit = info.timeout_ms.map(|millis| Time(std::time::Duration::from_millis(millis)));
     let (sandbox, job, pid) = (&arguments.name, &info.job, info.pid);
-    Conclusion { sandbox, job, pid, notes, limit, took: began.elapsed() }.say(&over)
+    SessionReport { sandbox, job, pid, notes, limit, took: began.elapsed() }.say(&over)
 }
 
 /// Whether the input of the job is wanted. That somebody else holds it is a failure.

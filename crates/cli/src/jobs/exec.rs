@@ -10,21 +10,21 @@ use carrel_shim_client::messages::{FailureCode, InputWish, JobCommand, JobFollow
 use carrel_shim_client::{Found, SandboxRecord, ShimClient, ShimError};
 use serde_json::json;
 
-use super::asked::Asked;
-use super::conclusion::Conclusion;
-use super::session::attend::{Manner, Role, Session};
+use super::command::CommandSpec;
+use super::daemon_exec::{DaemonExec, ExecStartResult};
+use super::report::SessionReport;
+use super::session::control::ShimEndpoint;
 use super::session::detach::DetachKeys;
-use super::session::ending::Ending;
-use super::session::input::End;
+use super::session::driver::{JobSession, SessionOptions, SessionRole};
+use super::session::ending::SessionEnding;
+use super::session::input::InputEnd;
 use super::session::notes::Notes;
-use super::session::orders::Way;
 use super::session::signals::Signals;
 use super::session::terminal::TerminalSize;
-use super::through::{Begun, Through};
 use crate::arguments::ExecArguments;
-use crate::daemon::Daemon;
+use crate::daemon::DaemonClient;
 use crate::failure::Failure;
-use crate::home::Home;
+use crate::home::CarrelHome;
 use crate::{find, images, user};
 
 /// How long a supervisor may take to begin a job.
@@ -34,46 +34,46 @@ const DRAWS: usize = 3;
 
 /// All that is needed, checked before anything is asked for.
 #[derive(Debug)]
-pub(super) struct Plan<'a> {
+pub(super) struct ExecPlan<'a> {
     arguments: &'a ExecArguments,
     command: JobCommand,
     keys: DetachKeys,
     notes: Notes,
     /// The daemon that keeps the sandbox, if one does: then it starts the command.
-    keeper: Option<Daemon>,
+    keeper: Option<DaemonClient>,
 }
 
 /// What counts where nothing is asked for.
 #[derive(Debug, Default)]
-struct Defaults {
+struct CommandDefaults {
     env: Vec<String>,
     cwd: Option<String>,
     user: Option<String>,
 }
 
-// === impl Defaults ===
+// === impl CommandDefaults ===
 
-impl Defaults {
+impl CommandDefaults {
     fn of_lasting(record: &SandboxRecord) -> Result<Self, Failure> {
-        let defaults = ExecDefaults::of(&images::here()?, Home::find()?.path(), record)
+        let defaults = ExecDefaults::of(&images::here()?, CarrelHome::find()?.path(), record)
             .map_err(|error| Failure::new("image_unavailable", error).hint("give --user and --workdir"))?;
         Ok(Self { env: defaults.env, cwd: Some(defaults.cwd), user: Some(defaults.user) })
     }
 }
 
-impl From<Config> for Defaults {
+impl From<Config> for CommandDefaults {
     fn from(config: Config) -> Self {
         Self { env: config.env, cwd: config.workdir, user: config.user }
     }
 }
 
-// === impl Plan ===
+// === impl ExecPlan ===
 
-impl<'a> Plan<'a> {
+impl<'a> ExecPlan<'a> {
     pub(super) fn new(
         arguments: &'a ExecArguments,
         found: &Found,
-        keeper: Option<Daemon>,
+        keeper: Option<DaemonClient>,
         json: bool,
     ) -> Result<Self, Failure> {
         let keys = super::keys(&arguments.detach_keys)?;
@@ -97,7 +97,7 @@ impl<'a> Plan<'a> {
         let begun = async {
             let mut client = find::awake(name, found).await?;
             let started = match self.keeper.clone() {
-                Some(daemon) => self.begin_through(&mut client, Through { daemon, sandbox: name, found }).await?,
+                Some(daemon) => self.begin_through(&mut client, DaemonExec { daemon, sandbox: name, found }).await?,
                 None => self.begin(&mut client).await?,
             };
             Ok::<_, Failure>((client, started))
@@ -125,27 +125,27 @@ impl<'a> Plan<'a> {
             hold: true,
         };
         let input = follow.input != InputWish::None;
-        let manner = Manner {
-            role: if created { Role::Starter } else { Role::Partner },
+        let manner = SessionOptions {
+            role: if created { SessionRole::Starter } else { SessionRole::Partner },
             job: job.clone(),
-            way: Way::Found(Arc::clone(found)),
+            way: ShimEndpoint::Found(Arc::clone(found)),
             terminal: self.command.tty,
             keys: self.keys.clone(),
             input,
             // The same command again: what it was given of its input is not given twice. What is typed is never the same.
             again: !created && !self.command.tty,
-            end: End::Close,
+            end: InputEnd::Close,
             timeout: self.arguments.timeout.filter(|_| created).map(|time| time.0),
             notes: self.notes,
         };
-        let session = Session::new(client.follow(&follow).await?, manner);
+        let session = JobSession::new(client.follow(&follow).await?, manner);
         if !created && self.command.tty {
             session.resize();
         }
         let over = session.drive(signals).await?;
         let limit = self.arguments.timeout;
         let (notes, took) = (self.notes, began.elapsed());
-        Conclusion { sandbox: name, job, pid: None, notes, limit, took }.say(&over)
+        SessionReport { sandbox: name, job, pid: None, notes, limit, took }.say(&over)
     }
 
     /// Starts the command, as the job that was asked for, or as one that is certainly new.
@@ -165,15 +165,15 @@ impl<'a> Plan<'a> {
     }
 
     /// The same, by the daemon.
-    async fn begin_through(&self, client: &mut ShimClient, mut through: Through<'_>) -> Result<JobStarted, Failure> {
+    async fn begin_through(&self, client: &mut ShimClient, mut through: DaemonExec<'_>) -> Result<JobStarted, Failure> {
         if let Some(job) = &self.arguments.job {
             return match through.begin(client, job, &self.command).await? {
-                Begun::Started(started) => Ok(*started),
-                Begun::Taken => through.again(client, job, &self.command).await,
+                ExecStartResult::Started(started) => Ok(*started),
+                ExecStartResult::Taken => through.again(client, job, &self.command).await,
             };
         }
         for _ in 0..DRAWS {
-            if let Begun::Started(started) = through.begin(client, &random_id()?, &self.command).await? {
+            if let ExecStartResult::Started(started) = through.begin(client, &random_id()?, &self.command).await? {
                 return Ok(*started);
             }
         }
@@ -231,13 +231,13 @@ fn command(arguments: &ExecArguments, record: Option<&SandboxRecord>, kept: bool
     };
     let defaults = match record {
         // The daemon knows them.
-        Some(record) if record.lasting && kept => Defaults::default(),
+        Some(record) if record.lasting && kept => CommandDefaults::default(),
         // A daemon that does not know the sandbox would run the command like this if it did.
-        Some(record) if record.lasting => Defaults::of_lasting(record)?,
-        Some(record) => images::config_of(record).map(Defaults::from).unwrap_or_default(),
-        None => Defaults::default(),
+        Some(record) if record.lasting => CommandDefaults::of_lasting(record)?,
+        Some(record) => images::config_of(record).map(CommandDefaults::from).unwrap_or_default(),
+        None => CommandDefaults::default(),
     };
-    let asked = Asked {
+    let asked = CommandSpec {
         words: &arguments.command,
         given: &defaults.env,
         env: &arguments.env,
@@ -259,7 +259,7 @@ fn is_taken(code: FailureCode) -> bool {
 fn interrupted(name: &str, signal: i32) -> Failure {
     let words = "interrupted before the command was known to have begun";
     let hint = format!("`carrel ps {name}` says whether it has");
-    Failure::new("interrupted", words).hint(hint).exit(Ending::Interrupted(signal).exit_code())
+    Failure::new("interrupted", words).hint(hint).exit(SessionEnding::Interrupted(signal).exit_code())
 }
 
 /// An id that no other job has.

@@ -16,7 +16,7 @@ use crate::find;
 
 /// How far one output has been shown, and how far it is to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stretch {
+struct OutputRange {
     next: u64,
     /// The first byte that is not wanted; without one, there is no end to it.
     end: Option<u64>,
@@ -24,24 +24,24 @@ struct Stretch {
 
 /// Both outputs, of which one may not be wanted.
 #[derive(Clone, Copy, Debug)]
-struct Stretches {
-    stdout: Option<Stretch>,
-    stderr: Option<Stretch>,
+struct OutputRanges {
+    stdout: Option<OutputRange>,
+    stderr: Option<OutputRange>,
 }
 
 /// Why the showing stops.
 #[derive(Debug)]
-pub(super) enum Stopped {
+pub(super) enum LogsError {
     /// Nobody reads it any more.
-    Unread,
+    OutputClosed,
     Failed(Failure),
 }
 
 /// Shows what is kept of a job of a sandbox that runs.
-pub(super) async fn drive(arguments: &LogsArguments, found: &Found, notes: Notes) -> Result<(), Stopped> {
+pub(super) async fn drive(arguments: &LogsArguments, found: &Found, notes: Notes) -> Result<(), LogsError> {
     let mut client = find::adopt(&arguments.name, found).await?;
     let info = find::answer(super::chosen(&mut client, &arguments.name, arguments.job.as_deref())).await?;
-    let mut stretches = find::answer(async { Ok(Stretches::of(arguments, &info, &mut client).await?) }).await?;
+    let mut stretches = find::answer(async { Ok(OutputRanges::of(arguments, &info, &mut client).await?) }).await?;
     if stretches.are_done() {
         return Ok(());
     }
@@ -68,16 +68,16 @@ pub(super) async fn drive(arguments: &LogsArguments, found: &Found, notes: Notes
 }
 
 /// Writes to the one of our streams that stands for the job's, at once and in this order.
-pub(super) fn write(stream: StreamName, data: &[u8]) -> Result<(), Stopped> {
+pub(super) fn write(stream: StreamName, data: &[u8]) -> Result<(), LogsError> {
     let written = match stream {
         StreamName::Stdout => write_all(io::stdout().as_fd(), data),
         StreamName::Stderr => write_all(io::stderr().as_fd(), data),
     };
     written.map_err(|errno| match errno {
-        Errno::PIPE => Stopped::Unread,
+        Errno::PIPE => LogsError::OutputClosed,
         errno => {
             let error = io::Error::from(errno);
-            Stopped::Failed(Failure::new("output_failed", format!("write to {}: {error}", name(stream))))
+            LogsError::Failed(Failure::new("output_failed", format!("write to {}: {error}", name(stream))))
         }
     })
 }
@@ -89,9 +89,9 @@ pub(super) fn name(stream: StreamName) -> &'static str {
     }
 }
 
-// === impl Stretch ===
+// === impl OutputRange ===
 
-impl Stretch {
+impl OutputRange {
     async fn of(
         arguments: &LogsArguments,
         job: &str,
@@ -112,17 +112,17 @@ impl Stretch {
     }
 }
 
-// === impl Stretches ===
+// === impl OutputRanges ===
 
-impl Stretches {
+impl OutputRanges {
     async fn of(arguments: &LogsArguments, info: &JobInfo, client: &mut ShimClient) -> Result<Self, ShimError> {
         let mut stretches = Self { stdout: None, stderr: None };
         if !arguments.stderr {
-            let stretch = Stretch::of(arguments, &info.job, StreamName::Stdout, &info.stdout, client).await?;
+            let stretch = OutputRange::of(arguments, &info.job, StreamName::Stdout, &info.stdout, client).await?;
             stretches.stdout = Some(stretch);
         }
         if !arguments.stdout {
-            let stretch = Stretch::of(arguments, &info.job, StreamName::Stderr, &info.stderr, client).await?;
+            let stretch = OutputRange::of(arguments, &info.job, StreamName::Stderr, &info.stderr, client).await?;
             stretches.stderr = Some(stretch);
         }
         Ok(stretches)
@@ -134,10 +134,10 @@ impl Stretches {
     }
 
     fn are_done(self) -> bool {
-        [self.stdout, self.stderr].into_iter().flatten().all(Stretch::is_done)
+        [self.stdout, self.stderr].into_iter().flatten().all(OutputRange::is_done)
     }
 
-    fn at(&mut self, stream: StreamName) -> Option<&mut Stretch> {
+    fn at(&mut self, stream: StreamName) -> Option<&mut OutputRange> {
         match stream {
             StreamName::Stdout => self.stdout.as_mut(),
             StreamName::Stderr => self.stderr.as_mut(),
@@ -160,9 +160,9 @@ impl Stretches {
     }
 }
 
-// === impl Stopped ===
+// === impl LogsError ===
 
-impl<E: Into<Failure>> From<E> for Stopped {
+impl<E: Into<Failure>> From<E> for LogsError {
     fn from(error: E) -> Self {
         Self::Failed(error.into())
     }
@@ -172,9 +172,9 @@ impl<E: Into<Failure>> From<E> for Stopped {
 mod tests {
     use super::*;
 
-    fn stretches(stdout: (u64, u64), stderr: Option<(u64, u64)>) -> Stretches {
-        let stretch = |(next, end)| Stretch { next, end: Some(end) };
-        Stretches { stdout: Some(stretch(stdout)), stderr: stderr.map(stretch) }
+    fn stretches(stdout: (u64, u64), stderr: Option<(u64, u64)>) -> OutputRanges {
+        let stretch = |(next, end)| OutputRange { next, end: Some(end) };
+        OutputRanges { stdout: Some(stretch(stdout)), stderr: stderr.map(stretch) }
     }
 
     #[test]
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn without_an_end_there_is_always_more() {
-        let mut endless = Stretches { stdout: Some(Stretch { next: 0, end: None }), stderr: None };
+        let mut endless = OutputRanges { stdout: Some(OutputRange { next: 0, end: None }), stderr: None };
         assert_eq!(endless.take(StreamName::Stdout, 0, b"abc"), b"abc");
         assert!(!endless.are_done());
     }

@@ -1,16 +1,16 @@
 //! Jobs: whatever runs in a sandbox, and who is at its streams.
 
-pub(crate) mod asked;
 mod attach;
-mod choice;
-mod conclusion;
+pub(crate) mod command;
+mod daemon_exec;
 mod exec;
-mod kept;
+mod exec_user;
 mod logs;
-mod owner;
+mod report;
+mod select;
 pub(crate) mod session;
+mod stored_logs;
 mod tail;
-mod through;
 
 use std::sync::Arc;
 
@@ -18,14 +18,14 @@ use carrel_api::agbox::v1::SandboxState;
 use carrel_shim_client::messages::{FailureCode, JobInfo, JobState};
 use carrel_shim_client::{Found, Life, ShimClient, ShimError};
 
-pub(crate) use self::choice::RUN;
-use self::logs::Stopped;
-pub(crate) use self::owner::exec_ids;
+pub(crate) use self::exec_user::exec_ids;
+use self::logs::LogsError;
+pub(crate) use self::select::RUN;
 use self::session::detach::DetachKeys;
 use self::session::notes::Notes;
 use self::session::signals::Signals;
 use crate::arguments::{AttachArguments, ExecArguments, LogsArguments};
-use crate::daemon::{self, Daemon};
+use crate::daemon::{self, DaemonClient};
 use crate::failure::Failure;
 use crate::find;
 
@@ -36,7 +36,7 @@ const UNSHOWN: u8 = 1;
 pub(crate) fn exec(arguments: &ExecArguments, json: bool) -> Result<u8, Failure> {
     let runtime = find::runtime()?;
     let (found, keeper) = runtime.block_on(there(&arguments.name))?;
-    let plan = exec::Plan::new(arguments, &found, keeper, json)?;
+    let plan = exec::ExecPlan::new(arguments, &found, keeper, json)?;
     let mut signals = {
         let _inside = runtime.enter();
         Signals::listen(plan.terminal())?
@@ -45,7 +45,7 @@ pub(crate) fn exec(arguments: &ExecArguments, json: bool) -> Result<u8, Failure>
 }
 
 /// A sandbox that runs, with the daemon that keeps it, if one does.
-async fn there(name: &str) -> Result<(Arc<Found>, Option<Daemon>), Failure> {
+async fn there(name: &str) -> Result<(Arc<Found>, Option<DaemonClient>), Failure> {
     let found = find::maybe(name)?;
     let is_running = found.as_ref().is_some_and(|found| found.life == Life::Running);
     let keeper = match daemon::keeper(name, found.as_ref()).await {
@@ -73,26 +73,28 @@ pub(crate) fn attach(arguments: &AttachArguments, json: bool) -> Result<u8, Fail
 pub(crate) fn logs(arguments: &LogsArguments, json: bool) -> Result<u8, Failure> {
     match shown(arguments, json) {
         // That nobody reads it any more is no failure.
-        Ok(()) | Err(Stopped::Unread) => Ok(0),
-        Err(Stopped::Failed(failure)) => Err(failure.exit(UNSHOWN)),
+        Ok(()) | Err(LogsError::OutputClosed) => Ok(0),
+        Err(LogsError::Failed(failure)) => Err(failure.exit(UNSHOWN)),
     }
 }
 
-fn shown(arguments: &LogsArguments, json: bool) -> Result<(), Stopped> {
+fn shown(arguments: &LogsArguments, json: bool) -> Result<(), LogsError> {
     let runtime = find::runtime()?;
     let (name, notes) = (&arguments.name, Notes { quiet: false, json });
     let found = find::maybe(name)?;
     // One that is at rest may be swept at this moment.
     if found.as_ref().is_none_or(|found| found.life == Life::Starting) {
-        if let Some(logs) = kept::of_one_that_stays(name, &runtime)? {
-            return kept::show_all(arguments, &logs, notes);
+        if let Some(logs) = stored_logs::of_one_that_stays(name, &runtime)? {
+            return stored_logs::show_all(arguments, &logs, notes);
         }
     }
     let found = found.ok_or_else(|| find::no_such_sandbox(name))?;
     match (&found.life, &found.record) {
-        (Life::Dead { facts, .. }, Some(record)) => kept::show(arguments, &record.logs.0, notes, &kept::jobs(facts)),
+        (Life::Dead { facts, .. }, Some(record)) => {
+            stored_logs::show(arguments, &record.logs.0, notes, &stored_logs::jobs(facts))
+        }
         (Life::Running, Some(record)) if record.lasting && runtime.block_on(is_past(arguments, &found))? => {
-            kept::show(arguments, &record.logs.0, notes, &[])
+            stored_logs::show(arguments, &record.logs.0, notes, &[])
         }
         _ => runtime.block_on(logs::drive(arguments, &found, notes)),
     }
@@ -115,7 +117,7 @@ async fn chosen(client: &mut ShimClient, sandbox: &str, job: Option<&str>) -> Re
     }
     let jobs = client.jobs().await?;
     let listed: Vec<_> = jobs.iter().map(|job| (job.job.as_str(), job.state != JobState::Ended)).collect();
-    let chosen = choice::choose(sandbox, &listed)?;
+    let chosen = select::choose(sandbox, &listed)?;
     let info = jobs.iter().find(|job| job.job == chosen).cloned();
     info.ok_or_else(|| Failure::new("no_such_job", format!("{sandbox} has no job {chosen}")))
 }

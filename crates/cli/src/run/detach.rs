@@ -17,8 +17,8 @@ use carrel_shim_client::messages::{FileIdentity, Ready};
 use carrel_shim_client::{OwnedSandbox, ShimClient};
 use serde_json::{Value, json};
 
-use super::plan::Plan;
-use super::project::Watched;
+use super::plan::RunPlan;
+use super::project::RunProject;
 use crate::failure::Failure;
 use crate::jobs::RUN;
 use crate::{find, images};
@@ -29,7 +29,7 @@ const OWN_RUN: &str = "own-run";
 const READY: u8 = b'.';
 
 /// Starts the new owner, and returns when it is one.
-pub(super) fn hand_over(plan: &Plan, sandbox: OwnedSandbox, changes: Option<OwnedFd>) -> Result<(), Failure> {
+pub(super) fn hand_over(plan: &RunPlan, sandbox: OwnedSandbox, changes: Option<OwnedFd>) -> Result<(), Failure> {
     let request = request(plan, &sandbox);
     let handed = || -> io::Result<()> {
         let (mut ours, theirs) = UnixStream::pair()?;
@@ -40,7 +40,7 @@ pub(super) fn hand_over(plan: &Plan, sandbox: OwnedSandbox, changes: Option<Owne
         // What it inherited is closed here, so that its end is noticed.
         drop(command);
         writeln!(ours, "{request}")?;
-        if let Some(snapshot) = plan.watched.as_ref().and_then(Watched::snapshot) {
+        if let Some(snapshot) = plan.watched.as_ref().and_then(RunProject::snapshot) {
             snapshot.write(&mut ours)?;
         }
         ours.shutdown(Shutdown::Write)?;
@@ -50,7 +50,7 @@ pub(super) fn hand_over(plan: &Plan, sandbox: OwnedSandbox, changes: Option<Owne
     handed().map_err(|error| Failure::new("detach_failed", format!("no other process could own the sandbox: {error}")))
 }
 
-fn request(plan: &Plan, sandbox: &OwnedSandbox) -> Value {
+fn request(plan: &RunPlan, sandbox: &OwnedSandbox) -> Value {
     let project = plan.watched.as_ref().and_then(|watched| {
         let FileIdentity { device, inode } = watched.identity();
         let (user, group) = plan.create.project.as_ref().map(|project| (project.user, project.group))?;
@@ -82,7 +82,7 @@ pub(crate) fn own_run() -> Result<u8, Failure> {
     io::BufRead::read_line(&mut from, &mut line).map_err(failed)?;
     let request: Value = serde_json::from_str(&line).map_err(|error| failed(error.into()))?;
     let number = |value: &Value| value.as_u64().and_then(|number| u32::try_from(number).ok()).unwrap_or_default();
-    let watched = Watched::taken_over(&request["project"], from)?;
+    let watched = RunProject::taken_over(&request["project"], from)?;
     let image = request["image"].as_str().and_then(|digest| digest.parse::<Digest>().ok());
     let _image = image.map(|digest| images::here()?.get_by_digest(digest).map_err(Failure::from)).transpose()?;
     let ready = Ready {

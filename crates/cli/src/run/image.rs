@@ -10,14 +10,14 @@ use carrel_shim_client::Programs;
 
 use crate::arguments::RunArguments;
 use crate::failure::Failure;
-use crate::home::Home;
+use crate::home::CarrelHome;
 use crate::images;
-use crate::images::progress::Telling;
+use crate::images::progress::ImageProgress;
 
 /// The image, fetched if need be, with the directory in it that commands start in.
 pub(super) fn chosen(
     arguments: &RunArguments,
-    home: &Home,
+    home: &CarrelHome,
     programs: &Programs,
     quiet: bool,
 ) -> Result<Image, Failure> {
@@ -27,7 +27,7 @@ pub(super) fn chosen(
         reference => {
             // A file of this host is there soon, and a program that starts us need not hear of it.
             let is_file = reference.path().is_some() && !std::io::stderr().is_terminal();
-            let telling = Telling::new(&reference.to_string(), quiet || is_file);
+            let telling = ImageProgress::new(&reference.to_string(), quiet || is_file);
             images::open(home, programs)?.get(reference, arguments.pull.into(), &telling)?
         }
     };
@@ -66,11 +66,11 @@ pub(super) fn words(arguments: &RunArguments, config: &Config) -> Result<Vec<OsS
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arguments::Command;
+    use crate::arguments::CarrelCommand;
 
     fn said(words: &[&str], config: &Config) -> Result<Vec<OsString>, Failure> {
         let words = ["carrel", "run"].iter().chain(words).map(OsString::from);
-        let Command::Run(arguments) = crate::usage::parse(words).unwrap().command else { panic!("it is no run") };
+        let CarrelCommand::Run(arguments) = crate::usage::parse(words).unwrap().command else { panic!("it is no run") };
         super::words(&arguments, config)
     }
 
@@ -103,7 +103,9 @@ mod tests {
     #[test]
     fn a_user_that_is_asked_for_goes_before_that_of_the_image() {
         let words = ["carrel", "run", "host", "true"].map(OsString::from);
-        let Command::Run(mut arguments) = crate::usage::parse(words).unwrap().command else { panic!("it is no run") };
+        let CarrelCommand::Run(mut arguments) = crate::usage::parse(words).unwrap().command else {
+            panic!("it is no run")
+        };
         let mut image = Image::from(RootFs::default());
         assert_eq!(user(&arguments, &image), None);
         image.config.user = Some("node".to_owned());

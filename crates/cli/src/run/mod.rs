@@ -1,11 +1,11 @@
 //! `carrel run`: a sandbox that is owned by one command, and gone with it.
 
 mod detach;
-mod ending;
 mod image;
 pub(crate) mod isolation;
 mod plan;
 pub(crate) mod project;
+mod report;
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -16,18 +16,18 @@ use carrel_shim_client::{OwnedSandbox, OwnerError, Programs, ShimClient, ShimErr
 use tokio::runtime::Runtime;
 
 pub(crate) use self::detach::own_run;
-use self::ending::Report;
-use self::plan::Plan;
-use self::project::{Outcome, Watched};
+use self::plan::RunPlan;
+use self::project::{ProjectChanges, RunProject};
+use self::report::RunReport;
 use crate::arguments::RunArguments;
 use crate::descriptors;
 use crate::failure::Failure;
 use crate::jobs::RUN;
-use crate::jobs::session::attend::{Manner, Role, SIGKILL, Session};
-use crate::jobs::session::ending::Ending;
-use crate::jobs::session::input::End;
+use crate::jobs::session::control::ShimEndpoint;
+use crate::jobs::session::driver::{JobSession, SIGKILL, SessionOptions, SessionRole};
+use crate::jobs::session::ending::SessionEnding;
+use crate::jobs::session::input::InputEnd;
 use crate::jobs::session::notes::Notes;
-use crate::jobs::session::orders::Way;
 use crate::jobs::session::signals::Signals;
 use crate::{find, limits};
 
@@ -38,8 +38,8 @@ const GRACE: Duration = Duration::from_millis(500);
 
 /// A run that is over.
 #[derive(Debug)]
-pub(crate) struct Ran {
-    ending: Ending,
+pub(crate) struct RunResult {
+    ending: SessionEnding,
     ended: Option<Ended>,
     /// What it wrote to its copy of the project.
     upper: Option<UpperLayer>,
@@ -69,7 +69,7 @@ fn execute(arguments: &RunArguments, json: bool, quiet: bool) -> Result<(u8, Dur
     let programs = Programs::find()?;
     // It starts while we think; if nothing comes of it, it goes again.
     let supervisor = Supervisor::spawn(&programs)?;
-    let plan = Plan::new(arguments, &programs, quiet || json)?;
+    let plan = RunPlan::new(arguments, &programs, quiet || json)?;
     sweep(&plan);
     let runtime = find::runtime()?;
     let mut signals = {
@@ -82,16 +82,21 @@ fn execute(arguments: &RunArguments, json: bool, quiet: bool) -> Result<(u8, Dur
         (Some(watched), Some(upper)) => Some(conclude(&runtime, &mut signals, watched, upper, ran.ending, json)?),
         _ => None,
     };
-    Report::new(&plan, &ran, outcome.as_ref(), took).say(json, quiet)?;
+    RunReport::new(&plan, &ran, outcome.as_ref(), took).say(json, quiet)?;
     Ok((ran.ending.exit_code(), took))
 }
 
 /// Makes the sandbox, runs the command and ends the sandbox, whatever happens on the way.
-async fn drive(plan: &Plan, supervisor: Supervisor, signals: &mut Signals, notes: Notes) -> Result<Ran, Failure> {
+async fn drive(
+    plan: &RunPlan,
+    supervisor: Supervisor,
+    signals: &mut Signals,
+    notes: Notes,
+) -> Result<RunResult, Failure> {
     let started = tokio::select! {
         biased;
         signal = signals.ending() => {
-            return Ok(Ran { ending: Ending::Interrupted(signal), ended: None, upper: None, unenforced: Vec::new() });
+            return Ok(RunResult { ending: SessionEnding::Interrupted(signal), ended: None, upper: None, unenforced: Vec::new() });
         }
         started = supervisor.create(&plan.create) => started,
     };
@@ -104,36 +109,36 @@ async fn drive(plan: &Plan, supervisor: Supervisor, signals: &mut Signals, notes
     let spare = spare.map_err(|error| Failure::new("changes_unavailable", error))?;
     let upper = handle.map(|handle| UpperLayer::new(handle, sandbox.id_base(), user, group));
     let (ending, ended) = match serve(plan, signals, &mut sandbox, notes).await {
-        Ok(Ending::SandboxEnded) => {
+        Ok(SessionEnding::SandboxEnded) => {
             let ended = tokio::time::timeout(LAST_WORDS, sandbox.ended()).await;
             let ended = ended.map_err(|_| Failure::new("sandbox_lost", "the sandbox does not answer any more"))?;
-            (Ending::SandboxEnded, ended.map_err(|error| gone(plan, error))?)
+            (SessionEnding::SandboxEnded, ended.map_err(|error| gone(plan, error))?)
         }
-        Ok(Ending::Detached) => {
+        Ok(SessionEnding::Detached) => {
             detach::hand_over(plan, sandbox, spare)?;
-            return Ok(Ran { ending: Ending::Detached, ended: None, upper: None, unenforced });
+            return Ok(RunResult { ending: SessionEnding::Detached, ended: None, upper: None, unenforced });
         }
         // It is gone when this returns: nothing may be left behind, not even after a failure.
         ending => {
-            let asked = matches!(ending, Ok(Ending::Interrupted(signal)) if signal != SIGKILL);
+            let asked = matches!(ending, Ok(SessionEnding::Interrupted(signal)) if signal != SIGKILL);
             let stopped = sandbox.stop(if asked { GRACE } else { Duration::ZERO }).await;
             (ending?, stopped.map_err(|error| gone(plan, error))?)
         }
     };
-    Ok(Ran { ending, ended: Some(ended), upper, unenforced })
+    Ok(RunResult { ending, ended: Some(ended), upper, unenforced })
 }
 
 /// Runs the command as the first job of the sandbox.
 async fn serve(
-    plan: &Plan,
+    plan: &RunPlan,
     signals: &mut Signals,
     sandbox: &mut OwnedSandbox,
     notes: Notes,
-) -> Result<Ending, Failure> {
+) -> Result<SessionEnding, Failure> {
     let socket = sandbox.shim_socket();
     let copied = tokio::select! {
         biased;
-        signal = signals.ending() => return Ok(Ending::Interrupted(signal)),
+        signal = signals.ending() => return Ok(SessionEnding::Interrupted(signal)),
         copied = carrel_local::copy_in(sandbox.agent_socket(), &plan.copies) => copied,
     };
     copied.map_err(|error| Failure::new("copy_failed", error))?;
@@ -155,7 +160,7 @@ async fn serve(
     let begun = tokio::select! {
         biased;
         // There is no command yet that it could be for, or none that is known to be.
-        signal = signals.ending() => return Ok(Ending::Interrupted(signal)),
+        signal = signals.ending() => return Ok(SessionEnding::Interrupted(signal)),
         begun = begun => begun,
     };
     let follow = match begun {
@@ -163,34 +168,34 @@ async fn serve(
         Err(error @ ShimError::Failed(_)) => return Err(error.into()),
         // If the sandbox ended, it says why; a socket that is gone does not.
         Err(error) => match tokio::time::timeout(GRACE, sandbox.ended()).await {
-            Ok(_) => return Ok(Ending::SandboxEnded),
+            Ok(_) => return Ok(SessionEnding::SandboxEnded),
             Err(_) => return Err(error.into()),
         },
     };
-    let manner = Manner {
-        role: Role::Owner,
+    let manner = SessionOptions {
+        role: SessionRole::Owner,
         job: RUN.to_owned(),
-        way: Way::Own(socket),
+        way: ShimEndpoint::Own(socket),
         terminal: plan.command.tty,
         keys: plan.keys.clone(),
         input: plan.command.stdin,
         again: false,
-        end: End::Close,
+        end: InputEnd::Close,
         timeout: plan.timeout.map(|time| time.0),
         notes,
     };
-    Ok(Session::new(follow, manner).drive(signals).await?.ending)
+    Ok(JobSession::new(follow, manner).drive(signals).await?.ending)
 }
 
 /// Finds what was changed and keeps it, in a thread of its own: a signal calls it off, and is not kept waiting.
 fn conclude(
     runtime: &Runtime,
     signals: &mut Signals,
-    watched: &Watched,
+    watched: &RunProject,
     upper: &UpperLayer,
-    ending: Ending,
+    ending: SessionEnding,
     json: bool,
-) -> Result<Outcome, Failure> {
+) -> Result<ProjectChanges, Failure> {
     let stop = &CancellationFlag::new();
     let (working, mut over) = tokio::sync::oneshot::channel::<()>();
     let work = move || {
@@ -226,14 +231,14 @@ fn conclude(
     })
 }
 
-fn called_off(watched: &Watched, ending: Ending, signal: i32) -> Failure {
+fn called_off(watched: &RunProject, ending: SessionEnding, signal: i32) -> Failure {
     let kept = if watched.keeps() { ", and nothing was kept" } else { "" };
     let words = format!("interrupted while looking at what changed{kept}; {}", ending.of_command());
-    Failure::new("interrupted", words).exit(Ending::Interrupted(signal).exit_code())
+    Failure::new("interrupted", words).exit(SessionEnding::Interrupted(signal).exit_code())
 }
 
 /// A supervisor that died without a word could not clean up.
-fn gone(plan: &Plan, error: OwnerError) -> Failure {
+fn gone(plan: &RunPlan, error: OwnerError) -> Failure {
     if matches!(error, OwnerError::Gone(_)) {
         sweep(plan);
     }
@@ -241,6 +246,6 @@ fn gone(plan: &Plan, error: OwnerError) -> Failure {
 }
 
 /// Removes what dead supervisors left. What cannot be removed now is found by the next run.
-fn sweep(plan: &Plan) {
+fn sweep(plan: &RunPlan) {
     let _swept = carrel_shim::sweep(&plan.sandboxes);
 }

@@ -12,12 +12,12 @@ use carrel_sandbox::cgroup;
 use carrel_shim_client::Programs;
 use carrel_shim_client::messages::{Create, JobCommand, Keep, Limits, Mount, Project};
 
-use super::project::Watched;
+use super::project::RunProject;
 use super::{image, isolation};
 use crate::arguments::RunArguments;
 use crate::failure::Failure;
-use crate::home::{Home, IDS};
-use crate::jobs::asked::Asked;
+use crate::home::{CarrelHome, IDS};
+use crate::jobs::command::CommandSpec;
 use crate::jobs::session::detach::DetachKeys;
 use crate::jobs::session::terminal::TerminalSize;
 use crate::mount::{MountMode, MountPair};
@@ -34,13 +34,13 @@ const LONGEST_HOSTNAME: usize = 64;
 
 /// All that a run needs, checked before anything is asked for.
 #[derive(Debug)]
-pub(crate) struct Plan {
+pub(crate) struct RunPlan {
     pub(crate) create: Create,
     pub(crate) command: JobCommand,
     pub(crate) timeout: Option<Time>,
     /// The memory limit, for what is said when it is reached.
     pub(crate) memory: Size,
-    pub(crate) watched: Option<Watched>,
+    pub(crate) watched: Option<RunProject>,
     /// What is copied in before the command runs.
     pub(crate) copies: Vec<HostCopy>,
     /// Where running sandboxes have their directories.
@@ -51,12 +51,12 @@ pub(crate) struct Plan {
     image: Image,
 }
 
-// === impl Plan ===
+// === impl RunPlan ===
 
-impl Plan {
+impl RunPlan {
     pub(crate) fn new(arguments: &RunArguments, programs: &Programs, quiet: bool) -> Result<Self, Failure> {
         check_places(&arguments.mounts, arguments.project.is_some())?;
-        let home = Home::find()?;
+        let home = CarrelHome::find()?;
         home.prepare()?;
         user::check(arguments.user.as_deref())?;
         let keys = jobs::keys(&arguments.detach_keys)?;
@@ -65,7 +65,7 @@ impl Plan {
         let memory = arguments.memory.unwrap_or_else(half_of_the_memory);
         let image = image::chosen(arguments, &home, programs, quiet)?;
         let command = command(arguments, &image)?;
-        let watched = Watched::new(arguments, &home)?;
+        let watched = RunProject::new(arguments, &home)?;
         let create = create(arguments, &home, programs, &image, memory, watched.as_ref())?;
         let copies = copies(arguments, &image)?;
         let (timeout, sandboxes) = (arguments.timeout, home.sandboxes());
@@ -83,7 +83,7 @@ fn command(arguments: &RunArguments, image: &Image) -> Result<JobCommand, Failur
     let workspace = || arguments.project.is_some().then(|| WORKSPACE.to_owned());
     let terminal = TerminalSize::wanted(arguments.tty, arguments.no_tty);
     let words = image::words(arguments, &image.config)?;
-    let asked = Asked {
+    let asked = CommandSpec {
         words: &words,
         given: &image.config.env,
         env: &arguments.env,
@@ -99,11 +99,11 @@ fn command(arguments: &RunArguments, image: &Image) -> Result<JobCommand, Failur
 /// The sandbox.
 fn create(
     arguments: &RunArguments,
-    home: &Home,
+    home: &CarrelHome,
     programs: &Programs,
     image: &Image,
     memory: Size,
-    watched: Option<&Watched>,
+    watched: Option<&RunProject>,
 ) -> Result<Create, Failure> {
     // The bounds are the same as the supervisor's, but here the mistake is still the caller's own.
     cgroup::Limits::new(Some(memory.0), Some(arguments.pids), arguments.cpus)
@@ -226,17 +226,17 @@ mod tests {
     use std::ffi::OsString;
 
     use super::*;
-    use crate::arguments::Command;
+    use crate::arguments::CarrelCommand;
 
     fn planned(words: &[&str]) -> Result<Create, Failure> {
         let words = ["carrel", "run"].iter().chain(words).chain(&["host", "--", "true"]).map(OsString::from);
-        let Command::Run(arguments) = crate::usage::parse(words).unwrap().command else { panic!("it is no run") };
+        let CarrelCommand::Run(arguments) = crate::usage::parse(words).unwrap().command else { panic!("it is no run") };
         let dir = tempfile::tempdir().unwrap();
-        let home = Home::at(dir.path());
+        let home = CarrelHome::at(dir.path());
         check_places(&arguments.mounts, arguments.project.is_some())?;
         let image = Image::from(carrel_image::RootFs::resolve(&arguments.image).unwrap());
         let programs = Programs { shim: "/shim".into(), agentd: "/agentd".into() };
-        let watched = Watched::new(&arguments, &home)?;
+        let watched = RunProject::new(&arguments, &home)?;
         create(&arguments, &home, &programs, &image, Size(1 << 30), watched.as_ref())
     }
 

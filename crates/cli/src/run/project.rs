@@ -15,7 +15,7 @@ use serde_json::json;
 
 use crate::arguments::RunArguments;
 use crate::failure::Failure;
-use crate::home::Home;
+use crate::home::CarrelHome;
 use crate::port::PortPair;
 use crate::usage;
 
@@ -24,14 +24,14 @@ const LISTED: usize = 20;
 
 /// A project, from before a run.
 #[derive(Debug)]
-pub(crate) struct Watched {
+pub(crate) struct RunProject {
     project: Project,
-    keep: Option<KeepAs>,
+    keep: Option<SaveTarget>,
 }
 
 /// Under which name changes are to be kept, and what they are compared to.
 #[derive(Debug)]
-struct KeepAs {
+struct SaveTarget {
     name: ChangeName,
     directory: PathBuf,
     snapshot: Snapshot,
@@ -39,18 +39,18 @@ struct KeepAs {
 
 /// What a run did to a project.
 #[derive(Debug)]
-pub(crate) struct Outcome {
+pub(crate) struct ProjectChanges {
     changes: Changes,
     summary: ChangeSummary,
     kept: Option<ChangeName>,
     project: PathBuf,
 }
 
-// === impl Watched ===
+// === impl RunProject ===
 
-impl Watched {
+impl RunProject {
     /// Looks at the project, if there is one. A name that is taken is refused before anything runs.
-    pub(crate) fn new(arguments: &RunArguments, home: &Home) -> Result<Option<Self>, Failure> {
+    pub(crate) fn new(arguments: &RunArguments, home: &CarrelHome) -> Result<Option<Self>, Failure> {
         let Some(path) = &arguments.project else { return Ok(None) };
         let project = Project::open(path).map_err(|error| {
             // Docker's -p publishes a port.
@@ -66,7 +66,7 @@ impl Watched {
                         .hint(format!("take another name, or remove them with `carrel rm {name}`")));
                 }
                 let snapshot = Snapshot::take(&project)?;
-                Some(KeepAs { name: name.clone(), directory, snapshot })
+                Some(SaveTarget { name: name.clone(), directory, snapshot })
             }
             None => None,
         };
@@ -85,7 +85,8 @@ impl Watched {
         let project = Project::open(path).map_err(|error| failed(error.to_string()))?;
         let snapshot = Snapshot::read(snapshot).map_err(|error| failed(error.to_string()))?;
         let name = name.parse().map_err(|error| failed(format!("{error}")))?;
-        let watched = Self { project, keep: Some(KeepAs { name, directory: Home::find()?.changes(), snapshot }) };
+        let watched =
+            Self { project, keep: Some(SaveTarget { name, directory: CarrelHome::find()?.changes(), snapshot }) };
         let FileIdentity { device, inode } = watched.identity();
         if (request["device"].as_u64(), request["inode"].as_u64()) != (Some(device), Some(inode)) {
             return Err(failed(format!("{} is another directory by now", path.display())));
@@ -119,9 +120,9 @@ impl Watched {
     }
 
     /// Finds what was changed, and keeps it if that was asked for.
-    pub(crate) fn finish(&self, upper: &UpperLayer, stop: &CancellationFlag) -> Result<Outcome, Failure> {
+    pub(crate) fn finish(&self, upper: &UpperLayer, stop: &CancellationFlag) -> Result<ProjectChanges, Failure> {
         let changes = Changes::collect_until(upper, &self.project, stop)?;
-        if let Some(KeepAs { name, directory, snapshot }) = &self.keep {
+        if let Some(SaveTarget { name, directory, snapshot }) = &self.keep {
             let (project, snapshot, limits) = (&self.project, Some(snapshot), SaveLimits::default());
             let stop = Some(stop);
             SavedChanges::save(
@@ -136,13 +137,13 @@ impl Watched {
             Some(_) => changes.summary_in(&self.project).map_err(ChangesError::from)?,
             None => changes.summary(),
         };
-        Ok(Outcome { changes, summary, kept, project: self.project.path().to_owned() })
+        Ok(ProjectChanges { changes, summary, kept, project: self.project.path().to_owned() })
     }
 }
 
-// === impl Outcome ===
+// === impl ProjectChanges ===
 
-impl Outcome {
+impl ProjectChanges {
     /// For a person: everything on a terminal, elsewhere one line.
     pub(crate) fn words(&self) -> String {
         self.told(std::io::stderr().is_terminal())

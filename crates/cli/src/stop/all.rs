@@ -8,7 +8,7 @@ use tonic::Code;
 
 use super::FAILED;
 use crate::arguments::StopArguments;
-use crate::daemon::{Daemon, refused, told, wait};
+use crate::daemon::{DaemonClient, refused, render, wait};
 use crate::failure::{Failure, Failures};
 use crate::find;
 
@@ -17,7 +17,8 @@ pub(super) fn stop(arguments: &StopArguments, json: bool) -> Result<u8, Failure>
     let until = Instant::now().checked_add(arguments.timeout);
     let ends = find::runtime()?.block_on(async {
         // No daemon is started while a host shuts down: supervisors stop their sandboxes themselves then.
-        let daemon = if arguments.for_shutdown { Daemon::running().await? } else { Daemon::of_what_stays().await? };
+        let daemon =
+            if arguments.for_shutdown { DaemonClient::running().await? } else { DaemonClient::of_what_stays().await? };
         let Some(mut daemon) = daemon else { return Ok(Vec::new()) };
         let stopping =
             if arguments.for_shutdown { for_shutdown(&mut daemon).await? } else { by_request(&mut daemon).await? };
@@ -38,17 +39,17 @@ pub(super) fn stop(arguments: &StopArguments, json: bool) -> Result<u8, Failure>
     stopped.sort_by(|one, other| one.sandbox_id.cmp(&other.sandbox_id));
     for handle in stopped {
         let line = format!("{}\n", carrel_changes::EscapedLine(&handle.sandbox_id));
-        crate::say(if json { crate::json::line(&told::handle(&handle)) } else { line }.as_bytes())?;
+        crate::say(if json { crate::json::line(&render::handle(&handle)) } else { line }.as_bytes())?;
     }
     failures.finish(FAILED)
 }
 
-async fn for_shutdown(daemon: &mut Daemon) -> Result<Vec<SandboxHandle>, Failure> {
+async fn for_shutdown(daemon: &mut DaemonClient) -> Result<Vec<SandboxHandle>, Failure> {
     let answer = daemon.nearby.stop_for_shutdown(StopForShutdownRequest {}).await;
     Ok(answer.map_err(|status| refused(&status))?.into_inner().sandboxes)
 }
 
-async fn by_request(daemon: &mut Daemon) -> Result<Vec<SandboxHandle>, Failure> {
+async fn by_request(daemon: &mut DaemonClient) -> Result<Vec<SandboxHandle>, Failure> {
     let mut stopping = Vec::new();
     for handle in daemon.list(ListSandboxesRequest::default()).await? {
         if handle.state() != SandboxState::Ready {
@@ -67,7 +68,7 @@ async fn by_request(daemon: &mut Daemon) -> Result<Vec<SandboxHandle>, Failure> 
 
 /// Waits for the end of one.
 async fn ended(
-    mut daemon: Daemon,
+    mut daemon: DaemonClient,
     handle: SandboxHandle,
     until: Option<Instant>,
 ) -> Result<Option<SandboxHandle>, Failure> {

@@ -3,7 +3,7 @@
 use clap::{Command, CommandFactory};
 
 use super::suggestion;
-use crate::arguments::Carrel;
+use crate::arguments::CarrelArguments;
 use crate::failure::Failure;
 
 /// How wide help is where the width is not known, and the widest that it is.
@@ -22,7 +22,7 @@ pub(super) fn definition() -> Command {
 pub(super) fn definition_for(columns: Option<usize>) -> Command {
     // A serial console says that it has no columns.
     let columns = columns.filter(|columns| *columns > 0).unwrap_or(WIDEST);
-    Carrel::command().term_width(columns.clamp(NARROWEST, WIDEST))
+    CarrelArguments::command().term_width(columns.clamp(NARROWEST, WIDEST))
 }
 
 /// The command that `carrel help WORDS…` is about, as words that are followed by `--help`.

@@ -8,11 +8,11 @@ pub(crate) struct DetachKeys(Vec<u8>);
 
 /// Text that names no keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct BadKeys(String);
+pub(crate) struct BadDetachKeys(String);
 
 /// Looks for the keys in what is typed. What may become them is held back until it does, or does not.
 #[derive(Clone, Debug)]
-pub(crate) struct Watcher {
+pub(crate) struct DetachKeyMatcher {
     keys: Vec<u8>,
     /// How many of them were typed last, and are held back.
     typed: usize,
@@ -22,8 +22,8 @@ pub(crate) struct Watcher {
 
 impl DetachKeys {
     /// Looks for them, from the first key on.
-    pub(crate) fn watch(&self) -> Watcher {
-        Watcher { keys: self.0.clone(), typed: 0 }
+    pub(crate) fn watch(&self) -> DetachKeyMatcher {
+        DetachKeyMatcher { keys: self.0.clone(), typed: 0 }
     }
 
     /// The key that is typed last.
@@ -37,15 +37,15 @@ impl DetachKeys {
 }
 
 impl FromStr for DetachKeys {
-    type Err = BadKeys;
+    type Err = BadDetachKeys;
 
     /// Reads keys with commas between them: each a character, or one with `ctrl-` before it.
-    fn from_str(text: &str) -> Result<Self, BadKeys> {
+    fn from_str(text: &str) -> Result<Self, BadDetachKeys> {
         if text.is_empty() {
             return Ok(Self::default());
         }
         text.split(',')
-            .map(|name| key(name).ok_or_else(|| BadKeys(name.to_owned())))
+            .map(|name| key(name).ok_or_else(|| BadDetachKeys(name.to_owned())))
             .collect::<Result<_, _>>()
             .map(Self)
     }
@@ -64,19 +64,19 @@ fn key(name: &str) -> Option<u8> {
     }
 }
 
-// === impl BadKeys ===
+// === impl BadDetachKeys ===
 
-impl std::fmt::Display for BadKeys {
+impl std::fmt::Display for BadDetachKeys {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:?} is no key: give a character, or `ctrl-` and a letter or one of @ [ \\ ] ^ _", self.0)
     }
 }
 
-impl std::error::Error for BadKeys {}
+impl std::error::Error for BadDetachKeys {}
 
-// === impl Watcher ===
+// === impl DetachKeyMatcher ===
 
-impl Watcher {
+impl DetachKeyMatcher {
     /// Takes what was typed, and leaves in it what is to be passed on. Says whether the keys are among it; nothing
     /// behind them is passed on.
     pub(crate) fn take(&mut self, typed: &mut Vec<u8>) -> bool {

@@ -2,7 +2,7 @@
 
 use carrel_shim_client::messages::{EndReason, Ended, Outcome, OutcomeKind};
 
-use super::output::Unwritten;
+use super::output::OutputError;
 use crate::failure::{Failure, OURS};
 use crate::size::{Size, Time};
 
@@ -13,7 +13,7 @@ const OUT_OF_MEMORY: &str = "the sandbox ran out of memory";
 
 /// How a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
+pub(crate) enum SessionEnding {
     /// The command ended.
     Exited { code: i32, signal: Option<i32> },
     /// The kernel ended it for want of memory.
@@ -25,18 +25,18 @@ pub(crate) enum Ending {
     /// Its time was up, and nobody said that it was ended: it is paused, or nobody reads what it wrote before.
     Overdue,
     /// Nobody reads its output any more.
-    Unread,
+    OutputClosed,
     /// Its output could not be written; it may have ended before that was known.
-    Unwritten { what: Unwritten, exited: Option<(i32, Option<i32>)> },
+    OutputFailed { what: OutputError, exited: Option<(i32, Option<i32>)> },
     /// The sandbox ended before it did.
     SandboxEnded,
     /// The keys that leave it were typed.
     Detached,
 }
 
-// === impl Ending ===
+// === impl SessionEnding ===
 
-impl Ending {
+impl SessionEnding {
     /// How a job ended. One that never ran is a failure.
     pub(crate) fn of(command: &str, outcome: &Outcome) -> Result<Self, Failure> {
         match outcome.kind {
@@ -59,8 +59,8 @@ impl Ending {
             Self::Exited { code: -1, signal: None } | Self::OutOfMemory => by_signal(SIGKILL),
             Self::Exited { code, signal: None } => u8::try_from(code & 0xff).unwrap_or(OURS),
             Self::TimedOut | Self::Overdue => 124,
-            Self::Unread => by_signal(SIGPIPE),
-            Self::Unwritten { .. } | Self::SandboxEnded => OURS,
+            Self::OutputClosed => by_signal(SIGPIPE),
+            Self::OutputFailed { .. } | Self::SandboxEnded => OURS,
             Self::Detached => 0,
         }
     }
@@ -87,7 +87,7 @@ impl Ending {
             Self::Exited { code: -1, signal: None } => "a signal ended the command".to_owned(),
             Self::Exited { code, signal: None } => format!("the command ended with exit code {code}"),
             Self::OutOfMemory => "the command was ended for want of memory".to_owned(),
-            Self::Unwritten { exited: Some((code, signal)), .. } => Self::Exited { code, signal }.of_command(),
+            Self::OutputFailed { exited: Some((code, signal)), .. } => Self::Exited { code, signal }.of_command(),
             _ => "the command was ended".to_owned(),
         }
     }
@@ -128,7 +128,7 @@ pub(crate) fn overdue(limit: Option<Time>, and: &str) -> Failure {
 }
 
 /// That its output could not be written.
-pub(crate) fn unwritten(what: Unwritten, and: &str) -> Failure {
+pub(crate) fn unwritten(what: OutputError, and: &str) -> Failure {
     let error = std::io::Error::from(what.errno);
     Failure::new("output_failed", format!("write to {}: {error}; {and}", what.stream))
 }
@@ -162,7 +162,7 @@ pub(crate) fn note(words: &str) {
 mod tests {
     use super::*;
 
-    const FULL: Unwritten = Unwritten { stream: "standard output", errno: rustix::io::Errno::NOSPC };
+    const FULL: OutputError = OutputError { stream: "standard output", errno: rustix::io::Errno::NOSPC };
 
     fn outcome(kind: OutcomeKind) -> Outcome {
         Outcome { kind, code: None, signal: None, failure: None, errno_name: None, message: None }
@@ -171,7 +171,7 @@ mod tests {
     fn failed(failure: &str) -> Failure {
         let message = Some("it did not work".to_owned());
         let outcome = Outcome { failure: Some(failure.to_owned()), message, ..outcome(OutcomeKind::NeverRan) };
-        Ending::of("tool", &outcome).unwrap_err()
+        SessionEnding::of("tool", &outcome).unwrap_err()
     }
 
     //= carrel.command.exit-code-passed-128
@@ -179,18 +179,18 @@ mod tests {
     #[test]
     fn an_ending_has_the_exit_code_that_shells_give_it() {
         for (ending, code) in [
-            (Ending::Exited { code: 0, signal: None }, 0),
-            (Ending::Exited { code: 42, signal: None }, 42),
-            (Ending::Exited { code: -1, signal: Some(15) }, 143),
-            (Ending::Exited { code: -1, signal: None }, 137),
-            (Ending::OutOfMemory, 137),
-            (Ending::Interrupted(2), 130),
-            (Ending::TimedOut, 124),
-            (Ending::Overdue, 124),
-            (Ending::Unread, 141),
-            (Ending::Unwritten { what: FULL, exited: Some((0, None)) }, 125),
-            (Ending::SandboxEnded, 125),
-            (Ending::Detached, 0),
+            (SessionEnding::Exited { code: 0, signal: None }, 0),
+            (SessionEnding::Exited { code: 42, signal: None }, 42),
+            (SessionEnding::Exited { code: -1, signal: Some(15) }, 143),
+            (SessionEnding::Exited { code: -1, signal: None }, 137),
+            (SessionEnding::OutOfMemory, 137),
+            (SessionEnding::Interrupted(2), 130),
+            (SessionEnding::TimedOut, 124),
+            (SessionEnding::Overdue, 124),
+            (SessionEnding::OutputClosed, 141),
+            (SessionEnding::OutputFailed { what: FULL, exited: Some((0, None)) }, 125),
+            (SessionEnding::SandboxEnded, 125),
+            (SessionEnding::Detached, 0),
         ] {
             assert_eq!(ending.exit_code(), code, "{ending:?}");
         }
@@ -198,18 +198,18 @@ mod tests {
 
     #[test]
     fn how_a_job_ended_is_how_its_session_ended() {
-        let of = |outcome| Ending::of("tool", &outcome).unwrap();
+        let of = |outcome| SessionEnding::of("tool", &outcome).unwrap();
         let exited = Outcome { code: Some(3), ..outcome(OutcomeKind::Exited) };
-        assert_eq!(of(exited), Ending::Exited { code: 3, signal: None });
+        assert_eq!(of(exited), SessionEnding::Exited { code: 3, signal: None });
         for kind in [OutcomeKind::Signalled, OutcomeKind::Cancelled] {
             let ended = of(Outcome { signal: Some(15), ..outcome(kind) });
-            assert_eq!((ended, ended.exit_code()), (Ending::Exited { code: -1, signal: Some(15) }, 143));
+            assert_eq!((ended, ended.exit_code()), (SessionEnding::Exited { code: -1, signal: Some(15) }, 143));
         }
         // One that listens when it is asked to end has a code of its own.
         assert_eq!(of(Outcome { code: Some(7), ..outcome(OutcomeKind::Cancelled) }).exit_code(), 7);
-        assert_eq!(of(Outcome { signal: Some(9), ..outcome(OutcomeKind::OutOfMemory) }), Ending::OutOfMemory);
-        assert_eq!(of(Outcome { signal: Some(15), ..outcome(OutcomeKind::TimedOut) }), Ending::TimedOut);
-        assert_eq!(of(outcome(OutcomeKind::SandboxEnded)), Ending::SandboxEnded);
+        assert_eq!(of(Outcome { signal: Some(9), ..outcome(OutcomeKind::OutOfMemory) }), SessionEnding::OutOfMemory);
+        assert_eq!(of(Outcome { signal: Some(15), ..outcome(OutcomeKind::TimedOut) }), SessionEnding::TimedOut);
+        assert_eq!(of(outcome(OutcomeKind::SandboxEnded)), SessionEnding::SandboxEnded);
         assert_eq!(of(outcome(OutcomeKind::Unknown)).exit_code(), 137);
     }
 
@@ -226,7 +226,7 @@ mod tests {
         assert_eq!(told("other"), ("command_failed", "it did not work".to_owned(), 125));
         assert!(failed("bad_cwd").hint.unwrap().starts_with("--workdir"));
         assert!(failed("user_setup_failed").hint.unwrap().starts_with("--user"));
-        let silent = Ending::of("tool", &outcome(OutcomeKind::NeverRan)).unwrap_err();
+        let silent = SessionEnding::of("tool", &outcome(OutcomeKind::NeverRan)).unwrap_err();
         assert_eq!(silent.message, "the command could not be started");
     }
 }

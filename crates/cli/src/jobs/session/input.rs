@@ -17,7 +17,7 @@ const END_OF_TRANSMISSION: u8 = 4;
 
 /// How standard input is passed on.
 #[derive(Clone, Debug)]
-pub(crate) struct Feed {
+pub(crate) struct InputForwarder {
     /// Whether the job has a terminal.
     pub(crate) terminal: bool,
     /// Whether ours is a terminal, at which keys are looked for.
@@ -27,7 +27,7 @@ pub(crate) struct Feed {
     /// Keys that are not passed on, if ours is a terminal.
     pub(crate) keys: DetachKeys,
     /// What the end of it means.
-    pub(crate) end: End,
+    pub(crate) end: InputEnd,
     /// Whether the job takes it.
     pub(crate) access: watch::Receiver<InputAccess>,
 }
@@ -45,7 +45,7 @@ pub(crate) enum InputAccess {
 
 /// What the end of standard input means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum InputEnd {
     /// The end of the job's input.
     Close,
     /// The same, unless there was nothing before it: then nobody meant to give input.
@@ -54,7 +54,7 @@ pub(crate) enum End {
 
 /// Why nothing more is passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fed {
+pub(crate) enum InputOutcome {
     /// It ended, or the job takes no more.
     All,
     /// The keys were typed.
@@ -63,14 +63,14 @@ pub(crate) enum Fed {
     HungUp,
 }
 
-// === impl Feed ===
+// === impl InputForwarder ===
 
-impl Feed {
+impl InputForwarder {
     /// Passes standard input on, each piece as soon as it is there, and its end.
     ///
     /// It is read by a thread, because it may be a file, and because a terminal that other programs share cannot be made
     /// non-blocking for us alone. The thread ends with this program.
-    pub(crate) async fn run(mut self, job: JobControl) -> Fed {
+    pub(crate) async fn run(mut self, job: JobControl) -> InputOutcome {
         let (sender, mut pieces) = mpsc::channel::<Vec<u8>>(AHEAD);
         let typed = self.typed;
         let started = std::thread::Builder::new().name("stdin".to_owned()).spawn(move || read(&sender, typed));
@@ -85,7 +85,7 @@ impl Feed {
                     }
                     // In this mode no key ends the input: the terminal itself is gone.
                     if self.raw {
-                        return Fed::HungUp;
+                        return InputOutcome::HungUp;
                     }
                     self.finish(&job, watcher.rest(), last, used).await;
                     continue;
@@ -94,15 +94,15 @@ impl Feed {
                 let detached = watcher.take(&mut piece);
                 let taken = piece.is_empty() || self.give(&job, piece, &mut passed, &mut last).await;
                 if detached {
-                    return Fed::Detached;
+                    return InputOutcome::Detached;
                 }
                 // A job that takes no more input may still do what it is for. At a terminal it can still be left.
                 if !taken && !typed {
-                    return Fed::All;
+                    return InputOutcome::All;
                 }
             }
         }
-        if self.raw { Fed::HungUp } else { Fed::All }
+        if self.raw { InputOutcome::HungUp } else { InputOutcome::All }
     }
 
     /// Gives the job a piece, without what it was given before; whether it takes more.
@@ -126,7 +126,7 @@ impl Feed {
                 let _taken = job.write(held_back).await;
             }
             // At a terminal, a key ended it.
-            if self.end == End::CloseIfUsed && !used && !self.typed {
+            if self.end == InputEnd::CloseIfUsed && !used && !self.typed {
                 return;
             }
             if self.terminal {

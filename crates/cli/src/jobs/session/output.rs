@@ -15,53 +15,53 @@ const ROOM: usize = 256 * 1024;
 
 /// A stream that could not be written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Unwritten {
+pub(crate) struct OutputError {
     pub(crate) stream: &'static str,
     pub(crate) errno: Errno,
 }
 
 /// Our two streams; one, if both lead to the same place, so that what they get stays in order.
 #[derive(Debug)]
-pub(crate) struct Outputs {
-    out: Output,
-    err: Option<Output>,
+pub(crate) struct OutputStreams {
+    out: OutputStream,
+    err: Option<OutputStream>,
     /// Something was written, or cannot be.
     moved: Arc<Notify>,
 }
 
 /// One stream.
 #[derive(Debug)]
-struct Output {
-    shared: Arc<Shared>,
+struct OutputStream {
+    shared: Arc<OutputQueue>,
     started: bool,
     standard_error: bool,
 }
 
 #[derive(Debug)]
-struct Shared {
-    state: Mutex<State>,
+struct OutputQueue {
+    state: Mutex<QueueState>,
     /// There is something to write, or nothing will come.
     filled: Condvar,
     moved: Arc<Notify>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct QueueState {
     waiting: Vec<u8>,
     writing: bool,
     broken: Option<Errno>,
 }
 
-// === impl Outputs ===
+// === impl OutputStreams ===
 
-impl Outputs {
+impl OutputStreams {
     pub(crate) fn new() -> Self {
         let same = match (rustix::fs::fstat(io::stdout()), rustix::fs::fstat(io::stderr())) {
             (Ok(out), Ok(err)) => (out.st_dev, out.st_ino) == (err.st_dev, err.st_ino),
             _ => false,
         };
         let moved = Arc::default();
-        let output = |standard_error| Output::new(standard_error, Arc::clone(&moved));
+        let output = |standard_error| OutputStream::new(standard_error, Arc::clone(&moved));
         Self { out: output(false), err: (!same).then(|| output(true)), moved }
     }
 
@@ -74,11 +74,11 @@ impl Outputs {
     }
 
     /// The first stream that could not be written to. That nobody reads it any more is none of these.
-    pub(crate) fn unwritten(&self) -> Option<Unwritten> {
+    pub(crate) fn unwritten(&self) -> Option<OutputError> {
         self.all().find_map(|output| {
             let errno = output.shared.lock().broken.filter(|errno| *errno != Errno::PIPE)?;
             let stream = if output.standard_error { "standard error" } else { "standard output" };
-            Some(Unwritten { stream, errno })
+            Some(OutputError { stream, errno })
         })
     }
 
@@ -92,7 +92,7 @@ impl Outputs {
         self.until(|state| state.broken.is_some() || (state.waiting.is_empty() && !state.writing)).await;
     }
 
-    async fn until(&self, done: impl Fn(&State) -> bool) {
+    async fn until(&self, done: impl Fn(&QueueState) -> bool) {
         self.look(|| self.all().all(|output| done(&output.shared.lock()))).await;
     }
 
@@ -112,16 +112,16 @@ impl Outputs {
         }
     }
 
-    fn all(&self) -> impl Iterator<Item = &Output> {
+    fn all(&self) -> impl Iterator<Item = &OutputStream> {
         std::iter::once(&self.out).chain(&self.err)
     }
 }
 
-// === impl Output ===
+// === impl OutputStream ===
 
-impl Output {
+impl OutputStream {
     fn new(standard_error: bool, moved: Arc<Notify>) -> Self {
-        let shared = Shared { state: Mutex::default(), filled: Condvar::new(), moved };
+        let shared = OutputQueue { state: Mutex::default(), filled: Condvar::new(), moved };
         Self { shared: Arc::new(shared), started: false, standard_error }
     }
 
@@ -149,9 +149,9 @@ impl Output {
     }
 }
 
-// === impl Shared ===
+// === impl OutputQueue ===
 
-impl Shared {
+impl OutputQueue {
     /// Writes what comes, until this program ends.
     fn write_to(&self, stream: BorrowedFd<'_>) {
         let mut piece = Vec::new();
@@ -180,7 +180,7 @@ impl Shared {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

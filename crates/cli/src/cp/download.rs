@@ -8,13 +8,13 @@ use std::sync::Arc;
 use carrel_agent_client::protocol::payload::{FsEntry, FsEntryKind, FsOpenOptions};
 use carrel_agent_client::{Directory, Error, Files};
 
-use super::beneath::{Beneath, Kept};
+use super::directory::{HostDirectory, PreservedAttributes};
+use super::file_name::FileName;
 use super::links;
-use super::name::Name;
-use super::place::{Inside, below, shows_contents};
-use super::report::{LeftOut, Report};
-use super::sink::Sink;
-use super::transfers::{Transferred, Transfers};
+use super::report::{CopyReport, OmittedReason};
+use super::request::{SandboxPath, join, means_contents};
+use super::sink::FileSink;
+use super::transfers::{TransferOutcome, Transfers};
 use super::{DEEPEST, NO_COPY, SMALL, failed, inside};
 use crate::failure::Failure;
 
@@ -22,22 +22,22 @@ use crate::failure::Failure;
 const BATCH: u32 = 256;
 
 /// A directory that is being copied.
-struct Level {
+struct DownloadDirectory {
     path: String,
     directory: Directory,
     entries: VecDeque<FsEntry>,
-    target: Arc<Beneath>,
+    target: Arc<HostDirectory>,
     /// What it is to keep, and whether it is ours; nothing if it is its user's own.
-    kept: Option<(Kept, bool)>,
+    kept: Option<(PreservedAttributes, bool)>,
 }
 
 /// Copies what is at `source` to where `target` says.
 pub(super) async fn copy(
     files: &Files,
-    source: &Inside,
+    source: &SandboxPath,
     target: &Path,
     follow: bool,
-    report: &mut Report,
+    report: &mut CopyReport,
 ) -> Result<(), Failure> {
     let path = source.path();
     let found = if follow { files.stat(&path).await } else { files.lstat(&path).await };
@@ -50,11 +50,11 @@ pub(super) async fn copy(
     }
     let directory = found.kind == FsEntryKind::Dir;
     let (parent, name) = match (destination(target, source.name(), directory)?, source.contents && directory) {
-        (Destination::Within(directory), true) => {
-            return tree(files, Level::open(files, path, directory).await?, report).await;
+        (DownloadTarget::Within(directory), true) => {
+            return tree(files, DownloadDirectory::open(files, path, directory).await?, report).await;
         }
-        (Destination::Within(directory), false) => (directory, Name::new(source.name())),
-        (Destination::Named(parent, name), _) => (parent, Name::new(&name)),
+        (DownloadTarget::Within(directory), false) => (directory, FileName::new(source.name())),
+        (DownloadTarget::Named(parent, name), _) => (parent, FileName::new(&name)),
     };
     let (name, parent) = (name.map_err(failed)?, Arc::new(parent));
     let mut transfers = Transfers::default();
@@ -66,19 +66,19 @@ pub(super) async fn copy(
 }
 
 /// Where a copy goes.
-enum Destination {
+enum DownloadTarget {
     /// Into a directory that is there.
-    Within(Beneath),
+    Within(HostDirectory),
     /// Below a directory that is there, by a name of its own.
-    Named(Beneath, String),
+    Named(HostDirectory, String),
 }
 
-fn destination(target: &Path, source: &str, tree: bool) -> Result<Destination, Failure> {
+fn destination(target: &Path, source: &str, tree: bool) -> Result<DownloadTarget, Failure> {
     let shown = target.display();
     let words = |what: &dyn std::fmt::Display| failed(format!("{shown}: {what}"));
     match target.metadata() {
         Ok(found) if found.is_dir() => {
-            return Beneath::open(target).map(Destination::Within).map_err(|errno| words(&errno));
+            return HostDirectory::open(target).map(DownloadTarget::Within).map_err(|errno| words(&errno));
         }
         _ if target.symlink_metadata().is_ok_and(|found| found.is_symlink()) => {
             return Err(words(&"it is a symbolic link, and is not written through").hint("give the path it leads to"));
@@ -87,30 +87,31 @@ fn destination(target: &Path, source: &str, tree: bool) -> Result<Destination, F
     }
     let name = target.file_name().and_then(|name| name.to_str()).map(str::to_owned);
     let directory = target.as_os_str().as_bytes().ends_with(b"/") && !tree;
-    let name = name.filter(|_| !directory && !shows_contents(target)).ok_or_else(|| {
+    let name = name.filter(|_| !directory && !means_contents(target)).ok_or_else(|| {
         words(&"there is no such directory").hint(format!("make it first, or name the copy of {source}"))
     })?;
     let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let opened = Beneath::open(parent).map_err(|errno| failed(format!("{}: {errno}", parent.display())))?;
-    Ok(Destination::Named(opened, name))
+    let opened = HostDirectory::open(parent).map_err(|errno| failed(format!("{}: {errno}", parent.display())))?;
+    Ok(DownloadTarget::Named(opened, name))
 }
 
 /// Copies a directory and all below it. However deep it is, one directory is looked at at a time.
-async fn tree(files: &Files, top: Level, report: &mut Report) -> Result<(), Failure> {
+async fn tree(files: &Files, top: DownloadDirectory, report: &mut CopyReport) -> Result<(), Failure> {
     let mut transfers = Transfers::default();
     let mut levels = vec![top];
     while let Some(level) = levels.last_mut() {
         let Some(entry) = level.next().await? else {
             // What arrives in a directory changes when it was modified.
             transfers.finish(report).await?;
-            if let Some(Level { target, kept: Some((kept, ours)), .. }) = levels.pop() {
+            if let Some(DownloadDirectory { target, kept: Some((kept, ours)), .. }) = levels.pop() {
                 target.settle(kept, ours).map_err(failed)?;
             }
             continue;
         };
         // Of what the sandbox calls its path, only the last name counts: it is in this directory, or nowhere.
-        let name = Name::last(&entry.path).map_err(|bad| failed(format!("the sandbox names a file wrongly: {bad}")))?;
-        let path = below(&level.path, name.as_str());
+        let name =
+            FileName::last(&entry.path).map_err(|bad| failed(format!("the sandbox names a file wrongly: {bad}")))?;
+        let path = join(&level.path, name.as_str());
         let target = Arc::clone(&level.target);
         let depth = levels.len() - 1;
         let copied = one(files, (path, &entry), (&target, depth), &name, &mut transfers, report).await?;
@@ -127,19 +128,19 @@ async fn tree(files: &Files, top: Level, report: &mut Report) -> Result<(), Fail
 async fn one(
     files: &Files,
     (path, entry): (String, &FsEntry),
-    (target, depth): (&Arc<Beneath>, usize),
-    name: &Name,
+    (target, depth): (&Arc<HostDirectory>, usize),
+    name: &FileName,
     transfers: &mut Transfers,
-    report: &mut Report,
-) -> Result<Option<Level>, Failure> {
-    let kept = Kept { mode: entry.mode, modified: entry.mtime.or(entry.modified) };
+    report: &mut CopyReport,
+) -> Result<Option<DownloadDirectory>, Failure> {
+    let kept = PreservedAttributes { mode: entry.mode, modified: entry.mtime.or(entry.modified) };
     let copied = match entry.kind {
         FsEntryKind::File => {
             let (files, target, name, small) = (files.clone(), Arc::clone(target), name.clone(), entry.size <= SMALL);
             let transfer = async move {
                 match file(&files, &path, &target, &name, kept, small).await {
-                    Err(_) if !is_text(&path) => Ok(Transferred::LeftOut(path, LeftOut::NotText)),
-                    copied => copied.map(Transferred::Whole),
+                    Err(_) if !is_text(&path) => Ok(TransferOutcome::OmittedReason(path, OmittedReason::NotText)),
+                    copied => copied.map(TransferOutcome::Whole),
                 }
             };
             return transfers.begin(transfer, report).await.map(|()| None);
@@ -149,17 +150,17 @@ async fn one(
                 let (target, made) = target.enter(name).map_err(failed)?;
                 report.directories += 1;
                 let (target, kept) = (Arc::new(target), Some((kept, made)));
-                return Ok(Some(Level { path, directory, entries: VecDeque::new(), target, kept }));
+                return Ok(Some(DownloadDirectory { path, directory, entries: VecDeque::new(), target, kept }));
             }
             Err(error) => Err(inside(&path, &error)),
         },
         FsEntryKind::Symlink => match files.read_link(&path).await {
             Ok(leads_to) if !is_text(&leads_to) => {
-                report.leave_out(&path, LeftOut::NotText);
+                report.leave_out(&path, OmittedReason::NotText);
                 Ok(None)
             }
             Ok(leads_to) if links::leaves(&leads_to, depth) => {
-                report.leave_out(&path, LeftOut::Leaves);
+                report.leave_out(&path, OmittedReason::Leaves);
                 Ok(None)
             }
             Ok(leads_to) => {
@@ -170,13 +171,13 @@ async fn one(
             Err(error) => Err(inside(&path, &error)),
         },
         FsEntryKind::Other => {
-            report.leave_out(&path, LeftOut::Kind);
+            report.leave_out(&path, OmittedReason::Kind);
             Ok(None)
         }
     };
     match copied {
         Err(_) if !is_text(&path) => {
-            report.leave_out(&path, LeftOut::NotText);
+            report.leave_out(&path, OmittedReason::NotText);
             Ok(None)
         }
         copied => copied,
@@ -193,16 +194,16 @@ fn is_text(told: &str) -> bool {
 async fn file(
     files: &Files,
     path: &str,
-    target: &Arc<Beneath>,
-    name: &Name,
-    kept: Kept,
+    target: &Arc<HostDirectory>,
+    name: &FileName,
+    kept: PreservedAttributes,
     small: bool,
 ) -> Result<u64, Failure> {
     let options = FsOpenOptions { read: true, ..FsOpenOptions::default() };
     let opened = files.open(path, options).await.map_err(|error| inside(path, &error))?;
     let mut stream = opened.read(0, None).await.map_err(|error| inside(path, &error))?;
     let unfinished = target.begin().map_err(failed)?;
-    let mut sink = Sink::new(unfinished.writer().map_err(failed)?, small);
+    let mut sink = FileSink::new(unfinished.writer().map_err(failed)?, small);
     while let Some(chunk) = stream.next().await.map_err(|error| inside(path, &error))? {
         if !sink.take(chunk).await {
             break;
@@ -213,11 +214,11 @@ async fn file(
     Ok(bytes)
 }
 
-// === impl Level ===
+// === impl DownloadDirectory ===
 
-impl Level {
+impl DownloadDirectory {
     /// What is in a directory, on its way to one that its user named.
-    async fn open(files: &Files, path: String, target: Beneath) -> Result<Self, Failure> {
+    async fn open(files: &Files, path: String, target: HostDirectory) -> Result<Self, Failure> {
         let directory = files.open_dir(&path).await.map_err(|error| inside(&path, &error))?;
         Ok(Self { path, directory, entries: VecDeque::new(), target: Arc::new(target), kept: None })
     }

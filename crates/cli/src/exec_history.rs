@@ -6,11 +6,11 @@ use carrel_api::carrel::v1::{ExecRecord, ListExecsRequest};
 use carrel_shim_client::messages::{JobInfo, JobState, JobStream, Outcome, OutcomeKind};
 use tonic::Code;
 
-use crate::daemon::{Daemon, refused, told};
+use crate::daemon::{DaemonClient, refused, render};
 use crate::failure::Failure;
 
 /// All execs of a sandbox, the oldest first. A daemon of an earlier build lists none.
-pub(crate) async fn execs(daemon: &mut Daemon, id: &str) -> Result<Vec<JobInfo>, Failure> {
+pub(crate) async fn execs(daemon: &mut DaemonClient, id: &str) -> Result<Vec<JobInfo>, Failure> {
     let request = ListExecsRequest { sandbox_id: id.to_owned() };
     let mut listed = match daemon.nearby.list_execs(request).await {
         Ok(listed) => listed.into_inner(),
@@ -42,8 +42,8 @@ fn job(exec: &ExecRecord) -> JobInfo {
         tty: false,
         state: if outcome.is_some() { JobState::Ended } else { JobState::Starting },
         pid: None,
-        started_ms: told::moment(exec.created_at.as_ref()).0,
-        ended_ms: exec.ended_at.as_ref().map(|at| told::moment(Some(at)).0),
+        started_ms: render::moment(exec.created_at.as_ref()).0,
+        ended_ms: exec.ended_at.as_ref().map(|at| render::moment(Some(at)).0),
         timeout_ms: None,
         stdout: JobStream::default(),
         stderr: JobStream::default(),

@@ -15,7 +15,7 @@ use crate::user;
 
 /// A command, as a person asks for it.
 #[derive(Clone, Debug)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct CommandSpec<'a> {
     pub(crate) words: &'a [OsString],
     /// What the image sets, under what is asked for.
     pub(crate) given: &'a [String],
@@ -28,9 +28,9 @@ pub(crate) struct Asked<'a> {
     pub(crate) timeout: Option<Time>,
 }
 
-// === impl Asked ===
+// === impl CommandSpec ===
 
-impl Asked<'_> {
+impl CommandSpec<'_> {
     /// As a supervisor is asked, for a sandbox with that root.
     pub(crate) fn command(self, root: &RootFs) -> Result<JobCommand, Failure> {
         let mut words = self.words.iter().map(text).collect::<Result<Vec<_>, _>>()?.into_iter();
@@ -73,7 +73,7 @@ mod tests {
     fn asked(words: &[OsString]) -> Result<JobCommand, Failure> {
         let terminal = Some(TerminalSize { rows: 40, cols: 120 });
         let timeout = Some("30s".parse().unwrap());
-        Asked { words, given: &[], env: &[], cwd: None, user: None, terminal, stdin: true, timeout }
+        CommandSpec { words, given: &[], env: &[], cwd: None, user: None, terminal, stdin: true, timeout }
             .command(&RootFs::default())
     }
 

@@ -9,17 +9,17 @@ use carrel_shim_client::{Found, layout};
 use serde_json::{Value, json};
 
 use crate::arguments::PsArguments;
-use crate::daemon::{Daemon, STORE_LOST, is_unknown, refused, told};
+use crate::daemon::{DaemonClient, STORE_LOST, is_unknown, refused, render};
 use crate::failure::Failure;
 use crate::label::Label;
-use crate::moment::Moment;
-use crate::seen::{SandboxState, Seen};
+use crate::observed::{ObservedSandbox, ObservedState};
+use crate::timestamp::UnixMillis;
 use crate::{find, inspect};
 
 /// A sandbox, as far as it is known: by what is there of it, by the daemon that keeps it, or by both.
 #[derive(Debug)]
-pub(crate) struct Listed {
-    pub(crate) seen: Option<Seen>,
+pub(crate) struct ListedSandbox {
+    pub(crate) seen: Option<ObservedSandbox>,
     pub(crate) kept: Option<SandboxHandle>,
     /// That it is paused, and why, as its daemon says.
     pub(crate) pause: Option<String>,
@@ -27,10 +27,10 @@ pub(crate) struct Listed {
 
 /// All that are meant, the oldest first. What stays is known to a daemon alone, which is started for it. Without its store
 /// there are those that run, with the failure to report.
-pub(crate) async fn all(arguments: &PsArguments) -> Result<(Vec<Listed>, Option<Failure>), Failure> {
+pub(crate) async fn all(arguments: &PsArguments) -> Result<(Vec<ListedSandbox>, Option<Failure>), Failure> {
     let label_selector = Label::pairs(&arguments.labels);
     let labelled = !label_selector.is_empty();
-    let (daemon, lost) = match Daemon::of_what_stays().await {
+    let (daemon, lost) = match DaemonClient::of_what_stays().await {
         Err(failure) if failure.code == STORE_LOST => (None, Some(failure)),
         daemon => (daemon?, None),
     };
@@ -40,31 +40,32 @@ pub(crate) async fn all(arguments: &PsArguments) -> Result<(Vec<Listed>, Option<
     let kept = daemon.list(ListSandboxesRequest { include_deleted: arguments.all, label_selector }).await?;
     let mut all = joined(find::see_all().await?, kept, labelled);
     for listed in &mut all {
-        let is_paused = listed.seen.as_ref().is_some_and(|seen| seen.state() == SandboxState::Paused);
+        let is_paused = listed.seen.as_ref().is_some_and(|seen| seen.state() == ObservedState::Paused);
         if let Some(handle) = listed.kept.as_ref().filter(|_| is_paused) {
             let asked = InspectSandboxRequest { sandbox_id: handle.sandbox_id.clone() };
             // Without an answer it is paused all the same.
             let told = daemon.nearby.inspect_sandbox(asked).await.ok();
-            listed.pause = told.and_then(|told| told.into_inner().running.as_ref().and_then(told::pause_state));
+            listed.pause = told.and_then(|told| told.into_inner().running.as_ref().and_then(render::pause_state));
         }
     }
     Ok((all, None))
 }
 
 /// What is there of each, with what its daemon says; those that no daemon keeps too, unless only such are meant.
-fn joined(seen: Vec<Seen>, kept: Vec<SandboxHandle>, only_kept: bool) -> Vec<Listed> {
-    let directory = |seen: &Seen| seen.directory.file_name().and_then(OsStr::to_str).unwrap_or_default().to_owned();
-    let mut there: HashMap<String, Seen> = seen.into_iter().map(|seen| (directory(&seen), seen)).collect();
+fn joined(seen: Vec<ObservedSandbox>, kept: Vec<SandboxHandle>, only_kept: bool) -> Vec<ListedSandbox> {
+    let directory =
+        |seen: &ObservedSandbox| seen.directory.file_name().and_then(OsStr::to_str).unwrap_or_default().to_owned();
+    let mut there: HashMap<String, ObservedSandbox> = seen.into_iter().map(|seen| (directory(&seen), seen)).collect();
     let mut all = Vec::new();
     for handle in kept {
         let directory = layout::directory_name(&find::name_of(&handle.sandbox_id)).unwrap_or_default();
         // A run may have the name of one that is at rest; one that somebody is at may have no record at the moment.
-        let is_kept = |seen: &Seen| seen.record.as_ref().is_none_or(|record| record.lasting);
+        let is_kept = |seen: &ObservedSandbox| seen.record.as_ref().is_none_or(|record| record.lasting);
         let seen = if there.get(&directory).is_some_and(is_kept) { there.remove(&directory) } else { None };
-        all.push(Listed { seen, kept: Some(handle), pause: None });
+        all.push(ListedSandbox { seen, kept: Some(handle), pause: None });
     }
     if !only_kept {
-        all.extend(there.into_values().map(|seen| Listed { seen: Some(seen), kept: None, pause: None }));
+        all.extend(there.into_values().map(|seen| ListedSandbox { seen: Some(seen), kept: None, pause: None }));
     }
     all.sort_by_cached_key(|listed| (listed.created(), listed.name()));
     all
@@ -76,7 +77,7 @@ pub(crate) async fn kept(name: &str, found: Option<&Found>) -> Result<Option<Ins
     if record.is_some_and(|record| !record.lasting) {
         return Ok(None);
     }
-    let Some(mut daemon) = Daemon::of_what_stays().await? else { return Ok(None) };
+    let Some(mut daemon) = DaemonClient::of_what_stays().await? else { return Ok(None) };
     match daemon.nearby.inspect_sandbox(InspectSandboxRequest { sandbox_id: name.to_owned() }).await {
         Ok(answer) => Ok(Some(answer.into_inner())),
         Err(status) if is_unknown(&status) => Ok(None),
@@ -85,14 +86,14 @@ pub(crate) async fn kept(name: &str, found: Option<&Found>) -> Result<Option<Ins
 }
 
 /// A sandbox for programs: what is there of it, and under `daemon` what its daemon says.
-pub(crate) fn object(seen: Option<&Seen>, kept: Option<&SandboxHandle>, told: Value) -> Value {
+pub(crate) fn object(seen: Option<&ObservedSandbox>, kept: Option<&SandboxHandle>, told: Value) -> Value {
     let mut value = match (seen, kept) {
         (Some(seen), _) => inspect::sandbox(seen),
         (None, Some(handle)) => json!({
             "name": handle.sandbox_id,
-            "state": told::state(handle.state()),
+            "state": render::state(handle.state()),
             "image": handle.image,
-            "created_at": told::moment(handle.created_at.as_ref()).to_string(),
+            "created_at": render::moment(handle.created_at.as_ref()).to_string(),
         }),
         (None, None) => json!({}),
     };
@@ -108,20 +109,20 @@ pub(crate) fn object(seen: Option<&Seen>, kept: Option<&SandboxHandle>, told: Va
 }
 
 /// How one is that is there and kept.
-fn state(seen: &Seen, handle: &SandboxHandle) -> &'static str {
+fn state(seen: &ObservedSandbox, handle: &SandboxHandle) -> &'static str {
     match seen.state() {
-        SandboxState::Paused => SandboxState::Paused.as_str(),
-        _ => told::state(handle.state()),
+        ObservedState::Paused => ObservedState::Paused.as_str(),
+        _ => render::state(handle.state()),
     }
 }
 
-// === impl Listed ===
+// === impl ListedSandbox ===
 
-impl Listed {
+impl ListedSandbox {
     pub(crate) fn name(&self) -> String {
         match (&self.kept, &self.seen) {
             (Some(handle), _) => handle.sandbox_id.clone(),
-            (None, seen) => seen.as_ref().map(Seen::name).unwrap_or_default(),
+            (None, seen) => seen.as_ref().map(ObservedSandbox::name).unwrap_or_default(),
         }
     }
 
@@ -129,11 +130,11 @@ impl Listed {
     pub(crate) fn state(&self) -> String {
         match (&self.seen, &self.kept) {
             (Some(seen), Some(handle)) => match (&self.pause, seen.pause_reason()) {
-                (Some(pause), _) if seen.state() == SandboxState::Paused => pause.clone(),
+                (Some(pause), _) if seen.state() == ObservedState::Paused => pause.clone(),
                 (_, Some(why)) => format!("{} ({why})", state(seen, handle)),
                 _ => state(seen, handle).to_owned(),
             },
-            (None, Some(handle)) => told::state(handle.state()).to_owned(),
+            (None, Some(handle)) => render::state(handle.state()).to_owned(),
             (Some(seen), None) => match (seen.is_ending(), &seen.problem) {
                 (true, _) => "ending".to_owned(),
                 (false, None) => seen.state().as_str().to_owned(),
@@ -149,14 +150,14 @@ impl Listed {
     }
 
     /// When it was made.
-    pub(crate) fn created(&self) -> Option<Moment> {
-        let kept = self.kept.as_ref().map(|handle| told::moment(handle.created_at.as_ref()));
-        kept.or_else(|| Some(Moment(self.seen.as_ref()?.record.as_ref()?.created_ms)))
+    pub(crate) fn created(&self) -> Option<UnixMillis> {
+        let kept = self.kept.as_ref().map(|handle| render::moment(handle.created_at.as_ref()));
+        kept.or_else(|| Some(UnixMillis(self.seen.as_ref()?.record.as_ref()?.created_ms)))
     }
 
     /// For programs.
     pub(crate) fn object(&self) -> Value {
-        let told = self.kept.as_ref().map(told::handle).unwrap_or_default();
+        let told = self.kept.as_ref().map(render::handle).unwrap_or_default();
         let mut value = object(self.seen.as_ref(), self.kept.as_ref(), told);
         if let (Some(pause), Some(object)) = (&self.pause, value.as_object_mut()) {
             object.insert("pause_message".to_owned(), json!(pause));
@@ -167,13 +168,13 @@ impl Listed {
 
 #[cfg(test)]
 mod tests {
-    use carrel_api::agbox::v1::SandboxState as KeptState;
+    use carrel_api::agbox::v1::SandboxState;
     use prost_types::Timestamp;
 
     use super::*;
-    use crate::seen::tests::example;
+    use crate::observed::tests::example;
 
-    pub(crate) fn lasting(name: &str) -> Seen {
+    pub(crate) fn lasting(name: &str) -> ObservedSandbox {
         let mut seen = example();
         if let Some(record) = &mut seen.record {
             (record.name, record.lasting) = (name.to_owned(), true);
@@ -182,7 +183,7 @@ mod tests {
         seen
     }
 
-    pub(crate) fn handle(id: &str, state: KeptState, seconds: i64) -> SandboxHandle {
+    pub(crate) fn handle(id: &str, state: SandboxState, seconds: i64) -> SandboxHandle {
         SandboxHandle {
             sandbox_id: id.to_owned(),
             state: state.into(),
@@ -192,15 +193,15 @@ mod tests {
         }
     }
 
-    fn names(all: &[Listed]) -> Vec<(String, String)> {
+    fn names(all: &[ListedSandbox]) -> Vec<(String, String)> {
         all.iter().map(|listed| (listed.name(), listed.state())).collect()
     }
 
     #[test]
     fn what_is_there_and_what_is_kept_is_one_and_the_same() {
         let seen = || vec![example(), lasting("kept"), lasting("stray")];
-        let kept = || vec![handle("gone", KeptState::Stopped, 1), handle("kept", KeptState::Ready, 2)];
-        let expect = |listed: Vec<Listed>, expected: &[(&str, &str)]| {
+        let kept = || vec![handle("gone", SandboxState::Stopped, 1), handle("kept", SandboxState::Ready, 2)];
+        let expect = |listed: Vec<ListedSandbox>, expected: &[(&str, &str)]| {
             let expected: Vec<_> = expected.iter().map(|(name, state)| (name.to_string(), state.to_string())).collect();
             assert_eq!(names(&listed), expected);
         };
@@ -209,7 +210,8 @@ mod tests {
             &[("gone", "stopped"), ("kept", "ready"), ("stray", "running"), ("web", "running")],
         );
         expect(joined(seen(), kept(), true), &[("gone", "stopped"), ("kept", "ready")]);
-        let swept = Seen { record: None, life: carrel_shim_client::Life::Starting, told: None, ..lasting("kept") };
+        let swept =
+            ObservedSandbox { record: None, life: carrel_shim_client::Life::Starting, told: None, ..lasting("kept") };
         let listed = joined(vec![swept], kept(), false);
         let named: Vec<Value> = listed.iter().map(|listed| listed.object()["name"].clone()).collect();
         assert_eq!(named, ["gone", "kept"], "programs are told the same names");
@@ -221,7 +223,7 @@ mod tests {
         let mut seen = lasting("kept");
         seen.told.as_mut().unwrap().status.state = carrel_shim_client::messages::State::Paused;
         let pause = Some("paused (host disk low: 1.2 GiB free, 2 GiB reserved)".to_owned());
-        let mut listed = Listed { seen: Some(seen), kept: Some(handle("kept", KeptState::Ready, 2)), pause };
+        let mut listed = ListedSandbox { seen: Some(seen), kept: Some(handle("kept", SandboxState::Ready, 2)), pause };
         assert_eq!(listed.state(), "paused (host disk low: 1.2 GiB free, 2 GiB reserved)");
         assert_eq!(listed.object().get("pause_message"), Some(&json!(listed.state())));
         listed.pause = None;
@@ -230,12 +232,17 @@ mod tests {
 
     #[test]
     fn programs_are_told_what_the_daemon_says() {
-        let kept = Listed { seen: Some(lasting("kept")), kept: Some(handle("kept", KeptState::Ready, 2)), pause: None };
+        let kept = ListedSandbox {
+            seen: Some(lasting("kept")),
+            kept: Some(handle("kept", SandboxState::Ready, 2)),
+            pause: None,
+        };
         let told = kept.object();
         assert_eq!((told.get("state"), told.pointer("/daemon/id")), (Some(&json!("ready")), Some(&json!("kept"))));
-        let ours = Listed { seen: Some(example()), kept: None, pause: None }.object();
+        let ours = ListedSandbox { seen: Some(example()), kept: None, pause: None }.object();
         assert_eq!((ours.get("state"), ours.get("daemon")), (Some(&json!("running")), Some(&Value::Null)));
-        let gone = Listed { seen: None, kept: Some(handle("gone", KeptState::Deleted, 2)), pause: None }.object();
+        let gone =
+            ListedSandbox { seen: None, kept: Some(handle("gone", SandboxState::Deleted, 2)), pause: None }.object();
         assert_eq!((gone.get("name"), gone.get("state")), (Some(&json!("gone")), Some(&json!("deleted"))));
     }
 }

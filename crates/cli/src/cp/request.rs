@@ -8,32 +8,32 @@ use crate::failure::Failure;
 
 /// A copy: into a sandbox, or out of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Copy {
-    Into {
+pub(crate) enum CopyRequest {
+    Upload {
         source: PathBuf,
         name: String,
-        target: Inside,
+        target: SandboxPath,
     },
-    OutOf {
+    Download {
         name: String,
-        source: Inside,
+        source: SandboxPath,
         target: PathBuf,
     },
     /// A tar archive from standard input.
-    Unarchive {
+    Extract {
         name: String,
-        target: Inside,
+        target: SandboxPath,
     },
     /// A tar archive to standard output.
     Archive {
         name: String,
-        source: Inside,
+        source: SandboxPath,
     },
 }
 
 /// A path inside a sandbox: absolute, and without a `/` at its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Inside {
+pub(crate) struct SandboxPath {
     path: String,
     /// It was written as one of a directory: with a `/` at its end.
     pub(crate) directory: bool,
@@ -42,49 +42,53 @@ pub(crate) struct Inside {
 }
 
 /// One side of a copy.
-enum Place {
+enum CopyEndpoint {
     Host(PathBuf),
     /// Standard input or output.
     Stream,
-    Sandbox(String, Inside),
+    Sandbox(String, SandboxPath),
 }
 
-// === impl Copy ===
+// === impl CopyRequest ===
 
-impl Copy {
+impl CopyRequest {
     pub(crate) fn parse(source: &OsStr, target: &OsStr) -> Result<Self, Failure> {
-        match (Place::parse(source)?, Place::parse(target)?) {
-            (Place::Host(source), Place::Sandbox(name, target)) => Ok(Self::Into { source, name, target }),
-            (Place::Sandbox(name, source), Place::Host(target)) => Ok(Self::OutOf { name, source, target }),
-            (Place::Stream, Place::Sandbox(name, target)) => Ok(Self::Unarchive { name, target }),
-            (Place::Sandbox(name, source), Place::Stream) => Ok(Self::Archive { name, source }),
-            (Place::Host(_) | Place::Stream, Place::Host(_) | Place::Stream) => {
+        match (CopyEndpoint::parse(source)?, CopyEndpoint::parse(target)?) {
+            (CopyEndpoint::Host(source), CopyEndpoint::Sandbox(name, target)) => {
+                Ok(Self::Upload { source, name, target })
+            }
+            (CopyEndpoint::Sandbox(name, source), CopyEndpoint::Host(target)) => {
+                Ok(Self::Download { name, source, target })
+            }
+            (CopyEndpoint::Stream, CopyEndpoint::Sandbox(name, target)) => Ok(Self::Extract { name, target }),
+            (CopyEndpoint::Sandbox(name, source), CopyEndpoint::Stream) => Ok(Self::Archive { name, source }),
+            (CopyEndpoint::Host(_) | CopyEndpoint::Stream, CopyEndpoint::Host(_) | CopyEndpoint::Stream) => {
                 Err(wrong("neither path is one of a sandbox")
                     .hint("a path of a sandbox is NAME:PATH; for others there is `cp`"))
             }
-            (Place::Sandbox(..), Place::Sandbox(..)) => Err(wrong("both paths are those of sandboxes")
+            (CopyEndpoint::Sandbox(..), CopyEndpoint::Sandbox(..)) => Err(wrong("both paths are those of sandboxes")
                 .hint("copy to this host first; a path of this host with a `:` begins with / or ./")),
         }
     }
 
     /// The sandbox.
     pub(crate) fn name(&self) -> &str {
-        let (Self::Into { name, .. }
-        | Self::OutOf { name, .. }
-        | Self::Unarchive { name, .. }
+        let (Self::Upload { name, .. }
+        | Self::Download { name, .. }
+        | Self::Extract { name, .. }
         | Self::Archive { name, .. }) = self;
         name
     }
 
     /// Whether it writes to the sandbox.
-    pub(crate) fn is_inward(&self) -> bool {
-        matches!(self, Self::Into { .. } | Self::Unarchive { .. })
+    pub(crate) fn writes_to_sandbox(&self) -> bool {
+        matches!(self, Self::Upload { .. } | Self::Extract { .. })
     }
 }
 
-// === impl Place ===
+// === impl CopyEndpoint ===
 
-impl Place {
+impl CopyEndpoint {
     /// What stands before the first `:` is the name of a sandbox, unless it looks like a path.
     fn parse(text: &OsStr) -> Result<Self, Failure> {
         let bytes = text.as_bytes();
@@ -110,16 +114,16 @@ impl Place {
         if path.contains('\0') {
             return Err(wrong("a path has a zero in it"));
         }
-        Ok(Self::Sandbox(name, Inside::new(&path)))
+        Ok(Self::Sandbox(name, SandboxPath::new(&path)))
     }
 }
 
-// === impl Inside ===
+// === impl SandboxPath ===
 
-impl Inside {
+impl SandboxPath {
     fn new(path: &str) -> Self {
         let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
-        let (directory, contents) = (path.ends_with('/'), shows_contents(Path::new(path)));
+        let (directory, contents) = (path.ends_with('/'), means_contents(Path::new(path)));
         Self { path: format!("/{}", parts.join("/")), directory, contents }
     }
 
@@ -143,7 +147,7 @@ impl Inside {
 }
 
 /// Whether a path means what is in a directory and not the directory: its last name is not one of an entry.
-pub(crate) fn shows_contents(path: &Path) -> bool {
+pub(crate) fn means_contents(path: &Path) -> bool {
     let bytes = path.as_os_str().as_bytes();
     let end = bytes.iter().rposition(|byte| *byte != b'/').map_or(0, |at| at + 1);
     let named = bytes.get(..end).unwrap_or_default();
@@ -151,7 +155,7 @@ pub(crate) fn shows_contents(path: &Path) -> bool {
 }
 
 /// A path below another, both inside.
-pub(crate) fn below(path: &str, name: &str) -> String {
+pub(crate) fn join(path: &str, name: &str) -> String {
     format!("{}/{name}", path.trim_end_matches('/'))
 }
 
@@ -163,23 +167,23 @@ fn wrong(words: &str) -> Failure {
 mod tests {
     use super::*;
 
-    fn parsed(source: &str, target: &str) -> Result<Copy, String> {
-        Copy::parse(source.as_ref(), target.as_ref()).map_err(|failure| failure.message)
+    fn parsed(source: &str, target: &str) -> Result<CopyRequest, String> {
+        CopyRequest::parse(source.as_ref(), target.as_ref()).map_err(|failure| failure.message)
     }
 
     #[test]
     fn one_side_is_a_sandbox_and_the_other_is_not() {
-        let inside = |path: &str| Inside::new(path);
+        let inside = |path: &str| SandboxPath::new(path);
         let into = |source: &str, name: &str, target: &str| {
-            Ok(Copy::Into { source: source.into(), name: name.to_owned(), target: inside(target) })
+            Ok(CopyRequest::Upload { source: source.into(), name: name.to_owned(), target: inside(target) })
         };
         assert_eq!(parsed("a", "web:/b"), into("a", "web", "/b"));
         assert_eq!(parsed("./a:b", "web:b:c"), into("./a:b", "web", "b:c"));
         assert_eq!(parsed("/a:b", "web:/"), into("/a:b", "web", "/"));
-        let out_of = Copy::OutOf { name: "web".to_owned(), source: inside("/b"), target: ".".into() };
+        let out_of = CopyRequest::Download { name: "web".to_owned(), source: inside("/b"), target: ".".into() };
         assert_eq!(parsed("web:/b", "."), Ok(out_of));
-        assert_eq!(parsed("-", "web:/b"), Ok(Copy::Unarchive { name: "web".to_owned(), target: inside("/b") }));
-        assert_eq!(parsed("web:/b", "-"), Ok(Copy::Archive { name: "web".to_owned(), source: inside("/b") }));
+        assert_eq!(parsed("-", "web:/b"), Ok(CopyRequest::Extract { name: "web".to_owned(), target: inside("/b") }));
+        assert_eq!(parsed("web:/b", "-"), Ok(CopyRequest::Archive { name: "web".to_owned(), source: inside("/b") }));
         assert_eq!(parsed("./-", "web:/b"), into("./-", "web", "/b"));
         assert!(parsed("-", "b").is_err() && parsed("-", "-").is_err());
         assert_eq!(parsed("a", "b").unwrap_err(), "neither path is one of a sandbox");
@@ -198,19 +202,19 @@ mod tests {
             ("/", "/", "", "/"),
             ("/a/.", "/a/.", ".", "/a"),
         ] {
-            let inside = Inside::new(given);
+            let inside = SandboxPath::new(given);
             assert_eq!((inside.path().as_str(), inside.name(), inside.parent().as_str()), (path, name, parent));
         }
-        assert_eq!((below("/", "x"), below("/a", "x"), below("/a/", "x")), ("/x".into(), "/a/x".into(), "/a/x".into()));
+        assert_eq!((join("/", "x"), join("/a", "x"), join("/a/", "x")), ("/x".into(), "/a/x".into(), "/a/x".into()));
     }
 
     #[test]
     fn a_path_that_ends_in_no_name_means_what_is_in_it() {
         for path in [".", "..", "a/.", "a/..", "a/./", "/", ""] {
-            assert!(shows_contents(Path::new(path)), "{path}");
+            assert!(means_contents(Path::new(path)), "{path}");
         }
         for path in ["a", "a/", "./a", "a/.b", "..."] {
-            assert!(!shows_contents(Path::new(path)), "{path}");
+            assert!(!means_contents(Path::new(path)), "{path}");
         }
     }
 }

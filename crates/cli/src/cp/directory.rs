@@ -9,14 +9,14 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
 
-use super::name::Name;
+use super::file_name::FileName;
 
 /// How often another name is tried for what is not finished.
 const TRIES: usize = 16;
 
 /// A directory of the host.
 #[derive(Debug)]
-pub(crate) struct Beneath {
+pub(crate) struct HostDirectory {
     handle: OwnedFd,
     /// Where it is, for people.
     path: PathBuf,
@@ -24,15 +24,15 @@ pub(crate) struct Beneath {
 
 /// A file that is being written. Dropped unfinished, it is gone.
 #[derive(Debug)]
-pub(crate) struct Unfinished {
-    directory: Arc<Beneath>,
+pub(crate) struct PartialFile {
+    directory: Arc<HostDirectory>,
     temporary: String,
     file: File,
 }
 
 /// What is kept of the attributes of what is copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Kept {
+pub(crate) struct PreservedAttributes {
     pub(crate) mode: u32,
     /// When it was modified, in seconds since 1970.
     pub(crate) modified: Option<i64>,
@@ -40,16 +40,16 @@ pub(crate) struct Kept {
 
 /// Why something could not be put there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum BeneathError {
+pub(crate) enum HostDirectoryError {
     /// The system refused.
     System { path: String, what: &'static str, errno: Errno },
     /// Something is there that is not replaced.
     Occupied { path: String, what: &'static str },
 }
 
-// === impl Beneath ===
+// === impl HostDirectory ===
 
-impl Beneath {
+impl HostDirectory {
     /// A directory that its user named: links in that path are theirs.
     pub(crate) fn open(path: &Path) -> Result<Self, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -57,7 +57,7 @@ impl Beneath {
     }
 
     /// A directory in it, made if it is not there; a link is none. Tells whether it was made.
-    pub(crate) fn enter(&self, name: &Name) -> Result<(Self, bool), BeneathError> {
+    pub(crate) fn enter(&self, name: &FileName) -> Result<(Self, bool), HostDirectoryError> {
         let made = match rustix::fs::mkdirat(&self.handle, name.as_str(), Mode::RWXU) {
             Ok(()) => true,
             Err(Errno::EXIST) => false,
@@ -73,16 +73,21 @@ impl Beneath {
     }
 
     /// Begins a file, which has no name of its own yet.
-    pub(crate) fn begin(self: &Arc<Self>) -> Result<Unfinished, BeneathError> {
+    pub(crate) fn begin(self: &Arc<Self>) -> Result<PartialFile, HostDirectoryError> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let owner_alone = Mode::RUSR | Mode::WUSR;
         let (temporary, file) =
             self.unnamed(|temporary| rustix::fs::openat(&self.handle, temporary, flags, owner_alone))?;
-        Ok(Unfinished { directory: Arc::clone(self), temporary, file: file.into() })
+        Ok(PartialFile { directory: Arc::clone(self), temporary, file: file.into() })
     }
 
     /// Makes a symbolic link as it is, in place of a file or a link of that name.
-    pub(crate) fn link(&self, name: &Name, target: &str, kept: Kept) -> Result<(), BeneathError> {
+    pub(crate) fn link(
+        &self,
+        name: &FileName,
+        target: &str,
+        kept: PreservedAttributes,
+    ) -> Result<(), HostDirectoryError> {
         self.replaceable(name)?;
         let (temporary, ()) = self.unnamed(|temporary| rustix::fs::symlinkat(target, &self.handle, temporary))?;
         let times = kept.times();
@@ -95,14 +100,14 @@ impl Beneath {
     }
 
     /// Gives the directory itself what is kept: its mode only if it is ours.
-    pub(crate) fn settle(&self, kept: Kept, ours: bool) -> Result<(), BeneathError> {
+    pub(crate) fn settle(&self, kept: PreservedAttributes, ours: bool) -> Result<(), HostDirectoryError> {
         let set = settle(&self.handle, ours.then_some(kept.mode & 0o1777), kept);
         let path = self.path.display().to_string();
-        set.map_err(|errno| BeneathError::System { path, what: "cannot set its attributes", errno })
+        set.map_err(|errno| HostDirectoryError::System { path, what: "cannot set its attributes", errno })
     }
 
     /// Makes something under a name that is not taken.
-    fn unnamed<T>(&self, make: impl Fn(&str) -> Result<T, Errno>) -> Result<(String, T), BeneathError> {
+    fn unnamed<T>(&self, make: impl Fn(&str) -> Result<T, Errno>) -> Result<(String, T), HostDirectoryError> {
         let mut last = Errno::EXIST;
         for _ in 0..TRIES {
             let temporary = temporary().map_err(|errno| self.failed("no random name", errno))?;
@@ -116,7 +121,7 @@ impl Beneath {
     }
 
     /// Refuses to take the place of anything but a file or a link.
-    fn replaceable(&self, name: &Name) -> Result<(), BeneathError> {
+    fn replaceable(&self, name: &FileName) -> Result<(), HostDirectoryError> {
         match rustix::fs::statat(&self.handle, name.as_str(), AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => Ok(()),
             Err(errno) => Err(self.system(name, "cannot be looked at", errno)),
@@ -133,29 +138,29 @@ impl Beneath {
         let _removed = rustix::fs::unlinkat(&self.handle, temporary, AtFlags::empty());
     }
 
-    fn occupied(&self, name: &Name, what: &'static str) -> BeneathError {
-        BeneathError::Occupied { path: self.path.join(name.as_str()).display().to_string(), what }
+    fn occupied(&self, name: &FileName, what: &'static str) -> HostDirectoryError {
+        HostDirectoryError::Occupied { path: self.path.join(name.as_str()).display().to_string(), what }
     }
 
-    fn system(&self, name: &Name, what: &'static str, errno: Errno) -> BeneathError {
-        BeneathError::System { path: self.path.join(name.as_str()).display().to_string(), what, errno }
+    fn system(&self, name: &FileName, what: &'static str, errno: Errno) -> HostDirectoryError {
+        HostDirectoryError::System { path: self.path.join(name.as_str()).display().to_string(), what, errno }
     }
 
-    fn failed(&self, what: &'static str, errno: Errno) -> BeneathError {
-        BeneathError::System { path: self.path.display().to_string(), what, errno }
+    fn failed(&self, what: &'static str, errno: Errno) -> HostDirectoryError {
+        HostDirectoryError::System { path: self.path.display().to_string(), what, errno }
     }
 }
 
-// === impl Unfinished ===
+// === impl PartialFile ===
 
-impl Unfinished {
+impl PartialFile {
     /// Another handle of it, to write through.
     pub(crate) fn writer(&self) -> std::io::Result<File> {
         self.file.try_clone()
     }
 
     /// Gives it its name and what is kept, in place of a file or a link of that name.
-    pub(crate) fn finish(self, name: &Name, kept: Kept) -> Result<(), BeneathError> {
+    pub(crate) fn finish(self, name: &FileName, kept: PreservedAttributes) -> Result<(), HostDirectoryError> {
         let (directory, handle) = (&self.directory, &self.directory.handle);
         directory.replaceable(name)?;
         // Neither the user nor the group of a file is borrowed by whoever runs it.
@@ -165,16 +170,16 @@ impl Unfinished {
     }
 }
 
-impl Drop for Unfinished {
+impl Drop for PartialFile {
     fn drop(&mut self) {
         // Once it has its name, there is nothing under this one.
         self.directory.forget(&self.temporary);
     }
 }
 
-// === impl BeneathError ===
+// === impl HostDirectoryError ===
 
-impl fmt::Display for BeneathError {
+impl fmt::Display for HostDirectoryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::System { path, what, errno } => write!(f, "{path}: {what}: {errno}"),
@@ -183,9 +188,9 @@ impl fmt::Display for BeneathError {
     }
 }
 
-// === impl Kept ===
+// === impl PreservedAttributes ===
 
-impl Kept {
+impl PreservedAttributes {
     fn times(self) -> Timestamps {
         let omitted = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
         let modified = self.modified.map_or(omitted, |tv_sec| Timespec { tv_sec, tv_nsec: 0 });
@@ -193,7 +198,7 @@ impl Kept {
     }
 }
 
-fn settle(handle: impl AsFd, mode: Option<u32>, kept: Kept) -> Result<(), Errno> {
+fn settle(handle: impl AsFd, mode: Option<u32>, kept: PreservedAttributes) -> Result<(), Errno> {
     mode.map_or(Ok(()), |mode| rustix::fs::fchmod(&handle, Mode::from_raw_mode(mode)))?;
     rustix::fs::futimens(&handle, &kept.times())
 }

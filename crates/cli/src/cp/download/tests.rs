@@ -7,14 +7,14 @@ use carrel_agent_client::protocol::payload::{FsData, FsOp, FsRequest, FsResponse
 use carrel_agent_client::protocol::{Codec, Envelope, Generation, Payload};
 use carrel_agent_client::{AgentClient, ConnectOptions};
 
-use super::super::place::Copy;
+use super::super::request::CopyRequest;
 use super::*;
 
 /// A generation whose files travel as plain messages.
 const GENERATION: Generation = Generation::new(7);
 
 /// An agent that says of its files whatever a test wants said.
-struct Liar {
+struct LyingAgent {
     stream: UnixStream,
     entries: Vec<FsEntry>,
     leads_to: &'static str,
@@ -22,7 +22,7 @@ struct Liar {
     endless: bool,
 }
 
-impl Liar {
+impl LyingAgent {
     fn say<'b, P: Payload<'b>>(&mut self, id: u32, payload: &P) {
         let mut frame = Vec::new();
         encode(&mut frame, GENERATION, id, payload).unwrap();
@@ -64,14 +64,14 @@ fn entry(path: &str, kind: FsEntryKind) -> FsEntry {
 }
 
 /// Copies what a liar says is in its directory to `out`; returns what was said about it.
-fn copied(out: &Path, leads_to: &'static str, entries: &[(&str, FsEntryKind)]) -> Result<Report, String> {
+fn copied(out: &Path, leads_to: &'static str, entries: &[(&str, FsEntryKind)]) -> Result<CopyReport, String> {
     copied_from(out, |stream| {
         let entries = entries.iter().map(|(path, kind)| entry(path, *kind)).collect();
-        Liar { stream, entries, leads_to, endless: false }
+        LyingAgent { stream, entries, leads_to, endless: false }
     })
 }
 
-fn copied_from(out: &Path, liar: impl FnOnce(UnixStream) -> Liar) -> Result<Report, String> {
+fn copied_from(out: &Path, liar: impl FnOnce(UnixStream) -> LyingAgent) -> Result<CopyReport, String> {
     let (ours, stream) = UnixStream::pair().unwrap();
     let liar = liar(stream);
     let liar = std::thread::spawn(|| liar.serve());
@@ -80,10 +80,10 @@ fn copied_from(out: &Path, liar: impl FnOnce(UnixStream) -> Liar) -> Result<Repo
         ours.set_nonblocking(true).unwrap();
         let ours = tokio::net::UnixStream::from_std(ours).unwrap();
         let client = AgentClient::connect_stream(ours, ConnectOptions::default()).await.unwrap();
-        let Copy::OutOf { source, .. } = Copy::parse("web:/.".as_ref(), "x".as_ref()).unwrap() else {
+        let CopyRequest::Download { source, .. } = CopyRequest::parse("web:/.".as_ref(), "x".as_ref()).unwrap() else {
             panic!("inward")
         };
-        let mut report = Report::default();
+        let mut report = CopyReport::default();
         let copied = copy(&client.files(), &source, out, false, &mut report).await;
         client.close();
         copied.map(|()| report).map_err(|failure| failure.message)
@@ -163,7 +163,7 @@ fn a_link_that_leads_out_is_not_made() {
 fn a_tree_without_an_end_is_given_up() {
     let (around, out) = place();
     let entries = vec![entry("d", FsEntryKind::Dir)];
-    let said = copied_from(&out, |stream| Liar { stream, entries, leads_to: "", endless: true }).unwrap_err();
+    let said = copied_from(&out, |stream| LyingAgent { stream, entries, leads_to: "", endless: true }).unwrap_err();
     assert_eq!(said, format!("the tree is deeper than {DEEPEST} directories"));
     assert_eq!(names(around.path()), ["out"]);
 }

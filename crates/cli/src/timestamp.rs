@@ -7,11 +7,11 @@ const DAY: u64 = 24 * 60 * 60 * 1000;
 
 /// A moment, in milliseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Moment(pub(crate) u64);
+pub(crate) struct UnixMillis(pub(crate) u64);
 
-// === impl Moment ===
+// === impl UnixMillis ===
 
-impl Moment {
+impl UnixMillis {
     pub(crate) fn now() -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
@@ -29,7 +29,7 @@ impl Moment {
     }
 }
 
-impl std::fmt::Display for Moment {
+impl std::fmt::Display for UnixMillis {
     /// As RFC 3339 has it, in UTC.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (year, month, day) = date(self.0 / DAY);
@@ -76,17 +76,17 @@ mod tests {
             (4_107_542_400_000, "2100-03-01T00:00:00.000Z"),
             (16_725_225_600_000, "2500-01-01T00:00:00.000Z"),
         ] {
-            assert_eq!(Moment(millis).to_string(), text);
+            assert_eq!(UnixMillis(millis).to_string(), text);
         }
         // Whatever a supervisor says is a moment, if a late one.
-        assert!(Moment(u64::MAX).to_string().ends_with('Z'));
+        assert!(UnixMillis(u64::MAX).to_string().ends_with('Z'));
     }
 
     #[test]
     fn an_age_is_said_in_its_largest_unit() {
         for (seconds, text) in [(0, "0s"), (59, "59s"), (60, "1m"), (7199, "1h"), (172_799, "47h"), (172_800, "2d")] {
-            assert_eq!(Moment(1000).age(Moment(1000 + seconds * 1000)), text);
+            assert_eq!(UnixMillis(1000).age(UnixMillis(1000 + seconds * 1000)), text);
         }
-        assert_eq!(Moment(5000).age(Moment(0)), "0s");
+        assert_eq!(UnixMillis(5000).age(UnixMillis(0)), "0s");
     }
 }

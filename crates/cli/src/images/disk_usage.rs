@@ -9,16 +9,16 @@ use serde_json::json;
 
 use super::{FAILED, existing};
 use crate::failure::Failure;
-use crate::home::Home;
+use crate::home::CarrelHome;
 use crate::size::Size;
-use crate::table::Table;
+use crate::table::TextTable;
 
 /// A block, as files are counted in.
 const BLOCK: u64 = 512;
 
 /// What some files take on the disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Taken {
+struct DiskUsage {
     files: u64,
     bytes: u64,
 }
@@ -35,7 +35,7 @@ fn say(json: bool) -> Result<u8, Failure> {
         Some(store) => store.usage().map_err(FetchError::from)?,
         None => carrel_layers::StoreUsage::default(),
     };
-    let home = Home::find()?;
+    let home = CarrelHome::find()?;
     let disks = taken(&home.path().join("disks")) + taken(&home.path().join("services"));
     let changes = taken(&home.changes());
     let logs = taken_by_files(&log_root(&home)?);
@@ -58,7 +58,7 @@ fn say(json: bool) -> Result<u8, Failure> {
         });
         return crate::say(crate::json::line(&object).as_bytes());
     }
-    let mut table = Table::new(["WHAT", "SIZE", "RECLAIMABLE"]);
+    let mut table = TextTable::new(["WHAT", "SIZE", "RECLAIMABLE"]);
     let mut row = |what: String, size: u64, reclaimable: String| table.row([what, Size(size).to_string(), reclaimable]);
     let images = format!("images ({}, {} layers)", usage.images, usage.layers);
     row(images, usage.unpacked + usage.blobs + usage.partial, Size(usage.reclaimable).to_string());
@@ -74,28 +74,31 @@ fn say(json: bool) -> Result<u8, Failure> {
 }
 
 /// Where the output of execs is kept.
-fn log_root(home: &Home) -> Result<PathBuf, Failure> {
+fn log_root(home: &CarrelHome) -> Result<PathBuf, Failure> {
     let config =
         Config::load(None).map_err(|error| Failure::new("invalid_configuration", &error).hint(error.hint()))?;
     Ok(config.log_root(home.path()))
 }
 
 /// What the disks take that the store does not know.
-fn quarantined(home: &Path) -> Taken {
+fn quarantined(home: &Path) -> DiskUsage {
     let entries = std::fs::read_dir(home.join("quarantine")).into_iter().flatten().flatten();
     let disks = entries.map(|entry| taken(&home.join("disks").join(entry.file_name())));
-    disks.fold(Taken::default(), |sum, bytes| Taken { files: sum.files + 1, bytes: sum.bytes.saturating_add(bytes) })
+    disks.fold(DiskUsage::default(), |sum, bytes| DiskUsage {
+        files: sum.files + 1,
+        bytes: sum.bytes.saturating_add(bytes),
+    })
 }
 
 /// How many files a tree has, and what it takes on the disk. What cannot be looked at is not counted, and no link is
 /// followed.
-fn taken_by_files(path: &Path) -> Taken {
-    let Ok(status) = path.symlink_metadata() else { return Taken::default() };
-    let own = Taken { files: u64::from(!status.is_dir()), bytes: status.blocks().saturating_mul(BLOCK) };
+fn taken_by_files(path: &Path) -> DiskUsage {
+    let Ok(status) = path.symlink_metadata() else { return DiskUsage::default() };
+    let own = DiskUsage { files: u64::from(!status.is_dir()), bytes: status.blocks().saturating_mul(BLOCK) };
     let entries = status.is_dir().then(|| std::fs::read_dir(path).into_iter().flatten().flatten());
     entries.into_iter().flatten().fold(own, |sum, entry| {
-        let Taken { files, bytes } = taken_by_files(&entry.path());
-        Taken { files: sum.files + files, bytes: sum.bytes.saturating_add(bytes) }
+        let DiskUsage { files, bytes } = taken_by_files(&entry.path());
+        DiskUsage { files: sum.files + files, bytes: sum.bytes.saturating_add(bytes) }
     })
 }
 
@@ -119,7 +122,7 @@ mod tests {
         let taken = taken_by_files(&home.path().join("logs"));
         assert_eq!(taken.files, 3);
         assert!((100_000..1_000_000).contains(&taken.bytes), "{taken:?}");
-        assert_eq!(taken_by_files(&home.path().join("nowhere")), Taken::default());
+        assert_eq!(taken_by_files(&home.path().join("nowhere")), DiskUsage::default());
     }
 
     #[test]

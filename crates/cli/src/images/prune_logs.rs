@@ -5,7 +5,7 @@ use std::time::Duration;
 use carrel_api::carrel::v1::PruneLogsRequest;
 use serde_json::json;
 
-use crate::daemon::{Daemon, refused};
+use crate::daemon::{DaemonClient, refused};
 use crate::failure::Failure;
 use crate::find;
 use crate::size::Size;
@@ -18,7 +18,7 @@ pub(super) fn prune(older_than: Option<Duration>, json: bool) -> Result<u8, Fail
     });
     let removed = find::runtime()?.block_on(async {
         // The daemon knows which execs run.
-        let mut daemon = Daemon::needed().await?;
+        let mut daemon = DaemonClient::needed().await?;
         let answer = daemon.nearby.prune_logs(PruneLogsRequest { older_than }).await;
         Ok::<_, Failure>(answer.map_err(|status| refused(&status))?.into_inner())
     })?;

@@ -21,7 +21,7 @@ const UNANSWERED: Duration = Duration::from_secs(1);
 
 /// The way to the supervisor of a sandbox.
 #[derive(Clone, Debug)]
-pub(crate) enum Way {
+pub(crate) enum ShimEndpoint {
     /// It was found: whoever answers has to be the one that was written down.
     Found(Arc<Found>),
     /// It is our own, served at this socket.
@@ -30,22 +30,22 @@ pub(crate) enum Way {
 
 /// The way to a job that is under way.
 #[derive(Debug)]
-pub(crate) struct Orders {
-    sender: mpsc::UnboundedSender<Order>,
+pub(crate) struct ControlChannel {
+    sender: mpsc::UnboundedSender<ControlMessage>,
     carrier: JoinHandle<()>,
     /// Signals that could not be delivered, since the sandbox is paused.
     undelivered: mpsc::UnboundedReceiver<i32>,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Order {
+enum ControlMessage {
     Signal(i32),
     Resize(TerminalSize),
 }
 
-// === impl Way ===
+// === impl ShimEndpoint ===
 
-impl Way {
+impl ShimEndpoint {
     async fn connect(&self) -> Result<ShimClient, AdoptError> {
         match self {
             Self::Found(found) => found.connect().await,
@@ -70,22 +70,22 @@ impl Way {
     }
 }
 
-// === impl Orders ===
+// === impl ControlChannel ===
 
-impl Orders {
+impl ControlChannel {
     /// To a job of the sandbox that this is the way to.
-    pub(crate) fn to(way: Way, job: String) -> Self {
+    pub(crate) fn to(way: ShimEndpoint, job: String) -> Self {
         let (sender, orders) = mpsc::unbounded_channel();
         let (report, undelivered) = mpsc::unbounded_channel();
         Self { sender, carrier: tokio::spawn(carry(way, job, orders, report)), undelivered }
     }
 
     pub(crate) fn signal(&self, signal: i32) {
-        self.give(Order::Signal(signal));
+        self.give(ControlMessage::Signal(signal));
     }
 
     pub(crate) fn resize(&self, size: TerminalSize) {
-        self.give(Order::Resize(size));
+        self.give(ControlMessage::Resize(size));
     }
 
     /// The next signal that cannot be delivered. Dropping the future loses none.
@@ -97,7 +97,7 @@ impl Orders {
         }
     }
 
-    fn give(&self, order: Order) {
+    fn give(&self, order: ControlMessage) {
         // It listens for as long as we can tell it something.
         let _given = self.sender.send(order);
     }
@@ -110,7 +110,12 @@ impl Orders {
     }
 }
 
-async fn carry(way: Way, job: String, mut orders: mpsc::UnboundedReceiver<Order>, report: mpsc::UnboundedSender<i32>) {
+async fn carry(
+    way: ShimEndpoint,
+    job: String,
+    mut orders: mpsc::UnboundedReceiver<ControlMessage>,
+    report: mpsc::UnboundedSender<i32>,
+) {
     let mut connected = None;
     while let Some(order) = orders.recv().await {
         let mut client = match connected.take() {
@@ -123,18 +128,18 @@ async fn carry(way: Way, job: String, mut orders: mpsc::UnboundedReceiver<Order>
         };
         let told = match order {
             // What is given to a sandbox that is paused waits, and whoever sent the signal must not.
-            Order::Signal(signal) if way.is_paused().await => {
+            ControlMessage::Signal(signal) if way.is_paused().await => {
                 let _left = report.send(signal);
                 continue;
             }
-            Order::Signal(signal) => tokio::select! {
+            ControlMessage::Signal(signal) => tokio::select! {
                 told = client.signal(&job, signal) => told,
                 () = way.paused() => {
                     let _left = report.send(signal);
                     continue;
                 }
             },
-            Order::Resize(size) => client.resize(&job, size.rows, size.cols).await,
+            ControlMessage::Resize(size) => client.resize(&job, size.rows, size.cols).await,
         };
         // What it refuses, as a job that has ended does, leaves the connection as good as it was.
         if matches!(told, Ok(_) | Err(ShimError::Failed(_))) {

@@ -11,16 +11,16 @@ use crate::find;
 const DONE: u8 = b'.';
 
 /// The process. If it is told nothing, it lets the sandbox go on when this is gone.
-pub(super) struct Guard(Child);
+pub(super) struct ResumeGuard(Child);
 
-// === impl Guard ===
+// === impl ResumeGuard ===
 
-impl Guard {
+impl ResumeGuard {
     /// Begins to watch over a sandbox that is to be paused.
     pub(super) fn over(sandbox: &str) -> Result<Self, Failure> {
         let failed = |error| Failure::new("guard_unavailable", format!("carrel cannot be started once more: {error}"));
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
-        command.args(["image", "let-go-on", "--", sandbox]);
+        command.args(["image", "resume-on-exit", "--", sandbox]);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         // What is sent to all of a terminal or of a job is not for it.
         command.process_group(0);
@@ -36,7 +36,7 @@ impl Guard {
     }
 }
 
-impl Drop for Guard {
+impl Drop for ResumeGuard {
     fn drop(&mut self) {
         drop(self.0.stdin.take());
         let _ended = self.0.wait();
@@ -45,7 +45,7 @@ impl Drop for Guard {
 
 /// Waits until whoever started this is gone, and lets the sandbox go on, unless there is nothing left to do; returns what to
 /// exit with.
-pub(super) fn let_go_on(sandbox: &str) -> Result<u8, Failure> {
+pub(super) fn resume_on_exit(sandbox: &str) -> Result<u8, Failure> {
     let mut told = Vec::new();
     // What cannot be read says as little as what has ended.
     let _ended = std::io::stdin().lock().read_to_end(&mut told);

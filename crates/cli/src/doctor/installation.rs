@@ -6,25 +6,25 @@ use carrel_agent_client::sandbox_directory;
 use carrel_shim_client::Programs;
 use rustix::fs::StatVfsMountFlags;
 
-use super::Check;
+use super::HostCheck;
 use crate::failure::Failure;
-use crate::home::Home;
+use crate::home::CarrelHome;
 use crate::size::Size;
 
 /// The agent's copy and a few changes need this much.
 const LEAST_ROOM: u64 = 64 << 20;
 
-pub(super) fn checks() -> Vec<Check> {
-    let home = Home::find().and_then(|home| home.prepare().map(|()| home));
+pub(super) fn checks() -> Vec<HostCheck> {
+    let home = CarrelHome::find().and_then(|home| home.prepare().map(|()| home));
     let home = match &home {
-        Ok(home) => room(home.path()).unwrap_or_else(|failure| Check::failed("home", failure)),
-        Err(failure) => Check::failed("home", failure.clone()),
+        Ok(home) => room(home.path()).unwrap_or_else(|failure| HostCheck::failed("home", failure)),
+        Err(failure) => HostCheck::failed("home", failure.clone()),
     };
     vec![home, helpers()]
 }
 
 /// Whether sandboxes find a place below the home.
-fn room(home: &Path) -> Result<Check, Failure> {
+fn room(home: &Path) -> Result<HostCheck, Failure> {
     sandbox_directory(home, "any")?;
     let unusable = |error| {
         let failure = Failure::new("home_unavailable", format!("{}: {error}", home.display()));
@@ -36,33 +36,33 @@ fn room(home: &Path) -> Result<Check, Failure> {
     let found = format!("{}, {} free", home.display(), Size(free));
     if system.f_flag.contains(StatVfsMountFlags::NOEXEC) {
         let hint = "mount it with exec, or set CARREL_HOME to another place";
-        return Ok(Check::fail("home", format!("{found}, but no program may be started from there"), hint));
+        return Ok(HostCheck::fail("home", format!("{found}, but no program may be started from there"), hint));
     }
     if free < LEAST_ROOM {
-        return Ok(Check::fail("home", found, "make room, or set CARREL_HOME to another place"));
+        return Ok(HostCheck::fail("home", found, "make room, or set CARREL_HOME to another place"));
     }
-    Ok(Check::ok("home", found))
+    Ok(HostCheck::ok("home", found))
 }
 
-fn helpers() -> Check {
+fn helpers() -> HostCheck {
     match Programs::find() {
         Ok(programs) => {
             let unpacker = carrel_fetch::unpacker(&programs.shim);
             let all = [&programs.shim, &programs.agentd, &unpacker].map(|program| program.display().to_string());
             if unpacker.is_file() {
-                Check::ok("helpers", all.join(", "))
+                HostCheck::ok("helpers", all.join(", "))
             } else {
                 let hint = "keep it beside carrel, or set CARREL_LIBEXEC to where all of them are";
-                Check::fail("helpers", format!("{} is missing: no image can be unpacked", unpacker.display()), hint)
+                HostCheck::fail("helpers", format!("{} is missing: no image can be unpacked", unpacker.display()), hint)
             }
         }
-        Err(error) => Check::failed("helpers", error.into()),
+        Err(error) => HostCheck::failed("helpers", error.into()),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Status;
+    use super::super::CheckStatus;
     use super::*;
 
     #[test]
@@ -79,7 +79,7 @@ mod tests {
     fn a_home_says_how_much_room_it_has() {
         let home = tempfile::tempdir().unwrap();
         let check = room(home.path()).unwrap();
-        assert_eq!(check.status, Status::Ok);
+        assert_eq!(check.status, CheckStatus::Ok);
         assert!(check.found.ends_with(" free"), "{}", check.found);
         assert!(room(&home.path().join("missing")).is_err());
     }

@@ -12,14 +12,14 @@ use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use tokio::runtime::Runtime;
 
-use super::choice;
-use super::logs::{Stopped, write};
+use super::logs::{LogsError, write};
+use super::select;
 use super::session::notes::Notes;
 use super::tail;
 use crate::arguments::LogsArguments;
-use crate::daemon::Daemon;
+use crate::daemon::DaemonClient;
 use crate::failure::Failure;
-use crate::home::Home;
+use crate::home::CarrelHome;
 
 /// How much is read at once.
 const PIECE: usize = 64 * 1024;
@@ -27,12 +27,12 @@ const PIECE: usize = 64 * 1024;
 /// Where what is kept of a sandbox that stays is, when nothing else of it is there.
 pub(super) fn of_one_that_stays(name: &str, runtime: &Runtime) -> Result<Option<PathBuf>, Failure> {
     let known = runtime.block_on(async {
-        match Daemon::running().await? {
+        match DaemonClient::running().await? {
             Some(mut daemon) => daemon.maybe(name).await,
             None => Ok(None),
         }
     })?;
-    let home = Home::find()?;
+    let home = CarrelHome::find()?;
     let config = Config::load(None).map_err(|error| Failure::new("invalid_config", &error).hint(error.hint()))?;
     let logs = config.log_directory(home.path(), name);
     // Without a daemon to ask, what is kept of it says that it was there.
@@ -41,16 +41,21 @@ pub(super) fn of_one_that_stays(name: &str, runtime: &Runtime) -> Result<Option<
 }
 
 /// Shows what is kept in a directory.
-pub(super) fn show_all(arguments: &LogsArguments, logs: &Path, notes: Notes) -> Result<(), Stopped> {
+pub(super) fn show_all(arguments: &LogsArguments, logs: &Path, notes: Notes) -> Result<(), LogsError> {
     let names = names(logs).map_err(|error| unreadable(logs, "any", &error))?;
     show(arguments, logs, notes, &names.iter().map(|name| (name.as_str(), false)).collect::<Vec<_>>())
 }
 
 /// Shows what is kept of a job: its standard output, then its standard error. Their order is not remembered.
-pub(super) fn show(arguments: &LogsArguments, logs: &Path, notes: Notes, jobs: &[(&str, bool)]) -> Result<(), Stopped> {
+pub(super) fn show(
+    arguments: &LogsArguments,
+    logs: &Path,
+    notes: Notes,
+    jobs: &[(&str, bool)],
+) -> Result<(), LogsError> {
     let job = match &arguments.job {
         Some(job) => job.as_str(),
-        None => choice::choose(&arguments.name, jobs)?,
+        None => select::choose(&arguments.name, jobs)?,
     };
     let wanted = [(StreamName::Stdout, !arguments.stderr), (StreamName::Stderr, !arguments.stdout)];
     let trimmed = trimmed(logs, job).map_err(|error| unreadable(logs, job, &error))?;
@@ -67,8 +72,8 @@ pub(super) fn show(arguments: &LogsArguments, logs: &Path, notes: Notes, jobs: &
         let Some(file) = open(logs, job, *stream).map_err(|error| unreadable(logs, job, &error))? else { continue };
         found = true;
         pour(arguments, file, *stream).map_err(|stopped| match stopped {
-            Poured::Unread(error) => unreadable(logs, job, &error),
-            Poured::Stopped(stopped) => stopped,
+            ShowError::Read(error) => unreadable(logs, job, &error),
+            ShowError::Write(stopped) => stopped,
         })?;
     }
     if !found {
@@ -90,24 +95,24 @@ fn trimmed(logs: &Path, job: &str) -> io::Result<TrimmedOutput> {
 }
 
 /// Why a file was not shown to its end.
-enum Poured {
-    Unread(io::Error),
-    Stopped(Stopped),
+enum ShowError {
+    Read(io::Error),
+    Write(LogsError),
 }
 
-fn pour(arguments: &LogsArguments, mut file: std::fs::File, stream: StreamName) -> Result<(), Poured> {
+fn pour(arguments: &LogsArguments, mut file: std::fs::File, stream: StreamName) -> Result<(), ShowError> {
     let beginning = match arguments.tail {
-        Some(lines) => tail::of_file(&file, lines).map_err(Poured::Unread)?,
+        Some(lines) => tail::of_file(&file, lines).map_err(ShowError::Read)?,
         None => arguments.from.unwrap_or(0),
     };
-    file.seek(SeekFrom::Start(beginning)).map_err(Poured::Unread)?;
+    file.seek(SeekFrom::Start(beginning)).map_err(ShowError::Read)?;
     let mut buffer = vec![0; PIECE];
     loop {
         match file.read(&mut buffer) {
             Ok(0) => return Ok(()),
-            Ok(len) => write(stream, buffer.get(..len).unwrap_or_default()).map_err(Poured::Stopped)?,
+            Ok(len) => write(stream, buffer.get(..len).unwrap_or_default()).map_err(ShowError::Write)?,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(Poured::Unread(error)),
+            Err(error) => return Err(ShowError::Read(error)),
         }
     }
 }
@@ -136,7 +141,7 @@ fn open(logs: &Path, job: &str, stream: StreamName) -> io::Result<Option<std::fs
     Ok(Some(file.into()))
 }
 
-fn unreadable(logs: &Path, job: &str, error: &io::Error) -> Stopped {
+fn unreadable(logs: &Path, job: &str, error: &io::Error) -> LogsError {
     let words = format!("what is kept of job {job} in {} cannot be read: {error}", EscapedName::path(logs));
     Failure::new("logs_unreadable", words).into()
 }

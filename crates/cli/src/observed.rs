@@ -7,26 +7,26 @@ use carrel_shim_client::{Life, SandboxRecord};
 
 /// A sandbox.
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct ObservedSandbox {
     pub(crate) directory: PathBuf,
     pub(crate) record: Option<SandboxRecord>,
     pub(crate) life: Life,
     /// What its supervisor says, if it has one that answers.
-    pub(crate) told: Option<Told>,
+    pub(crate) told: Option<ShimStatus>,
     /// Why what is known of it is not all there is.
     pub(crate) problem: Option<String>,
 }
 
 /// What a supervisor says.
 #[derive(Clone, Debug)]
-pub(crate) struct Told {
+pub(crate) struct ShimStatus {
     pub(crate) hello: Hello,
     pub(crate) status: Status,
 }
 
 /// What a sandbox does, in the words of everybody who asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SandboxState {
+pub(crate) enum ObservedState {
     Starting,
     Running,
     Paused,
@@ -34,9 +34,9 @@ pub(crate) enum SandboxState {
     Failed,
 }
 
-// === impl Seen ===
+// === impl ObservedSandbox ===
 
-impl Seen {
+impl ObservedSandbox {
     /// Its name; of one without a record that can be believed, that of its directory.
     pub(crate) fn name(&self) -> String {
         match &self.record {
@@ -45,15 +45,15 @@ impl Seen {
         }
     }
 
-    pub(crate) fn state(&self) -> SandboxState {
+    pub(crate) fn state(&self) -> ObservedState {
         match (&self.life, &self.told) {
-            (Life::Starting, _) => SandboxState::Starting,
-            (Life::Running, Some(told)) if told.status.state == State::Paused => SandboxState::Paused,
-            (Life::Running, _) => SandboxState::Running,
+            (Life::Starting, _) => ObservedState::Starting,
+            (Life::Running, Some(told)) if told.status.state == State::Paused => ObservedState::Paused,
+            (Life::Running, _) => ObservedState::Running,
             (Life::Dead { .. }, _) => match self.end().map(|end| (end.kind, end.reason)) {
-                Some((_, Some(EndReason::SupervisorLost | EndReason::Misbehaved))) => SandboxState::Failed,
-                Some((FactKind::Ended, _)) => SandboxState::Stopped,
-                _ => SandboxState::Failed,
+                Some((_, Some(EndReason::SupervisorLost | EndReason::Misbehaved))) => ObservedState::Failed,
+                Some((FactKind::Ended, _)) => ObservedState::Stopped,
+                _ => ObservedState::Failed,
             },
         }
     }
@@ -101,9 +101,9 @@ impl Seen {
     }
 }
 
-// === impl SandboxState ===
+// === impl ObservedState ===
 
-impl SandboxState {
+impl ObservedState {
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Starting => "starting",
@@ -124,7 +124,7 @@ pub(crate) mod tests {
     use super::*;
 
     /// A sandbox that runs, as it would be found.
-    pub(crate) fn example() -> Seen {
+    pub(crate) fn example() -> ObservedSandbox {
         let path = |text: &str| HostPath(text.into());
         let peer = |pid, command: &str| Peer { pid, user: 0, began: 7, command: command.to_owned() };
         let create = Create {
@@ -194,18 +194,18 @@ pub(crate) mod tests {
             ports: None,
             port_connections: None,
         };
-        Seen {
+        ObservedSandbox {
             directory: "/h/run/sandboxes/x".into(),
             record: Some(record),
             life: Life::Running,
-            told: Some(Told { hello, status }),
+            told: Some(ShimStatus { hello, status }),
             problem: None,
         }
     }
 
     /// The same, dead, with a journal that tells this.
-    pub(crate) fn dead(facts: Vec<Fact>) -> Seen {
-        Seen { life: Life::Dead { facts, rebooted: false }, told: None, ..example() }
+    pub(crate) fn dead(facts: Vec<Fact>) -> ObservedSandbox {
+        ObservedSandbox { life: Life::Dead { facts, rebooted: false }, told: None, ..example() }
     }
 
     pub(crate) fn ended(reason: EndReason) -> Fact {
@@ -216,25 +216,25 @@ pub(crate) mod tests {
     #[test]
     fn a_live_one_is_what_its_supervisor_says() {
         let mut seen = example();
-        assert_eq!((seen.state(), seen.is_ending()), (SandboxState::Running, false));
+        assert_eq!((seen.state(), seen.is_ending()), (ObservedState::Running, false));
         for (state, expected, ending) in [
-            (State::Paused, SandboxState::Paused, false),
-            (State::Ending, SandboxState::Running, true),
-            (State::Unknown, SandboxState::Running, false),
+            (State::Paused, ObservedState::Paused, false),
+            (State::Ending, ObservedState::Running, true),
+            (State::Unknown, ObservedState::Running, false),
         ] {
             seen.told.as_mut().unwrap().status.state = state;
             assert_eq!((seen.state(), seen.is_ending()), (expected, ending));
         }
         seen.told = None;
-        assert_eq!(seen.state(), SandboxState::Running, "one that does not answer runs all the same");
+        assert_eq!(seen.state(), ObservedState::Running, "one that does not answer runs all the same");
         seen.life = Life::Starting;
-        assert_eq!(seen.state(), SandboxState::Starting);
+        assert_eq!(seen.state(), ObservedState::Starting);
     }
 
     //= promises.command.carrel-inspect
     #[test]
     fn a_dead_one_is_what_its_journal_tells() {
-        use SandboxState::{Failed, Stopped};
+        use ObservedState::{Failed, Stopped};
         for (facts, expected) in [
             (vec![], Failed),
             (vec![Fact::new(1, FactKind::Started)], Failed),
@@ -256,13 +256,13 @@ pub(crate) mod tests {
         let seen = example();
         assert!(seen.is_alive(&ours(began)));
         assert!(!seen.is_alive(&ours(began + 1)) && !seen.is_alive(&ours(0)));
-        let rebooted = Seen { life: Life::Dead { facts: Vec::new(), rebooted: true }, ..example() };
+        let rebooted = ObservedSandbox { life: Life::Dead { facts: Vec::new(), rebooted: true }, ..example() };
         assert!(!rebooted.is_alive(&ours(began)));
     }
 
     #[test]
     fn one_that_cannot_be_believed_is_called_by_its_directory() {
         assert_eq!(example().name(), "web");
-        assert_eq!(Seen { record: None, ..example() }.name(), "x");
+        assert_eq!(ObservedSandbox { record: None, ..example() }.name(), "x");
     }
 }

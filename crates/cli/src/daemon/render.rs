@@ -8,7 +8,7 @@ use carrel_api::carrel::v1::{DesiredState, InspectSandboxResponse, PauseChange, 
 use prost_types::{Duration, Timestamp};
 use serde_json::{Value, json};
 
-use crate::moment::Moment;
+use crate::timestamp::UnixMillis;
 
 /// How a sandbox is, in a word.
 pub(crate) fn state(state: SandboxState) -> &'static str {
@@ -24,10 +24,10 @@ pub(crate) fn state(state: SandboxState) -> &'static str {
 }
 
 /// When something was; the beginning of all time if nobody says.
-pub(crate) fn moment(at: Option<&Timestamp>) -> Moment {
+pub(crate) fn moment(at: Option<&Timestamp>) -> UnixMillis {
     let at = at.copied().unwrap_or_default();
     let (seconds, nanos) = (u64::try_from(at.seconds).unwrap_or(0), u64::try_from(at.nanos).unwrap_or(0));
-    Moment(seconds.saturating_mul(1000).saturating_add(nanos / 1_000_000))
+    UnixMillis(seconds.saturating_mul(1000).saturating_add(nanos / 1_000_000))
 }
 
 /// A sandbox, for programs.

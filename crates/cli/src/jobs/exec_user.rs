@@ -5,14 +5,14 @@ use carrel_local::ExecDefaults;
 use carrel_shim_client::SandboxRecord;
 
 use crate::failure::Failure;
-use crate::home::Home;
+use crate::home::CarrelHome;
 use crate::user::UidGid;
 use crate::{images, user};
 
 /// The user and the group of commands in a sandbox that was recorded so.
 pub(crate) fn exec_ids(record: &SandboxRecord) -> Result<UidGid, Failure> {
     if record.lasting {
-        let defaults = ExecDefaults::of(&images::here()?, Home::find()?.path(), record);
+        let defaults = ExecDefaults::of(&images::here()?, CarrelHome::find()?.path(), record);
         let defaults = defaults.map_err(|error| Failure::new("image_unavailable", error).hint("give --user"))?;
         return Ok(defaults.ids);
     }

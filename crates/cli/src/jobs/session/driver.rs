@@ -8,12 +8,12 @@ use carrel_shim_client::{Follow, FollowEvent, ShimError};
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinHandle};
 
+use super::control::{ControlChannel, ShimEndpoint};
 use super::detach::DetachKeys;
-use super::ending::Ending;
-use super::input::{End, Fed, Feed, InputAccess};
+use super::ending::SessionEnding;
+use super::input::{InputAccess, InputEnd, InputForwarder, InputOutcome};
 use super::notes::Notes;
-use super::orders::{Orders, Way};
-use super::output::Outputs;
+use super::output::OutputStreams;
 use super::signals::{CONTINUED, HANGUP, INTERRUPT, RESIZED, Signals};
 use super::terminal::{TerminalMode, TerminalSize};
 use crate::failure::Failure;
@@ -33,7 +33,7 @@ const PAUSED: &str = "the sandbox is paused, and the signal was not delivered";
 
 /// What we are to a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
+pub(crate) enum SessionRole {
     /// It ends with us, and its sandbox too.
     Owner,
     /// We started it, and signals that we get are for it; it outlives us.
@@ -48,12 +48,12 @@ pub(crate) enum Role {
 
 /// The job, and how it is attended.
 #[derive(Clone, Debug)]
-pub(crate) struct Manner {
-    pub(crate) role: Role,
+pub(crate) struct SessionOptions {
+    pub(crate) role: SessionRole,
     /// Its id.
     pub(crate) job: String,
     /// The way to its supervisor.
-    pub(crate) way: Way,
+    pub(crate) way: ShimEndpoint,
     /// Whether it has a terminal.
     pub(crate) terminal: bool,
     /// Keys that leave it.
@@ -63,7 +63,7 @@ pub(crate) struct Manner {
     /// Whether our input is the same that it has been given a part of.
     pub(crate) again: bool,
     /// What the end of our input means.
-    pub(crate) end: End,
+    pub(crate) end: InputEnd,
     /// How long it may take, if it was started for us.
     pub(crate) timeout: Option<Duration>,
     pub(crate) notes: Notes,
@@ -71,8 +71,8 @@ pub(crate) struct Manner {
 
 /// A session that is over.
 #[derive(Debug)]
-pub(crate) struct Over {
-    pub(crate) ending: Ending,
+pub(crate) struct SessionResult {
+    pub(crate) ending: SessionEnding,
     /// How the sandbox ended, if it did and said so.
     pub(crate) ended: Option<Ended>,
     /// What there is to say about the end of the job.
@@ -81,36 +81,36 @@ pub(crate) struct Over {
 
 /// A job under way, and us at its streams.
 #[derive(Debug)]
-pub(crate) struct Session {
+pub(crate) struct JobSession {
     follow: Follow,
-    manner: Manner,
-    orders: Orders,
-    outputs: Outputs,
-    interrupts: Interrupts,
+    manner: SessionOptions,
+    orders: ControlChannel,
+    outputs: OutputStreams,
+    interrupts: InterruptCounter,
     mode: Option<TerminalMode>,
     access: watch::Sender<InputAccess>,
-    feeding: Option<JoinHandle<Fed>>,
+    feeding: Option<JoinHandle<InputOutcome>>,
     /// Whether our input was ever the job's: it is given once, whatever its supervisor says later.
     fed: bool,
 }
 
 /// How often we were interrupted within a short time.
 #[derive(Clone, Copy, Debug, Default)]
-struct Interrupts {
+struct InterruptCounter {
     last: Option<Instant>,
     count: u32,
 }
 
-// === impl Session ===
+// === impl JobSession ===
 
-impl Session {
+impl JobSession {
     /// Begins one. It has to be inside of a runtime.
-    pub(crate) fn new(follow: Follow, manner: Manner) -> Self {
+    pub(crate) fn new(follow: Follow, manner: SessionOptions) -> Self {
         Self {
             follow,
-            orders: Orders::to(manner.way.clone(), manner.job.clone()),
-            outputs: Outputs::new(),
-            interrupts: Interrupts::default(),
+            orders: ControlChannel::to(manner.way.clone(), manner.job.clone()),
+            outputs: OutputStreams::new(),
+            interrupts: InterruptCounter::default(),
             mode: None,
             access: watch::Sender::new(if manner.input { InputAccess::Pending } else { InputAccess::Unavailable }),
             feeding: None,
@@ -127,8 +127,8 @@ impl Session {
     }
 
     /// Serves the job until it ends, or something ends us.
-    pub(crate) async fn drive(mut self, signals: &mut Signals) -> Result<Over, Failure> {
-        let raw = self.manner.terminal && self.manner.role != Role::Viewer;
+    pub(crate) async fn drive(mut self, signals: &mut Signals) -> Result<SessionResult, Failure> {
+        let raw = self.manner.terminal && self.manner.role != SessionRole::Viewer;
         self.mode = match raw {
             true => TerminalMode::raw(std::io::stdin()),
             false => TerminalMode::lines(std::io::stdin(), &self.manner.keys),
@@ -137,7 +137,9 @@ impl Session {
             self.feed();
         }
         let over = self.attend(signals).await;
-        if let (Ok(Over { ending: Ending::Unread, .. }), Role::Starter) = (&over, self.manner.role) {
+        if let (Ok(SessionResult { ending: SessionEnding::OutputClosed, .. }), SessionRole::Starter) =
+            (&over, self.manner.role)
+        {
             // As if it had written to our streams itself.
             self.orders.signal(SIGPIPE);
         }
@@ -148,19 +150,19 @@ impl Session {
             () = at((!ended_itself).then(|| Instant::now() + GRACE)) => {}
             _ = signals.ending() => {}
         }
-        if self.manner.role != Role::Owner {
+        if self.manner.role != SessionRole::Owner {
             self.orders.finish().await;
         }
         let over = over?;
         match (over.ending, self.outputs.unwritten()) {
-            (Ending::Exited { code, signal }, Some(what)) => {
-                Ok(Over { ending: Ending::Unwritten { what, exited: Some((code, signal)) }, ..over })
+            (SessionEnding::Exited { code, signal }, Some(what)) => {
+                Ok(SessionResult { ending: SessionEnding::OutputFailed { what, exited: Some((code, signal)) }, ..over })
             }
             _ => Ok(over),
         }
     }
 
-    async fn attend(&mut self, signals: &mut Signals) -> Result<Over, Failure> {
+    async fn attend(&mut self, signals: &mut Signals) -> Result<SessionResult, Failure> {
         let due = self.manner.timeout.map(|timeout| Instant::now() + timeout + OVERDUE);
         let ending = loop {
             tokio::select! {
@@ -171,9 +173,9 @@ impl Session {
                     Ok(Some(FollowEvent::Cut(cut))) => self.cut(cut),
                     Ok(Some(FollowEvent::Input(input))) => self.input(&input),
                     Ok(Some(FollowEvent::Ended(info))) => return self.over(&info),
-                    Ok(None) | Err(ShimError::Gone) => break Ending::SandboxEnded,
+                    Ok(None) | Err(ShimError::Gone) => break SessionEnding::SandboxEnded,
                     Err(ShimError::Ended(ended)) => {
-                        return Ok(Over { ended: Some(ended), ..Ending::SandboxEnded.into() });
+                        return Ok(SessionResult { ended: Some(ended), ..SessionEnding::SandboxEnded.into() });
                     }
                     Err(error) => return Err(error.into()),
                 },
@@ -183,27 +185,27 @@ impl Session {
                     }
                 }
                 signal = self.orders.undelivered() => {
-                    return Ok(Over { said: Some(PAUSED.to_owned()), ..Ending::Interrupted(signal).into() });
+                    return Ok(SessionResult { said: Some(PAUSED.to_owned()), ..SessionEnding::Interrupted(signal).into() });
                 }
                 fed = fed(&mut self.feeding) => {
                     self.feeding = None;
                     match fed {
-                        Ok(Fed::Detached) => {
+                        Ok(InputOutcome::Detached) => {
                             self.mode.iter().for_each(TerminalMode::end_line);
-                            break Ending::Detached;
+                            break SessionEnding::Detached;
                         }
-                        Ok(Fed::HungUp) => break Ending::Interrupted(HANGUP),
-                        Ok(Fed::All) | Err(_) => {}
+                        Ok(InputOutcome::HungUp) => break SessionEnding::Interrupted(HANGUP),
+                        Ok(InputOutcome::All) | Err(_) => {}
                     }
                 }
                 () = self.outputs.abandoned() => break match self.outputs.unwritten() {
-                    Some(what) => Ending::Unwritten { what, exited: None },
-                    None => Ending::Unread,
+                    Some(what) => SessionEnding::OutputFailed { what, exited: None },
+                    None => SessionEnding::OutputClosed,
                 },
                 () = at(due) => break match self.manner.role {
                     // The end of the sandbox is its end.
-                    Role::Owner => Ending::TimedOut,
-                    _ => Ending::Overdue,
+                    SessionRole::Owner => SessionEnding::TimedOut,
+                    _ => SessionEnding::Overdue,
                 },
             }
         };
@@ -211,10 +213,10 @@ impl Session {
     }
 
     /// How the job ended.
-    fn over(&self, info: &JobInfo) -> Result<Over, Failure> {
+    fn over(&self, info: &JobInfo) -> Result<SessionResult, Failure> {
         let command = info.command.first().map_or("", String::as_str);
-        let Some(outcome) = &info.outcome else { return Ok(Ending::SandboxEnded.into()) };
-        Ok(Over { said: outcome.message.clone(), ..Ending::of(command, outcome)?.into() })
+        let Some(outcome) = &info.outcome else { return Ok(SessionEnding::SandboxEnded.into()) };
+        Ok(SessionResult { said: outcome.message.clone(), ..SessionEnding::of(command, outcome)?.into() })
     }
 
     fn cut(&mut self, cut: JobCut) {
@@ -225,9 +227,9 @@ impl Session {
 
     /// Begins to read our input. At a terminal that is for the keys as well, whoever gives the job its input.
     fn feed(&mut self) {
-        let Manner { terminal, ref keys, end, .. } = self.manner;
+        let SessionOptions { terminal, ref keys, end, .. } = self.manner;
         let (typed, raw) = (self.mode.is_some(), self.is_raw());
-        let feed = Feed { terminal, typed, raw, keys: keys.clone(), end, access: self.access.subscribe() };
+        let feed = InputForwarder { terminal, typed, raw, keys: keys.clone(), end, access: self.access.subscribe() };
         self.feeding = Some(tokio::spawn(feed.run(self.follow.control())));
     }
 
@@ -251,8 +253,8 @@ impl Session {
         let words = format!("process {} took the input of the job; from now on it is only shown here", holder.pid);
         self.note(&words);
         // Keys go nowhere from now on: so those that interrupt us have to work.
-        if self.is_raw() && self.manner.role != Role::Owner {
-            self.manner.role = Role::Viewer;
+        if self.is_raw() && self.manner.role != SessionRole::Owner {
+            self.manner.role = SessionRole::Viewer;
             // The one mode is left before the other is entered, which is put back to what was there before both.
             drop(self.mode.take());
             self.mode = TerminalMode::lines(std::io::stdin(), &self.manner.keys);
@@ -264,31 +266,31 @@ impl Session {
     }
 
     /// Passes a signal on; returns how the session ends, if it does.
-    fn signalled(&mut self, signal: i32) -> Option<Ending> {
+    fn signalled(&mut self, signal: i32) -> Option<SessionEnding> {
         match (signal, self.manner.role) {
             (RESIZED | CONTINUED, _) => {
                 if let (CONTINUED, Some(mode)) = (signal, &self.mode) {
                     mode.resume();
                 }
-                if self.manner.terminal && self.manner.role != Role::Viewer {
+                if self.manner.terminal && self.manner.role != SessionRole::Viewer {
                     self.resize();
                 }
                 None
             }
-            (signal, Role::Viewer | Role::Participant) => Some(Ending::Interrupted(signal)),
+            (signal, SessionRole::Viewer | SessionRole::Participant) => Some(SessionEnding::Interrupted(signal)),
             // The keys of a terminal go inside as they are: a signal is for us, from somebody who wants us to end.
-            (signal, _) if self.manner.terminal => Some(Ending::Interrupted(signal)),
+            (signal, _) if self.manner.terminal => Some(SessionEnding::Interrupted(signal)),
             (INTERRUPT, role) => match (self.interrupts.again(Instant::now()), role) {
                 (1, _) => self.pass_on(INTERRUPT),
-                (_, Role::Owner) => Some(Ending::Interrupted(SIGKILL)),
+                (_, SessionRole::Owner) => Some(SessionEnding::Interrupted(SIGKILL)),
                 (2, _) => self.pass_on(SIGKILL),
-                _ => Some(Ending::Interrupted(INTERRUPT)),
+                _ => Some(SessionEnding::Interrupted(INTERRUPT)),
             },
             (signal, _) => self.pass_on(signal),
         }
     }
 
-    fn pass_on(&self, signal: i32) -> Option<Ending> {
+    fn pass_on(&self, signal: i32) -> Option<SessionEnding> {
         self.orders.signal(signal);
         None
     }
@@ -300,17 +302,17 @@ impl Session {
     }
 }
 
-// === impl Over ===
+// === impl SessionResult ===
 
-impl From<Ending> for Over {
-    fn from(ending: Ending) -> Self {
+impl From<SessionEnding> for SessionResult {
+    fn from(ending: SessionEnding) -> Self {
         Self { ending, ended: None, said: None }
     }
 }
 
-// === impl Interrupts ===
+// === impl InterruptCounter ===
 
-impl Interrupts {
+impl InterruptCounter {
     /// Counts one more; those that are long past do not count.
     fn again(&mut self, now: Instant) -> u32 {
         let soon = self.last.is_some_and(|last| now.duration_since(last) < TWICE);
@@ -321,13 +323,13 @@ impl Interrupts {
 }
 
 /// What the job does next, once there is room for it.
-async fn next(follow: &mut Follow, outputs: &Outputs) -> Result<Option<FollowEvent>, ShimError> {
+async fn next(follow: &mut Follow, outputs: &OutputStreams) -> Result<Option<FollowEvent>, ShimError> {
     outputs.room().await;
     follow.next().await
 }
 
 /// How standard input ended; for ever, if it is not passed on.
-async fn fed(feeding: &mut Option<JoinHandle<Fed>>) -> Result<Fed, JoinError> {
+async fn fed(feeding: &mut Option<JoinHandle<InputOutcome>>) -> Result<InputOutcome, JoinError> {
     match feeding {
         Some(feeding) => feeding.await,
         None => std::future::pending().await,
@@ -348,7 +350,7 @@ mod tests {
 
     #[test]
     fn only_interrupts_that_follow_each_other_closely_add_up() {
-        let (mut interrupts, began) = (Interrupts::default(), Instant::now());
+        let (mut interrupts, began) = (InterruptCounter::default(), Instant::now());
         let at = |millis| began + Duration::from_millis(millis);
         assert_eq!([0, 900, 1800, 2800, 3000].map(|millis| interrupts.again(at(millis))), [1, 2, 3, 1, 2]);
     }

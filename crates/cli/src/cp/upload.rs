@@ -17,9 +17,9 @@ use tokio::task::spawn_blocking;
 
 use super::guest::GuestFiles;
 use super::links;
-use super::place::{Inside, below, shows_contents};
-use super::report::{LeftOut, Report};
-use super::transfers::{Transferred, Transfers};
+use super::report::{CopyReport, OmittedReason};
+use super::request::{SandboxPath, join, means_contents};
+use super::transfers::{TransferOutcome, Transfers};
 use super::{AHEAD, DEEPEST, NO_COPY, SMALL, failed, inside};
 use crate::failure::Failure;
 
@@ -27,7 +27,7 @@ use crate::failure::Failure;
 const CHUNK: u64 = 256 * 1024;
 
 /// A directory that is being copied.
-struct Level {
+struct UploadDirectory {
     directory: Dir,
     /// Where it is, for people.
     shown: PathBuf,
@@ -37,7 +37,7 @@ struct Level {
 }
 
 /// Something of the host: its directory, its name there, and where that is, for people.
-struct Entry<'a, F> {
+struct HostEntry<'a, F> {
     directory: F,
     name: &'a Path,
     shown: &'a Path,
@@ -47,9 +47,9 @@ struct Entry<'a, F> {
 pub(super) async fn copy(
     guest: &GuestFiles,
     source: &Path,
-    target: &Inside,
+    target: &SandboxPath,
     follow: bool,
-    report: &mut Report,
+    report: &mut CopyReport,
 ) -> Result<(), Failure> {
     let flags = if follow { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
     let stat = rustix::fs::statat(CWD, source, flags).map_err(|errno| host(source, errno))?;
@@ -61,13 +61,13 @@ pub(super) async fn copy(
     let path = target.path();
     let mut named_itself = false;
     let target = match guest.files.lstat(&path).await {
-        Ok(found) if found.kind == FsEntryKind::Dir && tree && shows_contents(source) => {
+        Ok(found) if found.kind == FsEntryKind::Dir && tree && means_contents(source) => {
             named_itself = true;
             path
         }
         Ok(found) if found.kind == FsEntryKind::Dir => {
             let name = source.file_name().and_then(|name| name.to_str());
-            below(&path, name.ok_or_else(|| failed(format!("{}: its name is not text (UTF-8)", source.display())))?)
+            join(&path, name.ok_or_else(|| failed(format!("{}: its name is not text (UTF-8)", source.display())))?)
         }
         Ok(found) if found.kind == FsEntryKind::Symlink && (kind != FileType::Symlink || target.directory) => {
             return Err(links::refused(&path));
@@ -82,19 +82,19 @@ pub(super) async fn copy(
         Err(error) => return Err(inside(&path, &error)),
     };
     // The path is its user's own: whatever leads there is meant.
-    let entry = Entry { directory: CWD, name: source, shown: source };
+    let entry = HostEntry { directory: CWD, name: source, shown: source };
     let mut transfers = Transfers::default();
     match one(guest, entry, &stat, target, follow, &mut transfers, report).await? {
         Some(level) => {
             let kept = level.kept.filter(|_| !named_itself);
-            self::tree(guest, Level { kept, ..level }, report).await
+            self::tree(guest, UploadDirectory { kept, ..level }, report).await
         }
         None => transfers.finish(report).await,
     }
 }
 
 /// Refuses a name that nothing can be given.
-async fn named(guest: &GuestFiles, target: &Inside, tree: bool) -> Result<(), Failure> {
+async fn named(guest: &GuestFiles, target: &SandboxPath, tree: bool) -> Result<(), Failure> {
     let (path, parent) = (target.path(), target.parent());
     if target.contents || (target.directory && !tree) {
         return Err(failed(format!("{path}: there is no such directory")));
@@ -111,23 +111,24 @@ async fn named(guest: &GuestFiles, target: &Inside, tree: bool) -> Result<(), Fa
 }
 
 /// Copies a directory and all below it. However deep it is, one directory is looked at at a time.
-async fn tree(guest: &GuestFiles, top: Level, report: &mut Report) -> Result<(), Failure> {
+async fn tree(guest: &GuestFiles, top: UploadDirectory, report: &mut CopyReport) -> Result<(), Failure> {
     let mut transfers = Transfers::default();
     let mut levels = vec![top];
     while let Some(level) = levels.last_mut() {
         let Some(name) = level.next()? else {
             // What arrives in a directory changes when it was modified.
             transfers.finish(report).await?;
-            if let Some(Level { target, kept: Some(kept), .. }) = levels.pop() {
+            if let Some(UploadDirectory { target, kept: Some(kept), .. }) = levels.pop() {
                 guest.settle(&target, kept).await?;
             }
             continue;
         };
         let Ok(text) = name.to_str() else {
-            report.leave_out(level.shown.join(name.to_string_lossy().as_ref()).to_string_lossy(), LeftOut::NotText);
+            report
+                .leave_out(level.shown.join(name.to_string_lossy().as_ref()).to_string_lossy(), OmittedReason::NotText);
             continue;
         };
-        let (shown, target) = (level.shown.join(text), below(&level.target, text));
+        let (shown, target) = (level.shown.join(text), join(&level.target, text));
         let directory = level.directory.fd().map_err(|errno| host(&level.shown, errno))?;
         let stat = match rustix::fs::statat(directory, text, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
@@ -135,7 +136,7 @@ async fn tree(guest: &GuestFiles, top: Level, report: &mut Report) -> Result<(),
             Err(Errno::NOENT) => continue,
             Err(errno) => return Err(host(&shown, errno)),
         };
-        let entry = Entry { directory, name: Path::new(text), shown: &shown };
+        let entry = HostEntry { directory, name: Path::new(text), shown: &shown };
         let copied = one(guest, entry, &stat, target, false, &mut transfers, report).await?;
         if levels.len() >= DEEPEST && copied.is_some() {
             return Err(failed(format!("the tree is deeper than {DEEPEST} directories")));
@@ -148,13 +149,13 @@ async fn tree(guest: &GuestFiles, top: Level, report: &mut Report) -> Result<(),
 /// Copies one entry, or begins to; of a directory, what is in it is left to do.
 async fn one<F: AsFd>(
     guest: &GuestFiles,
-    entry: Entry<'_, F>,
+    entry: HostEntry<'_, F>,
     stat: &Stat,
     target: String,
     follow: bool,
     transfers: &mut Transfers,
-    report: &mut Report,
-) -> Result<Option<Level>, Failure> {
+    report: &mut CopyReport,
+) -> Result<Option<UploadDirectory>, Failure> {
     let kept =
         FsAttributes { mode: Some(stat.st_mode & 0o1777), mtime: Some(stat.st_mtime), ..FsAttributes::default() };
     match FileType::from_raw_mode(stat.st_mode) {
@@ -162,7 +163,8 @@ async fn one<F: AsFd>(
             let kept = FsAttributes { mode: Some(stat.st_mode & 0o777), ..kept };
             let (guest, from) = (guest.clone(), entry.open(OFlags::NONBLOCK, follow)?);
             let small = u64::try_from(stat.st_size).is_ok_and(|size| size <= SMALL);
-            let transfer = async move { file(&guest, from.into(), &target, kept, small).await.map(Transferred::Whole) };
+            let transfer =
+                async move { file(&guest, from.into(), &target, kept, small).await.map(TransferOutcome::Whole) };
             transfers.begin(transfer, report).await?;
         }
         FileType::Directory => {
@@ -170,20 +172,20 @@ async fn one<F: AsFd>(
             let directory = Dir::new(opened).map_err(|errno| host(entry.shown, errno))?;
             let kept = guest.mkdir(&target, kept).await?;
             report.directories += 1;
-            return Ok(Some(Level { directory, shown: entry.shown.to_owned(), target, kept: Some(kept) }));
+            return Ok(Some(UploadDirectory { directory, shown: entry.shown.to_owned(), target, kept: Some(kept) }));
         }
         FileType::Symlink => {
             let leads_to = rustix::fs::readlinkat(&entry.directory, entry.name, Vec::new());
             match leads_to.map_err(|errno| host(entry.shown, errno))?.into_string() {
                 Ok(leads_to) => guest.symlink(&leads_to, &target, stat.st_mtime).await?,
                 Err(_) => {
-                    report.leave_out(entry.shown.to_string_lossy(), LeftOut::NotText);
+                    report.leave_out(entry.shown.to_string_lossy(), OmittedReason::NotText);
                     return Ok(None);
                 }
             }
             report.links += 1;
         }
-        _ => report.leave_out(entry.shown.to_string_lossy(), LeftOut::Kind),
+        _ => report.leave_out(entry.shown.to_string_lossy(), OmittedReason::Kind),
     }
     Ok(None)
 }
@@ -244,9 +246,9 @@ fn host(path: &Path, errno: Errno) -> Failure {
     failed(format!("{}: {errno}", path.display()))
 }
 
-// === impl Level ===
+// === impl UploadDirectory ===
 
-impl Level {
+impl UploadDirectory {
     fn next(&mut self) -> Result<Option<CString>, Failure> {
         loop {
             let Some(found) = self.directory.read() else { return Ok(None) };
@@ -259,9 +261,9 @@ impl Level {
     }
 }
 
-// === impl Entry ===
+// === impl HostEntry ===
 
-impl<F: AsFd> Entry<'_, F> {
+impl<F: AsFd> HostEntry<'_, F> {
     /// Opens what was looked at, unless something else is in its place by now.
     fn open(&self, kind: OFlags, follow: bool) -> Result<OwnedFd, Failure> {
         let follow = if follow { OFlags::empty() } else { OFlags::NOFOLLOW };

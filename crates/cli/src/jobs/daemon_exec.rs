@@ -9,7 +9,7 @@ use carrel_shim_client::messages::{FailureCode, JobCommand, JobInfo, JobStarted}
 use carrel_shim_client::{Found, ShimClient, ShimError};
 use tonic::{Code, Status};
 
-use crate::daemon::{Daemon, refused, wait};
+use crate::daemon::{DaemonClient, refused, wait};
 use crate::failure::Failure;
 use crate::find;
 
@@ -17,36 +17,36 @@ use crate::find;
 const BEGINNING: Duration = Duration::from_secs(30);
 
 /// What became of asking for a job.
-pub(super) enum Begun {
+pub(super) enum ExecStartResult {
     Started(Box<JobStarted>),
     /// There is, or was, a job of that id.
     Taken,
 }
 
 /// A sandbox that a daemon keeps.
-pub(super) struct Through<'a> {
-    pub(super) daemon: Daemon,
+pub(super) struct DaemonExec<'a> {
+    pub(super) daemon: DaemonClient,
     /// Its id.
     pub(super) sandbox: &'a str,
     pub(super) found: &'a Found,
 }
 
-// === impl Through ===
+// === impl DaemonExec ===
 
-impl Through<'_> {
+impl DaemonExec<'_> {
     /// Has a command started as a job of that id, and returns when its supervisor knows it.
     pub(super) async fn begin(
         &mut self,
         client: &mut ShimClient,
         job: &str,
         command: &JobCommand,
-    ) -> Result<Begun, Failure> {
+    ) -> Result<ExecStartResult, Failure> {
         // What is told of the job is told after this.
         let before = find::answer(async { Ok(client.status().await?) }).await?.sequence;
         let request = request(self.sandbox, job, command);
         let sequence = match self.daemon.nearby.start_exec(request).await {
             Ok(answer) => answer.into_inner().last_event_sequence,
-            Err(status) if status.code() == Code::AlreadyExists => return Ok(Begun::Taken),
+            Err(status) if status.code() == Code::AlreadyExists => return Ok(ExecStartResult::Taken),
             Err(status) => return Err(refused(&status)),
         };
         let known = tokio::time::timeout(BEGINNING, self.known(client, job, before, sequence)).await;
@@ -55,7 +55,7 @@ impl Through<'_> {
             Err(Failure::new("daemon_silent", words)
                 .hint("`carrel ps NAME` lists jobs; the same --job is not run twice"))
         })?;
-        Ok(Begun::Started(Box::new(JobStarted { created: true, info })))
+        Ok(ExecStartResult::Started(Box::new(JobStarted { created: true, info })))
     }
 
     /// Waits until the supervisor knows a job, or it never will.

@@ -9,23 +9,27 @@ const LONGEST: usize = 255;
 
 /// The name of one entry of a directory, which leads nowhere else.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Name(String);
+pub(crate) struct FileName(String);
 
 /// What is no name of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct BadName(String);
+pub(crate) struct BadFileName(String);
 
-// === impl Name ===
+// === impl FileName ===
 
-impl Name {
+impl FileName {
     /// A name as such.
-    pub(crate) fn new(name: &str) -> Result<Self, BadName> {
+    pub(crate) fn new(name: &str) -> Result<Self, BadFileName> {
         let leads_elsewhere = matches!(name, "" | "." | "..") || name.contains(['/', '\0']);
-        if leads_elsewhere || name.len() > LONGEST { Err(BadName(name.to_owned())) } else { Ok(Self(name.to_owned())) }
+        if leads_elsewhere || name.len() > LONGEST {
+            Err(BadFileName(name.to_owned()))
+        } else {
+            Ok(Self(name.to_owned()))
+        }
     }
 
     /// The last name of a path, whatever stands before it.
-    pub(crate) fn last(path: &str) -> Result<Self, BadName> {
+    pub(crate) fn last(path: &str) -> Result<Self, BadFileName> {
         Self::new(path.rsplit('/').next().unwrap_or(path))
     }
 
@@ -34,15 +38,15 @@ impl Name {
     }
 }
 
-impl fmt::Display for Name {
+impl fmt::Display for FileName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         EscapedName(self.0.as_bytes()).fmt(f)
     }
 }
 
-// === impl BadName ===
+// === impl BadFileName ===
 
-impl fmt::Display for BadName {
+impl fmt::Display for BadFileName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "\"{}\" is not the name of a file", EscapedName(self.0.as_bytes()))
     }
@@ -55,19 +59,19 @@ mod tests {
     #[test]
     fn a_name_leads_to_one_entry_and_nowhere_else() {
         for name in ["a", "...", "..a", "a b", "-rf", "~", "ä", &"n".repeat(255)] {
-            assert_eq!(Name::new(name).unwrap().as_str(), name);
+            assert_eq!(FileName::new(name).unwrap().as_str(), name);
         }
         for name in ["", ".", "..", "/", "a/b", "/etc", "../x", "a/", "a\0b", &"n".repeat(256)] {
-            assert!(Name::new(name).is_err(), "{name:?}");
+            assert!(FileName::new(name).is_err(), "{name:?}");
         }
     }
 
     #[test]
     fn of_a_path_only_the_last_name_counts() {
-        assert_eq!(Name::last("/etc/../../x").unwrap().as_str(), "x");
-        assert_eq!(Name::last("plain").unwrap().as_str(), "plain");
+        assert_eq!(FileName::last("/etc/../../x").unwrap().as_str(), "x");
+        assert_eq!(FileName::last("plain").unwrap().as_str(), "plain");
         for path in ["/etc/..", "/etc/", "/", "", "/a/."] {
-            assert!(Name::last(path).is_err(), "{path}");
+            assert!(FileName::last(path).is_err(), "{path}");
         }
     }
 }

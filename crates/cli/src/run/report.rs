@@ -5,34 +5,39 @@ use std::time::Duration;
 use carrel_shim_client::messages::{EndReason, Ended, UnenforcedLimit};
 use serde_json::json;
 
-use super::Ran;
-use super::plan::Plan;
-use super::project::Outcome;
+use super::RunResult;
+use super::plan::RunPlan;
+use super::project::ProjectChanges;
 use crate::failure::Failure;
 use crate::jobs::RUN;
-use crate::jobs::session::ending::{self, Ending, note};
+use crate::jobs::session::ending::{self, SessionEnding, note};
 use crate::jobs::session::notes::Notes;
 use crate::size::{Size, Time};
 
 /// What is said at the end.
 #[derive(Debug)]
-pub(crate) struct Report<'a> {
-    ending: &'a Ending,
+pub(crate) struct RunReport<'a> {
+    ending: &'a SessionEnding,
     ended: Option<&'a Ended>,
     unenforced: &'a [UnenforcedLimit],
     memory: Size,
     timeout: Option<Time>,
     took: Duration,
-    outcome: Option<&'a Outcome>,
+    outcome: Option<&'a ProjectChanges>,
     /// The name of the sandbox.
     name: &'a str,
 }
 
-// === impl Report ===
+// === impl RunReport ===
 
-impl<'a> Report<'a> {
-    pub(crate) fn new(plan: &'a Plan, ran: &'a Ran, outcome: Option<&'a Outcome>, took: Duration) -> Self {
-        let Ran { ending, ended, unenforced, .. } = ran;
+impl<'a> RunReport<'a> {
+    pub(crate) fn new(
+        plan: &'a RunPlan,
+        ran: &'a RunResult,
+        outcome: Option<&'a ProjectChanges>,
+        took: Duration,
+    ) -> Self {
+        let RunResult { ending, ended, unenforced, .. } = ran;
         let (ended, name) = (ended.as_ref(), plan.create.name.as_str());
         Self { unenforced, ending, ended, memory: plan.memory, timeout: plan.timeout, took, outcome, name }
     }
@@ -43,15 +48,17 @@ impl<'a> Report<'a> {
             note(&outcome.words());
         }
         match (self.ending, self.ended) {
-            (Ending::Unwritten { what, .. }, _) => return Err(ending::unwritten(*what, &self.ending.of_command())),
-            (Ending::SandboxEnded, ended) => return Err(ending::end_of_sandbox(ended, Some(self.memory))),
-            (Ending::OutOfMemory, Some(ended)) if ended.reason == EndReason::OutOfMemory => {
+            (SessionEnding::OutputFailed { what, .. }, _) => {
+                return Err(ending::unwritten(*what, &self.ending.of_command()));
+            }
+            (SessionEnding::SandboxEnded, ended) => return Err(ending::end_of_sandbox(ended, Some(self.memory))),
+            (SessionEnding::OutOfMemory, Some(ended)) if ended.reason == EndReason::OutOfMemory => {
                 return Err(ending::end_of_sandbox(Some(ended), Some(self.memory)));
             }
-            (Ending::TimedOut, _) => return Err(ending::timed_out(self.timeout)),
+            (SessionEnding::TimedOut, _) => return Err(ending::timed_out(self.timeout)),
             _ => {}
         }
-        if *self.ending == Ending::Detached {
+        if *self.ending == SessionEnding::Detached {
             let hint = format!("carrel attach {} {RUN}", self.name);
             Notes { quiet, json }.say_with_hint(&format!("job {RUN} goes on"), &hint);
         }
@@ -71,7 +78,7 @@ impl<'a> Report<'a> {
             "duration_ms": u64::try_from(self.took.as_millis()).unwrap_or(u64::MAX),
             "out_of_memory_kills": self.ended.map_or(0, |ended| ended.out_of_memory_kills),
         });
-        if let (Ending::Detached, Some(object)) = (self.ending, object.as_object_mut()) {
+        if let (SessionEnding::Detached, Some(object)) = (self.ending, object.as_object_mut()) {
             object.insert("detached".to_owned(), true.into());
             object.insert("sandbox".to_owned(), self.name.into());
         }
@@ -96,7 +103,7 @@ impl<'a> Report<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::jobs::session::output::Unwritten;
+    use crate::jobs::session::output::OutputError;
 
     fn ended(reason: EndReason) -> Ended {
         Ended {
@@ -109,9 +116,9 @@ mod tests {
         }
     }
 
-    fn report<'a>(ending: &'a Ending, ended: &'a Ended) -> Report<'a> {
+    fn report<'a>(ending: &'a SessionEnding, ended: &'a Ended) -> RunReport<'a> {
         let took = Duration::from_millis(12);
-        Report {
+        RunReport {
             unenforced: &[],
             ending,
             ended: Some(ended),
@@ -123,7 +130,7 @@ mod tests {
         }
     }
 
-    const FULL: Unwritten = Unwritten { stream: "standard output", errno: rustix::io::Errno::NOSPC };
+    const FULL: OutputError = OutputError { stream: "standard output", errno: rustix::io::Errno::NOSPC };
 
     //= promises.command.output-cannot-written-full
     #[test]
@@ -133,7 +140,7 @@ mod tests {
             (Some((3, None)), "the command ended with exit code 3"),
             (Some((-1, Some(9))), "signal 9 ended the command"),
         ] {
-            let ending = Ending::Unwritten { what: FULL, exited };
+            let ending = SessionEnding::OutputFailed { what: FULL, exited };
             let failure = report(&ending, &ended(EndReason::Stopped)).say(false, true).unwrap_err();
             let expected = format!("write to standard output: No space left on device (os error 28); {command}");
             assert_eq!((failure.message, failure.exit), (expected, 125));
@@ -144,7 +151,7 @@ mod tests {
     #[test]
     fn the_end_of_a_sandbox_is_told_with_its_reason() {
         let told = |reason| {
-            let failure = report(&Ending::SandboxEnded, &ended(reason)).say(false, false).unwrap_err();
+            let failure = report(&SessionEnding::SandboxEnded, &ended(reason)).say(false, false).unwrap_err();
             (failure.message, failure.hint, failure.exit)
         };
         assert_eq!(
@@ -167,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_result_for_programs_has_everything_on_one_line() {
-        let (ending, ended) = (Ending::Exited { code: -1, signal: Some(9) }, ended(EndReason::Stopped));
+        let (ending, ended) = (SessionEnding::Exited { code: -1, signal: Some(9) }, ended(EndReason::Stopped));
         let report = report(&ending, &ended);
         assert_eq!(
             report.object().to_string(),

@@ -5,21 +5,26 @@ use tempfile::TempDir;
 
 use super::*;
 
-const KEPT: Kept = Kept { mode: 0o640, modified: Some(1_000_000_000) };
+const KEPT: PreservedAttributes = PreservedAttributes { mode: 0o640, modified: Some(1_000_000_000) };
 
-fn name(text: &str) -> Name {
-    Name::new(text).unwrap()
+fn name(text: &str) -> FileName {
+    FileName::new(text).unwrap()
 }
 
-fn write(directory: &Arc<Beneath>, to: &str, content: &str, kept: Kept) -> Result<(), BeneathError> {
+fn write(
+    directory: &Arc<HostDirectory>,
+    to: &str,
+    content: &str,
+    kept: PreservedAttributes,
+) -> Result<(), HostDirectoryError> {
     let unfinished = directory.begin()?;
     unfinished.writer().unwrap().write_all(content.as_bytes()).unwrap();
     unfinished.finish(&name(to), kept)
 }
 
-fn place() -> (TempDir, Arc<Beneath>) {
+fn place() -> (TempDir, Arc<HostDirectory>) {
     let dir = tempfile::tempdir().unwrap();
-    let beneath = Beneath::open(dir.path()).unwrap();
+    let beneath = HostDirectory::open(dir.path()).unwrap();
     (dir, Arc::new(beneath))
 }
 
@@ -46,14 +51,14 @@ fn a_file_has_its_name_when_it_is_whole_and_keeps_mode_and_time() {
 #[test]
 fn nobody_borrows_rights_by_a_copy() {
     let (dir, beneath) = place();
-    write(&beneath, "a", "", Kept { mode: 0o106_777, ..KEPT }).unwrap();
+    write(&beneath, "a", "", PreservedAttributes { mode: 0o106_777, ..KEPT }).unwrap();
     assert_eq!(dir.path().join("a").metadata().unwrap().mode() & 0o7777, 0o777);
     let (inner, made) = beneath.enter(&name("d")).unwrap();
-    inner.settle(Kept { mode: 0o47_777, ..KEPT }, made).unwrap();
+    inner.settle(PreservedAttributes { mode: 0o47_777, ..KEPT }, made).unwrap();
     let found = dir.path().join("d").metadata().unwrap();
     assert_eq!((made, found.mode() & 0o7777, found.mtime()), (true, 0o1777, 1_000_000_000));
     let (inner, made) = beneath.enter(&name("d")).unwrap();
-    inner.settle(Kept { mode: 0o40_700, ..KEPT }, made).unwrap();
+    inner.settle(PreservedAttributes { mode: 0o40_700, ..KEPT }, made).unwrap();
     let found = dir.path().join("d").metadata().unwrap();
     assert_eq!((made, found.mode() & 0o7777), (false, 0o1777), "what was there keeps its mode");
 }

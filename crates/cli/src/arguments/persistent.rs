@@ -9,8 +9,8 @@ use carrel_sandbox::cgroup::CpuShare;
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
-use super::images::{IMAGE, Pull};
-use super::quantities::patience;
+use super::images::{IMAGE, PullPolicyArgument};
+use super::parsers::patience;
 use crate::environment::Variable;
 use crate::label::Label;
 use crate::mount::{CopyPair, MountPair};
@@ -98,7 +98,7 @@ pub(crate) struct CreateArguments {
     pub(crate) idle_ttl: Option<Duration>,
     /// When to resume it without a request: no, or on-boot if it ran when the host shut down or lost power [default: no]
     #[arg(long, value_enum, value_name = "POLICY", hide_possible_values = true)]
-    pub(crate) restart: Option<Restart>,
+    pub(crate) restart: Option<RestartPolicyArgument>,
     /// A description in YAML, over which all else that is said here lies
     #[arg(short, long, value_name = "YAML")]
     pub(crate) file: Option<PathBuf>,
@@ -107,7 +107,7 @@ pub(crate) struct CreateArguments {
     pub(crate) allow_unenforced_limits: bool,
     /// When to ask a registry for the image: always, missing or never
     #[arg(long, value_enum, default_value_t, value_name = "WHEN", hide_possible_values = true)]
-    pub(crate) pull: Pull,
+    pub(crate) pull: PullPolicyArgument,
     /// Say nothing but errors, also while an image comes
     #[arg(short, long)]
     pub(crate) quiet: bool,
@@ -135,7 +135,7 @@ Examples:
 
 /// When a sandbox is resumed without a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Restart {
+pub(crate) enum RestartPolicyArgument {
     No,
     OnBoot,
 }
