@@ -6,19 +6,19 @@ use carrel_api::carrel::v1::{ExecRecord, ListExecsRequest};
 use carrel_shim_client::messages::{JobInfo, JobState, JobStream, Outcome, OutcomeKind};
 use tonic::Code;
 
-use crate::daemon::{DaemonClient, refused, render};
+use crate::daemon::{DaemonClient, render, status_failure};
 use crate::failure::Failure;
 
 /// All execs of a sandbox, the oldest first. A daemon of an earlier build lists none.
 pub(crate) async fn execs(daemon: &mut DaemonClient, id: &str) -> Result<Vec<JobInfo>, Failure> {
     let request = ListExecsRequest { sandbox_id: id.to_owned() };
-    let mut listed = match daemon.nearby.list_execs(request).await {
+    let mut listed = match daemon.carrel.list_execs(request).await {
         Ok(listed) => listed.into_inner(),
         Err(status) if status.code() == Code::Unimplemented => return Ok(Vec::new()),
-        Err(status) => return Err(refused(&status)),
+        Err(status) => return Err(status_failure(&status)),
     };
     let mut execs = Vec::new();
-    while let Some(listed) = listed.message().await.map_err(|status| refused(&status))? {
+    while let Some(listed) = listed.message().await.map_err(|status| status_failure(&status))? {
         execs.extend(listed.exec.as_ref().map(job));
     }
     Ok(execs)
@@ -42,8 +42,8 @@ fn job(exec: &ExecRecord) -> JobInfo {
         tty: false,
         state: if outcome.is_some() { JobState::Ended } else { JobState::Starting },
         pid: None,
-        started_ms: render::moment(exec.created_at.as_ref()).0,
-        ended_ms: exec.ended_at.as_ref().map(|at| render::moment(Some(at)).0),
+        started_ms: render::timestamp(exec.created_at.as_ref()).0,
+        ended_ms: exec.ended_at.as_ref().map(|at| render::timestamp(Some(at)).0),
         timeout_ms: None,
         stdout: JobStream::default(),
         stderr: JobStream::default(),

@@ -13,7 +13,7 @@ use carrel_shim_client::{OwnerError, ProgramsError};
 use serde_json::json;
 
 /// The exit code of our own failures: a command's own codes are its own.
-pub(crate) const OURS: u8 = 125;
+pub(crate) const EXIT_CARREL_FAILED: u8 = 125;
 
 /// A failure of ours, or one that a person has to be told of.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,7 +62,14 @@ impl Failures {
 
 impl Failure {
     pub(crate) fn new(code: &'static str, message: impl fmt::Display) -> Self {
-        Self { code, reason: None, message: message.to_string(), notes: Vec::new(), hint: None, exit: OURS }
+        Self {
+            code,
+            reason: None,
+            message: message.to_string(),
+            notes: Vec::new(),
+            hint: None,
+            exit: EXIT_CARREL_FAILED,
+        }
     }
 
     /// A failure that is told in several lines.

@@ -17,11 +17,11 @@ use crate::observed::{ObservedSandbox, ShimStatus};
 use crate::{exec_history, listing, ps};
 
 /// How long a supervisor may take to answer what it need not do anything for.
-const PATIENCE: Duration = Duration::from_secs(5);
+const SHIM_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest id that is a name too.
-const LONGEST_NAME: usize = 128;
+const MAX_NAME: usize = 128;
 /// How many bytes of the hash of a longer one are its name.
-const HASHED: usize = 12;
+const HASH_BYTES: usize = 12;
 
 /// What waits for answers: one thread, there is little to wait for.
 pub(crate) fn runtime() -> Result<Runtime, Failure> {
@@ -31,7 +31,7 @@ pub(crate) fn runtime() -> Result<Runtime, Failure> {
 
 /// The sandbox of a name. One that stays and does not run is told from one that is not there.
 pub(crate) async fn one(name: &str) -> Result<Found, Failure> {
-    match maybe(name)? {
+    match existing(name)? {
         Some(found) => Ok(found),
         None => Err(absent(name).await),
     }
@@ -40,20 +40,20 @@ pub(crate) async fn one(name: &str) -> Result<Found, Failure> {
 /// Why there is nothing of a sandbox to talk to. Who cannot ask the daemon of what stays does not know.
 async fn absent(name: &str) -> Failure {
     let known = async {
-        match DaemonClient::of_what_stays().await? {
-            Some(mut daemon) => daemon.maybe(name).await,
+        match DaemonClient::connect_if_sandboxes_exist().await? {
+            Some(mut daemon) => daemon.find(name).await,
             None => Ok(None),
         }
     };
     match known.await {
-        Ok(Some(handle)) => at_rest(&handle),
+        Ok(Some(handle)) => not_running_failure(&handle),
         Ok(None) => no_such_sandbox(name),
         Err(failure) => failure,
     }
 }
 
 /// A sandbox that stays, and does not run.
-pub(crate) fn at_rest(handle: &SandboxHandle) -> Failure {
+pub(crate) fn not_running_failure(handle: &SandboxHandle) -> Failure {
     let (id, state) = (&handle.sandbox_id, handle.state());
     let failure = Failure::new("sandbox_not_running", format!("the sandbox {id:?} is {}", render::state(state)));
     match state {
@@ -64,14 +64,14 @@ pub(crate) fn at_rest(handle: &SandboxHandle) -> Failure {
 }
 
 /// The sandbox of a name, if there is one.
-pub(crate) fn maybe(name: &str) -> Result<Option<Found>, Failure> {
-    as_root()?;
-    Ok(carrel_shim_client::find(CarrelHome::find()?.path(), &name_of(name))?)
+pub(crate) fn existing(name: &str) -> Result<Option<Found>, Failure> {
+    require_root()?;
+    Ok(carrel_shim_client::find(CarrelHome::find()?.path(), &shim_name(name))?)
 }
 
 /// All sandboxes.
 pub(crate) fn all() -> Result<Vec<Found>, Failure> {
-    as_root()?;
+    require_root()?;
     let mut found = carrel_shim_client::sandboxes(CarrelHome::find()?.path())?;
     found.retain(|found| !is_disk_reader(found));
     Ok(found)
@@ -84,22 +84,22 @@ fn is_disk_reader(found: &Found) -> bool {
 }
 
 /// What a supervisor answers, if it does so in time.
-pub(crate) async fn answer<T>(asked: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    tokio::time::timeout(PATIENCE, asked).await.unwrap_or_else(|_| Err(silent()))
+pub(crate) async fn with_timeout<T>(asked: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    tokio::time::timeout(SHIM_TIMEOUT, asked).await.unwrap_or_else(|_| Err(unresponsive()))
 }
 
 /// The supervisor of a sandbox that was found.
-pub(crate) async fn adopt(name: &str, found: &Found) -> Result<ShimClient, Failure> {
-    is_made(name, found)?;
-    match answer(async { Ok(found.connect().await) }).await? {
+pub(crate) async fn connect(name: &str, found: &Found) -> Result<ShimClient, Failure> {
+    check_started(name, found)?;
+    match with_timeout(async { Ok(found.connect().await) }).await? {
         Ok(client) => Ok(client),
         Err(AdoptError::NotRunning) => Err(not_running(name, found)),
-        Err(error) => Err(refused(name, error)),
+        Err(error) => Err(connect_failure(name, error)),
     }
 }
 
 /// Refuses a sandbox that nobody can be talked to about yet.
-pub(crate) fn is_made(name: &str, found: &Found) -> Result<(), Failure> {
+pub(crate) fn check_started(name: &str, found: &Found) -> Result<(), Failure> {
     match (&found.life, &found.problem) {
         (Life::Starting, None) => {
             let words = format!("the sandbox {name:?} is only being made");
@@ -111,10 +111,10 @@ pub(crate) fn is_made(name: &str, found: &Found) -> Result<(), Failure> {
 }
 
 /// Why a sandbox that was found is not talked to.
-pub(crate) fn refused(name: &str, error: AdoptError) -> Failure {
+pub(crate) fn connect_failure(name: &str, error: AdoptError) -> Failure {
     match error {
         // It ended while it was spoken to, and took everything of it along.
-        AdoptError::Shim(ShimError::Connect { .. } | ShimError::Gone) if matches!(maybe(name), Ok(None)) => {
+        AdoptError::Shim(ShimError::Connect { .. } | ShimError::Gone) if matches!(existing(name), Ok(None)) => {
             no_such_sandbox(name)
         }
         error => error.into(),
@@ -122,16 +122,17 @@ pub(crate) fn refused(name: &str, error: AdoptError) -> Failure {
 }
 
 /// The supervisor of a sandbox whose processes run: one that is paused does nothing of what it is asked.
-pub(crate) async fn awake(name: &str, found: &Found) -> Result<ShimClient, Failure> {
-    let mut client = adopt(name, found).await?;
-    if answer(async { Ok(client.status().await?) }).await?.state == State::Paused {
-        let lasting = found.record.as_ref().is_some_and(|record| record.lasting);
-        if !lasting {
+pub(crate) async fn connect_unpaused(name: &str, found: &Found) -> Result<ShimClient, Failure> {
+    let mut client = connect(name, found).await?;
+    if with_timeout(async { Ok(client.status().await?) }).await?.state == State::Paused {
+        let is_persistent = found.record.as_ref().is_some_and(|record| record.lasting);
+        if !is_persistent {
             let failure = Failure::new("sandbox_paused", format!("the sandbox {name:?} is paused"));
             return Err(failure.hint("nothing but its owner lets it continue"));
         }
         // Its daemon knows why; without one it is paused all the same.
-        let running = listing::kept(name, Some(found)).await.ok().flatten().and_then(|kept| kept.running);
+        let running =
+            listing::inspect_persistent(name, Some(found)).await.ok().flatten().and_then(|response| response.running);
         let state = running.as_ref().and_then(render::pause_state).unwrap_or_else(|| "paused".to_owned());
         let is_for_disk = running.is_some_and(|running| running.pause_reason == PauseReason::HostDisk.as_str());
         let hint = match is_for_disk {
@@ -144,33 +145,33 @@ pub(crate) async fn awake(name: &str, found: &Found) -> Result<ShimClient, Failu
 }
 
 /// How the sandbox of a name is.
-pub(crate) async fn see(name: &str) -> Result<ObservedSandbox, Failure> {
-    look(one(name).await?).await.ok_or_else(|| no_such_sandbox(name))
+pub(crate) async fn observe(name: &str) -> Result<ObservedSandbox, Failure> {
+    query_shim(one(name).await?).await.ok_or_else(|| no_such_sandbox(name))
 }
 
 /// How all sandboxes are, the oldest first. They are asked at once: one that does not answer holds up nobody else.
-pub(crate) async fn see_all() -> Result<Vec<ObservedSandbox>, Failure> {
-    let looking: JoinSet<_> = all()?.into_iter().map(look).collect();
-    let mut seen: Vec<ObservedSandbox> = looking.join_all().await.into_iter().flatten().collect();
-    seen.sort_by_key(|seen| (seen.record.as_ref().map(|record| record.created_ms), seen.name()));
-    Ok(seen)
+pub(crate) async fn observe_all() -> Result<Vec<ObservedSandbox>, Failure> {
+    let queries: JoinSet<_> = all()?.into_iter().map(query_shim).collect();
+    let mut observed: Vec<ObservedSandbox> = queries.join_all().await.into_iter().flatten().collect();
+    observed.sort_by_key(|sandbox| (sandbox.record.as_ref().map(|record| record.created_ms), sandbox.name()));
+    Ok(observed)
 }
 
 /// All jobs of a sandbox, the oldest first: with a daemon, also those of before it was stopped.
 pub(crate) async fn jobs(name: &str) -> Result<Vec<JobInfo>, Failure> {
-    let found = maybe(name)?;
-    let keeper = daemon::keeper(name, found.as_ref()).await?;
-    let runs = keeper.as_ref().is_none_or(|(_, handle)| handle.state() == SandboxState::Ready);
+    let found = existing(name)?;
+    let persistent = daemon::find_persistent(name, found.as_ref()).await?;
+    let runs = persistent.as_ref().is_none_or(|(_, handle)| handle.state() == SandboxState::Ready);
     let known = match &found {
         Some(Found { life: Life::Dead { facts, .. }, .. }) => ps::past_jobs(facts),
         Some(found) if runs => {
-            let mut client = adopt(name, found).await?;
-            answer(async { Ok(client.jobs().await?) }).await?
+            let mut client = connect(name, found).await?;
+            with_timeout(async { Ok(client.jobs().await?) }).await?
         }
-        None if keeper.is_none() => return Err(absent(name).await),
+        None if persistent.is_none() => return Err(absent(name).await),
         _ => Vec::new(),
     };
-    match keeper {
+    match persistent {
         Some((mut daemon, _)) => Ok(exec_history::merge(known, exec_history::execs(&mut daemon, name).await?)),
         None => Ok(known),
     }
@@ -183,47 +184,47 @@ pub(crate) async fn job(name: &str, job: &str) -> Result<JobInfo, Failure> {
 }
 
 /// Asks the supervisor how a sandbox is. One that is gone by now is none.
-async fn look(found: Found) -> Option<ObservedSandbox> {
+async fn query_shim(found: Found) -> Option<ObservedSandbox> {
     if found.life != Life::Running {
-        return Some(seen(found, None, None));
+        return Some(observed(found, None, None));
     }
-    let told = async {
+    let status = async {
         let mut client = found.connect().await?;
         let status = client.status().await?;
         Ok::<_, AdoptError>(ShimStatus { hello: client.hello().clone(), status })
     };
-    let problem = match tokio::time::timeout(PATIENCE, told).await {
-        Ok(Ok(told)) => return Some(seen(found, Some(told), None)),
+    let problem = match tokio::time::timeout(SHIM_TIMEOUT, status).await {
+        Ok(Ok(shim)) => return Some(observed(found, Some(shim), None)),
         Ok(Err(error)) => error.to_string(),
-        Err(_) => silent().message,
+        Err(_) => unresponsive().message,
     };
     // What cannot be asked because it has just ended is no problem.
     let name = found.record.as_ref().map(|record| record.name.clone()).unwrap_or_default();
-    match maybe(&name) {
+    match existing(&name) {
         Ok(again) => again.map(|again| {
             let problem = (again.life == Life::Running).then_some(problem);
-            seen(again, None, problem)
+            observed(again, None, problem)
         }),
         // It was there a moment ago: that it cannot be looked at again hides it from nobody.
-        Err(_) => Some(seen(found, None, Some(problem))),
+        Err(_) => Some(observed(found, None, Some(problem))),
     }
 }
 
-fn seen(found: Found, told: Option<ShimStatus>, problem: Option<String>) -> ObservedSandbox {
+fn observed(found: Found, shim: Option<ShimStatus>, problem: Option<String>) -> ObservedSandbox {
     let problem = problem.or_else(|| found.problem.as_ref().map(ToString::to_string));
-    ObservedSandbox { directory: found.directory, record: found.record, life: found.life, told, problem }
+    ObservedSandbox { directory: found.directory, record: found.record, life: found.life, shim, problem }
 }
 
 /// What a sandbox is called where it runs: by its id, or by the hash of one that is longer than a name.
-pub(crate) fn name_of(id: &str) -> Cow<'_, str> {
-    if id.len() <= LONGEST_NAME {
+pub(crate) fn shim_name(id: &str) -> Cow<'_, str> {
+    if id.len() <= MAX_NAME {
         return id.into();
     }
-    let hash: String = Sha256::digest(id).iter().take(HASHED).map(|byte| format!("{byte:02x}")).collect();
+    let hash: String = Sha256::digest(id).iter().take(HASH_BYTES).map(|byte| format!("{byte:02x}")).collect();
     format!("_{hash}").into()
 }
 
-pub(crate) fn as_root() -> Result<(), Failure> {
+pub(crate) fn require_root() -> Result<(), Failure> {
     if rustix::process::geteuid().is_root() {
         return Ok(());
     }
@@ -235,8 +236,8 @@ pub(crate) fn no_such_sandbox(name: &str) -> Failure {
     Failure::new("no_such_sandbox", words).hint("`carrel ps` lists those that are there")
 }
 
-fn silent() -> Failure {
-    let words = format!("its supervisor does not answer within {PATIENCE:?}");
+fn unresponsive() -> Failure {
+    let words = format!("its supervisor does not answer within {SHIM_TIMEOUT:?}");
     Failure::new("supervisor_silent", words).hint("`carrel stop NAME` ends it all the same")
 }
 
@@ -246,8 +247,8 @@ fn unverified(error: impl std::fmt::Display) -> Failure {
 
 fn not_running(name: &str, found: &Found) -> Failure {
     let failure = Failure::new("sandbox_not_running", format!("the sandbox {name:?} has ended"));
-    let lasting = found.record.as_ref().is_some_and(|record| record.lasting);
-    match lasting && CarrelHome::find().is_ok_and(|home| carrel_daemon::store_file(home.path()).exists()) {
+    let is_persistent = found.record.as_ref().is_some_and(|record| record.lasting);
+    match is_persistent && CarrelHome::find().is_ok_and(|home| carrel_daemon::store_file(home.path()).exists()) {
         true => failure.hint(format!("`carrel get {name}` says how it is; `carrel resume {name}` lets it run again")),
         false => failure.hint(format!("`carrel inspect {name}` says how")),
     }

@@ -19,7 +19,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_m
 
 /// Fails if the command of a sandbox could not be started. Without the right to ask its supervisor, nothing is known.
 pub(crate) async fn check(daemon: &mut DaemonClient, id: &str) -> Result<(), Failure> {
-    if find::as_root().is_err() {
+    if find::require_root().is_err() {
         return Ok(());
     }
     let reason = match tokio::time::timeout(STARTING, first(id)).await {
@@ -27,7 +27,7 @@ pub(crate) async fn check(daemon: &mut DaemonClient, id: &str) -> Result<(), Fai
         // One that starts slowly may still start.
         Err(_) => None,
         // Without an answer, the sandbox may have failed because of it.
-        Ok(Err(_)) => match daemon.maybe(id).await? {
+        Ok(Err(_)) => match daemon.find(id).await? {
             Some(handle) if handle.state() == SandboxState::Failed => {
                 Some(Failure::new("sandbox_failed", format!("the sandbox {id:?} failed: {}", handle.error_message)))
             }
@@ -40,7 +40,7 @@ pub(crate) async fn check(daemon: &mut DaemonClient, id: &str) -> Result<(), Fai
 /// The first start, once it is known whether it succeeded.
 async fn first(id: &str) -> Result<JobInfo, Failure> {
     let found = find::one(id).await?;
-    let mut client = find::adopt(id, &found).await?;
+    let mut client = find::connect(id, &found).await?;
     let mut pause = PAUSES.0;
     loop {
         let job = client.job(FIRST).await?;

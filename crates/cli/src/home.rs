@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use crate::moved_home;
 
 /// Ranges of ids belong to the host, whatever home a sandbox has.
-pub(crate) const IDS: &str = "/run/carrel/ids";
+pub(crate) const ID_RANGES: &str = "/run/carrel/ids";
 
 /// The home: `CARREL_HOME`, or a default that depends on who asks.
 #[derive(Clone, Debug, PartialEq, Eq)]

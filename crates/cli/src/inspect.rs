@@ -45,41 +45,41 @@ async fn one(name: &str, job: Option<&str>) -> Result<Value, Failure> {
 
 /// What is there of a sandbox, and what the daemon says that keeps it.
 async fn whole(name: &str) -> Result<Value, Failure> {
-    let found = find::maybe(name)?;
-    let kept = listing::kept(name, found.as_ref()).await?;
-    let seen = match &kept {
+    let found = find::existing(name)?;
+    let kept = listing::inspect_persistent(name, found.as_ref()).await?;
+    let observed = match &kept {
         // What is there of it may go at any moment, and it is known all the same.
-        Some(_) => find::see(name).await.ok(),
-        None => Some(find::see(name).await?),
+        Some(_) => find::observe(name).await.ok(),
+        None => Some(find::observe(name).await?),
     };
     let told = kept.as_ref().map(render::inspected).unwrap_or_default();
     let handle = kept.as_ref().and_then(|kept| kept.sandbox.as_ref());
-    Ok(listing::object(seen.as_ref(), handle, told))
+    Ok(listing::object(observed.as_ref(), handle, told))
 }
 
 /// A sandbox.
-pub(crate) fn sandbox(seen: &ObservedSandbox) -> Value {
-    let (record, told) = (seen.record.as_ref(), seen.told.as_ref());
+pub(crate) fn sandbox(observed: &ObservedSandbox) -> Value {
+    let (record, shim) = (observed.record.as_ref(), observed.shim.as_ref());
     let create = record.map(|record| &record.create);
-    let status = told.map(|told| &told.status);
+    let status = shim.map(|shim| &shim.status);
     json!({
-        "name": seen.name(),
-        "state": seen.state().as_str(),
-        "pause_reason": seen.pause_reason(),
-        "ending": seen.is_ending(),
+        "name": observed.name(),
+        "state": observed.state().as_str(),
+        "pause_reason": observed.pause_reason(),
+        "ending": observed.is_ending(),
         "image": record.map(|record| &record.image),
         "agent_socket": record.map(|record| path(&record.agent_socket)),
         "shim_socket": record.map(|record| path(&record.shim_socket)),
-        "directory": seen.directory.to_string_lossy(),
-        "pid": told.map(|told| told.hello.pid),
-        "shim_pid": record.filter(|_| seen.lives()).map(|record| record.shim_pid),
+        "directory": observed.directory.to_string_lossy(),
+        "pid": shim.map(|shim| shim.hello.pid),
+        "shim_pid": record.filter(|_| observed.has_shim()).map(|record| record.shim_pid),
         "incarnation": record.map(|record| &record.incarnation),
         "boot_id": record.map(|record| &record.boot_id),
-        "owner": record.map(|record| peer(seen, &record.owner)),
-        "supervisor": seen.supervisor().map(|found| peer(seen, found)),
+        "owner": record.map(|record| peer(observed, &record.owner)),
+        "supervisor": observed.supervisor().map(|found| peer(observed, found)),
         "created_at": record.map(|record| UnixMillis(record.created_ms).to_string()),
         "release": record.map(|record| &record.release),
-        "agent_release": told.map(|told| &told.hello.agent_version),
+        "agent_release": shim.map(|shim| &shim.hello.agent_version),
         "version": record.map(|record| record.version),
         "id_base": record.map(|record| record.id_base),
         "id_count": record.map(|record| record.id_count),
@@ -90,7 +90,7 @@ pub(crate) fn sandbox(seen: &ObservedSandbox) -> Value {
             "pids": create.limits.pids,
             "cpu_millis": create.limits.cpu_millis,
         })),
-        "unenforced_limits": told.map(|_| limits::names(limits::of(seen))),
+        "unenforced_limits": shim.map(|_| limits::names(limits::unenforced(observed))),
         "disk": create.map(|create| create.disk),
         "hostname": create.map(|create| &create.hostname),
         "mounts": create.map(|create| create.mounts.iter().map(|mount| json!({
@@ -109,9 +109,9 @@ pub(crate) fn sandbox(seen: &ObservedSandbox) -> Value {
             "ended": status.ended_jobs,
             "pruned": status.pruned_jobs,
         })),
-        "sequence": status.map(|status| status.sequence).or_else(|| Some(seen.facts().last()?.sequence)),
-        "ended": seen.end().map(end),
-        "problem": &seen.problem,
+        "sequence": status.map(|status| status.sequence).or_else(|| Some(observed.facts().last()?.sequence)),
+        "ended": observed.end().map(end),
+        "problem": &observed.problem,
     })
 }
 
@@ -167,9 +167,9 @@ fn end(fact: &Fact) -> Value {
     })
 }
 
-fn peer(seen: &ObservedSandbox, peer: &Peer) -> Value {
+fn peer(observed: &ObservedSandbox, peer: &Peer) -> Value {
     // A supervisor that has dropped its privileges cannot tell when the next daemon began.
-    let alive = (peer.began != 0).then(|| seen.is_alive(peer));
+    let alive = (peer.began != 0).then(|| observed.is_alive(peer));
     json!({"pid": peer.pid, "user": peer.user, "command": &peer.command, "alive": alive})
 }
 

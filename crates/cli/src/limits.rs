@@ -19,11 +19,11 @@ pub(crate) fn warn(unenforced: &[UnenforcedLimit], limits: &Limits, json: bool) 
 }
 
 /// Warns of those of a sandbox that nobody waits for: which they are is known only then.
-pub(crate) fn warn_unseen(id: &str, json: bool) {
-    note(&unseen(id, json));
+pub(crate) fn warn_possible(id: &str, json: bool) {
+    note(&possible_warning(id, json));
 }
 
-fn unseen(id: &str, json: bool) -> String {
+fn possible_warning(id: &str, json: bool) -> String {
     let words = "limits that this host cannot enforce are left out";
     match json {
         true => crate::json::line(&json!({"warning": words, "hint": format!("carrel inspect {id} names them")})),
@@ -32,14 +32,14 @@ fn unseen(id: &str, json: bool) -> String {
 }
 
 /// Warns of those of a sandbox that was looked at.
-pub(crate) fn warn_of(seen: &ObservedSandbox, json: bool) {
-    let limits = seen.record.as_ref().map(|record| record.create.limits.clone()).unwrap_or_default();
-    warn(of(seen), &limits, json);
+pub(crate) fn warn_observed(observed: &ObservedSandbox, json: bool) {
+    let limits = observed.record.as_ref().map(|record| record.create.limits.clone()).unwrap_or_default();
+    warn(unenforced(observed), &limits, json);
 }
 
 /// Those of a sandbox whose supervisor answers.
-pub(crate) fn of(seen: &ObservedSandbox) -> &[UnenforcedLimit] {
-    seen.told.as_ref().and_then(|told| told.status.unenforced.as_deref()).unwrap_or_default()
+pub(crate) fn unenforced(observed: &ObservedSandbox) -> &[UnenforcedLimit] {
+    observed.shim.as_ref().and_then(|shim| shim.status.unenforced.as_deref()).unwrap_or_default()
 }
 
 /// Their names, for programs.

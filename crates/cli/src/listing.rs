@@ -9,7 +9,7 @@ use carrel_shim_client::{Found, layout};
 use serde_json::{Value, json};
 
 use crate::arguments::PsArguments;
-use crate::daemon::{DaemonClient, STORE_LOST, is_unknown, refused, render};
+use crate::daemon::{DaemonClient, STORE_LOST, is_unknown, render, status_failure};
 use crate::failure::Failure;
 use crate::label::Label;
 use crate::observed::{ObservedSandbox, ObservedState};
@@ -19,8 +19,8 @@ use crate::{find, inspect};
 /// A sandbox, as far as it is known: by what is there of it, by the daemon that keeps it, or by both.
 #[derive(Debug)]
 pub(crate) struct ListedSandbox {
-    pub(crate) seen: Option<ObservedSandbox>,
-    pub(crate) kept: Option<SandboxHandle>,
+    pub(crate) observed: Option<ObservedSandbox>,
+    pub(crate) handle: Option<SandboxHandle>,
     /// That it is paused, and why, as its daemon says.
     pub(crate) pause: Option<String>,
 }
@@ -30,21 +30,21 @@ pub(crate) struct ListedSandbox {
 pub(crate) async fn all(arguments: &PsArguments) -> Result<(Vec<ListedSandbox>, Option<Failure>), Failure> {
     let label_selector = Label::pairs(&arguments.labels);
     let labelled = !label_selector.is_empty();
-    let (daemon, lost) = match DaemonClient::of_what_stays().await {
+    let (daemon, lost) = match DaemonClient::connect_if_sandboxes_exist().await {
         Err(failure) if failure.code == STORE_LOST => (None, Some(failure)),
         daemon => (daemon?, None),
     };
     let Some(mut daemon) = daemon else {
-        return Ok((joined(find::see_all().await?, Vec::new(), labelled), lost));
+        return Ok((join(find::observe_all().await?, Vec::new(), labelled), lost));
     };
     let kept = daemon.list(ListSandboxesRequest { include_deleted: arguments.all, label_selector }).await?;
-    let mut all = joined(find::see_all().await?, kept, labelled);
+    let mut all = join(find::observe_all().await?, kept, labelled);
     for listed in &mut all {
-        let is_paused = listed.seen.as_ref().is_some_and(|seen| seen.state() == ObservedState::Paused);
-        if let Some(handle) = listed.kept.as_ref().filter(|_| is_paused) {
+        let is_paused = listed.observed.as_ref().is_some_and(|observed| observed.state() == ObservedState::Paused);
+        if let Some(handle) = listed.handle.as_ref().filter(|_| is_paused) {
             let asked = InspectSandboxRequest { sandbox_id: handle.sandbox_id.clone() };
             // Without an answer it is paused all the same.
-            let told = daemon.nearby.inspect_sandbox(asked).await.ok();
+            let told = daemon.carrel.inspect_sandbox(asked).await.ok();
             listed.pause = told.and_then(|told| told.into_inner().running.as_ref().and_then(render::pause_state));
         }
     }
@@ -52,56 +52,65 @@ pub(crate) async fn all(arguments: &PsArguments) -> Result<(Vec<ListedSandbox>, 
 }
 
 /// What is there of each, with what its daemon says; those that no daemon keeps too, unless only such are meant.
-fn joined(seen: Vec<ObservedSandbox>, kept: Vec<SandboxHandle>, only_kept: bool) -> Vec<ListedSandbox> {
-    let directory =
-        |seen: &ObservedSandbox| seen.directory.file_name().and_then(OsStr::to_str).unwrap_or_default().to_owned();
-    let mut there: HashMap<String, ObservedSandbox> = seen.into_iter().map(|seen| (directory(&seen), seen)).collect();
+fn join(observed: Vec<ObservedSandbox>, kept: Vec<SandboxHandle>, persistent_only: bool) -> Vec<ListedSandbox> {
+    let directory = |observed: &ObservedSandbox| {
+        observed.directory.file_name().and_then(OsStr::to_str).unwrap_or_default().to_owned()
+    };
+    let mut there: HashMap<String, ObservedSandbox> =
+        observed.into_iter().map(|observed| (directory(&observed), observed)).collect();
     let mut all = Vec::new();
     for handle in kept {
-        let directory = layout::directory_name(&find::name_of(&handle.sandbox_id)).unwrap_or_default();
+        let directory = layout::directory_name(&find::shim_name(&handle.sandbox_id)).unwrap_or_default();
         // A run may have the name of one that is at rest; one that somebody is at may have no record at the moment.
-        let is_kept = |seen: &ObservedSandbox| seen.record.as_ref().is_none_or(|record| record.lasting);
-        let seen = if there.get(&directory).is_some_and(is_kept) { there.remove(&directory) } else { None };
-        all.push(ListedSandbox { seen, kept: Some(handle), pause: None });
+        let is_kept = |observed: &ObservedSandbox| observed.record.as_ref().is_none_or(|record| record.lasting);
+        let observed = if there.get(&directory).is_some_and(is_kept) { there.remove(&directory) } else { None };
+        all.push(ListedSandbox { observed, handle: Some(handle), pause: None });
     }
-    if !only_kept {
-        all.extend(there.into_values().map(|seen| ListedSandbox { seen: Some(seen), kept: None, pause: None }));
+    if !persistent_only {
+        all.extend(there.into_values().map(|observed| ListedSandbox {
+            observed: Some(observed),
+            handle: None,
+            pause: None,
+        }));
     }
     all.sort_by_cached_key(|listed| (listed.created(), listed.name()));
     all
 }
 
 /// What the daemon knows of a sandbox, if it can be its own.
-pub(crate) async fn kept(name: &str, found: Option<&Found>) -> Result<Option<InspectSandboxResponse>, Failure> {
+pub(crate) async fn inspect_persistent(
+    name: &str,
+    found: Option<&Found>,
+) -> Result<Option<InspectSandboxResponse>, Failure> {
     let record = found.and_then(|found| found.record.as_ref());
     if record.is_some_and(|record| !record.lasting) {
         return Ok(None);
     }
-    let Some(mut daemon) = DaemonClient::of_what_stays().await? else { return Ok(None) };
-    match daemon.nearby.inspect_sandbox(InspectSandboxRequest { sandbox_id: name.to_owned() }).await {
+    let Some(mut daemon) = DaemonClient::connect_if_sandboxes_exist().await? else { return Ok(None) };
+    match daemon.carrel.inspect_sandbox(InspectSandboxRequest { sandbox_id: name.to_owned() }).await {
         Ok(answer) => Ok(Some(answer.into_inner())),
         Err(status) if is_unknown(&status) => Ok(None),
-        Err(status) => Err(refused(&status)),
+        Err(status) => Err(status_failure(&status)),
     }
 }
 
 /// A sandbox for programs: what is there of it, and under `daemon` what its daemon says.
-pub(crate) fn object(seen: Option<&ObservedSandbox>, kept: Option<&SandboxHandle>, told: Value) -> Value {
-    let mut value = match (seen, kept) {
-        (Some(seen), _) => inspect::sandbox(seen),
+pub(crate) fn object(observed: Option<&ObservedSandbox>, handle: Option<&SandboxHandle>, told: Value) -> Value {
+    let mut value = match (observed, handle) {
+        (Some(observed), _) => inspect::sandbox(observed),
         (None, Some(handle)) => json!({
             "name": handle.sandbox_id,
             "state": render::state(handle.state()),
             "image": handle.image,
-            "created_at": render::moment(handle.created_at.as_ref()).to_string(),
+            "created_at": render::timestamp(handle.created_at.as_ref()).to_string(),
         }),
         (None, None) => json!({}),
     };
     if let Some(object) = value.as_object_mut() {
-        if let (Some(seen), Some(handle)) = (seen, kept) {
+        if let (Some(observed), Some(handle)) = (observed, handle) {
             // What is there of it may have lost its record by now, and with it its name.
             object.insert("name".to_owned(), handle.sandbox_id.clone().into());
-            object.insert("state".to_owned(), state(seen, handle).into());
+            object.insert("state".to_owned(), state(observed, handle).into());
         }
         object.insert("daemon".to_owned(), told);
     }
@@ -109,8 +118,8 @@ pub(crate) fn object(seen: Option<&ObservedSandbox>, kept: Option<&SandboxHandle
 }
 
 /// How one is that is there and kept.
-fn state(seen: &ObservedSandbox, handle: &SandboxHandle) -> &'static str {
-    match seen.state() {
+fn state(observed: &ObservedSandbox, handle: &SandboxHandle) -> &'static str {
+    match observed.state() {
         ObservedState::Paused => ObservedState::Paused.as_str(),
         _ => render::state(handle.state()),
     }
@@ -120,45 +129,45 @@ fn state(seen: &ObservedSandbox, handle: &SandboxHandle) -> &'static str {
 
 impl ListedSandbox {
     pub(crate) fn name(&self) -> String {
-        match (&self.kept, &self.seen) {
+        match (&self.handle, &self.observed) {
             (Some(handle), _) => handle.sandbox_id.clone(),
-            (None, seen) => seen.as_ref().map(ObservedSandbox::name).unwrap_or_default(),
+            (None, observed) => observed.as_ref().map(ObservedSandbox::name).unwrap_or_default(),
         }
     }
 
     /// How it is, in a word or two.
     pub(crate) fn state(&self) -> String {
-        match (&self.seen, &self.kept) {
-            (Some(seen), Some(handle)) => match (&self.pause, seen.pause_reason()) {
-                (Some(pause), _) if seen.state() == ObservedState::Paused => pause.clone(),
-                (_, Some(why)) => format!("{} ({why})", state(seen, handle)),
-                _ => state(seen, handle).to_owned(),
+        match (&self.observed, &self.handle) {
+            (Some(observed), Some(handle)) => match (&self.pause, observed.pause_reason()) {
+                (Some(pause), _) if observed.state() == ObservedState::Paused => pause.clone(),
+                (_, Some(why)) => format!("{} ({why})", state(observed, handle)),
+                _ => state(observed, handle).to_owned(),
             },
             (None, Some(handle)) => render::state(handle.state()).to_owned(),
-            (Some(seen), None) => match (seen.is_ending(), &seen.problem) {
+            (Some(observed), None) => match (observed.is_ending(), &observed.problem) {
                 (true, _) => "ending".to_owned(),
-                (false, None) => seen.state().as_str().to_owned(),
-                (false, Some(problem)) => format!("{} ({problem})", seen.state().as_str()),
+                (false, None) => observed.state().as_str().to_owned(),
+                (false, Some(problem)) => format!("{} ({problem})", observed.state().as_str()),
             },
             (None, None) => String::new(),
         }
     }
 
     pub(crate) fn image(&self) -> Option<&str> {
-        let kept = self.kept.as_ref().map(|handle| handle.image.as_str());
-        kept.or_else(|| Some(self.seen.as_ref()?.record.as_ref()?.image.as_str()))
+        let kept = self.handle.as_ref().map(|handle| handle.image.as_str());
+        kept.or_else(|| Some(self.observed.as_ref()?.record.as_ref()?.image.as_str()))
     }
 
     /// When it was made.
     pub(crate) fn created(&self) -> Option<UnixMillis> {
-        let kept = self.kept.as_ref().map(|handle| render::moment(handle.created_at.as_ref()));
-        kept.or_else(|| Some(UnixMillis(self.seen.as_ref()?.record.as_ref()?.created_ms)))
+        let kept = self.handle.as_ref().map(|handle| render::timestamp(handle.created_at.as_ref()));
+        kept.or_else(|| Some(UnixMillis(self.observed.as_ref()?.record.as_ref()?.created_ms)))
     }
 
     /// For programs.
     pub(crate) fn object(&self) -> Value {
-        let told = self.kept.as_ref().map(render::handle).unwrap_or_default();
-        let mut value = object(self.seen.as_ref(), self.kept.as_ref(), told);
+        let told = self.handle.as_ref().map(render::handle).unwrap_or_default();
+        let mut value = object(self.observed.as_ref(), self.handle.as_ref(), told);
         if let (Some(pause), Some(object)) = (&self.pause, value.as_object_mut()) {
             object.insert("pause_message".to_owned(), json!(pause));
         }
@@ -175,12 +184,12 @@ mod tests {
     use crate::observed::tests::example;
 
     pub(crate) fn lasting(name: &str) -> ObservedSandbox {
-        let mut seen = example();
-        if let Some(record) = &mut seen.record {
+        let mut observed = example();
+        if let Some(record) = &mut observed.record {
             (record.name, record.lasting) = (name.to_owned(), true);
         }
-        seen.directory.set_file_name(layout::directory_name(name).unwrap());
-        seen
+        observed.directory.set_file_name(layout::directory_name(name).unwrap());
+        observed
     }
 
     pub(crate) fn handle(id: &str, state: SandboxState, seconds: i64) -> SandboxHandle {
@@ -199,20 +208,20 @@ mod tests {
 
     #[test]
     fn what_is_there_and_what_is_kept_is_one_and_the_same() {
-        let seen = || vec![example(), lasting("kept"), lasting("stray")];
+        let observed = || vec![example(), lasting("kept"), lasting("stray")];
         let kept = || vec![handle("gone", SandboxState::Stopped, 1), handle("kept", SandboxState::Ready, 2)];
         let expect = |listed: Vec<ListedSandbox>, expected: &[(&str, &str)]| {
             let expected: Vec<_> = expected.iter().map(|(name, state)| (name.to_string(), state.to_string())).collect();
             assert_eq!(names(&listed), expected);
         };
         expect(
-            joined(seen(), kept(), false),
+            join(observed(), kept(), false),
             &[("gone", "stopped"), ("kept", "ready"), ("stray", "running"), ("web", "running")],
         );
-        expect(joined(seen(), kept(), true), &[("gone", "stopped"), ("kept", "ready")]);
+        expect(join(observed(), kept(), true), &[("gone", "stopped"), ("kept", "ready")]);
         let swept =
-            ObservedSandbox { record: None, life: carrel_shim_client::Life::Starting, told: None, ..lasting("kept") };
-        let listed = joined(vec![swept], kept(), false);
+            ObservedSandbox { record: None, life: carrel_shim_client::Life::Starting, shim: None, ..lasting("kept") };
+        let listed = join(vec![swept], kept(), false);
         let named: Vec<Value> = listed.iter().map(|listed| listed.object()["name"].clone()).collect();
         assert_eq!(named, ["gone", "kept"], "programs are told the same names");
         expect(listed, &[("gone", "stopped"), ("kept", "ready")]);
@@ -220,10 +229,11 @@ mod tests {
 
     #[test]
     fn one_that_is_paused_says_why() {
-        let mut seen = lasting("kept");
-        seen.told.as_mut().unwrap().status.state = carrel_shim_client::messages::State::Paused;
+        let mut observed = lasting("kept");
+        observed.shim.as_mut().unwrap().status.state = carrel_shim_client::messages::State::Paused;
         let pause = Some("paused (host disk low: 1.2 GiB free, 2 GiB reserved)".to_owned());
-        let mut listed = ListedSandbox { seen: Some(seen), kept: Some(handle("kept", SandboxState::Ready, 2)), pause };
+        let mut listed =
+            ListedSandbox { observed: Some(observed), handle: Some(handle("kept", SandboxState::Ready, 2)), pause };
         assert_eq!(listed.state(), "paused (host disk low: 1.2 GiB free, 2 GiB reserved)");
         assert_eq!(listed.object().get("pause_message"), Some(&json!(listed.state())));
         listed.pause = None;
@@ -233,16 +243,17 @@ mod tests {
     #[test]
     fn programs_are_told_what_the_daemon_says() {
         let kept = ListedSandbox {
-            seen: Some(lasting("kept")),
-            kept: Some(handle("kept", SandboxState::Ready, 2)),
+            observed: Some(lasting("kept")),
+            handle: Some(handle("kept", SandboxState::Ready, 2)),
             pause: None,
         };
         let told = kept.object();
         assert_eq!((told.get("state"), told.pointer("/daemon/id")), (Some(&json!("ready")), Some(&json!("kept"))));
-        let ours = ListedSandbox { seen: Some(example()), kept: None, pause: None }.object();
+        let ours = ListedSandbox { observed: Some(example()), handle: None, pause: None }.object();
         assert_eq!((ours.get("state"), ours.get("daemon")), (Some(&json!("running")), Some(&Value::Null)));
         let gone =
-            ListedSandbox { seen: None, kept: Some(handle("gone", SandboxState::Deleted, 2)), pause: None }.object();
+            ListedSandbox { observed: None, handle: Some(handle("gone", SandboxState::Deleted, 2)), pause: None }
+                .object();
         assert_eq!((gone.get("name"), gone.get("state")), (Some(&json!("gone")), Some(&json!("deleted"))));
     }
 }

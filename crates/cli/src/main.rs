@@ -52,7 +52,7 @@ fn main() -> ExitCode {
     std::panic::set_hook(Box::new(failure::bug));
     descriptors::raise();
     // A mistake of ours is none of the command's codes either.
-    std::panic::catch_unwind(carrel).unwrap_or(ExitCode::from(failure::OURS))
+    std::panic::catch_unwind(carrel).unwrap_or(ExitCode::from(failure::EXIT_CARREL_FAILED))
 }
 
 fn carrel() -> ExitCode {

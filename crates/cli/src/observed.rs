@@ -1,4 +1,4 @@
-//! A sandbox as it is seen from outside: what is written down of it, and what its supervisor says.
+//! A sandbox as it is observed from outside: what is written down of it, and what its supervisor says.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ pub(crate) struct ObservedSandbox {
     pub(crate) record: Option<SandboxRecord>,
     pub(crate) life: Life,
     /// What its supervisor says, if it has one that answers.
-    pub(crate) told: Option<ShimStatus>,
+    pub(crate) shim: Option<ShimStatus>,
     /// Why what is known of it is not all there is.
     pub(crate) problem: Option<String>,
 }
@@ -46,9 +46,9 @@ impl ObservedSandbox {
     }
 
     pub(crate) fn state(&self) -> ObservedState {
-        match (&self.life, &self.told) {
+        match (&self.life, &self.shim) {
             (Life::Starting, _) => ObservedState::Starting,
-            (Life::Running, Some(told)) if told.status.state == State::Paused => ObservedState::Paused,
+            (Life::Running, Some(shim)) if shim.status.state == State::Paused => ObservedState::Paused,
             (Life::Running, _) => ObservedState::Running,
             (Life::Dead { .. }, _) => match self.end().map(|end| (end.kind, end.reason)) {
                 Some((_, Some(EndReason::SupervisorLost | EndReason::Misbehaved))) => ObservedState::Failed,
@@ -60,23 +60,23 @@ impl ObservedSandbox {
 
     /// Why it is paused, where nobody simply wanted it so.
     pub(crate) fn pause_reason(&self) -> Option<&'static str> {
-        let status = &self.told.as_ref()?.status;
+        let status = &self.shim.as_ref()?.status;
         status.pause_reason.filter(|_| status.state == State::Paused).map(PauseReason::as_str)
     }
 
     /// Whether it has a supervisor.
-    pub(crate) fn lives(&self) -> bool {
+    pub(crate) fn has_shim(&self) -> bool {
         !matches!(self.life, Life::Dead { .. })
     }
 
     /// Whether it is coming to an end.
     pub(crate) fn is_ending(&self) -> bool {
-        self.told.as_ref().is_some_and(|told| told.status.state == State::Ending)
+        self.shim.as_ref().is_some_and(|shim| shim.status.state == State::Ending)
     }
 
     /// Who supervises it now. Of whoever made it more was written down than a supervisor can say later.
     pub(crate) fn supervisor(&self) -> Option<&Peer> {
-        let supervisor = self.told.as_ref()?.status.supervisor.as_ref()?;
+        let supervisor = self.shim.as_ref()?.status.supervisor.as_ref()?;
         let maker = self.record.as_ref().map(|record| &record.owner);
         Some(maker.filter(|maker| maker.pid == supervisor.pid && self.is_alive(maker)).unwrap_or(supervisor))
     }
@@ -198,14 +198,14 @@ pub(crate) mod tests {
             directory: "/h/run/sandboxes/x".into(),
             record: Some(record),
             life: Life::Running,
-            told: Some(ShimStatus { hello, status }),
+            shim: Some(ShimStatus { hello, status }),
             problem: None,
         }
     }
 
     /// The same, dead, with a journal that tells this.
     pub(crate) fn dead(facts: Vec<Fact>) -> ObservedSandbox {
-        ObservedSandbox { life: Life::Dead { facts, rebooted: false }, told: None, ..example() }
+        ObservedSandbox { life: Life::Dead { facts, rebooted: false }, shim: None, ..example() }
     }
 
     pub(crate) fn ended(reason: EndReason) -> Fact {
@@ -215,20 +215,20 @@ pub(crate) mod tests {
     //= promises.command.carrel-inspect
     #[test]
     fn a_live_one_is_what_its_supervisor_says() {
-        let mut seen = example();
-        assert_eq!((seen.state(), seen.is_ending()), (ObservedState::Running, false));
+        let mut observed = example();
+        assert_eq!((observed.state(), observed.is_ending()), (ObservedState::Running, false));
         for (state, expected, ending) in [
             (State::Paused, ObservedState::Paused, false),
             (State::Ending, ObservedState::Running, true),
             (State::Unknown, ObservedState::Running, false),
         ] {
-            seen.told.as_mut().unwrap().status.state = state;
-            assert_eq!((seen.state(), seen.is_ending()), (expected, ending));
+            observed.shim.as_mut().unwrap().status.state = state;
+            assert_eq!((observed.state(), observed.is_ending()), (expected, ending));
         }
-        seen.told = None;
-        assert_eq!(seen.state(), ObservedState::Running, "one that does not answer runs all the same");
-        seen.life = Life::Starting;
-        assert_eq!(seen.state(), ObservedState::Starting);
+        observed.shim = None;
+        assert_eq!(observed.state(), ObservedState::Running, "one that does not answer runs all the same");
+        observed.life = Life::Starting;
+        assert_eq!(observed.state(), ObservedState::Starting);
     }
 
     //= promises.command.carrel-inspect
@@ -253,9 +253,9 @@ pub(crate) mod tests {
     fn a_process_is_alive_only_if_it_is_the_same_one() {
         let began = carrel_shim_client::began(std::process::id()).unwrap();
         let ours = |began| Peer { pid: std::process::id(), user: 0, began, command: String::new() };
-        let seen = example();
-        assert!(seen.is_alive(&ours(began)));
-        assert!(!seen.is_alive(&ours(began + 1)) && !seen.is_alive(&ours(0)));
+        let observed = example();
+        assert!(observed.is_alive(&ours(began)));
+        assert!(!observed.is_alive(&ours(began + 1)) && !observed.is_alive(&ours(0)));
         let rebooted = ObservedSandbox { life: Life::Dead { facts: Vec::new(), rebooted: true }, ..example() };
         assert!(!rebooted.is_alive(&ours(began)));
     }

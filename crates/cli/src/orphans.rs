@@ -4,7 +4,7 @@ use carrel_api::carrel::v1::{AdoptOrphanRequest, ListOrphansRequest, Orphan, Rem
 use serde_json::json;
 
 use crate::arguments::{StoreAdoptArguments, StoreClaimArguments, StoreRemoveArguments};
-use crate::daemon::{DaemonClient, refused, render};
+use crate::daemon::{DaemonClient, render, status_failure};
 use crate::failure::Failure;
 use crate::table::TextTable;
 use crate::timestamp::UnixMillis;
@@ -16,8 +16,9 @@ const FAILED: u8 = 1;
 /// Lists orphans; returns what to exit with.
 pub(crate) fn list(json: bool) -> Result<u8, Failure> {
     let orphans = find::runtime()?.block_on(async {
-        let mut daemon = DaemonClient::needed().await?;
-        let answer = daemon.nearby.list_orphans(ListOrphansRequest {}).await.map_err(|status| refused(&status))?;
+        let mut daemon = DaemonClient::connect_or_start().await?;
+        let answer =
+            daemon.carrel.list_orphans(ListOrphansRequest {}).await.map_err(|status| status_failure(&status))?;
         Ok::<_, Failure>(answer.into_inner().orphans)
     });
     let orphans = orphans.map_err(|failure| failure.exit(FAILED))?;
@@ -28,12 +29,12 @@ pub(crate) fn list(json: bool) -> Result<u8, Failure> {
 /// Makes an orphan a sandbox again; returns what to exit with.
 pub(crate) fn adopt(arguments: &StoreAdoptArguments, json: bool) -> Result<u8, Failure> {
     let adopted = find::runtime()?.block_on(async {
-        let mut daemon = DaemonClient::needed().await?;
+        let mut daemon = DaemonClient::connect_or_start().await?;
         let request = AdoptOrphanRequest {
             orphan: arguments.orphan.clone(),
             sandbox_id: arguments.id.clone().unwrap_or_default(),
         };
-        let answer = daemon.nearby.adopt_orphan(request).await.map_err(|status| refused(&status))?;
+        let answer = daemon.carrel.adopt_orphan(request).await.map_err(|status| status_failure(&status))?;
         answer.into_inner().sandbox.ok_or_else(|| Failure::new("internal", "the daemon answered without a sandbox"))
     });
     let adopted = adopted.map_err(|failure| failure.exit(FAILED))?;
@@ -47,9 +48,13 @@ pub(crate) fn adopt(arguments: &StoreAdoptArguments, json: bool) -> Result<u8, F
 /// Removes orphans; returns what to exit with.
 pub(crate) fn remove(arguments: &StoreRemoveArguments) -> Result<u8, Failure> {
     let removed = find::runtime()?.block_on(async {
-        let mut daemon = DaemonClient::needed().await?;
+        let mut daemon = DaemonClient::connect_or_start().await?;
         for orphan in arguments.orphans.clone() {
-            daemon.nearby.remove_orphan(RemoveOrphanRequest { orphan }).await.map_err(|status| refused(&status))?;
+            daemon
+                .carrel
+                .remove_orphan(RemoveOrphanRequest { orphan })
+                .await
+                .map_err(|status| status_failure(&status))?;
         }
         Ok::<_, Failure>(())
     });
@@ -75,7 +80,7 @@ fn object(orphan: &Orphan) -> String {
 }
 
 fn rfc3339(at: &prost_types::Timestamp) -> String {
-    render::moment(Some(at)).to_string()
+    render::timestamp(Some(at)).to_string()
 }
 
 fn table(orphans: &[Orphan], now: UnixMillis) -> String {
@@ -87,7 +92,7 @@ fn table(orphans: &[Orphan], now: UnixMillis) -> String {
             known(&orphan.sandbox_id),
             known(&orphan.image),
             if orphan.running { "running" } else { "stopped" }.to_owned(),
-            render::moment(orphan.since.as_ref()).age(now),
+            render::timestamp(orphan.since.as_ref()).age(now),
             orphan.removed_at.as_ref().map_or_else(|| "never".to_owned(), rfc3339),
         ]);
     }

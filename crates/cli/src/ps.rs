@@ -66,19 +66,19 @@ fn sandboxes(all: &[ListedSandbox], now: UnixMillis) -> String {
     let mut table = TextTable::new(["NAME", "STATE", "IMAGE", "JOBS", "OWNER", "AGE", "PORTS"]);
     let or_none = |text: Option<String>| text.unwrap_or_else(|| NONE.to_owned());
     for listed in all {
-        let told = listed.seen.as_ref().and_then(|seen| seen.told.as_ref());
-        let owner = match (&listed.kept, &listed.seen) {
-            (None, Some(seen)) => owner(seen),
+        let shim = listed.observed.as_ref().and_then(|observed| observed.shim.as_ref());
+        let owner = match (&listed.handle, &listed.observed) {
+            (None, Some(observed)) => owner(observed),
             _ => DAEMON.to_owned(),
         };
         table.row([
             listed.name(),
             listed.state(),
             or_none(listed.image().map(str::to_owned)),
-            or_none(told.map(|told| told.status.running_jobs.to_string())),
+            or_none(shim.map(|shim| shim.status.running_jobs.to_string())),
             owner,
             or_none(listed.created().map(|created| created.age(now))),
-            or_none(told.and_then(|told| ports(told.status.ports.as_deref()?))),
+            or_none(shim.and_then(|shim| ports(shim.status.ports.as_deref()?))),
         ]);
     }
     table.to_string()
@@ -91,9 +91,9 @@ fn ports(published: &[PublishedPort]) -> Option<String> {
 }
 
 /// Who holds a sandbox: whoever supervises it now, or made it and is still there.
-fn owner(seen: &ObservedSandbox) -> String {
-    let maker = seen.record.as_ref().map(|record| &record.owner).filter(|maker| seen.is_alive(maker));
-    match seen.supervisor().or(maker) {
+fn owner(observed: &ObservedSandbox) -> String {
+    let maker = observed.record.as_ref().map(|record| &record.owner).filter(|maker| observed.is_alive(maker));
+    match observed.supervisor().or(maker) {
         Some(peer) if peer.command.is_empty() => peer.pid.to_string(),
         Some(peer) => format!("{} {}", peer.pid, peer.command),
         None => NONE.to_owned(),
@@ -214,9 +214,9 @@ mod tests {
     #[test]
     fn sandboxes_are_listed_with_who_holds_them() {
         let mut ending = example();
-        ending.told.as_mut().unwrap().status.state = State::Ending;
+        ending.shim.as_mut().unwrap().status.state = State::Ending;
         let port = PublishedPort { host: 8080, inside: 80 };
-        ending.told.as_mut().unwrap().status.ports = Some(vec![port, PublishedPort { host: 8443, inside: 443 }]);
+        ending.shim.as_mut().unwrap().status.ports = Some(vec![port, PublishedPort { host: 8443, inside: 443 }]);
         let mut strange = dead(Vec::new());
         (strange.record, strange.problem) = (None, Some("its record is damaged".to_owned()));
         let handle = SandboxHandle {
@@ -226,10 +226,12 @@ mod tests {
             created_at: Some(Timestamp { seconds: 1_709_210_100, nanos: 0 }),
             ..SandboxHandle::default()
         };
-        let seen = [example(), ending, dead(vec![ended(EndReason::Stopped)]), strange];
-        let mut all: Vec<ListedSandbox> =
-            seen.into_iter().map(|seen| ListedSandbox { seen: Some(seen), kept: None, pause: None }).collect();
-        all.push(ListedSandbox { seen: None, kept: Some(handle), pause: None });
+        let observed = [example(), ending, dead(vec![ended(EndReason::Stopped)]), strange];
+        let mut all: Vec<ListedSandbox> = observed
+            .into_iter()
+            .map(|observed| ListedSandbox { observed: Some(observed), handle: None, pause: None })
+            .collect();
+        all.push(ListedSandbox { observed: None, handle: Some(handle), pause: None });
         assert_eq!(
             sandboxes(&all, NOW),
             "NAME  STATE                           IMAGE  JOBS  OWNER               AGE  PORTS\n\

@@ -12,9 +12,9 @@ use serde_json::json;
 use tokio::runtime::Runtime;
 
 use crate::arguments::RemoveArguments;
-use crate::daemon::{self, DaemonClient, refused, wait};
+use crate::daemon::{self, DaemonClient, status_failure, wait};
 use crate::failure::{Failure, Failures};
-use crate::home::{CarrelHome, IDS};
+use crate::home::{CarrelHome, ID_RANGES};
 use crate::label::Label;
 use crate::{find, stop};
 
@@ -72,12 +72,12 @@ fn one(arguments: &RemoveArguments, name: &str, json: bool, runtime: &Runtime) -
 
 /// The sandbox of a name: of a daemon, or of its owner. For a name of kept changes no daemon is started.
 fn sandbox(name: &str, is_taken: bool, runtime: &Runtime) -> Result<Option<RemoveTarget>, Failure> {
-    let found = find::maybe(name)?;
+    let found = find::existing(name)?;
     let keeper = runtime.block_on(async {
-        if found.is_none() && is_taken && DaemonClient::running().await?.is_none() {
+        if found.is_none() && is_taken && DaemonClient::connect_to_running().await?.is_none() {
             return Ok(None);
         }
-        daemon::keeper(name, found.as_ref()).await
+        daemon::find_persistent(name, found.as_ref()).await
     })?;
     let kept = keeper.map(|keeper| RemoveTarget::Kept(Box::new(keeper)));
     Ok(kept.or_else(|| found.map(|found| RemoveTarget::Sandbox(Box::new(found)))))
@@ -93,13 +93,13 @@ async fn delete(
         return Err(running(&id));
     }
     let request = DeleteSandboxRequest { sandbox_id: id.clone() };
-    daemon.sandboxes.delete_sandbox(request).await.map_err(|status| refused(&status))?;
+    daemon.sandboxes.delete_sandbox(request).await.map_err(|status| status_failure(&status))?;
     gone(&mut daemon, &id).await
 }
 
 /// Waits until one is gone whose removal was accepted.
 async fn gone(daemon: &mut DaemonClient, id: &str) -> Result<(), Failure> {
-    match daemon.maybe(id).await? {
+    match daemon.find(id).await? {
         Some(handle) => wait::until(daemon, handle, SandboxState::Deleted).await.map(drop),
         None => Ok(()),
     }
@@ -107,7 +107,7 @@ async fn gone(daemon: &mut DaemonClient, id: &str) -> Result<(), Failure> {
 
 /// Removes all that have some labels, and returns when they are gone.
 async fn labelled(arguments: &RemoveArguments, json: bool) -> Result<u8, Failure> {
-    let Some(mut daemon) = DaemonClient::of_what_stays().await? else { return Ok(0) };
+    let Some(mut daemon) = DaemonClient::connect_if_sandboxes_exist().await? else { return Ok(0) };
     let label_selector = Label::pairs(&arguments.labels);
     let request = ListSandboxesRequest { include_deleted: false, label_selector: label_selector.clone() };
     let handles = daemon.list(request).await?;
@@ -116,7 +116,7 @@ async fn labelled(arguments: &RemoveArguments, json: bool) -> Result<u8, Failure
     }
     let deleted = daemon.sandboxes.delete_sandboxes(DeleteSandboxesRequest { label_selector }).await;
     let mut failures = Failures::new(json);
-    for id in deleted.map_err(|status| refused(&status))?.into_inner().deleted_sandbox_ids {
+    for id in deleted.map_err(|status| status_failure(&status))?.into_inner().deleted_sandbox_ids {
         match gone(&mut daemon, &id).await {
             Ok(()) => {
                 let line = format!("{}\n", carrel_changes::EscapedLine(&id));
@@ -198,10 +198,10 @@ fn sandbox_of(
         };
         if collected.map_err(|error| Failure::new("remove_failed", error))? {
             // What cannot be removed now is found by the next run.
-            let _groups = carrel_shim::sweep_groups(Path::new(IDS));
+            let _groups = carrel_shim::sweep_groups(Path::new(ID_RANGES));
             return Ok(());
         }
-        match find::maybe(name)? {
+        match find::existing(name)? {
             // One that goes with its owner has taken its directory along.
             None => return Ok(()),
             // So it has, and another has its name.

@@ -99,12 +99,12 @@ async fn take(names: &[String]) -> Result<Vec<StatsSample>, Failure> {
 
 async fn sample(name: String, found: Found) -> Result<StatsSample, Failure> {
     let asked = async {
-        let mut client = find::adopt(&name, &found).await?;
-        find::answer(async { Ok(client.statistics().await?) }).await
+        let mut client = find::connect(&name, &found).await?;
+        find::with_timeout(async { Ok(client.statistics().await?) }).await
     };
     let statistics = match asked.await {
         Ok(statistics) => Ok(statistics),
-        Err(failure) => match find::maybe(&name) {
+        Err(failure) => match find::existing(&name) {
             Ok(Some(again)) if again.life == Life::Running => Err(failure.message),
             _ => return Err(failure),
         },

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::task::{JoinSet, spawn_blocking};
 
 use crate::arguments::StopArguments;
-use crate::daemon::{self, refused, render, wait};
+use crate::daemon::{self, render, status_failure, wait};
 use crate::failure::{Failure, Failures};
 use crate::find;
 use crate::home::CarrelHome;
@@ -90,8 +90,8 @@ pub(crate) fn stop(arguments: &StopArguments, json: bool) -> Result<u8, Failure>
 
 /// Ends one: by the daemon that keeps it, or as everybody can.
 async fn one(name: &str, grace: Duration, no_wait: bool) -> Result<StopResult, Failure> {
-    let found = find::maybe(name)?;
-    let Some((mut daemon, handle)) = daemon::keeper(name, found.as_ref()).await? else {
+    let found = find::existing(name)?;
+    let Some((mut daemon, handle)) = daemon::find_persistent(name, found.as_ref()).await? else {
         return end(name, grace, PATIENCE).await.map(StopResult::Ephemeral);
     };
     // One that is at rest already is what is wanted.
@@ -99,8 +99,8 @@ async fn one(name: &str, grace: Duration, no_wait: bool) -> Result<StopResult, F
         return Ok(StopResult::Persistent(handle));
     }
     let request = StopSandboxRequest { sandbox_id: name.to_owned() };
-    daemon.sandboxes.stop_sandbox(request).await.map_err(|status| refused(&status))?;
-    let handle = daemon.get(name).await.map_err(|status| refused(&status))?;
+    daemon.sandboxes.stop_sandbox(request).await.map_err(|status| status_failure(&status))?;
+    let handle = daemon.get(name).await.map_err(|status| status_failure(&status))?;
     if no_wait {
         return Ok(StopResult::Persistent(handle));
     }
@@ -115,7 +115,7 @@ pub(crate) async fn end(name: &str, grace: Duration, patience: Duration) -> Resu
     if let Life::Dead { .. } = found.life {
         return Ok(StopReport { ended: None, insisted: None });
     }
-    find::is_made(name, &found)?;
+    find::check_started(name, &found)?;
     // What was written down says which process it is, and not whoever answers.
     let supervisor = found.record.as_ref().and_then(carrel_shim_client::SandboxRecord::shim_handle);
     let asked = match tokio::time::timeout(grace.saturating_add(patience), ask(name, &found, grace)).await {
@@ -164,7 +164,7 @@ async fn ask(name: &str, found: &Found, grace: Duration) -> Result<ShimResponse,
         Err(error @ (AdoptError::PeerProcess { .. } | AdoptError::PeerUser { .. } | AdoptError::Claims { .. })) => {
             return Ok(ShimResponse::Unresponsive(error.to_string()));
         }
-        Err(error) => return Err(find::refused(name, error)),
+        Err(error) => return Err(find::connect_failure(name, error)),
     };
     match client.stop(grace).await {
         Ok(ended) => Ok(ShimResponse::Ended(ended)),

@@ -13,7 +13,7 @@ use clap::error::ErrorKind;
 
 pub(crate) use self::suggestion::PUBLISH;
 use crate::arguments::{CarrelArguments, CarrelCommand};
-use crate::failure::{Failure, OURS};
+use crate::failure::{EXIT_CARREL_FAILED, Failure};
 
 /// Commands that exit with what the command they run exits with.
 const RUNNING: [&str; 3] = ["run", "exec", "attach"];
@@ -75,7 +75,7 @@ fn wrong(error: &clap::Error, command: &clap::Command) -> Failure {
     let said = said.join(" ");
     let help = || format!("{} --help", command.get_bin_name().unwrap_or("carrel"));
     // A code that a command could have does not do for what never ran one.
-    let exit = if RUNNING.contains(&command.get_name()) { OURS } else { 2 };
+    let exit = if RUNNING.contains(&command.get_name()) { EXIT_CARREL_FAILED } else { 2 };
     let message = said.strip_prefix("error: ").unwrap_or(&said);
     Failure::new("usage", message).hint(suggestion::suggestion(error, command).unwrap_or_else(help)).exit(exit)
 }

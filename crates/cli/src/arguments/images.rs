@@ -1,4 +1,4 @@
-//! Words about images.
+//! Arguments of `image` and `prune`.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use carrel_layers::Platform;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::parsers::patience;
+use super::parsers::duration;
 use crate::environment::Variable;
 use crate::label::Label;
 
-/// What an image can be, for help.
-pub(crate) const IMAGE: &str = "`host`, a name such as `python:3.12`, a path that begins with / or ./ (a root file system or its tar), \
+/// Help for an image argument.
+pub(crate) const IMAGE: &str = "Image: `host`, a name such as `python:3.12`, a path that begins with / or ./ (a root file system or its tar), \
                                 oci:PATH, oci-archive:PATH or docker-archive:PATH";
 
 /// `carrel image`.
@@ -23,37 +23,37 @@ pub(crate) struct ImageArguments {
     pub(crate) command: ImageCommand,
 }
 
-/// What to do with images.
+/// Subcommands of `carrel image`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ImageCommand {
-    /// List the images that are here
+    /// List local images
     Ls(ImageListArguments),
-    /// Fetch images from registries
+    /// Pull images from registries
     Pull(ImagePullArguments),
-    /// Remove images; what a sandbox needs is not removed
+    /// Remove images that no sandbox uses
     Rm(ImageRemoveArguments),
-    /// Take an image from a file or a directory, and give it a name
+    /// Import an image from a file or a directory
     Import(ImageImportArguments),
-    /// Tell all that is known about images, as JSON
+    /// Show details of images as JSON
     Inspect(ImageInspectArguments),
-    /// Make an image of what a sandbox has changed in its own
+    /// Save the changes of a sandbox to its file system as an image
     Save(ImageSaveArguments),
-    /// Let a sandbox go on when whoever started this is gone
+    /// Resume a paused sandbox when the parent process exits
     #[command(hide = true)]
     ResumeOnExit(ResumeOnExitArguments),
 }
 
-/// `carrel image resume-on-exit`, which `save` starts.
+/// `carrel image resume-on-exit`, which `carrel image save` starts.
 #[derive(Args, Debug)]
 pub(crate) struct ResumeOnExitArguments {
-    /// The sandbox
+    /// Name of the sandbox
     pub(crate) sandbox: String,
 }
 
 /// `carrel image ls`.
 #[derive(Args, Debug)]
 pub(crate) struct ImageListArguments {
-    /// Only digests, one on a line
+    /// Print only digests, one per line
     #[arg(short, long)]
     pub(crate) quiet: bool,
 }
@@ -61,16 +61,16 @@ pub(crate) struct ImageListArguments {
 /// `carrel image pull`.
 #[derive(Args, Debug)]
 pub(crate) struct ImagePullArguments {
-    /// The platform, such as linux/arm64 [default: that of this host]
+    /// Platform, such as linux/arm64 [default: that of this host]
     #[arg(long, value_name = "OS/ARCH")]
     pub(crate) platform: Option<Platform>,
-    /// When to ask the registry
+    /// When to pull from the registry
     #[arg(long, value_enum, default_value_t = PullPolicyArgument::Always, value_name = "WHEN")]
     pub(crate) pull: PullPolicyArgument,
-    /// Say nothing but errors and what came of it
+    /// Print only errors and the result
     #[arg(short, long)]
     pub(crate) quiet: bool,
-    /// The images
+    /// Images to pull
     #[arg(required = true, value_name = "IMAGE")]
     pub(crate) images: Vec<ImageRef>,
 }
@@ -78,7 +78,7 @@ pub(crate) struct ImagePullArguments {
 /// `carrel image rm`.
 #[derive(Args, Debug)]
 pub(crate) struct ImageRemoveArguments {
-    /// The images, by their names, or by their digests or the beginnings of those
+    /// Images to remove, by name, digest or prefix of a digest
     #[arg(required = true, value_name = "IMAGE")]
     pub(crate) images: Vec<String>,
 }
@@ -86,22 +86,22 @@ pub(crate) struct ImageRemoveArguments {
 /// `carrel image import`.
 #[derive(Args, Debug)]
 pub(crate) struct ImageImportArguments {
-    /// Say nothing but errors and what came of it
+    /// Print only errors and the result
     #[arg(short, long)]
     pub(crate) quiet: bool,
     #[command(flatten)]
     pub(crate) config: ImageConfigArguments,
-    /// The path of a root file system, of its tar, or of what `docker save` or `skopeo copy` wrote; what it is, and
-    /// whether it is compressed, is found out unless it is said by dir:, oci:, oci-archive: or docker-archive:
+    /// Path of a root file system, of its tar, or of output of `docker save` or `skopeo copy`; format and compression are
+    /// detected unless given by dir:, oci:, oci-archive: or docker-archive:
     pub(crate) source: ImageRef,
-    /// What it is called from then on
+    /// Name for the image
     pub(crate) name: String,
 }
 
 /// `carrel image inspect`.
 #[derive(Args, Debug)]
 pub(crate) struct ImageInspectArguments {
-    /// The images: one object for one, an array for several
+    /// Images to show: one object for one image, an array for several
     #[arg(required = true, value_name = "IMAGE")]
     pub(crate) images: Vec<String>,
 }
@@ -110,46 +110,46 @@ pub(crate) struct ImageInspectArguments {
 #[derive(Args, Debug)]
 #[command(after_help = SAVE_HELP)]
 pub(crate) struct ImageSaveArguments {
-    /// Send it to the registry that its name says
+    /// Push it to the registry in its name
     #[arg(long)]
     pub(crate) push: bool,
-    /// Say nothing but errors and what came of it
+    /// Print only errors and the result
     #[arg(short, long)]
     pub(crate) quiet: bool,
     #[command(flatten)]
     pub(crate) config: ImageConfigArguments,
-    /// The sandbox
+    /// Name of the sandbox
     pub(crate) sandbox: String,
-    /// What the image is called from then on
+    /// Name for the image
     pub(crate) name: String,
 }
 
 const SAVE_HELP: &str = "\
-A sandbox that runs is paused meanwhile, and goes on whatever comes of it. What is mounted in it, and its project, is not part of the image.
+A running sandbox is paused meanwhile, and resumes in any case. Its mounts and its project are not part of the image.
 
 Examples:
   carrel image save desk tools:1
   carrel image save --cmd bash --push desk registry.example/team/tools:1";
 
-/// How an image is to be run: what is not said stays as it was.
+/// The configuration of an image; what is not given stays as it was.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct ImageConfigArguments {
-    /// What runs if nothing is asked for, in words
+    /// Default command, split into words as in a shell
     #[arg(long, value_name = "WORDS")]
     pub(crate) cmd: Option<String>,
-    /// What every command begins with, in words; '' for nothing
+    /// Prefix of every command, split into words as in a shell; '' for none
     #[arg(long, value_name = "WORDS")]
     pub(crate) entrypoint: Option<String>,
-    /// Set a variable, or pass one on from this environment
+    /// Set an environment variable, or pass one through from this environment
     #[arg(short, long = "env", value_name = "KEY[=VALUE]", value_parser = OsStringValueParser::new().try_map(Variable::parse))]
     pub(crate) env: Vec<Variable>,
-    /// Who commands run as
+    /// Default user of commands
     #[arg(short, long, value_name = "USER[:GROUP]")]
     pub(crate) user: Option<String>,
-    /// Where commands start
+    /// Default working directory of commands
     #[arg(short, long, value_name = "DIR")]
     pub(crate) workdir: Option<String>,
-    /// A label
+    /// Add a label
     #[arg(long = "label", value_name = "KEY=VALUE")]
     pub(crate) labels: Vec<Label>,
 }
@@ -157,26 +157,26 @@ pub(crate) struct ImageConfigArguments {
 /// `carrel prune`.
 #[derive(Args, Debug)]
 pub(crate) struct PruneArguments {
-    /// All images that nothing uses [default: those without a name]
+    /// Remove all unused images [default: only those without a name]
     #[arg(short, long)]
     pub(crate) all: bool,
-    /// Remove the output of ended execs instead of images, of deleted sandboxes too
+    /// Remove output of execs that have exited, also of deleted sandboxes, instead of images
     #[arg(long, conflicts_with = "all")]
     pub(crate) logs: bool,
-    /// Only output that was last written longer ago, such as 168h
-    #[arg(long, value_name = "TIME", value_parser = patience, requires = "logs")]
+    /// Remove only output that was last written longer ago, such as 168h
+    #[arg(long, value_name = "TIME", value_parser = duration, requires = "logs")]
     pub(crate) older_than: Option<Duration>,
 }
 
-/// When a registry is asked for an image.
+/// When an image is pulled from a registry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PullPolicyArgument {
-    /// Whether the image is here or not
+    /// Even if the image is present
     Always,
-    /// If the image is not here
+    /// If the image is not present
     #[default]
     Missing,
-    /// Never
+    /// Never; fail if the image is not present
     Never,
 }
 

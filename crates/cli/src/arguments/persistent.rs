@@ -1,4 +1,4 @@
-//! Words about sandboxes that stay, and about the daemon that keeps them.
+//! Arguments of `serve` and of commands for persistent sandboxes.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
 use super::images::{IMAGE, PullPolicyArgument};
-use super::parsers::patience;
+use super::parsers::duration;
 use crate::environment::Variable;
 use crate::label::Label;
 use crate::mount::{CopyPair, MountPair};
@@ -21,119 +21,119 @@ use crate::size::Size;
 #[derive(Args, Debug)]
 #[command(after_help = SERVE_HELP)]
 pub(crate) struct ServeArguments {
-    /// Where everything is kept [default: CARREL_HOME]
+    /// Home of the daemon [default: CARREL_HOME]
     #[arg(long, value_name = "DIR")]
     pub(crate) home: Option<PathBuf>,
-    /// The configuration [default: carrel/config.toml in XDG_CONFIG_HOME, if it is there]
+    /// Configuration file [default: carrel/config.toml in XDG_CONFIG_HOME, if it exists]
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Listen there too; unless that is a socket, at agbox/agboxd.sock in XDG_RUNTIME_DIR as well
+    /// Also listen here; with only TCP addresses, at agbox/agboxd.sock in XDG_RUNTIME_DIR as well
     #[arg(long, value_name = "unix:PATH|tcp:ADDR")]
     pub(crate) grpc: Vec<Address>,
-    /// Make a key for ports that have none, and say it
+    /// Generate and print an API key for TCP listeners without one
     #[arg(long)]
     pub(crate) dev: bool,
-    /// Only say what is in effect
+    /// Print the effective configuration and exit
     #[arg(long)]
     pub(crate) check: bool,
-    /// Start although the store is missing, empty or another: sandboxes that it does not know are quarantined
+    /// Start even if the store is missing, empty or another one; unknown sandboxes are quarantined
     #[arg(long)]
     pub(crate) accept_data_loss: bool,
-    /// Started by a command that will be gone
+    /// Run in the background for the command that started this
     #[arg(long, hide = true)]
     pub(crate) detached: bool,
 }
 
 const SERVE_HELP: &str = "\
-When it is ready, it says where it can be reached, as one JSON object on one line. SIGTERM and SIGINT end it, and leave all \
-sandboxes running: the next one takes them over. SIGHUP reloads the configuration.
+When the daemon is ready, it prints its addresses as one JSON object on one line. SIGTERM and SIGINT stop the daemon, and \
+leave all sandboxes running: the next daemon adopts them. SIGHUP reloads the configuration.
 
-Exit codes: 0 after a signal; 1 if it cannot serve; 2 if the configuration is wrong.";
+Exit codes: 0 after a signal; 1 if the daemon cannot serve; 2 if the configuration is invalid.";
 
 /// `carrel create`.
 #[derive(Args, Debug)]
 #[command(override_usage = "carrel create [OPTIONS] <IMAGE> [-- <CMD>...]", after_help = CREATE_HELP)]
 pub(crate) struct CreateArguments {
-    /// What it is called by, once and for ever [default: a new id]
+    /// Id of the sandbox, which is never reused [default: a new id]
     #[arg(long, alias = "id")]
     pub(crate) name: Option<String>,
-    /// A label, by which it is found again
+    /// Add a label, by which commands select sandboxes
     #[arg(long = "label", value_name = "KEY=VALUE")]
     pub(crate) labels: Vec<Label>,
-    /// Set a variable, or pass one on from this environment
+    /// Set an environment variable, or pass one through from this environment
     #[arg(short, long = "env", value_name = "KEY[=VALUE]", value_parser = OsStringValueParser::new().try_map(Variable::parse))]
     pub(crate) env: Vec<Variable>,
-    /// Where its commands start [default: /workspace]
+    /// Working directory of commands [default: /workspace]
     #[arg(short, long, value_name = "DIR")]
     pub(crate) workdir: Option<String>,
-    /// Who its commands run as: a name or a number, with or without a group [default: agbox, else what the image says]
+    /// User of commands, by name or number, with an optional group [default: agbox, else that of the image]
     #[arg(short, long, value_name = "USER[:GROUP]")]
     pub(crate) user: Option<String>,
-    /// Show a directory, file or socket of the host inside; read-only unless it ends in `:rw`, copied with `:copy`
+    /// Mount a directory, file or socket of the host; read-only unless it ends in `:rw`, copied with `:copy`
     #[arg(long = "mount", value_name = "SRC:DST[:ro|rw|copy]", value_parser = OsStringValueParser::new().try_map(MountPair::parse))]
     pub(crate) mounts: Vec<MountPair>,
-    /// Copy a file, or what is in a directory, into it before it runs
+    /// Copy a file, or the contents of a directory, into the sandbox before it starts
     #[arg(long = "copy", value_name = "SRC:DST", value_parser = OsStringValueParser::new().try_map(CopyPair::parse))]
     pub(crate) copies: Vec<CopyPair>,
-    /// A port of the loopback interface that leads to one inside
+    /// Publish a port on the loopback interface of the host
     #[arg(long = "port", value_name = "HOST:INSIDE")]
     pub(crate) ports: Vec<PortPair>,
-    /// A tool whose settings are shown inside: claude, codex, git, uv, npm, apt or opencode
+    /// Mount the settings of a tool: claude, codex, git, uv, npm, apt or opencode
     #[arg(long = "tool", value_name = "NAME")]
     pub(crate) tools: Vec<String>,
-    /// How much memory it may use, such as 512M or 2G [default: what the daemon says]
+    /// Memory limit, such as 512M or 2G [default: set by the daemon]
     #[arg(short, long, value_name = "SIZE")]
     pub(crate) memory: Option<Size>,
-    /// How many processors it may use, such as 1.5 [default: all]
+    /// CPU limit, such as 1.5 [default: all CPUs]
     #[arg(long, value_name = "CORES")]
     pub(crate) cpus: Option<CpuShare>,
-    /// How many processes and threads it may have [default: what the daemon says]
+    /// Limit on processes and threads [default: set by the daemon]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) pids: Option<u32>,
-    /// How much it may write to its own files, such as 10M for 10 MiB [default: what the daemon or the host has]
+    /// Disk limit, such as 10M for 10 MiB [default: set by the daemon, else the free space of the host]
     #[arg(long, value_name = "SIZE")]
     pub(crate) disk: Option<Size>,
-    /// How long it may be idle before it is stopped; 0 is for ever [default: what the daemon says]
-    #[arg(long, value_name = "TIME", value_parser = patience)]
+    /// Stop the sandbox after being idle for this time; 0 for never [default: set by the daemon]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) idle_ttl: Option<Duration>,
-    /// When to resume it without a request: no, or on-boot if it ran when the host shut down or lost power [default: no]
+    /// Restart policy: no, or on-boot to resume it when the host boots, if it ran before [default: no]
     #[arg(long, value_enum, value_name = "POLICY", hide_possible_values = true)]
     pub(crate) restart: Option<RestartPolicyArgument>,
-    /// A description in YAML, over which all else that is said here lies
+    /// Specification in YAML; other options override it
     #[arg(short, long, value_name = "YAML")]
     pub(crate) file: Option<PathBuf>,
-    /// Make it even where this host cannot enforce a limit, and warn of each such limit
+    /// Create it even if this host cannot enforce a limit, and warn about each such limit
     #[arg(long)]
     pub(crate) allow_unenforced_limits: bool,
-    /// When to ask a registry for the image: always, missing or never
+    /// When to pull the image: always, missing or never
     #[arg(long, value_enum, default_value_t, value_name = "WHEN", hide_possible_values = true)]
     pub(crate) pull: PullPolicyArgument,
-    /// Say nothing but errors, also while an image comes
+    /// Print only errors, and no progress of an image pull
     #[arg(short, long)]
     pub(crate) quiet: bool,
-    /// Return when it runs, which is the default
+    /// Wait until the sandbox is ready, which is the default
     #[arg(long, conflicts_with = "no_wait")]
     pub(crate) wait: bool,
-    /// Return as soon as it is accepted
+    /// Return as soon as the request is accepted
     #[arg(long)]
     pub(crate) no_wait: bool,
     #[arg(help = IMAGE, required_unless_present = "file")]
     pub(crate) image: Option<ImageRef>,
-    /// What it runs by itself [default: nothing]
+    /// Command that the sandbox runs [default: none]
     #[arg(last = true, value_name = "CMD")]
     pub(crate) command: Vec<String>,
 }
 
 const CREATE_HELP: &str = "\
-It stays until it is removed, whoever asked for it is gone or not; what is written in it stays when it is stopped. The daemon \
-that keeps it is started if it does not run.
+The sandbox exists until it is removed, and keeps its files when it is stopped. The command starts the daemon if none is \
+running.
 
 Examples:
   carrel create --name desk host
   carrel create --label team=a --port 8080:8000 ./root -- python3 -m http.server 8000
   carrel exec desk -- uname -a";
 
-/// When a sandbox is resumed without a request.
+/// When the daemon resumes a sandbox without a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum RestartPolicyArgument {
     No,
@@ -143,17 +143,17 @@ pub(crate) enum RestartPolicyArgument {
 /// `carrel get`.
 #[derive(Args, Debug)]
 pub(crate) struct GetArguments {
-    /// The sandbox
+    /// Id of the sandbox
     pub(crate) id: String,
 }
 
 /// `carrel resume`.
 #[derive(Args, Debug)]
 pub(crate) struct ResumeArguments {
-    /// Return as soon as it is accepted [default: when they run]
+    /// Return as soon as the request is accepted [default: wait until they are ready]
     #[arg(long)]
     pub(crate) no_wait: bool,
-    /// The sandboxes
+    /// Ids of the sandboxes
     #[arg(required = true, value_name = "ID")]
     pub(crate) ids: Vec<String>,
 }
@@ -161,19 +161,19 @@ pub(crate) struct ResumeArguments {
 /// `carrel events`.
 #[derive(Args, Debug)]
 pub(crate) struct EventsArguments {
-    /// Go on with what happens
+    /// Follow new events
     #[arg(short, long)]
     pub(crate) follow: bool,
-    /// Only what is after this event; with --all after this position, as --json tells it
+    /// Show only events after this sequence; with --all, after this position, which --json prints
     #[arg(long, value_name = "N")]
     pub(crate) from: Option<u64>,
-    /// Of all sandboxes
+    /// Show events of all sandboxes
     #[arg(short, long, conflicts_with = "id")]
     pub(crate) all: bool,
-    /// Only of those with this label
+    /// Show only events of sandboxes with this label
     #[arg(long = "label", value_name = "KEY=VALUE", requires = "all")]
     pub(crate) labels: Vec<Label>,
-    /// The sandbox
+    /// Id of the sandbox
     #[arg(required_unless_present = "all")]
     pub(crate) id: Option<String>,
 }

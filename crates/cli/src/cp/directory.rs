@@ -1,4 +1,4 @@
-//! A directory of the host that is written to by its handle: whatever a name says, it stays beneath.
+//! A directory of the host that is written to through its handle, so that no name leads out of it.
 
 use std::fmt;
 use std::fs::File;
@@ -11,18 +11,18 @@ use rustix::io::Errno;
 
 use super::file_name::FileName;
 
-/// How often another name is tried for what is not finished.
+/// How many temporary names are tried.
 const TRIES: usize = 16;
 
 /// A directory of the host.
 #[derive(Debug)]
 pub(crate) struct HostDirectory {
     handle: OwnedFd,
-    /// Where it is, for people.
+    /// For messages.
     path: PathBuf,
 }
 
-/// A file that is being written. Dropped unfinished, it is gone.
+/// A file that is being written under a temporary name. It is removed if it is dropped unfinished.
 #[derive(Debug)]
 pub(crate) struct PartialFile {
     directory: Arc<HostDirectory>,
@@ -30,84 +30,88 @@ pub(crate) struct PartialFile {
     file: File,
 }
 
-/// What is kept of the attributes of what is copied.
+/// The attributes that a copy preserves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PreservedAttributes {
     pub(crate) mode: u32,
-    /// When it was modified, in seconds since 1970.
+    /// The modification time in seconds since 1970.
     pub(crate) modified: Option<i64>,
 }
 
-/// Why something could not be put there.
+/// Why something could not be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum HostDirectoryError {
-    /// The system refused.
+    /// A system call failed.
     System { path: String, what: &'static str, errno: Errno },
-    /// Something is there that is not replaced.
+    /// Something exists that is not replaced.
     Occupied { path: String, what: &'static str },
 }
 
 // === impl HostDirectory ===
 
 impl HostDirectory {
-    /// A directory that its user named: links in that path are theirs.
+    /// Opens a directory that the user named: links in that path are followed.
     pub(crate) fn open(path: &Path) -> Result<Self, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(Self { handle: rustix::fs::openat(CWD, path, flags, Mode::empty())?, path: path.to_owned() })
     }
 
-    /// A directory in it, made if it is not there; a link is none. Tells whether it was made.
-    pub(crate) fn enter(&self, name: &FileName) -> Result<(Self, bool), HostDirectoryError> {
+    /// Opens a subdirectory, and creates it if it does not exist; a link is refused. Returns whether it was created.
+    pub(crate) fn open_or_create(&self, name: &FileName) -> Result<(Self, bool), HostDirectoryError> {
         let made = match rustix::fs::mkdirat(&self.handle, name.as_str(), Mode::RWXU) {
             Ok(()) => true,
             Err(Errno::EXIST) => false,
-            Err(errno) => return Err(self.system(name, "cannot make the directory", errno)),
+            Err(errno) => return Err(self.system(name, "cannot create the directory", errno)),
         };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = rustix::fs::openat(&self.handle, name.as_str(), flags, Mode::empty());
         let handle = opened.map_err(|errno| match errno {
-            Errno::NOTDIR | Errno::LOOP => self.occupied(name, "something else than a directory"),
+            Errno::NOTDIR | Errno::LOOP => self.occupied(name, "a file that is not a directory"),
             errno => self.system(name, "cannot open the directory", errno),
         })?;
         Ok((Self { handle, path: self.path.join(name.as_str()) }, made))
     }
 
-    /// Begins a file, which has no name of its own yet.
-    pub(crate) fn begin(self: &Arc<Self>) -> Result<PartialFile, HostDirectoryError> {
+    /// Creates a file under a temporary name.
+    pub(crate) fn create_file(self: &Arc<Self>) -> Result<PartialFile, HostDirectoryError> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let owner_alone = Mode::RUSR | Mode::WUSR;
         let (temporary, file) =
-            self.unnamed(|temporary| rustix::fs::openat(&self.handle, temporary, flags, owner_alone))?;
+            self.with_temporary_name(|temporary| rustix::fs::openat(&self.handle, temporary, flags, owner_alone))?;
         Ok(PartialFile { directory: Arc::clone(self), temporary, file: file.into() })
     }
 
-    /// Makes a symbolic link as it is, in place of a file or a link of that name.
+    /// Creates a symbolic link, replacing a file or link of that name.
     pub(crate) fn link(
         &self,
         name: &FileName,
         target: &str,
-        kept: PreservedAttributes,
+        attributes: PreservedAttributes,
     ) -> Result<(), HostDirectoryError> {
-        self.replaceable(name)?;
-        let (temporary, ()) = self.unnamed(|temporary| rustix::fs::symlinkat(target, &self.handle, temporary))?;
-        let times = kept.times();
+        self.check_replaceable(name)?;
+        let (temporary, ()) =
+            self.with_temporary_name(|temporary| rustix::fs::symlinkat(target, &self.handle, temporary))?;
+        let times = attributes.times();
         let done = rustix::fs::utimensat(&self.handle, &temporary, &times, AtFlags::SYMLINK_NOFOLLOW)
             .and_then(|()| rustix::fs::renameat(&self.handle, &temporary, &self.handle, name.as_str()));
         done.map_err(|errno| {
-            self.forget(&temporary);
-            self.system(name, "cannot make the link", errno)
+            self.remove(&temporary);
+            self.system(name, "cannot create the link", errno)
         })
     }
 
-    /// Gives the directory itself what is kept: its mode only if it is ours.
-    pub(crate) fn settle(&self, kept: PreservedAttributes, ours: bool) -> Result<(), HostDirectoryError> {
-        let set = settle(&self.handle, ours.then_some(kept.mode & 0o1777), kept);
+    /// Sets the attributes of the directory itself; its mode only if this copy created it.
+    pub(crate) fn set_attributes(&self, attributes: PreservedAttributes, ours: bool) -> Result<(), HostDirectoryError> {
+        let set = set_attributes(&self.handle, ours.then_some(attributes.mode & 0o1777), attributes);
         let path = self.path.display().to_string();
         set.map_err(|errno| HostDirectoryError::System { path, what: "cannot set its attributes", errno })
     }
 
-    /// Makes something under a name that is not taken.
-    fn unnamed<T>(&self, make: impl Fn(&str) -> Result<T, Errno>) -> Result<(String, T), HostDirectoryError> {
+    /// Creates something under an unused temporary name.
+    fn with_temporary_name<T>(
+        &self,
+        make: impl Fn(&str) -> Result<T, Errno>,
+    ) -> Result<(String, T), HostDirectoryError> {
         let mut last = Errno::EXIST;
         for _ in 0..TRIES {
             let temporary = temporary().map_err(|errno| self.failed("no random name", errno))?;
@@ -120,11 +124,11 @@ impl HostDirectory {
         Err(self.failed("cannot write to the directory", last))
     }
 
-    /// Refuses to take the place of anything but a file or a link.
-    fn replaceable(&self, name: &FileName) -> Result<(), HostDirectoryError> {
+    /// Fails if the name exists and is neither a file nor a link.
+    fn check_replaceable(&self, name: &FileName) -> Result<(), HostDirectoryError> {
         match rustix::fs::statat(&self.handle, name.as_str(), AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => Ok(()),
-            Err(errno) => Err(self.system(name, "cannot be looked at", errno)),
+            Err(errno) => Err(self.system(name, "stat failed", errno)),
             Ok(stat) => match FileType::from_raw_mode(stat.st_mode) {
                 FileType::RegularFile | FileType::Symlink => Ok(()),
                 FileType::Directory => Err(self.occupied(name, "a directory")),
@@ -133,8 +137,8 @@ impl HostDirectory {
         }
     }
 
-    fn forget(&self, temporary: &str) {
-        // Nothing more can be done about what cannot be removed.
+    fn remove(&self, temporary: &str) {
+        // A file that cannot be removed is left behind.
         let _removed = rustix::fs::unlinkat(&self.handle, temporary, AtFlags::empty());
     }
 
@@ -154,17 +158,17 @@ impl HostDirectory {
 // === impl PartialFile ===
 
 impl PartialFile {
-    /// Another handle of it, to write through.
+    /// Another handle of the file, to write to.
     pub(crate) fn writer(&self) -> std::io::Result<File> {
         self.file.try_clone()
     }
 
-    /// Gives it its name and what is kept, in place of a file or a link of that name.
-    pub(crate) fn finish(self, name: &FileName, kept: PreservedAttributes) -> Result<(), HostDirectoryError> {
+    /// Sets its attributes and renames it, replacing a file or link of that name.
+    pub(crate) fn finish(self, name: &FileName, attributes: PreservedAttributes) -> Result<(), HostDirectoryError> {
         let (directory, handle) = (&self.directory, &self.directory.handle);
-        directory.replaceable(name)?;
-        // Neither the user nor the group of a file is borrowed by whoever runs it.
-        settle(&self.file, Some(kept.mode & 0o777), kept)
+        directory.check_replaceable(name)?;
+        // Set-user-ID and set-group-ID bits are cleared.
+        set_attributes(&self.file, Some(attributes.mode & 0o777), attributes)
             .and_then(|()| rustix::fs::renameat(handle, &self.temporary, handle, name.as_str()))
             .map_err(|errno| directory.system(name, "cannot be finished", errno))
     }
@@ -172,8 +176,8 @@ impl PartialFile {
 
 impl Drop for PartialFile {
     fn drop(&mut self) {
-        // Once it has its name, there is nothing under this one.
-        self.directory.forget(&self.temporary);
+        // After the rename, nothing has the temporary name.
+        self.directory.remove(&self.temporary);
     }
 }
 
@@ -183,7 +187,7 @@ impl fmt::Display for HostDirectoryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::System { path, what, errno } => write!(f, "{path}: {what}: {errno}"),
-            Self::Occupied { path, what } => write!(f, "{path}: {what} is there, and is not replaced"),
+            Self::Occupied { path, what } => write!(f, "{path}: {what} exists, and is not replaced"),
         }
     }
 }
@@ -198,12 +202,12 @@ impl PreservedAttributes {
     }
 }
 
-fn settle(handle: impl AsFd, mode: Option<u32>, kept: PreservedAttributes) -> Result<(), Errno> {
+fn set_attributes(handle: impl AsFd, mode: Option<u32>, attributes: PreservedAttributes) -> Result<(), Errno> {
     mode.map_or(Ok(()), |mode| rustix::fs::fchmod(&handle, Mode::from_raw_mode(mode)))?;
-    rustix::fs::futimens(&handle, &kept.times())
+    rustix::fs::futimens(&handle, &attributes.times())
 }
 
-/// A name that nobody else has.
+/// A random temporary name.
 fn temporary() -> Result<String, Errno> {
     let mut bytes = [0_u8; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;

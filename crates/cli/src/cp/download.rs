@@ -1,4 +1,4 @@
-//! Out of a sandbox: every name, size and kind is the word of a stranger.
+//! Copies files out of a sandbox, which is not trusted: any name, size and kind may be a lie.
 
 use std::collections::VecDeque;
 use std::os::unix::ffi::OsStrExt;
@@ -15,10 +15,10 @@ use super::report::{CopyReport, OmittedReason};
 use super::request::{SandboxPath, join, means_contents};
 use super::sink::FileSink;
 use super::transfers::{TransferOutcome, Transfers};
-use super::{DEEPEST, NO_COPY, SMALL, failed, inside};
+use super::{MAX_DEPTH, SMALL_FILE, SPECIAL_FILE, failed, sandbox_failure};
 use crate::failure::Failure;
 
-/// How many entries of a directory are asked for at a time.
+/// How many entries of a directory are read per request.
 const BATCH: u32 = 256;
 
 /// A directory that is being copied.
@@ -27,11 +27,11 @@ struct DownloadDirectory {
     directory: Directory,
     entries: VecDeque<FsEntry>,
     target: Arc<HostDirectory>,
-    /// What it is to keep, and whether it is ours; nothing if it is its user's own.
-    kept: Option<(PreservedAttributes, bool)>,
+    /// The attributes to set at the end, and whether this copy created it; none for the directory that the user named.
+    attributes: Option<(PreservedAttributes, bool)>,
 }
 
-/// Copies what is at `source` to where `target` says.
+/// Copies `source` to `target`.
 pub(super) async fn copy(
     files: &Files,
     source: &SandboxPath,
@@ -41,12 +41,12 @@ pub(super) async fn copy(
 ) -> Result<(), Failure> {
     let path = source.path();
     let found = if follow { files.stat(&path).await } else { files.lstat(&path).await };
-    let found = found.map_err(|error| inside(&path, &error))?;
+    let found = found.map_err(|error| sandbox_failure(&path, &error))?;
     if found.kind == FsEntryKind::Other {
-        return Err(failed(format!("{path} in the sandbox: {NO_COPY}")));
+        return Err(failed(format!("{path} in the sandbox: {SPECIAL_FILE}")));
     }
     if found.kind == FsEntryKind::Symlink {
-        return Err(failed(format!("{path} in the sandbox: {}", links::ALONE)).hint(links::FOLLOW));
+        return Err(failed(format!("{path} in the sandbox: {}", links::SOURCE_IS_LINK)).hint(links::FOLLOW_HINT));
     }
     let directory = found.kind == FsEntryKind::Dir;
     let (parent, name) = match (destination(target, source.name(), directory)?, source.contents && directory) {
@@ -58,18 +58,18 @@ pub(super) async fn copy(
     };
     let (name, parent) = (name.map_err(failed)?, Arc::new(parent));
     let mut transfers = Transfers::default();
-    // What is named itself is no link, and so has no depth to climb from.
+    // The source itself is not a link, so its depth does not matter.
     match one(files, (path, &found), (&parent, 0), &name, &mut transfers, report).await? {
         Some(level) => tree(files, level, report).await,
         None => transfers.finish(report).await,
     }
 }
 
-/// Where a copy goes.
+/// Where a copy is written.
 enum DownloadTarget {
-    /// Into a directory that is there.
+    /// Into an existing directory.
     Within(HostDirectory),
-    /// Below a directory that is there, by a name of its own.
+    /// Into an existing directory, under a new name.
     Named(HostDirectory, String),
 }
 
@@ -81,50 +81,50 @@ fn destination(target: &Path, source: &str, tree: bool) -> Result<DownloadTarget
             return HostDirectory::open(target).map(DownloadTarget::Within).map_err(|errno| words(&errno));
         }
         _ if target.symlink_metadata().is_ok_and(|found| found.is_symlink()) => {
-            return Err(words(&"it is a symbolic link, and is not written through").hint("give the path it leads to"));
+            return Err(words(&"it is a symbolic link, which is not followed").hint("give the path of its target"));
         }
         _ => {}
     }
     let name = target.file_name().and_then(|name| name.to_str()).map(str::to_owned);
     let directory = target.as_os_str().as_bytes().ends_with(b"/") && !tree;
     let name = name.filter(|_| !directory && !means_contents(target)).ok_or_else(|| {
-        words(&"there is no such directory").hint(format!("make it first, or name the copy of {source}"))
+        words(&"no such directory").hint(format!("create it first, or give a name for the copy of {source}"))
     })?;
     let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let opened = HostDirectory::open(parent).map_err(|errno| failed(format!("{}: {errno}", parent.display())))?;
     Ok(DownloadTarget::Named(opened, name))
 }
 
-/// Copies a directory and all below it. However deep it is, one directory is looked at at a time.
+/// Copies a directory recursively, one directory at a time.
 async fn tree(files: &Files, top: DownloadDirectory, report: &mut CopyReport) -> Result<(), Failure> {
     let mut transfers = Transfers::default();
     let mut levels = vec![top];
     while let Some(level) = levels.last_mut() {
         let Some(entry) = level.next().await? else {
-            // What arrives in a directory changes when it was modified.
+            // New files change the modification time of their directory, so it is set last.
             transfers.finish(report).await?;
-            if let Some(DownloadDirectory { target, kept: Some((kept, ours)), .. }) = levels.pop() {
-                target.settle(kept, ours).map_err(failed)?;
+            if let Some(DownloadDirectory { target, attributes: Some((attributes, ours)), .. }) = levels.pop() {
+                target.set_attributes(attributes, ours).map_err(failed)?;
             }
             continue;
         };
-        // Of what the sandbox calls its path, only the last name counts: it is in this directory, or nowhere.
-        let name =
-            FileName::last(&entry.path).map_err(|bad| failed(format!("the sandbox names a file wrongly: {bad}")))?;
+        // Only the last component of the reported path is used, so it is an entry of this directory.
+        let name = FileName::last(&entry.path)
+            .map_err(|bad| failed(format!("the sandbox reports an invalid file name: {bad}")))?;
         let path = join(&level.path, name.as_str());
         let target = Arc::clone(&level.target);
         let depth = levels.len() - 1;
         let copied = one(files, (path, &entry), (&target, depth), &name, &mut transfers, report).await?;
-        if levels.len() >= DEEPEST && copied.is_some() {
-            return Err(failed(format!("the tree is deeper than {DEEPEST} directories")));
+        if levels.len() >= MAX_DEPTH && copied.is_some() {
+            return Err(failed(format!("the tree is deeper than {MAX_DEPTH} directories")));
         }
         levels.extend(copied);
     }
     Ok(())
 }
 
-/// Copies one entry, or begins to; of a directory, what is in it is left to do. It goes to a directory that is so many
-/// below the one that is copied.
+/// Copies one entry, or starts to; returns a directory whose contents remain to be copied. The target is `depth` directories
+/// below the copied one.
 async fn one(
     files: &Files,
     (path, entry): (String, &FsEntry),
@@ -133,61 +133,61 @@ async fn one(
     transfers: &mut Transfers,
     report: &mut CopyReport,
 ) -> Result<Option<DownloadDirectory>, Failure> {
-    let kept = PreservedAttributes { mode: entry.mode, modified: entry.mtime.or(entry.modified) };
+    let attributes = PreservedAttributes { mode: entry.mode, modified: entry.mtime.or(entry.modified) };
     let copied = match entry.kind {
         FsEntryKind::File => {
-            let (files, target, name, small) = (files.clone(), Arc::clone(target), name.clone(), entry.size <= SMALL);
+            let (files, target, name, small) =
+                (files.clone(), Arc::clone(target), name.clone(), entry.size <= SMALL_FILE);
             let transfer = async move {
-                match file(&files, &path, &target, &name, kept, small).await {
-                    Err(_) if !is_text(&path) => Ok(TransferOutcome::OmittedReason(path, OmittedReason::NotText)),
-                    copied => copied.map(TransferOutcome::Whole),
+                match file(&files, &path, &target, &name, attributes, small).await {
+                    Err(_) if !is_exact(&path) => Ok(TransferOutcome::OmittedReason(path, OmittedReason::NotUtf8)),
+                    copied => copied.map(TransferOutcome::Copied),
                 }
             };
-            return transfers.begin(transfer, report).await.map(|()| None);
+            return transfers.start(transfer, report).await.map(|()| None);
         }
         FsEntryKind::Dir => match files.open_dir(&path).await {
             Ok(directory) => {
-                let (target, made) = target.enter(name).map_err(failed)?;
+                let (target, made) = target.open_or_create(name).map_err(failed)?;
                 report.directories += 1;
-                let (target, kept) = (Arc::new(target), Some((kept, made)));
-                return Ok(Some(DownloadDirectory { path, directory, entries: VecDeque::new(), target, kept }));
+                let (target, attributes) = (Arc::new(target), Some((attributes, made)));
+                return Ok(Some(DownloadDirectory { path, directory, entries: VecDeque::new(), target, attributes }));
             }
-            Err(error) => Err(inside(&path, &error)),
+            Err(error) => Err(sandbox_failure(&path, &error)),
         },
         FsEntryKind::Symlink => match files.read_link(&path).await {
-            Ok(leads_to) if !is_text(&leads_to) => {
-                report.leave_out(&path, OmittedReason::NotText);
+            Ok(link_target) if !is_exact(&link_target) => {
+                report.omit(&path, OmittedReason::NotUtf8);
                 Ok(None)
             }
-            Ok(leads_to) if links::leaves(&leads_to, depth) => {
-                report.leave_out(&path, OmittedReason::Leaves);
+            Ok(link_target) if links::leaves_copy(&link_target, depth) => {
+                report.omit(&path, OmittedReason::LinkLeavesCopy);
                 Ok(None)
             }
-            Ok(leads_to) => {
-                target.link(name, &leads_to, kept).map_err(failed)?;
+            Ok(link_target) => {
+                target.link(name, &link_target, attributes).map_err(failed)?;
                 report.links += 1;
                 Ok(None)
             }
-            Err(error) => Err(inside(&path, &error)),
+            Err(error) => Err(sandbox_failure(&path, &error)),
         },
         FsEntryKind::Other => {
-            report.leave_out(&path, OmittedReason::Kind);
+            report.omit(&path, OmittedReason::SpecialFile);
             Ok(None)
         }
     };
     match copied {
-        Err(_) if !is_text(&path) => {
-            report.leave_out(&path, OmittedReason::NotText);
+        Err(_) if !is_exact(&path) => {
+            report.omit(&path, OmittedReason::NotUtf8);
             Ok(None)
         }
         copied => copied,
     }
 }
 
-/// Whether what was told is what it is called: of a name that is not text only a likeness arrives, and there is no way
-/// to ask for what it stands for.
-fn is_text(told: &str) -> bool {
-    !told.contains(char::REPLACEMENT_CHARACTER)
+/// Whether a reported name is exact: one that is not UTF-8 arrives with replacement characters, and cannot be requested.
+fn is_exact(name: &str) -> bool {
+    !name.contains(char::REPLACEMENT_CHARACTER)
 }
 
 /// Copies the bytes of a file; returns how many.
@@ -196,37 +196,37 @@ async fn file(
     path: &str,
     target: &Arc<HostDirectory>,
     name: &FileName,
-    kept: PreservedAttributes,
+    attributes: PreservedAttributes,
     small: bool,
 ) -> Result<u64, Failure> {
     let options = FsOpenOptions { read: true, ..FsOpenOptions::default() };
-    let opened = files.open(path, options).await.map_err(|error| inside(path, &error))?;
-    let mut stream = opened.read(0, None).await.map_err(|error| inside(path, &error))?;
-    let unfinished = target.begin().map_err(failed)?;
-    let mut sink = FileSink::new(unfinished.writer().map_err(failed)?, small);
-    while let Some(chunk) = stream.next().await.map_err(|error| inside(path, &error))? {
+    let opened = files.open(path, options).await.map_err(|error| sandbox_failure(path, &error))?;
+    let mut stream = opened.read(0, None).await.map_err(|error| sandbox_failure(path, &error))?;
+    let partial = target.create_file().map_err(failed)?;
+    let mut sink = FileSink::new(partial.writer().map_err(failed)?, small);
+    while let Some(chunk) = stream.next().await.map_err(|error| sandbox_failure(path, &error))? {
         if !sink.take(chunk).await {
             break;
         }
     }
     let bytes = sink.finish().await.map_err(|error| failed(format!("the copy of {path}: {error}")))?;
-    unfinished.finish(name, kept).map_err(failed)?;
+    partial.finish(name, attributes).map_err(failed)?;
     Ok(bytes)
 }
 
 // === impl DownloadDirectory ===
 
 impl DownloadDirectory {
-    /// What is in a directory, on its way to one that its user named.
+    /// Opens a directory whose contents are copied into one that the user named.
     async fn open(files: &Files, path: String, target: HostDirectory) -> Result<Self, Failure> {
-        let directory = files.open_dir(&path).await.map_err(|error| inside(&path, &error))?;
-        Ok(Self { path, directory, entries: VecDeque::new(), target: Arc::new(target), kept: None })
+        let directory = files.open_dir(&path).await.map_err(|error| sandbox_failure(&path, &error))?;
+        Ok(Self { path, directory, entries: VecDeque::new(), target: Arc::new(target), attributes: None })
     }
 
     async fn next(&mut self) -> Result<Option<FsEntry>, Failure> {
         if self.entries.is_empty() {
             let read: Result<_, Error> = self.directory.read(Some(BATCH)).await;
-            self.entries = read.map_err(|error| inside(&self.path, &error))?.into();
+            self.entries = read.map_err(|error| sandbox_failure(&self.path, &error))?.into();
         }
         Ok(self.entries.pop_front())
     }

@@ -1,34 +1,30 @@
-//! Names that a sandbox gives to its files: the words of a stranger.
+//! File names that an untrusted sandbox reports.
 
 use std::fmt;
 
 use carrel_changes::EscapedName;
 
-/// The longest name that a file system takes.
+/// The longest name that a file system allows.
 const LONGEST: usize = 255;
 
-/// The name of one entry of a directory, which leads nowhere else.
+/// The name of one directory entry, without a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FileName(String);
 
-/// What is no name of an entry.
+/// Text that is not the name of a directory entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BadFileName(String);
 
 // === impl FileName ===
 
 impl FileName {
-    /// A name as such.
+    /// Checks a name.
     pub(crate) fn new(name: &str) -> Result<Self, BadFileName> {
-        let leads_elsewhere = matches!(name, "" | "." | "..") || name.contains(['/', '\0']);
-        if leads_elsewhere || name.len() > LONGEST {
-            Err(BadFileName(name.to_owned()))
-        } else {
-            Ok(Self(name.to_owned()))
-        }
+        let is_path = matches!(name, "" | "." | "..") || name.contains(['/', '\0']);
+        if is_path || name.len() > LONGEST { Err(BadFileName(name.to_owned())) } else { Ok(Self(name.to_owned())) }
     }
 
-    /// The last name of a path, whatever stands before it.
+    /// The last component of a path.
     pub(crate) fn last(path: &str) -> Result<Self, BadFileName> {
         Self::new(path.rsplit('/').next().unwrap_or(path))
     }
@@ -57,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_leads_to_one_entry_and_nowhere_else() {
+    fn a_name_is_one_directory_entry_and_not_a_path() {
         for name in ["a", "...", "..a", "a b", "-rf", "~", "ä", &"n".repeat(255)] {
             assert_eq!(FileName::new(name).unwrap().as_str(), name);
         }
@@ -67,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_path_only_the_last_name_counts() {
+    fn only_the_last_component_of_a_path_is_used() {
         assert_eq!(FileName::last("/etc/../../x").unwrap().as_str(), "x");
         assert_eq!(FileName::last("plain").unwrap().as_str(), "plain");
         for path in ["/etc/..", "/etc/", "/", "", "/a/."] {

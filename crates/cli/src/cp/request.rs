@@ -1,4 +1,4 @@
-//! Where a copy comes from and goes to.
+//! What `carrel cp` is to copy: the source and the target.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::failure::Failure;
 
-/// A copy: into a sandbox, or out of it.
+/// A copy into a sandbox, or out of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CopyRequest {
     Upload {
@@ -31,13 +31,13 @@ pub(crate) enum CopyRequest {
     },
 }
 
-/// A path inside a sandbox: absolute, and without a `/` at its end.
+/// An absolute path inside a sandbox, without a trailing `/`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SandboxPath {
     path: String,
-    /// It was written as one of a directory: with a `/` at its end.
+    /// It was given with a trailing `/`, and so must be a directory.
     pub(crate) directory: bool,
-    /// It was written as what is in a directory: with a `.` at its end.
+    /// It was given with a trailing `.`, and so means the contents of a directory.
     pub(crate) contents: bool,
 }
 
@@ -63,11 +63,11 @@ impl CopyRequest {
             (CopyEndpoint::Stream, CopyEndpoint::Sandbox(name, target)) => Ok(Self::Extract { name, target }),
             (CopyEndpoint::Sandbox(name, source), CopyEndpoint::Stream) => Ok(Self::Archive { name, source }),
             (CopyEndpoint::Host(_) | CopyEndpoint::Stream, CopyEndpoint::Host(_) | CopyEndpoint::Stream) => {
-                Err(wrong("neither path is one of a sandbox")
-                    .hint("a path of a sandbox is NAME:PATH; for others there is `cp`"))
+                Err(wrong("neither path is in a sandbox")
+                    .hint("give a path in a sandbox as NAME:PATH; use `cp` to copy on the host"))
             }
-            (CopyEndpoint::Sandbox(..), CopyEndpoint::Sandbox(..)) => Err(wrong("both paths are those of sandboxes")
-                .hint("copy to this host first; a path of this host with a `:` begins with / or ./")),
+            (CopyEndpoint::Sandbox(..), CopyEndpoint::Sandbox(..)) => Err(wrong("both paths are in sandboxes")
+                .hint("copy to the host first; a host path that contains `:` must begin with / or ./")),
         }
     }
 
@@ -89,7 +89,7 @@ impl CopyRequest {
 // === impl CopyEndpoint ===
 
 impl CopyEndpoint {
-    /// What stands before the first `:` is the name of a sandbox, unless it looks like a path.
+    /// Text before the first `:` is the name of a sandbox, unless it contains a `/`.
     fn parse(text: &OsStr) -> Result<Self, Failure> {
         let bytes = text.as_bytes();
         let colon =
@@ -105,14 +105,16 @@ impl CopyEndpoint {
         };
         let text = |bytes: &[u8]| {
             let text = String::from_utf8(bytes.to_vec());
-            text.map_err(|_| wrong("the name of a sandbox and a path inside are text (UTF-8)"))
+            text.map_err(|_| wrong("the name of a sandbox and a path inside must be UTF-8"))
         };
         let (name, path) = (text(name)?, text(rest.get(1..).unwrap_or_default())?);
         if name.is_empty() || path.is_empty() {
-            return Err(wrong("a path of a sandbox has two parts").hint("write it as NAME:PATH, such as web:/etc"));
+            return Err(
+                wrong("a path in a sandbox needs a name and a path").hint("write it as NAME:PATH, such as web:/etc")
+            );
         }
         if path.contains('\0') {
-            return Err(wrong("a path has a zero in it"));
+            return Err(wrong("a path contains a NUL byte"));
         }
         Ok(Self::Sandbox(name, SandboxPath::new(&path)))
     }
@@ -127,17 +129,17 @@ impl SandboxPath {
         Self { path: format!("/{}", parts.join("/")), directory, contents }
     }
 
-    /// The path; with a `/` at its end it is what a link leads to.
+    /// The path; with a trailing `/`, a link is followed.
     pub(crate) fn path(&self) -> String {
         if self.directory && self.path != "/" { format!("{}/", self.path) } else { self.path.clone() }
     }
 
-    /// Its last name.
+    /// The last component.
     pub(crate) fn name(&self) -> &str {
         self.path.rsplit('/').next().unwrap_or_default()
     }
 
-    /// What is above it.
+    /// The parent directory.
     pub(crate) fn parent(&self) -> String {
         match self.path.rsplit_once('/') {
             Some(("", _)) | None => "/".to_owned(),
@@ -146,7 +148,7 @@ impl SandboxPath {
     }
 }
 
-/// Whether a path means what is in a directory and not the directory: its last name is not one of an entry.
+/// Whether a path means the contents of a directory, because it ends in no name.
 pub(crate) fn means_contents(path: &Path) -> bool {
     let bytes = path.as_os_str().as_bytes();
     let end = bytes.iter().rposition(|byte| *byte != b'/').map_or(0, |at| at + 1);
@@ -154,7 +156,7 @@ pub(crate) fn means_contents(path: &Path) -> bool {
     matches!(named.rsplit(|byte| *byte == b'/').next(), None | Some(b"" | b"." | b".."))
 }
 
-/// A path below another, both inside.
+/// Joins a path and a name inside a sandbox.
 pub(crate) fn join(path: &str, name: &str) -> String {
     format!("{}/{name}", path.trim_end_matches('/'))
 }
@@ -172,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn one_side_is_a_sandbox_and_the_other_is_not() {
+    fn exactly_one_side_is_a_sandbox() {
         let inside = |path: &str| SandboxPath::new(path);
         let into = |source: &str, name: &str, target: &str| {
             Ok(CopyRequest::Upload { source: source.into(), name: name.to_owned(), target: inside(target) })
@@ -186,15 +188,15 @@ mod tests {
         assert_eq!(parsed("web:/b", "-"), Ok(CopyRequest::Archive { name: "web".to_owned(), source: inside("/b") }));
         assert_eq!(parsed("./-", "web:/b"), into("./-", "web", "/b"));
         assert!(parsed("-", "b").is_err() && parsed("-", "-").is_err());
-        assert_eq!(parsed("a", "b").unwrap_err(), "neither path is one of a sandbox");
-        assert_eq!(parsed("a:b", "c:d").unwrap_err(), "both paths are those of sandboxes");
+        assert_eq!(parsed("a", "b").unwrap_err(), "neither path is in a sandbox");
+        assert_eq!(parsed("a:b", "c:d").unwrap_err(), "both paths are in sandboxes");
         for (source, target) in [(":x", "y"), ("x:", "y"), ("", "x:y")] {
             assert!(parsed(source, target).is_err(), "{source} {target}");
         }
     }
 
     #[test]
-    fn a_path_inside_is_absolute_and_plain() {
+    fn a_path_inside_is_absolute_and_normalised() {
         for (given, path, name, parent) in [
             ("/a//b", "/a/b", "b", "/a"),
             ("a/b", "/a/b", "b", "/a"),
@@ -209,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_ends_in_no_name_means_what_is_in_it() {
+    fn a_path_that_ends_in_no_name_means_the_contents_of_the_directory() {
         for path in [".", "..", "a/.", "a/..", "a/./", "/", ""] {
             assert!(means_contents(Path::new(path)), "{path}");
         }

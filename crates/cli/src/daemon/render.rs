@@ -1,4 +1,4 @@
-//! What the daemon tells: lines for people, objects for programs.
+//! Renders what the daemon returns: lines for people, JSON objects for programs.
 
 use carrel_api::agbox::v1::sandbox_event::Details;
 use carrel_api::agbox::v1::{
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::timestamp::UnixMillis;
 
-/// How a sandbox is, in a word.
+/// The name of a state.
 pub(crate) fn state(state: SandboxState) -> &'static str {
     match state {
         SandboxState::Unspecified => "unknown",
@@ -23,14 +23,14 @@ pub(crate) fn state(state: SandboxState) -> &'static str {
     }
 }
 
-/// When something was; the beginning of all time if nobody says.
-pub(crate) fn moment(at: Option<&Timestamp>) -> UnixMillis {
+/// A protobuf timestamp; 1970 if there is none.
+pub(crate) fn timestamp(at: Option<&Timestamp>) -> UnixMillis {
     let at = at.copied().unwrap_or_default();
     let (seconds, nanos) = (u64::try_from(at.seconds).unwrap_or(0), u64::try_from(at.nanos).unwrap_or(0));
     UnixMillis(seconds.saturating_mul(1000).saturating_add(nanos / 1_000_000))
 }
 
-/// A sandbox, for programs.
+/// A sandbox as JSON.
 pub(crate) fn handle(handle: &SandboxHandle) -> Value {
     let failed = !handle.error_code.is_empty() || !handle.error_message.is_empty();
     json!({
@@ -39,19 +39,19 @@ pub(crate) fn handle(handle: &SandboxHandle) -> Value {
         "image": handle.image,
         "labels": handle.labels,
         "sequence": handle.last_event_sequence,
-        "created_at": moment(handle.created_at.as_ref()).to_string(),
-        "state_changed_at": moment(handle.state_changed_at.as_ref()).to_string(),
+        "created_at": timestamp(handle.created_at.as_ref()).to_string(),
+        "state_changed_at": timestamp(handle.state_changed_at.as_ref()).to_string(),
         "error": failed.then(|| json!({"code": handle.error_code, "message": handle.error_message})),
     })
 }
 
-/// A sandbox with whether it is paused and why it stopped, for programs.
-pub(crate) fn found(found: &InspectSandboxResponse) -> Value {
-    let mut value = found.sandbox.as_ref().map(handle).unwrap_or_else(|| json!({}));
+/// A sandbox as JSON, with its pause, its stop reason and its conditions.
+pub(crate) fn status(response: &InspectSandboxResponse) -> Value {
+    let mut value = response.sandbox.as_ref().map(handle).unwrap_or_else(|| json!({}));
     if let Some(object) = value.as_object_mut() {
-        object.extend(paused(found.running.as_ref()).map(|(key, value)| (key.to_owned(), value)));
-        object.insert("reason".to_owned(), json!(found.reason));
-        object.insert("conditions".to_owned(), conditions(found));
+        object.extend(paused(response.running.as_ref()).map(|(key, value)| (key.to_owned(), value)));
+        object.insert("reason".to_owned(), json!(response.reason));
+        object.insert("conditions".to_owned(), conditions(response));
     }
     value
 }
@@ -67,7 +67,7 @@ fn paused(running: Option<&Running>) -> [(&'static str, Value); 5] {
     ]
 }
 
-/// That a sandbox is paused, and why; none if it is not.
+/// The state of a paused sandbox with its reason; none if it is not paused.
 pub(crate) fn pause_state(running: &Running) -> Option<String> {
     let why = match (running.pause_message.as_str(), running.pause_reason.as_str()) {
         // A daemon of an earlier release.
@@ -78,18 +78,18 @@ pub(crate) fn pause_state(running: &Running) -> Option<String> {
     running.paused.then(|| format!("paused ({why})"))
 }
 
-/// What happened, in a word, for a pause or its end.
+/// The event type of a pause or unpause.
 fn pause_kind(pause: &PauseChange) -> &'static str {
     if pause.paused { "SANDBOX_PAUSED" } else { "SANDBOX_UNPAUSED" }
 }
 
-/// A pause or its end, for programs.
+/// A pause or unpause as JSON.
 pub(crate) fn pause(pause: &PauseChange, position: Option<u64>) -> Value {
     let mut value = json!({
         "sandbox": pause.sandbox_id,
         "sequence": pause.sequence,
         "type": pause_kind(pause),
-        "at": moment(pause.occurred_at.as_ref()).to_string(),
+        "at": timestamp(pause.occurred_at.as_ref()).to_string(),
         "state": state(SandboxState::Ready),
         "details": {"reason": pause.reason, "message": pause.message},
     });
@@ -99,9 +99,9 @@ pub(crate) fn pause(pause: &PauseChange, position: Option<u64>) -> Value {
     value
 }
 
-/// A pause or its end, for people.
+/// A pause or unpause as a line.
 pub(crate) fn pause_line(pause: &PauseChange, named: bool) -> String {
-    let mut words = vec![moment(pause.occurred_at.as_ref()).to_string()];
+    let mut words = vec![timestamp(pause.occurred_at.as_ref()).to_string()];
     if named {
         words.push(pause.sandbox_id.clone());
     }
@@ -110,34 +110,35 @@ pub(crate) fn pause_line(pause: &PauseChange, named: bool) -> String {
     format!("{}\n", carrel_changes::EscapedLine(&words.join("  ")))
 }
 
-/// Everything that is known of a sandbox, for programs.
-pub(crate) fn inspected(told: &InspectSandboxResponse) -> Value {
-    let mut value = told.sandbox.as_ref().map(handle).unwrap_or_else(|| json!({}));
-    let limits = told.limits.unwrap_or_default();
+/// The full inspection of a sandbox as JSON.
+pub(crate) fn inspected(response: &InspectSandboxResponse) -> Value {
+    let mut value = response.sandbox.as_ref().map(handle).unwrap_or_else(|| json!({}));
+    let limits = response.limits.unwrap_or_default();
     let more = [
-        ("desired", json!(desired(told.desired()))),
-        ("reason", json!(told.reason)),
-        ("restart", json!(restart(told.restart()))),
-        ("user", json!(told.owner)),
-        ("incarnation", json!(told.incarnation)),
-        ("idle_ms", json!(told.idle_ttl.as_ref().map(millis))),
-        ("active_at", json!(told.active_at.as_ref().map(|at| moment(Some(at)).to_string()))),
+        ("desired", json!(desired(response.desired()))),
+        ("reason", json!(response.reason)),
+        ("restart", json!(restart(response.restart()))),
+        ("user", json!(response.owner)),
+        ("incarnation", json!(response.incarnation)),
+        ("idle_ms", json!(response.idle_ttl.as_ref().map(millis))),
+        ("active_at", json!(response.active_at.as_ref().map(|at| timestamp(Some(at)).to_string()))),
         ("limits", json!({"memory": limits.memory, "disk": limits.disk, "cpu_millis": limits.cpu_millis})),
-        ("unenforced_limits", json!(told.running.as_ref().map(unenforced))),
-        ("conditions", conditions(told)),
-        ("spec", told.spec.as_ref().map(spec).unwrap_or_default()),
-        ("execs", told.execs.iter().map(exec).collect()),
+        ("unenforced_limits", json!(response.running.as_ref().map(unenforced))),
+        ("conditions", conditions(response)),
+        ("spec", response.spec.as_ref().map(spec).unwrap_or_default()),
+        ("execs", response.execs.iter().map(exec).collect()),
     ];
     if let Some(object) = value.as_object_mut() {
-        object
-            .extend(more.into_iter().chain(paused(told.running.as_ref())).map(|(key, value)| (key.to_owned(), value)));
+        object.extend(
+            more.into_iter().chain(paused(response.running.as_ref())).map(|(key, value)| (key.to_owned(), value)),
+        );
     }
     value
 }
 
-/// What is not as it was asked for, and is retried.
-pub(crate) fn conditions(told: &InspectSandboxResponse) -> Value {
-    told.conditions.iter().map(|one| json!({"type": one.r#type, "message": one.message})).collect()
+/// The conditions of a sandbox: what is not as requested and is retried.
+pub(crate) fn conditions(response: &InspectSandboxResponse) -> Value {
+    response.conditions.iter().map(|one| json!({"type": one.r#type, "message": one.message})).collect()
 }
 
 fn unenforced(running: &Running) -> Vec<&str> {
@@ -208,7 +209,7 @@ fn exec_state(state: ExecState) -> &'static str {
     }
 }
 
-/// What happened, in a word: as it is named everywhere, but for the companions of old.
+/// The name of an event type. Services have their current name, not that of the published API.
 fn kind(kind: EventType) -> &'static str {
     match kind {
         EventType::CompanionContainerReady => "SERVICE_READY",
@@ -217,7 +218,7 @@ fn kind(kind: EventType) -> &'static str {
     }
 }
 
-/// An event, for programs.
+/// An event as JSON.
 pub(crate) fn event(event: &SandboxEvent, position: Option<u64>) -> Value {
     let details = match &event.details {
         None => Value::Null,
@@ -244,7 +245,7 @@ pub(crate) fn event(event: &SandboxEvent, position: Option<u64>) -> Value {
         "sandbox": event.sandbox_id,
         "sequence": event.sequence,
         "type": kind(event.event_type()),
-        "at": moment(event.occurred_at.as_ref()).to_string(),
+        "at": timestamp(event.occurred_at.as_ref()).to_string(),
         "state": state(event.sandbox_state()),
         "details": details,
     });
@@ -254,32 +255,32 @@ pub(crate) fn event(event: &SandboxEvent, position: Option<u64>) -> Value {
     value
 }
 
-/// An event, for people: when, to which sandbox if that is not known, what.
+/// An event as a line: time, sandbox if `named`, sequence, type, details.
 pub(crate) fn event_line(event: &SandboxEvent, named: bool) -> String {
-    let mut words = vec![moment(event.occurred_at.as_ref()).to_string()];
+    let mut words = vec![timestamp(event.occurred_at.as_ref()).to_string()];
     if named {
         words.push(event.sandbox_id.clone());
     }
     words.extend([event.sequence.to_string(), kind(event.event_type()).to_owned()]);
-    let said = |words: &mut Vec<String>, code: &str, message: &str| {
+    let push = |words: &mut Vec<String>, code: &str, message: &str| {
         words.extend([code, message].into_iter().filter(|text| !text.is_empty()).map(str::to_owned));
     };
     match &event.details {
         None => {}
         Some(Details::SandboxPhase(phase)) => {
-            said(&mut words, &phase.phase, &phase.reason);
-            said(&mut words, &phase.error_code, &phase.error_message);
+            push(&mut words, &phase.phase, &phase.reason);
+            push(&mut words, &phase.error_code, &phase.error_message);
         }
         Some(Details::Exec(exec)) => {
             words.push(exec.exec_id.clone());
             if matches!(exec.exec_state(), ExecState::Finished | ExecState::Failed) {
                 words.push(format!("exit {}", exec.exit_code));
             }
-            said(&mut words, &exec.error_code, &exec.error_message);
+            push(&mut words, &exec.error_code, &exec.error_message);
         }
         Some(Details::Service(service)) => {
             words.push(service.name.clone());
-            said(&mut words, &service.error_code, &service.error_message);
+            push(&mut words, &service.error_code, &service.error_message);
         }
     }
     format!("{}\n", carrel_changes::EscapedLine(&words.join("  ")))
@@ -309,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_one_line_that_cannot_steer_a_terminal() {
+    fn an_event_is_one_line_without_control_characters() {
         let failed = ExecEventDetails {
             exec_id: "exec".to_owned(),
             exit_code: 127,
@@ -333,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_is_an_event_like_any_other() {
+    fn a_pause_is_rendered_like_an_event() {
         let paused = PauseChange {
             sandbox_id: "web1".to_owned(),
             sequence: 9,
@@ -359,10 +360,10 @@ mod tests {
     }
 
     #[test]
-    fn an_event_for_programs_has_everything() {
-        let told = event(&example(EventType::CompanionContainerReady, None), Some(9));
+    fn an_event_as_json_has_all_fields() {
+        let value = event(&example(EventType::CompanionContainerReady, None), Some(9));
         assert_eq!(
-            told,
+            value,
             json!({
                 "sandbox": "web1", "sequence": 7, "type": "SERVICE_READY", "at": "2024-02-29T12:34:56.007Z",
                 "state": "ready", "details": null, "position": 9,
@@ -371,10 +372,10 @@ mod tests {
     }
 
     #[test]
-    fn a_sandbox_without_an_error_says_none() {
-        let told = handle(&SandboxHandle { sandbox_id: "web1".to_owned(), ..SandboxHandle::default() });
-        assert_eq!((told.get("error"), told.get("state")), (Some(&Value::Null), Some(&json!("unknown"))));
-        let told = handle(&SandboxHandle { error_code: "X".to_owned(), ..SandboxHandle::default() });
-        assert_eq!(told.pointer("/error/code"), Some(&json!("X")));
+    fn a_sandbox_without_an_error_has_a_null_error() {
+        let value = handle(&SandboxHandle { sandbox_id: "web1".to_owned(), ..SandboxHandle::default() });
+        assert_eq!((value.get("error"), value.get("state")), (Some(&Value::Null), Some(&json!("unknown"))));
+        let value = handle(&SandboxHandle { error_code: "X".to_owned(), ..SandboxHandle::default() });
+        assert_eq!(value.pointer("/error/code"), Some(&json!("X")));
     }
 }

@@ -1,4 +1,4 @@
-//! What the daemon refuses, in the words that a person reads.
+//! Converts a gRPC status of the daemon into a failure with a hint.
 
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
@@ -11,13 +11,13 @@ pub(crate) fn is_unknown(status: &Status) -> bool {
     status.code() == Code::NotFound
 }
 
-/// The word that programs go by.
+/// The reason code of a status.
 pub(crate) fn reason(status: &Status) -> Option<String> {
     status.get_details_error_info().map(|info| info.reason)
 }
 
-/// What is said about a refusal.
-pub(crate) fn refused(status: &Status) -> Failure {
+/// The failure for a status.
+pub(crate) fn status_failure(status: &Status) -> Failure {
     let reason = reason(status);
     let code = match (reason.as_deref(), status.code()) {
         (Some("SANDBOX_NOT_FOUND"), _) => "no_such_sandbox",
@@ -42,7 +42,7 @@ pub(crate) fn refused(status: &Status) -> Failure {
     }
 }
 
-/// What helps against a limit: what to end, and which key of the daemon's configuration has it. The message has its value.
+/// The hint for an exceeded limit: a command that frees capacity, and the configuration key of the limit.
 fn limit_remedy(status: &Status) -> String {
     let metadata = status.get_details_error_info().map(|info| info.metadata).unwrap_or_default();
     let number = |key: &str| metadata.get(key).and_then(|text| text.parse().ok()).map(|bytes| Size(bytes).to_string());
@@ -69,29 +69,29 @@ fn limit_remedy(status: &Status) -> String {
         }
         Some("disk_readers") => "retry when another `carrel cp` from a stopped sandbox is done".to_owned(),
         Some(_) => "`carrel serve --check` shows the limits of the daemon".to_owned(),
-        None => "`carrel ps NAME` lists the jobs of a sandbox; retry when one has ended".to_owned(),
+        None => "`carrel ps NAME` lists the jobs of a sandbox; retry when one has exited".to_owned(),
     }
 }
 
-/// What helps.
+/// The hint for a reason code.
 fn remedy(reason: &str) -> Option<&'static str> {
     Some(match reason {
-        "SANDBOX_NOT_FOUND" => "`carrel ls` lists those that are there",
-        "SANDBOX_ID_ALREADY_EXISTS" => "give another --id: none is ever used twice",
-        "SANDBOX_NOT_READY" => "`carrel get NAME` says how it is; `carrel resume NAME` lets a stopped one run again",
-        "SANDBOX_INVALID_STATE" => "`carrel get NAME` says how it is",
-        "SANDBOX_EVENT_SEQUENCE_EXPIRED" => "`carrel get NAME` says which event is its newest",
+        "SANDBOX_NOT_FOUND" => "`carrel ls` lists sandboxes",
+        "SANDBOX_ID_ALREADY_EXISTS" => "give another --name; ids are never reused",
+        "SANDBOX_NOT_READY" => "`carrel get NAME` shows its status; `carrel resume NAME` resumes a stopped sandbox",
+        "SANDBOX_INVALID_STATE" => "`carrel get NAME` shows its status",
+        "SANDBOX_EVENT_SEQUENCE_EXPIRED" => "`carrel get NAME` shows the sequence of its last event",
         "EXEC_NOT_FOUND" => "`carrel ps NAME` lists the jobs of a sandbox",
-        "EXEC_ID_ALREADY_EXISTS" => "give another --job: none is ever used twice",
+        "EXEC_ID_ALREADY_EXISTS" => "give another --job; ids are never reused",
         "DISK_FULL" => "remove files inside with `carrel exec NAME -- rm PATH`, or create it with a larger --disk",
         "MESSAGE_TOO_LARGE" => "send less at once: `carrel cp` copies files of any size",
         "SUBSCRIBER_TOO_SLOW" => "`carrel events --follow --from N ID` continues after event N",
         "RESOURCE_EXHAUSTED" => "`carrel stop ID` stops a sandbox; `carrel df` shows what takes space",
-        "HOST_PATH_FORBIDDEN" => "the daemon's operator gives paths of the host, with `allow` in its configuration",
-        "ORPHAN_UNKNOWN" => "`carrel store orphans` lists those that are there",
+        "HOST_PATH_FORBIDDEN" => "the operator of the daemon permits host paths with `allow` in its configuration",
+        "ORPHAN_UNKNOWN" => "`carrel store orphans` lists orphans",
         "ORPHAN_RUNNING" => "`carrel store adopt ORPHAN` without --id adopts it as it runs",
-        "DAEMON_STOPPING" => "try again in a moment",
-        "STORE_FAILED" => "look whether the disk that CARREL_HOME is on is full; `carrel store check`",
+        "DAEMON_STOPPING" => "retry in a moment",
+        "STORE_FAILED" => "check whether the disk of CARREL_HOME is full; `carrel store check`",
         _ => return None,
     })
 }
@@ -106,26 +106,26 @@ mod tests {
 
     fn status(code: Code, reason: &str) -> Status {
         let details = ErrorDetails::with_error_info(reason, "agents-sandbox", HashMap::new());
-        Status::with_error_details(code, "it said no", details)
+        Status::with_error_details(code, "not allowed", details)
     }
 
     #[test]
-    fn a_refusal_is_told_with_its_reason_and_a_way_out() {
-        let failure = refused(&status(Code::NotFound, "SANDBOX_NOT_FOUND"));
-        assert_eq!((failure.code, failure.message.as_str()), ("no_such_sandbox", "it said no"));
+    fn a_refusal_has_its_reason_and_a_hint() {
+        let failure = status_failure(&status(Code::NotFound, "SANDBOX_NOT_FOUND"));
+        assert_eq!((failure.code, failure.message.as_str()), ("no_such_sandbox", "not allowed"));
         assert_eq!(failure.reason.as_deref(), Some("SANDBOX_NOT_FOUND"));
-        assert_eq!(failure.hint.as_deref(), Some("`carrel ls` lists those that are there"));
-        let failure = refused(&status(Code::InvalidArgument, "INVALID_ARGUMENT"));
+        assert_eq!(failure.hint.as_deref(), Some("`carrel ls` lists sandboxes"));
+        let failure = status_failure(&status(Code::InvalidArgument, "INVALID_ARGUMENT"));
         assert_eq!((failure.code, failure.hint), ("refused", None));
     }
 
     #[test]
-    fn every_limit_is_told_with_a_command_and_where_it_is_set() {
+    fn the_hint_for_a_limit_names_a_command_and_its_configuration_key() {
         let hint = |metadata: &[(&str, &str)]| {
             let pairs = metadata.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
             let metadata: HashMap<String, String> = pairs.collect();
             let details = ErrorDetails::with_error_info("LIMIT_REACHED", "agents-sandbox", metadata);
-            refused(&Status::with_error_details(Code::ResourceExhausted, "no room", details)).hint.unwrap()
+            status_failure(&Status::with_error_details(Code::ResourceExhausted, "no room", details)).hint.unwrap()
         };
         for (limit, parts) in [
             ("sandboxes", ["`carrel stop ID`", "`limits.sandboxes`"]),
@@ -145,16 +145,16 @@ mod tests {
     }
 
     #[test]
-    fn every_other_limit_names_a_command() {
+    fn the_hint_for_any_other_limit_names_a_command() {
         for reason in ["DISK_FULL", "MESSAGE_TOO_LARGE", "SUBSCRIBER_TOO_SLOW", "RESOURCE_EXHAUSTED"] {
-            let hint = refused(&status(Code::ResourceExhausted, reason)).hint.unwrap();
+            let hint = status_failure(&status(Code::ResourceExhausted, reason)).hint.unwrap();
             assert!(hint.contains("`carrel "), "{reason}: {hint}");
         }
     }
 
     #[test]
-    fn what_comes_without_words_gets_some() {
-        let failure = refused(&Status::new(Code::Unavailable, ""));
+    fn a_status_without_a_message_gets_the_description_of_its_code() {
+        let failure = status_failure(&Status::new(Code::Unavailable, ""));
         assert_eq!(
             (failure.code, failure.message.as_str()),
             ("daemon_unavailable", "The service is currently unavailable")

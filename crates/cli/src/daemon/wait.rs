@@ -3,7 +3,7 @@
 use carrel_api::agbox::v1::{SandboxEvent, SandboxHandle, SandboxState, SubscribeSandboxEventsRequest};
 use tonic::{Code, Status, Streaming};
 
-use super::{DaemonClient, is_unknown, refused, render};
+use super::{DaemonClient, is_unknown, render, status_failure};
 use crate::failure::Failure;
 
 /// How often a stream may break before anything was heard on it.
@@ -34,15 +34,15 @@ pub(crate) async fn until(
             // Whoever serves next knows everything that this one did. It is not for us to start it: one that is replaced
             // has a successor, which ours would be in the way of.
             Code::Unavailable | Code::Unknown | Code::Cancelled | Code::Internal if broken <= TRIES => {
-                *daemon = DaemonClient::returned().await?;
+                *daemon = DaemonClient::reconnect().await?;
                 match daemon.get(&id).await {
                     Ok(handle) => seen = handle,
                     Err(status) if is_unknown(&status) && target == SandboxState::Deleted => return Ok(None),
                     Err(status) if status.code() == Code::Unavailable => {}
-                    Err(status) => return Err(refused(&status)),
+                    Err(status) => return Err(status_failure(&status)),
                 }
             }
-            _ => return Err(refused(&status)),
+            _ => return Err(status_failure(&status)),
         }
     }
 }

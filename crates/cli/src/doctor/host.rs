@@ -1,13 +1,13 @@
-//! What the kernel has to offer.
+//! Checks the kernel.
 
 use super::HostCheck;
 
-/// The first kernel whose overlays take layers with mapped ids.
+/// The first kernel with id-mapped layers in overlayfs.
 const LEAST_KERNEL: (u32, u32) = (5, 19);
 const NAMESPACES: [&str; 7] = ["user", "pid", "mnt", "net", "ipc", "uts", "cgroup"];
-/// What the filter answers with.
+/// The seccomp actions that the filter uses.
 const ACTIONS: [&str; 3] = ["kill_process", "errno", "allow"];
-/// What one sandbox with a few clients needs.
+/// Enough open files for one sandbox with a few clients.
 const LEAST_FILES: u64 = 1024;
 
 pub(super) fn checks() -> Vec<HostCheck> {
@@ -29,7 +29,7 @@ fn root(is_root: bool) -> HostCheck {
     if is_root {
         HostCheck::ok("root", "running as root")
     } else {
-        HostCheck::fail("root", "only root can make a sandbox", "sudo carrel doctor")
+        HostCheck::fail("root", "only root can create sandboxes", "sudo carrel doctor")
     }
 }
 
@@ -62,7 +62,7 @@ fn namespaces(missing: &[&str], allowed: impl Fn(&str) -> String) -> HostCheck {
 fn overlay(filesystems: &str) -> HostCheck {
     let has = filesystems.lines().any(|line| line.split_whitespace().last() == Some("overlay"));
     if has {
-        HostCheck::ok("overlay", "overlayfs is there")
+        HostCheck::ok("overlay", "overlayfs is available")
     } else {
         HostCheck::fail("overlay", "the kernel has no overlayfs loaded", "modprobe overlay")
     }
@@ -71,7 +71,7 @@ fn overlay(filesystems: &str) -> HostCheck {
 fn seccomp(actions: &str) -> HostCheck {
     let has = |action: &&str| actions.split_whitespace().any(|one| one == *action);
     if ACTIONS.iter().all(has) {
-        HostCheck::ok("seccomp", "filters are there")
+        HostCheck::ok("seccomp", "filters are available")
     } else {
         HostCheck::fail("seccomp", "the kernel has no system-call filters", "run a kernel with CONFIG_SECCOMP_FILTER")
     }
@@ -80,10 +80,10 @@ fn seccomp(actions: &str) -> HostCheck {
 fn files(soft: Option<u64>) -> HostCheck {
     match soft {
         Some(soft) if soft < LEAST_FILES => {
-            HostCheck::warn("descriptors", format!("{soft} open files at most"), "ulimit -n 4096")
+            HostCheck::warn("descriptors", format!("limit of {soft} open files"), "ulimit -n 4096")
         }
-        Some(soft) => HostCheck::ok("descriptors", format!("{soft} open files at most")),
-        None => HostCheck::ok("descriptors", "no limit of open files"),
+        Some(soft) => HostCheck::ok("descriptors", format!("limit of {soft} open files")),
+        None => HostCheck::ok("descriptors", "no limit on open files"),
     }
 }
 
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_old_kernel_fails_and_says_which_will_do() {
+    fn an_old_kernel_fails_with_the_required_version() {
         for (release, status) in [
             ("6.18.2-amd64", CheckStatus::Ok),
             ("5.19.0", CheckStatus::Ok),
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn forbidden_namespaces_are_allowed_by_the_command_that_is_given() {
+    fn disabled_namespaces_have_a_command_that_enables_them() {
         assert_eq!(namespaces(&[], |_| "63000\n".into()).status, CheckStatus::Ok);
         let check = namespaces(&[], |name| if name == "user" { "0\n".into() } else { String::new() });
         assert_eq!(check.remedy.as_deref(), Some("sysctl -w user.max_user_namespaces=15000"));
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_lacks_fails() {
+    fn missing_kernel_features_fail() {
         assert_eq!(overlay("nodev\tproc\nnodev\toverlay\n").status, CheckStatus::Ok);
         assert_eq!(overlay("nodev\toverlaid\n").status, CheckStatus::Fail);
         assert_eq!(seccomp("kill_process kill_thread trap errno user_notif trace log allow\n").status, CheckStatus::Ok);

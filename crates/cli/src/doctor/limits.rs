@@ -1,10 +1,10 @@
-//! Which limits this host enforces, and by which hierarchy.
+//! Checks which limits this host enforces, and through which cgroup hierarchy.
 
 use carrel_sandbox::cgroup::{Controller, Host, Place};
 
 use super::{CheckStatus, HostCheck};
 
-/// Each limit, and how bad it is to be without: a run has the first two unless it says otherwise.
+/// Each limit, and the status without it: a run has the first two by default.
 const LIMITS: [(&str, Controller, CheckStatus); 4] = [
     ("memory limit", Controller::Memory, CheckStatus::Fail),
     ("process limit", Controller::Pids, CheckStatus::Fail),
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_limit_is_where_it_is() {
+    fn an_enforced_limit_names_its_hierarchy() {
         let v1 = check("memory limit", &Place::V1("/c/memory".into()), CheckStatus::Fail);
         assert_eq!((v1.status, v1.found.as_str()), (CheckStatus::Ok, "cgroup v1, /c/memory"));
         let v2 = check("memory limit", &Place::V2("/c".into()), CheckStatus::Fail);

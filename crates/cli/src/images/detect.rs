@@ -32,7 +32,7 @@ const OTHERS: [(&[u8], &str); 11] = [
 const OF_A_ROOT: [&str; 3] = ["usr", "bin", "etc"];
 
 /// The reference by which what a person named is found: by its kind, where that can be told before it is unpacked.
-pub(super) fn recognised(source: &ImageRef) -> Result<ImageRef, Failure> {
+pub(super) fn detect(source: &ImageRef) -> Result<ImageRef, Failure> {
     let path = match source {
         ImageRef::Path(path) => path.clone(),
         // A file of this host is meant wherever there is one: an import takes nothing from a registry.
@@ -43,7 +43,7 @@ pub(super) fn recognised(source: &ImageRef) -> Result<ImageRef, Failure> {
 }
 
 /// How an archive of layers is named that was given as the tar of a root file system.
-pub(super) fn of_layers(error: &FetchError) -> Option<ImageRef> {
+pub(super) fn layered_archive(error: &FetchError) -> Option<ImageRef> {
     let FetchError::Store(StoreError::Layers { path, hint }) = error else { return None };
     match *hint {
         "oci-archive" => Some(ImageRef::OciArchive { path: path.clone(), name: None }),
@@ -80,7 +80,7 @@ fn file(path: PathBuf) -> Result<ImageRef, Failure> {
     {
         return Ok(ImageRef::Path(path));
     }
-    match refusal(&start) {
+    match rejection(&start) {
         None => Ok(ImageRef::Path(path)),
         Some(what) => Err(Failure::new("invalid_image", format!("{} is no image: it is {what}", path.display()))
             .hint("an image is the tar of a root file system, or what `docker save` or `skopeo copy` writes, plain or by gzip or zstd")),
@@ -88,7 +88,7 @@ fn file(path: PathBuf) -> Result<ImageRef, Failure> {
 }
 
 /// What a file is that begins like that, unless it may be an image.
-fn refusal(start: &[u8]) -> Option<String> {
+fn rejection(start: &[u8]) -> Option<String> {
     if start.is_empty() {
         return Some("empty".to_owned());
     }
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn what_is_no_image_is_refused_with_what_it_is() {
-        let said = |bytes: &[u8]| refusal(bytes).unwrap();
+        let said = |bytes: &[u8]| rejection(bytes).unwrap();
         assert_eq!(said(b""), "empty");
         assert_eq!(said(b"PK\x03\x04rest"), "a zip archive");
         assert!(said(b"\xfd7zXZ\0rest").starts_with("compressed by xz"));
@@ -137,25 +137,25 @@ mod tests {
         header.set_size(1);
         tar.append_data(&mut header, "etc/x", &b"x"[..]).unwrap();
         let mut bytes = tar.into_inner().unwrap();
-        assert_eq!(refusal(&bytes), None);
-        assert_eq!(refusal(&[0; 1024]), None, "an archive of nothing is one");
-        assert_eq!(refusal(b"\x1f\x8b\x08"), None, "what is in it is found out by who unpacks it");
+        assert_eq!(rejection(&bytes), None);
+        assert_eq!(rejection(&[0; 1024]), None, "an archive of nothing is one");
+        assert_eq!(rejection(b"\x1f\x8b\x08"), None, "what is in it is found out by who unpacks it");
         bytes[0] ^= 1;
-        assert!(refusal(&bytes).is_some(), "its bytes do not add up");
+        assert!(rejection(&bytes).is_some(), "its bytes do not add up");
     }
 
     #[test]
     fn a_directory_is_what_is_in_it() {
         let dir = tempfile::tempdir().unwrap();
         let source = ImageRef::Path(dir.path().to_owned());
-        assert_eq!(recognised(&source).unwrap(), source);
+        assert_eq!(detect(&source).unwrap(), source);
         std::fs::write(dir.path().join("manifest.json"), "[]").unwrap();
-        assert!(recognised(&source).unwrap_err().message.contains("what `docker save` wrote, unpacked"));
+        assert!(detect(&source).unwrap_err().message.contains("what `docker save` wrote, unpacked"));
         for name in ["oci-layout", "index.json"] {
             std::fs::write(dir.path().join(name), "{}").unwrap();
         }
-        assert_eq!(recognised(&source).unwrap(), ImageRef::Oci { path: dir.path().to_owned(), name: None });
+        assert_eq!(detect(&source).unwrap(), ImageRef::Oci { path: dir.path().to_owned(), name: None });
         std::fs::create_dir(dir.path().join("usr")).unwrap();
-        assert_eq!(recognised(&source).unwrap(), source);
+        assert_eq!(detect(&source).unwrap(), source);
     }
 }

@@ -7,7 +7,7 @@ use carrel_daemon::Config;
 use carrel_fetch::FetchError;
 use serde_json::json;
 
-use super::{FAILED, existing};
+use super::{FAILED, open_existing};
 use crate::failure::Failure;
 use crate::home::CarrelHome;
 use crate::size::Size;
@@ -29,26 +29,26 @@ pub(crate) fn disk_free(json: bool) -> Result<u8, Failure> {
 }
 
 fn say(json: bool) -> Result<u8, Failure> {
-    let images = existing()?;
+    let images = open_existing()?;
     // A home in which no image ever was has no store of images.
-    let usage = match images.existing_store()? {
+    let image_usage = match images.existing_store()? {
         Some(store) => store.usage().map_err(FetchError::from)?,
         None => carrel_layers::StoreUsage::default(),
     };
     let home = CarrelHome::find()?;
-    let disks = taken(&home.path().join("disks")) + taken(&home.path().join("services"));
-    let changes = taken(&home.changes());
-    let logs = taken_by_files(&log_root(&home)?);
+    let disks = bytes_of(&home.path().join("disks")) + bytes_of(&home.path().join("services"));
+    let changes = bytes_of(&home.changes());
+    let logs = usage_of(&log_root(&home)?);
     let quarantine = quarantined(home.path());
-    let store = taken(&home.path().join("store"));
+    let store = bytes_of(&home.path().join("store"));
     if json {
         let object = json!({
-            "images": usage.images,
-            "layers": usage.layers,
-            "unpacked": usage.unpacked,
-            "blobs": usage.blobs,
-            "partial": usage.partial,
-            "reclaimable": usage.reclaimable,
+            "images": image_usage.images,
+            "layers": image_usage.layers,
+            "unpacked": image_usage.unpacked,
+            "blobs": image_usage.blobs,
+            "partial": image_usage.partial,
+            "reclaimable": image_usage.reclaimable,
             "disks": disks,
             "changes": changes,
             "logs": logs.bytes,
@@ -60,11 +60,15 @@ fn say(json: bool) -> Result<u8, Failure> {
     }
     let mut table = TextTable::new(["WHAT", "SIZE", "RECLAIMABLE"]);
     let mut row = |what: String, size: u64, reclaimable: String| table.row([what, Size(size).to_string(), reclaimable]);
-    let images = format!("images ({}, {} layers)", usage.images, usage.layers);
-    row(images, usage.unpacked + usage.blobs + usage.partial, Size(usage.reclaimable).to_string());
-    row("  unpacked".to_owned(), usage.unpacked, String::new());
-    row("  as they came".to_owned(), usage.blobs, String::new());
-    row("  not complete".to_owned(), usage.partial, String::new());
+    let images = format!("images ({}, {} layers)", image_usage.images, image_usage.layers);
+    row(
+        images,
+        image_usage.unpacked + image_usage.blobs + image_usage.partial,
+        Size(image_usage.reclaimable).to_string(),
+    );
+    row("  unpacked".to_owned(), image_usage.unpacked, String::new());
+    row("  as they came".to_owned(), image_usage.blobs, String::new());
+    row("  not complete".to_owned(), image_usage.partial, String::new());
     row("disks of sandboxes".to_owned(), disks, String::new());
     row(format!("  in quarantine ({})", quarantine.files), quarantine.bytes, String::new());
     row("kept changes".to_owned(), changes, String::new());
@@ -83,7 +87,7 @@ fn log_root(home: &CarrelHome) -> Result<PathBuf, Failure> {
 /// What the disks take that the store does not know.
 fn quarantined(home: &Path) -> DiskUsage {
     let entries = std::fs::read_dir(home.join("quarantine")).into_iter().flatten().flatten();
-    let disks = entries.map(|entry| taken(&home.join("disks").join(entry.file_name())));
+    let disks = entries.map(|entry| bytes_of(&home.join("disks").join(entry.file_name())));
     disks.fold(DiskUsage::default(), |sum, bytes| DiskUsage {
         files: sum.files + 1,
         bytes: sum.bytes.saturating_add(bytes),
@@ -92,19 +96,19 @@ fn quarantined(home: &Path) -> DiskUsage {
 
 /// How many files a tree has, and what it takes on the disk. What cannot be looked at is not counted, and no link is
 /// followed.
-fn taken_by_files(path: &Path) -> DiskUsage {
+fn usage_of(path: &Path) -> DiskUsage {
     let Ok(status) = path.symlink_metadata() else { return DiskUsage::default() };
     let own = DiskUsage { files: u64::from(!status.is_dir()), bytes: status.blocks().saturating_mul(BLOCK) };
     let entries = status.is_dir().then(|| std::fs::read_dir(path).into_iter().flatten().flatten());
     entries.into_iter().flatten().fold(own, |sum, entry| {
-        let DiskUsage { files, bytes } = taken_by_files(&entry.path());
+        let DiskUsage { files, bytes } = usage_of(&entry.path());
         DiskUsage { files: sum.files + files, bytes: sum.bytes.saturating_add(bytes) }
     })
 }
 
 /// What a tree takes on the disk.
-fn taken(path: &Path) -> u64 {
-    taken_by_files(path).bytes
+fn bytes_of(path: &Path) -> u64 {
+    usage_of(path).bytes
 }
 
 #[cfg(test)]
@@ -119,10 +123,10 @@ mod tests {
         std::fs::write(logs.join("exec1.stdout.log"), vec![1; 100_000]).unwrap();
         std::fs::write(logs.join("exec1.stderr.log"), "").unwrap();
         std::os::unix::fs::symlink("/usr", logs.join("link")).unwrap();
-        let taken = taken_by_files(&home.path().join("logs"));
-        assert_eq!(taken.files, 3);
-        assert!((100_000..1_000_000).contains(&taken.bytes), "{taken:?}");
-        assert_eq!(taken_by_files(&home.path().join("nowhere")), DiskUsage::default());
+        let usage = usage_of(&home.path().join("logs"));
+        assert_eq!(usage.files, 3);
+        assert!((100_000..1_000_000).contains(&usage.bytes), "{usage:?}");
+        assert_eq!(usage_of(&home.path().join("nowhere")), DiskUsage::default());
     }
 
     #[test]
@@ -133,8 +137,8 @@ mod tests {
         }
         std::fs::write(home.path().join("disks/one/data"), vec![1; 100_000]).unwrap();
         std::fs::write(home.path().join("quarantine/one"), "1\n").unwrap();
-        let taken = quarantined(home.path());
-        assert_eq!(taken.files, 1);
-        assert!(taken.bytes >= 100_000, "{taken:?}");
+        let usage = quarantined(home.path());
+        assert_eq!(usage.files, 1);
+        assert!(usage.bytes >= 100_000, "{usage:?}");
     }
 }

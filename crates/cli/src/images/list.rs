@@ -7,7 +7,7 @@ use carrel_layers::{StoreError, StoredImage};
 use carrel_registry::ImageName;
 use serde_json::{Value, json};
 
-use super::here;
+use super::open_default;
 use crate::arguments::{ImageInspectArguments, ImageListArguments};
 use crate::failure::{Failure, Failures};
 use crate::size::Size;
@@ -23,7 +23,7 @@ const USUAL: [&str; 2] = ["docker.io/library/", "docker.io/"];
 
 /// Lists what is here; returns what to exit with.
 pub(super) fn list(arguments: &ImageListArguments, json: bool) -> Result<u8, Failure> {
-    let mut all = here()?.store()?.list().map_err(FetchError::from)?;
+    let mut all = open_default()?.store()?.list().map_err(FetchError::from)?;
     all.sort_by(|one, other| (&one.names, one.digest.hex()).cmp(&(&other.names, other.digest.hex())));
     let text = match (json, arguments.quiet) {
         (true, _) => all.iter().map(|stored| crate::json::line(&object(stored))).collect(),
@@ -35,7 +35,7 @@ pub(super) fn list(arguments: &ImageListArguments, json: bool) -> Result<u8, Fai
 
 /// Tells all that is known of some; returns what to exit with.
 pub(super) fn inspect(arguments: &ImageInspectArguments, json: bool) -> Result<u8, Failure> {
-    let images = here()?;
+    let images = open_default()?;
     let (mut told, mut failures) = (Vec::new(), Failures::new(json));
     for text in &arguments.images {
         match one(&images, text) {

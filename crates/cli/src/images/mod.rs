@@ -20,7 +20,7 @@ use carrel_shim_client::{Programs, SandboxRecord};
 
 pub(crate) use self::disk_usage::disk_free;
 use self::progress::ImageProgress;
-pub(crate) use self::shell_words::words;
+pub(crate) use self::shell_words::split_words;
 use crate::arguments::{
     ImageArguments, ImageCommand, ImageConfigArguments, ImageImportArguments, ImagePullArguments, ImageRemoveArguments,
     PruneArguments,
@@ -55,25 +55,25 @@ pub(crate) fn open(home: &CarrelHome, programs: &Programs) -> Result<Images, Fai
 }
 
 /// The same, for who has no programs yet.
-pub(crate) fn here() -> Result<Images, Failure> {
-    crate::find::as_root()?;
+pub(crate) fn open_default() -> Result<Images, Failure> {
+    crate::find::require_root()?;
     let home = CarrelHome::find()?;
     home.prepare()?;
     open(&home, &Programs::find()?)
 }
 
 /// The same, for commands that must work on a disk that is full: nothing is created.
-fn existing() -> Result<Images, Failure> {
-    crate::find::as_root()?;
+fn open_existing() -> Result<Images, Failure> {
+    crate::find::require_root()?;
     open(&CarrelHome::find()?, &Programs::find()?)
 }
 
 /// How the image of a sandbox is to be run, if it is one of the store.
-pub(crate) fn config_of(record: &SandboxRecord) -> Option<carrel_layers::Config> {
+pub(crate) fn sandbox_config(record: &SandboxRecord) -> Option<carrel_layers::Config> {
     if record.create.root.layers.is_empty() {
         return None;
     }
-    base_of(&here().ok()?, record).ok().flatten().map(|stored| stored.config)
+    base_of(&open_default().ok()?, record).ok().flatten().map(|stored| stored.config)
 }
 
 /// The image of a sandbox, if it is one of the store: told by its layers, and of several with the same by its name.
@@ -94,15 +94,15 @@ pub(crate) fn name(text: &str) -> Result<String, Failure> {
 
 /// Fetches some; returns what to exit with.
 fn pull(arguments: &ImagePullArguments, json: bool) -> Result<u8, Failure> {
-    let mut images = here()?;
+    let mut images = open_default()?;
     if let Some(platform) = &arguments.platform {
         images = images.with_platform(platform.clone());
     }
     let mut failures = Failures::new(json);
     for reference in &arguments.images {
-        let telling = ImageProgress::new(&reference.to_string(), arguments.quiet || json);
-        match images.fetch(reference, arguments.pull.into(), &telling) {
-            Ok(stored) => said(&stored, json)?,
+        let progress = ImageProgress::new(&reference.to_string(), arguments.quiet || json);
+        match images.fetch(reference, arguments.pull.into(), &progress) {
+            Ok(stored) => print_image(&stored, json)?,
             Err(error) => failures.add(error.into()),
         }
     }
@@ -110,17 +110,17 @@ fn pull(arguments: &ImagePullArguments, json: bool) -> Result<u8, Failure> {
 }
 
 /// Says what came of it.
-fn said(stored: &StoredImage, json: bool) -> Result<(), Failure> {
+fn print_image(stored: &StoredImage, json: bool) -> Result<(), Failure> {
     let text = if json { crate::json::line(&list::object(stored)) } else { format!("{}\n", stored.digest) };
     crate::say(text.as_bytes()).map(drop)
 }
 
 /// Removes some; returns what to exit with.
 fn remove(arguments: &ImageRemoveArguments, json: bool) -> Result<u8, Failure> {
-    let (images, mut failures) = (here()?, Failures::new(json));
+    let (images, mut failures) = (open_default()?, Failures::new(json));
     for text in &arguments.images {
         match remove_one(&images, text) {
-            Ok(removed) => gone(&removed, json)?,
+            Ok(removed) => print_removed(&removed, json)?,
             Err(error) => failures.add(error.into()),
         }
     }
@@ -145,13 +145,13 @@ pub(crate) fn prune(arguments: &PruneArguments, json: bool) -> Result<u8, Failur
         return prune_logs::prune(arguments.older_than, json).map_err(|failure| failure.exit(FAILED));
     }
     let prune = || {
-        let images = existing()?;
+        let images = open_existing()?;
         // Without a store there is nothing to remove.
         let removed = match images.existing_store()? {
             Some(store) => store.prune(arguments.all).map_err(FetchError::from)?,
             None => carrel_layers::RemovedImages::default(),
         };
-        gone(&removed, json)?;
+        print_removed(&removed, json)?;
         if !json {
             crate::say(format!("{} freed\n", Size(removed.bytes)).as_bytes())?;
         }
@@ -161,7 +161,7 @@ pub(crate) fn prune(arguments: &PruneArguments, json: bool) -> Result<u8, Failur
 }
 
 /// Says what is gone.
-fn gone(removed: &carrel_layers::RemovedImages, json: bool) -> Result<(), Failure> {
+fn print_removed(removed: &carrel_layers::RemovedImages, json: bool) -> Result<(), Failure> {
     if json {
         let images: Vec<String> = removed.images.iter().map(ToString::to_string).collect();
         let object =
@@ -175,19 +175,19 @@ fn gone(removed: &carrel_layers::RemovedImages, json: bool) -> Result<(), Failur
 
 /// Takes one from a file or a directory; returns what to exit with.
 fn import(arguments: &ImageImportArguments, json: bool) -> Result<u8, Failure> {
-    let (name, images) = (name(&arguments.name)?, here()?);
-    let telling = ImageProgress::new(&arguments.name, arguments.quiet || json);
-    let source = detect::recognised(&arguments.source)?;
+    let (name, images) = (name(&arguments.name)?, open_default()?);
+    let progress = ImageProgress::new(&arguments.name, arguments.quiet || json);
+    let source = detect::detect(&arguments.source)?;
     let stored = match tree(&source)? {
         Some(upper) => {
             // A directory is a layer over nothing.
             let changes = SandboxChanges { upper, first: 0, without: Vec::new() };
-            let config = changed(carrel_layers::Config::default(), &arguments.config)?;
-            images.store()?.save(None, &changes, &config, &name, &telling).map_err(FetchError::from)?
+            let config = override_config(carrel_layers::Config::default(), &arguments.config)?;
+            images.store()?.save(None, &changes, &config, &name, &progress).map_err(FetchError::from)?
         }
-        None => imported(&images, &source, arguments, &name, &telling)?,
+        None => imported(&images, &source, arguments, &name, &progress)?,
     };
-    said(&stored, json)?;
+    print_image(&stored, json)?;
     Ok(0)
 }
 
@@ -197,7 +197,7 @@ fn imported(
     source: &ImageRef,
     arguments: &ImageImportArguments,
     name: &str,
-    telling: &ImageProgress,
+    progress: &ImageProgress,
 ) -> Result<StoredImage, Failure> {
     if matches!(source, ImageRef::Host | ImageRef::Registry(_)) {
         let words = format!("there is no file {source}");
@@ -206,14 +206,14 @@ fn imported(
         return Err(Failure::new("invalid_image", words).hint(hint));
     }
     let store = images.store()?;
-    let stored = match images.fetch(source, PullPolicy::Missing, telling) {
-        Err(error) => match detect::of_layers(&error) {
-            Some(source) => images.fetch(&source, PullPolicy::Missing, telling),
+    let stored = match images.fetch(source, PullPolicy::Missing, progress) {
+        Err(error) => match detect::layered_archive(&error) {
+            Some(source) => images.fetch(&source, PullPolicy::Missing, progress),
             None => Err(error),
         },
         stored => stored,
     }?;
-    if changed(stored.config.clone(), &arguments.config)? != stored.config {
+    if override_config(stored.config.clone(), &arguments.config)? != stored.config {
         let words = "how it is run can only be said of a directory: what is in a file says that itself";
         return Err(Failure::new("invalid_image", words));
     }
@@ -236,12 +236,15 @@ fn tree(source: &ImageRef) -> Result<Option<std::os::fd::OwnedFd>, Failure> {
 }
 
 /// How an image is to be run, with what is said about that.
-fn changed(mut config: carrel_layers::Config, said: &ImageConfigArguments) -> Result<carrel_layers::Config, Failure> {
+fn override_config(
+    mut config: carrel_layers::Config,
+    said: &ImageConfigArguments,
+) -> Result<carrel_layers::Config, Failure> {
     if let Some(text) = &said.cmd {
-        config.cmd = words(text).ok_or_else(|| unquoted("--cmd", text))?;
+        config.cmd = split_words(text).ok_or_else(|| unquoted("--cmd", text))?;
     }
     if let Some(text) = &said.entrypoint {
-        config.entrypoint = words(text).ok_or_else(|| unquoted("--entrypoint", text))?;
+        config.entrypoint = split_words(text).ok_or_else(|| unquoted("--entrypoint", text))?;
     }
     for variable in &said.env {
         if let Some(text) = variable.resolve(|key| std::env::var_os(key))? {

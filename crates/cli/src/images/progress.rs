@@ -21,7 +21,7 @@ const SUM: &str = "{prefix}  {bar:28}  {bytes:>11} / {total_bytes:<11}  {binary_
 /// Tells how far an image is.
 pub(crate) struct ImageProgress {
     what: String,
-    way: ProgressOutput,
+    output: ProgressOutput,
     state: Mutex<ProgressState>,
 }
 
@@ -52,14 +52,14 @@ struct LayerProgress {
 impl ImageProgress {
     /// Of one image.
     pub(crate) fn new(what: &str, quiet: bool) -> Self {
-        let way = if quiet {
+        let output = if quiet {
             ProgressOutput::Nothing
         } else if std::io::stderr().is_terminal() {
             ProgressOutput::Bars(MultiProgress::with_draw_target(ProgressDrawTarget::stderr_with_hz(RATE)))
         } else {
             ProgressOutput::Lines
         };
-        Self { what: EscapedLine(what).to_string(), way, state: Mutex::default() }
+        Self { what: EscapedLine(what).to_string(), output, state: Mutex::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, ProgressState> {
@@ -67,7 +67,7 @@ impl ImageProgress {
     }
 
     fn line(&self, text: &str) {
-        match &self.way {
+        match &self.output {
             ProgressOutput::Nothing => {}
             // Nobody is left to tell when standard error is gone.
             ProgressOutput::Lines => drop(writeln!(std::io::stderr(), "{}: {text}", self.what)),
@@ -78,7 +78,7 @@ impl ImageProgress {
 
 impl Drop for ImageProgress {
     fn drop(&mut self) {
-        let ProgressOutput::Bars(bars) = &self.way else { return };
+        let ProgressOutput::Bars(bars) = &self.output else { return };
         // The terminal is for what comes next; one line stays of what came.
         let _cleared = bars.clear();
         let state = self.lock();
@@ -94,7 +94,7 @@ impl Progress for ImageProgress {
         let total: u64 = layers.iter().map(|layer| layer.size).sum();
         let mut state = self.lock();
         state.layers = layers.iter().map(LayerProgress::new).collect();
-        match &self.way {
+        match &self.output {
             ProgressOutput::Nothing => {}
             ProgressOutput::Lines => self.line(&format!("{}, {}", self::layers(layers.len()), Size(total))),
             ProgressOutput::Bars(bars) => {
@@ -143,7 +143,7 @@ impl Progress for ImageProgress {
             sum.set_position(all);
             sum.set_message(format!("{done}/{count} layers"));
         }
-        if let ProgressOutput::Lines = self.way {
+        if let ProgressOutput::Lines = self.output {
             self.line(&said);
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use carrel_api::carrel::v1::PruneLogsRequest;
 use serde_json::json;
 
-use crate::daemon::{DaemonClient, refused};
+use crate::daemon::{DaemonClient, status_failure};
 use crate::failure::Failure;
 use crate::find;
 use crate::size::Size;
@@ -18,9 +18,9 @@ pub(super) fn prune(older_than: Option<Duration>, json: bool) -> Result<u8, Fail
     });
     let removed = find::runtime()?.block_on(async {
         // The daemon knows which execs run.
-        let mut daemon = DaemonClient::needed().await?;
-        let answer = daemon.nearby.prune_logs(PruneLogsRequest { older_than }).await;
-        Ok::<_, Failure>(answer.map_err(|status| refused(&status))?.into_inner())
+        let mut daemon = DaemonClient::connect_or_start().await?;
+        let answer = daemon.carrel.prune_logs(PruneLogsRequest { older_than }).await;
+        Ok::<_, Failure>(answer.map_err(|status| status_failure(&status))?.into_inner())
     })?;
     let text = if json {
         crate::json::line(&json!({"files": removed.files, "bytes": removed.bytes}))

@@ -17,7 +17,7 @@ pub(super) struct ResumeGuard(Child);
 
 impl ResumeGuard {
     /// Begins to watch over a sandbox that is to be paused.
-    pub(super) fn over(sandbox: &str) -> Result<Self, Failure> {
+    pub(super) fn spawn(sandbox: &str) -> Result<Self, Failure> {
         let failed = |error| Failure::new("guard_unavailable", format!("carrel cannot be started once more: {error}"));
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
         command.args(["image", "resume-on-exit", "--", sandbox]);
@@ -52,10 +52,10 @@ pub(super) fn resume_on_exit(sandbox: &str) -> Result<u8, Failure> {
     if told == [DONE] {
         return Ok(0);
     }
-    let found = find::maybe(sandbox)?.ok_or_else(|| find::no_such_sandbox(sandbox))?;
+    let found = find::existing(sandbox)?.ok_or_else(|| find::no_such_sandbox(sandbox))?;
     find::runtime()?.block_on(async {
-        let mut client = find::adopt(sandbox, &found).await?;
-        find::answer(async { Ok(client.resume().await?) }).await
+        let mut client = find::connect(sandbox, &found).await?;
+        find::with_timeout(async { Ok(client.resume().await?) }).await
     })?;
     Ok(0)
 }

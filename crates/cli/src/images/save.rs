@@ -14,7 +14,7 @@ use tokio::runtime::Runtime;
 
 use super::progress::ImageProgress;
 use super::resume_guard::ResumeGuard;
-use super::{base_of, changed, here, said};
+use super::{base_of, open_default, override_config, print_image};
 use crate::arguments::ImageSaveArguments;
 use crate::failure::Failure;
 use crate::find;
@@ -37,7 +37,7 @@ struct SaveSource {
 /// Makes one; returns what to exit with.
 pub(super) fn save(arguments: &ImageSaveArguments, json: bool) -> Result<u8, Failure> {
     let name: ImageName = arguments.name.parse().map_err(FetchError::from)?;
-    let images = here()?;
+    let images = open_default()?;
     let registry = match arguments.push {
         // Who cannot be asked is found out before there is anything to send.
         true => Some(
@@ -46,12 +46,12 @@ pub(super) fn save(arguments: &ImageSaveArguments, json: bool) -> Result<u8, Fai
         ),
         false => None,
     };
-    let telling = ImageProgress::new(&arguments.name, arguments.quiet || json);
-    let stored = saved(&images, arguments, &name.to_string(), &telling)?;
+    let progress = ImageProgress::new(&arguments.name, arguments.quiet || json);
+    let stored = saved(&images, arguments, &name.to_string(), &progress)?;
     if let Some(registry) = registry {
-        images.store()?.push(stored.digest, &registry, &telling).map_err(FetchError::from)?;
+        images.store()?.push(stored.digest, &registry, &progress).map_err(FetchError::from)?;
     }
-    said(&stored, json)?;
+    print_image(&stored, json)?;
     Ok(0)
 }
 
@@ -59,32 +59,33 @@ fn saved(
     images: &Images,
     arguments: &ImageSaveArguments,
     name: &str,
-    telling: &ImageProgress,
+    progress: &ImageProgress,
 ) -> Result<StoredImage, Failure> {
     let sandbox = &arguments.sandbox;
     let runtime = find::runtime()?;
-    let write = |written: SaveSource| -> Result<StoredImage, Failure> {
-        let config = changed(written.config, &arguments.config)?;
+    let write = |source: SaveSource| -> Result<StoredImage, Failure> {
+        let config = override_config(source.config, &arguments.config)?;
         let store = images.store()?;
-        Ok(store.save(Some(written.base), &written.changes, &config, name, telling).map_err(FetchError::from)?)
+        Ok(store.save(Some(source.base), &source.changes, &config, name, progress).map_err(FetchError::from)?)
     };
-    let Some(found) = find::maybe(sandbox)?.filter(|found| found.life == Life::Running) else {
-        let (_disk, written) = runtime.block_on(at_rest(images, sandbox))?;
-        return write(written);
+    let Some(found) = find::existing(sandbox)?.filter(|found| found.life == Life::Running) else {
+        let (_disk, source) = runtime.block_on(from_stopped(images, sandbox))?;
+        return write(source);
     };
     let mut signals = {
         let _inside = runtime.enter();
         Signals::listen(false)?
     };
-    let mut client = runtime.block_on(find::adopt(sandbox, &found))?;
-    let state = runtime.block_on(find::answer(async { Ok(client.status().await?.state) }))?;
+    let mut client = runtime.block_on(find::connect(sandbox, &found))?;
+    let state = runtime.block_on(find::with_timeout(async { Ok(client.status().await?.state) }))?;
     if state == State::Paused {
-        return running(images, sandbox, &found).and_then(write);
+        return from_running(images, sandbox, &found).and_then(write);
     }
     // Whatever comes of it, the sandbox goes on: also if this is killed.
-    let guard = ResumeGuard::over(sandbox)?;
+    let guard = ResumeGuard::spawn(sandbox)?;
     runtime.block_on(async { Ok::<_, Failure>(client.pause().await?) })?;
-    let stored = meanwhile(&runtime, &mut signals, &mut client, || running(images, sandbox, &found).and_then(write));
+    let stored =
+        meanwhile(&runtime, &mut signals, &mut client, || from_running(images, sandbox, &found).and_then(write));
     let resumed: Result<(), Failure> = runtime.block_on(async { Ok(client.resume().await?) });
     if resumed.is_ok() {
         guard.done();
@@ -120,9 +121,9 @@ fn meanwhile<T: Send>(
 }
 
 /// What one that runs has written. Its supervisor has the disk open, wherever that is.
-fn running(images: &Images, sandbox: &str, found: &Found) -> Result<SaveSource, Failure> {
+fn from_running(images: &Images, sandbox: &str, found: &Found) -> Result<SaveSource, Failure> {
     let record = found.record.as_ref().ok_or_else(|| find::no_such_sandbox(sandbox))?;
-    let base = base_of(images, record)?.ok_or_else(|| not_of_the_store(sandbox, &record.image))?;
+    let base = base_of(images, record)?.ok_or_else(|| image_not_stored(sandbox, &record.image))?;
     let upper = open_upper(record).ok_or_else(|| {
         let words = format!("what the sandbox {sandbox:?} has written cannot be found");
         Failure::new("sandbox_unreadable", words).hint("it may have been made by an older release: make it anew")
@@ -144,13 +145,13 @@ fn open_upper(record: &SandboxRecord) -> Option<OwnedFd> {
 }
 
 /// What one that stays and does not run has written, with its disk, which nobody else can use meanwhile.
-async fn at_rest(images: &Images, sandbox: &str) -> Result<(KeptDisk, SaveSource), Failure> {
-    let Some((directory, base)) = recorded(sandbox)? else {
+async fn from_stopped(images: &Images, sandbox: &str) -> Result<(KeptDisk, SaveSource), Failure> {
+    let Some((directory, base)) = find_disk(sandbox)? else {
         // Whether there is one that has no image of the store, or none at all.
         let found = find::one(sandbox).await;
         return Err(match found {
-            Ok(found) => not_of_the_store(sandbox, found.record.as_ref().map_or("", |record| &record.image)),
-            Err(failure) if failure.code == "sandbox_not_running" => not_of_the_store(sandbox, ""),
+            Ok(found) => image_not_stored(sandbox, found.record.as_ref().map_or("", |record| &record.image)),
+            Err(failure) if failure.code == "sandbox_not_running" => image_not_stored(sandbox, ""),
             Err(failure) => failure,
         });
     };
@@ -161,7 +162,7 @@ async fn at_rest(images: &Images, sandbox: &str) -> Result<(KeptDisk, SaveSource
         error => Failure::new("disk_unavailable", error),
     })?;
     let upper = disk.upper().map_err(|error| Failure::new("disk_unavailable", error))?;
-    let upper = upper.ok_or_else(|| not_of_the_store(sandbox, ""))?;
+    let upper = upper.ok_or_else(|| image_not_stored(sandbox, ""))?;
     let stored = images.store()?.get(base).map_err(FetchError::from)?.ok_or(FetchError::NotInStore(base))?;
     let config = stored.config;
     // It is stored with the ids inside.
@@ -173,14 +174,14 @@ fn changes(upper: OwnedFd, first: u32) -> SandboxChanges {
 }
 
 /// The disk of a sandbox that stays, and what it lies over, as the provider has written it down.
-fn recorded(sandbox: &str) -> Result<Option<(PathBuf, Digest)>, Failure> {
+fn find_disk(sandbox: &str) -> Result<Option<(PathBuf, Digest)>, Failure> {
     let disks = CarrelHome::find()?.path().join("disks");
     let entries = match std::fs::read_dir(&disks) {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(Failure::new("home_unavailable", format!("{}: {error}", disks.display()))),
     };
-    let name = find::name_of(sandbox);
+    let name = find::shim_name(sandbox);
     Ok(entries.flatten().find_map(|entry| {
         let record = read(&entry.path().join(RECORD))?;
         (record.get("sandbox")?.as_str()? == name).then_some(())?;
@@ -194,7 +195,7 @@ fn read(path: &Path) -> Option<serde_json::Value> {
 }
 
 /// A sandbox whose image is not in the store.
-fn not_of_the_store(sandbox: &str, image: &str) -> Failure {
+fn image_not_stored(sandbox: &str, image: &str) -> Failure {
     let image = if image.is_empty() { String::new() } else { format!(", {image},") };
     let words =
         format!("the image{image} of the sandbox {sandbox:?} is not in the store, and nothing can be saved over it");

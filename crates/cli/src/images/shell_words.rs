@@ -1,7 +1,7 @@
 //! Words in one text, as a shell splits them: spaces divide, quotes and backslashes do not.
 
 /// The words of a text; none if a quote does not end.
-pub(crate) fn words(text: &str) -> Option<Vec<String>> {
+pub(crate) fn split_words(text: &str) -> Option<Vec<String>> {
     let (mut all, mut word, mut letters) = (Vec::new(), None::<String>, text.chars());
     while let Some(letter) = letters.next() {
         match letter {
@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     fn split(text: &str) -> Option<Vec<String>> {
-        words(text)
+        split_words(text)
     }
 
     #[test]

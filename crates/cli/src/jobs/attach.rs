@@ -21,8 +21,8 @@ use crate::size::Time;
 pub(super) async fn drive(arguments: &AttachArguments, found: Arc<Found>, notes: Notes) -> Result<u8, Failure> {
     let keys = super::keys(&arguments.detach_keys)?;
     let began = Instant::now();
-    let mut client = find::adopt(&arguments.name, &found).await?;
-    let info = find::answer(super::chosen(&mut client, &arguments.name, arguments.job.as_deref())).await?;
+    let mut client = find::connect(&arguments.name, &found).await?;
+    let info = find::with_timeout(super::chosen(&mut client, &arguments.name, arguments.job.as_deref())).await?;
     let input = wish(arguments, &info)?;
     let from = |length| Some(if arguments.no_replay { length } else { 0 });
     let follow = JobFollow {

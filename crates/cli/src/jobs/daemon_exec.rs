@@ -9,7 +9,7 @@ use carrel_shim_client::messages::{FailureCode, JobCommand, JobInfo, JobStarted}
 use carrel_shim_client::{Found, ShimClient, ShimError};
 use tonic::{Code, Status};
 
-use crate::daemon::{DaemonClient, refused, wait};
+use crate::daemon::{DaemonClient, status_failure, wait};
 use crate::failure::Failure;
 use crate::find;
 
@@ -42,12 +42,12 @@ impl DaemonExec<'_> {
         command: &JobCommand,
     ) -> Result<ExecStartResult, Failure> {
         // What is told of the job is told after this.
-        let before = find::answer(async { Ok(client.status().await?) }).await?.sequence;
+        let before = find::with_timeout(async { Ok(client.status().await?) }).await?.sequence;
         let request = request(self.sandbox, job, command);
-        let sequence = match self.daemon.nearby.start_exec(request).await {
+        let sequence = match self.daemon.carrel.start_exec(request).await {
             Ok(answer) => answer.into_inner().last_event_sequence,
             Err(status) if status.code() == Code::AlreadyExists => return Ok(ExecStartResult::Taken),
-            Err(status) => return Err(refused(&status)),
+            Err(status) => return Err(status_failure(&status)),
         };
         let known = tokio::time::timeout(BEGINNING, self.known(client, job, before, sequence)).await;
         let info = known.unwrap_or_else(|_| {
@@ -101,7 +101,7 @@ impl DaemonExec<'_> {
 
     /// Waits until the supervisor tells something about the job; says what it means if nothing is left of it then.
     async fn heard(&self, job: &str, before: u64) -> Result<Failure, Failure> {
-        let client = find::adopt(self.sandbox, self.found).await?;
+        let client = find::connect(self.sandbox, self.found).await?;
         let mut told = client.subscribe(before.saturating_add(1)).await?;
         while let Some(facts) = told.next().await? {
             if facts.iter().any(|fact| fact.job.as_deref() == Some(job)) {
@@ -131,7 +131,7 @@ impl DaemonExec<'_> {
         match given_up.await {
             // A command that its supervisor ran is told by that one; here it is not known to have been.
             Ok(words) => Failure::new("exec_failed", format!("the command did not begin: {words}")),
-            Err(status) => refused(&status),
+            Err(status) => status_failure(&status),
         }
     }
 }

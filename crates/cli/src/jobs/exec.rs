@@ -55,7 +55,7 @@ struct CommandDefaults {
 
 impl CommandDefaults {
     fn of_lasting(record: &SandboxRecord) -> Result<Self, Failure> {
-        let defaults = ExecDefaults::of(&images::here()?, CarrelHome::find()?.path(), record)
+        let defaults = ExecDefaults::of(&images::open_default()?, CarrelHome::find()?.path(), record)
             .map_err(|error| Failure::new("image_unavailable", error).hint("give --user and --workdir"))?;
         Ok(Self { env: defaults.env, cwd: Some(defaults.cwd), user: Some(defaults.user) })
     }
@@ -95,7 +95,7 @@ impl<'a> ExecPlan<'a> {
         let began = Instant::now();
         let name = &self.arguments.name;
         let begun = async {
-            let mut client = find::awake(name, found).await?;
+            let mut client = find::connect_unpaused(name, found).await?;
             let started = match self.keeper.clone() {
                 Some(daemon) => self.begin_through(&mut client, DaemonExec { daemon, sandbox: name, found }).await?,
                 None => self.begin(&mut client).await?,
@@ -234,7 +234,7 @@ fn command(arguments: &ExecArguments, record: Option<&SandboxRecord>, kept: bool
         Some(record) if record.lasting && kept => CommandDefaults::default(),
         // A daemon that does not know the sandbox would run the command like this if it did.
         Some(record) if record.lasting => CommandDefaults::of_lasting(record)?,
-        Some(record) => images::config_of(record).map(CommandDefaults::from).unwrap_or_default(),
+        Some(record) => images::sandbox_config(record).map(CommandDefaults::from).unwrap_or_default(),
         None => CommandDefaults::default(),
     };
     let asked = CommandSpec {

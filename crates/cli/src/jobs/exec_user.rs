@@ -12,11 +12,11 @@ use crate::{images, user};
 /// The user and the group of commands in a sandbox that was recorded so.
 pub(crate) fn exec_ids(record: &SandboxRecord) -> Result<UidGid, Failure> {
     if record.lasting {
-        let defaults = ExecDefaults::of(&images::here()?, CarrelHome::find()?.path(), record);
+        let defaults = ExecDefaults::of(&images::open_default()?, CarrelHome::find()?.path(), record);
         let defaults = defaults.map_err(|error| Failure::new("image_unavailable", error).hint("give --user"))?;
         return Ok(defaults.ids);
     }
     let root = RootFs::try_from(record.create.root.clone()).unwrap_or_default();
-    let named = images::config_of(record).and_then(|config| config.user);
+    let named = images::sandbox_config(record).and_then(|config| config.user);
     user::ids(named.as_deref(), &root)
 }

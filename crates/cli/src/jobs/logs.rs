@@ -39,9 +39,10 @@ pub(super) enum LogsError {
 
 /// Shows what is kept of a job of a sandbox that runs.
 pub(super) async fn drive(arguments: &LogsArguments, found: &Found, notes: Notes) -> Result<(), LogsError> {
-    let mut client = find::adopt(&arguments.name, found).await?;
-    let info = find::answer(super::chosen(&mut client, &arguments.name, arguments.job.as_deref())).await?;
-    let mut stretches = find::answer(async { Ok(OutputRanges::of(arguments, &info, &mut client).await?) }).await?;
+    let mut client = find::connect(&arguments.name, found).await?;
+    let info = find::with_timeout(super::chosen(&mut client, &arguments.name, arguments.job.as_deref())).await?;
+    let mut stretches =
+        find::with_timeout(async { Ok(OutputRanges::of(arguments, &info, &mut client).await?) }).await?;
     if stretches.are_done() {
         return Ok(());
     }

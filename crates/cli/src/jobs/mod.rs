@@ -46,16 +46,18 @@ pub(crate) fn exec(arguments: &ExecArguments, json: bool) -> Result<u8, Failure>
 
 /// A sandbox that runs, with the daemon that keeps it, if one does.
 async fn there(name: &str) -> Result<(Arc<Found>, Option<DaemonClient>), Failure> {
-    let found = find::maybe(name)?;
+    let found = find::existing(name)?;
     let is_running = found.as_ref().is_some_and(|found| found.life == Life::Running);
-    let keeper = match daemon::keeper(name, found.as_ref()).await {
+    let keeper = match daemon::find_persistent(name, found.as_ref()).await {
         // It runs without its store: a command in it may rescue what it has.
         Err(failure) if failure.code == daemon::STORE_LOST && is_running => None,
         keeper => keeper?,
     };
     match (keeper, found) {
-        (Some((_, handle)), None) => Err(find::at_rest(&handle)),
-        (Some((_, handle)), Some(_)) if handle.state() != SandboxState::Ready => Err(find::at_rest(&handle)),
+        (Some((_, handle)), None) => Err(find::not_running_failure(&handle)),
+        (Some((_, handle)), Some(_)) if handle.state() != SandboxState::Ready => {
+            Err(find::not_running_failure(&handle))
+        }
         (keeper, Some(found)) => Ok((Arc::new(found), keeper.map(|(daemon, _)| daemon))),
         (None, None) => Err(find::no_such_sandbox(name)),
     }
@@ -81,7 +83,7 @@ pub(crate) fn logs(arguments: &LogsArguments, json: bool) -> Result<u8, Failure>
 fn shown(arguments: &LogsArguments, json: bool) -> Result<(), LogsError> {
     let runtime = find::runtime()?;
     let (name, notes) = (&arguments.name, Notes { quiet: false, json });
-    let found = find::maybe(name)?;
+    let found = find::existing(name)?;
     // One that is at rest may be swept at this moment.
     if found.as_ref().is_none_or(|found| found.life == Life::Starting) {
         if let Some(logs) = stored_logs::of_one_that_stays(name, &runtime)? {
@@ -103,8 +105,8 @@ fn shown(arguments: &LogsArguments, json: bool) -> Result<(), LogsError> {
 /// Whether a job is named that its supervisor does not know: it may have run before the sandbox was resumed.
 async fn is_past(arguments: &LogsArguments, found: &Found) -> Result<bool, Failure> {
     let Some(job) = &arguments.job else { return Ok(false) };
-    let mut client = find::adopt(&arguments.name, found).await?;
-    match find::answer(async { Ok(client.job(job).await) }).await? {
+    let mut client = find::connect(&arguments.name, found).await?;
+    match find::with_timeout(async { Ok(client.job(job).await) }).await? {
         Err(ShimError::Failed(failed)) => Ok(failed.code == FailureCode::JobUnknown),
         _ => Ok(false),
     }

@@ -27,8 +27,8 @@ const PIECE: usize = 64 * 1024;
 /// Where what is kept of a sandbox that stays is, when nothing else of it is there.
 pub(super) fn of_one_that_stays(name: &str, runtime: &Runtime) -> Result<Option<PathBuf>, Failure> {
     let known = runtime.block_on(async {
-        match DaemonClient::running().await? {
-            Some(mut daemon) => daemon.maybe(name).await,
+        match DaemonClient::connect_to_running().await? {
+            Some(mut daemon) => daemon.find(name).await,
             None => Ok(None),
         }
     })?;

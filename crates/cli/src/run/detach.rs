@@ -84,7 +84,8 @@ pub(crate) fn own_run() -> Result<u8, Failure> {
     let number = |value: &Value| value.as_u64().and_then(|number| u32::try_from(number).ok()).unwrap_or_default();
     let watched = RunProject::taken_over(&request["project"], from)?;
     let image = request["image"].as_str().and_then(|digest| digest.parse::<Digest>().ok());
-    let _image = image.map(|digest| images::here()?.get_by_digest(digest).map_err(Failure::from)).transpose()?;
+    let _image =
+        image.map(|digest| images::open_default()?.get_by_digest(digest).map_err(Failure::from)).transpose()?;
     let ready = Ready {
         agent_socket: std::path::Path::new(request["agent_socket"].as_str().unwrap_or_default()).into(),
         pid: number(&request["pid"]),

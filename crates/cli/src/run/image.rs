@@ -27,8 +27,8 @@ pub(super) fn chosen(
         reference => {
             // A file of this host is there soon, and a program that starts us need not hear of it.
             let is_file = reference.path().is_some() && !std::io::stderr().is_terminal();
-            let telling = ImageProgress::new(&reference.to_string(), quiet || is_file);
-            images::open(home, programs)?.get(reference, arguments.pull.into(), &telling)?
+            let progress = ImageProgress::new(&reference.to_string(), quiet || is_file);
+            images::open(home, programs)?.get(reference, arguments.pull.into(), &progress)?
         }
     };
     let elsewhere = arguments.workdir.is_some() || arguments.project.is_some();
@@ -46,7 +46,7 @@ pub(super) fn user<'a>(arguments: &'a RunArguments, image: &'a Image) -> Option<
 /// The words of the command: what was asked for, or what the image runs, behind what that begins every command with.
 pub(super) fn words(arguments: &RunArguments, config: &Config) -> Result<Vec<OsString>, Failure> {
     let entrypoint = match &arguments.entrypoint {
-        Some(text) => images::words(text).ok_or_else(|| images::unquoted("--entrypoint", text))?,
+        Some(text) => images::split_words(text).ok_or_else(|| images::unquoted("--entrypoint", text))?,
         None => config.entrypoint.clone(),
     };
     let all = entrypoint.into_iter().map(OsString::from);

@@ -16,7 +16,7 @@ use super::project::RunProject;
 use super::{image, isolation};
 use crate::arguments::RunArguments;
 use crate::failure::Failure;
-use crate::home::{CarrelHome, IDS};
+use crate::home::{CarrelHome, ID_RANGES};
 use crate::jobs::command::CommandSpec;
 use crate::jobs::session::detach::DetachKeys;
 use crate::jobs::session::terminal::TerminalSize;
@@ -136,7 +136,7 @@ fn create(
         name,
         incarnation,
         programs: home.programs().into(),
-        ids: IDS.into(),
+        ids: ID_RANGES.into(),
         agentd: (&programs.agentd).into(),
         root: (&image.root).into(),
         mounts,

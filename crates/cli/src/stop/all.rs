@@ -8,7 +8,7 @@ use tonic::Code;
 
 use super::FAILED;
 use crate::arguments::StopArguments;
-use crate::daemon::{DaemonClient, refused, render, wait};
+use crate::daemon::{DaemonClient, render, status_failure, wait};
 use crate::failure::{Failure, Failures};
 use crate::find;
 
@@ -17,8 +17,11 @@ pub(super) fn stop(arguments: &StopArguments, json: bool) -> Result<u8, Failure>
     let until = Instant::now().checked_add(arguments.timeout);
     let ends = find::runtime()?.block_on(async {
         // No daemon is started while a host shuts down: supervisors stop their sandboxes themselves then.
-        let daemon =
-            if arguments.for_shutdown { DaemonClient::running().await? } else { DaemonClient::of_what_stays().await? };
+        let daemon = if arguments.for_shutdown {
+            DaemonClient::connect_to_running().await?
+        } else {
+            DaemonClient::connect_if_sandboxes_exist().await?
+        };
         let Some(mut daemon) = daemon else { return Ok(Vec::new()) };
         let stopping =
             if arguments.for_shutdown { for_shutdown(&mut daemon).await? } else { by_request(&mut daemon).await? };
@@ -45,8 +48,8 @@ pub(super) fn stop(arguments: &StopArguments, json: bool) -> Result<u8, Failure>
 }
 
 async fn for_shutdown(daemon: &mut DaemonClient) -> Result<Vec<SandboxHandle>, Failure> {
-    let answer = daemon.nearby.stop_for_shutdown(StopForShutdownRequest {}).await;
-    Ok(answer.map_err(|status| refused(&status))?.into_inner().sandboxes)
+    let answer = daemon.carrel.stop_for_shutdown(StopForShutdownRequest {}).await;
+    Ok(answer.map_err(|status| status_failure(&status))?.into_inner().sandboxes)
 }
 
 async fn by_request(daemon: &mut DaemonClient) -> Result<Vec<SandboxHandle>, Failure> {
@@ -60,7 +63,7 @@ async fn by_request(daemon: &mut DaemonClient) -> Result<Vec<SandboxHandle>, Fai
             Ok(_) => stopping.push(handle),
             // It does not run any more.
             Err(status) if matches!(status.code(), Code::FailedPrecondition | Code::NotFound) => {}
-            Err(status) => return Err(refused(&status)),
+            Err(status) => return Err(status_failure(&status)),
         }
     }
     Ok(stopping)

@@ -10,27 +10,27 @@ use carrel_agent_client::{AgentClient, ConnectOptions};
 use super::super::request::CopyRequest;
 use super::*;
 
-/// A generation whose files travel as plain messages.
+/// A generation that transfers files as plain messages.
 const GENERATION: Generation = Generation::new(7);
 
-/// An agent that says of its files whatever a test wants said.
+/// An agent that reports whatever a test wants about its files.
 struct LyingAgent {
     stream: UnixStream,
     entries: Vec<FsEntry>,
-    leads_to: &'static str,
-    /// Whether every directory has all of it in it.
+    link_target: &'static str,
+    /// Whether every directory contains all entries again.
     endless: bool,
 }
 
 impl LyingAgent {
-    fn say<'b, P: Payload<'b>>(&mut self, id: u32, payload: &P) {
+    fn send<'b, P: Payload<'b>>(&mut self, id: u32, payload: &P) {
         let mut frame = Vec::new();
         encode(&mut frame, GENERATION, id, payload).unwrap();
-        // Its client may be gone by then.
-        let _said = self.stream.write_all(&frame);
+        // The client may have disconnected.
+        let _sent = self.stream.write_all(&frame);
     }
 
-    /// Answers until its client is gone.
+    /// Answers until the client disconnects.
     fn serve(mut self) {
         let mut prologue = Codec::Current.prologue(Codec::Current.range(0).unwrap());
         encode(&mut prologue, GENERATION, 0, &Ready::default()).unwrap();
@@ -46,14 +46,14 @@ impl LyingAgent {
                 FsOp::OpenDir(_) | FsOp::OpenFile(_) => Some(FsResult::Handle(1)),
                 FsOp::ReadDir(_) if self.endless => Some(FsResult::List(self.entries.clone())),
                 FsOp::ReadDir(_) => Some(FsResult::List(std::mem::take(&mut self.entries))),
-                FsOp::ReadLink(_) => Some(FsResult::Path(self.leads_to.to_owned())),
+                FsOp::ReadLink(_) => Some(FsResult::Path(self.link_target.to_owned())),
                 FsOp::Read(_) => {
-                    self.say(header.id, &FsData { data: b"owned".as_slice().into() });
+                    self.send(header.id, &FsData { data: b"owned".as_slice().into() });
                     None
                 }
                 _ => None,
             };
-            self.say(header.id, &FsResponse { ok: true, error: None, data, errno_name: None, no_symlinks: false });
+            self.send(header.id, &FsResponse { ok: true, error: None, data, errno_name: None, no_symlinks: false });
         }
     }
 }
@@ -63,18 +63,18 @@ fn entry(path: &str, kind: FsEntryKind) -> FsEntry {
     FsEntry { path, kind, size: 5, mode, modified: Some(7), uid: 0, gid: 0, atime: None, mtime: Some(7) }
 }
 
-/// Copies what a liar says is in its directory to `out`; returns what was said about it.
-fn copied(out: &Path, leads_to: &'static str, entries: &[(&str, FsEntryKind)]) -> Result<CopyReport, String> {
+/// Copies the reported entries to `out`; returns the report, or the error message.
+fn copied(out: &Path, link_target: &'static str, entries: &[(&str, FsEntryKind)]) -> Result<CopyReport, String> {
     copied_from(out, |stream| {
         let entries = entries.iter().map(|(path, kind)| entry(path, *kind)).collect();
-        LyingAgent { stream, entries, leads_to, endless: false }
+        LyingAgent { stream, entries, link_target, endless: false }
     })
 }
 
-fn copied_from(out: &Path, liar: impl FnOnce(UnixStream) -> LyingAgent) -> Result<CopyReport, String> {
+fn copied_from(out: &Path, agent: impl FnOnce(UnixStream) -> LyingAgent) -> Result<CopyReport, String> {
     let (ours, stream) = UnixStream::pair().unwrap();
-    let liar = liar(stream);
-    let liar = std::thread::spawn(|| liar.serve());
+    let agent = agent(stream);
+    let agent = std::thread::spawn(|| agent.serve());
     let runtime = crate::find::runtime().unwrap();
     let copied = runtime.block_on(async {
         ours.set_nonblocking(true).unwrap();
@@ -89,7 +89,7 @@ fn copied_from(out: &Path, liar: impl FnOnce(UnixStream) -> LyingAgent) -> Resul
         copied.map(|()| report).map_err(|failure| failure.message)
     });
     drop(runtime);
-    liar.join().unwrap();
+    agent.join().unwrap();
     copied
 }
 
@@ -100,8 +100,8 @@ fn names(directory: &Path) -> Vec<String> {
     names
 }
 
-/// A directory to copy to, in one that nothing may appear in.
-fn place() -> (tempfile::TempDir, std::path::PathBuf) {
+/// A directory to copy to, inside one in which nothing else may appear.
+fn test_directory() -> (tempfile::TempDir, std::path::PathBuf) {
     let around = tempfile::tempdir().unwrap();
     let out = around.path().join("out");
     std::fs::create_dir(&out).unwrap();
@@ -109,38 +109,38 @@ fn place() -> (tempfile::TempDir, std::path::PathBuf) {
 }
 
 #[test]
-fn whatever_path_an_agent_tells_a_copy_stays_in_its_directory() {
-    let (around, out) = place();
+fn a_copy_stays_in_its_directory_whatever_path_the_agent_reports() {
+    let (around, out) = test_directory();
     let escape = around.path().join("victim");
     for path in ["plain", "/etc/shadow", "../../victim", escape.to_str().unwrap()] {
         let report = copied(&out, "", &[(path, FsEntryKind::File)]).unwrap();
         assert_eq!((report.files, report.bytes), (1, 5), "{path}");
     }
-    // The honest one and the others arrived, each by its last name.
+    // Each file has the last component of its reported path.
     assert_eq!(names(&out), ["plain", "shadow", "victim"]);
     assert_eq!(std::fs::read_to_string(out.join("victim")).unwrap(), "owned");
     assert_eq!(names(around.path()), ["out"]);
 }
 
 #[test]
-fn what_is_no_name_ends_the_copy() {
-    let (around, out) = place();
+fn an_invalid_file_name_fails_the_copy() {
+    let (around, out) = test_directory();
     for kind in [FsEntryKind::File, FsEntryKind::Dir, FsEntryKind::Symlink] {
         for path in ["..", "/x/..", ".", "", "/x/", "a\0b"] {
-            let said = copied(&out, "/etc", &[(path, kind)]).unwrap_err();
-            assert!(said.starts_with("the sandbox names a file wrongly: "), "{path}: {said}");
+            let message = copied(&out, "/etc", &[(path, kind)]).unwrap_err();
+            assert!(message.starts_with("the sandbox reports an invalid file name: "), "{path}: {message}");
         }
     }
     assert_eq!((names(&out), names(around.path())), (Vec::new(), vec!["out".to_owned()]));
 }
 
 #[test]
-fn one_name_told_twice_is_not_a_way_through_a_link() {
-    let (around, out) = place();
+fn a_name_reported_twice_does_not_lead_through_a_link() {
+    let (around, out) = test_directory();
     let twice = [("x", FsEntryKind::Symlink), ("x", FsEntryKind::Dir)];
-    let said = copied(&out, ".", &twice).unwrap_err();
-    assert!(said.ends_with("/x: something else than a directory is there, and is not replaced"), "{said}");
-    // The link is there, and leads somewhere.
+    let message = copied(&out, ".", &twice).unwrap_err();
+    assert!(message.ends_with("/x: a file that is not a directory exists, and is not replaced"), "{message}");
+    // The link exists and resolves.
     assert_eq!(names(&out.join("x")), ["x"]);
     let report = copied(&out, ".", &[("x", FsEntryKind::Symlink), ("x", FsEntryKind::File)]).unwrap();
     assert_eq!((report.links, report.files), (1, 1));
@@ -149,21 +149,22 @@ fn one_name_told_twice_is_not_a_way_through_a_link() {
 }
 
 #[test]
-fn a_link_that_leads_out_is_not_made() {
-    let (around, out) = place();
-    for leads_to in ["/etc", "..", "./..", "a/../..", "../out"] {
-        let report = copied(&out, leads_to, &[("x", FsEntryKind::Symlink)]).unwrap();
-        assert_eq!((report.links, report.missing(), report.leaves()), (0, 1, true), "{leads_to}");
+fn a_link_that_points_out_of_the_copy_is_skipped() {
+    let (around, out) = test_directory();
+    for link_target in ["/etc", "..", "./..", "a/../..", "../out"] {
+        let report = copied(&out, link_target, &[("x", FsEntryKind::Symlink)]).unwrap();
+        assert_eq!((report.links, report.missing(), report.has_leaving_link()), (0, 1, true), "{link_target}");
     }
     assert_eq!((names(&out), names(around.path())), (Vec::new(), vec!["out".to_owned()]));
     assert_eq!(copied(&out, "y/z", &[("x", FsEntryKind::Symlink)]).unwrap().links, 1);
 }
 
 #[test]
-fn a_tree_without_an_end_is_given_up() {
-    let (around, out) = place();
+fn an_endless_tree_fails_the_copy() {
+    let (around, out) = test_directory();
     let entries = vec![entry("d", FsEntryKind::Dir)];
-    let said = copied_from(&out, |stream| LyingAgent { stream, entries, leads_to: "", endless: true }).unwrap_err();
-    assert_eq!(said, format!("the tree is deeper than {DEEPEST} directories"));
+    let message =
+        copied_from(&out, |stream| LyingAgent { stream, entries, link_target: "", endless: true }).unwrap_err();
+    assert_eq!(message, format!("the tree is deeper than {MAX_DEPTH} directories"));
     assert_eq!(names(around.path()), ["out"]);
 }

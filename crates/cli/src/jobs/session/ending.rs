@@ -3,7 +3,7 @@
 use carrel_shim_client::messages::{EndReason, Ended, Outcome, OutcomeKind};
 
 use super::output::OutputError;
-use crate::failure::{Failure, OURS};
+use crate::failure::{EXIT_CARREL_FAILED, Failure};
 use crate::size::{Size, Time};
 
 const SIGPIPE: i32 = 13;
@@ -52,15 +52,15 @@ impl SessionEnding {
 
     /// What this program exits with.
     pub(crate) fn exit_code(self) -> u8 {
-        let by_signal = |signal: i32| u8::try_from(128 + (signal & 0x7f)).unwrap_or(OURS);
+        let by_signal = |signal: i32| u8::try_from(128 + (signal & 0x7f)).unwrap_or(EXIT_CARREL_FAILED);
         match self {
             Self::Exited { signal: Some(signal), .. } | Self::Interrupted(signal) => by_signal(signal),
             // Most that end without a code and a known signal are ended by this one.
             Self::Exited { code: -1, signal: None } | Self::OutOfMemory => by_signal(SIGKILL),
-            Self::Exited { code, signal: None } => u8::try_from(code & 0xff).unwrap_or(OURS),
+            Self::Exited { code, signal: None } => u8::try_from(code & 0xff).unwrap_or(EXIT_CARREL_FAILED),
             Self::TimedOut | Self::Overdue => 124,
             Self::OutputClosed => by_signal(SIGPIPE),
-            Self::OutputFailed { .. } | Self::SandboxEnded => OURS,
+            Self::OutputFailed { .. } | Self::SandboxEnded => EXIT_CARREL_FAILED,
             Self::Detached => 0,
         }
     }
