@@ -1,4 +1,4 @@
-//! The execs of a persistent sandbox that its daemon knows, as jobs: they outlive the sandbox's processes.
+//! The execs of a persistent sandbox in the daemon's store, as jobs: the store outlives the shim.
 
 use std::collections::HashSet;
 
@@ -9,7 +9,7 @@ use tonic::Code;
 use crate::daemon::{DaemonClient, render, status_failure};
 use crate::failure::Failure;
 
-/// All execs of a sandbox, the oldest first. A daemon of an earlier build lists none.
+/// All execs of a sandbox, the oldest first. An older daemon lists none.
 pub(crate) async fn execs(daemon: &mut DaemonClient, id: &str) -> Result<Vec<JobInfo>, Failure> {
     let request = ListExecsRequest { sandbox_id: id.to_owned() };
     let mut listed = match daemon.carrel.list_execs(request).await {
@@ -24,7 +24,7 @@ pub(crate) async fn execs(daemon: &mut DaemonClient, id: &str) -> Result<Vec<Job
     Ok(execs)
 }
 
-/// Jobs that a supervisor knows, and those that only the daemon does, the oldest first.
+/// The jobs of the shim, and those that only the daemon knows, the oldest first.
 pub(crate) fn merge(mut known: Vec<JobInfo>, history: Vec<JobInfo>) -> Vec<JobInfo> {
     let ids: HashSet<String> = known.iter().map(|info| info.job.clone()).collect();
     known.extend(history.into_iter().filter(|info| !ids.contains(&info.job)));
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exec_that_ended_is_a_job_that_ended_so() {
+    fn an_exec_becomes_a_job_with_the_same_outcome() {
         let ended = job(&record("build", 5, "exited"));
         assert_eq!((ended.state, ended.started_ms, ended.ended_ms), (JobState::Ended, 5000, Some(6000)));
         assert_eq!(ended.outcome.map(|outcome| (outcome.kind, outcome.code)), Some((OutcomeKind::Exited, Some(2))));
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_its_supervisor_knows_is_listed_once_as_that_one_tells_it() {
+    fn a_job_that_both_know_is_listed_once_as_the_shim_reports_it() {
         let mut running = job(&record("server", 7, ""));
         running.pid = Some(3);
         let history = ["build", "server", "later"].iter().zip([5, 7, 9]).map(|(id, at)| job(&record(id, at, "exited")));

@@ -1,4 +1,4 @@
-//! Sandboxes of this host: found by their names, and spoken to.
+//! Finds sandboxes of this host, and connects to their shims.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -16,20 +16,20 @@ use crate::home::CarrelHome;
 use crate::observed::{ObservedSandbox, ShimStatus};
 use crate::{exec_history, listing, ps};
 
-/// How long a supervisor may take to answer what it need not do anything for.
+/// How long a shim may take to answer a simple request.
 const SHIM_TIMEOUT: Duration = Duration::from_secs(5);
-/// The longest id that is a name too.
+/// The longest id that is used as a name.
 const MAX_NAME: usize = 128;
-/// How many bytes of the hash of a longer one are its name.
+/// How many bytes of the hash of a longer id are its name.
 const HASH_BYTES: usize = 12;
 
-/// What waits for answers: one thread, there is little to wait for.
+/// A runtime with one thread.
 pub(crate) fn runtime() -> Result<Runtime, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(|error| Failure::new("runtime_unavailable", error))
 }
 
-/// The sandbox of a name. One that stays and does not run is told from one that is not there.
+/// The sandbox of a name. The failure distinguishes a stopped persistent sandbox from an unknown one.
 pub(crate) async fn one(name: &str) -> Result<Found, Failure> {
     match existing(name)? {
         Some(found) => Ok(found),
@@ -37,7 +37,7 @@ pub(crate) async fn one(name: &str) -> Result<Found, Failure> {
     }
 }
 
-/// Why there is nothing of a sandbox to talk to. Who cannot ask the daemon of what stays does not know.
+/// The failure for a sandbox that has nothing on this host: the daemon may know it.
 async fn absent(name: &str) -> Failure {
     let known = async {
         match DaemonClient::connect_if_sandboxes_exist().await? {
@@ -52,13 +52,13 @@ async fn absent(name: &str) -> Failure {
     }
 }
 
-/// A sandbox that stays, and does not run.
+/// The failure for a persistent sandbox that is not running.
 pub(crate) fn not_running_failure(handle: &SandboxHandle) -> Failure {
     let (id, state) = (&handle.sandbox_id, handle.state());
     let failure = Failure::new("sandbox_not_running", format!("the sandbox {id:?} is {}", render::state(state)));
     match state {
         SandboxState::Stopped => failure.hint(format!("carrel resume {id}")),
-        SandboxState::Pending | SandboxState::Ready => failure.hint("try again in a moment"),
+        SandboxState::Pending | SandboxState::Ready => failure.hint("retry in a moment"),
         _ => failure.hint(format!("carrel events {id}")),
     }
 }
@@ -69,7 +69,7 @@ pub(crate) fn existing(name: &str) -> Result<Option<Found>, Failure> {
     Ok(carrel_shim_client::find(CarrelHome::find()?.path(), &shim_name(name))?)
 }
 
-/// All sandboxes.
+/// All sandboxes that have a directory.
 pub(crate) fn all() -> Result<Vec<Found>, Failure> {
     require_root()?;
     let mut found = carrel_shim_client::sandboxes(CarrelHome::find()?.path())?;
@@ -77,18 +77,18 @@ pub(crate) fn all() -> Result<Vec<Found>, Failure> {
     Ok(found)
 }
 
-/// Whether it is no sandbox of anybody's: the daemon reads the disk of a stopped one by it. Only such a one has a disk that
-/// is kept, and is not persistent itself.
+/// Whether it is the internal sandbox with which the daemon reads the disk of a stopped one: it is not persistent, but has
+/// a persistent disk.
 fn is_disk_reader(found: &Found) -> bool {
     found.record.as_ref().is_some_and(|record| !record.lasting && record.create.kept_disk.is_some())
 }
 
-/// What a supervisor answers, if it does so in time.
-pub(crate) async fn with_timeout<T>(asked: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    tokio::time::timeout(SHIM_TIMEOUT, asked).await.unwrap_or_else(|_| Err(unresponsive()))
+/// Limits how long a shim may take to answer.
+pub(crate) async fn with_timeout<T>(request: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    tokio::time::timeout(SHIM_TIMEOUT, request).await.unwrap_or_else(|_| Err(unresponsive()))
 }
 
-/// The supervisor of a sandbox that was found.
+/// Connects to the shim of a sandbox.
 pub(crate) async fn connect(name: &str, found: &Found) -> Result<ShimClient, Failure> {
     check_started(name, found)?;
     match with_timeout(async { Ok(found.connect().await) }).await? {
@@ -98,22 +98,22 @@ pub(crate) async fn connect(name: &str, found: &Found) -> Result<ShimClient, Fai
     }
 }
 
-/// Refuses a sandbox that nobody can be talked to about yet.
+/// Fails if a sandbox has no shim to connect to yet.
 pub(crate) fn check_started(name: &str, found: &Found) -> Result<(), Failure> {
     match (&found.life, &found.problem) {
         (Life::Starting, None) => {
-            let words = format!("the sandbox {name:?} is only being made");
-            Err(Failure::new("sandbox_starting", words).hint("try again in a moment"))
+            let words = format!("the sandbox {name:?} is starting");
+            Err(Failure::new("sandbox_starting", words).hint("retry in a moment"))
         }
         (Life::Starting, Some(problem)) => Err(unverified(problem)),
         _ => Ok(()),
     }
 }
 
-/// Why a sandbox that was found is not talked to.
+/// The failure for a shim that cannot be connected to.
 pub(crate) fn connect_failure(name: &str, error: AdoptError) -> Failure {
     match error {
-        // It ended while it was spoken to, and took everything of it along.
+        // The sandbox stopped meanwhile, and its directory was removed.
         AdoptError::Shim(ShimError::Connect { .. } | ShimError::Gone) if matches!(existing(name), Ok(None)) => {
             no_such_sandbox(name)
         }
@@ -121,16 +121,16 @@ pub(crate) fn connect_failure(name: &str, error: AdoptError) -> Failure {
     }
 }
 
-/// The supervisor of a sandbox whose processes run: one that is paused does nothing of what it is asked.
+/// Connects to the shim of a sandbox that is not paused: a paused one executes nothing.
 pub(crate) async fn connect_unpaused(name: &str, found: &Found) -> Result<ShimClient, Failure> {
     let mut client = connect(name, found).await?;
     if with_timeout(async { Ok(client.status().await?) }).await?.state == State::Paused {
         let is_persistent = found.record.as_ref().is_some_and(|record| record.lasting);
         if !is_persistent {
             let failure = Failure::new("sandbox_paused", format!("the sandbox {name:?} is paused"));
-            return Err(failure.hint("nothing but its owner lets it continue"));
+            return Err(failure.hint("only its owner can resume it"));
         }
-        // Its daemon knows why; without one it is paused all the same.
+        // The daemon knows the reason.
         let running =
             listing::inspect_persistent(name, Some(found)).await.ok().flatten().and_then(|response| response.running);
         let state = running.as_ref().and_then(render::pause_state).unwrap_or_else(|| "paused".to_owned());
@@ -144,12 +144,12 @@ pub(crate) async fn connect_unpaused(name: &str, found: &Found) -> Result<ShimCl
     Ok(client)
 }
 
-/// How the sandbox of a name is.
+/// The current state of a sandbox.
 pub(crate) async fn observe(name: &str) -> Result<ObservedSandbox, Failure> {
     query_shim(one(name).await?).await.ok_or_else(|| no_such_sandbox(name))
 }
 
-/// How all sandboxes are, the oldest first. They are asked at once: one that does not answer holds up nobody else.
+/// The current state of all sandboxes, the oldest first. Their shims are queried concurrently, so that none delays others.
 pub(crate) async fn observe_all() -> Result<Vec<ObservedSandbox>, Failure> {
     let queries: JoinSet<_> = all()?.into_iter().map(query_shim).collect();
     let mut observed: Vec<ObservedSandbox> = queries.join_all().await.into_iter().flatten().collect();
@@ -157,7 +157,7 @@ pub(crate) async fn observe_all() -> Result<Vec<ObservedSandbox>, Failure> {
     Ok(observed)
 }
 
-/// All jobs of a sandbox, the oldest first: with a daemon, also those of before it was stopped.
+/// All jobs of a sandbox, the oldest first; of a persistent one, also those from before it was stopped.
 pub(crate) async fn jobs(name: &str) -> Result<Vec<JobInfo>, Failure> {
     let found = existing(name)?;
     let persistent = daemon::find_persistent(name, found.as_ref()).await?;
@@ -180,10 +180,10 @@ pub(crate) async fn jobs(name: &str) -> Result<Vec<JobInfo>, Failure> {
 /// A job of a sandbox.
 pub(crate) async fn job(name: &str, job: &str) -> Result<JobInfo, Failure> {
     let known = jobs(name).await?.into_iter().find(|info| info.job == job);
-    known.ok_or_else(|| no_such_job(&format!("there is no job {job:?}")))
+    known.ok_or_else(|| no_such_job(&format!("no such job: {job:?}")))
 }
 
-/// Asks the supervisor how a sandbox is. One that is gone by now is none.
+/// Queries the shim of a sandbox. None if the sandbox has stopped meanwhile.
 async fn query_shim(found: Found) -> Option<ObservedSandbox> {
     if found.life != Life::Running {
         return Some(observed(found, None, None));
@@ -198,14 +198,14 @@ async fn query_shim(found: Found) -> Option<ObservedSandbox> {
         Ok(Err(error)) => error.to_string(),
         Err(_) => unresponsive().message,
     };
-    // What cannot be asked because it has just ended is no problem.
+    // A sandbox that has just stopped is not a problem.
     let name = found.record.as_ref().map(|record| record.name.clone()).unwrap_or_default();
     match existing(&name) {
         Ok(again) => again.map(|again| {
             let problem = (again.life == Life::Running).then_some(problem);
             observed(again, None, problem)
         }),
-        // It was there a moment ago: that it cannot be looked at again hides it from nobody.
+        // It existed a moment ago, so it is listed with the problem.
         Err(_) => Some(observed(found, None, Some(problem))),
     }
 }
@@ -215,7 +215,7 @@ fn observed(found: Found, shim: Option<ShimStatus>, problem: Option<String>) -> 
     ObservedSandbox { directory: found.directory, record: found.record, life: found.life, shim, problem }
 }
 
-/// What a sandbox is called where it runs: by its id, or by the hash of one that is longer than a name.
+/// The name of a sandbox for its shim: its id, or the hash of an id that is too long for a name.
 pub(crate) fn shim_name(id: &str) -> Cow<'_, str> {
     if id.len() <= MAX_NAME {
         return id.into();
@@ -228,29 +228,29 @@ pub(crate) fn require_root() -> Result<(), Failure> {
     if rustix::process::geteuid().is_root() {
         return Ok(());
     }
-    Err(Failure::new("not_root", "only root can look at sandboxes").hint("sudo carrel …"))
+    Err(Failure::new("not_root", "only root can access sandboxes").hint("sudo carrel …"))
 }
 
 pub(crate) fn no_such_sandbox(name: &str) -> Failure {
-    let words = format!("there is no sandbox named {name:?}");
-    Failure::new("no_such_sandbox", words).hint("`carrel ps` lists those that are there")
+    let words = format!("no such sandbox: {name:?}");
+    Failure::new("no_such_sandbox", words).hint("`carrel ps` lists sandboxes")
 }
 
 fn unresponsive() -> Failure {
-    let words = format!("its supervisor does not answer within {SHIM_TIMEOUT:?}");
-    Failure::new("supervisor_silent", words).hint("`carrel stop NAME` ends it all the same")
+    let words = format!("its shim does not respond within {SHIM_TIMEOUT:?}");
+    Failure::new("supervisor_silent", words).hint("`carrel stop NAME` stops it anyway")
 }
 
 fn unverified(error: impl std::fmt::Display) -> Failure {
-    Failure::new("sandbox_unverified", error).hint("somebody may be posing as it; look at its directory")
+    Failure::new("sandbox_unverified", error).hint("another process may impersonate its shim; check its directory")
 }
 
 fn not_running(name: &str, found: &Found) -> Failure {
-    let failure = Failure::new("sandbox_not_running", format!("the sandbox {name:?} has ended"));
+    let failure = Failure::new("sandbox_not_running", format!("the sandbox {name:?} has stopped"));
     let is_persistent = found.record.as_ref().is_some_and(|record| record.lasting);
     match is_persistent && CarrelHome::find().is_ok_and(|home| carrel_daemon::store_file(home.path()).exists()) {
-        true => failure.hint(format!("`carrel get {name}` says how it is; `carrel resume {name}` lets it run again")),
-        false => failure.hint(format!("`carrel inspect {name}` says how")),
+        true => failure.hint(format!("`carrel get {name}` shows its status; `carrel resume {name}` resumes it")),
+        false => failure.hint(format!("`carrel inspect {name}` shows the reason")),
     }
 }
 
@@ -308,7 +308,7 @@ impl From<ShimError> for Failure {
             }
             ShimError::Unreadable(_) | ShimError::Broken(_) | ShimError::TooLarge { .. } => {
                 Self::new("supervisor_unreadable", error)
-                    .hint("install carrel and carrel-shim of the same version, and begin the sandbox anew")
+                    .hint("install carrel and carrel-shim of the same version, and recreate the sandbox")
             }
             ShimError::Encode(_) | ShimError::Io(_) => Self::new("supervisor_lost", error),
         }
@@ -322,25 +322,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_supervisor_refuses_is_told_in_its_words_with_a_way_out() {
+    fn a_failure_of_the_shim_keeps_its_message_and_has_a_hint() {
         let refused = |code, hint: Option<&str>| {
-            let message = "it said no".to_owned();
+            let message = "not allowed".to_owned();
             let failure = Failure::from(ShimError::Failed(Failed { code, message, hint: hint.map(str::to_owned) }));
             (failure.code, failure.message, failure.hint.unwrap_or_default())
         };
-        let said = |code, hint: &str| (code, "it said no".to_owned(), hint.to_owned());
+        let expected = |code, hint: &str| (code, "not allowed".to_owned(), hint.to_owned());
         let list = "`carrel ps NAME` lists the jobs of a sandbox";
-        assert_eq!(refused(FailureCode::JobUnknown, None), said("no_such_job", list));
-        assert_eq!(refused(FailureCode::JobConflict, Some("its own")), said("job_conflict", "its own"));
-        assert_eq!(refused(FailureCode::JobEnded, None), said("job_ended", ""));
+        assert_eq!(refused(FailureCode::JobUnknown, None), expected("no_such_job", list));
+        assert_eq!(refused(FailureCode::JobConflict, Some("its own")), expected("job_conflict", "its own"));
+        assert_eq!(refused(FailureCode::JobEnded, None), expected("job_ended", ""));
     }
 
     #[test]
-    fn a_name_that_nobody_has_is_told_with_where_to_look() {
+    fn an_unknown_sandbox_is_reported_by_its_name() {
         let failure = no_such_sandbox("we\"b");
-        assert_eq!(
-            (failure.code, failure.message.as_str()),
-            ("no_such_sandbox", "there is no sandbox named \"we\\\"b\"")
-        );
+        assert_eq!((failure.code, failure.message.as_str()), ("no_such_sandbox", "no such sandbox: \"we\\\"b\""));
     }
 }

@@ -1,4 +1,4 @@
-//! `carrel inspect`: all that is known of a sandbox or a job, for programs.
+//! `carrel inspect`: details of a sandbox or a job as JSON.
 
 use carrel_shim_client::HostPath;
 use carrel_shim_client::messages::{Fact, JobInfo, JobStream, Outcome, Peer};
@@ -11,25 +11,25 @@ use crate::observed::ObservedSandbox;
 use crate::timestamp::UnixMillis;
 use crate::{find, limits, listing};
 
-/// What this exits with when it fails.
+/// The exit code of a failure.
 const FAILED: u8 = 1;
 
-/// Tells it; returns what to exit with.
+/// Prints details; returns the exit code.
 pub(crate) fn inspect(arguments: &InspectArguments, json: bool) -> Result<u8, Failure> {
     let runtime = find::runtime()?;
-    let (mut told, mut failures) = (Vec::new(), Failures::new(json));
+    let (mut objects, mut failures) = (Vec::new(), Failures::new(json));
     for name in &arguments.names {
         match runtime.block_on(one(name, arguments.job.as_deref())) {
-            Ok(value) => told.push(value),
+            Ok(value) => objects.push(value),
             Err(failure) => failures.add(failure),
         }
     }
-    if !told.is_empty() {
-        let value = match (told.pop(), arguments.names.len()) {
+    if !objects.is_empty() {
+        let value = match (objects.pop(), arguments.names.len()) {
             (Some(only), 1) => only,
-            (last, _) => told.into_iter().chain(last).collect(),
+            (last, _) => objects.into_iter().chain(last).collect(),
         };
-        // One object on a line for programs that asked for that; otherwise people read it too.
+        // With --json one object per line, otherwise indented for people.
         let text = if json { crate::json::line(&value) } else { crate::json::lines(&value) };
         crate::say(text.as_bytes())?;
     }
@@ -39,25 +39,25 @@ pub(crate) fn inspect(arguments: &InspectArguments, json: bool) -> Result<u8, Fa
 async fn one(name: &str, job: Option<&str>) -> Result<Value, Failure> {
     match job {
         Some(job) => Ok(self::job(&find::job(name, job).await?)),
-        None => whole(name).await,
+        None => inspect_sandbox(name).await,
     }
 }
 
-/// What is there of a sandbox, and what the daemon says that keeps it.
-async fn whole(name: &str) -> Result<Value, Failure> {
+/// The details of a sandbox from its shim and from the daemon.
+async fn inspect_sandbox(name: &str) -> Result<Value, Failure> {
     let found = find::existing(name)?;
-    let kept = listing::inspect_persistent(name, found.as_ref()).await?;
-    let observed = match &kept {
-        // What is there of it may go at any moment, and it is known all the same.
+    let response = listing::inspect_persistent(name, found.as_ref()).await?;
+    let observed = match &response {
+        // Its shim may exit at any moment; the daemon still knows it.
         Some(_) => find::observe(name).await.ok(),
         None => Some(find::observe(name).await?),
     };
-    let told = kept.as_ref().map(render::inspected).unwrap_or_default();
-    let handle = kept.as_ref().and_then(|kept| kept.sandbox.as_ref());
-    Ok(listing::object(observed.as_ref(), handle, told))
+    let daemon = response.as_ref().map(render::inspected).unwrap_or_default();
+    let handle = response.as_ref().and_then(|response| response.sandbox.as_ref());
+    Ok(listing::object(observed.as_ref(), handle, daemon))
 }
 
-/// A sandbox.
+/// A sandbox as JSON.
 pub(crate) fn sandbox(observed: &ObservedSandbox) -> Value {
     let (record, shim) = (observed.record.as_ref(), observed.shim.as_ref());
     let create = record.map(|record| &record.create);
@@ -115,7 +115,7 @@ pub(crate) fn sandbox(observed: &ObservedSandbox) -> Value {
     })
 }
 
-/// A job.
+/// A job as JSON.
 pub(crate) fn job(info: &JobInfo) -> Value {
     json!({
         "job": &info.job,
@@ -168,7 +168,7 @@ fn end(fact: &Fact) -> Value {
 }
 
 fn peer(observed: &ObservedSandbox, peer: &Peer) -> Value {
-    // A supervisor that has dropped its privileges cannot tell when the next daemon began.
+    // A shim that has dropped its privileges cannot read the start time of the next daemon.
     let alive = (peer.began != 0).then(|| observed.is_alive(peer));
     json!({"pid": peer.pid, "user": peer.user, "command": &peer.command, "alive": alive})
 }
@@ -185,8 +185,8 @@ mod tests {
     use crate::observed::tests::{dead, ended, example};
 
     #[test]
-    fn a_sandbox_that_runs_is_told_with_where_to_reach_it() {
-        let told = sandbox(&example());
+    fn a_running_sandbox_is_shown_with_its_sockets() {
+        let object = sandbox(&example());
         for (key, value) in [
             ("name", json!("web")),
             ("state", json!("running")),
@@ -205,17 +205,17 @@ mod tests {
             ("ended", Value::Null),
             ("problem", Value::Null),
         ] {
-            assert_eq!(told.get(key), Some(&value), "{key}");
+            assert_eq!(object.get(key), Some(&value), "{key}");
         }
     }
 
     #[test]
-    fn a_dead_one_is_told_with_how_it_ended_and_no_process_that_could_be_anothers() {
-        let told = sandbox(&dead(vec![Fact { sequence: 9, ..ended(EndReason::OutOfMemory) }]));
-        assert_eq!(told.pointer("/state"), Some(&json!("stopped")));
-        assert_eq!(told.pointer("/ended/reason"), Some(&json!("out_of_memory")));
-        assert_eq!(told.pointer("/ended/at"), Some(&json!("2024-02-29T12:35:00.000Z")));
-        assert_eq!((told.get("pid"), told.get("shim_pid")), (Some(&Value::Null), Some(&Value::Null)));
-        assert_eq!(told.get("sequence"), Some(&json!(9)));
+    fn a_stopped_sandbox_is_shown_with_its_end_and_without_pids() {
+        let object = sandbox(&dead(vec![Fact { sequence: 9, ..ended(EndReason::OutOfMemory) }]));
+        assert_eq!(object.pointer("/state"), Some(&json!("stopped")));
+        assert_eq!(object.pointer("/ended/reason"), Some(&json!("out_of_memory")));
+        assert_eq!(object.pointer("/ended/at"), Some(&json!("2024-02-29T12:35:00.000Z")));
+        assert_eq!((object.get("pid"), object.get("shim_pid")), (Some(&Value::Null), Some(&Value::Null)));
+        assert_eq!(object.get("sequence"), Some(&json!(9)));
     }
 }

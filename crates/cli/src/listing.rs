@@ -1,4 +1,4 @@
-//! All sandboxes: those of `carrel run`, and those that a daemon keeps.
+//! Lists ephemeral and persistent sandboxes.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -16,17 +16,17 @@ use crate::observed::{ObservedSandbox, ObservedState};
 use crate::timestamp::UnixMillis;
 use crate::{find, inspect};
 
-/// A sandbox, as far as it is known: by what is there of it, by the daemon that keeps it, or by both.
+/// A sandbox as observed on this host, as known to the daemon, or both.
 #[derive(Debug)]
 pub(crate) struct ListedSandbox {
     pub(crate) observed: Option<ObservedSandbox>,
     pub(crate) handle: Option<SandboxHandle>,
-    /// That it is paused, and why, as its daemon says.
+    /// Its paused state with the reason, as the daemon reports it.
     pub(crate) pause: Option<String>,
 }
 
-/// All that are meant, the oldest first. What stays is known to a daemon alone, which is started for it. Without its store
-/// there are those that run, with the failure to report.
+/// The selected sandboxes, the oldest first. The daemon is started if the home has persistent ones. If the store is lost,
+/// running sandboxes are listed, together with the failure to report.
 pub(crate) async fn all(arguments: &PsArguments) -> Result<(Vec<ListedSandbox>, Option<Failure>), Failure> {
     let label_selector = Label::pairs(&arguments.labels);
     let labelled = !label_selector.is_empty();
@@ -37,37 +37,42 @@ pub(crate) async fn all(arguments: &PsArguments) -> Result<(Vec<ListedSandbox>, 
     let Some(mut daemon) = daemon else {
         return Ok((join(find::observe_all().await?, Vec::new(), labelled), lost));
     };
-    let kept = daemon.list(ListSandboxesRequest { include_deleted: arguments.all, label_selector }).await?;
-    let mut all = join(find::observe_all().await?, kept, labelled);
+    let handles = daemon.list(ListSandboxesRequest { include_deleted: arguments.all, label_selector }).await?;
+    let mut all = join(find::observe_all().await?, handles, labelled);
     for listed in &mut all {
         let is_paused = listed.observed.as_ref().is_some_and(|observed| observed.state() == ObservedState::Paused);
         if let Some(handle) = listed.handle.as_ref().filter(|_| is_paused) {
-            let asked = InspectSandboxRequest { sandbox_id: handle.sandbox_id.clone() };
-            // Without an answer it is paused all the same.
-            let told = daemon.carrel.inspect_sandbox(asked).await.ok();
-            listed.pause = told.and_then(|told| told.into_inner().running.as_ref().and_then(render::pause_state));
+            let request = InspectSandboxRequest { sandbox_id: handle.sandbox_id.clone() };
+            // Without a response, the reason is unknown.
+            let response = daemon.carrel.inspect_sandbox(request).await.ok();
+            listed.pause =
+                response.and_then(|response| response.into_inner().running.as_ref().and_then(render::pause_state));
         }
     }
     Ok((all, None))
 }
 
-/// What is there of each, with what its daemon says; those that no daemon keeps too, unless only such are meant.
-fn join(observed: Vec<ObservedSandbox>, kept: Vec<SandboxHandle>, persistent_only: bool) -> Vec<ListedSandbox> {
+/// Joins observed sandboxes with those of the daemon; `persistent_only` drops those that the daemon does not know.
+fn join(observed: Vec<ObservedSandbox>, handles: Vec<SandboxHandle>, persistent_only: bool) -> Vec<ListedSandbox> {
     let directory = |observed: &ObservedSandbox| {
         observed.directory.file_name().and_then(OsStr::to_str).unwrap_or_default().to_owned()
     };
-    let mut there: HashMap<String, ObservedSandbox> =
+    let mut by_directory: HashMap<String, ObservedSandbox> =
         observed.into_iter().map(|observed| (directory(&observed), observed)).collect();
     let mut all = Vec::new();
-    for handle in kept {
+    for handle in handles {
         let directory = layout::directory_name(&find::shim_name(&handle.sandbox_id)).unwrap_or_default();
-        // A run may have the name of one that is at rest; one that somebody is at may have no record at the moment.
-        let is_kept = |observed: &ObservedSandbox| observed.record.as_ref().is_none_or(|record| record.lasting);
-        let observed = if there.get(&directory).is_some_and(is_kept) { there.remove(&directory) } else { None };
+        // An ephemeral sandbox may have the name of a stopped one; one that is starting or being removed may have no record.
+        let is_persistent = |observed: &ObservedSandbox| observed.record.as_ref().is_none_or(|record| record.lasting);
+        let observed = if by_directory.get(&directory).is_some_and(is_persistent) {
+            by_directory.remove(&directory)
+        } else {
+            None
+        };
         all.push(ListedSandbox { observed, handle: Some(handle), pause: None });
     }
     if !persistent_only {
-        all.extend(there.into_values().map(|observed| ListedSandbox {
+        all.extend(by_directory.into_values().map(|observed| ListedSandbox {
             observed: Some(observed),
             handle: None,
             pause: None,
@@ -77,7 +82,7 @@ fn join(observed: Vec<ObservedSandbox>, kept: Vec<SandboxHandle>, persistent_onl
     all
 }
 
-/// What the daemon knows of a sandbox, if it can be its own.
+/// What the daemon knows about a sandbox, unless that is ephemeral.
 pub(crate) async fn inspect_persistent(
     name: &str,
     found: Option<&Found>,
@@ -88,14 +93,14 @@ pub(crate) async fn inspect_persistent(
     }
     let Some(mut daemon) = DaemonClient::connect_if_sandboxes_exist().await? else { return Ok(None) };
     match daemon.carrel.inspect_sandbox(InspectSandboxRequest { sandbox_id: name.to_owned() }).await {
-        Ok(answer) => Ok(Some(answer.into_inner())),
+        Ok(response) => Ok(Some(response.into_inner())),
         Err(status) if is_unknown(&status) => Ok(None),
         Err(status) => Err(status_failure(&status)),
     }
 }
 
-/// A sandbox for programs: what is there of it, and under `daemon` what its daemon says.
-pub(crate) fn object(observed: Option<&ObservedSandbox>, handle: Option<&SandboxHandle>, told: Value) -> Value {
+/// A sandbox as JSON: what was observed, and under `daemon` what the daemon reports.
+pub(crate) fn object(observed: Option<&ObservedSandbox>, handle: Option<&SandboxHandle>, daemon: Value) -> Value {
     let mut value = match (observed, handle) {
         (Some(observed), _) => inspect::sandbox(observed),
         (None, Some(handle)) => json!({
@@ -108,16 +113,16 @@ pub(crate) fn object(observed: Option<&ObservedSandbox>, handle: Option<&Sandbox
     };
     if let Some(object) = value.as_object_mut() {
         if let (Some(observed), Some(handle)) = (observed, handle) {
-            // What is there of it may have lost its record by now, and with it its name.
+            // The observed directory may have lost its record, and with it the name.
             object.insert("name".to_owned(), handle.sandbox_id.clone().into());
             object.insert("state".to_owned(), state(observed, handle).into());
         }
-        object.insert("daemon".to_owned(), told);
+        object.insert("daemon".to_owned(), daemon);
     }
     value
 }
 
-/// How one is that is there and kept.
+/// The state of a sandbox that is observed and known to the daemon.
 fn state(observed: &ObservedSandbox, handle: &SandboxHandle) -> &'static str {
     match observed.state() {
         ObservedState::Paused => ObservedState::Paused.as_str(),
@@ -135,7 +140,7 @@ impl ListedSandbox {
         }
     }
 
-    /// How it is, in a word or two.
+    /// The state, with a reason or a problem.
     pub(crate) fn state(&self) -> String {
         match (&self.observed, &self.handle) {
             (Some(observed), Some(handle)) => match (&self.pause, observed.pause_reason()) {
@@ -154,20 +159,20 @@ impl ListedSandbox {
     }
 
     pub(crate) fn image(&self) -> Option<&str> {
-        let kept = self.handle.as_ref().map(|handle| handle.image.as_str());
-        kept.or_else(|| Some(self.observed.as_ref()?.record.as_ref()?.image.as_str()))
+        let handle = self.handle.as_ref().map(|handle| handle.image.as_str());
+        handle.or_else(|| Some(self.observed.as_ref()?.record.as_ref()?.image.as_str()))
     }
 
-    /// When it was made.
+    /// The time of its creation.
     pub(crate) fn created(&self) -> Option<UnixMillis> {
-        let kept = self.handle.as_ref().map(|handle| render::timestamp(handle.created_at.as_ref()));
-        kept.or_else(|| Some(UnixMillis(self.observed.as_ref()?.record.as_ref()?.created_ms)))
+        let handle = self.handle.as_ref().map(|handle| render::timestamp(handle.created_at.as_ref()));
+        handle.or_else(|| Some(UnixMillis(self.observed.as_ref()?.record.as_ref()?.created_ms)))
     }
 
-    /// For programs.
+    /// The sandbox as JSON.
     pub(crate) fn object(&self) -> Value {
-        let told = self.handle.as_ref().map(render::handle).unwrap_or_default();
-        let mut value = object(self.observed.as_ref(), self.handle.as_ref(), told);
+        let daemon = self.handle.as_ref().map(render::handle).unwrap_or_default();
+        let mut value = object(self.observed.as_ref(), self.handle.as_ref(), daemon);
         if let (Some(pause), Some(object)) = (&self.pause, value.as_object_mut()) {
             object.insert("pause_message".to_owned(), json!(pause));
         }
@@ -183,7 +188,7 @@ mod tests {
     use super::*;
     use crate::observed::tests::example;
 
-    pub(crate) fn lasting(name: &str) -> ObservedSandbox {
+    pub(crate) fn persistent(name: &str) -> ObservedSandbox {
         let mut observed = example();
         if let Some(record) = &mut observed.record {
             (record.name, record.lasting) = (name.to_owned(), true);
@@ -207,8 +212,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_and_what_is_kept_is_one_and_the_same() {
-        let observed = || vec![example(), lasting("kept"), lasting("stray")];
+    fn observed_sandboxes_are_joined_with_those_of_the_daemon() {
+        let observed = || vec![example(), persistent("kept"), persistent("stray")];
         let kept = || vec![handle("gone", SandboxState::Stopped, 1), handle("kept", SandboxState::Ready, 2)];
         let expect = |listed: Vec<ListedSandbox>, expected: &[(&str, &str)]| {
             let expected: Vec<_> = expected.iter().map(|(name, state)| (name.to_string(), state.to_string())).collect();
@@ -219,17 +224,21 @@ mod tests {
             &[("gone", "stopped"), ("kept", "ready"), ("stray", "running"), ("web", "running")],
         );
         expect(join(observed(), kept(), true), &[("gone", "stopped"), ("kept", "ready")]);
-        let swept =
-            ObservedSandbox { record: None, life: carrel_shim_client::Life::Starting, shim: None, ..lasting("kept") };
+        let swept = ObservedSandbox {
+            record: None,
+            life: carrel_shim_client::Life::Starting,
+            shim: None,
+            ..persistent("kept")
+        };
         let listed = join(vec![swept], kept(), false);
         let named: Vec<Value> = listed.iter().map(|listed| listed.object()["name"].clone()).collect();
-        assert_eq!(named, ["gone", "kept"], "programs are told the same names");
+        assert_eq!(named, ["gone", "kept"], "JSON has the same names");
         expect(listed, &[("gone", "stopped"), ("kept", "ready")]);
     }
 
     #[test]
-    fn one_that_is_paused_says_why() {
-        let mut observed = lasting("kept");
+    fn a_paused_sandbox_is_shown_with_its_reason() {
+        let mut observed = persistent("kept");
         observed.shim.as_mut().unwrap().status.state = carrel_shim_client::messages::State::Paused;
         let pause = Some("paused (host disk low: 1.2 GiB free, 2 GiB reserved)".to_owned());
         let mut listed =
@@ -241,14 +250,14 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_told_what_the_daemon_says() {
+    fn json_has_the_report_of_the_daemon() {
         let kept = ListedSandbox {
-            observed: Some(lasting("kept")),
+            observed: Some(persistent("kept")),
             handle: Some(handle("kept", SandboxState::Ready, 2)),
             pause: None,
         };
-        let told = kept.object();
-        assert_eq!((told.get("state"), told.pointer("/daemon/id")), (Some(&json!("ready")), Some(&json!("kept"))));
+        let object = kept.object();
+        assert_eq!((object.get("state"), object.pointer("/daemon/id")), (Some(&json!("ready")), Some(&json!("kept"))));
         let ours = ListedSandbox { observed: Some(example()), handle: None, pause: None }.object();
         assert_eq!((ours.get("state"), ours.get("daemon")), (Some(&json!("running")), Some(&Value::Null)));
         let gone =

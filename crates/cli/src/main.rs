@@ -51,7 +51,7 @@ use self::failure::Failure;
 fn main() -> ExitCode {
     std::panic::set_hook(Box::new(failure::bug));
     descriptors::raise();
-    // A mistake of ours is none of the command's codes either.
+    // A bug must not look like an exit code of the command.
     std::panic::catch_unwind(carrel).unwrap_or(ExitCode::from(failure::EXIT_CARREL_FAILED))
 }
 
@@ -65,7 +65,7 @@ fn carrel() -> ExitCode {
     match dispatch(arguments) {
         Ok(code) => code.into(),
         Err(failure) => {
-            let failure = failure.naming(sandbox.as_deref());
+            let failure = failure.with_sandbox_name(sandbox.as_deref());
             failure.report(json);
             failure.exit.into()
         }
@@ -112,7 +112,7 @@ fn dispatch(arguments: CarrelArguments) -> Result<u8, Failure> {
         CarrelCommand::OwnRun => run::own_run(),
         CarrelCommand::Man(man) => manual::write(&man.directory),
         CarrelCommand::Version => say(version(arguments.json).as_bytes()),
-        // The parser answers it.
+        // The parser handles it.
         CarrelCommand::Help(_) => Ok(0),
     }
 }
@@ -122,7 +122,7 @@ fn version(json: bool) -> String {
     if json { json::line(&serde_json::json!({"version": version})) } else { format!("carrel {version}\n") }
 }
 
-/// Writes to standard output. That nobody reads it any more is no failure.
+/// Writes to standard output. A closed pipe is not a failure.
 fn say(text: &[u8]) -> Result<u8, Failure> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text).and_then(|()| out.flush()) {

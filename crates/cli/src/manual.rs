@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_command_that_help_lists_has_a_page() {
+    fn every_visible_command_has_a_page() {
         let directory = tempfile::tempdir().unwrap();
         assert_eq!(write(directory.path()).unwrap(), 0);
         let page = |name: &str| std::fs::read_to_string(directory.path().join(name)).unwrap();
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_not_there_is_named() {
+    fn a_missing_directory_is_named() {
         let failure = write(Path::new("/nowhere/at/all")).unwrap_err();
         assert_eq!(failure.exit, 1);
         assert!(failure.message.contains("/nowhere/at/all"), "{failure:?}");

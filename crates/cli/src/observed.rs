@@ -1,30 +1,30 @@
-//! A sandbox as it is observed from outside: what is written down of it, and what its supervisor says.
+//! A sandbox as observed on this host: its record, and the status that its shim reports.
 
 use std::path::PathBuf;
 
 use carrel_shim_client::messages::{EndReason, Fact, FactKind, Hello, PauseReason, Peer, State, Status};
 use carrel_shim_client::{Life, SandboxRecord};
 
-/// A sandbox.
+/// A sandbox on this host.
 #[derive(Clone, Debug)]
 pub(crate) struct ObservedSandbox {
     pub(crate) directory: PathBuf,
     pub(crate) record: Option<SandboxRecord>,
     pub(crate) life: Life,
-    /// What its supervisor says, if it has one that answers.
+    /// The status from its shim, if that responds.
     pub(crate) shim: Option<ShimStatus>,
-    /// Why what is known of it is not all there is.
+    /// Why the observation is incomplete.
     pub(crate) problem: Option<String>,
 }
 
-/// What a supervisor says.
+/// What a shim reports.
 #[derive(Clone, Debug)]
 pub(crate) struct ShimStatus {
     pub(crate) hello: Hello,
     pub(crate) status: Status,
 }
 
-/// What a sandbox does, in the words of everybody who asks.
+/// The state of a sandbox, as commands show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ObservedState {
     Starting,
@@ -37,7 +37,7 @@ pub(crate) enum ObservedState {
 // === impl ObservedSandbox ===
 
 impl ObservedSandbox {
-    /// Its name; of one without a record that can be believed, that of its directory.
+    /// Its name; without a valid record, that of its directory.
     pub(crate) fn name(&self) -> String {
         match &self.record {
             Some(record) => record.name.clone(),
@@ -58,30 +58,30 @@ impl ObservedSandbox {
         }
     }
 
-    /// Why it is paused, where nobody simply wanted it so.
+    /// Why it is paused, if not by request.
     pub(crate) fn pause_reason(&self) -> Option<&'static str> {
         let status = &self.shim.as_ref()?.status;
         status.pause_reason.filter(|_| status.state == State::Paused).map(PauseReason::as_str)
     }
 
-    /// Whether it has a supervisor.
+    /// Whether it has a shim.
     pub(crate) fn has_shim(&self) -> bool {
         !matches!(self.life, Life::Dead { .. })
     }
 
-    /// Whether it is coming to an end.
+    /// Whether it is stopping.
     pub(crate) fn is_ending(&self) -> bool {
         self.shim.as_ref().is_some_and(|shim| shim.status.state == State::Ending)
     }
 
-    /// Who supervises it now. Of whoever made it more was written down than a supervisor can say later.
+    /// The process that supervises it now. The record has more details of the creator than the shim can report.
     pub(crate) fn supervisor(&self) -> Option<&Peer> {
         let supervisor = self.shim.as_ref()?.status.supervisor.as_ref()?;
-        let maker = self.record.as_ref().map(|record| &record.owner);
-        Some(maker.filter(|maker| maker.pid == supervisor.pid && self.is_alive(maker)).unwrap_or(supervisor))
+        let creator = self.record.as_ref().map(|record| &record.owner);
+        Some(creator.filter(|creator| creator.pid == supervisor.pid && self.is_alive(creator)).unwrap_or(supervisor))
     }
 
-    /// What is known of the past of a dead one.
+    /// The journal of a stopped sandbox.
     pub(crate) fn facts(&self) -> &[Fact] {
         match &self.life {
             Life::Dead { facts, .. } => facts,
@@ -89,12 +89,12 @@ impl ObservedSandbox {
         }
     }
 
-    /// How it ended, or why it never began.
+    /// How it ended, or why it never started.
     pub(crate) fn end(&self) -> Option<&Fact> {
         self.facts().iter().rev().find(|fact| matches!(fact.kind, FactKind::Ended | FactKind::Failed))
     }
 
-    /// Whether a process of it that was written down is that same process still.
+    /// Whether a recorded process is still running.
     pub(crate) fn is_alive(&self, peer: &Peer) -> bool {
         let this_boot = !matches!(self.life, Life::Dead { rebooted: true, .. });
         this_boot && peer.began != 0 && carrel_shim_client::began(peer.pid) == Some(peer.began)
@@ -123,7 +123,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A sandbox that runs, as it would be found.
+    /// A running sandbox.
     pub(crate) fn example() -> ObservedSandbox {
         let path = |text: &str| HostPath(text.into());
         let peer = |pid, command: &str| Peer { pid, user: 0, began: 7, command: command.to_owned() };
@@ -203,7 +203,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// The same, dead, with a journal that tells this.
+    /// The same sandbox, stopped, with a journal.
     pub(crate) fn dead(facts: Vec<Fact>) -> ObservedSandbox {
         ObservedSandbox { life: Life::Dead { facts, rebooted: false }, shim: None, ..example() }
     }
@@ -214,7 +214,7 @@ pub(crate) mod tests {
 
     //= promises.command.carrel-inspect
     #[test]
-    fn a_live_one_is_what_its_supervisor_says() {
+    fn a_running_sandbox_has_the_state_that_its_shim_reports() {
         let mut observed = example();
         assert_eq!((observed.state(), observed.is_ending()), (ObservedState::Running, false));
         for (state, expected, ending) in [
@@ -226,14 +226,14 @@ pub(crate) mod tests {
             assert_eq!((observed.state(), observed.is_ending()), (expected, ending));
         }
         observed.shim = None;
-        assert_eq!(observed.state(), ObservedState::Running, "one that does not answer runs all the same");
+        assert_eq!(observed.state(), ObservedState::Running, "a sandbox whose shim does not respond is running");
         observed.life = Life::Starting;
         assert_eq!(observed.state(), ObservedState::Starting);
     }
 
     //= promises.command.carrel-inspect
     #[test]
-    fn a_dead_one_is_what_its_journal_tells() {
+    fn the_state_of_a_stopped_sandbox_comes_from_its_journal() {
         use ObservedState::{Failed, Stopped};
         for (facts, expected) in [
             (vec![], Failed),
@@ -250,7 +250,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_process_is_alive_only_if_it_is_the_same_one() {
+    fn a_process_is_alive_only_if_its_start_time_matches() {
         let began = carrel_shim_client::began(std::process::id()).unwrap();
         let ours = |began| Peer { pid: std::process::id(), user: 0, began, command: String::new() };
         let observed = example();
@@ -261,7 +261,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn one_that_cannot_be_believed_is_called_by_its_directory() {
+    fn a_sandbox_without_a_record_is_named_after_its_directory() {
         assert_eq!(example().name(), "web");
         assert_eq!(ObservedSandbox { record: None, ..example() }.name(), "x");
     }

@@ -1,4 +1,4 @@
-//! `carrel store orphans`, `adopt`, `remove` and `claim`: what a restored store does not know, and copies of a home.
+//! `carrel store orphans`, `adopt`, `remove` and `claim`.
 
 use carrel_api::carrel::v1::{AdoptOrphanRequest, ListOrphansRequest, Orphan, RemoveOrphanRequest};
 use serde_json::json;
@@ -10,23 +10,23 @@ use crate::table::TextTable;
 use crate::timestamp::UnixMillis;
 use crate::{find, serve};
 
-/// What this exits with when it fails.
+/// The exit code of a failure.
 const FAILED: u8 = 1;
 
-/// Lists orphans; returns what to exit with.
+/// Lists orphans; returns the exit code.
 pub(crate) fn list(json: bool) -> Result<u8, Failure> {
     let orphans = find::runtime()?.block_on(async {
         let mut daemon = DaemonClient::connect_or_start().await?;
-        let answer =
+        let response =
             daemon.carrel.list_orphans(ListOrphansRequest {}).await.map_err(|status| status_failure(&status))?;
-        Ok::<_, Failure>(answer.into_inner().orphans)
+        Ok::<_, Failure>(response.into_inner().orphans)
     });
     let orphans = orphans.map_err(|failure| failure.exit(FAILED))?;
     let text = if json { orphans.iter().map(object).collect() } else { table(&orphans, UnixMillis::now()) };
     crate::say(text.as_bytes())
 }
 
-/// Makes an orphan a sandbox again; returns what to exit with.
+/// Adopts an orphan; returns the exit code.
 pub(crate) fn adopt(arguments: &StoreAdoptArguments, json: bool) -> Result<u8, Failure> {
     let adopted = find::runtime()?.block_on(async {
         let mut daemon = DaemonClient::connect_or_start().await?;
@@ -34,8 +34,8 @@ pub(crate) fn adopt(arguments: &StoreAdoptArguments, json: bool) -> Result<u8, F
             orphan: arguments.orphan.clone(),
             sandbox_id: arguments.id.clone().unwrap_or_default(),
         };
-        let answer = daemon.carrel.adopt_orphan(request).await.map_err(|status| status_failure(&status))?;
-        answer.into_inner().sandbox.ok_or_else(|| Failure::new("internal", "the daemon answered without a sandbox"))
+        let response = daemon.carrel.adopt_orphan(request).await.map_err(|status| status_failure(&status))?;
+        response.into_inner().sandbox.ok_or_else(|| Failure::new("internal", "the daemon returned no sandbox"))
     });
     let adopted = adopted.map_err(|failure| failure.exit(FAILED))?;
     let text = match json {
@@ -45,7 +45,7 @@ pub(crate) fn adopt(arguments: &StoreAdoptArguments, json: bool) -> Result<u8, F
     crate::say(text.as_bytes())
 }
 
-/// Removes orphans; returns what to exit with.
+/// Removes orphans; returns the exit code.
 pub(crate) fn remove(arguments: &StoreRemoveArguments) -> Result<u8, Failure> {
     let removed = find::runtime()?.block_on(async {
         let mut daemon = DaemonClient::connect_or_start().await?;
@@ -61,7 +61,7 @@ pub(crate) fn remove(arguments: &StoreRemoveArguments) -> Result<u8, Failure> {
     removed.map(|()| 0).map_err(|failure| failure.exit(FAILED))
 }
 
-/// Makes a copy of a home a home of its own; returns what to exit with.
+/// Makes a copy of a home independent; returns the exit code.
 pub(crate) fn claim(arguments: &StoreClaimArguments) -> Result<u8, Failure> {
     let home = serve::home(arguments.home.as_deref())?;
     carrel_daemon::claim_home(&home).map(|()| 0).map_err(|error| Failure::from(error).exit(FAILED))
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_known_of_an_orphan_is_said() {
+    fn unknown_fields_of_an_orphan_are_shown_as_unknown() {
         let seconds = |seconds| Some(prost_types::Timestamp { seconds, nanos: 0 });
         let known = Orphan {
             disk: "0123456789abcdef".into(),

@@ -1,11 +1,11 @@
-//! Moments, for people and for programs.
+//! Timestamps and ages.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Milliseconds of a day.
 const DAY: u64 = 24 * 60 * 60 * 1000;
 
-/// A moment, in milliseconds since 1970.
+/// A timestamp in milliseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct UnixMillis(pub(crate) u64);
 
@@ -17,7 +17,7 @@ impl UnixMillis {
         Self(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
     }
 
-    /// How long ago it is, in its largest unit; a clock that was set back makes it now.
+    /// The time since then in its largest unit; zero if the clock was set back.
     pub(crate) fn age(self, now: Self) -> String {
         let seconds = Duration::from_millis(now.0.saturating_sub(self.0)).as_secs();
         match seconds {
@@ -30,7 +30,7 @@ impl UnixMillis {
 }
 
 impl std::fmt::Display for UnixMillis {
-    /// As RFC 3339 has it, in UTC.
+    /// RFC 3339, in UTC.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (year, month, day) = date(self.0 / DAY);
         let (of_day, millis) = (self.0 % DAY / 1000, self.0 % 1000);
@@ -39,9 +39,9 @@ impl std::fmt::Display for UnixMillis {
     }
 }
 
-/// The date of a day, counted from 1970: whole cycles of 400 years first, then years, then months.
+/// Converts a day since 1970 to a date: cycles of 400 years first, then years, then months.
 fn date(days: u64) -> (u64, u64, u64) {
-    /// Days of 400 years, whatever year they begin with.
+    /// Days of 400 years.
     const CYCLE: u64 = 146_097;
     let leap = |year: u64| year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
     let (mut year, mut left) = (1970 + days / CYCLE * 400, days % CYCLE);
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_moment_is_written_as_programs_read_it() {
+    fn a_timestamp_is_formatted_as_rfc_3339() {
         for (millis, text) in [
             (0, "1970-01-01T00:00:00.000Z"),
             (951_782_400_000, "2000-02-29T00:00:00.000Z"),
@@ -78,12 +78,12 @@ mod tests {
         ] {
             assert_eq!(UnixMillis(millis).to_string(), text);
         }
-        // Whatever a supervisor says is a moment, if a late one.
+        // Any value from a shim can be formatted.
         assert!(UnixMillis(u64::MAX).to_string().ends_with('Z'));
     }
 
     #[test]
-    fn an_age_is_said_in_its_largest_unit() {
+    fn an_age_is_shown_in_its_largest_unit() {
         for (seconds, text) in [(0, "0s"), (59, "59s"), (60, "1m"), (7199, "1h"), (172_799, "47h"), (172_800, "2d")] {
             assert_eq!(UnixMillis(1000).age(UnixMillis(1000 + seconds * 1000)), text);
         }

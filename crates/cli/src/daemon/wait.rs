@@ -6,7 +6,7 @@ use tonic::{Code, Status, Streaming};
 use super::{DaemonClient, is_unknown, render, status_failure};
 use crate::failure::Failure;
 
-/// How often a stream may break before anything was heard on it.
+/// How often a stream may break without an event in between.
 const TRIES: u32 = 5;
 
 /// Waits until a sandbox is in a state, from how it was seen last. Returns how it is then; none if nothing is known of it
@@ -22,8 +22,8 @@ pub(crate) async fn until(
             return Ok(Some(seen));
         }
         let status = match follow(daemon, &mut seen, target).await {
-            Ok(heard) => {
-                broken = if heard { 0 } else { broken };
+            Ok(changed) => {
+                broken = if changed { 0 } else { broken };
                 continue;
             }
             Err(status) => status,
@@ -31,8 +31,8 @@ pub(crate) async fn until(
         broken += 1;
         match status.code() {
             Code::NotFound if target == SandboxState::Deleted => return Ok(None),
-            // Whoever serves next knows everything that this one did. It is not for us to start it: one that is replaced
-            // has a successor, which ours would be in the way of.
+            // The next daemon knows the same sandboxes. It is not started here, because that would conflict with an upgrade
+            // that replaces the daemon.
             Code::Unavailable | Code::Unknown | Code::Cancelled | Code::Internal if broken <= TRIES => {
                 *daemon = DaemonClient::reconnect().await?;
                 match daemon.get(&id).await {
@@ -47,7 +47,7 @@ pub(crate) async fn until(
     }
 }
 
-/// Follows the log from where a sandbox was seen; says whether something was heard that made it worth another look.
+/// Follows the log from where a sandbox was seen; returns whether an event may have changed the result.
 async fn follow(daemon: &mut DaemonClient, seen: &mut SandboxHandle, target: SandboxState) -> Result<bool, Status> {
     let mut events = subscribe(daemon, &seen.sandbox_id, seen.last_event_sequence).await?;
     while let Some(event) = events.message().await? {
@@ -90,7 +90,7 @@ fn is_there(seen: &SandboxHandle, target: SandboxState) -> Result<bool, Failure>
             Err(Failure { reason, ..Failure::new("sandbox_failed", words) }.hint(format!("carrel events {id}")))
         }
         (Ready, Stopped | Deleting | Deleted) | (Stopped, Deleting | Deleted) => {
-            let words = format!("the sandbox {id:?} is {} by now: somebody else asked for it", render::state(state));
+            let words = format!("the sandbox {id:?} is {} by now: by another request", render::state(state));
             Err(Failure::new("sandbox_changed", words).hint(format!("carrel events {id}")))
         }
         (_, Unspecified | Pending | Ready | Stopped | Deleting | Deleted) => Ok(false),
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_one_is_told_with_its_reason() {
+    fn a_failed_sandbox_is_reported_with_its_reason() {
         let failure = is_there(&seen(SandboxState::Failed), SandboxState::Ready).unwrap_err();
         assert_eq!(failure.message, "the sandbox \"web1\" failed: no memory");
         assert_eq!(failure.reason.as_deref(), Some("CONTAINER_OOM"));

@@ -1,4 +1,4 @@
-//! What is at a path that was named without its kind.
+//! Detects the format of an image at a path.
 
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
@@ -10,15 +10,15 @@ use carrel_layers::StoreError;
 
 use crate::failure::Failure;
 
-/// How much of a file is looked at: the first header of a tar.
+/// How much of a file is read: the first header of a tar archive.
 const HEADER: usize = 512;
-/// Where a header says how its bytes add up.
+/// The checksum field of a header.
 const CHECKSUM: std::ops::Range<usize> = 148..156;
-/// How files begin that are mistaken for images, and what they are.
+/// Magic bytes of files that are mistaken for images, and what they are.
 const OTHERS: [(&[u8], &str); 11] = [
     (b"PK\x03\x04", "a zip archive"),
-    (b"\xfd7zXZ\0", "compressed by xz: decompress it first, with `xz -d`"),
-    (b"BZh", "compressed by bzip2: decompress it first, with `bzip2 -d`"),
+    (b"\xfd7zXZ\0", "compressed with xz: decompress it first with `xz -d`"),
+    (b"BZh", "compressed with bzip2: decompress it first with `bzip2 -d`"),
     (b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
     (b"QFI\xfb", "a disk image of a virtual machine (qcow2)"),
     (b"hsqs", "a squashfs file system"),
@@ -26,23 +26,23 @@ const OTHERS: [(&[u8], &str); 11] = [
     (b"SQLite format 3\0", "a database"),
     (b"#!", "a script"),
     (b"{", "JSON"),
-    (b"FROM ", "a Dockerfile; build it elsewhere, and import what `docker save` writes"),
+    (b"FROM ", "a Dockerfile: build it with another tool, and import the output of `docker save`"),
 ];
-/// What a root file system has, and an image in layers does not.
-const OF_A_ROOT: [&str; 3] = ["usr", "bin", "etc"];
+/// Directories of a root file system, which a layered image does not have.
+const ROOT_DIRECTORIES: [&str; 3] = ["usr", "bin", "etc"];
 
-/// The reference by which what a person named is found: by its kind, where that can be told before it is unpacked.
+/// The reference with its format, where that can be detected before unpacking.
 pub(super) fn detect(source: &ImageRef) -> Result<ImageRef, Failure> {
     let path = match source {
         ImageRef::Path(path) => path.clone(),
-        // A file of this host is meant wherever there is one: an import takes nothing from a registry.
+        // An import never pulls from a registry, so a local file is meant.
         ImageRef::Registry(text) if Path::new(text).exists() => Path::new(".").join(text),
         other => return Ok(other.clone()),
     };
     if path.is_dir() { directory(path) } else { file(path) }
 }
 
-/// How an archive of layers is named that was given as the tar of a root file system.
+/// The reference for a layered archive that was given as the tar of a root file system.
 pub(super) fn layered_archive(error: &FetchError) -> Option<ImageRef> {
     let FetchError::Store(StoreError::Layers { path, hint }) = error else { return None };
     match *hint {
@@ -54,7 +54,7 @@ pub(super) fn layered_archive(error: &FetchError) -> Option<ImageRef> {
 
 fn directory(path: PathBuf) -> Result<ImageRef, Failure> {
     let has = |name: &str| path.join(name).exists();
-    if OF_A_ROOT.into_iter().any(has) {
+    if ROOT_DIRECTORIES.into_iter().any(has) {
         return Ok(ImageRef::Path(path));
     }
     if has("oci-layout") && has("index.json") {
@@ -62,15 +62,15 @@ fn directory(path: PathBuf) -> Result<ImageRef, Failure> {
     }
     if has("manifest.json") {
         let shown = path.display();
-        let words = format!("{shown} holds what `docker save` wrote, unpacked: manifest.json and layers");
-        let hint = format!("pack it again: tar cf image.tar -C {shown} . && carrel image import ./image.tar NAME");
+        let words = format!("{shown} has unpacked output of `docker save`: manifest.json and layers");
+        let hint = format!("pack it: tar cf image.tar -C {shown} . && carrel image import ./image.tar NAME");
         return Err(Failure::new("invalid_image", words).hint(hint));
     }
     Ok(ImageRef::Path(path))
 }
 
 fn file(path: PathBuf) -> Result<ImageRef, Failure> {
-    // Opening what is no file must not wait for anybody; the store says what is wrong with it.
+    // Opening a pipe must not block; the store reports what is wrong with it.
     let nonblocking = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
     let opened = std::fs::OpenOptions::new().read(true).custom_flags(nonblocking).open(&path);
     let Ok(opened) = opened else { return Ok(ImageRef::Path(path)) };
@@ -82,12 +82,12 @@ fn file(path: PathBuf) -> Result<ImageRef, Failure> {
     }
     match rejection(&start) {
         None => Ok(ImageRef::Path(path)),
-        Some(what) => Err(Failure::new("invalid_image", format!("{} is no image: it is {what}", path.display()))
-            .hint("an image is the tar of a root file system, or what `docker save` or `skopeo copy` writes, plain or by gzip or zstd")),
+        Some(what) => Err(Failure::new("invalid_image", format!("{} is not an image: it is {what}", path.display()))
+            .hint("give the tar of a root file system, or output of `docker save` or `skopeo copy`, optionally compressed with gzip or zstd")),
     }
 }
 
-/// What a file is that begins like that, unless it may be an image.
+/// Why a file that begins like this is not an image; none if it may be one.
 fn rejection(start: &[u8]) -> Option<String> {
     if start.is_empty() {
         return Some("empty".to_owned());
@@ -100,7 +100,7 @@ fn rejection(start: &[u8]) -> Option<String> {
         || {
             let bytes: Vec<String> = start.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
             format!(
-                "neither a tar archive nor compressed by gzip or zstd (it begins with the bytes {})",
+                "neither a tar archive nor compressed with gzip or zstd (it begins with the bytes {})",
                 bytes.join(" ")
             )
         },
@@ -108,17 +108,18 @@ fn rejection(start: &[u8]) -> Option<String> {
     ))
 }
 
-/// Whether it begins with the header of a tar: one whose bytes add up, or the end of one that is empty.
+/// Whether it begins with a tar header with a valid checksum, or with the end of an empty archive.
 fn is_tar(start: &[u8]) -> bool {
     let Some(header) = start.get(..HEADER) else { return false };
     if header.iter().all(|byte| *byte == 0) {
         return true;
     }
-    let said = header.get(CHECKSUM).and_then(|field| std::str::from_utf8(field).ok());
-    let said = said.map(|text| text.trim_matches([' ', '\0'])).and_then(|text| u32::from_str_radix(text, 8).ok());
+    let checksum = header.get(CHECKSUM).and_then(|field| std::str::from_utf8(field).ok());
+    let checksum =
+        checksum.map(|text| text.trim_matches([' ', '\0'])).and_then(|text| u32::from_str_radix(text, 8).ok());
     let sum =
         header.iter().enumerate().map(|(at, byte)| if CHECKSUM.contains(&at) { 32 } else { u32::from(*byte) }).sum();
-    said == Some(sum)
+    checksum == Some(sum)
 }
 
 #[cfg(test)]
@@ -126,31 +127,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_image_is_refused_with_what_it_is() {
-        let said = |bytes: &[u8]| rejection(bytes).unwrap();
-        assert_eq!(said(b""), "empty");
-        assert_eq!(said(b"PK\x03\x04rest"), "a zip archive");
-        assert!(said(b"\xfd7zXZ\0rest").starts_with("compressed by xz"));
-        assert!(said(b"plain text").contains("it begins with the bytes 70 6c 61 69 6e 20 74 65"));
+    fn a_file_that_is_not_an_image_is_rejected_with_its_type() {
+        let reason = |bytes: &[u8]| rejection(bytes).unwrap();
+        assert_eq!(reason(b""), "empty");
+        assert_eq!(reason(b"PK\x03\x04rest"), "a zip archive");
+        assert!(reason(b"\xfd7zXZ\0rest").starts_with("compressed with xz"));
+        assert!(reason(b"plain text").contains("it begins with the bytes 70 6c 61 69 6e 20 74 65"));
         let mut tar = tar::Builder::new(Vec::new());
         let mut header = tar::Header::new_gnu();
         header.set_size(1);
         tar.append_data(&mut header, "etc/x", &b"x"[..]).unwrap();
         let mut bytes = tar.into_inner().unwrap();
         assert_eq!(rejection(&bytes), None);
-        assert_eq!(rejection(&[0; 1024]), None, "an archive of nothing is one");
-        assert_eq!(rejection(b"\x1f\x8b\x08"), None, "what is in it is found out by who unpacks it");
+        assert_eq!(rejection(&[0; 1024]), None, "an empty archive");
+        assert_eq!(rejection(b"\x1f\x8b\x08"), None, "its contents are checked when it is unpacked");
         bytes[0] ^= 1;
-        assert!(rejection(&bytes).is_some(), "its bytes do not add up");
+        assert!(rejection(&bytes).is_some(), "its checksum is wrong");
     }
 
     #[test]
-    fn a_directory_is_what_is_in_it() {
+    fn the_format_of_a_directory_depends_on_its_contents() {
         let dir = tempfile::tempdir().unwrap();
         let source = ImageRef::Path(dir.path().to_owned());
         assert_eq!(detect(&source).unwrap(), source);
         std::fs::write(dir.path().join("manifest.json"), "[]").unwrap();
-        assert!(detect(&source).unwrap_err().message.contains("what `docker save` wrote, unpacked"));
+        assert!(detect(&source).unwrap_err().message.contains("unpacked output of `docker save`"));
         for name in ["oci-layout", "index.json"] {
             std::fs::write(dir.path().join(name), "{}").unwrap();
         }

@@ -1,4 +1,4 @@
-//! `carrel df`: what takes room on the disk.
+//! `carrel df`: disk usage.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -13,24 +13,24 @@ use crate::home::CarrelHome;
 use crate::size::Size;
 use crate::table::TextTable;
 
-/// A block, as files are counted in.
+/// The unit of `st_blocks`.
 const BLOCK: u64 = 512;
 
-/// What some files take on the disk.
+/// The number of files, and their size on the disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct DiskUsage {
     files: u64,
     bytes: u64,
 }
 
-/// Says what takes room; returns what to exit with.
+/// Prints the disk usage; returns the exit code.
 pub(crate) fn disk_free(json: bool) -> Result<u8, Failure> {
-    say(json).map_err(|failure| failure.exit(FAILED))
+    print(json).map_err(|failure| failure.exit(FAILED))
 }
 
-fn say(json: bool) -> Result<u8, Failure> {
+fn print(json: bool) -> Result<u8, Failure> {
     let images = open_existing()?;
-    // A home in which no image ever was has no store of images.
+    // A home that never had an image has no image store.
     let image_usage = match images.existing_store()? {
         Some(store) => store.usage().map_err(FetchError::from)?,
         None => carrel_layers::StoreUsage::default(),
@@ -67,24 +67,24 @@ fn say(json: bool) -> Result<u8, Failure> {
         Size(image_usage.reclaimable).to_string(),
     );
     row("  unpacked".to_owned(), image_usage.unpacked, String::new());
-    row("  as they came".to_owned(), image_usage.blobs, String::new());
-    row("  not complete".to_owned(), image_usage.partial, String::new());
+    row("  blobs".to_owned(), image_usage.blobs, String::new());
+    row("  incomplete".to_owned(), image_usage.partial, String::new());
     row("disks of sandboxes".to_owned(), disks, String::new());
     row(format!("  in quarantine ({})", quarantine.files), quarantine.bytes, String::new());
-    row("kept changes".to_owned(), changes, String::new());
+    row("saved changes".to_owned(), changes, String::new());
     row(format!("output of commands ({} files)", logs.files), logs.bytes, String::new());
     row("store".to_owned(), store, String::new());
     crate::say(table.to_string().as_bytes())
 }
 
-/// Where the output of execs is kept.
+/// The directory with the output of execs.
 fn log_root(home: &CarrelHome) -> Result<PathBuf, Failure> {
     let config =
         Config::load(None).map_err(|error| Failure::new("invalid_configuration", &error).hint(error.hint()))?;
     Ok(config.log_root(home.path()))
 }
 
-/// What the disks take that the store does not know.
+/// The usage of orphaned disks.
 fn quarantined(home: &Path) -> DiskUsage {
     let entries = std::fs::read_dir(home.join("quarantine")).into_iter().flatten().flatten();
     let disks = entries.map(|entry| bytes_of(&home.join("disks").join(entry.file_name())));
@@ -94,8 +94,7 @@ fn quarantined(home: &Path) -> DiskUsage {
     })
 }
 
-/// How many files a tree has, and what it takes on the disk. What cannot be looked at is not counted, and no link is
-/// followed.
+/// The usage of a tree. Unreadable files are not counted, and links are not followed.
 fn usage_of(path: &Path) -> DiskUsage {
     let Ok(status) = path.symlink_metadata() else { return DiskUsage::default() };
     let own = DiskUsage { files: u64::from(!status.is_dir()), bytes: status.blocks().saturating_mul(BLOCK) };
@@ -106,7 +105,7 @@ fn usage_of(path: &Path) -> DiskUsage {
     })
 }
 
-/// What a tree takes on the disk.
+/// The size of a tree on the disk.
 fn bytes_of(path: &Path) -> u64 {
     usage_of(path).bytes
 }
@@ -116,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_counted_and_no_link_is_followed() {
+    fn files_are_counted_without_following_links() {
         let home = tempfile::tempdir().unwrap();
         let logs = home.path().join("logs/box1");
         std::fs::create_dir_all(&logs).unwrap();
@@ -130,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn disks_in_quarantine_are_counted_apart() {
+    fn quarantined_disks_are_counted_separately() {
         let home = tempfile::tempdir().unwrap();
         for name in ["quarantine", "disks/one", "disks/other"] {
             std::fs::create_dir_all(home.path().join(name)).unwrap();

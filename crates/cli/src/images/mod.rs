@@ -1,4 +1,4 @@
-//! `carrel image`: images that are here, that are fetched, and that are made.
+//! `carrel image` and `carrel prune`.
 
 mod detect;
 mod disk_usage;
@@ -29,10 +29,10 @@ use crate::failure::{Failure, Failures};
 use crate::home::CarrelHome;
 use crate::size::Size;
 
-/// What these exit with when they fail.
+/// The exit code of a failure.
 const FAILED: u8 = 1;
 
-/// Does what is asked of images; returns what to exit with.
+/// Executes a subcommand; returns the exit code.
 pub(crate) fn image(arguments: &ImageArguments, json: bool) -> Result<u8, Failure> {
     let done = match &arguments.command {
         ImageCommand::Ls(list) => list::list(list, json),
@@ -46,7 +46,7 @@ pub(crate) fn image(arguments: &ImageArguments, json: bool) -> Result<u8, Failur
     done.map_err(|failure| failure.exit(FAILED))
 }
 
-/// The images of this home. Of the configuration, only what is said of registries is looked at.
+/// The images of a home, with the registries of the configuration.
 pub(crate) fn open(home: &CarrelHome, programs: &Programs) -> Result<Images, Failure> {
     let config =
         Config::load(None).map_err(|error| Failure::new("invalid_configuration", &error).hint(error.hint()))?;
@@ -54,7 +54,7 @@ pub(crate) fn open(home: &CarrelHome, programs: &Programs) -> Result<Images, Fai
     Ok(Images::new(home.path(), &programs.shim, registries))
 }
 
-/// The same, for who has no programs yet.
+/// The images of the home, which is created if it does not exist.
 pub(crate) fn open_default() -> Result<Images, Failure> {
     crate::find::require_root()?;
     let home = CarrelHome::find()?;
@@ -62,13 +62,13 @@ pub(crate) fn open_default() -> Result<Images, Failure> {
     open(&home, &Programs::find()?)
 }
 
-/// The same, for commands that must work on a disk that is full: nothing is created.
+/// The images of the home, without creating anything: these commands must work on a full disk.
 fn open_existing() -> Result<Images, Failure> {
     crate::find::require_root()?;
     open(&CarrelHome::find()?, &Programs::find()?)
 }
 
-/// How the image of a sandbox is to be run, if it is one of the store.
+/// The image configuration of a sandbox, if its image is in the store.
 pub(crate) fn sandbox_config(record: &SandboxRecord) -> Option<carrel_layers::Config> {
     if record.create.root.layers.is_empty() {
         return None;
@@ -76,7 +76,7 @@ pub(crate) fn sandbox_config(record: &SandboxRecord) -> Option<carrel_layers::Co
     base_of(&open_default().ok()?, record).ok().flatten().map(|stored| stored.config)
 }
 
-/// The image of a sandbox, if it is one of the store: told by its layers, and of several with the same by its name.
+/// The stored image of a sandbox, identified by its layers, and among equal ones by its name.
 fn base_of(images: &Images, record: &SandboxRecord) -> Result<Option<StoredImage>, FetchError> {
     let layers: Vec<PathBuf> = record.create.root.layers.iter().map(|layer| layer.0.clone()).collect();
     let mut all: Vec<StoredImage> = images.store()?.list()?;
@@ -92,7 +92,7 @@ pub(crate) fn name(text: &str) -> Result<String, Failure> {
     Ok(name.to_string())
 }
 
-/// Fetches some; returns what to exit with.
+/// Pulls images; returns the exit code.
 fn pull(arguments: &ImagePullArguments, json: bool) -> Result<u8, Failure> {
     let mut images = open_default()?;
     if let Some(platform) = &arguments.platform {
@@ -109,13 +109,13 @@ fn pull(arguments: &ImagePullArguments, json: bool) -> Result<u8, Failure> {
     failures.finish(FAILED)
 }
 
-/// Says what came of it.
+/// Prints an image.
 fn print_image(stored: &StoredImage, json: bool) -> Result<(), Failure> {
     let text = if json { crate::json::line(&list::object(stored)) } else { format!("{}\n", stored.digest) };
     crate::say(text.as_bytes()).map(drop)
 }
 
-/// Removes some; returns what to exit with.
+/// Removes images; returns the exit code.
 fn remove(arguments: &ImageRemoveArguments, json: bool) -> Result<u8, Failure> {
     let (images, mut failures) = (open_default()?, Failures::new(json));
     for text in &arguments.images {
@@ -127,7 +127,7 @@ fn remove(arguments: &ImageRemoveArguments, json: bool) -> Result<u8, Failure> {
     failures.finish(FAILED)
 }
 
-/// By its name if it is one, and else by what it is recorded by.
+/// Removes an image by its name, or else by its digest.
 fn remove_one(images: &Images, text: &str) -> Result<carrel_layers::RemovedImages, FetchError> {
     let store = images.store()?;
     if let Ok(name) = text.parse::<ImageName>() {
@@ -139,7 +139,7 @@ fn remove_one(images: &Images, text: &str) -> Result<carrel_layers::RemovedImage
     Ok(store.remove(text)?)
 }
 
-/// Removes what nothing needs; returns what to exit with.
+/// Removes unused images or output; returns the exit code.
 pub(crate) fn prune(arguments: &PruneArguments, json: bool) -> Result<u8, Failure> {
     if arguments.logs {
         return prune_logs::prune(arguments.older_than, json).map_err(|failure| failure.exit(FAILED));
@@ -160,7 +160,7 @@ pub(crate) fn prune(arguments: &PruneArguments, json: bool) -> Result<u8, Failur
     prune().map_err(|failure: Failure| failure.exit(FAILED))
 }
 
-/// Says what is gone.
+/// Prints what was removed.
 fn print_removed(removed: &carrel_layers::RemovedImages, json: bool) -> Result<(), Failure> {
     if json {
         let images: Vec<String> = removed.images.iter().map(ToString::to_string).collect();
@@ -173,26 +173,26 @@ fn print_removed(removed: &carrel_layers::RemovedImages, json: bool) -> Result<(
     crate::say(names.chain(images).collect::<String>().as_bytes()).map(drop)
 }
 
-/// Takes one from a file or a directory; returns what to exit with.
+/// Imports an image; returns the exit code.
 fn import(arguments: &ImageImportArguments, json: bool) -> Result<u8, Failure> {
     let (name, images) = (name(&arguments.name)?, open_default()?);
     let progress = ImageProgress::new(&arguments.name, arguments.quiet || json);
     let source = detect::detect(&arguments.source)?;
-    let stored = match tree(&source)? {
+    let stored = match open_directory(&source)? {
         Some(upper) => {
-            // A directory is a layer over nothing.
+            // A directory is a layer on an empty base.
             let changes = SandboxChanges { upper, first: 0, without: Vec::new() };
             let config = override_config(carrel_layers::Config::default(), &arguments.config)?;
             images.store()?.save(None, &changes, &config, &name, &progress).map_err(FetchError::from)?
         }
-        None => imported(&images, &source, arguments, &name, &progress)?,
+        None => import_file(&images, &source, arguments, &name, &progress)?,
     };
     print_image(&stored, json)?;
     Ok(0)
 }
 
-/// One that is in a file already.
-fn imported(
+/// Imports an image from an archive or a layout.
+fn import_file(
     images: &Images,
     source: &ImageRef,
     arguments: &ImageImportArguments,
@@ -200,7 +200,7 @@ fn imported(
     progress: &ImageProgress,
 ) -> Result<StoredImage, Failure> {
     if matches!(source, ImageRef::Host | ImageRef::Registry(_)) {
-        let words = format!("there is no file {source}");
+        let words = format!("no such file: {source}");
         let hint =
             format!("give the path of a file or a directory; `carrel image pull {source}` fetches from a registry");
         return Err(Failure::new("invalid_image", words).hint(hint));
@@ -214,15 +214,15 @@ fn imported(
         stored => stored,
     }?;
     if override_config(stored.config.clone(), &arguments.config)? != stored.config {
-        let words = "how it is run can only be said of a directory: what is in a file says that itself";
+        let words = "the configuration can only be changed for a directory: an archive has its own";
         return Err(Failure::new("invalid_image", words));
     }
     store.name(name, stored.digest).map_err(FetchError::from)?;
     Ok(store.find(name).map_err(FetchError::from)?.unwrap_or(stored))
 }
 
-/// The directory that a reference names, if it names one.
-fn tree(source: &ImageRef) -> Result<Option<std::os::fd::OwnedFd>, Failure> {
+/// Opens the directory of a reference; none if it is not a directory.
+fn open_directory(source: &ImageRef) -> Result<Option<std::os::fd::OwnedFd>, Failure> {
     use rustix::fs::{Mode, OFlags};
     let (path, flags) = match source {
         ImageRef::Directory(path) => (path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC),
@@ -235,31 +235,31 @@ fn tree(source: &ImageRef) -> Result<Option<std::os::fd::OwnedFd>, Failure> {
     })
 }
 
-/// How an image is to be run, with what is said about that.
+/// Overrides an image configuration with arguments.
 fn override_config(
     mut config: carrel_layers::Config,
-    said: &ImageConfigArguments,
+    arguments: &ImageConfigArguments,
 ) -> Result<carrel_layers::Config, Failure> {
-    if let Some(text) = &said.cmd {
-        config.cmd = split_words(text).ok_or_else(|| unquoted("--cmd", text))?;
+    if let Some(text) = &arguments.cmd {
+        config.cmd = split_words(text).ok_or_else(|| unclosed_quote("--cmd", text))?;
     }
-    if let Some(text) = &said.entrypoint {
-        config.entrypoint = split_words(text).ok_or_else(|| unquoted("--entrypoint", text))?;
+    if let Some(text) = &arguments.entrypoint {
+        config.entrypoint = split_words(text).ok_or_else(|| unclosed_quote("--entrypoint", text))?;
     }
-    for variable in &said.env {
+    for variable in &arguments.env {
         if let Some(text) = variable.resolve(|key| std::env::var_os(key))? {
             let key = text.split('=').next().unwrap_or_default();
             config.env.retain(|other| other.split('=').next() != Some(key));
             config.env.push(text);
         }
     }
-    config.user = said.user.clone().or(config.user);
-    config.workdir = said.workdir.clone().or(config.workdir);
-    config.labels.extend(crate::label::Label::pairs(&said.labels));
+    config.user = arguments.user.clone().or(config.user);
+    config.workdir = arguments.workdir.clone().or(config.workdir);
+    config.labels.extend(crate::label::Label::pairs(&arguments.labels));
     Ok(config)
 }
 
-/// Words whose quotes do not end.
-pub(crate) fn unquoted(option: &str, text: &str) -> Failure {
-    Failure::new("invalid_command", format!("the words of {option} do not end: {text}")).hint("close every quote")
+/// The failure for an unclosed quote.
+pub(crate) fn unclosed_quote(option: &str, text: &str) -> Failure {
+    Failure::new("invalid_command", format!("unclosed quote in {option}: {text}")).hint("close every quote")
 }

@@ -1,4 +1,4 @@
-//! How far an image is: bars on a terminal, lines elsewhere, both on standard error.
+//! Progress of pulling and saving images: bars on a terminal, lines elsewhere, both on standard error.
 
 use std::io::{IsTerminal, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,23 +9,23 @@ use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::size::Size;
 
-/// How often bars are drawn, in a second.
+/// How often bars are drawn per second.
 const RATE: u8 = 10;
-/// So many layers have a bar of their own; of more, only their sum.
+/// The most layers with a bar each; of more, only the sum is shown.
 const MOST_BARS: usize = 24;
-/// The letters of a digest that tell a layer from others.
+/// The length of a short digest.
 const SHORT: usize = 12;
 const LAYER: &str = "  {prefix}  {bar:28}  {bytes:>11} / {total_bytes:<11}  {msg}";
 const SUM: &str = "{prefix}  {bar:28}  {bytes:>11} / {total_bytes:<11}  {binary_bytes_per_sec}  {msg}";
 
-/// Tells how far an image is.
+/// Reports the progress of one image.
 pub(crate) struct ImageProgress {
     what: String,
     output: ProgressOutput,
     state: Mutex<ProgressState>,
 }
 
-/// How it is told.
+/// Where progress is shown.
 enum ProgressOutput {
     Bars(MultiProgress),
     Lines,
@@ -38,7 +38,7 @@ struct ProgressState {
     sum: Option<ProgressBar>,
 }
 
-/// A layer that is wanted.
+/// The progress of one layer.
 struct LayerProgress {
     name: String,
     size: u64,
@@ -50,7 +50,6 @@ struct LayerProgress {
 // === impl ImageProgress ===
 
 impl ImageProgress {
-    /// Of one image.
     pub(crate) fn new(what: &str, quiet: bool) -> Self {
         let output = if quiet {
             ProgressOutput::Nothing
@@ -69,7 +68,7 @@ impl ImageProgress {
     fn line(&self, text: &str) {
         match &self.output {
             ProgressOutput::Nothing => {}
-            // Nobody is left to tell when standard error is gone.
+            // Nothing can be reported if standard error is closed.
             ProgressOutput::Lines => drop(writeln!(std::io::stderr(), "{}: {text}", self.what)),
             ProgressOutput::Bars(bars) => drop(bars.println(format!("{}: {text}", self.what))),
         }
@@ -79,12 +78,12 @@ impl ImageProgress {
 impl Drop for ImageProgress {
     fn drop(&mut self) {
         let ProgressOutput::Bars(bars) = &self.output else { return };
-        // The terminal is for what comes next; one line stays of what came.
+        // Bars are replaced by one line.
         let _cleared = bars.clear();
         let state = self.lock();
         if !state.layers.is_empty() && state.layers.iter().all(|layer| layer.is_done) {
             let size = Size(state.layers.iter().map(|layer| layer.size).sum());
-            let _said = writeln!(std::io::stderr(), "{}: {}, {size}", self.what, layers(state.layers.len()));
+            let _written = writeln!(std::io::stderr(), "{}: {}, {size}", self.what, layers(state.layers.len()));
         }
     }
 }
@@ -130,13 +129,13 @@ impl Progress for ImageProgress {
         let Some(one) = state.layers.get_mut(layer) else { return };
         (one.is_done, one.fetched) = (true, one.size);
         let words = match how {
-            LayerOutcome::AlreadyPresent => "is here",
+            LayerOutcome::AlreadyPresent => "is present",
             LayerOutcome::Fetched => "fetched",
         };
         if let Some(bar) = one.bar.take() {
             bar.finish_with_message(words);
         }
-        let said = format!("layer {} of {count} {words}, {} ({})", layer + 1, Size(one.size), one.name);
+        let line = format!("layer {} of {count} {words}, {} ({})", layer + 1, Size(one.size), one.name);
         let done = state.layers.iter().filter(|layer| layer.is_done).count();
         let all = state.layers.iter().map(|layer| layer.fetched).sum();
         if let Some(sum) = &state.sum {
@@ -144,7 +143,7 @@ impl Progress for ImageProgress {
             sum.set_message(format!("{done}/{count} layers"));
         }
         if let ProgressOutput::Lines = self.output {
-            self.line(&said);
+            self.line(&line);
         }
     }
 
@@ -158,7 +157,7 @@ fn layers(count: usize) -> String {
 }
 
 fn bar(length: u64, template: &str, prefix: &str) -> ProgressBar {
-    // What is drawn nowhere draws nothing before it has its place.
+    // Hidden until it is added, so that nothing is drawn in the wrong position.
     let bar = ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::hidden());
     let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
     bar.set_style(style.progress_chars("=> "));

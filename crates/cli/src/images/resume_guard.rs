@@ -1,4 +1,4 @@
-//! A sandbox that was paused goes on, whatever becomes of who paused it: a process of its own sees to that.
+//! A process that resumes a paused sandbox, even if the process that paused it is killed.
 
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
@@ -7,31 +7,32 @@ use std::process::{Child, Command, Stdio};
 use crate::failure::Failure;
 use crate::find;
 
-/// What it is told when there is nothing left for it to do.
+/// The message that the sandbox was resumed.
 const DONE: u8 = b'.';
 
-/// The process. If it is told nothing, it lets the sandbox go on when this is gone.
+/// The guard process. Without the message, it resumes the sandbox when this process exits.
 pub(super) struct ResumeGuard(Child);
 
 // === impl ResumeGuard ===
 
 impl ResumeGuard {
-    /// Begins to watch over a sandbox that is to be paused.
+    /// Starts the guard for a sandbox that is about to be paused.
     pub(super) fn spawn(sandbox: &str) -> Result<Self, Failure> {
-        let failed = |error| Failure::new("guard_unavailable", format!("carrel cannot be started once more: {error}"));
+        let failed =
+            |error| Failure::new("guard_unavailable", format!("cannot start a second carrel process: {error}"));
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
         command.args(["image", "resume-on-exit", "--", sandbox]);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        // What is sent to all of a terminal or of a job is not for it.
+        // Signals to the process group of the terminal are not for the guard.
         command.process_group(0);
         command.spawn().map(Self).map_err(failed)
     }
 
-    /// The sandbox goes on: there is nothing left to watch over.
+    /// Dismisses the guard, because the sandbox was resumed.
     pub(super) fn done(mut self) {
-        if let Some(mut told) = self.0.stdin.take() {
-            // If it is gone, it need not be told.
-            let _told = told.write_all(&[DONE]);
+        if let Some(mut stdin) = self.0.stdin.take() {
+            // A guard that has exited needs no message.
+            let _written = stdin.write_all(&[DONE]);
         }
     }
 }
@@ -43,13 +44,12 @@ impl Drop for ResumeGuard {
     }
 }
 
-/// Waits until whoever started this is gone, and lets the sandbox go on, unless there is nothing left to do; returns what to
-/// exit with.
+/// Waits until the parent exits, and resumes the sandbox unless the guard was dismissed; returns the exit code.
 pub(super) fn resume_on_exit(sandbox: &str) -> Result<u8, Failure> {
-    let mut told = Vec::new();
-    // What cannot be read says as little as what has ended.
-    let _ended = std::io::stdin().lock().read_to_end(&mut told);
-    if told == [DONE] {
+    let mut input = Vec::new();
+    // A read error is treated as the end of the input.
+    let _ended = std::io::stdin().lock().read_to_end(&mut input);
+    if input == [DONE] {
         return Ok(0);
     }
     let found = find::existing(sandbox)?.ok_or_else(|| find::no_such_sandbox(sandbox))?;

@@ -1,4 +1,4 @@
-//! `carrel image save`: an image of what a sandbox has changed in its own.
+//! `carrel image save`: saves the changes of a sandbox as an image.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -22,24 +22,24 @@ use crate::home::CarrelHome;
 use crate::jobs::session::ending::SessionEnding;
 use crate::jobs::session::signals::Signals;
 
-/// What every sandbox has of its own: nothing in an image has a use for it.
-const OWN: [&str; 3] = ["dev", "proc", "sys"];
-/// What the provider writes down beside the disk of a sandbox that stays.
+/// Directories that every sandbox mounts, and that are not part of an image.
+const EXCLUDED: [&str; 3] = ["dev", "proc", "sys"];
+/// The file beside the disk of a persistent sandbox in which the provider records its image.
 const RECORD: &str = "image.json";
 
-/// What there is to save.
+/// What is saved: changes, and the image that they apply to.
 struct SaveSource {
     base: Digest,
     config: Config,
     changes: SandboxChanges,
 }
 
-/// Makes one; returns what to exit with.
+/// Saves an image; returns the exit code.
 pub(super) fn save(arguments: &ImageSaveArguments, json: bool) -> Result<u8, Failure> {
     let name: ImageName = arguments.name.parse().map_err(FetchError::from)?;
     let images = open_default()?;
     let registry = match arguments.push {
-        // Who cannot be asked is found out before there is anything to send.
+        // A bad registry fails before anything is saved.
         true => Some(
             Registry::new(name.clone(), &images.registries(), &RegistryCredentials::of_user())
                 .map_err(FetchError::Registry)?,
@@ -47,7 +47,7 @@ pub(super) fn save(arguments: &ImageSaveArguments, json: bool) -> Result<u8, Fai
         false => None,
     };
     let progress = ImageProgress::new(&arguments.name, arguments.quiet || json);
-    let stored = saved(&images, arguments, &name.to_string(), &progress)?;
+    let stored = save_sandbox(&images, arguments, &name.to_string(), &progress)?;
     if let Some(registry) = registry {
         images.store()?.push(stored.digest, &registry, &progress).map_err(FetchError::from)?;
     }
@@ -55,7 +55,7 @@ pub(super) fn save(arguments: &ImageSaveArguments, json: bool) -> Result<u8, Fai
     Ok(0)
 }
 
-fn saved(
+fn save_sandbox(
     images: &Images,
     arguments: &ImageSaveArguments,
     name: &str,
@@ -81,11 +81,12 @@ fn saved(
     if state == State::Paused {
         return from_running(images, sandbox, &found).and_then(write);
     }
-    // Whatever comes of it, the sandbox goes on: also if this is killed.
+    // The sandbox is resumed in any case, even if this process is killed.
     let guard = ResumeGuard::spawn(sandbox)?;
     runtime.block_on(async { Ok::<_, Failure>(client.pause().await?) })?;
-    let stored =
-        meanwhile(&runtime, &mut signals, &mut client, || from_running(images, sandbox, &found).and_then(write));
+    let stored = run_interruptible(&runtime, &mut signals, &mut client, || {
+        from_running(images, sandbox, &found).and_then(write)
+    });
     let resumed: Result<(), Failure> = runtime.block_on(async { Ok(client.resume().await?) });
     if resumed.is_ok() {
         guard.done();
@@ -93,8 +94,8 @@ fn saved(
     stored.and_then(|stored| resumed.map(|()| stored))
 }
 
-/// Does something in a thread of its own while a sandbox is paused. A signal ends us, and not before the sandbox goes on.
-fn meanwhile<T: Send>(
+/// Runs work in a thread while a sandbox is paused. A signal resumes the sandbox and exits.
+fn run_interruptible<T: Send>(
     runtime: &Runtime,
     signals: &mut Signals,
     client: &mut ShimClient,
@@ -109,10 +110,10 @@ fn meanwhile<T: Send>(
         runtime.block_on(async {
             let signal = tokio::select! {
                 _ = over => return,
-                signal = signals.ending() => signal,
+                signal = signals.next_terminating() => signal,
             };
-            // What is half done is swept by whoever uses the store next.
-            let _goes_on = client.resume().await;
+            // The next user of the store removes what is incomplete.
+            let _resumed = client.resume().await;
             Failure::new("interrupted", "interrupted, and nothing was saved").report(false);
             std::process::exit(SessionEnding::Interrupted(signal).exit_code().into());
         });
@@ -120,18 +121,18 @@ fn meanwhile<T: Send>(
     })
 }
 
-/// What one that runs has written. Its supervisor has the disk open, wherever that is.
+/// The changes of a running sandbox, whose disk its shim has open.
 fn from_running(images: &Images, sandbox: &str, found: &Found) -> Result<SaveSource, Failure> {
     let record = found.record.as_ref().ok_or_else(|| find::no_such_sandbox(sandbox))?;
     let base = base_of(images, record)?.ok_or_else(|| image_not_stored(sandbox, &record.image))?;
     let upper = open_upper(record).ok_or_else(|| {
-        let words = format!("what the sandbox {sandbox:?} has written cannot be found");
-        Failure::new("sandbox_unreadable", words).hint("it may have been made by an older release: make it anew")
+        let words = format!("the disk of the sandbox {sandbox:?} was not found");
+        Failure::new("sandbox_unreadable", words).hint("an older release may have created it: recreate the sandbox")
     })?;
     Ok(SaveSource { base: base.digest, config: base.config, changes: changes(upper, record.id_base) })
 }
 
-/// The disk of a sandbox, among what its supervisor has open.
+/// The disk of a sandbox, among the open files of its shim.
 fn open_upper(record: &SandboxRecord) -> Option<OwnedFd> {
     record.shim_handle()?;
     let descriptors = std::fs::read_dir(format!("/proc/{}/fd", record.shim_pid)).ok()?;
@@ -140,14 +141,14 @@ fn open_upper(record: &SandboxRecord) -> Option<OwnedFd> {
         let disk = rustix::fs::open(entry.path(), flags, Mode::empty()).ok()?;
         carrel_sandbox::upper(&disk).ok().flatten()
     });
-    // What was looked at was its supervisor if that is there still.
+    // The pid was not reused if the shim still runs.
     record.shim_handle().and(upper)
 }
 
-/// What one that stays and does not run has written, with its disk, which nobody else can use meanwhile.
+/// The changes of a stopped persistent sandbox, with its locked disk.
 async fn from_stopped(images: &Images, sandbox: &str) -> Result<(KeptDisk, SaveSource), Failure> {
     let Some((directory, base)) = find_disk(sandbox)? else {
-        // Whether there is one that has no image of the store, or none at all.
+        // The sandbox has no stored image, or does not exist.
         let found = find::one(sandbox).await;
         return Err(match found {
             Ok(found) => image_not_stored(sandbox, found.record.as_ref().map_or("", |record| &record.image)),
@@ -157,7 +158,7 @@ async fn from_stopped(images: &Images, sandbox: &str) -> Result<(KeptDisk, SaveS
     };
     let disk = KeptDisk::open(&directory).map_err(|error| match error {
         DiskError::InUse(_) => {
-            Failure::new("disk_in_use", error).hint("it is about to run or to end: try again in a moment")
+            Failure::new("disk_in_use", error).hint("the sandbox is starting or stopping: retry in a moment")
         }
         error => Failure::new("disk_unavailable", error),
     })?;
@@ -165,15 +166,15 @@ async fn from_stopped(images: &Images, sandbox: &str) -> Result<(KeptDisk, SaveS
     let upper = upper.ok_or_else(|| image_not_stored(sandbox, ""))?;
     let stored = images.store()?.get(base).map_err(FetchError::from)?.ok_or(FetchError::NotInStore(base))?;
     let config = stored.config;
-    // It is stored with the ids inside.
+    // The disk stores ids as seen inside.
     Ok((disk, SaveSource { base, config, changes: changes(upper, 0) }))
 }
 
 fn changes(upper: OwnedFd, first: u32) -> SandboxChanges {
-    SandboxChanges { upper, first, without: OWN.iter().map(PathBuf::from).collect() }
+    SandboxChanges { upper, first, without: EXCLUDED.iter().map(PathBuf::from).collect() }
 }
 
-/// The disk of a sandbox that stays, and what it lies over, as the provider has written it down.
+/// The disk of a persistent sandbox and the digest of its image, from the provider's record.
 fn find_disk(sandbox: &str) -> Result<Option<(PathBuf, Digest)>, Failure> {
     let disks = CarrelHome::find()?.path().join("disks");
     let entries = match std::fs::read_dir(&disks) {
@@ -194,11 +195,11 @@ fn read(path: &Path) -> Option<serde_json::Value> {
     serde_json::from_slice(&std::fs::read(path).ok()?).ok()
 }
 
-/// A sandbox whose image is not in the store.
+/// The failure for a sandbox whose image is not in the store.
 fn image_not_stored(sandbox: &str, image: &str) -> Failure {
     let image = if image.is_empty() { String::new() } else { format!(", {image},") };
     let words =
-        format!("the image{image} of the sandbox {sandbox:?} is not in the store, and nothing can be saved over it");
+        format!("the image{image} of the sandbox {sandbox:?} is not in the store, so its changes cannot be saved");
     Failure::new("image_unavailable", words)
-        .hint("`carrel image import` takes a directory into the store: make the sandbox from that")
+        .hint("`carrel image import` imports a directory: create the sandbox from that image")
 }

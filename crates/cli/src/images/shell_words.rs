@@ -1,6 +1,6 @@
-//! Words in one text, as a shell splits them: spaces divide, quotes and backslashes do not.
+//! Splits text into words as a shell does, with quotes and backslashes.
 
-/// The words of a text; none if a quote does not end.
+/// The words of a text; none if a quote is not closed.
 pub(crate) fn split_words(text: &str) -> Option<Vec<String>> {
     let (mut all, mut word, mut letters) = (Vec::new(), None::<String>, text.chars());
     while let Some(letter) = letters.next() {
@@ -28,19 +28,15 @@ pub(crate) fn split_words(text: &str) -> Option<Vec<String>> {
 mod tests {
     use super::*;
 
-    fn split(text: &str) -> Option<Vec<String>> {
-        split_words(text)
-    }
-
     #[test]
     fn words_are_split_as_a_shell_does() {
-        let is = |text: &str, expected: &[&str]| assert_eq!(split(text).unwrap(), expected, "{text}");
+        let is = |text: &str, expected: &[&str]| assert_eq!(split_words(text).unwrap(), expected, "{text}");
         is("", &[]);
         is("  sh  -c ", &["sh", "-c"]);
         is("sh -c 'echo \"a b\"'", &["sh", "-c", "echo \"a b\""]);
         is(r#"a\ b "c\"d" ''"#, &["a b", "c\"d", ""]);
         for open in ["'a", "\"a", "a\\"] {
-            assert_eq!(split(open), None);
+            assert_eq!(split_words(open), None);
         }
     }
 }

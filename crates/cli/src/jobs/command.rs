@@ -1,4 +1,4 @@
-//! A command, as a person asks for it, and as a supervisor is asked.
+//! Converts a command from arguments to a job for the shim.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -13,16 +13,16 @@ use crate::failure::Failure;
 use crate::size::Time;
 use crate::user;
 
-/// A command, as a person asks for it.
+/// A command as given in arguments.
 #[derive(Clone, Debug)]
 pub(crate) struct CommandSpec<'a> {
-    pub(crate) words: &'a [OsString],
-    /// What the image sets, under what is asked for.
-    pub(crate) given: &'a [String],
+    pub(crate) argv: &'a [OsString],
+    /// Variables of the image, which `env` overrides.
+    pub(crate) image_env: &'a [String],
     pub(crate) env: &'a [Variable],
     pub(crate) cwd: Option<String>,
     pub(crate) user: Option<&'a str>,
-    /// The size of the terminal that it gets, if it gets one.
+    /// The size of its terminal; none without a terminal.
     pub(crate) terminal: Option<TerminalSize>,
     pub(crate) stdin: bool,
     pub(crate) timeout: Option<Time>,
@@ -31,13 +31,13 @@ pub(crate) struct CommandSpec<'a> {
 // === impl CommandSpec ===
 
 impl CommandSpec<'_> {
-    /// As a supervisor is asked, for a sandbox with that root.
+    /// The job command for a sandbox with a root file system.
     pub(crate) fn command(self, root: &RootFs) -> Result<JobCommand, Failure> {
-        let mut words = self.words.iter().map(text).collect::<Result<Vec<_>, _>>()?.into_iter();
+        let mut words = self.argv.iter().map(text).collect::<Result<Vec<_>, _>>()?.into_iter();
         let program = words.next().unwrap_or_default();
         let own = |key: &str| std::env::var_os(key);
         let mut env = vec![format!("HOME={}", user::home(self.user, root))];
-        env.extend(self.given.iter().cloned());
+        env.extend(self.image_env.iter().cloned());
         if let (Some(_), Some(term)) = (self.terminal, own("TERM").and_then(|term| term.into_string().ok())) {
             env.push(format!("TERM={term}"));
         }
@@ -62,7 +62,7 @@ impl CommandSpec<'_> {
 }
 
 fn text(word: &OsString) -> Result<String, Failure> {
-    let words = || format!("the argument {} is not text (UTF-8)", EscapedName(word.as_bytes()));
+    let words = || format!("the argument {} is not UTF-8", EscapedName(word.as_bytes()));
     word.to_str().map(str::to_owned).ok_or_else(|| Failure::new("invalid_command", words()))
 }
 
@@ -70,16 +70,16 @@ fn text(word: &OsString) -> Result<String, Failure> {
 mod tests {
     use super::*;
 
-    fn asked(words: &[OsString]) -> Result<JobCommand, Failure> {
+    fn command(argv: &[OsString]) -> Result<JobCommand, Failure> {
         let terminal = Some(TerminalSize { rows: 40, cols: 120 });
         let timeout = Some("30s".parse().unwrap());
-        CommandSpec { words, given: &[], env: &[], cwd: None, user: None, terminal, stdin: true, timeout }
+        CommandSpec { argv, image_env: &[], env: &[], cwd: None, user: None, terminal, stdin: true, timeout }
             .command(&RootFs::default())
     }
 
     #[test]
-    fn a_command_has_its_words_a_home_and_a_terminal_of_our_size() {
-        let command = asked(&["ls".into(), "-l".into()]).unwrap();
+    fn a_command_has_its_arguments_a_home_and_a_terminal_of_the_same_size() {
+        let command = command(&["ls".into(), "-l".into()]).unwrap();
         assert_eq!((command.program.as_str(), command.args.as_slice()), ("ls", &["-l".to_owned()][..]));
         assert_eq!(command.env.first().map(String::as_str), Some("HOME=/"));
         assert_eq!((command.tty, command.rows, command.cols), (true, 40, 120));
@@ -87,8 +87,8 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_is_not_text_is_named() {
+    fn an_argument_that_is_not_utf8_is_named() {
         let word = OsString::from(std::ffi::OsStr::from_bytes(b"a\xff"));
-        assert_eq!(asked(&["ls".into(), word]).unwrap_err().message, "the argument a\\xff is not text (UTF-8)");
+        assert_eq!(command(&["ls".into(), word]).unwrap_err().message, "the argument a\\xff is not UTF-8");
     }
 }

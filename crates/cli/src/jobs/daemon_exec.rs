@@ -1,4 +1,4 @@
-//! A job that the daemon starts: so it stands in the log of its sandbox, and counts as activity.
+//! Starts a job through the daemon, which stores it and counts it as activity.
 
 use std::time::Duration;
 
@@ -13,20 +13,20 @@ use crate::daemon::{DaemonClient, status_failure, wait};
 use crate::failure::Failure;
 use crate::find;
 
-/// How long a job may take to begin.
-const BEGINNING: Duration = Duration::from_secs(30);
+/// How long a job may take to start.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What became of asking for a job.
+/// The result of a start request.
 pub(super) enum ExecStartResult {
     Started(Box<JobStarted>),
-    /// There is, or was, a job of that id.
+    /// The id is, or was, in use.
     Taken,
 }
 
-/// A sandbox that a daemon keeps.
+/// Starts jobs in a persistent sandbox.
 pub(super) struct DaemonExec<'a> {
     pub(super) daemon: DaemonClient,
-    /// Its id.
+    /// The id of the sandbox.
     pub(super) sandbox: &'a str,
     pub(super) found: &'a Found,
 }
@@ -34,32 +34,38 @@ pub(super) struct DaemonExec<'a> {
 // === impl DaemonExec ===
 
 impl DaemonExec<'_> {
-    /// Has a command started as a job of that id, and returns when its supervisor knows it.
-    pub(super) async fn begin(
+    /// Starts a command, and waits until the shim knows the job.
+    pub(super) async fn start(
         &mut self,
         client: &mut ShimClient,
         job: &str,
         command: &JobCommand,
     ) -> Result<ExecStartResult, Failure> {
-        // What is told of the job is told after this.
+        // Records of the job have a higher sequence.
         let before = find::with_timeout(async { Ok(client.status().await?) }).await?.sequence;
         let request = request(self.sandbox, job, command);
         let sequence = match self.daemon.carrel.start_exec(request).await {
-            Ok(answer) => answer.into_inner().last_event_sequence,
+            Ok(response) => response.into_inner().last_event_sequence,
             Err(status) if status.code() == Code::AlreadyExists => return Ok(ExecStartResult::Taken),
             Err(status) => return Err(status_failure(&status)),
         };
-        let known = tokio::time::timeout(BEGINNING, self.known(client, job, before, sequence)).await;
+        let known = tokio::time::timeout(START_TIMEOUT, self.wait_until_known(client, job, before, sequence)).await;
         let info = known.unwrap_or_else(|_| {
-            let words = format!("nobody says within {BEGINNING:?} whether job {job} has begun");
+            let words = format!("no confirmation within {START_TIMEOUT:?} that job {job} has started");
             Err(Failure::new("daemon_silent", words)
-                .hint("`carrel ps NAME` lists jobs; the same --job is not run twice"))
+                .hint("`carrel ps NAME` lists jobs; a retry with the same --job does not run it twice"))
         })?;
         Ok(ExecStartResult::Started(Box::new(JobStarted { created: true, info })))
     }
 
-    /// Waits until the supervisor knows a job, or it never will.
-    async fn known(&self, client: &mut ShimClient, job: &str, before: u64, sequence: u64) -> Result<JobInfo, Failure> {
+    /// Waits until the shim knows a job, or never will.
+    async fn wait_until_known(
+        &self,
+        client: &mut ShimClient,
+        job: &str,
+        before: u64,
+        sequence: u64,
+    ) -> Result<JobInfo, Failure> {
         let mut given_up = None;
         loop {
             match (client.job(job).await, given_up) {
@@ -71,14 +77,14 @@ impl DaemonExec<'_> {
                 (Err(error), _) => return Err(error.into()),
             }
             given_up = Some(tokio::select! {
-                heard = self.heard(job, before) => heard?,
-                failure = self.failed(job, sequence) => failure,
+                failure = self.shim_record(job, before) => failure?,
+                failure = self.daemon_failure(job, sequence) => failure,
             });
         }
     }
 
-    /// A job that was there already, if it runs or ran the same command here.
-    pub(super) async fn again(
+    /// An existing job, if it has the same command.
+    pub(super) async fn attach(
         &self,
         client: &mut ShimClient,
         job: &str,
@@ -86,33 +92,33 @@ impl DaemonExec<'_> {
     ) -> Result<JobStarted, Failure> {
         let info: JobInfo = match client.job(job).await {
             Err(ShimError::Failed(failed)) if failed.code == FailureCode::JobUnknown => {
-                let words = format!("job {job} has run before the sandbox ran this time, or in another sandbox");
-                return Err(Failure::new("job_pruned", words).hint("give another --job: none is ever used twice"));
+                let words = format!("job {job} ran before the sandbox was resumed, or in another sandbox");
+                return Err(Failure::new("job_pruned", words).hint("give another --job; ids are never reused"));
             }
             info => info?,
         };
-        let asked = std::iter::once(&command.program).chain(&command.args);
-        if !info.command.iter().eq(asked) {
-            let words = format!("job {job} is there already, with another command");
+        let requested = std::iter::once(&command.program).chain(&command.args);
+        if !info.command.iter().eq(requested) {
+            let words = format!("job {job} exists already, with another command");
             return Err(Failure::new("job_conflict", words).hint("give another --job, or the same command"));
         }
         Ok(JobStarted { created: false, info })
     }
 
-    /// Waits until the supervisor tells something about the job; says what it means if nothing is left of it then.
-    async fn heard(&self, job: &str, before: u64) -> Result<Failure, Failure> {
+    /// Waits for a journal record of the job; returns the failure for the case that the job was pruned since.
+    async fn shim_record(&self, job: &str, before: u64) -> Result<Failure, Failure> {
         let client = find::connect(self.sandbox, self.found).await?;
-        let mut told = client.subscribe(before.saturating_add(1)).await?;
-        while let Some(facts) = told.next().await? {
+        let mut records = client.subscribe(before.saturating_add(1)).await?;
+        while let Some(facts) = records.next().await? {
             if facts.iter().any(|fact| fact.job.as_deref() == Some(job)) {
-                return Ok(Failure::new("job_pruned", format!("job {job} has run, and nothing of it is left")));
+                return Ok(Failure::new("job_pruned", format!("job {job} has run and was pruned")));
             }
         }
-        Err(Failure::new("sandbox_ended", "the sandbox ended before the command began"))
+        Err(Failure::new("sandbox_ended", "the sandbox stopped before the command started"))
     }
 
-    /// Waits until the daemon gives the job up.
-    async fn failed(&self, job: &str, sequence: u64) -> Failure {
+    /// Waits until the daemon reports that the job failed.
+    async fn daemon_failure(&self, job: &str, sequence: u64) -> Failure {
         let mut daemon = self.daemon.clone();
         let given_up = async {
             let mut events = wait::subscribe(&mut daemon, self.sandbox, sequence).await?;
@@ -120,8 +126,8 @@ impl DaemonExec<'_> {
                 if !matches!(&event.details, Some(Details::Exec(exec)) if exec.exec_id == job) {
                     continue;
                 }
-                let asked = GetExecRequest { exec_id: job.to_owned() };
-                let exec = self.daemon.clone().sandboxes.get_exec(asked).await?.into_inner().exec.unwrap_or_default();
+                let request = GetExecRequest { exec_id: job.to_owned() };
+                let exec = self.daemon.clone().sandboxes.get_exec(request).await?.into_inner().exec.unwrap_or_default();
                 if exec.state() != ExecState::Running {
                     return Ok(exec.error);
                 }
@@ -129,16 +135,16 @@ impl DaemonExec<'_> {
             Err(Status::unavailable("the daemon ended the stream"))
         };
         match given_up.await {
-            // A command that its supervisor ran is told by that one; here it is not known to have been.
-            Ok(words) => Failure::new("exec_failed", format!("the command did not begin: {words}")),
+            // The shim reports the outcome of a command that it started; this one it does not know.
+            Ok(words) => Failure::new("exec_failed", format!("the command did not start: {words}")),
             Err(status) => status_failure(&status),
         }
     }
 }
 
-/// What the daemon is asked for.
+/// The request for a command.
 fn request(sandbox: &str, job: &str, command: &JobCommand) -> StartExecRequest {
-    // The home of its user is for the daemon to know.
+    // The daemon sets HOME itself.
     let given = command.env.iter().skip(1).filter_map(|variable| variable.split_once('='));
     StartExecRequest {
         sandbox_id: sandbox.to_owned(),
@@ -158,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_daemon_is_asked_for_the_same_command() {
+    fn the_request_has_the_command() {
         let command = JobCommand {
             program: "ls".to_owned(),
             args: vec!["-l".to_owned()],
@@ -169,14 +175,14 @@ mod tests {
             timeout_ms: Some(1500),
             ..JobCommand::default()
         };
-        let asked = request("web1", "exec-1", &command);
+        let request = request("web1", "exec-1", &command);
         assert_eq!(
-            (asked.command, asked.cwd.as_str(), asked.user.as_str()),
+            (request.command, request.cwd.as_str(), request.user.as_str()),
             (vec!["ls".to_owned(), "-l".to_owned()], "", "")
         );
         let env = [("A", "1=2"), ("TERM", "dumb")].map(|(key, value)| (key.to_owned(), value.to_owned()));
-        assert_eq!(asked.env_overrides, env.into());
-        assert_eq!(asked.terminal, Some(TerminalSize { rows: 24, cols: 80 }));
-        assert_eq!(asked.timeout, Some(prost_types::Duration { seconds: 1, nanos: 500_000_000 }));
+        assert_eq!(request.env_overrides, env.into());
+        assert_eq!(request.terminal, Some(TerminalSize { rows: 24, cols: 80 }));
+        assert_eq!(request.timeout, Some(prost_types::Duration { seconds: 1, nanos: 500_000_000 }));
     }
 }

@@ -1,4 +1,4 @@
-//! Who a command of `carrel exec` runs as if nothing else is asked for, in numbers.
+//! The default user of `carrel exec`.
 
 use carrel_image::RootFs;
 use carrel_local::ExecDefaults;
@@ -9,7 +9,7 @@ use crate::home::CarrelHome;
 use crate::user::UidGid;
 use crate::{images, user};
 
-/// The user and the group of commands in a sandbox that was recorded so.
+/// The default user and group ids of commands in a sandbox.
 pub(crate) fn exec_ids(record: &SandboxRecord) -> Result<UidGid, Failure> {
     if record.lasting {
         let defaults = ExecDefaults::of(&images::open_default()?, CarrelHome::find()?.path(), record);

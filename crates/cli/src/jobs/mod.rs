@@ -1,4 +1,4 @@
-//! Jobs: whatever runs in a sandbox, and who is at its streams.
+//! `carrel exec`, `attach` and `logs`: jobs of a sandbox.
 
 mod attach;
 pub(crate) mod command;
@@ -29,14 +29,14 @@ use crate::daemon::{self, DaemonClient};
 use crate::failure::Failure;
 use crate::find;
 
-/// What is exited with when what a job wrote cannot be shown: nothing is run whose code could be meant.
-const UNSHOWN: u8 = 1;
+/// The exit code of `carrel logs` when output cannot be shown.
+const LOGS_FAILED: u8 = 1;
 
-/// Runs a command in a sandbox that is there; returns what to exit with.
+/// Runs a command in an existing sandbox; returns the exit code.
 pub(crate) fn exec(arguments: &ExecArguments, json: bool) -> Result<u8, Failure> {
     let runtime = find::runtime()?;
-    let (found, keeper) = runtime.block_on(there(&arguments.name))?;
-    let plan = exec::ExecPlan::new(arguments, &found, keeper, json)?;
+    let (found, daemon) = runtime.block_on(running_sandbox(&arguments.name))?;
+    let plan = exec::ExecPlan::new(arguments, &found, daemon, json)?;
     let mut signals = {
         let _inside = runtime.enter();
         Signals::listen(plan.terminal())?
@@ -44,26 +44,26 @@ pub(crate) fn exec(arguments: &ExecArguments, json: bool) -> Result<u8, Failure>
     runtime.block_on(plan.drive(&found, &mut signals))
 }
 
-/// A sandbox that runs, with the daemon that keeps it, if one does.
-async fn there(name: &str) -> Result<(Arc<Found>, Option<DaemonClient>), Failure> {
+/// A running sandbox, with its daemon if it is persistent.
+async fn running_sandbox(name: &str) -> Result<(Arc<Found>, Option<DaemonClient>), Failure> {
     let found = find::existing(name)?;
     let is_running = found.as_ref().is_some_and(|found| found.life == Life::Running);
-    let keeper = match daemon::find_persistent(name, found.as_ref()).await {
-        // It runs without its store: a command in it may rescue what it has.
+    let daemon = match daemon::find_persistent(name, found.as_ref()).await {
+        // The store is lost, but the sandbox runs: a command in it may rescue its files.
         Err(failure) if failure.code == daemon::STORE_LOST && is_running => None,
-        keeper => keeper?,
+        daemon => daemon?,
     };
-    match (keeper, found) {
+    match (daemon, found) {
         (Some((_, handle)), None) => Err(find::not_running_failure(&handle)),
         (Some((_, handle)), Some(_)) if handle.state() != SandboxState::Ready => {
             Err(find::not_running_failure(&handle))
         }
-        (keeper, Some(found)) => Ok((Arc::new(found), keeper.map(|(daemon, _)| daemon))),
+        (daemon, Some(found)) => Ok((Arc::new(found), daemon.map(|(daemon, _)| daemon))),
         (None, None) => Err(find::no_such_sandbox(name)),
     }
 }
 
-/// Takes part in a job that runs; returns what to exit with.
+/// Attaches to a running job; returns the exit code.
 pub(crate) fn attach(arguments: &AttachArguments, json: bool) -> Result<u8, Failure> {
     find::runtime()?.block_on(async {
         let found = Arc::new(find::one(&arguments.name).await?);
@@ -71,22 +71,22 @@ pub(crate) fn attach(arguments: &AttachArguments, json: bool) -> Result<u8, Fail
     })
 }
 
-/// Shows what a job wrote.
+/// Shows the output of a job.
 pub(crate) fn logs(arguments: &LogsArguments, json: bool) -> Result<u8, Failure> {
-    match shown(arguments, json) {
-        // That nobody reads it any more is no failure.
+    match show_logs(arguments, json) {
+        // A closed pipe is not a failure.
         Ok(()) | Err(LogsError::OutputClosed) => Ok(0),
-        Err(LogsError::Failed(failure)) => Err(failure.exit(UNSHOWN)),
+        Err(LogsError::Failed(failure)) => Err(failure.exit(LOGS_FAILED)),
     }
 }
 
-fn shown(arguments: &LogsArguments, json: bool) -> Result<(), LogsError> {
+fn show_logs(arguments: &LogsArguments, json: bool) -> Result<(), LogsError> {
     let runtime = find::runtime()?;
     let (name, notes) = (&arguments.name, Notes { quiet: false, json });
     let found = find::existing(name)?;
-    // One that is at rest may be swept at this moment.
+    // The directory of a stopped sandbox may be swept at this moment.
     if found.as_ref().is_none_or(|found| found.life == Life::Starting) {
-        if let Some(logs) = stored_logs::of_one_that_stays(name, &runtime)? {
+        if let Some(logs) = stored_logs::directory_of_persistent(name, &runtime)? {
             return stored_logs::show_all(arguments, &logs, notes);
         }
     }
@@ -102,7 +102,7 @@ fn shown(arguments: &LogsArguments, json: bool) -> Result<(), LogsError> {
     }
 }
 
-/// Whether a job is named that its supervisor does not know: it may have run before the sandbox was resumed.
+/// Whether the named job is unknown to the shim: it may have run before the sandbox was resumed.
 async fn is_past(arguments: &LogsArguments, found: &Found) -> Result<bool, Failure> {
     let Some(job) = &arguments.job else { return Ok(false) };
     let mut client = find::connect(&arguments.name, found).await?;
@@ -112,8 +112,8 @@ async fn is_past(arguments: &LogsArguments, found: &Found) -> Result<bool, Failu
     }
 }
 
-/// The job that is meant.
-async fn chosen(client: &mut ShimClient, sandbox: &str, job: Option<&str>) -> Result<JobInfo, Failure> {
+/// The named or selected job.
+async fn selected(client: &mut ShimClient, sandbox: &str, job: Option<&str>) -> Result<JobInfo, Failure> {
     if let Some(job) = job {
         return Ok(client.job(job).await?);
     }
@@ -125,5 +125,6 @@ async fn chosen(client: &mut ShimClient, sandbox: &str, job: Option<&str>) -> Re
 }
 
 pub(crate) fn keys(text: &str) -> Result<DetachKeys, Failure> {
-    text.parse().map_err(|error| Failure::new("invalid_keys", error).hint("--detach-keys takes such as ctrl-p,ctrl-q"))
+    text.parse()
+        .map_err(|error| Failure::new("invalid_keys", error).hint("give keys such as --detach-keys ctrl-p,ctrl-q"))
 }

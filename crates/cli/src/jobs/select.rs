@@ -1,21 +1,20 @@
-//! Which job is meant when none is named.
+//! Selects a job when none is named.
 
 use crate::failure::Failure;
 
 /// The command of `carrel run`.
 pub(crate) const RUN: &str = "run";
-/// How many are listed when there is more than one to choose from.
+/// How many candidates a failure lists.
 const LISTED: usize = 5;
 
-/// Chooses among jobs, each with whether it runs: the only one that runs, or the command of `carrel run`, or the only
-/// one there is.
+/// Selects among jobs with their running flags: the only running one, the command of `carrel run`, or the only one.
 pub(super) fn choose<'a>(sandbox: &str, jobs: &[(&'a str, bool)]) -> Result<&'a str, Failure> {
     let running: Vec<&str> = jobs.iter().filter(|(_, runs)| *runs).map(|(job, _)| *job).collect();
     match (running.as_slice(), jobs) {
         ([job], _) | (_, [(job, _)]) => return Ok(job),
         (_, []) => {
             return Err(Failure::new("no_such_job", format!("{sandbox} has no jobs"))
-                .hint(format!("carrel exec {sandbox} -- CMD begins one")));
+                .hint(format!("carrel exec {sandbox} -- CMD")));
         }
         _ => {}
     }
@@ -26,7 +25,7 @@ pub(super) fn choose<'a>(sandbox: &str, jobs: &[(&'a str, bool)]) -> Result<&'a 
     let more = if candidates.len() > LISTED { ", …" } else { "" };
     let listed: Vec<&str> = candidates.iter().copied().take(LISTED).collect();
     let words = format!("{sandbox} has {} jobs: {}{more}", candidates.len(), listed.join(", "));
-    Err(Failure::new("ambiguous_job", words).hint("name one of them"))
+    Err(Failure::new("ambiguous_job", words).hint("give one of them"))
 }
 
 #[cfg(test)]
@@ -38,7 +37,7 @@ mod tests {
     }
 
     #[test]
-    fn the_only_one_that_runs_is_meant_or_the_command_of_run() {
+    fn the_only_running_job_or_the_command_of_run_is_selected() {
         assert_eq!(chosen(&[("a", false), ("b", true), ("run", false)]), Ok("b"));
         assert_eq!(chosen(&[("run", true), ("a", true)]), Ok("run"));
         assert_eq!(chosen(&[("a", false), ("run", false)]), Ok("run"));
@@ -46,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_a_choice_it_is_left_to_who_asks() {
+    fn several_candidates_are_a_failure_that_lists_them() {
         assert_eq!(chosen(&[]), Err("web has no jobs".to_owned()));
         assert_eq!(chosen(&[("a", true), ("b", true), ("c", false)]), Err("web has 2 jobs: a, b".to_owned()));
         let many = ["a", "b", "c", "d", "e", "f"].map(|job| (job, false));

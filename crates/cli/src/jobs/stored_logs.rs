@@ -1,4 +1,4 @@
-//! What a job wrote in a sandbox that is gone: the files that its supervisor left.
+//! Shows stored output of jobs whose shim has exited.
 
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -21,11 +21,11 @@ use crate::daemon::DaemonClient;
 use crate::failure::Failure;
 use crate::home::CarrelHome;
 
-/// How much is read at once.
-const PIECE: usize = 64 * 1024;
+/// How many bytes are read at once.
+const CHUNK: usize = 64 * 1024;
 
-/// Where what is kept of a sandbox that stays is, when nothing else of it is there.
-pub(super) fn of_one_that_stays(name: &str, runtime: &Runtime) -> Result<Option<PathBuf>, Failure> {
+/// The log directory of a persistent sandbox that has no directory of its own.
+pub(super) fn directory_of_persistent(name: &str, runtime: &Runtime) -> Result<Option<PathBuf>, Failure> {
     let known = runtime.block_on(async {
         match DaemonClient::connect_to_running().await? {
             Some(mut daemon) => daemon.find(name).await,
@@ -35,18 +35,18 @@ pub(super) fn of_one_that_stays(name: &str, runtime: &Runtime) -> Result<Option<
     let home = CarrelHome::find()?;
     let config = Config::load(None).map_err(|error| Failure::new("invalid_config", &error).hint(error.hint()))?;
     let logs = config.log_directory(home.path(), name);
-    // Without a daemon to ask, what is kept of it says that it was there.
-    let is_there = known.is_some() || (SandboxId::qualified(name).is_ok() && logs.is_dir());
-    Ok(is_there.then_some(logs))
+    // Without a daemon, the existing logs show that the sandbox existed.
+    let exists = known.is_some() || (SandboxId::qualified(name).is_ok() && logs.is_dir());
+    Ok(exists.then_some(logs))
 }
 
-/// Shows what is kept in a directory.
+/// Shows output from a directory, for a job that it lists.
 pub(super) fn show_all(arguments: &LogsArguments, logs: &Path, notes: Notes) -> Result<(), LogsError> {
     let names = names(logs).map_err(|error| unreadable(logs, "any", &error))?;
     show(arguments, logs, notes, &names.iter().map(|name| (name.as_str(), false)).collect::<Vec<_>>())
 }
 
-/// Shows what is kept of a job: its standard output, then its standard error. Their order is not remembered.
+/// Shows the output of a job: standard output, then standard error. Their interleaving is not stored.
 pub(super) fn show(
     arguments: &LogsArguments,
     logs: &Path,
@@ -67,24 +67,24 @@ pub(super) fn show(
         };
         if bytes > 0 {
             found = true;
-            notes.say(&format!("{bytes} bytes of its {} were trimmed", super::logs::name(*stream)));
+            notes.say(&format!("{bytes} bytes of {} were trimmed", super::logs::name(*stream)));
         }
         let Some(file) = open(logs, job, *stream).map_err(|error| unreadable(logs, job, &error))? else { continue };
         found = true;
-        pour(arguments, file, *stream).map_err(|stopped| match stopped {
+        show_file(arguments, file, *stream).map_err(|stopped| match stopped {
             ShowError::Read(error) => unreadable(logs, job, &error),
             ShowError::Write(stopped) => stopped,
         })?;
     }
     if !found {
-        let words = format!("nothing is kept of a job {job} of {}", arguments.name);
+        let words = format!("no output of job {job} of {} is stored", arguments.name);
         let hint = format!("`carrel ps {}` lists the jobs of a sandbox", arguments.name);
         return Err(Failure::new("no_such_job", words).hint(hint).into());
     }
     Ok(())
 }
 
-/// How much of what a job wrote is no longer kept.
+/// How much output of a job was trimmed.
 fn trimmed(logs: &Path, job: &str) -> io::Result<TrimmedOutput> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match rustix::fs::open(logs, flags, Mode::empty()) {
@@ -94,19 +94,19 @@ fn trimmed(logs: &Path, job: &str) -> io::Result<TrimmedOutput> {
     }
 }
 
-/// Why a file was not shown to its end.
+/// Why a file was not shown completely.
 enum ShowError {
     Read(io::Error),
     Write(LogsError),
 }
 
-fn pour(arguments: &LogsArguments, mut file: std::fs::File, stream: StreamName) -> Result<(), ShowError> {
+fn show_file(arguments: &LogsArguments, mut file: std::fs::File, stream: StreamName) -> Result<(), ShowError> {
     let beginning = match arguments.tail {
         Some(lines) => tail::of_file(&file, lines).map_err(ShowError::Read)?,
         None => arguments.from.unwrap_or(0),
     };
     file.seek(SeekFrom::Start(beginning)).map_err(ShowError::Read)?;
-    let mut buffer = vec![0; PIECE];
+    let mut buffer = vec![0; CHUNK];
     loop {
         match file.read(&mut buffer) {
             Ok(0) => return Ok(()),
@@ -117,8 +117,8 @@ fn pour(arguments: &LogsArguments, mut file: std::fs::File, stream: StreamName) 
     }
 }
 
-/// Opens the file of an output, if it is there. It was left by a process that a guest may have taken over: only a plain
-/// file of this directory will do.
+/// Opens the file of a stream, if it exists. A compromised shim may have written it, so only a regular file of this
+/// directory is opened.
 fn open(logs: &Path, job: &str, stream: StreamName) -> io::Result<Option<std::fs::File>> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let logs = match rustix::fs::open(logs, flags, Mode::empty()) {
@@ -136,17 +136,17 @@ fn open(logs: &Path, job: &str, stream: StreamName) -> io::Result<Option<std::fs
     };
     let kind = FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode);
     if kind != FileType::RegularFile {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "it is no plain file"));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "not a regular file"));
     }
     Ok(Some(file.into()))
 }
 
 fn unreadable(logs: &Path, job: &str, error: &io::Error) -> LogsError {
-    let words = format!("what is kept of job {job} in {} cannot be read: {error}", EscapedName::path(logs));
+    let words = format!("cannot read the output of job {job} in {}: {error}", EscapedName::path(logs));
     Failure::new("logs_unreadable", words).into()
 }
 
-/// The jobs of which something is kept, in the order of their names.
+/// The jobs with stored output, sorted by name.
 fn names(logs: &Path) -> io::Result<Vec<String>> {
     let entries = match std::fs::read_dir(logs) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -161,7 +161,7 @@ fn names(logs: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// All jobs that there were. None of them runs.
+/// All jobs of a journal, none of which is running.
 pub(super) fn jobs(facts: &[Fact]) -> Vec<(&str, bool)> {
     let started = facts.iter().filter(|fact| fact.kind == FactKind::JobStarted);
     started.filter_map(|fact| Some((fact.job.as_deref()?, false))).collect()
@@ -176,13 +176,13 @@ mod tests {
     }
 
     #[test]
-    fn jobs_are_those_that_the_journal_says_were_started() {
+    fn jobs_are_those_that_the_journal_has_as_started() {
         let facts = [started("a"), Fact { kind: FactKind::JobEnded, ..started("a") }, started("b")];
         assert_eq!(jobs(&facts), [("a", false), ("b", false)]);
     }
 
     #[test]
-    fn the_jobs_of_one_that_does_not_run_are_those_of_which_something_is_kept() {
+    fn the_jobs_of_a_stopped_sandbox_are_those_with_stored_output() {
         let logs = tempfile::tempdir().unwrap();
         for name in ["b.stdout.log", "b.stderr.log", "a.stdout.log", "other"] {
             std::fs::write(logs.path().join(name), "").unwrap();
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_trimmed_of_a_job_is_known_without_its_file() {
+    fn trimmed_output_is_known_without_the_file() {
         let logs = tempfile::tempdir().unwrap();
         std::fs::write(logs.path().join(".trimmed"), "job stdout 7\n").unwrap();
         assert_eq!(trimmed(logs.path(), "job").unwrap(), TrimmedOutput { stdout: 7, stderr: 0 });
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_plain_file_of_the_directory_is_opened() {
+    fn only_a_regular_file_of_the_directory_is_opened() {
         let (logs, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let secret = outside.path().join("secret");
         std::fs::write(&secret, "secret").unwrap();
@@ -220,7 +220,7 @@ mod tests {
         }
         assert_eq!(read("absent").unwrap(), None);
         assert_eq!(read("plain").unwrap().as_deref(), Some("plain"));
-        // The link itself is good: who follows it reads what it leads to.
+        // The link itself resolves.
         assert_eq!(std::fs::read_to_string(logs.path().join("link.stdout.log")).unwrap(), "secret");
         assert!(open(&logs.path().join("nowhere"), "plain", StreamName::Stdout).unwrap().is_none());
     }

@@ -1,4 +1,4 @@
-//! `carrel run`: a sandbox that is owned by one command, and gone with it.
+//! `carrel run`: runs a command in an ephemeral sandbox.
 
 mod detach;
 mod image;
@@ -31,43 +31,43 @@ use crate::jobs::session::notes::Notes;
 use crate::jobs::session::signals::Signals;
 use crate::{find, limits};
 
-/// How long a sandbox may take to say why it ended.
-const LAST_WORDS: Duration = Duration::from_secs(10);
-/// How long a command has to end by itself when a person at its terminal is gone.
+/// How long a shim may take to report why the sandbox ended.
+const END_TIMEOUT: Duration = Duration::from_secs(10);
+/// The grace period of a command after an interruption.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// A run that is over.
+/// The result of a run.
 #[derive(Debug)]
 pub(crate) struct RunResult {
     ending: SessionEnding,
     ended: Option<Ended>,
-    /// What it wrote to its copy of the project.
+    /// Its changes to the project.
     upper: Option<UpperLayer>,
-    /// Limits that it was given and that were not enforced.
+    /// Limits that were not enforced.
     unenforced: Vec<UnenforcedLimit>,
 }
 
-/// Runs a command in a sandbox of its own; returns what to exit with.
+/// Runs a command in a new sandbox; returns the exit code.
 pub(crate) fn run(arguments: &RunArguments, json: bool) -> Result<u8, Failure> {
     if !rustix::process::geteuid().is_root() {
-        return Err(Failure::new("not_root", "only root can make a sandbox").hint("sudo carrel run …"));
+        return Err(Failure::new("not_root", "only root can create sandboxes").hint("sudo carrel run …"));
     }
     execute(arguments, json, arguments.quiet).map(|(code, _)| code)
 }
 
-/// Runs a command and says nothing about it; returns how long that took.
+/// Runs a command quietly; returns how long it took.
 pub(crate) fn probe(arguments: &RunArguments) -> Result<Duration, Failure> {
     match execute(arguments, false, true)? {
         (0, took) => Ok(took),
-        (code, _) => Err(Failure::new("command_failed", format!("the command ended with exit code {code}"))),
+        (code, _) => Err(Failure::new("command_failed", format!("the command exited with code {code}"))),
     }
 }
 
 fn execute(arguments: &RunArguments, json: bool, quiet: bool) -> Result<(u8, Duration), Failure> {
-    let began = Instant::now();
+    let started_at = Instant::now();
     descriptors::check()?;
     let programs = Programs::find()?;
-    // It starts while we think; if nothing comes of it, it goes again.
+    // The shim starts while the plan is made; it exits if that fails.
     let supervisor = Supervisor::spawn(&programs)?;
     let plan = RunPlan::new(arguments, &programs, quiet || json)?;
     sweep(&plan);
@@ -77,16 +77,16 @@ fn execute(arguments: &RunArguments, json: bool, quiet: bool) -> Result<(u8, Dur
         Signals::listen(plan.command.tty)?
     };
     let ran = runtime.block_on(drive(&plan, supervisor, &mut signals, Notes { quiet, json }))?;
-    let took = began.elapsed();
-    let outcome = match (&plan.watched, &ran.upper) {
-        (Some(watched), Some(upper)) => Some(conclude(&runtime, &mut signals, watched, upper, ran.ending, json)?),
+    let took = started_at.elapsed();
+    let outcome = match (&plan.project, &ran.upper) {
+        (Some(project), Some(upper)) => Some(save_changes(&runtime, &mut signals, project, upper, ran.ending, json)?),
         _ => None,
     };
-    RunReport::new(&plan, &ran, outcome.as_ref(), took).say(json, quiet)?;
+    RunReport::new(&plan, &ran, outcome.as_ref(), took).print(json, quiet)?;
     Ok((ran.ending.exit_code(), took))
 }
 
-/// Makes the sandbox, runs the command and ends the sandbox, whatever happens on the way.
+/// Creates the sandbox, runs the command, and stops the sandbox in any case.
 async fn drive(
     plan: &RunPlan,
     supervisor: Supervisor,
@@ -95,12 +95,12 @@ async fn drive(
 ) -> Result<RunResult, Failure> {
     let started = tokio::select! {
         biased;
-        signal = signals.ending() => {
+        signal = signals.next_terminating() => {
             return Ok(RunResult { ending: SessionEnding::Interrupted(signal), ended: None, upper: None, unenforced: Vec::new() });
         }
         started = supervisor.create(&plan.create) => started,
     };
-    let mut sandbox = started.map_err(|error| gone(plan, error))?;
+    let mut sandbox = started.map_err(|error| shim_failure(plan, error))?;
     let unenforced = sandbox.unenforced().to_vec();
     limits::warn(&unenforced, &plan.create.limits, notes.json);
     let (user, group) = plan.create.project.as_ref().map_or((0, 0), |project| (project.user, project.group));
@@ -110,19 +110,19 @@ async fn drive(
     let upper = handle.map(|handle| UpperLayer::new(handle, sandbox.id_base(), user, group));
     let (ending, ended) = match serve(plan, signals, &mut sandbox, notes).await {
         Ok(SessionEnding::SandboxEnded) => {
-            let ended = tokio::time::timeout(LAST_WORDS, sandbox.ended()).await;
-            let ended = ended.map_err(|_| Failure::new("sandbox_lost", "the sandbox does not answer any more"))?;
-            (SessionEnding::SandboxEnded, ended.map_err(|error| gone(plan, error))?)
+            let ended = tokio::time::timeout(END_TIMEOUT, sandbox.ended()).await;
+            let ended = ended.map_err(|_| Failure::new("sandbox_lost", "the sandbox does not respond any more"))?;
+            (SessionEnding::SandboxEnded, ended.map_err(|error| shim_failure(plan, error))?)
         }
         Ok(SessionEnding::Detached) => {
             detach::hand_over(plan, sandbox, spare)?;
             return Ok(RunResult { ending: SessionEnding::Detached, ended: None, upper: None, unenforced });
         }
-        // It is gone when this returns: nothing may be left behind, not even after a failure.
+        // The sandbox is removed when this returns, even after a failure.
         ending => {
-            let asked = matches!(ending, Ok(SessionEnding::Interrupted(signal)) if signal != SIGKILL);
-            let stopped = sandbox.stop(if asked { GRACE } else { Duration::ZERO }).await;
-            (ending?, stopped.map_err(|error| gone(plan, error))?)
+            let is_terminated = matches!(ending, Ok(SessionEnding::Interrupted(signal)) if signal != SIGKILL);
+            let stopped = sandbox.stop(if is_terminated { GRACE } else { Duration::ZERO }).await;
+            (ending?, stopped.map_err(|error| shim_failure(plan, error))?)
         }
     };
     Ok(RunResult { ending, ended: Some(ended), upper, unenforced })
@@ -138,13 +138,13 @@ async fn serve(
     let socket = sandbox.shim_socket();
     let copied = tokio::select! {
         biased;
-        signal = signals.ending() => return Ok(SessionEnding::Interrupted(signal)),
+        signal = signals.next_terminating() => return Ok(SessionEnding::Interrupted(signal)),
         copied = carrel_local::copy_in(sandbox.agent_socket(), &plan.copies) => copied,
     };
     copied.map_err(|error| Failure::new("copy_failed", error))?;
     let reads = plan.create.mounts.iter().any(|mount| !mount.writable);
     let _refresher = reads.then(|| carrel_local::Refresher::start(sandbox.pid()));
-    let begun = async {
+    let starting = async {
         let mut client = ShimClient::connect(&socket).await?;
         client.start(RUN, &plan.command).await?;
         let follow = JobFollow {
@@ -152,46 +152,46 @@ async fn serve(
             stdout: Some(0),
             stderr: Some(0),
             input: if plan.command.stdin { InputWish::Take } else { InputWish::None },
-            // What it writes is ours to show: it waits for us.
+            // The command waits until its output is shown.
             hold: true,
         };
         client.follow(&follow).await
     };
-    let begun = tokio::select! {
+    let started = tokio::select! {
         biased;
-        // There is no command yet that it could be for, or none that is known to be.
-        signal = signals.ending() => return Ok(SessionEnding::Interrupted(signal)),
-        begun = begun => begun,
+        // The command is not known to have started, so the signal is for this process.
+        signal = signals.next_terminating() => return Ok(SessionEnding::Interrupted(signal)),
+        started = starting => started,
     };
-    let follow = match begun {
+    let follow = match started {
         Ok(follow) => follow,
         Err(error @ ShimError::Failed(_)) => return Err(error.into()),
-        // If the sandbox ended, it says why; a socket that is gone does not.
+        // If the sandbox has ended, its reason is more useful than the connection error.
         Err(error) => match tokio::time::timeout(GRACE, sandbox.ended()).await {
             Ok(_) => return Ok(SessionEnding::SandboxEnded),
             Err(_) => return Err(error.into()),
         },
     };
-    let manner = SessionOptions {
+    let options = SessionOptions {
         role: SessionRole::Owner,
         job: RUN.to_owned(),
-        way: ShimEndpoint::Own(socket),
+        endpoint: ShimEndpoint::Own(socket),
         terminal: plan.command.tty,
         keys: plan.keys.clone(),
         input: plan.command.stdin,
-        again: false,
+        resend: false,
         end: InputEnd::Close,
         timeout: plan.timeout.map(|time| time.0),
         notes,
     };
-    Ok(JobSession::new(follow, manner).drive(signals).await?.ending)
+    Ok(JobSession::new(follow, options).drive(signals).await?.ending)
 }
 
-/// Finds what was changed and keeps it, in a thread of its own: a signal calls it off, and is not kept waiting.
-fn conclude(
+/// Collects and saves changes in a thread; a signal cancels that.
+fn save_changes(
     runtime: &Runtime,
     signals: &mut Signals,
-    watched: &RunProject,
+    project: &RunProject,
     upper: &UpperLayer,
     ending: SessionEnding,
     json: bool,
@@ -200,7 +200,7 @@ fn conclude(
     let (working, mut over) = tokio::sync::oneshot::channel::<()>();
     let work = move || {
         let _until_here = working;
-        watched.finish(upper, stop)
+        project.finish(upper, stop)
     };
     std::thread::scope(|scope| {
         let work = std::thread::Builder::new().name("changes".to_owned()).spawn_scoped(scope, work);
@@ -208,44 +208,44 @@ fn conclude(
         let signal = runtime.block_on(async {
             let signal = tokio::select! {
                 _ = &mut over => return None,
-                signal = signals.ending() => signal,
+                signal = signals.next_terminating() => signal,
             };
             stop.cancel();
             let in_time = tokio::select! {
                 _ = &mut over => true,
-                _ = signals.ending() => false,
+                _ = signals.next_terminating() => false,
                 () = tokio::time::sleep(GRACE) => false,
             };
             if !in_time {
-                // Something of the system does not return. What is left is swept by the next run that keeps something.
-                let failure = called_off(watched, ending, signal);
+                // A system call is stuck. The next run that saves changes removes what is incomplete.
+                let failure = interrupted(project, ending, signal);
                 failure.report(json);
                 std::process::exit(failure.exit.into());
             }
             Some(signal)
         });
         match (work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), signal) {
-            (Err(_), Some(signal)) => Err(called_off(watched, ending, signal)),
+            (Err(_), Some(signal)) => Err(interrupted(project, ending, signal)),
             (outcome, _) => outcome,
         }
     })
 }
 
-fn called_off(watched: &RunProject, ending: SessionEnding, signal: i32) -> Failure {
-    let kept = if watched.keeps() { ", and nothing was kept" } else { "" };
-    let words = format!("interrupted while looking at what changed{kept}; {}", ending.of_command());
+fn interrupted(project: &RunProject, ending: SessionEnding, signal: i32) -> Failure {
+    let kept = if project.keeps() { ", and nothing was saved" } else { "" };
+    let words = format!("interrupted while collecting changes{kept}; {}", ending.command_message());
     Failure::new("interrupted", words).exit(SessionEnding::Interrupted(signal).exit_code())
 }
 
-/// A supervisor that died without a word could not clean up.
-fn gone(plan: &RunPlan, error: OwnerError) -> Failure {
+/// The failure of a shim; one that was killed could not clean up.
+fn shim_failure(plan: &RunPlan, error: OwnerError) -> Failure {
     if matches!(error, OwnerError::Gone(_)) {
         sweep(plan);
     }
     error.into()
 }
 
-/// Removes what dead supervisors left. What cannot be removed now is found by the next run.
+/// Removes directories of shims that were killed. The next run removes what cannot be removed now.
 fn sweep(plan: &RunPlan) {
     let _swept = carrel_shim::sweep(&plan.sandboxes);
 }

@@ -1,4 +1,4 @@
-//! What is said when a run is over.
+//! The report at the end of a run.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::jobs::session::ending::{self, SessionEnding, note};
 use crate::jobs::session::notes::Notes;
 use crate::size::{Size, Time};
 
-/// What is said at the end.
+/// The data of the report.
 #[derive(Debug)]
 pub(crate) struct RunReport<'a> {
     ending: &'a SessionEnding,
@@ -42,35 +42,35 @@ impl<'a> RunReport<'a> {
         Self { unenforced, ending, ended, memory: plan.memory, timeout: plan.timeout, took, outcome, name }
     }
 
-    /// Says what has to be said: a failure as such, all else as a note.
-    pub(crate) fn say(&self, json: bool, quiet: bool) -> Result<(), Failure> {
+    /// Prints the report: a failure as an error, all else as a note.
+    pub(crate) fn print(&self, json: bool, quiet: bool) -> Result<(), Failure> {
         if let (Some(outcome), false, false) = (self.outcome, json, quiet) {
-            note(&outcome.words());
+            note(&outcome.text());
         }
         match (self.ending, self.ended) {
             (SessionEnding::OutputFailed { what, .. }, _) => {
-                return Err(ending::unwritten(*what, &self.ending.of_command()));
+                return Err(ending::output_failed(*what, &self.ending.command_message()));
             }
-            (SessionEnding::SandboxEnded, ended) => return Err(ending::end_of_sandbox(ended, Some(self.memory))),
+            (SessionEnding::SandboxEnded, ended) => return Err(ending::sandbox_ended(ended, Some(self.memory))),
             (SessionEnding::OutOfMemory, Some(ended)) if ended.reason == EndReason::OutOfMemory => {
-                return Err(ending::end_of_sandbox(Some(ended), Some(self.memory)));
+                return Err(ending::sandbox_ended(Some(ended), Some(self.memory)));
             }
             (SessionEnding::TimedOut, _) => return Err(ending::timed_out(self.timeout)),
             _ => {}
         }
         if *self.ending == SessionEnding::Detached {
             let hint = format!("carrel attach {} {RUN}", self.name);
-            Notes { quiet, json }.say_with_hint(&format!("job {RUN} goes on"), &hint);
+            Notes { quiet, json }.say_with_hint(&format!("job {RUN} continues"), &hint);
         }
         if json {
             note(&crate::json::line(&self.object()));
-        } else if let (false, Some(words)) = (quiet, self.want_of_memory()) {
-            note(&format!("note: {words}\nhint: give it more with --memory\n"));
+        } else if let (false, Some(words)) = (quiet, self.oom_message()) {
+            note(&format!("note: {words}\nhint: increase the limit with --memory\n"));
         }
         Ok(())
     }
 
-    /// The whole result, for programs.
+    /// The result as JSON.
     fn object(&self) -> serde_json::Value {
         let mut object = json!({
             "exit_code": self.ending.exit_code(),
@@ -91,12 +91,10 @@ impl<'a> RunReport<'a> {
         object
     }
 
-    fn want_of_memory(&self) -> Option<String> {
+    fn oom_message(&self) -> Option<String> {
         let kills = self.ended.map_or(0, |ended| ended.out_of_memory_kills);
         let processes = if kills == 1 { "process" } else { "processes" };
-        (kills > 0).then(|| {
-            format!("the kernel ended {kills} {processes} of the sandbox for want of memory (limit {})", self.memory)
-        })
+        (kills > 0).then(|| format!("{kills} {processes} of the sandbox OOM-killed (memory limit {})", self.memory))
     }
 }
 
@@ -134,14 +132,14 @@ mod tests {
 
     //= promises.command.output-cannot-written-full
     #[test]
-    fn output_that_could_not_be_written_is_a_failure_that_says_how_the_command_ended() {
+    fn an_output_error_is_a_failure_with_the_ending_of_the_command() {
         for (exited, command) in [
-            (None, "the command was ended"),
-            (Some((3, None)), "the command ended with exit code 3"),
-            (Some((-1, Some(9))), "signal 9 ended the command"),
+            (None, "the command was killed"),
+            (Some((3, None)), "the command exited with code 3"),
+            (Some((-1, Some(9))), "signal 9 killed the command"),
         ] {
             let ending = SessionEnding::OutputFailed { what: FULL, exited };
-            let failure = report(&ending, &ended(EndReason::Stopped)).say(false, true).unwrap_err();
+            let failure = report(&ending, &ended(EndReason::Stopped)).print(false, true).unwrap_err();
             let expected = format!("write to standard output: No space left on device (os error 28); {command}");
             assert_eq!((failure.message, failure.exit), (expected, 125));
         }
@@ -149,40 +147,37 @@ mod tests {
 
     //= promises.supervisor.reasons-end-told-apart
     #[test]
-    fn the_end_of_a_sandbox_is_told_with_its_reason() {
-        let told = |reason| {
-            let failure = report(&SessionEnding::SandboxEnded, &ended(reason)).say(false, false).unwrap_err();
+    fn the_end_of_a_sandbox_is_reported_with_its_reason() {
+        let reported = |reason| {
+            let failure = report(&SessionEnding::SandboxEnded, &ended(reason)).print(false, false).unwrap_err();
             (failure.message, failure.hint, failure.exit)
         };
         assert_eq!(
-            told(EndReason::OutOfMemory),
+            reported(EndReason::OutOfMemory),
             (
                 "the sandbox ran out of memory (limit 64 MiB)".to_owned(),
-                Some("give it more with --memory".to_owned()),
+                Some("increase the limit with --memory".to_owned()),
                 137
             )
         );
         assert_eq!(
-            told(EndReason::Misbehaved),
-            ("the sandbox misbehaved and was ended: pid 1 is gone".to_owned(), None, 125)
+            reported(EndReason::Misbehaved),
+            ("the sandbox violated the protocol and was killed: pid 1 is gone".to_owned(), None, 125)
         );
         assert_eq!(
-            told(EndReason::GuestExit),
-            ("the sandbox ended before the command did: pid 1 is gone".to_owned(), None, 125)
+            reported(EndReason::GuestExit),
+            ("the sandbox stopped before the command exited: pid 1 is gone".to_owned(), None, 125)
         );
     }
 
     #[test]
-    fn a_result_for_programs_has_everything_on_one_line() {
+    fn a_json_result_is_one_line() {
         let (ending, ended) = (SessionEnding::Exited { code: -1, signal: Some(9) }, ended(EndReason::Stopped));
         let report = report(&ending, &ended);
         assert_eq!(
             report.object().to_string(),
             r#"{"exit_code":137,"signal":9,"duration_ms":12,"out_of_memory_kills":2}"#
         );
-        assert_eq!(
-            report.want_of_memory().unwrap(),
-            "the kernel ended 2 processes of the sandbox for want of memory (limit 64 MiB)"
-        );
+        assert_eq!(report.oom_message().unwrap(), "2 processes of the sandbox OOM-killed (memory limit 64 MiB)");
     }
 }

@@ -1,4 +1,4 @@
-//! `carrel stop --all`: the end of all persistent sandboxes that run.
+//! `carrel stop --all`: stops all running persistent sandboxes.
 
 use carrel_api::agbox::v1::{ListSandboxesRequest, SandboxHandle, SandboxState, StopSandboxRequest};
 use carrel_api::carrel::v1::StopForShutdownRequest;
@@ -12,11 +12,11 @@ use crate::daemon::{DaemonClient, render, status_failure, wait};
 use crate::failure::{Failure, Failures};
 use crate::find;
 
-/// Stops them; returns what to exit with.
+/// Stops all; returns the exit code.
 pub(super) fn stop(arguments: &StopArguments, json: bool) -> Result<u8, Failure> {
     let until = Instant::now().checked_add(arguments.timeout);
     let ends = find::runtime()?.block_on(async {
-        // No daemon is started while a host shuts down: supervisors stop their sandboxes themselves then.
+        // No daemon is started while the host shuts down: shims stop their sandboxes themselves then.
         let daemon = if arguments.for_shutdown {
             DaemonClient::connect_to_running().await?
         } else {
@@ -28,7 +28,9 @@ pub(super) fn stop(arguments: &StopArguments, json: bool) -> Result<u8, Failure>
         let mut ending = JoinSet::new();
         for handle in stopping {
             let (daemon, no_wait) = (daemon.clone(), arguments.no_wait);
-            ending.spawn(async move { if no_wait { Ok(Some(handle)) } else { ended(daemon, handle, until).await } });
+            ending.spawn(async move {
+                if no_wait { Ok(Some(handle)) } else { wait_until_stopped(daemon, handle, until).await }
+            });
         }
         Ok::<_, Failure>(ending.join_all().await)
     });
@@ -48,8 +50,8 @@ pub(super) fn stop(arguments: &StopArguments, json: bool) -> Result<u8, Failure>
 }
 
 async fn for_shutdown(daemon: &mut DaemonClient) -> Result<Vec<SandboxHandle>, Failure> {
-    let answer = daemon.carrel.stop_for_shutdown(StopForShutdownRequest {}).await;
-    Ok(answer.map_err(|status| status_failure(&status))?.into_inner().sandboxes)
+    let response = daemon.carrel.stop_for_shutdown(StopForShutdownRequest {}).await;
+    Ok(response.map_err(|status| status_failure(&status))?.into_inner().sandboxes)
 }
 
 async fn by_request(daemon: &mut DaemonClient) -> Result<Vec<SandboxHandle>, Failure> {
@@ -61,7 +63,7 @@ async fn by_request(daemon: &mut DaemonClient) -> Result<Vec<SandboxHandle>, Fai
         let request = StopSandboxRequest { sandbox_id: handle.sandbox_id.clone() };
         match daemon.sandboxes.stop_sandbox(request).await {
             Ok(_) => stopping.push(handle),
-            // It does not run any more.
+            // It has stopped meanwhile.
             Err(status) if matches!(status.code(), Code::FailedPrecondition | Code::NotFound) => {}
             Err(status) => return Err(status_failure(&status)),
         }
@@ -69,8 +71,8 @@ async fn by_request(daemon: &mut DaemonClient) -> Result<Vec<SandboxHandle>, Fai
     Ok(stopping)
 }
 
-/// Waits for the end of one.
-async fn ended(
+/// Waits until a sandbox has stopped.
+async fn wait_until_stopped(
     mut daemon: DaemonClient,
     handle: SandboxHandle,
     until: Option<Instant>,

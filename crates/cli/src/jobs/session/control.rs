@@ -1,7 +1,7 @@
-//! What a job is told beside its input: signals, and the size of its terminal.
+//! Sends signals and terminal sizes to a job.
 //!
-//! They go over a connection of their own, made when it is needed: on the one that its output comes by they could wait
-//! behind output that nobody reads.
+//! They use a separate connection, opened on demand: on the connection for output, they could wait behind output that is
+//! not read.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,26 +14,26 @@ use tokio::task::JoinHandle;
 
 use super::terminal::TerminalSize;
 
-/// How long we wait for what was told last, when we leave.
-const LAST_ORDER: Duration = Duration::from_secs(1);
-/// How often is looked whether a signal that is not answered cannot be delivered.
-const UNANSWERED: Duration = Duration::from_secs(1);
+/// How long to wait for the delivery of the last message.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
+/// How often to check whether a paused sandbox blocks the delivery of a signal.
+const PAUSE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The way to the supervisor of a sandbox.
+/// How to connect to the shim of a sandbox.
 #[derive(Clone, Debug)]
 pub(crate) enum ShimEndpoint {
-    /// It was found: whoever answers has to be the one that was written down.
+    /// A shim found by its record, which the peer must match.
     Found(Arc<Found>),
-    /// It is our own, served at this socket.
+    /// A shim that this process started, at this socket.
     Own(PathBuf),
 }
 
-/// The way to a job that is under way.
+/// Sends control messages to a job.
 #[derive(Debug)]
 pub(crate) struct ControlChannel {
     sender: mpsc::UnboundedSender<ControlMessage>,
-    carrier: JoinHandle<()>,
-    /// Signals that could not be delivered, since the sandbox is paused.
+    task: JoinHandle<()>,
+    /// Signals that could not be delivered because the sandbox is paused.
     undelivered: mpsc::UnboundedReceiver<i32>,
 }
 
@@ -53,16 +53,16 @@ impl ShimEndpoint {
         }
     }
 
-    /// Whether the sandbox is paused, as far as its supervisor says so soon.
+    /// Whether the sandbox is paused; false if the shim does not respond in time.
     async fn is_paused(&self) -> bool {
-        let asked = async { Ok::<_, AdoptError>(self.connect().await?.status().await?.state == State::Paused) };
-        matches!(tokio::time::timeout(UNANSWERED, asked).await, Ok(Ok(true)))
+        let request = async { Ok::<_, AdoptError>(self.connect().await?.status().await?.state == State::Paused) };
+        matches!(tokio::time::timeout(PAUSE_CHECK_INTERVAL, request).await, Ok(Ok(true)))
     }
 
-    /// Waits until the sandbox is found to be paused.
+    /// Waits until the sandbox is paused.
     async fn paused(&self) {
         loop {
-            tokio::time::sleep(UNANSWERED).await;
+            tokio::time::sleep(PAUSE_CHECK_INTERVAL).await;
             if self.is_paused().await {
                 return;
             }
@@ -73,76 +73,75 @@ impl ShimEndpoint {
 // === impl ControlChannel ===
 
 impl ControlChannel {
-    /// To a job of the sandbox that this is the way to.
-    pub(crate) fn to(way: ShimEndpoint, job: String) -> Self {
-        let (sender, orders) = mpsc::unbounded_channel();
+    pub(crate) fn new(endpoint: ShimEndpoint, job: String) -> Self {
+        let (sender, messages) = mpsc::unbounded_channel();
         let (report, undelivered) = mpsc::unbounded_channel();
-        Self { sender, carrier: tokio::spawn(carry(way, job, orders, report)), undelivered }
+        Self { sender, task: tokio::spawn(deliver(endpoint, job, messages, report)), undelivered }
     }
 
     pub(crate) fn signal(&self, signal: i32) {
-        self.give(ControlMessage::Signal(signal));
+        self.send(ControlMessage::Signal(signal));
     }
 
     pub(crate) fn resize(&self, size: TerminalSize) {
-        self.give(ControlMessage::Resize(size));
+        self.send(ControlMessage::Resize(size));
     }
 
     /// The next signal that cannot be delivered. Dropping the future loses none.
     pub(crate) async fn undelivered(&mut self) -> i32 {
         match self.undelivered.recv().await {
             Some(signal) => signal,
-            // The supervisor is gone, which is told otherwise.
+            // The shim has exited, which is reported elsewhere.
             None => std::future::pending().await,
         }
     }
 
-    fn give(&self, order: ControlMessage) {
-        // It listens for as long as we can tell it something.
-        let _given = self.sender.send(order);
+    fn send(&self, message: ControlMessage) {
+        // The task receives as long as this value exists.
+        let _sent = self.sender.send(message);
     }
 
-    /// Waits until all is told.
+    /// Waits until all messages are delivered.
     pub(crate) async fn finish(self) {
-        let Self { sender, carrier, .. } = self;
+        let Self { sender, task, .. } = self;
         drop(sender);
-        let _in_time = tokio::time::timeout(LAST_ORDER, carrier).await;
+        let _in_time = tokio::time::timeout(FLUSH_TIMEOUT, task).await;
     }
 }
 
-async fn carry(
-    way: ShimEndpoint,
+async fn deliver(
+    endpoint: ShimEndpoint,
     job: String,
-    mut orders: mpsc::UnboundedReceiver<ControlMessage>,
+    mut messages: mpsc::UnboundedReceiver<ControlMessage>,
     report: mpsc::UnboundedSender<i32>,
 ) {
     let mut connected = None;
-    while let Some(order) = orders.recv().await {
+    while let Some(message) = messages.recv().await {
         let mut client = match connected.take() {
             Some(client) => client,
-            // Without a supervisor there is no job to tell anything.
-            None => match way.connect().await {
+            // Without a shim there is no job.
+            None => match endpoint.connect().await {
                 Ok(client) => client,
                 Err(_) => return,
             },
         };
-        let told = match order {
-            // What is given to a sandbox that is paused waits, and whoever sent the signal must not.
-            ControlMessage::Signal(signal) if way.is_paused().await => {
-                let _left = report.send(signal);
+        let response = match message {
+            // A paused sandbox delays delivery, for which the sender of the signal must not wait.
+            ControlMessage::Signal(signal) if endpoint.is_paused().await => {
+                let _sent = report.send(signal);
                 continue;
             }
             ControlMessage::Signal(signal) => tokio::select! {
-                told = client.signal(&job, signal) => told,
-                () = way.paused() => {
-                    let _left = report.send(signal);
+                response = client.signal(&job, signal) => response,
+                () = endpoint.paused() => {
+                    let _sent = report.send(signal);
                     continue;
                 }
             },
             ControlMessage::Resize(size) => client.resize(&job, size.rows, size.cols).await,
         };
-        // What it refuses, as a job that has ended does, leaves the connection as good as it was.
-        if matches!(told, Ok(_) | Err(ShimError::Failed(_))) {
+        // After a refusal, as for an exited job, the connection stays usable.
+        if matches!(response, Ok(_) | Err(ShimError::Failed(_))) {
             connected = Some(client);
         }
     }

@@ -1,4 +1,4 @@
-//! A job under way: its output, its input, signals and its end.
+//! Drives a session with a job: output, input, signals and the end.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -19,151 +19,151 @@ use super::terminal::{TerminalMode, TerminalSize};
 use crate::failure::Failure;
 
 const SIGPIPE: i32 = 13;
-/// What is done to a command that does not listen.
+/// Kills a command that ignores interrupts.
 pub(crate) const SIGKILL: i32 = 9;
-/// Two interrupts within this are meant.
-const TWICE: Duration = Duration::from_secs(1);
-/// How long the last output of a command has to be read, when somebody ended it.
-const GRACE: Duration = Duration::from_secs(1);
-/// How long a job that its supervisor ends may take to do so, and to be told of.
-const OVERDUE: Duration = Duration::from_secs(2);
+/// Interrupts within this time count together.
+const INTERRUPT_WINDOW: Duration = Duration::from_secs(1);
+/// How long to wait until the last output is read, if the command did not end by itself.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long the shim may take to kill a job after its timeout, and to report it.
+const KILL_GRACE: Duration = Duration::from_secs(2);
 
-/// Why a signal could not be passed on.
-const PAUSED: &str = "the sandbox is paused, and the signal was not delivered";
+/// Why a signal could not be forwarded.
+const SIGNAL_NOT_DELIVERED: &str = "the sandbox is paused, so the signal was not delivered";
 
-/// What we are to a job.
+/// The role of this process for a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SessionRole {
-    /// It ends with us, and its sandbox too.
+    /// The job and its sandbox end with this process.
     Owner,
-    /// We started it, and signals that we get are for it; it outlives us.
+    /// Started the job, which outlives this process. Signals are forwarded.
     Starter,
-    /// It was there before us; signals that we get are for it.
+    /// The job existed before. Signals are forwarded.
     Partner,
-    /// It was there before us; signals that we get are for us.
+    /// The job existed before. Signals are for this process.
     Participant,
-    /// We only look.
+    /// Shows output only.
     Viewer,
 }
 
-/// The job, and how it is attended.
+/// Options of a session.
 #[derive(Clone, Debug)]
 pub(crate) struct SessionOptions {
     pub(crate) role: SessionRole,
-    /// Its id.
+    /// The id of the job.
     pub(crate) job: String,
-    /// The way to its supervisor.
-    pub(crate) way: ShimEndpoint,
-    /// Whether it has a terminal.
+    pub(crate) endpoint: ShimEndpoint,
+    /// Whether the job has a terminal.
     pub(crate) terminal: bool,
-    /// Keys that leave it.
+    /// Keys that detach.
     pub(crate) keys: DetachKeys,
-    /// Whether its input was asked for.
+    /// Whether input was requested.
     pub(crate) input: bool,
-    /// Whether our input is the same that it has been given a part of.
-    pub(crate) again: bool,
-    /// What the end of our input means.
+    /// Whether standard input repeats what the job has received already.
+    pub(crate) resend: bool,
+    /// What the end of standard input means.
     pub(crate) end: InputEnd,
-    /// How long it may take, if it was started for us.
+    /// The timeout, if this process started the job.
     pub(crate) timeout: Option<Duration>,
     pub(crate) notes: Notes,
 }
 
-/// A session that is over.
+/// The result of a session.
 #[derive(Debug)]
 pub(crate) struct SessionResult {
     pub(crate) ending: SessionEnding,
-    /// How the sandbox ended, if it did and said so.
+    /// How the sandbox ended, if its shim reported that.
     pub(crate) ended: Option<Ended>,
-    /// What there is to say about the end of the job.
-    pub(crate) said: Option<String>,
+    /// The message of the outcome.
+    pub(crate) message: Option<String>,
 }
 
-/// A job under way, and us at its streams.
+/// A session with a job.
 #[derive(Debug)]
 pub(crate) struct JobSession {
     follow: Follow,
-    manner: SessionOptions,
-    orders: ControlChannel,
+    options: SessionOptions,
+    control: ControlChannel,
     outputs: OutputStreams,
     interrupts: InterruptCounter,
     mode: Option<TerminalMode>,
     access: watch::Sender<InputAccess>,
-    feeding: Option<JoinHandle<InputOutcome>>,
-    /// Whether our input was ever the job's: it is given once, whatever its supervisor says later.
-    fed: bool,
+    forwarding: Option<JoinHandle<InputOutcome>>,
+    /// Whether this process ever held the input: it is forwarded once, whatever the shim reports later.
+    input_held: bool,
 }
 
-/// How often we were interrupted within a short time.
+/// Counts interrupts within a short time.
 #[derive(Clone, Copy, Debug, Default)]
 struct InterruptCounter {
     last: Option<Instant>,
-    count: u32,
+    recent: u32,
 }
 
 // === impl JobSession ===
 
 impl JobSession {
-    /// Begins one. It has to be inside of a runtime.
-    pub(crate) fn new(follow: Follow, manner: SessionOptions) -> Self {
+    /// Creates a session. Must be called within a runtime.
+    pub(crate) fn new(follow: Follow, options: SessionOptions) -> Self {
         Self {
             follow,
-            orders: ControlChannel::to(manner.way.clone(), manner.job.clone()),
+            control: ControlChannel::new(options.endpoint.clone(), options.job.clone()),
             outputs: OutputStreams::new(),
             interrupts: InterruptCounter::default(),
             mode: None,
-            access: watch::Sender::new(if manner.input { InputAccess::Pending } else { InputAccess::Unavailable }),
-            feeding: None,
-            fed: false,
-            manner,
+            access: watch::Sender::new(if options.input { InputAccess::Pending } else { InputAccess::Unavailable }),
+            forwarding: None,
+            input_held: false,
+            options,
         }
     }
 
-    /// Tells the job how large our terminal is, which it was not started at.
+    /// Sends the size of this terminal to the job.
     pub(crate) fn resize(&self) {
         if let Some(size) = TerminalSize::current() {
-            self.orders.resize(size);
+            self.control.resize(size);
         }
     }
 
-    /// Serves the job until it ends, or something ends us.
+    /// Runs the session until the job exits, or something ends the session.
     pub(crate) async fn drive(mut self, signals: &mut Signals) -> Result<SessionResult, Failure> {
-        let raw = self.manner.terminal && self.manner.role != SessionRole::Viewer;
+        let raw = self.options.terminal && self.options.role != SessionRole::Viewer;
         self.mode = match raw {
             true => TerminalMode::raw(std::io::stdin()),
-            false => TerminalMode::lines(std::io::stdin(), &self.manner.keys),
+            false => TerminalMode::lines(std::io::stdin(), &self.options.keys),
         };
-        if self.mode.is_some() && self.manner.keys.last().is_some() {
-            self.feed();
+        if self.mode.is_some() && self.options.keys.last().is_some() {
+            self.start_input();
         }
-        let over = self.attend(signals).await;
+        let result = self.run(signals).await;
         if let (Ok(SessionResult { ending: SessionEnding::OutputClosed, .. }), SessionRole::Starter) =
-            (&over, self.manner.role)
+            (&result, self.options.role)
         {
-            // As if it had written to our streams itself.
-            self.orders.signal(SIGPIPE);
+            // As if the job had written to the closed pipe itself.
+            self.control.signal(SIGPIPE);
         }
-        // What it wrote is still to be written. Who ended it, or does so now, need not wait for somebody to read that.
-        let ended_itself = matches!(&over, Ok(over) if over.ending.is_its_own());
+        // Remaining output is flushed. After an interruption that is limited, because nothing may read it.
+        let ended_itself = matches!(&result, Ok(over) if over.ending.is_of_command());
         tokio::select! {
             () = self.outputs.flush() => {}
-            () = at((!ended_itself).then(|| Instant::now() + GRACE)) => {}
-            _ = signals.ending() => {}
+            () = sleep_until((!ended_itself).then(|| Instant::now() + FLUSH_TIMEOUT)) => {}
+            _ = signals.next_terminating() => {}
         }
-        if self.manner.role != SessionRole::Owner {
-            self.orders.finish().await;
+        if self.options.role != SessionRole::Owner {
+            self.control.finish().await;
         }
-        let over = over?;
-        match (over.ending, self.outputs.unwritten()) {
-            (SessionEnding::Exited { code, signal }, Some(what)) => {
-                Ok(SessionResult { ending: SessionEnding::OutputFailed { what, exited: Some((code, signal)) }, ..over })
-            }
-            _ => Ok(over),
+        let result = result?;
+        match (result.ending, self.outputs.error()) {
+            (SessionEnding::Exited { code, signal }, Some(what)) => Ok(SessionResult {
+                ending: SessionEnding::OutputFailed { what, exited: Some((code, signal)) },
+                ..result
+            }),
+            _ => Ok(result),
         }
     }
 
-    async fn attend(&mut self, signals: &mut Signals) -> Result<SessionResult, Failure> {
-        let due = self.manner.timeout.map(|timeout| Instant::now() + timeout + OVERDUE);
+    async fn run(&mut self, signals: &mut Signals) -> Result<SessionResult, Failure> {
+        let deadline = self.options.timeout.map(|timeout| Instant::now() + timeout + KILL_GRACE);
         let ending = loop {
             tokio::select! {
                 biased;
@@ -172,7 +172,7 @@ impl JobSession {
                     Ok(Some(FollowEvent::Output { stream: StreamName::Stderr, data, .. })) => self.outputs.stderr(&data),
                     Ok(Some(FollowEvent::Cut(cut))) => self.cut(cut),
                     Ok(Some(FollowEvent::Input(input))) => self.input(&input),
-                    Ok(Some(FollowEvent::Ended(info))) => return self.over(&info),
+                    Ok(Some(FollowEvent::Ended(info))) => return self.result(&info),
                     Ok(None) | Err(ShimError::Gone) => break SessionEnding::SandboxEnded,
                     Err(ShimError::Ended(ended)) => {
                         return Ok(SessionResult { ended: Some(ended), ..SessionEnding::SandboxEnded.into() });
@@ -184,26 +184,26 @@ impl JobSession {
                         break ending;
                     }
                 }
-                signal = self.orders.undelivered() => {
-                    return Ok(SessionResult { said: Some(PAUSED.to_owned()), ..SessionEnding::Interrupted(signal).into() });
+                signal = self.control.undelivered() => {
+                    return Ok(SessionResult { message: Some(SIGNAL_NOT_DELIVERED.to_owned()), ..SessionEnding::Interrupted(signal).into() });
                 }
-                fed = fed(&mut self.feeding) => {
-                    self.feeding = None;
-                    match fed {
+                outcome = input_outcome(&mut self.forwarding) => {
+                    self.forwarding = None;
+                    match outcome {
                         Ok(InputOutcome::Detached) => {
                             self.mode.iter().for_each(TerminalMode::end_line);
                             break SessionEnding::Detached;
                         }
                         Ok(InputOutcome::HungUp) => break SessionEnding::Interrupted(HANGUP),
-                        Ok(InputOutcome::All) | Err(_) => {}
+                        Ok(InputOutcome::Ended) | Err(_) => {}
                     }
                 }
-                () = self.outputs.abandoned() => break match self.outputs.unwritten() {
+                () = self.outputs.abandoned() => break match self.outputs.error() {
                     Some(what) => SessionEnding::OutputFailed { what, exited: None },
                     None => SessionEnding::OutputClosed,
                 },
-                () = at(due) => break match self.manner.role {
-                    // The end of the sandbox is its end.
+                () = sleep_until(deadline) => break match self.options.role {
+                    // The sandbox is stopped, and the job with it.
                     SessionRole::Owner => SessionEnding::TimedOut,
                     _ => SessionEnding::Overdue,
                 },
@@ -212,52 +212,53 @@ impl JobSession {
         Ok(ending.into())
     }
 
-    /// How the job ended.
-    fn over(&self, info: &JobInfo) -> Result<SessionResult, Failure> {
+    /// The result for an exited job.
+    fn result(&self, info: &JobInfo) -> Result<SessionResult, Failure> {
         let command = info.command.first().map_or("", String::as_str);
         let Some(outcome) = &info.outcome else { return Ok(SessionEnding::SandboxEnded.into()) };
-        Ok(SessionResult { said: outcome.message.clone(), ..SessionEnding::of(command, outcome)?.into() })
+        Ok(SessionResult { message: outcome.message.clone(), ..SessionEnding::of(command, outcome)?.into() })
     }
 
     fn cut(&mut self, cut: JobCut) {
         let (stream, bytes) = (cut.stream, cut.to.saturating_sub(cut.from));
         let name = if stream == StreamName::Stdout { "output" } else { "error" };
-        self.note(&format!("{bytes} bytes of its standard {name} are not kept"));
+        self.note(&format!("{bytes} bytes of standard {name} were dropped"));
     }
 
-    /// Begins to read our input. At a terminal that is for the keys as well, whoever gives the job its input.
-    fn feed(&mut self) {
-        let SessionOptions { terminal, ref keys, end, .. } = self.manner;
+    /// Starts to read standard input. On a terminal this also finds the detach keys, whichever process holds the input.
+    fn start_input(&mut self) {
+        let SessionOptions { terminal, ref keys, end, .. } = self.options;
         let (typed, raw) = (self.mode.is_some(), self.is_raw());
-        let feed = InputForwarder { terminal, typed, raw, keys: keys.clone(), end, access: self.access.subscribe() };
-        self.feeding = Some(tokio::spawn(feed.run(self.follow.control())));
+        let forwarder =
+            InputForwarder { terminal, typed, raw, keys: keys.clone(), end, access: self.access.subscribe() };
+        self.forwarding = Some(tokio::spawn(forwarder.run(self.follow.control())));
     }
 
-    /// The input is ours now, or no longer.
+    /// Handles a change of the input's holder.
     fn input(&mut self, input: &JobInput) {
         if input.held {
-            if std::mem::replace(&mut self.fed, true) {
+            if std::mem::replace(&mut self.input_held, true) {
                 return;
             }
-            // What is typed is never the same.
-            let again = self.manner.again && !std::io::stdin().is_terminal();
-            self.access.send_replace(InputAccess::Held { skip: if again { input.written } else { 0 } });
-            if self.feeding.is_none() {
-                self.feed();
+            // Typed input is never the same.
+            let resend = self.options.resend && !std::io::stdin().is_terminal();
+            self.access.send_replace(InputAccess::Held { skip: if resend { input.written } else { 0 } });
+            if self.forwarding.is_none() {
+                self.start_input();
             }
             return;
         }
         self.access.send_replace(InputAccess::Unavailable);
-        // Without a holder it is closed: the job takes no more.
+        // Without a holder, the input is closed.
         let Some(holder) = &input.holder else { return };
-        let words = format!("process {} took the input of the job; from now on it is only shown here", holder.pid);
+        let words = format!("process {} took over the input of the job; this session is now read-only", holder.pid);
         self.note(&words);
-        // Keys go nowhere from now on: so those that interrupt us have to work.
-        if self.is_raw() && self.manner.role != SessionRole::Owner {
-            self.manner.role = SessionRole::Viewer;
-            // The one mode is left before the other is entered, which is put back to what was there before both.
+        // Keys are no longer forwarded, so those that interrupt must work.
+        if self.is_raw() && self.options.role != SessionRole::Owner {
+            self.options.role = SessionRole::Viewer;
+            // The raw mode is restored first, because the next mode restores the settings that it finds.
             drop(self.mode.take());
-            self.mode = TerminalMode::lines(std::io::stdin(), &self.manner.keys);
+            self.mode = TerminalMode::lines(std::io::stdin(), &self.options.keys);
         }
     }
 
@@ -265,39 +266,39 @@ impl JobSession {
         self.mode.as_ref().is_some_and(TerminalMode::is_raw)
     }
 
-    /// Passes a signal on; returns how the session ends, if it does.
+    /// Forwards a signal; returns how the session ends, if it does.
     fn signalled(&mut self, signal: i32) -> Option<SessionEnding> {
-        match (signal, self.manner.role) {
+        match (signal, self.options.role) {
             (RESIZED | CONTINUED, _) => {
                 if let (CONTINUED, Some(mode)) = (signal, &self.mode) {
                     mode.resume();
                 }
-                if self.manner.terminal && self.manner.role != SessionRole::Viewer {
+                if self.options.terminal && self.options.role != SessionRole::Viewer {
                     self.resize();
                 }
                 None
             }
             (signal, SessionRole::Viewer | SessionRole::Participant) => Some(SessionEnding::Interrupted(signal)),
-            // The keys of a terminal go inside as they are: a signal is for us, from somebody who wants us to end.
-            (signal, _) if self.manner.terminal => Some(SessionEnding::Interrupted(signal)),
-            (INTERRUPT, role) => match (self.interrupts.again(Instant::now()), role) {
-                (1, _) => self.pass_on(INTERRUPT),
+            // Keys of a raw terminal are forwarded as bytes, so a signal comes from another process and terminates this one.
+            (signal, _) if self.options.terminal => Some(SessionEnding::Interrupted(signal)),
+            (INTERRUPT, role) => match (self.interrupts.count(Instant::now()), role) {
+                (1, _) => self.forward(INTERRUPT),
                 (_, SessionRole::Owner) => Some(SessionEnding::Interrupted(SIGKILL)),
-                (2, _) => self.pass_on(SIGKILL),
+                (2, _) => self.forward(SIGKILL),
                 _ => Some(SessionEnding::Interrupted(INTERRUPT)),
             },
-            (signal, _) => self.pass_on(signal),
+            (signal, _) => self.forward(signal),
         }
     }
 
-    fn pass_on(&self, signal: i32) -> Option<SessionEnding> {
-        self.orders.signal(signal);
+    fn forward(&self, signal: i32) -> Option<SessionEnding> {
+        self.control.signal(signal);
         None
     }
 
-    /// Says something beside what the job writes.
+    /// Prints a note between output of the job.
     fn note(&mut self, words: &str) {
-        let line = self.manner.notes.line(words, self.is_raw());
+        let line = self.options.notes.line(words, self.is_raw());
         self.outputs.stderr(line.as_bytes());
     }
 }
@@ -306,40 +307,40 @@ impl JobSession {
 
 impl From<SessionEnding> for SessionResult {
     fn from(ending: SessionEnding) -> Self {
-        Self { ending, ended: None, said: None }
+        Self { ending, ended: None, message: None }
     }
 }
 
 // === impl InterruptCounter ===
 
 impl InterruptCounter {
-    /// Counts one more; those that are long past do not count.
-    fn again(&mut self, now: Instant) -> u32 {
-        let soon = self.last.is_some_and(|last| now.duration_since(last) < TWICE);
-        self.count = if soon { self.count + 1 } else { 1 };
+    /// Counts an interrupt; earlier ones count only within the window.
+    fn count(&mut self, now: Instant) -> u32 {
+        let is_recent = self.last.is_some_and(|last| now.duration_since(last) < INTERRUPT_WINDOW);
+        self.recent = if is_recent { self.recent + 1 } else { 1 };
         self.last = Some(now);
-        self.count
+        self.recent
     }
 }
 
-/// What the job does next, once there is room for it.
+/// The next event, once the output queue has room.
 async fn next(follow: &mut Follow, outputs: &OutputStreams) -> Result<Option<FollowEvent>, ShimError> {
     outputs.room().await;
     follow.next().await
 }
 
-/// How standard input ended; for ever, if it is not passed on.
-async fn fed(feeding: &mut Option<JoinHandle<InputOutcome>>) -> Result<InputOutcome, JoinError> {
-    match feeding {
-        Some(feeding) => feeding.await,
+/// How forwarding of input ended; pending without input.
+async fn input_outcome(forwarding: &mut Option<JoinHandle<InputOutcome>>) -> Result<InputOutcome, JoinError> {
+    match forwarding {
+        Some(forwarding) => forwarding.await,
         None => std::future::pending().await,
     }
 }
 
-/// Waits for a moment; without one, for ever.
-async fn at(moment: Option<Instant>) {
-    match moment {
-        Some(moment) => tokio::time::sleep_until(moment.into()).await,
+/// Sleeps until a deadline; without one, for ever.
+async fn sleep_until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
         None => std::future::pending().await,
     }
 }
@@ -349,9 +350,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_interrupts_that_follow_each_other_closely_add_up() {
+    fn only_interrupts_within_the_window_add_up() {
         let (mut interrupts, began) = (InterruptCounter::default(), Instant::now());
         let at = |millis| began + Duration::from_millis(millis);
-        assert_eq!([0, 900, 1800, 2800, 3000].map(|millis| interrupts.again(at(millis))), [1, 2, 3, 1, 2]);
+        assert_eq!([0, 900, 1800, 2800, 3000].map(|millis| interrupts.count(at(millis))), [1, 2, 3, 1, 2]);
     }
 }

@@ -1,4 +1,4 @@
-//! A job, and a person or a program at its streams.
+//! A session with a job: its streams, signals and terminal.
 
 pub(crate) mod control;
 pub(crate) mod detach;
