@@ -1,4 +1,4 @@
-//! The agent under measurement: a process of its own, reached by a client over its socket.
+//! The measured agent: a process of its own, with a client on its socket.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -12,21 +12,19 @@ use tokio::runtime::Runtime;
 use crate::sandbox::{programs, runtime};
 
 /// A running agent and a client of it.
-pub(crate) struct Agent {
+pub(crate) struct MeasuredAgent {
     child: Child,
     dir: TempDir,
-    /// Its socket.
     pub(crate) socket: PathBuf,
-    /// What drives the client.
+    /// The runtime of the client.
     pub(crate) runtime: Runtime,
-    /// The client.
     pub(crate) client: AgentClient,
 }
 
-// === impl Agent ===
+// === impl MeasuredAgent ===
 
-impl Agent {
-    /// Starts the agent that is shipped.
+impl MeasuredAgent {
+    /// Starts the shipped agent.
     pub(crate) fn start() -> Result<Self> {
         let program = programs()?.agentd;
         let dir = tempfile::tempdir()?;
@@ -45,7 +43,7 @@ impl Agent {
     }
 }
 
-impl Drop for Agent {
+impl Drop for MeasuredAgent {
     fn drop(&mut self) {
         let _ended = self.child.kill();
         let _buried = self.child.wait();

@@ -1,8 +1,8 @@
-//! The codec: from an owned typed value to the bytes of a frame, and from those to an owned typed value again.
+//! The codec: from an owned typed value to the bytes of a frame, and back.
 //!
 //! Both sides start from the same owned value, write into a buffer that they may keep, produce the same bytes (checked
 //! before anything is measured), and end with an owned value: its bytes are copied out of the frame, as the peer's are.
-//! What the peer copies on the way there, because its envelope owns its payload, is part of what is compared.
+//! Copies that the peer makes because its envelope owns its payload are part of the comparison.
 
 use std::borrow::Cow;
 use std::hint::black_box;
@@ -15,7 +15,7 @@ use peer::message::{Message, MessageType};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::measure::Effort;
+use crate::measure::MeasurementEffort;
 use crate::report::Benchmark;
 
 const ID: u32 = 7;
@@ -23,11 +23,11 @@ const ID: u32 = 7;
 const WANTED: f64 = 2.0;
 
 /// Measures every message.
-pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
+pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
     Ok(vec![exec_stdout(effort, 4 * 1024)?, fs_data(effort, 256 * 1024)?, exec_request(effort)?, ping(effort)?])
 }
 
-fn exec_stdout(effort: &Effort, size: usize) -> Result<Benchmark> {
+fn exec_stdout(effort: &MeasurementEffort, size: usize) -> Result<Benchmark> {
     let value = ours::ExecStdout { data: Cow::Owned(bytes(size)) };
     let same = peer::exec::ExecStdout { data: bytes(size) };
     let own = |envelope: &Envelope<'_>| Ok(envelope.payload::<ours::ExecStdout<'_>>()?.data.into_owned());
@@ -35,7 +35,7 @@ fn exec_stdout(effort: &Effort, size: usize) -> Result<Benchmark> {
     compare(effort, name, Some(WANTED), (&value, own), (MessageType::ExecStdout, &same))
 }
 
-fn fs_data(effort: &Effort, size: usize) -> Result<Benchmark> {
+fn fs_data(effort: &MeasurementEffort, size: usize) -> Result<Benchmark> {
     let value = ours::FsData { data: Cow::Owned(bytes(size)) };
     let same = peer::fs::FsData { data: bytes(size) };
     let own = |envelope: &Envelope<'_>| Ok(envelope.payload::<ours::FsData<'_>>()?.data.into_owned());
@@ -43,7 +43,7 @@ fn fs_data(effort: &Effort, size: usize) -> Result<Benchmark> {
     compare(effort, name, Some(WANTED), (&value, own), (MessageType::FsData, &same))
 }
 
-fn exec_request(effort: &Effort) -> Result<Benchmark> {
+fn exec_request(effort: &MeasurementEffort) -> Result<Benchmark> {
     let args = ["-c", "printf '%s' \"$GREETING\" | tee out.txt"].map(str::to_owned).to_vec();
     let env = ["PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/root", "GREETING=hello"].map(str::to_owned).to_vec();
     let (cmd, cwd) = ("/bin/sh".to_owned(), Some("/workspace".to_owned()));
@@ -73,7 +73,7 @@ fn exec_request(effort: &Effort) -> Result<Benchmark> {
     compare(effort, "codec, exec.request".to_owned(), None, (&value, own), (MessageType::ExecRequest, &same))
 }
 
-fn ping(effort: &Effort) -> Result<Benchmark> {
+fn ping(effort: &MeasurementEffort) -> Result<Benchmark> {
     let (value, same) = (ours::Ping {}, peer::core::Ping {});
     let own = |envelope: &Envelope<'_>| envelope.payload::<ours::Ping>();
     compare(effort, "codec, ping".to_owned(), None, (&value, own), (MessageType::Ping, &same))
@@ -81,7 +81,7 @@ fn ping(effort: &Effort) -> Result<Benchmark> {
 
 /// Measures one message; `own` takes all that the decoded value holds out of the frame.
 fn compare<'v, P: Payload<'v>, T, Q: Serialize + DeserializeOwned>(
-    effort: &Effort,
+    effort: &MeasurementEffort,
     name: String,
     wanted: Option<f64>,
     (value, own): (&P, impl Fn(&Envelope<'_>) -> Result<T, DecodeError>),
@@ -121,7 +121,7 @@ fn there_and_back<'v, P: Payload<'v>, T>(
     Ok(own(&envelope)?)
 }
 
-/// The peer's: the quickest way that it offers for a whole frame in memory.
+/// The peer's fastest API for a whole frame in memory.
 fn peer_there_and_back<Q: Serialize + DeserializeOwned>(
     out: &mut Vec<u8>,
     message_type: MessageType,
@@ -134,7 +134,7 @@ fn peer_there_and_back<Q: Serialize + DeserializeOwned>(
     Ok(message.payload()?)
 }
 
-/// Bytes without a pattern that a copy could profit from.
+/// Bytes without a pattern that a copy could exploit.
 fn bytes(size: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9u32;
     std::iter::repeat_with(|| {

@@ -1,4 +1,4 @@
-//! What a sandbox for one command costs from nothing, beside other programs that make one.
+//! The cost of a new sandbox for one command, beside other programs that create one.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -7,19 +7,19 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::measure::Effort;
+use crate::measure::MeasurementEffort;
 use crate::report::Benchmark;
 use crate::samples::in_turn;
-use crate::sandbox::Home;
+use crate::sandbox::BenchmarkHome;
 
 /// A bundle for `runc`: a root with a static `true`, and the configuration that `runc` itself proposes.
 struct Bundle {
     directory: TempDir,
 }
 
-/// Measures whole commands, from their start until they have ended.
-pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
-    let (home, bundle) = (Home::new()?, Bundle::new()?);
+/// Measures whole commands, from start to exit.
+pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
+    let (home, bundle) = (BenchmarkHome::new()?, Bundle::new()?);
     let mut carrel = Command::new(home.carrel());
     carrel.args(["run", "host", "--", "true"]).env("CARREL_HOME", home.path());
     let mut bwrap = Command::new("bwrap");
@@ -69,7 +69,7 @@ impl Bundle {
         self.directory.path()
     }
 
-    /// `runc` with a state of its own.
+    /// `runc` with a state directory of its own.
     fn runc(&self) -> Command {
         let mut command = Command::new("runc");
         command.arg("--root").arg(self.path().join("state"));
@@ -77,7 +77,7 @@ impl Bundle {
     }
 }
 
-/// Where a program is.
+/// The path of a program.
 pub(crate) fn found(program: &str) -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).map(|directory| directory.join(program)).find(|path| path.is_file());

@@ -1,5 +1,5 @@
-//! The daemon: what a sandbox and a command cost through it, how events come, and what it holds while all rest. Each
-//! part has a daemon of its own.
+//! The daemon: the cost of sandboxes and commands through it, the latency of events, and its memory when idle. Each part has
+//! a daemon of its own.
 
 mod client;
 pub(crate) mod create;

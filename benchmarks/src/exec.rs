@@ -1,4 +1,4 @@
-//! What a command costs through the agent, alone and in a sandbox, beside what it costs without one.
+//! The cost of a command through the agent, alone and in a sandbox, beside a bare spawn.
 
 use std::process::Command;
 
@@ -6,8 +6,8 @@ use anyhow::{Result, ensure};
 use carrel_agent_client::{AgentClient, ExecRequest};
 use tokio::runtime::Runtime;
 
-use crate::agent::Agent;
-use crate::measure::Effort;
+use crate::agent::MeasuredAgent;
+use crate::measure::MeasurementEffort;
 use crate::report::Benchmark;
 use crate::samples::{Samples, in_turn};
 use crate::sandbox::Sandbox;
@@ -15,8 +15,8 @@ use crate::sandbox::Sandbox;
 const PROGRAM: &str = "/bin/true";
 
 /// Measures a round trip of `true`.
-pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
-    let (agent, sandbox) = (Agent::start()?, Sandbox::start()?);
+pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
+    let (agent, sandbox) = (MeasuredAgent::start()?, Sandbox::start()?);
     let [direct, relayed, bare] = in_turn(
         effort.of(2001, 5),
         [

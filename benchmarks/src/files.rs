@@ -1,4 +1,4 @@
-//! How fast a file moves in and out, beside `cp` of the same file.
+//! The throughput of file transfers, beside `cp` of the same file.
 
 use std::fs::File;
 use std::io::Write;
@@ -10,23 +10,23 @@ use carrel_agent_client::AgentClient;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-use crate::agent::Agent;
-use crate::measure::Effort;
+use crate::agent::MeasuredAgent;
+use crate::measure::MeasurementEffort;
 use crate::report::Benchmark;
 use crate::samples::{Samples, in_turn};
 use crate::sandbox::Sandbox;
 
 const MEBIBYTE: usize = 1024 * 1024;
 
-/// A file of a size for which starting `cp` does not matter, and where its copies go.
-struct Original {
+/// A file so large that the start of `cp` does not matter, and the targets of its copies.
+struct SourceFile {
     directory: TempDir,
     mebibytes: usize,
     rounds: usize,
 }
 
-/// A way to move it: a face, a client, and where the file is inside.
-struct Way<'a> {
+/// A transfer path: a face, a client, and the path of the file inside.
+struct TransferPath<'a> {
     face: &'static str,
     runtime: &'a Runtime,
     client: &'a AgentClient,
@@ -35,11 +35,11 @@ struct Way<'a> {
     wanted: f64,
 }
 
-/// Measures files, to an agent that is alone and into a sandbox.
-pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
-    let original = Original::new(effort.of(256, 16), effort.of(11, 3))?;
-    let agent = Agent::start()?;
-    let mut lines = original.both_ways(&Way {
+/// Measures transfers to an agent that runs alone and into a sandbox.
+pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
+    let original = SourceFile::new(effort.of(256, 16), effort.of(11, 3))?;
+    let agent = MeasuredAgent::start()?;
+    let mut lines = original.both_ways(&TransferPath {
         face: "agent client",
         runtime: &agent.runtime,
         client: &agent.client,
@@ -49,7 +49,7 @@ pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
     })?;
     drop(agent);
     let sandbox = Sandbox::start()?;
-    lines.extend(original.both_ways(&Way {
+    lines.extend(original.both_ways(&TransferPath {
         face: "agent client, relay",
         runtime: &sandbox.runtime,
         client: &sandbox.client,
@@ -60,9 +60,9 @@ pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
     Ok(lines)
 }
 
-// === impl Original ===
+// === impl SourceFile ===
 
-impl Original {
+impl SourceFile {
     fn new(mebibytes: usize, rounds: usize) -> Result<Self> {
         let original = Self { directory: tempfile::tempdir()?, mebibytes, rounds };
         let mut file = File::create(original.path("original"))?;
@@ -76,14 +76,14 @@ impl Original {
         self.directory.path().join(name)
     }
 
-    fn both_ways(&self, way: &Way<'_>) -> Result<Vec<Benchmark>> {
+    fn both_ways(&self, way: &TransferPath<'_>) -> Result<Vec<Benchmark>> {
         let (original, copy, outside) = (self.path("original"), self.path("copy"), self.path("outside"));
         let files = way.client.files();
         let all = |moved: u64| {
             ensure!(moved == (self.mebibytes * MEBIBYTE) as u64, "only {moved} bytes were moved");
             Ok(())
         };
-        // Each to a new file, as `cp` below: a file system may flush one that was emptied and filled again.
+        // Each to a new file, as with `cp` below: a file system may flush one that was truncated and rewritten.
         let mut upload = || {
             let _none_is_fine = way.runtime.block_on(files.remove(&way.inside));
             all(way.runtime.block_on(files.upload_file(&way.inside, File::open(&original)?))?)
@@ -99,7 +99,7 @@ impl Original {
         Ok(vec![inward, self.line(way, "out", &ours, &theirs)])
     }
 
-    fn line(&self, way: &Way<'_>, direction: &str, ours: &Samples, cp: &Samples) -> Benchmark {
+    fn line(&self, way: &TransferPath<'_>, direction: &str, ours: &Samples, cp: &Samples) -> Benchmark {
         let speed = |milliseconds: f64| self.mebibytes as f64 / milliseconds * 1e3;
         let name = format!("file {direction}, {} MiB", self.mebibytes);
         let (ours, cp) = (speed(ours.median()), speed(cp.median()));

@@ -1,4 +1,4 @@
-//! What a sandbox on gVisor costs from nothing, beside `runsc` itself.
+//! The cost of a new sandbox on gVisor, beside `runsc` itself.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,19 +8,19 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use crate::cold::{found, succeed};
-use crate::measure::Effort;
+use crate::measure::MeasurementEffort;
 use crate::report::Benchmark;
 use crate::samples::in_turn;
-use crate::sandbox::Home;
+use crate::sandbox::BenchmarkHome;
 
 /// A bundle for `runsc` with a static `true`.
 struct Bundle {
     directory: TempDir,
 }
 
-/// Measures whole commands, from their start until they have ended.
-pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
-    let (home, bundle) = (Home::new()?, Bundle::new()?);
+/// Measures whole commands, from start to exit.
+pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
+    let (home, bundle) = (BenchmarkHome::new()?, Bundle::new()?);
     let carrel = |isolation: &str| {
         let mut command = Command::new(home.carrel());
         command.args(["run", "--isolation", isolation, "host", "--", "true"]).env("CARREL_HOME", home.path());
@@ -28,7 +28,7 @@ pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
     };
     let (mut ours, mut plain) = (carrel("gvisor"), carrel("namespaces"));
     let mut runsc = Command::new(found("runsc")?);
-    // As we start it.
+    // With our options.
     runsc.args(["--network=none", "--ignore-cgroups", "--overlay2=none", "--root"]).arg(bundle.path().join("state"));
     runsc.arg("run").arg("--bundle").arg(bundle.path()).arg(format!("carrel-bench-{}", std::process::id()));
 

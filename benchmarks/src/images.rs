@@ -1,8 +1,8 @@
-//! Images: from a registry or a layout to a command that has run, beside programs that only unpack; and what layers cost.
+//! Images: from a registry or a layout to the exit of a command, beside programs that only unpack; and the cost of layers.
 
 mod peers;
-mod picture;
 mod registry;
+mod test_image;
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -10,32 +10,32 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
-use self::peers::{Fresh, Podman};
-use self::picture::Picture;
+use self::peers::{EmptyDirectory, Podman};
 use self::registry::Registry;
-use crate::measure::Effort;
+use self::test_image::TestImage;
+use crate::measure::MeasurementEffort;
 use crate::report::Benchmark;
 use crate::samples::{in_turn, since, timed_in_turn};
-use crate::sandbox::Home;
+use crate::sandbox::BenchmarkHome;
 
 const FACE: &str = "CLI";
-/// How much each layer of the large image holds, and how many it has.
+/// The size of each layer of the large image, and their number.
 const LAYER: u64 = 64 << 20;
 const LAYERS: usize = 4;
-/// How many layers the image with many has.
+/// The number of layers of the image with many.
 const MANY: usize = 30;
 
-/// Measures whole commands, from nothing that is here.
-pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
+/// Measures whole commands with an empty store.
+pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
     let place = tempfile::Builder::new().prefix("carrel-bench-").tempdir_in("/var/tmp")?;
     let mut lines = from_nothing(effort, place.path())?;
     lines.push(many_layers(effort, place.path())?);
     Ok(lines)
 }
 
-/// An image that nobody has yet.
-fn from_nothing(effort: &Effort, place: &Path) -> Result<Vec<Benchmark>> {
-    let large = Picture::of_this_host(&place.join("large"), LAYERS, LAYER)?;
+/// Images that have to be pulled or unpacked.
+fn from_nothing(effort: &MeasurementEffort, place: &Path) -> Result<Vec<Benchmark>> {
+    let large = TestImage::of_this_host(&place.join("large"), LAYERS, LAYER)?;
     let registry = Registry::start(&place.join("registry"))?;
     let name = registry.push(&large, "large")?;
     let layout = large.reference();
@@ -48,15 +48,15 @@ fn from_nothing(effort: &Effort, place: &Path) -> Result<Vec<Benchmark>> {
     let [started, pulled, podman] = timed_in_turn(
         rounds,
         [
-            &mut || Fresh::in_(place, |fresh| carrel(fresh, &["run", &name, "--", "/bin/true"])),
-            &mut || Fresh::in_(place, |fresh| carrel(fresh, &["image", "pull", &name])),
-            &mut || Fresh::in_(place, |fresh| Podman::new(fresh).pull(&name)),
+            &mut || EmptyDirectory::in_(place, |fresh| carrel(fresh, &["run", &name, "--", "/bin/true"])),
+            &mut || EmptyDirectory::in_(place, |fresh| carrel(fresh, &["image", "pull", &name])),
+            &mut || EmptyDirectory::in_(place, |fresh| Podman::new(fresh).pull(&name)),
         ],
     )?;
     let [unpacked, umoci] = timed_in_turn(
         rounds,
-        [&mut || Fresh::in_(place, |fresh| carrel(fresh, &["run", &layout, "--", "/bin/true"])), &mut || {
-            Fresh::in_(place, |fresh| {
+        [&mut || EmptyDirectory::in_(place, |fresh| carrel(fresh, &["run", &layout, "--", "/bin/true"])), &mut || {
+            EmptyDirectory::in_(place, |fresh| {
                 let mut umoci = Command::new("umoci");
                 umoci.args(["unpack", "--image"]).arg(large.image()).arg(fresh.join("bundle"));
                 timed(&mut umoci)
@@ -77,12 +77,12 @@ fn from_nothing(effort: &Effort, place: &Path) -> Result<Vec<Benchmark>> {
     ])
 }
 
-/// Images that are here already.
-fn many_layers(effort: &Effort, place: &Path) -> Result<Benchmark> {
-    let home = Home::new()?;
+/// Images that are already in the store.
+fn many_layers(effort: &MeasurementEffort, place: &Path) -> Result<Benchmark> {
+    let home = BenchmarkHome::new()?;
     let mut commands = Vec::new();
     for (name, layers) in [("one", 1), ("many", MANY)] {
-        let reference = Picture::small(&place.join(name), layers)?.reference();
+        let reference = TestImage::small(&place.join(name), layers)?.reference();
         let mut command = Command::new(carrel()?);
         command.args(["run", &reference, "--", "/bin/true"]).env("CARREL_HOME", home.path());
         // Unpacked once, before anything is measured.
@@ -100,7 +100,7 @@ fn carrel() -> Result<std::path::PathBuf> {
     Ok(crate::sandbox::programs()?.shim.with_file_name("carrel"))
 }
 
-/// Runs a command that must succeed, and says how many milliseconds it took.
+/// Runs a command that must succeed, and returns the milliseconds that it took.
 fn timed(command: &mut Command) -> Result<f64> {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let started = Instant::now();

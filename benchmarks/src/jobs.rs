@@ -1,4 +1,4 @@
-//! Jobs: how soon one is heard of, how fast it is followed, how many there can be, and what one costs while it rests.
+//! Jobs: the latency of their first output, the throughput of following, their rate, and their memory when idle.
 
 mod bytes;
 mod first;
@@ -9,14 +9,14 @@ use anyhow::{Context, Result, ensure};
 use carrel_shim_client::messages::{InputWish, JobCommand, JobFollow, JobInfo, OutcomeKind};
 use carrel_shim_client::{Follow, FollowEvent, ShimClient};
 
-use crate::measure::Effort;
+use crate::measure::MeasurementEffort;
 use crate::report::Benchmark;
 use crate::sandbox::Sandbox;
 
 const FACE: &str = "shim client";
 
 /// Measures jobs, each part in a sandbox of its own.
-pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
+pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
     let parts = [first::run, bytes::run, idle::run, rate::run];
     Ok(parts.into_iter().map(|part| part(effort)).collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
 }
@@ -43,7 +43,7 @@ async fn followed(client: ShimClient, job: &str, hold: bool) -> Result<Follow> {
     Ok(client.follow(&wish).await?)
 }
 
-/// Takes everything up to the end of a job that must succeed; returns how many bytes came, none of which is missed.
+/// Receives everything up to the exit of a job that must succeed; returns the number of bytes, none of which is missed.
 async fn drained(follow: &mut Follow) -> Result<u64> {
     let mut came = 0;
     while let Some(event) = follow.next().await? {

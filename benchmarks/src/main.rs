@@ -5,12 +5,12 @@ mod agents;
 mod codec;
 mod cold;
 mod control;
-mod crowd;
 mod exec;
 mod files;
 mod gvisor;
 mod images;
 mod jobs;
+mod many_sandboxes;
 mod measure;
 mod memory;
 mod pings;
@@ -24,11 +24,11 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 
-use crate::measure::Effort;
+use crate::measure::MeasurementEffort;
 use crate::report::Benchmark;
 
-/// What measures one part of the product.
-type Suite = fn(&Effort) -> Result<Vec<Benchmark>>;
+/// Measures one part of the product.
+type Suite = fn(&MeasurementEffort) -> Result<Vec<Benchmark>>;
 
 /// Every suite, in the order of the table; a new one is one line.
 const SUITES: &[(&str, Suite)] = &[
@@ -39,7 +39,7 @@ const SUITES: &[(&str, Suite)] = &[
     ("files", files::run),
     ("pings", pings::run),
     ("jobs", jobs::run),
-    ("crowd", crowd::run),
+    ("crowd", many_sandboxes::run),
     ("stop", stop::run),
     ("images", images::run),
     ("control-create", control::create::run),
@@ -62,27 +62,27 @@ usage: bench [--record PATH] [--quick] [--full] [--idle N] [SUITE…]
 
   --record PATH  write the numbers to PATH as JSON
   --quick        few rounds: shows that everything runs, the numbers mean little
-  --full         1,000 sandboxes that rest at the same time, instead of 100
-  --idle N       so many of them
+  --full         measure 1,000 idle sandboxes instead of 100
+  --idle N       measure N idle sandboxes
   SUITE          only these suites; `control` is all whose names begin so
 
 usage: bench --play PROGRAM
 
-  Is the agent that a server under measurement talks to";
+  Acts as the agent of a measured server";
 
-/// How many sandboxes rest with `--full`.
+/// The number of idle sandboxes with `--full`.
 const FULL_IDLE: usize = 1000;
 
 struct Arguments {
     record: Option<PathBuf>,
-    effort: Effort,
+    effort: MeasurementEffort,
     suites: Vec<String>,
 }
 
 fn main() -> ExitCode {
     let words: Vec<_> = std::env::args().skip(1).collect();
     let done = match words.as_slice() {
-        [option, part, ..] if option == agents::play::OPTION => agents::play::run(part),
+        [option, part, ..] if option == agents::scripted_agent::OPTION => agents::scripted_agent::run(part),
         _ => run(),
     };
     match done {
@@ -113,7 +113,7 @@ fn run() -> Result<()> {
 
 fn arguments(words: impl Iterator<Item = String>) -> Result<Option<Arguments>> {
     let mut words = words;
-    let mut arguments = Arguments { record: None, effort: Effort::FULL, suites: Vec::new() };
+    let mut arguments = Arguments { record: None, effort: MeasurementEffort::FULL, suites: Vec::new() };
     while let Some(word) = words.next() {
         match word.as_str() {
             "--help" | "-h" => return Ok(None),

@@ -1,61 +1,61 @@
-//! Measuring two things in turn, so that whatever else the machine does disturbs both alike.
+//! Measures two things alternately, so that other load on the machine affects both alike.
 
 use std::time::{Duration, Instant};
 
-/// How much measuring is done.
+/// How many measurements are made.
 #[derive(Debug)]
-pub(crate) struct Effort {
-    /// How many rounds count; odd, so that there is one in the middle.
+pub(crate) struct MeasurementEffort {
+    /// The number of rounds; odd, so that there is a median round.
     rounds: usize,
-    /// About how long one side of a round takes.
+    /// The approximate duration of one side of a round.
     round: Duration,
-    /// How many sandboxes rest at the same time.
+    /// The number of idle sandboxes.
     pub(crate) idle: usize,
 }
 
 /// Nanoseconds of one call of the subject and of the anchor.
 #[derive(Debug)]
 pub(crate) struct Comparison {
-    /// What is measured.
+    /// The measured subject.
     pub(crate) subject: Times,
-    /// What it is measured beside.
+    /// The anchor that it is compared with.
     pub(crate) anchor: Times,
 }
 
-/// What many rounds say of one side.
+/// The statistics of one side over all rounds.
 #[derive(Debug)]
 pub(crate) struct Times {
-    /// The round in the middle.
+    /// The median round.
     pub(crate) median: f64,
-    /// The least disturbed round.
+    /// The fastest round.
     pub(crate) min: f64,
 }
 
-// === impl Effort ===
+// === impl MeasurementEffort ===
 
-impl Effort {
-    /// For numbers that go into the record.
+impl MeasurementEffort {
+    /// For numbers that are recorded.
     pub(crate) const FULL: Self = Self { rounds: 101, round: Duration::from_millis(10), idle: 100 };
-    /// For seeing that everything runs.
+    /// For a check that everything runs.
     pub(crate) const QUICK: Self = Self { rounds: 5, round: Duration::from_millis(2), idle: 8 };
 
-    /// The same with few rounds, and with few that rest unless a number was given.
+    /// The same with few rounds, and with few idle sandboxes unless a number was given.
     pub(crate) fn quick(self) -> Self {
         let idle = if self.idle == Self::FULL.idle { Self::QUICK.idle } else { self.idle };
         Self { idle, ..Self::QUICK }
     }
 
-    /// How much of something is done: so much for the record, or so much for seeing that it runs.
+    /// Chooses a count: for recorded numbers, or for a quick check.
     pub(crate) fn of(&self, full: usize, quick: usize) -> usize {
         if self.rounds > Self::QUICK.rounds { full } else { quick }
     }
 
-    /// Measures `subject` and `anchor` in turn, each of which must leave nothing behind.
+    /// Measures `subject` and `anchor` alternately; neither may leave anything behind.
     pub(crate) fn compare(&self, mut subject: impl FnMut(), mut anchor: impl FnMut()) -> Comparison {
         let (subject_calls, anchor_calls) = (self.calibrate(&mut subject), self.calibrate(&mut anchor));
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for round in 0..self.rounds {
-            // Who goes first changes, so that neither always finds the caches as the other left them.
+            // The order alternates, so that neither always finds the caches as the other left them.
             if round % 2 == 0 {
                 ours.push(per_call(subject_calls, &mut subject));
                 theirs.push(per_call(anchor_calls, &mut anchor));
@@ -67,7 +67,7 @@ impl Effort {
         Comparison { subject: Times::of(ours), anchor: Times::of(theirs) }
     }
 
-    /// How many calls fill a round; finding out is the warm-up.
+    /// The number of calls that fill a round; also the warm-up.
     fn calibrate(&self, call: &mut impl FnMut()) -> u32 {
         let mut calls = 1u32;
         loop {
@@ -83,7 +83,7 @@ impl Effort {
 // === impl Comparison ===
 
 impl Comparison {
-    /// How many times faster the subject is, by the rounds in the middle.
+    /// How many times faster the subject is, by the median rounds.
     pub(crate) fn speedup(&self) -> f64 {
         self.anchor.median / self.subject.median
     }
@@ -112,15 +112,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_middle_and_the_least_are_found() {
+    fn the_median_and_the_minimum_are_found() {
         let times = Times::of(vec![5.0, 1.0, 9.0, 2.0, 3.0]);
         assert_eq!((times.median, times.min), (3.0, 1.0));
     }
 
     #[test]
-    fn both_sides_are_called_in_turn() {
+    fn both_sides_are_called_alternately() {
         let calls = std::cell::Cell::new((0u64, 0u64));
-        let comparison = Effort::QUICK.compare(
+        let comparison = MeasurementEffort::QUICK.compare(
             || calls.set((calls.get().0 + 1, calls.get().1)),
             || calls.set((calls.get().0, calls.get().1 + 1)),
         );

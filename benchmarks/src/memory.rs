@@ -1,4 +1,4 @@
-//! What programs and the host hold in memory.
+//! Memory of programs and of the host.
 
 use std::fs::read_to_string;
 use std::time::Duration;
@@ -6,25 +6,25 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use carrel_shim_client::OwnedSandbox;
 
-/// How long nothing happens before memory is looked at: both programs give back what they do not need after a second.
+/// The idle time before memory is measured: both programs release unused memory after a second.
 pub(crate) const REST: Duration = Duration::from_secs(2);
 
-/// The memory of its two programs, in MiB; what several processes share is divided among them.
+/// The PSS of shim and agent, in MiB.
 pub(crate) fn pss(sandbox: &OwnedSandbox) -> Result<f64> {
     Ok(pss_of(sandbox.shim_pid())? + pss_of(sandbox.pid())?)
 }
 
-/// The same of one process.
+/// The PSS of one process.
 pub(crate) fn pss_of(pid: u32) -> Result<f64> {
     Ok(kibibytes(&format!("/proc/{pid}/smaps_rollup"), "Pss:")? / 1024.0)
 }
 
-/// All that it has in memory, whoever else has it too.
+/// The RSS of one process.
 pub(crate) fn rss_of(pid: u32) -> Result<f64> {
     Ok(kibibytes(&format!("/proc/{pid}/smaps_rollup"), "Rss:")? / 1024.0)
 }
 
-/// The memory that the host has left, in MiB.
+/// The available memory of the host, in MiB.
 pub(crate) fn available() -> Result<f64> {
     Ok(kibibytes("/proc/meminfo", "MemAvailable:")? / 1024.0)
 }

@@ -1,4 +1,4 @@
-//! How soon an agent answers: alone and through a relay, at rest and while a gibibyte moves.
+//! The latency of an agent: alone and through a relay, idle and during a transfer of a gibibyte.
 
 use std::fs::File;
 use std::io::Write;
@@ -10,18 +10,18 @@ use carrel_agent_client::AgentClient;
 use tempfile::NamedTempFile;
 use tokio::runtime::Runtime;
 
-use crate::agent::Agent;
-use crate::measure::Effort;
+use crate::agent::MeasuredAgent;
+use crate::measure::MeasurementEffort;
 use crate::report::Benchmark;
 use crate::samples::{Samples, in_turn, since};
 use crate::sandbox::{Sandbox, runtime};
 
 const MEBIBYTE: usize = 1024 * 1024;
-/// How long a busy agent is left alone between two questions.
+/// The pause between two pings of a busy agent.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Somebody who moves files through the same socket while pings are timed.
-struct Mover<'a> {
+/// Transfers files through the same socket while pings are timed.
+struct FileTransfer<'a> {
     socket: &'a Path,
     original: &'a Path,
     inside: &'a str,
@@ -29,8 +29,8 @@ struct Mover<'a> {
 }
 
 /// Measures pings.
-pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
-    let (agent, sandbox) = (Agent::start()?, Sandbox::start()?);
+pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
+    let (agent, sandbox) = (MeasuredAgent::start()?, Sandbox::start()?);
     let idle = |runtime: &Runtime, client: &AgentClient| Ok(runtime.block_on(client.ping())?);
     let [direct, relayed] = in_turn(
         effort.of(10_001, 101),
@@ -46,7 +46,7 @@ pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
     for _ in 0..each {
         original.write_all(&[7; MEBIBYTE])?;
     }
-    let mover = |socket, inside| Mover { socket, original: original.path(), inside, times: total / each };
+    let mover = |socket, inside| FileTransfer { socket, original: original.path(), inside, times: total / each };
     let inside = agent.path("inside").to_string_lossy().into_owned();
     let ways = [
         ("agent client", &agent.runtime, &agent.client, mover(&agent.socket, &inside), &direct),
@@ -60,7 +60,7 @@ pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
     ];
     for (face, runtime, client, mover, idle) in ways {
         let (inward, outward) =
-            (mover.pings(runtime, client, Mover::inward)?, mover.pings(runtime, client, Mover::outward)?);
+            (mover.pings(runtime, client, FileTransfer::inward)?, mover.pings(runtime, client, FileTransfer::outward)?);
         for (way, times) in [("in", inward), ("out", outward)] {
             lines.push(
                 Benchmark::new(format!("ping while {total} MiB move {way}, p99"), face, times.p99(), "ms")
@@ -72,10 +72,10 @@ pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
     Ok(lines)
 }
 
-// === impl Mover ===
+// === impl FileTransfer ===
 
-impl Mover<'_> {
-    /// Pings while files move, by another client on another thread.
+impl FileTransfer<'_> {
+    /// Pings during a transfer by another client on another thread.
     fn pings(&self, runtime: &Runtime, client: &AgentClient, way: fn(&Self) -> Result<()>) -> Result<Samples> {
         std::thread::scope(|scope| {
             let moving = scope.spawn(|| way(self));
@@ -95,7 +95,7 @@ impl Mover<'_> {
         let runtime = runtime()?;
         runtime.block_on(async {
             let files = AgentClient::connect(self.socket).await?.files();
-            // To a new file each time: emptying one that is there takes the agent time that has nothing to do with moving.
+            // To a new file each time: truncating one takes the agent time that has nothing to do with the transfer.
             for number in 0..self.times {
                 files.upload_file(format!("{}-{number}", self.inside), File::open(self.original)?).await?;
             }

@@ -1,4 +1,4 @@
-//! The numbers, for people and for the record.
+//! Prints and records the numbers.
 
 use serde_json::{Value, json};
 
@@ -7,46 +7,46 @@ use crate::samples::Samples;
 /// One measured number.
 #[derive(Debug)]
 pub(crate) struct Benchmark {
-    /// What was measured.
+    /// The name of the measurement.
     name: String,
-    /// Through which face of the product.
+    /// The face of the product that was used.
     face: &'static str,
     /// The number.
-    measured: Measured,
+    measured: MeasuredValue,
     /// Its unit, and that of the anchor.
     unit: &'static str,
-    /// What was measured beside it, where there is something to compare it with.
-    anchor: Option<(&'static str, Measured)>,
-    /// How the two compare, as the aim has it.
+    /// The anchor, if there is one.
+    anchor: Option<(&'static str, MeasuredValue)>,
+    /// The ratio, if the aim needs another than the plain one.
     ratio: Option<f64>,
-    /// What the specification asks for, and whether that is so; nothing for a number that only informs.
+    /// The aim of the specification, and whether it is met; none for a number that only informs.
     aim: Option<(&'static str, bool)>,
 }
 
-/// A number, and how far single calls were from it.
+/// A number with the spread of single calls.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Measured {
-    /// The number itself: of many calls, the one in the middle.
+pub(crate) struct MeasuredValue {
+    /// The number: the median of many calls.
     pub(crate) value: f64,
-    /// The least and the 99th of a hundred, where calls were timed one by one.
+    /// The minimum and the 99th percentile, where calls were timed one by one.
     spread: Option<(f64, f64)>,
 }
 
-// === impl Measured ===
+// === impl MeasuredValue ===
 
-impl From<f64> for Measured {
+impl From<f64> for MeasuredValue {
     fn from(value: f64) -> Self {
         Self { value, spread: None }
     }
 }
 
-impl From<&Samples> for Measured {
+impl From<&Samples> for MeasuredValue {
     fn from(samples: &Samples) -> Self {
         Self { value: samples.median(), spread: Some((samples.least(), samples.p99())) }
     }
 }
 
-impl Measured {
+impl MeasuredValue {
     fn words(self, unit: &str) -> String {
         let spread = self.spread.map(|(least, p99)| format!(" ({} to {})", rounded(least), rounded(p99)));
         format!("{} {unit}{}", rounded(self.value), spread.unwrap_or_default())
@@ -66,32 +66,32 @@ impl Measured {
 // === impl Benchmark ===
 
 impl Benchmark {
-    /// A number of which nothing is asked yet.
+    /// A number without an aim.
     pub(crate) fn new(
         name: impl Into<String>,
         face: &'static str,
-        measured: impl Into<Measured>,
+        measured: impl Into<MeasuredValue>,
         unit: &'static str,
     ) -> Self {
         let measured = measured.into();
         Self { name: name.into(), face, measured, unit, anchor: None, ratio: None, aim: None }
     }
 
-    /// What was measured beside it, in the same unit; the ratio is that of this number to the anchor's.
-    pub(crate) fn beside(mut self, name: &'static str, anchor: impl Into<Measured>) -> Self {
+    /// Adds an anchor in the same unit; the ratio is that of this number to the anchor's.
+    pub(crate) fn beside(mut self, name: &'static str, anchor: impl Into<MeasuredValue>) -> Self {
         let anchor = anchor.into();
         self.ratio = Some(self.measured.value / anchor.value);
         self.anchor = Some((name, anchor));
         self
     }
 
-    /// How many times the anchor this is, where that is not the plain ratio.
+    /// Sets the ratio, if it is not the plain one.
     pub(crate) fn ratio(mut self, ratio: f64) -> Self {
         self.ratio = Some(ratio);
         self
     }
 
-    /// What the specification asks for, and whether that is so.
+    /// Sets the aim of the specification, and whether it is met.
     pub(crate) fn aim(mut self, text: &'static str, met: bool) -> Self {
         self.aim = Some((text, met));
         self
@@ -149,7 +149,7 @@ pub(crate) fn table(benchmarks: &[Benchmark]) -> String {
     text
 }
 
-/// Four significant digits: more than a benchmark can mean, and few enough to read.
+/// Rounds to four significant digits.
 fn rounded(value: f64) -> f64 {
     if value == 0.0 || !value.is_finite() {
         return 0.0;

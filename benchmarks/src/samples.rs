@@ -1,22 +1,22 @@
-//! Single calls, each timed by itself: what is slow enough for that, and whose slowest calls matter too.
+//! Calls that are timed one by one: those that are slow enough for it, and whose slowest calls matter.
 
 use std::time::Instant;
 
 use anyhow::Result;
 
-/// Milliseconds of many calls, in order of size.
+/// The times of many calls in milliseconds, sorted.
 #[derive(Debug)]
 pub(crate) struct Samples(Vec<f64>);
 
-/// One of the things that are measured in turn.
-pub(crate) type Call<'a> = &'a mut dyn FnMut() -> Result<()>;
+/// A measured call.
+pub(crate) type BenchmarkCall<'a> = &'a mut dyn FnMut() -> Result<()>;
 
-/// One that says itself how many milliseconds counted: something before them or behind them does not.
+/// A call that returns its own milliseconds, because its preparation and cleanup do not count.
 pub(crate) type TimedCall<'a> = &'a mut dyn FnMut() -> Result<f64>;
 
-/// Times these calls in turn, so that whatever else the machine does disturbs all of them alike. The first round warms
-/// up and does not count.
-pub(crate) fn in_turn<const N: usize>(rounds: usize, calls: [Call<'_>; N]) -> Result<[Samples; N]> {
+/// Times these calls alternately, so that other load on the machine affects all alike. The first round is the warm-up and
+/// does not count.
+pub(crate) fn in_turn<const N: usize>(rounds: usize, calls: [BenchmarkCall<'_>; N]) -> Result<[Samples; N]> {
     let mut timed = calls.map(|call| {
         move || {
             let started = Instant::now();
@@ -32,7 +32,7 @@ pub(crate) fn timed_in_turn<const N: usize>(rounds: usize, mut calls: [TimedCall
     let mut times: [Vec<f64>; N] = std::array::from_fn(|_| Vec::with_capacity(rounds));
     for round in 0..=rounds {
         let mut turns: Vec<_> = calls.iter_mut().zip(&mut times).collect();
-        // Who goes first changes, so that nobody always finds the machine as the same other one left it.
+        // The order rotates, so that no call always follows the same other one.
         turns.rotate_left(round % N);
         for (call, times) in turns {
             let taken = call()?;
@@ -44,7 +44,7 @@ pub(crate) fn timed_in_turn<const N: usize>(rounds: usize, mut calls: [TimedCall
     Ok(times.map(Samples::of))
 }
 
-/// Milliseconds from then until now.
+/// Milliseconds since a time.
 pub(crate) fn since(started: Instant) -> f64 {
     started.elapsed().as_secs_f64() * 1e3
 }
@@ -65,7 +65,7 @@ impl Samples {
         self.at(0)
     }
 
-    /// What one call in a hundred exceeds.
+    /// The 99th percentile.
     pub(crate) fn p99(&self) -> f64 {
         self.at(self.0.len() * 99 / 100)
     }
@@ -80,13 +80,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_middle_the_least_and_the_ninety_ninth_are_found() {
+    fn the_median_the_minimum_and_the_99th_percentile_are_found() {
         let samples = Samples::of((0..200).rev().map(f64::from).collect());
         assert_eq!((samples.median(), samples.least(), samples.p99()), (100.0, 0.0, 198.0));
     }
 
     #[test]
-    fn everyone_has_a_turn_in_every_round_and_the_first_round_does_not_count() {
+    fn every_call_is_made_in_every_round_and_the_first_round_does_not_count() {
         let order = std::cell::RefCell::new(Vec::new());
         let call = |name: char| {
             let order = &order;

@@ -1,4 +1,4 @@
-//! The sandbox under measurement, as whoever owns it has it, and a client of its relay.
+//! The measured sandbox, with its owner and a client of its relay.
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
@@ -13,11 +13,11 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 const MEBIBYTE: u64 = 1024 * 1024;
-/// Where ranges of ids are locked on this host.
+/// The directory of id range locks on this host.
 const IDS: &str = "/run/carrel/ids";
 
-/// Where sandboxes are made: a home of their own, gone with it.
-pub(crate) struct Home {
+/// A temporary home for sandboxes.
+pub(crate) struct BenchmarkHome {
     directory: TempDir,
     programs: Programs,
     root: RootFs,
@@ -28,30 +28,29 @@ pub(crate) struct Home {
 pub(crate) struct Sandbox {
     /// The client, through the relay.
     pub(crate) client: AgentClient,
-    /// The sandbox.
     pub(crate) owned: OwnedSandbox,
-    /// What drives both.
+    /// The runtime of both.
     pub(crate) runtime: Runtime,
-    /// Last, because it holds the directory of the socket.
-    _home: Home,
+    /// Dropped last, because it has the directory of the socket.
+    _home: BenchmarkHome,
 }
 
-/// What drives a client or an owner: one thread, as `carrel` has.
+/// The runtime of a client or an owner: one thread, as in `carrel`.
 pub(crate) fn runtime() -> Result<Runtime> {
     Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
 }
 
-/// The programs that `CARREL_LIBEXEC` names a directory of.
+/// The programs in the directory `CARREL_LIBEXEC`.
 pub(crate) fn programs() -> Result<Programs> {
     ensure!(std::env::var_os("CARREL_LIBEXEC").is_some(), "CARREL_LIBEXEC names no directory of programs; run ./bench");
     Ok(Programs::find()?)
 }
 
-// === impl Home ===
+// === impl BenchmarkHome ===
 
-impl Home {
+impl BenchmarkHome {
     pub(crate) fn new() -> Result<Self> {
-        // Short, because the path of a socket is.
+        // Short, because socket paths are limited.
         let directory = tempfile::Builder::new().prefix("carrel-bench-").tempdir_in("/tmp")?;
         let root = RootFs::resolve(&ImageRef::Host)?;
         Ok(Self { directory, programs: programs()?, root, made: Cell::new(0) })
@@ -61,17 +60,17 @@ impl Home {
         self.directory.path()
     }
 
-    /// Where `carrel` is.
+    /// The path of `carrel`.
     pub(crate) fn carrel(&self) -> PathBuf {
         self.programs.shim.with_file_name("carrel")
     }
 
-    /// Makes the next sandbox of the image `host`, with limits of the kinds that `carrel run` sets.
+    /// Creates the next sandbox of the image `host`, with limits of the kinds that `carrel run` sets.
     pub(crate) async fn start(&self) -> Result<OwnedSandbox> {
         self.start_keeping(Keep::default()).await
     }
 
-    /// The same, with so much kept of its jobs.
+    /// The same, with a limit of kept job output.
     pub(crate) async fn start_keeping(&self, keep: Keep) -> Result<OwnedSandbox> {
         self.made.set(self.made.get() + 1);
         let name = format!("bench-{}-{}", std::process::id(), self.made.get());
@@ -87,7 +86,7 @@ impl Home {
             project: None,
             network_of: None,
             gvisor: None,
-            // Room for all that is moved into it.
+            // Space for all files that are copied into it.
             disk: 2048 * MEBIBYTE,
             kept_disk: None,
             hostname: "carrel".to_owned(),
@@ -101,7 +100,7 @@ impl Home {
         OwnedSandbox::start(&self.programs, &create).await.context("no sandbox; see `carrel doctor`")
     }
 
-    /// What is left of sandboxes that were stopped.
+    /// The directories that stopped sandboxes left behind.
     pub(crate) fn left(&self) -> Vec<PathBuf> {
         let mut found = entries(&self.path().join("run/sandboxes"));
         let name = format!("bench-{}-", std::process::id());
@@ -125,9 +124,9 @@ impl Sandbox {
         Self::keeping(Keep::default())
     }
 
-    /// One that keeps so much of its jobs.
+    /// A sandbox with a limit of kept job output.
     pub(crate) fn keeping(keep: Keep) -> Result<Self> {
-        let (home, runtime) = (Home::new()?, runtime()?);
+        let (home, runtime) = (BenchmarkHome::new()?, runtime()?);
         let owned = runtime.block_on(home.start_keeping(keep))?;
         let client = runtime.block_on(AgentClient::connect(owned.agent_socket()))?;
         Ok(Self { client, owned, runtime, _home: home })
@@ -137,7 +136,7 @@ impl Sandbox {
 impl Drop for Sandbox {
     fn drop(&mut self) {
         self.client.close();
-        // If this fails, its end follows from the owner's.
+        // If this fails, the end of the owner stops it.
         let _stopped = self.runtime.block_on(self.owned.stop(Duration::ZERO));
     }
 }

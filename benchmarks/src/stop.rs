@@ -1,27 +1,27 @@
-//! How soon a sandbox is gone.
+//! How soon a sandbox is stopped.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use carrel_agent_client::{AgentClient, ExecRequest};
 
-use crate::measure::Effort;
+use crate::measure::MeasurementEffort;
 use crate::report::Benchmark;
 use crate::samples::{Samples, since};
-use crate::sandbox::{Home, runtime};
+use crate::sandbox::{BenchmarkHome, runtime};
 
 const FACE: &str = "shim client";
-/// How long a command would have.
+/// The grace period of a command.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Measures from the wish until nothing is left, its supervisor included.
-pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
-    let (home, runtime) = (Home::new()?, runtime()?);
+/// Measures from the request until nothing is left, including the shim.
+pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
+    let (home, runtime) = (BenchmarkHome::new()?, runtime()?);
     let (mut deleted, mut stopped) = (Vec::new(), Vec::new());
     for round in 0..=effort.of(101, 3) {
         for (grace, times) in [(Duration::ZERO, &mut deleted), (GRACE, &mut stopped)] {
             let mut sandbox = runtime.block_on(home.start())?;
-            // A command that ends when it is asked to.
+            // A command that exits on SIGTERM.
             let request =
                 ExecRequest { cmd: "sleep".to_owned(), args: vec!["1000".to_owned()], ..ExecRequest::default() };
             let running = runtime.block_on(async {

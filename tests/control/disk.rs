@@ -309,7 +309,7 @@ fn where_nobody_can_be_paused_those_who_write_are_killed_and_that_is_said_once()
         }
         let [bytes, _] = watcher.end();
         assert!(bytes >= RESERVE, "{bytes}: {}", scene.home.log());
-        assert_eq!(scene.home.log().matches("cannot be paused").count(), 1, "{}", scene.home.log());
+        assert_eq!(scene.home.log().matches("failed to pause").count(), 1, "{}", scene.home.log());
         scene.client.gone("attacker").await;
         scene.daemon.take().unwrap().stop().await;
     });

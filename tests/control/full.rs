@@ -14,14 +14,14 @@ use crate::left::{check_store, nothing_left};
 use crate::life::check_history;
 
 /// A disk that only a daemon sees, and what it started.
-struct Disk {
+pub(crate) struct Disk {
     root: File,
 }
 
 // === impl Disk ===
 
 impl Disk {
-    fn of(daemon: &Daemon, mounted: &Path) -> Self {
+    pub(crate) fn of(daemon: &Daemon, mounted: &Path) -> Self {
         Self { root: File::open(format!("/proc/{}/root{}", daemon.pid(), mounted.display())).unwrap() }
     }
 
@@ -31,14 +31,14 @@ impl Disk {
     }
 
     /// Takes all the room there is.
-    fn fill(&self) {
+    pub(crate) fn fill(&self) {
         let mut ballast = File::options().create(true).append(true).open(self.path("ballast")).unwrap();
         for size in [1 << 20, 4096, 1] {
             while ballast.write_all(&vec![1; size]).is_ok() {}
         }
     }
 
-    fn free(&self) {
+    pub(crate) fn free(&self) {
         std::fs::remove_file(self.path("ballast")).unwrap();
     }
 

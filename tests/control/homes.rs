@@ -64,7 +64,7 @@ fn a_home_that_is_moved_is_not_made_again_and_nothing_in_it_is_taken_for_gone() 
             tokio::task::yield_now().await;
         }
         assert!(!home.home().exists(), "it was made again");
-        assert_eq!(home.log().matches("the home is not where it was").count(), 1, "{}", home.log());
+        assert_eq!(home.log().matches("the home is not at its path").count(), 1, "{}", home.log());
         assert_eq!(client.get("runs").await.unwrap(), before);
         std::fs::rename(&moved, home.home()).unwrap();
         assert_eq!(client.run("runs", "still", "true").await.exit_code, 0);

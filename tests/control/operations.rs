@@ -197,6 +197,28 @@ async fn a_log_file_is_opened_again_by_a_hangup_although_the_configuration_is_br
     assert_eq!(managed.home.log(), "", "standard error has nothing");
 }
 
+#[tokio::test]
+async fn a_log_file_that_is_a_link_or_in_no_directory_is_refused_by_a_hangup_and_the_former_one_stays() {
+    let log = tempfile::tempdir().unwrap();
+    let [path, link, precious, missing] =
+        ["daemon.log", "link", "precious", "missing"].map(|name| log.path().join(name));
+    let managed = Managed::start(&format!("[log]\nfile = \"{}\"\n", path.display())).await;
+    std::fs::write(&precious, "precious").unwrap();
+    std::os::unix::fs::symlink(&precious, &link).unwrap();
+    managed.reload(&format!("[log]\nfile = \"{}\"\n", link.display())).await;
+    managed.reload(&format!("[log]\nfile = \"{}/deep/daemon.log\"\n", missing.display())).await;
+    managed.daemon.stop().await;
+    let lines = std::fs::read_to_string(&path).unwrap();
+    let errors =
+        values(&lines, "the configuration was not reloaded: the former one stays in effect", ["error", "hint"]);
+    let [[link_error, _], [_, hint]] = &errors[..] else { panic!("{lines}") };
+    assert!(link_error.contains("symbolic link"), "{lines}");
+    assert_eq!(hint, &format!("mkdir -p {}/deep", missing.display()));
+    assert_eq!(values(&lines, "stopped", ["level"]).len(), 1, "{lines}");
+    assert_eq!(std::fs::read_to_string(&precious).unwrap(), "precious");
+    assert!(!missing.exists(), "no directory is made");
+}
+
 //= promises.control-plane.file-descriptors
 #[tokio::test]
 async fn a_daemon_that_is_short_of_descriptors_refuses_and_can_still_stop_and_remove() {

@@ -54,6 +54,7 @@ const NEVER: &str = "never";
 
 const TEST: &str = "strangers::another_user_gets_nothing_of_the_host_and_nothing_of_others";
 
+//= promises.control-plane.connections-socket
 #[test]
 fn another_user_cannot_take_all_connections_of_a_socket() {
     run(async {

@@ -29,7 +29,7 @@ fn a_process_that_cannot_be_killed_delays_neither_the_daemon_nor_other_sandboxes
         let daemon = home.start().await;
         let early = home.log();
         let begun = early.rfind("serving").unwrap();
-        assert!(!early[..begun].contains("does not end"), "it was waited for: {early}");
+        assert!(!early[..begun].contains("does not exit"), "it was waited for: {early}");
         let mut client = Client::of(&daemon).await;
         client.ready("other", host()).await;
         assert_eq!(client.run("other", "exec-1", "true").await.exit_code, 0);

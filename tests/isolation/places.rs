@@ -92,16 +92,16 @@ fn what_is_shown_in_a_tree_of_the_hosts_covers_what_is_there_and_changes_nothing
 fn nothing_is_made_or_replaced_in_a_tree_of_the_hosts() {
     let home = home();
     for (source, target, expected) in [
-        ("file", "/a/new", "the mount point /a/new does not exist in what is shown at /a"),
-        ("tree", "/a/new/below", "the mount point /a/new/below does not exist in what is shown at /a"),
-        ("tree", "/a/dangling/new", "the mount point /a/dangling/new does not exist in what is shown at /a"),
-        ("tree", "/a/link/new", "the mount point /a/link/new does not exist in what is shown at /a"),
-        ("tree", "/a/dangling", "the mount point /a/dangling is a link"),
-        ("file", "/a/link", "the mount point /a/link is a link"),
-        ("tree", "/a/file", "the mount point /a/file is not a directory, and what is to be shown there is"),
-        ("file", "/a/directory", "the mount point /a/directory is a directory, and what is to be shown there is not"),
-        ("tree", "/usr/new", "the mount point /usr/new does not exist in what is shown at /usr"),
-        ("file", "/a/file/below", "the mount point /a/file/below cannot be made: Not a directory (os error 20)"),
+        ("file", "/a/new", "the mount point /a/new does not exist in the mount at /a"),
+        ("tree", "/a/new/below", "the mount point /a/new/below does not exist in the mount at /a"),
+        ("tree", "/a/dangling/new", "the mount point /a/dangling/new does not exist in the mount at /a"),
+        ("tree", "/a/link/new", "the mount point /a/link/new does not exist in the mount at /a"),
+        ("tree", "/a/dangling", "the mount point /a/dangling is a symbolic link"),
+        ("file", "/a/link", "the mount point /a/link is a symbolic link"),
+        ("tree", "/a/file", "the mount point /a/file is not a directory, but the source is"),
+        ("file", "/a/directory", "the mount point /a/directory is a directory, but the source is not"),
+        ("tree", "/usr/new", "the mount point /usr/new does not exist in the mount at /usr"),
+        ("file", "/a/file/below", "the mount point /a/file/below cannot be created: Not a directory (os error 20)"),
     ] {
         assert_eq!(refusal(&home, source, target), format!("launch: {expected}"));
     }
@@ -112,20 +112,22 @@ fn nothing_is_made_or_replaced_in_a_tree_of_the_hosts() {
 fn some_places_are_nobodys_to_choose() {
     let home = home();
     for target in ["/dev", "/dev/null", "/proc", "/proc/1/environ", "/sys/new"] {
-        let expected = format!("launch: the mount point {target} is in what every sandbox has of its own");
+        let expected =
+            format!("launch: the mount point {target} is reserved: every sandbox has its own /dev, /proc and /sys");
         assert_eq!(refusal(&home, "file", target), expected);
     }
-    assert_eq!(refusal(&home, "tree", "/a"), "launch: the mount point /a is asked for twice");
+    assert_eq!(refusal(&home, "tree", "/a"), "launch: the mount point /a is used twice");
     let project = ("CARREL_PROJECT", &*format!("{}:/a:0", home.path().join("tree").display()));
     let given = mounts(&home, &[("a", "/a")]);
     let (code, _, error) = launched("host", &[project, ("CARREL_MOUNTS", &given)], "true");
-    assert_eq!((code, error.trim()), (Some(125), "launch: the mount point /a is asked for twice"));
+    assert_eq!((code, error.trim()), (Some(125), "launch: the mount point /a is used twice"));
 }
 
 //= promises.sandbox.whole-host-proc-sys
 #[test]
 fn the_whole_host_is_neither_an_image_nor_a_project() {
-    let whole = "launch: / is all of this host, and neither an image nor a project: choose a directory below it";
+    let whole =
+        "launch: / is the root of the host, which can be neither an image nor a project; choose a directory below it";
     let (code, _, error) = launched("/", &[], "true");
     assert_eq!((code, error.trim()), (Some(125), whole));
     let (code, _, error) = launched("host", &[("CARREL_PROJECT", "/:/workspace:0")], "true");
@@ -133,7 +135,7 @@ fn the_whole_host_is_neither_an_image_nor_a_project() {
     for (image, env) in [("/proc", ("", "")), ("/sys", ("", "")), ("host", ("CARREL_PROJECT", "/sys:/workspace:0"))] {
         let env = if env.0.is_empty() { vec![] } else { vec![env] };
         let (code, _, error) = launched(image, &env, "true");
-        assert!(code == Some(125) && error.contains("cannot be shown with the ids of a sandbox"), "{image}: {error}");
+        assert!(code == Some(125) && error.contains("does not support id-mapped mounts"), "{image}: {error}");
     }
     let (code, _, error) = launched("host", &[("CARREL_MOUNTS", "/var/tmp:/x:65536:ro")], "true");
     assert_eq!((code, error.trim()), (Some(125), "launch: no sandbox has a user or group 65536: the highest is 65535"));
@@ -169,11 +171,11 @@ fn a_place_is_found_by_the_links_of_the_image_and_made_in_the_sandboxs_own_root(
     });
     let (code, _, error) = launched(image, &[("CARREL_MOUNTS", &mounts(&home, &[("tree", "/dangling/new")]))], "true");
     assert_eq!(code, Some(125));
-    assert!(error.contains("the mount point /dangling/new cannot be made: No such file"), "{error}");
+    assert!(error.contains("the mount point /dangling/new cannot be created: No such file"), "{error}");
     assert_eq!(listing(image.as_ref()), before);
     // Where such a path leads to a tree that is only shown, nothing is made.
     let (_, _, error) = launched("host", &[("CARREL_MOUNTS", &mounts(&home, &[("tree", "/bin/new")]))], "true");
-    assert_eq!(error.trim(), "launch: the mount point /bin/new does not exist in what is shown at /usr");
+    assert_eq!(error.trim(), "launch: the mount point /bin/new does not exist in the mount at /usr");
 }
 
 //= promises.sandbox.failed-step
@@ -183,7 +185,7 @@ fn a_failed_step_names_what_it_is_about() {
     fs::create_dir_all(image.path().join("tree")).unwrap();
     let given = mounts(&home, &[("file", "/tree")]);
     let (_, _, error) = launched(image.path().to_str().unwrap(), &[("CARREL_MOUNTS", &given)], "true");
-    assert_eq!(error.trim(), "launch: the mount point /tree is a directory, and what is to be shown there is not");
+    assert_eq!(error.trim(), "launch: the mount point /tree is a directory, but the source is not");
     let (_, _, error) = launched("host", &[("CARREL_MOUNTS", "/var/tmp/nothing-here:/x:0:ro")], "true");
     assert_eq!(error.trim(), "launch: /var/tmp/nothing-here: No such file or directory (os error 2)");
 }

@@ -107,7 +107,7 @@ fn a_link_out_of_the_tree_fails_the_start_and_leaves_nothing() {
         let place = place("demo");
         let spec = copying(&[(tree.path(), "/workspace", &[])]);
         let failed = world.local.start(&place, &spec).await.unwrap_err();
-        assert!(failed.message.contains("leads out of what is copied, to /etc/passwd"), "{failed}");
+        assert!(failed.message.contains("points outside the copied tree, to /etc/passwd"), "{failed}");
         assert!(world.traces(&place).is_empty());
         // What the tree does not count is left out; what is excluded is too.
         put(tree.path(), ".gitignore", b"/out\n");

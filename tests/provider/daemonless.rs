@@ -26,7 +26,7 @@ async fn main() {
         default_inodes: 0,
         orphans_kept: std::time::Duration::ZERO,
         output_quota: None,
-        parked: 1,
+        prestarted: 1,
         registries: carrel_registry::RegistriesConfig::default(),
     };
     let local = Local::new(settings, programs()).unwrap();

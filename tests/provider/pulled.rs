@@ -75,7 +75,7 @@ fn whoever_ends_a_sandbox_does_not_wait_for_its_image() {
             // Ended by somebody else, while whoever asked for it waits.
             let (place, started) = waiting(&world, &mut endless, stranger).await;
             world.local.remove(&place).await.unwrap();
-            assert_eq!(started.await.unwrap().unwrap_err().message, "nobody waits for it any more");
+            assert_eq!(started.await.unwrap().unwrap_err().message, "the start was cancelled");
             assert!(world.traces(&place).is_empty(), "{:?}", world.traces(&place));
             let mut endless = Endless::new();
             world.local = endless.known_to(&world);

@@ -90,7 +90,7 @@ fn a_resume_ends_a_reader_and_its_client_is_told() {
         assert_eq!(world.shell(&second, "exec-2", "cat file").await, "kept\n");
         assert_eq!(names(&world), ["demo"], "nothing is left of the reader");
         let refused = world.local.read_disk(&second, &host()).await.unwrap_err();
-        assert_eq!(refused.message, "the sandbox runs");
+        assert_eq!(refused.message, "the sandbox is running");
         world.local.remove(&second).await.unwrap();
     });
 }

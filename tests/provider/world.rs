@@ -30,7 +30,7 @@ pub(crate) fn settings(home: &std::path::Path) -> Settings {
         default_disk: 0,
         default_inodes: 0,
         orphans_kept: std::time::Duration::ZERO,
-        parked: 1,
+        prestarted: 1,
         registries: carrel_registry::RegistriesConfig::default(),
     }
 }

@@ -5,7 +5,10 @@ A block that begins with three backticks and `sh run` is run by `./test` from th
 
 from __future__ import annotations
 
+import os
 import re
+import select
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +64,64 @@ def broken_links(document: Path, root: Path) -> list[str]:
                 if not (document.parent / path).exists():
                     wrong.append(f"{document.relative_to(root)}:{number}: leads nowhere: {target}")
     return wrong
+
+
+_NAMED = re.compile(
+    r"^[^#\n]*?\b(?:carrel\"? (?:create|run)\b[^#\n]*? --(?:id|name|keep-changes)|sessions create) ([A-Za-z0-9_-]+)", re.M
+)
+
+
+def names(text: str) -> set[str]:
+    """The names that the commands of a document give to sandboxes, changes and sessions."""
+    commands = [block.text for block in blocks(text) if block.info.split()[:1] == ["sh"]]
+    return {name for command in commands for name in _NAMED.findall(command)}
+
+
+def shared_names(root: Path) -> list[str]:
+    """The names that two documents give: whoever follows one after the other would be refused."""
+    given = dict[str, Path]()
+    wrong = []
+    for document in documents(root):
+        for name in sorted(names(document.read_text())):
+            if name in given:
+                wrong.append(f"{document.relative_to(root)}: {name} is also in {given[name].relative_to(root)}")
+            given.setdefault(name, document)
+    return wrong
+
+
+def open_shells(root: Path) -> list[str]:
+    """The blocks whose traps and variables would stay in the shell of whoever pastes them."""
+    found = [(document, block) for document in documents(root) for block in blocks(document.read_text())]
+    is_open = re.compile(r"^(trap|export) ", re.M)
+    return [
+        f"{document.relative_to(root)}:{block.number}: is not in parentheses, and would change the shell of a reader"
+        for document, block in found
+        if block.info.split() == ["sh", "run"] and is_open.search(block.text) and not block.text.startswith("(\n")
+    ]
+
+
+def left_behind(mark: str, patience: float = 30) -> list[str]:
+    """The processes that have a variable in their environment, which a block was run with, and do not end by themselves."""
+    found, until = [], time.monotonic() + patience
+    for process in Path("/proc").iterdir():
+        try:
+            if not process.name.isdigit() or mark.encode() not in (process / "environ").read_bytes().split(b"\0"):
+                continue
+            command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+            if not _ends(int(process.name), until):
+                found.append(f"process {process.name} is left: {command}")
+        except OSError:
+            # It has ended, or is not ours to look at.
+            continue
+    return found
+
+
+def _ends(process: int, until: float) -> bool:
+    handle = os.pidfd_open(process)
+    try:
+        return bool(select.select([handle], [], [], max(0, until - time.monotonic()))[0])
+    finally:
+        os.close(handle)
 
 
 def documents(root: Path) -> list[Path]:

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -167,7 +168,9 @@ class Run:
             for block in documents.blocks(document.read_text()):
                 if block.info.split() == ["sh", "run"]:
                     name = f"docs::{document.relative_to(self.root)}:{block.number}"
-                    self.command(name, ["bash", "-euo", "pipefail", "-c", block.text], 15 * MINUTE)
+                    mark = f"CARREL_DOCUMENT={uuid.uuid4()}"
+                    self.command(name, ["env", mark, "bash", "-euo", "pipefail", "-c", block.text], 15 * MINUTE)
+                    self.check(f"{name}::leaves_nothing", lambda mark=mark: documents.left_behind(mark))
 
     def vm(self) -> None:
         """What the kernel at hand cannot show, on Debian's kernels; only with `--full`, for nothing speeds them up."""

@@ -1,7 +1,10 @@
 """What the runner reads from documents, from `skips.toml`, and from the record of the benchmarks."""
 
+import os
+import subprocess
 import tempfile
 import unittest
+import uuid
 from pathlib import Path
 
 import specification
@@ -23,6 +26,38 @@ class Text(unittest.TestCase):
             document = root / "README.md"
             document.write_text("[a](README.md#x) [b](gone.md) [c](https://example.org) `[d](code.md)`\n")
             self.assertEqual(documents.broken_links(document, root), ["README.md:1: leads nowhere: gone.md"])
+
+
+class Guides(unittest.TestCase):
+    ROOT = Path(__file__).parents[2]
+
+    def test_the_names_that_commands_give_are_found(self) -> None:
+        text = (
+            '```sh run\n"$carrel" create --label a=b --name one host  # --name two\ncarrel run --id three x\n```\n'
+            "`carrel create --name four`\n```sh\nsandbox-agent sessions create five --agent mock\n```\n"
+        )
+        self.assertEqual(documents.names(text), {"one", "three", "five"})
+
+    def test_no_two_guides_give_the_same_name(self) -> None:
+        self.assertEqual(documents.shared_names(self.ROOT), [])
+
+    def test_what_is_pasted_changes_nothing_in_the_shell_of_the_reader(self) -> None:
+        self.assertEqual(documents.open_shells(self.ROOT), [])
+
+    def test_a_process_that_is_left_is_found_by_its_environment(self) -> None:
+        mark = f"CARREL_DOCUMENT={uuid.uuid4()}"
+        name, value = mark.split("=")
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        with subprocess.Popen(["cat"], env={**os.environ, name: value}, **pipes) as left:
+            assert left.stdin is not None and left.stdout is not None
+            # Its environment can be read only when it runs.
+            left.stdin.write(b"up\n")
+            left.stdin.flush()
+            left.stdout.readline()
+            found = documents.left_behind(mark, patience=0)
+            left.stdin.close()
+        self.assertEqual(found, [f"process {left.pid} is left: cat"])
+        self.assertEqual(documents.left_behind(mark), [])
 
 
 class Listed(unittest.TestCase):

@@ -13,9 +13,6 @@ from pathlib import Path
 from .home import Home
 from .workload import MIB, Workload
 
-# From so many seconds on a soak looks for what hardly ever happens, too.
-LONG = 300
-
 
 def main() -> int:
     carrel, seconds = Path(sys.argv[1]), float(sys.argv[2])
@@ -24,7 +21,7 @@ def main() -> int:
     place = Path(tempfile.mkdtemp(prefix="carrel-soak-", dir="/var/tmp"))
     home = Home(place, carrel)
     home.mount(512 * MIB)
-    workload = Workload(home, random.Random(seed), sized=0.4 if seconds > LONG else 0.0)
+    workload = Workload(home, random.Random(seed), sized=0.4)
     try:
         home.start()
         workload.run(seconds)

@@ -1,4 +1,4 @@
-//! A client that costs little: plain sockets, and no more of HTTP than the two servers speak.
+//! A client with low overhead: plain sockets, and only the parts of HTTP that the two servers use.
 
 use std::io::{BufRead, BufReader, Error, ErrorKind, Read, Result as IoResult, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -6,46 +6,46 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-/// How long a server may be silent before it is given up.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a server may take to answer.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How much of a stream is read at once: as much as a socket of the loopback interface has room for.
+/// The size of a read: the buffer of a loopback socket.
 const BLOCK: usize = 256 * 1024;
 
-/// A connection that carries one request after the other.
-pub(super) struct Connection {
+/// A connection for sequential requests.
+pub(super) struct HttpConnection {
     stream: BufReader<TcpStream>,
 }
 
-/// A stream of events.
-pub(super) struct Events {
-    lines: BufReader<Chunks>,
+/// A stream of server-sent events.
+pub(super) struct EventStream {
+    lines: BufReader<ChunkedBody>,
     line: Vec<u8>,
 }
 
-/// A body in chunks, put together.
-struct Chunks {
+/// Decodes a chunked body.
+struct ChunkedBody {
     stream: BufReader<TcpStream>,
     left: usize,
 }
 
-struct Head {
+struct ResponseHead {
     status: u16,
     length: usize,
     chunked: bool,
 }
 
-// === impl Connection ===
+// === impl HttpConnection ===
 
-impl Connection {
+impl HttpConnection {
     pub(super) fn open(address: SocketAddr) -> IoResult<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         Ok(Self { stream: BufReader::with_capacity(BLOCK, stream) })
     }
 
-    /// Asks, and does not wait.
+    /// Sends a request without waiting.
     pub(super) fn send(&mut self, method: &str, path: &str, body: &str) -> IoResult<()> {
         let length = body.len();
         let request = format!(
@@ -55,9 +55,9 @@ impl Connection {
         self.stream.get_mut().write_all(request.as_bytes())
     }
 
-    /// The answer to what was asked.
+    /// Receives the response.
     pub(super) fn answer(&mut self) -> Result<String> {
-        let head = Head::read(&mut self.stream)?;
+        let head = ResponseHead::read(&mut self.stream)?;
         let mut body = vec![0; head.length];
         self.stream.read_exact(&mut body)?;
         let body = String::from_utf8(body)?;
@@ -70,20 +70,20 @@ impl Connection {
         self.answer().with_context(|| format!("{method} {path}"))
     }
 
-    /// Opens a stream of events; when this returns, whatever happens is in it.
-    pub(super) fn events(mut self, path: &str) -> Result<Events> {
+    /// Opens a stream of events; when this returns, it has every later event.
+    pub(super) fn events(mut self, path: &str) -> Result<EventStream> {
         let request = format!("GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\naccept: text/event-stream\r\n\r\n");
         self.stream.get_mut().write_all(request.as_bytes())?;
-        let head = Head::read(&mut self.stream)?;
+        let head = ResponseHead::read(&mut self.stream)?;
         ensure!(head.status == 200 && head.chunked, "GET {path}: answered with {}", head.status);
-        let chunks = Chunks { stream: self.stream, left: 0 };
-        Ok(Events { lines: BufReader::with_capacity(BLOCK, chunks), line: Vec::new() })
+        let chunks = ChunkedBody { stream: self.stream, left: 0 };
+        Ok(EventStream { lines: BufReader::with_capacity(BLOCK, chunks), line: Vec::new() })
     }
 }
 
-// === impl Head ===
+// === impl ResponseHead ===
 
-impl Head {
+impl ResponseHead {
     fn read(stream: &mut impl BufRead) -> Result<Self> {
         let mut line = line_of(stream)?;
         let status = line.split(' ').nth(1).and_then(|word| word.parse().ok()).with_context(|| line.clone())?;
@@ -108,10 +108,10 @@ fn line_of(stream: &mut impl BufRead) -> IoResult<String> {
     Ok(line.trim_end().to_owned())
 }
 
-// === impl Events ===
+// === impl EventStream ===
 
-impl Events {
-    /// What the next event carries.
+impl EventStream {
+    /// The data of the next event.
     pub(super) fn next(&mut self) -> Result<&str> {
         loop {
             self.line.clear();
@@ -123,13 +123,13 @@ impl Events {
     }
 }
 
-// === impl Chunks ===
+// === impl ChunkedBody ===
 
-impl Read for Chunks {
+impl Read for ChunkedBody {
     fn read(&mut self, room: &mut [u8]) -> IoResult<usize> {
         if self.left == 0 {
             let mut line = line_of(&mut self.stream)?;
-            // The end of the chunk before it.
+            // The end of the previous chunk.
             if line.is_empty() {
                 line = line_of(&mut self.stream)?;
             }
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
 
-    /// A server that says this to whoever connects.
+    /// A server that sends this to each client.
     fn saying(words: &'static [u8]) -> (SocketAddr, std::thread::JoinHandle<TcpStream>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -160,11 +160,11 @@ mod tests {
     }
 
     #[test]
-    fn events_are_found_whatever_the_chunks_are() {
+    fn events_are_parsed_whatever_the_chunks_are() {
         let words = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n\
             12\r\nid: 1\ndata: one\n\nd\r\nb\r\nata: two\n\n:\n\r\n";
         let (address, server) = saying(words);
-        let mut events = Connection::open(address).unwrap().events("/").unwrap();
+        let mut events = HttpConnection::open(address).unwrap().events("/").unwrap();
         assert_eq!(events.next().unwrap(), "data: one\n");
         assert_eq!(events.next().unwrap(), "data: two\n");
         drop(server.join().unwrap());
@@ -172,9 +172,9 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_an_error_that_says_why() {
+    fn an_error_response_is_an_error_with_its_body() {
         let (address, server) = saying(b"HTTP/1.1 404 Not Found\r\ncontent-length: 4\r\n\r\nnone");
-        let error = Connection::open(address).unwrap().ask("GET", "/", "").unwrap_err();
+        let error = HttpConnection::open(address).unwrap().ask("GET", "/", "").unwrap_err();
         assert!(format!("{error:#}").contains("404: none"), "{error:#}");
         drop(server.join().unwrap());
     }

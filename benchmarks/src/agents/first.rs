@@ -1,33 +1,33 @@
-//! From a prompt to the first event that the agent has a part in, with a stream open.
+//! From a prompt to the agent's first event, with a stream open.
 
 use std::time::Instant;
 
 use anyhow::Result;
 
-use super::client::Events;
-use super::server::{Server, Whose};
-use super::talk::Talk;
+use super::client::EventStream;
+use super::server::{AgentsServer, ServerOrigin};
+use super::session_client::SessionClient;
 use super::{FACE, PEER};
-use crate::measure::Effort;
+use crate::measure::MeasurementEffort;
 use crate::report::Benchmark;
 use crate::samples::{since, timed_in_turn};
 
 const SESSION: &str = "first";
 
-/// One session, and somebody who listens.
-struct Listener<'a> {
-    talk: Talk<'a>,
-    events: Events,
-    /// By what an event of the agent is known. The user's own words are one too, at ours.
+/// One session with an open stream.
+struct SessionListener<'a> {
+    talk: SessionClient<'a>,
+    events: EventStream,
+    /// What identifies an event of the agent. Our server also emits the user's own message.
     agent: &'static str,
     said: u32,
 }
 
-/// Measures prompts that both agents say back.
-pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
-    let (ours, theirs) = (Server::start(Whose::Ours)?, Server::start(Whose::Theirs)?);
-    let mut our_listener = Listener::new(&ours, r#""role":"assistant""#)?;
-    let mut their_listener = Listener::new(&theirs, r#""method":"mock/echo""#)?;
+/// Measures prompts that both agents echo.
+pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
+    let (ours, theirs) = (AgentsServer::start(ServerOrigin::Ours)?, AgentsServer::start(ServerOrigin::Theirs)?);
+    let mut our_listener = SessionListener::new(&ours, r#""role":"assistant""#)?;
+    let mut their_listener = SessionListener::new(&theirs, r#""method":"mock/echo""#)?;
     let [first, their_first] =
         timed_in_turn(effort.of(1001, 11), [&mut || our_listener.hears(), &mut || their_listener.hears()])?;
     Ok(vec![
@@ -37,11 +37,11 @@ pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
     ])
 }
 
-// === impl Listener ===
+// === impl SessionListener ===
 
-impl<'a> Listener<'a> {
-    fn new(server: &'a Server, agent: &'static str) -> Result<Self> {
-        let mut talk = Talk::with_mock(server)?;
+impl<'a> SessionListener<'a> {
+    fn new(server: &'a AgentsServer, agent: &'static str) -> Result<Self> {
+        let mut talk = SessionClient::with_mock(server)?;
         talk.introduce()?;
         talk.create(SESSION)?;
         let events = talk.events(SESSION)?;

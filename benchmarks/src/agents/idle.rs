@@ -1,27 +1,27 @@
-//! What a server without sessions holds.
+//! The memory of a server without sessions.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::server::{Server, Whose};
+use super::server::{AgentsServer, ServerOrigin};
 use super::{FACE, PEER};
-use crate::measure::Effort;
+use crate::measure::MeasurementEffort;
 use crate::memory::{pss_of, rss_of};
 use crate::report::Benchmark;
 use crate::samples::{Samples, timed_in_turn};
 
-/// How long it is asked for its health before, and how often.
+/// For how long its health is checked before, and how often.
 const CHECKED: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Measures servers that somebody keeps an eye on.
-pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
+/// Measures servers under regular health checks.
+pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
     let (mut resident, mut theirs_resident) = (Vec::new(), Vec::new());
     let [ours, theirs] = timed_in_turn(
         effort.of(5, 1),
-        [&mut || idle(Whose::Ours, &mut resident), &mut || idle(Whose::Theirs, &mut theirs_resident)],
+        [&mut || idle(ServerOrigin::Ours, &mut resident), &mut || idle(ServerOrigin::Theirs, &mut theirs_resident)],
     )?;
     let (resident, theirs_resident) = (Samples::of(resident), Samples::of(theirs_resident));
     let line = |name, ours: &Samples, theirs: &Samples| {
@@ -36,9 +36,9 @@ pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
     ])
 }
 
-/// The memory of one that was checked for a while.
-fn idle(whose: Whose, resident: &mut Vec<f64>) -> Result<f64> {
-    let server = Server::start(whose)?;
+/// The memory of a server after a while of health checks.
+fn idle(whose: ServerOrigin, resident: &mut Vec<f64>) -> Result<f64> {
+    let server = AgentsServer::start(whose)?;
     let mut connection = server.connect()?;
     let begun = Instant::now();
     while begun.elapsed() < CHECKED {

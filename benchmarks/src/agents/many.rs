@@ -1,26 +1,26 @@
-//! Fifty sessions: how long they take, and what a server holds with them.
+//! Fifty sessions: the time to create them, and the memory of a server with them.
 
 use std::thread::sleep;
 use std::time::Instant;
 
 use anyhow::Result;
 
-use super::server::{Server, Whose};
-use super::talk::Talk;
+use super::server::{AgentsServer, ServerOrigin};
+use super::session_client::SessionClient;
 use super::{FACE, PEER};
-use crate::measure::Effort;
+use crate::measure::MeasurementEffort;
 use crate::memory::{REST, pss_of};
 use crate::report::Benchmark;
 use crate::samples::{Samples, since, timed_in_turn};
 
 const MANY: u32 = 50;
 
-/// Measures fifty sessions. Theirs are all of one agent's process, whose memory does not count: what costs it least.
-pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
+/// Measures fifty sessions. Those of the published server share one agent process, whose memory does not count: its best case.
+pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
     let (mut memory, mut their_memory) = (Vec::new(), Vec::new());
     let [times, their_times] = timed_in_turn(
         effort.of(11, 1),
-        [&mut || fifty(Whose::Ours, &mut memory), &mut || fifty(Whose::Theirs, &mut their_memory)],
+        [&mut || fifty(ServerOrigin::Ours, &mut memory), &mut || fifty(ServerOrigin::Theirs, &mut their_memory)],
     )?;
     let (memory, their_memory) = (Samples::of(memory), Samples::of(their_memory));
     Ok(vec![
@@ -33,9 +33,9 @@ pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
     ])
 }
 
-fn fifty(whose: Whose, memory: &mut Vec<f64>) -> Result<f64> {
-    let server = Server::start(whose)?;
-    let mut talk = Talk::with_mock(&server)?;
+fn fifty(whose: ServerOrigin, memory: &mut Vec<f64>) -> Result<f64> {
+    let server = AgentsServer::start(whose)?;
+    let mut talk = SessionClient::with_mock(&server)?;
     talk.introduce()?;
     let asked = Instant::now();
     for number in 0..MANY {

@@ -1,4 +1,4 @@
-//! A server under measurement, alone and in a home of its own, which is gone with it.
+//! A measured server, alone and in a temporary home of its own.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -8,27 +8,27 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 
-use super::client::Connection;
-use super::play;
+use super::client::HttpConnection;
+use super::scripted_agent;
 use crate::samples::since;
 use crate::sandbox::programs;
 
-/// How long a server may take until it serves.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a server may take to start.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Where the published one is, below the directory that `CARREL_PEERS` names.
+/// The published server, below the directory `CARREL_PEERS`.
 const PUBLISHED: &str = "node_modules/@sandbox-agent/cli-linux-x64/bin/sandbox-agent";
 
 /// Whose server it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Whose {
+pub(super) enum ServerOrigin {
     Ours,
     Theirs,
 }
 
-/// A server that is healthy. Dropped, it ends, and its agents with it.
-pub(super) struct Server {
-    pub(super) whose: Whose,
+/// A healthy server. Dropping kills it with its agents.
+pub(super) struct AgentsServer {
+    pub(super) whose: ServerOrigin,
     /// Milliseconds from its start until it was healthy.
     pub(super) taken: f64,
     child: Child,
@@ -36,9 +36,9 @@ pub(super) struct Server {
     _home: TempDir,
 }
 
-// === impl Whose ===
+// === impl ServerOrigin ===
 
-impl Whose {
+impl ServerOrigin {
     fn program(self) -> Result<PathBuf> {
         let path = match self {
             Self::Ours => programs()?.shim.with_file_name("sandbox-agent"),
@@ -53,35 +53,38 @@ impl Whose {
     }
 }
 
-// === impl Server ===
+// === impl AgentsServer ===
 
-impl Server {
-    /// Starts it with the agents that it has.
-    pub(super) fn start(whose: Whose) -> Result<Self> {
+impl AgentsServer {
+    /// Starts it with its built-in agents.
+    pub(super) fn start(whose: ServerOrigin) -> Result<Self> {
         Self::start_in(whose, tempfile::Builder::new().prefix("carrel-bench-").tempdir()?)
     }
 
-    /// Starts it with an agent of ours that says a lot, as a program.
-    pub(super) fn with_player(whose: Whose) -> Result<Self> {
+    /// Starts it with the scripted agent.
+    pub(super) fn with_player(whose: ServerOrigin) -> Result<Self> {
         let home = tempfile::Builder::new().prefix("carrel-bench-").tempdir()?;
         match whose {
-            Whose::Ours => play::install(&home.path().join("bin/claude"), play::CLAUDE)?,
-            Whose::Theirs => {
-                play::install(&home.path().join("data/sandbox-agent/bin/agent_processes/mock-acp"), play::ACP)?;
+            ServerOrigin::Ours => scripted_agent::install(&home.path().join("bin/claude"), scripted_agent::CLAUDE)?,
+            ServerOrigin::Theirs => {
+                scripted_agent::install(
+                    &home.path().join("data/sandbox-agent/bin/agent_processes/mock-acp"),
+                    scripted_agent::ACP,
+                )?;
             }
         }
         Self::start_in(whose, home)
     }
 
-    fn start_in(whose: Whose, home: TempDir) -> Result<Self> {
+    fn start_in(whose: ServerOrigin, home: TempDir) -> Result<Self> {
         let (program, at) = (whose.program()?, home.path());
         let path = std::env::var_os("PATH").unwrap_or_default();
         let paths = std::iter::once(at.join("bin")).chain(std::env::split_paths(&path));
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let mut command = Command::new(&program);
         command.args(["server", "--no-token", "--port", &address.port().to_string()]);
-        // Ours has nothing to switch off here; theirs neither calls home nor writes a line for each request.
-        if whose == Whose::Theirs {
+        // Our server has nothing to switch off here; the published one sends no telemetry and logs no requests.
+        if whose == ServerOrigin::Theirs {
             command.arg("--no-telemetry");
         }
         command
@@ -97,7 +100,7 @@ impl Server {
         let mut server = Self { whose, taken: 0.0, child, address, _home: home };
         while !server.is_healthy() {
             ensure!(server.child.try_wait()?.is_none(), "{} ended at once", program.display());
-            ensure!(started.elapsed() < PATIENCE, "{} does not serve", program.display());
+            ensure!(started.elapsed() < TIMEOUT, "{} does not serve", program.display());
         }
         server.taken = since(started);
         Ok(server)
@@ -107,9 +110,9 @@ impl Server {
         self.connect().is_ok_and(|mut connection| connection.ask("GET", "/v1/health", "").is_ok())
     }
 
-    /// A connection of its own.
-    pub(super) fn connect(&self) -> Result<Connection> {
-        Ok(Connection::open(self.address)?)
+    /// Opens a connection.
+    pub(super) fn connect(&self) -> Result<HttpConnection> {
+        Ok(HttpConnection::open(self.address)?)
     }
 
     pub(super) fn pid(&self) -> u32 {
@@ -117,9 +120,9 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for AgentsServer {
     fn drop(&mut self) {
-        // It has nothing to lose; agents end with their input.
+        // It has nothing to save; agents exit at the end of their input.
         let _ended = self.child.kill();
         let _waited = self.child.wait();
     }

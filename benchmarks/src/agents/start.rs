@@ -2,17 +2,19 @@
 
 use anyhow::Result;
 
-use super::server::{Server, Whose};
+use super::server::{AgentsServer, ServerOrigin};
 use super::{FACE, PEER};
-use crate::measure::Effort;
+use crate::measure::MeasurementEffort;
 use crate::report::Benchmark;
 use crate::samples::timed_in_turn;
 
 /// Measures servers that are started in turn.
-pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
+pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
     let [ours, theirs] = timed_in_turn(
         effort.of(101, 3),
-        [&mut || Ok(Server::start(Whose::Ours)?.taken), &mut || Ok(Server::start(Whose::Theirs)?.taken)],
+        [&mut || Ok(AgentsServer::start(ServerOrigin::Ours)?.taken), &mut || {
+            Ok(AgentsServer::start(ServerOrigin::Theirs)?.taken)
+        }],
     )?;
     let met = ours.median() < theirs.median() && ours.median() < 50.0;
     Ok(vec![

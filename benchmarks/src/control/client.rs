@@ -1,4 +1,4 @@
-//! A client as published ones are: it asks, and waits by events alone.
+//! A client like the published ones: it sends requests, and waits by events only.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,33 +14,33 @@ use tokio::time::timeout;
 use tonic::Streaming;
 use tonic::transport::Channel;
 
-/// What everything here is labelled with.
+/// The label of everything that is created here.
 pub(super) const LABEL: (&str, &str) = ("of", "bench");
 
-/// How long nothing may happen that is waited for.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long to wait for an event.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A connection to a daemon.
 #[derive(Clone)]
-pub(super) struct Client(SandboxServiceClient<Channel>);
+pub(super) struct DaemonClient(SandboxServiceClient<Channel>);
 
-/// A sandbox, and what happens to it.
-pub(super) struct Followed {
+/// A sandbox with its stream of events.
+pub(super) struct WatchedSandbox {
     pub(super) id: String,
-    /// The sequence of the newest event that was seen.
+    /// The sequence of the last received event.
     pub(super) newest: u64,
     events: Streaming<SandboxEvent>,
 }
 
-// === impl Client ===
+// === impl DaemonClient ===
 
-impl Client {
+impl DaemonClient {
     pub(super) async fn connect(socket: &Path) -> Result<Self> {
         Ok(Self(SandboxServiceClient::new(carrel_api::connect(socket).await?)))
     }
 
-    /// Asks for a sandbox of the image `host`, and follows it from its first event on.
-    pub(super) async fn create(&mut self, id: &str) -> Result<Followed> {
+    /// Creates a sandbox of the image `host`, and watches it from its first event on.
+    pub(super) async fn create(&mut self, id: &str) -> Result<WatchedSandbox> {
         let labels = labels();
         let spec = CreateSpec { image: "host".to_owned(), labels, ..CreateSpec::default() };
         let request = CreateSandboxRequest { create_spec: Some(spec), sandbox_id: id.to_owned(), ..Default::default() };
@@ -50,30 +50,30 @@ impl Client {
     }
 
     /// The same, until it is ready.
-    pub(super) async fn ready(&mut self, id: &str) -> Result<Followed> {
+    pub(super) async fn ready(&mut self, id: &str) -> Result<WatchedSandbox> {
         let mut sandbox = self.create(id).await?;
         sandbox.until(EventType::SandboxReady).await?;
         Ok(sandbox)
     }
 
-    /// Follows a sandbox from after one of its events.
-    pub(super) async fn follow(&mut self, id: &str, after: u64) -> Result<Followed> {
+    /// Watches a sandbox after one of its events.
+    pub(super) async fn follow(&mut self, id: &str, after: u64) -> Result<WatchedSandbox> {
         let request = SubscribeSandboxEventsRequest {
             sandbox_id: id.to_owned(),
             from_sequence: after,
             include_current_snapshot: false,
         };
         let events = self.0.subscribe_sandbox_events(request).await?.into_inner();
-        Ok(Followed { id: id.to_owned(), newest: after, events })
+        Ok(WatchedSandbox { id: id.to_owned(), newest: after, events })
     }
 
-    /// Runs `true` to its end; returns the sequence of that event.
-    pub(super) async fn run(&mut self, sandbox: &mut Followed) -> Result<u64> {
+    /// Runs `true` until it exits; returns the sequence of that event.
+    pub(super) async fn run(&mut self, sandbox: &mut WatchedSandbox) -> Result<u64> {
         let exec = self.exec(&sandbox.id, &["/bin/true"]).await?;
         sandbox.until_finished(&exec).await
     }
 
-    /// Asks for a command; returns what it is called.
+    /// Starts a command; returns its id.
     pub(super) async fn exec(&mut self, sandbox: &str, command: &[&str]) -> Result<String> {
         let command = command.iter().map(|word| (*word).to_owned()).collect();
         let request = CreateExecRequest { sandbox_id: sandbox.to_owned(), command, ..Default::default() };
@@ -95,8 +95,8 @@ impl Client {
         Ok(())
     }
 
-    /// Deletes all of these, which are all that there are, and waits until they are gone.
-    pub(super) async fn delete_all(&mut self, mut sandboxes: Vec<Followed>) -> Result<()> {
+    /// Deletes all of these, which must be all sandboxes, and waits until they are gone.
+    pub(super) async fn delete_all(&mut self, mut sandboxes: Vec<WatchedSandbox>) -> Result<()> {
         let request = DeleteSandboxesRequest { label_selector: labels() };
         let count = self.0.delete_sandboxes(request).await?.into_inner().deleted_count as usize;
         ensure!(count == sandboxes.len(), "{count} sandboxes were deleted, and not {}", sandboxes.len());
@@ -111,19 +111,19 @@ fn labels() -> BTreeMap<String, String> {
     BTreeMap::from([(LABEL.0.to_owned(), LABEL.1.to_owned())])
 }
 
-// === impl Followed ===
+// === impl WatchedSandbox ===
 
-impl Followed {
+impl WatchedSandbox {
     /// The next event.
     pub(super) async fn next(&mut self) -> Result<SandboxEvent> {
         let event =
-            timeout(PATIENCE, self.events.message()).await.with_context(|| format!("{} is silent", self.id))??;
+            timeout(TIMEOUT, self.events.message()).await.with_context(|| format!("{} is silent", self.id))??;
         let event = event.with_context(|| format!("the events of {} ended", self.id))?;
         self.newest = event.sequence;
         Ok(event)
     }
 
-    /// Waits for an event of that kind, while nothing fails.
+    /// Waits for an event of that kind, unless something fails.
     pub(super) async fn until(&mut self, kind: EventType) -> Result<SandboxEvent> {
         loop {
             let event = self.next().await?;

@@ -1,4 +1,4 @@
-//! A sandbox from nothing, until it is seen to be ready and until its first command is seen to have ended.
+//! Creation of a sandbox, until its ready event and until the exit of its first command are received.
 
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -8,14 +8,14 @@ use carrel_api::agbox::v1::EventType;
 
 use super::FACE;
 use super::daemon::Daemon;
-use crate::measure::Effort;
+use crate::measure::MeasurementEffort;
 use crate::report::Benchmark;
 use crate::samples::{Samples, since, timed_in_turn};
 
 pub(super) const BWRAP: &str = "`bwrap --unshare-all --ro-bind / / true`";
 
-/// Measures sandboxes that come and go, one at a time.
-pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
+/// Measures sandboxes that are created and deleted, one at a time.
+pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
     let daemon = Daemon::start()?;
     let (mut client, mut finished) = (daemon.client()?, Vec::new());
     let [ready, bwrap] = timed_in_turn(
@@ -40,7 +40,7 @@ pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
             },
         ],
     )?;
-    // The first one warmed up.
+    // The first one is the warm-up.
     let finished = Samples::of(finished.split_off(1));
     let line = |name, ours: &Samples| {
         Benchmark::new(name, FACE, ours, "ms")
@@ -53,7 +53,7 @@ pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
     ])
 }
 
-/// Another program that makes a sandbox for one command.
+/// Another program that creates a sandbox for one command.
 pub(super) fn bwrap() -> Command {
     let mut command = Command::new("bwrap");
     command.args(["--unshare-all", "--ro-bind", "/", "/", "true"]).stdin(Stdio::null());

@@ -1,4 +1,4 @@
-//! The daemon under measurement, as it is shipped: in a home of its own, which is gone with it.
+//! The measured daemon, as shipped: in a temporary home of its own.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -12,21 +12,21 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-use super::client::{Client, LABEL};
+use super::client::{DaemonClient, LABEL};
 use crate::sandbox::{programs, runtime};
 
-/// Nothing stops by itself while it is measured.
+/// Nothing is stopped when idle.
 const CONFIG: &str = "[runtime]\nidle_ttl = \"0\"\n";
 
-/// A daemon, and whatever drives its clients.
+/// A daemon with the runtime of its clients.
 pub(super) struct Daemon {
-    /// What drives clients: one thread, as `carrel` has.
+    /// The runtime of clients: one thread, as in `carrel`.
     pub(super) runtime: Runtime,
     child: Child,
     socket: PathBuf,
     program: PathBuf,
     named: Cell<u32>,
-    /// On a disk: what is kept is to be what it is in production.
+    /// On a disk, as in production.
     directory: TempDir,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Daemon {
 
 impl Daemon {
     pub(super) fn start() -> Result<Self> {
-        // Short, because the path of a socket is.
+        // Short, because socket paths are limited.
         let directory = tempfile::Builder::new().prefix("carrel-bench-").tempdir_in("/var/tmp")?;
         for name in ["home", "runtime", "config/carrel"] {
             std::fs::create_dir_all(directory.path().join(name))?;
@@ -49,23 +49,23 @@ impl Daemon {
         self.child.id()
     }
 
-    /// A connection of its own.
-    pub(super) fn client(&self) -> Result<Client> {
+    /// Opens a connection.
+    pub(super) fn client(&self) -> Result<DaemonClient> {
         self.runtime.block_on(self.connect())
     }
 
-    /// The same, by whoever waits already.
-    pub(super) async fn connect(&self) -> Result<Client> {
-        Client::connect(&self.socket).await
+    /// The same, in an async context.
+    pub(super) async fn connect(&self) -> Result<DaemonClient> {
+        DaemonClient::connect(&self.socket).await
     }
 
-    /// What the next sandbox is called.
+    /// The id of the next sandbox.
     pub(super) fn name(&self) -> String {
         self.named.set(self.named.get() + 1);
         format!("bench-{}", self.named.get())
     }
 
-    /// Ends it, as an upgrade does, and starts the next one; sandboxes go on. When this returns, that one serves.
+    /// Stops it, as an upgrade does, and starts the next one; sandboxes keep running. Returns when that one serves.
     pub(super) fn restart(&mut self) -> Result<()> {
         self.end()?;
         (self.child, self.socket) = serve(&self.program, self.directory.path())?;
@@ -73,11 +73,11 @@ impl Daemon {
     }
 
     fn end(&mut self) -> Result<()> {
-        // One that has ended has no id any more.
+        // A process that has exited has no pid any more.
         ensure!(self.child.try_wait()?.is_none(), "the daemon is gone");
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).context("it has no id")?;
         kill_process(pid, Signal::TERM)?;
-        // Clients are driven meanwhile: one that is told to leave does, as others would.
+        // Clients run meanwhile: one that is asked to disconnect does.
         let gone = move || waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
         self.runtime.block_on(self.runtime.spawn_blocking(gone))??;
         let ended = self.child.wait()?;
@@ -88,11 +88,11 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // One that is gone is not to be started again.
+        // A daemon that exited is not restarted.
         if !matches!(self.child.try_wait(), Ok(None)) {
             return;
         }
-        // Sandboxes last: those that a failure left are taken away.
+        // Persistent sandboxes of a failed run are removed.
         let mut remove = command(&self.program, self.directory.path());
         remove.args(["rm", "--force", "--label", &format!("{}={}", LABEL.0, LABEL.1)]);
         let _removed = remove.stdout(Stdio::null()).stderr(Stdio::null()).status();
@@ -103,7 +103,7 @@ impl Drop for Daemon {
     }
 }
 
-/// A `carrel` that knows no other home.
+/// `carrel` with this home.
 fn command(program: &Path, directory: &Path) -> Command {
     let mut command = Command::new(program);
     command.env("CARREL_HOME", directory.join("home")).env("XDG_RUNTIME_DIR", directory.join("runtime"));

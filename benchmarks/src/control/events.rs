@@ -1,4 +1,4 @@
-//! Events: how soon one is received after it was committed, and how many can be.
+//! Events: their latency after the commit, and their rate.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -7,31 +7,31 @@ use carrel_api::agbox::v1::{EventType, SandboxEvent};
 use tokio::task::JoinSet;
 
 use super::FACE;
-use super::client::{Client, Followed};
+use super::client::{DaemonClient, WatchedSandbox};
 use super::daemon::Daemon;
-use crate::measure::Effort;
+use crate::measure::MeasurementEffort;
 use crate::report::Benchmark;
 use crate::samples::Samples;
 
-/// In how many sandboxes commands run at the same time.
+/// In how many sandboxes commands run concurrently.
 const SANDBOXES: usize = 8;
-/// How many follow each of them, on connections of their own.
+/// How many subscribers each of them has, on connections of their own.
 const SUBSCRIBERS: usize = 4;
 
-/// Milliseconds from the moment that an event names until it was there.
+/// Milliseconds from the time of an event until it was received.
 #[derive(Default)]
-struct Delays {
-    /// From when the daemon was about to commit it: its way to the disk is part of them.
+struct EventDelays {
+    /// From before the daemon's commit: the write to the disk is included.
     started: Vec<f64>,
-    /// From when the supervisor saw the end of the command: its way to the daemon is part of them.
+    /// From when the shim saw the exit of the command: the transfer to the daemon is included.
     finished: Vec<f64>,
 }
 
-/// Measures with one command at a time, and then with as many as there can be.
-pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
+/// Measures with one command at a time, and then with the maximum.
+pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
     let daemon = Daemon::start()?;
     let mut client = daemon.client()?;
-    let (mut alone, mut crowded) = (Delays::default(), Delays::default());
+    let (mut alone, mut crowded) = (EventDelays::default(), EventDelays::default());
     let seconds = daemon.runtime.block_on(async {
         let mut sandboxes = vec![client.ready(&daemon.name()).await?];
         observed(&daemon, &mut client, &mut sandboxes, effort.of(500, 5), &mut alone).await?;
@@ -49,7 +49,7 @@ pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
         let (started, finished) = (Samples::of(delays.started), Samples::of(delays.finished));
         let line = |name: &str, delays: &Samples| {
             let line = Benchmark::new(format!("{name} received, 4 subscribers, {load}"), FACE, delays, "ms");
-            // With as many as there can be, whoever waits for a processor is measured as well.
+            // With the maximum, waiting for a CPU is measured as well.
             match load.starts_with("one") {
                 true => line.aim("p50 under 1 ms, p99 under 5 ms", delays.median() < 1.0 && delays.p99() < 5.0),
                 false => line,
@@ -64,25 +64,25 @@ pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
     Ok(lines)
 }
 
-/// Runs so many commands in each of these, one after the other, while others follow; adds what those saw, and returns
-/// how many seconds it took.
+/// Runs that many commands in each sandbox, one after the other, with subscribers; adds their delays, and returns the
+/// seconds that it took.
 async fn observed(
     daemon: &Daemon,
-    client: &mut Client,
-    sandboxes: &mut Vec<Followed>,
+    client: &mut DaemonClient,
+    sandboxes: &mut Vec<WatchedSandbox>,
     count: usize,
-    seen: &mut Delays,
+    seen: &mut EventDelays,
 ) -> Result<f64> {
     let mut following = JoinSet::new();
     for sandbox in sandboxes.iter_mut() {
-        // What happened before is behind this.
+        // Earlier events come before this one.
         let newest = client.run(sandbox).await?;
         for _ in 0..SUBSCRIBERS {
             let mut other = daemon.connect().await?;
             let mut followed = other.follow(&sandbox.id, newest).await?;
             following.spawn(async move {
                 let seen = delays(&mut followed, count).await;
-                // A connection is closed when nobody has it.
+                // A connection is closed when it is dropped.
                 drop(other);
                 seen
             });
@@ -109,9 +109,9 @@ async fn observed(
     Ok(began.elapsed().as_secs_f64())
 }
 
-/// Takes the events of so many commands.
-async fn delays(followed: &mut Followed, count: usize) -> Result<Delays> {
-    let mut seen = Delays::default();
+/// Receives the events of that many commands.
+async fn delays(followed: &mut WatchedSandbox, count: usize) -> Result<EventDelays> {
+    let mut seen = EventDelays::default();
     while seen.finished.len() < count {
         let event = followed.next().await?;
         let delay = delay(&event)?;
@@ -124,7 +124,7 @@ async fn delays(followed: &mut Followed, count: usize) -> Result<Delays> {
     Ok(seen)
 }
 
-/// Milliseconds since the moment that it names.
+/// Milliseconds since the time of an event.
 fn delay(event: &SandboxEvent) -> Result<f64> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
     let at = event.occurred_at.context("an event without a moment")?;

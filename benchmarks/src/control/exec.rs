@@ -1,4 +1,4 @@
-//! A command in a sandbox that is ready, until its end is seen.
+//! A command in a ready sandbox, until its exit is received.
 
 use std::process::Command;
 
@@ -6,14 +6,14 @@ use anyhow::{Result, ensure};
 
 use super::FACE;
 use super::daemon::Daemon;
-use crate::measure::Effort;
+use crate::measure::MeasurementEffort;
 use crate::report::Benchmark;
 use crate::samples::in_turn;
 
 const PROGRAM: &str = "/bin/true";
 
-/// Measures `true`, from the request to its end on a stream that is open.
-pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
+/// Measures `true`, from the request to its exit on an open stream.
+pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
     let daemon = Daemon::start()?;
     let mut client = daemon.client()?;
     let mut sandbox = daemon.runtime.block_on(client.ready(&daemon.name()))?;

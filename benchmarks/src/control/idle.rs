@@ -1,5 +1,5 @@
-//! Many sandboxes that rest: what they and the daemon hold, whether all of them answer, and how soon the next daemon
-//! has them.
+//! Many idle sandboxes: their memory and the daemon's, whether all of them answer, and how soon the next daemon has adopted
+//! them.
 
 use std::thread::sleep;
 use std::time::Instant;
@@ -7,24 +7,24 @@ use std::time::Instant;
 use anyhow::Result;
 
 use super::FACE;
-use super::client::{Client, Followed};
+use super::client::{DaemonClient, WatchedSandbox};
 use super::daemon::Daemon;
 use super::many::burst;
-use crate::measure::Effort;
+use crate::measure::MeasurementEffort;
 use crate::memory::{REST, available, pss_of};
 use crate::report::Benchmark;
 use crate::samples::since;
 
-/// How many are made at the same time.
+/// How many are created concurrently.
 const AT_ONCE: usize = 50;
 
-/// Measures a daemon with nothing, with as many sandboxes as are asked for, and the one after it.
-pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
+/// Measures a daemon without sandboxes, with the requested number, and the next daemon.
+pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
     let (mut daemon, count) = (Daemon::start()?, effort.idle);
     let mut client = daemon.client()?;
     sleep(REST);
     let nothing = pss_of(daemon.pid())?;
-    // What the first one needs stays: it is not the next one's.
+    // Memory that the first sandbox needs stays allocated.
     let first = daemon.runtime.block_on(client.ready(&daemon.name()))?;
     daemon.runtime.block_on(client.delete_all(vec![first]))?;
     sleep(REST);
@@ -65,7 +65,7 @@ pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
 }
 
 /// How many of them run a command.
-async fn answering(client: &mut Client, sandboxes: &mut [Followed]) -> usize {
+async fn answering(client: &mut DaemonClient, sandboxes: &mut [WatchedSandbox]) -> usize {
     let mut answered = 0;
     for sandbox in sandboxes {
         answered += usize::from(client.run(sandbox).await.is_ok());

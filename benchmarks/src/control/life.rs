@@ -1,4 +1,4 @@
-//! How soon a sandbox stops, runs again, and is gone.
+//! How soon a sandbox stops, resumes, and is deleted.
 
 use std::time::Instant;
 
@@ -6,20 +6,20 @@ use anyhow::Result;
 use carrel_api::agbox::v1::EventType;
 
 use super::FACE;
-use super::client::{Client, Followed};
+use super::client::{DaemonClient, WatchedSandbox};
 use super::daemon::Daemon;
-use crate::measure::Effort;
+use crate::measure::MeasurementEffort;
 use crate::report::Benchmark;
 use crate::samples::{Samples, since};
 
-/// Measures from each request until its end is seen, with a command that ends when it is asked to.
-pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
+/// Measures from each request to its event, with a command that exits on SIGTERM.
+pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
     let daemon = Daemon::start()?;
     let mut client = daemon.client()?;
     let mut times: [Vec<f64>; 4] = Default::default();
     for round in 0..=effort.of(101, 3) {
         let taken = daemon.runtime.block_on(one(&mut client, &daemon.name()))?;
-        // The first one warms up.
+        // The first one is the warm-up.
         if round > 0 {
             times.iter_mut().zip(taken).for_each(|(times, taken)| times.push(taken));
         }
@@ -37,7 +37,7 @@ pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
 }
 
 /// Milliseconds of each step in the life of one sandbox.
-async fn one(client: &mut Client, id: &str) -> Result<[f64; 4]> {
+async fn one(client: &mut DaemonClient, id: &str) -> Result<[f64; 4]> {
     let asked = Instant::now();
     let mut sandbox = client.ready(id).await?;
     let created = since(asked);
@@ -60,8 +60,8 @@ async fn one(client: &mut Client, id: &str) -> Result<[f64; 4]> {
     Ok([created, stopped, resumed, since(asked)])
 }
 
-/// Lets it have a command that goes on, and one behind that which has ended: then the first one runs.
-async fn busy(client: &mut Client, sandbox: &mut Followed) -> Result<()> {
+/// Starts a long-running command, and a second one that exits: then the first one runs.
+async fn busy(client: &mut DaemonClient, sandbox: &mut WatchedSandbox) -> Result<()> {
     client.exec(&sandbox.id, &["sleep", "1000"]).await?;
     client.run(sandbox).await.map(drop)
 }

@@ -1,4 +1,4 @@
-//! A hundred sandboxes that are asked for at once.
+//! A hundred sandboxes that are created at once.
 
 use std::process::Child;
 use std::time::Instant;
@@ -8,15 +8,15 @@ use carrel_api::agbox::v1::EventType;
 use tokio::task::JoinSet;
 
 use super::FACE;
-use super::client::{Client, Followed};
+use super::client::{DaemonClient, WatchedSandbox};
 use super::create::bwrap;
 use super::daemon::Daemon;
-use crate::measure::Effort;
+use crate::measure::MeasurementEffort;
 use crate::report::Benchmark;
 use crate::samples::{Samples, since};
 
 /// Measures bursts, and as many of another program.
-pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
+pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
     let (daemon, count) = (Daemon::start()?, effort.of(100, 8));
     let mut client = daemon.client()?;
     let (mut times, mut ours, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
@@ -27,7 +27,7 @@ pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
         let whole = since(asked);
         daemon.runtime.block_on(client.delete_all(sandboxes))?;
         let beside = bwraps(count)?;
-        // The first one warms up.
+        // The first one is the warm-up.
         if round > 0 {
             times.append(&mut taken);
             ours.push(whole);
@@ -44,8 +44,8 @@ pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
     ])
 }
 
-/// Asks for all of these at once, and waits until they are ready; returns them with what each took.
-pub(super) async fn burst(client: &Client, names: Vec<String>) -> Result<(Vec<Followed>, Vec<f64>)> {
+/// Creates all of these at once, and waits until they are ready; returns them with their times.
+pub(super) async fn burst(client: &DaemonClient, names: Vec<String>) -> Result<(Vec<WatchedSandbox>, Vec<f64>)> {
     let (began, mut asked) = (Instant::now(), JoinSet::new());
     for name in names {
         let mut client = client.clone();
@@ -62,7 +62,7 @@ pub(super) async fn burst(client: &Client, names: Vec<String>) -> Result<(Vec<Fo
     Ok(made.into_iter().unzip())
 }
 
-/// Milliseconds of so many sandboxes of another program.
+/// Milliseconds of that many sandboxes of another program.
 fn bwraps(count: usize) -> Result<f64> {
     let began = Instant::now();
     let children: Vec<Child> = (0..count).map(|_| bwrap().spawn()).collect::<Result<_, _>>()?;

@@ -1,4 +1,4 @@
-//! How often the daemon waits for the disk.
+//! How often the daemon fsyncs.
 
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader};
@@ -11,25 +11,26 @@ use carrel_api::agbox::v1::EventType;
 use tempfile::NamedTempFile;
 
 use super::FACE;
-use super::client::{Client, Followed};
+use super::client::{DaemonClient, WatchedSandbox};
 use super::daemon::Daemon;
-use crate::measure::Effort;
+use crate::measure::MeasurementEffort;
 use crate::report::Benchmark;
 
-/// The calls that wait for the disk.
+/// The system calls that fsync.
 const CALLS: &str = "trace=fsync,fdatasync,sync_file_range,msync,syncfs,sync";
 
 /// In this order, each for as many sandboxes.
-const STEPS: [Step; 5] = [Step::Create, Step::Exec, Step::Stop, Step::Resume, Step::Delete];
+const STEPS: [RequestKind; 5] =
+    [RequestKind::Create, RequestKind::Exec, RequestKind::Stop, RequestKind::Resume, RequestKind::Delete];
 
-/// A tracer of a process and its threads.
+/// Traces a process and its threads.
 struct Tracer {
     strace: Child,
     output: NamedTempFile,
 }
 
-/// Counts the calls of the daemon for each kind of request, as `strace` sees them.
-pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
+/// Counts the calls of the daemon for each kind of request, by `strace`.
+pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
     if Command::new("strace").arg("--version").stdout(Stdio::null()).status().is_err() {
         eprintln!("strace is not installed: nobody counts how often the daemon waits for the disk");
         return Ok(Vec::new());
@@ -37,7 +38,7 @@ pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
     let (daemon, count) = (Daemon::start()?, effort.of(20, 2));
     let mut client = daemon.client()?;
     let mut sandboxes = Vec::new();
-    // What the first one needs is not the next one's.
+    // One-time work of the first request does not count.
     let first = daemon.runtime.block_on(client.ready(&daemon.name()))?;
     daemon.runtime.block_on(client.delete_all(vec![first]))?;
 
@@ -60,9 +61,9 @@ pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
     Ok(lines.collect())
 }
 
-/// What is asked for.
+/// The measured requests.
 #[derive(Clone, Copy)]
-enum Step {
+enum RequestKind {
     Create,
     Exec,
     Stop,
@@ -70,9 +71,9 @@ enum Step {
     Delete,
 }
 
-// === impl Step ===
+// === impl RequestKind ===
 
-impl Step {
+impl RequestKind {
     fn name(self) -> &'static str {
         match self {
             Self::Create => "create",
@@ -83,12 +84,12 @@ impl Step {
         }
     }
 
-    /// Asks for it once, and waits until it is done.
+    /// Sends it once, and waits until it is done.
     async fn take(
         self,
         daemon: &Daemon,
-        client: &mut Client,
-        sandboxes: &mut Vec<Followed>,
+        client: &mut DaemonClient,
+        sandboxes: &mut Vec<WatchedSandbox>,
         number: usize,
     ) -> Result<()> {
         if let Self::Create = self {
@@ -111,28 +112,28 @@ impl Step {
 // === impl Tracer ===
 
 impl Tracer {
-    /// Follows a process; when this returns, nothing is missed.
+    /// Attaches to a process; when this returns, no call is missed.
     fn attach(pid: u32) -> Result<Self> {
         let output = NamedTempFile::new()?;
         let mut command = Command::new("strace");
-        // Threads are followed, and what another program does is not its business.
+        // Threads are followed, child programs are not.
         command
             .args(["-f", "-ttt", "-b", "execve", "-e", CALLS, "-o"])
             .arg(output.path())
             .args(["-p", &pid.to_string()]);
         let mut strace = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn()?;
         let mut line = String::new();
-        // It says so when it has all threads.
+        // It prints a line when it is attached to all threads.
         let mut said = BufReader::new(strace.stderr.take().context("no pipe")?);
         said.read_line(&mut line)?;
         ensure!(line.contains("attached"), "strace: {line}");
-        // What else it says is about threads that come and go.
+        // Further lines are about threads that start and exit.
         std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
         Ok(Self { strace, output })
     }
 
-    /// Ends the daemon; returns when its own threads waited for the disk, and not what it started. It is not let go of
-    /// before: that can hang, if it is starting something just then.
+    /// Stops the daemon; returns the times of the calls of its own threads, not of its children. The tracer does not detach
+    /// before: that can hang while the daemon starts a process.
     fn finish(mut self, daemon: Daemon) -> Result<Vec<f64>> {
         let threads = threads(daemon.pid())?;
         drop(daemon);
@@ -142,14 +143,14 @@ impl Tracer {
     }
 }
 
-/// Which thread began a call, and when; nothing where a call goes on or something else is told.
+/// The thread and the time of the start of a call; none for the end of a call and other lines.
 fn began(line: &str) -> Option<(&str, f64)> {
     let mut words = line.split_whitespace();
     let (thread, at, call) = (words.next()?, words.next()?, words.next()?);
     call.contains("sync").then_some((thread, at.parse().ok()?))
 }
 
-/// The ids of the threads of a process.
+/// The thread ids of a process.
 fn threads(pid: u32) -> Result<HashSet<String>> {
     let path = format!("/proc/{pid}/task");
     let entries = std::fs::read_dir(Path::new(&path))?;
@@ -161,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_counts_once_when_it_begins() {
+    fn a_call_counts_once_when_it_starts() {
         assert_eq!(began("12 1700000000.250000 fdatasync(9 <unfinished ...>"), Some(("12", 1_700_000_000.25)));
         assert_eq!(began("12 1700000000.250100 <... fdatasync resumed>) = 0"), None);
         assert_eq!(began("12 1700000000.250000 fsync(9) = 0"), Some(("12", 1_700_000_000.25)));

@@ -1,4 +1,4 @@
-//! What others need to begin from nothing, too.
+//! The preparation that other programs need for an empty store.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -7,21 +7,21 @@ use anyhow::Result;
 
 use super::timed;
 
-/// A directory with nothing in it, gone when something was measured in it.
-pub(super) struct Fresh;
+/// A temporary empty directory for a measurement.
+pub(super) struct EmptyDirectory;
 
 /// `podman`, with a store of its own.
 pub(super) struct Podman<'a> {
     directory: &'a Path,
 }
 
-// === impl Fresh ===
+// === impl EmptyDirectory ===
 
-impl Fresh {
-    /// Measures something in an empty directory. What is behind it does not count.
+impl EmptyDirectory {
+    /// Measures something in an empty directory. The cleanup does not count.
     pub(super) fn in_(place: &Path, measure: impl FnOnce(&Path) -> Result<f64>) -> Result<f64> {
         let directory = tempfile::Builder::new().prefix("fresh-").tempdir_in(place)?;
-        // What an earlier round left to be written is not waited for in this one.
+        // Pending writes of an earlier round are flushed first.
         rustix::fs::sync();
         let taken = measure(directory.path());
         // `podman` leaves its store mounted.

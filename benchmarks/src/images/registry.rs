@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use super::picture::Picture;
+use super::test_image::TestImage;
 
-/// How long it may take until it serves.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long it may take to start.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A registry that runs. Dropped, it ends.
+/// A running registry. Dropping kills it.
 pub(super) struct Registry {
     child: Child,
     address: String,
@@ -35,7 +35,7 @@ impl Registry {
         command.arg("serve").arg(&config).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let child = command.spawn().context("cannot start docker-registry; ./bench installs it")?;
         let mut registry = Self { child, address };
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         while TcpStream::connect(&registry.address).is_err() {
             ensure!(registry.child.try_wait()?.is_none() && Instant::now() < until, "docker-registry does not serve");
             std::thread::sleep(Duration::from_millis(10));
@@ -43,8 +43,8 @@ impl Registry {
         Ok(registry)
     }
 
-    /// Puts an image there, and says what it is called then.
-    pub(super) fn push(&self, picture: &Picture, name: &str) -> Result<String> {
+    /// Pushes an image, and returns its reference there.
+    pub(super) fn push(&self, picture: &TestImage, name: &str) -> Result<String> {
         let name = format!("{}/{name}:latest", self.address);
         let mut skopeo = Command::new("skopeo");
         skopeo.args(["copy", "--insecure-policy", "--quiet", "--dest-tls-verify=false"]);
@@ -56,7 +56,7 @@ impl Registry {
 
 impl Drop for Registry {
     fn drop(&mut self) {
-        // It has nothing to lose.
+        // It has nothing to save.
         let _ended = self.child.kill();
         let _waited = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! How fast a job is followed, by one and by many, beside a pipe.
+//! The throughput of following a job, by one and by many viewers, beside a pipe.
 
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
@@ -11,30 +11,30 @@ use carrel_shim_client::messages::{JobCommand, Keep};
 use tokio::task::{JoinSet, LocalSet};
 
 use super::{FACE, command, connected, drained, followed, started};
-use crate::measure::Effort;
+use crate::measure::MeasurementEffort;
 use crate::report::Benchmark;
 use crate::samples::{Samples, since, timed_in_turn};
 use crate::sandbox::Sandbox;
 
 const MEBIBYTE: usize = 1024 * 1024;
-/// How much is kept of a job that has to wait for its viewers: so little that it does wait.
+/// How much output of a held job is kept: so little that it does wait for its viewers.
 const LITTLE: u64 = MEBIBYTE as u64;
-/// How many look at one job.
+/// The number of viewers.
 const MANY: usize = 100;
 
-/// What every writer is told when everybody listens, and its time begins.
+/// The line that starts every writer when all viewers are connected.
 const GO: &[u8] = b"go\n";
 
-/// Jobs that write so much each, of which little is kept if they are held.
-struct Writer {
+/// Jobs that write that much each, of which little is kept if they are held.
+struct JobWriter {
     mebibytes: usize,
     hold: bool,
     made: usize,
 }
 
 /// Measures a job that writes as fast as it can.
-pub(super) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
-    // Older ones go as new ones come, so that the disk of the host is never the subject.
+pub(super) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
+    // Older jobs are pruned, so that the host's disk does not matter.
     let sandbox = Sandbox::keeping(Keep { ended_jobs: 1, ..Keep::default() })?;
     let mut lines = one(&sandbox, effort.of(64, 4), effort.of(21, 3))?;
     lines.extend(many(&sandbox, effort.of(32, 1), effort.of(7, 1))?);
@@ -43,7 +43,7 @@ pub(super) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
 
 /// One viewer, beside a pipe and beside the same command through the relay.
 fn one(sandbox: &Sandbox, mebibytes: usize, rounds: usize) -> Result<Vec<Benchmark>> {
-    let (mut kept, mut held) = (Writer::new(mebibytes, false), Writer::new(mebibytes, true));
+    let (mut kept, mut held) = (JobWriter::new(mebibytes, false), JobWriter::new(mebibytes, true));
     let [kept, held, relayed, bare] = timed_in_turn(
         rounds,
         [
@@ -65,9 +65,9 @@ fn one(sandbox: &Sandbox, mebibytes: usize, rounds: usize) -> Result<Vec<Benchma
     ])
 }
 
-/// Many viewers: what all of them get together, beside what a pipe gives to one.
+/// Many viewers: their total throughput, beside that of a pipe to one reader.
 fn many(sandbox: &Sandbox, mebibytes: usize, rounds: usize) -> Result<Vec<Benchmark>> {
-    let (mut kept, mut held) = (Writer::new(mebibytes, false), Writer::new(mebibytes, true));
+    let (mut kept, mut held) = (JobWriter::new(mebibytes, false), JobWriter::new(mebibytes, true));
     let [kept, held, bare] = timed_in_turn(
         rounds,
         [&mut || kept.watched(sandbox, MANY), &mut || held.watched(sandbox, MANY), &mut || piped(mebibytes)],
@@ -84,7 +84,7 @@ fn many(sandbox: &Sandbox, mebibytes: usize, rounds: usize) -> Result<Vec<Benchm
     Ok(lines("all kept", &kept).into_iter().chain(lines("little kept, held", &held)).collect())
 }
 
-/// A command that writes so much once it is told to.
+/// A command that writes that much when it is started by a line.
 fn script(mebibytes: usize) -> String {
     format!("read -r go && exec dd if=/dev/zero bs=64k count={} status=none", mebibytes * 16)
 }
@@ -94,7 +94,7 @@ fn whole(came: u64, mebibytes: usize) -> Result<()> {
     Ok(())
 }
 
-/// The same as a child of ours, whose pipe we read.
+/// The same as a child process with a pipe.
 fn piped(mebibytes: usize) -> Result<f64> {
     let mut child = Command::new("sh");
     child.args(["-c", &script(mebibytes)]).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -137,14 +137,14 @@ fn relayed(sandbox: &Sandbox, mebibytes: usize) -> Result<f64> {
     })
 }
 
-// === impl Writer ===
+// === impl JobWriter ===
 
-impl Writer {
+impl JobWriter {
     fn new(mebibytes: usize, hold: bool) -> Self {
         Self { mebibytes, hold, made: 0 }
     }
 
-    /// Milliseconds until so many viewers have all that the next job writes.
+    /// Milliseconds until that many viewers have received the output of the next job.
     fn watched(&mut self, sandbox: &Sandbox, viewers: usize) -> Result<f64> {
         self.made += 1;
         let job = format!("{}-{}-{viewers}-{}", self.mebibytes, self.hold, self.made);
@@ -156,7 +156,7 @@ impl Writer {
             for _ in 0..viewers {
                 follows.push(followed(connected(sandbox).await?, &job, self.hold).await?);
             }
-            // Nobody comes too late for the first byte.
+            // All viewers are connected before the first byte.
             while (starter.job(&job).await?.viewers as usize) < viewers {}
             let begun = Instant::now();
             starter.write(&job, GO, None).await?;
@@ -165,7 +165,7 @@ impl Writer {
         }))
     }
 
-    /// Everybody reads at the same time.
+    /// All viewers read concurrently.
     async fn all(&self, follows: Vec<Follow>) -> Result<()> {
         let mut reading = JoinSet::new();
         for mut follow in follows {

@@ -8,15 +8,15 @@ use anyhow::{Context, Result, ensure};
 use carrel_shim_client::{FollowEvent, ShimClient};
 
 use super::{FACE, command, connected, followed, started};
-use crate::measure::Effort;
+use crate::measure::MeasurementEffort;
 use crate::report::Benchmark;
 use crate::samples::{Samples, since, timed_in_turn};
 use crate::sandbox::Sandbox;
 
 const WORDS: [&str; 2] = ["/bin/echo", "x"];
 
-/// Measures a job that says one word.
-pub(super) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
+/// Measures a job that writes one word.
+pub(super) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
     let sandbox = Sandbox::start()?;
     let (mut met, mut fresh) = (0, 0);
     let [ours, alone, bare] = timed_in_turn(
@@ -49,7 +49,7 @@ pub(super) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
     ])
 }
 
-/// Milliseconds until the first byte of a job is there. What follows it does not count.
+/// Milliseconds until the first byte of a job is received. What follows does not count.
 async fn first_byte(client: ShimClient, job: &str, asked: Instant) -> Result<f64> {
     let mut follow = followed(started(client, job, &command(&WORDS)).await?, job, false).await?;
     let event = follow.next().await?;
@@ -64,7 +64,7 @@ async fn first_byte(client: ShimClient, job: &str, asked: Instant) -> Result<f64
     Ok(taken)
 }
 
-/// The same of a child of ours.
+/// The same of a child process.
 fn spawned() -> Result<f64> {
     let asked = Instant::now();
     let [program, word] = WORDS;

@@ -1,4 +1,4 @@
-//! What a job costs while it rests.
+//! The memory of an idle job.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -7,15 +7,15 @@ use anyhow::{Result, ensure};
 use carrel_shim_client::messages::{JobCommand, JobState};
 
 use super::{FACE, command, connected};
-use crate::measure::Effort;
+use crate::measure::MeasurementEffort;
 use crate::memory::{REST, pss};
 use crate::report::Benchmark;
 use crate::sandbox::Sandbox;
 
-/// Measures the two programs with many jobs that wait for input, and with the same jobs when they have ended.
-pub(super) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
+/// Measures shim and agent with many jobs that wait for input, and with the same jobs after their exit.
+pub(super) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
     let (sandbox, count) = (Sandbox::start()?, effort.of(100, 10));
-    // What the first one needs stays: it is not the next one's.
+    // Memory that the first job needs stays allocated.
     gather(&sandbox, "first", 1)?;
     end(&sandbox)?;
     let none = rested(&sandbox)?;
@@ -40,7 +40,7 @@ pub(super) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
     ])
 }
 
-/// Starts so many jobs and waits until all of them run.
+/// Starts that many jobs and waits until all of them run.
 fn gather(sandbox: &Sandbox, name: &str, count: usize) -> Result<()> {
     let command = JobCommand { stdin: true, ..command(&["cat"]) };
     sandbox.runtime.block_on(async {
@@ -48,7 +48,7 @@ fn gather(sandbox: &Sandbox, name: &str, count: usize) -> Result<()> {
         for number in 0..count {
             let job = format!("{name}-{number}");
             ensure!(client.start(&job, &command).await?.created, "there was a job {job}");
-            // It has read its input when its output comes back.
+            // It has read its input when its output is received.
             client.write(&job, b"x", None).await?;
             while client.job(&job).await?.stdout.length == 0 {}
         }
@@ -69,7 +69,7 @@ fn end(sandbox: &Sandbox) -> Result<()> {
     })
 }
 
-/// The memory of the two programs when nothing has happened for a while, in MiB.
+/// The memory of shim and agent after an idle period, in MiB.
 fn rested(sandbox: &Sandbox) -> Result<f64> {
     sleep(REST);
     pss(&sandbox.owned)

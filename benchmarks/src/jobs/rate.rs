@@ -1,4 +1,4 @@
-//! How many jobs begin and end in a second, beside bare spawns.
+//! How many jobs per second start and exit, beside bare spawns.
 
 use std::process::Command;
 use std::rc::Rc;
@@ -7,17 +7,17 @@ use anyhow::{Result, ensure};
 use tokio::task::{JoinSet, LocalSet};
 
 use super::{FACE, command, connected, succeeded};
-use crate::measure::Effort;
+use crate::measure::MeasurementEffort;
 use crate::report::Benchmark;
 use crate::samples::{Samples, in_turn};
 use crate::sandbox::Sandbox;
 
 const PROGRAM: &str = "/bin/true";
-/// How many there are at the same time.
+/// How many run concurrently.
 const AT_ONCE: usize = 16;
 
 /// Measures jobs that do nothing, one after the other and many at a time.
-pub(super) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
+pub(super) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
     let (sandbox, count) = (Rc::new(Sandbox::start()?), effort.of(320, 16));
     let mut lines = Vec::new();
     for (at_once, how) in [(1, "one after the other"), (AT_ONCE, "16 at a time")] {
@@ -41,7 +41,7 @@ pub(super) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
     Ok(lines)
 }
 
-/// Runs so many jobs to their end, each connection one after the other.
+/// Runs that many jobs, each connection one after the other.
 fn jobs(sandbox: &Rc<Sandbox>, name: &str, count: usize, at_once: usize) -> Result<()> {
     sandbox.runtime.block_on(LocalSet::new().run_until(async {
         let mut callers = JoinSet::new();
@@ -64,7 +64,7 @@ fn jobs(sandbox: &Rc<Sandbox>, name: &str, count: usize, at_once: usize) -> Resu
     }))
 }
 
-/// The same number of children of ours.
+/// The same number of child processes.
 fn spawns(count: usize, at_once: usize) -> Result<()> {
     std::thread::scope(|scope| {
         let spawn = || {

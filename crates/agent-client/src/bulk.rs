@@ -1,7 +1,9 @@
 //! What bulk transfers of files and connections share.
 
 use bytes::Bytes;
-use carrel_protocol::bulk::{BulkRecord, DEFAULT_WINDOW, RECORD_HEADER_SIZE, ReceiveFlow, RecordLimit};
+use carrel_protocol::bulk::{
+    BulkRecord, DEFAULT_WINDOW, MIN_RECORD_PAYLOAD, RECORD_HEADER_SIZE, ReceiveFlow, RecordLimit,
+};
 use carrel_protocol::payload::BulkOffer;
 
 use crate::error::Error;
@@ -20,8 +22,27 @@ const RECORD: RecordLimit = match RecordLimit::new(RECORD_LEN) {
 
 /// The offer of a transfer out of the sandbox, or both ways.
 pub(crate) const OFFER: BulkOffer = BulkOffer::new(RECORD, DEFAULT_WINDOW);
+/// What may wait here beside a small window: the frames around what it grants.
+const MARGIN: u64 = 64 * 1024;
+
 /// The offer of a transfer into the sandbox only.
 pub(crate) const OFFER_INTO: BulkOffer = BulkOffer::new(RECORD, 0);
+
+/// The offer of a transfer out of the sandbox of which no more than a window waits here.
+pub(crate) fn offer_within(window: u32) -> BulkOffer {
+    let window = window.max(MIN_RECORD_PAYLOAD);
+    // Four records keep both ends busy.
+    let record = RecordLimit::new((window / 4).clamp(MIN_RECORD_PAYLOAD, RECORD_LEN)).unwrap_or(RECORD);
+    BulkOffer::new(record, window.into())
+}
+
+/// What may wait here of a transfer with an offer.
+pub(crate) fn backlog(offer: &BulkOffer) -> usize {
+    match offer.guest_to_host_credit_limit {
+        DEFAULT_WINDOW => BACKLOG,
+        window => usize::try_from(window + MARGIN).unwrap_or(BACKLOG),
+    }
+}
 
 /// Takes the record in a frame, grants what is due for it, and returns its payload without copying it.
 pub(crate) fn receive(flow: &mut ReceiveFlow, link: &Link, frame: &RawFrame) -> Result<Bytes, Error> {
@@ -42,5 +63,11 @@ mod tests {
         assert_eq!(OFFER.check().unwrap().get(), RECORD_LEN);
         assert_eq!(OFFER_INTO.check().unwrap().get(), RECORD_LEN);
         assert!(BACKLOG as u64 > DEFAULT_WINDOW);
+        for window in [0, 1, 64 << 10, 256 << 10, 8 << 20, u32::MAX >> 7] {
+            let offer = offer_within(window);
+            let record = offer.check().unwrap().get();
+            assert!(u64::from(record) <= offer.guest_to_host_credit_limit, "{window}");
+            assert!(backlog(&offer) as u64 > offer.guest_to_host_credit_limit, "{window}");
+        }
     }
 }

@@ -17,6 +17,8 @@ use tonic::transport::server::Connected;
 
 use crate::authority::Rewriter;
 use crate::key::ApiKey;
+use crate::memory::RequestMemory;
+use crate::open_streams::OpenStreams;
 use crate::status::explained;
 
 /// How much is read at a time.
@@ -59,6 +61,7 @@ pub(crate) struct Connection {
     given: usize,
     /// What is due of the first word, and until when; none once it is there.
     greeting: Option<(usize, Pin<Box<Sleep>>)>,
+    streams: OpenStreams,
     /// What it takes up of its listener's room, as long as it lasts.
     _place: ConnectionPlace,
 }
@@ -66,6 +69,14 @@ pub(crate) struct Connection {
 // === impl Peer ===
 
 impl Peer {
+    /// Whom its requests are counted as.
+    fn caller(&self) -> Caller {
+        match self {
+            Self::Local(caller) => *caller,
+            Self::Remote(_) => Caller::KEY,
+        }
+    }
+
     /// Who asks, if they may.
     pub(crate) fn admit(&self, headers: &HeaderMap) -> Result<Caller, Status> {
         let key = match self {
@@ -84,7 +95,8 @@ impl Peer {
 // === impl Connection ===
 
 impl Connection {
-    pub(crate) fn new(io: impl Io, peer: Peer, place: ConnectionPlace) -> Self {
+    pub(crate) fn new(io: impl Io, peer: Peer, place: ConnectionPlace, memory: &RequestMemory) -> Self {
+        let streams = memory.streams(&peer.caller());
         Self {
             io: Box::new(io),
             peer,
@@ -92,6 +104,7 @@ impl Connection {
             waiting: Vec::new(),
             given: 0,
             greeting: Some((PREFACE, Box::pin(sleep(HANDSHAKE)))),
+            streams: OpenStreams::new(streams, PREFACE),
             _place: place,
         }
     }
@@ -145,6 +158,10 @@ impl AsyncRead for Connection {
                 return Poll::Ready(Ok(()));
             }
             this.heard(read.filled().len());
+            if let Err(exceeded) = this.streams.received(read.filled()) {
+                tracing::warn!(caller = ?this.peer.caller(), "a connection was closed that leaves too many streams open: {exceeded}");
+                return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+            }
             this.rewriter.take(read.filled(), &mut this.waiting);
         }
         this.give(buffer);
@@ -153,8 +170,8 @@ impl AsyncRead for Connection {
 }
 
 impl AsyncWrite for Connection {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(cx, bytes)
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(cx, &[IoSlice::new(bytes)])
     }
 
     fn poll_write_vectored(
@@ -162,7 +179,14 @@ impl AsyncWrite for Connection {
         cx: &mut Context<'_>,
         parts: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write_vectored(cx, parts)
+        let written = ready!(Pin::new(&mut self.io).poll_write_vectored(cx, parts))?;
+        let mut left = written;
+        for part in parts {
+            let sent = part.get(..left).unwrap_or(part);
+            left -= sent.len();
+            self.streams.sent(sent);
+        }
+        Poll::Ready(Ok(written))
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -184,11 +208,13 @@ mod tests {
     use tokio::sync::Semaphore;
 
     use super::*;
+    use crate::memory::MemoryLimits;
 
     fn connection() -> (DuplexStream, Connection) {
         let (client, server) = tokio::io::duplex(64);
         let place = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
-        (client, Connection::new(server, Peer::Remote(None), ConnectionPlace::Remote { _permit: place }))
+        let memory = RequestMemory::new(MemoryLimits::default());
+        (client, Connection::new(server, Peer::Remote(None), ConnectionPlace::Remote { _permit: place }, &memory))
     }
 
     #[tokio::test]

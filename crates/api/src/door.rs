@@ -4,36 +4,28 @@
 //! by, and a stream that nobody ends is ended when the daemon goes.
 
 use std::convert::Infallible;
-use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use bytes::Bytes;
-use http_body::{Frame, SizeHint};
 use tokio::sync::watch;
 use tonic::body::Body;
-use tonic::codegen::http::{HeaderMap, Request, Response};
+use tonic::codegen::http::{Request, Response};
 use tonic::codegen::{BoxFuture, Service};
 use tonic::service::Routes;
 use tonic::{Code, Status};
 
+use crate::answer_body::AnswerBody;
 use crate::connection::Peer;
+use crate::memory::RequestMemory;
+use crate::request_body::RequestBody;
 use crate::request_log::{RequestRecord, RequestSubject};
-use crate::status::{explained, stopping};
+use crate::status::explained;
 
 /// All services, behind their door.
 #[derive(Clone)]
 pub(crate) struct Door {
     services: Routes,
+    memory: RequestMemory,
     closing: watch::Receiver<bool>,
-}
-
-/// An answer that ends when the daemon goes.
-struct Ending {
-    answer: Body,
-    closing: watch::Receiver<bool>,
-    /// Made when the answer waits for the first time.
-    closed: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
-    over: bool,
 }
 
 /// Waits until the daemon goes.
@@ -45,8 +37,8 @@ pub(crate) async fn closed(mut closing: watch::Receiver<bool>) {
 // === impl Door ===
 
 impl Door {
-    pub(crate) fn new(services: Routes, closing: watch::Receiver<bool>) -> Self {
-        Self { services: services.prepare(), closing }
+    pub(crate) fn new(services: Routes, memory: RequestMemory, closing: watch::Receiver<bool>) -> Self {
+        Self { services: services.prepare(), memory, closing }
     }
 }
 
@@ -65,60 +57,30 @@ impl Service<Request<Body>> for Door {
         let admitted = admitted.unwrap_or_else(|| Err(explained(Status::unauthenticated(""))));
         let subject = RequestSubject::default();
         let record = RequestRecord::new(request.uri().path(), admitted.as_ref().ok().copied(), subject.clone());
-        match admitted {
-            Ok(caller) => request.extensions_mut().insert(caller),
+        let admitted = admitted.and_then(|caller| Ok((caller, self.memory.admit(&caller)?)));
+        let (caller, memory) = match admitted {
+            Ok(admitted) => admitted,
             Err(status) => {
                 record.finish(Some(&status));
                 return Box::pin(async move { Ok(status.into_http()) });
             }
         };
+        request.extensions_mut().insert(caller);
+        request.extensions_mut().insert(memory.clone());
         request.extensions_mut().insert(subject);
+        let path = request.uri().path().to_owned();
+        let request = request.map(|body| Body::new(RequestBody::new(body, &path, memory.clone())));
         let (answer, closing) = (self.services.call(request), self.closing.clone());
         Box::pin(async move {
             let answer = answer.await?;
-            Ok(match Status::from_header_map(answer.headers()) {
-                Some(status) if status.code() != Code::Ok => {
-                    let status = explained(status);
-                    record.finish(Some(&status));
-                    status.into_http()
-                }
-                _ => {
-                    record.finish(None);
-                    answer.map(|answer| Body::new(Ending { answer, closing, closed: None, over: false }))
-                }
-            })
+            let refused = Status::from_header_map(answer.headers()).filter(|status| status.code() != Code::Ok);
+            let (head, body) = answer.into_parts();
+            let answer = match refused.map(explained) {
+                Some(status) => Err(status),
+                None => AnswerBody::begin(body, &head.extensions, memory, closing).await,
+            };
+            record.finish(answer.as_ref().err());
+            Ok(answer.map_or_else(Status::into_http, |body| Response::from_parts(head, Body::new(body))))
         })
-    }
-}
-
-// === impl Ending ===
-
-impl http_body::Body for Ending {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        if self.over {
-            return Poll::Ready(None);
-        }
-        if let Poll::Ready(frame) = Pin::new(&mut self.answer).poll_frame(cx) {
-            return Poll::Ready(frame);
-        }
-        let closing = self.closing.clone();
-        let closed = self.closed.get_or_insert_with(|| Box::pin(closed(closing)));
-        if closed.as_mut().poll(cx).is_pending() {
-            return Poll::Pending;
-        }
-        self.over = true;
-        let mut trailers = HeaderMap::new();
-        Poll::Ready(Some(stopping().add_header(&mut trailers).map(|()| Frame::trailers(trailers))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.over || self.answer.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.answer.size_hint()
     }
 }

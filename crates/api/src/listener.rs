@@ -12,6 +12,7 @@ use tokio::time::timeout;
 use crate::connection::{Connection, ConnectionPlace, HANDSHAKE, Peer};
 use crate::key::ApiKey;
 use crate::local_connections::{self, LocalConnections};
+use crate::memory::RequestMemory;
 use crate::tls::Tls;
 
 /// How many may show who they are at a time.
@@ -57,6 +58,7 @@ struct Remote {
     credentials: ListenerCredentials,
     shaking: Arc<Semaphore>,
     room: ListenerRoom,
+    memory: RequestMemory,
 }
 
 /// How many connections a listener for others than this machine may have.
@@ -112,15 +114,21 @@ impl Listener {
 
     /// Accepts until nobody takes the connections any more, at most so many at a time, and none while there are too few
     /// descriptors: whoever comes then waits. A user of this machine who has too many is refused at once.
-    pub(crate) async fn accept(self, most: usize, descriptors: Descriptors, connections: mpsc::Sender<Connection>) {
+    pub(crate) async fn accept(
+        self,
+        most: usize,
+        descriptors: Descriptors,
+        memory: RequestMemory,
+        connections: mpsc::Sender<Connection>,
+    ) {
         match self {
             Self::Unix(listener) => {
-                accept_local(&listener, LocalConnections::new(most), &descriptors, &connections).await;
+                accept_local(&listener, LocalConnections::new(most), &descriptors, &memory, &connections).await;
             }
             Self::Tcp { listener, credentials } => {
                 let room = ListenerRoom { places: Arc::new(Semaphore::new(most)), descriptors };
                 let shaking = Arc::new(Semaphore::new(HANDSHAKES));
-                let remote = Remote { credentials, shaking, room };
+                let remote = Remote { credentials, shaking, room, memory };
                 remote.accept(&listener, &connections).await;
             }
         }
@@ -160,6 +168,7 @@ async fn accept_local(
     listener: &UnixListener,
     mut places: LocalConnections,
     descriptors: &Descriptors,
+    memory: &RequestMemory,
     connections: &mpsc::Sender<Connection>,
 ) {
     let own = rustix::process::geteuid().as_raw();
@@ -179,7 +188,7 @@ async fn accept_local(
         // One for whom there is no place is closed at once, and does not wait for an answer.
         let Some(permit) = places.admit(&caller) else { continue };
         let place = ConnectionPlace::Local { _permit: permit };
-        if connections.send(Connection::new(stream, Peer::Local(caller), place)).await.is_err() {
+        if connections.send(Connection::new(stream, Peer::Local(caller), place, memory)).await.is_err() {
             return;
         }
     }
@@ -223,8 +232,8 @@ impl Remote {
         let Credentials { tls, key } = self.credentials.current();
         let (peer, place) = (Peer::Remote(key), ConnectionPlace::Remote { _permit: permit });
         match tls {
-            None => Ok(Connection::new(stream, peer, place)),
-            Some(tls) => Ok(Connection::new(tls.acceptor().accept(stream).await?, peer, place)),
+            None => Ok(Connection::new(stream, peer, place, &self.memory)),
+            Some(tls) => Ok(Connection::new(tls.acceptor().accept(stream).await?, peer, place, &self.memory)),
         }
     }
 }
@@ -238,8 +247,13 @@ mod tests {
     use tokio::io::AsyncReadExt;
 
     use super::*;
+    use crate::memory::MemoryLimits;
 
     const LONG: Duration = Duration::from_secs(3600);
+
+    fn memory() -> RequestMemory {
+        RequestMemory::new(MemoryLimits::default())
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_port_has_as_many_connections_as_it_has_room_and_others_wait() {
@@ -249,7 +263,7 @@ mod tests {
         let connect = || StdTcp::connect(address).unwrap();
         let _clients = [connect(), connect(), connect()];
         let (give, mut connections) = queue();
-        tokio::spawn(listener.accept(2, Descriptors::default(), give));
+        tokio::spawn(listener.accept(2, Descriptors::default(), memory(), give));
         let served = [connections.recv().await, connections.recv().await];
         assert!(served.iter().all(Option::is_some));
         assert!(timeout(LONG, connections.recv()).await.is_err(), "there is no room for a third");
@@ -263,7 +277,7 @@ mod tests {
         let path = directory.path().join("x.sock");
         let listener = Listener::Unix(UnixListener::bind(&path).unwrap());
         let (give, mut connections) = queue();
-        tokio::spawn(listener.accept(2, Descriptors::default(), give));
+        tokio::spawn(listener.accept(2, Descriptors::default(), memory(), give));
         let clients = [(); 2].map(|()| StdUnix::connect(&path).unwrap());
         let served = [connections.recv().await.unwrap(), connections.recv().await.unwrap()];
         let mut refused = tokio::net::UnixStream::connect(&path).await.unwrap();
@@ -282,7 +296,7 @@ mod tests {
         let counted = Arc::clone(&open);
         let descriptors = Descriptors::new(|| 1024, move || counted.load(Ordering::Relaxed));
         let (give, mut connections) = queue();
-        tokio::spawn(listener.accept(2, descriptors, give));
+        tokio::spawn(listener.accept(2, descriptors, memory(), give));
         let _client = StdUnix::connect(&path).unwrap();
         assert!(timeout(Duration::from_secs(1), connections.recv()).await.is_err(), "there is no descriptor for it");
         open.store(0, Ordering::Relaxed);

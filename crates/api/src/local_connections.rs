@@ -84,6 +84,21 @@ mod tests {
         assert_eq!(admitted(0, 100), 2);
     }
 
+    //= promises.control-plane.connections-socket
+    #[test]
+    fn a_socket_has_4096_connections_and_one_user_a_quarter_of_them() {
+        let mut connections = LocalConnections::new(MOST);
+        let mut held = Vec::new();
+        let mut admitted = |user: u32| {
+            let before = held.len();
+            while let Some(permit) = connections.admit(&caller(user)) {
+                held.push(permit);
+            }
+            held.len() - before
+        };
+        assert_eq!([1, 2, 3, 4, 0].map(&mut admitted), [1024, 1024, 1024, 512, 512]);
+    }
+
     #[test]
     fn refusals_are_logged_at_once_and_then_now_and_then() {
         let (mut log, start) = (RefusalLog::default(), Instant::now());

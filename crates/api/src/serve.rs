@@ -17,13 +17,15 @@ use crate::door::{Door, closed};
 use crate::feed::Patience;
 use crate::generated::DESCRIPTORS;
 use crate::listener::{Listener, queue};
+use crate::memory::{MemoryLimits, RequestMemory};
+use crate::request_body::LARGEST_MESSAGE;
 use crate::sandboxes::Near;
 use crate::service::Published;
 
-/// The largest message that is taken.
-const LARGEST: usize = 4 * 1024 * 1024;
 /// Streams of one connection: some clients put all their subscriptions on one.
-const STREAMS: u32 = 16 * 1024;
+const STREAMS: u32 = 1024;
+/// What a client may send before it is taken, on one stream and on all of a connection.
+const WINDOWS: (u32, u32) = (128 * 1024, 256 * 1024);
 /// How often a connection from elsewhere is asked whether it is there, and how long it may take to say so. On this machine
 /// the kernel tells.
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(20));
@@ -35,6 +37,8 @@ const GRACE: Duration = Duration::from_millis(500);
 pub struct Tuning {
     /// How long a subscriber may take nothing although events wait for it.
     pub patience: Duration,
+    /// What users may take of the daemon's memory.
+    pub memory: MemoryLimits,
 }
 
 /// Why nothing is served.
@@ -68,7 +72,8 @@ pub async fn serve_tuned(
         return Err(ApiError::Unguarded);
     }
     let descriptors = control.descriptors();
-    let door = Door::new(routes(control, closing.clone(), tuning).await?, closing.clone());
+    let memory = RequestMemory::new(tuning.memory);
+    let door = Door::new(routes(control, closing.clone(), tuning).await?, memory.clone(), closing.clone());
     let mut served = JoinSet::new();
     let mut accepting = JoinSet::new();
     let local = listeners.iter().filter(|listener| matches!(listener, Listener::Unix(_))).count();
@@ -76,7 +81,7 @@ pub async fn serve_tuned(
         let server = server(&listener);
         let (give, connections) = queue();
         let most = listener.most(local);
-        accepting.spawn(listener.accept(most, descriptors.clone(), give));
+        accepting.spawn(listener.accept(most, descriptors.clone(), memory.clone(), give));
         let connections = ReceiverStream::new(connections).map(Ok::<_, std::io::Error>);
         let (door, closing) = (door.clone(), closing.clone());
         served.spawn(server.serve_with_incoming_shutdown(door, connections, closed(closing)));
@@ -95,7 +100,11 @@ pub async fn serve_tuned(
 }
 
 fn server(listener: &Listener) -> Server {
-    let server = Server::builder().max_concurrent_streams(STREAMS);
+    let (stream, connection) = WINDOWS;
+    let server = Server::builder()
+        .max_concurrent_streams(STREAMS)
+        .initial_stream_window_size(stream)
+        .initial_connection_window_size(connection);
     match listener {
         Listener::Unix(_) => server,
         Listener::Tcp { .. } => {
@@ -117,8 +126,8 @@ async fn routes(control: Control, closing: watch::Receiver<bool>, tuning: Tuning
             .register_encoded_file_descriptor_set(DESCRIPTORS)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
-    Ok(Routes::new(published.max_decoding_message_size(LARGEST))
-        .add_service(near.max_decoding_message_size(LARGEST))
+    Ok(Routes::new(published.max_decoding_message_size(LARGEST_MESSAGE))
+        .add_service(near.max_decoding_message_size(LARGEST_MESSAGE))
         .add_service(health)
         .add_service(reflection().build_v1()?)
         // Older tools know no other.
@@ -129,6 +138,6 @@ async fn routes(control: Control, closing: watch::Receiver<bool>, tuning: Tuning
 
 impl Default for Tuning {
     fn default() -> Self {
-        Self { patience: Duration::from_secs(60) }
+        Self { patience: Duration::from_secs(60), memory: MemoryLimits::default() }
     }
 }

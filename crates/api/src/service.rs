@@ -15,6 +15,8 @@ use crate::agbox::v1::{
 };
 use crate::convert;
 use crate::feed::{Feed, Patience};
+use crate::list_answer::ListBuilder;
+use crate::memory::CallMemory;
 use crate::request_log::RequestSubject;
 use crate::status::refused;
 use crate::subscription::Subscription;
@@ -77,10 +79,13 @@ impl SandboxService for Published {
 
     async fn list_sandboxes(&self, request: Request<ListSandboxesRequest>) -> Answer<ListSandboxesResponse> {
         let caller = caller(request.extensions())?;
+        let memory = CallMemory::of(request.extensions())?;
         let ListSandboxesRequest { include_deleted, label_selector } = request.into_inner();
-        let found = self.control.list(&caller, include_deleted, &label_selector);
-        let sandboxes = found.iter().map(|sandbox| self.handle(&caller, sandbox)).collect::<Result<_, _>>()?;
-        Ok(Response::new(ListSandboxesResponse { sandboxes }))
+        let mut list = ListBuilder::new(memory);
+        for sandbox in self.control.list(&caller, include_deleted, &label_selector) {
+            list.push(&self.handle(&caller, &sandbox)?)?;
+        }
+        listed(list, ListSandboxesResponse::default())
     }
 
     async fn resume_sandbox(&self, request: Request<ResumeSandboxRequest>) -> Answer<AcceptedResponse> {
@@ -154,13 +159,17 @@ impl SandboxService for Published {
 
     async fn list_active_execs(&self, request: Request<ListActiveExecsRequest>) -> Answer<ListActiveExecsResponse> {
         let caller = caller(request.extensions())?;
+        let mut list = ListBuilder::new(CallMemory::of(request.extensions())?);
         let sandbox = request.get_ref().sandbox_id.as_deref();
         let found = match self.control.active_execs(&caller, sandbox) {
             // In a sandbox that is not there nothing runs.
             Err(Refusal { code: Code::NotFound, .. }) => Vec::new(),
             found => found.map_err(refused)?,
         };
-        Ok(Response::new(ListActiveExecsResponse { execs: found.iter().map(|found| told(&caller, found)).collect() }))
+        for found in &found {
+            list.push(&told(&caller, found))?;
+        }
+        listed(list, ListActiveExecsResponse::default())
     }
 }
 
@@ -174,6 +183,13 @@ fn published(refusal: Refusal) -> Refusal {
 
 fn told(caller: &Caller, (exec, sequence): &(std::sync::Arc<Exec>, Sequence)) -> ExecStatus {
     convert::status(exec, *sequence, caller.namespace())
+}
+
+/// An answer with a list that is sent in its place.
+fn listed<T>(list: ListBuilder, empty: T) -> Answer<T> {
+    let mut answer = Response::new(empty);
+    answer.extensions_mut().insert(list.finish()?);
+    Ok(answer)
 }
 
 fn accepted(done: Result<(), Refusal>) -> Answer<AcceptedResponse> {

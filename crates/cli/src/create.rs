@@ -44,7 +44,9 @@ pub(crate) fn create(arguments: &CreateArguments, json: bool) -> Result<u8, Fail
             return Ok(handle);
         }
         let id = handle.sandbox_id.clone();
-        let ready = wait::until(&mut daemon, handle, SandboxState::Ready).await?;
+        let ready = wait::until(&mut daemon, handle, SandboxState::Ready)
+            .await
+            .map_err(|failure| create_failure(failure, &id))?;
         let ready = ready.ok_or_else(|| find::no_such_sandbox(&id))?;
         warn(&id, json).await;
         if !arguments.command.is_empty() || arguments.file.is_some() {
@@ -55,6 +57,17 @@ pub(crate) fn create(arguments: &CreateArguments, json: bool) -> Result<u8, Fail
     let made: SandboxHandle = made.map_err(|failure: Failure| failure.exit(FAILED))?;
     let text = if json { crate::json::line(&render::handle(&made)) } else { format!("{}\n", made.sandbox_id) };
     crate::say(text.as_bytes())
+}
+
+/// Adds a hint to the failure of a sandbox, which exists and whose id cannot be reused.
+fn create_failure(failure: Failure, id: &str) -> Failure {
+    if failure.code != "sandbox_failed" {
+        return failure;
+    }
+    failure.hint(format!(
+        "`carrel events {id}` shows what happened, `carrel rm {id}` removes it; retry with another --name, because \
+         this one stays taken"
+    ))
 }
 
 /// Warns about limits that are not enforced.

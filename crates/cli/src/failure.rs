@@ -189,6 +189,7 @@ pub(crate) fn remedy(code: FailureCode) -> Option<&'static str> {
         }
         FailureCode::TooMany => Some("`carrel ps NAME` lists its jobs; retry when one has exited"),
         FailureCode::JournalFailed => Some("check whether the disk of CARREL_HOME is full"),
+        FailureCode::DiskDamaged => Some("check whether the disk of the host fails: dmesg | tail"),
         FailureCode::Unsupported => {
             Some("install carrel and carrel-shim of the same version, and recreate the sandbox")
         }

@@ -34,7 +34,8 @@ pub(crate) async fn check(daemon: &mut DaemonClient, id: &str) -> Result<(), Fai
             _ => None,
         },
     };
-    reason.map_or(Ok(()), |reason| Err(reason.hint(format!("carrel rm {id}"))))
+    let hint = || format!("`carrel rm {id}` removes it; retry with another --name, because this one stays taken");
+    reason.map_or(Ok(()), |reason| Err(reason.hint(hint())))
 }
 
 /// The job of the first start, once it has started or failed.

@@ -16,7 +16,7 @@ const FAILED: u8 = 1;
 pub(crate) fn serve(arguments: &ServeArguments) -> Result<u8, Failure> {
     if arguments.detached {
         // The daemon outlives the process that started it, and must not keep its files open.
-        carrel_sandbox::forget_inherited()
+        carrel_sandbox::close_inherited_descriptors()
             .map_err(|error| Failure::new("system_failed", format!("close inherited descriptors: {error}")))?;
     }
     let options = Options {

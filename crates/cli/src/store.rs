@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use carrel_changes::EscapedLine;
 use carrel_daemon::{HomeLock, ServeError, UnfitBackup};
-use carrel_store::{BackupError, MissingEvents, RepairReport, RepairedTable, Report, StoreError};
+use carrel_store::{BackupError, BackupRequest, MissingEvents, RepairReport, RepairedTable, Report, StoreError};
 use serde_json::json;
 
 use crate::arguments::{StoreBackupArguments, StoreCommand, StoreRestoreArguments};
@@ -74,9 +74,10 @@ fn check_store(home: &Path, json: bool) -> Result<u8, Failure> {
 }
 
 fn back_up(arguments: &StoreBackupArguments, json: bool) -> Result<u8, Failure> {
-    let store = carrel_daemon::store_file(&home(arguments.home.as_deref())?);
-    let file = absolute(&arguments.file)?;
-    let report = carrel_store::backup(&store, &file, arguments.force).map_err(Failure::from)?;
+    let home = home(arguments.home.as_deref())?;
+    let (file, store) = (absolute(&arguments.file)?, carrel_daemon::store_file(&home));
+    let request = BackupRequest { store: &store, home: &home, file: &file, replace: arguments.force };
+    let report = carrel_store::backup(request).map_err(Failure::from)?;
     let text = match json {
         true => crate::json::line(&json!({
             "file": file.to_string_lossy(),
@@ -269,7 +270,7 @@ impl From<BackupError> for Failure {
 
 fn code(error: &StoreError) -> &'static str {
     match error {
-        StoreError::Damaged { .. } | StoreError::LogMissing(_) => "store_damaged",
+        StoreError::Damaged { .. } | StoreError::LogMissing(_) | StoreError::LogIncomplete { .. } => "store_damaged",
         _ => "store_unavailable",
     }
 }

@@ -163,8 +163,8 @@ mod tests {
         assert_eq!(refused(&["exec", "web"]).1, 125);
         assert!(refused(&["--json", "exec", "web"]).0.ends_with(" | carrel exec --help"));
         assert_eq!(refused(&["attach"]).1, 125);
-        let expected = "invalid value '../x' for '[JOB]': a job has an id of 1 to 220 letters, digits, `-`, `_`, `.` or `~`, \
-                    not beginning with `.` | carrel logs --help";
+        let expected =
+            "invalid value '../x' for '[JOB]': not a job id; `carrel ps NAME` lists jobs | carrel logs --help";
         assert_eq!(refused(&["logs", "web", "../x"]), (expected.to_owned(), 2));
     }
 

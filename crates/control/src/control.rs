@@ -15,13 +15,14 @@ use carrel_store::{
     Events, EventsError, Exec, ExecId, ExecState, Namespace, Pairs, Sandbox, SandboxId, SandboxState, Sequence, Store,
     StoreError,
 };
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{Notify, Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::actor::{Accepted, Actor, Message, Origin, Request};
 use crate::admission::Admission;
 use crate::descriptors::{DescriptorUse, Descriptors};
 use crate::event_log::EventLog;
+use crate::exec_size::MAX_EXEC_BYTES_ON_LOW_DISK;
 use crate::kept::KeptSandboxes;
 use crate::machine::Stage;
 use crate::provider::{Condition, DiskSpace, ExecOptions, Place, Provider, ProviderError, Reach};
@@ -99,6 +100,8 @@ pub(crate) struct Shared {
     pub(crate) kept: KeptSandboxes,
     /// Turns of those that are resumed without a request.
     pub(crate) restarts: Arc<Semaphore>,
+    /// A sandbox was deleted of which much is known.
+    large_deleted: Arc<Notify>,
     actors: Mutex<Actors>,
 }
 
@@ -124,7 +127,8 @@ impl Control {
     pub async fn start(store: Store, provider: Arc<dyn Provider>, settings: Settings) -> Result<Self, StartError> {
         let (admission, kept) = (Admission::default(), KeptSandboxes::default());
         let (settings, restarts) = (watch::Sender::new(Arc::new(settings)), Arc::new(Semaphore::new(RESTARTS)));
-        let shared = Shared { store, provider, settings, admission, kept, restarts, actors: Mutex::default() };
+        let (large_deleted, actors) = (Arc::default(), Mutex::default());
+        let shared = Shared { store, provider, settings, admission, kept, restarts, large_deleted, actors };
         let control = Self(Arc::new(shared));
         // From here on whatever happens is logged, also what is found to have happened meanwhile.
         control.0.lock().event_log = Some(EventLog::start(control.0.store.clone()));
@@ -496,13 +500,22 @@ impl Shared {
 
     /// Refuses what would begin to write to a disk of the host that is low.
     pub(crate) fn check_disk(&self, id: &SandboxId) -> Result<(), Refusal> {
-        let Some(space) = self.provider.disk_space().filter(|space| space.is_low) else { return Ok(()) };
-        let words = format!("the disk of the host is low ({}): {MAKE_ROOM}", space.summary);
-        Err(Refusal::new(Code::ResourceExhausted, reason::LIMIT_REACHED, words)
-            .about("limit", "disk")
-            .about("free", space.free.to_string())
-            .about("reserve", space.reserve.to_string())
-            .about("sandbox_id", id.as_str()))
+        match self.provider.disk_space().filter(|space| space.is_low) {
+            Some(space) => Err(disk_low(&space).about("sandbox_id", id.as_str())),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses an exec that the store has no room for on a disk that is low. A small one may be what makes room, so it is
+    /// accepted until half of the reserve is used.
+    pub(crate) fn check_disk_for_exec(&self, id: &SandboxId, bytes: usize) -> Result<(), Refusal> {
+        let is_small = bytes <= MAX_EXEC_BYTES_ON_LOW_DISK;
+        match self.provider.disk_space().filter(|space| space.is_low) {
+            Some(space) if !is_small || space.free < space.reserve / 2 => {
+                Err(disk_low(&space).about("sandbox_id", id.as_str()))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Whether it was written down decides whether it takes room.
@@ -543,7 +556,7 @@ pub use self::refusals::expired;
 pub(crate) use self::refusals::{
     broken, commit_failed, exec_unknown, not_ready, sandbox_gone, sandbox_unknown, shown, store_failed,
 };
-use self::refusals::{out_of_range, stopping};
+use self::refusals::{disk_low, out_of_range, stopping};
 
 // === impl Actors ===
 

@@ -55,6 +55,7 @@ struct World {
     active: bool,
     paused: HashSet<String>,
     disk_space: Option<DiskSpace>,
+    disk_space_asked: u64,
     home_moved: bool,
     /// How often it was looked for what no sandbox has.
     reaps: u64,
@@ -165,6 +166,11 @@ impl FakeProvider {
     /// Says what is free on the disk.
     pub fn set_disk_space(&self, space: Option<DiskSpace>) {
         self.lock().disk_space = space;
+    }
+
+    /// How often it was asked what is free on the disk.
+    pub fn disk_space_asked(&self) -> u64 {
+        self.lock().disk_space_asked
     }
 
     /// Says that everything is elsewhere now, or where it was.
@@ -473,7 +479,9 @@ impl Provider for FakeProvider {
     }
 
     fn disk_space(&self) -> Option<DiskSpace> {
-        self.lock().disk_space.clone()
+        let mut world = self.lock();
+        world.disk_space_asked += 1;
+        world.disk_space.clone()
     }
 
     fn logs(&self, sandbox: &SandboxId, exec: &ExecId) -> LogPaths {

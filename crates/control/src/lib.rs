@@ -11,6 +11,7 @@ mod control;
 mod descriptors;
 mod event_log;
 mod exec_outcome;
+mod exec_size;
 mod failpoint;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;
@@ -28,6 +29,7 @@ mod words;
 pub use self::control::{Control, CreateRequest, DiskAccess, ExecRequest, StartError, expired};
 pub use self::descriptors::{DescriptorUse, Descriptors, PER_SANDBOX};
 pub use self::exec_outcome::outcome as exec_outcome;
+pub use self::exec_size::MAX_EXEC_BYTES;
 pub use self::failpoint::{Failpoint, Step};
 pub use self::refusal::{Code, Refusal};
 pub use self::settings::{Caller, Clock, Retention, Settings};

@@ -6,6 +6,7 @@ use std::fmt;
 use carrel_store::{Namespace, SandboxId};
 
 use crate::text::bounded_text;
+use crate::words::reason;
 
 /// How many bytes a message may have, and a value of the metadata: with its details it has to fit into the headers that
 /// every client takes.
@@ -66,6 +67,11 @@ impl Refusal {
     pub fn about(mut self, key: &'static str, value: impl Into<String>) -> Self {
         self.metadata.insert(key, bounded_text(value.into(), LONGEST.1));
         self
+    }
+
+    /// Whether it ends when there is room on the disk.
+    pub(crate) fn is_disk_limit(&self) -> bool {
+        self.reason == reason::LIMIT_REACHED && self.metadata.get("limit").is_some_and(|limit| limit == "disk")
     }
 
     /// The same with ids as callers of a namespace know them.

@@ -46,11 +46,12 @@ pub struct ShareQuota {
     taken: Arc<Mutex<HashMap<ShareHolder, u64>>>,
 }
 
-/// A place that is free again when this is dropped.
+/// Places that are free again when this is dropped.
 #[derive(Debug)]
 pub struct SharePermit {
     quota: ShareQuota,
     holder: ShareHolder,
+    amount: u64,
 }
 
 // === impl ShareHolder ===
@@ -119,11 +120,29 @@ impl ShareQuota {
 
     /// Takes a place.
     pub fn take(&self, holder: ShareHolder) -> Result<SharePermit, ShareExceeded> {
+        self.take_many(holder, 1)
+    }
+
+    /// Takes so many places, or none.
+    pub fn take_many(&self, holder: ShareHolder, amount: u64) -> Result<SharePermit, ShareExceeded> {
         let mut taken = self.lock();
-        let used = ShareUse::seen_by(holder, taken.iter().map(|(holder, amount)| (*holder, *amount)));
-        self.limits.check(holder, used, 1)?;
-        *taken.entry(holder).or_default() += 1;
-        Ok(SharePermit { quota: self.clone(), holder })
+        self.limits.check(holder, seen(&taken, holder), amount)?;
+        let entry = taken.entry(holder).or_default();
+        *entry = entry.saturating_add(amount);
+        Ok(SharePermit { quota: self.clone(), holder, amount })
+    }
+
+    /// Counts so many places that are in use already, beyond the limits if need be.
+    pub fn charge(&self, holder: ShareHolder, amount: u64) -> SharePermit {
+        let mut taken = self.lock();
+        let entry = taken.entry(holder).or_default();
+        *entry = entry.saturating_add(amount);
+        SharePermit { quota: self.clone(), holder, amount }
+    }
+
+    /// Whether a caller could take so many places now.
+    pub fn has_room(&self, holder: ShareHolder, amount: u64) -> bool {
+        self.limits.check(holder, seen(&self.lock(), holder), amount).is_ok()
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<ShareHolder, u64>> {
@@ -132,12 +151,36 @@ impl ShareQuota {
     }
 }
 
+fn seen(taken: &HashMap<ShareHolder, u64>, holder: ShareHolder) -> ShareUse {
+    ShareUse::seen_by(holder, taken.iter().map(|(holder, amount)| (*holder, *amount)))
+}
+
 // === impl SharePermit ===
+
+impl SharePermit {
+    /// Whose it is.
+    pub fn holder(&self) -> ShareHolder {
+        self.holder
+    }
+
+    /// How many places it has.
+    pub fn amount(&self) -> u64 {
+        self.amount
+    }
+
+    /// Takes so many places more, or none.
+    pub fn grow(&mut self, amount: u64) -> Result<(), ShareExceeded> {
+        // What is taken beside it is given back with it.
+        let mut more = self.quota.take_many(self.holder, amount)?;
+        self.amount = self.amount.saturating_add(std::mem::take(&mut more.amount));
+        Ok(())
+    }
+}
 
 impl Drop for SharePermit {
     fn drop(&mut self) {
         let mut taken = self.quota.lock();
-        let left = taken.get(&self.holder).map_or(0, |places| places.saturating_sub(1));
+        let left = taken.get(&self.holder).map_or(0, |places| places.saturating_sub(self.amount));
         if left == 0 {
             taken.remove(&self.holder);
         } else {
@@ -175,6 +218,19 @@ mod tests {
         assert_eq!(taken(&quota, ShareHolder::user(3)).0.len(), 4);
         drop((second, own));
         assert!(quota.lock().is_empty(), "whoever has nothing costs nothing");
+    }
+
+    #[test]
+    fn places_are_taken_many_at_a_time_or_not_at_all() {
+        let (quota, user) = (ShareQuota::new(LIMITS), ShareHolder::user(1));
+        let mut permit = quota.take_many(user, 2).unwrap();
+        assert_eq!(permit.grow(3), Err(ShareExceeded::Each(4)));
+        assert_eq!((permit.grow(1), permit.amount()), (Ok(()), 3));
+        assert_eq!(quota.take_many(user, 2).unwrap_err(), ShareExceeded::Each(4));
+        let beyond = quota.charge(user, 5);
+        assert!(!quota.has_room(user, 0) && quota.has_room(ShareHolder::OWNER, 0));
+        drop((permit, beyond));
+        assert!(quota.lock().is_empty() && quota.has_room(user, 4));
     }
 
     #[test]

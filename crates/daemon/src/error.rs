@@ -42,7 +42,7 @@ pub enum ServeError {
     Store(#[from] OpenError),
     /// The place for the output of execs is none.
     #[error(transparent)]
-    Template(#[from] carrel_local::BadTemplate),
+    Template(#[from] carrel_local::LogTemplateError),
     /// Sandboxes cannot be made here.
     #[error(transparent)]
     Local(#[from] carrel_local::LocalError),

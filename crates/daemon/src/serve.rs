@@ -29,7 +29,7 @@ const ANSWERING: Duration = Duration::from_millis(500);
 /// How long what is left may hold us up.
 const LEAVING: Duration = Duration::from_millis(100);
 /// How many supervisors are started ahead.
-const PARKED: usize = 1;
+const PRESTARTED: usize = 1;
 /// What is added to the number of a signal that ends us at once.
 const SIGNALLED: u8 = 128;
 
@@ -234,7 +234,7 @@ pub(crate) fn provider_settings(home: &Path, config: &Config) -> Result<carrel_l
         default_disk: config.limits.sandbox_disk,
         default_inodes: config.limits.sandbox_inodes,
         orphans_kept: config.retention.history.orphans_age,
-        parked: PARKED,
+        prestarted: PRESTARTED,
         // The mirrors were read before, when the file was.
         registries: config.registries.settings().unwrap_or_default(),
     })

@@ -1,7 +1,7 @@
-//! Agents that read the disks of sandboxes that do not run.
+//! Agents that read the disks of stopped sandboxes.
 //!
-//! What a guest wrote is only ever read inside a sandbox: an ephemeral one, made like a start of the sandbox, but without its
-//! command, mounts, ports and services.
+//! Data that a guest wrote is only ever read inside a sandbox: an ephemeral one, created like a start of the sandbox, but
+//! without command, mounts, ports and services.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -20,40 +20,41 @@ use carrel_shim_client::{Life, OwnedSandbox, layout};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
-use crate::bury::ended_or_killed;
-use crate::ground::{LONGEST_NAME, hashed, name};
-use crate::life::{disk_missing, exists};
-use crate::look::lasting;
-use crate::{Inner, blocking, failed, images, plan};
+use crate::discovery::persistent_record;
+use crate::paths::{MAX_NAME_LENGTH, hash_prefix, name};
+use crate::pidfd::wait_or_kill;
+use crate::start::{disk_missing, exists};
+use crate::{LocalInner, blocking, failed, images, plan};
 
-/// How many there are at most: each is a sandbox that no limit of the daemon counts. A sandbox has one, whoever reads.
+/// The limit of open readers: each is a sandbox that no other limit of the daemon counts. All clients of a sandbox share one
+/// reader.
 const LIMITS: ShareLimits = ShareLimits { total: 8, each: 4, reserved: 2 };
-/// How often it is looked at whether one is used. One that has no client then is not.
+/// How often idle readers are looked for: a reader without clients at that time is idle.
 const LOOK: Duration = Duration::from_secs(20);
-/// How often a client may be seen to read nothing before the reader ends under it: that is a minute.
+/// After how many checks without progress a client loses its reader: one minute.
 const QUIET: u32 = 3;
-/// How long a supervisor may take to answer, or to end, before it is ended by force.
+/// How long a shim may take to answer or exit before it is killed.
 const BEYOND: Duration = Duration::from_secs(5);
 
-/// The readers that are open, by the names of their sandboxes. Clones are the same.
+/// The open readers, by the names of their sandboxes. Clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct DiskReaders {
     open: Arc<Mutex<HashMap<String, OpenReader>>>,
     quota: ShareQuota,
 }
 
-/// A reader that is open, or is just ending.
+/// A reader that is open or closing.
 #[derive(Clone, Debug)]
 struct OpenReader {
     agent_socket: PathBuf,
-    /// A message ends the reader, and so does the end of all leases.
+    /// A message closes the reader, and so does dropping all leases.
     lease: mpsc::WeakSender<()>,
     leases: Arc<AtomicU64>,
-    /// Closed when nothing of it is left.
+    /// Closed when the reader is removed completely.
     ended: watch::Receiver<()>,
 }
 
-/// A share in a reader, which ends with the last of them.
+/// A lease on a reader, which closes with its last lease.
 #[derive(Debug)]
 pub(crate) struct ReaderLease {
     agent_socket: PathBuf,
@@ -61,7 +62,7 @@ pub(crate) struct ReaderLease {
     ended: watch::Receiver<()>,
 }
 
-/// What a reader was seen to be used for when it was last looked at.
+/// The use of a reader at its last idle check.
 #[derive(Debug, Default)]
 struct IdleCheck {
     leases: u64,
@@ -69,76 +70,76 @@ struct IdleCheck {
     quiet: u32,
 }
 
-/// A reader, with those who have a share in it.
+/// The task of a reader.
 struct ReaderTask {
     owned: OwnedSandbox,
-    /// Waited for here: a daemon that ends does not wait for it.
+    /// Not awaited at shutdown: a daemon that exits does not wait for its readers.
     child: Option<Child>,
     directory: PathBuf,
     ending: mpsc::Receiver<()>,
     leases: Arc<AtomicU64>,
 }
 
-impl Inner {
-    /// Starts a reader on the disk of a sandbox that does not run, or shares the one that is open.
+impl LocalInner {
+    /// Opens a reader on the disk of a stopped sandbox, or shares the open one.
     pub(crate) async fn read_disk(&self, place: &Place, spec: &Spec) -> Result<ReaderLease, ProviderError> {
-        let (name, disk) = (name(&place.sandbox), self.ground.disk(place)?);
+        let (name, disk) = (name(&place.sandbox), self.paths.disk(place)?);
         if !exists(&disk).await? {
             return Err(disk_missing(place, &disk));
         }
         let image = self.image(&spec.image, spec.host_owner(), &disk).await?;
-        // A start and a removal wait until it is open, and then end it.
-        let _turn = self.turns.take(&name).await;
+        // A concurrent start or removal waits until the reader is open, and then closes it.
+        let _lock = self.locks.lock(&name).await;
         if let Some(lease) = self.readers.share(&name) {
             return Ok(lease);
         }
-        // One that is just ending has the disk.
+        // A closing reader still uses the disk.
         self.end_reader(place).await?;
         if !exists(&disk).await? {
             return Err(disk_missing(place, &disk));
         }
-        let found = self.look(&place.sandbox).await?;
-        if found.is_some_and(|found| lasting(&found).is_some() && !matches!(found.life, Life::Dead { .. })) {
-            return Err(failed("the sandbox runs"));
+        let found = self.find(&place.sandbox).await?;
+        if found.is_some_and(|found| persistent_record(&found).is_some() && !matches!(found.life, Life::Dead { .. })) {
+            return Err(failed("the sandbox is running"));
         }
         let permit = self.readers.permit(place.sandbox.namespace().into())?;
         let create = self.plan_reader(place, spec, image).await?;
-        let owned = self.supervised(&create).await?;
-        let parked = Arc::clone(&self.parked);
-        drop(tokio::task::spawn_blocking(move || parked.fill()));
+        let owned = self.create_with_shim(&place.sandbox, &create).await?;
+        let prestarted = Arc::clone(&self.prestarted);
+        drop(tokio::task::spawn_blocking(move || prestarted.fill()));
         Ok(self.readers.open(name, owned, create.directory.0, permit))
     }
 
-    /// Ends the reader of a sandbox, if there is one. It must be the caller's turn.
+    /// Closes the reader of a sandbox, if there is one. The caller holds the lock of the sandbox.
     pub(crate) async fn end_reader(&self, place: &Place) -> Result<(), ProviderError> {
         let name = name(&place.sandbox);
         if let Some(open) = self.readers.get(&name) {
             open.end().await;
             return Ok(());
         }
-        // One whose daemon died ends by itself, but may not have done so yet.
-        match self.look_for(&reader_name(&name)).await? {
-            Some(found) => self.end(&found, Duration::ZERO).await,
+        // A reader of a daemon that died exits by itself, but may not have done so yet.
+        match self.find_by_name(&reader_name(&name)).await? {
+            Some(found) => self.stop_found(&found, Duration::ZERO).await,
             None => Ok(()),
         }
     }
 
     async fn plan_reader(&self, place: &Place, spec: &Spec, image: Image) -> Result<Create, ProviderError> {
-        let (settings, programs, ground) = (self.settings(), self.programs.clone(), self.ground.clone());
+        let (settings, programs, paths) = (self.settings(), self.programs.clone(), self.paths.clone());
         let (images, place, spec) = (Arc::clone(&self.images), place.clone(), spec.clone());
         blocking(move || {
-            images::settle(&images, &image, &ground.disk(&place)?, &name(&place.sandbox))?;
-            let create = plan::create(&settings, &programs, (&ground, &image), &place, &spec)?;
-            reader_of(create, &ground.sandboxes())
+            images::record(&images, &image, &paths.disk(&place)?, &name(&place.sandbox))?;
+            let create = plan::create(&settings, &programs, (&paths, &image), &place, &spec)?;
+            reader_of(create, &paths.sandboxes())
         })
         .await
     }
 }
 
-/// What a supervisor is asked for to read the disk of a sandbox, by what it is asked for to start it.
+/// The request for a reader, derived from the request that starts the sandbox.
 fn reader_of(mut create: Create, sandboxes: &Path) -> Result<Create, ProviderError> {
     create.name = reader_name(&create.name);
-    // A name is never empty and never too long, and so always has one.
+    // A name is never empty and never too long, so its directory name is valid.
     create.directory = sandboxes.join(layout::directory_name(&create.name).unwrap_or_default()).into();
     create.incarnation = format!("{:016x}", random()?);
     create.lasting = false;
@@ -146,23 +147,23 @@ fn reader_of(mut create: Create, sandboxes: &Path) -> Result<Create, ProviderErr
     create.logs = None;
     create.keep = Keep::default();
     if let Some(kept) = &mut create.kept_disk {
-        // It writes nothing, and can be read when the host's disk is full.
+        // A reader writes nothing, so it needs no free space on the host.
         (kept.host_free, kept.host_free_inodes) = (0, Some(0));
     }
     Ok(create)
 }
 
-/// The name of a reader. It has two dots in a row, which neither an id nor the name of a service has.
+/// The name of a reader. It contains two consecutive dots, which neither an id nor a service name does.
 fn reader_name(sandbox: &str) -> String {
     let long = format!("{sandbox}..read");
-    if long.len() <= LONGEST_NAME { long } else { format!("..{}", hashed(&long)) }
+    if long.len() <= MAX_NAME_LENGTH { long } else { format!("..{}", hash_prefix(&long)) }
 }
 
 fn random() -> Result<u64, ProviderError> {
     let mut bytes = [0; 8];
     match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
         Ok(8) => Ok(u64::from_ne_bytes(bytes)),
-        Ok(_) | Err(_) => Err(failed("the kernel gives no random bytes")),
+        Ok(_) | Err(_) => Err(failed("the kernel returned no random bytes")),
     }
 }
 
@@ -175,7 +176,7 @@ impl Default for DiskReaders {
 }
 
 impl DiskReaders {
-    /// A place for a reader of a sandbox of this owner.
+    /// A slot for a reader of a sandbox of this owner.
     fn permit(&self, holder: ShareHolder) -> Result<SharePermit, ProviderError> {
         self.quota.take(holder).map_err(|exceeded| ProviderError {
             code: Some(ProviderError::LIMIT_REACHED),
@@ -187,7 +188,7 @@ impl DiskReaders {
         self.lock().get(name).cloned()
     }
 
-    /// A share in the reader of a sandbox, unless that is ending.
+    /// A lease on the reader of a sandbox, unless it is closing.
     fn share(&self, name: &str) -> Option<ReaderLease> {
         let open = self.get(name)?;
         let lease = open.lease.upgrade()?;
@@ -195,7 +196,7 @@ impl DiskReaders {
         Some(ReaderLease { agent_socket: open.agent_socket, _lease: lease, ended: open.ended })
     }
 
-    /// Keeps a reader open until the last share in it is given up.
+    /// Keeps a reader open until its last lease is dropped.
     fn open(&self, name: String, mut owned: OwnedSandbox, directory: PathBuf, permit: SharePermit) -> ReaderLease {
         let ((lease, ending), (left, ended)) = (mpsc::channel(1), watch::channel(()));
         let (agent_socket, leases) = (owned.agent_socket().to_owned(), Arc::new(AtomicU64::new(1)));
@@ -224,17 +225,17 @@ impl DiskReaders {
 // === impl OpenReader ===
 
 impl OpenReader {
-    /// Ends it, and returns when nothing of it is left.
+    /// Closes it, and returns when it is removed completely.
     async fn end(self) {
         if let Some(lease) = self.lease.upgrade() {
-            // If there is no room for it, it was asked before.
+            // A full channel means that it was already told to close.
             let _asked = lease.try_send(());
         }
         closed(self.ended).await;
     }
 }
 
-/// Waits until nothing is left of a reader.
+/// Waits until a reader is removed completely.
 async fn closed(mut ended: watch::Receiver<()>) {
     while ended.changed().await.is_ok() {}
 }
@@ -254,7 +255,7 @@ impl DiskReader for ReaderLease {
 // === impl IdleCheck ===
 
 impl IdleCheck {
-    /// Whether nobody uses a reader that was opened so often and that so many clients have read so many bytes from.
+    /// Whether a reader with these counts of opens, clients and bytes read is idle since the last check.
     fn is_idle(&mut self, leases: u64, clients: u64, bytes: u64) -> bool {
         let is_new = std::mem::replace(&mut self.leases, leases) != leases;
         let is_read = std::mem::replace(&mut self.bytes, bytes) != bytes;
@@ -266,7 +267,7 @@ impl IdleCheck {
 // === impl ReaderTask ===
 
 impl ReaderTask {
-    /// Runs until nobody needs the reader, somebody else needs the disk, or it exited by itself.
+    /// Runs until no lease is left, a start needs the disk, or the reader exited.
     async fn run(mut self) {
         let mut check = IdleCheck::default();
         loop {
@@ -283,13 +284,13 @@ impl ReaderTask {
         let _asked = timeout(BEYOND, self.owned.stop(Duration::ZERO)).await;
         drop(self.owned);
         let Some(child) = self.child else { return };
-        if ended_or_killed(child, BEYOND).await {
+        if wait_or_kill(child, BEYOND).await {
             return;
         }
         let directory = self.directory;
         if let Err(error) = blocking(move || carrel_shim::sweep_directory(&directory).map_err(failed)).await {
-            // It is swept by whoever reads the same disk next, or by the daemon now and then.
-            tracing::warn!(%error, "what is left of a disk reader cannot be swept");
+            // The next reader of the same disk, or the daemon's periodic sweep, cleans it up.
+            tracing::warn!(%error, "failed to clean up a disk reader");
         }
     }
 }

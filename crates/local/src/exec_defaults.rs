@@ -1,4 +1,4 @@
-//! How a command runs in a persistent sandbox if nothing else is asked for, also where no daemon knows the sandbox.
+//! The defaults of a command in a persistent sandbox, also where no daemon runs.
 
 use std::path::Path;
 
@@ -10,37 +10,37 @@ use carrel_image::accounts::UidGid;
 use carrel_layers::Config;
 use carrel_shim_client::SandboxRecord;
 
-use crate::ground::Ground;
+use crate::paths::HomePaths;
 use crate::reap::disk_of;
 use crate::{failed, images, jobs, manifests, plan};
 
-/// How a command runs if nothing else is asked for.
+/// How a command runs unless it says otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExecDefaults {
-    /// Who it runs as.
+    /// The user name or number.
     pub user: String,
-    /// The numbers of that user and its group.
+    /// The numeric ids of the user and its group.
     pub ids: UidGid,
-    /// Its working directory.
+    /// The working directory.
     pub cwd: String,
-    /// Its variables, but for the home of the user.
+    /// The environment, without `HOME`.
     pub env: Vec<String>,
 }
 
 // === impl ExecDefaults ===
 
 impl ExecDefaults {
-    /// Those of a sandbox, by what is recorded of it below the home.
+    /// The defaults of a sandbox, from its records below the home.
     pub fn of(images: &Images, home: &Path, record: &SandboxRecord) -> Result<Self, ProviderError> {
         let root = RootFs::try_from(record.create.root.clone()).map_err(failed)?;
         let disk = record.create.kept_disk.as_ref().map(|kept| kept.directory.0.as_path());
         let config = disk.map_or(Ok(Config::default()), |disk| images::config(images, disk))?;
-        let ground = Ground::at(home);
-        let manifest = disk_of(&ground, record).and_then(|disk| manifests::load(&ground.manifests(), &disk));
-        // Without a manifest nothing is known of what was asked for when it was created.
+        let paths = HomePaths::at(home);
+        let manifest = disk_of(&paths, record).and_then(|disk| manifests::load(&paths.manifests(), &disk));
+        // Without a manifest, the spec of the sandbox is unknown.
         let spec = manifest.and_then(|manifest| serde_json::from_str::<Spec>(&manifest.spec).ok()).unwrap_or_default();
         let user = match &spec.user {
-            Some(name) => plan::named(name, &root).map_err(failed)?,
+            Some(name) => plan::resolve_user(name, &root).map_err(failed)?,
             None => plan::user_of(&root, &config),
         };
         Ok(Self {

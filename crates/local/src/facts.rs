@@ -1,47 +1,47 @@
-//! What a supervisor wrote down, as the control plane hears it.
+//! Converts the journal of a shim to the facts of the control plane.
 
 use carrel_control::provider::{EndCause, Fact, How, Noted, PauseCause};
 use carrel_shim_client::messages::{self, EndReason, FactKind, Outcome, OutcomeKind};
 use carrel_store::{ExecId, Timestamp};
 
-/// What the jobs are called that run what a sandbox runs by itself: this, and which start of it.
+/// The prefix of the jobs that run the sandbox's own command; the number of the attempt follows.
 pub(crate) const PRIMARY: &str = "primary.";
 
-/// What the jobs are called that run in a sandbox when a service beside it is well: this, which service, and which of them.
+/// The prefix of the jobs that run as post-start hooks of a service; the service and a number follow.
 pub(crate) const HOOK: &str = "hook.";
 
-/// What a command ends with that is not there, and one that cannot be run.
+/// Exit codes of a command that was not found, and of one that could not be executed, as in a shell.
 const NOT_FOUND: i32 = 127;
 const NOT_RUN: i32 = 126;
 
-/// The job that runs what a sandbox runs by itself.
+/// The job of an attempt to run the sandbox's own command.
 pub(crate) fn primary(attempt: u32) -> String {
     format!("{PRIMARY}{attempt}")
 }
 
-/// Which start of what a sandbox runs by itself a job is.
+/// The attempt that a job belongs to, if it runs the sandbox's own command.
 pub(crate) fn attempt(job: &str) -> Option<u32> {
     job.strip_prefix(PRIMARY)?.parse().ok()
 }
 
-/// Whether a job is one of those that a sandbox runs by itself, for whomever.
-pub(crate) fn is_own(job: &str) -> bool {
+/// Whether a job was started by Carrel itself: the sandbox's own command, or a hook.
+pub(crate) fn is_internal(job: &str) -> bool {
     attempt(job).is_some() || job.starts_with(HOOK)
 }
 
-/// What a fact means.
-pub(crate) fn noted(fact: messages::Fact) -> Noted {
+/// Converts a fact of the journal.
+pub(crate) fn from_journal(fact: messages::Fact) -> Noted {
     let at = i64::try_from(fact.at_ms).unwrap_or(i64::MAX).saturating_mul(1_000_000);
     let sequence = fact.sequence;
-    Noted { sequence, at: Timestamp(at), fact: meaning(fact) }
+    Noted { sequence, at: Timestamp(at), fact: convert(fact) }
 }
 
-fn meaning(fact: messages::Fact) -> Fact {
+fn convert(fact: messages::Fact) -> Fact {
     match fact.kind {
         FactKind::JobEnded => job_ended(fact),
         FactKind::OutOfMemory => Fact::OutOfMemory,
         FactKind::Paused => {
-            // An earlier supervisor gives no reason, and says something only of a pause that its owner did not ask for.
+            // An earlier shim gives no reason, and has a message only for a pause that its owner did not request.
             let is_for_disk = fact.pause_reason.is_some() || fact.message.is_some();
             let cause = if is_for_disk { PauseCause::HostDisk } else { PauseCause::User };
             Fact::Paused { cause, message: fact.message.unwrap_or_default() }
@@ -51,13 +51,14 @@ fn meaning(fact: messages::Fact) -> Fact {
             let cause = end_cause(fact.reason.unwrap_or(EndReason::Unknown));
             Fact::Ended { cause, message: fact.message.unwrap_or_default() }
         }
-        // It never was: nothing of it runs either.
+        // It failed to start: nothing of it runs.
         FactKind::Failed => Fact::Ended { cause: EndCause::GuestExited, message: fact.message.unwrap_or_default() },
         FactKind::Claimed
         | FactKind::Started
         | FactKind::JobStarted
         | FactKind::StopAsked
         | FactKind::GuestExited
+        | FactKind::DiskFailed
         | FactKind::Unknown => Fact::Other,
     }
 }
@@ -65,7 +66,7 @@ fn meaning(fact: messages::Fact) -> Fact {
 fn end_cause(reason: EndReason) -> EndCause {
     match reason {
         EndReason::Stopped | EndReason::Shutdown => EndCause::Stopped,
-        // What a newer supervisor says that this daemon does not know: the sandbox has ended all the same.
+        // A reason of a newer shim that this daemon does not know: the sandbox has exited all the same.
         EndReason::GuestExit | EndReason::Unknown => EndCause::GuestExited,
         EndReason::OutOfMemory => EndCause::OutOfMemory,
         EndReason::Misbehaved => EndCause::Misbehaved,
@@ -74,8 +75,8 @@ fn end_cause(reason: EndReason) -> EndCause {
     }
 }
 
-/// The same facts of an incarnation that ran before the host booted: a supervisor that was lost was lost with the host.
-pub(crate) fn before_boot(noted: &mut [Noted]) {
+/// Rewrites facts from before the last boot: a shim that was lost then was lost with the host.
+pub(crate) fn mark_host_restarted(noted: &mut [Noted]) {
     for noted in noted {
         if let Fact::Ended { cause: cause @ EndCause::SupervisorLost, message } = &mut noted.fact {
             *cause = EndCause::HostRestarted;
@@ -86,20 +87,20 @@ pub(crate) fn before_boot(noted: &mut [Noted]) {
 
 fn job_ended(fact: messages::Fact) -> Fact {
     let (Some(job), Some(outcome)) = (fact.job, fact.outcome) else { return Fact::Other };
-    let how = how(outcome);
+    let how = exec_outcome(outcome);
     match (attempt(&job), ExecId::qualified(job)) {
         (Some(attempt), _) => Fact::CommandEnded { attempt, how },
         (None, Ok(exec)) => Fact::ExecEnded { exec, how },
-        // Somebody else's.
+        // A job of another client.
         (None, Err(_)) => Fact::Other,
     }
 }
 
-fn how(outcome: Outcome) -> How {
+fn exec_outcome(outcome: Outcome) -> How {
     let by_itself = match (outcome.code, outcome.signal) {
         (_, Some(signal)) => How::Signalled(signal),
         (Some(code), None) => How::Exited(code),
-        (None, None) => How::NeverRan(NOT_RUN, "its supervisor does not say how it ended".to_owned()),
+        (None, None) => How::NeverRan(NOT_RUN, "the shim reported no exit status".to_owned()),
     };
     match outcome.kind {
         OutcomeKind::Exited | OutcomeKind::Signalled | OutcomeKind::Unknown => by_itself,
@@ -120,16 +121,16 @@ mod tests {
 
     fn ended(job: &str, outcome: Outcome) -> Fact {
         let (job, outcome) = (Some(job.to_owned()), Some(outcome));
-        noted(messages::Fact { sequence: 7, job, outcome, ..messages::Fact::new(1, FactKind::JobEnded) }).fact
+        from_journal(messages::Fact { sequence: 7, job, outcome, ..messages::Fact::new(1, FactKind::JobEnded) }).fact
     }
 
     fn of_sandbox(kind: FactKind, reason: Option<EndReason>) -> Fact {
         let message = Some("why".to_owned());
-        noted(messages::Fact { reason, message, ..messages::Fact::new(1, kind) }).fact
+        from_journal(messages::Fact { reason, message, ..messages::Fact::new(1, kind) }).fact
     }
 
     #[test]
-    fn a_job_is_an_exec_or_the_command_or_somebody_elses() {
+    fn a_job_is_an_exec_or_the_command_or_belongs_to_another_client() {
         let how = || Outcome { code: Some(3), ..Outcome::of(OutcomeKind::Exited) };
         let exec = ExecId::new("exec-1").unwrap();
         assert_eq!(ended("exec-1", how()), Fact::ExecEnded { exec, how: How::Exited(3) });
@@ -140,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn how_a_job_ended_is_told_as_it_was() {
+    fn the_exit_of_a_job_is_converted_without_loss() {
         let told = |outcome| match ended("exec-1", outcome) {
             Fact::ExecEnded { how, .. } => how,
             other => panic!("{other:?}"),
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_sandbox_says_why() {
+    fn the_end_of_a_sandbox_has_its_cause() {
         let end = |cause| Fact::Ended { cause, message: "why".to_owned() };
         for (reason, cause) in [
             (EndReason::Stopped, EndCause::Stopped),
@@ -181,10 +182,10 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_says_who_wanted_it() {
+    fn a_pause_has_its_cause() {
         let paused = |pause_reason, message: Option<&str>| {
             let message = message.map(str::to_owned);
-            noted(messages::Fact { pause_reason, message, ..messages::Fact::new(1, FactKind::Paused) }).fact
+            from_journal(messages::Fact { pause_reason, message, ..messages::Fact::new(1, FactKind::Paused) }).fact
         };
         let told = |cause, message: &str| Fact::Paused { cause, message: message.to_owned() };
         assert_eq!(paused(None, None), told(PauseCause::User, ""));
@@ -194,11 +195,11 @@ mod tests {
     }
 
     #[test]
-    fn a_supervisor_that_was_lost_before_the_host_booted_was_lost_with_the_host() {
+    fn a_shim_that_was_lost_before_the_last_boot_was_lost_with_the_host() {
         let told = |reason| {
             let ended = messages::Fact { reason: Some(reason), ..messages::Fact::new(1, FactKind::Ended) };
-            let mut noted = [noted(ended)];
-            before_boot(&mut noted);
+            let mut noted = [from_journal(ended)];
+            mark_host_restarted(&mut noted);
             match noted {
                 [Noted { fact: Fact::Ended { cause, .. }, .. }] => cause,
                 other => panic!("{other:?}"),
@@ -210,11 +211,11 @@ mod tests {
     }
 
     #[test]
-    fn a_moment_is_told_in_nanoseconds() {
+    fn timestamps_are_in_nanoseconds() {
         assert_eq!(
-            noted(messages::Fact::new(1_700_000_000_123, FactKind::Started)).at,
+            from_journal(messages::Fact::new(1_700_000_000_123, FactKind::Started)).at,
             Timestamp(1_700_000_000_123_000_000)
         );
-        assert_eq!(noted(messages::Fact::new(u64::MAX, FactKind::Started)).at, Timestamp(i64::MAX));
+        assert_eq!(from_journal(messages::Fact::new(u64::MAX, FactKind::Started)).at, Timestamp(i64::MAX));
     }
 }

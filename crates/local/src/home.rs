@@ -1,4 +1,4 @@
-//! Whether the home is still where it was when the daemon started.
+//! Detects that the home was moved or removed while the daemon runs.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -8,42 +8,42 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use carrel_shim_client::layout;
 use rustix::fs::{CWD, Mode, OFlags};
 
-/// The directory of the home. It is held open, and so its inode is given to no other directory.
+/// The directory of the home. The handle keeps its inode from being reused.
 #[derive(Debug)]
 pub(crate) struct HomeDirectory {
     path: PathBuf,
     handle: OwnedFd,
-    /// Whether it was said that it is elsewhere.
+    /// Whether the move was logged.
     is_reported: AtomicBool,
 }
 
-/// The home is not where it was.
+/// The home is not at its path.
 #[derive(Debug, thiserror::Error)]
 pub enum HomeMoved {
-    /// It is elsewhere.
+    /// The home was moved.
     #[error(
         "the home {} was moved to {} while the daemon serves it: move it back with `mv {} {}`, or stop the daemon with \
          `kill {}` and start it with `carrel serve --home {}`",
         path.display(), now.display(), now.display(), path.display(), pid, now.display()
     )]
     To {
-        /// Where it was.
+        /// The former path.
         path: PathBuf,
-        /// Where it is.
+        /// The current path.
         now: PathBuf,
-        /// The process of the daemon.
+        /// The process id of the daemon.
         pid: u32,
     },
-    /// It is gone, or not to be seen from here.
+    /// The home was removed, or is not visible from here.
     #[error(
         "the home {} was removed while the daemon serves it: stop the daemon with `kill {}`, bring the home back and start \
          the daemon again",
         path.display(), pid
     )]
     Removed {
-        /// Where it was.
+        /// The former path.
         path: PathBuf,
-        /// The process of the daemon.
+        /// The process id of the daemon.
         pid: u32,
     },
 }
@@ -57,23 +57,23 @@ impl HomeDirectory {
         Ok(Self { path: path.to_owned(), handle, is_reported: AtomicBool::new(false) })
     }
 
-    /// Fails if another directory, or none, is at the path. Logs when that changes.
+    /// Fails if the path has another directory, or none. Logs when that changes.
     pub(crate) fn check(&self) -> Result<(), HomeMoved> {
         let same = |found| rustix::fs::fstat(&self.handle).is_ok_and(|held| layout::is_same(&held, &found));
         if rustix::fs::stat(&self.path).is_ok_and(same) {
             if self.is_reported.swap(false, Ordering::Relaxed) {
-                tracing::info!(home = %self.path.display(), "the home is back where it was");
+                tracing::info!(home = %self.path.display(), "the home is back at its path");
             }
             return Ok(());
         }
         let moved = self.find();
         if !self.is_reported.swap(true, Ordering::Relaxed) {
-            tracing::error!(error = %moved, "the home is not where it was: nothing is created or changed");
+            tracing::error!(error = %moved, "the home is not at its path: nothing is created or changed");
         }
         Err(moved)
     }
 
-    /// Where it is now, as the kernel says.
+    /// Asks the kernel for the current path.
     fn find(&self) -> HomeMoved {
         let (path, pid, held) = (self.path.clone(), std::process::id(), rustix::fs::fstat(&self.handle));
         let link = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&self.handle));
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_home_that_was_moved_is_found_and_one_that_is_back_is_the_same() {
+    fn a_moved_home_is_found_and_accepted_when_it_is_back() {
         let directory = tempfile::tempdir().unwrap();
         let (path, other) = (directory.path().join("home"), directory.path().join("other"));
         std::fs::create_dir(&path).unwrap();
@@ -100,7 +100,7 @@ mod tests {
         std::fs::rename(&path, &other).unwrap();
         let moved = |now: &Path| matches!(home.check(), Err(HomeMoved::To { now: found, .. }) if found == now);
         assert!(moved(&other), "{:?}", home.check());
-        // Another directory in its place is not the home.
+        // Another directory at the path is not the home.
         std::fs::create_dir(&path).unwrap();
         assert!(moved(&other), "{:?}", home.check());
         std::fs::remove_dir(&path).unwrap();

@@ -1,4 +1,4 @@
-//! Images of sandboxes: had once, written down beside the disk, and the same ever after.
+//! The image of a sandbox: resolved once, recorded beside the disk, and fixed from then on.
 
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt;
@@ -12,113 +12,112 @@ use carrel_image::{ImageRef, RootFs};
 use carrel_layers::{CancellationToken, Config, Digest, Progress};
 use serde::{Deserialize, Serialize};
 
-use crate::ground::make_directory;
-use crate::{Inner, blocking, failed};
+use crate::paths::create_directory;
+use crate::{LocalInner, blocking, failed};
 
-/// What is written down beside a disk.
-const RECORD: &str = "image.json";
-/// No such file is longer.
-const LONGEST: u64 = 1 << 20;
+/// The record beside a disk.
+const RECORD_FILE: &str = "image.json";
+/// The maximum size of a record.
+const MAX_RECORD_BYTES: u64 = 1 << 20;
 
-/// What a disk lies over, if that is an image of the store.
+/// The stored image that a disk was created from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Recorded {
+struct DiskImageRecord {
     /// The name of the sandbox.
     sandbox: String,
-    /// What it is recorded by.
+    /// The image in the store.
     digest: Digest,
 }
 
-/// What is worth knowing of an image that comes.
-struct Told<'a>(&'a str);
+/// Logs the progress of a pull.
+struct PullLogger<'a>(&'a str);
 
-impl Inner {
-    /// The image of a disk: what it lies over, if that is written down, else what its reference stands for now. A tag that
-    /// has moved since moves no sandbox. One that has to come from elsewhere comes for as long as this is not dropped.
+impl LocalInner {
+    /// The image of a disk: the recorded one, else what the reference resolves to now, so a tag that moves does not affect
+    /// existing sandboxes. Dropping the future cancels the pull.
     pub(crate) async fn image(
         &self,
         reference: &str,
-        stranger: Option<HostIds>,
+        other_user: Option<HostIds>,
         disk: &Path,
     ) -> Result<Image, ProviderError> {
         let (images, text, disk) = (Arc::clone(&self.images), reference.to_owned(), disk.to_owned());
-        if let Some(image) = blocking(move || at_hand(&images, &text, stranger.is_some(), &disk)).await? {
+        if let Some(image) = blocking(move || find_local(&images, &text, other_user.is_some(), &disk)).await? {
             return Ok(image);
         }
         let (images, text) = (Arc::clone(&self.images), reference.to_owned());
-        self.pulls.run(stranger.is_some(), move |stop| get(&images, &text, stranger, stop)).await
+        self.pulls.run(other_user.is_some(), move |stop| get(&images, &text, other_user, stop)).await
     }
 }
 
-/// Writes down what a disk lies over. From here on the image stays for as long as the directory does, whoever dies in
-/// between.
-pub(crate) fn settle(images: &Images, image: &Image, disk: &Path, name: &str) -> Result<(), ProviderError> {
+/// Records the image of a disk. From then on the image is in use for as long as the directory exists, across crashes.
+pub(crate) fn record(images: &Images, image: &Image, disk: &Path, name: &str) -> Result<(), ProviderError> {
     let Some(digest) = image.digest else { return Ok(()) };
-    make_directory(disk).map_err(at(disk))?;
+    create_directory(disk).map_err(at(disk))?;
     images.store().map_err(failed)?.need(digest, name, disk).map_err(failed)?;
-    write(disk, &Recorded { sandbox: name.to_owned(), digest }).map_err(at(disk))
+    write_record(disk, &DiskImageRecord { sandbox: name.to_owned(), digest }).map_err(at(disk))
 }
 
-/// How the image of a disk is to be run. What is not in the store says nothing about that.
+/// The configuration of a disk's image; the default if the image is not in the store.
 pub(crate) fn config(images: &Images, disk: &Path) -> Result<Config, ProviderError> {
-    let Some(Recorded { digest, .. }) = recorded(disk)? else { return Ok(Config::default()) };
+    let Some(DiskImageRecord { digest, .. }) = read_record(disk)? else { return Ok(Config::default()) };
     let stored = images.store().map_err(failed)?.get(digest).map_err(failed)?;
     stored.map(|stored| stored.config).ok_or_else(|| failed(FetchError::NotInStore(digest)))
 }
 
-/// An image that nobody has to be asked for.
-fn at_hand(images: &Images, reference: &str, stranger: bool, disk: &Path) -> Result<Option<Image>, ProviderError> {
-    if let Some(recorded) = recorded(disk)? {
+/// An image that needs no pull.
+fn find_local(images: &Images, reference: &str, other_user: bool, disk: &Path) -> Result<Option<Image>, ProviderError> {
+    if let Some(recorded) = read_record(disk)? {
         return images.get_by_digest(recorded.digest).map(Some).map_err(failed);
     }
-    if stranger {
+    if other_user {
         return Ok(None);
     }
     images.get_local(&reference.parse().map_err(failed)?).map_err(failed)
 }
 
-/// What a reference stands for, for the daemon's own user or for somebody else on the host.
+/// Resolves a reference, for the daemon's own user or for another user of the host.
 fn get(
     images: &Images,
     reference: &str,
-    stranger: Option<HostIds>,
+    other_user: Option<HostIds>,
     stop: &CancellationToken,
 ) -> Result<Image, ProviderError> {
     let parsed: ImageRef = reference.parse().map_err(failed)?;
-    let told = Told(reference);
-    let image = match (stranger, parsed.path()) {
-        (None, _) => images.get_cancellable(&parsed, PullPolicy::Missing, &told, stop),
+    let progress = PullLogger(reference);
+    let image = match (other_user, parsed.path()) {
+        (None, _) => images.get_cancellable(&parsed, PullPolicy::Missing, &progress, stop),
         (Some(caller), Some(path)) => {
             let checked = check_image(path, caller);
             let checked = checked.map_err(|error| failed(format_args!("the image {reference} {error}")))?;
-            // Only the directory that was looked at is used, whatever is put in its place from here on.
+            // The identity pins the checked directory, whatever replaces it later.
             return Ok(RootFs { identity: Some(checked), ..RootFs::layer(path.to_owned()) }.into());
         }
-        // What the operator has a login for, or has here under a name, is not everybody's.
-        (Some(_), None) => images.get_public(&parsed, &told, stop),
+        // Images that need the operator's login, or that the operator named, are not available to other users.
+        (Some(_), None) => images.get_public(&parsed, &progress, stop),
     };
     image.map_err(failed)
 }
 
-/// What is written down beside a disk.
-fn recorded(disk: &Path) -> Result<Option<Recorded>, ProviderError> {
+/// Reads the record beside a disk.
+fn read_record(disk: &Path) -> Result<Option<DiskImageRecord>, ProviderError> {
     use std::io::Read;
     let mut text = String::new();
-    match std::fs::File::open(disk.join(RECORD)) {
-        Ok(file) => file.take(LONGEST).read_to_string(&mut text).map_err(at(disk))?,
+    match std::fs::File::open(disk.join(RECORD_FILE)) {
+        Ok(file) => file.take(MAX_RECORD_BYTES).read_to_string(&mut text).map_err(at(disk))?,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(at(disk)(error)),
     };
     serde_json::from_str(&text).map(Some).map_err(|error| failed(format_args!("{}: {error}", disk.display())))
 }
 
-/// Writes it down, whole or not at all, once.
-fn write(disk: &Path, recorded: &Recorded) -> std::io::Result<()> {
-    let path = disk.join(RECORD);
+/// Writes the record atomically, unless it exists.
+fn write_record(disk: &Path, recorded: &DiskImageRecord) -> std::io::Result<()> {
+    let path = disk.join(RECORD_FILE);
     if path.try_exists()? {
         return Ok(());
     }
-    let new = disk.join(format!("{RECORD}.new"));
+    let new = disk.join(format!("{RECORD_FILE}.new"));
     let mut file = std::fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
     file.write_all(&serde_json::to_vec(recorded)?)?;
     file.sync_all()?;
@@ -130,11 +129,11 @@ fn at(disk: &Path) -> impl Fn(std::io::Error) -> ProviderError {
     move |error| failed(format_args!("{}: {error}", disk.display()))
 }
 
-// === impl Told ===
+// === impl PullLogger ===
 
-impl Progress for Told<'_> {
+impl Progress for PullLogger<'_> {
     fn begin(&self, layers: &[carrel_layers::Descriptor]) {
-        tracing::info!(image = self.0, layers = layers.len(), "an image is fetched");
+        tracing::info!(image = self.0, layers = layers.len(), "pulling image");
     }
 
     fn said(&self, text: &str) {
@@ -149,20 +148,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_down_stays() {
+    fn a_record_is_written_once() {
         let disk = tempfile::tempdir().unwrap();
-        assert_eq!(recorded(disk.path()).unwrap(), None);
-        let first = Recorded { sandbox: "a".to_owned(), digest: Digest::of(b"one") };
-        write(disk.path(), &first).unwrap();
-        write(disk.path(), &Recorded { digest: Digest::of(b"two"), ..first.clone() }).unwrap();
-        assert_eq!(recorded(disk.path()).unwrap(), Some(first));
-        std::fs::write(disk.path().join(RECORD), "{").unwrap();
-        assert!(recorded(disk.path()).is_err(), "what is damaged is not taken for nothing");
+        assert_eq!(read_record(disk.path()).unwrap(), None);
+        let first = DiskImageRecord { sandbox: "a".to_owned(), digest: Digest::of(b"one") };
+        write_record(disk.path(), &first).unwrap();
+        write_record(disk.path(), &DiskImageRecord { digest: Digest::of(b"two"), ..first.clone() }).unwrap();
+        assert_eq!(read_record(disk.path()).unwrap(), Some(first));
+        std::fs::write(disk.path().join(RECORD_FILE), "{").unwrap();
+        assert!(read_record(disk.path()).is_err(), "a damaged record is an error, not an absent one");
     }
-    /// A source of an image without layers that sets a variable of that length.
-    struct Wordy(usize);
+    /// The source of an image without layers that sets a variable of that length.
+    struct LargeConfigSource(usize);
 
-    impl Wordy {
+    impl LargeConfigSource {
         fn config(&self) -> Vec<u8> {
             let env = "x".repeat(self.0);
             let rest = r#""os":"linux","architecture":"amd64","rootfs":{"type":"layers","diff_ids":[]}"#;
@@ -170,7 +169,7 @@ mod tests {
         }
     }
 
-    impl ImageSource for Wordy {
+    impl ImageSource for LargeConfigSource {
         fn manifest(&self, _: &Platform) -> Result<Manifest, SourceError> {
             let described = self.config();
             let (digest, size) = (Digest::of(&described), described.len());
@@ -187,20 +186,20 @@ mod tests {
     }
 
     #[test]
-    fn how_an_image_is_run_is_known_however_much_it_says() {
+    fn the_configuration_of_an_image_has_no_size_limit() {
         let home = tempfile::tempdir().unwrap();
         let images =
             Images::new(home.path(), Path::new("/nowhere/carrel-shim"), carrel_registry::RegistriesConfig::default());
         let disk = home.path().join("disks/one");
         assert_eq!(config(&images, &disk).unwrap(), Config::default(), "nothing is written down");
-        let long = 2 * usize::try_from(LONGEST).unwrap();
-        let stored = images.store().unwrap().pull(None, &Wordy(long), &Platform::host(), &()).unwrap();
+        let long = 2 * usize::try_from(MAX_RECORD_BYTES).unwrap();
+        let stored = images.store().unwrap().pull(None, &LargeConfigSource(long), &Platform::host(), &()).unwrap();
         let image = images.get_by_digest(stored.digest).unwrap();
         std::fs::create_dir(home.path().join("disks")).unwrap();
-        settle(&images, &image, &disk, "one").unwrap();
+        record(&images, &image, &disk, "one").unwrap();
         assert_eq!(config(&images, &disk).unwrap().env.first().map(String::len), Some(long + 2));
-        assert_eq!(at_hand(&images, "other:1", true, &disk).unwrap().unwrap().digest, Some(stored.digest));
-        // It is needed for as long as the disk is there.
+        assert_eq!(find_local(&images, "other:1", true, &disk).unwrap().unwrap().digest, Some(stored.digest));
+        // The image is in use while the disk exists.
         drop(image);
         let remove = || images.store().unwrap().remove(&stored.digest.to_string());
         assert!(remove().is_err());

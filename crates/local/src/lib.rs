@@ -1,37 +1,37 @@
-//! Sandboxes on this machine: what the control plane asks for, done by supervisors.
+//! Runs sandboxes on this host: implements the control plane's provider with one shim per sandbox.
 //!
-//! A sandbox is named by its id, and everything of one start of it on this host by its incarnation. Nothing is remembered
-//! here that cannot be found again: whoever comes after a daemon that died looks at what there is, and goes on.
+//! A sandbox is named by its id, and each start of it on this host by its incarnation. This crate keeps no state that it
+//! cannot rediscover: after a daemon died, the next one looks at what exists, and continues.
 
-mod bury;
 mod copies;
+mod discovery;
 mod disk_reader;
-mod end;
 mod exec_defaults;
 mod facts;
-mod ground;
 mod guard;
 mod home;
 mod images;
 mod jobs;
-mod life;
-mod live;
 mod log_files;
 mod logs;
-mod look;
 mod manifests;
 mod orphans;
-mod parked;
+mod paths;
+mod pending_starts;
+mod pidfd;
 mod plan;
 mod ports;
+mod prestarted;
 mod provider;
 mod pulls;
 mod reap;
 mod refresh;
+mod running;
+mod sandbox_locks;
 mod services;
 mod skeleton;
-mod starts;
-mod turns;
+mod start;
+mod stop;
 mod watch;
 
 use std::path::{Path, PathBuf};
@@ -50,101 +50,100 @@ use carrel_store::{ExecId, SandboxId};
 pub use self::copies::{CopyInError, HostCopy, copy_in};
 use self::disk_reader::DiskReaders;
 pub use self::exec_defaults::ExecDefaults;
-use self::ground::Ground;
 pub use self::guard::reserved_inodes;
 use self::home::HomeDirectory;
 pub use self::home::HomeMoved;
-use self::live::RunningSandboxes;
-pub use self::logs::{BadTemplate, LogTemplate};
-use self::parked::Parked;
+pub use self::logs::{LogTemplate, LogTemplateError};
+use self::paths::HomePaths;
+use self::pending_starts::PendingStarts;
 pub use self::ports::UnpublishedPort;
+use self::prestarted::PrestartedShims;
 use self::pulls::Pulls;
 pub use self::refresh::Refresher;
-use self::services::Tended;
-use self::starts::Starts;
-use self::turns::Turns;
+use self::running::RunningSandboxes;
+use self::sandbox_locks::SandboxLocks;
+use self::services::SupervisedServices;
 
-/// Ranges of ids belong to the host, whatever home a sandbox has.
+/// The directory of allocated id ranges; they belong to the host, not to a home.
 const IDS: &str = "/run/carrel/ids";
 
-/// What is the same for all sandboxes.
+/// Settings that all sandboxes share.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where everything is kept.
+    /// The home directory.
     pub home: PathBuf,
-    /// Where the output of execs is kept.
+    /// Where the output of execs is stored.
     pub logs: LogTemplate,
-    /// How many bytes of output are kept of all execs of a sandbox; none is what supervisors keep by default.
+    /// The limit of the stored output of all execs of a sandbox, in bytes; none for the default of the shim.
     pub output_quota: Option<u64>,
-    /// The memory of a sandbox that has no limit of its own, in bytes.
+    /// The memory limit of a sandbox that sets none, in bytes.
     pub default_memory: u64,
-    /// How many processes and threads a sandbox may have.
+    /// The limit of processes and threads of a sandbox.
     pub pids: u32,
-    /// How many bytes of the host's own disk have to stay free: before fewer are, whoever writes is paused. 0 is none.
+    /// How many bytes of the host's disk stay free: below that, the sandboxes that write are paused. 0 disables the reserve.
     pub host_free: u64,
-    /// The same for inodes; none is 65,536 or a sixteenth of all, whichever is less.
+    /// The same for inodes; none for the lesser of 65,536 and a sixteenth of all.
     pub host_free_inodes: Option<u64>,
-    /// How many bytes the disk of a sandbox may take that has no limit of its own, where the file system has project
-    /// quotas. 0 is no limit.
+    /// The disk limit of a sandbox that sets none, in bytes, where the file system has project quotas. 0 is no limit.
     pub default_disk: u64,
-    /// How many inodes it may take there. 0 is no limit.
+    /// The same limit for inodes. 0 is no limit.
     pub default_inodes: u64,
-    /// How long disks are kept that the control plane does not know; 0 is for ever.
+    /// How long orphaned disks are kept; 0 keeps them forever.
     pub orphans_kept: Duration,
-    /// How many supervisors are started ahead.
-    pub parked: usize,
-    /// What is special about registries of images.
+    /// How many shims are started ahead of their use.
+    pub prestarted: usize,
+    /// The configuration of image registries.
     pub registries: carrel_registry::RegistriesConfig,
 }
 
-/// Whoever makes sandboxes run on this machine. Clones are the same.
+/// The provider of sandboxes on this host. Clones share their state.
 #[derive(Clone, Debug)]
-pub struct Local(Arc<Inner>);
+pub struct Local(Arc<LocalInner>);
 
-/// Why there can be no sandboxes here.
+/// Why the provider cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum LocalError {
-    /// The home is no place for sockets.
+    /// The path of the home is too long for sockets.
     #[error(transparent)]
     Path(#[from] PathError),
     /// The home cannot be used.
     #[error("{}: {source}", path.display())]
     Home {
-        /// What of it.
+        /// The path that failed.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
 }
 
 #[derive(Debug)]
-pub(crate) struct Inner {
+pub(crate) struct LocalInner {
     settings: RwLock<Arc<Settings>>,
     programs: Programs,
-    ground: Ground,
+    paths: HomePaths,
     home: HomeDirectory,
     images: Arc<Images>,
     pulls: Pulls,
-    parked: Arc<Parked>,
-    known: RunningSandboxes,
-    starts: Starts,
-    turns: Turns,
-    tended: Tended,
+    prestarted: Arc<PrestartedShims>,
+    running: RunningSandboxes,
+    pending_starts: PendingStarts,
+    locks: SandboxLocks,
+    supervised: SupervisedServices,
     readers: DiskReaders,
-    /// Whom their users let continue.
+    /// The sandboxes that their users resumed.
     resumed: Arc<guard::ResumedByUser>,
-    /// When those continue that the guard paused, as of its last look; none if it paused nobody.
+    /// The threshold at which the sandboxes resume that the guard paused, as of its last check; none if it paused none.
     resumes_at: Mutex<Option<ResumeThreshold>>,
-    /// One sweeps at a time.
-    sweeping: tokio::sync::Mutex<()>,
+    /// Allows one sweep at a time.
+    sweep_lock: tokio::sync::Mutex<()>,
 }
 
 // === impl Settings ===
 
 impl Settings {
-    /// The disk of a sandbox in a directory, with a limit of its own or without.
+    /// The disk of a sandbox in a directory, with or without a limit of its own.
     fn kept_disk(&self, directory: PathBuf, limit: Option<u64>) -> KeptDisk {
-        // Where there are no quotas, a disk without a limit is a directory, and the guard sees to the host's disk.
+        // Without project quotas, a disk without a limit is a plain directory, and the guard protects the host's disk.
         let quota = |most: u64| (limit.is_none() && most > 0).then_some(most);
         KeptDisk {
             host_free: self.host_free,
@@ -160,59 +159,59 @@ impl Settings {
 // === impl Local ===
 
 impl Local {
-    /// Makes sandboxes below a home, which is made if it is not there.
+    /// Creates a provider for a home, which is created if it does not exist.
     pub fn new(settings: Settings, programs: Programs) -> Result<Self, LocalError> {
-        let ground = Ground::new(&settings.home)?;
+        let paths = HomePaths::new(&settings.home)?;
         let home = HomeDirectory::open(&settings.home)
             .map_err(|source| LocalError::Home { path: settings.home.clone(), source })?;
-        if let Err(error) = ground::spread(&settings.logs.above()) {
-            // Each sandbox says what is wrong with it.
-            tracing::warn!(%error, "there is no place for the output of execs");
+        if let Err(error) = paths::create_top_directory(&settings.logs.above()) {
+            // Starts of sandboxes report the error.
+            tracing::warn!(%error, "failed to create the directory for exec output");
         }
-        if let Err(error) = skeleton::sweep(&ground.skeletons(), || needed(&settings.home)) {
-            tracing::warn!(%error, "what is not needed of the image `host` stays");
+        if let Err(error) = skeleton::sweep(&paths.skeletons(), || needed(&settings.home)) {
+            tracing::warn!(%error, "failed to remove unused layers of the image `host`");
         }
         let images = Arc::new(Images::new(&settings.home, &programs.shim, settings.registries.clone()));
-        let parked = Arc::new(Parked::new(programs.clone(), settings.parked));
-        parked.fill();
-        let inner = Arc::new(Inner {
+        let prestarted = Arc::new(PrestartedShims::new(programs.clone(), settings.prestarted));
+        prestarted.fill();
+        let inner = Arc::new(LocalInner {
             settings: RwLock::new(Arc::new(settings)),
             programs,
-            ground,
+            paths,
             home,
             images,
             pulls: Pulls::default(),
-            parked,
-            known: RunningSandboxes::default(),
-            starts: Starts::default(),
-            turns: Turns::default(),
-            tended: Tended::default(),
+            prestarted,
+            running: RunningSandboxes::default(),
+            pending_starts: PendingStarts::default(),
+            locks: SandboxLocks::default(),
+            supervised: SupervisedServices::default(),
             readers: DiskReaders::default(),
             resumed: Arc::default(),
             resumes_at: Mutex::default(),
-            sweeping: tokio::sync::Mutex::default(),
+            sweep_lock: tokio::sync::Mutex::default(),
         });
         guard::start(&inner);
         Ok(Self(inner))
     }
 
-    /// How many bytes of the output of an exec are no longer kept; none if all are. Waits for the disk.
+    /// How many bytes of the output of an exec were trimmed; none if it is complete. Blocks on the disk.
     pub fn log_trimmed(&self, sandbox: &SandboxId, exec: &ExecId) -> std::io::Result<Option<TrimmedOutput>> {
         self.0.settings().logs.trimmed(sandbox, exec)
     }
 
-    /// The published ports of a sandbox that runs which are not open, and why. They are retried until they are.
+    /// The published ports of a running sandbox that are not open, with the reason. They are retried.
     pub fn unpublished_ports(&self, place: &Place) -> Vec<UnpublishedPort> {
-        self.0.known.live(place).map(|live| live.unpublished()).unwrap_or_default()
+        self.0.running.get(place).map(|running| running.unpublished()).unwrap_or_default()
     }
 
-    /// Fails while the home is not where it was when this was made.
+    /// Fails while the home is not at its path.
     pub fn check_home(&self) -> Result<(), HomeMoved> {
         self.0.home.check()
     }
 
-    /// Replaces the settings, for sandboxes that are started from now on. The home, the place for the output of execs and
-    /// what is kept free of the disk stay as they are.
+    /// Replaces the settings for future starts. The home, the directory of exec output and the reserve of the disk do not
+    /// change.
     pub fn reload(&self, settings: Settings) {
         self.0.images.set_registries(settings.registries.clone());
         let former = self.0.settings();
@@ -221,32 +220,31 @@ impl Local {
             logs: former.logs.clone(),
             host_free: former.host_free,
             host_free_inodes: former.host_free_inodes,
-            parked: former.parked,
+            prestarted: former.prestarted,
             ..settings
         };
         *self.0.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
     }
 }
 
-// === impl Inner ===
+// === impl LocalInner ===
 
-impl Inner {
-    /// The settings as they are now.
+impl LocalInner {
     fn settings(&self) -> Arc<Settings> {
         Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Fails while the home is elsewhere: what is not found then is not gone.
+    /// Fails while the home is elsewhere: nothing may then be taken for removed.
     fn check_home(&self) -> Result<(), ProviderError> {
         self.home.check().map_err(failed)
     }
 }
 
-/// How many disks of sandboxes a home has.
+/// How many sandbox disks a home has.
 pub fn disks(home: &Path) -> std::io::Result<usize> {
-    match std::fs::read_dir(Ground::disks_of(home)) {
+    match std::fs::read_dir(HomePaths::disks_in(home)) {
         Ok(mut entries) => entries.try_fold(0, |count, entry| {
-            let is_disk = entry?.file_name().to_str().is_some_and(ground::is_disk_name);
+            let is_disk = entry?.file_name().to_str().is_some_and(paths::is_disk_name);
             Ok(count + usize::from(is_disk))
         }),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(0),
@@ -254,21 +252,21 @@ pub fn disks(home: &Path) -> std::io::Result<usize> {
     }
 }
 
-/// The layers that sandboxes run on.
+/// The image layers that running sandboxes use.
 fn needed(home: &Path) -> std::io::Result<Vec<PathBuf>> {
     let found = carrel_shim_client::sandboxes(home).map_err(std::io::Error::other)?;
     let layers = found.into_iter().filter_map(|one| Some(one.record?.create.root.layers)).flatten();
     Ok(layers.map(|layer| layer.0).collect())
 }
 
-/// Does what waits for the system, where nobody else has to wait for it.
+/// Runs blocking work off the async threads.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ProviderError> + Send + 'static,
 ) -> Result<T, ProviderError> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(failed(error)))
 }
 
-/// A failure that the step has a word for.
+/// Converts any error to a provider error.
 fn failed(error: impl std::fmt::Display) -> ProviderError {
     ProviderError::new(error.to_string())
 }

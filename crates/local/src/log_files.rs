@@ -1,4 +1,4 @@
-//! The files that the output of execs is kept in: what they take, and what of them is removed.
+//! The files with the output of execs: their sizes and their removal.
 
 use std::collections::HashSet;
 use std::io;
@@ -13,10 +13,10 @@ use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 const STREAMS: [StreamName; 2] = [StreamName::Stdout, StreamName::Stderr];
-/// A block, as files are counted in.
+/// The unit of `st_blocks`.
 const BLOCK: u64 = 512;
 
-/// A file of the output of an exec.
+/// An output file of an exec.
 struct LogFile {
     name: String,
     exec: ExecId,
@@ -24,7 +24,7 @@ struct LogFile {
     stat: Stat,
 }
 
-/// What is kept of the output of an exec, in the directory of its sandbox.
+/// The stored output of an exec, in the directory of its sandbox.
 pub(crate) fn output(directory: &Path, exec: &ExecId) -> io::Result<ExecOutput> {
     let Some(directory) = open(directory)? else { return Ok(ExecOutput::default()) };
     let trimmed = trimmed_output(&directory, exec.as_str())?.unwrap_or_default();
@@ -47,13 +47,13 @@ pub(crate) fn remove_execs(directory: &Path, execs: &[ExecId]) -> io::Result<()>
     Ok(())
 }
 
-/// Removes the files that were last written before a moment, of all sandboxes, but none of an exec that runs.
+/// Removes the files of all sandboxes that were last written before a time, except for those of running execs.
 pub(crate) fn remove_old(above: &Path, before: Timestamp, running: &RunningExecs) -> io::Result<RemovedLogs> {
     let mut removed = RemovedLogs::default();
     let Some(above) = open(above)? else { return Ok(removed) };
     for entry in Dir::read_from(&above)? {
         let entry = entry?;
-        // Whatever else is there is not ours.
+        // Other files do not belong to Carrel.
         let Some(sandbox) = entry.file_name().to_str().ok().and_then(|name| SandboxId::qualified(name).ok()) else {
             continue;
         };
@@ -77,7 +77,7 @@ pub(crate) fn remove_old(above: &Path, before: Timestamp, running: &RunningExecs
     Ok(removed)
 }
 
-/// The files of a sandbox that were last written before a moment.
+/// The files of a sandbox that were last written before a time.
 fn old(directory: &OwnedFd, before: Timestamp) -> io::Result<Vec<LogFile>> {
     let mut found = Vec::new();
     for entry in Dir::read_from(directory)? {
@@ -96,8 +96,7 @@ fn old(directory: &OwnedFd, before: Timestamp) -> io::Result<Vec<LogFile>> {
     Ok(found)
 }
 
-/// The exec and the stream that a file is named by. The output of what a sandbox runs by itself has a dot in its name, and is
-/// no exec's.
+/// The exec and stream in a file name. The output of the sandbox's own command has a dot in its name, which no exec has.
 fn named(name: &str) -> Option<(ExecId, StreamName)> {
     let (exec, stream) = STREAMS
         .into_iter()
@@ -109,7 +108,7 @@ fn name(exec: &ExecId, stream: StreamName) -> String {
     format!("{exec}.{}.log", stream.as_str())
 }
 
-/// The status of a plain file, if it is there.
+/// The status of a regular file, if it exists.
 fn stat(directory: &OwnedFd, name: &str) -> Result<Option<Stat>, Errno> {
     match rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => Ok(Some(stat).filter(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile)),
@@ -118,7 +117,7 @@ fn stat(directory: &OwnedFd, name: &str) -> Result<Option<Stat>, Errno> {
     }
 }
 
-/// Removes a file; whether it was there.
+/// Removes a file; returns whether it existed.
 fn unlink(directory: &OwnedFd, name: &str) -> Result<bool, Errno> {
     match rustix::fs::unlinkat(directory, name, AtFlags::empty()) {
         Ok(()) => Ok(true),
@@ -147,7 +146,7 @@ mod tests {
         ExecId::new(id).unwrap()
     }
 
-    /// A file of so many bytes that was last written so many seconds after 1970.
+    /// Creates a file of that size, last written that many seconds after the epoch.
     fn file(directory: &Path, name: &str, bytes: u64, at: u64) {
         std::fs::create_dir_all(directory).unwrap();
         let file = File::create(directory.join(name)).unwrap();
@@ -163,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn old_output_goes_and_is_noted_but_none_of_an_exec_that_runs() {
+    fn old_output_is_removed_and_noted_except_for_running_execs() {
         let root = tempfile::tempdir().unwrap();
         let logs = root.path().join("box1");
         for (name, at) in [
@@ -195,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn the_output_of_some_execs_goes_and_that_of_others_stays() {
+    fn only_the_output_of_the_given_execs_is_removed() {
         let root = tempfile::tempdir().unwrap();
         for name in ["exec1.stdout.log", "exec1.stderr.log", "exec2.stdout.log"] {
             file(root.path(), name, 1, 1);

@@ -1,4 +1,4 @@
-//! Where the output of execs is kept: a directory for each sandbox, and in it two files for each exec.
+//! The paths of exec output: one directory per sandbox, two files per exec.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -13,29 +13,28 @@ use rustix::io::Errno;
 const SANDBOX: &str = "{sandbox_id}";
 const EXEC: &str = "{exec_id}";
 
-/// Where the output of execs is kept.
+/// The template for paths of exec output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogTemplate {
     root: PathBuf,
-    /// Between the root and the directory of a sandbox.
+    /// The path between the root and the directories of the sandboxes.
     above: PathBuf,
 }
 
-/// A template that nothing could be written to.
+/// The template is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no place for the output of execs: it has to end in \"{SANDBOX}/{EXEC}\", below the root")]
-pub struct BadTemplate(pub String);
+#[error("invalid path template {0:?} for exec output: it must be relative and end in \"{SANDBOX}/{EXEC}\"")]
+pub struct LogTemplateError(pub String);
 
 // === impl LogTemplate ===
 
 impl LogTemplate {
-    /// What is meant unless something else is said.
+    /// The default template.
     pub const DEFAULT: &'static str = "{sandbox_id}/{exec_id}";
 
-    /// Output is kept below a root, as the template says: every sandbox has a directory of its own, and every exec its
-    /// files in it.
-    pub fn new(root: impl Into<PathBuf>, template: &str) -> Result<Self, BadTemplate> {
-        let bad = || BadTemplate(template.to_owned());
+    /// Parses a template for paths below a root: it gives every sandbox a directory and every exec its files in it.
+    pub fn new(root: impl Into<PathBuf>, template: &str) -> Result<Self, LogTemplateError> {
+        let bad = || LogTemplateError(template.to_owned());
         let above = template.strip_suffix(EXEC).and_then(|rest| rest.strip_suffix('/')).ok_or_else(bad)?;
         let above = Path::new(above.strip_suffix(SANDBOX).ok_or_else(bad)?);
         let is_plain = |part: Component<'_>| match part {
@@ -49,7 +48,7 @@ impl LogTemplate {
         Ok(Self { root: root.into(), above: above.to_owned() })
     }
 
-    /// Where the directories of all sandboxes are.
+    /// The parent directory of all sandboxes' directories.
     pub(crate) fn above(&self) -> PathBuf {
         self.root.join(&self.above)
     }
@@ -66,8 +65,8 @@ impl LogTemplate {
         LogPaths { stdout: path("stdout"), stderr: path("stderr") }
     }
 
-    /// How many bytes of the output of an exec are no longer kept; none if all are, whichever start of the sandbox ran it.
-    /// Of one that runs it is known when it has ended.
+    /// How many bytes of the output of an exec were trimmed, in any incarnation; none if it is complete. Known once the exec
+    /// has exited.
     pub(crate) fn trimmed(&self, sandbox: &SandboxId, exec: &ExecId) -> std::io::Result<Option<TrimmedOutput>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match rustix::fs::openat(CWD, self.directory(sandbox), flags, Mode::empty()) {
@@ -78,9 +77,8 @@ impl LogTemplate {
     }
 }
 
-/// Removes the files whose names begin with something, where a sandbox keeps its output: what a start before left, and
-/// this one wants to write.
-pub(crate) fn remove_beginning(directory: &Path, prefix: &str) -> Result<(), Errno> {
+/// Removes files of an earlier start by their prefix, from the output directory of a sandbox.
+pub(crate) fn remove_with_prefix(directory: &Path, prefix: &str) -> Result<(), Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let handle = match rustix::fs::openat(CWD, directory, flags, Mode::empty()) {
         Ok(handle) => handle,
@@ -105,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_sandbox_has_a_directory_and_every_exec_its_files_there() {
+    fn every_sandbox_has_a_directory_and_every_exec_its_files_in_it() {
         let (sandbox, exec) = (SandboxId::new("sand").unwrap(), ExecId::new("exec").unwrap());
         for (template, expected) in
             [(LogTemplate::DEFAULT, "/logs/sand"), ("a/b/{sandbox_id}/{exec_id}", "/logs/a/b/sand")]
@@ -117,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_that_nothing_could_be_written_to_is_refused() {
+    fn an_invalid_template_is_refused() {
         for bad in [
             "",
             "{exec_id}",
@@ -130,19 +128,19 @@ mod tests {
             "{exec_id}/{sandbox_id}/{exec_id}",
             "{sandbox_id}/x/{exec_id}",
         ] {
-            assert_eq!(LogTemplate::new("/logs", bad), Err(BadTemplate(bad.to_owned())));
+            assert_eq!(LogTemplate::new("/logs", bad), Err(LogTemplateError(bad.to_owned())));
         }
     }
 
     #[test]
-    fn what_a_start_before_left_goes_and_the_rest_stays() {
+    fn output_of_an_earlier_start_is_removed_and_other_files_stay() {
         let logs = tempfile::tempdir().unwrap();
         for name in ["primary.0.stdout.log", "primary.1.stderr.log", "other.stdout.log"] {
             std::fs::write(logs.path().join(name), "").unwrap();
         }
-        remove_beginning(logs.path(), "primary.").unwrap();
+        remove_with_prefix(logs.path(), "primary.").unwrap();
         let left: Vec<_> = std::fs::read_dir(logs.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(left, ["other.stdout.log"]);
-        remove_beginning(&logs.path().join("absent"), "primary.").unwrap();
+        remove_with_prefix(&logs.path().join("absent"), "primary.").unwrap();
     }
 }

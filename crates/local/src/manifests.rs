@@ -1,16 +1,16 @@
-//! What each sandbox is, in a file beside its disk: a store that was lost or restored does not know.
+//! Manifests: a file beside each disk that describes its sandbox, for a store that was lost or restored.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use carrel_control::provider::Manifest;
 
-/// Where the manifest of a disk is.
+/// The path of the manifest of a disk.
 fn file(directory: &Path, disk: &str) -> PathBuf {
     directory.join(format!("{disk}.json"))
 }
 
-/// Writes a manifest whole, unless it is there as it is. Nothing waits for the disk: it is needed only if the store is lost.
+/// Writes a manifest atomically, unless it is unchanged. Not fsynced: it is needed only if the store is lost.
 pub(crate) fn save(directory: &Path, disk: &str, manifest: &Manifest) -> io::Result<()> {
     let text = serde_json::to_vec(manifest).map_err(io::Error::other)?;
     let path = file(directory, disk);
@@ -22,12 +22,12 @@ pub(crate) fn save(directory: &Path, disk: &str, manifest: &Manifest) -> io::Res
     std::fs::rename(&unfinished, &path)
 }
 
-/// Reads a manifest; none if it is not there or cannot be understood.
+/// Reads a manifest; none if it is missing or invalid.
 pub(crate) fn load(directory: &Path, disk: &str) -> Option<Manifest> {
     serde_json::from_slice(&std::fs::read(file(directory, disk)).ok()?).ok()
 }
 
-/// Removes a manifest, if it is there.
+/// Removes a manifest, if it exists.
 pub(crate) fn remove(directory: &Path, disk: &str) -> io::Result<()> {
     match std::fs::remove_file(file(directory, disk)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_manifest_comes_back_until_it_is_removed() {
+    fn a_manifest_is_loaded_as_saved_until_it_is_removed() {
         let directory = tempfile::tempdir().unwrap();
         let manifest = Manifest {
             sandbox: "u1000~demo".to_owned(),

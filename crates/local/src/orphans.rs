@@ -1,4 +1,4 @@
-//! Disks that the control plane does not know: kept until a person decides, or for a stated time.
+//! Orphans: disks that the store does not know, kept until the operator decides, or for a configured time.
 
 use std::io;
 use std::path::Path;
@@ -8,17 +8,17 @@ use carrel_control::provider::{InUseSource, Orphan, ProviderError};
 use carrel_shim_client::Life;
 use carrel_store::Timestamp;
 
-use crate::end::collect;
-use crate::ground::is_disk_name;
-use crate::look::lasting;
-use crate::reap::{DiskOwner, Inventory, Owners, disk_of};
-use crate::{Inner, blocking, failed, manifests, services};
+use crate::discovery::persistent_record;
+use crate::paths::is_disk_name;
+use crate::reap::{DiskOwner, DiskOwners, Inventory, disk_of};
+use crate::stop::collect;
+use crate::{LocalInner, blocking, failed, manifests, services};
 
-/// How long what runs on an orphan has to end by itself when it is removed.
+/// How long a sandbox on an orphan has to exit when the orphan is removed.
 const GRACE: Duration = Duration::from_secs(10);
 
-impl Inner {
-    /// The disks that are not known.
+impl LocalInner {
+    /// Lists the orphans.
     pub(crate) async fn orphans(&self, in_use: &InUseSource) -> Result<Vec<Orphan>, ProviderError> {
         let inventory = self.inventory().await?;
         let in_use = in_use();
@@ -30,11 +30,11 @@ impl Inner {
         Ok(orphans)
     }
 
-    /// Notes since when a disk is not known, and removes it when its time is up. Says whether it was found just now.
+    /// Quarantines a disk, and removes it when its time is up. Returns whether the disk was found just now.
     pub(crate) async fn quarantine(&self, inventory: &Inventory, disk: &str) -> Result<bool, ProviderError> {
         let (is_new, orphan) = self.describe(inventory, disk).await?;
         if !is_new && orphan.removed_at.is_some_and(|at| at <= now()) {
-            tracing::warn!(disk, "a disk that was quarantined is removed: its time is up");
+            tracing::warn!(disk, "removing a quarantined disk: its retention time is over");
             self.remove_orphan(disk).await?;
         }
         Ok(is_new)
@@ -42,31 +42,32 @@ impl Inner {
 
     /// Keeps an orphan from being removed.
     pub(crate) async fn release_orphan(&self, disk: &str) -> Result<(), ProviderError> {
-        self.known.hold_disk(disk);
+        self.running.hold_disk(disk);
         self.forget_orphan(disk).await
     }
 
-    /// Ends what runs on an orphan, and removes it with its disk.
+    /// Stops what runs on an orphan, and removes it with its disk.
     pub(crate) async fn remove_orphan(&self, disk: &str) -> Result<(), ProviderError> {
         if !is_disk_name(disk) {
-            return Err(failed(format_args!("{disk:?} is no name of a disk")));
+            return Err(failed(format_args!("{disk:?} is not a valid disk name")));
         }
         for found in self.inventory().await?.found {
-            let Some(record) = lasting(&found).filter(|record| disk_of(&self.ground, record).as_deref() == Some(disk))
+            let Some(record) =
+                persistent_record(&found).filter(|record| disk_of(&self.paths, record).as_deref() == Some(disk))
             else {
                 continue;
             };
-            let _turn = self.turns.take(&record.name).await;
-            self.end(&found, GRACE).await?;
+            let _lock = self.locks.lock(&record.name).await;
+            self.stop_found(&found, GRACE).await?;
             collect(&found.directory, &record.incarnation).await?;
         }
         self.remove_unused(disk).await?;
         self.forget_orphan(disk).await
     }
 
-    /// Forgets since when a disk is not known.
+    /// Ends the quarantine of a disk.
     pub(crate) async fn forget_orphan(&self, disk: &str) -> Result<(), ProviderError> {
-        let marker = self.ground.quarantine().join(disk);
+        let marker = self.paths.quarantine().join(disk);
         blocking(move || match std::fs::remove_file(&marker) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(failed(format_args!("{}: {error}", marker.display())))
@@ -76,15 +77,17 @@ impl Inner {
         .await
     }
 
-    /// What is known of an orphan, and whether nobody knew of it before.
+    /// Describes an orphan, and returns whether it is new.
     async fn describe(&self, inventory: &Inventory, disk: &str) -> Result<(bool, Orphan), ProviderError> {
         let is_on_it = |found: &&carrel_shim_client::Found| {
-            let record = lasting(found).filter(|record| services::start_of(record) == record.incarnation);
+            let record =
+                persistent_record(found).filter(|record| services::main_incarnation(record) == record.incarnation);
             found.life == Life::Running
-                && record.and_then(|record| disk_of(&self.ground, record)).as_deref() == Some(disk)
+                && record.and_then(|record| disk_of(&self.paths, record)).as_deref() == Some(disk)
         };
-        let running = inventory.found.iter().find(is_on_it).and_then(lasting).map(|record| record.incarnation.clone());
-        let (marker, manifests) = (self.ground.quarantine().join(disk), self.ground.manifests());
+        let running =
+            inventory.found.iter().find(is_on_it).and_then(persistent_record).map(|record| record.incarnation.clone());
+        let (marker, manifests) = (self.paths.quarantine().join(disk), self.paths.manifests());
         let (name, kept) = (disk.to_owned(), self.settings().orphans_kept);
         blocking(move || {
             let (is_new, since) =
@@ -98,7 +101,7 @@ impl Inner {
     }
 }
 
-/// Notes a moment in a file, unless one is there; returns whether it was noted now, and which it is.
+/// Stores the current time in a file, unless it has one; returns whether it is new, and the time.
 fn mark(path: &Path) -> io::Result<(bool, Timestamp)> {
     match std::fs::read_to_string(path) {
         Ok(text) => {
@@ -128,13 +131,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_moment_is_noted_once() {
+    fn the_start_of_the_quarantine_is_stored_once() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("disk");
         let (is_new, since) = mark(&path).unwrap();
         assert!(is_new);
         assert_eq!(mark(&path).unwrap(), (false, since));
-        // A power cut may have emptied it.
+        // A power failure may have emptied it.
         std::fs::write(&path, "").unwrap();
         assert!(mark(&path).unwrap().0);
     }

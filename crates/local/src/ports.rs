@@ -1,7 +1,7 @@
-//! Ports of the host that lead to ports of a sandbox.
+//! Published ports: ports of the host that are forwarded to ports of a sandbox.
 //!
-//! This process binds them, and hands them to the supervisor: they stay open when this process ends. Whoever comes after
-//! it asks the supervisor which ports it serves, and hands over what is missing.
+//! This process binds them and hands them to the shim, so they stay open when this process exits. The next daemon asks the
+//! shim which ports it serves, and hands over the missing ones.
 
 mod forward;
 
@@ -14,14 +14,14 @@ use carrel_control::spec::Port;
 use carrel_shim_client::messages::{FailureCode, PublishedPort};
 use tokio::net::TcpListener;
 
-pub(crate) use self::forward::{Agent, Forwards};
-use crate::live::Live;
-use crate::{Inner, failed};
+pub(crate) use self::forward::{AgentConnection, PortForwards};
+use crate::running::RunningSandbox;
+use crate::{LocalInner, failed};
 
-/// How long to wait before a port that could not be opened is tried again: at first, and at most.
+/// The delay before a port is retried: at first, and at most.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(30));
 
-/// A published port of a sandbox that runs, which is not open.
+/// A published port of a running sandbox that is not open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnpublishedPort {
     /// The port.
@@ -30,25 +30,24 @@ pub struct UnpublishedPort {
     pub reason: String,
 }
 
-/// Ports of the host that are ours, and lead nowhere yet.
+/// Bound ports of the host that nothing serves yet.
 #[derive(Debug, Default)]
-pub(crate) struct Bound(Vec<(Port, TcpListener)>);
+pub(crate) struct BoundPorts(Vec<(Port, TcpListener)>);
 
-// === impl Bound ===
+// === impl BoundPorts ===
 
-impl Bound {
-    /// Takes all ports, or none.
+impl BoundPorts {
+    /// Binds all ports, or none.
     pub(crate) async fn open(ports: &[Port]) -> Result<Self, ProviderError> {
         let mut bound = Vec::new();
         for port in ports {
-            // What was used a moment ago can be used again: the library says so to the system.
+            // A port that was in use a moment ago can be bound: tokio sets `SO_REUSEADDR`.
             match TcpListener::bind((Ipv4Addr::LOCALHOST, port.host)).await {
                 Ok(listener) => bound.push((*port, listener)),
                 Err(error) => {
                     let all: Vec<_> =
                         ports.iter().map(|port| format!("127.0.0.1:{}->{}", port.host, port.inside)).collect();
-                    let words =
-                        format!("the ports {} cannot be opened: 127.0.0.1:{}: {error}", all.join(", "), port.host);
+                    let words = format!("cannot publish ports {}: 127.0.0.1:{}: {error}", all.join(", "), port.host);
                     return Err(failed(words));
                 }
             }
@@ -57,77 +56,97 @@ impl Bound {
     }
 }
 
-// === impl Inner ===
+// === impl LocalInner ===
 
-impl Inner {
-    /// Publishes ports of a sandbox: its supervisor serves them from here on.
-    pub(crate) async fn publish(&self, place: &Place, live: &Live, bound: Bound) -> Result<(), ProviderError> {
+impl LocalInner {
+    /// Publishes ports of a sandbox: its shim serves them from here on.
+    pub(crate) async fn publish(
+        &self,
+        place: &Place,
+        running: &RunningSandbox,
+        bound: BoundPorts,
+    ) -> Result<(), ProviderError> {
         if bound.0.is_empty() {
             return Ok(());
         }
         let publish: Vec<_> = bound.0.iter().map(|(port, listener)| (published(*port), listener)).collect();
-        match self.hand_over(place, live, &publish).await {
+        match self.hand_over(place, running, &publish).await {
             Ok(()) => Ok(()),
-            // A supervisor of an earlier release: what it does not serve, this process does.
+            // A shim of an earlier release cannot serve ports: this process does.
             Err(error) if error.code() == Some(FailureCode::Unsupported) => {
-                live.forward(Forwards::serve(bound.0, &live.agent));
+                running.forward(PortForwards::serve(bound.0, &running.agent));
                 Ok(())
             }
             Err(error) => Err(failed(error)),
         }
     }
 
-    /// Publishes the ports of a sandbox that are not, all of them or none.
-    pub(crate) async fn open_ports(&self, place: &Place, live: &Live, ports: &[Port]) -> Result<(), ProviderError> {
-        let _publishing = live.publishing.lock().await;
-        let missing = self.missing_ports(place, live, ports).await?;
-        self.publish(place, live, Bound::open(&missing).await?).await
+    /// Publishes the missing ports of a sandbox, all or none.
+    pub(crate) async fn open_ports(
+        &self,
+        place: &Place,
+        running: &RunningSandbox,
+        ports: &[Port],
+    ) -> Result<(), ProviderError> {
+        let _publishing = running.publishing.lock().await;
+        let missing = self.missing_ports(place, running, ports).await?;
+        self.publish(place, running, BoundPorts::open(&missing).await?).await
     }
 
-    /// Publishes what can be, and tries the rest again until it is: what runs in a sandbox is worth more than the way to it.
-    pub(crate) async fn open_ports_in_time(self: &Arc<Self>, place: &Place, live: &Arc<Live>, ports: &[Port]) {
-        if self.open_what_can_be(place, live, ports).await {
+    /// Publishes the ports that are available and retries the rest in the background: a sandbox runs even without its ports.
+    pub(crate) async fn open_ports_with_retry(
+        self: &Arc<Self>,
+        place: &Place,
+        running: &Arc<RunningSandbox>,
+        ports: &[Port],
+    ) {
+        if self.open_available_ports(place, running, ports).await {
             return;
         }
-        for unpublished in live.unpublished() {
+        for unpublished in running.unpublished() {
             let UnpublishedPort { port, reason } = unpublished;
-            tracing::warn!(sandbox = %place.sandbox, port = port.host, reason, "a port is not open, and is retried");
+            tracing::warn!(sandbox = %place.sandbox, port = port.host, reason, "failed to publish a port; retrying");
         }
-        let (inner, live) = (Arc::downgrade(self), Arc::downgrade(live));
-        drop(tokio::spawn(retry(inner, live, place.clone(), ports.to_owned())));
+        let (inner, running) = (Arc::downgrade(self), Arc::downgrade(running));
+        drop(tokio::spawn(retry(inner, running, place.clone(), ports.to_owned())));
     }
 
-    /// Publishes what can be, each port by itself. Whether all are.
-    async fn open_what_can_be(&self, place: &Place, live: &Live, ports: &[Port]) -> bool {
-        let _publishing = live.publishing.lock().await;
+    /// Publishes each available port. Returns whether all are published.
+    async fn open_available_ports(&self, place: &Place, running: &RunningSandbox, ports: &[Port]) -> bool {
+        let _publishing = running.publishing.lock().await;
         let because = |port: &Port, error: ProviderError| UnpublishedPort { port: *port, reason: error.message };
-        let missing = match self.missing_ports(place, live, ports).await {
+        let missing = match self.missing_ports(place, running, ports).await {
             Ok(missing) => missing,
             Err(error) => {
-                live.set_unpublished(ports.iter().map(|port| because(port, error.clone())).collect());
+                running.set_unpublished(ports.iter().map(|port| because(port, error.clone())).collect());
                 return false;
             }
         };
         let mut unpublished = Vec::new();
         for port in &missing {
-            let opened = match Bound::open(std::slice::from_ref(port)).await {
-                Ok(bound) => self.publish(place, live, bound).await,
+            let opened = match BoundPorts::open(std::slice::from_ref(port)).await {
+                Ok(bound) => self.publish(place, running, bound).await,
                 Err(error) => Err(error),
             };
             unpublished.extend(opened.err().map(|error| because(port, error)));
         }
         let is_all = unpublished.is_empty();
-        live.set_unpublished(unpublished);
+        running.set_unpublished(unpublished);
         is_all
     }
 
-    /// Those of the ports that nobody serves.
-    async fn missing_ports(&self, place: &Place, live: &Live, ports: &[Port]) -> Result<Vec<Port>, ProviderError> {
+    /// The ports that neither the shim nor this process serves.
+    async fn missing_ports(
+        &self,
+        place: &Place,
+        running: &RunningSandbox,
+        ports: &[Port],
+    ) -> Result<Vec<Port>, ProviderError> {
         if ports.is_empty() {
             return Ok(Vec::new());
         }
-        let served = self.served_ports(place, live).await.map_err(failed)?;
-        let here = live.forwarded();
+        let served = self.served_ports(place, running).await.map_err(failed)?;
+        let here = running.forwarded();
         let is_missing = |port: &&Port| !served.contains(&published(**port)) && !here.contains(*port);
         Ok(ports.iter().filter(is_missing).copied().collect())
     }
@@ -137,15 +156,15 @@ fn published(port: Port) -> PublishedPort {
     PublishedPort { host: port.host, inside: port.inside }
 }
 
-/// Opens ports until all are open, or the sandbox does not run any more.
-async fn retry(inner: Weak<Inner>, live: Weak<Live>, place: Place, ports: Vec<Port>) {
+/// Retries until all ports are open or the sandbox has stopped.
+async fn retry(inner: Weak<LocalInner>, running: Weak<RunningSandbox>, place: Place, ports: Vec<Port>) {
     let mut wait = BACKOFF.0;
     loop {
         tokio::time::sleep(wait).await;
         wait = (wait * 2).min(BACKOFF.1);
-        let (Some(inner), Some(live)) = (inner.upgrade(), live.upgrade()) else { return };
-        if inner.open_what_can_be(&place, &live, &ports).await {
-            tracing::info!(sandbox = %place.sandbox, "all ports are open");
+        let (Some(inner), Some(running)) = (inner.upgrade(), running.upgrade()) else { return };
+        if inner.open_available_ports(&place, &running, &ports).await {
+            tracing::info!(sandbox = %place.sandbox, "all ports are published");
             return;
         }
     }

@@ -1,4 +1,4 @@
-//! What the control plane asks for, each as a task of its own: whoever stops waiting for it does not stop it halfway.
+//! The control plane's provider trait. Each call runs as its own task: a caller that stops waiting does not interrupt it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use carrel_control::spec::{Service, Spec};
 use carrel_store::{ExecId, SandboxId, Timestamp};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::services::tend;
+use crate::services::supervise;
 use crate::watch::watch;
 use crate::{Local, UnpublishedPort, blocking, failed, guard, log_files, manifests};
 
-/// The word for a published port that another program has.
+/// The condition of a published port that is not open.
 const PORT_UNAVAILABLE: &str = "PORT_UNAVAILABLE";
 
 // === impl Local ===
@@ -24,12 +24,12 @@ impl Provider for Local {
     fn start<'a>(&'a self, place: &'a Place, spec: &'a Spec) -> Answer<'a, ()> {
         let (inner, place, spec) = (Arc::clone(&self.0), place.clone(), spec.clone());
         Box::pin(async move {
-            // Gone when nobody waits for the answer.
+            // Dropped when the caller stops waiting.
             let (_waiting, left) = oneshot::channel();
             whole(async move {
                 inner.start(&place, &spec, left).await?;
-                // Whoever runs the first command need not wait for a connection.
-                drop(tokio::spawn(async move { inner.greet(&place).await }));
+                // The first command need not wait for a connection.
+                drop(tokio::spawn(async move { inner.connect_ahead(&place).await }));
                 Ok(())
             })
             .await
@@ -66,7 +66,7 @@ impl Provider for Local {
     }
 
     fn service(&self, place: &Place, spec: &Spec, service: &Service) -> mpsc::Receiver<ServiceFact> {
-        tend(Arc::clone(&self.0), place, spec, service)
+        supervise(Arc::clone(&self.0), place, spec, service)
     }
 
     fn cancel<'a>(&'a self, place: &'a Place, exec: &'a ExecId) -> Answer<'a, ()> {
@@ -134,7 +134,7 @@ impl Provider for Local {
         let (inner, disk, manifest) = (Arc::clone(&self.0), place.disk.clone(), manifest.clone());
         Box::pin(blocking(move || {
             inner.check_home()?;
-            manifests::save(&inner.ground.manifests(), &disk, &manifest).map_err(failed)
+            manifests::save(&inner.paths.manifests(), &disk, &manifest).map_err(failed)
         }))
     }
 
@@ -177,11 +177,11 @@ impl Provider for Local {
     }
 
     fn reach(&self, place: &Place) -> Reach {
-        self.0.ground.reach(&place.sandbox)
+        self.0.paths.reach(&place.sandbox)
     }
 }
 
-/// Does something whole, even if nobody waits for it.
+/// Runs to completion, even if the caller stops waiting.
 async fn whole<T: Send + 'static>(
     work: impl Future<Output = Result<T, ProviderError>> + Send + 'static,
 ) -> Result<T, ProviderError> {

@@ -1,4 +1,4 @@
-//! What takes its time and can be given up: a few at once, each in a thread of its own, for as long as somebody waits.
+//! Image pulls: a few at a time, each in a thread of its own, and cancelled when the caller stops waiting.
 
 use std::sync::Arc;
 
@@ -8,62 +8,65 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::failed;
 
-/// So many images come at once.
-const AT_ONCE: usize = 4;
-/// So many of them for strangers, who are not to keep the others from theirs.
-const FOR_STRANGERS: usize = 2;
+/// How many pulls run concurrently.
+const MAX_CONCURRENT: usize = 4;
+/// How many of them for other users of the host, so that those cannot block the daemon's own user.
+const MAX_FOR_OTHER_USERS: usize = 2;
 
-/// Images that are on their way.
+/// Limits concurrent pulls.
 #[derive(Debug)]
 pub(crate) struct Pulls {
     all: Arc<Semaphore>,
-    strangers: Arc<Semaphore>,
+    other_users: Arc<Semaphore>,
 }
 
-/// Whose turn it is.
-type Turn = (Option<OwnedSemaphorePermit>, OwnedSemaphorePermit);
+/// The permits of a pull: that of other users, if it is one of those, and the general one.
+type PullPermits = (Option<OwnedSemaphorePermit>, OwnedSemaphorePermit);
 
-/// Tells a pull to stop when it is dropped.
-struct Waiting(CancellationToken);
+/// Cancels a pull when dropped.
+struct CancelOnDrop(CancellationToken);
 
 // === impl Pulls ===
 
 impl Default for Pulls {
     fn default() -> Self {
-        Self { all: Arc::new(Semaphore::new(AT_ONCE)), strangers: Arc::new(Semaphore::new(FOR_STRANGERS)) }
+        Self {
+            all: Arc::new(Semaphore::new(MAX_CONCURRENT)),
+            other_users: Arc::new(Semaphore::new(MAX_FOR_OTHER_USERS)),
+        }
     }
 }
 
 impl Pulls {
-    /// Does something when it is its turn. If this is dropped before it is done, it is told to stop, and it is still its
-    /// turn until it has. The runtime does not wait for it: what is killed halfway is nothing to anybody.
+    /// Runs a pull when it has its permits. Dropping the future cancels the pull, which keeps its permits until it has
+    /// stopped. The runtime does not wait for the thread at shutdown: an interrupted pull leaves nothing that counts.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
-        stranger: bool,
+        is_other_user: bool,
         work: impl FnOnce(&CancellationToken) -> Result<T, ProviderError> + Send + 'static,
     ) -> Result<T, ProviderError> {
-        let turn = self.turn(stranger).await?;
-        let waiting = Waiting(CancellationToken::new());
-        let (stop, (tell, told)) = (waiting.0.clone(), oneshot::channel());
+        let permits = self.acquire(is_other_user).await?;
+        let cancel = CancelOnDrop(CancellationToken::new());
+        let (stop, (sender, receiver)) = (cancel.0.clone(), oneshot::channel());
         let worker = std::thread::Builder::new().name("pull".to_owned()).spawn(move || {
-            let _turn = turn;
-            // Who is gone needs no answer.
-            let _gone = tell.send(work(&stop));
+            let _permits = permits;
+            // The caller may have stopped waiting.
+            let _gone = sender.send(work(&stop));
         });
         worker.map_err(failed)?;
-        told.await.unwrap_or_else(|_| Err(failed("whoever had the image come broke off")))
+        receiver.await.unwrap_or_else(|_| Err(failed("the image pull was interrupted")))
     }
 
-    async fn turn(&self, stranger: bool) -> Result<Turn, ProviderError> {
+    async fn acquire(&self, is_other_user: bool) -> Result<PullPermits, ProviderError> {
         let take = async |from: &Arc<Semaphore>| Arc::clone(from).acquire_owned().await.map_err(failed);
-        let stranger = if stranger { Some(take(&self.strangers).await?) } else { None };
-        Ok((stranger, take(&self.all).await?))
+        let permit = if is_other_user { Some(take(&self.other_users).await?) } else { None };
+        Ok((permit, take(&self.all).await?))
     }
 }
 
-// === impl Waiting ===
+// === impl CancelOnDrop ===
 
-impl Drop for Waiting {
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         self.0.cancel();
     }
@@ -75,44 +78,44 @@ mod tests {
 
     use super::*;
 
-    /// One that is begun, and goes on until it is told that it may end.
-    struct Begun {
+    /// A pull that runs until it is allowed to end.
+    struct StartedPull {
         end: mpsc::Sender<()>,
         ended: oneshot::Receiver<()>,
     }
 
-    async fn begin(pulls: &Arc<Pulls>, stranger: bool) -> (Begun, tokio::task::JoinHandle<()>) {
+    async fn begin(pulls: &Arc<Pulls>, is_other_user: bool) -> (StartedPull, tokio::task::JoinHandle<()>) {
         let (begin, begun) = oneshot::channel();
-        let (tell, ended) = oneshot::channel();
+        let (sender, ended) = oneshot::channel();
         let (end, may_end) = mpsc::channel::<()>();
         let pulls = Arc::clone(pulls);
         let waits = tokio::spawn(async move {
             let work = move |_: &CancellationToken| {
-                let _ended = tell;
+                let _ended = sender;
                 let _begun = begin.send(());
                 may_end.recv().map_err(failed)
             };
-            let _gone = pulls.run(stranger, work).await;
+            let _gone = pulls.run(is_other_user, work).await;
         });
         begun.await.unwrap();
-        (Begun { end, ended }, waits)
+        (StartedPull { end, ended }, waits)
     }
 
     #[tokio::test]
-    async fn strangers_do_not_keep_others_from_their_turn() {
+    async fn other_users_cannot_block_the_pulls_of_the_daemons_user() {
         let pulls = Arc::new(Pulls::default());
         let first = begin(&pulls, true).await;
         let _second = begin(&pulls, true).await;
         let mut third = Box::pin(begin(&pulls, true));
         let own = tokio::select! {
             biased;
-            _ = &mut third => panic!("it is not its turn"),
+            _ = &mut third => panic!("it has a permit too early"),
             own = begin(&pulls, false) => own,
         };
         let _other = begin(&pulls, false).await;
         tokio::select! {
             biased;
-            _ = &mut third => panic!("it is not its turn"),
+            _ = &mut third => panic!("it has a permit too early"),
             () = tokio::task::yield_now() => {}
         }
         drop(own);
@@ -121,16 +124,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_nobody_waits_for_is_told_to_stop_and_has_its_turn_until_it_does() {
+    async fn a_dropped_pull_is_cancelled_and_keeps_its_permits_until_it_stops() {
         let pulls = Arc::new(Pulls::default());
         let (begun, waits) = begin(&pulls, false).await;
-        assert_eq!(pulls.all.available_permits(), AT_ONCE - 1);
+        assert_eq!(pulls.all.available_permits(), MAX_CONCURRENT - 1);
         waits.abort();
         let _aborted = waits.await;
-        assert_eq!(pulls.all.available_permits(), AT_ONCE - 1, "it has not ended");
+        assert_eq!(pulls.all.available_permits(), MAX_CONCURRENT - 1, "it has not ended");
         drop(begun.end);
         let _ended = begun.ended.await;
-        while pulls.all.available_permits() < AT_ONCE {
+        while pulls.all.available_permits() < MAX_CONCURRENT {
             tokio::task::yield_now().await;
         }
         let outcome = pulls.run(false, |_| Err::<(), _>(failed("why not"))).await;

@@ -1,4 +1,4 @@
-//! What is on this host and not in use: removed if its sandbox is known to be gone, kept if it is not known.
+//! Removes leftovers of deleted sandboxes from this host, and quarantines disks that the store does not know.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -7,47 +7,47 @@ use std::time::Duration;
 use carrel_control::provider::{InUse, InUseSource, ProviderError, Reaped};
 use carrel_shim_client::{Found, Life, SandboxRecord};
 
-use crate::end::{collect, remove_disk};
-use crate::ground::{Ground, is_disk_name};
-use crate::look::lasting;
-use crate::{IDS, Inner, blocking, failed, manifests, services};
+use crate::discovery::persistent_record;
+use crate::paths::{HomePaths, is_disk_name};
+use crate::stop::{collect, remove_disk};
+use crate::{IDS, LocalInner, blocking, failed, manifests, services};
 
-/// Everything of this home, as it was at one moment.
+/// Everything that a home has, at one time.
 pub(crate) struct Inventory {
-    /// What there is of persistent sandboxes and of the services beside them.
+    /// The persistent sandboxes and their services.
     pub(crate) found: Vec<Found>,
-    /// All disks by their names, with those that only services have.
+    /// The names of all disks, including those that only services have.
     pub(crate) disks: BTreeSet<String>,
 }
 
 /// What the control plane knows of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DiskOwner {
-    /// A sandbox has it.
+    /// It belongs to a sandbox.
     Sandbox,
-    /// The sandbox that had it was deleted.
+    /// It belonged to a sandbox that was deleted.
     Deleted,
-    /// Nothing.
+    /// It is unknown.
     Unknown,
 }
 
-impl Inner {
-    /// Everything of this home.
+impl LocalInner {
+    /// Lists everything that the home has.
     pub(crate) async fn inventory(&self) -> Result<Inventory, ProviderError> {
         self.check_home()?;
-        let home = self.ground.home().to_owned();
+        let home = self.paths.home().to_owned();
         let found = blocking(move || carrel_shim_client::sandboxes(&home).map_err(failed)).await?;
-        let mut disks: BTreeSet<String> = names(self.ground.disks()).await?.into_iter().collect();
-        disks.extend(names(self.ground.services()).await?);
-        // `lost+found` is the file system's.
+        let mut disks: BTreeSet<String> = names(self.paths.disks()).await?.into_iter().collect();
+        disks.extend(names(self.paths.services()).await?);
+        // `lost+found` belongs to the file system.
         disks.retain(|name| is_disk_name(name));
-        Ok(Inventory { found: found.into_iter().filter(|one| lasting(one).is_some()).collect(), disks })
+        Ok(Inventory { found: found.into_iter().filter(|one| persistent_record(one).is_some()).collect(), disks })
     }
 
-    /// Removes what is left of sandboxes that are gone, and quarantines what is not known. One that cannot be removed does
-    /// not keep the others.
+    /// Removes the leftovers of deleted sandboxes, and quarantines unknown disks. An error does not stop the rest.
     pub(crate) async fn reap(&self, in_use: &InUseSource) -> Result<Reaped, ProviderError> {
-        // A sandbox is known before anything of it exists: what is listed first and not known after never will be.
+        // A sandbox is in the store before anything of it exists, so a disk that is listed first and then not in the store
+        // is an orphan.
         let inventory = self.inventory().await?;
         let in_use = in_use();
         let mut reaped = Reaped::default();
@@ -55,20 +55,20 @@ impl Inner {
         let mut count = |what: &str, outcome: Result<usize, ProviderError>| match outcome {
             Ok(more) => reaped.removed += more,
             Err(error) => {
-                tracing::warn!(what, %error, "what is left of a sandbox cannot be removed: retried later");
+                tracing::warn!(what, %error, "failed to remove leftovers of a sandbox; retrying later");
                 first.get_or_insert(error);
             }
         };
         for one in &inventory.found {
-            if let Some(record) = lasting(one) {
+            if let Some(record) = persistent_record(one) {
                 count(&record.incarnation, self.reap_sandbox(one, record, &in_use).await);
             }
         }
-        // Of what is dead already and was not to last.
+        // Directories of dead ephemeral sandboxes.
         count("directories", self.sweep().await);
-        for disk in inventory.disks.iter().filter(|disk| !self.known.holds_disk(disk)) {
+        for disk in inventory.disks.iter().filter(|disk| !self.running.holds_disk(disk)) {
             match in_use.owner(disk) {
-                // Known again, after another restore perhaps: the next quarantine begins anew.
+                // Known again, after another restore for example: a later quarantine starts anew.
                 DiskOwner::Sandbox => count(disk, self.forget_orphan(disk).await.map(|()| 0)),
                 DiskOwner::Deleted => count(disk, self.remove_unused(disk).await),
                 DiskOwner::Unknown => match self.quarantine(&inventory, disk).await {
@@ -82,58 +82,61 @@ impl Inner {
         first.map_or(Ok(reaped), Err)
     }
 
-    /// Removes what is left of a start that is no sandbox's current one.
+    /// Removes the leftovers of an incarnation that is not current.
     async fn reap_sandbox(
         &self,
         found: &Found,
         record: &SandboxRecord,
         in_use: &InUse,
     ) -> Result<usize, ProviderError> {
-        let start = services::start_of(record);
+        let start = services::main_incarnation(record);
         if in_use.incarnations.contains(start) {
             return Ok(0);
         }
-        let disk = disk_of(&self.ground, record);
+        let disk = disk_of(&self.paths, record);
         match disk.as_deref().map(|disk| in_use.owner(disk)) {
             Some(DiskOwner::Unknown) => return Ok(0),
             Some(DiskOwner::Sandbox) | None if found.life == Life::Running => {
-                // The store is older than this start. Whoever resumes or removes the sandbox ends it.
-                tracing::warn!(name = record.name, "a sandbox runs that the store takes for stopped: it is left alone");
+                // The store is older than this incarnation. Resuming or removing the sandbox stops it.
+                tracing::warn!(
+                    name = record.name,
+                    "a sandbox is running that the store has as stopped: leaving it alone"
+                );
                 return Ok(0);
             }
             Some(DiskOwner::Sandbox | DiskOwner::Deleted) | None => {}
         }
-        // Whoever is at it may take it into their hands.
-        let _turn = self.turns.take(&record.name).await;
-        if self.known.holds_incarnation(start) {
+        // A concurrent operation may claim it.
+        let _lock = self.locks.lock(&record.name).await;
+        if self.running.holds_incarnation(start) {
             return Ok(0);
         }
-        self.end(found, Duration::ZERO).await?;
+        self.stop_found(found, Duration::ZERO).await?;
         collect(&found.directory, &record.incarnation).await?;
         Ok(1)
     }
 
-    /// Removes a disk with all that belongs to it. Nothing may run on it.
+    /// Removes a disk with everything that belongs to it. Nothing may run on it.
     pub(crate) async fn remove_unused(&self, disk: &str) -> Result<usize, ProviderError> {
-        let services = services::remove_disks(&self.ground.services().join(disk)).await?;
-        remove_disk(&self.ground.disks().join(disk)).await?;
-        let (directory, disk) = (self.ground.manifests(), disk.to_owned());
+        let services = services::remove_disks(&self.paths.services().join(disk)).await?;
+        remove_disk(&self.paths.disks().join(disk)).await?;
+        let (directory, disk) = (self.paths.manifests(), disk.to_owned());
         blocking(move || manifests::remove(&directory, &disk).map_err(failed)).await?;
         Ok(services + 1)
     }
 }
 
-/// The disk that a sandbox runs on, or the one beside which a service does.
-pub(crate) fn disk_of(ground: &Ground, record: &SandboxRecord) -> Option<String> {
+/// The disk that a sandbox runs on, or that of a service's main sandbox.
+pub(crate) fn disk_of(paths: &HomePaths, record: &SandboxRecord) -> Option<String> {
     let directory = &record.create.kept_disk.as_ref()?.directory.0;
     let below = |root: PathBuf| {
         let name = directory.strip_prefix(root).ok()?.components().next()?;
         name.as_os_str().to_str().map(str::to_owned)
     };
-    below(ground.disks()).or_else(|| below(ground.services()))
+    below(paths.disks()).or_else(|| below(paths.services()))
 }
 
-/// What there is in a directory, by its names; nothing if it is not there.
+/// The names in a directory; none if it does not exist.
 pub(crate) async fn names(directory: PathBuf) -> Result<Vec<String>, ProviderError> {
     blocking(move || {
         let entries = match std::fs::read_dir(&directory) {
@@ -150,12 +153,12 @@ pub(crate) async fn names(directory: PathBuf) -> Result<Vec<String>, ProviderErr
     .await
 }
 
-/// What is known of disks.
-pub(crate) trait Owners {
+/// Classifies disks by what the store knows of them.
+pub(crate) trait DiskOwners {
     fn owner(&self, disk: &str) -> DiskOwner;
 }
 
-impl Owners for InUse {
+impl DiskOwners for InUse {
     fn owner(&self, disk: &str) -> DiskOwner {
         if self.disks.contains(disk) {
             DiskOwner::Sandbox

@@ -1,4 +1,4 @@
-//! Read-only trees of the host, as they are now: an overlay remembers names that the host has replaced since.
+//! Refreshes read-only mounts of host trees: an overlay caches names that the host has since replaced.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,26 +7,26 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::mount::{FsPickFlags, fsconfig_reconfigure, fsconfig_set_flag, fspick};
 
-/// Names something, without following a link to it.
+/// Opens a path without following a final link.
 const NAME: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// How long a command that runs may see names that the host has replaced.
+/// For how long a running command may see replaced names.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Refreshes the read-only trees of a sandbox now and then, until it is dropped or the sandbox is gone.
+/// Periodically refreshes the read-only mounts of a sandbox, until it is dropped or the sandbox is gone.
 #[derive(Debug)]
 pub struct Refresher(tokio::task::AbortHandle);
 
 // === impl Refresher ===
 
 impl Refresher {
-    /// Begins, for the sandbox of a process. To be called within a runtime.
+    /// Starts refreshing the mount namespace of a process. Must be called within a runtime.
     pub fn start(pid: u32) -> Self {
         let task = tokio::spawn(async move {
             loop {
                 tokio::time::sleep(INTERVAL).await;
                 let refreshed = tokio::task::spawn_blocking(move || refresh(pid)).await;
-                // A tree that cannot be refreshed is shown as it was; a sandbox that is gone shows none.
+                // A mount that cannot be refreshed stays as it was; a sandbox that is gone has none.
                 if matches!(refreshed, Ok(Err(Errno::NOENT | Errno::SRCH)) | Err(_)) {
                     return;
                 }
@@ -42,7 +42,7 @@ impl Drop for Refresher {
     }
 }
 
-/// Lets every read-only overlay of a sandbox forget the names that nobody has open. The sandbox is that of a process.
+/// Drops the cached names of every read-only overlay in the mount namespace of a process.
 pub(crate) fn refresh(pid: u32) -> Result<(), Errno> {
     let listed = std::fs::read_to_string(format!("/proc/{pid}/mountinfo"))
         .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
@@ -52,12 +52,12 @@ pub(crate) fn refresh(pid: u32) -> Result<(), Errno> {
     }
     let root = rustix::fs::open(format!("/proc/{pid}/root"), OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     for point in points {
-        // What the sandbox has there is where the kernel says: it mounts nothing itself, and no link is followed.
+        // The guest cannot mount, and no link is followed, so the path resolves to the listed mount.
         let below = point.strip_prefix("/").unwrap_or(point);
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS;
         let place = rustix::fs::openat2(&root, below, NAME, Mode::empty(), resolve)?;
         let flags = FsPickFlags::FSPICK_CLOEXEC | FsPickFlags::FSPICK_EMPTY_PATH | FsPickFlags::FSPICK_NO_AUTOMOUNT;
-        // Whoever configures a file system anew lets it forget what is not in use; nothing else changes.
+        // Reconfiguring a file system drops its unused dentries and changes nothing else.
         let overlay = fspick(&place, c"", flags)?;
         fsconfig_set_flag(&overlay, c"ro")?;
         fsconfig_reconfigure(&overlay)?;
@@ -65,12 +65,12 @@ pub(crate) fn refresh(pid: u32) -> Result<(), Errno> {
     Ok(())
 }
 
-/// `36 35 0:50 / /point ro,nosuid - overlay overlay ro,lowerdir=…`: the points of overlays that nothing is written over.
+/// `36 35 0:50 / /point ro,nosuid - overlay overlay ro,lowerdir=…`: the mount points of overlays without an upper directory.
 fn read_only_overlays(mountinfo: &str) -> impl Iterator<Item = &Path> {
     mountinfo.lines().filter_map(|line| {
         let (before, after) = line.split_once(" - ")?;
         let options = after.strip_prefix("overlay ")?;
-        // The kernel writes spaces of a path in octal. Such a tree is shown as it was first seen.
+        // The kernel escapes spaces in octal. Such a mount is not refreshed.
         let point = before.split(' ').nth(4).filter(|point| !point.contains('\\'))?;
         (!options.contains("upperdir=")).then(|| Path::new(point))
     })
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_overlays_that_nothing_is_written_over_are_found() {
+    fn only_overlays_without_an_upper_directory_are_found() {
         let listed = "22 1 0:40 / / rw - overlay overlay rw,lowerdir=/a,upperdir=/b,workdir=/c\n\
                       30 22 0:5 / /tmp rw - tmpfs tmpfs rw\n\
                       31 22 0:41 / /given ro,nosuid,nodev - overlay overlay ro,lowerdir=/a:/b\n\

@@ -1,7 +1,7 @@
-//! What the image `host` brings, written once: sandboxes lie over it instead of each having a copy of its own.
+//! Skeletons: the files of the image `host`, written once as a layer that all sandboxes share.
 //!
-//! A skeleton is named by the digest of what is in it, is complete when it has its name, and is never changed. Those that
-//! nothing runs on any more are removed when the daemon starts.
+//! A skeleton is named by the digest of its content, complete once it has its name, and never changed. Unused ones are
+//! removed when the daemon starts.
 
 use std::fs::{DirBuilder, Permissions};
 use std::io;
@@ -13,13 +13,14 @@ use carrel_image::RootFs;
 use sha2::{Digest, Sha256};
 
 use crate::failed;
-use crate::ground::make_directory;
+use crate::paths::create_directory;
 
-/// What every sandbox has, whatever its image.
-const OWN: [(&str, u32); 5] = [("tmp", 0o1777), ("dev", 0o755), ("proc", 0o555), ("sys", 0o555), ("workspace", 0o755)];
+/// The mount points that every sandbox has, whatever its image.
+const MOUNT_POINTS: [(&str, u32); 5] =
+    [("tmp", 0o1777), ("dev", 0o755), ("proc", 0o555), ("sys", 0o555), ("workspace", 0o755)];
 
-/// Turns what a root brings by itself into one layer below `skeletons`. A root that has layers stays as it is.
-pub(crate) fn lay(root: RootFs, skeletons: &Path) -> Result<RootFs, ProviderError> {
+/// Writes the files of a root as one layer below `skeletons`. A root that has layers is returned unchanged.
+pub(crate) fn to_layer(root: RootFs, skeletons: &Path) -> Result<RootFs, ProviderError> {
     if !root.layers.is_empty() {
         return Ok(root);
     }
@@ -29,8 +30,8 @@ pub(crate) fn lay(root: RootFs, skeletons: &Path) -> Result<RootFs, ProviderErro
     Ok(RootFs { layers: vec![layer], trees: root.trees, ..RootFs::default() })
 }
 
-/// Removes all that `needed` does not name, and what was not finished, where there is more than one: nobody makes another
-/// meanwhile.
+/// Removes unfinished skeletons, and all that `needed` does not list, if there is more than one. No skeleton may be created
+/// concurrently.
 pub(crate) fn sweep(skeletons: &Path, needed: impl FnOnce() -> io::Result<Vec<PathBuf>>) -> io::Result<()> {
     let entries = match std::fs::read_dir(skeletons) {
         Ok(entries) => entries.collect::<io::Result<Vec<_>>>()?,
@@ -45,7 +46,7 @@ pub(crate) fn sweep(skeletons: &Path, needed: impl FnOnce() -> io::Result<Vec<Pa
     unneeded.try_for_each(std::fs::remove_dir_all)
 }
 
-/// What tells one skeleton from another: all that is written, each part behind its length.
+/// The digest of everything that is written, each part preceded by its length.
 fn digest(root: &RootFs) -> String {
     let mut hasher = Sha256::new();
     let mut part = |bytes: &[u8]| {
@@ -73,16 +74,16 @@ fn digest(root: &RootFs) -> String {
     hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Writes a skeleton beside its place, where nobody else can reach, and gives it its name.
+/// Writes a skeleton under a temporary name, and renames it.
 fn write(root: &RootFs, skeletons: &Path, layer: &Path) -> io::Result<()> {
-    make_directory(skeletons)?;
+    create_directory(skeletons)?;
     let unfinished = tempfile(skeletons)?;
     let written = fill(root, &unfinished).and_then(|()| match std::fs::rename(&unfinished, layer) {
-        // Another was faster.
+        // Another process was faster.
         Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
         renamed => renamed,
     });
-    // If it was renamed, there is nothing left of it.
+    // After the rename there is nothing left to remove.
     let _gone = std::fs::remove_dir_all(&unfinished);
     written
 }
@@ -101,11 +102,11 @@ fn fill(root: &RootFs, top: &Path) -> io::Result<()> {
         directory(top, made.path.as_path(), made.mode)?;
         std::os::unix::fs::chown(top.join(made.path.as_path()), Some(made.owner), Some(made.owner))?;
     }
-    for (name, mode) in OWN {
+    for (name, mode) in MOUNT_POINTS {
         directory(top, Path::new(name), mode)?;
     }
     for link in &root.links {
-        above(top, link.path.as_path())?;
+        create_parent(top, link.path.as_path())?;
         std::os::unix::fs::symlink(&link.target, top.join(link.path.as_path()))?;
     }
     for tree in &root.trees {
@@ -118,9 +119,9 @@ fn fill(root: &RootFs, top: &Path) -> io::Result<()> {
     root.files.iter().try_for_each(|made| file(top, made.path.as_path(), &made.content, made.mode))
 }
 
-/// Makes a directory; one that is there stays as it is.
+/// Creates a directory; an existing one is unchanged.
 fn directory(top: &Path, path: &Path, mode: u32) -> io::Result<()> {
-    above(top, path)?;
+    create_parent(top, path)?;
     match DirBuilder::new().create(top.join(path)) {
         Ok(()) => std::fs::set_permissions(top.join(path), Permissions::from_mode(mode)),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -129,13 +130,13 @@ fn directory(top: &Path, path: &Path, mode: u32) -> io::Result<()> {
 }
 
 fn file(top: &Path, path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
-    above(top, path)?;
+    create_parent(top, path)?;
     std::fs::write(top.join(path), content)?;
     std::fs::set_permissions(top.join(path), Permissions::from_mode(mode))
 }
 
-/// Makes what something lies in.
-fn above(top: &Path, path: &Path) -> io::Result<()> {
+/// Creates the parent directories of a path.
+fn create_parent(top: &Path, path: &Path) -> io::Result<()> {
     match path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         Some(parent) if !top.join(parent).is_dir() => directory(top, parent, 0o755),
         _ => Ok(()),
@@ -151,13 +152,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_skeleton_is_written_once_and_has_what_the_image_has() {
+    fn a_skeleton_is_written_once_and_has_the_files_of_the_image() {
         let home = tempfile::tempdir().unwrap();
         let skeletons = home.path().join("skeletons");
         let host = RootFs::resolve(&ImageRef::Host).unwrap();
-        let laid = lay(host.clone(), &skeletons).unwrap();
-        let [layer] = laid.layers.as_slice() else { panic!("{laid:?}") };
-        assert_eq!((&laid.trees, &laid.files, &laid.directories), (&host.trees, &vec![], &vec![]));
+        let layered = to_layer(host.clone(), &skeletons).unwrap();
+        let [layer] = layered.layers.as_slice() else { panic!("{layered:?}") };
+        assert_eq!((&layered.trees, &layered.files, &layered.directories), (&host.trees, &vec![], &vec![]));
         for file in &host.files {
             assert_eq!(std::fs::read(layer.join(file.path.as_path())).unwrap(), file.content);
         }
@@ -171,19 +172,19 @@ mod tests {
         assert_eq!(of("home/agbox").unwrap(), (0o755, 1000));
         assert_eq!(of("usr").unwrap(), (0o755, 0));
         let before = std::fs::metadata(layer).unwrap().ino();
-        assert_eq!(lay(host, &skeletons).unwrap(), laid);
+        assert_eq!(to_layer(host, &skeletons).unwrap(), layered);
         assert_eq!(std::fs::metadata(layer).unwrap().ino(), before);
-        assert_eq!(lay(laid.clone(), &skeletons).unwrap(), laid, "one that has layers stays as it is");
+        assert_eq!(to_layer(layered.clone(), &skeletons).unwrap(), layered, "one that has layers stays as it is");
     }
 
     #[test]
-    fn another_content_is_another_skeleton_and_what_nobody_needs_goes() {
+    fn another_content_is_another_skeleton_and_unused_ones_are_removed() {
         let home = tempfile::tempdir().unwrap();
         let host = RootFs::resolve(&ImageRef::Host).unwrap();
-        let one = lay(host.clone(), home.path()).unwrap().layers;
+        let one = to_layer(host.clone(), home.path()).unwrap().layers;
         let mut other = host;
         other.files.iter_mut().for_each(|file| file.content.push(b'\n'));
-        let two = lay(other, home.path()).unwrap().layers;
+        let two = to_layer(other, home.path()).unwrap().layers;
         assert_ne!(one, two);
         std::fs::create_dir(home.path().join("new-0000")).unwrap();
         sweep(home.path(), || Ok(two.clone())).unwrap();

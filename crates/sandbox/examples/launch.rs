@@ -1,17 +1,16 @@
-//! Makes one sandbox and waits for its end: `launch IMAGE PROGRAM [ARGUMENT…]`, with the program's channel as standard
-//! input. The environment says the rest:
+//! Launches one sandbox and waits until it exits: `launch IMAGE PROGRAM [ARGUMENT…]`, with the program's channel as standard
+//! input. Environment variables set the rest:
 //!
 //! - `CARREL_MEMORY`, `CARREL_PIDS`, `CARREL_DISK`: its limits;
-//! - `CARREL_KEPT`: the directory of a disk that stays, made if it is not there; with `CARREL_INODES`, held by a quota of
-//!   so many inodes where there are quotas, and by nothing where there are none;
-//! - `CARREL_LAYERS`: directories that lie over the image, the uppermost first, separated by spaces;
-//! - `CARREL_MOUNTS`: trees of the host, `SOURCE:TARGET:USER:ro` or `…:rw`, separated by spaces; `USER.GROUP` names a
-//!   group of another number;
+//! - `CARREL_KEPT`: the directory of a persistent disk, created if it does not exist; with `CARREL_INODES`, limited to that many
+//!   inodes where the file system has quotas;
+//! - `CARREL_LAYERS`: directories to use as layers over the image, uppermost first, separated by spaces;
+//! - `CARREL_MOUNTS`: host mounts, `SOURCE:TARGET:USER:ro` or `…:rw`, separated by spaces; `USER.GROUP` sets another group;
 //! - `CARREL_PROJECT`: its project, `SOURCE:TARGET:USER`;
-//! - `CARREL_CHANGES`: a socket to which a handle of what it writes over its project is sent;
+//! - `CARREL_CHANGES`: a socket to which the handle of the project's upper directory is sent;
 //! - `CARREL_NETWORK_OF`: a process whose network it shares;
-//! - `CARREL_UNIFIED`: it has a control group, in v2 alone and without limits;
-//! - `CARREL_UNSCORED`: its first program is not given its out-of-memory score.
+//! - `CARREL_UNIFIED`: it has a cgroup, in v2 only and without limits;
+//! - `CARREL_UNSCORED`: its first program does not get its OOM score.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -19,13 +18,13 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use carrel_image::{GuestPath, RootFs};
-use carrel_sandbox::cgroup::{Cgroup, Host, Limits, Policy};
+use carrel_sandbox::cgroup::{Cgroup, CgroupLimits, Host, LimitPolicy};
 use carrel_sandbox::{
-    Access, Container, Disk, IdRange, Isolation, KeptDisk, Mount, Network, Project, Quota, Spec, launch,
+    Access, Container, Disk, HostMount, IdRange, Isolation, KeptDisk, Network, Project, Quota, Spec, launch,
     leave_host_mounts,
 };
 
-type Failure = Box<dyn std::error::Error>;
+type ExampleError = Box<dyn std::error::Error>;
 
 fn main() -> ExitCode {
     match run() {
@@ -37,7 +36,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run() -> Result<ExitCode, Failure> {
+fn run() -> Result<ExitCode, ExampleError> {
     let mut args = std::env::args_os().skip(1);
     let image = args.next().ok_or("no image")?.into_string().map_err(|_| "the image is not text")?;
     let program = args.next().ok_or("no program")?;
@@ -63,7 +62,7 @@ fn run() -> Result<ExitCode, Failure> {
         None if std::env::var_os("CARREL_UNIFIED").is_none() => None,
         limits => Some(create(&limits.unwrap_or_default())?),
     };
-    // The channel is the sandbox's alone: when its host lets go of the other end, it ends.
+    // Only the sandbox has the channel: when the other end is closed, it exits.
     let container = launch(spec, cgroup.as_ref())?;
     show_changes(&container)?;
     rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
@@ -76,13 +75,13 @@ fn run() -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(u8::try_from(status.exit_status().unwrap_or(128)).unwrap_or(125)))
 }
 
-fn root(image: &str) -> Result<RootFs, Failure> {
+fn root(image: &str) -> Result<RootFs, ExampleError> {
     let mut root = RootFs::resolve(&image.parse()?)?;
     root.layers.splice(..0, text("CARREL_LAYERS").split_whitespace().map(Into::into));
     Ok(root)
 }
 
-fn disk() -> Result<Disk, Failure> {
+fn disk() -> Result<Disk, ExampleError> {
     let bytes = number("CARREL_DISK")?.unwrap_or(256 * 1024 * 1024);
     Ok(match std::env::var_os("CARREL_KEPT") {
         None => Disk::Memory { bytes },
@@ -94,18 +93,18 @@ fn disk() -> Result<Disk, Failure> {
     })
 }
 
-fn network(pid: &str) -> Result<Network, Failure> {
+fn network(pid: &str) -> Result<Network, ExampleError> {
     Ok(Network::of(std::fs::File::open(Path::new("/proc").join(pid))?)?)
 }
 
-fn mount(text: &str) -> Result<Mount, Failure> {
+fn mount(text: &str) -> Result<HostMount, ExampleError> {
     let [source, target, user, access] = parts(text)?;
     let (user, group) = owner(user)?;
     let access = if access == "rw" { Access::Writable { user, group } } else { Access::ReadOnly { user, group } };
-    Ok(Mount { source: source.into(), target: GuestPath::new(target)?, access, owner: None })
+    Ok(HostMount { source: source.into(), target: GuestPath::new(target)?, access, owner: None })
 }
 
-fn project(text: &str) -> Result<Option<Project>, Failure> {
+fn project(text: &str) -> Result<Option<Project>, ExampleError> {
     if text.is_empty() {
         return Ok(None);
     }
@@ -114,18 +113,18 @@ fn project(text: &str) -> Result<Option<Project>, Failure> {
     Ok(Some(Project { source: source.into(), target: GuestPath::new(target)?, user, group, identity: None }))
 }
 
-fn owner(text: &str) -> Result<(u32, u32), Failure> {
+fn owner(text: &str) -> Result<(u32, u32), ExampleError> {
     let (user, group) = text.split_once('.').unwrap_or((text, text));
     Ok((user.parse()?, group.parse()?))
 }
 
-fn parts<const N: usize>(text: &str) -> Result<[&str; N], Failure> {
+fn parts<const N: usize>(text: &str) -> Result<[&str; N], ExampleError> {
     let parts: Vec<&str> = text.split(':').collect();
     parts.try_into().map_err(|_| format!("{text}: not {N} parts").into())
 }
 
-/// Sends the handle to whoever listens.
-fn show_changes(container: &Container) -> Result<(), Failure> {
+/// Sends the handle to the socket.
+fn show_changes(container: &Container) -> Result<(), ExampleError> {
     use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
     let (Some(socket), Some(changes)) = (std::env::var_os("CARREL_CHANGES"), container.changes()) else {
         return Ok(());
@@ -139,7 +138,7 @@ fn show_changes(container: &Container) -> Result<(), Failure> {
     Ok(())
 }
 
-fn create(limits: &Limits) -> Result<Cgroup, Failure> {
+fn create(limits: &CgroupLimits) -> Result<Cgroup, ExampleError> {
     let name = format!("example-{}", std::process::id());
     let host = match std::env::var_os("CARREL_UNIFIED") {
         None => Host::detect()?,
@@ -149,22 +148,22 @@ fn create(limits: &Limits) -> Result<Cgroup, Failure> {
             Host::describe(&v2.join("\n"), "")
         }
     };
-    Ok(Cgroup::create(&host, &name, limits, Policy::Refuse)?)
+    Ok(Cgroup::create(&host, &name, limits, LimitPolicy::Refuse)?)
 }
 
-fn limits() -> Result<Option<Limits>, Failure> {
+fn limits() -> Result<Option<CgroupLimits>, ExampleError> {
     let (memory, pids) = (number("CARREL_MEMORY")?, number("CARREL_PIDS")?);
     if memory.is_none() && pids.is_none() {
         return Ok(None);
     }
     let pids = pids.map(u32::try_from).transpose()?;
-    Ok(Some(Limits::new(memory, pids, None)?))
+    Ok(Some(CgroupLimits::new(memory, pids, None)?))
 }
 
 fn text(name: &str) -> String {
     std::env::var(name).unwrap_or_default()
 }
 
-fn number(name: &str) -> Result<Option<u64>, Failure> {
+fn number(name: &str) -> Result<Option<u64>, ExampleError> {
     Ok(std::env::var(name).ok().map(|text| text.parse()).transpose()?)
 }

@@ -1,5 +1,5 @@
-//! Tries to leave a sandbox, one way after the other, and prints for each what the kernel said: `name ok` or
-//! `name ERRNO`. Run outside, where nothing stands in the way, a line is `ok` unless the host has no such thing. Nothing it does has an effect.
+//! Attempts to escape from a sandbox in many ways, and prints the kernel's result for each: `name ok` or `name ERRNO`.
+//! Run outside of a sandbox, a line is `ok` unless the host lacks the feature. No attempt has an effect.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -43,7 +43,7 @@ const ATTEMPTS: &[Attempt] = &[
     ("socket_program", socket_program),
     ("filter_listener", || call(libc::SYS_seccomp, &[1, 8, 0]).or_else(only(libc::EFAULT))),
     ("huge_memory_file", || call(libc::SYS_memfd_create, &[pointer(c"probe"), 4])),
-    // Nothing has no length: a kernel that gets that far says so.
+    // A kernel that gets that far rejects the length 0.
     ("huge_mapping", || call(libc::SYS_mmap, &[0, 0, 1, 0x4_0022, as_arg(-1), 0]).or_else(only(libc::EINVAL))),
     ("merged_pages", || call(libc::SYS_madvise, &[0, 4096, 12]).or_else(only(libc::ENOMEM))),
     ("merged_process", || call(libc::SYS_prctl, &[67, 1])),
@@ -103,7 +103,7 @@ fn call(number: libc::c_long, args: &[u64]) -> Result<()> {
     check(unsafe { libc::syscall(number, arg(0), arg(1), arg(2), arg(3), arg(4), arg(5)) })
 }
 
-/// An error that only a call that was let through can give.
+/// An error that only an allowed call can return.
 fn only(errno: i32) -> impl Fn(Error) -> Result<()> {
     move |error| if error.raw_os_error() == Some(errno) { Ok(()) } else { Err(error) }
 }
@@ -138,7 +138,7 @@ fn setns() -> Result<()> {
 }
 
 fn mount() -> Result<()> {
-    // In mounts of its own where that is possible, so that outside it has no effect.
+    // In a private mount namespace where that is possible, so that it has no effect outside.
     // SAFETY: all strings are terminated.
     unsafe {
         libc::unshare(libc::CLONE_NEWNS);
@@ -168,7 +168,7 @@ fn aio_contexts() -> Result<()> {
     call(libc::SYS_io_setup, &[1, &raw mut context as u64])
 }
 
-/// A program for a socket that accepts everything.
+/// A socket filter that accepts everything.
 fn socket_program() -> Result<()> {
     let (socket, _other) = std::os::unix::net::UnixStream::pair()?;
     let mut code = [libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: u32::MAX }];
@@ -195,7 +195,7 @@ fn kernel_command_line() -> Result<()> {
     }
 }
 
-/// A request to the file system of this program, with an address that nothing is at.
+/// A request to the file system of this program, with an invalid address.
 fn file_request(request: u64) -> Result<()> {
     let program = File::open(std::env::current_exe()?)?;
     call(libc::SYS_ioctl, &[u64::try_from(program.as_raw_fd()).unwrap_or(0), request, 0])
@@ -216,7 +216,7 @@ fn whole_file_system_sync() -> Result<()> {
     call(libc::SYS_syncfs, &[u64::try_from(root.as_raw_fd()).unwrap_or(0)])
 }
 
-/// Gives a process or a group the priority that it has.
+/// Sets the priority of a process or a group to its current value.
 fn init_priority(which: u64, who: u64) -> Result<()> {
     // SAFETY: asks. The kernel's own answer is turned around, so that it is never negative.
     let now = unsafe { libc::syscall(libc::SYS_getpriority, which, who) };

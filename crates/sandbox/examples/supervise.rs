@@ -1,7 +1,7 @@
-//! A supervisor that sheds: makes a sandbox, tries what it could do to the host, sheds, tries it again, and looks
-//! after its sandbox to the end. `supervise DIRECTORY PROGRAM`, with a directory of its own that it keeps a handle
-//! of. It prints `before NAME OUTCOME` and `after NAME OUTCOME` for each attempt, where an outcome is `ok` or the
-//! number of an error, and then `still NAME OUTCOME` for each thing that has to work.
+//! A shim that drops its privileges: launches a sandbox, attempts what it could do to the host, drops its privileges,
+//! attempts it again, and supervises its sandbox until it exits. `supervise DIRECTORY PROGRAM`, with a directory of its own
+//! that it keeps a handle of. It prints `before NAME OUTCOME` and `after NAME OUTCOME` for each attempt, where an outcome is
+//! `ok` or an error number, and then `still NAME OUTCOME` for each operation that has to work.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -11,44 +11,46 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 
 use carrel_image::RootFs;
-use carrel_sandbox::cgroup::{Cgroup, Host, Limits, Policy};
-use carrel_sandbox::{Container, Disk, IdRange, Isolation, Shed, Spec, handle, launch, leave_host_mounts, shed};
+use carrel_sandbox::cgroup::{Cgroup, CgroupLimits, Host, LimitPolicy};
+use carrel_sandbox::{
+    Container, Disk, IdRange, Isolation, RetainedPrivileges, Spec, drop_privileges, handle, launch, leave_host_mounts,
+};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::process::Signal;
 
-type Failure = Box<dyn std::error::Error>;
-type Outcome = Result<(), Error>;
+type ExampleError = Box<dyn std::error::Error>;
+type ExampleResult = Result<(), Error>;
 
-/// An address that nothing is at: a call that gets as far as reading it fails with `EFAULT`.
+/// An invalid address: a call that gets as far as reading it fails with `EFAULT`.
 const NOWHERE: usize = 1;
 
-fn main() -> Result<(), Failure> {
+fn main() -> Result<(), ExampleError> {
     let mut args = std::env::args_os().skip(1);
     let directory = args.next().ok_or("no directory")?;
     let program = args.next().ok_or("no program")?;
     leave_host_mounts()?;
     let run = handle(Path::new(&directory))?;
     let name = format!("supervise-{}", std::process::id());
-    let limits = Limits::new(Some(64 << 20), Some(32), None)?;
-    let cgroup = Cgroup::create(&Host::detect()?, &name, &limits, Policy::Refuse)?;
+    let limits = CgroupLimits::new(Some(64 << 20), Some(32), None)?;
+    let cgroup = Cgroup::create(&Host::detect()?, &name, &limits, LimitPolicy::Refuse)?;
     let container = sandbox(&program, &cgroup)?;
 
-    // What somebody forgot to close, and whether this kernel has what keeps it from being used.
+    // A descriptor that was left open by mistake, and whether this kernel has Landlock to prevent its use.
     let left_open = File::open("/etc")?.into();
     println!("kernel landlock {}", if landlock_version() > 0 { "yes" } else { "no" });
-    // The control: what is merely opened can be left.
+    // The control: a plain directory descriptor can be escaped.
     say("before", "above_a_directory", above(&File::open(&directory)?.into(), ".."));
     attempts("before", &run, &cgroup);
     say("before", "beneath_a_forgotten_directory", beneath(&left_open));
     let kept: Vec<_> = std::iter::once(run.as_fd()).chain(cgroup.directories()).collect();
-    shed(Shed { kill: true, user: None, directories: &kept })?;
+    drop_privileges(RetainedPrivileges { kill: true, user: None, directories: &kept })?;
     attempts("after", &run, &cgroup);
     say("after", "beneath_a_forgotten_directory", beneath(&left_open));
     duties(&run, &container, cgroup);
     Ok(())
 }
 
-fn sandbox(program: &std::ffi::OsStr, cgroup: &Cgroup) -> Result<Container, Failure> {
+fn sandbox(program: &std::ffi::OsStr, cgroup: &Cgroup) -> Result<Container, ExampleError> {
     use std::os::unix::ffi::OsStrExt;
     let spec = Spec {
         root: RootFs::resolve(&"host".parse()?)?,
@@ -68,10 +70,10 @@ fn sandbox(program: &std::ffi::OsStr, cgroup: &Cgroup) -> Result<Container, Fail
     Ok(launch(spec, Some(cgroup))?)
 }
 
-/// What nobody who has taken over a supervisor may do. None has an effect.
+/// What a compromised shim must not be able to do. None has an effect.
 fn attempts(when: &str, run: &OwnedFd, cgroup: &Cgroup) {
     let open = |path: &str| rustix::fs::openat(CWD, path, OFlags::RDONLY, Mode::empty()).map(drop).map_err(Error::from);
-    let say = |name: &str, outcome: Outcome| say(when, name, outcome);
+    let say = |name: &str, outcome: ExampleResult| say(when, name, outcome);
     let descriptor = usize::try_from(run.as_raw_fd()).unwrap_or(usize::MAX);
     say("open", open("/etc/passwd"));
     say("open_proc", open("/proc/self/status"));
@@ -96,8 +98,8 @@ fn attempts(when: &str, run: &OwnedFd, cgroup: &Cgroup) {
     say("capabilities", capabilities());
 }
 
-/// Whether a path upwards leads from a directory to something else than its last step but one did.
-fn above(directory: &OwnedFd, path: &str) -> Outcome {
+/// Whether `..` leads from a directory to another one.
+fn above(directory: &OwnedFd, path: &str) -> ExampleResult {
     let file = |path: &str| -> Result<_, Error> {
         let stat = rustix::fs::fstat(rustix::fs::openat(directory, path, OFlags::PATH, Mode::empty())?)?;
         Ok((stat.st_dev, stat.st_ino))
@@ -106,24 +108,24 @@ fn above(directory: &OwnedFd, path: &str) -> Outcome {
     if file(path)? == file(&below)? { Err(Error::from_raw_os_error(libc::EXDEV)) } else { Ok(()) }
 }
 
-/// Whether a file of a directory that is open can be opened.
-fn beneath(directory: &OwnedFd) -> Outcome {
+/// Whether a file of an open directory can be opened.
+fn beneath(directory: &OwnedFd) -> ExampleResult {
     Ok(rustix::fs::openat(directory, "passwd", OFlags::RDONLY, Mode::empty()).map(drop)?)
 }
 
-/// Which interface of Landlock this kernel has, if any.
+/// The Landlock ABI of this kernel, if any.
 fn landlock_version() -> libc::c_long {
     // SAFETY: with this flag nothing is read and nothing is made: the call answers with a number.
     unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0, 1) }
 }
 
-/// The parent of all groups can be reached, because a group is removed there, and nothing above it.
-fn above_group(cgroup: &Cgroup) -> Outcome {
+/// The parent of all groups can be reached, because a group is removed there, but nothing above it.
+fn above_group(cgroup: &Cgroup) -> ExampleResult {
     let group = cgroup.unified_directory().ok_or(Error::from_raw_os_error(libc::ENOENT))?;
     above(&group.try_clone_to_owned()?, "../..")
 }
 
-fn fork() -> Outcome {
+fn fork() -> ExampleResult {
     // SAFETY: this program has one thread, and the child ends at once.
     match unsafe { libc::fork() } {
         -1 => Err(Error::last_os_error()),
@@ -137,16 +139,16 @@ fn fork() -> Outcome {
     }
 }
 
-/// Whether this process has any capability but that of signalling.
-fn capabilities() -> Outcome {
+/// Whether this process has any capability but `CAP_KILL`.
+fn capabilities() -> ExampleResult {
     use rustix::thread::CapabilitySet;
     let sets = rustix::thread::capabilities(None)?;
     let more = (sets.permitted | sets.effective | sets.inheritable) - CapabilitySet::KILL;
     if more.is_empty() { Err(Error::from_raw_os_error(libc::EPERM)) } else { Ok(()) }
 }
 
-/// A call that does no harm where it is let through: it fails with the given error, or not at all.
-fn call(number: libc::c_long, given: &[usize], harmless: i32) -> Outcome {
+/// A call that is harmless where it is allowed: it fails with the given error, or not at all.
+fn call(number: libc::c_long, given: &[usize], harmless: i32) -> ExampleResult {
     let argument = |index: usize| given.get(index).copied().unwrap_or(0);
     // SAFETY: no argument is an address of this process; what the calls make is lost and does no harm.
     let outcome =
@@ -158,24 +160,24 @@ fn call(number: libc::c_long, given: &[usize], harmless: i32) -> Outcome {
     }
 }
 
-/// What a supervisor still has to do.
+/// What a shim still has to do.
 fn duties(run: &OwnedFd, container: &Container, cgroup: Cgroup) {
-    let say = |name: &str, outcome: Result<(), Failure>| match outcome {
+    let say = |name: &str, outcome: Result<(), ExampleError>| match outcome {
         Ok(()) => println!("still {name} ok"),
         Err(error) => println!("still {name} {error}"),
     };
-    say("files", files(run).map_err(Failure::from));
-    say("freeze", cgroup.freeze().map_err(Failure::from));
-    say("thaw", cgroup.thaw().map_err(Failure::from));
-    say("statistics", cgroup.statistics().map(drop).map_err(Failure::from));
-    say("out_of_memory", cgroup.out_of_memory_kills().map(drop).map_err(Failure::from));
-    say("poll", poll(container).map_err(Failure::from));
-    say("signal", container.signal(Signal::KILL).map_err(Failure::from));
-    say("wait", container.wait().map(drop).map_err(Failure::from));
-    say("remove", cgroup.remove().map_err(Failure::from));
+    say("files", files(run).map_err(ExampleError::from));
+    say("freeze", cgroup.freeze().map_err(ExampleError::from));
+    say("thaw", cgroup.thaw().map_err(ExampleError::from));
+    say("statistics", cgroup.statistics().map(drop).map_err(ExampleError::from));
+    say("out_of_memory", cgroup.out_of_memory_kills().map(drop).map_err(ExampleError::from));
+    say("poll", poll(container).map_err(ExampleError::from));
+    say("signal", container.signal(Signal::KILL).map_err(ExampleError::from));
+    say("wait", container.wait().map(drop).map_err(ExampleError::from));
+    say("remove", cgroup.remove().map_err(ExampleError::from));
 }
 
-fn files(run: &OwnedFd) -> Outcome {
+fn files(run: &OwnedFd) -> ExampleResult {
     let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC;
     let file = rustix::fs::openat(run, "journal.new", flags, Mode::from_raw_mode(0o600))?;
     rustix::io::write(&file, b"entry\n")?;
@@ -186,8 +188,8 @@ fn files(run: &OwnedFd) -> Outcome {
     Ok(rustix::fs::unlinkat(run, "journal", AtFlags::empty())?)
 }
 
-/// A loop's descriptors: the sandbox, a timer and signals.
-fn poll(container: &Container) -> Outcome {
+/// The descriptors of an event loop: the sandbox, a timer and signals.
+fn poll(container: &Container) -> ExampleResult {
     use rustix::event::epoll;
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     let process = container.process();
@@ -198,7 +200,7 @@ fn poll(container: &Container) -> Outcome {
     if ready == 0 { Ok(()) } else { Err(Error::from_raw_os_error(libc::ECHILD)) }
 }
 
-fn say(when: &str, name: &str, outcome: Outcome) {
+fn say(when: &str, name: &str, outcome: ExampleResult) {
     match outcome {
         Ok(()) => println!("{when} {name} ok"),
         Err(error) => println!("{when} {name} {}", error.raw_os_error().unwrap_or(0)),

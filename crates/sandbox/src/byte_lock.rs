@@ -1,4 +1,4 @@
-//! Locks on one byte of a file that belong to an open file, and not to the process.
+//! Open file description locks on one byte of a file.
 
 use std::fs::File;
 use std::io;
@@ -6,9 +6,9 @@ use std::os::fd::AsFd;
 
 use rustix::io::Errno;
 
-/// Locks a byte of a file for as long as the file is open, or until it is locked otherwise. An exclusive lock is refused
-/// (`false`) while anybody else has one; a shared one waits for those who have an exclusive one. Locks of the process
-/// itself (`F_SETLK`) count as those of another.
+/// Locks a byte of a file until the file is closed or the lock is changed. An exclusive lock fails (`false`) while another
+/// file description has a lock; a shared lock waits for an exclusive one. Locks of the process itself (`F_SETLK`) count as
+/// those of another.
 pub fn lock_byte(file: &File, byte: u64, exclusive: bool) -> io::Result<bool> {
     let byte = i64::try_from(byte).map_err(|_| io::ErrorKind::InvalidInput)?;
     match crate::sys::lock_byte(file.as_fd(), byte, exclusive) {
@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_byte_is_shared_or_held_by_one_open_file() {
+    fn a_byte_is_shared_or_held_by_one_file_description() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("file");
         let open = || File::options().create(true).truncate(false).read(true).write(true).open(&path).unwrap();

@@ -1,4 +1,4 @@
-//! A running sandbox, and one that is about to be.
+//! A running sandbox, and one that is being created.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -9,25 +9,25 @@ use crate::disk::KeptDisk;
 use crate::gvisor::Diagnosis;
 use crate::ids::IdRange;
 
-/// A running sandbox: its first process, and what it has to itself. Dropped, it is killed.
+/// A running sandbox: its pid 1, and the resources that it owns. Dropping kills it.
 #[derive(Debug)]
 pub struct Container {
     pid: Pid,
     process: OwnedFd,
     changes: Option<OwnedFd>,
     kept: Option<KeptDisk>,
-    /// Its disk in memory, if that lies over layers: whoever may look at this process finds there what was written.
+    /// Its in-memory disk, if it runs on layers: kept open so that the written files stay readable through this process.
     _memory: Option<OwnedFd>,
-    /// What the runtime says that it runs in, if there is one.
+    /// The standard error of its runtime, if it has one.
     diagnosis: Option<Diagnosis>,
-    /// A list of the locks of its processes.
+    /// The list of file locks of its processes.
     locks: Option<OwnedFd>,
-    /// Given back only when nothing can have them any more.
+    /// Released only when no process can use them any more.
     ids: IdRange,
 }
 
-/// A process in new namespaces that waits to become a sandbox. Dropped before it does, it is killed.
-pub(crate) struct Waiting {
+/// A process in new namespaces that waits to become a sandbox. Dropping kills it.
+pub(crate) struct PendingContainer {
     pid: Pid,
     process: Option<OwnedFd>,
 }
@@ -35,65 +35,65 @@ pub(crate) struct Waiting {
 // === impl Container ===
 
 impl Container {
-    /// Its first process, as the host numbers it.
+    /// Its pid 1, in the host's pid namespace.
     pub fn pid(&self) -> Pid {
         self.pid
     }
 
-    /// A descriptor that is readable once it has ended.
+    /// A pidfd: readable once the sandbox has exited.
     pub fn process(&self) -> BorrowedFd<'_> {
         self.process.as_fd()
     }
 
-    /// The ids that it has to itself.
+    /// The host ids of the sandbox.
     pub fn ids(&self) -> &IdRange {
         &self.ids
     }
 
-    /// What it has written over its project: the upper directory of an overlay, open. It stays readable after the
-    /// sandbox has ended, for as long as this descriptor or a copy of it is held, in whatever process.
+    /// The upper directory of the project's overlay, open. It stays readable after the sandbox has exited, for as long as this
+    /// descriptor or a copy of it is open, in any process.
     ///
-    /// The directory is complete by itself: nothing in it points to the host's copy, and a file that was changed in any
-    /// way, be it its mode alone, is there whole. A reader finds:
+    /// The directory is self-contained: nothing in it refers to the host's copy, and a file with any change, even of its
+    /// mode only, is complete. A reader finds:
     ///
-    /// - what is new or changed, under its own name; a directory that was renamed is a new one with all that is in it;
-    /// - a character device 0/0 for each name that was deleted;
-    /// - `user.overlay.opaque` with the value `y` on a directory that was deleted and made anew: of what the host has
-    ///   there, nothing remains;
-    /// - other attributes `user.overlay.*`, which mean something to the kernel alone.
+    /// - new and changed files under their own names; a renamed directory is a new one with all its entries;
+    /// - a character device 0/0 for each deleted name;
+    /// - `user.overlay.opaque` with the value `y` on a directory that was deleted and recreated: nothing of the host's directory
+    ///   remains;
+    /// - other attributes `user.overlay.*`, which only the kernel uses.
     ///
-    /// Nobody inside can make a device or such an attribute there. All else was made by the sandbox: names, links and
-    /// modes are an attacker's. Owners are the host's ids: `ids().base()` and the id inside.
+    /// The sandbox cannot create a device or such an attribute there. Everything else is untrusted: names, links and modes are
+    /// chosen by the sandbox. Owners are host ids: `ids().base()` plus the id in the sandbox.
     pub fn changes(&self) -> Option<&OwnedFd> {
         self.changes.as_ref()
     }
 
-    /// The disk that stays, if it has one.
+    /// Its persistent disk, if it has one.
     pub fn kept_disk(&self) -> Option<&KeptDisk> {
         self.kept.as_ref()
     }
 
-    /// A list of the locks of its processes, which is there once.
+    /// The list of file locks of its processes; it can be taken once.
     pub(crate) fn take_locks(&mut self) -> Option<OwnedFd> {
         self.locks.take()
     }
 
-    /// Whether a runtime stands between it and the kernel of the host.
+    /// Whether a runtime separates it from the host's kernel.
     pub fn has_runtime(&self) -> bool {
         self.diagnosis.is_some()
     }
 
-    /// Why the runtime that it runs in ended, if it has one that said so.
+    /// Why its runtime exited, if it has one that reported an error.
     pub fn diagnosis(&self) -> Option<String> {
         self.diagnosis.as_ref().and_then(Diagnosis::last_line)
     }
 
-    /// Sends a signal to its first process, which obeys it because it comes from outside.
+    /// Sends a signal to its pid 1, which cannot ignore it, since it comes from an outer pid namespace.
     pub fn signal(&self, signal: Signal) -> Result<(), Errno> {
         rustix::process::pidfd_send_signal(&self.process, signal)
     }
 
-    /// Waits until it has ended, and with it all that was in it.
+    /// Waits until pid 1 has exited, and with it all processes of the sandbox.
     pub fn wait(&self) -> Result<WaitIdStatus, Errno> {
         wait(&self.process)
     }
@@ -105,9 +105,9 @@ impl Drop for Container {
     }
 }
 
-// === impl Waiting ===
+// === impl PendingContainer ===
 
-impl Waiting {
+impl PendingContainer {
     pub(crate) fn new(pid: Pid, process: OwnedFd) -> Self {
         Self { pid, process: Some(process) }
     }
@@ -129,7 +129,7 @@ impl Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for PendingContainer {
     fn drop(&mut self) {
         if let Some(process) = &self.process {
             end(process);
@@ -147,7 +147,7 @@ fn wait(process: &OwnedFd) -> Result<WaitIdStatus, Errno> {
     }
 }
 
-/// Ends a process and buries it. Whoever has already waited for it gets an error, and there is nothing left to do.
+/// Kills a process and reaps it. If it was reaped already, the signal fails and nothing is left to do.
 fn end(process: &OwnedFd) {
     if rustix::process::pidfd_send_signal(process, Signal::KILL).is_ok() {
         let _buried = wait(process);

@@ -1,8 +1,9 @@
-//! What a sandbox writes to, made outside: memory, or a disk that stays.
+//! The disk of a sandbox, prepared by the parent: a tmpfs, or a persistent disk.
 //!
-//! Either has the same directories, which nobody inside can name: the root itself for an image without layers, or
-//! what is written over layers; what is written over the project; and places for what lies below.
+//! Either has the same directories, which have no path in the sandbox: the root for an image without layers, or the upper
+//! directory over its layers; the upper directory of the project; and mount points for lower layers.
 
+mod fsck;
 mod image;
 mod kept;
 mod quota;
@@ -14,56 +15,57 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 
-pub use self::kept::{DiskError, DiskKind, KeptDisk, Quota};
+pub use self::fsck::DiskRepair;
+pub use self::kept::{DiskError, DiskKind, KeptDisk, Quota, is_damage};
 pub(crate) use self::space::binary_size;
 pub use self::space::{FreeSpace, Reserve, ResumeThreshold, room_again};
+use crate::host_tree::ProjectLower;
 use crate::ids::IdRange;
 use crate::layers::Layers;
 use crate::mount;
 use crate::spec::Disk;
-use crate::tree::Below;
 
-/// The root of an image without layers; over layers, where the two become one.
+/// The root of an image without layers; with layers, the mount point of their overlay.
 pub(crate) const ROOT: &str = "root";
-/// What is written over the layers of the image.
+/// The upper directory over the layers of the image.
 pub(crate) const UPPER: &str = "upper";
-/// Where the kernel prepares that.
+/// Its overlay work directory.
 pub(crate) const WORK: &str = "work";
-/// What is written over the project.
+/// The upper directory of the project.
 pub(crate) const PROJECT: &str = "project";
-/// Where the kernel prepares that.
+/// Its overlay work directory.
 pub(crate) const PROJECT_WORK: &str = "project-work";
-/// Where the project is put, to lie below.
+/// The mount point of the project's lower layer.
 pub(crate) const PROJECT_LOWER: &str = "project-lower";
-/// Where layers have short names, for kernels that need them.
+/// The mount point of short names for layers, for kernels that need them.
 pub(crate) const NAMES: &str = "names";
-/// Where read-only trees of the host are put while overlays are made of them.
+/// The mount point of read-only host trees while their overlays are created.
 pub(crate) const TREES: &str = "trees";
-/// There once everything that an image brings has been put in.
+/// The marker that all files of the image were added.
 pub(crate) const FILLED: &str = "filled";
-/// How much shared memory a sandbox on a disk that stays has: the most that its limit of memory lets it use.
+/// The size of `/dev/shm` of a sandbox with a persistent disk; its memory limit covers it.
 const SHARED_MEMORY: u64 = 256 << 20;
 
-/// A disk with its directories in place.
-pub(crate) struct Prepared {
-    /// Attached nowhere yet.
+/// A disk with its directories.
+pub(crate) struct PreparedDisk {
+    /// A detached mount.
     pub(crate) mount: OwnedFd,
-    /// What the project's upper layer is, open: it outlives the sandbox.
+    /// The project's upper directory, open: it outlives the sandbox.
     pub(crate) changes: Option<OwnedFd>,
-    /// Whether nothing has been put in yet.
+    /// Whether no files of the image were added yet.
     pub(crate) fresh: bool,
-    /// Whether what it holds is stored with the ids of the sandbox, and has to be shown with the host's.
+    /// Whether its files are stored with the ids of the sandbox, so that it has to be id-mapped.
     pub(crate) mapped: bool,
-    /// How much shared memory goes with it.
+    /// The size of `/dev/shm`.
     pub(crate) shared_memory: u64,
 }
 
-/// Where layers of the image are put, to lie below.
+/// The mount point of a layer of the image.
 pub(crate) fn lower(number: usize) -> String {
     format!("lower{number}")
 }
 
-/// What was written over the layers of an image, by the disk of a sandbox that is open; none if that has no layers.
+/// The upper directory over the layers of an image, from the open disk of a sandbox; none without layers.
 pub fn upper(disk: impl AsFd) -> Result<Option<OwnedFd>, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let open = |name| match rustix::fs::openat(&disk, name, flags, Mode::empty()) {
@@ -71,16 +73,21 @@ pub fn upper(disk: impl AsFd) -> Result<Option<OwnedFd>, Errno> {
         Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
         Err(errno) => Err(errno),
     };
-    // A name alone could be anybody's; all of them are a disk's.
+    // One of these names could be any directory; all of them identify a disk.
     Ok(match (open(UPPER)?, open(WORK)?, open(ROOT)?) {
         (upper, Some(_), Some(_)) => upper,
         _ => None,
     })
 }
 
-/// Makes the disk ready to lie over layers, and for a project above what lies below it.
-pub(crate) fn prepare(disk: &Disk, ids: &IdRange, layers: &Layers, project: Option<&Below>) -> Result<Prepared, Errno> {
-    // A disk that stays is stored with the sandbox's own ids, whatever range it has this time.
+/// Prepares the directories of the disk for the layers and the project.
+pub(crate) fn prepare(
+    disk: &Disk,
+    ids: &IdRange,
+    layers: &Layers,
+    project: Option<&ProjectLower>,
+) -> Result<PreparedDisk, Errno> {
+    // A persistent disk is stored with the sandbox's own ids, whatever its current range is.
     let (mount, first, mapped, shared_memory) = match disk {
         Disk::Memory { bytes } => (memory(*bytes, ids.base())?, ids.base(), false, *bytes),
         Disk::Kept(kept) => (kept.mount().try_clone().map_err(|_| Errno::MFILE)?, 0, true, SHARED_MEMORY),
@@ -92,7 +99,7 @@ pub(crate) fn prepare(disk: &Disk, ids: &IdRange, layers: &Layers, project: Opti
         Some(top) => {
             (0..layers.mounts().len()).try_for_each(|number| plain(&lower(number)))?;
             [WORK, ROOT].into_iter().try_for_each(plain)?;
-            // The root of an overlay is that of what is written.
+            // The root of an overlay has the attributes of its upper directory.
             top::make_like(&mount, UPPER, &top, first)?;
         }
     }
@@ -106,10 +113,10 @@ pub(crate) fn prepare(disk: &Disk, ids: &IdRange, layers: &Layers, project: Opti
     }
     let filled = rustix::fs::accessat(&mount, FILLED, rustix::fs::Access::EXISTS, AtFlags::SYMLINK_NOFOLLOW);
     let fresh = !mapped || filled.is_err();
-    Ok(Prepared { mount, changes, fresh, mapped, shared_memory })
+    Ok(PreparedDisk { mount, changes, fresh, mapped, shared_memory })
 }
 
-/// A directory of the disk, with its owner and mode; one that is there stays as it is.
+/// Creates a directory of the disk with owner and mode; an existing one is unchanged.
 fn make(disk: impl AsFd, name: &str, (user, group): (u32, u32), mode: u32) -> Result<(), Errno> {
     match rustix::fs::mkdirat(&disk, name, Mode::from_raw_mode(0o700)) {
         Ok(()) => {}

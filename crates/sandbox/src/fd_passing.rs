@@ -1,4 +1,4 @@
-//! Passing a descriptor from the new process to the one that makes it.
+//! Passes a descriptor from the new process to its parent.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -10,7 +10,7 @@ use rustix::net::{
     SendFlags, SocketFlags, SocketType,
 };
 
-/// Where a descriptor is taken, and where it is given. Nobody waits for the other.
+/// The receiving and the sending socket. Both are non-blocking.
 pub(crate) fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
@@ -24,7 +24,7 @@ pub(crate) fn give(socket: impl AsFd, descriptor: impl AsFd) -> Result<(), Errno
     rustix::net::sendmsg(socket, &[IoSlice::new(&[0])], &mut control, SendFlags::NOSIGNAL).map(drop)
 }
 
-/// What was given, if anything was.
+/// The descriptor that was sent, if any.
 pub(crate) fn take(socket: impl AsFd) -> Option<OwnedFd> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_given_is_taken_once() {
+    fn a_sent_descriptor_is_received_once() {
         let (ours, theirs) = pair().unwrap();
         assert!(take(&ours).is_none());
         let file = tempfile::tempfile().unwrap();

@@ -1,4 +1,4 @@
-//! Handles of directories that cannot be left.
+//! Directory handles that cannot be escaped.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -7,22 +7,22 @@ use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::OpenTreeFlags;
 
-/// Opens a directory as a tree of its own, which shows what is in it and nothing of what is mounted below: `..` leads
-/// from it to itself. The caller has called [`leave_host_mounts`](crate::leave_host_mounts), or has the right to mount.
+/// Opens a directory as a detached mount, without the mounts below it: its `..` is the directory itself. The caller has called
+/// [`leave_host_mounts`](crate::leave_host_mounts), or has the right to mount.
 pub fn handle(path: &Path) -> std::io::Result<OwnedFd> {
-    Ok(cut_off(CWD, path)?)
+    Ok(open_detached(CWD, path)?)
 }
 
-/// The same for a directory that is open.
+/// The same for an open directory.
 pub fn handle_of(directory: &OwnedFd) -> std::io::Result<OwnedFd> {
-    Ok(cut_off(directory, c".")?)
+    Ok(open_detached(directory, c".")?)
 }
 
 /// The same, relative to an open directory.
-pub(crate) fn cut_off(directory: impl std::os::fd::AsFd, path: impl rustix::path::Arg) -> Result<OwnedFd, Errno> {
+pub(crate) fn open_detached(directory: impl std::os::fd::AsFd, path: impl rustix::path::Arg) -> Result<OwnedFd, Errno> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     let tree = rustix::mount::open_tree(directory, path, flags)?;
-    // What `open_tree` returns only names the directory; one that is open can be listed and made durable.
+    // `open_tree` returns an `O_PATH` descriptor; this one can be listed and fsynced.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     rustix::fs::openat(&tree, c".", flags, Mode::empty())
 }

@@ -1,4 +1,4 @@
-//! Ranges of user and group ids: every sandbox has one to itself for as long as anything of it exists.
+//! Ranges of user and group ids: every sandbox has one exclusively for as long as anything of it exists.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -10,32 +10,32 @@ use rustix::io::Errno;
 
 /// How many ids a sandbox has.
 pub(crate) const COUNT: u32 = 65_536;
-/// Where the ranges begin: above what people and the usual tools for containers are given.
+/// The start of the ranges: above those of users and common container tools.
 const FIRST: u32 = 0x4000_0000;
-/// How many there are.
+/// The number of ranges.
 const RANGES: u32 = 8192;
 
-/// How long the line is that says who holds a range.
+/// The length of the line that names the holder of a range.
 const LINE: usize = 48;
 
-/// The group of all supervisors that have given up being root, and behind it their users: one for each range.
+/// The group of all shims that have dropped root; the following ids are their users, one for each range.
 pub const SUPERVISORS: u32 = FIRST + RANGES * COUNT;
 
-/// A range of ids, held until dropped.
+/// An id range, released when dropped.
 #[derive(Debug)]
 pub struct IdRange {
     number: u32,
     _lock: File,
 }
 
-/// A range that cannot be had.
+/// Why no id range is available.
 #[derive(Debug, thiserror::Error)]
 pub enum IdsError {
     /// The directory of locks cannot be used.
-    #[error("the directory of id ranges: {0}")]
+    #[error("cannot use the directory of id ranges: {0}")]
     Directory(std::io::Error),
-    /// Every range is taken.
-    #[error("all {RANGES} id ranges are taken")]
+    /// All ranges are in use.
+    #[error("all {RANGES} id ranges are in use")]
     Exhausted,
 }
 
@@ -45,7 +45,7 @@ impl IdRange {
     /// How many ids a sandbox has.
     pub const COUNT: u32 = COUNT;
 
-    /// Takes the first range that nobody holds. The lock is the kernel's: it ends with its holder, however that ends.
+    /// Allocates the first free range. The kernel releases its lock when the holder exits.
     pub fn allocate(directory: &Path) -> Result<Self, IdsError> {
         std::fs::create_dir_all(directory).map_err(IdsError::Directory)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -59,7 +59,7 @@ impl IdRange {
         Err(IdsError::Exhausted)
     }
 
-    /// Takes one range, if nobody holds it: then no sandbox of it lives.
+    /// Allocates a given range if it is free: then no sandbox uses it.
     pub fn claim(directory: &Path, number: u32) -> Result<Option<Self>, IdsError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         match rustix::fs::open(directory, flags, Mode::empty()) {
@@ -76,30 +76,29 @@ impl IdRange {
         }
     }
 
-    /// The host's id behind the sandbox's 0.
+    /// The host id of the sandbox's id 0.
     pub const fn base(&self) -> u32 {
         FIRST + self.number * COUNT
     }
 
-    /// The user that the supervisor of this sandbox becomes: nobody else has it, inside or outside.
+    /// The user of this sandbox's shim; no other process has it, inside or outside.
     pub const fn supervisor(&self) -> u32 {
         SUPERVISORS + 1 + self.number
     }
 
-    /// The line that tells the kernel.
+    /// The line for `uid_map` and `gid_map`.
     pub(crate) fn map(&self) -> String {
         format!("0 {} {COUNT}\n", self.base())
     }
 }
 
-/// Whether the host's id is the one behind some sandbox's 0.
+/// Whether a host id is the first of a range.
 pub(crate) const fn is_base(id: u32) -> bool {
     FIRST <= id && id < SUPERVISORS && (id - FIRST) % COUNT == 0
 }
 
-/// Takes the lock of a range. It is kept by a descriptor that can only be read, and beside it the file says which process
-/// took it: a supervisor that was taken over could let go of its lock, and is not to share its ids with the next one
-/// while it lives.
+/// Locks a range. The lock is held by a read-only descriptor, and the file names the process that took it: a compromised shim
+/// could release its lock, but must not share its ids with the next sandbox while it lives.
 fn lock(directory: impl AsFd, number: u32) -> std::io::Result<Option<File>> {
     let name = number.to_string();
     let open = |access| {
@@ -113,29 +112,29 @@ fn lock(directory: impl AsFd, number: u32) -> std::io::Result<Option<File>> {
         Err(errno) => return Err(errno.into()),
     }
     let mut holder = String::new();
-    // What cannot be read was never written.
+    // A file that cannot be read was never written.
     let _nobody = (&mut file).take(LINE as u64).read_to_string(&mut holder);
     let (holder, ourselves) = (holder.trim_end(), process(std::process::id()).unwrap_or_default());
     if holder != ourselves && is_alive(holder) {
         return Ok(None);
     }
-    // Always as long as before: a file that is cut to be written is one that some file systems hurry to write out.
+    // The length is constant: some file systems flush a file that is truncated and rewritten.
     File::from(open(OFlags::WRONLY)?).write_all(format!("{ourselves:<LINE$}").as_bytes())?;
     Ok(Some(file))
 }
 
-/// Whether a process that was written down is still there, and the same.
+/// Whether the recorded process is still running.
 fn is_alive(holder: &str) -> bool {
     let pid = holder.split(' ').next().and_then(|pid| pid.parse().ok());
     pid.and_then(process).is_some_and(|process| process == holder)
 }
 
-/// A process by its number and the time when it began, which no other has in the same boot of this host.
+/// A process by its pid and start time, which are unique within one boot.
 fn process(pid: u32) -> Option<String> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name is in brackets and may be anything; the twentieth word behind it is the time.
+    // The name is in parentheses and may contain anything; the twentieth field after it is the start time.
     let began = stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.to_owned();
-    // One that has ended and that nobody has buried holds nothing.
+    // A zombie holds nothing.
     let state = stat.rsplit_once(')')?.1.split_ascii_whitespace().next()?;
     (!matches!(state, "Z" | "X")).then(|| format!("{pid} {began}"))
 }
@@ -144,8 +143,8 @@ fn process(pid: u32) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// Waits until a range that was given back can be had. A process that another test is starting at this moment has a
-    /// copy of every descriptor until it becomes its program, and with it the lock.
+    /// Waits until a released range is free. A process that another test is just starting inherits every descriptor until its
+    /// `exec`, and with it the lock.
     fn free_again(directory: &Path, number: u32) -> IdRange {
         loop {
             if let Some(range) = IdRange::claim(directory, number).unwrap() {
@@ -157,7 +156,7 @@ mod tests {
 
     //= promises.sandbox.ids-host-maps
     #[test]
-    fn a_range_is_held_by_one_and_free_again_afterwards() {
+    fn a_range_has_one_holder_and_is_free_afterwards() {
         let dir = tempfile::tempdir().unwrap();
         let first = IdRange::allocate(dir.path()).unwrap();
         let second = IdRange::allocate(dir.path()).unwrap();
@@ -169,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_whose_holder_let_go_of_its_lock_and_lives_is_not_given_to_another() {
+    fn a_range_whose_living_holder_released_its_lock_is_not_reused() {
         let dir = tempfile::tempdir().unwrap();
         let mut other = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let first = IdRange::allocate(dir.path()).unwrap();
@@ -182,14 +181,14 @@ mod tests {
         other.kill().unwrap();
         other.wait().unwrap();
         assert_eq!(free_again(dir.path(), number).base(), base);
-        // Another process that has the number now is not the one that was written down.
+        // Another process with the same pid is not the recorded one.
         let another = format!("{:<LINE$}", format!("{} 1", std::process::id()));
         std::fs::write(dir.path().join(number.to_string()), another).unwrap();
         assert_eq!(free_again(dir.path(), number).base(), base);
     }
 
     #[test]
-    fn a_holder_cannot_change_what_is_written_down_about_it() {
+    fn a_holder_cannot_change_its_own_record() {
         let dir = tempfile::tempdir().unwrap();
         let range = IdRange::allocate(dir.path()).unwrap();
         let mode = rustix::fs::fcntl_getfl(&range._lock).unwrap();
@@ -197,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_id_of_a_range_is_known_by_its_number() {
+    fn the_first_id_of_a_range_is_recognized() {
         let dir = tempfile::tempdir().unwrap();
         let (first, second) = (IdRange::allocate(dir.path()).unwrap(), IdRange::allocate(dir.path()).unwrap());
         assert!(is_base(first.base()) && is_base(second.base()) && is_base(SUPERVISORS - COUNT));
@@ -209,7 +208,7 @@ mod tests {
     //= promises.sandbox.ids-host-maps
     //= promises.supervisor.once-sandbox-runs
     #[test]
-    fn no_range_reaches_the_ids_that_mean_nobody() {
+    fn no_range_contains_the_ids_of_nobody() {
         assert!(u64::from(SUPERVISORS) + u64::from(RANGES) + 1 < u64::from(u32::MAX));
     }
 }

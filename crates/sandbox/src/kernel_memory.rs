@@ -1,9 +1,9 @@
-//! Memory of the kernel that no cgroup is charged for, however much of it a sandbox takes: messages that nobody reads
-//! and that are not data of a connection, and locks of files. Neither can be refused, since every program that looks
-//! up a name or opens a database needs a little of it. So it is counted from outside, and whoever has too much is told of.
+//! Kernel memory that no cgroup is charged for: unread messages that are not stream data, and file locks. Neither can be
+//! forbidden, since every program that resolves a name or opens a database needs a little of it. So it is measured from
+//! outside, and a sandbox that uses too much is reported.
 //!
-//! What is counted is read from files that were opened when the sandbox was made, and that show its network and its
-//! processes ever after, whatever their reader has given up meanwhile.
+//! The counters are read from files that were opened at launch and keep showing the network and the processes of the sandbox,
+//! whatever privileges their reader has dropped since.
 
 mod locks;
 mod sockets;
@@ -14,80 +14,80 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-use self::locks::Locks;
-use self::sockets::Sockets;
+use self::locks::FileLocks;
+use self::sockets::SocketMemory;
 use crate::cgroup::{Cgroup, CpuClock};
 use crate::container::Container;
 
-/// The part of its memory limit that a sandbox may take besides, and the least and the most that this is.
+/// The fraction of the memory limit that a sandbox may use in addition, with its minimum and maximum.
 const PART: u64 = 4;
 const ALLOWANCE: [u64; 2] = [16 << 20, 256 << 20];
-/// How long the processors work for a sandbox that does something.
+/// The CPU time above which a sandbox counts as active.
 const WORK: Duration = Duration::from_millis(2);
-/// How long there has to be too much in a network that is shared before it is told of who does not own it: who does is
-/// seen to first.
+/// How long a shared network must exceed the allowance before a sandbox that does not own it is reported: the owner is handled
+/// first.
 const SHARED_NETWORK_DELAY: Duration = Duration::from_millis(1250);
 
-/// What a sandbox takes of the kernel's memory that no cgroup is charged for.
+/// Measures the kernel memory of a sandbox that no cgroup is charged for.
 ///
-/// One look at a sandbox that rests is one read, 2 µs; at one that works and has few sockets it is three, about 10 µs.
+/// A check of an idle sandbox is one read, 2 µs; of an active one with few sockets it is three, about 10 µs.
 #[derive(Debug)]
 pub struct KernelMemory {
     allowance: u64,
     clock: Option<CpuClock>,
-    /// What the clock said at the last look.
+    /// The CPU time at the last check.
     worked: u64,
-    /// The network is that of another sandbox.
+    /// The network belongs to another sandbox.
     shared: bool,
-    /// Since when there is too much in a network that is shared.
+    /// Since when a shared network exceeds the allowance.
     since: Option<Instant>,
-    sockets: Option<Sockets>,
-    locks: Option<Locks>,
+    sockets: Option<SocketMemory>,
+    locks: Option<FileLocks>,
 }
 
-/// What was found.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelMemorySample {
-    /// What there is too much of.
+    /// The overuse, if any.
     pub overuse: Option<Overuse>,
-    /// The sandbox does something: whatever there is may soon be more.
+    /// The sandbox is active, so its usage may grow soon.
     pub busy: bool,
 }
 
-/// More memory of the kernel than a sandbox may take.
+/// More kernel memory than a sandbox may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overuse {
     kind: ChargeKind,
-    /// What it may take, in bytes.
+    /// The allowance in bytes.
     allowance: u64,
 }
 
-/// What memory of the kernel is taken for.
+/// What the kernel memory is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ChargeKind {
     Netlink,
     Datagrams,
-    Locks,
+    FileLocks,
 }
 
 // === impl KernelMemory ===
 
 impl KernelMemory {
-    /// Opens what tells of a sandbox with this memory limit, whose network may be that of another.
+    /// Opens the counters of a sandbox with this memory limit, whose network may be that of another.
     pub fn open(container: &mut Container, cgroup: Option<&Cgroup>, limit: Option<u64>, shared: bool) -> Self {
         Self {
-            // Whose the sockets of a network are cannot be told: nobody has less for what another may have.
+            // Sockets of a network cannot be attributed: no sandbox gets a lower allowance for those of another.
             allowance: allowance(limit.filter(|_| !shared)),
             clock: cgroup.and_then(Cgroup::cpu_clock),
             worked: 0,
             shared,
             since: None,
-            sockets: Sockets::open(container.pid()),
-            locks: container.take_locks().map(Locks::new),
+            sockets: SocketMemory::open(container.pid()),
+            locks: container.take_locks().map(FileLocks::new),
         }
     }
 
-    /// Looks, as far as there is reason to: what is counted costs processor time before it is there.
+    /// Checks as far as necessary: using kernel memory takes CPU time first.
     pub fn look(&mut self) -> KernelMemorySample {
         let now = self.clock.as_ref().and_then(CpuClock::nanos);
         let busy = now.is_some_and(|now| u128::from(now.saturating_sub(self.worked)) >= WORK.as_nanos());
@@ -106,7 +106,7 @@ fn allowance(limit: Option<u64>) -> u64 {
     limit.map_or(most, |limit| (limit / PART).clamp(least, most))
 }
 
-/// What a small file begins with.
+/// The beginning of a small file.
 fn start_of(file: &File, buffer: &mut [u8]) -> Option<String> {
     let count = file.read_at(buffer, 0).ok()?;
     Some(String::from_utf8_lossy(buffer.get(..count)?).into_owned())
@@ -119,7 +119,7 @@ impl fmt::Display for Overuse {
         let what = match self.kind {
             ChargeKind::Netlink => "unread netlink messages",
             ChargeKind::Datagrams => "unread or unsent datagrams",
-            ChargeKind::Locks => "file locks",
+            ChargeKind::FileLocks => "file locks",
         };
         write!(f, "more than {} MiB of kernel memory for {what}", self.allowance >> 20)
     }
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn too_much_is_told_with_what_it_is() {
+    fn an_overuse_names_its_kind() {
         let overuse = Overuse { kind: ChargeKind::Netlink, allowance: 16 << 20 };
         assert_eq!(overuse.to_string(), "more than 16 MiB of kernel memory for unread netlink messages");
     }

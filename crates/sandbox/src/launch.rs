@@ -1,4 +1,4 @@
-//! Making a sandbox, seen from outside: what needs the host's privileges is done here, before the new process begins.
+//! Launches a sandbox, in the parent: everything that needs the host's privileges happens here, before the child starts.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,23 +11,23 @@ use rustix::mount::MountPropagationFlags;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::Pid;
 
-use crate::asked::{MountError, TargetProblem};
 use crate::cgroup::Cgroup;
-use crate::container::{Container, Waiting};
-use crate::disk::DiskKind;
+use crate::container::{Container, PendingContainer};
+use crate::disk::{DiskKind, is_damage};
 use crate::gvisor::{GvisorError, Runtime};
-use crate::inside::{self, Part, Plan};
+use crate::host_tree::{self, ProjectLower};
 use crate::layers::Layers;
 use crate::network::Network;
-use crate::owner::Owners;
+use crate::owner_namespaces::OwnerNamespaces;
+use crate::request_error::{MountError, TargetProblem};
 use crate::seccomp::{Filter, Preallocation};
+use crate::setup::{self, LaunchPlan, RequestedMount};
 use crate::spec::{Access, Disk, Spec};
-use crate::stage::{REPORT, Stage, StageError};
-use crate::sys::{self, Cloned};
-use crate::tree::{self, Below};
-use crate::{counted, disk, fd_passing, limits, mount};
+use crate::stage::{MAX_REPORT_BYTES, SetupStage, StageError};
+use crate::sys::{self, CloneResult};
+use crate::{disk, fd_passing, limits, mount, namespace_clone};
 
-/// The devices a sandbox has, as the host has them.
+/// The devices of a sandbox, taken from the host.
 const DEVICES: [(&str, &str); 6] = [
     ("null", "/dev/null"),
     ("zero", "/dev/zero"),
@@ -36,112 +36,110 @@ const DEVICES: [(&str, &str); 6] = [
     ("urandom", "/dev/urandom"),
     ("tty", "/dev/tty"),
 ];
-/// What every sandbox has of its own: nothing else is shown there.
-const OWN: [&str; 3] = ["dev", "proc", "sys"];
-/// How the first program learns which descriptor is its out-of-memory score.
+/// The mount points that every sandbox has; no others are allowed there.
+const RESERVED_TARGETS: [&str; 3] = ["dev", "proc", "sys"];
+/// Tells the first program the descriptor of its OOM score.
 const OOM_SCORE: &std::ffi::CStr = c"CARREL_OOM_SCORE_FD=3";
 
-/// Whether this process has mounts of its own.
-static LEFT: AtomicBool = AtomicBool::new(false);
+/// Whether this process has a mount namespace of its own.
+static HAS_PRIVATE_MOUNTS: AtomicBool = AtomicBool::new(false);
 
-/// Why a sandbox could not be made; nothing of it is left.
+/// Why a launch failed; nothing of the sandbox is left.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
-    /// What the caller asked to be shown cannot be.
+    /// A requested mount is not possible.
     #[error(transparent)]
     Mount(#[from] MountError),
-    /// A device of the host's cannot be shown.
+    /// A device of the host cannot be mounted.
     #[error("{0}: {1}")]
     Device(&'static str, std::io::Error),
-    /// The disk could not be made.
-    #[error("cannot make the disk: {0}")]
+    /// The disk cannot be created.
+    #[error("cannot create the disk: {0}")]
     Disk(std::io::Error),
-    /// The new process could not be made.
+    /// The process cannot be created.
     #[error("{0}: {1}")]
     System(&'static str, std::io::Error),
-    /// Its limits could not be set.
+    /// Its limits cannot be set.
     #[error(transparent)]
     Cgroup(#[from] crate::cgroup::CgroupError),
-    /// The system-call filter could not be built.
+    /// The system-call filter cannot be built.
     #[error(transparent)]
     Filter(#[from] crate::seccomp::SeccompError),
-    /// The runtime cannot do what is asked.
+    /// The runtime does not support the request.
     #[error(transparent)]
     Gvisor(#[from] GvisorError),
-    /// A step inside failed.
+    /// A stage in the child failed.
     #[error(transparent)]
     Inside(StageError),
 }
 
-/// Closes the descriptors that this program was left with by whoever started it, but for the first three: one of them
-/// could be a way to what it is to be kept from. To be called by a program before it does anything else, since whatever
-/// it has opened is closed as well.
-pub fn forget_inherited() -> std::io::Result<()> {
+/// Closes all inherited descriptors except for the standard ones: one of them could give access to what the program is to be
+/// kept from. Must be called before the program opens anything, since that is closed as well.
+pub fn close_inherited_descriptors() -> std::io::Result<()> {
     Ok(sys::close_inherited()?)
 }
 
-/// Gives the calling process, which has one thread, a mount namespace of its own, cut off from the host's: a supervisor
-/// that is killed leaves no mount behind.
+/// Gives the calling process, which has one thread, a private mount namespace: a shim that is killed leaves no mount behind.
 pub fn leave_host_mounts() -> Result<(), LaunchError> {
     sys::unshare_mounts().map_err(system("unshare mounts"))?;
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
-    rustix::mount::mount_change("/", private).map_err(system("cut mounts off"))?;
-    LEFT.store(true, Ordering::Relaxed);
+    rustix::mount::mount_change("/", private).map_err(system("make mounts private"))?;
+    HAS_PRIVATE_MOUNTS.store(true, Ordering::Relaxed);
     Ok(())
 }
 
-/// Whether this process has mounts of its own.
-pub(crate) fn has_left_host_mounts() -> bool {
-    LEFT.load(Ordering::Relaxed)
+/// Whether this process has a mount namespace of its own.
+pub(crate) fn has_private_mounts() -> bool {
+    HAS_PRIVATE_MOUNTS.load(Ordering::Relaxed)
 }
 
-/// Makes a sandbox. The calling process has one thread and has called [`leave_host_mounts`].
+/// Launches a sandbox. The calling process has one thread and has called [`leave_host_mounts`].
 pub fn launch(spec: Spec, cgroup: Option<&Cgroup>) -> Result<Container, LaunchError> {
     let (runtime, diagnosis) = Runtime::prepare(&spec)?.unzip();
-    let Started { waiting, changes, written, locks } = start(&spec, cgroup, runtime)?;
+    let StartedSandbox { pending, changes, written, locks } = start(&spec, cgroup, runtime)?;
     let disk = match spec.disk {
         Disk::Kept(kept) => (Some(kept), None),
         Disk::Memory { .. } => (None, (!spec.root.layers.is_empty()).then_some(written)),
     };
-    waiting.into_container(spec.ids, changes, disk, diagnosis, locks).ok_or_else(|| system("pidfd")(Errno::BADF))
+    pending.into_container(spec.ids, changes, disk, diagnosis, locks).ok_or_else(|| system("pidfd")(Errno::BADF))
 }
 
-/// A sandbox whose first program has begun.
-struct Started {
-    waiting: Waiting,
-    /// What it writes over its project.
+/// A sandbox whose first program has started.
+struct StartedSandbox {
+    pending: PendingContainer,
+    /// The upper directory of its project.
     changes: Option<OwnedFd>,
     /// Its disk.
     written: OwnedFd,
-    /// A list of the locks of its processes.
+    /// The list of file locks of its processes.
     locks: Option<OwnedFd>,
 }
 
-fn start(spec: &Spec, cgroup: Option<&Cgroup>, runtime: Option<Runtime<'_>>) -> Result<Started, LaunchError> {
-    let (locks, giver) = fd_passing::pair().map_err(system("socketpair"))?;
-    let (plan, changes) = plan(spec, cgroup, runtime, giver)?;
+fn start(spec: &Spec, cgroup: Option<&Cgroup>, runtime: Option<Runtime<'_>>) -> Result<StartedSandbox, LaunchError> {
+    let (locks, sender) = fd_passing::pair().map_err(system("socketpair"))?;
+    let (plan, changes) = plan(spec, cgroup, runtime, sender)?;
     let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).map_err(system("pipe2"))?;
     let (go, signal) = pipe_with(PipeFlags::CLOEXEC).map_err(system("pipe2"))?;
-    let waiting = match clone(spec, cgroup)? {
-        Cloned::Child => {
+    let pending = match clone(spec, cgroup)? {
+        CloneResult::Child => {
             drop(signal);
-            inside::run(&plan, &go, &reporter)
+            setup::run(&plan, &go, &reporter)
         }
-        Cloned::Parent(pid, process) => Waiting::new(pid, process),
+        CloneResult::Parent(pid, process) => PendingContainer::new(pid, process),
     };
     drop((reporter, go));
-    map_ids(waiting.pid(), spec)?;
-    show_ids(waiting.pid(), &plan)?;
-    limits::raise(waiting.pid());
+    map_ids(pending.pid(), spec)?;
+    map_mounts(pending.pid(), &plan)?;
+    limits::raise(pending.pid());
     if spec.oom_score {
-        limits::prefer(waiting.pid());
+        limits::prefer(pending.pid());
     }
     rustix::io::write(&signal, &[1]).map_err(system("write"))?;
     drop(signal);
-    let mut failure = [0; REPORT];
+    let mut failure = [0; MAX_REPORT_BYTES];
     match rustix::io::retry_on_intr(|| rustix::io::read(&report, &mut failure)).map_err(system("read"))? {
-        // The end without a word: the descriptor closed as the program began.
-        0 => Ok(Started { waiting, changes, written: plan.disk.mount, locks: fd_passing::take(locks) }),
+        // End of file: the first program was executed, which closed the pipe.
+        0 => Ok(StartedSandbox { pending, changes, written: plan.disk.mount, locks: fd_passing::take(locks) }),
         length => Err(failure
             .get(..length)
             .and_then(StageError::from_bytes)
@@ -150,55 +148,59 @@ fn start(spec: &Spec, cgroup: Option<&Cgroup>, runtime: Option<Runtime<'_>>) -> 
 }
 
 /// Clones this process into the namespaces of a sandbox.
-fn clone(spec: &Spec, cgroup: Option<&Cgroup>) -> Result<Cloned, LaunchError> {
-    // Born in its cgroup where that is possible; the rest it joins by itself.
+fn clone(spec: &Spec, cgroup: Option<&Cgroup>) -> Result<CloneResult, LaunchError> {
+    // Born in its v2 cgroup where there is one; it joins the others by itself.
     let unified = cgroup.and_then(Cgroup::unified_directory);
     let Some(network) = &spec.network else {
-        return counted::clone(sys::NAMESPACES, &spec.ids, unified).map_err(system("clone3"));
+        return namespace_clone::clone(sys::NAMESPACES, &spec.ids, unified).map_err(system("clone3"));
     };
-    let visit = network.visit().map_err(system("enter the network"))?;
-    let cloned = counted::clone(sys::NAMESPACES & !sys::NETWORK, &spec.ids, unified);
-    if !matches!(cloned, Ok(Cloned::Child)) {
-        // A new process that is not let go ends by itself.
-        visit.end().map_err(system("leave the network"))?;
+    let guard = network.enter().map_err(system("enter the network"))?;
+    let cloned = namespace_clone::clone(sys::NAMESPACES & !sys::NETWORK, &spec.ids, unified);
+    if !matches!(cloned, Ok(CloneResult::Child)) {
+        // If leaving fails, the child exits by itself, since it never gets the go-ahead.
+        guard.leave().map_err(system("leave the network"))?;
     }
     cloned.map_err(system("clone3"))
 }
 
-/// The hardware as it looks from a network that is to be shared. Where the kernel refuses there is none.
+/// A sysfs of the shared network. None where the kernel refuses.
 fn hardware(network: &Network) -> Result<Option<OwnedFd>, LaunchError> {
-    let visit = network.visit().map_err(system("enter the network"))?;
-    let whole = inside::whole_hardware();
-    visit.end().map_err(system("leave the network"))?;
+    let guard = network.enter().map_err(system("enter the network"))?;
+    let whole = setup::whole_hardware();
+    guard.leave().map_err(system("leave the network"))?;
     Ok(whole.ok())
 }
 
-/// All that can be prepared before there is a process.
+/// Prepares everything that does not need the child.
 fn plan<'a>(
     spec: &'a Spec,
     cgroup: Option<&Cgroup>,
     runtime: Option<Runtime<'a>>,
     locks: OwnedFd,
-) -> Result<(Plan<'a>, Option<OwnedFd>), LaunchError> {
+) -> Result<(LaunchPlan<'a>, Option<OwnedFd>), LaunchError> {
     targets(spec)?;
-    let mut owners = Owners::new(spec.ids.base());
-    let project = spec.project.as_ref().map(|project| tree::below(project, &mut owners)).transpose()?;
+    let mut owners = OwnerNamespaces::new(spec.ids.base());
+    let project = spec.project.as_ref().map(|project| host_tree::project_lower(project, &mut owners)).transpose()?;
     let layers = Layers::open(&spec.root.layers, spec.root.identity)?;
-    let trees = spec.root.trees.iter().map(|part| Ok((part.target.clone(), tree::shown(&part.source)?)));
+    let trees = spec
+        .root
+        .trees
+        .iter()
+        .map(|requested| Ok((requested.target.clone(), host_tree::image_tree(&requested.source)?)));
     let trees = trees.collect::<Result<_, MountError>>()?;
     let mut disk = disk::prepare(&spec.disk, &spec.ids, &layers, project.as_ref())
         .map_err(|errno| LaunchError::Disk(errno.into()))?;
     let changes = disk.changes.take();
-    let plan = Plan {
+    let plan = LaunchPlan {
         spec,
         trees,
-        parts: parts(spec, project, &mut owners)?,
+        requested_mounts: requested_mounts(spec, project, &mut owners)?,
         devices: DEVICES.into_iter().map(device).collect::<Result<_, _>>()?,
         hardware: spec.network.as_ref().map_or(Ok(None), hardware)?,
         layers,
         disk,
         runtime,
-        entrances: cgroup.map_or(Ok(Vec::new()), Cgroup::entrances)?,
+        thread_files: cgroup.map_or(Ok(Vec::new()), Cgroup::thread_files)?,
         filter: Filter::for_sandbox(preallocation(spec))?,
         locks,
         args: pointers(&spec.args).chain([std::ptr::null()]).collect(),
@@ -210,23 +212,22 @@ fn plan<'a>(
     Ok((plan, changes))
 }
 
-/// An image holds what it is asked to reserve without taking it from the host; a quota does not, and all quotas together
-/// may be more than the host has.
+/// A disk image contains its preallocated space; a quota does not, and all quotas together may exceed the host's disk.
 fn preallocation(spec: &Spec) -> Preallocation {
     let on_host_disk = matches!(&spec.disk, Disk::Kept(kept) if kept.kind() != DiskKind::Image);
     let writes_to_host = spec.mounts.iter().any(|mount| matches!(mount.access, Access::Writable { .. }));
     if on_host_disk || writes_to_host { Preallocation::Refused } else { Preallocation::Allowed }
 }
 
-/// Refuses targets that can never be one.
+/// Refuses reserved and duplicate mount points.
 fn targets(spec: &Spec) -> Result<(), MountError> {
     let mut seen = Vec::new();
     for target in
         spec.project.iter().map(|project| &project.target).chain(spec.mounts.iter().map(|mount| &mount.target))
     {
         let problem = match target.as_path().components().next() {
-            Some(first) if OWN.iter().any(|own| first.as_os_str() == *own) => TargetProblem::Own,
-            _ if seen.contains(&target) => TargetProblem::Twice,
+            Some(first) if RESERVED_TARGETS.iter().any(|own| first.as_os_str() == *own) => TargetProblem::Reserved,
+            _ if seen.contains(&target) => TargetProblem::Duplicate,
             _ => {
                 seen.push(target);
                 continue;
@@ -237,39 +238,43 @@ fn targets(spec: &Spec) -> Result<(), MountError> {
     Ok(())
 }
 
-/// What was asked for besides the image, in an order in which nothing hides what was put in before.
-fn parts(spec: &Spec, project: Option<Below>, owners: &mut Owners) -> Result<Vec<Part>, LaunchError> {
-    let mut parts = Vec::new();
+/// The requested mounts, parents first, so that none hides another.
+fn requested_mounts(
+    spec: &Spec,
+    project: Option<ProjectLower>,
+    owners: &mut OwnerNamespaces,
+) -> Result<Vec<RequestedMount>, LaunchError> {
+    let mut requested_mounts = Vec::new();
     if let (Some(project), Some(below)) = (&spec.project, project) {
-        parts.push(Part::Project(project.target.clone(), below.mount));
+        requested_mounts.push(RequestedMount::Project(project.target.clone(), below.mount));
     }
     for mount in &spec.mounts {
-        parts.push(Part::Tree(mount.target.clone(), tree::given(mount, owners)?));
+        requested_mounts.push(RequestedMount::Tree(mount.target.clone(), host_tree::requested_tree(mount, owners)?));
     }
-    parts.sort_by_key(|part| part.target().as_path().components().count());
-    Ok(parts)
+    requested_mounts.sort_by_key(|requested| requested.target().as_path().components().count());
+    Ok(requested_mounts)
 }
 
 fn device((name, path): (&'static str, &'static str)) -> Result<(&'static str, OwnedFd), LaunchError> {
     let failed = |errno: Errno| LaunchError::Device(path, errno.into());
-    let mount = mount::copy(&tree::named(Path::new(path)).map_err(failed)?).map_err(failed)?;
+    let mount = mount::copy(&host_tree::open_path(Path::new(path)).map_err(failed)?).map_err(failed)?;
     let attributes = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NOEXEC;
     sys::set_mount(mount.as_fd(), attributes, None).map_err(failed)?;
     Ok((name, mount))
 }
 
-/// Shows the layers of an image, and a disk that stays, with the ids of the sandbox, so that nothing has to be copied
-/// or given away.
-fn show_ids(pid: Pid, plan: &Plan<'_>) -> Result<(), LaunchError> {
+/// Id-maps the layers of an image and a persistent disk to the sandbox, so that nothing has to be copied or chowned.
+fn map_mounts(pid: Pid, plan: &LaunchPlan<'_>) -> Result<(), LaunchError> {
     if plan.layers.is_empty() && !plan.disk.mapped {
         return Ok(());
     }
     let path = format!("/proc/{}/ns/user", pid.as_raw_nonzero());
     let ids = rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
         .map_err(system("user namespace"))?;
-    plan.layers.show_ids(ids.as_fd())?;
+    plan.layers.map_ids(ids.as_fd())?;
     if plan.disk.mapped {
-        sys::set_mount(plan.disk.mount.as_fd(), sys::GIVEN, Some(ids.as_fd())).map_err(system("mount_setattr"))?;
+        sys::set_mount(plan.disk.mount.as_fd(), sys::WRITABLE_ATTRIBUTES, Some(ids.as_fd()))
+            .map_err(system("mount_setattr"))?;
     }
     Ok(())
 }
@@ -292,17 +297,31 @@ fn system(what: &'static str) -> impl Fn(Errno) -> LaunchError {
 
 // === impl LaunchError ===
 
+impl LaunchError {
+    /// Whether it may be that the file system of the disk is damaged.
+    pub fn is_disk_damage(&self) -> bool {
+        match self {
+            Self::Disk(error) | Self::System(_, error) => is_damage(error),
+            Self::Inside(failed) => is_damage(&failed.errno.into()),
+            Self::Mount(MountError::Target { problem: TargetProblem::Other(error), .. }) => is_damage(error),
+            _ => false,
+        }
+    }
+}
+
 impl From<StageError> for LaunchError {
     fn from(failed: StageError) -> Self {
         let problem = match (failed.stage, failed.errno, failed.within) {
-            (Stage::Above | Stage::MountPoint, Errno::NOENT, Some(within)) => TargetProblem::Absent { within },
-            (Stage::MountPoint, Errno::ISDIR, _) => TargetProblem::Directory,
-            (Stage::MountPoint, Errno::NOTDIR, _) => TargetProblem::NotDirectory,
-            (Stage::MountPoint, Errno::LOOP, _) => TargetProblem::Link,
-            (Stage::Above | Stage::MountPoint, errno, _) => TargetProblem::Other(errno.into()),
-            (Stage::Passive, errno, _) => {
+            (SetupStage::MountPointParent | SetupStage::MountPoint, Errno::NOENT, Some(within)) => {
+                TargetProblem::Absent { within }
+            }
+            (SetupStage::MountPoint, Errno::ISDIR, _) => TargetProblem::Directory,
+            (SetupStage::MountPoint, Errno::NOTDIR, _) => TargetProblem::NotDirectory,
+            (SetupStage::MountPoint, Errno::LOOP, _) => TargetProblem::Link,
+            (SetupStage::MountPointParent | SetupStage::MountPoint, errno, _) => TargetProblem::Other(errno.into()),
+            (SetupStage::ReadOnlyOverlay, errno, _) => {
                 let target = failed.target.unwrap_or_default();
-                return MountError::Passive { target, source: errno.into() }.into();
+                return MountError::OverlayUnsupported { target, source: errno.into() }.into();
             }
             (_, _, within) => return Self::Inside(StageError { within, ..failed }),
         };
@@ -316,22 +335,22 @@ mod tests {
 
     //= promises.sandbox.failed-step
     #[test]
-    fn what_is_the_callers_to_change_is_told_from_what_the_host_lacks() {
+    fn errors_in_the_request_are_told_apart_from_errors_of_the_host() {
         let at = |stage, errno| LaunchError::from(StageError::about(stage, Path::new("a/x"))(errno));
         for (stage, errno, words) in [
+            (SetupStage::MountPoint, Errno::ISDIR, "the mount point /a/x is a directory, but the source is not"),
+            (SetupStage::MountPoint, Errno::LOOP, "the mount point /a/x is a symbolic link"),
             (
-                Stage::MountPoint,
-                Errno::ISDIR,
-                "the mount point /a/x is a directory, and what is to be shown there is not",
+                SetupStage::MountPointParent,
+                Errno::LOOP,
+                "the mount point /a/x cannot be created: Too many levels of symbolic links",
             ),
-            (Stage::MountPoint, Errno::LOOP, "the mount point /a/x is a link"),
-            (Stage::Above, Errno::LOOP, "the mount point /a/x cannot be made: Too many levels of symbolic links"),
         ] {
             let failed = at(stage, errno);
             assert!(matches!(failed, LaunchError::Mount(_)) && failed.to_string().starts_with(words), "{failed}");
         }
-        let failed = at(Stage::Tree, Errno::NOMEM);
+        let failed = at(SetupStage::Tree, Errno::NOMEM);
         assert!(matches!(failed, LaunchError::Inside(_)), "{failed}");
-        assert_eq!(failed.to_string(), "show a tree of the host at /a/x: Cannot allocate memory (os error 12)");
+        assert_eq!(failed.to_string(), "mount a tree of the host at /a/x: Cannot allocate memory (os error 12)");
     }
 }

@@ -1,9 +1,9 @@
-//! Limits of a process: the same in every sandbox, whatever its caller lives with.
+//! Resource limits of processes: the same in every sandbox, whatever the limits of its caller are.
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Rlimit};
 
-/// Every limit but that on descriptors, which the first program sets for itself and what it starts.
+/// All limits but that of descriptors, which the first program sets itself.
 const TABLE: [(Resource, Rlimit); 15] = [
     (Resource::As, NONE),
     (Resource::Cpu, NONE),
@@ -19,10 +19,10 @@ const TABLE: [(Resource, Rlimit); 15] = [
     (Resource::Sigpending, exactly(32_768)),
     (Resource::Nice, exactly(0)),
     (Resource::Rtprio, exactly(0)),
-    // Of one byte no core is written, and unlike with none at all no handler of the host's is started for one.
+    // With one byte no core is written, and unlike with zero no core handler of the host is started.
     (Resource::Core, exactly(1)),
 ];
-/// The nice value of a first program that looks after others: as much of a processor as nine of them have.
+/// The nice value of a first program that supervises others: it gets as much CPU time as nine of them.
 const PRECEDENCE: i32 = -10;
 const NONE: Rlimit = Rlimit { current: None, maximum: None };
 
@@ -30,8 +30,7 @@ const fn exactly(limit: u64) -> Rlimit {
     Rlimit { current: Some(limit), maximum: Some(limit) }
 }
 
-/// Gives a new process back what its caller can never have again, and so cannot the process: only the host's root
-/// raises a maximum, and not on every host.
+/// Raises the hard limits of a new process: only the host's root can do that, and not on every host.
 pub(crate) fn raise(process: Pid) {
     for (resource, wanted) in TABLE {
         let inherited = rustix::process::getrlimit(resource);
@@ -41,13 +40,13 @@ pub(crate) fn raise(process: Pid) {
     }
 }
 
-/// Lets a new process come before those that it will start, however many of them want a processor. A host that does
-/// not permit it (one that is in a container itself, for instance) has no precedence to give.
+/// Raises the priority of a new process over those that it will start. Not possible on every host, for example inside a
+/// container.
 pub(crate) fn prefer(process: Pid) {
     let _preferred = rustix::process::setpriority_process(Some(process), PRECEDENCE);
 }
 
-/// Sets the limits of this process, as near to the table as it may.
+/// Sets the limits of this process, as close to the table as its hard limits allow.
 pub(crate) fn fix() -> Result<(), Errno> {
     for (resource, wanted) in TABLE {
         let inherited = rustix::process::getrlimit(resource);
@@ -63,7 +62,7 @@ fn within(wanted: Rlimit, most: Option<u64>) -> Rlimit {
     Rlimit { current: least(wanted.current, most), maximum: least(wanted.maximum, most) }
 }
 
-/// The lower of two limits, of which none is the highest.
+/// The lower of two limits, where none is unlimited.
 fn least(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     one.into_iter().chain(other).min()
 }
@@ -74,7 +73,7 @@ mod tests {
 
     //= promises.sandbox.limits-process
     #[test]
-    fn a_maximum_bounds_what_is_wanted() {
+    fn a_hard_limit_bounds_the_requested_one() {
         let stack = Rlimit { current: Some(8), maximum: None };
         assert_eq!(within(stack, None), stack);
         assert_eq!(within(stack, Some(16)), Rlimit { current: Some(8), maximum: Some(16) });

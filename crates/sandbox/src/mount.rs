@@ -1,4 +1,4 @@
-//! File systems that are attached nowhere, and attaching them.
+//! Detached mounts, and attaching them.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -12,7 +12,7 @@ pub(crate) fn nodev() -> MountAttrFlags {
     MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV
 }
 
-/// A new file system, attached nowhere.
+/// A new file system, detached.
 pub(crate) fn new(kind: &str, options: &[(&str, &str)], flags: MountAttrFlags) -> Result<OwnedFd, Errno> {
     let context = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
     for (key, value) in options {
@@ -26,18 +26,18 @@ pub(crate) fn new(kind: &str, options: &[(&str, &str)], flags: MountAttrFlags) -
     fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)
 }
 
-/// An empty directory that stays empty.
+/// An empty read-only directory.
 pub(crate) fn empty() -> Result<OwnedFd, Errno> {
     let flags = nodev() | MountAttrFlags::MOUNT_ATTR_NOEXEC | MountAttrFlags::MOUNT_ATTR_RDONLY;
     new("tmpfs", &[("size", "4096"), ("mode", "555")], flags)
 }
 
-/// A copy of what is at an open place and of all that is mounted below it, attached nowhere.
+/// A detached copy of a mount, with the mounts below it.
 pub(crate) fn copy(place: &OwnedFd) -> Result<OwnedFd, Errno> {
     detached(place, OpenTreeFlags::AT_RECURSIVE)
 }
 
-/// A copy of what is at an open place and of nothing that is mounted below it, attached nowhere.
+/// A detached copy of a mount, without the mounts below it.
 pub(crate) fn copy_alone(place: &OwnedFd) -> Result<OwnedFd, Errno> {
     detached(place, OpenTreeFlags::empty())
 }

@@ -1,4 +1,4 @@
-//! The network of a sandbox, for another that stands beside it: each reaches the other, and nobody else reaches either.
+//! The network of a sandbox, for a service that shares it.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -6,47 +6,47 @@ use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use crate::asked::NetworkError;
+use crate::request_error::NetworkError;
 use crate::{ids, sys};
 
-/// The network of a sandbox. There is none of anything else: neither the host's own nor one of other software's.
+/// The network namespace of a sandbox; never that of the host or of other software.
 #[derive(Debug)]
 pub struct Network {
     namespace: OwnedFd,
 }
 
-/// A stay of this process in the network of a sandbox. Whoever it makes meanwhile remains there.
-pub(crate) struct Visit {
-    home: OwnedFd,
+/// This process is in the network namespace of a sandbox; its children stay there.
+pub(crate) struct NetworkGuard {
+    original: OwnedFd,
 }
 
 // === impl Network ===
 
 impl Network {
-    /// The network of a process, which is given as its directory in `/proc`, open: that stands for it, and for no later
-    /// one of the same number.
+    /// The network of a process, given by its open directory in `/proc`, which cannot refer to a later process with the same
+    /// pid.
     pub fn of(process: impl AsFd) -> Result<Self, NetworkError> {
         let namespace = open(process, "ns/net")?;
         let owner = sys::owner_of(namespace.as_fd())?;
-        // Whatever was made for a sandbox was made by the first of its ids, which nobody else on this host has.
+        // The namespaces of a sandbox are created by the first of its ids, which nothing else on this host has.
         if ids::is_base(owner) { Ok(Self { namespace }) } else { Err(NetworkError::Foreign) }
     }
 
-    /// Takes this process, which has one thread, there. It needs rights over the user namespace that the network belongs
-    /// to, which nobody has any more who has entered one of its own.
-    pub(crate) fn visit(&self) -> Result<Visit, Errno> {
-        let home = open(CWD, "/proc/self/ns/net")?;
-        enter(&self.namespace)?;
-        Ok(Visit { home })
+    /// Moves this process, which has one thread, into the network. It needs rights over the user namespace that owns the
+    /// network, which a process in a user namespace of its own has not.
+    pub(crate) fn enter(&self) -> Result<NetworkGuard, Errno> {
+        let original = open(CWD, "/proc/self/ns/net")?;
+        set_namespace(&self.namespace)?;
+        Ok(NetworkGuard { original })
     }
 }
 
-// === impl Visit ===
+// === impl NetworkGuard ===
 
-impl Visit {
-    /// Takes this process back to where it was.
-    pub(crate) fn end(self) -> Result<(), Errno> {
-        enter(&self.home)
+impl NetworkGuard {
+    /// Moves this process back.
+    pub(crate) fn leave(self) -> Result<(), Errno> {
+        set_namespace(&self.original)
     }
 }
 
@@ -55,9 +55,9 @@ impl Visit {
 impl From<Errno> for NetworkError {
     fn from(errno: Errno) -> Self {
         match errno {
-            // Nobody has buried it yet, or somebody has.
+            // A zombie, or already reaped.
             Errno::NOENT | Errno::SRCH => Self::Ended,
-            errno => Self::Hidden(errno.into()),
+            errno => Self::Unreadable(errno.into()),
         }
     }
 }
@@ -66,7 +66,7 @@ fn open(directory: impl AsFd, path: &str) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(directory, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }
 
-fn enter(namespace: &OwnedFd) -> Result<(), Errno> {
+fn set_namespace(namespace: &OwnedFd) -> Result<(), Errno> {
     move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
 }
 
@@ -75,16 +75,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_network_of_the_host_is_that_of_no_sandbox() {
+    fn the_network_of_the_host_is_refused() {
         let ourselves = open(CWD, "/proc/self").unwrap();
         assert!(matches!(Network::of(ourselves), Err(NetworkError::Foreign)));
     }
 
     #[test]
-    fn a_process_that_has_ended_has_no_network() {
+    fn the_network_of_a_process_that_exited_is_refused() {
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let process = open(CWD, &format!("/proc/{}", child.id())).unwrap();
-        // The control: while it lives, it has one.
+        // The control: it has a network while it runs.
         assert!(matches!(Network::of(&process), Err(NetworkError::Foreign)));
         child.kill().unwrap();
         child.wait().unwrap();

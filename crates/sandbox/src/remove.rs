@@ -1,4 +1,4 @@
-//! Removing a tree that somebody else made. Its depth costs neither the stack nor descriptors.
+//! Removes an untrusted tree. Its depth costs neither stack nor descriptors.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -8,9 +8,9 @@ use rustix::fs::{AtFlags, Dir, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use rustix::path::Arg;
 
-/// Removes all that is in a directory but one name. Nothing is followed and the directory is not left. What lies deeper is
-/// lifted into the directory first: however deep it is nested, two directories are open at a time, and none is ever asked
-/// for the one above it, which the kernel answers the slower the deeper it is.
+/// Removes everything in a directory except for one name. It follows no links and stays in the directory. Deeper directories
+/// are moved up into it first: at any depth, two directories are open at a time, and `..` is never resolved, which takes the
+/// kernel longer the deeper a directory is.
 pub fn empty(directory: &OwnedFd, kept: Option<&str>) -> io::Result<()> {
     let mut lifted = 0;
     while let Some(name) = empty_of_files(directory, kept)? {
@@ -23,7 +23,7 @@ pub fn empty(directory: &OwnedFd, kept: Option<&str>) -> io::Result<()> {
     Ok(())
 }
 
-/// Moves a directory to a name that is free.
+/// Moves a directory to a free name.
 fn lift(from: &OwnedFd, name: &CStr, to: &OwnedFd, lifted: &mut u64) -> io::Result<()> {
     loop {
         *lifted += 1;
@@ -34,7 +34,7 @@ fn lift(from: &OwnedFd, name: &CStr, to: &OwnedFd, lifted: &mut u64) -> io::Resu
     }
 }
 
-/// Removes one name from a directory, whatever it is.
+/// Removes one entry of a directory, of any kind.
 pub fn discard(directory: impl AsFd, name: &str) -> io::Result<()> {
     match rustix::fs::unlinkat(&directory, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
@@ -46,9 +46,9 @@ pub fn discard(directory: impl AsFd, name: &str) -> io::Result<()> {
     }
 }
 
-/// Removes what is no directory; returns the first one that is.
+/// Removes all entries that are not directories; returns the first that is one.
 fn empty_of_files(directory: &OwnedFd, kept: Option<&str>) -> io::Result<Option<CString>> {
-    // What is removed may hide what comes behind it from whoever lists: done is done when there is nothing left to list.
+    // Removing entries may make a listing skip others: it is done when a listing finds nothing.
     loop {
         let mut removed = false;
         for entry in Dir::read_from(directory)? {
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_there_goes_and_nothing_else_does() {
+    fn every_kind_of_entry_is_removed_and_nothing_else() {
         let home = tempfile::tempdir().unwrap();
         let (inside, outside) = (home.path().join("inside"), home.path().join("outside"));
         for directory in [&inside, &outside] {
@@ -127,7 +127,7 @@ mod tests {
     //= promises.control-plane.directories-nested-another-disk
     #[test]
     fn depth_costs_neither_descriptors_nor_the_stack() {
-        // Deeper than a path can name, than a process has directories open, and than a stack has frames.
+        // Deeper than a path can name, than a process can have directories open, and than a stack has frames.
         const DEPTH: usize = 20_000;
         let home = tempfile::tempdir().unwrap();
         let mut current = open(home.path());
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn breadth_is_emptied_too() {
+    fn a_wide_directory_is_emptied() {
         let home = tempfile::tempdir().unwrap();
         for number in 0..2000 {
             std::fs::write(home.path().join(format!("{number}.stdout.log")), "").unwrap();
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn one_name_is_discarded_whatever_it_is() {
+    fn one_entry_is_discarded_whatever_its_kind() {
         let home = tempfile::tempdir().unwrap();
         let own = open(home.path());
         discard(&own, "absent").unwrap();

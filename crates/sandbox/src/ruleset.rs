@@ -1,7 +1,7 @@
-//! A second wall around a supervisor: a Landlock ruleset, where the kernel has one.
+//! A Landlock ruleset as a second barrier around a shim, where the kernel has it.
 //!
-//! The empty root and the system-call filter already keep a supervisor from the host's files. The ruleset holds where
-//! one of those has a hole: a descriptor of the host that was left open, or a call that the filter lets through.
+//! The empty root and the system-call filter already keep a shim from the host's files. The ruleset still holds if one of
+//! those has a gap: a host descriptor that was left open, or a call that the filter allows.
 
 use std::os::fd::BorrowedFd;
 
@@ -10,14 +10,14 @@ use landlock::{
     Scope,
 };
 
-/// The newest kernel interface whose every right is decided here. On an older kernel those that it knows are enforced.
+/// The newest Landlock ABI whose every right is handled here. On an older kernel, the rights that it knows are enforced.
 const KNOWN: ABI = ABI::V6;
 
-/// Restricts this process, which has one thread, to files beneath some directories, for good: it reads and writes them,
-/// makes and removes regular files and directories. It executes nothing, makes no other kind of file, and neither
-/// connects to nor serves at a TCP port or an abstract socket outside of its own ruleset.
+/// Restricts this process, which has one thread, permanently to files beneath some directories: it can read and write them,
+/// and create and remove regular files and directories. It can execute nothing, create no other kind of file, and neither
+/// connect to nor bind a TCP port or an abstract socket outside of its ruleset.
 ///
-/// Signals are not scoped: a supervisor ends a sandbox that is outside of it.
+/// Signals are not scoped: a shim kills a sandbox that is outside of its ruleset.
 pub(crate) fn enforce(directories: &[BorrowedFd<'_>]) -> Result<(), RulesetError> {
     Ruleset::default()
         .handle_access(AccessFs::from_all(KNOWN))?

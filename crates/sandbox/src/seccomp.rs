@@ -1,17 +1,17 @@
-//! The system calls that whatever runs in a sandbox may make: an allow-list, for pid 1 and all its children. And a far
-//! shorter one, for a supervisor that has only to look after its sandbox.
+//! The seccomp filters: an allow-list for pid 1 of a sandbox and all its children, and a much shorter one for a shim that only
+//! supervises its sandbox.
 //!
-//! A few answers besides "yes", and each is the one that programs know what to do with:
+//! Results other than permission, each one that programs know how to handle:
 //!
-//! - `EPERM` for a call that exists and is not for a sandbox, as for a user without the right to make it;
-//! - `ENOSYS` for a number that is not in our list, so that a library newer than the list falls back to an older call,
-//!   and for a few calls we know whose callers do the same;
-//! - for a socket, an `ioctl` request, an option of `prctl` or of `madvise`, huge pages and preallocation, what a
-//!   kernel or a file system without that feature says;
-//! - success for `sync`, which then does nothing: it would flush every disk of the host;
-//! - death for the entry of another architecture, whose numbers mean something else.
+//! - `EPERM` for a call that a sandbox may not make, as for a user without the right;
+//! - `ENOSYS` for an unknown number, so that a library newer than the list falls back to an older call, and for some known
+//!   calls whose callers do the same;
+//! - for a socket, an `ioctl` request, an option of `prctl` or of `madvise`, huge pages and preallocation, the error of a
+//!   kernel or a file system without that feature;
+//! - success without effect for `sync`, which would flush every disk of the host;
+//! - `SIGSYS` for the entry of another architecture, whose numbers mean other calls.
 //!
-//! `schema/seccomp-*.txt` is the whole list as one reviewed line per call.
+//! `schema/seccomp-*.txt` has the whole list as one reviewed line per call.
 
 mod calls;
 mod checks;
@@ -33,17 +33,17 @@ use crate::sys;
 #[derive(Clone)]
 pub struct Filter(Vec<libc::sock_filter>);
 
-/// Whether a sandbox may reserve space on its disk without writing to it.
+/// Whether a sandbox may preallocate disk space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preallocation {
-    /// Its disk has a size of its own.
+    /// Its disk has a size limit of its own.
     Allowed,
-    /// It writes to a file system of the host: `fallocate` takes gigabytes there in one call, faster than any guard
-    /// can see it. Programs fall back to writing, as on a file system that cannot reserve. Holes can still be punched.
+    /// It writes to a file system of the host: `fallocate` takes gigabytes there in one call, faster than the disk guard can
+    /// react. Programs fall back to writing, as on a file system without preallocation. Holes can still be punched.
     Refused,
 }
 
-/// An architecture that the list has numbers for.
+/// An architecture with numbers in the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Architecture {
     /// 64-bit x86.
@@ -52,24 +52,24 @@ pub enum Architecture {
     Aarch64,
 }
 
-/// Why there is no filter.
+/// Why a filter cannot be built or installed.
 #[derive(Debug, thiserror::Error)]
 pub enum SeccompError {
-    /// The list has no numbers for the architecture that this program was built for.
+    /// The list has no numbers for the architecture of this build.
     #[error("no system-call filter for the architecture `{0}`")]
     Architecture(&'static str),
-    /// Two parts of the filter are too far apart for one jump.
+    /// A jump is too long.
     #[error("the system-call filter has a jump over {0} instructions")]
     Jump(usize),
-    /// The kernel refused the filter.
+    /// The kernel rejected the filter.
     #[error("cannot install the system-call filter: {0}")]
     Install(#[source] Errno),
 }
 
-/// What becomes of a call.
+/// The result of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Action {
-    /// The kernel carries it out.
+enum FilterAction {
+    /// The kernel executes it.
     Allow,
     /// It fails as for a user without the right: `EPERM`.
     Refuse,
@@ -93,57 +93,57 @@ enum Action {
     Kill,
 }
 
-/// What a call's fate depends on.
+/// What the result of a call depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rule {
-    /// On its number alone.
-    Always(Action),
-    /// On its arguments.
-    Check(&'static Check),
+enum CallRule {
+    /// Its number only.
+    Always(FilterAction),
+    /// Its arguments.
+    Check(&'static ArgumentCheck),
 }
 
-/// A list of conditions on arguments, of which the first that holds decides.
+/// Clauses on arguments, of which the first that matches decides.
 #[derive(Debug, PartialEq, Eq)]
-struct Check {
-    clauses: &'static [Clause],
-    otherwise: Action,
+struct ArgumentCheck {
+    clauses: &'static [CheckClause],
+    otherwise: FilterAction,
 }
 
-/// An action for the calls that pass every one of some tests.
+/// The action for calls that pass all tests.
 #[derive(Debug, PartialEq, Eq)]
-struct Clause {
-    tests: &'static [Test],
-    action: Action,
+struct CheckClause {
+    tests: &'static [ArgumentTest],
+    action: FilterAction,
 }
 
-/// Whether some bits of one half of an argument have one of some values.
+/// Whether the masked bits of one half of an argument equal one of some values.
 #[derive(Debug, PartialEq, Eq)]
-struct Test {
+struct ArgumentTest {
     name: &'static str,
     argument: u32,
-    half: Half,
+    half: ArgumentHalf,
     mask: u32,
     values: &'static [u32],
 }
 
-/// Which half of an argument is looked at.
+/// The tested half of an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Half {
-    /// The lower one: the argument is an `int`, or has all its meaning there.
+enum ArgumentHalf {
+    /// The lower half: the argument is an `int`, or uses only these bits.
     Low,
-    /// The upper one, which only an address has.
+    /// The upper half, which only an address uses.
     High,
 }
 
 // === impl Filter ===
 
 impl Filter {
-    /// The filter for the architecture that this program was built for.
+    /// The filter for the architecture of this build.
     pub fn native() -> Result<Self, SeccompError> {
         Self::for_architecture(native()?)
     }
 
-    /// The filter for a sandbox on this machine.
+    /// The filter for a sandbox on this host.
     pub fn for_sandbox(preallocation: Preallocation) -> Result<Self, SeccompError> {
         let list = match preallocation {
             Preallocation::Allowed => calls::SANDBOX,
@@ -157,16 +157,16 @@ impl Filter {
         program::assemble(&calls::SANDBOX, architecture).map(Self)
     }
 
-    /// The filter for a supervisor that looks after its sandbox and does nothing else: no program, no process, no
-    /// socket of its own making, no mount. What is not in its list fails with `EPERM`.
+    /// The filter for a shim that only supervises its sandbox: it can start no program or process, create no socket, and mount
+    /// nothing. Other calls fail with `EPERM`.
     pub fn supervisor() -> Result<Self, SeccompError> {
         program::assemble(&supervisor::SUPERVISOR, native()?).map(Self)
     }
 
-    /// Installs the filter for this thread and all that it starts from now on; there is no way back.
+    /// Installs the filter for this thread and its future children, permanently.
     ///
-    /// `no_new_privs` is left as it is, so the caller needs `CAP_SYS_ADMIN` in its user namespace, or to have set it.
-    /// Nothing is allocated: this may be called between a fork and an execution.
+    /// `no_new_privs` is left unchanged, so the caller needs `CAP_SYS_ADMIN` in its user namespace, or to have set it.
+    /// Allocates nothing: this may be called between `fork` and `exec`.
     pub fn install(&self) -> Result<(), SeccompError> {
         sys::install_filter(&self.0).map_err(SeccompError::Install)
     }
@@ -175,7 +175,7 @@ impl Filter {
 // === impl Architecture ===
 
 impl Architecture {
-    /// The one that this program was built for, if the list has numbers for it.
+    /// The architecture of this build, if the list has numbers for it.
     pub fn native() -> Option<Self> {
         match std::env::consts::ARCH {
             "x86_64" => Some(Self::X86_64),
@@ -184,7 +184,7 @@ impl Architecture {
         }
     }
 
-    /// How the kernel names it to a filter: `AUDIT_ARCH_…`.
+    /// The kernel's value: `AUDIT_ARCH_…`.
     fn token(self) -> u32 {
         match self {
             Self::X86_64 => 0xc000_003e,
@@ -193,10 +193,10 @@ impl Architecture {
     }
 }
 
-// === impl Action ===
+// === impl FilterAction ===
 
-impl Action {
-    /// How a filter says it to the kernel: `SECCOMP_RET_…`.
+impl FilterAction {
+    /// The kernel's value: `SECCOMP_RET_…`.
     fn value(self) -> u32 {
         match self {
             Self::Allow => libc::SECCOMP_RET_ALLOW,
@@ -209,7 +209,7 @@ impl Action {
             Self::NoRequest => fails_with(Errno::NOTTY),
             Self::NoOption => fails_with(Errno::INVAL),
             Self::NoMemory => fails_with(Errno::NOMEM),
-            // An error of none: the call returns 0.
+            // With errno 0 the call returns 0.
             Self::Ignore => libc::SECCOMP_RET_ERRNO,
         }
     }

@@ -1,4 +1,4 @@
-//! What a sandbox is made of.
+//! The specification of a sandbox.
 
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
@@ -11,136 +11,134 @@ use crate::gvisor::Gvisor;
 use crate::ids::IdRange;
 use crate::network::Network;
 
-/// What a sandbox is made of.
+/// The specification of a sandbox.
 #[derive(Debug)]
 pub struct Spec {
-    /// What it sees as its root.
+    /// Its root file system.
     pub root: RootFs,
-    /// Trees of the host that the operator gives it, besides.
-    pub mounts: Vec<Mount>,
-    /// A directory of the host that it works on without changing it.
+    /// Host mounts, in addition to the root.
+    pub mounts: Vec<HostMount>,
+    /// A host directory that it works on in a copy-on-write layer.
     pub project: Option<Project>,
-    /// What it writes to.
+    /// Where it writes to.
     pub disk: Disk,
-    /// Its name for itself.
+    /// Its host name.
     pub hostname: String,
-    /// The network of another sandbox, to share it. Without one it has a network of its own.
+    /// The network of another sandbox to share. Without one, it has its own network.
     pub network: Option<Network>,
-    /// The host's ids behind its own.
+    /// Its host ids.
     pub ids: IdRange,
-    /// Its first program, open; no path to it is left inside.
+    /// Its first program, open; it has no path in the sandbox.
     pub program: OwnedFd,
-    /// The arguments of that program, its name included.
+    /// The arguments of the first program, including its name.
     pub args: Vec<CString>,
-    /// The environment of that program.
+    /// The environment of the first program.
     pub env: Vec<CString>,
-    /// What that program has as standard input and output.
+    /// The standard input and output of the first program.
     pub channel: OwnedFd,
-    /// Whether that program is given its own out-of-memory score: open for writing as descriptor 3, which the variable
-    /// `CARREL_OOM_SCORE_FD` names. A program that the kernel protects from its sandbox cannot open it by itself. It
-    /// also comes before others wherever there is not enough of the processors (a nice value of −10), and takes both
-    /// from what it starts.
+    /// Whether the first program gets its own OOM score: open for writing as descriptor 3, which the variable
+    /// `CARREL_OOM_SCORE_FD` names. A program that is protected from its sandbox cannot open it by itself. The program also
+    /// has a higher CPU priority (a nice value of −10), and is expected to reset both for its children.
     pub oom_score: bool,
-    /// What stands between it and the kernel of the host.
+    /// What isolates it from the host's kernel.
     pub isolation: Isolation,
 }
 
-/// What stands between a sandbox and the kernel of the host.
+/// What isolates a sandbox from the host's kernel.
 #[derive(Debug)]
 pub enum Isolation {
-    /// Namespaces and a filter: what runs inside calls the kernel of the host, as far as the filter lets it.
+    /// Namespaces and a seccomp filter: processes call the host's kernel, as far as the filter allows.
     Namespaces,
-    /// The same namespaces, and inside them an application kernel that answers every call itself.
+    /// The same namespaces, with an application kernel inside that handles every system call.
     Gvisor(Gvisor),
 }
 
-/// A tree of the host that the operator gives to a sandbox.
+/// A mount of a host tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mount {
-    /// Where it is on the host.
+pub struct HostMount {
+    /// The path on the host.
     pub source: PathBuf,
-    /// Where it is inside.
+    /// The mount point in the sandbox.
     pub target: GuestPath,
-    /// What may be done with it.
+    /// The access of the sandbox.
     pub access: Access,
-    /// Who on the host the user and the group inside stand for; without it, the owner and the group of the source.
+    /// The host user and group that the user and group in the sandbox map to; by default the owner and group of the source.
     pub owner: Option<HostOwner>,
 }
 
 /// A user and a group of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostOwner {
-    /// The user.
+    /// The user id.
     pub user: u32,
-    /// The group.
+    /// The group id.
     pub group: u32,
 }
 
-/// What a sandbox may do with a tree of the host, and who inside stands for its owner: that of the source, or the one
-/// that the mount names. Whatever in the tree belongs to anybody else belongs to nobody inside.
+/// The access of a sandbox to a host tree, and the user in it that maps to the owner of the tree: that of the source, or the
+/// one that the mount names. Files of other owners belong to nobody in the sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// It is read, and nothing else: a directory lies below an overlay, so that the sandbox has sockets, FIFOs, locks and
-    /// watches of its own there, and reaches nobody on the host by them. A source that is itself a socket, a FIFO or a
-    /// device is refused. Where its file system cannot show other ids (a network's, often), it is shown as it is: then
-    /// what is not for everybody cannot be read.
+    /// Read-only: a directory becomes the lower layer of an overlay, so that the sandbox has its own sockets, FIFOs, locks
+    /// and watches there, and cannot communicate with the host through them. A source that is itself a socket, a FIFO or a
+    /// device is refused. Without support for id-mapped mounts (often on network file systems), it is mounted unmapped: then
+    /// only files that everyone may read can be read.
     ReadOnly {
-        /// The user inside who reads as the owner does; so does root.
+        /// The user in the sandbox that reads as the owner; so does root.
         user: u32,
-        /// The group inside that stands for the owner's.
+        /// The group in the sandbox that maps to the owner's.
         group: u32,
     },
-    /// It is read and written, and what is written belongs to the owner. Where its file system cannot show other ids,
-    /// it is refused. The owner is trusted with what the sandbox does: a program with raised privileges that it
-    /// leaves there has, outside, those of the owner.
+    /// Read-write: new files belong to the owner. A file system without support for id-mapped mounts is refused. The owner
+    /// trusts the sandbox: a set-user-id program that it leaves there has the owner's privileges on the host.
     Writable {
-        /// The user inside who writes as the owner does. Nobody else, not even root, makes files there.
+        /// The user in the sandbox that writes as the owner. No other, not even root, creates files there.
         user: u32,
-        /// The group inside that stands for the owner's. Whoever makes files there has to be in it.
+        /// The group in the sandbox that maps to the owner's. A user that creates files there has to be in it.
         group: u32,
     },
 }
 
-/// A directory of the host that a sandbox works on: what it writes there goes to its own disk, and the host's copy
-/// stays as it is. What is mounted below it on the host is not part of it.
+/// A host directory that a sandbox works on: its writes go to its own disk, and the host's copy does not change. Mounts
+/// below it on the host are not part of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Project {
-    /// Where it is on the host.
+    /// The path on the host.
     pub source: PathBuf,
-    /// Where it is inside.
+    /// The mount point in the sandbox.
     pub target: GuestPath,
-    /// The user inside who stands for the owner of the source.
+    /// The user in the sandbox that maps to the owner of the source.
     pub user: u32,
-    /// The group inside that stands for the owner's.
+    /// The group in the sandbox that maps to the owner's.
     pub group: u32,
-    /// The device and the inode that it has to have, if that is known.
+    /// The expected device and inode, if known.
     pub identity: Option<(u64, u64)>,
 }
 
-/// What a sandbox writes to: its root and its project together.
+/// Where a sandbox writes to: its root and its project together.
 #[derive(Debug)]
 pub enum Disk {
-    /// Memory, gone with the last who holds it. Over layers or a project, before Linux 6.6, memory cannot keep the
-    /// marks of an overlay: there a directory that lies below cannot be deleted.
+    /// Memory, freed with its last reference. Before Linux 6.6, tmpfs cannot store the attributes of an overlay: there a
+    /// directory of a lower layer cannot be deleted.
     Memory {
-        /// How much; `/dev/shm` has as much again.
+        /// The size; `/dev/shm` has the same in addition.
         bytes: u64,
     },
-    /// A disk that stays, for a sandbox that comes back.
+    /// A persistent disk.
     Kept(KeptDisk),
 }
 
 // === impl Access ===
 
 impl Access {
-    /// Who inside stands for the owner.
+    /// The user in the sandbox that maps to the owner.
     pub fn user(self) -> u32 {
         match self {
             Self::ReadOnly { user, .. } | Self::Writable { user, .. } => user,
         }
     }
 
-    /// Which group inside stands for the owner's.
+    /// The group in the sandbox that maps to the owner's.
     pub fn group(self) -> u32 {
         match self {
             Self::ReadOnly { group, .. } | Self::Writable { group, .. } => group,

@@ -1,4 +1,4 @@
-//! Each step of making a sandbox, and how a failed one travels from the new process to the old.
+//! The stages of the setup of a sandbox, and how a failed one is reported to the parent.
 
 use std::path::Path;
 
@@ -6,16 +6,16 @@ use rustix::io::Errno;
 
 macro_rules! stages {
     ($($(#[$meta:meta])* $name:ident = $text:literal,)*) => {
-        /// A step inside the new namespaces.
+        /// A stage of the setup in the new namespaces.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum Stage {
+        pub enum SetupStage {
             $($(#[$meta])* $name,)*
         }
 
-        impl Stage {
+        impl SetupStage {
             const ALL: &[Self] = &[$(Self::$name),*];
 
-            /// What was being done.
+            /// The action of this stage, for messages.
             pub const fn what(self) -> &'static str {
                 match self {
                     $(Self::$name => $text,)*
@@ -26,98 +26,98 @@ macro_rules! stages {
 }
 
 stages! {
-    /// The parent said nothing, or too much.
+    /// Waiting for the parent.
     Start = "wait for the go-ahead",
     /// Joining its cgroup.
     Join = "join the cgroup",
-    /// A view of cgroups that begins at its own.
-    Cgroups = "cut the cgroups off",
+    /// Creating the cgroup namespace.
+    Cgroups = "create the cgroup namespace",
     /// Becoming the root of the user namespace.
     Identity = "become root of the user namespace",
-    /// Cutting the mount namespace off from the host's.
-    Private = "cut the mount namespace off",
-    /// The file system everything else is put into.
+    /// Making the mount namespace private.
+    Private = "make the mount namespace private",
+    /// The base of the root file system.
     Base = "mount the base",
     /// The layers of the image.
     Layers = "mount the layers",
     /// A directory of the root.
-    Directory = "make the directory",
+    Directory = "create the directory",
     /// A file of the root.
     File = "write the file",
     /// A link of the root.
-    Link = "make the link",
+    Link = "create the link",
     /// A tree of the host.
-    Tree = "show a tree of the host at",
-    /// The overlay that a read-only tree of the host lies below.
-    Passive = "mount an overlay over a tree of the host at",
-    /// The directory that something that was asked for is to be shown in.
-    Above = "reach the mount point",
-    /// Where it is to be shown.
-    MountPoint = "make the mount point",
+    Tree = "mount a tree of the host at",
+    /// The overlay over a read-only tree of the host.
+    ReadOnlyOverlay = "mount an overlay over a tree of the host at",
+    /// The parent directory of a mount point.
+    MountPointParent = "open the parent of the mount point",
+    /// A mount point.
+    MountPoint = "create the mount point",
     /// The project.
     Project = "mount the project at",
     /// The devices.
     Devices = "set up /dev",
     /// The process file system.
     Proc = "mount /proc",
-    /// Who may serve at which port.
-    Ports = "open the low ports",
-    /// What of it is hidden.
+    /// The lowest port that users may bind.
+    Ports = "allow low ports",
+    /// The masked parts of `/proc`.
     Mask = "mask parts of /proc",
-    /// What is shown of the hardware.
+    /// The visible parts of `/sys`.
     Hardware = "set up /sys",
-    /// What a runtime is started with.
+    /// The root and configuration of a runtime.
     Runtime = "prepare the runtime",
-    /// Making the new root the only one.
+    /// Changing the root.
     Pivot = "enter the new root",
-    /// What the caller's limits on its own processes were.
+    /// The resource limits of the process.
     Limits = "set the limits of a process",
     /// The host name.
     Hostname = "set the host name",
     /// The loopback interface.
-    Loopback = "raise the loopback interface",
+    Loopback = "bring up the loopback interface",
     /// The standard descriptors.
     Descriptors = "place the descriptors",
     /// The capabilities.
-    Capabilities = "give up capabilities",
+    Capabilities = "drop capabilities",
     /// The system-call filter.
     Filter = "install the system-call filter",
     /// The program.
     Execute = "execute the first program",
 }
 
-/// The most bytes of a path that are reported.
-const LONGEST: usize = 1024;
-/// The most bytes of a report: less than a pipe takes at once.
-pub(crate) const REPORT: usize = 5 + 2 * (LONGEST + 1);
+/// The longest part of a path that is reported.
+const MAX_PATH_BYTES: usize = 1024;
+/// The maximum size of a report: a pipe takes it in one write.
+pub(crate) const MAX_REPORT_BYTES: usize = 5 + 2 * (MAX_PATH_BYTES + 1);
 
-/// A failed step.
+/// A failed stage.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {}", self.what(), std::io::Error::from(*errno))]
 pub struct StageError {
-    /// Which.
-    pub stage: Stage,
-    /// What the kernel said.
+    /// The stage that failed.
+    pub stage: SetupStage,
+    /// The kernel's error.
     pub errno: Errno,
-    /// The path inside that it is about, if it is about one.
+    /// The path in the sandbox that it concerns, if any.
     pub target: Option<String>,
-    /// Where something is shown already that this path lies in, if that is why.
+    /// The mount that contains the path, if that is the cause.
     pub(crate) within: Option<String>,
 }
 
 // === impl StageError ===
 
 impl StageError {
-    pub(crate) fn at(stage: Stage) -> impl Fn(Errno) -> Self {
+    pub(crate) fn at(stage: SetupStage) -> impl Fn(Errno) -> Self {
         move |errno| Self { stage, errno, target: None, within: None }
     }
 
-    /// The same, about a path, relative to the root.
-    pub(crate) fn about(stage: Stage, path: &Path) -> impl Fn(Errno) -> Self {
+    /// The same, with a path relative to the root.
+    pub(crate) fn about(stage: SetupStage, path: &Path) -> impl Fn(Errno) -> Self {
         move |errno| Self { stage, errno, target: Some(text(path)), within: None }
     }
 
-    /// Because of what is shown at a path, relative to the root.
+    /// Adds the mount that contains the path, relative to the root.
     pub(crate) fn within(self, path: &Path) -> Self {
         Self { within: Some(text(path)), ..self }
     }
@@ -142,7 +142,7 @@ impl StageError {
         let mut texts = texts.split(|byte| *byte == 0).map(|text| String::from_utf8_lossy(text).into_owned());
         let mut next = || texts.next().filter(|text| !text.is_empty());
         Some(Self {
-            stage: *Stage::ALL.get(usize::from(*stage))?,
+            stage: *SetupStage::ALL.get(usize::from(*stage))?,
             errno: Errno::from_raw_os_error(i32::from_ne_bytes(*errno)),
             target: next(),
             within: next(),
@@ -150,10 +150,10 @@ impl StageError {
     }
 }
 
-/// A path inside, from its root, as far as it is reported.
+/// An absolute path in the sandbox, truncated for a report.
 fn text(path: &Path) -> String {
     let mut text = Path::new("/").join(path).to_string_lossy().into_owned();
-    let end = (0..=LONGEST.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    let end = (0..=MAX_PATH_BYTES.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
     text.truncate(end.unwrap_or(0));
     text
 }
@@ -164,28 +164,30 @@ mod tests {
 
     //= promises.sandbox.failed-step
     #[test]
-    fn a_failed_step_survives_the_pipe() {
+    fn a_failed_stage_survives_the_pipe() {
         let there_and_back = |failed: StageError| {
             let bytes = failed.to_bytes();
-            assert!(bytes.len() <= REPORT);
+            assert!(bytes.len() <= MAX_REPORT_BYTES);
             assert_eq!(StageError::from_bytes(&bytes), Some(failed));
         };
-        for stage in Stage::ALL {
+        for stage in SetupStage::ALL {
             there_and_back(StageError::at(*stage)(Errno::NOENT));
             there_and_back(StageError::about(*stage, Path::new("a/b"))(Errno::NOENT).within(Path::new("a")));
         }
         let long = "ü".repeat(4096);
-        there_and_back(StageError::about(Stage::File, Path::new(&long))(Errno::NAMETOOLONG).within(Path::new(&long)));
+        there_and_back(
+            StageError::about(SetupStage::File, Path::new(&long))(Errno::NAMETOOLONG).within(Path::new(&long)),
+        );
         assert_eq!(StageError::from_bytes(&[255, 0, 0, 0, 0]), None);
         assert_eq!(StageError::from_bytes(&[]), None);
     }
 
     //= promises.sandbox.failed-step
     #[test]
-    fn a_failed_step_says_what_it_is_about() {
-        let failed = StageError::about(Stage::File, Path::new("a/x"))(Errno::ISDIR);
+    fn a_failed_stage_names_its_path() {
+        let failed = StageError::about(SetupStage::File, Path::new("a/x"))(Errno::ISDIR);
         assert_eq!(failed.to_string(), "write the file /a/x: Is a directory (os error 21)");
-        let failed = StageError::at(Stage::Pivot)(Errno::PERM);
+        let failed = StageError::at(SetupStage::Pivot)(Errno::PERM);
         assert_eq!(failed.to_string(), "enter the new root: Operation not permitted (os error 1)");
     }
 }

@@ -1,4 +1,4 @@
-//! What is mounted below a directory of the host, as `/proc/self/mountinfo` lists it.
+//! The mounts below a host directory, from `/proc/self/mountinfo`.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -8,28 +8,28 @@ use rustix::io::Errno;
 
 use crate::cgroup::unescape;
 
-/// File systems that are left out of a tree: the host's processes are nothing that an overlay can lie over, and a mount
-/// that is only made when somebody looks is not made for a sandbox.
-const LEFT_OUT: [&str; 2] = ["proc", "autofs"];
+/// File systems that are excluded from a tree: procfs cannot be a lower layer, and an automount is not triggered for a
+/// sandbox.
+const EXCLUDED_TYPES: [&str; 2] = ["proc", "autofs"];
 
 /// A mount below a directory.
 #[derive(Debug)]
 pub(crate) struct Submount {
-    /// Its root, open only to be named.
+    /// Its root, opened with `O_PATH`.
     pub(crate) place: OwnedFd,
-    /// Where it is, relative to the directory.
+    /// Its path, relative to the directory.
     pub(crate) path: PathBuf,
 }
 
-/// A line of the list.
+/// An entry of the list.
 #[derive(Debug, PartialEq, Eq)]
-struct Line {
+struct MountInfoEntry {
     id: u64,
     point: PathBuf,
 }
 
-/// What can be seen of the mounts below a directory, what lies above first. One that another mount covers is not
-/// there, and neither is one that went away meanwhile.
+/// The visible mounts below a directory, parents first, without those that another mount covers or that were unmounted
+/// meanwhile.
 pub(crate) fn below(directory: &OwnedFd, path: &Path) -> Result<Vec<Submount>, Errno> {
     let listed =
         std::fs::read("/proc/self/mountinfo").map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
@@ -47,8 +47,8 @@ pub(crate) fn below(directory: &OwnedFd, path: &Path) -> Result<Vec<Submount>, E
     Ok(found)
 }
 
-/// `36 35 98:0 /root /point rw,noatime master:1 - type source rw`: those whose point lies below a path, relative to it.
-fn lines(mountinfo: &str, path: &Path) -> Vec<Line> {
+/// `36 35 98:0 /root /point rw,noatime master:1 - type source rw`: the entries below a path, relative to it.
+fn lines(mountinfo: &str, path: &Path) -> Vec<MountInfoEntry> {
     let line = |line: &str| {
         let (before, after) = line.split_once(" - ")?;
         let mut before = before.split(' ');
@@ -56,13 +56,13 @@ fn lines(mountinfo: &str, path: &Path) -> Vec<Line> {
         let point = unescape(before.nth(3)?);
         let kind = after.split(' ').next()?;
         let below = point.strip_prefix(path).ok()?;
-        let wanted = !below.as_os_str().is_empty() && !LEFT_OUT.contains(&kind);
-        wanted.then(|| Line { id, point: below.to_owned() })
+        let wanted = !below.as_os_str().is_empty() && !EXCLUDED_TYPES.contains(&kind);
+        wanted.then(|| MountInfoEntry { id, point: below.to_owned() })
     };
     mountinfo.lines().filter_map(line).collect()
 }
 
-/// The mount that something lies in.
+/// The id of the mount that contains a file.
 pub(crate) fn mount_id(place: impl AsFd) -> Result<u64, Errno> {
     let stat = rustix::fs::statx(place, c"", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)?;
     if stat.stx_mask & StatxFlags::MNT_ID.bits() == 0 { Err(Errno::NOSYS) } else { Ok(stat.stx_mnt_id) }
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_lies_below_a_path_is_found_and_nothing_beside_it() {
+    fn only_mounts_below_the_path_are_found() {
         let listed = "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
                       30 22 0:5 / /srv rw,relatime shared:3 master:1 - tmpfs tmpfs rw\n\
                       31 30 0:6 / /srv/a\\040b rw - tmpfs tmpfs rw\n\
@@ -82,7 +82,7 @@ mod tests {
                       34 30 0:9 / /srv/proc rw - proc proc rw\n\
                       a line of another kind\n";
         let found = lines(listed, Path::new("/srv"));
-        let expected = [(31, "a b"), (32, "a b/c")].map(|(id, point)| Line { id, point: point.into() });
+        let expected = [(31, "a b"), (32, "a b/c")].map(|(id, point)| MountInfoEntry { id, point: point.into() });
         assert_eq!(found, expected);
         assert_eq!(lines(listed, Path::new("/")).len(), 4);
     }

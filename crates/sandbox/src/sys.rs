@@ -1,4 +1,4 @@
-//! The system-call corner: what `rustix` does not offer as safe functions. Nothing else in this crate is unsafe.
+//! System calls that `rustix` does not offer as safe functions. Nothing else in this crate is unsafe.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -6,36 +6,45 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-/// Which side of a clone this is.
-pub(crate) enum Cloned {
-    /// The new process, in its namespaces.
+/// The result of a clone, on either side.
+pub(crate) enum CloneResult {
+    /// The child, in its namespaces.
     Child,
-    /// The old one, with the new one's id and a descriptor that stands for it.
+    /// The parent, with the pid and the pidfd of the child.
     Parent(Pid, OwnedFd),
 }
 
-/// Gives memory that was freed back to the system.
+/// Returns freed memory to the system (`malloc_trim`).
 #[cfg(target_env = "gnu")]
-pub(crate) fn give_memory_back() {
-    // SAFETY: looks after the allocator's own bookkeeping; nothing that is in use moves.
+pub(crate) fn release_memory() {
+    // SAFETY: works on the allocator's own bookkeeping; no memory in use moves.
     unsafe { libc::malloc_trim(0) };
 }
 
-/// Gives memory that was freed back to the system.
+/// Returns freed memory to the system; only glibc needs it.
 #[cfg(not(target_env = "gnu"))]
-pub(crate) fn give_memory_back() {}
+pub(crate) fn release_memory() {}
 
-/// Closes whatever is open above the standard descriptors.
+/// Has a program do something before it begins. That makes system calls and nothing else: it neither allocates nor locks.
+pub(crate) fn before_exec(
+    command: &mut std::process::Command,
+    prepare: impl FnMut() -> std::io::Result<()> + Send + Sync + 'static,
+) {
+    // SAFETY: what is done between the fork and the program only makes system calls, as every caller promises.
+    unsafe { std::os::unix::process::CommandExt::pre_exec(command, prepare) };
+}
+
+/// Closes all descriptors above the standard ones.
 pub(crate) fn close_inherited() -> Result<(), Errno> {
-    // SAFETY: whoever calls this does so first of all, as `forget_inherited` demands: nothing of this process owns a
-    // descriptor yet, and those that it was left with by another are nobody's.
+    // SAFETY: callers do this first of all, as `close_inherited_descriptors` demands: nothing in this process owns a
+    // descriptor yet, and inherited ones have no owner.
     match unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, 0) } {
         0 => Ok(()),
         _ => Err(last_errno()),
     }
 }
 
-/// Blocks `SIGTERM`, and returns a descriptor that is readable once one arrived.
+/// Blocks `SIGTERM`, and returns a signalfd that is readable once one arrived.
 pub(crate) fn termination_descriptor() -> Result<OwnedFd, Errno> {
     // SAFETY: all zero is a valid value of this plain structure, and each call reads or writes that one alone.
     let descriptor = unsafe {
@@ -54,7 +63,7 @@ pub(crate) fn termination_descriptor() -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
-/// Locks one byte of a file for an open file description: to lock it alone fails if another has it, to share it waits.
+/// Locks one byte of a file for an open file description: an exclusive lock fails if another has a lock, a shared one waits.
 pub(crate) fn lock_byte(file: BorrowedFd<'_>, byte: i64, exclusive: bool) -> Result<(), Errno> {
     let (kind, command) = match exclusive {
         true => (libc::F_WRLCK, libc::F_OFD_SETLK),
@@ -76,7 +85,7 @@ pub(crate) fn lock_byte(file: BorrowedFd<'_>, byte: i64, exclusive: bool) -> Res
     }
 }
 
-/// Gives this process, which has one thread, mounts of its own: whatever it mounts ends with it.
+/// Gives this process, which has one thread, a mount namespace of its own.
 pub(crate) fn unshare_mounts() -> Result<(), Errno> {
     // SAFETY: changes only which mounts this process sees; no memory or descriptor of ours depends on that.
     match unsafe { libc::unshare(libc::CLONE_NEWNS) } {
@@ -85,7 +94,7 @@ pub(crate) fn unshare_mounts() -> Result<(), Errno> {
     }
 }
 
-/// Gives this process, which has joined its cgroup, a view of cgroups that begins there.
+/// Gives this process, which has joined its cgroup, a cgroup namespace with that root.
 pub(crate) fn unshare_cgroups() -> Result<(), Errno> {
     // SAFETY: changes only how cgroups are named to this process.
     match unsafe { libc::unshare(libc::CLONE_NEWCGROUP) } {
@@ -94,10 +103,10 @@ pub(crate) fn unshare_cgroups() -> Result<(), Errno> {
     }
 }
 
-/// The namespace of user ids alone.
+/// A user namespace only.
 pub(crate) const USERS: u64 = libc::CLONE_NEWUSER as u64;
 
-/// Every namespace of a sandbox but that of cgroups, which is made when its cgroup is joined.
+/// Every namespace of a sandbox but that of cgroups, which is created after its cgroup is joined.
 pub(crate) const NAMESPACES: u64 = (libc::CLONE_NEWUSER
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNS
@@ -105,20 +114,20 @@ pub(crate) const NAMESPACES: u64 = (libc::CLONE_NEWUSER
     | libc::CLONE_NEWUTS
     | libc::CLONE_NEWNET) as u64;
 
-/// The namespace of the network alone.
+/// A network namespace only.
 pub(crate) const NETWORK: u64 = libc::CLONE_NEWNET as u64;
 
-/// To be born in a cgroup; wider than the type that `libc` gives it.
+/// `CLONE_INTO_CGROUP`; wider than the type that `libc` gives it.
 const INTO_CGROUP: u64 = 0x2_0000_0000;
 
-/// Without raised privileges and without devices.
-pub(crate) const GIVEN: u64 = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
+/// `nosuid` and `nodev`.
+pub(crate) const WRITABLE_ATTRIBUTES: u64 = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
 /// The same, read-only.
-pub(crate) const SHOWN: u64 = libc::MOUNT_ATTR_RDONLY | GIVEN;
+pub(crate) const READ_ONLY_ATTRIBUTES: u64 = libc::MOUNT_ATTR_RDONLY | WRITABLE_ATTRIBUTES;
 
-/// Clones this process into new namespaces, if there are flags for any, and into a v2 cgroup, if one is given. The
-/// caller has one thread.
-pub(crate) fn clone(namespaces: u64, cgroup: Option<BorrowedFd<'_>>) -> Result<Cloned, Errno> {
+/// Clones this process into new namespaces, if any flags are given, and into a v2 cgroup, if one is given. The caller has one
+/// thread.
+pub(crate) fn clone(namespaces: u64, cgroup: Option<BorrowedFd<'_>>) -> Result<CloneResult, Errno> {
     let mut pidfd: libc::c_int = -1;
     // SAFETY: all zero is a valid value of this plain structure.
     let mut args = unsafe { std::mem::zeroed::<libc::clone_args>() };
@@ -133,21 +142,21 @@ pub(crate) fn clone(namespaces: u64, cgroup: Option<BorrowedFd<'_>>) -> Result<C
     // thread, so no lock can be held by a thread that the child does not have. `pidfd` outlives the call.
     match unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of::<libc::clone_args>()) } {
         -1 => Err(last_errno()),
-        0 => Ok(Cloned::Child),
+        0 => Ok(CloneResult::Child),
         pid => {
             let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Errno::INVAL)?;
             // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
-            Ok(Cloned::Parent(pid, unsafe { OwnedFd::from_raw_fd(pidfd) }))
+            Ok(CloneResult::Parent(pid, unsafe { OwnedFd::from_raw_fd(pidfd) }))
         }
     }
 }
 
-/// Sets attributes of a mount and all mounts below it; with a user namespace, shows its files through that one's ids.
+/// Sets attributes of a mount and all mounts below it; with a user namespace, id-maps them.
 pub(crate) fn set_mount(mount: BorrowedFd<'_>, attributes: u64, ids: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
     set_mounts(mount, attributes, ids, libc::AT_RECURSIVE)
 }
 
-/// Sets attributes of a mount and of none below it.
+/// Sets attributes of a mount, not of those below it.
 pub(crate) fn set_mount_alone(mount: BorrowedFd<'_>, attributes: u64) -> Result<(), Errno> {
     set_mounts(mount, attributes, None, 0)
 }
@@ -180,7 +189,7 @@ fn set_mounts(
     if outcome == 0 { Ok(()) } else { Err(last_errno()) }
 }
 
-/// Makes the working directory the root of the mount namespace, with the old root below it at the same place.
+/// Makes the working directory the root of the mount namespace; the old root is stacked at the same place.
 pub(crate) fn pivot_to_working_directory() -> Result<(), Errno> {
     // SAFETY: both paths are terminated strings.
     match unsafe { libc::syscall(libc::SYS_pivot_root, c".".as_ptr(), c".".as_ptr()) } {
@@ -189,7 +198,7 @@ pub(crate) fn pivot_to_working_directory() -> Result<(), Errno> {
     }
 }
 
-/// Replaces this process by a program that is open; returns only on failure.
+/// Executes an open program; returns only on failure.
 pub(crate) fn execute(program: impl AsFd, argv: &[*const libc::c_char], envp: &[*const libc::c_char]) -> Errno {
     let program = program.as_fd().as_raw_fd();
     // SAFETY: the callers end both lists with a null pointer, and all strings outlive the call.
@@ -199,19 +208,19 @@ pub(crate) fn execute(program: impl AsFd, argv: &[*const libc::c_char], envp: &[
     last_errno()
 }
 
-/// Ends this process without running anything registered for its end.
+/// Exits without running exit handlers.
 pub(crate) fn exit_now(code: i32) -> ! {
     // SAFETY: has no preconditions.
     unsafe { libc::_exit(code) }
 }
 
-/// Whatever is open besides 0, 1 and 2 does not survive the next program.
+/// Marks all descriptors but the standard ones close-on-exec.
 pub(crate) fn close_on_exec_above_standard() {
     // SAFETY: marks descriptors close-on-exec; closes none.
     unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
 }
 
-/// Gives a descriptor a number, at which it survives the next program. Whatever had the number must be needed no more.
+/// Duplicates a descriptor to a number, without close-on-exec. The former descriptor of that number is closed.
 pub(crate) fn place(descriptor: BorrowedFd<'_>, number: libc::c_int) -> Result<(), Errno> {
     // SAFETY: what is closed by this, if anything, belongs to a process that is about to execute another program, and
     // the caller says that it uses it no more.
@@ -221,7 +230,7 @@ pub(crate) fn place(descriptor: BorrowedFd<'_>, number: libc::c_int) -> Result<(
     }
 }
 
-/// Who made the user namespace that another namespace belongs to.
+/// The creator of the user namespace that owns another namespace.
 pub(crate) fn owner_of(namespace: BorrowedFd<'_>) -> Result<u32, Errno> {
     /// `NS_GET_USERNS` and `NS_GET_OWNER_UID`.
     const USERS: libc::Ioctl = 0xb701;
@@ -259,8 +268,8 @@ pub(crate) fn raise_loopback() -> Result<(), Errno> {
     Ok(())
 }
 
-/// Installs a system-call filter for this process and all it starts, without taking from it the right to raise the
-/// privileges of what it executes: it has the capability, and its children lose that right one by one.
+/// Installs a seccomp filter for this process and its children without `no_new_privs`: it has the capability, and its children
+/// set `no_new_privs` themselves.
 pub(crate) fn install_filter(program: &[libc::sock_filter]) -> Result<(), Errno> {
     let length = libc::c_ushort::try_from(program.len()).map_err(|_| Errno::INVAL)?;
     let program = libc::sock_fprog { len: length, filter: program.as_ptr().cast_mut() };
@@ -271,13 +280,13 @@ pub(crate) fn install_filter(program: &[libc::sock_filter]) -> Result<(), Errno>
     }
 }
 
-/// How much a project uses, and how much it may, in bytes.
+/// The usage and the limit of a project, in bytes.
 pub(crate) struct Usage {
     pub(crate) limit: u64,
     pub(crate) used: u64,
 }
 
-/// Whether the file system of a descriptor refuses what exceeds the quota of a project, and does not merely count.
+/// Whether the file system enforces project quotas, and does not only count.
 pub(crate) fn enforces_project_quota(on: BorrowedFd<'_>) -> bool {
     // SAFETY: all zero is a valid value of this plain structure.
     let mut state = unsafe { std::mem::zeroed::<QuotaState>() };
@@ -286,7 +295,7 @@ pub(crate) fn enforces_project_quota(on: BorrowedFd<'_>) -> bool {
     asked.is_ok() && state.flags & PROJECTS_ENFORCED != 0
 }
 
-/// Limits a project to so many bytes and files; 0 is no limit.
+/// Sets the quota of a project; 0 is no limit.
 pub(crate) fn set_project_quota(on: BorrowedFd<'_>, project: u32, bytes: u64, files: u64) -> Result<(), Errno> {
     let blocks = bytes.div_ceil(1024);
     // SAFETY: all zero is a valid value of this plain structure.
@@ -298,7 +307,7 @@ pub(crate) fn set_project_quota(on: BorrowedFd<'_>, project: u32, bytes: u64, fi
     unsafe { quota_call(on, libc::Q_SETQUOTA, project, (&raw mut quota).cast()) }
 }
 
-/// What a project uses.
+/// The usage of a project.
 pub(crate) fn project_usage(on: BorrowedFd<'_>, project: u32) -> Result<Usage, Errno> {
     // SAFETY: all zero is a valid value of this plain structure.
     let mut quota = unsafe { std::mem::zeroed::<libc::dqblk>() };
@@ -307,7 +316,7 @@ pub(crate) fn project_usage(on: BorrowedFd<'_>, project: u32) -> Result<Usage, E
     Ok(Usage { limit: quota.dqb_bhardlimit, used: quota.dqb_curspace })
 }
 
-/// Makes a directory, and all that will ever be made in it, part of a project.
+/// Assigns a directory, and everything that will be created in it, to a project.
 pub(crate) fn set_project(directory: BorrowedFd<'_>, project: u32) -> Result<(), Errno> {
     let mut attributes = file_attributes(directory)?;
     attributes.project = project;
@@ -319,7 +328,7 @@ pub(crate) fn set_project(directory: BorrowedFd<'_>, project: u32) -> Result<(),
     }
 }
 
-/// The project that a directory is part of.
+/// The project of a directory.
 pub(crate) fn project(directory: BorrowedFd<'_>) -> Result<u32, Errno> {
     file_attributes(directory).map(|attributes| attributes.project)
 }
@@ -333,7 +342,7 @@ fn file_attributes(file: BorrowedFd<'_>) -> Result<FileAttributes, Errno> {
     }
 }
 
-/// Asks or tells about a quota.
+/// A `quotactl` call.
 ///
 /// # Safety
 ///
@@ -354,14 +363,14 @@ unsafe fn quota_call(
     }
 }
 
-/// `Q_XGETQSTAT`: what of quotas is switched on.
+/// `Q_XGETQSTAT`: the state of quotas.
 const QUOTA_STATE: libc::c_int = 0x5805;
-/// In the answer: limits of projects are enforced.
+/// In its result: project quotas are enforced.
 const PROJECTS_ENFORCED: u16 = 1 << 5;
 /// `FS_IOC_FSGETXATTR` and `FS_IOC_FSSETXATTR`.
 const GET_ATTRIBUTES: libc::Ioctl = 0x801c_581f;
 const SET_ATTRIBUTES: libc::Ioctl = 0x401c_5820;
-/// What is made in a directory belongs to its project.
+/// New files in a directory inherit its project.
 const PROJECT_INHERITED: u32 = 0x200;
 
 /// `struct fs_quota_stat`, of which we read the beginning.
@@ -402,14 +411,14 @@ struct LoopConfig {
     rest: [u64; 10],
 }
 
-/// The number of a loop device that is free, made if there was none.
+/// The number of a free loop device, created if necessary.
 pub(crate) fn free_loop(control: BorrowedFd<'_>) -> Result<u32, Errno> {
     // SAFETY: the request takes and writes nothing.
     let number = unsafe { libc::ioctl(control.as_raw_fd(), LOOP_GET_FREE) };
     u32::try_from(number).map_err(|_| last_errno())
 }
 
-/// Puts a file on a loop device, which is cleared when its last user ends.
+/// Attaches a file to a loop device, which is detached when its last user closes it.
 pub(crate) fn configure_loop(device: BorrowedFd<'_>, file: BorrowedFd<'_>) -> Result<(), Errno> {
     // SAFETY: all zero is a valid value of this plain structure.
     let mut config = unsafe { std::mem::zeroed::<LoopConfig>() };

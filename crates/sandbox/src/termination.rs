@@ -1,4 +1,4 @@
-//! `SIGTERM` as something that a loop waits for, like any other descriptor.
+//! `SIGTERM` as a descriptor that an event loop can poll.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -6,17 +6,17 @@ use rustix::io::Errno;
 
 use crate::sys;
 
-/// The size of what the kernel tells of one signal.
+/// The size of `struct signalfd_siginfo`.
 const RECORD: usize = 128;
 
-/// Readable once `SIGTERM` arrived. From its creation on, that signal no longer ends the process.
+/// Readable once `SIGTERM` arrived. From its creation on, the signal no longer terminates the process.
 #[derive(Debug)]
 pub struct TerminationSignal(OwnedFd);
 
 // === impl TerminationSignal ===
 
 impl TerminationSignal {
-    /// Waits for the signal from now on. Call it when the last child is started: children inherit blocked signals.
+    /// Blocks the signal from now on. Call it after the last child is started: children inherit blocked signals.
     pub fn watch() -> Result<Self, Errno> {
         sys::termination_descriptor().map(Self)
     }

@@ -1,7 +1,7 @@
-//! Control groups of the running kernel: each limit against one who breaks it, each with a control that may.
+//! Cgroups of the running kernel: each limit against a process that exceeds it, each with a control.
 //!
-//! Needs root and mounted control groups. Every test runs on the host as it is and, where that is a hybrid one, once
-//! more as if v2 were not mounted.
+//! Needs root and mounted cgroups. Every test runs on the host as it is and, on a hybrid host, once more as if v2 were not
+//! mounted.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test may fail the test")]
 
@@ -12,23 +12,25 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use carrel_sandbox::cgroup::{Cgroup, CgroupError, Controller, Host, Limits, OomWatch, Place, Policy};
+use carrel_sandbox::cgroup::{
+    Cgroup, CgroupError, CgroupLimits, Controller, ControllerLocation, Host, LimitPolicy, OomWatch,
+};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Pid;
 
 const MEBIBYTE: u64 = 1 << 20;
-/// Against hangs only: no test is decided by time.
+/// Against hangs only: no test depends on timing.
 const WATCHDOG: Duration = Duration::from_secs(60);
 
-/// A group whose processes, all started by the test, end with it.
-struct Group(Option<Cgroup>);
+/// A group whose processes, all started by the test, are killed with it.
+struct TestCgroup(Option<Cgroup>);
 
-impl Group {
-    fn new(host: &Host, limits: &Limits) -> Self {
-        Self(Some(Cgroup::create(host, &fresh_name(), limits, Policy::Refuse).unwrap()))
+impl TestCgroup {
+    fn new(host: &Host, limits: &CgroupLimits) -> Self {
+        Self(Some(Cgroup::create(host, &fresh_name(), limits, LimitPolicy::Refuse).unwrap()))
     }
 
-    /// A shell that waits inside the group for a line before it does anything.
+    /// A shell in the group that waits for a line before it does anything.
     fn shell(&self, script: &str) -> Child {
         let child = shell(script);
         self.add(pid(&child)).unwrap();
@@ -42,14 +44,14 @@ impl Group {
     }
 }
 
-impl std::ops::Deref for Group {
+impl std::ops::Deref for TestCgroup {
     type Target = Cgroup;
     fn deref(&self) -> &Cgroup {
         self.0.as_ref().unwrap()
     }
 }
 
-impl Drop for Group {
+impl Drop for TestCgroup {
     fn drop(&mut self) {
         if let Some(group) = self.0.take() {
             let _ended = group.kill_all();
@@ -64,7 +66,8 @@ fn hosts() -> Vec<Host> {
     let v1: String =
         mountinfo.lines().filter(|line| !line.contains(" - cgroup2 ")).flat_map(|line| [line, "\n"]).collect();
     let v1 = Host::describe(&v1, &std::fs::read_to_string("/proc/cgroups").unwrap());
-    let hybrid = v1 != detected && v1.check(&limits(Some(Limits::LEAST_MEMORY), None, None), Policy::Refuse).is_ok();
+    let hybrid =
+        v1 != detected && v1.check(&limits(Some(CgroupLimits::LEAST_MEMORY), None, None), LimitPolicy::Refuse).is_ok();
     std::iter::once(detected).chain(hybrid.then_some(v1)).collect()
 }
 
@@ -73,8 +76,8 @@ fn fresh_name() -> String {
     format!("test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-fn limits(memory: Option<u64>, pids: Option<u32>, cpus: Option<&str>) -> Limits {
-    Limits::new(memory, pids, cpus.map(|text| text.parse().unwrap())).unwrap()
+fn limits(memory: Option<u64>, pids: Option<u32>, cpus: Option<&str>) -> CgroupLimits {
+    CgroupLimits::new(memory, pids, cpus.map(|text| text.parse().unwrap())).unwrap()
 }
 
 fn shell(script: &str) -> Child {
@@ -91,13 +94,13 @@ fn go(child: &mut Child) {
     child.stdin.take().unwrap().write_all(b"go\n").unwrap();
 }
 
-/// Lets a shell go and waits for its end.
+/// Starts a shell's work and waits until it exits.
 fn run(mut child: Child) -> Output {
     go(&mut child);
     child.wait_with_output().unwrap()
 }
 
-/// Asks until the answer is yes.
+/// Polls until the condition holds.
 fn until(what: &str, mut ask: impl FnMut() -> bool) {
     let start = Instant::now();
     while !ask() {
@@ -106,7 +109,7 @@ fn until(what: &str, mut ask: impl FnMut() -> bool) {
     }
 }
 
-/// The directories of a group in every hierarchy that is mounted, whether or not the host uses it.
+/// The directories of a group in every mounted hierarchy, whether or not the host uses it.
 fn directories(name: &str) -> Vec<PathBuf> {
     let mountinfo = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     let mounts = mountinfo.lines().filter(|line| line.contains(" - cgroup"));
@@ -114,26 +117,26 @@ fn directories(name: &str) -> Vec<PathBuf> {
     paths.filter(|path| path.exists()).collect()
 }
 
-/// What a file of a group says; nothing if there is no such file.
+/// The content of a file of a group; empty if it does not exist.
 fn file(host: &Host, controller: Controller, name: &str, v1: &str, v2: &str) -> String {
     let (mount, file) = match host.place(controller) {
-        Place::V1(mount) => (mount, v1),
-        Place::V2(mount) => (mount, v2),
-        Place::Missing(missing) => panic!("{missing}"),
+        ControllerLocation::V1(mount) => (mount, v1),
+        ControllerLocation::V2(mount) => (mount, v2),
+        ControllerLocation::Missing(missing) => panic!("{missing}"),
     };
     std::fs::read_to_string(mount.join("carrel").join(name).join(file)).unwrap_or_default().trim().to_owned()
 }
 
 //= promises.cgroups.limits
 #[test]
-fn limits_are_in_place_before_anything_joins() {
+fn limits_are_set_before_any_process_joins() {
     for host in hosts() {
-        let group = Group::new(&host, &limits(Some(64 * MEBIBYTE), Some(32), Some("1.5")));
+        let group = TestCgroup::new(&host, &limits(Some(64 * MEBIBYTE), Some(32), Some("1.5")));
         let name = group.name().to_owned();
         let memory = |v1, v2| file(&host, Controller::Memory, &name, v1, v2);
         assert_eq!(memory("memory.limit_in_bytes", "memory.max"), "67108864");
         assert_eq!(file(&host, Controller::Pids, &name, "pids.max", "pids.max"), "32");
-        let v1 = matches!(host.place(Controller::Cpu), Place::V1(_));
+        let v1 = matches!(host.place(Controller::Cpu), ControllerLocation::V1(_));
         let quota = file(&host, Controller::Cpu, &name, "cpu.cfs_quota_us", "cpu.max");
         assert_eq!(quota, if v1 { "150000" } else { "150000 100000" });
         assert_eq!(group.processes().unwrap(), []);
@@ -158,17 +161,17 @@ fn limits_are_in_place_before_anything_joins() {
 fn a_fork_bomb_stops_at_the_limit() {
     let bomb = "i=0; while [ $i -lt 200 ]; do sleep 1000 </dev/null >/dev/null 2>&1 & i=$((i+1)); done; echo $i";
     for host in hosts() {
-        let free = Group::new(&host, &Limits::default());
+        let free = TestCgroup::new(&host, &CgroupLimits::default());
         let output = run(free.shell(bomb));
         assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "200", "the control may fork");
         assert_eq!(free.statistics().unwrap().pids, Some(200));
         free.close();
 
-        let bound = Group::new(&host, &limits(None, Some(20), None));
+        let bound = TestCgroup::new(&host, &limits(None, Some(20), None));
         let output = run(bound.shell(bomb));
         assert!(!output.status.success(), "{output:?}");
         assert!(String::from_utf8_lossy(&output.stderr).contains("ork"), "{output:?}");
-        // The shell was one of the twenty and has ended.
+        // The shell was one of the twenty and has exited.
         assert_eq!(bound.processes().unwrap().len(), 19);
         bound.close();
     }
@@ -177,17 +180,17 @@ fn a_fork_bomb_stops_at_the_limit() {
 //= promises.sandbox.memory-bomb
 //= promises.cgroups.limits-v2-kernels-debian
 #[test]
-fn a_memory_hog_is_ended_and_counted() {
+fn a_memory_hog_is_oom_killed_and_counted() {
     let hog = "exec dd if=/dev/zero of=/dev/null bs=96M count=1";
     for host in hosts() {
-        let roomy = Group::new(&host, &limits(Some(256 * MEBIBYTE), None, None));
+        let roomy = TestCgroup::new(&host, &limits(Some(256 * MEBIBYTE), None, None));
         let output = run(roomy.shell(hog));
         assert!(output.status.success(), "the control has room: {output:?}");
         assert_eq!(roomy.out_of_memory_kills().unwrap(), 0);
         assert!(roomy.statistics().unwrap().memory_peak.is_none_or(|peak| peak > 96 * MEBIBYTE));
         roomy.close();
 
-        let tight = Group::new(&host, &limits(Some(32 * MEBIBYTE), None, None));
+        let tight = TestCgroup::new(&host, &limits(Some(32 * MEBIBYTE), None, None));
         let output = run(tight.shell(hog));
         assert_eq!(output.status.signal(), Some(9), "{output:?}");
         assert_eq!(tight.out_of_memory_kills().unwrap(), 1);
@@ -196,7 +199,7 @@ fn a_memory_hog_is_ended_and_counted() {
     }
 }
 
-/// Whether a watch becomes ready, in the way that it says.
+/// Whether a watch becomes ready.
 fn ready(watch: &OomWatch, within: Duration) -> bool {
     let flags = if watch.priority() { PollFlags::PRI } else { PollFlags::IN };
     let timeout = Timespec { tv_sec: within.as_secs().try_into().unwrap(), tv_nsec: 0 };
@@ -205,23 +208,23 @@ fn ready(watch: &OomWatch, within: Duration) -> bool {
 }
 
 #[test]
-fn want_of_memory_is_told_each_time() {
+fn every_oom_event_is_reported() {
     let hog = "exec dd if=/dev/zero of=/dev/null bs=96M count=1";
     for host in hosts() {
-        let roomy = Group::new(&host, &limits(Some(256 * MEBIBYTE), None, None));
+        let roomy = TestCgroup::new(&host, &limits(Some(256 * MEBIBYTE), None, None));
         let watch = roomy.watch_out_of_memory().unwrap().expect("this host tells");
         assert!(run(roomy.shell(hog)).status.success(), "the control has room");
         assert!(!ready(&watch, Duration::ZERO));
         roomy.close();
 
-        let tight = Group::new(&host, &limits(Some(32 * MEBIBYTE), None, None));
+        let tight = TestCgroup::new(&host, &limits(Some(32 * MEBIBYTE), None, None));
         let watch = tight.watch_out_of_memory().unwrap().expect("this host tells");
         assert!(!ready(&watch, Duration::ZERO));
         for kills in 1..=3 {
             let mut child = tight.shell(hog);
             go(&mut child);
             assert!(ready(&watch, WATCHDOG), "nothing is told");
-            // v2 tells of other things too, and of this one when it has counted; v1 tells before.
+            // v2 reports other events too, and this one after it was counted; v1 reports it before.
             while watch.priority() && tight.out_of_memory_kills().unwrap() < kills {
                 assert!(ready(&watch, WATCHDOG), "nothing more is told");
                 watch.acknowledge().unwrap();
@@ -230,7 +233,7 @@ fn want_of_memory_is_told_each_time() {
             assert_eq!(tight.out_of_memory_kills().unwrap(), kills);
             watch.acknowledge().unwrap();
         }
-        // Where every word is of want of memory, there is none without it.
+        // Where every event is an OOM event, there is none without it.
         assert!(watch.priority() || !ready(&watch, Duration::ZERO));
         tight.close();
         assert!(ready(&watch, WATCHDOG), "the end of the group is told as well");
@@ -240,11 +243,11 @@ fn want_of_memory_is_told_each_time() {
 //= promises.cgroups.share-processors
 //= promises.cgroups.limits-v2-kernels-debian
 #[test]
-fn a_share_of_the_processors_is_enforced() {
+fn a_cpu_limit_is_enforced() {
     let work = "i=0; while [ $i -lt 400000 ]; do i=$((i+1)); done";
     for host in hosts() {
         for (share, throttled) in [(None, false), (Some("0.3"), true)] {
-            let group = Group::new(&host, &limits(None, None, share));
+            let group = TestCgroup::new(&host, &limits(None, None, share));
             assert!(run(group.shell(work)).status.success());
             let statistics = group.statistics().unwrap();
             assert!(statistics.cpu_nanos.is_some_and(|nanos| nanos > 0), "{statistics:?}");
@@ -258,9 +261,9 @@ fn a_share_of_the_processors_is_enforced() {
 
 //= promises.cgroups.frozen
 #[test]
-fn the_frozen_do_nothing_until_they_are_thawed() {
+fn frozen_processes_do_nothing_until_they_are_thawed() {
     for host in hosts() {
-        let group = Group::new(&host, &Limits::default());
+        let group = TestCgroup::new(&host, &CgroupLimits::default());
         let used = || group.statistics().unwrap().cpu_nanos.unwrap();
         let mut child = group.shell("while :; do :; done");
         go(&mut child);
@@ -271,7 +274,7 @@ fn the_frozen_do_nothing_until_they_are_thawed() {
         let state = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
         assert!(!state.contains(") R "), "{state}");
         let frozen = used();
-        // The control: in the same time another process does get work done.
+        // The control: in the same time another process does work.
         assert!(run(shell("i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done")).status.success());
         assert_eq!(used(), frozen);
 
@@ -284,13 +287,13 @@ fn the_frozen_do_nothing_until_they_are_thawed() {
 
 //= promises.cgroups.after-killing
 #[test]
-fn killing_leaves_nobody_running_or_frozen() {
-    // Each of them forks all the time, and ignores what can be ignored.
+fn kill_all_leaves_no_process_running_or_frozen() {
+    // Each of them forks all the time, and ignores the signals that can be ignored.
     let forks =
         "trap '' TERM HUP INT; while :; do (:); done & while :; do (:); done & echo ready; while :; do (:); done";
     for host in hosts() {
         for frozen in [false, true] {
-            let group = Group::new(&host, &Limits::default());
+            let group = TestCgroup::new(&host, &CgroupLimits::default());
             let mut child = group.shell(forks);
             go(&mut child);
             let mut ready = [0; 6];
@@ -312,9 +315,9 @@ fn killing_leaves_nobody_running_or_frozen() {
 
 //= promises.cgroups.removing
 #[test]
-fn removing_waits_for_the_last_process_and_ends_nobody() {
+fn removing_waits_for_the_last_process_and_kills_none() {
     for host in hosts() {
-        let mut group = Group::new(&host, &Limits::default());
+        let mut group = TestCgroup::new(&host, &CgroupLimits::default());
         let name = group.name().to_owned();
         let mut child = group.shell("exit 7");
         let removal = group.0.take().unwrap();
@@ -329,18 +332,20 @@ fn removing_waits_for_the_last_process_and_ends_nobody() {
 
 //= promises.cgroups.group-cannot-made-everywhere
 #[test]
-fn a_group_that_cannot_be_made_everywhere_is_made_nowhere() {
+fn a_group_that_cannot_be_created_everywhere_is_created_nowhere() {
     for host in hosts() {
         let name = fresh_name();
-        // Somebody has the name already in the hierarchy of processes, which is not the first.
-        let (Place::V1(mount) | Place::V2(mount)) = host.place(Controller::Pids) else { panic!("no pids") };
+        // The name is already used in the hierarchy of processes, which is not the first.
+        let (ControllerLocation::V1(mount) | ControllerLocation::V2(mount)) = host.place(Controller::Pids) else {
+            panic!("no pids")
+        };
         let taken = mount.join("carrel").join(&name);
         std::fs::create_dir_all(&taken).unwrap();
-        let refused = Cgroup::create(&host, &name, &Limits::default(), Policy::Refuse).unwrap_err();
+        let refused = Cgroup::create(&host, &name, &CgroupLimits::default(), LimitPolicy::Refuse).unwrap_err();
         assert!(matches!(&refused, CgroupError::Exists { path } if *path == taken), "{refused:?}");
         assert_eq!(directories(&name), [taken]);
 
-        // Whoever reconciles finds the half, and removes it.
+        // A sweep finds the partial group and removes it.
         assert!(Cgroup::list(&host).unwrap().contains(&name));
         Cgroup::adopt(&host, &name).unwrap().remove().unwrap();
         assert_eq!(directories(&name), Vec::<PathBuf>::new());
@@ -349,9 +354,9 @@ fn a_group_that_cannot_be_made_everywhere_is_made_nowhere() {
 
 //= promises.cgroups.group
 #[test]
-fn a_group_is_found_again_by_its_name() {
+fn a_group_is_adopted_by_its_name() {
     for host in hosts() {
-        let group = Group::new(&host, &limits(None, Some(16), None));
+        let group = TestCgroup::new(&host, &limits(None, Some(16), None));
         let mut child = group.shell("exec sleep 1000");
         let adopted = Cgroup::adopt(&host, group.name()).unwrap();
         assert_eq!(adopted.processes().unwrap(), [pid(&child)]);
@@ -366,9 +371,9 @@ fn a_group_is_found_again_by_its_name() {
 }
 
 #[test]
-fn a_process_moves_itself_by_the_open_files() {
+fn a_process_joins_by_the_open_files() {
     for host in hosts() {
-        let group = Group::new(&host, &Limits::default());
+        let group = TestCgroup::new(&host, &CgroupLimits::default());
         let files = group.procs_files().unwrap();
         let child = shell("exit 0");
         for file in &files {

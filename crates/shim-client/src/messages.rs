@@ -299,6 +299,8 @@ text_enum! {
         JournalFailed = "journal_failed",
         /// The supervisor does not know this request.
         Unsupported = "unsupported",
+        /// The file system of the disk is damaged.
+        DiskDamaged = "disk_damaged",
     } else
         /// A kind that a newer supervisor invented.
         Unknown = "unknown"

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     // First of all: whoever takes a supervisor over is not to find what somebody else had open.
-    if let Err(error) = carrel_sandbox::forget_inherited() {
+    if let Err(error) = carrel_sandbox::close_inherited_descriptors() {
         eprintln!("carrel-shim: {error}");
         return ExitCode::FAILURE;
     }

@@ -9,10 +9,13 @@ use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
 use carrel_image::{GuestPath, RootFs};
-use carrel_sandbox::cgroup::{Cgroup, CgroupError, Controller, CpuShare, Host, Limits, OomWatch, Place, Policy};
+use carrel_sandbox::cgroup::{
+    Cgroup, CgroupError, CgroupLimits, Controller, ControllerLocation, CpuShare, Host, LimitPolicy, OomWatch,
+};
 use carrel_sandbox::{
-    Access, Container, Disk, DiskError, DiskKind, Gvisor, HostOwner, IdRange, Isolation, KeptDisk, KernelMemory, Mount,
-    Network, Project, Quota, Reserve, Shed, Spec, launch, leave_host_mounts, shed,
+    Access, Container, Disk, DiskError, DiskKind, Gvisor, HostMount, HostOwner, IdRange, Isolation, KeptDisk,
+    KernelMemory, Network, Project, Quota, Reserve, RetainedPrivileges, Spec, drop_privileges, launch,
+    leave_host_mounts,
 };
 use carrel_shim_client::messages::{self, Create, Fact, FactKind, Hello, Ready, UnenforcedLimit, VERSION};
 use carrel_shim_client::{SandboxRecord, began, boot_id};
@@ -100,7 +103,7 @@ pub(crate) fn start(create: &Create, owner: &Owner, host: Result<Host, CgroupErr
 struct Made<'a> {
     create: &'a Create,
     root: RootFs,
-    mounts: Vec<Mount>,
+    mounts: Vec<HostMount>,
     project: Option<Project>,
     network: Option<Network>,
     isolation: Isolation,
@@ -123,7 +126,12 @@ struct Whole {
     hello: Hello,
 }
 
-fn make(made: Made<'_>, limits: &Limits, owner: &Owner, directory: &mut RunDirectory) -> Result<Whole, StartError> {
+fn make(
+    made: Made<'_>,
+    limits: &CgroupLimits,
+    owner: &Owner,
+    directory: &mut RunDirectory,
+) -> Result<Whole, StartError> {
     let system = |what| move |errno: Errno| StartError::System(what, errno.into());
     let create = made.create;
     let ids = IdRange::allocate(&create.ids.0)?;
@@ -193,7 +201,7 @@ fn make(made: Made<'_>, limits: &Limits, owner: &Owner, directory: &mut RunDirec
         .chain([logs.as_fd()])
         .chain(cgroup.iter().flat_map(Cgroup::directories))
         .collect();
-    shed(Shed { kill: true, user: Some(supervisor), directories: &directories })?;
+    drop_privileges(RetainedPrivileges { kill: true, user: Some(supervisor), directories: &directories })?;
     drop(directories);
     reached(Failpoint::Shed);
     owner.tell_with(0, &ready, changes);
@@ -271,10 +279,10 @@ fn record(
 /// paused and counted.
 fn group(
     create: &Create,
-    limits: &Limits,
+    limits: &CgroupLimits,
     host: Result<Host, CgroupError>,
 ) -> Result<(Option<Cgroup>, Option<Vec<UnenforcedLimit>>), StartError> {
-    let policy = if create.allow_unenforced { Policy::AllowUnenforced } else { Policy::Refuse };
+    let policy = if create.allow_unenforced { LimitPolicy::AllowUnenforced } else { LimitPolicy::Refuse };
     let unenforced = |controller: Controller, reason: &dyn std::fmt::Display| UnenforcedLimit {
         limit: controller.name().to_owned(),
         reason: reason.to_string(),
@@ -303,8 +311,8 @@ fn group(
 /// Why this host cannot pause a sandbox, if it cannot.
 fn no_freezer(host: &Result<Host, CgroupError>) -> Option<String> {
     match host.as_ref().map(|host| host.place(Controller::Freezer)) {
-        Ok(Place::V1(_) | Place::V2(_)) => None,
-        Ok(Place::Missing(missing)) => Some(missing.to_string()),
+        Ok(ControllerLocation::V1(_) | ControllerLocation::V2(_)) => None,
+        Ok(ControllerLocation::Missing(missing)) => Some(missing.to_string()),
         Err(error) => Some(error.to_string()),
     }
 }
@@ -401,12 +409,12 @@ fn runtime_failed(container: &Container) -> Option<StartError> {
         .then(|| StartError::Runtime(container.diagnosis().unwrap_or_else(|| "it said nothing".to_owned())))
 }
 
-fn mounts(create: &Create) -> Result<Vec<Mount>, StartError> {
+fn mounts(create: &Create) -> Result<Vec<HostMount>, StartError> {
     let mount = |mount: &messages::Mount| {
         let (user, group) = (mount.user, mount.group);
         let access = if mount.writable { Access::Writable { user, group } } else { Access::ReadOnly { user, group } };
         let owner = mount.owner_user.zip(mount.owner_group).map(|(user, group)| HostOwner { user, group });
-        Ok(Mount { source: mount.source.0.clone(), target: GuestPath::new(&mount.target.0)?, access, owner })
+        Ok(HostMount { source: mount.source.0.clone(), target: GuestPath::new(&mount.target.0)?, access, owner })
     };
     create.mounts.iter().map(mount).collect()
 }
@@ -427,9 +435,9 @@ fn project(create: &Create) -> Result<Option<Project>, StartError> {
     Ok(Some(Project { source, target, user, group, identity }))
 }
 
-fn limits(limits: &messages::Limits) -> Result<Limits, StartError> {
+fn limits(limits: &messages::Limits) -> Result<CgroupLimits, StartError> {
     let cpus = limits.cpu_millis.map(CpuShare::from_thousandths).transpose()?;
-    Ok(Limits::new(limits.memory, limits.pids, cpus)?)
+    Ok(CgroupLimits::new(limits.memory, limits.pids, cpus)?)
 }
 
 // === impl Whole ===

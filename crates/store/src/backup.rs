@@ -1,14 +1,35 @@
 //! Backups: made beside a daemon that serves, and put back when none does.
 
-use std::fs::DirBuilder;
-use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-use std::path::{Path, PathBuf};
+mod target;
 
+use std::fs::{DirBuilder, File};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::FileType;
+
+use self::target::BackupTarget;
+use crate::regular_file::require_regular;
+use crate::reserve::{DiskSpace, remove_reserve};
 use crate::sqlite::{
     beside, copy_store, directory_of, finish, log_of, mark_restored, remove_database, sync_directory, timestamp,
 };
 use crate::{Report, Store, StoreError, StoreOrigin, check};
+
+/// Which store is backed up, and where to.
+#[derive(Clone, Copy, Debug)]
+pub struct BackupRequest<'p> {
+    /// The store.
+    pub store: &'p Path,
+    /// The directory in which no backup may be: everything in it is the daemon's.
+    pub home: &'p Path,
+    /// What the backup becomes.
+    pub file: &'p Path,
+    /// Whether it may replace a regular file of that name.
+    pub replace: bool,
+}
 
 /// What a restore did.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,9 +49,14 @@ pub enum BackupError {
     /// There is something of that name that is no file, which a backup would replace.
     #[error("{} is not a regular file", .0.display())]
     NotAFile(PathBuf),
-    /// The file would be among those of the store.
-    #[error("{} is in the directory of the store itself", .0.display())]
-    Inside(PathBuf),
+    /// The file would be among those of the daemon.
+    #[error("{} is in the home of the daemon, {}", file.display(), home.display())]
+    Inside {
+        /// The file.
+        file: PathBuf,
+        /// The home.
+        home: PathBuf,
+    },
     /// There is a write-ahead log of that name, which would be taken for that of the backup.
     #[error("{} exists, and would be read as part of the backup", .0.display())]
     Log(PathBuf),
@@ -53,6 +79,26 @@ pub enum BackupError {
         /// What is wrong, a sentence each.
         found: Vec<String>,
     },
+    /// The backup, or the copy that becomes it, cannot be written.
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: Arc<io::Error>,
+    },
+    /// The disk has no room for a copy of the store.
+    #[error(
+        "there is no room in {}: up to {needed} bytes are needed, and {free} are free", directory.display()
+    )]
+    NoRoom {
+        /// Where it would be.
+        directory: PathBuf,
+        /// How many bytes it may take.
+        needed: u64,
+        /// How many there are.
+        free: u64,
+    },
     /// The store or the file failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -67,44 +113,50 @@ pub(crate) enum Aside {
 
 /// Copies a store into a file, as it is at one moment; a daemon may work with it meanwhile. The copy is complete, verified
 /// and on the disk when it gets its name.
-pub fn backup(store: &Path, file: &Path, replace: bool) -> Result<Report, BackupError> {
+pub fn backup(request: BackupRequest<'_>) -> Result<Report, BackupError> {
+    let BackupRequest { store, home, file, replace } = request;
+    let failed = |error| BackupError::write(file, error);
     std::fs::metadata(store).map_err(|error| StoreError::file(store, error))?;
-    if is_inside(file, directory_of(store))? {
-        return Err(BackupError::Inside(file.into()));
+    let target = BackupTarget::open(file).map_err(failed)?;
+    if target.is_below(home).map_err(failed)? {
+        return Err(BackupError::Inside { file: file.into(), home: home.into() });
     }
-    match std::fs::symlink_metadata(file) {
-        Ok(found) if !found.is_file() => return Err(BackupError::NotAFile(file.into())),
-        Ok(_) if !replace => return Err(BackupError::Exists(file.into())),
+    match target.find("").map_err(failed)? {
+        Some(found) if found != FileType::RegularFile => return Err(BackupError::NotAFile(file.into())),
+        Some(_) if !replace => return Err(BackupError::Exists(file.into())),
         _ => {}
     }
-    if log_of(file).exists() {
+    if target.find("-wal").map_err(failed)?.is_some() {
         return Err(BackupError::Log(log_of(file)));
     }
     if let StoreOrigin::Missing { .. } = Store::inspect(store, None)? {
         return Err(BackupError::Nothing(store.into()));
     }
-    let partial = beside(file, ".partial");
-    let report = copy_store(store, &partial).map_err(BackupError::from).and_then(|()| {
-        let report = check(&partial)?;
+    let copy = target.stage(store).map_err(failed)?;
+    let copied = copy_store(store, &copy.path).map_err(|error| match error {
+        StoreError::Full => BackupError::write(&copy.path, io::ErrorKind::StorageFull.into()),
+        error => error.into(),
+    });
+    let report = copied.and_then(|()| {
+        let report = check(&copy.path)?;
         match report.is_good() {
             true => Ok(report),
             false => Err(BackupError::Damaged { path: store.into(), found: report.violations }),
         }
     });
-    match report {
-        Ok(report) => finish(&partial, file).map(|()| report).map_err(BackupError::from),
-        Err(error) => {
-            // What failed is said; what is left of it is removed if that can be.
-            let _ = remove_database(&partial);
-            Err(error)
-        }
-    }
+    let published = report.and_then(|report| match target.publish(&copy, replace) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(BackupError::Exists(file.into())),
+        published => published.map(|()| report).map_err(failed),
+    });
+    // What failed is reported; what is left of the copy is removed if that can be.
+    let _ = remove_database(&copy.path);
+    published
 }
 
 /// Puts a backup in the place of a store; what was there is kept beside it. Nobody may have the store open.
 pub fn restore(store: &Path, file: &Path) -> Result<RestoreReport, BackupError> {
     let unusable = |reason: String| BackupError::Unusable { path: file.into(), reason };
-    std::fs::metadata(file).map_err(|error| unusable(error.to_string()))?;
+    std::fs::metadata(file).and_then(|_| require_regular(file)).map_err(|error| unusable(error.to_string()))?;
     if let StoreOrigin::Missing { .. } = Store::inspect(file, None).map_err(|error| unusable(error.to_string()))? {
         return Err(unusable("there is nothing in it".into()));
     }
@@ -114,11 +166,36 @@ pub fn restore(store: &Path, file: &Path) -> Result<RestoreReport, BackupError> 
         made.map_err(|error| StoreError::file(directory, error))?;
     }
     let partial = beside(store, ".restoring");
-    let restored = restore_through(&partial, store, file);
-    if restored.is_err() {
-        let _ = remove_database(&partial);
+    with_room(store, size_of(file), || {
+        restore_through(&partial, store, file).inspect_err(|_| {
+            let _ = remove_database(&partial);
+        })
+    })
+}
+
+/// Does something that writes beside a store that nobody has open. If the disk is full, it is tried again without the reserve
+/// of the store, which the next daemon restores.
+pub(crate) fn with_room<T>(
+    store: &Path,
+    needed: u64,
+    work: impl Fn() -> Result<T, BackupError>,
+) -> Result<T, BackupError> {
+    let is_full = |done: &Result<T, BackupError>| matches!(done, Err(BackupError::Store(error)) if error.is_full());
+    let mut done = work();
+    if is_full(&done) && remove_reserve(store) {
+        done = work();
     }
-    restored
+    if is_full(&done) {
+        let directory = directory_of(store).to_owned();
+        let free = File::open(&directory).and_then(|directory| DiskSpace::of(&directory)).map_or(0, |space| space.free);
+        return Err(BackupError::NoRoom { directory, needed, free });
+    }
+    done
+}
+
+/// How many bytes a store has, with its log.
+pub(crate) fn size_of(store: &Path) -> u64 {
+    [store.to_owned(), log_of(store)].iter().filter_map(|file| file.metadata().ok()).map(|file| file.len()).sum()
 }
 
 fn restore_through(partial: &Path, store: &Path, file: &Path) -> Result<RestoreReport, BackupError> {
@@ -136,30 +213,10 @@ fn whole(copy: &Path, backup: &Path) -> Result<Report, BackupError> {
     if report.is_good() { Ok(report) } else { Err(unusable(summary(&report.violations))) }
 }
 
-/// Whether a file is, or would be, somewhere below a directory, whatever links lead there.
-fn is_inside(file: &Path, directory: &Path) -> Result<bool, StoreError> {
-    let identity = |path: &Path| {
-        let found = path.metadata().map_err(|error| StoreError::file(path, error))?;
-        Ok::<_, StoreError>((found.dev(), found.ino()))
-    };
-    let parent = directory_of(file);
-    let parent = parent.canonicalize().map_err(|error| StoreError::file(parent, error))?;
-    let directory = identity(directory)?;
-    for ancestor in parent.ancestors() {
-        if identity(ancestor)? == directory {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
 /// Puts a complete store where another one is, which is kept under another name. At every moment there is the old store,
 /// a file that is refused because its log is missing, or the new store.
 pub(crate) fn put_in_place(new: &Path, store: &Path, why: Aside) -> Result<Option<PathBuf>, StoreError> {
-    let aside = match std::fs::metadata(store) {
-        Ok(found) if found.len() > 0 => Some(keep(store, why)?),
-        _ => None,
-    };
+    let aside = keep(store, why)?;
     // The log of the old store would be read as that of the new one.
     for file in [log_of(store), beside(store, "-shm")] {
         match std::fs::remove_file(&file) {
@@ -172,8 +229,14 @@ pub(crate) fn put_in_place(new: &Path, store: &Path, why: Aside) -> Result<Optio
     Ok(aside)
 }
 
-/// Gives a store and its log a second name each.
-fn keep(store: &Path, why: Aside) -> Result<PathBuf, StoreError> {
+/// Gives a store and its log a second name each; returns that of the store, or that of a log without one. A file without
+/// anything in it is not kept.
+fn keep(store: &Path, why: Aside) -> Result<Option<PathBuf>, StoreError> {
+    let has_bytes = |file: &Path| std::fs::metadata(file).is_ok_and(|found| found.len() > 0);
+    let (has_store, has_log) = (has_bytes(store), has_bytes(&log_of(store)));
+    if !has_store && !has_log {
+        return Ok(None);
+    }
     let word = match why {
         Aside::Replaced => "before-restore",
         Aside::Damaged => "damaged",
@@ -184,12 +247,14 @@ fn keep(store: &Path, why: Aside) -> Result<PathBuf, StoreError> {
     let Some(aside) = std::iter::once(beside(store, &name)).chain(numbered).find(free) else {
         return Err(StoreError::file(store, io::ErrorKind::AlreadyExists.into()));
     };
-    if log_of(store).exists() {
+    if has_log {
         std::fs::hard_link(log_of(store), log_of(&aside)).map_err(|error| StoreError::file(log_of(&aside), error))?;
     }
-    std::fs::hard_link(store, &aside).map_err(|error| StoreError::file(&aside, error))?;
+    if has_store {
+        std::fs::hard_link(store, &aside).map_err(|error| StoreError::file(&aside, error))?;
+    }
     sync_directory(store)?;
-    Ok(aside)
+    Ok(Some(if has_store { aside } else { log_of(&aside) }))
 }
 
 fn summary(found: &[String]) -> String {
@@ -203,12 +268,16 @@ fn summary(found: &[String]) -> String {
 // === impl BackupError ===
 
 impl BackupError {
+    fn write(path: &Path, source: io::Error) -> Self {
+        Self::Write { path: path.into(), source: Arc::new(source) }
+    }
+
     /// What to do about it, where there is something.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Exists(_) => Some("--force replaces it".into()),
             Self::NotAFile(_) => Some("give the name of a file that a backup may replace, or of none".into()),
-            Self::Inside(_) => Some("give a file in another directory, best on another disk".into()),
+            Self::Inside { .. } => Some("give a file in another directory, best on another disk".into()),
             Self::Log(_) => Some("give another name".into()),
             Self::Nothing(_) => Some("`carrel serve` makes one".into()),
             Self::Unusable { path, .. } => {
@@ -220,6 +289,17 @@ impl BackupError {
             Self::Damaged { .. } => {
                 Some("`carrel store check` says all that is wrong; `carrel store repair` keeps what is intact".into())
             }
+            Self::Write { path, .. } => {
+                let directory = directory_of(path).display();
+                Some(format!(
+                    "see who may write there, and how much room is left: ls -ld {directory}; df -h {directory}"
+                ))
+            }
+            Self::NoRoom { directory, .. } => Some(format!(
+                "nothing was changed; see what takes space on that disk, remove some of it, and run the command again: \
+                 du -xh --max-depth=2 {} | sort -h | tail -n 20",
+                directory.parent().unwrap_or(directory).display()
+            )),
             Self::Store(error) => error.hint().map(str::to_owned),
         }
     }

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use self::history::History;
 use crate::marker::MarkerRecord;
+use crate::regular_file::require_regular;
 use crate::sqlite::{Audit, StoredSandbox, log_of};
 use crate::{Sandbox, StoreError, StoreIdentity};
 
@@ -49,6 +50,7 @@ pub fn check(path: &Path) -> Result<Report, StoreError> {
 
 /// The same, and with the marker of its home also whether it has all that was flushed there.
 pub fn check_with_marker(path: &Path, home_mark: Option<&Path>) -> Result<Report, StoreError> {
+    require_regular(path).map_err(|error| StoreError::file(path, error))?;
     // It is read before the store, which is never behind it then.
     let home = home_mark.map(MarkerRecord::read).transpose()?.flatten();
     loop {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use rusqlite::ErrorCode;
 
-use crate::Sequence;
 use crate::sqlite::DamagedRow;
+use crate::{MissingEvents, Sequence};
 
 /// Why the store refuses, or cannot.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -75,6 +75,16 @@ pub enum StoreError {
         "{path} is not a whole store: it was not closed, and its write-ahead log {path}-wal is missing (a copy of the file alone?)", path = .0.display()
     )]
     LogMissing(PathBuf),
+    /// It was not closed, and its log lacks what the home has seen.
+    #[error(
+        "{path} is not a whole store: it was not closed, and its write-ahead log {path}-wal was truncated or damaged ({missing})", path = path.display()
+    )]
+    LogIncomplete {
+        /// The store.
+        path: PathBuf,
+        /// What is missing.
+        missing: MissingEvents,
+    },
 }
 
 /// Why events cannot be read.
@@ -110,6 +120,16 @@ impl StoreError {
         Self::File { path: path.into(), source: Arc::new(source) }
     }
 
+    /// Whether the disk has no room, whatever noticed it.
+    pub(crate) fn is_full(&self) -> bool {
+        use io::ErrorKind::{QuotaExceeded, StorageFull};
+        match self {
+            Self::Full => true,
+            Self::File { source, .. } => matches!(source.kind(), StorageFull | QuotaExceeded),
+            _ => false,
+        }
+    }
+
     /// What a failed read means: a file whose structure is broken is damaged, whoever reads it next.
     pub(crate) fn reading(error: rusqlite::Error) -> Self {
         match error.sqlite_error_code() {
@@ -135,7 +155,7 @@ impl StoreError {
             Self::Damaged { .. } => Some(
                 "stop the daemon, then run `carrel store restore FILE` to return to a backup, or without one `carrel store repair` to keep all that is intact",
             ),
-            Self::LogMissing(_) => Some(
+            Self::LogMissing(_) | Self::LogIncomplete { .. } => Some(
                 "`carrel store restore FILE` puts a backup in its place; `carrel store repair` takes what is there",
             ),
             Self::NotOurs(_) => Some(

@@ -18,6 +18,7 @@ mod marker;
 mod memory;
 mod model;
 mod origin;
+mod regular_file;
 mod repair;
 mod reserve;
 mod shared;
@@ -25,7 +26,7 @@ mod sqlite;
 mod store;
 mod writer;
 
-pub use self::backup::{BackupError, RestoreReport, backup, restore};
+pub use self::backup::{BackupError, BackupRequest, RestoreReport, backup, restore};
 pub use self::check::{MissingEvents, Report, check, check_with_marker};
 pub use self::error::{EventsError, StoreError};
 pub use self::events::{AllEvents, Events};

@@ -422,6 +422,16 @@ impl EventType {
 // === impl Change ===
 
 impl Change {
+    /// About how many bytes it writes to the database.
+    pub(crate) fn bytes(&self) -> usize {
+        let pairs = |pairs: &Pairs| pairs.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
+        let exec = |change: &ExecChange| {
+            let (ExecChange::New(exec) | ExecChange::Known(exec)) = change;
+            exec.command.iter().map(String::len).sum::<usize>() + exec.cwd.len() + pairs(&exec.env)
+        };
+        self.sandbox.spec.len() + pairs(&self.sandbox.labels) + self.execs.iter().map(exec).sum::<usize>()
+    }
+
     /// Whether it begins nothing: on a full disk what ends or removes something is still committed.
     pub(crate) fn is_essential(&self) -> bool {
         let resumes = self.events.iter().any(|event| event.kind == EventType::SandboxAccepted);

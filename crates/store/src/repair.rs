@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::backup::{Aside, BackupError, put_in_place};
+use crate::backup::{Aside, BackupError, put_in_place, size_of, with_room};
 use crate::marker::MarkerRecord;
+use crate::regular_file::require_regular;
 use crate::sqlite::{beside, rebuild, remove_database};
 use crate::{MissingEvents, Report, Store, StoreError, check, check_with_marker};
 
@@ -40,6 +41,7 @@ pub struct RepairedTable {
 /// Puts a store in the place of a damaged one that has all that is intact; the damaged one is kept beside it. Nobody may
 /// have it open. A store with which nothing is wrong is left alone.
 pub fn repair(store: &Path, home_mark: Option<&Path>) -> Result<RepairReport, BackupError> {
+    require_regular(store).map_err(|error| StoreError::file(store, error))?;
     if let Ok(check) = check_with_marker(store, home_mark) {
         if check.is_good() {
             return Ok(RepairReport { check, ..RepairReport::default() });
@@ -49,17 +51,20 @@ pub fn repair(store: &Path, home_mark: Option<&Path>) -> Result<RepairReport, Ba
     let log_missing = matches!(Store::inspect(store, None), Err(StoreError::LogMissing(_)));
     let home = home_mark.map(MarkerRecord::read).transpose()?.flatten();
     let partial = beside(store, ".repairing");
-    let repaired = rebuild(store, &partial, home.as_ref()).and_then(|mut report| {
-        report.check = check(&partial)?;
-        report.log_missing = log_missing;
-        report.aside = put_in_place(&partial, store, Aside::Damaged)?;
-        Ok(report)
-    });
-    if repaired.is_err() {
-        // What failed is said; what is left of it is removed if that can be.
-        let _ = remove_database(&partial);
-    }
-    Ok(repaired?)
+    // A copy of the damaged store may be needed beside the new one.
+    with_room(store, 2 * size_of(store), || {
+        let repaired = rebuild(store, &partial, home.as_ref()).and_then(|mut report| {
+            report.check = check(&partial)?;
+            report.log_missing = log_missing;
+            report.aside = put_in_place(&partial, store, Aside::Damaged)?;
+            Ok(report)
+        });
+        if repaired.is_err() {
+            // What failed is said; what is left of it is removed if that can be.
+            let _ = remove_database(&partial);
+        }
+        Ok(repaired?)
+    })
 }
 
 // === impl RepairReport ===

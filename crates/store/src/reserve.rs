@@ -84,6 +84,16 @@ impl Reserve {
         self.held < self.target
     }
 
+    /// How many bytes it has when it is whole.
+    pub(crate) fn target(&self) -> u64 {
+        self.target
+    }
+
+    /// How many bytes it could give up.
+    pub(crate) fn held(&self) -> u64 {
+        self.held
+    }
+
     /// Gives up a piece; says whether there was one.
     pub(crate) fn release(&mut self) -> bool {
         let Some(file) = self.file.as_ref().filter(|_| self.held > 0) else { return false };
@@ -124,6 +134,13 @@ impl Reserve {
             }
         }
     }
+}
+
+/// Removes the reserve of a store that nobody has open, for something that is needed to open it; says whether there was any.
+pub(crate) fn remove_reserve(database: &Path) -> bool {
+    let path = database.with_file_name(NAME);
+    let is_something = std::fs::metadata(&path).is_ok_and(|found| found.len() > 0);
+    is_something && std::fs::remove_file(&path).is_ok()
 }
 
 /// Has a file of some length take the blocks for another.

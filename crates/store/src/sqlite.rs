@@ -13,6 +13,7 @@ mod checkpoint;
 mod checksum;
 mod copy;
 mod first_page;
+mod full_disk;
 mod inspect;
 mod open;
 mod raise;
@@ -65,6 +66,8 @@ pub(crate) struct Sqlite {
     origin: StoreOrigin,
     marks: HashMap<SandboxId, Mark>,
     reserve: Reserve,
+    /// Whether it was reported that the log cannot be moved into the database.
+    log_is_stuck: bool,
     /// It goes after all connections.
     index: Option<WalIndex>,
 }
@@ -80,6 +83,10 @@ struct Mark {
 
 /// How far a flushed commit raises the ceiling of a sandbox.
 const MARGIN: Sequence = 64;
+/// About how many pages a small change writes to the log.
+const PAGES_OF_CHANGE: usize = 4;
+/// The size of a page.
+const PAGE: usize = 4096;
 
 const DOUBTFUL: &str = "the disk failed before, and the log cannot be begun anew while somebody reads it";
 
@@ -128,7 +135,7 @@ impl Sqlite {
             self.write_marker();
         }
         let changes: Vec<_> = written.into_iter().map(|written| written.map(|written| self.learn(written))).collect();
-        self.checkpoints.after(&self.connection, changes.len());
+        self.after_commit(batch.iter().map(|change| PAGES_OF_CHANGE + change.bytes() / PAGE).sum());
         Ok(Batch { changes, synced })
     }
 
@@ -237,7 +244,7 @@ impl Backend for Sqlite {
             }
         };
         self.marks.remove(sandbox);
-        self.checkpoints.after(&self.connection, 1);
+        self.after_commit(PAGES_OF_CHANGE);
         if found { Ok(()) } else { Err(StoreError::Unknown) }
     }
 
@@ -248,13 +255,13 @@ impl Backend for Sqlite {
         announce: &mut dyn FnMut(Sequence),
     ) -> Result<usize, StoreError> {
         let trimmed = self.transact(false, |connection| trim::events(connection, sandbox, range, announce))?;
-        self.checkpoints.after(&self.connection, 1);
+        self.after_commit(PAGES_OF_CHANGE);
         Ok(trimmed)
     }
 
     fn trim_execs(&mut self, sandbox: &SandboxId, execs: &[ExecId]) -> Result<usize, StoreError> {
         let trimmed = self.transact(false, |connection| trim::execs(connection, sandbox, execs))?;
-        self.checkpoints.after(&self.connection, 1);
+        self.after_commit(PAGES_OF_CHANGE);
         Ok(trimmed)
     }
 

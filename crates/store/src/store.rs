@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::backend::{Backend, Reader};
 use crate::memory::Memory;
+use crate::regular_file::require_regular;
 use crate::shared::Shared;
 use crate::sqlite::{Sqlite, SqliteReader, inspect};
 use crate::writer::{Request, Writer};
@@ -85,6 +86,7 @@ impl Store {
             Some(boot) => boot.clone(),
             None => boot_id()?,
         };
+        require_regular(path).map_err(|error| StoreError::file(path, error))?;
         let sqlite = Sqlite::open(path, &boot, &options)?;
         let origin = sqlite.origin().clone();
         let reader = Arc::new(SqliteReader::new(path, sqlite.index()));
@@ -93,6 +95,7 @@ impl Store {
 
     /// Says where a store comes from, and changes nothing. Nobody may have it open to write.
     pub fn inspect(path: &Path, home_mark: Option<&Path>) -> Result<StoreOrigin, StoreError> {
+        require_regular(path).map_err(|error| StoreError::file(path, error))?;
         inspect(path, home_mark)
     }
 

@@ -26,6 +26,10 @@ pub(crate) enum Request {
 /// How many rows retention removes in one transaction, so that no commit waits for long.
 pub(crate) const TRIM: usize = 500;
 
+/// How many bytes of changes are gathered into one transaction: the log of the database has to stay small enough for the
+/// reserve.
+const MOST_BYTES: usize = 4 << 20;
+
 pub(crate) struct Writer {
     backend: Box<dyn Backend>,
     queue: mpsc::Receiver<Request>,
@@ -97,12 +101,14 @@ impl Writer {
 
     /// Commits a change, and with it those that wait behind it. Returns what is no change.
     fn gather(&mut self, first: Box<Change>, reply: Reply) -> Option<Request> {
+        let mut bytes = first.bytes();
         let mut changes = vec![*first];
         let mut replies = vec![reply];
         let mut other = None;
-        while changes.len() < self.most {
+        while changes.len() < self.most && bytes < MOST_BYTES {
             match self.queue.try_recv() {
                 Ok(Request::Commit(change, reply)) => {
+                    bytes += change.bytes();
                     changes.push(*change);
                     replies.push(reply);
                 }

@@ -67,7 +67,7 @@ fn a_service_that_is_not_well_is_told_once_with_what_its_check_said() {
         let (place, spec, mut told) = beside(&world, &sick).await;
         let error = is_given_up(&mut told).await;
         assert_eq!(error.code, None);
-        let expected = "the service db: it is unhealthy: 2 checks in a row failed: exit code 4: no pulse";
+        let expected = "service db: unhealthy: 2 checks in a row failed: exit code 4: no pulse";
         assert_eq!(error.message, expected);
         assert_eq!(world.shell(&place, "exec-1", "echo here").await, "here\n", "the sandbox goes on");
         // Whoever comes next knows it without looking.
@@ -91,7 +91,7 @@ fn a_check_that_takes_too_long_has_failed() {
         };
         let slow = Service { healthcheck: Some(slow), ..service("db", "exec sleep 1000") };
         let error = is_given_up(&mut beside(&world, &slow).await.2).await;
-        assert!(error.message.ends_with("it took too long"), "{error}");
+        assert!(error.message.ends_with("timed out"), "{error}");
     });
 }
 

@@ -8,6 +8,7 @@ use carrel_protocol::payload::{
 };
 
 use super::{ReadStream, WriteStream, entry, pinned, yielded};
+use crate::bulk;
 use crate::connection::Connection;
 use crate::error::Error;
 use crate::inbox::{Inbox, UNCREDITED};
@@ -53,7 +54,12 @@ impl File {
 
     /// Reads from `offset`, `len` bytes or to the end.
     pub async fn read(&self, offset: u64, len: Option<u64>) -> Result<ReadStream, Error> {
-        ReadStream::open(Arc::clone(&self.open), offset, len).await
+        ReadStream::open(Arc::clone(&self.open), offset, len, bulk::OFFER).await
+    }
+
+    /// The same, with no more than a window waiting here for whoever reads; slower than with the usual one.
+    pub async fn read_within(&self, window: u32, offset: u64, len: Option<u64>) -> Result<ReadStream, Error> {
+        ReadStream::open(Arc::clone(&self.open), offset, len, bulk::offer_within(window)).await
     }
 
     /// Writes from `offset` on.

@@ -9,7 +9,7 @@ use carrel_protocol::{Flags, Generation, MessageType};
 
 use super::handle::OpenHandle;
 use super::succeeded;
-use crate::bulk::{self, BACKLOG, OFFER};
+use crate::bulk;
 use crate::cancel::Cancel;
 use crate::error::{Error, ProtocolViolation};
 use crate::inbox::UNCREDITED;
@@ -43,11 +43,16 @@ enum Transfer {
 // === impl ReadStream ===
 
 impl ReadStream {
-    pub(super) async fn open(file: Arc<OpenHandle>, offset: u64, len: Option<u64>) -> Result<Self, Error> {
+    pub(super) async fn open(
+        file: Arc<OpenHandle>,
+        offset: u64,
+        len: Option<u64>,
+        offer: BulkOffer,
+    ) -> Result<Self, Error> {
         let connection = &file.connection;
         let op = FsOp::Read(FsRange { handle: file.handle, offset, len });
         let (bulk, budget, cancel) = if connection.link.generation() >= Generation::BULK {
-            (Some(OFFER), BACKLOG, Cancel::FILE)
+            (Some(offer), bulk::backlog(&offer), Cancel::FILE)
         } else {
             (None, UNCREDITED, Cancel::Nothing)
         };

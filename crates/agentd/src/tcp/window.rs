@@ -57,6 +57,7 @@ impl Drop for WindowShare {
 mod tests {
     use super::*;
 
+    //= promises.control-plane.port-window
     #[test]
     fn what_waits_for_all_connections_together_is_bounded_however_they_come_and_go() {
         let windows = TcpWindows::default();
@@ -73,6 +74,7 @@ mod tests {
         assert_eq!(windows.share().bytes(), WINDOW.1);
     }
 
+    //= promises.control-plane.port-window
     #[test]
     fn a_single_connection_has_the_largest_window() {
         let windows = TcpWindows::default();

@@ -24,15 +24,13 @@ pub(super) struct ClaudeConversation {
     variant: Option<String>,
     /// Whether it was started with permission to bypass: it cannot be changed later.
     may_bypass: bool,
+    change_timeout: Duration,
 }
-
-/// Timeout of a change. The session is blocked meanwhile.
-const CHANGE_TIMEOUT: Duration = Duration::from_secs(5);
 
 // === impl ClaudeConversation ===
 
 impl ClaudeConversation {
-    pub(super) fn open(options: &ConversationOptions) -> Result<Self, AgentError> {
+    pub(super) fn open(options: &ConversationOptions, change_timeout: Duration) -> Result<Self, AgentError> {
         let id = options.native_id.clone().unwrap_or_else(|| Uuid::new_v4().to_string());
         let start = launch::conversation_spec(options, &id, rustix::process::getuid().is_root());
         let may_bypass = launch::mode(options.agent_mode, options.permission_mode) == launch::BYPASS;
@@ -41,7 +39,8 @@ impl ClaudeConversation {
         process.converter.set_may_bypass(may_bypass);
         process.send_request("initialize", json!({}))?;
         let (model, variant) = (options.model.clone(), options.variant.clone());
-        Ok(Self { process, id, permission_mode: options.permission_mode, model, variant, may_bypass })
+        let permission_mode = options.permission_mode;
+        Ok(Self { process, id, permission_mode, model, variant, may_bypass, change_timeout })
     }
 
     /// Permission mode after a plan is approved.
@@ -98,7 +97,7 @@ impl Conversation for ClaudeConversation {
             return Err(AgentError::Unsupported(reason.to_owned()));
         }
         self.process
-            .request("set_permission_mode", json!({"mode": name}), RequestDeadline::after(CHANGE_TIMEOUT))
+            .request("set_permission_mode", json!({"mode": name}), RequestDeadline::after(self.change_timeout))
             .await?;
         self.permission_mode = mode;
         self.process.converter.set_agent_mode(agent);
@@ -106,7 +105,7 @@ impl Conversation for ClaudeConversation {
     }
 
     async fn set_model(&mut self, model: Option<&str>, variant: Option<&str>) -> Result<(), AgentError> {
-        let timeout = RequestDeadline::after(CHANGE_TIMEOUT);
+        let timeout = RequestDeadline::after(self.change_timeout);
         if self.model.as_deref() != model {
             self.process.request("set_model", json!({"model": model}), timeout).await?;
             self.model = model.map(str::to_owned);

@@ -9,6 +9,8 @@ mod models;
 mod plans;
 mod process;
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 
 use self::{conversation::ClaudeConversation, models::ModelCache};
@@ -17,12 +19,30 @@ use crate::agent::{
 };
 
 /// Claude Code.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Claude {
     models: ModelCache,
+    change_timeout: Duration,
 }
 
+/// Timeout of a change of mode or model. The session is blocked meanwhile.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(5);
+
 // === impl Claude ===
+
+impl Claude {
+    /// Waits this long for the answer to a change of mode or model.
+    #[must_use]
+    pub fn with_change_timeout(self, change_timeout: Duration) -> Self {
+        Self { change_timeout, ..self }
+    }
+}
+
+impl Default for Claude {
+    fn default() -> Self {
+        Self { models: ModelCache::default(), change_timeout: CHANGE_TIMEOUT }
+    }
+}
 
 #[async_trait]
 impl AgentDriver for Claude {
@@ -43,6 +63,6 @@ impl AgentDriver for Claude {
     }
 
     async fn open(&self, options: ConversationOptions) -> Result<Box<dyn Conversation>, AgentError> {
-        Ok(Box::new(ClaudeConversation::open(&options)?))
+        Ok(Box::new(ClaudeConversation::open(&options, self.change_timeout)?))
     }
 }

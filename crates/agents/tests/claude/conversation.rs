@@ -41,7 +41,23 @@ struct ClaudeSession {
 
 impl ClaudeSession {
     async fn open(options: ConversationOptions) -> Self {
-        Self { conversation: Claude::default().open(options).await.unwrap(), events: Vec::new() }
+        // On a busy machine a change takes long, and the watchdog is what ends a test.
+        Self::open_with(Claude::default().with_change_timeout(WATCHDOG), options).await
+    }
+
+    async fn open_with(claude: Claude, options: ConversationOptions) -> Self {
+        Self { conversation: claude.open(options).await.unwrap(), events: Vec::new() }
+    }
+
+    /// With a program that is running: it may take longer to start than to respond.
+    async fn ready(options: ConversationOptions) -> Self {
+        let mut session = Self::open(options).await;
+        while session.events.is_empty() {
+            let mut events = Vec::new();
+            session.conversation.next(&mut events).await;
+            session.events.extend(events.iter().map(rendered));
+        }
+        session
     }
 
     async fn prompt(&mut self, text: &str) {
@@ -226,7 +242,7 @@ fn an_unreported_turn_is_merged_into_the_next_prompts() {
 #[test]
 fn changing_mode_and_model_during_a_turn_loses_no_events() {
     run(async {
-        let mut session = ClaudeSession::open(options()).await;
+        let mut session = ClaudeSession::ready(options()).await;
         session.conversation.set_permission_mode(AgentMode::Build, PermissionMode::AcceptEdits).await.unwrap();
         assert_eq!(session.heard().await, json!({"subtype": "set_permission_mode", "mode": "acceptEdits"}));
         session.conversation.set_permission_mode(AgentMode::Plan, PermissionMode::Default).await.unwrap();
@@ -252,7 +268,7 @@ fn changing_mode_and_model_during_a_turn_loses_no_events() {
 #[test]
 fn a_rejected_change_is_an_error_with_the_agents_message() {
     run(async {
-        let mut session = ClaudeSession::open(options()).await;
+        let mut session = ClaudeSession::ready(options()).await;
         let refused = session.conversation.set_model(Some("no-such-model"), None).await.unwrap_err();
         assert_eq!(refused.to_string(), "the agent refused set_model: there is no such model");
         let bypass = session.conversation.set_permission_mode(AgentMode::Build, PermissionMode::Bypass).await;
@@ -260,7 +276,7 @@ fn a_rejected_change_is_an_error_with_the_agents_message() {
         session.conversation.close(Duration::from_secs(2), &mut Vec::new()).await;
 
         let permission_mode = PermissionMode::Bypass;
-        let mut session = ClaudeSession::open(ConversationOptions { permission_mode, ..options() }).await;
+        let mut session = ClaudeSession::ready(ConversationOptions { permission_mode, ..options() }).await;
         session.conversation.set_permission_mode(AgentMode::Build, PermissionMode::Default).await.unwrap();
         session.conversation.set_permission_mode(AgentMode::Build, PermissionMode::Bypass).await.unwrap();
         session.conversation.close(Duration::from_secs(2), &mut Vec::new()).await;
@@ -270,9 +286,20 @@ fn a_rejected_change_is_an_error_with_the_agents_message() {
 #[test]
 fn a_flood_instead_of_a_response_is_an_error() {
     run(async {
-        let mut session = ClaudeSession::open(options()).await;
+        let mut session = ClaudeSession::ready(options()).await;
         let refused = session.conversation.set_model(Some("flood"), Some("high")).await.unwrap_err();
         assert!(refused.to_string().contains("it said more than 16777216 bytes"), "{refused}");
+        session.conversation.close(Duration::ZERO, &mut Vec::new()).await;
+    });
+}
+
+#[test]
+fn a_change_without_a_response_is_an_error_when_its_time_is_up() {
+    run(async {
+        let mut session =
+            ClaudeSession::open_with(Claude::default().with_change_timeout(Duration::ZERO), options()).await;
+        let refused = session.conversation.set_model(Some("silent"), None).await.unwrap_err();
+        assert!(matches!(refused, AgentError::Timeout { request: "set_model", .. }), "{refused:?}");
         session.conversation.close(Duration::ZERO, &mut Vec::new()).await;
     });
 }

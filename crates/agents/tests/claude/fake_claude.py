@@ -67,6 +67,9 @@ def answer(request_id, request):
     if request.get("model") == "flood":
         while True:
             said("x" * 1024 * 1024)
+    if request.get("model") == "silent":
+        while True:
+            signal.pause()
     if request.get("model") == "no-such-model":
         response = {"subtype": "error", "request_id": request_id, "error": "there is no such model"}
     if request["subtype"] != "initialize":

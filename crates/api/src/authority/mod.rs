@@ -13,7 +13,7 @@ use self::block::rewrite;
 
 /// The most bytes that are held: a block of headers, with the frames that it came in. A longer one is longer than what the
 /// HTTP stack takes.
-pub(crate) const MOST: usize = 64 * 1024;
+pub(crate) const MOST: usize = 24 * 1024;
 
 /// What a client says first.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";

@@ -19,6 +19,7 @@ use crate::carrel::v1::{
     AttachRefused, Stream,
 };
 use crate::convert;
+use crate::memory::{ATTACHMENT, CallMemory};
 use crate::status::{explained, refused};
 
 type Answer = Result<AttachExecResponse, Status>;
@@ -33,12 +34,14 @@ struct Attached {
 pub(super) async fn attach(
     control: &Control,
     caller: &Caller,
+    memory: &CallMemory,
     mut asked: Streaming<AttachExecRequest>,
 ) -> Result<mpsc::Receiver<Answer>, Status> {
     let first = asked.message().await.map_err(explained)?;
     let Some(Asked::Start(start)) = first.and_then(|first| first.message) else {
         return Err(refused(Refusal::invalid("start", "the first message says which exec")));
     };
+    let permit = memory.take(ATTACHMENT)?;
     let (give, told) = mpsc::channel(WAITING);
     match begin(control, caller, &start).await? {
         Begun::Over(end) => {
@@ -55,6 +58,7 @@ pub(super) async fn attach(
                     () = attached.obey(job, asked) => {}
                     () = attached.give.closed() => {}
                 }
+                drop(permit);
             });
         }
     }

@@ -11,11 +11,14 @@ use super::reach::{agent, by_agent, disk_closed, reader};
 use super::{PIECE, WAITING};
 use crate::carrel::v1::write_file_request::Message;
 use crate::carrel::v1::{ReadFileRequest, ReadFileResponse, WriteFileRequest, WriteFileResponse, WriteStart};
+use crate::memory::{CallMemory, TRANSFER};
 use crate::request_log::RequestSubject;
 use crate::status::{explained, refused};
 
 /// The user that execs run as.
 const USER: &str = "agbox";
+/// What waits here of a file that is read: clients that do not read do not get more of it.
+const WINDOW: u32 = 256 * 1024;
 /// What a file is that is only read.
 const READING: FsOpenOptions = FsOpenOptions {
     read: true,
@@ -31,13 +34,19 @@ const READING: FsOpenOptions = FsOpenOptions {
 type Pieces = mpsc::Receiver<Result<ReadFileResponse, Status>>;
 
 /// Reads a file; what is wrong with it is told at once.
-pub(super) async fn read(control: &Control, caller: &Caller, request: ReadFileRequest) -> Result<Pieces, Status> {
+pub(super) async fn read(
+    control: &Control,
+    caller: &Caller,
+    memory: &CallMemory,
+    request: ReadFileRequest,
+) -> Result<Pieces, Status> {
     let ReadFileRequest { sandbox_id, path, offset, length } = request;
     check(&path)?;
+    let permit = memory.take(TRANSFER)?;
     let (agent, access) = reader(control, caller, &sandbox_id).await?;
     let failed = |error| refused(by_agent(&sandbox_id, &path, &error));
     let file = agent.files().open(path.as_str(), READING).await.map_err(failed)?;
-    let mut stream = file.read(offset, length).await.map_err(failed)?;
+    let mut stream = file.read_within(WINDOW, offset, length).await.map_err(failed)?;
     // The first bytes tell whether it can be read at all.
     let first = stream.next().await.map_err(failed)?;
     let (give, pieces) = mpsc::channel(WAITING);
@@ -53,7 +62,7 @@ pub(super) async fn read(control: &Control, caller: &Caller, request: ReadFileRe
             let _gone = give.send(Err(refused(refusal))).await;
         }
         // What is read belongs to a connection, which goes with its client.
-        drop((file, agent, access));
+        drop((file, agent, access, permit));
     });
     Ok(pieces)
 }
@@ -80,6 +89,7 @@ async fn pass_on(
 pub(super) async fn write(
     control: &Control,
     caller: &Caller,
+    memory: &CallMemory,
     subject: &RequestSubject,
     mut pieces: Streaming<WriteFileRequest>,
 ) -> Result<WriteFileResponse, Status> {
@@ -90,6 +100,7 @@ pub(super) async fn write(
     let WriteStart { sandbox_id, path, mode, user } = start;
     subject.sandbox(caller, &sandbox_id);
     check(&path)?;
+    let _permit = memory.take(TRANSFER)?;
     let agent = agent(control, caller, &sandbox_id).await?;
     let failed = |error| refused(by_agent(&sandbox_id, &path, &error));
     let user = if user.is_empty() { USER.to_owned() } else { user };

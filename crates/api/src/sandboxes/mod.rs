@@ -3,6 +3,7 @@
 mod attach;
 mod disk;
 mod end;
+mod execs;
 mod files;
 mod inspect;
 mod logs;
@@ -13,26 +14,27 @@ mod watch;
 use std::sync::Arc;
 
 use carrel_control::{Control, CreateRequest, DescriptorUse, ExecRequest, Refusal};
-use carrel_store::Exec;
 use tokio::sync::watch as flag;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
+use self::execs::ExecList;
 use self::watch::{Watched, WatchedSandbox};
 use crate::carrel::v1::sandboxes_server::Sandboxes;
 use crate::carrel::v1::{
     AdoptOrphanRequest, AdoptOrphanResponse, AttachExecRequest, AttachExecResponse, CreateSandboxRequest,
     CreateSandboxResponse, GetExecOutputRequest, GetExecOutputResponse, GetStatisticsRequest, GetStatisticsResponse,
-    InspectSandboxRequest, InspectSandboxResponse, ListExecsRequest, ListExecsResponse, ListOrphansRequest,
-    ListOrphansResponse, OpenDiskRequest, OpenDiskResponse, PauseSandboxRequest, PauseSandboxResponse,
-    PruneLogsRequest, PruneLogsResponse, ReadFileRequest, ReadFileResponse, RemoveOrphanRequest, RemoveOrphanResponse,
-    SetIdleTtlRequest, SetIdleTtlResponse, StartExecRequest, StartExecResponse, StopForShutdownRequest,
-    StopForShutdownResponse, UnpauseSandboxRequest, UnpauseSandboxResponse, WatchSandboxRequest, WatchSandboxesRequest,
-    WriteFileRequest, WriteFileResponse,
+    InspectSandboxRequest, InspectSandboxResponse, ListExecsRequest, ListOrphansRequest, ListOrphansResponse,
+    OpenDiskRequest, OpenDiskResponse, PauseSandboxRequest, PauseSandboxResponse, PruneLogsRequest, PruneLogsResponse,
+    ReadFileRequest, ReadFileResponse, RemoveOrphanRequest, RemoveOrphanResponse, SetIdleTtlRequest,
+    SetIdleTtlResponse, StartExecRequest, StartExecResponse, StopForShutdownRequest, StopForShutdownResponse,
+    UnpauseSandboxRequest, UnpauseSandboxResponse, WatchSandboxRequest, WatchSandboxesRequest, WriteFileRequest,
+    WriteFileResponse,
 };
 use crate::convert;
 use crate::door::closed;
 use crate::feed::{Feed, Patience};
+use crate::memory::CallMemory;
 use crate::request_log::RequestSubject;
 use crate::service::{caller, given};
 use crate::status::{refused, stopping};
@@ -113,8 +115,9 @@ impl Sandboxes for Near {
 
     async fn attach_exec(&self, request: Request<Streaming<AttachExecRequest>>) -> Answer<Self::AttachExecStream> {
         let caller = caller(request.extensions())?;
+        let memory = CallMemory::of(request.extensions())?;
         self.room_for_stream()?;
-        let attached = attach::attach(&self.control, &caller, request.into_inner());
+        let attached = attach::attach(&self.control, &caller, &memory, request.into_inner());
         // What is waited for may never come, and there is no answer yet that could be ended.
         tokio::select! {
             attached = attached => Ok(Response::new(ReceiverStream::new(attached?))),
@@ -127,8 +130,9 @@ impl Sandboxes for Near {
     async fn read_file(&self, request: Request<ReadFileRequest>) -> Answer<Self::ReadFileStream> {
         let caller = caller(request.extensions())?;
         RequestSubject::of(request.extensions()).sandbox(&caller, &request.get_ref().sandbox_id);
+        let memory = CallMemory::of(request.extensions())?;
         self.room_for_stream()?;
-        let read = files::read(&self.control, &caller, request.into_inner()).await?;
+        let read = files::read(&self.control, &caller, &memory, request.into_inner()).await?;
         Ok(Response::new(ReceiverStream::new(read)))
     }
 
@@ -146,8 +150,10 @@ impl Sandboxes for Near {
         let caller = caller(request.extensions())?;
         self.room_for_stream()?;
         let subject = RequestSubject::of(request.extensions());
+        let memory = CallMemory::of(request.extensions())?;
+        let written = files::write(&self.control, &caller, &memory, &subject, request.into_inner());
         tokio::select! {
-            written = files::write(&self.control, &caller, &subject, request.into_inner()) => written.map(Response::new),
+            written = written => written.map(Response::new),
             () = closed(self.closing.clone()) => Err(stopping()),
         }
     }
@@ -239,15 +245,14 @@ impl Sandboxes for Near {
         logs::output(&self.control, &caller, &request.get_ref().exec_id).await.map(Response::new)
     }
 
-    type ListExecsStream = tokio_stream::Iter<std::vec::IntoIter<Result<ListExecsResponse, Status>>>;
+    type ListExecsStream = ExecList;
 
     async fn list_execs(&self, request: Request<ListExecsRequest>) -> Answer<Self::ListExecsStream> {
         let caller = caller(request.extensions())?;
         RequestSubject::of(request.extensions()).sandbox(&caller, &request.get_ref().sandbox_id);
+        let memory = CallMemory::of(request.extensions())?;
         let execs = self.control.execs(&caller, &request.get_ref().sandbox_id).await.map_err(refused)?;
-        let told = |exec: &Arc<Exec>| ListExecsResponse { exec: Some(convert::record(exec, caller.namespace())) };
-        let told: Vec<_> = execs.iter().map(|exec| Ok(told(exec))).collect();
-        Ok(Response::new(tokio_stream::iter(told)))
+        Ok(Response::new(ExecList::new(execs, caller.namespace(), &memory)?))
     }
 
     async fn prune_logs(&self, request: Request<PruneLogsRequest>) -> Answer<PruneLogsResponse> {

@@ -7,6 +7,7 @@ mod callers;
 mod door;
 mod events;
 mod many;
+mod memory;
 mod near;
 mod pauses;
 mod provider;

@@ -19,7 +19,7 @@ const EXECS: usize = 700;
 //= promises.control-plane.subscriber-read
 #[tokio::test]
 async fn a_subscriber_that_does_not_read_is_told_and_holds_up_nobody() {
-    let tuning = Tuning { patience: Duration::from_millis(50) };
+    let tuning = Tuning { patience: Duration::from_millis(50), ..Tuning::default() };
     let world = World::with(tuning, |_, fake| Arc::new(fake)).await;
     let mut client = world.client().await;
     let from = ready(&mut client, "demo").await;

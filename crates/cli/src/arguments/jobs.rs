@@ -11,7 +11,7 @@ use crate::size::Time;
 
 /// The default keys that detach from a job.
 pub(super) const DETACH_KEYS: &str = "ctrl-p,ctrl-q";
-/// The longest id of a job.
+/// The longest id that a job can have.
 const LONGEST_JOB: usize = 220;
 
 /// `carrel exec`.
@@ -34,7 +34,7 @@ pub(crate) struct ExecArguments {
     #[arg(short, long)]
     pub(crate) detach: bool,
     /// Id for the job; a retry with the same id attaches instead of running twice [default: a new id]
-    #[arg(long, value_name = "ID", value_parser = job_id)]
+    #[arg(long, value_name = "ID", value_parser = new_job_id)]
     pub(crate) job: Option<String>,
     /// Set an environment variable, or pass one through from this environment
     #[arg(short, long = "env", value_name = "KEY[=VALUE]", value_parser = OsStringValueParser::new().try_map(Variable::parse))]
@@ -122,11 +122,16 @@ pub(crate) struct LogsArguments {
     pub(crate) job: Option<String>,
 }
 
-/// Text that is no id of a job.
+/// Text that is not the id of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BadJobId;
 
-/// The id of a job, as a supervisor takes it.
+/// Parses an id for a new job, which must be a valid exec id in any sandbox.
+fn new_job_id(text: &str) -> Result<String, carrel_store::BadId> {
+    carrel_store::ExecId::new(text).map(|id| id.as_str().to_owned())
+}
+
+/// Parses the id of an existing job: other clients and Carrel itself may choose shorter ids.
 pub(super) fn job_id(text: &str) -> Result<String, BadJobId> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '~');
     let fits = (1..=LONGEST_JOB).contains(&text.len()) && !text.starts_with('.') && text.chars().all(plain);
@@ -137,7 +142,7 @@ pub(super) fn job_id(text: &str) -> Result<String, BadJobId> {
 
 impl std::fmt::Display for BadJobId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "a job has an id of 1 to {LONGEST_JOB} letters, digits, `-`, `_`, `.` or `~`, not beginning with `.`")
+        f.write_str("not a job id; `carrel ps NAME` lists jobs")
     }
 }
 
@@ -148,7 +153,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_id_of_a_job_is_what_a_supervisor_takes() {
+    fn a_new_job_id_must_be_a_valid_exec_id() {
+        for id in ["build", "exec-0123abcd", "A_b9"] {
+            assert_eq!(new_job_id(id).as_deref(), Ok(id));
+        }
+        for id in ["", "run", "a.b.c", "-build", "build_", &"x".repeat(201)] {
+            let refused = new_job_id(id).unwrap_err().to_string();
+            assert!(refused.contains("4 to 200 letters, digits, `-` or `_`"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn the_id_of_an_existing_job_is_what_a_shim_accepts() {
         for id in ["a", "run", "exec-0123abcd", "A_b.c-9", &"x".repeat(LONGEST_JOB)] {
             assert_eq!(job_id(id).as_deref(), Ok(id));
         }

@@ -48,7 +48,7 @@ pub(crate) struct StoreBackupArguments {
     /// Home of the daemon [default: CARREL_HOME]
     #[arg(long, value_name = "DIR")]
     pub(crate) home: Option<PathBuf>,
-    /// Replace the file if it exists; nothing but a regular file is replaced, and none of the store
+    /// Replace the file if it exists; nothing but a regular file is replaced, and none in the home
     #[arg(long)]
     pub(crate) force: bool,
     /// Where to write the backup

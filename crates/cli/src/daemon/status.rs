@@ -68,6 +68,9 @@ fn limit_remedy(status: &Status) -> String {
             format!("`carrel rm ID` removes one that `carrel ls` lists; or {}", key(&format!("limits.{limit}")))
         }
         Some("disk_readers") => "retry when another `carrel cp` from a stopped sandbox is done".to_owned(),
+        Some("requests" | "request_memory") => {
+            "end some of your commands that wait or copy (`pgrep -u $USER -a carrel` lists them), and retry".to_owned()
+        }
         Some(_) => "`carrel serve --check` shows the limits of the daemon".to_owned(),
         None => "`carrel ps NAME` lists the jobs of a sandbox; retry when one has exited".to_owned(),
     }
@@ -77,12 +80,14 @@ fn limit_remedy(status: &Status) -> String {
 fn remedy(reason: &str) -> Option<&'static str> {
     Some(match reason {
         "SANDBOX_NOT_FOUND" => "`carrel ls` lists sandboxes",
-        "SANDBOX_ID_ALREADY_EXISTS" => "give another --name; ids are never reused",
+        "SANDBOX_ID_ALREADY_EXISTS" => {
+            "give another --name, or omit it for a new id; an id stays taken when its sandbox is removed"
+        }
         "SANDBOX_NOT_READY" => "`carrel get NAME` shows its status; `carrel resume NAME` resumes a stopped sandbox",
         "SANDBOX_INVALID_STATE" => "`carrel get NAME` shows its status",
         "SANDBOX_EVENT_SEQUENCE_EXPIRED" => "`carrel get NAME` shows the sequence of its last event",
         "EXEC_NOT_FOUND" => "`carrel ps NAME` lists the jobs of a sandbox",
-        "EXEC_ID_ALREADY_EXISTS" => "give another --job; ids are never reused",
+        "EXEC_ID_ALREADY_EXISTS" => "give another --job, or omit it for a new id; job ids are unique in the whole home",
         "DISK_FULL" => "remove files inside with `carrel exec NAME -- rm PATH`, or create it with a larger --disk",
         "MESSAGE_TOO_LARGE" => "send less at once: `carrel cp` copies files of any size",
         "SUBSCRIBER_TOO_SLOW" => "`carrel events --follow --from N ID` continues after event N",
@@ -134,6 +139,8 @@ mod tests {
             ("disk", ["`carrel prune`", "`limits.host_free` in"]),
             ("kept_sandboxes", ["`carrel rm ID`", "`limits.kept_sandboxes`"]),
             ("disk_readers", ["`carrel cp`", "stopped sandbox"]),
+            ("requests", ["`pgrep -u $USER -a carrel`", "retry"]),
+            ("request_memory", ["`pgrep -u $USER -a carrel`", "retry"]),
             ("later", ["`carrel serve --check`", "limits"]),
         ] {
             let hint = hint(&[("limit", limit)]);

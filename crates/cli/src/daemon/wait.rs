@@ -1,4 +1,4 @@
-//! Waiting until a sandbox is as it was asked to be: a look, then the log from there on, and a look at every event.
+//! Waits until a sandbox reaches a state: queries it, then follows its events and queries it after each.
 
 use carrel_api::agbox::v1::{SandboxEvent, SandboxHandle, SandboxState, SubscribeSandboxEventsRequest};
 use tonic::{Code, Status, Streaming};
@@ -18,12 +18,13 @@ pub(crate) async fn until(
 ) -> Result<Option<SandboxHandle>, Failure> {
     let (id, mut seen, mut broken) = (seen.sandbox_id.clone(), seen, 0);
     loop {
-        if is_there(&seen, target)? {
+        if is_reached(&seen, target)? {
             return Ok(Some(seen));
         }
         let status = match follow(daemon, &mut seen, target).await {
-            Ok(changed) => {
-                broken = if changed { 0 } else { broken };
+            Ok(FollowOutcome::Reached) => return Ok(Some(seen)),
+            Ok(FollowOutcome::Changed) => {
+                broken = 0;
                 continue;
             }
             Err(status) => status,
@@ -47,27 +48,48 @@ pub(crate) async fn until(
     }
 }
 
-/// Follows the log from where a sandbox was seen; returns whether an event may have changed the result.
-async fn follow(daemon: &mut DaemonClient, seen: &mut SandboxHandle, target: SandboxState) -> Result<bool, Status> {
+/// What the events of a sandbox showed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FollowOutcome {
+    /// The sandbox was in the target state, whatever its state is now.
+    Reached,
+    /// Its state may have changed.
+    Changed,
+}
+
+/// Follows the events of a sandbox, and queries it after each.
+async fn follow(
+    daemon: &mut DaemonClient,
+    seen: &mut SandboxHandle,
+    target: SandboxState,
+) -> Result<FollowOutcome, Status> {
     let mut events = subscribe(daemon, &seen.sandbox_id, seen.last_event_sequence).await?;
     while let Some(event) = events.message().await? {
         if event.sequence <= seen.last_event_sequence {
             continue;
         }
-        let reached = event.sandbox_state() == target;
         *seen = daemon.get(&seen.sandbox_id).await?;
-        // It may be something else by now: it was what was asked for.
-        if reached {
-            seen.set_state(target);
-        }
-        if reached || is_there(seen, target).unwrap_or(true) {
-            return Ok(true);
+        if let Some(followed) = followed(&event, seen, target) {
+            return Ok(followed);
         }
     }
     Err(Status::unavailable("the daemon ended the stream"))
 }
 
-/// What happens to a sandbox after an event.
+/// What an event and the state after it mean for the wait; none to continue waiting.
+fn followed(event: &SandboxEvent, seen: &SandboxHandle, target: SandboxState) -> Option<FollowOutcome> {
+    // The state may have changed since, but it was reached; a sandbox that has failed since is a failure.
+    if event.sandbox_state() == target && seen.state() != SandboxState::Failed {
+        return Some(FollowOutcome::Reached);
+    }
+    match is_reached(seen, target) {
+        Ok(true) => Some(FollowOutcome::Reached),
+        Err(_) => Some(FollowOutcome::Changed),
+        Ok(false) => None,
+    }
+}
+
+/// Subscribes to the events of a sandbox after a sequence.
 pub(crate) async fn subscribe(
     daemon: &mut DaemonClient,
     id: &str,
@@ -78,8 +100,8 @@ pub(crate) async fn subscribe(
     daemon.sandboxes.subscribe_sandbox_events(request).await.map(tonic::Response::into_inner)
 }
 
-/// Whether a sandbox is as it was asked to be; a failure, if it cannot become so any more.
-fn is_there(seen: &SandboxHandle, target: SandboxState) -> Result<bool, Failure> {
+/// Whether a sandbox is in the target state; a failure if it cannot reach that any more.
+fn is_reached(seen: &SandboxHandle, target: SandboxState) -> Result<bool, Failure> {
     use SandboxState::{Deleted, Deleting, Failed, Pending, Ready, Stopped, Unspecified};
     let (id, state) = (&seen.sandbox_id, seen.state());
     match (target, state) {
@@ -112,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_ends_where_it_was_asked_to_or_where_that_cannot_be_any_more() {
+    fn a_wait_ends_when_the_state_is_reached_or_cannot_be_reached() {
         use SandboxState::{Deleted, Deleting, Failed, Pending, Ready, Stopped};
         for (target, now, is) in [
             (Ready, Pending, Some(false)),
@@ -127,13 +149,32 @@ mod tests {
             (Deleted, Deleted, Some(true)),
             (Deleted, Failed, None),
         ] {
-            assert_eq!(is_there(&seen(now), target).ok(), is, "{target:?} {now:?}");
+            assert_eq!(is_reached(&seen(now), target).ok(), is, "{target:?} {now:?}");
+        }
+    }
+
+    #[test]
+    fn a_state_that_was_reached_counts_even_if_it_has_changed_since() {
+        use SandboxState::{Failed, Pending, Ready, Stopped};
+        for (target, event, now, expected) in [
+            (Ready, Pending, Pending, None),
+            (Ready, Ready, Ready, Some(FollowOutcome::Reached)),
+            (Ready, Pending, Ready, Some(FollowOutcome::Reached)),
+            // It was resumed right after it stopped.
+            (Stopped, Stopped, Ready, Some(FollowOutcome::Reached)),
+            // Its command exited at once.
+            (Ready, Ready, Stopped, Some(FollowOutcome::Reached)),
+            (Ready, Pending, Stopped, Some(FollowOutcome::Changed)),
+            (Ready, Ready, Failed, Some(FollowOutcome::Changed)),
+        ] {
+            let event = SandboxEvent { sandbox_state: event.into(), ..SandboxEvent::default() };
+            assert_eq!(followed(&event, &seen(now), target), expected, "{target:?} {event:?} {now:?}");
         }
     }
 
     #[test]
     fn a_failed_sandbox_is_reported_with_its_reason() {
-        let failure = is_there(&seen(SandboxState::Failed), SandboxState::Ready).unwrap_err();
+        let failure = is_reached(&seen(SandboxState::Failed), SandboxState::Ready).unwrap_err();
         assert_eq!(failure.message, "the sandbox \"web1\" failed: no memory");
         assert_eq!(failure.reason.as_deref(), Some("CONTAINER_OOM"));
     }

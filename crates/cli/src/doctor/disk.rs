@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use carrel_daemon::{Config, Limits};
-use carrel_sandbox::cgroup::{Controller, Host, Place};
+use carrel_sandbox::cgroup::{Controller, ControllerLocation, Host};
 use carrel_sandbox::{FreeSpace, KeptDisk};
 
 use super::HostCheck;
@@ -39,8 +39,8 @@ fn look(home: &Path, limits: &Limits) -> Option<HostCheck> {
 /// Why this host cannot pause sandboxes, and the remedy.
 fn no_freezer() -> Option<(String, String)> {
     match Host::detect().as_ref().map(|host| host.place(Controller::Freezer)) {
-        Ok(Place::V1(_) | Place::V2(_)) => None,
-        Ok(Place::Missing(missing)) => Some((missing.to_string(), missing.remedy())),
+        Ok(ControllerLocation::V1(_) | ControllerLocation::V2(_)) => None,
+        Ok(ControllerLocation::Missing(missing)) => Some((missing.to_string(), missing.remedy())),
         Err(error) => Some((error.to_string(), "mount -t proc proc /proc".to_owned())),
     }
 }

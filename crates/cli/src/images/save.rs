@@ -156,7 +156,9 @@ async fn from_stopped(images: &Images, sandbox: &str) -> Result<(KeptDisk, SaveS
             Err(failure) => failure,
         });
     };
-    let disk = KeptDisk::open(&directory).map_err(|error| match error {
+    // What was not closed in order is checked before it is read.
+    let opened = KeptDisk::check(&directory, false).and_then(|_repaired| KeptDisk::open(&directory));
+    let disk = opened.map_err(|error| match error {
         DiskError::InUse(_) => {
             Failure::new("disk_in_use", error).hint("the sandbox is starting or stopping: retry in a moment")
         }

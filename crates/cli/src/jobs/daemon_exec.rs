@@ -19,8 +19,8 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// The result of a start request.
 pub(super) enum ExecStartResult {
     Started(Box<JobStarted>),
-    /// The id is, or was, in use.
-    Taken,
+    /// The id is, or was, in use; the status of the daemon.
+    Taken(Box<Status>),
 }
 
 /// Starts jobs in a persistent sandbox.
@@ -46,7 +46,7 @@ impl DaemonExec<'_> {
         let request = request(self.sandbox, job, command);
         let sequence = match self.daemon.carrel.start_exec(request).await {
             Ok(response) => response.into_inner().last_event_sequence,
-            Err(status) if status.code() == Code::AlreadyExists => return Ok(ExecStartResult::Taken),
+            Err(status) if status.code() == Code::AlreadyExists => return Ok(ExecStartResult::Taken(Box::new(status))),
             Err(status) => return Err(status_failure(&status)),
         };
         let known = tokio::time::timeout(START_TIMEOUT, self.wait_until_known(client, job, before, sequence)).await;
@@ -89,11 +89,11 @@ impl DaemonExec<'_> {
         client: &mut ShimClient,
         job: &str,
         command: &JobCommand,
+        taken: &Status,
     ) -> Result<JobStarted, Failure> {
         let info: JobInfo = match client.job(job).await {
             Err(ShimError::Failed(failed)) if failed.code == FailureCode::JobUnknown => {
-                let words = format!("job {job} ran before the sandbox was resumed, or in another sandbox");
-                return Err(Failure::new("job_pruned", words).hint("give another --job; ids are never reused"));
+                return Err(Failure { code: "job_pruned", ..status_failure(taken) });
             }
             info => info?,
         };

@@ -175,7 +175,7 @@ impl<'a> ExecPlan<'a> {
         if let Some(job) = &self.arguments.job {
             return match exec.start(client, job, &self.command).await? {
                 ExecStartResult::Started(started) => Ok(*started),
-                ExecStartResult::Taken => exec.attach(client, job, &self.command).await,
+                ExecStartResult::Taken(taken) => exec.attach(client, job, &self.command, &taken).await,
             };
         }
         for _ in 0..MAX_RANDOM_IDS {

@@ -106,7 +106,7 @@ fn create(
     project: Option<&RunProject>,
 ) -> Result<Create, Failure> {
     // The shim has the same bounds, but here the error names the argument.
-    cgroup::Limits::new(Some(memory.0), Some(arguments.pids), arguments.cpus)
+    cgroup::CgroupLimits::new(Some(memory.0), Some(arguments.pids), arguments.cpus)
         .map_err(|error| Failure::new("invalid_limit", error))?;
     if arguments.disk < MIN_DISK {
         let words = format!("a disk of {} is too small: the minimum is {MIN_DISK}", arguments.disk);
@@ -221,7 +221,7 @@ fn incarnation() -> Result<String, Failure> {
 fn half_of_memory() -> Size {
     let info = rustix::system::sysinfo();
     let total = info.totalram.saturating_mul(u64::from(info.mem_unit));
-    Size((total / 2).clamp(cgroup::Limits::LEAST_MEMORY, cgroup::Limits::MOST_MEMORY))
+    Size((total / 2).clamp(cgroup::CgroupLimits::LEAST_MEMORY, cgroup::CgroupLimits::MOST_MEMORY))
 }
 
 #[cfg(test)]

@@ -115,8 +115,8 @@ fn a_job_that_is_left_alone_has_an_id_by_which_it_is_found() {
     // Its input is empty, unless that is asked for.
     let outcome = world.carrel(["attach", "box", id.trim_end()]);
     assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(4), &b"not a tty\n"[..]), "{}", outcome.stderr);
-    let outcome = world.carrel(["--json", "exec", "--detach", "--job", "x", "box", "--", "true"]);
-    assert_eq!(outcome.stdout, b"{\"job\":\"x\",\"created\":true}\n");
+    let outcome = world.carrel(["--json", "exec", "--detach", "--job", "once", "box", "--", "true"]);
+    assert_eq!(outcome.stdout, b"{\"job\":\"once\",\"created\":true}\n");
 }
 
 #[test]
@@ -197,13 +197,13 @@ fn when_nobody_reads_its_output_the_command_ends_as_if_it_had_written_it_itself(
 fn programs_are_told_how_it_ended_in_json() {
     let world = World::new();
     let _standing = Standing::new(&world);
-    let words = ["--json", "exec", "--job", "x", "box", "--", "sh", "-c", "echo out; kill -9 $$"];
+    let words = ["--json", "exec", "--job", "once", "box", "--", "sh", "-c", "echo out; kill -9 $$"];
     let outcome = world.carrel(words);
     let said: serde_json::Value = serde_json::from_str(&outcome.stderr).unwrap();
     assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(137), &b"out\n"[..]));
     assert_eq!(
         (said["job"].as_str(), said["exit_code"].as_u64(), said["signal"].as_u64()),
-        (Some("x"), Some(137), Some(9))
+        (Some("once"), Some(137), Some(9))
     );
     assert!(said["detached"] == false && said["duration_ms"].is_u64(), "{said}");
 }

@@ -100,9 +100,9 @@ on_gvisor! {
             assert_eq!(outcome.code, Some(0), "{outcome:?}");
         }
         assert_eq!(std::fs::read_to_string(path("out")).unwrap(), "there and back");
-        standing.detached(&[], "job", "echo kept");
-        standing.until_exited("job");
-        assert_eq!(said(&world.carrel(["logs", "box", "job"])), "kept\n");
+        standing.detached(&[], "kept", "echo kept");
+        standing.until_exited("kept");
+        assert_eq!(said(&world.carrel(["logs", "box", "kept"])), "kept\n");
         let mut person = Person::types_at_shell(&world, &["exec", "-t", "box", "--", "sh"]);
         person.keyboard.write_all(b"stty size; tty; exit 5\n").unwrap();
         person.until("40 120");

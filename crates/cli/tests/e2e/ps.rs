@@ -47,12 +47,15 @@ fn sandboxes_are_listed_with_their_state_and_their_owner() {
     let (one, other) = (waiting(&world, "one"), waiting(&world, "other"));
     let said = text(&world, &["ls"]);
     let lines: Vec<&str> = said.lines().collect();
+    // A cell is cut when it is too long, and how long the program's path is depends on where it was built.
+    let program = crate::support::carrel();
+    let begins = |cell: &str| program.to_str().unwrap().starts_with(cell.trim_end_matches('…'));
     assert_eq!(lines.len(), 3, "{said}");
     for (line, name, running) in [(lines[1], "one", &one), (lines[2], "other", &other)] {
         let words: Vec<&str> = line.split_whitespace().collect();
         assert_eq!(words[..4], [name, "running", "host", "1"], "{said}");
         assert_eq!(words[4], running.child.id().to_string(), "{said}");
-        assert!(words[5].contains("carrel"), "{said}");
+        assert!(begins(words[5]), "{said}");
     }
     assert_eq!(text(&world, &["ps", "--quiet"]), "one\nother\n");
     let objects: Vec<Value> =

@@ -149,8 +149,8 @@ fn an_id_that_was_not_given_is_that_of_no_other_job() {
     assert!(first != second && second.len() == "exec-".len() + 32, "{first} {second}");
     assert_eq!(said.trim_end(), second);
     // One that was given is that of the job that is there.
-    let said = text(&world, &["--json", "exec", "--detach", "--job", "x", "box", "--", "true"]);
-    assert_eq!(said, "{\"job\":\"x\",\"created\":false}\n");
+    let said = text(&world, &["--json", "exec", "--detach", "--job", "once", "box", "--", "true"]);
+    assert_eq!(said, "{\"job\":\"once\",\"created\":false}\n");
 }
 
 #[test]

@@ -95,7 +95,8 @@ fn what_ran_in_a_sandbox_is_known_when_it_is_stopped_and_when_it_is_resumed() {
     assert_eq!(text(&world, &["logs", "desk", "first"]), "first\n", "what it wrote is kept");
     // An id is that of one job, whenever that ran.
     let outcome = world.carrel(["exec", "--job", "first", "desk", "--", "true"]);
-    assert!(outcome.stderr.starts_with("error: job first has run before"), "{outcome:?}");
+    let said = "error: the exec id \"first\" was used in this sandbox before, and no id is used twice";
+    assert!(outcome.stderr.starts_with(said), "{outcome:?}");
     assert_eq!(text(&world, &["rm", "--force", "desk"]), "");
 }
 
@@ -105,7 +106,8 @@ fn a_command_that_is_not_there_is_reported_when_its_sandbox_is_created() {
     let outcome = world.carrel(["create", "--id", "desk", "host", "--", "nosuch", "argument"]);
     assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(1), &b""[..]), "{outcome:?}");
     assert!(outcome.stderr.starts_with("error: ") && outcome.stderr.contains("nosuch"), "{outcome:?}");
-    assert!(outcome.stderr.ends_with("hint: carrel rm desk\n"), "{outcome:?}");
+    let hint = "hint: `carrel rm desk` removes it; retry with another --name, because this one stays taken\n";
+    assert!(outcome.stderr.ends_with(hint), "{outcome:?}");
     assert_eq!(types(&world, "desk", 2, 2), ["SANDBOX_READY", "SANDBOX_FAILED"]);
     let told = json(&world, &["--json", "get", "desk"]);
     assert_eq!((&told["state"], &told["error"]["code"]), (&"failed".into(), &"CONTAINER_CRASHLOOP".into()), "{told}");
@@ -201,7 +203,7 @@ fn what_is_refused_is_told_with_its_reason() {
     text(&world, &["create", "--id", "desk", "host"]);
     let outcome = world.carrel(["create", "--id", "desk", "host"]);
     assert_eq!(outcome.code, Some(1));
-    assert!(outcome.stderr.contains(" (SANDBOX_ID_ALREADY_EXISTS)\nhint: give another --id"), "{outcome:?}");
+    assert!(outcome.stderr.contains(" (SANDBOX_ID_ALREADY_EXISTS)\nhint: give another --name"), "{outcome:?}");
     let outcome = world.carrel(["--json", "create", "host"]);
     let told: Value = serde_json::from_str(&outcome.stderr).unwrap();
     assert_eq!((outcome.code, &told["error"]["reason"]), (Some(1), &"LIMIT_REACHED".into()), "{told}");
@@ -216,6 +218,41 @@ fn what_is_refused_is_told_with_its_reason() {
         "{outcome:?}"
     );
     assert_eq!(text(&world, &["rm", "none"]), "", "one that failed can be removed");
+}
+
+#[test]
+fn an_id_that_is_taken_is_refused_with_who_has_it_and_what_to_do() {
+    let world = World::new();
+    for id in ["desk", "other"] {
+        text(&world, &["create", "--name", id, "host"]);
+    }
+    let said = |words: &[&str]| {
+        let outcome = world.carrel(words);
+        assert_ne!(outcome.code, Some(0), "{outcome:?}");
+        outcome.stderr
+    };
+    let create = ["create", "--name", "desk", "host"];
+    let refused = said(&create);
+    assert!(refused.starts_with("error: there is a sandbox \"desk\" already: it is ready"), "{refused}");
+    assert!(refused.contains("\nhint: give another --name"), "{refused}");
+
+    text(&world, &["exec", "--job", "build", "desk", "--", "true"]);
+    let build = ["exec", "--job", "build", "other", "--", "true"];
+    let refused = said(&build);
+    assert!(refused.starts_with("error: the exec id \"build\" is used by the sandbox \"desk\""), "{refused}");
+    assert!(
+        refused.contains("\nhint: give another --job") && refused.contains("unique in the whole home"),
+        "{refused}"
+    );
+    // One rule for ids holds in both kinds of sandboxes, and is told before anything is looked for.
+    let refused = said(&["exec", "--job", "b", "nowhere", "--", "true"]);
+    assert!(refused.contains("give 4 to 200 letters, digits, `-` or `_`"), "{refused}");
+
+    text(&world, &["rm", "--force", "desk"]);
+    let refused = said(&create);
+    let removed = "error: the id \"desk\" was used by a sandbox that was removed, and no id is used twice";
+    assert!(refused.starts_with(removed) && refused.contains("\nhint: give another --name"), "{refused}");
+    text(&world, &["rm", "--force", "other"]);
 }
 
 #[test]

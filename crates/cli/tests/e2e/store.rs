@@ -71,7 +71,8 @@ fn refused(outcome: &Outcome) -> (String, String) {
 fn a_damaged_store_is_refused_repaired_and_returned_to_a_backup() {
     let world = World::new();
     fill(&world);
-    let backup = world.home.path().join("backup.db");
+    let directory = tempfile::tempdir().unwrap();
+    let backup = directory.path().join("backup.db");
     let backup = backup.to_str().unwrap();
     let checked = text(&world, &["store", "check"]);
     assert!(checked.starts_with("2 sandboxes, 0 execs, 2 events\nidentity "), "{checked}");
@@ -112,10 +113,52 @@ fn a_damaged_store_is_refused_repaired_and_returned_to_a_backup() {
 }
 
 #[test]
+fn a_backup_replaces_nothing_in_the_home() {
+    let world = World::new();
+    fill(&world);
+    let home = world.home.path();
+    std::fs::write(home.join("home.json"), "{}").unwrap();
+    for name in ["home.json", "store.mark", "store/carrel.db", "new"] {
+        let path = home.join(name);
+        let before = std::fs::read(&path).ok();
+        let outcome = world.carrel(["--json", "store", "backup", "--force", path.to_str().unwrap()]);
+        let (code, hint) = refused(&outcome);
+        assert_eq!((outcome.code, &*code), (Some(1), "invalid_file"), "{name}: {}", outcome.stderr);
+        assert!(hint.contains("in another directory"), "{hint}");
+        assert_eq!(std::fs::read(&path).ok(), before, "{name}");
+    }
+}
+
+#[test]
+fn a_store_that_is_a_pipe_is_refused_by_every_command_that_reads_it() {
+    let world = World::new();
+    fill(&world);
+    let (store, pipe) = (store_file(&world), world.home.path().with_extension("pipe"));
+    for path in [&store, &pipe] {
+        let _ = std::fs::remove_file(path);
+        rustix::fs::mkfifoat(rustix::fs::CWD, path, rustix::fs::Mode::RWXU).unwrap();
+    }
+    for words in [
+        &["--json", "store", "check"][..],
+        &["--json", "store", "repair"],
+        &["--json", "store", "restore", pipe.to_str().unwrap()],
+        &["--json", "serve"],
+    ] {
+        let outcome = world.carrel(words);
+        assert_eq!(outcome.code, Some(1), "{words:?}");
+        assert!(outcome.stderr.contains("it is not a regular file"), "{words:?}: {}", outcome.stderr);
+        let hint = refused(&outcome).1;
+        assert!(hint.contains("ls -l ") || hint.contains("`carrel store check`"), "{words:?}: {hint}");
+    }
+    std::fs::remove_file(pipe).unwrap();
+}
+
+#[test]
 fn a_store_that_is_served_is_backed_up_and_not_replaced() {
     let world = World::new();
     let serving = Serving::new(&world, &[]);
-    let backup = world.home.path().join("backup.db");
+    let directory = tempfile::tempdir().unwrap();
+    let backup = directory.path().join("backup.db");
     let backup = backup.to_str().unwrap();
     text(&world, &["store", "backup", backup]);
     for words in [&["--json", "store", "restore", backup][..], &["--json", "store", "repair"]] {

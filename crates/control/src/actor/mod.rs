@@ -113,10 +113,10 @@ pub(crate) struct Actor {
 enum Restart {
     /// It is not.
     Never,
-    /// It is, once it is found to be stopped.
-    Due,
+    /// It is, once it is found to be stopped and so much time has passed.
+    Due { after: Duration },
     /// It waits for its turn among those that are resumed.
-    Waiting,
+    Waiting { after: Duration },
     /// It has its turn until it runs.
     Running { _turn: OwnedSemaphorePermit },
 }
@@ -203,7 +203,7 @@ impl Actor {
         let since = now.checked_sub(shared.settings().clock.since(sandbox.active_at)).unwrap_or(now);
         let command = Command { since: sandbox.state_changed_at, ..Command::default() };
         let restart = match (origin, spec.restart) {
-            (Origin::Store, RestartPolicy::OnBoot) => Restart::Due,
+            (Origin::Store, RestartPolicy::OnBoot) => Restart::Due { after: Duration::ZERO },
             (Origin::Store | Origin::Request, _) => Restart::Never,
         };
         Self {
@@ -234,6 +234,7 @@ impl Actor {
         while let Ok(true) = self.turn().await {}
         self.shared.leave(&self.sandbox.id);
         if self.stage() == Stage::Deleted {
+            self.shared.note_deleted(&self.sandbox);
             // Whoever asked before it was gone is answered as whoever asks from now on.
             self.messages.close();
             while let Some(Message { request, answer }) = self.messages.recv().await {

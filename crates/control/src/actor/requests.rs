@@ -11,6 +11,7 @@ use crate::control::{
     ExecRequest, broken, commit_failed, exec_unknown, not_ready, place, random_id, random_incarnation, shown,
     store_failed,
 };
+use crate::exec_size::check_size;
 use crate::failpoint::Step;
 use crate::machine::{Input, Verdict, verdict};
 use crate::provider::ProviderError;
@@ -113,6 +114,8 @@ impl Actor {
         if let Some(key) = request.env.keys().find(|key| is_bad(key)) {
             return Err(Refusal::invalid("env_overrides", format!("{key:?} is no name of a variable")));
         }
+        let bytes = check_size(&request)?;
+        self.shared.check_disk_for_exec(&self.sandbox.id, bytes)?;
         let id = match request.id {
             Some(id) => id,
             None => random_id()?,
@@ -140,14 +143,31 @@ impl Actor {
         edit.sandbox().active_at = edit.now();
         edit.begin_exec(exec.clone());
         Step::ExecAccepted.begin();
-        self.commit(edit).await.map_err(|error| match error {
-            StoreError::ExecIdTaken => exec_taken(&id),
-            error => commit_failed(&error),
-        })?;
+        match self.commit(edit).await {
+            Ok(_) => {}
+            Err(StoreError::ExecIdTaken) => return Err(self.exec_taken(&id).await),
+            Err(error) => return Err(commit_failed(&error)),
+        }
         Step::ExecAccepted.end();
         let exec = Arc::new(exec);
         self.spawn_exec(&exec);
         Ok(Accepted::Exec(exec))
+    }
+
+    /// An id is that of one exec in all sandboxes, because requests name execs by nothing else.
+    async fn exec_taken(&self, id: &ExecId) -> Refusal {
+        let name = id.local();
+        let words = match self.shared.store.exec(id).await {
+            Ok(Some((exec, _))) if exec.sandbox != self.sandbox.id => {
+                format!(
+                    "the exec id {name:?} is used by the sandbox {:?}, and no id is used twice",
+                    exec.sandbox.local()
+                )
+            }
+            Ok(Some(_)) => format!("the exec id {name:?} was used in this sandbox before, and no id is used twice"),
+            _ => format!("the exec id {name:?} was used by an exec that is no longer kept, and no id is used twice"),
+        };
+        Refusal::new(Code::AlreadyExists, reason::EXEC_ID_ALREADY_EXISTS, words).about("exec_id", id.as_str())
     }
 
     async fn cancel(&mut self, id: &ExecId) -> Result<Accepted, Refusal> {
@@ -197,11 +217,6 @@ pub(super) async fn not_cancellable(store: &Store, id: &ExecId) -> Refusal {
         Err(error) => return store_failed(&error),
     };
     refusal.about("exec_id", id.as_str())
-}
-
-fn exec_taken(id: &ExecId) -> Refusal {
-    let words = format!("the id {:?} was used before: every exec has one of its own, for ever", id.local());
-    Refusal::new(Code::AlreadyExists, reason::EXEC_ID_ALREADY_EXISTS, words).about("exec_id", id.as_str())
 }
 
 /// The provider could not do what somebody waits for.

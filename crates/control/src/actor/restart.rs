@@ -5,8 +5,7 @@ use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::work::Finished;
-use super::{Actor, Restart};
-use crate::machine::Stage;
+use super::{Actor, LATER, Restart};
 use crate::words::cause;
 
 /// The right to resume a sandbox now: one of few, so that a host that boots is not flooded.
@@ -15,16 +14,17 @@ pub(super) struct Turn(OwnedSemaphorePermit);
 // === impl Actor ===
 
 impl Actor {
-    /// Whether it waits for nothing but its turn to be resumed.
-    pub(super) fn restart_is_due(&self) -> bool {
+    /// Waits for its turn, if nothing else keeps it from being resumed.
+    pub(super) fn spawn_turn_if_due(&mut self) {
         let by_host = matches!(self.sandbox.reason.as_str(), cause::HOST_SHUTDOWN | cause::HOST_RESTARTED);
-        matches!(self.restart, Restart::Due) && self.stage() == Stage::Stopped && by_host
-    }
-
-    pub(super) fn spawn_turn(&mut self) {
-        self.restart = Restart::Waiting;
+        let Restart::Due { after } = self.restart else { return };
+        if !by_host {
+            return;
+        }
+        self.restart = Restart::Waiting { after };
         let turns = Arc::clone(&self.shared.restarts);
         self.tasks.spawn(async move {
+            tokio::time::sleep(after).await;
             match turns.acquire_owned().await {
                 Ok(permit) => Finished::Turn(Turn(permit)),
                 // It is never closed.
@@ -35,13 +35,21 @@ impl Actor {
 
     pub(super) async fn restart(&mut self, Turn(permit): Turn) {
         // A client may have asked for something else meanwhile.
-        if !matches!(self.restart, Restart::Waiting) {
-            return;
-        }
+        let Restart::Waiting { after } = self.restart else { return };
         match self.resume().await {
             Ok(_) => {
                 tracing::info!(sandbox = %self.sandbox.id, "a sandbox that ran before the host stopped is resumed");
                 self.restart = Restart::Running { _turn: permit };
+            }
+            // Whoever frees space does not know what waits for it.
+            Err(error) if error.is_disk_limit() => {
+                if after.is_zero() {
+                    tracing::warn!(
+                        sandbox = %self.sandbox.id, %error,
+                        "a sandbox cannot be resumed at boot until the disk has room again"
+                    );
+                }
+                self.restart = Restart::Due { after: (after * 2).clamp(LATER.0, LATER.1) };
             }
             Err(error) => {
                 tracing::warn!(sandbox = %self.sandbox.id, %error, "a sandbox could not be resumed at boot");

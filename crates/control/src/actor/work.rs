@@ -82,9 +82,9 @@ impl Actor {
             Stage::Ready if !self.machine.runs && self.machine.over.is_none() => self.spawn_adopt(),
             Stage::Stopping if !self.machine.stopped => self.spawn_stop(),
             Stage::Stopped | Stage::Failed | Stage::Recoverable if !self.clean => self.spawn_forget(self.place()),
-            Stage::Stopped if self.restart_is_due() => self.spawn_turn(),
+            Stage::Stopped => self.spawn_turn_if_due(),
             Stage::Deleting => self.spawn_remove(),
-            Stage::Ready | Stage::Stopping | Stage::Stopped | Stage::Failed | Stage::Recoverable | Stage::Deleted => {}
+            Stage::Ready | Stage::Stopping | Stage::Failed | Stage::Recoverable | Stage::Deleted => {}
         }
         Ok(())
     }

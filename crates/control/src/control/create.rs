@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use carrel_store::{
-    Change, Desired, Details, EventType, NewEvent, Sandbox, SandboxId, SandboxState, StoreError, Timestamp,
+    Change, Desired, Details, EventType, NewEvent, Sandbox, SandboxId, SandboxState, Store, StoreError, Timestamp,
 };
 
-use super::{Control, CreateRequest, Mailbox, broken, commit_failed};
+use super::{Control, CreateRequest, Mailbox, broken, commit_failed, shown};
 use crate::actor::Origin;
 use crate::failpoint::Step;
 use crate::refusal::{Code, Refusal};
@@ -45,7 +45,7 @@ impl Control {
         let id = SandboxId::new(id).map_err(|bad| Refusal::invalid("sandbox_id", bad))?;
         // One that the caller sees has that id, from before there were namespaces.
         if self.get(caller, id.as_str()).is_ok() {
-            return Err(sandbox_taken(&id));
+            return Err(sandbox_taken(&self.0.store, &id));
         }
         let sandbox = sandbox(id.within(caller.namespace()), caller.user, &spec, self.0.settings().clock.now())?;
         // Whoever asks may leave at any moment, but not in between: what is written down has an actor.
@@ -60,7 +60,7 @@ impl Control {
         self.open()?;
         self.0.check_home()?;
         if self.0.store.sandbox(&id).is_some() {
-            return Err(sandbox_taken(&id));
+            return Err(sandbox_taken(&self.0.store, &id));
         }
         self.0.check_disk(&id)?;
         self.0.take_place(&sandbox)?;
@@ -84,7 +84,7 @@ impl Control {
         let committed = committed.map_err(|error| {
             self.0.give_up(&id, &mailbox);
             match error {
-                StoreError::SandboxIdTaken => sandbox_taken(&id),
+                StoreError::SandboxIdTaken => sandbox_taken(&self.0.store, &id),
                 error => commit_failed(&error),
             }
         })?;
@@ -173,7 +173,14 @@ pub(crate) fn random_id() -> Result<String, Refusal> {
     Ok(parts.join("-"))
 }
 
-pub(super) fn sandbox_taken(id: &SandboxId) -> Refusal {
-    let words = format!("the id {:?} was used before: every sandbox has one of its own, for ever", id.local());
+/// An id is reserved for ever: events are addressed by it, and a second sandbox would give their sequences again.
+pub(super) fn sandbox_taken(store: &Store, id: &SandboxId) -> Refusal {
+    let name = id.local();
+    let words = match store.sandbox(id) {
+        Some(sandbox) if sandbox.state != SandboxState::Deleted => {
+            format!("there is a sandbox {name:?} already: it is {}", shown(&sandbox))
+        }
+        _ => format!("the id {name:?} was used by a sandbox that was removed, and no id is used twice"),
+    };
     Refusal::new(Code::AlreadyExists, reason::SANDBOX_ID_ALREADY_EXISTS, words).about("sandbox_id", id.as_str())
 }

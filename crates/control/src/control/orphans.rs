@@ -40,7 +40,7 @@ impl Control {
             None => former.clone(),
         };
         if self.0.store.sandbox(&id).is_some() {
-            return Err(sandbox_taken(&id));
+            return Err(sandbox_taken(&self.0.store, &id));
         }
         // What runs is found by its former name, and keeps the disk.
         if orphan.running.is_some() && id != former {
@@ -134,7 +134,7 @@ impl Control {
         let committed = self.0.store.commit(change).await.map_err(|error| {
             self.0.give_up(&id, &mailbox);
             match error {
-                carrel_store::StoreError::SandboxIdTaken => sandbox_taken(&id),
+                carrel_store::StoreError::SandboxIdTaken => sandbox_taken(&self.0.store, &id),
                 error => store_failed(&error),
             }
         })?;

@@ -4,6 +4,7 @@ use carrel_store::{Sandbox, SandboxId, Sequence, StoreError};
 
 use super::MAKE_ROOM;
 use crate::machine::Stage;
+use crate::provider::DiskSpace;
 use crate::refusal::{Code, Refusal};
 use crate::text::bounded_text;
 use crate::words::reason;
@@ -69,6 +70,15 @@ pub(crate) fn commit_failed(error: &StoreError) -> Refusal {
         }
         error => store_failed(error),
     }
+}
+
+/// Less is free on the disk of the host than has to be.
+pub(super) fn disk_low(space: &DiskSpace) -> Refusal {
+    let words = format!("the disk of the host is low ({}): {MAKE_ROOM}", space.summary);
+    Refusal::new(Code::ResourceExhausted, reason::LIMIT_REACHED, words)
+        .about("limit", "disk")
+        .about("free", space.free.to_string())
+        .about("reserve", space.reserve.to_string())
 }
 
 pub(crate) fn store_failed(error: &dyn std::fmt::Display) -> Refusal {

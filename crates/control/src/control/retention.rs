@@ -1,10 +1,10 @@
 //! What is removed of the past, because it is older or more than is kept.
 
-use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
+use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use carrel_store::{Exec, ExecId, Keep, SandboxId, SandboxState, Sequence, StoreError};
+use carrel_store::{Exec, ExecId, Keep, Sandbox, SandboxId, SandboxState, Sequence, StoreError};
 
 use super::orphans::provider_failed;
 use super::{Control, Shared};
@@ -19,6 +19,10 @@ const PERIOD: Duration = Duration::from_secs(60);
 const SHORTEST: Duration = Duration::from_millis(10);
 /// How many events a sandbox may have that is removed at once; of one with more, they are removed some at a time before.
 const AT_ONCE: Sequence = 5000;
+/// The part of what specs may have together that those of deleted sandboxes may have beside them.
+const DELETED: u64 = 4;
+/// What is known of a deleted sandbox that is looked at without waiting for the next time.
+const LARGE: u64 = 16 << 10;
 
 /// Why something of the past is still there.
 #[derive(Debug, thiserror::Error)]
@@ -35,12 +39,18 @@ impl Control {
     /// Removes what is not kept, now and from time to time.
     pub(super) fn start_retention(&self) {
         let (weak, mut settings) = (Arc::downgrade(&self.0), self.0.settings.subscribe());
+        let large = Arc::clone(&self.0.large_deleted);
         self.0.lock().tasks.spawn(async move {
             loop {
                 let Some(pause) = enforce(&weak).await else { return };
-                tokio::select! {
-                    () = tokio::time::sleep(pause) => {}
-                    changed = settings.changed() => if changed.is_err() { return },
+                let next = tokio::time::sleep(pause);
+                tokio::pin!(next);
+                loop {
+                    tokio::select! {
+                        () = &mut next => break,
+                        changed = settings.changed() => if changed.is_err() { return } else { break },
+                        () = large.notified() => enforce_deleted(&weak).await,
+                    }
                 }
             }
         });
@@ -93,9 +103,47 @@ async fn enforce(shared: &Weak<Shared>) -> Option<Duration> {
     Some(pause)
 }
 
+/// The same for deleted sandboxes only.
+async fn enforce_deleted(shared: &Weak<Shared>) {
+    let Some(shared) = shared.upgrade() else { return };
+    if shared.provider.check_home().is_ok()
+        && let Err(error) = shared.remove_deleted(&shared.settings()).await
+    {
+        tracing::warn!(%error, "what is no longer kept could not be removed");
+    }
+}
+
+/// What is known of a sandbox, in bytes.
+fn size(sandbox: &Sandbox) -> u64 {
+    let labels = sandbox.labels.iter().map(|(key, value)| key.len() + value.len());
+    (sandbox.spec.len() + sandbox.error_message.len() + labels.sum::<usize>()) as u64
+}
+
+/// Those whose size is more than is kept of all: whoever has the most loses their oldest first. `deleted` begins with the
+/// oldest.
+fn too_large(deleted: &[Arc<Sandbox>], most: u64) -> HashSet<SandboxId> {
+    let mut total = 0_u64;
+    let mut owners: HashMap<u32, (u64, VecDeque<&Arc<Sandbox>>)> = HashMap::new();
+    for sandbox in deleted {
+        total += size(sandbox);
+        let (bytes, theirs) = owners.entry(sandbox.owner).or_default();
+        *bytes += size(sandbox);
+        theirs.push_back(sandbox);
+    }
+    let mut removed = HashSet::new();
+    while total > most {
+        let largest = owners.values_mut().filter(|(_, theirs)| !theirs.is_empty()).max_by_key(|(bytes, _)| *bytes);
+        let Some((bytes, theirs)) = largest else { break };
+        let Some(oldest) = theirs.pop_front() else { break };
+        (total, *bytes) = (total - size(oldest), *bytes - size(oldest));
+        removed.insert(oldest.id.clone());
+    }
+    removed
+}
+
 /// How many sandboxes of each owner are more than is kept of all: whoever has the most loses the first, so that nobody
 /// pushes out what others had.
-fn surplus(deleted: &[Arc<carrel_store::Sandbox>], most: usize) -> HashMap<u32, usize> {
+fn surplus(deleted: &[Arc<Sandbox>], most: usize) -> HashMap<u32, usize> {
     let mut owners: HashMap<u32, usize> = HashMap::new();
     deleted.iter().for_each(|sandbox| *owners.entry(sandbox.owner).or_default() += 1);
     let mut counts: BinaryHeap<_> = owners.into_iter().map(|(owner, count)| (count, owner)).collect();
@@ -128,6 +176,13 @@ fn keep(settings: &Settings, count: u64, age: Duration) -> Keep {
 // === impl Shared ===
 
 impl Shared {
+    /// Has deleted sandboxes looked at, if so much is known of one that was deleted that it cannot wait.
+    pub(crate) fn note_deleted(&self, sandbox: &Sandbox) {
+        if size(sandbox) > LARGE {
+            self.large_deleted.notify_one();
+        }
+    }
+
     /// Forgets deleted sandboxes, the oldest first.
     async fn remove_deleted(&self, settings: &Settings) -> Result<(), RetentionError> {
         for (sandbox, newest) in self.overdue_deleted(settings) {
@@ -152,13 +207,15 @@ impl Shared {
         let (age, most) = (deleted_age(settings), settings.retention.deleted_count);
         let most = if most == 0 { usize::MAX } else { usize::try_from(most).unwrap_or(usize::MAX) };
         let surplus = surplus(&deleted, most);
-        let is_old =
-            |sandbox: &carrel_store::Sandbox| !age.is_zero() && settings.clock.since(sandbox.state_changed_at) >= age;
+        let bytes = Some(settings.kept_specs / DELETED).filter(|bytes| *bytes > 0).unwrap_or(u64::MAX);
+        let too_large = too_large(&deleted, bytes);
+        let is_old = |sandbox: &Sandbox| !age.is_zero() && settings.clock.since(sandbox.state_changed_at) >= age;
         let mut seen: HashMap<u32, usize> = HashMap::new();
         deleted.retain(|sandbox| {
             let before = seen.entry(sandbox.owner).or_default();
             *before += 1;
-            *before <= surplus.get(&sandbox.owner).copied().unwrap_or(0) || is_old(sandbox)
+            let is_surplus = *before <= surplus.get(&sandbox.owner).copied().unwrap_or(0);
+            is_surplus || is_old(sandbox) || too_large.contains(&sandbox.id)
         });
         deleted.iter().map(|sandbox| (sandbox.id.clone(), sandbox.last_sequence)).collect()
     }

@@ -42,6 +42,7 @@ async fn memory_is_counted_by_what_they_may_use() {
     assert_eq!(world.try_create("box3", |_| {}).await.unwrap_err().metadata["limit"], "memory");
 }
 
+//= promises.control-plane.kept-sandboxes
 #[tokio::test]
 async fn a_sandbox_is_kept_until_it_is_deleted_and_only_so_many_are() {
     let mut world = World::with(Settings { kept_sandboxes: 2, ..Settings::default() }).await;
@@ -84,6 +85,7 @@ async fn what_is_refused_for_another_reason_takes_no_place() {
     world.create("box2").await;
 }
 
+//= promises.control-plane.kept-sandboxes
 #[tokio::test]
 async fn no_user_can_keep_so_many_that_others_cannot_create_any() {
     let settings = Settings { kept_sandboxes: 8, user_sandboxes: 4, ..Settings::default() };
@@ -106,6 +108,7 @@ async fn no_user_can_keep_so_many_that_others_cannot_create_any() {
     assert_eq!(create(&ME).await.unwrap_err().metadata["limit"], "kept_sandboxes");
 }
 
+//= promises.control-plane.kept-specs
 #[tokio::test]
 async fn what_kept_sandboxes_are_made_from_is_bounded_together() {
     let world = World::with(Settings { kept_specs: 100_000, ..Settings::default() }).await;

@@ -1,8 +1,8 @@
 //! Commands: run once, ended truly, told once.
 
-use carrel_control::Code;
 use carrel_control::fake::Call;
 use carrel_control::provider::How;
+use carrel_control::{Code, ExecRequest, MAX_EXEC_BYTES};
 use carrel_store::{Details, EventType as Event, ExecState, SandboxState};
 
 use super::support::{ME, World, kinds};
@@ -42,10 +42,27 @@ async fn what_is_asked_wrongly_is_refused_in_order() {
     let refusal = world.exec("box1", "exec1").await.unwrap_err();
     assert_eq!((refusal.code, refusal.reason), (Code::AlreadyExists, "EXEC_ID_ALREADY_EXISTS"));
     assert_eq!(world.control.exec(&ME, "exec2").await.unwrap_err().reason, "EXEC_NOT_FOUND");
-    let empty = carrel_control::ExecRequest { sandbox: "box1".into(), ..Default::default() };
+    let empty = ExecRequest { sandbox: "box1".into(), ..Default::default() };
     assert_eq!(world.control.create_exec(&ME, empty).await.unwrap_err().metadata["field"], "command");
     // A refused one leaves nothing: its id is free.
     assert_eq!(world.control.active_execs(&ME, Some("box1")).unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn an_exec_that_is_too_large_is_refused_and_leaves_nothing() {
+    let world = World::ready("box1").await;
+    let with_env = |bytes: usize| ExecRequest {
+        id: Some("exec1".into()),
+        sandbox: "box1".into(),
+        command: vec!["true".into()],
+        env: [("BIG".to_owned(), "x".repeat(bytes))].into(),
+        ..ExecRequest::default()
+    };
+    let refusal = world.control.create_exec(&ME, with_env(4_000_000)).await.unwrap_err();
+    assert_eq!((refusal.code, refusal.metadata["field"].as_str()), (Code::InvalidArgument, "env_overrides"));
+    assert!(refusal.message.contains("4000005 bytes") && refusal.message.contains("262144"), "{refusal}");
+    world.control.create_exec(&ME, with_env(MAX_EXEC_BYTES - 10)).await.unwrap();
+    world.check().await;
 }
 
 //= control.accepted-completed.accepted-command-said-complete

@@ -204,3 +204,37 @@ async fn whoever_deletes_many_sandboxes_loses_their_own_history_first() {
         assert!(known.iter().all(|id| world.control.get(&caller, id).is_ok()), "{known:?}");
     }
 }
+
+//= promises.control-plane.deleted-specs
+#[tokio::test]
+async fn deleted_sandboxes_with_large_specs_are_forgotten_before_their_number_is_reached() {
+    let limit = 1 << 20;
+    let world = World::with(Settings { kept_specs: 4 * limit, ..kept(Retention::default()) }).await;
+    let [large, small] = [1, 2].map(|user| Caller { user, group: user, trusted: false });
+    let delete = async |caller: Caller, id: &str, bytes: usize| {
+        let draft = |draft: &mut carrel_control::spec::Draft| {
+            draft.image = "x".into();
+            draft.labels = [("large".to_owned(), "x".repeat(bytes))].into();
+        };
+        world.control.create(&caller, request(Some(id), draft)).await.unwrap();
+        let seen = format!("u{}~{id}", caller.user);
+        world.until(&seen, SandboxState::Ready).await;
+        world.control.delete(&caller, id).await.unwrap();
+        world.until(&seen, SandboxState::Deleted).await;
+    };
+    let known = || {
+        let sandboxes = world.control.list(&ME, true, &Default::default());
+        let labels = |sandbox: &carrel_store::Sandbox| sandbox.labels.values().map(String::len).sum::<usize>();
+        sandboxes.iter().map(|sandbox| sandbox.spec.len() + labels(sandbox)).sum::<usize>() as u64
+    };
+    delete(small, "old1", 10).await;
+    for number in 0..8 {
+        delete(large, &format!("large{number}"), 100 << 10).await;
+        until(async || known() <= limit).await;
+    }
+    // The newest are known with everything, and nobody else has lost anything.
+    let newest = world.control.get(&large, "large7").unwrap();
+    assert_eq!(newest.labels["large"].len(), 100 << 10);
+    assert!(world.control.get(&small, "old1").is_ok());
+    assert_eq!(world.control.get(&large, "large0").unwrap_err().reason, "SANDBOX_NOT_FOUND");
+}

@@ -1,7 +1,7 @@
 //! Pauses, and a disk of the host that is low.
 
-use carrel_control::Code;
 use carrel_control::provider::DiskSpace;
+use carrel_control::{Code, ExecRequest};
 use carrel_store::{Details, EventType as Kind, SandboxState};
 
 use super::support::{ME, World, kinds};
@@ -102,6 +102,31 @@ async fn nothing_is_run_in_a_sandbox_that_is_paused_and_the_answer_says_why() {
     // Whoever let it continue can use it at once.
     world.control.pause(&ME, "box1", false).await.unwrap();
     world.exec("box1", "exec2").await.unwrap();
+    world.check().await;
+}
+
+#[tokio::test]
+async fn on_a_low_disk_only_small_execs_run_and_below_half_of_the_reserve_none() {
+    let world = World::ready("box1").await;
+    let large = |id: &str| ExecRequest {
+        id: Some(id.to_owned()),
+        sandbox: "box1".to_owned(),
+        command: vec!["true".to_owned(), "x".repeat(8192)],
+        ..ExecRequest::default()
+    };
+    world.control.create_exec(&ME, large("exec1")).await.unwrap();
+    world.provider.set_disk_space(space(1 << 30, true));
+    // What makes room still runs.
+    world.exec("box1", "exec2").await.unwrap();
+    let first = world.control.create_exec(&ME, large("exec3")).await.unwrap_err();
+    world.provider.set_disk_space(space((1 << 30) - 1, true));
+    let second = world.exec("box1", "exec3").await.unwrap_err();
+    for refusal in [first, second] {
+        assert_eq!((refusal.code, refusal.reason), (Code::ResourceExhausted, "LIMIT_REACHED"));
+        assert_eq!(["limit", "sandbox_id"].map(|key| refusal.metadata[key].as_str()), ["disk", "box1"]);
+    }
+    world.provider.set_disk_space(space(4 << 30, false));
+    world.control.create_exec(&ME, large("exec3")).await.unwrap();
     world.check().await;
 }
 

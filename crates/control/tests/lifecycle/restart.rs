@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use carrel_control::fake::Call;
-use carrel_control::provider::EndCause;
+use carrel_control::provider::{DiskSpace, EndCause};
 use carrel_control::spec::RestartPolicy;
 use carrel_control::{Caller, Clock, Code, Settings};
 use carrel_store::{EventType as Event, SandboxState};
@@ -42,6 +42,29 @@ async fn after_a_restart_of_the_host_those_that_ran_are_resumed_by_their_policy(
         assert_eq!(kinds(&world.events("never").await)[3..], told[..2]);
         world.check().await;
     }
+}
+
+#[tokio::test]
+async fn a_resume_at_boot_that_a_full_disk_prevented_is_made_up_for_when_there_is_room() {
+    let mut world = world().await;
+    world.control.stop_for_shutdown(&ME).await.unwrap();
+    for name in NAMES {
+        world.until(name, SandboxState::Stopped).await;
+    }
+    let space = |is_low| {
+        let (summary, pause_summary) = ("nothing free".to_owned(), String::new());
+        Some(DiskSpace { free: if is_low { 0 } else { 2 }, reserve: 1, is_low, summary, pause_summary })
+    };
+    world.provider.set_disk_space(space(true));
+    let asked = world.provider.disk_space_asked();
+    world.crash().await;
+    // It was refused at least once.
+    world.until_disk_space_asked(asked + 1).await;
+    assert_eq!(world.control.get(&ME, "on-boot").unwrap().state, SandboxState::Stopped);
+    world.provider.set_disk_space(space(false));
+    world.until("on-boot", SandboxState::Ready).await;
+    assert_eq!(world.control.get(&ME, "never").unwrap().state, SandboxState::Stopped);
+    world.check().await;
 }
 
 #[tokio::test]

@@ -111,6 +111,16 @@ impl World {
         tokio::time::timeout(WATCHDOG, waiting).await.unwrap();
     }
 
+    /// Waits until it was asked so often what is free on the disk.
+    pub(crate) async fn until_disk_space_asked(&self, times: u64) {
+        let waiting = async {
+            while self.provider.disk_space_asked() < times {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(WATCHDOG, waiting).await.unwrap();
+    }
+
     /// Waits until it was looked so often for what no sandbox has.
     pub(crate) async fn reaped(&self, times: u64) {
         tokio::time::timeout(WATCHDOG, self.provider.reaped(times)).await.unwrap();

@@ -116,8 +116,12 @@ impl ConfigError {
                 "a port needs `api_key_file`, or `certificate`, `key` and `client_ca`; a socket needs neither"
                     .to_owned()
             }
-            Self::File { source, .. } => match &**source {
+            Self::File { key, source, .. } => match &**source {
                 FileError::Key(KeyError::Open(file)) => format!("chmod 600 {}", file.display()),
+                // A log file is created, so what is missing is its directory.
+                FileError::Open { file, source } if key == "log.file" && source.kind() == io::ErrorKind::NotFound => {
+                    format!("mkdir -p {}", file.parent().unwrap_or(file).display())
+                }
                 other => format!("ls -l {}", other.file().display()),
             },
         }

@@ -50,6 +50,8 @@ orphans_age = "720h"
 allow = []
 "#;
 
+//= promises.control-plane.kept-sandboxes
+//= promises.control-plane.kept-specs
 #[test]
 fn nothing_said_is_the_defaults() {
     assert_eq!(parsed(""), Config::default());

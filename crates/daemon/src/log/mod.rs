@@ -37,7 +37,7 @@ pub(crate) fn directives() -> Option<String> {
 /// Begins to log. A daemon that a command started logs to a file of its home unless the configuration names another.
 pub(crate) fn begin(config: &LogConfig, file: Option<&Path>, detached: Option<&Path>) -> Result<(), ConfigError> {
     let target = config.file.as_deref().or(detached);
-    let sink = LogSink::open(target, config).map_err(|source| unusable(file, config, source))?;
+    let sink = LogSink::open(target, config).map_err(|source| unusable(file, target, source))?;
     let format = LineFormat::new(style(config.format, target.is_some()));
     let (filter, handle) = reload::Layer::new(filter::targets(config.level, directives().as_deref()));
     let lines =
@@ -53,7 +53,7 @@ pub(crate) fn begin(config: &LogConfig, file: Option<&Path>, detached: Option<&P
 pub(crate) fn reconfigure(config: &LogConfig, file: Option<&Path>, detached: Option<&Path>) -> Result<(), ConfigError> {
     let Some(log) = LOG.get() else { return Ok(()) };
     let target = config.file.as_deref().or(detached);
-    log.sink.reopen(target, config).map_err(|source| unusable(file, config, source))?;
+    log.sink.reopen(target, config).map_err(|source| unusable(file, target, source))?;
     log.format.set(style(config.format, target.is_some()));
     let targets = filter::targets(config.level, directives().as_deref());
     if let Err(error) = log.filter.reload(targets) {
@@ -74,8 +74,8 @@ pub(crate) fn failed(error: &ServeError, config: LogFormat) -> bool {
     for_programs && !log.sink.is_file()
 }
 
-fn unusable(path: Option<&Path>, config: &LogConfig, source: io::Error) -> ConfigError {
-    let file = config.file.clone().unwrap_or_default();
+fn unusable(path: Option<&Path>, target: Option<&Path>, source: io::Error) -> ConfigError {
+    let file = target.map(Path::to_owned).unwrap_or_default();
     let source = Box::new(FileError::Open { file, source });
     ConfigError::File { path: path.map(Path::to_owned).unwrap_or_default(), key: "log.file".to_owned(), source }
 }

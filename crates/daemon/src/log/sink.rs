@@ -3,11 +3,13 @@
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 use tracing_subscriber::fmt::MakeWriter;
 
 use crate::config::LogConfig;
@@ -33,12 +35,16 @@ struct RotatedFile {
 // === impl LogSink ===
 
 impl LogSink {
-    /// Opens a file; standard error if there is none.
+    /// Opens a file, and makes its directory if that is missing; standard error if there is none.
     pub(super) fn open(path: Option<&Path>, config: &LogConfig) -> io::Result<Self> {
+        if let Some(directory) = path.and_then(Path::parent) {
+            std::fs::create_dir_all(directory)?;
+        }
         Ok(Self(Arc::new(Mutex::new(path.map(|path| RotatedFile::open(path, config)).transpose()?))))
     }
 
-    /// Writes to this file from now on, also if it is the same path: another program may have renamed what is there.
+    /// Writes to this file from now on, also if it is the same path: another program may have renamed what is there. It
+    /// makes no directories, which a misspelt path would leave behind.
     pub(super) fn reopen(&self, path: Option<&Path>, config: &LogConfig) -> io::Result<()> {
         let opened = path.map(|path| RotatedFile::open(path, config)).transpose()?;
         *self.lock() = opened;
@@ -81,10 +87,7 @@ impl Write for LogSink {
 
 impl RotatedFile {
     fn open(path: &Path, config: &LogConfig) -> io::Result<Self> {
-        if let Some(directory) = path.parent() {
-            std::fs::create_dir_all(directory)?;
-        }
-        let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
+        let file = writable().create(true).append(true).open(path).map_err(|error| explain(path, error))?;
         Ok(Self { path: path.to_owned(), file, max_size: config.max_size, keep: config.keep, not_below: 0 })
     }
 
@@ -109,13 +112,26 @@ impl RotatedFile {
         let beyond = (self.keep + 1..).map(|number| self.numbered(number));
         beyond.take_while(|path| std::fs::remove_file(path).is_ok()).for_each(drop);
         if self.keep > 0 {
-            let copy = self.numbered(1);
-            if let Err(error) = std::fs::copy(&self.path, &copy) {
-                let _removed = std::fs::remove_file(&copy);
+            let path = self.numbered(1);
+            if let Err(error) = self.copy_to(&path) {
+                let _removed = std::fs::remove_file(&path);
                 return Err(error);
             }
         }
         self.file.set_len(0)
+    }
+
+    /// Copies what is in the file that is open, whatever has its name now, to a new file.
+    fn copy_to(&self, path: &Path) -> io::Result<()> {
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        // The descriptor itself cannot read: supervisors inherit it.
+        let mut from = File::open(format!("/proc/self/fd/{}", self.file.as_raw_fd()))?;
+        let mut copy = writable().write(true).create_new(true).open(path)?;
+        copy.set_permissions(from.metadata()?.permissions())?;
+        io::copy(&mut from, &mut copy).map(drop)
     }
 
     fn numbered(&self, number: u32) -> PathBuf {
@@ -123,6 +139,19 @@ impl RotatedFile {
         path.push(format!(".{number}"));
         path.into()
     }
+}
+
+/// Opens no link: whoever may write to the directory would choose the file that root appends to.
+fn writable() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    let flags = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or_default();
+    options.mode(0o600).custom_flags(flags);
+    options
+}
+
+fn explain(path: &Path, error: io::Error) -> io::Error {
+    let is_link = error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) && path.is_symlink();
+    if is_link { io::Error::other("it is a symbolic link, which is not followed; name the file itself") } else { error }
 }
 
 fn rename_if_there(from: &Path, to: &Path) -> io::Result<()> {
@@ -217,6 +246,58 @@ mod tests {
             sink.write_all(b"1234567\n").unwrap();
         }
         assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 5);
+    }
+
+    #[test]
+    fn a_link_is_not_followed() {
+        let directory = tempfile::tempdir().unwrap();
+        let [path, link, precious] = ["log", "link", "precious"].map(|name| directory.path().join(name));
+        std::fs::write(&precious, "precious").unwrap();
+        for target in [&precious, &directory.path().join("missing")] {
+            let _ = std::fs::remove_file(&link);
+            std::os::unix::fs::symlink(target, &link).unwrap();
+            let refused = LogSink::open(Some(&link), &LogConfig::default()).unwrap_err();
+            assert!(refused.to_string().contains("symbolic link"), "{refused}");
+            let mut sink = LogSink::open(Some(&path), &LogConfig::default()).unwrap();
+            sink.reopen(Some(&link), &LogConfig::default()).unwrap_err();
+            sink.write_all(b"line\n").unwrap();
+        }
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "line\nline\n", "the former file stays");
+        assert_eq!(std::fs::read_to_string(&precious).unwrap(), "precious");
+        assert_eq!(names(directory.path()), ["link", "log", "precious"]);
+    }
+
+    #[test]
+    fn a_rotation_follows_no_link_and_copies_only_what_was_logged() {
+        for keep in [1, 2] {
+            let directory = tempfile::tempdir().unwrap();
+            let [path, copy, precious] = ["log", "log.1", "precious"].map(|name| directory.path().join(name));
+            std::fs::write(&precious, "precious").unwrap();
+            let config = LogConfig { max_size: 10, keep, ..LogConfig::default() };
+            let mut sink = LogSink::open(Some(&path), &config).unwrap();
+            sink.write_all(b"12345678\n").unwrap();
+            for link in [&path, &copy] {
+                let _ = std::fs::remove_file(link);
+                std::os::unix::fs::symlink(&precious, link).unwrap();
+            }
+            sink.write_all(b"next\n").unwrap();
+            assert_eq!(std::fs::read_to_string(&precious).unwrap(), "precious");
+            assert!(!copy.is_symlink());
+            assert_eq!(std::fs::read_to_string(&copy).unwrap(), "12345678\n");
+        }
+    }
+
+    #[test]
+    fn a_directory_is_made_at_the_start_and_not_by_a_reload() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("log/daemon.log");
+        let mut sink = LogSink::open(Some(&path), &LogConfig::default()).unwrap();
+        let missing = directory.path().join("missing/daemon.log");
+        let refused = sink.reopen(Some(&missing), &LogConfig::default()).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::NotFound);
+        sink.write_all(b"line\n").unwrap();
+        assert_eq!(names(directory.path()), ["log"]);
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "line\n");
     }
 
     #[test]

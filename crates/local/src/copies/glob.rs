@@ -1,29 +1,29 @@
-//! Patterns of paths, as shells have them: `*`, `?` and `[…]` within a name, and `**` for any number of names.
+//! Shell glob patterns: `*`, `?` and `[…]` within a path component, and `**` for any number of components.
 
 use std::iter::Peekable;
 use std::str::Chars;
 
-/// A pattern of relative paths.
+/// A glob pattern for relative paths.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Glob(Vec<Part>);
+pub(crate) struct Glob(Vec<GlobComponent>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Part {
-    /// Any number of names.
+enum GlobComponent {
+    /// `**`: any number of components.
     Any,
-    /// One name.
-    Name(Vec<Token>),
+    /// Exactly one component.
+    Name(Vec<GlobToken>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Token {
-    /// Any number of characters.
+enum GlobToken {
+    /// `*`: any number of characters.
     Many,
-    /// Any character.
+    /// `?`: any single character.
     One,
-    /// This character.
+    /// A literal character.
     Just(char),
-    /// A character from one of these to the other; or none of them.
+    /// `[…]`: a character in one of the ranges, or in none of them.
     Of { ranges: Vec<(char, char)>, not: bool },
 }
 
@@ -31,32 +31,33 @@ enum Token {
 
 impl Glob {
     pub(crate) fn new(pattern: &str) -> Self {
-        Self(pattern.split('/').map(Part::new).collect())
+        Self(pattern.split('/').map(GlobComponent::new).collect())
     }
 
-    /// The same pattern, below any directory.
+    /// The same pattern, matching below any directory.
     pub(crate) fn anywhere(mut self) -> Self {
-        self.0.insert(0, Part::Any);
+        self.0.insert(0, GlobComponent::Any);
         self
     }
 
-    /// Whether all of a path is meant.
+    /// Whether the pattern matches the whole path.
     pub(crate) fn matches(&self, path: &str) -> bool {
         let names: Vec<&str> = path.split('/').collect();
-        // How much of the path the pattern so far can stand for: whatever the pattern is, each is looked at once.
+        // The path prefixes that the pattern so far can match: every component is visited once per path prefix, which bounds
+        // the time.
         let mut reached = vec![false; names.len() + 1];
         reached.splice(0..1, [true]);
         for part in &self.0 {
             reached = match part {
-                Part::Any => reached
+                GlobComponent::Any => reached
                     .iter()
                     .scan(false, |any, here| {
                         *any |= *here;
                         Some(*any)
                     })
                     .collect(),
-                Part::Name(tokens) => {
-                    let moved = reached.iter().zip(&names).map(|(here, name)| *here && is_name(tokens, name));
+                GlobComponent::Name(tokens) => {
+                    let moved = reached.iter().zip(&names).map(|(here, name)| *here && matches_name(tokens, name));
                     std::iter::once(false).chain(moved).collect()
                 }
             };
@@ -65,18 +66,18 @@ impl Glob {
     }
 }
 
-/// Whether a name is meant. Behind the last `*` everything is tried once more when it did not fit: that is enough.
-fn is_name(tokens: &[Token], name: &str) -> bool {
+/// Whether the tokens match a component. Backtracking to the last `*` only is sufficient.
+fn matches_name(tokens: &[GlobToken], name: &str) -> bool {
     let chars: Vec<char> = name.chars().collect();
     let (mut token, mut at, mut back) = (0, 0, None);
     loop {
         match (tokens.get(token), chars.get(at)) {
-            (Some(Token::Many), _) => {
+            (Some(GlobToken::Many), _) => {
                 back = Some((token + 1, at));
                 token += 1;
                 continue;
             }
-            (Some(one), Some(char)) if one.is_met(*char) => {
+            (Some(one), Some(char)) if one.matches(*char) => {
                 (token, at) = (token + 1, at + 1);
                 continue;
             }
@@ -93,9 +94,9 @@ fn is_name(tokens: &[Token], name: &str) -> bool {
     }
 }
 
-// === impl Part ===
+// === impl GlobComponent ===
 
-impl Part {
+impl GlobComponent {
     fn new(part: &str) -> Self {
         if part == "**" {
             return Self::Any;
@@ -103,31 +104,31 @@ impl Part {
         let (mut tokens, mut chars) = (Vec::new(), part.chars().peekable());
         while let Some(char) = chars.next() {
             tokens.push(match char {
-                '*' => Token::Many,
-                '?' => Token::One,
-                '\\' => Token::Just(chars.next().unwrap_or('\\')),
+                '*' => GlobToken::Many,
+                '?' => GlobToken::One,
+                '\\' => GlobToken::Just(chars.next().unwrap_or('\\')),
                 '[' => match set(chars.clone()) {
                     Some((set, rest)) => {
                         chars = rest;
                         set
                     }
-                    // It is never closed, and stands for itself.
-                    None => Token::Just('['),
+                    // An unclosed bracket is a literal.
+                    None => GlobToken::Just('['),
                 },
-                char => Token::Just(char),
+                char => GlobToken::Just(char),
             });
         }
         Self::Name(tokens)
     }
 }
 
-/// The characters in brackets, and what follows them.
-fn set(mut chars: Peekable<Chars<'_>>) -> Option<(Token, Peekable<Chars<'_>>)> {
+/// Parses a bracket expression; returns it with the remaining characters.
+fn set(mut chars: Peekable<Chars<'_>>) -> Option<(GlobToken, Peekable<Chars<'_>>)> {
     let not = chars.next_if(|char| matches!(char, '!' | '^')).is_some();
     let mut ranges = Vec::new();
     loop {
         let from = match chars.next()? {
-            ']' if !ranges.is_empty() => return Some((Token::Of { ranges, not }, chars)),
+            ']' if !ranges.is_empty() => return Some((GlobToken::Of { ranges, not }, chars)),
             '\\' => chars.next()?,
             char => char,
         };
@@ -143,10 +144,10 @@ fn set(mut chars: Peekable<Chars<'_>>) -> Option<(Token, Peekable<Chars<'_>>)> {
     }
 }
 
-// === impl Token ===
+// === impl GlobToken ===
 
-impl Token {
-    fn is_met(&self, char: char) -> bool {
+impl GlobToken {
+    fn matches(&self, char: char) -> bool {
         match self {
             Self::Many | Self::One => true,
             Self::Just(just) => *just == char,
@@ -160,8 +161,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pattern_means_what_a_shell_means_by_it() {
-        for (pattern, meant, others) in [
+    fn a_pattern_matches_what_a_shell_matches() {
+        for (pattern, matching, others) in [
             ("*.log", &["a.log", ".log"][..], &["a.log.gz", "d/a.log", "a"][..]),
             ("d/*", &["d/a", "d/"], &["d", "d/a/b", "e/a"]),
             ("a?c", &["abc", "aäc"], &["ac", "a/c", "abbc"]),
@@ -177,21 +178,21 @@ mod tests {
             ("", &[""], &["a"]),
         ] {
             let glob = Glob::new(pattern);
-            meant.iter().for_each(|path| assert!(glob.matches(path), "{pattern} {path}"));
+            matching.iter().for_each(|path| assert!(glob.matches(path), "{pattern} {path}"));
             others.iter().for_each(|path| assert!(!glob.matches(path), "{pattern} {path}"));
         }
         assert!(Glob::new("n").anywhere().matches("a/b/n"));
     }
 
     #[test]
-    fn no_pattern_takes_long() {
+    fn no_pattern_takes_exponential_time() {
         let name = "a".repeat(2000);
         assert!(!Glob::new(&format!("{}b", "a*".repeat(200))).matches(&name));
         assert!(!Glob::new(&"**/a/".repeat(200)).matches(&"a/".repeat(150)));
     }
 
     #[test]
-    fn any_pattern_can_be_asked_about_any_path() {
+    fn any_pattern_can_be_matched_against_any_path() {
         bolero::check!().with_type::<(String, String)>().for_each(|(pattern, path)| {
             let _meant = Glob::new(pattern).matches(path);
         });

@@ -1,7 +1,7 @@
-//! What is copied into a sandbox before anybody uses it. All of it belongs to the user of execs.
+//! Copies host files into a sandbox before its first use. The exec user owns the copies.
 
+mod gitignore;
 mod glob;
-mod ignored;
 mod walk;
 
 use std::path::{Path, PathBuf};
@@ -15,73 +15,76 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinSet, spawn_blocking};
 
 use self::glob::Glob;
-use self::walk::{Content, Item, Kept, walk};
+use self::walk::{EntryContent, EntryMetadata, TreeEntry, walk};
 use crate::failed;
-use crate::live::Live;
+use crate::running::RunningSandbox;
 
-/// How many things are read ahead of being written.
-const AHEAD: usize = 16;
-/// How many files are written at the same time: a sandbox answers many questions as fast as one.
-const MOST: usize = 8;
+/// How many entries the walk may read ahead of the writes.
+const CHANNEL_CAPACITY: usize = 16;
+/// How many files are written concurrently: the agent serves concurrent requests as fast as one.
+const MAX_CONCURRENT_WRITES: usize = 8;
 
-/// Why something is not copied.
+/// Why a copy failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CopyError {
     #[error("{}: {source}", path.display())]
     Host { path: PathBuf, source: std::io::Error },
-    #[error("{path} inside: {source}")]
+    #[error("{path} in the sandbox: {source}")]
     Inside { path: String, source: Error },
-    #[error("{path} inside is no directory")]
+    #[error("{path} in the sandbox is not a directory")]
     NoDirectory { path: String },
     #[error("{} is neither a file nor a directory", .0.display())]
     Kind(PathBuf),
-    #[error("{} is not text (UTF-8)", .0.display())]
+    #[error("the path {} is not valid UTF-8", .0.display())]
     NotText(PathBuf),
-    #[error("{} leads out of what is copied, to {to}; exclude it, or let .gitignore cover it", path.display())]
-    Outward { path: PathBuf, to: String },
-    #[error("{} is deeper than what is copied", .0.display())]
-    Deep(PathBuf),
+    #[error("the link {} points outside the copied tree, to {to}; exclude it, or add it to .gitignore", path.display())]
+    LinkOutside { path: PathBuf, to: String },
+    #[error("{} has more nested directories than can be copied", .0.display())]
+    TooDeep(PathBuf),
     #[error("{0}")]
-    Lost(String),
+    Interrupted(String),
 }
 
-/// One who puts things into a sandbox.
-struct Putting {
+/// Writes the entries of one copy into a sandbox.
+struct SandboxCopier {
     files: Files,
     ids: UidGid,
-    /// Where they go.
+    /// The target path in the sandbox.
     target: String,
     transfers: JoinSet<Result<(), CopyError>>,
-    /// The directories that were made, and not left.
+    /// The directories that this copy created and whose attributes are not set yet.
     made: Vec<String>,
 }
 
-/// Copies everything that is to be copied, as a user of the host may read it if one is named. A second time it comes to
-/// the same.
-pub(crate) async fn put(live: &Live, copies: &[Copy], reader: Option<HostIds>) -> Result<(), ProviderError> {
-    let client = AgentClient::connect(live.agent.socket()).await.map_err(failed)?;
+/// Makes all copies, with the permissions of the given host user, if any. Idempotent.
+pub(crate) async fn copy_all(
+    running: &RunningSandbox,
+    copies: &[Copy],
+    reader: Option<HostIds>,
+) -> Result<(), ProviderError> {
+    let client = AgentClient::connect(running.agent.socket()).await.map_err(failed)?;
     for copy in copies {
-        let outcome = one(&client, live.user.ids, copy, reader).await;
+        let outcome = copy_one(&client, running.user.ids, copy, reader).await;
         outcome.map_err(|error| failed(format_args!("copy {} to {}: {error}", copy.source.display(), copy.target)))?;
     }
     client.close();
     Ok(())
 }
 
-/// A file or directory of the host that is copied into a sandbox which has no daemon.
+/// A file or directory of the host to copy into a sandbox without a daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostCopy {
-    /// On the host: absolute, and without links.
+    /// The path on the host: absolute, without symbolic links.
     pub source: PathBuf,
-    /// Inside, absolute.
+    /// The path in the sandbox, absolute.
     pub target: String,
-    /// Who inside owns what is copied.
+    /// The owner in the sandbox.
     pub user: u32,
-    /// The group inside that owns it.
+    /// The owning group in the sandbox.
     pub group: u32,
 }
 
-/// Why a copy was not made.
+/// Why a copy failed.
 #[derive(Debug, thiserror::Error)]
 #[error("copy {} to {target}: {message}", source_path.display())]
 pub struct CopyInError {
@@ -90,7 +93,7 @@ pub struct CopyInError {
     message: String,
 }
 
-/// Copies files and directories of the host into the sandbox whose agent has this socket.
+/// Copies files and directories of the host into the sandbox with this agent socket.
 pub async fn copy_in(agent: &Path, copies: &[HostCopy]) -> Result<(), CopyInError> {
     if copies.is_empty() {
         return Ok(());
@@ -108,7 +111,7 @@ pub async fn copy_in(agent: &Path, copies: &[HostCopy]) -> Result<(), CopyInErro
         };
         let ids = UidGid { user: copy.user, group: copy.group };
         let copy = Copy { source: copy.source.clone(), target: copy.target.clone(), exclude_patterns: Vec::new() };
-        one(client, ids, &copy, None).await.map_err(|error| failed(&error))?;
+        copy_one(client, ids, &copy, None).await.map_err(|error| failed(&error))?;
     }
     if let Some(client) = client {
         client.close();
@@ -116,54 +119,54 @@ pub async fn copy_in(agent: &Path, copies: &[HostCopy]) -> Result<(), CopyInErro
     Ok(())
 }
 
-async fn one(client: &AgentClient, ids: UidGid, copy: &Copy, reader: Option<HostIds>) -> Result<(), CopyError> {
-    let (to, mut items) = mpsc::channel(AHEAD);
+async fn copy_one(client: &AgentClient, ids: UidGid, copy: &Copy, reader: Option<HostIds>) -> Result<(), CopyError> {
+    let (to, mut items) = mpsc::channel(CHANNEL_CAPACITY);
     let (source, exclude) = (copy.source.clone(), copy.exclude_patterns.clone());
     let walking = spawn_blocking(move || {
         let exclude: Vec<Glob> = exclude.iter().map(|pattern| Glob::new(pattern.trim_end_matches('/'))).collect();
         let walk = || walk(&source, &exclude, &to);
         match reader {
             None => walk(),
-            Some(reader) => reader.act(walk).unwrap_or_else(|error| Err(CopyError::Lost(error.to_string()))),
+            Some(reader) => reader.act(walk).unwrap_or_else(|error| Err(CopyError::Interrupted(error.to_string()))),
         }
     });
     let target = copy.target.trim_end_matches('/').to_owned();
-    let mut putting = Putting { files: client.files(), ids, target, transfers: JoinSet::new(), made: Vec::new() };
+    let mut copier = SandboxCopier { files: client.files(), ids, target, transfers: JoinSet::new(), made: Vec::new() };
     while let Some(item) = items.recv().await {
-        putting.put(item, copy).await?;
+        copier.write_entry(item, copy).await?;
     }
-    walking.await.unwrap_or_else(|error| Err(CopyError::Lost(error.to_string())))?;
-    putting.finish().await
+    walking.await.unwrap_or_else(|error| Err(CopyError::Interrupted(error.to_string())))?;
+    copier.finish().await
 }
 
-// === impl Putting ===
+// === impl SandboxCopier ===
 
-impl Putting {
-    async fn put(&mut self, item: Item, copy: &Copy) -> Result<(), CopyError> {
+impl SandboxCopier {
+    async fn write_entry(&mut self, item: TreeEntry, copy: &Copy) -> Result<(), CopyError> {
         match item {
-            Item::Enter { path } => self.enter(&self.at(&path)).await,
-            Item::Leave { path, kept } => {
-                // What arrives in a directory changes when it was modified.
+            TreeEntry::Enter { path } => self.ensure_directory(&self.target_path(&path)).await,
+            TreeEntry::Leave { path, metadata } => {
+                // Writing into a directory changes its modification time, so its own attributes are set last.
                 self.finish().await?;
-                let path = self.at(&path);
+                let path = self.target_path(&path);
                 if self.made.last() != Some(&path) {
                     return Ok(());
                 }
                 self.made.pop();
-                self.settle(&path, true, kept).await
+                self.set_attributes(&path, true, metadata).await
             }
-            Item::File { path, kept, content } => {
-                let target = if path.is_empty() { self.file_target(copy).await? } else { self.at(&path) };
-                while self.transfers.len() >= MOST {
-                    self.next().await?;
+            TreeEntry::File { path, metadata, content } => {
+                let target = if path.is_empty() { self.file_target(copy).await? } else { self.target_path(&path) };
+                while self.transfers.len() >= MAX_CONCURRENT_WRITES {
+                    self.join_next().await?;
                 }
-                let (files, attributes) = (self.files.clone(), self.attributes(kept));
+                let (files, attributes) = (self.files.clone(), self.attributes(metadata));
                 self.transfers
                     .spawn(async move { write(&files, &target, content, attributes).await.map_err(inside(&target)) });
                 Ok(())
             }
-            Item::Link { path, to, kept } => {
-                let path = self.at(&path);
+            TreeEntry::Link { path, to, metadata } => {
+                let path = self.target_path(&path);
                 match self.files.symlink(&to, &path).await {
                     Err(Error::File(error)) if error.errno_name.as_deref() == Some("EEXIST") => {
                         self.files.remove(&path).await.map_err(inside(&path))?;
@@ -171,30 +174,30 @@ impl Putting {
                     }
                     made => made.map_err(inside(&path))?,
                 }
-                self.settle(&path, false, kept).await
+                self.set_attributes(&path, false, metadata).await
             }
         }
     }
 
-    /// Where a file goes that is copied by itself: into a directory that is there, or to the very path.
+    /// The target of a single file: inside the target if that is a directory, else the target path itself.
     async fn file_target(&mut self, copy: &Copy) -> Result<String, CopyError> {
         match self.files.stat(&self.target).await {
             Ok(found) if found.kind == FsEntryKind::Dir => {
                 let name = copy.source.file_name().and_then(|name| name.to_str());
-                Ok(self.at(name.ok_or_else(|| CopyError::NotText(copy.source.clone()))?))
+                Ok(self.target_path(name.ok_or_else(|| CopyError::NotText(copy.source.clone()))?))
             }
             _ => {
                 let target = self.target.clone();
                 if let Some((above, _)) = target.rsplit_once('/').filter(|(above, _)| !above.is_empty()) {
-                    self.enter(above).await?;
+                    self.ensure_directory(above).await?;
                 }
                 Ok(target)
             }
         }
     }
 
-    /// Sees to it that a directory is there. What was there stays as it is; what is made is the user's.
-    async fn enter(&mut self, path: &str) -> Result<(), CopyError> {
+    /// Creates a directory with its parents. Existing ones are unchanged; the exec user owns the new ones.
+    async fn ensure_directory(&mut self, path: &str) -> Result<(), CopyError> {
         let mut missing = Vec::new();
         let mut place = path;
         while !place.is_empty() {
@@ -214,50 +217,50 @@ impl Putting {
         Ok(())
     }
 
-    async fn settle(&self, path: &str, mode: bool, kept: Kept) -> Result<(), CopyError> {
-        let attributes = self.attributes(kept);
-        // The mode of a link says nothing.
+    async fn set_attributes(&self, path: &str, mode: bool, metadata: EntryMetadata) -> Result<(), CopyError> {
+        let attributes = self.attributes(metadata);
+        // Linux ignores the mode of a symbolic link.
         let attributes = FsAttributes { mode: attributes.mode.filter(|_| mode), ..attributes };
         self.files.set_stat(path, false, attributes).await.map_err(inside(path))
     }
 
-    fn attributes(&self, kept: Kept) -> FsAttributes {
+    fn attributes(&self, metadata: EntryMetadata) -> FsAttributes {
         FsAttributes {
-            mode: Some(kept.mode),
+            mode: Some(metadata.mode),
             uid: Some(self.ids.user),
             gid: Some(self.ids.group),
-            mtime: Some(kept.modified),
+            mtime: Some(metadata.modified),
             ..FsAttributes::default()
         }
     }
 
-    fn at(&self, path: &str) -> String {
+    fn target_path(&self, path: &str) -> String {
         if path.is_empty() { self.target.clone() } else { format!("{}/{path}", self.target) }
     }
 
-    async fn next(&mut self) -> Result<(), CopyError> {
+    async fn join_next(&mut self) -> Result<(), CopyError> {
         match self.transfers.join_next().await {
-            Some(outcome) => outcome.unwrap_or_else(|error| Err(CopyError::Lost(error.to_string()))),
+            Some(outcome) => outcome.unwrap_or_else(|error| Err(CopyError::Interrupted(error.to_string()))),
             None => Ok(()),
         }
     }
 
     async fn finish(&mut self) -> Result<(), CopyError> {
         while !self.transfers.is_empty() {
-            self.next().await?;
+            self.join_next().await?;
         }
         Ok(())
     }
 }
 
-async fn write(files: &Files, path: &str, content: Content, attributes: FsAttributes) -> Result<(), Error> {
-    if let Content::Large(from) = content {
+async fn write(files: &Files, path: &str, content: EntryContent, attributes: FsAttributes) -> Result<(), Error> {
+    if let EntryContent::Large(from) = content {
         files.upload_file(path, from).await?;
         return files.set_stat(path, false, attributes).await;
     }
     let options = FsOpenOptions { write: true, create: true, truncate: true, ..FsOpenOptions::default() };
     let opened = files.open(path, FsOpenOptions { mode: Some(0o600), ..options }).await?;
-    if let Content::Small(bytes) = content {
+    if let EntryContent::Small(bytes) = content {
         let mut stream = opened.write(0).await?;
         stream.write(bytes).await?;
         stream.finish().await?;

@@ -1,4 +1,4 @@
-//! What is copied, read from the host by handles: no link is followed, and nothing is waited for.
+//! Reads a tree of the host by directory handles: it follows no link and blocks on no FIFO.
 
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -11,117 +11,124 @@ use rustix::io::Errno;
 use tokio::sync::mpsc::Sender;
 
 use super::CopyError;
+use super::gitignore::GitIgnore;
 use super::glob::Glob;
-use super::ignored::Ignored;
 
-/// What says what is no part of a tree.
 const GITIGNORE: &str = ".gitignore";
-/// The longest one that is read.
-const LONGEST_RULES: u64 = 1 << 20;
-/// How deep a tree may be: every level is held open.
-const DEEPEST: usize = 256;
-/// A file up to this size is read at once.
-const SMALL: u64 = 64 * 1024;
+/// The rest of a longer file is ignored.
+const MAX_GITIGNORE_BYTES: u64 = 1 << 20;
+/// How deep a tree may be: each level holds a descriptor open.
+const MAX_DEPTH: usize = 256;
+/// Files up to this size are read into memory at once.
+const INLINE_BYTES: u64 = 64 * 1024;
 
-/// Something to put into a sandbox. What is below the target is relative to it; the target itself is empty.
+/// An entry of the copied tree. Paths are relative to the target; the target itself is the empty path.
 #[derive(Debug)]
-pub(super) enum Item {
-    /// A directory, before what is in it.
-    Enter { path: String },
-    /// The same, behind what is in it.
-    Leave { path: String, kept: Kept },
-    /// A file.
-    File { path: String, kept: Kept, content: Content },
-    /// A link.
-    Link { path: String, to: String, kept: Kept },
+pub(super) enum TreeEntry {
+    /// A directory, before its entries.
+    Enter {
+        path: String,
+    },
+    /// The same directory, after its entries.
+    Leave {
+        path: String,
+        metadata: EntryMetadata,
+    },
+    File {
+        path: String,
+        metadata: EntryMetadata,
+        content: EntryContent,
+    },
+    Link {
+        path: String,
+        to: String,
+        metadata: EntryMetadata,
+    },
 }
 
-/// What is in a file.
 #[derive(Debug)]
-pub(super) enum Content {
+pub(super) enum EntryContent {
     Small(Bytes),
     Large(File),
 }
 
-/// What is kept of what a file or directory is like.
+/// The attributes that a copy preserves.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Kept {
+pub(super) struct EntryMetadata {
     pub(super) mode: u32,
-    /// In seconds since 1970.
+    /// In seconds since the epoch.
     pub(super) modified: i64,
 }
 
-/// One who walks through a tree.
-struct Walk<'a> {
-    /// Where the tree is.
+struct TreeWalker<'a> {
+    /// The root of the tree on the host.
     source: &'a Path,
     exclude: &'a [Glob],
-    ignored: Ignored,
-    /// Where everything that is found goes; nowhere while somebody only looks.
-    to: Option<&'a Sender<Item>>,
+    gitignore: GitIgnore,
+    /// Receives the entries; none for a dry run that only checks links.
+    to: Option<&'a Sender<TreeEntry>>,
 }
 
-/// Whether to go on.
-type Walked = Result<(), Stop>;
+type WalkResult = Result<(), WalkError>;
 
-/// Why a walk is over before its end.
+/// Why a walk ended early.
 #[derive(Debug)]
-enum Stop {
+enum WalkError {
     Failed(CopyError),
-    /// Nobody takes what is found.
-    Unwanted,
-    /// Something leads out of a directory that is no part of the tree.
-    Outward,
+    /// The receiver was dropped.
+    ReceiverDropped,
+    /// A link in an ignored directory points outside the tree.
+    LinkOutside,
 }
 
-/// Finds what is at a path of the host, but for what is excluded, and passes it on.
-pub(super) fn walk(source: &Path, exclude: &[Glob], to: &Sender<Item>) -> Result<(), CopyError> {
+/// Walks a file or tree of the host without the excluded paths, and sends its entries.
+pub(super) fn walk(source: &Path, exclude: &[Glob], to: &Sender<TreeEntry>) -> Result<(), CopyError> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let alone = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     let opened = rustix::fs::openat2(CWD, source, flags, Mode::empty(), alone).map_err(host(source))?;
     let stat = rustix::fs::fstat(&opened).map_err(host(source))?;
-    let mut walk = Walk { source, exclude, ignored: Ignored::default(), to: Some(to) };
+    let mut walk = TreeWalker { source, exclude, gitignore: GitIgnore::default(), to: Some(to) };
     let walked = match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => walk.file(opened, String::new(), &stat),
         FileType::Directory => {
-            walk.ignored = rules(&opened).map_err(host(&source.join(GITIGNORE)))?;
+            walk.gitignore = read_gitignore(&opened).map_err(host(&source.join(GITIGNORE)))?;
             walk.directory(opened, "", &stat, 0)
         }
         _ => return Err(CopyError::Kind(source.to_owned())),
     };
     match walked {
-        Ok(()) | Err(Stop::Unwanted | Stop::Outward) => Ok(()),
-        Err(Stop::Failed(error)) => Err(error),
+        Ok(()) | Err(WalkError::ReceiverDropped | WalkError::LinkOutside) => Ok(()),
+        Err(WalkError::Failed(error)) => Err(error),
     }
 }
 
-/// What a tree says is no part of it.
-fn rules(top: &OwnedFd) -> Result<Ignored, Errno> {
+/// Reads the `.gitignore` at the top of a tree.
+fn read_gitignore(top: &OwnedFd) -> Result<GitIgnore, Errno> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = match rustix::fs::openat(top, GITIGNORE, flags, Mode::empty()) {
         Ok(file) => File::from(file),
-        // A link is none of its own.
-        Err(Errno::NOENT | Errno::LOOP | Errno::NXIO) => return Ok(Ignored::default()),
+        // A symbolic link does not count as a `.gitignore`.
+        Err(Errno::NOENT | Errno::LOOP | Errno::NXIO) => return Ok(GitIgnore::default()),
         Err(errno) => return Err(errno),
     };
     let mut bytes = Vec::new();
     let read = file
         .metadata()
-        .and_then(|meta| if meta.is_file() { file.take(LONGEST_RULES).read_to_end(&mut bytes) } else { Ok(0) });
+        .and_then(|meta| if meta.is_file() { file.take(MAX_GITIGNORE_BYTES).read_to_end(&mut bytes) } else { Ok(0) });
     read.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-    Ok(Ignored::new(&String::from_utf8_lossy(&bytes)))
+    Ok(GitIgnore::new(&String::from_utf8_lossy(&bytes)))
 }
 
-// === impl Walk ===
+// === impl TreeWalker ===
 
-impl Walk<'_> {
-    /// A directory, and all below it.
-    fn directory(&self, opened: OwnedFd, path: &str, stat: &Stat, depth: usize) -> Walked {
-        if depth > DEEPEST {
-            return Err(CopyError::Deep(self.source.to_owned()).into());
+impl TreeWalker<'_> {
+    /// Walks a directory recursively.
+    fn directory(&self, opened: OwnedFd, path: &str, stat: &Stat, depth: usize) -> WalkResult {
+        if depth > MAX_DEPTH {
+            return Err(CopyError::TooDeep(self.source.to_owned()).into());
         }
-        let (kept, shown) = (Kept::of(stat, 0o1777), self.source.join(path));
-        self.pass(|| Item::Enter { path: path.to_owned() })?;
+        let (metadata, shown) = (EntryMetadata::of(stat, 0o1777), self.source.join(path));
+        self.emit(|| TreeEntry::Enter { path: path.to_owned() })?;
         for name in names(&opened).map_err(host(&shown))? {
             let Some(name) = name.to_str() else { return Err(CopyError::NotText(shown.join(name)).into()) };
             let below = if path.is_empty() { name.to_owned() } else { format!("{path}/{name}") };
@@ -129,24 +136,24 @@ impl Walk<'_> {
                 self.entry(&opened, name, below, depth)?;
             }
         }
-        self.pass(|| Item::Leave { path: path.to_owned(), kept })
+        self.emit(|| TreeEntry::Leave { path: path.to_owned(), metadata })
     }
 
-    fn entry(&self, parent: &OwnedFd, name: &str, path: String, depth: usize) -> Walked {
+    fn entry(&self, parent: &OwnedFd, name: &str, path: String, depth: usize) -> WalkResult {
         let shown = self.source.join(&path);
         let stat = match rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
-            // Gone since it was listed.
+            // Removed since it was listed.
             Err(Errno::NOENT) => return Ok(()),
             Err(errno) => return Err(host(&shown)(errno).into()),
         };
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => {
                 let opened = open(parent, name, OFlags::DIRECTORY).map_err(host(&shown))?;
-                // Where something that is no part of the tree leads out of it, none of it is copied.
+                // An ignored directory with a link that points outside the tree is skipped as a whole.
                 if self.to.is_some()
-                    && self.ignored.covers(&path, true)
-                    && self.leads_out(parent, name, &path, &stat, depth)?
+                    && self.gitignore.matches(&path, true)
+                    && self.escapes(parent, name, &path, &stat, depth)?
                 {
                     return Ok(());
                 }
@@ -158,61 +165,62 @@ impl Walk<'_> {
                 self.file(opened, path, &stat)
             }
             FileType::Symlink => self.link(parent, name, path, &stat),
-            // What talks to somebody here talks to nobody there.
+            // Sockets, FIFOs and devices are skipped: they have no peer in the sandbox.
             _ => Ok(()),
         }
     }
 
-    /// Whether anything in a directory leads out of the tree.
-    fn leads_out(&self, parent: &OwnedFd, name: &str, path: &str, stat: &Stat, depth: usize) -> Result<bool, Stop> {
+    /// Whether any link in a directory points outside the tree.
+    fn escapes(&self, parent: &OwnedFd, name: &str, path: &str, stat: &Stat, depth: usize) -> Result<bool, WalkError> {
         let opened = open(parent, name, OFlags::DIRECTORY).map_err(host(&self.source.join(path)))?;
-        let only_look = Walk { source: self.source, exclude: self.exclude, ignored: Ignored::default(), to: None };
-        match only_look.directory(opened, path, stat, depth + 1) {
+        let checker =
+            TreeWalker { source: self.source, exclude: self.exclude, gitignore: GitIgnore::default(), to: None };
+        match checker.directory(opened, path, stat, depth + 1) {
             Ok(()) => Ok(false),
-            Err(Stop::Outward) => Ok(true),
+            Err(WalkError::LinkOutside) => Ok(true),
             Err(stop) => Err(stop),
         }
     }
 
-    fn link(&self, parent: &OwnedFd, name: &str, path: String, stat: &Stat) -> Walked {
+    fn link(&self, parent: &OwnedFd, name: &str, path: String, stat: &Stat) -> WalkResult {
         let shown = self.source.join(&path);
         let to = rustix::fs::readlinkat(parent, name, Vec::new()).map_err(host(&shown))?;
         let Ok(to) = to.into_string() else { return Err(CopyError::NotText(shown).into()) };
-        if leads_out(self.source, &path, &to) {
+        if escapes(self.source, &path, &to) {
             return match self.to {
-                None => Err(Stop::Outward),
-                Some(_) if self.ignored.covers(&path, false) => Ok(()),
-                Some(_) => Err(CopyError::Outward { path: shown, to }.into()),
+                None => Err(WalkError::LinkOutside),
+                Some(_) if self.gitignore.matches(&path, false) => Ok(()),
+                Some(_) => Err(CopyError::LinkOutside { path: shown, to }.into()),
             };
         }
-        self.pass(|| Item::Link { path, to, kept: Kept::of(stat, 0o777) })
+        self.emit(|| TreeEntry::Link { path, to, metadata: EntryMetadata::of(stat, 0o777) })
     }
 
-    fn file(&self, opened: OwnedFd, path: String, stat: &Stat) -> Walked {
+    fn file(&self, opened: OwnedFd, path: String, stat: &Stat) -> WalkResult {
         let shown = self.source.join(&path);
         let mut file = File::from(opened);
         let failed = |error: std::io::Error| host(&shown)(Errno::from_io_error(&error).unwrap_or(Errno::IO));
         let mut bytes = Vec::new();
-        // It may have grown since it was looked at.
-        (&mut file).take(SMALL + 1).read_to_end(&mut bytes).map_err(failed)?;
-        let content = if u64::try_from(bytes.len()).is_ok_and(|size| size <= SMALL) {
-            Content::Small(bytes.into())
+        // The file may have grown since the stat.
+        (&mut file).take(INLINE_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
+        let content = if u64::try_from(bytes.len()).is_ok_and(|size| size <= INLINE_BYTES) {
+            EntryContent::Small(bytes.into())
         } else {
             file.rewind().map_err(failed)?;
-            Content::Large(file)
+            EntryContent::Large(file)
         };
-        self.pass(|| Item::File { path, kept: Kept::of(stat, 0o777), content })
+        self.emit(|| TreeEntry::File { path, metadata: EntryMetadata::of(stat, 0o777), content })
     }
 
-    fn pass(&self, item: impl FnOnce() -> Item) -> Walked {
+    fn emit(&self, item: impl FnOnce() -> TreeEntry) -> WalkResult {
         match self.to {
-            Some(to) => to.blocking_send(item()).map_err(|_| Stop::Unwanted),
+            Some(to) => to.blocking_send(item()).map_err(|_| WalkError::ReceiverDropped),
             None => Ok(()),
         }
     }
 }
 
-/// The names in a directory, in their order.
+/// The names in a directory, sorted.
 fn names(directory: &OwnedFd) -> Result<Vec<PathBuf>, Errno> {
     use std::os::unix::ffi::OsStrExt;
     let mut names = Vec::new();
@@ -226,14 +234,14 @@ fn names(directory: &OwnedFd) -> Result<Vec<PathBuf>, Errno> {
     Ok(names)
 }
 
-/// Opens one name, unless something else is in its place by now.
+/// Opens an entry; fails if it was replaced by a symbolic link.
 fn open(parent: impl AsFd, name: &str, kind: OFlags) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::CLOEXEC | kind;
     rustix::fs::openat(parent, name, flags, Mode::empty())
 }
 
-/// Whether a link in a tree leads out of it, by what it says.
-fn leads_out(source: &Path, path: &str, to: &str) -> bool {
+/// Whether a link in a tree points outside of it, judged by its target string.
+fn escapes(source: &Path, path: &str, to: &str) -> bool {
     let relative = match Path::new(to).strip_prefix(source) {
         Ok(below) => below.to_owned(),
         Err(_) if to.starts_with('/') => return true,
@@ -257,17 +265,17 @@ fn host(path: &Path) -> impl Fn(Errno) -> CopyError {
     move |errno| CopyError::Host { path: path.to_owned(), source: errno.into() }
 }
 
-// === impl Kept ===
+// === impl EntryMetadata ===
 
-impl Kept {
+impl EntryMetadata {
     fn of(stat: &Stat, mask: u32) -> Self {
         Self { mode: stat.st_mode & mask, modified: stat.st_mtime }
     }
 }
 
-// === impl Stop ===
+// === impl WalkError ===
 
-impl From<CopyError> for Stop {
+impl From<CopyError> for WalkError {
     fn from(error: CopyError) -> Self {
         Self::Failed(error)
     }

@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn a_reader_is_idle_when_nobody_used_it_between_two_looks() {
+fn a_reader_is_idle_when_no_client_used_it_between_two_checks() {
     let mut check = IdleCheck::default();
     assert!(!check.is_idle(1, 0, 0), "it was opened since");
     assert!(!check.is_idle(1, 1, 5), "it has a client");
@@ -10,7 +10,7 @@ fn a_reader_is_idle_when_nobody_used_it_between_two_looks() {
 }
 
 #[test]
-fn a_reader_whose_client_reads_nothing_for_long_is_idle() {
+fn a_reader_whose_client_makes_no_progress_becomes_idle() {
     let mut check = IdleCheck::default();
     assert!(!check.is_idle(1, 1, 5));
     assert!((1..QUIET).all(|_| !check.is_idle(1, 1, 5)));
@@ -20,19 +20,20 @@ fn a_reader_whose_client_reads_nothing_for_long_is_idle() {
 }
 
 #[test]
-fn the_name_of_a_reader_is_that_of_no_sandbox_and_of_no_service() {
+fn the_name_of_a_reader_is_no_sandbox_id_and_no_service_name() {
     assert_eq!(reader_name("demo"), "demo..read");
     let [one, other] = ["x", "y"].map(|letter| reader_name(&letter.repeat(128)));
-    assert!(one.len() <= LONGEST_NAME && one.starts_with("..") && one != other);
+    assert!(one.len() <= MAX_NAME_LENGTH && one.starts_with("..") && one != other);
 }
 
 #[test]
-fn a_client_that_takes_nothing_loses_its_reader_after_a_minute() {
+fn a_client_without_progress_loses_its_reader_after_a_minute() {
     assert_eq!(LOOK * QUIET, Duration::from_secs(60));
 }
 
+//= promises.control-plane.disk-readers
 #[test]
-fn one_user_cannot_take_all_readers_and_one_beyond_the_limit_is_refused_until_one_is_done() {
+fn one_user_cannot_use_all_readers_and_a_reader_above_the_limit_is_refused() {
     let readers = DiskReaders::default();
     let taken = |holder: ShareHolder| -> Vec<_> { std::iter::from_fn(|| readers.permit(holder).ok()).collect() };
     let [first, second, third] = [1, 2, 3].map(|user| taken(ShareHolder::user(user)));

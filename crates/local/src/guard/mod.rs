@@ -1,5 +1,5 @@
-//! The guard of the host's disk: nobody fills it. It looks at what is free, rarely while there is much of it, and finds the
-//! sandbox that takes it.
+//! The disk guard: keeps sandboxes from filling the host's disk. It checks the free space, rarely while there is much of it,
+//! and finds the sandbox that uses it up.
 
 mod policy;
 mod sampler;
@@ -15,40 +15,40 @@ use carrel_shim_client::{AdoptError, Found, Life};
 use rustix::fs::{CWD, Mode, OFlags};
 use tokio::sync::{Notify, mpsc};
 
-use self::policy::{Action, Decision, Policy};
+use self::policy::{GuardAction, GuardDecision, GuardPolicy};
 use self::sampler::ActivitySampler;
-use crate::{Inner, blocking, failed};
+use crate::{LocalInner, blocking, failed};
 
-/// The loop, and what it remembers.
+/// The loop of the guard and its state.
 struct DiskGuard {
-    inner: Weak<Inner>,
-    policy: Policy,
-    /// What each sandbox did until the last look; none while nobody looks.
+    inner: Weak<LocalInner>,
+    policy: GuardPolicy,
+    /// The usage counters of the sandboxes; none while they are not sampled.
     sampler: Option<ActivitySampler>,
-    /// Those that are being paused.
+    /// The sandboxes that are being paused.
     pausing: HashSet<String>,
-    /// Those that could not be, which is said once.
+    /// The sandboxes that could not be paused; logged once.
     unpausable: HashSet<String>,
     outcomes_rx: mpsc::UnboundedReceiver<PauseOutcome>,
     outcomes_tx: mpsc::UnboundedSender<PauseOutcome>,
 }
 
-/// How the attempt to pause or resume one ended.
+/// The result of an attempt to pause or resume a sandbox.
 struct PauseOutcome {
     incarnation: String,
     paused: bool,
     failure: Option<String>,
 }
 
-/// Whom their users let continue, for the guard to know.
+/// The sandboxes that their users resumed.
 #[derive(Debug, Default)]
 pub(crate) struct ResumedByUser {
     incarnations: Mutex<Vec<String>>,
     changed: Notify,
 }
 
-/// Guards the disk for as long as there is somebody who makes sandboxes.
-pub(crate) fn start(inner: &Arc<Inner>) {
+/// Runs the guard until the provider is dropped.
+pub(crate) fn start(inner: &Arc<LocalInner>) {
     let settings = inner.settings();
     let reserve = Reserve { bytes: settings.host_free, inodes: settings.host_free_inodes };
     let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
@@ -58,7 +58,7 @@ pub(crate) fn start(inner: &Arc<Inner>) {
     let (outcomes_tx, outcomes_rx) = mpsc::unbounded_channel();
     let guard = DiskGuard {
         inner: Arc::downgrade(inner),
-        policy: Policy::new(reserve),
+        policy: GuardPolicy::new(reserve),
         sampler: None,
         pausing: HashSet::new(),
         unpausable: HashSet::new(),
@@ -93,10 +93,10 @@ impl DiskGuard {
         let mut measure = false;
         loop {
             let Some(inner) = self.inner.upgrade() else { return };
-            if inner.known.is_empty() && !self.policy.holds() {
-                // Nobody can write.
+            if inner.running.is_empty() && !self.policy.holds() {
+                // No sandbox is running.
                 self.sampler = None;
-                let changed = inner.known.changed();
+                let changed = inner.running.changed();
                 drop(inner);
                 changed.notified().await;
                 continue;
@@ -104,7 +104,7 @@ impl DiskGuard {
             let free = match free(&inner).await {
                 Ok(free) => free,
                 Err(error) => {
-                    tracing::warn!(%error, "what is free on the disk cannot be told");
+                    tracing::warn!(%error, "failed to read the free space of the disk");
                     drop(inner);
                     tokio::time::sleep(std::time::Duration::from_secs(1)).await;
                     continue;
@@ -118,14 +118,15 @@ impl DiskGuard {
                 self.policy.was_resumed(incarnation, Instant::now(), free);
             }
             let usage = if measure { self.measure(&inner).await } else { None };
-            let Decision { actions, next, measure: again } = self.policy.decide(Instant::now(), free, usage.as_ref());
+            let GuardDecision { actions, next, measure: again } =
+                self.policy.decide(Instant::now(), free, usage.as_ref());
             *inner.resumes_at.lock().unwrap_or_else(PoisonError::into_inner) = self.policy.resumes_at();
             for action in actions {
                 self.act(&inner, action).await;
             }
             measure = again;
             match (again, &mut self.sampler) {
-                // What everybody has done until now says nothing yet; from here on it does.
+                // The counters up to now are the baseline of the next sample.
                 (true, None) => drop(self.measure(&inner).await),
                 (true, Some(sampler)) if usage.is_none() => {
                     sampler.reset();
@@ -144,8 +145,8 @@ impl DiskGuard {
         }
     }
 
-    /// Finds again what a daemon before this one paused or slowed down.
-    async fn adopt(&mut self, inner: &Arc<Inner>, free: FreeSpace) {
+    /// Finds the sandboxes that an earlier daemon paused or slowed down.
+    async fn adopt(&mut self, inner: &Arc<LocalInner>, free: FreeSpace) {
         self.measure(inner).await;
         let Some(sampler) = self.sampler.take() else { return };
         sampler.speed_up_all();
@@ -155,17 +156,17 @@ impl DiskGuard {
                 status.state == State::Paused && status.pause_reason == Some(PauseReason::HostDisk)
             });
             if paused {
-                // By a daemon before this one, or by its supervisor while there was none.
+                // Paused by an earlier daemon, or by the shim while no daemon ran.
                 let sandbox = found.record.as_ref().map_or("", |record| &record.name);
-                tracing::warn!(sandbox, "a sandbox is paused since before this daemon: it fills the disk of the host");
+                tracing::warn!(sandbox, "sandbox was paused before this daemon started: it fills the host's disk");
                 self.policy.was_paused(shim.hello().incarnation.clone(), Instant::now(), free);
             }
         }
     }
 
-    /// What each sandbox did since the last time.
-    async fn measure(&mut self, inner: &Arc<Inner>) -> Option<HashMap<String, policy::Usage>> {
-        let (home, sampler) = (inner.ground.home().to_owned(), self.sampler.take());
+    /// The usage of each sandbox since the last sample.
+    async fn measure(&mut self, inner: &Arc<LocalInner>) -> Option<HashMap<String, policy::SandboxUsage>> {
+        let (home, sampler) = (inner.paths.home().to_owned(), self.sampler.take());
         let measured = blocking(move || {
             let mut sampler = sampler.map_or_else(ActivitySampler::new, Ok).map_err(failed)?;
             let usage = sampler.sample(&home).map_err(failed)?;
@@ -177,35 +178,35 @@ impl DiskGuard {
                 Some(usage)
             }
             Err(error) => {
-                tracing::warn!(%error, "nobody can say who writes to the disk");
+                tracing::warn!(%error, "failed to sample the disk writes of sandboxes");
                 None
             }
         }
     }
 
-    async fn act(&mut self, inner: &Arc<Inner>, action: Action) {
+    async fn act(&mut self, inner: &Arc<LocalInner>, action: GuardAction) {
         let Some(sampler) = &self.sampler else { return };
         match action {
-            Action::SlowDown(one) => {
-                tracing::info!(sandbox = sampler.name(&one), "a sandbox that fills the disk is slowed down");
+            GuardAction::SlowDown(one) => {
+                tracing::info!(sandbox = sampler.name(&one), "slowed down a sandbox that fills the host's disk");
                 sampler.slow_down(&one);
             }
-            Action::SpeedUp(one) => {
-                tracing::info!(sandbox = sampler.name(&one), "a sandbox is slowed down no longer");
+            GuardAction::SpeedUp(one) => {
+                tracing::info!(sandbox = sampler.name(&one), "restored the CPU share of a sandbox");
                 sampler.speed_up(&one);
             }
-            Action::Pause(one) => self.pause(inner, one),
-            Action::Insist(one) if self.pausing.contains(&one) => {
-                tracing::warn!(sandbox = sampler.name(&one), "processes that do not stop writing are killed");
+            GuardAction::Pause(one) => self.pause(inner, one),
+            GuardAction::Insist(one) if self.pausing.contains(&one) => {
+                tracing::warn!(sandbox = sampler.name(&one), "killed processes that did not stop writing");
                 sampler.kill_writers(&one);
             }
-            // It continues by somebody's will, or was never paused.
-            Action::Insist(one) => self.pause(inner, one),
-            Action::Resume(one) => self.resume(inner, one),
+            // Its user resumed it, or it was never paused.
+            GuardAction::Insist(one) => self.pause(inner, one),
+            GuardAction::Resume(one) => self.resume(inner, one),
         }
     }
 
-    fn pause(&mut self, inner: &Arc<Inner>, incarnation: String) {
+    fn pause(&mut self, inner: &Arc<LocalInner>, incarnation: String) {
         let Some(sampler) = &self.sampler else { return };
         let name = sampler.name(&incarnation).to_owned();
         if let Some(missing) = sampler.no_freezer() {
@@ -214,11 +215,11 @@ impl DiskGuard {
                 tracing::warn!(
                     sandbox = name,
                     reason,
-                    "a sandbox that fills the disk of the host cannot be paused: those of its processes that write are killed"
+                    "failed to pause a sandbox that fills the host's disk: killed the processes that write"
                 );
             }
             sampler.kill_writers(&incarnation);
-            // Whoever goes on is found anew.
+            // If it keeps writing, the policy finds it again.
             sampler.speed_up(&incarnation);
             self.policy.forget(&incarnation);
             return;
@@ -227,26 +228,29 @@ impl DiskGuard {
             return;
         }
         if !self.unpausable.contains(&incarnation) {
-            tracing::warn!(sandbox = name, "a sandbox is paused: it fills the disk of the host");
+            tracing::warn!(sandbox = name, "paused a sandbox: it fills the host's disk");
         }
         self.ask(inner, incarnation, name, true);
     }
 
-    fn resume(&mut self, inner: &Arc<Inner>, incarnation: String) {
+    fn resume(&mut self, inner: &Arc<LocalInner>, incarnation: String) {
         let name = self.sampler.as_ref().map(|sampler| sampler.name(&incarnation).to_owned()).unwrap_or_default();
-        tracing::info!(sandbox = name, "a sandbox continues: there is room on the disk of the host");
+        tracing::info!(sandbox = name, "resumed a sandbox: the host's disk has free space");
         self.ask(inner, incarnation, name, false);
     }
 
-    /// Asks a supervisor, which may take as long as its sandbox needs to stop.
-    fn ask(&self, inner: &Arc<Inner>, incarnation: String, name: String, paused: bool) {
-        let (home, outcomes_tx) = (inner.ground.home().to_owned(), self.outcomes_tx.clone());
+    /// Sends the request to a shim, which may take as long as its sandbox needs to freeze.
+    fn ask(&self, inner: &Arc<LocalInner>, incarnation: String, name: String, paused: bool) {
+        let (home, outcomes_tx) = (inner.paths.home().to_owned(), self.outcomes_tx.clone());
         drop(tokio::spawn(async move {
             let asked = async {
                 let (incarnation, name) = (incarnation.clone(), name);
                 let found = blocking(move || find(&home, &name, &incarnation)).await.map_err(|error| error.message)?;
-                let mut shim =
-                    found.ok_or("it is gone")?.connect().await.map_err(|error: AdoptError| error.to_string())?;
+                let mut shim = found
+                    .ok_or("the sandbox is gone")?
+                    .connect()
+                    .await
+                    .map_err(|error: AdoptError| error.to_string())?;
                 let asked = if paused {
                     shim.pause_for(PauseReason::HostDisk).await
                 } else {
@@ -255,12 +259,12 @@ impl DiskGuard {
                 asked.map_err(|error| error.to_string())
             };
             let failure = asked.await.err();
-            // Nobody is left to be told when the guard is gone.
+            // The receiver is dropped with the guard.
             let _told = outcomes_tx.send(PauseOutcome { incarnation, paused, failure });
         }));
     }
 
-    /// Hears how attempts ended.
+    /// Receives the results of attempts.
     fn receive_outcomes(&mut self) {
         while let Ok(PauseOutcome { incarnation, paused, failure }) = self.outcomes_rx.try_recv() {
             if paused {
@@ -269,11 +273,11 @@ impl DiskGuard {
             match (failure, &self.sampler) {
                 (Some(error), _) => {
                     if !paused || self.unpausable.insert(incarnation.clone()) {
-                        tracing::warn!(incarnation, error, paused, "a sandbox cannot be paused or resumed");
+                        tracing::warn!(incarnation, error, paused, "failed to pause or resume a sandbox");
                     }
                     self.policy.forget(&incarnation);
                 }
-                // What is stopped need not be slow.
+                // A paused sandbox need not be slowed down.
                 (None, Some(sampler)) => sampler.speed_up(&incarnation),
                 (None, None) => {}
             }
@@ -281,20 +285,20 @@ impl DiskGuard {
     }
 }
 
-/// What is free where disks are, and what has to stay free; none where nothing has to.
-pub(crate) fn disk_space(inner: &Inner) -> Option<DiskSpace> {
+/// The free space where disks are stored, and the reserve; none without a reserve.
+pub(crate) fn disk_space(inner: &LocalInner) -> Option<DiskSpace> {
     let settings = inner.settings();
     let reserve = Reserve { bytes: settings.host_free, inodes: settings.host_free_inodes };
-    let free = free_in(&inner.ground.disks()).ok().filter(|_| reserve.is_some())?;
+    let free = free_in(&inner.paths.disks()).ok().filter(|_| reserve.is_some())?;
     let (is_low, summary) = (reserve.is_touched(free), reserve.describe(free));
     let resumes_at = *inner.resumes_at.lock().unwrap_or_else(PoisonError::into_inner);
-    // Until the guard has looked, one that a supervisor paused is taken for one that is paused now.
+    // Before its first check, the guard assumes that a sandbox which a shim paused was paused just now.
     let pause_summary = reserve.describe_pause(free, resumes_at.unwrap_or_else(|| reserve.resume_threshold(free)));
     Some(DiskSpace { free: free.bytes, reserve: reserve.bytes, is_low, summary, pause_summary })
 }
 
-/// How many inodes of the file system of a home are kept free, if that is given or not; none where they are not counted. A home
-/// that is not there yet is where the nearest directory above it is.
+/// The reserve of inodes for the file system of a home, as configured or by default; none where inodes are not counted. For
+/// a home that does not exist yet, the nearest existing parent counts.
 pub fn reserved_inodes(home: &std::path::Path, given: Option<u64>) -> Option<u64> {
     let free = home.ancestors().find_map(|path| free_in(path).ok());
     given.or_else(|| {
@@ -302,9 +306,9 @@ pub fn reserved_inodes(home: &std::path::Path, given: Option<u64>) -> Option<u64
     })
 }
 
-/// What is free where disks are.
-async fn free(inner: &Arc<Inner>) -> Result<FreeSpace, carrel_control::provider::ProviderError> {
-    let disks = inner.ground.disks();
+/// The free space where disks are stored.
+async fn free(inner: &Arc<LocalInner>) -> Result<FreeSpace, carrel_control::provider::ProviderError> {
+    let disks = inner.paths.disks();
     blocking(move || free_in(&disks).map_err(failed)).await
 }
 
@@ -313,7 +317,7 @@ fn free_in(disks: &std::path::Path) -> Result<FreeSpace, rustix::io::Errno> {
     FreeSpace::of(rustix::fs::openat(CWD, disks, flags, Mode::empty())?)
 }
 
-/// An incarnation of a sandbox that runs.
+/// The record of a running incarnation.
 fn find(
     home: &std::path::Path,
     name: &str,

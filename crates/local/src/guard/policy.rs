@@ -1,9 +1,9 @@
-//! Who has to stop before the host's disk is full: decided from what is free and from what each sandbox does, without
-//! looking at either.
+//! The decisions of the disk guard: which sandbox to restrict before the host's disk is full. Pure: it does no I/O and reads
+//! no clock.
 //!
-//! A fall of what is free says how long it would last. Under a few seconds, the one who writes is slowed down, and whether
-//! the fall ends with that shows whether it was the one; under one second it is paused. Nobody else is. One who was slowed
-//! down is judged by what it does then: it is paused if it goes on, and let go when it is quiet.
+//! The rate at which free space falls predicts when it is used up. Below a few seconds, the sandbox that writes is slowed
+//! down; if the fall then stops, that sandbox was the cause. Below one second it is paused. No other sandbox is restricted.
+//! A slowed sandbox is paused if it keeps writing, and released when it is quiet.
 
 mod restriction;
 
@@ -12,128 +12,128 @@ use std::time::{Duration, Instant};
 
 use carrel_sandbox::{FreeSpace, Reserve, ResumeThreshold, room_again};
 
-use self::restriction::{Restriction, RestrictionKind, Trial};
+use self::restriction::{Restriction, RestrictionKind, TrialResult};
 
-/// No host makes files dirty or makes inodes faster than this, in a second.
+/// The highest rate at which a host can dirty bytes or create inodes, per second.
 const FASTEST: [f64; 2] = [(4_u64 << 30) as f64, 200_000.0];
-/// What falls slower is nobody's attack.
+/// A slower fall is not treated as an attack.
 const SLOWEST: [f64; 2] = [(1 << 20) as f64, 100.0];
-/// How often to look, at least and at most; and while something falls fast.
+/// The check intervals: the longest, the shortest, and the one during a fast fall.
 const LONGEST: Duration = Duration::from_secs(5);
 const SHORTEST: Duration = Duration::from_millis(20);
 const ALARMED: Duration = Duration::from_millis(10);
-/// How often to look when nothing is left but the reserve.
+/// The check interval when only the reserve is left.
 const SPENT: Duration = Duration::from_millis(100);
-/// For how many seconds the rest has to last before anybody is slowed down, and before anybody is paused.
+/// The predicted seconds until the space is used up below which a sandbox is slowed down, and below which it is paused.
 const SLOW: f64 = 4.0;
 const STOP: f64 = 1.0;
-/// How far back a fall is looked at: what is written in a moment is not taken for what is written in a second.
+/// The window over which the rate is measured, so that a burst does not count as a sustained rate.
 const WINDOW: Duration = Duration::from_millis(250);
-/// How long it takes to see whether a fall has ended.
+/// How long it takes to see whether a fall has stopped.
 const TRIAL: Duration = Duration::from_millis(100);
-/// How long what each does is added up.
+/// How long usage is accumulated.
 const ACCOUNT: Duration = Duration::from_millis(500);
-/// For how long one is not suspected again whom it was not.
+/// For how long a cleared sandbox is not suspected again.
 const CLEARED: Duration = Duration::from_secs(2);
-/// For how long one may go on that was slowed down, and for how many seconds the rest has to last at what it does then.
+/// For how long a slowed sandbox may continue, and for how many seconds the space must last at its current rate.
 const SLOWED: Duration = Duration::from_secs(5);
 const LASTS: f64 = 100.0;
-/// For how long one that was slowed down is looked at before it is quiet, and what it may take in a second to be that: so
-/// little that it would be nobody's attack if it had all of its share.
+/// How long a slowed sandbox is observed before it counts as quiet, and the highest rate of a quiet one: so low that it would
+/// not count as an attack at its full CPU share either.
 const QUIET: Duration = Duration::from_secs(1);
 const QUIET_RATE: [f64; 2] = [(64 << 10) as f64, 5.0];
-/// For how long everybody is looked at after a fall: one who writes in bursts is found by the next of them.
+/// For how long all sandboxes are sampled after a fall: a sandbox that writes in bursts is found at its next burst.
 const WARY: Duration = Duration::from_secs(300);
-/// For how long one is left alone whom its user lets continue, so that it can make room.
+/// For how long a sandbox that its user resumed is left alone, so that it can free space.
 const GRACE: Duration = Duration::from_secs(10);
-/// What may be written in all, too slowly to be anybody's attack, when almost nothing is left but the reserve. It is kept
-/// free besides the reserve.
+/// How much may be written in total, too slowly to count as an attack, when almost only the reserve is left. It is kept free
+/// in addition to the reserve.
 const ALLOWANCE: u64 = 16 << 20;
-/// What one has to write from look to look to be suspected, and how much of the time the kernel has to work for it.
+/// The least written bytes per sample, and the least share of system time, that make a sandbox a suspect.
 const LEAST_WRITTEN: u64 = 64 << 10;
 const LEAST_WORK: f64 = 0.05;
 
-/// What a sandbox did since the last look.
+/// The usage of a sandbox since the last sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Usage {
-    /// Bytes that it wrote.
+pub(super) struct SandboxUsage {
+    /// The bytes that it wrote.
     pub(super) written: u64,
-    /// How long the kernel worked for it.
+    /// The system CPU time that it used.
     pub(super) system: Duration,
 }
 
-/// What to do to a sandbox.
+/// An action on a sandbox, named by its incarnation.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Action {
-    /// Let it have little of the processors.
+pub(super) enum GuardAction {
+    /// Reduce its CPU share.
     SlowDown(String),
-    /// Let it have what its limit says.
+    /// Restore the CPU share of its limit.
     SpeedUp(String),
-    /// Stop all its processes.
+    /// Freeze all its processes.
     Pause(String),
-    /// It was to be paused, and writes all the same.
+    /// Pausing did not stop its writes: kill the processes that write.
     Insist(String),
-    /// Let them continue.
+    /// Thaw its processes.
     Resume(String),
 }
 
-/// What follows from a look.
+/// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Decision {
-    pub(super) actions: Vec<Action>,
-    /// When to look again.
+pub(super) struct GuardDecision {
+    pub(super) actions: Vec<GuardAction>,
+    /// The time until the next check.
     pub(super) next: Duration,
-    /// Whether to look then at what each sandbox does.
+    /// Whether the next check needs the usage of each sandbox.
     pub(super) measure: bool,
 }
 
-/// What is known from one look to the next.
+/// The state that is kept between checks.
 #[derive(Debug)]
-pub(super) struct Policy {
-    /// What is kept free: more than has to be.
+pub(super) struct GuardPolicy {
+    /// What is kept free: the configured reserve plus the allowance.
     reserve: Reserve,
     allowance: u64,
-    /// What was free, and when.
+    /// The free space at recent checks.
     looks: VecDeque<(Instant, [u64; 2])>,
-    /// What each did since some moment, and what was free then; none while nobody looks.
+    /// The usage of each sandbox since some time, and the free space then; none while sandboxes are not sampled.
     account: Option<UsageWindow>,
     held: HashMap<String, Restriction>,
-    /// Whom it was not, and until when that is believed.
+    /// The sandboxes that were cleared, and until when.
     cleared: HashMap<String, Instant>,
-    /// What each has written since nothing was left.
+    /// The bytes that each sandbox wrote since only the reserve is left.
     spent: HashMap<String, u64>,
-    /// Whom its user let continue: until when it is left alone, and for how many bytes.
+    /// The sandboxes that their users resumed: until when, and for how many bytes, they are left alone.
     graced: HashMap<String, (Instant, u64)>,
-    /// What those have written since nothing was left.
+    /// The bytes that those wrote since only the reserve is left.
     granted: HashMap<String, u64>,
-    /// Until when another burst is waited for.
+    /// Until when another burst is expected.
     wary: Option<Instant>,
 }
 
-/// What each sandbox did in some time, against what fell in it.
+/// The usage of each sandbox over some time, with the free space at its start.
 #[derive(Debug)]
 struct UsageWindow {
     since: Instant,
     free: [u64; 2],
-    usage: HashMap<String, Usage>,
+    usage: HashMap<String, SandboxUsage>,
 }
 
-/// What is left, and how fast it falls.
-struct Fall {
+/// The remaining space and the rate at which it falls.
+struct FreeSpaceTrend {
     free: [u64; 2],
     left: [u64; 2],
     all: [u64; 2],
     rate: [f64; 2],
-    /// As if nothing fell in the rest of the window.
+    /// The rate averaged over the whole window.
     lasting: [f64; 2],
-    /// What will be used up first, and in how many seconds.
+    /// The resource that is used up first, and in how many seconds.
     resource: usize,
     seconds: f64,
 }
 
-// === impl Policy ===
+// === impl GuardPolicy ===
 
-impl Policy {
+impl GuardPolicy {
     pub(super) fn new(reserve: Reserve) -> Self {
         let allowance = ALLOWANCE.min(reserve.bytes / 16);
         let inodes = reserve.inodes.map(|inodes| inodes.saturating_add(inodes / 8));
@@ -152,15 +152,15 @@ impl Policy {
         }
     }
 
-    /// One that was paused before this began.
+    /// Adds a sandbox that was paused before the guard started.
     pub(super) fn was_paused(&mut self, sandbox: String, now: Instant, free: FreeSpace) {
         let [left, _] = self.left(free);
         let held = Restriction::new(RestrictionKind::Paused, now, true);
         self.held.insert(sandbox, Restriction { left, free: free.bytes, all: free.all_bytes, ..held });
     }
 
-    /// Its user lets one continue that was paused: for a while it is left alone, so that it can make room. When nothing is
-    /// left it may write a little, and not more for being resumed again and again.
+    /// The user resumed a paused sandbox: it is left alone for a while, so that it can free space. When only the reserve is
+    /// left, it may write a limited amount, which repeated resumes do not extend.
     pub(super) fn was_resumed(&mut self, sandbox: String, now: Instant, free: FreeSpace) {
         if self.held.get(&sandbox).is_none_or(|held| held.kind != RestrictionKind::Paused) {
             return;
@@ -173,17 +173,17 @@ impl Policy {
         self.graced.insert(sandbox, (now + GRACE, bytes));
     }
 
-    /// One is not there any more, or could not be paused.
+    /// Removes a sandbox that is gone or could not be paused.
     pub(super) fn forget(&mut self, sandbox: &str) {
         self.held.remove(sandbox);
     }
 
-    /// Whether anybody is kept from writing.
+    /// Whether any sandbox is restricted.
     pub(super) fn holds(&self) -> bool {
         !self.held.is_empty()
     }
 
-    /// What has to be free before the last of those continues that are paused; none if nobody is.
+    /// The free space at which the last paused sandbox resumes; none if none is paused.
     pub(super) fn resumes_at(&self) -> Option<ResumeThreshold> {
         let paused = || self.held.values().filter(|held| held.kind == RestrictionKind::Paused);
         let most = |resource: usize| {
@@ -192,7 +192,7 @@ impl Policy {
         most(0).map(ResumeThreshold::Bytes).or_else(|| most(1).map(ResumeThreshold::Inodes))
     }
 
-    /// How much has to be free before one continues, of what it was paused for.
+    /// The free space at which a sandbox resumes, of the resource that it was paused for.
     fn room_needed(&self, held: &Restriction) -> u64 {
         let (reserved, wanted, least) = match held.resource {
             0 => (self.reserve.bytes, self.reserve.bytes, self.allowance.max(1)),
@@ -201,8 +201,13 @@ impl Policy {
         room_again(wanted, held.free, held.all).max(reserved.saturating_add(least))
     }
 
-    /// Decides. Without a usage, nobody looked at what sandboxes do.
-    pub(super) fn decide(&mut self, now: Instant, free: FreeSpace, usage: Option<&HashMap<String, Usage>>) -> Decision {
+    /// Decides what to do. Without usage, the sandboxes were not sampled.
+    pub(super) fn decide(
+        &mut self,
+        now: Instant,
+        free: FreeSpace,
+        usage: Option<&HashMap<String, SandboxUsage>>,
+    ) -> GuardDecision {
         let fall = self.fall(now, free);
         self.cleared.retain(|_, until| *until > now);
         let alarmed = fall.seconds < SLOW;
@@ -223,7 +228,7 @@ impl Policy {
             self.granted.clear();
         }
         if !actions.is_empty() {
-            // What fell until now says nothing about who is left.
+            // The fall so far does not tell which of the remaining sandboxes causes it.
             self.looks.drain(..self.looks.len().saturating_sub(1));
             self.account = None;
         }
@@ -236,12 +241,17 @@ impl Policy {
             pace => pace,
         };
         let measure = alarmed || trial || slowed || spent || self.wary.is_some() || !self.graced.is_empty();
-        Decision { actions, next, measure }
+        GuardDecision { actions, next, measure }
     }
 
-    /// Leaves nobody alone for longer, or for more, than it was granted. One who writes more than that when nothing is left
-    /// is paused again.
-    fn end_grace(&mut self, now: Instant, fall: &Fall, usage: Option<&HashMap<String, Usage>>) -> Vec<Action> {
+    /// Ends the grace of resumed sandboxes after its time or bytes. One that writes more when only the reserve is left is
+    /// paused again.
+    fn end_grace(
+        &mut self,
+        now: Instant,
+        fall: &FreeSpaceTrend,
+        usage: Option<&HashMap<String, SandboxUsage>>,
+    ) -> Vec<GuardAction> {
         let (mut actions, spent) = (Vec::new(), fall.left.contains(&0));
         self.graced.retain(|sandbox, (until, bytes)| {
             let written = usage.and_then(|usage| usage.get(sandbox)).map_or(0, |usage| usage.written);
@@ -254,15 +264,15 @@ impl Policy {
             if spent && !enough {
                 let held = fall.held(fall.resource, RestrictionKind::Paused, now, true);
                 self.held.insert(sandbox.clone(), held);
-                actions.push(Action::Pause(sandbox.clone()));
+                actions.push(GuardAction::Pause(sandbox.clone()));
             }
             enough && *until > now
         });
         actions
     }
 
-    /// Adds what each did since the last look to what it did before.
-    fn count(&mut self, now: Instant, fall: &Fall, usage: Option<&HashMap<String, Usage>>) {
+    /// Adds the usage since the last sample.
+    fn count(&mut self, now: Instant, fall: &FreeSpaceTrend, usage: Option<&HashMap<String, SandboxUsage>>) {
         let Some(usage) = usage else {
             self.account = None;
             return;
@@ -282,11 +292,11 @@ impl Policy {
         [free.bytes.saturating_sub(self.reserve.bytes), inodes]
     }
 
-    fn fall(&mut self, now: Instant, free: FreeSpace) -> Fall {
+    fn fall(&mut self, now: Instant, free: FreeSpace) -> FreeSpaceTrend {
         let (left, all) = (self.left(free), [free.all_bytes, free.all_inodes]);
         let free = [free.bytes, free.inodes.unwrap_or(u64::MAX)];
         self.looks.push_back((now, free));
-        // One that is older than the window is where the window begins.
+        // The newest sample older than the window marks its start.
         while self.looks.get(1).is_some_and(|(at, _)| now.saturating_duration_since(*at) >= WINDOW) {
             self.looks.pop_front();
         }
@@ -300,11 +310,11 @@ impl Policy {
         });
         let [bytes, inodes] = seconds;
         let (resource, seconds) = if inodes < bytes { (1, inodes) } else { (0, bytes) };
-        Fall { free, left, all, rate, lasting, resource, seconds }
+        FreeSpaceTrend { free, left, all, rate, lasting, resource, seconds }
     }
 
-    /// When to look again: at half the time that the fastest would take for all that is left.
-    fn pace(&self, fall: &Fall) -> Duration {
+    /// The time until the next check: half of what the highest possible rate would need to use up the rest.
+    fn pace(&self, fall: &FreeSpaceTrend) -> Duration {
         if fall.left.contains(&0) {
             return SPENT;
         }
@@ -313,8 +323,13 @@ impl Policy {
         Duration::from_secs_f64(seconds).max(SHORTEST)
     }
 
-    /// Sees whether those who are held were the ones.
-    fn judge(&mut self, now: Instant, fall: &Fall, usage: Option<&HashMap<String, Usage>>) -> Vec<Action> {
+    /// Judges whether the restricted sandboxes caused the fall.
+    fn judge(
+        &mut self,
+        now: Instant,
+        fall: &FreeSpaceTrend,
+        usage: Option<&HashMap<String, SandboxUsage>>,
+    ) -> Vec<GuardAction> {
         let (mut actions, mut quick) = (Vec::new(), Vec::new());
         let Some(usage) = usage else { return actions };
         self.held.retain(|sandbox, _| usage.contains_key(sandbox));
@@ -322,7 +337,7 @@ impl Policy {
             let usage = usage.get(sandbox).copied().unwrap_or_default();
             held.add(now, usage);
             if held.kind == RestrictionKind::Paused && usage.written >= LEAST_WRITTEN && fall.seconds < STOP {
-                actions.push(Action::Insist(sandbox.clone()));
+                actions.push(GuardAction::Insist(sandbox.clone()));
                 continue;
             }
             let elapsed = now.saturating_duration_since(held.since);
@@ -331,11 +346,11 @@ impl Policy {
             }
             if !std::mem::replace(&mut held.confirmed, true) {
                 let trial = held.tried(fall, elapsed);
-                held.unclear = trial == Trial::Unclear;
-                if trial == Trial::Innocent {
+                held.unclear = trial == TrialResult::Unclear;
+                if trial == TrialResult::Innocent {
                     actions.push(match held.kind {
-                        RestrictionKind::Slowed => Action::SpeedUp(sandbox.clone()),
-                        RestrictionKind::Paused => Action::Resume(sandbox.clone()),
+                        RestrictionKind::Slowed => GuardAction::SpeedUp(sandbox.clone()),
+                        RestrictionKind::Paused => GuardAction::Resume(sandbox.clone()),
                     });
                     self.cleared.insert(sandbox.clone(), now + CLEARED);
                     continue;
@@ -347,14 +362,14 @@ impl Policy {
             let left = fall.left.get(held.resource).copied().unwrap_or(0) as f64;
             let takes = held.takes(now, fall);
             let quiet = QUIET_RATE.get(held.resource).is_none_or(|quiet| takes < *quiet);
-            // What is not seen of one is believed of it a little longer.
+            // The last observed rate of a sandbox is assumed for a little longer.
             let (fastest, patience) = if held.seen { (takes, QUIET) } else { (takes.max(held.rate), SLOWED) };
             if !quiet && (left < fastest * STOP || elapsed >= SLOWED && left < takes * LASTS) {
-                // What could not be told from slowing it down is told from the pause.
+                // What slowing down did not show, the pause shows.
                 *held = fall.held(held.resource, RestrictionKind::Paused, now, !held.unclear);
-                actions.push(Action::Pause(sandbox.clone()));
+                actions.push(GuardAction::Pause(sandbox.clone()));
             } else if elapsed >= SLOWED || quiet && elapsed >= patience {
-                actions.push(Action::SpeedUp(sandbox.clone()));
+                actions.push(GuardAction::SpeedUp(sandbox.clone()));
                 quick.push(sandbox.clone());
             }
         }
@@ -363,8 +378,8 @@ impl Policy {
         actions
     }
 
-    /// Holds those who write.
-    fn suspect(&mut self, now: Instant, fall: &Fall) -> Vec<Action> {
+    /// Restricts the sandboxes that write.
+    fn suspect(&mut self, now: Instant, fall: &FreeSpaceTrend) -> Vec<GuardAction> {
         let (named, sure) = self.writers(now, fall);
         let mut actions = Vec::new();
         for sandbox in named {
@@ -372,17 +387,17 @@ impl Policy {
             let confirmed = held.is_some_and(|held| held.confirmed);
             let action = match held.map(|held| held.kind) {
                 Some(RestrictionKind::Paused) => continue,
-                // Whoever writes most of what falls is the one; anybody else has to be seen to be first. What was written
-                // in a moment may have been all, unless as much again is too much.
-                None if fall.seconds < STOP / 2.0 && sure => Action::Pause(sandbox.clone()),
+                // A sandbox that wrote most of what fell is the cause; any other must be confirmed by a trial first. A burst
+                // may be over, unless another one of its size would not fit.
+                None if fall.seconds < STOP / 2.0 && sure => GuardAction::Pause(sandbox.clone()),
                 Some(RestrictionKind::Slowed) if fall.seconds < STOP && (sure || confirmed) => {
-                    Action::Pause(sandbox.clone())
+                    GuardAction::Pause(sandbox.clone())
                 }
                 Some(RestrictionKind::Slowed) => continue,
-                None => Action::SlowDown(sandbox.clone()),
+                None => GuardAction::SlowDown(sandbox.clone()),
             };
             let kind =
-                if matches!(action, Action::Pause(_)) { RestrictionKind::Paused } else { RestrictionKind::Slowed };
+                if matches!(action, GuardAction::Pause(_)) { RestrictionKind::Paused } else { RestrictionKind::Slowed };
             let work = self.account.as_ref().map_or(0.0, |account| account.work(&sandbox, now));
             let held = fall.held(fall.resource, kind, now, confirmed && kind == RestrictionKind::Paused);
             self.held.insert(sandbox, Restriction { work, seen: sure, ..held });
@@ -391,8 +406,8 @@ impl Policy {
         actions
     }
 
-    /// Those who are behind a fall as far as can be told, and whether it is sure.
-    fn writers(&self, now: Instant, fall: &Fall) -> (Vec<String>, bool) {
+    /// The suspects of a fall, and whether they are certain.
+    fn writers(&self, now: Instant, fall: &FreeSpaceTrend) -> (Vec<String>, bool) {
         let nobody = (Vec::new(), false);
         let Some(account) = &self.account else { return nobody };
         let left_alone = |sandbox: &String| self.cleared.contains_key(sandbox) || self.graced.contains_key(sandbox);
@@ -404,8 +419,8 @@ impl Policy {
             let named = known.filter(|(_, usage)| usage.written >= (most / 2).max(LEAST_WRITTEN));
             return (named.map(|(sandbox, _)| sandbox.clone()).collect(), true);
         }
-        // What makes inodes, or hides what it writes, at least keeps the kernel busy. One at a time is tried, if as much
-        // fell while it was looked at as before.
+        // A sandbox that creates inodes, or whose writes are not counted, still uses system time. One suspect is tried at
+        // a time, if the fall continued while it was sampled.
         let elapsed = now.saturating_duration_since(account.since);
         let rate = per_second(fell, elapsed)[fall.resource];
         let lasts = rate >= SLOWEST[fall.resource] && rate * SLOW >= fall.left[fall.resource] as f64;
@@ -418,8 +433,8 @@ impl Policy {
         (busy.max_by_key(|(_, usage)| usage.system).map(|(sandbox, _)| sandbox.clone()).into_iter().collect(), false)
     }
 
-    /// Lets those go on who were paused, where so much has become free that nobody is paused and let go in turns.
-    fn release(&mut self, fall: &Fall) -> Vec<Action> {
+    /// Resumes paused sandboxes when enough space is free that pauses and resumes do not alternate.
+    fn release(&mut self, fall: &FreeSpaceTrend) -> Vec<GuardAction> {
         let mut actions = Vec::new();
         let least = self.allowance.max(1);
         let mut held = std::mem::take(&mut self.held);
@@ -429,7 +444,7 @@ impl Policy {
             let room = of(fall.left) >= least && of(fall.free) >= self.room_needed(held);
             let goes_on = room && held.kind == RestrictionKind::Paused;
             if goes_on {
-                actions.push(Action::Resume(sandbox.clone()));
+                actions.push(GuardAction::Resume(sandbox.clone()));
             }
             !goes_on
         });
@@ -437,8 +452,13 @@ impl Policy {
         actions
     }
 
-    /// Pauses those who go on writing when nothing is left but the reserve, however slowly and whoever used up the rest.
-    fn charge(&mut self, now: Instant, fall: &Fall, usage: Option<&HashMap<String, Usage>>) -> Vec<Action> {
+    /// Pauses sandboxes that keep writing when only the reserve is left, however slowly, and whatever used up the rest.
+    fn charge(
+        &mut self,
+        now: Instant,
+        fall: &FreeSpaceTrend,
+        usage: Option<&HashMap<String, SandboxUsage>>,
+    ) -> Vec<GuardAction> {
         for (sandbox, usage) in usage.into_iter().flatten().filter(|(sandbox, _)| !self.graced.contains_key(*sandbox)) {
             let spent = self.spent.entry(sandbox.clone()).or_default();
             *spent = spent.saturating_add(usage.written);
@@ -454,16 +474,16 @@ impl Policy {
             let held = Restriction { left: 0, ..fall.held(0, RestrictionKind::Paused, now, true) };
             let before = self.held.insert(sandbox.clone(), held);
             if before.is_none_or(|held| held.kind != RestrictionKind::Paused) {
-                actions.push(Action::Pause(sandbox));
+                actions.push(GuardAction::Pause(sandbox));
             }
         }
         actions
     }
 }
 
-// === impl Usage ===
+// === impl SandboxUsage ===
 
-impl Usage {
+impl SandboxUsage {
     fn add(&mut self, other: Self) {
         self.written = self.written.saturating_add(other.written);
         self.system += other.system;
@@ -473,17 +493,17 @@ impl Usage {
 // === impl UsageWindow ===
 
 impl UsageWindow {
-    /// How much of the time the kernel worked for one.
+    /// The share of time that the kernel worked for a sandbox.
     fn work(&self, sandbox: &str, now: Instant) -> f64 {
         let system = self.usage.get(sandbox).map_or(0.0, |usage| usage.system.as_secs_f64());
         system / now.saturating_duration_since(self.since).as_secs_f64().max(0.001)
     }
 }
 
-// === impl Fall ===
+// === impl FreeSpaceTrend ===
 
-impl Fall {
-    /// One who is held because of this fall.
+impl FreeSpaceTrend {
+    /// The restriction of a sandbox for this fall.
     fn held(&self, resource: usize, kind: RestrictionKind, now: Instant, confirmed: bool) -> Restriction {
         let of = |values: [u64; 2]| values.get(resource).copied().unwrap_or(0);
         Restriction {

@@ -1,18 +1,20 @@
-//! What each sandbox of a home does to the disk, from look to look.
+//! Samples how much each running sandbox of a home writes.
 
 use std::collections::HashMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use carrel_sandbox::cgroup::{Activity, Cgroup, CgroupError, Controller, CpuShare, Host, Missing, Place};
+use carrel_sandbox::cgroup::{
+    Activity, Cgroup, CgroupError, Controller, ControllerLocation, CpuShare, Host, MissingController,
+};
 use carrel_shim_client::{Found, FoundError, Life};
 
-use super::policy::Usage;
+use super::policy::SandboxUsage;
 
-/// How often it is asked again which sandboxes there are.
+/// How often the list of sandboxes is refreshed.
 const LISTED: Duration = Duration::from_millis(250);
 
-/// The sandboxes of a home that run.
+/// The running sandboxes of a home.
 #[derive(Debug)]
 pub(super) struct ActivitySampler {
     host: Host,
@@ -26,15 +28,15 @@ struct SampledSandbox {
     found: Found,
     name: String,
     cgroup: Cgroup,
-    /// The share of processors that it has by its limit.
+    /// The CPU share of its limit.
     share: Option<CpuShare>,
-    /// What it had done until then; none before the first look.
+    /// The counters of the last sample; none before the first.
     last: Option<Activity>,
-    /// The most that its processes were ever seen to have written. One that has ended is not seen until its parent waits
-    /// for it, and what it wrote is the parent's then, and nothing new.
+    /// The highest count of bytes that its processes were seen to have written. The count of a process that exited is
+    /// missing until its parent waits for it, and then reappears in the parent.
     peak: u64,
-    /// What it did from the look before to the last one, and the processes that wrote meanwhile.
-    usage: Usage,
+    /// The usage between the last two samples, and the processes that wrote.
+    usage: SandboxUsage,
     writers: Vec<u32>,
 }
 
@@ -45,8 +47,8 @@ impl ActivitySampler {
         Ok(Self { host: Host::detect()?, listed: None, sandboxes: HashMap::new() })
     }
 
-    /// Looks at all of them; what one did before the first look does not count.
-    pub(super) fn sample(&mut self, home: &Path) -> Result<HashMap<String, Usage>, FoundError> {
+    /// Samples all sandboxes; what one did before its first sample does not count.
+    pub(super) fn sample(&mut self, home: &Path) -> Result<HashMap<String, SandboxUsage>, FoundError> {
         if self.listed.is_none_or(|at| at.elapsed() >= LISTED) {
             self.list(home)?;
             self.listed = Some(Instant::now());
@@ -64,7 +66,7 @@ impl ActivitySampler {
                 self.sandboxes.insert(incarnation, known);
                 continue;
             }
-            // One that has no group cannot be told from others.
+            // The usage of a sandbox without a cgroup cannot be attributed.
             let Ok(cgroup) = Cgroup::adopt(&self.host, &record.cgroup) else { continue };
             let share = record.create.limits.cpu_millis.and_then(|share| CpuShare::from_thousandths(share).ok());
             let name = record.name.clone();
@@ -76,17 +78,17 @@ impl ActivitySampler {
                 last: None,
                 writers: Vec::new(),
                 peak: 0,
-                usage: Usage::default(),
+                usage: SandboxUsage::default(),
             };
             self.sandboxes.insert(incarnation, one);
         }
         Ok(())
     }
 
-    /// Forgets what they did: only what they do from the next look on counts.
+    /// Resets the counters: only usage from the next sample on counts.
     pub(super) fn reset(&mut self) {
         for one in self.sandboxes.values_mut() {
-            (one.last, one.peak, one.usage) = (None, 0, Usage::default());
+            (one.last, one.peak, one.usage) = (None, 0, SandboxUsage::default());
             one.writers.clear();
         }
     }
@@ -99,11 +101,11 @@ impl ActivitySampler {
         self.sandboxes.get(incarnation).map_or("", |one| &one.name)
     }
 
-    /// Why this host cannot pause anybody, if it cannot.
-    pub(super) fn no_freezer(&self) -> Option<&Missing> {
+    /// Why this host cannot pause a sandbox, if so.
+    pub(super) fn no_freezer(&self) -> Option<&MissingController> {
         match self.host.place(Controller::Freezer) {
-            Place::Missing(missing) => Some(missing),
-            Place::V1(_) | Place::V2(_) => None,
+            ControllerLocation::Missing(missing) => Some(missing),
+            ControllerLocation::V1(_) | ControllerLocation::V2(_) => None,
         }
     }
 
@@ -115,12 +117,12 @@ impl ActivitySampler {
         self.of(incarnation, |one| one.cgroup.speed_up(one.share));
     }
 
-    /// Gives all of them what their limits say.
+    /// Restores the CPU shares of all sandboxes.
     pub(super) fn speed_up_all(&self) {
         self.sandboxes.keys().for_each(|incarnation| self.speed_up(incarnation));
     }
 
-    /// Kills those processes that wrote until the last look, but for the first one, with which the sandbox would end.
+    /// Kills the processes that wrote before the last sample, except for pid 1, which would end the sandbox.
     pub(super) fn kill_writers(&self, incarnation: &str) {
         self.of(incarnation, |one| {
             let writers: Vec<u32> = one.writers.iter().copied().filter(|pid| !is_first(*pid)).collect();
@@ -131,8 +133,8 @@ impl ActivitySampler {
     fn of(&self, incarnation: &str, act: impl FnOnce(&SampledSandbox) -> Result<(), CgroupError>) {
         let Some(one) = self.sandboxes.get(incarnation) else { return };
         if let Err(error) = act(one) {
-            // A host without that limit: it is paused all the same.
-            tracing::debug!(sandbox = one.name, %error, "a sandbox cannot be slowed down");
+            // A host without that limit: it can still be paused.
+            tracing::debug!(sandbox = one.name, %error, "failed to slow down a sandbox");
         }
     }
 }
@@ -146,7 +148,7 @@ impl SampledSandbox {
         if let Some(last) = &self.last {
             let written = u64::saturating_sub(total, self.peak);
             let system = Duration::from_nanos(now.system_nanos.saturating_sub(last.system_nanos));
-            self.usage = Usage { written, system };
+            self.usage = SandboxUsage { written, system };
             self.writers = now.writers_since(last).into_iter().map(|(pid, _)| pid).collect();
         }
         self.peak = self.peak.max(total);
@@ -155,7 +157,7 @@ impl SampledSandbox {
     }
 }
 
-/// Whether a process is the first of its sandbox.
+/// Whether a process is pid 1 of its sandbox.
 fn is_first(pid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"));

@@ -4,12 +4,12 @@ use carrel_store::SandboxId;
 use super::*;
 use crate::LogTemplate;
 
-struct World {
+struct PlanFixture {
     home: tempfile::TempDir,
     image: tempfile::TempDir,
 }
 
-impl World {
+impl PlanFixture {
     fn new() -> Self {
         Self { home: tempfile::tempdir().unwrap(), image: tempfile::tempdir().unwrap() }
     }
@@ -32,15 +32,15 @@ impl World {
             default_inodes: 0,
             orphans_kept: std::time::Duration::ZERO,
             output_quota: None,
-            parked: 0,
+            prestarted: 0,
             registries: carrel_registry::RegistriesConfig::default(),
         };
         let programs = Programs { shim: "/shim".into(), agentd: "/agentd".into() };
         let sandbox = SandboxId::new("x".repeat(200)).unwrap();
         let place = Place { sandbox, incarnation: "one".to_owned(), disk: "d1".to_owned() };
-        let ground = Ground::new(self.home.path()).unwrap();
+        let paths = HomePaths::new(self.home.path()).unwrap();
         let image = Image::from(RootFs::resolve(&spec.image.parse().map_err(failed)?).map_err(failed)?);
-        create(&settings, &programs, (&ground, &image), &place, spec)
+        create(&settings, &programs, (&paths, &image), &place, spec)
     }
 
     fn spec(&self) -> Spec {
@@ -57,32 +57,32 @@ fn owners(root: &RootFs) -> Vec<(&str, u32)> {
 }
 
 #[test]
-fn an_image_without_the_user_of_execs_is_given_it() {
-    let world = World::new();
-    world.put("etc/passwd", "root:x:0:0::/root:/bin/sh\n");
-    let root = root(world.plan(&world.spec()).unwrap());
+fn the_exec_user_is_added_to_an_image_without_it() {
+    let fixture = PlanFixture::new();
+    fixture.put("etc/passwd", "root:x:0:0::/root:/bin/sh\n");
+    let root = root(fixture.plan(&fixture.spec()).unwrap());
     assert_eq!(owners(&root), [("home/agbox", 1000), ("workspace", 1000)]);
     assert_eq!(user_of(&root, &Config::default()).ids, UidGid { user: 1000, group: 1000 });
     assert_eq!(accounts::home(Some("root"), &accounts_of(&root)), "/root");
 }
 
 #[test]
-fn the_user_of_an_image_is_taken_as_it_is_and_its_home_too() {
-    let world = World::new();
-    world.put("etc/passwd", "agbox:x:1234:99::/srv/agbox:/bin/sh\n");
-    world.put("srv/agbox/file", "");
-    let root = root(world.plan(&world.spec()).unwrap());
+fn an_exec_user_of_the_image_keeps_its_ids_and_home() {
+    let fixture = PlanFixture::new();
+    fixture.put("etc/passwd", "agbox:x:1234:99::/srv/agbox:/bin/sh\n");
+    fixture.put("srv/agbox/file", "");
+    let root = root(fixture.plan(&fixture.spec()).unwrap());
     assert_eq!(owners(&root), [("workspace", 1234)]);
     assert_eq!((user_of(&root, &Config::default()).ids, root.files.len()), (UidGid { user: 1234, group: 99 }, 0));
 }
 
 #[test]
-fn what_is_shown_in_a_home_does_not_take_the_directories_above_it_away() {
-    let world = World::new();
-    world.put("home/agbox/.there/file", "");
+fn parent_directories_of_mounts_in_a_home_belong_to_its_user() {
+    let fixture = PlanFixture::new();
+    fixture.put("home/agbox/.there/file", "");
     let mount = |target: &str| spec::Mount { source: "/usr".into(), target: target.to_owned(), writable: true };
     let targets = ["/home/agbox/.config/a/b", "/home/agbox/.there/x", "/other/x/y", "/workspace/deep/x"];
-    let create = world.plan(&Spec { mounts: targets.map(mount).to_vec(), ..world.spec() }).unwrap();
+    let create = fixture.plan(&Spec { mounts: targets.map(mount).to_vec(), ..fixture.spec() }).unwrap();
     assert!(create.mounts.iter().all(|mount| (mount.user, mount.group) == (1000, 1000)));
     let expected = [("workspace", 1000), ("home/agbox/.config", 1000), ("home/agbox/.config/a", 1000)];
     let root = root(create);
@@ -91,42 +91,42 @@ fn what_is_shown_in_a_home_does_not_take_the_directories_above_it_away() {
 }
 
 #[test]
-fn limits_are_those_of_the_sandbox_or_of_all() {
-    let world = World::new();
-    let create = world.plan(&world.spec()).unwrap();
+fn limits_come_from_the_sandbox_or_the_settings() {
+    let fixture = PlanFixture::new();
+    let create = fixture.plan(&fixture.spec()).unwrap();
     assert_eq!((create.limits.memory, create.limits.pids, create.limits.cpu_millis), (Some(1 << 30), Some(77), None));
     let kept = create.kept_disk.unwrap();
     assert_eq!((kept.unlimited, kept.host_free, kept.host_free_inodes), (Some(true), 5, Some(6)));
     assert_eq!((kept.quota_bytes, kept.quota_inodes), (Some(7), None));
     assert_eq!((create.hostname.len(), create.name.len(), create.lasting), (63, 25, true));
     let limits = spec::Limits { cpu_millis: Some(500), memory: Some(1 << 28), disk: Some(1 << 26) };
-    let create = world.plan(&Spec { limits, ..world.spec() }).unwrap();
+    let create = fixture.plan(&Spec { limits, ..fixture.spec() }).unwrap();
     assert_eq!((create.limits.memory, create.limits.cpu_millis, create.disk), (Some(1 << 28), Some(500), 1 << 26));
     assert_eq!(create.kept_disk.unwrap().unlimited, None);
 }
 
 #[test]
-fn an_image_that_is_not_there_is_told() {
-    let world = World::new();
-    let refused = world.plan(&Spec { image: "/no/such/image".to_owned(), ..Spec::default() }).unwrap_err();
+fn a_missing_image_is_reported() {
+    let fixture = PlanFixture::new();
+    let refused = fixture.plan(&Spec { image: "/no/such/image".to_owned(), ..Spec::default() }).unwrap_err();
     assert!(refused.message.contains("/no/such/image"), "{refused}");
 }
 
 #[test]
-fn execs_run_as_who_the_image_says_unless_it_has_the_user_of_execs() {
-    let world = World::new();
-    world.put("etc/passwd", "root:x:0:0::/root:/bin/sh\nnode:x:1001:1002::/home/node:/bin/sh\n");
-    let layer = || RootFs::layer(world.image.path().to_owned());
+fn execs_run_as_the_user_of_the_image_unless_it_has_the_exec_user() {
+    let fixture = PlanFixture::new();
+    fixture.put("etc/passwd", "root:x:0:0::/root:/bin/sh\nnode:x:1001:1002::/home/node:/bin/sh\n");
+    let layer = || RootFs::layer(fixture.image.path().to_owned());
     let says = |user: &str| Config { user: Some(user.to_owned()), ..Config::default() };
     for (user, ids) in [("node", (1001, 1002)), ("1001:7", (1001, 7)), ("0", (0, 0))] {
         let mut root = layer();
-        let found = furnish(&mut root, &says(user), None).unwrap();
+        let found = add_exec_user(&mut root, &says(user), None).unwrap();
         assert_eq!((found.name.as_str(), (found.ids.user, found.ids.group)), (user, ids));
         assert_eq!(user_of(&root, &says(user)), found);
         assert!(owners(&root).contains(&("workspace", ids.0)) && root.files.is_empty());
     }
-    let refused = furnish(&mut layer(), &says("nobody"), None).unwrap_err();
+    let refused = add_exec_user(&mut layer(), &says("nobody"), None).unwrap_err();
     assert_eq!(refused.message, "the image has no user \"nobody\"");
-    world.put("etc/passwd", "agbox:x:5:6::/a:/bin/sh\n");
-    assert_eq!(furnish(&mut layer(), &says("0"), None).unwrap().ids, UidGid { user: 5, group: 6 });
+    fixture.put("etc/passwd", "agbox:x:5:6::/a:/bin/sh\n");
+    assert_eq!(add_exec_user(&mut layer(), &says("0"), None).unwrap().ids, UidGid { user: 5, group: 6 });
 }

@@ -1,4 +1,4 @@
-//! Ports that this process serves itself, for sandboxes whose supervisor is of a release that does not.
+//! Port forwarding in this process, for sandboxes whose shim is of a release that does not serve ports.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,38 +17,38 @@ use tokio::task::JoinSet;
 
 use crate::failed;
 
-/// How many connections of one sandbox there are at one time: fewer than a client of its agent may have. More wait.
+/// The limit of connections per sandbox: below the agent's limit for a client. Further ones wait.
 const MOST: usize = 256;
-/// How many bytes are read at a time.
+/// The size of a read.
 const PIECE: usize = 64 * 1024;
-/// How long an agent may take to say that it is there.
+/// How long an agent may take to answer a ping.
 const ANSWER: Duration = Duration::from_secs(1);
-/// How long to leave connections alone when the system has no room for one more.
+/// How long to wait before accepting again when the system is out of resources.
 const FULL: Duration = Duration::from_millis(100);
 
-/// The way to the agent of a sandbox, which all ports share.
+/// The connection to the agent of a sandbox, which all forwarded ports share.
 #[derive(Debug)]
-pub(crate) struct Agent {
+pub(crate) struct AgentConnection {
     socket: PathBuf,
-    /// Made when it is needed first.
+    /// Connected on first use.
     client: Mutex<Option<AgentClient>>,
     connections: AtomicUsize,
     room: Arc<Semaphore>,
 }
 
-/// Ports that lead somewhere. Dropped, they are closed soon, with all connections.
+/// Forwarded ports. Dropping closes them and all connections soon.
 #[derive(Debug)]
-pub(crate) struct Forwards {
+pub(crate) struct PortForwards {
     ports: Vec<Port>,
     listening: JoinSet<()>,
 }
 
-/// A connection that counts.
-struct CountedConnection(Arc<Agent>);
+/// Counts a connection until it is dropped.
+struct CountedConnection(Arc<AgentConnection>);
 
-// === impl Agent ===
+// === impl AgentConnection ===
 
-impl Agent {
+impl AgentConnection {
     pub(crate) fn new(socket: PathBuf) -> Self {
         let (client, connections) = (Mutex::default(), AtomicUsize::new(0));
         Self { socket, client, connections, room: Arc::new(Semaphore::new(MOST)) }
@@ -58,16 +58,15 @@ impl Agent {
         &self.socket
     }
 
-    /// How many connections there are.
     pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// Whether the agent has us as a client.
+    /// Whether the agent counts this process as a client.
     pub(crate) async fn is_connected(&self) -> bool {
         let mut kept = self.client.lock().await;
         let Some(client) = kept.as_ref() else { return false };
-        // One that does not answer may be paused, and has us all the same.
+        // An agent that does not answer may be paused, and still has the connection.
         let is_lost = matches!(tokio::time::timeout(ANSWER, client.ping()).await, Ok(Err(_)));
         if is_lost {
             *kept = None;
@@ -83,7 +82,7 @@ impl Agent {
         }
     }
 
-    /// Connects to a port inside, by either of the addresses that are the sandbox itself.
+    /// Connects to a port inside, on either loopback address.
     async fn reach(&self, port: u16) -> Result<carrel_agent_client::TcpStream, ProviderError> {
         let client = self.client().await?;
         let reached = match client.tcp("127.0.0.1", port).await {
@@ -91,18 +90,18 @@ impl Agent {
             reached => reached,
         };
         if let Err(Error::Lost(_)) = &reached {
-            // The next who comes tries anew.
+            // The next connection reconnects.
             *self.client.lock().await = None;
         }
         reached.map_err(failed)
     }
 }
 
-// === impl Forwards ===
+// === impl PortForwards ===
 
-impl Forwards {
-    /// Leads ports to those of a sandbox.
-    pub(crate) fn serve(bound: Vec<(Port, TcpListener)>, agent: &Arc<Agent>) -> Self {
+impl PortForwards {
+    /// Forwards bound ports to those of a sandbox.
+    pub(crate) fn serve(bound: Vec<(Port, TcpListener)>, agent: &Arc<AgentConnection>) -> Self {
         let (ports, mut listening) = (bound.iter().map(|(port, _)| *port).collect(), JoinSet::new());
         for (port, listener) in bound {
             listening.spawn(accept(listener, port.inside, Arc::clone(agent)));
@@ -114,17 +113,17 @@ impl Forwards {
         &self.ports
     }
 
-    /// Closes them: when this returns, others can have them.
+    /// Closes them: when this returns, they can be bound again.
     pub(crate) async fn close(mut self) {
         self.listening.shutdown().await;
     }
 }
 
-/// Accepts connections while there is room for them; they end with whoever accepts.
-async fn accept(listener: TcpListener, inside: u16, agent: Arc<Agent>) {
+/// Accepts connections up to the limit; dropping the future closes them.
+async fn accept(listener: TcpListener, inside: u16, agent: Arc<AgentConnection>) {
     let mut joined = JoinSet::new();
     loop {
-        // It is never closed.
+        // The semaphore is never closed.
         let Ok(room) = Arc::clone(&agent.room).acquire_owned().await else { return };
         let accepted = loop {
             tokio::select! {
@@ -140,24 +139,24 @@ async fn accept(listener: TcpListener, inside: u16, agent: Arc<Agent>) {
                     drop((counted, room));
                 });
             }
-            // Whoever connected has left, or there are no descriptors.
+            // The peer disconnected, or there are no descriptors.
             Err(_) => tokio::time::sleep(FULL).await,
         }
     }
 }
 
-/// Joins a connection with one inside, until both sides have said all. If one is broken, so is the other.
-async fn join(mut outside: TcpStream, port: u16, agent: &Agent) {
+/// Forwards in both directions until both sides are shut down. If one side is reset, so is the other.
+async fn join(mut outside: TcpStream, port: u16, agent: &AgentConnection) {
     let joined = async {
         let inside = agent.reach(port).await?;
-        // Small pieces of a conversation are not to wait for each other.
+        // Small messages are not to be delayed.
         let _at_once = outside.set_nodelay(true);
         let (from_outside, to_outside) = outside.split();
         let (from_inside, to_inside) = inside.into_split();
         tokio::try_join!(inward(from_outside, to_inside), outward(from_inside, to_outside)).map(drop)
     };
     if joined.await.is_err() {
-        // It is not to look like an end.
+        // The peer sees a reset instead of an end of stream.
         let _broken = rustix::net::sockopt::set_socket_linger(&outside, Some(Duration::ZERO));
     }
 }
@@ -170,7 +169,7 @@ async fn inward(mut from: ReadHalf<'_>, mut to: TcpWriter) -> Result<(), Provide
         }
         match to.write(piece.freeze()).await {
             Ok(()) => {}
-            // The other side takes no more, but may have something to say.
+            // The other side reads no more, but may still write.
             Err(Error::InputClosed) => return Ok(()),
             Err(error) => return Err(failed(error)),
         }
@@ -194,7 +193,7 @@ fn finished(outcome: Result<(), Error>) -> Result<(), ProviderError> {
 // === impl CountedConnection ===
 
 impl CountedConnection {
-    fn new(agent: &Arc<Agent>) -> Self {
+    fn new(agent: &Arc<AgentConnection>) -> Self {
         agent.connections.fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(agent))
     }

@@ -1,29 +1,29 @@
-//! Names of services, as a sandbox and those beside it find them: all of them are at the address of the sandbox itself.
+//! Host names of services: all resolve to the loopback address, since services share the network of the main sandbox.
 
 use carrel_control::provider::ProviderError;
 use carrel_control::spec::Service;
 use carrel_image::{GuestPath, LayerStack, RootFs, RootFsFile};
 
 use crate::failed;
-use crate::plan::LONGEST_HOSTNAME;
+use crate::plan::MAX_HOSTNAME_LENGTH;
 
 const HOSTS: &str = "etc/hosts";
-/// No list of hosts is longer.
-const LONGEST: u64 = 1 << 20;
-/// What an image has that has none.
-const USUAL: &[u8] = b"127.0.0.1\tlocalhost\n::1\tlocalhost\n";
+/// The maximum size of `/etc/hosts`.
+const MAX_LENGTH: u64 = 1 << 20;
+/// The `/etc/hosts` of an image that has none.
+const DEFAULT_HOSTS: &[u8] = b"127.0.0.1\tlocalhost\n::1\tlocalhost\n";
 
-/// Adds the names of all services to a root, behind what its image says.
-pub(crate) fn name_all(root: &mut RootFs, services: &[Service]) -> Result<(), ProviderError> {
+/// Appends the names of all services to the `/etc/hosts` of a root.
+pub(crate) fn add_service_hosts(root: &mut RootFs, services: &[Service]) -> Result<(), ProviderError> {
     if services.is_empty() {
         return Ok(());
     }
     let path = GuestPath::new(HOSTS).map_err(failed)?;
     let own = root.files.iter().find(|file| file.path == path).map(|file| file.content.clone());
-    let own = own.or_else(|| LayerStack::open(&root.layers).ok()?.read(&path, LONGEST));
-    let mut content = own.unwrap_or_else(|| USUAL.to_vec());
-    if content.len() as u64 > LONGEST {
-        return Err(failed(format_args!("/{HOSTS} of the image is longer than {LONGEST} bytes")));
+    let own = own.or_else(|| LayerStack::open(&root.layers).ok()?.read(&path, MAX_LENGTH));
+    let mut content = own.unwrap_or_else(|| DEFAULT_HOSTS.to_vec());
+    if content.len() as u64 > MAX_LENGTH {
+        return Err(failed(format_args!("/{HOSTS} of the image is longer than {MAX_LENGTH} bytes")));
     }
     if content.last().is_some_and(|last| *last != b'\n') {
         content.push(b'\n');
@@ -36,11 +36,11 @@ pub(crate) fn name_all(root: &mut RootFs, services: &[Service]) -> Result<(), Pr
     Ok(())
 }
 
-/// The name of a service as a host: what no name of a host has becomes `-`.
+/// The host name of a service: invalid characters become `-`.
 pub(crate) fn hostname(service: &str) -> String {
     let known = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_' | '.');
     let letters = service.chars().map(|letter| if known(letter) { letter } else { '-' });
-    letters.take(LONGEST_HOSTNAME).collect()
+    letters.take(MAX_HOSTNAME_LENGTH).collect()
 }
 
 #[cfg(test)]
@@ -51,18 +51,18 @@ mod tests {
 
     fn named(root: &mut RootFs, names: &[&str]) -> String {
         let service = |name: &&str| Service { name: (*name).to_owned(), ..Service::default() };
-        name_all(root, &names.iter().map(service).collect::<Vec<_>>()).unwrap();
+        add_service_hosts(root, &names.iter().map(service).collect::<Vec<_>>()).unwrap();
         let files: Vec<_> = root.files.iter().filter(|file| file.path.as_path() == Path::new(HOSTS)).collect();
         assert!(files.len() <= 1);
         files.first().map(|file| String::from_utf8(file.content.clone()).unwrap()).unwrap_or_default()
     }
 
     #[test]
-    fn the_lines_of_the_image_stay_and_every_service_has_one() {
+    fn the_lines_of_the_image_stay_and_every_service_gets_one() {
         let image = tempfile::tempdir().unwrap();
         let mut root = RootFs { layers: vec![image.path().to_owned()], ..RootFs::default() };
         assert_eq!(named(&mut root.clone(), &[]), "");
-        let usual = String::from_utf8(USUAL.to_vec()).unwrap();
+        let usual = String::from_utf8(DEFAULT_HOSTS.to_vec()).unwrap();
         assert_eq!(named(&mut root.clone(), &["db"]), format!("{usual}127.0.0.1\tdb\n"));
         std::fs::create_dir(image.path().join("etc")).unwrap();
         std::fs::write(image.path().join(HOSTS), "127.0.0.1 own").unwrap();
@@ -71,7 +71,7 @@ mod tests {
         assert_eq!(
             named(&mut root, &["late"]),
             format!("{expected}127.0.0.1\tlate\n"),
-            "what is over the image counts"
+            "the root's file takes precedence over the image's"
         );
     }
 
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_leads_to_no_file_of_the_host() {
+    fn a_link_resolves_to_no_file_of_the_host() {
         let image = tempfile::tempdir().unwrap();
         let secret = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(secret.path(), "secret").unwrap();
@@ -92,7 +92,7 @@ mod tests {
         std::os::unix::fs::symlink(secret.path(), image.path().join(HOSTS)).unwrap();
         let root = RootFs { layers: vec![image.path().to_owned()], ..RootFs::default() };
         assert!(!named(&mut root.clone(), &["db"]).contains("secret"));
-        // The control: the same link leads to a file of the image.
+        // The control: the same link resolves to a file of the image.
         let inside = image.path().join(secret.path().strip_prefix("/").unwrap());
         std::fs::create_dir_all(inside.parent().unwrap()).unwrap();
         std::fs::write(inside, "inside\n").unwrap();

@@ -1,19 +1,19 @@
-//! Services beside a sandbox: each a sandbox of its own, in the network of the one that it stands beside.
+//! Services: each is a sandbox of its own, in the network of its main sandbox.
 //!
-//! Everything of a service is named by the start of the sandbox that it stands beside, and what it is at is told by its
-//! own journal. So whoever comes after a daemon that died goes on where that one was.
+//! Everything of a service is named after the incarnation of its main sandbox, and its state is replayed from its own
+//! journal. So a new daemon continues where the last one was.
 
-mod course;
-mod end;
+mod create;
 mod hook;
 mod hosts;
-mod make;
-mod named;
-mod tend;
-mod tended;
+mod service_ref;
+mod state;
+mod stop;
+mod supervise;
+mod supervised;
 
-pub(crate) use self::end::remove_disks;
-pub(crate) use self::hosts::name_all;
-pub(crate) use self::named::start_of;
-pub(crate) use self::tend::tend;
-pub(crate) use self::tended::Tended;
+pub(crate) use self::hosts::add_service_hosts;
+pub(crate) use self::service_ref::main_incarnation;
+pub(crate) use self::stop::remove_disks;
+pub(crate) use self::supervise::supervise;
+pub(crate) use self::supervised::SupervisedServices;

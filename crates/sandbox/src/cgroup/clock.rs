@@ -1,4 +1,4 @@
-//! How long the processors have worked for a group, at little cost.
+//! The CPU time of a group, at low cost.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -7,9 +7,9 @@ use rustix::fs::OFlags;
 
 use super::host::Controller;
 use super::wait::keyed;
-use super::{Cgroup, Part};
+use super::{Cgroup, HierarchyGroup};
 
-/// A file that tells how long the processors have worked for a group, held open.
+/// An open file with the CPU time of a group.
 #[derive(Debug)]
 pub struct CpuClock {
     file: File,
@@ -19,9 +19,9 @@ pub struct CpuClock {
 // === impl Cgroup ===
 
 impl Cgroup {
-    /// Its clock, where this host counts that.
+    /// The CPU clock of the group, where this host counts it.
     pub fn cpu_clock(&self) -> Option<CpuClock> {
-        let Part { unified, directory, .. } = self.part(Controller::Accounting)?;
+        let HierarchyGroup { unified, directory, .. } = self.part(Controller::Accounting)?;
         let name = if *unified { "cpu.stat" } else { "cpuacct.usage" };
         let file = directory.open_file(name, OFlags::RDONLY).ok()?;
         Some(CpuClock { file: file.into(), unified: *unified })
@@ -31,9 +31,9 @@ impl Cgroup {
 // === impl CpuClock ===
 
 impl CpuClock {
-    /// The time, in nanoseconds.
+    /// The CPU time in nanoseconds.
     pub fn nanos(&self) -> Option<u64> {
-        // What is looked for comes first.
+        // The value is at the beginning of the file.
         let mut buffer = [0; 512];
         let count = self.file.read_at(&mut buffer, 0).ok()?;
         let text = std::str::from_utf8(buffer.get(..count)?).ok()?;

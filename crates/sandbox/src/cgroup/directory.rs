@@ -1,4 +1,4 @@
-//! A directory of a hierarchy, held by its handle: every file is opened relative to it.
+//! A directory of a hierarchy, by its handle: every file is opened relative to it.
 
 use std::fs::File;
 use std::io::Read;
@@ -8,16 +8,16 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, AtFlags, Dir, FileType, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 
-/// A directory and the words for it: the path is for messages only.
+/// A directory with its path, which is for messages only.
 #[derive(Debug)]
-pub(super) struct Directory {
+pub(super) struct CgroupDirectory {
     fd: OwnedFd,
     path: PathBuf,
 }
 
-// === impl Directory ===
+// === impl CgroupDirectory ===
 
-impl Directory {
+impl CgroupDirectory {
     pub(super) fn open(path: &Path) -> Result<Self, Errno> {
         let fd = rustix::fs::open(path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         Ok(Self { fd, path: path.to_owned() })
@@ -27,7 +27,7 @@ impl Directory {
         &self.path
     }
 
-    /// The path of a file or directory in it, for messages.
+    /// The path of an entry, for messages.
     pub(super) fn join(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
@@ -38,10 +38,9 @@ impl Directory {
         Ok(Self { fd, path: self.join(name) })
     }
 
-    /// The same, as a tree of its own: `..` leads from it, and from all that is opened by it, no further than to
-    /// itself.
-    pub(super) fn open_child_cut_off(&self, name: &str) -> Result<Self, Errno> {
-        let fd = crate::handle::cut_off(&self.fd, name)?;
+    /// The same as a detached mount: `..` of it, and of everything opened through it, does not lead above it.
+    pub(super) fn open_child_detached(&self, name: &str) -> Result<Self, Errno> {
+        let fd = crate::handle::open_detached(&self.fd, name)?;
         Ok(Self { fd, path: self.join(name) })
     }
 
@@ -58,12 +57,12 @@ impl Directory {
         rustix::fs::unlinkat(&self.fd, name, AtFlags::REMOVEDIR)
     }
 
-    /// Who owns it.
+    /// The owner.
     pub(super) fn owner(&self) -> Result<u32, Errno> {
         Ok(rustix::fs::fstat(&self.fd)?.st_uid)
     }
 
-    /// Lets a group make directories in it, of which each may remove its own alone.
+    /// Lets a group of users create directories in it, of which each may remove only its own (sticky bit).
     pub(super) fn share(&self, group: u32) -> Result<(), Errno> {
         let stat = rustix::fs::fstat(&self.fd)?;
         if stat.st_gid != group {
@@ -75,7 +74,7 @@ impl Directory {
         Ok(())
     }
 
-    /// Gives a file in it, or itself, to a user.
+    /// Changes the owner of an entry, or of the directory itself.
     pub(super) fn give(&self, file: &str, user: u32) -> Result<(), Errno> {
         rustix::fs::chownat(&self.fd, file, Some(Uid::from_raw(user)), None, AtFlags::SYMLINK_NOFOLLOW)
     }
@@ -91,7 +90,7 @@ impl Directory {
         Ok(text)
     }
 
-    /// Writes a value in one call: the kernel takes each call as a whole value.
+    /// Writes a value in one call: the kernel takes each write as a whole value.
     pub(super) fn write(&self, file: &str, value: &str) -> Result<(), Errno> {
         let fd = self.open_file(file, OFlags::WRONLY | OFlags::TRUNC)?;
         match rustix::io::retry_on_intr(|| rustix::io::write(&fd, value.as_bytes()))? {
@@ -104,7 +103,7 @@ impl Directory {
         rustix::fs::accessat(&self.fd, file, Access::EXISTS, AtFlags::empty()).is_ok()
     }
 
-    /// The names of the directories in it.
+    /// The names of its subdirectories.
     pub(super) fn children(&self) -> Result<Vec<String>, Errno> {
         let mut names = Vec::new();
         for entry in Dir::read_from(&self.fd)? {
@@ -119,7 +118,7 @@ impl Directory {
     }
 }
 
-impl AsFd for Directory {
+impl AsFd for CgroupDirectory {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }

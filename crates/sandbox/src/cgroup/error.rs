@@ -1,27 +1,27 @@
-//! What can fail, one variant for each step, each with the file it failed on.
+//! Errors of cgroup operations: one variant for each step, with the file that failed.
 
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
 use super::host::Controller;
-use super::missing::Unenforceable;
+use super::missing_controller::UnenforceableLimits;
 
-/// Why an operation on a control group failed.
+/// Why an operation on a cgroup failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CgroupError {
-    /// A name that could mean something else than one directory.
-    #[error("{0:?} is not a name for a control group: letters, digits and dashes, at most {most}", most = super::name::LONGEST)]
+    /// The name is not a plain directory name.
+    #[error("{0:?} is not a valid cgroup name: use letters, digits and dashes, at most {most}", most = super::name::LONGEST)]
     Name(String),
-    /// Limits that this host cannot enforce.
+    /// The host cannot enforce the limits.
     #[error(transparent)]
-    Unenforceable(#[from] Unenforceable),
-    /// The kernel's own list could not be read.
+    Unenforceable(#[from] UnenforceableLimits),
+    /// The kernel's list of cgroups cannot be read.
     #[error("cannot read {file}: {errno}", file = .file.display())]
     Detect {
         /// The list.
         file: PathBuf,
-        /// Why.
+        /// The kernel's error.
         errno: Errno,
     },
     /// A hierarchy or a group could not be opened.
@@ -29,7 +29,7 @@ pub enum CgroupError {
     Open {
         /// The directory.
         path: PathBuf,
-        /// Why.
+        /// The kernel's error.
         errno: Errno,
     },
     /// The group exists already.
@@ -39,27 +39,27 @@ pub enum CgroupError {
         path: PathBuf,
     },
     /// No hierarchy has such a group.
-    #[error("there is no control group {name}")]
+    #[error("no such cgroup: {name}")]
     NotFound {
         /// Its name.
         name: String,
     },
-    /// The directory could not be made.
-    #[error("cannot make {path}: {errno}", path = .path.display())]
+    /// The directory could not be created.
+    #[error("cannot create {path}: {errno}", path = .path.display())]
     Make {
         /// The directory.
         path: PathBuf,
-        /// Why.
+        /// The kernel's error.
         errno: Errno,
     },
-    /// A controller could not be handed down to children.
+    /// A controller could not be enabled for children.
     #[error("cannot enable {value} in {file}: {errno}", file = .file.display())]
     Enable {
-        /// The file that hands controllers down.
+        /// The `cgroup.subtree_control` file.
         file: PathBuf,
-        /// What was written.
+        /// The value that was written.
         value: String,
-        /// Why.
+        /// The kernel's error.
         errno: Errno,
     },
     /// A limit could not be set.
@@ -67,19 +67,19 @@ pub enum CgroupError {
     Limit {
         /// The file of the limit.
         file: PathBuf,
-        /// What was written.
+        /// The value that was written.
         value: String,
-        /// Why.
+        /// The kernel's error.
         errno: Errno,
     },
     /// A process could not be moved.
-    #[error("cannot move process {pid} by {file}: {errno}", file = .file.display())]
+    #[error("cannot move process {pid} to {file}: {errno}", file = .file.display())]
     Join {
         /// The list of the group's processes.
         file: PathBuf,
         /// The process.
         pid: i32,
-        /// Why.
+        /// The kernel's error.
         errno: Errno,
     },
     /// A file of the group could not be read.
@@ -87,54 +87,54 @@ pub enum CgroupError {
     Read {
         /// The file.
         file: PathBuf,
-        /// Why.
+        /// The kernel's error.
         errno: Errno,
     },
-    /// A file of the group says something that we do not understand.
-    #[error("{file} says {text:?}", file = .file.display())]
+    /// A file of the group has unexpected content.
+    #[error("unexpected content of {file}: {text:?}", file = .file.display())]
     Malformed {
         /// The file.
         file: PathBuf,
-        /// What it says.
+        /// Its content.
         text: String,
     },
-    /// What was asked for needs a controller that this group does not have.
-    #[error("the control group has no {0:?} controller on this host")]
+    /// The operation needs a controller that this group does not have.
+    #[error("the cgroup has no {0:?} controller on this host")]
     Absent(Controller),
     /// The group could not be frozen or thawed.
     #[error("cannot write {value} to {file}: {errno}", file = .file.display())]
     Freeze {
-        /// The file of the state.
+        /// The freezer file.
         file: PathBuf,
-        /// The state that was asked for.
+        /// The requested state.
         value: &'static str,
-        /// Why.
+        /// The kernel's error.
         errno: Errno,
     },
-    /// The processes could not be ended.
-    #[error("cannot end the processes of {file}: {errno}", file = .file.display())]
+    /// The processes could not be killed.
+    #[error("cannot kill the processes of {file}: {errno}", file = .file.display())]
     Kill {
-        /// The file that ends or lists them.
+        /// The file that kills or lists them.
         file: PathBuf,
-        /// Why.
+        /// The kernel's error.
         errno: Errno,
     },
-    /// The kernel could not be asked to tell about a change.
+    /// The kernel could not be asked for notifications.
     #[error("cannot wait for {file}: {errno}", file = .file.display())]
     Wait {
-        /// The file whose change was waited for.
+        /// The file to watch.
         file: PathBuf,
-        /// Why.
+        /// The kernel's error.
         errno: Errno,
     },
-    /// What was asked for did not happen in time.
-    #[error("{file} still does not say {wanted} after {seconds} s", file = .file.display())]
+    /// The expected state was not reached in time.
+    #[error("timed out after {seconds} s: {file} does not say {wanted}", file = .file.display())]
     Late {
-        /// The file whose change was waited for.
+        /// The file that was watched.
         file: PathBuf,
-        /// What it was to say.
+        /// The expected content.
         wanted: String,
-        /// How long it was waited for.
+        /// The time limit.
         seconds: u64,
     },
     /// The directory could not be removed.
@@ -142,7 +142,7 @@ pub enum CgroupError {
     Remove {
         /// The directory.
         path: PathBuf,
-        /// Why.
+        /// The kernel's error.
         errno: Errno,
     },
     /// The groups could not be listed.
@@ -150,7 +150,7 @@ pub enum CgroupError {
     List {
         /// The directory.
         path: PathBuf,
-        /// Why.
+        /// The kernel's error.
         errno: Errno,
     },
 }

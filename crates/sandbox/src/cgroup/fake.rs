@@ -1,13 +1,12 @@
-//! A tree of plain files that is filled like a v2 hierarchy, for unit tests: it proves which files are written with
-//! what, and nothing about what a kernel then does.
+//! A fake v2 hierarchy of plain files for unit tests: it shows which files are written with what, not what a kernel then does.
 
 use std::fs;
 use std::path::Path;
 
-use super::directory::Directory;
-use super::host::{Host, Reach, Unified};
+use super::directory::CgroupDirectory;
+use super::host::{Host, MountAccess, UnifiedRoot};
 
-/// The files that the kernel puts into a new group.
+/// The files that the kernel creates in a new group.
 const BORN: &[(&str, &str)] = &[
     ("cgroup.controllers", "cpu memory pids\n"),
     ("cgroup.events", "populated 0\nfrozen 0\n"),
@@ -29,25 +28,25 @@ const BORN: &[(&str, &str)] = &[
     ("pids.current", "6\n"),
     ("pids.max", "max\n"),
 ];
-/// Names the files that this tree's kernel does not have; its presence marks a tree as a fake one.
+/// Lists the files that the fake kernel does not have; its presence marks a fake hierarchy.
 const LACKS: &str = ".lacks";
 
-/// Makes a fake hierarchy whose groups lack some files.
+/// Creates a fake hierarchy whose groups lack some files.
 pub(super) fn host(root: &Path, lacks: &[&str]) -> Host {
     fs::write(root.join(LACKS), lacks.join("\n")).unwrap();
     fs::write(root.join("cgroup.subtree_control"), "cpu\n").unwrap();
     let mountinfo = format!("30 23 0:26 / {} rw - cgroup2 cgroup2 rw\n", root.display());
-    let top = |_: &Path| Unified {
+    let top = |_: &Path| UnifiedRoot {
         controllers: "cpuset cpu io memory pids".into(),
         enabled: "cpu".into(),
         top: true,
         occupied: true,
     };
-    Host::place_all(&mountinfo, "", |_| Reach::Usable, top)
+    Host::locate_all(&mountinfo, "", |_| MountAccess::Usable, top)
 }
 
-/// What the kernel does when a group is made.
-pub(super) fn fill(parent: &Directory, name: &str) {
+/// What the kernel does when a group is created.
+pub(super) fn fill(parent: &CgroupDirectory, name: &str) {
     let Some(lacks) = lacks(parent.path()) else { return };
     for (file, text) in BORN.iter().filter(|(file, _)| !lacks.lines().any(|lack| lack == *file)) {
         fs::write(parent.join(name).join(file), text).unwrap();
@@ -55,7 +54,7 @@ pub(super) fn fill(parent: &Directory, name: &str) {
 }
 
 /// What the kernel does when a group is removed.
-pub(super) fn empty(parent: &Directory, name: &str) {
+pub(super) fn empty(parent: &CgroupDirectory, name: &str) {
     if lacks(parent.path()).is_some() {
         for (file, _) in BORN {
             let _gone = fs::remove_file(parent.join(name).join(file));

@@ -1,74 +1,74 @@
-//! Where this host keeps each controller, and what it therefore cannot enforce.
+//! Where this host has each controller, and which limits it therefore cannot enforce.
 
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, AtFlags};
 
-use super::directory::Directory;
+use super::directory::CgroupDirectory;
 use super::error::CgroupError;
-use super::limits::Limits;
-use super::missing::{Missing, Unenforceable};
-use super::mounts::{self, Mount};
+use super::limits::CgroupLimits;
+use super::missing_controller::{MissingController, UnenforceableLimits};
+use super::mounts::{self, CgroupMount};
 
-/// The part of a control group that a limit or an operation needs.
+/// The cgroup controller that a limit or an operation needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Controller {
-    /// Limits and counts memory, and counts what died for want of it.
+    /// Limits and counts memory, and counts OOM kills.
     Memory,
     /// Limits and counts processes.
     Pids,
-    /// Limits processor time.
+    /// Limits CPU time.
     Cpu,
-    /// Counts processor time.
+    /// Counts CPU time.
     Accounting,
-    /// Stops and continues all processes at once.
+    /// Freezes and thaws all processes at once.
     Freezer,
 }
 
 /// Where a controller is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// In the v1 hierarchy mounted there.
+pub enum ControllerLocation {
+    /// In the v1 hierarchy with this mount point.
     V1(PathBuf),
-    /// In the v2 hierarchy mounted there.
+    /// In the v2 hierarchy with this mount point.
     V2(PathBuf),
-    /// Nowhere that we may use.
-    Missing(Missing),
+    /// Not available.
+    Missing(MissingController),
 }
 
 /// What to do about a limit that this host cannot enforce.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Policy {
+pub enum LimitPolicy {
     /// Refuse it.
     #[default]
     Refuse,
-    /// Go on without it: the caller said so.
+    /// Continue without it, as the caller requested.
     AllowUnenforced,
 }
 
-/// The control groups of this host.
+/// The cgroup hierarchies of this host.
 ///
-/// On a hybrid host, limits are where v1 has their controllers, and everything that v2 does without a controller is
-/// left to v2: it kills a whole group at once, and tells when a group is frozen or empty, where v1 has to be asked.
+/// On a hybrid host, limits are set where v1 has their controllers, and v2 is used for what needs no controller: it kills a
+/// whole group at once, and notifies when a group is frozen or empty, where v1 has to be polled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host {
-    memory: Place,
-    pids: Place,
-    cpu: Place,
-    accounting: Place,
-    freezer: Place,
+    memory: ControllerLocation,
+    pids: ControllerLocation,
+    cpu: ControllerLocation,
+    accounting: ControllerLocation,
+    freezer: ControllerLocation,
 }
 
-/// One hierarchy: where it is mounted, and of which version.
+/// One hierarchy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Hierarchy {
     pub(super) mount: PathBuf,
     pub(super) unified: bool,
 }
 
-/// Whether a mount can be used, beyond what its options say.
+/// Whether a mount can be used, apart from its options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reach {
+pub(super) enum MountAccess {
     /// It can.
     Usable,
     /// This user may not write there.
@@ -77,16 +77,16 @@ pub(super) enum Reach {
     Hidden,
 }
 
-/// What the files at the top of a v2 mount say.
+/// The files at the top of a v2 mount.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Unified {
+pub(super) struct UnifiedRoot {
     /// `cgroup.controllers`: what can be enabled for children.
     pub(super) controllers: String,
     /// `cgroup.subtree_control`: what is enabled for children.
     pub(super) enabled: String,
-    /// Whether it is the top of the whole hierarchy, which alone may have both processes and controlled children.
+    /// Whether it is the root cgroup, the only one that may have both processes and controlled children.
     pub(super) top: bool,
-    /// Whether processes sit directly in it.
+    /// Whether it has processes of its own.
     pub(super) occupied: bool,
 }
 
@@ -96,12 +96,12 @@ const ALL: [Controller; 5] =
 // === impl Controller ===
 
 impl Controller {
-    /// What a limit of it is called.
+    /// The name of a limit of this controller.
     pub fn name(self) -> &'static str {
         self.v1_name()
     }
 
-    /// Its name in the kernel's v1 lists.
+    /// Its name in v1.
     pub(super) fn v1_name(self) -> &'static str {
         match self {
             Self::Memory => "memory",
@@ -112,7 +112,7 @@ impl Controller {
         }
     }
 
-    /// Its name in v2's lists; what every v2 group does has none.
+    /// Its name in v2; functions of every v2 group have none.
     pub(super) fn v2_name(self) -> Option<&'static str> {
         match self {
             Self::Memory | Self::Pids | Self::Cpu => Some(self.v1_name()),
@@ -124,32 +124,32 @@ impl Controller {
 // === impl Host ===
 
 impl Host {
-    /// Looks at this host.
+    /// Detects the hierarchies of this host.
     pub fn detect() -> Result<Self, CgroupError> {
         let text = |file: &str| -> Result<String, CgroupError> {
             let bytes = std::fs::read(file).map_err(|error| CgroupError::detect(file, &error))?;
             Ok(String::from_utf8_lossy(&bytes).into_owned())
         };
-        // A kernel without control groups has no such file, and that is an answer.
+        // A kernel without cgroups has no such file.
         let cgroups = text("/proc/cgroups").unwrap_or_default();
         Ok(Self::describe(&text("/proc/self/mountinfo")?, &cgroups))
     }
 
-    /// Looks at the mounts of `mountinfo` only, in the words of `/proc/self/mountinfo` and `/proc/cgroups`.
+    /// Detects the hierarchies from the content of `/proc/self/mountinfo` and `/proc/cgroups`.
     pub fn describe(mountinfo: &str, cgroups: &str) -> Self {
-        Self::place_all(mountinfo, cgroups, reach, unified)
+        Self::locate_all(mountinfo, cgroups, reach, unified)
     }
 
-    pub(super) fn place_all(
+    pub(super) fn locate_all(
         mountinfo: &str,
         cgroups: &str,
-        reach: impl Fn(&Mount) -> Reach,
-        unified: impl Fn(&Path) -> Unified,
+        reach: impl Fn(&CgroupMount) -> MountAccess,
+        unified: impl Fn(&Path) -> UnifiedRoot,
     ) -> Self {
-        let mounts: Vec<(Mount, Reach)> = mounts::mounts(mountinfo)
+        let mounts: Vec<(CgroupMount, MountAccess)> = mounts::mounts(mountinfo)
             .into_iter()
             .map(|mount| (reach(&mount), mount))
-            .filter(|(reach, _)| *reach != Reach::Hidden)
+            .filter(|(reach, _)| *reach != MountAccess::Hidden)
             .map(|(reach, mount)| (mount, reach))
             .collect();
         let v2 = best(mounts.iter().filter(|(mount, _)| mount.controllers.is_none()));
@@ -157,9 +157,10 @@ impl Host {
         let top = point.map(unified).unwrap_or_default();
         let place = |controller: Controller| {
             let name = controller.v1_name();
-            let has = |mount: &Mount| mount.controllers.iter().flatten().any(|option| option == name);
-            let v1 = best(mounts.iter().filter(|(mount, _)| has(mount)))
-                .map(|(mount, reach)| usable(mount, *reach).map_or_else(Place::Missing, Place::V1));
+            let has = |mount: &CgroupMount| mount.controllers.iter().flatten().any(|option| option == name);
+            let v1 = best(mounts.iter().filter(|(mount, _)| has(mount))).map(|(mount, reach)| {
+                usable(mount, *reach).map_or_else(ControllerLocation::Missing, ControllerLocation::V1)
+            });
             let v2 = v2.and_then(|(mount, reach)| {
                 let listed = |list: &str| list.split_ascii_whitespace().any(|one| Some(one) == controller.v2_name());
                 if controller.v2_name().is_some() && !listed(&top.controllers) {
@@ -167,16 +168,19 @@ impl Host {
                 }
                 let busy = controller.v2_name().is_some() && !top.top && top.occupied && !listed(&top.enabled);
                 Some(match usable(mount, *reach) {
-                    Ok(point) if busy => Place::Missing(Missing::Occupied(point)),
-                    Ok(point) => Place::V2(point),
-                    Err(missing) => Place::Missing(missing),
+                    Ok(point) if busy => ControllerLocation::Missing(MissingController::Occupied(point)),
+                    Ok(point) => ControllerLocation::V2(point),
+                    Err(missing) => ControllerLocation::Missing(missing),
                 })
             });
             let found = if controller.v2_name().is_none() { [v2, v1] } else { [v1, v2] };
             let mut found = found.into_iter().flatten().collect::<Vec<_>>();
-            // A place that can be used wins over one that cannot, and the first that cannot says why.
-            found.sort_by_key(|place| matches!(place, Place::Missing(_)));
-            found.into_iter().next().unwrap_or_else(|| Place::Missing(nowhere(controller, cgroups, point, &top)))
+            // A usable location wins; otherwise the first unusable one gives the reason.
+            found.sort_by_key(|place| matches!(place, ControllerLocation::Missing(_)));
+            found
+                .into_iter()
+                .next()
+                .unwrap_or_else(|| ControllerLocation::Missing(nowhere(controller, cgroups, point, &top)))
         };
         Self {
             memory: place(Controller::Memory),
@@ -188,7 +192,7 @@ impl Host {
     }
 
     /// Where a controller is.
-    pub fn place(&self, controller: Controller) -> &Place {
+    pub fn place(&self, controller: Controller) -> &ControllerLocation {
         match controller {
             Controller::Memory => &self.memory,
             Controller::Pids => &self.pids,
@@ -199,13 +203,13 @@ impl Host {
     }
 
     /// Refuses limits that this host cannot enforce, unless the policy allows that.
-    pub fn check(&self, limits: &Limits, policy: Policy) -> Result<(), Unenforceable> {
+    pub fn check(&self, limits: &CgroupLimits, policy: LimitPolicy) -> Result<(), UnenforceableLimits> {
         let unenforced = self.unenforced(limits);
-        if policy == Policy::AllowUnenforced || unenforced.0.is_empty() { Ok(()) } else { Err(unenforced) }
+        if policy == LimitPolicy::AllowUnenforced || unenforced.0.is_empty() { Ok(()) } else { Err(unenforced) }
     }
 
-    /// Those limits that this host cannot enforce.
-    pub fn unenforced(&self, limits: &Limits) -> Unenforceable {
+    /// The limits that this host cannot enforce.
+    pub fn unenforced(&self, limits: &CgroupLimits) -> UnenforceableLimits {
         let wanted = [
             (Controller::Memory, limits.memory().is_some()),
             (Controller::Pids, limits.pids().is_some()),
@@ -215,14 +219,14 @@ impl Host {
             .into_iter()
             .filter(|(_, wanted)| *wanted)
             .filter_map(|(controller, _)| match self.place(controller) {
-                Place::Missing(missing) => Some((controller, missing.clone())),
-                Place::V1(_) | Place::V2(_) => None,
+                ControllerLocation::Missing(missing) => Some((controller, missing.clone())),
+                ControllerLocation::V1(_) | ControllerLocation::V2(_) => None,
             })
             .collect();
-        Unenforceable(missing)
+        UnenforceableLimits(missing)
     }
 
-    /// Every hierarchy that a group has a directory in, each once, v2 first.
+    /// Every hierarchy in which a group has a directory, v2 first.
     pub(super) fn hierarchies(&self) -> Vec<Hierarchy> {
         let mut hierarchies: Vec<Hierarchy> = Vec::new();
         for hierarchy in ALL.into_iter().filter_map(|controller| self.place(controller).hierarchy()) {
@@ -240,9 +244,9 @@ impl Host {
     }
 }
 
-// === impl Place ===
+// === impl ControllerLocation ===
 
-impl Place {
+impl ControllerLocation {
     fn hierarchy(&self) -> Option<Hierarchy> {
         match self {
             Self::V1(mount) => Some(Hierarchy { mount: mount.clone(), unified: false }),
@@ -253,52 +257,52 @@ impl Place {
 }
 
 /// Why a controller is in no mount.
-fn nowhere(controller: Controller, cgroups: &str, v2: Option<&Path>, top: &Unified) -> Missing {
+fn nowhere(controller: Controller, cgroups: &str, v2: Option<&Path>, top: &UnifiedRoot) -> MissingController {
     let name = controller.v1_name();
     match (mounts::subsystem(cgroups, name), v2) {
-        (Some(subsystem), _) if !subsystem.enabled => Missing::Disabled(name),
-        // Inside a container or a service, what is not listed was not handed down.
-        (_, Some(point)) if !top.top => Missing::NotDelegated(name, point.to_owned()),
-        (Some(_), _) => Missing::NotMounted(name),
-        (None, _) => Missing::NotInKernel(name),
+        (Some(subsystem), _) if !subsystem.enabled => MissingController::Disabled(name),
+        // Inside a container or a service, an unlisted controller was not delegated.
+        (_, Some(point)) if !top.top => MissingController::NotDelegated(name, point.to_owned()),
+        (Some(_), _) => MissingController::NotMounted(name),
+        (None, _) => MissingController::NotInKernel(name),
     }
 }
 
-/// Of several mounts of one hierarchy, one that can be used.
-fn best<'a>(found: impl Iterator<Item = &'a (Mount, Reach)>) -> Option<&'a (Mount, Reach)> {
+/// A usable mount, if there are several of one hierarchy.
+fn best<'a>(found: impl Iterator<Item = &'a (CgroupMount, MountAccess)>) -> Option<&'a (CgroupMount, MountAccess)> {
     found.min_by_key(|(mount, reach)| usable(mount, *reach).is_err())
 }
 
-fn usable(mount: &Mount, reach: Reach) -> Result<PathBuf, Missing> {
+fn usable(mount: &CgroupMount, reach: MountAccess) -> Result<PathBuf, MissingController> {
     let point = mount.point.clone();
     match (mount.writable, reach) {
-        (false, _) => Err(Missing::ReadOnly(point)),
-        (true, Reach::Denied | Reach::Hidden) => Err(Missing::Denied(point)),
-        (true, Reach::Usable) => Ok(point),
+        (false, _) => Err(MissingController::ReadOnly(point)),
+        (true, MountAccess::Denied | MountAccess::Hidden) => Err(MissingController::Denied(point)),
+        (true, MountAccess::Usable) => Ok(point),
     }
 }
 
-/// Whether the mount that the list names is really what its point leads to, and may be written.
-fn reach(mount: &Mount) -> Reach {
-    /// The kernel's names of the two file systems.
+/// Whether the mount point really leads to the listed mount, and is writable.
+fn reach(mount: &CgroupMount) -> MountAccess {
+    /// The magic numbers of the two file systems.
     const V1_MAGIC: u64 = 0x0027_e0eb;
     const V2_MAGIC: u64 = 0x6367_7270;
     let expected = if mount.controllers.is_some() { V1_MAGIC } else { V2_MAGIC };
-    let Ok(directory) = Directory::open(&mount.point) else { return Reach::Denied };
+    let Ok(directory) = CgroupDirectory::open(&mount.point) else { return MountAccess::Denied };
     let is =
         rustix::fs::fstatfs(&directory).is_ok_and(|stat| u64::try_from(stat.f_type).is_ok_and(|is| is == expected));
     match rustix::fs::accessat(&directory, ".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS) {
-        _ if !is => Reach::Hidden,
-        Ok(()) => Reach::Usable,
-        Err(_) => Reach::Denied,
+        _ if !is => MountAccess::Hidden,
+        Ok(()) => MountAccess::Usable,
+        Err(_) => MountAccess::Denied,
     }
 }
 
-/// Reads the top of a v2 mount; what cannot be read offers nothing.
-fn unified(mount: &Path) -> Unified {
-    let Ok(directory) = Directory::open(mount) else { return Unified::default() };
+/// Reads the top of a v2 mount; unreadable files count as empty.
+fn unified(mount: &Path) -> UnifiedRoot {
+    let Ok(directory) = CgroupDirectory::open(mount) else { return UnifiedRoot::default() };
     let text = |file: &str| directory.read(file).unwrap_or_default();
-    Unified {
+    UnifiedRoot {
         controllers: text("cgroup.controllers"),
         enabled: text("cgroup.subtree_control"),
         // "cgroup.type: a read-write single value file which exists on non-root cgroups."

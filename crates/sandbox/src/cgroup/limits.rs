@@ -1,57 +1,57 @@
-//! What one sandbox may use: checked once, so that a limit inside is always one that a kernel accepts.
+//! The limits of one sandbox, validated so that the kernel accepts them.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::disk::binary_size;
 
-/// How much of the machine one sandbox may use. What is absent is not limited.
+/// The resource limits of one sandbox. Absent ones are unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Limits {
+pub struct CgroupLimits {
     memory: Option<u64>,
     pids: Option<u32>,
     cpus: Option<CpuShare>,
 }
 
-/// A share of the processors in thousandths of a core; `1.5` is one and a half cores.
+/// A CPU limit in thousandths of a core; `1.5` is one and a half cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CpuShare(u32);
 
-/// A limit that makes no sense.
+/// An invalid limit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LimitError {
     /// Too little or too much memory.
     #[error(
         "a memory limit of {} is not between {} and {}",
         binary_size(*.0),
-        binary_size(Limits::LEAST_MEMORY),
-        binary_size(Limits::MOST_MEMORY)
+        binary_size(CgroupLimits::LEAST_MEMORY),
+        binary_size(CgroupLimits::MOST_MEMORY)
     )]
     Memory(u64),
     /// Too few or too many processes.
-    #[error("a limit of {0} processes is not between {least} and {most}", least = Limits::LEAST_PIDS, most = Limits::MOST_PIDS)]
+    #[error("a limit of {0} processes is not between {least} and {most}", least = CgroupLimits::LEAST_PIDS, most = CgroupLimits::MOST_PIDS)]
     Pids(u32),
-    /// Too small or too large a share of the processors.
+    /// Too small or too large a CPU limit.
     #[error("a share of {0} cores is not between {least} and {most}", least = CpuShare::LEAST, most = CpuShare::MOST)]
     Cpus(CpuShare),
-    /// Text that is no share of the processors.
+    /// Not a number of cores.
     #[error("{0:?} is not a number of cores with at most three decimals, such as 2 or 1.5")]
     CpuText(String),
 }
 
-// === impl Limits ===
+// === impl CgroupLimits ===
 
-impl Limits {
-    /// The least memory: below it the agent and one command have no room, and a sandbox would die as it starts.
+impl CgroupLimits {
+    /// The minimum of memory: the agent and one command need it to start.
     pub const LEAST_MEMORY: u64 = 16 << 20;
-    /// The most memory: beyond it the kernel's counters begin to mean "no limit".
+    /// The maximum of memory: above it, the kernel's counters mean "no limit".
     pub const MOST_MEMORY: u64 = 1 << 50;
-    /// The fewest processes: the agent, the process that starts it, and a small pipeline.
+    /// The minimum of processes: the agent, the process that starts it, and a small pipeline.
     pub const LEAST_PIDS: u32 = 8;
-    /// The most processes: the kernel's own ceiling for process ids.
+    /// The maximum of processes: the kernel's own limit for process ids.
     pub const MOST_PIDS: u32 = 1 << 22;
 
-    /// Limits within their bounds.
+    /// Validates limits.
     pub fn new(memory: Option<u64>, pids: Option<u32>, cpus: Option<CpuShare>) -> Result<Self, LimitError> {
         if let Some(bytes) = memory.filter(|bytes| !(Self::LEAST_MEMORY..=Self::MOST_MEMORY).contains(bytes)) {
             return Err(LimitError::Memory(bytes));
@@ -62,17 +62,17 @@ impl Limits {
         Ok(Self { memory, pids, cpus })
     }
 
-    /// Bytes of memory; swap does not extend them.
+    /// The memory limit in bytes; swap does not extend it.
     pub fn memory(&self) -> Option<u64> {
         self.memory
     }
 
-    /// Processes and threads at one time.
+    /// The limit of processes and threads.
     pub fn pids(&self) -> Option<u32> {
         self.pids
     }
 
-    /// The share of the processors.
+    /// The CPU limit.
     pub fn cpus(&self) -> Option<CpuShare> {
         self.cpus
     }
@@ -81,14 +81,14 @@ impl Limits {
 // === impl CpuShare ===
 
 impl CpuShare {
-    /// The least share: with the period below, the kernel's least quota of one millisecond.
+    /// The minimum: with the period below, the kernel's minimum quota of one millisecond.
     pub const LEAST: Self = Self(10);
-    /// The largest share.
+    /// The maximum.
     pub const MOST: Self = Self(1_024_000);
-    /// The interval in which the share is given out, in microseconds.
+    /// The CFS period in microseconds.
     pub const PERIOD_MICROS: u64 = 100_000;
 
-    /// A share in thousandths of a core.
+    /// A limit in thousandths of a core.
     pub fn from_thousandths(thousandths: u32) -> Result<Self, LimitError> {
         let share = Self(thousandths);
         if (Self::LEAST..=Self::MOST).contains(&share) { Ok(share) } else { Err(LimitError::Cpus(share)) }
@@ -99,7 +99,7 @@ impl CpuShare {
         self.0
     }
 
-    /// Microseconds of processor time in each period.
+    /// The CFS quota: microseconds of CPU time in each period.
     pub fn quota_micros(self) -> u64 {
         u64::from(self.0) * (Self::PERIOD_MICROS / 1000)
     }
@@ -163,16 +163,16 @@ mod tests {
     //= promises.cgroups.processes
     #[test]
     fn limits_out_of_bounds_are_refused_with_the_bounds() {
-        assert!(Limits::new(Some(Limits::LEAST_MEMORY), Some(Limits::LEAST_PIDS), None).is_ok());
-        assert!(Limits::new(Some(Limits::MOST_MEMORY), Some(Limits::MOST_PIDS), None).is_ok());
-        assert_eq!(Limits::new(None, None, None), Ok(Limits::default()));
-        for memory in [0, Limits::LEAST_MEMORY - 1, Limits::MOST_MEMORY + 1, u64::MAX] {
-            assert_eq!(Limits::new(Some(memory), None, None), Err(LimitError::Memory(memory)));
+        assert!(CgroupLimits::new(Some(CgroupLimits::LEAST_MEMORY), Some(CgroupLimits::LEAST_PIDS), None).is_ok());
+        assert!(CgroupLimits::new(Some(CgroupLimits::MOST_MEMORY), Some(CgroupLimits::MOST_PIDS), None).is_ok());
+        assert_eq!(CgroupLimits::new(None, None, None), Ok(CgroupLimits::default()));
+        for memory in [0, CgroupLimits::LEAST_MEMORY - 1, CgroupLimits::MOST_MEMORY + 1, u64::MAX] {
+            assert_eq!(CgroupLimits::new(Some(memory), None, None), Err(LimitError::Memory(memory)));
         }
-        for pids in [0, Limits::LEAST_PIDS - 1, Limits::MOST_PIDS + 1] {
-            assert_eq!(Limits::new(None, Some(pids), None), Err(LimitError::Pids(pids)));
+        for pids in [0, CgroupLimits::LEAST_PIDS - 1, CgroupLimits::MOST_PIDS + 1] {
+            assert_eq!(CgroupLimits::new(None, Some(pids), None), Err(LimitError::Pids(pids)));
         }
-        let words = Limits::new(Some(1), None, None).unwrap_err().to_string();
+        let words = CgroupLimits::new(Some(1), None, None).unwrap_err().to_string();
         assert_eq!(words, "a memory limit of 1 byte is not between 16 MiB and 1 PiB");
         let words = "0".parse::<CpuShare>().unwrap_err().to_string();
         assert_eq!(words, "a share of 0 cores is not between 0.01 and 1024");

@@ -1,4 +1,4 @@
-//! The processes of a group: joining, stopping, continuing and ending them.
+//! The processes of a group: joins, freezes, thaws and kills them.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -10,18 +10,18 @@ use rustix::process::{Pid, Signal};
 use super::error::CgroupError;
 use super::host::Controller;
 use super::wait::{self, BATCH, Deadline, PROCS};
-use super::{Cgroup, Part};
+use super::{Cgroup, HierarchyGroup};
 
-/// The file of the state on v2, with its values.
+/// The freezer file of v2.
 const V2_FREEZE: &str = "cgroup.freeze";
-/// The file of the state on v1, with its values.
+/// The freezer file of v1.
 const V1_STATE: &str = "freezer.state";
-/// The file that takes a single thread on v1.
+/// The v1 file that moves a single thread.
 const V1_THREADS: &str = "tasks";
-/// How long one round of ending processes on v1 takes at most.
+/// The time limit of one kill round on v1.
 const ROUND: Duration = Duration::from_millis(200);
 
-/// The file by which a group is stopped.
+/// The freezer file of a group.
 pub(super) fn freeze_file(unified: bool) -> &'static str {
     if unified { V2_FREEZE } else { V1_STATE }
 }
@@ -29,54 +29,53 @@ pub(super) fn freeze_file(unified: bool) -> &'static str {
 // === impl Cgroup ===
 
 impl Cgroup {
-    /// Moves a process into the group, in every hierarchy. The first move waits for a grace period of the kernel,
-    /// which takes milliseconds; the children of a process that is inside are born inside and cost nothing.
+    /// Moves a process into the group, in every hierarchy. The first move waits for a grace period of the kernel, which takes
+    /// milliseconds; children of a process in the group are born in it at no cost.
     pub fn add(&self, pid: Pid) -> Result<(), CgroupError> {
         let raw = pid.as_raw_nonzero().get();
-        for part in &self.parts {
+        for part in &self.groups {
             let moved = part.directory.write(PROCS, &raw.to_string());
             moved.map_err(|errno| CgroupError::Join { file: part.directory.join(PROCS), pid: raw, errno })?;
         }
         Ok(())
     }
 
-    /// The files that take new processes, one for each hierarchy, open for writing and closed by `exec`: a process
-    /// that writes `0` to each of them moves itself, whatever it can still see of the file system.
+    /// The `cgroup.procs` files, one for each hierarchy, open for writing and close-on-exec: a process that writes `0` to
+    /// each of them joins the group, whatever it sees of the file system.
     pub fn procs_files(&self) -> Result<Vec<OwnedFd>, CgroupError> {
-        let open = |part: &Part| {
+        let open = |part: &HierarchyGroup| {
             let opened = part.directory.open_file(PROCS, OFlags::WRONLY);
             opened.map_err(|errno| CgroupError::Open { path: part.directory.join(PROCS), errno })
         };
-        self.parts.iter().map(open).collect()
+        self.groups.iter().map(open).collect()
     }
 
-    /// The files by which a process of one thread that writes `0` to them moves itself, one for each hierarchy that
-    /// it cannot be born in. A thread that moves itself and no other is the one move that the kernel makes without
-    /// waiting.
-    pub(crate) fn entrances(&self) -> Result<Vec<OwnedFd>, CgroupError> {
-        let open = |part: &Part| {
+    /// The v1 `tasks` files, one for each hierarchy that a process cannot be born in: a single-threaded process that writes
+    /// `0` to each joins the group. A thread that moves itself is the one move that the kernel makes without a grace period.
+    pub(crate) fn thread_files(&self) -> Result<Vec<OwnedFd>, CgroupError> {
+        let open = |part: &HierarchyGroup| {
             let opened = part.directory.open_file(V1_THREADS, OFlags::WRONLY);
             opened.map_err(|errno| CgroupError::Open { path: part.directory.join(V1_THREADS), errno })
         };
-        self.parts.iter().filter(|part| !part.unified).map(open).collect()
+        self.groups.iter().filter(|part| !part.unified).map(open).collect()
     }
 
-    /// The group's v2 directory, for `clone3` with `CLONE_INTO_CGROUP`; `is_unified` tells whether that is all of it.
+    /// The group's v2 directory, for `clone3` with `CLONE_INTO_CGROUP`; see `is_unified`.
     pub fn unified_directory(&self) -> Option<BorrowedFd<'_>> {
-        self.parts.iter().find(|part| part.unified).map(|part| part.directory.as_fd())
+        self.groups.iter().find(|part| part.unified).map(|part| part.directory.as_fd())
     }
 
-    /// Whether the group is in v2 alone, so that a process born in its directory is under all its limits.
+    /// Whether the group is in v2 only, so that a process born in it has all its limits.
     pub fn is_unified(&self) -> bool {
-        !self.parts.is_empty() && self.parts.iter().all(|part| part.unified)
+        !self.groups.is_empty() && self.groups.iter().all(|part| part.unified)
     }
 
-    /// The processes in it, as this process numbers them.
+    /// The processes of the group, in the pid namespace of this process.
     pub fn processes(&self) -> Result<Vec<Pid>, CgroupError> {
-        self.parts.first().map_or_else(|| Ok(Vec::new()), |part| wait::processes(&part.directory))
+        self.groups.first().map_or_else(|| Ok(Vec::new()), |part| wait::processes(&part.directory))
     }
 
-    /// Stops all processes and returns when all are stopped. If that cannot be had, all continue.
+    /// Freezes all processes, and returns when all are frozen. If that fails, all are thawed.
     pub fn freeze(&self) -> Result<(), CgroupError> {
         let part = self.part(Controller::Freezer).ok_or(CgroupError::Absent(Controller::Freezer))?;
         part.freeze(Deadline::start()).inspect_err(|_| {
@@ -84,17 +83,17 @@ impl Cgroup {
         })
     }
 
-    /// Lets all processes continue.
+    /// Thaws all processes.
     pub fn thaw(&self) -> Result<(), CgroupError> {
         let part = self.part(Controller::Freezer).ok_or(CgroupError::Absent(Controller::Freezer))?;
         part.set_frozen(false)?;
         if part.unified { Deadline::start().until_event(&part.directory, "frozen", 0) } else { Ok(()) }
     }
 
-    /// Ends all processes, frozen or not, and returns when none is left.
+    /// Kills all processes, frozen or not, and returns when all have exited.
     pub fn kill_all(&self) -> Result<(), CgroupError> {
         let deadline = Deadline::start();
-        match self.part(Controller::Freezer).or(self.parts.first()) {
+        match self.part(Controller::Freezer).or(self.groups.first()) {
             None => Err(CgroupError::Absent(Controller::Freezer)),
             Some(part) if part.unified => part.kill_at_once(deadline),
             Some(part) => part.kill_in_rounds(deadline),
@@ -102,9 +101,9 @@ impl Cgroup {
     }
 }
 
-// === impl Part ===
+// === impl HierarchyGroup ===
 
-impl Part {
+impl HierarchyGroup {
     fn set_frozen(&self, frozen: bool) -> Result<(), CgroupError> {
         let (file, value) = match (self.unified, frozen) {
             (true, true) => (V2_FREEZE, "1"),
@@ -122,7 +121,7 @@ impl Part {
             return deadline.until_event(&self.directory, "frozen", 1);
         }
         loop {
-            // Reading the state is what makes v1 look whether all have stopped: it announces nothing.
+            // On v1, reading the state updates it; there is no notification.
             let state = self.directory.read(V1_STATE);
             let state = state.map_err(|errno| CgroupError::Read { file: self.directory.join(V1_STATE), errno })?;
             if state.trim() == "FROZEN" {
@@ -132,7 +131,7 @@ impl Part {
                 return Err(Deadline::late(&self.directory, V1_STATE, "FROZEN"));
             }
             deadline.pause();
-            // A process that was born in between is caught by asking again.
+            // Writing again catches a process that was forked meanwhile.
             self.set_frozen(true)?;
         }
     }
@@ -145,17 +144,17 @@ impl Part {
         deadline.until_event(&self.directory, "populated", 0)
     }
 
-    /// Stopped processes cannot fork, so one round is enough, unless one could not be stopped.
+    /// Frozen processes cannot fork, so one round is enough, unless one could not be frozen.
     fn kill_in_rounds(&self, mut deadline: Deadline) -> Result<(), CgroupError> {
         let freezer = self.controllers.contains(&Controller::Freezer);
         loop {
             if freezer {
-                // Those who are not stopped in time are signalled all the same.
+                // Processes that are not frozen in time are signalled all the same.
                 let _stopped = self.freeze(deadline.at_most(ROUND));
             }
             let signalled = self.signal_all();
             if freezer {
-                // A stopped process does not notice that it was killed.
+                // A frozen process does not handle the signal.
                 self.set_frozen(false)?;
             }
             signalled?;

@@ -1,8 +1,8 @@
 //! Control groups: the limits of one sandbox, on hosts with v1, v2 or both.
 //!
-//! A sandbox has one directory in each hierarchy that this host needs for it, all of the same name, below one parent
-//! `carrel` that stays. Limits are in place before anything joins. Where a host has the controllers in v1 alone, those of
-//! v2 are tried on a tree of plain files; in kernels that have v2 alone, by the machines of `tests/vm`.
+//! A sandbox has one directory in each hierarchy that it needs, all with the same name, below the parent `carrel`, which
+//! stays. Limits are set before any process joins. On a host with v1 controllers only, the code for v2 is tested on a tree
+//! of plain files, and on kernels with v2 only by the virtual machines of `tests/vm`.
 
 mod activity;
 mod clock;
@@ -13,7 +13,7 @@ mod fake;
 mod host;
 mod limits;
 mod members;
-mod missing;
+mod missing_controller;
 mod mounts;
 mod name;
 mod out_of_memory;
@@ -29,12 +29,12 @@ use rustix::io::Errno;
 
 pub use self::activity::Activity;
 pub use self::clock::CpuClock;
-use self::directory::Directory;
+use self::directory::CgroupDirectory;
 pub use self::error::CgroupError;
 use self::host::Hierarchy;
-pub use self::host::{Controller, Host, Place, Policy};
-pub use self::limits::{CpuShare, LimitError, Limits};
-pub use self::missing::{Missing, Unenforceable};
+pub use self::host::{Controller, ControllerLocation, Host, LimitPolicy};
+pub use self::limits::{CgroupLimits, CpuShare, LimitError};
+pub use self::missing_controller::{MissingController, UnenforceableLimits};
 pub(crate) use self::mounts::unescape;
 pub use self::out_of_memory::OomWatch;
 pub use self::statistics::Statistics;
@@ -43,40 +43,40 @@ use crate::ids::SUPERVISORS;
 
 /// The parent of all groups, in every hierarchy.
 const PARENT: &str = "carrel";
-/// The file by which a v2 group hands controllers down.
+/// The file that enables controllers for the children of a v2 group.
 const SUBTREE: &str = "cgroup.subtree_control";
 
-/// The group of one sandbox, in every hierarchy.
+/// The cgroup of one sandbox, in every hierarchy.
 ///
-/// One that was made here is removed when it is dropped, if it is empty; one that was adopted is not.
+/// A created one is removed when it is dropped, if it is empty; an adopted one is not.
 #[derive(Debug)]
 pub struct Cgroup {
     name: String,
-    parts: Vec<Part>,
-    /// Limits that were asked for and are not in place.
-    unenforced: Unenforceable,
+    groups: Vec<HierarchyGroup>,
+    /// The requested limits that are not enforced.
+    unenforced: UnenforceableLimits,
     remove_on_drop: bool,
 }
 
 /// The group in one hierarchy.
 #[derive(Debug)]
-struct Part {
+struct HierarchyGroup {
     unified: bool,
     controllers: Vec<Controller>,
-    parent: Directory,
-    directory: Directory,
+    parent: CgroupDirectory,
+    directory: CgroupDirectory,
 }
 
 // === impl Cgroup ===
 
 impl Cgroup {
-    /// Makes the group with its limits in place. If a step fails, what was made before it is removed.
-    pub fn create(host: &Host, name: &str, limits: &Limits, policy: Policy) -> Result<Self, CgroupError> {
+    /// Creates the group with its limits. If a step fails, the earlier ones are undone.
+    pub fn create(host: &Host, name: &str, limits: &CgroupLimits, policy: LimitPolicy) -> Result<Self, CgroupError> {
         name::check(name)?;
         host.check(limits, policy)?;
-        // From here on, dropping it undoes what was done.
+        // From here on, dropping the group removes it.
         let unenforced = host.unenforced(limits);
-        let mut group = Self { name: name.to_owned(), parts: Vec::new(), unenforced, remove_on_drop: true };
+        let mut group = Self { name: name.to_owned(), groups: Vec::new(), unenforced, remove_on_drop: true };
         for hierarchy in host.hierarchies() {
             let controllers: Vec<Controller> = host.controllers(&hierarchy).collect();
             let parent = parent(&hierarchy, &controllers)?;
@@ -91,43 +91,46 @@ impl Cgroup {
                     return Err(CgroupError::Open { path: parent.join(name), errno });
                 }
             };
-            let part = Part { unified: hierarchy.unified, controllers, parent, directory };
-            group.parts.push(part);
+            let part = HierarchyGroup { unified: hierarchy.unified, controllers, parent, directory };
+            group.groups.push(part);
         }
-        for part in &group.parts {
+        for part in &group.groups {
             let without = part.limit(limits, policy)?;
-            let missing =
-                without.into_iter().map(|controller| (controller, Missing::NotInKernel(controller.v1_name())));
+            let missing = without
+                .into_iter()
+                .map(|controller| (controller, MissingController::NotInKernel(controller.v1_name())));
             group.unenforced.0.extend(missing);
         }
         Ok(group)
     }
 
-    /// The directories that hold it, and those that it is removed from, in every hierarchy.
+    /// The directories of the group and their parents, in every hierarchy.
     pub fn directories(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.parts.iter().flat_map(|part| [part.directory.as_fd(), part.parent.as_fd()])
+        self.groups.iter().flat_map(|part| [part.directory.as_fd(), part.parent.as_fd()])
     }
 
-    /// Finds a group again, in those hierarchies that have it: one that was made only half is found as well.
+    /// Opens an existing group, in the hierarchies that have it: a partially created one is opened as well.
     pub fn adopt(host: &Host, name: &str) -> Result<Self, CgroupError> {
         name::check(name)?;
-        let mut parts = Vec::new();
+        let mut groups = Vec::new();
         for hierarchy in host.hierarchies() {
             let controllers = host.controllers(&hierarchy).collect();
             let Some(parent) = existing_parent(&hierarchy)? else { continue };
             match parent.open_child(name) {
-                Ok(directory) => parts.push(Part { unified: hierarchy.unified, controllers, parent, directory }),
+                Ok(directory) => {
+                    groups.push(HierarchyGroup { unified: hierarchy.unified, controllers, parent, directory })
+                }
                 Err(Errno::NOENT) => {}
                 Err(errno) => return Err(CgroupError::Open { path: parent.join(name), errno }),
             }
         }
-        if parts.is_empty() {
+        if groups.is_empty() {
             return Err(CgroupError::NotFound { name: name.to_owned() });
         }
-        Ok(Self { name: name.to_owned(), parts, unenforced: Unenforceable(Vec::new()), remove_on_drop: false })
+        Ok(Self { name: name.to_owned(), groups, unenforced: UnenforceableLimits(Vec::new()), remove_on_drop: false })
     }
 
-    /// The names of all groups in any hierarchy, sorted: for one who knows which of them should be there.
+    /// The names of all groups in any hierarchy, sorted.
     pub fn list(host: &Host) -> Result<Vec<String>, CgroupError> {
         let mut names = Vec::new();
         for hierarchy in host.hierarchies() {
@@ -141,20 +144,19 @@ impl Cgroup {
         Ok(names)
     }
 
-    /// Its name.
+    /// The name of the group, in every hierarchy.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Limits that were asked for when it was made, and that this host does not enforce.
-    pub fn unenforced(&self) -> &Unenforceable {
+    /// The requested limits that this host does not enforce.
+    pub fn unenforced(&self) -> &UnenforceableLimits {
         &self.unenforced
     }
 
-    /// Gives it to a supervisor that is to be root no longer: that one may pause, count and remove it, and nothing else
-    /// of any other group.
+    /// Hands the group over to a shim that drops root: it may freeze, measure and remove this group, and nothing of any other.
     pub fn give(&self, user: u32) -> Result<(), CgroupError> {
-        for part in &self.parts {
+        for part in &self.groups {
             let failed = |errno| CgroupError::Open { path: part.directory.path().to_owned(), errno };
             part.parent.share(SUPERVISORS).map_err(failed)?;
             part.directory.give(".", user).map_err(failed)?;
@@ -165,56 +167,56 @@ impl Cgroup {
         Ok(())
     }
 
-    /// Who owns it in every hierarchy, if that is one and the same.
+    /// The owner of the group, if it is the same in every hierarchy.
     pub fn owner(&self) -> Option<u32> {
-        let mut owners = self.parts.iter().map(|part| part.directory.owner().ok());
+        let mut owners = self.groups.iter().map(|part| part.directory.owner().ok());
         let first = owners.next()??;
         owners.all(|owner| owner == Some(first)).then_some(first)
     }
 
-    /// Lets it stay when this is dropped: another process looks after it from now on.
+    /// Keeps the group when this is dropped: another process manages it.
     pub fn leave(mut self) {
         self.remove_on_drop = false;
     }
 
-    /// Waits until it is empty and removes it from every hierarchy. It ends nobody.
+    /// Waits until it is empty and removes it from every hierarchy. It kills no process.
     pub fn remove(mut self) -> Result<(), CgroupError> {
         let deadline = Deadline::start();
-        while let Some(part) = self.parts.last() {
+        while let Some(part) = self.groups.last() {
             part.remove(&self.name, deadline)?;
-            self.parts.pop();
+            self.groups.pop();
         }
         Ok(())
     }
 
-    fn part(&self, controller: Controller) -> Option<&Part> {
-        self.parts.iter().find(|part| part.controllers.contains(&controller))
+    fn part(&self, controller: Controller) -> Option<&HierarchyGroup> {
+        self.groups.iter().find(|part| part.controllers.contains(&controller))
     }
 }
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
         if self.remove_on_drop {
-            for part in &self.parts {
-                // A group with processes in it stays: the kernel refuses, and whoever reconciles will find it.
+            for part in &self.groups {
+                // A group with processes stays: the kernel refuses, and a later sweep finds it.
                 let _removed = part.parent.remove_child(&self.name);
             }
         }
     }
 }
 
-// === impl Part ===
+// === impl HierarchyGroup ===
 
-impl Part {
-    /// Puts limits in place; returns those whose files this kernel does not have, if that is allowed.
-    fn limit(&self, limits: &Limits, policy: Policy) -> Result<Vec<Controller>, CgroupError> {
+impl HierarchyGroup {
+    /// Sets limits; returns the controllers whose files this kernel does not have, if the policy allows that.
+    fn limit(&self, limits: &CgroupLimits, policy: LimitPolicy) -> Result<Vec<Controller>, CgroupError> {
         let mut without = Vec::new();
         for controller in &self.controllers {
             for setting in settings::settings(*controller, self.unified, limits) {
                 match self.directory.write(setting.file, &setting.value) {
                     Ok(()) => {}
                     Err(Errno::NOENT) if setting.optional => {}
-                    Err(Errno::NOENT) if policy == Policy::AllowUnenforced => without.push(*controller),
+                    Err(Errno::NOENT) if policy == LimitPolicy::AllowUnenforced => without.push(*controller),
                     Err(errno) => {
                         let file = self.directory.join(setting.file);
                         return Err(CgroupError::Limit { file, value: setting.value, errno });
@@ -238,46 +240,46 @@ impl Part {
             } else {
                 deadline.until_ended(&self.directory)?;
             }
-            // The last process has ended, but the kernel may still be busy with what it leaves.
+            // The last process has exited, but the kernel may still be cleaning up.
             deadline.pause();
         }
     }
 }
 
-/// The parent of all groups in a hierarchy, held so that nothing above it can be reached by it, made if it is not
-/// there, with the controllers handed down to it and by it. No process ever joins it: a v2 group that hands
-/// controllers down must have none.
-fn parent(hierarchy: &Hierarchy, controllers: &[Controller]) -> Result<Directory, CgroupError> {
+/// Opens the parent of all groups in a hierarchy, as a handle that cannot be escaped, creating it if necessary, with the
+/// controllers enabled for it and its children. No process ever joins it: a v2 group that enables controllers must have none.
+fn parent(hierarchy: &Hierarchy, controllers: &[Controller]) -> Result<CgroupDirectory, CgroupError> {
     let top = top(hierarchy)?;
     if hierarchy.unified {
-        hand_down(&top, controllers)?;
+        enable_controllers(&top, controllers)?;
     }
     match top.make_child(PARENT) {
         Ok(()) | Err(Errno::EXIST) => {}
         Err(errno) => return Err(CgroupError::Make { path: top.join(PARENT), errno }),
     }
-    let parent = top.open_child_cut_off(PARENT).map_err(|errno| CgroupError::Open { path: top.join(PARENT), errno })?;
+    let parent =
+        top.open_child_detached(PARENT).map_err(|errno| CgroupError::Open { path: top.join(PARENT), errno })?;
     if hierarchy.unified {
-        hand_down(&parent, controllers)?;
+        enable_controllers(&parent, controllers)?;
     }
     Ok(parent)
 }
 
-fn existing_parent(hierarchy: &Hierarchy) -> Result<Option<Directory>, CgroupError> {
+fn existing_parent(hierarchy: &Hierarchy) -> Result<Option<CgroupDirectory>, CgroupError> {
     let top = top(hierarchy)?;
-    match top.open_child_cut_off(PARENT) {
+    match top.open_child_detached(PARENT) {
         Ok(parent) => Ok(Some(parent)),
         Err(Errno::NOENT) => Ok(None),
         Err(errno) => Err(CgroupError::Open { path: top.join(PARENT), errno }),
     }
 }
 
-fn top(hierarchy: &Hierarchy) -> Result<Directory, CgroupError> {
-    Directory::open(&hierarchy.mount).map_err(|errno| CgroupError::Open { path: hierarchy.mount.clone(), errno })
+fn top(hierarchy: &Hierarchy) -> Result<CgroupDirectory, CgroupError> {
+    CgroupDirectory::open(&hierarchy.mount).map_err(|errno| CgroupError::Open { path: hierarchy.mount.clone(), errno })
 }
 
-/// Enables controllers for the children of a v2 group, those that are not enabled yet, in one write.
-fn hand_down(directory: &Directory, controllers: &[Controller]) -> Result<(), CgroupError> {
+/// Enables controllers for the children of a v2 group, in one write.
+fn enable_controllers(directory: &CgroupDirectory, controllers: &[Controller]) -> Result<(), CgroupError> {
     let file = || directory.join(SUBTREE);
     let enabled = directory.read(SUBTREE).map_err(|errno| CgroupError::Read { file: file(), errno })?;
     let value = controllers

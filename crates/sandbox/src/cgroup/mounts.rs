@@ -1,4 +1,4 @@
-//! What `/proc/self/mountinfo` and `/proc/cgroups` say about control groups: text in, facts out.
+//! Parses `/proc/self/mountinfo` and `/proc/cgroups` for cgroups.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -6,25 +6,25 @@ use std::path::PathBuf;
 
 /// A mount of one hierarchy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Mount {
-    /// Where it is mounted.
+pub(super) struct CgroupMount {
+    /// The mount point.
     pub(super) point: PathBuf,
-    /// Whether the mount and the file system behind it may be written.
+    /// Whether the mount and its file system are writable.
     pub(super) writable: bool,
-    /// The options of a v1 hierarchy, its controllers among them; of v2: nothing.
+    /// The options of a v1 hierarchy, including its controllers; none for v2.
     pub(super) controllers: Option<Vec<String>>,
 }
 
 /// A line of `/proc/cgroups`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Subsystem {
-    /// Whether the kernel was started with it.
+pub(super) struct CgroupSubsystem {
+    /// Whether it is enabled.
     pub(super) enabled: bool,
 }
 
-/// The mounts of control groups that are not hidden by a later mount on the same point.
-pub(super) fn mounts(mountinfo: &str) -> Vec<Mount> {
-    let mut found: Vec<(PathBuf, Option<Mount>)> = Vec::new();
+/// The cgroup mounts that no later mount on the same point hides.
+pub(super) fn mounts(mountinfo: &str) -> Vec<CgroupMount> {
+    let mut found: Vec<(PathBuf, Option<CgroupMount>)> = Vec::new();
     for (point, mount) in mountinfo.lines().filter_map(line) {
         found.retain(|(earlier, _)| *earlier != point);
         found.push((point, mount));
@@ -33,7 +33,7 @@ pub(super) fn mounts(mountinfo: &str) -> Vec<Mount> {
 }
 
 /// `36 35 98:0 /root /point rw,noatime master:1 - type source rw,option`: the fields before the dash vary in number.
-fn line(line: &str) -> Option<(PathBuf, Option<Mount>)> {
+fn line(line: &str) -> Option<(PathBuf, Option<CgroupMount>)> {
     let (before, after) = line.split_once(" - ")?;
     let mut before = before.split(' ').skip(4);
     let point = unescape(before.next()?);
@@ -48,10 +48,10 @@ fn line(line: &str) -> Option<(PathBuf, Option<Mount>)> {
         _ => return Some((point, None)),
     };
     let writable = !read_only(options) && !read_only(super_options);
-    Some((point.clone(), Some(Mount { point, writable, controllers })))
+    Some((point.clone(), Some(CgroupMount { point, writable, controllers })))
 }
 
-/// The kernel writes space, tab, newline and backslash of a path as a backslash and three octal digits.
+/// Unescapes a path: the kernel writes space, tab, newline and backslash as a backslash and three octal digits.
 pub(crate) fn unescape(path: &str) -> PathBuf {
     let bytes = path.as_bytes();
     let (mut plain, mut at) = (Vec::with_capacity(bytes.len()), 0);
@@ -66,12 +66,12 @@ pub(crate) fn unescape(path: &str) -> PathBuf {
     PathBuf::from(OsString::from_vec(plain))
 }
 
-/// The line of one controller in `/proc/cgroups`. Recent kernels list only those that v1 can have.
-pub(super) fn subsystem(cgroups: &str, controller: &str) -> Option<Subsystem> {
+/// The line of one controller in `/proc/cgroups`. Recent kernels list only v1 controllers.
+pub(super) fn subsystem(cgroups: &str, controller: &str) -> Option<CgroupSubsystem> {
     cgroups.lines().filter(|line| !line.starts_with('#')).find_map(|line| {
         let mut fields = line.split_ascii_whitespace();
         (fields.next()? == controller).then_some(())?;
-        Some(Subsystem { enabled: fields.nth(2)? == "1" })
+        Some(CgroupSubsystem { enabled: fields.nth(2)? == "1" })
     })
 }
 
@@ -86,7 +86,7 @@ mod tests {
 31 23 0:27 / /sys/fs/cgroup ro,nosuid - tmpfs tmpfs ro,mode=755
 32 31 0:28 / /sys/fs/cgroup/pids rw,nosuid shared:9 master:2 - cgroup cgroup rw,pids
 ";
-        let pids = Mount {
+        let pids = CgroupMount {
             point: "/sys/fs/cgroup/pids".into(),
             writable: true,
             controllers: Some(vec!["rw".into(), "pids".into()]),
@@ -105,23 +105,23 @@ mod tests {
     }
 
     #[test]
-    fn a_point_with_a_space_is_read_as_it_is_named() {
+    fn a_mount_point_with_a_space_is_unescaped() {
         assert_eq!(unescape(r"/a\040b\134c\0"), PathBuf::from(r"/a b\c\0"));
         assert_eq!(unescape(r"/trailing\"), PathBuf::from(r"/trailing\"));
     }
 
     #[test]
-    fn nonsense_is_no_mount() {
+    fn malformed_lines_are_ignored() {
         for text in ["", "\n\n", "x", "1 2 3 - cgroup2", "1 2 3 4 /p - cgroup2 a b", " - ", "1 2 3:4 / /p rw -"] {
             assert_eq!(mounts(text), [], "{text:?}");
         }
     }
 
     #[test]
-    fn a_subsystem_is_found_by_its_whole_name() {
+    fn a_subsystem_is_found_by_its_full_name() {
         let text = "#subsys_name\thierarchy\tnum_cgroups\tenabled\ncpuset\t3\t1\t1\ncpu\t0\t1\t1\nmemory\t0\t15\t0\n";
-        assert_eq!(subsystem(text, "cpu"), Some(Subsystem { enabled: true }));
-        assert_eq!(subsystem(text, "memory"), Some(Subsystem { enabled: false }));
+        assert_eq!(subsystem(text, "cpu"), Some(CgroupSubsystem { enabled: true }));
+        assert_eq!(subsystem(text, "memory"), Some(CgroupSubsystem { enabled: false }));
         assert_eq!(subsystem(text, "cpus"), None);
         assert_eq!(subsystem(text, "#subsys_name"), None);
         assert_eq!(subsystem("memory 1", "memory"), None);

@@ -1,12 +1,12 @@
-//! Names of groups: one directory, and never anything else.
+//! Names of groups: single directory names only.
 
 use super::error::CgroupError;
 
 /// The longest name.
 pub(super) const LONGEST: usize = 64;
 
-/// Lets a name pass that is one plain directory name in every hierarchy: no dot, so neither `..` nor the name of one
-/// of the kernel's files (all but `tasks` and `notify_on_release` have one), and no slash.
+/// Accepts a plain directory name: without dots, so neither `..` nor one of the kernel's files (all but `tasks` and
+/// `notify_on_release` contain one), and without slashes.
 pub(super) fn check(name: &str) -> Result<(), CgroupError> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
     let kernels = name == "tasks";
@@ -21,7 +21,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_cannot_leave_its_parent() {
+    fn a_name_cannot_escape_its_parent() {
         for name in ["0", "9f3a", "A-b-1", &"x".repeat(LONGEST)] {
             assert!(check(name).is_ok(), "{name}");
         }

@@ -1,28 +1,28 @@
-//! From limits to the values of files, in the order in which they are written.
+//! Converts limits to the values of cgroup files, in the order in which they are written.
 
 use super::host::Controller;
-use super::limits::{CpuShare, Limits};
+use super::limits::{CgroupLimits, CpuShare};
 
-/// One value for one file.
+/// A value for a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Setting {
+pub(super) struct CgroupSetting {
     pub(super) file: &'static str,
     pub(super) value: String,
     /// Whether a kernel without that file still enforces the limit.
     pub(super) optional: bool,
 }
 
-/// The part of the memory that v1 lets socket buffers have beside it: there they are not part of it. Less than all of
-/// them slows connections down and ends none.
+/// The fraction of the memory limit that v1 allows for socket buffers in addition: v1 does not count them as memory.
+/// Exceeding it slows connections down and breaks none.
 const SOCKETS: u64 = 4;
 
-/// What to write for one controller.
-pub(super) fn settings(controller: Controller, unified: bool, limits: &Limits) -> Vec<Setting> {
-    let must = |file, value: String| Setting { file, value, optional: false };
+/// The settings of one controller.
+pub(super) fn settings(controller: Controller, unified: bool, limits: &CgroupLimits) -> Vec<CgroupSetting> {
+    let must = |file, value: String| CgroupSetting { file, value, optional: false };
     // A kernel without these files has no swap or no network, or does not count them for groups.
-    let may = |file, value: String| Setting { file, value, optional: true };
+    let may = |file, value: String| CgroupSetting { file, value, optional: true };
     match (controller, unified) {
-        // Memory with swap can never be less than memory alone, so memory comes first.
+        // The limit with swap can never be below the limit without, so the latter is set first.
         (Controller::Memory, false) => limits.memory().map_or_else(Vec::new, |bytes| {
             vec![
                 must("memory.limit_in_bytes", bytes.to_string()),
@@ -30,7 +30,7 @@ pub(super) fn settings(controller: Controller, unified: bool, limits: &Limits) -
                 may("memory.kmem.tcp.limit_in_bytes", (bytes / SOCKETS).to_string()),
             ]
         }),
-        // memory.oom.group stays off: with it, one greedy command would take pid 1 and so the sandbox with it.
+        // memory.oom.group stays off: with it, the OOM kill of one command would include pid 1 and thus the sandbox.
         (Controller::Memory, true) => limits.memory().map_or_else(Vec::new, |bytes| {
             vec![must("memory.max", bytes.to_string()), may("memory.swap.max", "0".to_owned())]
         }),
@@ -57,7 +57,7 @@ mod tests {
     //= promises.sandbox.waits-sockets
     #[test]
     fn on_v1_swap_and_sockets_are_limited_with_the_memory() {
-        let limits = Limits::new(Some(64 << 20), None, None).unwrap();
+        let limits = CgroupLimits::new(Some(64 << 20), None, None).unwrap();
         let written: Vec<_> = settings(Controller::Memory, false, &limits)
             .into_iter()
             .map(|setting| (setting.file, setting.value, setting.optional))
@@ -71,6 +71,6 @@ mod tests {
                 ("memory.kmem.tcp.limit_in_bytes", (16 << 20).to_string(), true),
             ]
         );
-        assert_eq!(settings(Controller::Memory, false, &Limits::default()), []);
+        assert_eq!(settings(Controller::Memory, false, &CgroupLimits::default()), []);
     }
 }

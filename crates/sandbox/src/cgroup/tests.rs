@@ -1,9 +1,9 @@
-//! Where controllers are found on each kind of host, and what is written where on v2.
+//! Which controllers are found on each kind of host, and what is written on v2.
 
 use std::fs;
 use std::path::Path;
 
-use super::host::{Reach, Unified};
+use super::host::{MountAccess, UnifiedRoot};
 use super::*;
 
 const CGROUPS: &str = "\
@@ -27,29 +27,29 @@ const V1: &str = "\
 const HYBRID: &str = "41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw,nsdelegate\n";
 const V2: &str = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
 
-fn v1(name: &str) -> Place {
-    Place::V1(Path::new("/sys/fs/cgroup").join(name))
+fn v1(name: &str) -> ControllerLocation {
+    ControllerLocation::V1(Path::new("/sys/fs/cgroup").join(name))
 }
 
-fn v2() -> Place {
-    Place::V2("/sys/fs/cgroup".into())
+fn v2() -> ControllerLocation {
+    ControllerLocation::V2("/sys/fs/cgroup".into())
 }
 
-fn top(controllers: &str, enabled: &str) -> Unified {
-    Unified { controllers: controllers.into(), enabled: enabled.into(), top: true, occupied: true }
+fn top(controllers: &str, enabled: &str) -> UnifiedRoot {
+    UnifiedRoot { controllers: controllers.into(), enabled: enabled.into(), top: true, occupied: true }
 }
 
-fn host(mountinfo: &str, cgroups: &str, unified: Unified) -> Host {
-    Host::place_all(mountinfo, cgroups, |_| Reach::Usable, |_| unified.clone())
+fn host(mountinfo: &str, cgroups: &str, unified: UnifiedRoot) -> Host {
+    Host::locate_all(mountinfo, cgroups, |_| MountAccess::Usable, |_| unified.clone())
 }
 
-fn places(host: &Host) -> [Place; 5] {
+fn places(host: &Host) -> [ControllerLocation; 5] {
     [Controller::Memory, Controller::Pids, Controller::Cpu, Controller::Accounting, Controller::Freezer]
         .map(|controller| host.place(controller).clone())
 }
 
-fn all_limits() -> Limits {
-    Limits::new(Some(64 << 20), Some(32), Some("1.5".parse().unwrap())).unwrap()
+fn all_limits() -> CgroupLimits {
+    CgroupLimits::new(Some(64 << 20), Some(32), Some("1.5".parse().unwrap())).unwrap()
 }
 
 fn unenforced(group: &Cgroup) -> Vec<&'static str> {
@@ -57,26 +57,26 @@ fn unenforced(group: &Cgroup) -> Vec<&'static str> {
 }
 
 fn refusal(host: &Host) -> (String, Vec<String>) {
-    let refused = host.check(&all_limits(), Policy::Refuse).unwrap_err();
-    assert!(host.check(&all_limits(), Policy::AllowUnenforced).is_ok());
-    assert!(host.check(&Limits::default(), Policy::Refuse).is_ok());
+    let refused = host.check(&all_limits(), LimitPolicy::Refuse).unwrap_err();
+    assert!(host.check(&all_limits(), LimitPolicy::AllowUnenforced).is_ok());
+    assert!(host.check(&CgroupLimits::default(), LimitPolicy::Refuse).is_ok());
     (refused.to_string(), refused.remedies())
 }
 
 //= promises.cgroups.hosts-told-apart
 #[test]
 fn a_host_with_v1_alone_has_everything_in_v1() {
-    let host = host(V1, CGROUPS, Unified::default());
+    let host = host(V1, CGROUPS, UnifiedRoot::default());
     assert_eq!(places(&host), [v1("memory"), v1("pids"), v1("cpu,cpuacct"), v1("cpu,cpuacct"), v1("freezer")]);
     assert_eq!(host.hierarchies().len(), 4, "what is mounted together is one hierarchy");
-    assert!(host.check(&all_limits(), Policy::Refuse).is_ok());
+    assert!(host.check(&all_limits(), LimitPolicy::Refuse).is_ok());
 }
 
 //= promises.cgroups.hosts-told-apart
 #[test]
 fn a_hybrid_host_limits_by_v1_and_freezes_by_v2() {
     let host = host(&format!("{V1}{HYBRID}"), CGROUPS, top("hugetlb", ""));
-    let unified = Place::V2("/sys/fs/cgroup/unified".into());
+    let unified = ControllerLocation::V2("/sys/fs/cgroup/unified".into());
     assert_eq!(places(&host), [v1("memory"), v1("pids"), v1("cpu,cpuacct"), unified.clone(), unified]);
     assert!(host.hierarchies()[0].unified);
 }
@@ -94,16 +94,18 @@ fn a_host_with_v2_alone_has_everything_in_v2_enabled_or_not() {
 //= promises.cgroups.limit-host-cannot-enforce
 #[test]
 fn what_a_container_was_not_handed_down_is_refused_with_the_remedy() {
-    let unified = Unified { controllers: "cpu pids".into(), enabled: "cpu pids".into(), top: false, occupied: false };
+    let unified =
+        UnifiedRoot { controllers: "cpu pids".into(), enabled: "cpu pids".into(), top: false, occupied: false };
     let host = host(V2, CGROUPS, unified);
-    // One of three, and none where it is not asked for.
-    let named = |limits: &Limits| host.unenforced(limits).missing().map(|(one, _)| one.name()).collect::<Vec<_>>();
+    // One of three, and none where it is not requested.
+    let named =
+        |limits: &CgroupLimits| host.unenforced(limits).missing().map(|(one, _)| one.name()).collect::<Vec<_>>();
     assert_eq!(named(&all_limits()), ["memory"]);
-    assert!(named(&Limits::new(None, Some(32), None).unwrap()).is_empty());
+    assert!(named(&CgroupLimits::new(None, Some(32), None).unwrap()).is_empty());
     let (words, remedies) = refusal(&host);
     assert_eq!(
         words,
-        "this host cannot enforce the memory limit: the memory controller is not handed down to /sys/fs/cgroup"
+        "this host cannot enforce the memory limit: the memory controller is not delegated to /sys/fs/cgroup"
     );
     assert_eq!(
         remedies,
@@ -115,9 +117,10 @@ fn what_a_container_was_not_handed_down_is_refused_with_the_remedy() {
 //= promises.cgroups.limit-host-cannot-enforce
 #[test]
 fn processes_in_the_way_of_handing_down_are_named() {
-    let unified = Unified { controllers: "cpu memory pids".into(), enabled: "cpu".into(), top: false, occupied: true };
+    let unified =
+        UnifiedRoot { controllers: "cpu memory pids".into(), enabled: "cpu".into(), top: false, occupied: true };
     let host = host(V2, CGROUPS, unified);
-    let occupied = || Place::Missing(Missing::Occupied("/sys/fs/cgroup".into()));
+    let occupied = || ControllerLocation::Missing(MissingController::Occupied("/sys/fs/cgroup".into()));
     assert_eq!(places(&host), [occupied(), occupied(), v2(), v2(), v2()]);
     let (_, remedies) = refusal(&host);
     assert_eq!(
@@ -130,7 +133,7 @@ fn processes_in_the_way_of_handing_down_are_named() {
 //= promises.cgroups.hosts-told-apart
 #[test]
 fn a_host_without_control_groups_enforces_nothing_and_says_so() {
-    let none = host("27 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n", "", Unified::default());
+    let none = host("27 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n", "", UnifiedRoot::default());
     assert_eq!(none.hierarchies(), []);
     let (words, remedies) = refusal(&none);
     assert_eq!(
@@ -140,20 +143,23 @@ fn a_host_without_control_groups_enforces_nothing_and_says_so() {
     );
     assert_eq!(remedies[0], "run a kernel that is built with CONFIG_MEMCG");
 
-    let unmounted = host("", CGROUPS, Unified::default());
-    assert_eq!(*unmounted.place(Controller::Memory), Place::Missing(Missing::NotMounted("memory")));
+    let unmounted = host("", CGROUPS, UnifiedRoot::default());
+    assert_eq!(
+        *unmounted.place(Controller::Memory),
+        ControllerLocation::Missing(MissingController::NotMounted("memory"))
+    );
     assert!(refusal(&unmounted).1[0].contains("mount -t cgroup -o memory cgroup /sys/fs/cgroup/memory"));
 
     let disabled = host(V2, "memory\t0\t1\t0\n", top("cpu pids", ""));
-    assert_eq!(*disabled.place(Controller::Memory), Place::Missing(Missing::Disabled("memory")));
+    assert_eq!(*disabled.place(Controller::Memory), ControllerLocation::Missing(MissingController::Disabled("memory")));
     assert!(refusal(&disabled).1[0].contains("cgroup_enable=memory"));
 }
 
 #[test]
-fn a_read_only_mount_is_no_place() {
+fn a_read_only_mount_cannot_be_used() {
     let read_only = V1.replace("/memory rw", "/memory ro").replace("rw,pids", "ro,pids");
-    let host_v1 = host(&read_only, CGROUPS, Unified::default());
-    let missing = |point: &str| Place::Missing(Missing::ReadOnly(point.into()));
+    let host_v1 = host(&read_only, CGROUPS, UnifiedRoot::default());
+    let missing = |point: &str| ControllerLocation::Missing(MissingController::ReadOnly(point.into()));
     assert_eq!(*host_v1.place(Controller::Memory), missing("/sys/fs/cgroup/memory"));
     assert_eq!(*host_v1.place(Controller::Pids), missing("/sys/fs/cgroup/pids"));
     assert_eq!(*host_v1.place(Controller::Cpu), v1("cpu,cpuacct"));
@@ -162,25 +168,28 @@ fn a_read_only_mount_is_no_place() {
     let host_v2 = host(&V2.replace("rw,nosuid", "ro,nosuid"), CGROUPS, top("cpu memory pids", ""));
     assert!(places(&host_v2).iter().all(|place| *place == missing("/sys/fs/cgroup")));
 
-    // Freezing falls back to v1 where v2 cannot be written, and a second mount of the same hierarchy is as good.
+    // Freezing falls back to v1 where v2 is read-only, and a second mount of the same hierarchy is used.
     let hybrid = host(&format!("{V1}{}", HYBRID.replace("unified rw", "unified ro")), CGROUPS, top("", ""));
     assert_eq!(*hybrid.place(Controller::Freezer), v1("freezer"));
     let twice = format!("{read_only}50 27 0:32 / /mnt/memory rw - cgroup cgroup rw,memory\n");
-    let twice = host(&twice, CGROUPS, Unified::default());
-    assert_eq!(*twice.place(Controller::Memory), Place::V1("/mnt/memory".into()));
+    let twice = host(&twice, CGROUPS, UnifiedRoot::default());
+    assert_eq!(*twice.place(Controller::Memory), ControllerLocation::V1("/mnt/memory".into()));
 }
 
 #[test]
-fn what_may_not_be_written_or_is_hidden_is_no_place() {
-    let reach = |reach| Host::place_all(V1, CGROUPS, |_| reach, |_| Unified::default());
-    let denied = reach(Reach::Denied);
-    assert_eq!(*denied.place(Controller::Pids), Place::Missing(Missing::Denied("/sys/fs/cgroup/pids".into())));
+fn a_hidden_or_unwritable_mount_cannot_be_used() {
+    let reach = |reach| Host::locate_all(V1, CGROUPS, |_| reach, |_| UnifiedRoot::default());
+    let denied = reach(MountAccess::Denied);
+    assert_eq!(
+        *denied.place(Controller::Pids),
+        ControllerLocation::Missing(MissingController::Denied("/sys/fs/cgroup/pids".into()))
+    );
     assert_eq!(refusal(&denied).1, ["run as root"]);
-    let hidden = reach(Reach::Hidden);
-    assert_eq!(*hidden.place(Controller::Pids), Place::Missing(Missing::NotMounted("pids")));
+    let hidden = reach(MountAccess::Hidden);
+    assert_eq!(*hidden.place(Controller::Pids), ControllerLocation::Missing(MissingController::NotMounted("pids")));
 }
 
-// What follows runs on plain files: it proves what is written, and the order of failure and undoing.
+// The following tests run on plain files: they show what is written, and how failures are undone.
 
 fn read(root: &Path, file: &str) -> String {
     fs::read_to_string(root.join(file)).unwrap().trim().to_owned()
@@ -191,7 +200,7 @@ fn read(root: &Path, file: &str) -> String {
 fn on_v2_limits_are_written_and_controllers_handed_down() {
     let root = tempfile::tempdir().unwrap();
     let (root, host) = (root.path(), fake::host(root.path(), &[]));
-    let group = Cgroup::create(&host, "a1", &all_limits(), Policy::Refuse).unwrap();
+    let group = Cgroup::create(&host, "a1", &all_limits(), LimitPolicy::Refuse).unwrap();
     assert_eq!(read(root, "cgroup.subtree_control"), "+memory +pids", "cpu was enabled before");
     assert_eq!(read(root, "carrel/cgroup.subtree_control"), "+memory +pids +cpu");
     assert_eq!(read(root, "carrel/a1/memory.max"), "67108864");
@@ -238,7 +247,7 @@ fn on_v2_limits_are_written_and_controllers_handed_down() {
 fn without_limits_nothing_is_limited() {
     let root = tempfile::tempdir().unwrap();
     let host = fake::host(root.path(), &[]);
-    let _group = Cgroup::create(&host, "free", &Limits::default(), Policy::Refuse).unwrap();
+    let _group = Cgroup::create(&host, "free", &CgroupLimits::default(), LimitPolicy::Refuse).unwrap();
     for (file, value) in
         [("memory.max", "max"), ("memory.swap.max", "max"), ("pids.max", "max"), ("cpu.max", "max 100000")]
     {
@@ -250,32 +259,32 @@ fn without_limits_nothing_is_limited() {
 fn a_kernel_without_swap_or_peak_is_no_error_but_one_without_a_limit_is() {
     let root = tempfile::tempdir().unwrap();
     let host = fake::host(root.path(), &["memory.swap.max", "memory.peak"]);
-    let group = Cgroup::create(&host, "a1", &all_limits(), Policy::Refuse).unwrap();
+    let group = Cgroup::create(&host, "a1", &all_limits(), LimitPolicy::Refuse).unwrap();
     assert_eq!(group.statistics().unwrap().memory_peak, None);
 
     let root = tempfile::tempdir().unwrap();
     let host = fake::host(root.path(), &["cpu.max"]);
-    let failed = Cgroup::create(&host, "a1", &all_limits(), Policy::Refuse).unwrap_err();
+    let failed = Cgroup::create(&host, "a1", &all_limits(), LimitPolicy::Refuse).unwrap_err();
     assert!(matches!(&failed, CgroupError::Limit { errno: Errno::NOENT, .. }), "{failed:?}");
     assert!(failed.to_string().ends_with("carrel/a1/cpu.max: No such file or directory (os error 2)"), "{failed}");
     assert!(!root.path().join("carrel/a1").exists(), "what was made is removed");
-    let group = Cgroup::create(&host, "a1", &all_limits(), Policy::AllowUnenforced).unwrap();
+    let group = Cgroup::create(&host, "a1", &all_limits(), LimitPolicy::AllowUnenforced).unwrap();
     assert_eq!(unenforced(&group), ["cpu"]);
 }
 
 #[test]
-fn a_kernel_that_does_not_tell_of_want_of_memory_is_no_error() {
+fn a_kernel_without_oom_notifications_is_no_error() {
     let root = tempfile::tempdir().unwrap();
     let host = fake::host(root.path(), &["memory.events"]);
-    let group = Cgroup::create(&host, "a1", &all_limits(), Policy::Refuse).unwrap();
+    let group = Cgroup::create(&host, "a1", &all_limits(), LimitPolicy::Refuse).unwrap();
     assert!(group.watch_out_of_memory().unwrap().is_none());
 }
 
 #[test]
-fn what_is_dropped_goes_and_what_is_left_or_adopted_stays() {
+fn a_dropped_group_is_removed_and_one_that_is_left_or_adopted_stays() {
     let root = tempfile::tempdir().unwrap();
     let host = fake::host(root.path(), &[]);
-    let create = |name: &str| Cgroup::create(&host, name, &Limits::default(), Policy::Refuse);
+    let create = |name: &str| Cgroup::create(&host, name, &CgroupLimits::default(), LimitPolicy::Refuse);
     drop(create("dropped").unwrap());
     create("left").unwrap().leave();
     assert_eq!(Cgroup::list(&host).unwrap(), ["left"]);
@@ -289,10 +298,13 @@ fn what_is_dropped_goes_and_what_is_left_or_adopted_stays() {
 }
 
 #[test]
-fn a_host_without_control_groups_gives_a_group_that_does_nothing() {
-    let none = host("", "", Unified::default());
-    assert!(matches!(Cgroup::create(&none, "a1", &all_limits(), Policy::Refuse), Err(CgroupError::Unenforceable(_))));
-    let group = Cgroup::create(&none, "a1", &all_limits(), Policy::AllowUnenforced).unwrap();
+fn a_host_without_cgroups_gives_a_group_without_effect() {
+    let none = host("", "", UnifiedRoot::default());
+    assert!(matches!(
+        Cgroup::create(&none, "a1", &all_limits(), LimitPolicy::Refuse),
+        Err(CgroupError::Unenforceable(_))
+    ));
+    let group = Cgroup::create(&none, "a1", &all_limits(), LimitPolicy::AllowUnenforced).unwrap();
     assert_eq!(unenforced(&group), ["memory", "pids", "cpu"]);
     assert_eq!(group.statistics().unwrap(), Statistics::default());
     assert!(matches!(group.out_of_memory_kills(), Err(CgroupError::Absent(Controller::Memory))));

@@ -1,4 +1,4 @@
-//! Waiting: for the kernel's word where it gives one, and never for ever.
+//! Waits for states of a group: by notification where the kernel has one, and always with a deadline.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,17 +10,17 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
 
-use super::directory::Directory;
+use super::directory::CgroupDirectory;
 use super::error::CgroupError;
 
 /// How long the kernel may take: it needs microseconds, unless a process hangs in a device or a network file system.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The time after which the kernel has announced any change of a v2 group.
+/// The time within which the kernel notifies of any change of a v2 group.
 const ANNOUNCED: Duration = Duration::from_millis(20);
-/// How many processes are held by a descriptor at one time.
+/// How many pidfds are held at one time.
 pub(super) const BATCH: usize = 64;
 
-/// A time after which nobody waits any longer.
+/// A deadline.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Deadline {
     end: Instant,
@@ -38,7 +38,7 @@ impl Deadline {
         Self { end: Instant::now() + time, pause: Duration::from_micros(20) }
     }
 
-    /// An earlier end within this one.
+    /// An earlier deadline within this one.
     pub(super) fn at_most(&self, time: Duration) -> Self {
         let sooner = Self::after(time);
         Self { end: sooner.end.min(self.end), ..sooner }
@@ -52,18 +52,18 @@ impl Deadline {
         self.end.saturating_duration_since(Instant::now())
     }
 
-    /// Lets the kernel work before it is asked again: for the states that v1 does not announce.
+    /// Waits briefly before polling again: v1 has no notifications.
     pub(super) fn pause(&mut self) {
         std::thread::sleep(self.pause.min(self.left()));
         self.pause = (self.pause * 2).min(Duration::from_millis(5));
     }
 
-    /// The error of one who waited in vain.
-    pub(super) fn late(directory: &Directory, file: &str, wanted: &str) -> CgroupError {
+    /// The error of a missed deadline.
+    pub(super) fn late(directory: &CgroupDirectory, file: &str, wanted: &str) -> CgroupError {
         CgroupError::Late { file: directory.join(file), wanted: wanted.to_owned(), seconds: PATIENCE.as_secs() }
     }
 
-    /// Waits until the descriptor is ready; false when the time has passed.
+    /// Waits until the descriptor is ready; returns false at the deadline.
     fn poll(self, fd: impl AsFd, flags: PollFlags) -> Result<bool, Errno> {
         loop {
             let left = self.left();
@@ -80,16 +80,16 @@ impl Deadline {
         }
     }
 
-    /// Waits until `cgroup.events` of a v2 group says `key value`. The kernel announces a change of it, but at most once
-    /// in ten milliseconds: until that time is over the file is also read again, at growing intervals.
-    pub(super) fn until_event(&self, directory: &Directory, key: &str, value: u64) -> Result<(), CgroupError> {
+    /// Waits until `cgroup.events` of a v2 group has `key value`. The kernel notifies of a change at most once in ten
+    /// milliseconds: until then, the file is also polled, at growing intervals.
+    pub(super) fn until_event(&self, directory: &CgroupDirectory, key: &str, value: u64) -> Result<(), CgroupError> {
         const EVENTS: &str = "cgroup.events";
         let failed = |errno| CgroupError::Wait { file: directory.join(EVENTS), errno };
         let events = File::from(directory.open_file(EVENTS, OFlags::RDONLY).map_err(failed)?);
         let mut buffer = [0; 256];
         let mut interval = Duration::from_micros(20);
         loop {
-            // Reading is also what arms the next announcement.
+            // Reading also arms the next notification.
             let read = events.read_at(&mut buffer, 0);
             let read = read.map_err(|error| failed(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
             let text = String::from_utf8_lossy(buffer.get(..read).unwrap_or_default());
@@ -104,8 +104,8 @@ impl Deadline {
         }
     }
 
-    /// Waits until the processes that a group now lists have ended; false when the time has passed.
-    pub(super) fn until_ended(&self, directory: &Directory) -> Result<bool, CgroupError> {
+    /// Waits until the currently listed processes have exited; returns false at the deadline.
+    pub(super) fn until_ended(&self, directory: &CgroupDirectory) -> Result<bool, CgroupError> {
         let failed = |errno| CgroupError::Wait { file: directory.join(PROCS), errno };
         let mut turn = *self;
         loop {
@@ -122,7 +122,7 @@ impl Deadline {
                         }
                     }
                 }
-                // A supervisor that has shed can hold no process: it has to ask again.
+                // A shim that dropped its privileges cannot open pidfds: it has to poll.
                 Err(CgroupError::Wait { errno: Errno::PERM, .. }) => turn.pause(),
                 Err(error) => return Err(error),
             }
@@ -133,19 +133,19 @@ impl Deadline {
     }
 }
 
-/// The file that lists a group's processes, and takes new ones.
+/// The file that lists the processes of a group, and takes new ones.
 pub(super) const PROCS: &str = "cgroup.procs";
 
-/// The processes that a group lists.
-pub(super) fn processes(directory: &Directory) -> Result<Vec<Pid>, CgroupError> {
+/// The listed processes of a group.
+pub(super) fn processes(directory: &CgroupDirectory) -> Result<Vec<Pid>, CgroupError> {
     let text = directory.read(PROCS).map_err(|errno| CgroupError::Read { file: directory.join(PROCS), errno })?;
-    // A process of another pid namespace is listed as 0: it cannot be named from here.
+    // A process of another pid namespace is listed as 0.
     Ok(text.lines().filter_map(|line| Pid::from_raw(line.trim().parse().ok()?)).collect())
 }
 
-/// Holds processes by descriptor and lets go of those that are no longer listed, so that an id that was given to
-/// another process in between is never taken for one of the group.
-pub(super) fn held(directory: &Directory, pids: &[Pid]) -> Result<Vec<(Pid, OwnedFd)>, CgroupError> {
+/// Opens pidfds and drops those of processes that are no longer listed, so that a reused pid is never taken for a process of
+/// the group.
+pub(super) fn held(directory: &CgroupDirectory, pids: &[Pid]) -> Result<Vec<(Pid, OwnedFd)>, CgroupError> {
     let mut held = Vec::with_capacity(pids.len());
     for pid in pids {
         match rustix::process::pidfd_open(*pid, PidfdFlags::empty()) {
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_found_by_its_whole_name() {
+    fn a_key_is_found_by_its_full_name() {
         let text = "oom 4\noom_kill 3\noom_group_kill x\n";
         assert_eq!(keyed(text, "oom_kill"), Some(3));
         assert_eq!(keyed(text, "oom"), Some(4));

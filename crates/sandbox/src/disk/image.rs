@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::kept::{DiskError, system};
+use super::fsck::{self, DiskRepair, ImageState};
+use super::kept::{DiskError, Suspicion, system};
 use crate::{mount, sys};
 
 /// How long those who had a disk and were killed may take to let go of it.
@@ -102,7 +103,30 @@ pub(super) fn mount(path: &Path) -> Result<OwnedFd, DiskError> {
     let image = rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(system("open the image"))?;
     take(path, &image)?;
     let (device, _loop) = attach(&image)?;
-    mount::new("ext4", &[("source", &device)], mount::nodev()).map_err(system("mount the image"))
+    // What cannot be written is an error for whoever writes, and nothing is written over it.
+    let options = [("source", device.as_str()), ("errors", "remount-ro")];
+    mount::new("ext4", &options, mount::nodev()).map_err(system("mount the image"))
+}
+
+/// Checks the file system in an image that nobody uses, if its superblock or the caller says so; what is repaired is
+/// returned. One that is only suspected is left alone where there is no program for it.
+pub(super) fn check(path: &Path, suspicion: Suspicion) -> Result<Option<DiskRepair>, DiskError> {
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let image = rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(system("open the image"))?;
+    take(path, &image)?;
+    let image = File::from(image);
+    let state = ImageState::of(&image).map_err(|error| DiskError::System("read the image", error))?;
+    if state == ImageState::Clean && suspicion == Suspicion::None {
+        return Ok(None);
+    }
+    let image = OwnedFd::from(image);
+    let checked = match fsck::check(path, &image) {
+        Err(DiskError::NoFsck(_)) if state == ImageState::Clean && suspicion == Suspicion::NotClosed => Ok(None),
+        checked => checked,
+    };
+    // The program has ended, and nobody else who has the descriptor has the lock.
+    let _unlocked = rustix::fs::flock(&image, FlockOperation::Unlock);
+    checked
 }
 
 /// Locks the open image. The loop device holds what is open, and so the lock, for as long as the file system is mounted
@@ -139,7 +163,7 @@ fn attach(image: &OwnedFd) -> Result<(String, OwnedFd), DiskError> {
 }
 
 /// Finds a program of the administrator's, whose directories are not in everybody's path.
-fn find(program: &str) -> Option<PathBuf> {
+pub(super) fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let directories = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
     directories.map(|directory| directory.join(OsStr::new(program))).find(|path| path.is_file())

@@ -5,17 +5,24 @@
 //! for the host's root only: a program with raised privileges that a sandbox leaves there can be started by nobody
 //! else.
 
+use std::fs::File;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
+use super::fsck::DiskRepair;
 use super::space::FreeSpace;
 use super::{image, quota};
 
 /// The file system of its own.
 const IMAGE: &str = "disk.img";
+/// Beside it: whether all that was written to it is on the disk of the host.
+const STATE: &str = "disk.state";
+const OPEN: &[u8; 7] = b"open  \n";
+const CLOSED: &[u8; 7] = b"closed\n";
 /// The directory with a quota.
 const FILES: &str = "files";
 /// The directory without one.
@@ -34,6 +41,19 @@ pub struct KeptDisk {
     mount: OwnedFd,
     /// The root of an image, open: its file system is another than that of the directory.
     image: Option<OwnedFd>,
+    /// Where it is noted that an image was closed in order.
+    state: Option<File>,
+}
+
+/// Why an image is checked although its superblock is clean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Suspicion {
+    /// It is not.
+    None,
+    /// Nobody noted that it was closed in order.
+    NotClosed,
+    /// Something on it could not be used.
+    Damage,
 }
 
 /// How the size of a disk is held.
@@ -82,6 +102,17 @@ pub enum DiskError {
     /// The program that makes file systems failed.
     #[error("mkfs.ext4: {0}")]
     Mkfs(String),
+    /// The program that checks file systems is missing.
+    #[error("the disk {} has to be checked, and e2fsck is missing: install the package e2fsprogs", .0.display())]
+    NoFsck(PathBuf),
+    /// The file system is damaged, and could not be repaired.
+    #[error("the disk {} is damaged, and e2fsck could not repair it ({report})", path.display())]
+    Unrepaired {
+        /// The image.
+        path: PathBuf,
+        /// What `e2fsck` said.
+        report: String,
+    },
     /// This host has no loop devices.
     #[error("no loop device ({0}): load the module loop, or switch on project quotas where disks are kept")]
     NoLoop(std::io::Error),
@@ -140,6 +171,16 @@ impl KeptDisk {
         Self::attach(directory, locked)
     }
 
+    /// Checks the file system of a disk that nobody uses and that was not closed in order, or has an error on record; with
+    /// `is_damaged`, in any case. Returns what was repaired. A disk without a file system of its own has nothing to check.
+    pub fn check(directory: &Path, is_damaged: bool) -> Result<Option<DiskRepair>, DiskError> {
+        let locked = lock(directory)?;
+        let checked = if kind(&locked) == Some(DiskKind::Image) { check(directory, is_damaged) } else { Ok(None) };
+        // A process that another thread is just starting has the descriptor too, but not the lock.
+        let _unlocked = rustix::fs::flock(&locked, FlockOperation::Unlock);
+        checked
+    }
+
     /// Whether the size of disks in a directory of the host is held by project quotas.
     pub fn has_quotas(directory: &Path) -> std::io::Result<bool> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -158,6 +199,7 @@ impl KeptDisk {
 
     fn attach(path: &Path, directory: OwnedFd) -> Result<Self, DiskError> {
         let kind = kind(&directory).ok_or_else(|| DiskError::Absent(path.to_owned()))?;
+        let state = if kind == DiskKind::Image { open_state(&path.join(STATE)) } else { None };
         let mount = match kind {
             DiskKind::Quota => quota::mount(&path.join(FILES)).map_err(system("show the files"))?,
             DiskKind::Image => image::mount(&path.join(IMAGE))?,
@@ -167,7 +209,7 @@ impl KeptDisk {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
             rustix::fs::openat(&mount, ".", flags, Mode::empty()).map_err(system("open the image"))
         });
-        Ok(Self { kind, directory, mount, image: image.transpose()? })
+        Ok(Self { kind, directory, mount, image: image.transpose()?, state })
     }
 
     /// How its size is held.
@@ -196,6 +238,46 @@ impl KeptDisk {
         // What an image holds is a file of the host, which has to be there as well.
         self.image.iter().chain([&self.directory]).try_for_each(|root| Ok(rustix::fs::syncfs(root)?))
     }
+
+    /// Writes what is in memory of an image to the host's disk, and notes that it was closed in order. Nobody may write to it
+    /// any more. For a directory of the host there is nothing to do.
+    pub fn close(&self) -> std::io::Result<()> {
+        if let (Some(image), Some(state)) = (&self.image, &self.state) {
+            rustix::fs::syncfs(image)?;
+            state.write_all_at(CLOSED, 0)?;
+        }
+        Ok(())
+    }
+}
+
+/// Checks an image whose directory is locked.
+fn check(directory: &Path, is_damaged: bool) -> Result<Option<DiskRepair>, DiskError> {
+    let state = directory.join(STATE);
+    let suspicion = match std::fs::read(&state) {
+        _ if is_damaged => Suspicion::Damage,
+        Ok(state) if state != CLOSED => Suspicion::NotClosed,
+        // An earlier release noted nothing.
+        _ => Suspicion::None,
+    };
+    let repaired = image::check(&directory.join(IMAGE), suspicion)?;
+    if suspicion != Suspicion::None {
+        // If it cannot be noted, the next start checks again.
+        let _noted = std::fs::write(&state, CLOSED);
+    }
+    Ok(repaired)
+}
+
+/// Whether a failed call says that a file system is damaged.
+pub fn is_damage(error: &std::io::Error) -> bool {
+    let errno = error.raw_os_error().map(Errno::from_raw_os_error);
+    errno.is_some_and(|errno| [Errno::BADMSG, Errno::UCLEAN, Errno::IO, Errno::STALE].contains(&errno))
+}
+
+/// Notes that an image is in use. On a full disk it may be that nothing can be noted, and the image is used all the same.
+fn open_state(path: &Path) -> Option<File> {
+    let options = File::options().read(true).write(true).create(true).truncate(false).mode(0o600).clone();
+    let opened = options.open(path).and_then(|state| state.write_all_at(OPEN, 0).map(|()| state));
+    opened.inspect_err(|_| drop(std::fs::remove_file(path))).ok()
 }
 
 fn plain(locked: &OwnedFd) -> Result<(), DiskError> {
@@ -228,7 +310,7 @@ fn kind(directory: &OwnedFd) -> Option<DiskKind> {
 
 fn empty(directory: &Path) -> std::io::Result<()> {
     let handle = crate::handle::handle(directory)?;
-    [IMAGE, FILES, TREE].into_iter().try_for_each(|name| crate::remove::discard(&handle, name))
+    [IMAGE, STATE, FILES, TREE].into_iter().try_for_each(|name| crate::remove::discard(&handle, name))
 }
 
 pub(super) fn system(what: &'static str) -> impl Fn(Errno) -> DiskError {

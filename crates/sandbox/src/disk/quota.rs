@@ -40,7 +40,7 @@ pub(super) fn create(parent: &OwnedFd, name: &str, quota: Quota) -> Result<(), D
 pub(super) fn mount(path: &Path) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mount = mount::copy_alone(&rustix::fs::openat(CWD, path, flags, Mode::empty())?)?;
-    sys::set_mount(mount.as_fd(), sys::GIVEN, None)?;
+    sys::set_mount(mount.as_fd(), sys::WRITABLE_ATTRIBUTES, None)?;
     Ok(mount)
 }
 

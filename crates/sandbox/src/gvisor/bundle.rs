@@ -1,4 +1,4 @@
-//! What the runtime is asked for, as the configuration of the Open Container Initiative.
+//! The configuration of the runtime, in the format of the OCI runtime specification.
 
 use std::path::{Path, PathBuf};
 
@@ -7,26 +7,26 @@ use serde_json::{Value, json};
 
 use crate::spec::Spec;
 
-/// Where the root of the sandbox is in that of the runtime.
+/// The root of the sandbox within the runtime's root.
 pub(super) const ROOT: &str = "/rootfs";
-/// Where the first program is, in the root of the runtime and inside.
+/// The path of the first program, in the runtime's root and in the sandbox.
 pub(super) const PROGRAM: [&str; 2] = ["/bundle/agent", "/dev/carrel"];
-/// Its name there.
+/// Its mount point there.
 pub(super) const PROGRAM_NAME: &str = "agentd";
 
-/// A tree of the host inside the root of the sandbox: others may change it, so that nothing of it is remembered.
+/// A host tree in the root of the sandbox: others may change it, so the runtime must not cache it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Tree {
-    /// From the root of the sandbox, without links.
+pub(crate) struct BundleMount {
+    /// The path from the root of the sandbox, without links.
     pub(crate) path: PathBuf,
     pub(crate) writable: bool,
 }
 
-/// The configuration of a sandbox. A tree whose path is not text cannot be named in it.
+/// The configuration of a sandbox. A path that is not UTF-8 cannot be in it.
 pub(super) fn configuration(
     spec: &Spec,
     capabilities: CapabilitySet,
-    trees: &[Tree],
+    trees: &[BundleMount],
     descriptors: u64,
 ) -> Option<Value> {
     let names: Vec<String> = capabilities.iter_names().map(|(name, _)| format!("CAP_{name}")).collect();
@@ -44,7 +44,7 @@ pub(super) fn configuration(
         json!({"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["nosuid", "noexec", "nodev", "ro"]}),
         bind(PROGRAM[0], PROGRAM[1], false),
     ];
-    // An empty /tmp would be replaced by memory that no limit of the disk holds for.
+    // The runtime would replace an empty /tmp with a tmpfs that the disk limit does not cover.
     let has_tmp = trees.iter().any(|tree| tree.path == Path::new("tmp"));
     if !has_tmp {
         mounts.push(bind(&format!("{ROOT}/tmp"), "/tmp", true));

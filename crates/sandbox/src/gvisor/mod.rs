@@ -1,10 +1,10 @@
-//! A stronger wall by choice: gVisor between a sandbox and the kernel of the host.
+//! Optional gVisor isolation between a sandbox and the host's kernel.
 //!
-//! The namespaces, ids, cgroup and root of the sandbox are made as always. In the place of its first program runs
-//! `runsc`, as root of a user namespace that has no right outside of itself, and in a root of its own: the root of the
-//! sandbox is a directory there. Its application kernel answers every system call of what runs inside; only that
-//! kernel, its file server (the gofer) and their helpers call the host's. They are all in the pid namespace whose first
-//! process `runsc` is, and end with it; what they write down is in memory that nobody else sees.
+//! Namespaces, ids, cgroup and root of the sandbox are set up as always. In place of the first program runs `runsc`, as root
+//! of a user namespace without rights outside of it, in a root of its own: the root of the sandbox is a directory there. Its
+//! application kernel handles every system call of the sandbox; only that kernel, its file server (the gofer) and their
+//! helpers call the host's kernel. All are in the pid namespace whose pid 1 is `runsc`, and exit with it; their files are in
+//! memory that no other process sees.
 
 mod bundle;
 mod enter;
@@ -18,51 +18,51 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 
-pub(crate) use self::bundle::Tree;
+pub(crate) use self::bundle::BundleMount;
 pub(crate) use self::enter::{enter, hide_devices};
 use crate::launch::LaunchError;
 use crate::spec::{Isolation, Spec};
 
-/// How much of what the runtime says is remembered.
+/// How much of the runtime's error output is kept.
 const LONGEST_DIAGNOSIS: usize = 4096;
 
-/// The runtime that is to stand between a sandbox and the kernel.
+/// The gVisor runtime.
 #[derive(Debug)]
 pub struct Gvisor {
     /// The program `runsc`, open.
     pub runsc: OwnedFd,
 }
 
-/// What gVisor cannot be asked for.
+/// A request that gVisor does not support.
 #[derive(Debug, thiserror::Error)]
 pub enum GvisorError {
-    /// Its network is inside its own kernel.
-    #[error("a sandbox behind gVisor has a network of its own, and cannot share that of another sandbox")]
+    /// Its network stack is inside its own kernel.
+    #[error("a sandbox with gVisor has its own network, and cannot share that of another sandbox")]
     SharedNetwork,
     /// The first program of the sandbox cannot be read.
     #[error("read the first program for gVisor: {0}")]
     Program(std::io::Error),
 }
 
-/// What the new process needs of the runtime, prepared outside.
+/// What the new process needs of the runtime, prepared by the parent.
 pub(crate) struct Runtime<'a> {
     pub(crate) gvisor: &'a Gvisor,
-    /// The first program of the sandbox: as a file of the host the runtime could not read it.
+    /// The first program of the sandbox, in memory: the runtime could not read it as a file of the host.
     program: Vec<u8>,
-    /// Where the runtime says why it fails.
+    /// The runtime's standard error.
     stderr: OwnedFd,
-    /// The descriptors that it may have open; every file that is open inside is one.
+    /// The descriptor limit: every file that is open in the sandbox takes one.
     descriptors: u64,
 }
 
-/// What the runtime said on its standard error.
+/// The standard error of the runtime.
 #[derive(Debug)]
 pub(crate) struct Diagnosis(OwnedFd);
 
 // === impl Runtime ===
 
 impl<'a> Runtime<'a> {
-    /// Prepares the runtime of a sandbox that is to have one.
+    /// Prepares the runtime, if the sandbox has one.
     pub(crate) fn prepare(spec: &'a Spec) -> Result<Option<(Self, Diagnosis)>, LaunchError> {
         let Isolation::Gvisor(gvisor) = &spec.isolation else { return Ok(None) };
         if spec.network.is_some() {
@@ -75,7 +75,7 @@ impl<'a> Runtime<'a> {
             .map_err(GvisorError::Program)?;
         let system = |errno: Errno| LaunchError::System("pipe2", errno.into());
         let (diagnosis, stderr) = pipe_with(PipeFlags::CLOEXEC).map_err(system)?;
-        // Neither waits for the other: a runtime that says too much loses what does not fit.
+        // Non-blocking: a runtime that writes too much loses what does not fit.
         for end in [&diagnosis, &stderr] {
             rustix::fs::fcntl_setfl(end, OFlags::NONBLOCK).map_err(system)?;
         }
@@ -87,7 +87,7 @@ impl<'a> Runtime<'a> {
 // === impl Diagnosis ===
 
 impl Diagnosis {
-    /// The last line of what was said since this was asked last.
+    /// The last line of the output since the last call.
     pub(crate) fn last_line(&self) -> Option<String> {
         let mut bytes = vec![0; LONGEST_DIAGNOSIS];
         let mut said = Vec::new();
@@ -101,15 +101,15 @@ impl Diagnosis {
     }
 }
 
-/// The words by which the runtime is started, its name first.
+/// The command line of the runtime.
 fn words() -> Vec<CString> {
     [
         c"runsc",
-        // Its own loopback interface, and no other.
+        // Only its own loopback interface.
         c"--network=none",
-        // It was born in the cgroup of the sandbox, and cannot make others.
+        // It is already in the cgroup of the sandbox, and cannot create others.
         c"--ignore-cgroups",
-        // What is written goes to the disk of the sandbox, not to one of the runtime's own.
+        // Files are written to the disk of the sandbox, not to an overlay of the runtime.
         c"--overlay2=none",
         c"--root=/state",
         c"run",
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_line_of_what_the_runtime_said_is_told_and_is_harmless() {
+    fn the_last_line_of_the_runtime_is_reported_without_control_characters() {
         let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).unwrap();
         let diagnosis = Diagnosis(read);
         assert_eq!(diagnosis.last_line(), None);

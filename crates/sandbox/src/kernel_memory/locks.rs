@@ -1,4 +1,4 @@
-//! Locks of files: no limit counts them, neither by number nor as memory.
+//! File locks: no limit covers them, neither by number nor as memory.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -6,37 +6,37 @@ use std::os::unix::fs::FileExt;
 
 use super::{ChargeKind, Overuse, start_of};
 
-/// What a lock takes.
+/// The size of a lock.
 const LOCK: u64 = 200;
-/// How long the list of its locks may be: from 30,000 to 50,000 locks, by how much the kernel has to say about each.
+/// The limit of the list's length: 30,000 to 50,000 locks, by the length of their lines.
 const LENGTH: u64 = 2 << 20;
-/// The longest line there is, nearly: fewer locks make no list of that length.
+/// Nearly the longest line: fewer locks do not make a list of that length.
 const LONGEST_LINE: u64 = 72;
-/// What 20,000 locks are taken to cost at least, in nanoseconds of processor time: an eighth of what was measured.
+/// The assumed minimum cost of 20,000 locks, in nanoseconds of CPU time: an eighth of the measured one.
 const WORK: u64 = 4_000_000;
-/// How many objects there are on this host of the size of a lock, locks among them.
+/// The kernel's slab counters, with the number of objects of a lock's size on this host.
 const OBJECTS: &str = "/sys/kernel/slab/file_lock_cache/total_objects";
 
-/// The locks of the processes of a sandbox.
+/// The file locks of a sandbox.
 #[derive(Debug)]
-pub(super) struct Locks {
-    /// Shows the locks whose owners are in the process file system that it belongs to, and those that have none.
+pub(super) struct FileLocks {
+    /// `/proc/locks` of the sandbox: locks of its own processes, and those without a process.
     list: File,
-    /// How many locks there can be on the whole host.
+    /// The upper bound of locks on the whole host.
     host: Option<File>,
-    /// How long the sandbox had worked at the last look.
+    /// The CPU time at the last check.
     worked: u64,
 }
 
-// === impl Locks ===
+// === impl FileLocks ===
 
-impl Locks {
+impl FileLocks {
     pub(super) fn new(list: OwnedFd) -> Self {
         Self { list: list.into(), host: File::open(OBJECTS).ok(), worked: 0 }
     }
 
-    /// What there is too much of. To show the list, the kernel stops everybody on the host who locks something: 20 to
-    /// 28 ms were measured with 84,000 locks, for one who has none of them. So it is looked at only where there are many, and for one who has worked since.
+    /// Checks for too many locks. To print the list, the kernel blocks all locking on the host: 20 to 28 ms were measured with
+    /// 84,000 locks. So it is read only where there are many, and for a sandbox that was active since.
     pub(super) fn look(&mut self, worked: Option<u64>) -> Option<Overuse> {
         if worked.is_some_and(|worked| worked.saturating_sub(self.worked) < WORK) {
             return None;
@@ -46,9 +46,9 @@ impl Locks {
         if self.on_host().is_some_and(|locks| locks < few) {
             return None;
         }
-        // A list is read in time that grows with the square of its length. One place of it takes one pass.
+        // Reading the whole list takes quadratic time. Reading one page at an offset takes one pass.
         let long = [LENGTH, LENGTH / 2, 0].into_iter().all(|place| self.is_own(place));
-        long.then_some(Overuse { kind: ChargeKind::Locks, allowance: few * LOCK })
+        long.then_some(Overuse { kind: ChargeKind::FileLocks, allowance: few * LOCK })
     }
 
     fn on_host(&self) -> Option<u64> {
@@ -56,8 +56,8 @@ impl Locks {
         text.split_ascii_whitespace().next()?.parse().ok()
     }
 
-    /// Whether there is a page of the list at this place, most of it of the sandbox's own locks: those that belong to
-    /// an open file and to no process are shown to everybody.
+    /// Whether the list has a page at this offset with mostly the sandbox's own locks: those of an open file description
+    /// belong to no process and are shown in every sandbox.
     fn is_own(&self, place: u64) -> bool {
         let mut page = [0; 4096];
         let Ok(count) = self.list.read_at(&mut page, place) else { return false };
@@ -73,25 +73,25 @@ mod tests {
 
     use super::*;
 
-    fn list(owner: &str, lines: usize) -> Locks {
+    fn list(owner: &str, lines: usize) -> FileLocks {
         let mut file = tempfile::tempfile().unwrap();
         for line in 1..=lines {
             writeln!(file, "{line}: POSIX  ADVISORY  WRITE {owner} 00:2e:5573526 600 600").unwrap();
         }
-        Locks { list: file, host: None, worked: 0 }
+        FileLocks { list: file, host: None, worked: 0 }
     }
 
     #[test]
-    fn many_locks_are_too_many_and_those_of_others_are_not() {
+    fn many_locks_are_reported_and_those_of_others_are_not() {
         let overuse = list("12", 45_000).look(None).unwrap();
-        assert_eq!(overuse.kind, ChargeKind::Locks);
+        assert_eq!(overuse.kind, ChargeKind::FileLocks);
         assert_eq!(list("12", 30_000).look(None), None);
         assert_eq!(list("-1", 100_000).look(None), None);
         assert_eq!(list("12", 0).look(None), None);
     }
 
     #[test]
-    fn who_did_not_work_has_made_none() {
+    fn a_sandbox_without_cpu_time_has_made_no_locks() {
         let mut locks = list("12", 45_000);
         assert_eq!(locks.look(Some(WORK - 1)), None);
         assert!(locks.look(Some(WORK)).is_some());
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_whole_host_has_few_nothing_is_read() {
+    fn the_list_is_not_read_while_the_host_has_few_locks() {
         let mut host = tempfile::tempfile().unwrap();
         write!(host, "588 N0=588").unwrap();
         let mut locks = list("12", 45_000);

@@ -1,65 +1,64 @@
-//! What waits in sockets and is charged to nobody: answers of netlink, errors of datagrams, datagrams that are put
-//! together and never sent. (Data of connections, and of local sockets, is charged.)
+//! Socket buffers that are charged to no cgroup: netlink replies, errors of datagrams, corked datagrams. (Data of
+//! connections and of local sockets is charged.)
 
 use std::fs::File;
 use std::time::{Duration, Instant};
 
 use rustix::process::Pid;
 
-use super::table::{Format, Progress, Table};
+use super::table::{KernelTable, ReadProgress, TableFormat};
 use super::{ChargeKind, Overuse, start_of};
 
-/// The lists, below `/proc/PID/net`. Where the kernel has no IPv6, some are missing. There are others that a sandbox
-/// may not make sockets for.
-const LISTS: [(&str, Format); 5] = [
-    ("netlink", Format::Netlink),
-    ("udp", Format::Datagrams),
-    ("udp6", Format::Datagrams),
-    ("icmp", Format::Datagrams),
-    ("icmp6", Format::Datagrams),
+/// The tables below `/proc/PID/net`. Without IPv6, some are missing. A sandbox cannot create sockets of other families.
+const LISTS: [(&str, TableFormat); 5] = [
+    ("netlink", TableFormat::Netlink),
+    ("udp", TableFormat::Datagrams),
+    ("udp6", TableFormat::Datagrams),
+    ("icmp", TableFormat::Datagrams),
+    ("icmp6", TableFormat::Datagrams),
 ];
-/// No processor is taken to fill sockets faster than this, in bytes a nanosecond: it has to write them. Measured were 1.2.
+/// The assumed maximum rate at which a CPU fills sockets, in bytes per nanosecond; 1.2 was measured.
 const FASTEST: u64 = 16;
-/// How long a look may take; what is left is looked at next time.
+/// How long a check may take; the rest is checked next time.
 const LONGEST: Duration = Duration::from_millis(20);
-/// What a socket holds at most where the kernel does not say.
+/// The maximum buffer of a socket, if the kernel does not say.
 const LARGEST: u64 = 8 << 20;
 
 /// The sockets of a network.
 #[derive(Debug)]
-pub(super) struct Sockets {
-    /// How many there are: read first, and alone while they cannot hold much.
+pub(super) struct SocketMemory {
+    /// `sockstat`: the number of sockets, read first, and alone while they cannot hold much.
     count: File,
-    tables: Vec<Table>,
-    /// Which list is read next.
+    tables: Vec<KernelTable>,
+    /// The table to read next.
     next: usize,
-    sums: Sums,
-    /// What one socket holds at most.
+    sums: SocketSums,
+    /// The maximum buffer of one socket.
     largest: u64,
-    /// What was found, or is bounded by what was found.
+    /// The measured usage, or its upper bound.
     held: u64,
-    /// How long the sandbox had worked then.
+    /// The CPU time at that check.
     worked: u64,
 }
 
-/// What was found so far.
+/// The sums so far.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sums {
+struct SocketSums {
     netlink: u64,
     datagrams: u64,
 }
 
-// === impl Sockets ===
+// === impl SocketMemory ===
 
-impl Sockets {
+impl SocketMemory {
     pub(super) fn open(pid: Pid) -> Option<Self> {
         let open = |name: &str| File::open(format!("/proc/{}/net/{name}", pid.as_raw_nonzero())).ok();
-        let tables = LISTS.into_iter().filter_map(|(name, format)| Some(Table::new(open(name)?, format)));
+        let tables = LISTS.into_iter().filter_map(|(name, format)| Some(KernelTable::new(open(name)?, format)));
         let (tables, count) = (tables.collect(), open("sockstat")?);
-        Some(Self { count, tables, next: 0, sums: Sums::default(), largest: largest(), held: 0, worked: 0 })
+        Some(Self { count, tables, next: 0, sums: SocketSums::default(), largest: largest(), held: 0, worked: 0 })
     }
 
-    /// What there is too much of. What cannot have become too much since the last look is not looked at.
+    /// Checks for overuse. What cannot have become too much since the last check is not read.
     pub(super) fn look(&mut self, worked: Option<u64>, allowance: u64) -> Option<Overuse> {
         if self.next == 0 {
             let since = worked.map(|worked| worked.saturating_sub(self.worked));
@@ -77,15 +76,15 @@ impl Sockets {
         while let Some(table) = self.tables.get_mut(self.next) {
             let enough = allowance.saturating_sub(self.sums.total());
             let (progress, format) = (table.sum(enough, until), table.format());
-            let (Progress::Whole(sum) | Progress::Part(sum)) = progress;
+            let (ReadProgress::Whole(sum) | ReadProgress::Part(sum)) = progress;
             let sums = self.sums.with(format, sum);
             if sums.total() > allowance {
-                // The next look begins anew.
+                // The next check starts over.
                 table.restart();
-                (self.sums, self.next, self.held) = (Sums::default(), 0, sums.total());
+                (self.sums, self.next, self.held) = (SocketSums::default(), 0, sums.total());
                 return Some(Overuse { kind: sums.larger(), allowance });
             }
-            if matches!(progress, Progress::Part(_)) {
+            if matches!(progress, ReadProgress::Part(_)) {
                 return None;
             }
             (self.sums, self.next) = (sums, self.next + 1);
@@ -95,14 +94,14 @@ impl Sockets {
         None
     }
 
-    /// How many sockets there are, of all kinds.
+    /// The number of sockets of all kinds.
     fn used(&self) -> Option<u64> {
         let text = start_of(&self.count, &mut [0; 256])?;
         text.strip_prefix("sockets: used ")?.lines().next()?.trim().parse().ok()
     }
 }
 
-/// What a socket of this host holds at most: the kernel takes what a program asks for twice.
+/// The maximum buffer of a socket: the kernel doubles the requested size.
 fn largest() -> u64 {
     let setting = |name: &str| {
         let text = std::fs::read_to_string(format!("/proc/sys/net/core/{name}")).ok()?;
@@ -112,13 +111,13 @@ fn largest() -> u64 {
     settings.into_iter().flatten().max().map_or(LARGEST, |most| most.saturating_mul(2))
 }
 
-// === impl Sums ===
+// === impl SocketSums ===
 
-impl Sums {
-    fn with(self, format: Format, sum: u64) -> Self {
+impl SocketSums {
+    fn with(self, format: TableFormat, sum: u64) -> Self {
         match format {
-            Format::Netlink => Self { netlink: self.netlink.saturating_add(sum), ..self },
-            Format::Datagrams => Self { datagrams: self.datagrams.saturating_add(sum), ..self },
+            TableFormat::Netlink => Self { netlink: self.netlink.saturating_add(sum), ..self },
+            TableFormat::Datagrams => Self { datagrams: self.datagrams.saturating_add(sum), ..self },
         }
     }
 
@@ -137,20 +136,20 @@ mod tests {
 
     #[test]
     fn the_sockets_of_this_host_are_counted() {
-        let sockets = Sockets::open(rustix::process::getpid()).unwrap();
+        let sockets = SocketMemory::open(rustix::process::getpid()).unwrap();
         let before = sockets.used().unwrap();
         let _more = [(); 100].map(|()| std::net::UdpSocket::bind("127.0.0.1:0").unwrap());
-        // Others come and go meanwhile.
+        // Other processes open and close sockets meanwhile.
         assert!(sockets.used().unwrap() > before + 50, "{before}");
         assert!(sockets.tables.len() >= 2, "{sockets:?}");
     }
 
     #[test]
     fn nothing_is_read_that_cannot_have_changed() {
-        let mut sockets = Sockets::open(rustix::process::getpid()).unwrap();
+        let mut sockets = SocketMemory::open(rustix::process::getpid()).unwrap();
         sockets.tables.clear();
         (sockets.held, sockets.worked) = (7, 1000);
-        // 16 MiB by half take more than half a millisecond.
+        // Half of 16 MiB takes more than half a millisecond.
         assert_eq!(sockets.look(Some(501_000), 16 << 20), None);
         assert_eq!((sockets.held, sockets.worked), (7, 1000));
         assert_eq!(sockets.look(Some(601_000), 16 << 20), None);

@@ -1,72 +1,72 @@
-//! A list of sockets that the kernel writes anew for whoever reads it.
+//! A table of sockets below `/proc/PID/net`, which the kernel generates for each read.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::time::Instant;
 
-/// How much is read at once: the kernel gives no more than a page.
+/// The read size: the kernel returns at most a page.
 const READ: usize = 8192;
 
-/// A list of sockets, and how far it is read.
+/// A table of sockets, and how far it was read.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(super) struct KernelTable {
     file: File,
-    format: Format,
-    /// The beginning of a line whose end is not read yet.
+    format: TableFormat,
+    /// The beginning of an incomplete line.
     rest: Vec<u8>,
     sum: u64,
 }
 
-/// How a list tells what waits in a socket.
+/// The columns of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Format {
+pub(super) enum TableFormat {
     Netlink,
     Datagrams,
 }
 
-/// How far a list was read.
+/// How far a table was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Progress {
+pub(super) enum ReadProgress {
     /// To its end.
     Whole(u64),
-    /// As far as there was time; the next call goes on from there.
+    /// Until the time limit; the next call continues.
     Part(u64),
 }
 
-// === impl Table ===
+// === impl KernelTable ===
 
-impl Table {
-    pub(super) fn new(file: File, format: Format) -> Self {
+impl KernelTable {
+    pub(super) fn new(file: File, format: TableFormat) -> Self {
         Self { file, format, rest: Vec::new(), sum: 0 }
     }
 
-    pub(super) fn format(&self) -> Format {
+    pub(super) fn format(&self) -> TableFormat {
         self.format
     }
 
-    /// Adds up the bytes of its sockets, until that is more than `enough` or takes too long: for every page, the kernel
-    /// goes through the list from its beginning.
-    pub(super) fn sum(&mut self, enough: u64, until: Instant) -> Progress {
+    /// Sums the buffers of its sockets, until the sum exceeds `enough` or the time is up: for every page, the kernel walks
+    /// the table from its beginning.
+    pub(super) fn sum(&mut self, enough: u64, until: Instant) -> ReadProgress {
         let mut buffer = [0; READ];
         loop {
             let count = match self.file.read(&mut buffer) {
                 Ok(0) => break,
                 Ok(count) => count,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                // What cannot be read shows nothing.
+                // An unreadable table counts as empty.
                 Err(_) => break,
             };
             self.take(buffer.get(..count).unwrap_or_default());
             if self.sum > enough || Instant::now() >= until {
-                return Progress::Part(self.sum);
+                return ReadProgress::Part(self.sum);
             }
         }
         let sum = self.sum;
         self.restart();
-        Progress::Whole(sum)
+        ReadProgress::Whole(sum)
     }
 
-    /// Begins anew with the next call.
+    /// The next call starts over.
     pub(super) fn restart(&mut self) {
         self.rest.clear();
         self.sum = 0;
@@ -84,14 +84,14 @@ impl Table {
     }
 }
 
-/// What waits in a socket, read and written; nothing for a line that is none.
-fn bytes_of(line: &str, format: Format) -> Option<u64> {
+/// The receive and send buffers in a line; none for other lines.
+fn bytes_of(line: &str, format: TableFormat) -> Option<u64> {
     let mut fields = line.split_ascii_whitespace().skip(4);
     let field = fields.next()?;
     let (one, other, radix) = match format {
-        Format::Netlink => (field, fields.next()?, 10),
-        // What was sent and is on no wire yet, and what was received; errors that nobody asked for among it.
-        Format::Datagrams => {
+        TableFormat::Netlink => (field, fields.next()?, 10),
+        // Bytes that are not transmitted yet, and bytes received, including unread errors.
+        TableFormat::Datagrams => {
             let (sent, received) = field.split_once(':')?;
             (sent, received, 16)
         }
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     const NETLINK: &str = "\
-sk               Eth Pid        Groups   Rmem     Wmem     Dump  Locks    Drops    Inode
+sk               Eth Pid        Groups   Rmem     Wmem     Dump  FileLocks    Drops    Inode
 000000003684dfa9 0   0          00000000 0        0        0     2        0        4       
 00000000376ef7e3 0   3312218496 00000000 332800   512      0     2        0        29926878
 ";
@@ -118,11 +118,11 @@ sk               Eth Pid        Groups   Rmem     Wmem     Dump  Locks    Drops 
   222: 00000000:0036 00000000:0000 07 0000FF00:00000000 00:00000000 00000000     0        0 301 2 000000000bfad61e 0
 ";
 
-    fn table(text: &str, format: Format) -> Table {
+    fn table(text: &str, format: TableFormat) -> KernelTable {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(text.as_bytes()).unwrap();
         file.rewind().unwrap();
-        Table::new(file, format)
+        KernelTable::new(file, format)
     }
 
     fn later() -> Instant {
@@ -130,52 +130,55 @@ sk               Eth Pid        Groups   Rmem     Wmem     Dump  Locks    Drops 
     }
 
     #[test]
-    fn what_waits_in_sockets_is_added_up_every_time() {
-        for (text, format, sum) in [(NETLINK, Format::Netlink, 333_312), (UDP, Format::Datagrams, 0xff00 + 0x100)] {
+    fn socket_buffers_are_summed_every_time() {
+        for (text, format, sum) in
+            [(NETLINK, TableFormat::Netlink, 333_312), (UDP, TableFormat::Datagrams, 0xff00 + 0x100)]
+        {
             let mut table = table(text, format);
             for _ in 0..2 {
-                assert_eq!(table.sum(u64::MAX, later()), Progress::Whole(sum));
+                assert_eq!(table.sum(u64::MAX, later()), ReadProgress::Whole(sum));
             }
         }
     }
 
     #[test]
-    fn a_long_list_is_read_in_parts() {
+    fn a_long_table_is_read_in_parts() {
         let line = UDP.lines().nth(2).unwrap();
         let lines = 1000;
-        let mut table = table(&format!("{line}\n").repeat(lines), Format::Datagrams);
+        let mut table = table(&format!("{line}\n").repeat(lines), TableFormat::Datagrams);
         let mut parts = 0;
         let whole = loop {
             match table.sum(u64::MAX, Instant::now()) {
-                Progress::Part(_) => parts += 1,
-                Progress::Whole(sum) => break sum,
+                ReadProgress::Part(_) => parts += 1,
+                ReadProgress::Whole(sum) => break sum,
             }
         };
         assert_eq!(whole, 0xff00 * lines as u64);
         assert!(parts > 10, "{parts}");
-        // Enough is enough.
-        let Progress::Part(sum) = table.sum(0xff00, later()) else { panic!("it was read to its end") };
+        // It stops at the limit.
+        let ReadProgress::Part(sum) = table.sum(0xff00, later()) else { panic!("it was read to its end") };
         assert!(sum > 0xff00 && sum < whole, "{sum}");
         table.restart();
-        assert_eq!(table.sum(u64::MAX, later()), Progress::Whole(whole));
+        assert_eq!(table.sum(u64::MAX, later()), ReadProgress::Whole(whole));
     }
 
     #[test]
-    fn whatever_is_no_socket_counts_nothing() {
+    fn lines_that_are_no_sockets_count_nothing() {
         for line in ["", "1 2 3 4", "1 2 3 4 5", "1 2 3 4 -5 6", "sl a b st tx_queue rx_queue"] {
-            assert_eq!(bytes_of(line, Format::Netlink), None, "{line}");
-            assert_eq!(bytes_of(line, Format::Datagrams), None, "{line}");
+            assert_eq!(bytes_of(line, TableFormat::Netlink), None, "{line}");
+            assert_eq!(bytes_of(line, TableFormat::Datagrams), None, "{line}");
         }
     }
 
-    /// The kernel of this host writes what is expected of it.
+    /// The kernel of this host has the expected format.
     #[test]
-    fn the_lists_of_this_host_are_understood() {
-        for (name, format) in [("netlink", Format::Netlink), ("udp", Format::Datagrams)] {
+    fn the_tables_of_this_host_are_parsed() {
+        for (name, format) in [("netlink", TableFormat::Netlink), ("udp", TableFormat::Datagrams)] {
             let text = std::fs::read_to_string(format!("/proc/self/net/{name}")).unwrap();
             let heading = text.lines().next().unwrap();
             let names: Vec<_> = heading.split_ascii_whitespace().collect();
-            let expected: &[_] = if format == Format::Netlink { &["Rmem", "Wmem"] } else { &["tx_queue", "rx_queue"] };
+            let expected: &[_] =
+                if format == TableFormat::Netlink { &["Rmem", "Wmem"] } else { &["tx_queue", "rx_queue"] };
             assert_eq!(&names[4..6], expected);
             assert!(text.lines().skip(1).all(|line| bytes_of(line, format).is_some()), "{text}");
         }

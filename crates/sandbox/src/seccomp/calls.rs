@@ -1,14 +1,14 @@
-//! Every system call we know, its number on each architecture, and what becomes of it in a sandbox.
+//! Every known system call, its number on each architecture, and its result in a sandbox.
 
 use super::checks::{
     CLONE, FALLOCATE, FILE_CONTROL, HUGE_MAPPING, HUGE_MEMFD, HUGE_SEGMENT, IO_PRIORITY, IOCTL, MADVISE, OTHER_PROCESS,
     PERSONALITY, PRCTL_OPTIONS, PRIORITY, QUEUED_SIGNAL, SECCOMP, SOCKET, SOCKET_OPTION, SOCKETPAIR, UNSHARE,
 };
-use super::list::{Call, Group, List, action, groups, number, rule};
-use super::{Action, Rule};
+use super::list::{CallGroup, CallList, SystemCall, action, groups, number, rule};
+use super::{CallRule, FilterAction};
 
 groups! {
-    /// Every system call we know, for whatever runs in a sandbox.
+    /// Every known system call, for the processes of a sandbox.
     SANDBOX: otherwise absent;
     allow "descriptors" {
         read 0 63, write 1 64, readv 19 65, writev 20 66, pread64 17 67, pwrite64 18 68, preadv 295 69,
@@ -54,7 +54,7 @@ groups! {
         getpriority 140 141, ioprio_get 252 31, restart_syscall 219 128,
         getrandom 318 278, sethostname 170 161, setdomainname 171 162,
     }
-    // The kernel itself leads a probed program through these; called by anyone else they do nothing.
+    // The kernel itself makes a probed program call these; for other callers they do nothing.
     allow "probes" {
         uretprobe 335 -, uprobe 336 -,
     }
@@ -114,7 +114,7 @@ groups! {
     check "leases and locks" FILE_CONTROL {
         fcntl 72 25,
     }
-    // Memory that the host set aside for others, and that no limit of a sandbox counts.
+    // Memory that the host reserved for others, and that no limit of a sandbox counts.
     check "huge pages" HUGE_MAPPING {
         mmap 9 222,
     }
@@ -133,11 +133,11 @@ groups! {
     check "kernel code" SOCKET_OPTION {
         setsockopt 54 208,
     }
-    // What a program does to confine itself further; no filter of its own can undo what this one says.
+    // Calls by which a program confines itself further; its own filters cannot undo this one.
     check "confinement" SECCOMP {
         seccomp 317 277,
     }
-    // Pid 1 belongs to the root of the sandbox as far as the kernel can tell.
+    // To the kernel, pid 1 belongs to the root of the sandbox.
     check "pid 1" OTHER_PROCESS {
         prlimit64 302 261, sched_setaffinity 203 122, sched_setparam 142 118, sched_setscheduler 144 119,
         sched_setattr 314 274, rt_sigqueueinfo 129 138, rt_tgsigqueueinfo 297 240,
@@ -151,7 +151,7 @@ groups! {
     check "pid 1" QUEUED_SIGNAL {
         pidfd_send_signal 424 424,
     }
-    // Which makes every file system of the host write what it has. A program makes its own files durable by `fsync`.
+    // It would make every file system of the host write back. A program makes its own files durable by `fsync`.
     ignore "host" {
         sync 162 81,
     }
@@ -198,25 +198,25 @@ groups! {
         process_vm_readv 310 270, process_vm_writev 311 271, pidfd_getfd 438 438, kcmp 312 272,
         move_pages 279 239, migrate_pages 256 238,
     }
-    // Which memory of the host is used is the host's to say.
+    // The NUMA placement of memory is the host's decision.
     refuse "placement" {
         mbind 237 235, set_mempolicy 238 237, set_mempolicy_home_node 450 450,
     }
-    // Its contexts are taken from one pool of the host (`fs.aio-max-nr`): without it, programs use threads.
+    // Its contexts come from one pool of the host (`fs.aio-max-nr`): without it, programs use threads.
     absent "asynchronous i/o" {
         io_setup 206 0, io_destroy 207 1, io_submit 209 2, io_cancel 210 3, io_getevents 208 4,
         io_pgetevents 333 292,
     }
-    // The one writes a whole file system of the host, the other tells what others have read: there is `fsync`, and
-    // nobody needs the latter.
+    // The one writes back a whole file system of the host, the other reveals what others have read: there is `fsync`, and
+    // nothing needs the latter.
     absent "shared files" {
         syncfs 306 267, cachestat 451 451,
     }
-    // Its flags lie in memory, where a filter cannot look: without it, libraries use `clone`.
+    // Its flags are in memory, which a filter cannot read: without it, libraries use `clone`.
     absent "unfilterable" {
         clone3 435 435,
     }
-    // Each has an older way that programs fall back to.
+    // Programs fall back to an older call for each.
     absent "surface" {
         statmount 457 457, listmount 458 458, listns 470 470, lsm_get_self_attr 459 459,
         lsm_set_self_attr 460 460, lsm_list_modules 461 461, file_getattr 468 468, file_setattr 469 469,
@@ -231,7 +231,7 @@ groups! {
 }
 
 groups! {
-    /// What is different where the disk is the host's.
+    /// The differences where the disk belongs to the host.
     ON_HOST_DISK: otherwise absent;
     check "preallocation" FALLOCATE {
         fallocate 285 47,
@@ -239,4 +239,4 @@ groups! {
 }
 
 /// The same list for a sandbox that writes to a file system of the host.
-pub(super) const SANDBOX_ON_HOST_DISK: List = List { overrides: ON_HOST_DISK.groups, ..SANDBOX };
+pub(super) const SANDBOX_ON_HOST_DISK: CallList = CallList { overrides: ON_HOST_DISK.groups, ..SANDBOX };

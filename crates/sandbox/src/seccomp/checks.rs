@@ -1,16 +1,16 @@
-//! The calls that are allowed with some arguments and not with others.
+//! Calls that are allowed with some arguments only.
 
 use super::options::{DETACHED_FROM_HOST, MERGING};
 use super::requests::{DANGEROUS, KNOWN};
-use super::{Action, Check, Clause, Half, Test};
+use super::{ArgumentCheck, ArgumentHalf, ArgumentTest, CheckClause, FilterAction};
 
-/// Every namespace that `clone` can make. (A time namespace it cannot: that bit is part of the signal number.)
+/// Every namespace that `clone` can create. (Not a time namespace: that bit is part of the signal number.)
 const NAMESPACES: u32 = 0x7e02_0000;
-/// What `unshare` may separate: the working directory, the descriptors, the semaphore adjustments. All else that it can
-/// do is a namespace.
+/// What `unshare` may separate: the working directory, the descriptors, the semaphore adjustments. Everything else is a
+/// namespace.
 const UNSHARED: u32 = 0x0004_0600;
-/// `PER_LINUX32` and `UNAME26` change what `uname` says, `ADDR_NO_RANDOMIZE` is what debuggers and sanitizers ask for.
-/// The rest weakens the memory protection of the program, or pretends to be another system.
+/// `PER_LINUX32` and `UNAME26` change the result of `uname`; debuggers and sanitizers use `ADDR_NO_RANDOMIZE`.
+/// The rest weakens the memory protection of the program, or emulates another system.
 const PERSONALITIES: u32 = 0x0006_0008;
 
 const UNIX: u32 = 1;
@@ -63,197 +63,209 @@ const DESCRIPTOR_REQUESTS: &[u32] = &[0x541b, 0x5421, 0x5450, 0x5451];
 /// `PR_SET_NAME`, `PR_GET_NAME`, and `PR_SET_VMA`, by which the allocator names its memory.
 const NAMING: &[u32] = &[15, 16, 0x5356_4d41];
 
-/// No namespaces inside a sandbox: with its own user namespace comes every capability over the kernel's rarest code.
-pub(super) const CLONE: Check = Check {
-    clauses: &[Clause { tests: &[bits("flags", 0, NAMESPACES, &[0])], action: Action::Allow }],
-    otherwise: Action::Refuse,
+/// No namespaces inside a sandbox: a user namespace gives every capability over the least tested code of the kernel.
+pub(super) const CLONE: ArgumentCheck = ArgumentCheck {
+    clauses: &[CheckClause { tests: &[bits("flags", 0, NAMESPACES, &[0])], action: FilterAction::Allow }],
+    otherwise: FilterAction::Refuse,
 };
 
-pub(super) const UNSHARE: Check = Check {
-    clauses: &[Clause { tests: &[bits("flags", 0, !UNSHARED, &[0])], action: Action::Allow }],
-    otherwise: Action::Refuse,
+pub(super) const UNSHARE: ArgumentCheck = ArgumentCheck {
+    clauses: &[CheckClause { tests: &[bits("flags", 0, !UNSHARED, &[0])], action: FilterAction::Allow }],
+    otherwise: FilterAction::Refuse,
 };
 
-pub(super) const PERSONALITY: Check = Check {
+pub(super) const PERSONALITY: ArgumentCheck = ArgumentCheck {
     clauses: &[
-        Clause { tests: &[bits("persona", 0, !PERSONALITIES, &[0])], action: Action::Allow },
-        // Asks, and changes nothing.
-        Clause { tests: &[is("persona", 0, &[u32::MAX])], action: Action::Allow },
+        CheckClause { tests: &[bits("persona", 0, !PERSONALITIES, &[0])], action: FilterAction::Allow },
+        // A query that changes nothing.
+        CheckClause { tests: &[is("persona", 0, &[u32::MAX])], action: FilterAction::Allow },
     ],
-    otherwise: Action::Refuse,
+    otherwise: FilterAction::Refuse,
 };
 
-/// To a program, the kernel has local sockets, TCP, UDP, the echo of ICMP, and routing questions; and it is no user who
-/// may send raw packets. These answers are the ones that programs take for an absence: `libaudit`, for instance, goes
-/// on without an audit system after `EPROTONOSUPPORT`, and gives up after `EPERM`.
-pub(super) const SOCKET: Check = Check {
+/// Programs see a kernel with local sockets, TCP, UDP, ICMP echo and routing queries, and a user who may not send raw packets.
+/// These errors are the ones that programs take for an absent feature: `libaudit`, for example, continues without an audit
+/// system after `EPROTONOSUPPORT`, but fails after `EPERM`.
+pub(super) const SOCKET: ArgumentCheck = ArgumentCheck {
     clauses: &[
-        Clause { tests: &[is("domain", 0, &[UNIX])], action: Action::Allow },
-        Clause {
+        CheckClause { tests: &[is("domain", 0, &[UNIX])], action: FilterAction::Allow },
+        CheckClause {
             tests: &[is("domain", 0, &[INET, INET6]), kind(&[STREAM]), is("protocol", 2, &[DEFAULT, TCP])],
-            action: Action::Allow,
+            action: FilterAction::Allow,
         },
-        Clause {
+        CheckClause {
             tests: &[
                 is("domain", 0, &[INET, INET6]),
                 kind(&[DATAGRAM]),
                 is("protocol", 2, &[DEFAULT, UDP, ICMP, ICMPV6]),
             ],
-            action: Action::Allow,
+            action: FilterAction::Allow,
         },
-        Clause { tests: &[is("domain", 0, &[NETLINK]), is("protocol", 2, &[DEFAULT])], action: Action::Allow },
-        Clause { tests: &[is("domain", 0, &[INET, INET6]), kind(&[RAW, PACKET])], action: Action::Refuse },
-        Clause { tests: &[is("domain", 0, &[INET, INET6, NETLINK])], action: Action::NoProtocol },
+        CheckClause {
+            tests: &[is("domain", 0, &[NETLINK]), is("protocol", 2, &[DEFAULT])],
+            action: FilterAction::Allow,
+        },
+        CheckClause { tests: &[is("domain", 0, &[INET, INET6]), kind(&[RAW, PACKET])], action: FilterAction::Refuse },
+        CheckClause { tests: &[is("domain", 0, &[INET, INET6, NETLINK])], action: FilterAction::NoProtocol },
     ],
-    otherwise: Action::NoFamily,
+    otherwise: FilterAction::NoFamily,
 };
 
-pub(super) const SOCKETPAIR: Check = Check {
-    clauses: &[Clause { tests: &[is("domain", 0, &[UNIX])], action: Action::Allow }],
-    otherwise: Action::NoFamily,
+pub(super) const SOCKETPAIR: ArgumentCheck = ArgumentCheck {
+    clauses: &[CheckClause { tests: &[is("domain", 0, &[UNIX])], action: FilterAction::Allow }],
+    otherwise: FilterAction::NoFamily,
 };
 
-/// A request that is not known fails as on a descriptor that does not have it, which every program expects.
-pub(super) const IOCTL: Check = Check {
+/// An unknown request fails as on a descriptor without it, which every program expects.
+pub(super) const IOCTL: ArgumentCheck = ArgumentCheck {
     clauses: &[
-        Clause { tests: &[is("request", 1, KNOWN)], action: Action::Allow },
-        Clause { tests: &[is("request", 1, DANGEROUS)], action: Action::Refuse },
+        CheckClause { tests: &[is("request", 1, KNOWN)], action: FilterAction::Allow },
+        CheckClause { tests: &[is("request", 1, DANGEROUS)], action: FilterAction::Refuse },
     ],
-    otherwise: Action::NoRequest,
+    otherwise: FilterAction::NoRequest,
 };
 
-/// Who holds a lease on a file makes everybody who opens it wait, for three quarters of a minute: on a tree that is
-/// shown to a sandbox, that is the host.
+/// A lease on a file blocks everyone who opens it for up to 45 seconds: on a host mount, that is the host.
 ///
-/// A lock that belongs to an open file, and to no process, takes memory that nobody is charged for, and nobody can tell
-/// whose it is. Programs fall back to the other locks, as on a kernel without these; they ask for one to find out.
-pub(super) const FILE_CONTROL: Check = Check {
+/// A lock of an open file description uses memory that is charged to no cgroup, and cannot be attributed. Programs fall back
+/// to the other locks, as on a kernel without these; they probe for one.
+pub(super) const FILE_CONTROL: ArgumentCheck = ArgumentCheck {
     clauses: &[
-        Clause { tests: &[is("command", 1, LEASES)], action: Action::Refuse },
-        Clause { tests: &[is("command", 1, OPEN_FILE_LOCKS)], action: Action::NoOption },
+        CheckClause { tests: &[is("command", 1, LEASES)], action: FilterAction::Refuse },
+        CheckClause { tests: &[is("command", 1, OPEN_FILE_LOCKS)], action: FilterAction::NoOption },
     ],
-    otherwise: Action::Allow,
+    otherwise: FilterAction::Allow,
 };
 
-pub(super) const HUGE_MAPPING: Check = Check {
-    clauses: &[Clause { tests: &[bits("flags", 3, MAP_HUGETLB, &[0])], action: Action::Allow }],
-    otherwise: Action::NoMemory,
+pub(super) const HUGE_MAPPING: ArgumentCheck = ArgumentCheck {
+    clauses: &[CheckClause { tests: &[bits("flags", 3, MAP_HUGETLB, &[0])], action: FilterAction::Allow }],
+    otherwise: FilterAction::NoMemory,
 };
 
-pub(super) const HUGE_MEMFD: Check = Check {
-    clauses: &[Clause { tests: &[bits("flags", 1, MFD_HUGETLB, &[0])], action: Action::Allow }],
-    otherwise: Action::Absent,
+pub(super) const HUGE_MEMFD: ArgumentCheck = ArgumentCheck {
+    clauses: &[CheckClause { tests: &[bits("flags", 1, MFD_HUGETLB, &[0])], action: FilterAction::Allow }],
+    otherwise: FilterAction::Absent,
 };
 
-pub(super) const HUGE_SEGMENT: Check = Check {
-    clauses: &[Clause { tests: &[bits("flags", 2, SHM_HUGETLB, &[0])], action: Action::Allow }],
-    otherwise: Action::Refuse,
+pub(super) const HUGE_SEGMENT: ArgumentCheck = ArgumentCheck {
+    clauses: &[CheckClause { tests: &[bits("flags", 2, SHM_HUGETLB, &[0])], action: FilterAction::Allow }],
+    otherwise: FilterAction::Refuse,
 };
 
-/// Pages that are merged tell, by the time that a write to them takes, what others have in memory.
-pub(super) const MADVISE: Check = Check {
-    clauses: &[Clause { tests: &[is("advice", 2, MERGING)], action: Action::NoOption }],
-    otherwise: Action::Allow,
+/// The timing of writes to merged pages reveals what others have in memory.
+pub(super) const MADVISE: ArgumentCheck = ArgumentCheck {
+    clauses: &[CheckClause { tests: &[is("advice", 2, MERGING)], action: FilterAction::NoOption }],
+    otherwise: FilterAction::Allow,
 };
 
-pub(super) const PRCTL_OPTIONS: Check = Check {
-    clauses: &[Clause { tests: &[is("option", 0, DETACHED_FROM_HOST)], action: Action::Allow }],
-    otherwise: Action::NoOption,
+pub(super) const PRCTL_OPTIONS: ArgumentCheck = ArgumentCheck {
+    clauses: &[CheckClause { tests: &[is("option", 0, DETACHED_FROM_HOST)], action: FilterAction::Allow }],
+    otherwise: FilterAction::NoOption,
 };
 
-/// Each program that is attached to a socket is compiled into memory that the whole host has one bounded piece of
-/// (`net.core.bpf_jit_limit`), and a socket costs nothing. The keys that TCP signs with are memory that no limit counts,
-/// and a buffer that is forced is larger than the host allows.
-pub(super) const SOCKET_OPTION: Check = Check {
+/// A program attached to a socket is compiled into memory of which the whole host has one bounded pool
+/// (`net.core.bpf_jit_limit`). TCP signature keys are memory that no limit counts, and a forced buffer exceeds the host's
+/// limit.
+pub(super) const SOCKET_OPTION: ArgumentCheck = ArgumentCheck {
     clauses: &[
-        Clause { tests: &[is("level", 1, &[SOL_SOCKET]), is("option", 2, SOCKET_PROGRAMS)], action: Action::Refuse },
-        Clause { tests: &[is("level", 1, &[SOL_SOCKET]), is("option", 2, FORCED_BUFFERS)], action: Action::Refuse },
-        Clause { tests: &[is("level", 1, &[TCP]), is("option", 2, TCP_KEYS)], action: Action::Refuse },
+        CheckClause {
+            tests: &[is("level", 1, &[SOL_SOCKET]), is("option", 2, SOCKET_PROGRAMS)],
+            action: FilterAction::Refuse,
+        },
+        CheckClause {
+            tests: &[is("level", 1, &[SOL_SOCKET]), is("option", 2, FORCED_BUFFERS)],
+            action: FilterAction::Refuse,
+        },
+        CheckClause { tests: &[is("level", 1, &[TCP]), is("option", 2, TCP_KEYS)], action: FilterAction::Refuse },
     ],
-    otherwise: Action::Allow,
+    otherwise: FilterAction::Allow,
 };
 
-/// A filter comes out of the same piece of memory, and ends with its last process; as long as somebody listens to it
-/// it would not, and the number of descriptors is bounded by far less than that of processes.
-pub(super) const SECCOMP: Check = Check {
-    clauses: &[Clause { tests: &[bits("flags", 1, NEW_LISTENER, &[0])], action: Action::Allow }],
-    otherwise: Action::NoOption,
+/// A filter uses the same pool, and is freed with its last process; with a listener it would stay, and there can be far more
+/// descriptors than processes.
+pub(super) const SECCOMP: ArgumentCheck = ArgumentCheck {
+    clauses: &[CheckClause { tests: &[bits("flags", 1, NEW_LISTENER, &[0])], action: FilterAction::Allow }],
+    otherwise: FilterAction::NoOption,
 };
 
-/// Anybody but pid 1: itself, or another. The kernel looks at the lower half, too.
-pub(super) const OTHER_PROCESS: Check =
-    Check { clauses: &[Clause { tests: &[is("pid", 0, &[1])], action: Action::Refuse }], otherwise: Action::Allow };
+/// Any process but pid 1. The kernel reads the lower half only, too.
+pub(super) const OTHER_PROCESS: ArgumentCheck = ArgumentCheck {
+    clauses: &[CheckClause { tests: &[is("pid", 0, &[1])], action: FilterAction::Refuse }],
+    otherwise: FilterAction::Allow,
+};
 
-/// One process, not a group or a user: pid 1 has the user of everybody else.
-pub(super) const PRIORITY: Check = Check {
+/// One process, not a group or a user: pid 1 shares the user of the others.
+pub(super) const PRIORITY: ArgumentCheck = ArgumentCheck {
     clauses: &[
-        Clause { tests: &[is("who", 1, &[1])], action: Action::Refuse },
-        Clause { tests: &[is("which", 0, &[PRIO_PROCESS])], action: Action::Allow },
+        CheckClause { tests: &[is("who", 1, &[1])], action: FilterAction::Refuse },
+        CheckClause { tests: &[is("which", 0, &[PRIO_PROCESS])], action: FilterAction::Allow },
     ],
-    otherwise: Action::Refuse,
+    otherwise: FilterAction::Refuse,
 };
 
-pub(super) const IO_PRIORITY: Check = Check {
+pub(super) const IO_PRIORITY: ArgumentCheck = ArgumentCheck {
     clauses: &[
-        Clause { tests: &[is("who", 1, &[1])], action: Action::Refuse },
-        Clause { tests: &[is("which", 0, &[IOPRIO_WHO_PROCESS])], action: Action::Allow },
+        CheckClause { tests: &[is("who", 1, &[1])], action: FilterAction::Refuse },
+        CheckClause { tests: &[is("which", 0, &[IOPRIO_WHO_PROCESS])], action: FilterAction::Allow },
     ],
-    otherwise: Action::Refuse,
+    otherwise: FilterAction::Refuse,
 };
 
-/// A signal without words of its sender's: where the kernel has no room for those any more, it makes up some that say
-/// that the signal came from outside. Who it goes to cannot be seen from a descriptor.
-pub(super) const QUEUED_SIGNAL: Check = Check {
-    clauses: &[Clause { tests: &[is("info", 2, &[0]), high("info", 2, &[0])], action: Action::Allow }],
-    otherwise: Action::Refuse,
+/// A signal without sender data: where the kernel has no memory for it, it fabricates data that says the signal came from
+/// outside. The target cannot be seen from a descriptor.
+pub(super) const QUEUED_SIGNAL: ArgumentCheck = ArgumentCheck {
+    clauses: &[CheckClause { tests: &[is("info", 2, &[0]), high("info", 2, &[0])], action: FilterAction::Allow }],
+    otherwise: FilterAction::Refuse,
 };
 
 /// Everything but `FALLOC_FL_PUNCH_HOLE` allocates.
-pub(super) const FALLOCATE: Check = Check {
-    clauses: &[Clause { tests: &[bits("mode", 1, PUNCH_HOLE, &[PUNCH_HOLE])], action: Action::Allow }],
-    otherwise: Action::Unsupported,
+pub(super) const FALLOCATE: ArgumentCheck = ArgumentCheck {
+    clauses: &[CheckClause { tests: &[bits("mode", 1, PUNCH_HOLE, &[PUNCH_HOLE])], action: FilterAction::Allow }],
+    otherwise: FilterAction::Unsupported,
 };
 
-/// A supervisor has all its code: no memory becomes executable any more.
-pub(super) const MEMORY: Check = Check {
-    clauses: &[Clause { tests: &[bits("protection", 2, EXECUTABLE, &[0])], action: Action::Allow }],
-    otherwise: Action::Refuse,
+/// A shim has all its code loaded: no memory becomes executable any more.
+pub(super) const MEMORY: ArgumentCheck = ArgumentCheck {
+    clauses: &[CheckClause { tests: &[bits("protection", 2, EXECUTABLE, &[0])], action: FilterAction::Allow }],
+    otherwise: FilterAction::Refuse,
 };
 
-/// What has to do with a descriptor, and not with who is sent signals because of it: `F_SETOWN` is another `kill`.
-pub(super) const FCNTL: Check = Check {
-    clauses: &[Clause { tests: &[is("command", 1, DESCRIPTOR_COMMANDS)], action: Action::Allow }],
-    otherwise: Action::Refuse,
+/// Only requests about the descriptor itself, not about who receives signals: `F_SETOWN` amounts to `kill`.
+pub(super) const FCNTL: ArgumentCheck = ArgumentCheck {
+    clauses: &[CheckClause { tests: &[is("command", 1, DESCRIPTOR_COMMANDS)], action: FilterAction::Allow }],
+    otherwise: FilterAction::Refuse,
 };
 
-pub(super) const REQUESTS: Check = Check {
-    clauses: &[Clause { tests: &[is("request", 1, DESCRIPTOR_REQUESTS)], action: Action::Allow }],
-    otherwise: Action::Refuse,
+pub(super) const REQUESTS: ArgumentCheck = ArgumentCheck {
+    clauses: &[CheckClause { tests: &[is("request", 1, DESCRIPTOR_REQUESTS)], action: FilterAction::Allow }],
+    otherwise: FilterAction::Refuse,
 };
 
-pub(super) const PRCTL: Check = Check {
-    clauses: &[Clause { tests: &[is("option", 0, NAMING)], action: Action::Allow }],
-    otherwise: Action::Refuse,
+pub(super) const PRCTL: ArgumentCheck = ArgumentCheck {
+    clauses: &[CheckClause { tests: &[is("option", 0, NAMING)], action: FilterAction::Allow }],
+    otherwise: FilterAction::Refuse,
 };
 
 /// Its own limits, not those of another process.
-pub(super) const OWN_LIMITS: Check =
-    Check { clauses: &[Clause { tests: &[is("pid", 0, &[0])], action: Action::Allow }], otherwise: Action::Refuse };
+pub(super) const OWN_LIMITS: ArgumentCheck = ArgumentCheck {
+    clauses: &[CheckClause { tests: &[is("pid", 0, &[0])], action: FilterAction::Allow }],
+    otherwise: FilterAction::Refuse,
+};
 
-const fn is(name: &'static str, argument: u32, values: &'static [u32]) -> Test {
+const fn is(name: &'static str, argument: u32, values: &'static [u32]) -> ArgumentTest {
     bits(name, argument, u32::MAX, values)
 }
 
 /// The upper half of an address.
-const fn high(name: &'static str, argument: u32, values: &'static [u32]) -> Test {
-    Test { name, argument, half: Half::High, mask: u32::MAX, values }
+const fn high(name: &'static str, argument: u32, values: &'static [u32]) -> ArgumentTest {
+    ArgumentTest { name, argument, half: ArgumentHalf::High, mask: u32::MAX, values }
 }
 
 /// The kind of a socket, without the flags that `socket` takes in the same argument.
-const fn kind(values: &'static [u32]) -> Test {
+const fn kind(values: &'static [u32]) -> ArgumentTest {
     bits("type", 1, 0xf, values)
 }
 
-const fn bits(name: &'static str, argument: u32, mask: u32, values: &'static [u32]) -> Test {
-    Test { name, argument, half: Half::Low, mask, values }
+const fn bits(name: &'static str, argument: u32, mask: u32, values: &'static [u32]) -> ArgumentTest {
+    ArgumentTest { name, argument, half: ArgumentHalf::Low, mask, values }
 }

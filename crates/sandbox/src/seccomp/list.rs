@@ -1,46 +1,46 @@
-//! How a list of system calls is written down: groups of calls that share a fate, with their numbers.
+//! The format of a system-call list: groups of calls with the same rule, with their numbers.
 
-use super::{Action, Architecture, Rule};
+use super::{Architecture, CallRule, FilterAction};
 
-/// A list: what becomes of the calls in it, and of all others.
+/// A list of calls with their rules, and the default for all others.
 #[derive(Clone, Copy)]
-pub(super) struct List {
-    pub(super) groups: &'static [Group],
-    /// Groups that decide instead of those above for the calls in them.
-    pub(super) overrides: &'static [Group],
-    /// What becomes of a number that is not in it.
-    pub(super) otherwise: Action,
+pub(super) struct CallList {
+    pub(super) groups: &'static [CallGroup],
+    /// Groups that override those above.
+    pub(super) overrides: &'static [CallGroup],
+    /// The action for a number that is not in the list.
+    pub(super) otherwise: FilterAction,
 }
 
-/// Calls that share a fate.
-pub(super) struct Group {
-    pub(super) rule: Rule,
-    /// In a word: what they are for, or what would be at risk.
+/// Calls with the same rule.
+pub(super) struct CallGroup {
+    pub(super) rule: CallRule,
+    /// In a word: their purpose, or the risk.
     #[cfg_attr(not(test), allow(dead_code))]
     pub(super) why: &'static str,
-    pub(super) calls: &'static [Call],
+    pub(super) calls: &'static [SystemCall],
 }
 
-/// One call, with its number where it has one.
-pub(super) struct Call {
+/// A call with its number on each architecture that has it.
+pub(super) struct SystemCall {
     #[cfg_attr(not(test), allow(dead_code))]
     pub(super) name: &'static str,
     pub(super) x86_64: Option<u16>,
     pub(super) aarch64: Option<u16>,
 }
 
-// === impl List ===
+// === impl CallList ===
 
-impl List {
-    /// Every call with its rule; what comes later decides.
-    pub(super) fn rules(&self) -> impl Iterator<Item = (&'static Call, &'static Group)> {
+impl CallList {
+    /// Every call with its group; later ones override.
+    pub(super) fn rules(&self) -> impl Iterator<Item = (&'static SystemCall, &'static CallGroup)> {
         self.groups.iter().chain(self.overrides).flat_map(|group| group.calls.iter().map(move |call| (call, group)))
     }
 }
 
-// === impl Call ===
+// === impl SystemCall ===
 
-impl Call {
+impl SystemCall {
     pub(super) fn number(&self, architecture: Architecture) -> Option<u16> {
         match architecture {
             Architecture::X86_64 => self.x86_64,
@@ -57,12 +57,12 @@ macro_rules! groups {
         $($verdict:ident $why:literal $($check:ident)? { $($name:ident $x86_64:tt $aarch64:tt),* $(,)? })*
     ) => {
         $(#[$meta])*
-        pub(super) const $list: List = List {
-            groups: &[$(Group {
+        pub(super) const $list: CallList = CallList {
+            groups: &[$(CallGroup {
                 rule: rule!($verdict $($check)?),
                 why: $why,
                 calls: &[$(
-                    Call { name: stringify!($name), x86_64: number!($x86_64), aarch64: number!($aarch64) },
+                    SystemCall { name: stringify!($name), x86_64: number!($x86_64), aarch64: number!($aarch64) },
                 )*],
             },)*],
             overrides: &[],
@@ -73,28 +73,28 @@ macro_rules! groups {
 
 macro_rules! rule {
     (check $check:ident) => {
-        Rule::Check(&$check)
+        CallRule::Check(&$check)
     };
     ($verdict:ident) => {
-        Rule::Always(action!($verdict))
+        CallRule::Always(action!($verdict))
     };
 }
 
 macro_rules! action {
     (allow) => {
-        Action::Allow
+        FilterAction::Allow
     };
     (refuse) => {
-        Action::Refuse
+        FilterAction::Refuse
     };
     (absent) => {
-        Action::Absent
+        FilterAction::Absent
     };
     (unsupported) => {
-        Action::Unsupported
+        FilterAction::Unsupported
     };
     (ignore) => {
-        Action::Ignore
+        FilterAction::Ignore
     };
 }
 

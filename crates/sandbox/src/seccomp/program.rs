@@ -1,13 +1,12 @@
-//! From the list to a program for the kernel: a balanced tree over the numbers.
+//! Compiles a list to a BPF program: a balanced tree over the call numbers.
 //!
-//! A chain of comparisons, one per call, is what most generators make. The kernel walks it for every call that it does
-//! not know to be always allowed, and once for every number there is when it learns that: at each installation. A tree
-//! takes a dozen steps instead of hundreds.
+//! Most generators emit a chain of comparisons, one per call. The kernel executes it for every call that is not known to be
+//! always allowed, and at each installation once for every number. A tree takes a dozen steps instead of hundreds.
 
-use super::list::List;
-use super::{Action, Architecture, Check, Half, Rule, SeccompError};
+use super::list::CallList;
+use super::{Architecture, ArgumentCheck, ArgumentHalf, CallRule, FilterAction, SeccompError};
 
-// Instructions: loads of a word of the call's description, and what is done with it.
+// Instructions: loads from `struct seccomp_data`, and operations on the accumulator.
 const LOAD: u16 = 0x20;
 const AND: u16 = 0x54;
 const JUMP: u16 = 0x05;
@@ -15,44 +14,44 @@ const IF_EQUAL: u16 = 0x15;
 const IF_AT_LEAST: u16 = 0x35;
 const RETURN: u16 = 0x06;
 
-// The call's description: number, architecture, instruction pointer, six arguments of two words, lower word first.
+// `struct seccomp_data`: number, architecture, instruction pointer, six arguments of two words, lower word first.
 const NUMBER: u32 = 0;
 const ARCHITECTURE: u32 = 4;
 const ARGUMENTS: u32 = 16;
 
-/// How far a conditional jump may go, with room for one more instruction that may come between.
-const REACH: usize = 254;
+/// The maximum distance of a conditional jump, less one for an instruction that may be inserted.
+const MAX_JUMP: usize = 254;
 
-/// A program that is written from its end to its beginning: jumps only go forward, so each target is known.
+/// A program that is assembled from its end to its beginning: jumps only go forward, so each target is known.
 #[derive(Default)]
-struct Backwards(Vec<libc::sock_filter>);
+struct ReverseAssembler(Vec<libc::sock_filter>);
 
-/// A place in it, counted from the end.
+/// A position in it, counted from the end.
 #[derive(Clone, Copy)]
-struct Place(usize);
+struct JumpTarget(usize);
 
-pub(super) fn assemble(list: &List, architecture: Architecture) -> Result<Vec<libc::sock_filter>, SeccompError> {
-    let mut code = Backwards(Vec::with_capacity(512));
+pub(super) fn assemble(list: &CallList, architecture: Architecture) -> Result<Vec<libc::sock_filter>, SeccompError> {
+    let mut code = ReverseAssembler(Vec::with_capacity(512));
     let tree = tree(&mut code, &ranges(list, architecture), list.otherwise)?;
     code.fall_into(tree)?;
     let numbers = code.push(LOAD, NUMBER);
-    let foreign = code.push(RETURN, Action::Kill.value());
+    let foreign = code.push(RETURN, FilterAction::Kill.value());
     code.branch(IF_EQUAL, architecture.token(), numbers, foreign)?;
     code.push(LOAD, ARCHITECTURE);
     code.0.reverse();
     Ok(code.0)
 }
 
-/// The rules by number: each holds from its own to the next one's; the last for all that we do not know. (On x86-64
+/// The rules by number: each holds until the next one; the last for all unknown numbers. (On x86-64
 /// that includes the x32 entry, which sets a high bit of the number.)
-pub(super) fn ranges(list: &List, architecture: Architecture) -> Vec<(u32, Rule)> {
-    let mut rules = [Rule::Always(list.otherwise); 512];
+pub(super) fn ranges(list: &CallList, architecture: Architecture) -> Vec<(u32, CallRule)> {
+    let mut rules = [CallRule::Always(list.otherwise); 512];
     for (call, group) in list.rules() {
         if let Some(slot) = call.number(architecture).and_then(|number| rules.get_mut(usize::from(number))) {
             *slot = group.rule;
         }
     }
-    let mut ranges: Vec<(u32, Rule)> = Vec::with_capacity(256);
+    let mut ranges: Vec<(u32, CallRule)> = Vec::with_capacity(256);
     for (number, rule) in (0u32..).zip(rules) {
         if ranges.last().is_none_or(|(_, last)| *last != rule) {
             ranges.push((number, rule));
@@ -61,11 +60,15 @@ pub(super) fn ranges(list: &List, architecture: Architecture) -> Vec<(u32, Rule)
     ranges
 }
 
-fn tree(code: &mut Backwards, ranges: &[(u32, Rule)], otherwise: Action) -> Result<Place, SeccompError> {
+fn tree(
+    code: &mut ReverseAssembler,
+    ranges: &[(u32, CallRule)],
+    otherwise: FilterAction,
+) -> Result<JumpTarget, SeccompError> {
     match ranges {
         [] => Ok(code.end(otherwise)),
-        [(_, Rule::Always(action))] => Ok(code.end(*action)),
-        [(_, Rule::Check(check))] => arguments(code, check),
+        [(_, CallRule::Always(action))] => Ok(code.end(*action)),
+        [(_, CallRule::Check(check))] => arguments(code, check),
         _ => {
             let (low, high) = ranges.split_at(ranges.len() / 2);
             let first = high.first().map_or(u32::MAX, |(first, _)| *first);
@@ -76,7 +79,7 @@ fn tree(code: &mut Backwards, ranges: &[(u32, Rule)], otherwise: Action) -> Resu
     }
 }
 
-fn arguments(code: &mut Backwards, check: &Check) -> Result<Place, SeccompError> {
+fn arguments(code: &mut ReverseAssembler, check: &ArgumentCheck) -> Result<JumpTarget, SeccompError> {
     let mut next = code.end(check.otherwise);
     for clause in check.clauses.iter().rev() {
         let mut passed = code.end(clause.action);
@@ -87,8 +90,8 @@ fn arguments(code: &mut Backwards, check: &Check) -> Result<Place, SeccompError>
                 code.push(AND, test.mask);
             }
             let half = match test.half {
-                Half::Low => 0,
-                Half::High => 4,
+                ArgumentHalf::Low => 0,
+                ArgumentHalf::High => 4,
             };
             passed = code.push(LOAD, ARGUMENTS + 8 * test.argument + half);
         }
@@ -97,7 +100,7 @@ fn arguments(code: &mut Backwards, check: &Check) -> Result<Place, SeccompError>
     Ok(next)
 }
 
-/// The values, in order and with neighbours put together: the first and the last of each interval.
+/// The values as sorted intervals: the first and the last of each.
 fn intervals(values: &[u32]) -> Vec<(u32, u32)> {
     let mut values = values.to_vec();
     values.sort_unstable();
@@ -111,8 +114,13 @@ fn intervals(values: &[u32]) -> Vec<(u32, u32)> {
     intervals
 }
 
-/// Goes to one place if the accumulator is in one of the intervals, and to another if it is in none.
-fn member(code: &mut Backwards, within: &[(u32, u32)], yes: Place, no: Place) -> Result<Place, SeccompError> {
+/// Jumps to one target if the accumulator is in one of the intervals, else to the other.
+fn member(
+    code: &mut ReverseAssembler,
+    within: &[(u32, u32)],
+    yes: JumpTarget,
+    no: JumpTarget,
+) -> Result<JumpTarget, SeccompError> {
     match within {
         [] => Ok(no),
         [(first, last)] if first == last => code.branch(IF_EQUAL, *first, yes, no),
@@ -131,32 +139,32 @@ fn member(code: &mut Backwards, within: &[(u32, u32)], yes: Place, no: Place) ->
     }
 }
 
-// === impl Backwards ===
+// === impl ReverseAssembler ===
 
-impl Backwards {
-    fn push(&mut self, code: u16, operand: u32) -> Place {
+impl ReverseAssembler {
+    fn push(&mut self, code: u16, operand: u32) -> JumpTarget {
         self.0.push(libc::sock_filter { code, jt: 0, jf: 0, k: operand });
-        Place(self.0.len())
+        JumpTarget(self.0.len())
     }
 
-    /// Goes to one place or the other.
-    fn branch(&mut self, code: u16, operand: u32, yes: Place, no: Place) -> Result<Place, SeccompError> {
+    /// A conditional jump to one of two targets.
+    fn branch(&mut self, code: u16, operand: u32, yes: JumpTarget, no: JumpTarget) -> Result<JumpTarget, SeccompError> {
         let (yes, no) = (self.near(yes)?, self.near(no)?);
         let (jt, jf) = (self.distance(yes)?, self.distance(no)?);
         self.0.push(libc::sock_filter { code, jt, jf, k: operand });
-        Ok(Place(self.0.len()))
+        Ok(JumpTarget(self.0.len()))
     }
 
-    /// Where an action is taken: an instruction that is already there, if it is in reach.
-    fn end(&mut self, action: Action) -> Place {
+    /// The target that returns an action: an existing instruction, if it is in reach.
+    fn end(&mut self, action: FilterAction) -> JumpTarget {
         let value = action.value();
-        let from = self.0.len().saturating_sub(REACH / 2);
+        let from = self.0.len().saturating_sub(MAX_JUMP / 2);
         let known = self.0.iter().skip(from).rposition(|known| known.code == RETURN && known.k == value);
-        known.map_or_else(|| self.push(RETURN, value), |index| Place(from + index + 1))
+        known.map_or_else(|| self.push(RETURN, value), |index| JumpTarget(from + index + 1))
     }
 
-    /// Makes the given place the next instruction.
-    fn fall_into(&mut self, place: Place) -> Result<(), SeccompError> {
+    /// Makes the target the next instruction, by a jump if necessary.
+    fn fall_into(&mut self, place: JumpTarget) -> Result<(), SeccompError> {
         match self.0.len() - place.0 {
             0 => Ok(()),
             distance => {
@@ -167,9 +175,9 @@ impl Backwards {
         }
     }
 
-    /// The given place, or one in reach that is as good: a return is repeated, anything else jumped to.
-    fn near(&mut self, place: Place) -> Result<Place, SeccompError> {
-        if self.0.len() - place.0 < REACH {
+    /// The target, or an equivalent one in reach: a return is repeated, anything else is jumped to.
+    fn near(&mut self, place: JumpTarget) -> Result<JumpTarget, SeccompError> {
+        if self.0.len() - place.0 < MAX_JUMP {
             return Ok(place);
         }
         match self.0.get(place.0 - 1) {
@@ -179,12 +187,12 @@ impl Backwards {
             }
             _ => {
                 self.fall_into(place)?;
-                Ok(Place(self.0.len()))
+                Ok(JumpTarget(self.0.len()))
             }
         }
     }
 
-    fn distance(&self, place: Place) -> Result<u8, SeccompError> {
+    fn distance(&self, place: JumpTarget) -> Result<u8, SeccompError> {
         let distance = self.0.len() - place.0;
         u8::try_from(distance).map_err(|_| SeccompError::Jump(distance))
     }

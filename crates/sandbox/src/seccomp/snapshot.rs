@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use super::list::List;
-use super::{Action, Architecture, Check, Half, Rule};
+use super::list::CallList;
+use super::{Architecture, ArgumentCheck, ArgumentHalf, CallRule, FilterAction};
 
 /// The whole list for an architecture.
-pub(super) fn render(list: &List, architecture: Architecture) -> String {
+pub(super) fn render(list: &CallList, architecture: Architecture) -> String {
     let mut lines = BTreeMap::new();
     for (call, group) in list.rules() {
         if let Some(number) = call.number(architecture) {
@@ -19,20 +19,20 @@ pub(super) fn render(list: &List, architecture: Architecture) -> String {
         writeln!(text, "{line}").unwrap();
     }
     writeln!(text, "any other number             {}", action(list.otherwise)).unwrap();
-    writeln!(text, "any other architecture       {}", action(Action::Kill)).unwrap();
+    writeln!(text, "any other architecture       {}", action(FilterAction::Kill)).unwrap();
     text
 }
 
-fn rule(rule: &Rule, why: &str) -> String {
+fn rule(rule: &CallRule, why: &str) -> String {
     match rule {
-        Rule::Always(Action::Allow) => action(Action::Allow).to_owned(),
-        Rule::Always(other) => format!("{:<7} {why}", action(*other)),
-        Rule::Check(check) => format!("depends {why}{}", conditions(check)),
+        CallRule::Always(FilterAction::Allow) => action(FilterAction::Allow).to_owned(),
+        CallRule::Always(other) => format!("{:<7} {why}", action(*other)),
+        CallRule::Check(check) => format!("depends {why}{}", conditions(check)),
     }
 }
 
 /// One line per clause, below the line of the call.
-fn conditions(check: &Check) -> String {
+fn conditions(check: &ArgumentCheck) -> String {
     let mut text = String::new();
     for clause in check.clauses {
         let tests: Vec<_> = clause
@@ -41,7 +41,7 @@ fn conditions(check: &Check) -> String {
             .map(|test| {
                 let values: Vec<_> = test.values.iter().map(|value| format!("{value:#x}")).collect();
                 let mask = if test.mask == u32::MAX { String::new() } else { format!(" & {:#x}", test.mask) };
-                let half = if test.half == Half::High { " >> 32" } else { "" };
+                let half = if test.half == ArgumentHalf::High { " >> 32" } else { "" };
                 format!("{}{half}{mask} = {}", test.name, values.join("|"))
             })
             .collect();
@@ -51,18 +51,18 @@ fn conditions(check: &Check) -> String {
     text
 }
 
-fn action(action: Action) -> &'static str {
+fn action(action: FilterAction) -> &'static str {
     match action {
-        Action::Allow => "allow",
-        Action::Refuse => "EPERM",
-        Action::Absent => "ENOSYS",
-        Action::NoFamily => "EAFNOSUPPORT",
-        Action::NoProtocol => "EPROTONOSUPPORT",
-        Action::Unsupported => "EOPNOTSUPP",
-        Action::NoRequest => "ENOTTY",
-        Action::NoOption => "EINVAL",
-        Action::NoMemory => "ENOMEM",
-        Action::Ignore => "success",
-        Action::Kill => "kill",
+        FilterAction::Allow => "allow",
+        FilterAction::Refuse => "EPERM",
+        FilterAction::Absent => "ENOSYS",
+        FilterAction::NoFamily => "EAFNOSUPPORT",
+        FilterAction::NoProtocol => "EPROTONOSUPPORT",
+        FilterAction::Unsupported => "EOPNOTSUPP",
+        FilterAction::NoRequest => "ENOTTY",
+        FilterAction::NoOption => "EINVAL",
+        FilterAction::NoMemory => "ENOMEM",
+        FilterAction::Ignore => "success",
+        FilterAction::Kill => "kill",
     }
 }

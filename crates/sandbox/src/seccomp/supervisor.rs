@@ -1,12 +1,11 @@
-//! The system calls of a supervisor: a loop over descriptors, files beneath handles that it holds, and the end of its
-//! sandbox.
+//! The system calls of a shim: a loop over descriptors, files beneath its handles, and killing its sandbox.
 
 use super::checks::{FCNTL, MEMORY, OWN_LIMITS, PRCTL, REQUESTS};
-use super::list::{Call, Group, List, action, groups, number, rule};
-use super::{Action, Rule};
+use super::list::{CallGroup, CallList, SystemCall, action, groups, number, rule};
+use super::{CallRule, FilterAction};
 
 groups! {
-    /// What a supervisor does once its sandbox runs; it makes nothing new but files and connections.
+    /// What a shim does once its sandbox runs; it creates nothing but files and connections.
     SUPERVISOR: otherwise refuse;
     allow "descriptors" {
         read 0 63, write 1 64, readv 19 65, writev 20 66, pread64 17 67, pwrite64 18 68, preadv 295 69,
@@ -17,7 +16,7 @@ groups! {
         splice 275 76, copy_file_range 326 285, fadvise64 221 223, sync_file_range 277 84, fsync 74 82,
         fdatasync 75 83, syncfs 306 267, fallocate 285 47, ftruncate 77 46,
     }
-    // Its root is empty: a path leads somewhere only from a handle, and no handle can be left.
+    // Its root is empty: a path resolves only from a handle, and a handle cannot be escaped.
     allow "files" {
         openat 257 56, openat2 437 437, fstat 5 80, newfstatat 262 79, statx 332 291, fstatfs 138 44,
         faccessat 269 48, faccessat2 439 439, getdents64 217 61, renameat 264 38, renameat2 316 276,
@@ -40,7 +39,7 @@ groups! {
         time 201 -, gettimeofday 96 169, clock_gettime 228 113, clock_getres 229 114, clock_nanosleep 230 115,
         nanosleep 35 101,
     }
-    // Those who connect come to a socket that listens already.
+    // Clients connect to a socket that already listens.
     allow "sockets" {
         accept 43 202, accept4 288 242, shutdown 48 210, getsockname 51 204, getpeername 52 205,
         getsockopt 55 209, setsockopt 54 208, sendto 44 206, sendmsg 46 211, sendmmsg 307 269, recvfrom 45 207,

@@ -4,24 +4,26 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::calls::{SANDBOX, SANDBOX_ON_HOST_DISK};
-use super::list::{Call, List};
+use super::list::{CallList, SystemCall};
 use super::supervisor::SUPERVISOR;
-use super::{Action, Architecture, Check, Filter, Half, Rule, Test, program, snapshot};
+use super::{
+    Architecture, ArgumentCheck, ArgumentHalf, ArgumentTest, CallRule, Filter, FilterAction, program, snapshot,
+};
 
 const BOTH: [Architecture; 2] = [Architecture::X86_64, Architecture::Aarch64];
-const LISTS: [(&str, List); 3] =
+const LISTS: [(&str, CallList); 3] =
     [("seccomp", SANDBOX), ("seccomp-host-disk", SANDBOX_ON_HOST_DISK), ("seccomp-supervisor", SUPERVISOR)];
 
-fn filter(list: &List, architecture: Architecture) -> Filter {
+fn filter(list: &CallList, architecture: Architecture) -> Filter {
     Filter(program::assemble(list, architecture).unwrap())
 }
 
-fn calls(list: &List) -> impl Iterator<Item = &'static Call> {
+fn calls(list: &CallList) -> impl Iterator<Item = &'static SystemCall> {
     list.groups.iter().flat_map(|group| group.calls)
 }
 
 /// Every list on every architecture.
-fn each() -> impl Iterator<Item = (&'static str, List, Architecture)> {
+fn each() -> impl Iterator<Item = (&'static str, CallList, Architecture)> {
     LISTS.into_iter().flat_map(|(name, list)| BOTH.map(|architecture| (name, list, architecture)))
 }
 
@@ -62,11 +64,11 @@ fn lower(argument: u64) -> u32 {
 }
 
 /// What the list says, straight from its definition.
-fn expected(check: &Check, arguments: [u64; 6]) -> Action {
+fn expected(check: &ArgumentCheck, arguments: [u64; 6]) -> FilterAction {
     for clause in check.clauses {
-        let holds = |test: &Test| {
+        let holds = |test: &ArgumentTest| {
             let argument = arguments[test.argument as usize];
-            let half = if test.half == Half::High { argument >> 32 } else { argument };
+            let half = if test.half == ArgumentHalf::High { argument >> 32 } else { argument };
             test.values.contains(&(lower(half) & test.mask))
         };
         if clause.tests.iter().all(holds) {
@@ -77,7 +79,7 @@ fn expected(check: &Check, arguments: [u64; 6]) -> Action {
 }
 
 /// Values on, beside and far from every border that an argument is tested for.
-fn samples(check: &Check) -> Vec<[u64; 6]> {
+fn samples(check: &ArgumentCheck) -> Vec<[u64; 6]> {
     let mut values: BTreeMap<usize, BTreeSet<u64>> = BTreeMap::new();
     for test in check.clauses.iter().flat_map(|clause| clause.tests) {
         let set = values.entry(test.argument as usize).or_default();
@@ -107,18 +109,18 @@ fn samples(check: &Check) -> Vec<[u64; 6]> {
 fn the_program_does_what_the_list_says_for_every_number() {
     for (name, list, architecture) in each() {
         let filter = filter(&list, architecture);
-        let rules: BTreeMap<u32, Rule> = list
+        let rules: BTreeMap<u32, CallRule> = list
             .rules()
             .filter_map(|(call, group)| Some((u32::from(call.number(architecture)?), group.rule)))
             .collect();
         for number in (0..2048).chain([999, 0x3fff_ffff, 0x4000_0000, 0x4000_0001, 0x4000_0027, u32::MAX]) {
-            match rules.get(&number).copied().unwrap_or(Rule::Always(list.otherwise)) {
-                Rule::Always(action) => {
+            match rules.get(&number).copied().unwrap_or(CallRule::Always(list.otherwise)) {
+                CallRule::Always(action) => {
                     let (value, steps) = verdict(&filter, architecture.token(), number, [u64::MAX; 6]);
                     assert_eq!(value, action.value(), "{name} {architecture:?} {number}");
                     assert!(steps <= 16, "{name} {architecture:?} {number}: {steps} steps");
                 }
-                Rule::Check(check) => {
+                CallRule::Check(check) => {
                     for arguments in samples(check) {
                         let (value, steps) = verdict(&filter, architecture.token(), number, arguments);
                         assert_eq!(value, expected(check, arguments).value(), "{name} {number} {arguments:x?}");
@@ -140,7 +142,7 @@ fn any_other_architecture_is_killed() {
         for token in others.chain(foreign) {
             for number in 0..512 {
                 let (value, _) = verdict(&filter, token, number, [0; 6]);
-                assert_eq!(value, Action::Kill.value(), "{name} {token:#x} {number}");
+                assert_eq!(value, FilterAction::Kill.value(), "{name} {token:#x} {number}");
             }
         }
     }

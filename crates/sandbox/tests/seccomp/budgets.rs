@@ -1,4 +1,4 @@
-//! What the whole host has one piece of, and no limit of a sandbox counts.
+//! Resources of which the whole host has one pool, and that no limit of a sandbox counts.
 
 use crate::{NO_DESCRIPTOR, NOWHERE, assert_refused, attempts};
 
@@ -19,7 +19,7 @@ fn asynchronous_requests_do_not_exist() {
 
 /// `net.core.bpf_jit_limit`: a socket may not take of it; a filter may, by the process.
 #[test]
-fn no_program_is_attached_to_a_socket() {
+fn no_program_can_be_attached_to_a_socket() {
     let option = |option: u64| [NO_DESCRIPTOR, 1, option];
     assert_refused(
         &attempts(&[
@@ -31,7 +31,7 @@ fn no_program_is_attached_to_a_socket() {
         ]),
         libc::EPERM,
     );
-    // One that is listened to outlives its processes.
+    // A filter with a listener outlives its processes.
     let listener = [
         ("listener", libc::SYS_seccomp, &[1, 0x8, NOWHERE][..]),
         ("listener, with others", libc::SYS_seccomp, &[1, 0x1b, NOWHERE]),
@@ -39,9 +39,9 @@ fn no_program_is_attached_to_a_socket() {
     assert_refused(&attempts(&listener), libc::EINVAL);
 }
 
-/// Memory that no cgroup is charged for, or that nobody can be told to have.
+/// Memory that no cgroup is charged for, or that cannot be attributed.
 #[test]
-fn no_key_is_given_to_a_socket_and_no_buffer_is_forced() {
+fn no_tcp_key_is_set_and_no_buffer_is_forced() {
     let option = |level: u64, option: u64| [NO_DESCRIPTOR, level, option];
     assert_refused(
         &attempts(&[
@@ -61,7 +61,7 @@ fn no_key_is_given_to_a_socket_and_no_buffer_is_forced() {
 }
 
 #[test]
-fn no_lock_belongs_to_an_open_file() {
+fn no_lock_belongs_to_an_open_file_description() {
     let lock = |command: u64| [NO_DESCRIPTOR, command, NOWHERE];
     assert_refused(
         &attempts(&[
@@ -75,7 +75,7 @@ fn no_lock_belongs_to_an_open_file() {
 
 /// `vm.nr_hugepages`.
 #[test]
-fn no_huge_page_is_to_be_had() {
+fn no_huge_page_can_be_allocated() {
     let mapping = |flags: u64| [0, 0, 1, flags];
     assert_refused(
         &attempts(&[
@@ -85,17 +85,17 @@ fn no_huge_page_is_to_be_had() {
         libc::ENOMEM,
     );
     assert_refused(&attempts(&[("MFD_HUGETLB", libc::SYS_memfd_create, &[NOWHERE, 0x4])]), libc::ENOSYS);
-    // A size that no segment has.
+    // An invalid segment size.
     assert_refused(&attempts(&[("SHM_HUGETLB", libc::SYS_shmget, &[0, 0, 0o5600])]), libc::EPERM);
 }
 
-/// Pages that are merged by the host.
+/// Pages that the host merges.
 #[test]
 fn no_page_is_merged() {
     assert_refused(
         &attempts(&[
             ("MADV_MERGEABLE", libc::SYS_madvise, &[0, 4096, 12]),
-            // Switches it off, without the filter.
+            // Without the filter, this switches it off.
             ("PR_SET_MEMORY_MERGE", libc::SYS_prctl, &[67, 0]),
             ("PR_GET_MEMORY_MERGE", libc::SYS_prctl, &[68]),
         ]),
@@ -104,11 +104,11 @@ fn no_page_is_merged() {
 }
 
 #[test]
-fn what_reaches_beyond_the_process_is_no_option() {
+fn prctl_options_with_effects_beyond_the_process_do_not_exist() {
     assert_refused(
         &attempts(&[
             ("PR_SET_MM", libc::SYS_prctl, &[35, 15, NOWHERE]),
-            // Switches it off, without the filter.
+            // Without the filter, this switches it off.
             ("PR_SET_IO_FLUSHER", libc::SYS_prctl, &[57, 0]),
             ("PR_TASK_PERF_EVENTS_DISABLE", libc::SYS_prctl, &[31]),
         ]),
@@ -116,7 +116,7 @@ fn what_reaches_beyond_the_process_is_no_option() {
     );
 }
 
-/// A handle of a file tells its number on the host's file system.
+/// A file handle reveals the inode number on the host's file system.
 #[test]
 fn files_have_no_handles() {
     let handle = [("name_to_handle_at", libc::SYS_name_to_handle_at, &[NO_DESCRIPTOR, NOWHERE, NOWHERE][..])];

@@ -1,5 +1,5 @@
-//! Pid 1, which to the kernel is a process like any other of its user. Without the filter each attempt reaches the
-//! first process of this host, so each is one that changes nothing: a value that does not exist.
+//! Pid 1, which to the kernel is a process like any other of its user. Without the filter each attempt reaches pid 1 of this
+//! host, so each uses an invalid value that changes nothing.
 
 use crate::probe::Side;
 use crate::{NO_DESCRIPTOR, NOWHERE, assert_refused, attempts, outcomes};
@@ -8,7 +8,7 @@ use crate::{NO_DESCRIPTOR, NOWHERE, assert_refused, attempts, outcomes};
 const NOBODY: u64 = 0x3fff_ffff;
 
 #[test]
-fn nobody_changes_pid_1() {
+fn no_process_can_change_pid_1() {
     assert_refused(
         &attempts(&[
             ("prlimit64", libc::SYS_prlimit64, &[1, 99]),
@@ -36,7 +36,7 @@ fn nobody_changes_pid_1() {
 }
 
 #[test]
-fn everybody_changes_itself_and_others() {
+fn processes_can_change_themselves_and_others() {
     let others = attempts(&[
         ("own limits", libc::SYS_prlimit64, &[0, 7]),
         ("limits of another", libc::SYS_prlimit64, &[NOBODY, 7]),

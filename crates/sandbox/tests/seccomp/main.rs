@@ -1,4 +1,4 @@
-//! The filter in a kernel: what it refuses, each with the same call outside of it, and what it must not disturb.
+//! The filter in a kernel: what it refuses, each with the same call outside of it as a control, and what it must not break.
 
 #![allow(clippy::unwrap_used, reason = "modules of one test program")]
 
@@ -12,10 +12,10 @@ use std::collections::BTreeMap;
 
 use probe::{Attempt, Side};
 
-/// An address that nothing is at: a call that gets as far as reading it fails with `EFAULT`.
+/// An invalid address: a call that gets as far as reading it fails with `EFAULT`.
 const NOWHERE: u64 = 1;
 const NO_DESCRIPTOR: u64 = u64::MAX;
-/// The fields of arguments that we do not fill are zero.
+/// Unused arguments are zero.
 const NONE: [u64; 6] = [0; 6];
 
 fn attempts(list: &[(&'static str, i64, &[u64])]) -> Vec<Attempt> {
@@ -28,14 +28,14 @@ fn attempts(list: &[(&'static str, i64, &[u64])]) -> Vec<Attempt> {
         .collect()
 }
 
-/// What an attempt came to, by name: 0, or the number of the error.
+/// The outcome of attempts, by name: 0, or the error number.
 fn outcomes(side: Side, attempts: &[Attempt]) -> BTreeMap<&'static str, i32> {
     let outcomes: BTreeMap<_, _> = probe::attempt(side, attempts).into_iter().collect();
     assert_eq!(outcomes.len(), attempts.len(), "each attempt has a name of its own");
     outcomes
 }
 
-/// Each fails with the given error under the filter, and comes to something else without it.
+/// Each fails with the given error under the filter, and has another outcome without it.
 fn assert_refused(attempts: &[Attempt], errno: i32) {
     let (bare, filtered) = (outcomes(Side::Bare, attempts), outcomes(Side::Filtered, attempts));
     for (name, outcome) in &filtered {
@@ -46,7 +46,7 @@ fn assert_refused(attempts: &[Attempt], errno: i32) {
 
 //= promises.system-call-filter.reaches-beyond-sandbox-namespaces
 #[test]
-fn what_reaches_beyond_a_sandbox_is_not_permitted() {
+fn calls_with_effects_beyond_a_sandbox_are_not_permitted() {
     assert_refused(
         &attempts(&[
             ("mount", libc::SYS_mount, &[NOWHERE, NOWHERE, NOWHERE]),
@@ -108,8 +108,8 @@ fn the_ports_of_the_machine_are_not_permitted() {
 }
 
 //= promises.system-call-filter.reaches-beyond-sandbox-namespaces
-/// Without the filter each fails, too, for a reason of its own: a file system cannot be shared with another namespace,
-/// and a process with two threads has to stay in its user namespace.
+/// Without the filter each fails, too, for another reason: a file system cannot be shared with another namespace, and a
+/// process with two threads has to stay in its user namespace.
 #[test]
 fn namespaces_are_not_permitted() {
     let shared = libc::CLONE_FS as u64;
@@ -151,7 +151,7 @@ fn dangerous_arguments_are_not_permitted() {
 }
 
 //= promises.system-call-filter.address-families-protocols
-/// The kernel looks at the type, which does not exist, before it looks for the family or the protocol.
+/// The kernel checks the type, which does not exist, before the family and the protocol.
 #[test]
 fn other_families_and_protocols_do_not_exist() {
     let family = |family: u64| [family, 15];
@@ -182,7 +182,7 @@ fn other_families_and_protocols_do_not_exist() {
 
 //= promises.system-call-filter.number-list-calls-libraries
 #[test]
-fn what_libraries_have_another_way_for_does_not_exist() {
+fn calls_for_which_libraries_have_a_fallback_do_not_exist() {
     assert_refused(
         &attempts(&[
             ("clone3", libc::SYS_clone3, &[NOWHERE]),
@@ -195,9 +195,9 @@ fn what_libraries_have_another_way_for_does_not_exist() {
     );
 }
 
-/// Space is reserved at once and without a write; a hole gives some back.
+/// Preallocation takes space at once and without a write; punching a hole frees some.
 #[test]
-fn space_of_the_hosts_disk_is_not_reserved() {
+fn space_on_the_hosts_disk_cannot_be_preallocated() {
     let modes = attempts(&[
         ("allocate", libc::SYS_fallocate, &[NO_DESCRIPTOR, 0, 0, 4096]),
         ("allocate, high bits", libc::SYS_fallocate, &[NO_DESCRIPTOR, 1 << 33, 0, 4096]),
@@ -234,7 +234,7 @@ fn an_unused_number_does_not_exist() {
 
 //= promises.system-call-filter.shells-interpreters-compilers-tracers
 #[test]
-fn what_programs_need_is_as_it_was() {
+fn calls_that_programs_need_are_unchanged() {
     let attempts = attempts(&[
         ("seccomp", libc::SYS_seccomp, &[99]),
         ("landlock version", libc::SYS_landlock_create_ruleset, &[0, 0, 1]),
@@ -281,7 +281,7 @@ fn the_entry_of_another_architecture_is_deadly() {
 
     let (bare, filtered) = (probe::enter_32_bit(Side::Bare), probe::enter_32_bit(Side::Filtered));
     assert_ne!(bare.signal(), Some(libc::SIGSYS), "without the filter: the attempt proves nothing");
-    // A kernel without that entry has an end of its own for it.
+    // A kernel without that entry kills the process in another way.
     assert_eq!(filtered.signal(), if bare.success() { Some(libc::SIGSYS) } else { bare.signal() });
     assert!(filtered.signal().is_some());
 }

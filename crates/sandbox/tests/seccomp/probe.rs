@@ -1,4 +1,4 @@
-//! Calls by number, in a process of their own: this test program, started again.
+//! System calls by number, in a process of their own: this test program, executed again.
 #![allow(unsafe_code)]
 
 use std::process::{Command, Output};
@@ -8,7 +8,7 @@ use carrel_sandbox::seccomp::{Filter, Preallocation};
 const SIDE: &str = "CARREL_SECCOMP_SIDE";
 const TASK: &str = "CARREL_SECCOMP_TASK";
 const INPUT: &str = "CARREL_SECCOMP_INPUT";
-/// Between the words of a command, which may have lines of their own.
+/// Separates the arguments of a command, which may contain newlines.
 const SEPARATOR: &str = "\x1f";
 const MARK: &str = "outcome ";
 
@@ -21,14 +21,14 @@ pub(crate) enum Side {
     OnHostDisk,
 }
 
-/// One call. Its arguments are such that it does no harm where it is not refused.
+/// One call. Its arguments are such that it is harmless where it is not refused.
 pub(crate) struct Attempt {
     pub(crate) name: &'static str,
     pub(crate) number: i64,
     pub(crate) arguments: [u64; 6],
 }
 
-/// Makes the calls one after the other; 0, or the number of the error, for each.
+/// Makes the calls one after the other; 0 or the error number for each.
 pub(crate) fn attempt(side: Side, attempts: &[Attempt]) -> Vec<(&'static str, i32)> {
     let list: Vec<String> = attempts
         .iter()
@@ -43,7 +43,7 @@ pub(crate) fn attempt(side: Side, attempts: &[Attempt]) -> Vec<(&'static str, i3
     attempts.iter().map(|attempt| attempt.name).zip(outcomes).collect()
 }
 
-/// Runs a command, with all that it starts, on one side of the filter.
+/// Runs a command with its children on one side of the filter.
 pub(crate) fn run(side: Side, command: &[&str]) -> Output {
     again(side, "command", &command.join(SEPARATOR))
 }
@@ -57,7 +57,7 @@ pub(crate) fn enter_32_bit(side: Side) -> std::process::ExitStatus {
 fn again(side: Side, task: &str, input: &str) -> Output {
     assert!(rustix::process::geteuid().is_root(), "only root can install the filter and make the control attempts");
     Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "probe::the_probe_tells_what_a_call_came_to", "--nocapture", "--test-threads=1"])
+        .args(["--exact", "probe::the_probe_reports_the_outcome_of_a_call", "--nocapture", "--test-threads=1"])
         .env(SIDE, format!("{side:?}"))
         .env(TASK, task)
         .env(INPUT, input)
@@ -65,16 +65,16 @@ fn again(side: Side, task: &str, input: &str) -> Output {
         .unwrap()
 }
 
-/// A test in itself, and what the others start to have something done.
+/// A test itself, and the program that the other tests start.
 #[test]
-fn the_probe_tells_what_a_call_came_to() {
+fn the_probe_reports_the_outcome_of_a_call() {
     let Ok(task) = std::env::var(TASK) else {
         let known = [("works", libc::SYS_getppid), ("fails", libc::SYS_close)];
         let known = known.map(|(name, number)| Attempt { name, number, arguments: [u64::MAX; 6] });
         return assert_eq!(attempt(Side::Bare, &known), [("works", 0), ("fails", libc::EBADF)]);
     };
     let input = std::env::var(INPUT).unwrap();
-    // Some attempts need a second thread to fail for, and the test runner may have only one.
+    // Some attempts need a second thread to fail, and the test runner may have only one.
     let inside = std::thread::spawn(move || {
         match std::env::var(SIDE).unwrap().as_str() {
             "Filtered" => Filter::native().unwrap().install().unwrap(),

@@ -11,7 +11,7 @@ fn runs(command: &[&str]) -> String {
 
 //= promises.system-call-filter.shells-interpreters-compilers-tracers
 #[test]
-fn a_shell_runs_with_its_pipes_and_jobs() {
+fn a_shell_runs_with_pipes_and_jobs() {
     let text = runs(&["sh", "-c", "set -e; (sleep 0 & wait); printf 'b\\na\\n' | sort | tr '\\n' ' '; uname -m"]);
     assert!(text.contains("a b "), "{text}");
 }
@@ -73,9 +73,9 @@ fn a_compiler_compiles_and_its_program_runs() {
     assert!(runs(&["sh", "-c", &build]).contains("hello from c"));
 }
 
-/// What is installed of these, each with what it asks of descriptors, files and processes.
+/// Common tools, if installed, each with its use of descriptors, files and processes.
 #[test]
-fn tools_that_people_use_run() {
+fn common_tools_run() {
     let tools = [
         ("git", "git init -q . && git -c user.name=a -c user.email=a@b commit -q --allow-empty -m x && git gc -q"),
         ("node", "node -e 'const {execSync} = require(\"child_process\"); execSync(\"true\"); process.stdout.isTTY'"),
@@ -108,7 +108,7 @@ fn tools_that_people_use_run() {
 }
 
 //= promises.system-call-filter.shells-interpreters-compilers-tracers
-/// What it sees of others by `ptrace` it sees under the filter, too.
+/// Its tracees are under the filter, too.
 #[test]
 fn a_tracer_traces() {
     let script = r#"

@@ -1,4 +1,4 @@
-//! Requests to descriptors: a list of those that are let through, and everything else is unknown.
+//! Requests of `ioctl`: an allow-list; everything else is unknown.
 
 use crate::probe::Side;
 use crate::{NO_DESCRIPTOR, assert_refused, attempts, outcomes};
@@ -8,7 +8,7 @@ fn requests(list: &[(&'static str, u64)]) -> Vec<crate::probe::Attempt> {
 }
 
 #[test]
-fn what_a_file_system_tells_of_itself_is_unknown() {
+fn file_system_requests_are_unknown() {
     assert_refused(
         &requests(&[
             ("FS_IOC_GETFSMAP", 0xc0c0_583b),
@@ -56,7 +56,7 @@ fn what_a_file_system_tells_of_itself_is_unknown() {
 }
 
 #[test]
-fn what_terminals_files_and_sockets_need_reaches_them() {
+fn requests_of_terminals_files_and_sockets_are_allowed() {
     let known = requests(&[
         ("TCGETS", libc::TCGETS),
         ("TCSETS", libc::TCSETS),

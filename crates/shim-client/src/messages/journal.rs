@@ -83,6 +83,8 @@ text_enum! {
         Ended = "ended",
         /// The sandbox could not be made.
         Failed = "failed",
+        /// What the sandbox wrote could not all be written to the disk of the host.
+        DiskFailed = "disk_failed",
     } else
         /// Something that a newer supervisor knows.
         Unknown = "unknown"

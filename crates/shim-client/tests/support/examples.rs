@@ -27,6 +27,7 @@ pub(crate) fn samples() -> Vec<Sample> {
         host_shutdown(),
         ports(),
         host_disk_pause(),
+        damaged_disk(),
     ]
     .into_iter()
     .flatten()
@@ -387,4 +388,12 @@ fn host_disk_pause() -> Vec<Sample> {
     let (pause_reason, message) = (Some(PauseReason::HostDisk), some("host disk low: 1 GiB free, 2 GiB reserved"));
     let fact = Fact { pause_reason, message, ..Fact::new(0, FactKind::Paused) };
     vec![sample("host disk low", JournalFacts { facts: vec![fact] })]
+}
+
+/// A disk that could not be written or read.
+fn damaged_disk() -> Vec<Sample> {
+    let message = "No space left on device (os error 28)";
+    let fact = Fact { message: some(message), ..Fact::new(0, FactKind::DiskFailed) };
+    let failed = Failed { code: FailureCode::DiskDamaged, message: "damaged".to_owned(), hint: None };
+    vec![sample("disk failed", JournalFacts { facts: vec![fact] }), sample("disk damaged", failed)]
 }

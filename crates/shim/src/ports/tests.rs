@@ -205,6 +205,7 @@ fn a_port_where_nobody_listens_inside_is_reset() {
     assert_eq!(read, Err(ErrorKind::ConnectionReset));
 }
 
+//= promises.control-plane.port-window
 #[test]
 fn what_waits_for_all_clients_together_is_bounded() {
     let all: u64 = (0..MOST.0).map(window).sum();
@@ -212,6 +213,7 @@ fn what_waits_for_all_clients_together_is_bounded() {
     assert_eq!((window(0), window(MOST.0)), (WINDOW.1, WINDOW.0));
 }
 
+//= promises.control-plane.port-connections
 #[test]
 fn a_sandbox_of_little_memory_has_fewer_connections_and_more_wait() {
     let most = |memory: Option<u64>| Ports::new(memory).most;

@@ -168,10 +168,9 @@ impl Server {
         if let Err(error) = &removed {
             ended.message = format!("{}; something of it is left: {error}", ended.message);
         }
-        if ended.reason == EndReason::HostShutdown {
-            if let Some(Err(error)) = self.running.container.kept_disk().map(carrel_sandbox::KeptDisk::sync) {
-                ended.message = format!("{}; its disk could not be synced: {error}", ended.message);
-            }
+        if let Err(error) = self.close_disk(ended.reason) {
+            self.record(Fact { message: Some(error.to_string()), ..Fact::new(wall_ms(), FactKind::DiskFailed) });
+            ended.message = format!("{}; its disk could not be synced: {error}", ended.message);
         }
         self.record(Fact {
             reason: Some(ended.reason),
@@ -193,6 +192,15 @@ impl Server {
         self.desk.tell_all(&ended);
         let _gone = self.desk.flush();
         if removed.is_ok() && swept.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+
+    /// Nobody writes to the disk any more: what could not be written to the host is an error now, or never.
+    fn close_disk(&self, reason: EndReason) -> std::io::Result<()> {
+        let Some(disk) = self.running.container.kept_disk() else { return Ok(()) };
+        if reason == EndReason::HostShutdown {
+            disk.sync()?;
+        }
+        disk.close()
     }
 
     /// What becomes of a job that goes on when the sandbox ends.

@@ -247,7 +247,7 @@ impl Server {
             self.jobs.rest();
             self.ports.rest();
             self.desk.rest();
-            carrel_sandbox::give_memory_back();
+            carrel_sandbox::release_memory();
         }
     }
 

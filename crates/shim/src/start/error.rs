@@ -2,7 +2,7 @@
 
 use carrel_image::InvalidGuestPath;
 use carrel_sandbox::cgroup::{CgroupError, LimitError};
-use carrel_sandbox::{DiskError, IdsError, LaunchError, ShedError};
+use carrel_sandbox::{DiskError, DropPrivilegesError, IdsError, LaunchError, is_damage};
 use carrel_shim_client::BadRoot;
 use carrel_shim_client::messages::{Failed, FailureCode};
 
@@ -52,7 +52,7 @@ pub(crate) enum StartError {
     #[error("the agent in the sandbox was not ready within {} seconds", READY.as_secs())]
     Late,
     #[error("give up rights: {0}")]
-    Shed(#[from] ShedError),
+    Shed(#[from] DropPrivilegesError),
 }
 
 // === impl StartError ===
@@ -64,6 +64,8 @@ impl StartError {
 
     fn code(&self) -> FailureCode {
         match self {
+            Self::Launch(error) if error.is_disk_damage() => FailureCode::DiskDamaged,
+            Self::Disk(DiskError::System(_, error)) if is_damage(error) => FailureCode::DiskDamaged,
             Self::Path(_) | Self::Root(_) | Self::Network(_) | Self::Limit(_) | Self::Program(..) => {
                 FailureCode::InvalidRequest
             }

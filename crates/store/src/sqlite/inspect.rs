@@ -51,10 +51,12 @@ pub(crate) fn inspect(path: &Path, home_mark: Option<&Path>) -> Result<StoreOrig
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(StoreError::file(path, error)),
         _ => return Ok(missing),
     }
-    match read_when_ready(|| read_facts(path))? {
-        Some(facts) => Ok(facts.origin(home)),
-        None => Ok(missing),
+    let Some(facts) = read_when_ready(|| read_facts(path))? else { return Ok(missing) };
+    // A store that was closed and is older was restored by hand; one that was not has lost a part of its log.
+    if let Some(missing) = home.as_ref().filter(|_| !facts.is_clean).and_then(|home| facts.missing(home)) {
+        return Err(StoreError::LogIncomplete { path: path.into(), missing });
     }
+    Ok(facts.origin(home))
 }
 
 /// What stands in a store, if there are tables.

@@ -29,6 +29,9 @@ const RETRY: Duration = Duration::from_millis(5);
 /// Has SQLite open the index of the log without writing to it, unless this process has it open already.
 const READ_ONLY_INDEX: &str = "readonly_shm=1";
 
+/// How many bytes of its file the log keeps when it begins anew.
+const LOG_KEPT: u64 = 16 << 20;
+
 /// Only its owner reads it.
 pub(super) const MODE: u32 = 0o600;
 
@@ -51,7 +54,8 @@ impl Sqlite {
         loop {
             match Self::open_within(path, boot, options) {
                 Err(StoreError::Full) if reserve.release() => {}
-                opened => return opened.map(|sqlite| Self { reserve, ..sqlite }),
+                Ok(sqlite) => return Ok(Self { reserve, ..sqlite }.settled()),
+                Err(error) => return Err(error),
             }
         }
     }
@@ -68,8 +72,10 @@ impl Sqlite {
         if mode != "wal" {
             return Err(StoreError::file(path, io::Error::other("it cannot have a write-ahead log there")));
         }
-        // Checkpoints are made beside the writer, so that no commit waits for one.
+        // Checkpoints are made beside the writer, so that no commit waits for one. A log that became long is cut off when
+        // it begins anew.
         connection.execute_batch("PRAGMA synchronous=FULL; PRAGMA wal_autocheckpoint=0; PRAGMA cache_size=-16384")?;
+        connection.query_row(&format!("PRAGMA journal_size_limit={LOG_KEPT}"), [], |_| Ok(()))?;
         quick_check(&connection)?;
         if (1..schema::NEWEST).contains(&version) {
             copy::keep_before_migration(&connection, path, version)?;
@@ -83,21 +89,35 @@ impl Sqlite {
         }
         begin(&mut connection, boot, origin.seen())?;
         // The file itself has to say that it is in use, so that a copy without its log is recognized.
-        match connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())).map_err(StoreError::from) {
-            // The log is complete, and a full disk must not keep anybody from removing sandboxes.
-            Ok(()) | Err(StoreError::Full) => {}
-            Err(error) => return Err(error),
-        }
+        let is_full =
+            match connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())).map_err(StoreError::from) {
+                Ok(()) => false,
+                // The log is complete, and a full disk must not keep anybody from removing sandboxes.
+                Err(StoreError::Full) => true,
+                Err(error) => return Err(error),
+            };
         connection.set_prepared_statement_cache_capacity(64);
         if let Some(pages) = options.most_pages.filter(|_| index.is_none()) {
             connection.pragma_update(None, "max_page_count", pages)?;
         }
         let position = read::position(&connection)?;
         let marker = options.home_mark.as_deref().map(|path| open_marker(&connection, path, position)).transpose()?;
-        let checkpoints = Checkpoints::start(connect_to_write(path)?)?;
+        let checkpoints = Checkpoints::start(connect_to_write(path)?, is_full)?;
         let (marks, reserve) = (HashMap::new(), Reserve::none());
-        let (flushes, doubtful) = (true, false);
-        Ok(Self { connection, checkpoints, flushes, doubtful, position, marker, origin, marks, reserve, index })
+        let (flushes, doubtful, log_is_stuck) = (true, false, false);
+        Ok(Self {
+            connection,
+            checkpoints,
+            flushes,
+            doubtful,
+            position,
+            marker,
+            origin,
+            marks,
+            reserve,
+            log_is_stuck,
+            index,
+        })
     }
 }
 

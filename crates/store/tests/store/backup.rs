@@ -1,13 +1,15 @@
 //! Backups of a store that is in use, and their way back.
 
 use std::fs;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::mem::MaybeUninit;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt, chown};
 use std::path::PathBuf;
 
-use carrel_store::{BackupError, StoreError, StoreOrigin, backup, check, restore};
+use carrel_store::{BackupError, Options, Store, StoreError, StoreOrigin, check, repair, restore};
+use rustix::fs::inotify;
 
 use crate::damage::{sql, whole};
-use crate::support::{Place, id, ready, tick, ticks};
+use crate::support::{Place, backup, id, ready, tick, ticks};
 
 fn file(place: &Place) -> PathBuf {
     place.backups().join("backup")
@@ -69,7 +71,7 @@ async fn a_backup_goes_into_no_file_of_the_store_and_replaces_nothing_but_files(
     let directory = place.path().with_file_name("store");
     fs::create_dir_all(directory.join("deep")).unwrap();
     let store = directory.join("carrel.db");
-    let open = carrel_store::Store::open(&store, crate::support::on("boot-1")).unwrap();
+    let open = Store::open(&store, crate::support::on("boot-1")).unwrap();
     ready(&open, "box-1").await;
     let link = place.beside(".link");
     std::os::unix::fs::symlink(&directory, &link).unwrap();
@@ -77,7 +79,7 @@ async fn a_backup_goes_into_no_file_of_the_store_and_replaces_nothing_but_files(
     for name in inside.into_iter().flat_map(|name| [directory.join(name), link.join(name)]) {
         let before = fs::read(&name).ok();
         let error = backup(&store, &name, true).unwrap_err();
-        assert!(matches!(error, BackupError::Inside(_)), "{}: {error}", name.display());
+        assert!(matches!(error, BackupError::Inside { .. }), "{}: {error}", name.display());
         assert!(error.hint().unwrap().contains("another directory"));
         assert_eq!(fs::read(&name).ok(), before);
     }
@@ -90,6 +92,72 @@ async fn a_backup_goes_into_no_file_of_the_store_and_replaces_nothing_but_files(
     assert!(fs::metadata("/dev/full").unwrap().file_type().is_char_device());
     backup(&store, &file(&place), false).unwrap();
     open.close().await;
+}
+
+#[tokio::test]
+async fn a_directory_of_another_user_gets_nothing_but_the_backup_and_a_name_that_nobody_knows() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let place = whole().await;
+    chown(place.backups(), Some(65534), None).unwrap();
+    let precious = place.beside(".precious");
+    fs::write(&precious, "precious").unwrap();
+    fs::set_permissions(&precious, fs::Permissions::from_mode(0o644)).unwrap();
+    let planted = place.backups().join("backup.partial");
+    std::os::unix::fs::symlink(&precious, &planted).unwrap();
+    let watch = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
+    let names = inotify::WatchFlags::CREATE | inotify::WatchFlags::MOVED_TO | inotify::WatchFlags::DELETE;
+    inotify::add_watch(&watch, place.backups(), names).unwrap();
+    let report = backup(&place.path(), &file(&place), false).unwrap();
+
+    let mut buffer = [MaybeUninit::uninit(); 4096];
+    let mut reader = inotify::Reader::new(&watch, &mut buffer);
+    let mut seen = Vec::new();
+    while let Ok(event) = reader.next() {
+        seen.push(event.file_name().unwrap().to_str().unwrap().to_owned());
+    }
+    let [random, last] = &seen[..] else { panic!("{seen:?}") };
+    assert!(random.starts_with(".carrel-backup-") && random.len() == 15 + 32, "{seen:?}");
+    assert_eq!(last, "backup");
+    assert_eq!(fs::read_link(&planted).unwrap(), precious, "what its owner has there is left alone");
+    assert_eq!(fs::read(&precious).unwrap(), b"precious");
+    assert_eq!(fs::metadata(&precious).unwrap().permissions().mode() & 0o7777, 0o644);
+    assert_eq!(check(&file(&place)).unwrap(), report);
+    assert_eq!(fs::metadata(file(&place)).unwrap().permissions().mode() & 0o7777, 0o600);
+    assert_eq!(place.named("store.db").len(), 2, "only the store, and what is precious");
+}
+
+#[tokio::test]
+async fn what_is_no_regular_file_is_refused_and_not_waited_for() {
+    let place = whole().await;
+    let pipe = |path: PathBuf| {
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RWXU).unwrap();
+        path
+    };
+    let (refused, in_words) = std::sync::mpsc::channel();
+    let (store, new) = (place.path(), place.beside(".new"));
+    let (alone, beside) = (pipe(place.backups().join("pipe")), place.backups().join("store"));
+    fs::copy(&store, &beside).unwrap();
+    pipe(place.backups().join("store-wal"));
+    // A thread of its own: one that waits for a writer would never end.
+    std::thread::spawn(move || {
+        for pipe in [&alone, &beside] {
+            let words = [
+                check(pipe).unwrap_err().to_string(),
+                restore(&store, pipe).unwrap_err().to_string(),
+                repair(pipe, None).unwrap_err().to_string(),
+                Store::inspect(pipe, None).unwrap_err().to_string(),
+                Store::open(pipe, Options::default()).map(drop).unwrap_err().to_string(),
+                backup(pipe, &new, false).unwrap_err().to_string(),
+            ];
+            refused.send(words).unwrap();
+        }
+    });
+    for what in ["it is not a regular file", "its write-ahead log is not a regular file"] {
+        let words = in_words.recv_timeout(std::time::Duration::from_secs(60)).unwrap();
+        assert!(words.iter().all(|words| words.ends_with(what)), "{words:?}");
+    }
 }
 
 #[tokio::test]
@@ -131,6 +199,23 @@ async fn a_restored_store_is_an_older_one_and_what_was_there_is_kept() {
 }
 
 #[tokio::test]
+async fn the_log_of_a_store_that_is_missing_is_kept_by_a_restore() {
+    let place = Place::new();
+    let store = place.open();
+    ready(&store, "box-1").await;
+    backup(&place.path(), &file(&place), false).unwrap();
+    ready(&store, "box-2").await;
+    let log = fs::read(place.beside("-wal")).unwrap();
+    store.close().await;
+    fs::remove_file(place.path()).unwrap();
+    fs::write(place.beside("-wal"), &log).unwrap();
+    let aside = restore(&place.path(), &file(&place)).unwrap().aside.unwrap();
+    assert!(aside.to_str().unwrap().contains(".before-restore-") && aside.to_str().unwrap().ends_with("-wal"));
+    assert_eq!(fs::read(&aside).unwrap(), log);
+    place.assert_good();
+}
+
+#[tokio::test]
 async fn a_backup_goes_to_a_new_home_and_is_known_to_be_one_there() {
     let place = whole().await;
     backup(&place.path(), &file(&place), false).unwrap();
@@ -139,7 +224,7 @@ async fn a_backup_goes_to_a_new_home_and_is_known_to_be_one_there() {
     let store = store.parent().unwrap().parent().unwrap().with_file_name("new/store/carrel.db");
     let restored = restore(&store, &file(&place)).unwrap();
     assert_eq!(restored.aside, None);
-    let origin = carrel_store::Store::inspect(&store, None).unwrap();
+    let origin = Store::inspect(&store, None).unwrap();
     assert!(matches!(origin, StoreOrigin::Older { store: 416, home: 416 }), "{origin:?}");
 }
 

@@ -6,10 +6,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use carrel_store::{EventType, ExecState, Options, SandboxState, Store, backup, check};
+use carrel_store::{EventType, ExecState, Options, SandboxState, Store, check};
 use rusqlite::Connection;
 
-use crate::support::{Place, go, ready, reseal, run, ticks};
+use crate::support::{Place, backup, go, ready, reseal, run, ticks};
 
 /// A store with one of everything.
 async fn whole() -> Place {

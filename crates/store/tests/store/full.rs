@@ -4,12 +4,12 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use carrel_store::{ExecState, Options, Store, StoreError, check};
+use carrel_store::{BackupError, Change, ExecChange, ExecState, Options, Sandbox, Store, StoreError, check, repair};
 
 use crate::support::{Place, create, ready, run, take, tick, ticks};
 
 /// A sandbox whose row needs many pages.
-fn big(name: &str) -> carrel_store::Change {
+fn big(name: &str) -> Change {
     let mut change = create(name);
     change.sandbox.spec = "x".repeat(100_000);
     change
@@ -189,16 +189,139 @@ async fn growing_log(place: &Path) {
     assert_eq!(check(&path).unwrap().violations, Vec::<String>::new());
 }
 
+#[test]
+fn a_log_stays_short_enough_for_the_reserve() {
+    if let Some(place) = std::env::var_os(DISK) {
+        return short_log(place.as_ref());
+    }
+    on_disk("full::a_log_stays_short_enough_for_the_reserve", "mount -t tmpfs -o size=64m tmpfs \"$0\"");
+}
+
+/// An exec whose row has 256 KiB.
+fn big_exec(row: &Sandbox, name: &str, state: ExecState) -> Change {
+    let mut change = run(row, name, state);
+    for exec in &mut change.execs {
+        let (ExecChange::New(exec) | ExecChange::Known(exec)) = exec;
+        exec.env = [("BIG".to_owned(), "x".repeat(256 << 10))].into();
+    }
+    change
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn short_log(place: &Path) {
+    let path = place.join("store.db");
+    let store = Store::open(&path, guarded(16 << 20)).unwrap();
+    let reserve = || fs::metadata(place.join("reserve")).unwrap().len();
+    let whole = reserve();
+    let log = || fs::metadata(place.join("store.db-wal")).unwrap().len();
+    let mut row = ready(&store, "first").await;
+    for number in 0..40 {
+        for state in [ExecState::Running, ExecState::Finished] {
+            row = store.commit(big_exec(&row, &format!("exec-{number}"), state)).await.unwrap().sandbox;
+        }
+        assert!(log() <= whole, "{} of {whole} after {number}", log());
+    }
+    // Whatever is in the log has room when the disk is filled by others.
+    fill_disk(place);
+    row = ticks(&store, &row, 3).await;
+    store.purge(&row.id).await.unwrap();
+    fs::remove_file(place.join("rest")).unwrap();
+    store.commit(create("second")).await.unwrap();
+    assert_eq!(reserve(), whole);
+    store.close().await;
+    assert_eq!(check(&path).unwrap().violations, Vec::<String>::new());
+}
+
+#[test]
+fn a_log_longer_than_the_reserve_is_moved_on_a_full_disk_when_its_rows_are_removed() {
+    if let Some(place) = std::env::var_os(DISK) {
+        return long_log(place.as_ref());
+    }
+    let test = "full::a_log_longer_than_the_reserve_is_moved_on_a_full_disk_when_its_rows_are_removed";
+    on_disk(test, "mount -t tmpfs -o size=64m tmpfs \"$0\"");
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn long_log(place: &Path) {
+    let path = place.join("store.db");
+    let store = Store::open(&path, guarded(16 << 20)).unwrap();
+    let length = |name: &str| fs::metadata(place.join(name)).unwrap().len();
+    let whole = length("reserve");
+    // Somebody reads all the while, so nothing is moved.
+    let reader = rusqlite::Connection::open(&path).unwrap();
+    let mut row = ready(&store, "first").await;
+    reader.execute_batch("BEGIN; SELECT * FROM sandboxes").unwrap();
+    for number in 0..60 {
+        row = store.commit(big_exec(&row, &format!("exec-{number}"), ExecState::Running)).await.unwrap().sandbox;
+    }
+    let long = length("store.db-wal");
+    assert!(long > 3 * whole && length("store.db") < whole, "{long} {} {whole}", length("store.db"));
+    fill_disk(place);
+    drop(reader);
+    store.purge(&row.id).await.unwrap();
+    assert!(length("store.db-wal") < whole, "{}", length("store.db-wal"));
+    // What was freed is enough for whatever comes, and nobody else made room.
+    store.commit(create("second")).await.unwrap();
+    assert_eq!(length("reserve"), whole);
+    store.close().await;
+    assert_eq!(check(&path).unwrap().violations, Vec::<String>::new());
+}
+
+#[test]
+fn a_damaged_store_on_a_full_disk_is_repaired_with_the_reserve_or_says_how_much_room_it_needs() {
+    if let Some(place) = std::env::var_os(DISK) {
+        return damaged_store(place.as_ref());
+    }
+    let test = "full::a_damaged_store_on_a_full_disk_is_repaired_with_the_reserve_or_says_how_much_room_it_needs";
+    on_disk(test, "mount -t tmpfs -o size=16m tmpfs \"$0\"");
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn damaged_store(place: &Path) {
+    let path = place.join("store.db");
+    let store = Store::open(&path, Options::default()).unwrap();
+    for number in 0..3 {
+        store.commit(big(&format!("big-{number}"))).await.unwrap();
+    }
+    store.close().await;
+    let damage = || {
+        let database = rusqlite::Connection::open(&path).unwrap();
+        database
+            .execute("UPDATE events SET kind = kind + 1 WHERE position = (SELECT max(position) FROM events)", [])
+            .unwrap();
+    };
+    damage();
+    fill_disk(place);
+    assert_eq!(repair(&path, None).unwrap().check.sandboxes, 3);
+    assert!(!place.join("reserve").exists(), "it was needed");
+    // Now there is nothing left to give up.
+    for entry in fs::read_dir(place).unwrap().map(|entry| entry.unwrap().path()) {
+        if entry.to_str().unwrap().contains(".damaged-") {
+            fs::remove_file(entry).unwrap();
+        }
+    }
+    damage();
+    fill_disk(place);
+    let before = fs::read(&path).unwrap();
+    let error = repair(&path, None).unwrap_err();
+    let BackupError::NoRoom { needed, .. } = &error else { panic!("{error}") };
+    assert_eq!(*needed, 2 * before.len() as u64);
+    assert!(error.hint().unwrap().contains("du -xh"), "{error}");
+    assert_eq!(fs::read(&path).unwrap(), before);
+    fs::remove_file(place.join("rest")).unwrap();
+    repair(&path, None).unwrap();
+}
+
 #[tokio::main(flavor = "current_thread")]
 async fn small_disk(place: &Path) {
     let ballast = place.join("ballast");
     fs::write(&ballast, vec![1; 4 << 20]).unwrap();
     let path = place.join("store.db");
     let store = Store::open(&path, Options::default()).unwrap();
-    let made = fill(&store).await;
     let reserve = || fs::metadata(place.join("reserve")).unwrap().len();
     let whole = reserve();
     assert!(whole > 0);
+    let made = fill(&store).await;
     // Now there is no room at all, but for what ends something: that has the reserve.
     let mut row = store.sandbox(&crate::support::id("first")).unwrap();
     while reserve() == whole {

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-use carrel_store::{EventsError, Store, StoreError, StoreOrigin, check};
+use carrel_store::{EventsError, Options, Store, StoreError, StoreOrigin, check, check_with_marker, repair};
 use rusqlite::Connection;
 
 use crate::support::{Place, create, id, ready, take, tick, ticks};
@@ -159,6 +159,44 @@ async fn a_copy_without_its_log_is_refused_and_left_alone() {
         copy.take_file(&place);
         copy.assert_good();
         copy.open().close().await;
+    }
+}
+
+#[tokio::test]
+async fn a_log_that_was_emptied_or_damaged_is_an_error_and_repair_takes_what_is_there() {
+    for damage in ["empty", "damaged"] {
+        let place = Place::new();
+        let store = place.open_at_home("boot-1");
+        let row = ready(&store, "box-1").await;
+        store.close().await;
+        let store = place.open_at_home("boot-1");
+        let row = ticks(&store, &row, 5).await;
+        let mut change = tick(&row);
+        change.synced = true;
+        store.commit(change).await.unwrap();
+        let files = ["", "-wal"].map(|end| fs::read(place.beside(end)).unwrap());
+        let marker = fs::read(place.marker()).unwrap();
+        store.close().await;
+        let [database, mut log] = files;
+        if damage == "empty" {
+            log.clear()
+        } else {
+            log[40..].fill(7)
+        }
+        fs::write(place.path(), database).unwrap();
+        fs::write(place.beside("-wal"), log).unwrap();
+        fs::write(place.marker(), marker).unwrap();
+        let options = || Options { home_mark: Some(place.marker()), ..crate::support::on("boot-1") };
+        for error in [place.inspect().unwrap_err(), Store::open(&place.path(), options()).unwrap_err()] {
+            assert!(matches!(error, StoreError::LogIncomplete { .. }), "{damage}: {error}");
+            assert!(error.hint().unwrap().contains("`carrel store repair`"));
+        }
+        let report = check_with_marker(&place.path(), Some(&place.marker())).unwrap();
+        assert!(report.violations.iter().any(|found| found.contains("positions of events are missing")), "{damage}");
+        assert!(repair(&place.path(), Some(&place.marker())).unwrap().missing.is_some());
+        let store = place.open_at_home("boot-1");
+        assert_eq!(store.sandbox(&id("box-1")).unwrap().last_sequence, 2, "{damage}");
+        store.close().await;
     }
 }
 

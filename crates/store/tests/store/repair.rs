@@ -4,13 +4,13 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use carrel_store::{
-    BackupError, MissingEvents, Options, RepairReport, Store, StoreError, StoreOrigin, backup, check,
-    check_with_marker, repair, restore,
+    BackupError, MissingEvents, Options, RepairReport, Store, StoreError, StoreOrigin, check, check_with_marker,
+    repair, restore,
 };
 use rusqlite::Connection;
 
 use crate::damage::{sql, whole};
-use crate::support::{Place, create, id, ready, run, tick, ticks};
+use crate::support::{Place, backup, create, id, ready, run, tick, ticks};
 
 const PAGE: usize = 4096;
 

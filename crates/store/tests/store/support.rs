@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use carrel_store::{
-    Change, Desired, Details, Event, EventType, Events, Exec, ExecChange, ExecId, ExecState, NewEvent, Options, Pairs,
-    Sandbox, SandboxId, SandboxState, Store, StoreError, StoreOrigin, Timestamp, check,
+    BackupError, BackupRequest, Change, Desired, Details, Event, EventType, Events, Exec, ExecChange, ExecId,
+    ExecState, NewEvent, Options, Pairs, Report, Sandbox, SandboxId, SandboxState, Store, StoreError, StoreOrigin,
+    Timestamp, check,
 };
 use rusqlite::Connection;
 use rusqlite::types::ValueRef;
@@ -88,6 +89,11 @@ impl Place {
     pub(crate) fn assert_good(&self) {
         assert_eq!(check(&self.path()).unwrap().violations, Vec::<String>::new());
     }
+}
+
+/// Backs a store up; what is beside it counts as its home.
+pub(crate) fn backup(store: &Path, file: &Path, replace: bool) -> Result<Report, BackupError> {
+    carrel_store::backup(BackupRequest { store, home: store.parent().unwrap(), file, replace })
 }
 
 /// Gives every row the checksum of what it says, so that what a test changed counts as written.

@@ -4,9 +4,9 @@ use tokio::sync::mpsc;
 
 use super::*;
 
-struct Tree(tempfile::TempDir);
+struct TreeFixture(tempfile::TempDir);
 
-impl Tree {
+impl TreeFixture {
     fn new(files: &[&str]) -> Self {
         let tree = Self(tempfile::tempdir().unwrap());
         files.iter().for_each(|file| tree.put(file, file));
@@ -25,7 +25,7 @@ impl Tree {
         symlink(to, path).unwrap();
     }
 
-    /// What is found, each as a line; directories end in a slash.
+    /// The entries of the walk, one per line; directories end in a slash.
     fn found(&self, exclude: &[&str]) -> Result<Vec<String>, CopyError> {
         let source = std::fs::canonicalize(self.0.path()).unwrap();
         let exclude: Vec<Glob> = exclude.iter().map(|pattern| Glob::new(pattern)).collect();
@@ -35,10 +35,10 @@ impl Tree {
         let mut found = Vec::new();
         while let Some(item) = items.blocking_recv() {
             match item {
-                Item::Enter { path } => found.push(format!("{path}/")),
-                Item::Leave { .. } => {}
-                Item::File { path, .. } => found.push(path),
-                Item::Link { path, to, .. } => found.push(format!("{path}>{to}")),
+                TreeEntry::Enter { path } => found.push(format!("{path}/")),
+                TreeEntry::Leave { .. } => {}
+                TreeEntry::File { path, .. } => found.push(path),
+                TreeEntry::Link { path, to, .. } => found.push(format!("{path}>{to}")),
             }
         }
         Ok(found)
@@ -46,51 +46,58 @@ impl Tree {
 }
 
 #[test]
-fn a_tree_is_found_whole_and_in_order() {
-    let tree = Tree::new(&["b", "a/z", "a/y/x", ".hidden"]);
+fn a_tree_is_walked_completely_and_in_order() {
+    let tree = TreeFixture::new(&["b", "a/z", "a/y/x", ".hidden"]);
     tree.link("a/link", "../b");
     let found = tree.found(&[]).unwrap();
     assert_eq!(found, ["/", ".hidden", "a/", "a/link>../b", "a/y/", "a/y/x", "a/z", "b"]);
 }
 
 #[test]
-fn what_is_excluded_is_left_out_with_all_that_is_in_it() {
-    let tree =
-        Tree::new(&["keep", "x.log", "d/x.log", "d/keep", "node_modules/a/b", "d/node_modules/c", "only/here/x"]);
-    // What leads out of there is nobody's concern.
+fn an_excluded_directory_is_skipped_with_its_entries() {
+    let tree = TreeFixture::new(&[
+        "keep",
+        "x.log",
+        "d/x.log",
+        "d/keep",
+        "node_modules/a/b",
+        "d/node_modules/c",
+        "only/here/x",
+    ]);
+    // Links outside are not checked in an excluded directory.
     tree.link("node_modules/out", "/etc/passwd");
     let found = tree.found(&["*.log", "node_modules", "only/here"]).unwrap();
     assert_eq!(found, ["/", "d/", "d/keep", "keep", "only/"]);
 }
 
 #[test]
-fn a_link_out_of_the_tree_is_an_error_unless_the_tree_does_not_count_it() {
-    let tree = Tree::new(&["a/file"]);
-    for inward in ["file", "../a/file", "./nothing", "../a/../a/file"] {
-        tree.link(&format!("a/to-{}", inward.replace('/', "-")), inward);
+fn a_link_outside_the_tree_is_an_error_unless_it_is_ignored() {
+    let tree = TreeFixture::new(&["a/file"]);
+    for inside_link in ["file", "../a/file", "./nothing", "../a/../a/file"] {
+        tree.link(&format!("a/to-{}", inside_link.replace('/', "-")), inside_link);
     }
     assert_eq!(tree.found(&[]).unwrap().len(), 7);
-    for outward in ["/etc/passwd", "../../x", "../../../etc", "file/../../../x"] {
-        let tree = Tree::new(&["a/file"]);
-        tree.link("a/out", outward);
+    for outside in ["/etc/passwd", "../../x", "../../../etc", "file/../../../x"] {
+        let tree = TreeFixture::new(&["a/file"]);
+        tree.link("a/out", outside);
         let refused = tree.found(&[]).unwrap_err();
-        assert!(matches!(&refused, CopyError::Outward { to, .. } if to == outward), "{refused}");
+        assert!(matches!(&refused, CopyError::LinkOutside { to, .. } if to == outside), "{refused}");
         tree.put(".gitignore", "out\n");
         assert_eq!(tree.found(&[]).unwrap(), ["/", ".gitignore", "a/", "a/file"]);
     }
 }
 
 #[test]
-fn a_link_by_the_whole_path_of_the_tree_stays_in_it() {
-    let tree = Tree::new(&["file"]);
+fn an_absolute_link_into_the_tree_is_allowed() {
+    let tree = TreeFixture::new(&["file"]);
     let source = std::fs::canonicalize(tree.0.path()).unwrap();
     tree.link("link", source.join("file").to_str().unwrap());
     assert_eq!(tree.found(&[]).unwrap().len(), 3);
 }
 
 #[test]
-fn a_directory_that_does_not_count_is_left_out_if_something_in_it_leads_out() {
-    let tree = Tree::new(&["venv/lib/file", "build/file", "src/file"]);
+fn an_ignored_directory_with_a_link_outside_is_skipped() {
+    let tree = TreeFixture::new(&["venv/lib/file", "build/file", "src/file"]);
     tree.link("venv/bin/python", "/usr/bin/python3");
     tree.put(".gitignore", "venv/\n/build\n");
     let found = tree.found(&[]).unwrap();
@@ -98,15 +105,15 @@ fn a_directory_that_does_not_count_is_left_out_if_something_in_it_leads_out() {
 }
 
 #[test]
-fn what_is_neither_file_nor_directory_nor_link_is_passed_over() {
-    let tree = Tree::new(&["file"]);
+fn sockets_and_fifos_are_skipped() {
+    let tree = TreeFixture::new(&["file"]);
     let _listener = std::os::unix::net::UnixListener::bind(tree.0.path().join("socket")).unwrap();
     assert_eq!(tree.found(&[]).unwrap(), ["/", "file"]);
 }
 
 #[test]
 fn a_source_that_became_a_link_is_refused() {
-    let tree = Tree::new(&["real/file"]);
+    let tree = TreeFixture::new(&["real/file"]);
     tree.link("link", "real");
     let (to, _items) = mpsc::channel(10);
     let source = std::fs::canonicalize(tree.0.path()).unwrap();

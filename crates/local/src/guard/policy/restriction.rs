@@ -1,35 +1,35 @@
-//! One who is kept from writing, and what it does all the same.
+//! A sandbox that is slowed down or paused, and what it does meanwhile.
 
 use std::time::{Duration, Instant};
 
-use super::{Fall, Usage};
+use super::{FreeSpaceTrend, SandboxUsage};
 
-/// How much of the time the kernel works for one who goes on although it was slowed down.
+/// The share of system time above which a slowed sandbox counts as still active.
 const SLOW_WORK: f64 = 0.01;
-/// What one does is looked at for once to twice this long.
+/// Recent usage covers between one and two times this long.
 const RECENT: Duration = Duration::from_millis(500);
 
-/// One who is kept from writing.
+/// A restricted sandbox.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Restriction {
     pub(super) kind: RestrictionKind,
     pub(super) since: Instant,
-    /// What fell, how fast it fell before, and what was free, left and there in all then.
+    /// The resource that fell, its rate before, and its free, remaining and total amounts at that time.
     pub(super) resource: usize,
     pub(super) rate: f64,
     pub(super) free: u64,
     pub(super) left: u64,
     pub(super) all: u64,
-    /// What it has written since, and how long the kernel has worked for it.
+    /// The usage since the restriction.
     pub(super) written: u64,
     pub(super) system: Duration,
-    /// The same in the last moments.
+    /// The recent usage.
     pub(super) recent: RecentUsage,
-    /// How much of the time the kernel worked for it before.
+    /// The share of system time before.
     pub(super) work: f64,
-    /// Whether it was found by what it was seen to write, and not by how busy it keeps the kernel.
+    /// Whether counted writes identified it, rather than its system time.
     pub(super) seen: bool,
-    /// Whether it was looked at whether it was the one, and whether that could be told.
+    /// Whether a trial confirmed it, and whether the trial was inconclusive.
     pub(super) confirmed: bool,
     pub(super) unclear: bool,
 }
@@ -40,23 +40,23 @@ pub(super) enum RestrictionKind {
     Paused,
 }
 
-/// What is seen when one is held.
+/// The result of restricting a suspect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Trial {
-    /// The fall ended with that.
+pub(super) enum TrialResult {
+    /// The fall stopped.
     Guilty,
-    /// It did not.
+    /// The fall continued.
     Innocent,
-    /// It did not, and the one that was held did not do less either.
+    /// The fall continued, and the suspect's usage did not drop either.
     Unclear,
 }
 
-/// What one did in the last moments: since some moment, and for some time before that.
+/// The usage in a current and a previous period.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RecentUsage {
     since: Instant,
-    usage: Usage,
-    before: (Duration, Usage),
+    usage: SandboxUsage,
+    before: (Duration, SandboxUsage),
 }
 
 // === impl Restriction ===
@@ -73,7 +73,11 @@ impl Restriction {
             all: 0,
             written: 0,
             system: Duration::ZERO,
-            recent: RecentUsage { since, usage: Usage::default(), before: (Duration::ZERO, Usage::default()) },
+            recent: RecentUsage {
+                since,
+                usage: SandboxUsage::default(),
+                before: (Duration::ZERO, SandboxUsage::default()),
+            },
             work: 0.0,
             seen: false,
             confirmed,
@@ -81,34 +85,34 @@ impl Restriction {
         }
     }
 
-    /// Adds what it did until now.
-    pub(super) fn add(&mut self, now: Instant, usage: Usage) {
+    /// Adds usage.
+    pub(super) fn add(&mut self, now: Instant, usage: SandboxUsage) {
         self.written = self.written.saturating_add(usage.written);
         self.system += usage.system;
         self.recent.add(now, usage);
     }
 
-    /// What is seen from a fall that ended when it was held, or did not.
-    pub(super) fn tried(&self, fall: &Fall, elapsed: Duration) -> Trial {
+    /// Judges by whether the fall stopped after the restriction.
+    pub(super) fn tried(&self, fall: &FreeSpaceTrend, elapsed: Duration) -> TrialResult {
         let fell = self.free.saturating_sub(fall.free.get(self.resource).copied().unwrap_or(0));
         let lasts = fell as f64 / elapsed.as_secs_f64() > self.rate / 2.0;
-        // One who writes in the middle of a system call is slowed down only after that.
+        // A process inside a long system call slows down only after it.
         let writes_on = self.resource == 0 && self.written >= fell / 2;
-        // On a busy host one may have had so little before that it has as much now.
+        // On a busy host it may have had so little CPU time before that slowing down changes nothing.
         let works_on =
             self.kind == RestrictionKind::Slowed && self.system.as_secs_f64() / elapsed.as_secs_f64() > self.work / 2.0;
         match (lasts && !writes_on, works_on) {
-            (false, _) => Trial::Guilty,
-            (true, true) => Trial::Unclear,
-            (true, false) => Trial::Innocent,
+            (false, _) => TrialResult::Guilty,
+            (true, true) => TrialResult::Unclear,
+            (true, false) => TrialResult::Innocent,
         }
     }
 
-    /// How much it takes in a second, by what it did in the last moments. Of one who is not seen to write that is all
-    /// that falls, as long as it keeps the kernel busy.
-    pub(super) fn takes(&self, now: Instant, fall: &Fall) -> f64 {
+    /// Its recent rate per second. For a sandbox whose writes are not counted, that is the rate of the whole fall while it
+    /// uses system time.
+    pub(super) fn takes(&self, now: Instant, fall: &FreeSpaceTrend) -> f64 {
         let (written, work) = self.recent.per_second(now);
-        // On a busy host it may have had little before.
+        // On a busy host it may have had little CPU time before.
         match (self.seen && self.resource == 0, work >= SLOW_WORK.min(self.work / 25.0)) {
             (true, _) => written,
             (false, true) => fall.lasting.get(self.resource).copied().unwrap_or(0.0),
@@ -120,15 +124,15 @@ impl Restriction {
 // === impl RecentUsage ===
 
 impl RecentUsage {
-    fn add(&mut self, now: Instant, usage: Usage) {
+    fn add(&mut self, now: Instant, usage: SandboxUsage) {
         self.usage.add(usage);
         let time = now.saturating_duration_since(self.since);
         if time >= RECENT {
-            *self = Self { since: now, usage: Usage::default(), before: (time, self.usage) };
+            *self = Self { since: now, usage: SandboxUsage::default(), before: (time, self.usage) };
         }
     }
 
-    /// How many bytes are written, and how long the kernel works.
+    /// The bytes and system time per second.
     fn per_second(&self, now: Instant) -> (f64, f64) {
         let (time, mut usage) = self.before;
         usage.add(self.usage);

@@ -1,54 +1,54 @@
-//! The guard against a host that is made of numbers.
+//! Tests of the policy against a simulated host.
 
 use super::*;
 
 const MIB: u64 = 1 << 20;
 const RESERVE: Reserve = Reserve { bytes: 1024 * MIB, inodes: Some(1000) };
 
-/// A sandbox of the model.
+/// A simulated sandbox.
 #[derive(Clone, Copy, Default)]
-struct Writer {
-    /// In each millisecond.
+struct SimulatedSandbox {
+    /// Per millisecond.
     bytes: u64,
     inodes: u64,
-    /// What it writes without taking room.
+    /// Bytes that it writes without using more space.
     rewrites: u64,
-    /// For how many milliseconds of how many it writes; always, if that is none.
+    /// How many milliseconds of how many it writes; always, if none.
     pulse: Option<(u64, u64)>,
-    /// Whether what it writes is not seen.
+    /// Whether its writes are not counted.
     hides: bool,
-    /// Whether a pause does not stop it until it is insisted on.
+    /// Whether a pause has no effect until its processes are killed.
     in_call: bool,
-    /// Whether the host is so busy that it is as slow without being slowed down.
+    /// Whether the host is so busy that slowing it down changes nothing.
     starved: bool,
     slowed: bool,
     paused: bool,
     killed: bool,
 }
 
-/// A host of which the guard sees what it would see of a real one.
-struct Model {
-    policy: Policy,
+/// A simulated host, as the guard sees a real one.
+struct SimulatedHost {
+    policy: GuardPolicy,
     reserve: Reserve,
     now: Instant,
     milliseconds: u64,
     free: FreeSpace,
-    sandboxes: HashMap<String, Writer>,
-    /// What somebody else takes, in each millisecond.
+    sandboxes: HashMap<String, SimulatedSandbox>,
+    /// What other processes of the host use, per millisecond.
     host: u64,
-    usage: HashMap<String, Usage>,
+    usage: HashMap<String, SandboxUsage>,
     next: Duration,
     measured: bool,
-    taken: Vec<Action>,
+    taken: Vec<GuardAction>,
 }
 
-impl Model {
-    fn new(free_mib: u64, sandboxes: &[(&str, Writer)]) -> Self {
+impl SimulatedHost {
+    fn new(free_mib: u64, sandboxes: &[(&str, SimulatedSandbox)]) -> Self {
         let sandboxes = sandboxes.iter().map(|(name, writer)| ((*name).to_owned(), *writer)).collect();
         let free =
             FreeSpace { bytes: free_mib * MIB, all_bytes: 200_000 * MIB, inodes: Some(1_000_000), all_inodes: 1 << 30 };
         Self {
-            policy: Policy::new(RESERVE),
+            policy: GuardPolicy::new(RESERVE),
             reserve: RESERVE,
             now: Instant::now(),
             milliseconds: 0,
@@ -62,16 +62,16 @@ impl Model {
         }
     }
 
-    /// On a disk of 190 MiB, of which 60 are to stay free.
-    fn small(free_mib: u64, sandboxes: &[(&str, Writer)]) -> Self {
+    /// A disk of 190 MiB with a reserve of 60 MiB.
+    fn small(free_mib: u64, sandboxes: &[(&str, SimulatedSandbox)]) -> Self {
         let mut model = Self::new(free_mib, sandboxes);
         model.reserve = Reserve { bytes: 60 * MIB, inodes: Some(1000) };
-        model.policy = Policy::new(model.reserve);
+        model.policy = GuardPolicy::new(model.reserve);
         model.free.all_bytes = 190 * MIB;
         model
     }
 
-    /// Lets some time pass.
+    /// Advances the clock.
     fn run(&mut self, milliseconds: u64) {
         for _ in 0..milliseconds {
             self.now += Duration::from_millis(1);
@@ -105,18 +105,18 @@ impl Model {
         let verdict = self.policy.decide(self.now, self.free, self.measured.then_some(&usage));
         (self.next, self.measured) = (verdict.next, verdict.measure);
         for action in verdict.actions {
-            let (Action::SlowDown(name)
-            | Action::SpeedUp(name)
-            | Action::Pause(name)
-            | Action::Insist(name)
-            | Action::Resume(name)) = &action;
+            let (GuardAction::SlowDown(name)
+            | GuardAction::SpeedUp(name)
+            | GuardAction::Pause(name)
+            | GuardAction::Insist(name)
+            | GuardAction::Resume(name)) = &action;
             let writer = self.sandboxes.get_mut(name).unwrap();
             match &action {
-                Action::SlowDown(_) => writer.slowed = true,
-                Action::SpeedUp(_) => writer.slowed = false,
-                Action::Pause(_) => (writer.paused, writer.slowed) = (true, false),
-                Action::Insist(_) => writer.killed = true,
-                Action::Resume(_) => writer.paused = false,
+                GuardAction::SlowDown(_) => writer.slowed = true,
+                GuardAction::SpeedUp(_) => writer.slowed = false,
+                GuardAction::Pause(_) => (writer.paused, writer.slowed) = (true, false),
+                GuardAction::Insist(_) => writer.killed = true,
+                GuardAction::Resume(_) => writer.paused = false,
             }
             self.taken.push(action);
         }
@@ -126,13 +126,13 @@ impl Model {
         let mut paused: Vec<&str> = self
             .taken
             .iter()
-            .filter_map(|action| if let Action::Pause(name) = action { Some(name.as_str()) } else { None })
+            .filter_map(|action| if let GuardAction::Pause(name) = action { Some(name.as_str()) } else { None })
             .collect();
         paused.dedup();
         paused
     }
 
-    /// Its user lets one continue.
+    /// The user resumes a sandbox.
     fn resume(&mut self, name: &str) {
         self.policy.was_resumed(name.to_owned(), self.now, self.free);
         self.sandboxes.get_mut(name).unwrap().paused = false;
@@ -148,15 +148,16 @@ impl Model {
     }
 }
 
-fn writer(bytes: u64) -> Writer {
-    Writer { bytes, ..Writer::default() }
+fn writer(bytes: u64) -> SimulatedSandbox {
+    SimulatedSandbox { bytes, ..SimulatedSandbox::default() }
 }
 
 #[test]
-fn one_who_fills_the_disk_is_paused_before_the_reserve_and_nobody_else_is() {
-    // From a trickle to what memory allows.
+fn a_sandbox_that_fills_the_disk_is_paused_before_the_reserve_and_no_other_is() {
+    // From a slow rate to what memory allows.
     for rate in [2 * MIB / 1000, MIB / 10, MIB, 4 * MIB] {
-        let mut model = Model::new(1500, &[("attacker", writer(rate)), ("victim", writer(10)), ("idle", writer(0))]);
+        let mut model =
+            SimulatedHost::new(1500, &[("attacker", writer(rate)), ("victim", writer(10)), ("idle", writer(0))]);
         model.run(600_000);
         assert!(model.is_whole(), "{rate}: {:?}", model.free);
         assert_eq!(model.paused(), ["attacker"], "{rate}");
@@ -165,8 +166,8 @@ fn one_who_fills_the_disk_is_paused_before_the_reserve_and_nobody_else_is() {
 }
 
 #[test]
-fn one_who_is_paused_continues_when_as_much_is_free_as_was_said() {
-    let mut model = Model::new(1500, &[("attacker", writer(MIB))]);
+fn a_paused_sandbox_resumes_at_the_reported_threshold() {
+    let mut model = SimulatedHost::new(1500, &[("attacker", writer(MIB))]);
     assert_eq!(model.policy.resumes_at(), None);
     model.run(60_000);
     let Some(ResumeThreshold::Bytes(at)) = model.policy.resumes_at() else { panic!("{:?}", model.policy.resumes_at()) };
@@ -182,21 +183,22 @@ fn one_who_is_paused_continues_when_as_much_is_free_as_was_said() {
 }
 
 #[test]
-fn many_who_fill_it_together_are_all_paused() {
+fn sandboxes_that_fill_the_disk_together_are_all_paused() {
     let names: Vec<String> = (0..50).map(|number| format!("attacker-{number}")).collect();
-    let all: Vec<(&str, Writer)> = names.iter().map(|name| (name.as_str(), writer(MIB / 16))).collect();
-    let mut model = Model::new(2500, &all);
+    let all: Vec<(&str, SimulatedSandbox)> = names.iter().map(|name| (name.as_str(), writer(MIB / 16))).collect();
+    let mut model = SimulatedHost::new(2500, &all);
     model.run(60_000);
     assert!(model.is_whole(), "{:?}", model.free);
     assert_eq!(model.sandboxes.values().filter(|writer| writer.paused).count(), 50);
 }
 
 #[test]
-fn one_who_makes_inodes_is_found_by_slowing_down_who_keeps_the_kernel_busy() {
-    let attacker = Writer { inodes: 100, ..Writer::default() };
-    // As busy, and innocent.
-    let victim = Writer { rewrites: MIB, ..Writer::default() };
-    let mut model = Model::new(100_000, &[("a-victim", victim), ("b-attacker", attacker), ("c-victim", victim)]);
+fn a_sandbox_that_creates_inodes_is_found_by_slowing_down_the_ones_with_system_time() {
+    let attacker = SimulatedSandbox { inodes: 100, ..SimulatedSandbox::default() };
+    // As busy, and not the cause.
+    let victim = SimulatedSandbox { rewrites: MIB, ..SimulatedSandbox::default() };
+    let mut model =
+        SimulatedHost::new(100_000, &[("a-victim", victim), ("b-attacker", attacker), ("c-victim", victim)]);
     model.run(60_000);
     assert!(model.is_whole(), "{:?}", model.free);
     assert_eq!(model.paused(), ["b-attacker"]);
@@ -204,48 +206,48 @@ fn one_who_makes_inodes_is_found_by_slowing_down_who_keeps_the_kernel_busy() {
 }
 
 #[test]
-fn one_who_hides_what_it_writes_is_found_too() {
-    let attacker = Writer { bytes: MIB, hides: true, ..Writer::default() };
-    let mut model = Model::new(4000, &[("attacker", attacker), ("victim", writer(1000))]);
+fn a_sandbox_whose_writes_are_not_counted_is_found() {
+    let attacker = SimulatedSandbox { bytes: MIB, hides: true, ..SimulatedSandbox::default() };
+    let mut model = SimulatedHost::new(4000, &[("attacker", attacker), ("victim", writer(1000))]);
     model.run(60_000);
     assert!(model.is_whole(), "{:?}", model.free);
     assert_eq!(model.paused(), ["attacker"]);
 }
 
 #[test]
-fn one_that_cannot_be_slowed_down_on_a_busy_host_is_paused() {
-    let attacker = Writer { inodes: 100, starved: true, ..Writer::default() };
-    let mut model = Model::new(100_000, &[("attacker", attacker), ("victim", writer(1))]);
+fn a_sandbox_that_cannot_be_slowed_down_on_a_busy_host_is_paused() {
+    let attacker = SimulatedSandbox { inodes: 100, starved: true, ..SimulatedSandbox::default() };
+    let mut model = SimulatedHost::new(100_000, &[("attacker", attacker), ("victim", writer(1))]);
     model.run(60_000);
     assert!(model.is_whole(), "{:?}", model.free);
     assert_eq!(model.paused(), ["attacker"]);
 }
 
 #[test]
-fn what_a_pause_does_not_stop_is_killed() {
-    let attacker = Writer { bytes: 2 * MIB, in_call: true, ..Writer::default() };
-    let mut model = Model::new(4000, &[("attacker", attacker), ("victim", writer(1000))]);
+fn processes_that_a_pause_does_not_stop_are_killed() {
+    let attacker = SimulatedSandbox { bytes: 2 * MIB, in_call: true, ..SimulatedSandbox::default() };
+    let mut model = SimulatedHost::new(4000, &[("attacker", attacker), ("victim", writer(1000))]);
     model.run(10_000);
     assert!(model.is_whole() && model.sandboxes["attacker"].killed);
     assert_eq!(model.paused(), ["attacker"]);
 }
 
 #[test]
-fn while_somebody_else_fills_the_disk_nobody_is_paused_who_writes_little() {
-    let mut model = Model::new(3000, &[("victim", writer(500)), ("idle", writer(0))]);
+fn a_sandbox_that_writes_little_is_not_paused_while_the_host_fills_the_disk() {
+    let mut model = SimulatedHost::new(3000, &[("victim", writer(500)), ("idle", writer(0))]);
     model.host = MIB;
     model.run(10_000);
     assert!(!model.is_whole(), "the control");
     assert_eq!(model.paused(), [""; 0]);
-    // One that goes on writing there is, after a while.
+    // One that keeps writing is paused after a while.
     model.sandboxes.insert("writer".to_owned(), writer(MIB / 20));
     model.run(10_000);
     assert_eq!(model.paused(), ["writer"]);
 }
 
 #[test]
-fn one_who_was_paused_goes_on_when_there_is_room_again() {
-    let mut model = Model::new(1500, &[("attacker", writer(MIB))]);
+fn a_paused_sandbox_resumes_when_there_is_space() {
+    let mut model = SimulatedHost::new(1500, &[("attacker", writer(MIB))]);
     model.run(60_000);
     assert!(model.sandboxes["attacker"].paused);
     model.run(60_000);
@@ -258,36 +260,42 @@ fn one_who_was_paused_goes_on_when_there_is_room_again() {
 }
 
 #[test]
-fn one_who_wrote_a_burst_and_is_quiet_is_not_paused_and_has_its_share_back() {
-    // Nothing more, a line now and then, what a busy log is.
+fn a_sandbox_that_is_quiet_after_a_burst_is_not_paused_and_gets_its_share_back() {
+    // No writes, an occasional line, a busy log.
     for after in [0, 1, 100] {
-        let mut model = Model::small(180, &[("one", writer(75 * MIB / 1000)), ("idle", writer(0))]);
+        let mut model = SimulatedHost::small(180, &[("one", writer(75 * MIB / 1000)), ("idle", writer(0))]);
         model.run(270);
-        assert_eq!(model.taken, [Action::SlowDown("one".to_owned())], "{after}");
+        assert_eq!(model.taken, [GuardAction::SlowDown("one".to_owned())], "{after}");
         model.set("one", after);
         model.run(30_000);
-        assert_eq!(model.taken, [Action::SlowDown("one".to_owned()), Action::SpeedUp("one".to_owned())], "{after}");
+        assert_eq!(
+            model.taken,
+            [GuardAction::SlowDown("one".to_owned()), GuardAction::SpeedUp("one".to_owned())],
+            "{after}"
+        );
         assert!(model.is_whole() && !model.policy.holds());
     }
 }
 
 #[test]
-fn a_file_that_is_written_in_a_moment_pauses_nobody_while_there_is_room_for_another() {
+fn a_burst_pauses_no_sandbox_while_there_is_space_for_another() {
     let pulse = Some((20, 20_000));
-    let mut model = Model::small(180, &[("one", Writer { bytes: MIB, pulse, ..Writer::default() })]);
+    let mut model =
+        SimulatedHost::small(180, &[("one", SimulatedSandbox { bytes: MIB, pulse, ..SimulatedSandbox::default() })]);
     model.run(60_000);
     assert_eq!(model.paused(), [""; 0]);
     assert!(!model.sandboxes["one"].slowed);
 }
 
 #[test]
-fn one_who_writes_in_bursts_is_paused_before_the_reserve_too() {
-    // Shorter than what is between two looks, longer than what a fall is looked at for, and slower than it is quiet.
+fn a_sandbox_that_writes_in_bursts_is_paused_before_the_reserve() {
+    // Bursts shorter than the check interval, longer than the rate window, and rarer than the quiet period.
     for (on, period) in [(3, 30), (10, 100), (20, 300), (50, 1100), (20, 6000), (300, 7000), (20, 90_000)] {
         for (rate, small) in [(MIB, false), (4 * MIB, false), (MIB / 2, true), (MIB / 8, true)] {
-            let attacker = Writer { bytes: rate, pulse: Some((on, period)), ..Writer::default() };
+            let attacker = SimulatedSandbox { bytes: rate, pulse: Some((on, period)), ..SimulatedSandbox::default() };
             let sandboxes = [("attacker", attacker), ("victim", writer(10))];
-            let mut model = if small { Model::small(180, &sandboxes) } else { Model::new(1500, &sandboxes) };
+            let mut model =
+                if small { SimulatedHost::small(180, &sandboxes) } else { SimulatedHost::new(1500, &sandboxes) };
             for _ in 0..1000 {
                 model.run(period);
                 if model.sandboxes["attacker"].paused {
@@ -301,17 +309,17 @@ fn one_who_writes_in_bursts_is_paused_before_the_reserve_too() {
 }
 
 #[test]
-fn one_who_goes_on_although_it_was_slowed_down_is_paused() {
-    let mut model = Model::small(180, &[("attacker", writer(40 * MIB / 1000))]);
+fn a_slowed_sandbox_that_keeps_writing_is_paused() {
+    let mut model = SimulatedHost::small(180, &[("attacker", writer(40 * MIB / 1000))]);
     model.run(4900);
-    assert_eq!(model.taken, [Action::SlowDown("attacker".to_owned())]);
+    assert_eq!(model.taken, [GuardAction::SlowDown("attacker".to_owned())]);
     model.run(700);
     assert_eq!(model.paused(), ["attacker"]);
 }
 
 #[test]
-fn on_a_small_disk_there_can_be_room_again() {
-    let mut model = Model::small(180, &[("attacker", writer(80 * MIB / 1000))]);
+fn a_paused_sandbox_can_resume_on_a_small_disk() {
+    let mut model = SimulatedHost::small(180, &[("attacker", writer(80 * MIB / 1000))]);
     model.run(10_000);
     assert!(model.sandboxes["attacker"].paused);
     model.set("attacker", 0);
@@ -320,21 +328,22 @@ fn on_a_small_disk_there_can_be_room_again() {
     model.free.bytes = 180 * MIB;
     model.run(10_000);
     assert!(!model.sandboxes["attacker"].paused, "all is as it was");
-    // Inodes are no more either than there are.
-    let mut model = Model::new(100_000, &[("attacker", Writer { inodes: 100, ..Writer::default() })]);
+    // The threshold of inodes is not above their total either.
+    let mut model =
+        SimulatedHost::new(100_000, &[("attacker", SimulatedSandbox { inodes: 100, ..SimulatedSandbox::default() })]);
     (model.free.inodes, model.free.all_inodes) = (Some(60_000), 65_000);
     model.run(10_000);
     assert!(model.sandboxes["attacker"].paused);
     model.free.inodes = Some(65_000);
     model.run(10_000);
-    assert!(model.taken.contains(&Action::Resume("attacker".to_owned())));
+    assert!(model.taken.contains(&GuardAction::Resume("attacker".to_owned())));
 }
 
 #[test]
-fn one_whom_its_user_lets_continue_can_make_room_and_no_more() {
-    let mut model = Model::small(180, &[("attacker", writer(80 * MIB / 1000)), ("other", writer(0))]);
+fn a_sandbox_that_its_user_resumed_can_free_space_but_write_only_little() {
+    let mut model = SimulatedHost::small(180, &[("attacker", writer(80 * MIB / 1000)), ("other", writer(0))]);
     model.run(30_000);
-    // Somebody else has taken what was left.
+    // The host has used up the rest.
     model.free.bytes = 66 * MIB;
     model.set("attacker", 50);
     model.resume("attacker");
@@ -344,7 +353,7 @@ fn one_whom_its_user_lets_continue_can_make_room_and_no_more() {
     model.set("attacker", MIB);
     for _ in 0..20 {
         model.resume("attacker");
-        // Until the look after the next one: it is granted nothing more for being resumed again.
+        // Two checks later: resuming again grants nothing more.
         model.run(12);
         assert!(model.sandboxes["attacker"].paused, "{:?}", model.taken);
     }
@@ -352,8 +361,8 @@ fn one_whom_its_user_lets_continue_can_make_room_and_no_more() {
 }
 
 #[test]
-fn a_host_with_room_is_looked_at_rarely() {
-    let mut model = Model::new(100_000, &[("one", writer(100))]);
+fn a_host_with_much_free_space_is_checked_rarely() {
+    let mut model = SimulatedHost::new(100_000, &[("one", writer(100))]);
     model.free.inodes = Some(10_000_000);
     model.run(20);
     assert_eq!((model.measured, model.taken.len()), (false, 0));

@@ -2,7 +2,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown, symli
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use carrel_sandbox::cgroup::{Cgroup, Host, Limits, Policy};
+use carrel_sandbox::cgroup::{Cgroup, CgroupLimits, Host, LimitPolicy};
 use carrel_shim_client::layout::{INCARNATION, JOBS, JOURNAL, RECORD, began};
 use carrel_shim_client::messages::{EndReason, Fact, FactKind};
 use carrel_shim_client::{Journal, Life, find};
@@ -39,7 +39,8 @@ pub(in crate::directory) struct Grouped {
 impl Grouped {
     pub(in crate::directory) fn start(name: &str, owner: Option<u32>) -> Self {
         let group =
-            Cgroup::create(&Host::detect().unwrap(), name, &Limits::default(), Policy::AllowUnenforced).unwrap();
+            Cgroup::create(&Host::detect().unwrap(), name, &CgroupLimits::default(), LimitPolicy::AllowUnenforced)
+                .unwrap();
         let child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         group.add(rustix::process::Pid::from_child(&child)).unwrap();
         if let Some(owner) = owner {

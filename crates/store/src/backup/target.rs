@@ -1,0 +1,217 @@
+//! The file that a backup becomes, in a directory that may belong to another user.
+//!
+//! The directory is opened once, and every later step names a file in that handle. So its owner can spoil the backup, and can
+//! make root write nothing elsewhere.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, Permissions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat};
+use rustix::io::Errno;
+
+use crate::sqlite::{beside, directory_of};
+
+/// A name in a directory that is held open.
+#[derive(Debug)]
+pub(super) struct BackupTarget {
+    directory: File,
+    name: OsString,
+}
+
+/// Where SQLite makes the copy: it resolves paths and makes journals beside its files, so no other user may rename anything
+/// there.
+#[derive(Debug)]
+pub(super) struct StagedCopy {
+    pub(super) path: PathBuf,
+    /// Whether it is beside the target, and becomes it by a rename.
+    is_beside: bool,
+    /// Keeps two backups of a store from one name; the kernel releases it however its holder dies.
+    _lock: Option<File>,
+}
+
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+// === impl BackupTarget ===
+
+impl BackupTarget {
+    pub(super) fn open(file: &Path) -> io::Result<Self> {
+        let name = file.file_name().ok_or(Errno::ISDIR)?.to_owned();
+        let directory = rustix::fs::open(directory_of(file), DIRECTORY, Mode::empty())?;
+        Ok(Self { directory: directory.into(), name })
+    }
+
+    /// Whether it is somewhere below a directory, whatever links lead there.
+    pub(super) fn is_below(&self, directory: &Path) -> io::Result<bool> {
+        let (wanted, mut at) = (rustix::fs::stat(directory)?, self.directory.try_clone()?);
+        loop {
+            let found = rustix::fs::fstat(&at)?;
+            if is_same(&found, &wanted) {
+                return Ok(true);
+            }
+            let above = rustix::fs::openat(&at, "..", OFlags::PATH | DIRECTORY, Mode::empty())?;
+            if is_same(&rustix::fs::fstat(&above)?, &found) {
+                return Ok(false);
+            }
+            at = above.into();
+        }
+    }
+
+    /// What has its name, or that name and something more.
+    pub(super) fn find(&self, end: &str) -> io::Result<Option<FileType>> {
+        let mut name = self.name.clone();
+        name.push(end);
+        match rustix::fs::statat(&self.directory, &name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(found) => Ok(Some(FileType::from_raw_mode(found.st_mode))),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Where to make the copy: beside the target if only root and the caller can change names there, and else beside the
+    /// store.
+    pub(super) fn stage(&self, store: &Path) -> io::Result<StagedCopy> {
+        if let Some(directory) = self.trusted_path() {
+            let path = beside(&directory.join(&self.name), ".partial");
+            return Ok(StagedCopy { path, is_beside: true, _lock: None });
+        }
+        let lock = File::open(directory_of(store))?;
+        rustix::fs::flock(&lock, FlockOperation::LockExclusive)?;
+        Ok(StagedCopy { path: beside(store, ".partial"), is_beside: false, _lock: Some(lock) })
+    }
+
+    /// Gives a copy that is complete this name, durably.
+    pub(super) fn publish(&self, copy: &StagedCopy, replace: bool) -> io::Result<()> {
+        if copy.is_beside {
+            File::open(&copy.path)?.sync_all()?;
+            let partial = copy.path.file_name().ok_or(Errno::INVAL)?;
+            return self.rename(partial, replace);
+        }
+        let name = unpredictable_name()?;
+        let published = self.write(&copy.path, &name).and_then(|()| self.rename(&name, replace));
+        if published.is_err() {
+            // What failed is reported; what is left of it is removed if that can be.
+            let _ = rustix::fs::unlinkat(&self.directory, &name, AtFlags::empty());
+        }
+        published
+    }
+
+    /// Copies a file to a new one of another name in the directory.
+    fn write(&self, from: &Path, name: &OsStr) -> io::Result<()> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut file: File = rustix::fs::openat(&self.directory, name, flags, Mode::RUSR | Mode::WUSR)?.into();
+        file.set_permissions(Permissions::from_mode(0o600))?;
+        io::copy(&mut File::open(from)?, &mut file)?;
+        file.sync_all()
+    }
+
+    fn rename(&self, from: &OsStr, replace: bool) -> io::Result<()> {
+        let directory = &self.directory;
+        let flags = if replace { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
+        match rustix::fs::renameat_with(directory, from, directory, &self.name, flags) {
+            // Some file systems, such as NFS, cannot do that; a link replaces nothing either.
+            Err(Errno::INVAL) if !replace => {
+                rustix::fs::linkat(directory, from, directory, &self.name, AtFlags::empty())?;
+                rustix::fs::unlinkat(directory, from, AtFlags::empty())?;
+            }
+            renamed => renamed?,
+        }
+        directory.sync_all()
+    }
+
+    /// The path of the directory without links, if nobody but root and the caller can change what it leads to.
+    fn trusted_path(&self) -> Option<PathBuf> {
+        let path = std::fs::read_link(format!("/proc/self/fd/{}", self.directory.as_raw_fd())).ok()?;
+        let caller = rustix::process::geteuid().as_raw();
+        let is_trusted = |directory: &Path| {
+            directory.symlink_metadata().is_ok_and(|found| {
+                // In a sticky directory others make names, but rename only their own.
+                let is_closed = found.mode() & 0o022 == 0 || (found.mode() & 0o1000 != 0 && directory != path);
+                found.is_dir() && [0, caller].contains(&found.uid()) && is_closed
+            })
+        };
+        path.ancestors().all(is_trusted).then_some(path.clone())
+    }
+}
+
+fn is_same(one: &Stat, other: &Stat) -> bool {
+    (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+}
+
+/// A name that nobody can wait for.
+fn unpredictable_name() -> io::Result<OsString> {
+    let mut bytes = [0; 16];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    Ok(format!(".carrel-backup-{:032x}", u128::from_ne_bytes(bytes)).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOBODY: u32 = 65534;
+
+    fn staged(directory: &Path) -> StagedCopy {
+        let path = directory.join("copy");
+        std::fs::write(&path, "rows").unwrap();
+        StagedCopy { path, is_beside: false, _lock: None }
+    }
+
+    #[test]
+    fn what_is_written_stays_in_the_directory_that_was_opened() {
+        let (own, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (directory, moved, precious) =
+            (other.path().join("backups"), other.path().join("moved"), own.path().join("precious"));
+        for path in [&directory, &precious] {
+            std::fs::create_dir(path).unwrap();
+        }
+        std::fs::write(precious.join("b"), "precious").unwrap();
+        let target = BackupTarget::open(&directory.join("b")).unwrap();
+        std::fs::rename(&directory, &moved).unwrap();
+        std::os::unix::fs::symlink(&precious, &directory).unwrap();
+        target.publish(&staged(own.path()), true).unwrap();
+        assert_eq!(std::fs::read_to_string(precious.join("b")).unwrap(), "precious");
+        assert_eq!(std::fs::read_to_string(moved.join("b")).unwrap(), "rows");
+        assert_eq!(std::fs::metadata(moved.join("b")).unwrap().mode() & 0o7777, 0o600);
+    }
+
+    #[test]
+    fn a_name_that_was_taken_meanwhile_is_not_replaced_unless_that_is_asked_for() {
+        let (own, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let target = BackupTarget::open(&other.path().join("b")).unwrap();
+        let precious = own.path().join("precious");
+        std::fs::write(&precious, "precious").unwrap();
+        std::os::unix::fs::symlink(&precious, other.path().join("b")).unwrap();
+        let refused = target.publish(&staged(own.path()), false).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(std::fs::read_dir(other.path()).unwrap().count(), 1, "nothing is left");
+        target.publish(&staged(own.path()), true).unwrap();
+        assert_eq!(std::fs::read_to_string(other.path().join("b")).unwrap(), "rows");
+        assert_eq!(std::fs::read_to_string(precious).unwrap(), "precious", "the link is replaced, not followed");
+    }
+
+    #[test]
+    fn only_a_directory_that_no_other_user_can_change_gets_the_unfinished_copy() {
+        let (own, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let store = own.path().join("carrel.db");
+        let is_beside = |directory: &Path| {
+            BackupTarget::open(&directory.join("b")).unwrap().stage(&store).unwrap().path.parent() == Some(directory)
+        };
+        let below = other.path().join("below");
+        std::fs::create_dir(&below).unwrap();
+        assert!(is_beside(other.path()) && is_beside(&below));
+        for mode in [0o770, 0o707, 0o1777] {
+            std::fs::set_permissions(other.path(), Permissions::from_mode(mode)).unwrap();
+            assert!(!is_beside(other.path()), "{mode:o}");
+            assert_eq!(is_beside(&below), mode & 0o1000 != 0, "{mode:o}");
+        }
+        std::fs::set_permissions(other.path(), Permissions::from_mode(0o700)).unwrap();
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(other.path(), Some(NOBODY), None).unwrap();
+            assert!(!is_beside(other.path()) && !is_beside(&below));
+        }
+    }
+}
