@@ -75,7 +75,11 @@ pub(crate) fn cp(arguments: &CopyArguments, json: bool) -> Result<u8, Failure> {
     if report.is_complete() {
         return Ok(0);
     }
-    let words = format!("{} files could not be copied; all others were", report.missing());
+    let files = match report.missing() {
+        1 => "1 file".to_owned(),
+        count => format!("{count} files"),
+    };
+    let words = format!("{files} could not be copied; all others were");
     let failure = Failure::new("copy_incomplete", words).exit(FAILED);
     Err(if report.has_leaving_link() { failure.hint(links::OMITTED_HINT) } else { failure })
 }

@@ -15,33 +15,37 @@ use carrel_shim_client::messages::{
 use carrel_shim_client::{Message, SandboxRecord, VERSION, began, boot_id, decode, encode};
 use rustix::fs::{FlockOperation, flock};
 
-use crate::support::World;
+use crate::support::TestEnvironment;
 
 const INCARNATION: &str = "a-fake-one";
 
 /// A sandbox whose supervisor is this process. It is never to be stopped: that would be the end of the tests.
-pub(crate) struct Fake {
+pub(crate) struct FakeShim {
     directory: PathBuf,
     _lock: std::fs::File,
 }
 
 /// One who talks to it.
-pub(crate) struct Caller(UnixStream);
+pub(crate) struct FakeShimClient(UnixStream);
 
-impl Fake {
+impl FakeShim {
     /// One of that name, which greets each caller and leaves the rest to `serve`.
-    pub(crate) fn new(world: &World, name: &str, serve: impl Fn(Caller) + Clone + Send + 'static) -> Self {
-        Self::recorded(world, name, |_| {}, serve)
+    pub(crate) fn new(
+        env: &TestEnvironment,
+        name: &str,
+        serve: impl Fn(FakeShimClient) + Clone + Send + 'static,
+    ) -> Self {
+        Self::recorded(env, name, |_| {}, serve)
     }
 
     /// The same, with something else in its record.
     fn recorded(
-        world: &World,
+        env: &TestEnvironment,
         name: &str,
         change: impl FnOnce(&mut SandboxRecord),
-        serve: impl Fn(Caller) + Clone + Send + 'static,
+        serve: impl Fn(FakeShimClient) + Clone + Send + 'static,
     ) -> Self {
-        let directory = sandbox_directory(world.home.path(), name).unwrap();
+        let directory = sandbox_directory(env.home.path(), name).unwrap();
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory).unwrap();
         let lock = std::fs::File::create(directory.join("lock")).unwrap();
         flock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap();
@@ -53,7 +57,7 @@ impl Fake {
         let hello = hello(name);
         std::thread::spawn(move || {
             for stream in listener.incoming() {
-                let (mut caller, serve, hello) = (Caller(stream.unwrap()), serve.clone(), hello.clone());
+                let (mut caller, serve, hello) = (FakeShimClient(stream.unwrap()), serve.clone(), hello.clone());
                 std::thread::spawn(move || {
                     caller.send(0, &hello);
                     serve(caller);
@@ -64,24 +68,24 @@ impl Fake {
     }
 
     /// One by which a daemon reads the disk of a sandbox.
-    pub(crate) fn disk_reader(world: &World, sandbox: &str) -> Self {
+    pub(crate) fn disk_reader(env: &TestEnvironment, sandbox: &str) -> Self {
         let read = |record: &mut SandboxRecord| record.create.kept_disk = Some(KeptDisk::at("/disk"));
-        Self::recorded(world, &format!("{sandbox}..read"), read, |mut caller| while caller.next().is_some() {})
+        Self::recorded(env, &format!("{sandbox}..read"), read, |mut caller| while caller.next().is_some() {})
     }
 
     /// One that greets, and then says nothing.
-    pub(crate) fn mute(world: &World, name: &str) -> Self {
-        Self::new(world, name, |mut caller| while caller.next().is_some() {})
+    pub(crate) fn mute(env: &TestEnvironment, name: &str) -> Self {
+        Self::new(env, name, |mut caller| while caller.next().is_some() {})
     }
 }
 
-impl Drop for Fake {
+impl Drop for FakeShim {
     fn drop(&mut self) {
         let _removed = std::fs::remove_dir_all(&self.directory);
     }
 }
 
-impl Caller {
+impl FakeShimClient {
     /// The next request, with its id; none when the caller is gone.
     pub(crate) fn next(&mut self) -> Option<(u32, Vec<u8>)> {
         let mut prefix = [0; PREFIX_SIZE];
@@ -92,7 +96,7 @@ impl Caller {
         Some((header.id, body))
     }
 
-    /// The next request, which is this one. That the sandbox runs is said to whoever asks before.
+    /// Waits for this request; status requests before it are answered.
     pub(crate) fn expect<M: for<'b> Message<'b>>(&mut self) -> Option<(u32, M)> {
         loop {
             let (id, body) = self.next()?;
@@ -103,7 +107,7 @@ impl Caller {
             assert!(decode::<GetStatus>(&envelope).is_some(), "{}", envelope.type_name);
             let (running_jobs, ended_jobs, pruned_jobs) = (0, 0, 0);
             let status = Status {
-                state: State::Running,
+                state: State::RunningCommand,
                 supervisor: None,
                 sequence: 1,
                 running_jobs,
@@ -121,7 +125,7 @@ impl Caller {
     pub(crate) fn send<'m, M: Message<'m>>(&mut self, id: u32, message: &M) {
         let mut frame = Vec::new();
         encode(&mut frame, VERSION, id, message).unwrap();
-        // Whoever has gone hears nothing.
+        // A disconnected client receives nothing.
         let _sent = self.0.write_all(&frame);
     }
 }
@@ -134,7 +138,7 @@ pub(crate) fn job(id: &str) -> JobInfo {
         user: None,
         cwd: None,
         tty: false,
-        state: JobState::Running,
+        state: JobState::RunningCommand,
         pid: Some(7),
         started_ms: 1,
         ended_ms: None,
@@ -157,7 +161,7 @@ fn hello(name: &str) -> Hello {
         incarnation: INCARNATION.to_owned(),
         boot_id: boot_id().unwrap(),
         shim_pid: std::process::id(),
-        // Nobody's: the first process of a sandbox would be a child of ours.
+        // Without a sandbox: its first process would be a child of this one.
         pid: u32::MAX,
         agent_version: String::new(),
     }

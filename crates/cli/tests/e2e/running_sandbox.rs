@@ -4,26 +4,26 @@ use std::process::Stdio;
 use std::time::Instant;
 
 use crate::ps::text;
-use crate::support::{Outcome, Running, WATCHDOG, World, finish};
+use crate::support::{CommandOutput, RunningCommand, TestEnvironment, WATCHDOG, finish};
 
 /// A sandbox called `box`, gone when this is dropped.
-pub(crate) struct Standing<'w> {
-    pub(crate) world: &'w World,
-    pub(crate) running: Option<Running>,
+pub(crate) struct RunningSandbox<'w> {
+    pub(crate) env: &'w TestEnvironment,
+    pub(crate) running: Option<RunningCommand>,
 }
 
-// === impl Standing ===
+// === impl RunningSandbox ===
 
-impl<'w> Standing<'w> {
-    pub(crate) fn new(world: &'w World) -> Self {
-        Self::with(world, &[])
+impl<'w> RunningSandbox<'w> {
+    pub(crate) fn new(env: &'w TestEnvironment) -> Self {
+        Self::with(env, &[])
     }
 
     /// One with further flags.
-    pub(crate) fn with(world: &'w World, flags: &[&str]) -> Self {
+    pub(crate) fn with(env: &'w TestEnvironment, flags: &[&str]) -> Self {
         let flags: Vec<&str> = ["--name", "box"].iter().chain(flags).copied().collect();
-        let running = world.started(&flags, "echo ready; read line; echo over");
-        Self { world, running: Some(running) }
+        let running = env.started(&flags, "echo ready; read line; echo over");
+        Self { env, running: Some(running) }
     }
 
     /// The process that owns it.
@@ -32,13 +32,13 @@ impl<'w> Standing<'w> {
     }
 
     /// Runs a script in it.
-    pub(crate) fn exec(&self, flags: &[&str], script: &str) -> Outcome {
+    pub(crate) fn exec(&self, flags: &[&str], script: &str) -> CommandOutput {
         finish(self.command(flags, script).spawn().unwrap())
     }
 
     /// Starts a script in it that says when it is ready; its input is ours to give.
-    pub(crate) fn started(&self, flags: &[&str], script: &str) -> Running {
-        let mut running = Running::new(self.command(flags, script).stdin(Stdio::piped()).spawn().unwrap());
+    pub(crate) fn started(&self, flags: &[&str], script: &str) -> RunningCommand {
+        let mut running = RunningCommand::new(self.command(flags, script).stdin(Stdio::piped()).spawn().unwrap());
         running.until("ready");
         running
     }
@@ -54,22 +54,22 @@ impl<'w> Standing<'w> {
     pub(crate) fn until_exited(&self, job: &str) {
         let began = Instant::now();
         let has_ended = |line: &str| line.split_whitespace().next() == Some(job) && line.contains("exited 0");
-        while !text(self.world, &["ps", "box"]).lines().any(has_ended) {
+        while !text(self.env, &["ps", "box"]).lines().any(has_ended) {
             assert!(began.elapsed() < WATCHDOG, "{job} does not end");
         }
     }
 
     fn command(&self, flags: &[&str], script: &str) -> std::process::Command {
-        self.world.command(["exec"].iter().chain(flags).chain(&["box", "--", "sh", "-c", script]))
+        self.env.command(["exec"].iter().chain(flags).chain(&["box", "--", "sh", "-c", script]))
     }
 
     /// Ends it, and returns what its owner said.
-    pub(crate) fn end(mut self) -> Outcome {
+    pub(crate) fn end(mut self) -> CommandOutput {
         self.running.take().unwrap().finish_input()
     }
 }
 
-impl Drop for Standing<'_> {
+impl Drop for RunningSandbox<'_> {
     fn drop(&mut self) {
         if let Some(running) = self.running.take() {
             running.finish_input();
@@ -77,11 +77,11 @@ impl Drop for Standing<'_> {
     }
 }
 
-// === impl Running ===
+// === impl RunningCommand ===
 
-impl Running {
+impl RunningCommand {
     /// Ends its input, and waits for its end.
-    fn finish_input(mut self) -> Outcome {
+    fn finish_input(mut self) -> CommandOutput {
         drop(self.child.stdin.take());
         self.finish()
     }

@@ -1,4 +1,4 @@
-//! Supervisors that do not do what supervisors do: nobody waits for them for ever, and no other sandbox is hidden by them.
+//! Shims that do not respond: commands time out, and other sandboxes are listed.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
@@ -7,16 +7,16 @@ use std::sync::mpsc::channel;
 
 use carrel_agent_client::sandbox_directory;
 use carrel_shim_client::messages::{
-    JobEnded, JobFollow, JobInput, JobOutput, JobStart, JobStarted, JobState, Outcome as JobOutcome, OutcomeKind,
+    CommandOutput as JobOutcome, JobEnded, JobFollow, JobInput, JobOutput, JobStart, JobStarted, JobState, OutcomeKind,
     StreamName,
 };
 use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 
-use crate::fake::{Fake, job};
+use crate::fake_shim::{FakeShim, job};
 use crate::ps::{finish as finished, refused, text, waiting};
-use crate::standing::Standing;
-use crate::support::{Running, World, finish, only_child, pid};
+use crate::running_sandbox::RunningSandbox;
+use crate::support::{RunningCommand, TestEnvironment, finish, only_child, pid};
 
 /// The code of a failure, for programs.
 fn code(said: &str) -> String {
@@ -26,20 +26,20 @@ fn code(said: &str) -> String {
 
 #[test]
 fn what_reads_the_disk_of_a_stopped_sandbox_is_not_listed() {
-    let world = World::new();
-    let _reader = Fake::disk_reader(&world, "desk");
+    let env = TestEnvironment::new();
+    let _reader = FakeShim::disk_reader(&env, "desk");
     for words in [&["--json", "ls"][..], &["--json", "ls", "--all"], &["--json", "stats", "--interval", "1ms"]] {
-        let outcome = world.carrel(words);
+        let outcome = env.carrel(words);
         assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(0), &b""[..]), "{words:?}: {outcome:?}");
     }
 }
 
 #[test]
-fn one_that_greets_and_says_nothing_is_waited_for_by_nobody_and_hides_no_other() {
-    let world = World::new();
-    let _mute = Fake::mute(&world, "mute");
-    let running = waiting(&world, "web");
-    let spawn = |words: &[&str]| world.command(["--json"].iter().chain(words)).spawn().unwrap();
+fn an_unresponsive_shim_times_out_and_hides_no_other_sandbox() {
+    let env = TestEnvironment::new();
+    let _mute = FakeShim::mute(&env, "mute");
+    let running = waiting(&env, "web");
+    let spawn = |words: &[&str]| env.command(["--json"].iter().chain(words)).spawn().unwrap();
     let failing = [
         (&["ps", "mute"][..], 1),
         (&["inspect", "--job", "run", "mute"], 1),
@@ -62,30 +62,34 @@ fn one_that_greets_and_says_nothing_is_waited_for_by_nobody_and_hides_no_other()
         let outcome = finish(child);
         assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
         let lines = String::from_utf8(outcome.stdout).unwrap();
-        let mut told: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        told.sort_by_key(|told| told["name"].to_string());
-        assert_eq!((told.len(), &told[0]["name"], &told[1]["name"]), (2, &"mute".into(), &"web".into()), "{lines}");
-        assert_eq!(told[0]["problem"], "its supervisor does not answer within 5s");
-        assert!(!told[1][key].is_null(), "{lines}");
+        let mut values: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        values.sort_by_key(|one| one["name"].to_string());
+        assert_eq!(
+            (value.len(), &values[0]["name"], &values[1]["name"]),
+            (2, &"mute".into(), &"web".into()),
+            "{lines}"
+        );
+        assert_eq!(values[0]["problem"], "its shim does not respond within 5s");
+        assert!(!values[1][key].is_null(), "{lines}");
     }
     finished(running);
 }
 
 #[test]
 fn one_that_does_not_answer_is_ended_all_the_same() {
-    let world = World::new();
-    let (stopped, removed) = (waiting(&world, "stopped"), waiting(&world, "removed"));
+    let env = TestEnvironment::new();
+    let (stopped, removed) = (waiting(&env, "stopped"), waiting(&env, "removed"));
     let handles = [&stopped, &removed].map(|running| {
         let shim = only_child(running.child.id());
         kill_process(pid(shim), Signal::STOP).unwrap();
         rustix::process::pidfd_open(pid(shim), rustix::process::PidfdFlags::empty()).unwrap()
     });
-    let stopping = world.command(["stop", "--time", "0", "stopped"]).spawn().unwrap();
-    let removing = world.command(["rm", "--force", "removed"]).spawn().unwrap();
+    let stopping = env.command(["stop", "--time", "0", "stopped"]).spawn().unwrap();
+    let removing = env.command(["rm", "--force", "removed"]).spawn().unwrap();
     for (name, child, said) in [("removed", removing, ""), ("stopped", stopping, "stopped\n")] {
         let outcome = finish(child);
         assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(0), said.as_bytes()), "{outcome:?}");
-        let note = format!("note: the supervisor of \"{name}\" was killed, and its sandbox with it: ");
+        let note = format!("note: the shim of \"{name}\" was killed, and its sandbox with it: ");
         assert!(outcome.stderr.starts_with(&note), "{outcome:?}");
     }
     for handle in handles {
@@ -100,43 +104,43 @@ fn one_that_does_not_answer_is_ended_all_the_same() {
 
 #[test]
 fn one_that_opens_its_directory_is_listed_with_that_and_with_all_others() {
-    let world = World::new();
-    let (open, other) = (waiting(&world, "open"), waiting(&world, "other"));
-    let directory = sandbox_directory(world.home.path(), "open").unwrap();
+    let env = TestEnvironment::new();
+    let (open, other) = (waiting(&env, "open"), waiting(&env, "other"));
+    let directory = sandbox_directory(env.home.path(), "open").unwrap();
     std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let said = text(&world, &["ps"]);
+    let said = text(&env, &["ps"]);
     assert!(said.contains("\nopen   running (its directory is open to others) "), "{said}");
     assert!(said.contains("\nother  running "), "{said}");
     std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o700)).unwrap();
-    assert!(!text(&world, &["ps"]).contains("open to others"));
+    assert!(!text(&env, &["ps"]).contains("open to others"));
     finished(open);
     finished(other);
 }
 
 #[test]
 fn who_waits_for_a_job_to_begin_can_be_interrupted() {
-    let world = World::new();
+    let env = TestEnvironment::new();
     let (sender, asked) = channel();
-    let _fake = Fake::new(&world, "slow", move |mut caller| {
+    let _fake = FakeShim::new(&env, "slow", move |mut caller| {
         let Some((_, JobStart { .. })) = caller.expect() else { return };
         sender.send(()).unwrap();
         while caller.next().is_some() {}
     });
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
-        let running = Running::new(world.command(["exec", "slow", "--", "true"]).spawn().unwrap());
+        let running = RunningCommand::new(env.command(["exec", "slow", "--", "true"]).spawn().unwrap());
         asked.recv().unwrap();
         running.signal(signal);
         let outcome = running.finish();
         assert_eq!(outcome.code, Some(code), "{outcome:?}");
-        assert!(outcome.stderr.starts_with("error: interrupted before the command was known to have begun\n"));
+        assert!(outcome.stderr.starts_with("error: interrupted before the command was known to have started\n"));
     }
 }
 
 #[test]
 fn an_id_that_was_not_given_is_that_of_no_other_job() {
-    let world = World::new();
+    let env = TestEnvironment::new();
     let (sender, drawn) = channel();
-    let _fake = Fake::new(&world, "box", move |mut caller| {
+    let _fake = FakeShim::new(&env, "box", move |mut caller| {
         let mut created = false;
         while let Some((id, start)) = caller.expect::<JobStart>() {
             sender.send(start.job.clone()).unwrap();
@@ -144,21 +148,21 @@ fn an_id_that_was_not_given_is_that_of_no_other_job() {
             created = true;
         }
     });
-    let said = text(&world, &["exec", "--detach", "box", "--", "true"]);
+    let said = text(&env, &["exec", "--detach", "box", "--", "true"]);
     let (first, second) = (drawn.recv().unwrap(), drawn.recv().unwrap());
     assert!(first != second && second.len() == "exec-".len() + 32, "{first} {second}");
     assert_eq!(said.trim_end(), second);
     // One that was given is that of the job that is there.
-    let said = text(&world, &["--json", "exec", "--detach", "--job", "once", "box", "--", "true"]);
+    let said = text(&env, &["--json", "exec", "--detach", "--job", "once", "box", "--", "true"]);
     assert_eq!(said, "{\"job\":\"once\",\"created\":false}\n");
 }
 
 #[test]
 fn input_is_read_once_however_often_it_is_given() {
-    let world = World::new();
+    let env = TestEnvironment::new();
     let (over, end) = channel();
     let end = std::sync::Arc::new(std::sync::Mutex::new(end));
-    let _fake = Fake::new(&world, "box", move |mut caller| {
+    let _fake = FakeShim::new(&env, "box", move |mut caller| {
         let Some((id, JobStart { job: name, .. })) = caller.expect() else { return };
         caller.send(id, &JobStarted { created: true, info: job(&name) });
         let Some((id, JobFollow { .. })) = caller.expect() else { return };
@@ -174,8 +178,8 @@ fn input_is_read_once_however_often_it_is_given() {
         caller.send(id, &JobEnded { info });
         while caller.next().is_some() {}
     });
-    let command = world.command(["exec", "box", "--", "cat"]).stdin(Stdio::piped()).spawn().unwrap();
-    let mut running = Running::new(command);
+    let command = env.command(["exec", "box", "--", "cat"]).stdin(Stdio::piped()).spawn().unwrap();
+    let mut running = RunningCommand::new(command);
     running.until("ready");
     let threads = std::fs::read_dir(format!("/proc/{}/task", running.child.id())).unwrap().count();
     assert!(threads < 10, "{threads} threads");
@@ -184,46 +188,46 @@ fn input_is_read_once_however_often_it_is_given() {
 }
 
 #[test]
-fn a_command_that_nobody_ends_in_time_is_not_waited_for() {
-    let world = World::new();
-    let _fake = Fake::new(&world, "box", move |mut caller| {
+fn a_command_that_is_not_killed_after_its_timeout_is_not_waited_for() {
+    let env = TestEnvironment::new();
+    let _fake = FakeShim::new(&env, "box", move |mut caller| {
         let Some((id, JobStart { job: name, .. })) = caller.expect() else { return };
         caller.send(id, &JobStarted { created: true, info: job(&name) });
         while caller.next().is_some() {}
     });
-    let outcome = world.carrel(["exec", "--timeout", "50ms", "--job", "long", "box", "--", "true"]);
-    let said = "error: the command took longer than it was given (50ms), and job long is not known to have ended\n";
+    let outcome = env.carrel(["exec", "--timeout", "50ms", "--job", "long", "box", "--", "true"]);
+    let said = "error: the command exceeded its timeout (50ms), and job long is not known to have exited\n";
     assert!(outcome.code == Some(124) && outcome.stderr.starts_with(said), "{outcome:?}");
 }
 
 #[test]
-fn whoever_listens_in_place_of_a_supervisor_gets_no_files() {
-    let world = World::new();
-    let running = waiting(&world, "web");
+fn an_impostor_of_a_shim_gets_no_files() {
+    let env = TestEnvironment::new();
+    let running = waiting(&env, "web");
     let here = tempfile::tempdir().unwrap();
     let target = here.path().join("copy").to_str().unwrap().to_owned();
     let words = ["cp", "web:/etc/passwd", target.as_str()];
-    text(&world, &words);
-    let socket = sandbox_directory(world.home.path(), "web").unwrap().join("agent.sock");
+    text(&env, &words);
+    let socket = sandbox_directory(env.home.path(), "web").unwrap().join("agent.sock");
     let aside = socket.with_file_name("aside");
     std::fs::rename(&socket, &aside).unwrap();
     let listener = UnixListener::bind(&socket).unwrap();
-    assert_eq!(refused(&world, &words).0, "sandbox_unverified");
+    assert_eq!(refused(&env, &words).0, "sandbox_unverified");
     std::fs::rename(&aside, &socket).unwrap();
     drop(listener);
-    text(&world, &words);
+    text(&env, &words);
     finished(running);
 }
 
 #[test]
-fn that_a_supervisor_is_gone_without_a_word_is_told_to_who_follows() {
-    let world = World::new();
-    let standing = Standing::new(&world);
-    let mut following = Running::new(world.command(["logs", "-f", "box"]).spawn().unwrap());
+fn a_follower_is_notified_when_the_shim_is_killed() {
+    let env = TestEnvironment::new();
+    let sandbox = RunningSandbox::new(&env);
+    let mut following = RunningCommand::new(env.command(["logs", "-f", "box"]).spawn().unwrap());
     following.until("ready");
-    kill_process(pid(only_child(standing.owner())), Signal::KILL).unwrap();
+    kill_process(pid(only_child(sandbox.owner())), Signal::KILL).unwrap();
     let outcome = following.finish();
     assert_eq!(outcome.code, Some(1), "{outcome:?}");
     assert!(outcome.stderr.starts_with("error: the supervisor closed the connection\n"), "{outcome:?}");
-    assert_eq!(standing.end().code, Some(125));
+    assert_eq!(sandbox.end().code, Some(125));
 }
