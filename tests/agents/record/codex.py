@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .picture import WRITE
 from .pipe import Pipe
 
 MODEL = "gpt-5.5"
@@ -102,6 +103,7 @@ SCENARIOS = {
         NEWER_MODEL,
         ASKING,
     ),
+    "picture": Scenario((Turn(f'{WRITE}[[tool:view_image|{{"path": "picture.png"}}]][[text:seen]]'),)),
     "resume": Scenario((Turn("Remember the word quince"), Turn("Which word?")), resumed=True),
 }
 

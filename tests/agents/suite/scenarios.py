@@ -7,16 +7,13 @@ import os
 from datetime import datetime
 from typing import Any, ClassVar
 
+from record.picture import PICTURE
+
 from .case import Case, always, choose, once, refuse, reject
 from .client import LIMIT
 
 # The versions that the server installs.
 VERSIONS = {"claude": "2.1.325", "codex": "0.166.0"}
-
-# A picture of one pixel.
-PICTURE = base64.b64decode(
-    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC"
-)
 
 
 class Scenarios(Case):
@@ -103,7 +100,7 @@ class Scenarios(Case):
     #= agents.universal-schema.parts-text-tool-call
     def test_a_picture_that_a_tool_reads_is_a_part(self) -> None:
         path = self.scratch.workspace / "picture.png"
-        path.write_bytes(PICTURE)
+        path.write_bytes(base64.b64decode(PICTURE))
         turn = self.turn(self.session(permissionMode="bypass"), f"{self.view(str(path))}[[text:seen]]")
         self.assertEqual(turn.said(), ["seen"])
         (message,) = (event for event in turn.events if event.parts("image"))
