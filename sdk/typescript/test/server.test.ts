@@ -300,8 +300,8 @@ test("a token in the arguments is required and accepted", async (t) => {
   const own = await SandboxAgent.start({ spawn: { tokenInArguments: true, token: "s3cret" } });
   t.after(() => own.dispose());
   assert.deepEqual(await own.listSessions(), { sessions: [] });
-  const stranger = await SandboxAgent.connect({ baseUrl: own.baseUrl });
-  await assert.rejects(stranger.listSessions(), { name: "SandboxAgentError", status: 401 });
+  const anonymous = await SandboxAgent.connect({ baseUrl: own.baseUrl });
+  await assert.rejects(anonymous.listSessions(), { name: "SandboxAgentError", status: 401 });
 });
 
 //= promises.agents-server.servers-starts-leaves-behind
