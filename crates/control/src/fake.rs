@@ -20,6 +20,8 @@ use crate::spec::{Service, Spec};
 pub enum Call {
     /// To start or to adopt.
     Start,
+    /// To restart the command of a sandbox.
+    Command,
     /// To run a command.
     Exec,
     /// To end a command.
@@ -59,6 +61,8 @@ struct World {
     home_moved: bool,
     /// How often it was looked for what no sandbox has.
     reaps: u64,
+    /// The restarts of commands that were requested, by their numbers.
+    restarts: Vec<u32>,
     /// Execs whose output was removed.
     removed_logs: Vec<String>,
 }
@@ -97,6 +101,17 @@ impl FakeProvider {
     pub fn release(&self, call: Call) {
         self.lock().held.remove(&call);
         self.wake();
+    }
+
+    /// Waits until the commands of sandboxes were restarted so many times; returns the numbers of the restarts.
+    pub async fn restarts(&self, count: usize) -> Vec<u32> {
+        let mut changed = self.0.changed.subscribe();
+        loop {
+            let restarts = self.lock().restarts.clone();
+            if restarts.len() >= count || changed.changed().await.is_err() {
+                return restarts;
+            }
+        }
     }
 
     /// Says whether sandboxes are used.
@@ -345,8 +360,12 @@ impl Provider for FakeProvider {
         facts
     }
 
-    fn command<'a>(&'a self, _: &'a Place, _: &'a Spec, _: u32) -> Answer<'a, ()> {
-        Box::pin(async { Ok(()) })
+    fn command<'a>(&'a self, _: &'a Place, _: &'a Spec, attempt: u32) -> Answer<'a, ()> {
+        Box::pin(async move {
+            self.lock().restarts.push(attempt);
+            self.wake();
+            self.admit(Call::Command).await
+        })
     }
 
     fn exec<'a>(&'a self, place: &'a Place, _: &'a Spec, exec: &'a ExecStart) -> Answer<'a, ()> {

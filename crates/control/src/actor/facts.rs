@@ -230,10 +230,11 @@ impl Actor {
             .then(|| format!("the command exited {soon} times in a row within {within} s of its start: {last}"))
     }
 
-    pub(super) fn command_begun(&mut self, begun: Result<(), ProviderError>) {
+    pub(super) fn command_begun(&mut self, attempt: u32, begun: Result<(), ProviderError>) {
         match begun {
+            // It may have exited again before its start was reported: that exit is another one.
             Ok(()) => {
-                self.command.ended = None;
+                self.command.ended.take_if(|ended| *ended == u64::from(attempt));
             }
             Err(error) => {
                 tracing::warn!(sandbox = %self.sandbox.id, %error, "what the sandbox runs could not be run again");

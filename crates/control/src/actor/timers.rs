@@ -32,9 +32,10 @@ impl Actor {
         }
         if is_due(self.command_at()) {
             self.command.again_at = None;
-            // The fact of its end is unlike any other, so that no two starts are taken for one.
-            let attempt = self.command.ended.and_then(|ended| u32::try_from(ended).ok()).unwrap_or(u32::MAX);
-            self.spawn_command(attempt);
+            // The sequence of its exit is unique, so that no two starts are taken for one.
+            if let Some(attempt) = self.command.ended.and_then(|ended| u32::try_from(ended).ok()) {
+                self.spawn_command(attempt);
+            }
         }
         if is_due(self.idle_at()) {
             self.spawn_active();

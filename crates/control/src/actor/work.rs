@@ -36,7 +36,8 @@ pub(super) enum Finished {
     Remove(Result<(), ProviderError>),
     Exec(ExecId, Result<(), ProviderError>),
     Cancel(ExecId, Duration, Result<(), ProviderError>),
-    Command(Result<(), ProviderError>),
+    /// A restart of the command, and which one it was.
+    Command(u32, Result<(), ProviderError>),
     Active(Instant, Result<bool, ProviderError>),
     Service(Told),
     Turn(Turn),
@@ -134,8 +135,8 @@ impl Actor {
                 }
                 Ok(())
             }
-            Finished::Command(begun) => {
-                self.command_begun(begun);
+            Finished::Command(attempt, begun) => {
+                self.command_begun(attempt, begun);
                 Ok(())
             }
             Finished::Service(told) => self.service_told(told).await,
@@ -374,7 +375,7 @@ impl Actor {
 
     pub(super) fn spawn_command(&mut self, attempt: u32) {
         let (provider, place, spec) = (Arc::clone(&self.shared.provider), self.place(), Arc::clone(&self.spec));
-        self.tasks.spawn(async move { Finished::Command(provider.command(&place, &spec, attempt).await) });
+        self.tasks.spawn(async move { Finished::Command(attempt, provider.command(&place, &spec, attempt).await) });
     }
 
     pub(super) fn spawn_active(&mut self) {

@@ -136,6 +136,26 @@ async fn a_command_of_its_own_that_ends_again_and_again_is_a_failure() {
 }
 
 #[tokio::test]
+async fn a_command_that_exits_before_its_start_is_reported_is_restarted_once_more() {
+    let world = World::new().await;
+    world.try_create("box1", |draft| draft.command = vec!["serve".into()]).await.unwrap();
+    let ready = world.until("box1", SandboxState::Ready).await.state_changed_at;
+    world.exec("box1", "exec1").await.unwrap();
+    world.until_running("exec1").await;
+    world.provider.hold(Call::Command);
+    world.provider.end_command("box1", ready);
+    let first = world.provider.restarts(1).await;
+    world.provider.end_command("box1", ready);
+    // What happened before the end of the exec has been received when that is.
+    world.provider.end_exec("exec1", How::Exited(0));
+    world.until_ended("exec1").await;
+    world.provider.release(Call::Command);
+    let second = world.provider.restarts(2).await;
+    assert!(first[0] < second[1] && second[1] < u32::MAX, "{second:?}");
+    assert_eq!(second.len(), 2, "{second:?}");
+}
+
+#[tokio::test]
 async fn an_exit_after_a_long_run_is_not_counted_as_an_early_one() {
     let world = World::new().await;
     world.try_create("box1", |draft| draft.command = vec!["serve".into()]).await.unwrap();
