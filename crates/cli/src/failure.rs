@@ -360,7 +360,7 @@ mod tests {
         let error = ProgramsError { program: "carrel-shim", directory: "/opt".into() };
         assert_eq!(
             Failure::from(error).text(false),
-            "error: carrel-shim is not in /opt\nhint: keep it beside carrel, or set CARREL_LIBEXEC to its directory\n"
+            "error: carrel-shim not found in /opt\nhint: keep it beside carrel, or set CARREL_LIBEXEC to its directory\n"
         );
     }
 }

@@ -32,7 +32,7 @@ fn a_failed_append_leaves_the_journal_unchanged_and_the_next_one_succeeds() {
     // The limit and the disposition of its signal belong to a process. An ignored signal is inherited, and turns into
     // an error.
     let this = std::env::current_exe().expect("this program");
-    let name = "a_fact_without_room_leaves_the_journal_as_it_was_and_the_next_one_follows";
+    let name = "a_failed_append_leaves_the_journal_unchanged_and_the_next_one_succeeds";
     let script = r#"trap "" XFSZ; exec "$0" --exact "$1""#;
     let output = Command::new("sh").args(["-c", script]).arg(this).arg(name).env(PART, "1").output().expect("a shell");
     let text = String::from_utf8_lossy(&output.stdout);

@@ -80,7 +80,7 @@ fn without_a_helper_nothing_runs_and_the_place_is_named() {
     let (env, empty) = (TestEnvironment::new(), tempfile::tempdir().unwrap());
     let mut command = env.command(["run", "host", "--", "true"]);
     let outcome = finish(command.env("CARREL_LIBEXEC", empty.path()).spawn().unwrap());
-    let said = format!("error: carrel-shim is not in {}\nhint: keep it beside carrel", empty.path().display());
+    let said = format!("error: carrel-shim not found in {}\nhint: keep it beside carrel", empty.path().display());
     assert!(outcome.code == Some(125) && outcome.stderr.starts_with(&said), "{}", outcome.stderr);
 }
 
