@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use carrel_daemon::{Options, ServeError};
+use carrel_daemon::{ServeError, ServeOptions};
 
 use crate::arguments::ServeArguments;
 use crate::failure::Failure;
@@ -19,7 +19,7 @@ pub(crate) fn serve(arguments: &ServeArguments) -> Result<u8, Failure> {
         carrel_sandbox::close_inherited_descriptors()
             .map_err(|error| Failure::new("system_failed", format!("close inherited descriptors: {error}")))?;
     }
-    let options = Options {
+    let options = ServeOptions {
         home: home(arguments.home.as_deref())?,
         config: arguments.config.clone(),
         grpc: arguments.grpc.clone(),

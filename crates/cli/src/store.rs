@@ -32,7 +32,7 @@ pub(crate) fn store(command: &StoreCommand, json: bool) -> Result<u8, Failure> {
 }
 
 fn check_store(home: &Path, json: bool) -> Result<u8, Failure> {
-    let (path, mark) = (carrel_daemon::store_file(home), carrel_daemon::store_mark_file(home));
+    let (path, mark) = (carrel_daemon::store_file(home), carrel_daemon::store_marker_file(home));
     let lost = carrel_daemon::verify_store(home).err().map(Failure::from);
     let report = match (carrel_store::check_with_marker(&path, Some(&mark)), &lost) {
         // One that is missing can only be restored.
@@ -143,7 +143,7 @@ fn repair_store(home: &Path, json: bool) -> Result<u8, Failure> {
     }
     let _lock = HomeLock::take(home)?;
     let lost = carrel_daemon::verify_store(home);
-    let mark = carrel_daemon::store_mark_file(home);
+    let mark = carrel_daemon::store_marker_file(home);
     let report = carrel_store::repair(&store, Some(&mark)).map_err(Failure::from)?;
     if report.aside.is_none() {
         // Nothing in it is damaged: what is missing was never in it, or is gone.

@@ -1,37 +1,37 @@
-//! Where clients connect: `unix:PATH` or `tcp:ADDRESS`.
+//! Addresses to listen on: `unix:PATH` or `tcp:ADDRESS`.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Where clients connect.
+/// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
-    /// A socket of this host.
+    /// A Unix socket.
     Unix(PathBuf),
-    /// A port, of this host or for others.
+    /// A TCP port, of the loopback interface or others.
     Tcp(SocketAddr),
 }
 
-/// Text that is no address.
+/// The text is not an address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadAddress {
-    /// It begins with neither of the two words.
-    #[error("{0:?} is no address: give unix:PATH or tcp:ADDRESS:PORT")]
+    /// It has no known scheme.
+    #[error("{0:?} is not an address: use unix:PATH or tcp:ADDRESS:PORT")]
     Kind(String),
-    /// The path does not start at the root.
-    #[error("{0:?}: the path of a socket starts with a slash")]
+    /// The path is not absolute.
+    #[error("{0:?}: the path of a socket must be absolute")]
     Relative(String),
-    /// The part behind `tcp:` is no address.
-    #[error("{0:?} is no address and port such as 127.0.0.1:7443 or [::1]:7443")]
+    /// The part after `tcp:` is not an address.
+    #[error("{0:?} is not an address with a port, such as 127.0.0.1:7443 or [::1]:7443")]
     Tcp(String),
 }
 
 // === impl Address ===
 
 impl Address {
-    /// Whether only this host can connect.
+    /// Whether only processes of this host can connect.
     pub fn is_of_this_host(&self) -> bool {
         match self {
             Self::Unix(_) => true,
@@ -45,7 +45,7 @@ impl FromStr for Address {
 
     fn from_str(text: &str) -> Result<Self, BadAddress> {
         if let Some(path) = text.strip_prefix("unix:") {
-            // As gRPC writes it, a path may come after two slashes more.
+            // gRPC clients write a path after two additional slashes.
             let path = path.strip_prefix("//").filter(|rest| rest.starts_with('/')).unwrap_or(path);
             return match path.starts_with('/') {
                 true => Ok(Self::Unix(path.into())),
@@ -75,34 +75,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_read_and_said_the_same_way() {
-        for (text, said) in [
+    fn a_parsed_address_is_displayed_the_same_way() {
+        for (text, expected) in [
             ("unix:/run/x.sock", "unix:/run/x.sock"),
             ("unix:///run/x.sock", "unix:/run/x.sock"),
             ("tcp:127.0.0.1:7443", "tcp:127.0.0.1:7443"),
             ("tcp:localhost:0", "tcp:127.0.0.1:0"),
             ("tcp:[::1]:80", "tcp:[::1]:80"),
         ] {
-            assert_eq!(text.parse::<Address>().unwrap().to_string(), said);
+            assert_eq!(text.parse::<Address>().unwrap().to_string(), expected);
         }
     }
 
     #[test]
-    fn what_is_no_address_is_refused_with_its_reason() {
-        for (text, said) in [
-            ("", "\"\" is no address: give unix:PATH or tcp:ADDRESS:PORT"),
-            ("http:x", "\"http:x\" is no address: give unix:PATH or tcp:ADDRESS:PORT"),
-            ("unix:x.sock", "\"x.sock\": the path of a socket starts with a slash"),
-            ("unix:", "\"\": the path of a socket starts with a slash"),
-            ("tcp:7443", "\"7443\" is no address and port such as 127.0.0.1:7443 or [::1]:7443"),
-            ("tcp:localhost:x", "\"localhost:x\" is no address and port such as 127.0.0.1:7443 or [::1]:7443"),
+    fn an_invalid_address_is_refused_with_its_reason() {
+        for (text, expected) in [
+            ("", "\"\" is not an address: use unix:PATH or tcp:ADDRESS:PORT"),
+            ("http:x", "\"http:x\" is not an address: use unix:PATH or tcp:ADDRESS:PORT"),
+            ("unix:x.sock", "\"x.sock\": the path of a socket must be absolute"),
+            ("unix:", "\"\": the path of a socket must be absolute"),
+            ("tcp:7443", "\"7443\" is not an address with a port, such as 127.0.0.1:7443 or [::1]:7443"),
+            ("tcp:localhost:x", "\"localhost:x\" is not an address with a port, such as 127.0.0.1:7443 or [::1]:7443"),
         ] {
-            assert_eq!(text.parse::<Address>().unwrap_err().to_string(), said);
+            assert_eq!(text.parse::<Address>().unwrap_err().to_string(), expected);
         }
     }
 
     #[test]
-    fn only_loopback_and_sockets_are_of_this_host() {
+    fn only_loopback_and_unix_sockets_are_local() {
         let here = |text: &str| text.parse::<Address>().unwrap().is_of_this_host();
         assert!(here("unix:/x") && here("tcp:127.0.0.1:1") && here("tcp:[::1]:1"));
         assert!(!here("tcp:0.0.0.0:1") && !here("tcp:192.168.0.1:1"));

@@ -1,4 +1,4 @@
-//! Why a daemon does not serve, with what to do about it.
+//! Why a daemon does not serve, and what to do about it.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,69 +12,69 @@ use crate::home::HomeError;
 use crate::key::KeyError;
 use crate::lock::LockError;
 use crate::socket::SocketError;
-use crate::store::OpenError;
+use crate::store::StoreOpenError;
 
 /// Why a daemon does not serve.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// What the operator says is wrong.
+    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// Only root can make sandboxes.
+    /// Only root can create sandboxes.
     #[error("only root can serve sandboxes")]
     NotRoot,
-    /// The home will not do.
+    /// The home is not usable.
     #[error(transparent)]
     Home(#[from] HomeError),
-    /// Another daemon has the home.
+    /// Another daemon serves the home.
     #[error("another daemon serves {}: {source}", home.display())]
     Taken {
-        /// Which home.
+        /// The home.
         home: PathBuf,
-        /// Who has it.
+        /// The holder of its lock.
         source: LockError,
     },
-    /// A helper is missing.
+    /// A helper program is missing.
     #[error(transparent)]
     Programs(#[from] ProgramsError),
     /// The store cannot be opened.
     #[error(transparent)]
-    Store(#[from] OpenError),
-    /// The place for the output of execs is none.
+    Store(#[from] StoreOpenError),
+    /// The template for the output of execs is invalid.
     #[error(transparent)]
     Template(#[from] carrel_local::LogTemplateError),
-    /// Sandboxes cannot be made here.
+    /// The provider cannot create sandboxes on this host.
     #[error(transparent)]
     Local(#[from] carrel_local::LocalError),
-    /// What was going on cannot be taken up again.
+    /// The control plane cannot adopt the sandboxes of the previous daemon.
     #[error(transparent)]
     Control(#[from] StartError),
-    /// A socket cannot be listened at.
+    /// A Unix socket cannot be opened.
     #[error(transparent)]
     Socket(#[from] SocketError),
-    /// A port cannot be listened at.
+    /// A TCP port cannot be opened.
     #[error("{address}: {source}")]
     Port {
-        /// Which.
+        /// The address.
         address: Address,
-        /// Why.
+        /// The error of the system call.
         source: io::Error,
     },
-    /// A port would be open to anybody.
-    #[error("{0} would be open to anybody")]
+    /// A TCP listener would have no authentication.
+    #[error("{0} would accept clients without authentication")]
     Unguarded(Address),
-    /// No key can be made for this life.
+    /// No key can be generated for this run.
     #[error(transparent)]
     Key(#[from] KeyError),
     /// The gRPC server failed.
     #[error(transparent)]
     Api(#[from] carrel_api::ApiError),
-    /// The system refused what every daemon needs.
+    /// A system call that every daemon needs failed.
     #[error("{what}: {source}")]
     System {
-        /// What.
+        /// The resource.
         what: &'static str,
-        /// Why.
+        /// The error of the system call.
         source: io::Error,
     },
 }
@@ -82,7 +82,7 @@ pub enum ServeError {
 // === impl ServeError ===
 
 impl ServeError {
-    /// A stable word for programs.
+    /// A stable identifier for programs.
     pub fn code(&self) -> &'static str {
         match self {
             Self::Config(_) | Self::Template(_) => "invalid_config",
@@ -91,9 +91,9 @@ impl ServeError {
             Self::Home(_) => "home_unavailable",
             Self::Taken { .. } => "home_taken",
             Self::Programs(_) => "helper_missing",
-            Self::Store(OpenError::Lost { .. }) => "store_lost",
-            Self::Store(OpenError::Home(_)) => "home_unavailable",
-            Self::Store(OpenError::Store(_)) => "store_unavailable",
+            Self::Store(StoreOpenError::Lost { .. }) => "store_lost",
+            Self::Store(StoreOpenError::Home(_)) => "home_unavailable",
+            Self::Store(StoreOpenError::Store(_)) => "store_unavailable",
             Self::Local(_) => "provider_unavailable",
             Self::Control(_) => "recovery_failed",
             Self::Socket(_) | Self::Port { .. } => "address_unavailable",
@@ -104,7 +104,7 @@ impl ServeError {
         }
     }
 
-    /// The key of the configuration that it is about, if it is about one.
+    /// The configuration key that caused it, if one did.
     pub fn key(&self) -> Option<&str> {
         match self {
             Self::Config(error) => error.key(),
@@ -113,44 +113,44 @@ impl ServeError {
         }
     }
 
-    /// What to do about it, where there is something.
+    /// What the user can do about it.
     pub fn hint(&self) -> Option<String> {
         let text = |text: &str| Some(text.to_owned());
         match self {
             Self::Config(error) => Some(error.hint()),
             Self::NotRoot => text("sudo carrel serve"),
             Self::Home(HomeError::Copy { path, .. }) => {
-                Some(format!("to make it a home of its own: carrel store claim --home {}", path.display()))
+                Some(format!("to make it an independent home: carrel store claim --home {}", path.display()))
             }
-            Self::Home(_) => text("--home or CARREL_HOME names a directory of your own"),
+            Self::Home(_) => text("choose a directory that you own with --home or CARREL_HOME"),
             Self::Taken { source: LockError::Held { pid: Some(pid), .. }, .. } => {
-                Some(format!("it serves already; `kill {pid}` ends it, and leaves its sandboxes running"))
+                Some(format!("`kill {pid}` stops that daemon and leaves its sandboxes running"))
             }
-            Self::Taken { .. } => text("--home or CARREL_HOME names another"),
+            Self::Taken { .. } => text("choose another home with --home or CARREL_HOME"),
             Self::Programs(_) => text("keep it beside carrel, or set CARREL_LIBEXEC to where it is"),
-            Self::Store(OpenError::Lost { .. }) => text(
+            Self::Store(StoreOpenError::Lost { .. }) => text(
                 "restore a backup with `carrel store restore FILE`; or start once with `carrel serve --accept-data-loss`: the \
                  disks are kept, and `carrel store orphans` lists them",
             ),
-            Self::Store(OpenError::Home(_)) => text("--home or CARREL_HOME names a directory of your own"),
-            Self::Store(OpenError::Store(error)) => {
+            Self::Store(StoreOpenError::Home(_)) => text("choose a directory that you own with --home or CARREL_HOME"),
+            Self::Store(StoreOpenError::Store(error)) => {
                 text(error.hint().unwrap_or("`carrel store check` says what is wrong with it"))
             }
             Self::Control(_) => text("`carrel store check` says what is wrong with it"),
             Self::Local(_) => text("carrel doctor"),
             Self::Socket(SocketError::Directory(_)) => {
-                text("set XDG_RUNTIME_DIR to a directory of your own, or give --grpc unix:PATH")
+                text("set XDG_RUNTIME_DIR to a directory that you own, or use --grpc unix:PATH")
             }
             Self::Socket(_) => text("--grpc unix:PATH listens elsewhere"),
             Self::Port { .. } => text("--grpc tcp:ADDRESS:PORT listens elsewhere"),
             Self::Unguarded(_) => {
-                text("give it an `api_key_file` or a `client_ca` in the configuration, or --dev for a key of this life")
+                text("set `api_key_file` or `client_ca` in the configuration, or use --dev for a temporary key")
             }
             Self::Template(_) | Self::Key(_) | Self::Api(_) | Self::System { .. } => None,
         }
     }
 
-    /// What a program exits with because of it.
+    /// The exit code.
     pub fn exit(&self) -> u8 {
         if matches!(self, Self::Config(_) | Self::Template(_)) { 2 } else { 1 }
     }

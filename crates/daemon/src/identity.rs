@@ -1,4 +1,4 @@
-//! Which directory of which machine a home is: the sandboxes of a copy are those of the original.
+//! Records which directory on which machine a home is, because a copy of a home names the sandboxes of the original.
 
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -12,25 +12,25 @@ use crate::home_lock::HomeLock;
 
 /// The name of the file in the home.
 const FILE: &str = "home.json";
-/// The file while it is being written.
-const UNFINISHED: &str = "home.json.new";
-/// The format that is written.
+/// The temporary name while it is written.
+const TEMPORARY_FILE: &str = "home.json.new";
+/// The format version that is written.
 const FORMAT: u32 = 1;
-/// Where a Linux machine keeps its identity.
+/// The machine id of systemd.
 const MACHINE_ID: &str = "/etc/machine-id";
 
-/// Where a home is.
+/// The identity of a home.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct HomeIdentity {
     format: u32,
     path: PathBuf,
     device: u64,
     inode: u64,
-    /// Empty on a machine without one.
+    /// Empty on a machine without a machine id.
     machine: String,
 }
 
-/// Lets a home pass that is where it was, and records where that is. A copy is refused.
+/// Accepts a home that is where it was recorded or was moved, and records where it is. A copy is refused.
 pub(crate) fn verify(home: &Path) -> Result<(), HomeError> {
     let current = HomeIdentity::of(home)?;
     match HomeIdentity::read(home)? {
@@ -47,7 +47,7 @@ pub(crate) fn verify(home: &Path) -> Result<(), HomeError> {
     }
 }
 
-/// Makes a copy of a home a home of its own.
+/// Makes a copy of a home an independent home.
 pub fn claim_home(home: &Path) -> Result<(), ServeError> {
     let _lock = HomeLock::take(home)?;
     Ok(HomeIdentity::of(home)?.write(home)?)
@@ -80,7 +80,7 @@ impl HomeIdentity {
     }
 
     fn write(&self, home: &Path) -> Result<(), HomeError> {
-        let (unfinished, path) = (home.join(UNFINISHED), home.join(FILE));
+        let (unfinished, path) = (home.join(TEMPORARY_FILE), home.join(FILE));
         let written = || -> io::Result<()> {
             let mut options = std::fs::OpenOptions::new();
             let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
@@ -92,8 +92,8 @@ impl HomeIdentity {
         written().map_err(|source| HomeError::Io { path: home.join(FILE), source })
     }
 
-    /// Whether it is the same directory. A device may have another number after a reboot, and a directory another path after
-    /// it was moved; a snapshot of a file system has both.
+    /// Whether it is the same directory. A device may get another number after a reboot, and a directory another path
+    /// after a move; a snapshot of a file system has both.
     fn is_moved_to(&self, current: &Self) -> bool {
         let same = self.inode == current.inode && (self.device == current.device || self.path == current.path);
         same && !self.is_of_another_machine(current)
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_is_refused_until_it_is_claimed_and_the_original_never() {
+    fn a_copy_is_refused_until_it_is_claimed_and_the_original_is_accepted() {
         let (dir, home) = home();
         let copy = dir.path().join("copy");
         assert!(std::process::Command::new("cp").arg("-a").args([&home, &copy]).status().unwrap().success());
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_home_that_was_moved_is_the_same_home() {
+    fn a_moved_home_is_accepted() {
         let (dir, home) = home();
         let moved = dir.path().join("moved");
         std::fs::rename(&home, &moved).unwrap();
@@ -148,15 +148,15 @@ mod tests {
             let (path, machine) = (path.into(), machine.to_owned());
             HomeIdentity { path, device, machine, ..original.clone() }
         };
-        assert!(original.is_moved_to(&with("/home", 2, "0123")), "numbered anew at boot");
-        assert!(original.is_moved_to(&with("/home", 1, "")), "the machine lost its identity");
+        assert!(original.is_moved_to(&with("/home", 2, "0123")), "the device was renumbered at boot");
+        assert!(original.is_moved_to(&with("/home", 1, "")), "the machine lost its id");
         assert!(!original.is_moved_to(&with("/snapshot", 2, "0123")));
         assert!(!original.is_moved_to(&with("/home", 1, "4567")));
         assert!(!original.is_moved_to(&HomeIdentity { inode: 257, ..original.clone() }), "restored file by file");
     }
 
     #[test]
-    fn a_file_that_is_damaged_is_named() {
+    fn a_damaged_file_is_reported_with_its_path() {
         let (_dir, home) = home();
         std::fs::write(home.join(FILE), "{").unwrap();
         let refused = verify(&home).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! Keys that clients have to know: read from a file that is for us alone, or made for one life of the daemon.
+//! API keys: read from a private file, or generated for one run of the daemon.
 
 use std::fmt;
 use std::io;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use carrel_api::{ApiKey, BadKey};
 
-/// A key of this life. It says itself only when it is asked to.
+/// A key that is generated for one run. Its debug output is redacted.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct DevKey(String);
 
@@ -17,28 +17,28 @@ pub enum KeyError {
     /// The file cannot be read.
     #[error("{}: {source}", path.display())]
     Read {
-        /// Which.
+        /// The key file.
         path: PathBuf,
-        /// Why.
+        /// The error of the system call.
         source: io::Error,
     },
-    /// Others can read it.
-    #[error("{} can be read by others", .0.display())]
+    /// Other users can read the file.
+    #[error("{} can be read by other users", .0.display())]
     Open(PathBuf),
-    /// There is no key in it.
+    /// The file has no valid key.
     #[error("{}: {source}", path.display())]
     Unfit {
-        /// Which.
+        /// The key file.
         path: PathBuf,
-        /// Why.
+        /// What is wrong with the key.
         source: BadKey,
     },
-    /// The kernel gives no random bytes.
-    #[error("the kernel gives no random bytes")]
+    /// The kernel returned no random bytes.
+    #[error("the kernel returned no random bytes")]
     Random,
 }
 
-/// Reads a key from a file of one line.
+/// Reads a key from a file with one line.
 pub(crate) fn read(path: &Path) -> Result<ApiKey, KeyError> {
     let failed = |source| KeyError::Read { path: path.to_owned(), source };
     if std::fs::metadata(path).map_err(failed)?.mode() & 0o077 != 0 {
@@ -51,7 +51,7 @@ pub(crate) fn read(path: &Path) -> Result<ApiKey, KeyError> {
 // === impl DevKey ===
 
 impl DevKey {
-    /// Makes one that nobody guesses.
+    /// Generates a key.
     pub(crate) fn random() -> Result<Self, KeyError> {
         let mut bytes = [0; 32];
         match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
@@ -60,7 +60,7 @@ impl DevKey {
         }
     }
 
-    /// The key itself.
+    /// The secret itself.
     pub(crate) fn reveal(&self) -> &str {
         &self.0
     }
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_one_long_line_that_others_cannot_read() {
+    fn a_key_file_is_private_and_has_one_long_line() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("key");
         let read = |text: &str, mode| {
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn no_key_is_made_twice_and_none_is_shown() {
+    fn generated_keys_differ_and_are_redacted() {
         let (one, other) = (DevKey::random().unwrap(), DevKey::random().unwrap());
         assert_ne!(one, other);
         assert_eq!(one.reveal().len(), 64);

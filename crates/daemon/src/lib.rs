@@ -1,9 +1,10 @@
-//! `carrel serve`: configuration, sockets, locks, and the order of beginning and ending.
+//! `carrel serve`: configuration, sockets, locks, and the order of start and stop.
 
 mod address;
 mod config;
 mod descriptors;
 mod error;
+mod handover;
 mod home;
 mod home_lock;
 mod identity;
@@ -17,16 +18,15 @@ mod reload;
 mod serve;
 mod socket;
 mod store;
-mod succession;
 
 pub use self::address::{Address, BadAddress};
 pub use self::config::{
-    Config, ConfigError, FileError, Limits, LogConfig, LogFormat, LogLevel, Registries, RetentionConfig,
+    Config, ConfigError, FileError, LimitsConfig, LogConfig, LogFormat, LogLevel, Registries, RetentionConfig,
 };
 pub use self::error::ServeError;
-pub use self::home::{lock_file, log_file, socket_file, store_file, store_mark_file};
+pub use self::home::{lock_file, log_file, socket_file, store_file, store_marker_file};
 pub use self::home_lock::HomeLock;
 pub use self::identity::claim_home;
-pub use self::ready::Ready;
-pub use self::serve::{Options, ServeFailure, serve};
+pub use self::ready::ReadyLine;
+pub use self::serve::{ServeFailure, ServeOptions, serve};
 pub use self::store::{UnfitBackup, unfit_backup, verify_store};

@@ -1,4 +1,4 @@
-//! Where clients connect: what was planned, and what is open.
+//! Listeners: those that are configured, and those that are open.
 
 use std::fmt;
 use std::os::unix::net::UnixListener as StdListener;
@@ -8,92 +8,93 @@ use carrel_api::{ApiKey, Listener, ListenerCredentials, Tls, TlsPart};
 use tokio::net::{TcpListener, UnixListener};
 
 use crate::address::Address;
-use crate::config::{Config, ConfigError, FileError, Listen};
+use crate::config::{Config, ConfigError, FileError, ListenConfig};
 use crate::error::ServeError;
 use crate::home::socket_file;
 use crate::key::{self, DevKey};
-use crate::ready::Ready;
-use crate::serve::Options;
-use crate::socket::{self, Socket, SocketError};
+use crate::ready::ReadyLine;
+use crate::serve::ServeOptions;
+use crate::socket::{self, DaemonSocket, SocketError};
 
-/// Every place where clients are to connect, with what guards it.
+/// All listeners to open, with their credentials.
 #[derive(Debug)]
-pub(crate) struct Plan {
-    places: Vec<Place>,
-    /// Whether nobody asked for the socket that is the first of them, so that another daemon may have it.
-    spare: bool,
-    /// The key that was made for this life.
+pub(crate) struct ListenPlan {
+    listeners: Vec<PlannedListener>,
+    /// Whether the first listener is the default socket of a detached daemon, which is skipped if another daemon has
+    /// it.
+    may_skip_default: bool,
+    /// The key that was generated for this run.
     key: Option<DevKey>,
 }
 
 #[derive(Clone)]
-struct Place {
-    listen: Listen,
+struct PlannedListener {
+    listen: ListenConfig,
     credentials: ListenerCredentials,
 }
 
-/// What the files hold that a listener names.
-pub(crate) type Secrets = (Option<Tls>, Option<ApiKey>);
+/// The contents of the files that a listener names.
+pub(crate) type ListenerSecrets = (Option<Tls>, Option<ApiKey>);
 
-/// What is open. Sockets are gone when this is dropped.
+/// The open listeners. Dropping it removes the sockets.
 #[derive(Debug)]
-pub(crate) struct Doors {
-    sockets: Vec<Socket>,
+pub(crate) struct OpenListeners {
+    sockets: Vec<DaemonSocket>,
     addresses: Vec<Address>,
 }
 
-// === impl Plan ===
+// === impl ListenPlan ===
 
-impl Plan {
-    /// What the configuration and the command line say. Unless another socket is given, the documented one is open.
-    pub(crate) fn new(config: &Config, options: &Options) -> Result<Self, ServeError> {
-        let said = config.listen.iter().cloned().chain(options.grpc.iter().cloned().map(Listen::at));
-        let mut listens: Vec<Listen> = said.collect();
-        let unsaid = !listens.iter().any(|listen| matches!(listen.grpc, Address::Unix(_)));
-        if unsaid {
-            let documented = socket::documented(|key| std::env::var_os(key));
-            listens.insert(0, Listen::at(Address::Unix(documented)));
+impl ListenPlan {
+    /// Combines the configuration and the command line. Without a Unix socket, the default one is added.
+    pub(crate) fn new(config: &Config, options: &ServeOptions) -> Result<Self, ServeError> {
+        let configured = config.listen.iter().cloned().chain(options.grpc.iter().cloned().map(ListenConfig::at));
+        let mut listens: Vec<ListenConfig> = configured.collect();
+        let no_socket_given = !listens.iter().any(|listen| matches!(listen.grpc, Address::Unix(_)));
+        if no_socket_given {
+            let default_socket = socket::default_socket(|key| std::env::var_os(key));
+            listens.insert(0, ListenConfig::at(Address::Unix(default_socket)));
         }
         let key = if options.dev { Some(DevKey::random()?) } else { None };
         let file = config.file.as_deref();
-        let place = |listen| Place::new(listen, key.as_ref(), file);
-        let places = listens.into_iter().map(place).collect::<Result<_, _>>()?;
-        // A command that starts a daemon finds it by its home.
-        Ok(Self { places, spare: unsaid && options.detached, key })
+        let listener = |listen| PlannedListener::new(listen, key.as_ref(), file);
+        let listeners = listens.into_iter().map(listener).collect::<Result<_, _>>()?;
+        // A command that starts a daemon connects to the socket in its home.
+        Ok(Self { listeners, may_skip_default: no_socket_given && options.detached, key })
     }
 }
 
-impl Plan {
-    /// What is said of each place.
-    pub(crate) fn listens(&self) -> Vec<Listen> {
-        self.places.iter().map(|place| place.listen.clone()).collect()
+impl ListenPlan {
+    /// The configuration of each listener.
+    pub(crate) fn listens(&self) -> Vec<ListenConfig> {
+        self.listeners.iter().map(|listener| listener.listen.clone()).collect()
     }
 
-    /// Reads the keys and certificates of its places again.
-    pub(crate) fn secrets(&self, config: &Config) -> Result<Vec<Secrets>, ServeError> {
-        let read = |place: &Place| place.listen.secrets(self.key.as_ref(), config.file.as_deref());
-        self.places.iter().map(read).collect()
+    /// Reads the keys and certificates of its listeners again.
+    pub(crate) fn secrets(&self, config: &Config) -> Result<Vec<ListenerSecrets>, ServeError> {
+        let read = |listener: &PlannedListener| listener.listen.secrets(self.key.as_ref(), config.file.as_deref());
+        self.listeners.iter().map(read).collect()
     }
 
-    /// Replaces them, for connections from now on.
-    pub(crate) fn replace(&self, secrets: Vec<Secrets>) {
-        for (place, (tls, key)) in self.places.iter().zip(secrets) {
-            place.credentials.replace(tls, key);
+    /// Replaces the credentials for new connections.
+    pub(crate) fn replace(&self, secrets: Vec<ListenerSecrets>) {
+        for (listener, (tls, key)) in self.listeners.iter().zip(secrets) {
+            listener.credentials.replace(tls, key);
         }
     }
 }
 
-impl fmt::Display for Plan {
+impl fmt::Display for ListenPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.places.iter().try_for_each(|place| writeln!(f, "# grpc: {}", place.listen.grpc))
+        self.listeners.iter().try_for_each(|listener| writeln!(f, "# grpc: {}", listener.listen.grpc))
     }
 }
 
-// === impl Listen ===
+// === impl ListenConfig ===
 
-impl Listen {
+impl ListenConfig {
     /// Reads the files that it names.
-    fn secrets(&self, of_this_life: Option<&DevKey>, config: Option<&Path>) -> Result<Secrets, ServeError> {
+    fn secrets(&self, dev_key: Option<&DevKey>, config: Option<&Path>) -> Result<ListenerSecrets, ServeError> {
         if let Address::Unix(_) = self.grpc {
             return Ok((None, None));
         }
@@ -101,11 +102,11 @@ impl Listen {
             let path = config.map(Path::to_owned).unwrap_or_default();
             ServeError::Config(ConfigError::File { path, key: key.to_owned(), source: Box::new(source) })
         };
-        let key = match (&self.api_key_file, of_this_life) {
+        let key = match (&self.api_key_file, dev_key) {
             (Some(path), _) => {
                 Some(key::read(path).map_err(|error| failed("listen.api_key_file", FileError::Key(error)))?)
             }
-            // What was made a moment ago is a key.
+            // A generated key is always valid.
             (None, Some(made)) if self.client_ca.is_none() => ApiKey::new(made.reveal()).ok(),
             (None, _) => None,
         };
@@ -131,12 +132,12 @@ impl Listen {
     }
 }
 
-// === impl Place ===
+// === impl PlannedListener ===
 
-impl Place {
-    fn new(listen: Listen, of_this_life: Option<&DevKey>, config: Option<&Path>) -> Result<Self, ServeError> {
-        let (tls, key) = listen.secrets(of_this_life, config)?;
-        // A key that travels in the clear guards nothing.
+impl PlannedListener {
+    fn new(listen: ListenConfig, dev_key: Option<&DevKey>, config: Option<&Path>) -> Result<Self, ServeError> {
+        let (tls, key) = listen.secrets(dev_key, config)?;
+        // A key without TLS is only accepted on this host.
         let guarded = match (&key, &tls) {
             _ if matches!(listen.grpc, Address::Unix(_)) => true,
             (_, Some(_)) if listen.client_ca.is_some() => true,
@@ -148,40 +149,42 @@ impl Place {
     }
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for PlannedListener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Place").field("listen", &self.listen).finish_non_exhaustive()
+        f.debug_struct("PlannedListener").field("listen", &self.listen).finish_non_exhaustive()
     }
 }
 
-// === impl Doors ===
+// === impl OpenListeners ===
 
-impl Doors {
-    /// Opens all, and the socket of the home, which is the last: whoever finds that finds a daemon that is ready.
-    pub(crate) async fn open(plan: &Plan, home: &Path) -> Result<(Self, Vec<Listener>), ServeError> {
-        let (mut doors, mut listeners) = (Self { sockets: Vec::new(), addresses: Vec::new() }, Vec::new());
-        for (number, Place { listen, credentials }) in plan.places.iter().cloned().enumerate() {
+impl OpenListeners {
+    /// Opens all listeners, and last the socket of the home: a client that finds it finds a daemon that is ready.
+    pub(crate) async fn open(plan: &ListenPlan, home: &Path) -> Result<(Self, Vec<Listener>), ServeError> {
+        let (mut open_listeners, mut listeners) = (Self { sockets: Vec::new(), addresses: Vec::new() }, Vec::new());
+        for (number, PlannedListener { listen, credentials }) in plan.listeners.iter().cloned().enumerate() {
             match &listen.grpc {
-                Address::Unix(path) => match Socket::bind(path, listen.mode) {
-                    Err(error @ (SocketError::Lock(_) | SocketError::Live(_))) if plan.spare && number == 0 => {
-                        tracing::warn!(%error, "published clients are somebody else's");
+                Address::Unix(path) => match DaemonSocket::bind(path, listen.mode) {
+                    Err(error @ (SocketError::Lock(_) | SocketError::Live(_)))
+                        if plan.may_skip_default && number == 0 =>
+                    {
+                        tracing::warn!(%error, "another daemon has the default socket: published clients connect to that one");
                     }
-                    bound => listeners.push(doors.add(path, bound?)?),
+                    bound => listeners.push(open_listeners.add(path, bound?)?),
                 },
                 Address::Tcp(address) => {
                     let failed = |source| ServeError::Port { address: listen.grpc.clone(), source };
                     let listener = TcpListener::bind(address).await.map_err(failed)?;
-                    doors.addresses.push(Address::Tcp(listener.local_addr().map_err(failed)?));
+                    open_listeners.addresses.push(Address::Tcp(listener.local_addr().map_err(failed)?));
                     listeners.push(Listener::Tcp { listener, credentials });
                 }
             }
         }
         let own = socket_file(home);
-        listeners.push(doors.add(&own, Socket::bind_at_home(&own)?)?);
-        Ok((doors, listeners))
+        listeners.push(open_listeners.add(&own, DaemonSocket::bind_at_home(&own)?)?);
+        Ok((open_listeners, listeners))
     }
 
-    fn add(&mut self, path: &Path, (socket, listener): (Socket, StdListener)) -> Result<Listener, ServeError> {
+    fn add(&mut self, path: &Path, (socket, listener): (DaemonSocket, StdListener)) -> Result<Listener, ServeError> {
         let failed = |source| SocketError::Io { path: path.to_owned(), source };
         let listener = UnixListener::from_std(listener).map_err(failed)?;
         self.sockets.push(socket);
@@ -189,10 +192,10 @@ impl Doors {
         Ok(Listener::Unix(listener))
     }
 
-    /// Where the daemon can be reached now.
-    pub(crate) fn ready(&self, plan: &Plan) -> Ready {
+    /// The addresses of the daemon, for the ready line.
+    pub(crate) fn ready(&self, plan: &ListenPlan) -> ReadyLine {
         let grpc = self.addresses.iter().map(ToString::to_string).collect();
-        Ready { grpc, http: None, key: plan.key.as_ref().map(|key| key.reveal().to_owned()) }
+        ReadyLine { grpc, http: None, key: plan.key.as_ref().map(|key| key.reveal().to_owned()) }
     }
 }
 
@@ -202,8 +205,8 @@ mod tests {
 
     use super::*;
 
-    fn options(grpc: &[&str], dev: bool) -> Options {
-        Options {
+    fn options(grpc: &[&str], dev: bool) -> ServeOptions {
+        ServeOptions {
             home: "/h".into(),
             config: None,
             grpc: grpc.iter().map(|text| text.parse().unwrap()).collect(),
@@ -215,41 +218,45 @@ mod tests {
     }
 
     fn planned(grpc: &[&str], dev: bool) -> Result<Vec<String>, String> {
-        let plan = Plan::new(&Config::default(), &options(grpc, dev)).map_err(|error| error.to_string())?;
-        Ok(plan.places.iter().map(|place| place.listen.grpc.to_string()).collect())
+        let plan = ListenPlan::new(&Config::default(), &options(grpc, dev)).map_err(|error| error.to_string())?;
+        Ok(plan.listeners.iter().map(|listener| listener.listen.grpc.to_string()).collect())
     }
 
     #[test]
-    fn unless_another_socket_is_given_the_documented_one_is_open() {
-        let documented = format!("unix:{}", socket::documented(|key| std::env::var_os(key)).display());
-        assert_eq!(planned(&[], false).unwrap(), std::slice::from_ref(&documented));
+    fn the_default_socket_is_added_unless_another_socket_is_given() {
+        let default_socket = format!("unix:{}", socket::default_socket(|key| std::env::var_os(key)).display());
+        assert_eq!(planned(&[], false).unwrap(), std::slice::from_ref(&default_socket));
         assert_eq!(planned(&["unix:/x"], false).unwrap(), ["unix:/x"]);
-        assert_eq!(planned(&["tcp:127.0.0.1:0"], true).unwrap(), [documented.as_str(), "tcp:127.0.0.1:0"]);
+        assert_eq!(planned(&["tcp:127.0.0.1:0"], true).unwrap(), [default_socket.as_str(), "tcp:127.0.0.1:0"]);
     }
 
     #[test]
-    fn a_port_that_nothing_guards_is_refused() {
-        let said = |grpc: &str| format!("{grpc} would be open to anybody");
-        assert_eq!(planned(&["tcp:127.0.0.1:0"], false), Err(said("tcp:127.0.0.1:0")));
-        assert_eq!(planned(&["tcp:0.0.0.0:1"], true), Err(said("tcp:0.0.0.0:1")), "not by a key that all can read");
+    fn a_tcp_listener_without_authentication_is_refused() {
+        let message = |grpc: &str| format!("{grpc} would accept clients without authentication");
+        assert_eq!(planned(&["tcp:127.0.0.1:0"], false), Err(message("tcp:127.0.0.1:0")));
+        assert_eq!(
+            planned(&["tcp:0.0.0.0:1"], true),
+            Err(message("tcp:0.0.0.0:1")),
+            "a key without TLS is not sufficient"
+        );
     }
 
     #[test]
-    fn what_is_in_effect_is_shown_without_the_keys() {
+    fn the_effective_configuration_does_not_show_keys() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("key");
         std::fs::write(&file, "0123456789abcdef-secret\n").unwrap();
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
         let text = format!("[[listen]]\ngrpc = \"tcp:127.0.0.1:1\"\napi_key_file = \"{}\"", file.display());
         let config = Config::parse(Path::new("/c"), &text).unwrap();
-        let plan = Plan::new(&config, &options(&["unix:/x"], true)).unwrap();
+        let plan = ListenPlan::new(&config, &options(&["unix:/x"], true)).unwrap();
         let shown = format!("{plan}{config}{plan:?}{config:?}");
         assert!(shown.contains("# grpc: tcp:127.0.0.1:1\n# grpc: unix:/x\n"), "{shown}");
         assert!(!shown.contains("secret") && !shown.contains(plan.key.as_ref().unwrap().reveal()));
     }
 
     #[test]
-    fn a_file_that_cannot_be_used_is_named_with_its_key_and_ends_the_start_with_2() {
+    fn an_unusable_file_is_reported_with_its_key_and_exits_with_2() {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name).display().to_string();
         std::fs::write(path("open"), "0123456789abcdef\n").unwrap();
@@ -261,7 +268,7 @@ mod tests {
         };
         for (keys, key, words) in [
             (format!("api_key_file = {:?}", path("none")), "listen.api_key_file", "No such file"),
-            (format!("api_key_file = {:?}", path("open")), "listen.api_key_file", "can be read by others"),
+            (format!("api_key_file = {:?}", path("open")), "listen.api_key_file", "can be read by other users"),
             (format!("api_key_file = {:?}", path("empty")), "listen.api_key_file", "at least 16"),
             (tls("none", "empty"), "listen.certificate", "No such file"),
             (tls("empty", "none"), "listen.key", "No such file"),
@@ -269,10 +276,10 @@ mod tests {
         ] {
             let text = format!("[[listen]]\ngrpc = \"tcp:127.0.0.1:1\"\n{keys}");
             let config = Config { file: Some("/c".into()), ..Config::parse(Path::new("/c"), &text).unwrap() };
-            let error = Plan::new(&config, &options(&[], false)).unwrap_err();
-            let said = error.to_string();
-            assert!(said.starts_with(&format!("/c: {key}: {}", dir.path().display())), "{said}");
-            assert!(said.contains(words) && error.hint().is_some(), "{said}");
+            let error = ListenPlan::new(&config, &options(&[], false)).unwrap_err();
+            let message = error.to_string();
+            assert!(message.starts_with(&format!("/c: {key}: {}", dir.path().display())), "{message}");
+            assert!(message.contains(words) && error.hint().is_some(), "{message}");
             assert_eq!((error.exit(), error.code()), (2, "invalid_config"));
         }
     }

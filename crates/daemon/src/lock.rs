@@ -1,4 +1,4 @@
-//! A file that one process holds: who it is stands in it.
+//! A lock file with the pid of its holder.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -9,62 +9,62 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-/// How long one that is dead may seem to hold it: a process that it had just started has the file open until it becomes
-/// the program that it is to be.
-const ORPHANED: Duration = Duration::from_secs(1);
-/// How long to wait before it is tried again.
-const AGAIN: Duration = Duration::from_millis(2);
+/// How long a dead process may still seem to hold the lock: a child that it forked has the file open until it executes
+/// its program.
+const DEAD_HOLDER_TIMEOUT: Duration = Duration::from_secs(1);
+/// The interval between two attempts.
+const RETRY_INTERVAL: Duration = Duration::from_millis(2);
 
-/// A lock that ends with its holder, whatever ends that.
+/// A lock that the kernel releases when its holder exits.
 #[derive(Debug)]
-pub(crate) struct Lock {
+pub(crate) struct PidFileLock {
     _file: File,
 }
 
-/// Why a lock is not ours.
+/// Why a lock was not acquired.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    /// Somebody holds it.
+    /// Another process holds it.
     #[error("{} holds {}", holder(*.pid), path.display())]
     Held {
-        /// The file.
+        /// The lock file.
         path: PathBuf,
-        /// Who, if that can be read.
+        /// The pid of the holder, if it can be read.
         pid: Option<u32>,
     },
-    /// It cannot be tried.
+    /// The file cannot be opened or locked.
     #[error("{}: {source}", path.display())]
     Io {
-        /// The file.
+        /// The lock file.
         path: PathBuf,
-        /// Why.
+        /// The error of the system call.
         source: io::Error,
     },
 }
 
-// === impl Lock ===
+// === impl PidFileLock ===
 
-impl Lock {
-    /// Takes it, and writes down who has it. It is never removed: two could then hold one each.
+impl PidFileLock {
+    /// Acquires the lock and writes the pid. The file is never removed: otherwise two processes could each hold a lock.
     pub(crate) fn take(path: &Path) -> Result<Self, LockError> {
         let failed = |source| LockError::Io { path: path.to_owned(), source };
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).map_err(|errno| failed(errno.into()))?;
         let mut file = File::from(file);
-        let until = Instant::now() + ORPHANED;
+        let until = Instant::now() + DEAD_HOLDER_TIMEOUT;
         loop {
             match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => break,
                 Err(Errno::WOULDBLOCK) => {}
                 Err(errno) => return Err(failed(errno.into())),
             }
-            let pid = written(&mut file);
-            // What we had ourselves may still be open in one that we have just started.
-            let is_held = pid.is_some_and(|pid| pid != std::process::id() && lives(pid));
+            let pid = read_pid(&mut file);
+            // A child that was just forked may still have the file open.
+            let is_held = pid.is_some_and(|pid| pid != std::process::id() && is_running(pid));
             if is_held || Instant::now() >= until {
                 return Err(LockError::Held { path: path.to_owned(), pid });
             }
-            std::thread::sleep(AGAIN);
+            std::thread::sleep(RETRY_INTERVAL);
         }
         file.set_len(0).and_then(|()| file.rewind()).map_err(failed)?;
         file.write_all(format!("{}\n", std::process::id()).as_bytes()).map_err(failed)?;
@@ -72,14 +72,14 @@ impl Lock {
     }
 }
 
-/// Who is written down to have it.
-fn written(file: &mut File) -> Option<u32> {
+/// The pid in the file.
+fn read_pid(file: &mut File) -> Option<u32> {
     let mut text = String::new();
     file.rewind().and_then(|()| file.take(32).read_to_string(&mut text)).ok()?;
     text.trim().parse().ok()
 }
 
-fn lives(pid: u32) -> bool {
+fn is_running(pid: u32) -> bool {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     pid.is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(Errno::SRCH))
 }
@@ -93,43 +93,46 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_holds_it_and_the_next_is_told_who() {
+    fn a_second_process_is_refused_with_the_pid_of_the_holder() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("daemon.lock");
         std::fs::write(&path, "4000000000 and what an earlier one left\n").unwrap();
-        let held = Lock::take(&path).unwrap();
+        let held = PidFileLock::take(&path).unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), format!("{}\n", std::process::id()));
-        let refused = Lock::take(&path).unwrap_err();
+        let refused = PidFileLock::take(&path).unwrap_err();
         assert_eq!(refused.to_string(), format!("process {} holds {}", std::process::id(), path.display()));
         drop(held);
-        Lock::take(&path).unwrap();
+        PidFileLock::take(&path).unwrap();
     }
 
     #[test]
-    fn what_a_dead_one_had_just_started_is_waited_for() {
+    fn a_lock_held_by_a_child_of_a_dead_holder_is_awaited() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("daemon.lock");
-        // A number that no process has.
+        // A pid that no process has.
         let dead = u32::try_from(i32::MAX).unwrap();
         std::fs::write(&path, format!("{dead}\n")).unwrap();
         let orphan = File::open(&path).unwrap();
         rustix::fs::flock(&orphan, FlockOperation::LockExclusive).unwrap();
-        let refused = Lock::take(&path).unwrap_err();
-        assert!(matches!(refused, LockError::Held { pid: Some(pid), .. } if pid == dead), "but not for ever");
+        let refused = PidFileLock::take(&path).unwrap_err();
+        assert!(
+            matches!(refused, LockError::Held { pid: Some(pid), .. } if pid == dead),
+            "but only for a limited time"
+        );
         std::thread::scope(|scope| {
-            let taking = scope.spawn(|| Lock::take(&path).unwrap());
+            let taking = scope.spawn(|| PidFileLock::take(&path).unwrap());
             drop(orphan);
             taking.join().unwrap();
         });
     }
 
     #[test]
-    fn a_link_in_its_place_is_not_followed() {
+    fn a_symbolic_link_is_not_followed() {
         let dir = tempfile::tempdir().unwrap();
         let (path, other) = (dir.path().join("daemon.lock"), dir.path().join("other"));
         std::fs::write(&other, "precious").unwrap();
         std::os::unix::fs::symlink(&other, &path).unwrap();
-        assert!(matches!(Lock::take(&path), Err(LockError::Io { .. })));
+        assert!(matches!(PidFileLock::take(&path), Err(LockError::Io { .. })));
         assert_eq!(std::fs::read_to_string(&other).unwrap(), "precious");
     }
 }

@@ -1,4 +1,4 @@
-//! What the service manager is told: that we are ready, and that we are going.
+//! Notifies the service manager (`sd_notify`).
 
 use std::ffi::OsString;
 use std::io;
@@ -6,13 +6,13 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Where a service manager listens, if there is one.
+/// The notification socket of the service manager, if there is one.
 #[derive(Debug)]
-pub(crate) struct Manager(Option<SocketAddr>);
+pub(crate) struct ServiceManager(Option<SocketAddr>);
 
-// === impl Manager ===
+// === impl ServiceManager ===
 
-impl Manager {
+impl ServiceManager {
     pub(crate) fn find() -> Self {
         Self::at(std::env::var_os("NOTIFY_SOCKET"))
     }
@@ -26,14 +26,14 @@ impl Manager {
         Self(address)
     }
 
-    /// Says it. That nobody listens is no reason to stop.
-    pub(crate) fn tell(&self, what: &str) {
-        if let Err(error) = self.try_tell(what) {
-            tracing::warn!(%error, what, "the service manager was not told");
+    /// Sends a state. An error is logged and otherwise ignored.
+    pub(crate) fn notify(&self, what: &str) {
+        if let Err(error) = self.try_notify(what) {
+            tracing::warn!(%error, what, "cannot notify the service manager");
         }
     }
 
-    fn try_tell(&self, what: &str) -> io::Result<()> {
+    fn try_notify(&self, what: &str) -> io::Result<()> {
         let Some(address) = &self.0 else { return Ok(()) };
         let socket = UnixDatagram::unbound()?;
         socket.set_nonblocking(true)?;
@@ -45,30 +45,30 @@ impl Manager {
 mod tests {
     use super::*;
 
-    fn heard(listener: &UnixDatagram) -> String {
+    fn received(listener: &UnixDatagram) -> String {
         let mut buffer = [0; 64];
         let len = listener.recv(&mut buffer).unwrap();
         String::from_utf8_lossy(&buffer[..len]).into_owned()
     }
 
     #[test]
-    fn a_manager_hears_by_a_path_or_by_a_name_without_one() {
+    fn a_service_manager_is_notified_by_path_and_by_abstract_name() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("notify");
         let listener = UnixDatagram::bind(&path).unwrap();
-        Manager::at(Some(path.into())).tell("READY=1");
-        assert_eq!(heard(&listener), "READY=1");
+        ServiceManager::at(Some(path.into())).notify("READY=1");
+        assert_eq!(received(&listener), "READY=1");
 
         let name = format!("carrel-test-{}", std::process::id());
         let listener = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
-        Manager::at(Some(format!("@{name}").into())).tell("STOPPING=1");
-        assert_eq!(heard(&listener), "STOPPING=1");
+        ServiceManager::at(Some(format!("@{name}").into())).notify("STOPPING=1");
+        assert_eq!(received(&listener), "STOPPING=1");
     }
 
     #[test]
-    fn nobody_to_tell_is_fine() {
+    fn a_missing_service_manager_is_ignored() {
         for given in [None, Some(""), Some("nonsense"), Some("/nowhere/notify")] {
-            Manager::at(given.map(OsString::from)).tell("READY=1");
+            ServiceManager::at(given.map(OsString::from)).notify("READY=1");
         }
     }
 }

@@ -1,25 +1,25 @@
-//! The one line on standard output, once everything can be asked for.
+//! The ready line on standard output.
 
 use std::io::{self, Write};
 
 use serde::{Deserialize, Serialize};
 
-/// Where a daemon that is ready can be reached.
+/// The addresses of a daemon that is ready.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ready {
-    /// Where gRPC clients connect; the socket of the home is the last.
+pub struct ReadyLine {
+    /// The gRPC addresses; the socket of the home is the last.
     pub grpc: Vec<String>,
-    /// Where browsers and HTTP clients connect; nowhere yet.
+    /// The HTTP address; not implemented.
     pub http: Option<String>,
-    /// The key for ports that was made for this life, with `--dev`.
+    /// The key for TCP listeners that was generated for this run, with `--dev`.
     pub key: Option<String>,
 }
 
-// === impl Ready ===
+// === impl ReadyLine ===
 
-impl Ready {
-    /// Says it.
-    pub(crate) fn say(&self, mut out: impl Write) -> io::Result<()> {
+impl ReadyLine {
+    /// Writes the line.
+    pub(crate) fn write_to(&self, mut out: impl Write) -> io::Result<()> {
         let line = serde_json::to_string(self).map_err(io::Error::other)?;
         writeln!(out, "{line}")?;
         out.flush()
@@ -31,9 +31,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_one_line_with_all_its_keys() {
-        let mut said = Vec::new();
-        Ready { grpc: vec!["unix:/x".to_owned()], ..Ready::default() }.say(&mut said).unwrap();
-        assert_eq!(said, b"{\"grpc\":[\"unix:/x\"],\"http\":null,\"key\":null}\n");
+    fn the_ready_line_is_one_line_with_all_keys() {
+        let mut written = Vec::new();
+        ReadyLine { grpc: vec!["unix:/x".to_owned()], ..ReadyLine::default() }.write_to(&mut written).unwrap();
+        assert_eq!(written, b"{\"grpc\":[\"unix:/x\"],\"http\":null,\"key\":null}\n");
     }
 }

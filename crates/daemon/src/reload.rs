@@ -1,4 +1,4 @@
-//! Reading the configuration again while the daemon serves.
+//! Reload of the configuration on `SIGHUP`.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -9,41 +9,41 @@ use tokio::signal::unix::Signal;
 
 use crate::config::{Config, ConfigError, LogConfig};
 use crate::error::ServeError;
-use crate::listen::Plan;
+use crate::listen::ListenPlan;
 use crate::log;
-use crate::notify::Manager;
+use crate::notify::ServiceManager;
 use crate::serve::{control_settings, provider_settings};
 
-/// What a reload changes.
-pub(crate) struct Reload {
-    /// Where the configuration is, as the command line says.
+/// Everything that a reload updates.
+pub(crate) struct Reloader {
+    /// The path of the configuration file from the command line.
     pub(crate) given: Option<PathBuf>,
     pub(crate) home: PathBuf,
-    /// The log of a daemon that a command started.
+    /// The log file of a daemon that a command started.
     pub(crate) own_log: Option<PathBuf>,
-    pub(crate) plan: Plan,
+    pub(crate) plan: ListenPlan,
     pub(crate) control: Control,
     pub(crate) local: Local,
-    /// What is in effect.
+    /// The effective configuration.
     pub(crate) running: Mutex<Config>,
 }
 
 /// The keys that differ between two configurations.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct ChangedKeys {
-    /// Those that take effect while the daemon serves.
+    /// Keys that take effect at once.
     applied: Vec<&'static str>,
-    /// Those that do not.
+    /// Keys that need a restart.
     fixed: Vec<&'static str>,
 }
 
-/// Reloads whenever the signal comes.
-pub(crate) async fn reload_on(mut hangup: Signal, reload: std::sync::Arc<Reload>) {
-    let manager = Manager::find();
+/// Reloads on every signal.
+pub(crate) async fn reload_on(mut hangup: Signal, reload: std::sync::Arc<Reloader>) {
+    let manager = ServiceManager::find();
     while hangup.recv().await.is_some() {
-        manager.tell(&format!("RELOADING=1\nMONOTONIC_USEC={}", monotonic_usec()));
+        manager.notify(&format!("RELOADING=1\nMONOTONIC_USEC={}", monotonic_usec()));
         let reload = std::sync::Arc::clone(&reload);
-        // Files may be slow, and signals that end the daemon do not wait for them.
+        // Reading files may block, and must not delay the signals that stop the daemon.
         match tokio::task::spawn_blocking(move || reload.run()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
@@ -58,7 +58,7 @@ pub(crate) async fn reload_on(mut hangup: Signal, reload: std::sync::Arc<Reload>
             }
             Err(error) => tracing::error!(%error, "the configuration was not reloaded"),
         }
-        manager.tell("READY=1");
+        manager.notify("READY=1");
     }
 }
 
@@ -67,11 +67,11 @@ fn monotonic_usec() -> i128 {
     i128::from(now.tv_sec) * 1_000_000 + i128::from(now.tv_nsec) / 1000
 }
 
-// === impl Reload ===
+// === impl Reloader ===
 
-impl Reload {
-    /// Reads the configuration again; either all of it takes effect that can, or nothing. The log file is opened again in
-    /// both cases: whoever rotates it waits for that, whatever is in the configuration.
+impl Reloader {
+    /// Reloads the configuration as a whole or not at all. The log file is reopened in both cases, because log rotation
+    /// waits for that.
     pub(crate) fn run(&self) -> Result<(), ServeError> {
         self.apply().inspect_err(|_| {
             let log = self.running.lock().unwrap_or_else(PoisonError::into_inner).log.clone();
@@ -92,7 +92,7 @@ impl Reload {
         self.control.reload(control_settings(&new));
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let ChangedKeys { applied, fixed } = ChangedKeys::between(&running, &new);
-        tracing::info!(config = new.file_said(), changed = applied.join(" "), "configuration reloaded");
+        tracing::info!(config = new.file_description(), changed = applied.join(" "), "configuration reloaded");
         if !fixed.is_empty() {
             tracing::warn!(keys = fixed.join(" "), "restart the daemon to apply these keys: systemctl restart carrel");
         }
@@ -102,7 +102,7 @@ impl Reload {
 
     fn reopen_log(&self, config: &LogConfig, file: Option<&Path>) -> Result<(), ConfigError> {
         let target = config.file.as_deref().or(self.own_log.as_deref());
-        // A file of a home that was moved went with it, and is open.
+        // The log file of a moved home moved with it, and is still open.
         if target.is_some_and(|target| target.starts_with(&self.home)) && self.local.check_home().is_err() {
             return Ok(());
         }
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_needs_a_restart_is_named_until_there_was_one() {
+    fn a_key_that_needs_a_restart_is_reported_until_the_restart() {
         let old = config("[runtime]\nidle_ttl = \"1m\"");
         let new =
             config("[artifacts]\nexec_output_root = \"/x\"\n[[listen]]\ngrpc = \"unix:/s\"\n[host]\nallow = [\"/y\"]");

@@ -1,4 +1,4 @@
-//! One life of the daemon: what has to be there before what, and what goes before what.
+//! One run of the daemon, from start to shutdown.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,60 +16,60 @@ use tokio::sync::watch;
 use crate::address::Address;
 use crate::config::{Config, LogConfig, LogFormat};
 use crate::error::ServeError;
+use crate::handover::take_over;
 use crate::home::{lock_file, log_file, own_directory, socket_file};
-use crate::listen::{Doors, Plan};
-use crate::lock::{Lock, LockError};
-use crate::notify::Manager;
-use crate::reload::{Reload, reload_on};
-use crate::succession::take_over;
+use crate::listen::{ListenPlan, OpenListeners};
+use crate::lock::{LockError, PidFileLock};
+use crate::notify::ServiceManager;
+use crate::reload::{Reloader, reload_on};
 use crate::{descriptors, identity, log, store};
 
-/// How long what was asked for last may take to be answered, when we go.
-const ANSWERING: Duration = Duration::from_millis(500);
-/// How long what is left may hold us up.
-const LEAVING: Duration = Duration::from_millis(100);
-/// How many supervisors are started ahead.
+/// How long running requests may take to finish at shutdown.
+const REQUEST_TIMEOUT: Duration = Duration::from_millis(500);
+/// How long remaining tasks may delay the exit.
+const RUNTIME_TIMEOUT: Duration = Duration::from_millis(100);
+/// How many supervisors are prestarted.
 const PRESTARTED: usize = 1;
-/// What is added to the number of a signal that ends us at once.
-const SIGNALLED: u8 = 128;
+/// The exit code after a second signal is this plus the signal number.
+const SIGNAL_EXIT_BASE: u8 = 128;
 
-/// What the command line says.
+/// The options of the command line.
 #[derive(Clone, Debug)]
-pub struct Options {
-    /// Where everything is kept.
+pub struct ServeOptions {
+    /// The directory with all data of the daemon.
     pub home: PathBuf,
-    /// The configuration; the usual one if none is named.
+    /// The configuration file; the default one if `None`.
     pub config: Option<PathBuf>,
-    /// Where clients connect, besides what the configuration says.
+    /// Addresses to listen on, in addition to those of the configuration.
     pub grpc: Vec<Address>,
-    /// Whether ports get a key that is made for this life, and told.
+    /// Whether TCP listeners use a key that is generated for this run and printed.
     pub dev: bool,
-    /// Whether only what is in effect is to be said.
+    /// Whether to print the effective configuration only.
     pub check: bool,
-    /// Whether it was started by a command that will be gone.
+    /// Whether a command started it in the background.
     pub detached: bool,
-    /// Whether it starts although its store knows nothing of disks that are there.
+    /// Whether it starts even if its store does not know disks that exist in the home.
     pub accept_data_loss: bool,
 }
 
-/// Why a daemon does not serve, and whether that is in its log already, in the configured format.
+/// Why a daemon does not serve, and whether its log already has that, in the configured format.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct ServeFailure {
-    /// Why.
+    /// The cause.
     pub error: ServeError,
-    /// Whether standard error has it already.
+    /// Whether it was already written to standard error.
     pub logged: bool,
 }
 
-/// The signals that end us.
-struct Ends {
+/// The signals that start the shutdown.
+struct ShutdownSignals {
     terminate: Signal,
     interrupt: Signal,
 }
 
-/// Serves until a signal says otherwise; returns what to exit with. Sandboxes go on.
-pub fn serve(options: &Options) -> Result<u8, ServeFailure> {
+/// Serves until a signal arrives; returns the exit code. Sandboxes keep running.
+pub fn serve(options: &ServeOptions) -> Result<u8, ServeFailure> {
     let mut format = LogFormat::Auto;
     run(options, &mut format).map_err(|error| {
         let logged = !options.check && log::failed(&error, format);
@@ -77,12 +77,12 @@ pub fn serve(options: &Options) -> Result<u8, ServeFailure> {
     })
 }
 
-fn run(options: &Options, format: &mut LogFormat) -> Result<u8, ServeError> {
+fn run(options: &ServeOptions, format: &mut LogFormat) -> Result<u8, ServeError> {
     let config = match Config::load(options.config.as_deref()) {
         Ok(config) => config,
         Err(error) => {
-            // The format is known all the same, unless the file is not even TOML.
-            *format = Config::format_of(options.config.as_deref());
+            // The log format can be read even so, unless the file is not TOML.
+            *format = Config::log_format_of(options.config.as_deref());
             if !options.check {
                 log::begin(&LogConfig { format: *format, ..LogConfig::default() }, None, None)?;
             }
@@ -92,7 +92,7 @@ fn run(options: &Options, format: &mut LogFormat) -> Result<u8, ServeError> {
     *format = config.log.format;
     if options.check {
         config.check_files()?;
-        let plan = Plan::new(&config, options)?;
+        let plan = ListenPlan::new(&config, options)?;
         return check(config, &plan, options);
     }
     if options.detached {
@@ -102,59 +102,59 @@ fn run(options: &Options, format: &mut LogFormat) -> Result<u8, ServeError> {
     let own_log = options.own_log().filter(|_| is_root);
     log::begin(&config.log, config.file.as_deref(), own_log.as_deref())?;
     config.check_files()?;
-    let plan = Plan::new(&config, options)?;
+    let plan = ListenPlan::new(&config, options)?;
     if !is_root {
         return Err(ServeError::NotRoot);
     }
     descriptors::raise();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(system("a runtime"))?;
-    // Whoever has the home may take its time to go, and this signal does not end us meanwhile either.
+    // Installed early: the previous daemon may take a while to exit, and `SIGHUP` must not kill this one meanwhile.
     let hangup = {
         let _within = runtime.enter();
         signal(SignalKind::hangup()).map_err(system("signals"))?
     };
     own_directory(&options.home, true)?;
     let lock = lock_file(&options.home);
-    // One that somebody means to have goes before one that a command started.
-    let taken = if options.detached { Lock::take(&lock) } else { take_over(&lock) };
+    // A daemon that the user starts replaces one that a command started.
+    let taken = if options.detached { PidFileLock::take(&lock) } else { take_over(&lock) };
     let _home = taken.map_err(|source| match source {
         LockError::Held { .. } => ServeError::Taken { home: options.home.clone(), source },
         LockError::Io { path, source } => ServeError::Home(crate::home::HomeError::Io { path, source }),
     })?;
     identity::verify(&options.home)?;
     let programs = Programs::find()?;
-    let code = runtime.block_on(live(options, config, plan, programs, hangup));
-    // Whatever still goes on is left to the next daemon.
-    runtime.shutdown_timeout(LEAVING);
+    let code = runtime.block_on(serve_until_signal(options, config, plan, programs, hangup));
+    // Unfinished work is left to the next daemon.
+    runtime.shutdown_timeout(RUNTIME_TIMEOUT);
     code
 }
 
-/// Begins, serves, ends.
-async fn live(
-    options: &Options,
+/// Starts the daemon, serves, and shuts down.
+async fn serve_until_signal(
+    options: &ServeOptions,
     config: Config,
-    plan: Plan,
+    plan: ListenPlan,
     programs: Programs,
     hangup: Signal,
 ) -> Result<u8, ServeError> {
-    let (mut ends, manager) = (Ends::listen()?, Manager::find());
-    let begun = begin(options, &config, programs);
+    let (mut shutdown_signals, manager) = (ShutdownSignals::listen()?, ServiceManager::find());
+    let started = start(options, &config, programs);
     let (store, control, local) = tokio::select! {
-        begun = begun => begun?,
-        // Nothing was promised to anybody yet.
-        _ = ends.next() => return Ok(0),
+        started = started => started?,
+        // No request was accepted yet.
+        _ = shutdown_signals.next() => return Ok(0),
     };
-    let (doors, listeners) = Doors::open(&plan, &options.home).await?;
+    let (open_listeners, listeners) = OpenListeners::open(&plan, &options.home).await?;
     let (close, closing) = watch::channel(false);
     let mut serving = tokio::spawn(carrel_api::serve(control.clone(), listeners, closing));
-    let ready = doors.ready(&plan);
-    ready.say(io::stdout()).map_err(system("standard output"))?;
-    manager.tell("READY=1");
+    let ready = open_listeners.ready(&plan);
+    ready.write_to(io::stdout()).map_err(system("standard output"))?;
+    manager.notify("READY=1");
     let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
     let (grpc, home) = (&ready.grpc, options.home.display());
-    tracing::info!(version, pid, ?grpc, %home, config = config.file_said(), "serving");
+    tracing::info!(version, pid, ?grpc, %home, config = config.file_description(), "serving");
     descriptors::log_room(&control.descriptors());
-    let reload = Reload {
+    let reload = Reloader {
         given: options.config.clone(),
         home: options.home.clone(),
         own_log: options.own_log(),
@@ -166,19 +166,19 @@ async fn live(
     let reloading = tokio::spawn(reload_on(hangup, Arc::new(reload)));
 
     let signal = tokio::select! {
-        signal = ends.next() => signal,
+        signal = shutdown_signals.next() => signal,
         served = &mut serving => {
             served.map_err(|error| system("the gRPC server")(io::Error::other(error)))??;
-            return Err(system("the gRPC server")(io::Error::other("it ended by itself")));
+            return Err(system("the gRPC server")(io::Error::other("it exited unexpectedly")));
         }
     };
     reloading.abort();
     tracing::info!(signal, "stopping");
-    manager.tell("STOPPING=1");
+    manager.notify("STOPPING=1");
     let ending = async {
-        // Nobody is left to be told when all who listen are gone.
-        let _told = close.send(true);
-        if tokio::time::timeout(ANSWERING, &mut serving).await.is_err() {
+        // The send fails if all listeners have already stopped.
+        let _sent = close.send(true);
+        if tokio::time::timeout(REQUEST_TIMEOUT, &mut serving).await.is_err() {
             serving.abort();
         }
         control.shutdown().await;
@@ -186,22 +186,26 @@ async fn live(
     };
     tokio::select! {
         () = ending => {}
-        signal = ends.next() => return Ok(SIGNALLED + u8::try_from(signal).unwrap_or(0)),
+        signal = shutdown_signals.next() => return Ok(SIGNAL_EXIT_BASE + u8::try_from(signal).unwrap_or(0)),
     }
-    drop(doors);
+    drop(open_listeners);
     tracing::info!("stopped");
     Ok(0)
 }
 
-/// Opens the store, and goes on where the last daemon was.
-async fn begin(options: &Options, config: &Config, programs: Programs) -> Result<(Store, Control, Local), ServeError> {
+/// Opens the store and the provider, and adopts running sandboxes.
+async fn start(
+    options: &ServeOptions,
+    config: &Config,
+    programs: Programs,
+) -> Result<(Store, Control, Local), ServeError> {
     let store = store::open(&options.home, options.accept_data_loss)?;
     let local = Local::new(provider_settings(&options.home, config)?, programs)?;
     let control = Control::start(store.clone(), Arc::new(local.clone()), control_settings(config)).await?;
     Ok((store, control, local))
 }
 
-/// What the configuration decides about lives of sandboxes.
+/// The settings of the control plane.
 pub(crate) fn control_settings(config: &Config) -> Settings {
     Settings {
         idle_ttl: config.idle_ttl,
@@ -220,7 +224,7 @@ pub(crate) fn control_settings(config: &Config) -> Settings {
     }
 }
 
-/// What the configuration decides about sandboxes on this machine.
+/// The settings of the provider.
 pub(crate) fn provider_settings(home: &Path, config: &Config) -> Result<carrel_local::Settings, ServeError> {
     let root = config.log_root(home);
     Ok(carrel_local::Settings {
@@ -235,19 +239,19 @@ pub(crate) fn provider_settings(home: &Path, config: &Config) -> Result<carrel_l
         default_inodes: config.limits.sandbox_inodes,
         orphans_kept: config.retention.history.orphans_age,
         prestarted: PRESTARTED,
-        // The mirrors were read before, when the file was.
+        // The mirrors were validated when the file was read.
         registries: config.registries.settings().unwrap_or_default(),
     })
 }
 
-/// Says what is in effect for a daemon that starts now with these flags, in the form of the file.
-fn check(config: Config, plan: &Plan, options: &Options) -> Result<u8, ServeError> {
+/// Prints the effective configuration for these flags, in the format of the file.
+fn check(config: Config, plan: &ListenPlan, options: &ServeOptions) -> Result<u8, ServeError> {
     use std::io::Write;
-    let (home, file, unlimited) = (options.home.display(), config.file_said(), config.unlimited().join(" "));
+    let (home, file, unlimited) = (options.home.display(), config.file_description(), config.unlimited().join(" "));
     let mut text = format!("# in effect for a daemon that starts now\n# home: {home}\n# config: {file}\n{plan}");
     text.push_str(&format!("# grpc: unix:{}\n", socket_file(&options.home).display()));
     if let Some(directives) = log::directives() {
-        text.push_str(&format!("# {} goes before log.level: {directives:?}\n", log::VARIABLE));
+        text.push_str(&format!("# {} overrides log.level: {directives:?}\n", log::VARIABLE));
     }
     if !unlimited.is_empty() {
         text.push_str(&format!("# no limit: {unlimited}\n"));
@@ -260,9 +264,9 @@ fn check(config: Config, plan: &Plan, options: &Options) -> Result<u8, ServeErro
     }
 }
 
-/// Leaves the terminal and the directory of whoever started us.
+/// Leaves the terminal session and the working directory of the parent process.
 fn detach() -> Result<(), ServeError> {
-    // One who leads its group already has no terminal to leave.
+    // A process group leader has no controlling terminal to leave.
     let _session = rustix::process::setsid();
     std::env::set_current_dir("/").map_err(system("/"))
 }
@@ -271,18 +275,18 @@ fn system(what: &'static str) -> impl FnOnce(io::Error) -> ServeError {
     move |source| ServeError::System { what, source }
 }
 
-// === impl Options ===
+// === impl ServeOptions ===
 
-impl Options {
-    /// The log of a daemon that outlives the terminal of whoever started it.
+impl ServeOptions {
+    /// The log file of a daemon that a command started in the background.
     fn own_log(&self) -> Option<PathBuf> {
         self.detached.then(|| log_file(&self.home))
     }
 }
 
-// === impl Ends ===
+// === impl ShutdownSignals ===
 
-impl Ends {
+impl ShutdownSignals {
     fn listen() -> Result<Self, ServeError> {
         let listen = |kind| signal(kind).map_err(system("signals"));
         Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })

@@ -1,4 +1,4 @@
-//! A socket of this host: found only once it answers, never taken from who answers at it, gone when we are.
+//! Unix sockets: they appear only once they are listened on, never replace one in use, and are removed at exit.
 
 use std::ffi::OsString;
 use std::io;
@@ -7,76 +7,76 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use crate::home::{HomeError, own_directory};
-use crate::lock::{Lock, LockError};
+use crate::lock::{LockError, PidFileLock};
 
-/// The longest path that a socket can have.
-const LONGEST: usize = 107;
-/// What stands behind the name of a socket that is not listened at yet.
-const UNFINISHED: &str = ".new";
+/// The maximum length of a socket path.
+const MAX_PATH: usize = 107;
+/// The suffix of a socket that is not listened on yet.
+const TEMPORARY_SUFFIX: &str = ".new";
 
-/// A socket that is listened at, and the lock beside it. When it is dropped, it is gone.
+/// A socket that is listened on, and its lock. Dropping it removes the socket.
 #[derive(Debug)]
-pub(crate) struct Socket {
+pub(crate) struct DaemonSocket {
     path: PathBuf,
-    /// What tells our socket from one that somebody put in its place.
+    /// Device and inode of our socket, to detect a replaced one.
     identity: (u64, u64),
-    /// What keeps others from replacing it, unless something else does.
-    _lock: Option<Lock>,
+    /// Prevents other daemons from replacing the socket; `None` if the caller has another lock.
+    _lock: Option<PidFileLock>,
 }
 
-/// Why a socket cannot be listened at.
+/// Why a socket cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// Its directory will not do.
+    /// Its directory is not usable.
     #[error(transparent)]
     Directory(#[from] HomeError),
-    /// Its path is longer than the kernel takes.
-    #[error("the path of a socket has at most {} bytes, and {} has {}", LONGEST - UNFINISHED.len(), .0.display(), .0.as_os_str().len())]
+    /// Its path is too long.
+    #[error("the path of a socket has at most {} bytes, and {} has {}", MAX_PATH - TEMPORARY_SUFFIX.len(), .0.display(), .0.as_os_str().len())]
     TooLong(PathBuf),
-    /// Its lock is not ours.
+    /// Another daemon holds its lock.
     #[error(transparent)]
     Lock(#[from] LockError),
-    /// Somebody listens there who holds no lock.
-    #[error("somebody listens at {} already", .0.display())]
+    /// Another process listens on it without holding the lock.
+    #[error("another process already listens on {}", .0.display())]
     Live(PathBuf),
-    /// Something else is in its place.
-    #[error("{} is no socket", .0.display())]
-    Strange(PathBuf),
-    /// The system refused.
+    /// The path exists and is not a socket.
+    #[error("{} is not a socket", .0.display())]
+    NotASocket(PathBuf),
+    /// A system call failed.
     #[error("{}: {source}", path.display())]
     Io {
-        /// Which.
+        /// The path of the socket.
         path: PathBuf,
-        /// Why.
+        /// The error of the system call.
         source: io::Error,
     },
 }
 
-// === impl Socket ===
+// === impl DaemonSocket ===
 
-impl Socket {
-    /// Listens at a path, with a lock beside it. Its directory is made for us alone if it is missing.
+impl DaemonSocket {
+    /// Listens on a path, with a lock file beside it. A missing directory is created with mode 0700.
     pub(crate) fn bind(path: &Path, mode: u32) -> Result<(Self, UnixListener), SocketError> {
-        fits(path)?;
+        check_length(path)?;
         if let Some(directory) = path.parent().filter(|directory| !directory.is_dir()) {
             own_directory(directory, false)?;
         }
-        // From here on nobody else replaces what is there.
-        let lock = Lock::take(&lock_beside(path))?;
+        // From here on no other daemon replaces the socket.
+        let lock = PidFileLock::take(&lock_beside(path))?;
         Self::bind_locked(path, mode, Some(lock))
     }
 
-    /// Listens at a path that whoever calls has a lock for.
+    /// Listens on a path for which the caller holds a lock.
     pub(crate) fn bind_at_home(path: &Path) -> Result<(Self, UnixListener), SocketError> {
-        fits(path)?;
+        check_length(path)?;
         Self::bind_locked(path, 0o600, None)
     }
 
-    fn bind_locked(path: &Path, mode: u32, lock: Option<Lock>) -> Result<(Self, UnixListener), SocketError> {
+    fn bind_locked(path: &Path, mode: u32, lock: Option<PidFileLock>) -> Result<(Self, UnixListener), SocketError> {
         let failed = |source| SocketError::Io { path: path.to_owned(), source };
-        let unfinished = with_suffix(path, UNFINISHED);
-        vacant(path)?;
-        // Whoever finds the socket is answered: it gets its name when it is listened at.
+        let unfinished = with_suffix(path, TEMPORARY_SUFFIX);
+        check_vacant(path)?;
+        // A socket that exists is answered: it gets its final name when it is listened on.
         remove(&unfinished).map_err(failed)?;
         let listener = UnixListener::bind(&unfinished).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
@@ -87,44 +87,44 @@ impl Socket {
     }
 }
 
-impl Drop for Socket {
+impl Drop for DaemonSocket {
     fn drop(&mut self) {
         let found = std::fs::symlink_metadata(&self.path);
         if found.is_ok_and(|found| (found.dev(), found.ino()) == self.identity) {
-            // Whoever starts next replaces what cannot be removed now.
+            // The next daemon replaces a socket that cannot be removed now.
             let _removed = std::fs::remove_file(&self.path);
         }
     }
 }
 
-/// Where gRPC clients look for the daemon.
-pub(crate) fn documented(own: impl Fn(&str) -> Option<OsString>) -> PathBuf {
+/// The default socket of gRPC clients.
+pub(crate) fn default_socket(own: impl Fn(&str) -> Option<OsString>) -> PathBuf {
     let given = own("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
-    let usual = || PathBuf::from(format!("/run/user/{}", rustix::process::geteuid().as_raw()));
-    given.unwrap_or_else(usual).join("agbox/agboxd.sock")
+    let default = || PathBuf::from(format!("/run/user/{}", rustix::process::geteuid().as_raw()));
+    given.unwrap_or_else(default).join("agbox/agboxd.sock")
 }
 
-/// Lets a path pass that the kernel takes, also before it has its name.
-fn fits(path: &Path) -> Result<(), SocketError> {
-    match path.as_os_str().len() + UNFINISHED.len() <= LONGEST {
+/// Refuses a path that is too long for the kernel, including the temporary suffix.
+fn check_length(path: &Path) -> Result<(), SocketError> {
+    match path.as_os_str().len() + TEMPORARY_SUFFIX.len() <= MAX_PATH {
         true => Ok(()),
         false => Err(SocketError::TooLong(path.to_owned())),
     }
 }
 
-/// Lets a path pass at which nobody listens: where nothing is, or a socket that its listener left.
-fn vacant(path: &Path) -> Result<(), SocketError> {
+/// Accepts a path that does not exist or is a socket that no process listens on.
+fn check_vacant(path: &Path) -> Result<(), SocketError> {
     let found = match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         found => found.map_err(|source| SocketError::Io { path: path.to_owned(), source })?,
     };
     if !found.file_type().is_socket() {
-        return Err(SocketError::Strange(path.to_owned()));
+        return Err(SocketError::NotASocket(path.to_owned()));
     }
     match UnixStream::connect(path) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        // Somebody answers, or cannot be asked whether they do.
+        // A process listens on it, or that cannot be determined.
         _ => Err(SocketError::Live(path.to_owned())),
     }
 }
@@ -155,14 +155,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_socket_answers_from_its_first_moment_and_goes_with_its_owner() {
+    fn a_socket_answers_as_soon_as_it_exists_and_is_removed_with_its_owner() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("agbox/agboxd.sock");
-        let (socket, listener) = Socket::bind(&path, 0o600).unwrap();
+        let (socket, listener) = DaemonSocket::bind(&path, 0o600).unwrap();
         assert_eq!(path.parent().unwrap().metadata().unwrap().mode() & 0o7777, 0o700);
         assert_eq!(path.metadata().unwrap().mode() & 0o7777, 0o600);
         UnixStream::connect(&path).unwrap();
-        assert!(matches!(Socket::bind(&path, 0o600), Err(SocketError::Lock(LockError::Held { .. }))));
+        assert!(matches!(DaemonSocket::bind(&path, 0o600), Err(SocketError::Lock(LockError::Held { .. }))));
         UnixStream::connect(&path).unwrap();
         drop((socket, listener));
         assert!(!path.exists());
@@ -170,34 +170,34 @@ mod tests {
     }
 
     #[test]
-    fn what_a_dead_one_left_is_replaced_and_a_live_one_never() {
+    fn a_stale_socket_is_replaced_and_a_live_one_never() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.sock");
         let live = UnixListener::bind(&path).unwrap();
-        assert!(matches!(Socket::bind(&path, 0o600), Err(SocketError::Live(_))));
+        assert!(matches!(DaemonSocket::bind(&path, 0o600), Err(SocketError::Live(_))));
         UnixStream::connect(&path).unwrap();
-        // To close it is not enough: what another test is just starting has it open too.
+        // Closing it is not sufficient: a child that another test just forked has it open, too.
         rustix::net::shutdown(&live, rustix::net::Shutdown::Both).unwrap();
         drop(live);
         assert!(path.exists());
-        let (_socket, _listener) = Socket::bind(&path, 0o666).unwrap();
+        let (_socket, _listener) = DaemonSocket::bind(&path, 0o666).unwrap();
         UnixStream::connect(&path).unwrap();
     }
 
     #[test]
-    fn what_is_no_socket_stays() {
+    fn a_file_that_is_not_a_socket_is_not_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.sock");
         std::fs::write(&path, "precious").unwrap();
-        assert!(matches!(Socket::bind(&path, 0o600), Err(SocketError::Strange(_))));
+        assert!(matches!(DaemonSocket::bind(&path, 0o600), Err(SocketError::NotASocket(_))));
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
     }
 
     #[test]
-    fn what_somebody_put_in_its_place_is_not_removed() {
+    fn a_socket_of_another_process_at_the_same_path_is_not_removed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.sock");
-        let (socket, _listener) = Socket::bind(&path, 0o600).unwrap();
+        let (socket, _listener) = DaemonSocket::bind(&path, 0o600).unwrap();
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, "another's").unwrap();
         drop(socket);
@@ -205,17 +205,17 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_the_kernel_does_not_take_is_refused_in_words() {
+    fn a_path_that_is_too_long_is_refused_with_the_limit() {
         let path = PathBuf::from(format!("/tmp/{}", "x".repeat(110)));
-        let said = Socket::bind(&path, 0o600).unwrap_err().to_string();
-        assert!(said.starts_with("the path of a socket has at most 103 bytes, and /tmp/x"), "{said}");
+        let message = DaemonSocket::bind(&path, 0o600).unwrap_err().to_string();
+        assert!(message.starts_with("the path of a socket has at most 103 bytes, and /tmp/x"), "{message}");
     }
 
     #[test]
-    fn clients_look_below_the_runtime_directory() {
+    fn the_default_socket_is_below_the_runtime_directory() {
         let user = rustix::process::geteuid().as_raw();
-        assert_eq!(documented(|_| Some("/r".into())), Path::new("/r/agbox/agboxd.sock"));
-        assert_eq!(documented(|_| None), PathBuf::from(format!("/run/user/{user}/agbox/agboxd.sock")));
-        assert_eq!(documented(|_| Some("".into())), PathBuf::from(format!("/run/user/{user}/agbox/agboxd.sock")));
+        assert_eq!(default_socket(|_| Some("/r".into())), Path::new("/r/agbox/agboxd.sock"));
+        assert_eq!(default_socket(|_| None), PathBuf::from(format!("/run/user/{user}/agbox/agboxd.sock")));
+        assert_eq!(default_socket(|_| Some("".into())), PathBuf::from(format!("/run/user/{user}/agbox/agboxd.sock")));
     }
 }

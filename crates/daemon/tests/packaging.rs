@@ -1,6 +1,6 @@
-//! What is shipped for service managers.
+//! The systemd units that are shipped.
 
-#![allow(clippy::unwrap_used, reason = "what a test cannot go on without ends it")]
+#![allow(clippy::unwrap_used, reason = "a failed setup step fails the test")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,7 +9,7 @@ fn packaging() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging")
 }
 
-/// The values of a key in a section, in their order.
+/// The values of a key in a section, in order.
 fn values(unit: &str, section: &str, key: &str) -> Vec<String> {
     let mut inside = false;
     let mut found = Vec::new();
@@ -26,7 +26,7 @@ fn values(unit: &str, section: &str, key: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_service_that_stops_leaves_sandboxes_alone() {
+fn stopping_the_service_keeps_sandboxes_running() {
     let unit = std::fs::read_to_string(packaging().join("carrel.service")).unwrap();
     for (key, value) in [
         ("Type", "notify"),
@@ -38,7 +38,7 @@ fn a_service_that_stops_leaves_sandboxes_alone() {
     ] {
         assert_eq!(values(&unit, "Service", key), [value], "{key}");
     }
-    // These filter or hide by what every process that is started here inherits.
+    // All child processes would inherit what these filter or hide.
     for key in ["SystemCallFilter", "MemoryDenyWriteExecute", "ProtectSystem", "PrivateTmp", "ProtectHostname"] {
         assert!(values(&unit, "Service", key).is_empty(), "{key}");
     }
@@ -47,9 +47,9 @@ fn a_service_that_stops_leaves_sandboxes_alone() {
 }
 
 #[test]
-fn a_host_that_shuts_down_stops_sandboxes_while_the_daemon_serves_and_a_daemon_that_stops_does_not() {
+fn a_host_shutdown_stops_sandboxes_before_the_daemon_and_a_daemon_stop_does_not() {
     let unit = std::fs::read_to_string(packaging().join("carrel-sandboxes.service")).unwrap();
-    // What comes after another in starting comes before it in stopping.
+    // The stop order is the reverse of the start order.
     assert_eq!(values(&unit, "Unit", "After"), ["carrel.service"]);
     assert_eq!(values(&unit, "Unit", "Wants"), ["carrel.service"]);
     for key in ["Requires", "BindsTo", "PartOf", "Requisite"] {
@@ -68,12 +68,12 @@ fn a_host_that_shuts_down_stops_sandboxes_while_the_daemon_serves_and_a_daemon_t
 }
 
 #[test]
-fn the_units_are_such_as_systemd_takes() {
+fn the_units_are_valid_for_systemd() {
     let names = ["carrel.service", "carrel-sandboxes.service", "carrel-sandboxes.slice"];
     let directory = tempfile::tempdir().unwrap();
     for name in names {
         let unit = std::fs::read_to_string(packaging().join(name)).unwrap();
-        // A program that is there, so that this is about the unit alone.
+        // An existing program, so that only the unit is verified.
         std::fs::write(directory.path().join(name), unit.replace("/usr/local/bin/carrel", "/bin/true")).unwrap();
     }
     let verify = |name: &str| {
@@ -82,13 +82,13 @@ fn the_units_are_such_as_systemd_takes() {
     };
     for name in names {
         let Ok(output) = verify(name) else {
-            // Without systemd here, the other test reads the unit by itself.
+            // Without systemd on this host, the other tests read the units themselves.
             return;
         };
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success() && said.is_empty(), "{name}: {said}");
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success() && message.is_empty(), "{name}: {message}");
     }
     std::fs::write(directory.path().join("carrel.service"), "[Service]\nKillMod=process\n").unwrap();
     let output = verify("carrel.service").unwrap();
-    assert!(!output.stderr.is_empty(), "what is wrong is found");
+    assert!(!output.stderr.is_empty(), "an invalid unit is reported");
 }

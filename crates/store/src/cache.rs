@@ -171,7 +171,7 @@ impl RowCache {
     }
 
     /// The newest sequence of a sandbox, if a cursor can start after `after`.
-    pub(crate) fn anchor(&self, sandbox: &SandboxId, after: Sequence) -> Result<Sequence, EventsError> {
+    pub(crate) fn newest_after(&self, sandbox: &SandboxId, after: Sequence) -> Result<Sequence, EventsError> {
         let cached = self.sandboxes.get(sandbox).ok_or(EventsError::Unknown)?;
         let newest = cached.row.last_sequence;
         let oldest = (cached.bounds.trimmed + 1).min(newest);

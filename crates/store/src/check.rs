@@ -49,10 +49,10 @@ pub fn check(path: &Path) -> Result<CheckReport, StoreError> {
 }
 
 /// Like [`check`], and compares the store with the marker of its home, which tells what was fsynced.
-pub fn check_with_marker(path: &Path, home_mark: Option<&Path>) -> Result<CheckReport, StoreError> {
+pub fn check_with_marker(path: &Path, home_marker: Option<&Path>) -> Result<CheckReport, StoreError> {
     require_regular(path).map_err(|error| StoreError::file(path, error))?;
     // The marker is read before the store, so the store cannot be behind it.
-    let home = home_mark.map(MarkerRecord::read).transpose()?.flatten();
+    let home = home_marker.map(MarkerRecord::read).transpose()?.flatten();
     loop {
         let store = Audit::open(path)?;
         let report = check_opened(&store, path, home.as_ref());

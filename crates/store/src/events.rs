@@ -39,7 +39,7 @@ impl Events {
         Self { shared, sandbox, after, newest: 0, woken }
     }
 
-    pub(crate) fn begin(mut self, newest: Sequence) -> Self {
+    pub(crate) fn with_newest(mut self, newest: Sequence) -> Self {
         self.newest = newest;
         self
     }

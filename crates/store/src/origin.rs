@@ -67,7 +67,7 @@ impl fmt::Display for StoreIdentity {
 
 impl StoreOrigin {
     /// The position above which the store continues, because clients of this home may have seen events up to it.
-    pub(crate) fn seen(&self) -> Option<u64> {
+    pub(crate) fn seen_position(&self) -> Option<u64> {
         match self {
             Self::Missing { home } | Self::Empty { home } => *home,
             Self::Older { home, .. } => Some(*home),

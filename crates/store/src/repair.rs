@@ -40,16 +40,16 @@ pub struct RepairedTable {
 
 /// Replaces a damaged store by one with all intact rows and keeps the damaged one beside it. No process may have it
 /// open. An intact store is not changed.
-pub fn repair(store: &Path, home_mark: Option<&Path>) -> Result<RepairReport, BackupError> {
+pub fn repair(store: &Path, home_marker: Option<&Path>) -> Result<RepairReport, BackupError> {
     require_regular(store).map_err(|error| StoreError::file(store, error))?;
-    if let Ok(check) = check_with_marker(store, home_mark) {
+    if let Ok(check) = check_with_marker(store, home_marker) {
         if check.is_good() {
             return Ok(RepairReport { check, ..RepairReport::default() });
         }
     }
     std::fs::metadata(store).map_err(|error| StoreError::file(store, error))?;
     let log_missing = matches!(Store::inspect(store, None), Err(StoreError::LogMissing(_)));
-    let home = home_mark.map(MarkerRecord::read).transpose()?.flatten();
+    let home = home_marker.map(MarkerRecord::read).transpose()?.flatten();
     let partial = beside(store, ".repairing");
     // The repair may need a copy of the damaged store beside the new one.
     with_room(store, 2 * size_of(store), || {

@@ -53,7 +53,7 @@ pub struct StoreOptions {
     pub most_pages: Option<u32>,
     /// A small file outside the store's directory, in which the store records what was fsynced. It reveals a store that
     /// was restored or replaced: see [`Store::inspect`].
-    pub home_mark: Option<PathBuf>,
+    pub home_marker: Option<PathBuf>,
     /// How many bytes are reserved beside the database, so that on a full disk sandboxes can still be stopped and
     /// deleted; at most a sixteenth of the disk. 0 reserves nothing.
     pub reserve: u64,
@@ -94,9 +94,9 @@ impl Store {
     }
 
     /// Tells where a store comes from, without changing it. No process may have it open for writing.
-    pub fn inspect(path: &Path, home_mark: Option<&Path>) -> Result<StoreOrigin, StoreError> {
+    pub fn inspect(path: &Path, home_marker: Option<&Path>) -> Result<StoreOrigin, StoreError> {
         require_regular(path).map_err(|error| StoreError::file(path, error))?;
-        inspect(path, home_mark)
+        inspect(path, home_marker)
     }
 
     /// Where the store came from, as determined before it was opened.
@@ -179,8 +179,8 @@ impl Store {
     /// A cursor over the events of a sandbox after a sequence, continuing with new ones.
     pub fn events(&self, sandbox: &SandboxId, after: Sequence) -> Result<Events, EventsError> {
         let events = Events::new(self.shared.clone(), sandbox.clone(), after);
-        let newest = self.shared.cache().anchor(sandbox, after)?;
-        Ok(events.begin(newest))
+        let newest = self.shared.cache().newest_after(sandbox, after)?;
+        Ok(events.with_newest(newest))
     }
 
     /// A cursor over the events of all sandboxes after a position; without a position, over new events only.
@@ -234,7 +234,7 @@ impl Default for StoreOptions {
             batch: 256,
             recent: 64,
             most_pages: None,
-            home_mark: None,
+            home_marker: None,
             reserve: 16 << 20,
             index_lock: None,
         }

@@ -57,7 +57,7 @@ impl StoreWriter {
         let mut closing = Vec::new();
         while let Some(request) = held.take().or_else(|| self.queue.blocking_recv()) {
             match request {
-                WriteRequest::Commit(change, reply) => held = self.gather(change, reply),
+                WriteRequest::Commit(change, reply) => held = self.commit_with_queued(change, reply),
                 WriteRequest::Purge(sandbox, reply) => {
                     let purged = self.backend.purge(&sandbox);
                     if purged.is_ok() {
@@ -99,7 +99,7 @@ impl StoreWriter {
     }
 
     /// Commits a change together with the changes queued behind it. Returns the first request that is not a change.
-    fn gather(&mut self, first: Box<Change>, reply: Reply) -> Option<WriteRequest> {
+    fn commit_with_queued(&mut self, first: Box<Change>, reply: Reply) -> Option<WriteRequest> {
         let mut bytes = first.bytes();
         let mut changes = vec![*first];
         let mut replies = vec![reply];

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use carrel_daemon::{Options, serve};
+use carrel_daemon::{ServeOptions, serve};
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
@@ -10,7 +10,8 @@ fn main() -> ExitCode {
     let (flags, addresses): (Vec<String>, Vec<String>) = arguments.partition(|argument| argument.starts_with("--"));
     let accept_data_loss = flags.iter().any(|flag| flag == "--accept-data-loss");
     let grpc = addresses.iter().map(|address| address.parse().expect("an address")).collect();
-    match serve(&Options { home, config: None, grpc, dev: false, check: false, detached: false, accept_data_loss }) {
+    match serve(&ServeOptions { home, config: None, grpc, dev: false, check: false, detached: false, accept_data_loss })
+    {
         Ok(code) => ExitCode::from(code),
         Err(failed) => {
             if !failed.logged {

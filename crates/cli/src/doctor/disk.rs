@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use carrel_daemon::{Config, Limits};
+use carrel_daemon::{Config, LimitsConfig};
 use carrel_sandbox::cgroup::{Controller, ControllerLocation, Host};
 use carrel_sandbox::{FreeSpace, KeptDisk};
 
@@ -27,7 +27,7 @@ pub(super) fn checks() -> Vec<HostCheck> {
     look(home.path(), &limits).into_iter().collect()
 }
 
-fn look(home: &Path, limits: &Limits) -> Option<HostCheck> {
+fn look(home: &Path, limits: &LimitsConfig) -> Option<HostCheck> {
     let stat = rustix::fs::statfs(home).ok()?;
     let number = u64::try_from(stat.f_type).ok()?;
     let name = FILE_SYSTEMS.iter().find(|(one, _)| *one == number).map_or("file system", |(_, name)| name);
@@ -45,7 +45,13 @@ fn no_freezer() -> Option<(String, String)> {
     }
 }
 
-fn check(name: &str, quotas: bool, counts: bool, limits: &Limits, no_freezer: Option<&(String, String)>) -> HostCheck {
+fn check(
+    name: &str,
+    quotas: bool,
+    counts: bool,
+    limits: &LimitsConfig,
+    no_freezer: Option<&(String, String)>,
+) -> HostCheck {
     let quota = match (quotas, limits.sandbox_disk) {
         (true, 0) => {
             "with project quotas, but no default size: a persistent disk has a size only with --disk".to_owned()
@@ -81,7 +87,7 @@ mod tests {
     #[test]
     fn missing_protection_is_reported() {
         let limits = Config::default().limits;
-        let found = |quotas, counts, limits: &Limits| check("ext4", quotas, counts, limits, None).found;
+        let found = |quotas, counts, limits: &LimitsConfig| check("ext4", quotas, counts, limits, None).found;
         assert_eq!(
             found(false, true, &limits),
             "ext4 without project quotas: a persistent disk has a size only with --disk; the daemon pauses \
@@ -91,7 +97,7 @@ mod tests {
             found(true, true, &limits).starts_with("ext4 with project quotas: a persistent disk has 10 GiB unless")
         );
         assert!(found(false, false, &limits).ends_with("inodes are not counted here"));
-        let none = Limits { host_free: 0, sandbox_disk: 0, ..limits };
+        let none = LimitsConfig { host_free: 0, sandbox_disk: 0, ..limits };
         let found = check("xfs", true, true, &none, None);
         assert_eq!(found.status, CheckStatus::Warn);
         assert!(found.found.contains("no default size") && found.found.contains("nothing stops"), "{}", found.found);

@@ -23,8 +23,8 @@ fn store_file(env: &TestEnvironment) -> PathBuf {
 #[tokio::main(flavor = "current_thread")]
 async fn fill(env: &TestEnvironment) -> Vec<u8> {
     std::fs::create_dir_all(store_file(env).parent().unwrap()).unwrap();
-    let home_mark = Some(carrel_daemon::store_mark_file(env.home.path()));
-    let store = Store::open(&store_file(env), StoreOptions { home_mark, ..StoreOptions::default() }).unwrap();
+    let home_marker = Some(carrel_daemon::store_marker_file(env.home.path()));
+    let store = Store::open(&store_file(env), StoreOptions { home_marker, ..StoreOptions::default() }).unwrap();
     for (name, reason) in [("whole", ""), ("broken", MARKED)] {
         let sandbox = Sandbox {
             id: SandboxId::new(name).unwrap(),

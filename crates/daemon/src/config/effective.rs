@@ -1,24 +1,24 @@
-//! What is in effect where nobody says anything: what depends on the host, the home, the command line or another key.
+//! Effective values of keys that are not set: those that depend on the host, the home, the command line or another key.
 
 use std::path::Path;
 
 use carrel_shim_client::messages::JobRetention;
 
-use super::{Config, Limits, Listen, LogConfig, RetentionConfig};
+use super::{Config, LimitsConfig, ListenConfig, LogConfig, RetentionConfig};
 
 impl Config {
-    /// The memory of a sandbox that does not say: half of the host's, unless the configuration says.
+    /// The default memory of a sandbox: half of the host's, unless configured.
     pub(crate) fn sandbox_memory(&self) -> u64 {
         let info = rustix::system::sysinfo();
         self.limits.sandbox_memory.unwrap_or(info.totalram.saturating_mul(u64::from(info.mem_unit)) / 2)
     }
 
-    /// The same with every key that has a value in effect. Only limits that are none stay without.
-    pub(crate) fn effective(self, home: &Path, listen: Vec<Listen>, own_log: Option<&Path>) -> Self {
+    /// The configuration with every effective value filled in. Only unlimited limits stay unset.
+    pub(crate) fn effective(self, home: &Path, listen: Vec<ListenConfig>, own_log: Option<&Path>) -> Self {
         let mut history = self.retention.history.clone();
         history.deleted_age = history.deleted_age.or(Some(self.cleanup_ttl));
         let output = self.retention.output.or(Some(JobRetention::default().total_bytes));
-        let limits = Limits {
+        let limits = LimitsConfig {
             sandbox_memory: Some(self.sandbox_memory()),
             host_free_inodes: carrel_local::reserved_inodes(home, self.limits.host_free_inodes),
             ..self.limits.clone()
@@ -34,7 +34,7 @@ impl Config {
         }
     }
 
-    /// The limits that are none.
+    /// The keys of limits that are not set.
     pub(crate) fn unlimited(&self) -> Vec<&'static str> {
         let limits = [("limits.sandboxes", self.limits.sandboxes), ("limits.memory", self.limits.memory)];
         limits.into_iter().filter(|(_, limit)| limit.is_none()).map(|(key, _)| key).collect()
@@ -47,11 +47,11 @@ mod tests {
     use crate::address::Address;
 
     #[test]
-    fn every_key_has_the_value_that_is_in_effect() {
+    fn every_key_has_its_effective_value() {
         let home = tempfile::tempdir().unwrap();
         let config = Config::parse(Path::new("/c"), "[runtime]\ncleanup_ttl = \"1h\"").unwrap();
-        let listen = vec![Listen::at(Address::Unix("/s".into()))];
-        // A home that is to be made is where its parent is.
+        let listen = vec![ListenConfig::at(Address::Unix("/s".into()))];
+        // A home that does not exist yet is on the file system of its parent.
         let path = home.path().join("to/be/made");
         let effective = config.clone().effective(&path, listen.clone(), None);
         assert_eq!(effective.exec_output_root, Some(path.join("logs")));
@@ -64,15 +64,15 @@ mod tests {
         for key in ["deleted_age = \"1h\"", "output = 536870912", "sandbox_memory = ", "exec_output_root = "] {
             assert!(text.contains(key), "{key}: {text}");
         }
-        // What is shown can be said, and is then in effect.
-        let said = Config::parse(Path::new("/c"), &text).unwrap();
-        assert_eq!(said.clone().effective(&path, said.listen.clone(), None), effective);
+        // The output can be parsed again, with the same effect.
+        let reparsed = Config::parse(Path::new("/c"), &text).unwrap();
+        assert_eq!(reparsed.clone().effective(&path, reparsed.listen.clone(), None), effective);
         let own = config.effective(&path, listen, Some(Path::new("/l")));
         assert_eq!(own.log.file.as_deref(), Some(Path::new("/l")));
     }
 
     #[test]
-    fn what_the_file_says_is_in_effect() {
+    fn values_of_the_file_are_effective() {
         let everything = Config::parse(Path::new("/c"), include_str!("everything.toml")).unwrap();
         let effective = everything.clone().effective(Path::new("/"), everything.listen.clone(), Some(Path::new("/l")));
         assert_eq!(effective, everything);

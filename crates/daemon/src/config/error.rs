@@ -1,4 +1,4 @@
-//! What is wrong with a configuration, by file, line and key.
+//! Errors in the configuration, with file, line and key.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,23 +8,23 @@ use carrel_local::LogTemplate;
 use crate::address::Address;
 use crate::key::KeyError;
 
-/// What is wrong with a configuration.
+/// Why a configuration is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The configuration file cannot be read.
     #[error("{}: {source}", path.display())]
     Read {
-        /// Which file.
+        /// The configuration file.
         path: PathBuf,
-        /// Why.
+        /// The error of the system call.
         source: io::Error,
     },
     /// The file is not TOML.
     #[error("{}, line {line}: {message}", path.display())]
     Syntax {
-        /// Which file.
+        /// The configuration file.
         path: PathBuf,
-        /// Where in it.
+        /// The line.
         line: usize,
         /// What is wrong there.
         message: String,
@@ -32,23 +32,23 @@ pub enum ConfigError {
     /// A key is unknown, missing, or has a value that is not accepted.
     #[error("{}, line {line}: {key}: {message}", path.display())]
     Key {
-        /// Which file.
+        /// The configuration file.
         path: PathBuf,
-        /// Where in it.
+        /// The line.
         line: usize,
         /// The full key, such as `limits.memory`.
         key: String,
         /// What is wrong with it.
         message: String,
     },
-    /// Keys of a listener do not go together.
+    /// The keys of a listener contradict each other.
     #[error("{}: {key}: {address}: {problem}", path.display())]
     Listen {
-        /// Which file.
+        /// The configuration file.
         path: PathBuf,
-        /// The full key that is missing or too much.
+        /// The full key that is missing or superfluous.
         key: &'static str,
-        /// Which listener.
+        /// The address of the listener.
         address: Address,
         /// What is wrong.
         problem: &'static str,
@@ -56,11 +56,11 @@ pub enum ConfigError {
     /// A file that a key names cannot be used.
     #[error("{}: {key}: {source}", path.display())]
     File {
-        /// Which configuration file.
+        /// The configuration file.
         path: PathBuf,
         /// The full key.
         key: String,
-        /// Why.
+        /// Why the file cannot be used.
         source: Box<FileError>,
     },
 }
@@ -68,23 +68,23 @@ pub enum ConfigError {
 /// Why a file that a key names cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// It holds no API key.
+    /// It has no API key.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// It holds no certificate or private key.
+    /// It has no certificate or private key.
     #[error("{}: {source}", file.display())]
     Tls {
-        /// Which file.
+        /// The certificate or key file.
         file: PathBuf,
-        /// Why.
+        /// What is wrong with it.
         source: carrel_api::TlsError,
     },
     /// It cannot be opened.
     #[error("{}: {source}", file.display())]
     Open {
-        /// Which file.
+        /// The path of the file.
         file: PathBuf,
-        /// Why.
+        /// The error of the system call.
         source: io::Error,
     },
 }
@@ -92,7 +92,7 @@ pub enum FileError {
 // === impl ConfigError ===
 
 impl ConfigError {
-    /// The full key that it is about, such as `limits.memory`.
+    /// The full key that caused it, such as `limits.memory`.
     pub fn key(&self) -> Option<&str> {
         match self {
             Self::Key { key, .. } | Self::File { key, .. } => Some(key),
@@ -101,7 +101,7 @@ impl ConfigError {
         }
     }
 
-    /// What to do about it.
+    /// What the user can do about it.
     pub fn hint(&self) -> String {
         match self {
             Self::Read { .. } => "--config names another file".to_owned(),

@@ -1,39 +1,39 @@
-//! What is logged, how, and where.
+//! The configuration of the log.
 
 use std::path::PathBuf;
 
-/// What is logged, how, and where.
+/// Level, format and target of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogConfig {
-    /// The least severe that is logged of this program's own messages.
+    /// The least severe level of our own messages.
     pub level: LogLevel,
-    /// What a line looks like.
+    /// The format of a line.
     pub format: LogFormat,
-    /// The file that lines are appended to; none is standard error.
+    /// The file to append to; `None` is standard error.
     pub file: Option<PathBuf>,
-    /// How many bytes that file may have before it is rotated; 0 is no limit.
+    /// The size in bytes at which the file is rotated; 0 is no limit.
     pub max_size: u64,
-    /// How many rotated files are kept beside it.
+    /// How many rotated files are kept.
     pub keep: u32,
 }
 
-/// How severe a message is.
+/// The severity of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogLevel {
-    /// What is broken.
+    /// Something failed.
     Error,
-    /// What may be.
+    /// Something may be wrong.
     Warn,
-    /// What happens.
+    /// Normal operation.
     #[default]
     Info,
-    /// Why it happens.
+    /// Details for debugging.
     Debug,
     /// Everything.
     Trace,
 }
 
-/// What a line of the log looks like.
+/// The format of a log line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
     /// Text at a terminal, text with priorities for journald, JSON elsewhere.
@@ -41,7 +41,7 @@ pub enum LogFormat {
     Auto,
     /// Text with a timestamp.
     Text,
-    /// One JSON object for each line.
+    /// One JSON object per line.
     Json,
 }
 
@@ -53,7 +53,7 @@ impl Default for LogConfig {
             level: LogLevel::default(),
             format: LogFormat::default(),
             file: None,
-            // A day of a busy daemon, and four times that on disk at most.
+            // A day of a busy daemon; at most four times that on disk.
             max_size: 10 << 20,
             keep: 3,
         }
@@ -75,7 +75,7 @@ impl LogLevel {
         Self::ALL.into_iter().find(|(known, _)| *known == name).map(|(_, level)| level)
     }
 
-    /// What it is called.
+    /// The name in the configuration.
     pub fn name(self) -> &'static str {
         Self::ALL.into_iter().find(|(_, level)| *level == self).map_or("info", |(name, _)| name)
     }
@@ -90,7 +90,7 @@ impl LogFormat {
         Self::ALL.into_iter().find(|(known, _)| *known == name).map(|(_, format)| format)
     }
 
-    /// What it is called.
+    /// The name in the configuration.
     pub fn name(self) -> &'static str {
         Self::ALL.into_iter().find(|(_, format)| *format == self).map_or("auto", |(name, _)| name)
     }

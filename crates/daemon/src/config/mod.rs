@@ -1,4 +1,4 @@
-//! What an operator says: a file, read once, of which every key is known.
+//! The configuration file, in which every key must be known.
 
 mod effective;
 mod error;
@@ -24,92 +24,92 @@ pub use self::log::{LogConfig, LogFormat, LogLevel};
 pub use self::registries::Registries;
 use crate::address::Address;
 
-/// Everything that an operator can say, with defaults for what was not said.
+/// The configuration, with defaults for keys that are not set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The file that says it; none if there was none to read.
+    /// The file that it was read from, if any.
     pub file: Option<PathBuf>,
-    /// How long a sandbox may be idle before it is stopped; 0 is for ever.
+    /// How long a sandbox may be idle before it is stopped; 0 is forever.
     pub idle_ttl: Duration,
-    /// How long stopped, failed and deleted ones are kept.
+    /// How long stopped, failed and deleted sandboxes are kept.
     pub cleanup_ttl: Duration,
-    /// How long a sandbox has to end by itself.
+    /// How long a sandbox has to exit after a stop request.
     pub grace: Duration,
-    /// What is logged, how, and where.
+    /// Level, format and target of the log.
     pub log: LogConfig,
-    /// Where the output of execs is kept; below the home if none is given.
+    /// The directory for the output of execs; below the home if `None`.
     pub exec_output_root: Option<PathBuf>,
-    /// How it is named there.
+    /// The file name template for the output of execs.
     pub exec_output_template: String,
-    /// What all sandboxes and each of them may take.
-    pub limits: Limits,
-    /// How much of the past is kept.
+    /// Limits of all sandboxes together and of each of them.
+    pub limits: LimitsConfig,
+    /// How much history is kept.
     pub retention: RetentionConfig,
-    /// What other callers than the daemon's own user may name of this host.
+    /// The host paths that callers other than the daemon's own user may mount.
     pub allow: Vec<PathBuf>,
-    /// What is special about registries of images.
+    /// Mirrors and certificates of image registries.
     pub registries: Registries,
-    /// Where clients connect, besides what the command line says.
-    pub listen: Vec<Listen>,
+    /// The listeners, in addition to those of the command line.
+    pub listen: Vec<ListenConfig>,
 }
 
-/// What all sandboxes and each of them may take.
+/// Limits of all sandboxes together and of each of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// How many may run.
+pub struct LimitsConfig {
+    /// The maximum number of running sandboxes.
     pub sandboxes: Option<u64>,
-    /// How many of all users are kept, running or not; 0 is no limit.
+    /// The maximum number of sandboxes of all users, running or not; 0 is no limit.
     pub kept_sandboxes: u64,
-    /// How many of one user other than the daemon's own are kept; 0 is no limit.
+    /// The maximum number of sandboxes of one user other than the daemon's own; 0 is no limit.
     pub user_sandboxes: u64,
-    /// How many bytes the specs of those may have together; 0 is no limit.
+    /// The maximum size of all their specs in bytes; 0 is no limit.
     pub kept_specs: u64,
-    /// How much memory the limits of all that run may come to.
+    /// The maximum sum of the memory limits of all running sandboxes.
     pub memory: Option<u64>,
-    /// How much memory one has that does not say; half of the host's if none is given.
+    /// The default memory of a sandbox; half of the host's if `None`.
     pub sandbox_memory: Option<u64>,
-    /// How many processes and threads one may have.
+    /// The maximum number of processes and threads in a sandbox.
     pub pids: u32,
-    /// How many bytes of the host's disk are left alone.
+    /// How many bytes of the host's disk stay free.
     pub host_free: u64,
-    /// How many inodes of it are; 65,536 or a sixteenth of all, whichever is less, if none is given.
+    /// How many inodes of it stay free; 65,536 or a sixteenth of all, whichever is less, if `None`.
     pub host_free_inodes: Option<u64>,
-    /// How many bytes of disk one has that does not say, where there are project quotas; 0 is no limit.
+    /// The default disk size of a sandbox in bytes, on file systems with project quotas; 0 is no limit.
     pub sandbox_disk: u64,
-    /// How many inodes it has then; 0 is no limit.
+    /// The default number of inodes of a sandbox there; 0 is no limit.
     pub sandbox_inodes: u64,
 }
 
-/// How much of the past is kept. 0 is no bound.
+/// How much history is kept. 0 is no limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RetentionConfig {
-    /// Of sandboxes, their events, their execs and disks that the store does not know.
+    /// The retention of sandboxes, events, execs and orphaned disks.
     pub history: Retention,
-    /// How many bytes of output of all execs of a sandbox are kept; 512 MiB if none is given.
+    /// How many bytes of output of all execs of a sandbox are kept; 512 MiB if `None`.
     pub output: Option<u64>,
 }
 
-/// A place where clients connect.
+/// The configuration of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listen {
-    /// Where.
+pub struct ListenConfig {
+    /// The address.
     pub grpc: Address,
-    /// Who may connect to a socket, besides what its directory says.
+    /// The mode of a Unix socket.
     pub mode: u32,
-    /// The certificate that clients are shown, in PEM.
+    /// The server certificate, a PEM file.
     pub certificate: Option<PathBuf>,
-    /// Its private key, in PEM.
+    /// Its private key, a PEM file.
     pub key: Option<PathBuf>,
-    /// Whose certificates clients have to show, in PEM.
+    /// The CA of client certificates, a PEM file.
     pub client_ca: Option<PathBuf>,
-    /// Where the key is that clients have to know.
+    /// The file with the API key.
     pub api_key_file: Option<PathBuf>,
 }
 
 // === impl Config ===
 
 impl Config {
-    /// Reads the given file, or the one at its usual place if that is there.
+    /// Reads the given file, or the default one if it exists.
     pub fn load(given: Option<&Path>) -> Result<Self, ConfigError> {
         let Some(path) = path(given) else { return Ok(Self::default()) };
         match std::fs::read_to_string(&path) {
@@ -119,20 +119,20 @@ impl Config {
         }
     }
 
-    /// The format of the log that a file asks for in which something else is wrong.
-    pub(crate) fn format_of(given: Option<&Path>) -> LogFormat {
+    /// The log format of a file that is otherwise invalid.
+    pub(crate) fn log_format_of(given: Option<&Path>) -> LogFormat {
         let text = path(given).and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default();
         let table: toml::Table = text.parse().unwrap_or_default();
         let format = table.get("log").and_then(|log| log.get("format")?.as_str());
         format.and_then(LogFormat::from_name).unwrap_or_default()
     }
 
-    /// The same with those keys of another that only a restart changes.
+    /// Replaces the keys that only a restart changes by those of the running configuration.
     pub(crate) fn with_fixed_of(self, running: &Self) -> Self {
         Self {
             exec_output_root: running.exec_output_root.clone(),
             exec_output_template: running.exec_output_template.clone(),
-            limits: Limits {
+            limits: LimitsConfig {
                 host_free: running.limits.host_free,
                 host_free_inodes: running.limits.host_free_inodes,
                 ..self.limits
@@ -142,23 +142,23 @@ impl Config {
         }
     }
 
-    /// Where it was read, in words.
-    pub fn file_said(&self) -> String {
+    /// The path of the file, for messages.
+    pub fn file_description(&self) -> String {
         self.file.as_ref().map_or_else(|| "none".to_owned(), |file| file.display().to_string())
     }
 
-    /// Where the output of execs is kept, for a home.
+    /// The directory for the output of execs, for a home.
     pub fn log_root(&self, home: &Path) -> PathBuf {
         self.exec_output_root.clone().unwrap_or_else(|| home.join("logs"))
     }
 
-    /// Where that of one sandbox is.
+    /// The directory for the output of one sandbox.
     pub fn log_directory(&self, home: &Path, sandbox: &str) -> PathBuf {
         let directory = self.exec_output_template.rsplit_once('/').map_or("", |(directory, _)| directory);
         self.log_root(home).join(directory.replace("{sandbox_id}", sandbox))
     }
 
-    /// Checks that the files can be read that the configuration names for registries.
+    /// Checks that the files that the configuration names for registries can be read.
     pub(crate) fn check_files(&self) -> Result<(), ConfigError> {
         for (key, file) in self.registries.files() {
             std::fs::File::open(file).map_err(|source| {
@@ -169,24 +169,24 @@ impl Config {
         Ok(())
     }
 
-    /// Takes the text of a file.
+    /// Parses the text of a file.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
-        let read = toml::Deserializer::parse(text).map_err(|error| broken(path, text, None, &error))?;
+        let read = toml::Deserializer::parse(text).map_err(|error| parse_error(path, text, None, &error))?;
         let file: file::ConfigFile = serde_path_to_error::deserialize(read).map_err(|error| {
             let key = error.path().to_string();
-            broken(path, text, Some(key), error.inner())
+            parse_error(path, text, Some(key), error.inner())
         })?;
         file.config(path)
     }
 }
 
-/// What is wrong with a text, with the line and, if it is known, the key.
-fn broken(path: &Path, text: &str, key: Option<String>, error: &toml::de::Error) -> ConfigError {
+/// Converts a parse error, with its line and, if known, its key.
+fn parse_error(path: &Path, text: &str, key: Option<String>, error: &toml::de::Error) -> ConfigError {
     let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
     let (path, line) = (path.to_owned(), before.matches('\n').count() + 1);
-    // A message of several lines shows the place again.
+    // Further lines of the message repeat the source.
     let message = error.message().lines().next().unwrap_or_default().to_owned();
-    // The path of the whole file is a dot.
+    // The path of the whole document is a dot.
     match key.filter(|key| key != ".") {
         Some(key) => ConfigError::Key { path, line, key, message },
         None => ConfigError::Syntax { path, line, message },
@@ -203,7 +203,7 @@ impl Default for Config {
             log: LogConfig::default(),
             exec_output_root: None,
             exec_output_template: LogTemplate::DEFAULT.to_owned(),
-            limits: Limits {
+            limits: LimitsConfig {
                 sandboxes: None,
                 kept_sandboxes: 4096,
                 user_sandboxes: 1024,
@@ -227,29 +227,29 @@ impl Default for Config {
 // === impl RetentionConfig ===
 
 impl RetentionConfig {
-    /// How many bytes of output a supervisor keeps of a sandbox; none is its default.
+    /// How many bytes of output a supervisor keeps of a sandbox; `None` is its default.
     pub(crate) fn output_quota(&self) -> Option<u64> {
-        // It has no word for no bound.
+        // A supervisor has no value for unlimited.
         self.output.map(|bytes| if bytes == 0 { i64::MAX.unsigned_abs() } else { bytes })
     }
 }
 
-// === impl Listen ===
+// === impl ListenConfig ===
 
-impl Listen {
-    /// A place with nothing else said.
+impl ListenConfig {
+    /// A listener with default settings.
     pub fn at(grpc: Address) -> Self {
         Self { grpc, mode: 0o600, certificate: None, key: None, client_ca: None, api_key_file: None }
     }
 }
 
-/// Where the file is: where that is said, or at its usual place.
+/// The given path, or the default one.
 fn path(given: Option<&Path>) -> Option<PathBuf> {
-    given.map(Path::to_owned).or_else(|| usual_path(|key| std::env::var_os(key)))
+    given.map(Path::to_owned).or_else(|| default_path(|key| std::env::var_os(key)))
 }
 
-/// Where the file is if nobody says.
-fn usual_path(own: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+/// The default path of the file.
+fn default_path(own: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     let given = |key: &str| own(key).map(PathBuf::from).filter(|path| path.is_absolute());
     let directory = given("XDG_CONFIG_HOME").or_else(|| Some(given("HOME")?.join(".config")))?;
     Some(directory.join("carrel/config.toml"))

@@ -1,4 +1,4 @@
-//! What an operator says about registries.
+//! The configuration of image registries.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,35 +7,35 @@ use std::path::Path;
 use carrel_registry::{InvalidMirror, RegistriesConfig, RegistryConfig, RegistryMirror};
 use serde::Deserialize;
 
-use super::show::{Quoted, path as shown_path, quoted_all};
-use super::value::{AbsolutePath, Checked, MirrorText};
+use super::show::{QuotedText, path as shown_path, quoted_all};
+use super::value::{AbsolutePath, MirrorText, ValidatedText};
 
-/// What is said about registries, by their names.
+/// The registries, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub struct Registries(BTreeMap<String, RegistryTable>);
 
-/// What is said about one.
+/// The settings of one registry.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct RegistryTable {
-    mirrors: Vec<Checked<MirrorText>>,
+    mirrors: Vec<ValidatedText<MirrorText>>,
     insecure: Option<bool>,
-    ca: Option<Checked<AbsolutePath>>,
+    ca: Option<ValidatedText<AbsolutePath>>,
 }
 
 // === impl Registries ===
 
 impl Registries {
-    /// As whoever asks them is told.
+    /// The settings for the registry client.
     pub fn settings(&self) -> Result<RegistriesConfig, InvalidMirror> {
         let mut all = Vec::with_capacity(self.0.len());
-        for (name, said) in &self.0 {
+        for (name, value) in &self.0 {
             let mirrors =
-                said.mirrors.iter().map(|one| RegistryMirror::try_from(one.0.0.clone())).collect::<Result<_, _>>()?;
+                value.mirrors.iter().map(|one| RegistryMirror::try_from(one.0.0.clone())).collect::<Result<_, _>>()?;
             all.push((
                 name.clone(),
-                RegistryConfig { mirrors, insecure: said.insecure, ca: said.ca().map(Path::to_owned) },
+                RegistryConfig { mirrors, insecure: value.insecure, ca: value.ca().map(Path::to_owned) },
             ));
         }
         Ok(RegistriesConfig::new(all))
@@ -43,7 +43,7 @@ impl Registries {
 
     /// The files that it names, each with its key.
     pub(super) fn files(&self) -> impl Iterator<Item = (String, &Path)> {
-        self.0.iter().filter_map(|(name, said)| Some((format!("registries.{name}.ca"), said.ca()?)))
+        self.0.iter().filter_map(|(name, value)| Some((format!("registries.{name}.ca"), value.ca()?)))
     }
 }
 
@@ -57,13 +57,13 @@ impl RegistryTable {
 
 impl fmt::Display for Registries {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (name, said) in &self.0 {
-            writeln!(f, "\n[registries.{}]", Quoted(name))?;
-            if !said.mirrors.is_empty() {
-                writeln!(f, "mirrors = {}", quoted_all(said.mirrors.iter().map(|one| one.0.0.as_str())))?;
+        for (name, value) in &self.0 {
+            writeln!(f, "\n[registries.{}]", QuotedText(name))?;
+            if !value.mirrors.is_empty() {
+                writeln!(f, "mirrors = {}", quoted_all(value.mirrors.iter().map(|one| one.0.0.as_str())))?;
             }
-            said.insecure.map_or(Ok(()), |insecure| writeln!(f, "insecure = {insecure}"))?;
-            shown_path(f, "ca", said.ca())?;
+            value.insecure.map_or(Ok(()), |insecure| writeln!(f, "insecure = {insecure}"))?;
+            shown_path(f, "ca", value.ca())?;
         }
         Ok(())
     }

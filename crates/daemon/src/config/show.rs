@@ -1,24 +1,24 @@
-//! What is in effect, in the form of the file: it can be read again. Keys are only ever named by their files.
+//! Prints the effective configuration as a file that can be parsed again. Secrets are only named by their files.
 
 use std::fmt::{self, Write as _};
 use std::path::Path;
 use std::time::Duration;
 
-use super::{Config, Listen, LogConfig, RetentionConfig, quantity};
+use super::{Config, ListenConfig, LogConfig, RetentionConfig, quantity};
 
-/// A text between quotes, as the file has it.
-pub(super) struct Quoted<'t>(pub(super) &'t str);
+/// A string in TOML quotes.
+pub(super) struct QuotedText<'t>(pub(super) &'t str);
 
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "[runtime]")?;
-        writeln!(f, "idle_ttl = {}", Quoted(&quantity::time_text(self.idle_ttl)))?;
-        writeln!(f, "cleanup_ttl = {}", Quoted(&quantity::time_text(self.cleanup_ttl)))?;
-        writeln!(f, "grace = {}", Quoted(&quantity::time_text(self.grace)))?;
+        writeln!(f, "idle_ttl = {}", QuotedText(&quantity::format_duration(self.idle_ttl)))?;
+        writeln!(f, "cleanup_ttl = {}", QuotedText(&quantity::format_duration(self.cleanup_ttl)))?;
+        writeln!(f, "grace = {}", QuotedText(&quantity::format_duration(self.grace)))?;
         self.log.fmt(f)?;
         writeln!(f, "\n[artifacts]")?;
         path(f, "exec_output_root", self.exec_output_root.as_deref())?;
-        writeln!(f, "exec_output_template = {}", Quoted(&self.exec_output_template))?;
+        writeln!(f, "exec_output_template = {}", QuotedText(&self.exec_output_template))?;
         writeln!(f, "\n[limits]")?;
         number(f, "sandboxes", self.limits.sandboxes)?;
         number(f, "kept_sandboxes", Some(self.limits.kept_sandboxes))?;
@@ -41,8 +41,8 @@ impl fmt::Display for Config {
 
 impl fmt::Display for LogConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "\n[log]\nlevel = {}", Quoted(self.level.name()))?;
-        writeln!(f, "format = {}", Quoted(self.format.name()))?;
+        writeln!(f, "\n[log]\nlevel = {}", QuotedText(self.level.name()))?;
+        writeln!(f, "format = {}", QuotedText(self.format.name()))?;
         path(f, "file", self.file.as_deref())?;
         writeln!(f, "max_size = {}\nkeep = {}", self.max_size, self.keep)
     }
@@ -66,9 +66,9 @@ impl fmt::Display for RetentionConfig {
     }
 }
 
-impl fmt::Display for Listen {
+impl fmt::Display for ListenConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "\n[[listen]]\ngrpc = {}", Quoted(&self.grpc.to_string()))?;
+        writeln!(f, "\n[[listen]]\ngrpc = {}", QuotedText(&self.grpc.to_string()))?;
         writeln!(f, "mode = \"{:04o}\"", self.mode)?;
         path(f, "certificate", self.certificate.as_deref())?;
         path(f, "key", self.key.as_deref())?;
@@ -77,25 +77,25 @@ impl fmt::Display for Listen {
     }
 }
 
-/// A list of texts.
+/// A TOML array of strings.
 pub(super) fn quoted_all<'t>(texts: impl Iterator<Item = &'t str>) -> String {
-    let texts: Vec<String> = texts.map(|text| Quoted(text).to_string()).collect();
+    let texts: Vec<String> = texts.map(|text| QuotedText(text).to_string()).collect();
     format!("[{}]", texts.join(", "))
 }
 
 pub(super) fn path(f: &mut fmt::Formatter<'_>, key: &str, value: Option<&Path>) -> fmt::Result {
-    value.map_or(Ok(()), |value| writeln!(f, "{key} = {}", Quoted(&value.to_string_lossy())))
+    value.map_or(Ok(()), |value| writeln!(f, "{key} = {}", QuotedText(&value.to_string_lossy())))
 }
 
 fn age(f: &mut fmt::Formatter<'_>, key: &str, value: Duration) -> fmt::Result {
-    writeln!(f, "{key} = {}", Quoted(&quantity::time_text(value)))
+    writeln!(f, "{key} = {}", QuotedText(&quantity::format_duration(value)))
 }
 
 fn number(f: &mut fmt::Formatter<'_>, key: &str, value: Option<u64>) -> fmt::Result {
     value.map_or(Ok(()), |value| writeln!(f, "{key} = {value}"))
 }
 
-impl fmt::Display for Quoted<'_> {
+impl fmt::Display for QuotedText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_char('"')?;
         for character in self.0.chars() {

@@ -1,4 +1,4 @@
-//! What an operator can say, and what is said about what they cannot.
+//! Valid and invalid configurations.
 
 use super::*;
 
@@ -53,19 +53,19 @@ allow = []
 //= promises.control-plane.kept-sandboxes
 //= promises.control-plane.kept-specs
 #[test]
-fn nothing_said_is_the_defaults() {
+fn an_empty_file_is_the_default_configuration() {
     assert_eq!(parsed(""), Config::default());
     assert_eq!(Config::default().to_string(), DEFAULTS);
 }
 
 #[test]
-fn what_is_in_effect_is_shown_as_it_can_be_said() {
+fn the_printed_configuration_parses_to_the_same_value() {
     assert_eq!(parsed(EVERYTHING).to_string(), EVERYTHING);
     assert_eq!(parsed(DEFAULTS), Config::default());
 }
 
 #[test]
-fn no_bound_of_the_output_is_one_that_is_never_reached() {
+fn an_unlimited_output_is_a_limit_that_is_never_reached() {
     let quota = |text: &str| parsed(text).retention.output_quota();
     assert_eq!(quota(""), None);
     assert_eq!(quota("[retention]\noutput = \"64k\""), Some(65_536));
@@ -73,7 +73,7 @@ fn no_bound_of_the_output_is_one_that_is_never_reached() {
 }
 
 #[test]
-fn the_output_of_a_sandbox_is_where_the_template_says() {
+fn the_output_directory_of_a_sandbox_follows_the_template() {
     let home = Path::new("/h");
     assert_eq!(Config::default().log_directory(home, "web1"), Path::new("/h/logs/web1"));
     let config = parsed("[artifacts]\nexec_output_root = \"/l\"\nexec_output_template = \"a/{sandbox_id}/{exec_id}\"");
@@ -81,14 +81,14 @@ fn the_output_of_a_sandbox_is_where_the_template_says() {
 }
 
 #[test]
-fn what_the_guide_says_can_be_said() {
+fn the_example_of_the_guide_is_valid() {
     let guide =
         std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/configuration.md"))
             .unwrap();
     let example = guide.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
     let config = parsed(example);
     assert_eq!((config.limits.memory, config.listen.len()), (Some(16 << 30), 2));
-    // What these are without a word: another key, and what a supervisor keeps by itself.
+    // The defaults of these are another key, and the default of the supervisor.
     assert_eq!(config.retention.history.deleted_age, Some(config.cleanup_ttl));
     assert_eq!(config.retention.output, Some(carrel_shim_client::messages::JobRetention::default().total_bytes));
     let mut retention = config.retention.clone();
@@ -113,12 +113,12 @@ fn a_size_may_have_a_unit() {
 }
 
 #[test]
-fn an_unknown_key_is_refused_with_its_line_and_those_there_are() {
+fn an_unknown_key_is_refused_with_its_line_and_the_known_keys() {
     assert_eq!(
         refused("[runtime]\nidle_ttl = \"1m\"\nidel_ttl = \"1m\"\n"),
         "/c.toml, line 3: runtime.idel_ttl: unknown field `idel_ttl`, expected one of `idle_ttl`, `cleanup_ttl`, `log_level`, `grace`"
     );
-    for (text, said) in [
+    for (text, expected) in [
         ("[runtim]\n", "line 1: runtim: unknown field `runtim`, expected one of"),
         ("[log]\nlevle = 1\n", "line 2: log.levle: unknown field `levle`"),
         ("[artifacts]\nx = 1\n", "line 2: artifacts.x: unknown field `x`"),
@@ -129,17 +129,17 @@ fn an_unknown_key_is_refused_with_its_line_and_those_there_are() {
         ("[[listen]]\n", "line 1: listen[0]: missing field `grpc`"),
         ("runtime = { idel_ttl = 1 }", "line 1: runtime.idel_ttl: unknown field"),
     ] {
-        assert!(refused(text).contains(said), "{text}: {}", refused(text));
+        assert!(refused(text).contains(expected), "{text}: {}", refused(text));
     }
     assert!(refused("nonsense").starts_with("/c.toml, line 1: "));
 }
 
 #[test]
-fn every_key_is_named_by_what_is_wrong_with_its_value() {
+fn every_invalid_value_is_reported_with_its_key() {
     let time = "expected such as \"10m\", \"1h30m\" or \"0\"";
     let size = "expected a size such as 536870912, \"512m\" or \"1.5GiB\"";
     let path = "expected a path that starts with a slash";
-    for (table, key, value, said) in [
+    for (table, key, value, expected) in [
         ("[runtime]", "idle_ttl", "\"-1s\"", format!("\"-1s\" is not valid: {time}")),
         ("[runtime]", "cleanup_ttl", "5", "invalid type: integer `5`, expected such as".to_owned()),
         ("[runtime]", "grace", "\"soon\"", format!("\"soon\" is not valid: {time}")),
@@ -165,7 +165,7 @@ fn every_key_is_named_by_what_is_wrong_with_its_value() {
         ("[limits]", "sandbox_disk", "\"1x\"", format!("\"1x\" is not valid: {size}")),
         ("[limits]", "sandbox_inodes", "1.5", "invalid type: floating point `1.5`, expected u64".to_owned()),
         ("[host]", "allow", "[\"srv\"]", format!("\"srv\" is not valid: {path}")),
-        ("[[listen]]", "grpc", "\"7443\"", "\"7443\" is no address: give unix:PATH or tcp".to_owned()),
+        ("[[listen]]", "grpc", "\"7443\"", "\"7443\" is not an address: use unix:PATH or tcp".to_owned()),
         ("[[listen]]", "mode", "\"rw\"", "\"rw\" is not valid: expected permissions such as \"0600\"".to_owned()),
         ("[[listen]]", "certificate", "\"c\"", path.to_owned()),
         ("[[listen]]", "key", "\"k\"", path.to_owned()),
@@ -181,66 +181,69 @@ fn every_key_is_named_by_what_is_wrong_with_its_value() {
             table => format!("{}.{key}", table.trim_matches(['[', ']']).replace('"', "")),
         };
         assert!(refused.starts_with(&format!("/c.toml, line 2: {full}")), "{full}: {refused}");
-        assert!(refused.contains(&said), "{full}: {refused}");
+        assert!(refused.contains(&expected), "{full}: {refused}");
     }
 }
 
 #[test]
-fn the_old_key_of_the_log_level_counts_unless_the_new_one_is_there() {
+fn the_old_key_of_the_log_level_is_used_unless_the_new_one_is_set() {
     assert_eq!(parsed("[runtime]\nlog_level = \"warn\"").log.level, LogLevel::Warn);
     assert_eq!(parsed("[runtime]\nlog_level = \"warn\"\n[log]\nlevel = \"debug\"").log.level, LogLevel::Debug);
 }
 
 #[test]
-fn a_file_for_a_registry_that_cannot_be_read_is_named_with_its_key() {
+fn an_unreadable_file_of_a_registry_is_reported_with_its_key() {
     let config = parsed("[registries.\"r.example\"]\nca = \"/nowhere/ca.pem\"");
     let error = config.check_files().unwrap_err().to_string();
     assert!(error.contains("registries.r.example.ca: /nowhere/ca.pem: No such file"), "{error}");
 }
 
 #[test]
-fn nobody_connects_to_a_port_without_a_key_or_in_the_clear() {
+fn a_tcp_listener_needs_authentication_and_a_remote_key_needs_tls() {
     for (keys, problem) in [
-        ("", Some("anybody could connect: it needs `api_key_file` or `client_ca`")),
+        ("", Some("clients would not be authenticated: it needs `api_key_file` or `client_ca`")),
         ("certificate = \"/c\"", Some("a certificate needs its `key`")),
         ("key = \"/k\"", Some("a key needs its `certificate`")),
         ("client_ca = \"/a\"", Some("`client_ca` needs `certificate` and `key`")),
-        ("certificate = \"/c\"\nkey = \"/k\"", Some("anybody could connect: it needs `api_key_file` or `client_ca`")),
-        ("api_key_file = \"/f\"", Some("a key that others could read on their way needs `certificate` and `key`")),
+        (
+            "certificate = \"/c\"\nkey = \"/k\"",
+            Some("clients would not be authenticated: it needs `api_key_file` or `client_ca`"),
+        ),
+        ("api_key_file = \"/f\"", Some("an API key over the network needs TLS: `certificate` and `key`")),
         ("certificate = \"/c\"\nkey = \"/k\"\napi_key_file = \"/f\"", None),
         ("certificate = \"/c\"\nkey = \"/k\"\nclient_ca = \"/a\"", None),
     ] {
         let read = Config::parse(Path::new(PATH), &format!("[[listen]]\ngrpc = \"tcp:10.0.0.1:1\"\n{keys}"));
-        let said = problem.map(|problem| format!("/c.toml: listen.KEY: tcp:10.0.0.1:1: {problem}"));
+        let expected = problem.map(|problem| format!("/c.toml: listen.KEY: tcp:10.0.0.1:1: {problem}"));
         let error = read.err().map(|error| error.to_string());
         let names = ["api_key_file", "certificate", "client_ca", "key"].map(|name| format!("listen.{name}: tcp"));
         let anonymous = error.map(|error| names.iter().fold(error, |text, name| text.replace(name, "listen.KEY: tcp")));
-        assert_eq!(anonymous, said, "{keys}");
+        assert_eq!(anonymous, expected, "{keys}");
     }
     let local = "[[listen]]\ngrpc = \"tcp:127.0.0.1:1\"\napi_key_file = \"/f\"";
-    assert!(Config::parse(Path::new(PATH), local).is_ok(), "what stays on this host nobody reads on its way");
+    assert!(Config::parse(Path::new(PATH), local).is_ok(), "a key on the loopback interface needs no TLS");
     assert!(refused("[[listen]]\ngrpc = \"unix:/x\"\napi_key_file = \"/f\"").contains("takes no keys"));
 }
 
 #[test]
-fn a_file_that_was_named_has_to_be_there_and_the_usual_one_need_not() {
+fn a_given_file_must_exist_and_the_default_one_need_not() {
     let error = Config::load(Some(Path::new("/nowhere/config.toml"))).unwrap_err();
     assert_eq!(error.to_string(), "/nowhere/config.toml: No such file or directory (os error 2)");
-    let usual = |config: Option<&str>, home: Option<&str>| {
-        usual_path(|key| if key == "HOME" { home } else { config }.map(OsString::from))
+    let default_at = |config: Option<&str>, home: Option<&str>| {
+        default_path(|key| if key == "HOME" { home } else { config }.map(OsString::from))
     };
-    assert_eq!(usual(Some("/x"), Some("/h")), Some("/x/carrel/config.toml".into()));
-    assert_eq!(usual(None, Some("/h")), Some("/h/.config/carrel/config.toml".into()));
-    assert_eq!(usual(Some("relative"), Some("/h")), Some("/h/.config/carrel/config.toml".into()));
-    assert_eq!(usual(None, None), None);
+    assert_eq!(default_at(Some("/x"), Some("/h")), Some("/x/carrel/config.toml".into()));
+    assert_eq!(default_at(None, Some("/h")), Some("/h/.config/carrel/config.toml".into()));
+    assert_eq!(default_at(Some("relative"), Some("/h")), Some("/h/.config/carrel/config.toml".into()));
+    assert_eq!(default_at(None, None), None);
 }
 
 #[test]
-fn the_file_that_was_read_is_named() {
+fn the_path_of_the_file_is_recorded() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("c.toml");
     std::fs::write(&path, "").unwrap();
     let config = Config::load(Some(&path)).unwrap();
-    assert_eq!(config.file_said(), path.to_str().unwrap());
-    assert_eq!(Config::default().file_said(), "none");
+    assert_eq!(config.file_description(), path.to_str().unwrap());
+    assert_eq!(Config::default().file_description(), "none");
 }

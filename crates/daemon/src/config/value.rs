@@ -1,4 +1,4 @@
-//! Values as they are written in the file. Each is checked where it is read, so that an error has its line and key.
+//! Values of the configuration file. Each is validated during parsing, so that an error has its line and key.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -12,63 +12,63 @@ use serde::de::{Deserialize, Deserializer, Error, Visitor};
 use super::{LogFormat, LogLevel, quantity};
 use crate::address::Address;
 
-/// A value that is written as text.
+/// A value that is written as a string.
 pub(super) trait TextValue: Sized {
     /// What the text has to be.
-    const WANTED: &'static str;
+    const EXPECTED: &'static str;
 
-    /// The value of a text; why it is none, if there is more to say than what is wanted.
+    /// Parses the text; an error may have a more specific message than the expectation.
     fn read(text: &str) -> Result<Self, Option<String>>;
 }
 
-/// A value that is checked while it is deserialized.
+/// A string value that is validated while it is deserialized.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Checked<T>(pub(super) T);
+pub(super) struct ValidatedText<T>(pub(super) T);
 
 /// A number of bytes, as a number or with a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Bytes(pub(super) u64);
+pub(super) struct ByteSize(pub(super) u64);
 
-/// A path that starts at the root.
+/// An absolute path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct AbsolutePath(pub(super) PathBuf);
 
-/// The permissions of a socket.
+/// The mode of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SocketMode(pub(super) u32);
 
-/// A template for the output of execs.
+/// A file name template for the output of execs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TemplateText(pub(super) String);
 
-/// A mirror of a registry, as it is written.
+/// A mirror of a registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MirrorText(pub(super) String);
 
 /// A number within bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Bounded<const LEAST: u32, const MOST: u32>(pub(super) u32);
+pub(super) struct BoundedNumber<const MIN: u32, const MAX: u32>(pub(super) u32);
 
-// === impl Checked ===
+// === impl ValidatedText ===
 
 struct TextVisitor<T>(PhantomData<T>);
 
 impl<T: TextValue> Visitor<'_> for TextVisitor<T> {
-    type Value = Checked<T>;
+    type Value = ValidatedText<T>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(T::WANTED)
+        f.write_str(T::EXPECTED)
     }
 
-    fn visit_str<E: Error>(self, text: &str) -> Result<Checked<T>, E> {
-        T::read(text).map(Checked).map_err(|reason| match reason {
+    fn visit_str<E: Error>(self, text: &str) -> Result<ValidatedText<T>, E> {
+        T::read(text).map(ValidatedText).map_err(|reason| match reason {
             Some(reason) => E::custom(reason),
-            None => E::custom(format_args!("{text:?} is not valid: expected {}", T::WANTED)),
+            None => E::custom(format_args!("{text:?} is not valid: expected {}", T::EXPECTED)),
         })
     }
 }
 
-impl<'de, T: TextValue> Deserialize<'de> for Checked<T> {
+impl<'de, T: TextValue> Deserialize<'de> for ValidatedText<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_str(TextVisitor(PhantomData))
     }
@@ -77,15 +77,15 @@ impl<'de, T: TextValue> Deserialize<'de> for Checked<T> {
 // === impl TextValue ===
 
 impl TextValue for Duration {
-    const WANTED: &'static str = quantity::TIME;
+    const EXPECTED: &'static str = quantity::DURATION;
 
     fn read(text: &str) -> Result<Self, Option<String>> {
-        quantity::time(text).ok_or(None)
+        quantity::duration(text).ok_or(None)
     }
 }
 
 impl TextValue for LogLevel {
-    const WANTED: &'static str = "one of error, warn, info, debug, trace";
+    const EXPECTED: &'static str = "one of error, warn, info, debug, trace";
 
     fn read(text: &str) -> Result<Self, Option<String>> {
         Self::from_name(text).ok_or(None)
@@ -93,7 +93,7 @@ impl TextValue for LogLevel {
 }
 
 impl TextValue for LogFormat {
-    const WANTED: &'static str = "one of auto, text, json";
+    const EXPECTED: &'static str = "one of auto, text, json";
 
     fn read(text: &str) -> Result<Self, Option<String>> {
         Self::from_name(text).ok_or(None)
@@ -101,7 +101,7 @@ impl TextValue for LogFormat {
 }
 
 impl TextValue for AbsolutePath {
-    const WANTED: &'static str = "a path that starts with a slash";
+    const EXPECTED: &'static str = "a path that starts with a slash";
 
     fn read(text: &str) -> Result<Self, Option<String>> {
         let path = PathBuf::from(text);
@@ -110,7 +110,7 @@ impl TextValue for AbsolutePath {
 }
 
 impl TextValue for SocketMode {
-    const WANTED: &'static str = "permissions such as \"0600\"";
+    const EXPECTED: &'static str = "permissions such as \"0600\"";
 
     fn read(text: &str) -> Result<Self, Option<String>> {
         u32::from_str_radix(text, 8).ok().filter(|bits| *bits <= 0o777).map(Self).ok_or(None)
@@ -118,7 +118,7 @@ impl TextValue for SocketMode {
 }
 
 impl TextValue for TemplateText {
-    const WANTED: &'static str = "a path that ends in \"{sandbox_id}/{exec_id}\"";
+    const EXPECTED: &'static str = "a path that ends in \"{sandbox_id}/{exec_id}\"";
 
     fn read(text: &str) -> Result<Self, Option<String>> {
         LogTemplate::new("/", text).map(|_| Self(text.to_owned())).map_err(|bad| Some(bad.to_string()))
@@ -126,7 +126,7 @@ impl TextValue for TemplateText {
 }
 
 impl TextValue for MirrorText {
-    const WANTED: &'static str = "[http://]host[:port][/path]";
+    const EXPECTED: &'static str = "[http://]host[:port][/path]";
 
     fn read(text: &str) -> Result<Self, Option<String>> {
         RegistryMirror::try_from(text.to_owned()).map(|_| Self(text.to_owned())).map_err(|bad| Some(bad.to_string()))
@@ -134,53 +134,53 @@ impl TextValue for MirrorText {
 }
 
 impl TextValue for Address {
-    const WANTED: &'static str = "unix:PATH or tcp:ADDRESS:PORT";
+    const EXPECTED: &'static str = "unix:PATH or tcp:ADDRESS:PORT";
 
     fn read(text: &str) -> Result<Self, Option<String>> {
         text.parse().map_err(|bad: crate::address::BadAddress| Some(bad.to_string()))
     }
 }
 
-// === impl Bytes ===
+// === impl ByteSize ===
 
-struct BytesVisitor;
+struct ByteSizeVisitor;
 
-impl Visitor<'_> for BytesVisitor {
-    type Value = Bytes;
+impl Visitor<'_> for ByteSizeVisitor {
+    type Value = ByteSize;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "a size {}", quantity::SIZE)
     }
 
-    fn visit_i64<E: Error>(self, number: i64) -> Result<Bytes, E> {
+    fn visit_i64<E: Error>(self, number: i64) -> Result<ByteSize, E> {
         let wrong = || E::custom(format_args!("{number} is not valid: expected a size {}", quantity::SIZE));
-        u64::try_from(number).map(Bytes).map_err(|_| wrong())
+        u64::try_from(number).map(ByteSize).map_err(|_| wrong())
     }
 
-    fn visit_u64<E: Error>(self, number: u64) -> Result<Bytes, E> {
-        Ok(Bytes(number))
+    fn visit_u64<E: Error>(self, number: u64) -> Result<ByteSize, E> {
+        Ok(ByteSize(number))
     }
 
-    fn visit_str<E: Error>(self, text: &str) -> Result<Bytes, E> {
+    fn visit_str<E: Error>(self, text: &str) -> Result<ByteSize, E> {
         let wrong = || E::custom(format_args!("{text:?} is not valid: expected a size {}", quantity::SIZE));
-        quantity::size(text).map(Bytes).ok_or_else(wrong)
+        quantity::size(text).map(ByteSize).ok_or_else(wrong)
     }
 }
 
-impl<'de> Deserialize<'de> for Bytes {
+impl<'de> Deserialize<'de> for ByteSize {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(BytesVisitor)
+        deserializer.deserialize_any(ByteSizeVisitor)
     }
 }
 
-// === impl Bounded ===
+// === impl BoundedNumber ===
 
-impl<'de, const LEAST: u32, const MOST: u32> Deserialize<'de> for Bounded<LEAST, MOST> {
+impl<'de, const MIN: u32, const MAX: u32> Deserialize<'de> for BoundedNumber<MIN, MAX> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let number = i64::deserialize(deserializer)?;
         match u32::try_from(number) {
-            Ok(fits) if (LEAST..=MOST).contains(&fits) => Ok(Self(fits)),
-            _ => Err(D::Error::custom(format_args!("{number} is not valid: expected a number from {LEAST} to {MOST}"))),
+            Ok(fits) if (MIN..=MAX).contains(&fits) => Ok(Self(fits)),
+            _ => Err(D::Error::custom(format_args!("{number} is not valid: expected a number from {MIN} to {MAX}"))),
         }
     }
 }

@@ -1,15 +1,15 @@
-//! Which messages are logged.
+//! Selects the messages that are logged.
 
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
 
 use crate::config::LogLevel;
 
-/// What targets of this program begin with.
+/// The prefix of our own targets.
 const OWN: &str = "carrel";
 
-/// The configured level for this program's own messages, and warnings of the libraries below it: at a finer level those log
-/// every frame of every connection. Directives such as `h2=debug` go before both.
+/// The configured level for our own messages, and `warn` for libraries: at a finer level those log every frame of every
+/// connection. Directives such as `h2=debug` override both.
 pub(super) fn targets(level: LogLevel, directives: Option<&str>) -> Targets {
     let own = match level {
         LogLevel::Error => LevelFilter::ERROR,
@@ -19,7 +19,7 @@ pub(super) fn targets(level: LogLevel, directives: Option<&str>) -> Targets {
         LogLevel::Trace => LevelFilter::TRACE,
     };
     let targets = Targets::new().with_default(own.min(LevelFilter::WARN)).with_target(OWN, own);
-    // What cannot be read changes nothing.
+    // Invalid directives are ignored.
     let Some(given) = directives.and_then(|text| text.parse::<Targets>().ok()) else { return targets };
     let default = given.default_level().filter(|level| *level != LevelFilter::OFF);
     let targets = targets.with_targets(given);
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn libraries_are_silent_below_warnings_at_every_level() {
+    fn libraries_log_only_warnings_at_every_level() {
         for level in [LogLevel::Info, LogLevel::Debug, LogLevel::Trace] {
             let targets = targets(level, None);
             for library in ["h2::proto", "hyper::client", "tonic::transport", "tower::buffer", "rustls::conn"] {
@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn directives_go_before_the_configuration() {
+    fn directives_override_the_configuration() {
         let given = targets(LogLevel::Info, Some("h2=trace,carrel_local=debug"));
         assert!(given.would_enable("h2::frame", &Level::TRACE) && given.would_enable("carrel_local", &Level::DEBUG));
         assert!(!given.would_enable("hyper", &Level::INFO) && !given.would_enable("carrel_api", &Level::DEBUG));

@@ -1,4 +1,4 @@
-//! What a line of the log looks like.
+//! The format of a log line.
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
@@ -10,18 +10,18 @@ use tracing_subscriber::fmt::time::SystemTime;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-/// What lines look like.
+/// The style of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LineStyle {
     /// Text with a timestamp.
     Text = 0,
     /// One JSON object.
     Json = 1,
-    /// Text for journald, which has the time and reads the priority from `<N>`.
+    /// Text for journald, which adds the time and reads the priority from `<N>`.
     Journal = 2,
 }
 
-/// A format that can change. Clones are the same.
+/// A format that can change at run time. Clones share it.
 #[derive(Clone, Debug)]
 pub(super) struct LineFormat {
     style: Arc<AtomicU8>,
@@ -75,7 +75,7 @@ where
     }
 }
 
-/// The level as syslog and journald number it.
+/// The syslog priority of a level.
 fn priority(level: Level) -> u8 {
     match level {
         Level::ERROR => 3,
@@ -85,7 +85,7 @@ fn priority(level: Level) -> u8 {
     }
 }
 
-/// Writes a message on one line, whatever a caller has put into it.
+/// Writes a message on one line, even if a caller put line breaks into it.
 fn write_line(writer: &mut impl fmt::Write, message: &str) -> fmt::Result {
     for character in message.chars() {
         match character {
@@ -106,9 +106,9 @@ mod tests {
     use super::*;
 
     #[derive(Clone, Default)]
-    struct Lines(Arc<Mutex<Vec<u8>>>);
+    struct CapturedLog(Arc<Mutex<Vec<u8>>>);
 
-    impl io::Write for Lines {
+    impl io::Write for CapturedLog {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().unwrap().extend_from_slice(bytes);
             Ok(bytes.len())
@@ -119,7 +119,7 @@ mod tests {
         }
     }
 
-    impl<'w> MakeWriter<'w> for Lines {
+    impl<'w> MakeWriter<'w> for CapturedLog {
         type Writer = Self;
 
         fn make_writer(&'w self) -> Self {
@@ -128,7 +128,7 @@ mod tests {
     }
 
     fn logged(style: LineStyle) -> String {
-        let (lines, format) = (Lines::default(), LineFormat::new(LineStyle::Text));
+        let (lines, format) = (CapturedLog::default(), LineFormat::new(LineStyle::Text));
         format.set(style);
         let subscriber = tracing_subscriber::fmt().event_format(format).with_writer(lines.clone()).finish();
         tracing::subscriber::with_default(subscriber, || {
@@ -145,13 +145,13 @@ mod tests {
         let object: serde_json::Value = serde_json::from_str(&logged(LineStyle::Json)).unwrap();
         assert_eq!((&object["level"], &object["sandbox"]), (&"WARN".into(), &"a\n<0>b\u{1b}[2J".into()));
         for style in [LineStyle::Text, LineStyle::Json, LineStyle::Journal] {
-            let said = logged(style);
-            assert_eq!((said.lines().count(), said.contains('\u{1b}')), (1, false), "{said:?}");
+            let line = logged(style);
+            assert_eq!((line.lines().count(), line.contains('\u{1b}')), (1, false), "{line:?}");
         }
     }
 
     #[test]
-    fn levels_are_priorities_for_journald() {
+    fn levels_map_to_priorities_of_journald() {
         let levels = [Level::ERROR, Level::WARN, Level::INFO, Level::DEBUG, Level::TRACE];
         assert_eq!(levels.map(priority), [3, 4, 6, 7, 7]);
     }

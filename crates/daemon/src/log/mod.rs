@@ -1,4 +1,4 @@
-//! The log of the daemon: which messages, what a line looks like, and where lines go. All three can change while it serves.
+//! The log of the daemon: filter, format and target. All three can change at run time.
 
 mod filter;
 mod format;
@@ -17,7 +17,7 @@ use self::sink::LogSink;
 use crate::config::{ConfigError, FileError, LogConfig, LogFormat};
 use crate::error::ServeError;
 
-/// What overrides the levels of the configuration, such as `carrel_local=debug,h2=info`.
+/// The environment variable that overrides the configured levels, such as `carrel_local=debug,h2=info`.
 pub(crate) const VARIABLE: &str = "CARREL_LOG";
 
 static LOG: OnceLock<DaemonLog> = OnceLock::new();
@@ -29,12 +29,13 @@ struct DaemonLog {
     sink: LogSink,
 }
 
-/// What is in that variable, if it says anything.
+/// The directives of the environment variable, if it is set.
 pub(crate) fn directives() -> Option<String> {
     std::env::var(VARIABLE).ok().filter(|text| !text.is_empty())
 }
 
-/// Begins to log. A daemon that a command started logs to a file of its home unless the configuration names another.
+/// Initializes the log. A daemon that a command started logs to a file in its home unless the configuration names
+/// another.
 pub(crate) fn begin(config: &LogConfig, file: Option<&Path>, detached: Option<&Path>) -> Result<(), ConfigError> {
     let target = config.file.as_deref().or(detached);
     let sink = LogSink::open(target, config).map_err(|source| unusable(file, target, source))?;
@@ -42,14 +43,14 @@ pub(crate) fn begin(config: &LogConfig, file: Option<&Path>, detached: Option<&P
     let (filter, handle) = reload::Layer::new(filter::targets(config.level, directives().as_deref()));
     let lines =
         fmt::layer().with_ansi(false).log_internal_errors(false).event_format(format.clone()).with_writer(sink.clone());
-    // One that is there already is a test's.
+    // A test may have installed a subscriber already.
     if tracing::subscriber::set_global_default(Registry::default().with(filter).with(lines)).is_ok() {
         let _first = LOG.set(DaemonLog { filter: handle, format, sink });
     }
     Ok(())
 }
 
-/// Changes what is logged, how and where; with the same file, that file is opened again.
+/// Applies a new configuration; the file is reopened even if its path is the same.
 pub(crate) fn reconfigure(config: &LogConfig, file: Option<&Path>, detached: Option<&Path>) -> Result<(), ConfigError> {
     let Some(log) = LOG.get() else { return Ok(()) };
     let target = config.file.as_deref().or(detached);
@@ -62,8 +63,8 @@ pub(crate) fn reconfigure(config: &LogConfig, file: Option<&Path>, detached: Opt
     Ok(())
 }
 
-/// Logs why the daemon does not serve, where the log is not read by a person at a terminal; says whether standard error
-/// needs nothing else.
+/// Logs why the daemon does not serve, unless a person reads the log at a terminal; returns whether standard error
+/// already has it.
 pub(crate) fn failed(error: &ServeError, config: LogFormat) -> bool {
     let Some(log) = LOG.get() else { return false };
     let for_programs = config == LogFormat::Json || log.format.style() == LineStyle::Journal;
@@ -80,7 +81,7 @@ fn unusable(path: Option<&Path>, target: Option<&Path>, source: io::Error) -> Co
     ConfigError::File { path: path.map(Path::to_owned).unwrap_or_default(), key: "log.file".to_owned(), source }
 }
 
-/// What lines look like, for a format and the place where they go.
+/// The style for a format and a target.
 fn style(format: LogFormat, to_file: bool) -> LineStyle {
     let stderr = (!to_file).then(io::stderr);
     let is_journal = stderr.as_ref().is_some_and(|stderr| sink::is_journal(stderr, std::env::var_os("JOURNAL_STREAM")));

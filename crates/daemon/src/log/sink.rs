@@ -1,4 +1,4 @@
-//! Where lines of the log go: standard error, or a file that is rotated by size.
+//! The target of the log: standard error, or a file that is rotated by size.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -14,28 +14,29 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use crate::config::LogConfig;
 
-/// Where lines go. Clones are the same.
+/// The target of log lines. Clones share it.
 #[derive(Clone, Debug)]
 pub(super) struct LogSink(Arc<Mutex<Option<RotatedFile>>>);
 
-/// A file that is copied to `FILE.1` and emptied when it has grown large, after `FILE.1` has become `FILE.2` and so on.
+/// A file that is copied to `FILE.1` and truncated when it is too large, after `FILE.1` was renamed to `FILE.2` and so
+/// on.
 ///
-/// It is emptied and not renamed because supervisors inherit it as their standard error and outlive the daemon: a file that
-/// they hold open would stay on the disk after it was removed.
+/// It is truncated and not renamed, because supervisors inherit it as their standard error and outlive the daemon: a
+/// removed file that they hold open would still occupy the disk.
 #[derive(Debug)]
 struct RotatedFile {
     path: PathBuf,
     file: File,
     max_size: u64,
     keep: u32,
-    /// The size below which rotation is not tried again after it failed.
+    /// After a failed rotation, the size at which it is retried.
     not_below: u64,
 }
 
 // === impl LogSink ===
 
 impl LogSink {
-    /// Opens a file, and makes its directory if that is missing; standard error if there is none.
+    /// Opens a file, and creates its missing directory; without a path, uses standard error.
     pub(super) fn open(path: Option<&Path>, config: &LogConfig) -> io::Result<Self> {
         if let Some(directory) = path.and_then(Path::parent) {
             std::fs::create_dir_all(directory)?;
@@ -43,8 +44,8 @@ impl LogSink {
         Ok(Self(Arc::new(Mutex::new(path.map(|path| RotatedFile::open(path, config)).transpose()?))))
     }
 
-    /// Writes to this file from now on, also if it is the same path: another program may have renamed what is there. It
-    /// makes no directories, which a misspelt path would leave behind.
+    /// Switches to a file, even if the path is the same: another program may have renamed the old file. It creates no
+    /// directories, because the path may be misspelt.
     pub(super) fn reopen(&self, path: Option<&Path>, config: &LogConfig) -> io::Result<()> {
         let opened = path.map(|path| RotatedFile::open(path, config)).transpose()?;
         *self.lock() = opened;
@@ -69,7 +70,7 @@ impl<'w> MakeWriter<'w> for LogSink {
 }
 
 impl Write for LogSink {
-    /// Takes one line.
+    /// Writes one line.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         match &mut *self.lock() {
             Some(file) => file.append(line)?,
@@ -97,7 +98,7 @@ impl RotatedFile {
         if full && size >= self.not_below {
             self.not_below = match self.rotate() {
                 Ok(()) => 0,
-                // A disk that is full now may not be later; the log goes on meanwhile.
+                // A full disk may have space again later; logging continues meanwhile.
                 Err(_) => size.saturating_add(self.max_size / 8),
             };
         }
@@ -108,7 +109,7 @@ impl RotatedFile {
         for number in (1..self.keep).rev() {
             rename_if_there(&self.numbered(number), &self.numbered(number + 1))?;
         }
-        // What was kept when more was to be kept goes.
+        // Removes copies beyond the limit, which may have been lowered.
         let beyond = (self.keep + 1..).map(|number| self.numbered(number));
         beyond.take_while(|path| std::fs::remove_file(path).is_ok()).for_each(drop);
         if self.keep > 0 {
@@ -121,13 +122,13 @@ impl RotatedFile {
         self.file.set_len(0)
     }
 
-    /// Copies what is in the file that is open, whatever has its name now, to a new file.
+    /// Copies the contents of the open file, whatever has its path now, to a new file.
     fn copy_to(&self, path: &Path) -> io::Result<()> {
         match std::fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        // The descriptor itself cannot read: supervisors inherit it.
+        // Our descriptor is write-only, because supervisors inherit it.
         let mut from = File::open(format!("/proc/self/fd/{}", self.file.as_raw_fd()))?;
         let mut copy = writable().write(true).create_new(true).open(path)?;
         copy.set_permissions(from.metadata()?.permissions())?;
@@ -141,7 +142,8 @@ impl RotatedFile {
     }
 }
 
-/// Opens no link: whoever may write to the directory would choose the file that root appends to.
+/// Does not follow symbolic links: a user with write access to the directory could choose the file that root appends
+/// to.
 fn writable() -> OpenOptions {
     let mut options = OpenOptions::new();
     let flags = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or_default();
@@ -161,7 +163,7 @@ fn rename_if_there(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether a stream is what journald reads: it says so by the device and the inode of the stream that it made.
+/// Whether a stream is connected to journald, according to the device and inode in `JOURNAL_STREAM`.
 pub(super) fn is_journal(stream: &impl AsFd, given: Option<OsString>) -> bool {
     let Some(given) = given.and_then(|given| given.into_string().ok()) else { return false };
     let Some((device, inode)) = given.split_once(':') else { return false };
@@ -181,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_never_takes_more_than_its_size_times_what_is_kept() {
+    fn a_log_never_exceeds_its_size_limit_times_the_number_of_files() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("daemon.log");
         let config = LogConfig { max_size: 100, keep: 2, ..LogConfig::default() };
@@ -195,7 +197,7 @@ mod tests {
             .concat();
         let lines: Vec<&str> = kept.lines().collect();
         let newest: Vec<String> = (1000 - lines.len()..1000).map(|number| format!("line {number}")).collect();
-        assert_eq!(lines, newest, "what is kept is the newest, in order and without gaps");
+        assert_eq!(lines, newest, "the newest lines are kept, in order and without gaps");
         assert!(kept.len() <= 300 && kept.len() > 180, "{}", kept.len());
 
         let fewer = LogConfig { keep: 0, ..config };
@@ -207,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_inherited_the_file_writes_to_it_after_a_rotation() {
+    fn a_process_that_inherited_the_file_still_writes_to_it_after_a_rotation() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("daemon.log");
         let config = LogConfig { max_size: 10, keep: 1, ..LogConfig::default() };
@@ -221,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_renamed_is_opened_again() {
+    fn a_renamed_file_is_reopened() {
         let directory = tempfile::tempdir().unwrap();
         let (path, moved) = (directory.path().join("log"), directory.path().join("moved"));
         let mut sink = LogSink::open(Some(&path), &LogConfig::default()).unwrap();
@@ -235,10 +237,10 @@ mod tests {
     }
 
     #[test]
-    fn a_rotation_that_fails_loses_nothing() {
+    fn a_failed_rotation_loses_no_line() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("log");
-        // A directory stands where the copy is to go.
+        // A directory has the name of the copy.
         std::fs::create_dir(directory.path().join("log.1")).unwrap();
         let config = LogConfig { max_size: 10, keep: 1, ..LogConfig::default() };
         let mut sink = LogSink::open(Some(&path), &config).unwrap();
@@ -249,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_not_followed() {
+    fn a_symbolic_link_is_not_followed() {
         let directory = tempfile::tempdir().unwrap();
         let [path, link, precious] = ["log", "link", "precious"].map(|name| directory.path().join(name));
         std::fs::write(&precious, "precious").unwrap();
@@ -262,13 +264,13 @@ mod tests {
             sink.reopen(Some(&link), &LogConfig::default()).unwrap_err();
             sink.write_all(b"line\n").unwrap();
         }
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), "line\nline\n", "the former file stays");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "line\nline\n", "the previous file stays in use");
         assert_eq!(std::fs::read_to_string(&precious).unwrap(), "precious");
         assert_eq!(names(directory.path()), ["link", "log", "precious"]);
     }
 
     #[test]
-    fn a_rotation_follows_no_link_and_copies_only_what_was_logged() {
+    fn a_rotation_follows_no_link_and_copies_only_the_log() {
         for keep in [1, 2] {
             let directory = tempfile::tempdir().unwrap();
             let [path, copy, precious] = ["log", "log.1", "precious"].map(|name| directory.path().join(name));
@@ -288,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_made_at_the_start_and_not_by_a_reload() {
+    fn a_directory_is_created_at_start_and_not_by_a_reload() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("log/daemon.log");
         let mut sink = LogSink::open(Some(&path), &LogConfig::default()).unwrap();
@@ -301,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn journald_is_known_by_the_stream_that_it_made() {
+    fn journald_is_detected_by_its_stream() {
         let (stream, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
         let found = File::from(stream.as_fd().try_clone_to_owned().unwrap()).metadata().unwrap();
         let own = format!("{}:{}", found.dev(), found.ino());

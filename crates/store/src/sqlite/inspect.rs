@@ -43,8 +43,8 @@ pub(crate) fn beside(path: &Path, end: &str) -> PathBuf {
 }
 
 /// Compares a store with the marker of its home, without changing either.
-pub(crate) fn inspect(path: &Path, home_mark: Option<&Path>) -> Result<StoreOrigin, StoreError> {
-    let home = home_mark.map(MarkerRecord::read).transpose()?.flatten();
+pub(crate) fn inspect(path: &Path, home_marker: Option<&Path>) -> Result<StoreOrigin, StoreError> {
+    let home = home_marker.map(MarkerRecord::read).transpose()?.flatten();
     let missing = StoreOrigin::Missing { home: home.as_ref().map(|home| home.position) };
     match std::fs::metadata(path) {
         Ok(found) if found.len() > 0 => {}

@@ -60,7 +60,7 @@ impl Sqlite {
     }
 
     fn open_within(path: &Path, boot: &str, options: &StoreOptions) -> Result<Self, StoreError> {
-        let origin = inspect(path, options.home_mark.as_deref())?;
+        let origin = inspect(path, options.home_marker.as_deref())?;
         create(path).map_err(|error| StoreError::file(path, error))?;
         let mut index = options.index_lock.map(|lock| WalIndex::open(path, lock, options)).transpose()?;
         let mut connection = connect_to_write(path)?;
@@ -86,7 +86,7 @@ impl Sqlite {
         if let Some(index) = &mut index {
             index.make_room(&connection)?;
         }
-        begin(&mut connection, boot, origin.seen())?;
+        record_boot(&mut connection, boot, origin.seen_position())?;
         // The database file itself records that it is in use, so that a copy without its log is recognized.
         let is_full =
             match connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())).map_err(StoreError::from) {
@@ -100,7 +100,7 @@ impl Sqlite {
             connection.pragma_update(None, "max_page_count", pages)?;
         }
         let position = read::position(&connection)?;
-        let marker = options.home_mark.as_deref().map(|path| open_marker(&connection, path, position)).transpose()?;
+        let marker = options.home_marker.as_deref().map(|path| open_marker(&connection, path, position)).transpose()?;
         let checkpoints = Checkpointer::start(connect_to_write(path)?, is_full)?;
         let (sequences, reserve) = (HashMap::new(), Reserve::none());
         let (flushes, flush_failed, log_is_stuck) = (true, false, false);
@@ -237,7 +237,7 @@ fn create(path: &Path) -> io::Result<()> {
 /// Records the boot id of the writer. If the last one ended without a close, commits without fsync may be lost; if
 /// `seen` is given, clients have seen events up to that position which this store may lack. Their numbers are not
 /// reused.
-fn begin(connection: &mut Connection, boot: &str, seen: Option<u64>) -> rusqlite::Result<()> {
+fn record_boot(connection: &mut Connection, boot: &str, seen: Option<u64>) -> rusqlite::Result<()> {
     let transaction = connection.transaction()?;
     let (last, clean): (String, bool) =
         transaction.query_row("SELECT boot, clean FROM about", [], |row| Ok((row.get(0)?, row.get(1)?)))?;

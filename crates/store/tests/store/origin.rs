@@ -186,7 +186,7 @@ async fn an_emptied_or_damaged_log_is_an_error_and_a_repair_keeps_the_rest() {
         fs::write(test_store.path(), database).unwrap();
         fs::write(test_store.beside("-wal"), log).unwrap();
         fs::write(test_store.marker(), marker).unwrap();
-        let options = || StoreOptions { home_mark: Some(test_store.marker()), ..crate::support::on("boot-1") };
+        let options = || StoreOptions { home_marker: Some(test_store.marker()), ..crate::support::on("boot-1") };
         for error in [test_store.inspect().unwrap_err(), Store::open(&test_store.path(), options()).unwrap_err()] {
             assert!(matches!(error, StoreError::LogIncomplete { .. }), "{damage}: {error}");
             assert!(error.hint().unwrap().contains("`carrel store repair`"));

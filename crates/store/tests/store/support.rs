@@ -48,7 +48,7 @@ impl TestStore {
     /// Opens it as the daemon of a home does.
     pub(crate) fn open_at_home(&self, boot: &str) -> Store {
         std::fs::create_dir_all(self.directory.path().join("home")).unwrap();
-        Store::open(&self.path(), StoreOptions { home_mark: Some(self.marker()), ..on(boot) }).unwrap()
+        Store::open(&self.path(), StoreOptions { home_marker: Some(self.marker()), ..on(boot) }).unwrap()
     }
 
     pub(crate) fn inspect(&self) -> Result<StoreOrigin, StoreError> {

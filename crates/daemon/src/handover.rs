@@ -1,4 +1,4 @@
-//! Taking a home over from a daemon that a command started: one that somebody means to have goes before it.
+//! Takes over a home from a daemon that a command started, because one that the user starts has precedence.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -8,27 +8,27 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use crate::lock::{Lock, LockError};
+use crate::lock::{LockError, PidFileLock};
 
-/// How long one that was told to go may take, with those that commands start meanwhile.
-const LEAVING: Duration = Duration::from_secs(10);
+/// How long the old daemon may take to exit, including those that commands start meanwhile.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Takes a lock, from a daemon that a command started if that has it.
-pub(crate) fn take_over(path: &Path) -> Result<Lock, LockError> {
-    let until = Instant::now() + LEAVING;
+/// Takes the lock, terminating its holder if that is a daemon that a command started.
+pub(crate) fn take_over(path: &Path) -> Result<PidFileLock, LockError> {
+    let until = Instant::now() + EXIT_TIMEOUT;
     loop {
-        let held = match Lock::take(path) {
+        let held = match PidFileLock::take(path) {
             Err(held @ LockError::Held { pid: Some(_), .. }) => held,
             taken => return taken,
         };
-        if Instant::now() >= until || !dismiss(path, &held, until) {
+        if Instant::now() >= until || !terminate_holder(path, &held, until) {
             return Err(held);
         }
     }
 }
 
-/// Ends whoever holds a lock, if a command started it; says whether it is worth another try.
-fn dismiss(path: &Path, held: &LockError, until: Instant) -> bool {
+/// Terminates the holder of a lock if a command started it; returns whether to retry.
+fn terminate_holder(path: &Path, held: &LockError, until: Instant) -> bool {
     let LockError::Held { pid: Some(number), .. } = held else { return false };
     let Some(pid) = i32::try_from(*number).ok().and_then(Pid::from_raw) else { return false };
     let process = match pidfd_open(pid, PidfdFlags::empty()) {
@@ -37,26 +37,27 @@ fn dismiss(path: &Path, held: &LockError, until: Instant) -> bool {
     };
     let Ok(process) = process else { return false };
     if !is_detached(*number) {
-        // One that has ended meanwhile says nothing any more.
+        // A process that has exited meanwhile has no arguments any more.
         return has_ended(&process, Instant::now());
     }
-    // From here on the number is the process's: whether that process has the lock is asked again.
-    match Lock::take(path) {
+    // The pidfd is open, so the pid is not reused: check once more whether that process holds the lock.
+    match PidFileLock::take(path) {
         Err(LockError::Held { pid: Some(again), .. }) if again == *number => {}
-        // It is gone, or another's. What was taken just now is given back, to be taken like any other.
+        // It has exited, or another process holds the lock. A lock taken just now is released, and taken again by the
+        // caller.
         _ => return true,
     }
-    tracing::info!(pid = number, "a daemon that a command started makes way");
+    tracing::info!(pid = number, "terminating the daemon that a command started");
     match pidfd_send_signal(&process, Signal::TERM) {
         Ok(()) | Err(Errno::SRCH) => has_ended(&process, until),
         Err(_) => false,
     }
 }
 
-/// Whether a process is a daemon that a command started: it is told so by its arguments.
+/// Whether a process is a daemon that a command started, according to its arguments.
 fn is_detached(pid: u32) -> bool {
-    let said = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let has = |word: &[u8]| said.split(|byte| *byte == 0).any(|argument| argument == word);
+    let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let has = |word: &[u8]| arguments.split(|byte| *byte == 0).any(|argument| argument == word);
     has(b"serve") && has(b"--detached")
 }
 
@@ -78,7 +79,7 @@ mod tests {
 
     use super::*;
 
-    /// A process that holds a lock as a daemon does, and has these arguments.
+    /// A process that holds a lock as a daemon does, with these arguments.
     fn holder(path: &Path, arguments: &[&str]) -> Child {
         let script = "exec 9<>\"$0\"; flock 9; echo $$ >&9; echo held; read line";
         let mut command = Command::new("sh");
@@ -91,11 +92,11 @@ mod tests {
     }
 
     #[test]
-    fn one_that_a_command_started_makes_way() {
+    fn a_daemon_that_a_command_started_is_terminated() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("daemon.lock");
         let mut child = holder(&path, &["serve", "--detached", "--home", "/h"]);
-        // It ends by a signal, not because nobody speaks to it; and it is ours to bury.
+        // It ends by the signal, not because its standard input is closed; this process has to reap it.
         let _input = child.stdin.take();
         let taken = std::thread::scope(|scope| {
             let taking = scope.spawn(|| take_over(&path));
@@ -107,12 +108,12 @@ mod tests {
     }
 
     #[test]
-    fn one_that_somebody_started_does_not() {
+    fn a_daemon_that_the_user_started_keeps_the_lock() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("daemon.lock");
         let mut child = holder(&path, &["serve", "--home", "/h"]);
         assert!(matches!(take_over(&path), Err(LockError::Held { pid, .. }) if pid == Some(child.id())));
-        assert!(child.try_wait().unwrap().is_none(), "nothing was done to it");
+        assert!(child.try_wait().unwrap().is_none(), "it still runs");
         drop(child.stdin.take());
         child.wait().unwrap();
         take_over(&path).unwrap();
