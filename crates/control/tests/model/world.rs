@@ -91,7 +91,7 @@ impl World {
             Call::Start => "SANDBOX_CREATE_FAILED",
             Call::Stop => "SANDBOX_STOP_FAILED",
             Call::Remove => "SANDBOX_DELETE_FAILED",
-            Call::Exec | Call::Cancel => {
+            Call::Command | Call::Exec | Call::Cancel => {
                 self.done.execs_failed |= call == Call::Exec;
                 return;
             }
