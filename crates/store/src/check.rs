@@ -8,7 +8,7 @@ use std::path::Path;
 use self::history::SandboxHistory;
 use crate::marker::MarkerRecord;
 use crate::regular_file::require_regular;
-use crate::sqlite::{Audit, StoredSandbox, log_of};
+use crate::sqlite::{Audit, StoredSandbox, has_log};
 use crate::{Sandbox, StoreError, StoreIdentity};
 
 /// The result of a check.
@@ -57,7 +57,7 @@ pub fn check_with_marker(path: &Path, home_marker: Option<&Path>) -> Result<Chec
         let store = Audit::open(path)?;
         let report = check_opened(&store, path, home.as_ref());
         // A daemon started to write, so the reads may come from two snapshots.
-        if !(store.is_immutable() && log_of(path).exists()) {
+        if !(store.is_immutable() && has_log(path)) {
             return report;
         }
     }

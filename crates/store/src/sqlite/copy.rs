@@ -7,7 +7,7 @@ use std::path::Path;
 
 use rusqlite::Connection;
 
-use super::inspect::{beside, log_of};
+use super::inspect::{beside, has_log};
 use super::open::{ReadOnlyConnection, read_when_ready};
 use crate::StoreError;
 
@@ -69,7 +69,7 @@ pub(crate) fn copy_store(from: &Path, to: &Path) -> Result<(), StoreError> {
             Ok(is_immutable)
         })?;
         // A daemon started to write, so the reads may come from two snapshots.
-        if !(is_immutable && log_of(from).exists()) {
+        if !(is_immutable && has_log(from)) {
             return Ok(());
         }
     }

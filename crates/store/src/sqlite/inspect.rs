@@ -29,10 +29,18 @@ pub(crate) struct StoreFacts {
 /// The offset of the read version in the header, which tells whether the database is in WAL mode.
 const READ_VERSION: usize = 19;
 const WITH_LOG: u8 = 2;
+/// The length of the header of a write-ahead log.
+const LOG_HEADER: u64 = 32;
 
 /// The write-ahead log of a database.
 pub(crate) fn log_of(path: &Path) -> PathBuf {
     beside(path, "-wal")
+}
+
+/// Whether there is a write-ahead log to read. One with a header and no frame has nothing to read, and SQLite cannot open it
+/// with a read-only index: it takes it for one that changes all the time.
+pub(crate) fn has_log(path: &Path) -> bool {
+    log_of(path).symlink_metadata().is_ok_and(|log| log.len() != LOG_HEADER)
 }
 
 /// The path with a suffix appended to its file name.
@@ -99,7 +107,7 @@ impl StoreFacts {
         let mut header = [0; READ_VERSION + 1];
         let read = File::open(path).and_then(|mut file| file.read_exact(&mut header));
         read.map_err(|error| StoreError::file(path, error))?;
-        Ok(!self.is_clean && header[READ_VERSION] == WITH_LOG)
+        Ok(!self.is_clean && header[READ_VERSION] == WITH_LOG && !log_of(path).exists())
     }
 
     /// The events that were fsynced in the home and that the store lacks. For a restored store they are expected to be

@@ -12,7 +12,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use super::checkpoint::Checkpointer;
-use super::inspect::{beside, inspect, log_of};
+use super::inspect::{beside, has_log, inspect};
 use super::raise::{LostEvents, raise};
 use super::wal_index::WalIndex;
 use super::{Sqlite, copy, read, schema};
@@ -152,7 +152,7 @@ pub(super) fn open_to_read(path: &Path) -> Result<Connection, StoreError> {
 
 impl ReadOnlyConnection {
     pub(super) fn open(path: &Path) -> Result<Self, StoreError> {
-        let is_immutable = !log_of(path).exists();
+        let is_immutable = !has_log(path);
         let connection = if is_immutable { connect_by_uri(path, "immutable=1")? } else { connect_to_log(path)? };
         Ok(Self { connection, is_immutable })
     }

@@ -163,8 +163,29 @@ async fn a_copy_without_its_log_is_refused_and_not_changed() {
 }
 
 #[tokio::test]
+async fn a_log_without_a_frame_is_no_loss() {
+    let test_store = TestStore::new();
+    let store = test_store.open_at_home("boot-1");
+    let row = ready(&store, "box-1").await;
+    let log = fs::read(test_store.beside("-wal")).unwrap();
+    store.close().await;
+    // So it is when a daemon is killed between the header and the first frame.
+    fs::write(test_store.beside("-wal"), &log[..32]).unwrap();
+    for with_index in [true, false] {
+        if !with_index {
+            let _ = fs::remove_file(test_store.beside("-shm"));
+        }
+        assert_eq!(test_store.inspect().unwrap(), StoreOrigin::Current);
+        test_store.assert_good();
+    }
+    let store = test_store.open_at_home("boot-1");
+    assert_eq!(store.sandbox(&row.id).unwrap().last_sequence, row.last_sequence);
+    store.close().await;
+}
+
+#[tokio::test]
 async fn an_emptied_or_damaged_log_is_an_error_and_a_repair_keeps_the_rest() {
-    for damage in ["empty", "damaged"] {
+    for damage in ["empty", "header", "damaged"] {
         let test_store = TestStore::new();
         let store = test_store.open_at_home("boot-1");
         let row = ready(&store, "box-1").await;
@@ -178,10 +199,10 @@ async fn an_emptied_or_damaged_log_is_an_error_and_a_repair_keeps_the_rest() {
         let marker = fs::read(test_store.marker()).unwrap();
         store.close().await;
         let [database, mut log] = files;
-        if damage == "empty" {
-            log.clear()
-        } else {
-            log[40..].fill(7)
+        match damage {
+            "empty" => log.clear(),
+            "header" => log.truncate(32),
+            _ => log[40..].fill(7),
         }
         fs::write(test_store.path(), database).unwrap();
         fs::write(test_store.beside("-wal"), log).unwrap();
