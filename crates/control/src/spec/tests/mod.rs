@@ -4,6 +4,7 @@ mod bounds;
 mod merge;
 mod paths;
 mod rules;
+mod stored;
 mod tools;
 mod units;
 mod yaml;
