@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use carrel_control::Watch;
+use carrel_control::EventWatch;
 use carrel_store::{Event, Events, Namespace};
 use tonic::Status;
 
@@ -15,7 +15,7 @@ use crate::subscription::broken;
 
 /// What somebody watches.
 pub(crate) struct Watched {
-    pub(super) watch: Watch,
+    pub(super) watch: EventWatch,
     /// Of whoever watches.
     pub(super) namespace: Namespace,
 }

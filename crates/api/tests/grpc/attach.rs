@@ -6,7 +6,7 @@ use carrel_api::carrel::v1::{
     AttachClose, AttachExecRequest, AttachExecResponse, AttachInput, AttachSignal, AttachStart, EndKind, InputWish,
     Stream, TerminalSize,
 };
-use carrel_control::fake::Call;
+use carrel_control::fake::FakeCall;
 use carrel_control::provider::How;
 use carrel_shim_client::messages::{
     Done, Fact, FactKind, FailureCode, GetStatus, InputWish as Wish, JobClose, JobCut, JobEnded, JobFollow, JobInput,
@@ -212,7 +212,7 @@ async fn what_cannot_be_followed_is_refused() {
 
     let mut client = world.client().await;
     ready(&mut client, "demo").await;
-    world.fake.hold(Call::Exec);
+    world.fake.hold(FakeCall::Exec);
     client.create_exec(exec("demo", "exec-1")).await.unwrap();
     drop(supervisor);
     let (code, reason, about) = told(&attach(&world, start("exec-1")).await.1.unwrap_err());
@@ -220,7 +220,7 @@ async fn what_cannot_be_followed_is_refused() {
         (code, reason.as_str(), about["sandbox_id"].as_str()),
         (Code::Unavailable, "SANDBOX_UNREACHABLE", "demo")
     );
-    world.fake.release(Call::Exec);
+    world.fake.release(FakeCall::Exec);
 }
 
 #[tokio::test]

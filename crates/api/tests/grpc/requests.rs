@@ -64,7 +64,7 @@ async fn a_sandbox_is_made_stopped_resumed_and_removed() {
 async fn a_sandbox_that_fails_says_why() {
     let world = World::new().await;
     let mut client = world.client().await;
-    world.fake.fail(carrel_control::fake::Call::Start, 100);
+    world.fake.fail(carrel_control::fake::FakeCall::Start, 100);
     client.create_sandbox(create("demo")).await.unwrap();
     let mut events = client.subscribe_sandbox_events(subscribe("demo", 0)).await.unwrap().into_inner();
     until(&mut events, EventType::SandboxFailed).await;

@@ -40,7 +40,7 @@ fn the_stored_form_of_a_spec_is_frozen() {
         ports: vec![Port { inside: 80, host: 8080 }],
         command: words(["sleep"]),
         limits,
-        stranger: true,
+        untrusted: true,
         caller: Some(HostIds { user: 1, group: 2 }),
         allow_unenforced_limits: true,
         restart: RestartPolicy::OnBoot,
