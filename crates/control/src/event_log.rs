@@ -14,7 +14,7 @@ const MAX_FULL_BATCHES: usize = 16;
 
 /// How far the log is behind the events.
 #[derive(Debug, Default)]
-struct Backlog {
+struct LogBacklog {
     /// How many batches in a row were full.
     full: usize,
     skipped: usize,
@@ -46,7 +46,7 @@ impl EventLog {
 }
 
 async fn log_events(store: Store, mut events: AllEvents, mut stopped: oneshot::Receiver<()>) {
-    let mut backlog = Backlog::default();
+    let mut backlog = LogBacklog::default();
     loop {
         let batch = tokio::select! {
             biased;
@@ -153,9 +153,9 @@ fn state_name(state: SandboxState) -> String {
     format!("{state:?}").to_uppercase()
 }
 
-// === impl Backlog ===
+// === impl LogBacklog ===
 
-impl Backlog {
+impl LogBacklog {
     /// Whether a batch is skipped.
     fn should_skip(&mut self, length: usize) -> bool {
         self.full = if length < BATCH { 0 } else { self.full + 1 };
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn a_log_that_falls_behind_skips_events_and_reports_how_many() {
-        let mut backlog = Backlog::default();
+        let mut backlog = LogBacklog::default();
         assert!((0..MAX_FULL_BATCHES).all(|_| !backlog.should_skip(BATCH)));
         assert!(backlog.should_skip(BATCH) && backlog.should_skip(BATCH));
         assert!(!backlog.should_skip(3));

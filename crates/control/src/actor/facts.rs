@@ -6,7 +6,7 @@ use carrel_store::Timestamp;
 use tokio::time::Instant;
 
 use super::edit::SandboxEdit;
-use super::pause::Pause;
+use super::pause::PauseDetails;
 use super::{Actor, ActorStopped, CommandState, IncarnationEnd};
 use crate::codes::{cause, error_code};
 use crate::control::place;
@@ -85,7 +85,12 @@ impl Actor {
                 }
                 Fact::CommandEnded { attempt, how } => self.command_ended(sequence, at, attempt, &how),
                 Fact::Paused { cause, message } => {
-                    self.pause_changed(&mut edit, at, Some(Pause::new(cause, message)), is_ready && end.is_none());
+                    self.pause_changed(
+                        &mut edit,
+                        at,
+                        Some(PauseDetails::new(cause, message)),
+                        is_ready && end.is_none(),
+                    );
                 }
                 Fact::Unpaused => self.pause_changed(&mut edit, at, None, is_ready && end.is_none()),
                 Fact::Ended { .. } | Fact::OutOfMemory | Fact::Other => {}

@@ -97,7 +97,7 @@ pub(crate) struct Actor {
     clean: bool,
     /// An earlier incarnation that is not cleaned up yet.
     leftover: Option<Place>,
-    retry: RetryBackoff,
+    retry: ProviderRetry,
     command: CommandState,
     /// The last event about each service of this incarnation.
     services: BTreeMap<String, EventType>,
@@ -167,7 +167,7 @@ struct CommandState {
 
 /// When a failed provider call is retried.
 #[derive(Clone, Copy, Debug, Default)]
-struct RetryBackoff {
+struct ProviderRetry {
     at: Option<Instant>,
     delay: Duration,
 }
@@ -224,7 +224,7 @@ impl Actor {
             starting: None,
             clean: false,
             leftover: None,
-            retry: RetryBackoff::default(),
+            retry: ProviderRetry::default(),
             command,
             services: BTreeMap::new(),
             idle: IdleState { since, checking: false },
@@ -343,7 +343,7 @@ impl Actor {
         let committed = self.shared.store.commit(edit.change).await?;
         self.sandbox = committed.sandbox;
         if self.stage() != stage {
-            self.retry = RetryBackoff::default();
+            self.retry = ProviderRetry::default();
         }
         for change in execs {
             let (ExecChange::New(exec) | ExecChange::Known(exec)) = change;
@@ -359,9 +359,9 @@ impl Actor {
     }
 }
 
-// === impl RetryBackoff ===
+// === impl ProviderRetry ===
 
-impl RetryBackoff {
+impl ProviderRetry {
     /// Doubles the delay up to the maximum.
     fn back_off(&mut self) {
         self.delay = (self.delay * 2).clamp(PROVIDER_RETRY.0, PROVIDER_RETRY.1);

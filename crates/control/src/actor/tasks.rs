@@ -8,11 +8,11 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::edit::phase_details;
-use super::pause::{Pause, PauseState};
+use super::pause::{PauseDetails, PauseState};
 use super::requests::provider_failed;
 use super::restart::ResumePermit;
 use super::services::ServiceReport;
-use super::{Acceptance, Actor, ActorStopped, PROVIDER_RETRY, RestartState, RetryBackoff};
+use super::{Acceptance, Actor, ActorStopped, PROVIDER_RETRY, ProviderRetry, RestartState};
 use crate::codes::{MATERIALIZE, error_code};
 use crate::control::place;
 use crate::failpoint::FailpointStep;
@@ -261,7 +261,7 @@ impl Actor {
     /// Schedules a retry if the task of the stage failed.
     fn update_retry(&mut self, done: bool) {
         if done {
-            self.retry = RetryBackoff::default();
+            self.retry = ProviderRetry::default();
         } else {
             self.retry.back_off();
         }
@@ -403,7 +403,7 @@ impl Actor {
     /// Answers a pause request. Later requests see the new state before the supervisor reports it.
     fn pause_done(&mut self, PauseResult { incarnation, paused, done, answer }: PauseResult) {
         if done.is_ok() && incarnation == self.sandbox.incarnation {
-            let pause = Pause::new(PauseCause::User, String::new());
+            let pause = PauseDetails::new(PauseCause::User, String::new());
             self.pause = if paused { PauseState::Paused(pause) } else { PauseState::Unpaused };
         }
         let _left = answer.send(done.map(|()| Acceptance::Changed).map_err(|error| provider_failed(&error)));

@@ -7,7 +7,7 @@ use carrel_image::ImageRef;
 use carrel_store::Pairs;
 
 use super::identity::HostIds;
-use super::source::{self, HostAccess, LinkPolicy, SourceError, SourceKind};
+use super::source::{self, HostAccess, LinkPolicy, SourceKind, SourcePathError};
 use super::units::{self, quoted};
 use super::{Copy, Draft, DraftCopy, DraftMount, DraftPort, Host, Limits, Mount, Port, Spec, services, tools};
 use crate::{Code, Refusal};
@@ -72,7 +72,7 @@ pub(super) fn image(field: &str, image: String, caller: HostAccess<'_>) -> Resul
     let reference: ImageRef =
         image.parse().map_err(|_| Refusal::invalid(field, format!("{} is not an image reference", quoted(&image))))?;
     let path = match reference {
-        ImageRef::Host if !caller.may_use_host() => return Err(SourceError::Forbidden.refusal(field, &image)),
+        ImageRef::Host if !caller.may_use_host() => return Err(SourcePathError::Forbidden.refusal(field, &image)),
         ImageRef::Host | ImageRef::Registry(_) => return Ok(image),
         // Only the operator's home can be used.
         reference if caller.trusted => {
@@ -80,12 +80,12 @@ pub(super) fn image(field: &str, image: String, caller: HostAccess<'_>) -> Resul
         }
         ImageRef::Path(path) | ImageRef::Directory(path) => path,
         // Only the operator may use archives.
-        _ => return Err(SourceError::Forbidden.refusal(field, &image)),
+        _ => return Err(SourcePathError::Forbidden.refusal(field, &image)),
     };
     // The stored path has no links, so that it cannot be redirected later.
     let found = source::resolve(&path, SourceKind::Image, LinkPolicy::Reject, caller);
     let found = found.map_err(|error| error.refusal(field, &image))?;
-    found.into_os_string().into_string().map_err(|_| SourceError::NotText.refusal(field, &image))
+    found.into_os_string().into_string().map_err(|_| SourcePathError::NotText.refusal(field, &image))
 }
 
 fn gpus(gpus: &str) -> Result<(), Refusal> {

@@ -40,7 +40,7 @@ pub(super) struct HostAccess<'a> {
 }
 
 /// Why a path of the host cannot be used.
-pub(super) enum SourceError {
+pub(super) enum SourcePathError {
     /// It does not exist.
     Missing,
     /// It is a link.
@@ -88,7 +88,7 @@ pub fn open_source(path: &Path) -> io::Result<OwnedFd> {
 /// Checks a directory again that was admitted as an image, since it may have been replaced meanwhile. The path must not
 /// contain links, and the caller must be able to read all of it. Returns the device and the inode.
 pub fn check_image(path: &Path, caller: HostIds) -> io::Result<(u64, u64)> {
-    let found = caller.act(|| -> Result<_, SourceError> {
+    let found = caller.act(|| -> Result<_, SourcePathError> {
         let handle =
             rustix::fs::openat2(CWD, path, NAME | OFlags::DIRECTORY, Mode::empty(), ResolveFlags::NO_SYMLINKS)?;
         check_readable(&handle, SourceKind::Image)?;
@@ -127,7 +127,7 @@ pub(super) fn resolve(
     kinds: SourceKind,
     last: LinkPolicy,
     caller: HostAccess<'_>,
-) -> Result<PathBuf, SourceError> {
+) -> Result<PathBuf, SourcePathError> {
     if caller.trusted {
         return find(path, kinds, last, caller).map(|(_, known)| known);
     }
@@ -136,7 +136,7 @@ pub(super) fn resolve(
         check_readable(&handle, kinds)?;
         Ok(known)
     });
-    found.unwrap_or_else(|error| Err(SourceError::Failed(Errno::from_io_error(&error).unwrap_or(Errno::IO))))
+    found.unwrap_or_else(|error| Err(SourcePathError::Failed(Errno::from_io_error(&error).unwrap_or(Errno::IO))))
 }
 
 /// Opens a path and resolves its links.
@@ -145,7 +145,7 @@ fn find(
     kinds: SourceKind,
     last: LinkPolicy,
     caller: HostAccess<'_>,
-) -> Result<(OwnedFd, PathBuf), SourceError> {
+) -> Result<(OwnedFd, PathBuf), SourcePathError> {
     // A trailing slash would follow a link.
     let path: PathBuf = path.components().collect();
     let flags = if last == LinkPolicy::Reject { NAME | OFlags::NOFOLLOW } else { NAME };
@@ -156,25 +156,27 @@ fn find(
     };
     kinds.admit(FileType::from_raw_mode(rustix::fs::fstat(&handle)?.st_mode))?;
     // The path in the kernel has no links. It is valid if it leads to the same file.
-    let known = std::fs::read_link(format!("/proc/self/fd/{}", handle.as_raw_fd())).map_err(|_| SourceError::Moved)?;
+    let known =
+        std::fs::read_link(format!("/proc/self/fd/{}", handle.as_raw_fd())).map_err(|_| SourcePathError::Moved)?;
     let again = open_source(&known).map_err(|error| match error.kind() {
-        io::ErrorKind::PermissionDenied => SourceError::Unreadable(None),
-        _ => SourceError::Moved,
+        io::ErrorKind::PermissionDenied => SourcePathError::Unreadable(None),
+        _ => SourcePathError::Moved,
     })?;
     if !known.is_absolute() || identity(&handle)? != identity(&again)? {
-        return Err(SourceError::Moved);
+        return Err(SourcePathError::Moved);
     }
-    if known.to_str().is_none() { Err(SourceError::NotText) } else { Ok((handle, known)) }
+    if known.to_str().is_none() { Err(SourcePathError::NotText) } else { Ok((handle, known)) }
 }
 
 /// Whether this thread may read what the handle refers to. Of an image, all of it, since the root user of the sandbox
 /// reads everything there.
-fn check_readable(handle: &OwnedFd, kinds: SourceKind) -> Result<(), SourceError> {
+fn check_readable(handle: &OwnedFd, kinds: SourceKind) -> Result<(), SourcePathError> {
     let kind = FileType::from_raw_mode(rustix::fs::fstat(handle)?.st_mode);
     if !matches!(kind, FileType::RegularFile | FileType::Directory) {
         return Ok(());
     }
-    let unreadable = |errno: Errno| if errno == Errno::ACCESS { SourceError::Unreadable(None) } else { errno.into() };
+    let unreadable =
+        |errno: Errno| if errno == Errno::ACCESS { SourcePathError::Unreadable(None) } else { errno.into() };
     let path = format!("/proc/self/fd/{}", handle.as_raw_fd());
     let opened = rustix::fs::open(path, READ, Mode::empty()).map_err(unreadable)?;
     if kind == FileType::Directory {
@@ -186,9 +188,9 @@ fn check_readable(handle: &OwnedFd, kinds: SourceKind) -> Result<(), SourceError
     Ok(())
 }
 
-fn check_readable_below(directory: &OwnedFd, path: &Path, count: &mut usize) -> Result<(), SourceError> {
+fn check_readable_below(directory: &OwnedFd, path: &Path, count: &mut usize) -> Result<(), SourcePathError> {
     if path.components().count() > MAX_DEPTH {
-        return Err(SourceError::Large);
+        return Err(SourcePathError::Large);
     }
     for entry in Dir::read_from(directory)? {
         let entry = entry?;
@@ -198,11 +200,11 @@ fn check_readable_below(directory: &OwnedFd, path: &Path, count: &mut usize) -> 
         }
         *count += 1;
         if *count > MAX_FILES {
-            return Err(SourceError::Large);
+            return Err(SourcePathError::Large);
         }
         let path = path.join(OsStr::from_bytes(name.to_bytes()));
         let failed = |errno: Errno| {
-            if errno == Errno::ACCESS { SourceError::Unreadable(Some(path.clone())) } else { errno.into() }
+            if errno == Errno::ACCESS { SourcePathError::Unreadable(Some(path.clone())) } else { errno.into() }
         };
         let stat = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
         match FileType::from_raw_mode(stat.st_mode) {
@@ -221,8 +223,8 @@ fn check_readable_below(directory: &OwnedFd, path: &Path, count: &mut usize) -> 
 }
 
 /// Opens a path below what the operator allows, without leaving it by `..` or a link.
-fn open_allowed(path: &Path, flags: OFlags, allowed: &[PathBuf]) -> Result<OwnedFd, SourceError> {
-    let mut outcome = SourceError::Forbidden;
+fn open_allowed(path: &Path, flags: OFlags, allowed: &[PathBuf]) -> Result<OwnedFd, SourcePathError> {
+    let mut outcome = SourcePathError::Forbidden;
     for tree in allowed.iter().filter(|tree| tree.is_absolute()) {
         let Ok(below) = path.strip_prefix(tree) else { continue };
         // The path to the tree is trusted, including its links.
@@ -282,21 +284,21 @@ impl HostAccess<'_> {
 // === impl SourceKind ===
 
 impl SourceKind {
-    fn admit(self, kind: FileType) -> Result<(), SourceError> {
+    fn admit(self, kind: FileType) -> Result<(), SourcePathError> {
         match (self, kind) {
             (_, FileType::RegularFile | FileType::Directory) | (Self::TreeOrSocket, FileType::Socket) => Ok(()),
-            (_, FileType::Symlink) => Err(SourceError::Link),
-            (Self::Passive, FileType::Socket) => Err(SourceError::Socket),
-            (Self::Tree | Self::Image, _) => Err(SourceError::Kind("a file or a directory")),
-            (Self::Passive, _) => Err(SourceError::Kind("a file, a directory or a socket")),
-            (Self::TreeOrSocket, _) => Err(SourceError::Kind("a file, a directory or a socket")),
+            (_, FileType::Symlink) => Err(SourcePathError::Link),
+            (Self::Passive, FileType::Socket) => Err(SourcePathError::Socket),
+            (Self::Tree | Self::Image, _) => Err(SourcePathError::Kind("a file or a directory")),
+            (Self::Passive, _) => Err(SourcePathError::Kind("a file, a directory or a socket")),
+            (Self::TreeOrSocket, _) => Err(SourcePathError::Kind("a file, a directory or a socket")),
         }
     }
 }
 
-// === impl SourceError ===
+// === impl SourcePathError ===
 
-impl SourceError {
+impl SourcePathError {
     /// The refusal of a request that names such a path.
     pub(super) fn refusal(&self, field: &str, text: &str) -> Refusal {
         match self {
@@ -316,7 +318,7 @@ impl SourceError {
     }
 }
 
-impl fmt::Display for SourceError {
+impl fmt::Display for SourcePathError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Missing => f.write_str("does not exist"),
@@ -327,7 +329,10 @@ impl fmt::Display for SourceError {
             Self::Unreadable(None) => f.write_str("cannot be read by this caller"),
             Self::Unreadable(Some(path)) => {
                 let path = quoted(&path.to_string_lossy());
-                write!(f, "contains {path}, which this caller cannot read but the root user of the sandbox could")
+                write!(
+                    f,
+                    "contains {path}, which cannot be read by this caller but could be by the root user of the sandbox"
+                )
             }
             Self::Large => f.write_str("contains more files than are checked; import it as a named image"),
             Self::Socket => f.write_str("is a socket, which needs a writable mount; set writable"),
@@ -337,7 +342,7 @@ impl fmt::Display for SourceError {
     }
 }
 
-impl From<Errno> for SourceError {
+impl From<Errno> for SourcePathError {
     fn from(errno: Errno) -> Self {
         match errno {
             Errno::NOENT | Errno::NOTDIR => Self::Missing,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use carrel_store::Pairs;
 
-use super::source::{self, HostAccess, LinkPolicy, SourceError, SourceKind};
+use super::source::{self, HostAccess, LinkPolicy, SourceKind, SourcePathError};
 use super::units::quoted;
 use super::{Host, Mount};
 use crate::Refusal;
@@ -130,12 +130,12 @@ impl ToolMounts<'_> {
             match source::resolve(&path, SourceKind::TreeOrSocket, LinkPolicy::Follow, self.caller) {
                 // A writable mount writes with the rights of the owner, so untrusted callers do not get one.
                 Ok(_) if mount.writable && !self.caller.trusted => {
-                    return Err(SourceError::Forbidden.refusal(field, tool));
+                    return Err(SourcePathError::Forbidden.refusal(field, tool));
                 }
                 Ok(source) => self.mounts.push(Mount { source, target: target.clone(), writable: mount.writable }),
-                Err(SourceError::Missing) if !mount.required => return Ok(()),
+                Err(SourcePathError::Missing) if !mount.required => return Ok(()),
                 // The caller must not learn where the operator keeps it.
-                Err(SourceError::Forbidden) => return Err(SourceError::Forbidden.refusal(field, tool)),
+                Err(SourcePathError::Forbidden) => return Err(SourcePathError::Forbidden.refusal(field, tool)),
                 Err(error) => return Err(error.refusal(field, &path.to_string_lossy())),
             }
             self.targets.insert(target.clone());

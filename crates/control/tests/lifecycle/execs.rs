@@ -65,7 +65,7 @@ async fn an_exec_that_is_too_large_is_refused_and_leaves_nothing() {
     daemon.check().await;
 }
 
-//= control.accepted-completed.accepted-command-answers-complete
+//= control.accepted-completed.accepted-command-said-complete
 //= promises.control-plane.cancelled-command
 #[tokio::test]
 async fn a_cancel_returns_when_the_exec_has_ended() {

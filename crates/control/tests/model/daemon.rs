@@ -19,7 +19,7 @@ const ME: Caller = Caller { user: 1000, group: 1000, trusted: true };
 pub(crate) type Lengths = [usize; SANDBOXES];
 
 /// A daemon. It crashes when its runtime is dropped.
-pub(crate) struct Daemon {
+pub(crate) struct ModelDaemon {
     pub(crate) runtime: Runtime,
     pub(crate) control: Control,
     store: Store,
@@ -50,9 +50,9 @@ pub(crate) struct PendingRequest {
     answer: JoinHandle<(RequestOutcome, Lengths)>,
 }
 
-// === impl Daemon ===
+// === impl ModelDaemon ===
 
-impl Daemon {
+impl ModelDaemon {
     pub(crate) fn start(home: &TempDir, provider: &FakeProvider) -> Self {
         Self::after(Self::open(home), provider)
     }

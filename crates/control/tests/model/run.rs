@@ -6,7 +6,7 @@ use carrel_control::fake::{FakeCall, FakeProvider};
 use carrel_control::provider::{EndCause, How};
 use tempfile::TempDir;
 
-use crate::daemon::{CompletedRequest, Daemon, PendingRequest, RequestOutcome, exec_id, sandbox_id};
+use crate::daemon::{CompletedRequest, ModelDaemon, PendingRequest, RequestOutcome, exec_id, sandbox_id};
 use crate::model::ModelState;
 use crate::steps::{ClientRequest, ModelCase, ModelStep, RESTARTED, SANDBOXES};
 use crate::verify::{InjectedFaults, SandboxHistory, verify};
@@ -18,7 +18,7 @@ pub(crate) const WATCHDOG: Duration = Duration::from_secs(20);
 struct ModelRun {
     home: TempDir,
     provider: FakeProvider,
-    daemon: Daemon,
+    daemon: ModelDaemon,
     pending: Vec<PendingRequest>,
     completed: Vec<CompletedRequest>,
     faults: InjectedFaults,
@@ -39,7 +39,7 @@ pub(crate) fn run(case: &ModelCase, timeout: Duration) -> Result<(), String> {
 impl ModelRun {
     fn new(timeout: Duration) -> Self {
         let (home, provider) = (tempfile::tempdir().unwrap(), FakeProvider::default());
-        let daemon = Daemon::start(&home, &provider);
+        let daemon = ModelDaemon::start(&home, &provider);
         Self {
             home,
             provider,

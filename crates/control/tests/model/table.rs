@@ -4,7 +4,7 @@ use carrel_control::fake::{FakeCall, FakeProvider};
 use carrel_control::stage::{SandboxStage, StageInput, StageTransition, transition};
 use carrel_store::{EventType, ExecState, SandboxState};
 
-use crate::daemon::{Daemon, RequestOutcome};
+use crate::daemon::{ModelDaemon, RequestOutcome};
 use crate::model::{ExpectedAnswer, ModelRequest, ModelSandbox, ModelState};
 use crate::steps::ClientRequest;
 
@@ -86,9 +86,9 @@ fn the_transition_table_answers_as_documented() {
 }
 
 /// Moves a sandbox to a state and keeps it there.
-fn daemon_in(state: ModelState, home: &tempfile::TempDir) -> Daemon {
+fn daemon_in(state: ModelState, home: &tempfile::TempDir) -> ModelDaemon {
     let provider = FakeProvider::default();
-    let daemon = Daemon::start(home, &provider);
+    let daemon = ModelDaemon::start(home, &provider);
     let send = |what| assert_eq!(daemon.answer(daemon.send(what)).outcome, RequestOutcome::Accepted);
     let until = |state: ModelState| daemon.until(0, state.number());
     match state {

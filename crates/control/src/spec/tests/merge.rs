@@ -65,7 +65,7 @@ fn a_request_is_merged_over_a_file() {
 
 #[test]
 fn the_same_target_in_both_is_a_conflict() {
-    let home = TestHome::new();
+    let home = SpecTestHome::new();
     let base = Draft { mounts: vec![mount("~/file", "/a")], ..minimal() };
     let over = Draft { mounts: vec![mount("~/dir", "/a")], ..Draft::default() };
     assert_eq!(home.check(over.over(base)).unwrap_err().message, r#"mounts[1].target: "/a" is used twice"#);

@@ -24,14 +24,14 @@ const OPERATOR: Caller = Caller { user: 0, group: 0, trusted: true };
 const OTHER: Caller = Caller { user: 0, group: 0, trusted: false };
 
 /// A home with a file, a directory, links to both, a socket and a pipe.
-struct TestHome {
+struct SpecTestHome {
     directory: TempDir,
     host: Host,
 }
 
-// === impl TestHome ===
+// === impl SpecTestHome ===
 
-impl TestHome {
+impl SpecTestHome {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let home = fs::canonicalize(directory.path()).unwrap();

@@ -29,7 +29,7 @@ fn assert_forbidden(outcome: Result<Spec, Refusal>, what: &str) {
 
 #[test]
 fn only_the_operator_may_use_paths_of_the_host() {
-    let home = TestHome::new();
+    let home = SpecTestHome::new();
     fs::create_dir(home.path(".npm")).unwrap();
     let tool = Draft { builtin_tools: words(["npm"]), ..with_image("name") };
     let file = home.text("file");
@@ -65,7 +65,7 @@ fn only_the_operator_may_use_paths_of_the_host() {
 
 #[test]
 fn paths_below_an_allowed_directory_may_be_used() {
-    let mut home = TestHome::new();
+    let mut home = SpecTestHome::new();
     home.host.allowed = vec![home.path("dir")];
     for source in ["dir", "dir/below", "dir/below/file", "dir/./below/../below"] {
         let source = home.text(source);
@@ -82,7 +82,7 @@ fn paths_below_an_allowed_directory_may_be_used() {
 
 #[test]
 fn no_link_leads_out_of_an_allowed_directory() {
-    let mut home = TestHome::new();
+    let mut home = SpecTestHome::new();
     home.host.allowed = vec![home.path("dir")];
     symlink(home.path(""), home.path("dir/absolute")).unwrap();
     symlink("..", home.path("dir/relative")).unwrap();
@@ -100,7 +100,7 @@ fn no_link_leads_out_of_an_allowed_directory() {
 
 #[test]
 fn the_image_host_needs_the_root_to_be_allowed() {
-    let mut home = TestHome::new();
+    let mut home = SpecTestHome::new();
     home.host.allowed = vec!["/usr".into(), "usr".into()];
     assert_forbidden(home.check_untrusted(with_image("host")), "host");
     home.host.allowed.push("/".into());
@@ -110,7 +110,7 @@ fn the_image_host_needs_the_root_to_be_allowed() {
 
 #[test]
 fn an_allowed_path_may_be_one_file_and_several_may_overlap() {
-    let mut home = TestHome::new();
+    let mut home = SpecTestHome::new();
     home.host.allowed = vec![home.path("gone"), home.path("file"), home.path("dir/below"), home.path("dir")];
     assert!(home.check_untrusted(with_mount("~/file")).is_ok());
     assert!(home.check_untrusted(with_mount("~/dir/below/file")).is_ok());
@@ -119,7 +119,7 @@ fn an_allowed_path_may_be_one_file_and_several_may_overlap() {
 
 #[test]
 fn a_source_that_became_a_link_is_not_opened() {
-    let home = TestHome::new();
+    let home = SpecTestHome::new();
     let spec = home.check(with_mount("~/dir/below/file")).unwrap();
     let source = &spec.mounts[0].source;
     assert!(open_source(source).is_ok());
@@ -142,7 +142,7 @@ fn without_a_home_a_tilde_is_refused() {
 fn a_path_that_cannot_be_stored_is_refused() {
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt;
-    let home = TestHome::new();
+    let home = SpecTestHome::new();
     let odd = home.host.home.join(OsStr::from_bytes(b"odd\xff"));
     fs::create_dir(&odd).unwrap();
     fs::write(odd.join("file"), "").unwrap();
@@ -154,7 +154,7 @@ fn a_path_that_cannot_be_stored_is_refused() {
 #[test]
 fn a_path_that_the_caller_cannot_read_is_refused_even_if_it_is_allowed() {
     use std::os::unix::fs::{PermissionsExt, chown};
-    let mut home = TestHome::new();
+    let mut home = SpecTestHome::new();
     home.host.allowed = vec!["/".into()];
     fs::create_dir(home.path("dir/closed")).unwrap();
     fs::write(home.path("dir/closed/file"), "").unwrap();
@@ -189,7 +189,7 @@ fn a_path_that_the_caller_cannot_read_is_refused_even_if_it_is_allowed() {
     assert_eq!(spec.host_owner(), Some(super::super::HostIds::UNKNOWN));
     // The root user of the sandbox reads all of an image.
     let refusal = check(&caller, with_image(home.text("dir"))).unwrap_err();
-    assert!(refusal.message.contains("which this caller cannot read"), "{}", refusal.message);
+    assert!(refusal.message.contains("which cannot be read by this caller"), "{}", refusal.message);
     fs::set_permissions(home.path("dir/below/file"), fs::Permissions::from_mode(0o644)).unwrap();
     fs::remove_dir_all(home.path("dir/closed")).unwrap();
     assert!(check(&caller, with_image(home.text("dir"))).is_ok());
@@ -198,7 +198,7 @@ fn a_path_that_the_caller_cannot_read_is_refused_even_if_it_is_allowed() {
 
 #[test]
 fn a_socket_needs_a_writable_mount() {
-    let home = TestHome::new();
+    let home = SpecTestHome::new();
     let mut draft = with_mount(home.text("socket"));
     let refusal = home.check(draft.clone()).unwrap_err();
     assert_eq!(

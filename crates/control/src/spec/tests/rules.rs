@@ -3,7 +3,7 @@
 use super::*;
 
 /// Invalid drafts, each with the whole message.
-fn invalid_drafts(home: &TestHome) -> Vec<(Draft, &'static str)> {
+fn invalid_drafts(home: &SpecTestHome) -> Vec<(Draft, &'static str)> {
     let mounts = |mounts: &[DraftMount]| Draft { mounts: mounts.to_vec(), ..minimal() };
     let copies = |copies: &[DraftCopy]| Draft { copies: copies.to_vec(), ..minimal() };
     let port = |container_port, host_port, protocol| DraftPort { container_port, host_port, protocol };
@@ -134,7 +134,7 @@ fn invalid_drafts(home: &TestHome) -> Vec<(Draft, &'static str)> {
 
 #[test]
 fn an_invalid_draft_is_refused_with_the_field_and_the_reason() {
-    let home = TestHome::new();
+    let home = SpecTestHome::new();
     for (draft, sentence) in invalid_drafts(&home) {
         let refusal = home.check(draft).expect_err(sentence);
         assert_eq!(home.words(&refusal), sentence);
@@ -146,7 +146,7 @@ fn an_invalid_draft_is_refused_with_the_field_and_the_reason() {
 
 #[test]
 fn what_this_host_does_not_support_has_its_own_reason() {
-    let home = TestHome::new();
+    let home = SpecTestHome::new();
     for protocol in [1, 2] {
         let ports = vec![DraftPort { container_port: 53, host_port: 53, protocol }];
         let refusal = home.check(Draft { ports, ..minimal() }).unwrap_err();
@@ -158,7 +158,7 @@ fn what_this_host_does_not_support_has_its_own_reason() {
 
 #[test]
 fn the_first_violated_rule_is_reported() {
-    let home = TestHome::new();
+    let home = SpecTestHome::new();
     let mut draft = Draft {
         image: String::new(),
         idle_ttl: Some(DraftDuration { seconds: -1, nanos: 0 }),
@@ -200,7 +200,7 @@ fn the_first_violated_rule_is_reported() {
 
 #[test]
 fn a_valid_draft_becomes_the_spec() {
-    let home = TestHome::new();
+    let home = SpecTestHome::new();
     let healthcheck = DraftHealthcheck {
         test: words(["CMD-SHELL", "true"]),
         interval: Some(DraftDuration { seconds: 1, nanos: 500_000_000 }),

@@ -9,7 +9,7 @@ fn with(tools: Vec<String>) -> Draft {
 }
 
 /// Mounts as lines, with the home removed.
-fn lines(home: &TestHome, spec: &Spec) -> Vec<String> {
+fn lines(home: &SpecTestHome, spec: &Spec) -> Vec<String> {
     let line = |mount: &super::super::Mount| {
         let source = mount.source.strip_prefix(&home.host.home).unwrap_or(&mount.source);
         format!("{} {} {}", source.display(), mount.target, if mount.writable { "rw" } else { "ro" })
@@ -17,7 +17,7 @@ fn lines(home: &TestHome, spec: &Spec) -> Vec<String> {
     spec.mounts.iter().map(line).collect()
 }
 
-fn fill(home: &mut TestHome) {
+fn fill(home: &mut SpecTestHome) {
     let directories = [
         ".claude",
         ".codex",
@@ -42,7 +42,7 @@ fn fill(home: &mut TestHome) {
 
 #[test]
 fn every_tool_gets_what_it_needs() {
-    let mut home = TestHome::new();
+    let mut home = SpecTestHome::new();
     fill(&mut home);
     let all = words(["claude", "codex", "git", "uv", "npm", "apt", "opencode"]);
     let spec = home.check(with(all.clone())).unwrap();
@@ -75,7 +75,7 @@ fn every_tool_gets_what_it_needs() {
 
 #[test]
 fn optional_paths_of_a_tool_may_be_missing() {
-    let home = TestHome::new();
+    let home = SpecTestHome::new();
     let spec = home.check(with(words(["git", "uv", "npm", "apt", "opencode"]))).unwrap();
     assert_eq!((spec.mounts, spec.envs), (Vec::new(), Default::default()));
     for (tool, missing) in [("claude", "HOME/.claude"), ("codex", "HOME/.codex")] {
@@ -88,7 +88,7 @@ fn optional_paths_of_a_tool_may_be_missing() {
 
 #[test]
 fn the_caller_takes_precedence_over_a_tool() {
-    let mut home = TestHome::new();
+    let mut home = SpecTestHome::new();
     fill(&mut home);
     let draft = Draft {
         mounts: vec![mount("~/dir", "~/.npm"), DraftMount { writable: true, ..mount("~/socket", "/ssh-agent") }],
@@ -106,7 +106,7 @@ fn the_caller_takes_precedence_over_a_tool() {
 
 #[test]
 fn links_of_a_tool_are_followed() {
-    let mut home = TestHome::new();
+    let mut home = SpecTestHome::new();
     symlink("dir", home.path(".npm")).unwrap();
     let spec = home.check(with(words(["npm"]))).unwrap();
     assert_eq!(lines(&home, &spec), ["dir /home/agbox/.npm rw"]);
