@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use carrel_agent_client::{AgentClient, sandbox_directory};
 use carrel_image::{ImageRef, RootFs};
-use carrel_shim_client::messages::{Create, Keep, Limits};
+use carrel_shim_client::messages::{Create, JobRetention, SandboxLimits};
 use carrel_shim_client::{OwnedSandbox, Programs};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -67,11 +67,11 @@ impl BenchmarkHome {
 
     /// Creates the next sandbox of the image `host`, with limits of the kinds that `carrel run` sets.
     pub(crate) async fn start(&self) -> Result<OwnedSandbox> {
-        self.start_keeping(Keep::default()).await
+        self.start_keeping(JobRetention::default()).await
     }
 
     /// The same, with a limit of kept job output.
-    pub(crate) async fn start_keeping(&self, keep: Keep) -> Result<OwnedSandbox> {
+    pub(crate) async fn start_keeping(&self, keep: JobRetention) -> Result<OwnedSandbox> {
         self.made.set(self.made.get() + 1);
         let name = format!("bench-{}-{}", std::process::id(), self.made.get());
         let create = Create {
@@ -90,7 +90,7 @@ impl BenchmarkHome {
             disk: 2048 * MEBIBYTE,
             kept_disk: None,
             hostname: "carrel".to_owned(),
-            limits: Limits { memory: Some(4096 * MEBIBYTE), pids: Some(4096), cpu_millis: None },
+            limits: SandboxLimits { memory: Some(4096 * MEBIBYTE), pids: Some(4096), cpu_millis: None },
             allow_unenforced: false,
             image: "host".to_owned(),
             lasting: false,
@@ -121,11 +121,11 @@ fn entries(directory: &Path) -> Vec<PathBuf> {
 
 impl Sandbox {
     pub(crate) fn start() -> Result<Self> {
-        Self::keeping(Keep::default())
+        Self::keeping(JobRetention::default())
     }
 
     /// A sandbox with a limit of kept job output.
-    pub(crate) fn keeping(keep: Keep) -> Result<Self> {
+    pub(crate) fn keeping(keep: JobRetention) -> Result<Self> {
         let (home, runtime) = (BenchmarkHome::new()?, runtime()?);
         let owned = runtime.block_on(home.start_keeping(keep))?;
         let client = runtime.block_on(AgentClient::connect(owned.agent_socket()))?;

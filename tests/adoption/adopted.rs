@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use carrel_shim_client::messages::{EndReason, Fact, FactKind, FailureCode, JobCommand, JobState, State, StreamName};
-use carrel_shim_client::{Life, OwnedSandbox, OwnerError, ShimClient, ShimError, sandboxes};
+use carrel_shim_client::messages::{
+    EndReason, Fact, FactKind, FailureCode, JobCommand, JobState, ShimState, StreamName,
+};
+use carrel_shim_client::{Liveness, OwnedSandbox, OwnerError, ShimClient, ShimError, sandboxes};
 use carrel_tests::{create, programs, run};
 
 use crate::left;
@@ -17,7 +19,7 @@ fn patient() -> JobCommand {
 /// What is known of one that has ended.
 fn facts(standing: &Standing) -> Vec<Fact> {
     match standing.find().life {
-        Life::Dead { facts, rebooted: false } => facts,
+        Liveness::Dead { facts, rebooted: false } => facts,
         life => panic!("{life:?}"),
     }
 }
@@ -44,13 +46,13 @@ fn a_sandbox_whose_owner_is_killed_is_found_adopted_and_stopped_and_its_jobs_los
 
         let found = sandboxes(standing.home.path()).unwrap();
         assert_eq!(found.len(), 1);
-        assert_eq!((&found[0].life, found[0].record.as_ref()), (&Life::Running, Some(&standing.record)));
+        assert_eq!((&found[0].life, found[0].record.as_ref()), (&Liveness::Running, Some(&standing.record)));
         assert_eq!(carrel_shim::sweep(&standing.sandboxes()).unwrap(), 0, "it lives");
         assert!(!carrel_shim::collect(&standing.directory()).unwrap(), "it lives");
         let mut client = found[0].connect().await.unwrap();
         client.supervise().await.unwrap();
         let status = client.status().await.unwrap();
-        assert_eq!((status.state, status.running_jobs), (State::Running, 2));
+        assert_eq!((status.state, status.running_jobs), (ShimState::Running, 2));
         assert_eq!(status.supervisor.unwrap().pid, std::process::id());
         assert_ne!(client.job("first").await.unwrap().state, JobState::Ended);
         // The half of a line that was written before is not lost, nor given twice.
@@ -141,7 +143,7 @@ async fn read_in_pieces(standing: &Standing) -> Vec<Fact> {
     loop {
         let next = read.len() as u64 + 1;
         let client = match standing.find() {
-            found if found.life == Life::Running => found.connect().await,
+            found if found.life == Liveness::Running => found.connect().await,
             _ => break,
         };
         // It may end between a look and a word.

@@ -9,10 +9,10 @@ use std::time::Duration;
 use carrel_shim::Failpoint;
 use carrel_shim_client::layout::{JOBS, JOURNAL, open_directory};
 use carrel_shim_client::messages::{
-    Create, EndReason, Ended, Fact, FactKind, JobCommand, JobFollow, KeptDisk, OutcomeKind,
+    Create, EndReason, Fact, FactKind, JobCommand, JobFollow, OutcomeKind, PersistentDisk, SandboxEnd,
 };
 use carrel_shim_client::{
-    FollowEvent, Journal, Life, OwnedSandbox, OwnerError, Programs, SandboxRecord, ShimClient, ShimError, find,
+    FollowEvent, Journal, Liveness, OwnedSandbox, OwnerError, Programs, SandboxRecord, ShimClient, ShimError, find,
 };
 use carrel_tests::{agentd_path, create, home, programs, run_within};
 use rustix::process::{Pid, PidfdFlags, Signal};
@@ -108,13 +108,13 @@ impl Stage {
         }
         let mut create = create(home.path(), "fails");
         create.lasting = lasting;
-        create.kept_disk = Some(KeptDisk { host_free: 1, ..KeptDisk::at(home.path().join("disk")) });
+        create.kept_disk = Some(PersistentDisk { host_free: 1, ..PersistentDisk::at(home.path().join("disk")) });
         let programs = Programs::within(&beside).unwrap();
         Self { home, programs, create, guest: None, base: None }
     }
 
     /// Gives it a life, as long as there is somebody to give it: a job that ends and one that does not, a pause, an end.
-    async fn drive(&mut self) -> Result<Ended, OwnerError> {
+    async fn drive(&mut self) -> Result<SandboxEnd, OwnerError> {
         let owned = OwnedSandbox::start(&self.programs, &self.create).await?;
         let mut owner = Tidy { owned, create: &self.create };
         let guest = Pid::from_raw(i32::try_from(owner.owned.pid()).unwrap()).unwrap();
@@ -139,7 +139,7 @@ impl Stage {
     fn facts(&self) -> Vec<Fact> {
         let found = find(self.home.path(), "fails").unwrap().unwrap();
         assert!(found.problem.is_none(), "{:?}", found.problem);
-        let Life::Dead { facts, rebooted: false } = found.life else { panic!("{:?}", found.life) };
+        let Liveness::Dead { facts, rebooted: false } = found.life else { panic!("{:?}", found.life) };
         facts
     }
 

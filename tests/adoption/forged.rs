@@ -7,8 +7,8 @@ use std::path::Path;
 use carrel_shim_client::layout::{INCARNATION, LOCK, RECORD, SHIM_SOCKET, open_directory};
 use carrel_shim_client::messages::{EndReason, FactKind, Hello, VERSION};
 use carrel_shim_client::{
-    AdoptError, Claim, Found, FoundError, Life, OwnedSandbox, Problem, RecordError, SandboxRecord, began, encode, find,
-    sandboxes,
+    AdoptError, DiscoveredSandbox, DiscoveryError, DiscoveryProblem, IdentityField, Liveness, OwnedSandbox,
+    RecordError, SandboxRecord, began, encode, find, sandboxes,
 };
 use carrel_tests::{create, home, programs, run};
 use rustix::process::Signal;
@@ -38,7 +38,7 @@ async fn restore(standing: &Standing) {
 }
 
 /// What comes of adopting it: for one who saw it before it was forged, and for one who comes now.
-async fn attempt(standing: &Standing, before: &Found) -> (AdoptError, Found, AdoptError) {
+async fn attempt(standing: &Standing, before: &DiscoveredSandbox) -> (AdoptError, DiscoveredSandbox, AdoptError) {
     let late = before.connect().await.expect_err("one who saw it before");
     let now = standing.find();
     let refused = now.connect().await.expect_err("one who comes now");
@@ -55,8 +55,10 @@ fn a_record_that_was_forged_is_not_believed() {
 
         forge(&standing, |record| record.incarnation = "another".to_owned());
         let (late, now, refused) = attempt(&standing, &before).await;
-        let is_told = |problem: &Problem| match problem {
-            Problem::Incarnation { recorded, found } => recorded == "another" && found.as_ref() == Some(&true_name),
+        let is_told = |problem: &DiscoveryProblem| match problem {
+            DiscoveryProblem::Incarnation { recorded, found } => {
+                recorded == "another" && found.as_ref() == Some(&true_name)
+            }
             _ => false,
         };
         assert!(matches!(&late, AdoptError::Problem(problem) if is_told(problem)), "{late:?}");
@@ -66,15 +68,15 @@ fn a_record_that_was_forged_is_not_believed() {
 
         forge(&standing, |record| record.name = "another".to_owned());
         let (late, now, refused) = attempt(&standing, &before).await;
-        assert!(matches!(&late, AdoptError::Problem(Problem::Name { name }) if name == "another"), "{late:?}");
-        assert!(matches!(&now.problem, Some(Problem::Name { .. })), "{now:?}");
+        assert!(matches!(&late, AdoptError::Problem(DiscoveryProblem::Name { name }) if name == "another"), "{late:?}");
+        assert!(matches!(&now.problem, Some(DiscoveryProblem::Name { .. })), "{now:?}");
         assert!(matches!(refused, AdoptError::NotRunning), "{refused:?}");
         restore(&standing).await;
 
         let user = standing.record.supervisor_user;
         forge(&standing, |record| record.supervisor_user += 1);
         let (late, now, _) = attempt(&standing, &before).await;
-        let told = |problem: &Problem| matches!(problem, Problem::Owner { owner, recorded } if *owner == user && *recorded == user + 1);
+        let told = |problem: &DiscoveryProblem| matches!(problem, DiscoveryProblem::Owner { owner, recorded } if *owner == user && *recorded == user + 1);
         assert!(matches!(&late, AdoptError::Problem(problem) if told(problem)), "{late:?}");
         assert!(told(now.problem.as_ref().unwrap()), "{now:?}");
         restore(&standing).await;
@@ -82,8 +84,7 @@ fn a_record_that_was_forged_is_not_believed() {
         // As a supervisor that was taken over would have to write it.
         chown(standing.directory().join(RECORD), Some(user), None).unwrap();
         let (late, now, _) = attempt(&standing, &before).await;
-        let told =
-            |problem: &Problem| matches!(problem, Problem::Record(RecordError::Forged { author }) if *author == user);
+        let told = |problem: &DiscoveryProblem| matches!(problem, DiscoveryProblem::Record(RecordError::Forged { author }) if *author == user);
         assert!(matches!(&late, AdoptError::Problem(problem) if told(problem)), "{late:?}");
         assert!(told(now.problem.as_ref().unwrap()), "{now:?}");
         restore(&standing).await;
@@ -124,7 +125,7 @@ fn a_process_that_was_written_down_is_not_taken_for_the_supervisor_by_its_number
         // Whoever holds a lock of another boot is not the supervisor that is written down.
         forge(&standing, |record| record.boot_id = "another".to_owned());
         let (late, now, refused) = attempt(&standing, &before).await;
-        assert_eq!(now.life, Life::Starting);
+        assert_eq!(now.life, Liveness::Starting);
         for error in [late, refused] {
             assert!(matches!(error, AdoptError::NotRunning), "{error:?}");
         }
@@ -154,13 +155,13 @@ fn whoever_serves_the_socket_in_place_of_the_supervisor_is_found_out() {
         let hello = standing.adopt().await.hello().clone();
         let (us, them) = (std::process::id(), standing.record.shim_pid);
         let (socket, aside) = (standing.directory().join(SHIM_SOCKET), standing.directory().join("aside"));
-        let lie = |what: Claim| {
+        let lie = |what: IdentityField| {
             let (another, mut hello) = ("another".to_owned(), Hello { shim_pid: us, ..hello.clone() });
             match what {
-                Claim::Name => hello.name = another,
-                Claim::Incarnation => hello.incarnation = another,
-                Claim::BootId => hello.boot_id = another,
-                Claim::Process => hello.shim_pid = them,
+                IdentityField::Name => hello.name = another,
+                IdentityField::Incarnation => hello.incarnation = another,
+                IdentityField::BootId => hello.boot_id = another,
+                IdentityField::Process => hello.shim_pid = them,
             }
             hello
         };
@@ -168,7 +169,7 @@ fn whoever_serves_the_socket_in_place_of_the_supervisor_is_found_out() {
         std::fs::rename(&socket, &aside).unwrap();
         let impostor = pose(&standing, hello.clone());
         let (late, now, refused) = attempt(&standing, &before).await;
-        assert_eq!(now.life, Life::Running, "all that is written is true");
+        assert_eq!(now.life, Liveness::Running, "all that is written is true");
         for error in [late, refused] {
             let told = matches!(error, AdoptError::PeerProcess { found, recorded } if (found, recorded) == (us, them));
             assert!(told, "{error:?}");
@@ -177,7 +178,7 @@ fn whoever_serves_the_socket_in_place_of_the_supervisor_is_found_out() {
 
         // Even one that is in the record has to say of itself what is written there.
         forge(&standing, |record| (record.shim_pid, record.shim_began) = (us, began(us).unwrap()));
-        for claim in [Claim::Name, Claim::Incarnation, Claim::BootId, Claim::Process] {
+        for claim in [IdentityField::Name, IdentityField::Incarnation, IdentityField::BootId, IdentityField::Process] {
             std::fs::remove_file(&socket).unwrap();
             let impostor = pose(&standing, lie(claim));
             let refused = standing.find().connect().await.expect_err("a liar");
@@ -188,7 +189,7 @@ fn whoever_serves_the_socket_in_place_of_the_supervisor_is_found_out() {
         // The first process of a sandbox is a child of whoever supervises it.
         let posed = pose(&standing, Hello { shim_pid: us, ..hello.clone() });
         let refused = standing.find().connect().await.expect_err("another's sandbox");
-        assert!(matches!(refused, AdoptError::Claims { what: Claim::Process, .. }), "{refused:?}");
+        assert!(matches!(refused, AdoptError::Claims { what: IdentityField::Process, .. }), "{refused:?}");
         posed.abort();
         std::fs::remove_file(&socket).unwrap();
         let honest = pose(&standing, Hello { shim_pid: us, pid: standing.owner(), ..hello.clone() });
@@ -209,9 +210,9 @@ fn a_directory_of_another_or_behind_a_link_is_not_looked_into_and_an_open_one_is
         let directory = standing.directory();
         let refused = async |what: &str| {
             let late = before.connect().await.expect_err(what);
-            assert!(matches!(&late, AdoptError::Found(FoundError::Open(path)) if *path == directory), "{late:?}");
+            assert!(matches!(&late, AdoptError::Found(DiscoveryError::Open(path)) if *path == directory), "{late:?}");
             let now = find(standing.home.path(), NAME);
-            assert!(matches!(&now, Err(FoundError::Open(path)) if *path == directory), "{now:?}");
+            assert!(matches!(&now, Err(DiscoveryError::Open(path)) if *path == directory), "{now:?}");
             assert!(sandboxes(standing.home.path()).unwrap().is_empty(), "{what}");
             assert_eq!(carrel_shim::sweep(&standing.sandboxes()).unwrap(), 0, "{what}");
         };
@@ -223,7 +224,7 @@ fn a_directory_of_another_or_behind_a_link_is_not_looked_into_and_an_open_one_is
 
         std::fs::set_permissions(&directory, PermissionsExt::from_mode(0o755)).unwrap();
         let now = standing.find();
-        assert!(matches!((&now.problem, &now.life), (Some(Problem::Open), Life::Running)), "{now:?}");
+        assert!(matches!((&now.problem, &now.life), (Some(DiscoveryProblem::Open), Liveness::Running)), "{now:?}");
         assert_eq!(sandboxes(standing.home.path()).unwrap().len(), 1, "it does not hide itself");
         before.connect().await.expect("nor does it get rid of its supervision");
         std::fs::set_permissions(&directory, PermissionsExt::from_mode(0o700)).unwrap();
@@ -240,8 +241,8 @@ fn a_directory_of_another_or_behind_a_link_is_not_looked_into_and_an_open_one_is
         // Another supervisor's: it is not hidden, and not believed.
         chown(&directory, Some(supervisor + 1), None).unwrap();
         let (late, now, _) = attempt(&standing, &before).await;
-        assert!(matches!(late, AdoptError::Problem(Problem::Owner { .. })), "{late:?}");
-        assert!(matches!(now.problem, Some(Problem::Owner { .. })), "{now:?}");
+        assert!(matches!(late, AdoptError::Problem(DiscoveryProblem::Owner { .. })), "{late:?}");
+        assert!(matches!(now.problem, Some(DiscoveryProblem::Owner { .. })), "{now:?}");
         chown(&directory, Some(supervisor), None).unwrap();
         restore(&standing).await;
     });
@@ -274,11 +275,11 @@ fn one_that_was_made_before_this_host_booted_is_dead_and_swept_completely() {
         standing.orphan().await;
         forge(&standing, |record| record.boot_id = "another".to_owned());
         let found = standing.find();
-        assert!(found.problem.is_none() && matches!(found.life, Life::Dead { rebooted: true, .. }), "{found:?}");
+        assert!(found.problem.is_none() && matches!(found.life, Liveness::Dead { rebooted: true, .. }), "{found:?}");
         assert!(matches!(found.connect().await, Err(AdoptError::NotRunning)));
         assert_eq!(carrel_shim::sweep(&standing.sandboxes()).unwrap(), 1);
         assert_eq!(left::of(standing.create()), [standing.directory().display().to_string()]);
-        let Life::Dead { facts, rebooted: true } = standing.find().life else { panic!("{:?}", standing.find()) };
+        let Liveness::Dead { facts, rebooted: true } = standing.find().life else { panic!("{:?}", standing.find()) };
         let last = facts.last().unwrap();
         assert_eq!((last.kind, last.reason), (FactKind::Ended, Some(EndReason::SupervisorLost)));
         assert!(carrel_shim::collect(&standing.directory()).unwrap());
@@ -300,7 +301,7 @@ fn an_ephemeral_one_that_was_made_before_this_host_booted_is_removed_whole() {
         assert!(owned.ended().await.is_err());
         record.boot_id = "another".to_owned();
         record.write(open(&create.directory.0)).unwrap();
-        assert!(matches!(find(home.path(), NAME).unwrap().unwrap().life, Life::Dead { rebooted: true, .. }));
+        assert!(matches!(find(home.path(), NAME).unwrap().unwrap().life, Liveness::Dead { rebooted: true, .. }));
         assert_eq!(carrel_shim::sweep(create.directory.0.parent().unwrap()).unwrap(), 1);
         assert_eq!(left::of(&create), Vec::<String>::new());
     });
@@ -327,7 +328,7 @@ fn the_group_of_one_whose_directory_says_nothing_any_more_is_found_by_its_owner(
         let mut standing = Standing::start();
         let ids = standing.create().ids.0.clone();
         carrel_shim::sweep_groups(&ids).unwrap();
-        assert_eq!(standing.find().life, Life::Running, "it has its range");
+        assert_eq!(standing.find().life, Liveness::Running, "it has its range");
         standing.bereave();
         standing.orphan().await;
         std::fs::remove_file(standing.directory().join(INCARNATION)).unwrap();

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use carrel_shim_client::messages::{Create, JobCommand};
-use carrel_shim_client::{Found, Life, SandboxRecord, ShimClient, find};
+use carrel_shim_client::{DiscoveredSandbox, Liveness, SandboxRecord, ShimClient, find};
 use carrel_tests::{agentd_path, home};
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::Signal;
@@ -75,14 +75,14 @@ impl Standing {
         self.directory().parent().unwrap().to_owned()
     }
 
-    pub fn find(&self) -> Found {
+    pub fn find(&self) -> DiscoveredSandbox {
         find(self.home.path(), NAME).unwrap().unwrap()
     }
 
     /// Finds it, and talks to it.
     pub async fn adopt(&self) -> ShimClient {
         let found = self.find();
-        assert_eq!(found.life, Life::Running);
+        assert_eq!(found.life, Liveness::Running);
         found.connect().await.unwrap()
     }
 

@@ -12,22 +12,38 @@ use crate::client::{Client, host};
 use crate::left::check;
 
 const BOX: &str = "desk";
+const CLOSED: &str = "closed";
 const TOKEN: &str = "a-token-of-the-test";
 
-/// Asks the server through the published port, and gives the status and the body.
-async fn ask(port: u16, method: &str, path: &str, body: Option<Value>) -> (u16, String) {
-    let body = body.map(|body| body.to_string()).unwrap_or_default();
+/// Sends a request to a port of the host. Returns the status and the body, or `None` if no server responds.
+async fn request(port: u16, token: Option<&str>, method: &str, path: &str, body: &str) -> Option<(u16, String)> {
+    let authorization = token.map(|token| format!("authorization: Bearer {token}\r\n")).unwrap_or_default();
     let request = format!(
-        "{method} {path} HTTP/1.1\r\nhost: desk\r\nauthorization: Bearer {TOKEN}\r\nconnection: close\r\n\
+        "{method} {path} HTTP/1.1\r\nhost: desk\r\n{authorization}connection: close\r\n\
          content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-    stream.write_all(request.as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.unwrap();
-    let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok());
-    (status.unwrap_or_else(|| panic!("{answer:?}")), answer.split_once("\r\n\r\n").unwrap().1.to_owned())
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).await.ok()?;
+    stream.write_all(request.as_bytes()).await.ok()?;
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await.ok()?;
+    let (head, body) = response.split_once("\r\n\r\n")?;
+    Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
+}
+
+/// Asks the server through the published port.
+async fn ask(port: u16, method: &str, path: &str, body: Option<Value>) -> (u16, String) {
+    let body = body.map(|body| body.to_string()).unwrap_or_default();
+    request(port, Some(TOKEN), method, path, &body).await.unwrap()
+}
+
+/// Starts the server in a sandbox as a job, and waits until it responds there.
+async fn serve(client: &mut Client, sandbox: &str, job: &str, port: u16) {
+    let serve = format!("exec /opt/agents/sandbox-agent server --port {port} --token {TOKEN} --data-dir /tmp/agents");
+    client.exec(sandbox, job, &serve).await.unwrap();
+    let list = format!("/opt/agents/sandbox-agent agents list --endpoint http://127.0.0.1:{port} --token {TOKEN}");
+    let well = format!("until {list} >/dev/null 2>&1; do sleep 0.01; done");
+    assert_eq!(client.run(sandbox, &format!("{job}-well"), &well).await.state(), ExecState::Finished);
 }
 
 //= agents.architecture-components.single-daemon-runs-inside
@@ -42,25 +58,29 @@ fn the_agents_server_runs_in_a_sandbox_and_is_reached_through_a_published_port()
         std::fs::copy(agentd_path().with_file_name("sandbox-agent"), tools.join("sandbox-agent")).unwrap();
         let daemon = home.start().await;
         let mut client = Client::of(&daemon).await;
-        let published = port();
+        // A port of the host that no program listens on, so that only a publication can lead to it.
+        let (published, inside) = (port(), port());
         let spec = CreateSpec {
             mounts: vec![MountSpec {
                 source: tools.display().to_string(),
                 target: "/opt/agents".to_owned(),
                 writable: false,
             }],
-            ports: vec![PortMapping { container_port: 2468, host_port: published.into(), protocol: 0 }],
+            ports: vec![PortMapping { container_port: inside.into(), host_port: published.into(), protocol: 0 }],
             ..host()
         };
+        client.ready(CLOSED, CreateSpec { ports: Vec::new(), ..spec.clone() }).await;
         client.ready(BOX, spec).await;
+        serve(&mut client, CLOSED, "closed-server", inside).await;
+        serve(&mut client, BOX, "server", inside).await;
 
-        let serve = format!("exec /opt/agents/sandbox-agent server --token {TOKEN} --data-dir /tmp/agents");
-        client.exec(BOX, "server", &serve).await.unwrap();
-        let well =
-            format!("until /opt/agents/sandbox-agent agents list --token {TOKEN} >/dev/null 2>&1; do sleep 0.01; done");
-        assert_eq!(client.run(BOX, "well", &well).await.state(), ExecState::Finished);
-
-        // Nothing but the port of the sandbox leads to it, and the token is asked for there too.
+        // Only the published port leads to it, and there too it asks for the token.
+        let refused = TcpStream::connect(("127.0.0.1", inside)).await.unwrap_err();
+        assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+        for token in [None, Some("another-token")] {
+            let (status, problem) = request(published, token, "GET", "/v1/sessions", "").await.unwrap();
+            assert_eq!(status, 401, "{problem}");
+        }
         assert_eq!(ask(published, "GET", "/v1/health", None).await, (200, json!({"status": "ok"}).to_string()));
         let created = ask(published, "POST", "/v1/sessions/one", Some(json!({"agent": "mock"}))).await;
         assert_eq!(created, (200, json!({"healthy": true, "agentSessionId": "mock-one"}).to_string()));
@@ -74,6 +94,10 @@ fn the_agents_server_runs_in_a_sandbox_and_is_reached_through_a_published_port()
         // The job is the server: it ends with it, and the sandbox with nothing left.
         client.cancel("server").await.unwrap();
         assert_eq!(client.until_ended("server").await.unwrap().state(), ExecState::Cancelled);
+        let after = request(published, Some(TOKEN), "GET", "/v1/health", "").await;
+        assert!(after.as_ref().is_none_or(|(status, _)| *status != 200), "{after:?}");
+        client.cancel("closed-server").await.unwrap();
+        client.gone(CLOSED).await;
         client.gone(BOX).await;
         check(&home, daemon, &[published]).await;
     });

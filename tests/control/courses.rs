@@ -6,7 +6,7 @@ use carrel_api::agbox::v1::{CompanionContainerSpec, CreateSpec, EventType, ExecS
 use carrel_tests::port;
 
 use crate::client::host;
-use crate::life::{Life, check_counted, counter, seen};
+use crate::life::{Liveness, check_counted, counter, seen};
 
 const ACCEPTED: EventType = EventType::SandboxAccepted;
 const PREPARING: EventType = EventType::SandboxPreparing;
@@ -28,7 +28,7 @@ fn open(host_port: u16) -> PortMapping {
 
 /// One that works, stops, works again and goes, and one that cannot be made: somebody else has its port. Everything that
 /// a daemon does is done in it.
-pub(crate) async fn long(mut life: Life) {
+pub(crate) async fn long(mut life: Liveness) {
     let port = port();
     let side = CompanionContainerSpec {
         name: "side".to_owned(),
@@ -83,7 +83,7 @@ pub(crate) async fn long(mut life: Life) {
 }
 
 /// Commands that end by themselves, and one that is cancelled.
-async fn work(life: &mut Life) {
+async fn work(life: &mut Liveness) {
     life.exec(BOX, "count-1", &counter("count-1")).await;
     life.exec(BOX, "long-1", "echo long-1 >> runs; exec sleep 1000").await;
     life.cancel("long-1").await;
@@ -96,7 +96,7 @@ async fn work(life: &mut Life) {
 }
 
 /// One that is deleted before it is there.
-pub(crate) async fn short(mut life: Life) {
+pub(crate) async fn short(mut life: Liveness) {
     let port = port();
     let command = ["sleep", "1000"].map(str::to_owned).to_vec();
     life.create(BOX, CreateSpec { command, ports: vec![open(port)], ..host() }).await;
@@ -109,7 +109,7 @@ pub(crate) async fn short(mut life: Life) {
 }
 
 /// One that is stopped while a command of it is being cancelled, and cannot be resumed until its port is free.
-pub(crate) async fn unlucky(mut life: Life) {
+pub(crate) async fn unlucky(mut life: Liveness) {
     let port = port();
     let command = ["sleep", "1000"].map(str::to_owned).to_vec();
     life.create(BOX, CreateSpec { command, ports: vec![open(port)], ..host() }).await;

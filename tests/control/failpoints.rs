@@ -8,7 +8,7 @@ use carrel_control::Failpoint;
 use carrel_tests::{full, run_within};
 
 use crate::courses;
-use crate::life::{Death, Life};
+use crate::life::{Death, Liveness};
 
 /// How many lives are lived at once.
 const AT_ONCE: usize = 4;
@@ -16,7 +16,7 @@ const AT_ONCE: usize = 4;
 const LONGEST: Duration = Duration::from_secs(120);
 
 /// Lives through a course, for every place at which so many daemons die one after the other.
-fn everywhere(deaths: usize, course: impl AsyncFn(Life) + Sync) {
+fn everywhere(deaths: usize, course: impl AsyncFn(Liveness) + Sync) {
     let points = Mutex::new(Failpoint::all().map(Failpoint::name));
     let failed = Mutex::new(Vec::new());
     let next = || points.lock().unwrap().next();
@@ -26,7 +26,9 @@ fn everywhere(deaths: usize, course: impl AsyncFn(Life) + Sync) {
                 while let Some(point) = next() {
                     // One that fails does not keep the others from being tried.
                     let life = || {
-                        run_within(LONGEST, async { course(Life::begin(Death::At(point.clone()), deaths).await).await })
+                        run_within(LONGEST, async {
+                            course(Liveness::begin(Death::At(point.clone()), deaths).await).await
+                        })
                     };
                     if catch_unwind(AssertUnwindSafe(life)).is_err() {
                         failed.lock().unwrap().push(point);
@@ -64,6 +66,6 @@ fn wherever_the_daemon_dies_and_the_next_one_too_nothing_is_lost() {
 fn whenever_daemons_are_killed_nothing_is_lost() {
     for seed in 0..if full() { 30 } else { 3 } {
         println!("seed {seed}");
-        run_within(LONGEST, async { courses::long(Life::begin(Death::Anytime(seed), 10).await).await });
+        run_within(LONGEST, async { courses::long(Liveness::begin(Death::Anytime(seed), 10).await).await });
     }
 }

@@ -17,7 +17,7 @@ use crate::left::check;
 const MOST_HUNTED: u64 = 400_000;
 
 /// A client, its daemon, and those that come after it.
-pub(crate) struct Life {
+pub(crate) struct Liveness {
     pub(crate) home: DaemonHome,
     daemon: Option<Daemon>,
     client: Client,
@@ -68,9 +68,9 @@ pub(crate) fn check_history(told: &[SandboxEvent]) {
     }
 }
 
-// === impl Life ===
+// === impl Liveness ===
 
-impl Life {
+impl Liveness {
     /// One in which so many daemons die, one after the other.
     pub(crate) async fn begin(mut death: Death, deaths: usize) -> Self {
         let home = DaemonHome::new();

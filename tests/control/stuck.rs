@@ -38,7 +38,7 @@ fn a_process_that_cannot_be_killed_delays_neither_the_daemon_nor_other_sandboxes
 
         // It is told of, and once it can be killed nothing is left.
         client.until("stuck", SandboxState::Stopped).await.unwrap();
-        let told = format!("the kernel does not end process {}", unkillable.pid());
+        let told = format!("process {} cannot be killed", unkillable.pid());
         assert!(home.log().contains(&told), "{}", home.log());
         drop(unkillable);
         client.gone("stuck").await;

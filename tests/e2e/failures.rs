@@ -4,12 +4,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use carrel_agent_client::protocol::payload::{ExecFailed, ExecFailureKind, ResourceLimit};
-use carrel_agent_client::{AgentClient, Error, ExecRequest};
+use carrel_agent_client::{AgentClient, AgentClientError, ExecRequest};
 use carrel_tests::{Agentd, Guest, agentd_path, command, install, run};
 
 async fn failure(client: &AgentClient, request: ExecRequest) -> ExecFailed {
     match client.exec(request.clone()).await {
-        Err(Error::ExecFailed(failed)) => *failed,
+        Err(AgentClientError::ExecFailed(failed)) => *failed,
         other => panic!("{request:?}: {other:?}"),
     }
 }

@@ -3,7 +3,7 @@
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use carrel_agent_client::protocol::payload::{FsAttributes, FsEntryKind, FsOpenOptions};
-use carrel_agent_client::{Error, Generation};
+use carrel_agent_client::{AgentClientError, Generation};
 use carrel_tests::{Agentd, run, shell};
 
 fn options(read: bool, write: bool) -> FsOpenOptions {
@@ -66,7 +66,7 @@ fn an_error_carries_the_name_of_its_number() {
         let client = agentd.client().await;
         let error = client.files().stat("/no/such/file").await.unwrap_err();
         assert_eq!(error.errno_name(), Some("ENOENT"));
-        let Error::File(error) = error else { panic!("{error:?}") };
+        let AgentClientError::File(error) = error else { panic!("{error:?}") };
         assert!(error.message.contains("No such file or directory"), "{error}");
         let error = client.files().read_to_end("/etc").await.unwrap_err();
         assert_eq!(error.errno_name(), Some("EISDIR"));

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use carrel_agent_client::protocol::payload::{ExecFailureKind, TreeGrep};
-use carrel_agent_client::{AgentClient, Error, ExecRequest};
+use carrel_agent_client::{AgentClient, AgentClientError, ExecRequest};
 use carrel_tests::{Guest, agentd_path, command, install, run};
 use tempfile::TempDir;
 
@@ -22,9 +22,9 @@ async fn enter(root: &Path) -> (Guest, AgentClient) {
     (guest, Guest::connect(channel).await)
 }
 
-fn kind(error: &Error) -> ExecFailureKind {
+fn kind(error: &AgentClientError) -> ExecFailureKind {
     match error {
-        Error::ExecFailed(failed) => failed.kind,
+        AgentClientError::ExecFailed(failed) => failed.kind,
         other => panic!("{other:?}"),
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use carrel_agent_client::protocol::payload::{FsAttributes, FsEntryKind, FsOpenOptions};
-use carrel_agent_client::{Error, Files};
+use carrel_agent_client::{AgentClientError, Files};
 use carrel_tests::{Agentd, run};
 use rustix::fs::{CWD, FileType, Mode, RenameFlags};
 
@@ -21,11 +21,11 @@ const WRITE: FsOpenOptions = FsOpenOptions {
     user: None,
 };
 
-fn is_link(error: &Error) -> bool {
+fn is_link(error: &AgentClientError) -> bool {
     error.errno_name() == Some("ELOOP")
 }
 
-async fn write(files: &Files, path: &str) -> Result<(), Error> {
+async fn write(files: &Files, path: &str) -> Result<(), AgentClientError> {
     let stream = files.open(path, WRITE).await?.write(0).await?;
     stream.finish().await
 }

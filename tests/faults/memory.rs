@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use carrel_agent_client::Generation;
 use carrel_protocol::bulk::{BulkHeader, RecordLimit};
-use carrel_protocol::codec::Prefix;
+use carrel_protocol::codec::FramePrefix;
 use carrel_protocol::payload::{
     BulkAccepted, BulkFlow, BulkKind, BulkOffer, ExecExited, ExecStdin, ExecStdout, FsOp, FsOpenFile, FsOpenOptions,
     FsRange, FsRequest, FsResponse, FsResult, TcpConnect,
@@ -181,7 +181,7 @@ fn connections_whose_destinations_take_nothing_share_what_waits_for_them() {
             while offset < window {
                 let piece = vec![7; (window - offset).min(64 * 1024) as usize];
                 let header = BulkHeader { kind: BulkKind::Tcp, flow: BulkFlow::HostToGuest, offset };
-                peer.send_bytes(Prefix::of_record(header, id, piece.len()).unwrap().as_slice()).await;
+                peer.send_bytes(FramePrefix::of_record(header, id, piece.len()).unwrap().as_slice()).await;
                 peer.send_bytes(&piece).await;
                 offset += piece.len() as u64;
             }

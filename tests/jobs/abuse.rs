@@ -2,7 +2,8 @@
 
 use carrel_protocol::Flags;
 use carrel_shim_client::messages::{
-    Done, Failed, FailureCode, GetStatus, JobAll, JobEnded, JobList, JobSome, JobWait, JournalRead, Status, Withdraw,
+    Done, FailureCode, GetStatus, JobEnded, JobList, JobListEnd, JobListPart, JobWait, JournalRead, ShimFailure,
+    Status, Withdraw,
 };
 use carrel_shim_client::{FollowEvent, ShimClient};
 use carrel_tests::{Peer, Sandbox, all_of, ending, fed, run, script, until};
@@ -16,7 +17,7 @@ async fn alive(peer: &mut Peer, id: u32) {
 async fn refused(peer: &mut Peer, id: u32) -> FailureCode {
     let answer = peer.next_of(id).await;
     assert_eq!(answer.flags, Flags::TERMINAL);
-    answer.message::<Failed>().code
+    answer.message::<ShimFailure>().code
 }
 
 //= promises.jobs.callers-once
@@ -131,7 +132,7 @@ fn an_id_that_is_under_way_is_refused_and_the_first_request_goes_on() {
             if answer.id == 1 {
                 break;
             }
-            assert_eq!(answer.message::<Failed>().code, FailureCode::TooMany);
+            assert_eq!(answer.message::<ShimFailure>().code, FailureCode::TooMany);
             too_many += 1;
         }
         assert_eq!(too_many, 300 - 255);
@@ -238,10 +239,10 @@ fn long_commands_are_listed_whole_and_too_long_ones_are_refused() {
         loop {
             let answer = peer.next().await.unwrap();
             if answer.envelope().type_name == "shim.job.all" {
-                let JobAll {} = answer.message();
+                let JobListEnd {} = answer.message();
                 break;
             }
-            assert!(!answer.message::<JobSome>().jobs.is_empty());
+            assert!(!answer.message::<JobListPart>().jobs.is_empty());
         }
     });
 }
@@ -274,7 +275,7 @@ fn whoever_waits_is_answered_although_the_job_is_not_kept() {
         };
         match &*answer.envelope().type_name {
             "shim.job.ended" => assert_eq!(ending(&answer.message::<JobEnded>().info).1, Some(3)),
-            _ => assert_eq!(answer.message::<Failed>().code, FailureCode::JobPruned),
+            _ => assert_eq!(answer.message::<ShimFailure>().code, FailureCode::JobPruned),
         }
     });
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use carrel_shim_client::messages::{FailureCode, JobCommand, Keep, StreamName};
+use carrel_shim_client::messages::{FailureCode, JobCommand, JobRetention, StreamName};
 use carrel_tests::{Sandbox, ending, full, run_within, script};
 
 /// How many jobs run at a time.
@@ -13,7 +13,7 @@ fn jobs_that_ended_long_ago_are_found_and_do_not_stay_in_memory() {
     // All of them take a while; a part of them shows the same.
     let (jobs, limit) = if full() { (10_000, Duration::from_secs(600)) } else { (600, Duration::from_secs(60)) };
     run_within(limit, async {
-        let keep = Keep { ended_jobs: 100_000, ..Keep::default() };
+        let keep = JobRetention { ended_jobs: 100_000, ..JobRetention::default() };
         let sandbox = Sandbox::with(|create| create.keep = keep).await;
         let mut shim = sandbox.shim().await;
         let command = |number: usize| script(&format!("echo output {number}"));

@@ -1,6 +1,6 @@
 //! A sandbox beside another: it has a supervisor of its own, and the network of the other.
 
-use carrel_shim_client::messages::{Create, FailureCode, NetworkOf, OutcomeKind};
+use carrel_shim_client::messages::{Create, FailureCode, OutcomeKind, SharedNetwork};
 use carrel_shim_client::{OwnedSandbox, OwnerError, began};
 use carrel_tests::{Sandbox, create, ending, home, programs, run, script, traces, until};
 
@@ -26,16 +26,16 @@ while taken < 400 << 20:
 signal.pause()'";
 
 /// How the sandbox of a process is named to those who are to stand beside it.
-fn of(pid: u32) -> NetworkOf {
-    NetworkOf { pid, began: began(pid).unwrap() }
+fn of(pid: u32) -> SharedNetwork {
+    SharedNetwork { pid, began: began(pid).unwrap() }
 }
 
-async fn beside(other: NetworkOf) -> Result<Sandbox, OwnerError> {
+async fn beside(other: SharedNetwork) -> Result<Sandbox, OwnerError> {
     Sandbox::try_with(|create| create.network_of = Some(other)).await
 }
 
 /// Why nobody can stand beside that. Nothing is left of the attempt.
-async fn refusal(other: NetworkOf) -> String {
+async fn refusal(other: SharedNetwork) -> String {
     let home = home();
     let create = Create { network_of: Some(other), ..create(home.path(), "test") };
     let Err(OwnerError::Failed(failed)) = OwnedSandbox::start(&programs(), &create).await else {
@@ -92,7 +92,7 @@ fn nobody_stands_beside_what_is_no_sandbox_or_no_longer_there() {
         let one = Sandbox::start().await;
         let other = of(one.owned.pid());
         beside(other).await.expect("the control");
-        let later = NetworkOf { began: other.began + 1, ..other };
+        let later = SharedNetwork { began: other.began + 1, ..other };
         assert!(refusal(later).await.contains("has ended"));
         for foreign in [one.owned.shim_pid(), std::process::id()] {
             assert!(refusal(of(foreign)).await.contains("it is not the network of a sandbox"), "{foreign}");

@@ -102,7 +102,7 @@ fn jobs_that_the_sandbox_takes_along_say_so_and_the_journal_of_a_lasting_one_sta
         // Asked and not insisted on: nobody starts anything any more.
         let mut stopping = sandbox.shim().await;
         let stop = tokio::spawn(async move { stopping.stop(Duration::from_secs(5)).await });
-        while late.status().await.unwrap().state != carrel_shim_client::messages::State::Ending {}
+        while late.status().await.unwrap().state != carrel_shim_client::messages::ShimState::Ending {}
         let refused = late.start("late", &script("true")).await.unwrap_err();
         assert_eq!(refused.code(), Some(FailureCode::WrongState));
         let again = late.start("waits", &script("trap '' TERM; echo up; while :; do sleep 0.01; done")).await.unwrap();

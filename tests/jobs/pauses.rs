@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use carrel_shim_client::ShimError;
-use carrel_shim_client::messages::{EndReason, FactKind, JobCommand, OutcomeKind, State};
+use carrel_shim_client::messages::{EndReason, FactKind, JobCommand, OutcomeKind, ShimState};
 use carrel_tests::{Sandbox, ending, run, script, until};
 use rustix::process::{Pid, Signal};
 
@@ -21,7 +21,7 @@ fn pausing_and_continuing_are_facts_and_jobs_stand_still_meanwhile() {
         until(&mut follow, "tick").await;
         shim.pause().await.unwrap();
         shim.pause().await.unwrap();
-        assert_eq!(shim.status().await.unwrap().state, State::Paused);
+        assert_eq!(shim.status().await.unwrap().state, ShimState::Paused);
         // What is started now begins when it continues.
         shim.start("later", &script("echo later; exit 3")).await.unwrap();
         let before = shim.job("ticks").await.unwrap().stdout.length;

@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use carrel_shim_client::messages::{FailureCode, PublishedPort, State};
+use carrel_shim_client::messages::{FailureCode, PublishedPort, ShimState};
 use carrel_tests::{Sandbox, run, script, until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
@@ -150,7 +150,7 @@ fn clients_of_a_server_that_reads_nothing_do_not_take_the_memory_of_a_small_sand
         for _ in 0..3 {
             assert_eq!(echoed(port, 8 << 20).await, 8 << 20, "others go on");
         }
-        assert_eq!(sandbox.shim().await.status().await.unwrap().state, State::Running);
+        assert_eq!(sandbox.shim().await.status().await.unwrap().state, ShimState::Running);
     });
 }
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use carrel_shim_client::Journal;
-use carrel_shim_client::messages::{EndReason, FactKind, KeptDisk, OutcomeKind};
+use carrel_shim_client::messages::{EndReason, FactKind, OutcomeKind, PersistentDisk};
 use carrel_tests::{Sandbox, ending, run, script, until};
 use rustix::process::{Pid, Signal};
 
@@ -32,8 +32,8 @@ fn a_supervisor_that_is_terminated_ends_its_sandbox_in_order_and_the_journal_say
         let disks = tempfile::Builder::new().prefix("carrel").tempdir_in("/var/tmp").unwrap();
         let mut sandbox = Sandbox::with(|create| {
             create.lasting = true;
-            let disk = KeptDisk::at(disks.path().join("disk"));
-            create.kept_disk = Some(KeptDisk { unlimited: Some(true), ..disk });
+            let disk = PersistentDisk::at(disks.path().join("disk"));
+            create.kept_disk = Some(PersistentDisk { unlimited: Some(true), ..disk });
         })
         .await;
         let text = "trap 'sleep 1; echo saved >/saved-state && sync /saved-state; exit 3' TERM; echo up; \

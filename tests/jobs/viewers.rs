@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use carrel_shim_client::messages::{
-    Done, FactKind, JobCut, JobEnded, JobFollow, JobOutput, JobStart, OutcomeKind, StreamName, Withdraw,
+    Done, FactKind, JobEnded, JobFollow, JobOutput, JobOutputGap, JobStart, OutcomeKind, StreamName, Withdraw,
 };
 use carrel_shim_client::{FollowEvent, decode};
 use carrel_tests::{Peer, Sandbox, agentd_path, all_of, ending, fed, full, run, run_within, script, watch};
@@ -110,7 +110,7 @@ async fn begin(sandbox: &Sandbox, job: &str) {
 }
 
 /// What somebody gets who reads at last: pieces of output, and the places that were cut.
-async fn read_at_last(peer: &mut Peer) -> (Vec<(u64, Vec<u8>)>, Vec<JobCut>) {
+async fn read_at_last(peer: &mut Peer) -> (Vec<(u64, Vec<u8>)>, Vec<JobOutputGap>) {
     let (mut pieces, mut cuts) = (Vec::new(), Vec::new());
     loop {
         let frame = peer.next().await.expect("the end comes last");
@@ -118,7 +118,7 @@ async fn read_at_last(peer: &mut Peer) -> (Vec<(u64, Vec<u8>)>, Vec<JobCut>) {
         if let Some(output) = decode::<JobOutput<'_>>(&envelope) {
             let output = output.unwrap();
             pieces.push((output.offset, output.data.into_owned()));
-        } else if let Some(cut) = decode::<JobCut>(&envelope) {
+        } else if let Some(cut) = decode::<JobOutputGap>(&envelope) {
             cuts.push(cut.unwrap());
         } else {
             let JobEnded { .. } = frame.message();

@@ -76,7 +76,7 @@ fn a_person_who_has_the_name_is_left_alone() {
         let owned = carrel_shim_client::OwnedSandbox::start(&programs(), &create).await.unwrap();
         let place = place("demo");
         let failed = world.local.start(&place, &host()).await.unwrap_err();
-        assert!(failed.message.contains("a sandbox of this name is running"), "{failed}");
+        assert!(failed.message.contains("a sandbox with this name is running"), "{failed}");
         assert!(!world.disk(&place).exists());
         world.local.stop(&place, std::time::Duration::ZERO).await.unwrap();
         world.local.remove(&place).await.unwrap();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use carrel_control::provider::{How, Place, Provider, ProviderError, ServiceFact};
 use carrel_control::spec::{Healthcheck, Service, Spec};
 use carrel_shim_client::messages::{JobCommand, StreamName};
-use carrel_shim_client::{Found, Life, ShimClient};
+use carrel_shim_client::{DiscoveredSandbox, Liveness, ShimClient};
 use carrel_tests::run;
 use tokio::sync::mpsc::Receiver;
 
@@ -90,7 +90,7 @@ async fn asked(world: &World, place: &Place, id: &str, name: &str) -> String {
 }
 
 /// The sandbox of a service.
-fn found(world: &World, name: &str) -> Option<Found> {
+fn found(world: &World, name: &str) -> Option<DiscoveredSandbox> {
     carrel_shim_client::find(world.home.path(), name).unwrap()
 }
 
@@ -159,7 +159,7 @@ fn what_a_service_wrote_is_there_when_it_comes_back_and_it_is_told_again() {
             assert_eq!(asked(&world, &place, &format!("exec-{starts}"), "db").await, starts);
             world.local.stop(&place, Duration::from_secs(2)).await.unwrap();
             assert_eq!(told.recv().await, None);
-            assert!(!matches!(found(&world, "demo.db").unwrap().life, Life::Running));
+            assert!(!matches!(found(&world, "demo.db").unwrap().life, Liveness::Running));
             place = again(&place);
             world.local.start(&place, &spec).await.unwrap();
             told = tended(&world, &place, &spec).pop().unwrap();

@@ -4,7 +4,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::time::Duration;
 
 use carrel_agent_client::{ExecEvent, Generation};
-use carrel_shim_client::messages::{EndReason, FailureCode, KeptDisk};
+use carrel_shim_client::messages::{EndReason, FailureCode, PersistentDisk};
 use carrel_shim_client::{OwnedSandbox, OwnerError};
 use carrel_tests::{Sandbox, create, full, home, programs, run, run_within, shell, traces};
 use rustix::process::{Pid, PidfdFlags, Signal};
@@ -197,7 +197,7 @@ fn want_of_memory_is_told_from_an_exit() {
 fn a_kept_disk_comes_back_and_a_host_without_room_pauses_whoever_writes_to_it() {
     run(async {
         let disks = home();
-        let kept = |host_free| Some(KeptDisk { host_free, ..KeptDisk::at(disks.path().join("one")) });
+        let kept = |host_free| Some(PersistentDisk { host_free, ..PersistentDisk::at(disks.path().join("one")) });
         let first = Sandbox::with(|create| create.kept_disk = kept(1)).await;
         first.shell("echo kept >/root/note; sync").await;
         drop(first);

@@ -78,7 +78,7 @@ def names(text: str) -> set[str]:
 
 
 def shared_names(root: Path) -> list[str]:
-    """The names that two documents give: whoever follows one after the other would be refused."""
+    """The names that two documents give: a reader who follows both would be refused."""
     given = dict[str, Path]()
     wrong = []
     for document in documents(root):
@@ -90,7 +90,7 @@ def shared_names(root: Path) -> list[str]:
 
 
 def open_shells(root: Path) -> list[str]:
-    """The blocks whose traps and variables would stay in the shell of whoever pastes them."""
+    """The blocks whose traps and variables would stay in the shell they are pasted into."""
     found = [(document, block) for document in documents(root) for block in blocks(document.read_text())]
     is_open = re.compile(r"^(trap|export) ", re.M)
     return [
@@ -100,9 +100,9 @@ def open_shells(root: Path) -> list[str]:
     ]
 
 
-def left_behind(mark: str, patience: float = 30) -> list[str]:
+def left_behind(mark: str, timeout: float = 30) -> list[str]:
     """The processes that have a variable in their environment, which a block was run with, and do not end by themselves."""
-    found, until = [], time.monotonic() + patience
+    found, until = [], time.monotonic() + timeout
     for process in Path("/proc").iterdir():
         try:
             if not process.name.isdigit() or mark.encode() not in (process / "environ").read_bytes().split(b"\0"):

@@ -54,7 +54,7 @@ class Guides(unittest.TestCase):
             left.stdin.write(b"up\n")
             left.stdin.flush()
             left.stdout.readline()
-            found = documents.left_behind(mark, patience=0)
+            found = documents.left_behind(mark, timeout=0)
             left.stdin.close()
         self.assertEqual(found, [f"process {left.pid} is left: cat"])
         self.assertEqual(documents.left_behind(mark), [])

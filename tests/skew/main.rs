@@ -1,16 +1,16 @@
 //! Version skew, both ways, at every generation: only the newer feature fails, and it fails by name.
 
 use carrel_agent_client::protocol::payload::TreeGlob;
-use carrel_agent_client::{AgentClient, ConnectError, ConnectOptions, Error, Generation, MessageType};
+use carrel_agent_client::{AgentClient, AgentClientError, ConnectError, ConnectOptions, Generation, MessageType};
 use carrel_tests::{Agentd, run, shell};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// What a newer feature is refused with, and that nothing else is.
-fn expect<T>(outcome: Result<T, Error>, feature: MessageType, agreed: Generation) {
+fn expect<T>(outcome: Result<T, AgentClientError>, feature: MessageType, agreed: Generation) {
     let required = feature.min_protocol_version();
     match outcome {
         Ok(_) => assert!(agreed >= required, "{feature} worked at {agreed}, but needs {required}"),
-        Err(Error::Unsupported(refused)) => {
+        Err(AgentClientError::Unsupported(refused)) => {
             assert!(agreed < required, "{feature} was refused at {agreed}: {refused}");
             assert_eq!((refused.feature, refused.required, refused.negotiated), (feature, required, agreed));
             assert!(refused.to_string().contains("restart the sandbox"), "{refused}");

@@ -6,7 +6,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 
-use carrel_shim_client::{Found, SandboxRecord};
+use carrel_shim_client::{DiscoveredSandbox, SandboxRecord};
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use tempfile::TempDir;
@@ -130,7 +130,7 @@ impl DaemonHome {
     }
 
     /// The sandboxes that are there, or what is left of them.
-    pub fn found(&self) -> Vec<Found> {
+    pub fn found(&self) -> Vec<DiscoveredSandbox> {
         carrel_shim_client::sandboxes(&self.home()).unwrap_or_default()
     }
 

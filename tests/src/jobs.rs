@@ -1,9 +1,9 @@
 //! Jobs of a sandbox: how they are started and followed, and what their supervisor holds meanwhile.
 
 use carrel_shim_client::messages::{
-    InputWish, JobCommand, JobCut, JobFollow, JobInfo, Outcome, OutcomeKind, StreamName,
+    InputWish, JobCommand, JobFollow, JobInfo, JobOutcome, JobOutputGap, OutcomeKind, StreamName,
 };
-use carrel_shim_client::{Follow, FollowEvent, Message, ShimClient, encode};
+use carrel_shim_client::{Follow, FollowEvent, ShimClient, ShimMessage, encode};
 use tokio::net::UnixStream;
 
 use crate::raw::{Peer, Received};
@@ -14,7 +14,7 @@ use crate::sandbox::Sandbox;
 pub struct Seen {
     pub stdout: Vec<u8>,
     pub stderr: Vec<u8>,
-    pub cuts: Vec<JobCut>,
+    pub cuts: Vec<JobOutputGap>,
     /// Which output came when, one entry for each change.
     pub turns: Vec<StreamName>,
     pub info: JobInfo,
@@ -90,7 +90,7 @@ pub async fn until(follow: &mut Follow, text: &str) -> String {
 
 /// How a job ended: the kind, the code, the signal.
 pub fn ending(info: &JobInfo) -> (OutcomeKind, Option<i32>, Option<i32>) {
-    let Outcome { kind, code, signal, .. } = info.outcome.clone().expect("it has ended");
+    let JobOutcome { kind, code, signal, .. } = info.outcome.clone().expect("it has ended");
     (kind, code, signal)
 }
 
@@ -150,7 +150,7 @@ impl Sandbox {
 
 impl Peer {
     /// Asks a supervisor something, without waiting for the answer.
-    pub async fn ask<'b, M: Message<'b>>(&mut self, id: u32, message: &M) {
+    pub async fn ask<'b, M: ShimMessage<'b>>(&mut self, id: u32, message: &M) {
         let mut frame = Vec::new();
         encode(&mut frame, carrel_shim_client::VERSION, id, message).unwrap();
         self.send_bytes(&frame).await;
@@ -161,7 +161,7 @@ impl Peer {
 
 impl Received {
     /// The message of a supervisor, which has to be of the given type.
-    pub fn message<M: for<'b> Message<'b>>(&self) -> M {
+    pub fn message<M: for<'b> ShimMessage<'b>>(&self) -> M {
         let envelope = self.envelope();
         carrel_shim_client::decode(&envelope).unwrap_or_else(|| panic!("{}", envelope.type_name)).unwrap()
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use carrel_agent_client::{AgentClient, ConnectOptions, sandbox_directory};
 use carrel_image::RootFs;
 use carrel_protocol::Generation;
-use carrel_shim_client::messages::{Create, Limits};
+use carrel_shim_client::messages::{Create, SandboxLimits};
 use carrel_shim_client::{OwnedSandbox, OwnerError, Programs};
 use tempfile::TempDir;
 
@@ -39,12 +39,12 @@ pub fn create(home: &Path, name: &str) -> Create {
         disk: 64 << 20,
         kept_disk: None,
         hostname: "carrel".to_owned(),
-        limits: Limits { memory: Some(256 << 20), pids: Some(512), cpu_millis: None },
+        limits: SandboxLimits { memory: Some(256 << 20), pids: Some(512), cpu_millis: None },
         allow_unenforced: false,
         image: "host".to_owned(),
         lasting: false,
         logs: None,
-        keep: carrel_shim_client::messages::Keep::default(),
+        keep: carrel_shim_client::messages::JobRetention::default(),
         network_of: None,
         gvisor: None,
         incarnation,

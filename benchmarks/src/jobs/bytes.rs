@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use carrel_agent_client::{ExecEvent, ExecRequest};
 use carrel_shim_client::Follow;
-use carrel_shim_client::messages::{JobCommand, Keep};
+use carrel_shim_client::messages::{JobCommand, JobRetention};
 use tokio::task::{JoinSet, LocalSet};
 
 use super::{FACE, command, connected, drained, followed, started};
@@ -35,7 +35,7 @@ struct JobWriter {
 /// Measures a job that writes as fast as it can.
 pub(super) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
     // Older jobs are pruned, so that the host's disk does not matter.
-    let sandbox = Sandbox::keeping(Keep { ended_jobs: 1, ..Keep::default() })?;
+    let sandbox = Sandbox::keeping(JobRetention { ended_jobs: 1, ..JobRetention::default() })?;
     let mut lines = one(&sandbox, effort.of(64, 4), effort.of(21, 3))?;
     lines.extend(many(&sandbox, effort.of(32, 1), effort.of(7, 1))?);
     Ok(lines)

@@ -1,6 +1,6 @@
-//! An agent on a socket pair, a command in it, and a file through it.
+//! Starts an agent on a socket pair, runs a command in it, and transfers a file.
 //!
-//! `CARREL_AGENTD` names the agent's program. The arguments are the command, if there are any; the exit code is its own.
+//! `CARREL_AGENTD` is the path of the agent. The arguments are the command, if any; its exit code is passed on.
 
 use std::error::Error;
 use std::io::Write;
@@ -52,7 +52,7 @@ async fn main() -> Result<ExitCode, Box<dyn Error>> {
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
 }
 
-/// The command that was given, or a script that looks around.
+/// The given command, or a script that prints its environment.
 fn request(mut arguments: impl Iterator<Item = String>) -> ExecRequest {
     match arguments.next() {
         Some(cmd) => ExecRequest { cmd, args: arguments.collect(), ..ExecRequest::default() },
@@ -60,7 +60,7 @@ fn request(mut arguments: impl Iterator<Item = String>) -> ExecRequest {
     }
 }
 
-/// Starts the agent with one end of a socket pair as its standard input and output, and returns the other.
+/// Starts the agent with one end of a socket pair as its standard input and output, and returns the other end.
 fn spawn(mut command: Command) -> Result<(Child, tokio::net::UnixStream), Box<dyn Error>> {
     let (ours, theirs) = UnixStream::pair()?;
     let output = theirs.try_clone()?;
@@ -69,7 +69,7 @@ fn spawn(mut command: Command) -> Result<(Child, tokio::net::UnixStream), Box<dy
     Ok((agent, tokio::net::UnixStream::from_std(ours)?))
 }
 
-/// Runs a command and passes on what it writes, as it writes it.
+/// Runs a command and forwards its output as it arrives.
 async fn run(client: &AgentClient, request: ExecRequest) -> Result<i32, Box<dyn Error>> {
     let mut exec = client.exec(request).await?;
     exec.close_stdin().await?;
@@ -88,10 +88,10 @@ async fn run(client: &AgentClient, request: ExecRequest) -> Result<i32, Box<dyn 
 const FILE_LEN: usize = 16 << 20;
 const PINGS: u32 = 100;
 
-/// Writes a file and reads it back; returns how long each took.
+/// Writes a file and reads it back; returns both durations.
 async fn copy(client: &AgentClient) -> Result<(Duration, Duration), Box<dyn Error>> {
     let path = std::env::temp_dir().join(format!("carrel-quickstart-{}", std::process::id()));
-    let path = path.to_str().ok_or("the temporary directory has a name that is no text")?;
+    let path = path.to_str().ok_or("the path of the temporary directory is not UTF-8")?;
     let content: Vec<u8> = (0..FILE_LEN).map(|i| i.to_le_bytes()[0] ^ i.to_le_bytes()[1]).collect();
     let files = client.files();
     let began = Instant::now();
@@ -101,7 +101,7 @@ async fn copy(client: &AgentClient) -> Result<(Duration, Duration), Box<dyn Erro
     let same = files.read_to_end(path).await? == content;
     let read = began.elapsed();
     files.remove(path).await?;
-    if same { Ok((wrote, read)) } else { Err("the file came back with other bytes".into()) }
+    if same { Ok((wrote, read)) } else { Err("the file that was read differs from the one that was written".into()) }
 }
 
 async fn ping(client: &AgentClient) -> Result<Duration, Box<dyn Error>> {

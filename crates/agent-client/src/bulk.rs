@@ -1,4 +1,4 @@
-//! What bulk transfers of files and connections share.
+//! Shared by bulk transfers of files and of connections.
 
 use bytes::Bytes;
 use carrel_protocol::bulk::{
@@ -6,13 +6,13 @@ use carrel_protocol::bulk::{
 };
 use carrel_protocol::payload::BulkOffer;
 
-use crate::error::Error;
-use crate::link::Link;
+use crate::error::AgentClientError;
+use crate::link::AgentLink;
 use crate::raw::RawFrame;
 
-/// The largest record: large enough that its frame costs nothing, small enough that others get their turn.
+/// The record size: large enough that its header is negligible, small enough that other sessions are not starved.
 pub(crate) const RECORD_LEN: u32 = 256 * 1024;
-/// What may wait here of a transfer whose window is granted: that, and the frames around it.
+/// The maximum backlog of a transfer: its window, and the frames around it.
 pub(crate) const BACKLOG: usize = 9 * 1024 * 1024;
 
 const RECORD: RecordLimit = match RecordLimit::new(RECORD_LEN) {
@@ -28,7 +28,7 @@ const MARGIN: u64 = 64 * 1024;
 /// The offer of a transfer into the sandbox only.
 pub(crate) const OFFER_INTO: BulkOffer = BulkOffer::new(RECORD, 0);
 
-/// The offer of a transfer out of the sandbox of which no more than a window waits here.
+/// The offer of a transfer out of the sandbox with a window of its own.
 pub(crate) fn offer_within(window: u32) -> BulkOffer {
     let window = window.max(MIN_RECORD_PAYLOAD);
     // Four records keep both ends busy.
@@ -36,7 +36,7 @@ pub(crate) fn offer_within(window: u32) -> BulkOffer {
     BulkOffer::new(record, window.into())
 }
 
-/// What may wait here of a transfer with an offer.
+/// The maximum backlog of a transfer with an offer.
 pub(crate) fn backlog(offer: &BulkOffer) -> usize {
     match offer.guest_to_host_credit_limit {
         DEFAULT_WINDOW => BACKLOG,
@@ -44,8 +44,8 @@ pub(crate) fn backlog(offer: &BulkOffer) -> usize {
     }
 }
 
-/// Takes the record in a frame, grants what is due for it, and returns its payload without copying it.
-pub(crate) fn receive(flow: &mut ReceiveFlow, link: &Link, frame: &RawFrame) -> Result<Bytes, Error> {
+/// Accepts the record in a frame, sends the grant that is due, and returns the payload without a copy.
+pub(crate) fn receive(flow: &mut ReceiveFlow, link: &AgentLink, frame: &RawFrame) -> Result<Bytes, AgentClientError> {
     let record = BulkRecord::parse(&frame.body)?;
     flow.receive(&record)?;
     if let Some(credit) = flow.consume(record.payload.len()) {
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_offered_is_within_the_bounds_of_the_protocol() {
+    fn the_offered_limits_are_within_the_bounds_of_the_protocol() {
         assert_eq!(OFFER.check().unwrap().get(), RECORD_LEN);
         assert_eq!(OFFER_INTO.check().unwrap().get(), RECORD_LEN);
         assert!(BACKLOG as u64 > DEFAULT_WINDOW);

@@ -1,4 +1,4 @@
-//! How each kind of operation is told that nobody wants it any more.
+//! The cancel message of each kind of operation.
 
 use bytes::Bytes;
 use carrel_protocol::payload::{
@@ -6,35 +6,34 @@ use carrel_protocol::payload::{
 };
 use carrel_protocol::{Envelope, MessageType};
 
-use crate::link::Link;
+use crate::link::AgentLink;
 
-/// The number of the signal that no process survives.
 pub(crate) const SIGKILL: i32 = 9;
 
 /// The message that cancels an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Cancel {
-    /// There is none: the operation ends by itself, and its frames are ignored.
+pub(crate) enum CancelMessage {
+    /// No message: the operation finishes by itself, and its frames are ignored.
     Nothing,
     /// Kill the process group.
     Kill,
-    /// Stop a bulk transfer.
+    /// Cancel a bulk transfer.
     Bulk(BulkKind, BulkCancelReason),
-    /// End an inline write where it stands: before generation 8 there is no other way out of it.
+    /// End an inline write early: before generation 8 there is no cancel message for it.
     EndWrite,
     /// Abort a connection.
     CloseTcp,
-    /// Stop an operation on a tree.
+    /// Cancel an operation on a directory tree.
     Tree,
 }
 
-// === impl Cancel ===
+// === impl CancelMessage ===
 
-impl Cancel {
-    /// A bulk transfer of files that its caller no longer wants.
+impl CancelMessage {
+    /// Cancellation of a bulk file transfer by its caller.
     pub(crate) const FILE: Self = Self::Bulk(BulkKind::File, BulkCancelReason::Caller);
 
-    /// What cancels an operation that was opened with this body.
+    /// The cancel message for an operation that was opened with this body.
     pub(crate) fn of_body(body: &[u8]) -> Self {
         let Ok(envelope) = Envelope::parse(body) else { return Self::Nothing };
         match envelope.message_type() {
@@ -51,14 +50,14 @@ impl Cancel {
     }
 
     /// Sends the message. Best effort: on a lost connection the agent cancels everything by itself.
-    pub(crate) fn send(self, link: &Link, id: u32) {
+    pub(crate) fn send(self, link: &AgentLink, id: u32) {
         let _sent = match self {
             Self::Nothing => Ok(()),
             Self::Kill => link.send(id, &ExecSignal { signal: SIGKILL, whole: false }),
             Self::Bulk(kind, reason) => {
                 let message = match reason {
-                    BulkCancelReason::ProtocolState => "the agent broke the protocol",
-                    _ => "the caller left",
+                    BulkCancelReason::ProtocolState => "protocol violation by the agent",
+                    _ => "cancelled by the caller",
                 };
                 link.send(id, &BulkCancel { kind, reason, message: message.to_owned() })
             }

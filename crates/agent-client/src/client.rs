@@ -1,4 +1,4 @@
-//! The client, and the connections below it.
+//! The client and its connections.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -8,39 +8,39 @@ use carrel_protocol::payload::{Ping, Pong, Ready, Shutdown, Touch, Touched};
 use carrel_protocol::{Generation, MessageType, Payload};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::cancel::Cancel;
-use crate::connection::Connection;
-use crate::error::{ConnectError, ConnectionLost, Error, UnsupportedOperation};
-use crate::handshake::Opening;
-use crate::inbox::{Inbox, UNCREDITED};
-use crate::link::Sink;
+use crate::cancel::CancelMessage;
+use crate::connection::AgentConnection;
+use crate::error::{AgentClientError, ConnectError, ConnectionLost, UnsupportedOperation};
+use crate::handshake::HandshakeMode;
+use crate::inbox::{FrameInbox, UNCREDITED};
+use crate::link::FrameSink;
 use crate::options::ConnectOptions;
 use crate::path::socket_path;
-use crate::reply::Message;
-use crate::session::Session;
+use crate::reply::ReplyMessage;
+use crate::session::ProtocolSession;
 
 /// A client of the agent in one sandbox. Clones share the connection.
 ///
-/// Ids are never used twice on a connection. A client that was given a path connects again before they run out: new
-/// operations go to the fresh connection, while those under way end on theirs. A connection that is lost stays lost.
+/// Ids are never reused on a connection. A client with a path reconnects before they run out: new operations use the
+/// new connection, while running ones finish on theirs. A lost connection is not reestablished.
 #[derive(Clone, Debug)]
 pub struct AgentClient {
-    inner: Arc<Inner>,
+    inner: Arc<ClientInner>,
 }
 
 #[derive(Debug)]
-struct Inner {
-    /// Where to connect again.
+struct ClientInner {
+    /// The socket to reconnect to.
     endpoint: Option<(PathBuf, ConnectOptions)>,
-    connections: Mutex<Connections>,
+    connections: Mutex<ConnectionSet>,
     reconnecting: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug)]
-struct Connections {
-    current: Arc<Connection>,
-    /// Those that ran out of ids and are kept only by what still runs on them.
-    earlier: Vec<Weak<Connection>>,
+struct ConnectionSet {
+    current: Arc<AgentConnection>,
+    /// Connections that ran out of ids and are only kept alive by running operations.
+    earlier: Vec<Weak<AgentConnection>>,
     closed: bool,
 }
 
@@ -55,7 +55,7 @@ impl AgentClient {
     /// Connects to the socket at `path`.
     pub async fn connect_with(path: impl AsRef<Path>, options: ConnectOptions) -> Result<Self, ConnectError> {
         let path = path.as_ref();
-        let connection = Connection::connect(path, &options).await?;
+        let connection = AgentConnection::connect(path, &options).await?;
         Ok(Self::new(connection, Some((path.to_owned(), options))))
     }
 
@@ -68,75 +68,77 @@ impl AgentClient {
         Self::connect_with(socket_path(home.as_ref(), name)?, options).await
     }
 
-    /// Shakes hands on a stream that begins with an id range, as a relay's does.
+    /// Performs the handshake on a stream that begins with an id range, such as a relay's.
     ///
-    /// It cannot be made again: when its ids run out, operations fail with [`Error::IdsExhausted`].
+    /// The client cannot reconnect: when its ids run out, operations fail with [`AgentClientError::IdsExhausted`].
     pub async fn connect_stream<S>(stream: S, options: ConnectOptions) -> Result<Self, ConnectError>
     where
         S: AsyncRead + AsyncWrite + Send + 'static,
     {
         let (reader, writer) = tokio::io::split(stream);
-        Ok(Self::new(Connection::over(reader, writer, Opening::Prologue, &options).await?, None))
+        Ok(Self::new(AgentConnection::over(reader, writer, HandshakeMode::Prologue, &options).await?, None))
     }
 
-    /// Shakes hands on an agent's own channel, which begins with `core.ready` and whose ids all belong to this client.
+    /// Performs the handshake on an agent's own channel, which begins with `core.ready` and whose ids all belong to
+    /// this client.
     pub async fn connect_channel<S>(stream: S, options: ConnectOptions) -> Result<Self, ConnectError>
     where
         S: AsyncRead + AsyncWrite + Send + 'static,
     {
         let (reader, writer) = tokio::io::split(stream);
-        Ok(Self::new(Connection::over(reader, writer, Opening::Ready, &options).await?, None))
+        Ok(Self::new(AgentConnection::over(reader, writer, HandshakeMode::Ready, &options).await?, None))
     }
 
-    fn new(connection: Arc<Connection>, endpoint: Option<(PathBuf, ConnectOptions)>) -> Self {
-        let connections = Connections { current: connection, earlier: Vec::new(), closed: false };
+    fn new(connection: Arc<AgentConnection>, endpoint: Option<(PathBuf, ConnectOptions)>) -> Self {
+        let connections = ConnectionSet { current: connection, earlier: Vec::new(), closed: false };
         let (connections, reconnecting) = (Mutex::new(connections), tokio::sync::Mutex::default());
-        Self { inner: Arc::new(Inner { endpoint, connections, reconnecting }) }
+        Self { inner: Arc::new(ClientInner { endpoint, connections, reconnecting }) }
     }
 
-    /// The generation that this connection agreed on.
+    /// The negotiated generation of the connection.
     pub fn generation(&self) -> Generation {
         self.current().link.generation()
     }
 
-    /// Whether the agent is new enough for a message.
+    /// Whether the agent supports a message type.
     pub fn supports(&self, feature: MessageType) -> bool {
         self.ensure_version_compat(feature).is_ok()
     }
 
-    /// Refuses a message that the agent is too old for. Every typed call asks this before it sends.
+    /// Returns an error for a message type that the agent does not support. Every typed call checks this before it
+    /// sends.
     pub fn ensure_version_compat(&self, feature: MessageType) -> Result<(), UnsupportedOperation> {
         self.current().link.ensure(feature)
     }
 
-    /// What the agent said when the client connected.
+    /// The `core.ready` of the agent.
     pub fn ready(&self) -> Ready {
-        self.current().link.agreement.ready.clone()
+        self.current().link.negotiated.ready.clone()
     }
 
-    /// The body of the `core.ready` frame, as it came when the client connected.
+    /// The encoded body of the `core.ready` frame.
     pub fn ready_bytes(&self) -> Bytes {
-        self.current().link.agreement.ready_bytes.clone()
+        self.current().link.negotiated.ready_bytes.clone()
     }
 
-    /// Asks whether the agent is there.
-    pub async fn ping(&self) -> Result<(), Error> {
+    /// Checks that the agent responds.
+    pub async fn ping(&self) -> Result<(), AgentClientError> {
         self.ask::<Pong, _>(&Ping {}).await.map(drop)
     }
 
-    /// Counts as activity; returns how many activities the agent has counted.
-    pub async fn touch(&self) -> Result<u64, Error> {
+    /// Reports activity; returns the number of activities that the agent has recorded.
+    pub async fn touch(&self) -> Result<u64, AgentClientError> {
         self.ask::<Touched, _>(&Touch {}).await.map(|touched| touched.activity_seq)
     }
 
-    /// Shuts the sandbox down. There is no answer but the end of the connection.
-    pub async fn shutdown(&self) -> Result<(), Error> {
+    /// Shuts the sandbox down. The only response is the end of the connection.
+    pub async fn shutdown(&self) -> Result<(), AgentClientError> {
         let connection = self.current();
         connection.link.outbox.room().await;
         connection.link.send(0, &Shutdown)
     }
 
-    /// Closes the connection and ends every operation. Calling it again changes nothing.
+    /// Closes the connection and terminates every operation. Idempotent.
     pub fn close(&self) {
         let mut connections = self.lock();
         connections.closed = true;
@@ -146,26 +148,26 @@ impl AgentClient {
         all.iter().for_each(|connection| connection.link.lose(ConnectionLost::Closed));
     }
 
-    /// Opens an operation on a connection that still has ids for it.
-    pub(crate) async fn open<'b, S: Sink, P: Payload<'b>>(
+    /// Opens an operation on a connection that has ids left.
+    pub(crate) async fn open<'b, S: FrameSink, P: Payload<'b>>(
         &self,
         sink: S,
         payload: &P,
-        cancel: Cancel,
-    ) -> Result<Session<S>, Error> {
+        cancel: CancelMessage,
+    ) -> Result<ProtocolSession<S>, AgentClientError> {
         self.ensure_version_compat(P::TYPE)?;
         let (connection, id) = self.reserve().await?;
         connection.open(id, sink, payload, cancel).await
     }
 
-    async fn ask<'b, A: for<'p> Payload<'p>, Q: Payload<'b>>(&self, question: &Q) -> Result<A, Error> {
-        let session = self.open(Inbox::new(UNCREDITED), question, Cancel::Nothing).await?;
+    async fn ask<'b, A: for<'p> Payload<'p>, Q: Payload<'b>>(&self, question: &Q) -> Result<A, AgentClientError> {
+        let session = self.open(FrameInbox::new(UNCREDITED), question, CancelMessage::Nothing).await?;
         let frame = session.next().await?;
-        Message::parse(&frame)?.expect()
+        ReplyMessage::parse(&frame)?.expect()
     }
 
-    /// An id that was never used, and the connection it belongs to.
-    pub(crate) async fn reserve(&self) -> Result<(Arc<Connection>, u32), Error> {
+    /// A new id and its connection.
+    pub(crate) async fn reserve(&self) -> Result<(Arc<AgentConnection>, u32), AgentClientError> {
         loop {
             let connection = self.current();
             connection.link.check()?;
@@ -180,26 +182,28 @@ impl AgentClient {
             if !Arc::ptr_eq(&connection, &self.current()) {
                 continue;
             }
-            let fresh = Connection::connect(path, options).await.map_err(|error| Error::Reconnect(Box::new(error)))?;
-            let id = fresh.link.allocate(fresh.reserve()).ok_or(Error::IdsExhausted)?;
+            let fresh = AgentConnection::connect(path, options)
+                .await
+                .map_err(|error| AgentClientError::Reconnect(Box::new(error)))?;
+            let id = fresh.link.allocate(fresh.reserve()).ok_or(AgentClientError::IdsExhausted)?;
             self.replace(&fresh)?;
             return Ok((fresh, id));
         }
     }
 
-    /// The connection whose ids `id` is one of; for none, the current one.
-    pub(crate) fn owner_of(&self, id: u32) -> Arc<Connection> {
+    /// The connection whose range contains `id`; otherwise the current one.
+    pub(crate) fn owner_of(&self, id: u32) -> Arc<AgentConnection> {
         let connections = self.lock();
         let earlier = connections.earlier.iter().rev().filter_map(Weak::upgrade);
         let mut all = std::iter::once(Arc::clone(&connections.current)).chain(earlier);
         all.find(|connection| connection.link.ids().contains(id)).unwrap_or_else(|| Arc::clone(&connections.current))
     }
 
-    pub(crate) fn current(&self) -> Arc<Connection> {
+    pub(crate) fn current(&self) -> Arc<AgentConnection> {
         Arc::clone(&self.lock().current)
     }
 
-    fn replace(&self, fresh: &Arc<Connection>) -> Result<(), Error> {
+    fn replace(&self, fresh: &Arc<AgentConnection>) -> Result<(), AgentClientError> {
         let mut connections = self.lock();
         if connections.closed {
             return Err(ConnectionLost::Closed.into());
@@ -211,7 +215,7 @@ impl AgentClient {
         Ok(())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Connections> {
+    fn lock(&self) -> MutexGuard<'_, ConnectionSet> {
         self.inner.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

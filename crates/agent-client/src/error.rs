@@ -1,4 +1,4 @@
-//! What can go wrong, and what to do about it.
+//! The errors of the client.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,82 +6,82 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use carrel_protocol::bulk::BulkError;
-use carrel_protocol::frame::{BodyTooLarge, BrokenLength};
+use carrel_protocol::frame::{BodyTooLarge, InvalidFrameLength};
 use carrel_protocol::payload::{CoreError, ExecFailed, ExecStdinError, TcpFailed};
-use carrel_protocol::{DecodeError, EmptyRange, EncodeError, Generation, MessageType};
+use carrel_protocol::{DecodeError, EmptyIdRange, EncodeError, Generation, MessageType};
 
 use crate::path::PathError;
 
-/// Why there is no connection.
+/// Why the client could not connect.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// The sandbox has no usable socket path.
     #[error(transparent)]
     Path(#[from] PathError),
-    /// Nobody listens there.
+    /// Nothing listens on the socket.
     #[error("connect to {}: {source}", .path.display())]
     Socket {
         /// The path of the socket.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// The handshake took too long.
-    #[error("the agent did not finish the handshake within {0:?}")]
+    #[error("handshake with the agent timed out after {0:?}")]
     TimedOut(Duration),
-    /// The connection ended first.
-    #[error("during the handshake, {0}")]
+    /// The connection was lost during the handshake.
+    #[error("handshake failed: {0}")]
     Lost(#[from] ConnectionLost),
     /// The peer assigned no ids.
     #[error(transparent)]
-    EmptyRange(#[from] EmptyRange),
-    /// The first message was not what an agent says when it is ready.
-    #[error("the peer is not a ready agent: {0}")]
+    EmptyIdRange(#[from] EmptyIdRange),
+    /// The first message was not a valid `core.ready`.
+    #[error("peer did not send a valid core.ready: {0}")]
     NotReady(ProtocolViolation),
-    /// The agent says that it cannot start.
-    #[error("the agent could not start: {0}")]
+    /// The agent reports that it could not start.
+    #[error("agent failed to start: {0}")]
     InitializationFailed(String),
-    /// The agent is older than what this client still speaks.
+    /// The agent's generation is no longer supported.
     #[error(
-        "the agent speaks generation {peer}, and this client needs at least {horizon}; restart the sandbox, so that \
-         it is provisioned with the current agent"
+        "agent has protocol generation {peer}, but this client requires at least {horizon}; restart the sandbox to get \
+         the current agent"
     )]
     BelowHorizon {
-        /// What the agent speaks.
+        /// The agent's generation.
         peer: Generation,
-        /// The oldest generation that is accepted.
+        /// The oldest supported generation.
         horizon: Generation,
     },
 }
 
-/// Why a connection is gone. Every call that waited on it ends with this.
+/// Why a connection was lost. Every pending call returns it.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ConnectionLost {
     /// [`AgentClient::close`](crate::AgentClient::close) was called.
-    #[error("the client was closed")]
+    #[error("client is closed")]
     Closed,
-    /// The peer closed it.
-    #[error("the agent closed the connection")]
+    /// The peer closed the connection.
+    #[error("connection closed by the agent")]
     Ended,
-    /// The system reports an error.
-    #[error("the connection failed: {0}")]
+    /// An I/O error.
+    #[error("connection failed: {0}")]
     Io(Arc<io::Error>),
-    /// The peer sent a length that leaves no way to find the next frame.
-    #[error("the agent broke the framing: {0}")]
-    Broken(#[from] BrokenLength),
-    /// The peer has not read for so long that what is owed to it exceeds every bound.
-    #[error("the agent does not read what is sent to it")]
+    /// The peer sent an invalid frame length.
+    #[error("protocol violation by the agent: {0}")]
+    Broken(#[from] InvalidFrameLength),
+    /// The peer did not read for so long that the send queue exceeded its limit.
+    #[error("agent does not read from the connection")]
     Unread,
 }
 
-/// An operation that the agent is too old for. Nothing was sent.
+/// The agent is too old for an operation. Nothing was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{feature} needs generation {required}, and the agent of this sandbox agreed on {negotiated}; restart the sandbox, \
-     so that it is provisioned with the current agent"
+    "{feature} requires protocol generation {required}, but the connection has {negotiated}; restart the sandbox to get \
+     the current agent"
 )]
 pub struct UnsupportedOperation {
-    /// The message that cannot be sent.
+    /// The message type that cannot be sent.
     pub feature: MessageType,
     /// The generation that introduced it.
     pub required: Generation,
@@ -89,21 +89,21 @@ pub struct UnsupportedOperation {
     pub negotiated: Generation,
 }
 
-/// A message that breaks the rules of the protocol.
+/// A message that violates the protocol.
 #[derive(Debug, thiserror::Error)]
 pub enum ProtocolViolation {
-    /// It cannot be read.
-    #[error("unreadable message: {0}")]
+    /// The message cannot be decoded.
+    #[error("malformed message: {0}")]
     Unreadable(#[from] DecodeError),
-    /// It may not stand here.
-    #[error("{found} where {expected} was due")]
+    /// An unexpected message.
+    #[error("unexpected message: {found}, expected {expected}")]
     Unexpected {
-        /// What was due.
+        /// The expected message.
         expected: &'static str,
-        /// What came.
+        /// The received message.
         found: String,
     },
-    /// It breaks the rules of bulk transfers.
+    /// A violation of the rules for bulk transfers.
     #[error("bulk transfer: {0}")]
     Bulk(#[from] BulkError),
 }
@@ -114,44 +114,41 @@ pub enum ProtocolViolation {
 pub struct FileError {
     /// The operation, as the protocol names it.
     pub operation: &'static str,
-    /// What happened, for people.
+    /// A human-readable message.
     pub message: String,
-    /// The name of the error number (`ENOENT`), where the agent tells it.
+    /// The symbolic name of the error number (`ENOENT`), if known.
     pub errno_name: Option<String>,
 }
 
 /// Why an operation failed.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum AgentClientError {
     /// The agent is too old for it.
     #[error(transparent)]
     Unsupported(#[from] UnsupportedOperation),
-    /// The connection is gone.
+    /// The connection was lost.
     #[error(transparent)]
     Lost(#[from] ConnectionLost),
-    /// Every id of the connection was used, and it cannot be made again.
-    #[error("every id of this connection is used; connect again")]
+    /// The connection has no ids left, and the client cannot reconnect.
+    #[error("connection has no ids left; open a new one")]
     IdsExhausted,
-    /// Every id of the connection was used, and the next one could not be made.
-    #[error("reconnect for fresh ids: {0}")]
+    /// The connection has no ids left, and reconnecting failed.
+    #[error("reconnect failed: {0}")]
     Reconnect(Box<ConnectError>),
-    /// The agent refused the message.
-    #[error("the agent refused: {} ({})", .0.message, .0.kind.as_str())]
+    /// The agent rejected the message.
+    #[error("agent rejected the request: {} ({})", .0.message, .0.kind.as_str())]
     Refused(Box<CoreError>),
-    /// The command never ran.
-    #[error("the command did not start: {} ({})", .0.message, .0.kind.as_str())]
+    /// The command could not be started.
+    #[error("command could not be started: {} ({})", .0.message, .0.kind.as_str())]
     ExecFailed(Box<ExecFailed>),
-    /// The command takes no more input.
+    /// Input could not be delivered to the command.
     #[error("input: {}", .0.message)]
     Stdin(Box<ExecStdinError>),
-    /// Input after the end of input, or after the command's own end.
+    /// Input after the end of input, or after the command exited.
     #[error("input is closed")]
     InputClosed,
-    /// The agent followed symbolic links although it was asked not to: it does not know how.
-    #[error(
-        "the agent of this sandbox is too old to follow no symbolic link; restart the sandbox, so that it is provisioned \
-         with the current agent"
-    )]
+    /// The agent does not support `no_symlinks` and may have followed symlinks.
+    #[error("agent is too old to reject symbolic links; restart the sandbox to get the current agent")]
     FollowsSymlinks,
     /// The file operation failed.
     #[error(transparent)]
@@ -159,8 +156,8 @@ pub enum Error {
     /// The connection inside the sandbox failed.
     #[error("connection: {}", .0.error)]
     Tcp(TcpFailed),
-    /// The agent broke the rules.
-    #[error("the agent broke the protocol: {0}")]
+    /// The agent violated the protocol.
+    #[error("protocol violation by the agent: {0}")]
     Protocol(#[from] ProtocolViolation),
     /// The message does not fit into a frame.
     #[error(transparent)]
@@ -188,8 +185,8 @@ impl ProtocolViolation {
 
 // === impl Error ===
 
-impl Error {
-    /// The name of the error number inside the sandbox, where one is known.
+impl AgentClientError {
+    /// The symbolic name of the error number inside the sandbox, if known.
     pub fn errno_name(&self) -> Option<&str> {
         match self {
             Self::ExecFailed(failed) => failed.errno_name.as_deref(),
@@ -201,19 +198,19 @@ impl Error {
     }
 }
 
-impl From<BodyTooLarge> for Error {
+impl From<BodyTooLarge> for AgentClientError {
     fn from(error: BodyTooLarge) -> Self {
         Self::Encode(error.into())
     }
 }
 
-impl From<BulkError> for Error {
+impl From<BulkError> for AgentClientError {
     fn from(error: BulkError) -> Self {
         Self::Protocol(error.into())
     }
 }
 
-impl From<DecodeError> for Error {
+impl From<DecodeError> for AgentClientError {
     fn from(error: DecodeError) -> Self {
         Self::Protocol(error.into())
     }

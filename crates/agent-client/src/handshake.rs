@@ -1,4 +1,4 @@
-//! The first words of a connection: whose ids are whose, what the agent is, and which generation both speak.
+//! The handshake: id range, `core.ready`, and negotiation of the generation.
 
 use bytes::Bytes;
 use carrel_protocol::codec::encode;
@@ -10,40 +10,40 @@ use crate::error::{ConnectError, ConnectionLost, ProtocolViolation};
 use crate::options::ConnectOptions;
 use crate::reader::FrameReader;
 
-/// How a connection begins.
+/// What a connection starts with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Opening {
-    /// With the id range, as a relay or a listening agent does.
+pub(crate) enum HandshakeMode {
+    /// The id range, as sent by a relay or a listening agent.
     Prologue,
-    /// With `core.ready`: the agent's own channel, whose ids all belong to the host.
+    /// `core.ready`, on the agent's own channel, whose ids all belong to the host.
     Ready,
 }
 
-/// What a handshake agreed on.
+/// The result of a handshake.
 #[derive(Clone, Debug)]
-pub(crate) struct Agreement {
-    /// The one version number.
+pub(crate) struct Negotiation {
+    /// The negotiated generation.
     pub(crate) generation: Generation,
-    /// The ids that this connection owns.
+    /// The ids of this connection.
     pub(crate) ids: IdRange,
-    /// The first of them that is still free.
+    /// The first unused id.
     pub(crate) first_id: u32,
-    /// What the agent said.
+    /// The `core.ready` of the agent.
     pub(crate) ready: Ready,
-    /// The body of the frame in which it said so.
+    /// The encoded body of that frame.
     pub(crate) ready_bytes: Bytes,
 }
 
-/// Reads and answers the first words of a connection.
+/// Performs the handshake.
 pub(crate) async fn shake_hands<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     frames: &mut FrameReader<R>,
     io: &mut W,
-    opening: Opening,
+    mode: HandshakeMode,
     options: &ConnectOptions,
-) -> Result<Agreement, ConnectError> {
-    let (codec, ids) = match opening {
-        Opening::Ready => (Codec::Current, IdRange::WHOLE),
-        Opening::Prologue => {
+) -> Result<Negotiation, ConnectError> {
+    let (codec, ids) = match mode {
+        HandshakeMode::Ready => (Codec::Current, IdRange::WHOLE),
+        HandshakeMode::Prologue => {
             let prologue = Prologue::parse(frames.peek().await?)?;
             frames.consume(8 - prologue.frame_bytes.min(8));
             (prologue.codec, prologue.ids)
@@ -58,15 +58,15 @@ pub(crate) async fn shake_hands<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     if peer < options.min_generation {
         return Err(ConnectError::BelowHorizon { peer, horizon: options.min_generation });
     }
-    // What lies above the published generations is agreed upon only with an agent that offers it.
+    // Generations above the published ones are negotiated only with an agent that offers them.
     let generation = options.max_generation.negotiate(peer).min(Generation::PUBLISHED);
-    let mut agreement = Agreement { generation, ids, first_id: ids.start(), ready, ready_bytes };
-    let offered = codec == Codec::Current && agreement.ready.carrel.is_some();
+    let mut negotiated = Negotiation { generation, ids, first_id: ids.start(), ready, ready_bytes };
+    let offered = codec == Codec::Current && negotiated.ready.carrel.is_some();
     let has_spare_id = ids.end() - ids.start() > 1;
     if offered && has_spare_id && options.max_generation > Generation::PUBLISHED {
-        agreement.greet(frames, io, options.max_generation).await?;
+        negotiated.greet(frames, io, options.max_generation).await?;
     }
-    Ok(agreement)
+    Ok(negotiated)
 }
 
 fn read_ready(body: &[u8]) -> Result<(Generation, Ready), ConnectError> {
@@ -88,15 +88,15 @@ fn read_ready(body: &[u8]) -> Result<(Generation, Ready), ConnectError> {
     }
 }
 
-// === impl Agreement ===
+// === impl Negotiation ===
 
-impl Agreement {
-    /// The limits of commands whose output and input are acknowledged on this connection.
+impl Negotiation {
+    /// The execution limits, if commands of this connection are acknowledged.
     pub(crate) fn exec_limits(&self) -> Option<ExecLimits> {
         self.ready.exec_limits.filter(|_| self.generation >= Generation::EXEC_FLOW)
     }
 
-    /// Says to one of Carrel's agents that this is one of Carrel's hosts.
+    /// Sends `carrel.hello` to an agent of Carrel and waits for its response.
     async fn greet<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
         &mut self,
         frames: &mut FrameReader<R>,
@@ -125,7 +125,7 @@ impl Agreement {
                 self.generation = highest.negotiate(Generation::new(welcome.generation));
                 Ok(())
             }
-            // It thought better of it: what is published is spoken.
+            // The agent declined: the published generation is used.
             Some(MessageType::CoreError) => Ok(()),
             _ => Err(refused(ProtocolViolation::unexpected("carrel.welcome", envelope.type_name))),
         }

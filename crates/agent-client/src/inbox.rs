@@ -1,4 +1,4 @@
-//! What arrived for one operation and waits for its owner.
+//! The queue of frames received for one operation.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,49 +6,49 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use carrel_protocol::Flags;
 use tokio::sync::Notify;
 
-use crate::error::{ConnectionLost, Error, ProtocolViolation};
-use crate::link::{Link, Sink};
+use crate::error::{AgentClientError, ConnectionLost, ProtocolViolation};
+use crate::link::{AgentLink, FrameSink};
 use crate::raw::RawFrame;
 
-/// What a waiting frame costs besides its body.
+/// The fixed charge of a queued frame.
 const FRAME_CHARGE: usize = 64;
-/// What may wait for an operation that has no credit to bound it.
+/// The maximum backlog of an operation without credit.
 pub(crate) const UNCREDITED: usize = 1024 * 1024;
 
-/// A queue with one owner. While more than its budget waits, the connection is not read.
+/// A queue with one consumer. While its backlog exceeds the budget, the connection is not read.
 #[derive(Debug)]
-pub(crate) struct Inbox {
-    state: Mutex<State>,
+pub(crate) struct FrameInbox {
+    state: Mutex<InboxState>,
     arrived: Notify,
     room: Notify,
     budget: usize,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct InboxState {
     frames: VecDeque<RawFrame>,
     charged: usize,
-    /// Why nothing will follow what waits.
-    end: Option<End>,
+    /// Why no further frame will arrive.
+    end: Option<InboxEnd>,
     abandoned: bool,
 }
 
 #[derive(Debug)]
-enum End {
-    /// The last frame was not what its owner took for the last.
+enum InboxEnd {
+    /// The last frame arrived, but its consumer expected more.
     Terminal,
     Lost(ConnectionLost),
 }
 
-// === impl Inbox ===
+// === impl FrameInbox ===
 
-impl Inbox {
+impl FrameInbox {
     pub(crate) fn new(budget: usize) -> Self {
         Self { state: Mutex::default(), arrived: Notify::new(), room: Notify::new(), budget }
     }
 
-    /// The next frame; after the last, why there is none. Dropping the future loses no frame.
-    pub(crate) async fn pop(&self) -> Result<RawFrame, Error> {
+    /// The next frame; after the last, the reason why there is none. Cancel safe.
+    pub(crate) async fn pop(&self) -> Result<RawFrame, AgentClientError> {
         loop {
             if let Some(next) = self.try_pop() {
                 return next;
@@ -57,8 +57,8 @@ impl Inbox {
         }
     }
 
-    /// What [`Self::pop`] would return without waiting.
-    pub(crate) fn try_pop(&self) -> Option<Result<RawFrame, Error>> {
+    /// Like [`Self::pop`], without waiting.
+    pub(crate) fn try_pop(&self) -> Option<Result<RawFrame, AgentClientError>> {
         let mut state = self.lock();
         match state.frames.pop_front() {
             Some(frame) => {
@@ -82,27 +82,27 @@ impl Inbox {
         if !state.abandoned {
             state.charged += charge(&frame);
             if frame.is_terminal() {
-                state.end = Some(End::Terminal);
+                state.end = Some(InboxEnd::Terminal);
             }
             state.frames.push_back(frame);
             self.arrived.notify_one();
         }
     }
 
-    /// Waits, in the place of the one who reads the connection, until the budget is kept or nobody is interested.
+    /// Blocks the reader of the connection until the backlog is within the budget or the consumer is gone.
     pub(crate) async fn room(&self) {
         while self.lock().charged > self.budget {
             self.room.notified().await;
         }
     }
 
-    /// Ends the queue behind what waits in it.
+    /// Ends the queue after the frames that it holds.
     pub(crate) fn lose(&self, lost: &ConnectionLost) {
-        self.lock().end.get_or_insert_with(|| End::Lost(lost.clone()));
+        self.lock().end.get_or_insert_with(|| InboxEnd::Lost(lost.clone()));
         self.arrived.notify_one();
     }
 
-    /// Empties the queue for good.
+    /// Clears the queue permanently.
     pub(crate) fn abandon(&self) {
         let mut state = self.lock();
         state.abandoned = true;
@@ -111,28 +111,28 @@ impl Inbox {
         self.room.notify_one();
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, InboxState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-// === impl End ===
+// === impl InboxEnd ===
 
-impl From<&End> for Error {
-    fn from(end: &End) -> Self {
+impl From<&InboxEnd> for AgentClientError {
+    fn from(end: &InboxEnd) -> Self {
         match end {
-            End::Terminal => ProtocolViolation::unexpected("another message", "the end of the operation").into(),
-            End::Lost(lost) => lost.clone().into(),
+            InboxEnd::Terminal => ProtocolViolation::unexpected("another message", "the end of the operation").into(),
+            InboxEnd::Lost(lost) => lost.clone().into(),
         }
     }
 }
 
-impl Sink for Inbox {
-    fn inbox(&self) -> &Inbox {
+impl FrameSink for FrameInbox {
+    fn inbox(&self) -> &FrameInbox {
         self
     }
 
-    fn deliver(&self, _: &Link, frame: RawFrame) {
+    fn deliver(&self, _: &AgentLink, frame: RawFrame) {
         self.push(frame);
     }
 }
@@ -142,7 +142,7 @@ fn charge(frame: &RawFrame) -> usize {
 }
 
 impl RawFrame {
-    /// Whether nothing follows for this id.
+    /// Whether no further frame will arrive for this id.
     pub(crate) fn is_terminal(&self) -> bool {
         self.flags.contains(Flags::TERMINAL)
     }
@@ -167,10 +167,10 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_holds_the_reader_back_until_its_owner_takes_something_or_leaves() {
-        let inbox = Inbox::new(1000);
+    fn a_full_queue_blocks_the_reader_until_its_consumer_reads_or_is_dropped() {
+        let inbox = FrameInbox::new(1000);
         inbox.push(frame(936));
-        assert!(is_ready(inbox.room()), "the budget is kept to the byte");
+        assert!(is_ready(inbox.room()), "the budget is exact");
         inbox.push(frame(0));
         assert!(!is_ready(inbox.room()));
         assert!(inbox.try_pop().is_some());
@@ -180,30 +180,30 @@ mod tests {
         inbox.abandon();
         assert!(is_ready(inbox.room()));
         inbox.push(frame(2000));
-        assert!(inbox.is_empty(), "nothing is kept for nobody");
+        assert!(inbox.is_empty(), "nothing is queued without a consumer");
     }
 
     //= client.constants-functions.further-frame-arrives-id
     //= client.streams-types.next-next-frame-nothing
     #[test]
-    fn nobody_waits_for_what_follows_the_last_frame() {
-        let inbox = Inbox::new(1000);
+    fn reading_past_the_last_frame_fails_instead_of_waiting() {
+        let inbox = FrameInbox::new(1000);
         inbox.push(RawFrame { flags: Flags::TERMINAL, ..frame(1) });
         inbox.lose(&ConnectionLost::Ended);
         assert!(inbox.try_pop().unwrap().is_ok());
-        assert!(matches!(inbox.try_pop(), Some(Err(Error::Protocol(_)))));
+        assert!(matches!(inbox.try_pop(), Some(Err(AgentClientError::Protocol(_)))));
     }
 
     //= client.streams-types.frames-arrived-before-loss
     #[test]
-    fn what_arrived_before_the_loss_is_still_delivered() {
-        let inbox = Inbox::new(1000);
+    fn frames_received_before_the_connection_was_lost_are_delivered() {
+        let inbox = FrameInbox::new(1000);
         inbox.push(frame(1));
         inbox.lose(&ConnectionLost::Ended);
         inbox.lose(&ConnectionLost::Closed);
         assert!(inbox.try_pop().unwrap().is_ok());
         for _ in 0..2 {
-            assert!(matches!(inbox.try_pop(), Some(Err(Error::Lost(ConnectionLost::Ended)))));
+            assert!(matches!(inbox.try_pop(), Some(Err(AgentClientError::Lost(ConnectionLost::Ended)))));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! One connection as its two tasks see it: who waits for which id, and what is sent.
+//! The state that the reading and writing tasks of a connection share: routes and the send gate.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,93 +7,93 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use carrel_protocol::bulk::BulkHeader;
-use carrel_protocol::codec::{Prefix, encode};
+use carrel_protocol::codec::{FramePrefix, encode};
 use carrel_protocol::frame::Header;
 use carrel_protocol::{Flags, Generation, IdRange, MessageType, Payload};
 use tokio::io::AsyncRead;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
-use crate::error::{ConnectionLost, Error, UnsupportedOperation};
-use crate::handshake::Agreement;
-use crate::inbox::Inbox;
-use crate::outbox::Outbox;
+use crate::error::{AgentClientError, ConnectionLost, UnsupportedOperation};
+use crate::handshake::Negotiation;
+use crate::inbox::FrameInbox;
+use crate::outbox::FrameOutbox;
 use crate::raw::RawFrame;
 use crate::reader::FrameReader;
 
-/// How long a closed connection may take to write what is still queued.
+/// How long a closed connection may flush its queue.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Where the frames of one id go. Called by the task that reads, so nothing here waits.
-pub(crate) trait Sink: Send + Sync + 'static {
-    /// The queue that holds the reading task back when it is full.
-    fn inbox(&self) -> &Inbox;
+/// Receives the frames of one id. Called by the reading task, so implementations must not block.
+pub(crate) trait FrameSink: Send + Sync + 'static {
+    /// The queue that applies backpressure to the reading task.
+    fn inbox(&self) -> &FrameInbox;
 
-    /// Takes a frame.
-    fn deliver(&self, link: &Link, frame: RawFrame);
+    /// Accepts a frame.
+    fn deliver(&self, link: &AgentLink, frame: RawFrame);
 
-    /// The operation's owner left. Returns whether late frames have to be answered instead of ignored.
-    fn abandon(&self, _link: &Link) -> bool {
+    /// The owner of the operation is gone. Returns whether late frames must be answered instead of ignored.
+    fn abandon(&self, _link: &AgentLink) -> bool {
         self.inbox().abandon();
         false
     }
 
-    /// The connection is gone.
+    /// The connection was lost.
     fn lose(&self, lost: &ConnectionLost) {
         self.inbox().lose(lost);
     }
 }
 
-/// What the tasks of a connection share with its owner.
+/// The shared state of a connection.
 #[derive(Debug)]
-pub(crate) struct Link {
-    pub(crate) agreement: Agreement,
-    pub(crate) outbox: Outbox,
+pub(crate) struct AgentLink {
+    pub(crate) negotiated: Negotiation,
+    pub(crate) outbox: FrameOutbox,
     next_id: AtomicU64,
-    routes: Mutex<Routes>,
+    routes: Mutex<RoutingTable>,
     tasks: OnceLock<[AbortHandle; 2]>,
     runtime: Handle,
 }
 
 #[derive(Default)]
-struct Routes {
-    sinks: HashMap<u32, Arc<dyn Sink>>,
+struct RoutingTable {
+    sinks: HashMap<u32, Arc<dyn FrameSink>>,
     lost: Option<ConnectionLost>,
 }
 
-/// Ends every call of a connection when its reading task ends, for whatever reason.
-struct Reading(Arc<Link>);
+/// Fails every pending call of a connection when its reading task ends for any reason.
+struct ReaderGuard(Arc<AgentLink>);
 
-// === impl Link ===
+// === impl AgentLink ===
 
-impl Link {
-    /// Takes a connection over after its handshake. Needs a runtime.
+impl AgentLink {
+    /// Spawns the tasks of a connection after its handshake. Requires a runtime.
     pub(crate) fn spawn(
-        agreement: Agreement,
+        negotiated: Negotiation,
         frames: FrameReader<impl AsyncRead + Send + Unpin + 'static>,
-        outbox: Outbox,
+        outbox: FrameOutbox,
     ) -> Arc<Self> {
-        let next_id = AtomicU64::new(agreement.first_id.into());
+        let next_id = AtomicU64::new(negotiated.first_id.into());
         let runtime = Handle::current();
         let (routes, tasks) = (Mutex::default(), OnceLock::new());
-        let link = Arc::new(Self { agreement, outbox, next_id, routes, tasks, runtime });
-        let reader = link.runtime.spawn(Reading(Arc::clone(&link)).read(frames));
+        let link = Arc::new(Self { negotiated, outbox, next_id, routes, tasks, runtime });
+        let reader = link.runtime.spawn(ReaderGuard(Arc::clone(&link)).read(frames));
         let writer = link.runtime.spawn(Arc::clone(&link).write());
-        // Set only here, so it cannot be set already.
+        // Set only here, so it cannot fail.
         let _ = link.tasks.set([reader.abort_handle(), writer.abort_handle()]);
         link
     }
 
     /// The generation of every message.
     pub(crate) fn generation(&self) -> Generation {
-        self.agreement.generation
+        self.negotiated.generation
     }
 
     pub(crate) fn ids(&self) -> IdRange {
-        self.agreement.ids
+        self.negotiated.ids
     }
 
-    /// The send gate.
+    /// Checks that the agent supports the message type.
     pub(crate) fn ensure(&self, feature: MessageType) -> Result<(), UnsupportedOperation> {
         let (required, negotiated) = (feature.min_protocol_version(), self.generation());
         if feature.is_available_at(negotiated) {
@@ -103,12 +103,12 @@ impl Link {
         }
     }
 
-    /// Refuses a connection that is gone.
+    /// Returns an error if the connection was lost.
     pub(crate) fn check(&self) -> Result<(), ConnectionLost> {
         self.lock().lost.clone().map_or(Ok(()), Err)
     }
 
-    /// An id that was never used, unless no more than `reserve` are left.
+    /// A new id, unless at most `reserve` are left.
     pub(crate) fn allocate(&self, reserve: u32) -> Option<u32> {
         let end = u64::from(self.ids().end()) - u64::from(reserve);
         let advance = |next| (next < end).then_some(next + 1);
@@ -116,8 +116,8 @@ impl Link {
         u32::try_from(id).ok()
     }
 
-    /// Sends frames of this id to `sink` from now on.
-    pub(crate) fn register(&self, id: u32, sink: Arc<dyn Sink>) -> Result<(), ConnectionLost> {
+    /// Routes frames of this id to `sink`.
+    pub(crate) fn register(&self, id: u32, sink: Arc<dyn FrameSink>) -> Result<(), ConnectionLost> {
         let mut routes = self.lock();
         match &routes.lost {
             Some(lost) => Err(lost.clone()),
@@ -128,44 +128,44 @@ impl Link {
         }
     }
 
-    /// The owner of an operation leaves. Returns whether the agent still works on it.
+    /// Removes the route of an operation. Returns whether the agent still executes it.
     pub(crate) fn abandon(&self, id: u32) -> bool {
         let Some(sink) = self.lock().sinks.get(&id).cloned() else { return false };
         if !sink.abandon(self) {
-            // Bound to a name, so that it is dropped when the lock is free again.
+            // Bound to a name, so that it is dropped after the lock is released.
             let _removed = self.lock().sinks.remove(&id);
         }
         true
     }
 
-    /// Sends a typed message, if the agent is new enough for it.
-    pub(crate) fn send<'b, P: Payload<'b>>(&self, id: u32, payload: &P) -> Result<(), Error> {
+    /// Sends a typed message if the agent supports it.
+    pub(crate) fn send<'b, P: Payload<'b>>(&self, id: u32, payload: &P) -> Result<(), AgentClientError> {
         self.ensure(P::TYPE)?;
         let mut frame = Vec::new();
         encode(&mut frame, self.generation(), id, payload)?;
         Ok(self.outbox.push(&frame, Bytes::new())?)
     }
 
-    /// Sends a message whose only field is `data`, without copying it.
-    pub(crate) fn send_data(&self, message_type: MessageType, id: u32, data: Bytes) -> Result<(), Error> {
+    /// Sends a message whose only field is `data`, without a copy.
+    pub(crate) fn send_data(&self, message_type: MessageType, id: u32, data: Bytes) -> Result<(), AgentClientError> {
         self.ensure(message_type)?;
-        let prefix = Prefix::of_data(message_type, self.generation(), id, data.len())?;
+        let prefix = FramePrefix::of_data(message_type, self.generation(), id, data.len())?;
         Ok(self.outbox.push(prefix.as_slice(), data)?)
     }
 
-    /// Sends a bulk record without copying it.
-    pub(crate) fn send_record(&self, header: BulkHeader, id: u32, payload: Bytes) -> Result<(), Error> {
-        let prefix = Prefix::of_record(header, id, payload.len())?;
+    /// Sends a bulk record without a copy.
+    pub(crate) fn send_record(&self, header: BulkHeader, id: u32, payload: Bytes) -> Result<(), AgentClientError> {
+        let prefix = FramePrefix::of_record(header, id, payload.len())?;
         Ok(self.outbox.push(prefix.as_slice(), payload)?)
     }
 
     /// Sends a frame whose body the caller encoded.
-    pub(crate) fn send_raw(&self, id: u32, flags: Flags, body: Bytes) -> Result<(), Error> {
+    pub(crate) fn send_raw(&self, id: u32, flags: Flags, body: Bytes) -> Result<(), AgentClientError> {
         let header = Header { body_len: body.len(), id, flags }.to_bytes()?;
         Ok(self.outbox.push(&header, body)?)
     }
 
-    /// Ends the connection and every call that waits on it. Only the first reason counts.
+    /// Terminates the connection and every pending call. The first reason wins.
     pub(crate) fn lose(self: &Arc<Self>, lost: ConnectionLost) {
         let sinks = {
             let mut routes = self.lock();
@@ -180,12 +180,12 @@ impl Link {
 
         let [reader, writer] = match self.tasks.get() {
             Some(tasks) => tasks,
-            // Lost before it was set up: both tasks find out by themselves.
+            // Lost before it was set up: both tasks notice by themselves.
             None => return,
         };
         reader.abort();
         if matches!(lost, ConnectionLost::Closed) {
-            // Last words, such as the cancellation of what was dropped, are still written.
+            // Queued messages, such as cancellations, are still written.
             let (link, writer) = (Arc::clone(self), writer.clone());
             if !self.outbox.is_idle() {
                 self.runtime.spawn(async move {
@@ -206,34 +206,34 @@ impl Link {
         self.outbox.abort();
     }
 
-    fn route(&self, frame: &RawFrame) -> Option<Arc<dyn Sink>> {
+    fn route(&self, frame: &RawFrame) -> Option<Arc<dyn FrameSink>> {
         let mut routes = self.lock();
         if frame.is_terminal() { routes.sinks.remove(&frame.id) } else { routes.sinks.get(&frame.id).cloned() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Routes> {
+    fn lock(&self) -> MutexGuard<'_, RoutingTable> {
         self.routes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-// === impl Routes ===
+// === impl RoutingTable ===
 
-impl std::fmt::Debug for Routes {
+impl std::fmt::Debug for RoutingTable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Routes").field("open", &self.sinks.len()).field("lost", &self.lost).finish()
+        f.debug_struct("RoutingTable").field("open", &self.sinks.len()).field("lost", &self.lost).finish()
     }
 }
 
-// === impl Reading ===
+// === impl ReaderGuard ===
 
-impl Reading {
+impl ReaderGuard {
     async fn read(self, mut frames: FrameReader<impl AsyncRead + Unpin>) {
         let lost = loop {
             let frame = match frames.next().await {
                 Ok(frame) => frame,
                 Err(lost) => break lost,
             };
-            // An id that nobody waits for is no error: its owner may just have left.
+            // An unknown id is no error: its owner may just have been dropped.
             if let Some(sink) = self.0.route(&frame) {
                 sink.deliver(&self.0, frame);
                 sink.inbox().room().await;
@@ -243,10 +243,9 @@ impl Reading {
     }
 }
 
-impl Drop for Reading {
+impl Drop for ReaderGuard {
     fn drop(&mut self) {
-        // After an orderly end this changes nothing; it counts when the runtime stops under its callers, be it before
-        // the task ever ran.
+        // No effect after an orderly end; needed if the runtime is shut down first, even before the task ever ran.
         self.0.lose(ConnectionLost::Ended);
     }
 }

@@ -1,17 +1,17 @@
-//! How to connect.
+//! Connection options.
 
 use std::time::Duration;
 
 use carrel_protocol::Generation;
 
-/// How to connect.
+/// Connection options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectOptions {
-    /// How long the whole handshake may take, connecting included.
+    /// The timeout of connect and handshake together.
     pub timeout: Duration,
-    /// The highest generation to agree on. Below [`Generation::CURRENT`] the client behaves like an older one.
+    /// The highest generation to negotiate. Below [`Generation::CURRENT`] the client behaves like an older one.
     pub max_generation: Generation,
-    /// The support horizon: an agent of an older generation is refused up front.
+    /// The lowest generation to accept: connecting to an older agent fails.
     pub min_generation: Generation,
 }
 

@@ -1,7 +1,7 @@
-//! What is sent: written at once where the connection takes it, queued where it does not.
+//! The sending side of a connection: writes directly if the connection is writable, otherwise queues.
 //!
-//! A sender writes under the lock, so that a round trip costs no change of tasks. What the connection does not take is
-//! left to the writing task. A frame is never torn: dropping a future cannot stop half of it.
+//! A sender writes under the lock, so that a round trip needs no task switch. The writing task sends the remainder.
+//! Frames are never split: dropping a future cannot stop in the middle of one.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -16,36 +16,36 @@ use tokio::sync::Notify;
 
 use crate::error::ConnectionLost;
 
-/// While more than this is queued, senders of data wait.
+/// The high-water mark: above it, senders of data wait.
 const HIGH_WATER: usize = 512 * 1024;
-/// More than this is queued only for a peer that makes us answer and does not read the answers.
+/// The hard limit, exceeded only if a peer forces responses and does not read them.
 const LIMIT: usize = 32 * 1024 * 1024;
-/// How many pieces one system call writes.
+/// The number of buffers per system call.
 const PIECES: usize = 16;
 
 /// The sending side of a connection.
-pub(crate) struct Outbox {
-    state: Mutex<State>,
+pub(crate) struct FrameOutbox {
+    state: Mutex<OutboxState>,
     work: Notify,
     room: Notify,
 }
 
-struct State {
+struct OutboxState {
     io: Option<Box<dyn AsyncWrite + Send + Unpin>>,
     queue: VecDeque<Bytes>,
     queued: usize,
     unflushed: bool,
     lost: Option<ConnectionLost>,
-    /// The writing task, while it waits for the connection to take more.
+    /// The waker of the writing task while it waits for the connection to become writable.
     writer: Option<Waker>,
 }
 
-// === impl Outbox ===
+// === impl FrameOutbox ===
 
-impl Outbox {
+impl FrameOutbox {
     pub(crate) fn new(io: Box<dyn AsyncWrite + Send + Unpin>) -> Self {
         let state =
-            State { io: Some(io), queue: VecDeque::new(), queued: 0, unflushed: false, lost: None, writer: None };
+            OutboxState { io: Some(io), queue: VecDeque::new(), queued: 0, unflushed: false, lost: None, writer: None };
         Self { state: Mutex::new(state), work: Notify::new(), room: Notify::new() }
     }
 
@@ -61,7 +61,7 @@ impl Outbox {
         }
     }
 
-    /// Sends one frame in two parts. Never waits: who sends data waits for [`Self::room`] first.
+    /// Sends one frame in two parts without waiting; senders of data wait for [`Self::room`] first.
     pub(crate) fn push(&self, head: &[u8], payload: Bytes) -> Result<(), ConnectionLost> {
         let mut state = self.lock();
         if let Some(lost) = &state.lost {
@@ -77,14 +77,14 @@ impl Outbox {
         result
     }
 
-    /// Takes no more frames. What is queued is still written when the client itself closed.
+    /// Accepts no more frames. Queued frames are still written if the client itself closed.
     pub(crate) fn close(&self, lost: ConnectionLost) {
         self.lock().lose(lost);
         self.work.notify_one();
         self.room.notify_waiters();
     }
 
-    /// Drops the connection with all that is queued.
+    /// Closes the connection and drops its queue.
     pub(crate) fn abort(&self) {
         let mut state = self.lock();
         (state.io, state.queued) = (None, 0);
@@ -98,7 +98,7 @@ impl Outbox {
         self.lock().is_idle()
     }
 
-    /// Writes what is queued, again and again, until no more may be sent; returns why.
+    /// Writes queued frames until sending is over; returns the reason.
     pub(crate) async fn write_queued(&self) -> ConnectionLost {
         loop {
             if let Err(error) = std::future::poll_fn(|cx| self.poll_drain(cx)).await {
@@ -131,20 +131,20 @@ impl Outbox {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, OutboxState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl fmt::Debug for Outbox {
+impl fmt::Debug for FrameOutbox {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Outbox").field("queued", &self.lock().queued).finish_non_exhaustive()
+        f.debug_struct("FrameOutbox").field("queued", &self.lock().queued).finish_non_exhaustive()
     }
 }
 
-// === impl State ===
+// === impl OutboxState ===
 
-impl State {
+impl OutboxState {
     fn lose(&mut self, lost: ConnectionLost) {
         self.lost.get_or_insert(lost);
         if let Some(writer) = self.writer.take() {
@@ -162,8 +162,8 @@ impl State {
 
     fn push(&mut self, mut head: &[u8], mut payload: Bytes) -> Result<(), ConnectionLost> {
         if self.is_idle() {
-            // Nobody waits for the connection to become writable, so there is no waker to displace: when it does not
-            // take everything now, the writing task asks again with its own.
+            // The writing task is not waiting for the connection here, so no waker is displaced: if not everything is
+            // written now, the writing task registers its own.
             let cx = &mut Context::from_waker(Waker::noop());
             while !(head.is_empty() && payload.is_empty()) {
                 match self.poll_write(cx, &[IoSlice::new(head), IoSlice::new(&payload)]) {
@@ -237,9 +237,9 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn frames_come_out_whole_and_in_order_however_little_the_connection_takes() {
+    async fn frames_are_written_completely_and_in_order_with_short_writes() {
         let (mut theirs, ours) = tokio::io::duplex(7);
-        let outbox = Outbox::new(Box::new(ours));
+        let outbox = FrameOutbox::new(Box::new(ours));
         let mut expected = Vec::new();
         for byte in 0..100u8 {
             let payload = vec![byte; usize::from(byte) * 3];
@@ -259,9 +259,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn senders_wait_while_much_is_queued_and_no_longer() {
+    async fn senders_wait_while_the_queue_is_above_the_high_water_mark() {
         let (mut theirs, ours) = tokio::io::duplex(1024);
-        let outbox = Outbox::new(Box::new(ours));
+        let outbox = FrameOutbox::new(Box::new(ours));
         outbox.room().await;
         outbox.push(b"", vec![0; HIGH_WATER + 1024].into()).unwrap();
         let waits = pin!(outbox.room()).poll(&mut Context::from_waker(Waker::noop())).is_pending();
@@ -277,11 +277,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_peer_that_makes_us_answer_and_never_reads_is_given_up() {
+    async fn a_peer_that_forces_responses_and_never_reads_is_disconnected() {
         let (_theirs, ours) = tokio::io::duplex(64);
-        let outbox = Outbox::new(Box::new(ours));
+        let outbox = FrameOutbox::new(Box::new(ours));
         let answers = async {
-            // The writing task waits for the connection by now.
+            // By now the writing task waits for the connection.
             tokio::task::yield_now().await;
             let answer = Bytes::from(vec![0; 1 << 20]);
             while outbox.push(b"", answer.clone()).is_ok() {}

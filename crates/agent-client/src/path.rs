@@ -1,4 +1,4 @@
-//! Where the socket of a sandbox is.
+//! The socket path of a sandbox.
 
 use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt;
@@ -6,26 +6,26 @@ use std::path::{Component, Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-/// The longest name of a sandbox.
+/// The maximum length of a sandbox name.
 const MAX_NAME: usize = 128;
-/// The longest path that fits into a socket address, its final zero left out.
+/// The maximum length of a socket path, without the terminating zero.
 const MAX_PATH: usize = 107;
 
-/// A name or a home that yields no usable path.
+/// A name or home that yields no valid socket path.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PathError {
-    /// Sandboxes have shorter names.
-    #[error("a sandbox name has 1 to {MAX_NAME} bytes, not {0}")]
+    /// The name is empty or too long.
+    #[error("sandbox name has {0} bytes; it must have 1 to {MAX_NAME}")]
     BadName(usize),
-    /// The system cannot connect to such a path.
-    #[error("{} has {} bytes, and a socket path may have {MAX_PATH}; choose a shorter home", .path.display(), .path.as_os_str().len())]
+    /// The path is too long for a socket address.
+    #[error("socket path {} has {} bytes, the maximum is {MAX_PATH}; choose a shorter home", .path.display(), .path.as_os_str().len())]
     TooLong {
         /// The path.
         path: PathBuf,
     },
 }
 
-/// The directory of the sandbox `name` below `home`, whose `agent.sock` is the one that is served today.
+/// The directory of the sandbox `name` below `home`; its socket is `agent.sock`.
 pub fn sandbox_directory(home: &Path, name: &str) -> Result<PathBuf, PathError> {
     if name.is_empty() || name.len() > MAX_NAME {
         return Err(PathError::BadName(name.len()));
@@ -35,7 +35,7 @@ pub fn sandbox_directory(home: &Path, name: &str) -> Result<PathBuf, PathError> 
     Ok(directory)
 }
 
-/// The socket of the sandbox `name` below `home`: where it is today or, if only an older runtime's is there, that one.
+/// The socket of the sandbox `name` below `home`, or that of an older runtime if only that exists.
 pub fn socket_path(home: &Path, name: &str) -> Result<PathBuf, PathError> {
     if name.is_empty() || name.len() > MAX_NAME {
         return Err(PathError::BadName(name.len()));
@@ -54,7 +54,7 @@ pub fn socket_path(home: &Path, name: &str) -> Result<PathBuf, PathError> {
     Ok(current)
 }
 
-/// Refuses a path that no socket address can hold.
+/// Rejects a path that does not fit into a socket address.
 pub(crate) fn check(path: &Path) -> Result<(), PathError> {
     if fits(path) { Ok(()) } else { Err(PathError::TooLong { path: path.to_owned() }) }
 }
@@ -63,7 +63,7 @@ fn fits(path: &Path) -> bool {
     path.as_os_str().as_bytes().len() <= MAX_PATH
 }
 
-/// Whether a name can be a part of a path without leading anywhere else.
+/// Whether a name is safe as a path component.
 fn is_file_name(name: &str) -> bool {
     let mut components = Path::new(name).components();
     matches!((components.next(), components.next()), (Some(Component::Normal(only)), None) if only == name)
@@ -93,12 +93,12 @@ mod tests {
     //= promises.client.sandbox-name
     //= promises.client.socket-path
     #[test]
-    fn a_name_or_path_beyond_its_limit_is_refused() {
+    fn a_name_or_path_beyond_its_limit_is_rejected() {
         let home = Path::new("/nonexistent");
         assert_eq!(socket_path(home, ""), Err(PathError::BadName(0)));
         assert_eq!(socket_path(home, &"n".repeat(129)), Err(PathError::BadName(129)));
         assert!(socket_path(home, &"n".repeat(128)).is_ok());
-        // What stands below the home has 50 bytes.
+        // The part below the home has 50 bytes.
         let longest = format!("/{}", "h".repeat(56));
         assert_eq!(socket_path(Path::new(&longest), "demo").unwrap().as_os_str().len(), 107);
         let error = socket_path(Path::new(&format!("{longest}h")), "demo").unwrap_err();
@@ -107,7 +107,7 @@ mod tests {
 
     //= client.constants-functions.hashed-path-first-else
     #[test]
-    fn an_older_socket_is_used_only_where_the_current_one_is_missing() {
+    fn an_older_socket_is_used_only_if_the_current_one_is_missing() {
         let home = std::env::temp_dir().join(format!("carrel-socket-path-{}", std::process::id()));
         let flat = format!("run/agent/{}.sock", hashed("demo", 16));
         for path in ["sandboxes/demo/runtime/agent.sock", &flat, "run/sandboxes/2a97516c354b68848cdbd8f5/agent.sock"] {
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_never_leads_out_of_the_home() {
+    fn a_name_never_escapes_the_home() {
         for name in ["..", ".", "a/b", "/etc", "a/", "../x"] {
             assert!(!is_file_name(name), "{name}");
         }

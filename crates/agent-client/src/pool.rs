@@ -1,30 +1,30 @@
-//! Memory for large frames, used again: new memory has to be cleared by the kernel, page by page, before it is filled.
+//! A pool of buffers for large frames: the kernel has to zero new memory page by page before it is used.
 
 use std::sync::{Arc, Mutex, Weak};
 
 use bytes::Bytes;
 
-/// How many pieces are kept while nobody uses them.
+/// The maximum number of unused buffers.
 const KEPT: usize = 8;
-/// The largest piece that is kept.
+/// The maximum size of a pooled buffer.
 const LARGEST: usize = 512 * 1024;
 
-/// Pieces of memory that are not in use.
+/// Unused buffers.
 #[derive(Debug, Default)]
-pub(crate) struct Pool {
+pub(crate) struct BufferPool {
     free: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
-/// A piece that returns to its pool with the last user of its bytes.
-struct Lent {
+/// A buffer that returns to its pool when the last user of its bytes drops it.
+struct PooledBuffer {
     bytes: Vec<u8>,
     pool: Weak<Mutex<Vec<Vec<u8>>>>,
 }
 
-// === impl Pool ===
+// === impl BufferPool ===
 
-impl Pool {
-    /// An empty piece with room for `len` bytes.
+impl BufferPool {
+    /// An empty buffer with capacity for `len` bytes.
     pub(crate) fn take(&self, len: usize) -> Vec<u8> {
         let fitting = self.free.lock().ok().and_then(|mut free| {
             let index = free.iter().position(|piece| piece.capacity() >= len)?;
@@ -33,24 +33,24 @@ impl Pool {
         fitting.unwrap_or_else(|| Vec::with_capacity(len))
     }
 
-    /// Hands out what was read into a piece.
+    /// Freezes a filled buffer.
     pub(crate) fn lend(&self, bytes: Vec<u8>) -> Bytes {
         if bytes.capacity() > LARGEST {
             return bytes.into();
         }
-        Bytes::from_owner(Lent { bytes, pool: Arc::downgrade(&self.free) })
+        Bytes::from_owner(PooledBuffer { bytes, pool: Arc::downgrade(&self.free) })
     }
 }
 
-// === impl Lent ===
+// === impl PooledBuffer ===
 
-impl AsRef<[u8]> for Lent {
+impl AsRef<[u8]> for PooledBuffer {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-impl Drop for Lent {
+impl Drop for PooledBuffer {
     fn drop(&mut self) {
         let Some(pool) = self.pool.upgrade() else { return };
         let Ok(mut free) = pool.lock() else { return };
@@ -67,8 +67,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_returns_with_its_last_user_and_is_bounded() {
-        let pool = Pool::default();
+    fn a_buffer_returns_to_the_pool_with_its_last_user_and_the_pool_is_bounded() {
+        let pool = BufferPool::default();
         let mut piece = pool.take(100_000);
         piece.extend_from_slice(b"content");
         let memory = piece.as_ptr();

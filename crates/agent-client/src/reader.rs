@@ -1,4 +1,4 @@
-//! From the bytes of a connection to frames, without copying large bodies.
+//! Parses frames from a connection without copying large bodies.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use carrel_protocol::Frame;
@@ -6,34 +6,34 @@ use carrel_protocol::frame::{Header, PREFIX_SIZE};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 use crate::error::ConnectionLost;
-use crate::pool::Pool;
+use crate::pool::BufferPool;
 use crate::raw::RawFrame;
 
-/// How much is read at once. A frame that does not fit is read into memory of its own.
+/// The read size. A frame that does not fit is read into its own buffer.
 const CHUNK: usize = 64 * 1024;
-/// A read with less room than this is not worth its system call.
+/// The minimum free space for a read system call.
 const LEAST_READ: usize = 8 * 1024;
-/// Up to here a body is copied, so that a few bytes that wait somewhere do not keep a whole chunk alive.
+/// Bodies up to this size are copied, so that a few queued bytes do not keep a whole chunk alive.
 const SMALL: usize = 4 * 1024;
 
-/// Reads frames one after the other.
+/// A reader of frames.
 #[derive(Debug)]
 pub(crate) struct FrameReader<R> {
     io: R,
     buffer: BytesMut,
-    /// The last frame was large, so the next one probably is.
+    /// Whether the last frame was large, as a prediction for the next one.
     large: bool,
-    memory: Pool,
+    memory: BufferPool,
 }
 
 // === impl FrameReader ===
 
 impl<R: AsyncRead + Unpin> FrameReader<R> {
     pub(crate) fn new(io: R) -> Self {
-        Self { io, buffer: BytesMut::new(), large: false, memory: Pool::default() }
+        Self { io, buffer: BytesMut::new(), large: false, memory: BufferPool::default() }
     }
 
-    /// Returns the first bytes of the connection and leaves them to be read again, all but those consumed.
+    /// Returns the first bytes of the connection without consuming them.
     pub(crate) async fn peek<const N: usize>(&mut self) -> Result<[u8; N], ConnectionLost> {
         loop {
             if let Some(bytes) = self.buffer.first_chunk() {
@@ -43,7 +43,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         }
     }
 
-    /// Skips bytes that were seen with [`Self::peek`].
+    /// Skips bytes returned by [`Self::peek`].
     pub(crate) fn consume(&mut self, count: usize) {
         self.buffer.advance(count.min(self.buffer.len()));
     }
@@ -71,7 +71,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         }
     }
 
-    /// Reads the rest of a large frame straight to where it stays. Not one byte of the next frame is read with it.
+    /// Reads the rest of a large frame directly into its own buffer, without a byte of the next frame.
     async fn large(&mut self, header: Header) -> Result<RawFrame, ConnectionLost> {
         let Header { body_len, id, flags } = header;
         let mut body = self.memory.take(body_len);
@@ -92,7 +92,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         if self.buffer.capacity() - self.buffer.len() < LEAST_READ {
             self.buffer.reserve(CHUNK);
         }
-        // Of a large frame only what tells its size: the rest would have to be copied to where the frame is put.
+        // Of a large frame only the header: the rest would have to be copied.
         let limit = if std::mem::take(&mut self.large) { SMALL } else { usize::MAX };
         match self.io.read_buf(&mut (&mut self.buffer).limit(limit)).await? {
             0 => Err(ConnectionLost::Ended),
@@ -105,11 +105,11 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
 mod tests {
     use carrel_protocol::Flags;
     use carrel_protocol::codec::encode_raw;
-    use carrel_protocol::frame::BrokenLength;
+    use carrel_protocol::frame::InvalidFrameLength;
 
     use super::*;
 
-    /// Everything that a reader makes of `wire`, when it arrives in pieces of `piece` bytes.
+    /// All frames parsed from `wire` when it arrives in pieces of `piece` bytes.
     async fn read_all(wire: &[u8], piece: usize) -> (Vec<RawFrame>, ConnectionLost) {
         let (mut theirs, ours) = tokio::io::duplex(piece.max(1));
         let feed = async {
@@ -139,7 +139,7 @@ mod tests {
     //= client.streams-types.rawframe-id-flags-body
     //= client.constants-functions.client-handles-framing-correlation
     #[tokio::test]
-    async fn frames_of_every_size_arrive_whole_however_they_are_cut() {
+    async fn frames_of_every_size_are_parsed_from_reads_of_any_size() {
         let sizes = [0, 1, SMALL, SMALL + 1, CHUNK - PREFIX_SIZE, CHUNK, 5, 1 << 20, 7, 100_000, 100_000];
         for piece in [1 << 10, 4097, CHUNK, 1 << 22] {
             let (frames, lost) = read_all(&wire(&sizes), piece).await;
@@ -154,19 +154,19 @@ mod tests {
 
     //= promises.protocol.broken-length-known
     #[tokio::test]
-    async fn a_broken_length_ends_the_connection_from_its_four_bytes() {
+    async fn an_invalid_length_fails_the_connection_after_four_bytes() {
         for length in [0u32, 4, 4 * 1024 * 1024 + 1, u32::MAX] {
             let (mut theirs, ours) = tokio::io::duplex(64);
             tokio::io::AsyncWriteExt::write_all(&mut theirs, &length.to_be_bytes()).await.unwrap();
             let lost = FrameReader::new(ours).next().await.unwrap_err();
-            assert!(matches!(lost, ConnectionLost::Broken(BrokenLength(found)) if found == length), "{lost}");
+            assert!(matches!(lost, ConnectionLost::Broken(InvalidFrameLength(found)) if found == length), "{lost}");
         }
     }
 
     //= client.streams-types.rawframe-id-flags-body
     //= carrel.protocol.property-fuzz-target-decoder
     #[test]
-    fn fuzz_any_bytes_yield_the_frames_that_stand_in_them_and_then_an_end() {
+    fn fuzz_any_bytes_yield_their_frames_and_then_an_error() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         bolero::check!().with_type::<(Vec<u8>, u8)>().for_each(|(bytes, piece)| {
             let (frames, lost) = runtime.block_on(read_all(bytes, usize::from(*piece)));

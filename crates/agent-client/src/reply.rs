@@ -1,4 +1,4 @@
-//! Reading what an agent answered.
+//! Decodes the responses of an agent.
 
 use std::borrow::Cow;
 
@@ -6,19 +6,19 @@ use bytes::Bytes;
 use carrel_protocol::payload::{CoreError, FsData};
 use carrel_protocol::{DecodeError, Envelope, Flags, MessageType, Payload};
 
-use crate::error::{Error, ProtocolViolation};
+use crate::error::{AgentClientError, ProtocolViolation};
 use crate::raw::RawFrame;
 
-/// A frame whose envelope was read.
-pub(crate) struct Message<'f> {
+/// A frame with its parsed envelope.
+pub(crate) struct ReplyMessage<'f> {
     body: &'f Bytes,
     envelope: Envelope<'f>,
 }
 
-// === impl Message ===
+// === impl ReplyMessage ===
 
-impl<'f> Message<'f> {
-    /// Reads the envelope. A bulk record has none and is refused here.
+impl<'f> ReplyMessage<'f> {
+    /// Parses the envelope. A bulk record has none and is rejected.
     pub(crate) fn parse(frame: &'f RawFrame) -> Result<Self, ProtocolViolation> {
         if frame.flags.contains(Flags::BULK) {
             return Err(ProtocolViolation::unexpected("a message", "a bulk record"));
@@ -26,36 +26,37 @@ impl<'f> Message<'f> {
         Ok(Self { body: &frame.body, envelope: Envelope::parse(&frame.body)? })
     }
 
-    /// Its type, if we know it.
+    /// The message type, if known.
     pub(crate) fn message_type(&self) -> Option<MessageType> {
         self.envelope.message_type()
     }
 
-    /// Its payload as the given type.
+    /// Decodes the payload as the given type.
     pub(crate) fn payload<P: for<'p> Payload<'p>>(&self) -> Result<P, DecodeError> {
         self.envelope.payload()
     }
 
-    /// The payload of the one answer that is due; anything else is an error, and one that the agent reports is that.
-    pub(crate) fn expect<P: for<'p> Payload<'p>>(&self) -> Result<P, Error> {
+    /// The payload of the expected response; an error message of the agent becomes that error, anything else a
+    /// violation.
+    pub(crate) fn expect<P: for<'p> Payload<'p>>(&self) -> Result<P, AgentClientError> {
         match self.message_type() {
             Some(found) if found == P::TYPE => Ok(self.payload()?),
             _ => Err(self.not(P::TYPE.as_str())),
         }
     }
 
-    /// The error of getting this message where another was due.
-    pub(crate) fn not(&self, expected: &'static str) -> Error {
+    /// The error for receiving this message instead of the expected one.
+    pub(crate) fn not(&self, expected: &'static str) -> AgentClientError {
         match self.message_type() {
             Some(MessageType::CoreError) => match self.payload::<CoreError>() {
-                Ok(error) => Error::Refused(Box::new(error)),
+                Ok(error) => AgentClientError::Refused(Box::new(error)),
                 Err(error) => error.into(),
             },
             _ => ProtocolViolation::unexpected(expected, &self.envelope.type_name).into(),
         }
     }
 
-    /// The bytes of a message whose only field is `data`, still in the memory they were read into.
+    /// The bytes of a message whose only field is `data`, without a copy.
     pub(crate) fn data(&self) -> Result<Bytes, DecodeError> {
         let data = match &self.envelope.payload {
             Cow::Borrowed(payload) => FsData::from_bytes(payload)?.data,

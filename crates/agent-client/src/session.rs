@@ -1,41 +1,44 @@
-//! One operation: its id, what arrives for it, and how it is cancelled when its owner leaves.
+//! One operation on a connection: its id, its sink, and its cancel message.
 
 use std::fmt;
 use std::sync::Arc;
 
-use crate::cancel::Cancel;
-use crate::connection::Connection;
-use crate::error::Error;
-use crate::inbox::Inbox;
-use crate::link::{Link, Sink};
+use crate::cancel::CancelMessage;
+use crate::connection::AgentConnection;
+use crate::error::AgentClientError;
+use crate::inbox::FrameInbox;
+use crate::link::{AgentLink, FrameSink};
 use crate::raw::RawFrame;
 
-/// An operation that its owner waits for. Dropped before its last frame arrived, it is cancelled.
-pub(crate) struct Session<S: Sink = Inbox> {
-    connection: Arc<Connection>,
+/// An operation. If dropped before its last frame arrived, it is cancelled.
+pub(crate) struct ProtocolSession<S: FrameSink = FrameInbox> {
+    connection: Arc<AgentConnection>,
     id: u32,
     sink: Arc<S>,
-    cancel: Cancel,
+    cancel: CancelMessage,
 }
 
-// === impl Session ===
+// === impl ProtocolSession ===
 
-impl<S: Sink> Session<S> {
-    pub(crate) fn new(connection: Arc<Connection>, id: u32, sink: Arc<S>, cancel: Cancel) -> Self {
+impl<S: FrameSink> ProtocolSession<S> {
+    pub(crate) fn new(connection: Arc<AgentConnection>, id: u32, sink: Arc<S>, cancel: CancelMessage) -> Self {
         Self { connection, id, sink, cancel }
     }
 
-    /// Sends the opening message; if that fails there is nothing to cancel.
-    pub(crate) fn start(mut self, send: impl FnOnce(&Link) -> Result<(), Error>) -> Result<Self, Error> {
+    /// Sends the opening message; if that fails, there is nothing to cancel.
+    pub(crate) fn start(
+        mut self,
+        send: impl FnOnce(&AgentLink) -> Result<(), AgentClientError>,
+    ) -> Result<Self, AgentClientError> {
         let started = send(&self.connection.link);
         if started.is_err() {
-            self.cancel = Cancel::Nothing;
+            self.cancel = CancelMessage::Nothing;
         }
         started.map(|()| self)
     }
 
     /// The next frame of this id.
-    pub(crate) async fn next(&self) -> Result<RawFrame, Error> {
+    pub(crate) async fn next(&self) -> Result<RawFrame, AgentClientError> {
         self.sink.inbox().pop().await
     }
 
@@ -43,11 +46,11 @@ impl<S: Sink> Session<S> {
         self.id
     }
 
-    pub(crate) fn link(&self) -> &Arc<Link> {
+    pub(crate) fn link(&self) -> &Arc<AgentLink> {
         &self.connection.link
     }
 
-    pub(crate) fn connection(&self) -> &Arc<Connection> {
+    pub(crate) fn connection(&self) -> &Arc<AgentConnection> {
         &self.connection
     }
 
@@ -55,13 +58,13 @@ impl<S: Sink> Session<S> {
         &self.sink
     }
 
-    /// Changes how the operation is cancelled from now on.
-    pub(crate) fn cancel_by(&mut self, cancel: Cancel) {
+    /// Changes the cancel message.
+    pub(crate) fn cancel_by(&mut self, cancel: CancelMessage) {
         self.cancel = cancel;
     }
 }
 
-impl<S: Sink> Drop for Session<S> {
+impl<S: FrameSink> Drop for ProtocolSession<S> {
     fn drop(&mut self) {
         let link = self.link();
         if link.abandon(self.id) {
@@ -70,8 +73,8 @@ impl<S: Sink> Drop for Session<S> {
     }
 }
 
-impl<S: Sink> fmt::Debug for Session<S> {
+impl<S: FrameSink> fmt::Debug for ProtocolSession<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Session").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("ProtocolSession").field("id", &self.id).finish_non_exhaustive()
     }
 }

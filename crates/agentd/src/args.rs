@@ -5,41 +5,41 @@ use std::path::PathBuf;
 
 use carrel_protocol::Generation;
 
-/// What the agent was asked to do.
+/// The action selected on the command line.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Command {
+pub enum AgentdCommand {
     /// Serve.
-    Serve(Options),
-    /// Say how to be used.
+    Serve(ServeOptions),
+    /// Print the help.
     Help,
-    /// Say which version this is.
+    /// Print the version.
     Version,
 }
 
-/// How to serve.
+/// Options of the server.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct ServeOptions {
     /// A socket for clients, instead of standard input and output.
     pub listen: Option<PathBuf>,
-    /// The highest generation to announce and to understand.
+    /// The highest generation to announce and accept.
     pub max_generation: Generation,
 }
 
-/// A command line that makes no sense.
+/// An invalid command line.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UsageError {
-    /// An option without its value.
-    #[error("{0} needs a value")]
+    /// An option requires a value.
+    #[error("{0} requires a value")]
     NoValue(&'static str),
-    /// A generation that does not exist.
-    #[error("--max-generation takes a number from 1 to {most}, not {0:?}", most = Generation::CURRENT)]
+    /// An unsupported generation.
+    #[error("invalid value {0:?} for --max-generation: expected a number from 1 to {most}", most = Generation::CURRENT)]
     BadGeneration(String),
-    /// Anything else.
+    /// An unknown argument.
     #[error("unknown argument {0:?}")]
     Unknown(String),
 }
 
-/// How to be used.
+/// The help text.
 pub const HELP: &str = "\
 carrel-agentd: the program that a sandbox starts with
 
@@ -53,9 +53,9 @@ Without --listen it speaks on standard input and output, which are a socket or p
   --help               print this
 ";
 
-/// Reads the command line.
-pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, UsageError> {
-    let mut options = Options { listen: None, max_generation: Generation::CURRENT };
+/// Parses the command line.
+pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<AgentdCommand, UsageError> {
+    let mut options = ServeOptions { listen: None, max_generation: Generation::CURRENT };
     let mut args = args.into_iter();
     while let Some(arg) = args.next() {
         match arg.to_str() {
@@ -67,12 +67,12 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, UsageE
                 let value = args.next().ok_or(UsageError::NoValue("--max-generation"))?;
                 options.max_generation = generation(&value.to_string_lossy())?;
             }
-            Some("--help" | "-h") => return Ok(Command::Help),
-            Some("--version" | "-V") => return Ok(Command::Version),
+            Some("--help" | "-h") => return Ok(AgentdCommand::Help),
+            Some("--version" | "-V") => return Ok(AgentdCommand::Version),
             _ => return Err(UsageError::Unknown(arg.to_string_lossy().into_owned())),
         }
     }
-    Ok(Command::Serve(options))
+    Ok(AgentdCommand::Serve(options))
 }
 
 fn generation(value: &str) -> Result<Generation, UsageError> {
@@ -87,15 +87,15 @@ fn generation(value: &str) -> Result<Generation, UsageError> {
 mod tests {
     use super::*;
 
-    fn parsed(args: &[&str]) -> Result<Command, UsageError> {
+    fn parsed(args: &[&str]) -> Result<AgentdCommand, UsageError> {
         parse(args.iter().map(OsString::from))
     }
 
     #[test]
-    fn options_are_understood_and_nonsense_is_named() {
-        let expected = Options { listen: Some("/a".into()), max_generation: Generation::new(7) };
-        assert_eq!(parsed(&["--listen", "/a", "--max-generation", "7"]), Ok(Command::Serve(expected)));
-        assert_eq!(parsed(&["--help"]), Ok(Command::Help));
+    fn options_are_parsed_and_invalid_arguments_are_named() {
+        let expected = ServeOptions { listen: Some("/a".into()), max_generation: Generation::new(7) };
+        assert_eq!(parsed(&["--listen", "/a", "--max-generation", "7"]), Ok(AgentdCommand::Serve(expected)));
+        assert_eq!(parsed(&["--help"]), Ok(AgentdCommand::Help));
         assert_eq!(parsed(&["--listen"]), Err(UsageError::NoValue("--listen")));
         for bad in ["0", "12", "x", ""] {
             assert_eq!(parsed(&["--max-generation", bad]), Err(UsageError::BadGeneration(bad.into())));

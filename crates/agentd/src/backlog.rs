@@ -1,15 +1,15 @@
-//! Input that arrived faster than its destination takes it.
+//! Buffered input that arrived faster than its destination consumes it.
 
 use std::collections::VecDeque;
 
 use rustix::io::Errno;
 
-use crate::poll::Source;
+use crate::poll::PollSource;
 
-/// Up to this size, pieces are put together.
+/// Chunks up to this size are merged.
 const PIECE: usize = 16 * 1024;
 
-/// Bytes in order, waiting for a descriptor to take them, and perhaps an end behind them.
+/// Bytes waiting for a descriptor to become writable, possibly followed by end of input.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
     queue: VecDeque<Vec<u8>>,
@@ -27,23 +27,23 @@ impl Backlog {
         }
         self.bytes += bytes.len();
         match self.queue.back_mut() {
-            // Many small pieces become few large ones: what is counted is what is held.
+            // Small chunks are merged, so that the accounted size is the memory in use.
             Some(last) if last.len() + bytes.len() <= PIECE => last.extend_from_slice(&bytes),
             _ => self.queue.push_back(bytes),
         }
     }
 
-    /// Nothing follows.
+    /// Marks the end of input.
     pub(crate) fn end(&mut self) {
         self.ended = true;
     }
 
-    /// Everything was taken, and nothing follows.
+    /// Whether everything was written and input has ended.
     pub(crate) fn is_over(&self) -> bool {
         self.ended && self.queue.is_empty()
     }
 
-    /// Nothing will follow, taken or not.
+    /// Whether input has ended.
     pub(crate) fn is_ended(&self) -> bool {
         self.ended
     }
@@ -52,13 +52,13 @@ impl Backlog {
         self.bytes
     }
 
-    /// Drops what nobody will take.
+    /// Discards the buffer.
     pub(crate) fn clear(&mut self) {
         *self = Self { ended: true, ..Self::default() };
     }
 
-    /// Writes until the destination is full or everything is taken; returns how much was taken.
-    pub(crate) fn write_to(&mut self, destination: &mut Source) -> Result<usize, Errno> {
+    /// Writes until the destination would block or the buffer is empty; returns the number of bytes written.
+    pub(crate) fn write_to(&mut self, destination: &mut PollSource) -> Result<usize, Errno> {
         let mut taken = 0;
         while destination.writable {
             let Some(front) = self.queue.front() else { break };

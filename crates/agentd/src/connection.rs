@@ -1,101 +1,100 @@
-//! One peer: the bytes that came from it, and those that wait to go to it.
+//! The buffers of one peer.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::os::fd::{AsFd, OwnedFd};
 
-use carrel_protocol::codec::Prefix;
-use carrel_protocol::frame::{BrokenLength, PREFIX_SIZE};
+use carrel_protocol::codec::FramePrefix;
+use carrel_protocol::frame::{InvalidFrameLength, PREFIX_SIZE};
 use carrel_protocol::{Frame, Generation, Header, IdRange};
 use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 
 use crate::poll::retry;
 
-/// Data is produced only while less than this waits to be sent: what is in a pipe costs us nothing.
+/// Sessions produce data only while fewer bytes than this are queued.
 const OUTGOING_ROOM: usize = 512 * 1024;
-/// Requests are taken only while less than this waits to be sent: each may add an answer.
+/// Requests are processed only while fewer bytes than this are queued: each may add a response.
 const OUTGOING_LIMIT: usize = 1024 * 1024;
-/// How much room there is to read into while frames are small.
+/// The read buffer while frames are small.
 const READ_SIZE: usize = 64 * 1024;
-/// How much there is while they are large.
+/// The read buffer while frames are large.
 const READ_SIZE_MAX: usize = 1024 * 1024;
-/// How much may wait in the kernel. A sender is woken when three quarters of it are empty: with the usual size the
-/// reader has nothing left to do by the time the sender runs.
+/// The kernel's send buffer. A sender is woken when three quarters of it are empty: with the default size, the reader
+/// would be idle by the time the sender runs.
 const SEND_BUFFER: usize = 1024 * 1024;
-/// Less room than this is not worth a call.
+/// The minimum free space for a read.
 const READ_LEAST: usize = 16 * 1024;
 
-/// One peer.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub(crate) struct PeerConnection {
     incoming: OwnedFd,
     outgoing: OwnedFd,
     /// The ids it may use.
     pub(crate) ids: IdRange,
-    /// The generation that is spoken: what was announced, or more once a host of ours said so.
+    /// The generation of the connection: the announced one, or a higher one after `carrel.hello`.
     pub(crate) generation: Generation,
-    /// The generation of its last message, for answers to what cannot be read.
+    /// The generation of its last message, for responses to messages that cannot be parsed.
     pub(crate) peer: Generation,
-    /// More may be read.
+    /// Whether it may be readable.
     pub(crate) readable: bool,
-    /// More may be written.
+    /// Whether it may be writable.
     pub(crate) writable: bool,
-    /// The peer will send no more.
+    /// Whether the peer shut down sending.
     pub(crate) ended: bool,
-    /// The peer is gone.
+    /// Whether the peer is disconnected.
     pub(crate) hung_up: bool,
-    inbox: Inbox,
-    outbox: VecDeque<Chunk>,
+    inbox: ReceiveBuffer,
+    outbox: VecDeque<OutgoingChunk>,
     outgoing_bytes: usize,
 }
 
-/// Bytes to be sent, with room in front for what precedes data on the wire.
+/// Bytes to send, with space in front for the frame prefix.
 #[derive(Debug)]
-pub(crate) struct Chunk {
+pub(crate) struct OutgoingChunk {
     bytes: Vec<u8>,
     start: usize,
 }
 
-/// Bytes that arrived and are not yet taken as frames.
+/// Received bytes that are not yet consumed as frames.
 #[derive(Debug, Default)]
-pub(crate) struct Inbox {
+pub(crate) struct ReceiveBuffer {
     bytes: Vec<u8>,
     start: usize,
     read_size: usize,
 }
 
-// === impl Chunk ===
+// === impl OutgoingChunk ===
 
-impl Chunk {
-    /// A chunk that takes up to `limit` bytes of data.
+impl OutgoingChunk {
+    /// A chunk with capacity for `limit` bytes of data.
     pub(crate) fn for_data(limit: usize) -> Self {
-        let mut bytes = Vec::with_capacity(Prefix::MAX + limit);
-        bytes.resize(Prefix::MAX, 0);
-        Self { bytes, start: Prefix::MAX }
+        let mut bytes = Vec::with_capacity(FramePrefix::MAX + limit);
+        bytes.resize(FramePrefix::MAX, 0);
+        Self { bytes, start: FramePrefix::MAX }
     }
 
-    /// Where data is read into: its spare capacity is the limit.
+    /// The buffer to read data into: its spare capacity is the limit.
     pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
 
-    /// The data without anything in front.
+    /// The data without the prefix.
     pub(crate) fn data(&self) -> &[u8] {
-        self.bytes.get(Prefix::MAX..).unwrap_or_default()
+        self.bytes.get(FramePrefix::MAX..).unwrap_or_default()
     }
 
-    /// Puts the prefix directly before the data.
-    pub(crate) fn set_prefix(&mut self, prefix: &Prefix) {
+    /// Writes the prefix directly before the data.
+    pub(crate) fn set_prefix(&mut self, prefix: &FramePrefix) {
         let prefix = prefix.as_slice();
-        let start = Prefix::MAX.saturating_sub(prefix.len());
-        if let Some(room) = self.bytes.get_mut(start..Prefix::MAX) {
+        let start = FramePrefix::MAX.saturating_sub(prefix.len());
+        if let Some(room) = self.bytes.get_mut(start..FramePrefix::MAX) {
             room.copy_from_slice(prefix);
             self.start = start;
         }
     }
 
-    /// How many bytes go out.
+    /// The number of bytes to send.
     pub(crate) fn len(&self) -> usize {
         self.rest().len()
     }
@@ -105,17 +104,17 @@ impl Chunk {
     }
 }
 
-impl From<Vec<u8>> for Chunk {
+impl From<Vec<u8>> for OutgoingChunk {
     fn from(bytes: Vec<u8>) -> Self {
         Self { bytes, start: 0 }
     }
 }
 
-// === impl Connection ===
+// === impl PeerConnection ===
 
-impl Connection {
+impl PeerConnection {
     pub(crate) fn new(incoming: OwnedFd, outgoing: OwnedFd, ids: IdRange, announced: Generation) -> Self {
-        // A pipe refuses, and keeps the size it has; without the privilege it is what the system allows everyone.
+        // A pipe rejects it and keeps its size; without privileges, the system-wide maximum applies.
         if rustix::net::sockopt::set_socket_send_buffer_size_force(&outgoing, SEND_BUFFER).is_err() {
             let _most = rustix::net::sockopt::set_socket_send_buffer_size(&outgoing, SEND_BUFFER);
         }
@@ -129,7 +128,7 @@ impl Connection {
             writable: true,
             ended: false,
             hung_up: false,
-            inbox: Inbox::default(),
+            inbox: ReceiveBuffer::default(),
             outbox: VecDeque::new(),
             outgoing_bytes: 0,
         }
@@ -143,28 +142,28 @@ impl Connection {
         self.outgoing.as_fd()
     }
 
-    /// Whether data may be produced for it.
+    /// Whether sessions may produce data for it.
     pub(crate) fn has_room(&self) -> bool {
         self.outgoing_bytes < OUTGOING_ROOM
     }
 
-    /// Whether requests may be taken from it.
+    /// Whether requests may be processed from it.
     pub(crate) fn takes_requests(&self) -> bool {
         self.outgoing_bytes < OUTGOING_LIMIT
     }
 
-    /// Whether nothing waits to be sent.
+    /// Whether nothing is queued.
     pub(crate) fn is_flushed(&self) -> bool {
         self.outbox.is_empty()
     }
 
-    /// Queues bytes to be sent.
-    pub(crate) fn push(&mut self, chunk: Chunk) {
+    /// Queues bytes.
+    pub(crate) fn push(&mut self, chunk: OutgoingChunk) {
         self.outgoing_bytes += chunk.rest().len();
         self.outbox.push_back(chunk);
     }
 
-    /// Sends what waits, as far as there is room.
+    /// Sends queued bytes until the connection would block.
     pub(crate) fn flush(&mut self) -> Result<(), Errno> {
         while self.writable && !self.outbox.is_empty() {
             let slices: Vec<_> = self.outbox.iter().take(16).map(|chunk| IoSlice::new(chunk.rest())).collect();
@@ -190,7 +189,7 @@ impl Connection {
         }
     }
 
-    /// Reads once. `Ok(false)` when there is nothing for now, or nothing any more.
+    /// Reads once. `Ok(false)` if nothing is available, now or ever.
     pub(crate) fn read(&mut self) -> Result<bool, Errno> {
         match self.inbox.read(&self.incoming) {
             Ok(0) => {
@@ -207,25 +206,25 @@ impl Connection {
         }
     }
 
-    /// Whether a whole frame, or what can never become one, has arrived and waits to be taken.
+    /// Whether a complete or an invalid frame is buffered.
     pub(crate) fn holds_frame(&self) -> bool {
         !matches!(self.inbox.next(), Ok(None))
     }
 
-    /// Takes the inbox out, so that its frames can be borrowed while the agent works on them.
-    pub(crate) fn take_inbox(&mut self) -> Inbox {
+    /// Takes the receive buffer out, so that its frames can be borrowed while they are processed.
+    pub(crate) fn take_inbox(&mut self) -> ReceiveBuffer {
         std::mem::take(&mut self.inbox)
     }
 
     /// Puts it back.
-    pub(crate) fn put_inbox(&mut self, inbox: Inbox) {
+    pub(crate) fn put_inbox(&mut self, inbox: ReceiveBuffer) {
         self.inbox = inbox;
     }
 }
 
-// === impl Inbox ===
+// === impl ReceiveBuffer ===
 
-impl Inbox {
+impl ReceiveBuffer {
     fn read(&mut self, from: &OwnedFd) -> Result<usize, Errno> {
         let arrived = self.bytes.len() - self.start;
         let missing = self.missing(arrived);
@@ -233,7 +232,7 @@ impl Inbox {
             self.bytes.clear();
             self.start = 0;
         }
-        // What has arrived is moved only when there is no room left behind it: moving costs as much as reading.
+        // Data is moved only if there is no space left after it: moving costs as much as reading.
         if self.bytes.capacity() - self.bytes.len() < missing.max(READ_LEAST) {
             self.bytes.drain(..self.start);
             self.start = 0;
@@ -241,14 +240,14 @@ impl Inbox {
         }
         let room = self.bytes.capacity() - self.bytes.len();
         let count = retry(|| rustix::io::read(from, spare_capacity(&mut self.bytes)))?;
-        // Room that was filled will be filled again.
+        // A buffer that was filled will be filled again.
         if count == room {
             self.read_size = (self.read_size.max(READ_SIZE) * 2).min(READ_SIZE_MAX);
         }
         Ok(count)
     }
 
-    /// How many bytes the frame that has begun still lacks. Its length was checked when it began.
+    /// The number of bytes that the current frame still lacks. Its length was checked when it began.
     fn missing(&self, arrived: usize) -> usize {
         match self.bytes.get(self.start..).and_then(<[u8]>::first_chunk) {
             Some(prefix) => {
@@ -258,15 +257,15 @@ impl Inbox {
         }
     }
 
-    /// Nothing more comes for now: what is empty is given back.
+    /// Releases the buffer if it is empty.
     fn rest_idle(&mut self) {
         if self.start == self.bytes.len() {
             *self = Self::default();
         }
     }
 
-    /// The next frame and its length on the wire, left in place until [`Self::advance`].
-    pub(crate) fn next(&self) -> Result<Option<(Frame<'_>, usize)>, BrokenLength> {
+    /// The next frame and its length on the wire; consumed by [`Self::advance`].
+    pub(crate) fn next(&self) -> Result<Option<(Frame<'_>, usize)>, InvalidFrameLength> {
         let bytes = self.bytes.get(self.start..).unwrap_or_default();
         Ok(Frame::split(bytes)?.map(|(frame, rest)| (frame, bytes.len() - rest.len())))
     }
@@ -282,7 +281,7 @@ mod tests {
 
     use super::*;
 
-    fn pair() -> (OwnedFd, Connection) {
+    fn pair() -> (OwnedFd, PeerConnection) {
         let (ours, theirs) = rustix::net::socketpair(
             rustix::net::AddressFamily::UNIX,
             rustix::net::SocketType::STREAM,
@@ -291,14 +290,14 @@ mod tests {
         )
         .unwrap();
         let outgoing = ours.try_clone().unwrap();
-        (theirs, Connection::new(ours, outgoing, IdRange::WHOLE, Generation::PUBLISHED))
+        (theirs, PeerConnection::new(ours, outgoing, IdRange::WHOLE, Generation::PUBLISHED))
     }
 
     #[test]
     fn a_prefix_joins_its_data() {
-        let mut chunk = Chunk::for_data(8);
+        let mut chunk = OutgoingChunk::for_data(8);
         chunk.buffer().extend_from_slice(b"hi");
-        chunk.set_prefix(&Prefix::of_data(MessageType::ExecStdout, Generation::PUBLISHED, 6, 2).unwrap());
+        chunk.set_prefix(&FramePrefix::of_data(MessageType::ExecStdout, Generation::PUBLISHED, 6, 2).unwrap());
         let (frame, rest) = Frame::split(chunk.rest()).unwrap().unwrap();
         assert_eq!((frame.id, rest.len(), chunk.data()), (6, 0, &b"hi"[..]));
     }
@@ -318,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_arrive_whole_however_they_are_cut() {
+    fn frames_are_parsed_from_reads_of_any_size() {
         let (peer, mut connection) = pair();
         let body = vec![7; 300_000];
         let mut wire = Vec::new();
@@ -341,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_bounded_and_sent_in_order() {
+    fn queued_bytes_are_bounded_and_sent_in_order() {
         let (peer, mut connection) = pair();
         let mut pushed = 0u32;
         while connection.has_room() {

@@ -1,4 +1,4 @@
-//! What holds for every command of the sandbox that says nothing else, and how `core.bootstrap` changes it.
+//! Defaults of every command, and how `core.bootstrap` sets them.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -8,19 +8,19 @@ use carrel_protocol::payload::{Bootstrap, ExecLimits, InitFailure, ResourceLimit
 
 use rustix::process::{Resource, Rlimit};
 
-use crate::users::{Accounts, User, UserError};
+use crate::users::{AccountDatabase, UserAccount, UserError};
 
-/// Where programs are looked for when nobody says.
+/// The default search path of programs.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// The variables that decide how text is encoded.
+/// The variables that determine the character encoding.
 const LOCALE: [&str; 3] = ["LC_ALL", "LC_CTYPE", "LANG"];
-/// The locale of a command when none of them is set: without one, programs take text for ASCII.
+/// The default locale: without one, programs assume ASCII.
 const UTF_8: &str = "C.UTF-8";
 
-/// What holds for every command that says nothing else.
+/// The defaults of commands.
 #[derive(Debug)]
-pub(crate) struct Defaults {
-    /// The environment below every command's own.
+pub(crate) struct CommandDefaults {
+    /// The environment that every command inherits.
     pub(crate) env: Vec<(OsString, OsString)>,
     /// The working directory.
     pub(crate) cwd: Option<String>,
@@ -30,20 +30,20 @@ pub(crate) struct Defaults {
     pub(crate) rlimits: Vec<ResourceLimit>,
     /// The execution limits.
     pub(crate) limits: ExecLimits,
-    /// Whether this is pid 1 of a sandbox, which is to be protected from what it starts.
+    /// Whether this is pid 1 of a sandbox, which has to be protected from its children.
     pub(crate) init: bool,
-    /// Whether commands may do less than the root of a sandbox may.
+    /// Whether commands have reduced privileges.
     pub(crate) restricted: bool,
-    /// How many descriptors a command may have open: as many as the agent was given, not as many as it takes.
+    /// The limit of open files for commands: the one that the agent inherited, not the one that it set for itself.
     pub(crate) descriptors: Rlimit,
-    /// The host already configured this sandbox.
+    /// Whether the host already configured this sandbox.
     configured: bool,
 }
 
-/// Why a configuration is refused; nothing of it was applied.
+/// Why a configuration was rejected; nothing of it was applied.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BootstrapError {
-    #[error("{0} is to be had only in a virtual machine")]
+    #[error("{0} is supported only in a virtual machine")]
     Unavailable(&'static str),
     #[error("the sandbox is already configured")]
     Repeated,
@@ -53,9 +53,9 @@ pub(crate) enum BootstrapError {
     User(#[from] UserError),
 }
 
-// === impl Defaults ===
+// === impl CommandDefaults ===
 
-impl Defaults {
+impl CommandDefaults {
     pub(crate) fn new(init: bool) -> Self {
         let given = std::env::vars_os().filter(|(key, _)| key != crate::protect::SCORE_VARIABLE);
         let mut env: Vec<_> = given.collect();
@@ -75,13 +75,13 @@ impl Defaults {
         }
     }
 
-    /// Lets the agent have as many descriptors open as it ever may: a thousand files of each client, and more.
+    /// Raises the agent's own limit of open files to the maximum: each client may have a thousand.
     pub(crate) fn raise_descriptors(&self) {
         let most = Rlimit { current: self.descriptors.maximum, ..self.descriptors };
         let _raised = rustix::process::setrlimit(Resource::Nofile, most);
     }
 
-    /// Applies a configuration, all of it or nothing, and returns the default user.
+    /// Applies a configuration completely or not at all, and returns the default user.
     pub(crate) fn bootstrap(&mut self, bootstrap: Bootstrap) -> Result<UserIds, BootstrapError> {
         if self.configured {
             return Err(BootstrapError::Repeated);
@@ -128,7 +128,9 @@ impl Defaults {
 
     fn default_user(&self, user: Option<&str>) -> Result<UserIds, UserError> {
         match user {
-            Some(user) => Accounts::read().resolve(user).map(|User { uid, gid, .. }| UserIds { uid, gid }),
+            Some(user) => {
+                AccountDatabase::read().resolve(user).map(|UserAccount { uid, gid, .. }| UserIds { uid, gid })
+            }
             None => Ok(UserIds { uid: rustix::process::getuid().as_raw(), gid: rustix::process::getgid().as_raw() }),
         }
     }
@@ -138,18 +140,23 @@ impl Defaults {
         self.env.iter().any(|(key, _)| key == variable)
     }
 
-    /// The environment of a command: the defaults, the home of its user, then its own; the last of a name wins.
-    pub(crate) fn environment(&self, own: &[String], user: Option<&User>, tty: bool) -> Vec<(OsString, OsString)> {
+    /// The environment of a command: the defaults, the home of its user, then its own; the last value of a name wins.
+    pub(crate) fn environment(
+        &self,
+        own: &[String],
+        user: Option<&UserAccount>,
+        tty: bool,
+    ) -> Vec<(OsString, OsString)> {
         let mut env = Environment::from(&self.env);
         if let Some(user) = user {
-            // A user without an account has no home; that of another would be worse than none.
+            // A user without an account has no home; another user's would be worse than none.
             env.set(OsStr::new("HOME"), OsStr::new(user.home.as_deref().unwrap_or("/")));
         }
         if tty && !env.places.contains_key(OsStr::new("TERM")) {
             env.set(OsStr::new("TERM"), OsStr::new("xterm"));
         }
         for entry in own {
-            // An entry without a value names nothing.
+            // An entry without `=` is ignored.
             if let Some((key, value)) = entry.split_once('=') {
                 env.set(OsStr::from_bytes(key.as_bytes()), OsStr::from_bytes(value.as_bytes()));
             }
@@ -175,7 +182,7 @@ impl From<&Vec<(OsString, OsString)>> for Environment {
 }
 
 impl Environment {
-    /// Sets a variable; a later value takes the place of an earlier one.
+    /// Sets a variable, replacing an earlier value.
     fn set(&mut self, key: &OsStr, value: &OsStr) {
         match self.places.get(key).and_then(|place| self.variables.get_mut(*place)) {
             Some((_, existing)) => value.clone_into(existing),
@@ -190,7 +197,7 @@ impl Environment {
 // === impl BootstrapError ===
 
 impl BootstrapError {
-    /// The reason in the words of `core.error`, where it has one.
+    /// The reason as `core.error` reports it, if it has a code there.
     pub(crate) fn init_failure(&self) -> Option<InitFailure> {
         match self {
             Self::User(UserError::NoUser(_)) => Some(InitFailure::UserNotFound),
@@ -205,11 +212,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_of_a_name_wins_and_an_entry_without_a_value_is_ignored() {
-        let mut defaults = Defaults::new(false);
+    fn the_last_value_of_a_variable_wins_and_an_entry_without_a_value_is_ignored() {
+        let mut defaults = CommandDefaults::new(false);
         defaults.env = vec![("A".into(), "0".into()), ("HOME".into(), "/".into())];
         let own = ["A=1".to_owned(), "A=2=3".to_owned(), "B".to_owned()];
-        let user = User { uid: 1, gid: 1, groups: vec![1], home: Some("/home/a".into()), name: None };
+        let user = UserAccount { uid: 1, gid: 1, groups: vec![1], home: Some("/home/a".into()), name: None };
         let env = defaults.environment(&own, Some(&user), true);
         let expected: [(OsString, OsString); 4] = [
             ("A".into(), "2=3".into()),
@@ -222,9 +229,9 @@ mod tests {
 
     #[test]
     fn text_is_utf_8_unless_a_locale_is_set() {
-        let mut defaults = Defaults::new(false);
+        let mut defaults = CommandDefaults::new(false);
         defaults.env = Vec::new();
-        let set = |defaults: &Defaults, own: &[&str]| {
+        let set = |defaults: &CommandDefaults, own: &[&str]| {
             let own: Vec<_> = own.iter().map(|&entry| entry.to_owned()).collect();
             let env = defaults.environment(&own, None, false);
             env.iter().map(|(key, value)| format!("{}={}", key.display(), value.display())).collect::<Vec<_>>()
@@ -235,13 +242,13 @@ mod tests {
         }
         assert_eq!(set(&defaults, &["LC_TIME=C"]), ["LC_TIME=C", "LANG=C.UTF-8"]);
         defaults.env = vec![("LC_ALL".into(), "C".into())];
-        assert_eq!(set(&defaults, &[]), ["LC_ALL=C"], "what holds for the whole sandbox counts");
+        assert_eq!(set(&defaults, &[]), ["LC_ALL=C"], "the default environment counts");
     }
 
     //= carrel.agent-itself.bootstrap-far-makes-sense
     #[test]
-    fn what_needs_a_virtual_machine_is_refused_and_nothing_is_applied() {
-        let mut defaults = Defaults::new(false);
+    fn settings_for_virtual_machines_are_rejected_and_nothing_is_applied() {
+        let mut defaults = CommandDefaults::new(false);
         let asked = Bootstrap { host_alias: Some("h".into()), default_cwd: Some("/x".into()), ..Bootstrap::default() };
         assert!(matches!(defaults.bootstrap(asked), Err(BootstrapError::Unavailable("host_alias"))));
         assert_eq!(defaults.cwd, None);

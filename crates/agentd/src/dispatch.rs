@@ -1,7 +1,7 @@
-//! From a frame to what it asks for, and from what is wrong with it to an answer.
+//! Dispatches frames to sessions, or answers them with `core.error`.
 //!
-//! Nothing a peer sends ends the agent. What cannot be done is answered with `core.error`, if the peer is new enough
-//! to know it, and everything else goes on.
+//! No message of a peer terminates the agent. What cannot be done is answered with `core.error`, if the peer's
+//! generation has it, and everything else continues.
 
 use carrel_protocol::bulk::BulkRecord;
 use carrel_protocol::exec_flow::MAX_CONTROL_FRAME;
@@ -11,60 +11,60 @@ use carrel_protocol::payload::{
 };
 use carrel_protocol::{DecodeError, Envelope, Flags, Frame, Generation, IdRange, MessageType};
 
-use crate::agent::{Agent, CHANNEL};
 use crate::defaults::BootstrapError;
-use crate::files::Started;
+use crate::event_loop::{CHANNEL, EventLoop};
+use crate::files::FsOperation;
 use crate::io::core_error;
-use crate::session::{Key, Refusal};
+use crate::session::{MessageRejection, SessionKey};
 use crate::{exec, files, sys, tcp, tree};
 
-/// How many sessions one client may have under way.
+/// The maximum number of sessions of one client.
 const MOST_SESSIONS: usize = 512;
 
-/// What becomes of the connection.
+/// What to do with the connection after a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum DispatchOutcome {
     Continue,
-    /// The peer uses ids of another, or lost the thread.
+    /// The peer uses ids of another client, or its framing is invalid.
     Close,
 }
 
-impl Agent {
-    /// Takes one frame.
-    pub(crate) fn frame(&mut self, number: u16, frame: Frame<'_>) -> Verdict {
-        let Some(connection) = self.io.connections.get(&number) else { return Verdict::Close };
+impl EventLoop {
+    /// Processes one frame.
+    pub(crate) fn frame(&mut self, number: u16, frame: Frame<'_>) -> DispatchOutcome {
+        let Some(connection) = self.io.connections.get(&number) else { return DispatchOutcome::Close };
         let shutdown = frame.id == 0 && frame.flags.known() == Flags::SHUTDOWN;
-        // On the host's own channel 0 is an id like any other: that is where it configures the sandbox.
+        // On the host's own channel 0 is a valid id: it is used to configure the sandbox.
         let own = connection.ids.contains(frame.id) || connection.ids == IdRange::WHOLE;
         if !own && !shutdown {
-            return Verdict::Close;
+            return DispatchOutcome::Close;
         }
-        let key = Key { connection: number, id: frame.id };
+        let key = SessionKey { connection: number, id: frame.id };
         if frame.flags.check().is_err() {
             let peer = Envelope::generation_of_damaged(frame.body).unwrap_or_else(|| self.io.peer(key));
-            let message = format!("flags {:?} combine bits that exclude each other", frame.flags);
+            let message = format!("flags {:?} are mutually exclusive", frame.flags);
             self.io.refuse(key, peer, core_error(CoreErrorKind::InvalidFlags, message, None));
         } else if frame.flags.contains(Flags::BULK) && connection.generation >= Generation::BULK {
             self.record(key, frame.body);
         } else {
             self.envelope(key, frame);
         }
-        Verdict::Continue
+        DispatchOutcome::Continue
     }
 
-    /// Whether a frame is the configuration of the sandbox.
+    /// Whether a frame configures the sandbox.
     pub(crate) fn is_bootstrap(frame: &Frame<'_>) -> bool {
         let envelope = Envelope::parse(frame.body);
         envelope.is_ok_and(|envelope| envelope.message_type() == Some(MessageType::Bootstrap))
     }
 
-    fn record(&mut self, key: Key, body: &[u8]) {
+    fn record(&mut self, key: SessionKey, body: &[u8]) {
         let outcome = match BulkRecord::parse(body) {
-            Err(error) => Err(Refusal::new(CoreErrorKind::MalformedMessage, error.to_string())),
+            Err(error) => Err(MessageRejection::new(CoreErrorKind::MalformedMessage, error.to_string())),
             Ok(record) => match self.sessions.get_mut(&key) {
                 Some(session) => session.record(&mut self.io, key, &record),
                 None if self.ended.contains(&key) => Ok(()),
-                None => Err(Refusal::session("no session of this id")),
+                None => Err(MessageRejection::session("no session has this id")),
             },
         };
         self.io.activity += 1;
@@ -77,7 +77,7 @@ impl Agent {
         }
     }
 
-    fn envelope(&mut self, key: Key, frame: Frame<'_>) {
+    fn envelope(&mut self, key: SessionKey, frame: Frame<'_>) {
         let envelope = match Envelope::parse(frame.body) {
             Ok(envelope) => envelope,
             Err(error) => {
@@ -88,13 +88,13 @@ impl Agent {
         };
         let (peer, spoken) = (envelope.generation, self.io.generation(key));
         self.io.set_peer(key, peer);
-        // A hello is how a host of ours asks for more than was announced, so it comes before there is more.
+        // `carrel.hello` raises the generation, so it is accepted before.
         let available = |known: MessageType| known.is_available_at(spoken) || self.is_hello(key, known);
         let refusal = match envelope.message_type().filter(|known| available(*known)) {
-            None => Refusal::new(CoreErrorKind::UnsupportedMessageType, "this message type is not known here"),
+            None => MessageRejection::new(CoreErrorKind::UnsupportedMessageType, "unknown message type"),
             Some(known) if known.flags() != frame.flags.known() => {
-                let message = format!("flags {:?} instead of {:?}", frame.flags, known.flags());
-                Refusal::new(CoreErrorKind::InvalidFlags, message)
+                let message = format!("flags {:?}, expected {:?}", frame.flags, known.flags());
+                MessageRejection::new(CoreErrorKind::InvalidFlags, message)
             }
             Some(known) => match self.message(key, known, &envelope) {
                 Ok(()) => return,
@@ -106,7 +106,12 @@ impl Agent {
         self.io.refuse(key, peer, error);
     }
 
-    fn message(&mut self, key: Key, message_type: MessageType, envelope: &Envelope<'_>) -> Result<(), Refusal> {
+    fn message(
+        &mut self,
+        key: SessionKey,
+        message_type: MessageType,
+        envelope: &Envelope<'_>,
+    ) -> Result<(), MessageRejection> {
         use MessageType as T;
         match message_type {
             T::Ping => {
@@ -123,7 +128,7 @@ impl Agent {
                 self.open(key, message_type, envelope)
             }
             T::ExecResize | T::ExecSignal | T::ExecOutputAck if envelope.payload.len() > MAX_CONTROL_FRAME => {
-                Err(Refusal::payload(format!("more than {MAX_CONTROL_FRAME} bytes")))
+                Err(MessageRejection::payload(format!("more than {MAX_CONTROL_FRAME} bytes")))
             }
             T::ExecStdin | T::ExecResize | T::ExecSignal | T::ExecOutputAck => {
                 self.follow_up(key, message_type, envelope)
@@ -139,14 +144,14 @@ impl Agent {
             T::Bootstrap => self.bootstrap(key, envelope),
             T::ClientDisconnected => self.client_disconnected(key, envelope),
             T::ClockSync => self.clock_sync(key, envelope),
-            // The host acted on the resolved user: there was nothing to wait for.
+            // The host acknowledged the resolved user: nothing to do.
             T::InitAck => Ok(()),
-            // An answer to an answer would never end.
+            // Responses to errors would loop.
             T::CoreError => Ok(()),
-            T::WorkloadFreeze | T::WorkloadThaw => {
-                Err(Refusal::capability("the workload is frozen from outside the sandbox, by its cgroup"))
-            }
-            T::RootDiskPrepare | T::RootDiskGrow => Err(Refusal::capability("the sandbox has no disk of its own")),
+            T::WorkloadFreeze | T::WorkloadThaw => Err(MessageRejection::capability(
+                "a workload can be frozen only from outside the sandbox, through its cgroup",
+            )),
+            T::RootDiskPrepare | T::RootDiskGrow => Err(MessageRejection::capability("the sandbox has no root disk")),
             T::Ready
             | T::InitResolved
             | T::Pong
@@ -170,29 +175,35 @@ impl Agent {
             | T::CarrelWelcome
             | T::CarrelFsMatches
             | T::CarrelFsEvents
-            | T::CarrelFsDone => {
-                Err(Refusal::new(CoreErrorKind::UnsupportedMessageType, "only the agent sends this message type"))
-            }
+            | T::CarrelFsDone => Err(MessageRejection::new(
+                CoreErrorKind::UnsupportedMessageType,
+                "only the agent sends this message type",
+            )),
         }
     }
 
     /// Opens a session.
-    fn open(&mut self, key: Key, message_type: MessageType, envelope: &Envelope<'_>) -> Result<(), Refusal> {
+    fn open(
+        &mut self,
+        key: SessionKey,
+        message_type: MessageType,
+        envelope: &Envelope<'_>,
+    ) -> Result<(), MessageRejection> {
         if self.sessions.contains_key(&key) {
-            return Err(Refusal::session("a session of this id is under way"));
+            return Err(MessageRejection::session("a session with this id exists"));
         }
         if self.is_stopping() {
-            return Err(Refusal::session("the sandbox is shutting down"));
+            return Err(MessageRejection::session("the sandbox is shutting down"));
         }
-        // No range holds these two, so nobody could withdraw what they own.
+        // No range contains these two ids, so their sessions could never be withdrawn.
         if key.id == 0 || key.id == u32::MAX {
-            return Err(Refusal::session("no session has this id"));
+            return Err(MessageRejection::session("this id is reserved"));
         }
         if self.under_way(key) >= MOST_SESSIONS {
-            return Err(Refusal::session(format!("{MOST_SESSIONS} sessions are under way")));
+            return Err(MessageRejection::session(format!("the limit of {MOST_SESSIONS} sessions is reached")));
         }
         self.io.activity += 1;
-        // An id that is used again is a new session; what comes for it is not late.
+        // A reused id is a new session; messages for it are not late.
         self.ended.retain(|ended| *ended != key);
         match message_type {
             MessageType::ExecRequest => {
@@ -204,11 +215,11 @@ impl Agent {
                 }
             }
             MessageType::FsRequest => match files::start(&mut self.io, key, envelope.payload()?)? {
-                Started::Session(session) => self.begin(key, session),
-                Started::Answered => self.remember(key),
+                FsOperation::Session(session) => self.begin(key, session),
+                FsOperation::Answered => self.remember(key),
             },
             MessageType::TcpConnect => {
-                let tcp = tcp::Tcp::start(&mut self.io, key, &envelope.payload()?)?;
+                let tcp = tcp::TcpSession::start(&mut self.io, key, &envelope.payload()?)?;
                 self.begin(key, Box::new(tcp));
             }
             _ => match tree::start(&mut self.io, key, envelope.payload()?) {
@@ -219,8 +230,13 @@ impl Agent {
         Ok(())
     }
 
-    /// Passes a message to the session of its id.
-    fn follow_up(&mut self, key: Key, message_type: MessageType, envelope: &Envelope<'_>) -> Result<(), Refusal> {
+    /// Delivers a message to the session of its id.
+    fn follow_up(
+        &mut self,
+        key: SessionKey,
+        message_type: MessageType,
+        envelope: &Envelope<'_>,
+    ) -> Result<(), MessageRejection> {
         self.io.activity += 1;
         match self.sessions.get_mut(&key) {
             Some(session) => {
@@ -228,45 +244,45 @@ impl Agent {
                 self.wake(key);
                 Ok(())
             }
-            // It was under way when the session ended.
+            // The message was in flight when the session finished.
             None if self.ended.contains(&key) => Ok(()),
-            None => Err(Refusal::session("no session of this id")),
+            None => Err(MessageRejection::session("no session has this id")),
         }
     }
 
-    fn is_hello(&self, key: Key, message_type: MessageType) -> bool {
+    fn is_hello(&self, key: SessionKey, message_type: MessageType) -> bool {
         message_type == MessageType::CarrelHello
             && message_type.is_available_at(self.agree(Generation::CURRENT))
             && !self.io.is_clients(key)
     }
 
-    /// A host of ours: from now on, both may say what strangers do not know.
-    fn hello(&mut self, key: Key, hello: CarrelHello) -> Result<(), Refusal> {
+    /// A host of Carrel: from here on, both sides may use unpublished messages.
+    fn hello(&mut self, key: SessionKey, hello: CarrelHello) -> Result<(), MessageRejection> {
         let agreed = self.agree(Generation::new(hello.generation));
         if agreed <= Generation::PUBLISHED {
-            return Err(Refusal::new(
+            return Err(MessageRejection::new(
                 CoreErrorKind::UnsupportedProtocolGeneration,
-                format!("a hello is for generations above {}", Generation::PUBLISHED),
+                format!("carrel.hello requires a generation above {}", Generation::PUBLISHED),
             ));
         }
         if let Some(connection) = self.io.connections.get_mut(&key.connection) {
             connection.generation = agreed;
         }
         if hello.relay && key.connection == CHANNEL {
-            self.io.shares.get_or_insert_default();
+            self.io.relay_clients.get_or_insert_default();
         }
         self.io.send_small(key, &CarrelWelcome { generation: agreed.get() });
         Ok(())
     }
 
-    fn credit(&mut self, key: Key, credit: CarrelCredit) -> Result<(), Refusal> {
+    fn credit(&mut self, key: SessionKey, credit: CarrelCredit) -> Result<(), MessageRejection> {
         Self::on_channel(key)?;
-        let no_relay = || Refusal::session("the host has not said that it is a relay");
-        self.io.shares.as_mut().ok_or_else(no_relay)?.grant(credit.id_start, credit.limit);
+        let no_relay = || MessageRejection::session("the host did not announce itself as a relay");
+        self.io.relay_clients.as_mut().ok_or_else(no_relay)?.grant(credit.id_start, credit.limit);
         Ok(())
     }
 
-    fn bootstrap(&mut self, key: Key, envelope: &Envelope<'_>) -> Result<(), Refusal> {
+    fn bootstrap(&mut self, key: SessionKey, envelope: &Envelope<'_>) -> Result<(), MessageRejection> {
         Self::on_channel(key)?;
         let bootstrap: Bootstrap = envelope.payload()?;
         match self.io.defaults.bootstrap(bootstrap) {
@@ -274,9 +290,9 @@ impl Agent {
                 self.io.send_small(key, &InitResolved { default_user });
                 Ok(())
             }
-            Err(error @ BootstrapError::Unavailable(_)) => Err(Refusal::capability(error.to_string())),
-            Err(error @ BootstrapError::Repeated) => Err(Refusal::session(error.to_string())),
-            Err(error @ BootstrapError::Invalid(_)) => Err(Refusal::payload(error.to_string())),
+            Err(error @ BootstrapError::Unavailable(_)) => Err(MessageRejection::capability(error.to_string())),
+            Err(error @ BootstrapError::Repeated) => Err(MessageRejection::session(error.to_string())),
+            Err(error @ BootstrapError::Invalid(_)) => Err(MessageRejection::payload(error.to_string())),
             Err(error @ BootstrapError::User(_)) => {
                 let mut failed = core_error(CoreErrorKind::InitializationFailed, error.to_string(), None);
                 failed.init_failure = error.init_failure();
@@ -286,17 +302,17 @@ impl Agent {
         }
     }
 
-    fn client_disconnected(&mut self, key: Key, envelope: &Envelope<'_>) -> Result<(), Refusal> {
+    fn client_disconnected(&mut self, key: SessionKey, envelope: &Envelope<'_>) -> Result<(), MessageRejection> {
         Self::on_channel(key)?;
         let gone: ClientDisconnected = envelope.payload()?;
-        let ids =
-            IdRange::new(gone.id_start, gone.id_end_exclusive).map_err(|error| Refusal::payload(error.to_string()))?;
+        let ids = IdRange::new(gone.id_start, gone.id_end_exclusive)
+            .map_err(|error| MessageRejection::payload(error.to_string()))?;
         self.withdraw(key.connection, ids);
         Ok(())
     }
 
-    /// In a sandbox the clock is the host's own and cannot be set; only a machine of its own has one to set.
-    fn clock_sync(&mut self, key: Key, envelope: &Envelope<'_>) -> Result<(), Refusal> {
+    /// In a sandbox the clock is the host's and cannot be set; only a virtual machine has its own.
+    fn clock_sync(&mut self, key: SessionKey, envelope: &Envelope<'_>) -> Result<(), MessageRejection> {
         Self::on_channel(key)?;
         let sync: ClockSync = envelope.payload()?;
         if self.io.defaults.init {
@@ -305,17 +321,17 @@ impl Agent {
         Ok(())
     }
 
-    /// What only the host may say, on the channel that only it holds.
-    fn on_channel(key: Key) -> Result<(), Refusal> {
-        if key == (Key { connection: CHANNEL, id: 0 }) {
+    /// Messages that only the host may send, on its own channel.
+    fn on_channel(key: SessionKey) -> Result<(), MessageRejection> {
+        if key == (SessionKey { connection: CHANNEL, id: 0 }) {
             Ok(())
         } else {
-            Err(Refusal::session("only the host says this, with id 0"))
+            Err(MessageRejection::session("only the host may send this message, with id 0"))
         }
     }
 }
 
-/// A freeze that was refused says that nothing was frozen.
+/// The response to a freeze that was rejected: nothing was frozen.
 fn workload_failure(envelope: &Envelope<'_>) -> Option<WorkloadFailure> {
     let attempt: Result<String, DecodeError> = match envelope.message_type()? {
         MessageType::WorkloadFreeze => envelope.payload().map(|freeze: WorkloadFreeze| freeze.attempt_id),

@@ -1,10 +1,10 @@
-//! Error numbers by name and by sentence: a static program has no locale to ask.
+//! Names and messages of error numbers: a static program has no locale to ask.
 
 use rustix::io::Errno;
 
 macro_rules! names {
     ($($name:ident,)*) => {
-        /// The name of an error number, as in `errno.h`.
+        /// The symbolic name of an error number, as in `errno.h`.
         pub(crate) fn name(errno: Errno) -> Option<&'static str> {
             match errno.raw_os_error() {
                 $(libc::$name => Some(stringify!($name)),)*
@@ -96,7 +96,7 @@ names! {
     EXDEV,
 }
 
-/// The sentence for an error number, without the number.
+/// The message of an error number, without the number.
 pub(crate) fn sentence(errno: Errno) -> String {
     let text = std::io::Error::from(errno).to_string();
     match text.split_once(" (os error") {
@@ -105,7 +105,7 @@ pub(crate) fn sentence(errno: Errno) -> String {
     }
 }
 
-/// The error number behind a standard error.
+/// The error number of a standard error.
 pub(crate) fn of(error: &std::io::Error) -> Errno {
     error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
 }
@@ -116,7 +116,7 @@ mod tests {
 
     //= carrel.files-trees-connections.errors-carry-name-number
     #[test]
-    fn an_error_number_has_its_name_and_sentence() {
+    fn an_error_number_has_its_name_and_message() {
         assert_eq!(name(Errno::NOENT), Some("ENOENT"));
         assert_eq!(name(Errno::from_raw_os_error(4000)), None);
         assert_eq!(sentence(Errno::NOENT), "No such file or directory");

@@ -1,165 +1,170 @@
-//! What sessions share: connections, timers, processes, open files, and the defaults of the sandbox.
+//! State that sessions share: connections, timers, processes, open files, and the defaults of the sandbox.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use carrel_protocol::codec::{self, Prefix};
+use carrel_protocol::codec::{self, FramePrefix};
 use carrel_protocol::payload::{CoreError, CoreErrorKind, ExecFailed, ExecFailureKind};
 use carrel_protocol::{Codec, Generation, IdRange, MessageType, Payload};
 use rustix::io::Errno;
 
-use crate::agent::CHANNEL;
-use crate::connection::{Chunk, Connection};
-use crate::defaults::Defaults;
-use crate::exec::Leftovers;
-use crate::files::{Handles, Owner};
+use crate::connection::{OutgoingChunk, PeerConnection};
+use crate::defaults::CommandDefaults;
+use crate::event_loop::CHANNEL;
+use crate::exec::OrphanedPipes;
+use crate::files::{HandleOwner, HandleTable};
 use crate::poll::Poller;
-use crate::session::Key;
-use crate::shares::{self, Shares};
+use crate::relay_clients::{self, RelayClients};
+use crate::session::SessionKey;
 use crate::tcp::TcpWindows;
 
-/// What sessions share.
-pub(crate) struct Io {
+/// State that sessions share.
+pub(crate) struct SessionIo {
     pub(crate) poller: Poller,
     /// The peers, by number.
-    pub(crate) connections: BTreeMap<u16, Connection>,
-    /// When to give which session a turn.
-    pub(crate) timers: BTreeSet<(Instant, Key)>,
-    /// Which session a process belongs to.
-    pub(crate) processes: BTreeMap<i32, Key>,
+    pub(crate) connections: BTreeMap<u16, PeerConnection>,
+    /// Timers: when to run which session.
+    pub(crate) timers: BTreeSet<(Instant, SessionKey)>,
+    /// The session of each child process.
+    pub(crate) processes: BTreeMap<i32, SessionKey>,
     /// Open files and directories.
-    pub(crate) handles: Handles,
-    /// Pipes that finished commands left to their background processes.
-    pub(crate) leftovers: Leftovers,
-    /// What waits for the destinations of connections.
+    pub(crate) handles: HandleTable,
+    /// Pipes of finished commands that are held open by background processes.
+    pub(crate) orphaned_pipes: OrphanedPipes,
+    /// The receive windows of connections.
     pub(crate) tcp_windows: TcpWindows,
-    /// The clients behind a relay, once the host has said that it is one.
-    pub(crate) shares: Option<Shares>,
-    /// What holds for every command that says nothing else.
-    pub(crate) defaults: Defaults,
-    /// How much happened, for those who stop what is idle.
+    /// The clients behind a relay, once the host announced itself as one.
+    pub(crate) relay_clients: Option<RelayClients>,
+    /// The defaults of commands.
+    pub(crate) defaults: CommandDefaults,
+    /// The number of activities, for idle detection.
     pub(crate) activity: u64,
 }
 
-// === impl Io ===
+// === impl SessionIo ===
 
-impl Io {
-    pub(crate) fn new(defaults: Defaults) -> Result<Self, Errno> {
+impl SessionIo {
+    pub(crate) fn new(defaults: CommandDefaults) -> Result<Self, Errno> {
         Ok(Self {
             poller: Poller::new()?,
             connections: BTreeMap::new(),
             timers: BTreeSet::new(),
             processes: BTreeMap::new(),
-            handles: Handles::default(),
-            leftovers: Leftovers::default(),
+            handles: HandleTable::default(),
+            orphaned_pipes: OrphanedPipes::default(),
             tcp_windows: TcpWindows::default(),
-            shares: None,
+            relay_clients: None,
             defaults,
             activity: 0,
         })
     }
 
-    /// The generation that is spoken with whoever an id belongs to: a relay's clients know only what is published.
-    pub(crate) fn generation(&self, key: Key) -> Generation {
+    /// The generation for the owner of an id: clients of a relay have a published one.
+    pub(crate) fn generation(&self, key: SessionKey) -> Generation {
         let spoken = self.connections.get(&key.connection).map_or(Generation::LEGACY, |c| c.generation);
         if self.is_clients(key) { spoken.min(Generation::PUBLISHED) } else { spoken }
     }
 
     /// Whether an id belongs to a client behind a relay.
-    pub(crate) fn is_clients(&self, key: Key) -> bool {
-        self.shares(key).is_some() && shares::client_of(key.id).is_some()
+    pub(crate) fn is_clients(&self, key: SessionKey) -> bool {
+        self.relay_clients(key).is_some() && relay_clients::client_of(key.id).is_some()
     }
 
-    /// The client that an id belongs to. The upper half of the last range is the host's own, not a client's.
-    pub(crate) fn owner(&self, key: Key) -> Owner {
-        // A client that is connected directly is the only one on its connection.
+    /// The client that owns an id. The upper half of the last range belongs to the host itself.
+    pub(crate) fn owner(&self, key: SessionKey) -> HandleOwner {
+        // A directly connected client is the only one on its connection.
         let direct = self.connections.get(&key.connection).is_some_and(|connection| connection.ids != IdRange::WHOLE);
-        Owner { connection: key.connection, slot: if direct { 0 } else { Codec::Current.owner_of(key.id) } }
+        HandleOwner { connection: key.connection, slot: if direct { 0 } else { Codec::Current.owner_of(key.id) } }
     }
 
-    /// Whether data may be produced for a connection. For one that is gone there is room: its sessions are ending.
-    pub(crate) fn has_room(&self, key: Key) -> bool {
-        self.connections.get(&key.connection).is_none_or(Connection::has_room)
-            && self.shares(key).is_none_or(|shares| shares.may_send(key.id))
+    /// Whether data may be produced for a connection. True for one that is gone: its sessions are being terminated.
+    pub(crate) fn has_room(&self, key: SessionKey) -> bool {
+        self.connections.get(&key.connection).is_none_or(PeerConnection::has_room)
+            && self.relay_clients(key).is_none_or(|relay_clients| relay_clients.may_send(key.id))
     }
 
-    /// The clients behind a connection, if it is a relay's.
-    pub(crate) fn shares(&self, key: Key) -> Option<&Shares> {
-        self.shares.as_ref().filter(|_| key.connection == CHANNEL)
+    /// The clients behind a connection, if it is a relay.
+    pub(crate) fn relay_clients(&self, key: SessionKey) -> Option<&RelayClients> {
+        self.relay_clients.as_ref().filter(|_| key.connection == CHANNEL)
     }
 
-    pub(crate) fn shares_mut(&mut self, key: Key) -> Option<&mut Shares> {
-        self.shares.as_mut().filter(|_| key.connection == CHANNEL)
+    pub(crate) fn shares_mut(&mut self, key: SessionKey) -> Option<&mut RelayClients> {
+        self.relay_clients.as_mut().filter(|_| key.connection == CHANNEL)
     }
 
-    /// The generation of the last message of whoever an id belongs to, for answers to what cannot be read.
-    pub(crate) fn peer(&self, key: Key) -> Generation {
+    /// The generation of the last message of an id's owner, for responses to messages that cannot be parsed.
+    pub(crate) fn peer(&self, key: SessionKey) -> Generation {
         let of_connection = || self.connections.get(&key.connection).map(|connection| connection.peer);
-        // Who has said nothing yet is taken to be as new as what was announced.
-        let of_client = |shares: &Shares| shares.peer(key.id).or(Some(Generation::PUBLISHED));
-        self.shares(key).map_or_else(of_connection, of_client).unwrap_or(Generation::LEGACY)
+        // An owner without messages is assumed to have the announced generation.
+        let of_client = |relay_clients: &RelayClients| relay_clients.peer(key.id).or(Some(Generation::PUBLISHED));
+        self.relay_clients(key).map_or_else(of_connection, of_client).unwrap_or(Generation::LEGACY)
     }
 
-    pub(crate) fn set_peer(&mut self, key: Key, peer: Generation) {
+    pub(crate) fn set_peer(&mut self, key: SessionKey, peer: Generation) {
         if let Some(connection) = self.connections.get_mut(&key.connection) {
             connection.peer = peer;
         }
-        if let Some(shares) = self.shares_mut(key) {
-            shares.set_peer(key.id, peer);
+        if let Some(relay_clients) = self.shares_mut(key) {
+            relay_clients.set_peer(key.id, peer);
         }
     }
 
-    fn push(&mut self, key: Key, chunk: Chunk) {
+    fn push(&mut self, key: SessionKey, chunk: OutgoingChunk) {
         let length = chunk.len();
         if let Some(connection) = self.connections.get_mut(&key.connection) {
             connection.push(chunk);
         }
-        if let Some(shares) = self.shares_mut(key) {
-            shares.sent(key.id, length as u64);
+        if let Some(relay_clients) = self.shares_mut(key) {
+            relay_clients.sent(key.id, length as u64);
         }
     }
 
-    /// Sends a message. One that does not fit into a frame becomes an error its session can see.
-    pub(crate) fn send<'b, P: Payload<'b>>(&mut self, key: Key, payload: &P) -> Result<(), TooLarge> {
+    /// Sends a message. If it does not fit into a frame, its session gets an error.
+    pub(crate) fn send<'b, P: Payload<'b>>(&mut self, key: SessionKey, payload: &P) -> Result<(), MessageTooLarge> {
         let mut frame = Vec::new();
-        codec::encode(&mut frame, self.generation(key), key.id, payload).map_err(|_| TooLarge)?;
+        codec::encode(&mut frame, self.generation(key), key.id, payload).map_err(|_| MessageTooLarge)?;
         self.push(key, frame.into());
         Ok(())
     }
 
     /// Sends a message that always fits.
-    pub(crate) fn send_small<'b, P: Payload<'b>>(&mut self, key: Key, payload: &P) {
+    pub(crate) fn send_small<'b, P: Payload<'b>>(&mut self, key: SessionKey, payload: &P) {
         let _fits = self.send(key, payload);
     }
 
-    /// Sends data that was read into a chunk.
-    pub(crate) fn send_data(&mut self, key: Key, message_type: MessageType, mut chunk: Chunk) {
+    /// Sends data in a chunk.
+    pub(crate) fn send_data(&mut self, key: SessionKey, message_type: MessageType, mut chunk: OutgoingChunk) {
         // Chunks are far smaller than a frame.
-        if let Ok(prefix) = Prefix::of_data(message_type, self.generation(key), key.id, chunk.data().len()) {
+        if let Ok(prefix) = FramePrefix::of_data(message_type, self.generation(key), key.id, chunk.data().len()) {
             chunk.set_prefix(&prefix);
             self.push(key, chunk);
         }
     }
 
-    /// Sends a bulk record that was read into a chunk.
-    pub(crate) fn send_record(&mut self, key: Key, header: carrel_protocol::bulk::BulkHeader, mut chunk: Chunk) {
-        if let Ok(prefix) = Prefix::of_record(header, key.id, chunk.data().len()) {
+    /// Sends a bulk record in a chunk.
+    pub(crate) fn send_record(
+        &mut self,
+        key: SessionKey,
+        header: carrel_protocol::bulk::BulkHeader,
+        mut chunk: OutgoingChunk,
+    ) {
+        if let Ok(prefix) = FramePrefix::of_record(header, key.id, chunk.data().len()) {
             chunk.set_prefix(&prefix);
             self.push(key, chunk);
         }
     }
 
-    /// Sends `core.error`, unless the peer is too old to know it.
-    pub(crate) fn refuse(&mut self, key: Key, peer: Generation, error: CoreError) {
+    /// Sends `core.error`, unless the peer's generation does not have it.
+    pub(crate) fn refuse(&mut self, key: SessionKey, peer: Generation, error: CoreError) {
         if peer >= Generation::ERRORS && self.generation(key) >= Generation::ERRORS {
             self.send_small(key, &error);
         }
     }
 
-    /// Says that a command never ran.
+    /// Reports that a command could not be started.
     pub(crate) fn exec_failed(
         &mut self,
-        key: Key,
+        key: SessionKey,
         kind: ExecFailureKind,
         errno: Option<Errno>,
         stage: &str,
@@ -177,15 +182,15 @@ impl Io {
         );
     }
 
-    /// Gives a session a turn at the given time.
-    pub(crate) fn wake_at(&mut self, at: Instant, key: Key) {
+    /// Sets a timer for a session.
+    pub(crate) fn wake_at(&mut self, at: Instant, key: SessionKey) {
         self.timers.insert((at, key));
     }
 }
 
-/// A message that does not fit into a frame.
+/// A message does not fit into a frame.
 #[derive(Debug)]
-pub(crate) struct TooLarge;
+pub(crate) struct MessageTooLarge;
 
 /// A `core.error` about one message.
 pub(crate) fn core_error(kind: CoreErrorKind, message: impl Into<String>, offending: Option<&str>) -> CoreError {

@@ -1,28 +1,28 @@
 //! The guest side of the runtime protocol: commands, files and connections, served by one thread.
 //!
-//! One loop waits for readiness, takes frames from peers and gives sessions turns. Nothing it does may wait for
-//! anything but that loop, and nothing a peer sends may end it.
+//! One event loop polls descriptors, reads frames from peers and runs sessions. Sessions never block, and no message of
+//! a peer can terminate the loop.
 
-mod agent;
 pub mod args;
 mod backlog;
 mod connection;
 mod defaults;
 mod dispatch;
 mod errno;
+mod event_loop;
 mod exec;
 mod files;
+mod image_file;
 mod io;
 mod listen;
 mod poll;
 mod protect;
+mod relay_clients;
 mod session;
-mod shares;
 mod signals;
-mod small;
 mod sys;
 mod tcp;
 mod tree;
 mod users;
 
-pub use self::agent::{ServeError, serve};
+pub use self::event_loop::{ServeError, serve};

@@ -1,4 +1,4 @@
-//! Serving clients directly, for development and tests: what the shim's relay does, without one.
+//! Serves clients directly, for development and tests, without the shim's relay.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt;
@@ -8,21 +8,21 @@ use carrel_protocol::{Codec, Generation, IdRange};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-/// A listening socket, gone with its path when dropped.
+/// A listening socket, whose path is removed on drop.
 #[derive(Debug)]
-pub(crate) struct Listener {
+pub(crate) struct ClientListener {
     pub(crate) fd: OwnedFd,
     path: PathBuf,
-    /// How ids are divided among clients.
+    /// The layout of the id ranges.
     pub(crate) codec: Codec,
-    /// Given up when there are no descriptors left, so that a client can be turned away instead of left waiting.
+    /// A spare descriptor, closed when none is left, so that a client can be rejected instead of left waiting.
     spare: Option<OwnedFd>,
 }
 
-// === impl Listener ===
+// === impl ClientListener ===
 
-impl Listener {
-    /// Listens on a path. A socket that nobody serves any more is replaced; anything else there is left alone.
+impl ClientListener {
+    /// Listens on a path. A stale socket is replaced; anything else at the path is an error.
     pub(crate) fn bind(path: &Path, announced: Generation) -> Result<Self, Errno> {
         let address = SocketAddrUnix::new(path)?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -35,13 +35,13 @@ impl Listener {
         }
         rustix::net::bind(&fd, &address)?;
         rustix::net::listen(&fd, 128)?;
-        // A runtime of the first generation announces itself in the legacy form.
+        // An agent of the first generation uses the legacy prologue.
         let codec = if announced <= Generation::LEGACY { Codec::LegacyV1 } else { Codec::Current };
         let spare = rustix::io::fcntl_dupfd_cloexec(&fd, 0).ok();
         Ok(Self { fd, path: path.to_owned(), codec, spare })
     }
 
-    /// The next client that waits, if one does.
+    /// Accepts the next client, if there is one.
     pub(crate) fn accept(&mut self) -> Option<OwnedFd> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         loop {
@@ -57,7 +57,7 @@ impl Listener {
         }
     }
 
-    /// The lowest range that nobody uses.
+    /// The lowest unused range.
     pub(crate) fn free_range(&self, used: impl Fn(u16) -> bool) -> Option<(u16, IdRange)> {
         (0..self.codec.slots()).find_map(|slot| {
             let number = u16::try_from(slot).ok().filter(|number| !used(*number))?;
@@ -66,7 +66,7 @@ impl Listener {
     }
 }
 
-impl Drop for Listener {
+impl Drop for ClientListener {
     fn drop(&mut self) {
         let _gone = std::fs::remove_file(&self.path);
     }

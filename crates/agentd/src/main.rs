@@ -2,13 +2,13 @@
 
 use std::process::ExitCode;
 
-use carrel_agentd::args::{self, Command};
+use carrel_agentd::args::{self, AgentdCommand};
 
 fn main() -> ExitCode {
     match args::parse(std::env::args_os().skip(1)) {
-        Ok(Command::Help) => print!("{}", args::HELP),
-        Ok(Command::Version) => println!("carrel-agentd {}", env!("CARGO_PKG_VERSION")),
-        Ok(Command::Serve(options)) => {
+        Ok(AgentdCommand::Help) => print!("{}", args::HELP),
+        Ok(AgentdCommand::Version) => println!("carrel-agentd {}", env!("CARGO_PKG_VERSION")),
+        Ok(AgentdCommand::Serve(options)) => {
             if let Err(error) = carrel_agentd::serve(&options) {
                 eprintln!("carrel-agentd: {error}");
                 return ExitCode::FAILURE;

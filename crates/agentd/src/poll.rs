@@ -1,4 +1,4 @@
-//! Readiness: one epoll instance, edge-triggered, with a token that says what became ready.
+//! Polling: one edge-triggered epoll instance, with a token for each descriptor.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -7,12 +7,12 @@ use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
-use crate::session::Key;
+use crate::session::SessionKey;
 
-/// What a descriptor belongs to.
+/// Identifies what a descriptor belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Token {
-    /// New clients.
+pub(crate) enum PollToken {
+    /// The listening socket.
     Listener,
     /// Signals.
     Signals,
@@ -21,43 +21,43 @@ pub(crate) enum Token {
     /// The outgoing side of a connection.
     Outgoing(u16),
     /// One of a session's descriptors.
-    Session(Key, Channel),
-    /// A pipe that a finished command left behind.
-    Leftover(u32),
+    Session(SessionKey, SessionChannel),
+    /// An orphaned pipe of a finished command.
+    OrphanedPipe(u32),
 }
 
-/// Which of a session's descriptors.
+/// Identifies a session's descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Channel {
-    /// The one it reads from: standard output, a terminal, a socket, a file.
+pub(crate) enum SessionChannel {
+    /// Its input: standard output, a terminal, a socket, a file.
     Main,
     /// Standard error.
     Error,
-    /// The one it writes to.
+    /// Its output.
     Input,
-    /// Where a new process reports how it started.
+    /// The status pipe of a new process.
     Report,
 }
 
-/// A descriptor and what is known of its readiness. Edges set a flag; running dry clears it.
+/// A descriptor with its readiness. Edges set the flags; `EAGAIN` clears them.
 #[derive(Debug)]
-pub(crate) struct Source {
+pub(crate) struct PollSource {
     pub(crate) fd: OwnedFd,
     pub(crate) readable: bool,
     pub(crate) writable: bool,
 }
 
-/// What became ready.
+/// A readiness event.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Readiness {
-    pub(crate) token: Token,
+    pub(crate) token: PollToken,
     pub(crate) readable: bool,
     pub(crate) writable: bool,
-    /// Both directions are over.
+    /// Both directions are closed.
     pub(crate) hung_up: bool,
 }
 
-/// The epoll instance.
+/// An epoll instance.
 pub(crate) struct Poller {
     epoll: OwnedFd,
     events: Vec<epoll::Event>,
@@ -70,8 +70,8 @@ impl Poller {
         Ok(Self { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?, events: Vec::with_capacity(64) })
     }
 
-    /// Watches a descriptor in both directions. A kind that cannot be watched is always ready.
-    pub(crate) fn add(&self, fd: impl AsFd, token: Token) -> Result<(), Errno> {
+    /// Registers a descriptor for both directions. One that cannot be polled is always ready.
+    pub(crate) fn add(&self, fd: impl AsFd, token: PollToken) -> Result<(), Errno> {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
         match epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token.pack()), flags) {
             Err(Errno::PERM) => Ok(()),
@@ -79,29 +79,29 @@ impl Poller {
         }
     }
 
-    /// Watches a descriptor that is already watched under another name, from now on for as long as it is readable.
-    pub(crate) fn hand_over(&self, fd: impl AsFd, token: Token) -> Result<(), Errno> {
+    /// Changes a registered descriptor to another token, level-triggered and for reading only.
+    pub(crate) fn hand_over(&self, fd: impl AsFd, token: PollToken) -> Result<(), Errno> {
         epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(token.pack()), epoll::EventFlags::IN)
     }
 
-    /// Stops watching a descriptor whose file stays open under another number: only the last one to close would end it.
+    /// Deregisters a descriptor whose file stays open through a duplicate: closing it would not deregister it.
     pub(crate) fn remove(&self, fd: impl AsFd) {
         let _not_watched = epoll::delete(&self.epoll, fd);
     }
 
-    /// Lets a descriptor rest, or watches it again.
-    pub(crate) fn rest(&self, fd: impl AsFd, token: Token, resting: bool) {
+    /// Disables or enables a descriptor.
+    pub(crate) fn rest(&self, fd: impl AsFd, token: PollToken, resting: bool) {
         let flags = if resting { epoll::EventFlags::empty() } else { epoll::EventFlags::IN };
         let _watched = epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(token.pack()), flags);
     }
 
-    /// Watches a descriptor for a session. It starts as ready: the first try finds out.
-    pub(crate) fn source(&self, fd: OwnedFd, key: Key, channel: Channel) -> Result<Source, Errno> {
-        self.add(&fd, Token::Session(key, channel))?;
-        Ok(Source { fd, readable: true, writable: true })
+    /// Registers a descriptor for a session. It starts as ready; the first attempt finds out.
+    pub(crate) fn source(&self, fd: OwnedFd, key: SessionKey, channel: SessionChannel) -> Result<PollSource, Errno> {
+        self.add(&fd, PollToken::Session(key, channel))?;
+        Ok(PollSource { fd, readable: true, writable: true })
     }
 
-    /// Waits until something is ready or the time has come.
+    /// Waits for readiness or the deadline.
     pub(crate) fn wait(&mut self, until: Option<Instant>) -> Result<Vec<Readiness>, Errno> {
         let timeout = until.map(|instant| {
             // Rounded up to a millisecond, so that a timer is due when the wait for it ends.
@@ -121,7 +121,7 @@ impl Poller {
             .filter_map(|event| {
                 let flags = event.flags;
                 Some(Readiness {
-                    token: Token::unpack(event.data.u64())?,
+                    token: PollToken::unpack(event.data.u64())?,
                     readable: flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::RDHUP | ended),
                     writable: flags.intersects(epoll::EventFlags::OUT | ended),
                     hung_up: flags.intersects(ended),
@@ -131,9 +131,9 @@ impl Poller {
     }
 }
 
-// === impl Token ===
+// === impl PollToken ===
 
-impl Token {
+impl PollToken {
     /// `kind u8 | channel u8 | connection u16 | id u32`.
     fn pack(self) -> u64 {
         let (kind, channel, connection, id) = match self {
@@ -142,7 +142,7 @@ impl Token {
             Self::Incoming(connection) => (2, 0, connection, 0),
             Self::Outgoing(connection) => (3, 0, connection, 0),
             Self::Session(key, channel) => (4, channel as u64, key.connection, key.id),
-            Self::Leftover(number) => (5, 0, 0, number),
+            Self::OrphanedPipe(number) => (5, 0, 0, number),
         };
         kind << 56 | channel << 48 | u64::from(connection) << 32 | u64::from(id)
     }
@@ -156,25 +156,27 @@ impl Token {
             2 => Self::Incoming(connection),
             3 => Self::Outgoing(connection),
             4 => Self::Session(
-                Key { connection, id },
-                [Channel::Main, Channel::Error, Channel::Input, Channel::Report].into_iter().nth(channel.into())?,
+                SessionKey { connection, id },
+                [SessionChannel::Main, SessionChannel::Error, SessionChannel::Input, SessionChannel::Report]
+                    .into_iter()
+                    .nth(channel.into())?,
             ),
-            5 => Self::Leftover(id),
+            5 => Self::OrphanedPipe(id),
             _ => return None,
         })
     }
 }
 
-// === impl Source ===
+// === impl PollSource ===
 
-impl Source {
-    /// Notes an edge.
+impl PollSource {
+    /// Records an edge.
     pub(crate) fn ready(&mut self, readiness: Readiness) {
         self.readable |= readiness.readable;
         self.writable |= readiness.writable;
     }
 
-    /// Reads, remembering when there is no more for now.
+    /// Reads; clears readability on `EAGAIN`.
     pub(crate) fn read(&mut self, into: &mut Vec<u8>) -> Result<usize, Errno> {
         let outcome = retry(|| rustix::io::read(&self.fd, spare_capacity(into)));
         if outcome == Err(Errno::AGAIN) {
@@ -183,7 +185,7 @@ impl Source {
         outcome
     }
 
-    /// Writes, remembering when there is no room for now.
+    /// Writes; clears writability on `EAGAIN`.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<usize, Errno> {
         let outcome = retry(|| rustix::io::write(&self.fd, bytes));
         if outcome == Err(Errno::AGAIN) {
@@ -193,7 +195,7 @@ impl Source {
     }
 }
 
-/// Repeats a call that a signal interrupted.
+/// Retries a call that a signal interrupted.
 pub(crate) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     loop {
         match call() {
@@ -208,19 +210,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_survives_the_kernel() {
-        let key = Key { connection: 0xabcd, id: 0xdead_beef };
+    fn a_token_round_trips_through_epoll_data() {
+        let key = SessionKey { connection: 0xabcd, id: 0xdead_beef };
         for token in [
-            Token::Listener,
-            Token::Signals,
-            Token::Incoming(u16::MAX),
-            Token::Outgoing(7),
-            Token::Session(key, Channel::Main),
-            Token::Session(key, Channel::Report),
-            Token::Leftover(u32::MAX),
+            PollToken::Listener,
+            PollToken::Signals,
+            PollToken::Incoming(u16::MAX),
+            PollToken::Outgoing(7),
+            PollToken::Session(key, SessionChannel::Main),
+            PollToken::Session(key, SessionChannel::Report),
+            PollToken::OrphanedPipe(u32::MAX),
         ] {
-            assert_eq!(Token::unpack(token.pack()), Some(token));
+            assert_eq!(PollToken::unpack(token.pack()), Some(token));
         }
-        assert_eq!(Token::unpack(u64::MAX), None);
+        assert_eq!(PollToken::unpack(u64::MAX), None);
     }
 }

@@ -1,4 +1,4 @@
-//! What pid 1 does to protect itself from what it starts.
+//! Protects pid 1 from the processes that it starts.
 
 use std::cell::OnceCell;
 use std::fs::File;
@@ -11,22 +11,22 @@ use rustix::process::DumpableBehavior;
 
 use crate::sys;
 
-/// Where the channel is moved to: out of the way of the small numbers that programs expect and scan.
+/// The descriptors of the channel: above the low numbers that programs expect and scan.
 pub(crate) const HIGH: i32 = 100;
-/// The out-of-memory score of commands: the kernel ends them before the agent.
+/// The OOM score adjustment of commands: the kernel kills them before the agent.
 const COMMAND_SCORE: &str = "500";
-/// Says that the file of the score is open; for the agent alone, not for its commands.
+/// The variable that announces the open score file to the agent; commands do not inherit it.
 pub(crate) const SCORE_VARIABLE: &str = "CARREL_OOM_SCORE_FD";
 
 thread_local! {
     static OWN_SCORE: OnceCell<Option<(File, String)>> = const { OnceCell::new() };
 }
 
-/// While it lives, a new process inherits the score of commands.
+/// While it exists, new processes inherit the OOM score adjustment of commands.
 pub(crate) struct OomScore(());
 
-/// Moves the channel from standard input and output to high descriptors that no command inherits, and puts the null
-/// device in their place.
+/// Moves the channel from standard input and output to high descriptors that commands do not inherit, and replaces it
+/// with the null device.
 pub(crate) fn take_channel() -> Result<(OwnedFd, OwnedFd), Errno> {
     let incoming = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), HIGH)?;
     let outgoing = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), HIGH)?;
@@ -39,7 +39,7 @@ pub(crate) fn take_channel() -> Result<(OwnedFd, OwnedFd), Errno> {
     Ok((incoming, outgoing))
 }
 
-/// The null device; in an image without one, the end of a pipe that nobody reads.
+/// The null device or, in an image without one, a pipe whose other end is closed.
 fn null_device() -> Result<OwnedFd, Errno> {
     match rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
         Err(_) => rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map(|(_, end)| end),
@@ -52,8 +52,8 @@ pub(crate) fn is_init() -> bool {
     rustix::process::getpid().as_raw_nonzero().get() == 1
 }
 
-/// Makes this process opaque to the others in its namespace, and the parent of the orphans among them.
-pub(crate) fn settle() {
+/// Makes this process non-dumpable and the subreaper of orphans.
+pub(crate) fn harden() {
     OWN_SCORE.with(|own| own.get_or_init(open_score).is_some());
     if is_init() {
         // The file's owner and mode do the rest: see the security document.
@@ -63,7 +63,7 @@ pub(crate) fn settle() {
     }
 }
 
-/// Whether a descriptor could be the channel at all.
+/// Whether a descriptor can be the channel.
 pub(crate) fn is_channel(fd: impl AsFd) -> bool {
     rustix::fs::fstat(fd).is_ok_and(|stat| {
         use rustix::fs::FileType;
@@ -76,12 +76,12 @@ fn open_score() -> Option<(File, String)> {
     let own = std::fs::read_to_string(path).ok()?;
     let own_value: i32 = own.trim().parse().ok()?;
     let file = given_score().or_else(|| File::options().write(true).open(path).ok())?;
-    // Where everything is already the kernel's first choice, nothing can be put before the agent.
+    // If all processes have the highest score already, nothing can be ranked above the agent.
     (own_value < COMMAND_SCORE.parse().ok()?).then_some((file, own))
 }
 
-/// The file of our own score, open: what protects this process from others keeps it from opening that itself. Whoever
-/// made the sandbox leaves it behind the standard descriptors and says so.
+/// The open file of our own score: a non-dumpable process cannot open it by itself. The creator of the sandbox passes
+/// it as descriptor 3 and announces it.
 fn given_score() -> Option<File> {
     (is_init() && std::env::var_os(SCORE_VARIABLE).is_some_and(|number| number == "3")).then(sys::take_third)?
 }
@@ -104,7 +104,7 @@ impl Drop for OomScore {
 fn write_score(score: impl FnOnce(&str) -> &str) {
     OWN_SCORE.with(|own| {
         if let Some(Some((file, own))) = own.get() {
-            // Lowering again to where it was is always permitted; if raising failed, this changes nothing.
+            // Lowering to the original value is always permitted; if raising failed, this has no effect.
             let _written = file.write_at(score(own).as_bytes(), 0);
         }
     });

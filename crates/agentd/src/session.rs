@@ -1,79 +1,84 @@
-//! What every session is to the loop: something that takes messages, is told of readiness, and works by turns.
+//! The interface between the event loop and a session.
 
 use carrel_protocol::bulk::BulkRecord;
 use carrel_protocol::payload::{CoreErrorKind, ExecExited};
 use carrel_protocol::{DecodeError, Envelope, MessageType};
 
-use crate::io::Io;
-use crate::poll::{Channel, Readiness};
+use crate::io::SessionIo;
+use crate::poll::{Readiness, SessionChannel};
 
-/// Whose session: the connection and the correlation id on it.
+/// Identifies a session: its connection and correlation id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Key {
+pub(crate) struct SessionKey {
     pub(crate) connection: u16,
     pub(crate) id: u32,
 }
 
-/// How a turn ended.
+/// The result of running a session once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
-    /// There is more to do at once.
+pub(crate) enum TurnResult {
+    /// It is still runnable.
     Again,
-    /// Nothing to do until a message, an edge or a timer.
+    /// It waits for a message, readiness or a timer.
     Wait,
-    /// There is more to do once the connection has room.
+    /// It waits for send capacity of its connection.
     Room,
-    /// The session is over; its last frame is sent.
+    /// It is finished; its last frame is queued.
     Done,
 }
 
-/// Why a message is refused. It goes back as `core.error`; the session goes on.
+/// Why a message was rejected. It is sent as `core.error`; the session continues.
 #[derive(Debug)]
-pub(crate) struct Refusal {
+pub(crate) struct MessageRejection {
     pub(crate) kind: CoreErrorKind,
     pub(crate) message: String,
 }
 
-/// Work that belongs to one correlation id.
-pub(crate) trait Session {
-    /// Takes a message of its id.
+/// The handler of one correlation id.
+pub(crate) trait SessionHandler {
+    /// Handles a message.
     fn message(
         &mut self,
-        io: &mut Io,
-        key: Key,
+        io: &mut SessionIo,
+        key: SessionKey,
         message_type: MessageType,
         envelope: &Envelope<'_>,
-    ) -> Result<(), Refusal>;
+    ) -> Result<(), MessageRejection>;
 
-    /// Takes a bulk record of its id.
-    fn record(&mut self, _io: &mut Io, _key: Key, _record: &BulkRecord<'_>) -> Result<(), Refusal> {
-        Err(Refusal::session("no bulk stream was accepted for this id"))
+    /// Handles a bulk record.
+    fn record(
+        &mut self,
+        _io: &mut SessionIo,
+        _key: SessionKey,
+        _record: &BulkRecord<'_>,
+    ) -> Result<(), MessageRejection> {
+        Err(MessageRejection::session("no bulk stream was accepted for this id"))
     }
 
-    /// Is told that a descriptor became ready.
-    fn ready(&mut self, _channel: Channel, _readiness: Readiness) {}
+    /// Called when a descriptor became ready.
+    fn ready(&mut self, _channel: SessionChannel, _readiness: Readiness) {}
 
-    /// Is told that its process ended.
-    fn process_ended(&mut self, _io: &mut Io, _key: Key, _exited: ExecExited) {}
+    /// Called when its process exited.
+    fn process_ended(&mut self, _io: &mut SessionIo, _key: SessionKey, _exited: ExecExited) {}
 
-    /// Does a bounded piece of work.
-    fn turn(&mut self, io: &mut Io, key: Key) -> Turn;
+    /// Does a bounded amount of work.
+    fn turn(&mut self, io: &mut SessionIo, key: SessionKey) -> TurnResult;
 
-    /// How much input it holds that nobody has taken yet.
+    /// The number of buffered input bytes.
     fn backlog(&self) -> usize {
         0
     }
 
-    /// Whether its peer waits for what it sends to be taken, so that nobody else has to make it wait.
+    /// Whether its input has flow control of its own.
     fn is_paced(&self) -> bool {
         false
     }
 
-    /// Is told that it holds more input than it may, on a channel that cannot wait for it: the input is lost, and its
-    /// sender learns so.
-    fn overflow(&mut self, _io: &mut Io, _key: Key) {}
+    /// Called when it buffers too much input on a channel that must not block: the input is dropped, and its sender is
+    /// notified.
+    fn overflow(&mut self, _io: &mut SessionIo, _key: SessionKey) {}
 
-    /// Asks it to come to an end, because the sandbox does.
+    /// Terminates it gracefully, because the sandbox shuts down.
     fn terminate(&mut self) {}
 
     /// Whether it is a command.
@@ -81,16 +86,16 @@ pub(crate) trait Session {
         false
     }
 
-    /// Is over: what outlives it is no longer watched on its behalf.
-    fn release(&mut self, _io: &Io) {}
+    /// Called when it is finished: deregisters what outlives it.
+    fn release(&mut self, _io: &SessionIo) {}
 
-    /// Ends it, because its owner is gone. Nothing is sent.
-    fn withdraw(&mut self, _io: &mut Io) {}
+    /// Aborts it, because its owner is gone. Nothing is sent.
+    fn withdraw(&mut self, _io: &mut SessionIo) {}
 }
 
-// === impl Refusal ===
+// === impl MessageRejection ===
 
-impl Refusal {
+impl MessageRejection {
     pub(crate) fn new(kind: CoreErrorKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into() }
     }
@@ -107,19 +112,19 @@ impl Refusal {
         Self::new(CoreErrorKind::CapabilityUnavailable, message)
     }
 
-    /// A message that belongs to another kind of session.
+    /// The rejection of a message for another kind of session.
     pub(crate) fn misplaced(message_type: MessageType) -> Self {
-        Self::session(format!("{message_type} does not belong to the session of this id"))
+        Self::session(format!("{message_type} is not valid for the session with this id"))
     }
 }
 
-impl From<DecodeError> for Refusal {
+impl From<DecodeError> for MessageRejection {
     fn from(error: DecodeError) -> Self {
         Self::payload(error.to_string())
     }
 }
 
-impl From<carrel_protocol::bulk::BulkError> for Refusal {
+impl From<carrel_protocol::bulk::BulkError> for MessageRejection {
     fn from(error: carrel_protocol::bulk::BulkError) -> Self {
         Self::session(error.to_string())
     }

@@ -1,4 +1,4 @@
-//! Signals, and the children they tell of.
+//! Signals and child processes.
 
 use std::os::fd::OwnedFd;
 
@@ -7,30 +7,31 @@ use rustix::process::WaitOptions;
 
 use crate::sys;
 
-/// What the signals that arrived ask for.
+/// What the received signals request.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Asked {
-    /// To come to an end.
+pub(crate) struct PendingSignals {
+    /// To shut down.
     pub(crate) stop: bool,
-    /// To look after children.
+    /// To reap children.
     pub(crate) reap: bool,
 }
 
-/// Whose signals count.
+/// Whose signals are accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Senders {
-    /// Everybody's.
+pub(crate) enum SignalSenders {
+    /// Any process.
     All,
-    /// Those from outside the pid namespace: whoever is inside it, root or not, has no say over pid 1.
+    /// Processes outside the pid namespace: no process inside may control pid 1, root or not.
     Outside {
-        /// Whether root outside is root inside too. Otherwise a sender outside is nobody here, and never user 0.
+        /// Whether root outside is also root inside. Otherwise an outside sender is mapped to the overflow user, never
+        /// to user 0.
         shares_root: bool,
     },
 }
 
-/// Takes the signals that arrived.
-pub(crate) fn take(descriptor: &OwnedFd, senders: Senders) -> Asked {
-    let mut asked = Asked::default();
+/// Reads the pending signals.
+pub(crate) fn take(descriptor: &OwnedFd, senders: SignalSenders) -> PendingSignals {
+    let mut asked = PendingSignals::default();
     while let Some(arrived) = sys::next_signal(descriptor) {
         match arrived.signal {
             libc::SIGCHLD => asked.reap = true,
@@ -41,19 +42,19 @@ pub(crate) fn take(descriptor: &OwnedFd, senders: Senders) -> Asked {
     asked
 }
 
-// === impl Senders ===
+// === impl SignalSenders ===
 
-impl Senders {
-    /// Those whom the agent obeys, which may be pid 1.
+impl SignalSenders {
+    /// The accepted senders for the agent, which may be pid 1.
     pub(crate) fn of(init: bool) -> Self {
         let map = || std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
         if init { Self::Outside { shares_root: shares_root(&map()) } } else { Self::All }
     }
 
-    /// Nobody inside can send a signal with these codes and without a sender: a queued one, whose every field its sender
-    /// writes, has another code. But where the queue of a user is full the kernel forgets what it was told of some
-    /// signals, and then says that user 0 sent them from nowhere.
-    fn admit(self, arrived: &sys::Arrived) -> bool {
+    /// No process inside can send a signal with these codes and sender 0: a queued signal, whose fields its sender
+    /// controls, has another code. But if a user's signal queue is full, the kernel drops the details of some signals
+    /// and reports user 0 as the sender.
+    fn admit(self, arrived: &sys::ReceivedSignal) -> bool {
         const SI_KERNEL: i32 = 0x80;
         match self {
             Self::All => true,
@@ -65,18 +66,18 @@ impl Senders {
     }
 }
 
-/// Whether user 0 of this user namespace is user 0 of the one around it.
+/// Whether user 0 of this user namespace is user 0 of its parent.
 fn shares_root(map: &str) -> bool {
     let mut ranges = map.lines().map(|line| line.split_whitespace());
     ranges.any(|mut range| (range.next(), range.next()) == (Some("0"), Some("0")))
 }
 
-/// Buries every child that has ended, our own and orphans, and returns how each ended.
+/// Reaps every exited child, including orphans, and returns their exit statuses.
 pub(crate) fn reap() -> impl Iterator<Item = (i32, ExecExited)> {
     std::iter::from_fn(|| {
         let (pid, status) = rustix::process::wait(WaitOptions::NOHANG).ok()??;
         let signal = status.terminating_signal();
-        // The wire has known only −1 for a signal; the signal itself stands beside it.
+        // The published code for a signal is −1; the signal itself is in its own field.
         let code = status.exit_status().unwrap_or(-1);
         Some((pid.as_raw_nonzero().get(), ExecExited { code, signal }))
     })
@@ -87,15 +88,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pid_1_obeys_those_outside_and_nothing_that_was_forgotten() {
-        let arrived = |sender, user, code| sys::Arrived { signal: libc::SIGTERM, sender, user, code };
-        let [apart, shared] = [false, true].map(|shares_root| Senders::Outside { shares_root });
-        for senders in [apart, shared, Senders::All] {
+    fn pid_1_accepts_signals_from_outside_only_and_none_with_dropped_details() {
+        let arrived = |sender, user, code| sys::ReceivedSignal { signal: libc::SIGTERM, sender, user, code };
+        let [apart, shared] = [false, true].map(|shares_root| SignalSenders::Outside { shares_root });
+        for senders in [apart, shared, SignalSenders::All] {
             assert!(senders.admit(&arrived(0, 65_534, libc::SI_USER)));
             let from_inside = [arrived(7, 0, libc::SI_USER), arrived(0, 65_534, libc::SI_QUEUE)];
-            assert!(from_inside.iter().all(|arrived| senders.admit(arrived) == (senders == Senders::All)));
+            assert!(from_inside.iter().all(|arrived| senders.admit(arrived) == (senders == SignalSenders::All)));
         }
-        assert!(!apart.admit(&arrived(0, 0, libc::SI_USER)), "the kernel forgot who sent it");
+        assert!(!apart.admit(&arrived(0, 0, libc::SI_USER)), "the kernel dropped the sender");
         assert!(shared.admit(&arrived(0, 0, libc::SI_USER)));
     }
 

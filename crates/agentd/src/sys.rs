@@ -1,4 +1,4 @@
-//! The system-call corner: what `rustix` does not offer as safe functions. Nothing else in this crate is unsafe.
+//! System calls that `rustix` does not offer as safe functions. Nothing else in this crate is unsafe.
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
@@ -8,30 +8,30 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-/// Which side of a fork this is.
+/// The side of a fork.
 pub(crate) enum Fork {
     /// The new process.
     Child,
-    /// The old one, with the new one's id.
+    /// The parent, with the pid of the child.
     Parent(Pid),
 }
 
-/// A signal that arrived.
-pub(crate) struct Arrived {
-    /// Its number.
+/// A received signal.
+pub(crate) struct ReceivedSignal {
+    /// The signal number.
     pub(crate) signal: i32,
-    /// Who sent it, as seen from this pid namespace; 0 when from outside of it. Only the kernel's word counts: a sender
-    /// may write anything here when it queues a signal instead of sending one.
+    /// The pid of the sender in this pid namespace; 0 if it is outside. Only trustworthy for codes that the kernel
+    /// sets: the sender of a queued signal may write anything here.
     pub(crate) sender: u32,
-    /// Which user that was, as seen from this user namespace.
+    /// The uid of the sender in this user namespace.
     pub(crate) user: u32,
-    /// How it came to be.
+    /// The signal code.
     pub(crate) code: i32,
 }
 
-/// A copy of the first descriptor behind the standard ones, if it is a file of the process file system.
+/// A duplicate of descriptor 3, if it is a file of procfs.
 pub(crate) fn take_third() -> Option<std::fs::File> {
-    // SAFETY: only looked at during this call; if it is not open, the calls on it fail.
+    // SAFETY: only borrowed during this call; if it is not open, the calls on it fail.
     let third = unsafe { std::os::fd::BorrowedFd::borrow_raw(3) };
     let kind = rustix::fs::fstatfs(third).ok()?;
     if kind.f_type != rustix::fs::PROC_SUPER_MAGIC {
@@ -40,7 +40,7 @@ pub(crate) fn take_third() -> Option<std::fs::File> {
     rustix::io::fcntl_dupfd_cloexec(third, crate::protect::HIGH).ok().map(Into::into)
 }
 
-/// Forks. The agent has one thread, so the child may go on as it likes.
+/// Forks. The agent has one thread, so the child is not restricted.
 pub(crate) fn fork() -> Result<Fork, Errno> {
     // SAFETY: the process has a single thread, so no lock can be held by a thread that the child does not have.
     match unsafe { libc::fork() } {
@@ -50,7 +50,7 @@ pub(crate) fn fork() -> Result<Fork, Errno> {
     }
 }
 
-/// Gives this process a session of its own. Which one is not asked: a kernel that is not Linux may answer 0.
+/// Starts a new session. The id is not returned: a kernel that is not Linux may return 0.
 pub(crate) fn begin_session() -> Result<(), Errno> {
     // SAFETY: has no preconditions.
     match unsafe { libc::setsid() } {
@@ -61,24 +61,24 @@ pub(crate) fn begin_session() -> Result<(), Errno> {
 
 /// Replaces this process by a program; returns only on failure.
 pub(crate) fn execve(path: &CStr, argv: &[*const libc::c_char], envp: &[*const libc::c_char]) -> Errno {
-    // SAFETY: the callers end both lists with a null pointer, and all strings outlive the call.
+    // SAFETY: the callers terminate both lists with a null pointer, and all strings outlive the call.
     unsafe { libc::execve(path.as_ptr(), argv.as_ptr(), envp.as_ptr()) };
     last_errno()
 }
 
-/// Ends this process without running anything registered for its end.
+/// Exits without running exit handlers.
 pub(crate) fn exit_now(code: i32) -> ! {
     // SAFETY: has no preconditions.
     unsafe { libc::_exit(code) }
 }
 
-/// The first of the signals that wait in a queue, each with what it says, and do not become one.
+/// The first real-time signal: these are queued instead of merged.
 const FIRST_QUEUED: i32 = 32;
-/// The last signal.
+/// The last real-time signal.
 const LAST: i32 = 64;
 
-/// Blocks every signal, so that they arrive by [`signal_descriptor`] only. Real-time ones are ignored instead: blocked,
-/// each would wait for ever, in memory of the kernel and at the expense of those that do count.
+/// Blocks every signal, so that they are only received through [`signal_descriptor`]. Real-time signals are ignored
+/// instead: blocked, they would stay queued forever, in kernel memory and against the limit of signals that matter.
 pub(crate) fn block_signals() -> io::Result<()> {
     // The kernel's own layout: `SIG_IGN`, and nothing else.
     let ignore = [1u64, 0, 0, 0];
@@ -89,7 +89,7 @@ pub(crate) fn block_signals() -> io::Result<()> {
         libc::sigfillset(&raw mut set);
         for signal in FIRST_QUEUED..=LAST {
             libc::syscall(libc::SYS_rt_sigaction, signal, ignore.as_ptr(), std::ptr::null::<u64>(), 8usize);
-            // The library keeps the first two for itself and has not blocked them.
+            // libc reserves the first two and did not block them.
             libc::sigdelset(&raw mut set, signal);
         }
         libc::sigprocmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut())
@@ -97,9 +97,9 @@ pub(crate) fn block_signals() -> io::Result<()> {
     if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// A descriptor that yields the signals the agent takes note of.
+/// A signalfd for the signals that the agent handles.
 pub(crate) fn signal_descriptor() -> io::Result<OwnedFd> {
-    // SAFETY: `set` is initialised by `sigemptyset` before it is read; the descriptor is new and owned by nobody else.
+    // SAFETY: `set` is initialised by `sigemptyset` before it is read; the descriptor is new and has no other owner.
     unsafe {
         let mut set = std::mem::zeroed::<libc::sigset_t>();
         libc::sigemptyset(&raw mut set);
@@ -113,8 +113,8 @@ pub(crate) fn signal_descriptor() -> io::Result<OwnedFd> {
     }
 }
 
-/// The next signal of a descriptor, if one is waiting.
-pub(crate) fn next_signal(descriptor: &OwnedFd) -> Option<Arrived> {
+/// The next pending signal, if any.
+pub(crate) fn next_signal(descriptor: &OwnedFd) -> Option<ReceivedSignal> {
     let size = size_of::<libc::signalfd_siginfo>();
     // SAFETY: the kernel writes whole records of exactly this size, for which any bytes are valid.
     unsafe {
@@ -124,17 +124,17 @@ pub(crate) fn next_signal(descriptor: &OwnedFd) -> Option<Arrived> {
             return None;
         }
         let signal = i32::try_from(info.ssi_signo).ok()?;
-        Some(Arrived { signal, sender: info.ssi_pid, user: info.ssi_uid, code: info.ssi_code })
+        Some(ReceivedSignal { signal, sender: info.ssi_pid, user: info.ssi_uid, code: info.ssi_code })
     }
 }
 
-/// In a forked child: every signal at its default and none blocked, as a new program expects.
+/// In a forked child: resets all signals to their defaults and unblocks them, as a new program expects.
 pub(crate) fn reset_signals() {
-    // The kernel's own layout, all zero: the default action. The library's function passes over the two signals that
-    // it keeps for itself, and one of them ignored would be inherited.
+    // The kernel's own layout, all zero: the default action. The libc function skips the two signals that libc
+    // reserves, and an ignored one would be inherited.
     let default = [0u64; 4];
     // SAFETY: `set` is initialised before it is read; the kernel reads 32 bytes of `default` on the architectures we
-    // build for, writes nothing, and refuses the numbers that cannot be set.
+    // build for, writes nothing, and rejects the numbers that cannot be set.
     unsafe {
         for signal in 1..=LAST {
             libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), std::ptr::null::<u64>(), 8usize);
@@ -145,13 +145,13 @@ pub(crate) fn reset_signals() {
     }
 }
 
-/// In a forked child: whatever is open besides 0, 1 and 2 does not survive the next program.
+/// In a forked child: marks all descriptors above 2 as close-on-exec.
 pub(crate) fn close_on_exec_above_standard() {
     // SAFETY: marks descriptors close-on-exec; closes none.
     unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
 }
 
-/// Sends a signal by number, real-time ones included, to a process group.
+/// Sends a signal by number, including real-time signals, to a process group.
 pub(crate) fn signal_group(group: Pid, signal: i32) -> Result<(), Errno> {
     kill(-group.as_raw_nonzero().get(), signal)
 }
@@ -169,7 +169,7 @@ fn kill(target: i32, signal: i32) -> Result<(), Errno> {
     }
 }
 
-/// Takes on the file-system identity of a user for this thread; the kernel never reports a failure, so it is read back.
+/// Sets the file-system identity of this thread; the kernel never reports a failure, so it is read back.
 pub(crate) fn set_filesystem_ids(uid: u32, gid: u32) -> Result<(), Errno> {
     // SAFETY: has no preconditions; an id of all ones changes nothing and returns the current one.
     let now = unsafe {
@@ -191,7 +191,7 @@ pub(crate) fn set_clock(unix_nanos: u64) -> Result<(), Errno> {
     }
 }
 
-/// How many bytes wait to be read.
+/// The number of bytes available to read.
 pub(crate) fn bytes_waiting(descriptor: impl AsFd) -> u64 {
     let mut waiting: libc::c_int = 0;
     // SAFETY: FIONREAD writes one int.
@@ -199,7 +199,7 @@ pub(crate) fn bytes_waiting(descriptor: impl AsFd) -> u64 {
     if outcome == 0 { u64::try_from(waiting).unwrap_or(0) } else { 0 }
 }
 
-/// Unmaps the pages of the program itself; those that are needed again come back, one by one, from the page cache.
+/// Releases the pages of the program itself; those needed again are loaded from the page cache.
 pub(crate) fn forget_program_pages() {
     unsafe extern "C" {
         static __executable_start: u8;
@@ -208,8 +208,8 @@ pub(crate) fn forget_program_pages() {
     let (start, end) = (&raw const __executable_start as usize, &raw const etext as usize);
     let (start, end) = (start.next_multiple_of(4096), end - end % 4096);
     if start < end {
-        // SAFETY: the linker puts nothing but read-only parts of the program file between these two symbols, and a
-        // read-only page of a file that is dropped is read again when it is next touched.
+        // SAFETY: the linker puts only read-only parts of the program file between these two symbols, and a dropped
+        // read-only page of a file is loaded again when it is accessed.
         unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_DONTNEED) };
     }
 }

@@ -1,25 +1,25 @@
-//! Users and groups, read from the image's own files: a static program has no name service.
+//! Users and groups from the image's own files: a static program has no name service.
 
 use std::collections::BTreeSet;
 
-use crate::small;
+use crate::image_file;
 
-/// Who a command or a file operation runs as.
+/// The user that a command or a file operation runs as.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct User {
+pub(crate) struct UserAccount {
     /// The user id.
     pub(crate) uid: u32,
     /// The primary group id.
     pub(crate) gid: u32,
     /// All group ids.
     pub(crate) groups: Vec<u32>,
-    /// The home directory, where the image names one.
+    /// The home directory, if the image has one.
     pub(crate) home: Option<String>,
-    /// The name, where the image has one.
+    /// The name, if the image has one.
     pub(crate) name: Option<String>,
 }
 
-/// A user or group that cannot be found.
+/// A user or group does not exist.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum UserError {
     #[error("user {0:?} does not exist")]
@@ -28,30 +28,30 @@ pub(crate) enum UserError {
     NoGroup(String),
 }
 
-/// The two files that name users and groups.
+/// The contents of `passwd` and `group`.
 #[derive(Debug, Default)]
-pub(crate) struct Accounts {
+pub(crate) struct AccountDatabase {
     passwd: String,
     group: String,
 }
 
-struct Entry<'a> {
+struct AccountEntry<'a> {
     name: &'a str,
     uid: u32,
     gid: u32,
     home: &'a str,
 }
 
-// === impl Accounts ===
+// === impl AccountDatabase ===
 
-impl Accounts {
-    /// Reads the files; what is missing names nobody.
+impl AccountDatabase {
+    /// Reads the files; a missing file is empty.
     pub(crate) fn read() -> Self {
-        Self { passwd: small::text("/etc/passwd"), group: small::text("/etc/group") }
+        Self { passwd: image_file::text("/etc/passwd"), group: image_file::text("/etc/group") }
     }
 
-    /// Resolves `name`, `uid`, `name:group` or `uid:gid`. A number need not be in the files.
-    pub(crate) fn resolve(&self, spec: &str) -> Result<User, UserError> {
+    /// Resolves `name`, `uid`, `name:group` or `uid:gid`. Numbers need not be in the files.
+    pub(crate) fn resolve(&self, spec: &str) -> Result<UserAccount, UserError> {
         let (user, group) = match spec.split_once(':') {
             Some((user, group)) => (user, Some(group)),
             None => (spec, None),
@@ -60,7 +60,7 @@ impl Accounts {
         let entry = entry.or_else(|| user.parse().ok().and_then(|uid| self.entries().find(|entry| entry.uid == uid)));
         let (uid, primary) = match (&entry, user.parse()) {
             (Some(entry), _) => (entry.uid, entry.gid),
-            // As with every container runtime, a number without an account belongs to the root group.
+            // As in every container runtime, a number without an account has the root group.
             (None, Ok(uid)) => (uid, 0),
             (None, Err(_)) => return Err(UserError::NoUser(user.to_owned())),
         };
@@ -71,7 +71,7 @@ impl Accounts {
                 groups.extend(self.groups_of(entry.name));
             }
         }
-        Ok(User {
+        Ok(UserAccount {
             uid,
             gid,
             groups: groups.into_iter().collect(),
@@ -99,12 +99,12 @@ impl Accounts {
         })
     }
 
-    fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
+    fn entries(&self) -> impl Iterator<Item = AccountEntry<'_>> {
         self.passwd.lines().filter_map(|line| {
             let mut fields = line.split(':');
             let (name, _password) = (fields.next()?, fields.next()?);
             let (uid, gid) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
-            Some(Entry { name, uid, gid, home: fields.nth(1).unwrap_or("") })
+            Some(AccountEntry { name, uid, gid, home: fields.nth(1).unwrap_or("") })
         })
     }
 }
@@ -113,8 +113,8 @@ impl Accounts {
 mod tests {
     use super::*;
 
-    fn accounts() -> Accounts {
-        Accounts {
+    fn accounts() -> AccountDatabase {
+        AccountDatabase {
             passwd: "root:x:0:0:root:/root:/bin/sh\nbroken\nada:x:1000:100:Ada:/home/ada:/bin/sh\n7:x:70:70::/seven:\n"
                 .into(),
             group: "root:x:0:\nusers:x:100:\naudio:x:29:ada,bob\nvideo:x:44:bob\n".into(),
@@ -128,18 +128,18 @@ mod tests {
 
     //= carrel.commands.environment-directory-user-four
     #[test]
-    fn every_form_resolves() {
+    fn every_form_of_a_user_resolves() {
         assert_eq!(ids("ada"), (1000, 100, vec![29, 100]));
         assert_eq!(ids("1000"), (1000, 100, vec![29, 100]));
         assert_eq!(ids("ada:video"), (1000, 44, vec![44]));
         assert_eq!(ids("1000:44"), (1000, 44, vec![44]));
         assert_eq!(ids("4242"), (4242, 0, vec![0]));
         assert_eq!(ids("4242:4343"), (4242, 4343, vec![4343]));
-        assert_eq!(ids("7"), (70, 70, vec![70]), "a name wins over a number");
+        assert_eq!(ids("7"), (70, 70, vec![70]), "a name has precedence over a number");
     }
 
     #[test]
-    fn who_does_not_exist_is_named() {
+    fn an_unknown_user_or_group_is_named_in_the_error() {
         assert_eq!(accounts().resolve("eve"), Err(UserError::NoUser("eve".into())));
         assert_eq!(accounts().resolve("ada:eve"), Err(UserError::NoGroup("eve".into())));
         assert_eq!(accounts().resolve(""), Err(UserError::NoUser(String::new())));
@@ -147,8 +147,8 @@ mod tests {
     }
 
     #[test]
-    fn an_image_without_accounts_knows_numbers_only() {
-        let none = Accounts::default();
+    fn an_image_without_accounts_resolves_only_numbers() {
+        let none = AccountDatabase::default();
         assert_eq!(none.resolve("0").unwrap().uid, 0);
         assert!(none.resolve("root").is_err());
     }

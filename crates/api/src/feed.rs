@@ -1,7 +1,7 @@
 //! A stream of events to one client, which may be slow.
 //!
-//! Events that a client does not read stay in the log: one batch is queued, and one more is held. A client that reads
-//! nothing for a while although events are queued gets an error, and has to subscribe again.
+//! Events that a client does not read stay in the log: one batch is being sent, and one more is queued. A client that
+//! reads nothing for a while although events are queued gets an error, and has to subscribe again.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -32,7 +32,7 @@ pub(crate) trait EventSource: Send + 'static {
     /// Converts an item to its message.
     fn message(item: Self::Item) -> Self::Message;
 
-    /// The metadata from which a client that did not receive this item resumes.
+    /// The metadata from which a client resumes that received this item last.
     fn resume_metadata(item: &Self::Item) -> HashMap<String, String>;
 }
 
@@ -68,17 +68,21 @@ async fn forward<S: EventSource>(
     sender: &mpsc::Sender<Vec<S::Item>>,
     SubscriberTimeout(max_wait): SubscriberTimeout,
 ) -> Result<(), Status> {
+    let mut last = HashMap::new();
     loop {
+        // The source is read only when there is room, because a queued batch may be all that a reader of the log holds.
+        let permit = match timeout(max_wait, sender.reserve()).await {
+            Ok(Ok(permit)) => permit,
+            Ok(Err(_)) => return Ok(()),
+            Err(_) => return Err(too_slow(last)),
+        };
         let batch = tokio::select! {
             () = sender.closed() => return Ok(()),
             batch = source.next() => batch?,
         };
         let Some(batch) = batch else { return Ok(()) };
-        match timeout(max_wait, sender.reserve()).await {
-            Ok(Ok(room)) => room.send(batch),
-            Ok(Err(_)) => return Ok(()),
-            Err(_) => return Err(too_slow(batch.first().map(S::resume_metadata).unwrap_or_default())),
-        }
+        last = batch.last().map(S::resume_metadata).unwrap_or(last);
+        permit.send(batch);
     }
 }
 
@@ -143,7 +147,7 @@ mod tests {
         }
 
         fn resume_metadata(item: &u32) -> HashMap<String, String> {
-            HashMap::from([("last_sequence".to_owned(), (item - 1).to_string())])
+            HashMap::from([("last_sequence".to_owned(), item.to_string())])
         }
     }
 

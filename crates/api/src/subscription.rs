@@ -103,8 +103,7 @@ impl EventSource for SandboxSubscription {
             }
             SubscriptionItem::Snapshot(event) => (event.sandbox_id.clone(), event.sequence),
         };
-        let last = sequence.saturating_sub(1).to_string();
-        HashMap::from([("sandbox_id".to_owned(), sandbox), ("last_sequence".to_owned(), last)])
+        HashMap::from([("sandbox_id".to_owned(), sandbox), ("last_sequence".to_owned(), sequence.to_string())])
     }
 }
 

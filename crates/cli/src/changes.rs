@@ -1,4 +1,4 @@
-//! Kept changes: shown, applied, exported, listed.
+//! `carrel diff`, `apply`, `export` and `changes`: saved changes of a project.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -15,11 +15,11 @@ use serde_json::json;
 
 use crate::arguments::{ApplyArguments, DiffArguments, ExportArguments};
 use crate::failure::Failure;
-use crate::home::Home;
+use crate::home::CarrelHome;
 use crate::jobs::session::ending::note;
 use crate::run::project;
 
-/// What these commands exit with when they fail: they run nothing whose code could be meant.
+/// The exit code of a failure: these commands run nothing whose exit code could be confused with it.
 const FAILED: u8 = 1;
 
 /// `carrel diff`.
@@ -27,7 +27,7 @@ pub(crate) fn diff(arguments: &DiffArguments, json: bool) -> Result<u8, Failure>
     let kept = open(&arguments.name)?;
     let named = arguments.project.as_deref();
     let failed = |error: DiffError| match error {
-        DiffError::Project(error) => unopened("diff", &arguments.name, &error),
+        DiffError::Project(error) => project_failure("diff", &arguments.name, &error),
         error => Failure::new("diff_failed", error).exit(FAILED),
     };
     if json {
@@ -52,10 +52,10 @@ pub(crate) fn diff(arguments: &DiffArguments, json: bool) -> Result<u8, Failure>
     let mut out = BufWriter::new(io::stdout().lock());
     let written = kept.diff(named, &mut out, style);
     match written.and_then(|marks| out.flush().map(|()| marks).map_err(DiffError::Write)) {
-        // Whoever looked has seen enough.
+        // The reader has closed the pipe.
         Err(DiffError::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(0),
         Err(error) => Err(failed(error)),
-        // The patch itself is for `git apply`: what is to be said about it goes elsewhere.
+        // Standard output has the patch for `git apply`: notes go to standard error.
         Ok(marks) => {
             note(&AutoRunList(&marks).to_string());
             if let Some(path) = named {
@@ -72,7 +72,7 @@ pub(crate) fn apply(arguments: &ApplyArguments, json: bool) -> Result<u8, Failur
     let kept = open(&arguments.name)?;
     let ApplyArguments { name, dry_run, force, skip_refused, allow_git, project } = arguments;
     let options = ApplyOptions { dry_run: *dry_run, force: *force, skip_refused: *skip_refused, git: *allow_git };
-    // Before anything is written, so that it is not missed behind what was done.
+    // Printed first, so that it is not lost among the results.
     let announce = |marks: &[AutoRunChange]| {
         if !json {
             note(&AutoRunList(marks).to_string());
@@ -93,20 +93,20 @@ pub(crate) fn apply(arguments: &ApplyArguments, json: bool) -> Result<u8, Failur
         }
         Ok(applied) => crate::say(format!("{applied}\n").as_bytes()),
         Err(ApplyError::Refused(problems)) => {
-            let hint = way_out(name, &problems);
+            let hint = next_steps(name, &problems);
             Err(Failure::lines("apply_refused", ApplyError::Refused(problems)).hint(hint).exit(FAILED))
         }
         Err(error @ ApplyError::Halfway { .. }) => {
-            let hint = format!("once that is mended, `carrel apply {name}` does the rest");
+            let hint = format!("fix the problem, then run `carrel apply {name}` for the rest");
             Err(Failure::new("apply_incomplete", error).hint(hint).exit(FAILED))
         }
-        Err(ApplyError::Project(error)) => Err(unopened("apply", name, &error)),
+        Err(ApplyError::Project(error)) => Err(project_failure("apply", name, &error)),
         Err(error) => Err(Failure::new("apply_failed", error).exit(FAILED)),
     }
 }
 
-/// A project that is not there, or is another than it was.
-fn unopened(command: &str, name: &ChangeName, error: &ProjectError) -> Failure {
+/// The failure for a project that is missing, or is another directory than before.
+fn project_failure(command: &str, name: &ChangeName, error: &ProjectError) -> Failure {
     let code = match error {
         ProjectError::System(_) => "project_unavailable",
         ProjectError::Link(_) | ProjectError::Replaced(_) => "project_replaced",
@@ -115,25 +115,24 @@ fn unopened(command: &str, name: &ChangeName, error: &ProjectError) -> Failure {
     let failure = Failure::new(code, error).exit(FAILED);
     match error {
         ProjectError::System(_) => failure,
-        _ => failure.hint(format!(
-            "look at what is there now; `carrel {command} --project DIR {name}` names the directory to use"
-        )),
+        _ => failure
+            .hint(format!("check the directory, then run `carrel {command} --project DIR {name}` with the one to use")),
     }
 }
 
-/// How to go on when changes were not taken.
-fn way_out(name: &ChangeName, problems: &[ApplyProblem]) -> String {
+/// The hint for changes that were not applied.
+fn next_steps(name: &ChangeName, problems: &[ApplyProblem]) -> String {
     let git =
         problems.iter().any(|problem| matches!(problem.reason, ProblemReason::Git(_) | ProblemReason::GitNamed { .. }));
     let conflicts = problems.iter().any(|problem| !problem.reason.is_refusal());
     let mut hint = if conflicts {
         format!("`carrel diff {name}` shows the difference; `carrel apply --force {name}` overwrites it")
     } else {
-        format!("`carrel apply --skip-refused {name}` leaves these out and applies the rest")
+        format!("`carrel apply --skip-refused {name}` skips these and applies the rest")
     };
     match (git, conflicts) {
-        (true, true) => hint.push_str("; --skip-refused leaves out what git acts on, --allow-git takes it over too"),
-        (true, false) => hint.push_str(&format!("; `carrel apply --allow-git {name}` takes over what git acts on too")),
+        (true, true) => hint.push_str("; --skip-refused skips what git acts on, --allow-git applies it too"),
+        (true, false) => hint.push_str(&format!("; `carrel apply --allow-git {name}` applies what git acts on too")),
         (false, _) => {}
     }
     hint
@@ -145,13 +144,13 @@ pub(crate) fn export(arguments: &ExportArguments) -> Result<u8, Failure> {
     let failed = |error: ExportError| Failure::new("export_failed", error).exit(FAILED);
     match &arguments.output {
         Some(path) => {
-            let file = created(path).map_err(|why| {
-                Failure::new("export_failed", format!("{}: {why}", EscapedName::path(path))).exit(FAILED)
+            let file = create_file(path).map_err(|error| {
+                Failure::new("export_failed", format!("{}: {error}", EscapedName::path(path))).exit(FAILED)
             })?;
             kept.export(&mut BufWriter::new(file)).map_err(failed)?;
         }
         None if io::stdout().is_terminal() => {
-            return Err(Failure::new("export_failed", "an archive is nothing for a terminal")
+            return Err(Failure::new("export_failed", "refusing to write a tar archive to a terminal")
                 .hint(format!("carrel export {} -o FILE", arguments.name))
                 .exit(FAILED));
         }
@@ -160,19 +159,21 @@ pub(crate) fn export(arguments: &ExportArguments) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// A file to write to. Whoever made a link there does not decide what is written over: root may be asked to.
-fn created(path: &Path) -> Result<File, String> {
+/// Creates a file. A symbolic link is not followed, because root may run this in a directory of another user.
+fn create_file(path: &Path) -> Result<File, String> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match rustix::fs::open(path, flags, Mode::from_raw_mode(0o666)) {
         Ok(file) => Ok(file.into()),
-        Err(Errno::LOOP) => Err("it is a symbolic link, which is not followed; name the file itself".to_owned()),
+        Err(Errno::LOOP) => {
+            Err("it is a symbolic link, which is not followed; give the path of the file itself".to_owned())
+        }
         Err(errno) => Err(io::Error::from(errno).to_string()),
     }
 }
 
 /// `carrel changes`.
 pub(crate) fn list(json: bool) -> Result<u8, Failure> {
-    let directory = Home::find()?.changes();
+    let directory = CarrelHome::find()?.changes();
     let mut text = String::new();
     for name in SavedChanges::list(&directory).map_err(|error| Failure::from(error).exit(FAILED))? {
         // Writing to a string cannot fail.
@@ -187,7 +188,7 @@ pub(crate) fn list(json: bool) -> Result<u8, Failure> {
                     &json!({"name": name.as_str(), "project": project, "summary": summary}),
                 ))
             }
-            // One that cannot be read is still there to be removed.
+            // Changes that cannot be read can still be removed.
             (Err(error), false) => writeln!(text, "{name:<24} {}", EscapedLine(&error.to_string())),
             (Err(error), true) => {
                 text.write_str(&crate::json::line(&json!({"name": name.as_str(), "error": error.to_string()})))
@@ -198,7 +199,7 @@ pub(crate) fn list(json: bool) -> Result<u8, Failure> {
 }
 
 fn open(name: &ChangeName) -> Result<SavedChanges, Failure> {
-    SavedChanges::open(&Home::find()?.changes(), name).map_err(|error| Failure::from(error).exit(FAILED))
+    SavedChanges::open(&CarrelHome::find()?.changes(), name).map_err(|error| Failure::from(error).exit(FAILED))
 }
 
 // === impl Failure ===
@@ -207,7 +208,7 @@ impl From<SavedChangesError> for Failure {
     fn from(error: SavedChangesError) -> Self {
         match &error {
             SavedChangesError::Unknown(_) => {
-                Self::new("changes_unknown", error).hint("`carrel changes` lists what is kept")
+                Self::new("changes_unknown", error).hint("`carrel changes` lists saved changes")
             }
             SavedChangesError::Exists(_) => Self::new("changes_exist", error),
             SavedChangesError::Damaged { .. } | SavedChangesError::Version { .. } => {
@@ -233,24 +234,24 @@ mod tests {
 
     //= promises.changes.changes-git-depth-spelling
     #[test]
-    fn the_way_out_is_that_of_what_stands_against_it() {
+    fn the_hint_fits_the_problems() {
         let name = "x".parse().unwrap();
         let hint = |reasons: &[ProblemReason]| {
             let problem =
                 |reason: &ProblemReason| ApplyProblem { path: RelativePath::new("a").unwrap(), reason: reason.clone() };
-            way_out(&name, &reasons.iter().map(problem).collect::<Vec<_>>())
+            next_steps(&name, &reasons.iter().map(problem).collect::<Vec<_>>())
         };
-        let skip = "`carrel apply --skip-refused x` leaves these out and applies the rest";
+        let skip = "`carrel apply --skip-refused x` skips these and applies the rest";
         let force = "`carrel diff x` shows the difference; `carrel apply --force x` overwrites it";
         assert_eq!(hint(&[ProblemReason::BehindLink]), skip);
         assert_eq!(hint(&[ProblemReason::Changed, ProblemReason::BehindLink]), force);
         assert_eq!(
             hint(&[ProblemReason::Git(GitChanges::default())]),
-            format!("{skip}; `carrel apply --allow-git x` takes over what git acts on too")
+            format!("{skip}; `carrel apply --allow-git x` applies what git acts on too")
         );
         assert_eq!(
             hint(&[ProblemReason::Git(GitChanges::default()), ProblemReason::Changed]),
-            format!("{force}; --skip-refused leaves out what git acts on, --allow-git takes it over too")
+            format!("{force}; --skip-refused skips what git acts on, --allow-git applies it too")
         );
     }
 }

@@ -1,4 +1,4 @@
-//! `carrel create`, `get` and `resume`: sandboxes that stay.
+//! `carrel create`, `get` and `resume`: persistent sandboxes.
 
 use std::path::Path;
 
@@ -9,43 +9,44 @@ use carrel_api::agbox::v1::{
 use carrel_api::carrel::v1 as carrel;
 use carrel_image::ImageRef;
 
-use crate::arguments::{CreateArguments, GetArguments, Pull, Restart, ResumeArguments};
-use crate::daemon::{Daemon, refused, told, wait};
+use crate::arguments::{CreateArguments, GetArguments, PullPolicyArgument, RestartPolicyArgument, ResumeArguments};
+use crate::daemon::{DaemonClient, render, status_failure, wait};
 use crate::failure::{Failure, Failures};
-use crate::images::progress::Telling;
+use crate::images::progress::ImageProgress;
 use crate::label::Label;
-use crate::moment::Moment;
 use crate::mount::{CopyPair, MountMode, MountPair};
+use crate::timestamp::UnixMillis;
 use crate::{find, first_start, images, limits, user};
 
-/// What this exits with when it fails.
+/// The exit code of a failure.
 const FAILED: u8 = 1;
 
-/// Makes one; returns what to exit with.
+/// Creates a sandbox; returns the exit code.
 pub(crate) fn create(arguments: &CreateArguments, json: bool) -> Result<u8, Failure> {
     user::check(arguments.user.as_deref()).map_err(|failure| failure.exit(FAILED))?;
     let request = request(arguments).map_err(|failure| failure.exit(FAILED))?;
     fetch(arguments, json).map_err(|failure| failure.exit(FAILED))?;
     let made = find::runtime()?.block_on(async {
-        let mut daemon = Daemon::needed().await?;
-        let own = own_request(arguments);
+        let mut daemon = DaemonClient::connect_or_start().await?;
+        let own = carrel_request(arguments);
         let handle = if own != carrel::CreateSandboxRequest::default() {
             let request = carrel::CreateSandboxRequest { request: Some(request), ..own };
-            let answer = daemon.nearby.create_sandbox(request).await.map_err(|status| refused(&status))?;
-            answer.into_inner().sandbox.unwrap_or_default()
+            let response = daemon.carrel.create_sandbox(request).await.map_err(|status| status_failure(&status))?;
+            response.into_inner().sandbox.unwrap_or_default()
         } else {
-            let answer = daemon.sandboxes.create_sandbox(request).await.map_err(|status| refused(&status))?;
-            answer.into_inner().sandbox.unwrap_or_default()
+            let response = daemon.sandboxes.create_sandbox(request).await.map_err(|status| status_failure(&status))?;
+            response.into_inner().sandbox.unwrap_or_default()
         };
         if arguments.no_wait {
             if arguments.allow_unenforced_limits {
-                limits::warn_unseen(&handle.sandbox_id, json);
+                limits::warn_possible(&handle.sandbox_id, json);
             }
             return Ok(handle);
         }
         let id = handle.sandbox_id.clone();
-        let ready =
-            wait::until(&mut daemon, handle, SandboxState::Ready).await.map_err(|failure| failed(failure, &id))?;
+        let ready = wait::until(&mut daemon, handle, SandboxState::Ready)
+            .await
+            .map_err(|failure| create_failure(failure, &id))?;
         let ready = ready.ok_or_else(|| find::no_such_sandbox(&id))?;
         warn(&id, json).await;
         if !arguments.command.is_empty() || arguments.file.is_some() {
@@ -54,12 +55,12 @@ pub(crate) fn create(arguments: &CreateArguments, json: bool) -> Result<u8, Fail
         Ok(ready)
     });
     let made: SandboxHandle = made.map_err(|failure: Failure| failure.exit(FAILED))?;
-    let text = if json { crate::json::line(&told::handle(&made)) } else { format!("{}\n", made.sandbox_id) };
+    let text = if json { crate::json::line(&render::handle(&made)) } else { format!("{}\n", made.sandbox_id) };
     crate::say(text.as_bytes())
 }
 
-/// A create that failed leaves a sandbox that explains why, under an id that is not given again.
-fn failed(failure: Failure, id: &str) -> Failure {
+/// Adds a hint to the failure of a sandbox, which exists and whose id cannot be reused.
+fn create_failure(failure: Failure, id: &str) -> Failure {
     if failure.code != "sandbox_failed" {
         return failure;
     }
@@ -69,63 +70,65 @@ fn failed(failure: Failure, id: &str) -> Failure {
     ))
 }
 
-/// Warns of limits that are not enforced.
+/// Warns about limits that are not enforced.
 async fn warn(id: &str, json: bool) {
-    // One that is gone already, or that does not answer, has none left to speak of.
-    if let Ok(seen) = find::see(id).await {
-        limits::warn_of(&seen, json);
+    // A sandbox that has stopped already, or does not respond, has no limits to report.
+    if let Ok(observed) = find::observe(id).await {
+        limits::warn_observed(&observed, json);
     }
 }
 
-/// Has an image of a registry here before the daemon is asked for a sandbox of it, so that a person sees how far it is.
+/// Pulls the image before the daemon needs it, so that progress is shown.
 fn fetch(arguments: &CreateArguments, json: bool) -> Result<(), Failure> {
     let Some(image @ ImageRef::Registry(_)) = &arguments.image else { return Ok(()) };
-    if arguments.no_wait && arguments.pull == Pull::Missing {
+    if arguments.no_wait && arguments.pull == PullPolicyArgument::Missing {
         return Ok(());
     }
-    let telling = Telling::new(&image.to_string(), arguments.quiet || json);
-    images::here()?.fetch(image, arguments.pull.into(), &telling)?;
+    let progress = ImageProgress::new(&image.to_string(), arguments.quiet || json);
+    images::open_default()?.fetch(image, arguments.pull.into(), &progress)?;
     Ok(())
 }
 
-/// Tells how one is; returns what to exit with.
+/// Shows the status of a sandbox; returns the exit code.
 pub(crate) fn get(arguments: &GetArguments, json: bool) -> Result<u8, Failure> {
     let found = find::runtime()?.block_on(async {
-        // What was never kept by a daemon is not known to any.
-        let Some(mut daemon) = Daemon::of_what_stays().await? else { return Err(find::no_such_sandbox(&arguments.id)) };
+        // A home without a daemon and without sandboxes knows none.
+        let Some(mut daemon) = DaemonClient::connect_if_sandboxes_exist().await? else {
+            return Err(find::no_such_sandbox(&arguments.id));
+        };
         let request = carrel::InspectSandboxRequest { sandbox_id: arguments.id.clone() };
-        let told = daemon.nearby.inspect_sandbox(request).await.map_err(|status| refused(&status))?;
-        Ok(told.into_inner())
+        let response = daemon.carrel.inspect_sandbox(request).await.map_err(|status| status_failure(&status))?;
+        Ok(response.into_inner())
     });
     let found = found.map_err(|failure| failure.exit(FAILED))?;
     let text = match json {
-        true => crate::json::line(&told::found(&found)),
-        false => lines(&found, Moment::now()),
+        true => crate::json::line(&render::status(&found)),
+        false => lines(&found, UnixMillis::now()),
     };
     crate::say(text.as_bytes())
 }
 
-/// What runs of a sandbox that is ready.
-async fn running(daemon: &mut Daemon, handle: &SandboxHandle) -> Result<Option<carrel::Running>, Failure> {
+/// The running part of a ready sandbox.
+async fn running(daemon: &mut DaemonClient, handle: &SandboxHandle) -> Result<Option<carrel::Running>, Failure> {
     if handle.state() != SandboxState::Ready {
         return Ok(None);
     }
     let request = carrel::InspectSandboxRequest { sandbox_id: handle.sandbox_id.clone() };
-    let told = daemon.nearby.inspect_sandbox(request).await.map_err(|status| refused(&status))?;
-    Ok(told.into_inner().running)
+    let response = daemon.carrel.inspect_sandbox(request).await.map_err(|status| status_failure(&status))?;
+    Ok(response.into_inner().running)
 }
 
-/// Lets some run again; returns what to exit with.
+/// Resumes sandboxes; returns the exit code.
 pub(crate) fn resume(arguments: &ResumeArguments, json: bool) -> Result<u8, Failure> {
     let (runtime, mut failures) = (find::runtime()?, Failures::new(json));
     for id in &arguments.ids {
-        match runtime.block_on(one_resumed(id, arguments.no_wait)) {
+        match runtime.block_on(resume_one(id, arguments.no_wait)) {
             Ok(handle) => {
                 if !arguments.no_wait {
                     runtime.block_on(warn(id, json));
                 }
                 let line = format!("{}\n", carrel_changes::EscapedLine(id));
-                crate::say(if json { crate::json::line(&told::handle(&handle)) } else { line }.as_bytes())?;
+                crate::say(if json { crate::json::line(&render::handle(&handle)) } else { line }.as_bytes())?;
             }
             Err(failure) => failures.add(failure),
         }
@@ -133,38 +136,40 @@ pub(crate) fn resume(arguments: &ResumeArguments, json: bool) -> Result<u8, Fail
     failures.finish(FAILED)
 }
 
-async fn one_resumed(id: &str, no_wait: bool) -> Result<SandboxHandle, Failure> {
-    let Some(mut daemon) = Daemon::of_what_stays().await? else { return Err(find::no_such_sandbox(id)) };
-    let handle = daemon.get(id).await.map_err(|status| refused(&status))?;
+async fn resume_one(id: &str, no_wait: bool) -> Result<SandboxHandle, Failure> {
+    let Some(mut daemon) = DaemonClient::connect_if_sandboxes_exist().await? else {
+        return Err(find::no_such_sandbox(id));
+    };
+    let handle = daemon.get(id).await.map_err(|status| status_failure(&status))?;
     if running(&mut daemon, &handle).await?.is_some_and(|running| running.paused) {
         let request = carrel::UnpauseSandboxRequest { sandbox_id: id.to_owned() };
-        daemon.nearby.unpause_sandbox(request).await.map_err(|status| refused(&status))?;
+        daemon.carrel.unpause_sandbox(request).await.map_err(|status| status_failure(&status))?;
         return Ok(handle);
     }
     let request = ResumeSandboxRequest { sandbox_id: id.to_owned() };
-    daemon.sandboxes.resume_sandbox(request).await.map_err(|status| refused(&status))?;
-    let handle = daemon.get(id).await.map_err(|status| refused(&status))?;
+    daemon.sandboxes.resume_sandbox(request).await.map_err(|status| status_failure(&status))?;
+    let handle = daemon.get(id).await.map_err(|status| status_failure(&status))?;
     if no_wait {
         return Ok(handle);
     }
     wait::until(&mut daemon, handle, SandboxState::Ready).await?.ok_or_else(|| find::no_such_sandbox(id))
 }
 
-/// A sandbox, for people.
-fn lines(found: &carrel::InspectSandboxResponse, now: Moment) -> String {
+/// The status of a sandbox as lines.
+fn lines(found: &carrel::InspectSandboxResponse, now: UnixMillis) -> String {
     let handle = found.sandbox.clone().unwrap_or_default();
-    let created = told::moment(handle.created_at.as_ref());
+    let created = render::timestamp(handle.created_at.as_ref());
     let labels: Vec<String> = handle.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
     let ports = found.spec.iter().flat_map(|spec| &spec.ports);
-    let ports: Vec<String> = ports.map(|port| told::port(port.host_port, port.container_port)).collect();
+    let ports: Vec<String> = ports.map(|port| render::port(port.host_port, port.container_port)).collect();
     let error = [handle.error_code.as_str(), &handle.error_message];
     let error: Vec<&str> = error.into_iter().filter(|text| !text.is_empty()).collect();
     let conditions: Vec<String> =
         found.conditions.iter().map(|one| format!("{}: {}", one.r#type, one.message)).collect();
-    let pause = found.running.as_ref().and_then(told::pause_state);
+    let pause = found.running.as_ref().and_then(render::pause_state);
     let rows = [
         ("id", handle.sandbox_id.clone()),
-        ("state", pause.unwrap_or_else(|| told::state(handle.state()).to_owned())),
+        ("state", pause.unwrap_or_else(|| render::state(handle.state()).to_owned())),
         ("reason", found.reason.clone()),
         ("image", handle.image.clone()),
         ("labels", labels.join(", ")),
@@ -174,11 +179,11 @@ fn lines(found: &carrel::InspectSandboxResponse, now: Moment) -> String {
         ("error", error.join(": ")),
         ("condition", conditions.join("; ")),
     ];
-    let said = rows.iter().filter(|(_, value)| !value.is_empty());
-    said.map(|(key, value)| format!("{key:<10}{}\n", carrel_changes::EscapedLine(value))).collect()
+    let rows = rows.iter().filter(|(_, value)| !value.is_empty());
+    rows.map(|(key, value)| format!("{key:<10}{}\n", carrel_changes::EscapedLine(value))).collect()
 }
 
-/// What the daemon is asked for.
+/// The request for the published API.
 fn request(arguments: &CreateArguments) -> Result<CreateSandboxRequest, Failure> {
     let config_yaml = match &arguments.file {
         None => Vec::new(),
@@ -212,8 +217,8 @@ fn request(arguments: &CreateArguments) -> Result<CreateSandboxRequest, Failure>
     Ok(CreateSandboxRequest { create_spec: Some(spec), sandbox_id, config_yaml })
 }
 
-/// What only a request of our own has.
-fn own_request(arguments: &CreateArguments) -> carrel::CreateSandboxRequest {
+/// The fields that only Carrel's own API has.
+fn carrel_request(arguments: &CreateArguments) -> carrel::CreateSandboxRequest {
     let mut request = carrel::CreateSandboxRequest {
         request: None,
         allow_unenforced_limits: arguments.allow_unenforced_limits,
@@ -226,15 +231,15 @@ fn own_request(arguments: &CreateArguments) -> carrel::CreateSandboxRequest {
     request
 }
 
-fn restart(policy: Option<Restart>) -> carrel::RestartPolicy {
+fn restart(policy: Option<RestartPolicyArgument>) -> carrel::RestartPolicy {
     match policy {
         None => carrel::RestartPolicy::Unspecified,
-        Some(Restart::No) => carrel::RestartPolicy::No,
-        Some(Restart::OnBoot) => carrel::RestartPolicy::OnBoot,
+        Some(RestartPolicyArgument::No) => carrel::RestartPolicy::No,
+        Some(RestartPolicyArgument::OnBoot) => carrel::RestartPolicy::OnBoot,
     }
 }
 
-/// An image as the daemon has to be told it, which is elsewhere.
+/// An image with an absolute path, because the daemon has another working directory.
 fn image(image: &ImageRef) -> Result<String, Failure> {
     match image.path() {
         None => Ok(image.to_string()),
@@ -245,7 +250,7 @@ fn image(image: &ImageRef) -> Result<String, Failure> {
     }
 }
 
-/// A tree that is shown, unless it is copied.
+/// A bind mount; none if it is a copy.
 fn mount(pair: &MountPair) -> Option<Result<MountSpec, Failure>> {
     let writable = match pair.mode {
         MountMode::ReadOnly => false,
@@ -270,14 +275,14 @@ fn port(pair: &crate::port::PortPair) -> PortMapping {
     PortMapping { container_port: pair.inside.into(), host_port: pair.host.into(), ..PortMapping::default() }
 }
 
-/// A path as the daemon has to be told it, which is elsewhere.
+/// An absolute path, because the daemon has another working directory.
 fn absolute(path: &Path) -> Result<String, Failure> {
     let found = std::path::absolute(path);
     text(&found.map_err(|error| Failure::new("invalid_path", format!("{}: {error}", path.display())))?)
 }
 
 fn text(path: &Path) -> Result<String, Failure> {
-    let words = || format!("the path {} is not text (UTF-8)", carrel_changes::EscapedName::path(path));
+    let words = || format!("the path {} is not UTF-8", carrel_changes::EscapedName::path(path));
     path.to_str().map(str::to_owned).ok_or_else(|| Failure::new("invalid_path", words()))
 }
 
@@ -286,16 +291,17 @@ mod tests {
     use prost_types::Timestamp;
 
     use super::*;
-    use crate::arguments::{Carrel, Command};
+    use crate::arguments::{CarrelArguments, CarrelCommand};
 
-    fn asked(words: &[&str]) -> CreateSandboxRequest {
-        let parsed = <Carrel as clap::Parser>::try_parse_from(["carrel", "create"].iter().chain(words)).unwrap();
-        let Command::Create(arguments) = parsed.command else { panic!("it is no create") };
+    fn parse_request(words: &[&str]) -> CreateSandboxRequest {
+        let parsed =
+            <CarrelArguments as clap::Parser>::try_parse_from(["carrel", "create"].iter().chain(words)).unwrap();
+        let CarrelCommand::Create(arguments) = parsed.command else { panic!("not a create command") };
         request(&arguments).unwrap()
     }
 
     #[test]
-    fn what_is_typed_is_what_the_daemon_is_asked_for() {
+    fn arguments_become_fields_of_the_request() {
         let words = [
             "--id",
             "web1",
@@ -324,9 +330,9 @@ mod tests {
             "sleep",
             "-1",
         ];
-        let asked = asked(&words);
-        let spec = asked.create_spec.unwrap();
-        assert_eq!((asked.sandbox_id.as_str(), spec.image.as_str()), ("web1", "host"));
+        let request = parse_request(&words);
+        let spec = request.create_spec.unwrap();
+        assert_eq!((request.sandbox_id.as_str(), spec.image.as_str()), ("web1", "host"));
         assert_eq!(spec.labels.get("a").map(String::as_str), Some("b"));
         assert_eq!(spec.envs.get("K").map(String::as_str), Some("v=w"));
         let mount = MountSpec { source: "/srv".to_owned(), target: "/data".to_owned(), writable: true };
@@ -344,27 +350,28 @@ mod tests {
     }
 
     #[test]
-    fn what_a_run_takes_a_create_takes_too() {
+    fn create_accepts_the_options_of_run() {
         let words = ["--name", "web1", "--user", "node", "--workdir", "/srv", "--pids", "64", "host"];
-        let parsed = <Carrel as clap::Parser>::try_parse_from(["carrel", "create"].iter().chain(&words)).unwrap();
-        let Command::Create(arguments) = parsed.command else { panic!("it is no create") };
-        let own = own_request(&arguments);
+        let parsed =
+            <CarrelArguments as clap::Parser>::try_parse_from(["carrel", "create"].iter().chain(&words)).unwrap();
+        let CarrelCommand::Create(arguments) = parsed.command else { panic!("not a create command") };
+        let own = carrel_request(&arguments);
         assert_eq!((own.user.as_str(), own.workdir.as_str(), own.pids), ("node", "/srv", 64));
         assert_eq!(request(&arguments).unwrap().sandbox_id, "web1");
-        assert_eq!(asked(&["--id", "web1", "host"]).sandbox_id, "web1", "as it was called before");
+        assert_eq!(parse_request(&["--id", "web1", "host"]).sandbox_id, "web1", "the former name of the option");
     }
 
     #[test]
-    fn a_path_is_told_from_the_root_for_the_daemon_is_elsewhere() {
+    fn relative_paths_become_absolute() {
         let here = std::env::current_dir().unwrap();
-        let spec = asked(&["--mount", "data:/data", "./root"]).create_spec.unwrap();
+        let spec = parse_request(&["--mount", "data:/data", "./root"]).create_spec.unwrap();
         assert_eq!(spec.image, here.join("root").to_str().unwrap());
         assert_eq!(spec.mounts.first().unwrap().source, here.join("data").to_str().unwrap());
         assert_eq!((spec.idle_ttl, spec.memory_limit.as_str()), (None, ""));
     }
 
     #[test]
-    fn a_sandbox_is_told_in_lines_of_what_there_is_to_say() {
+    fn the_status_of_a_sandbox_has_a_line_for_each_field_that_is_set() {
         let handle = SandboxHandle {
             sandbox_id: "web1".to_owned(),
             state: SandboxState::Ready.into(),
@@ -373,7 +380,7 @@ mod tests {
             last_event_sequence: 3,
             ..SandboxHandle::default()
         };
-        let now = Moment(1_709_210_156_000);
+        let now = UnixMillis(1_709_210_156_000);
         let mut found = carrel::InspectSandboxResponse { sandbox: Some(handle), ..Default::default() };
         assert_eq!(
             lines(&found, now),
@@ -384,16 +391,16 @@ mod tests {
         assert!(lines(&found, now).contains("\nports     127.0.0.1:8080->80\n"), "{}", lines(&found, now));
         (found.reason, handle_of(&mut found).error_message) = ("host_restarted".to_owned(), "no \u{1b}[2J".to_owned());
         handle_of(&mut found).set_state(SandboxState::Stopped);
-        let told = lines(&found, now);
-        assert!(told.contains("\nstate     stopped\nreason    host_restarted\n"), "{told}");
-        assert!(told.ends_with("error     no \\x1b[2J\n") && !told.contains("paused"), "{told}");
+        let text = lines(&found, now);
+        assert!(text.contains("\nstate     stopped\nreason    host_restarted\n"), "{text}");
+        assert!(text.ends_with("error     no \\x1b[2J\n") && !text.contains("paused"), "{text}");
         let (paused, pause_reason) = (true, "host_disk".to_owned());
         let pause_message = "host disk low: 1.2 GiB free, 2 GiB reserved".to_owned();
         found.running = Some(carrel::Running { paused, pause_reason, pause_message, ..carrel::Running::default() });
-        let told = lines(&found, now);
-        assert!(told.contains("\nstate     paused (host disk low: 1.2 GiB free, 2 GiB reserved)\n"), "{told}");
+        let text = lines(&found, now);
+        assert!(text.contains("\nstate     paused (host disk low: 1.2 GiB free, 2 GiB reserved)\n"), "{text}");
         found.running = Some(carrel::Running { paused, ..carrel::Running::default() });
-        assert!(lines(&found, Moment(0)).contains("\nstate     paused (by user)\n"));
+        assert!(lines(&found, UnixMillis(0)).contains("\nstate     paused (by user)\n"));
     }
 
     fn handle_of(found: &mut carrel::InspectSandboxResponse) -> &mut SandboxHandle {

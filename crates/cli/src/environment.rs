@@ -1,31 +1,31 @@
-//! Variables for a command: given, or passed on.
+//! Environment variables of a command.
 
 use std::ffi::OsString;
 
 use crate::failure::Failure;
 
-/// A variable, with its value or without.
+/// A variable with its value, or one to pass through.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Variable {
     key: String,
     value: Option<String>,
 }
 
-/// What is no variable.
+/// Text that is not a variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BadVariable {
     /// It has no name.
     NoName,
-    /// It is not text, as the agent takes it.
-    NotText,
+    /// It is not UTF-8.
+    NotUtf8,
 }
 
 // === impl Variable ===
 
 impl Variable {
-    /// Reads one.
+    /// Parses `KEY=VALUE` or `KEY`.
     pub(crate) fn parse(given: OsString) -> Result<Self, BadVariable> {
-        let text = given.into_string().map_err(|_| BadVariable::NotText)?;
+        let text = given.into_string().map_err(|_| BadVariable::NotUtf8)?;
         let (key, value) = match text.split_once('=') {
             Some((key, value)) => (key, Some(value.to_owned())),
             None => (text.as_str(), None),
@@ -33,13 +33,13 @@ impl Variable {
         if key.is_empty() { Err(BadVariable::NoName) } else { Ok(Self { key: key.to_owned(), value }) }
     }
 
-    /// As the agent takes it. One that is to be passed on but is not set stays unset.
+    /// The variable as `KEY=VALUE`. One to pass through that is not set stays unset.
     pub(crate) fn resolve(&self, own: impl Fn(&str) -> Option<OsString>) -> Result<Option<String>, Failure> {
         let value = match (&self.value, own(&self.key)) {
             (Some(value), _) => value.clone(),
-            (None, Some(value)) => value.into_string().map_err(|_| {
-                Failure::new("invalid_environment", format!("the value of {} is not text (UTF-8)", self.key))
-            })?,
+            (None, Some(value)) => value
+                .into_string()
+                .map_err(|_| Failure::new("invalid_environment", format!("the value of {} is not UTF-8", self.key)))?,
             (None, None) => return Ok(None),
         };
         Ok(Some(format!("{}={value}", self.key)))
@@ -51,8 +51,8 @@ impl Variable {
 impl std::fmt::Display for BadVariable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::NoName => "a variable has a name: KEY=VALUE, or KEY to pass it on",
-            Self::NotText => "a variable and its value are text (UTF-8)",
+            Self::NoName => "expected KEY=VALUE, or KEY to pass a variable through",
+            Self::NotUtf8 => "a variable and its value must be UTF-8",
         })
     }
 }
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_is_given_or_passed_on() {
+    fn a_variable_is_set_or_passed_through() {
         assert_eq!(resolved("A=1=2").as_deref(), Some("A=1=2"));
         assert_eq!(resolved("A=").as_deref(), Some("A="));
         assert_eq!(resolved("OURS").as_deref(), Some("OURS=here"));

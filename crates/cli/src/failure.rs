@@ -1,4 +1,4 @@
-//! What goes wrong, in the words that a person reads: what happened, and what to do about it.
+//! Errors for people and programs: what happened, and a hint.
 
 use std::fmt;
 use std::path::Path;
@@ -12,27 +12,26 @@ use carrel_shim_client::messages::FailureCode;
 use carrel_shim_client::{OwnerError, ProgramsError};
 use serde_json::json;
 
-/// The exit code of our own failures: a command's own codes are its own.
-pub(crate) const OURS: u8 = 125;
+/// The exit code of a failure of Carrel, as opposed to one of the command.
+pub(crate) const EXIT_CARREL_FAILED: u8 = 125;
 
-/// A failure of ours, or one that a person has to be told of.
+/// An error to report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     /// A stable name for programs.
     pub(crate) code: &'static str,
-    /// The word that whoever refused goes by, if it was not us.
+    /// The reason code of the daemon, if it refused the request.
     pub(crate) reason: Option<String>,
-    /// What happened.
     pub(crate) message: String,
-    /// What more there is to say of it, a line each.
+    /// Further lines of the message.
     pub(crate) notes: Vec<String>,
-    /// What to do about it.
+    /// A command, or an instruction.
     pub(crate) hint: Option<String>,
-    /// What this program exits with.
+    /// The exit code.
     pub(crate) exit: u8,
 }
 
-/// What became of several things that were asked for at once: each failure is told, the last one by whoever called.
+/// The failures of a command with several targets: each is reported, the last one by the caller.
 #[derive(Debug)]
 pub(crate) struct Failures {
     json: bool,
@@ -52,7 +51,7 @@ impl Failures {
         }
     }
 
-    /// What to exit with: 0, or that code if there were any.
+    /// Returns 0, or the last failure with the exit code.
     pub(crate) fn finish(self, exit: u8) -> Result<u8, Failure> {
         self.last.map_or(Ok(0), |failure| Err(failure.exit(exit)))
     }
@@ -62,10 +61,17 @@ impl Failures {
 
 impl Failure {
     pub(crate) fn new(code: &'static str, message: impl fmt::Display) -> Self {
-        Self { code, reason: None, message: message.to_string(), notes: Vec::new(), hint: None, exit: OURS }
+        Self {
+            code,
+            reason: None,
+            message: message.to_string(),
+            notes: Vec::new(),
+            hint: None,
+            exit: EXIT_CARREL_FAILED,
+        }
     }
 
-    /// A failure that is told in several lines.
+    /// A failure with a message of several lines.
     pub(crate) fn lines(code: &'static str, message: impl fmt::Display) -> Self {
         let text = message.to_string();
         let mut lines = text.split('\n');
@@ -83,9 +89,9 @@ impl Failure {
         self
     }
 
-    /// The same, with the sandbox that a command is about where its hint says `NAME`.
+    /// Replaces `NAME` in the hint with the sandbox that the command names.
     #[must_use]
-    pub(crate) fn naming(mut self, sandbox: Option<&str>) -> Self {
+    pub(crate) fn with_sandbox_name(mut self, sandbox: Option<&str>) -> Self {
         // It is pasted into a shell.
         let plain = |name: &&str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte));
         if let (Some(name), Some(hint)) = (sandbox.filter(plain), &mut self.hint) {
@@ -94,13 +100,13 @@ impl Failure {
         self
     }
 
-    /// Says it on standard error: in lines for a person, in one JSON object for a program.
+    /// Prints it to standard error: as lines, or as one JSON object.
     pub(crate) fn report(&self, json: bool) {
-        // Nobody is left to tell when standard error is gone.
-        let _said = std::io::Write::write_all(&mut std::io::stderr(), self.words(json).as_bytes());
+        // Nothing can be reported if standard error is closed.
+        let _written = std::io::Write::write_all(&mut std::io::stderr(), self.text(json).as_bytes());
     }
 
-    /// As one object on one line.
+    /// The failure as one JSON object on one line.
     pub(crate) fn object(&self) -> String {
         let whole = std::iter::once(&self.message).chain(&self.notes).map(String::as_str).collect::<Vec<_>>();
         let mut error = json!({"code": self.code, "message": whole.join("\n")});
@@ -112,11 +118,11 @@ impl Failure {
         crate::json::line(&json!({"error": error}))
     }
 
-    fn words(&self, json: bool) -> String {
+    fn text(&self, json: bool) -> String {
         if json {
             return self.object();
         }
-        // Names of files and what a sandbox said may be in them.
+        // They may contain file names and text of a sandbox.
         let mut text = match &self.reason {
             Some(reason) => format!("error: {} ({})\n", EscapedLine(&self.message), EscapedLine(reason)),
             None => format!("error: {}\n", EscapedLine(&self.message)),
@@ -131,20 +137,21 @@ impl Failure {
     }
 }
 
-/// Says that something went wrong that must not: in a line, without what only helps those who know the code.
+/// The panic hook: reports a bug in one line, without a backtrace.
 pub(crate) fn bug(panic: &std::panic::PanicHookInfo<'_>) {
     let payload = panic.payload();
-    let said = payload.downcast_ref::<&str>().copied().or_else(|| payload.downcast_ref::<String>().map(String::as_str));
-    bug_at(said, panic.location().map(ToString::to_string)).report(false);
+    let message =
+        payload.downcast_ref::<&str>().copied().or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    bug_at(message, panic.location().map(ToString::to_string)).report(false);
 }
 
-fn bug_at(said: Option<&str>, place: Option<String>) -> Failure {
+fn bug_at(message: Option<&str>, location: Option<String>) -> Failure {
     let mut words = "this is a bug in carrel".to_owned();
-    for part in said.into_iter().chain(place.as_deref()) {
+    for part in message.into_iter().chain(location.as_deref()) {
         words.push_str(": ");
         words.push_str(part);
     }
-    Failure::new("bug", words).hint("report it with what you did")
+    Failure::new("bug", words).hint("report it with the command that you ran")
 }
 
 impl From<OwnerError> for Failure {
@@ -165,26 +172,28 @@ impl From<OwnerError> for Failure {
     }
 }
 
-/// What helps, where the supervisor gives no hint of its own.
+/// The hint for a failure of the shim, if the shim gives none.
 pub(crate) fn remedy(code: FailureCode) -> Option<&'static str> {
     match code {
-        FailureCode::NameTaken => Some("choose another --name, or end the one that has it"),
+        FailureCode::NameTaken => Some("choose another --name, or stop the sandbox that has it"),
         FailureCode::HostUnfit => Some("carrel doctor"),
         FailureCode::LimitUnenforceable => {
-            Some("carrel doctor says what the host lacks; --allow-unenforced-limits runs without that limit")
+            Some("`carrel doctor` shows what the host lacks; --allow-unenforced-limits runs without that limit")
         }
-        FailureCode::Supervised => Some("end what supervises it first; `carrel inspect NAME` names that process"),
+        FailureCode::Supervised => Some("stop its supervisor first; `carrel inspect NAME` shows that process"),
         FailureCode::JobConflict => Some("give another --job, or the same command"),
-        FailureCode::JobPruned => Some("give another --job: this one has run, and is not run again"),
+        FailureCode::JobPruned => Some("give another --job: this one has run already"),
         FailureCode::JobUnknown => Some("`carrel ps NAME` lists the jobs of a sandbox"),
-        FailureCode::InputTaken => Some("`carrel attach --take-over` takes it, --read-only does without"),
-        FailureCode::TooMany => Some("`carrel ps NAME` lists its jobs; retry when one has ended"),
-        FailureCode::JournalFailed => Some("look whether the disk that CARREL_HOME is on is full"),
-        FailureCode::DiskDamaged => Some("see whether the disk of the host fails: dmesg | tail"),
-        FailureCode::Unsupported => {
-            Some("install carrel and carrel-shim of the same version, and begin the sandbox anew")
+        FailureCode::InputTaken => {
+            Some("`carrel attach --take-over` takes over the input, --read-only attaches without it")
         }
-        // What is wrong with a request or a launch only the supervisor knows, and it gives its own.
+        FailureCode::TooMany => Some("`carrel ps NAME` lists its jobs; retry when one has exited"),
+        FailureCode::JournalFailed => Some("check whether the disk of CARREL_HOME is full"),
+        FailureCode::DiskDamaged => Some("check whether the disk of the host fails: dmesg | tail"),
+        FailureCode::Unsupported => {
+            Some("install carrel and carrel-shim of the same version, and recreate the sandbox")
+        }
+        // The shim has its own hints for these.
         FailureCode::InvalidRequest | FailureCode::LaunchFailed => None,
         FailureCode::JobEnded | FailureCode::InputClosed | FailureCode::InputGap => None,
         FailureCode::AgentFailed | FailureCode::WrongState | FailureCode::Unknown => None,
@@ -193,7 +202,7 @@ pub(crate) fn remedy(code: FailureCode) -> Option<&'static str> {
 
 impl From<ProgramsError> for Failure {
     fn from(error: ProgramsError) -> Self {
-        Self::new("helper_missing", error).hint("keep it beside carrel, or set CARREL_LIBEXEC to where it is")
+        Self::new("helper_missing", error).hint("keep it beside carrel, or set CARREL_LIBEXEC to its directory")
     }
 }
 
@@ -213,14 +222,14 @@ impl From<FetchError> for Failure {
             error.to_string(),
         );
         let hint = match &error {
-            // Who means a file is told how to write that, rather than what else may be wrong.
+            // A local file of that name was probably meant.
             FetchError::Pull { name, .. } if Path::new(name).exists() => {
                 let message = words.split_once("\nhint: ").map_or(words.as_str(), |(message, _)| message);
-                return Self::new(code, message).hint(format!("for the file of that name write ./{name}"));
+                return Self::new(code, message).hint(format!("for the local file, write ./{name}"));
             }
             FetchError::Image(ImageError::Missing { .. } | ImageError::NotDirectoryOrFile(_))
             | FetchError::Store(StoreError::Missing { .. } | StoreError::NotDirectoryOrFile(_)) => {
-                Some("a path is that of a directory that is a root file system, or of the tar of one")
+                Some("give the path of a root file system, or of its tar")
             }
             _ => None,
         };
@@ -234,56 +243,56 @@ impl From<FetchError> for Failure {
 
 #[cfg(test)]
 mod tests {
-    use carrel_shim_client::messages::Failed;
+    use carrel_shim_client::messages::ShimFailure;
 
     use super::*;
 
     #[test]
-    fn who_means_a_file_is_told_how_to_write_it() {
+    fn a_name_of_a_local_file_gets_a_hint_to_write_it_as_a_path() {
         use carrel_registry::RegistryError;
         let failed = |name: &str| {
             let missing = RegistryError::NotFound { registry: "docker.io".to_owned(), what: format!("{name}:latest") };
             let error = Box::new(FetchError::Registry(missing));
-            Failure::from(FetchError::Pull { name: name.to_owned(), error }).words(false)
+            Failure::from(FetchError::Pull { name: name.to_owned(), error }).text(false)
         };
-        let said = |name: &str| format!("error: image {name}: {name}:latest not found in docker.io\nhint: ");
-        // Tests are run where this is.
-        let there = "Cargo.toml";
-        assert_eq!(failed(there), format!("{}for the file of that name write ./{there}\n", said(there)));
-        assert_eq!(failed("missing"), format!("{}check the image's name and tag\n", said("missing")));
+        let message = |name: &str| format!("error: image {name}: {name}:latest not found in docker.io\nhint: ");
+        // Tests run in the directory of this file.
+        let existing = "Cargo.toml";
+        assert_eq!(failed(existing), format!("{}for the local file, write ./{existing}\n", message(existing)));
+        assert_eq!(failed("missing"), format!("{}check the image's name and tag\n", message("missing")));
     }
 
     //= carrel.command.errors-hint-json-completions
     //= promises.command.error
     #[test]
     fn a_failure_is_a_line_and_a_hint() {
-        let failed = Failed {
+        let failed = ShimFailure {
             code: FailureCode::NameTaken,
             message: "a sandbox named \"web\" is running".to_owned(),
             hint: None,
         };
         let failure = Failure::from(OwnerError::Failed(failed));
         assert_eq!(
-            failure.words(false),
-            "error: a sandbox named \"web\" is running\nhint: choose another --name, or end the one that has it\n"
+            failure.text(false),
+            "error: a sandbox named \"web\" is running\nhint: choose another --name, or stop the sandbox that has it\n"
         );
         assert_eq!(failure.exit, 125);
     }
 
     #[test]
-    fn what_somebody_else_refused_is_told_with_their_word_for_it() {
+    fn a_refusal_of_the_daemon_has_its_reason_code() {
         let failure = Failure { reason: Some("LIMIT_REACHED".to_owned()), ..Failure::new("refused", "no room") };
-        assert_eq!(failure.words(false), "error: no room (LIMIT_REACHED)\n");
+        assert_eq!(failure.text(false), "error: no room (LIMIT_REACHED)\n");
         let object = "{\"error\":{\"code\":\"refused\",\"message\":\"no room\",\"reason\":\"LIMIT_REACHED\"}}\n";
-        assert_eq!(failure.words(true), object);
+        assert_eq!(failure.text(true), object);
     }
 
     //= promises.command.error
     #[test]
-    fn what_a_supervisor_hints_at_is_all_that_is_hinted_at() {
+    fn a_hint_of_the_shim_is_the_only_hint() {
         for code in [FailureCode::InvalidRequest, FailureCode::LaunchFailed] {
             for hint in [None, Some("its own".to_owned())] {
-                let failed = Failed { code, message: "no".to_owned(), hint: hint.clone() };
+                let failed = ShimFailure { code, message: "no".to_owned(), hint: hint.clone() };
                 assert_eq!(Failure::from(OwnerError::Failed(failed)).hint, hint);
             }
         }
@@ -291,63 +300,67 @@ mod tests {
 
     //= promises.command.error
     #[test]
-    fn no_name_in_a_failure_steers_a_terminal_or_looks_like_a_line_of_ours() {
+    fn a_failure_prints_no_control_characters_and_no_forged_lines() {
         let failure = Failure::new("x", "a\u{1b}[2J\nhint: rm -rf /").hint("b\u{9b}1m");
-        assert_eq!(failure.words(false), "error: a\\x1b[2J\\x0ahint: rm -rf /\nhint: b\\u{9b}1m\n");
-        assert_eq!(Failure::lines("x", "one\n  two\r\n  three").words(false), "error: one\n  two\\x0d\n  three\n");
-        assert!(Failure::lines("x", "one\n  two").words(true).contains("\"one\\n  two\""));
+        assert_eq!(failure.text(false), "error: a\\x1b[2J\\x0ahint: rm -rf /\nhint: b\\u{9b}1m\n");
+        assert_eq!(Failure::lines("x", "one\n  two\r\n  three").text(false), "error: one\n  two\\x0d\n  three\n");
+        assert!(Failure::lines("x", "one\n  two").text(true).contains("\"one\\n  two\""));
     }
 
     #[test]
-    fn a_hint_names_the_sandbox_that_the_command_is_about() {
-        let hint = |name| Failure::new("x", "y").hint("`carrel ps NAME` lists its jobs").naming(name).hint.unwrap();
+    fn a_hint_names_the_sandbox_of_the_command() {
+        let hint =
+            |name| Failure::new("x", "y").hint("`carrel ps NAME` lists its jobs").with_sandbox_name(name).hint.unwrap();
         assert_eq!(hint(Some("web-1")), "`carrel ps web-1` lists its jobs");
         assert_eq!(hint(Some("$(rm)")), "`carrel ps NAME` lists its jobs");
         assert_eq!(hint(None), "`carrel ps NAME` lists its jobs");
     }
 
     #[test]
-    fn a_mistake_of_ours_is_one_line_and_a_hint() {
+    fn a_bug_is_one_line_and_a_hint() {
         assert_eq!(
-            bug_at(Some("index out of bounds"), Some("src/main.rs:1:2".to_owned())).words(false),
-            "error: this is a bug in carrel: index out of bounds: src/main.rs:1:2\nhint: report it with what you did\n"
+            bug_at(Some("index out of bounds"), Some("src/main.rs:1:2".to_owned())).text(false),
+            "error: this is a bug in carrel: index out of bounds: src/main.rs:1:2\nhint: report it with the command that you ran\n"
         );
         assert_eq!(bug_at(None, None).message, "this is a bug in carrel");
     }
 
     //= promises.command.error
     #[test]
-    fn a_panic_is_told_without_a_backtrace() {
-        const MARK: &str = "CARREL_TEST_PANICS";
-        if std::env::var_os(MARK).is_some() {
+    fn a_panic_is_reported_without_a_backtrace() {
+        const ENVIRONMENT: &str = "CARREL_TEST_PANICS";
+        if std::env::var_os(ENVIRONMENT).is_some() {
             std::panic::set_hook(Box::new(bug));
             panic!("it broke");
         }
-        // A process of its own: a hook is for all threads.
+        // In a separate process, because a hook is global.
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-        child.args(["failure::tests::a_panic_is_told_without_a_backtrace", "--exact", "--nocapture"]);
-        let output = child.env(MARK, "1").env("RUST_BACKTRACE", "full").output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(said.starts_with("error: this is a bug in carrel: it broke: "), "{said}");
-        assert!(said.ends_with("\nhint: report it with what you did\n") && said.lines().count() == 2, "{said}");
+        child.args(["failure::tests::a_panic_is_reported_without_a_backtrace", "--exact", "--nocapture"]);
+        let output = child.env(ENVIRONMENT, "1").env("RUST_BACKTRACE", "full").output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(stderr.starts_with("error: this is a bug in carrel: it broke: "), "{stderr}");
+        assert!(
+            stderr.ends_with("\nhint: report it with the command that you ran\n") && stderr.lines().count() == 2,
+            "{stderr}"
+        );
     }
 
     //= promises.command.error
     #[test]
-    fn for_programs_a_failure_is_one_object_on_one_line() {
+    fn as_json_a_failure_is_one_object_on_one_line() {
         let failure = Failure::new("invalid_name", "no\nname");
-        assert_eq!(failure.words(true), "{\"error\":{\"code\":\"invalid_name\",\"message\":\"no\\nname\"}}\n");
-        let hinted = failure.hint("try \"another\"").words(true);
+        assert_eq!(failure.text(true), "{\"error\":{\"code\":\"invalid_name\",\"message\":\"no\\nname\"}}\n");
+        let hinted = failure.hint("try \"another\"").text(true);
         assert!(hinted.ends_with(",\"hint\":\"try \\\"another\\\"\"}}\n"), "{hinted}");
         assert_eq!(hinted.lines().count(), 1);
     }
 
     #[test]
-    fn a_missing_helper_says_where_it_was_looked_for() {
+    fn a_missing_helper_names_the_directory() {
         let error = ProgramsError { program: "carrel-shim", directory: "/opt".into() };
         assert_eq!(
-            Failure::from(error).words(false),
-            "error: carrel-shim is not in /opt\nhint: keep it beside carrel, or set CARREL_LIBEXEC to where it is\n"
+            Failure::from(error).text(false),
+            "error: carrel-shim not found in /opt\nhint: keep it beside carrel, or set CARREL_LIBEXEC to its directory\n"
         );
     }
 }

@@ -1,33 +1,33 @@
-//! Whether the command of a new sandbox could be started: a sandbox is ready before that is known.
+//! Waits until it is known whether the command of a new sandbox started: the sandbox is ready before that.
 
 use std::time::Duration;
 
 use carrel_api::agbox::v1::SandboxState;
 use carrel_shim_client::messages::{JobInfo, JobState};
 
-use crate::daemon::Daemon;
+use crate::daemon::DaemonClient;
 use crate::failure::Failure;
 use crate::find;
-use crate::jobs::session::ending::Ending;
+use crate::jobs::session::ending::SessionEnding;
 
-/// The first start of the command of a sandbox.
-const FIRST: &str = "primary.0";
-/// How long a start is waited for.
-const STARTING: Duration = Duration::from_secs(30);
-/// How long to wait until a supervisor is asked again, at first and at last: it does not report that a job runs.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
+/// The job of the first start of a sandbox's command.
+const FIRST_JOB: &str = "primary.0";
+/// How long to wait for the start.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+/// The first and the longest interval between two queries: a shim does not report that a job has started.
+const POLL_INTERVAL: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
 
-/// Fails if the command of a sandbox could not be started. Without the right to ask its supervisor, nothing is known.
-pub(crate) async fn check(daemon: &mut Daemon, id: &str) -> Result<(), Failure> {
-    if find::as_root().is_err() {
+/// Fails if the command of a sandbox could not be started. Only root may query the shim.
+pub(crate) async fn check(daemon: &mut DaemonClient, id: &str) -> Result<(), Failure> {
+    if find::require_root().is_err() {
         return Ok(());
     }
-    let reason = match tokio::time::timeout(STARTING, first(id)).await {
+    let reason = match tokio::time::timeout(START_TIMEOUT, first(id)).await {
         Ok(Ok(job)) => failure(&job),
-        // One that starts slowly may still start.
+        // A slow start may still succeed.
         Err(_) => None,
-        // Without an answer, the sandbox may have failed because of it.
-        Ok(Err(_)) => match daemon.maybe(id).await? {
+        // The sandbox may have failed because of its command.
+        Ok(Err(_)) => match daemon.find(id).await? {
             Some(handle) if handle.state() == SandboxState::Failed => {
                 Some(Failure::new("sandbox_failed", format!("the sandbox {id:?} failed: {}", handle.error_message)))
             }
@@ -38,23 +38,23 @@ pub(crate) async fn check(daemon: &mut Daemon, id: &str) -> Result<(), Failure> 
     reason.map_or(Ok(()), |reason| Err(reason.hint(hint())))
 }
 
-/// The first start, once it is known whether it succeeded.
+/// The job of the first start, once it has started or failed.
 async fn first(id: &str) -> Result<JobInfo, Failure> {
     let found = find::one(id).await?;
-    let mut client = find::adopt(id, &found).await?;
-    let mut pause = PAUSES.0;
+    let mut client = find::connect(id, &found).await?;
+    let mut pause = POLL_INTERVAL.0;
     loop {
-        let job = client.job(FIRST).await?;
+        let job = client.job(FIRST_JOB).await?;
         if job.state != JobState::Starting {
             return Ok(job);
         }
         tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(PAUSES.1);
+        pause = (pause * 2).min(POLL_INTERVAL.1);
     }
 }
 
-/// Why the command could not be started, if it could not.
+/// The failure, if the command could not be started.
 fn failure(job: &JobInfo) -> Option<Failure> {
     let program = job.command.first().map_or("", String::as_str);
-    Ending::of(program, job.outcome.as_ref()?).err()
+    SessionEnding::of(program, job.outcome.as_ref()?).err()
 }

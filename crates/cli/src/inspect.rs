@@ -1,35 +1,35 @@
-//! `carrel inspect`: all that is known of a sandbox or a job, for programs.
+//! `carrel inspect`: details of a sandbox or a job as JSON.
 
 use carrel_shim_client::HostPath;
-use carrel_shim_client::messages::{Fact, JobInfo, JobStream, Outcome, Peer};
+use carrel_shim_client::messages::{Fact, JobInfo, JobOutcome, JobStream, PeerProcess};
 use serde_json::{Value, json};
 
 use crate::arguments::InspectArguments;
-use crate::daemon::told;
+use crate::daemon::render;
 use crate::failure::{Failure, Failures};
-use crate::moment::Moment;
-use crate::seen::Seen;
-use crate::{find, limits, listed};
+use crate::observed::ObservedSandbox;
+use crate::timestamp::UnixMillis;
+use crate::{find, limits, listing};
 
-/// What this exits with when it fails.
+/// The exit code of a failure.
 const FAILED: u8 = 1;
 
-/// Tells it; returns what to exit with.
+/// Prints details; returns the exit code.
 pub(crate) fn inspect(arguments: &InspectArguments, json: bool) -> Result<u8, Failure> {
     let runtime = find::runtime()?;
-    let (mut told, mut failures) = (Vec::new(), Failures::new(json));
+    let (mut objects, mut failures) = (Vec::new(), Failures::new(json));
     for name in &arguments.names {
         match runtime.block_on(one(name, arguments.job.as_deref())) {
-            Ok(value) => told.push(value),
+            Ok(value) => objects.push(value),
             Err(failure) => failures.add(failure),
         }
     }
-    if !told.is_empty() {
-        let value = match (told.pop(), arguments.names.len()) {
+    if !objects.is_empty() {
+        let value = match (objects.pop(), arguments.names.len()) {
             (Some(only), 1) => only,
-            (last, _) => told.into_iter().chain(last).collect(),
+            (last, _) => objects.into_iter().chain(last).collect(),
         };
-        // One object on a line for programs that asked for that; otherwise people read it too.
+        // With --json one object per line, otherwise indented for people.
         let text = if json { crate::json::line(&value) } else { crate::json::lines(&value) };
         crate::say(text.as_bytes())?;
     }
@@ -39,47 +39,47 @@ pub(crate) fn inspect(arguments: &InspectArguments, json: bool) -> Result<u8, Fa
 async fn one(name: &str, job: Option<&str>) -> Result<Value, Failure> {
     match job {
         Some(job) => Ok(self::job(&find::job(name, job).await?)),
-        None => whole(name).await,
+        None => inspect_sandbox(name).await,
     }
 }
 
-/// What is there of a sandbox, and what the daemon says that keeps it.
-async fn whole(name: &str) -> Result<Value, Failure> {
-    let found = find::maybe(name)?;
-    let kept = listed::kept(name, found.as_ref()).await?;
-    let seen = match &kept {
-        // What is there of it may go at any moment, and it is known all the same.
-        Some(_) => find::see(name).await.ok(),
-        None => Some(find::see(name).await?),
+/// The details of a sandbox from its shim and from the daemon.
+async fn inspect_sandbox(name: &str) -> Result<Value, Failure> {
+    let found = find::existing(name)?;
+    let response = listing::inspect_persistent(name, found.as_ref()).await?;
+    let observed = match &response {
+        // Its shim may exit at any moment; the daemon still knows it.
+        Some(_) => find::observe(name).await.ok(),
+        None => Some(find::observe(name).await?),
     };
-    let told = kept.as_ref().map(told::inspected).unwrap_or_default();
-    let handle = kept.as_ref().and_then(|kept| kept.sandbox.as_ref());
-    Ok(listed::object(seen.as_ref(), handle, told))
+    let daemon = response.as_ref().map(render::inspected).unwrap_or_default();
+    let handle = response.as_ref().and_then(|response| response.sandbox.as_ref());
+    Ok(listing::object(observed.as_ref(), handle, daemon))
 }
 
-/// A sandbox.
-pub(crate) fn sandbox(seen: &Seen) -> Value {
-    let (record, told) = (seen.record.as_ref(), seen.told.as_ref());
+/// A sandbox as JSON.
+pub(crate) fn sandbox(observed: &ObservedSandbox) -> Value {
+    let (record, shim) = (observed.record.as_ref(), observed.shim.as_ref());
     let create = record.map(|record| &record.create);
-    let status = told.map(|told| &told.status);
+    let status = shim.map(|shim| &shim.status);
     json!({
-        "name": seen.name(),
-        "state": seen.state().as_str(),
-        "pause_reason": seen.pause_reason(),
-        "ending": seen.is_ending(),
+        "name": observed.name(),
+        "state": observed.state().as_str(),
+        "pause_reason": observed.pause_reason(),
+        "ending": observed.is_ending(),
         "image": record.map(|record| &record.image),
         "agent_socket": record.map(|record| path(&record.agent_socket)),
         "shim_socket": record.map(|record| path(&record.shim_socket)),
-        "directory": seen.directory.to_string_lossy(),
-        "pid": told.map(|told| told.hello.pid),
-        "shim_pid": record.filter(|_| seen.lives()).map(|record| record.shim_pid),
+        "directory": observed.directory.to_string_lossy(),
+        "pid": shim.map(|shim| shim.hello.pid),
+        "shim_pid": record.filter(|_| observed.has_shim()).map(|record| record.shim_pid),
         "incarnation": record.map(|record| &record.incarnation),
         "boot_id": record.map(|record| &record.boot_id),
-        "owner": record.map(|record| peer(seen, &record.owner)),
-        "supervisor": seen.supervisor().map(|found| peer(seen, found)),
-        "created_at": record.map(|record| Moment(record.created_ms).to_string()),
+        "owner": record.map(|record| peer(observed, &record.owner)),
+        "supervisor": observed.supervisor().map(|found| peer(observed, found)),
+        "created_at": record.map(|record| UnixMillis(record.created_ms).to_string()),
         "release": record.map(|record| &record.release),
-        "agent_release": told.map(|told| &told.hello.agent_version),
+        "agent_release": shim.map(|shim| &shim.hello.agent_version),
         "version": record.map(|record| record.version),
         "id_base": record.map(|record| record.id_base),
         "id_count": record.map(|record| record.id_count),
@@ -90,7 +90,7 @@ pub(crate) fn sandbox(seen: &Seen) -> Value {
             "pids": create.limits.pids,
             "cpu_millis": create.limits.cpu_millis,
         })),
-        "unenforced_limits": told.map(|_| limits::names(limits::of(seen))),
+        "unenforced_limits": shim.map(|_| limits::names(limits::unenforced(observed))),
         "disk": create.map(|create| create.disk),
         "hostname": create.map(|create| &create.hostname),
         "mounts": create.map(|create| create.mounts.iter().map(|mount| json!({
@@ -109,13 +109,13 @@ pub(crate) fn sandbox(seen: &Seen) -> Value {
             "ended": status.ended_jobs,
             "pruned": status.pruned_jobs,
         })),
-        "sequence": status.map(|status| status.sequence).or_else(|| Some(seen.facts().last()?.sequence)),
-        "ended": seen.end().map(end),
-        "problem": &seen.problem,
+        "sequence": status.map(|status| status.sequence).or_else(|| Some(observed.facts().last()?.sequence)),
+        "ended": observed.end().map(end),
+        "problem": &observed.problem,
     })
 }
 
-/// A job.
+/// A job as JSON.
 pub(crate) fn job(info: &JobInfo) -> Value {
     json!({
         "job": &info.job,
@@ -126,8 +126,8 @@ pub(crate) fn job(info: &JobInfo) -> Value {
         "cwd": &info.cwd,
         "tty": info.tty,
         "pid": info.pid,
-        "started_at": Moment(info.started_ms).to_string(),
-        "ended_at": info.ended_ms.map(|at| Moment(at).to_string()),
+        "started_at": UnixMillis(info.started_ms).to_string(),
+        "ended_at": info.ended_ms.map(|at| UnixMillis(at).to_string()),
         "timeout_ms": info.timeout_ms,
         "stdout": stream(&info.stdout),
         "stderr": stream(&info.stderr),
@@ -145,7 +145,7 @@ fn stream(stream: &JobStream) -> Value {
     json!({"path": stream.path.as_ref().map(path), "length": stream.length, "cut": cut})
 }
 
-fn outcome(outcome: &Outcome) -> Value {
+fn outcome(outcome: &JobOutcome) -> Value {
     json!({
         "kind": outcome.kind.as_str(),
         "code": outcome.code,
@@ -160,16 +160,16 @@ fn end(fact: &Fact) -> Value {
     json!({
         "reason": fact.reason.map_or(fact.kind.as_str(), |reason| reason.as_str()),
         "message": &fact.message,
-        "at": Moment(fact.at_ms).to_string(),
+        "at": UnixMillis(fact.at_ms).to_string(),
         "code": fact.code,
         "signal": fact.signal,
         "out_of_memory_kills": fact.out_of_memory_kills,
     })
 }
 
-fn peer(seen: &Seen, peer: &Peer) -> Value {
-    // A supervisor that has dropped its privileges cannot tell when the next daemon began.
-    let alive = (peer.began != 0).then(|| seen.is_alive(peer));
+fn peer(observed: &ObservedSandbox, peer: &PeerProcess) -> Value {
+    // A shim that has dropped its privileges cannot read the start time of the next daemon.
+    let alive = (peer.began != 0).then(|| observed.is_alive(peer));
     json!({"pid": peer.pid, "user": peer.user, "command": &peer.command, "alive": alive})
 }
 
@@ -182,11 +182,11 @@ mod tests {
     use carrel_shim_client::messages::EndReason;
 
     use super::*;
-    use crate::seen::tests::{dead, ended, example};
+    use crate::observed::tests::{dead, ended, example};
 
     #[test]
-    fn a_sandbox_that_runs_is_told_with_where_to_reach_it() {
-        let told = sandbox(&example());
+    fn a_running_sandbox_is_shown_with_its_sockets() {
+        let object = sandbox(&example());
         for (key, value) in [
             ("name", json!("web")),
             ("state", json!("running")),
@@ -205,17 +205,17 @@ mod tests {
             ("ended", Value::Null),
             ("problem", Value::Null),
         ] {
-            assert_eq!(told.get(key), Some(&value), "{key}");
+            assert_eq!(object.get(key), Some(&value), "{key}");
         }
     }
 
     #[test]
-    fn a_dead_one_is_told_with_how_it_ended_and_no_process_that_could_be_anothers() {
-        let told = sandbox(&dead(vec![Fact { sequence: 9, ..ended(EndReason::OutOfMemory) }]));
-        assert_eq!(told.pointer("/state"), Some(&json!("stopped")));
-        assert_eq!(told.pointer("/ended/reason"), Some(&json!("out_of_memory")));
-        assert_eq!(told.pointer("/ended/at"), Some(&json!("2024-02-29T12:35:00.000Z")));
-        assert_eq!((told.get("pid"), told.get("shim_pid")), (Some(&Value::Null), Some(&Value::Null)));
-        assert_eq!(told.get("sequence"), Some(&json!(9)));
+    fn a_stopped_sandbox_is_shown_with_its_end_and_without_pids() {
+        let object = sandbox(&dead(vec![Fact { sequence: 9, ..ended(EndReason::OutOfMemory) }]));
+        assert_eq!(object.pointer("/state"), Some(&json!("stopped")));
+        assert_eq!(object.pointer("/ended/reason"), Some(&json!("out_of_memory")));
+        assert_eq!(object.pointer("/ended/at"), Some(&json!("2024-02-29T12:35:00.000Z")));
+        assert_eq!((object.get("pid"), object.get("shim_pid")), (Some(&Value::Null), Some(&Value::Null)));
+        assert_eq!(object.get("sequence"), Some(&json!(9)));
     }
 }

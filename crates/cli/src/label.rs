@@ -11,14 +11,14 @@ pub(crate) struct Label {
     value: String,
 }
 
-/// Text that is no label.
+/// Text that is not a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BadLabel;
 
 // === impl Label ===
 
 impl Label {
-    /// Several of them; of the same key the last one counts.
+    /// Labels as a map; the last one of each key counts.
     pub(crate) fn pairs(labels: &[Self]) -> BTreeMap<String, String> {
         labels.iter().map(|label| (label.key.clone(), label.value.clone())).collect()
     }
@@ -37,7 +37,7 @@ impl FromStr for Label {
 
 impl fmt::Display for BadLabel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a label is KEY=VALUE")
+        f.write_str("expected KEY=VALUE")
     }
 }
 

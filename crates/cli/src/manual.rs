@@ -5,12 +5,12 @@ use std::path::Path;
 
 use clap::CommandFactory;
 
-use crate::arguments::Carrel;
+use crate::arguments::CarrelArguments;
 use crate::failure::Failure;
 
 /// Writes `carrel.1` and one page for each command into a directory.
 pub(crate) fn write(directory: &Path) -> Result<u8, Failure> {
-    let mut carrel = Carrel::command();
+    let mut carrel = CarrelArguments::command();
     carrel.build();
     write_pages(&carrel, directory).map_err(|error| {
         Failure::new("output_failed", format!("write manual pages to {}: {error}", directory.display())).exit(1)
@@ -35,12 +35,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_command_that_help_lists_has_a_page() {
+    fn every_visible_command_has_a_page() {
         let directory = tempfile::tempdir().unwrap();
         assert_eq!(write(directory.path()).unwrap(), 0);
         let page = |name: &str| std::fs::read_to_string(directory.path().join(name)).unwrap();
         let carrel = page("carrel.1");
-        for command in Carrel::command().get_subcommands() {
+        for command in CarrelArguments::command().get_subcommands() {
             let name = format!("carrel-{}.1", command.get_name());
             assert_eq!(directory.path().join(&name).exists(), !command.is_hide_set(), "{name}");
             assert_eq!(
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_not_there_is_named() {
+    fn a_missing_directory_is_named() {
         let failure = write(Path::new("/nowhere/at/all")).unwrap_err();
         assert_eq!(failure.exit, 1);
         assert!(failure.message.contains("/nowhere/at/all"), "{failure:?}");

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use carrel_image::GuestPath;
 
-/// A tree of the host, and where it is shown inside.
+/// A path of the host, and where it is mounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MountPair {
     pub(crate) source: PathBuf,
@@ -15,48 +15,46 @@ pub(crate) struct MountPair {
     pub(crate) mode: MountMode,
 }
 
-/// What a sandbox has of a tree.
+/// How a path is mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MountMode {
-    /// It reads the tree.
     ReadOnly,
-    /// It reads and writes the tree.
     Writable,
-    /// It has a copy of its own.
+    /// The sandbox gets its own copy.
     Copy,
 }
 
-/// What is copied, and where it goes inside.
+/// A path of the host, and where it is copied to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CopyPair {
     pub(crate) source: PathBuf,
     pub(crate) target: PathBuf,
 }
 
-/// Text that is no mount, or no copy.
+/// Text that is not a mount or a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum BadMount {
-    /// It does not have two paths.
+    /// It does not consist of two paths.
     Shape,
-    /// The path inside does not start at the root.
+    /// The path inside is not absolute.
     Relative,
-    /// The path inside is the root, or has `.` or `..` in it.
+    /// The path inside is the root, or contains `.` or `..`.
     Target,
-    /// The path inside is where every sandbox has something of its own.
+    /// The path inside is one that every sandbox mounts.
     Reserved,
-    /// What stands behind the path inside is no option of a mount.
+    /// Not an option of a mount.
     Option(String),
     /// A copy has no options.
     CopyOption(String),
 }
 
-/// What would be hidden there.
+/// Directories that every sandbox mounts.
 const RESERVED: [&str; 3] = ["dev", "proc", "sys"];
 
 // === impl MountPair ===
 
 impl MountPair {
-    /// Reads one. Paths are bytes, not necessarily text.
+    /// Parses `SRC:DST[:MODE]`. Paths need not be UTF-8.
     pub(crate) fn parse(text: OsString) -> Result<Self, BadMount> {
         let (source, target, option) = parts(text.as_bytes())?;
         let mode = match option {
@@ -72,7 +70,7 @@ impl MountPair {
 // === impl CopyPair ===
 
 impl CopyPair {
-    /// Reads one.
+    /// Parses `SRC:DST`.
     pub(crate) fn parse(text: OsString) -> Result<Self, BadMount> {
         match parts(text.as_bytes())? {
             (source, target, None) => Ok(Self { source, target }),
@@ -81,9 +79,9 @@ impl CopyPair {
     }
 }
 
-/// A path of the host, one inside, and what stands behind it.
+/// Splits into a path of the host, a path inside and an option.
 fn parts(bytes: &[u8]) -> Result<(PathBuf, PathBuf, Option<&[u8]>), BadMount> {
-    // The last colon before a path from the root: the source may have colons of its own, and the path inside has none.
+    // The last colon before an absolute path: the source may contain colons, the path inside may not.
     let Some(at) = bytes.windows(2).rposition(|pair| pair == b":/") else {
         let options = [&b":ro"[..], b":rw", b":copy"];
         let paths = options.iter().find_map(|option| bytes.strip_suffix(*option)).unwrap_or(bytes);
@@ -108,20 +106,24 @@ fn parts(bytes: &[u8]) -> Result<(PathBuf, PathBuf, Option<&[u8]>), BadMount> {
 impl fmt::Display for BadMount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let option = |f: &mut fmt::Formatter<'_>, option: &str| {
-            write!(f, "`{}` is no option of it, and a path inside has no colon", carrel_changes::EscapedLine(option))
+            write!(
+                f,
+                "`{}` is not an option, and a path inside cannot contain a colon",
+                carrel_changes::EscapedLine(option)
+            )
         };
         match self {
-            Self::Shape => f.write_str("give SRC:DST; a mount may have :ro, :rw or :copy at its end"),
-            Self::Relative => f.write_str("the path inside starts with a slash"),
-            Self::Reserved => f.write_str("/dev, /proc and /sys are the sandbox's own"),
-            Self::Target => f.write_str("the path inside is neither / nor has `.` or `..` in it"),
+            Self::Shape => f.write_str("expected SRC:DST, for a mount optionally followed by :ro, :rw or :copy"),
+            Self::Relative => f.write_str("the path inside must be absolute"),
+            Self::Reserved => f.write_str("/dev, /proc and /sys are reserved"),
+            Self::Target => f.write_str("the path inside cannot be / or contain `.` or `..`"),
             Self::Option(text) => {
                 option(f, text)?;
-                f.write_str(": give SRC:DST, SRC:DST:ro, SRC:DST:rw or SRC:DST:copy")
+                f.write_str(": expected SRC:DST, SRC:DST:ro, SRC:DST:rw or SRC:DST:copy")
             }
             Self::CopyOption(text) => {
                 option(f, text)?;
-                f.write_str(": give SRC:DST")
+                f.write_str(": expected SRC:DST")
             }
         }
     }
@@ -134,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mount_is_read_only_unless_it_says_otherwise() {
+    fn a_mount_is_read_only_by_default() {
         use MountMode::{Copy, ReadOnly, Writable};
         let pair = |source: &str, target: &str, mode| MountPair { source: source.into(), target: target.into(), mode };
         for (text, expected) in [
@@ -150,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_option_is_no_part_of_the_path() {
+    fn an_unknown_option_is_refused_and_not_taken_for_a_path() {
         for option in ["RW", "z", "Z", "ro,z", "cached", "ro:rw", "rw:", "", "r\u{1b}w", "data/x"] {
             let expected = Err(BadMount::Option(option.to_owned()));
             assert_eq!(MountPair::parse(format!("a:/data:{option}").into()), expected, "{option:?}");
@@ -160,14 +162,14 @@ mod tests {
         let refused = MountPair::parse("a:/data:RW".into()).unwrap_err().to_string();
         assert_eq!(
             refused,
-            "`RW` is no option of it, and a path inside has no colon: give SRC:DST, SRC:DST:ro, SRC:DST:rw or SRC:DST:copy"
+            "`RW` is not an option, and a path inside cannot contain a colon: expected SRC:DST, SRC:DST:ro, SRC:DST:rw or SRC:DST:copy"
         );
         let refused = MountPair::parse("a:/data:\u{1b}[2J".into()).unwrap_err().to_string();
         assert!(!refused.contains('\u{1b}'), "{refused:?}");
     }
 
     #[test]
-    fn a_copy_has_no_word_at_its_end() {
+    fn a_copy_has_no_option() {
         let copy = CopyPair::parse("a:b:/data".into()).unwrap();
         assert_eq!((copy.source, copy.target), (PathBuf::from("a:b"), PathBuf::from("/data")));
         assert_eq!(CopyPair::parse("a:/data:ro".into()), Err(BadMount::CopyOption("ro".to_owned())));
@@ -176,7 +178,7 @@ mod tests {
 
     //= promises.sandbox.places-nothing-shown
     #[test]
-    fn what_is_no_mount_is_refused_with_its_reason() {
+    fn an_invalid_mount_is_refused_with_the_reason() {
         for (text, expected) in [
             ("", BadMount::Shape),
             ("/data", BadMount::Shape),

@@ -1,4 +1,4 @@
-//! A home that was moved away under its daemon: none is made in its place.
+//! Detects a home that was moved while its daemon was running, so that no new one is created in its place.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use carrel_local::HomeMoved;
 
 use crate::failure::Failure;
-use crate::home::Home;
+use crate::home::CarrelHome;
 
-/// The program of a daemon. What the kernel appends to the name of one that was replaced by an upgrade is not part of it.
+/// The program of a daemon, without the suffix that the kernel appends after an upgrade.
 const PROGRAM: &str = "carrel";
 const DELETED: &str = " (deleted)";
 
-/// A process that serves a home, or did so until the home was moved.
+/// A process of a daemon.
 #[derive(Debug)]
 struct DaemonProcess {
     pid: u32,
@@ -23,7 +23,7 @@ struct DaemonProcess {
     directory: PathBuf,
 }
 
-/// Fails if there is nothing at the path of a home, and a daemon of the same user serves a home that was there.
+/// Fails if the home does not exist, and a daemon of the same user serves a home that was there.
 pub(crate) fn check(home: &Path) -> Result<(), Failure> {
     if home.exists() {
         return Ok(());
@@ -37,7 +37,7 @@ pub(crate) fn check(home: &Path) -> Result<(), Failure> {
     }
 }
 
-/// The home that the words and the environment of a process name, if they are those of a daemon.
+/// The home of a daemon, from its arguments and environment; none for another process.
 fn home_of(words: &[OsString], environment: &HashMap<OsString, OsString>, is_root: bool) -> Option<PathBuf> {
     let mut words = words.iter().skip(1);
     words.find(|word| !word.as_bytes().starts_with(b"-")).filter(|word| *word == "serve")?;
@@ -48,11 +48,11 @@ fn home_of(words: &[OsString], environment: &HashMap<OsString, OsString>, is_roo
             _ => {}
         }
     }
-    let chosen = Home::choose(|key| environment.get(OsStr::new(key)).cloned(), is_root);
+    let chosen = CarrelHome::choose(|key| environment.get(OsStr::new(key)).cloned(), is_root);
     chosen.ok().map(|home| home.path().to_owned())
 }
 
-/// A path by which two names of one place are equal, though there is nothing at it.
+/// Resolves links in the parent of a path, which itself need not exist.
 fn resolved(path: &Path) -> PathBuf {
     let parent = path.parent().and_then(|parent| parent.canonicalize().ok());
     parent.zip(path.file_name()).map_or_else(|| path.to_owned(), |(parent, name)| parent.join(name))
@@ -65,7 +65,7 @@ fn without_end<'a>(name: &'a OsStr, end: &str) -> &'a OsStr {
 // === impl DaemonProcess ===
 
 impl DaemonProcess {
-    /// All processes of our user that run the program.
+    /// All processes of this user that run the program.
     fn all() -> impl Iterator<Item = Self> {
         let user = rustix::process::geteuid().as_raw();
         let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -78,7 +78,7 @@ impl DaemonProcess {
         })
     }
 
-    /// Where the home is now that it was started for, if that is this one.
+    /// Where the home of this daemon is now, if it is the given one.
     fn moved(&self, home: &Path) -> Option<HomeMoved> {
         let is_root = rustix::process::geteuid().is_root();
         let environment = self.words("environ")?.into_iter().filter_map(|pair| {
@@ -93,7 +93,7 @@ impl DaemonProcess {
         }
         let (handle, lock) = self.lock()?;
         let now = lock.parent()?.to_owned();
-        // One that sees its home where we see none has another root: it is not ours.
+        // A daemon that sees its home where this process sees none has another root.
         if resolved(&now) == resolved(home) && !lock.as_os_str().as_bytes().ends_with(DELETED.as_bytes()) {
             return None;
         }
@@ -106,7 +106,7 @@ impl DaemonProcess {
         Some(if is_there { HomeMoved::To { path, now, pid } } else { HomeMoved::Removed { path, pid } })
     }
 
-    /// The lock of a home that it holds: by its descriptor, and where the kernel says it is.
+    /// The home lock that it holds: its descriptor, and its path according to the kernel.
     fn lock(&self) -> Option<(PathBuf, PathBuf)> {
         let name = carrel_daemon::lock_file(Path::new("/"));
         std::fs::read_dir(self.directory.join("fd")).ok()?.flatten().find_map(|entry| {
@@ -115,7 +115,7 @@ impl DaemonProcess {
         })
     }
 
-    /// What one of its files has, between bytes that are zero.
+    /// The NUL-separated strings of one of its files.
     fn words(&self, file: &str) -> Option<Vec<OsString>> {
         let bytes = std::fs::read(self.directory.join(file)).ok()?;
         Some(bytes.split(|byte| *byte == 0).map(|word| OsString::from_vec(word.to_vec())).collect())
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_home_of_a_daemon_is_the_one_that_it_was_started_with() {
+    fn the_home_of_a_daemon_comes_from_its_arguments_or_environment() {
         let home = |words: &str| {
             let words: Vec<OsString> = words.split(' ').map(OsString::from).collect();
             home_of(&words, &HashMap::from([("CARREL_HOME".into(), "/c".into())]), true)

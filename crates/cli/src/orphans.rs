@@ -1,62 +1,67 @@
-//! `carrel store orphans`, `adopt`, `remove` and `claim`: what a restored store does not know, and copies of a home.
+//! `carrel store orphans`, `adopt`, `remove` and `claim`.
 
 use carrel_api::carrel::v1::{AdoptOrphanRequest, ListOrphansRequest, Orphan, RemoveOrphanRequest};
 use serde_json::json;
 
 use crate::arguments::{StoreAdoptArguments, StoreClaimArguments, StoreRemoveArguments};
-use crate::daemon::{Daemon, refused, told};
+use crate::daemon::{DaemonClient, render, status_failure};
 use crate::failure::Failure;
-use crate::moment::Moment;
-use crate::table::Table;
+use crate::table::TextTable;
+use crate::timestamp::UnixMillis;
 use crate::{find, serve};
 
-/// What this exits with when it fails.
+/// The exit code of a failure.
 const FAILED: u8 = 1;
 
-/// Lists orphans; returns what to exit with.
+/// Lists orphans; returns the exit code.
 pub(crate) fn list(json: bool) -> Result<u8, Failure> {
     let orphans = find::runtime()?.block_on(async {
-        let mut daemon = Daemon::needed().await?;
-        let answer = daemon.nearby.list_orphans(ListOrphansRequest {}).await.map_err(|status| refused(&status))?;
-        Ok::<_, Failure>(answer.into_inner().orphans)
+        let mut daemon = DaemonClient::connect_or_start().await?;
+        let response =
+            daemon.carrel.list_orphans(ListOrphansRequest {}).await.map_err(|status| status_failure(&status))?;
+        Ok::<_, Failure>(response.into_inner().orphans)
     });
     let orphans = orphans.map_err(|failure| failure.exit(FAILED))?;
-    let text = if json { orphans.iter().map(object).collect() } else { table(&orphans, Moment::now()) };
+    let text = if json { orphans.iter().map(object).collect() } else { table(&orphans, UnixMillis::now()) };
     crate::say(text.as_bytes())
 }
 
-/// Makes an orphan a sandbox again; returns what to exit with.
+/// Adopts an orphan; returns the exit code.
 pub(crate) fn adopt(arguments: &StoreAdoptArguments, json: bool) -> Result<u8, Failure> {
     let adopted = find::runtime()?.block_on(async {
-        let mut daemon = Daemon::needed().await?;
+        let mut daemon = DaemonClient::connect_or_start().await?;
         let request = AdoptOrphanRequest {
             orphan: arguments.orphan.clone(),
             sandbox_id: arguments.id.clone().unwrap_or_default(),
         };
-        let answer = daemon.nearby.adopt_orphan(request).await.map_err(|status| refused(&status))?;
-        answer.into_inner().sandbox.ok_or_else(|| Failure::new("internal", "the daemon answered without a sandbox"))
+        let response = daemon.carrel.adopt_orphan(request).await.map_err(|status| status_failure(&status))?;
+        response.into_inner().sandbox.ok_or_else(|| Failure::new("internal", "the daemon returned no sandbox"))
     });
     let adopted = adopted.map_err(|failure| failure.exit(FAILED))?;
     let text = match json {
-        true => crate::json::line(&told::handle(&adopted)),
+        true => crate::json::line(&render::handle(&adopted)),
         false => format!("{}\n", adopted.sandbox_id),
     };
     crate::say(text.as_bytes())
 }
 
-/// Removes orphans; returns what to exit with.
+/// Removes orphans; returns the exit code.
 pub(crate) fn remove(arguments: &StoreRemoveArguments) -> Result<u8, Failure> {
     let removed = find::runtime()?.block_on(async {
-        let mut daemon = Daemon::needed().await?;
+        let mut daemon = DaemonClient::connect_or_start().await?;
         for orphan in arguments.orphans.clone() {
-            daemon.nearby.remove_orphan(RemoveOrphanRequest { orphan }).await.map_err(|status| refused(&status))?;
+            daemon
+                .carrel
+                .remove_orphan(RemoveOrphanRequest { orphan })
+                .await
+                .map_err(|status| status_failure(&status))?;
         }
         Ok::<_, Failure>(())
     });
     removed.map(|()| 0).map_err(|failure| failure.exit(FAILED))
 }
 
-/// Makes a copy of a home a home of its own; returns what to exit with.
+/// Makes a copy of a home independent; returns the exit code.
 pub(crate) fn claim(arguments: &StoreClaimArguments) -> Result<u8, Failure> {
     let home = serve::home(arguments.home.as_deref())?;
     carrel_daemon::claim_home(&home).map(|()| 0).map_err(|error| Failure::from(error).exit(FAILED))
@@ -75,11 +80,11 @@ fn object(orphan: &Orphan) -> String {
 }
 
 fn rfc3339(at: &prost_types::Timestamp) -> String {
-    told::moment(Some(at)).to_string()
+    render::timestamp(Some(at)).to_string()
 }
 
-fn table(orphans: &[Orphan], now: Moment) -> String {
-    let mut table = Table::new(["DISK", "SANDBOX", "IMAGE", "STATE", "SINCE", "REMOVED AT"]);
+fn table(orphans: &[Orphan], now: UnixMillis) -> String {
+    let mut table = TextTable::new(["DISK", "SANDBOX", "IMAGE", "STATE", "SINCE", "REMOVED AT"]);
     for orphan in orphans {
         let known = |text: &str| if text.is_empty() { "unknown".to_owned() } else { text.to_owned() };
         table.row([
@@ -87,7 +92,7 @@ fn table(orphans: &[Orphan], now: Moment) -> String {
             known(&orphan.sandbox_id),
             known(&orphan.image),
             if orphan.running { "running" } else { "stopped" }.to_owned(),
-            told::moment(orphan.since.as_ref()).age(now),
+            render::timestamp(orphan.since.as_ref()).age(now),
             orphan.removed_at.as_ref().map_or_else(|| "never".to_owned(), rfc3339),
         ]);
     }
@@ -99,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_known_of_an_orphan_is_said() {
+    fn unknown_fields_of_an_orphan_are_shown_as_unknown() {
         let seconds = |seconds| Some(prost_types::Timestamp { seconds, nanos: 0 });
         let known = Orphan {
             disk: "0123456789abcdef".into(),
@@ -117,7 +122,7 @@ DISK              SANDBOX  IMAGE    STATE    SINCE  REMOVED AT
 0123456789abcdef  demo     host     stopped  20s    1970-01-02T00:00:00.000Z
 fedcba9876543210  unknown  unknown  running  1m     never
 ";
-        assert_eq!(table(&[known.clone(), unknown], Moment(120_000)), expected);
+        assert_eq!(table(&[known.clone(), unknown], UnixMillis(120_000)), expected);
         assert!(object(&known).starts_with("{\"disk\":\"0123456789abcdef\","));
     }
 }

@@ -3,14 +3,14 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A port of the host, and the one inside that it leads to.
+/// A port of the host, and the port inside that it forwards to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PortPair {
     pub(crate) host: u16,
     pub(crate) inside: u16,
 }
 
-/// Text that is no pair of ports.
+/// Text that is not a pair of ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BadPort;
 
@@ -30,7 +30,7 @@ impl FromStr for PortPair {
 
 impl fmt::Display for BadPort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ports are HOST:INSIDE, each from 1 to 65535")
+        f.write_str("expected HOST:INSIDE, each from 1 to 65535")
     }
 }
 
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pair_of_ports_is_that_of_the_host_and_that_inside() {
+    fn a_pair_of_ports_is_parsed() {
         assert_eq!("8080:80".parse(), Ok(PortPair { host: 8080, inside: 80 }));
         for text in ["", "80", "0:80", "80:0", "80:65536", "a:b", "80:80:80", "127.0.0.1:80"] {
             assert_eq!(text.parse::<PortPair>(), Err(BadPort), "{text}");

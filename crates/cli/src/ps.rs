@@ -1,37 +1,39 @@
-//! `carrel ps`: the sandboxes of this host, or the jobs of one.
+//! `carrel ps`: lists sandboxes, or the jobs of one.
 
 use std::collections::HashMap;
 
-use carrel_shim_client::messages::{Fact, FactKind, JobInfo, JobState, JobStream, Outcome, OutcomeKind, PublishedPort};
+use carrel_shim_client::messages::{
+    Fact, FactKind, JobInfo, JobOutcome, JobState, JobStream, OutcomeKind, PublishedPort,
+};
 use serde_json::Value;
 
 use crate::arguments::PsArguments;
-use crate::daemon::told;
+use crate::daemon::render;
 use crate::failure::Failure;
-use crate::listed::Listed;
-use crate::moment::Moment;
-use crate::seen::Seen;
+use crate::listing::ListedSandbox;
+use crate::observed::ObservedSandbox;
 use crate::size::Size;
-use crate::table::Table;
-use crate::{find, inspect, listed};
+use crate::table::TextTable;
+use crate::timestamp::UnixMillis;
+use crate::{find, inspect, listing};
 
-/// What this exits with when it fails.
+/// The exit code of a failure.
 const FAILED: u8 = 1;
-/// What stands where there is nothing to say.
+/// The text of an empty cell.
 const NONE: &str = "-";
-/// The owner of what stays.
+/// The owner of persistent sandboxes.
 const DAEMON: &str = "daemon";
 
-/// Lists; returns what to exit with.
+/// Lists sandboxes or jobs; returns the exit code.
 pub(crate) fn ps(arguments: &PsArguments, json: bool) -> Result<u8, Failure> {
     let runtime = find::runtime()?;
     let listed = runtime.block_on(async {
-        let now = Moment::now;
+        let now = UnixMillis::now;
         Ok(match &arguments.name {
             None => {
-                let (all, lost) = listed::all(arguments).await?;
+                let (all, lost) = listing::all(arguments).await?;
                 let text = match (json, arguments.quiet) {
-                    (true, _) => lines(all.iter().map(Listed::object)),
+                    (true, _) => lines(all.iter().map(ListedSandbox::object)),
                     (false, true) => {
                         all.iter().map(|listed| format!("{}\n", carrel_changes::EscapedLine(&listed.name()))).collect()
                     }
@@ -53,63 +55,63 @@ pub(crate) fn ps(arguments: &PsArguments, json: bool) -> Result<u8, Failure> {
         })
     });
     let (text, lost) = listed.map_err(|failure: Failure| failure.exit(FAILED))?;
-    let said = crate::say(text.as_bytes())?;
-    lost.map_or(Ok(said), |failure| Err(failure.exit(FAILED)))
+    let code = crate::say(text.as_bytes())?;
+    lost.map_or(Ok(code), |failure| Err(failure.exit(FAILED)))
 }
 
 fn lines(objects: impl Iterator<Item = Value>) -> String {
     objects.map(|object| crate::json::line(&object)).collect()
 }
 
-/// Sandboxes, for people.
-fn sandboxes(all: &[Listed], now: Moment) -> String {
-    let mut table = Table::new(["NAME", "STATE", "IMAGE", "JOBS", "OWNER", "AGE", "PORTS"]);
+/// A table of sandboxes.
+fn sandboxes(all: &[ListedSandbox], now: UnixMillis) -> String {
+    let mut table = TextTable::new(["NAME", "STATE", "IMAGE", "JOBS", "OWNER", "AGE", "PORTS"]);
     let or_none = |text: Option<String>| text.unwrap_or_else(|| NONE.to_owned());
     for listed in all {
-        let told = listed.seen.as_ref().and_then(|seen| seen.told.as_ref());
-        let owner = match (&listed.kept, &listed.seen) {
-            (None, Some(seen)) => owner(seen),
+        let shim = listed.observed.as_ref().and_then(|observed| observed.shim.as_ref());
+        let owner = match (&listed.handle, &listed.observed) {
+            (None, Some(observed)) => owner(observed),
             _ => DAEMON.to_owned(),
         };
         table.row([
             listed.name(),
             listed.state(),
             or_none(listed.image().map(str::to_owned)),
-            or_none(told.map(|told| told.status.running_jobs.to_string())),
+            or_none(shim.map(|shim| shim.status.running_jobs.to_string())),
             owner,
             or_none(listed.created().map(|created| created.age(now))),
-            or_none(told.and_then(|told| ports(told.status.ports.as_deref()?))),
+            or_none(shim.and_then(|shim| ports(shim.status.ports.as_deref()?))),
         ]);
     }
     table.to_string()
 }
 
-/// The ports that are published, if there are some.
+/// The published ports, if there are any.
 fn ports(published: &[PublishedPort]) -> Option<String> {
-    let shown: Vec<String> = published.iter().map(|port| told::port(port.host, port.inside)).collect();
+    let shown: Vec<String> = published.iter().map(|port| render::port(port.host, port.inside)).collect();
     (!shown.is_empty()).then(|| shown.join(", "))
 }
 
-/// Who holds a sandbox: whoever supervises it now, or made it and is still there.
-fn owner(seen: &Seen) -> String {
-    let maker = seen.record.as_ref().map(|record| &record.owner).filter(|maker| seen.is_alive(maker));
-    match seen.supervisor().or(maker) {
+/// The owner of a sandbox: its current supervisor, or the process that created it, if that is still running.
+fn owner(observed: &ObservedSandbox) -> String {
+    let creator = observed.record.as_ref().map(|record| &record.owner).filter(|creator| observed.is_alive(creator));
+    match observed.supervisor().or(creator) {
         Some(peer) if peer.command.is_empty() => peer.pid.to_string(),
         Some(peer) => format!("{} {}", peer.pid, peer.command),
         None => NONE.to_owned(),
     }
 }
 
-/// Jobs, for people.
-fn jobs(all: &[JobInfo], now: Moment) -> String {
-    let mut table = Table::new(["JOB", "STATE", "PID", "AGE", "ENDED", "OUTPUT", "COMMAND"]);
+/// A table of jobs.
+fn jobs(all: &[JobInfo], now: UnixMillis) -> String {
+    let mut table = TextTable::new(["JOB", "STATE", "PID", "AGE", "ENDED", "OUTPUT", "COMMAND"]);
     for info in all {
         table.row([
             info.job.clone(),
             info.outcome.as_ref().map_or_else(|| info.state.as_str().to_owned(), outcome),
             info.pid.map_or_else(|| NONE.to_owned(), |pid| pid.to_string()),
-            Moment(info.started_ms).age(now),
-            info.ended_ms.map_or_else(|| NONE.to_owned(), |at| format!("{} ago", Moment(at).age(now))),
+            UnixMillis(info.started_ms).age(now),
+            info.ended_ms.map_or_else(|| NONE.to_owned(), |at| format!("{} ago", UnixMillis(at).age(now))),
             output(info),
             info.command.join(" "),
         ]);
@@ -117,7 +119,7 @@ fn jobs(all: &[JobInfo], now: Moment) -> String {
     table.to_string()
 }
 
-/// How much a job wrote, if that is known: of one that is only remembered it is not.
+/// How much a job wrote; unknown for a job from the daemon's history.
 fn output(info: &JobInfo) -> String {
     match info.stdout.length.saturating_add(info.stderr.length) {
         0 if info.stdout.path.is_none() && info.state == JobState::Ended => NONE.to_owned(),
@@ -125,8 +127,8 @@ fn output(info: &JobInfo) -> String {
     }
 }
 
-/// How a job ended, in a word or two.
-pub(crate) fn outcome(outcome: &Outcome) -> String {
+/// The outcome of a job as text.
+pub(crate) fn outcome(outcome: &JobOutcome) -> String {
     match (outcome.kind, outcome.code, outcome.signal) {
         (OutcomeKind::Exited, Some(code), _) => format!("exited {code}"),
         (OutcomeKind::Signalled, _, Some(signal)) => format!("signal {signal}"),
@@ -134,20 +136,20 @@ pub(crate) fn outcome(outcome: &Outcome) -> String {
     }
 }
 
-/// The jobs of a sandbox that is dead, as its journal tells them.
+/// The jobs of a stopped sandbox, from its journal.
 pub(crate) fn past_jobs(facts: &[Fact]) -> Vec<JobInfo> {
     let mut jobs: Vec<JobInfo> = Vec::new();
-    // Where each is: there may be as many as a journal holds.
-    let mut places: HashMap<&str, usize> = HashMap::new();
+    // An index by id, because a journal may have many jobs.
+    let mut positions: HashMap<&str, usize> = HashMap::new();
     for fact in facts {
         let Some(id) = &fact.job else { continue };
         match fact.kind {
             FactKind::JobStarted => {
-                places.insert(id, jobs.len());
-                jobs.push(begun(id, fact));
+                positions.insert(id, jobs.len());
+                jobs.push(started_job(id, fact));
             }
             FactKind::JobEnded => {
-                if let Some(info) = places.get(id.as_str()).and_then(|place| jobs.get_mut(*place)) {
+                if let Some(info) = positions.get(id.as_str()).and_then(|position| jobs.get_mut(*position)) {
                     (info.state, info.ended_ms) = (JobState::Ended, Some(fact.at_ms));
                     info.outcome.clone_from(&fact.outcome);
                 }
@@ -155,10 +157,10 @@ pub(crate) fn past_jobs(facts: &[Fact]) -> Vec<JobInfo> {
             _ => {}
         }
     }
-    // What did not end before its sandbox ended with it, whether or not somebody was left to say so.
+    // A job without an outcome ended with its sandbox.
     for info in jobs.iter_mut().filter(|info| info.outcome.is_none()) {
         info.state = JobState::Ended;
-        info.outcome = Some(Outcome {
+        info.outcome = Some(JobOutcome {
             kind: OutcomeKind::SandboxEnded,
             code: None,
             signal: None,
@@ -170,7 +172,7 @@ pub(crate) fn past_jobs(facts: &[Fact]) -> Vec<JobInfo> {
     jobs
 }
 
-fn begun(id: &str, fact: &Fact) -> JobInfo {
+fn started_job(id: &str, fact: &Fact) -> JobInfo {
     JobInfo {
         job: id.to_owned(),
         command: fact.command.clone().unwrap_or_default(),
@@ -194,17 +196,17 @@ fn begun(id: &str, fact: &Fact) -> JobInfo {
 
 #[cfg(test)]
 mod tests {
-    use carrel_api::agbox::v1::{SandboxHandle, SandboxState as KeptState};
-    use carrel_shim_client::messages::{EndReason, State};
+    use carrel_api::agbox::v1::{SandboxHandle, SandboxState};
+    use carrel_shim_client::messages::{EndReason, ShimState};
     use prost_types::Timestamp;
 
     use super::*;
-    use crate::seen::tests::{dead, ended, example};
+    use crate::observed::tests::{dead, ended, example};
 
-    const NOW: Moment = Moment(1_709_210_160_000);
+    const NOW: UnixMillis = UnixMillis(1_709_210_160_000);
 
-    fn ended_with(kind: OutcomeKind, code: Option<i32>, signal: Option<i32>) -> Outcome {
-        Outcome { kind, code, signal, failure: None, errno_name: None, message: None }
+    fn ended_with(kind: OutcomeKind, code: Option<i32>, signal: Option<i32>) -> JobOutcome {
+        JobOutcome { kind, code, signal, failure: None, errno_name: None, message: None }
     }
 
     fn of_job(kind: FactKind, job: &str, at_ms: u64) -> Fact {
@@ -212,24 +214,26 @@ mod tests {
     }
 
     #[test]
-    fn sandboxes_are_listed_with_who_holds_them() {
+    fn sandboxes_are_listed_with_their_owners() {
         let mut ending = example();
-        ending.told.as_mut().unwrap().status.state = State::Ending;
+        ending.shim.as_mut().unwrap().status.state = ShimState::Ending;
         let port = PublishedPort { host: 8080, inside: 80 };
-        ending.told.as_mut().unwrap().status.ports = Some(vec![port, PublishedPort { host: 8443, inside: 443 }]);
-        let mut strange = dead(Vec::new());
-        (strange.record, strange.problem) = (None, Some("its record is damaged".to_owned()));
+        ending.shim.as_mut().unwrap().status.ports = Some(vec![port, PublishedPort { host: 8443, inside: 443 }]);
+        let mut damaged = dead(Vec::new());
+        (damaged.record, damaged.problem) = (None, Some("its record is damaged".to_owned()));
         let handle = SandboxHandle {
             sandbox_id: "kept".to_owned(),
-            state: KeptState::Stopped.into(),
+            state: SandboxState::Stopped.into(),
             image: "host".to_owned(),
             created_at: Some(Timestamp { seconds: 1_709_210_100, nanos: 0 }),
             ..SandboxHandle::default()
         };
-        let seen = [example(), ending, dead(vec![ended(EndReason::Stopped)]), strange];
-        let mut all: Vec<Listed> =
-            seen.into_iter().map(|seen| Listed { seen: Some(seen), kept: None, pause: None }).collect();
-        all.push(Listed { seen: None, kept: Some(handle), pause: None });
+        let observed = [example(), ending, dead(vec![ended(EndReason::Stopped)]), damaged];
+        let mut all: Vec<ListedSandbox> = observed
+            .into_iter()
+            .map(|observed| ListedSandbox { observed: Some(observed), handle: None, pause: None })
+            .collect();
+        all.push(ListedSandbox { observed: None, handle: Some(handle), pause: None });
         assert_eq!(
             sandboxes(&all, NOW),
             "NAME  STATE                           IMAGE  JOBS  OWNER               AGE  PORTS\n\
@@ -243,8 +247,8 @@ mod tests {
     }
 
     #[test]
-    fn jobs_are_listed_with_how_they_ended() {
-        let mut running = begun("run", &Fact::new(NOW.0 - 5000, FactKind::JobStarted));
+    fn jobs_are_listed_with_their_outcomes() {
+        let mut running = started_job("run", &Fact::new(NOW.0 - 5000, FactKind::JobStarted));
         running.command = vec!["sleep".to_owned(), "1000".to_owned()];
         running.pid = Some(2);
         (running.stdout.length, running.stderr.length) = (1024, 1024);
@@ -265,32 +269,33 @@ mod tests {
     }
 
     #[test]
-    fn an_outcome_is_a_word_or_two() {
-        for (given, said) in [
+    fn an_outcome_is_short_text() {
+        for (given, expected) in [
             (ended_with(OutcomeKind::Exited, Some(0), None), "exited 0"),
             (ended_with(OutcomeKind::Signalled, None, Some(9)), "signal 9"),
             (ended_with(OutcomeKind::OutOfMemory, None, Some(9)), "out of memory"),
             (ended_with(OutcomeKind::TimedOut, None, None), "timed out"),
             (ended_with(OutcomeKind::NeverRan, None, None), "never ran"),
         ] {
-            assert_eq!(outcome(&given), said);
+            assert_eq!(outcome(&given), expected);
         }
     }
 
     #[test]
-    fn the_jobs_of_a_dead_one_are_those_in_its_journal() {
+    fn the_jobs_of_a_stopped_sandbox_come_from_its_journal() {
         let exited = ended_with(OutcomeKind::Exited, Some(0), None);
         let facts = [
             Fact::new(1, FactKind::Claimed),
             Fact { command: Some(vec!["ls".to_owned()]), ..of_job(FactKind::JobStarted, "a", 2) },
             of_job(FactKind::JobStarted, "b", 3),
             Fact { outcome: Some(exited.clone()), ..of_job(FactKind::JobEnded, "a", 4) },
-            of_job(FactKind::JobEnded, "never begun", 5),
+            of_job(FactKind::JobEnded, "never started", 5),
             ended(EndReason::SupervisorLost),
         ];
         let past = past_jobs(&facts);
-        let told: Vec<_> = past.iter().map(|info| (info.job.as_str(), info.outcome.as_ref().unwrap().kind)).collect();
-        assert_eq!(told, [("a", OutcomeKind::Exited), ("b", OutcomeKind::SandboxEnded)]);
+        let outcomes: Vec<_> =
+            past.iter().map(|info| (info.job.as_str(), info.outcome.as_ref().unwrap().kind)).collect();
+        assert_eq!(outcomes, [("a", OutcomeKind::Exited), ("b", OutcomeKind::SandboxEnded)]);
         let first = past.first().unwrap();
         assert_eq!((first.command.as_slice(), first.ended_ms), (&["ls".to_owned()][..], Some(4)));
     }

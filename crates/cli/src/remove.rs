@@ -1,4 +1,4 @@
-//! `carrel rm`: what is left of sandboxes, and kept changes.
+//! `carrel rm`: removes sandboxes and saved changes.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -7,42 +7,41 @@ use carrel_api::agbox::v1::{
     DeleteSandboxRequest, DeleteSandboxesRequest, ListSandboxesRequest, SandboxHandle, SandboxState,
 };
 use carrel_changes::{ChangeName, SavedChanges, SavedChangesError};
-use carrel_shim_client::{Found, Life};
+use carrel_shim_client::{DiscoveredSandbox, Liveness};
 use serde_json::json;
 use tokio::runtime::Runtime;
 
 use crate::arguments::RemoveArguments;
-use crate::daemon::{self, Daemon, refused, wait};
+use crate::daemon::{self, DaemonClient, status_failure, wait};
 use crate::failure::{Failure, Failures};
-use crate::home::{Home, IDS};
+use crate::home::{CarrelHome, ID_RANGES};
 use crate::label::Label;
 use crate::{find, stop};
 
-/// What this exits with when it fails.
+/// The exit code of a failure.
 const FAILED: u8 = 1;
 
-/// How long a sandbox that is ended without a grace may take to be gone, until its supervisor is ended too.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a shim may take to kill its sandbox, until it is killed itself.
+const SHIM_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long others may be at what is left of a sandbox.
-const SWEEPING: Duration = Duration::from_secs(2);
-/// How long they are left alone, until it is tried again.
-const AGAIN: Duration = Duration::from_millis(10);
+/// How long another process may take to sweep the directory of a sandbox.
+const SWEEP_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long to wait between two checks for that.
+const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
-/// What a name stands for.
+/// What a name refers to.
 #[derive(Debug)]
-enum Meant {
-    Sandbox(Box<Found>),
-    /// One that a daemon keeps.
-    Kept(Box<(Daemon, SandboxHandle)>),
+enum RemoveTarget {
+    Ephemeral(Box<DiscoveredSandbox>),
+    Persistent(Box<(DaemonClient, SandboxHandle)>),
     Changes(ChangeName),
 }
 
-/// Removes; returns what to exit with.
+/// Removes targets; returns the exit code.
 pub(crate) fn remove(arguments: &RemoveArguments, json: bool) -> Result<u8, Failure> {
     let (runtime, mut failures) = (find::runtime()?, Failures::new(json));
     if !arguments.labels.is_empty() {
-        return runtime.block_on(labelled(arguments, json)).map_err(|failure| failure.exit(FAILED));
+        return runtime.block_on(remove_labelled(arguments, json)).map_err(|failure| failure.exit(FAILED));
     }
     for name in &arguments.names {
         match one(arguments, name, json, &runtime) {
@@ -57,66 +56,71 @@ pub(crate) fn remove(arguments: &RemoveArguments, json: bool) -> Result<u8, Fail
     failures.finish(FAILED)
 }
 
-/// Removes what has a name; tells what that was.
+/// Removes the target of a name; returns its kind.
 fn one(arguments: &RemoveArguments, name: &str, json: bool, runtime: &Runtime) -> Result<&'static str, Failure> {
-    let changes = if arguments.sandbox { None } else { kept(name)? };
-    let sandbox = if looks_for_sandboxes(arguments) { sandbox(name, changes.is_some(), runtime)? } else { None };
-    match meant(arguments, name, sandbox, changes)? {
-        Meant::Sandbox(found) => sandbox_of(arguments, name, &found, json, runtime).map(|()| "sandbox"),
-        Meant::Kept(kept) => runtime.block_on(delete(arguments, *kept)).map(|()| "sandbox"),
-        Meant::Changes(name) => Ok(SavedChanges::remove(&Home::find()?.changes(), &name).map(|()| "changes")?),
+    let changes = if arguments.sandbox { None } else { saved_changes(name)? };
+    let sandbox = if looks_for_sandboxes(arguments) { find_sandbox(name, changes.is_some(), runtime)? } else { None };
+    match resolve(arguments, name, sandbox, changes)? {
+        RemoveTarget::Ephemeral(found) => remove_ephemeral(arguments, name, &found, json, runtime).map(|()| "sandbox"),
+        RemoveTarget::Persistent(kept) => runtime.block_on(delete(arguments, *kept)).map(|()| "sandbox"),
+        RemoveTarget::Changes(name) => {
+            Ok(SavedChanges::remove(&CarrelHome::find()?.changes(), &name).map(|()| "changes")?)
+        }
     }
 }
 
-/// The sandbox of a name: of a daemon, or of its owner. For a name of kept changes no daemon is started.
-fn sandbox(name: &str, is_taken: bool, runtime: &Runtime) -> Result<Option<Meant>, Failure> {
-    let found = find::maybe(name)?;
-    let keeper = runtime.block_on(async {
-        if found.is_none() && is_taken && Daemon::running().await?.is_none() {
+/// The sandbox of a name. For a name of saved changes, no daemon is started.
+fn find_sandbox(name: &str, is_taken: bool, runtime: &Runtime) -> Result<Option<RemoveTarget>, Failure> {
+    let found = find::existing(name)?;
+    let persistent = runtime.block_on(async {
+        if found.is_none() && is_taken && DaemonClient::connect_to_running().await?.is_none() {
             return Ok(None);
         }
-        daemon::keeper(name, found.as_ref()).await
+        daemon::find_persistent(name, found.as_ref()).await
     })?;
-    let kept = keeper.map(|keeper| Meant::Kept(Box::new(keeper)));
-    Ok(kept.or_else(|| found.map(|found| Meant::Sandbox(Box::new(found)))))
+    let persistent = persistent.map(|found| RemoveTarget::Persistent(Box::new(found)));
+    Ok(persistent.or_else(|| found.map(|found| RemoveTarget::Ephemeral(Box::new(found)))))
 }
 
-/// Removes one that a daemon keeps, and returns when it is gone.
-async fn delete(arguments: &RemoveArguments, (mut daemon, handle): (Daemon, SandboxHandle)) -> Result<(), Failure> {
+/// Deletes a persistent sandbox, and waits until it is deleted.
+async fn delete(
+    arguments: &RemoveArguments,
+    (mut daemon, handle): (DaemonClient, SandboxHandle),
+) -> Result<(), Failure> {
     let id = handle.sandbox_id.clone();
     if runs(&handle) && !arguments.force {
-        return Err(running(&id));
+        return Err(running_failure(&id));
     }
     let request = DeleteSandboxRequest { sandbox_id: id.clone() };
-    daemon.sandboxes.delete_sandbox(request).await.map_err(|status| refused(&status))?;
-    gone(&mut daemon, &id).await
+    daemon.sandboxes.delete_sandbox(request).await.map_err(|status| status_failure(&status))?;
+    wait_until_deleted(&mut daemon, &id).await
 }
 
-/// Waits until one is gone whose removal was accepted.
-async fn gone(daemon: &mut Daemon, id: &str) -> Result<(), Failure> {
-    match daemon.maybe(id).await? {
+/// Waits until a sandbox is deleted.
+async fn wait_until_deleted(daemon: &mut DaemonClient, id: &str) -> Result<(), Failure> {
+    match daemon.find(id).await? {
         Some(handle) => wait::until(daemon, handle, SandboxState::Deleted).await.map(drop),
         None => Ok(()),
     }
 }
 
-/// Removes all that have some labels, and returns when they are gone.
-async fn labelled(arguments: &RemoveArguments, json: bool) -> Result<u8, Failure> {
-    let Some(mut daemon) = Daemon::of_what_stays().await? else { return Ok(0) };
+/// Deletes all sandboxes with some labels, and waits until they are deleted.
+async fn remove_labelled(arguments: &RemoveArguments, json: bool) -> Result<u8, Failure> {
+    let Some(mut daemon) = DaemonClient::connect_if_sandboxes_exist().await? else { return Ok(0) };
     let label_selector = Label::pairs(&arguments.labels);
     let request = ListSandboxesRequest { include_deleted: false, label_selector: label_selector.clone() };
     let handles = daemon.list(request).await?;
     if let Some(handle) = handles.iter().find(|handle| runs(handle) && !arguments.force) {
-        return Err(running(&handle.sandbox_id));
+        return Err(running_failure(&handle.sandbox_id));
     }
     let deleted = daemon.sandboxes.delete_sandboxes(DeleteSandboxesRequest { label_selector }).await;
     let mut failures = Failures::new(json);
-    for id in deleted.map_err(|status| refused(&status))?.into_inner().deleted_sandbox_ids {
-        match gone(&mut daemon, &id).await {
+    for id in deleted.map_err(|status| status_failure(&status))?.into_inner().deleted_sandbox_ids {
+        match wait_until_deleted(&mut daemon, &id).await {
             Ok(()) => {
                 let line = format!("{}\n", carrel_changes::EscapedLine(&id));
-                let told = crate::json::line(&json!({"name": id, "removed": "sandbox"}));
-                crate::say(if json { told } else { line }.as_bytes())?;
+                let object = crate::json::line(&json!({"name": id, "removed": "sandbox"}));
+                crate::say(if json { object } else { line }.as_bytes())?;
             }
             Err(failure) => failures.add(failure),
         }
@@ -128,35 +132,35 @@ fn runs(handle: &SandboxHandle) -> bool {
     matches!(handle.state(), SandboxState::Pending | SandboxState::Ready)
 }
 
-fn running(name: &str) -> Failure {
-    let hint = format!("`carrel stop {name}` ends it; `carrel rm --force {name}` does both");
+fn running_failure(name: &str) -> Failure {
+    let hint = format!("`carrel stop {name}` stops it; `carrel rm --force {name}` kills and removes it");
     Failure::new("sandbox_running", format!("the sandbox {name:?} is running")).hint(hint)
 }
 
-/// Anybody may have kept changes; sandboxes are root's.
+/// Whether to look for sandboxes, which only root has; any user may have saved changes.
 fn looks_for_sandboxes(arguments: &RemoveArguments) -> bool {
     arguments.sandbox || (!arguments.changes && rustix::process::geteuid().is_root())
 }
 
-/// The changes that are kept under a name.
-fn kept(name: &str) -> Result<Option<ChangeName>, Failure> {
-    let all = SavedChanges::list(&Home::find()?.changes())?;
+/// The saved changes of a name.
+fn saved_changes(name: &str) -> Result<Option<ChangeName>, Failure> {
+    let all = SavedChanges::list(&CarrelHome::find()?.changes())?;
     Ok(all.into_iter().find(|kept| kept.as_str() == name))
 }
 
-/// Decides what is meant, or says why that is not clear.
-fn meant(
+/// Resolves a name to its target, or fails if that is ambiguous.
+fn resolve(
     arguments: &RemoveArguments,
     name: &str,
-    sandbox: Option<Meant>,
+    sandbox: Option<RemoveTarget>,
     changes: Option<ChangeName>,
-) -> Result<Meant, Failure> {
+) -> Result<RemoveTarget, Failure> {
     match (sandbox, changes) {
         (Some(sandbox), None) => Ok(sandbox),
-        (None, Some(changes)) => Ok(Meant::Changes(changes)),
+        (None, Some(changes)) => Ok(RemoveTarget::Changes(changes)),
         (Some(_), Some(_)) => {
-            let words = format!("there are a sandbox and kept changes named {name:?}");
-            Err(Failure::new("ambiguous_name", words).hint("say which with --sandbox or --changes"))
+            let words = format!("{name:?} is a sandbox, and also saved changes");
+            Err(Failure::new("ambiguous_name", words).hint("choose with --sandbox or --changes"))
         }
         (None, None) if arguments.sandbox => Err(find::no_such_sandbox(name)),
         (None, None) if arguments.changes => {
@@ -164,25 +168,25 @@ fn meant(
             Err(SavedChangesError::Unknown(name).into())
         }
         (None, None) => {
-            let words = format!("there is no sandbox named {name:?}, and there are no kept changes of that name");
-            let hint = "`carrel ps` lists sandboxes, `carrel changes` what is kept";
+            let words = format!("no such sandbox or saved changes: {name:?}");
+            let hint = "`carrel ps` lists sandboxes, `carrel changes` saved changes";
             Err(Failure::new("unknown_name", words).hint(hint))
         }
     }
 }
 
-fn sandbox_of(
+fn remove_ephemeral(
     arguments: &RemoveArguments,
     name: &str,
-    found: &Found,
+    found: &DiscoveredSandbox,
     json: bool,
     runtime: &Runtime,
 ) -> Result<(), Failure> {
-    if !matches!(found.life, Life::Dead { .. }) {
+    if !matches!(found.life, Liveness::Dead { .. }) {
         if !arguments.force {
-            return Err(running(name));
+            return Err(running_failure(name));
         }
-        let end = runtime.block_on(stop::end(name, Duration::ZERO, PATIENCE))?;
+        let end = runtime.block_on(stop::end(name, Duration::ZERO, SHIM_TIMEOUT))?;
         end.note(name, json);
     }
     let (began, incarnation) = (Instant::now(), incarnation(found));
@@ -192,22 +196,24 @@ fn sandbox_of(
             None => carrel_shim::collect(&found.directory),
         };
         if collected.map_err(|error| Failure::new("remove_failed", error))? {
-            // What cannot be removed now is found by the next run.
-            let _groups = carrel_shim::sweep_groups(Path::new(IDS));
+            // The next run removes what cannot be removed now.
+            let _groups = carrel_shim::sweep_groups(Path::new(ID_RANGES));
             return Ok(());
         }
-        match find::maybe(name)? {
-            // One that goes with its owner has taken its directory along.
+        match find::existing(name)? {
+            // Its owner removed the directory.
             None => return Ok(()),
-            // So it has, and another has its name.
-            Some(now) if now.life == Life::Running && self::incarnation(&now) != incarnation => return Ok(()),
-            // Somebody else is at what it left, as a run is that sweeps.
-            Some(now) if now.life == Life::Starting && began.elapsed() < SWEEPING => std::thread::sleep(AGAIN),
-            Some(_) => return Err(running(name)),
+            // Another sandbox has the name already.
+            Some(now) if now.life == Liveness::Running && self::incarnation(&now) != incarnation => return Ok(()),
+            // Another process is sweeping the directory.
+            Some(now) if now.life == Liveness::Starting && began.elapsed() < SWEEP_TIMEOUT => {
+                std::thread::sleep(RETRY_INTERVAL)
+            }
+            Some(_) => return Err(running_failure(name)),
         }
     }
 }
 
-fn incarnation(found: &Found) -> Option<&str> {
+fn incarnation(found: &DiscoveredSandbox) -> Option<&str> {
     found.record.as_ref().map(|record| record.incarnation.as_str())
 }

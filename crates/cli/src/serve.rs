@@ -6,18 +6,18 @@ use carrel_daemon::{Options, ServeError};
 
 use crate::arguments::ServeArguments;
 use crate::failure::Failure;
-use crate::home::Home;
+use crate::home::CarrelHome;
 use crate::moved_home;
 
-/// What this exits with when it fails.
+/// The exit code of a failure.
 const FAILED: u8 = 1;
 
-/// Serves; returns what to exit with.
+/// Runs the daemon; returns the exit code.
 pub(crate) fn serve(arguments: &ServeArguments) -> Result<u8, Failure> {
     if arguments.detached {
-        // It outlives whoever started it: what that had open is not to stay open because of it.
+        // The daemon outlives the process that started it, and must not keep its files open.
         carrel_sandbox::close_inherited_descriptors()
-            .map_err(|error| Failure::new("system_failed", format!("close what was inherited: {error}")))?;
+            .map_err(|error| Failure::new("system_failed", format!("close inherited descriptors: {error}")))?;
     }
     let options = Options {
         home: home(arguments.home.as_deref())?,
@@ -32,23 +32,23 @@ pub(crate) fn serve(arguments: &ServeArguments) -> Result<u8, Failure> {
         moved_home::check(&options.home).map_err(|failure| failure.exit(FAILED))?;
     }
     match carrel_daemon::serve(&options) {
-        // Whoever started it waits for its first word, and reads nothing else.
+        // The process that started the daemon reads only its first line of output.
         Err(failed) if arguments.detached => {
             let failure = Failure::from(failed.error);
             crate::say(failure.object().as_bytes()).map(|_| failure.exit)
         }
-        // The log has it, in the format that the rest of the log has.
+        // The error was logged in the format of the log.
         Err(failed) if failed.logged => Ok(failed.error.exit()),
         served => served.map_err(|failed| failed.error.into()),
     }
 }
 
-/// The home that is given, or ours.
+/// The given home, or the default.
 pub(crate) fn home(given: Option<&Path>) -> Result<PathBuf, Failure> {
     match given {
         Some(home) => std::path::absolute(home)
             .map_err(|error| Failure::new("home_unavailable", format!("{}: {error}", home.display()))),
-        None => Ok(Home::find()?.path().to_owned()),
+        None => Ok(CarrelHome::find()?.path().to_owned()),
     }
 }
 

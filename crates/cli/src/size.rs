@@ -1,4 +1,4 @@
-//! Sizes and times as people write them.
+//! Parses and formats sizes and durations.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,20 +8,16 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Size(pub(crate) u64);
 
-/// A length of time: `30s`, `5m`, `1h30m`, `500ms`; a bare number is seconds.
+/// A duration: `30s`, `5m`, `1h30m`, `500ms`; a bare number is seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Time(pub(crate) Duration);
 
-/// Text that is no size or no time.
+/// Text that is not a size or a duration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum BadQuantity {
-    /// It is not a size.
     Size,
-    /// It is not a time.
     Time,
-    /// It is more than can be counted.
     TooLarge,
-    /// It is nothing.
     Zero,
 }
 
@@ -80,7 +76,7 @@ impl FromStr for Time {
             let (number, after) = rest.split_at(digits);
             let letters = after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len());
             let (unit, after) = after.split_at(letters);
-            // Only a number that stands alone may do without its unit.
+            // Only a single number may omit the unit.
             let unit = if unit.is_empty() && number == text { "s" } else { unit };
             let unit = TIMES.iter().find(|(name, _)| *name == unit).ok_or(BadQuantity::Time)?.1;
             if number.is_empty() {
@@ -120,7 +116,7 @@ impl fmt::Display for BadQuantity {
             Self::Size => "not a size such as 512M, 1.5G or 64KiB",
             Self::Time => "not a time such as 30s, 5m, 1h30m or 500ms",
             Self::TooLarge => "too large",
-            Self::Zero => "must be more than nothing",
+            Self::Zero => "must be greater than zero",
         })
     }
 }
@@ -132,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_size_is_read_in_powers_of_1024() {
+    fn a_size_is_parsed_in_powers_of_1024() {
         for (text, bytes) in [
             ("4096", 4096),
             ("1k", 1024),
@@ -154,15 +150,15 @@ mod tests {
     }
 
     #[test]
-    fn a_size_is_said_in_its_largest_unit() {
+    fn a_size_is_formatted_in_its_largest_unit() {
         for (bytes, text) in [(1, "1 byte"), (65_536, "64 KiB"), (64 << 20, "64 MiB"), (3 << 29, "1.5 GiB")] {
             assert_eq!(Size(bytes).to_string(), text);
         }
     }
 
     #[test]
-    fn a_time_is_read_and_said_the_same_way() {
-        for (text, millis, said) in [
+    fn a_duration_is_parsed_and_formatted() {
+        for (text, millis, formatted) in [
             ("30", 30_000, "30s"),
             ("30s", 30_000, "30s"),
             ("5m", 300_000, "5m"),
@@ -171,7 +167,7 @@ mod tests {
             ("90s", 90_000, "1m30s"),
         ] {
             let time: Time = text.parse().unwrap();
-            assert_eq!((time.0.as_millis(), time.to_string().as_str()), (millis, said), "{text}");
+            assert_eq!((time.0.as_millis(), time.to_string().as_str()), (millis, formatted), "{text}");
         }
         for text in ["", "s", "1x", "-1s", "1.5s", "5m30", " 1s", "1s "] {
             assert_eq!(text.parse::<Time>(), Err(BadQuantity::Time), "{text}");

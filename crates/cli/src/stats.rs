@@ -1,11 +1,11 @@
-//! `carrel stats`: what sandboxes use.
+//! `carrel stats`: resource usage of sandboxes.
 
 use std::collections::HashMap;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-use carrel_shim_client::messages::{Limits, Statistics};
-use carrel_shim_client::{Found, Life};
+use carrel_shim_client::messages::{SandboxLimits, Statistics};
+use carrel_shim_client::{DiscoveredSandbox, Liveness};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
@@ -13,32 +13,32 @@ use crate::arguments::StatsArguments;
 use crate::failure::Failure;
 use crate::find;
 use crate::size::Size;
-use crate::table::Table;
+use crate::table::TextTable;
 
-/// What this exits with when it fails.
+/// The exit code of a failure.
 const FAILED: u8 = 1;
-/// What stands where this host does not count.
+/// The text of a value that this host does not measure.
 const NONE: &str = "-";
-/// What stands where nobody answers.
+/// The text of a value of a shim that does not respond.
 const UNKNOWN: &str = "?";
-/// Goes to the first line of a terminal and clears it.
-const AFRESH: &str = "\x1b[H\x1b[J";
+/// Moves to the first line of a terminal and clears the screen.
+const CLEAR_SCREEN: &str = "\x1b[H\x1b[J";
 
-/// What a sandbox used at a moment.
+/// The resource usage of a sandbox at one time.
 #[derive(Clone, Debug)]
-struct Sample {
+struct StatsSample {
     name: String,
     incarnation: String,
     at: Instant,
-    limits: Limits,
-    /// What it says it uses, or why it does not say so.
+    limits: SandboxLimits,
+    /// The statistics from its shim, or the problem.
     statistics: Result<Statistics, String>,
 }
 
-/// Where processor time was, and when.
-type Before = HashMap<String, (Instant, u64)>;
+/// CPU time by incarnation, and when it was read.
+type CpuReadings = HashMap<String, (Instant, u64)>;
 
-/// Shows it; returns what to exit with.
+/// Shows statistics; returns the exit code.
 pub(crate) fn stats(arguments: &StatsArguments, json: bool) -> Result<u8, Failure> {
     let streams = std::io::stdout().is_terminal() && !arguments.no_stream;
     let shown = find::runtime()?.block_on(show(arguments, streams, json));
@@ -46,34 +46,34 @@ pub(crate) fn stats(arguments: &StatsArguments, json: bool) -> Result<u8, Failur
 }
 
 async fn show(arguments: &StatsArguments, streams: bool, json: bool) -> Result<u8, Failure> {
-    let mut before = Before::new();
+    let mut before = CpuReadings::new();
     let mut samples = take(&arguments.names).await?;
-    // What a processor does takes two looks; a person at a terminal need not wait for the second to see the rest.
+    // CPU usage needs two samples; on a terminal, the rest is shown after the first.
     let mut complete = streams;
     loop {
         if complete {
             let text = if json { lines(&samples, &before) } else { table(&samples, &before) };
-            let afresh = if streams && !json { AFRESH } else { "" };
-            crate::say(format!("{afresh}{text}").as_bytes())?;
+            let clear = if streams && !json { CLEAR_SCREEN } else { "" };
+            crate::say(format!("{clear}{text}").as_bytes())?;
             if !streams {
                 return Ok(0);
             }
         }
-        before = samples.iter().filter_map(Sample::processor).collect();
+        before = samples.iter().filter_map(StatsSample::processor).collect();
         tokio::time::sleep(arguments.interval.0).await;
         samples = take(&arguments.names).await?;
         complete = true;
     }
 }
 
-/// What sandboxes use now: those of the given names, or all that run.
+/// Samples the named sandboxes, or all running ones.
 ///
-/// They are asked at once: one that does not answer keeps its place, and holds up nobody else.
-async fn take(names: &[String]) -> Result<Vec<Sample>, Failure> {
-    let wanted: Vec<(String, Found)> = match names {
+/// Shims are queried concurrently; one that does not respond keeps its row, and does not delay others.
+async fn take(names: &[String]) -> Result<Vec<StatsSample>, Failure> {
+    let wanted: Vec<(String, DiscoveredSandbox)> = match names {
         [] => {
-            let running = find::all()?.into_iter().filter(|found| found.life == Life::Running);
-            let named = |found: Found| Some((found.record.as_ref()?.name.clone(), found));
+            let running = find::all()?.into_iter().filter(|found| found.life == Liveness::Running);
+            let named = |found: DiscoveredSandbox| Some((found.record.as_ref()?.name.clone(), found));
             let mut wanted: Vec<_> = running.filter_map(named).collect();
             wanted.sort_by(|one, other| one.0.cmp(&other.0));
             wanted
@@ -87,37 +87,37 @@ async fn take(names: &[String]) -> Result<Vec<Sample>, Failure> {
         }
     };
     let mut taking = JoinSet::new();
-    for (place, (name, found)) in wanted.into_iter().enumerate() {
-        taking.spawn(async move { (place, sample(name, found).await) });
+    for (position, (name, found)) in wanted.into_iter().enumerate() {
+        taking.spawn(async move { (position, sample(name, found).await) });
     }
     let mut taken = taking.join_all().await;
-    taken.sort_by_key(|(place, _)| *place);
+    taken.sort_by_key(|(position, _)| *position);
     let taken = taken.into_iter().map(|(_, sample)| sample);
-    // Of all that run, one that ends at this moment is none.
+    // Without names, a sandbox that has just stopped is omitted.
     if names.is_empty() { Ok(taken.filter_map(Result::ok).collect()) } else { taken.collect() }
 }
 
-async fn sample(name: String, found: Found) -> Result<Sample, Failure> {
-    let asked = async {
-        let mut client = find::adopt(&name, &found).await?;
-        find::answer(async { Ok(client.statistics().await?) }).await
+async fn sample(name: String, found: DiscoveredSandbox) -> Result<StatsSample, Failure> {
+    let request = async {
+        let mut client = find::connect(&name, &found).await?;
+        find::with_timeout(async { Ok(client.statistics().await?) }).await
     };
-    let statistics = match asked.await {
+    let statistics = match request.await {
         Ok(statistics) => Ok(statistics),
-        Err(failure) => match find::maybe(&name) {
-            Ok(Some(again)) if again.life == Life::Running => Err(failure.message),
+        Err(failure) => match find::existing(&name) {
+            Ok(Some(again)) if again.life == Liveness::Running => Err(failure.message),
             _ => return Err(failure),
         },
     };
     let at = Instant::now();
     let (incarnation, limits) =
         found.record.map(|record| (record.incarnation, record.create.limits)).unwrap_or_default();
-    Ok(Sample { name, incarnation, at, limits, statistics })
+    Ok(StatsSample { name, incarnation, at, limits, statistics })
 }
 
-/// For people.
-fn table(samples: &[Sample], before: &Before) -> String {
-    let mut table = Table::new(["NAME", "CPU", "MEMORY / LIMIT", "PIDS / LIMIT", "CLIENTS IN", "CLIENTS OUT"]);
+/// Samples as a table.
+fn table(samples: &[StatsSample], before: &CpuReadings) -> String {
+    let mut table = TextTable::new(["NAME", "CPU", "MEMORY / LIMIT", "PIDS / LIMIT", "CLIENTS IN", "CLIENTS OUT"]);
     let or_none = |text: Option<String>| text.unwrap_or_else(|| NONE.to_owned());
     for sample in samples {
         let Ok(Statistics { memory_bytes, pids, bytes_in, bytes_out, paused, .. }) = sample.statistics else {
@@ -144,14 +144,14 @@ fn table(samples: &[Sample], before: &Before) -> String {
     table.to_string()
 }
 
-/// For programs.
-fn lines(samples: &[Sample], before: &Before) -> String {
+/// Samples as JSON lines.
+fn lines(samples: &[StatsSample], before: &CpuReadings) -> String {
     samples.iter().map(|sample| crate::json::line(&sample.json(before))).collect()
 }
 
-// === impl Sample ===
+// === impl StatsSample ===
 
-impl Sample {
+impl StatsSample {
     fn processor(&self) -> Option<(String, (Instant, u64))> {
         Some((self.incarnation.clone(), (self.at, self.nanos()?)))
     }
@@ -160,15 +160,15 @@ impl Sample {
         self.statistics.as_ref().ok()?.cpu_nanos
     }
 
-    /// Hundredths of one processor since it was looked at before.
-    fn percent(&self, before: &Before) -> Option<f64> {
+    /// CPU usage since the previous sample, in percent of one CPU.
+    fn percent(&self, before: &CpuReadings) -> Option<f64> {
         let (at, nanos) = before.get(&self.incarnation)?;
         let used = Duration::from_nanos(self.nanos()?.saturating_sub(*nanos));
         let passed = self.at.checked_duration_since(*at).filter(|passed| !passed.is_zero())?;
         Some(used.as_secs_f64() / passed.as_secs_f64() * 100.0)
     }
 
-    fn json(&self, before: &Before) -> Value {
+    fn json(&self, before: &CpuReadings) -> Value {
         let statistics = match &self.statistics {
             Ok(statistics) => statistics,
             Err(problem) => return json!({"name": &self.name, "problem": problem}),
@@ -196,8 +196,8 @@ impl Sample {
 mod tests {
     use super::*;
 
-    fn sample(at: Instant, cpu_nanos: Option<u64>) -> Sample {
-        let limits = Limits { memory: Some(64 << 20), pids: None, cpu_millis: None };
+    fn sample(at: Instant, cpu_nanos: Option<u64>) -> StatsSample {
+        let limits = SandboxLimits { memory: Some(64 << 20), pids: None, cpu_millis: None };
         let statistics = Statistics {
             memory_bytes: Some(3 << 19),
             pids: Some(3),
@@ -206,21 +206,21 @@ mod tests {
             bytes_out: 2048,
             ..Statistics::default()
         };
-        Sample { name: "web".to_owned(), incarnation: "00ff".to_owned(), at, limits, statistics: Ok(statistics) }
+        StatsSample { name: "web".to_owned(), incarnation: "00ff".to_owned(), at, limits, statistics: Ok(statistics) }
     }
 
     #[test]
-    fn processors_are_counted_between_two_looks() {
+    fn cpu_usage_is_measured_between_two_samples() {
         let began = Instant::now();
         let before = sample(began, Some(1_000_000_000)).processor().into_iter().collect();
         let later = sample(began + Duration::from_secs(2), Some(4_000_000_000));
         assert_eq!(later.percent(&before), Some(150.0));
-        assert_eq!(later.percent(&Before::new()), None);
+        assert_eq!(later.percent(&CpuReadings::new()), None);
         assert_eq!(sample(began, Some(1)).percent(&before), None, "no time has passed");
         assert_eq!(sample(began + Duration::from_secs(1), None).percent(&before), None);
-        let said = "NAME  CPU      MEMORY / LIMIT    PIDS / LIMIT  CLIENTS IN  CLIENTS OUT\n\
+        let text = "NAME  CPU      MEMORY / LIMIT    PIDS / LIMIT  CLIENTS IN  CLIENTS OUT\n\
                     web   150.0 %  1.5 MiB / 64 MiB  3 / -         10 bytes    2 KiB\n";
-        assert_eq!(table(std::slice::from_ref(&later), &before), said);
+        assert_eq!(table(std::slice::from_ref(&later), &before), text);
         let json = later.json(&before);
         assert_eq!(
             (json.get("cpu_percent"), json.get("memory_limit")),
@@ -229,22 +229,22 @@ mod tests {
     }
 
     #[test]
-    fn what_this_host_does_not_count_is_left_blank() {
+    fn values_that_this_host_does_not_measure_are_blank() {
         let mut blank = sample(Instant::now(), None);
         let counted = Statistics { bytes_in: 10, bytes_out: 2048, ..Statistics::default() };
-        (blank.statistics, blank.limits) = (Ok(counted.clone()), Limits::default());
-        let said = table(&[blank.clone()], &Before::new());
-        assert!(said.ends_with("\nweb   -    - / -           - / -         10 bytes    2 KiB\n"), "{said}");
+        (blank.statistics, blank.limits) = (Ok(counted.clone()), SandboxLimits::default());
+        let text = table(&[blank.clone()], &CpuReadings::new());
+        assert!(text.ends_with("\nweb   -    - / -           - / -         10 bytes    2 KiB\n"), "{text}");
         blank.statistics = Ok(Statistics { paused: true, ..counted });
-        assert!(table(&[blank], &Before::new()).contains("web   paused"));
+        assert!(table(&[blank], &CpuReadings::new()).contains("web   paused"));
     }
 
     #[test]
-    fn one_that_does_not_answer_keeps_its_place() {
-        let silent = Sample { statistics: Err("it is silent".to_owned()), ..sample(Instant::now(), None) };
-        let said = table(std::slice::from_ref(&silent), &Before::new());
-        assert!(said.ends_with("\nweb   ?    ?               ?             ?           ?\n"), "{said}");
-        assert_eq!(silent.json(&Before::new()), json!({"name": "web", "problem": "it is silent"}));
+    fn a_sandbox_that_does_not_respond_keeps_its_row() {
+        let silent = StatsSample { statistics: Err("no response".to_owned()), ..sample(Instant::now(), None) };
+        let text = table(std::slice::from_ref(&silent), &CpuReadings::new());
+        assert!(text.ends_with("\nweb   ?    ?               ?             ?           ?\n"), "{text}");
+        assert_eq!(silent.json(&CpuReadings::new()), json!({"name": "web", "problem": "no response"}));
         assert!(silent.processor().is_none());
     }
 }

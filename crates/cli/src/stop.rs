@@ -1,4 +1,4 @@
-//! `carrel stop`: the end of sandboxes, as somebody else than their owner asks for it.
+//! `carrel stop`: stops sandboxes.
 
 mod all;
 
@@ -6,188 +6,193 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use carrel_api::agbox::v1::{SandboxHandle, SandboxState, StopSandboxRequest};
-use carrel_shim_client::messages::Ended;
-use carrel_shim_client::{AdoptError, Found, Life, ShimError};
+use carrel_shim_client::messages::SandboxEnd;
+use carrel_shim_client::{AdoptError, DiscoveredSandbox, Liveness, ShimError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, pidfd_send_signal};
 use serde_json::{Value, json};
 use tokio::task::{JoinSet, spawn_blocking};
 
 use crate::arguments::StopArguments;
-use crate::daemon::{self, refused, told, wait};
+use crate::daemon::{self, render, status_failure, wait};
 use crate::failure::{Failure, Failures};
 use crate::find;
-use crate::home::Home;
+use crate::home::CarrelHome;
 use crate::jobs::session::notes::Notes;
 
-/// What this exits with when it fails.
+/// The exit code of a failure.
 const FAILED: u8 = 1;
-/// How long a supervisor may take beyond the grace that its sandbox has, until it is ended itself.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a process may take to be gone that is ended.
-const LEAVING: Duration = Duration::from_secs(10);
+/// How long a shim may take beyond the grace period, until it is killed.
+const SHIM_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a killed process may take to exit.
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How a sandbox was ended.
+/// How an ephemeral sandbox was stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct End {
-    /// What its supervisor said of it, if it did.
-    ended: Option<Ended>,
-    /// Why its supervisor had to be ended, if it had to.
-    insisted: Option<String>,
+pub(crate) struct StopReport {
+    /// What its shim reported.
+    ended: Option<SandboxEnd>,
+    /// Why its shim had to be killed, if it was.
+    kill_reason: Option<String>,
 }
 
-/// What became of one that was to be stopped.
-enum Stopped {
-    /// Nothing of it is left.
-    Ended(End),
-    /// Its daemon keeps what it wrote.
-    Kept(SandboxHandle),
+/// The result of stopping a sandbox.
+enum StopResult {
+    /// It was removed.
+    Ephemeral(StopReport),
+    /// It keeps its files.
+    Persistent(SandboxHandle),
 }
 
-/// What became of asking a supervisor.
-enum Asked {
-    /// Nothing is left of the sandbox.
-    Ended(Ended),
-    /// The supervisor is gone, and the sandbox with it.
+/// The response of a shim to a stop request.
+enum ShimResponse {
+    /// The sandbox has stopped.
+    SandboxEnd(SandboxEnd),
+    /// The shim has exited, and the sandbox with it.
     Gone,
-    /// It does not do what a supervisor does.
-    Deaf(String),
+    /// The shim does not respond as it should.
+    Unresponsive(String),
 }
 
-/// Ends sandboxes; returns what to exit with.
+/// Stops sandboxes; returns the exit code.
 pub(crate) fn stop(arguments: &StopArguments, json: bool) -> Result<u8, Failure> {
     if arguments.all {
         return all::stop(arguments, json);
     }
     let ends = find::runtime()?.block_on(async {
         let mut ending = JoinSet::new();
-        for (place, name) in arguments.names.iter().cloned().enumerate() {
+        for (position, name) in arguments.names.iter().cloned().enumerate() {
             let (grace, no_wait) = (arguments.time, arguments.no_wait);
-            ending.spawn(async move { (place, one(&name, grace, no_wait).await) });
+            ending.spawn(async move { (position, one(&name, grace, no_wait).await) });
         }
         let mut ends = ending.join_all().await;
-        ends.sort_by_key(|(place, _)| *place);
+        ends.sort_by_key(|(position, _)| *position);
         ends
     });
     let mut failures = Failures::new(json);
     for (name, (_, end)) in arguments.names.iter().zip(ends) {
-        let told = match end {
-            Ok(Stopped::Ended(end)) => {
+        let object = match end {
+            Ok(StopResult::Ephemeral(end)) => {
                 end.note(name, json);
-                end.told(name)
+                end.object(name)
             }
-            Ok(Stopped::Kept(handle)) => told::handle(&handle),
+            Ok(StopResult::Persistent(handle)) => render::handle(&handle),
             Err(failure) => {
                 failures.add(failure);
                 continue;
             }
         };
         let line = format!("{}\n", carrel_changes::EscapedLine(name));
-        crate::say(if json { crate::json::line(&told) } else { line }.as_bytes())?;
+        crate::say(if json { crate::json::line(&object) } else { line }.as_bytes())?;
     }
     failures.finish(FAILED)
 }
 
-/// Ends one: by the daemon that keeps it, or as everybody can.
-async fn one(name: &str, grace: Duration, no_wait: bool) -> Result<Stopped, Failure> {
-    let found = find::maybe(name)?;
-    let Some((mut daemon, handle)) = daemon::keeper(name, found.as_ref()).await? else {
-        return end(name, grace, PATIENCE).await.map(Stopped::Ended);
+/// Stops a sandbox through its daemon, or through its shim.
+async fn one(name: &str, grace: Duration, no_wait: bool) -> Result<StopResult, Failure> {
+    let found = find::existing(name)?;
+    let Some((mut daemon, handle)) = daemon::find_persistent(name, found.as_ref()).await? else {
+        return end(name, grace, SHIM_TIMEOUT).await.map(StopResult::Ephemeral);
     };
-    // One that is at rest already is what is wanted.
+    // It has stopped already.
     if handle.state() == SandboxState::Stopped {
-        return Ok(Stopped::Kept(handle));
+        return Ok(StopResult::Persistent(handle));
     }
     let request = StopSandboxRequest { sandbox_id: name.to_owned() };
-    daemon.sandboxes.stop_sandbox(request).await.map_err(|status| refused(&status))?;
-    let handle = daemon.get(name).await.map_err(|status| refused(&status))?;
+    daemon.sandboxes.stop_sandbox(request).await.map_err(|status| status_failure(&status))?;
+    let handle = daemon.get(name).await.map_err(|status| status_failure(&status))?;
     if no_wait {
-        return Ok(Stopped::Kept(handle));
+        return Ok(StopResult::Persistent(handle));
     }
     let stopped = wait::until(&mut daemon, handle, SandboxState::Stopped).await?;
-    stopped.map(Stopped::Kept).ok_or_else(|| find::no_such_sandbox(name))
+    stopped.map(StopResult::Persistent).ok_or_else(|| find::no_such_sandbox(name))
 }
 
-/// Ends a sandbox, and returns when nothing of it runs any more. One that has ended already says nothing. A supervisor that
-/// takes longer than `patience` beyond the grace is ended itself, which ends the sandbox.
-pub(crate) async fn end(name: &str, grace: Duration, patience: Duration) -> Result<End, Failure> {
+/// Stops a sandbox through its shim, and waits until both have exited. A shim that takes longer than `timeout` beyond the
+/// grace period is killed, and the sandbox with it.
+pub(crate) async fn end(name: &str, grace: Duration, timeout: Duration) -> Result<StopReport, Failure> {
     let found = find::one(name).await?;
-    if let Life::Dead { .. } = found.life {
-        return Ok(End { ended: None, insisted: None });
+    if let Liveness::Dead { .. } = found.life {
+        return Ok(StopReport { ended: None, kill_reason: None });
     }
-    find::is_made(name, &found)?;
-    // What was written down says which process it is, and not whoever answers.
+    find::check_started(name, &found)?;
+    // The record identifies the process, not the process that answers.
     let supervisor = found.record.as_ref().and_then(carrel_shim_client::SandboxRecord::shim_handle);
-    let asked = match tokio::time::timeout(grace.saturating_add(patience), ask(name, &found, grace)).await {
-        Ok(asked) => asked?,
-        Err(_) => Asked::Deaf(format!("it does not end its sandbox within {:?}", grace.saturating_add(patience))),
+    let response = match tokio::time::timeout(grace.saturating_add(timeout), request_stop(name, &found, grace)).await {
+        Ok(response) => response?,
+        Err(_) => ShimResponse::Unresponsive(format!(
+            "it does not stop its sandbox within {:?}",
+            grace.saturating_add(timeout)
+        )),
     };
-    let (ended, mut insisted) = match asked {
-        Asked::Ended(ended) => (Some(ended), None),
-        Asked::Gone => (None, None),
-        Asked::Deaf(why) => (None, Some(why)),
+    let (ended, mut kill_reason) = match response {
+        ShimResponse::SandboxEnd(ended) => (Some(ended), None),
+        ShimResponse::Gone => (None, None),
+        ShimResponse::Unresponsive(why) => (None, Some(why)),
     };
     match &supervisor {
         Some(supervisor) => {
-            if insisted.is_none() && !is_gone(supervisor, patience).await? {
-                insisted = Some("it does not leave, though its sandbox is gone".to_owned());
+            if kill_reason.is_none() && !wait_for_exit(supervisor, timeout).await? {
+                kill_reason = Some("it does not exit, though its sandbox has stopped".to_owned());
             }
-            if insisted.is_some() {
-                insist(name, supervisor).await?;
+            if kill_reason.is_some() {
+                kill(name, supervisor).await?;
             }
         }
         None => {
-            if let Some(why) = insisted {
-                let words =
-                    format!("the supervisor of {name:?}: {why}; it cannot be ended either, for it is not known");
+            if let Some(why) = kill_reason {
+                let words = format!("the shim of {name:?}: {why}; it cannot be killed, because its process is unknown");
                 return Err(Failure::new("supervisor_stuck", words));
             }
         }
     }
-    if ended.is_none() || insisted.is_some() {
-        // What cannot be removed now is found by the next run.
-        let _swept = carrel_shim::sweep(&Home::find()?.sandboxes());
+    if ended.is_none() || kill_reason.is_some() {
+        // The next run removes what cannot be removed now.
+        let _swept = carrel_shim::sweep(&CarrelHome::find()?.sandboxes());
     }
-    Ok(End { ended, insisted })
+    Ok(StopReport { ended, kill_reason })
 }
 
-async fn ask(name: &str, found: &Found, grace: Duration) -> Result<Asked, Failure> {
+async fn request_stop(name: &str, found: &DiscoveredSandbox, grace: Duration) -> Result<ShimResponse, Failure> {
     let mut client = match found.connect().await {
         Ok(client) => client,
-        Err(AdoptError::Shim(error)) if is_deaf(&error) => return Ok(Asked::Deaf(error.to_string())),
-        // Whoever listens is not the one that was written down, who let that happen.
-        Err(error @ (AdoptError::PeerProcess { .. } | AdoptError::PeerUser { .. } | AdoptError::Claims { .. })) => {
-            return Ok(Asked::Deaf(error.to_string()));
+        Err(AdoptError::Shim(error)) if is_unresponsive(&error) => {
+            return Ok(ShimResponse::Unresponsive(error.to_string()));
         }
-        Err(error) => return Err(find::refused(name, error)),
+        // The listener is not the recorded shim.
+        Err(error @ (AdoptError::PeerProcess { .. } | AdoptError::PeerUser { .. } | AdoptError::Claims { .. })) => {
+            return Ok(ShimResponse::Unresponsive(error.to_string()));
+        }
+        Err(error) => return Err(find::connect_failure(name, error)),
     };
     match client.stop(grace).await {
-        Ok(ended) => Ok(Asked::Ended(ended)),
-        // Its supervisor is dead, and with it the sandbox. What it left is swept.
-        Err(ShimError::Gone) => Ok(Asked::Gone),
-        Err(error) if is_deaf(&error) => Ok(Asked::Deaf(error.to_string())),
+        Ok(ended) => Ok(ShimResponse::SandboxEnd(ended)),
+        // The shim has exited, and the sandbox with it. Its directory is swept.
+        Err(ShimError::Gone) => Ok(ShimResponse::Gone),
+        Err(error) if is_unresponsive(&error) => Ok(ShimResponse::Unresponsive(error.to_string())),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Whether a supervisor does not speak as one does.
-fn is_deaf(error: &ShimError) -> bool {
+/// Whether a shim does not follow the protocol.
+fn is_unresponsive(error: &ShimError) -> bool {
     matches!(error, ShimError::Silent(_) | ShimError::Unreadable(_) | ShimError::Broken(_) | ShimError::TooLarge { .. })
 }
 
-/// Ends a supervisor by its handle, and waits until it is gone.
-async fn insist(name: &str, supervisor: &OwnedFd) -> Result<(), Failure> {
-    // One that is gone by now is what is wanted.
+/// Kills a shim by its pidfd, and waits until it has exited.
+async fn kill(name: &str, supervisor: &OwnedFd) -> Result<(), Failure> {
+    // It may have exited already.
     let _sent = pidfd_send_signal(supervisor, Signal::KILL);
-    match is_gone(supervisor, LEAVING).await? {
+    match wait_for_exit(supervisor, KILL_TIMEOUT).await? {
         true => Ok(()),
-        false => Err(Failure::new("supervisor_stuck", format!("the supervisor of {name:?} cannot be ended"))),
+        false => Err(Failure::new("supervisor_stuck", format!("the shim of {name:?} cannot be killed"))),
     }
 }
 
-/// Waits until a process is no more, for so long.
-async fn is_gone(process: &OwnedFd, within: Duration) -> Result<bool, Failure> {
-    let failed = |error: std::io::Error| Failure::new("supervisor_stuck", format!("waiting for its end: {error}"));
+/// Waits until a process has exited; returns false after the timeout.
+async fn wait_for_exit(process: &OwnedFd, within: Duration) -> Result<bool, Failure> {
+    let failed =
+        |error: std::io::Error| Failure::new("supervisor_stuck", format!("wait for the shim to exit: {error}"));
     let process = process.try_clone().map_err(failed)?;
     let within = Timespec::try_from(within).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
     let waiting = spawn_blocking(move || poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&within)));
@@ -195,18 +200,18 @@ async fn is_gone(process: &OwnedFd, within: Duration) -> Result<bool, Failure> {
     Ok(gone.map_err(|errno| failed(errno.into()))? > 0)
 }
 
-// === impl End ===
+// === impl StopReport ===
 
-impl End {
-    /// Says that it took more than asking, if it did.
+impl StopReport {
+    /// Prints a note if the shim was killed.
     pub(crate) fn note(&self, name: &str, json: bool) {
-        if let Some(why) = &self.insisted {
-            let words = format!("the supervisor of {name:?} was killed, and its sandbox with it: {why}");
+        if let Some(why) = &self.kill_reason {
+            let words = format!("the shim of {name:?} was killed, and its sandbox with it: {why}");
             Notes { quiet: false, json }.say(&words);
         }
     }
 
-    fn told(&self, name: &str) -> Value {
+    fn object(&self, name: &str) -> Value {
         json!({
             "name": name,
             "ended": self.ended.as_ref().map(|ended| json!({
@@ -216,7 +221,7 @@ impl End {
                 "signal": ended.signal,
                 "out_of_memory_kills": ended.out_of_memory_kills,
             })),
-            "killed": self.insisted.is_some(),
+            "killed": self.kill_reason.is_some(),
         })
     }
 }

@@ -1,4 +1,4 @@
-//! `carrel store`: what the daemon keeps, checked, saved and repaired.
+//! `carrel store`: checks, backs up, restores and repairs the daemon's store.
 
 use std::path::{Path, PathBuf};
 
@@ -109,7 +109,7 @@ fn restore_store(arguments: &StoreRestoreArguments, json: bool) -> Result<u8, Fa
             "previous": restored.aside.map(|aside| aside.to_string_lossy().into_owned()),
         })),
         false => {
-            // Without being told so, no daemon starts with it.
+            // A daemon starts with an unfit store only with this option.
             let serve = if unfit.is_some() { "carrel serve --accept-data-loss" } else { "carrel serve" };
             let previous =
                 restored.aside.map(|aside| format!("previous store: {}\n", EscapedLine(&aside.to_string_lossy())));

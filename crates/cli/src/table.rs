@@ -1,35 +1,35 @@
-//! Tables for people: columns that are as wide as what is in them.
+//! Text tables with aligned columns.
 
 use std::fmt;
 
 use carrel_changes::EscapedLine;
 
-/// The widest that a cell is shown.
-const WIDEST: usize = 60;
-/// What stands between two columns.
+/// The maximum width of a cell.
+const MAX_WIDTH: usize = 60;
+/// The separator of columns.
 const GAP: &str = "  ";
 
-/// Rows of cells below their titles.
+/// Rows of cells below column titles.
 #[derive(Clone, Debug)]
-pub(crate) struct Table<const N: usize> {
+pub(crate) struct TextTable<const N: usize> {
     titles: [&'static str; N],
     rows: Vec<[String; N]>,
 }
 
-// === impl Table ===
+// === impl TextTable ===
 
-impl<const N: usize> Table<N> {
+impl<const N: usize> TextTable<N> {
     pub(crate) fn new(titles: [&'static str; N]) -> Self {
         Self { titles, rows: Vec::new() }
     }
 
-    /// Adds a row. Whatever is in it stays on its line and cannot steer a terminal.
+    /// Adds a row. Control characters in cells are escaped.
     pub(crate) fn row(&mut self, cells: [String; N]) {
-        self.rows.push(cells.map(|cell| shortened(&EscapedLine(&cell).to_string())));
+        self.rows.push(cells.map(|cell| truncated(&EscapedLine(&cell).to_string())));
     }
 }
 
-impl<const N: usize> fmt::Display for Table<N> {
+impl<const N: usize> fmt::Display for TextTable<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let titles = self.titles.map(str::to_owned);
         let lines = || std::iter::once(&titles).chain(&self.rows);
@@ -50,11 +50,11 @@ impl<const N: usize> fmt::Display for Table<N> {
     }
 }
 
-/// The beginning of a long text, with a mark that there is more.
-fn shortened(text: &str) -> String {
-    match text.char_indices().nth(WIDEST) {
+/// Truncates long text with an ellipsis.
+fn truncated(text: &str) -> String {
+    match text.char_indices().nth(MAX_WIDTH) {
         None => text.to_owned(),
-        Some(_) => text.chars().take(WIDEST - 1).chain(['…']).collect(),
+        Some(_) => text.chars().take(MAX_WIDTH - 1).chain(['…']).collect(),
     }
 }
 
@@ -63,17 +63,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_are_as_wide_as_what_is_in_them() {
-        let mut table = Table::new(["NAME", "STATE", "COMMAND"]);
+    fn columns_fit_their_contents() {
+        let mut table = TextTable::new(["NAME", "STATE", "COMMAND"]);
         table.row(["a".into(), "running".into(), "sh".into()]);
         table.row(["größer".into(), "".into(), "".into()]);
         assert_eq!(table.to_string(), "NAME    STATE    COMMAND\na       running  sh\ngrößer\n");
-        assert_eq!(Table::new(["A", "B"]).to_string(), "A  B\n");
+        assert_eq!(TextTable::new(["A", "B"]).to_string(), "A  B\n");
     }
 
     #[test]
-    fn no_cell_leaves_its_line_or_takes_all_of_it() {
-        let mut table = Table::new(["A"]);
+    fn a_cell_is_escaped_and_truncated() {
+        let mut table = TextTable::new(["A"]);
         table.row(["x\u{1b}[2J\nerror: y".into()]);
         table.row(["z".repeat(61)]);
         table.row(["z".repeat(60)]);

@@ -1,4 +1,4 @@
-//! From words to arguments, and what is said about words that make none.
+//! Parses the command line, and reports usage errors.
 
 mod help;
 mod suggestion;
@@ -12,45 +12,45 @@ use clap::FromArgMatches;
 use clap::error::ErrorKind;
 
 pub(crate) use self::suggestion::PUBLISH;
-use crate::arguments::{Carrel, Command};
-use crate::failure::{Failure, OURS};
+use crate::arguments::{CarrelArguments, CarrelCommand};
+use crate::failure::{EXIT_CARREL_FAILED, Failure};
 
-/// Commands that exit with what the command they run exits with.
-const RUNNING: [&str; 3] = ["run", "exec", "attach"];
+/// Commands that exit with the code of the command that they run.
+const PASS_THROUGH: [&str; 3] = ["run", "exec", "attach"];
 
-/// Why there is nothing to do.
+/// Why there is no command to execute.
 #[derive(Debug)]
-pub(crate) enum Stop {
-    /// Help or the version was asked for.
-    Answered(String),
-    /// The words make no sense.
-    Wrong(Failure, bool),
+pub(crate) enum EarlyExit {
+    /// Help or version text to print.
+    Printed(String),
+    /// A usage error, and whether to report it as JSON.
+    Invalid(Failure, bool),
 }
 
-/// Reads the arguments.
-pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Carrel, Stop> {
+/// Parses arguments.
+pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<CarrelArguments, EarlyExit> {
     parse_as(words.into_iter().collect(), help::definition())
 }
 
-fn parse_as(words: Vec<OsString>, mut definition: clap::Command) -> Result<Carrel, Stop> {
+fn parse_as(words: Vec<OsString>, mut definition: clap::Command) -> Result<CarrelArguments, EarlyExit> {
     let matched = definition.try_get_matches_from_mut(&words);
     let parsed = matched.and_then(|mut matches| {
-        Carrel::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut definition))
+        CarrelArguments::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut definition))
     });
     match parsed {
-        Ok(Carrel { command: Command::Help(help), json }) => {
-            let path = help::path(&help.command).map_err(|failure| Stop::Wrong(failure, json))?;
+        Ok(CarrelArguments { command: CarrelCommand::Help(help), json }) => {
+            let path = help::path(&help.command).map_err(|failure| EarlyExit::Invalid(failure, json))?;
             let path = path.into_iter().map(OsString::from);
             parse_as(words.into_iter().take(1).chain(path).chain([OsString::from("--help")]).collect(), definition)
         }
         Ok(parsed) => Ok(parsed),
-        Err(error) => Err(stopped(&error, &words, definition)),
+        Err(error) => Err(early_exit(&error, &words, definition)),
     }
 }
 
-fn stopped(error: &clap::Error, words: &[OsString], mut definition: clap::Command) -> Stop {
+fn early_exit(error: &clap::Error, words: &[OsString], mut definition: clap::Command) -> EarlyExit {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-        return Stop::Answered(error.to_string());
+        return EarlyExit::Printed(error.to_string());
     }
     let before_command = || words.iter().skip(1).take_while(|word| *word != "--").map(OsString::as_os_str);
     let json = before_command().any(|word| word == "--json");
@@ -58,47 +58,47 @@ fn stopped(error: &clap::Error, words: &[OsString], mut definition: clap::Comman
     let command = help::command_of(before_command().filter_map(OsStr::to_str), &definition);
     let bytes = words.iter().find(|word| word.to_str().is_none());
     let failure = match (error.kind(), bytes) {
-        (ErrorKind::InvalidUtf8, Some(word)) => not_text(word, wrong(error, &command)),
-        _ => wrong(error, &command),
+        (ErrorKind::InvalidUtf8, Some(word)) => not_utf8(word, usage_failure(error, &command)),
+        _ => usage_failure(error, &command),
     };
-    Stop::Wrong(failure, json)
+    EarlyExit::Invalid(failure, json)
 }
 
-/// The first paragraph is what is wrong; the hint is a suggestion, or where to read on.
-fn wrong(error: &clap::Error, command: &clap::Command) -> Failure {
+/// The failure for a usage error: the first paragraph of clap's message, and a suggestion or the help command as its hint.
+fn usage_failure(error: &clap::Error, command: &clap::Command) -> Failure {
     let text = if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        "error: no command was given".to_owned()
+        "error: no command given".to_owned()
     } else {
         error.to_string()
     };
-    let said: Vec<&str> = text.split("\n\n").next().unwrap_or_default().lines().map(str::trim).collect();
-    let said = said.join(" ");
+    let lines: Vec<&str> = text.split("\n\n").next().unwrap_or_default().lines().map(str::trim).collect();
+    let text = lines.join(" ");
     let help = || format!("{} --help", command.get_bin_name().unwrap_or("carrel"));
-    // A code that a command could have does not do for what never ran one.
-    let exit = if RUNNING.contains(&command.get_name()) { OURS } else { 2 };
-    let message = said.strip_prefix("error: ").unwrap_or(&said);
+    // The exit code must differ from those of the command that was not run.
+    let exit = if PASS_THROUGH.contains(&command.get_name()) { EXIT_CARREL_FAILED } else { 2 };
+    let message = text.strip_prefix("error: ").unwrap_or(&text);
     Failure::new("usage", message).hint(suggestion::suggestion(error, command).unwrap_or_else(help)).exit(exit)
 }
 
-/// An argument that has to be text is named.
-fn not_text(word: &OsString, failure: Failure) -> Failure {
-    Failure { message: format!("the argument {} is not text (UTF-8)", EscapedName(word.as_bytes())), ..failure }
+/// Names the argument that is not UTF-8.
+fn not_utf8(word: &OsString, failure: Failure) -> Failure {
+    Failure { message: format!("the argument {} is not UTF-8", EscapedName(word.as_bytes())), ..failure }
 }
 
-// === impl Stop ===
+// === impl EarlyExit ===
 
-impl Stop {
-    /// Says it, and returns what to exit with.
+impl EarlyExit {
+    /// Prints it, and returns the exit code.
     pub(crate) fn finish(self) -> ExitCode {
         match self {
-            Self::Answered(text) => match crate::say(text.as_bytes()) {
+            Self::Printed(text) => match crate::say(text.as_bytes()) {
                 Ok(code) => code.into(),
                 Err(failure) => {
                     failure.report(false);
                     failure.exit.into()
                 }
             },
-            Self::Wrong(failure, json) => {
+            Self::Invalid(failure, json) => {
                 failure.report(json);
                 failure.exit.into()
             }
@@ -113,23 +113,23 @@ mod tests {
     use super::*;
     use crate::arguments::RunArguments;
 
-    fn parsed(words: &[&str]) -> Result<Carrel, Stop> {
+    fn parsed(words: &[&str]) -> Result<CarrelArguments, EarlyExit> {
         parse(std::iter::once("carrel").chain(words.iter().copied()).map(OsString::from))
     }
 
     fn run(words: &[&str]) -> RunArguments {
         match parsed(words).unwrap().command {
-            Command::Run(run) => *run,
+            CarrelCommand::Run(run) => *run,
             other => panic!("{other:?}"),
         }
     }
 
     fn refused(words: &[&str]) -> (String, u8) {
         match parsed(words).unwrap_err() {
-            Stop::Wrong(failure, _) => {
+            EarlyExit::Invalid(failure, _) => {
                 (format!("{} | {}", failure.message, failure.hint.unwrap_or_default()), failure.exit)
             }
-            Stop::Answered(text) => panic!("{text}"),
+            EarlyExit::Printed(text) => panic!("{text}"),
         }
     }
 
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_is_what_follows_the_image() {
+    fn the_command_follows_the_image() {
         for words in [&["run", "host", "--", "ls", "-l", "--", "x"][..], &["run", "host", "ls", "-l", "--", "x"]] {
             let run = run(words);
             assert_eq!(run.image, ImageRef::Host);
@@ -154,25 +154,27 @@ mod tests {
     }
 
     #[test]
-    fn the_command_of_a_job_is_what_follows_the_sandbox() {
+    fn the_command_of_a_job_follows_the_sandbox() {
         for words in [&["exec", "-it", "web", "--", "ls", "-d"][..], &["exec", "-it", "web", "ls", "-d"]] {
-            let Command::Exec(exec) = parsed(words).unwrap().command else { panic!("{words:?}") };
+            let CarrelCommand::Exec(exec) = parsed(words).unwrap().command else { panic!("{words:?}") };
             assert_eq!((exec.name.as_str(), exec.detach, exec.interactive, exec.tty), ("web", false, true, true));
             assert_eq!(exec.command, ["ls", "-d"]);
         }
         assert_eq!(refused(&["exec", "web"]).1, 125);
         assert!(refused(&["--json", "exec", "web"]).0.ends_with(" | carrel exec --help"));
         assert_eq!(refused(&["attach"]).1, 125);
-        let said = "invalid value '../x' for '[JOB]': no job has such an id; `carrel ps NAME` lists those that are there \
-                    | carrel logs --help";
-        assert_eq!(refused(&["logs", "web", "../x"]), (said.to_owned(), 2));
+        let expected =
+            "invalid value '../x' for '[JOB]': not a job id; `carrel ps NAME` lists jobs | carrel logs --help";
+        assert_eq!(refused(&["logs", "web", "../x"]), (expected.to_owned(), 2));
     }
 
     #[test]
-    fn other_names_for_commands_are_the_same_commands() {
-        assert!(matches!(parsed(&["ls"]).unwrap().command, Command::Ps(_)));
-        assert!(matches!(parsed(&["top"]).unwrap().command, Command::Stats(_)));
-        let Command::Stop(stop) = parsed(&["stop", "--time", "0", "web"]).unwrap().command else { panic!("no stop") };
+    fn aliases_are_the_same_commands() {
+        assert!(matches!(parsed(&["ls"]).unwrap().command, CarrelCommand::Ps(_)));
+        assert!(matches!(parsed(&["top"]).unwrap().command, CarrelCommand::Stats(_)));
+        let CarrelCommand::Stop(stop) = parsed(&["stop", "--time", "0", "web"]).unwrap().command else {
+            panic!("not a stop command")
+        };
         assert!(stop.time.is_zero());
     }
 
@@ -185,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_in_one_line_with_a_hint() {
+    fn a_usage_error_is_one_line_with_a_hint() {
         assert_eq!(
             refused(&["run", "--memory", "lots", "host", "true"]),
             (
@@ -203,15 +205,15 @@ mod tests {
             refused(&["rum", "host"]),
             ("unrecognized subcommand 'rum' | did you mean carrel run or carrel rm?".to_owned(), 2)
         );
-        assert_eq!(refused(&[]), ("no command was given | carrel --help".to_owned(), 2));
-        assert_eq!(refused(&["image"]), ("no command was given | carrel image --help".to_owned(), 2));
+        assert_eq!(refused(&[]), ("no command given | carrel --help".to_owned(), 2));
+        assert_eq!(refused(&["image"]), ("no command given | carrel image --help".to_owned(), 2));
         assert!(refused(&["image", "pull"]).0.ends_with(" | carrel image pull --help"));
         assert_eq!(refused(&["run", "--keep-changes", "x", "host", "true"]).1, 125);
         assert!(refused(&["run", "a b", "true"]).0.contains("\"a b\" is not an image"));
     }
 
     #[test]
-    fn what_is_suggested_is_what_was_meant() {
+    fn the_suggestion_is_the_nearest_command_or_option() {
         let hint = |words: &[&str]| refused(words).0.split_once(" | ").map(|(_, hint)| hint.to_owned()).unwrap();
         assert_eq!(hint(&["runn", "host"]), "did you mean carrel run?");
         assert_eq!(hint(&["image", "pul", "x"]), "did you mean carrel image pull?");
@@ -235,19 +237,21 @@ mod tests {
     }
 
     #[test]
-    fn what_docker_users_type_is_understood() {
+    fn options_of_docker_are_accepted() {
         let run = run(&["run", "--rm", "-it", "host", "sh"]);
         assert!(run.interactive && run.tty);
-        let Command::Ps(ps) = parsed(&["ps", "-a"]).unwrap().command else { panic!("it is no ps") };
-        let Command::Rm(remove) = parsed(&["rm", "-f", "web"]).unwrap().command else { panic!("it is no rm") };
+        let CarrelCommand::Ps(ps) = parsed(&["ps", "-a"]).unwrap().command else { panic!("not a ps command") };
+        let CarrelCommand::Rm(remove) = parsed(&["rm", "-f", "web"]).unwrap().command else {
+            panic!("not an rm command")
+        };
         assert!(ps.all && remove.force);
     }
 
     #[test]
-    fn help_of_a_command_is_what_its_help_option_says() {
+    fn the_help_command_prints_the_same_as_the_help_option() {
         let answered = |words: &[&str]| match parsed(words).unwrap_err() {
-            Stop::Answered(text) => text,
-            Stop::Wrong(failure, _) => panic!("{words:?}: {failure:?}"),
+            EarlyExit::Printed(text) => text,
+            EarlyExit::Invalid(failure, _) => panic!("{words:?}: {failure:?}"),
         };
         for path in [&[][..], &["run"], &["ls"], &["image"], &["image", "pull"], &["store", "check"], &["help"]] {
             let (before, after) = ([&["help"], path].concat(), [path, &["--help"]].concat());
@@ -268,7 +272,7 @@ mod tests {
             let commands = ["run", "create", "exec", "cp", "serve", "apply"];
             let widths = commands.map(|name| {
                 let text = definition.find_subcommand_mut(name).unwrap().render_help().to_string();
-                // An example is a line that can be pasted, and no line is broken within a word.
+                // Examples are not wrapped, and no line is broken within a word.
                 let prose = text.split("Examples:").next().unwrap_or_default().lines();
                 prose.filter(|line| line.trim().contains(' ')).map(|line| line.chars().count()).max().unwrap_or(0)
             });
@@ -279,29 +283,29 @@ mod tests {
     }
 
     #[test]
-    fn an_argument_that_is_not_text_is_named() {
+    fn an_argument_that_is_not_utf8_is_named() {
         let word = |bytes: &[u8]| OsString::from(OsStr::from_bytes(bytes));
         let refused = |option: &str, value: &[u8]| {
             let words = [word(b"carrel"), word(b"run"), word(option.as_bytes()), word(value)];
             match parse(words.into_iter().chain([word(b"host"), word(b"true")])).unwrap_err() {
-                Stop::Wrong(failure, _) => failure.message,
-                Stop::Answered(text) => panic!("{text}"),
+                EarlyExit::Invalid(failure, _) => failure.message,
+                EarlyExit::Printed(text) => panic!("{text}"),
             }
         };
-        assert_eq!(refused("--name", b"a\xff"), "the argument a\\xff is not text (UTF-8)");
+        assert_eq!(refused("--name", b"a\xff"), "the argument a\\xff is not UTF-8");
         assert_eq!(
             refused("--env", b"KEY=a\xff"),
-            "invalid value 'KEY=a\u{fffd}' for '--env <KEY[=VALUE]>': a variable and its value are text (UTF-8)"
+            "invalid value 'KEY=a\u{fffd}' for '--env <KEY[=VALUE]>': a variable and its value must be UTF-8"
         );
-        // A path need not be.
+        // A path need not be UTF-8.
         let words = [&b"carrel"[..], b"run", b"--mount", b"/a\xff:/b\xfe:rw", b"--project", b"\xff", b"host", b"true"];
-        let Command::Run(run) = parse(words.map(word)).unwrap().command else { panic!("it is no run") };
+        let CarrelCommand::Run(run) = parse(words.map(word)).unwrap().command else { panic!("not a run command") };
         assert_eq!(run.mounts.first().unwrap().source.as_os_str().as_bytes(), b"/a\xff");
     }
 
     //= promises.command.defaults
     #[test]
-    fn what_help_says_is_what_we_reviewed() {
+    fn help_texts_match_their_snapshots() {
         let commands = ["run", "create", "exec", "ps", "cp", "serve", "apply", "image"].map(Some);
         for command in commands.into_iter().chain([None]) {
             let file = format!("{}.txt", command.unwrap_or("carrel"));
@@ -309,7 +313,7 @@ mod tests {
             if std::env::var_os("UPDATE_HELP").is_some() {
                 std::fs::write(&path, help(command)).unwrap();
             }
-            assert_eq!(help(command), std::fs::read_to_string(&path).unwrap(), "UPDATE_HELP=1 writes it anew");
+            assert_eq!(help(command), std::fs::read_to_string(&path).unwrap(), "UPDATE_HELP=1 updates the snapshots");
         }
     }
 }

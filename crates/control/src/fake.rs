@@ -20,6 +20,8 @@ use crate::spec::{Service, Spec};
 pub enum FakeCall {
     /// `start` or `adopt`.
     Start,
+    /// `command`, with an attempt number.
+    Command,
     /// `exec`.
     Exec,
     /// `cancel`.
@@ -59,6 +61,8 @@ struct FakeState {
     home_moved: bool,
     /// How many times `reap` was called.
     reaps: u64,
+    /// The attempt numbers of `command`.
+    restarts: Vec<u32>,
     /// Execs whose output was removed.
     removed_logs: Vec<String>,
 }
@@ -97,6 +101,17 @@ impl FakeProvider {
     pub fn release(&self, call: FakeCall) {
         self.lock().held.remove(&call);
         self.wake();
+    }
+
+    /// Waits until commands were started this many times. Returns the attempt numbers.
+    pub async fn restarts(&self, count: usize) -> Vec<u32> {
+        let mut changed = self.0.changed.subscribe();
+        loop {
+            let restarts = self.lock().restarts.clone();
+            if restarts.len() >= count || changed.changed().await.is_err() {
+                return restarts;
+            }
+        }
     }
 
     /// Sets whether sandboxes are in use.
@@ -345,8 +360,12 @@ impl Provider for FakeProvider {
         facts
     }
 
-    fn command<'a>(&'a self, _: &'a Place, _: &'a Spec, _: u32) -> Answer<'a, ()> {
-        Box::pin(async { Ok(()) })
+    fn command<'a>(&'a self, _: &'a Place, _: &'a Spec, attempt: u32) -> Answer<'a, ()> {
+        Box::pin(async move {
+            self.lock().restarts.push(attempt);
+            self.wake();
+            self.admit(FakeCall::Command).await
+        })
     }
 
     fn exec<'a>(&'a self, place: &'a Place, _: &'a Spec, exec: &'a ExecStart) -> Answer<'a, ()> {

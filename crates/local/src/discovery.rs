@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use carrel_control::provider::{Place, ProviderError};
-use carrel_shim_client::{Found, Life, SandboxRecord};
+use carrel_shim_client::{DiscoveredSandbox, Liveness, SandboxRecord};
 use carrel_store::SandboxId;
 use tokio::time::Instant;
 
@@ -17,16 +17,16 @@ const MAX_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 impl LocalInner {
     /// What exists of a sandbox. Waits while it is starting or stopping.
-    pub(crate) async fn find(&self, sandbox: &SandboxId) -> Result<Option<Found>, ProviderError> {
+    pub(crate) async fn find(&self, sandbox: &SandboxId) -> Result<Option<DiscoveredSandbox>, ProviderError> {
         self.find_by_name(&paths::name(sandbox)).await
     }
 
     /// The same, by the name of the sandbox.
-    pub(crate) async fn find_by_name(&self, name: &str) -> Result<Option<Found>, ProviderError> {
+    pub(crate) async fn find_by_name(&self, name: &str) -> Result<Option<DiscoveredSandbox>, ProviderError> {
         let (until, mut interval) = (Instant::now() + TIMEOUT, MIN_POLL_INTERVAL);
         loop {
             match self.find_now(name).await? {
-                Some(found) if found.life == Life::Starting && Instant::now() < until => {}
+                Some(found) if found.life == Liveness::Starting && Instant::now() < until => {}
                 found => return Ok(found),
             }
             tokio::time::sleep(interval).await;
@@ -35,7 +35,7 @@ impl LocalInner {
     }
 
     /// What exists of a sandbox right now.
-    async fn find_now(&self, name: &str) -> Result<Option<Found>, ProviderError> {
+    async fn find_now(&self, name: &str) -> Result<Option<DiscoveredSandbox>, ProviderError> {
         self.check_home()?;
         let (home, name) = (self.paths.home().to_owned(), name.to_owned());
         blocking(move || carrel_shim_client::find(&home, &name).map_err(failed)).await
@@ -50,11 +50,11 @@ impl LocalInner {
 }
 
 /// The record of a persistent sandbox; ephemeral ones do not belong to the control plane.
-pub(crate) fn persistent_record(found: &Found) -> Option<&SandboxRecord> {
+pub(crate) fn persistent_record(found: &DiscoveredSandbox) -> Option<&SandboxRecord> {
     found.record.as_ref().filter(|record| record.lasting)
 }
 
 /// Whether a found sandbox is the given incarnation.
-pub(crate) fn is_incarnation(found: &Found, place: &Place) -> bool {
+pub(crate) fn is_incarnation(found: &DiscoveredSandbox, place: &Place) -> bool {
     persistent_record(found).is_some_and(|record| record.incarnation == place.incarnation)
 }

@@ -15,8 +15,8 @@ use carrel_control::provider::{DiskReader, Place, ProviderError};
 use carrel_control::spec::Spec;
 use carrel_control::{ShareHolder, ShareLimits, SharePermit, ShareQuota};
 use carrel_fetch::Image;
-use carrel_shim_client::messages::{Create, Keep};
-use carrel_shim_client::{Life, OwnedSandbox, layout};
+use carrel_shim_client::messages::{Create, JobRetention};
+use carrel_shim_client::{Liveness, OwnedSandbox, layout};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
@@ -34,7 +34,7 @@ const LOOK: Duration = Duration::from_secs(20);
 /// After how many checks without progress a client loses its reader: one minute.
 const QUIET: u32 = 3;
 /// How long a shim may take to answer or exit before it is killed.
-const BEYOND: Duration = Duration::from_secs(5);
+const EXTRA_WAIT: Duration = Duration::from_secs(5);
 
 /// The open readers, by the names of their sandboxes. Clones share them.
 #[derive(Clone, Debug)]
@@ -99,7 +99,9 @@ impl LocalInner {
             return Err(disk_missing(place, &disk));
         }
         let found = self.find(&place.sandbox).await?;
-        if found.is_some_and(|found| persistent_record(&found).is_some() && !matches!(found.life, Life::Dead { .. })) {
+        if found
+            .is_some_and(|found| persistent_record(&found).is_some() && !matches!(found.life, Liveness::Dead { .. }))
+        {
             return Err(failed("the sandbox is running"));
         }
         let permit = self.readers.permit(place.sandbox.namespace().into())?;
@@ -145,7 +147,7 @@ fn reader_of(mut create: Create, sandboxes: &Path) -> Result<Create, ProviderErr
     create.lasting = false;
     create.mounts.clear();
     create.logs = None;
-    create.keep = Keep::default();
+    create.keep = JobRetention::default();
     if let Some(kept) = &mut create.kept_disk {
         // A reader writes nothing, so it needs no free space on the host.
         (kept.host_free, kept.host_free_inodes) = (0, Some(0));
@@ -229,7 +231,7 @@ impl OpenReader {
     async fn end(self) {
         if let Some(lease) = self.lease.upgrade() {
             // A full channel means that it was already told to close.
-            let _asked = lease.try_send(());
+            let _sent = lease.try_send(());
         }
         closed(self.ended).await;
     }
@@ -276,15 +278,15 @@ impl ReaderTask {
                 _ = self.owned.ended() => break,
                 () = tokio::time::sleep(LOOK) => {}
             }
-            match timeout(BEYOND, self.owned.statistics()).await {
+            match timeout(EXTRA_WAIT, self.owned.statistics()).await {
                 Ok(Ok(used)) if !check.is_idle(self.leases.load(Ordering::Relaxed), used.clients, used.bytes_out) => {}
                 _ => break,
             }
         }
-        let _asked = timeout(BEYOND, self.owned.stop(Duration::ZERO)).await;
+        let _stopped = timeout(EXTRA_WAIT, self.owned.stop(Duration::ZERO)).await;
         drop(self.owned);
         let Some(child) = self.child else { return };
-        if wait_or_kill(child, BEYOND).await {
+        if wait_or_kill(child, EXTRA_WAIT).await {
             return;
         }
         let directory = self.directory;

@@ -1,7 +1,7 @@
 //! Converts the journal of a shim to the facts of the control plane.
 
 use carrel_control::provider::{EndCause, Fact, How, Noted, PauseCause};
-use carrel_shim_client::messages::{self, EndReason, FactKind, Outcome, OutcomeKind};
+use carrel_shim_client::messages::{self, EndReason, FactKind, JobOutcome, OutcomeKind};
 use carrel_store::{ExecId, Timestamp};
 
 /// The prefix of the jobs that run the sandbox's own command; the number of the attempt follows.
@@ -96,7 +96,7 @@ fn job_ended(fact: messages::Fact) -> Fact {
     }
 }
 
-fn exec_outcome(outcome: Outcome) -> How {
+fn exec_outcome(outcome: JobOutcome) -> How {
     let by_itself = match (outcome.code, outcome.signal) {
         (_, Some(signal)) => How::Signalled(signal),
         (Some(code), None) => How::Exited(code),
@@ -119,7 +119,7 @@ fn exec_outcome(outcome: Outcome) -> How {
 mod tests {
     use super::*;
 
-    fn ended(job: &str, outcome: Outcome) -> Fact {
+    fn ended(job: &str, outcome: JobOutcome) -> Fact {
         let (job, outcome) = (Some(job.to_owned()), Some(outcome));
         from_journal(messages::Fact { sequence: 7, job, outcome, ..messages::Fact::new(1, FactKind::JobEnded) }).fact
     }
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn a_job_is_an_exec_or_the_command_or_belongs_to_another_client() {
-        let how = || Outcome { code: Some(3), ..Outcome::of(OutcomeKind::Exited) };
+        let how = || JobOutcome { code: Some(3), ..JobOutcome::of(OutcomeKind::Exited) };
         let exec = ExecId::new("exec-1").unwrap();
         assert_eq!(ended("exec-1", how()), Fact::ExecEnded { exec, how: How::Exited(3) });
         assert_eq!(ended("primary.4", how()), Fact::CommandEnded { attempt: 4, how: How::Exited(3) });
@@ -142,24 +142,27 @@ mod tests {
 
     #[test]
     fn the_exit_of_a_job_is_converted_without_loss() {
-        let told = |outcome| match ended("exec-1", outcome) {
+        let converted = |outcome| match ended("exec-1", outcome) {
             Fact::ExecEnded { how, .. } => how,
             other => panic!("{other:?}"),
         };
-        let never = |failure: &str| Outcome {
+        let never = |failure: &str| JobOutcome {
             failure: Some(failure.to_owned()),
             message: Some("why".to_owned()),
-            ..Outcome::of(OutcomeKind::NeverRan)
+            ..JobOutcome::of(OutcomeKind::NeverRan)
         };
-        assert_eq!(told(Outcome { signal: Some(9), ..Outcome::of(OutcomeKind::Signalled) }), How::Signalled(9));
-        assert_eq!(told(Outcome { code: Some(0), ..Outcome::of(OutcomeKind::Cancelled) }), How::Cancelled);
-        assert_eq!(told(Outcome::of(OutcomeKind::TimedOut)), How::TimedOut);
-        assert_eq!(told(Outcome::of(OutcomeKind::OutOfMemory)), How::OutOfMemory);
-        assert_eq!(told(Outcome::of(OutcomeKind::SandboxEnded)), How::SandboxEnded);
-        assert!(matches!(told(Outcome::of(OutcomeKind::Unknown)), How::NeverRan(126, _)));
-        assert_eq!(told(never("not_found")), How::NeverRan(127, "why".to_owned()));
-        assert_eq!(told(never("not_executable")), How::NeverRan(126, "why".to_owned()));
-        assert_eq!(told(never("bad_cwd")), How::NeverRan(126, "why".to_owned()));
+        assert_eq!(
+            converted(JobOutcome { signal: Some(9), ..JobOutcome::of(OutcomeKind::Signalled) }),
+            How::Signalled(9)
+        );
+        assert_eq!(converted(JobOutcome { code: Some(0), ..JobOutcome::of(OutcomeKind::Cancelled) }), How::Cancelled);
+        assert_eq!(converted(JobOutcome::of(OutcomeKind::TimedOut)), How::TimedOut);
+        assert_eq!(converted(JobOutcome::of(OutcomeKind::OutOfMemory)), How::OutOfMemory);
+        assert_eq!(converted(JobOutcome::of(OutcomeKind::SandboxEnded)), How::SandboxEnded);
+        assert!(matches!(converted(JobOutcome::of(OutcomeKind::Unknown)), How::NeverRan(126, _)));
+        assert_eq!(converted(never("not_found")), How::NeverRan(127, "why".to_owned()));
+        assert_eq!(converted(never("not_executable")), How::NeverRan(126, "why".to_owned()));
+        assert_eq!(converted(never("bad_cwd")), How::NeverRan(126, "why".to_owned()));
     }
 
     #[test]
@@ -187,16 +190,16 @@ mod tests {
             let message = message.map(str::to_owned);
             from_journal(messages::Fact { pause_reason, message, ..messages::Fact::new(1, FactKind::Paused) }).fact
         };
-        let told = |cause, message: &str| Fact::Paused { cause, message: message.to_owned() };
-        assert_eq!(paused(None, None), told(PauseCause::User, ""));
-        assert_eq!(paused(None, Some("full")), told(PauseCause::HostDisk, "full"));
-        assert_eq!(paused(Some(messages::PauseReason::HostDisk), Some("low")), told(PauseCause::HostDisk, "low"));
+        let converted = |cause, message: &str| Fact::Paused { cause, message: message.to_owned() };
+        assert_eq!(paused(None, None), converted(PauseCause::User, ""));
+        assert_eq!(paused(None, Some("full")), converted(PauseCause::HostDisk, "full"));
+        assert_eq!(paused(Some(messages::PauseReason::HostDisk), Some("low")), converted(PauseCause::HostDisk, "low"));
         assert_eq!(of_sandbox(FactKind::Resumed, None), Fact::Unpaused);
     }
 
     #[test]
     fn a_shim_that_was_lost_before_the_last_boot_was_lost_with_the_host() {
-        let told = |reason| {
+        let converted = |reason| {
             let ended = messages::Fact { reason: Some(reason), ..messages::Fact::new(1, FactKind::Ended) };
             let mut noted = [from_journal(ended)];
             mark_host_restarted(&mut noted);
@@ -205,9 +208,9 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         };
-        assert_eq!(told(EndReason::SupervisorLost), EndCause::HostRestarted);
-        assert_eq!(told(EndReason::HostShutdown), EndCause::HostShutdown);
-        assert_eq!(told(EndReason::OutOfMemory), EndCause::OutOfMemory);
+        assert_eq!(converted(EndReason::SupervisorLost), EndCause::HostRestarted);
+        assert_eq!(converted(EndReason::HostShutdown), EndCause::HostShutdown);
+        assert_eq!(converted(EndReason::OutOfMemory), EndCause::OutOfMemory);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use carrel_control::spec::Spec;
 use carrel_image::accounts;
 use carrel_layers::Config;
 use carrel_shim_client::messages::{FailureCode, JobCommand, JobState, PublishedPort};
-use carrel_shim_client::{Life, ShimClient, ShimError};
+use carrel_shim_client::{Liveness, ShimClient, ShimError};
 use carrel_store::{ExecId, Pairs};
 use tokio::net::TcpListener;
 
@@ -130,7 +130,7 @@ impl LocalInner {
         }
         let found = self.find(&place.sandbox).await?.filter(|found| is_incarnation(found, place));
         match found {
-            Some(found) if found.life == Life::Running => {
+            Some(found) if found.life == Liveness::Running => {
                 Ok(self.running.insert(place, self.load_running(&found).await?))
             }
             _ => Err(failed("the sandbox is not running")),
@@ -140,7 +140,7 @@ impl LocalInner {
     /// A new connection; none if the incarnation is not running.
     pub(crate) async fn connect(&self, place: &Place) -> Result<Option<ShimClient>, ProviderError> {
         match self.find(&place.sandbox).await?.filter(|found| is_incarnation(found, place)) {
-            Some(found) if found.life == Life::Running => found.connect().await.map(Some).map_err(failed),
+            Some(found) if found.life == Liveness::Running => found.connect().await.map(Some).map_err(failed),
             _ => Ok(None),
         }
     }

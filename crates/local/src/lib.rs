@@ -44,7 +44,7 @@ use carrel_fetch::Images;
 use carrel_sandbox::ResumeThreshold;
 use carrel_shim_client::Programs;
 pub use carrel_shim_client::TrimmedOutput;
-use carrel_shim_client::messages::KeptDisk;
+use carrel_shim_client::messages::PersistentDisk;
 use carrel_store::{ExecId, SandboxId};
 
 pub use self::copies::{CopyInError, HostCopy, copy_in};
@@ -142,16 +142,16 @@ pub(crate) struct LocalInner {
 
 impl Settings {
     /// The disk of a sandbox in a directory, with or without a limit of its own.
-    fn kept_disk(&self, directory: PathBuf, limit: Option<u64>) -> KeptDisk {
+    fn kept_disk(&self, directory: PathBuf, limit: Option<u64>) -> PersistentDisk {
         // Without project quotas, a disk without a limit is a plain directory, and the guard protects the host's disk.
         let quota = |most: u64| (limit.is_none() && most > 0).then_some(most);
-        KeptDisk {
+        PersistentDisk {
             host_free: self.host_free,
             unlimited: limit.is_none().then_some(true),
             host_free_inodes: self.host_free_inodes,
             quota_bytes: quota(self.default_disk),
             quota_inodes: quota(self.default_inodes),
-            ..KeptDisk::at(directory)
+            ..PersistentDisk::at(directory)
         }
     }
 }

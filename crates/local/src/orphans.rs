@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use carrel_control::provider::{InUseSource, Orphan, ProviderError};
-use carrel_shim_client::Life;
+use carrel_shim_client::Liveness;
 use carrel_store::Timestamp;
 
 use crate::discovery::persistent_record;
@@ -79,10 +79,10 @@ impl LocalInner {
 
     /// Describes an orphan, and returns whether it is new.
     async fn describe(&self, inventory: &Inventory, disk: &str) -> Result<(bool, Orphan), ProviderError> {
-        let is_on_it = |found: &&carrel_shim_client::Found| {
+        let is_on_it = |found: &&carrel_shim_client::DiscoveredSandbox| {
             let record =
                 persistent_record(found).filter(|record| services::main_incarnation(record) == record.incarnation);
-            found.life == Life::Running
+            found.life == Liveness::Running
                 && record.and_then(|record| disk_of(&self.paths, record)).as_deref() == Some(disk)
         };
         let running =

@@ -9,7 +9,7 @@ use carrel_image::accounts::{self, AccountError, ImageUser, UidGid};
 use carrel_image::{GuestPath, LayerStack, RootFs, RootFsDirectory};
 use carrel_layers::Config;
 use carrel_shim_client::Programs;
-use carrel_shim_client::messages::{Create, Keep, Limits, Mount};
+use carrel_shim_client::messages::{Create, JobRetention, MountSpec, SandboxLimits};
 
 use crate::paths::{HomePaths, name};
 use crate::{IDS, Settings, failed, services, skeleton};
@@ -51,7 +51,7 @@ pub(crate) fn create(
     add_mount_parents(&mut root, spec, &user);
     services::add_service_hosts(&mut root, &spec.services)?;
     let owner = spec.host_owner();
-    let mount = |mount: &carrel_control::spec::Mount| Mount {
+    let mount = |mount: &carrel_control::spec::Mount| MountSpec {
         source: (&mount.source).into(),
         target: (&mount.target).into(),
         writable: mount.writable || is_tool_socket(spec, mount),
@@ -60,7 +60,7 @@ pub(crate) fn create(
         owner_user: owner.map(|owner| owner.user),
         owner_group: owner.map(|owner| owner.group),
     };
-    let limits = Limits {
+    let limits = SandboxLimits {
         memory: Some(spec.limits.memory.unwrap_or(settings.default_memory)),
         pids: Some(pids(spec, settings.pids)),
         cpu_millis: spec.limits.cpu_millis,
@@ -84,11 +84,11 @@ pub(crate) fn create(
         image: spec.image.clone(),
         lasting: true,
         logs: Some(settings.logs.directory(&place.sandbox).into()),
-        keep: Keep {
-            total_bytes: settings.output_quota.unwrap_or(Keep::TOTAL_BYTES),
+        keep: JobRetention {
+            total_bytes: settings.output_quota.unwrap_or(JobRetention::TOTAL_BYTES),
             ended_jobs: KEPT_JOBS,
             ended_ms: KEPT_MS,
-            ..Keep::default()
+            ..JobRetention::default()
         },
         network_of: None,
         gvisor: None,

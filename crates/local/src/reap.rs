@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use carrel_control::provider::{InUse, InUseSource, ProviderError, Reaped};
-use carrel_shim_client::{Found, Life, SandboxRecord};
+use carrel_shim_client::{DiscoveredSandbox, Liveness, SandboxRecord};
 
 use crate::discovery::persistent_record;
 use crate::paths::{HomePaths, is_disk_name};
@@ -15,7 +15,7 @@ use crate::{IDS, LocalInner, blocking, failed, manifests, services};
 /// Everything that a home has, at one time.
 pub(crate) struct Inventory {
     /// The persistent sandboxes and their services.
-    pub(crate) found: Vec<Found>,
+    pub(crate) found: Vec<DiscoveredSandbox>,
     /// The names of all disks, including those that only services have.
     pub(crate) disks: BTreeSet<String>,
 }
@@ -85,7 +85,7 @@ impl LocalInner {
     /// Removes the leftovers of an incarnation that is not current.
     async fn reap_sandbox(
         &self,
-        found: &Found,
+        found: &DiscoveredSandbox,
         record: &SandboxRecord,
         in_use: &InUse,
     ) -> Result<usize, ProviderError> {
@@ -96,7 +96,7 @@ impl LocalInner {
         let disk = disk_of(&self.paths, record);
         match disk.as_deref().map(|disk| in_use.owner(disk)) {
             Some(DiskOwner::Unknown) => return Ok(0),
-            Some(DiskOwner::Sandbox) | None if found.life == Life::Running => {
+            Some(DiskOwner::Sandbox) | None if found.life == Liveness::Running => {
                 // The store is older than this incarnation. Resuming or removing the sandbox stops it.
                 tracing::warn!(
                     name = record.name,

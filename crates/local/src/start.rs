@@ -9,8 +9,8 @@ use carrel_fetch::Image;
 use carrel_image::RootFs;
 use carrel_layers::Config;
 use carrel_sandbox::KeptDisk;
-use carrel_shim_client::messages::{Create, Failed, FailureCode};
-use carrel_shim_client::{AdoptError, Found, Life, OwnedSandbox, OwnerError, ShimError};
+use carrel_shim_client::messages::{Create, FailureCode, ShimFailure};
+use carrel_shim_client::{AdoptError, DiscoveredSandbox, Liveness, OwnedSandbox, OwnerError, ShimError};
 use carrel_store::SandboxId;
 use rustix::fs::{Mode, OFlags};
 use tokio::sync::oneshot;
@@ -127,7 +127,7 @@ impl LocalInner {
             let Some(found) = self.find(&place.sandbox).await?.filter(|found| is_incarnation(found, place)) else {
                 break;
             };
-            if found.life != Life::Running {
+            if found.life != Liveness::Running {
                 break;
             }
             match found.connect().await {
@@ -185,7 +185,7 @@ impl LocalInner {
     }
 
     /// Loads a running sandbox from its record.
-    pub(crate) async fn load_running(&self, found: &Found) -> Result<RunningSandbox, ProviderError> {
+    pub(crate) async fn load_running(&self, found: &DiscoveredSandbox) -> Result<RunningSandbox, ProviderError> {
         let record = found.record.as_ref().ok_or_else(|| failed("the sandbox has no record"))?;
         let root = RootFs::try_from(record.create.root.clone()).map_err(failed)?;
         let disk = record.create.kept_disk.as_ref().map(|kept| kept.directory.0.clone());
@@ -272,10 +272,10 @@ pub(crate) fn is_stopped_error(error: &AdoptError) -> bool {
 
 fn shim_error(error: &OwnerError) -> ProviderError {
     match error {
-        OwnerError::Failed(Failed { code: FailureCode::DiskDamaged, message, .. }) => {
+        OwnerError::Failed(ShimFailure { code: FailureCode::DiskDamaged, message, .. }) => {
             ProviderError { code: Some(DISK_DAMAGED), message: message.clone() }
         }
-        OwnerError::Failed(Failed { message, hint: Some(hint), .. }) => failed(format_args!("{message}; {hint}")),
+        OwnerError::Failed(ShimFailure { message, hint: Some(hint), .. }) => failed(format_args!("{message}; {hint}")),
         error => failed(error),
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use carrel_control::provider::{Place, ProviderError};
 use carrel_sandbox::{DiskError, KeptDisk};
 use carrel_shim_client::messages::FactKind;
-use carrel_shim_client::{Found, Life};
+use carrel_shim_client::{DiscoveredSandbox, Liveness};
 
 use crate::discovery::{is_incarnation, persistent_record};
 use crate::pidfd::AsyncPidFd;
@@ -73,20 +73,20 @@ impl LocalInner {
     }
 
     /// Stops a found sandbox. When this returns, nothing of it runs, and its journal has its end.
-    pub(crate) async fn stop_found(&self, found: &Found, grace: Duration) -> Result<(), ProviderError> {
+    pub(crate) async fn stop_found(&self, found: &DiscoveredSandbox, grace: Duration) -> Result<(), ProviderError> {
         let handle = found.record.as_ref().and_then(|record| record.shim_handle());
         let Some(process) = handle.map(AsyncPidFd::new).transpose().map_err(failed)? else {
             return if has_recorded_end(found) { Ok(()) } else { self.sweep_found(found).await };
         };
-        let asked = async {
+        let result = async {
             match found.connect().await {
                 // Whether it answers or exits without an answer: the exit of its process counts.
                 Ok(mut client) => client.stop(grace).await.is_ok(),
                 Err(error) => is_stopped_error(&error),
             }
         };
-        let asked = tokio::time::timeout(grace.saturating_add(EXTRA_WAIT), asked).await.unwrap_or(false);
-        if asked && process.exits_within(EXTRA_WAIT).await {
+        let result = tokio::time::timeout(grace.saturating_add(EXTRA_WAIT), result).await.unwrap_or(false);
+        if result && process.exits_within(EXTRA_WAIT).await {
             return Ok(());
         }
         tracing::warn!(directory = %found.directory.display(), "a shim does not exit; killing it");
@@ -98,7 +98,7 @@ impl LocalInner {
     }
 
     /// Has the end of a dead shim recorded. Errors of other sandboxes in the sweep do not count.
-    async fn sweep_found(&self, found: &Found) -> Result<(), ProviderError> {
+    async fn sweep_found(&self, found: &DiscoveredSandbox) -> Result<(), ProviderError> {
         let directory = found.directory.clone();
         let swept = blocking(move || carrel_shim::sweep_directory(&directory).map_err(failed)).await;
         let name = found.record.as_ref().map(|record| record.name.clone());
@@ -134,12 +134,12 @@ impl LocalInner {
 }
 
 /// Whether the journal of a dead sandbox has its end.
-fn has_recorded_end(found: &Found) -> bool {
+fn has_recorded_end(found: &DiscoveredSandbox) -> bool {
     match &found.life {
-        Life::Dead { facts, .. } => {
+        Liveness::Dead { facts, .. } => {
             facts.last().is_some_and(|fact| matches!(fact.kind, FactKind::Ended | FactKind::Failed))
         }
-        Life::Starting | Life::Running => false,
+        Liveness::Starting | Liveness::Running => false,
     }
 }
 

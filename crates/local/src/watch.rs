@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use carrel_control::provider::{Fact, Noted, Place};
 use carrel_shim_client::messages::{self, FactKind};
-use carrel_shim_client::{Found, Life, ShimError};
+use carrel_shim_client::{DiscoveredSandbox, Liveness, ShimError};
 use tokio::sync::mpsc;
 
 use crate::discovery::is_incarnation;
@@ -73,11 +73,11 @@ impl JournalFollower {
             // Nothing is left of the incarnation.
             let Some(found) = found else { return };
             match &found.life {
-                Life::Running => match self.follow(&found).await {
+                Liveness::Running => match self.follow(&found).await {
                     FollowResult::Finished => return,
                     FollowResult::Continue => {}
                 },
-                Life::Dead { facts, rebooted } => {
+                Liveness::Dead { facts, rebooted } => {
                     let mut facts: Vec<_> = facts.iter().map(|fact| self.note(fact.clone())).collect();
                     if *rebooted {
                         mark_host_restarted(&mut facts);
@@ -97,7 +97,7 @@ impl JournalFollower {
                     }
                 }
                 // It serves no clients, and should have exited long ago.
-                Life::Starting => {
+                Liveness::Starting => {
                     if let Err(error) = self.inner.stop_found(&found, Duration::ZERO).await {
                         tracing::warn!(sandbox = %self.place.sandbox, %error, "a shim does not exit");
                         tokio::time::sleep(ERROR_DELAY).await;
@@ -108,7 +108,7 @@ impl JournalFollower {
     }
 
     /// Sends the facts that a running shim reports, until it exits.
-    async fn follow(&mut self, found: &Found) -> FollowResult {
+    async fn follow(&mut self, found: &DiscoveredSandbox) -> FollowResult {
         let subscribed = async {
             let mut client = match found.connect().await {
                 Ok(client) => client,

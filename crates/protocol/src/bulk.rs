@@ -1,10 +1,10 @@
-//! Raw bulk records (generation 8) and the credit that bounds them, as checked types.
+//! Raw bulk records (generation 8) and their credit-based flow control.
 //!
 //! Body of a frame with [`Flags::BULK`](crate::Flags::BULK): `kind u8 | flow u8 | 0 u16 | offset u64 | payload`.
 
 use crate::payload::{BulkAccepted, BulkCredit, BulkFinish, BulkFlow, BulkKind, BulkOffer};
 
-/// The one record format.
+/// The only record format.
 pub const RECORD_FORMAT: u8 = 1;
 /// Bytes of a record before its payload.
 pub const RECORD_HEADER_SIZE: usize = 12;
@@ -12,26 +12,26 @@ pub const RECORD_HEADER_SIZE: usize = 12;
 pub const MIN_RECORD_PAYLOAD: u32 = 16 * 1024;
 /// The largest record payload that peers may agree on.
 pub const MAX_RECORD_PAYLOAD: u32 = 3 * 1024 * 1024;
-/// The window that is granted without a reason for another.
+/// The window that a receiver grants by default.
 pub const DEFAULT_WINDOW: u64 = 8 * 1024 * 1024;
 /// The largest window that may be granted.
 pub const MAX_WINDOW: u64 = 32 * 1024 * 1024;
 
-/// What stands before the payload of a record.
+/// The fixed header of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BulkHeader {
-    /// What the stream belongs to.
+    /// The kind of stream.
     pub kind: BulkKind,
     /// The direction.
     pub flow: BulkFlow,
-    /// Where in the stream the payload stands.
+    /// The position of the payload in the stream.
     pub offset: u64,
 }
 
 /// A record, borrowed from its frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BulkRecord<'a> {
-    /// What stands before the payload.
+    /// The fixed header.
     pub header: BulkHeader,
     /// The payload; never empty.
     pub payload: &'a [u8],
@@ -66,13 +66,13 @@ pub struct ReceiveFlow {
     finished: bool,
 }
 
-/// A record, credit or offer that breaks the rules.
+/// A violation of the rules for records, credit and offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BulkError {
-    /// The fixed bytes before the payload are not those of a record.
+    /// The header is not that of a record.
     #[error("not a bulk record")]
     BadRecord,
-    /// Another record format.
+    /// An unsupported record format.
     #[error("bulk format {0} is not {RECORD_FORMAT}")]
     BadFormat(u8),
     /// A payload limit out of bounds.
@@ -81,53 +81,53 @@ pub enum BulkError {
     /// A window out of bounds.
     #[error("window {0} exceeds {MAX_WINDOW}")]
     BadWindow(u64),
-    /// Another operation or direction.
-    #[error("the record belongs to another flow")]
+    /// The record belongs to another operation or direction.
+    #[error("record belongs to another flow")]
     WrongFlow,
-    /// A payload longer than agreed.
-    #[error("a record of {len} bytes exceeds the agreed {limit}")]
+    /// The payload is longer than negotiated.
+    #[error("record of {len} bytes exceeds the negotiated limit of {limit}")]
     RecordTooLong {
-        /// Its length.
+        /// The length of the payload.
         len: usize,
-        /// What was agreed.
+        /// The negotiated limit.
         limit: u32,
     },
-    /// A record that leaves a hole or repeats.
-    #[error("record at {actual} instead of {expected}")]
+    /// The record leaves a gap or overlaps.
+    #[error("record at offset {actual}, expected {expected}")]
     WrongOffset {
-        /// Where the stream stands.
+        /// The offset of the next byte of the stream.
         expected: u64,
-        /// Where the record stands.
+        /// The offset of the record.
         actual: u64,
     },
-    /// More than was granted.
-    #[error("{end} exceeds the credit of {credit}")]
+    /// The record ends beyond the granted credit.
+    #[error("record ends at {end}, beyond the credit limit of {credit}")]
     OverCredit {
-        /// Where the record ends.
+        /// The end of the record.
         end: u64,
-        /// What was granted.
+        /// The credit limit.
         credit: u64,
     },
-    /// A grant that takes back, or that acknowledges what was never sent.
-    #[error("credit to {credit}, consumed {consumed}, is no progress")]
+    /// A grant that lowers the limit, or that acknowledges unsent bytes.
+    #[error("invalid credit: limit {credit}, consumed {consumed}")]
     BadCredit {
-        /// The new limit.
+        /// The granted limit.
         credit: u64,
-        /// The new acknowledgement.
+        /// The acknowledged offset.
         consumed: u64,
     },
-    /// Something after the end.
+    /// A message after the end of the flow.
     #[error("the flow is finished")]
     Finished,
-    /// An acceptance that does not answer the offer.
-    #[error("the acceptance does not answer the offer: {0}")]
+    /// The acceptance does not match the offer.
+    #[error("acceptance does not match the offer: {0}")]
     BadAcceptance(&'static str),
 }
 
 // === impl BulkHeader ===
 
 impl BulkHeader {
-    /// The twelve bytes.
+    /// The header as it is sent.
     pub const fn to_bytes(self) -> [u8; RECORD_HEADER_SIZE] {
         let [o0, o1, o2, o3, o4, o5, o6, o7] = self.offset.to_be_bytes();
         [self.kind.number(), self.flow.number(), 0, 0, o0, o1, o2, o3, o4, o5, o6, o7]
@@ -156,7 +156,7 @@ impl RecordLimit {
     /// The largest limit.
     pub const MAX: Self = Self(MAX_RECORD_PAYLOAD);
 
-    /// A limit within the bounds.
+    /// Validates a limit.
     pub const fn new(limit: u32) -> Result<Self, BulkError> {
         if limit < MIN_RECORD_PAYLOAD || limit > MAX_RECORD_PAYLOAD {
             Err(BulkError::BadLimit(limit))
@@ -165,7 +165,7 @@ impl RecordLimit {
         }
     }
 
-    /// The number.
+    /// The limit in bytes.
     pub const fn get(self) -> u32 {
         self.0
     }
@@ -174,7 +174,7 @@ impl RecordLimit {
 // === impl BulkFlow ===
 
 impl BulkFlow {
-    /// The bit of this direction in a mask.
+    /// The bit of this direction in [`BulkAccepted::flows`].
     pub const fn mask(self) -> u8 {
         self.number()
     }
@@ -183,7 +183,7 @@ impl BulkFlow {
 // === impl BulkOffer ===
 
 impl BulkOffer {
-    /// An offer of the given limits.
+    /// Creates an offer with the given limits.
     pub const fn new(limit: RecordLimit, guest_to_host_window: u64) -> Self {
         Self {
             format: RECORD_FORMAT,
@@ -203,7 +203,7 @@ impl BulkOffer {
         RecordLimit::new(self.max_record_payload)
     }
 
-    /// Checks that an acceptance answers this offer for the given operation and returns the agreed record limit.
+    /// Checks that an acceptance matches this offer and operation, and returns the negotiated record limit.
     pub fn check_accepted(&self, accepted: &BulkAccepted, kind: BulkKind, flows: u8) -> Result<RecordLimit, BulkError> {
         let into_guest = flows & BulkFlow::HostToGuest.mask() != 0;
         let refused = |what| Err(BulkError::BadAcceptance(what));
@@ -222,21 +222,21 @@ impl BulkOffer {
 // === impl SendFlow ===
 
 impl SendFlow {
-    /// A flow that may send up to `credit`.
+    /// Creates a flow with an initial credit limit.
     pub const fn new(kind: BulkKind, flow: BulkFlow, limit: RecordLimit, credit: u64) -> Self {
         Self { kind, flow, limit, sent: 0, consumed: 0, credit, finished: false }
     }
 
-    /// How many bytes the next record may have.
+    /// The maximum payload of the next record.
     pub fn available(&self) -> usize {
         if self.finished {
             return 0;
         }
-        // At most the record limit, so it fits wherever a record fits.
+        // Bounded by the record limit, so the conversion cannot fail in practice.
         usize::try_from((self.credit - self.sent).min(self.limit.0.into())).unwrap_or(usize::MAX)
     }
 
-    /// Takes `len` bytes of credit and returns the header of their record.
+    /// Spends `len` bytes of credit and returns the header of their record.
     pub fn advance(&mut self, len: usize) -> Result<BulkHeader, BulkError> {
         if self.finished {
             return Err(BulkError::Finished);
@@ -246,7 +246,7 @@ impl SendFlow {
         Ok(header)
     }
 
-    /// Takes a grant.
+    /// Applies a grant.
     pub fn grant(&mut self, credit: &BulkCredit) -> Result<(), BulkError> {
         if credit.kind != self.kind || credit.flow != self.flow {
             return Err(BulkError::WrongFlow);
@@ -268,7 +268,7 @@ impl SendFlow {
         BulkFinish { kind: self.kind, flow: self.flow, final_offset: self.sent }
     }
 
-    /// Whether the flow ended.
+    /// Whether the flow is finished.
     pub const fn is_finished(&self) -> bool {
         self.finished
     }
@@ -277,12 +277,12 @@ impl SendFlow {
 // === impl ReceiveFlow ===
 
 impl ReceiveFlow {
-    /// A flow that was granted one window.
+    /// Creates a flow whose sender starts with one window of credit.
     pub const fn new(kind: BulkKind, flow: BulkFlow, limit: RecordLimit, window: u64) -> Self {
         Self { kind, flow, limit, window, received: 0, consumed: 0, credit: window, finished: false }
     }
 
-    /// Takes a record, if it is the next one and within what was granted.
+    /// Accepts a record if it is the next one and within the granted credit.
     pub fn receive(&mut self, record: &BulkRecord<'_>) -> Result<(), BulkError> {
         if self.finished {
             return Err(BulkError::Finished);
@@ -297,7 +297,7 @@ impl ReceiveFlow {
         Ok(())
     }
 
-    /// Notes that `len` received bytes are consumed; returns the grant that is due, once half the window is used.
+    /// Records that `len` received bytes are consumed; returns a grant once half the window is used.
     pub fn consume(&mut self, len: usize) -> Option<BulkCredit> {
         self.consumed = self.consumed.saturating_add(len as u64).min(self.received);
         if self.finished || self.credit - self.consumed > self.window / 2 {
@@ -307,7 +307,7 @@ impl ReceiveFlow {
         Some(BulkCredit { kind: self.kind, flow: self.flow, consumed_offset: self.consumed, credit_limit: self.credit })
     }
 
-    /// Takes the end of the flow.
+    /// Accepts the end of the flow.
     pub fn finish(&mut self, finish: &BulkFinish) -> Result<(), BulkError> {
         if self.finished {
             return Err(BulkError::Finished);
@@ -322,7 +322,7 @@ impl ReceiveFlow {
         Ok(())
     }
 
-    /// Bytes received so far.
+    /// The number of bytes received so far.
     pub const fn received(&self) -> u64 {
         self.received
     }
@@ -354,7 +354,7 @@ mod tests {
     //= carrel.protocol.bulk-records-credit-checked
     //= promises.protocol.payload-bulk-record
     #[test]
-    fn limits_are_checked() {
+    fn limits_out_of_bounds_are_rejected() {
         assert!(RecordLimit::new(MIN_RECORD_PAYLOAD - 1).is_err());
         assert!(RecordLimit::new(MAX_RECORD_PAYLOAD + 1).is_err());
         assert!(BulkOffer { format: 2, ..BulkOffer::new(LIMIT, 0) }.check().is_err());
@@ -364,7 +364,7 @@ mod tests {
 
     //= carrel.protocol.bulk-records-credit-checked
     #[test]
-    fn a_record_must_be_next_within_credit_and_of_its_flow() {
+    fn a_record_must_be_contiguous_within_credit_and_of_its_flow() {
         let (_, mut receive) = pair(20_000);
         let record = |kind, offset, len: usize| BulkRecord {
             header: BulkHeader { kind, flow: BulkFlow::GuestToHost, offset },
@@ -382,7 +382,7 @@ mod tests {
 
     //= carrel.protocol.bulk-records-credit-checked
     #[test]
-    fn a_grant_never_takes_back_nor_acknowledges_the_unsent() {
+    fn a_grant_never_lowers_the_limit_nor_acknowledges_unsent_bytes() {
         let (mut send, _) = pair(1000);
         send.advance(600).unwrap();
         let credit = |consumed_offset, credit_limit| BulkCredit {
@@ -395,13 +395,13 @@ mod tests {
         assert!(send.grant(&credit(500, 999)).is_err());
         assert!(send.grant(&credit(0, MAX_WINDOW + 1)).is_err());
         assert_eq!(send.grant(&credit(600, 1600)), Ok(()));
-        assert_eq!(send.grant(&credit(600, 1600)), Ok(()), "a repeated grant grants nothing");
+        assert_eq!(send.grant(&credit(600, 1600)), Ok(()), "a repeated grant is idempotent");
         assert_eq!(send.available(), 1000);
     }
 
     //= promises.protocol.two-sides-obey-rules
     #[test]
-    fn two_sides_that_obey_never_disagree_nor_stall() {
+    fn conforming_peers_never_disagree_nor_stall() {
         bolero::check!().with_type::<(u16, Vec<u16>)>().for_each(|(window, sizes)| {
             let window = u64::from(*window).max(1);
             let (mut send, mut receive) = pair(window);
@@ -417,7 +417,7 @@ mod tests {
                     send.grant(&credit).unwrap();
                 }
                 in_flight = 0;
-                assert!(send.available() > 0, "consumed everything, yet nothing may be sent");
+                assert!(send.available() > 0, "everything is consumed, but the sender has no credit");
             }
             receive.finish(&send.finish()).unwrap();
         });

@@ -1,7 +1,7 @@
-//! CBOR as this protocol uses it: strict in what it sends, tolerant in what it accepts, bounded whatever arrives.
+//! The CBOR profile of this protocol: canonical when it encodes, tolerant when it decodes, bounded for every input.
 //!
-//! Sent: definite lengths, shortest heads, declared key order. Accepted besides: indefinite lengths, any key order,
-//! unknown keys, longer heads, tags around a value, and an array of integers where a byte string is meant.
+//! Encoded: definite lengths, shortest heads, keys in declared order. Also accepted: indefinite lengths, any key order,
+//! unknown keys, longer heads, tags before a value, and an array of integers in place of a byte string.
 
 use std::borrow::Cow;
 use std::convert::Infallible;
@@ -12,61 +12,61 @@ use minicbor::{Decoder, Encoder};
 
 use crate::schema::Shape;
 
-/// How deep an unknown value may nest before it is refused.
+/// The maximum nesting depth of an unknown value.
 pub const MAX_DEPTH: usize = 32;
-/// How many elements a list may have: a frame of empty strings must not become a hundred times its size.
+/// The maximum number of list elements: a frame of empty strings must not expand a hundredfold in memory.
 pub const MAX_LIST: usize = 65_536;
-/// How many tags may stand before one value.
+/// The maximum number of tags before one value.
 const MAX_TAGS: usize = 4;
 
-/// What is wrong with bytes that were to be a value.
+/// Why bytes could not be decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// The bytes are not well-formed CBOR, or end too early.
+    /// The bytes are not well-formed CBOR, or are truncated.
     #[error("malformed CBOR: {0}")]
     Malformed(String),
-    /// A value has another type or range than its field.
+    /// A value has the wrong type or is out of range.
     #[error("{0}")]
     Unexpected(String),
     /// A required key is missing.
     #[error("missing field `{0}`")]
     Missing(&'static str),
-    /// A known key stands twice.
-    #[error("field `{0}` stands twice")]
+    /// A known key occurs twice.
+    #[error("duplicate field `{0}`")]
     Duplicate(&'static str),
-    /// A value nests deeper, or holds more elements, than is accepted.
+    /// A value is nested too deeply or has too many elements.
     #[error("{0} exceeds its limit")]
     TooLarge(&'static str),
-    /// Bytes follow the value.
-    #[error("{0} bytes follow the value")]
+    /// There are bytes after the value.
+    #[error("{0} trailing bytes")]
     Trailing(usize),
 }
 
 /// What minicbor reports when writing to memory, which cannot fail.
-pub type EncodeError = minicbor::encode::Error<Infallible>;
+pub type CborEncodeError = minicbor::encode::Error<Infallible>;
 
-/// A value that stands somewhere in a payload.
+/// A type that can be part of a payload.
 pub trait Wire<'b>: Sized {
-    /// Writes the value in its one canonical form.
-    fn encode<W: Write<Error = Infallible>>(&self, e: &mut Encoder<W>) -> Result<(), EncodeError>;
+    /// Encodes the value in canonical form.
+    fn encode<W: Write<Error = Infallible>>(&self, e: &mut Encoder<W>) -> Result<(), CborEncodeError>;
 
-    /// Reads the value in any accepted form.
+    /// Decodes the value from any accepted form.
     fn decode(d: &mut Decoder<'b>) -> Result<Self, DecodeError>;
 
-    /// Whether a field that may be left out is left out.
+    /// Whether an optional field with this value is omitted.
     fn is_absent(&self) -> bool {
         false
     }
 
-    /// How the value looks on the wire, for the schema snapshots.
+    /// The shape of the value on the wire, for the schema snapshots.
     fn shape() -> Shape;
 }
 
-/// A sink that only counts, so that a length is known before its bytes are written.
+/// A writer that only counts bytes, to compute a length before writing.
 #[derive(Default)]
-pub(crate) struct Count(pub(crate) usize);
+pub(crate) struct ByteCounter(pub(crate) usize);
 
-impl Write for Count {
+impl Write for ByteCounter {
     type Error = Infallible;
 
     fn write_all(&mut self, buf: &[u8]) -> Result<(), Infallible> {
@@ -75,14 +75,14 @@ impl Write for Count {
     }
 }
 
-/// Bytes that `value` takes on the wire.
-pub fn encoded_len<'b, T: Wire<'b>>(value: &T) -> Result<usize, EncodeError> {
-    let mut encoder = Encoder::new(Count::default());
+/// The encoded length of `value`.
+pub fn encoded_len<'b, T: Wire<'b>>(value: &T) -> Result<usize, CborEncodeError> {
+    let mut encoder = Encoder::new(ByteCounter::default());
     value.encode(&mut encoder)?;
     Ok(encoder.into_writer().0)
 }
 
-/// Reads exactly one value from `bytes`.
+/// Decodes exactly one value from `bytes`.
 pub fn decode_all<'b, T: Wire<'b>>(bytes: &'b [u8]) -> Result<T, DecodeError> {
     let mut d = Decoder::new(bytes);
     let value = T::decode(&mut d)?;
@@ -98,7 +98,7 @@ impl From<minicbor::decode::Error> for DecodeError {
     }
 }
 
-/// The type of the next value, tags before it passed over.
+/// The type of the next value, after its tags.
 pub fn peek(d: &mut Decoder<'_>) -> Result<Type, DecodeError> {
     for _ in 0..=MAX_TAGS {
         match d.datatype()? {
@@ -109,7 +109,7 @@ pub fn peek(d: &mut Decoder<'_>) -> Result<Type, DecodeError> {
     Err(DecodeError::TooLarge("the number of tags"))
 }
 
-/// Takes the next value if it is `null` (or `undefined`).
+/// Consumes the next value if it is `null` (or `undefined`).
 pub fn take_null(d: &mut Decoder<'_>) -> Result<bool, DecodeError> {
     match peek(d)? {
         Type::Null => d.null()?,
@@ -119,9 +119,9 @@ pub fn take_null(d: &mut Decoder<'_>) -> Result<bool, DecodeError> {
     Ok(true)
 }
 
-/// Calls `each` for every key of the next map, which has to consume the value behind it.
+/// Calls `each` for every key of the next map; `each` must consume the value.
 ///
-/// A key that is not text cannot be one of ours; it is passed over with its value.
+/// Keys that are not text are skipped with their values.
 pub fn map<'b>(
     d: &mut Decoder<'b>,
     mut each: impl FnMut(&str, &mut Decoder<'b>) -> Result<(), DecodeError>,
@@ -169,7 +169,7 @@ fn next(d: &mut Decoder<'_>, remaining: &mut Option<u64>) -> Result<bool, Decode
     }
 }
 
-/// Reads text, borrowed where it stands in one piece.
+/// Reads text; borrowed if it is contiguous.
 pub fn text<'b>(d: &mut Decoder<'b>) -> Result<Cow<'b, str>, DecodeError> {
     if peek(d)? != Type::StringIndef {
         return Ok(Cow::Borrowed(d.str()?));
@@ -181,7 +181,7 @@ pub fn text<'b>(d: &mut Decoder<'b>) -> Result<Cow<'b, str>, DecodeError> {
     Ok(Cow::Owned(whole))
 }
 
-/// Reads bytes, borrowed where they stand in one piece.
+/// Reads bytes; borrowed if they are contiguous.
 pub fn bytes<'b>(d: &mut Decoder<'b>) -> Result<Cow<'b, [u8]>, DecodeError> {
     match peek(d)? {
         Type::BytesIndef => {
@@ -204,7 +204,7 @@ pub fn bytes<'b>(d: &mut Decoder<'b>) -> Result<Cow<'b, [u8]>, DecodeError> {
     }
 }
 
-/// Passes over the next value, however it nests, within [`MAX_DEPTH`].
+/// Skips the next value, up to [`MAX_DEPTH`] levels deep.
 pub fn skip(d: &mut Decoder<'_>) -> Result<(), DecodeError> {
     skip_within(d, MAX_DEPTH)
 }
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_values_are_passed_over_whole() {
+    fn unknown_values_are_skipped_completely() {
         for value in [
             &b"\x00"[..],
             b"\x38\xff",

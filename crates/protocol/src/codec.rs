@@ -1,4 +1,4 @@
-//! From typed messages to the bytes of frames.
+//! Encodes typed messages as frames.
 
 use std::convert::Infallible;
 
@@ -6,31 +6,31 @@ use minicbor::Encoder;
 use minicbor::encode::Write;
 
 use crate::bulk::{BulkHeader, RECORD_HEADER_SIZE};
-use crate::cbor::{Count, EncodeError as CborError, Wire, encoded_len};
+use crate::cbor::{ByteCounter, CborEncodeError, Wire, encoded_len};
 use crate::frame::{BodyTooLarge, Flags, Header, PREFIX_SIZE};
 use crate::generation::Generation;
 use crate::message::{MessageType, Payload};
 
-/// A message that cannot be sent.
+/// Why a message could not be encoded.
 #[derive(Debug, thiserror::Error)]
 pub enum EncodeError {
-    /// It does not fit into a frame.
+    /// The message does not fit into a frame.
     #[error(transparent)]
     TooLarge(#[from] BodyTooLarge),
-    /// It could not be written to memory.
+    /// The encoder failed.
     #[error("encode: {0}")]
-    Cbor(#[from] CborError),
+    Cbor(#[from] CborEncodeError),
 }
 
-/// Everything that stands before the bytes of a data message or a bulk record, on the stack: the bytes themselves go
-/// from where they were read to where they are written.
+/// Everything before the bytes of a data message or a bulk record, kept on the stack, so that the data itself is
+/// written from its own buffer without a copy.
 #[derive(Clone, Copy, Debug)]
-pub struct Prefix {
+pub struct FramePrefix {
     bytes: [u8; Self::MAX],
     len: usize,
 }
 
-/// Appends a whole frame with the given payload to `out`; on an error `out` is as it was.
+/// Appends a frame with the given payload to `out`; on an error `out` is unchanged.
 pub fn encode<'b, P: Payload<'b>>(
     out: &mut Vec<u8>,
     generation: Generation,
@@ -40,7 +40,7 @@ pub fn encode<'b, P: Payload<'b>>(
     encode_named(out, generation.get(), id, P::TYPE.flags(), P::TYPE.as_str(), payload)
 }
 
-/// Appends a whole frame with a message of a protocol of its own, which has its own names and versions.
+/// Appends a frame with a message of another protocol, which has its own names and versions.
 pub fn encode_named<'b, P: Wire<'b>>(
     out: &mut Vec<u8>,
     version: u8,
@@ -61,7 +61,7 @@ pub fn encode_named<'b, P: Wire<'b>>(
     Ok(())
 }
 
-/// Appends a whole frame with the given body, for those who encode or route bodies themselves.
+/// Appends a frame with an encoded body, for callers that encode or route bodies themselves.
 pub fn encode_raw(out: &mut Vec<u8>, id: u32, flags: Flags, body: &[u8]) -> Result<(), BodyTooLarge> {
     let header = Header { body_len: body.len(), id, flags }.to_bytes()?;
     out.reserve(PREFIX_SIZE + body.len());
@@ -70,8 +70,8 @@ pub fn encode_raw(out: &mut Vec<u8>, id: u32, flags: Flags, body: &[u8]) -> Resu
     Ok(())
 }
 
-/// The envelope of a message without a frame around it: what the raw calls of a client take and give.
-pub fn encode_body<'b, P: Payload<'b>>(generation: Generation, payload: &P) -> Result<Vec<u8>, CborError> {
+/// Encodes the envelope of a message without a frame, for the raw calls of a client.
+pub fn encode_body<'b, P: Payload<'b>>(generation: Generation, payload: &P) -> Result<Vec<u8>, CborEncodeError> {
     let payload_len = encoded_len(payload)?;
     let mut e = Encoder::new(Vec::with_capacity(payload_len + 64));
     envelope_head(&mut e, generation, P::TYPE, payload_len)?;
@@ -84,7 +84,7 @@ fn envelope_head<W: Write<Error = Infallible>>(
     generation: Generation,
     message_type: MessageType,
     payload_len: usize,
-) -> Result<(), CborError> {
+) -> Result<(), CborEncodeError> {
     head(e, generation.get(), message_type.as_str(), payload_len)
 }
 
@@ -93,30 +93,32 @@ fn head<W: Write<Error = Infallible>>(
     version: u8,
     name: &str,
     payload_len: usize,
-) -> Result<(), CborError> {
+) -> Result<(), CborEncodeError> {
     e.map(3)?.str("v")?.u8(version)?.str("t")?.str(name)?.str("p")?;
     e.bytes_len(payload_len as u64)?;
     Ok(())
 }
 
-fn data_head<W: Write<Error = Infallible>>(e: &mut Encoder<W>, len: usize) -> Result<(), CborError> {
+fn data_head<W: Write<Error = Infallible>>(e: &mut Encoder<W>, len: usize) -> Result<(), CborEncodeError> {
     e.map(1)?.str("data")?.bytes_len(len as u64)?;
     Ok(())
 }
 
-fn counted(encode: impl FnOnce(&mut Encoder<Count>) -> Result<(), CborError>) -> Result<usize, CborError> {
-    let mut e = Encoder::new(Count::default());
+fn counted(
+    encode: impl FnOnce(&mut Encoder<ByteCounter>) -> Result<(), CborEncodeError>,
+) -> Result<usize, CborEncodeError> {
+    let mut e = Encoder::new(ByteCounter::default());
     encode(&mut e)?;
     Ok(e.into_writer().0)
 }
 
-// === impl Prefix ===
+// === impl FramePrefix ===
 
-impl Prefix {
-    /// The largest prefix.
+impl FramePrefix {
+    /// The maximum length of a prefix.
     pub const MAX: usize = 64;
 
-    /// What stands before `len` bytes of data in a message whose only field is `data`.
+    /// The prefix of a message whose only field is `len` bytes of `data`.
     pub fn of_data(
         message_type: MessageType,
         generation: Generation,
@@ -133,7 +135,7 @@ impl Prefix {
         Ok(e.into_writer())
     }
 
-    /// What stands before the `len` bytes of a bulk record.
+    /// The prefix of a bulk record with `len` bytes.
     pub fn of_record(header: BulkHeader, id: u32, len: usize) -> Result<Self, BodyTooLarge> {
         let mut prefix = Self::new();
         prefix.push(&Header { body_len: RECORD_HEADER_SIZE + len, id, flags: Flags::BULK }.to_bytes()?);
@@ -141,7 +143,7 @@ impl Prefix {
         Ok(prefix)
     }
 
-    /// The bytes.
+    /// The bytes to send before the data.
     pub fn as_slice(&self) -> &[u8] {
         self.bytes.get(..self.len).unwrap_or_default()
     }
@@ -151,7 +153,7 @@ impl Prefix {
     }
 
     fn push(&mut self, bytes: &[u8]) {
-        // The longest name of a data message and the longest heads together stay below `MAX`; a test holds it.
+        // The longest name of a data message with the longest heads stays below `MAX`; a test verifies it.
         if let Some(room) = self.bytes.get_mut(self.len..self.len + bytes.len()) {
             room.copy_from_slice(bytes);
             self.len += bytes.len();
@@ -159,7 +161,7 @@ impl Prefix {
     }
 }
 
-impl Write for Prefix {
+impl Write for FramePrefix {
     type Error = Infallible;
 
     fn write_all(&mut self, bytes: &[u8]) -> Result<(), Infallible> {
@@ -180,7 +182,7 @@ mod tests {
     fn prefix_of<'b, P: Payload<'b>>(payload: &P, data: &[u8]) {
         let mut whole = Vec::new();
         encode(&mut whole, Generation::PUBLISHED, u32::MAX, payload).unwrap();
-        let prefix = Prefix::of_data(P::TYPE, Generation::PUBLISHED, u32::MAX, data.len()).unwrap();
+        let prefix = FramePrefix::of_data(P::TYPE, Generation::PUBLISHED, u32::MAX, data.len()).unwrap();
         assert_eq!([prefix.as_slice(), data].concat(), whole, "{} of {} bytes", P::TYPE, data.len());
     }
 
@@ -200,25 +202,25 @@ mod tests {
 
     //= carrel.protocol.data-goes-without-copy
     #[test]
-    fn a_record_prefix_is_the_frame_and_record_headers() {
+    fn a_record_prefix_consists_of_frame_header_and_record_header() {
         let header = BulkHeader { kind: BulkKind::File, flow: BulkFlow::GuestToHost, offset: 3 };
-        let prefix = Prefix::of_record(header, 5, 3).unwrap();
+        let prefix = FramePrefix::of_record(header, 5, 3).unwrap();
         assert_eq!(prefix.as_slice(), b"\0\0\0\x14\0\0\0\x05\x08\x01\x02\0\0\0\0\0\0\0\0\0\x03");
     }
 
     #[test]
-    fn a_message_too_large_for_a_frame_leaves_the_buffer_alone() {
+    fn a_message_too_large_for_a_frame_leaves_the_buffer_unchanged() {
         let data = vec![0; MAX_BODY];
         let mut out = b"before".to_vec();
         let error = encode(&mut out, Generation::PUBLISHED, 1, &FsData { data: Cow::Owned(data) }).unwrap_err();
         assert!(matches!(error, EncodeError::TooLarge(_)), "{error}");
         assert_eq!(out, b"before");
-        assert!(Prefix::of_data(MessageType::FsData, Generation::PUBLISHED, 1, MAX_BODY).is_err());
+        assert!(FramePrefix::of_data(MessageType::FsData, Generation::PUBLISHED, 1, MAX_BODY).is_err());
     }
 
     //= client.constants-functions.bodies-raw-cbor-whole
     #[test]
-    fn a_body_is_what_a_frame_carries() {
+    fn an_encoded_body_equals_the_body_of_the_frame() {
         let mut out = Vec::new();
         encode(&mut out, Generation::PUBLISHED, 9, &Ping {}).unwrap();
         let body = encode_body(Generation::PUBLISHED, &Ping {}).unwrap();
@@ -229,7 +231,7 @@ mod tests {
 
     //= versioning.number-agreed-upon-once.version-message-generation-second
     #[test]
-    fn what_is_encoded_is_decoded_again() {
+    fn encoded_messages_decode_to_the_same_value() {
         bolero::check!().with_type::<(u8, u32, Vec<u8>)>().for_each(|(generation, id, data)| {
             let sent = ExecStdout { data: Cow::Borrowed(data) };
             let mut wire = Vec::new();

@@ -1,4 +1,4 @@
-//! The envelope of every message but bulk records: CBOR `{v, t, p}`, with `p` a byte string.
+//! The envelope of every message except bulk records: CBOR `{v, t, p}`, where `p` is a byte string.
 
 use std::borrow::Cow;
 
@@ -8,12 +8,12 @@ use crate::cbor::{self, DecodeError};
 use crate::generation::Generation;
 use crate::message::{MessageType, Payload};
 
-/// An envelope whose parts are borrowed from its frame: who only routes never decodes a payload.
+/// An envelope that borrows from its frame, so that a router never decodes a payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Envelope<'a> {
-    /// The generation stamped on it. "Don't gate behavior by reading it per message."
+    /// The generation that the sender stamped. "Don't gate behavior by reading it per message."
     pub generation: Generation,
-    /// The name of its type, known to us or not.
+    /// The name of the message type, which may be unknown.
     pub type_name: Cow<'a, str>,
     /// The payload, still encoded.
     pub payload: Cow<'a, [u8]>,
@@ -22,7 +22,7 @@ pub struct Envelope<'a> {
 // === impl Envelope ===
 
 impl<'a> Envelope<'a> {
-    /// Reads an envelope from the body of a frame.
+    /// Parses an envelope from the body of a frame.
     pub fn parse(body: &'a [u8]) -> Result<Self, DecodeError> {
         let mut d = Decoder::new(body);
         let (mut generation, mut type_name, mut payload) = (None, None, None);
@@ -45,7 +45,7 @@ impl<'a> Envelope<'a> {
         }
     }
 
-    /// The generation of a body that may be damaged behind it, for an answer its sender can read.
+    /// The generation of a body that may be damaged after it, so that its sender can be answered.
     pub fn generation_of_damaged(body: &[u8]) -> Option<Generation> {
         let mut found = None;
         let _damaged = cbor::map(&mut Decoder::new(body), |key, d| {
@@ -59,12 +59,12 @@ impl<'a> Envelope<'a> {
         found
     }
 
-    /// The type, if we know it.
+    /// The message type, if it is known.
     pub fn message_type(&self) -> Option<MessageType> {
         MessageType::from_wire(&self.type_name)
     }
 
-    /// Reads the payload as the given type.
+    /// Decodes the payload as the given type.
     pub fn payload<'p, P: Payload<'p>>(&'p self) -> Result<P, DecodeError> {
         P::from_bytes(&self.payload)
     }
@@ -85,7 +85,7 @@ mod tests {
     const PING: &[u8] = b"\xa3\x61v\x0a\x61t\x69core.ping\x61p\x41\xa0";
 
     #[test]
-    fn an_envelope_is_read_without_copying() {
+    fn an_envelope_is_parsed_without_copying() {
         let envelope = Envelope::parse(PING).unwrap();
         assert_eq!(envelope.generation, Generation::PUBLISHED);
         assert_eq!(envelope.message_type(), Some(MessageType::Ping));
@@ -95,7 +95,7 @@ mod tests {
 
     //= carrel.protocol.tolerant-accepted
     #[test]
-    fn every_form_that_published_peers_send_is_the_same_envelope() {
+    fn every_encoding_that_published_peers_send_yields_the_same_envelope() {
         let expected = Envelope::parse(PING).unwrap();
         for form in [
             &b"\xa3\x61p\x41\xa0\x61t\x69core.ping\x61v\x0a"[..],
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_an_envelope_is_refused() {
+    fn a_body_that_is_not_an_envelope_is_rejected() {
         for body in [
             &b""[..],
             b"\x00",
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn the_generation_of_a_damaged_body_is_found_where_it_can_be() {
+    fn the_generation_of_a_damaged_body_is_recovered_if_it_comes_first() {
         assert_eq!(Envelope::generation_of_damaged(b"\xa3\x61v\x07\x61t\xff"), Some(Generation::new(7)));
         assert_eq!(Envelope::generation_of_damaged(b"garbage"), None);
     }
@@ -137,7 +137,7 @@ mod tests {
     //= versioning.tests-names.unknown-extra-field-decodes
     #[test]
     fn an_unknown_extra_field_is_ignored_both_ways() {
-        // A newer peer's additional key, and an older peer that leaves out an optional one.
+        // A newer peer's additional key, and an older peer that omits an optional one.
         let newer = ExecStdout::from_bytes(b"\xa2\x64data\x41x\x63new\xa1\x01\x02").unwrap();
         assert_eq!(&*newer.data, b"x");
         let older = crate::payload::ExecExited::from_bytes(b"\xa1\x64code\x20").unwrap();

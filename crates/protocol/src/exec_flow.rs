@@ -1,13 +1,13 @@
-//! Execution acknowledgements (generation 10): how much output may be on its way, and how much input.
+//! Flow control of commands (generation 10): how much output and input may be in flight.
 
 use crate::payload::ExecLimits;
 
-/// What every chunk of output is charged besides its bytes, so that many small ones are bounded too.
+/// The fixed charge of each chunk of output, so that many small chunks are bounded too.
 pub const OUTPUT_CHUNK_CHARGE: u64 = 256;
 /// The largest frame of an acknowledgement, signal or resize.
 pub const MAX_CONTROL_FRAME: usize = 4096;
 
-/// The guest's view of one command's output: what was sent and what the host consumed.
+/// The guest's view of one command's output: what was sent, and what the host consumed.
 #[derive(Debug)]
 pub struct OutputWindow {
     limit: u64,
@@ -15,51 +15,51 @@ pub struct OutputWindow {
     consumed: u64,
 }
 
-/// The guest's view of one command's input: what arrived and what the command took.
+/// The guest's view of one command's input: what was received, and what the command consumed.
 #[derive(Debug, Default)]
 pub struct InputWindow {
     received: u64,
     consumed: u64,
 }
 
-/// An acknowledgement or a chunk that breaks the rules.
+/// A violation of flow control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExecFlowError {
-    /// An acknowledgement of what was never sent, or one that takes back.
-    #[error("acknowledged {acknowledged} of {charged}")]
+    /// An acknowledgement of unsent bytes, or one that goes backwards.
+    #[error("acknowledged {acknowledged} of {charged} sent bytes")]
     BadAcknowledgement {
-        /// What was acknowledged.
+        /// The acknowledged total.
         acknowledged: u64,
-        /// What was sent.
+        /// The sent total, with charges.
         charged: u64,
     },
-    /// A chunk larger than allowed.
-    #[error("a chunk of {len} bytes exceeds {limit}")]
+    /// A chunk is too large.
+    #[error("chunk of {len} bytes exceeds the limit of {limit}")]
     ChunkTooLarge {
-        /// Its length.
+        /// The length of the chunk.
         len: usize,
-        /// What is allowed.
+        /// The maximum length.
         limit: u32,
     },
-    /// More input than may be outstanding.
+    /// Too much input is outstanding.
     #[error("{outstanding} bytes of input are outstanding, {limit} are allowed")]
     TooMuchInput {
-        /// How much would be.
+        /// The outstanding bytes, with this chunk.
         outstanding: u64,
-        /// How much may be.
+        /// The maximum.
         limit: u32,
     },
 }
 
-/// Limits of which at least one makes no sense.
+/// An execution limit that is out of bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("execution limit {0} is out of bounds")]
-pub struct BadLimits(&'static str);
+pub struct InvalidExecLimits(&'static str);
 
 // === impl ExecLimits ===
 
 impl ExecLimits {
-    /// The published limits.
+    /// The limits of the published protocol.
     pub const DEFAULT: Self = Self {
         max_executions: 128,
         input_limit: 64 * 1024,
@@ -68,11 +68,11 @@ impl ExecLimits {
         output_chunk_size: 16 * 1024,
     };
 
-    /// Refuses limits under which nothing could move, or an agent could be made to hold too much.
-    pub fn check(self) -> Result<Self, BadLimits> {
+    /// Rejects limits that would stall every command, or let an agent buffer too much.
+    pub fn check(self) -> Result<Self, InvalidExecLimits> {
         let mebibyte = 1024 * 1024;
         let within = |name, value: u32, low: u32, high: u32| {
-            if (low..=high).contains(&value) { Ok(()) } else { Err(BadLimits(name)) }
+            if (low..=high).contains(&value) { Ok(()) } else { Err(InvalidExecLimits(name)) }
         };
         within("max_executions", self.max_executions, 1, 4096)?;
         within("input_limit", self.input_limit, 1, mebibyte)?;
@@ -86,23 +86,23 @@ impl ExecLimits {
 // === impl OutputWindow ===
 
 impl OutputWindow {
-    /// A window of the given limits.
+    /// Creates a window with the given limits.
     pub fn new(limits: &ExecLimits) -> Self {
         Self { limit: limits.output_limit.into(), charged: 0, consumed: 0 }
     }
 
-    /// How many bytes the next chunk may have.
+    /// The maximum length of the next chunk.
     pub fn available(&self) -> usize {
         let free = self.limit.saturating_sub(self.charged - self.consumed);
         usize::try_from(free.saturating_sub(OUTPUT_CHUNK_CHARGE)).unwrap_or(usize::MAX)
     }
 
-    /// Charges a chunk that is being sent.
+    /// Charges a chunk that is sent.
     pub fn charge(&mut self, len: usize) {
         self.charged = self.charged.saturating_add(len as u64).saturating_add(OUTPUT_CHUNK_CHARGE);
     }
 
-    /// Takes an acknowledgement; a repeated one changes nothing.
+    /// Applies an acknowledgement; a repeated one has no effect.
     pub fn acknowledge(&mut self, consumed: u64) -> Result<(), ExecFlowError> {
         if consumed < self.consumed || consumed > self.charged {
             return Err(ExecFlowError::BadAcknowledgement { acknowledged: consumed, charged: self.charged });
@@ -115,7 +115,7 @@ impl OutputWindow {
 // === impl InputWindow ===
 
 impl InputWindow {
-    /// Takes a chunk, if it is within the limits.
+    /// Accepts a chunk if it is within the limits.
     pub fn receive(&mut self, len: usize, limits: &ExecLimits) -> Result<(), ExecFlowError> {
         if len as u64 > u64::from(limits.stdin_chunk_size) {
             return Err(ExecFlowError::ChunkTooLarge { len, limit: limits.stdin_chunk_size });
@@ -128,7 +128,7 @@ impl InputWindow {
         Ok(())
     }
 
-    /// Notes that the command took `len` bytes; returns the total to acknowledge.
+    /// Records that the command consumed `len` bytes; returns the total to acknowledge.
     pub fn consume(&mut self, len: usize) -> u64 {
         self.consumed = self.consumed.saturating_add(len as u64).min(self.received);
         self.consumed
@@ -156,7 +156,7 @@ mod tests {
 
     //= carrel.protocol.acknowledgements-limits-checked-types
     #[test]
-    fn an_acknowledgement_never_takes_back_nor_exceeds_what_was_sent() {
+    fn an_acknowledgement_never_goes_backwards_nor_exceeds_what_was_sent() {
         let mut window = OutputWindow::new(&ExecLimits::DEFAULT);
         window.charge(100);
         assert!(window.acknowledge(357).is_err());
@@ -168,7 +168,7 @@ mod tests {
     //= carrel.protocol.acknowledgements-limits-checked-types
     //= promises.protocol.input-command-without-acknowledgement
     #[test]
-    fn input_beyond_the_limits_is_refused() {
+    fn input_beyond_the_limits_is_rejected() {
         let limits = ExecLimits::DEFAULT;
         let mut window = InputWindow::default();
         assert!(matches!(window.receive(16_385, &limits), Err(ExecFlowError::ChunkTooLarge { .. })));
@@ -182,9 +182,9 @@ mod tests {
 
     //= carrel.protocol.acknowledgements-limits-checked-types
     #[test]
-    fn limits_under_which_nothing_moves_are_refused() {
+    fn limits_that_would_stall_every_command_are_rejected() {
         let tight = ExecLimits { output_limit: 16 * 1024, ..ExecLimits::DEFAULT };
-        assert_eq!(tight.check(), Err(BadLimits("output_limit")));
+        assert_eq!(tight.check(), Err(InvalidExecLimits("output_limit")));
         assert!(ExecLimits { max_executions: 0, ..ExecLimits::DEFAULT }.check().is_err());
         assert!(ExecLimits { stdin_chunk_size: 65_537, ..ExecLimits::DEFAULT }.check().is_err());
     }

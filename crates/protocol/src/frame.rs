@@ -1,6 +1,6 @@
-//! The fixed binary container of every message: `[length u32][id u32][flags u8]`, big-endian, then the body.
+//! The fixed binary frame of every message: `[length u32][id u32][flags u8]`, big-endian, then the body.
 //!
-//! Its shape never changes: a relay routes by these nine bytes, between peers of different generations.
+//! Its layout never changes: a relay routes by these nine bytes between peers of different generations.
 
 use std::fmt;
 
@@ -17,20 +17,21 @@ pub const MAX_LENGTH: u32 = 4 * 1024 * 1024;
 /// The largest body of one frame.
 pub const MAX_BODY: usize = MAX_LENGTH as usize - HEADER_SIZE;
 
-/// The flag byte of a frame.
+/// The flags of a frame.
 ///
-/// "New bits are append-only and must be safe for an old relay to ignore": unknown bits are carried, never read.
+/// "New bits are append-only and must be safe for an old relay to ignore": unknown bits are preserved, never
+/// interpreted.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct Flags(u8);
 
-/// What precedes a body on the wire.
+/// The header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Bytes of the body that follows.
+    /// The length of the body.
     pub body_len: usize,
-    /// The correlation id; 0 is uncorrelated.
+    /// The correlation id; 0 means uncorrelated.
     pub id: u32,
-    /// The flag byte, unknown bits included.
+    /// The flags, unknown bits included.
     pub flags: Flags,
 }
 
@@ -39,31 +40,31 @@ pub struct Header {
 pub struct Frame<'a> {
     /// The correlation id.
     pub id: u32,
-    /// The flag byte, unknown bits included.
+    /// The flags, unknown bits included.
     pub flags: Flags,
     /// A CBOR envelope or, with [`Flags::BULK`], a raw bulk record.
     pub body: &'a [u8],
 }
 
-/// A length that leaves no way to find the next frame: the connection has to be closed.
+/// A frame length out of bounds. The next frame cannot be located, so the connection has to be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("frame length {0} is outside {MIN_LENGTH} to {MAX_LENGTH}")]
-pub struct BrokenLength(pub u32);
+pub struct InvalidFrameLength(pub u32);
 
-/// A combination of known flag bits that no message has.
+/// A combination of known flags that no message has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("flags {0:?} combine bits that exclude each other")]
-pub struct BadFlags(pub Flags);
+#[error("flags {0:?} are mutually exclusive")]
+pub struct InvalidFlags(pub Flags);
 
-/// A body that does not fit into one frame.
+/// A body too large for one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a body of {0} bytes exceeds the {MAX_BODY} bytes of a frame")]
+#[error("body of {0} bytes exceeds the maximum of {MAX_BODY}")]
 pub struct BodyTooLarge(pub usize);
 
 // === impl Flags ===
 
 impl Flags {
-    /// No flag.
+    /// No flags.
     pub const NONE: Self = Self(0);
     /// The last frame of its correlation id.
     pub const TERMINAL: Self = Self(0x01);
@@ -76,17 +77,17 @@ impl Flags {
 
     const KNOWN: u8 = 0x0f;
 
-    /// The flag byte as it stands on the wire.
+    /// Creates flags from the byte on the wire.
     pub const fn from_bits(bits: u8) -> Self {
         Self(bits)
     }
 
-    /// The flag byte, unknown bits included.
+    /// The byte on the wire, unknown bits included.
     pub const fn bits(self) -> u8 {
         self.0
     }
 
-    /// Only the bits this generation gives a meaning.
+    /// Only the bits that this generation defines.
     pub const fn known(self) -> Self {
         Self(self.0 & Self::KNOWN)
     }
@@ -96,9 +97,9 @@ impl Flags {
         self.0 & other.0 == other.0
     }
 
-    /// Refuses a combination of known bits: each message has exactly one of them, or none.
-    pub const fn check(self) -> Result<Self, BadFlags> {
-        if self.known().0.count_ones() > 1 { Err(BadFlags(self)) } else { Ok(self) }
+    /// Rejects a combination of known bits: each message has at most one.
+    pub const fn check(self) -> Result<Self, InvalidFlags> {
+        if self.known().0.count_ones() > 1 { Err(InvalidFlags(self)) } else { Ok(self) }
     }
 }
 
@@ -111,8 +112,8 @@ impl fmt::Debug for Flags {
 // === impl Header ===
 
 impl Header {
-    /// Reads a header from its nine bytes.
-    pub const fn parse(prefix: &[u8; PREFIX_SIZE]) -> Result<Self, BrokenLength> {
+    /// Parses a header.
+    pub const fn parse(prefix: &[u8; PREFIX_SIZE]) -> Result<Self, InvalidFrameLength> {
         let [l0, l1, l2, l3, i0, i1, i2, i3, flags] = *prefix;
         let length = u32::from_be_bytes([l0, l1, l2, l3]);
         match body_len(length) {
@@ -123,7 +124,7 @@ impl Header {
         }
     }
 
-    /// The nine bytes of this header.
+    /// The header as it is sent.
     pub fn to_bytes(self) -> Result<[u8; PREFIX_SIZE], BodyTooLarge> {
         let length = u32::try_from(self.body_len + HEADER_SIZE)
             .ok()
@@ -138,10 +139,10 @@ impl Header {
 // === impl Frame ===
 
 impl<'a> Frame<'a> {
-    /// Takes the first complete frame off `bytes` and returns it with what follows; `None` while it is incomplete.
+    /// Splits the first complete frame off `bytes` and returns it with the rest; `None` while it is incomplete.
     ///
-    /// A broken length is reported from its four bytes, before anything is buffered for it.
-    pub fn split(bytes: &'a [u8]) -> Result<Option<(Self, &'a [u8])>, BrokenLength> {
+    /// An invalid length is reported after its four bytes, before anything is buffered for it.
+    pub fn split(bytes: &'a [u8]) -> Result<Option<(Self, &'a [u8])>, InvalidFrameLength> {
         let Some((length, _)) = bytes.split_first_chunk() else { return Ok(None) };
         body_len(u32::from_be_bytes(*length))?;
         let Some((prefix, rest)) = bytes.split_first_chunk() else { return Ok(None) };
@@ -151,9 +152,9 @@ impl<'a> Frame<'a> {
     }
 }
 
-const fn body_len(length: u32) -> Result<usize, BrokenLength> {
+const fn body_len(length: u32) -> Result<usize, InvalidFrameLength> {
     if length < MIN_LENGTH || length > MAX_LENGTH {
-        return Err(BrokenLength(length));
+        return Err(InvalidFrameLength(length));
     }
     Ok(length as usize - HEADER_SIZE)
 }
@@ -173,7 +174,7 @@ mod tests {
 
     //= promises.protocol.largest-frame
     #[test]
-    fn the_limit_is_four_mebibytes_to_the_byte() {
+    fn the_length_limit_is_exactly_four_mebibytes() {
         let largest = Header { body_len: MAX_BODY, id: 1, flags: Flags::NONE };
         assert_eq!(largest.to_bytes().unwrap()[..4], MAX_LENGTH.to_be_bytes());
         let over = Header { body_len: MAX_BODY + 1, ..largest };
@@ -182,14 +183,14 @@ mod tests {
 
     //= promises.protocol.broken-length-known
     #[test]
-    fn a_broken_length_is_refused_from_four_bytes() {
+    fn an_invalid_length_is_rejected_after_four_bytes() {
         for length in [0, 4, MAX_LENGTH + 1, u32::MAX] {
-            assert_eq!(Frame::split(&length.to_be_bytes()), Err(BrokenLength(length)));
+            assert_eq!(Frame::split(&length.to_be_bytes()), Err(InvalidFrameLength(length)));
         }
     }
 
     #[test]
-    fn an_incomplete_frame_is_waited_for() {
+    fn an_incomplete_frame_yields_none_until_it_is_complete() {
         let mut wire = Header { body_len: 3, id: 7, flags: Flags::NONE }.to_bytes().unwrap().to_vec();
         wire.extend_from_slice(b"abcd");
         for end in 0..wire.len() - 1 {
@@ -202,7 +203,7 @@ mod tests {
     //= versioning.implementation-details.new-flag-bits-append
     //= carrel.protocol.known-flags-bad-combination
     #[test]
-    fn known_bits_exclude_each_other_and_unknown_bits_are_carried() {
+    fn known_flags_are_mutually_exclusive_and_unknown_bits_are_preserved() {
         for bits in 0..=u8::MAX {
             let flags = Flags::from_bits(bits);
             assert_eq!(flags.check().is_ok(), (bits & 0x0f).count_ones() <= 1, "{flags:?}");

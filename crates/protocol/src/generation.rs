@@ -1,4 +1,4 @@
-//! The one version number: a counter that goes up by one whenever the protocol gains something.
+//! The protocol version: a counter that is incremented whenever the protocol gains something.
 
 use std::fmt;
 
@@ -9,20 +9,20 @@ pub struct Generation(u8);
 // === impl Generation ===
 
 impl Generation {
-    /// The first generation, spoken by runtimes that predate the current prologue.
+    /// The first generation, used by runtimes that predate the current prologue.
     pub const LEGACY: Self = Self(1);
-    /// The generation from which a peer understands `core.error`.
+    /// The first generation with `core.error`.
     pub const ERRORS: Self = Self(5);
-    /// The generation that introduced raw bulk records.
+    /// The first generation with raw bulk records.
     pub const BULK: Self = Self(8);
-    /// The generation that introduced execution acknowledgements.
+    /// The first generation with execution acknowledgements.
     pub const EXEC_FLOW: Self = Self(10);
-    /// The highest generation that published clients know; all that is ever announced to a stranger.
+    /// The highest generation that published clients know; the highest that is announced to unknown peers.
     pub const PUBLISHED: Self = Self(10);
-    /// The highest generation this crate implements. What lies above [`Self::PUBLISHED`] is spoken only between
-    /// Carrel's own programs, and only after both said so.
+    /// The highest generation that this crate implements. Generations above [`Self::PUBLISHED`] are used only between
+    /// Carrel's own programs, after both announced them.
     pub const CURRENT: Self = Self(11);
-    /// The oldest generation this crate still carries the code for.
+    /// The oldest supported generation.
     pub const HORIZON: Self = Self::LEGACY;
 
     /// A generation by its number.
@@ -30,7 +30,8 @@ impl Generation {
         Self(number)
     }
 
-    /// Reads the envelope's `v`. A number too large for us is only ever compared, so it is clamped, not refused.
+    /// Reads the envelope's `v`. A number that is too large is only ever compared, so it is clamped instead of
+    /// rejected.
     pub fn from_wire(v: u64) -> Self {
         Self(u8::try_from(v).unwrap_or(u8::MAX))
     }
@@ -40,7 +41,7 @@ impl Generation {
         self.0
     }
 
-    /// What two peers speak to each other: the lower of the two.
+    /// The generation of a connection: the lower of both sides'.
     pub fn negotiate(self, peer: Self) -> Self {
         self.min(peer)
     }
@@ -70,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_beyond_ours_is_clamped() {
+    fn a_number_above_the_current_generation_is_clamped() {
         assert_eq!(Generation::from_wire(u64::MAX).get(), u8::MAX);
         assert_eq!(Generation::from_wire(10), Generation::PUBLISHED);
     }

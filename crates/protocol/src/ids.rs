@@ -1,11 +1,11 @@
-//! Which correlation ids belong to whom, and the words before the first frame that say so.
+//! Correlation ids: the range of each client, and the prologue that assigns it.
 //!
-//! A server speaks first: `[first id u32][id behind the last u32]`, then `core.ready`. The legacy form is one word, the
-//! offset of the range. The two are told apart by the second word: of the legacy form it is the length of a frame.
+//! A server sends first: `[first id u32][end of the range u32]`, then `core.ready`. The legacy form is one word, the
+//! offset of the range. The second word distinguishes them: in the legacy form it is the length of a frame.
 
 use crate::frame::{MAX_LENGTH, MIN_LENGTH};
 
-/// How the two sides frame the start of a connection, and whose ids are whose.
+/// The form of the prologue, and with it the layout of the id ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Codec {
     /// Two words, 128 ranges.
@@ -21,31 +21,31 @@ pub struct IdRange {
     end: u32,
 }
 
-/// What the eight bytes at the start of a connection say.
+/// The parsed start of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prologue {
-    /// The form that was used.
+    /// The detected form.
     pub codec: Codec,
-    /// The ids that this connection may use.
+    /// The ids of this connection.
     pub ids: IdRange,
-    /// How many of the eight bytes belong to the first frame already.
+    /// How many of the eight bytes already belong to the first frame.
     pub frame_bytes: usize,
 }
 
 /// A range without ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the id range {start} to {end} is empty")]
-pub struct EmptyRange {
+#[error("id range {start} to {end} is empty")]
+pub struct EmptyIdRange {
     /// The first id.
     pub start: u32,
-    /// The id behind the last.
+    /// The end of the range, exclusive.
     pub end: u32,
 }
 
 // === impl Codec ===
 
 impl Codec {
-    /// How many connections share the ids.
+    /// The number of client slots.
     pub const fn slots(self) -> u32 {
         match self {
             Self::Current => 128,
@@ -58,7 +58,7 @@ impl Codec {
         u32::MAX / self.slots()
     }
 
-    /// The ids of a slot. The first of every step is assigned to nobody.
+    /// The ids of a slot. The first id of every step is unassigned.
     pub const fn range(self, slot: u32) -> Option<IdRange> {
         if slot >= self.slots() {
             return None;
@@ -67,19 +67,19 @@ impl Codec {
         Some(IdRange { start: offset + 1, end: offset + self.step() })
     }
 
-    /// The slot that an id belongs to.
+    /// The slot of an id.
     pub const fn slot_of(self, id: u32) -> u32 {
         id / self.step()
     }
 
-    /// Who an id belongs to: the client of its slot or, in the upper half of the last slot, the host itself.
+    /// The owner of an id: the client of its slot or, in the upper half of the last slot, the host itself.
     pub const fn owner_of(self, id: u32) -> u32 {
         let slot = self.slot_of(id);
         let last = self.slots() - 1;
         if slot == last && id - last * self.step() > self.step() / 2 { self.slots() } else { slot }
     }
 
-    /// The words before the first frame.
+    /// The prologue as it is sent.
     pub fn prologue(self, ids: IdRange) -> Vec<u8> {
         match self {
             Self::Current => [ids.start.to_be_bytes(), ids.end.to_be_bytes()].concat(),
@@ -91,13 +91,13 @@ impl Codec {
 // === impl IdRange ===
 
 impl IdRange {
-    /// Every id but 0: a channel without other clients.
+    /// Every id but 0, for a channel without other clients.
     pub const WHOLE: Self = Self { start: 1, end: u32::MAX };
 
-    /// A range from `start` up to, without, `end`. An id of 0 is uncorrelated, so no range holds it.
-    pub const fn new(start: u32, end: u32) -> Result<Self, EmptyRange> {
+    /// A range from `start` to `end`, exclusive. Id 0 is uncorrelated, so no range contains it.
+    pub const fn new(start: u32, end: u32) -> Result<Self, EmptyIdRange> {
         let first = if start == 0 { 1 } else { start };
-        if first >= end { Err(EmptyRange { start, end }) } else { Ok(Self { start: first, end }) }
+        if first >= end { Err(EmptyIdRange { start, end }) } else { Ok(Self { start: first, end }) }
     }
 
     /// The first id.
@@ -105,12 +105,12 @@ impl IdRange {
         self.start
     }
 
-    /// The id behind the last.
+    /// The end of the range, exclusive.
     pub const fn end(self) -> u32 {
         self.end
     }
 
-    /// Whether the id is one of these.
+    /// Whether the range contains the id.
     pub const fn contains(self, id: u32) -> bool {
         self.start <= id && id < self.end
     }
@@ -119,8 +119,8 @@ impl IdRange {
 // === impl Prologue ===
 
 impl Prologue {
-    /// Reads the first eight bytes of a connection.
-    pub fn parse(bytes: [u8; 8]) -> Result<Self, EmptyRange> {
+    /// Parses the first eight bytes of a connection.
+    pub fn parse(bytes: [u8; 8]) -> Result<Self, EmptyIdRange> {
         let [a, b, c, d, e, f, g, h] = bytes;
         let (first, second) = (u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h]));
         let frame_length = (MIN_LENGTH..=MAX_LENGTH).contains(&second);
@@ -152,12 +152,12 @@ mod tests {
 
     //= carrel.protocol.id-ranges-prologue-both
     #[test]
-    fn slots_are_disjoint_and_an_id_finds_its_slot() {
+    fn slots_are_disjoint_and_every_id_maps_to_its_slot() {
         for codec in [Codec::Current, Codec::LegacyV1] {
             let mut end = 0;
             for slot in 0..codec.slots() {
                 let range = codec.range(slot).unwrap();
-                assert!(range.start() > end, "slot {slot} begins behind the one before, with a gap of one");
+                assert!(range.start() > end, "slot {slot} starts after the previous one, with a gap of one");
                 assert_eq!(codec.slot_of(range.start()), slot);
                 assert_eq!(codec.slot_of(range.end() - 1), slot);
                 end = range.end() - 1;
@@ -179,7 +179,7 @@ mod tests {
 
     //= versioning.three-kinds-change.change-format-sorted-handshake
     #[test]
-    fn every_current_range_is_told_from_the_legacy_form() {
+    fn every_current_range_is_distinguished_from_the_legacy_form() {
         for slot in 0..Codec::Current.slots() {
             let ids = Codec::Current.range(slot).unwrap();
             let parsed = Prologue::parse(words(ids.start(), ids.end())).unwrap();
@@ -195,7 +195,7 @@ mod tests {
 
     //= carrel.protocol.id-ranges-prologue-both
     #[test]
-    fn edges_of_the_prologue_are_as_published_clients_take_them() {
+    fn edge_cases_of_the_prologue_match_published_clients() {
         assert_eq!(Prologue::parse(words(0, 33_554_431)).unwrap().ids.start(), 1);
         assert_eq!(Prologue::parse(words(1, 2)).unwrap().ids, IdRange { start: 1, end: 2 });
         assert!(Prologue::parse(words(1, 1)).is_err());

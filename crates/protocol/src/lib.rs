@@ -1,7 +1,7 @@
 //! The protocol between a sandbox and its host, without any I/O.
 //!
-//! Two layers: a [`Frame`] is read first and never changes shape; inside it, an [`Envelope`] of CBOR carries a typed
-//! [`payload`]. One number, the [`Generation`], is agreed upon once per connection and decides everything else.
+//! Two layers: a [`Frame`] has a fixed layout; its body is a CBOR [`Envelope`] with a typed [`payload`]. Peers
+//! negotiate one number per connection, the [`Generation`], which determines everything else.
 
 #[macro_use]
 mod record;
@@ -28,5 +28,5 @@ pub use self::codec::EncodeError;
 pub use self::envelope::Envelope;
 pub use self::frame::{Flags, Frame, Header};
 pub use self::generation::Generation;
-pub use self::ids::{Codec, EmptyRange, IdRange, Prologue};
+pub use self::ids::{Codec, EmptyIdRange, IdRange, Prologue};
 pub use self::message::{MessageType, Payload};

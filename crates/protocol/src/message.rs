@@ -1,4 +1,4 @@
-//! The message types: one row each, with the generation that introduced it and the flags it travels with.
+//! The message types: one row each, with the generation that introduced it and its flags.
 
 use std::fmt;
 
@@ -8,12 +8,12 @@ use crate::generation::Generation;
 use crate::payload::*;
 use crate::schema::Shape;
 
-/// A typed payload, which knows the one message type it belongs to.
+/// A typed payload, tied to its message type.
 pub trait Payload<'b>: Wire<'b> {
     /// The message type that carries it.
     const TYPE: MessageType;
 
-    /// Reads the payload from the bytes of an envelope's `p`.
+    /// Decodes the payload from the bytes of the envelope's `p`.
     fn from_bytes(bytes: &'b [u8]) -> Result<Self, DecodeError> {
         cbor::decode_all(bytes)
     }
@@ -28,7 +28,7 @@ macro_rules! message_types {
         }
 
         impl MessageType {
-            /// Every message type, in the order of its introduction to this table.
+            /// Every message type, in declaration order.
             pub const ALL: [Self; [$($wire),*].len()] = [$(Self::$name),*];
 
             /// The name on the wire.
@@ -46,14 +46,15 @@ macro_rules! message_types {
                 }
             }
 
-            /// The generation that introduced the type. There is no wildcard arm: a new row needs its generation.
+            /// The generation that introduced the type. There is no wildcard arm: a new type must declare its
+            /// generation.
             pub const fn min_protocol_version(self) -> Generation {
                 Generation::new(match self {
                     $(Self::$name => $generation,)*
                 })
             }
 
-            /// The flags that every frame of this type has.
+            /// The flags of every frame of this type.
             pub const fn flags(self) -> Flags {
                 match self {
                     $(Self::$name => Flags::$flags,)*
@@ -67,7 +68,7 @@ macro_rules! message_types {
                 }
             }
 
-            /// Whether `bytes` are a payload of this type.
+            /// Checks that `bytes` are a payload of this type.
             pub fn check_payload(self, bytes: &[u8]) -> Result<(), DecodeError> {
                 match self {
                     $(Self::$name => <$name as Payload<'_>>::from_bytes(bytes).map(drop),)*
@@ -82,21 +83,21 @@ message_types! {
     Ready, "core.ready", 1, NONE;
     /// The agent resolved the default user.
     InitResolved, "core.init.resolved", 1, NONE;
-    /// The host acted on the resolved user, or on a failed start.
+    /// The host applied the resolved user, or learned of a failed start.
     InitAck, "core.init.ack", 1, NONE;
     /// Shut the sandbox down.
     Shutdown, "core.shutdown", 1, SHUTDOWN;
-    /// A client left; what its id range owns ends.
+    /// A client disconnected; everything that its id range owns is terminated.
     ClientDisconnected, "core.relay.client.disconnected", 1, NONE;
     /// Set the guest's clock.
     ClockSync, "core.clock.sync", 1, NONE;
-    /// Is the agent there?
+    /// Liveness probe.
     Ping, "core.ping", 6, NONE;
-    /// It is.
+    /// Response to a liveness probe.
     Pong, "core.pong", 6, TERMINAL;
-    /// Count as activity.
+    /// Report activity, against an idle timeout.
     Touch, "core.touch", 6, NONE;
-    /// Counted.
+    /// The activity was recorded.
     Touched, "core.touched", 6, TERMINAL;
     /// Freeze the workload.
     WorkloadFreeze, "core.workload.freeze", 9, NONE;
@@ -104,7 +105,7 @@ message_types! {
     WorkloadFrozen, "core.workload.frozen", 9, TERMINAL;
     /// Thaw the workload.
     WorkloadThaw, "core.workload.thaw", 9, NONE;
-    /// The workload runs again.
+    /// The workload was thawed.
     WorkloadThawed, "core.workload.thawed", 9, TERMINAL;
     /// Cumulative input limits of the channel.
     WorkloadTransportCredit, "core.workload.transport.credit", 9, NONE;
@@ -118,17 +119,17 @@ message_types! {
     CoreError, "core.error", 5, TERMINAL;
     /// The guest accepted a bulk offer.
     BulkAccepted, "core.bulk.accepted", 8, NONE;
-    /// The receiver of a bulk flow grants more.
+    /// The receiver of a bulk flow grants credit.
     BulkCredit, "core.bulk.credit", 8, NONE;
-    /// The sender of a bulk flow is done.
+    /// The sender of a bulk flow is finished.
     BulkFinish, "core.bulk.finish", 8, NONE;
-    /// Stop a bulk correlation.
+    /// Cancel a bulk correlation.
     BulkCancel, "core.bulk.cancel", 8, NONE;
     /// Run a command.
     ExecRequest, "core.exec.request", 1, SESSION_START;
-    /// The command runs.
+    /// The command started.
     ExecStarted, "core.exec.started", 1, NONE;
-    /// Input for the command; empty is the end of it.
+    /// Input for the command; empty data means end of input.
     ExecStdin, "core.exec.stdin", 1, NONE;
     /// Input could not be delivered.
     ExecStdinError, "core.exec.stdin.error", 1, NONE;
@@ -136,9 +137,9 @@ message_types! {
     ExecStdout, "core.exec.stdout", 1, NONE;
     /// Standard error of the command.
     ExecStderr, "core.exec.stderr", 1, NONE;
-    /// The command ended.
+    /// The command exited.
     ExecExited, "core.exec.exited", 1, TERMINAL;
-    /// The command never ran.
+    /// The command could not be started.
     ExecFailed, "core.exec.failed", 1, TERMINAL;
     /// Resize the terminal.
     ExecResize, "core.exec.resize", 1, NONE;
@@ -150,48 +151,48 @@ message_types! {
     ExecStdinAck, "core.exec.stdin.ack", 10, NONE;
     /// A file operation.
     FsRequest, "core.fs.request", 2, SESSION_START;
-    /// The outcome of a file operation.
+    /// The result of a file operation.
     FsResponse, "core.fs.response", 2, TERMINAL;
     /// Bytes of a file, inline.
     FsData, "core.fs.data", 2, NONE;
     /// Connect to a port inside the sandbox.
     TcpConnect, "core.tcp.connect", 4, SESSION_START;
-    /// Connected.
+    /// The connection is established.
     TcpConnected, "core.tcp.connected", 4, NONE;
     /// Bytes of a connection, inline.
     TcpData, "core.tcp.data", 4, NONE;
-    /// The sender is done sending.
+    /// The sender shut down its direction.
     TcpEof, "core.tcp.eof", 4, NONE;
-    /// The host aborts.
+    /// The host aborts the connection.
     TcpClose, "core.tcp.close", 4, NONE;
-    /// Both directions are done.
+    /// Both directions are closed.
     TcpClosed, "core.tcp.closed", 4, TERMINAL;
     /// The connection failed.
     TcpFailed, "core.tcp.failed", 4, TERMINAL;
     /// Configure the guest.
     Bootstrap, "core.bootstrap", 7, NONE;
-    /// One of Carrel's own hosts says so.
+    /// The host announces that it is one of Carrel's own programs.
     CarrelHello, "carrel.hello", 11, NONE;
-    /// The agent agrees to speak the generations above the published ones.
+    /// The agent accepts a generation above the published ones.
     CarrelWelcome, "carrel.welcome", 11, TERMINAL;
-    /// An operation on a tree of files.
+    /// An operation on a directory tree.
     CarrelFsRequest, "carrel.fs.request", 11, SESSION_START;
-    /// Found entries or lines.
+    /// Entries or lines that match.
     CarrelFsMatches, "carrel.fs.matches", 11, NONE;
     /// Changes of watched files.
     CarrelFsEvents, "carrel.fs.events", 11, NONE;
-    /// Stop an operation on a tree.
+    /// Cancel an operation on a directory tree.
     CarrelFsCancel, "carrel.fs.cancel", 11, NONE;
-    /// The outcome of an operation on a tree.
+    /// The result of an operation on a directory tree.
     CarrelFsDone, "carrel.fs.done", 11, TERMINAL;
-    /// How much may be sent for one client of a relay.
+    /// Flow control credit for one client of a relay.
     CarrelCredit, "carrel.credit", 11, NONE;
 }
 
 // === impl MessageType ===
 
 impl MessageType {
-    /// Whether a peer of that generation knows the type. Both directions share this one predicate.
+    /// Whether a peer of that generation knows the type. Both directions use this one predicate.
     pub fn is_available_at(self, peer: Generation) -> bool {
         self.min_protocol_version() <= peer
     }
@@ -235,7 +236,7 @@ mod tests {
 
     //= carrel.protocol.46-published-types-ours
     #[test]
-    fn forty_six_types_are_published_and_ours_have_a_prefix_of_their_own() {
+    fn forty_six_types_are_published_and_carrel_types_have_their_own_prefix() {
         let published = MessageType::ALL.iter().filter(|t| t.is_available_at(Generation::PUBLISHED));
         assert_eq!(published.clone().count(), 46);
         assert!(published.clone().all(|t| t.as_str().starts_with("core.")));
@@ -246,7 +247,7 @@ mod tests {
 
     //= carrel.protocol.canonical-flags-per-type
     #[test]
-    fn canonical_flags_never_combine() {
+    fn each_message_type_has_at_most_one_flag() {
         for message_type in MessageType::ALL {
             assert!(message_type.flags().check().is_ok(), "{message_type}");
         }

@@ -1,7 +1,7 @@
-//! The declarations from which payload types, their codec and their schema are made, so that none can drift.
+//! Macros that generate a payload type, its codec and its schema from one declaration.
 
-/// A map with text keys. Each field says whether it is `required`, has a `default`, or is `omitted` without a value,
-/// and from which generation it exists.
+/// A map with text keys. Each field is `required`, has a `default`, or is `omitted` without a value, and declares the
+/// generation that introduced it.
 #[macro_export]
 macro_rules! record {
     ($(
@@ -20,7 +20,7 @@ macro_rules! record {
             fn encode<W: $crate::minicbor::encode::Write<Error = std::convert::Infallible>>(
                 &self,
                 e: &mut $crate::minicbor::Encoder<W>,
-            ) -> Result<(), $crate::cbor::EncodeError> {
+            ) -> Result<(), $crate::cbor::CborEncodeError> {
                 let present: &[bool] = &[$($crate::record!(@present $mode &self.$field)),*];
                 e.map(present.iter().filter(|present| **present).count() as u64)?;
                 $(
@@ -58,7 +58,7 @@ macro_rules! record {
 
             fn shape() -> $crate::schema::Shape {
                 $crate::schema::Shape::Record(vec![$(
-                    $crate::schema::Field {
+                    $crate::schema::SchemaField {
                         name: stringify!($field),
                         shape: <$type as $crate::cbor::Wire<'_>>::shape(),
                         presence: $crate::record!(@presence $mode),
@@ -89,15 +89,16 @@ macro_rules! record {
     (@default) => { Default::default() };
     (@default $default:expr) => { $default };
 
-    (@presence required) => { $crate::schema::Presence::Required };
-    (@presence default) => { $crate::schema::Presence::Defaulted };
-    (@presence omitted) => { $crate::schema::Presence::Omitted };
+    (@presence required) => { $crate::schema::FieldPresence::Required };
+    (@presence default) => { $crate::schema::FieldPresence::Defaulted };
+    (@presence omitted) => { $crate::schema::FieldPresence::Omitted };
 
     (@since) => { 1 };
     (@since $since:literal) => { $since };
 }
 
-/// One of several texts. With `else`, a text that a newer peer invented is kept apart instead of refused.
+/// An enum encoded as text. With `else`, an unknown text of a newer peer maps to a fallback variant instead of an
+/// error.
 #[macro_export]
 macro_rules! text_enum {
     ($(#[$meta:meta])* pub enum $name:ident {
@@ -124,7 +125,7 @@ macro_rules! text_enum {
             fn encode<W: $crate::minicbor::encode::Write<Error = std::convert::Infallible>>(
                 &self,
                 e: &mut $crate::minicbor::Encoder<W>,
-            ) -> Result<(), $crate::cbor::EncodeError> {
+            ) -> Result<(), $crate::cbor::CborEncodeError> {
                 e.str(self.as_str())?;
                 Ok(())
             }
@@ -147,7 +148,7 @@ macro_rules! text_enum {
     };
 }
 
-/// One of several small numbers.
+/// An enum encoded as a small number.
 macro_rules! number_enum {
     ($($(#[$meta:meta])* pub enum $name:ident {
         $($(#[$variant_meta:meta])* $variant:ident = $number:literal,)*
@@ -177,7 +178,7 @@ macro_rules! number_enum {
             fn encode<W: $crate::minicbor::encode::Write<Error = std::convert::Infallible>>(
                 &self,
                 e: &mut $crate::minicbor::Encoder<W>,
-            ) -> Result<(), $crate::cbor::EncodeError> {
+            ) -> Result<(), $crate::cbor::CborEncodeError> {
                 e.u8(self.number())?;
                 Ok(())
             }
@@ -197,7 +198,7 @@ macro_rules! number_enum {
     )*};
 }
 
-/// A map with exactly one entry, whose key names the variant.
+/// An enum encoded as a map with exactly one entry, whose key is the variant.
 #[macro_export]
 macro_rules! tagged {
     ($(#[$meta:meta])* pub enum $name:ident {
@@ -210,7 +211,7 @@ macro_rules! tagged {
         }
 
         impl $name {
-            /// The key that names the variant on the wire.
+            /// The key of the variant on the wire.
             pub const fn tag(&self) -> &'static str {
                 match self {
                     $(Self::$variant(_) => stringify!($variant),)*
@@ -222,7 +223,7 @@ macro_rules! tagged {
             fn encode<W: $crate::minicbor::encode::Write<Error = std::convert::Infallible>>(
                 &self,
                 e: &mut $crate::minicbor::Encoder<W>,
-            ) -> Result<(), $crate::cbor::EncodeError> {
+            ) -> Result<(), $crate::cbor::CborEncodeError> {
                 e.map(1)?.str(self.tag())?;
                 match self {
                     $(Self::$variant(value) => $crate::cbor::Wire::encode(value, e),)*
@@ -265,13 +266,13 @@ macro_rules! payloads {
 }
 
 impl crate::cbor::DecodeError {
-    /// The error of a text that is none of ours. Only its beginning is quoted: a peer may send four mebibytes of it.
+    /// An error for an unknown text. Only its beginning is quoted: a peer may send four mebibytes.
     pub fn unknown(what: &str, text: &str) -> Self {
         let beginning: String = text.chars().take(40).collect();
         Self::Unexpected(format!("unknown {what} {beginning:?}"))
     }
 
-    /// The error, with the key below which it was found.
+    /// The error, with the key of the enclosing field.
     pub fn within(self, field: &'static str) -> Self {
         match self {
             Self::Unexpected(what) => Self::Unexpected(format!("{field}: {what}")),

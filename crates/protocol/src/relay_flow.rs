@@ -1,51 +1,52 @@
-//! Credit between a relay and its agent (generation 11): how much of each client's bytes may be on their way.
+//! Credit-based flow control between a relay and its agent (generation 11).
 //!
-//! Published clients pace some of their streams and not others, and older ones none. Between our own two programs every
-//! client has a share, so that none of them can fill the channel, the relay or the agent at the expense of another.
+//! Published clients control the flow of some of their streams, older ones of none. Between Carrel's own relay and
+//! agent every client has its own credit, so that no client can fill the channel, the relay or the agent at the expense
+//! of another.
 
-/// How many bytes of one client's frames may be on their way to the agent before it grants more.
+/// Bytes of one client's frames that may be in flight to the agent before it grants more.
 pub const INPUT_WINDOW: u64 = 2 * 1024 * 1024;
-/// How many bytes of frames may be on their way to one client before the relay grants more.
+/// Bytes of frames that may be in flight to one client before the relay grants more.
 pub const OUTPUT_WINDOW: u64 = 64 * 1024;
 
-/// The side that sends.
+/// The sending side of a client's credit.
 #[derive(Clone, Copy, Debug)]
-pub struct Sender {
+pub struct CreditSender {
     sent: u64,
     limit: u64,
 }
 
-/// The side that receives.
+/// The receiving side of a client's credit.
 #[derive(Clone, Copy, Debug)]
-pub struct Receiver {
+pub struct CreditReceiver {
     received: u64,
     limit: u64,
 }
 
-// === impl Sender ===
+// === impl CreditSender ===
 
-impl Sender {
-    /// A sender that may send so much before it hears anything.
+impl CreditSender {
+    /// Creates a sender with an initial window.
     pub const fn new(window: u64) -> Self {
         Self { sent: 0, limit: window }
     }
 
-    /// Whether another frame may be sent. The last one may exceed the limit: frames are not cut.
+    /// Whether another frame may be sent. The last one may exceed the limit, because frames are not split.
     pub const fn may_send(&self) -> bool {
         self.sent < self.limit
     }
 
-    /// Whether another frame may be sent behind so many bytes that wait to be sent before it.
+    /// Whether another frame may be sent after `waiting` queued bytes.
     pub const fn may_send_after(&self, waiting: u64) -> bool {
         self.sent.saturating_add(waiting) < self.limit
     }
 
-    /// Notes a frame that was sent.
+    /// Records a sent frame.
     pub const fn sent(&mut self, bytes: u64) {
         self.sent = self.sent.saturating_add(bytes);
     }
 
-    /// Takes a grant. One that is older than the last changes nothing.
+    /// Applies a grant. An outdated grant has no effect.
     pub const fn grant(&mut self, limit: u64) {
         if limit > self.limit {
             self.limit = limit;
@@ -53,31 +54,31 @@ impl Sender {
     }
 }
 
-// === impl Receiver ===
+// === impl CreditReceiver ===
 
-impl Receiver {
-    /// A receiver whose sender may send so much before it hears anything.
+impl CreditReceiver {
+    /// Creates a receiver whose sender starts with one window of credit.
     pub const fn new(window: u64) -> Self {
         Self { received: 0, limit: window }
     }
 
-    /// Notes bytes that arrived.
+    /// Records received bytes.
     pub const fn received(&mut self, bytes: u64) {
         self.received = self.received.saturating_add(bytes);
     }
 
-    /// How much more than the limit has arrived.
+    /// The bytes received beyond the limit.
     pub const fn excess(&self) -> u64 {
         self.received.saturating_sub(self.limit)
     }
 
-    /// Whether so much has arrived that a grant may be due.
+    /// Whether enough has been received that a grant may be due.
     pub const fn is_due(&self, window: u64) -> bool {
         self.received.saturating_add(window) >= self.limit.saturating_add(window / 4)
     }
 
-    /// The next limit to be told, when `held` of what arrived still waits and so much may be on its way: nothing while
-    /// there is little to tell.
+    /// The next limit to grant while `held` received bytes are still buffered; `None` while the increase would be
+    /// small.
     pub const fn grant(&mut self, held: u64, window: u64) -> Option<u64> {
         let limit = self.received.saturating_sub(held).saturating_add(window);
         if limit < self.limit.saturating_add(window / 4) {
@@ -95,9 +96,9 @@ mod tests {
     //= carrel.protocol.id-ranges-prologue-both
     //= promises.agent.channel-relay-under-way
     #[test]
-    fn whoever_takes_everything_is_never_waited_for() {
+    fn a_receiver_that_consumes_everything_never_stalls_its_sender() {
         bolero::check!().with_type::<Vec<u32>>().for_each(|frames| {
-            let (mut sender, mut receiver) = (Sender::new(OUTPUT_WINDOW), Receiver::new(OUTPUT_WINDOW));
+            let (mut sender, mut receiver) = (CreditSender::new(OUTPUT_WINDOW), CreditReceiver::new(OUTPUT_WINDOW));
             for frame in frames {
                 assert!(sender.may_send(), "{sender:?} {receiver:?}");
                 let bytes = u64::from(*frame) % 4_194_308;
@@ -114,9 +115,9 @@ mod tests {
     //= carrel.protocol.id-ranges-prologue-both
     //= promises.agent.channel-relay-under-way
     #[test]
-    fn no_more_is_held_than_the_window_and_one_frame() {
+    fn at_most_the_window_and_one_frame_is_buffered() {
         bolero::check!().with_type::<Vec<(u32, u16)>>().for_each(|steps| {
-            let (mut sender, mut receiver) = (Sender::new(INPUT_WINDOW), Receiver::new(INPUT_WINDOW));
+            let (mut sender, mut receiver) = (CreditSender::new(INPUT_WINDOW), CreditReceiver::new(INPUT_WINDOW));
             let mut held = 0u64;
             for (frame, taken) in steps {
                 let bytes = u64::from(*frame) % 4_194_308;
@@ -135,8 +136,8 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_that_is_late_takes_nothing_back() {
-        let mut sender = Sender::new(10);
+    fn an_outdated_grant_does_not_lower_the_limit() {
+        let mut sender = CreditSender::new(10);
         sender.grant(100);
         sender.grant(50);
         sender.sent(99);

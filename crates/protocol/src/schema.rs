@@ -1,4 +1,4 @@
-//! What each generation looks like, derived from the same declarations that encode and decode it.
+//! The schema of each generation, derived from the declarations that encode and decode it.
 
 use crate::generation::Generation;
 use crate::message::MessageType;
@@ -6,45 +6,45 @@ use crate::message::MessageType;
 /// The wire shape of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// A scalar, by the name of its kind.
+    /// A scalar, by type name.
     Scalar(&'static str),
     /// A value or `null`.
     Nullable(Box<Shape>),
     /// An array of any length.
     List(Box<Shape>),
     /// A map with text keys.
-    Record(Vec<Field>),
-    /// One of several texts or small numbers.
+    Record(Vec<SchemaField>),
+    /// One of several texts or numbers.
     Choice(Vec<(String, Generation)>),
-    /// A map with one entry, whose key says what its value is.
+    /// A map with one entry, whose key selects the variant.
     Tagged(Vec<(&'static str, Shape)>),
 }
 
 /// One key of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Field {
+pub struct SchemaField {
     /// The key.
     pub name: &'static str,
-    /// What stands behind it.
+    /// The shape of its value.
     pub shape: Shape,
-    /// Whether it has to be there.
-    pub presence: Presence,
-    /// The generation in which it was first sent; a peer that does not know it ignores it.
+    /// Whether it is required.
+    pub presence: FieldPresence,
+    /// The generation that introduced it; older peers ignore it.
     pub since: Generation,
 }
 
-/// Whether a key has to be there.
+/// Whether a key is required.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Presence {
+pub enum FieldPresence {
     /// Always sent; its absence is an error.
     Required,
-    /// Always sent; a default stands in for it.
+    /// Always sent; a missing key means the default.
     Defaulted,
     /// Sent only with a value.
     Omitted,
 }
 
-/// The messages that exist at one generation, each with its payload as it is at that generation.
+/// The messages of one generation, with their payloads as of that generation.
 pub fn messages_at(generation: Generation) -> impl Iterator<Item = (MessageType, Shape)> {
     MessageType::ALL
         .into_iter()
@@ -55,7 +55,7 @@ pub fn messages_at(generation: Generation) -> impl Iterator<Item = (MessageType,
 // === impl Shape ===
 
 impl Shape {
-    /// The shape without what came after `generation`.
+    /// The shape without parts that are newer than `generation`.
     pub fn at(self, generation: Generation) -> Self {
         match self {
             Self::Scalar(_) => self,
@@ -65,7 +65,7 @@ impl Shape {
                 fields
                     .into_iter()
                     .filter(|field| field.since <= generation)
-                    .map(|field| Field { shape: field.shape.at(generation), ..field })
+                    .map(|field| SchemaField { shape: field.shape.at(generation), ..field })
                     .collect(),
             ),
             Self::Choice(values) => {
@@ -78,10 +78,10 @@ impl Shape {
     }
 }
 
-// === impl Presence ===
+// === impl FieldPresence ===
 
-impl Presence {
-    /// The word that stands in a snapshot.
+impl FieldPresence {
+    /// The word used in snapshots.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Required => "required",

@@ -1,4 +1,4 @@
-//! The scalars and containers that payload fields are made of.
+//! Encoding of the scalars and containers that payload fields consist of.
 
 use std::borrow::Cow;
 use std::convert::Infallible;
@@ -6,13 +6,13 @@ use std::convert::Infallible;
 use minicbor::encode::Write;
 use minicbor::{Decoder, Encoder};
 
-use crate::cbor::{self, DecodeError, EncodeError, MAX_LIST, Wire};
+use crate::cbor::{self, CborEncodeError, DecodeError, MAX_LIST, Wire};
 use crate::schema::Shape;
 
 macro_rules! scalar {
     ($($type:ty, $method:ident, $name:literal;)*) => {$(
         impl<'b> Wire<'b> for $type {
-            fn encode<W: Write<Error = Infallible>>(&self, e: &mut Encoder<W>) -> Result<(), EncodeError> {
+            fn encode<W: Write<Error = Infallible>>(&self, e: &mut Encoder<W>) -> Result<(), CborEncodeError> {
                 e.$method(*self)?;
                 Ok(())
             }
@@ -44,7 +44,7 @@ scalar! {
 }
 
 impl<'b> Wire<'b> for String {
-    fn encode<W: Write<Error = Infallible>>(&self, e: &mut Encoder<W>) -> Result<(), EncodeError> {
+    fn encode<W: Write<Error = Infallible>>(&self, e: &mut Encoder<W>) -> Result<(), CborEncodeError> {
         e.str(self)?;
         Ok(())
     }
@@ -62,9 +62,9 @@ impl<'b> Wire<'b> for String {
     }
 }
 
-/// A byte string, borrowed from the frame it arrived in where it stands there in one piece.
+/// A byte string, borrowed from its frame if it is contiguous.
 impl<'b> Wire<'b> for Cow<'b, [u8]> {
-    fn encode<W: Write<Error = Infallible>>(&self, e: &mut Encoder<W>) -> Result<(), EncodeError> {
+    fn encode<W: Write<Error = Infallible>>(&self, e: &mut Encoder<W>) -> Result<(), CborEncodeError> {
         e.bytes(self)?;
         Ok(())
     }
@@ -78,9 +78,9 @@ impl<'b> Wire<'b> for Cow<'b, [u8]> {
     }
 }
 
-/// Fixed octets (an address, an identity), which published peers write as an array of integers.
+/// Fixed octets (an address, an identity), which published peers encode as an array of integers.
 impl<'b, const N: usize> Wire<'b> for [u8; N] {
-    fn encode<W: Write<Error = Infallible>>(&self, e: &mut Encoder<W>) -> Result<(), EncodeError> {
+    fn encode<W: Write<Error = Infallible>>(&self, e: &mut Encoder<W>) -> Result<(), CborEncodeError> {
         e.array(N as u64)?;
         self.iter().try_for_each(|octet| octet.encode(e))
     }
@@ -102,7 +102,7 @@ impl<'b, const N: usize> Wire<'b> for [u8; N] {
 }
 
 impl<'b, T: Wire<'b>> Wire<'b> for Option<T> {
-    fn encode<W: Write<Error = Infallible>>(&self, e: &mut Encoder<W>) -> Result<(), EncodeError> {
+    fn encode<W: Write<Error = Infallible>>(&self, e: &mut Encoder<W>) -> Result<(), CborEncodeError> {
         match self {
             Some(value) => value.encode(e),
             None => {
@@ -126,7 +126,7 @@ impl<'b, T: Wire<'b>> Wire<'b> for Option<T> {
 }
 
 impl<'b, T: Wire<'b>> Wire<'b> for Vec<T> {
-    fn encode<W: Write<Error = Infallible>>(&self, e: &mut Encoder<W>) -> Result<(), EncodeError> {
+    fn encode<W: Write<Error = Infallible>>(&self, e: &mut Encoder<W>) -> Result<(), CborEncodeError> {
         e.array(self.len() as u64)?;
         self.iter().try_for_each(|element| element.encode(e))
     }
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_accepted_whole_in_pieces_and_as_integers() {
+    fn bytes_are_accepted_contiguous_chunked_and_as_integers() {
         for form in [&b"\x42hi"[..], b"\x5f\x41h\x41i\xff", b"\x82\x18h\x18i", b"\x9f\x18h\x18i\xff"] {
             assert_eq!(decode_all::<Cow<'_, [u8]>>(form).unwrap(), &b"hi"[..], "{form:02x?}");
         }
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_out_of_range_is_refused() {
+    fn a_value_out_of_range_is_rejected() {
         assert!(decode_all::<u8>(&[0x19, 1, 0]).is_err());
         assert!(decode_all::<u64>(&[0x20]).is_err());
         assert!(decode_all::<[u8; 4]>(b"\x43abc").is_err());
@@ -199,7 +199,7 @@ mod tests {
 
     //= promises.protocol.elements-list
     #[test]
-    fn a_list_of_nothings_stays_near_the_size_of_its_bytes() {
+    fn a_list_of_empty_strings_is_bounded_in_memory() {
         let mut frame = vec![0x9a, 0, 0x40, 0, 0];
         frame.resize(4 * 1024 * 1024, 0x60);
         let info = allocation_counter::measure(|| {

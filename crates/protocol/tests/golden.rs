@@ -1,8 +1,8 @@
-//! Our golden bytes: canonical frames of every message type, written down once and never changed.
+//! Golden bytes: the canonical frame of every message type. Lines are only ever added.
 //!
-//! A sample that is not in the corpus yet fails with the line to add to it; a line that is there is a promise.
+//! A sample that is not in the corpus fails with the line to add.
 
-#![allow(clippy::expect_used, reason = "what a test cannot go on without ends it")]
+#![allow(clippy::expect_used, reason = "a failed precondition fails the test")]
 
 #[path = "support/examples.rs"]
 mod examples;
@@ -17,13 +17,13 @@ use serde_json::{Value, json};
 
 use crate::sample::bytes;
 
-/// The corpus: one line for each sample, in their order.
+/// The corpus: one line per sample, in order.
 fn corpus() -> Vec<Value> {
     let text = include_str!("data/golden/frames.json");
     serde_json::from_str::<Value>(text).expect("JSON").as_array().expect("a list").clone()
 }
 
-/// What the corpus has to say: each sample with the generation that introduced its type, and its number as id.
+/// The expected corpus: each sample, with the generation that introduced its type, and its number as id.
 fn expected() -> Vec<Value> {
     let line = |(index, sample): (usize, sample::Sample)| {
         let (message_type, id) = (sample.message_type, u32::try_from(index + 1).expect("few samples"));
@@ -36,17 +36,17 @@ fn expected() -> Vec<Value> {
 
 //= versioning.tests-names.future-golden-corpus-encoded
 #[test]
-fn what_we_encode_is_what_is_written_down() {
+fn encoded_messages_match_the_golden_bytes() {
     let (written, expected) = (corpus(), expected());
     for (index, line) in expected.iter().enumerate() {
-        assert_eq!(written.get(index), Some(line), "line {} of the corpus has to be {line}", index + 1);
+        assert_eq!(written.get(index), Some(line), "line {} of the corpus should be {line}", index + 1);
     }
     assert_eq!(written.len(), expected.len(), "a line of the corpus has no sample");
 }
 
 //= versioning.tests-names.future-golden-corpus-encoded
 #[test]
-fn what_is_written_down_decodes_to_the_value_it_was() {
+fn golden_bytes_decode_to_their_samples() {
     for (index, (sample, line)) in examples::samples().into_iter().zip(corpus()).enumerate() {
         let (generation, id) = sample.assert_is_in(&bytes(&line["frame"]));
         assert_eq!((generation, id as usize), (sample.message_type.min_protocol_version(), index + 1));
@@ -54,7 +54,7 @@ fn what_is_written_down_decodes_to_the_value_it_was() {
 }
 
 #[test]
-fn every_sample_has_a_description_of_its_own_and_every_type_a_sample() {
+fn every_sample_has_a_unique_description_and_every_type_has_a_sample() {
     let samples = examples::samples();
     let names: HashSet<_> = samples.iter().map(|sample| (sample.message_type, sample.note.as_str())).collect();
     assert_eq!(names.len(), samples.len());
@@ -64,7 +64,7 @@ fn every_sample_has_a_description_of_its_own_and_every_type_a_sample() {
 
 //= versioning.tests-names.future-golden-corpus-encoded
 #[test]
-fn every_key_choice_and_variant_of_the_schema_stands_in_a_sample() {
+fn every_key_choice_and_variant_of_the_schema_occurs_in_a_sample() {
     for message_type in MessageType::ALL {
         let lines = corpus().into_iter().filter(|line| line["type"] == message_type.as_str());
         let frames: Vec<_> = lines.map(|line| bytes(&line["frame"])).collect();
@@ -78,8 +78,8 @@ fn every_key_choice_and_variant_of_the_schema_stands_in_a_sample() {
     }
 }
 
-/// The encoded texts that a message of this shape may have. Choices that are numbers are left out: they have no bytes of
-/// their own to look for.
+/// The encoded texts that a message of this shape may contain. Numeric choices are omitted, because their bytes are not
+/// distinctive.
 fn collect(shape: &Shape, words: &mut HashSet<Vec<u8>>) {
     match shape {
         Shape::Scalar(_) => {}
@@ -102,7 +102,7 @@ fn collect(shape: &Shape, words: &mut HashSet<Vec<u8>>) {
     }
 }
 
-/// A text in its shortest form.
+/// Encodes a text in its shortest form.
 fn encoded(text: &str) -> Vec<u8> {
     let len = u8::try_from(text.len()).expect("a short name");
     let head = if len < 24 { vec![0x60 | len] } else { vec![0x78, len] };

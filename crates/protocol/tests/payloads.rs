@@ -1,11 +1,11 @@
-//! Every decoder under anything a peer may send: noise, damage, and the liberties that peers take.
+//! Every decoder with every kind of input: random, damaged, and valid but not canonical.
 
-#![allow(clippy::expect_used, reason = "what a test cannot go on without ends it")]
+#![allow(clippy::expect_used, reason = "a failed precondition fails the test")]
 
 #[path = "support/canonical.rs"]
 mod canonical;
-#[path = "support/liberties.rs"]
-mod liberties;
+#[path = "support/encodings.rs"]
+mod encodings;
 
 use std::sync::LazyLock;
 
@@ -14,9 +14,9 @@ use carrel_protocol::frame::{MAX_BODY, MAX_LENGTH};
 use carrel_protocol::{Envelope, Frame, MessageType};
 
 use crate::canonical::canonical;
-use crate::liberties::{LIBERTIES, Liberty, rewritten};
+use crate::encodings::{ENCODING_VARIATIONS, EncodingVariation, rewritten};
 
-/// A golden frame taken apart.
+/// A parsed golden frame.
 struct Golden {
     message_type: MessageType,
     body: Vec<u8>,
@@ -37,17 +37,17 @@ static GOLDEN: LazyLock<Vec<Golden>> = LazyLock::new(|| {
     corpus.as_array().expect("a list").iter().map(line).collect()
 });
 
-/// The most that decoding `len` bytes may hold at one time.
+/// The maximum memory for decoding `len` bytes.
 ///
-/// The cheapest element of any list is an empty text: one byte on the wire, 24 in memory, and while a list grows it
-/// stands there once in its old and once in its doubled size, which makes 72. Behind [`MAX_LIST`] elements a list is
-/// refused, so that a whole frame stays far below 72 times its size: see the test of the largest lists. What is added is
-/// for the smallest lists, which are made with room for four, and for the words of an error.
+/// The cheapest list element is an empty text: one byte on the wire, 24 in memory. While a list grows, its old and its
+/// doubled buffer exist, which makes 72 bytes. Lists are limited to [`MAX_LIST`] elements, so a full frame stays far
+/// below 72 times its size: see the test of the longest lists. The constant covers the smallest lists, which start with
+/// a capacity of four, and the text of an error.
 fn allowance(len: usize) -> u64 {
     72 * len as u64 + 2048
 }
 
-/// Decodes as one type and returns the bytes that were held at most.
+/// Decodes as one type and returns the peak memory.
 fn decode(message_type: MessageType, payload: &[u8]) -> u64 {
     let measured = allocation_counter::measure(|| drop(message_type.check_payload(payload)));
     assert_eq!(measured.bytes_current, 0, "{message_type}");
@@ -106,7 +106,7 @@ fn damaged_golden_payloads_never_panic_and_what_still_decodes_has_one_canonical_
 
 //= carrel.protocol.strict-sent
 #[test]
-fn golden_payloads_are_canonical() {
+fn golden_payloads_are_in_canonical_form() {
     for Golden { message_type, body, payload } in GOLDEN.iter() {
         assert_eq!(canonical(*message_type, payload).as_ref(), Ok(payload), "{message_type}");
         assert_eq!(rewritten(body, &mut |_| false), *body, "{message_type}");
@@ -114,8 +114,8 @@ fn golden_payloads_are_canonical() {
     }
 }
 
-/// Holds the rewritten payload, in a rewritten envelope, against the golden one.
-fn assert_same(Golden { message_type, body, payload }: &Golden, take: &mut dyn FnMut(Liberty) -> bool) {
+/// Compares the rewritten payload, in a rewritten envelope, with the golden one.
+fn assert_same(Golden { message_type, body, payload }: &Golden, take: &mut dyn FnMut(EncodingVariation) -> bool) {
     let other = rewritten(payload, take);
     assert_eq!(canonical(*message_type, &other).as_ref(), Ok(payload), "{message_type} as {other:02x?}");
     let other = rewritten(body, take);
@@ -129,10 +129,10 @@ fn assert_same(Golden { message_type, body, payload }: &Golden, take: &mut dyn F
 //= carrel.protocol.tolerant-accepted
 //= promises.protocol.forms-message-accepted
 #[test]
-fn each_liberty_alone_and_all_together_leave_every_golden_message_the_same() {
+fn each_encoding_variation_alone_and_combined_decodes_to_the_same_message() {
     for golden in GOLDEN.iter() {
-        for liberty in LIBERTIES {
-            assert_same(golden, &mut |offered| offered == liberty);
+        for variation in ENCODING_VARIATIONS {
+            assert_same(golden, &mut |offered| offered == variation);
         }
         assert_same(golden, &mut |_| true);
     }
@@ -140,17 +140,17 @@ fn each_liberty_alone_and_all_together_leave_every_golden_message_the_same() {
 
 //= carrel.protocol.tolerant-accepted
 #[test]
-fn each_liberty_is_taken_somewhere() {
-    for liberty in LIBERTIES {
-        let changed = |payload: &Vec<u8>| rewritten(payload, &mut |offered| offered == liberty) != *payload;
-        assert!(GOLDEN.iter().any(|golden| changed(&golden.payload)), "{liberty:?}");
+fn each_encoding_variation_is_used_at_least_once() {
+    for variation in ENCODING_VARIATIONS {
+        let changed = |payload: &Vec<u8>| rewritten(payload, &mut |offered| offered == variation) != *payload;
+        assert!(GOLDEN.iter().any(|golden| changed(&golden.payload)), "{variation:?}");
     }
 }
 
 //= carrel.protocol.tolerant-accepted
 //= promises.protocol.forms-message-accepted
 #[test]
-fn any_mixture_of_liberties_leaves_a_golden_message_the_same() {
+fn any_mix_of_encoding_variations_decodes_to_the_same_message() {
     bolero::check!().with_type::<(u16, Vec<u8>)>().for_each(|(which, choices)| {
         let golden = &GOLDEN[usize::from(*which) % GOLDEN.len()];
         let mut bits = choices.iter().flat_map(|byte| (0..8).map(move |bit| byte >> bit & 1 == 1)).cycle();
@@ -163,18 +163,18 @@ fn text(text: &str) -> Vec<u8> {
     [&[0x60 | u8::try_from(text.len()).expect("a short text")], text.as_bytes()].concat()
 }
 
-/// Encodes `[element, element, …]`, as many as a list may have.
+/// Encodes `[element, element, …]` with the maximum number of elements.
 fn full_list(element: &[u8]) -> Vec<u8> {
     [&[0x9f], &*element.repeat(MAX_LIST), &[0xff]].concat()
 }
 
-/// Encodes a map of the given keys, each with an encoded value.
+/// Encodes a map with the given keys and encoded values.
 fn map(entries: &[(&str, Vec<u8>)]) -> Vec<u8> {
     let content = entries.iter().flat_map(|(key, value)| [text(key), value.clone()].concat());
     [0xbf].into_iter().chain(content).chain([0xff]).collect()
 }
 
-/// The smallest element with these keys, all of them texts but those that are named with a number.
+/// The smallest element with these keys; values are texts unless named as numbers.
 fn element(texts: &[&str], numbers: &[&str]) -> Vec<u8> {
     let texts = texts.iter().map(|key| [text(key), text("")].concat());
     let numbers = numbers.iter().map(|key| [text(key), vec![0]].concat());
@@ -185,7 +185,7 @@ fn element(texts: &[&str], numbers: &[&str]) -> Vec<u8> {
 //= carrel.protocol.bounded-depth-size-whatever
 //= promises.protocol.elements-list
 #[test]
-fn the_longest_lists_of_the_smallest_elements_stay_within_a_few_frames() {
+fn the_longest_lists_of_the_smallest_elements_are_bounded_in_memory() {
     let empty = full_list(&text(""));
     let limits = full_list(&element(&["resource"], &["soft", "hard"]));
     let variables = full_list(&element(&["key", "value"], &[]));
@@ -224,9 +224,9 @@ fn an_error_quotes_only_the_beginning_of_what_was_sent() {
     }
 }
 
-/// The inputs of a target lie below `__fuzz__` in a folder of its name, and are found by that name alone.
+/// The inputs of a fuzz target are found by its name, in a directory below `__fuzz__`.
 #[test]
-fn every_committed_input_belongs_to_a_fuzz_target_of_this_file() {
+fn every_committed_fuzz_input_belongs_to_a_target_in_this_file() {
     let folders = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/__fuzz__")).expect("committed inputs");
     let names: Vec<_> = folders.map(|entry| entry.expect("an entry").file_name().into_string()).collect();
     assert_eq!(names.len(), 2);

@@ -1,9 +1,9 @@
-//! What each generation looks like, written down in `schema/gen-N.json` and derived from the code again here.
+//! The schema of each generation: the files `schema/gen-N.json` are compared with the code.
 //!
 //! Only the current generation may change: `UPDATE_PROTOCOL_SCHEMA=1 cargo test -p carrel-protocol --test
-//! schema_snapshot` writes its file, and no other. When a generation is finished, its hash is added to [`FROZEN`].
+//! schema_snapshot` writes its file, and no other. When a generation is released, its hash is added to [`FROZEN`].
 
-#![allow(clippy::expect_used, reason = "what a test cannot go on without ends it")]
+#![allow(clippy::expect_used, reason = "a failed precondition fails the test")]
 
 #[path = "support/append_only.rs"]
 mod append_only;
@@ -18,8 +18,7 @@ use carrel_protocol::{Generation, MessageType};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-/// The SHA-256 of every snapshot that is history. Code and file changed together would still agree with each other; they
-/// do not agree with this.
+/// The SHA-256 of every released snapshot. A change of both code and file would go unnoticed without it.
 const FROZEN: [(u8, &str); 10] = [
     (1, "024a9a13363dfdf86da669e47423787cb433574e6169b1b4956b374e136d289a"),
     (2, "e4a5b68db0d81fe0497520203bdab125a36a21446be3f81cd3089c08071790c6"),
@@ -37,7 +36,7 @@ fn path(generation: Generation) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("schema/gen-{generation}.json"))
 }
 
-/// Done once before anything is read, whichever test comes first.
+/// Runs once, before any test reads a snapshot.
 static UPDATED: LazyLock<()> = LazyLock::new(|| {
     if std::env::var_os("UPDATE_PROTOCOL_SCHEMA").is_some_and(|value| value == "1") {
         let text = surface::text(&surface::surface(Generation::CURRENT));
@@ -61,7 +60,7 @@ fn parsed(generation: Generation) -> Value {
 //= versioning.tests-names.snapshot-deterministic
 //= client.constants-functions.flagterminal-0x01
 #[test]
-fn every_snapshot_is_what_the_code_yields_for_its_generation() {
+fn every_snapshot_matches_the_schema_derived_from_code() {
     for generation in Generation::all() {
         let yielded = surface::text(&surface::surface(generation));
         let snapshot = written(generation);
@@ -75,19 +74,19 @@ fn every_snapshot_is_what_the_code_yields_for_its_generation() {
 //= versioning.implementation-details.new-flag-bits-append
 //= promises.protocol.frozen-generation
 #[test]
-fn frozen_snapshots_are_pinned_and_only_the_current_one_is_not() {
+fn all_snapshots_but_the_current_one_are_frozen_by_hash() {
     let pinned = FROZEN.iter().map(|(number, _)| Generation::new(*number));
     assert!(pinned.eq(Generation::all().filter(|generation| *generation != Generation::CURRENT)));
     for (number, hash) in FROZEN {
         let digest = Sha256::digest(written(Generation::new(number)));
         let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!(digest, hash, "gen-{number}.json was changed, and must not be");
+        assert_eq!(digest, hash, "gen-{number}.json is frozen, but was changed");
     }
 }
 
 //= versioning.tests-names.snapshot-deterministic
 #[test]
-fn a_snapshot_is_read_back_as_it_was_derived() {
+fn a_snapshot_round_trips_through_json() {
     for generation in Generation::all() {
         assert_eq!(parsed(generation), surface::surface(generation));
     }
@@ -100,7 +99,7 @@ fn a_snapshot_is_read_back_as_it_was_derived() {
 //= versioning.implementation-details.new-flag-bits-append
 //= promises.protocol.new-generation
 #[test]
-fn every_generation_only_adds_to_the_one_before() {
+fn every_generation_only_adds_to_its_predecessor() {
     for (older, newer) in Generation::all().zip(Generation::all().skip(1)) {
         assert_eq!(append_only::check(&parsed(older), &parsed(newer)), Ok(()), "from {older} to {newer}");
     }
@@ -114,7 +113,7 @@ fn the_current_snapshot_names_every_type() {
     assert!(names.eq(MessageType::ALL.iter().map(|t| t.as_str())));
 }
 
-/// The gate's verdict on the current snapshot after a change to it, as if it were the next generation.
+/// Checks the current snapshot after a change to it, as if it were the next generation.
 fn verdict(change: impl FnOnce(&mut Value)) -> Result<(), String> {
     let older = parsed(Generation::CURRENT);
     let mut newer = older.clone();
@@ -138,7 +137,7 @@ fn field(presence: &str) -> Value {
 
 //= versioning.implementation-details.new-flag-bits-append
 #[test]
-fn the_gate_lets_types_optional_fields_and_choices_be_added() {
+fn types_optional_fields_and_choices_may_be_added() {
     assert_eq!(verdict(|_| {}), Ok(()));
     let added = json!({"type": "x", "introduced_in": 12, "flags": 0, "payload": {"fields": [field("required")]}});
     assert_eq!(verdict(|new| new["messages"].as_array_mut().expect("a list").insert(3, added)), Ok(()));
@@ -156,9 +155,9 @@ fn the_gate_lets_types_optional_fields_and_choices_be_added() {
 
 //= versioning.rules-never-broken.4-types-ever-added
 #[test]
-fn the_gate_refuses_a_removed_or_relabelled_type() {
+fn removing_or_relabelling_a_type_is_rejected() {
     let removed = verdict(|new| drop(new["messages"].as_array_mut().expect("a list").remove(0)));
-    assert_eq!(removed, Err("\"core.ready\" is gone".to_owned()));
+    assert_eq!(removed, Err("\"core.ready\" was removed".to_owned()));
     let flags = verdict(|new| message(new, "core.pong")["flags"] = json!(0));
     assert_eq!(flags, Err("flags of \"core.pong\" was 1 and is 0".to_owned()));
     assert!(verdict(|new| message(new, "core.pong")["introduced_in"] = json!(7)).is_err());
@@ -169,7 +168,7 @@ fn the_gate_refuses_a_removed_or_relabelled_type() {
 //= versioning.three-kinds-change.new-fields-always-optional
 //= versioning.rules-never-broken.3-new-fields-always
 #[test]
-fn the_gate_refuses_a_new_required_field() {
+fn adding_a_required_field_is_rejected() {
     let at_the_end = verdict(|new| fields(new, "core.exec.request").push(field("required")));
     assert_eq!(at_the_end, Err("\"core.exec.request\".later is new and required".to_owned()));
     assert!(verdict(|new| fields(new, "core.ping").push(field("required"))).is_err());
@@ -182,7 +181,7 @@ fn the_gate_refuses_a_new_required_field() {
 
 //= versioning.rules-never-broken.4-types-ever-added
 #[test]
-fn the_gate_refuses_a_removed_moved_or_redefined_field() {
+fn removing_moving_or_redefining_a_field_is_rejected() {
     assert!(verdict(|new| drop(fields(new, "core.exec.request").remove(1))).is_err());
     assert!(verdict(|new| fields(new, "core.exec.request").swap(1, 2)).is_err());
     assert!(verdict(|new| fields(new, "core.exec.exited")[0]["shape"] = json!("i64")).is_err());
@@ -193,7 +192,7 @@ fn the_gate_refuses_a_removed_moved_or_redefined_field() {
 
 //= versioning.rules-never-broken.2-container-never-changes
 #[test]
-fn the_gate_refuses_a_removed_choice_a_new_variant_and_a_changed_constant() {
+fn removing_a_choice_adding_a_variant_and_changing_a_constant_are_rejected() {
     let choice = |new: &mut Value| {
         let choice = &mut fields(new, "core.exec.failed")[0]["shape"]["choice"];
         choice.as_array_mut().expect("choices").remove(0);

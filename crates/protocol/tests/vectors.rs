@@ -1,7 +1,7 @@
-//! The frames that published peers put on the wire: each is the value we say it is, and what we send for that value is
-//! the same bytes.
+//! Frames recorded from published peers: each decodes to the expected value, and we encode that value as the same
+//! bytes.
 
-#![allow(clippy::expect_used, reason = "what a test cannot go on without ends it")]
+#![allow(clippy::expect_used, reason = "a failed precondition fails the test")]
 
 #[path = "support/published.rs"]
 mod published;
@@ -11,14 +11,14 @@ mod sample;
 use std::collections::HashSet;
 
 use carrel_protocol::bulk::{BulkHeader, BulkRecord};
-use carrel_protocol::codec::Prefix;
+use carrel_protocol::codec::FramePrefix;
 use carrel_protocol::payload::{BulkFlow, BulkKind};
 use carrel_protocol::{Flags, Frame, Generation, MessageType};
 use serde_json::Value;
 
 use crate::sample::{Sample, bytes};
 
-/// What was recorded of the published encoder.
+/// The recorded frames of the published encoder.
 fn recorded() -> Value {
     serde_json::from_str(include_str!("data/published-frames.json")).expect("the recorded frames are JSON")
 }
@@ -33,7 +33,7 @@ fn row_of(sample: &Sample, rows: &[Value]) -> Value {
     found.unwrap_or_else(|| panic!("no frame of {} is recorded as {:?}", sample.message_type, sample.note)).clone()
 }
 
-/// Decodes the recorded frame of a sample and returns it beside what we encode for the same value.
+/// Decodes the recorded frame of a sample and returns it with our encoding of the same value.
 fn theirs_and_ours(sample: &Sample, rows: &[Value]) -> (Vec<u8>, Vec<u8>) {
     let row = row_of(sample, rows);
     let wire = bytes(&row["frame"]);
@@ -45,7 +45,7 @@ fn theirs_and_ours(sample: &Sample, rows: &[Value]) -> (Vec<u8>, Vec<u8>) {
 //= carrel.protocol.frame-published-encoder-decodes
 //= promises.protocol.frames-published-encoder-decode
 #[test]
-fn every_published_frame_has_its_value_here_and_every_value_its_frame() {
+fn every_published_frame_has_a_sample_and_every_sample_a_frame() {
     let mut samples = published::samples();
     samples.push(published::ready_with_exec_control());
     let ours: HashSet<_> = samples.iter().map(|s| (s.message_type.as_str().to_owned(), s.note.clone())).collect();
@@ -60,7 +60,7 @@ fn every_published_frame_has_its_value_here_and_every_value_its_frame() {
 //= carrel.protocol.frame-published-encoder-decodes
 //= promises.protocol.frames-published-encoder-decode
 #[test]
-fn every_published_frame_decodes_and_is_what_we_send_for_its_value() {
+fn every_published_frame_decodes_and_encodes_to_the_same_bytes() {
     let rows = rows("frames");
     for sample in published::samples() {
         let (theirs, ours) = theirs_and_ours(&sample, &rows);
@@ -70,11 +70,11 @@ fn every_published_frame_decodes_and_is_what_we_send_for_its_value() {
 
 //= carrel.protocol.frame-published-encoder-decodes
 //= promises.protocol.frames-published-encoder-decode
-/// The relay adds `exec_control` to a ready it passes on, and its encoder does not know beforehand how many keys there
-/// will be: it sends a map of indefinite length (`bf … ff`). We always know, and send a definite one (`a5 …`), which is
-/// one byte shorter; so the length in the frame header and the one before `p` differ too, and nothing else.
+/// The relay adds `exec_control` to a ready that it forwards, and its encoder does not know the number of keys in
+/// advance: it sends a map of indefinite length (`bf … ff`). We send a definite one (`a5 …`), which is one byte
+/// shorter; so the length in the frame header and the one before `p` differ too, and nothing else.
 #[test]
-fn a_ready_from_a_relay_decodes_and_goes_on_with_a_definite_length() {
+fn a_ready_from_a_relay_decodes_and_is_forwarded_with_a_definite_length() {
     let (theirs, ours) = theirs_and_ours(&published::ready_with_exec_control(), &rows("frames"));
     let at = theirs.iter().position(|byte| *byte == 0xbf).expect("an indefinite map");
     assert_eq!(theirs.last(), Some(&0xff));
@@ -95,7 +95,7 @@ fn a_ready_from_a_relay_decodes_and_goes_on_with_a_definite_length() {
 //= carrel.protocol.canonical-flags-per-type
 //= promises.protocol.published-message-types-generations
 #[test]
-fn the_published_types_are_ours_with_their_generation_and_flags() {
+fn published_types_have_the_same_generation_and_flags_here() {
     let rows = rows("types");
     let theirs: HashSet<_> = rows.iter().map(|row| row["type"].as_str().expect("a name")).collect();
     let published = MessageType::ALL.into_iter().filter(|t| t.is_available_at(Generation::PUBLISHED));
@@ -110,18 +110,18 @@ fn the_published_types_are_ours_with_their_generation_and_flags() {
 }
 
 #[test]
-fn the_published_generation_is_the_one_we_announce() {
+fn the_announced_generation_is_the_published_one() {
     assert_eq!(recorded()["protocol_version"].as_u64(), Some(u64::from(Generation::PUBLISHED.get())));
 }
 
 //= carrel.protocol.frame-published-encoder-decodes
 #[test]
-fn the_published_bulk_record_decodes_and_is_what_we_send() {
+fn the_published_bulk_record_decodes_and_encodes_to_the_same_bytes() {
     let wire = bytes(&recorded()["bulk_record"]);
     let (frame, rest) = Frame::split(&wire).expect("a sound length").expect("a whole frame");
     assert_eq!((frame.id, frame.flags, rest.len()), (5, Flags::BULK, 0));
     let header = BulkHeader { kind: BulkKind::File, flow: BulkFlow::GuestToHost, offset: 3 };
     assert_eq!(BulkRecord::parse(frame.body), Ok(BulkRecord { header, payload: b"abc" }));
-    let prefix = Prefix::of_record(header, 5, 3).expect("it fits into a frame");
+    let prefix = FramePrefix::of_record(header, 5, 3).expect("it fits into a frame");
     assert_eq!([prefix.as_slice(), b"abc"].concat(), wire);
 }

@@ -113,7 +113,7 @@ fn lock(directory: impl AsFd, number: u32) -> std::io::Result<Option<File>> {
     }
     let mut holder = String::new();
     // A file that cannot be read was never written.
-    let _nobody = (&mut file).take(LINE as u64).read_to_string(&mut holder);
+    let _unreadable = (&mut file).take(LINE as u64).read_to_string(&mut holder);
     let (holder, ourselves) = (holder.trim_end(), process(std::process::id()).unwrap_or_default());
     if holder != ourselves && is_alive(holder) {
         return Ok(None);

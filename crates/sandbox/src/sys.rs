@@ -291,8 +291,8 @@ pub(crate) fn enforces_project_quota(on: BorrowedFd<'_>) -> bool {
     // SAFETY: all zero is a valid value of this plain structure.
     let mut state = unsafe { std::mem::zeroed::<QuotaState>() };
     // SAFETY: the kernel writes one structure of the kind that the command is for.
-    let asked = unsafe { quota_call(on, QUOTA_STATE, 0, (&raw mut state).cast()) };
-    asked.is_ok() && state.flags & PROJECTS_ENFORCED != 0
+    let result = unsafe { quota_call(on, QUOTA_STATE, 0, (&raw mut state).cast()) };
+    result.is_ok() && state.flags & PROJECTS_ENFORCED != 0
 }
 
 /// Sets the quota of a project; 0 is no limit.

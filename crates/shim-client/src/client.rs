@@ -1,7 +1,7 @@
-//! One connection to the supervisor of a sandbox, and what can be asked of it.
+//! A connection to the shim of a sandbox, and its requests.
 
-mod asked;
 mod dial;
+mod pending_request;
 mod subscription;
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -11,64 +11,64 @@ use std::time::Duration;
 use carrel_protocol::Envelope;
 use tokio::net::UnixStream;
 
-use self::asked::Asked;
+use self::pending_request::PendingRequest;
 pub use self::subscription::Subscription;
 use crate::error::ShimError;
 use crate::follow::Follow;
-use crate::link::{self, Arrivals, Link};
+use crate::link::{self, FrameReceiver, ShimLink};
 use crate::messages::{
-    Done, Ended, Fact, GetStatistics, GetStatus, Hello, JobAll, JobBytes, JobCancel, JobClose, JobCommand, JobEnded,
-    JobFollow, JobGet, JobInfo, JobList, JobRead, JobResize, JobSignal, JobSome, JobStart, JobStarted, JobWait,
-    JobWrite, JobWrote, JournalEnd, JournalFacts, JournalRead, Pause, PauseReason, PortsPublish, PublishedPort, Resume,
-    Statistics, Status, Stop, StreamName, Supervise, VERSION,
+    Done, Fact, GetStatistics, GetStatus, Hello, JobCancel, JobClose, JobCommand, JobEnded, JobFollow, JobGet, JobInfo,
+    JobList, JobListEnd, JobListPart, JobRead, JobReadChunk, JobResize, JobSignal, JobStart, JobStarted, JobWait,
+    JobWrite, JobWriteAck, JournalEnd, JournalFacts, JournalRead, Pause, PauseReason, PortsPublish, PublishedPort,
+    Resume, SandboxEnd, Statistics, Status, Stop, StreamName, Supervise, VERSION,
 };
-use crate::wire::{self, Message};
+use crate::wire::{self, ShimMessage};
 
-/// How long a supervisor may take to say who it is.
+/// The timeout of the shim's hello.
 const GREETING: Duration = Duration::from_secs(10);
-/// The most bytes of input in one message.
+/// The maximum number of input bytes per message.
 pub(crate) const PIECE: usize = 64 * 1024;
 
-/// A connection to a supervisor. It is asked one thing after another.
+/// A connection to a shim. Requests are sequential.
 ///
-/// Every call may be given up, by dropping its future: the supervisor is then told that nobody waits for the answer. What
-/// was asked for may happen all the same.
+/// Every call may be cancelled by dropping its future: the shim is then notified that no response is needed. The
+/// request may take effect nevertheless.
 #[derive(Debug)]
 pub struct ShimClient {
     hello: Hello,
     version: u8,
     peer: (u32, u32),
-    link: Link,
-    arrivals: Arrivals,
+    link: ShimLink,
+    arrivals: FrameReceiver,
     last_id: u32,
-    ended: Option<Ended>,
+    ended: Option<SandboxEnd>,
 }
 
-/// Bytes of an output of a job.
+/// A chunk of a job's output.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Chunk {
-    /// Where they begin: later than asked for, if what was asked for is not kept.
+pub struct OutputChunk {
+    /// The offset of the first byte: later than requested if that part is no longer kept.
     pub offset: u64,
-    /// The bytes; none if there are none yet.
+    /// The bytes; empty if there are none yet.
     pub data: Vec<u8>,
-    /// Whether nothing will ever follow them.
+    /// Whether this is the end of the output.
     pub end: bool,
 }
 
 // === impl ShimClient ===
 
 impl ShimClient {
-    /// Connects to a supervisor by the path of its socket, of any length.
+    /// Connects to a shim by the path of its socket, which may be of any length.
     pub async fn connect(socket: &Path) -> Result<Self, ShimError> {
         Self::connect_speaking(socket, VERSION).await
     }
 
-    /// The same, as a client that knows no version above `highest`.
+    /// Like [`Self::connect`], as a client that supports versions up to `highest`.
     pub async fn connect_speaking(socket: &Path, highest: u8) -> Result<Self, ShimError> {
         in_time(async { Self::greeted(dial::by_path(socket).await?, highest).await }).await
     }
 
-    /// Connects to a supervisor by an open directory with its socket, whatever the path of that directory is by now.
+    /// Connects to a shim through an open directory that contains its socket, wherever that directory is now.
     pub async fn connect_within(directory: BorrowedFd<'_>) -> Result<Self, ShimError> {
         in_time(async { Self::greeted(dial::within(directory).await?, VERSION).await }).await
     }
@@ -76,13 +76,13 @@ impl ShimClient {
     async fn greeted(stream: UnixStream, highest: u8) -> Result<Self, ShimError> {
         let credentials = stream.peer_cred()?;
         let pid = credentials.pid().and_then(|pid| u32::try_from(pid).ok()).unwrap_or_default();
-        let (link, mut arrivals) = (Link::new(stream), Arrivals::new());
+        let (link, mut arrivals) = (ShimLink::new(stream), FrameReceiver::new());
         let frame = arrivals.next(&link).await?;
         let envelope = Envelope::parse(frame.body)?;
         if let Some(failed) = link::refusal(&envelope)? {
             return Err(ShimError::Failed(failed));
         }
-        if let Some(ended) = link::end_told(&frame)? {
+        if let Some(ended) = link::decode_end(&frame)? {
             return Err(ShimError::Ended(ended));
         }
         let hello: Hello = wire::decode(&envelope).ok_or_else(|| link::unexpected(&envelope))??;
@@ -90,110 +90,116 @@ impl ShimClient {
         Ok(Self { hello, version, peer: (pid, credentials.uid()), link, arrivals, last_id: 0, ended: None })
     }
 
-    /// What the supervisor says about itself.
+    /// The shim's hello.
     pub fn hello(&self) -> &Hello {
         &self.hello
     }
 
-    /// The version that is spoken: the lower of the two highest.
+    /// The negotiated version: the lower of the two highest.
     pub fn version(&self) -> u8 {
         self.version
     }
 
-    /// The process and the user that listen, as the kernel knows them.
+    /// The process and the user behind the socket, from the kernel's peer credentials.
     pub fn peer(&self) -> (u32, u32) {
         self.peer
     }
 
-    /// Whether a message may be sent.
-    pub fn supports<'m, M: Message<'m>>(&self) -> bool {
+    /// Whether the shim supports a message.
+    pub fn supports<'m, M: ShimMessage<'m>>(&self) -> bool {
         M::SINCE <= self.version
     }
 
-    /// How the sandbox is.
+    /// The status of the sandbox.
     pub async fn status(&mut self) -> Result<Status, ShimError> {
         self.ask(&GetStatus {}).await
     }
 
-    /// What it uses.
+    /// The resource usage of the sandbox.
     pub async fn statistics(&mut self) -> Result<Statistics, ShimError> {
         self.ask(&GetStatistics {}).await
     }
 
-    /// Stops all its processes where they are.
+    /// Pauses all processes of the sandbox.
     pub async fn pause(&mut self) -> Result<(), ShimError> {
         self.ask(&Pause::default()).await.map(|Done {}| ())
     }
 
-    /// Stops all its processes where they are, for a reason. A supervisor of an older release does not keep the reason.
+    /// Pauses all processes of the sandbox with a reason. A shim of an older release ignores the reason.
     pub async fn pause_for(&mut self, reason: PauseReason) -> Result<(), ShimError> {
         self.ask(&Pause { reason: Some(reason) }).await.map(|Done {}| ())
     }
 
-    /// Lets them continue.
+    /// Resumes the sandbox.
     pub async fn resume(&mut self) -> Result<(), ShimError> {
         self.ask(&Resume::default()).await.map(|Done {}| ())
     }
 
-    /// Lets them continue if they are stopped for that reason.
+    /// Resumes the sandbox if it is paused for that reason.
     pub async fn resume_from(&mut self, reason: PauseReason) -> Result<(), ShimError> {
         self.ask(&Resume { reason: Some(reason) }).await.map(|Done {}| ())
     }
 
-    /// Supervises the sandbox for as long as this connection lasts.
+    /// Supervises the sandbox for the lifetime of this connection.
     pub async fn supervise(&mut self) -> Result<(), ShimError> {
         self.ask(&Supervise {}).await.map(|Done {}| ())
     }
 
-    /// Asks it to end, and insists when `grace` has passed. Returns when nothing of it is left.
-    pub async fn stop(&mut self, grace: Duration) -> Result<Ended, ShimError> {
+    /// Terminates the sandbox and kills it after `grace`. Returns when it is completely removed.
+    pub async fn stop(&mut self, grace: Duration) -> Result<SandboxEnd, ShimError> {
         match self.ask(&Stop { grace_ms: millis(grace) }).await {
             Ok(Done {}) | Err(ShimError::Ended(_)) => self.ended().await,
             Err(error) => Err(error),
         }
     }
 
-    /// Waits for its end.
-    pub async fn ended(&mut self) -> Result<Ended, ShimError> {
+    /// Waits until the sandbox has ended.
+    pub async fn ended(&mut self) -> Result<SandboxEnd, ShimError> {
         loop {
             if let Some(ended) = &self.ended {
                 return Ok(ended.clone());
             }
-            self.ended = link::end_told(&self.arrivals.next(&self.link).await?)?;
+            self.ended = link::decode_end(&self.arrivals.next(&self.link).await?)?;
         }
     }
 
-    /// Runs a command, unless a job of that id has run it already.
+    /// Runs a command, unless a job with that id has already run it.
     pub async fn start(&mut self, job: &str, command: &JobCommand) -> Result<JobStarted, ShimError> {
         self.ask(&JobStart { job: job.into(), command: command.clone() }).await
     }
 
-    /// All jobs, the oldest first, in an answer of at most 64 MiB.
+    /// All jobs, oldest first, in a response of at most 64 MiB.
     pub async fn jobs(&mut self) -> Result<Vec<JobInfo>, ShimError> {
         let part = |envelope: &Envelope<'_>| {
-            let some = wire::decode(envelope).map(|some| some.map(|JobSome { jobs }| Some(jobs)));
-            some.or_else(|| wire::decode(envelope).map(|all| all.map(|JobAll {}| None)))
+            let some = wire::decode(envelope).map(|some| some.map(|JobListPart { jobs }| Some(jobs)));
+            some.or_else(|| wire::decode(envelope).map(|all| all.map(|JobListEnd {}| None)))
         };
         self.request(&JobList {})?.all(part).await
     }
 
-    /// One job.
+    /// Describes one job.
     pub async fn job(&mut self, job: &str) -> Result<JobInfo, ShimError> {
         self.ask(&JobGet { job: job.into() }).await
     }
 
-    /// Bytes of an output from `offset` on, at most `limit`, without waiting for more.
-    pub async fn read(&mut self, job: &str, stream: StreamName, offset: u64, limit: u32) -> Result<Chunk, ShimError> {
+    /// Output bytes from `offset` on, at most `limit`, without waiting for more.
+    pub async fn read(
+        &mut self,
+        job: &str,
+        stream: StreamName,
+        offset: u64,
+        limit: u32,
+    ) -> Result<OutputChunk, ShimError> {
         let mut asked = self.request(&JobRead { job: job.into(), stream, offset, limit })?;
         let bytes = |envelope: &Envelope<'_>| {
-            let bytes = wire::decode::<JobBytes<'_>>(envelope)?;
-            Some(bytes.map(|JobBytes { offset, data, end }| Chunk { offset, data: data.into_owned(), end }))
+            let bytes = wire::decode::<JobReadChunk<'_>>(envelope)?;
+            Some(bytes.map(|JobReadChunk { offset, data, end }| OutputChunk { offset, data: data.into_owned(), end }))
         };
         asked.part(bytes).await
     }
 
-    /// Gives a job input, and returns how many bytes it was given in all. With an `offset`, what it was given before is
-    /// not given again. When this fails or is given up, a part may have been given.
+    /// Writes input to a job, and returns the total number of bytes written so far. With an `offset`, bytes before the
+    /// current position are skipped. On failure or cancellation a part may have been written.
     pub async fn write(&mut self, job: &str, data: &[u8], offset: Option<u64>) -> Result<u64, ShimError> {
         let (first, mut rest) = data.split_at(data.len().min(PIECE));
         let mut written = self.write_piece(job, first, offset).await?;
@@ -208,11 +214,11 @@ impl ShimClient {
     }
 
     async fn write_piece(&mut self, job: &str, data: &[u8], offset: Option<u64>) -> Result<u64, ShimError> {
-        let JobWrote { written } = self.ask(&JobWrite { job: job.into(), data: data.into(), offset }).await?;
+        let JobWriteAck { written } = self.ask(&JobWrite { job: job.into(), data: data.into(), offset }).await?;
         Ok(written)
     }
 
-    /// Closes the input of a job, behind what was written.
+    /// Closes the input of a job after everything that was written.
     pub async fn close(&mut self, job: &str) -> Result<(), ShimError> {
         self.ask(&JobClose { job: job.into() }).await.map(|Done {}| ())
     }
@@ -227,7 +233,7 @@ impl ShimClient {
         self.ask(&JobSignal { job: job.into(), signal }).await.map(|Done {}| ())
     }
 
-    /// Ends the process group of a job, insists when `grace` has passed, and returns when it is dead.
+    /// Terminates the process group of a job, kills it after `grace`, and returns when it is dead.
     pub async fn cancel(&mut self, job: &str, grace: Duration) -> Result<JobInfo, ShimError> {
         self.request(&JobCancel { job: job.into(), grace_ms: millis(grace) })?.part(ended_job).await
     }
@@ -237,8 +243,7 @@ impl ShimClient {
         self.request(&JobWait { job: job.into() })?.part(ended_job).await
     }
 
-    /// What has happened, from a sequence on. For more than 64 MiB of it there is [`subscribe`](Self::subscribe), which
-    /// tells it bit by bit.
+    /// The facts from a sequence on. For more than 64 MiB use [`subscribe`](Self::subscribe), which streams them.
     pub async fn journal(&mut self, from: u64) -> Result<Vec<Fact>, ShimError> {
         let part = |envelope: &Envelope<'_>| {
             let some = wire::decode(envelope).map(|some| some.map(|JournalFacts { facts }| Some(facts)));
@@ -247,19 +252,19 @@ impl ShimClient {
         self.request(&JournalRead { from, follow: false })?.all(part).await
     }
 
-    /// Follows a job. What is wrong with the request is told by the first [`Follow::next`].
+    /// Follows a job. An invalid request is reported by the first [`Follow::next`].
     pub async fn follow(mut self, follow: &JobFollow) -> Result<Follow, ShimError> {
         let id = self.send(follow)?;
         Ok(Follow::new(self.link, self.arrivals, self.version, id, follow.job.clone()))
     }
 
-    /// Tells what has happened, from a sequence on, and what happens.
+    /// Streams the facts from a sequence on, including future ones.
     pub async fn subscribe(mut self, from: u64) -> Result<Subscription, ShimError> {
         let id = self.send(&JournalRead { from, follow: true })?;
         Ok(Subscription::new(self.link, self.arrivals, id))
     }
 
-    /// Has the supervisor serve ports of the host: each port comes with the socket that listens at it.
+    /// Publishes ports: the shim serves each listening socket that is passed with its port.
     pub async fn publish(&mut self, ports: &[(PublishedPort, impl AsFd)]) -> Result<(), ShimError> {
         if let Some(ended) = &self.ended {
             return Err(ShimError::Ended(ended.clone()));
@@ -270,19 +275,19 @@ impl ShimClient {
         self.last_id = link::id_after(self.last_id);
         self.link.send_with(self.version, self.last_id, &message, &sockets).await?;
         let id = self.last_id;
-        Asked::new(self, id).part(|envelope| wire::decode(envelope)).await.map(|Done {}| ())
+        PendingRequest::new(self, id).part(|envelope| wire::decode(envelope)).await.map(|Done {}| ())
     }
 
-    async fn ask<'q, Q: Message<'q>, A: for<'b> Message<'b>>(&mut self, question: &Q) -> Result<A, ShimError> {
+    async fn ask<'q, Q: ShimMessage<'q>, A: for<'b> ShimMessage<'b>>(&mut self, question: &Q) -> Result<A, ShimError> {
         self.request(question)?.part(|envelope| wire::decode(envelope)).await
     }
 
-    fn request<'q, Q: Message<'q>>(&mut self, question: &Q) -> Result<Asked<'_>, ShimError> {
+    fn request<'q, Q: ShimMessage<'q>>(&mut self, question: &Q) -> Result<PendingRequest<'_>, ShimError> {
         let id = self.send(question)?;
-        Ok(Asked::new(self, id))
+        Ok(PendingRequest::new(self, id))
     }
 
-    fn send<'q, Q: Message<'q>>(&mut self, question: &Q) -> Result<u32, ShimError> {
+    fn send<'q, Q: ShimMessage<'q>>(&mut self, question: &Q) -> Result<u32, ShimError> {
         if let Some(ended) = &self.ended {
             return Err(ShimError::Ended(ended.clone()));
         }
@@ -293,15 +298,15 @@ impl ShimClient {
     }
 }
 
-/// Refuses a message that is newer than what is spoken.
-pub(crate) fn supported<'m, M: Message<'m>>(spoken: u8) -> Result<(), ShimError> {
+/// Returns an error for a message that the shim does not support.
+pub(crate) fn supported<'m, M: ShimMessage<'m>>(spoken: u8) -> Result<(), ShimError> {
     if M::SINCE > spoken {
         return Err(ShimError::Unsupported { message: M::NAME, since: M::SINCE, spoken });
     }
     Ok(())
 }
 
-/// The job in an answer that tells its end.
+/// The job in a response that reports its end.
 pub(crate) fn ended_job(envelope: &Envelope<'_>) -> Option<Result<JobInfo, carrel_protocol::DecodeError>> {
     wire::decode(envelope).or_else(|| wire::decode(envelope).map(|ended| ended.map(|JobEnded { info }| info)))
 }

@@ -1,44 +1,46 @@
-//! What can go wrong with a supervisor that is talked to.
+//! Errors of the client.
 
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use carrel_protocol::frame::BrokenLength;
+use carrel_protocol::frame::InvalidFrameLength;
 use carrel_protocol::{DecodeError, EncodeError};
 
 use crate::link::{LinkError, SendError};
-use crate::messages::{Ended, Failed, FailureCode};
+use crate::messages::{FailureCode, SandboxEnd, ShimFailure};
 
-/// Why a supervisor could not be reached, or did not do what it was asked.
+/// Why a shim could not be reached, or a request failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ShimError {
-    /// Nobody listens there.
+    /// Nothing listens on the socket.
     #[error("connect to {}: {source}", socket.display())]
     Connect {
         /// The path of the socket.
         socket: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: Arc<io::Error>,
     },
-    /// A socket whose own name is too long for an address.
-    #[error("{} is too long for the path of a socket", .0.display())]
+    /// The file name of the socket is too long for an address.
+    #[error("socket path {} is too long", .0.display())]
     PathTooLong(PathBuf),
-    /// Whoever listens there did not say who they are.
-    #[error("the supervisor did not greet within {0:?}")]
+    /// The peer did not send its hello.
+    #[error("handshake with the shim timed out after {0:?}")]
     Silent(Duration),
-    /// The supervisor says why not.
+    /// The shim rejected the request.
     #[error("{}", .0.message)]
-    Failed(Failed),
+    Failed(ShimFailure),
     /// The sandbox has ended.
-    #[error("the sandbox has ended: {}", .0.message)]
-    Ended(Ended),
-    /// The supervisor is gone without a word.
-    #[error("the supervisor closed the connection")]
+    #[error("sandbox has ended: {}", .0.message)]
+    Ended(SandboxEnd),
+    /// The shim closed the connection.
+    #[error("connection closed by the shim")]
     Gone,
-    /// The supervisor is too old for the request. Nothing was sent.
-    #[error("{message} needs version {since}, and the supervisor of this sandbox agreed on {spoken}")]
+    /// The shim is too old for the request. Nothing was sent.
+    #[error(
+        "{message} requires version {since}, but the connection has version {spoken}; restart the sandbox to get the current shim"
+    )]
     Unsupported {
         /// The message that cannot be sent.
         message: &'static str,
@@ -47,30 +49,30 @@ pub enum ShimError {
         /// The version of the connection.
         spoken: u8,
     },
-    /// A message of the supervisor cannot be understood.
-    #[error("the supervisor cannot be understood: {0}")]
+    /// A message of the shim cannot be decoded.
+    #[error("protocol violation by the shim: {0}")]
     Unreadable(#[from] DecodeError),
-    /// The supervisor sent a length that leaves no way to find the next message.
-    #[error("the supervisor cannot be understood: {0}")]
-    Broken(#[from] BrokenLength),
-    /// The answer of the supervisor does not end where an answer should.
-    #[error("the supervisor answers with more than {max} bytes")]
+    /// The shim sent an invalid frame length.
+    #[error("protocol violation by the shim: {0}")]
+    Broken(#[from] InvalidFrameLength),
+    /// The response exceeds the size limit.
+    #[error("response of the shim exceeds {max} bytes")]
     TooLarge {
-        /// How many are taken.
+        /// The limit.
         max: usize,
     },
-    /// A message that cannot be sent.
+    /// The message cannot be encoded.
     #[error(transparent)]
     Encode(Arc<EncodeError>),
-    /// The connection to the supervisor failed.
-    #[error("the connection to the supervisor: {0}")]
+    /// The connection to the shim failed.
+    #[error("connection to the shim failed: {0}")]
     Io(Arc<io::Error>),
 }
 
 // === impl ShimError ===
 
 impl ShimError {
-    /// What kind of failure it is, if the supervisor said so.
+    /// The failure code, if the shim sent one.
     pub fn code(&self) -> Option<FailureCode> {
         match self {
             Self::Failed(failed) => Some(failed.code),

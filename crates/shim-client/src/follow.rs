@@ -1,4 +1,4 @@
-//! A job that is followed, on a connection of its own.
+//! A followed job, on its own connection.
 
 mod control;
 mod shared;
@@ -8,68 +8,68 @@ use std::sync::Arc;
 use carrel_protocol::{Envelope, Flags, Frame};
 
 pub use self::control::JobControl;
-use self::shared::{Over, Shared};
+use self::shared::{FollowEnd, FollowShared};
 use crate::error::ShimError;
-use crate::link::{self, Arrivals, Link};
-use crate::messages::{JobCut, JobEnded, JobInfo, JobInput, JobOutput, StreamName};
+use crate::link::{self, FrameReceiver, ShimLink};
+use crate::messages::{JobEnded, JobInfo, JobInput, JobOutput, JobOutputGap, StreamName};
 use crate::wire;
 
-/// What a job writes, up to its end.
+/// The output of a job until it ends.
 ///
-/// [`Self::next`] is the only reader of the connection: what is asked by a [`JobControl`] is sent and answered while
-/// somebody polls it, and fails when this is dropped.
+/// [`Self::next`] is the only reader of the connection: requests of a [`JobControl`] are sent and answered while it is
+/// polled, and fail when this is dropped.
 #[derive(Debug)]
 pub struct Follow {
-    shared: Arc<Shared>,
-    arrivals: Arrivals,
+    shared: Arc<FollowShared>,
+    arrivals: FrameReceiver,
     id: u32,
 }
 
-/// What happens to a job that is followed.
+/// An event of a followed job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(clippy::large_enum_variant, reason = "one is held at a time")]
+#[allow(clippy::large_enum_variant, reason = "only one exists at a time")]
 pub enum FollowEvent {
-    /// It wrote something.
+    /// It wrote output.
     Output {
-        /// To which output.
+        /// Which stream.
         stream: StreamName,
-        /// The place of the first byte.
+        /// The offset of the first byte.
         offset: u64,
         /// The bytes.
         data: Vec<u8>,
     },
-    /// Something that it wrote is not kept.
-    Cut(JobCut),
-    /// Its input was given to this connection, or was taken from it.
+    /// A part of its output is no longer kept.
+    Cut(JobOutputGap),
+    /// This connection acquired or lost its input.
     Input(JobInput),
-    /// It has ended, and everything that was asked for is told.
+    /// It has ended, and all requested output was delivered.
     Ended(JobInfo),
 }
 
 // === impl Follow ===
 
 impl Follow {
-    pub(crate) fn new(link: Link, arrivals: Arrivals, version: u8, id: u32, job: String) -> Self {
-        Self { shared: Arc::new(Shared::new(link, version, id, job)), arrivals, id }
+    pub(crate) fn new(link: ShimLink, arrivals: FrameReceiver, version: u8, id: u32, job: String) -> Self {
+        Self { shared: Arc::new(FollowShared::new(link, version, id, job)), arrivals, id }
     }
 
-    /// The next event; `None` when the end was told. Dropping the future loses nothing.
+    /// The next event; `None` after the end. Cancel safe.
     pub async fn next(&mut self) -> Result<Option<FollowEvent>, ShimError> {
         match self.shared.over() {
-            Some(Over::Ended(_)) => return Ok(None),
-            Some(Over::Lost(error)) => return Err(error),
+            Some(FollowEnd::Ended(_)) => return Ok(None),
+            Some(FollowEnd::Lost(error)) => return Err(error),
             None => {}
         }
         let event = self.advance().await;
         match &event {
-            Ok(FollowEvent::Ended(info)) => self.shared.end(Over::Ended(info.clone().into())),
+            Ok(FollowEvent::Ended(info)) => self.shared.end(FollowEnd::Ended(info.clone().into())),
             Ok(_) => {}
-            Err(error) => self.shared.end(Over::Lost(error.clone())),
+            Err(error) => self.shared.end(FollowEnd::Lost(error.clone())),
         }
         event.map(Some)
     }
 
-    /// What can be done to the job meanwhile.
+    /// A handle to control the job meanwhile.
     pub fn control(&self) -> JobControl {
         JobControl::new(Arc::clone(&self.shared))
     }
@@ -77,7 +77,7 @@ impl Follow {
     async fn advance(&mut self) -> Result<FollowEvent, ShimError> {
         loop {
             let frame = self.arrivals.next(&self.shared.link).await?;
-            if let Some(ended) = link::end_told(&frame)? {
+            if let Some(ended) = link::decode_end(&frame)? {
                 return Err(ShimError::Ended(ended));
             }
             if frame.id != self.id {
@@ -91,15 +91,15 @@ impl Follow {
 
 impl Drop for Follow {
     fn drop(&mut self) {
-        // Nobody reads any more, and the connection is not closed while a control holds it.
-        self.shared.end(Over::Lost(ShimError::Gone));
+        // A control may still hold the connection, so it is shut down explicitly.
+        self.shared.end(FollowEnd::Lost(ShimError::Gone));
         self.shared.link.shut_down();
     }
 }
 
 // === impl FollowEvent ===
 
-/// What a frame tells; nothing, if a newer supervisor tells something else besides.
+/// The event in a frame; `None` for an unknown message of a newer shim.
 fn event(frame: &Frame<'_>) -> Result<Option<FollowEvent>, ShimError> {
     let envelope = Envelope::parse(frame.body)?;
     if let Some(output) = wire::decode(&envelope) {

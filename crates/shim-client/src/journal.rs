@@ -1,8 +1,8 @@
-//! The journal of a sandbox: a file to which what happened is appended, one fact after the other.
+//! The journal of a sandbox: an append-only file of facts.
 //!
-//! Nothing waits for a disk. What was appended survives the death of every process, because the kernel has it; a power
-//! cut takes the sandbox as well, and then the checksums tell where the file ends. For the same reason every byte of it
-//! may be damaged: reading ends at the first record that is not the next fact, and what follows is as if never written.
+//! It is not fsynced. Appended facts survive the death of every process, because they are in the page cache; a power
+//! cut also kills the sandbox, and then the checksums mark the end of the file. For the same reason every byte may be
+//! damaged: reading stops at the first record that is not the next fact, and ignores the rest.
 
 mod format;
 #[cfg(test)]
@@ -16,81 +16,81 @@ use std::os::unix::fs::FileExt;
 use carrel_protocol::cbor;
 use rustix::fs::{AtFlags, Mode, OFlags};
 
-use self::format::Facts;
+use self::format::FactReader;
 use crate::messages::Fact;
 
-/// The name of the file.
+/// The file name.
 const NAME: &str = "journal";
-/// Every so many facts, the place of one is remembered.
+/// The interval of facts whose offsets are remembered.
 const STRIDE: u64 = 64;
-/// About how many bytes are read at one time.
+/// The approximate number of bytes per read.
 const BATCH: usize = 64 * 1024;
 
-/// A journal that can be appended to. There is one at a time: whoever has the sandbox's lock.
+/// A writable journal. There is only one at a time, held by the owner of the sandbox's lock.
 #[derive(Debug)]
 pub struct Journal {
     file: File,
     end: u64,
     last: u64,
-    /// Where the facts 1, 1 + [`STRIDE`], 1 + 2 · [`STRIDE`] and so on begin.
+    /// The offsets of facts 1, 1 + [`STRIDE`], 1 + 2 · [`STRIDE`] and so on.
     places: Vec<u64>,
-    /// Whether there may be something behind the end.
+    /// Whether there may be a torn record at the end.
     unclean: bool,
 }
 
-/// Everything that a journal tells.
+/// The content of a journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Loaded {
+pub struct LoadedJournal {
     /// The incarnation of the sandbox.
     pub incarnation: String,
-    /// What happened, in its order: the sequences rise from 1, without a gap.
+    /// The facts in order: sequences start at 1, without gaps.
     pub facts: Vec<Fact>,
-    /// Whether something follows that is no fact: one that was cut short, or damage.
+    /// Whether the file has a torn or damaged tail.
     pub torn: bool,
-    /// Whether more follows than was to be kept in memory.
+    /// Whether the memory budget truncated the facts.
     pub cut: bool,
 }
 
 /// Why a journal could not be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// The file could not be made.
-    #[error("the journal cannot be made: {0}")]
+    /// The file could not be created.
+    #[error("failed to create the journal: {0}")]
     Create(#[source] io::Error),
     /// The file could not be opened.
-    #[error("the journal cannot be opened: {0}")]
+    #[error("failed to open the journal: {0}")]
     Open(#[source] io::Error),
     /// The file could not be read.
-    #[error("the journal cannot be read: {0}")]
+    #[error("failed to read the journal: {0}")]
     Read(#[from] io::Error),
-    /// A fact could not be written.
-    #[error("nothing can be appended to the journal: {0}")]
+    /// A fact could not be appended.
+    #[error("failed to append to the journal: {0}")]
     Append(#[source] io::Error),
-    /// What is left of a fact could not be taken away.
-    #[error("the journal has a torn end that cannot be cut off: {0}")]
+    /// A torn record could not be truncated.
+    #[error("failed to truncate a torn record of the journal: {0}")]
     Repair(#[source] io::Error),
-    /// An incarnation has 1 to 255 bytes.
-    #[error("an incarnation has 1 to 255 bytes")]
+    /// The incarnation is empty or too long.
+    #[error("incarnation must have 1 to 255 bytes")]
     Incarnation,
-    /// The file is no journal, or not from its beginning.
-    #[error("the file is not a journal")]
+    /// The file is not a journal, or its head is damaged.
+    #[error("file is not a journal")]
     NoJournal,
     /// A newer release wrote it.
-    #[error("the journal has format {found}, which this release does not know")]
+    #[error("journal has format {found}, which this release does not support")]
     Format {
         /// Its format.
         found: u8,
     },
-    /// The fact is too large to be kept.
-    #[error("a fact of {bytes} bytes is larger than the {max} that are kept", max = Journal::MAX_FACT)]
+    /// The fact is too large.
+    #[error("fact of {bytes} bytes exceeds the maximum of {max}", max = Journal::MAX_FACT)]
     TooLarge {
-        /// Its bytes.
+        /// Its size.
         bytes: usize,
     },
-    /// The fact could not be put into bytes.
-    #[error("the fact cannot be encoded: {0}")]
-    Encode(#[from] cbor::EncodeError),
-    /// A fact that was there is there no longer.
+    /// The fact could not be encoded.
+    #[error("failed to encode the fact: {0}")]
+    Encode(#[from] cbor::CborEncodeError),
+    /// A fact that was readable is now damaged.
     #[error("fact {sequence} of the journal is damaged")]
     Damaged {
         /// Its sequence.
@@ -98,8 +98,8 @@ pub enum JournalError {
     },
 }
 
-/// A part of a file, read without moving anybody's place in it.
-struct Part<'a> {
+/// A part of a file, read without moving the file offset.
+struct FilePart<'a> {
     file: &'a File,
     at: u64,
     end: u64,
@@ -108,14 +108,14 @@ struct Part<'a> {
 // === impl Journal ===
 
 impl Journal {
-    /// The most bytes that a fact may have, encoded. A command that is longer than that has to be shortened.
+    /// The maximum encoded size of a fact. Longer commands have to be truncated.
     pub const MAX_FACT: usize = format::MAX_BODY;
-    /// The most bytes of a journal that are worth reading, once nobody appends to it any more: it may be anybody's work.
+    /// The maximum size of a finished journal that is read: its content is untrusted.
     pub const LARGEST: u64 = 32 * 1024 * 1024;
-    /// About how much memory is taken by what [`load`](Self::load) returns.
+    /// The approximate memory limit of [`load`](Self::load).
     pub const LOADED: usize = 64 * 1024 * 1024;
 
-    /// Makes the journal of a sandbox in its directory, where none must be.
+    /// Creates the journal of a sandbox in its directory; fails if one exists.
     pub fn create(directory: impl AsFd, incarnation: &str) -> Result<Self, JournalError> {
         let head = format::head(incarnation)?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -128,23 +128,23 @@ impl Journal {
         Ok(Self { file, end: head.len() as u64, last: 0, places: Vec::new(), unclean: false })
     }
 
-    /// Opens it to go on where it ends. A torn end is cut off.
+    /// Opens it for appending. A torn tail is truncated.
     pub fn open(directory: impl AsFd) -> Result<Self, JournalError> {
         Self::open_with(directory, drop)
     }
 
-    /// The same, and tells every fact that is in it, in one pass.
-    pub fn open_with(directory: impl AsFd, mut told: impl FnMut(Fact)) -> Result<Self, JournalError> {
+    /// Like [`Self::open`], and calls back for every fact, in one pass.
+    pub fn open_with(directory: impl AsFd, mut on_fact: impl FnMut(Fact)) -> Result<Self, JournalError> {
         let file = open(directory, OFlags::RDWR)?;
         let mut places = Vec::new();
-        let (_, mut facts) = Facts::of(whole(&file)?)?;
+        let (_, mut facts) = FactReader::of(whole(&file)?)?;
         let mut begin = facts.end();
         while let Some(fact) = facts.next()? {
             if (fact.sequence - 1) % STRIDE == 0 {
                 places.push(begin);
             }
             begin = facts.end();
-            told(fact);
+            on_fact(fact);
         }
         let (end, last, torn) = (facts.end(), facts.last(), facts.torn());
         drop(facts);
@@ -153,34 +153,34 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Reads it from its beginning and changes nothing.
-    pub fn load(directory: impl AsFd) -> Result<Loaded, JournalError> {
+    /// Reads it from the beginning without changing it.
+    pub fn load(directory: impl AsFd) -> Result<LoadedJournal, JournalError> {
         Self::load_within(directory, Self::LOADED)
     }
 
-    /// The same, until so many bytes of memory are taken.
-    pub fn load_within(directory: impl AsFd, most: usize) -> Result<Loaded, JournalError> {
+    /// Like [`Self::load`], within a memory budget.
+    pub fn load_within(directory: impl AsFd, most: usize) -> Result<LoadedJournal, JournalError> {
         let file = open(directory, OFlags::RDONLY)?;
-        let (incarnation, mut records) = Facts::of(whole(&file)?)?;
+        let (incarnation, mut records) = FactReader::of(whole(&file)?)?;
         let (mut facts, mut taken) = (Vec::new(), 0);
         while let Some(fact) = records.next()? {
             taken += fact.weight();
             if taken > most {
-                return Ok(Loaded { incarnation, facts, torn: false, cut: true });
+                return Ok(LoadedJournal { incarnation, facts, torn: false, cut: true });
             }
             facts.push(fact);
         }
-        Ok(Loaded { incarnation, facts, torn: records.torn(), cut: false })
+        Ok(LoadedJournal { incarnation, facts, torn: records.torn(), cut: false })
     }
 
-    /// Appends a fact, gives it its sequence and returns that. If it fails, nothing has changed.
+    /// Appends a fact and returns its sequence. On failure nothing has changed.
     pub fn append(&mut self, fact: Fact) -> Result<u64, JournalError> {
         let sequence = self.last + 1;
         let record = format::record(&Fact { sequence, ..fact })?;
         self.clean()?;
         self.unclean = true;
         if let Err(error) = self.file.write_all_at(&record, self.end) {
-            // If even this fails, the next one who appends tries it again first; who reads sees a torn end.
+            // If this fails too, the next append retries it first; readers see a torn tail.
             let _cut_off = self.clean();
             return Err(JournalError::Append(error));
         }
@@ -193,7 +193,7 @@ impl Journal {
         Ok(sequence)
     }
 
-    /// Waits until everything that was appended is on the disk.
+    /// Flushes everything to disk.
     pub fn sync(&self) -> io::Result<()> {
         self.file.sync_all()
     }
@@ -203,14 +203,14 @@ impl Journal {
         self.last
     }
 
-    /// The facts from a sequence on: at most so many, and no more once they make 64 KiB.
+    /// The facts from a sequence on: at most so many, and about 64 KiB.
     pub fn read(&self, from: u64, most: usize) -> Result<Vec<Fact>, JournalError> {
         let mut found = Vec::new();
         let from = from.max(1);
         let stride = (from - 1) / STRIDE;
         let place = usize::try_from(stride).ok().and_then(|stride| self.places.get(stride));
         let (Some(&place), true) = (place, from <= self.last && most > 0) else { return Ok(found) };
-        let mut facts = Facts::resumed(part(&self.file, place, self.end), place, stride * STRIDE);
+        let mut facts = FactReader::resumed(part(&self.file, place, self.end), place, stride * STRIDE);
         let mut bytes = 0;
         while facts.last() < self.last && found.len() < most && bytes < BATCH as u64 {
             let begin = facts.end();
@@ -224,7 +224,7 @@ impl Journal {
         Ok(found)
     }
 
-    /// Takes away what is behind the end.
+    /// Truncates the tail.
     fn clean(&mut self) -> Result<(), JournalError> {
         if self.unclean {
             self.file.set_len(self.end).map_err(JournalError::Repair)?;
@@ -234,7 +234,7 @@ impl Journal {
     }
 }
 
-/// Opens a file that may be anything: nothing is followed, nothing is waited for, and only a plain one is taken.
+/// Opens an untrusted file: symlinks are not followed, nothing blocks, and only regular files are accepted.
 fn open(directory: impl AsFd, flags: OFlags) -> Result<File, JournalError> {
     let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = rustix::fs::openat(directory, NAME, flags, Mode::empty());
@@ -242,21 +242,21 @@ fn open(directory: impl AsFd, flags: OFlags) -> Result<File, JournalError> {
     if file.metadata()?.is_file() { Ok(file) } else { Err(JournalError::NoJournal) }
 }
 
-/// A file as long as it is now.
-fn whole(file: &File) -> io::Result<BufReader<Part<'_>>> {
+/// A file with its current length.
+fn whole(file: &File) -> io::Result<BufReader<FilePart<'_>>> {
     Ok(part(file, 0, file.metadata()?.len()))
 }
 
-fn part(file: &File, at: u64, end: u64) -> BufReader<Part<'_>> {
-    BufReader::with_capacity(BATCH, Part { file, at, end })
+fn part(file: &File, at: u64, end: u64) -> BufReader<FilePart<'_>> {
+    BufReader::with_capacity(BATCH, FilePart { file, at, end })
 }
 
 // === impl Fact ===
 
 impl Fact {
-    /// About how much memory it takes.
+    /// Its approximate memory usage.
     pub(crate) fn weight(&self) -> usize {
-        /// What the heap adds to the smallest text.
+        /// The allocation overhead of the smallest text.
         const ALLOCATED: usize = 32;
         let outcome = self.outcome.iter().flat_map(|outcome| [&outcome.failure, &outcome.errno_name, &outcome.message]);
         let texts = [&self.job, &self.message].into_iter().chain(outcome).flatten();
@@ -266,9 +266,9 @@ impl Fact {
     }
 }
 
-// === impl Part ===
+// === impl FilePart ===
 
-impl Read for Part<'_> {
+impl Read for FilePart<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let left = usize::try_from(self.end.saturating_sub(self.at)).unwrap_or(usize::MAX);
         let room = left.min(buffer.len());

@@ -1,4 +1,4 @@
-//! Where things of a sandbox are on this host, and by what its processes are told from later ones.
+//! Paths of a sandbox on this host, and identification of its processes.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -11,35 +11,35 @@ use rustix::fs::{FileType, IFlags, Mode, OFlags, Stat};
 use rustix::path::Arg;
 use sha2::{Digest, Sha256};
 
-/// Held by the supervisor for as long as the sandbox is there: this decides whether one lives, and nothing else does.
+/// Held by the shim for the lifetime of the sandbox: the only criterion for liveness.
 pub const LOCK: &str = "lock";
-/// Which incarnation this is: the name of everything else of it on this host.
+/// The incarnation: the name of all other resources of the sandbox on this host.
 pub const INCARNATION: &str = "incarnation";
-/// What a stranger needs to know of it: a [`SandboxRecord`](crate::SandboxRecord).
+/// What other processes need to know about it: a [`SandboxRecord`](crate::SandboxRecord).
 pub const RECORD: &str = "sandbox";
-/// What happened to it: a [`Journal`](crate::Journal).
+/// Its history: a [`Journal`](crate::Journal).
 pub const JOURNAL: &str = "journal";
-/// What its jobs wrote, unless that is kept elsewhere.
+/// The output of its jobs, unless that is kept elsewhere.
 pub const JOBS: &str = "jobs";
-/// Where clients of its agent connect.
+/// The socket for clients of its agent.
 pub const AGENT_SOCKET: &str = "agent.sock";
-/// Where those who supervise it connect.
+/// The socket for clients of its shim.
 pub const SHIM_SOCKET: &str = "shim.sock";
 
-/// The group of all supervisors that have given up being root. Their users have the numbers above it.
+/// The group of all shims that dropped root. Their uids follow it.
 pub const SUPERVISORS: u32 = 0x6000_0000;
 
-/// The longest name of a sandbox.
+/// The maximum length of a sandbox name.
 const MAX_NAME: usize = 128;
-/// How many bytes of the hash of a name are the name of its directory.
+/// The number of hash bytes in the name of a directory.
 const HASHED: usize = 12;
 
-/// Where the directories of all sandboxes of a home are.
+/// The directory of all sandboxes of a home.
 pub fn sandboxes_directory(home: &Path) -> PathBuf {
     home.join("run/sandboxes")
 }
 
-/// The name of the directory of a sandbox; none if no sandbox can have that name.
+/// The directory name of a sandbox; `None` for an invalid sandbox name.
 pub fn directory_name(name: &str) -> Option<String> {
     if name.is_empty() || name.len() > MAX_NAME {
         return None;
@@ -51,18 +51,18 @@ pub fn directory_name(name: &str) -> Option<String> {
     }))
 }
 
-/// Whether the directory of a sandbox can be called that.
+/// Whether this can be the directory name of a sandbox.
 pub(crate) fn is_directory_name(name: &str) -> bool {
     name.len() == 2 * HASHED && name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// The boot of this host: what was true of processes before it is true no longer.
+/// The boot id of this host: facts about processes are valid for one boot only.
 pub fn boot_id() -> io::Result<String> {
     Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim_end().to_owned())
 }
 
-/// When a process began, in ticks since the host booted; none if there is no such process. A number is given to many
-/// processes, but only to one that began then.
+/// The start time of a process, in ticks since boot; `None` if it does not exist. Pids are reused, but pid and start
+/// time together are unique.
 pub fn began(pid: u32) -> Option<u64> {
     let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
     start_ticks(&stat)
@@ -73,15 +73,15 @@ fn start_ticks(stat: &[u8]) -> Option<u64> {
     field(stat, 22)?.parse().ok()
 }
 
-/// The parent of a process; none if there is no such process.
+/// The parent of a process; `None` if it does not exist.
 #[cfg(feature = "owner")]
 pub(crate) fn parent_of(pid: u32) -> Option<u32> {
     let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
     field(&stat, 4)?.parse().ok()
 }
 
-/// A field of the line behind the second one, which is a name in parentheses that a process chooses for itself, and may
-/// contain both.
+/// A field of the line after the second one, which is a name in parentheses that the process chooses and that may
+/// contain parentheses itself.
 fn field(stat: &[u8], number: usize) -> Option<&str> {
     let behind = stat.iter().rposition(|byte| *byte == b')')?;
     let fields = std::str::from_utf8(stat.get(behind + 1..)?).ok()?;
@@ -94,15 +94,15 @@ pub fn now_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Opens a directory to act beneath it. A link in its place is not followed.
+/// Opens a directory as a base for relative paths. A symlink is not followed.
 pub fn open_directory(at: impl AsFd, name: impl Arg) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(rustix::fs::openat(at, name, flags, Mode::empty())?)
 }
 
-/// Says that what lies in a directory does not belong together. A file system that keeps what is in a directory in one
-/// place then gives each its own: with many sandboxes that come and go it looks past thousands of used places otherwise,
-/// for each new file. Those that do not know of it are not told.
+/// Marks a directory as the top of unrelated subdirectories. File systems that group the content of a directory then
+/// spread them: otherwise, with many short-lived sandboxes, every file creation scans thousands of used inodes. Other
+/// file systems ignore it.
 pub fn spread(directory: impl AsFd) {
     if let Ok(flags) = rustix::fs::ioctl_getflags(&directory) {
         if !flags.contains(IFlags::TOPDIR) {
@@ -111,30 +111,31 @@ pub fn spread(directory: impl AsFd) {
     }
 }
 
-/// Whether the directory of all is ours, and closed to all but supervisors, of whom each may remove its own alone.
+/// Whether the directory of all sandboxes is ours and restricted to shims, which may only remove their own entries.
 pub fn is_parent(directory: impl AsFd) -> io::Result<bool> {
     let stat = rustix::fs::fstat(directory)?;
     let closed = stat.st_mode & 0o077 == 0 || (stat.st_mode & 0o1007 == 0o1000 && stat.st_gid == SUPERVISORS);
     Ok(stat.st_uid == rustix::process::geteuid().as_raw() && closed)
 }
 
-/// Whether somebody can own the directory of a sandbox: we, or a supervisor.
+/// Whether the owner of a sandbox directory is valid: we, or a shim.
 pub fn is_owner(user: u32) -> bool {
     user == rustix::process::geteuid().as_raw() || user > SUPERVISORS
 }
 
-/// Whether the directory of a sandbox is ours and closed to others, or a supervisor's: that one can open its own to others
-/// at any time, so its mode says nothing.
+/// Whether a sandbox directory is ours and private, or owned by a shim: a shim can change the mode of its own at any
+/// time, so the mode is irrelevant.
 pub fn is_ours(stat: &Stat) -> bool {
     is_owner(stat.st_uid) && (stat.st_uid > SUPERVISORS || stat.st_mode & 0o077 == 0)
 }
 
-/// Whether two are the same file or directory.
+/// Whether both are the same file or directory.
 pub fn is_same(one: &Stat, other: &Stat) -> bool {
     (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 }
 
-/// Reads a plain file of at most so many bytes, and tells who owns it. Whatever else is in its place is not waited for.
+/// Reads a regular file of limited size, and returns its owner. Anything else in its place is rejected without
+/// blocking.
 pub fn read_file(directory: impl AsFd, name: &str, most: u64) -> io::Result<(Vec<u8>, u32)> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::openat(directory, name, flags, Mode::empty())?);
@@ -149,7 +150,7 @@ pub fn read_file(directory: impl AsFd, name: &str, most: u64) -> io::Result<(Vec
     Ok((bytes, stat.st_uid))
 }
 
-/// Reads which incarnation a directory is of, and who wrote that down.
+/// Reads the incarnation of a directory, and the owner of that file.
 pub fn read_incarnation(directory: impl AsFd) -> io::Result<(String, u32)> {
     let (bytes, author) = read_file(directory, INCARNATION, 255)?;
     let incarnation = String::from_utf8(bytes).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
@@ -171,17 +172,17 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_told_by_when_it_began() {
+    fn a_process_is_identified_by_its_start_time() {
         let ours = began(std::process::id()).unwrap();
         assert!(ours > 0);
         assert_eq!(began(std::process::id()), Some(ours));
         assert_eq!(began(u32::MAX), None);
-        // The first of all began before us.
+        // Pid 1 started before us.
         assert!(began(1).is_some_and(|first| first <= ours));
     }
 
     #[test]
-    fn a_process_cannot_choose_when_it_began_by_its_name() {
+    fn a_process_cannot_forge_its_start_time_by_its_name() {
         let fields: Vec<String> = (4..=52).map(|field| field.to_string()).collect();
         let line = format!("7 (a) S 1 1 1 ) R) S {}\n", fields.join(" "));
         assert_eq!(start_ticks(line.as_bytes()), Some(22));
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_plain_file_within_its_bound_is_read() {
+    fn only_a_regular_file_within_its_limit_is_read() {
         let home = tempfile::tempdir().unwrap();
         let directory = open_directory(rustix::fs::CWD, home.path()).unwrap();
         std::fs::write(home.path().join("plain"), "12345").unwrap();

@@ -1,16 +1,16 @@
-//! The supervisor of one sandbox, seen by whoever owns it.
+//! The client side of a shim, the supervisor process of one sandbox.
 //!
-//! The same frames and envelopes as the runtime protocol, with types of their own (`shim.*`) and a version of their own.
-//! The owner speaks first: `shim.create`. From then on the supervisor answers requests by their id, and tells what
-//! happens with id 0. When the owner is gone, so is the sandbox.
+//! Frames and envelopes are those of the runtime protocol, with other message types (`shim.*`) and versions. The owner
+//! sends first: `shim.create`. From then on the shim answers requests by id, and sends events with id 0. When the owner
+//! disconnects, the sandbox ends.
 
 #[cfg(feature = "owner")]
 mod client;
+mod discovery;
 #[cfg(feature = "owner")]
 mod error;
 #[cfg(feature = "owner")]
 mod follow;
-mod found;
 mod journal;
 pub mod layout;
 #[cfg(feature = "owner")]
@@ -26,15 +26,15 @@ mod trimmed;
 mod wire;
 
 #[cfg(feature = "owner")]
-pub use self::client::{Chunk, ShimClient, Subscription};
+pub use self::client::{OutputChunk, ShimClient, Subscription};
+#[cfg(feature = "owner")]
+pub use self::discovery::{AdoptError, IdentityField};
+pub use self::discovery::{DiscoveredSandbox, DiscoveryError, DiscoveryProblem, Liveness, find, sandboxes};
 #[cfg(feature = "owner")]
 pub use self::error::ShimError;
 #[cfg(feature = "owner")]
 pub use self::follow::{Follow, FollowEvent, JobControl};
-#[cfg(feature = "owner")]
-pub use self::found::{AdoptError, Claim};
-pub use self::found::{Found, FoundError, Life, Problem, find, sandboxes};
-pub use self::journal::{Journal, JournalError, Loaded};
+pub use self::journal::{Journal, JournalError, LoadedJournal};
 pub use self::layout::{began, boot_id};
 pub use self::messages::VERSION;
 #[cfg(feature = "owner")]
@@ -42,6 +42,6 @@ pub use self::owner::{OwnedSandbox, OwnerError, Supervisor};
 #[cfg(feature = "owner")]
 pub use self::programs::{Programs, ProgramsError};
 pub use self::record::{RecordError, SandboxRecord};
-pub use self::root::{BadRoot, HostPath};
+pub use self::root::{HostPath, InvalidRootPath};
 pub use self::trimmed::{LARGEST_TRIMMED, TRIMMED, TrimmedOutput, note_trimmed, trimmed_output};
-pub use self::wire::{Message, decode, encode};
+pub use self::wire::{ShimMessage, decode, encode};

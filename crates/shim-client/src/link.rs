@@ -1,6 +1,6 @@
-//! A connection to a supervisor: whole frames in and out, however often a wait is given up.
+//! A connection to a shim: sends and receives whole frames, with cancel-safe waits.
 
-mod arrivals;
+mod receiver;
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -10,7 +10,7 @@ use std::pin::pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
-use carrel_protocol::frame::BrokenLength;
+use carrel_protocol::frame::InvalidFrameLength;
 use carrel_protocol::{DecodeError, EncodeError, Envelope, Frame};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
@@ -20,26 +20,26 @@ use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::Notify;
 
-pub(crate) use self::arrivals::Arrivals;
-use crate::messages::{Ended, Failed, PortsPublish};
-use crate::wire::{self, Message};
+pub(crate) use self::receiver::FrameReceiver;
+use crate::messages::{PortsPublish, SandboxEnd, ShimFailure};
+use crate::wire::{self, ShimMessage};
 
-/// The connection. A frame is queued whole, and whoever waits for frames sends what is queued.
+/// The connection. Frames are queued completely; the reader flushes the queue.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct ShimLink {
     stream: UnixStream,
-    outbox: Mutex<Outbox>,
-    /// Something waits in the outbox that was not there when it was last looked at.
+    outbox: Mutex<LinkOutbox>,
+    /// Notifies about newly queued frames.
     queued: Notify,
 }
 
-/// Why no further frame can be had.
+/// Why no further frame can be received.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LinkError {
-    #[error("the connection is closed")]
+    #[error("connection is closed")]
     Closed,
     #[error(transparent)]
-    Broken(#[from] BrokenLength),
+    Broken(#[from] InvalidFrameLength),
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -54,57 +54,57 @@ pub(crate) enum SendError {
 }
 
 #[derive(Debug, Default)]
-struct Outbox {
+struct LinkOutbox {
     bytes: Vec<u8>,
     sent: usize,
-    /// The other side reads no more.
+    /// Whether the peer no longer reads.
     refused: bool,
 }
 
-/// The id behind `last`; 0 is nobody's.
+/// The id after `last`; 0 is reserved.
 pub(crate) fn id_after(last: u32) -> u32 {
     last.wrapping_add(1).max(1)
 }
 
-/// The end of the sandbox, if this frame tells it.
-pub(crate) fn end_told(frame: &Frame<'_>) -> Result<Option<Ended>, DecodeError> {
+/// The end of the sandbox, if this frame reports it.
+pub(crate) fn decode_end(frame: &Frame<'_>) -> Result<Option<SandboxEnd>, DecodeError> {
     if frame.id != 0 {
         return Ok(None);
     }
     wire::decode(&Envelope::parse(frame.body)?).transpose()
 }
 
-/// The refusal, if this answer is one.
-pub(crate) fn refusal(envelope: &Envelope<'_>) -> Result<Option<Failed>, DecodeError> {
+/// The failure, if this response is one.
+pub(crate) fn refusal(envelope: &Envelope<'_>) -> Result<Option<ShimFailure>, DecodeError> {
     wire::decode(envelope).transpose()
 }
 
-/// What is wrong with a message that may not stand where it does.
+/// The error for an unexpected message.
 pub(crate) fn unexpected(envelope: &Envelope<'_>) -> DecodeError {
     DecodeError::unknown("message", &envelope.type_name)
 }
 
-// === impl Link ===
+// === impl ShimLink ===
 
-impl Link {
+impl ShimLink {
     pub(crate) fn new(stream: UnixStream) -> Self {
         Self { stream, outbox: Mutex::default(), queued: Notify::new() }
     }
 
-    /// Queues a message and sends what can be sent without waiting.
-    pub(crate) fn send<'m, M: Message<'m>>(&self, version: u8, id: u32, message: &M) -> Result<(), EncodeError> {
+    /// Queues a message and flushes without blocking.
+    pub(crate) fn send<'m, M: ShimMessage<'m>>(&self, version: u8, id: u32, message: &M) -> Result<(), EncodeError> {
         let mut outbox = self.lock();
         outbox.forget_sent();
         wire::encode(&mut outbox.bytes, version, id, message)?;
-        // What is wrong with the connection is for whoever waits for frames, and tries again.
+        // Connection errors are reported by the reader, which retries.
         if !outbox.flush(&self.stream).unwrap_or(false) {
             self.queued.notify_one();
         }
         Ok(())
     }
 
-    /// Sends a message behind all that is queued, with descriptors that arrive no later than its first byte.
-    pub(crate) async fn send_with<'m, M: Message<'m>>(
+    /// Sends a message after everything that is queued, with descriptors attached to its first byte.
+    pub(crate) async fn send_with<'m, M: ShimMessage<'m>>(
         &self,
         version: u8,
         id: u32,
@@ -136,17 +136,17 @@ impl Link {
         self.stream.as_fd().try_clone_to_owned()
     }
 
-    /// Ends the connection for everybody who holds it.
+    /// Shuts the connection down for every holder.
     pub(crate) fn shut_down(&self) {
-        let _told = rustix::net::shutdown(&self.stream, Shutdown::Both);
+        let _closed = rustix::net::shutdown(&self.stream, Shutdown::Both);
     }
 
-    /// Sends what can be sent; whether nothing is left.
+    /// Flushes without blocking; returns whether the queue is empty.
     fn flush(&self) -> io::Result<bool> {
         self.lock().flush(&self.stream)
     }
 
-    /// Reads what is there, and descriptors where they are wanted.
+    /// Reads what is available, with descriptors if requested.
     fn read(&self, room: &mut [u8], descriptors: Option<&mut Vec<OwnedFd>>) -> io::Result<usize> {
         match descriptors {
             None => self.stream.try_read(room),
@@ -154,7 +154,7 @@ impl Link {
         }
     }
 
-    /// Waits until there may be something to read, or to send.
+    /// Waits until the connection may be readable or writable.
     async fn ready(&self, flushed: bool) -> io::Result<()> {
         let interest = if flushed { Interest::READABLE } else { Interest::READABLE | Interest::WRITABLE };
         let mut ready = pin!(self.stream.ready(interest));
@@ -166,20 +166,20 @@ impl Link {
         .await
     }
 
-    fn lock(&self) -> MutexGuard<'_, Outbox> {
+    fn lock(&self) -> MutexGuard<'_, LinkOutbox> {
         self.outbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-// === impl Outbox ===
+// === impl LinkOutbox ===
 
-impl Outbox {
+impl LinkOutbox {
     fn flush(&mut self, stream: &UnixStream) -> io::Result<bool> {
         while self.sent < self.bytes.len() && !self.refused {
             match stream.try_write(self.bytes.get(self.sent..).unwrap_or_default()) {
                 Ok(sent) => self.sent += sent,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-                // It may have said why before it went: that is still to be read.
+                // The peer may have sent a reason before it closed: that is still readable.
                 Err(error) if is_gone(&error) => self.refused = true,
                 Err(error) => return Err(error),
             }
@@ -189,7 +189,7 @@ impl Outbox {
         Ok(true)
     }
 
-    /// Makes room when most of what is kept is sent, so that a queue which never runs dry does not grow.
+    /// Compacts the queue when most of it is sent, so that a queue that never empties does not grow.
     fn forget_sent(&mut self) {
         if self.sent > self.bytes.len() / 2 {
             self.bytes.drain(..self.sent);
@@ -233,11 +233,11 @@ mod tests {
     use crate::messages::JobWrite;
 
     #[tokio::test]
-    async fn a_queue_that_never_runs_dry_keeps_its_order_and_does_not_grow() {
+    async fn a_queue_that_never_empties_keeps_its_order_and_does_not_grow() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
-        // A little at a time, so that something is left whenever something is queued.
+        // Small reads, so that the queue is never empty.
         rustix::net::sockopt::set_socket_send_buffer_size(&ours, 8192).unwrap();
-        let link = Link::new(ours);
+        let link = ShimLink::new(ours);
         let unsent = || {
             let outbox = link.lock();
             outbox.bytes.len() - outbox.sent

@@ -1,177 +1,177 @@
-//! What a supervisor and those who talk to it say to each other.
+//! The messages between a shim and its clients.
 
 mod jobs;
 mod journal;
 mod ports;
-mod presence;
+mod status;
 
 use carrel_protocol::{Flags, record, text_enum};
 
 pub use self::jobs::*;
 pub use self::journal::*;
 pub use self::ports::*;
-pub use self::presence::*;
-use crate::root::{HostPath, Root};
-use crate::wire::Message;
+pub use self::status::*;
+use crate::root::{HostPath, RootDescription};
+use crate::wire::ShimMessage;
 
-/// The version of these messages.
+/// The current version of these messages.
 pub const VERSION: u8 = 1;
 
 record! {
-    /// Make a sandbox. The first thing that an owner says, once.
+    /// Create a sandbox. The first message of an owner, sent once.
     pub struct Create {
-        /// Its name, for people and for the directory of its socket.
+        /// Its name, which also determines its directory.
         name: String => required,
-        /// The incarnation: what everything of it on this host is named by.
+        /// The incarnation: names all resources of the sandbox on this host.
         incarnation: String => required,
-        /// Where its socket is served.
+        /// The directory of its sockets.
         directory: HostPath => required,
-        /// Where the programs that enter sandboxes are kept, out of reach of what runs in them.
+        /// The directory of programs that enter sandboxes, inaccessible from inside.
         programs: HostPath => required,
-        /// Where ranges of ids are locked.
+        /// The directory of the locks of id ranges.
         ids: HostPath => required,
         /// Its first program.
         agentd: HostPath => required,
-        /// What it sees as its root.
-        root: Root => required,
-        /// Trees of the host, besides.
-        mounts: Vec<Mount> => default,
-        /// A directory of the host that it works on a copy of.
-        project: Option<Project> => omitted,
-        /// How much it may write, in bytes.
+        /// Its root file system.
+        root: RootDescription => required,
+        /// Additional mounts.
+        mounts: Vec<MountSpec> => default,
+        /// A directory of the host with a copy-on-write layer.
+        project: Option<ProjectSpec> => omitted,
+        /// The limit of its disk, in bytes.
         disk: u64 => required,
-        /// Where what it writes is kept. Without a place it is in memory, and gone with the sandbox.
-        kept_disk: Option<KeptDisk> => omitted,
-        /// Its name for itself.
+        /// The disk for its files. Without one they are in memory and lost with the sandbox.
+        kept_disk: Option<PersistentDisk> => omitted,
+        /// Its host name.
         hostname: String => required,
         /// Its limits.
-        limits: Limits => required,
-        /// Whether limits that this host cannot enforce are left out instead of refused.
+        limits: SandboxLimits => required,
+        /// Whether limits that this host cannot enforce are ignored instead of rejected.
         allow_unenforced: bool => default,
-        /// The image, as its user named it.
+        /// The image, as the user named it.
         image: String => default,
-        /// Whether it stays when its owner leaves, for another supervisor to find.
+        /// Whether it survives its owner, to be adopted by another supervisor.
         lasting: bool => default,
-        /// Where the output of its jobs is kept. Without a place it is in the directory of its socket.
+        /// The directory for the output of its jobs; by default, the directory of its socket.
         logs: Option<HostPath> => omitted,
-        /// How much of its jobs is kept.
-        keep: Keep => default,
-        /// The sandbox that it stands beside. Without one it has a network of its own.
-        network_of: Option<NetworkOf> => omitted,
-        /// The application kernel that it runs on. Without one it runs on that of the host, behind a filter.
+        /// The retention of its jobs.
+        keep: JobRetention => default,
+        /// The sandbox whose network it shares. Without one it has its own.
+        network_of: Option<SharedNetwork> => omitted,
+        /// The application kernel. Without one it uses the host's kernel with a system-call filter.
         gvisor: Option<Gvisor> => omitted,
     }
 
-    /// Another sandbox, whose network is shared: each reaches at its own loopback addresses what listens in the other.
+    /// Another sandbox whose network is shared: both have the same loopback interface.
     #[derive(Copy)]
-    pub struct NetworkOf {
-        /// Its first process, as the host numbers it.
+    pub struct SharedNetwork {
+        /// The pid of its first process on the host.
         pid: u32 => required,
-        /// When that began, in ticks since the host booted: a later process of the same number is not it.
+        /// The start time of that process, in ticks since boot, which guards against pid reuse.
         began: u64 => required,
     }
 
-    /// gVisor, which stands between a sandbox and the kernel of the host.
+    /// gVisor, an application kernel between the sandbox and the kernel of the host.
     pub struct Gvisor {
-        /// Its program.
+        /// The path of `runsc`.
         runsc: HostPath => required,
     }
 
-    /// How much of the jobs of a sandbox is kept, and for how long.
-    pub struct Keep {
-        /// Bytes of one output of one job.
-        stream_bytes: u64 => default(Keep::STREAM_BYTES),
-        /// Bytes of all outputs of all jobs.
-        total_bytes: u64 => default(Keep::TOTAL_BYTES),
-        /// Jobs that have ended.
-        ended_jobs: u32 => default(Keep::ENDED_JOBS),
-        /// How long a job is kept that has ended, in milliseconds.
-        ended_ms: u64 => default(Keep::ENDED_MS),
+    /// The retention of a sandbox's jobs.
+    pub struct JobRetention {
+        /// Maximum bytes of one output of one job.
+        stream_bytes: u64 => default(JobRetention::STREAM_BYTES),
+        /// Maximum bytes of all outputs of all jobs.
+        total_bytes: u64 => default(JobRetention::TOTAL_BYTES),
+        /// Maximum number of finished jobs.
+        ended_jobs: u32 => default(JobRetention::ENDED_JOBS),
+        /// How long a finished job is kept, in milliseconds.
+        ended_ms: u64 => default(JobRetention::ENDED_MS),
     }
 
-    /// A disk that stays when the sandbox is gone: made if it is not there.
-    pub struct KeptDisk {
+    /// A disk that outlives the sandbox; created if it does not exist.
+    pub struct PersistentDisk {
         /// A directory of the host.
         directory: HostPath => required,
-        /// How many bytes of the host's own disk have to stay free: below that the sandbox is paused if it writes.
+        /// Bytes of the host's disk that have to stay free: below that, a sandbox that writes is paused.
         host_free: u64 => default,
-        /// Whether it has no limit of its own, whatever `disk` says: then it ends where the host's own disk does.
+        /// Whether it has no size limit of its own, whatever `disk` is: it is bounded by the host's disk.
         unlimited: Option<bool> => omitted,
-        /// How many inodes of the host's own disk have to stay free: below that the sandbox is paused if it writes.
+        /// Inodes of the host's disk that have to stay free: below that, a sandbox that writes is paused.
         host_free_inodes: Option<u64> => omitted,
-        /// How many bytes a disk without a limit of its own may take where the host's file system has project quotas.
+        /// The quota in bytes of a disk without its own limit, if the host's file system has project quotas.
         quota_bytes: Option<u64> => omitted,
-        /// How many inodes such a disk may take there.
+        /// The quota in inodes of such a disk.
         quota_inodes: Option<u64> => omitted,
     }
 
-    /// A tree of the host, shown inside.
-    pub struct Mount {
-        /// Where it is on the host.
+    /// A mount of a host directory.
+    pub struct MountSpec {
+        /// The path on the host.
         source: HostPath => required,
-        /// Where it is inside.
+        /// The mount point inside.
         target: HostPath => required,
-        /// Whether it can be written.
+        /// Whether it is writable.
         writable: bool => default,
-        /// The id inside that stands for the owner of the source.
+        /// The uid inside that is mapped to the owner of the source.
         user: u32 => default,
-        /// The id inside that stands for its group.
+        /// The gid inside that is mapped to its group.
         group: u32 => default,
-        /// The user of the host that `user` stands for instead of the owner of the source.
+        /// The host uid that `user` is mapped to instead of the owner of the source.
         owner_user: Option<u32> => omitted,
-        /// The group of the host that `group` stands for instead of the group of the source.
+        /// The host gid that `group` is mapped to instead of the group of the source.
         owner_group: Option<u32> => omitted,
     }
 
-    /// A directory of the host that the sandbox works on a copy of.
-    pub struct Project {
-        /// Where it is on the host.
+    /// A directory of the host with a copy-on-write layer.
+    pub struct ProjectSpec {
+        /// The path on the host.
         source: HostPath => required,
-        /// Where it is inside.
+        /// The mount point inside.
         target: HostPath => required,
-        /// The id inside that stands for its owner.
+        /// The uid inside that is mapped to its owner.
         user: u32 => default,
-        /// The id inside that stands for its group.
+        /// The gid inside that is mapped to its group.
         group: u32 => default,
-        /// Which directory it has to be, whatever is at its path by now.
+        /// The expected directory, in case the path was replaced.
         identity: Option<FileIdentity> => omitted,
     }
 
-    /// A file of the host, by what the kernel knows it by.
+    /// The identity of a file: device and inode.
     #[derive(Copy)]
     pub struct FileIdentity {
-        /// The device that it is on.
+        /// The device.
         device: u64 => required,
-        /// Its number there.
+        /// The inode.
         inode: u64 => required,
     }
 
     /// The limits of a sandbox.
     #[derive(Default)]
-    pub struct Limits {
+    pub struct SandboxLimits {
         /// Memory, in bytes.
         memory: Option<u64> => omitted,
         /// Processes and threads.
         pids: Option<u32> => omitted,
-        /// Processor time, in thousandths of one processor.
+        /// CPU time, in thousandths of one CPU.
         cpu_millis: Option<u32> => omitted,
     }
 
-    /// The sandbox runs, and its socket is served. With a project, a handle of what was changed travels along.
-    pub struct Ready {
-        /// Its socket.
+    /// The sandbox runs and its socket accepts connections. With a project, a handle of its changes is attached.
+    pub struct SandboxReady {
+        /// The path of its socket.
         agent_socket: HostPath => required,
-        /// Its first process, as the host numbers it.
+        /// The pid of its first process on the host.
         pid: u32 => required,
-        /// The host's id behind its id 0.
+        /// The host uid of its uid 0.
         id_base: u32 => required,
-        /// Whether a handle of the project's changes travels along.
+        /// Whether a handle of the project's changes is attached.
         changes: bool => default,
-        /// Limits that were asked for and are not enforced: the owner said that it may be so.
+        /// Requested limits that are not enforced, if the owner permitted that.
         unenforced: Option<Vec<UnenforcedLimit>> => omitted,
     }
 
-    /// A limit that was asked for and that this host does not enforce.
+    /// A requested limit that this host does not enforce.
     pub struct UnenforcedLimit {
         /// What it limits: `memory`, `pids` or `cpu`.
         limit: String => required,
@@ -179,81 +179,81 @@ record! {
         reason: String => default,
     }
 
-    /// The sandbox could not be made; nothing of it is left.
-    pub struct Failed {
-        /// What kind of failure.
+    /// The request failed; of a sandbox that could not be created nothing is left.
+    pub struct ShimFailure {
+        /// The kind of failure.
         code: FailureCode => required,
-        /// What happened.
+        /// A human-readable message.
         message: String => required,
-        /// What to do about it.
+        /// A hint how to fix it.
         hint: Option<String> => omitted,
     }
 
-    /// The sandbox is gone, and everything of it.
-    pub struct Ended {
-        /// Why.
+    /// The sandbox has ended and is completely removed.
+    pub struct SandboxEnd {
+        /// The reason, for programs.
         reason: EndReason => required,
-        /// What there is to say about it.
+        /// A human-readable message.
         message: String => default,
         /// The exit code of its first process.
         code: Option<i32> => omitted,
-        /// The signal that ended its first process.
+        /// The signal that killed its first process.
         signal: Option<i32> => omitted,
-        /// How many of its processes the kernel ended for want of memory.
+        /// The number of its processes that were OOM-killed.
         out_of_memory_kills: u64 => default,
-        /// Frames from the sandbox that belonged to nobody.
+        /// Frames from the sandbox for unknown clients.
         stray_frames: u64 => default,
     }
 
-    /// End the sandbox: ask, wait, then insist.
+    /// Terminate the sandbox, and kill it after a grace period.
     #[derive(Copy)]
     pub struct Stop {
-        /// How long to wait, in milliseconds.
+        /// The grace period, in milliseconds.
         grace_ms: u64 => required,
     }
 
-    /// Stop all its processes where they are.
+    /// Pause all processes of the sandbox.
     #[derive(Copy, Default)]
     pub struct Pause {
-        /// Why. Without a reason, the caller wants it so: such a pause lasts until a resume without a reason.
+        /// The reason. Without one, the caller requested the pause, and only a resume without a reason ends it.
         reason: Option<PauseReason> => omitted,
     }
 
-    /// Let them continue.
+    /// Resume the sandbox.
     #[derive(Copy, Default)]
     pub struct Resume {
-        /// Which pause is to end: one for that reason alone. Without a reason, any.
+        /// Only end a pause for this reason. Without one, end any pause.
         reason: Option<PauseReason> => omitted,
     }
 
-    /// Tell what it uses.
+    /// Get the resource usage of the sandbox.
     #[derive(Copy, Default)]
     pub struct GetStatistics {}
 
-    /// It is done.
+    /// The request succeeded.
     #[derive(Copy, Default)]
     pub struct Done {}
 
-    /// What a sandbox uses; what this host does not count is absent.
+    /// The resource usage of a sandbox; what this host does not count is absent.
     #[derive(Default)]
     pub struct Statistics {
         /// Bytes of memory in use.
         memory_bytes: Option<u64> => omitted,
-        /// The most bytes that were ever in use at one time.
+        /// The peak memory usage in bytes.
         memory_peak: Option<u64> => omitted,
-        /// Processes that the kernel ended for want of memory.
+        /// Processes that were OOM-killed.
         out_of_memory_kills: Option<u64> => omitted,
         /// Processes and threads.
         pids: Option<u64> => omitted,
-        /// Processor time used, in nanoseconds.
+        /// CPU time used, in nanoseconds.
         cpu_nanos: Option<u64> => omitted,
         /// Clients of its socket.
         clients: u64 => required,
-        /// Bytes that went to its clients.
+        /// Bytes sent to its clients.
         bytes_out: u64 => required,
-        /// Bytes that came from them.
+        /// Bytes received from its clients.
         bytes_in: u64 => required,
-        /// Frames from the sandbox that belonged to nobody.
+        /// Frames from the sandbox for unknown clients.
         stray_frames: u64 => required,
         /// Whether it is paused.
         paused: bool => required,
@@ -261,94 +261,94 @@ record! {
 }
 
 text_enum! {
-    /// What kind of failure.
+    /// The kind of a failure.
     pub enum FailureCode {
-        /// The request itself is wrong.
+        /// The request is invalid.
         InvalidRequest = "invalid_request",
-        /// A sandbox of that name is there.
+        /// A sandbox with that name exists.
         NameTaken = "name_taken",
-        /// This host cannot do it.
+        /// This host does not support it.
         HostUnfit = "host_unfit",
-        /// A limit cannot be enforced here.
+        /// A limit cannot be enforced on this host.
         LimitUnenforceable = "limit_unenforceable",
-        /// The sandbox could not be put together.
+        /// The sandbox could not be launched.
         LaunchFailed = "launch_failed",
-        /// Its first program did not begin as it should.
+        /// Its agent did not start properly.
         AgentFailed = "agent_failed",
-        /// It is not in a state to do that.
+        /// The sandbox is in another state.
         WrongState = "wrong_state",
-        /// Somebody else supervises it.
+        /// Another process supervises it.
         Supervised = "supervised",
-        /// There is a job of that id, with another command.
+        /// A job with that id and another command exists.
         JobConflict = "job_conflict",
-        /// There was a job of that id; it ran, and what is known of it is no longer kept.
+        /// A job with that id ran, and its record was pruned.
         JobPruned = "job_pruned",
-        /// There is no job of that id.
+        /// There is no job with that id.
         JobUnknown = "job_unknown",
         /// The job has ended.
         JobEnded = "job_ended",
-        /// Somebody else holds the input of the job.
+        /// Another client holds the input of the job.
         InputTaken = "input_taken",
         /// The input of the job is closed, or was never open.
         InputClosed = "input_closed",
-        /// What was written does not follow what was written before.
+        /// The input has a gap after what was written before.
         InputGap = "input_gap",
-        /// There is no room for one more.
+        /// A limit is reached.
         TooMany = "too_many",
-        /// What happens cannot be recorded.
+        /// The journal cannot be written.
         JournalFailed = "journal_failed",
-        /// The supervisor does not know this request.
+        /// The shim does not support this request.
         Unsupported = "unsupported",
         /// The file system of the disk is damaged.
         DiskDamaged = "disk_damaged",
     } else
-        /// A kind that a newer supervisor invented.
+        /// A kind that only a newer shim knows.
         Unknown = "unknown"
 }
 
 text_enum! {
-    /// Why a sandbox is paused, where the caller did not simply want it so.
+    /// Why a sandbox is paused, unless the caller requested it.
     pub enum PauseReason {
         /// The host's disk is nearly full, and this sandbox writes to it.
         HostDisk = "host_disk",
     } else
-        /// A reason that a newer side invented.
+        /// A reason that only a newer peer knows.
         Unknown = "unknown"
 }
 
 text_enum! {
     /// Why a sandbox ended.
     pub enum EndReason {
-        /// Its owner said so, or left.
+        /// Its owner stopped it or disconnected.
         Stopped = "stopped",
-        /// A client asked it to shut down.
+        /// A client sent a shutdown message.
         Shutdown = "shutdown",
-        /// Its first process ended by itself.
+        /// Its first process exited.
         GuestExit = "guest_exit",
-        /// The kernel ended its first process for want of memory.
+        /// Its first process was OOM-killed.
         OutOfMemory = "out_of_memory",
-        /// What it said to its host could not be borne.
+        /// Its agent violated the protocol.
         Misbehaved = "misbehaved",
-        /// Its supervisor was lost, and it with it.
+        /// Its shim died.
         SupervisorLost = "supervisor_lost",
-        /// Its supervisor received SIGTERM: the host shuts down.
+        /// Its shim received SIGTERM: the host shuts down.
         HostShutdown = "host_shutdown",
     } else
-        /// A reason that a newer supervisor invented.
+        /// A reason that only a newer shim knows.
         Unknown = "unknown"
 }
 
 macro_rules! messages {
     ($($name:ident $(<$lifetime:lifetime>)?, $wire:literal, $since:literal, $flags:ident;)*) => {
         $(
-            impl<'b> Message<'b> for $name $(<$lifetime>)? {
+            impl<'b> ShimMessage<'b> for $name $(<$lifetime>)? {
                 const NAME: &'static str = $wire;
                 const SINCE: u8 = $since;
                 const FLAGS: Flags = Flags::$flags;
             }
         )*
 
-        /// Every message: its name, the version that introduced it, its flags and its shape.
+        /// Every message: name, introducing version, flags and shape.
         pub fn all() -> Vec<(&'static str, u8, Flags, carrel_protocol::schema::Shape)> {
             use carrel_protocol::cbor::Wire;
             vec![$(($wire, $since, Flags::$flags, <$name as Wire<'_>>::shape()),)*]
@@ -358,9 +358,9 @@ macro_rules! messages {
 
 messages! {
     Create, "shim.create", 1, NONE;
-    Ready, "shim.ready", 1, NONE;
-    Failed, "shim.failed", 1, TERMINAL;
-    Ended, "shim.ended", 1, TERMINAL;
+    SandboxReady, "shim.ready", 1, NONE;
+    ShimFailure, "shim.failed", 1, TERMINAL;
+    SandboxEnd, "shim.ended", 1, TERMINAL;
     Stop, "shim.stop", 1, NONE;
     Pause, "shim.pause", 1, NONE;
     Resume, "shim.resume", 1, NONE;
@@ -378,19 +378,19 @@ messages! {
     JobStart, "shim.job.start", 1, NONE;
     JobStarted, "shim.job.started", 1, TERMINAL;
     JobList, "shim.job.list", 1, NONE;
-    JobSome, "shim.job.some", 1, NONE;
-    JobAll, "shim.job.all", 1, TERMINAL;
+    JobListPart, "shim.job.some", 1, NONE;
+    JobListEnd, "shim.job.all", 1, TERMINAL;
     JobGet, "shim.job.get", 1, NONE;
     JobInfo, "shim.job.info", 1, TERMINAL;
     JobRead, "shim.job.read", 1, NONE;
-    JobBytes<'b>, "shim.job.bytes", 1, TERMINAL;
+    JobReadChunk<'b>, "shim.job.bytes", 1, TERMINAL;
     JobFollow, "shim.job.follow", 1, NONE;
     JobOutput<'b>, "shim.job.output", 1, NONE;
-    JobCut, "shim.job.cut", 1, NONE;
+    JobOutputGap, "shim.job.cut", 1, NONE;
     JobInput, "shim.job.input", 1, NONE;
     JobEnded, "shim.job.ended", 1, TERMINAL;
     JobWrite<'b>, "shim.job.write", 1, NONE;
-    JobWrote, "shim.job.wrote", 1, TERMINAL;
+    JobWriteAck, "shim.job.wrote", 1, TERMINAL;
     JobClose, "shim.job.close", 1, NONE;
     JobResize, "shim.job.resize", 1, NONE;
     JobSignal, "shim.job.signal", 1, NONE;
@@ -399,10 +399,10 @@ messages! {
     PortsPublish, "shim.ports.publish", 1, NONE;
 }
 
-// === impl KeptDisk ===
+// === impl PersistentDisk ===
 
-impl KeptDisk {
-    /// A disk in a directory of the host, about which nothing more is said.
+impl PersistentDisk {
+    /// A disk in a directory of the host, with defaults.
     pub fn at(directory: impl Into<HostPath>) -> Self {
         Self {
             directory: directory.into(),
@@ -415,20 +415,20 @@ impl KeptDisk {
     }
 }
 
-// === impl Keep ===
+// === impl JobRetention ===
 
-impl Keep {
-    /// Bytes of one output of one job.
+impl JobRetention {
+    /// Maximum bytes of one output of one job.
     pub const STREAM_BYTES: u64 = 64 * 1024 * 1024;
-    /// Bytes of all outputs of all jobs.
+    /// Maximum bytes of all outputs of all jobs.
     pub const TOTAL_BYTES: u64 = 512 * 1024 * 1024;
-    /// Jobs that have ended.
+    /// Maximum number of finished jobs.
     pub const ENDED_JOBS: u32 = 1000;
-    /// How long a job is kept that has ended, in milliseconds.
+    /// How long a finished job is kept, in milliseconds.
     pub const ENDED_MS: u64 = 60 * 60 * 1000;
 }
 
-impl Default for Keep {
+impl Default for JobRetention {
     fn default() -> Self {
         Self {
             stream_bytes: Self::STREAM_BYTES,

@@ -1,30 +1,30 @@
-//! Where the programs are that `carrel` needs beside itself.
+//! Locates the helper programs of `carrel`.
 
 use std::path::{Path, PathBuf};
 
-/// The programs that make a sandbox.
+/// The programs that run a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Programs {
-    /// The supervisor.
+    /// The shim.
     pub shim: PathBuf,
-    /// The first process of every sandbox.
+    /// The agent.
     pub agentd: PathBuf,
 }
 
-/// A program that is not there.
+/// A program is missing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{program} is not in {}", directory.display())]
+#[error("{program} not found in {}", directory.display())]
 pub struct ProgramsError {
-    /// Which.
+    /// The name of the program.
     pub program: &'static str,
-    /// Where it was looked for.
+    /// The directory.
     pub directory: PathBuf,
 }
 
 // === impl Programs ===
 
 impl Programs {
-    /// Finds them where `CARREL_LIBEXEC` says, or for the running program as [`Self::of`] does.
+    /// Locates them in `CARREL_LIBEXEC`, or for the running program like [`Self::of`].
     pub fn find() -> Result<Self, ProgramsError> {
         if let Some(directory) = std::env::var_os("CARREL_LIBEXEC").filter(|directory| !directory.is_empty()) {
             return Self::within(Path::new(&directory));
@@ -32,7 +32,7 @@ impl Programs {
         Self::of(&std::env::current_exe().unwrap_or_default())
     }
 
-    /// Finds them beside a program, or in `../libexec/carrel`, where an installed `bin/carrel` has them.
+    /// Locates them beside a program, or in `../libexec/carrel` for an installed `bin/carrel`.
     pub fn of(program: &Path) -> Result<Self, ProgramsError> {
         let bin = program.parent().unwrap_or(Path::new(""));
         let libexec = bin.parent().map(|prefix| prefix.join("libexec/carrel"));
@@ -43,7 +43,7 @@ impl Programs {
         }
     }
 
-    /// Finds them in a directory.
+    /// Locates them in a directory.
     pub fn within(directory: &Path) -> Result<Self, ProgramsError> {
         let find = |program: &'static str| {
             let path = directory.join(program);
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn helpers_beside_the_program_come_before_installed_ones() {
+    fn programs_beside_the_executable_have_precedence_over_installed_ones() {
         let prefix = tempfile::tempdir().unwrap();
         let carrel = prefix.path().join("bin/carrel");
         programs(&prefix.path().join("libexec/carrel"));
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_helper_is_named_with_the_directory_that_should_have_it() {
+    fn a_missing_program_is_named_with_its_expected_directory() {
         let prefix = tempfile::tempdir().unwrap();
         let carrel = prefix.path().join("bin/carrel");
         assert_eq!(Programs::of(&carrel).unwrap_err().directory, prefix.path().join("bin"));

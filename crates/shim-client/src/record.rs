@@ -1,12 +1,12 @@
-//! What a stranger needs to know of a sandbox, in a file of its directory.
+//! The record of a sandbox: a file in its directory that lets other processes adopt it.
 //!
 //! ```text
 //! "carrelS\n" | format: u8 | checksum: u32 | body
 //! ```
 //!
-//! The checksum is the CRC-32 of all other bytes, big-endian, and the body a [`SandboxRecord`] in CBOR. It is written by
-//! whoever makes the sandbox, before they give the directory away. A supervisor can put something else in its place, but
-//! nothing that belongs to another user: so a record is believed only if it is the reader's own.
+//! The checksum is the CRC-32 of all other bytes, big-endian, and the body a [`SandboxRecord`] in CBOR. The creator of
+//! the sandbox writes it before it transfers the ownership of the directory. A shim can replace it, but only with a
+//! file of its own user: so a record is trusted only if the reader owns it.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -20,109 +20,108 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
 
 use crate::layout::{RECORD, began, boot_id, read_file};
-use crate::messages::{Create, Peer};
+use crate::messages::{Create, PeerProcess};
 use crate::root::HostPath;
 
-/// What a record begins with.
 const MAGIC: &[u8; 8] = b"carrelS\n";
-/// The format that is written, and the only one there is to read.
+/// The only format.
 const FORMAT: u8 = 1;
-/// The record while it is being written.
+/// The temporary file of a record.
 const UNFINISHED: &str = "sandbox.new";
-/// The largest record: what a sandbox is made from fits into a frame of 4 MiB, and the rest is small.
+/// The maximum size: a create request fits into a frame of 4 MiB, and the rest is small.
 const MOST: u64 = 5 * 1024 * 1024;
 
 record! {
-    /// A sandbox, as the one who made it wrote it down.
+    /// A sandbox as recorded by its creator.
     pub struct SandboxRecord {
         /// Its name.
         name: String => required,
         /// Its incarnation.
         incarnation: String => required,
-        /// The boot of this host in which it was made.
+        /// The boot id of the host.
         boot_id: String => required,
-        /// The release of its supervisor.
+        /// The release of its shim.
         release: String => default,
-        /// The highest version that its supervisor speaks.
+        /// The highest version that its shim supports.
         version: u8 => required,
-        /// Its supervisor's process.
+        /// The pid of its shim.
         shim_pid: u32 => required,
-        /// When that process began, in ticks since the host booted.
+        /// The start time of that process, in ticks since boot.
         shim_began: u64 => required,
-        /// When it was made, in milliseconds since 1970.
+        /// The creation time, in milliseconds since the epoch.
         created_ms: u64 => default,
-        /// Its image, as its user named it.
+        /// Its image, as the user named it.
         image: String => default,
-        /// Who had it made.
-        owner: Peer => required,
-        /// The host's id behind its id 0.
+        /// The process that created it.
+        owner: PeerProcess => required,
+        /// The host uid of its uid 0.
         id_base: u32 => required,
-        /// How many ids it has.
+        /// The number of its ids.
         id_count: u32 => required,
-        /// The user that its supervisor is.
+        /// The uid of its shim.
         supervisor_user: u32 => required,
-        /// Its control group.
+        /// Its cgroup.
         cgroup: String => default,
-        /// Where the output of its jobs is kept.
+        /// The directory for the output of its jobs.
         logs: HostPath => required,
-        /// Where clients of its agent connect.
+        /// The socket for clients of its agent.
         agent_socket: HostPath => required,
-        /// Where those who supervise it connect.
+        /// The socket for clients of its shim.
         shim_socket: HostPath => required,
-        /// Whether it stays when its owner leaves, and what is known of it when it has ended.
+        /// Whether it is persistent: it survives its owner, and its record is kept after its end.
         lasting: bool => default,
-        /// What it was made from.
+        /// The request it was created from.
         create: Create => required,
-        /// The device of the directory that it was written into; 0 if its writer did not say.
+        /// The device of the directory that it was written to; 0 if unknown.
         device: u64 => default,
-        /// The inode of that directory; 0 if its writer did not say.
+        /// The inode of that directory; 0 if unknown.
         inode: u64 => default,
     }
 }
 
-/// Why there is no record to be believed.
+/// Why a record is not trusted.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// There is none.
-    #[error("there is no record of the sandbox")]
+    /// It does not exist.
+    #[error("sandbox has no record")]
     Absent,
     /// It could not be read.
-    #[error("the record of the sandbox cannot be read: {0}")]
+    #[error("failed to read the record of the sandbox: {0}")]
     Io(#[source] io::Error),
-    /// Somebody else wrote it.
-    #[error("the record of the sandbox was written by user {author}")]
+    /// Another user wrote it.
+    #[error("record of the sandbox was written by user {author}")]
     Forged {
         /// The owner of the file.
         author: u32,
     },
-    /// The file is no record, or not the whole of one.
-    #[error("the record of the sandbox is damaged")]
+    /// The file is not a record, or is truncated.
+    #[error("record of the sandbox is damaged")]
     Damaged,
     /// A newer release wrote it.
-    #[error("the record of the sandbox has format {found}, which this release does not know")]
+    #[error("record of the sandbox has format {found}, which this release does not support")]
     Format {
         /// Its format.
         found: u8,
     },
-    /// What it says cannot be understood.
-    #[error("the record of the sandbox cannot be understood: {0}")]
+    /// Its body cannot be decoded.
+    #[error("failed to decode the record of the sandbox: {0}")]
     Unreadable(#[from] DecodeError),
-    /// It was copied together with its directory: what it names belongs to the sandbox of the original directory.
-    #[error("the directory of the sandbox is a copy")]
+    /// It was copied together with its directory: it describes the sandbox of the original directory.
+    #[error("directory of the sandbox is a copy")]
     Copied,
 }
 
 // === impl SandboxRecord ===
 
 impl SandboxRecord {
-    /// The same, tied to the directory that it is to be written into: a copy of both names nothing.
+    /// The same record, tied to its target directory: a copy of both is not valid.
     pub fn tied_to(self, directory: impl AsFd) -> io::Result<Self> {
         let stat = rustix::fs::fstat(directory)?;
         Ok(Self { device: stat.st_dev, inode: stat.st_ino, ..self })
     }
 
-    /// Writes it into the directory of its sandbox, whole or not at all. Nothing waits for the disk: a sandbox does not
-    /// survive a power cut, and of a record that did only in part nothing is believed.
+    /// Writes it to the directory of its sandbox atomically. It is not fsynced: a sandbox does not survive a power cut,
+    /// and a damaged record is not trusted.
     pub fn write(&self, directory: impl AsFd) -> io::Result<()> {
         let bytes = self.to_bytes()?;
         if bytes.len() as u64 > MOST {
@@ -146,13 +145,13 @@ impl SandboxRecord {
         Ok(rustix::fs::renameat(&directory, UNFINISHED, &directory, RECORD)?)
     }
 
-    /// Reads it from the directory of its sandbox, unless that is a copy. Whether it fits the directory otherwise is for the
-    /// caller to see.
+    /// Reads it from the directory of its sandbox, unless that is a copy. The caller checks whether it matches the
+    /// directory otherwise.
     pub fn read(directory: impl AsFd) -> Result<Self, RecordError> {
         let (bytes, author) = read_file(&directory, RECORD, MOST).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => RecordError::Absent,
             io::ErrorKind::InvalidData | io::ErrorKind::FileTooLarge => RecordError::Damaged,
-            // A link, or a socket.
+            // A symlink, or a socket.
             _ if matches!(Errno::from_io_error(&error), Some(Errno::LOOP | Errno::NXIO)) => RecordError::Damaged,
             _ => RecordError::Io(error),
         })?;
@@ -161,7 +160,7 @@ impl SandboxRecord {
         }
         let record = Self::from_bytes(&bytes)?;
         let stat = rustix::fs::fstat(&directory).map_err(|errno| RecordError::Io(errno.into()))?;
-        // The number of a device holds for one boot, and so do the processes that a record names.
+        // Device numbers are valid for one boot, like the processes in a record.
         let is_elsewhere = (record.device, record.inode) != (stat.st_dev, stat.st_ino);
         if record.inode != 0 && is_elsewhere && boot_id().is_ok_and(|boot| boot == record.boot_id) {
             return Err(RecordError::Copied);
@@ -169,16 +168,16 @@ impl SandboxRecord {
         Ok(record)
     }
 
-    /// The process of its supervisor, if it is there: its number alone may long be another's.
+    /// The pid of its shim, if it is alive: the pid alone may have been reused.
     pub fn shim(&self) -> Option<u32> {
         let same = boot_id().is_ok_and(|boot| boot == self.boot_id) && began(self.shim_pid) == Some(self.shim_began);
         same.then_some(self.shim_pid)
     }
 
-    /// A handle of that process, to signal it by: whoever gets its number later is not meant by it.
+    /// A pidfd of its shim: unlike a pid, it is never reused.
     pub fn shim_handle(&self) -> Option<OwnedFd> {
         let pid = Pid::from_raw(i32::try_from(self.shim_pid).ok()?)?;
-        // First the handle, then the question whose it is.
+        // First the pidfd, then the check whose it is.
         let handle = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()?;
         self.shim().map(|_| handle)
     }

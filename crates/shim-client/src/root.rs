@@ -1,4 +1,4 @@
-//! A root file system and paths of the host, as they travel.
+//! Wire types of a root file system and of host paths.
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -6,7 +6,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use carrel_image::{GuestPath, RootFs, RootFsBindMount, RootFsDirectory, RootFsFile, RootFsSymlink};
-use carrel_protocol::cbor::{self, EncodeError, Wire};
+use carrel_protocol::cbor::{self, CborEncodeError, Wire};
 use carrel_protocol::minicbor::encode::Write;
 use carrel_protocol::minicbor::{Decoder, Encoder};
 use carrel_protocol::schema::Shape;
@@ -14,77 +14,77 @@ use carrel_protocol::{DecodeError, record};
 
 use crate::messages::FileIdentity;
 
-/// A path: bytes, not necessarily text.
+/// A path: bytes, not necessarily UTF-8.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostPath(pub PathBuf);
 
-/// A root file system with a path in it that could leave it.
+/// A root file system with a path that escapes it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(transparent)]
-pub struct BadRoot(#[from] carrel_image::InvalidGuestPath);
+pub struct InvalidRootPath(#[from] carrel_image::InvalidGuestPath);
 
 record! {
-    /// A root file system, described.
-    pub struct Root {
-        /// Directories that lie over one another, the uppermost first.
+    /// The description of a root file system.
+    pub struct RootDescription {
+        /// Overlay layers, the uppermost first.
         layers: Vec<HostPath> => default,
-        /// Which directory the uppermost layer has to be, whatever is at its path by now.
+        /// The expected uppermost layer, in case the path was replaced.
         identity: Option<FileIdentity> => omitted,
-        /// Trees of the host.
-        trees: Vec<Shown> => default,
+        /// Bind mounts of the host.
+        trees: Vec<RootBind> => default,
         /// Symbolic links.
-        links: Vec<Pointer> => default,
+        links: Vec<RootSymlink> => default,
         /// Files.
-        files: Vec<Content> => default,
+        files: Vec<RootFile> => default,
         /// Directories.
-        directories: Vec<Folder> => default,
+        directories: Vec<RootDirectory> => default,
     }
 
-    /// A tree of the host.
-    pub struct Shown {
-        /// Where it is on the host.
+    /// A bind mount of the host.
+    pub struct RootBind {
+        /// The path on the host.
         source: HostPath => required,
-        /// Where it is shown.
+        /// The mount point.
         target: HostPath => required,
     }
 
-    /// A symbolic link.
-    pub struct Pointer {
-        /// Where it is.
+    /// A symlink.
+    pub struct RootSymlink {
+        /// The path of the link.
         path: HostPath => required,
-        /// What it points to.
+        /// Its target.
         target: HostPath => required,
     }
 
-    /// A file with a content of its own.
-    pub struct Content {
-        /// Where it is.
+    /// A file with generated content.
+    pub struct RootFile {
+        /// Its path.
         path: HostPath => required,
-        /// What is in it.
-        content: Blob => required,
+        /// Its content.
+        content: ByteString => required,
         /// Its permissions.
         mode: u32 => required,
     }
 
     /// A directory.
-    pub struct Folder {
-        /// Where it is.
+    pub struct RootDirectory {
+        /// Its path.
         path: HostPath => required,
         /// Its permissions.
         mode: u32 => required,
-        /// Its owner inside.
+        /// Its owner inside the sandbox.
         owner: u32 => required,
     }
 }
 
-/// Bytes.
+/// A byte string.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Blob(pub Vec<u8>);
+pub struct ByteString(pub Vec<u8>);
 
-// === impl Blob ===
+// === impl ByteString ===
 
-impl<'b> Wire<'b> for Blob {
-    fn encode<W: Write<Error = Infallible>>(&self, e: &mut Encoder<W>) -> Result<(), EncodeError> {
+impl<'b> Wire<'b> for ByteString {
+    fn encode<W: Write<Error = Infallible>>(&self, e: &mut Encoder<W>) -> Result<(), CborEncodeError> {
         e.bytes(&self.0)?;
         Ok(())
     }
@@ -101,7 +101,7 @@ impl<'b> Wire<'b> for Blob {
 // === impl HostPath ===
 
 impl<'b> Wire<'b> for HostPath {
-    fn encode<W: Write<Error = Infallible>>(&self, e: &mut Encoder<W>) -> Result<(), EncodeError> {
+    fn encode<W: Write<Error = Infallible>>(&self, e: &mut Encoder<W>) -> Result<(), CborEncodeError> {
         e.bytes(self.0.as_os_str().as_bytes())?;
         Ok(())
     }
@@ -121,9 +121,9 @@ impl<P: AsRef<Path>> From<P> for HostPath {
     }
 }
 
-// === impl Root ===
+// === impl RootDescription ===
 
-impl From<&RootFs> for Root {
+impl From<&RootFs> for RootDescription {
     fn from(root: &RootFs) -> Self {
         let path = |path: &GuestPath| HostPath::from(path.as_path());
         Self {
@@ -132,31 +132,35 @@ impl From<&RootFs> for Root {
             trees: root
                 .trees
                 .iter()
-                .map(|tree| Shown { source: (&tree.source).into(), target: path(&tree.target) })
+                .map(|tree| RootBind { source: (&tree.source).into(), target: path(&tree.target) })
                 .collect(),
             links: root
                 .links
                 .iter()
-                .map(|link| Pointer { path: path(&link.path), target: (&link.target).into() })
+                .map(|link| RootSymlink { path: path(&link.path), target: (&link.target).into() })
                 .collect(),
             files: root
                 .files
                 .iter()
-                .map(|file| Content { path: path(&file.path), content: Blob(file.content.clone()), mode: file.mode })
+                .map(|file| RootFile {
+                    path: path(&file.path),
+                    content: ByteString(file.content.clone()),
+                    mode: file.mode,
+                })
                 .collect(),
             directories: root
                 .directories
                 .iter()
-                .map(|made| Folder { path: path(&made.path), mode: made.mode, owner: made.owner })
+                .map(|made| RootDirectory { path: path(&made.path), mode: made.mode, owner: made.owner })
                 .collect(),
         }
     }
 }
 
-impl TryFrom<Root> for RootFs {
-    type Error = BadRoot;
+impl TryFrom<RootDescription> for RootFs {
+    type Error = InvalidRootPath;
 
-    fn try_from(root: Root) -> Result<Self, BadRoot> {
+    fn try_from(root: RootDescription) -> Result<Self, InvalidRootPath> {
         let layers = root.layers.into_iter().map(|layer| layer.0).collect();
         let identity = root.identity.map(|identity| (identity.device, identity.inode));
         let mut described = Self { layers, identity, ..Self::default() };

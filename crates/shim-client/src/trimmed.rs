@@ -1,6 +1,6 @@
-//! How much of the output of jobs is no longer kept: a file beside their logs, with a line for each time something went.
+//! Records how much job output was trimmed: a file beside the logs, with one line per trim.
 //!
-//! A line is `JOB STREAM BYTES`. The file outlives the sandbox, as logs do, and is read as if an attacker had written it.
+//! A line is `JOB STREAM BYTES`. The file outlives the sandbox, like the logs, and is untrusted.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -11,14 +11,14 @@ use rustix::io::Errno;
 
 use crate::messages::StreamName;
 
-/// The name of the file. No job has it: the id of a job does not begin with a dot.
+/// The file name. No job has it: job ids do not begin with a dot.
 pub const TRIMMED: &str = ".trimmed";
-/// The file while it is being made shorter.
+/// The temporary file for compaction.
 const UNFINISHED: &str = ".trimmed.new";
-/// The most bytes of the file; a supervisor that would exceed them drops the older half.
+/// The maximum size of the file; at the limit the older half is dropped.
 pub const LARGEST_TRIMMED: u64 = 4 * 1024 * 1024;
 
-/// How many bytes of the outputs of a job are no longer kept.
+/// How many bytes of a job's outputs were trimmed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TrimmedOutput {
     /// Of its standard output.
@@ -27,7 +27,7 @@ pub struct TrimmedOutput {
     pub stderr: u64,
 }
 
-/// How much of the output of a job was trimmed, by the directory that its logs are in; none if nothing was.
+/// How much of a job's output was trimmed, by the directory of its logs; zero if nothing was.
 pub fn trimmed_output(directory: impl AsFd, job: &str) -> io::Result<Option<TrimmedOutput>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match rustix::fs::openat(directory, TRIMMED, flags, Mode::empty()) {
@@ -43,7 +43,7 @@ pub fn trimmed_output(directory: impl AsFd, job: &str) -> io::Result<Option<Trim
     Ok(sum(&String::from_utf8_lossy(&bytes), job))
 }
 
-/// Notes that bytes of an output are no longer kept. Where that cannot be written, nobody is told.
+/// Records trimmed bytes of an output. A write error is ignored.
 pub fn note_trimmed(directory: impl AsFd, job: &str, stream: StreamName, bytes: u64) {
     if bytes == 0 {
         return;
@@ -57,7 +57,7 @@ pub fn note_trimmed(directory: impl AsFd, job: &str, stream: StreamName, bytes: 
     }
 }
 
-/// Drops the older half of what was trimmed.
+/// Drops the older half of the file.
 fn shorten(directory: impl AsFd) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut file = File::from(rustix::fs::openat(&directory, TRIMMED, flags, Mode::empty())?);
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_went_of_a_job_is_added_up_and_what_makes_no_sense_is_passed_over() {
+    fn trimmed_bytes_of_a_job_are_summed_and_invalid_lines_are_skipped() {
         let lines =
             "a stdout 5\nb stdout 7\na stderr 1\na stdout 10\na stdout x\na\n\n\u{fffd} \nab stdout 1\na stdin 3\n";
         assert_eq!(sum(lines, "a"), Some(TrimmedOutput { stdout: 15, stderr: 1 }));
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_trimmed_is_written_down_within_bounds_and_the_newest_stays() {
+    fn the_trim_file_is_bounded_and_keeps_the_newest_lines() {
         let home = tempfile::tempdir().unwrap();
         let logs = File::open(home.path()).unwrap();
         std::fs::write(
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_without_the_file_tells_nothing_and_a_link_is_not_followed() {
+    fn a_missing_file_means_nothing_trimmed_and_a_symlink_is_not_followed() {
         let home = tempfile::tempdir().unwrap();
         let directory = File::open(home.path()).unwrap();
         assert_eq!(trimmed_output(&directory, "a").unwrap(), None);

@@ -1,8 +1,8 @@
-//! Golden bytes: a frame of every message and a journal, written down once and never changed.
+//! Golden bytes: a frame of every message, and a journal. Lines are only ever added.
 //!
-//! A sample that is not in the corpus yet fails with the line to add to it; a line that is there is a promise.
+//! A sample that is not in the corpus fails with the line to add.
 
-#![allow(clippy::expect_used, reason = "what a test cannot go on without ends it")]
+#![allow(clippy::expect_used, reason = "a failed precondition fails the test")]
 
 #[path = "support/examples.rs"]
 mod examples;
@@ -17,12 +17,12 @@ use carrel_shim_client::{Journal, messages};
 
 use crate::sample::{bytes, hex};
 
-/// The corpus: a line for each sample, in their order. First the name of the message, then its frame, then what it shows.
+/// The corpus: one line per sample, in order: the name of the message, its frame, its description.
 const FRAMES: &str = include_str!("data/golden/frames.txt");
-/// A journal of format 1: its head, then a line for each fact.
+/// A journal of format 1: its head, then one line per fact.
 const JOURNAL: &str = include_str!("data/golden/journal-1.txt");
 
-/// The frames of a message that are written down.
+/// The recorded frames of a message.
 fn frames(name: &str) -> Vec<Vec<u8>> {
     let lines = FRAMES.lines().map(|line| line.splitn(3, ' ').collect::<Vec<_>>());
     lines.filter(|line| line[0] == name).map(|line| bytes(line[1])).collect()
@@ -30,20 +30,20 @@ fn frames(name: &str) -> Vec<Vec<u8>> {
 
 //= promises.journal.messages-version-1-journal
 #[test]
-fn what_we_encode_is_what_is_written_down_and_decodes_to_the_same_value() {
+fn encoded_messages_match_the_golden_bytes_and_decode_to_the_same_value() {
     let (samples, lines): (_, Vec<_>) = (examples::samples(), FRAMES.lines().collect());
     for (index, sample) in samples.iter().enumerate() {
         let id = u32::try_from(index + 1).expect("few samples");
         let frame = sample.frame(id);
         let line = format!("{} {} {}", sample.name, hex(&frame), sample.note);
-        assert_eq!(lines.get(index), Some(&line.trim_end()), "line {id} of the corpus has to be\n{line}");
+        assert_eq!(lines.get(index), Some(&line.trim_end()), "line {id} of the corpus should be\n{line}");
         sample.assert_is_in(frame, id);
     }
     assert_eq!(lines.len(), samples.len(), "a line of the corpus has no sample");
 }
 
 #[test]
-fn every_sample_has_a_note_of_its_own_and_every_message_a_line() {
+fn every_sample_has_a_unique_description_and_every_message_has_a_line() {
     let samples = examples::samples();
     let notes: HashSet<_> = samples.iter().map(|sample| (sample.name, sample.note)).collect();
     assert_eq!(notes.len(), samples.len());
@@ -52,7 +52,7 @@ fn every_sample_has_a_note_of_its_own_and_every_message_a_line() {
 }
 
 #[test]
-fn every_key_and_every_choice_stands_in_a_line() {
+fn every_key_and_every_choice_occurs_in_a_line() {
     for (name, _, _, shape) in messages::all() {
         let frames = frames(name);
         for word in words(&shape) {
@@ -65,7 +65,7 @@ fn every_key_and_every_choice_stands_in_a_line() {
     }
 }
 
-/// The keys and choices that a message of this shape may have.
+/// The keys and choices that a message of this shape may contain.
 fn words(shape: &Shape) -> HashSet<String> {
     match shape {
         Shape::Scalar(_) => HashSet::new(),
@@ -83,7 +83,7 @@ fn words(shape: &Shape) -> HashSet<String> {
 
 //= promises.journal.messages-version-1-journal
 #[test]
-fn a_journal_of_the_first_format_is_read_and_written_as_it_is_written_down() {
+fn a_journal_of_the_first_format_matches_its_golden_bytes() {
     let home = tempfile::tempdir().expect("a directory");
     let directory = File::open(home.path()).expect("the directory");
     let mut journal = Journal::create(&directory, "0123456789abcdef").expect("a journal");
@@ -97,7 +97,7 @@ fn a_journal_of_the_first_format_is_read_and_written_as_it_is_written_down() {
         written = longer;
     }
     let text = lines.join("\n") + "\n";
-    assert_eq!(JOURNAL, text, "the journal is written in another way:\n{text}");
+    assert_eq!(JOURNAL, text, "the format of the journal changed:\n{text}");
 
     fs::write(&path, bytes(&JOURNAL.replace('\n', ""))).expect("a file");
     let loaded = Journal::load(&directory).expect("a journal");

@@ -1,6 +1,6 @@
-//! A journal that has no room: what was begun is taken away again, and the next fact follows the last.
+//! A journal on a full disk: a partial write is undone, and the next fact follows the last.
 
-#![allow(clippy::expect_used, reason = "what a test cannot go on without ends it")]
+#![allow(clippy::expect_used, reason = "a failed precondition fails the test")]
 
 use std::fs::File;
 use std::process::Command;
@@ -9,9 +9,9 @@ use carrel_shim_client::messages::{Fact, FactKind};
 use carrel_shim_client::{Journal, JournalError};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// How large a file may become in the process that has no room.
+/// The file size limit of the child process.
 const ROOM: u64 = 4096;
-/// Says to this program that it is that process.
+/// Set in the environment of the child process.
 const PART: &str = "CARREL_JOURNAL_WITHOUT_ROOM";
 
 fn fact(length: usize) -> Fact {
@@ -25,14 +25,14 @@ fn limit(most: Option<u64>) {
 
 //= promises.journal.fact-without-room-disk
 #[test]
-fn a_fact_without_room_leaves_the_journal_as_it_was_and_the_next_one_follows() {
+fn a_failed_append_leaves_the_journal_unchanged_and_the_next_one_succeeds() {
     if std::env::var_os(PART).is_some() {
         return without_room();
     }
-    // Limits are a process's, and so is the answer to the signal that goes with this one. Whoever ignores it is told by
-    // an error instead, and has it from the program before.
+    // The limit and the disposition of its signal belong to a process. An ignored signal is inherited, and turns into
+    // an error.
     let this = std::env::current_exe().expect("this program");
-    let name = "a_fact_without_room_leaves_the_journal_as_it_was_and_the_next_one_follows";
+    let name = "a_failed_append_leaves_the_journal_unchanged_and_the_next_one_succeeds";
     let script = r#"trap "" XFSZ; exec "$0" --exact "$1""#;
     let output = Command::new("sh").args(["-c", script]).arg(this).arg(name).env(PART, "1").output().expect("a shell");
     let text = String::from_utf8_lossy(&output.stdout);

@@ -1,11 +1,11 @@
-//! Every decoder under anything that may be sent: noise, damage, and liberties.
+//! Every decoder with every kind of input: random, damaged, and valid but not canonical.
 
-#![allow(clippy::expect_used, reason = "what a test cannot go on without ends it")]
+#![allow(clippy::expect_used, reason = "a failed precondition fails the test")]
 
 #[path = "support/canonical.rs"]
 mod canonical;
-#[path = "../../protocol/tests/support/liberties.rs"]
-mod liberties;
+#[path = "../../protocol/tests/support/encodings.rs"]
+mod encodings;
 
 use std::sync::LazyLock;
 
@@ -13,9 +13,9 @@ use carrel_protocol::{Envelope, Frame};
 use carrel_shim_client::messages;
 
 use crate::canonical::{NAMES, canonical, decode};
-use crate::liberties::{LIBERTIES, rewritten};
+use crate::encodings::{ENCODING_VARIATIONS, rewritten};
 
-/// A golden frame taken apart.
+/// A parsed golden frame.
 struct Golden {
     name: String,
     payload: Vec<u8>,
@@ -33,8 +33,8 @@ static GOLDEN: LazyLock<Vec<Golden>> = LazyLock::new(|| {
     include_str!("data/golden/frames.txt").lines().map(line).collect()
 });
 
-/// Decodes within the most that so many bytes may hold at one time: a list of empty texts, which take one byte each on
-/// the wire and 24 in memory, while it is made larger.
+/// Decodes within the maximum memory for so many bytes: a growing list of empty texts, which take one byte each on the
+/// wire and 24 in memory.
 fn decode_within_the_allowance(name: &str, payload: &[u8]) {
     let measured = allocation_counter::measure(|| decode(name, payload));
     assert_eq!(measured.bytes_current, 0, "{name}");
@@ -43,7 +43,7 @@ fn decode_within_the_allowance(name: &str, payload: &[u8]) {
 }
 
 #[test]
-fn every_message_is_tried_here() {
+fn every_message_is_tested_here() {
     assert!(NAMES.iter().copied().eq(messages::all().iter().map(|(name, ..)| *name)));
 }
 
@@ -79,12 +79,12 @@ fn fuzz_damaged_messages_never_panic_and_what_still_decodes_has_one_canonical_fo
 }
 
 #[test]
-fn what_is_sent_is_canonical_and_liberties_with_it_change_nothing() {
+fn encoded_messages_are_canonical_and_other_encodings_decode_to_the_same_value() {
     for Golden { name, payload } in GOLDEN.iter() {
         assert_eq!(canonical(name, payload).as_ref(), Ok(payload), "{name}");
-        for liberty in LIBERTIES {
-            let other = rewritten(payload, &mut |offered| offered == liberty);
-            assert_eq!(canonical(name, &other).as_ref(), Ok(payload), "{name}, {liberty:?}: {other:02x?}");
+        for variation in ENCODING_VARIATIONS {
+            let other = rewritten(payload, &mut |offered| offered == variation);
+            assert_eq!(canonical(name, &other).as_ref(), Ok(payload), "{name}, {variation:?}: {other:02x?}");
         }
         let other = rewritten(payload, &mut |_| true);
         assert_eq!(canonical(name, &other).as_ref(), Ok(payload), "{name} as {other:02x?}");
@@ -92,8 +92,8 @@ fn what_is_sent_is_canonical_and_liberties_with_it_change_nothing() {
 }
 
 #[test]
-fn what_a_newer_side_says_is_kept_apart_or_refused_and_no_more() {
-    // A choice that was invented later, in the words of one that there is.
+fn unknown_choices_of_a_newer_peer_are_mapped_or_rejected() {
+    // A choice that was added later, in place of a known one.
     for (name, known, later, accepted) in [
         ("shim.failed", "too_many", "too_late", true),
         ("shim.ended", "stopped", "molten!", true),

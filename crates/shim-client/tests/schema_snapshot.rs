@@ -1,14 +1,14 @@
-//! What each version of `shim.*` looks like, written down in `schema/version-N.json` and derived from the code again here.
+//! The schema of each version of `shim.*`: the files `schema/version-N.json` are compared with the code.
 //!
 //! Only the current version may change: `UPDATE_SHIM_SCHEMA=1 cargo test -p carrel-shim-client --test schema_snapshot`
-//! writes its file, and no other. When a version is finished, its hash is added to [`FROZEN`].
+//! writes its file, and no other. When a version is released, its hash is added to [`FROZEN`].
 
-#![allow(clippy::expect_used, reason = "what a test cannot go on without ends it")]
+#![allow(clippy::expect_used, reason = "a failed precondition fails the test")]
 
 #[path = "../../protocol/tests/support/append_only.rs"]
 mod append_only;
 #[path = "../../protocol/tests/support/surface.rs"]
-#[allow(dead_code, reason = "only how a snapshot is written down is shared")]
+#[allow(dead_code, reason = "only the formatting of a snapshot is shared")]
 mod runtime;
 #[path = "support/surface.rs"]
 mod surface;
@@ -23,14 +23,14 @@ use sha2::{Digest, Sha256};
 
 use crate::surface::surface;
 
-/// The SHA-256 of every snapshot that is history.
+/// The SHA-256 of every released snapshot.
 const FROZEN: [(u8, &str); 0] = [];
 
 fn path(version: u8) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("schema/version-{version}.json"))
 }
 
-/// Done once before anything is read, whichever test comes first.
+/// Runs once, before any test reads a snapshot.
 static UPDATED: LazyLock<()> = LazyLock::new(|| {
     if std::env::var_os("UPDATE_SHIM_SCHEMA").is_some_and(|value| value == "1") {
         fs::write(path(VERSION), runtime::text(&surface(VERSION))).expect("the current snapshot can be written");
@@ -48,7 +48,7 @@ fn parsed(version: u8) -> Value {
 }
 
 #[test]
-fn every_snapshot_is_what_the_code_yields_for_its_version() {
+fn every_snapshot_matches_the_schema_derived_from_code() {
     for version in 1..=VERSION {
         let (snapshot, yielded) = (written(version), runtime::text(&surface(version)));
         let differing = snapshot.lines().zip(yielded.lines()).position(|(old, new)| old != new);
@@ -58,18 +58,18 @@ fn every_snapshot_is_what_the_code_yields_for_its_version() {
 }
 
 #[test]
-fn frozen_snapshots_are_pinned_and_only_the_current_one_is_not() {
+fn all_snapshots_but_the_current_one_are_frozen_by_hash() {
     assert!(FROZEN.iter().map(|(version, _)| *version).eq(1..VERSION));
     for (version, hash) in FROZEN {
         let digest = Sha256::digest(written(version));
         let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!(digest, hash, "version-{version}.json was changed, and must not be");
+        assert_eq!(digest, hash, "version-{version}.json is frozen, but was changed");
     }
 }
 
 //= promises.journal.messages-version-1-journal
 #[test]
-fn every_version_only_adds_to_the_one_before() {
+fn every_version_only_adds_to_its_predecessor() {
     for (older, newer) in (1..VERSION).zip(2..) {
         assert_eq!(append_only::check(&parsed(older), &parsed(newer)), Ok(()), "from {older} to {newer}");
     }
@@ -92,7 +92,7 @@ fn no_message_is_newer_than_the_version() {
     }
 }
 
-/// The gate's verdict on the current snapshot after a change to it, as if it were the next version.
+/// Checks the current snapshot after a change to it, as if it were the next version.
 fn verdict(change: impl FnOnce(&mut Vec<Value>)) -> Result<(), String> {
     let older = parsed(VERSION);
     let mut newer = older.clone();
@@ -108,7 +108,7 @@ fn fields<'a>(messages: &'a mut [Value], name: &str) -> &'a mut Vec<Value> {
 }
 
 #[test]
-fn the_gate_lets_messages_and_optional_fields_be_added_and_nothing_else() {
+fn only_messages_and_optional_fields_may_be_added() {
     let field = |presence: &str| json!({"name": "later", "presence": presence, "since": VERSION + 1, "shape": "u8"});
     let added =
         |since: u8| json!({"type": "shim.later", "introduced_in": since, "flags": 0, "payload": {"fields": []}});

@@ -1,7 +1,7 @@
-//! Places at which a supervisor may die. Only a build with the feature `failpoints` dies at one, and only if it is
-//! told which.
+//! Points at which a test can kill a shim. Only a build with the feature `failpoints` dies at one, and only if it is
+//! armed.
 
-/// A place at which a supervisor may die.
+/// A point at which a shim may die.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 #[allow(missing_docs, reason = "the names say where")]
@@ -53,7 +53,7 @@ impl Failpoint {
         Self::Emptied,
     ];
 
-    /// The one of that name.
+    /// The failpoint with that name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|point| format!("{point:?}") == name)
     }
@@ -68,10 +68,11 @@ mod armed {
 
     use super::Failpoint;
 
-    /// Where to die, and a handle of this process: what a supervisor may call is not enough to signal by number.
+    /// The armed failpoint, and a pidfd of this process: the permitted system calls of a shim exclude signalling by
+    /// pid.
     static ARMED: OnceLock<(Failpoint, OwnedFd)> = OnceLock::new();
 
-    /// Lets this process die as if it were killed, as soon as it reaches that place.
+    /// Makes this process die like from SIGKILL when it reaches that point.
     pub fn arm(point: Failpoint) -> std::io::Result<()> {
         let ourselves = pidfd_open(getpid(), PidfdFlags::empty())?;
         let _once = ARMED.set((point, ourselves));
@@ -92,6 +93,6 @@ pub use self::armed::arm;
 #[cfg(feature = "failpoints")]
 pub(crate) use self::armed::reached;
 
-/// Nobody dies here.
+/// Without the feature there are no failpoints.
 #[cfg(not(feature = "failpoints"))]
 pub(crate) fn reached(_point: Failpoint) {}

@@ -1,15 +1,15 @@
-//! The supervisor of one sandbox: it starts the container, lets clients in, and sees to the end of both.
+//! The shim: supervises one sandbox. It starts the container, accepts clients, and cleans up.
 //!
-//! One thread, no runtime, nothing of HTTP, TLS or secrets. What the guest says is read as if an attacker had written
-//! it. Once the sandbox runs, the supervisor has given up every right that it does not need to end it.
+//! One thread, no async runtime, no HTTP, TLS or secrets. All input of the agent is untrusted. Once the sandbox runs,
+//! the shim has dropped every privilege that it does not need to end it.
 
-mod desk;
+mod control_socket;
 mod directory;
-#[allow(unreachable_pub, dead_code, reason = "most of it is for builds that are made to die")]
+#[allow(unreachable_pub, dead_code, reason = "most of it is for builds with failpoints")]
 mod failpoint;
-mod greeting;
+mod handshake;
 mod jobs;
-mod log;
+mod journal;
 mod owner;
 mod poll;
 mod ports;
@@ -31,29 +31,29 @@ pub use self::failpoint::Failpoint;
 pub use self::failpoint::arm;
 use self::owner::{Owner, OwnerFault};
 
-/// Supervises the sandbox that the owner on standard input asks for, to its end.
+/// Supervises the sandbox that the owner on standard input requests, until it ends.
 pub fn supervise() -> ExitCode {
     let stream = match rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3) {
         Ok(stream) => UnixStream::from(stream),
         Err(errno) => return complain(&errno),
     };
-    // Nobody else has it open from here on, so that it is closed when it is let go.
+    // From here on no other descriptor refers to it, so that dropping it closes it.
     if let Err(errno) = forget_stdin() {
         return complain(&errno);
     }
-    // What can be known before it is said what is wanted: one that was started ahead has the time.
+    // Host detection needs no request: a prestarted shim has the time.
     let host = Host::detect();
     let mut owner = Owner::new(stream);
     let create = match owner.create() {
         Ok(create) => create,
-        // It was started ahead of time, and nothing came of it.
+        // It was prestarted, and is not needed.
         Err(OwnerFault::Gone) => return ExitCode::SUCCESS,
         Err(fault) => return complain(&fault),
     };
     match start::start(&create, &owner, host) {
-        Ok(running) => match serve::Server::new(running, owner) {
+        Ok(running) => match serve::ShimServer::new(running, owner) {
             Ok(server) => server.run(),
-            // What is left is swept by the owner, who sees that we are gone.
+            // The owner sweeps the remains when it notices that we exited.
             Err(errno) => complain(&errno),
         },
         Err(failed) => {
@@ -63,7 +63,7 @@ pub fn supervise() -> ExitCode {
     }
 }
 
-/// Puts nothing in the place of standard input.
+/// Replaces standard input with the null device.
 fn forget_stdin() -> Result<(), rustix::io::Errno> {
     let nothing = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty())?;
     rustix::stdio::dup2_stdin(&nothing)

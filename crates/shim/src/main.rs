@@ -1,9 +1,9 @@
-//! `carrel-shim`: the supervisor of one sandbox. Its owner is at the other end of its standard input.
+//! `carrel-shim`: supervises one sandbox. Its owner is at the other end of its standard input.
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    // First of all: whoever takes a supervisor over is not to find what somebody else had open.
+    // First: a compromised shim must not have descriptors of other processes.
     if let Err(error) = carrel_sandbox::close_inherited_descriptors() {
         eprintln!("carrel-shim: {error}");
         return ExitCode::FAILURE;

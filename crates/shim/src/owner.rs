@@ -4,12 +4,12 @@ use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-use carrel_protocol::frame::BrokenLength;
+use carrel_protocol::frame::InvalidFrameLength;
 use carrel_protocol::{DecodeError, Envelope, Frame};
-use carrel_shim_client::messages::{Create, Failed, Peer, VERSION};
-use carrel_shim_client::{Message, decode, encode};
+use carrel_shim_client::messages::{Create, PeerProcess, ShimFailure, VERSION};
+use carrel_shim_client::{ShimMessage, decode, encode};
 
-/// How much of a command is remembered.
+/// The maximum length of a recorded command.
 const LONGEST_COMMAND: u64 = 256;
 
 /// The connection to the owner.
@@ -19,20 +19,20 @@ pub(crate) struct Owner {
     arrived: Vec<u8>,
 }
 
-/// What an owner says.
-struct Said {
+/// A message of the owner.
+struct OwnerMessage {
     body: Vec<u8>,
 }
 
-/// An owner that cannot be understood.
+/// An invalid message of the owner.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OwnerFault {
-    #[error("the owner left before it said what it wants")]
+    #[error("owner disconnected before its create request")]
     Gone,
-    #[error("the owner says something else than what it wants")]
+    #[error("owner did not send a create request")]
     Unexpected,
     #[error(transparent)]
-    Broken(#[from] BrokenLength),
+    Broken(#[from] InvalidFrameLength),
     #[error(transparent)]
     Unreadable(#[from] DecodeError),
     #[error(transparent)]
@@ -46,7 +46,7 @@ impl Owner {
         Self { stream, arrived: Vec::new() }
     }
 
-    /// Waits for what is wanted.
+    /// Waits for the create request.
     pub(crate) fn create(&mut self) -> Result<Create, OwnerFault> {
         let said = loop {
             if let Some(said) = self.next()? {
@@ -62,51 +62,56 @@ impl Owner {
         decode::<Create>(&envelope).ok_or(OwnerFault::Unexpected)?.map_err(OwnerFault::Unreadable)
     }
 
-    /// The next thing that was said.
-    fn next(&mut self) -> Result<Option<Said>, OwnerFault> {
+    /// The next message.
+    fn next(&mut self) -> Result<Option<OwnerMessage>, OwnerFault> {
         let Some((frame, rest)) = Frame::split(&self.arrived)? else { return Ok(None) };
-        let said = Said { body: frame.body.to_vec() };
+        let said = OwnerMessage { body: frame.body.to_vec() };
         let taken = self.arrived.len() - rest.len();
         self.arrived.drain(..taken);
         Ok(Some(said))
     }
 
-    /// Tells the owner something. One that does not listen any more is told nothing.
-    pub(crate) fn tell<M: for<'b> Message<'b>>(&self, id: u32, message: &M) {
+    /// Sends a message to the owner. Ignored if it no longer reads.
+    pub(crate) fn tell<M: for<'b> ShimMessage<'b>>(&self, id: u32, message: &M) {
         self.tell_with(id, message, None);
     }
 
-    /// Tells the owner something, and hands it a descriptor.
-    pub(crate) fn tell_with<M: for<'b> Message<'b>>(&self, id: u32, message: &M, descriptor: Option<BorrowedFd<'_>>) {
+    /// Sends a message with a descriptor to the owner.
+    pub(crate) fn tell_with<M: for<'b> ShimMessage<'b>>(
+        &self,
+        id: u32,
+        message: &M,
+        descriptor: Option<BorrowedFd<'_>>,
+    ) {
         let mut frame = Vec::new();
         if encode(&mut frame, VERSION, id, message).is_err() {
             return;
         }
-        // Answers are few and small; an owner that lets them pile up misses them.
-        crate::desk::send_with(&self.stream, &frame, descriptor);
+        // Responses are few and small; an owner that does not read them misses them.
+        crate::control_socket::send_with(&self.stream, &frame, descriptor);
     }
 
-    /// Who it is, as the kernel says, and as long as it is there to be looked at.
-    pub(crate) fn peer(&self) -> Peer {
-        let peer = crate::desk::peer(self.stream.as_fd());
+    /// Its identity from the kernel's peer credentials, while it is alive.
+    pub(crate) fn peer(&self) -> PeerProcess {
+        let peer = crate::control_socket::peer(self.stream.as_fd());
         let began = carrel_shim_client::began(peer.pid).unwrap_or(0);
-        Peer { began, command: command(peer.pid), ..peer }
+        PeerProcess { began, command: command(peer.pid), ..peer }
     }
 
-    /// What is left of it when it is a caller like others: its socket, who it is, and what it has said.
-    pub(crate) fn into_parts(self) -> (OwnedFd, Peer, Vec<u8>) {
-        let peer = crate::desk::peer(self.stream.as_fd());
-        // One that could still be waited for is not read: it answers at once, or not at all.
+    /// Converts it into an ordinary client: its socket, its identity, and received bytes.
+    pub(crate) fn into_parts(self) -> (OwnedFd, PeerProcess, Vec<u8>) {
+        let peer = crate::control_socket::peer(self.stream.as_fd());
+        // From here on its socket is non-blocking.
         let _nonblocking = self.stream.set_nonblocking(true);
         (self.stream.into(), peer, self.arrived)
     }
 
-    pub(crate) fn fail(&self, failed: &Failed) {
+    pub(crate) fn fail(&self, failed: &ShimFailure) {
         self.tell(0, failed);
     }
 }
 
-/// The command of a process, for people: on one line, and not too long.
+/// The command of a process for display: on one line, and limited in length.
 fn command(pid: u32) -> String {
     let mut words = Vec::new();
     let file = std::fs::File::open(format!("/proc/{pid}/cmdline"));

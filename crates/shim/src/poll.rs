@@ -1,4 +1,4 @@
-//! Readiness: one epoll instance, with what each descriptor is watched for kept beside it.
+//! Polling: one epoll instance, with the interest of each descriptor.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -9,15 +9,15 @@ use rustix::io::Errno;
 
 use crate::relay::Slot;
 
-/// What a descriptor belongs to.
+/// Identifies what a descriptor belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Token {
+pub(crate) enum DescriptorToken {
     Guest,
     Listener,
-    /// Where those connect who talk to the supervisor itself.
+    /// The control socket.
     Desk,
     Process,
-    /// The kernel's word that memory ran out.
+    /// OOM notifications of the kernel.
     Memory,
     /// `SIGTERM`.
     Termination,
@@ -25,29 +25,29 @@ pub(crate) enum Token {
     Caller(usize),
     /// A published port.
     Port(usize),
-    /// A connection to a published port.
+    /// A connection of a published port.
     Connection(usize),
 }
 
-/// What a descriptor is watched for.
+/// What a descriptor is polled for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Interest {
     pub(crate) read: bool,
     pub(crate) write: bool,
-    /// Something out of turn.
+    /// Out-of-band data.
     pub(crate) urgent: bool,
 }
 
-/// What became ready.
+/// A readiness event.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Readiness {
-    pub(crate) token: Token,
+    pub(crate) token: DescriptorToken,
     pub(crate) readable: bool,
-    /// The peer is gone, whether it is read or not.
+    /// The peer is gone, polled for or not.
     pub(crate) gone: bool,
 }
 
-/// The epoll instance.
+/// An epoll instance.
 pub(crate) struct Poller {
     epoll: OwnedFd,
     events: Vec<epoll::Event>,
@@ -60,21 +60,21 @@ impl Poller {
         Ok(Self { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?, events: Vec::with_capacity(64) })
     }
 
-    pub(crate) fn add(&self, fd: impl AsFd, token: Token, interest: Interest) -> Result<(), Errno> {
+    pub(crate) fn add(&self, fd: impl AsFd, token: DescriptorToken, interest: Interest) -> Result<(), Errno> {
         epoll::add(&self.epoll, fd, token.data(), interest.flags())
     }
 
-    pub(crate) fn change(&self, fd: impl AsFd, token: Token, interest: Interest) -> Result<(), Errno> {
+    pub(crate) fn change(&self, fd: impl AsFd, token: DescriptorToken, interest: Interest) -> Result<(), Errno> {
         epoll::modify(&self.epoll, fd, token.data(), interest.flags())
     }
 
-    /// Stops watching a descriptor.
+    /// Deregisters a descriptor.
     pub(crate) fn remove(&self, fd: impl AsFd) {
-        // One that is not watched need not be removed.
+        // An unregistered descriptor need not be removed.
         let _watched = epoll::delete(&self.epoll, fd);
     }
 
-    /// Waits until something is ready or the time has come.
+    /// Waits for readiness or the deadline.
     pub(crate) fn wait(&mut self, until: Option<Instant>) -> Result<Vec<Readiness>, Errno> {
         let timeout = until.map(|instant| {
             let left = instant.saturating_duration_since(Instant::now());
@@ -91,7 +91,7 @@ impl Poller {
         let ready = |event: &epoll::Event| {
             let flags = event.flags;
             Some(Readiness {
-                token: Token::from_data(event.data.u64())?,
+                token: DescriptorToken::from_data(event.data.u64())?,
                 readable: flags.contains(epoll::EventFlags::IN),
                 gone: flags.intersects(gone),
             })
@@ -114,9 +114,9 @@ impl Interest {
     }
 }
 
-// === impl Token ===
+// === impl DescriptorToken ===
 
-impl Token {
+impl DescriptorToken {
     const CLIENTS: u64 = 16;
     const CALLERS: u64 = 1024;
     const PORTS: u64 = 4096;

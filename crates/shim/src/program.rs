@@ -1,7 +1,7 @@
-//! The first program of a sandbox, as a file that whatever runs in the sandbox cannot read.
+//! The agent's program, as a file that the sandbox cannot read.
 //!
-//! The kernel protects a process from its own namespace when the namespace may not read its program: the file belongs to
-//! an id that no sandbox has, and others may only execute it. A file that is not so already is copied, once.
+//! The kernel protects a process from its own namespace if the namespace cannot read its program: the file belongs to a
+//! uid outside of every sandbox, and others may only execute it. A file without these permissions is copied once.
 
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, File, Permissions};
@@ -11,12 +11,12 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
-/// For others to execute, and nothing else.
+/// Others may execute it, and nothing else.
 const MODE: u32 = 0o711;
-/// What nobody but the owner may have.
+/// Permissions that only the owner may have.
 const LOOSE: u32 = 0o066;
 
-/// Opens a program, or a copy of it that is kept in `directory`.
+/// Opens a program, or its copy in `directory`.
 pub(crate) fn open(program: &Path, directory: &Path) -> io::Result<OwnedFd> {
     let file = File::open(program)?;
     let metadata = file.metadata()?;
@@ -33,20 +33,20 @@ pub(crate) fn open(program: &Path, directory: &Path) -> io::Result<OwnedFd> {
     }
 }
 
-/// Copies a program to a directory of its version, so that it keeps its name.
+/// Copies a program to a directory named after its version, so that it keeps its name.
 fn copy(program: &Path, directory: &Path, name: &OsStr, version: &str) -> io::Result<OwnedFd> {
     let unfinished = directory.join(format!(".{}-{}", name.to_string_lossy(), std::process::id()));
     let kept = directory.join(version);
     let copied = fill(program, &unfinished, name).and_then(|()| match std::fs::rename(&unfinished, &kept) {
-        // Another was faster.
+        // Another process was faster.
         Err(error) if matches!(error.kind(), DirectoryNotEmpty | AlreadyExists) => Ok(()),
         renamed => renamed,
     });
-    // If it was renamed, there is nothing left of it.
+    // If it was renamed, there is nothing to remove.
     let _gone = std::fs::remove_dir_all(&unfinished);
     copied?;
     let copied = File::open(kept.join(name))?;
-    // Copies of earlier builds; what still runs keeps its own.
+    // Copies of earlier builds; running processes keep theirs.
     for entry in std::fs::read_dir(directory)?.flatten() {
         let other = entry.file_name();
         if other.to_string_lossy().starts_with(&format!("{}-", name.to_string_lossy())) && other != version {
@@ -69,7 +69,7 @@ mod tests {
     //= carrel.supervisor.first-program-sandbox-cannot
     //= promises.supervisor.copies-agent-sandbox-could
     #[test]
-    fn a_program_that_others_may_read_is_copied_once_and_its_older_copies_go() {
+    fn a_readable_program_is_copied_once_and_older_copies_are_removed() {
         let (home, kept) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let program = home.path().join("agent");
         std::fs::write(&program, "one").unwrap();
@@ -91,7 +91,7 @@ mod tests {
     //= carrel.supervisor.first-program-sandbox-cannot
     //= promises.supervisor.copies-agent-sandbox-could
     #[test]
-    fn a_program_that_is_closed_to_others_is_used_as_it_is() {
+    fn an_unreadable_program_is_used_directly() {
         let home = tempfile::tempdir().unwrap();
         let program = home.path().join("agent");
         std::fs::write(&program, "").unwrap();

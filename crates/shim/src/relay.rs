@@ -1,18 +1,18 @@
-//! The relay: one stream of frames to the guest, shared by many clients, none of which can touch another.
+//! The relay: one stream of frames to the agent, shared by many isolated clients.
 //!
-//! No I/O happens here. Bytes come in and go out through [`Relay`]'s methods; whoever holds the descriptors moves them.
-//! A frame is routed by its id and never decoded. Towards the guest frames are stored until they are whole, so that a
-//! client that stops in the middle of one holds up nobody; from the guest they are passed on as they arrive, since the
-//! guest's own stream is one.
+//! No I/O happens here. Bytes come in and go out through [`Relay`]'s methods; the owner of the descriptors moves them.
+//! A frame is routed by its id and never decoded. Towards the agent frames are stored until they are complete, so that
+//! a client that stops in the middle of one blocks no other; from the agent they are forwarded as they arrive
+//! (cut-through).
 //!
-//! Everything is bounded: a client's unfinished frames, what waits for a client, and all of it together. The numbers below
-//! are chosen so that their sum, with what vectors keep to grow, stays under 64 MiB.
+//! Everything is bounded: a client's incomplete frames, its backlog, and all of it together. The limits are chosen so
+//! that their sum, with the spare capacity of vectors, stays under 64 MiB.
 
 mod client;
-mod inbox;
+mod client_inbox;
+mod host;
 #[cfg(test)]
 mod job_tests;
-mod own;
 mod route;
 #[cfg(test)]
 mod tests;
@@ -20,92 +20,91 @@ mod tests;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use carrel_protocol::relay_flow::{INPUT_WINDOW, Sender};
+use carrel_protocol::relay_flow::{CreditSender, INPUT_WINDOW};
 use carrel_protocol::{Codec, Frame, Header, IdRange};
 
-use self::client::Client;
-pub(crate) use self::client::{Fault, Outbox};
-use self::inbox::Inbox;
-pub(crate) use self::own::HELLO_ID;
-use self::own::{Heard, Own};
-pub(crate) use self::route::Misbehaviour;
-use self::route::{Route, Run, Target};
+use self::client::RelayedClient;
+pub(crate) use self::client::{ClientFault, ClientOutbox};
+use self::client_inbox::ClientInbox;
+pub(crate) use self::host::HELLO_ID;
+use self::host::{HostChannel, HostMessage};
+pub(crate) use self::route::AgentViolation;
+use self::route::{FrameRouter, FrameRun, FrameTarget};
 
-/// How many clients there may be. The upper half of the last one's ids is the host's own.
+/// The maximum number of clients. The upper half of the last slot's ids belongs to the host.
 pub(crate) const SLOTS: usize = 128;
-/// What jobs are given takes turns with what clients send, as if there were one client more.
+/// Data for jobs takes turns with clients, like one more client.
 const DATA: Slot = SLOTS;
-/// How much one client sends at its turn.
+/// The number of bytes that one client sends per turn.
 const TURN: usize = 256 * 1024;
-/// How much may wait for all clients together, before the one with the most has to go.
+/// The total backlog above which the client with the largest one is disconnected.
 const WAITING_FOR_ALL: usize = 16 * 1024 * 1024;
-/// How much may be on its way to all clients together.
+/// The budget of output in flight to all clients.
 const OUTPUT_SHARED: u64 = 8 * 1024 * 1024;
-/// How much may be on its way to one client, at least and at most.
+/// The minimum and maximum of output in flight to one client.
 const OUTPUT_SHARE: (u64, u64) = (64 * 1024, 1024 * 1024);
-/// How much may be kept of large unfinished frames, of all clients together.
+/// The pool for large incomplete frames of all clients.
 const LARGE_POOL: usize = 18 * 1024 * 1024;
-/// How long a client may stop in the middle of a large frame while others wait to begin one.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a client may pause in the middle of a large frame while others wait to begin one.
+const LARGE_FRAME_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The slot of a client.
+/// The index of a client.
 pub(crate) type Slot = usize;
 
-/// The relay.
 pub(crate) struct Relay {
-    /// The frame that greets every client.
+    /// The first frame for every client.
     ready: Vec<u8>,
-    /// Whether the guest keeps credit with us.
+    /// Whether the agent supports credit.
     credit: bool,
-    places: Vec<Place>,
+    places: Vec<SlotState>,
     clients: usize,
-    own: Own,
-    route: Route,
-    /// Who is sending to the guest, and how many bytes of whole frames it still has to send.
+    own: HostChannel,
+    route: FrameRouter,
+    /// The client that is sending, and how many bytes of complete frames it still has to send.
     sending: Option<(Slot, usize)>,
-    /// Whose turn comes next.
+    /// The next slot in turn.
     turn: Slot,
-    /// Who waits for room to begin a large frame.
+    /// Clients that wait for the pool.
     queue: VecDeque<Slot>,
     large: usize,
-    /// How much waits for all clients together.
+    /// The total backlog of all clients.
     waiting: usize,
-    /// When somebody last did something.
+    /// The time of the last activity.
     now: Instant,
-    totals: Totals,
-    events: Vec<Event>,
+    totals: RelayTotals,
+    events: Vec<RelayEvent>,
 }
 
-/// What became of a slot.
-enum Place {
+/// The state of a slot.
+enum SlotState {
     Free,
-    Taken(Box<Client>),
-    /// Its client is gone; until the guest has answered the question asked behind that news, what it sends may still be
-    /// for the one who is gone.
+    Taken(Box<RelayedClient>),
+    /// Its client is gone; until the agent has answered the ping sent after that, its frames may still be for the
+    /// former client.
     Leaving(u32),
 }
 
-/// Where what the guest says goes.
-pub(crate) trait Listeners {
-    /// Offers bytes to a client; says how much of it went out at once.
+/// The receivers of the agent's frames.
+pub(crate) trait FrameListeners {
+    /// Offers bytes to a client; returns how many were sent at once.
     fn client(&mut self, slot: Slot, bytes: &[u8]) -> usize;
 
-    /// Gives a frame to the job or the connection of its id; says whether it made sense.
+    /// Delivers a frame to the job or connection with its id; returns whether it is valid.
     fn job(&mut self, frame: Frame<'_>) -> bool;
 }
 
-/// What the outside has to do.
+/// An action for the owner of the relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Event {
-    /// A client has to be disconnected.
-    Drop(Slot, Fault),
-    /// A client asks the sandbox to shut down.
+pub(crate) enum RelayEvent {
+    /// Disconnect a client.
+    Drop(Slot, ClientFault),
+    /// A client requests a shutdown of the sandbox.
     Shutdown,
 }
 
-/// What went through.
+/// Traffic counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Totals {
+pub(crate) struct RelayTotals {
     pub(crate) to_clients: u64,
     pub(crate) from_clients: u64,
     pub(crate) stray_frames: u64,
@@ -114,61 +113,61 @@ pub(crate) struct Totals {
 // === impl Relay ===
 
 impl Relay {
-    /// A relay that greets with the given frame.
+    /// Creates a relay that greets clients with the given frame.
     pub(crate) fn new(ready: Vec<u8>, credit: bool, now: Instant) -> Self {
         Self {
             ready,
             credit,
-            places: (0..SLOTS).map(|_| Place::Free).collect(),
+            places: (0..SLOTS).map(|_| SlotState::Free).collect(),
             clients: 0,
-            own: Own::default(),
-            route: Route::default(),
+            own: HostChannel::default(),
+            route: FrameRouter::default(),
             sending: None,
             turn: 0,
             queue: VecDeque::new(),
             large: 0,
             waiting: 0,
             now,
-            totals: Totals::default(),
+            totals: RelayTotals::default(),
             events: Vec::new(),
         }
     }
 
-    /// How many clients there are.
+    /// The number of clients.
     pub(crate) fn clients(&self) -> usize {
         self.clients
     }
 
-    pub(crate) fn totals(&self) -> Totals {
+    pub(crate) fn totals(&self) -> RelayTotals {
         self.totals
     }
 
-    /// What the outside has to do now.
-    pub(crate) fn take_events(&mut self) -> Vec<Event> {
+    /// Takes the pending actions.
+    pub(crate) fn take_events(&mut self) -> Vec<RelayEvent> {
         std::mem::take(&mut self.events)
     }
 
-    /// Gives a new client the first free slot, if there is one.
+    /// Assigns the first free slot to a new client, if there is one.
     pub(crate) fn connect(&mut self, now: Instant) -> Option<Slot> {
-        let slot = self.places.iter().position(|place| matches!(place, Place::Free))?;
+        let slot = self.places.iter().position(|place| matches!(place, SlotState::Free))?;
         let ids = ids_of(slot)?;
-        let input = Sender::new(if self.credit { INPUT_WINDOW } else { u64::MAX });
-        let mut client = Client::new(ids, input, now);
+        let input = CreditSender::new(if self.credit { INPUT_WINDOW } else { u64::MAX });
+        let mut client = RelayedClient::new(ids, input, now);
         client.outbox.push(&Codec::Current.prologue(ids));
         client.outbox.push(&self.ready);
         self.waiting += client.outbox.len();
-        *self.places.get_mut(slot)? = Place::Taken(Box::new(client));
+        *self.places.get_mut(slot)? = SlotState::Taken(Box::new(client));
         self.clients += 1;
         Some(slot)
     }
 
-    /// A client is gone: its sessions end, and its ids are given to another only when the guest knows.
+    /// Removes a disconnected client: its sessions end, and its ids are reused only when the agent has confirmed it.
     pub(crate) fn disconnect(&mut self, slot: Slot) {
-        let Some(Place::Taken(client)) = self.places.get_mut(slot) else { return };
+        let Some(SlotState::Taken(client)) = self.places.get_mut(slot) else { return };
         let ids = client.ids;
         self.large -= client.charged;
         self.waiting -= client.outbox.len();
-        // A frame that was begun has to be finished: the guest could not find the next one.
+        // A frame that was begun has to be finished: the agent could not locate the next one.
         if let Some((_, left)) = self.sending.take_if(|(sender, _)| *sender == slot) {
             self.own.finish(client.inbox.front(left));
         }
@@ -176,56 +175,56 @@ impl Relay {
         self.queue.retain(|waiting| *waiting != slot);
         let question = self.own.farewell(ids);
         if let Some(place) = self.places.get_mut(slot) {
-            *place = Place::Leaving(question);
+            *place = SlotState::Leaving(question);
         }
         self.lend();
     }
 
     /// How many bytes may be read from a client now.
     pub(crate) fn wanted_from(&self, slot: Slot) -> usize {
-        self.client(slot).map_or(0, Client::wanted)
+        self.client(slot).map_or(0, RelayedClient::wanted)
     }
 
-    /// Where a client's bytes are read into; [`Self::arrived_from`] looks at them.
+    /// The buffer for a client's bytes; followed by [`Self::arrived_from`].
     pub(crate) fn inbox(&mut self, slot: Slot) -> Option<&mut Vec<u8>> {
         let client = self.client_mut(slot)?;
         let wanted = client.wanted();
         Some(client.inbox.room(wanted))
     }
 
-    /// Looks at what was read from a client.
+    /// Processes bytes that were read from a client.
     pub(crate) fn arrived_from(&mut self, slot: Slot, bytes: usize, now: Instant) {
         self.totals.from_clients += bytes as u64;
         self.now = now;
         let Some(client) = self.client_mut(slot) else { return };
         client.moved = now;
         match client.look() {
-            Ok(asked) if asked.shutdown => self.events.push(Event::Shutdown),
+            Ok(asked) if asked.shutdown => self.events.push(RelayEvent::Shutdown),
             Ok(_) => {}
             Err(fault) => {
                 client.dead = true;
-                self.events.push(Event::Drop(slot, fault));
+                self.events.push(RelayEvent::Drop(slot, fault));
             }
         }
         self.consider(slot);
     }
 
-    /// A client will send no more. What it sent is still passed on, as far as that needs no waiting.
+    /// A client shut down sending. What it sent is still forwarded, as far as possible without waiting.
     pub(crate) fn ended(&mut self, slot: Slot) {
         if let Some(client) = self.client_mut(slot) {
             client.ended = true;
         }
     }
 
-    /// Whether a client has nothing more to say, and nothing of what it said waits to be passed on.
+    /// Whether a client has shut down sending and nothing of it is queued.
     pub(crate) fn is_over(&self, slot: Slot) -> bool {
         let sending = self.sending.is_some_and(|(sender, _)| sender == slot);
         self.client(slot).is_none_or(|client| client.ended && !sending && !client.may_send())
     }
 
-    /// Looks whether a client has a large frame ahead that it has credit for; then it waits for room.
+    /// Queues a client for the pool if its next frame is large and it has credit for it.
     fn consider(&mut self, slot: Slot) {
-        let Some(Place::Taken(client)) = self.places.get_mut(slot) else { return };
+        let Some(SlotState::Taken(client)) = self.places.get_mut(slot) else { return };
         self.large = self.large - client.charged + client.inbox.charge();
         client.charged = client.inbox.charge();
         let on_their_way = self.sending.filter(|(sender, _)| *sender == slot).map_or(0, |(_, left)| left);
@@ -235,18 +234,18 @@ impl Relay {
         self.lend();
     }
 
-    /// Lends room for large frames to those who wait for it, in their order.
+    /// Lends pool memory to waiting clients, in order.
     fn lend(&mut self) {
         while let Some(slot) = self.queue.front().copied() {
-            if let Some(Place::Taken(client)) = self.places.get_mut(slot) {
+            if let Some(SlotState::Taken(client)) = self.places.get_mut(slot) {
                 if let Some(frame) = client.inbox.wants_loan() {
-                    if self.large + Inbox::charge_of(frame) > LARGE_POOL {
+                    if self.large + ClientInbox::charge_of(frame) > LARGE_POOL {
                         return;
                     }
                     client.inbox.grant(frame);
                     self.large = self.large - client.charged + client.inbox.charge();
                     client.charged = client.inbox.charge();
-                    // It could not move before.
+                    // It could not make progress before.
                     client.moved = self.now;
                 }
             }
@@ -254,18 +253,18 @@ impl Relay {
         }
     }
 
-    /// Nothing happens: what only work needs is given back.
+    /// Releases unused memory when idle.
     pub(crate) fn rest(&mut self) {
         for place in &mut self.places {
-            if let Place::Taken(client) = place {
+            if let SlotState::Taken(client) = place {
                 client.inbox.rest();
                 client.outbox.rest_idle();
             }
         }
     }
 
-    /// Ends the wait of those who want to begin a large frame, at the cost of those who do not finish theirs. While the
-    /// guest is paused, nobody has to hurry.
+    /// Disconnects clients that pause in the middle of a large frame for too long while others wait for the pool.
+    /// Suspended while the sandbox is paused.
     pub(crate) fn tick(&mut self, now: Instant, paused: bool) -> Option<Instant> {
         self.now = now;
         if self.queue.is_empty() {
@@ -273,17 +272,17 @@ impl Relay {
         }
         let mut next: Option<Instant> = None;
         for (slot, place) in self.places.iter_mut().enumerate() {
-            let Place::Taken(client) = place else { continue };
+            let SlotState::Taken(client) = place else { continue };
             if !client.inbox.is_unfinished() || client.dead {
                 continue;
             }
             if paused {
                 client.moved = now;
             }
-            let due = client.moved + PATIENCE;
+            let due = client.moved + LARGE_FRAME_TIMEOUT;
             if due <= now {
                 client.dead = true;
-                self.events.push(Event::Drop(slot, Fault::Unfinished));
+                self.events.push(RelayEvent::Drop(slot, ClientFault::Unfinished));
             } else {
                 next = Some(next.map_or(due, |next| next.min(due)));
             }
@@ -291,39 +290,39 @@ impl Relay {
         next
     }
 
-    // --- towards the guest
+    // --- towards the agent
 
-    /// Queues a message of the host's own for the guest, before everything that clients send.
+    /// Queues a message of the host itself, before all client data.
     pub(crate) fn say(&mut self, frame: &[u8]) {
         self.own.say(frame);
     }
 
-    /// Opens an id on which a job is run.
+    /// Allocates an id for a job.
     pub(crate) fn open_job(&mut self) -> u32 {
         self.own.open_job()
     }
 
-    /// Opens an id on which a connection to a port inside is made.
+    /// Allocates an id for a connection to a published port.
     pub(crate) fn open_connection(&mut self) -> u32 {
         self.own.open_connection()
     }
 
-    /// The job or the connection of that id has ended.
+    /// Releases the id of a job or a connection.
     pub(crate) fn close_job(&mut self, id: u32) {
         self.own.close_job(id);
     }
 
-    /// Queues what a job is given: it takes turns with what clients send.
+    /// Queues data for a job: it takes turns with clients.
     pub(crate) fn give(&mut self, frame: &[u8]) {
         self.own.data.push(frame);
     }
 
-    /// How much of the host's own words waits to be sent.
+    /// The number of queued bytes of the host itself.
     pub(crate) fn unsaid(&self) -> usize {
         self.own.waiting()
     }
 
-    /// The next bytes for the guest.
+    /// The next bytes for the agent.
     pub(crate) fn for_guest(&mut self) -> &[u8] {
         if self.sending.is_none() {
             self.tell_credit();
@@ -338,7 +337,7 @@ impl Relay {
         }
     }
 
-    /// Notes how many of those bytes the guest took.
+    /// Records how many of those bytes were sent.
     pub(crate) fn guest_took(&mut self, bytes: usize) {
         let Some((slot, left)) = self.sending else { return self.own.took(bytes) };
         let left = left.saturating_sub(bytes);
@@ -352,12 +351,12 @@ impl Relay {
         self.consider(slot);
     }
 
-    /// The next client that has a whole frame and may send it, with as many whole frames as a turn allows.
+    /// The next client with complete frames and credit, with as many frames as a turn permits.
     fn next_sender(&mut self) -> Option<(Slot, usize)> {
         for step in 0..=SLOTS {
             let slot = (self.turn + step) % (SLOTS + 1);
             let bytes = match self.places.get_mut(slot) {
-                Some(Place::Taken(client)) => client.take_turn(TURN),
+                Some(SlotState::Taken(client)) => client.take_turn(TURN),
                 None => self.own.data_turn(TURN),
                 Some(_) => 0,
             };
@@ -369,14 +368,14 @@ impl Relay {
         None
     }
 
-    /// Tells the guest how much more each client takes.
+    /// Grants output credit of each client to the agent.
     fn tell_credit(&mut self) {
         if !self.credit || !self.own.is_empty() {
             return;
         }
         let share = self.share();
         for place in &mut self.places {
-            let Place::Taken(client) = place else { continue };
+            let SlotState::Taken(client) = place else { continue };
             let held = client.outbox.len() as u64;
             if let Some(limit) = client.output.grant(held, share) {
                 self.own.credit(client.ids, limit);
@@ -384,41 +383,41 @@ impl Relay {
         }
     }
 
-    /// How much may be on its way to one client: everything is divided among those who are there.
+    /// The output window of one client: the budget is divided among all.
     fn share(&self) -> u64 {
         (OUTPUT_SHARED / (self.clients as u64).max(1)).clamp(OUTPUT_SHARE.0, OUTPUT_SHARE.1)
     }
 
-    // --- from the guest
+    // --- from the agent
 
-    /// Takes bytes from the guest. What did not go out to a client at once waits. Nothing is offered to a client for
-    /// which something waits already.
+    /// Processes bytes from the agent. What is not sent to a client at once is queued. Nothing is offered to a client
+    /// with a backlog.
     pub(crate) fn hear_guest(
         &mut self,
         mut bytes: &[u8],
         now: Instant,
-        listeners: &mut impl Listeners,
-    ) -> Result<(), Misbehaviour> {
+        listeners: &mut impl FrameListeners,
+    ) -> Result<(), AgentViolation> {
         while !bytes.is_empty() {
             let (target, run, rest) = self.route.next(bytes, |header| target(&self.places, &self.own, header))?;
             bytes = rest;
             match target {
-                Target::Client(slot) => self.pass_on(slot, run, listeners),
-                Target::Own => self.heard(run),
-                Target::Job => {
+                FrameTarget::Client(slot) => self.pass_on(slot, run, listeners),
+                FrameTarget::Own => self.heard(run),
+                FrameTarget::Job => {
                     if !self.own.hear_job(run, |frame| listeners.job(frame)) {
                         self.route.stray();
                     }
                 }
-                Target::Gone | Target::Stray => {}
+                FrameTarget::Gone | FrameTarget::Stray => {}
             }
             self.totals.stray_frames += self.route.take_strays(now)?;
         }
         Ok(())
     }
 
-    fn pass_on(&mut self, slot: Slot, run: Run<'_>, listeners: &mut impl Listeners) {
-        let Some(Place::Taken(client)) = self.places.get_mut(slot) else { return };
+    fn pass_on(&mut self, slot: Slot, run: FrameRun<'_>, listeners: &mut impl FrameListeners) {
+        let Some(SlotState::Taken(client)) = self.places.get_mut(slot) else { return };
         if client.dead {
             return;
         }
@@ -434,36 +433,37 @@ impl Relay {
         }
     }
 
-    /// When too much waits for all clients together, the one for whom the most waits has to go.
+    /// Disconnects the client with the largest backlog if the total is too large.
     fn relieve(&mut self) {
-        let waiting = |place: &Place| if let Place::Taken(client) = place { client.outbox.len() } else { 0 };
+        let waiting = |place: &SlotState| if let SlotState::Taken(client) = place { client.outbox.len() } else { 0 };
         let most = self.places.iter().enumerate().max_by_key(|(_, place)| waiting(place));
-        let Some((slot, Place::Taken(_))) = most else { return };
-        if let Some(Place::Taken(client)) = self.places.get_mut(slot) {
+        let Some((slot, SlotState::Taken(_))) = most else { return };
+        if let Some(SlotState::Taken(client)) = self.places.get_mut(slot) {
             self.waiting -= client.outbox.len();
             client.outbox.clear();
             client.dead = true;
         }
-        self.events.push(Event::Drop(slot, Fault::TooSlow));
+        self.events.push(RelayEvent::Drop(slot, ClientFault::TooSlow));
     }
 
-    fn heard(&mut self, run: Run<'_>) {
+    fn heard(&mut self, run: FrameRun<'_>) {
         self.own.hear(run.pieces());
         while let Some(heard) = self.own.take_heard() {
             let made_sense = match heard {
-                Heard::Credit(id, limit) => {
+                HostMessage::Credit(id, limit) => {
                     let slot = Codec::Current.owner_of(id) as usize;
                     let granted = self.client_mut(slot).map(|client| client.input.grant(limit)).is_some();
                     self.consider(slot);
                     granted || self.is_leaving(id)
                 }
-                // It did not understand a wish to shut down: that is between the two.
-                Heard::Complaint => true,
-                Heard::Answer(id) => {
-                    let asked = |place: &&mut Place| matches!(place, Place::Leaving(question) if *question == id);
-                    self.places.iter_mut().find(asked).map(|place| *place = Place::Free).is_some()
+                // An error about a shutdown request: not relevant here.
+                HostMessage::Complaint => true,
+                HostMessage::Answer(id) => {
+                    let asked =
+                        |place: &&mut SlotState| matches!(place, SlotState::Leaving(question) if *question == id);
+                    self.places.iter_mut().find(asked).map(|place| *place = SlotState::Free).is_some()
                 }
-                Heard::Nonsense => false,
+                HostMessage::Nonsense => false,
             };
             if !made_sense {
                 self.route.stray();
@@ -472,7 +472,7 @@ impl Relay {
     }
 
     fn is_leaving(&self, id: u32) -> bool {
-        matches!(self.places.get(Codec::Current.slot_of(id) as usize), Some(Place::Leaving(_)))
+        matches!(self.places.get(Codec::Current.slot_of(id) as usize), Some(SlotState::Leaving(_)))
     }
 
     // --- towards a client
@@ -482,26 +482,26 @@ impl Relay {
         self.client(slot).map_or(&[], |client| client.outbox.rest())
     }
 
-    /// Notes how many of those bytes a client took.
+    /// Records how many of those bytes were sent.
     pub(crate) fn client_took(&mut self, slot: Slot, bytes: usize) {
         self.totals.to_clients += bytes as u64;
-        if let Some(Place::Taken(client)) = self.places.get_mut(slot) {
+        if let Some(SlotState::Taken(client)) = self.places.get_mut(slot) {
             let before = client.outbox.len();
             client.outbox.took(bytes);
             self.waiting -= before - client.outbox.len();
         }
     }
 
-    fn client(&self, slot: Slot) -> Option<&Client> {
+    fn client(&self, slot: Slot) -> Option<&RelayedClient> {
         match self.places.get(slot) {
-            Some(Place::Taken(client)) => Some(client),
+            Some(SlotState::Taken(client)) => Some(client),
             _ => None,
         }
     }
 
-    fn client_mut(&mut self, slot: Slot) -> Option<&mut Client> {
+    fn client_mut(&mut self, slot: Slot) -> Option<&mut RelayedClient> {
         match self.places.get_mut(slot) {
-            Some(Place::Taken(client)) => Some(client),
+            Some(SlotState::Taken(client)) => Some(client),
             _ => None,
         }
     }
@@ -511,23 +511,23 @@ impl Relay {
 fn ids_of(slot: Slot) -> Option<IdRange> {
     let number = u32::try_from(slot).ok()?;
     let ids = Codec::Current.range(number)?;
-    if slot + 1 < SLOTS { Some(ids) } else { IdRange::new(ids.start(), own::FIRST).ok() }
+    if slot + 1 < SLOTS { Some(ids) } else { IdRange::new(ids.start(), host::FIRST).ok() }
 }
 
-/// Who a frame of the guest is for.
-fn target(places: &[Place], own: &Own, header: Header) -> Target {
-    if own::listens_to(header) {
-        return Target::Own;
+/// The target of a frame of the agent.
+fn target(places: &[SlotState], own: &HostChannel, header: Header) -> FrameTarget {
+    if host::listens_to(header) {
+        return FrameTarget::Own;
     }
     if own.is_for_job(header) {
-        return Target::Job;
+        return FrameTarget::Job;
     }
     let slot = Codec::Current.slot_of(header.id) as usize;
     match places.get(slot) {
-        Some(Place::Taken(client)) if client.ids.contains(header.id) && route::is_sensible(header.flags) => {
-            Target::Client(slot)
+        Some(SlotState::Taken(client)) if client.ids.contains(header.id) && route::is_sensible(header.flags) => {
+            FrameTarget::Client(slot)
         }
-        Some(Place::Leaving(_)) => Target::Gone,
-        _ => Target::Stray,
+        Some(SlotState::Leaving(_)) => FrameTarget::Gone,
+        _ => FrameTarget::Stray,
     }
 }

@@ -1,4 +1,4 @@
-//! From what the owner wants to a sandbox that is ready, and a supervisor that has given up the rest of its rights.
+//! Starts a sandbox from a create request, and drops the shim's privileges.
 
 mod error;
 mod network;
@@ -17,7 +17,7 @@ use carrel_sandbox::{
     KernelMemory, Network, Project, Quota, Reserve, RetainedPrivileges, Spec, drop_privileges, launch,
     leave_host_mounts,
 };
-use carrel_shim_client::messages::{self, Create, Fact, FactKind, Hello, Ready, UnenforcedLimit, VERSION};
+use carrel_shim_client::messages::{self, Create, Fact, FactKind, Hello, SandboxReady, UnenforcedLimit, VERSION};
 use carrel_shim_client::{SandboxRecord, began, boot_id};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
@@ -27,55 +27,59 @@ use rustix::process::Signal;
 pub(crate) use self::error::StartError;
 use crate::directory::RunDirectory;
 use crate::failpoint::{Failpoint, reached};
-use crate::greeting::{Greeted, Greeting, hello};
+use crate::handshake::{AgentHandshake, HandshakeResult, hello};
 use crate::jobs::Jobs;
-use crate::log::{Log, wall_ms};
+use crate::journal::{JournalWriter, wall_ms};
 use crate::owner::Owner;
-use crate::ports::Ports;
+use crate::ports::PublishedPorts;
 use crate::program;
 
-/// How long a guest may take until it is ready.
+/// The timeout of the agent's `core.ready`.
 const READY: Duration = Duration::from_secs(30);
-/// What the first program sees of an environment.
+/// The environment of the agent.
 const ENVIRONMENT: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// How much may wait in the kernel on its way to the guest: enough that neither side waits for the other.
+/// The kernel's send buffer to the agent: large enough that neither side waits for the other.
 const SEND_BUFFER: usize = 1024 * 1024;
 
-/// A sandbox that runs, with what its supervisor needs of it.
-pub(crate) struct Running {
+/// A running sandbox with its resources.
+pub(crate) struct RunningSandbox {
     pub(crate) container: Container,
     pub(crate) cgroup: Option<Cgroup>,
-    /// Limits that were asked for and are not enforced.
+    /// Requested limits that are not enforced.
     pub(crate) unenforced: Option<Vec<UnenforcedLimit>>,
-    /// Tells when memory runs out.
+    /// Notifies about OOM.
     pub(crate) memory: Option<OomWatch>,
-    /// What it takes of the kernel's memory.
+    /// Its kernel memory.
     pub(crate) kernel_memory: KernelMemory,
     directory: Option<RunDirectory>,
     pub(crate) channel: OwnedFd,
     pub(crate) listener: UnixListener,
-    pub(crate) greeted: Greeted,
-    /// How much of the host's own disk has to stay free.
+    pub(crate) greeted: HandshakeResult,
+    /// How much of the host's disk has to stay free.
     pub(crate) reserve: Reserve,
-    /// Whether it stays when its owner leaves.
+    /// Whether it is persistent.
     pub(crate) lasting: bool,
-    /// What the loop begins with.
-    pub(crate) parts: Option<Parts>,
+    /// The initial state of the event loop.
+    pub(crate) parts: Option<ServerParts>,
 }
 
-/// What the loop begins with.
-pub(crate) struct Parts {
+/// The initial state of the event loop.
+pub(crate) struct ServerParts {
     pub(crate) desk: UnixListener,
     pub(crate) hello: Hello,
     pub(crate) jobs: Jobs,
-    pub(crate) ports: Ports,
-    pub(crate) log: Log,
+    pub(crate) ports: PublishedPorts,
+    pub(crate) log: JournalWriter,
 }
 
-/// Makes the sandbox on a host that was looked at.
-pub(crate) fn start(create: &Create, owner: &Owner, host: Result<Host, CgroupError>) -> Result<Running, StartError> {
+/// Creates the sandbox on a detected host.
+pub(crate) fn start(
+    create: &Create,
+    owner: &Owner,
+    host: Result<Host, CgroupError>,
+) -> Result<RunningSandbox, StartError> {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
-    // What cannot be is refused before anything is made.
+    // Invalid requests are rejected before anything is created.
     let (root, mounts, project) = (RootFs::try_from(create.root.clone())?, mounts(create)?, project(create)?);
     let network = create.network_of.map(network::of).transpose()?;
     let limits = limits(&create.limits)?;
@@ -85,22 +89,22 @@ pub(crate) fn start(create: &Create, owner: &Owner, host: Result<Host, CgroupErr
         .map_err(|error| StartError::Program(create.agentd.0.display().to_string(), error))?;
     let mut directory = RunDirectory::claim(&create.directory.0, &create.incarnation)?;
     reached(Failpoint::Claimed);
-    let mut log = Log::new(directory.take_journal()?);
-    let made = Made { create, root, mounts, project, network, isolation, program, host };
+    let mut log = JournalWriter::new(directory.take_journal()?);
+    let made = ValidatedRequest { create, root, mounts, project, network, isolation, program, host };
     match make(made, &limits, owner, &mut directory) {
         Ok(parts) => Ok(parts.into_running(create, directory, log)),
         Err(error) => {
             let fact = Fact { message: Some(error.to_string()), ..Fact::new(wall_ms(), FactKind::Failed) };
             log.note(fact);
-            // The container and its group are gone with what held them.
+            // The container and its cgroup were removed on drop.
             let _removed = directory.remove();
             Err(error)
         }
     }
 }
 
-/// What was checked.
-struct Made<'a> {
+/// A validated request.
+struct ValidatedRequest<'a> {
     create: &'a Create,
     root: RootFs,
     mounts: Vec<HostMount>,
@@ -111,8 +115,8 @@ struct Made<'a> {
     host: Result<Host, CgroupError>,
 }
 
-/// What was made of it.
-struct Whole {
+/// A created sandbox.
+struct CreatedSandbox {
     container: Container,
     cgroup: Option<Cgroup>,
     unenforced: Option<Vec<UnenforcedLimit>>,
@@ -122,16 +126,16 @@ struct Whole {
     listener: UnixListener,
     desk: UnixListener,
     logs: OwnedFd,
-    greeted: Greeted,
+    greeted: HandshakeResult,
     hello: Hello,
 }
 
 fn make(
-    made: Made<'_>,
+    made: ValidatedRequest<'_>,
     limits: &CgroupLimits,
     owner: &Owner,
     directory: &mut RunDirectory,
-) -> Result<Whole, StartError> {
+) -> Result<CreatedSandbox, StartError> {
     let system = |what| move |errno: Errno| StartError::System(what, errno.into());
     let create = made.create;
     let ids = IdRange::allocate(&create.ids.0)?;
@@ -147,7 +151,7 @@ fn make(
         unenforced.get_or_insert_default().push(unguarded(create, missing)?);
     }
     let (ours, theirs) = channel().map_err(system("socketpair"))?;
-    // There before the guest begins, so that it costs no round trip.
+    // Written before the agent starts, to save a round trip.
     rustix::io::write(&ours, &hello()).map_err(system("write"))?;
     let shared = made.network.is_some();
     let mut container = launch(
@@ -171,11 +175,11 @@ fn make(
     reached(Failpoint::Launched);
     let listener = directory.listen()?;
     let logs = directory.logs(create.logs.as_ref().map(|logs| logs.0.as_path()), supervisor)?;
-    // Without it, memory is looked at when something was killed.
+    // Without it, memory is checked when a process was killed.
     let memory = cgroup.as_ref().and_then(|cgroup| cgroup.watch_out_of_memory().ok().flatten());
     let kernel_memory = KernelMemory::open(&mut container, cgroup.as_ref(), limits.memory(), shared);
     let greeted = greet(&ours, &container, owner).map_err(|error| match error {
-        // The runtime knows better why.
+        // The runtime reports the reason itself.
         StartError::Ended => runtime_failed(&container).unwrap_or(error),
         error => error,
     })?;
@@ -184,7 +188,7 @@ fn make(
     let desk = directory.listen_shim()?;
     let changes = container.changes().map(AsFd::as_fd);
     let pid = container.pid().as_raw_nonzero().get().unsigned_abs();
-    let ready = Ready {
+    let ready = SandboxReady {
         agent_socket: directory.socket().into(),
         pid,
         id_base,
@@ -216,7 +220,7 @@ fn make(
         pid,
         agent_version: greeted.version.clone(),
     };
-    Ok(Whole {
+    Ok(CreatedSandbox {
         container,
         cgroup,
         unenforced,
@@ -231,8 +235,7 @@ fn make(
     })
 }
 
-/// Puts nothing in the place of standard output and error: they are somebody else's files, and nobody who reads them has
-/// to wait for the end of this process.
+/// Replaces standard output and error with the null device: their readers must not wait for the exit of this process.
 fn forget_streams() -> Result<(), Errno> {
     let flags = OFlags::WRONLY | OFlags::CLOEXEC;
     let nothing = rustix::fs::open("/dev/null", flags, rustix::fs::Mode::empty())?;
@@ -240,7 +243,7 @@ fn forget_streams() -> Result<(), Errno> {
     rustix::stdio::dup2_stderr(&nothing)
 }
 
-/// What a stranger has to know to find this sandbox and to judge it.
+/// The record of this sandbox for discovery.
 fn record(
     create: &Create,
     owner: &Owner,
@@ -275,8 +278,8 @@ fn record(
     })
 }
 
-/// The group of the sandbox, and the limits that it does not enforce. It has one even without limits: that is how it is
-/// paused and counted.
+/// The cgroup of the sandbox, and the limits that it does not enforce. It exists even without limits, for pause and
+/// statistics.
 fn group(
     create: &Create,
     limits: &CgroupLimits,
@@ -293,7 +296,7 @@ fn group(
                 group.unenforced().missing().map(|(controller, missing)| unenforced(controller, missing)).collect();
             Ok((Some(group), (!without.is_empty()).then_some(without)))
         }
-        // Without a group nothing is enforced.
+        // Without a cgroup nothing is enforced.
         Err(error) if create.allow_unenforced => {
             let wanted = [
                 (Controller::Memory, limits.memory().is_some()),
@@ -317,13 +320,13 @@ fn no_freezer(host: &Result<Host, CgroupError>) -> Option<String> {
     }
 }
 
-/// Whether nothing but a pause keeps a sandbox from filling the host's disk.
+/// Whether only a pause prevents a sandbox from filling the host's disk.
 fn is_guarded(create: &Create, disk: &Disk) -> bool {
     let reserve = create.kept_disk.as_ref().is_some_and(|kept| kept.host_free > 0);
     reserve && matches!(disk, Disk::Kept(kept) if kept.kind() == DiskKind::Plain)
 }
 
-/// The limit that the reserve of the host's disk is, where nobody can be paused.
+/// The disk reserve as an unenforced limit, if the sandbox cannot be paused.
 fn unguarded(create: &Create, missing: String) -> Result<UnenforcedLimit, StartError> {
     if !create.allow_unenforced {
         return Err(StartError::Unguarded(missing));
@@ -351,16 +354,16 @@ fn channel() -> Result<(OwnedFd, OwnedFd), Errno> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     if rustix::net::sockopt::set_socket_send_buffer_size_force(&ours, SEND_BUFFER).is_err() {
-        // Without the privilege it is what the system allows everyone.
+        // Without privileges, the system-wide maximum applies.
         let _most = rustix::net::sockopt::set_socket_send_buffer_size(&ours, SEND_BUFFER);
     }
     Ok((ours, theirs))
 }
 
-/// Waits until the guest is ready.
-fn greet(channel: &OwnedFd, container: &Container, owner: &Owner) -> Result<Greeted, StartError> {
+/// Waits until the agent is ready.
+fn greet(channel: &OwnedFd, container: &Container, owner: &Owner) -> Result<HandshakeResult, StartError> {
     let system = |what| move |errno: Errno| StartError::System(what, errno.into());
-    let (deadline, mut greeting) = (Instant::now() + READY, Greeting::default());
+    let (deadline, mut greeting) = (Instant::now() + READY, AgentHandshake::default());
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         let timeout =
@@ -369,7 +372,7 @@ fn greet(channel: &OwnedFd, container: &Container, owner: &Owner) -> Result<Gree
         let mut watched = [
             PollFd::new(channel, PollFlags::IN),
             PollFd::new(&process, PollFlags::IN),
-            // Only that it leaves: what it says meanwhile is read later.
+            // Only a disconnect: messages are read later.
             PollFd::new(owner, PollFlags::RDHUP),
         ];
         match rustix::event::poll(&mut watched, Some(&timeout)) {
@@ -399,9 +402,9 @@ fn greet(channel: &OwnedFd, container: &Container, owner: &Owner) -> Result<Gree
     }
 }
 
-/// Why the runtime of a sandbox that has one ended before it was ready, if it said so.
+/// Why the runtime of a sandbox exited before it was ready, if it reported that.
 fn runtime_failed(container: &Container) -> Option<StartError> {
-    // Its last words are all there once it has ended.
+    // Its output is complete once it has exited.
     let _killed = container.signal(Signal::KILL);
     let _ended = container.wait();
     container
@@ -410,7 +413,7 @@ fn runtime_failed(container: &Container) -> Option<StartError> {
 }
 
 fn mounts(create: &Create) -> Result<Vec<HostMount>, StartError> {
-    let mount = |mount: &messages::Mount| {
+    let mount = |mount: &messages::MountSpec| {
         let (user, group) = (mount.user, mount.group);
         let access = if mount.writable { Access::Writable { user, group } } else { Access::ReadOnly { user, group } };
         let owner = mount.owner_user.zip(mount.owner_group).map(|(user, group)| HostOwner { user, group });
@@ -419,7 +422,7 @@ fn mounts(create: &Create) -> Result<Vec<HostMount>, StartError> {
     create.mounts.iter().map(mount).collect()
 }
 
-/// What is to stand between the sandbox and the kernel.
+/// The isolation between the sandbox and the kernel.
 fn isolation(create: &Create) -> Result<Isolation, StartError> {
     let Some(gvisor) = &create.gvisor else { return Ok(Isolation::Namespaces) };
     let runsc = std::fs::File::open(&gvisor.runsc.0)
@@ -435,18 +438,18 @@ fn project(create: &Create) -> Result<Option<Project>, StartError> {
     Ok(Some(Project { source, target, user, group, identity }))
 }
 
-fn limits(limits: &messages::Limits) -> Result<CgroupLimits, StartError> {
+fn limits(limits: &messages::SandboxLimits) -> Result<CgroupLimits, StartError> {
     let cpus = limits.cpu_millis.map(CpuShare::from_thousandths).transpose()?;
     Ok(CgroupLimits::new(limits.memory, limits.pids, cpus)?)
 }
 
-// === impl Whole ===
+// === impl CreatedSandbox ===
 
-impl Whole {
-    fn into_running(self, create: &Create, directory: RunDirectory, log: Log) -> Running {
+impl CreatedSandbox {
+    fn into_running(self, create: &Create, directory: RunDirectory, log: JournalWriter) -> RunningSandbox {
         let logs_path = create.logs.as_ref().map_or_else(|| directory.logs_path(), |logs| logs.0.clone());
         let jobs = Jobs::new(self.logs, logs_path, create.keep.clone(), self.greeted.limits);
-        Running {
+        RunningSandbox {
             container: self.container,
             cgroup: self.cgroup,
             unenforced: self.unenforced,
@@ -461,21 +464,21 @@ impl Whole {
                 inodes: create.kept_disk.as_ref().and_then(|kept| kept.host_free_inodes),
             },
             lasting: create.lasting,
-            parts: Some(Parts {
+            parts: Some(ServerParts {
                 desk: self.desk,
                 hello: self.hello,
                 jobs,
-                ports: Ports::new(create.limits.memory),
+                ports: PublishedPorts::new(create.limits.memory),
                 log,
             }),
         }
     }
 }
 
-// === impl Running ===
+// === impl RunningSandbox ===
 
-impl Running {
-    /// Removes its directory; of one that lasts, what is to be known when it has ended stays.
+impl RunningSandbox {
+    /// Removes its directory; a persistent one keeps its record and journal.
     pub(crate) fn leave(&mut self) -> std::io::Result<()> {
         match self.directory.take() {
             Some(directory) if self.lasting => directory.leave(),

@@ -9,8 +9,8 @@ use crate::memory::Next;
 use crate::shared::Shared;
 use crate::{Event, SandboxId, Sequence, StoreError};
 
-/// How many events are given at once, at most.
-const MOST: usize = 256;
+/// How many events are given at once, at most: thousands of readers may have some that they do not get rid of.
+const MOST: usize = 64;
 
 /// The events of one sandbox.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl Events {
         self.newest
     }
 
-    /// The next events, 1 to 256 of them, as soon as there are any; none when the sandbox was purged or the store is
+    /// The next events, 1 to 64 of them, as soon as there are any; none when the sandbox was purged or the store is
     /// closed. When it is called off, nothing is lost.
     pub async fn next(&mut self) -> Result<Option<Vec<Arc<Event>>>, StoreError> {
         loop {
@@ -102,7 +102,7 @@ impl AllEvents {
         Self { shared, after, woken }
     }
 
-    /// The next events, 1 to 256 of them, as soon as there are any; none when the store is closed. When it is called
+    /// The next events, 1 to 64 of them, as soon as there are any; none when the store is closed. When it is called
     /// off, nothing is lost.
     pub async fn next(&mut self) -> Result<Option<Vec<Arc<Event>>>, StoreError> {
         loop {

@@ -5,6 +5,7 @@ import test, { type TestContext } from "node:test";
 
 import { ConnectionError, SandboxAgent, SandboxAgentError } from "@carrel/sdk";
 
+import { skipTimer } from "./support/fake.js";
 import { type Answer, json, problem, serve } from "./support/loopback.js";
 
 async function client(t: TestContext, answer: Answer, options: { token?: string; headers?: Record<string, string> } = {}) {
@@ -82,6 +83,21 @@ test("token, headers and content type are sent with every request", async (t) =>
       ["Bearer secret", "7", undefined],
     ],
   );
+});
+
+//= agents.sdk.server-mode-connect-base
+//= agents.sdk.sandboxagent-connect-sandboxagent-start
+test("without a token no authorization is sent", async (t) => {
+  const { agent, received } = await client(t, answered);
+  await agent.createSession("s", { agent: "mock" });
+  await agent.getHealth();
+  assert.deepEqual(received.map(({ headers }) => headers.authorization), [undefined, undefined]);
+});
+
+test("a server has five seconds to be healthy by default", async (t) => {
+  const server = await serve(t, () => undefined);
+  skipTimer(t, 5_000);
+  await assert.rejects(SandboxAgent.connect({ baseUrl: server.url }), /not healthy within 5000 ms/);
 });
 
 test("an id may have any character and stays one path segment", async (t) => {

@@ -49,11 +49,27 @@ for (const ending of ["throws", "rejects"]) {
   });
 }
 
-for (const signal of ["SIGINT", "SIGTERM", "SIGHUP", "SIGKILL"] as const) {
-  test(`a program that is ended by ${signal} takes its server along, and was ended by it`, async (t) => {
+function endedBy(signal: NodeJS.Signals) {
+  return async (t: TestContext) => {
     assert.deepEqual(await end(t, "waits", signal), { said: [], code: null, by: signal });
-  });
+  };
 }
+
+//= agents.sdk.dispose-sends-sigterm-sigkill
+//= promises.agents-server.servers-starts-leaves-behind
+test("a program that is ended by SIGINT takes its server along, and was ended by it", endedBy("SIGINT"));
+
+//= agents.sdk.dispose-sends-sigterm-sigkill
+//= promises.agents-server.servers-starts-leaves-behind
+test("a program that is ended by SIGTERM takes its server along, and was ended by it", endedBy("SIGTERM"));
+
+//= agents.sdk.dispose-sends-sigterm-sigkill
+//= promises.agents-server.servers-starts-leaves-behind
+test("a program that is ended by SIGHUP takes its server along, and was ended by it", endedBy("SIGHUP"));
+
+//= agents.sdk.dispose-sends-sigterm-sigkill
+//= promises.agents-server.servers-starts-leaves-behind
+test("a program that is killed takes its server along, and was killed", endedBy("SIGKILL"));
 
 test("a program with a signal handler decides what happens", async (t) => {
   assert.deepEqual(await end(t, "listens-once", "SIGTERM"), { said: ["health ok"], code: 7, by: null });

@@ -287,6 +287,23 @@ test("dispose closes the streams and stops the server", async () => {
   assert.equal(isAlive(pid), false);
 });
 
+//= agents.sdk.sandboxagent-connect-sandboxagent-start
+test("spawn may be true", async (t) => {
+  const own = await SandboxAgent.start({ spawn: true });
+  t.after(() => own.dispose());
+  assert.deepEqual(await own.getHealth(), { status: "ok" });
+  assert.equal(isAlive(own.server!.pid), true);
+});
+
+//= agents.sdk.spawns-sandbox-agent-server
+test("a token in the arguments is required and accepted", async (t) => {
+  const own = await SandboxAgent.start({ spawn: { tokenInArguments: true, token: "s3cret" } });
+  t.after(() => own.dispose());
+  assert.deepEqual(await own.listSessions(), { sessions: [] });
+  const anonymous = await SandboxAgent.connect({ baseUrl: own.baseUrl });
+  await assert.rejects(anonymous.listSessions(), { name: "SandboxAgentError", status: 401 });
+});
+
 //= promises.agents-server.servers-starts-leaves-behind
 test("a server exits with the process that started it, even if that is killed", async () => {
   const words = [fileURLToPath(new URL("support/parent.js", import.meta.url)), "waits", process.env.SANDBOX_AGENT_BIN!, "inherit"];

@@ -1,6 +1,7 @@
 // Starting a server: its program, its arguments, and failures.
 
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import { createServer } from "node:net";
 import { join } from "node:path";
 import test from "node:test";
@@ -9,7 +10,7 @@ import { ConnectionError, SandboxAgent, spawnSandboxAgent, type SpawnedServer } 
 
 import { baseUrl } from "../dist/spawn/address.js";
 import { findBinary, platformPackage } from "../dist/spawn/binary.js";
-import { fake, isAlive, scratch, watch, writeFake } from "./support/fake.js";
+import { fake, isAlive, scratch, skipTimer, watch, writeFake } from "./support/fake.js";
 import { collect, json, problem, serve } from "./support/loopback.js";
 
 /** The arguments of the fake program. */
@@ -85,10 +86,23 @@ test("dispose stops the server and is idempotent", async (t) => {
 });
 
 //= agents.sdk.dispose-sends-sigterm-sigkill
-//= promises.agents-server.servers-starts-leaves-behind
-test("a server that ignores SIGTERM is killed", async (t) => {
-  const server = await spawnSandboxAgent({ binaryPath: fake(t), env: { FAKE: "deaf" } });
+test("a server is asked to end before it is killed", async (t) => {
+  const said = join(scratch(t), "said");
+  const server = await spawnSandboxAgent({ binaryPath: fake(t), env: { FAKE: "polite", OWN: said } });
   await server.dispose();
+  assert.equal(readFileSync(said, "utf8"), "asked to end");
+  assert.equal(await server.gone, "sandbox-agent ended with status 0");
+});
+
+//= agents.sdk.dispose-sends-sigterm-sigkill
+//= promises.agents-server.servers-starts-leaves-behind
+test("a server that ignores SIGTERM is killed after three seconds", async (t) => {
+  const server = await spawnSandboxAgent({ binaryPath: fake(t), env: { FAKE: "deaf" } });
+  const began = performance.now();
+  await server.dispose();
+  // Timers have whole milliseconds.
+  assert.ok(performance.now() - began >= 2_999);
+  assert.equal(await server.gone, "sandbox-agent ended by SIGKILL");
   assert.equal(isAlive(server.pid), false);
 });
 
@@ -116,6 +130,13 @@ test("a killed program is reported with its signal", async (t) => {
 test("a program that is never healthy is stopped after the timeout", async (t) => {
   const started = spawnSandboxAgent({ binaryPath: fake(t), env: { FAKE: "never" }, timeoutMs: 500 });
   await assert.rejects(started, /not healthy within 500 ms/);
+});
+
+//= agents.sdk.waits-health-15-s
+test("a program has fifteen seconds to be healthy by default", async (t) => {
+  skipTimer(t, 15_000);
+  const started = spawnSandboxAgent({ binaryPath: fake(t), env: { FAKE: "never" } });
+  await assert.rejects(started, /not healthy within 15000 ms/);
 });
 
 //= agents.sdk.sandboxagent-connect-sandboxagent-start

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .picture import WRITE
 from .pipe import Pipe
 
 COMMAND = ["-p", "--input-format", "stream-json", "--output-format", "stream-json", "--verbose"]
@@ -113,6 +114,7 @@ SCENARIOS = {
     "api_error": Scenario((Turn("[[error:400]]"), Turn("[[error:529]]"), Turn("Are you back?"))),
     "subagent": Scenario((Turn("[[agent:say hello]][[text:it said hello]]"),), ("--forward-subagent-text",)),
     "resume_unknown": Scenario((), ("--resume", "00000000-0000-4000-8000-000000000000")),
+    "picture": Scenario((Turn(f"{WRITE}[[read:picture.png]][[text:seen]]"),)),
     "background": Scenario((Turn("[[background:echo behind]][[text:started]]"),), unprompted=1),
 }
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .picture import WRITE
 from .pipe import Pipe
 
 MODEL = "gpt-5.5"
@@ -14,15 +15,15 @@ NEWER_MODEL = "gpt-6.1-sol"
 CLIENT = {"name": "carrel", "title": "Carrel", "version": "0"}
 
 
-def configuration(port: int, model: str = MODEL) -> str:
-    """A `config.toml` with the stand-in as the provider."""
+def configuration(port: int, model: str = MODEL, key: str = "STANDIN_API_KEY") -> str:
+    """A `config.toml` with the stand-in as the provider, whose key is in this variable."""
     return f"""model = "{model}"
 model_provider = "standin"
 
 [model_providers.standin]
 name = "standin"
 base_url = "http://127.0.0.1:{port}/v1"
-env_key = "STANDIN_API_KEY"
+env_key = "{key}"
 wire_api = "responses"
 request_max_retries = 1
 stream_max_retries = 1
@@ -102,6 +103,7 @@ SCENARIOS = {
         NEWER_MODEL,
         ASKING,
     ),
+    "picture": Scenario((Turn(f'{WRITE}[[tool:view_image|{{"path": "picture.png"}}]][[text:seen]]'),)),
     "resume": Scenario((Turn("Remember the word quince"), Turn("Which word?")), resumed=True),
 }
 

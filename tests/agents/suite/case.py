@@ -11,7 +11,7 @@ from standin import Request, Standin
 
 from .client import Event, Session, Watch
 from .scratch import Scratch
-from .server import Server
+from .server import Server, Setup
 
 # Maximum time that guards outlive their server.
 GUARDS = 10.0
@@ -89,9 +89,9 @@ class Case(unittest.TestCase):
         """Guards may still be killing processes after their server has exited, but not for longer than this."""
         self.scratch.await_end("", GUARDS)
 
-    def restart(self) -> None:
+    def restart(self, setup: Setup | None = None) -> None:
         self.stop()
-        self.server = Server(self.scratch, self.standin)
+        self.server = Server(self.scratch, self.standin, setup)
 
     def session(self, name: str = "one", **options: Any) -> Session:
         session = self.server.client.session(name)

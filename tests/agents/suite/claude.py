@@ -2,13 +2,39 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import signal
 from typing import Any
 
-from .case import Answer, choose, once
+from .case import choose, once, refuse
 from .scenarios import Scenarios
+from .server import Setup
+
+
+# A PDF of one empty page.
+DOCUMENT = b"""%PDF-1.4
+1 0 obj
+<< /Type /Catalog /Pages 2 0 R >>
+endobj
+2 0 obj
+<< /Type /Pages /Kids [3 0 R] /Count 1 >>
+endobj
+3 0 obj
+<< /Type /Page /Parent 2 0 R /MediaBox [0 0 100 100] >>
+endobj
+xref
+0 4
+0000000000 65535 f\x20
+0000000009 00000 n\x20
+0000000058 00000 n\x20
+0000000115 00000 n\x20
+trailer << /Size 4 /Root 1 0 R >>
+startxref
+186
+%%EOF
+"""
 
 
 class Claude(Scenarios):
@@ -17,6 +43,31 @@ class Claude(Scenarios):
     def rules(self) -> list[str]:
         settings = [*self.scratch.home.glob(".claude/settings*.json"), *self.scratch.workspace.glob(".claude/*")]
         return [str(file) for file in settings if "touch" in file.read_text()]
+
+    def view(self, path: str) -> str:
+        return f"[[read:{path}]]"
+
+    def assert_picture(self, part: dict[str, Any], path: str) -> None:
+        self.assertEqual((part["source"]["type"], part["source"]["encoding"]), ("data", "base64"))
+        self.assertEqual(part["mime_type"], "image/png")
+        self.assertTrue(base64.b64decode(part["source"]["data"], validate=True).startswith(b"\x89PNG"))
+        self.assertIn(part["source"]["data"], self.asked_model()[-1].text())
+
+    def native_id(self, raw: dict[str, Any]) -> str | None:
+        return raw.get("session_id")
+
+    #= agents.modes-capabilities.files-images-parts
+    #= agents.universal-schema.parts-text-tool-call
+    def test_a_document_that_a_tool_reads_is_a_part(self) -> None:
+        path = self.scratch.workspace / "document.pdf"
+        path.write_bytes(DOCUMENT)
+        turn = self.turn(self.session(permissionMode="bypass"), f"[[read:{path}]][[text:seen]]")
+        (message,) = (event for event in turn.events if event.parts("file"))
+        self.assertEqual([part["type"] for part in message.data["parts"]], ["tool_result", "file"])
+        (document,) = message.parts("file")
+        self.assertEqual(document["mime_type"], "application/pdf")
+        self.assertEqual(document["source"]["encoding"], "base64")
+        self.assertEqual(base64.b64decode(document["source"]["data"]), DOCUMENT)
 
     # === plans ===
 
@@ -36,14 +87,18 @@ class Claude(Scenarios):
     #= agents.human-loop.plan-claude-code-question
     def test_a_rejected_plan_is_not_carried_out(self) -> None:
         script = "[[plan:# Plan\n\n1. Touch it.]][[text:I will think again.]]"
-        for name, answer in (("by-label", choose("reject")), ("unanswered", self._unanswered())):
+        rejected = "The user rejected the plan."
+        for name, answer, heard in (
+            ("by-label", choose("reject"), rejected),
+            ("unanswered", refuse, rejected),
+            ("in-words", choose("use tabs"), "use tabs"),
+        ):
             with self.subTest(name):
-                turn = self.turn(self.session(name, agentMode="plan"), script, None, answer)
+                session = self.session(name, agentMode="plan")
+                turn = self.turn(session, script, None, answer)
                 self.assertEqual((turn.said(), turn.end["outcome"]), (["I will think again."], "completed"))
-
-    @staticmethod
-    def _unanswered() -> Answer:
-        return lambda _: None
+                self.assertEqual(session.info()["permissionMode"], "plan")
+                self.assert_heard(heard)
 
     # === processes ===
 
@@ -92,6 +147,22 @@ class Claude(Scenarios):
     def test_the_key_of_the_environment_reaches_the_model(self) -> None:
         self.turn(self.session(), "Hello")
         self.assertEqual(self.asked_model()[-1].headers["x-api-key"], "sk-ant-dummy")
+
+    #= agents.credentials.claude-code-anthropic-api
+    #= agents.credentials.keys-reach-agents-environment
+    def test_a_key_under_its_other_name_reaches_the_model(self) -> None:
+        self.restart(Setup({"ANTHROPIC_API_KEY": None, "CLAUDE_API_KEY": "sk-ant-other"}))
+        self.turn(self.session(), "Hello")
+        self.assertEqual(self.asked_model()[-1].headers["x-api-key"], "sk-ant-other")
+
+    #= agents.credentials.claude-code-anthropic-api
+    #= agents.credentials.keys-reach-agents-environment
+    def test_a_token_under_either_name_reaches_the_model(self) -> None:
+        for name in ("CLAUDE_CODE_OAUTH_TOKEN", "ANTHROPIC_AUTH_TOKEN"):
+            with self.subTest(name):
+                self.restart(Setup({"ANTHROPIC_API_KEY": None, name: f"token-in-{name}"}))
+                self.turn(self.session(name), "Hello")
+                self.assertEqual(self.asked_model()[-1].headers["authorization"], f"Bearer token-in-{name}")
 
     #= agents.besides-document.agent-says-done-something
     def test_a_background_task_starts_its_own_turn(self) -> None:

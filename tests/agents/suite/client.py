@@ -121,8 +121,8 @@ class Session:
     def reject(self, question: str) -> None:
         self._call("POST", f"/questions/{quote(question)}/reject")
 
-    def events(self, view: str = "default", offset: int = 0) -> list[Event]:
-        query = urlencode({"view": view, "offset": offset})
+    def events(self, view: str = "default", offset: int = 0, raw: bool = False) -> list[Event]:
+        query = urlencode({"view": view, "offset": offset, "includeRaw": str(raw).lower()})
         return [Event.parse(event) for event in self._call("GET", f"/events?{query}")["events"]]
 
     def watch(self, view: str = "full", offset: int = 0) -> Watch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from typing import Any, ClassVar
@@ -11,6 +12,7 @@ from record.codex import NEWER_MODEL
 from .case import once
 from .client import Session
 from .scenarios import Scenarios
+from .server import Setup
 
 
 class Codex(Scenarios):
@@ -21,6 +23,15 @@ class Codex(Scenarios):
     def rules(self) -> list[str]:
         files = [*self.scratch.home.glob(".codex/rules/*"), self.scratch.home / ".codex" / "config.toml"]
         return [str(file) for file in files if file.is_file() and "touch" in file.read_text()]
+
+    def view(self, path: str) -> str:
+        return f"[[tool:view_image|{json.dumps({'path': path})}]]"
+
+    def assert_picture(self, part: dict[str, Any], path: str) -> None:
+        self.assertEqual(part["source"], {"type": "path", "path": path})
+
+    def native_id(self, raw: dict[str, Any]) -> str | None:
+        return raw["params"]["thread"]["id"] if raw.get("method") == "thread/started" else None
 
     # === plans ===
 
@@ -88,6 +99,16 @@ class Codex(Scenarios):
     def test_the_key_of_its_provider_reaches_the_model(self) -> None:
         self.turn(self.session(), "Hello")
         self.assertEqual(self.asked_model()[-1].headers["authorization"], "Bearer dummy")
+
+    #= agents.credentials.codex-openai-api-key
+    #= agents.credentials.keys-reach-agents-environment
+    def test_a_key_under_either_name_reaches_the_model(self) -> None:
+        names = ("OPENAI_API_KEY", "CODEX_API_KEY")
+        for given, other in (names, names[::-1]):
+            with self.subTest(given):
+                self.restart(Setup({given: f"sk-in-{given}", other: None}, codex_key=other))
+                self.turn(self.session(given), "Hello")
+                self.assertEqual(self.asked_model()[-1].headers["authorization"], f"Bearer sk-in-{given}")
 
     def _processes(self) -> list[Any]:
         # The command line of the guard contains that of the program.

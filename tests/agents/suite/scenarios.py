@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import os
+from datetime import datetime
 from typing import Any, ClassVar
+
+from record.picture import PICTURE
 
 from .case import Case, always, choose, once, refuse, reject
 from .client import LIMIT
+
+# The versions that the server installs.
+VERSIONS = {"claude": "2.1.325", "codex": "0.166.0"}
 
 
 class Scenarios(Case):
@@ -36,6 +43,7 @@ class Scenarios(Case):
         self.assertTrue(info["agentSessionId"])
 
     #= agents.universal-schema.data-message-started-error
+    #= agents.universal-schema.universalevent-id-timestamp-session
     #= promises.agents-server.events-session
     def test_both_views_are_numbered_without_gaps_and_agree(self) -> None:
         session = self.session()
@@ -43,6 +51,14 @@ class Scenarios(Case):
         default, full = session.events("default"), session.events("full")
         for events in (default, full):
             self.assertEqual([event.id for event in events], list(range(1, len(events) + 1)))
+            self.assertEqual({event.whole["sessionId"] for event in events}, {"one"})
+            self.assertEqual({event.whole["agent"] for event in events}, {self.agent})
+            times = [event.whole["timestamp"] for event in events]
+            self.assertEqual(times, sorted(times))
+            for time in times:
+                # To the millisecond, in UTC.
+                self.assertEqual(datetime.strptime(time, "%Y-%m-%dT%H:%M:%S.%fZ").microsecond % 1000, 0, time)
+                self.assertEqual(len(time), 24)
         self.assertEqual((default[0].kind, default[0].data["message"]), ("started", "session.created"))
         known = {"message", "started", "error", "questionAsked", "permissionAsked", "raw"}
         self.assertLessEqual({event.kind for event in default}, known)
@@ -79,6 +95,18 @@ class Scenarios(Case):
         self.assertIn("medlar", str(results[1]["output"]))
         self.assert_heard("medlar")
         self.assertEqual(turn.said()[-1], "read")
+
+    #= agents.modes-capabilities.files-images-parts
+    #= agents.universal-schema.parts-text-tool-call
+    def test_a_picture_that_a_tool_reads_is_a_part(self) -> None:
+        path = self.scratch.workspace / "picture.png"
+        path.write_bytes(base64.b64decode(PICTURE))
+        turn = self.turn(self.session(permissionMode="bypass"), f"{self.view(str(path))}[[text:seen]]")
+        self.assertEqual(turn.said(), ["seen"])
+        (message,) = (event for event in turn.events if event.parts("image"))
+        self.assertEqual([part["type"] for part in message.data["parts"]], ["tool_result", "image"])
+        (picture,) = message.parts("image")
+        self.assert_picture(picture, str(path))
 
     def test_a_failed_command_is_reported_and_the_turn_continues(self) -> None:
         turn = self.turn(self.session(permissionMode="bypass"), "[[bash:echo lost >&2; exit 3]][[text:that failed]]")
@@ -254,6 +282,18 @@ class Scenarios(Case):
         numbers = [event.id for event in session.events("full")]
         self.assertEqual(numbers, list(range(1, len(numbers) + 1)))
 
+    #= agents.session-management.agent-id-surfaced-events
+    #= agents.compatibility.session-ids-session-id
+    def test_the_agent_session_id_is_the_agents_own(self) -> None:
+        session = self.session()
+        self.turn(session, "Hello")
+        native = session.info()["agentSessionId"]
+        events = session.events("full", raw=True)
+        own = [self.native_id(event.whole["raw"]) for event in events if isinstance(event.whole.get("raw"), dict)]
+        self.assertEqual({name for name in own if name}, {native})
+        (start,) = (at for at, event in enumerate(events) if event.kind == "turnStarted")
+        self.assertEqual({event.whole["agentSessionId"] for event in events[start:]}, {native})
+
     #= promises.agents-server.conversation-after-restart-resume
     def test_a_session_is_resumed_after_its_end(self) -> None:
         session = self.session()
@@ -297,21 +337,49 @@ class Scenarios(Case):
         models = [model["id"] for model in listed["models"]]
         self.assertGreater(len(models), 1)
         self.assertEqual(len(models), len(set(models)))
-        chosen = next(model for model in models if model != listed.get("defaultModel"))
-        session = self.session(model=chosen)
+        self.turn(self.session(), "Hello")
+        usual = self.asked_model()[-1].body["model"]
+        chosen = self.another_model(models, usual)
+        session = self.session("another", model=chosen)
         self.assertEqual(session.info()["model"], chosen)
         self.assertEqual(self.turn(session, "Hello").said(), ["You said: Hello"])
+        used = self.asked_model()[-1].body["model"]
+        self.assertNotEqual(used, usual)
+        self.assertIn(chosen, used)
+        # The model of a session can be changed.
+        session.change(model=self.another_model(models, used))
+        self.turn(session, "Hello")
+        self.assertNotEqual(self.asked_model()[-1].body["model"], used)
 
+    #= promises.agents-server.published-agents-driven
     def test_it_is_listed_as_installed(self) -> None:
         (listed,) = (agent for agent in self.server.client.agents() if agent["id"] == self.agent)
         self.assertTrue(listed["installed"])
         self.assertTrue(listed["path"])
+        self.assertEqual(listed["version"], VERSIONS[self.agent])
 
     # === helpers ===
 
     def rules(self) -> list[str]:
         """Permission rules in the agent's settings files."""
         raise NotImplementedError
+
+    def view(self, path: str) -> str:
+        """A step in which the agent reads a picture."""
+        raise NotImplementedError
+
+    def assert_picture(self, part: dict[str, Any], path: str) -> None:
+        """Asserts that a part is the picture at this path."""
+        raise NotImplementedError
+
+    def native_id(self, raw: dict[str, Any]) -> str | None:
+        """The agent's own id of the session in one of its messages."""
+        raise NotImplementedError
+
+    @staticmethod
+    def another_model(models: list[str], used: str) -> str:
+        """A model whose name tells it from the one that is used."""
+        return next(model for model in models if model not in used and model != "default")
 
     def blocking_command(self) -> str:
         """A command that reports its start and then does not exit."""

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import threading
+from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Queue
 
@@ -43,16 +44,28 @@ def environment(scratch: Scratch, standin: Standin) -> dict[str, str]:
     }
 
 
+@dataclass(frozen=True)
+class Setup:
+    """What differs from the usual environment of a server."""
+
+    # Variables that are set, or removed if None.
+    variables: dict[str, str | None] = field(default_factory=dict)
+    # The variable from which Codex takes the key of its provider.
+    codex_key: str = "STANDIN_API_KEY"
+
+
 class Server:
     """One run of `sandbox-agent server`."""
 
-    def __init__(self, scratch: Scratch, standin: Standin) -> None:
+    def __init__(self, scratch: Scratch, standin: Standin, setup: Setup | None = None) -> None:
+        setup = setup or Setup()
         program = os.environ.get("SANDBOX_AGENT_BIN") or shutil.which("sandbox-agent")
         if not program:
             raise RuntimeError("SANDBOX_AGENT_BIN is not set to a sandbox-agent program")
         home = scratch.home / ".codex"
         home.mkdir(exist_ok=True)
-        (home / "config.toml").write_text(configuration(standin.port, MODEL))
+        (home / "config.toml").write_text(configuration(standin.port, MODEL, setup.codex_key))
+        changed = {**environment(scratch, standin), **setup.variables}
         command = [program, "server", "--host", "127.0.0.1", "--port", "0", "--no-token"]
         command += ["--data-dir", str(scratch.sessions)]
         self.said: list[str] = []
@@ -60,7 +73,7 @@ class Server:
         self.child = subprocess.Popen(
             command,
             cwd=scratch.workspace,
-            env=environment(scratch, standin),
+            env={name: value for name, value in changed.items() if value is not None},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

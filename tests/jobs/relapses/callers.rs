@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use carrel_shim_client::messages::{
-    Done, Failed, FailureCode, GetStatus, JobCancel, JobCommand, JobEnded, JobGet, JobLimit, JobWait, JobWrite,
-    OutcomeKind, StreamName, Withdraw,
+    Done, FailureCode, GetStatus, JobCancel, JobCommand, JobEnded, JobGet, JobLimit, JobWait, JobWrite, OutcomeKind,
+    ShimFailure, StreamName, Withdraw,
 };
 use carrel_shim_client::{OwnedSandbox, Programs, ShimClient, encode, find};
 use carrel_tests::{
@@ -133,7 +133,7 @@ fn an_output_that_cannot_be_opened_now_is_not_called_cut() {
         let before = sandbox.footprint().descriptors;
         let taken = starve(&sandbox, &mut shim).await;
         peer.ask(1, &all_of("zeros")).await;
-        assert_eq!(peer.next_of(1).await.message::<Failed>().code, FailureCode::HostUnfit);
+        assert_eq!(peer.next_of(1).await.message::<ShimFailure>().code, FailureCode::HostUnfit);
         let refused = shim.read("zeros", StreamName::Stdout, 0, 10).await.unwrap_err();
         assert_eq!(refused.code(), Some(FailureCode::HostUnfit), "{refused}");
         drop(taken);

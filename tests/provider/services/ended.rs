@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use carrel_control::provider::{InUse, Provider, ServiceFact};
 use carrel_control::spec::{Limits, Service};
-use carrel_shim_client::Life;
+use carrel_shim_client::Liveness;
 use carrel_tests::run;
 
 use super::{asked, beside, found, is_ready, server, service, tended, traces, with};
@@ -27,7 +27,7 @@ fn a_service_that_is_only_being_made_goes_with_its_sandbox() {
                 assert!(matches!(told.recv().await, None | Some(ServiceFact::Ready)));
             }
             let runs = carrel_shim_client::sandboxes(world.home.path()).unwrap();
-            assert!(runs.iter().all(|found| found.life != Life::Running), "{runs:?}");
+            assert!(runs.iter().all(|found| found.life != Liveness::Running), "{runs:?}");
             world.local.remove(&place).await.unwrap();
             assert_eq!(traces(&world, &place), Vec::<String>::new());
         }
@@ -46,7 +46,7 @@ fn services_that_do_not_want_to_end_are_ended_together() {
         }
         world.local.stop(&place, Duration::from_millis(200)).await.unwrap();
         let left = carrel_shim_client::sandboxes(world.home.path()).unwrap();
-        assert!(left.len() == 4 && left.iter().all(|found| found.life != Life::Running), "{left:?}");
+        assert!(left.len() == 4 && left.iter().all(|found| found.life != Liveness::Running), "{left:?}");
         world.local.forget(&place).await.unwrap();
         assert!(carrel_shim_client::sandboxes(world.home.path()).unwrap().is_empty());
         assert!(world.home.path().join("services").join(&place.disk).join("one/disk").exists(), "their disks stay");

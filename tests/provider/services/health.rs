@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use carrel_control::provider::Provider;
 use carrel_control::spec::{Healthcheck, Service};
-use carrel_shim_client::Life;
+use carrel_shim_client::Liveness;
 use carrel_shim_client::messages::FactKind;
 use carrel_tests::run;
 
@@ -24,7 +24,7 @@ server.accept()
 
 /// How often a service was found unwell.
 async fn failures(world: &World) -> usize {
-    if !found(world, "demo.db").is_some_and(|found| found.life == Life::Running) {
+    if !found(world, "demo.db").is_some_and(|found| found.life == Liveness::Running) {
         return 0;
     }
     let facts = supervisor(world, "demo.db").await.journal(1).await.unwrap();

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use carrel_protocol::{Envelope, Flags, Frame, codec, record};
 use carrel_shim_client::messages::{
-    EndReason, FactKind, FailureCode, GetStatus, InputWish, JobFollow, JobState, OutcomeKind, State, Status, VERSION,
+    EndReason, FactKind, FailureCode, GetStatus, InputWish, JobFollow, JobState, OutcomeKind, ShimState, Status,
+    VERSION,
 };
-use carrel_shim_client::{FollowEvent, Message, ShimClient, ShimError, decode};
+use carrel_shim_client::{FollowEvent, ShimClient, ShimError, ShimMessage, decode};
 use carrel_tests::{Sandbox, home, run};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
@@ -241,7 +242,7 @@ fn a_supervisor_of_a_later_version_is_understood_as_far_as_it_is_known() {
             assert_eq!((client.hello().name.as_str(), client.hello().pid), ("later", 2));
 
             let status = client.status().await.unwrap();
-            assert_eq!((status.state, status.sequence), (State::Unknown, 2));
+            assert_eq!((status.state, status.sequence), (ShimState::Unknown, 2));
             assert_eq!(status.supervisor.unwrap().pid, 3);
             let facts = client.journal(1).await.unwrap();
             let told: Vec<_> = facts.iter().map(|fact| (fact.sequence, fact.kind, fact.message.as_deref())).collect();
@@ -287,7 +288,7 @@ fn a_client_of_a_later_version_speaks_to_this_supervisor_in_its_own() {
             let first = follow.next().await.unwrap();
             assert!(matches!(&first, Some(FollowEvent::Output { data, .. }) if data == b"out\n"), "{first:?}");
             client.pause().await.unwrap();
-            assert_eq!(client.status().await.unwrap().state, State::Paused);
+            assert_eq!(client.status().await.unwrap().state, ShimState::Paused);
             client.resume().await.unwrap();
             assert!(!client.statistics().await.unwrap().paused);
             let facts = client.journal(1).await.unwrap();
@@ -319,7 +320,7 @@ fn what_this_supervisor_does_not_know_is_passed_over_or_refused_and_the_connecti
         wire.say(FUTURE, 2, Flags::NONE, "shim.hibernate", &novelty()).await;
         let heard = wire.hear().await.unwrap();
         let envelope = Envelope::parse(&heard.body).unwrap();
-        let refused: carrel_shim_client::messages::Failed = decode(&envelope).unwrap().unwrap();
+        let refused: carrel_shim_client::messages::ShimFailure = decode(&envelope).unwrap().unwrap();
         assert_eq!((heard.id, refused.code), (2, FailureCode::Unsupported));
         wire.say(VERSION, 3, Flags::NONE, GetStatus::NAME, &GetStatus {}).await;
         assert_eq!(wire.hear().await.unwrap().id, 3);

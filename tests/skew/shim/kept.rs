@@ -9,9 +9,10 @@ use carrel_shim_client::layout::{
     INCARNATION, JOURNAL, LOCK, RECORD, directory_name, open_directory, sandboxes_directory,
 };
 use carrel_shim_client::messages::{
-    Create, EndReason, Fact, FactKind, Keep, KeptDisk, Limits, Mount, Outcome, OutcomeKind, Peer, Project, VERSION,
+    Create, EndReason, Fact, FactKind, JobOutcome, JobRetention, MountSpec, OutcomeKind, PeerProcess, PersistentDisk,
+    ProjectSpec, SandboxLimits, VERSION,
 };
-use carrel_shim_client::{Journal, Life, SandboxRecord, find};
+use carrel_shim_client::{Journal, Liveness, SandboxRecord, find};
 
 const NAME: &str = "kept";
 /// Writes down what the current version writes, and no other.
@@ -35,7 +36,7 @@ fn record() -> SandboxRecord {
         ids: "/run/carrel/ids".into(),
         agentd: "/usr/libexec/carrel/carrel-agentd".into(),
         root: (&root).into(),
-        mounts: vec![Mount {
+        mounts: vec![MountSpec {
             source: "/srv".into(),
             target: "/srv".into(),
             writable: true,
@@ -44,7 +45,7 @@ fn record() -> SandboxRecord {
             owner_user: None,
             owner_group: None,
         }],
-        project: Some(Project {
+        project: Some(ProjectSpec {
             source: "/home/me/p".into(),
             target: "/workspace".into(),
             user: 0,
@@ -52,14 +53,14 @@ fn record() -> SandboxRecord {
             identity: None,
         }),
         disk: 64 << 20,
-        kept_disk: Some(KeptDisk { host_free: 1 << 30, ..KeptDisk::at("/var/lib/carrel/disks/one") }),
+        kept_disk: Some(PersistentDisk { host_free: 1 << 30, ..PersistentDisk::at("/var/lib/carrel/disks/one") }),
         hostname: "carrel".to_owned(),
-        limits: Limits { memory: Some(256 << 20), pids: Some(512), cpu_millis: Some(1500) },
+        limits: SandboxLimits { memory: Some(256 << 20), pids: Some(512), cpu_millis: Some(1500) },
         allow_unenforced: true,
         image: "./one".to_owned(),
         lasting: true,
         logs: Some("/var/log/carrel/kept".into()),
-        keep: Keep { stream_bytes: 1 << 20, total_bytes: 1 << 24, ended_jobs: 10, ended_ms: 60_000 },
+        keep: JobRetention { stream_bytes: 1 << 20, total_bytes: 1 << 24, ended_jobs: 10, ended_ms: 60_000 },
         network_of: None,
         gvisor: None,
     };
@@ -73,7 +74,7 @@ fn record() -> SandboxRecord {
         shim_began: 123_456,
         created_ms: 1_700_000_000_000,
         image: create.image.clone(),
-        owner: Peer { pid: 4241, user: 0, began: 123_400, command: "carrel".to_owned() },
+        owner: PeerProcess { pid: 4241, user: 0, began: 123_400, command: "carrel".to_owned() },
         id_base: 0x4001_0000,
         id_count: 65_536,
         supervisor_user: 0x6000_0002,
@@ -90,7 +91,7 @@ fn record() -> SandboxRecord {
 
 /// A fact of every kind that version 1 knows, but the last of a life.
 fn facts() -> Vec<Fact> {
-    let outcome = Outcome {
+    let outcome = JobOutcome {
         kind: OutcomeKind::Exited,
         code: Some(3),
         signal: None,
@@ -176,11 +177,13 @@ fn what_supervisors_of_every_version_wrote_is_read_and_swept() {
         let found = find(home.path(), NAME).unwrap().unwrap();
         assert!(found.problem.is_none(), "version {number}: {:?}", found.problem);
         assert_eq!(found.record, Some(SandboxRecord { version: number, ..record() }));
-        assert_eq!(found.life, Life::Dead { facts: facts(), rebooted: true });
+        assert_eq!(found.life, Liveness::Dead { facts: facts(), rebooted: true });
 
         // What is added to it follows what was there.
         assert_eq!(carrel_shim::sweep(&sandboxes_directory(home.path())).unwrap(), 1);
-        let Life::Dead { facts: told, .. } = find(home.path(), NAME).unwrap().unwrap().life else { panic!("it lives") };
+        let Liveness::Dead { facts: told, .. } = find(home.path(), NAME).unwrap().unwrap().life else {
+            panic!("it lives")
+        };
         let (end, before) = told.split_last().unwrap();
         assert_eq!(before, facts());
         assert_eq!((end.sequence, end.reason), (10, Some(EndReason::SupervisorLost)));

@@ -6,9 +6,9 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use carrel_shim_client::messages::{
-    EndReason, FactKind, FailureCode, InputWish, JobCommand, JobFollow, State, StreamName,
+    EndReason, FactKind, FailureCode, InputWish, JobCommand, JobFollow, ShimState, StreamName,
 };
-use carrel_shim_client::{FollowEvent, Life};
+use carrel_shim_client::{FollowEvent, Liveness};
 use carrel_tests::run_within;
 use rustix::fs::FlockOperation;
 
@@ -125,7 +125,7 @@ fn the_supervisor_of_the_previous_release_is_adopted_by_this_client() {
         let refused = standing.adopt().await.supervise().await.unwrap_err();
         assert_eq!(refused.code(), Some(FailureCode::Supervised));
         let status = client.status().await.unwrap();
-        assert_eq!((status.state, status.running_jobs), (State::Running, 1));
+        assert_eq!((status.state, status.running_jobs), (ShimState::Running, 1));
         assert_eq!(status.supervisor.unwrap().pid, std::process::id());
 
         // Its jobs.
@@ -162,7 +162,7 @@ fn the_supervisor_of_the_previous_release_is_adopted_by_this_client() {
         // Its life.
         client.pause().await.unwrap();
         assert!(client.statistics().await.unwrap().paused);
-        assert_eq!(client.status().await.unwrap().state, State::Paused);
+        assert_eq!(client.status().await.unwrap().state, ShimState::Paused);
         client.resume().await.unwrap();
         let told = client.journal(1).await.unwrap();
         let mut subscription = standing.adopt().await.subscribe(2).await.unwrap();
@@ -172,7 +172,7 @@ fn the_supervisor_of_the_previous_release_is_adopted_by_this_client() {
 
         // And what it leaves.
         let found = standing.find();
-        let Life::Dead { facts, rebooted: false } = found.life else { panic!("{:?}", found.life) };
+        let Liveness::Dead { facts, rebooted: false } = found.life else { panic!("{:?}", found.life) };
         assert!(found.problem.is_none(), "{:?}", found.problem);
         assert_eq!(facts[..told.len()], told);
         let kinds: Vec<_> = facts.iter().map(|fact| fact.kind).collect();
@@ -196,7 +196,7 @@ fn what_a_supervisor_of_the_previous_release_left_is_swept() {
         standing.orphan().await;
         assert_eq!(carrel_shim::sweep(&standing.sandboxes()).unwrap(), 1);
         assert_eq!(left::of(standing.create()), [standing.directory().display().to_string()]);
-        let Life::Dead { facts, .. } = standing.find().life else { panic!("{:?}", standing.find()) };
+        let Liveness::Dead { facts, .. } = standing.find().life else { panic!("{:?}", standing.find()) };
         let last = facts.last().unwrap();
         assert_eq!((last.kind, last.reason), (FactKind::Ended, Some(EndReason::SupervisorLost)));
         assert!(carrel_shim::collect(&standing.directory()).unwrap());

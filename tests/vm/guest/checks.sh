@@ -44,7 +44,7 @@ the_doctor_finds_v2_and_a_host_that_runs_sandboxes() {
 a_memory_bomb_ends_and_what_fits_does_not() {
   status "$carrel" run --memory 64M /image -- tail /dev/zero
   expect "$code" 137
-  grep -q "for want of memory (limit 64 MiB)" /tmp/err
+  grep -q "OOM-killed (memory limit 64 MiB)" /tmp/err
   # The control: as much as fits, and the same bomb's bytes where there is room.
   status "$carrel" run --memory 64M /image -- dd if=/dev/zero of=/dev/null bs=16M count=1
   expect "$code" 0

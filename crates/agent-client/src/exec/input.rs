@@ -1,4 +1,4 @@
-//! What goes into a running command.
+//! Input and signals for a running command.
 
 use std::sync::Arc;
 
@@ -8,15 +8,15 @@ use carrel_protocol::{MessageType, Payload};
 
 use super::sink::ExecSink;
 use crate::cancel::SIGKILL;
-use crate::connection::Connection;
-use crate::error::Error;
-use crate::session::Session;
-use crate::stdin::End;
+use crate::connection::AgentConnection;
+use crate::error::AgentClientError;
+use crate::session::ProtocolSession;
+use crate::stdin::StdinEnd;
 
-/// What goes into a running command: bytes, a size, signals. It does not keep the command alive.
+/// Input, window size and signals for a running command. It does not keep the command alive.
 #[derive(Clone, Debug)]
 pub struct ExecInput {
-    connection: Arc<Connection>,
+    connection: Arc<AgentConnection>,
     id: u32,
     sink: Arc<ExecSink>,
 }
@@ -24,15 +24,16 @@ pub struct ExecInput {
 // === impl ExecInput ===
 
 impl ExecInput {
-    pub(super) fn new(session: &Session<ExecSink>) -> Self {
+    pub(super) fn new(session: &ProtocolSession<ExecSink>) -> Self {
         Self { connection: Arc::clone(session.connection()), id: session.id(), sink: Arc::clone(session.sink()) }
     }
 
-    /// Writes to the command's standard input. Returns when all of it is sent: at generation 10 that is when the
-    /// command took all but what may be outstanding.
+    /// Writes to the command's standard input. Returns when all bytes are sent: from generation 10 on, the command has
+    /// then consumed all but the outstanding window.
     ///
-    /// Fails with [`Error::Stdin`] when the command does not take it, and with [`Error::InputClosed`] when it is over.
-    pub async fn write(&self, data: impl Into<Bytes>) -> Result<(), Error> {
+    /// Fails with [`AgentClientError::Stdin`] if the command does not accept it, and with [`AgentClientError::InputClosed`] if input is
+    /// closed.
+    pub async fn write(&self, data: impl Into<Bytes>) -> Result<(), AgentClientError> {
         let (link, stdin, mut data) = (&self.connection.link, &self.sink.stdin, data.into());
         let _turn = stdin.turn.lock().await;
         while !data.is_empty() {
@@ -43,36 +44,36 @@ impl ExecInput {
         Ok(())
     }
 
-    /// Ends the command's standard input, after all that was written. Calling it again changes nothing.
+    /// Closes the command's standard input after everything that was written. Idempotent.
     ///
-    /// A command with a terminal reads on; what ends its input is the byte 4 at the start of a line.
-    pub async fn close(&self) -> Result<(), Error> {
+    /// Has no effect on a command with a terminal: send byte 4 at the start of a line to signal end of file.
+    pub async fn close(&self) -> Result<(), AgentClientError> {
         let stdin = &self.sink.stdin;
         let _turn = stdin.turn.lock().await;
         match stdin.check() {
-            Err(Error::InputClosed) => return Ok(()),
+            Err(AgentClientError::InputClosed) => return Ok(()),
             other => other?,
         }
-        stdin.end(End::Closed);
+        stdin.end(StdinEnd::Closed);
         self.connection.link.send_data(MessageType::ExecStdin, self.id, Bytes::new())
     }
 
     /// Resizes the command's terminal.
-    pub fn resize(&self, rows: u16, cols: u16) -> Result<(), Error> {
+    pub fn resize(&self, rows: u16, cols: u16) -> Result<(), AgentClientError> {
         self.send(&ExecResize { rows, cols })
     }
 
-    /// Sends a signal, by its number, to the command's process group. One that ended already is left alone.
-    pub fn signal(&self, signal: i32) -> Result<(), Error> {
+    /// Sends a signal, by number, to the command's process group. No effect after the command exited.
+    pub fn signal(&self, signal: i32) -> Result<(), AgentClientError> {
         self.send(&ExecSignal { signal, whole: false })
     }
 
     /// Kills the command's process group.
-    pub fn kill(&self) -> Result<(), Error> {
+    pub fn kill(&self) -> Result<(), AgentClientError> {
         self.signal(SIGKILL)
     }
 
-    fn send<'b>(&self, payload: &impl Payload<'b>) -> Result<(), Error> {
+    fn send<'b>(&self, payload: &impl Payload<'b>) -> Result<(), AgentClientError> {
         if self.sink.is_over() { Ok(()) } else { self.connection.link.send(self.id, payload) }
     }
 }

@@ -1,4 +1,4 @@
-//! Running commands.
+//! Command execution.
 
 mod input;
 mod sink;
@@ -12,81 +12,83 @@ use carrel_protocol::payload::{ExecExited, ExecFailed, ExecRequest, ExecStarted,
 
 pub use self::input::ExecInput;
 use self::sink::ExecSink;
-use crate::cancel::Cancel;
+use crate::cancel::CancelMessage;
 use crate::client::AgentClient;
-use crate::error::Error;
-use crate::reply::Message;
-use crate::session::Session;
+use crate::error::AgentClientError;
+use crate::reply::ReplyMessage;
+use crate::session::ProtocolSession;
 
-/// A running command. Dropped before it ended, its process group is killed.
+/// A running command. If dropped before it exits, its process group is killed.
 #[derive(Debug)]
 pub struct Exec {
-    session: Session<ExecSink>,
+    session: ProtocolSession<ExecSink>,
     pid: u32,
     over: bool,
 }
 
-/// What a running command does.
+/// An event of a running command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExecEvent {
     /// It wrote to its standard output or, if it has one, to its terminal.
     Stdout(Bytes),
     /// It wrote to its standard error.
     Stderr(Bytes),
-    /// Input could not be delivered; the command goes on.
+    /// Input could not be delivered; the command continues.
     StdinError(ExecStdinError),
-    /// It ended. Nothing follows.
+    /// It exited. This is the last event.
     Exited {
-        /// The exit code; −1 when a signal ended it.
+        /// The exit code; −1 if it was killed by a signal.
         code: i32,
-        /// The signal that ended it, where the agent tells it.
+        /// The signal that killed it, if the agent reports it.
         signal: Option<i32>,
     },
 }
 
-/// All that a command left behind.
+/// The collected output and exit status of a command.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Output {
-    /// What it wrote to its standard output.
+pub struct ExecOutput {
+    /// Its standard output.
     pub stdout: Vec<u8>,
-    /// What it wrote to its standard error.
+    /// Its standard error.
     pub stderr: Vec<u8>,
-    /// The exit code; −1 when a signal ended it.
+    /// The exit code; −1 if it was killed by a signal.
     pub code: i32,
-    /// The signal that ended it, where the agent tells it.
+    /// The signal that killed it, if the agent reports it.
     pub signal: Option<i32>,
 }
 
 // === impl AgentClient ===
 
 impl AgentClient {
-    /// Starts a command; returns once it runs, or with [`Error::ExecFailed`] if it never did.
-    pub async fn exec(&self, mut request: ExecRequest) -> Result<Exec, Error> {
+    /// Starts a command; returns once it runs, or [`AgentClientError::ExecFailed`] if it could not be started.
+    pub async fn exec(&self, mut request: ExecRequest) -> Result<Exec, AgentClientError> {
         self.ensure_version_compat(MessageType::ExecRequest)?;
-        // A terminal without size is what `Default` leaves; the protocol's default is this.
+        // `Default` leaves a terminal without size; this is the protocol's default.
         request.rows = if request.rows == 0 { 24 } else { request.rows };
         request.cols = if request.cols == 0 { 80 } else { request.cols };
         let (connection, id) = self.reserve().await?;
-        let sink = ExecSink::new(id, connection.link.agreement.exec_limits());
-        let session = connection.open(id, sink, &request, Cancel::Kill).await?;
+        let sink = ExecSink::new(id, connection.link.negotiated.exec_limits());
+        let session = connection.open(id, sink, &request, CancelMessage::Kill).await?;
         let frame = session.next().await?;
-        let message = Message::parse(&frame)?;
+        let message = ReplyMessage::parse(&frame)?;
         match message.message_type() {
             Some(MessageType::ExecStarted) => {
                 let started: ExecStarted = message.payload()?;
                 Ok(Exec { session, pid: started.pid, over: false })
             }
-            Some(MessageType::ExecFailed) => Err(Error::ExecFailed(Box::new(message.payload::<ExecFailed>()?))),
+            Some(MessageType::ExecFailed) => {
+                Err(AgentClientError::ExecFailed(Box::new(message.payload::<ExecFailed>()?)))
+            }
             _ => Err(message.not("core.exec.started")),
         }
     }
 
-    /// Runs a command to its end, with all its input at once and all its output in memory.
-    pub async fn run(&self, request: ExecRequest, stdin: impl Into<Bytes>) -> Result<Output, Error> {
+    /// Runs a command to completion with the given input, and collects its output in memory.
+    pub async fn run(&self, request: ExecRequest, stdin: impl Into<Bytes>) -> Result<ExecOutput, AgentClientError> {
         let mut exec = self.exec(request).await?;
         let (input, stdin) = (exec.input(), stdin.into());
         let mut feed = pin!(async move {
-            // A command that does not read its input may still do what it is for.
+            // A command that does not read its input may still succeed.
             let _ = input.write(stdin).await;
             let _ = input.close().await;
         });
@@ -108,14 +110,14 @@ impl Exec {
         self.pid
     }
 
-    /// What the command does next; `None` after it ended. Dropping the future loses nothing.
+    /// The next event of the command; `None` after it exited. Cancel safe.
     ///
-    /// At generation 10 each chunk that is taken here is acknowledged, which lets the command write more.
-    pub async fn next(&mut self) -> Result<Option<ExecEvent>, Error> {
+    /// From generation 10 on, each chunk returned here is acknowledged, so that the command can write more.
+    pub async fn next(&mut self) -> Result<Option<ExecEvent>, AgentClientError> {
         while !self.over {
             let frame = self.session.next().await?;
             self.over = frame.is_terminal();
-            let message = Message::parse(&frame)?;
+            let message = ReplyMessage::parse(&frame)?;
             let event = match message.message_type() {
                 Some(MessageType::ExecStdout) => ExecEvent::Stdout(self.taken(message.data()?)),
                 Some(MessageType::ExecStderr) => ExecEvent::Stderr(self.taken(message.data()?)),
@@ -126,7 +128,7 @@ impl Exec {
                 }
                 Some(MessageType::CoreError) => return Err(message.not("core.exec.exited")),
                 _ if self.over => return Err(message.not("core.exec.exited")),
-                // Something that a newer agent adds on the way.
+                // An additional message of a newer agent.
                 _ => continue,
             };
             return Ok(Some(event));
@@ -134,39 +136,39 @@ impl Exec {
         Ok(None)
     }
 
-    /// What can be sent to the command while another task waits for what it does.
+    /// A handle for input, for use by another task than the one that reads events.
     pub fn input(&self) -> ExecInput {
         ExecInput::new(&self.session)
     }
 
     /// Writes to the command's standard input; see [`ExecInput::write`].
-    pub async fn write_stdin(&self, data: impl Into<Bytes>) -> Result<(), Error> {
+    pub async fn write_stdin(&self, data: impl Into<Bytes>) -> Result<(), AgentClientError> {
         self.input().write(data).await
     }
 
     /// Ends the command's standard input; see [`ExecInput::close`].
-    pub async fn close_stdin(&self) -> Result<(), Error> {
+    pub async fn close_stdin(&self) -> Result<(), AgentClientError> {
         self.input().close().await
     }
 
     /// Resizes the command's terminal.
-    pub fn resize(&self, rows: u16, cols: u16) -> Result<(), Error> {
+    pub fn resize(&self, rows: u16, cols: u16) -> Result<(), AgentClientError> {
         self.input().resize(rows, cols)
     }
 
-    /// Sends a signal, by its number, to the command's process group.
-    pub fn signal(&self, signal: i32) -> Result<(), Error> {
+    /// Sends a signal, by number, to the command's process group.
+    pub fn signal(&self, signal: i32) -> Result<(), AgentClientError> {
         self.input().signal(signal)
     }
 
     /// Kills the command's process group.
-    pub fn kill(&self) -> Result<(), Error> {
+    pub fn kill(&self) -> Result<(), AgentClientError> {
         self.input().kill()
     }
 
-    /// Reads until the command ended; returns all it left behind. Its input is left as it is.
-    pub async fn collect(&mut self) -> Result<Output, Error> {
-        let mut output = Output::default();
+    /// Waits until the command exited and collects its output. Does not close its input.
+    pub async fn collect(&mut self) -> Result<ExecOutput, AgentClientError> {
+        let mut output = ExecOutput::default();
         while let Some(event) = self.next().await? {
             match event {
                 ExecEvent::Stdout(data) => output.stdout.extend_from_slice(&data),

@@ -1,4 +1,4 @@
-//! What arrives from a running command, and the acknowledgements that it is owed.
+//! Frames received from a running command, and their acknowledgements.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,32 +8,32 @@ use carrel_protocol::exec_flow::OUTPUT_CHUNK_CHARGE;
 use carrel_protocol::payload::{ExecLimits, ExecOutputAck, ExecStdinAck, ExecStdinError};
 
 use crate::error::ConnectionLost;
-use crate::inbox::{Inbox, UNCREDITED};
-use crate::link::{Link, Sink};
+use crate::inbox::{FrameInbox, UNCREDITED};
+use crate::link::{AgentLink, FrameSink};
 use crate::raw::RawFrame;
-use crate::reply::Message;
-use crate::stdin::{End, Stdin};
+use crate::reply::ReplyMessage;
+use crate::stdin::{StdinEnd, StdinWindow};
 
-/// No agent makes more than this wait here, whatever limit it announces; beyond it the connection is not read.
+/// The maximum backlog, whatever limit the agent announces; above it the connection is not read.
 const MAX_BACKLOG: usize = 8 * 1024 * 1024;
 
-/// Where the frames of a command go.
+/// Receives the frames of a command.
 #[derive(Debug)]
 pub(crate) struct ExecSink {
     id: u32,
-    inbox: Inbox,
-    pub(crate) stdin: Stdin,
+    inbox: FrameInbox,
+    pub(crate) stdin: StdinWindow,
     over: AtomicBool,
     output: Option<Mutex<OutputFlow>>,
 }
 
-/// Output as it is acknowledged: bytes, and a charge for each chunk.
+/// Output to acknowledge: bytes, and a charge per chunk.
 #[derive(Debug)]
 struct OutputFlow {
     received: u64,
     consumed: u64,
     acknowledged: u64,
-    /// How much may stay unacknowledged while there is more to take.
+    /// How much may stay unacknowledged while more output is queued.
     slack: u64,
     abandoned: bool,
 }
@@ -52,16 +52,16 @@ impl ExecSink {
         };
         Self {
             id,
-            inbox: Inbox::new(limit.map_or(UNCREDITED, |limit| limit.clamp(UNCREDITED, MAX_BACKLOG))),
-            stdin: Stdin::new(limits),
+            inbox: FrameInbox::new(limit.map_or(UNCREDITED, |limit| limit.clamp(UNCREDITED, MAX_BACKLOG))),
+            stdin: StdinWindow::new(limits),
             over: AtomicBool::new(false),
             output: limits.map(|limits| Mutex::new(flow(limits))),
         }
     }
 
-    /// The owner took a chunk. It is acknowledged now, unless more waits and little is owed: the agent may hold back
-    /// the end of the command until everything is acknowledged.
-    pub(crate) fn taken(&self, link: &Link, len: usize) {
+    /// The owner consumed a chunk. It is acknowledged now, unless more is queued and little is unacknowledged: the
+    /// agent may defer the exit of the command until everything is acknowledged.
+    pub(crate) fn taken(&self, link: &AgentLink, len: usize) {
         let Some(mut flow) = self.flow() else { return };
         flow.consumed = flow.consumed.saturating_add(charge(len));
         if self.inbox.is_empty() || flow.consumed - flow.acknowledged >= flow.slack {
@@ -69,13 +69,13 @@ impl ExecSink {
         }
     }
 
-    /// Whether the command ended, or nobody is interested in it any more.
+    /// Whether the command exited or its owner dropped it.
     pub(crate) fn is_over(&self) -> bool {
         self.over.load(Ordering::Relaxed)
     }
 
-    /// Notes a chunk that arrived; returns whether nobody will take it.
-    fn received(&self, link: &Link, len: usize) -> bool {
+    /// Records a received chunk; returns whether it has no consumer.
+    fn received(&self, link: &AgentLink, len: usize) -> bool {
         let Some(mut flow) = self.flow() else { return false };
         flow.received = flow.received.saturating_add(charge(len));
         if flow.abandoned {
@@ -85,7 +85,7 @@ impl ExecSink {
         flow.abandoned
     }
 
-    fn end(&self, end: End) {
+    fn end(&self, end: StdinEnd) {
         self.over.store(true, Ordering::Relaxed);
         self.stdin.end(end);
     }
@@ -95,14 +95,14 @@ impl ExecSink {
     }
 }
 
-impl Sink for ExecSink {
-    fn inbox(&self) -> &Inbox {
+impl FrameSink for ExecSink {
+    fn inbox(&self) -> &FrameInbox {
         &self.inbox
     }
 
-    fn deliver(&self, link: &Link, frame: RawFrame) {
-        // What cannot be read goes to the owner, who reports it.
-        if let Ok(message) = Message::parse(&frame) {
+    fn deliver(&self, link: &AgentLink, frame: RawFrame) {
+        // The owner reports a message that cannot be decoded.
+        if let Ok(message) = ReplyMessage::parse(&frame) {
             match message.message_type() {
                 Some(MessageType::ExecStdinAck) => {
                     if let Ok(ack) = message.payload::<ExecStdinAck>() {
@@ -111,7 +111,7 @@ impl Sink for ExecSink {
                 }
                 Some(MessageType::ExecStdinError) => {
                     if let Ok(error) = message.payload::<ExecStdinError>() {
-                        self.stdin.end(End::Failed(Box::new(error)));
+                        self.stdin.end(StdinEnd::Failed(Box::new(error)));
                     }
                 }
                 Some(MessageType::ExecStdout | MessageType::ExecStderr)
@@ -123,15 +123,15 @@ impl Sink for ExecSink {
             }
         }
         if frame.is_terminal() {
-            self.end(End::Closed);
+            self.end(StdinEnd::Closed);
         }
         self.inbox.push(frame);
     }
 
-    fn abandon(&self, link: &Link) -> bool {
-        self.end(End::Closed);
+    fn abandon(&self, link: &AgentLink) -> bool {
+        self.end(StdinEnd::Closed);
         self.inbox.abandon();
-        // A killed command may still have output, and its agent may hold its end back until that is acknowledged.
+        // A killed command may still have output, and its agent may defer the exit until that is acknowledged.
         let Some(mut flow) = self.flow() else { return false };
         flow.abandoned = true;
         flow.consumed = flow.received;
@@ -140,7 +140,7 @@ impl Sink for ExecSink {
     }
 
     fn lose(&self, lost: &ConnectionLost) {
-        self.end(End::Lost(lost.clone()));
+        self.end(StdinEnd::Lost(lost.clone()));
         self.inbox.lose(lost);
     }
 }
@@ -148,10 +148,10 @@ impl Sink for ExecSink {
 // === impl OutputFlow ===
 
 impl OutputFlow {
-    fn acknowledge(&mut self, link: &Link, id: u32) {
+    fn acknowledge(&mut self, link: &AgentLink, id: u32) {
         if self.acknowledged < self.consumed {
             self.acknowledged = self.consumed;
-            // Nobody waits for an acknowledgement on a lost connection.
+            // No acknowledgement is needed on a lost connection.
             let _sent = link.send(id, &ExecOutputAck { consumed: self.consumed });
         }
     }

@@ -9,39 +9,38 @@ use carrel_protocol::payload::{
 
 use super::{ReadStream, WriteStream, entry, pinned, yielded};
 use crate::bulk;
-use crate::connection::Connection;
-use crate::error::Error;
-use crate::inbox::{Inbox, UNCREDITED};
-use crate::link::{Link, Sink};
+use crate::connection::AgentConnection;
+use crate::error::AgentClientError;
+use crate::inbox::{FrameInbox, UNCREDITED};
+use crate::link::{AgentLink, FrameSink};
 use crate::raw::RawFrame;
-use crate::reply::Message;
+use crate::reply::ReplyMessage;
 
-/// An open file. Dropped, it is closed once the streams on it are gone too.
+/// An open file. On drop it is closed once its streams are dropped too.
 #[derive(Debug)]
 pub struct File {
     open: Arc<OpenHandle>,
 }
 
-/// An open directory. Dropped, it is closed.
+/// An open directory, closed on drop.
 #[derive(Debug)]
 pub struct Directory {
     open: OpenHandle,
 }
 
-/// What an agent has open for this client. It belongs to the connection on which it was opened.
+/// A handle of the agent. It belongs to the connection on which it was opened.
 #[derive(Debug)]
 pub(super) struct OpenHandle {
-    pub(super) connection: Arc<Connection>,
+    pub(super) connection: Arc<AgentConnection>,
     pub(super) handle: u64,
     closed: AtomicBool,
 }
 
-/// Waits for something to be opened. What nobody took when this is dropped, in whatever order things happened, is
-/// closed again.
+/// Waits for the response to an open request. If it is dropped first, the handle is closed when the response arrives.
 #[derive(Debug)]
 pub(super) struct LateHandle {
-    inbox: Inbox,
-    link: Weak<Link>,
+    inbox: FrameInbox,
+    link: Weak<AgentLink>,
     abandoned: AtomicBool,
 }
 
@@ -52,33 +51,38 @@ impl File {
         Self { open: Arc::new(open) }
     }
 
-    /// Reads from `offset`, `len` bytes or to the end.
-    pub async fn read(&self, offset: u64, len: Option<u64>) -> Result<ReadStream, Error> {
+    /// Reads `len` bytes from `offset`, or to the end.
+    pub async fn read(&self, offset: u64, len: Option<u64>) -> Result<ReadStream, AgentClientError> {
         ReadStream::open(Arc::clone(&self.open), offset, len, bulk::OFFER).await
     }
 
-    /// The same, with no more than a window waiting here for whoever reads; slower than with the usual one.
-    pub async fn read_within(&self, window: u32, offset: u64, len: Option<u64>) -> Result<ReadStream, Error> {
+    /// Reads with a smaller window than the default, which bounds the memory of the transfer and its throughput.
+    pub async fn read_within(
+        &self,
+        window: u32,
+        offset: u64,
+        len: Option<u64>,
+    ) -> Result<ReadStream, AgentClientError> {
         ReadStream::open(Arc::clone(&self.open), offset, len, bulk::offer_within(window)).await
     }
 
     /// Writes from `offset` on.
-    pub async fn write(&self, offset: u64) -> Result<WriteStream, Error> {
+    pub async fn write(&self, offset: u64) -> Result<WriteStream, AgentClientError> {
         WriteStream::open(Arc::clone(&self.open), offset).await
     }
 
-    /// What is known of the file.
-    pub async fn stat(&self) -> Result<FsEntry, Error> {
+    /// The metadata of the file.
+    pub async fn stat(&self) -> Result<FsEntry, AgentClientError> {
         self.open.stat().await
     }
 
     /// Sets attributes of the file.
-    pub async fn set_stat(&self, attrs: FsAttributes) -> Result<(), Error> {
+    pub async fn set_stat(&self, attrs: FsAttributes) -> Result<(), AgentClientError> {
         self.open.set_stat(attrs).await
     }
 
-    /// Closes the file and waits until it is closed. A stream that is still read or written fails.
-    pub async fn close(self) -> Result<(), Error> {
+    /// Closes the file and waits for the response. Streams that are still open fail.
+    pub async fn close(self) -> Result<(), AgentClientError> {
         self.open.close().await
     }
 }
@@ -90,26 +94,26 @@ impl Directory {
         Self { open }
     }
 
-    /// The next entries, at most `limit` of them; none at the end.
-    pub async fn read(&self, limit: Option<u32>) -> Result<Vec<FsEntry>, Error> {
+    /// The next entries, at most `limit`; empty at the end.
+    pub async fn read(&self, limit: Option<u32>) -> Result<Vec<FsEntry>, AgentClientError> {
         let op = FsOp::ReadDir(FsReadDir { handle: self.open.handle, limit });
         let operation = op.tag();
         let data = pinned(&self.open.connection, op).await?;
         yielded(data, operation, |data| if let FsResult::List(entries) = data { Some(entries) } else { None })
     }
 
-    /// What is known of the directory.
-    pub async fn stat(&self) -> Result<FsEntry, Error> {
+    /// The metadata of the directory.
+    pub async fn stat(&self) -> Result<FsEntry, AgentClientError> {
         self.open.stat().await
     }
 
     /// Sets attributes of the directory.
-    pub async fn set_stat(&self, attrs: FsAttributes) -> Result<(), Error> {
+    pub async fn set_stat(&self, attrs: FsAttributes) -> Result<(), AgentClientError> {
         self.open.set_stat(attrs).await
     }
 
-    /// Closes the directory and waits until it is closed.
-    pub async fn close(self) -> Result<(), Error> {
+    /// Closes the directory and waits for the response.
+    pub async fn close(self) -> Result<(), AgentClientError> {
         self.open.close().await
     }
 }
@@ -117,21 +121,21 @@ impl Directory {
 // === impl OpenHandle ===
 
 impl OpenHandle {
-    pub(super) fn new(connection: &Arc<Connection>, handle: u64) -> Self {
+    pub(super) fn new(connection: &Arc<AgentConnection>, handle: u64) -> Self {
         Self { connection: Arc::clone(connection), handle, closed: AtomicBool::new(false) }
     }
 
-    async fn stat(&self) -> Result<FsEntry, Error> {
+    async fn stat(&self) -> Result<FsEntry, AgentClientError> {
         let op = FsOp::FStat(FsHandle { handle: self.handle });
         let operation = op.tag();
         yielded(pinned(&self.connection, op).await?, operation, entry)
     }
 
-    async fn set_stat(&self, attrs: FsAttributes) -> Result<(), Error> {
+    async fn set_stat(&self, attrs: FsAttributes) -> Result<(), AgentClientError> {
         pinned(&self.connection, FsOp::FSetStat(FsFSetStat { handle: self.handle, attrs })).await.map(drop)
     }
 
-    async fn close(&self) -> Result<(), Error> {
+    async fn close(&self) -> Result<(), AgentClientError> {
         self.closed.store(true, Ordering::Relaxed);
         pinned(&self.connection, FsOp::CloseHandle(FsHandle { handle: self.handle })).await.map(drop)
     }
@@ -145,8 +149,8 @@ impl Drop for OpenHandle {
     }
 }
 
-/// Closes a handle without waiting for the answer. Best effort: the agent closes what a connection leaves open.
-fn close_unasked(link: &Link, handle: u64) {
+/// Closes a handle without waiting for the response. Best effort: the agent closes the handles of a lost connection.
+fn close_unasked(link: &AgentLink, handle: u64) {
     if let Some(id) = link.allocate(0) {
         let op = FsOp::CloseHandle(FsHandle { handle });
         let _sent = link.send(id, &FsRequest { op, bulk: None, no_symlinks: false });
@@ -156,23 +160,23 @@ fn close_unasked(link: &Link, handle: u64) {
 // === impl LateHandle ===
 
 impl LateHandle {
-    pub(super) fn new(link: &Arc<Link>) -> Self {
-        Self { inbox: Inbox::new(UNCREDITED), link: Arc::downgrade(link), abandoned: AtomicBool::new(false) }
+    pub(super) fn new(link: &Arc<AgentLink>) -> Self {
+        Self { inbox: FrameInbox::new(UNCREDITED), link: Arc::downgrade(link), abandoned: AtomicBool::new(false) }
     }
 }
 
-impl Sink for LateHandle {
-    fn inbox(&self) -> &Inbox {
+impl FrameSink for LateHandle {
+    fn inbox(&self) -> &FrameInbox {
         &self.inbox
     }
 
-    fn deliver(&self, _: &Link, frame: RawFrame) {
+    fn deliver(&self, _: &AgentLink, frame: RawFrame) {
         if frame.is_terminal() || !self.abandoned.load(Ordering::Relaxed) {
             self.inbox.push(frame);
         }
     }
 
-    fn abandon(&self, _: &Link) -> bool {
+    fn abandon(&self, _: &AgentLink) -> bool {
         self.abandoned.store(true, Ordering::Relaxed);
         true
     }
@@ -182,7 +186,7 @@ impl Drop for LateHandle {
     fn drop(&mut self) {
         let Some(link) = self.link.upgrade() else { return };
         while let Some(Ok(frame)) = self.inbox.try_pop() {
-            let response = Message::parse(&frame).ok().and_then(|message| message.payload::<FsResponse>().ok());
+            let response = ReplyMessage::parse(&frame).ok().and_then(|message| message.payload::<FsResponse>().ok());
             if let Some(FsResponse { ok: true, data: Some(FsResult::Handle(handle)), .. }) = response {
                 close_unasked(&link, handle);
             }

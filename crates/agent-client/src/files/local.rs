@@ -1,4 +1,5 @@
-//! Whole files from and to files of the host: the system calls of both sides overlap, and no byte is copied on the way.
+//! Transfers between the sandbox and files of the host: system calls of both sides overlap, and no byte is copied in
+//! between.
 
 use std::io::{self, Read, Write};
 
@@ -8,25 +9,25 @@ use tokio::task::{JoinError, spawn_blocking};
 
 use super::Files;
 use crate::bulk::RECORD_LEN;
-use crate::error::Error;
+use crate::error::AgentClientError;
 
-/// How many chunks may wait between the file and the connection.
+/// The number of chunks buffered between the file and the connection.
 const AHEAD: usize = 4;
 
 // === impl Files ===
 
 impl Files {
-    /// Copies a file of the host into the sandbox, from where it stands; returns its length.
+    /// Copies a file of the host into the sandbox, from its current position; returns the length.
     ///
     /// Faster than [`Self::upload`], which takes any reader. The file is read on a thread for blocking work.
-    pub async fn upload_file(&self, path: impl Into<String>, mut from: std::fs::File) -> Result<u64, Error> {
+    pub async fn upload_file(&self, path: impl Into<String>, mut from: std::fs::File) -> Result<u64, AgentClientError> {
         let file = self.open_to_write(path).await?;
         let mut stream = file.write(0).await?;
         let (sender, mut chunks) = mpsc::channel(AHEAD);
         let reading = spawn_blocking(move || {
             loop {
                 let chunk = read_chunk(&mut from)?;
-                // Nobody takes it when the upload failed or was dropped.
+                // The receiver is gone if the upload failed or was dropped.
                 if chunk.is_empty() || sender.blocking_send(chunk).is_err() {
                     return Ok(());
                 }
@@ -43,10 +44,10 @@ impl Files {
         Ok(len)
     }
 
-    /// Copies a file out of the sandbox into a file of the host, from where that stands; returns its length.
+    /// Copies a file out of the sandbox to a file of the host, at its current position; returns the length.
     ///
     /// Faster than [`Self::download`], which takes any writer. The file is written on a thread for blocking work.
-    pub async fn download_file(&self, path: impl Into<String>, mut to: std::fs::File) -> Result<u64, Error> {
+    pub async fn download_file(&self, path: impl Into<String>, mut to: std::fs::File) -> Result<u64, AgentClientError> {
         let mut stream = self.open_to_read(path).await?.read(0, None).await?;
         let (chunks, mut receiver) = mpsc::channel::<Bytes>(AHEAD);
         let writing = spawn_blocking(move || {
@@ -74,6 +75,6 @@ fn read_chunk(from: &mut std::fs::File) -> io::Result<Bytes> {
     Ok(chunk.into())
 }
 
-fn joined(result: Result<io::Result<()>, JoinError>) -> Result<(), Error> {
-    result.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(Error::Local)
+fn joined(result: Result<io::Result<()>, JoinError>) -> Result<(), AgentClientError> {
+    result.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(AgentClientError::Local)
 }

@@ -1,4 +1,4 @@
-//! Files of the sandbox.
+//! File operations.
 
 mod handle;
 mod local;
@@ -16,16 +16,16 @@ pub use self::handle::{Directory, File};
 use self::handle::{LateHandle, OpenHandle};
 pub use self::read::ReadStream;
 pub use self::write::WriteStream;
-use crate::cancel::Cancel;
+use crate::cancel::CancelMessage;
 use crate::client::AgentClient;
-use crate::connection::Connection;
-use crate::error::{Error, FileError, ProtocolViolation};
-use crate::inbox::{Inbox, UNCREDITED};
-use crate::link::Sink;
-use crate::reply::Message;
-use crate::session::Session;
+use crate::connection::AgentConnection;
+use crate::error::{AgentClientError, FileError, ProtocolViolation};
+use crate::inbox::{FrameInbox, UNCREDITED};
+use crate::link::FrameSink;
+use crate::reply::ReplyMessage;
+use crate::session::ProtocolSession;
 
-/// Operations on files of the sandbox.
+/// File operations in the sandbox.
 #[derive(Clone, Debug)]
 pub struct Files {
     client: AgentClient,
@@ -36,7 +36,7 @@ pub struct Files {
 // === impl AgentClient ===
 
 impl AgentClient {
-    /// Operations on files of the sandbox.
+    /// File operations in the sandbox.
     pub fn files(&self) -> Files {
         Files { client: self.clone(), user: None, no_symlinks: false }
     }
@@ -45,33 +45,33 @@ impl AgentClient {
 // === impl Files ===
 
 impl Files {
-    /// The same operations, with everything that is created owned by a user.
+    /// The same operations; created files and directories are owned by the given user.
     pub fn on_behalf_of(mut self, user: impl Into<String>) -> Self {
         self.user = Some(user.into());
         self
     }
 
-    /// The same operations, with no symbolic link followed in any path: only those that look at, open, make or remove one
-    /// entry. An agent that is too old to do so fails with [`Error::FollowsSymlinks`], after it did it with links: ask it to
-    /// look at something first.
+    /// The same operations without following symlinks in any component of a path. Applies to operations that stat,
+    /// open, create or remove one entry. An agent that is too old fails with [`AgentClientError::FollowsSymlinks`] after it has
+    /// executed the operation with links followed: probe it with a stat first.
     #[must_use]
     pub fn without_symlinks(mut self) -> Self {
         self.no_symlinks = true;
         self
     }
 
-    /// The absolute path without symbolic links.
-    pub async fn real_path(&self, path: impl Into<String>) -> Result<String, Error> {
+    /// Resolves a path to an absolute one without symlinks.
+    pub async fn real_path(&self, path: impl Into<String>) -> Result<String, AgentClientError> {
         self.path_of(FsOp::RealPath(FsPath { path: path.into() })).await
     }
 
-    /// What is known of a path; of the target of a symbolic link.
-    pub async fn stat(&self, path: impl Into<String>) -> Result<FsEntry, Error> {
+    /// The metadata of a path; follows symlinks.
+    pub async fn stat(&self, path: impl Into<String>) -> Result<FsEntry, AgentClientError> {
         self.entry_of(FsOp::Stat(FsStat { path: path.into(), follow_symlink: true })).await
     }
 
-    /// What is known of a path; of a symbolic link itself.
-    pub async fn lstat(&self, path: impl Into<String>) -> Result<FsEntry, Error> {
+    /// The metadata of a path; does not follow a symlink.
+    pub async fn lstat(&self, path: impl Into<String>) -> Result<FsEntry, AgentClientError> {
         self.entry_of(FsOp::Stat(FsStat { path: path.into(), follow_symlink: false })).await
     }
 
@@ -81,77 +81,77 @@ impl Files {
         path: impl Into<String>,
         follow_symlink: bool,
         attrs: FsAttributes,
-    ) -> Result<(), Error> {
+    ) -> Result<(), AgentClientError> {
         self.done(FsOp::SetStat(FsSetStat { path: path.into(), follow_symlink, attrs })).await
     }
 
-    /// The entries of a directory, all at once; see [`Self::open_dir`] for large ones.
-    pub async fn list(&self, path: impl Into<String>) -> Result<Vec<FsEntry>, Error> {
+    /// The entries of a directory in one list; see [`Self::open_dir`] for large directories.
+    pub async fn list(&self, path: impl Into<String>) -> Result<Vec<FsEntry>, AgentClientError> {
         let op = FsOp::List(FsPath { path: path.into() });
         self.call(op, |data| if let FsResult::List(entries) = data { Some(entries) } else { None }).await
     }
 
-    /// What a symbolic link points to.
-    pub async fn read_link(&self, path: impl Into<String>) -> Result<String, Error> {
+    /// The target of a symlink.
+    pub async fn read_link(&self, path: impl Into<String>) -> Result<String, AgentClientError> {
         self.path_of(FsOp::ReadLink(FsPath { path: path.into() })).await
     }
 
-    /// Makes a symbolic link at `link` that points to `target`.
-    pub async fn symlink(&self, target: impl Into<String>, link: impl Into<String>) -> Result<(), Error> {
+    /// Creates a symlink at `link` that points to `target`.
+    pub async fn symlink(&self, target: impl Into<String>, link: impl Into<String>) -> Result<(), AgentClientError> {
         let user = self.user.clone();
         self.done(FsOp::Symlink(FsSymlink { target: target.into(), link_path: link.into(), user })).await
     }
 
-    /// Makes a directory with its parents.
-    pub async fn mkdir(&self, path: impl Into<String>, mode: Option<u32>) -> Result<(), Error> {
+    /// Creates a directory with its parents.
+    pub async fn mkdir(&self, path: impl Into<String>, mode: Option<u32>) -> Result<(), AgentClientError> {
         self.done(FsOp::Mkdir(FsMkdir { path: path.into(), mode, user: self.user.clone() })).await
     }
 
     /// Removes a file.
-    pub async fn remove(&self, path: impl Into<String>) -> Result<(), Error> {
+    pub async fn remove(&self, path: impl Into<String>) -> Result<(), AgentClientError> {
         self.done(FsOp::Remove(FsPath { path: path.into() })).await
     }
 
-    /// Removes a directory: an empty one or, if so asked, with all that is in it.
-    pub async fn remove_dir(&self, path: impl Into<String>, recursive: bool) -> Result<(), Error> {
+    /// Removes a directory: an empty one or, with `recursive`, with its content.
+    pub async fn remove_dir(&self, path: impl Into<String>, recursive: bool) -> Result<(), AgentClientError> {
         self.done(FsOp::RemoveDir(FsRemoveDir { path: path.into(), recursive })).await
     }
 
     /// Copies a file.
-    pub async fn copy(&self, src: impl Into<String>, dst: impl Into<String>) -> Result<(), Error> {
+    pub async fn copy(&self, src: impl Into<String>, dst: impl Into<String>) -> Result<(), AgentClientError> {
         self.done(FsOp::Copy(FsFromTo { src: src.into(), dst: dst.into() })).await
     }
 
-    /// Renames.
-    pub async fn rename(&self, src: impl Into<String>, dst: impl Into<String>) -> Result<(), Error> {
+    /// Renames a file or a directory.
+    pub async fn rename(&self, src: impl Into<String>, dst: impl Into<String>) -> Result<(), AgentClientError> {
         self.done(FsOp::Rename(FsFromTo { src: src.into(), dst: dst.into() })).await
     }
 
-    /// Opens a file. It stays open, on its connection, until the [`File`] and every stream on it is dropped.
-    pub async fn open(&self, path: impl Into<String>, options: FsOpenOptions) -> Result<File, Error> {
+    /// Opens a file. It stays open, on its connection, until the [`File`] and all its streams are dropped.
+    pub async fn open(&self, path: impl Into<String>, options: FsOpenOptions) -> Result<File, AgentClientError> {
         let options = FsOpenOptions { user: options.user.or_else(|| self.user.clone()), ..options };
         self.handle_of(FsOp::OpenFile(FsOpenFile { path: path.into(), options })).await.map(File::new)
     }
 
-    /// Opens a directory, to read its entries some at a time.
-    pub async fn open_dir(&self, path: impl Into<String>) -> Result<Directory, Error> {
+    /// Opens a directory, to read its entries in batches.
+    pub async fn open_dir(&self, path: impl Into<String>) -> Result<Directory, AgentClientError> {
         self.handle_of(FsOp::OpenDir(FsPath { path: path.into() })).await.map(Directory::new)
     }
 
-    async fn path_of(&self, op: FsOp) -> Result<String, Error> {
+    async fn path_of(&self, op: FsOp) -> Result<String, AgentClientError> {
         self.call(op, |data| if let FsResult::Path(path) = data { Some(path) } else { None }).await
     }
 
-    async fn entry_of(&self, op: FsOp) -> Result<FsEntry, Error> {
+    async fn entry_of(&self, op: FsOp) -> Result<FsEntry, AgentClientError> {
         self.call(op, entry).await
     }
 
-    async fn handle_of(&self, op: FsOp) -> Result<OpenHandle, Error> {
+    async fn handle_of(&self, op: FsOp) -> Result<OpenHandle, AgentClientError> {
         let operation = op.tag();
         self.client.ensure_version_compat(MessageType::FsRequest)?;
         let (connection, id) = self.client.reserve().await?;
         let sink = LateHandle::new(&connection.link);
-        let session = connection.open(id, sink, &self.asked(op), Cancel::Nothing).await?;
+        let session = connection.open(id, sink, &self.asked(op), CancelMessage::Nothing).await?;
         let handle = yielded(self.answer(&session, operation).await?, operation, |data| match data {
             FsResult::Handle(handle) => Some(handle),
             _ => None,
@@ -159,53 +159,60 @@ impl Files {
         Ok(OpenHandle::new(&connection, handle))
     }
 
-    async fn done(&self, op: FsOp) -> Result<(), Error> {
+    async fn done(&self, op: FsOp) -> Result<(), AgentClientError> {
         let operation = op.tag();
         self.answer(&self.request(op).await?, operation).await.map(drop)
     }
 
-    async fn call<T>(&self, op: FsOp, take: impl FnOnce(FsResult) -> Option<T>) -> Result<T, Error> {
+    async fn call<T>(&self, op: FsOp, take: impl FnOnce(FsResult) -> Option<T>) -> Result<T, AgentClientError> {
         let operation = op.tag();
         yielded(self.answer(&self.request(op).await?, operation).await?, operation, take)
     }
 
-    async fn request(&self, op: FsOp) -> Result<Session, Error> {
-        self.client.open(Inbox::new(UNCREDITED), &self.asked(op), Cancel::Nothing).await
+    async fn request(&self, op: FsOp) -> Result<ProtocolSession, AgentClientError> {
+        self.client.open(FrameInbox::new(UNCREDITED), &self.asked(op), CancelMessage::Nothing).await
     }
 
     fn asked(&self, op: FsOp) -> FsRequest {
         FsRequest { op, bulk: None, no_symlinks: self.no_symlinks }
     }
 
-    async fn answer<S: Sink>(&self, session: &Session<S>, operation: &'static str) -> Result<Option<FsResult>, Error> {
+    async fn answer<S: FrameSink>(
+        &self,
+        session: &ProtocolSession<S>,
+        operation: &'static str,
+    ) -> Result<Option<FsResult>, AgentClientError> {
         let frame = session.next().await?;
-        let response: FsResponse = Message::parse(&frame)?.expect()?;
+        let response: FsResponse = ReplyMessage::parse(&frame)?.expect()?;
         if self.no_symlinks && !response.no_symlinks {
-            return Err(Error::FollowsSymlinks);
+            return Err(AgentClientError::FollowsSymlinks);
         }
         succeeded(response, operation)
     }
 }
 
-/// The one answer to an operation without a stream.
-async fn answer<S: Sink>(session: &Session<S>, operation: &'static str) -> Result<Option<FsResult>, Error> {
+/// The response to an operation without a stream.
+async fn answer<S: FrameSink>(
+    session: &ProtocolSession<S>,
+    operation: &'static str,
+) -> Result<Option<FsResult>, AgentClientError> {
     let frame = session.next().await?;
-    succeeded(Message::parse(&frame)?.expect()?, operation)
+    succeeded(ReplyMessage::parse(&frame)?.expect()?, operation)
 }
 
-/// An operation without a stream on something open, hence on its very connection.
-async fn pinned(connection: &std::sync::Arc<Connection>, op: FsOp) -> Result<Option<FsResult>, Error> {
+/// An operation without a stream on a handle, hence on the connection of the handle.
+async fn pinned(connection: &std::sync::Arc<AgentConnection>, op: FsOp) -> Result<Option<FsResult>, AgentClientError> {
     let operation = op.tag();
     let request = FsRequest { op, bulk: None, no_symlinks: false };
-    answer(&connection.open_pinned(UNCREDITED, &request, Cancel::Nothing).await?, operation).await
+    answer(&connection.open_pinned(UNCREDITED, &request, CancelMessage::Nothing).await?, operation).await
 }
 
-fn succeeded(response: FsResponse, operation: &'static str) -> Result<Option<FsResult>, Error> {
+fn succeeded(response: FsResponse, operation: &'static str) -> Result<Option<FsResult>, AgentClientError> {
     let FsResponse { ok, error, data, errno_name, .. } = response;
     if ok {
         return Ok(data);
     }
-    let message = error.unwrap_or_else(|| "failed without a reason".to_owned());
+    let message = error.unwrap_or_else(|| "failed without an error message".to_owned());
     Err(FileError { operation, message, errno_name }.into())
 }
 
@@ -213,7 +220,7 @@ fn yielded<T>(
     data: Option<FsResult>,
     operation: &'static str,
     take: impl FnOnce(FsResult) -> Option<T>,
-) -> Result<T, Error> {
+) -> Result<T, AgentClientError> {
     let found = data.as_ref().map_or("nothing", FsResult::tag);
     data.and_then(take).ok_or_else(|| ProtocolViolation::unexpected(operation, format!("result {found}")).into())
 }

@@ -1,4 +1,4 @@
-//! Reading a range of an open file.
+//! Reads a range of an open file.
 
 use std::sync::Arc;
 
@@ -10,28 +10,28 @@ use carrel_protocol::{Flags, Generation, MessageType};
 use super::handle::OpenHandle;
 use super::succeeded;
 use crate::bulk;
-use crate::cancel::Cancel;
-use crate::error::{Error, ProtocolViolation};
+use crate::cancel::CancelMessage;
+use crate::error::{AgentClientError, ProtocolViolation};
 use crate::inbox::UNCREDITED;
 use crate::raw::RawFrame;
-use crate::reply::Message;
-use crate::session::Session;
+use crate::reply::ReplyMessage;
+use crate::session::ProtocolSession;
 
-/// The operation, as the protocol names it.
+/// The name of the operation in the protocol.
 const OPERATION: &str = "Read";
 
-/// The bytes of a file, as they arrive. Dropped before the end, the transfer is cancelled.
+/// The bytes of a file as they arrive. If dropped before the end, the transfer is cancelled.
 #[derive(Debug)]
 pub struct ReadStream {
-    // Before the file, so that the transfer is cancelled before the file is closed.
-    session: Session,
+    // Declared before the file, so that the transfer is cancelled before the file is closed.
+    session: ProtocolSession,
     _file: Arc<OpenHandle>,
-    transfer: Transfer,
+    transfer: ReadTransfer,
     over: bool,
 }
 
 #[derive(Debug)]
-enum Transfer {
+enum ReadTransfer {
     /// Data messages without credit.
     Inline,
     /// Bulk records were offered.
@@ -48,21 +48,21 @@ impl ReadStream {
         offset: u64,
         len: Option<u64>,
         offer: BulkOffer,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, AgentClientError> {
         let connection = &file.connection;
         let op = FsOp::Read(FsRange { handle: file.handle, offset, len });
         let (bulk, budget, cancel) = if connection.link.generation() >= Generation::BULK {
-            (Some(offer), bulk::backlog(&offer), Cancel::FILE)
+            (Some(offer), bulk::backlog(&offer), CancelMessage::FILE)
         } else {
-            (None, UNCREDITED, Cancel::Nothing)
+            (None, UNCREDITED, CancelMessage::Nothing)
         };
         let session = connection.open_pinned(budget, &FsRequest { op, bulk, no_symlinks: false }, cancel).await?;
-        let transfer = bulk.map_or(Transfer::Inline, Transfer::Offered);
+        let transfer = bulk.map_or(ReadTransfer::Inline, ReadTransfer::Offered);
         Ok(Self { session, _file: file, transfer, over: false })
     }
 
-    /// The next bytes, never none of them; `None` at the end. Dropping the future loses nothing.
-    pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
+    /// The next bytes, never empty; `None` at the end. Cancel safe.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, AgentClientError> {
         while !self.over {
             let frame = self.session.next().await?;
             self.over = frame.is_terminal();
@@ -75,52 +75,55 @@ impl ReadStream {
         Ok(None)
     }
 
-    fn take(&mut self, frame: &RawFrame) -> Result<Option<Bytes>, Error> {
+    fn take(&mut self, frame: &RawFrame) -> Result<Option<Bytes>, AgentClientError> {
         if frame.flags.contains(Flags::BULK) {
             return self.record(frame).map(Some);
         }
-        let message = Message::parse(frame)?;
+        let message = ReplyMessage::parse(frame)?;
         match (message.message_type(), &mut self.transfer) {
-            (Some(MessageType::FsData), Transfer::Inline) => {
+            (Some(MessageType::FsData), ReadTransfer::Inline) => {
                 let data = message.data()?;
                 Ok((!data.is_empty()).then_some(data))
             }
-            (Some(MessageType::BulkAccepted), Transfer::Offered(offer)) => {
+            (Some(MessageType::BulkAccepted), ReadTransfer::Offered(offer)) => {
                 let flow = BulkFlow::GuestToHost;
                 let limit = offer.check_accepted(&message.payload()?, BulkKind::File, flow.mask())?;
                 let flow = ReceiveFlow::new(BulkKind::File, flow, limit, offer.guest_to_host_credit_limit);
-                self.transfer = Transfer::Bulk { flow, finished: false };
+                self.transfer = ReadTransfer::Bulk { flow, finished: false };
                 Ok(None)
             }
-            (Some(MessageType::BulkFinish), Transfer::Bulk { flow, finished }) => {
+            (Some(MessageType::BulkFinish), ReadTransfer::Bulk { flow, finished }) => {
                 flow.finish(&message.payload()?)?;
                 *finished = true;
                 Ok(None)
             }
-            // The agent gives up; the response says why.
+            // The agent aborts; the response contains the reason.
             (Some(MessageType::BulkCancel), _) => Ok(None),
             (Some(MessageType::FsResponse), transfer) => {
                 succeeded(message.payload()?, OPERATION)?;
                 match transfer {
-                    Transfer::Inline | Transfer::Bulk { finished: true, .. } => Ok(None),
-                    Transfer::Offered(_) => Err(message.not("core.bulk.accepted")),
-                    Transfer::Bulk { .. } => Err(message.not("core.bulk.finish")),
+                    ReadTransfer::Inline | ReadTransfer::Bulk { finished: true, .. } => Ok(None),
+                    ReadTransfer::Offered(_) => Err(message.not("core.bulk.accepted")),
+                    ReadTransfer::Bulk { .. } => Err(message.not("core.bulk.finish")),
                 }
             }
             _ => Err(message.not("file data")),
         }
     }
 
-    fn record(&mut self, frame: &RawFrame) -> Result<Bytes, Error> {
+    fn record(&mut self, frame: &RawFrame) -> Result<Bytes, AgentClientError> {
         match &mut self.transfer {
-            Transfer::Bulk { flow, .. } => bulk::receive(flow, self.session.link(), frame),
+            ReadTransfer::Bulk { flow, .. } => bulk::receive(flow, self.session.link(), frame),
             _ => Err(ProtocolViolation::unexpected("core.bulk.accepted", "a bulk record").into()),
         }
     }
 
-    fn fail(&mut self, error: Error) -> Error {
-        if matches!((&error, &self.transfer), (Error::Protocol(_), Transfer::Offered(_) | Transfer::Bulk { .. })) {
-            self.session.cancel_by(Cancel::Bulk(BulkKind::File, BulkCancelReason::ProtocolState));
+    fn fail(&mut self, error: AgentClientError) -> AgentClientError {
+        if matches!(
+            (&error, &self.transfer),
+            (AgentClientError::Protocol(_), ReadTransfer::Offered(_) | ReadTransfer::Bulk { .. })
+        ) {
+            self.session.cancel_by(CancelMessage::Bulk(BulkKind::File, BulkCancelReason::ProtocolState));
         }
         error
     }

@@ -1,4 +1,4 @@
-//! Whole files at once.
+//! Transfers of whole files.
 
 use bytes::{Bytes, BytesMut};
 use carrel_protocol::payload::FsOpenOptions;
@@ -6,13 +6,13 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::{File, Files};
 use crate::bulk::RECORD_LEN;
-use crate::error::Error;
+use crate::error::AgentClientError;
 
 // === impl Files ===
 
 impl Files {
     /// Reads a whole file into memory.
-    pub async fn read_to_end(&self, path: impl Into<String>) -> Result<Vec<u8>, Error> {
+    pub async fn read_to_end(&self, path: impl Into<String>) -> Result<Vec<u8>, AgentClientError> {
         let mut stream = self.open_to_read(path).await?.read(0, None).await?;
         let mut content = Vec::new();
         while let Some(data) = stream.next().await? {
@@ -21,8 +21,8 @@ impl Files {
         Ok(content)
     }
 
-    /// Writes a whole file, which is created or replaced in place.
-    pub async fn write_all(&self, path: impl Into<String>, content: impl Into<Bytes>) -> Result<(), Error> {
+    /// Writes a whole file, which is created or truncated.
+    pub async fn write_all(&self, path: impl Into<String>, content: impl Into<Bytes>) -> Result<(), AgentClientError> {
         let file = self.open_to_write(path).await?;
         let mut stream = file.write(0).await?;
         stream.write(content).await?;
@@ -30,27 +30,35 @@ impl Files {
         file.close().await
     }
 
-    /// Copies a file out of the sandbox; returns its length.
-    pub async fn download(&self, path: impl Into<String>, mut to: impl AsyncWrite + Unpin) -> Result<u64, Error> {
+    /// Copies a file out of the sandbox; returns the length.
+    pub async fn download(
+        &self,
+        path: impl Into<String>,
+        mut to: impl AsyncWrite + Unpin,
+    ) -> Result<u64, AgentClientError> {
         let mut stream = self.open_to_read(path).await?.read(0, None).await?;
         let mut len = 0;
         while let Some(data) = stream.next().await? {
-            to.write_all(&data).await.map_err(Error::Local)?;
+            to.write_all(&data).await.map_err(AgentClientError::Local)?;
             len += data.len() as u64;
         }
-        to.flush().await.map_err(Error::Local)?;
+        to.flush().await.map_err(AgentClientError::Local)?;
         Ok(len)
     }
 
-    /// Copies a file into the sandbox, where it is created or replaced in place; returns its length.
-    pub async fn upload(&self, path: impl Into<String>, mut from: impl AsyncRead + Unpin) -> Result<u64, Error> {
+    /// Copies a file into the sandbox, where it is created or truncated; returns the length.
+    pub async fn upload(
+        &self,
+        path: impl Into<String>,
+        mut from: impl AsyncRead + Unpin,
+    ) -> Result<u64, AgentClientError> {
         let file = self.open_to_write(path).await?;
         let mut stream = file.write(0).await?;
         let (mut buffer, mut len) = (BytesMut::new(), 0);
         let chunk = 4 * RECORD_LEN as usize;
         loop {
             buffer.reserve(chunk);
-            while buffer.len() < chunk && from.read_buf(&mut buffer).await.map_err(Error::Local)? > 0 {}
+            while buffer.len() < chunk && from.read_buf(&mut buffer).await.map_err(AgentClientError::Local)? > 0 {}
             if buffer.is_empty() {
                 break;
             }
@@ -62,11 +70,11 @@ impl Files {
         Ok(len)
     }
 
-    pub(super) async fn open_to_read(&self, path: impl Into<String>) -> Result<File, Error> {
+    pub(super) async fn open_to_read(&self, path: impl Into<String>) -> Result<File, AgentClientError> {
         self.open(path, FsOpenOptions { read: true, ..FsOpenOptions::default() }).await
     }
 
-    pub(super) async fn open_to_write(&self, path: impl Into<String>) -> Result<File, Error> {
+    pub(super) async fn open_to_write(&self, path: impl Into<String>) -> Result<File, AgentClientError> {
         let options = FsOpenOptions { write: true, create: true, truncate: true, ..FsOpenOptions::default() };
         self.open(path, options).await
     }

@@ -1,4 +1,4 @@
-//! Writing a range of an open file.
+//! Writes a range of an open file.
 
 use std::sync::Arc;
 
@@ -12,32 +12,32 @@ use carrel_protocol::{Generation, MessageType};
 use super::handle::OpenHandle;
 use super::succeeded;
 use crate::bulk::OFFER_INTO;
-use crate::cancel::Cancel;
-use crate::error::{Error, ProtocolViolation};
+use crate::cancel::CancelMessage;
+use crate::error::{AgentClientError, ProtocolViolation};
 use crate::inbox::UNCREDITED;
 use crate::raw::RawFrame;
-use crate::reply::Message;
-use crate::session::Session;
+use crate::reply::ReplyMessage;
+use crate::session::ProtocolSession;
 
-/// The operation, as the protocol names it.
+/// The name of the operation in the protocol.
 const OPERATION: &str = "Write";
 /// The largest data message of an inline write.
 const INLINE_CHUNK: usize = 256 * 1024;
 
-/// The bytes of a file, on their way into the sandbox.
+/// A stream of bytes into a file of the sandbox.
 ///
-/// Dropped before [`Self::finish`] returned, the transfer is cancelled; the file keeps what was written until then.
+/// If dropped before [`Self::finish`] returns, the transfer is cancelled; the file keeps what was written until then.
 #[derive(Debug)]
 pub struct WriteStream {
-    // Before the file, so that the transfer is cancelled before the file is closed.
-    session: Session,
+    // Declared before the file, so that the transfer is cancelled before the file is closed.
+    session: ProtocolSession,
     _file: Arc<OpenHandle>,
-    transfer: Transfer,
+    transfer: WriteTransfer,
     over: bool,
 }
 
 #[derive(Debug)]
-enum Transfer {
+enum WriteTransfer {
     /// Data messages without credit.
     Inline,
     /// Bulk records were offered.
@@ -49,22 +49,22 @@ enum Transfer {
 // === impl WriteStream ===
 
 impl WriteStream {
-    pub(super) async fn open(file: Arc<OpenHandle>, offset: u64) -> Result<Self, Error> {
+    pub(super) async fn open(file: Arc<OpenHandle>, offset: u64) -> Result<Self, AgentClientError> {
         let connection = &file.connection;
         let op = FsOp::Write(FsRange { handle: file.handle, offset, len: None });
         let (bulk, cancel) = if connection.link.generation() >= Generation::BULK {
-            // Nothing flows the other way.
-            (Some(OFFER_INTO), Cancel::FILE)
+            // There is no flow in the other direction.
+            (Some(OFFER_INTO), CancelMessage::FILE)
         } else {
-            (None, Cancel::EndWrite)
+            (None, CancelMessage::EndWrite)
         };
         let session = connection.open_pinned(UNCREDITED, &FsRequest { op, bulk, no_symlinks: false }, cancel).await?;
-        let transfer = bulk.map_or(Transfer::Inline, Transfer::Offered);
+        let transfer = bulk.map_or(WriteTransfer::Inline, WriteTransfer::Offered);
         Ok(Self { session, _file: file, transfer, over: false })
     }
 
-    /// Writes all of `data`; returns when it is on its way. Fails as soon as the agent reports a failure.
-    pub async fn write(&mut self, data: impl Into<Bytes>) -> Result<(), Error> {
+    /// Writes all of `data`; returns when it is sent. Fails as soon as the agent reports an error.
+    pub async fn write(&mut self, data: impl Into<Bytes>) -> Result<(), AgentClientError> {
         self.check()?;
         let mut data = data.into();
         while !data.is_empty() {
@@ -79,28 +79,28 @@ impl WriteStream {
             let part = data.split_to(len);
             let (link, id) = (self.session.link(), self.session.id());
             match &mut self.transfer {
-                Transfer::Bulk(flow) => link.send_record(flow.advance(len)?, id, part)?,
+                WriteTransfer::Bulk(flow) => link.send_record(flow.advance(len)?, id, part)?,
                 _ => link.send_data(MessageType::FsData, id, part)?,
             }
         }
         Ok(())
     }
 
-    /// Ends the file here and waits until the agent has written all of it.
-    pub async fn finish(mut self) -> Result<(), Error> {
+    /// Ends the write and waits until the agent has written everything.
+    pub async fn finish(mut self) -> Result<(), AgentClientError> {
         self.check()?;
-        while matches!(self.transfer, Transfer::Offered(_)) {
+        while matches!(self.transfer, WriteTransfer::Offered(_)) {
             let frame = self.session.next().await?;
             self.take(&frame)?;
         }
         let (link, id) = (self.session.link(), self.session.id());
         match &mut self.transfer {
-            Transfer::Bulk(flow) => link.send(id, &flow.finish())?,
+            WriteTransfer::Bulk(flow) => link.send(id, &flow.finish())?,
             _ => link.send_data(MessageType::FsData, id, Bytes::new())?,
         }
         loop {
             let frame = self.session.next().await?;
-            let message = Message::parse(&frame)?;
+            let message = ReplyMessage::parse(&frame)?;
             match message.message_type() {
                 Some(MessageType::FsResponse) => return succeeded(message.payload()?, OPERATION).map(drop),
                 _ => self.take(&frame)?,
@@ -108,40 +108,40 @@ impl WriteStream {
         }
     }
 
-    fn check(&self) -> Result<(), Error> {
-        if self.over { Err(Error::InputClosed) } else { Ok(()) }
+    fn check(&self) -> Result<(), AgentClientError> {
+        if self.over { Err(AgentClientError::InputClosed) } else { Ok(()) }
     }
 
-    /// How much may be sent now.
+    /// The number of bytes that may be sent now.
     fn available(&self) -> usize {
         match &self.transfer {
-            Transfer::Inline => INLINE_CHUNK,
-            Transfer::Offered(_) => 0,
-            Transfer::Bulk(flow) => flow.available(),
+            WriteTransfer::Inline => INLINE_CHUNK,
+            WriteTransfer::Offered(_) => 0,
+            WriteTransfer::Bulk(flow) => flow.available(),
         }
     }
 
-    fn take_arrived(&mut self) -> Result<(), Error> {
+    fn take_arrived(&mut self) -> Result<(), AgentClientError> {
         while let Some(frame) = self.session.sink().try_pop() {
             self.take(&frame?)?;
         }
         Ok(())
     }
 
-    /// Takes what arrives while the file is being sent.
-    fn take(&mut self, frame: &RawFrame) -> Result<(), Error> {
+    /// Processes frames that arrive during the write.
+    fn take(&mut self, frame: &RawFrame) -> Result<(), AgentClientError> {
         self.over |= frame.is_terminal();
-        let message = Message::parse(frame)?;
+        let message = ReplyMessage::parse(frame)?;
         let taken = match (message.message_type(), &mut self.transfer) {
-            (Some(MessageType::BulkAccepted), Transfer::Offered(offer)) => {
+            (Some(MessageType::BulkAccepted), WriteTransfer::Offered(offer)) => {
                 let (accepted, flow): (BulkAccepted, _) = (message.payload()?, BulkFlow::HostToGuest);
                 offer.check_accepted(&accepted, BulkKind::File, flow.mask()).map(|limit| {
                     let credit = accepted.host_to_guest_credit_limit;
-                    self.transfer = Transfer::Bulk(SendFlow::new(BulkKind::File, flow, limit, credit));
+                    self.transfer = WriteTransfer::Bulk(SendFlow::new(BulkKind::File, flow, limit, credit));
                 })
             }
-            (Some(MessageType::BulkCredit), Transfer::Bulk(flow)) => flow.grant(&message.payload()?),
-            // The agent gives up; the response says why.
+            (Some(MessageType::BulkCredit), WriteTransfer::Bulk(flow)) => flow.grant(&message.payload()?),
+            // The agent aborts; the response contains the reason.
             (Some(MessageType::BulkCancel), _) => Ok(()),
             (Some(MessageType::FsResponse), _) => {
                 succeeded(message.payload()?, OPERATION)?;
@@ -150,7 +150,7 @@ impl WriteStream {
             _ => return Err(message.not("core.bulk.credit")),
         };
         taken.map_err(|error| {
-            self.session.cancel_by(Cancel::Bulk(BulkKind::File, BulkCancelReason::ProtocolState));
+            self.session.cancel_by(CancelMessage::Bulk(BulkKind::File, BulkCancelReason::ProtocolState));
             error.into()
         })
     }

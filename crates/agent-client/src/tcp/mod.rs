@@ -11,60 +11,60 @@ use carrel_protocol::payload::{
 };
 use carrel_protocol::{Flags, Generation, MessageType};
 
-use self::sink::{Claim, TcpSink};
+use self::sink::{SendPermit, TcpSink};
 use crate::bulk::{self, BACKLOG, OFFER};
-use crate::cancel::Cancel;
+use crate::cancel::CancelMessage;
 use crate::client::AgentClient;
-use crate::error::{Error, ProtocolViolation};
+use crate::error::{AgentClientError, ProtocolViolation};
 use crate::inbox::UNCREDITED;
 use crate::raw::RawFrame;
-use crate::reply::Message;
-use crate::session::Session;
+use crate::reply::ReplyMessage;
+use crate::session::ProtocolSession;
 
 /// Both directions of a bulk transfer.
 const BOTH: u8 = BulkFlow::HostToGuest.mask() | BulkFlow::GuestToHost.mask();
 
-/// A connection to a port inside the sandbox. Dropped, with both its halves, it is aborted.
+/// A connection to a port inside the sandbox. Dropping both halves aborts it.
 #[derive(Debug)]
 pub struct TcpStream {
     reader: TcpReader,
     writer: TcpWriter,
 }
 
-/// The half of a connection that is read.
+/// The read half of a connection.
 #[derive(Debug)]
 pub struct TcpReader {
-    session: Arc<Session<TcpSink>>,
-    /// Absent when data comes inline.
+    session: Arc<ProtocolSession<TcpSink>>,
+    /// `None` if data is sent inline.
     flow: Option<ReceiveFlow>,
-    /// The other side sends no more.
+    /// Whether the other side shut down its direction.
     over: bool,
-    /// The agent said its last word.
+    /// Whether the agent sent its last frame.
     closed: bool,
 }
 
-/// The half of a connection that is written.
+/// The write half of a connection.
 #[derive(Debug)]
 pub struct TcpWriter {
-    session: Arc<Session<TcpSink>>,
+    session: Arc<ProtocolSession<TcpSink>>,
 }
 
 // === impl AgentClient ===
 
 impl AgentClient {
-    /// Connects to a port as the sandbox sees it; returns once it is connected.
-    pub async fn tcp(&self, host: impl Into<String>, port: u16) -> Result<TcpStream, Error> {
+    /// Connects to a port, with the host resolved in the sandbox; returns once the connection is established.
+    pub async fn tcp(&self, host: impl Into<String>, port: u16) -> Result<TcpStream, AgentClientError> {
         self.ensure_version_compat(MessageType::TcpConnect)?;
         let (connection, id) = self.reserve().await?;
         let offer = (connection.link.generation() >= Generation::BULK).then_some(OFFER);
         let sink = TcpSink::new(offer.map_or(UNCREDITED, |_| BACKLOG));
         let request = TcpConnect { host: host.into(), port, bulk: offer };
-        let session = connection.open(id, sink, &request, Cancel::CloseTcp).await?;
+        let session = connection.open(id, sink, &request, CancelMessage::CloseTcp).await?;
 
         let frame = session.next().await?;
-        let message = Message::parse(&frame)?;
+        let message = ReplyMessage::parse(&frame)?;
         match message.message_type() {
-            Some(MessageType::TcpFailed) => return Err(Error::Tcp(message.payload()?)),
+            Some(MessageType::TcpFailed) => return Err(AgentClientError::Tcp(message.payload()?)),
             _ => message.expect::<TcpConnected>()?,
         };
         let flow = match offer {
@@ -77,12 +77,12 @@ impl AgentClient {
     }
 }
 
-/// Waits until the agent accepts bulk records and sets both directions up.
-async fn accept(session: &Session<TcpSink>, offer: &BulkOffer) -> Result<ReceiveFlow, Error> {
+/// Waits until the agent accepts bulk records, and sets up both directions.
+async fn accept(session: &ProtocolSession<TcpSink>, offer: &BulkOffer) -> Result<ReceiveFlow, AgentClientError> {
     let frame = session.next().await?;
-    let message = Message::parse(&frame)?;
+    let message = ReplyMessage::parse(&frame)?;
     if message.message_type() == Some(MessageType::TcpFailed) {
-        return Err(Error::Tcp(message.payload()?));
+        return Err(AgentClientError::Tcp(message.payload()?));
     }
     let accepted: BulkAccepted = message.expect()?;
     let limit = offer.check_accepted(&accepted, BulkKind::Tcp, BOTH)?;
@@ -95,31 +95,31 @@ async fn accept(session: &Session<TcpSink>, offer: &BulkOffer) -> Result<Receive
 
 impl TcpStream {
     /// The next bytes; see [`TcpReader::read`].
-    pub async fn read(&mut self) -> Result<Option<Bytes>, Error> {
+    pub async fn read(&mut self) -> Result<Option<Bytes>, AgentClientError> {
         self.reader.read().await
     }
 
     /// Writes all of `data`; see [`TcpWriter::write`].
-    pub async fn write(&mut self, data: impl Into<Bytes>) -> Result<(), Error> {
+    pub async fn write(&mut self, data: impl Into<Bytes>) -> Result<(), AgentClientError> {
         self.writer.write(data).await
     }
 
-    /// Says that nothing more will be written; see [`TcpWriter::shutdown`].
-    pub async fn shutdown(&mut self) -> Result<(), Error> {
+    /// Shuts down the write direction; see [`TcpWriter::shutdown`].
+    pub async fn shutdown(&mut self) -> Result<(), AgentClientError> {
         self.writer.shutdown().await
     }
 
-    /// Ends the connection in order: nothing more is written, what still comes is ignored, and all that was written has
-    /// arrived when this returns. Dropping the stream instead may lose what is under way.
-    pub async fn close(mut self) -> Result<(), Error> {
+    /// Closes the connection gracefully: shuts down writing, discards what is still received, and returns when
+    /// everything written was delivered. Dropping the stream instead may lose data in flight.
+    pub async fn close(mut self) -> Result<(), AgentClientError> {
         match self.writer.shutdown().await {
-            Ok(()) | Err(Error::InputClosed) => {}
+            Ok(()) | Err(AgentClientError::InputClosed) => {}
             Err(error) => return Err(error),
         }
         self.reader.closed().await
     }
 
-    /// The two halves, for two tasks. The connection is aborted when both are dropped.
+    /// Splits the connection into its halves. It is aborted when both are dropped.
     pub fn into_split(self) -> (TcpReader, TcpWriter) {
         (self.reader, self.writer)
     }
@@ -128,8 +128,8 @@ impl TcpStream {
 // === impl TcpReader ===
 
 impl TcpReader {
-    /// The next bytes, never none of them; `None` when the other side sends no more. Dropping the future loses nothing.
-    pub async fn read(&mut self) -> Result<Option<Bytes>, Error> {
+    /// The next bytes, never empty; `None` at the end of the stream. Cancel safe.
+    pub async fn read(&mut self) -> Result<Option<Bytes>, AgentClientError> {
         while !self.over {
             let frame = self.session.next().await?;
             if let Some(data) = self.take(&frame)? {
@@ -139,8 +139,8 @@ impl TcpReader {
         Ok(None)
     }
 
-    /// Reads on until the agent says that both directions are done.
-    async fn closed(mut self) -> Result<(), Error> {
+    /// Reads until both directions are closed.
+    async fn closed(mut self) -> Result<(), AgentClientError> {
         while !self.closed {
             let frame = self.session.next().await?;
             self.take(&frame)?;
@@ -148,13 +148,13 @@ impl TcpReader {
         Ok(())
     }
 
-    fn take(&mut self, frame: &RawFrame) -> Result<Option<Bytes>, Error> {
+    fn take(&mut self, frame: &RawFrame) -> Result<Option<Bytes>, AgentClientError> {
         self.closed = frame.is_terminal();
         self.over |= self.closed;
         if frame.flags.contains(Flags::BULK) {
             return self.record(frame).map(Some);
         }
-        let message = Message::parse(frame)?;
+        let message = ReplyMessage::parse(frame)?;
         match (message.message_type(), &mut self.flow) {
             (Some(MessageType::TcpData), None) => {
                 let data = message.data()?;
@@ -169,14 +169,14 @@ impl TcpReader {
                 self.over = true;
                 Ok(None)
             }
-            // The agent gives up; what follows says why.
+            // The agent aborts; the next frame contains the reason.
             (Some(MessageType::BulkCancel), _) => Ok(None),
-            (Some(MessageType::TcpFailed), _) => Err(Error::Tcp(message.payload::<TcpFailed>()?)),
+            (Some(MessageType::TcpFailed), _) => Err(AgentClientError::Tcp(message.payload::<TcpFailed>()?)),
             _ => Err(message.not("connection data")),
         }
     }
 
-    fn record(&mut self, frame: &RawFrame) -> Result<Bytes, Error> {
+    fn record(&mut self, frame: &RawFrame) -> Result<Bytes, AgentClientError> {
         match &mut self.flow {
             Some(flow) => bulk::receive(flow, self.session.link(), frame),
             None => Err(ProtocolViolation::unexpected("core.tcp.data", "a bulk record").into()),
@@ -187,21 +187,21 @@ impl TcpReader {
 // === impl TcpWriter ===
 
 impl TcpWriter {
-    /// Writes all of `data`; returns when it is on its way, within what the agent granted.
-    pub async fn write(&mut self, data: impl Into<Bytes>) -> Result<(), Error> {
+    /// Writes all of `data`; returns when it is sent, within the agent's credit.
+    pub async fn write(&mut self, data: impl Into<Bytes>) -> Result<(), AgentClientError> {
         let (link, id, mut data) = (self.session.link(), self.session.id(), data.into());
         while !data.is_empty() {
             link.outbox.room().await;
             match self.session.sink().claim(data.len()).await? {
-                Claim::Inline(len) => link.send_data(MessageType::TcpData, id, data.split_to(len))?,
-                Claim::Record(header, len) => link.send_record(header, id, data.split_to(len))?,
+                SendPermit::Inline(len) => link.send_data(MessageType::TcpData, id, data.split_to(len))?,
+                SendPermit::Record(header, len) => link.send_record(header, id, data.split_to(len))?,
             }
         }
         Ok(())
     }
 
-    /// Says that nothing more will be written. The other direction goes on.
-    pub async fn shutdown(&mut self) -> Result<(), Error> {
+    /// Shuts down the write direction. The other direction stays open.
+    pub async fn shutdown(&mut self) -> Result<(), AgentClientError> {
         let (link, id) = (self.session.link(), self.session.id());
         link.outbox.room().await;
         match self.session.sink().finish()? {

@@ -1,4 +1,4 @@
-//! What arrives on a connection, and how much may be sent on it.
+//! Frames received on a connection, and its send credit.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -7,44 +7,44 @@ use carrel_protocol::bulk::{BulkError, BulkHeader, SendFlow};
 use carrel_protocol::payload::{BulkCredit, BulkFinish};
 use tokio::sync::Notify;
 
-use crate::error::{ConnectionLost, Error};
-use crate::inbox::Inbox;
-use crate::link::{Link, Sink};
+use crate::error::{AgentClientError, ConnectionLost};
+use crate::inbox::FrameInbox;
+use crate::link::{AgentLink, FrameSink};
 use crate::raw::RawFrame;
-use crate::reply::Message;
+use crate::reply::ReplyMessage;
 
-/// The published size of inline data.
+/// The chunk size of inline data, as published.
 const INLINE_CHUNK: usize = 64 * 1024;
 
-/// Where the frames of a connection go.
+/// Receives the frames of a connection.
 #[derive(Debug)]
 pub(super) struct TcpSink {
-    inbox: Inbox,
-    state: Mutex<State>,
+    inbox: FrameInbox,
+    state: Mutex<TcpSendState>,
     moved: Notify,
 }
 
 #[derive(Debug)]
-struct State {
-    /// Absent when data goes inline.
+struct TcpSendState {
+    /// `None` if data is sent inline.
     flow: Option<SendFlow>,
-    end: Option<End>,
+    end: Option<TcpSendEnd>,
 }
 
 /// Why nothing more can be written.
 #[derive(Clone, Debug)]
-enum End {
+enum TcpSendEnd {
     Closed,
     Broken(BulkError),
     Lost(ConnectionLost),
 }
 
-/// What may be sent now.
+/// Permission to send a number of bytes.
 #[derive(Debug)]
-pub(super) enum Claim {
-    /// So much in a message.
+pub(super) enum SendPermit {
+    /// In a message.
     Inline(usize),
-    /// So much in a record.
+    /// In a bulk record.
     Record(BulkHeader, usize),
 }
 
@@ -52,26 +52,26 @@ pub(super) enum Claim {
 
 impl TcpSink {
     pub(super) fn new(budget: usize) -> Self {
-        let state = State { flow: None, end: None };
-        Self { inbox: Inbox::new(budget), state: Mutex::new(state), moved: Notify::new() }
+        let state = TcpSendState { flow: None, end: None };
+        Self { inbox: FrameInbox::new(budget), state: Mutex::new(state), moved: Notify::new() }
     }
 
     pub(super) fn set_bulk(&self, flow: SendFlow) {
         self.lock().flow = Some(flow);
     }
 
-    /// Waits until something may be sent; its owner sends it at once.
-    pub(super) async fn claim(&self, wanted: usize) -> Result<Claim, Error> {
+    /// Waits until something may be sent; the caller sends it at once.
+    pub(super) async fn claim(&self, wanted: usize) -> Result<SendPermit, AgentClientError> {
         loop {
             {
                 let mut state = self.lock();
                 state.check()?;
                 match &mut state.flow {
-                    None => return Ok(Claim::Inline(wanted.min(INLINE_CHUNK))),
+                    None => return Ok(SendPermit::Inline(wanted.min(INLINE_CHUNK))),
                     Some(flow) => {
                         let len = wanted.min(flow.available());
                         if len > 0 {
-                            return Ok(Claim::Record(flow.advance(len)?, len));
+                            return Ok(SendPermit::Record(flow.advance(len)?, len));
                         }
                     }
                 }
@@ -80,63 +80,63 @@ impl TcpSink {
         }
     }
 
-    /// Ends what is written; returns what says so to the agent in a bulk transfer.
-    pub(super) fn finish(&self) -> Result<Option<BulkFinish>, Error> {
+    /// Ends the write direction; returns the message that finishes a bulk flow.
+    pub(super) fn finish(&self) -> Result<Option<BulkFinish>, AgentClientError> {
         let mut state = self.lock();
         state.check()?;
-        state.end = Some(End::Closed);
+        state.end = Some(TcpSendEnd::Closed);
         Ok(state.flow.as_mut().map(SendFlow::finish))
     }
 
-    fn end(&self, end: End) {
+    fn end(&self, end: TcpSendEnd) {
         self.lock().end.get_or_insert(end);
         self.moved.notify_one();
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, TcpSendState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Sink for TcpSink {
-    fn inbox(&self) -> &Inbox {
+impl FrameSink for TcpSink {
+    fn inbox(&self) -> &FrameInbox {
         &self.inbox
     }
 
-    fn deliver(&self, _: &Link, frame: RawFrame) {
-        // What cannot be read goes to the owner, who reports it.
-        if let Ok(message) = Message::parse(&frame) {
+    fn deliver(&self, _: &AgentLink, frame: RawFrame) {
+        // The owner reports a message that cannot be decoded.
+        if let Ok(message) = ReplyMessage::parse(&frame) {
             if message.message_type() == Some(MessageType::BulkCredit) {
                 if let Ok(credit) = message.payload::<BulkCredit>() {
                     let granted = self.lock().flow.as_mut().map_or(Ok(()), |flow| flow.grant(&credit));
                     return match granted {
                         Ok(()) => self.moved.notify_one(),
-                        Err(error) => self.end(End::Broken(error)),
+                        Err(error) => self.end(TcpSendEnd::Broken(error)),
                     };
                 }
             }
         }
         if frame.is_terminal() {
-            self.end(End::Closed);
+            self.end(TcpSendEnd::Closed);
         }
         self.inbox.push(frame);
     }
 
     fn lose(&self, lost: &ConnectionLost) {
-        self.end(End::Lost(lost.clone()));
+        self.end(TcpSendEnd::Lost(lost.clone()));
         self.inbox.lose(lost);
     }
 }
 
-// === impl State ===
+// === impl TcpSendState ===
 
-impl State {
-    fn check(&self) -> Result<(), Error> {
+impl TcpSendState {
+    fn check(&self) -> Result<(), AgentClientError> {
         match &self.end {
             None => Ok(()),
-            Some(End::Closed) => Err(Error::InputClosed),
-            Some(End::Broken(error)) => Err((*error).into()),
-            Some(End::Lost(lost)) => Err(lost.clone().into()),
+            Some(TcpSendEnd::Closed) => Err(AgentClientError::InputClosed),
+            Some(TcpSendEnd::Broken(error)) => Err((*error).into()),
+            Some(TcpSendEnd::Lost(lost)) => Err(lost.clone().into()),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Dropping cancels, and what comes late is ignored.
+//! Dropping cancels, and late frames are ignored.
 
 use std::future::Future;
 use std::pin::pin;
@@ -13,19 +13,19 @@ use carrel_agent_client::protocol::payload::{
 use carrel_agent_client::protocol::{Flags, Generation};
 use carrel_agent_client::{AgentClient, MessageType};
 
-use crate::peer::{Peer, accept, connected, connected_to, connected_to_carrel, data, flow_ready};
+use crate::peer::{ScriptedPeer, accept, connected, connected_to, connected_to_carrel, data, flow_ready};
 use crate::{exec, files, tcp};
 
-/// Polls a call until the agent has got its request, then drops it.
+/// Polls a call until the agent has received its request, then drops it.
 async fn begin_and_drop<T>(call: impl Future<Output = T>, agent: impl Future<Output = u32>) -> u32 {
     let mut call = pin!(call);
-    // The first poll sends the request; nothing has answered yet.
+    // The first poll sends the request; there is no response yet.
     assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     agent.await
 }
 
-/// A round trip, which shows that the connection is well and that nothing else was sent before it.
-async fn ping(client: &AgentClient, peer: &mut Peer) {
+/// A round trip: the connection works, and nothing was sent before.
+async fn ping(client: &AgentClient, peer: &mut ScriptedPeer) {
     let agent = async {
         let (id, _) = peer.expect::<Ping>().await;
         peer.send(id, &Pong {}).await;
@@ -53,7 +53,7 @@ async fn a_dropped_command_is_killed_whether_or_not_it_had_started() {
 }
 
 #[tokio::test]
-async fn late_output_of_a_killed_command_is_acknowledged_so_that_its_end_is_not_held_back() {
+async fn late_output_of_a_killed_command_is_acknowledged_so_that_its_exit_is_not_deferred() {
     let (client, mut peer) = connected_to(10, &flow_ready(ExecLimits::DEFAULT)).await;
     let (mut command, id) = exec::started(&client, &mut peer).await;
     peer.send(id, &ExecStdout { data: data(b"taken") }).await;
@@ -100,7 +100,7 @@ async fn a_dropped_transfer_is_cancelled_before_its_file_is_closed() {
 
 //= carrel.client.dropping-future-cancels-operation
 #[tokio::test]
-async fn an_inline_write_that_is_dropped_ends_where_it_stands() {
+async fn a_dropped_inline_write_is_ended_early() {
     let (client, mut peer) = connected(7).await;
     let file = files::opened(&client, &mut peer).await;
     let mut stream = file.write(0).await.unwrap();
@@ -113,7 +113,7 @@ async fn an_inline_write_that_is_dropped_ends_where_it_stands() {
 
 //= carrel.client.dropping-future-cancels-operation
 #[tokio::test]
-async fn what_is_opened_for_a_caller_who_left_is_closed_again() {
+async fn a_handle_opened_for_a_dropped_call_is_closed() {
     let (client, mut peer) = connected(10).await;
     let files = client.files();
     let id = begin_and_drop(files.open_dir("/d"), async { peer.expect::<FsRequest>().await.0 }).await;
@@ -124,7 +124,7 @@ async fn what_is_opened_for_a_caller_who_left_is_closed_again() {
 
 //= client.methods-client.call-cancelled
 #[tokio::test]
-async fn a_dropped_connection_is_closed_whether_or_not_it_was_open() {
+async fn a_dropped_connection_is_closed_whether_or_not_it_was_established() {
     let (client, mut peer) = connected(10).await;
     let id = begin_and_drop(client.tcp("h", 1), async { peer.expect::<TcpConnect>().await.0 }).await;
     assert_eq!(peer.expect().await, (id, TcpClose {}));
@@ -138,7 +138,7 @@ async fn a_dropped_connection_is_closed_whether_or_not_it_was_open() {
 
 //= carrel.client.dropping-future-cancels-operation
 #[tokio::test]
-async fn a_dropped_watch_is_stopped() {
+async fn a_dropped_watch_is_cancelled() {
     let (client, mut peer) = connected_to_carrel().await;
     let stream = client.tree().watch(TreeWatch { path: "/".into(), recursive: false }).await.unwrap();
     let (id, _) = peer.expect::<CarrelFsRequest>().await;
@@ -152,7 +152,7 @@ async fn a_dropped_watch_is_stopped() {
 //= client.streams-types.id-correlation-id
 //= client.streams-types.close-releases-stream
 #[tokio::test]
-async fn a_raw_stream_is_cancelled_as_its_opening_demands() {
+async fn a_raw_stream_is_cancelled_according_to_its_opening_message() {
     let (client, mut peer) = connected(10).await;
     let body = |request: &ExecRequest| encode_body(Generation::PUBLISHED, request).unwrap();
     let request = ExecRequest { cmd: "sleep".into(), ..ExecRequest::default() };
@@ -162,7 +162,7 @@ async fn a_raw_stream_is_cancelled_as_its_opening_demands() {
     stream.close();
     assert_eq!(peer.expect().await, (id, ExecSignal { signal: 9, whole: false }));
 
-    // One that was answered is the caller's own affair from then on.
+    // After its first response, a raw request belongs to the caller.
     let agent = async {
         let (id, _) = peer.expect::<ExecRequest>().await;
         peer.send(id, &ExecStarted { pid: 1 }).await;
@@ -172,7 +172,7 @@ async fn a_raw_stream_is_cancelled_as_its_opening_demands() {
     assert_eq!(frame.unwrap().id, id);
     ping(&client, &mut peer).await;
 
-    // And what is not a message at all has nothing to be cancelled by.
+    // A body that is not an envelope has no cancel message.
     drop(client.stream_raw(Flags::NONE, &b"not an envelope"[..]).await.unwrap());
     assert_eq!(peer.frame().await.unwrap().body, &b"not an envelope"[..]);
     ping(&client, &mut peer).await;

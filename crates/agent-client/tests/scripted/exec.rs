@@ -1,20 +1,20 @@
-//! Commands: events, input with its credit, output with its acknowledgements.
+//! Commands: events, input with credit, output with acknowledgements.
 
 use carrel_agent_client::protocol::Envelope;
 use carrel_agent_client::protocol::payload::{
     ExecExited, ExecFailed, ExecFailureKind, ExecLimits, ExecOutputAck, ExecRequest, ExecResize, ExecSignal,
     ExecStarted, ExecStderr, ExecStdin, ExecStdinAck, ExecStdinError, ExecStdout,
 };
-use carrel_agent_client::{AgentClient, Error, Exec, ExecEvent, MessageType, Output};
+use carrel_agent_client::{AgentClient, AgentClientError, Exec, ExecEvent, ExecOutput, MessageType};
 
-use crate::peer::{Peer, connected, connected_to, data, flow_ready};
+use crate::peer::{ScriptedPeer, connected, connected_to, data, flow_ready};
 
 fn command(cmd: &str) -> ExecRequest {
     ExecRequest { cmd: cmd.into(), ..ExecRequest::default() }
 }
 
-/// A command that runs, and its id.
-pub async fn started(client: &AgentClient, peer: &mut Peer) -> (Exec, u32) {
+/// A running command and its id.
+pub async fn started(client: &AgentClient, peer: &mut ScriptedPeer) -> (Exec, u32) {
     let agent = async {
         let (id, _) = peer.expect::<ExecRequest>().await;
         peer.send(id, &ExecStarted { pid: 42 }).await;
@@ -26,7 +26,7 @@ pub async fn started(client: &AgentClient, peer: &mut Peer) -> (Exec, u32) {
 
 //= client.constants-functions.further-frame-arrives-id
 #[tokio::test]
-async fn a_command_is_followed_from_its_start_to_its_end() {
+async fn events_of_a_command_arrive_in_order_until_it_exits() {
     let (client, mut peer) = connected(7).await;
     let (mut exec, id) = started(&client, &mut peer).await;
     assert_eq!(exec.pid(), 42);
@@ -38,14 +38,14 @@ async fn a_command_is_followed_from_its_start_to_its_end() {
     assert_eq!(exec.next().await.unwrap(), Some(ExecEvent::Exited { code: -1, signal: Some(15) }));
     assert_eq!(exec.next().await.unwrap(), None);
     exec.kill().unwrap();
-    assert!(matches!(exec.write_stdin("late").await, Err(Error::InputClosed)));
+    assert!(matches!(exec.write_stdin("late").await, Err(AgentClientError::InputClosed)));
     drop(exec);
     client.close();
     peer.expect_end().await;
 }
 
 #[tokio::test]
-async fn a_command_that_never_ran_says_why() {
+async fn a_command_that_could_not_be_started_reports_the_reason() {
     let (client, mut peer) = connected(10).await;
     let agent = async {
         let (id, _) = peer.expect::<ExecRequest>().await;
@@ -59,12 +59,12 @@ async fn a_command_that_never_ran_says_why() {
         peer.send(id, &failed).await;
     };
     let error = tokio::join!(client.exec(command("nonsense")), agent).0.unwrap_err();
-    assert_eq!(error.to_string(), "the command did not start: no such program (not_found)");
+    assert_eq!(error.to_string(), "command could not be started: no such program (not_found)");
     assert_eq!(error.errno_name(), Some("ENOENT"));
 }
 
 #[tokio::test]
-async fn size_and_signals_reach_the_command() {
+async fn resize_and_signals_are_sent_to_the_command() {
     let (client, mut peer) = connected(10).await;
     let (exec, id) = started(&client, &mut peer).await;
     exec.resize(50, 132).unwrap();
@@ -77,7 +77,7 @@ async fn size_and_signals_reach_the_command() {
 
 //= carrel.commands.flow-control-generation-10
 #[tokio::test]
-async fn input_is_cut_into_chunks_and_waits_for_credit() {
+async fn input_is_split_into_chunks_and_waits_for_credit() {
     let limits = ExecLimits { input_limit: 40_000, ..ExecLimits::DEFAULT };
     let (client, mut peer) = connected_to(10, &flow_ready(limits)).await;
     let (exec, id) = started(&client, &mut peer).await;
@@ -93,7 +93,7 @@ async fn input_is_cut_into_chunks_and_waits_for_credit() {
             received += chunk.len() as u64;
             input.extend(chunk);
             assert!(received - taken <= 40_000, "{received} sent, {taken} taken");
-            // Only when the next chunk does not fit is anything taken: the client has to wait for it.
+            // The client has to wait when the next chunk does not fit; only then is something consumed.
             if received - taken + 16_384 > 40_000 {
                 taken = received;
                 peer.send(id, &ExecStdinAck { consumed: taken }).await;
@@ -107,11 +107,11 @@ async fn input_is_cut_into_chunks_and_waits_for_credit() {
         exec.close_stdin().await.unwrap();
     };
     assert_eq!(tokio::join!(agent, write).0, input);
-    assert!(matches!(exec.write_stdin("more").await, Err(Error::InputClosed)));
+    assert!(matches!(exec.write_stdin("more").await, Err(AgentClientError::InputClosed)));
 }
 
 #[tokio::test]
-async fn a_writer_that_waits_for_credit_learns_that_the_command_takes_no_more() {
+async fn a_writer_waiting_for_credit_fails_when_the_command_rejects_input() {
     let limits = ExecLimits { input_limit: 16_384, ..ExecLimits::DEFAULT };
     let (client, mut peer) = connected_to(10, &flow_ready(limits)).await;
     let (mut exec, id) = started(&client, &mut peer).await;
@@ -128,7 +128,7 @@ async fn a_writer_that_waits_for_credit_learns_that_the_command_takes_no_more() 
 
 //= carrel.commands.flow-control-generation-10
 #[tokio::test]
-async fn output_is_acknowledged_when_it_is_taken_and_not_before() {
+async fn output_is_acknowledged_when_it_is_consumed_and_not_before() {
     let (client, mut peer) = connected_to(10, &flow_ready(ExecLimits::DEFAULT)).await;
     let (mut exec, id) = started(&client, &mut peer).await;
     peer.send(id, &ExecStdout { data: data(b"12345") }).await;
@@ -145,7 +145,7 @@ async fn output_is_acknowledged_when_it_is_taken_and_not_before() {
 }
 
 #[tokio::test]
-async fn an_agent_that_fills_its_window_never_stalls_while_output_is_taken() {
+async fn an_agent_that_fills_its_window_never_stalls_while_output_is_consumed() {
     let limits = ExecLimits { output_limit: 70_000, ..ExecLimits::DEFAULT };
     let (client, mut peer) = connected_to(10, &flow_ready(limits)).await;
     let (mut exec, id) = started(&client, &mut peer).await;
@@ -160,7 +160,7 @@ async fn an_agent_that_fills_its_window_never_stalls_while_output_is_taken() {
             peer.send(id, &ExecStdout { data: data(&[7; 16_384]) }).await;
             charged += 16_640;
         }
-        // The end is held back until everything is acknowledged, as published agents do.
+        // The exit is deferred until everything is acknowledged, as by published agents.
         while consumed < charged {
             (consumed, acknowledgements) = (peer.expect::<ExecOutputAck>().await.1.consumed, acknowledgements + 1);
         }
@@ -185,8 +185,8 @@ async fn below_generation_ten_nothing_is_acknowledged() {
 }
 
 #[tokio::test]
-async fn running_a_command_feeds_it_while_it_answers() {
-    // The agent answers each chunk before it takes the next: who first writes everything would wait for ever.
+async fn input_is_written_while_output_is_read() {
+    // The agent echoes each chunk before it accepts the next: writing everything first would deadlock.
     let limits = ExecLimits { input_limit: 16_384, ..ExecLimits::DEFAULT };
     let (client, mut peer) = connected_to(10, &flow_ready(limits)).await;
     let agent = async {
@@ -211,5 +211,5 @@ async fn running_a_command_feeds_it_while_it_answers() {
     };
     let input = vec![9; 100_000];
     let output = tokio::join!(client.run(command("cat"), input.clone()), agent).0.unwrap();
-    assert_eq!(output, Output { stdout: input, stderr: Vec::new(), code: 5, signal: None });
+    assert_eq!(output, ExecOutput { stdout: input, stderr: Vec::new(), code: 5, signal: None });
 }

@@ -1,13 +1,13 @@
-//! Files: inline below generation 8, bulk with credit from there on.
+//! Files: inline below generation 8, bulk with credit from then on.
 
 use carrel_agent_client::protocol::bulk::{DEFAULT_WINDOW, SendFlow};
 use carrel_agent_client::protocol::payload::{
     BulkAccepted, BulkCancel, BulkCancelReason, BulkCredit, BulkFinish, BulkFlow, BulkKind, FsData, FsHandle, FsOp,
     FsOpenOptions, FsRequest, FsResponse, FsResult,
 };
-use carrel_agent_client::{AgentClient, Error, File, MessageType};
+use carrel_agent_client::{AgentClient, AgentClientError, File, MessageType};
 
-use crate::peer::{Peer, accept, connected, data};
+use crate::peer::{ScriptedPeer, accept, connected, data};
 
 pub fn ok(data: Option<FsResult>) -> FsResponse {
     FsResponse { ok: true, data, ..FsResponse::default() }
@@ -17,8 +17,8 @@ pub fn failed(error: &str, errno_name: &str) -> FsResponse {
     FsResponse { error: Some(error.into()), errno_name: Some(errno_name.into()), ..FsResponse::default() }
 }
 
-/// An open file, whose handle is 77.
-pub async fn opened(client: &AgentClient, peer: &mut Peer) -> File {
+/// An open file with handle 77.
+pub async fn opened(client: &AgentClient, peer: &mut ScriptedPeer) -> File {
     let files = client.files();
     let open = files.open("/f", FsOpenOptions { read: true, write: true, ..FsOpenOptions::default() });
     let agent = async {
@@ -29,7 +29,7 @@ pub async fn opened(client: &AgentClient, peer: &mut Peer) -> File {
     tokio::join!(open, agent).0.unwrap()
 }
 
-async fn expect_close(peer: &mut Peer) -> u32 {
+async fn expect_close(peer: &mut ScriptedPeer) -> u32 {
     let (id, request) = peer.expect::<FsRequest>().await;
     assert_eq!(request.op, FsOp::CloseHandle(FsHandle { handle: 77 }));
     id
@@ -49,7 +49,7 @@ async fn a_failure_names_the_operation_and_the_error_number() {
 }
 
 #[tokio::test]
-async fn an_answer_to_another_question_is_refused() {
+async fn a_response_of_the_wrong_type_is_rejected() {
     let (client, mut peer) = connected(10).await;
     let agent = async {
         let (id, _) = peer.expect::<FsRequest>().await;
@@ -59,8 +59,8 @@ async fn an_answer_to_another_question_is_refused() {
     };
     let files = client.files();
     let calls = async {
-        assert!(matches!(files.stat("/").await, Err(Error::Protocol(_))));
-        assert!(matches!(files.list("/").await, Err(Error::Protocol(_))));
+        assert!(matches!(files.stat("/").await, Err(AgentClientError::Protocol(_))));
+        assert!(matches!(files.list("/").await, Err(AgentClientError::Protocol(_))));
     };
     tokio::join!(calls, agent);
 }
@@ -150,7 +150,7 @@ async fn a_bulk_read_grants_credit_as_it_is_consumed() {
 
 //= carrel.files-trees-connections.inline-below-generation-8
 #[tokio::test]
-async fn a_bulk_write_keeps_to_the_credit_and_ends_with_its_length() {
+async fn a_bulk_write_respects_credit_and_finishes_with_its_length() {
     let (client, mut peer) = connected(10).await;
     let file = opened(&client, &mut peer).await;
     let content: Vec<u8> = (0..100_000u32).map(|i| i.to_le_bytes()[1]).collect();
@@ -187,7 +187,7 @@ async fn a_bulk_write_keeps_to_the_credit_and_ends_with_its_length() {
 }
 
 #[tokio::test]
-async fn a_write_that_fails_on_the_way_says_so_at_once_and_for_good() {
+async fn a_write_that_fails_midway_reports_it_immediately_and_permanently() {
     let (client, mut peer) = connected(10).await;
     let file = opened(&client, &mut peer).await;
     let agent = async {
@@ -202,17 +202,17 @@ async fn a_write_that_fails_on_the_way_says_so_at_once_and_for_good() {
         let mut stream = file.write(0).await.unwrap();
         let error = stream.write(vec![0; 1 << 20]).await.unwrap_err();
         assert_eq!(error.errno_name(), Some("ENOSPC"));
-        assert!(matches!(stream.write("x").await, Err(Error::InputClosed)));
-        assert!(matches!(stream.finish().await, Err(Error::InputClosed)));
+        assert!(matches!(stream.write("x").await, Err(AgentClientError::InputClosed)));
+        assert!(matches!(stream.finish().await, Err(AgentClientError::InputClosed)));
     };
     tokio::join!(agent, write);
 }
 
 //= carrel.client.arrives-treated-written-attacker
 #[tokio::test]
-async fn an_acceptance_that_does_not_answer_the_offer_is_refused_and_cancelled() {
-    type Wrong = fn(&mut BulkAccepted);
-    let wrong: [Wrong; 8] = [
+async fn an_acceptance_that_does_not_match_the_offer_is_rejected_and_cancelled() {
+    type Corruption = fn(&mut BulkAccepted);
+    let wrong: [Corruption; 8] = [
         |a| a.kind = BulkKind::Tcp,
         |a| a.flows = 1,
         |a| a.flows = 3,
@@ -235,14 +235,14 @@ async fn an_acceptance_that_does_not_answer_the_offer_is_refused_and_cancelled()
         };
         let read = async {
             let mut stream = file.read(0, None).await.unwrap();
-            assert!(matches!(stream.next().await, Err(Error::Protocol(_))), "case {number}");
+            assert!(matches!(stream.next().await, Err(AgentClientError::Protocol(_))), "case {number}");
         };
         tokio::join!(agent, read);
     }
 }
 
 #[tokio::test]
-async fn data_before_the_acceptance_or_beside_it_is_refused() {
+async fn data_before_the_acceptance_or_out_of_order_is_rejected() {
     for case in 0..5 {
         let (client, mut peer) = connected(10).await;
         let file = opened(&client, &mut peer).await;
@@ -265,7 +265,7 @@ async fn data_before_the_acceptance_or_beside_it_is_refused() {
         };
         let read = async {
             let mut stream = file.read(0, None).await.unwrap();
-            assert!(matches!(stream.next().await, Err(Error::Protocol(_))), "case {case}");
+            assert!(matches!(stream.next().await, Err(AgentClientError::Protocol(_))), "case {case}");
         };
         tokio::join!(agent, read);
     }

@@ -1,14 +1,14 @@
-//! The send gate: what the agent is too old for fails here and is never sent.
+//! Generation checks: what the agent does not support fails locally and is never sent.
 
 use carrel_agent_client::protocol::Generation;
 use carrel_agent_client::protocol::payload::{Ping, Pong, Touch, Touched, TreeGlob};
-use carrel_agent_client::{Error, MessageType, UnsupportedOperation};
+use carrel_agent_client::{AgentClientError, MessageType, UnsupportedOperation};
 
 use crate::peer::connected;
 
-fn refusal<T: std::fmt::Debug>(result: Result<T, Error>) -> UnsupportedOperation {
+fn refusal<T: std::fmt::Debug>(result: Result<T, AgentClientError>) -> UnsupportedOperation {
     match result.unwrap_err() {
-        Error::Unsupported(refusal) => refusal,
+        AgentClientError::Unsupported(refusal) => refusal,
         other => panic!("{other}"),
     }
 }
@@ -21,7 +21,7 @@ fn refusal<T: std::fmt::Debug>(result: Result<T, Error>) -> UnsupportedOperation
 //= versioning.tests-names.too-new-type-rejected
 //= versioning.three-kinds-change.host-checks-agreed-generation
 #[tokio::test]
-async fn what_the_agent_is_too_old_for_is_refused_locally_and_nothing_is_sent() {
+async fn an_operation_the_agent_does_not_support_fails_locally_and_nothing_is_sent() {
     let (client, mut peer) = connected(1).await;
     let glob = TreeGlob { root: "/".into(), pattern: "*".into(), hidden: false, limit: 0 };
     for (refused, feature, required) in [
@@ -45,7 +45,7 @@ async fn what_the_agent_is_too_old_for_is_refused_locally_and_nothing_is_sent() 
 //= versioning.number-agreed-upon-once.settle-lower-two-use
 //= versioning.number-agreed-upon-once.version-message-generation-second
 #[tokio::test]
-async fn only_the_newer_feature_fails_and_the_rest_of_the_session_goes_on() {
+async fn only_the_unsupported_operation_fails_and_the_connection_continues() {
     for generation in 6..=10 {
         let (client, mut peer) = connected(generation).await;
         let agent = async {
@@ -67,7 +67,7 @@ async fn only_the_newer_feature_fails_and_the_rest_of_the_session_goes_on() {
 //= versioning.three-kinds-change.host-checks-agreed-generation
 //= versioning.implementation-details.supports-ensure-version-compat
 #[tokio::test]
-async fn the_predicate_and_the_gate_agree_for_every_type_and_generation() {
+async fn the_predicate_and_the_send_check_agree_for_every_type_and_generation() {
     for generation in 1..=10 {
         let (client, _peer) = connected(generation).await;
         for feature in MessageType::ALL {

@@ -1,4 +1,4 @@
-//! Both forms of the handshake, and what is agreed upon in it.
+//! Both forms of the handshake, and what they negotiate.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use carrel_agent_client::protocol::{Codec, Generation};
 use carrel_agent_client::{AgentClient, ConnectError, ConnectOptions, ConnectionLost, MessageType};
 use tokio::io::AsyncWriteExt;
 
-use crate::peer::{Peer, connected_to_carrel, greeting, plain_ready, ready_frame};
+use crate::peer::{ScriptedPeer, connected_to_carrel, greeting, plain_ready, ready_frame};
 
-async fn connect_to(bytes: &[u8], options: ConnectOptions) -> (Result<AgentClient, ConnectError>, Peer) {
+async fn connect_to(bytes: &[u8], options: ConnectOptions) -> (Result<AgentClient, ConnectError>, ScriptedPeer) {
     let (mut stream, ours) = tokio::io::duplex(64 * 1024);
     stream.write_all(bytes).await.unwrap();
-    (AgentClient::connect_stream(ours, options).await, Peer { stream, generation: Generation::PUBLISHED })
+    (AgentClient::connect_stream(ours, options).await, ScriptedPeer { stream, generation: Generation::PUBLISHED })
 }
 
 fn at_most(generation: u8) -> ConnectOptions {
@@ -93,24 +93,24 @@ async fn a_channel_begins_with_ready_and_owns_every_id() {
 
 //= carrel.client.agent-ours-greeted-foreign
 #[tokio::test]
-async fn an_agent_of_carrels_is_greeted_and_its_welcome_decides() {
+async fn a_carrel_agent_is_sent_hello_and_its_welcome_sets_the_generation() {
     let (client, mut peer) = connected_to_carrel().await;
     assert_eq!(client.generation(), Generation::CURRENT);
     assert!(client.supports(MessageType::CarrelFsRequest));
     let agent = async {
         let (id, _) = peer.expect::<Ping>().await;
-        assert_eq!(id, 2, "the greeting took the first id");
+        assert_eq!(id, 2, "carrel.hello used the first id");
         peer.send(id, &Pong {}).await;
     };
     tokio::join!(client.ping(), agent).0.unwrap();
 }
 
 #[tokio::test]
-async fn a_welcome_below_the_offer_is_obeyed_and_other_frames_are_passed_over() {
+async fn a_welcome_below_the_offer_is_accepted_and_other_frames_are_skipped() {
     let (mut stream, ours) = tokio::io::duplex(1024);
     let ready = Ready { carrel: Some(CarrelReady { generation: 99 }), ..plain_ready() };
     stream.write_all(&greeting(10, &ready)).await.unwrap();
-    let mut peer = Peer { stream, generation: Generation::PUBLISHED };
+    let mut peer = ScriptedPeer { stream, generation: Generation::PUBLISHED };
     let agent = async {
         let (id, hello) = peer.expect::<CarrelHello>().await;
         assert_eq!(hello, CarrelHello { generation: 11, relay: false });
@@ -124,7 +124,7 @@ async fn a_welcome_below_the_offer_is_obeyed_and_other_frames_are_passed_over() 
 //= carrel.files-trees-connections.10-spoken-our-peer
 //= carrel.client.agent-ours-greeted-foreign
 #[tokio::test]
-async fn a_foreign_agent_is_never_greeted() {
+async fn a_foreign_agent_is_never_sent_hello() {
     let ours = Ready { carrel: Some(CarrelReady { generation: 11 }), ..plain_ready() };
     for (ready, options) in [(plain_ready(), ConnectOptions::default()), (ours, at_most(10))] {
         for generation in [10, 11, 200] {
@@ -141,7 +141,7 @@ async fn a_foreign_agent_is_never_greeted() {
 //= versioning.three-kinds-change.connection-refused-peer-older
 //= versioning.implementation-details.old-codec-carried-until
 #[tokio::test]
-async fn an_agent_below_the_horizon_is_refused_with_what_to_do() {
+async fn an_agent_that_is_too_old_is_rejected_with_a_hint() {
     let options = ConnectOptions { min_generation: Generation::new(7), ..ConnectOptions::default() };
     assert!(connect_to(&greeting(7, &plain_ready()), options).await.0.is_ok());
     let mut legacy = Codec::LegacyV1.prologue(Codec::LegacyV1.range(0).unwrap());
@@ -158,7 +158,7 @@ async fn an_agent_below_the_horizon_is_refused_with_what_to_do() {
 //= client.constants-functions.handshake-10-s-default
 //= promises.client.time-handshake-unless-caller
 #[tokio::test(start_paused = true)]
-async fn silence_ends_with_the_timeout() {
+async fn a_silent_peer_fails_with_the_timeout() {
     assert_eq!(ConnectOptions::default().timeout, Duration::from_secs(10));
     let carrel = Ready { carrel: Some(CarrelReady { generation: 11 }), ..plain_ready() };
     let greeted = greeting(10, &carrel);
@@ -170,7 +170,7 @@ async fn silence_ends_with_the_timeout() {
 
 //= client.constants-functions.connecting-fails-typed-error
 #[tokio::test]
-async fn whoever_is_not_a_ready_agent_is_refused() {
+async fn a_peer_without_a_valid_ready_is_rejected() {
     let range = Codec::Current.prologue(Codec::Current.range(0).unwrap());
     let failed = CoreError {
         kind: CoreErrorKind::InitializationFailed,
@@ -192,14 +192,14 @@ async fn whoever_is_not_a_ready_agent_is_refused() {
         refusal(&[range.clone(), b"\0\0\0\x08\0\0\0\0\0abc".to_vec()].concat()).await,
         ConnectError::NotReady(_)
     ));
-    assert!(matches!(refusal(&[0, 0, 0, 9, 0, 0, 0, 4]).await, ConnectError::EmptyRange(_)));
+    assert!(matches!(refusal(&[0, 0, 0, 9, 0, 0, 0, 4]).await, ConnectError::EmptyIdRange(_)));
     let broken = refusal(&[range, vec![0xff; 9]].concat()).await;
     assert!(matches!(broken, ConnectError::Lost(ConnectionLost::Broken(_))), "{broken}");
 }
 
 //= client.constants-functions.connecting-fails-typed-error
 #[tokio::test]
-async fn a_peer_that_hangs_up_is_reported_at_once() {
+async fn a_peer_that_disconnects_is_reported_immediately() {
     let (stream, ours) = tokio::io::duplex(64);
     drop(stream);
     let error = AgentClient::connect_stream(ours, ConnectOptions::default()).await.unwrap_err();

@@ -1,4 +1,4 @@
-//! The client against a peer that follows a script.
+//! The client against a scripted peer.
 
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, reason = "modules of one test program")]
 

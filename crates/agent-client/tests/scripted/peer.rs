@@ -1,9 +1,9 @@
-//! An agent that says and expects what a test tells it to.
+//! A scripted agent.
 
 use std::borrow::Cow;
 
 use carrel_agent_client::protocol::bulk::{BulkHeader, BulkRecord};
-use carrel_agent_client::protocol::codec::{Prefix, encode, encode_raw};
+use carrel_agent_client::protocol::codec::{FramePrefix, encode, encode_raw};
 use carrel_agent_client::protocol::frame::{Header, PREFIX_SIZE};
 use carrel_agent_client::protocol::payload::{
     BulkAccepted, BulkFlow, BulkKind, BulkOffer, CarrelHello, CarrelReady, CarrelWelcome, ExecLimits, FsData, Ready,
@@ -13,12 +13,12 @@ use carrel_agent_client::{AgentClient, ConnectOptions, RawFrame};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
 
 /// The agent's end of a connection.
-pub struct Peer<S = DuplexStream> {
+pub struct ScriptedPeer<S = DuplexStream> {
     pub stream: S,
     pub generation: Generation,
 }
 
-/// A `core.ready` with nothing optional.
+/// A `core.ready` without optional parts.
 pub fn plain_ready() -> Ready {
     Ready { boot_time_ns: 1, init_time_ns: 2, ready_time_ns: 3, ..Ready::default() }
 }
@@ -35,33 +35,33 @@ pub fn ready_frame(generation: u8, ready: &Ready) -> Vec<u8> {
     frame
 }
 
-/// What a relay says first to the client in its first slot.
+/// The prologue of a relay to the client in its first slot.
 pub fn greeting(generation: u8, ready: &Ready) -> Vec<u8> {
     let mut bytes = Codec::Current.prologue(Codec::Current.range(0).unwrap());
     bytes.extend(ready_frame(generation, ready));
     bytes
 }
 
-/// A client and its agent, which speaks the given generation.
-pub async fn connected(generation: u8) -> (AgentClient, Peer) {
+/// A client and its agent of the given generation.
+pub async fn connected(generation: u8) -> (AgentClient, ScriptedPeer) {
     connected_to(generation, &plain_ready()).await
 }
 
-/// A client and its agent, which says the given things about itself.
-pub async fn connected_to(generation: u8, ready: &Ready) -> (AgentClient, Peer) {
+/// A client and its agent with the given `core.ready`.
+pub async fn connected_to(generation: u8, ready: &Ready) -> (AgentClient, ScriptedPeer) {
     let (mut stream, ours) = tokio::io::duplex(64 * 1024);
     stream.write_all(&greeting(generation, ready)).await.unwrap();
     let client = AgentClient::connect_stream(ours, ConnectOptions::default()).await.unwrap();
     assert_eq!(client.generation().get(), generation.min(10));
-    (client, Peer { stream, generation: Generation::new(generation) })
+    (client, ScriptedPeer { stream, generation: Generation::new(generation) })
 }
 
-/// A client and one of Carrel's own agents, which agreed on generation 11.
-pub async fn connected_to_carrel() -> (AgentClient, Peer) {
+/// A client and an agent of Carrel with generation 11.
+pub async fn connected_to_carrel() -> (AgentClient, ScriptedPeer) {
     let (mut stream, ours) = tokio::io::duplex(64 * 1024);
     let ready = Ready { carrel: Some(CarrelReady { generation: 11 }), ..plain_ready() };
     stream.write_all(&ready_frame(10, &ready)).await.unwrap();
-    let mut peer = Peer { stream, generation: Generation::CURRENT };
+    let mut peer = ScriptedPeer { stream, generation: Generation::CURRENT };
     let welcome = async {
         let (id, hello) = peer.expect::<CarrelHello>().await;
         assert_eq!(hello.generation, 11);
@@ -72,7 +72,7 @@ pub async fn connected_to_carrel() -> (AgentClient, Peer) {
     (client.unwrap(), peer)
 }
 
-/// An acceptance of an offer, with a window of `into_guest` the other way.
+/// The acceptance of an offer, with a window of `into_guest` in the other direction.
 pub fn accept(offer: &BulkOffer, kind: BulkKind, flows: u8, into_guest: u64) -> BulkAccepted {
     BulkAccepted {
         kind,
@@ -84,9 +84,9 @@ pub fn accept(offer: &BulkOffer, kind: BulkKind, flows: u8, into_guest: u64) -> 
     }
 }
 
-// === impl Peer ===
+// === impl ScriptedPeer ===
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> ScriptedPeer<S> {
     /// The next frame; `None` when the client closed.
     pub async fn frame(&mut self) -> Option<RawFrame> {
         let mut prefix = [0; PREFIX_SIZE];
@@ -103,14 +103,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
         Some(RawFrame { id: header.id, flags: header.flags, body: body.into() })
     }
 
-    /// The next frame, which has to be this message, with the flags and the generation that are due.
+    /// Asserts that the next frame is this message, with the right flags and generation.
     pub async fn expect<P: for<'b> Payload<'b>>(&mut self) -> (u32, P) {
         let frame = self.frame().await.expect("the client closed");
         let envelope = self.envelope(&frame, P::TYPE);
         (frame.id, envelope.payload().unwrap())
     }
 
-    /// The next frame, which has to be a data message of this type.
+    /// Asserts that the next frame is a data message of this type.
     pub async fn expect_data(&mut self, message_type: MessageType) -> (u32, Vec<u8>) {
         let frame = self.frame().await.expect("the client closed");
         let envelope = self.envelope(&frame, message_type);
@@ -127,7 +127,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
         envelope
     }
 
-    /// The next frame, which has to be a bulk record.
+    /// Asserts that the next frame is a bulk record.
     pub async fn expect_record(&mut self) -> (u32, BulkHeader, Vec<u8>) {
         let frame = self.frame().await.expect("the client closed");
         assert_eq!(frame.flags, Flags::BULK);
@@ -156,13 +156,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
 
     pub async fn send_record(&mut self, id: u32, kind: BulkKind, offset: u64, payload: &[u8]) {
         let header = BulkHeader { kind, flow: BulkFlow::GuestToHost, offset };
-        let prefix = Prefix::of_record(header, id, payload.len()).unwrap();
+        let prefix = FramePrefix::of_record(header, id, payload.len()).unwrap();
         self.stream.write_all(prefix.as_slice()).await.unwrap();
         self.stream.write_all(payload).await.unwrap();
     }
 }
 
-/// Data to put into a message.
+/// The data of a message.
 pub fn data(bytes: &[u8]) -> Cow<'_, [u8]> {
     Cow::Borrowed(bytes)
 }

@@ -1,4 +1,4 @@
-//! Ids are never used twice: before they run out, a client that knows the path connects again.
+//! Ids are never reused: before they run out, a client with a path reconnects.
 
 use std::path::PathBuf;
 
@@ -7,20 +7,22 @@ use carrel_agent_client::protocol::payload::{
     ExecExited, ExecRequest, ExecStarted, ExecStdin, FsOp, FsRequest, FsResult, Ping, Pong,
 };
 use carrel_agent_client::protocol::{Flags, Generation};
-use carrel_agent_client::{AgentClient, ConnectError, ConnectOptions, ConnectionLost, Error, MessageType, socket_path};
+use carrel_agent_client::{
+    AgentClient, AgentClientError, ConnectError, ConnectOptions, ConnectionLost, MessageType, socket_path,
+};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{UnixListener, UnixStream};
 
-use crate::peer::{Peer, data, plain_ready, ready_frame};
+use crate::peer::{ScriptedPeer, data, plain_ready, ready_frame};
 
-/// A listening agent in a directory of its own, which hands out ranges of two ids.
-struct Server {
+/// A listening agent in its own directory, which assigns ranges of two ids.
+struct ScriptedServer {
     home: PathBuf,
     listener: UnixListener,
     next: u32,
 }
 
-impl Server {
+impl ScriptedServer {
     fn new(name: &str) -> Self {
         let home = std::env::temp_dir().join(format!("carrel-{name}-{}", std::process::id()));
         let path = socket_path(&home, name).unwrap();
@@ -28,16 +30,16 @@ impl Server {
         Self { listener: UnixListener::bind(path).unwrap(), home, next: 101 }
     }
 
-    async fn accept(&mut self) -> Peer<UnixStream> {
+    async fn accept(&mut self) -> ScriptedPeer<UnixStream> {
         let (mut stream, _) = self.listener.accept().await.unwrap();
         let (start, end) = (self.next, self.next + 2);
         self.next = end;
         stream.write_all(&[start.to_be_bytes(), end.to_be_bytes()].concat()).await.unwrap();
         stream.write_all(&ready_frame(7, &plain_ready())).await.unwrap();
-        Peer { stream, generation: Generation::new(7) }
+        ScriptedPeer { stream, generation: Generation::new(7) }
     }
 
-    async fn connected(&mut self, name: &str) -> (AgentClient, Peer<UnixStream>) {
+    async fn connected(&mut self, name: &str) -> (AgentClient, ScriptedPeer<UnixStream>) {
         let home = self.home.clone();
         let client = AgentClient::connect_sandbox(home, name, ConnectOptions::default());
         let (client, peer) = tokio::join!(client, self.accept());
@@ -45,7 +47,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for ScriptedServer {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.home);
     }
@@ -57,8 +59,8 @@ impl Drop for Server {
 //= carrel.client.ids-never-used-twice
 //= promises.client.uses-id-connection
 #[tokio::test]
-async fn new_operations_go_to_a_fresh_connection_while_old_ones_end_on_theirs() {
-    let mut server = Server::new("fresh");
+async fn new_operations_use_a_new_connection_while_running_ones_finish_on_theirs() {
+    let mut server = ScriptedServer::new("fresh");
     let (client, mut first) = server.connected("fresh").await;
     let agent = async {
         let (id, _) = first.expect::<ExecRequest>().await;
@@ -99,8 +101,8 @@ async fn new_operations_go_to_a_fresh_connection_while_old_ones_end_on_theirs() 
 
 //= carrel.client.ids-never-used-twice
 #[tokio::test]
-async fn an_open_file_keeps_its_connection_and_ids_of_its_own() {
-    let mut server = Server::new("pinned");
+async fn an_open_file_keeps_its_connection_and_reserved_ids() {
+    let mut server = ScriptedServer::new("pinned");
     let (client, mut peer) = server.connected("pinned").await;
     let agent = async {
         let (id, _) = peer.expect::<FsRequest>().await;
@@ -111,22 +113,22 @@ async fn an_open_file_keeps_its_connection_and_ids_of_its_own() {
     let agent = async {
         let (id, request) = peer.expect::<FsRequest>().await;
         assert!(matches!(request.op, FsOp::ReadDir(_)));
-        assert_eq!(id, 102, "the id that was kept for it");
+        assert_eq!(id, 102, "the id reserved for it");
         peer.send(id, &crate::files::ok(Some(FsResult::List(vec![])))).await;
     };
     tokio::join!(directory.read(None), agent).0.unwrap();
-    assert!(matches!(directory.read(None).await, Err(Error::IdsExhausted)));
+    assert!(matches!(directory.read(None).await, Err(AgentClientError::IdsExhausted)));
 }
 
 //= carrel.client.ids-never-used-twice
 //= promises.client.uses-id-connection
 #[tokio::test]
-async fn a_stream_that_cannot_be_made_again_uses_every_id_and_then_says_so() {
+async fn a_client_that_cannot_reconnect_uses_every_id_and_then_fails() {
     let (mut stream, ours) = tokio::io::duplex(1024);
     stream.write_all(&[1u32.to_be_bytes(), 3u32.to_be_bytes()].concat()).await.unwrap();
     stream.write_all(&ready_frame(7, &plain_ready())).await.unwrap();
     let client = AgentClient::connect_stream(ours, ConnectOptions::default()).await.unwrap();
-    let mut peer = Peer { stream, generation: Generation::new(7) };
+    let mut peer = ScriptedPeer { stream, generation: Generation::new(7) };
     for expected in [1, 2] {
         let agent = async {
             let (id, _) = peer.expect::<Ping>().await;
@@ -135,30 +137,30 @@ async fn a_stream_that_cannot_be_made_again_uses_every_id_and_then_says_so() {
         };
         tokio::join!(client.ping(), agent).0.unwrap();
     }
-    assert!(matches!(client.ping().await, Err(Error::IdsExhausted)));
+    assert!(matches!(client.ping().await, Err(AgentClientError::IdsExhausted)));
 }
 
 //= client.constants-functions.connecting-fails-typed-error
 #[tokio::test]
 async fn without_a_listener_the_error_names_the_path() {
-    let home = std::env::temp_dir().join("carrel-nobody");
+    let home = std::env::temp_dir().join("carrel-no-listener");
     let error = AgentClient::connect_sandbox(&home, "nobody", ConnectOptions::default()).await.unwrap_err();
     assert!(matches!(error, ConnectError::Socket { .. }));
-    assert!(error.to_string().contains("carrel-nobody/run/sandboxes/"), "{error}");
+    assert!(error.to_string().contains("carrel-no-listener/run/sandboxes/"), "{error}");
     let deep = format!("/{}/agent.sock", "d".repeat(120));
     assert!(matches!(AgentClient::connect(&deep).await, Err(ConnectError::Path(_))));
 }
 
 //= client.methods-client.close-idempotent
 #[tokio::test]
-async fn a_closed_client_does_not_come_back() {
-    let mut server = Server::new("closed");
+async fn a_closed_client_does_not_reconnect() {
+    let mut server = ScriptedServer::new("closed");
     let (client, mut peer) = server.connected("closed").await;
     let clone = client.clone();
     client.close();
     client.close();
     for _ in 0..3 {
-        assert!(matches!(clone.ping().await, Err(Error::Lost(ConnectionLost::Closed))));
+        assert!(matches!(clone.ping().await, Err(AgentClientError::Lost(ConnectionLost::Closed))));
     }
     peer.expect_end().await;
 }

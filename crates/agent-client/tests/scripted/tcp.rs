@@ -4,12 +4,12 @@ use carrel_agent_client::protocol::payload::{
     BulkCredit, BulkFinish, BulkFlow, BulkKind, TcpClose, TcpClosed, TcpConnect, TcpConnected, TcpData, TcpEof,
     TcpFailed,
 };
-use carrel_agent_client::{AgentClient, Error, MessageType, TcpStream};
+use carrel_agent_client::{AgentClient, AgentClientError, MessageType, TcpStream};
 
-use crate::peer::{Peer, accept, connected, data};
+use crate::peer::{ScriptedPeer, accept, connected, data};
 
-/// A connection through an agent of any generation, and its id.
-pub async fn opened(client: &AgentClient, peer: &mut Peer, window: u64) -> (TcpStream, u32) {
+/// A connection through an agent of the given generation, and its id.
+pub async fn opened(client: &AgentClient, peer: &mut ScriptedPeer, window: u64) -> (TcpStream, u32) {
     let agent = async {
         let (id, request) = peer.expect::<TcpConnect>().await;
         assert_eq!((request.host.as_str(), request.port), ("localhost", 80));
@@ -24,14 +24,14 @@ pub async fn opened(client: &AgentClient, peer: &mut Peer, window: u64) -> (TcpS
 }
 
 #[tokio::test]
-async fn below_generation_eight_bytes_go_inline_and_each_direction_ends_alone() {
+async fn below_generation_eight_data_is_inline_and_each_direction_closes_separately() {
     let (client, mut peer) = connected(4).await;
     let (mut stream, id) = opened(&client, &mut peer, 0).await;
     stream.write("question").await.unwrap();
     stream.shutdown().await.unwrap();
     assert_eq!(peer.expect_data(MessageType::TcpData).await, (id, b"question".to_vec()));
     peer.expect::<TcpEof>().await;
-    assert!(matches!(stream.write("more").await, Err(Error::InputClosed)));
+    assert!(matches!(stream.write("more").await, Err(AgentClientError::InputClosed)));
     peer.send(id, &TcpData { data: data(b"") }).await;
     peer.send(id, &TcpData { data: data(b"answer") }).await;
     peer.send(id, &TcpEof {}).await;
@@ -77,7 +77,7 @@ async fn from_generation_eight_on_both_directions_are_bulk_with_credit() {
 }
 
 #[tokio::test]
-async fn a_refused_connection_says_why() {
+async fn a_refused_connection_reports_the_reason() {
     let (client, mut peer) = connected(10).await;
     let agent = async {
         let (id, _) = peer.expect::<TcpConnect>().await;
@@ -88,7 +88,7 @@ async fn a_refused_connection_says_why() {
 }
 
 #[tokio::test]
-async fn a_writer_that_waits_for_credit_learns_of_the_end() {
+async fn a_writer_waiting_for_credit_fails_when_the_connection_ends() {
     let (client, mut peer) = connected(10).await;
     let (stream, id) = opened(&client, &mut peer, 16_384).await;
     let (mut reader, mut writer) = stream.into_split();
@@ -97,7 +97,7 @@ async fn a_writer_that_waits_for_credit_learns_of_the_end() {
         peer.send(id, &TcpFailed { error: "reset".into(), errno_name: None }).await;
     };
     let (written, ()) = tokio::join!(writer.write(vec![0; 100_000]), agent);
-    assert!(matches!(written, Err(Error::InputClosed)), "{written:?}");
-    assert!(matches!(reader.read().await, Err(Error::Tcp(_))));
+    assert!(matches!(written, Err(AgentClientError::InputClosed)), "{written:?}");
+    assert!(matches!(reader.read().await, Err(AgentClientError::Tcp(_))));
     assert_eq!(reader.read().await.unwrap(), None);
 }

@@ -1,6 +1,6 @@
-//! Trees of files, with one of Carrel's own agents.
+//! Operations on directory trees, with an agent of Carrel.
 
-use carrel_agent_client::Error;
+use carrel_agent_client::AgentClientError;
 use carrel_agent_client::protocol::payload::{
     CarrelFsDone, CarrelFsEvents, CarrelFsMatches, CarrelFsRequest, TreeCopy, TreeEvent, TreeEventKind, TreeGlob,
     TreeMatch, TreeWatch,
@@ -13,7 +13,7 @@ fn found(path: &str) -> TreeMatch {
 }
 
 #[tokio::test]
-async fn matches_come_one_by_one_and_the_end_says_how_many() {
+async fn matches_arrive_one_by_one_and_the_final_result_has_their_count() {
     let (client, mut peer) = connected_to_carrel().await;
     let agent = async {
         let (id, request) = peer.expect::<CarrelFsRequest>().await;
@@ -36,7 +36,7 @@ async fn matches_come_one_by_one_and_the_end_says_how_many() {
 }
 
 #[tokio::test]
-async fn changes_are_reported_until_nobody_watches() {
+async fn changes_are_reported_until_the_watch_is_dropped() {
     let (client, mut peer) = connected_to_carrel().await;
     let change = TreeEvent { kind: TreeEventKind::Created, path: "/w/new".into(), to: None };
     let agent = async {
@@ -61,6 +61,6 @@ async fn a_copy_that_fails_names_the_error_number() {
     let tree = client.tree();
     let copy = tree.copy(TreeCopy { src: "/a".into(), dst: "/b".into(), overwrite: false });
     let error = tokio::join!(copy, agent).0.unwrap_err();
-    assert!(matches!(&error, Error::File(error) if error.operation == "Copy"), "{error}");
+    assert!(matches!(&error, AgentClientError::File(error) if error.operation == "Copy"), "{error}");
     assert_eq!(error.errno_name(), Some("EEXIST"));
 }

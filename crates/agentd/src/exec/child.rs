@@ -1,4 +1,4 @@
-//! Starting a process, seen from the process: a series of calls, each of which may fail by name.
+//! The child side of a spawn: a series of system calls, each with a name for its failure.
 
 use std::os::fd::OwnedFd;
 use std::ptr;
@@ -8,11 +8,11 @@ use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
 use rustix::thread::CapabilitySet;
 
-use super::failure::{Failure, Stage};
-use super::spawn::{Plan, Standard};
+use super::failure::{SpawnFailure, SpawnStage};
+use super::spawn::{ChildStdio, SpawnPlan};
 use crate::sys;
 
-/// What the root of a sandbox needs to set up its own files and services, and nothing that reaches pid 1 or the host.
+/// The capabilities that root needs in a sandbox for its own files and services; none affects pid 1 or the host.
 const KEPT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::FOWNER)
@@ -28,45 +28,45 @@ const KEPT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::AUDIT_WRITE)
     .union(CapabilitySet::SETFCAP);
 
-/// Becomes the command, or reports the step that failed and ends.
-pub(super) fn run(plan: &Plan, standard: &Standard, reporter: &OwnedFd) -> ! {
+/// Executes the command, or reports the failed stage and exits.
+pub(super) fn run(plan: &SpawnPlan, standard: &ChildStdio, reporter: &OwnedFd) -> ! {
     let failure = start(plan, standard);
-    // Nobody is left to tell if this fails too.
-    let _told = rustix::io::write(reporter, &failure.to_bytes());
+    // If this fails too, there is no one to report to.
+    let _written = rustix::io::write(reporter, &failure.to_bytes());
     sys::exit_now(127)
 }
 
-fn start(plan: &Plan, standard: &Standard) -> Failure {
+fn start(plan: &SpawnPlan, standard: &ChildStdio) -> SpawnFailure {
     match prepare(plan, standard) {
         Ok(()) => execute(plan),
         Err(failure) => failure,
     }
 }
 
-fn prepare(plan: &Plan, standard: &Standard) -> Result<(), Failure> {
+fn prepare(plan: &SpawnPlan, standard: &ChildStdio) -> Result<(), SpawnFailure> {
     sys::reset_signals();
-    // A session of its own, so that a signal to its process group reaches all it starts, and nobody else.
-    step(Stage::Session, sys::begin_session())?;
+    // A new session, so that a signal to the process group reaches all its processes, and no others.
+    step(SpawnStage::Session, sys::begin_session())?;
     match standard {
-        Standard::Pipes { stdin, stdout, stderr } => {
-            step(Stage::Descriptors, rustix::stdio::dup2_stdin(stdin))?;
-            step(Stage::Descriptors, rustix::stdio::dup2_stdout(stdout))?;
-            step(Stage::Descriptors, rustix::stdio::dup2_stderr(stderr))?;
+        ChildStdio::Pipes { stdin, stdout, stderr } => {
+            step(SpawnStage::Descriptors, rustix::stdio::dup2_stdin(stdin))?;
+            step(SpawnStage::Descriptors, rustix::stdio::dup2_stdout(stdout))?;
+            step(SpawnStage::Descriptors, rustix::stdio::dup2_stderr(stderr))?;
         }
-        Standard::Terminal(slave) => {
-            step(Stage::Terminal, rustix::process::ioctl_tiocsctty(slave))?;
-            step(Stage::Terminal, rustix::stdio::dup2_stdin(slave))?;
-            step(Stage::Terminal, rustix::stdio::dup2_stdout(slave))?;
-            step(Stage::Terminal, rustix::stdio::dup2_stderr(slave))?;
+        ChildStdio::Terminal(slave) => {
+            step(SpawnStage::Terminal, rustix::process::ioctl_tiocsctty(slave))?;
+            step(SpawnStage::Terminal, rustix::stdio::dup2_stdin(slave))?;
+            step(SpawnStage::Terminal, rustix::stdio::dup2_stdout(slave))?;
+            step(SpawnStage::Terminal, rustix::stdio::dup2_stderr(slave))?;
         }
     }
     sys::close_on_exec_above_standard();
     rustix::process::umask(Mode::from_raw_mode(0o022));
     if plan.init {
-        step(Stage::Limits, give_up_precedence())?;
+        step(SpawnStage::Limits, give_up_precedence())?;
     }
     for (resource, limit) in &plan.rlimits {
-        step(Stage::Limits, rustix::process::setrlimit(*resource, *limit))?;
+        step(SpawnStage::Limits, rustix::process::setrlimit(*resource, *limit))?;
     }
     if plan.init {
         drop_capabilities(plan.restricted)?;
@@ -74,65 +74,65 @@ fn prepare(plan: &Plan, standard: &Standard) -> Result<(), Failure> {
     if let Some(user) = &plan.user {
         let groups: Vec<Gid> = user.groups.iter().copied().map(Gid::from_raw).collect();
         let (uid, gid) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid));
-        // Groups first: who has given up being root cannot change them.
-        step(Stage::Groups, rustix::thread::set_thread_groups(&groups))?;
-        step(Stage::Gid, rustix::thread::set_thread_res_gid(gid, gid, gid))?;
-        step(Stage::Uid, rustix::thread::set_thread_res_uid(uid, uid, uid))?;
+        // Groups first: only root can change them.
+        step(SpawnStage::Groups, rustix::thread::set_thread_groups(&groups))?;
+        step(SpawnStage::Gid, rustix::thread::set_thread_res_gid(gid, gid, gid))?;
+        step(SpawnStage::Uid, rustix::thread::set_thread_res_uid(uid, uid, uid))?;
     }
     if plan.init {
-        step(Stage::Privileges, rustix::thread::set_no_new_privs(true))?;
+        step(SpawnStage::Privileges, rustix::thread::set_no_new_privs(true))?;
     } else {
-        // With pid 1 ends everything in its namespace; elsewhere the command asks to go with its agent. Becoming
-        // another user takes that back, so it is asked for now.
+        // All processes die with pid 1 of their namespace; elsewhere the command requests to die with its agent.
+        // Changing the user resets this, so it is set now.
         let _asked = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     }
-    // As the user it runs as: a directory that user may not enter is refused, as it would be for them.
+    // As the target user: a directory that the user cannot enter is an error.
     if let Some(cwd) = &plan.cwd {
-        step(Stage::Directory, rustix::process::chdir(cwd.as_c_str()))?;
+        step(SpawnStage::Directory, rustix::process::chdir(cwd.as_c_str()))?;
     }
     Ok(())
 }
 
-/// A smaller bounding set: not even the root of the sandbox regains what could reach pid 1.
-fn drop_capabilities(restricted: bool) -> Result<(), Failure> {
+/// Reduces the bounding set: not even root in the sandbox regains what could affect pid 1.
+fn drop_capabilities(restricted: bool) -> Result<(), SpawnFailure> {
     let kept = if restricted { CapabilitySet::empty() } else { KEPT };
     for capability in (CapabilitySet::all() - kept).iter() {
         match rustix::thread::remove_capability_from_bounding_set(capability) {
-            // Not known to this kernel: nothing to drop.
+            // Unknown to this kernel: nothing to drop.
             Ok(()) | Err(Errno::INVAL) => {}
-            // Who is not root gains nothing by executing a file, since new privileges are refused below.
+            // Others than root gain nothing by exec, since no_new_privs is set below.
             Err(Errno::PERM) if !rustix::process::geteuid().is_root() => {}
-            Err(errno) => return Err(Failure { stage: Stage::Privileges, errno }),
+            Err(errno) => return Err(SpawnFailure { stage: SpawnStage::Privileges, errno }),
         }
     }
     Ok(())
 }
 
-/// Tries each place where the program may be; a place that may not be looked at does not hide a later one.
-fn execute(plan: &Plan) -> Failure {
+/// Tries each candidate path; an inaccessible one does not hide a later one.
+fn execute(plan: &SpawnPlan) -> SpawnFailure {
     let argv: Vec<_> = plan.argv.iter().map(|arg| arg.as_ptr()).chain([ptr::null()]).collect();
     let env: Vec<_> = plan.env.iter().map(|entry| entry.as_ptr()).chain([ptr::null()]).collect();
-    let mut failure = Failure { stage: Stage::Execute, errno: Errno::NOENT };
+    let mut failure = SpawnFailure { stage: SpawnStage::Execute, errno: Errno::NOENT };
     for candidate in &plan.candidates {
         match sys::execve(candidate, &argv, &env) {
             Errno::NOENT | Errno::NOTDIR => {
-                // It is there, so what is not there is the interpreter that its first line or header names.
+                // The file exists, so the missing one is the interpreter in its shebang or ELF header.
                 if rustix::fs::access(candidate.as_c_str(), rustix::fs::Access::EXISTS).is_ok() {
-                    return Failure { stage: Stage::Interpreter, errno: Errno::NOENT };
+                    return SpawnFailure { stage: SpawnStage::Interpreter, errno: Errno::NOENT };
                 }
             }
             Errno::ACCESS => failure.errno = Errno::ACCESS,
-            errno => return Failure { stage: Stage::Execute, errno },
+            errno => return SpawnFailure { stage: SpawnStage::Execute, errno },
         }
     }
     failure
 }
 
-/// The agent comes before what it starts wherever there is not enough of the processors; what it starts does not.
+/// Resets the raised scheduling priority of the agent.
 fn give_up_precedence() -> Result<(), Errno> {
     if rustix::process::getpriority_process(None)? < 0 { rustix::process::setpriority_process(None, 0) } else { Ok(()) }
 }
 
-fn step(stage: Stage, outcome: Result<(), Errno>) -> Result<(), Failure> {
-    outcome.map_err(|errno| Failure { stage, errno })
+fn step(stage: SpawnStage, outcome: Result<(), Errno>) -> Result<(), SpawnFailure> {
+    outcome.map_err(|errno| SpawnFailure { stage, errno })
 }

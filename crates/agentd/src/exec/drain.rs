@@ -1,41 +1,41 @@
-//! The drain rule: when a command that ended is over, although something it left behind still holds its pipes.
+//! The drain rule: when `exited` is sent although a background process still holds the command's pipes.
 //!
-//! `exited` is sent when all pipes have reached their end. If something in the background holds one open, it is sent
-//! once everything the command itself had written is sent and then either [`QUIET`] has passed without output or
-//! [`LONGEST`] has passed in all. What the command itself wrote is never cut off, however long the peer takes.
+//! `exited` is sent when all pipes are at their end. If a background process holds one open, it is sent once everything
+//! that the command itself wrote is sent, and then after [`QUIET`] without output or [`LONGEST`] in all. The command's
+//! own output is never truncated, however slowly the peer reads.
 
 use std::time::{Duration, Instant};
 
-use crate::io::Io;
-use crate::session::Key;
+use crate::io::SessionIo;
+use crate::session::SessionKey;
 
-/// How long silence has to last.
+/// The quiet period that ends a drain.
 pub(crate) const QUIET: Duration = Duration::from_millis(200);
-/// How long chatter is listened to.
+/// The maximum duration of a drain.
 pub(crate) const LONGEST: Duration = Duration::from_secs(5);
 
-/// The time since a command ended.
-pub(super) struct Drain {
+/// The time since a command exited.
+pub(super) struct DrainTimer {
     quiet: Instant,
     longest: Instant,
 }
 
-// === impl Drain ===
+// === impl DrainTimer ===
 
-impl Drain {
-    pub(super) fn begin(io: &mut Io, key: Key) -> Self {
+impl DrainTimer {
+    pub(super) fn begin(io: &mut SessionIo, key: SessionKey) -> Self {
         let now = Instant::now();
         io.wake_at(now + QUIET, key);
         Self { quiet: now + QUIET, longest: now + LONGEST }
     }
 
-    /// There was output: the silence begins again.
-    pub(super) fn heard(&mut self, io: &mut Io, key: Key) {
+    /// Restarts the quiet period after output.
+    pub(super) fn heard(&mut self, io: &mut SessionIo, key: SessionKey) {
         self.quiet = Instant::now() + QUIET;
         io.wake_at(self.quiet.min(self.longest), key);
     }
 
-    /// Whether there is still time for what is left to go.
+    /// Whether the drain is not yet over.
     pub(super) fn is_patient(&self) -> bool {
         Instant::now() < self.longest
     }

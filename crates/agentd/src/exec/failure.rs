@@ -1,12 +1,12 @@
-//! Why a command never ran: each step of starting it, and what its failure is called on the wire.
+//! Why a command could not be started: each stage of a spawn, and its error on the wire.
 
 use carrel_protocol::payload::ExecFailureKind;
 use rustix::io::Errno;
 
-/// A step of starting a command.
+/// A stage of a spawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Stage {
+pub(crate) enum SpawnStage {
     Admission,
     Arguments,
     User,
@@ -26,16 +26,16 @@ pub(crate) enum Stage {
     Interpreter,
 }
 
-/// A failed step.
+/// A failed stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Failure {
-    pub(crate) stage: Stage,
+pub(crate) struct SpawnFailure {
+    pub(crate) stage: SpawnStage,
     pub(crate) errno: Errno,
 }
 
-// === impl Stage ===
+// === impl SpawnStage ===
 
-impl Stage {
+impl SpawnStage {
     const ALL: [Self; 17] = [
         Self::Admission,
         Self::Arguments,
@@ -56,7 +56,7 @@ impl Stage {
         Self::Interpreter,
     ];
 
-    /// The name on the wire: that of the call that failed, where one did.
+    /// The name on the wire: that of the failed system call, if there is one.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Admission => "execution_admission",
@@ -79,10 +79,10 @@ impl Stage {
     }
 }
 
-// === impl Failure ===
+// === impl SpawnFailure ===
 
-impl Failure {
-    /// Five bytes, from the process that failed to the agent.
+impl SpawnFailure {
+    /// Five bytes, sent from the failed child to the agent.
     pub(crate) fn to_bytes(self) -> [u8; 5] {
         let [a, b, c, d] = self.errno.raw_os_error().to_ne_bytes();
         [self.stage as u8, a, b, c, d]
@@ -90,21 +90,26 @@ impl Failure {
 
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let [stage, errno @ ..] = *bytes.first_chunk::<5>()?;
-        let stage = Stage::ALL.into_iter().nth(stage.into())?;
+        let stage = SpawnStage::ALL.into_iter().nth(stage.into())?;
         Some(Self { stage, errno: Errno::from_raw_os_error(i32::from_ne_bytes(errno)) })
     }
 
     pub(crate) fn kind(self) -> ExecFailureKind {
         match self.stage {
-            Stage::Arguments => ExecFailureKind::BadArgs,
-            Stage::Admission | Stage::Limits => ExecFailureKind::ResourceLimit,
-            Stage::User | Stage::Groups | Stage::Gid | Stage::Uid => ExecFailureKind::UserSetupFailed,
-            Stage::OpenTerminal | Stage::Terminal => ExecFailureKind::PtySetupFailed,
-            Stage::Directory => ExecFailureKind::BadCwd,
-            Stage::Interpreter => ExecFailureKind::NotExecutable,
-            Stage::Pipe | Stage::Fork | Stage::Execute | Stage::Session | Stage::Descriptors | Stage::Privileges => {
-                self.kind_by_errno()
+            SpawnStage::Arguments => ExecFailureKind::BadArgs,
+            SpawnStage::Admission | SpawnStage::Limits => ExecFailureKind::ResourceLimit,
+            SpawnStage::User | SpawnStage::Groups | SpawnStage::Gid | SpawnStage::Uid => {
+                ExecFailureKind::UserSetupFailed
             }
+            SpawnStage::OpenTerminal | SpawnStage::Terminal => ExecFailureKind::PtySetupFailed,
+            SpawnStage::Directory => ExecFailureKind::BadCwd,
+            SpawnStage::Interpreter => ExecFailureKind::NotExecutable,
+            SpawnStage::Pipe
+            | SpawnStage::Fork
+            | SpawnStage::Execute
+            | SpawnStage::Session
+            | SpawnStage::Descriptors
+            | SpawnStage::Privileges => self.kind_by_errno(),
         }
     }
 
@@ -120,11 +125,11 @@ impl Failure {
         }
     }
 
-    /// What happened, with what it happened to.
+    /// A message with the subject of the failure.
     pub(crate) fn message(self, what: &str) -> String {
         let sentence = crate::errno::sentence(self.errno);
         match self.stage {
-            Stage::Interpreter => format!("{what}: the file is there, but the interpreter it names is not"),
+            SpawnStage::Interpreter => format!("{what}: the file exists, but its interpreter does not"),
             stage => format!("{}: {what}: {sentence}", stage.name()),
         }
     }
@@ -135,23 +140,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_survives_the_pipe() {
-        for stage in Stage::ALL {
-            let failure = Failure { stage, errno: Errno::NOENT };
-            assert_eq!(Failure::from_bytes(&failure.to_bytes()), Some(failure));
+    fn a_failure_round_trips_through_the_pipe() {
+        for stage in SpawnStage::ALL {
+            let failure = SpawnFailure { stage, errno: Errno::NOENT };
+            assert_eq!(SpawnFailure::from_bytes(&failure.to_bytes()), Some(failure));
         }
-        assert_eq!(Failure::from_bytes(&[99, 0, 0, 0, 0]), None);
-        assert_eq!(Failure::from_bytes(&[]), None);
+        assert_eq!(SpawnFailure::from_bytes(&[99, 0, 0, 0, 0]), None);
+        assert_eq!(SpawnFailure::from_bytes(&[]), None);
     }
 
     #[test]
-    fn a_missing_directory_is_not_a_missing_program() {
-        let kind = |stage, errno| Failure { stage, errno }.kind();
-        assert_eq!(kind(Stage::Directory, Errno::NOENT), ExecFailureKind::BadCwd);
-        assert_eq!(kind(Stage::Execute, Errno::NOENT), ExecFailureKind::NotFound);
-        assert_eq!(kind(Stage::Interpreter, Errno::NOENT), ExecFailureKind::NotExecutable);
-        assert_eq!(kind(Stage::Fork, Errno::AGAIN), ExecFailureKind::ResourceLimit);
-        assert_eq!(kind(Stage::Fork, Errno::NOMEM), ExecFailureKind::OutOfMemory);
-        assert_eq!(kind(Stage::Uid, Errno::PERM), ExecFailureKind::UserSetupFailed);
+    fn a_missing_directory_is_reported_differently_from_a_missing_program() {
+        let kind = |stage, errno| SpawnFailure { stage, errno }.kind();
+        assert_eq!(kind(SpawnStage::Directory, Errno::NOENT), ExecFailureKind::BadCwd);
+        assert_eq!(kind(SpawnStage::Execute, Errno::NOENT), ExecFailureKind::NotFound);
+        assert_eq!(kind(SpawnStage::Interpreter, Errno::NOENT), ExecFailureKind::NotExecutable);
+        assert_eq!(kind(SpawnStage::Fork, Errno::AGAIN), ExecFailureKind::ResourceLimit);
+        assert_eq!(kind(SpawnStage::Fork, Errno::NOMEM), ExecFailureKind::OutOfMemory);
+        assert_eq!(kind(SpawnStage::Uid, Errno::PERM), ExecFailureKind::UserSetupFailed);
     }
 }

@@ -1,9 +1,9 @@
-//! Commands: started, fed, listened to, signalled, and brought to an end that loses nothing.
+//! Command sessions: spawn, input, output, signals, exit.
 
 mod child;
 mod drain;
 mod failure;
-mod leftovers;
+mod orphaned_pipes;
 mod output;
 mod spawn;
 
@@ -20,60 +20,66 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 use rustix::termios::Winsize;
 
-pub(crate) use self::leftovers::Leftovers;
+pub(crate) use self::orphaned_pipes::OrphanedPipes;
 pub(crate) use self::spawn::resource;
 
-use self::drain::Drain;
-use self::failure::{Failure, Stage};
-use self::output::{Output, Produced};
+use self::drain::DrainTimer;
+use self::failure::{SpawnFailure, SpawnStage};
+use self::output::{CommandOutput, OutputProgress};
 use self::spawn::SpawnError;
 use crate::backlog::Backlog;
-use crate::io::Io;
-use crate::poll::{Channel, Readiness, Source};
-use crate::session::{Key, Refusal, Session, Turn};
+use crate::io::SessionIo;
+use crate::poll::{PollSource, Readiness, SessionChannel};
+use crate::session::{MessageRejection, SessionHandler, SessionKey, TurnResult};
 use crate::sys;
 
-/// When to look again whether a process group that was killed is gone.
+/// The interval for checking whether a killed process group is gone.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 /// A running command.
-pub(crate) struct Exec {
+pub(crate) struct ExecSession {
     pid: Pid,
-    /// What it is and where, for messages about them.
+    /// Program and working directory, for error messages.
     program: String,
     directory: String,
     tty: bool,
-    report: Option<Source>,
+    report: Option<PollSource>,
     started: bool,
-    stdin: Option<Source>,
+    stdin: Option<PollSource>,
     backlog: Backlog,
     stdin_failed: bool,
     early_error: Option<ExecStdinError>,
-    output: Output,
-    flow: Option<Flow>,
+    output: CommandOutput,
+    flow: Option<ExecFlow>,
     exited: Option<ExecExited>,
-    drain: Option<Drain>,
-    /// It is to end with all of its process group.
+    drain: Option<DrainTimer>,
+    /// Whether to terminate its whole process group.
     whole: bool,
 }
 
-/// Generation 10: both directions are acknowledged.
-struct Flow {
+/// Flow control of generation 10: both directions are acknowledged.
+struct ExecFlow {
     limits: ExecLimits,
     output: OutputWindow,
     input: InputWindow,
-    /// Input that the command took and that is not yet acknowledged.
+    /// Input that the command consumed and that is not yet acknowledged.
     taken: usize,
 }
 
-/// Starts a command; a failure that is known at once is answered at once.
-pub(crate) fn start(io: &mut Io, key: Key, peer: Generation, request: &ExecRequest, running: usize) -> Option<Exec> {
+/// Starts a command; immediate failures are reported at once.
+pub(crate) fn start(
+    io: &mut SessionIo,
+    key: SessionKey,
+    peer: Generation,
+    request: &ExecRequest,
+    running: usize,
+) -> Option<ExecSession> {
     if running >= io.defaults.limits.max_executions as usize {
-        let error = SpawnError::new(Stage::Admission, Errno::AGAIN, &format!("{running} commands are running"));
+        let error = SpawnError::new(SpawnStage::Admission, Errno::AGAIN, &format!("{running} commands are running"));
         fail(io, key, &error);
         return None;
     }
-    match Exec::start(io, key, peer, request) {
+    match ExecSession::start(io, key, peer, request) {
         Ok(exec) => Some(exec),
         Err(error) => {
             fail(io, key, &error);
@@ -82,27 +88,27 @@ pub(crate) fn start(io: &mut Io, key: Key, peer: Generation, request: &ExecReque
     }
 }
 
-fn fail(io: &mut Io, key: Key, error: &SpawnError) {
+fn fail(io: &mut SessionIo, key: SessionKey, error: &SpawnError) {
     let failure = error.failure;
     io.exec_failed(key, failure.kind(), Some(failure.errno), failure.stage.name(), error.message.clone());
 }
 
-// === impl Exec ===
+// === impl ExecSession ===
 
-impl Exec {
-    fn start(io: &mut Io, key: Key, peer: Generation, request: &ExecRequest) -> Result<Self, SpawnError> {
+impl ExecSession {
+    fn start(io: &mut SessionIo, key: SessionKey, peer: Generation, request: &ExecRequest) -> Result<Self, SpawnError> {
         let spawned = spawn::spawn(request, &io.defaults)?;
         let watch = |fd: OwnedFd, channel| {
             io.poller.source(fd, key, channel).map_err(|errno| {
-                // Without its descriptors the command is of no use to anyone.
+                // Without its descriptors the command is useless.
                 let _ended = sys::signal_process(spawned.pid, libc::SIGKILL);
-                SpawnError::new(Stage::Pipe, errno, &request.cmd)
+                SpawnError::new(SpawnStage::Pipe, errno, &request.cmd)
             })
         };
-        let report = watch(spawned.report, Channel::Report)?;
-        let stdin = watch(spawned.stdin, Channel::Input)?;
-        let stdout = watch(spawned.stdout, Channel::Main)?;
-        let stderr = spawned.stderr.map(|stderr| watch(stderr, Channel::Error)).transpose()?;
+        let report = watch(spawned.report, SessionChannel::Report)?;
+        let stdin = watch(spawned.stdin, SessionChannel::Input)?;
+        let stdout = watch(spawned.stdout, SessionChannel::Main)?;
+        let stderr = spawned.stderr.map(|stderr| watch(stderr, SessionChannel::Error)).transpose()?;
         io.processes.insert(spawned.pid.as_raw_nonzero().get(), key);
         let flow = peer >= Generation::EXEC_FLOW && io.generation(key) >= Generation::EXEC_FLOW;
         Ok(Self {
@@ -116,8 +122,8 @@ impl Exec {
             backlog: Backlog::default(),
             stdin_failed: false,
             early_error: None,
-            output: Output::new(stdout, stderr, request.tty),
-            flow: flow.then(|| Flow {
+            output: CommandOutput::new(stdout, stderr, request.tty),
+            flow: flow.then(|| ExecFlow {
                 limits: io.defaults.limits,
                 output: OutputWindow::new(&io.defaults.limits),
                 input: InputWindow::default(),
@@ -129,13 +135,13 @@ impl Exec {
         })
     }
 
-    /// Learns how the start went. `None` while it is not known.
-    fn begin(&mut self, io: &mut Io, key: Key) -> Option<Result<(), SpawnError>> {
+    /// Reads the result of the spawn. `None` while it is pending.
+    fn begin(&mut self, io: &mut SessionIo, key: SessionKey) -> Option<Result<(), SpawnError>> {
         let report = self.report.as_mut()?;
         let mut bytes = Vec::with_capacity(8);
         match report.read(&mut bytes) {
             Err(Errno::AGAIN) => None,
-            // The end without a word: the descriptor closed as the program began.
+            // End of file without data: the descriptor was closed by exec.
             Ok(0) | Err(_) => {
                 self.report = None;
                 self.started = true;
@@ -147,33 +153,33 @@ impl Exec {
             }
             Ok(_) => {
                 self.report = None;
-                let failure =
-                    Failure::from_bytes(&bytes).unwrap_or(Failure { stage: Stage::Execute, errno: Errno::IO });
-                let what = if failure.stage == Stage::Directory { &self.directory } else { &self.program };
+                let failure = SpawnFailure::from_bytes(&bytes)
+                    .unwrap_or(SpawnFailure { stage: SpawnStage::Execute, errno: Errno::IO });
+                let what = if failure.stage == SpawnStage::Directory { &self.directory } else { &self.program };
                 Some(Err(SpawnError::new(failure.stage, failure.errno, what)))
             }
         }
     }
 
-    /// Sends a signal to the process group. A number that is no signal, or a group that is gone, is nobody's concern.
+    /// Sends a signal to the process group. Invalid numbers and finished groups are ignored.
     fn signal(&self, signal: i32) {
         if self.exited.is_none() && (1..=64).contains(&signal) && sys::signal_group(self.pid, signal).is_err() {
-            // It was forked a moment ago and has no group of its own yet.
+            // It was just forked and may not have its own process group yet.
             let _sent = sys::signal_process(self.pid, signal);
         }
     }
 
-    /// Kills what is left of its process group. The number stays that of the group while somebody is in it; if nobody is, it
-    /// may be another command's by now.
-    fn kill_rest(&self, io: &Io) {
+    /// Kills the rest of its process group. The id is reserved while the group has members; without any, it may already
+    /// belong to another command.
+    fn kill_rest(&self, io: &SessionIo) {
         if !io.processes.contains_key(&self.pid.as_raw_nonzero().get()) {
-            let _nobody_left = sys::signal_group(self.pid, libc::SIGKILL);
+            let _sent = sys::signal_group(self.pid, libc::SIGKILL);
         }
     }
 
-    fn stdin(&mut self, io: &mut Io, key: Key, data: &[u8]) -> Result<(), Refusal> {
+    fn stdin(&mut self, io: &mut SessionIo, key: SessionKey, data: &[u8]) -> Result<(), MessageRejection> {
         if data.is_empty() {
-            // A terminal has no end of input but the character its user sets; a program that wants it sends it.
+            // End of input of a terminal is a character; a program that wants it sends it.
             if !self.tty {
                 self.backlog.end();
             }
@@ -193,8 +199,8 @@ impl Exec {
         Ok(())
     }
 
-    /// Says once that input is lost; the command goes on.
-    fn stdin_error(&mut self, io: &mut Io, key: Key, errno: Option<Errno>, message: String) {
+    /// Reports once that input is lost; the command continues.
+    fn stdin_error(&mut self, io: &mut SessionIo, key: SessionKey, errno: Option<Errno>, message: String) {
         if std::mem::replace(&mut self.stdin_failed, errno.is_some()) && errno.is_some() {
             return;
         }
@@ -203,12 +209,12 @@ impl Exec {
         if self.started {
             io.send_small(key, &error);
         } else {
-            // Nothing is said of a command before it is said to run.
+            // Nothing is sent about a command before `started`.
             self.early_error = Some(error);
         }
     }
 
-    fn feed(&mut self, io: &mut Io, key: Key) {
+    fn feed(&mut self, io: &mut SessionIo, key: SessionKey) {
         let Some(stdin) = &mut self.stdin else { return };
         match self.backlog.write_to(stdin) {
             Ok(0) => {}
@@ -237,28 +243,28 @@ impl Exec {
         }
     }
 
-    /// Sends one chunk, if there is one and it may be sent.
-    fn produce(&mut self, io: &mut Io, key: Key) -> Produced {
+    /// Sends one chunk if there is one and the window allows it.
+    fn produce(&mut self, io: &mut SessionIo, key: SessionKey) -> OutputProgress {
         let limit = match &self.flow {
             Some(flow) => flow.output.available().min(flow.limits.output_chunk_size as usize),
             None => usize::MAX,
         };
-        // A window with next to nothing left waits for an acknowledgement instead of sending crumbs.
+        // An almost exhausted window waits for an acknowledgement instead of sending tiny chunks.
         let least = self.flow.as_ref().map_or(1, |flow| flow.limits.output_chunk_size as usize / 4);
         if limit < least.max(1) {
-            return Produced::Nothing;
+            return OutputProgress::Nothing;
         }
         let produced = self.output.produce(io, key, limit);
-        if let (Produced::Chunk(len), Some(flow)) = (produced, &mut self.flow) {
+        if let (OutputProgress::Chunk(len), Some(flow)) = (produced, &mut self.flow) {
             flow.output.charge(len);
         }
-        if let (Produced::Chunk(_), Some(drain)) = (produced, &mut self.drain) {
+        if let (OutputProgress::Chunk(_), Some(drain)) = (produced, &mut self.drain) {
             drain.heard(io, key);
         }
         produced
     }
 
-    /// Whether everything that is going to be sent is sent.
+    /// Whether all output is sent.
     fn is_drained(&mut self) -> bool {
         match (&self.exited, &self.drain) {
             (Some(_), _) if self.output.is_over() => true,
@@ -268,14 +274,14 @@ impl Exec {
     }
 }
 
-impl Session for Exec {
+impl SessionHandler for ExecSession {
     fn message(
         &mut self,
-        io: &mut Io,
-        key: Key,
+        io: &mut SessionIo,
+        key: SessionKey,
         message_type: MessageType,
         envelope: &Envelope<'_>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), MessageRejection> {
         match message_type {
             MessageType::ExecStdin => {
                 let stdin: ExecStdin<'_> = envelope.payload()?;
@@ -301,69 +307,69 @@ impl Session for Exec {
                 let ExecOutputAck { consumed } = envelope.payload()?;
                 match &mut self.flow {
                     Some(flow) => {
-                        flow.output.acknowledge(consumed).map_err(|error| Refusal::session(error.to_string()))
+                        flow.output.acknowledge(consumed).map_err(|error| MessageRejection::session(error.to_string()))
                     }
                     None => Ok(()),
                 }
             }
-            other => Err(Refusal::misplaced(other)),
+            other => Err(MessageRejection::misplaced(other)),
         }
     }
 
-    fn ready(&mut self, channel: Channel, readiness: Readiness) {
+    fn ready(&mut self, channel: SessionChannel, readiness: Readiness) {
         match channel {
-            Channel::Report => self.report.iter_mut().for_each(|report| report.ready(readiness)),
-            Channel::Input => self.stdin.iter_mut().for_each(|stdin| stdin.ready(readiness)),
-            Channel::Main | Channel::Error => self.output.ready(channel, readiness),
+            SessionChannel::Report => self.report.iter_mut().for_each(|report| report.ready(readiness)),
+            SessionChannel::Input => self.stdin.iter_mut().for_each(|stdin| stdin.ready(readiness)),
+            SessionChannel::Main | SessionChannel::Error => self.output.ready(channel, readiness),
         }
     }
 
-    fn process_ended(&mut self, io: &mut Io, key: Key, exited: ExecExited) {
+    fn process_ended(&mut self, io: &mut SessionIo, key: SessionKey, exited: ExecExited) {
         self.exited = Some(exited);
-        // What it had not taken, nobody will.
+        // Unread input is discarded.
         self.stdin = None;
         self.backlog.clear();
-        self.output.settle();
-        self.drain = Some(Drain::begin(io, key));
+        self.output.command_exited();
+        self.drain = Some(DrainTimer::begin(io, key));
         if self.whole {
             self.kill_rest(io);
         }
     }
 
-    fn turn(&mut self, io: &mut Io, key: Key) -> Turn {
+    fn turn(&mut self, io: &mut SessionIo, key: SessionKey) -> TurnResult {
         if !self.started {
             match self.begin(io, key) {
-                None => return Turn::Wait,
+                None => return TurnResult::Wait,
                 Some(Ok(())) => {}
                 Some(Err(error)) => {
                     io.processes.remove(&self.pid.as_raw_nonzero().get());
                     fail(io, key, &error);
-                    return Turn::Done;
+                    return TurnResult::Done;
                 }
             }
         }
         self.feed(io, key);
         if !io.has_room(key) {
-            return Turn::Room;
+            return TurnResult::Room;
         }
         match self.produce(io, key) {
-            Produced::Chunk(_) => return Turn::Again,
-            Produced::Nothing => {}
+            OutputProgress::Chunk(_) => return TurnResult::Again,
+            OutputProgress::Nothing => {}
         }
         if self.is_drained() {
-            let patient = self.drain.as_ref().is_some_and(Drain::is_patient);
+            let patient = self.drain.as_ref().is_some_and(DrainTimer::is_patient);
             if self.whole && patient && sys::signal_group(self.pid, 0).is_ok() {
-                // Somebody of the group is still dying, or is dead and its parent does not care.
+                // A member of the group is still exiting, or is a zombie that its parent does not reap.
                 io.wake_at(Instant::now() + LOOK_AGAIN, key);
-                return Turn::Wait;
+                return TurnResult::Wait;
             }
             if let Some(exited) = &self.exited {
                 io.send_small(key, exited);
             }
             self.output.leave(io);
-            return Turn::Done;
+            return TurnResult::Done;
         }
-        Turn::Wait
+        TurnResult::Wait
     }
 
     fn backlog(&self) -> usize {
@@ -374,15 +380,10 @@ impl Session for Exec {
         self.flow.is_some()
     }
 
-    fn overflow(&mut self, io: &mut Io, key: Key) {
+    fn overflow(&mut self, io: &mut SessionIo, key: SessionKey) {
         self.stdin = None;
         self.backlog.clear();
-        self.stdin_error(
-            io,
-            key,
-            Some(Errno::NOBUFS),
-            "more input than the command takes; the rest is lost".to_owned(),
-        );
+        self.stdin_error(io, key, Some(Errno::NOBUFS), "too much unread input; the rest was dropped".to_owned());
     }
 
     fn terminate(&mut self) {
@@ -393,7 +394,7 @@ impl Session for Exec {
         true
     }
 
-    fn withdraw(&mut self, io: &mut Io) {
+    fn withdraw(&mut self, io: &mut SessionIo) {
         self.signal(libc::SIGKILL);
         io.processes.remove(&self.pid.as_raw_nonzero().get());
     }

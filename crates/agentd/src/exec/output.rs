@@ -4,83 +4,82 @@ use carrel_protocol::MessageType;
 use rustix::io::Errno;
 use rustix::termios::Winsize;
 
-use crate::connection::Chunk;
-use crate::io::Io;
-use crate::poll::{Channel, Readiness, Source};
-use crate::session::Key;
+use crate::connection::OutgoingChunk;
+use crate::io::SessionIo;
+use crate::poll::{PollSource, Readiness, SessionChannel};
+use crate::session::SessionKey;
 use crate::sys;
 
-/// The largest chunk without a limit of the peer's: what a pipe holds.
+/// The maximum chunk size without a limit of the peer: the capacity of a pipe.
 const CHUNK: usize = 64 * 1024;
 
-/// The output of a command.
-pub(super) struct Output {
-    streams: [Option<Stream>; 2],
+pub(super) struct CommandOutput {
+    streams: [Option<OutputStream>; 2],
     tty: bool,
-    /// The command ended.
+    /// Whether the command exited.
     settled: bool,
-    /// Which stream is asked first: they take turns.
+    /// Which stream is read first: they alternate.
     first: usize,
 }
 
-struct Stream {
-    source: Source,
+struct OutputStream {
+    source: PollSource,
     message_type: MessageType,
-    /// Bytes that were in the pipe when the command ended: its own, to be delivered whatever follows.
+    /// Bytes that were in the pipe when the command exited: its own output, always delivered.
     owed: u64,
 }
 
-/// What asking for output yielded.
+/// The result of sending one chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Produced {
+pub(super) enum OutputProgress {
     /// A chunk of that many bytes was sent.
     Chunk(usize),
-    /// There is none for now.
+    /// Nothing is available now.
     Nothing,
 }
 
-// === impl Output ===
+// === impl CommandOutput ===
 
-impl Output {
-    pub(super) fn new(stdout: Source, stderr: Option<Source>, tty: bool) -> Self {
-        let stream = |source, message_type| Stream { source, message_type, owed: 0 };
+impl CommandOutput {
+    pub(super) fn new(stdout: PollSource, stderr: Option<PollSource>, tty: bool) -> Self {
+        let stream = |source, message_type| OutputStream { source, message_type, owed: 0 };
         let stderr = stderr.map(|source| stream(source, MessageType::ExecStderr));
         Self { streams: [Some(stream(stdout, MessageType::ExecStdout)), stderr], tty, settled: false, first: 0 }
     }
 
-    pub(super) fn ready(&mut self, channel: Channel, readiness: Readiness) {
-        let index = usize::from(channel == Channel::Error);
+    pub(super) fn ready(&mut self, channel: SessionChannel, readiness: Readiness) {
+        let index = usize::from(channel == SessionChannel::Error);
         if let Some(Some(stream)) = self.streams.get_mut(index) {
             stream.source.ready(readiness);
         }
     }
 
-    /// Sends one chunk of the next stream that has one.
-    pub(super) fn produce(&mut self, io: &mut Io, key: Key, limit: usize) -> Produced {
+    /// Sends one chunk of the next stream that has data.
+    pub(super) fn produce(&mut self, io: &mut SessionIo, key: SessionKey, limit: usize) -> OutputProgress {
         for turn in 0..2 {
             let index = (self.first + turn) % 2;
             let Some(slot) = self.streams.get_mut(index) else { continue };
             let Some(stream) = slot.as_mut().filter(|stream| stream.source.readable) else { continue };
-            let mut chunk = Chunk::for_data(limit.min(CHUNK));
+            let mut chunk = OutgoingChunk::for_data(limit.min(CHUNK));
             match stream.source.read(chunk.buffer()) {
                 Err(Errno::AGAIN) => {}
-                // A terminal that nobody has open reports an error where a pipe ends; while the command lives, it may be
-                // opened again.
+                // A terminal that no process has open reports an error instead of end of file; while the command runs,
+                // it may be reopened.
                 Err(Errno::IO) if self.tty && !self.settled => stream.source.readable = false,
                 Ok(0) | Err(_) => *slot = None,
                 Ok(count) => {
                     stream.owed = stream.owed.saturating_sub(count as u64);
                     io.send_data(key, stream.message_type, chunk);
                     self.first = 1 - index;
-                    return Produced::Chunk(count);
+                    return OutputProgress::Chunk(count);
                 }
             }
         }
-        Produced::Nothing
+        OutputProgress::Nothing
     }
 
-    /// The command ended: what its pipes hold now is its own.
-    pub(super) fn settle(&mut self) {
+    /// The command exited: what its pipes contain now is its own output.
+    pub(super) fn command_exited(&mut self) {
         self.settled = true;
         for stream in self.streams.iter_mut().flatten() {
             stream.owed = sys::bytes_waiting(&stream.source.fd);
@@ -88,12 +87,12 @@ impl Output {
         }
     }
 
-    /// Every stream reached its end.
+    /// Whether every stream reached its end.
     pub(super) fn is_over(&self) -> bool {
         self.streams.iter().all(Option::is_none)
     }
 
-    /// Everything the command itself wrote is sent, and there is nothing more for now.
+    /// Whether all of the command's own output is sent, and nothing else is available.
     pub(super) fn is_paid(&self) -> bool {
         self.streams.iter().flatten().all(|stream| stream.owed == 0)
     }
@@ -104,11 +103,11 @@ impl Output {
         }
     }
 
-    /// Leaves the pipes to what the command left in the background; a terminal is hung up.
-    pub(super) fn leave(&mut self, io: &mut Io) {
+    /// Leaves the pipes to background processes; a terminal is hung up.
+    pub(super) fn leave(&mut self, io: &mut SessionIo) {
         for stream in self.streams.iter_mut().filter_map(Option::take) {
             if !self.tty {
-                io.leftovers.keep(&io.poller, stream.source.fd);
+                io.orphaned_pipes.keep(&io.poller, stream.source.fd);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Starting a process, seen from the agent: everything is prepared here, so that the new process only makes calls.
+//! The parent side of a spawn: everything is prepared here, so that the child only makes system calls.
 
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
@@ -13,64 +13,64 @@ use rustix::pty::OpenptFlags;
 use rustix::termios::Winsize;
 
 use super::child;
-use super::failure::{Failure, Stage};
-use crate::defaults::Defaults;
+use super::failure::{SpawnFailure, SpawnStage};
+use crate::defaults::CommandDefaults;
 use crate::sys::{self, Fork};
-use crate::users::{Accounts, User};
+use crate::users::{AccountDatabase, UserAccount};
 
-/// All that the new process needs.
-pub(crate) struct Plan {
+/// Everything that the child needs.
+pub(crate) struct SpawnPlan {
     pub(super) argv: Vec<CString>,
     pub(super) env: Vec<CString>,
-    /// Where the program may be, in order.
+    /// Candidate paths of the program, in order.
     pub(super) candidates: Vec<CString>,
     pub(super) cwd: Option<CString>,
-    pub(super) user: Option<User>,
+    pub(super) user: Option<UserAccount>,
     pub(super) rlimits: Vec<(Resource, Rlimit)>,
     pub(super) init: bool,
     pub(super) restricted: bool,
 }
 
-/// The new process's standard descriptors.
-pub(super) enum Standard {
+/// The child's standard descriptors.
+pub(super) enum ChildStdio {
     Pipes { stdin: OwnedFd, stdout: OwnedFd, stderr: OwnedFd },
     Terminal(OwnedFd),
 }
 
-/// Where terminals are by name, and the first number of their devices.
+/// The directory of terminals, and their first major device number.
 const TERMINALS: &str = "/dev/pts/";
 const TERMINAL_MAJOR: u32 = 136;
 
-/// A process that is starting, and our ends of its descriptors.
-pub(crate) struct Spawned {
+/// A child process that is starting, and the parent's ends of its descriptors.
+pub(crate) struct SpawnedChild {
     pub(crate) pid: Pid,
-    /// Says how the start failed, or ends when it succeeded.
+    /// The status pipe: the failed stage, or end of file on success.
     pub(crate) report: OwnedFd,
     pub(crate) stdin: OwnedFd,
     pub(crate) stdout: OwnedFd,
     pub(crate) stderr: Option<OwnedFd>,
 }
 
-/// A failed step and what it was about.
+/// A failed stage and its subject.
 #[derive(Debug)]
 pub(crate) struct SpawnError {
-    pub(crate) failure: Failure,
+    pub(crate) failure: SpawnFailure,
     pub(crate) message: String,
 }
 
-/// Starts the command of a request.
-pub(crate) fn spawn(request: &ExecRequest, defaults: &Defaults) -> Result<Spawned, SpawnError> {
-    let plan = Plan::new(request, defaults)?;
+/// Spawns the command of a request.
+pub(crate) fn spawn(request: &ExecRequest, defaults: &CommandDefaults) -> Result<SpawnedChild, SpawnError> {
+    let plan = SpawnPlan::new(request, defaults)?;
     let (ours, standard) = if request.tty {
         terminal(request, plan.user.as_ref())
-            .map_err(|errno| SpawnError::new(Stage::OpenTerminal, errno, "a terminal"))?
+            .map_err(|errno| SpawnError::new(SpawnStage::OpenTerminal, errno, "a terminal"))?
     } else {
-        pipes().map_err(|errno| SpawnError::new(Stage::Pipe, errno, "standard descriptors"))?
+        pipes().map_err(|errno| SpawnError::new(SpawnStage::Pipe, errno, "standard descriptors"))?
     };
     let (report, reporter) =
-        pipe_with(PipeFlags::CLOEXEC).map_err(|errno| SpawnError::new(Stage::Pipe, errno, "the start"))?;
+        pipe_with(PipeFlags::CLOEXEC).map_err(|errno| SpawnError::new(SpawnStage::Pipe, errno, "the start"))?;
 
-    // The score is inherited: raised around the fork, it makes the command the kernel's choice before the agent.
+    // The OOM score is inherited: raised around the fork, it makes the kernel kill the command before the agent.
     let raised = crate::protect::OomScore::raise();
     let forked = sys::fork();
     drop(raised);
@@ -78,13 +78,13 @@ pub(crate) fn spawn(request: &ExecRequest, defaults: &Defaults) -> Result<Spawne
         Ok(Fork::Child) => child::run(&plan, &standard, &reporter),
         Ok(Fork::Parent(pid)) => {
             nonblocking(&report);
-            Ok(Spawned { pid, report, stdin: ours.stdin, stdout: ours.stdout, stderr: ours.stderr })
+            Ok(SpawnedChild { pid, report, stdin: ours.stdin, stdout: ours.stdout, stderr: ours.stderr })
         }
-        Err(errno) => Err(SpawnError::new(Stage::Fork, errno, &request.cmd)),
+        Err(errno) => Err(SpawnError::new(SpawnStage::Fork, errno, &request.cmd)),
     }
 }
 
-/// The resource of that name.
+/// The resource with that name.
 pub(crate) fn resource(name: &str) -> Option<Resource> {
     Some(match name {
         "cpu" => Resource::Cpu,
@@ -107,23 +107,23 @@ pub(crate) fn resource(name: &str) -> Option<Resource> {
     })
 }
 
-struct Ours {
+struct ParentStdio {
     stdin: OwnedFd,
     stdout: OwnedFd,
     stderr: Option<OwnedFd>,
 }
 
-fn pipes() -> Result<(Ours, Standard), Errno> {
+fn pipes() -> Result<(ParentStdio, ChildStdio), Errno> {
     let (stdin, our_stdin) = pipe_with(PipeFlags::CLOEXEC)?;
     let (our_stdout, stdout) = pipe_with(PipeFlags::CLOEXEC)?;
     let (our_stderr, stderr) = pipe_with(PipeFlags::CLOEXEC)?;
-    // Only our ends: the two ends of a pipe have their own flags, and the command expects blocking ones.
+    // Only our ends are non-blocking: each end of a pipe has its own flags, and the command expects blocking ones.
     [&our_stdin, &our_stdout, &our_stderr].into_iter().for_each(nonblocking);
-    let ours = Ours { stdin: our_stdin, stdout: our_stdout, stderr: Some(our_stderr) };
-    Ok((ours, Standard::Pipes { stdin, stdout, stderr }))
+    let ours = ParentStdio { stdin: our_stdin, stdout: our_stdout, stderr: Some(our_stderr) };
+    Ok((ours, ChildStdio::Pipes { stdin, stdout, stderr }))
 }
 
-fn terminal(request: &ExecRequest, user: Option<&User>) -> Result<(Ours, Standard), Errno> {
+fn terminal(request: &ExecRequest, user: Option<&UserAccount>) -> Result<(ParentStdio, ChildStdio), Errno> {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let master = rustix::pty::openpt(flags)?;
     rustix::pty::unlockpt(&master)?;
@@ -131,18 +131,18 @@ fn terminal(request: &ExecRequest, user: Option<&User>) -> Result<(Ours, Standar
     rustix::termios::tcsetwinsize(&master, size)?;
     let slave = peer(&master, flags)?;
     if let Some(user) = user {
-        // A terminal that cannot change hands can still be used by whoever holds its descriptor.
+        // If the owner of a terminal cannot be changed, the holder of its descriptor can still use it.
         let owner = (rustix::fs::Uid::from_raw(user.uid), rustix::fs::Gid::from_raw(user.gid));
         let _kept = rustix::fs::fchown(&slave, Some(owner.0), Some(owner.1));
         let _kept = rustix::fs::fchmod(&slave, Mode::from_raw_mode(0o620));
     }
     nonblocking(&master);
     let writer = master.try_clone().map_err(|error| crate::errno::of(&error))?;
-    Ok((Ours { stdin: writer, stdout: master, stderr: None }, Standard::Terminal(slave)))
+    Ok((ParentStdio { stdin: writer, stdout: master, stderr: None }, ChildStdio::Terminal(slave)))
 }
 
-/// The other end of a terminal. It is opened through the master, never by a path that the sandbox could have replaced;
-/// only a kernel that is not Linux has no other way than the path, and there it has to be that device.
+/// Opens the slave of a terminal through the master, never by a path that the sandbox could have replaced; only a
+/// kernel that is not Linux requires the path, and there the device is verified.
 fn peer(master: &OwnedFd, flags: OpenptFlags) -> Result<OwnedFd, Errno> {
     match rustix::pty::ioctl_tiocgptpeer(master, flags) {
         Err(Errno::NOTTY) => {}
@@ -163,16 +163,16 @@ fn peer(master: &OwnedFd, flags: OpenptFlags) -> Result<OwnedFd, Errno> {
 }
 
 fn nonblocking(fd: &OwnedFd) {
-    // Cannot fail for descriptors of our own.
+    // Cannot fail for our own descriptors.
     let _set = rustix::fs::fcntl_setfl(fd, OFlags::NONBLOCK);
 }
 
-// === impl Plan ===
+// === impl SpawnPlan ===
 
-impl Plan {
-    fn new(request: &ExecRequest, defaults: &Defaults) -> Result<Self, SpawnError> {
+impl SpawnPlan {
+    fn new(request: &ExecRequest, defaults: &CommandDefaults) -> Result<Self, SpawnError> {
         if request.cmd.is_empty() {
-            return Err(SpawnError::new(Stage::Arguments, Errno::INVAL, "the command is empty"));
+            return Err(SpawnError::new(SpawnStage::Arguments, Errno::INVAL, "the command is empty"));
         }
         let user = Self::user(request, defaults)?;
         let account = user.clone().or_else(|| own_account(defaults));
@@ -193,26 +193,26 @@ impl Plan {
         })
     }
 
-    fn user(request: &ExecRequest, defaults: &Defaults) -> Result<Option<User>, SpawnError> {
+    fn user(request: &ExecRequest, defaults: &CommandDefaults) -> Result<Option<UserAccount>, SpawnError> {
         let Some(spec) = request.user.as_ref().or(defaults.user.as_ref()) else { return Ok(None) };
-        Accounts::read().resolve(spec).map(Some).map_err(|error| SpawnError {
-            failure: Failure { stage: Stage::User, errno: Errno::NOENT },
+        AccountDatabase::read().resolve(spec).map(Some).map_err(|error| SpawnError {
+            failure: SpawnFailure { stage: SpawnStage::User, errno: Errno::NOENT },
             message: error.to_string(),
         })
     }
 }
 
-/// The account of whoever runs as nobody else: the root of a sandbox has a home as well.
-fn own_account(defaults: &Defaults) -> Option<User> {
-    (defaults.init && !defaults.has("HOME")).then(|| Accounts::read().resolve("0").ok())?
+/// The account of the agent's own user: root of a sandbox has a home, too.
+fn own_account(defaults: &CommandDefaults) -> Option<UserAccount> {
+    (defaults.init && !defaults.has("HOME")).then(|| AccountDatabase::read().resolve("0").ok())?
 }
 
 fn text(bytes: &[u8], what: &str) -> Result<CString, SpawnError> {
     CString::new(bytes)
-        .map_err(|_| SpawnError::new(Stage::Arguments, Errno::INVAL, &format!("{what} contains a zero byte")))
+        .map_err(|_| SpawnError::new(SpawnStage::Arguments, Errno::INVAL, &format!("{what} contains a zero byte")))
 }
 
-/// A program with a slash is itself; any other is looked for in each directory of `PATH`.
+/// A program with a slash is a path; any other is searched in each directory of `PATH`.
 fn candidates(program: &str, path: &[u8]) -> Result<Vec<CString>, SpawnError> {
     if program.contains('/') {
         return Ok(vec![text(program.as_bytes(), "the command")?]);
@@ -226,18 +226,20 @@ fn candidates(program: &str, path: &[u8]) -> Result<Vec<CString>, SpawnError> {
         .collect()
 }
 
-/// The limits of a command, in the order in which they are set: what the agent was given, the sandbox's, its own.
-fn rlimits(defaults: &Defaults, own: &[ResourceLimit]) -> Result<Vec<(Resource, Rlimit)>, SpawnError> {
+/// The limits of a command in the order in which they are set: inherited ones, the sandbox's, its own.
+fn rlimits(defaults: &CommandDefaults, own: &[ResourceLimit]) -> Result<Vec<(Resource, Rlimit)>, SpawnError> {
     let finite = |limit: u64| (limit != u64::MAX).then_some(limit);
     let given = std::iter::once(Ok((Resource::Nofile, defaults.descriptors)));
     let asked = defaults.rlimits.iter().chain(own);
     given
         .chain(asked.map(|limit| match resource(&limit.resource) {
             Some(resource) => Ok((resource, Rlimit { current: finite(limit.soft), maximum: finite(limit.hard) })),
-            // A limit that is silently not applied is worse than none.
-            None => {
-                Err(SpawnError::new(Stage::Arguments, Errno::INVAL, &format!("unknown resource {:?}", limit.resource)))
-            }
+            // An unknown limit must not be ignored silently.
+            None => Err(SpawnError::new(
+                SpawnStage::Arguments,
+                Errno::INVAL,
+                &format!("unknown resource {:?}", limit.resource),
+            )),
         }))
         .collect()
 }
@@ -245,8 +247,8 @@ fn rlimits(defaults: &Defaults, own: &[ResourceLimit]) -> Result<Vec<(Resource, 
 // === impl SpawnError ===
 
 impl SpawnError {
-    pub(crate) fn new(stage: Stage, errno: Errno, what: &str) -> Self {
-        let failure = Failure { stage, errno };
+    pub(crate) fn new(stage: SpawnStage, errno: Errno, what: &str) -> Self {
+        let failure = SpawnFailure { stage, errno };
         Self { failure, message: failure.message(what) }
     }
 }
@@ -256,15 +258,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_is_looked_for_along_the_path() {
+    fn a_program_is_searched_in_path() {
         let found = candidates("ls", b"/bin::/usr/bin").unwrap();
         assert_eq!(found, [c"/bin/ls".to_owned(), c"./ls".to_owned(), c"/usr/bin/ls".to_owned()]);
         assert_eq!(candidates("./ls", b"/bin").unwrap(), [c"./ls".to_owned()]);
     }
 
     #[test]
-    fn what_cannot_be_an_argument_is_refused_before_anything_starts() {
-        let defaults = Defaults::new(false);
+    fn invalid_arguments_are_rejected_before_the_fork() {
+        let defaults = CommandDefaults::new(false);
         for request in [
             ExecRequest::default(),
             ExecRequest { cmd: "a\0b".into(), ..ExecRequest::default() },
@@ -276,8 +278,8 @@ mod tests {
                 ..ExecRequest::default()
             },
         ] {
-            let Err(error) = Plan::new(&request, &defaults) else { panic!("{request:?} was accepted") };
-            assert_eq!(error.failure.stage, Stage::Arguments, "{}", error.message);
+            let Err(error) = SpawnPlan::new(&request, &defaults) else { panic!("{request:?} was accepted") };
+            assert_eq!(error.failure.stage, SpawnStage::Arguments, "{}", error.message);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Setting what is known of a file.
+//! Sets file attributes.
 
 use std::os::fd::AsFd;
 
@@ -11,7 +11,7 @@ pub(crate) fn set_open(fd: impl AsFd, attributes: &FsAttributes) -> Result<(), E
     if let Some(size) = attributes.size {
         rustix::fs::ftruncate(&fd, size)?;
     }
-    // The owner before the mode: changing the owner clears bits of the mode.
+    // Owner before mode: changing the owner clears mode bits.
     if attributes.uid.is_some() || attributes.gid.is_some() {
         rustix::fs::fchown(&fd, attributes.uid.map(Uid::from_raw), attributes.gid.map(Gid::from_raw))?;
     }
@@ -37,7 +37,7 @@ pub(crate) fn set_path(path: &str, follow: bool, attributes: &FsAttributes) -> R
     }
     if let Some(mode) = attributes.mode {
         let stat = rustix::fs::statat(CWD, path, flags)?;
-        // The mode of a symbolic link itself has no meaning and cannot be set.
+        // The mode of a symlink has no meaning and cannot be set.
         if rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::Symlink {
             return Err(Errno::OPNOTSUPP);
         }

@@ -1,4 +1,4 @@
-//! Copying a file, a piece at a turn.
+//! Copies a file in bounded steps.
 
 use std::os::fd::OwnedFd;
 
@@ -6,15 +6,15 @@ use carrel_protocol::{Envelope, MessageType};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{FileError, respond, takes_nothing};
-use crate::io::Io;
+use super::{FsError, respond, takes_nothing};
+use crate::io::SessionIo;
 use crate::poll::retry;
-use crate::session::{Key, Refusal, Session, Turn};
+use crate::session::{MessageRejection, SessionHandler, SessionKey, TurnResult};
 
-/// How much is copied at a turn: a few milliseconds.
+/// Bytes per step: a few milliseconds.
 const PIECE: usize = 4 * 1024 * 1024;
 
-/// A copy under way.
+/// A copy in progress.
 #[derive(Debug)]
 pub(crate) struct CopyFile {
     from: OwnedFd,
@@ -25,17 +25,17 @@ pub(crate) struct CopyFile {
 // === impl CopyFile ===
 
 impl CopyFile {
-    /// Opens both files; the copy has the permissions of the original. Only regular files are copied.
-    pub(crate) fn start(from: &str, to: &str) -> Result<Self, FileError> {
-        let failed = |errno| FileError::new("copy", errno);
+    /// Opens both files; the copy gets the permissions of the original. Only regular files are copied.
+    pub(crate) fn start(from: &str, to: &str) -> Result<Self, FsError> {
+        let failed = |errno| FsError::new("copy", errno);
         let flags = OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let source = rustix::fs::open(from, flags | OFlags::RDONLY, Mode::empty()).map_err(failed)?;
         Self::from_open(source, to)
     }
 
-    /// Copies what is already open.
-    pub(crate) fn from_open(source: OwnedFd, to: &str) -> Result<Self, FileError> {
-        let failed = |errno| FileError::new("copy", errno);
+    /// Copies open files.
+    pub(crate) fn from_open(source: OwnedFd, to: &str) -> Result<Self, FsError> {
+        let failed = |errno| FsError::new("copy", errno);
         let flags = OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let stat = rustix::fs::fstat(&source).map_err(failed)?;
         match FileType::from_raw_mode(stat.st_mode) {
@@ -47,20 +47,20 @@ impl CopyFile {
         let target =
             rustix::fs::open(to, flags | OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW, mode).map_err(failed)?;
         let there = rustix::fs::fstat(&target).map_err(failed)?;
-        // Emptied only now: a file copied onto itself would be lost.
+        // Truncated only after this check: copying a file onto itself would lose it.
         if (there.st_dev, there.st_ino) == (stat.st_dev, stat.st_ino) {
-            return Err(FileError::other("copy", "the source and the destination are the same file"));
+            return Err(FsError::other("copy", "the source and the destination are the same file"));
         }
         rustix::fs::ftruncate(&target, 0).map_err(failed)?;
         rustix::fs::fchmod(&target, mode).map_err(failed)?;
         Ok(Self { from: source, to: target, by_hand: false })
     }
 
-    /// Copies one piece. `Ok(true)` when there is no more.
+    /// Copies one chunk. `Ok(true)` at the end.
     pub(crate) fn step(&mut self) -> Result<bool, Errno> {
         if !self.by_hand {
             match retry(|| rustix::fs::copy_file_range(&self.from, None, &self.to, None, PIECE)) {
-                // Nothing, of a file that may only look empty: those of `/proc` have no size.
+                // Zero bytes, of a file that may only look empty: files in `/proc` have no size.
                 Ok(0) => self.by_hand = true,
                 Ok(_) => return Ok(false),
                 Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => self.by_hand = true,
@@ -77,17 +77,23 @@ impl CopyFile {
     }
 }
 
-impl Session for CopyFile {
-    fn message(&mut self, _: &mut Io, _: Key, message_type: MessageType, _: &Envelope<'_>) -> Result<(), Refusal> {
+impl SessionHandler for CopyFile {
+    fn message(
+        &mut self,
+        _: &mut SessionIo,
+        _: SessionKey,
+        message_type: MessageType,
+        _: &Envelope<'_>,
+    ) -> Result<(), MessageRejection> {
         takes_nothing(message_type)
     }
 
-    fn turn(&mut self, io: &mut Io, key: Key) -> Turn {
+    fn turn(&mut self, io: &mut SessionIo, key: SessionKey) -> TurnResult {
         match self.step() {
-            Ok(false) => return Turn::Again,
+            Ok(false) => return TurnResult::Again,
             Ok(true) => respond(io, key, Ok(None)),
-            Err(errno) => respond(io, key, Err(FileError::new("copy", errno))),
+            Err(errno) => respond(io, key, Err(FsError::new("copy", errno))),
         }
-        Turn::Done
+        TurnResult::Done
     }
 }

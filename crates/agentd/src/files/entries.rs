@@ -1,19 +1,19 @@
-//! What is known of a file, in the words of the protocol.
+//! File metadata in the form of the protocol.
 
 use carrel_protocol::payload::{FsEntry, FsEntryKind};
 use rustix::fs::{AtFlags, Dir, FileType, Stat};
 use rustix::io::Errno;
 
-/// How many entries of an open directory one answer holds when the peer does not say.
+/// The default number of directory entries per response.
 pub(crate) const DEFAULT_LIMIT: u32 = 128;
-/// How many it holds at most.
+/// The maximum number of directory entries per response.
 pub(crate) const MOST: u32 = 8192;
-/// How many bytes of it are filled: an answer has to fit into a frame, however long the names are.
+/// The maximum size of a response: it has to fit into a frame, however long the names are.
 const FILLED: usize = 2 * 1024 * 1024;
-/// What an entry takes besides its path.
+/// The size of an entry without its path.
 const OVERHEAD: usize = 160;
 
-/// Describes a file.
+/// The metadata of a file.
 pub(crate) fn entry(path: String, stat: &Stat) -> FsEntry {
     let kind = match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => FsEntryKind::File,
@@ -34,7 +34,7 @@ pub(crate) fn entry(path: String, stat: &Stat) -> FsEntry {
     }
 }
 
-/// The next entries of a directory, at most `limit` and as many as fit into a frame, each as it is itself and not what it points to.
+/// The next entries of a directory, at most `limit` and as many as fit into a frame; symlinks are not followed.
 pub(crate) fn next(directory: &mut Dir, path: &str, limit: usize) -> Result<Vec<FsEntry>, Errno> {
     let mut entries = Vec::new();
     let fd = directory.fd()?.try_clone_to_owned().map_err(|error| crate::errno::of(&error))?;
@@ -51,7 +51,7 @@ pub(crate) fn next(directory: &mut Dir, path: &str, limit: usize) -> Result<Vec<
                 filled += path.len() + OVERHEAD;
                 entries.push(entry(path, &stat));
             }
-            // Gone since it was listed.
+            // Removed since it was listed.
             Err(Errno::NOENT) => {}
             Err(errno) => return Err(errno),
         }
@@ -59,7 +59,7 @@ pub(crate) fn next(directory: &mut Dir, path: &str, limit: usize) -> Result<Vec<
     Ok(entries)
 }
 
-/// A name below a path.
+/// Joins a directory path and a name.
 pub(crate) fn join(path: &str, name: &str) -> String {
     match path.strip_suffix('/') {
         Some(trimmed) => format!("{trimmed}/{name}"),

@@ -1,4 +1,4 @@
-//! Open files and directories, each usable only by the client that opened it.
+//! Handles of open files and directories; only the client that opened one can use it.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -7,109 +7,112 @@ use std::rc::Rc;
 use carrel_protocol::IdRange;
 use rustix::io::Errno;
 
-use super::FileError;
-use crate::session::Key;
+use super::FsError;
+use crate::session::SessionKey;
 
-/// How many one client may hold open.
+/// The maximum number of handles of one client.
 const MOST: usize = 1024;
 
-/// Open files and directories.
 #[derive(Debug, Default)]
-pub(crate) struct Handles {
-    open: BTreeMap<u64, Handle>,
+pub(crate) struct HandleTable {
+    open: BTreeMap<u64, HandleEntry>,
     last: u64,
 }
 
 #[derive(Debug)]
-struct Handle {
-    opener: Key,
-    owner: Owner,
-    opened: Opened,
+struct HandleEntry {
+    opener: SessionKey,
+    owner: HandleOwner,
+    opened: HandleTarget,
 }
 
-/// A client: a connection, and the range of ids on it.
+/// A client: a connection and a range of ids on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Owner {
+pub(crate) struct HandleOwner {
     pub(crate) connection: u16,
     pub(crate) slot: u32,
 }
 
-/// What a handle stands for. A stream under way keeps its file open even when the handle is closed.
+/// The object of a handle. An active stream keeps its file open even if the handle is closed.
 #[derive(Clone, Debug)]
-pub(crate) enum Opened {
+pub(crate) enum HandleTarget {
     File(Rc<OpenFile>),
     Directory(Rc<OpenDirectory>),
 }
 
-/// An open file.
 #[derive(Debug)]
 pub(crate) struct OpenFile {
     pub(crate) fd: OwnedFd,
     pub(crate) path: String,
-    /// Whether it has offsets: a pipe, a terminal or a device is read and written as it comes.
+    /// Whether it is seekable: pipes, terminals and devices are not.
     pub(crate) seekable: bool,
-    /// Its handle was closed: a read that is under way ends.
+    /// Whether its handle was closed: an active read ends.
     pub(crate) closed: std::cell::Cell<bool>,
 }
 
-/// An open directory. Its descriptor keeps the place.
+/// An open directory. Its descriptor holds the position.
 #[derive(Debug)]
 pub(crate) struct OpenDirectory {
     pub(crate) entries: std::cell::RefCell<rustix::fs::Dir>,
     pub(crate) path: String,
 }
 
-// === impl Handles ===
+// === impl HandleTable ===
 
-impl Handles {
-    pub(crate) fn insert(&mut self, opener: Key, owner: Owner, opened: Opened) -> Result<u64, FileError> {
+impl HandleTable {
+    pub(crate) fn insert(
+        &mut self,
+        opener: SessionKey,
+        owner: HandleOwner,
+        opened: HandleTarget,
+    ) -> Result<u64, FsError> {
         if self.open.values().filter(|handle| handle.owner == owner).count() >= MOST {
-            return Err(FileError::new("open", Errno::MFILE));
+            return Err(FsError::new("open", Errno::MFILE));
         }
         self.last += 1;
-        self.open.insert(self.last, Handle { opener, owner, opened });
+        self.open.insert(self.last, HandleEntry { opener, owner, opened });
         Ok(self.last)
     }
 
-    fn get(&self, what: &'static str, owner: Owner, handle: u64) -> Result<&Opened, FileError> {
+    fn get(&self, what: &'static str, owner: HandleOwner, handle: u64) -> Result<&HandleTarget, FsError> {
         match self.open.get(&handle) {
             Some(found) if found.owner == owner => Ok(&found.opened),
-            _ => Err(FileError::new(what, Errno::BADF)),
+            _ => Err(FsError::new(what, Errno::BADF)),
         }
     }
 
-    pub(crate) fn file(&self, what: &'static str, owner: Owner, handle: u64) -> Result<Rc<OpenFile>, FileError> {
+    pub(crate) fn file(&self, what: &'static str, owner: HandleOwner, handle: u64) -> Result<Rc<OpenFile>, FsError> {
         match self.get(what, owner, handle)? {
-            Opened::File(file) => Ok(Rc::clone(file)),
-            Opened::Directory(_) => Err(FileError::new(what, Errno::ISDIR)),
+            HandleTarget::File(file) => Ok(Rc::clone(file)),
+            HandleTarget::Directory(_) => Err(FsError::new(what, Errno::ISDIR)),
         }
     }
 
     pub(crate) fn directory(
         &self,
         what: &'static str,
-        owner: Owner,
+        owner: HandleOwner,
         handle: u64,
-    ) -> Result<Rc<OpenDirectory>, FileError> {
+    ) -> Result<Rc<OpenDirectory>, FsError> {
         match self.get(what, owner, handle)? {
-            Opened::Directory(directory) => Ok(Rc::clone(directory)),
-            Opened::File(_) => Err(FileError::new(what, Errno::NOTDIR)),
+            HandleTarget::Directory(directory) => Ok(Rc::clone(directory)),
+            HandleTarget::File(_) => Err(FsError::new(what, Errno::NOTDIR)),
         }
     }
 
-    pub(crate) fn any(&self, what: &'static str, owner: Owner, handle: u64) -> Result<Opened, FileError> {
+    pub(crate) fn any(&self, what: &'static str, owner: HandleOwner, handle: u64) -> Result<HandleTarget, FsError> {
         self.get(what, owner, handle).cloned()
     }
 
-    pub(crate) fn close(&mut self, owner: Owner, handle: u64) -> Result<(), FileError> {
-        if let Opened::File(file) = self.get("close", owner, handle)? {
+    pub(crate) fn close(&mut self, owner: HandleOwner, handle: u64) -> Result<(), FsError> {
+        if let HandleTarget::File(file) = self.get("close", owner, handle)? {
             file.closed.set(true);
         }
         self.open.remove(&handle);
         Ok(())
     }
 
-    /// Closes what a range of ids opened.
+    /// Closes the handles of a range of ids.
     pub(crate) fn withdraw(&mut self, connection: u16, ids: IdRange) {
         self.open.retain(|_, handle| handle.opener.connection != connection || !ids.contains(handle.opener.id));
     }
@@ -119,17 +122,17 @@ impl Handles {
 mod tests {
     use super::*;
 
-    fn opened() -> Opened {
+    fn opened() -> HandleTarget {
         let fd = std::fs::File::open("/dev/null").unwrap().into();
-        Opened::File(Rc::new(OpenFile { fd, path: "/dev/null".into(), seekable: false, closed: false.into() }))
+        HandleTarget::File(Rc::new(OpenFile { fd, path: "/dev/null".into(), seekable: false, closed: false.into() }))
     }
 
     //= carrel.files-trees-connections.handles-belong-client
     #[test]
-    fn a_handle_is_its_owners_alone_and_goes_with_its_range() {
-        let mut handles = Handles::default();
-        let (mine, theirs) = (Owner { connection: 0, slot: 0 }, Owner { connection: 0, slot: 1 });
-        let handle = handles.insert(Key { connection: 0, id: 5 }, mine, opened()).unwrap();
+    fn a_handle_is_usable_by_its_owner_only_and_closed_with_its_range() {
+        let mut handles = HandleTable::default();
+        let (mine, theirs) = (HandleOwner { connection: 0, slot: 0 }, HandleOwner { connection: 0, slot: 1 });
+        let handle = handles.insert(SessionKey { connection: 0, id: 5 }, mine, opened()).unwrap();
         assert!(handles.file("read", theirs, handle).is_err());
         assert!(handles.close(theirs, handle).is_err());
         assert!(handles.directory("readdir", mine, handle).is_err());
@@ -141,14 +144,14 @@ mod tests {
 
     //= promises.agent.open-files-directories-client
     #[test]
-    fn one_client_cannot_hold_more_than_its_share() {
-        let mut handles = Handles::default();
-        let (mine, theirs) = (Owner { connection: 0, slot: 0 }, Owner { connection: 0, slot: 1 });
+    fn the_number_of_handles_of_a_client_is_limited() {
+        let mut handles = HandleTable::default();
+        let (mine, theirs) = (HandleOwner { connection: 0, slot: 0 }, HandleOwner { connection: 0, slot: 1 });
         let opened = opened();
         for _ in 0..MOST {
-            handles.insert(Key { connection: 0, id: 5 }, mine, opened.clone()).unwrap();
+            handles.insert(SessionKey { connection: 0, id: 5 }, mine, opened.clone()).unwrap();
         }
-        assert!(handles.insert(Key { connection: 0, id: 5 }, mine, opened.clone()).is_err());
-        assert!(handles.insert(Key { connection: 0, id: 6 }, theirs, opened).is_ok());
+        assert!(handles.insert(SessionKey { connection: 0, id: 5 }, mine, opened.clone()).is_err());
+        assert!(handles.insert(SessionKey { connection: 0, id: 6 }, theirs, opened).is_ok());
     }
 }

@@ -1,11 +1,11 @@
-//! Files: the nineteen operations of `core.fs.request`, on whole paths of the sandbox or on open handles.
+//! File operations: the nineteen operations of `core.fs.request`, on paths or on open handles.
 
 mod attributes;
 mod copy;
-mod direct;
 mod entries;
 mod handles;
 mod identity;
+mod no_symlinks;
 mod ops;
 mod read;
 mod remove;
@@ -17,46 +17,46 @@ use rustix::io::Errno;
 
 pub(crate) use self::copy::CopyFile;
 pub(crate) use self::entries::join;
-pub(crate) use self::handles::{Handles, Owner};
-pub(crate) use self::identity::Identity;
+pub(crate) use self::handles::{HandleOwner, HandleTable};
+pub(crate) use self::identity::FsIdentity;
 pub(crate) use self::remove::RemoveTree;
 
-use crate::io::Io;
-use crate::session::{Key, Refusal, Session};
+use crate::io::SessionIo;
+use crate::session::{MessageRejection, SessionHandler, SessionKey};
 
 /// Why a file operation failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}: {reason}")]
-pub(crate) struct FileError {
+pub(crate) struct FsError {
     what: &'static str,
     reason: String,
     errno: Option<Errno>,
 }
 
-/// A file operation, done or under way.
-pub(crate) enum Started {
-    /// It was short and is answered.
+/// A started file operation.
+pub(crate) enum FsOperation {
+    /// It is finished and answered.
     Answered,
-    /// It goes on by turns.
-    Session(Box<dyn Session>),
+    /// It continues as a session.
+    Session(Box<dyn SessionHandler>),
 }
 
 /// Starts a file operation.
-pub(crate) fn start(io: &mut Io, key: Key, request: FsRequest) -> Result<Started, Refusal> {
+pub(crate) fn start(io: &mut SessionIo, key: SessionKey, request: FsRequest) -> Result<FsOperation, MessageRejection> {
     let bulk = match request.bulk {
         Some(offer) if io.generation(key) >= Generation::BULK => {
-            Some((offer, offer.check().map_err(|error| Refusal::payload(error.to_string()))?))
+            Some((offer, offer.check().map_err(|error| MessageRejection::payload(error.to_string()))?))
         }
         _ => None,
     };
     if request.no_symlinks {
-        let outcome = direct::perform(io, key, request.op);
+        let outcome = no_symlinks::perform(io, key, request.op);
         send(io, key, outcome, true);
-        return Ok(Started::Answered);
+        return Ok(FsOperation::Answered);
     }
-    let session: Result<Box<dyn Session>, FileError> = match request.op {
-        FsOp::Read(range) => read::Read::start(io, key, &range, bulk).map(|read| Box::new(read) as _),
-        FsOp::Write(range) => write::Write::start(io, key, &range, bulk).map(|write| Box::new(write) as _),
+    let session: Result<Box<dyn SessionHandler>, FsError> = match request.op {
+        FsOp::Read(range) => read::ReadSession::start(io, key, &range, bulk).map(|read| Box::new(read) as _),
+        FsOp::Write(range) => write::WriteSession::start(io, key, &range, bulk).map(|write| Box::new(write) as _),
         FsOp::Copy(paths) => CopyFile::start(&paths.src, &paths.dst).map(|copy| Box::new(copy) as _),
         FsOp::RemoveDir(remove) if remove.recursive => {
             RemoveTree::start(&remove.path).map(|remove| Box::new(remove) as _)
@@ -64,24 +64,24 @@ pub(crate) fn start(io: &mut Io, key: Key, request: FsRequest) -> Result<Started
         op => {
             let outcome = ops::perform(io, key, op);
             respond(io, key, outcome);
-            return Ok(Started::Answered);
+            return Ok(FsOperation::Answered);
         }
     };
     match session {
-        Ok(session) => Ok(Started::Session(session)),
+        Ok(session) => Ok(FsOperation::Session(session)),
         Err(error) => {
             respond(io, key, Err(error));
-            Ok(Started::Answered)
+            Ok(FsOperation::Answered)
         }
     }
 }
 
-/// Sends the outcome of an operation, which is its last frame.
-pub(crate) fn respond(io: &mut Io, key: Key, outcome: Result<Option<FsResult>, FileError>) {
+/// Sends the result of an operation, which is its last frame.
+pub(crate) fn respond(io: &mut SessionIo, key: SessionKey, outcome: Result<Option<FsResult>, FsError>) {
     send(io, key, outcome, false);
 }
 
-fn send(io: &mut Io, key: Key, outcome: Result<Option<FsResult>, FileError>, no_symlinks: bool) {
+fn send(io: &mut SessionIo, key: SessionKey, outcome: Result<Option<FsResult>, FsError>, no_symlinks: bool) {
     let response = match outcome {
         Ok(data) => FsResponse { ok: true, data, no_symlinks, ..FsResponse::default() },
         Err(error) => FsResponse {
@@ -94,24 +94,24 @@ fn send(io: &mut Io, key: Key, outcome: Result<Option<FsResult>, FileError>, no_
     };
     if io.send(key, &response).is_err() {
         let error =
-            FileError::other("list", "too many entries for one answer: open the directory and read it in parts");
+            FsError::other("list", "too many entries for one response; open the directory and read it in batches");
         let response = FsResponse { error: Some(error.to_string()), ..FsResponse::default() };
         io.send_small(key, &response);
     }
 }
 
-/// Refuses a message that an operation without input does not take.
-pub(crate) fn takes_nothing(message_type: MessageType) -> Result<(), Refusal> {
+/// Rejects a message for an operation without input.
+pub(crate) fn takes_nothing(message_type: MessageType) -> Result<(), MessageRejection> {
     match message_type {
-        // A peer that lost patience; the operation is short enough to come to its end.
+        // A cancellation; the operation is short enough to finish.
         MessageType::BulkCancel => Ok(()),
-        other => Err(Refusal::misplaced(other)),
+        other => Err(MessageRejection::misplaced(other)),
     }
 }
 
-// === impl FileError ===
+// === impl FsError ===
 
-impl FileError {
+impl FsError {
     pub(crate) fn new(what: &'static str, errno: Errno) -> Self {
         Self { what, reason: crate::errno::sentence(errno), errno: Some(errno) }
     }

@@ -1,4 +1,4 @@
-//! Reading a range of a file, inline or as bulk records.
+//! Reads a range of a file, inline or as bulk records.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -10,40 +10,40 @@ use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 
 use super::handles::OpenFile;
-use super::{FileError, respond};
-use crate::connection::Chunk;
-use crate::io::Io;
-use crate::poll::{Channel, Token, retry};
-use crate::session::{Key, Refusal, Session, Turn};
+use super::{FsError, respond};
+use crate::connection::OutgoingChunk;
+use crate::io::SessionIo;
+use crate::poll::{PollToken, SessionChannel, retry};
+use crate::session::{MessageRejection, SessionHandler, SessionKey, TurnResult};
 
-/// The largest piece of a file in one frame: large enough to be fast, small enough for a ping to get between.
+/// The maximum number of bytes per frame: large enough for throughput, small enough for the latency of others.
 const PIECE: u32 = 256 * 1024;
 
-/// The records of a file, in either direction: as large as the peer takes, and no larger than a piece.
+/// The record limit of a file transfer: the peer's, but at most one chunk.
 pub(super) fn record_limit(offered: RecordLimit) -> RecordLimit {
     RecordLimit::new(PIECE).unwrap_or(offered).min(offered)
 }
 
-/// A read under way.
-pub(super) struct Read {
+/// A read in progress.
+pub(super) struct ReadSession {
     file: Rc<OpenFile>,
     offset: u64,
     remaining: Option<u64>,
     flow: Option<SendFlow>,
-    /// A copy of the descriptor, watched once it had nothing to read.
+    /// A duplicate of the descriptor, polled after a read would have blocked.
     watched: Option<OwnedFd>,
     cancelled: Option<String>,
 }
 
-// === impl Read ===
+// === impl ReadSession ===
 
-impl Read {
+impl ReadSession {
     pub(super) fn start(
-        io: &mut Io,
-        key: Key,
+        io: &mut SessionIo,
+        key: SessionKey,
         range: &FsRange,
         bulk: Option<(BulkOffer, RecordLimit)>,
-    ) -> Result<Self, FileError> {
+    ) -> Result<Self, FsError> {
         let file = io.handles.file("read", io.owner(key), range.handle)?;
         let flow = bulk.map(|(offer, limit)| {
             let limit = record_limit(limit);
@@ -63,7 +63,7 @@ impl Read {
         Ok(Self { file, offset: range.offset, remaining: range.len, flow, watched: None, cancelled: None })
     }
 
-    fn read(&self, chunk: &mut Chunk) -> Result<usize, Errno> {
+    fn read(&self, chunk: &mut OutgoingChunk) -> Result<usize, Errno> {
         retry(|| {
             let buffer = spare_capacity(chunk.buffer());
             if self.file.seekable {
@@ -74,18 +74,19 @@ impl Read {
         })
     }
 
-    /// A pipe or a device that has nothing for now: waits for it without holding up anyone.
-    fn wait(&mut self, io: &mut Io, key: Key) -> Turn {
+    /// Waits for data of a pipe or a device without blocking other sessions.
+    fn wait(&mut self, io: &mut SessionIo, key: SessionKey) -> TurnResult {
         if self.watched.is_none() {
-            // A copy, since one descriptor can be watched only once and two reads may share a file.
+            // A duplicate, since a descriptor can be registered only once and two reads may share a file.
             self.watched = self.file.fd.try_clone().ok();
-            let added = self.watched.as_ref().map(|fd| io.poller.add(fd, Token::Session(key, Channel::Main)));
+            let added =
+                self.watched.as_ref().map(|fd| io.poller.add(fd, PollToken::Session(key, SessionChannel::Main)));
             if !matches!(added, Some(Ok(()))) {
-                respond(io, key, Err(FileError::new("read", Errno::AGAIN)));
-                return Turn::Done;
+                respond(io, key, Err(FsError::new("read", Errno::AGAIN)));
+                return TurnResult::Done;
             }
         }
-        Turn::Wait
+        TurnResult::Wait
     }
 
     fn is_at_end(&self) -> bool {
@@ -93,62 +94,62 @@ impl Read {
         self.file.seekable && size.is_ok_and(|size| self.offset >= size && size > 0)
     }
 
-    fn finish(&mut self, io: &mut Io, key: Key) -> Turn {
+    fn finish(&mut self, io: &mut SessionIo, key: SessionKey) -> TurnResult {
         if let Some(flow) = &mut self.flow {
             let finish = flow.finish();
             io.send_small(key, &finish);
         }
         respond(io, key, Ok(None));
-        Turn::Done
+        TurnResult::Done
     }
 }
 
-impl Session for Read {
+impl SessionHandler for ReadSession {
     fn message(
         &mut self,
-        _io: &mut Io,
-        _key: Key,
+        _io: &mut SessionIo,
+        _key: SessionKey,
         message_type: MessageType,
         envelope: &Envelope<'_>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), MessageRejection> {
         match (message_type, &mut self.flow) {
             (MessageType::BulkCredit, Some(flow)) => Ok(flow.grant(&envelope.payload::<BulkCredit>()?)?),
             (MessageType::BulkCancel, Some(_)) => {
                 self.cancelled = Some(envelope.payload::<BulkCancel>()?.message);
                 Ok(())
             }
-            (other, _) => Err(Refusal::misplaced(other)),
+            (other, _) => Err(MessageRejection::misplaced(other)),
         }
     }
 
-    fn release(&mut self, io: &Io) {
+    fn release(&mut self, io: &SessionIo) {
         if let Some(watched) = &self.watched {
             io.poller.remove(watched);
         }
     }
 
-    fn turn(&mut self, io: &mut Io, key: Key) -> Turn {
+    fn turn(&mut self, io: &mut SessionIo, key: SessionKey) -> TurnResult {
         if self.file.closed.get() {
-            respond(io, key, Err(FileError::new("read", Errno::BADF)));
-            return Turn::Done;
+            respond(io, key, Err(FsError::new("read", Errno::BADF)));
+            return TurnResult::Done;
         }
         if let Some(message) = self.cancelled.take() {
-            respond(io, key, Err(FileError::other("read", format!("cancelled: {message}"))));
-            return Turn::Done;
+            respond(io, key, Err(FsError::other("read", format!("cancelled: {message}"))));
+            return TurnResult::Done;
         }
         if self.remaining == Some(0) {
             return self.finish(io, key);
         }
         if !io.has_room(key) {
-            return Turn::Room;
+            return TurnResult::Room;
         }
         let allowed = self.flow.as_ref().map_or(PIECE as usize, SendFlow::available);
         if allowed == 0 {
-            // A peer whose credit covers the file exactly need not grant more to learn that it ended.
-            return if self.is_at_end() { self.finish(io, key) } else { Turn::Wait };
+            // If the credit covers the file exactly, the end is sent without further credit.
+            return if self.is_at_end() { self.finish(io, key) } else { TurnResult::Wait };
         }
         let wanted = usize::try_from(self.remaining.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
-        let mut chunk = Chunk::for_data(allowed.min(wanted));
+        let mut chunk = OutgoingChunk::for_data(allowed.min(wanted));
         match self.read(&mut chunk) {
             Ok(0) => self.finish(io, key),
             Ok(count) => {
@@ -158,16 +159,16 @@ impl Session for Read {
                     None => io.send_data(key, MessageType::FsData, chunk),
                     Some(Ok(header)) => io.send_record(key, header, chunk),
                     Some(Err(error)) => {
-                        respond(io, key, Err(FileError::other("read", error.to_string())));
-                        return Turn::Done;
+                        respond(io, key, Err(FsError::other("read", error.to_string())));
+                        return TurnResult::Done;
                     }
                 }
-                Turn::Again
+                TurnResult::Again
             }
             Err(Errno::AGAIN) => self.wait(io, key),
             Err(errno) => {
-                respond(io, key, Err(FileError::new("read", errno)));
-                Turn::Done
+                respond(io, key, Err(FsError::new("read", errno)));
+                TurnResult::Done
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Removing a tree, some entries at a turn, without ever following a link out of it.
+//! Removes a directory tree in bounded steps without following links out of it.
 
 use std::ffi::CString;
 
@@ -6,22 +6,22 @@ use carrel_protocol::{Envelope, MessageType};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{FileError, respond, takes_nothing};
-use crate::io::Io;
-use crate::session::{Key, Refusal, Session, Turn};
+use super::{FsError, respond, takes_nothing};
+use crate::io::SessionIo;
+use crate::session::{MessageRejection, SessionHandler, SessionKey, TurnResult};
 
-/// How many entries are removed at a turn.
+/// Entries per step.
 const BATCH: usize = 256;
-/// How deep a tree may be: one descriptor is open for each level.
+/// The maximum depth of a tree: each level has an open descriptor.
 const DEPTH: usize = 512;
 
-/// A removal under way: the directories from the top to where it is.
+/// A removal in progress: the stack of open directories.
 pub(crate) struct RemoveTree {
     path: CString,
-    levels: Vec<Level>,
+    levels: Vec<RemoveLevel>,
 }
 
-struct Level {
+struct RemoveLevel {
     entries: Dir,
     name: CString,
 }
@@ -29,10 +29,10 @@ struct Level {
 // === impl RemoveTree ===
 
 impl RemoveTree {
-    pub(crate) fn start(path: &str) -> Result<Self, FileError> {
-        let failed = |errno| FileError::new("rmdir", errno);
+    pub(crate) fn start(path: &str) -> Result<Self, FsError> {
+        let failed = |errno| FsError::new("rmdir", errno);
         let path = CString::new(path).map_err(|_| failed(Errno::INVAL))?;
-        let top = Level::open(CWD, path.clone()).map_err(failed)?;
+        let top = RemoveLevel::open(CWD, path.clone()).map_err(failed)?;
         Ok(Self { path, levels: vec![top] })
     }
 
@@ -57,7 +57,7 @@ impl RemoveTree {
         let Some(level) = self.levels.last() else { return Ok(()) };
         if kind != FileType::Directory {
             match rustix::fs::unlinkat(level.entries.fd()?, &name, AtFlags::empty()) {
-                // A file system that does not say what an entry is.
+                // The file system does not report the type of an entry.
                 Err(Errno::ISDIR) => {}
                 Err(Errno::NOENT) => return Ok(()),
                 outcome => return outcome,
@@ -66,7 +66,7 @@ impl RemoveTree {
         if self.levels.len() >= DEPTH {
             return Err(Errno::NAMETOOLONG);
         }
-        let level = Level::open(level.entries.fd()?, name)?;
+        let level = RemoveLevel::open(level.entries.fd()?, name)?;
         self.levels.push(level);
         Ok(())
     }
@@ -80,7 +80,7 @@ impl RemoveTree {
     }
 }
 
-impl Level {
+impl RemoveLevel {
     fn open(parent: impl std::os::fd::AsFd, name: CString) -> Result<Self, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(parent, &name, flags, Mode::empty())?;
@@ -88,17 +88,23 @@ impl Level {
     }
 }
 
-impl Session for RemoveTree {
-    fn message(&mut self, _: &mut Io, _: Key, message_type: MessageType, _: &Envelope<'_>) -> Result<(), Refusal> {
+impl SessionHandler for RemoveTree {
+    fn message(
+        &mut self,
+        _: &mut SessionIo,
+        _: SessionKey,
+        message_type: MessageType,
+        _: &Envelope<'_>,
+    ) -> Result<(), MessageRejection> {
         takes_nothing(message_type)
     }
 
-    fn turn(&mut self, io: &mut Io, key: Key) -> Turn {
+    fn turn(&mut self, io: &mut SessionIo, key: SessionKey) -> TurnResult {
         match self.step() {
-            Ok(false) => return Turn::Again,
+            Ok(false) => return TurnResult::Again,
             Ok(true) => respond(io, key, Ok(None)),
-            Err(errno) => respond(io, key, Err(FileError::new("rmdir", errno))),
+            Err(errno) => respond(io, key, Err(FsError::new("rmdir", errno))),
         }
-        Turn::Done
+        TurnResult::Done
     }
 }

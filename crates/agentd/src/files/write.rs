@@ -1,4 +1,4 @@
-//! Writing a range of a file, inline or as bulk records.
+//! Writes a range of a file, inline or as bulk records.
 
 use std::rc::Rc;
 
@@ -9,49 +9,50 @@ use rustix::io::Errno;
 
 use super::handles::OpenFile;
 use super::read::record_limit;
-use super::{FileError, respond};
+use super::{FsError, respond};
 use crate::backlog::Backlog;
-use crate::io::Io;
-use crate::poll::{Channel, Readiness, Source, retry};
-use crate::session::{Key, Refusal, Session, Turn};
+use crate::io::SessionIo;
+use crate::poll::{PollSource, Readiness, SessionChannel, retry};
+use crate::session::{MessageRejection, SessionHandler, SessionKey, TurnResult};
 
-/// What the host may send ahead: most of it waits in the kernel, since a file takes what arrives at once.
+/// The window of the host: most of it stays in the kernel, since a regular file accepts data immediately.
 const WINDOW: u64 = 4 * 1024 * 1024;
 
-/// The same for what may not take it at once.
+/// The window for pipes and devices.
 const SLOW_WINDOW: u64 = 512 * 1024;
 
-/// A write under way.
-pub(super) struct Write {
+/// A write in progress.
+pub(super) struct WriteSession {
     file: Rc<OpenFile>,
     offset: u64,
     written: u64,
     declared: Option<u64>,
     flow: Option<ReceiveFlow>,
-    /// For a pipe or a device, which may not take everything at once.
-    slow: Option<(Source, Backlog)>,
+    /// The backlog of a pipe or a device, which may block.
+    slow: Option<(PollSource, Backlog)>,
     ended: bool,
-    failed: Option<FileError>,
+    failed: Option<FsError>,
 }
 
-// === impl Write ===
+// === impl WriteSession ===
 
-impl Write {
+impl WriteSession {
     pub(super) fn start(
-        io: &mut Io,
-        key: Key,
+        io: &mut SessionIo,
+        key: SessionKey,
         range: &FsRange,
         bulk: Option<(BulkOffer, RecordLimit)>,
-    ) -> Result<Self, FileError> {
+    ) -> Result<Self, FsError> {
         let file = io.handles.file("write", io.owner(key), range.handle)?;
         let slow = if file.seekable {
             None
         } else {
-            let fd = file.fd.try_clone().map_err(|error| FileError::io("write", &error))?;
-            let source = io.poller.source(fd, key, Channel::Input).map_err(|errno| FileError::new("write", errno))?;
+            let fd = file.fd.try_clone().map_err(|error| FsError::io("write", &error))?;
+            let source =
+                io.poller.source(fd, key, SessionChannel::Input).map_err(|errno| FsError::new("write", errno))?;
             Some((source, Backlog::default()))
         };
-        // A pipe or a device takes its time: what it has not taken is held here.
+        // A pipe or a device may block: unwritten data is buffered here.
         let window = if file.seekable { WINDOW } else { SLOW_WINDOW };
         let flow = bulk.map(|(offer, limit)| {
             let limit = record_limit(limit);
@@ -71,8 +72,8 @@ impl Write {
         Ok(Self { file, offset: range.offset, written: 0, declared: range.len, flow, slow, ended: false, failed: None })
     }
 
-    fn write(&mut self, io: &mut Io, key: Key, data: &[u8]) {
-        // What comes behind a failure or a cancellation is not part of the file any more.
+    fn write(&mut self, io: &mut SessionIo, key: SessionKey, data: &[u8]) {
+        // Data after a failure or a cancellation is ignored.
         if self.failed.is_some() {
             return;
         }
@@ -97,7 +98,7 @@ impl Write {
         Ok(done)
     }
 
-    fn wrote(&mut self, io: &mut Io, key: Key, outcome: Result<usize, Errno>) {
+    fn wrote(&mut self, io: &mut SessionIo, key: SessionKey, outcome: Result<usize, Errno>) {
         match outcome {
             Ok(0) => {}
             Ok(count) => {
@@ -106,28 +107,28 @@ impl Write {
                     io.send_small(key, &credit);
                 }
             }
-            Err(errno) => self.failed = Some(FileError::new("write", errno)),
+            Err(errno) => self.failed = Some(FsError::new("write", errno)),
         }
     }
 
-    fn outcome(&self) -> Result<(), FileError> {
+    fn outcome(&self) -> Result<(), FsError> {
         match self.declared {
             Some(declared) if declared != self.written => {
-                Err(FileError::other("write", format!("{declared} bytes were announced and {} arrived", self.written)))
+                Err(FsError::other("write", format!("{declared} bytes were declared, but {} received", self.written)))
             }
             _ => Ok(()),
         }
     }
 }
 
-impl Session for Write {
+impl SessionHandler for WriteSession {
     fn message(
         &mut self,
-        io: &mut Io,
-        key: Key,
+        io: &mut SessionIo,
+        key: SessionKey,
         message_type: MessageType,
         envelope: &Envelope<'_>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), MessageRejection> {
         match (message_type, &mut self.flow) {
             (MessageType::FsData, None) if !self.ended => {
                 let data: FsData<'_> = envelope.payload()?;
@@ -145,62 +146,62 @@ impl Session for Write {
             }
             (MessageType::BulkCancel, Some(_)) => {
                 let message = envelope.payload::<BulkCancel>()?.message;
-                self.failed = Some(FileError::other("write", format!("cancelled: {message}")));
+                self.failed = Some(FsError::other("write", format!("cancelled: {message}")));
                 Ok(())
             }
-            (other, _) => Err(Refusal::misplaced(other)),
+            (other, _) => Err(MessageRejection::misplaced(other)),
         }
     }
 
-    fn record(&mut self, io: &mut Io, key: Key, record: &BulkRecord<'_>) -> Result<(), Refusal> {
+    fn record(&mut self, io: &mut SessionIo, key: SessionKey, record: &BulkRecord<'_>) -> Result<(), MessageRejection> {
         match &mut self.flow {
             Some(flow) => {
-                // A stream with a hole is worth nothing: it ends, and what was written so far stays.
+                // A stream with a gap is useless: it ends, and what was written so far stays.
                 if let Err(error) = flow.receive(record) {
-                    self.failed = Some(FileError::other("write", error.to_string()));
+                    self.failed = Some(FsError::other("write", error.to_string()));
                     return Ok(());
                 }
                 self.write(io, key, record.payload);
                 Ok(())
             }
-            None => Err(Refusal::session("no bulk stream was accepted for this id")),
+            None => Err(MessageRejection::session("no bulk stream was accepted for this id")),
         }
     }
 
-    fn ready(&mut self, _channel: Channel, readiness: Readiness) {
+    fn ready(&mut self, _channel: SessionChannel, readiness: Readiness) {
         if let Some((source, _)) = &mut self.slow {
             source.ready(readiness);
         }
     }
 
-    fn turn(&mut self, io: &mut Io, key: Key) -> Turn {
+    fn turn(&mut self, io: &mut SessionIo, key: SessionKey) -> TurnResult {
         if let Some((source, backlog)) = &mut self.slow {
             let outcome = backlog.write_to(source);
             self.wrote(io, key, outcome);
         }
         if let Some(error) = self.failed.take() {
             respond(io, key, Err(error));
-            return Turn::Done;
+            return TurnResult::Done;
         }
         if self.ended && self.backlog() == 0 {
             let outcome = self.outcome();
             respond(io, key, outcome.map(|()| None));
-            return Turn::Done;
+            return TurnResult::Done;
         }
-        Turn::Wait
+        TurnResult::Wait
     }
 
-    fn release(&mut self, io: &Io) {
+    fn release(&mut self, io: &SessionIo) {
         if let Some((source, _)) = &self.slow {
             io.poller.remove(&source.fd);
         }
     }
 
-    fn overflow(&mut self, _io: &mut Io, _key: Key) {
+    fn overflow(&mut self, _io: &mut SessionIo, _key: SessionKey) {
         if let Some((_, backlog)) = &mut self.slow {
             backlog.clear();
         }
-        self.failed = Some(FileError::new("write", Errno::NOBUFS));
+        self.failed = Some(FsError::new("write", Errno::NOBUFS));
     }
 
     fn backlog(&self) -> usize {

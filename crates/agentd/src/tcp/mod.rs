@@ -17,55 +17,54 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, Shutdown, SocketFlags, SocketType};
 
 use crate::backlog::Backlog;
-use crate::connection::Chunk;
-use crate::io::Io;
-use crate::poll::{Channel, Readiness, Source};
-use crate::session::{Key, Refusal, Session, Turn};
+use crate::connection::OutgoingChunk;
+use crate::io::SessionIo;
+use crate::poll::{PollSource, Readiness, SessionChannel};
+use crate::session::{MessageRejection, SessionHandler, SessionKey, TurnResult};
 
 pub(crate) use self::window::TcpWindows;
 use self::window::WindowShare;
 
-/// How long connecting may take, all addresses together.
+/// The timeout of connecting, for all addresses together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-/// The largest piece of a connection in one frame.
+/// The maximum number of bytes per frame.
 const PIECE: usize = 64 * 1024;
 
-/// A connection.
-pub(crate) struct Tcp {
-    socket: Option<Source>,
-    state: State,
+pub(crate) struct TcpSession {
+    socket: Option<PollSource>,
+    state: TcpState,
     /// Addresses not yet tried.
     addresses: VecDeque<SocketAddr>,
     deadline: Instant,
     offer: Option<(BulkOffer, RecordLimit)>,
     flows: Option<(SendFlow, ReceiveFlow)>,
-    /// What the host may send ahead of what the destination takes.
+    /// The receive window of the host's data.
     window: WindowShare,
-    /// From the host, not yet taken by the destination.
+    /// Data of the host that the destination has not accepted yet.
     backlog: Backlog,
-    /// The destination has sent everything.
+    /// Whether the destination sent its end of stream.
     received_all: bool,
-    /// The host has sent everything, and it was taken.
+    /// Whether the host sent its end of stream, and everything was delivered.
     sent_all: bool,
     aborted: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum TcpState {
     Connecting,
     Open,
-    /// The host does not want it any more; nothing is sent.
+    /// The host aborted; nothing is sent.
     Closed,
 }
 
-// === impl Tcp ===
+// === impl TcpSession ===
 
-impl Tcp {
-    /// Starts to connect; what cannot succeed is answered by the first turn.
-    pub(crate) fn start(io: &mut Io, key: Key, connect: &TcpConnect) -> Result<Self, Refusal> {
+impl TcpSession {
+    /// Starts to connect; immediate failures are reported on the first run.
+    pub(crate) fn start(io: &mut SessionIo, key: SessionKey, connect: &TcpConnect) -> Result<Self, MessageRejection> {
         let offer = match connect.bulk {
             Some(offer) if io.generation(key) >= Generation::BULK => {
-                Some((offer, offer.check().map_err(|error| Refusal::payload(error.to_string()))?))
+                Some((offer, offer.check().map_err(|error| MessageRejection::payload(error.to_string()))?))
             }
             _ => None,
         };
@@ -74,7 +73,7 @@ impl Tcp {
         let addresses: VecDeque<_> = resolve::resolve(&connect.host, connect.port).into();
         let mut tcp = Self {
             socket: None,
-            state: State::Connecting,
+            state: TcpState::Connecting,
             aborted: addresses.is_empty().then(|| format!("{}: no such host in the sandbox", connect.host)),
             addresses,
             deadline,
@@ -91,8 +90,8 @@ impl Tcp {
         Ok(tcp)
     }
 
-    /// Starts to connect to the next address that can be tried at all.
-    fn next_address(&mut self, io: &Io, key: Key) -> Result<(), Errno> {
+    /// Starts to connect to the next address.
+    fn next_address(&mut self, io: &SessionIo, key: SessionKey) -> Result<(), Errno> {
         let mut last = Errno::HOSTUNREACH;
         while let Some(address) = self.addresses.pop_front() {
             let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
@@ -100,8 +99,8 @@ impl Tcp {
             match rustix::net::socket_with(family, SocketType::STREAM, flags, None) {
                 Ok(socket) => match rustix::net::connect(&socket, &address) {
                     Ok(()) | Err(Errno::INPROGRESS) => {
-                        let mut source = io.poller.source(socket, key, Channel::Main)?;
-                        // Not before it says so: a connection under way is not writable.
+                        let mut source = io.poller.source(socket, key, SessionChannel::Main)?;
+                        // Until epoll reports it: a connecting socket is not writable.
                         source.writable = false;
                         self.socket = Some(source);
                         return Ok(());
@@ -114,32 +113,32 @@ impl Tcp {
         Err(last)
     }
 
-    /// Learns whether the connection is there.
-    fn connect(&mut self, io: &mut Io, key: Key) -> Turn {
+    /// Checks whether the connection is established.
+    fn connect(&mut self, io: &mut SessionIo, key: SessionKey) -> TurnResult {
         if Instant::now() >= self.deadline {
             return fail(io, key, Errno::TIMEDOUT, "connect");
         }
-        let Some(socket) = self.socket.as_ref().filter(|socket| socket.writable) else { return Turn::Wait };
+        let Some(socket) = self.socket.as_ref().filter(|socket| socket.writable) else { return TurnResult::Wait };
         match rustix::net::sockopt::socket_error(&socket.fd) {
             Ok(Ok(())) => {
-                // Small messages of the two ends are not to wait for each other.
+                // Disable Nagle's algorithm for small messages.
                 let _fast = rustix::net::sockopt::set_tcp_nodelay(&socket.fd, true);
-                // The kernel would let megabytes wait for a destination that takes nothing.
+                // The kernel would buffer megabytes for a destination that does not read.
                 if let Some(bytes) = self.window.socket_buffer() {
                     let _bounded = rustix::net::sockopt::set_socket_send_buffer_size(&socket.fd, bytes);
                 }
                 self.opened(io, key);
-                Turn::Again
+                TurnResult::Again
             }
             Ok(Err(errno)) | Err(errno) => match self.next_address(io, key) {
-                Ok(()) => Turn::Wait,
+                Ok(()) => TurnResult::Wait,
                 Err(_) => fail(io, key, errno, "connect"),
             },
         }
     }
 
-    fn opened(&mut self, io: &mut Io, key: Key) {
-        self.state = State::Open;
+    fn opened(&mut self, io: &mut SessionIo, key: SessionKey) {
+        self.state = TcpState::Open;
         io.send_small(key, &TcpConnected {});
         let Some((offer, limit)) = self.offer else { return };
         io.send_small(
@@ -159,8 +158,8 @@ impl Tcp {
         ));
     }
 
-    /// Passes on what the host sent.
-    fn feed(&mut self, io: &mut Io, key: Key) -> Result<(), Errno> {
+    /// Forwards data of the host.
+    fn feed(&mut self, io: &mut SessionIo, key: SessionKey) -> Result<(), Errno> {
         let Some(socket) = &mut self.socket else { return Ok(()) };
         let taken = self.backlog.write_to(socket)?;
         if let Some(credit) = self.flows.as_mut().filter(|_| taken > 0).and_then(|(_, flow)| flow.consume(taken)) {
@@ -169,7 +168,7 @@ impl Tcp {
         if self.backlog.is_over() && !self.sent_all {
             self.sent_all = true;
             match rustix::net::shutdown(&socket.fd, Shutdown::Write) {
-                // The destination was faster.
+                // The destination may close first.
                 Ok(()) | Err(Errno::NOTCONN) => {}
                 Err(errno) => return Err(errno),
             }
@@ -177,8 +176,8 @@ impl Tcp {
         Ok(())
     }
 
-    /// The destination has sent everything.
-    fn ended(&mut self, io: &mut Io, key: Key) -> Turn {
+    /// The destination sent its end of stream.
+    fn ended(&mut self, io: &mut SessionIo, key: SessionKey) -> TurnResult {
         self.received_all = true;
         match &mut self.flows {
             Some((flow, _)) => {
@@ -187,28 +186,28 @@ impl Tcp {
             }
             None => io.send_small(key, &TcpEof {}),
         }
-        Turn::Again
+        TurnResult::Again
     }
 
-    /// Sends one piece of what the destination sent.
-    fn produce(&mut self, io: &mut Io, key: Key) -> Result<Turn, Errno> {
+    /// Sends one chunk of the destination's data.
+    fn produce(&mut self, io: &mut SessionIo, key: SessionKey) -> Result<TurnResult, Errno> {
         let allowed = self.flows.as_ref().map_or(PIECE, |(flow, _)| flow.available().min(PIECE));
         let Some(socket) = self.socket.as_mut().filter(|socket| socket.readable && !self.received_all) else {
-            return Ok(Turn::Wait);
+            return Ok(TurnResult::Wait);
         };
         if allowed == 0 {
-            // Without credit nothing can be sent, but the end can be told.
+            // Without credit no data can be sent, but the end of the stream can.
             let end = rustix::net::recv(&socket.fd, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);
-            return Ok(if matches!(end, Ok((0, _))) { self.ended(io, key) } else { Turn::Wait });
+            return Ok(if matches!(end, Ok((0, _))) { self.ended(io, key) } else { TurnResult::Wait });
         }
-        let mut chunk = Chunk::for_data(allowed);
+        let mut chunk = OutgoingChunk::for_data(allowed);
         match socket.read(chunk.buffer()) {
-            Err(Errno::AGAIN) => Ok(Turn::Wait),
+            Err(Errno::AGAIN) => Ok(TurnResult::Wait),
             Err(errno) => Err(errno),
             Ok(0) => Ok(self.ended(io, key)),
             Ok(count) => {
                 match &mut self.flows {
-                    // What is available was asked for, so it can be taken.
+                    // Within the available window, so it cannot fail.
                     Some((flow, _)) => {
                         if let Ok(header) = flow.advance(count) {
                             io.send_record(key, header, chunk);
@@ -216,28 +215,28 @@ impl Tcp {
                     }
                     None => io.send_data(key, MessageType::TcpData, chunk),
                 }
-                Ok(Turn::Again)
+                Ok(TurnResult::Again)
             }
         }
     }
 }
 
-fn fail(io: &mut Io, key: Key, errno: Errno, what: &str) -> Turn {
+fn fail(io: &mut SessionIo, key: SessionKey, errno: Errno, what: &str) -> TurnResult {
     let errno_name = crate::errno::name(errno).map(str::to_owned);
     io.send_small(key, &TcpFailed { error: format!("{what}: {}", crate::errno::sentence(errno)), errno_name });
-    Turn::Done
+    TurnResult::Done
 }
 
-impl Session for Tcp {
+impl SessionHandler for TcpSession {
     fn message(
         &mut self,
-        _io: &mut Io,
-        _key: Key,
+        _io: &mut SessionIo,
+        _key: SessionKey,
         message_type: MessageType,
         envelope: &Envelope<'_>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), MessageRejection> {
         match (message_type, &mut self.flows) {
-            (MessageType::TcpClose, _) => self.state = State::Closed,
+            (MessageType::TcpClose, _) => self.state = TcpState::Closed,
             (MessageType::TcpData, None) if self.offer.is_none() && !self.backlog.is_ended() => {
                 let data: TcpData<'_> = envelope.payload()?;
                 self.backlog.push(data.data.into_owned());
@@ -252,55 +251,60 @@ impl Session for Tcp {
                 let cancel: BulkCancel = envelope.payload()?;
                 self.aborted = Some(format!("cancelled: {}", cancel.message));
             }
-            (other, _) => return Err(Refusal::misplaced(other)),
+            (other, _) => return Err(MessageRejection::misplaced(other)),
         }
         Ok(())
     }
 
-    fn record(&mut self, _io: &mut Io, _key: Key, record: &BulkRecord<'_>) -> Result<(), Refusal> {
+    fn record(
+        &mut self,
+        _io: &mut SessionIo,
+        _key: SessionKey,
+        record: &BulkRecord<'_>,
+    ) -> Result<(), MessageRejection> {
         let Some((_, flow)) = &mut self.flows else {
-            return Err(Refusal::session("no bulk stream was accepted for this id"));
+            return Err(MessageRejection::session("no bulk stream was accepted for this id"));
         };
         match flow.receive(record) {
             Ok(()) => self.backlog.push(record.payload.to_vec()),
-            // A stream with a hole is worth nothing.
+            // A stream with a gap is useless.
             Err(error) => self.aborted = Some(error.to_string()),
         }
         Ok(())
     }
 
-    fn ready(&mut self, _channel: Channel, readiness: Readiness) {
+    fn ready(&mut self, _channel: SessionChannel, readiness: Readiness) {
         if let Some(socket) = &mut self.socket {
             socket.ready(readiness);
         }
     }
 
-    fn turn(&mut self, io: &mut Io, key: Key) -> Turn {
+    fn turn(&mut self, io: &mut SessionIo, key: SessionKey) -> TurnResult {
         if let Some(error) = self.aborted.take() {
             io.send_small(key, &TcpFailed { error, errno_name: None });
-            return Turn::Done;
+            return TurnResult::Done;
         }
         match self.state {
-            State::Closed => return Turn::Done,
-            State::Connecting => return self.connect(io, key),
-            State::Open => {}
+            TcpState::Closed => return TurnResult::Done,
+            TcpState::Connecting => return self.connect(io, key),
+            TcpState::Open => {}
         }
         if let Err(errno) = self.feed(io, key) {
             return fail(io, key, errno, "write");
         }
         if self.received_all && self.sent_all {
             io.send_small(key, &TcpClosed {});
-            return Turn::Done;
+            return TurnResult::Done;
         }
         if !io.has_room(key) {
-            return Turn::Room;
+            return TurnResult::Room;
         }
         self.produce(io, key).unwrap_or_else(|errno| fail(io, key, errno, "read"))
     }
 
-    fn overflow(&mut self, _io: &mut Io, _key: Key) {
+    fn overflow(&mut self, _io: &mut SessionIo, _key: SessionKey) {
         self.backlog.clear();
-        self.aborted = Some("more input than the connection takes".to_owned());
+        self.aborted = Some("too much unread input".to_owned());
     }
 
     fn backlog(&self) -> usize {

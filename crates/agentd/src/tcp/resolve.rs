@@ -1,14 +1,14 @@
-//! From a host to addresses, without a name service: literals, `localhost`, and the image's hosts file.
+//! Resolves hosts without a name service: literals, `localhost`, and the image's hosts file.
 //!
-//! The sandbox has a loopback interface and nothing else, so there is no resolver to ask.
+//! The sandbox has only a loopback interface, so there is no resolver to ask.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::small;
+use crate::image_file;
 
-/// The addresses of a host, in the order in which to try them; none for a name that is not known here.
+/// The addresses of a host, in the order in which to try them; empty for an unknown name.
 pub(super) fn resolve(host: &str, port: u16) -> Vec<SocketAddr> {
-    addresses(host, &small::text("/etc/hosts")).into_iter().map(|ip| SocketAddr::new(ip, port)).collect()
+    addresses(host, &image_file::text("/etc/hosts")).into_iter().map(|ip| SocketAddr::new(ip, port)).collect()
 }
 
 fn addresses(host: &str, hosts: &str) -> Vec<IpAddr> {
@@ -18,7 +18,7 @@ fn addresses(host: &str, hosts: &str) -> Vec<IpAddr> {
     }
     let host = host.strip_suffix('.').unwrap_or(host);
     if host.eq_ignore_ascii_case("localhost") {
-        // Version 4 first: servers that listen on one only listen on that one.
+        // IPv4 first: servers that listen on one family only usually choose it.
         return vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
     }
     hosts
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_are_literals_localhost_or_in_the_file() {
+    fn hosts_resolve_from_literals_localhost_and_the_hosts_file() {
         let hosts = "127.0.1.1 box box.local # not.this\n::1 box\nbad line\n";
         assert_eq!(addresses("10.0.0.1", hosts), [IpAddr::from([10, 0, 0, 1])]);
         assert_eq!(addresses("[::1]", hosts), [IpAddr::from(Ipv6Addr::LOCALHOST)]);

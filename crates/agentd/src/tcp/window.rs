@@ -1,18 +1,18 @@
-//! What may wait in the agent for all destinations of connections together, of which each has a share.
+//! Receive windows of TCP connections, which share a common budget.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// What connections share, as far as each has a share.
+/// The common budget.
 const SHARED: u64 = 1024 * 1024;
-/// The least and the most that waits for one: the first has all of it, so that it is as fast as it can be.
+/// The minimum and maximum window of one connection: the first one gets all of the budget, for throughput.
 const WINDOW: (u64, u64) = (16 * 1024, 1024 * 1024);
 
-/// The connections that there are. Clones are the same.
+/// The windows of all connections. Clones share the count.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TcpWindows(Rc<Cell<usize>>);
 
-/// The share of one connection, given back when it is dropped.
+/// The window of one connection, returned on drop.
 #[derive(Debug)]
 pub(crate) struct WindowShare {
     windows: TcpWindows,
@@ -22,8 +22,8 @@ pub(crate) struct WindowShare {
 // === impl TcpWindows ===
 
 impl TcpWindows {
-    /// A share for one more connection. However they come and go, all of 256 together stay below 8 MiB: the one that came
-    /// as the n-th has no more than the n-th part of what they share, or the least.
+    /// The window for another connection. However they come and go, 256 connections together stay below 8 MiB: the n-th
+    /// gets at most the n-th part of the budget, or the minimum.
     pub(crate) fn share(&self) -> WindowShare {
         let connections = self.0.get() + 1;
         self.0.set(connections);
@@ -34,13 +34,13 @@ impl TcpWindows {
 // === impl WindowShare ===
 
 impl WindowShare {
-    /// How many bytes the host may send ahead of what the destination takes.
+    /// The number of bytes that the host may send ahead of the destination.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// How many bytes wait in the kernel for the destination; it takes twice of that, for what it keeps beside them. For a
-    /// connection that has all of the window the kernel decides, which is faster.
+    /// The kernel's send buffer for the destination; the kernel doubles it for its own overhead. With the full window
+    /// the kernel chooses, which is faster.
     pub(crate) fn socket_buffer(&self) -> Option<usize> {
         usize::try_from(self.bytes / 4).ok().filter(|_| self.bytes < WINDOW.1)
     }
@@ -59,13 +59,13 @@ mod tests {
 
     //= promises.control-plane.port-window
     #[test]
-    fn what_waits_for_all_connections_together_is_bounded_however_they_come_and_go() {
+    fn the_sum_of_all_windows_is_bounded_however_connections_come_and_go() {
         let windows = TcpWindows::default();
         let held = |shares: &[WindowShare]| shares.iter().map(WindowShare::bytes).sum::<u64>();
         let mut shares: Vec<_> = (0..256).map(|_| windows.share()).collect();
         assert!(held(&shares) < 8 << 20, "{}", held(&shares));
         for round in 1..100 {
-            // Those that came first leave, and others come in their place.
+            // The first ones close, and others take their place.
             shares.drain(..round);
             shares.extend((0..round).map(|_| windows.share()));
             assert!(held(&shares) < 8 << 20, "{}", held(&shares));

@@ -1,4 +1,4 @@
-//! Copying and moving trees, with modes, times, links and, where permitted, owners.
+//! Copies and moves directory trees with modes, times, links and, if permitted, owners.
 
 use std::path::{Path, PathBuf};
 
@@ -6,50 +6,50 @@ use carrel_protocol::payload::TreeMatch;
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, RenameFlags, Stat, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
 
-use super::walk::{Visited, Walk};
-use super::{Step, Work};
-use crate::files::{CopyFile, FileError, RemoveTree, join};
-use crate::io::Io;
-use crate::session::Key;
+use super::walk::{TreeWalk, WalkEntry};
+use super::{TreeOperation, TreeStep};
+use crate::files::{CopyFile, FsError, RemoveTree, join};
+use crate::io::SessionIo;
+use crate::session::SessionKey;
 
-/// How many small entries are copied at a turn.
+/// Small entries per step.
 const ENTRIES: usize = 64;
 
-/// A copy under way.
-pub(super) struct Copy {
+/// A copy in progress.
+pub(super) struct CopyTree {
     to: String,
     overwrite: bool,
-    walk: Option<Walk>,
-    /// A file that is being copied, and what it is to look like then.
+    walk: Option<TreeWalk>,
+    /// The file being copied, and its final attributes.
     file: Option<(CopyFile, String, Stat)>,
-    /// Directories, whose times are set when nothing more is put into them.
+    /// Directories whose times are set when their content is complete.
     directories: Vec<(String, Stat)>,
     count: u64,
 }
 
-/// A move under way: a rename, or a copy and a removal where a rename cannot be.
-pub(super) enum Move {
+/// A move in progress: a rename, or a copy and a removal if a rename is not possible.
+pub(super) enum MoveTree {
     Renamed,
-    Copying(Box<Copy>, String),
+    Copying(Box<CopyTree>, String),
     Removing(RemoveTree),
 }
 
-fn failed(errno: Errno) -> FileError {
-    FileError::new("copy", errno)
+fn failed(errno: Errno) -> FsError {
+    FsError::new("copy", errno)
 }
 
-// === impl Copy ===
+// === impl CopyTree ===
 
-impl Copy {
-    pub(super) fn start(from: &str, to: &str, overwrite: bool) -> Result<Self, FileError> {
+impl CopyTree {
+    pub(super) fn start(from: &str, to: &str, overwrite: bool) -> Result<Self, FsError> {
         let stat = rustix::fs::statat(CWD, from, AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
         let mut copy = Self { to: to.to_owned(), overwrite, walk: None, file: None, directories: Vec::new(), count: 0 };
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => {
                 if inside(from, to) {
-                    return Err(FileError::other("copy", "a directory cannot be copied into itself"));
+                    return Err(FsError::other("copy", "a directory cannot be copied into itself"));
                 }
-                copy.walk = Some(Walk::new(from, true).map_err(failed)?);
+                copy.walk = Some(TreeWalk::new(from, true).map_err(failed)?);
                 copy.directory(to.to_owned(), stat)?;
             }
             FileType::RegularFile => {
@@ -67,7 +67,7 @@ impl Copy {
         Ok(copy)
     }
 
-    fn entry(&mut self, visited: &Visited) -> Result<(), FileError> {
+    fn entry(&mut self, visited: &WalkEntry) -> Result<(), FsError> {
         let to = join(&self.to, &visited.path);
         match visited.kind {
             FileType::Directory => self.directory(to, visited.stat),
@@ -83,13 +83,13 @@ impl Copy {
                 self.count += 1;
                 Ok(())
             }
-            // Sockets, pipes and devices are not content.
+            // Sockets, FIFOs and devices are skipped.
             _ => Ok(()),
         }
     }
 
-    fn directory(&mut self, to: String, stat: Stat) -> Result<(), FileError> {
-        // Writable while it is being filled; its own mode comes with its times.
+    fn directory(&mut self, to: String, stat: Stat) -> Result<(), FsError> {
+        // Writable while its content is copied; its final mode is set with its times.
         match rustix::fs::mkdir(&to, Mode::from_raw_mode(0o700)) {
             Ok(()) => {}
             Err(Errno::EXIST) if self.overwrite && Path::new(&to).is_dir() => {}
@@ -100,8 +100,8 @@ impl Copy {
         Ok(())
     }
 
-    /// Removes the file that stands where another is to be, if that is wanted.
-    fn make_way(&self, to: &str) -> Result<(), FileError> {
+    /// Removes an existing destination file, if overwriting was requested.
+    fn make_way(&self, to: &str) -> Result<(), FsError> {
         match rustix::fs::statat(CWD, to, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => Ok(()),
             Err(errno) => Err(failed(errno)),
@@ -110,7 +110,7 @@ impl Copy {
         }
     }
 
-    fn advance(&mut self) -> Result<bool, FileError> {
+    fn advance(&mut self) -> Result<bool, FsError> {
         if let Some((file, to, stat)) = &mut self.file {
             if file.step().map_err(failed)? {
                 adopt(to, stat);
@@ -131,8 +131,8 @@ impl Copy {
         Ok(true)
     }
 
-    /// Copies for a while; `Ok(true)` when everything is copied.
-    fn piece(&mut self) -> Result<bool, FileError> {
+    /// Copies for one step; `Ok(true)` at the end.
+    fn piece(&mut self) -> Result<bool, FsError> {
         for _ in 0..ENTRIES {
             let large = self.file.is_some();
             if self.advance()? {
@@ -146,9 +146,9 @@ impl Copy {
     }
 }
 
-impl Work for Copy {
-    fn step(&mut self, _: &mut Io, _: Key, _: &mut Vec<TreeMatch>) -> Result<Step, FileError> {
-        Ok(if self.piece()? { Step::Done } else { Step::More })
+impl TreeOperation for CopyTree {
+    fn step(&mut self, _: &mut SessionIo, _: SessionKey, _: &mut Vec<TreeMatch>) -> Result<TreeStep, FsError> {
+        Ok(if self.piece()? { TreeStep::Done } else { TreeStep::More })
     }
 
     fn count(&self) -> u64 {
@@ -156,9 +156,9 @@ impl Work for Copy {
     }
 }
 
-/// Gives a copy the owner, mode and times of its original, as far as that is permitted.
+/// Sets owner, mode and times of a copy, as far as permitted.
 fn adopt(path: &str, stat: &Stat) {
-    // By a descriptor: somebody may have put a link in its place since it was made.
+    // By descriptor: the file may have been replaced by a link meanwhile.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let Ok(copy) = rustix::fs::open(path, flags, Mode::empty()) else { return };
     let owner = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
@@ -172,47 +172,49 @@ fn adopt(path: &str, stat: &Stat) {
     let _kept = rustix::fs::futimens(&copy, &times);
 }
 
-/// Whether `to` lies in the directory `from`.
+/// Whether `to` is inside the directory `from`.
 fn inside(from: &str, to: &str) -> bool {
     let parent = |path: &str| std::path::absolute(path).ok()?.parent().map(Path::to_path_buf);
     let within = |path: PathBuf| Some(std::fs::canonicalize(path).ok()?.starts_with(std::fs::canonicalize(from).ok()?));
     parent(to).and_then(within).unwrap_or(false)
 }
 
-// === impl Move ===
+// === impl MoveTree ===
 
-impl Move {
-    pub(super) fn start(from: &str, to: &str, overwrite: bool) -> Result<Self, FileError> {
+impl MoveTree {
+    pub(super) fn start(from: &str, to: &str, overwrite: bool) -> Result<Self, FsError> {
         let flags = if overwrite { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
         match rustix::fs::renameat_with(CWD, from, CWD, to, flags) {
             Ok(()) => Ok(Self::Renamed),
-            // Another file system, or one that cannot promise not to replace.
+            // Another file system, or one without RENAME_NOREPLACE.
             Err(Errno::XDEV) => {
-                Copy::start(from, to, overwrite).map(|copy| Self::Copying(Box::new(copy), from.to_owned()))
+                CopyTree::start(from, to, overwrite).map(|copy| Self::Copying(Box::new(copy), from.to_owned()))
             }
-            Err(errno) => Err(FileError::new("move", errno)),
+            Err(errno) => Err(FsError::new("move", errno)),
         }
     }
 }
 
-impl Work for Move {
-    fn step(&mut self, _: &mut Io, _: Key, _: &mut Vec<TreeMatch>) -> Result<Step, FileError> {
+impl TreeOperation for MoveTree {
+    fn step(&mut self, _: &mut SessionIo, _: SessionKey, _: &mut Vec<TreeMatch>) -> Result<TreeStep, FsError> {
         match self {
-            Self::Renamed => Ok(Step::Done),
+            Self::Renamed => Ok(TreeStep::Done),
             Self::Copying(copy, from) => {
                 if copy.piece()? {
-                    // Only now, when all of it is there, is the original removed.
+                    // The original is removed only when the copy is complete.
                     match rustix::fs::unlink(from.as_str()) {
                         Ok(()) => *self = Self::Renamed,
                         Err(Errno::ISDIR) => *self = Self::Removing(RemoveTree::start(from)?),
-                        Err(errno) => return Err(FileError::new("move", errno)),
+                        Err(errno) => return Err(FsError::new("move", errno)),
                     }
                 }
-                Ok(Step::More)
+                Ok(TreeStep::More)
             }
-            Self::Removing(remove) => {
-                Ok(if remove.step().map_err(|errno| FileError::new("move", errno))? { Step::Done } else { Step::More })
-            }
+            Self::Removing(remove) => Ok(if remove.step().map_err(|errno| FsError::new("move", errno))? {
+                TreeStep::Done
+            } else {
+                TreeStep::More
+            }),
         }
     }
 

@@ -1,58 +1,58 @@
-//! Finding entries by name.
+//! Finds entries by name.
 
 use carrel_protocol::payload::{TreeGlob, TreeMatch};
 use regex_lite::{Regex, RegexBuilder};
 
 use super::grep::EXPRESSION;
-use super::walk::Walk;
-use super::{Step, Work};
-use crate::files::{FileError, join};
-use crate::io::Io;
-use crate::session::Key;
+use super::walk::TreeWalk;
+use super::{TreeOperation, TreeStep};
+use crate::files::{FsError, join};
+use crate::io::SessionIo;
+use crate::session::SessionKey;
 
-/// How many entries are visited at a turn.
+/// Entries per step.
 const VISITS: usize = 512;
 
 /// A search by name.
-pub(super) struct Glob {
+pub(super) struct GlobSearch {
     root: String,
-    pattern: Pattern,
-    walk: Walk,
+    pattern: GlobPattern,
+    walk: TreeWalk,
 }
 
 /// A pattern over paths: `*`, `?`, `[…]` and `{a,b}` within a name, `**` across names.
-pub(super) struct Pattern(Regex);
+pub(super) struct GlobPattern(Regex);
 
-// === impl Glob ===
+// === impl GlobSearch ===
 
-impl Glob {
-    pub(super) fn start(glob: &TreeGlob) -> Result<Self, FileError> {
-        // A pattern that names a dot asks for names that begin with one.
+impl GlobSearch {
+    pub(super) fn start(glob: &TreeGlob) -> Result<Self, FsError> {
+        // A pattern with a leading dot in a component also matches hidden names.
         let asks = glob.pattern.starts_with('.') || glob.pattern.contains("/.");
-        let walk = Walk::new(&glob.root, glob.hidden || asks).map_err(|errno| FileError::new("glob", errno))?;
-        Ok(Self { root: glob.root.clone(), pattern: Pattern::new(&glob.pattern)?, walk })
+        let walk = TreeWalk::new(&glob.root, glob.hidden || asks).map_err(|errno| FsError::new("glob", errno))?;
+        Ok(Self { root: glob.root.clone(), pattern: GlobPattern::new(&glob.pattern)?, walk })
     }
 }
 
-impl Work for Glob {
-    fn step(&mut self, _: &mut Io, _: Key, found: &mut Vec<TreeMatch>) -> Result<Step, FileError> {
+impl TreeOperation for GlobSearch {
+    fn step(&mut self, _: &mut SessionIo, _: SessionKey, found: &mut Vec<TreeMatch>) -> Result<TreeStep, FsError> {
         for _ in 0..VISITS {
-            let Some(visited) = self.walk.next().map_err(|errno| FileError::new("glob", errno))? else {
-                return Ok(Step::Done);
+            let Some(visited) = self.walk.next().map_err(|errno| FsError::new("glob", errno))? else {
+                return Ok(TreeStep::Done);
             };
             if self.pattern.matches(&visited.path) {
                 found.push(TreeMatch { path: join(&self.root, &visited.path), line: None, text: None });
             }
         }
-        Ok(Step::More)
+        Ok(TreeStep::More)
     }
 }
 
-// === impl Pattern ===
+// === impl GlobPattern ===
 
-impl Pattern {
-    pub(super) fn new(pattern: &str) -> Result<Self, FileError> {
-        let refused = || FileError::other("glob", format!("{pattern:?} is not a pattern"));
+impl GlobPattern {
+    pub(super) fn new(pattern: &str) -> Result<Self, FsError> {
+        let refused = || FsError::other("glob", format!("{pattern:?} is not a valid pattern"));
         let expression = translate(pattern).ok_or_else(refused)?;
         RegexBuilder::new(&expression).size_limit(EXPRESSION).build().map(Self).map_err(|_| refused())
     }
@@ -62,7 +62,7 @@ impl Pattern {
     }
 }
 
-/// The regular expression of a pattern; `None` where a bracket or brace is left open.
+/// The regular expression of a pattern; `None` if a bracket or brace is unclosed.
 fn translate(pattern: &str) -> Option<String> {
     let mut expression = String::from("^(?s:");
     let mut rest = pattern.chars().peekable();
@@ -125,11 +125,11 @@ mod tests {
     use super::*;
 
     fn matches(pattern: &str, path: &str) -> bool {
-        Pattern::new(pattern).unwrap().matches(path)
+        GlobPattern::new(pattern).unwrap().matches(path)
     }
 
     #[test]
-    fn patterns_mean_what_people_expect() {
+    fn patterns_match_like_shell_globs() {
         for (pattern, path, expected) in [
             ("*.rs", "lib.rs", true),
             ("*.rs", "src/lib.rs", false),
@@ -152,9 +152,9 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_that_is_not_one_is_refused() {
+    fn an_invalid_pattern_is_rejected() {
         for pattern in ["[a", "{a,b", "a\\"] {
-            assert!(Pattern::new(pattern).is_err(), "{pattern}");
+            assert!(GlobPattern::new(pattern).is_err(), "{pattern}");
         }
     }
 
@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn fuzz_patterns_never_panic() {
         bolero::check!().with_type::<(String, String)>().for_each(|(pattern, path)| {
-            if let Ok(pattern) = Pattern::new(pattern) {
+            if let Ok(pattern) = GlobPattern::new(pattern) {
                 pattern.matches(path);
             }
         });

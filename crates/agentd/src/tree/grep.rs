@@ -1,4 +1,4 @@
-//! Finding lines by content.
+//! Finds lines by content.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -7,90 +7,90 @@ use carrel_protocol::payload::{TreeGrep, TreeMatch};
 use regex_lite::{Regex, RegexBuilder};
 use rustix::fs::FileType;
 
-use super::glob::Pattern;
-use super::walk::Walk;
-use super::{BATCH, Step, Work};
-use crate::files::{FileError, join};
-use crate::io::Io;
-use crate::session::Key;
-use crate::small;
+use super::glob::GlobPattern;
+use super::walk::TreeWalk;
+use super::{BATCH, TreeOperation, TreeStep};
+use crate::files::{FsError, join};
+use crate::image_file;
+use crate::io::SessionIo;
+use crate::session::SessionKey;
 
-/// How many bytes are searched at a turn.
+/// Bytes per step.
 const BYTES: u64 = 1024 * 1024;
-/// How many entries are visited at a turn.
+/// Entries per step.
 const VISITS: usize = 128;
-/// How much of a line is searched: what is longer was not written by a person.
+/// The maximum length of a line to search.
 const LINE: u64 = 16 * 1024;
-/// How large an expression may be: its size times the length of a line is what one search costs.
+/// The maximum size of an expression: size times line length bounds the cost of a search.
 pub(super) const EXPRESSION: usize = 32 * 1024;
-/// How much of a line is shown.
+/// The maximum length of a line in the result.
 const SHOWN: usize = 2000;
 
 /// A search by content.
-pub(super) struct Grep {
+pub(super) struct GrepSearch {
     root: String,
     expression: Regex,
-    files: Option<Pattern>,
-    walk: Option<Walk>,
-    current: Option<Open>,
+    files: Option<GlobPattern>,
+    walk: Option<TreeWalk>,
+    current: Option<OpenTextFile>,
 }
 
-struct Open {
+struct OpenTextFile {
     path: String,
     lines: BufReader<File>,
     number: u64,
-    /// The rest of a line that was too long is being passed over.
+    /// Whether the rest of an overlong line is being skipped.
     skipping: bool,
 }
 
-/// What one reading yielded.
-struct Piece {
+/// The result of one read.
+struct LinePiece {
     read: u64,
-    /// A line without its end, cut where it is too long; nothing for the rest of such a one.
+    /// A line without its terminator, truncated if too long; `None` for the rest of such a line.
     line: Option<Vec<u8>>,
 }
 
-// === impl Grep ===
+// === impl GrepSearch ===
 
-impl Grep {
-    pub(super) fn start(grep: &TreeGrep) -> Result<Self, FileError> {
+impl GrepSearch {
+    pub(super) fn start(grep: &TreeGrep) -> Result<Self, FsError> {
         let pattern = if grep.literal { regex_lite::escape(&grep.pattern) } else { grep.pattern.clone() };
         let expression = RegexBuilder::new(&pattern)
             .case_insensitive(grep.ignore_case)
             .size_limit(EXPRESSION)
             .build()
-            .map_err(|error| FileError::other("grep", error.to_string()))?;
-        let files = grep.glob.as_deref().map(Pattern::new).transpose()?;
-        let (walk, current) = match Walk::new(&grep.root, grep.hidden) {
+            .map_err(|error| FsError::other("grep", error.to_string()))?;
+        let files = grep.glob.as_deref().map(GlobPattern::new).transpose()?;
+        let (walk, current) = match TreeWalk::new(&grep.root, grep.hidden) {
             Ok(walk) => (Some(walk), None),
-            Err(rustix::io::Errno::NOTDIR) => (None, Some(Open::path(&grep.root)?)),
-            Err(errno) => return Err(FileError::new("grep", errno)),
+            Err(rustix::io::Errno::NOTDIR) => (None, Some(OpenTextFile::path(&grep.root)?)),
+            Err(errno) => return Err(FsError::new("grep", errno)),
         };
         Ok(Self { root: grep.root.clone(), expression, files, walk, current: current.flatten() })
     }
 
-    /// The next file to search. Files that may not be read are passed over, as their owner wishes.
-    fn next_file(&mut self) -> Result<Step, FileError> {
-        let Some(walk) = &mut self.walk else { return Ok(Step::Done) };
+    /// The next file to search. Unreadable files are skipped.
+    fn next_file(&mut self) -> Result<TreeStep, FsError> {
+        let Some(walk) = &mut self.walk else { return Ok(TreeStep::Done) };
         for _ in 0..VISITS {
-            let Some(visited) = walk.next().map_err(|errno| FileError::new("grep", errno))? else {
-                return Ok(Step::Done);
+            let Some(visited) = walk.next().map_err(|errno| FsError::new("grep", errno))? else {
+                return Ok(TreeStep::Done);
             };
             let wanted = self.files.as_ref().is_none_or(|files| files.matches(&visited.path));
             if visited.kind != FileType::RegularFile || !wanted {
                 continue;
             }
             if let Ok(file) = visited.open() {
-                self.current = Open::new(join(&self.root, &visited.path), file.into());
+                self.current = OpenTextFile::new(join(&self.root, &visited.path), file.into());
                 if self.current.is_some() {
                     break;
                 }
             }
         }
-        Ok(Step::More)
+        Ok(TreeStep::More)
     }
 
-    /// Searches on in the current file; `Ok(true)` at its end.
+    /// Searches the current file; `Ok(true)` at its end.
     fn search(&mut self, found: &mut Vec<TreeMatch>) -> bool {
         let Some(open) = &mut self.current else { return true };
         let mut searched = 0;
@@ -108,30 +108,30 @@ impl Grep {
     }
 }
 
-impl Work for Grep {
-    fn step(&mut self, _: &mut Io, _: Key, found: &mut Vec<TreeMatch>) -> Result<Step, FileError> {
+impl TreeOperation for GrepSearch {
+    fn step(&mut self, _: &mut SessionIo, _: SessionKey, found: &mut Vec<TreeMatch>) -> Result<TreeStep, FsError> {
         if self.current.is_none() {
             return self.next_file();
         }
         if self.search(found) {
             self.current = None;
             if self.walk.is_none() {
-                return Ok(Step::Done);
+                return Ok(TreeStep::Done);
             }
         }
-        Ok(Step::More)
+        Ok(TreeStep::More)
     }
 }
 
-// === impl Open ===
+// === impl OpenTextFile ===
 
-impl Open {
-    fn path(path: &str) -> Result<Option<Self>, FileError> {
-        let file = small::open(path).map_err(|errno| FileError::new("grep", errno))?;
+impl OpenTextFile {
+    fn path(path: &str) -> Result<Option<Self>, FsError> {
+        let file = image_file::open(path).map_err(|errno| FsError::new("grep", errno))?;
         Ok(Self::new(path.to_owned(), file))
     }
 
-    /// A file of text; `None` for one that holds something else.
+    /// Opens a text file; `None` for binary content.
     fn new(path: String, file: File) -> Option<Self> {
         let mut lines = BufReader::with_capacity(64 * 1024, file);
         let start = lines.fill_buf().ok()?;
@@ -139,14 +139,14 @@ impl Open {
         (!binary).then_some(Self { path, lines, number: 0, skipping: false })
     }
 
-    /// The next piece of the file; `None` at its end or when reading fails.
-    fn piece(&mut self) -> Option<Piece> {
+    /// The next piece of the file; `None` at its end or on a read error.
+    fn piece(&mut self) -> Option<LinePiece> {
         let mut line = Vec::new();
         let read = self.lines.by_ref().take(LINE).read_until(b'\n', &mut line).ok().filter(|count| *count > 0)? as u64;
         let ended = line.last() == Some(&b'\n');
         if std::mem::replace(&mut self.skipping, !ended && read == LINE) {
             self.skipping = !ended;
-            return Some(Piece { read, line: None });
+            return Some(LinePiece { read, line: None });
         }
         self.number += 1;
         for end in [b'\n', b'\r'] {
@@ -154,6 +154,6 @@ impl Open {
                 line.pop();
             }
         }
-        Some(Piece { read, line: Some(line) })
+        Some(LinePiece { read, line: Some(line) })
     }
 }

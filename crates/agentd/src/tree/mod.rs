@@ -1,4 +1,4 @@
-//! Operations on whole trees of files, for Carrel's own hosts: an image may have no `find`, no `grep`, not even a shell.
+//! Operations on directory trees, for hosts of Carrel: an image may have no `find`, no `grep`, not even a shell.
 
 mod copy;
 mod glob;
@@ -9,47 +9,47 @@ mod watch;
 use carrel_protocol::payload::{CarrelFsDone, CarrelFsMatches, CarrelFsRequest, TreeMatch, TreeOp};
 use carrel_protocol::{Envelope, MessageType};
 
-use crate::files::{FileError, Identity};
-use crate::io::Io;
-use crate::poll::{Channel, Readiness};
-use crate::session::{Key, Refusal, Session, Turn};
+use crate::files::{FsError, FsIdentity};
+use crate::io::SessionIo;
+use crate::poll::{Readiness, SessionChannel};
+use crate::session::{MessageRejection, SessionHandler, SessionKey, TurnResult};
 
-/// How many found things one frame holds at most.
+/// The maximum number of results per frame.
 const BATCH: usize = 32;
 
-/// Work on a tree, a bounded piece at a time.
-trait Work {
-    /// Does a piece, adding what it finds.
-    fn step(&mut self, io: &mut Io, key: Key, found: &mut Vec<TreeMatch>) -> Result<Step, FileError>;
+/// An operation on a directory tree, executed in bounded steps.
+trait TreeOperation {
+    /// Executes a step and appends its results.
+    fn step(&mut self, io: &mut SessionIo, key: SessionKey, found: &mut Vec<TreeMatch>) -> Result<TreeStep, FsError>;
 
-    /// How many entries it copied or moved; what it found is counted where it is sent.
+    /// The number of entries copied or moved; matches are counted where they are sent.
     fn count(&self) -> u64 {
         0
     }
 }
 
-/// How a piece of work ended.
-enum Step {
+/// The result of a step.
+enum TreeStep {
     /// There is more to do.
     More,
-    /// There will be more when the kernel says so.
+    /// It waits for readiness.
     Wait,
-    /// All is done.
+    /// It is finished.
     Done,
 }
 
-/// Work on a tree, as a session.
-struct Tree {
-    work: Box<dyn Work>,
+/// An operation on a directory tree as a session.
+struct TreeSession {
+    work: Box<dyn TreeOperation>,
     user: Option<String>,
     limit: u64,
     sent: u64,
     cancelled: bool,
 }
 
-/// Starts an operation; one that cannot even begin is answered at once.
-pub(crate) fn start(io: &mut Io, key: Key, request: CarrelFsRequest) -> Option<Box<dyn Session>> {
-    match Tree::new(io, key, request) {
+/// Starts an operation; immediate failures are reported at once.
+pub(crate) fn start(io: &mut SessionIo, key: SessionKey, request: CarrelFsRequest) -> Option<Box<dyn SessionHandler>> {
+    match TreeSession::new(io, key, request) {
         Ok(tree) => Some(Box::new(tree)),
         Err(error) => {
             io.send_small(key, &failed(&error));
@@ -58,29 +58,29 @@ pub(crate) fn start(io: &mut Io, key: Key, request: CarrelFsRequest) -> Option<B
     }
 }
 
-fn failed(error: &FileError) -> CarrelFsDone {
+fn failed(error: &FsError) -> CarrelFsDone {
     CarrelFsDone { error: Some(error.to_string()), errno_name: error.errno_name(), ..CarrelFsDone::default() }
 }
 
-// === impl Tree ===
+// === impl TreeSession ===
 
-impl Tree {
-    fn new(io: &mut Io, key: Key, request: CarrelFsRequest) -> Result<Self, FileError> {
-        let _identity = Identity::take("user", request.user.as_deref())?;
-        let (work, limit): (Box<dyn Work>, u64) = match request.op {
-            TreeOp::Watch(watch) => (Box::new(watch::Watch::start(io, key, &watch)?), 0),
-            TreeOp::Glob(glob) => (Box::new(glob::Glob::start(&glob)?), glob.limit),
-            TreeOp::Grep(grep) => (Box::new(grep::Grep::start(&grep)?), grep.limit),
-            TreeOp::Move(paths) => (Box::new(copy::Move::start(&paths.src, &paths.dst, paths.overwrite)?), 0),
-            TreeOp::Copy(paths) => (Box::new(copy::Copy::start(&paths.src, &paths.dst, paths.overwrite)?), 0),
+impl TreeSession {
+    fn new(io: &mut SessionIo, key: SessionKey, request: CarrelFsRequest) -> Result<Self, FsError> {
+        let _identity = FsIdentity::take("user", request.user.as_deref())?;
+        let (work, limit): (Box<dyn TreeOperation>, u64) = match request.op {
+            TreeOp::Watch(watch) => (Box::new(watch::TreeWatcher::start(io, key, &watch)?), 0),
+            TreeOp::Glob(glob) => (Box::new(glob::GlobSearch::start(&glob)?), glob.limit),
+            TreeOp::Grep(grep) => (Box::new(grep::GrepSearch::start(&grep)?), grep.limit),
+            TreeOp::Move(paths) => (Box::new(copy::MoveTree::start(&paths.src, &paths.dst, paths.overwrite)?), 0),
+            TreeOp::Copy(paths) => (Box::new(copy::CopyTree::start(&paths.src, &paths.dst, paths.overwrite)?), 0),
         };
         Ok(Self { work, user: request.user, limit, sent: 0, cancelled: false })
     }
 
-    fn step(&mut self, io: &mut Io, key: Key) -> Result<Turn, FileError> {
+    fn step(&mut self, io: &mut SessionIo, key: SessionKey) -> Result<TurnResult, FsError> {
         let mut found = Vec::new();
         let step = {
-            let _identity = Identity::take("user", self.user.as_deref())?;
+            let _identity = FsIdentity::take("user", self.user.as_deref())?;
             self.work.step(io, key, &mut found)?
         };
         let room =
@@ -94,43 +94,49 @@ impl Tree {
             found = rest;
         }
         match step {
-            // One more than the limit is looked for, to know whether there was more.
-            Step::More if !cut => Ok(Turn::Again),
-            Step::Wait => Ok(Turn::Wait),
-            Step::More | Step::Done => {
+            // One match more than the limit, to know whether the result is truncated.
+            TreeStep::More if !cut => Ok(TurnResult::Again),
+            TreeStep::Wait => Ok(TurnResult::Wait),
+            TreeStep::More | TreeStep::Done => {
                 let truncated = cut;
                 let count = self.sent.max(self.work.count());
                 io.send_small(key, &CarrelFsDone { ok: true, count, truncated, ..CarrelFsDone::default() });
-                Ok(Turn::Done)
+                Ok(TurnResult::Done)
             }
         }
     }
 }
 
-impl Session for Tree {
-    fn message(&mut self, _: &mut Io, _: Key, message_type: MessageType, _: &Envelope<'_>) -> Result<(), Refusal> {
+impl SessionHandler for TreeSession {
+    fn message(
+        &mut self,
+        _: &mut SessionIo,
+        _: SessionKey,
+        message_type: MessageType,
+        _: &Envelope<'_>,
+    ) -> Result<(), MessageRejection> {
         match message_type {
             MessageType::CarrelFsCancel => {
                 self.cancelled = true;
                 Ok(())
             }
-            other => Err(Refusal::misplaced(other)),
+            other => Err(MessageRejection::misplaced(other)),
         }
     }
 
-    fn ready(&mut self, _channel: Channel, _readiness: Readiness) {}
+    fn ready(&mut self, _channel: SessionChannel, _readiness: Readiness) {}
 
-    fn turn(&mut self, io: &mut Io, key: Key) -> Turn {
+    fn turn(&mut self, io: &mut SessionIo, key: SessionKey) -> TurnResult {
         if self.cancelled {
-            io.send_small(key, &failed(&FileError::new("cancel", rustix::io::Errno::CANCELED)));
-            return Turn::Done;
+            io.send_small(key, &failed(&FsError::new("cancel", rustix::io::Errno::CANCELED)));
+            return TurnResult::Done;
         }
         if !io.has_room(key) {
-            return Turn::Room;
+            return TurnResult::Room;
         }
         self.step(io, key).unwrap_or_else(|error| {
             io.send_small(key, &failed(&error));
-            Turn::Done
+            TurnResult::Done
         })
     }
 }

@@ -1,4 +1,4 @@
-//! A walk through a tree that can be interrupted after every entry and never follows a link.
+//! Walks a directory tree; can pause after every entry and never follows a link.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
@@ -6,19 +6,17 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-/// How deep a walk goes: one descriptor is open for each level.
+/// The maximum depth: each level has an open descriptor.
 const DEPTH: usize = 256;
 
-/// A walk under way.
-pub(super) struct Walk {
+pub(super) struct TreeWalk {
     levels: Vec<(Dir, String)>,
-    /// Whether names that begin with a dot are visited.
+    /// Whether hidden entries are visited.
     hidden: bool,
 }
 
-/// A visited entry.
-pub(super) struct Visited {
-    /// Its path below the root; empty for the root itself.
+pub(super) struct WalkEntry {
+    /// The path below the root; empty for the root itself.
     pub(super) path: String,
     pub(super) stat: Stat,
     pub(super) kind: FileType,
@@ -26,16 +24,16 @@ pub(super) struct Visited {
     name: CString,
 }
 
-// === impl Walk ===
+// === impl TreeWalk ===
 
-impl Walk {
-    /// A walk through what is in a directory.
+impl TreeWalk {
+    /// Walks the content of a directory.
     pub(super) fn new(root: &str, hidden: bool) -> Result<Self, Errno> {
         Ok(Self { levels: vec![(open_directory(CWD, root)?, String::new())], hidden })
     }
 
-    /// The next entry, directories before what is in them. What vanished or may not be entered is passed over.
-    pub(super) fn next(&mut self) -> Result<Option<Visited>, Errno> {
+    /// The next entry, directories before their content. Vanished and inaccessible entries are skipped.
+    pub(super) fn next(&mut self) -> Result<Option<WalkEntry>, Errno> {
         while let Some((directory, prefix)) = self.levels.last_mut() {
             let Some(entry) = directory.read().transpose()? else {
                 self.levels.pop();
@@ -56,7 +54,7 @@ impl Walk {
                     self.levels.push((inner, path.clone()));
                 }
             }
-            return Ok(Some(Visited { path, stat, kind, directory: fd, name }));
+            return Ok(Some(WalkEntry { path, stat, kind, directory: fd, name }));
         }
         Ok(None)
     }
@@ -67,16 +65,16 @@ fn open_directory(parent: impl AsFd, path: impl rustix::path::Arg) -> Result<Dir
     Dir::new(rustix::fs::openat(parent, path, flags, Mode::empty())?)
 }
 
-// === impl Visited ===
+// === impl WalkEntry ===
 
-impl Visited {
-    /// Opens the entry for reading, as the one that was visited: a link put in its place is not followed.
+impl WalkEntry {
+    /// Opens the visited entry for reading: a link in its place is not followed.
     pub(super) fn open(&self) -> Result<OwnedFd, Errno> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         rustix::fs::openat(&self.directory, &self.name, flags, Mode::empty())
     }
 
-    /// What a symbolic link points to.
+    /// The target of a symlink.
     pub(super) fn link(&self) -> Result<CString, Errno> {
         rustix::fs::readlinkat(&self.directory, &self.name, Vec::new())
     }

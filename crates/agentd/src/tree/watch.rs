@@ -1,4 +1,4 @@
-//! Reporting changes below a directory, as the kernel tells of them.
+//! Reports changes below a directory with inotify.
 
 use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
@@ -8,41 +8,41 @@ use carrel_protocol::payload::{CarrelFsEvents, TreeEvent, TreeEventKind, TreeMat
 use rustix::fs::{FileType, inotify};
 use rustix::io::Errno;
 
-use super::walk::Walk;
-use super::{Step, Work};
-use crate::files::{FileError, join};
-use crate::io::Io;
-use crate::poll::{Channel, Token};
-use crate::session::Key;
+use super::walk::TreeWalk;
+use super::{TreeOperation, TreeStep};
+use crate::files::{FsError, join};
+use crate::io::SessionIo;
+use crate::poll::{PollToken, SessionChannel};
+use crate::session::SessionKey;
 
-/// How many directories one watch covers.
+/// The maximum number of directories of one watch.
 const MOST: usize = 16_384;
-/// About how many changes are told at a turn.
+/// The approximate number of changes per step.
 const BATCH: usize = 128;
-/// How many in a frame: a path may be as long as the walk is deep.
+/// The maximum number of changes per frame: paths may be long.
 const IN_A_FRAME: usize = 24;
-/// How many entries are visited at a turn.
+/// Entries per step.
 const VISITS: usize = 256;
 
-/// A watch under way.
-pub(super) struct Watch {
+/// A watch in progress.
+pub(super) struct TreeWatcher {
     inotify: OwnedFd,
     paths: BTreeMap<i32, String>,
     recursive: bool,
-    /// Directories that are being walked through, to watch those below them.
-    walks: Vec<Discovery>,
-    told: bool,
+    /// Walks through new directories, to watch their subdirectories.
+    walks: Vec<WatchDiscovery>,
+    announced: bool,
 }
 
-/// A walk below a directory that came to be watched.
-struct Discovery {
+/// A walk below a newly watched directory.
+struct WatchDiscovery {
     path: String,
-    walk: Walk,
-    /// Whether what is found is new, and so to be told.
+    walk: TreeWalk,
+    /// Whether its entries are new and have to be reported.
     new: bool,
 }
 
-struct Change {
+struct PendingChange {
     kind: TreeEventKind,
     path: String,
     cookie: u32,
@@ -50,18 +50,18 @@ struct Change {
     arrived: bool,
 }
 
-fn failed(errno: Errno) -> FileError {
-    FileError::new("watch", errno)
+fn failed(errno: Errno) -> FsError {
+    FsError::new("watch", errno)
 }
 
-// === impl Watch ===
+// === impl TreeWatcher ===
 
-impl Watch {
-    pub(super) fn start(io: &mut Io, key: Key, watch: &TreeWatch) -> Result<Self, FileError> {
+impl TreeWatcher {
+    pub(super) fn start(io: &mut SessionIo, key: SessionKey, watch: &TreeWatch) -> Result<Self, FsError> {
         let inotify = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK).map_err(failed)?;
-        io.poller.add(&inotify, Token::Session(key, Channel::Main)).map_err(failed)?;
+        io.poller.add(&inotify, PollToken::Session(key, SessionChannel::Main)).map_err(failed)?;
         let mut started =
-            Self { inotify, paths: BTreeMap::new(), recursive: watch.recursive, walks: Vec::new(), told: false };
+            Self { inotify, paths: BTreeMap::new(), recursive: watch.recursive, walks: Vec::new(), announced: false };
         started.add(&watch.path).map_err(failed)?;
         if watch.recursive {
             started.discover(&watch.path, false)?;
@@ -80,19 +80,19 @@ impl Watch {
         Ok(())
     }
 
-    /// Begins to watch the directories below one.
-    fn discover(&mut self, path: &str, new: bool) -> Result<(), FileError> {
-        match Walk::new(path, true) {
-            Ok(walk) => self.walks.push(Discovery { path: path.to_owned(), walk, new }),
-            // A file, or gone again.
+    /// Starts to watch the subdirectories of a directory.
+    fn discover(&mut self, path: &str, new: bool) -> Result<(), FsError> {
+        match TreeWalk::new(path, true) {
+            Ok(walk) => self.walks.push(WatchDiscovery { path: path.to_owned(), walk, new }),
+            // A file, or already removed.
             Err(Errno::NOTDIR | Errno::NOENT | Errno::LOOP | Errno::ACCESS) => {}
             Err(errno) => return Err(failed(errno)),
         }
         Ok(())
     }
 
-    /// Walks on for a while, telling of what is in new directories already.
-    fn walk(&mut self, events: &mut Vec<TreeEvent>) -> Result<(), FileError> {
+    /// Continues the walks for one step, and reports the entries of new directories.
+    fn walk(&mut self, events: &mut Vec<TreeEvent>) -> Result<(), FsError> {
         for _ in 0..VISITS {
             let Some(discovery) = self.walks.last_mut() else { return Ok(()) };
             let Some(visited) = discovery.walk.next().map_err(failed)? else {
@@ -113,7 +113,7 @@ impl Watch {
         Ok(())
     }
 
-    fn changes(&mut self) -> Result<Vec<Change>, Errno> {
+    fn changes(&mut self) -> Result<Vec<PendingChange>, Errno> {
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut reader = inotify::Reader::new(&self.inotify, &mut buffer);
         let mut changes = Vec::new();
@@ -130,7 +130,7 @@ impl Watch {
                     if event.events().contains(inotify::ReadFlags::IGNORED) {
                         self.paths.remove(&event.wd());
                     }
-                    changes.extend(Change::new(event.events(), path, event.cookie()));
+                    changes.extend(PendingChange::new(event.events(), path, event.cookie()));
                     if changes.len() >= BATCH && reader.is_buffer_empty() {
                         return Ok(changes);
                     }
@@ -142,16 +142,16 @@ impl Watch {
     }
 }
 
-impl Work for Watch {
-    fn step(&mut self, io: &mut Io, key: Key, _: &mut Vec<TreeMatch>) -> Result<Step, FileError> {
+impl TreeOperation for TreeWatcher {
+    fn step(&mut self, io: &mut SessionIo, key: SessionKey, _: &mut Vec<TreeMatch>) -> Result<TreeStep, FsError> {
         let mut events = Vec::new();
         if !self.walks.is_empty() {
             self.walk(&mut events)?;
             tell(io, key, events);
-            return Ok(Step::More);
+            return Ok(TreeStep::More);
         }
-        if !std::mem::replace(&mut self.told, true) {
-            // Nothing yet, but from here on nothing is missed.
+        if !std::mem::replace(&mut self.announced, true) {
+            // An empty batch: from here on no change is missed.
             io.send_small(key, &CarrelFsEvents { events: Vec::new() });
         }
         let changes = self.changes().map_err(failed)?;
@@ -176,12 +176,12 @@ impl Work for Watch {
             }
         }
         tell(io, key, events);
-        Ok(if more || !self.walks.is_empty() { Step::More } else { Step::Wait })
+        Ok(if more || !self.walks.is_empty() { TreeStep::More } else { TreeStep::Wait })
     }
 }
 
-/// Sends events, as many to a frame as fit whatever their paths are.
-fn tell(io: &mut Io, key: Key, mut events: Vec<TreeEvent>) {
+/// Sends events, as many per frame as fit with any paths.
+fn tell(io: &mut SessionIo, key: SessionKey, mut events: Vec<TreeEvent>) {
     while !events.is_empty() {
         let rest = events.split_off(events.len().min(IN_A_FRAME));
         io.send_small(key, &CarrelFsEvents { events });
@@ -189,9 +189,9 @@ fn tell(io: &mut Io, key: Key, mut events: Vec<TreeEvent>) {
     }
 }
 
-// === impl Change ===
+// === impl PendingChange ===
 
-impl Change {
+impl PendingChange {
     fn new(flags: inotify::ReadFlags, path: String, cookie: u32) -> Option<Self> {
         use inotify::ReadFlags as F;
         let kind = if flags.contains(F::QUEUE_OVERFLOW) {

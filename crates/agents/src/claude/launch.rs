@@ -94,12 +94,14 @@ mod tests {
 
     //= agents.execution-models.model-permission-mode-plan
     #[test]
-    fn a_model_name_is_never_parsed_as_an_option() {
+    fn a_model_is_given_by_name_and_never_parsed_as_an_option() {
         let options = ConversationOptions {
             model: Some("--dangerously-skip-permissions".into()),
             ..ConversationOptions::default()
         };
         assert!(!arguments(&options).contains(&"--dangerously-skip-permissions".to_owned()));
+        let options = ConversationOptions { model: Some("opus".into()), ..ConversationOptions::default() };
+        assert!(arguments(&options).contains(&"--model=opus".to_owned()));
         let options = ConversationOptions {
             model: Some("default".into()),
             variant: Some("high".into()),

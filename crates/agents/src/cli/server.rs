@@ -119,6 +119,14 @@ impl ServerCommand {
         }
     }
 
+    fn limits(&self) -> SessionLimits {
+        SessionLimits {
+            idle_timeout: (self.idle_timeout > 0).then(|| Duration::from_secs(self.idle_timeout)),
+            max_log_bytes: self.log_limit.saturating_mul(1024 * 1024),
+            ..SessionLimits::default()
+        }
+    }
+
     async fn serve(
         self,
         token: Option<ServerToken>,
@@ -132,12 +140,7 @@ impl ServerCommand {
             let agents = Arc::clone(&agents);
             Arc::new(move |id, directory| agents.locate(id, directory))
         };
-        let limits = SessionLimits {
-            idle_timeout: (self.idle_timeout > 0).then(|| Duration::from_secs(self.idle_timeout)),
-            max_log_bytes: self.log_limit.saturating_mul(1024 * 1024),
-            ..SessionLimits::default()
-        };
-        let sessions = SessionRegistry::new(store, locate, limits);
+        let sessions = SessionRegistry::new(store, locate, self.limits());
         let listener = match self.socket {
             Some(path) => ServerListener::unix(path),
             None => ServerListener::tcp(&self.host, self.port).await,
@@ -192,4 +195,39 @@ async fn stdin_closed(wanted: bool) {
         drop(closed_sender);
     });
     let _closed = ended.await;
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct TestArguments {
+        #[command(flatten)]
+        server: ServerCommand,
+    }
+
+    fn limits(flags: &[&str]) -> SessionLimits {
+        TestArguments::parse_from([&["server", "--no-token"], flags].concat()).server.limits()
+    }
+
+    //= promises.agents-server.agent-without-work
+    //= promises.agents-server.written-session-log
+    #[test]
+    fn the_default_limits_are_those_of_sessions() {
+        let defaults = limits(&[]);
+        assert_eq!(defaults, SessionLimits::default());
+        assert_eq!((defaults.idle_timeout, defaults.max_log_bytes), (Some(Duration::from_secs(600)), 512 << 20));
+    }
+
+    //= promises.agents-server.agent-without-work
+    //= promises.agents-server.written-session-log
+    #[test]
+    fn flags_change_the_limits() {
+        let changed = limits(&["--idle-timeout", "7", "--log-limit", "3"]);
+        assert_eq!((changed.idle_timeout, changed.max_log_bytes), (Some(Duration::from_secs(7)), 3 << 20));
+        assert_eq!(limits(&["--idle-timeout", "0"]).idle_timeout, None);
+    }
 }

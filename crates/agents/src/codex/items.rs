@@ -10,7 +10,7 @@ use crate::schema::{
 const METADATA_FIELDS: &[&str] = &["id", "type", "status", "startedAtMs", "completedAtMs", "durationMs", "pluginId"];
 /// Output fields of tools without a special case.
 const OUTPUT_FIELDS: &[&str] =
-    &["output", "result", "results", "error", "contentItems", "success", "agentsStates", "failure"];
+    &["output", "result", "results", "error", "contentItems", "success", "agentsStates", "failure", "savedPath"];
 
 /// An item of the app-server.
 #[derive(Clone, Copy, Debug)]
@@ -190,21 +190,50 @@ impl<'a> CodexItem<'a> {
                     output: self.output(),
                     is_error: Some(self.status() != ItemStatus::Completed),
                 };
-                Some(self.message("tool", std::iter::once(result).chain(self.image()).collect()))
+                Some(self.message("tool", std::iter::once(result).chain(self.images()).collect()))
             }
             ItemKind::Other if self.type_name() == "userMessage" => Some(self.message("user", user_parts(self.0))),
             ItemKind::Other => Some(self.message("assistant", vec![MessagePart::Unknown { raw: self.0.clone() }])),
         }
     }
 
-    fn image(self) -> Option<MessagePart> {
-        let path = (self.type_name() == "imageView").then(|| self.text_of("path")).flatten()?.to_owned();
-        Some(MessagePart::Image { source: AttachmentSource::Path { path }, mime_type: None, alt: None, raw: None })
+    /// The images that a tool returned.
+    fn images(self) -> Vec<MessagePart> {
+        let path = |key| Some(image(AttachmentSource::Path { path: self.text_of(key)?.to_owned() }, None));
+        match self.type_name() {
+            "imageView" => path("path").into_iter().collect(),
+            "imageGeneration" => path("savedPath").into_iter().collect(),
+            "dynamicToolCall" => list(self.0.get("contentItems")).filter_map(input_image).collect(),
+            "mcpToolCall" => list(self.0.pointer("/result/content")).filter_map(mcp_image).collect(),
+            _ => Vec::new(),
+        }
     }
 }
 
+fn image(source: AttachmentSource, mime_type: Option<String>) -> MessagePart {
+    MessagePart::Image { source, mime_type, alt: None, raw: None }
+}
+
+/// An image of a client's own tool.
+fn input_image(content: &Value) -> Option<MessagePart> {
+    let url = content.get("imageUrl")?.as_str()?.to_owned();
+    Some(image(AttachmentSource::Url { url }, None))
+}
+
+/// An image as MCP servers return it.
+fn mcp_image(content: &Value) -> Option<MessagePart> {
+    let field = |key: &str| Some(content.get(key)?.as_str()?.to_owned());
+    field("type").filter(|kind| kind == "image")?;
+    let source = AttachmentSource::Data { data: field("data")?, encoding: Some("base64".to_owned()) };
+    Some(image(source, field("mimeType")))
+}
+
+fn list(value: Option<&Value>) -> impl Iterator<Item = &Value> {
+    value.and_then(Value::as_array).into_iter().flatten()
+}
+
 fn contents(item: &Value) -> impl Iterator<Item = &Value> {
-    item.get("content").and_then(Value::as_array).into_iter().flatten()
+    list(item.get("content"))
 }
 
 fn user_text(item: &Value) -> String {
@@ -215,11 +244,10 @@ fn user_text(item: &Value) -> String {
 fn user_parts(item: &Value) -> Vec<MessagePart> {
     let part = |content: &Value| {
         let field = |key: &str| Some(content.get(key)?.as_str()?.to_owned());
-        let image = |source| MessagePart::Image { source, mime_type: None, alt: None, raw: None };
         match field("type").as_deref() {
             Some("text") => field("text").map(MessagePart::text),
-            Some("image") => field("url").map(|url| image(AttachmentSource::Url { url })),
-            Some("localImage") => field("path").map(|path| image(AttachmentSource::Path { path })),
+            Some("image") => field("url").map(|url| image(AttachmentSource::Url { url }, None)),
+            Some("localImage") => field("path").map(|path| image(AttachmentSource::Path { path }, None)),
             _ => None,
         }
         .unwrap_or_else(|| MessagePart::Unknown { raw: content.clone() })

@@ -70,6 +70,22 @@ fn an_empty_home_has_no_credentials_and_the_mock_needs_none() {
 
 //= agents.credentials.claude-code-anthropic-api
 //= agents.credentials.codex-openai-api-key
+//= agents.credentials.keys-reach-agents-environment
+#[test]
+fn a_variable_reaches_its_agent_under_all_of_its_names() {
+    let (keys, tokens) = (["ANTHROPIC_API_KEY", "CLAUDE_API_KEY"], ["CLAUDE_CODE_OAUTH_TOKEN", "ANTHROPIC_AUTH_TOKEN"]);
+    let codex = ["OPENAI_API_KEY", "CODEX_API_KEY"];
+    for (agent, names) in [(AgentId::Claude, keys), (AgentId::Claude, tokens), (AgentId::Codex, codex)] {
+        for name in names {
+            let mut home = TestHome::new();
+            home.set(name, "secret");
+            assert_eq!(home.find().environment(agent), pairs(&names.map(|name| (name, "secret"))), "{name}");
+        }
+    }
+}
+
+//= agents.credentials.claude-code-anthropic-api
+//= agents.credentials.codex-openai-api-key
 #[test]
 fn variables_have_an_order_and_precede_files() {
     let mut home = TestHome::new();

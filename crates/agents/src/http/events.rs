@@ -99,6 +99,12 @@ impl EventQuery {
     const fn options(&self) -> LogReadOptions {
         LogReadOptions { view: self.view, raw: self.include_raw, format: EventFormat::JsonArray }
     }
+
+    /// How long the stream of a turn waits for an answer.
+    fn answer_timeout(&self) -> Result<Duration, ApiProblem> {
+        let Some(seconds) = self.wait else { return Ok(ANSWER_TIMEOUT) };
+        Duration::try_from_secs_f64(seconds).map_err(|error| ApiProblem::invalid(format!("wait: {error}")))
+    }
 }
 
 /// A slice of a session's events.
@@ -153,12 +159,7 @@ pub(super) async fn message_stream(
     headers: HeaderMap,
     JsonBody(message): JsonBody<PostMessage>,
 ) -> Result<Response, ApiProblem> {
-    let timeout = match query.wait {
-        Some(seconds) => {
-            Duration::try_from_secs_f64(seconds).map_err(|error| ApiProblem::invalid(format!("wait: {error}")))?
-        }
-        None => ANSWER_TIMEOUT,
-    };
+    let timeout = query.answer_timeout()?;
     let session = find(&app, &id)?;
     let handle = enqueue(&session, &headers, message).await?;
     let events = EventStream::after(session, query.options(), query.offset.unwrap_or(0), app.shutting_down.clone());
@@ -209,5 +210,19 @@ impl EventPage {
             out.extend_from_slice(format!("],\"hasMore\":{}}}", self.more).as_bytes());
         }
         Some(out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    //= promises.agents-server.stream-turn
+    #[test]
+    fn the_stream_of_a_turn_waits_two_seconds_for_an_answer_unless_told_otherwise() {
+        let timeout = |wait| EventQuery { wait, ..EventQuery::default() }.answer_timeout().ok();
+        assert_eq!(timeout(None), Some(Duration::from_secs(2)));
+        assert_eq!(timeout(Some(0.25)), Some(Duration::from_millis(250)));
+        assert_eq!(timeout(Some(-1.0)), None);
     }
 }

@@ -9,6 +9,7 @@ mod extract;
 mod hosts;
 mod openapi;
 mod problem;
+mod routes;
 mod serve;
 mod sessions;
 mod sse;
@@ -21,7 +22,6 @@ use axum::{
     http::{Method, Uri},
     middleware,
     response::IntoResponse,
-    routing::{get, post},
 };
 use tokio::sync::watch;
 
@@ -58,43 +58,16 @@ pub struct AppState {
 /// All routes.
 pub fn router(app: Arc<AppState>) -> Router {
     let cors = app.cors.clone();
-    let authenticated = Router::new()
-        .route("/v1/agents", get(agents::list))
-        .route("/v1/agents/{agent}/install", post(agents::install))
-        .route("/v1/agents/{agent}/modes", get(agents::modes))
-        .route("/v1/agents/{agent}/models", get(agents::models))
-        .route("/v1/sessions", get(sessions::list))
-        .route(
-            "/v1/sessions/{session_id}",
-            post(sessions::create).get(sessions::get).patch(sessions::change).delete(sessions::delete),
-        )
-        .route("/v1/sessions/{session_id}/messages", post(sessions::message))
-        .route("/v1/sessions/{session_id}/messages/stream", post(events::message_stream))
-        .route("/v1/sessions/{session_id}/events", get(events::list))
-        .route("/v1/sessions/{session_id}/events/sse", get(events::stream))
-        .route("/v1/sessions/{session_id}/questions/{question_id}/reply", post(sessions::reply_question))
-        .route("/v1/sessions/{session_id}/questions/{question_id}/reject", post(sessions::reject_question))
-        .route("/v1/sessions/{session_id}/permissions/{permission_id}/reply", post(sessions::reply_permission))
-        .route("/v1/sessions/{session_id}/abort", post(sessions::abort))
-        .route("/v1/sessions/{session_id}/resume", post(sessions::resume))
-        .route("/v1/sessions/{session_id}/terminate", post(sessions::terminate))
+    let authenticated = routes::add(Router::new(), routes::authenticated())
         .method_not_allowed_fallback(method_not_allowed)
         .route_layer(middleware::from_fn_with_state(Arc::clone(&app), auth::check));
-    let router = Router::new()
-        .route("/", get(banner))
-        .route("/v1/health", get(agents::health))
-        .route("/openapi.json", get(openapi::serve))
-        .route("/v1/openapi.json", get(openapi::serve))
+    let router = routes::add(Router::new(), routes::public())
         .merge(authenticated)
         .method_not_allowed_fallback(method_not_allowed)
         .fallback(not_found)
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(app);
     cors.apply(router)
-}
-
-async fn banner() -> &'static str {
-    concat!("sandbox-agent ", env!("CARGO_PKG_VERSION"), ": one API over coding agents. See /openapi.json\n")
 }
 
 async fn not_found(method: Method, uri: Uri) -> impl IntoResponse {

@@ -235,7 +235,7 @@ mod tests {
         let (session, shutting_down) = (session(), watch::Sender::new(false));
         let mut events = EventStream::after(Arc::clone(&session), OPTIONS, 0, shutting_down.subscribe());
         assert!(next(&mut events).await.0.is_some_and(|first| first.contains("session.created")));
-        let alive = (Some(": keep-alive\n\n".to_owned()), KEEP_ALIVE);
+        let alive = (Some(": keep-alive\n\n".to_owned()), Duration::from_secs(15));
         assert_eq!(next(&mut events).await, alive);
         assert_eq!(next(&mut events).await, alive);
         // Events arrive at once, and reset the keep-alive timer.

@@ -159,6 +159,9 @@ impl RegistryClient {
         let mut response = self.send(client, request, Some(download)).await?;
         // A server without range requests starts over; what we have is skipped.
         let mut known = download.resumes(&response)?;
+        if download.total.is_some_and(|total| total > MAX_PACKAGE) {
+            return Err(too_large());
+        }
         let mut throughput = Throughput::default();
         while let Some(mut chunk) = throughput.next(&mut response).await? {
             let passed = usize::try_from(known).unwrap_or(usize::MAX).min(chunk.len());
@@ -169,7 +172,7 @@ impl RegistryClient {
             }
             download.bytes += chunk.len() as u64;
             if download.bytes > MAX_PACKAGE {
-                return Err(RegistryFetchError::Permanent("the package is larger than any should be".to_owned()));
+                return Err(too_large());
             }
             chunks.send(DownloadChunk::Bytes(chunk)).await.map_err(|_| RegistryFetchError::ReaderGone)?;
             report(download.bytes, download.total);
@@ -335,9 +338,13 @@ impl DownloadState {
                 "the server answers with another part than was asked for".to_owned(),
             ));
         }
-        self.total = length.map(|length| self.bytes + length).or(self.total);
+        self.total = length.map(|length| self.bytes.saturating_add(length)).or(self.total);
         Ok(0)
     }
+}
+
+fn too_large() -> RegistryFetchError {
+    RegistryFetchError::Permanent("the package is larger than 2 GiB".to_owned())
 }
 
 fn fetch_error(error: reqwest::Error) -> RegistryFetchError {

@@ -304,6 +304,7 @@ mod tests {
     //= promises.agents-server.package-agent
     #[test]
     fn a_package_over_a_limit_is_rejected() {
+        assert_eq!((MAX_UNPACKED, MAX_ENTRIES), (4 << 30, 20_000));
         let large = vec![0; usize::try_from(TEST_LIMIT).unwrap() + 1];
         let refused = |archive: TestArchive| archive.unpack(tempfile::tempdir().unwrap().path()).unwrap_err();
         assert!(matches!(refused(TestArchive::default().file("package/claude", &large)), PackageUnpackError::Large));

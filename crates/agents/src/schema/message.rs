@@ -187,3 +187,58 @@ impl MessagePart {
         Self::Text { text: text.into() }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    //= agents.universal-schema.parts-text-tool-call
+    #[test]
+    fn every_kind_of_part_has_its_documented_form() {
+        let documented = [
+            json!({"type": "text", "text": "a"}),
+            json!({"type": "tool_call", "id": "1", "name": "n", "input": {"a": 1}}),
+            json!({"type": "tool_result", "id": "1", "name": "n", "output": "o", "is_error": true}),
+            json!({"type": "function_call", "id": "1", "name": "n", "arguments": {"a": 1}, "raw": {}}),
+            json!({"type": "function_result", "id": "1", "name": "n", "result": "r", "is_error": false, "raw": {}}),
+            json!({"type": "file", "source": {"type": "path", "path": "/p"}, "mime_type": "m", "filename": "f", "raw": {}}),
+            json!({"type": "image", "source": {"type": "url", "url": "u"}, "mime_type": "m", "alt": "a", "raw": {}}),
+            json!({"type": "error", "message": "m"}),
+            json!({"type": "unknown", "raw": [1]}),
+        ];
+        for form in documented {
+            let part: MessagePart = serde_json::from_value(form.clone()).unwrap();
+            // A match without a wildcard, so that a further kind has to be added here.
+            let kind = match &part {
+                MessagePart::Text { .. } => "text",
+                MessagePart::ToolCall { .. } => "tool_call",
+                MessagePart::ToolResult { .. } => "tool_result",
+                MessagePart::FunctionCall { .. } => "function_call",
+                MessagePart::FunctionResult { .. } => "function_result",
+                MessagePart::File { .. } => "file",
+                MessagePart::Image { .. } => "image",
+                MessagePart::Error { .. } => "error",
+                MessagePart::Unknown { .. } => "unknown",
+            };
+            assert_eq!(form["type"], kind);
+            assert_eq!(serde_json::to_value(part).unwrap(), form);
+        }
+        let data = AttachmentSource::Data { data: "AA==".into(), encoding: Some("base64".into()) };
+        assert_eq!(serde_json::to_value(data).unwrap(), json!({"type": "data", "data": "AA==", "encoding": "base64"}));
+    }
+
+    //= agents.universal-schema.parts-text-tool-call
+    #[test]
+    fn absent_fields_of_a_part_are_not_sent() {
+        let source = AttachmentSource::Data { data: String::new(), encoding: None };
+        let part = MessagePart::File { source, mime_type: None, filename: None, raw: None };
+        assert_eq!(
+            serde_json::to_value(part).unwrap(),
+            json!({"type": "file", "source": {"type": "data", "data": ""}})
+        );
+        let result = MessagePart::ToolResult { id: None, name: None, output: Value::Null, is_error: None };
+        assert_eq!(serde_json::to_value(result).unwrap(), json!({"type": "tool_result", "output": null}));
+    }
+}

@@ -40,7 +40,7 @@ pub(crate) const CLOSE_GRACE: Duration = Duration::from_millis(500);
 pub type ProgramLocator = Arc<dyn Fn(AgentId, &Path) -> Result<AgentProgram, AgentError> + Send + Sync>;
 
 /// Limits of every session.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionLimits {
     /// How long an idle agent keeps running; for ever if `None`.
     pub idle_timeout: Option<Duration>,

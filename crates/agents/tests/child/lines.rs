@@ -49,6 +49,7 @@ fn invalid_utf_8_is_returned_unchanged() {
 //= promises.agents-server.longest-line-agent
 #[test]
 fn a_line_over_the_limit_is_truncated_and_the_next_one_is_complete() {
+    assert_eq!(Child::MAX_LINE, 32 << 20);
     on_one_thread(async {
         let script = format!(
             "import sys; w = sys.stdout.write; m = {}; w('a' * m + '\\n' + 'b' * (m + 1) + '\\nnext\\n' + 'c' * (m + 9))",

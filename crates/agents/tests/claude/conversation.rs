@@ -49,6 +49,17 @@ impl ClaudeSession {
         Self { conversation: claude.open(options).await.unwrap(), events: Vec::new() }
     }
 
+    /// With a program that is running: it may take longer to start than to respond.
+    async fn ready(options: ConversationOptions) -> Self {
+        let mut session = Self::open(options).await;
+        while session.events.is_empty() {
+            let mut events = Vec::new();
+            session.conversation.next(&mut events).await;
+            session.events.extend(events.iter().map(rendered));
+        }
+        session
+    }
+
     async fn prompt(&mut self, text: &str) {
         self.conversation.prompt(&Prompt { id: "p".into(), text: text.into() }).await.unwrap();
     }
@@ -231,7 +242,7 @@ fn an_unreported_turn_is_merged_into_the_next_prompts() {
 #[test]
 fn changing_mode_and_model_during_a_turn_loses_no_events() {
     run(async {
-        let mut session = ClaudeSession::open(options()).await;
+        let mut session = ClaudeSession::ready(options()).await;
         session.conversation.set_permission_mode(AgentMode::Build, PermissionMode::AcceptEdits).await.unwrap();
         assert_eq!(session.heard().await, json!({"subtype": "set_permission_mode", "mode": "acceptEdits"}));
         session.conversation.set_permission_mode(AgentMode::Plan, PermissionMode::Default).await.unwrap();
@@ -257,7 +268,7 @@ fn changing_mode_and_model_during_a_turn_loses_no_events() {
 #[test]
 fn a_rejected_change_is_an_error_with_the_agents_message() {
     run(async {
-        let mut session = ClaudeSession::open(options()).await;
+        let mut session = ClaudeSession::ready(options()).await;
         let refused = session.conversation.set_model(Some("no-such-model"), None).await.unwrap_err();
         assert_eq!(refused.to_string(), "the agent refused set_model: there is no such model");
         let bypass = session.conversation.set_permission_mode(AgentMode::Build, PermissionMode::Bypass).await;
@@ -265,7 +276,7 @@ fn a_rejected_change_is_an_error_with_the_agents_message() {
         session.conversation.close(Duration::from_secs(2), &mut Vec::new()).await;
 
         let permission_mode = PermissionMode::Bypass;
-        let mut session = ClaudeSession::open(ConversationOptions { permission_mode, ..options() }).await;
+        let mut session = ClaudeSession::ready(ConversationOptions { permission_mode, ..options() }).await;
         session.conversation.set_permission_mode(AgentMode::Build, PermissionMode::Default).await.unwrap();
         session.conversation.set_permission_mode(AgentMode::Build, PermissionMode::Bypass).await.unwrap();
         session.conversation.close(Duration::from_secs(2), &mut Vec::new()).await;
@@ -275,7 +286,7 @@ fn a_rejected_change_is_an_error_with_the_agents_message() {
 #[test]
 fn a_flood_instead_of_a_response_is_an_error() {
     run(async {
-        let mut session = ClaudeSession::open(options()).await;
+        let mut session = ClaudeSession::ready(options()).await;
         let refused = session.conversation.set_model(Some("flood"), Some("high")).await.unwrap_err();
         assert!(refused.to_string().contains("it said more than 16777216 bytes"), "{refused}");
         session.conversation.close(Duration::ZERO, &mut Vec::new()).await;

@@ -132,6 +132,40 @@ fn json_of_an_unknown_type_is_a_raw_event() {
     }
 }
 
+//= agents.modes-capabilities.files-images-parts
+//= agents.universal-schema.parts-text-tool-call
+#[test]
+fn images_and_documents_that_a_tool_returns_are_parts() {
+    let source = |kind: &str| json!({"type": "base64", "data": "AA==", "media_type": kind});
+    let blocks = json!([
+        {"type": "text", "text": "a"},
+        {"type": "image", "source": source("image/png")},
+        {"type": "document", "source": source("application/pdf"), "title": "b.pdf"},
+        {"type": "image", "source": {"type": "url", "url": "http://c.test/"}},
+        {"type": "image", "source": {"type": "file", "file_id": "d"}},
+    ]);
+    let data = json!({"type": "data", "data": "AA==", "encoding": "base64"});
+    let attachments = [
+        json!({"type": "image", "source": data, "mime_type": "image/png"}),
+        json!({"type": "file", "source": data, "mime_type": "application/pdf", "filename": "b.pdf"}),
+        json!({"type": "image", "source": {"type": "url", "url": "http://c.test/"}}),
+    ];
+    let parts = |line: Value| {
+        let events = events(line.to_string().as_bytes());
+        let mut messages = events.into_iter().filter_map(|event| event.get("message").cloned());
+        messages.next().unwrap()["parts"].as_array().unwrap().clone()
+    };
+    let result = json!({"type": "tool_result", "tool_use_id": "t", "content": blocks});
+    let found = parts(json!({"type": "user", "message": {"content": [result]}}));
+    let result = json!({"type": "tool_result", "id": "t", "output": blocks, "is_error": false});
+    assert_eq!((&found[0], &found[1..]), (&result, &attachments[..]));
+
+    let rest = [json!({"type": "unknown", "raw": blocks[4]})];
+    let whole = [&[json!({"type": "text", "text": "a"})], &attachments[..], &rest].concat();
+    assert_eq!(parts(json!({"type": "assistant", "message": {"id": "m", "content": blocks}})), whole);
+    assert_eq!(parts(json!({"type": "user", "parent_tool_use_id": "t", "message": {"content": blocks}})), whole);
+}
+
 //= promises.agents-server.longest-line-agent
 #[test]
 fn the_beginning_of_a_truncated_line_is_kept() {

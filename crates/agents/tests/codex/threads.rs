@@ -1,6 +1,6 @@
 //! Several threads on one app-server: each receives its own messages.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use carrel_agents::{
     agent::{AgentDriver, AgentError, AgentEvent, AgentExit, UserAnswer},
@@ -52,6 +52,8 @@ fn a_thread_starts_with_its_id_and_earlier_messages() {
         };
         assert_eq!(conversation.find(early).await, ("thread/status/changed".to_owned(), true));
         let id = conversation.find(|event| if let AgentEvent::NativeId(id) = event { Some(id) } else { None }).await;
+        // The app-server of these tests names its threads so.
+        assert!(id.starts_with("thread-"), "{id}");
         assert_eq!(Some(id), conversation.conversation.native_id());
         fixture.codex.shutdown(Duration::from_secs(2)).await;
     });
@@ -321,6 +323,8 @@ fn a_flood_in_one_thread_loses_nothing_and_does_not_block_another() {
 //= promises.agents-server.session-read-codex-says
 #[test]
 fn a_session_that_does_not_read_is_dropped_after_a_timeout() {
+    let defaults = CodexLimits::default();
+    assert_eq!((defaults.slow_reader_timeout, defaults.max_unread_bytes), (Duration::from_secs(10), 8 << 20));
     on_one_thread(async {
         let slow_reader_timeout = Duration::from_millis(50);
         let fixture = CodexFixture::with(CodexLimits {
@@ -329,9 +333,11 @@ fn a_session_that_does_not_read_is_dropped_after_a_timeout() {
             ..CodexLimits::default()
         });
         let (mut stalled, mut other) = tokio::join!(fixture.open(), fixture.open());
+        let started = Instant::now();
         stalled.prompt("flood 20000").await;
         // The flood is larger than all buffers, so it ends only if the session is dropped.
         assert_eq!(other.turn("flooded at last").await, ["at last"]);
+        assert!(started.elapsed() >= slow_reader_timeout, "it was dropped after {:?}", started.elapsed());
         assert_eq!(other.turn("say again").await, ["again"]);
         let told = |event| match event {
             AgentEvent::TurnEnded { .. } => panic!("the flood was read to its end"),

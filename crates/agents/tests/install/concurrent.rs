@@ -9,8 +9,9 @@ use carrel_agents::{
 };
 
 use crate::{
+    package::TestPackage,
     registry::RegistryFault,
-    support::{InstallFixture, TestPackage, program},
+    support::{InstallFixture, program},
 };
 
 /// The example as a separate process. It is killed with the test.

@@ -5,7 +5,10 @@ use carrel_agents::{
     install::{AgentPlatform, InstallError, InstalledProgram},
 };
 
-use crate::support::{InstallFixture, TRIPLE, TestPackage, archive, program};
+use crate::{
+    package::{TestPackage, archive},
+    support::{InstallFixture, TRIPLE, program},
+};
 
 //= agents.compatibility.mock-bundled-daemon-makes
 #[tokio::test]

@@ -3,8 +3,9 @@ use std::time::Duration;
 use carrel_agents::{agent::AgentId, install::InstallError};
 
 use crate::{
+    package::{CLAUDE, TestPackage, archive},
     registry::RegistryFault,
-    support::{CLAUDE, InstallFixture, TestPackage, archive, program},
+    support::{InstallFixture, program},
 };
 
 //= promises.agents-server.package-file-pinned-hash
@@ -193,4 +194,21 @@ async fn a_disk_error_is_reported_with_its_path() {
     std::fs::write(fixture.bin(), "a file").unwrap();
     let failed = fixture.install(AgentId::Claude).await.unwrap_err();
     assert!(matches!(&failed, InstallError::File { step: "create", .. }), "{failed}");
+}
+
+//= promises.agents-server.package-agent
+#[tokio::test]
+async fn a_download_of_more_than_two_gibibytes_is_refused_by_its_length() {
+    const LIMIT: u64 = 2 << 30;
+    let (fixture, package) = InstallFixture::with_claude("1.0.0", &program(1, 1000));
+    for length in [LIMIT + 1, u64::MAX / 2] {
+        fixture.server.fail(&package.path(), &[RegistryFault::Length(length)]);
+        let refused = fixture.install(AgentId::Claude).await.unwrap_err().to_string();
+        assert!(refused.contains("the package is larger than 2 GiB"), "{refused}");
+        assert!(fixture.is_clean());
+    }
+    assert_eq!(fixture.server.asked(&package.path()).len(), 2, "a retry would be refused too");
+    // At the limit it is a download that was cut, and continued.
+    fixture.server.fail(&package.path(), &[RegistryFault::Length(LIMIT)]);
+    fixture.install(AgentId::Claude).await.unwrap();
 }

@@ -2,8 +2,9 @@ use carrel_agents::{agent::AgentId, install::InstallPhase};
 
 use crate::{
     concurrent::InstallerProcess,
+    package::TestPackage,
     registry::RegistryFault,
-    support::{InstallFixture, TestPackage, program},
+    support::{InstallFixture, program},
 };
 
 /// Kills a process in the middle of an install and checks the result; then the next install has to succeed.

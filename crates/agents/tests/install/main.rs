@@ -6,6 +6,7 @@ mod concurrent;
 mod discovery;
 mod failures;
 mod killed;
+mod package;
 mod registry;
 mod success;
 mod support;

@@ -19,6 +19,8 @@ pub(crate) struct RecordedRequest {
 pub(crate) enum RegistryFault {
     /// Respond with this status.
     Status(u16),
+    /// Announce this length.
+    Length(u64),
     /// Close the connection after this many bytes.
     Cut(usize),
     /// Stall after this many bytes, until it is released.
@@ -145,7 +147,8 @@ fn answer(mut stream: &TcpStream, shared: &(Mutex<RegistryState>, Condvar)) -> s
         (Some(file), _, Some(begin)) => (206, &file[begin..]),
         (Some(file), _, None) => (200, &file[..]),
     };
-    let mut head = format!("HTTP/1.1 {status} X\r\nContent-Length: {}\r\nConnection: close\r\n", body.len());
+    let length = if let Some(RegistryFault::Length(length)) = fault { length } else { body.len() as u64 };
+    let mut head = format!("HTTP/1.1 {status} X\r\nContent-Length: {length}\r\nConnection: close\r\n");
     if let (206, Some(begin), Some(file)) = (status, begin, &file) {
         head += &format!("Content-Range: bytes {begin}-{}/{}\r\n", file.len() - 1, file.len());
     }

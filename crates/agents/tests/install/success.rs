@@ -6,11 +6,11 @@ use carrel_agents::{
 };
 
 use crate::{
+    package::{TestPackage, archive, sha256},
     registry::{RegistryFault, TestRegistry},
-    support::{InstallFixture, NOWHERE, TRIPLE, TestPackage, archive, program, sha256},
+    support::{InstallFixture, NOWHERE, TRIPLE, program},
 };
 
-//= agents.lifecycle.post-v1-sessions-id
 //= agents.compatibility.claude-code-binary-claude
 #[tokio::test]
 async fn an_agent_is_installed_with_a_record() {

@@ -1,4 +1,4 @@
-//! Generated packages, and an installer that uses only the test's registry.
+//! An installer that uses only the test's registry.
 
 use std::{
     io::Write,
@@ -6,34 +6,22 @@ use std::{
     time::Duration,
 };
 
-use base64::{Engine, engine::general_purpose::STANDARD};
 use carrel_agents::{
     agent::AgentId,
     child,
     install::{
         AgentPlatform, CpuArch, InstallError, InstallSettings, InstallTimeouts, InstalledProgram, Installer, Libc,
-        PackagePin, VendorDownloads,
+        VendorDownloads,
     },
 };
-use flate2::{Compression, write::GzEncoder};
-use serde_json::json;
-use sha2::{Digest, Sha256, Sha512};
+use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
-use crate::registry::TestRegistry;
+use crate::{package::TestPackage, registry::TestRegistry};
 
-pub(crate) const CLAUDE: &str = "@anthropic-ai/claude-code-linux-x64";
 pub(crate) const TRIPLE: &str = "package/vendor/x86_64-unknown-linux-musl";
 /// A port that refuses connections.
 pub(crate) const NOWHERE: &str = "http://127.0.0.1:1/";
-
-/// A package.
-pub(crate) struct TestPackage {
-    pub(crate) name: String,
-    pub(crate) version: String,
-    pub(crate) tarball: Vec<u8>,
-    pub(crate) integrity: Option<String>,
-}
 
 /// A registry, and an empty directory for installs.
 pub(crate) struct InstallFixture {
@@ -51,62 +39,6 @@ pub(crate) fn program(seed: u8, length: usize) -> Vec<u8> {
         block = Sha256::digest(block);
     }
     bytes
-}
-
-pub(crate) fn sha256(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// A gzipped archive of these files.
-pub(crate) fn archive(files: &[(&str, &[u8])]) -> Vec<u8> {
-    let mut archive = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
-    for (name, content) in files {
-        let mut header = tar::Header::new_ustar();
-        header.set_mode(0o644);
-        header.set_size(content.len() as u64);
-        archive.append_data(&mut header, name, *content).unwrap();
-    }
-    archive.into_inner().unwrap().finish().unwrap()
-}
-
-// === impl TestPackage ===
-
-impl TestPackage {
-    pub(crate) fn new(name: &str, version: &str, tarball: Vec<u8>) -> Self {
-        let integrity = Some(format!("sha512-{}", STANDARD.encode(Sha512::digest(&tarball))));
-        Self { name: name.into(), version: version.into(), tarball, integrity }
-    }
-
-    /// Claude Code with this program.
-    pub(crate) fn claude(version: &str, program: &[u8]) -> Self {
-        Self::new(CLAUDE, version, archive(&[("package/README.md", b"words"), ("package/claude", program)]))
-    }
-
-    /// Path of its tarball.
-    pub(crate) fn path(&self) -> String {
-        format!("/{}/-/{}-{}.tgz", self.name, self.name.rsplit('/').next().unwrap(), self.version)
-    }
-
-    /// Path of its metadata.
-    pub(crate) fn about(&self) -> String {
-        format!("/{}/{}", self.name.replace('/', "%2f"), self.version)
-    }
-
-    pub(crate) fn pin(&self, agent: AgentId, files: &[(&str, &[u8])]) -> PackagePin {
-        PackagePin {
-            agent,
-            machine: CpuArch::X64,
-            libc: None,
-            version: self.version.trim_end_matches("-linux-x64").into(),
-            package: sha256(&self.tarball),
-            files: files.iter().map(|(place, content)| ((*place).into(), sha256(content))).collect(),
-        }
-    }
-
-    pub(crate) fn description(&self, server: &TestRegistry) -> serde_json::Value {
-        let tarball = format!("{}{}", server.url().trim_end_matches('/'), self.path());
-        json!({ "name": self.name, "version": self.version, "dist": { "tarball": tarball, "integrity": self.integrity } })
-    }
 }
 
 // === impl InstallFixture ===
@@ -137,8 +69,7 @@ impl InstallFixture {
 
     /// Publishes a package in the registry.
     pub(crate) fn publish(&self, package: &TestPackage) {
-        self.server.put(&package.about(), package.description(&self.server).to_string());
-        self.server.put(&package.path(), package.tarball.clone());
+        package.publish(&self.server);
     }
 
     /// A registry with one pinned version of Claude Code.

@@ -14,6 +14,8 @@ async fn health_and_the_description_need_no_token() {
     let description = server.get("/openapi.json").await;
     assert_eq!(description.is(200)["openapi"], "3.1.0");
     assert_eq!(server.get("/v1/openapi.json").await.body, description.body);
+    let banner = server.get("/").await;
+    assert!(banner.status == 200 && banner.text().starts_with("sandbox-agent "), "{}", banner.text());
 }
 
 //= agents.authentication.token-configured-start-operations

@@ -2,6 +2,13 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed precondition fails the test")]
 
+#[path = "../install/package.rs"]
+#[allow(dead_code, reason = "the tests of the installer use all of it")]
+mod package;
+#[path = "../install/registry.rs"]
+#[allow(dead_code, reason = "the tests of the installer use all of it")]
+mod registry;
+
 mod access;
 mod agents;
 mod cors;
@@ -9,6 +16,7 @@ mod errors;
 mod events;
 mod exits;
 mod hosts;
+mod installs;
 mod listener;
 mod load;
 mod openapi;

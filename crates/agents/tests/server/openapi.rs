@@ -1,6 +1,7 @@
 //! The OpenAPI document, and whether the server conforms to it.
 
 use serde_json::{Value, json};
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use crate::{
     schema::{check, resolve},
@@ -73,6 +74,21 @@ async fn the_openapi_document_is_complete() {
     assert_eq!(names.len(), 20, "two operations have one name");
 }
 
+/// Checks what the schema of an event does not say.
+fn check_envelopes(events: &[Value]) {
+    let mut before = OffsetDateTime::UNIX_EPOCH;
+    for (event, id) in events.iter().zip(1..) {
+        assert_eq!(event["id"], id);
+        let names = ["sessionId", "agent", "agentSessionId"].map(|key| event[key].as_str());
+        assert_eq!(names, [Some("s"), Some("mock"), Some("mock-s")], "{event}");
+        let timestamp = event["timestamp"].as_str().unwrap();
+        let time = OffsetDateTime::parse(timestamp, &Rfc3339).unwrap();
+        assert!(timestamp.len() == 24 && timestamp.ends_with('Z') && time >= before, "{before} {event}");
+        before = time;
+        assert_eq!(event["data"].as_object().unwrap().len(), 1, "{event}");
+    }
+}
+
 //= agents.architecture-components.shared-input-output-types
 //= agents.universal-schema.universalevent-id-timestamp-session
 //= agents.universal-schema.parts-text-tool-call
@@ -95,7 +111,9 @@ async fn every_event_matches_its_schema() {
     for view in ["default", "full"] {
         let answer = server.get(&format!("/v1/sessions/s/events?view={view}&includeRaw=true")).await.is(200);
         check(&document, list, &answer).unwrap();
-        assert!(answer["events"].as_array().unwrap().len() > 15);
+        let events = answer["events"].as_array().unwrap();
+        assert!(events.len() > 15);
+        check_envelopes(events);
     }
     let full = server.events("s", "?view=full").await;
     for (word, minimum) in

@@ -267,4 +267,9 @@ async fn without_a_data_directory_nothing_is_stored() {
     server.signal(Signal::TERM);
     server.end().await;
     assert_eq!(std::fs::read_dir(server.home.path()).unwrap().count(), 0);
+    // Nor is it stored elsewhere: another server of the same user knows nothing of it.
+    let another = TestServer::run_in(server.home, program(&["--no-token"])).await;
+    assert_eq!(another.get("/v1/sessions").await.is(200), json!({"sessions": []}));
+    another.create("s").await;
+    assert_eq!(kinds(&another.events("s", "").await), ["started"]);
 }

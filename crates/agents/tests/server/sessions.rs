@@ -74,7 +74,7 @@ async fn an_id_is_used_once_however_many_clients_request_it() {
 #[tokio::test]
 async fn an_unknown_agent_is_rejected() {
     let server = TestServer::start().await;
-    for agent in ["nobody", "", "Mock", "opencode"] {
+    for agent in ["nobody", "", "Mock", "opencode", "amp"] {
         let problem = server.post("/v1/sessions/s", json!({"agent": agent})).await.refuses(400, "unsupported_agent");
         assert_eq!(
             (&problem["agent"], &problem["detail"]),

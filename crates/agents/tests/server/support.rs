@@ -72,8 +72,12 @@ impl TestServer {
     }
 
     /// Starts this command, on a free port unless it listens on a socket.
-    pub(crate) async fn run(mut command: Command) -> Self {
-        let home = tempfile::tempdir().unwrap();
+    pub(crate) async fn run(command: Command) -> Self {
+        Self::run_in(tempfile::tempdir().unwrap(), command).await
+    }
+
+    /// Starts it with this home, which is also its working directory.
+    pub(crate) async fn run_in(home: TempDir, mut command: Command) -> Self {
         let mut child = command.args(["--port", "0"]).env("HOME", home.path()).current_dir(&home).spawn().unwrap();
         let mut errors = BufReader::new(child.stderr.take().unwrap());
         let mut said = String::new();

@@ -1,5 +1,7 @@
 //! Turns: streamed and aborted.
 
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 
 use crate::support::{TestServer, kinds, of_kind, said};
@@ -23,6 +25,17 @@ async fn the_stream_of_a_turn_contains_only_that_turn() {
     assert_eq!(full[6]["data"]["turnEnded"]["outcome"], "completed");
     let raw = server.turn("s", "unknown", "?includeRaw=true").await.rest().await;
     assert_eq!(raw.iter().filter(|event| event.get("raw").is_some()).count(), 1);
+}
+
+//= promises.agents-server.stream-turn
+#[tokio::test]
+async fn by_default_the_stream_of_a_turn_waits_two_seconds_for_an_answer() {
+    let server = TestServer::start().await;
+    server.create("s").await;
+    let started = Instant::now();
+    let turn = server.turn("s", "question", "").await.rest().await;
+    assert!(started.elapsed() >= Duration::from_secs(2), "{:?}", started.elapsed());
+    assert_eq!(kinds(&turn), ["message", "questionAsked", "questionAsked"]);
 }
 
 //= promises.agents-server.stream-turn

@@ -148,7 +148,7 @@ fn a_request_in_chunks_of_any_size_is_rewritten() {
 
 #[test]
 fn a_long_block_is_split_into_frames() {
-    let long = literal(0, Some(b"long"), &[b'x'; 30_000]);
+    let long = literal(0, Some(b"long"), &[b'x'; 20_000]);
     let block = [c_core(), long.clone()].concat();
     let mut parts = block.chunks(MAX_FRAME_BYTES).collect::<Vec<_>>();
     let last = parts.pop().unwrap();

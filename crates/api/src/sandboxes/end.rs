@@ -1,6 +1,6 @@
 //! How an exec ended, as one who followed it is told.
 
-use carrel_shim_client::messages::{JobInfo, Outcome, OutcomeKind};
+use carrel_shim_client::messages::{JobInfo, JobOutcome, OutcomeKind};
 use carrel_store::{Exec, ExecState};
 
 use crate::carrel::v1::{AttachEnd, EndKind};
@@ -13,7 +13,7 @@ const KILLED: i32 = 137;
 /// As its supervisor knows it.
 pub(super) fn by_supervisor(info: JobInfo) -> AttachEnd {
     let (stdout_length, stderr_length) = (info.stdout.length, info.stderr.length);
-    let outcome = info.outcome.unwrap_or_else(|| Outcome::of(OutcomeKind::Unknown));
+    let outcome = info.outcome.unwrap_or_else(|| JobOutcome::of(OutcomeKind::Unknown));
     let (kind, exit_code) = match outcome.kind {
         OutcomeKind::Exited => (EndKind::Exited, outcome.code.unwrap_or_default()),
         OutcomeKind::Signalled => (EndKind::Signalled, 128 + outcome.signal.unwrap_or_default()),

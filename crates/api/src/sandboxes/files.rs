@@ -71,7 +71,7 @@ async fn pass_on(
     first: Option<Bytes>,
     stream: &mut ReadStream,
     give: &mpsc::Sender<Result<ReadFileResponse, Status>>,
-) -> Result<(), carrel_agent_client::Error> {
+) -> Result<(), carrel_agent_client::AgentClientError> {
     let mut next = first;
     while let Some(mut bytes) = next {
         while !bytes.is_empty() {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use carrel_control::provider::{DiskSpace, PauseCause};
 use carrel_control::{Caller, Control};
 use carrel_shim_client::ShimClient;
-use carrel_shim_client::messages::{State, Statistics};
+use carrel_shim_client::messages::{ShimState, Statistics};
 use carrel_store::SandboxState;
 use tokio::time::timeout;
 use tonic::Status;
@@ -75,7 +75,7 @@ async fn running(control: &Control, caller: &Caller, id: &str) -> Option<Running
         Ok::<_, carrel_shim_client::ShimError>((supervisor.hello().clone(), status))
     };
     if let Ok(Ok((hello, status))) = timeout(PATIENCE, asked).await {
-        running.paused = status.state == State::Paused;
+        running.paused = status.state == ShimState::Paused;
         let unenforced = status.unenforced.unwrap_or_default().into_iter();
         running.unenforced_limits =
             unenforced.map(|one| UnenforcedLimit { limit: one.limit, reason: one.reason }).collect();

@@ -1,6 +1,6 @@
 //! Disks that the store does not know.
 
-use carrel_control::provider::Orphan as Found;
+use carrel_control::provider::Orphan as DiscoveredSandbox;
 use carrel_control::{Caller, Control};
 use tonic::Status;
 
@@ -25,7 +25,7 @@ pub(super) async fn adopt(
     Ok(AdoptOrphanResponse { sandbox: Some(convert::handle(&sandbox, &spec, caller.namespace())) })
 }
 
-fn orphan(found: Found) -> Orphan {
+fn orphan(found: DiscoveredSandbox) -> Orphan {
     let manifest = found.manifest.as_ref();
     Orphan {
         disk: found.disk,

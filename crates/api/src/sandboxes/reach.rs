@@ -1,6 +1,6 @@
 //! The way to what runs in a sandbox, and what can go wrong on it.
 
-use carrel_agent_client::{AgentClient, Error as AgentError};
+use carrel_agent_client::{AgentClient, AgentClientError as AgentError};
 use carrel_control::{Caller, Code, Control, DiskAccess, Refusal};
 use carrel_shim_client::messages::FailureCode;
 use carrel_shim_client::{ShimClient, ShimError};

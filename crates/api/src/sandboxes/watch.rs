@@ -45,7 +45,7 @@ impl EventSource for Watched {
     }
 
     fn resume_metadata((event, _): &Self::Item) -> HashMap<String, String> {
-        HashMap::from([("last_position".to_owned(), event.position.saturating_sub(1).to_string())])
+        HashMap::from([("last_position".to_owned(), event.position.to_string())])
     }
 }
 
@@ -66,7 +66,7 @@ impl EventSource for WatchedSandbox {
     }
 
     fn resume_metadata((event, namespace): &Self::Item) -> HashMap<String, String> {
-        let (sandbox, last) = (event.sandbox.seen_from(*namespace).to_owned(), event.sequence.saturating_sub(1));
+        let (sandbox, last) = (event.sandbox.seen_from(*namespace).to_owned(), event.sequence);
         HashMap::from([("sandbox_id".to_owned(), sandbox), ("last_sequence".to_owned(), last.to_string())])
     }
 }

@@ -9,9 +9,9 @@ use carrel_api::carrel::v1::{
 use carrel_control::fake::FakeCall;
 use carrel_control::provider::How;
 use carrel_shim_client::messages::{
-    Done, Fact, FactKind, FailureCode, GetStatus, InputWish as Wish, JobClose, JobCut, JobEnded, JobFollow, JobInput,
-    JobOutput, JobResize, JobSignal, JobWrote, JournalFacts, JournalRead, Outcome, OutcomeKind, State, Status,
-    StreamName,
+    Done, Fact, FactKind, FailureCode, GetStatus, InputWish as Wish, JobClose, JobEnded, JobFollow, JobInput,
+    JobOutcome, JobOutput, JobOutputGap, JobResize, JobSignal, JobWriteAck, JournalFacts, JournalRead, OutcomeKind,
+    ShimState, Status, StreamName,
 };
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -59,7 +59,7 @@ async fn one_exec() -> (GrpcTestServer, FakeShim) {
 }
 
 fn status(sequence: u64) -> Status {
-    let (supervisor, state) = (None, State::Running);
+    let (supervisor, state) = (None, ShimState::Running);
     Status {
         state,
         supervisor,
@@ -101,10 +101,10 @@ async fn output_has_offsets_and_input_is_written_until_the_end() {
         peer.say(id, &JobInput { held: true, holder: None, written: 3 }).await;
         let data = vec![b'x'; 100_000];
         peer.say(id, &JobOutput { stream: StreamName::Stdout, offset: 5, data: data.into() }).await;
-        peer.say(id, &JobCut { stream: StreamName::Stdout, from: 100_005, to: 200_000 }).await;
+        peer.say(id, &JobOutputGap { stream: StreamName::Stdout, from: 100_005, to: 200_000 }).await;
         let (written, input) = peer.expect_input().await;
         assert_eq!(input, b"hello");
-        peer.say(written, &JobWrote { written: 8 }).await;
+        peer.say(written, &JobWriteAck { written: 8 }).await;
         let (signal, JobSignal { signal: number, .. }) = peer.expect().await;
         assert_eq!(number, 2);
         peer.say(signal, &Done {}).await;
@@ -115,7 +115,7 @@ async fn output_has_offsets_and_input_is_written_until_the_end() {
         peer.say(close, &Done {}).await;
         let mut info = job("exec-1");
         info.stdout.length = 200_000;
-        info.outcome = Some(Outcome { signal: Some(15), ..Outcome::of(OutcomeKind::Signalled) });
+        info.outcome = Some(JobOutcome { signal: Some(15), ..JobOutcome::of(OutcomeKind::Signalled) });
         peer.say(id, &JobEnded { info }).await;
         peer.expect_end().await;
     });
@@ -156,7 +156,7 @@ async fn an_early_attach_waits_for_the_job() {
         let mut third = supervisor.greet().await;
         let (id, JobFollow { .. }) = third.expect().await;
         let mut info = job("exec-1");
-        info.outcome = Some(Outcome { code: Some(0), ..Outcome::of(OutcomeKind::Exited) });
+        info.outcome = Some(JobOutcome { code: Some(0), ..JobOutcome::of(OutcomeKind::Exited) });
         third.say(id, &JobEnded { info }).await;
         third.expect_end().await;
     });

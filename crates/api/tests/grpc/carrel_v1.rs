@@ -12,7 +12,7 @@ use carrel_api::carrel::v1::{
     DesiredState, GetStatisticsRequest, InspectSandboxRequest, PauseSandboxRequest, ReadFileRequest, SetIdleTtlRequest,
     StartExecRequest, TerminalSize, UnpauseSandboxRequest, WatchSandboxesRequest, WriteFileRequest, WriteStart,
 };
-use carrel_shim_client::messages::{GetStatistics, GetStatus, State, Statistics, Status};
+use carrel_shim_client::messages::{GetStatistics, GetStatus, ShimState, Statistics, Status};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tonic::Code;
@@ -137,7 +137,7 @@ async fn inspect_returns_all_details_of_a_sandbox() {
     let play = tokio::spawn(async move {
         let mut peer = supervisor.greet().await;
         let (id, GetStatus {}) = peer.expect().await;
-        let (supervised, state) = (None, State::Paused);
+        let (supervised, state) = (None, ShimState::Paused);
         let status = Status {
             state,
             supervisor: supervised,

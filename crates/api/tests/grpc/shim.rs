@@ -6,8 +6,8 @@ use std::sync::Arc;
 use carrel_api::Tuning;
 use carrel_protocol::Envelope;
 use carrel_protocol::frame::{Header, PREFIX_SIZE};
-use carrel_shim_client::messages::{Failed, FailureCode, Hello, JobInfo, JobState, JobStream, VERSION};
-use carrel_shim_client::{Message, decode, encode};
+use carrel_shim_client::messages::{FailureCode, Hello, JobInfo, JobState, JobStream, ShimFailure, VERSION};
+use carrel_shim_client::{ShimMessage, decode, encode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 
@@ -28,8 +28,8 @@ pub async fn supervised() -> (GrpcTestServer, FakeShim) {
     (server, FakeShim(listener))
 }
 
-pub fn failed(code: FailureCode) -> Failed {
-    Failed { code, message: "it cannot be done".to_owned(), hint: None }
+pub fn failed(code: FailureCode) -> ShimFailure {
+    ShimFailure { code, message: "it cannot be done".to_owned(), hint: None }
 }
 
 /// A running job.
@@ -80,14 +80,14 @@ impl FakeShim {
 // === impl FakeShimConnection ===
 
 impl FakeShimConnection {
-    pub async fn say<'m, M: Message<'m>>(&mut self, id: u32, message: &M) {
+    pub async fn say<'m, M: ShimMessage<'m>>(&mut self, id: u32, message: &M) {
         let mut frame = Vec::new();
         encode(&mut frame, VERSION, id, message).unwrap();
         self.0.write_all(&frame).await.unwrap();
     }
 
     /// Receives a request of this type.
-    pub async fn expect<M: for<'b> Message<'b>>(&mut self) -> (u32, M) {
+    pub async fn expect<M: for<'b> ShimMessage<'b>>(&mut self) -> (u32, M) {
         let (id, body) = self.frame().await.expect("it was closed");
         let envelope = Envelope::parse(&body).unwrap();
         let message = decode::<M>(&envelope).unwrap_or_else(|| panic!("instead: {}", envelope.type_name));

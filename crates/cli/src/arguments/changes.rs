@@ -1,4 +1,4 @@
-//! Words about changes that are kept.
+//! Arguments of `diff`, `apply` and `export`.
 
 use std::path::PathBuf;
 
@@ -8,12 +8,12 @@ use clap::Args;
 /// `carrel diff`.
 #[derive(Args, Debug)]
 pub(crate) struct DiffArguments {
-    /// The name that was given with --keep-changes
+    /// Name given with --keep-changes
     pub(crate) name: ChangeName,
-    /// Only which files, and how many lines of them
+    /// Show only file names and numbers of changed lines
     #[arg(long)]
     pub(crate) stat: bool,
-    /// Where the project is now [default: the directory that it was, and no other]
+    /// Directory of the project [default: its original directory, if it is still the same one]
     #[arg(short, long, value_name = "DIR")]
     pub(crate) project: Option<PathBuf>,
 }
@@ -21,21 +21,21 @@ pub(crate) struct DiffArguments {
 /// `carrel apply`.
 #[derive(Args, Debug)]
 pub(crate) struct ApplyArguments {
-    /// The name that was given with --keep-changes
+    /// Name given with --keep-changes
     pub(crate) name: ChangeName,
-    /// Only say what would be done
+    /// Show what would be done, and change nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Overwrite what was changed in the project since; what would leave it stays refused
+    /// Overwrite files that changed in the project since; changes outside the project stay refused
     #[arg(long)]
     pub(crate) force: bool,
-    /// Leave out what is refused, and apply the rest
+    /// Skip refused changes and apply the rest
     #[arg(long)]
     pub(crate) skip_refused: bool,
-    /// Take over what git would run or read as configuration too: repositories, hooks, and files that settings name
+    /// Also apply what git would execute or read as configuration: repositories, hooks, and files named by settings
     #[arg(long)]
     pub(crate) allow_git: bool,
-    /// Where the project is now [default: the directory that it was, and no other]
+    /// Directory of the project [default: its original directory, if it is still the same one]
     #[arg(short, long, value_name = "DIR")]
     pub(crate) project: Option<PathBuf>,
 }
@@ -43,9 +43,9 @@ pub(crate) struct ApplyArguments {
 /// `carrel export`.
 #[derive(Args, Debug)]
 pub(crate) struct ExportArguments {
-    /// The name that was given with --keep-changes
+    /// Name given with --keep-changes
     pub(crate) name: ChangeName,
-    /// Where to write the archive [default: standard output]
+    /// Write the archive to this file [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 }

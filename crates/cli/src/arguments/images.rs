@@ -1,4 +1,4 @@
-//! Words about images.
+//! Arguments of `image` and `prune`.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use carrel_layers::Platform;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::quantities::patience;
+use super::parsers::duration;
 use crate::environment::Variable;
 use crate::label::Label;
 
-/// What an image can be, for help.
-pub(crate) const IMAGE: &str = "`host`, a name such as `python:3.12`, a path that begins with / or ./ (a root file system or its tar), \
+/// Help for an image argument.
+pub(crate) const IMAGE: &str = "Image: `host`, a name such as `python:3.12`, a path that begins with / or ./ (a root file system or its tar), \
                                 oci:PATH, oci-archive:PATH or docker-archive:PATH";
 
 /// `carrel image`.
@@ -23,54 +23,54 @@ pub(crate) struct ImageArguments {
     pub(crate) command: ImageCommand,
 }
 
-/// What to do with images.
+/// Subcommands of `carrel image`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ImageCommand {
-    /// List the images that are here
-    Ls(ListArguments),
-    /// Fetch images from registries
-    Pull(PullArguments),
-    /// Remove images; what a sandbox needs is not removed
+    /// List local images
+    Ls(ImageListArguments),
+    /// Pull images from registries
+    Pull(ImagePullArguments),
+    /// Remove images that no sandbox uses
     Rm(ImageRemoveArguments),
-    /// Take an image from a file or a directory, and give it a name
-    Import(ImportArguments),
-    /// Tell all that is known about images, as JSON
+    /// Import an image from a file or a directory
+    Import(ImageImportArguments),
+    /// Show details of images as JSON
     Inspect(ImageInspectArguments),
-    /// Make an image of what a sandbox has changed in its own
-    Save(SaveArguments),
-    /// Let a sandbox go on when whoever started this is gone
+    /// Save the changes of a sandbox to its file system as an image
+    Save(ImageSaveArguments),
+    /// Resume a paused sandbox when the parent process exits
     #[command(hide = true)]
-    LetGoOn(LetGoOnArguments),
+    ResumeOnExit(ResumeOnExitArguments),
 }
 
-/// `carrel image let-go-on`, which `save` starts.
+/// `carrel image resume-on-exit`, which `carrel image save` starts.
 #[derive(Args, Debug)]
-pub(crate) struct LetGoOnArguments {
-    /// The sandbox
+pub(crate) struct ResumeOnExitArguments {
+    /// Name of the sandbox
     pub(crate) sandbox: String,
 }
 
 /// `carrel image ls`.
 #[derive(Args, Debug)]
-pub(crate) struct ListArguments {
-    /// Only digests, one on a line
+pub(crate) struct ImageListArguments {
+    /// Print only digests, one per line
     #[arg(short, long)]
     pub(crate) quiet: bool,
 }
 
 /// `carrel image pull`.
 #[derive(Args, Debug)]
-pub(crate) struct PullArguments {
-    /// The platform, such as linux/arm64 [default: that of this host]
+pub(crate) struct ImagePullArguments {
+    /// Platform, such as linux/arm64 [default: that of this host]
     #[arg(long, value_name = "OS/ARCH")]
     pub(crate) platform: Option<Platform>,
-    /// When to ask the registry
-    #[arg(long, value_enum, default_value_t = Pull::Always, value_name = "WHEN")]
-    pub(crate) pull: Pull,
-    /// Say nothing but errors and what came of it
+    /// When to pull from the registry
+    #[arg(long, value_enum, default_value_t = PullPolicyArgument::Always, value_name = "WHEN")]
+    pub(crate) pull: PullPolicyArgument,
+    /// Print only errors and the result
     #[arg(short, long)]
     pub(crate) quiet: bool,
-    /// The images
+    /// Images to pull
     #[arg(required = true, value_name = "IMAGE")]
     pub(crate) images: Vec<ImageRef>,
 }
@@ -78,30 +78,30 @@ pub(crate) struct PullArguments {
 /// `carrel image rm`.
 #[derive(Args, Debug)]
 pub(crate) struct ImageRemoveArguments {
-    /// The images, by their names, or by their digests or the beginnings of those
+    /// Images to remove, by name, digest or prefix of a digest
     #[arg(required = true, value_name = "IMAGE")]
     pub(crate) images: Vec<String>,
 }
 
 /// `carrel image import`.
 #[derive(Args, Debug)]
-pub(crate) struct ImportArguments {
-    /// Say nothing but errors and what came of it
+pub(crate) struct ImageImportArguments {
+    /// Print only errors and the result
     #[arg(short, long)]
     pub(crate) quiet: bool,
     #[command(flatten)]
-    pub(crate) config: ConfigArguments,
-    /// The path of a root file system, of its tar, or of what `docker save` or `skopeo copy` wrote; what it is, and
-    /// whether it is compressed, is found out unless it is said by dir:, oci:, oci-archive: or docker-archive:
+    pub(crate) config: ImageConfigArguments,
+    /// Path of a root file system, of its tar, or of output of `docker save` or `skopeo copy`; format and compression are
+    /// detected unless given by dir:, oci:, oci-archive: or docker-archive:
     pub(crate) source: ImageRef,
-    /// What it is called from then on
+    /// Name for the image
     pub(crate) name: String,
 }
 
 /// `carrel image inspect`.
 #[derive(Args, Debug)]
 pub(crate) struct ImageInspectArguments {
-    /// The images: one object for one, an array for several
+    /// Images to show: one object for one image, an array for several
     #[arg(required = true, value_name = "IMAGE")]
     pub(crate) images: Vec<String>,
 }
@@ -109,47 +109,47 @@ pub(crate) struct ImageInspectArguments {
 /// `carrel image save`.
 #[derive(Args, Debug)]
 #[command(after_help = SAVE_HELP)]
-pub(crate) struct SaveArguments {
-    /// Send it to the registry that its name says
+pub(crate) struct ImageSaveArguments {
+    /// Push it to the registry in its name
     #[arg(long)]
     pub(crate) push: bool,
-    /// Say nothing but errors and what came of it
+    /// Print only errors and the result
     #[arg(short, long)]
     pub(crate) quiet: bool,
     #[command(flatten)]
-    pub(crate) config: ConfigArguments,
-    /// The sandbox
+    pub(crate) config: ImageConfigArguments,
+    /// Name of the sandbox
     pub(crate) sandbox: String,
-    /// What the image is called from then on
+    /// Name for the image
     pub(crate) name: String,
 }
 
 const SAVE_HELP: &str = "\
-A sandbox that runs is paused meanwhile, and goes on whatever comes of it. What is mounted in it, and its project, is not part of the image.
+A running sandbox is paused meanwhile, and resumes in any case. Its mounts and its project are not part of the image.
 
 Examples:
   carrel image save desk tools:1
   carrel image save --cmd bash --push desk registry.example/team/tools:1";
 
-/// How an image is to be run: what is not said stays as it was.
+/// The configuration of an image; what is not given stays as it was.
 #[derive(Args, Clone, Debug, Default)]
-pub(crate) struct ConfigArguments {
-    /// What runs if nothing is asked for, in words
+pub(crate) struct ImageConfigArguments {
+    /// Default command, split into words as in a shell
     #[arg(long, value_name = "WORDS")]
     pub(crate) cmd: Option<String>,
-    /// What every command begins with, in words; '' for nothing
+    /// Prefix of every command, split into words as in a shell; '' for none
     #[arg(long, value_name = "WORDS")]
     pub(crate) entrypoint: Option<String>,
-    /// Set a variable, or pass one on from this environment
+    /// Set an environment variable, or pass one through from this environment
     #[arg(short, long = "env", value_name = "KEY[=VALUE]", value_parser = OsStringValueParser::new().try_map(Variable::parse))]
     pub(crate) env: Vec<Variable>,
-    /// Who commands run as
+    /// Default user of commands
     #[arg(short, long, value_name = "USER[:GROUP]")]
     pub(crate) user: Option<String>,
-    /// Where commands start
+    /// Default working directory of commands
     #[arg(short, long, value_name = "DIR")]
     pub(crate) workdir: Option<String>,
-    /// A label
+    /// Add a label
     #[arg(long = "label", value_name = "KEY=VALUE")]
     pub(crate) labels: Vec<Label>,
 }
@@ -157,37 +157,37 @@ pub(crate) struct ConfigArguments {
 /// `carrel prune`.
 #[derive(Args, Debug)]
 pub(crate) struct PruneArguments {
-    /// All images that nothing uses [default: those without a name]
+    /// Remove all unused images [default: only those without a name]
     #[arg(short, long)]
     pub(crate) all: bool,
-    /// Remove the output of ended execs instead of images, of deleted sandboxes too
+    /// Remove output of execs that have exited, also of deleted sandboxes, instead of images
     #[arg(long, conflicts_with = "all")]
     pub(crate) logs: bool,
-    /// Only output that was last written longer ago, such as 168h
-    #[arg(long, value_name = "TIME", value_parser = patience, requires = "logs")]
+    /// Remove only output that was last written longer ago, such as 168h
+    #[arg(long, value_name = "TIME", value_parser = duration, requires = "logs")]
     pub(crate) older_than: Option<Duration>,
 }
 
-/// When a registry is asked for an image.
+/// When an image is pulled from a registry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Pull {
-    /// Whether the image is here or not
+pub(crate) enum PullPolicyArgument {
+    /// Even if the image is present
     Always,
-    /// If the image is not here
+    /// If the image is not present
     #[default]
     Missing,
-    /// Never
+    /// Never; fail if the image is not present
     Never,
 }
 
-// === impl Pull ===
+// === impl PullPolicyArgument ===
 
-impl From<Pull> for PullPolicy {
-    fn from(pull: Pull) -> Self {
+impl From<PullPolicyArgument> for PullPolicy {
+    fn from(pull: PullPolicyArgument) -> Self {
         match pull {
-            Pull::Always => Self::Always,
-            Pull::Missing => Self::Missing,
-            Pull::Never => Self::Never,
+            PullPolicyArgument::Always => Self::Always,
+            PullPolicyArgument::Missing => Self::Missing,
+            PullPolicyArgument::Never => Self::Never,
         }
     }
 }

@@ -1,13 +1,13 @@
-//! What stands between a sandbox and the kernel of the host.
+//! The value of `--isolation`.
 
 use clap::ValueEnum;
 
-/// A kind of isolation.
+/// What separates a sandbox from the kernel of the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum IsolationKind {
-    /// Namespaces, and a filter of system calls.
+    /// Namespaces and a seccomp filter.
     #[default]
     Namespaces,
-    /// The same, and inside them the application kernel of gVisor.
+    /// The same, with the application kernel of gVisor inside.
     Gvisor,
 }

@@ -1,71 +1,71 @@
-//! Words about jobs: `carrel exec`, `carrel attach`, `carrel logs`.
+//! Arguments of `exec`, `attach` and `logs`.
 
 use std::ffi::OsString;
 
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
-use super::quantities::bytes;
+use super::parsers::bytes;
 use crate::environment::Variable;
 use crate::size::Time;
 
-/// The keys that leave a job, unless others are given.
+/// The default keys that detach from a job.
 pub(super) const DETACH_KEYS: &str = "ctrl-p,ctrl-q";
-/// The longest id that a job can have, whoever chose it.
+/// The longest id that a job can have.
 const LONGEST_JOB: usize = 220;
 
 /// `carrel exec`.
 #[derive(Args, Debug)]
 #[command(override_usage = "carrel exec [OPTIONS] <NAME> -- <CMD>...", after_help = EXEC_HELP)]
 pub(crate) struct ExecArguments {
-    /// Pass standard input on, which is the default; with --detach, leave it open for `carrel attach`
+    /// Forward standard input, which is the default; with --detach, keep it open for `carrel attach`
     #[arg(short, long, conflicts_with = "no_stdin")]
     pub(crate) interactive: bool,
-    /// Give the command an empty standard input, and leave ours alone
+    /// Give the command an empty standard input
     #[arg(long)]
     pub(crate) no_stdin: bool,
-    /// Give it a terminal [default: if standard input and output are one]
+    /// Allocate a terminal [default: if standard input and output are terminals]
     #[arg(short, long, conflicts_with = "no_tty")]
     pub(crate) tty: bool,
-    /// Give it no terminal
+    /// Do not allocate a terminal
     #[arg(long)]
     pub(crate) no_tty: bool,
-    /// Start it, print the id of its job, and leave it alone
+    /// Start the command, print the id of its job, and exit
     #[arg(short, long)]
     pub(crate) detach: bool,
-    /// An id for its job: the same again attaches instead of running twice [default: a new one]
+    /// Id for the job; a retry with the same id attaches instead of running twice [default: a new id]
     #[arg(long, value_name = "ID", value_parser = new_job_id)]
     pub(crate) job: Option<String>,
-    /// Set a variable, or pass one on from this environment
+    /// Set an environment variable, or pass one through from this environment
     #[arg(short, long = "env", value_name = "KEY[=VALUE]", value_parser = OsStringValueParser::new().try_map(Variable::parse))]
     pub(crate) env: Vec<Variable>,
-    /// Where the command starts
+    /// Working directory of the command
     #[arg(short, long, value_name = "DIR")]
     pub(crate) workdir: Option<String>,
-    /// Who it runs as inside: a name or a number, with or without a group [default: root; in one that stays, its own user]
+    /// User inside, by name or number, with an optional group [default: root; in a persistent sandbox, its user]
     #[arg(short, long, value_name = "USER[:GROUP]")]
     pub(crate) user: Option<String>,
-    /// End it after a time, such as 30s or 5m, with exit code 124
+    /// Kill the command after a time, such as 30s or 5m, with exit code 124
     #[arg(long, value_name = "TIME")]
     pub(crate) timeout: Option<Time>,
-    /// Keys that leave the command running and end this one; none if empty
+    /// Keys that detach from the command and leave it running; empty for none
     #[arg(long, value_name = "KEYS", default_value = DETACH_KEYS)]
     pub(crate) detach_keys: String,
-    /// Say nothing but errors
+    /// Print only errors
     #[arg(short, long)]
     pub(crate) quiet: bool,
-    /// The sandbox
+    /// Name of the sandbox
     pub(crate) name: String,
-    /// The command and its arguments
+    /// Command and arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
 }
 
 const EXEC_HELP: &str = "\
-The command is a job of the sandbox: it goes on when this one is killed or its terminal is gone.
+The command is a job of the sandbox: it continues if `carrel exec` is killed or its terminal closes.
 
-Exit codes: the command's own; 128 + n if signal n ended it; 124 after --timeout; 125 if it could not be run at all; \
-126 if the command cannot be executed; 127 if there is no such command.
+Exit codes: that of the command; 128 + n if signal n killed it; 124 after --timeout; 125 if it could not be started; \
+126 if the command cannot be executed; 127 if the command is not found.
 
 Examples:
   carrel exec web -- ps aux
@@ -75,24 +75,24 @@ Examples:
 /// `carrel attach`.
 #[derive(Args, Debug)]
 pub(crate) struct AttachArguments {
-    /// Only look: take no part in its input
+    /// Show output only, and send no input
     #[arg(long, conflicts_with = "take_over")]
     pub(crate) read_only: bool,
-    /// Take its input from whoever holds it
+    /// Take over input from the client that has it
     #[arg(long)]
     pub(crate) take_over: bool,
-    /// Begin with what it writes from now on, instead of what it wrote before
+    /// Show only new output, and not what the job wrote before
     #[arg(long)]
     pub(crate) no_replay: bool,
-    /// Keys that leave the job running and end this one; none if empty
+    /// Keys that detach from the job and leave it running; empty for none
     #[arg(long, value_name = "KEYS", default_value = DETACH_KEYS)]
     pub(crate) detach_keys: String,
-    /// Say nothing but errors
+    /// Print only errors
     #[arg(short, long)]
     pub(crate) quiet: bool,
-    /// The sandbox
+    /// Name of the sandbox
     pub(crate) name: String,
-    /// The job [default: the only one that runs, or `run`, the command of `carrel run`]
+    /// Id of the job [default: the only running one, or `run`, the command of `carrel run`]
     #[arg(value_parser = job_id)]
     pub(crate) job: Option<String>,
 }
@@ -100,38 +100,38 @@ pub(crate) struct AttachArguments {
 /// `carrel logs`.
 #[derive(Args, Debug)]
 pub(crate) struct LogsArguments {
-    /// Go on until the job has ended
+    /// Follow output until the job exits
     #[arg(short, long)]
     pub(crate) follow: bool,
-    /// Only its standard output
+    /// Show only standard output
     #[arg(long, conflicts_with = "stderr")]
     pub(crate) stdout: bool,
-    /// Only its standard error
+    /// Show only standard error
     #[arg(long)]
     pub(crate) stderr: bool,
-    /// Show only the last lines of each output
+    /// Show only the last lines of each stream
     #[arg(long, value_name = "LINES", conflicts_with = "from")]
     pub(crate) tail: Option<u64>,
-    /// Begin with this byte of each output, counted from 0
+    /// Start at this byte of each stream, counted from 0
     #[arg(long, value_name = "BYTE", value_parser = bytes)]
     pub(crate) from: Option<u64>,
-    /// The sandbox
+    /// Name of the sandbox
     pub(crate) name: String,
-    /// The job [default: the only one that runs, or `run`, the command of `carrel run`]
+    /// Id of the job [default: the only running one, or `run`, the command of `carrel run`]
     #[arg(value_parser = job_id)]
     pub(crate) job: Option<String>,
 }
 
-/// Text that no job has as its id.
+/// Text that is not the id of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BadJobId;
 
-/// An id for a new job. It is that of an exec, whichever kind of sandbox it runs in: so one rule holds for both.
+/// Parses an id for a new job, which must be a valid exec id in any sandbox.
 fn new_job_id(text: &str) -> Result<String, carrel_store::BadId> {
     carrel_store::ExecId::new(text).map(|id| id.as_str().to_owned())
 }
 
-/// The id of a job that is there, as a supervisor takes it: other clients and Carrel itself choose shorter ones.
+/// Parses the id of an existing job: other clients and Carrel itself may choose shorter ids.
 pub(super) fn job_id(text: &str) -> Result<String, BadJobId> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '~');
     let fits = (1..=LONGEST_JOB).contains(&text.len()) && !text.starts_with('.') && text.chars().all(plain);
@@ -142,7 +142,7 @@ pub(super) fn job_id(text: &str) -> Result<String, BadJobId> {
 
 impl std::fmt::Display for BadJobId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("no job has such an id; `carrel ps NAME` lists those that are there")
+        f.write_str("not a job id; `carrel ps NAME` lists jobs")
     }
 }
 
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_new_job_is_called_by_the_rule_for_execs() {
+    fn a_new_job_id_must_be_a_valid_exec_id() {
         for id in ["build", "exec-0123abcd", "A_b9"] {
             assert_eq!(new_job_id(id).as_deref(), Ok(id));
         }
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn the_id_of_a_job_is_what_a_supervisor_takes() {
+    fn the_id_of_an_existing_job_is_what_a_shim_accepts() {
         for id in ["a", "run", "exec-0123abcd", "A_b.c-9", &"x".repeat(LONGEST_JOB)] {
             assert_eq!(job_id(id).as_deref(), Ok(id));
         }

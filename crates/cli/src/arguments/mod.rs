@@ -1,14 +1,14 @@
-//! What a person types.
+//! The definition of the command line.
 
 mod changes;
 mod images;
 mod isolation;
 mod jobs;
 mod orphans;
-mod quantities;
+mod parsers;
+mod persistent;
 mod run;
 mod sandboxes;
-mod stays;
 mod store;
 
 use std::path::PathBuf;
@@ -17,103 +17,104 @@ use clap::{Args, Parser, Subcommand};
 
 pub(crate) use self::changes::{ApplyArguments, DiffArguments, ExportArguments};
 pub(crate) use self::images::{
-    ConfigArguments, ImageArguments, ImageCommand, ImageInspectArguments, ImageRemoveArguments, ImportArguments,
-    ListArguments, PruneArguments, Pull, PullArguments, SaveArguments,
+    ImageArguments, ImageCommand, ImageConfigArguments, ImageImportArguments, ImageInspectArguments,
+    ImageListArguments, ImagePullArguments, ImageRemoveArguments, ImageSaveArguments, PruneArguments,
+    PullPolicyArgument,
 };
 pub(crate) use self::isolation::IsolationKind;
 pub(crate) use self::jobs::{AttachArguments, ExecArguments, LogsArguments};
 pub(crate) use self::orphans::{StoreAdoptArguments, StoreClaimArguments, StoreRemoveArguments};
+pub(crate) use self::persistent::{
+    CreateArguments, EventsArguments, GetArguments, RestartPolicyArgument, ResumeArguments, ServeArguments,
+};
 pub(crate) use self::run::RunArguments;
 pub(crate) use self::sandboxes::{
     CopyArguments, InspectArguments, PsArguments, RemoveArguments, StatsArguments, StopArguments,
-};
-pub(crate) use self::stays::{
-    CreateArguments, EventsArguments, GetArguments, Restart, ResumeArguments, ServeArguments,
 };
 pub(crate) use self::store::{StoreArguments, StoreBackupArguments, StoreCommand, StoreRestoreArguments};
 
 /// Sandboxes in milliseconds.
 #[derive(Debug, Parser)]
 #[command(name = "carrel", version, max_term_width = 100, disable_help_subcommand = true)]
-pub(crate) struct Carrel {
-    /// Errors and results as JSON, one object on a line
+pub(crate) struct CarrelArguments {
+    /// Print errors and results as JSON, one object per line
     #[arg(long, global = true)]
     pub(crate) json: bool,
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub(crate) command: CarrelCommand,
 }
 
-/// What to do.
+/// The commands.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
-    /// Run a command in a sandbox that is gone when the command ends
+pub(crate) enum CarrelCommand {
+    /// Run a command in a new ephemeral sandbox
     Run(Box<RunArguments>),
-    /// Make a sandbox that stays
+    /// Create a persistent sandbox
     Create(Box<CreateArguments>),
-    /// Run a command in a sandbox that is there
+    /// Run a command in an existing sandbox
     Exec(Box<ExecArguments>),
-    /// Take part in a job that runs: see what it writes, and type what it reads
+    /// Attach to the input and output of a running job
     Attach(AttachArguments),
-    /// Show what a job wrote
+    /// Show the output of a job
     Logs(LogsArguments),
     /// List sandboxes, or the jobs of one
     #[command(visible_alias = "ls")]
     Ps(PsArguments),
-    /// Tell how a sandbox that stays is
+    /// Show the status of a persistent sandbox
     Get(GetArguments),
-    /// Tell what happened to sandboxes that stay
+    /// Show events of persistent sandboxes
     Events(EventsArguments),
-    /// Tell all that is known about sandboxes, or about a job, as JSON
+    /// Show details of sandboxes, or of a job, as JSON
     Inspect(InspectArguments),
-    /// Show what sandboxes use
+    /// Show resource usage of sandboxes
     #[command(visible_alias = "top")]
     Stats(StatsArguments),
-    /// Copy files and directories into a sandbox, or out of it
+    /// Copy files between the host and a sandbox
     Cp(CopyArguments),
-    /// End sandboxes: ask, wait, then insist
+    /// Stop sandboxes: terminate, wait, then kill
     Stop(StopArguments),
-    /// Let sandboxes run again that were stopped
+    /// Resume stopped or paused sandboxes
     Resume(ResumeArguments),
-    /// Remove sandboxes that have ended, or forget kept changes
+    /// Remove stopped sandboxes, or saved changes
     Rm(RemoveArguments),
-    /// Images: list, fetch, remove, import and make them
+    /// Manage images: list, pull, remove, import and save
     Image(Box<ImageArguments>),
-    /// Show what takes room on the disk
+    /// Show disk usage
     Df,
-    /// Remove images that nothing needs, or the output of ended execs
+    /// Remove unused images, or output of execs that have exited
     Prune(PruneArguments),
     /// Show what a sandbox changed in a project
     Diff(DiffArguments),
-    /// Make kept changes in the project itself
+    /// Apply saved changes to the project
     Apply(ApplyArguments),
-    /// Write kept changes as a tar archive
+    /// Export saved changes as a tar archive
     Export(ExportArguments),
-    /// List the changes that are kept
+    /// List saved changes
     Changes,
-    /// Serve sandboxes that stay: the daemon, which other commands start when they need it
+    /// Run the daemon, which other commands start when they need it
     Serve(ServeArguments),
-    /// Look after what the daemon keeps
+    /// Check, back up, restore and repair the daemon's store
     Store(StoreArguments),
-    /// Check whether this host can run sandboxes, and say what to do where it cannot
+    /// Check whether this host can run sandboxes, and how to fix what is missing
     Doctor,
-    /// Print a script that completes commands for a shell
+    /// Print a completion script for a shell
     Completions(CompletionsArguments),
     /// Write the manual pages of all commands into a directory
     #[command(hide = true)]
     Man(ManArguments),
-    /// Own the sandbox of a run that was detached from, which `run` starts
+    /// Own the sandbox of a detached `carrel run`, which starts this
     #[command(hide = true)]
     OwnRun,
     /// Print the version
     Version,
-    /// Show the help of a command, as its --help does
+    /// Print the help of a command
     Help(HelpArguments),
 }
 
-// === impl Command ===
+// === impl CarrelCommand ===
 
-impl Command {
-    /// The sandbox that it is about, if it is about one.
+impl CarrelCommand {
+    /// The sandbox that the command names, if it names exactly one.
     pub(crate) fn sandbox(&self) -> Option<&str> {
         match self {
             Self::Exec(exec) => Some(&exec.name),
@@ -131,7 +132,7 @@ impl Command {
     }
 }
 
-/// The one name, if it is one.
+/// The name, if there is exactly one.
 fn only(names: &[String]) -> Option<&str> {
     match names {
         [name] => Some(name),
@@ -142,15 +143,15 @@ fn only(names: &[String]) -> Option<&str> {
 /// `carrel completions`.
 #[derive(Args, Debug)]
 pub(crate) struct CompletionsArguments {
-    /// The shell
+    /// Shell to complete for
     #[arg(value_enum)]
-    pub(crate) shell: CompletedShell,
+    pub(crate) shell: CompletionShell,
 }
 
 /// `carrel help`.
 #[derive(Args, Debug)]
 pub(crate) struct HelpArguments {
-    /// The command, such as `run` or `image pull` [default: all commands are listed]
+    /// Command, such as `run` or `image pull` [default: list all commands]
     #[arg(value_name = "COMMAND")]
     pub(crate) command: Vec<String>,
 }
@@ -158,13 +159,13 @@ pub(crate) struct HelpArguments {
 /// `carrel man`.
 #[derive(Args, Debug)]
 pub(crate) struct ManArguments {
-    /// An existing directory, such as share/man/man1
+    /// Existing directory, such as share/man/man1
     pub(crate) directory: PathBuf,
 }
 
-/// A shell that can complete.
+/// A shell with completion.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
-pub(crate) enum CompletedShell {
+pub(crate) enum CompletionShell {
     /// Bash
     Bash,
     /// Z shell

@@ -1,4 +1,4 @@
-//! Words about disks that the store does not know, and about copies of a home.
+//! Arguments of `store adopt`, `remove` and `claim`.
 
 use std::path::PathBuf;
 
@@ -7,10 +7,10 @@ use clap::Args;
 /// `carrel store adopt`.
 #[derive(Args, Debug)]
 pub(crate) struct StoreAdoptArguments {
-    /// The disk, or the sandbox that it belonged to
+    /// Disk, or the sandbox that it belonged to
     #[arg(value_name = "ORPHAN")]
     pub(crate) orphan: String,
-    /// The id of the sandbox from now on [default: its former id]
+    /// New id of the sandbox [default: its former id]
     #[arg(long, value_name = "ID")]
     pub(crate) id: Option<String>,
 }
@@ -26,7 +26,7 @@ pub(crate) struct StoreRemoveArguments {
 /// `carrel store claim`.
 #[derive(Args, Debug)]
 pub(crate) struct StoreClaimArguments {
-    /// The home [default: CARREL_HOME]
+    /// Home of the daemon [default: CARREL_HOME]
     #[arg(long, value_name = "DIR")]
     pub(crate) home: Option<PathBuf>,
 }

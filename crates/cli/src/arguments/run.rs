@@ -1,4 +1,4 @@
-//! Words of `carrel run`.
+//! Arguments of `run`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use carrel_sandbox::cgroup::CpuShare;
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
-use super::images::{IMAGE, Pull};
+use super::images::{IMAGE, PullPolicyArgument};
 use super::isolation::IsolationKind;
 use super::jobs::DETACH_KEYS;
 use crate::environment::Variable;
@@ -20,88 +20,88 @@ use crate::size::{Size, Time};
 #[derive(Args, Debug)]
 #[command(override_usage = "carrel run [OPTIONS] <IMAGE> [-- <CMD>...]", after_help = RUN_HELP)]
 pub(crate) struct RunArguments {
-    /// Show a directory, file or socket of the host inside; read-only unless it ends in `:rw`, copied with `:copy`
+    /// Mount a directory, file or socket of the host; read-only unless it ends in `:rw`, copied with `:copy`
     #[arg(long = "mount", value_name = "SRC:DST[:ro|rw|copy]", value_parser = OsStringValueParser::new().try_map(MountPair::parse))]
     pub(crate) mounts: Vec<MountPair>,
-    /// Set a variable, or pass one on from this environment
+    /// Set an environment variable, or pass one through from this environment
     #[arg(short, long = "env", value_name = "KEY[=VALUE]", value_parser = OsStringValueParser::new().try_map(Variable::parse))]
     pub(crate) env: Vec<Variable>,
-    /// Where the command starts [default: /workspace with --project, else what the image says, else /]
+    /// Working directory of the command [default: /workspace with --project, else that of the image, else /]
     #[arg(short, long, value_name = "DIR")]
     pub(crate) workdir: Option<String>,
-    /// Who it runs as inside: a name or a number, with or without a group [default: what the image says, else root]
+    /// User inside, by name or number, with an optional group [default: that of the image, else root]
     #[arg(short, long, value_name = "USER[:GROUP]")]
     pub(crate) user: Option<String>,
-    /// How much memory it may use, such as 512M or 2G [default: half of the host's]
+    /// Memory limit, such as 512M or 2G [default: half of the host's memory]
     #[arg(short, long, value_name = "SIZE")]
     pub(crate) memory: Option<Size>,
-    /// How many processors it may use, such as 1.5 [default: all]
+    /// CPU limit, such as 1.5 [default: all CPUs]
     #[arg(long, value_name = "CORES")]
     pub(crate) cpus: Option<CpuShare>,
-    /// How many processes and threads it may have
+    /// Limit on processes and threads
     #[arg(long, value_name = "COUNT", default_value_t = 1024)]
     pub(crate) pids: u32,
-    /// How much it may write to its own files; kept in memory, and counted there
+    /// Disk limit; files are stored in memory, and count towards the memory limit
     #[arg(long, value_name = "SIZE", default_value = "1G")]
     pub(crate) disk: Size,
-    /// Isolate it by namespaces, or by gvisor, which has a kernel of its own and needs runsc
+    /// Isolation: namespaces, or gvisor, which has its own kernel and needs runsc
     #[arg(long, value_enum, default_value_t, value_name = "KIND", hide_possible_values = true)]
     pub(crate) isolation: IsolationKind,
-    /// End it after a time, such as 30s or 5m, with exit code 124
+    /// Kill the command after a time, such as 30s or 5m, with exit code 124
     #[arg(long, value_name = "TIME")]
     pub(crate) timeout: Option<Time>,
-    /// A name for the sandbox, by which clients find its socket
+    /// Name of the sandbox, by which clients find its socket
     #[arg(long)]
     pub(crate) name: Option<String>,
-    /// The sandbox's name for itself
+    /// Host name inside the sandbox
     #[arg(long, value_name = "NAME", default_value = "carrel")]
     pub(crate) hostname: String,
-    /// Work on a copy of this directory, at /workspace; the directory itself stays as it is
+    /// Mount a directory at /workspace as a copy-on-write layer; the directory itself does not change
     #[arg(short, long, value_name = "DIR")]
     pub(crate) project: Option<PathBuf>,
-    /// Keep what was changed in the project under this name, for `carrel diff` and `carrel apply`
+    /// Save changes to the project under this name, for `carrel diff` and `carrel apply`
     #[arg(long, value_name = "NAME", requires = "project")]
     pub(crate) keep_changes: Option<ChangeName>,
-    /// Pass standard input on, which is the default
+    /// Forward standard input, which is the default
     #[arg(short, long, conflicts_with = "no_stdin")]
     pub(crate) interactive: bool,
-    /// Give the command an empty standard input, and leave ours alone
+    /// Give the command an empty standard input
     #[arg(long)]
     pub(crate) no_stdin: bool,
-    /// Give it a terminal [default: if standard input and output are one]
+    /// Allocate a terminal [default: if standard input and output are terminals]
     #[arg(short, long, conflicts_with = "no_tty")]
     pub(crate) tty: bool,
-    /// Give it no terminal
+    /// Do not allocate a terminal
     #[arg(long)]
     pub(crate) no_tty: bool,
-    /// Keys that leave the command running and end this one; none if empty
+    /// Keys that detach from the command and leave it running; empty for none
     #[arg(long, value_name = "KEYS", default_value = DETACH_KEYS)]
     pub(crate) detach_keys: String,
-    /// Say nothing but errors
+    /// Print only errors
     #[arg(short, long)]
     pub(crate) quiet: bool,
-    /// Run even where this host cannot enforce a limit, and warn of each such limit
+    /// Run even if this host cannot enforce a limit, and warn about each such limit
     #[arg(long)]
     pub(crate) allow_unenforced_limits: bool,
-    /// When to ask a registry for the image: always, missing or never
+    /// When to pull the image: always, missing or never
     #[arg(long, value_enum, default_value_t, value_name = "WHEN", hide_possible_values = true)]
-    pub(crate) pull: Pull,
-    /// What the command begins with, in words, instead of what the image says; '' for nothing
+    pub(crate) pull: PullPolicyArgument,
+    /// Prefix of the command, split into words as in a shell, instead of that of the image; '' for none
     #[arg(long, value_name = "WORDS")]
     pub(crate) entrypoint: Option<String>,
-    /// A sandbox of this command is always removed
+    /// Accepted for compatibility: the sandbox is always removed
     #[arg(long = "rm", hide = true)]
     pub(crate) _remove: bool,
     #[arg(help = IMAGE)]
     pub(crate) image: ImageRef,
-    /// The command and its arguments [default: what the image says]
+    /// Command and arguments [default: those of the image]
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
 }
 
 const RUN_HELP: &str = "\
-Exit codes: the command's own; 128 + n if signal n ended it; 124 after --timeout; 125 if the sandbox failed; \
-126 if the command cannot be executed; 127 if there is no such command.
+Exit codes: that of the command; 128 + n if signal n killed it; 124 after --timeout; 125 if the sandbox failed; \
+126 if the command cannot be executed; 127 if the command is not found.
 
 Examples:
   carrel run host -- uname -a

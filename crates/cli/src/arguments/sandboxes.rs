@@ -1,4 +1,4 @@
-//! Words about sandboxes that are there.
+//! Arguments of `ps`, `inspect`, `stats`, `cp`, `stop` and `rm`.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -6,33 +6,33 @@ use std::time::Duration;
 use clap::Args;
 
 use super::jobs::job_id;
-use super::quantities::patience;
+use super::parsers::duration;
 use crate::label::Label;
 use crate::size::Time;
 
 /// `carrel ps`.
 #[derive(Args, Debug)]
 pub(crate) struct PsArguments {
-    /// Only names, or ids of jobs, one on a line
+    /// Print only names, or ids of jobs, one per line
     #[arg(short, long)]
     pub(crate) quiet: bool,
-    /// Those too that were removed, as long as they are known
+    /// Include removed sandboxes that are still known
     #[arg(short, long)]
     pub(crate) all: bool,
-    /// Only those with this label, which only sandboxes that stay have
+    /// List only persistent sandboxes with this label
     #[arg(long = "label", value_name = "KEY=VALUE", conflicts_with = "name")]
     pub(crate) labels: Vec<Label>,
-    /// The sandbox whose jobs are listed [default: all sandboxes are]
+    /// Sandbox whose jobs to list [default: list all sandboxes]
     pub(crate) name: Option<String>,
 }
 
 /// `carrel inspect`.
 #[derive(Args, Debug)]
 pub(crate) struct InspectArguments {
-    /// Tell about this job of the sandbox
+    /// Show this job of the sandbox
     #[arg(long, value_name = "JOB", value_parser = job_id)]
     pub(crate) job: Option<String>,
-    /// The sandboxes: one object for one, an array for several
+    /// Sandboxes to show: one object for one sandbox, an array for several
     #[arg(required = true, value_name = "NAME")]
     pub(crate) names: Vec<String>,
 }
@@ -40,13 +40,13 @@ pub(crate) struct InspectArguments {
 /// `carrel stats`.
 #[derive(Args, Debug)]
 pub(crate) struct StatsArguments {
-    /// Say it once [default: again and again on a terminal, once elsewhere]
+    /// Print once [default: refresh on a terminal, print once elsewhere]
     #[arg(long)]
     pub(crate) no_stream: bool,
-    /// How long to wait before saying it again, and how long to look at processors
+    /// Refresh interval, over which CPU usage is measured
     #[arg(long, value_name = "TIME", default_value = "1s")]
     pub(crate) interval: Time,
-    /// The sandboxes [default: all that run]
+    /// Sandboxes to show [default: all running sandboxes]
     #[arg(value_name = "NAME")]
     pub(crate) names: Vec<String>,
 }
@@ -55,36 +55,35 @@ pub(crate) struct StatsArguments {
 #[derive(Args, Debug)]
 #[command(override_usage = "carrel cp [OPTIONS] <SRC> <NAME:DST>\n       carrel cp [OPTIONS] <NAME:SRC> <DST>", after_help = COPY_HELP)]
 pub(crate) struct CopyArguments {
-    /// Who acts inside, and owns what arrives there: a name or a number [default: root acts, and files are given to the user of `carrel exec`]
+    /// User inside who reads or writes the files, by name or number [default: root; files copied in belong to the user of `carrel exec`]
     #[arg(short, long, value_name = "USER[:GROUP]")]
     pub(crate) user: Option<String>,
-    /// If SRC itself is a symbolic link, copy what it leads to
+    /// If SRC itself is a symbolic link, copy its target
     #[arg(short = 'L', long)]
     pub(crate) follow_link: bool,
-    /// What to copy: a file, or a directory with everything in it; `-` reads a tar archive from standard input
+    /// File or directory to copy; `-` reads a tar archive from standard input
     #[arg(value_name = "SRC")]
     pub(crate) source: OsString,
-    /// Where to: a directory that is there gets it inside; otherwise it is the name of the copy; `-` writes a tar archive
-    /// to standard output
+    /// Existing directory to copy into, or the name of the copy; `-` writes a tar archive to standard output
     #[arg(value_name = "DST")]
     pub(crate) target: OsString,
-    /// Copies are made whole anyway
+    /// Accepted for compatibility: directories are always copied recursively
     #[arg(short = 'r', short_alias = 'a', long = "recursive", hide = true)]
     pub(crate) _recursive: bool,
-    /// Say nothing but errors
+    /// Print only errors
     #[arg(short, long)]
     pub(crate) quiet: bool,
 }
 
 const COPY_HELP: &str = "\
-Permissions, times and symbolic links are kept; links are copied as links, never followed. In a path of a sandbox that is \
-copied to, no link is followed either: name the path that it leads to. Out of a sandbox come files, directories and those \
-links that stay in the copied directory: others are left out and make the exit code 1. Devices, pipes and sockets are left \
-out, and nobody gets the rights of a file's owner by running it.
-With `-` the files travel as an uncompressed tar archive, as with docker cp: from standard input into a directory that is \
-there, or to standard output, with all symbolic links as they are.
-Out of a persistent sandbox that has stopped, files are copied without resuming it.
-A path of this host with a `:` in it begins with `/` or `./`.
+Permissions, modification times and symbolic links are preserved; links are copied as links, and never followed. Links in \
+a destination path inside a sandbox are not followed either: give the path that they point to. Links that point out of the \
+copied directory are skipped when copying out of a sandbox, with exit code 1. Devices, pipes and sockets are skipped, and \
+set-user-ID and set-group-ID bits are cleared.
+With `-`, files are streamed as an uncompressed tar archive, as with docker cp: from standard input into an existing \
+directory, or to standard output with all symbolic links as they are.
+Files are copied out of a stopped persistent sandbox without resuming it.
+A host path that contains `:` must begin with `/` or `./`.
 
 Examples:
   carrel cp src web:/workspace
@@ -95,22 +94,22 @@ Examples:
 /// `carrel stop`.
 #[derive(Args, Debug)]
 pub(crate) struct StopArguments {
-    /// How long they have to end by themselves; 0 insists at once. Those that stay have as long as the daemon says
-    #[arg(short, long, value_name = "TIME", default_value = "10s", value_parser = patience)]
+    /// Grace period before sandboxes are killed; 0 kills at once. For persistent sandboxes the daemon's setting applies
+    #[arg(short, long, value_name = "TIME", default_value = "10s", value_parser = duration)]
     pub(crate) time: Duration,
-    /// Do not wait for the end of those that stay
+    /// Do not wait until persistent sandboxes have stopped
     #[arg(long)]
     pub(crate) no_wait: bool,
-    /// Stop all persistent sandboxes that run
+    /// Stop all running persistent sandboxes
     #[arg(long, conflicts_with = "names")]
     pub(crate) all: bool,
-    /// Stop them because the host shuts down: those with the restart policy `on-boot` are resumed when it boots
+    /// Stop for a host shutdown: sandboxes with the restart policy `on-boot` resume when the host boots
     #[arg(long, requires = "all")]
     pub(crate) for_shutdown: bool,
-    /// How long to wait for all of them
-    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = patience, requires = "all")]
+    /// How long to wait until all have stopped
+    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = duration, requires = "all")]
     pub(crate) timeout: Duration,
-    /// The sandboxes
+    /// Sandboxes to stop
     #[arg(required_unless_present = "all", value_name = "NAME")]
     pub(crate) names: Vec<String>,
 }
@@ -118,19 +117,19 @@ pub(crate) struct StopArguments {
 /// `carrel rm`.
 #[derive(Args, Debug)]
 pub(crate) struct RemoveArguments {
-    /// End a sandbox that still runs
+    /// Kill running sandboxes
     #[arg(short, long)]
     pub(crate) force: bool,
-    /// Only kept changes are meant
+    /// Remove only saved changes
     #[arg(long, conflicts_with = "sandbox")]
     pub(crate) changes: bool,
-    /// Only sandboxes are meant
+    /// Remove only sandboxes
     #[arg(long)]
     pub(crate) sandbox: bool,
-    /// All sandboxes that stay and have this label
+    /// Remove all persistent sandboxes with this label
     #[arg(long = "label", value_name = "KEY=VALUE", conflicts_with_all = ["names", "changes"])]
     pub(crate) labels: Vec<Label>,
-    /// Sandboxes that have ended, or names that were given with --keep-changes
+    /// Stopped sandboxes, or names given with --keep-changes
     #[arg(required_unless_present = "labels", value_name = "NAME")]
     pub(crate) names: Vec<String>,
 }

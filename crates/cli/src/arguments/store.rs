@@ -1,4 +1,4 @@
-//! Words about the store.
+//! Arguments of `store`.
 
 use std::path::PathBuf;
 
@@ -13,31 +13,31 @@ pub(crate) struct StoreArguments {
     pub(crate) command: StoreCommand,
 }
 
-/// What to do with the store.
+/// Subcommands of `carrel store`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum StoreCommand {
-    /// Check that everything in it is intact and fits together; nothing is changed
+    /// Check that the store is intact and consistent, and change nothing
     Check(StoreCheckArguments),
-    /// Write a consistent copy of the store to a file, also while a daemon serves
+    /// Back up the store to a file, also while a daemon is running
     Backup(StoreBackupArguments),
-    /// Replace the store with a backup; no daemon may serve
+    /// Replace the store with a backup; no daemon may be running
     Restore(StoreRestoreArguments),
-    /// Replace a damaged store with all that is intact in it; no daemon may serve
+    /// Replace a damaged store with its intact part; no daemon may be running
     Repair(StoreRepairArguments),
-    /// List disks that the store does not know, such as those made after a backup that was restored
+    /// List disks that the store does not know, such as those created after a restored backup
     Orphans,
     /// Make an orphan a sandbox again
     Adopt(StoreAdoptArguments),
-    /// Remove orphans with all that is on their disks
+    /// Remove orphans and their files
     Remove(StoreRemoveArguments),
-    /// Make a copy of a home a home of its own
+    /// Make a copy of a home an independent home
     Claim(StoreClaimArguments),
 }
 
 /// `carrel store check`.
 #[derive(Args, Debug)]
 pub(crate) struct StoreCheckArguments {
-    /// Where everything is kept [default: CARREL_HOME]
+    /// Home of the daemon [default: CARREL_HOME]
     #[arg(long, value_name = "DIR")]
     pub(crate) home: Option<PathBuf>,
 }
@@ -45,7 +45,7 @@ pub(crate) struct StoreCheckArguments {
 /// `carrel store backup`.
 #[derive(Args, Debug)]
 pub(crate) struct StoreBackupArguments {
-    /// Where everything is kept [default: CARREL_HOME]
+    /// Home of the daemon [default: CARREL_HOME]
     #[arg(long, value_name = "DIR")]
     pub(crate) home: Option<PathBuf>,
     /// Replace the file if it exists; nothing but a regular file is replaced, and none in the home
@@ -59,7 +59,7 @@ pub(crate) struct StoreBackupArguments {
 #[derive(Args, Debug)]
 #[command(after_help = RESTORE_HELP)]
 pub(crate) struct StoreRestoreArguments {
-    /// Where everything is kept [default: CARREL_HOME]
+    /// Home of the daemon [default: CARREL_HOME]
     #[arg(long, value_name = "DIR")]
     pub(crate) home: Option<PathBuf>,
     /// Restore a backup that is empty or of another home, although disks of sandboxes are here
@@ -76,7 +76,7 @@ The backup is verified first. The store that was there is kept beside the new on
 #[derive(Args, Debug)]
 #[command(after_help = REPAIR_HELP)]
 pub(crate) struct StoreRepairArguments {
-    /// Where everything is kept [default: CARREL_HOME]
+    /// Home of the daemon [default: CARREL_HOME]
     #[arg(long, value_name = "DIR")]
     pub(crate) home: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! Out of a sandbox as a tar archive on standard output.
+//! Copies files out of a sandbox as a tar archive on standard output.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -12,48 +12,53 @@ use tar::{Builder, EntryType, Header};
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, spawn_blocking};
 
-use super::name::Name;
-use super::place::{Inside, below};
-use super::report::{LeftOut, Report};
-use super::{AHEAD, DEEPEST, NO_COPY, failed, inside};
+use super::file_name::FileName;
+use super::report::{CopyReport, OmittedReason};
+use super::request::{SandboxPath, join};
+use super::{MAX_DEPTH, READ_AHEAD, SPECIAL_FILE, failed, sandbox_failure};
 use crate::failure::Failure;
 
-/// How many entries of a directory are asked for at a time.
+/// How many entries of a directory are read per request.
 const BATCH: u32 = 256;
 
-/// A part of an archive.
-enum Part {
-    /// An entry, with what it leads to if it is a link.
-    Entry { path: String, header: Box<Header>, leads_to: Option<String> },
-    /// Bytes of the file that was named last.
+/// A message to the thread that writes the archive.
+enum TarWriterMessage {
+    /// An entry; a symbolic link has a target.
+    Entry { path: String, header: Box<Header>, link_target: Option<String> },
+    /// Bytes of the last entry.
     Data(Bytes),
-    /// The archive is whole.
-    End,
+    /// The archive is complete.
+    Finish,
 }
 
-/// The archive, which a thread writes while more arrives.
-struct Archive {
-    parts: mpsc::Sender<Part>,
+/// A tar archive that a thread writes while more data arrives.
+struct TarWriter {
+    messages: mpsc::Sender<TarWriterMessage>,
     writing: JoinHandle<io::Result<()>>,
 }
 
 /// A directory that is being copied.
-struct Level {
+struct ArchiveDirectory {
     path: String,
     /// Its path in the archive; empty for the top.
     name: String,
-    directory: Directory,
+    handle: Directory,
     entries: VecDeque<FsEntry>,
 }
 
-/// Bytes of one file as they arrive.
+/// Reads the bytes of one file from the channel.
 struct FileReader<'p> {
-    parts: &'p mut mpsc::Receiver<Part>,
+    messages: &'p mut mpsc::Receiver<TarWriterMessage>,
     chunk: Bytes,
 }
 
 /// Writes what is at `source` to standard output.
-pub(super) async fn copy(files: &Files, source: &Inside, follow: bool, report: &mut Report) -> Result<(), Failure> {
+pub(super) async fn copy(
+    files: &Files,
+    source: &SandboxPath,
+    follow: bool,
+    report: &mut CopyReport,
+) -> Result<(), Failure> {
     let output = io::stdout();
     if output.is_terminal() {
         return Err(failed("`-` writes a tar archive, and standard output is a terminal")
@@ -61,100 +66,101 @@ pub(super) async fn copy(files: &Files, source: &Inside, follow: bool, report: &
     }
     let path = source.path();
     let found = if follow { files.stat(&path).await } else { files.lstat(&path).await };
-    let found = found.map_err(|error| inside(&path, &error))?;
+    let found = found.map_err(|error| sandbox_failure(&path, &error))?;
     if found.kind == FsEntryKind::Other {
-        return Err(failed(format!("{path} in the sandbox: {NO_COPY}")));
+        return Err(failed(format!("{path} in the sandbox: {SPECIAL_FILE}")));
     }
-    let output = output.as_fd().try_clone_to_owned().map_err(unwritten)?;
-    let mut archive = Archive::begin(output.into());
+    let output = output.as_fd().try_clone_to_owned().map_err(write_failed)?;
+    let mut archive = TarWriter::start(output.into());
     let copied = all(files, source, &found, &mut archive, report).await;
     archive.finish(copied).await
 }
 
 async fn all(
     files: &Files,
-    source: &Inside,
+    source: &SandboxPath,
     found: &FsEntry,
-    archive: &mut Archive,
-    report: &mut Report,
+    archive: &mut TarWriter,
+    report: &mut CopyReport,
 ) -> Result<(), Failure> {
     let path = source.path();
-    let top = match Name::new(source.name()) {
+    let top = match FileName::new(source.name()) {
         Ok(name) => one(files, path, name.as_str().to_owned(), found, archive, report).await?,
         // What is in a directory, without the directory.
-        Err(_) if found.kind == FsEntryKind::Dir => Some(Level::open(files, path, String::new()).await?),
+        Err(_) if found.kind == FsEntryKind::Dir => Some(ArchiveDirectory::open(files, path, String::new()).await?),
         Err(bad) => return Err(failed(bad)),
     };
-    let mut levels: Vec<Level> = top.into_iter().collect();
-    while let Some(level) = levels.last_mut() {
-        let Some(entry) = level.next().await? else {
-            levels.pop();
+    let mut directories: Vec<ArchiveDirectory> = top.into_iter().collect();
+    while let Some(directory) = directories.last_mut() {
+        let Some(entry) = directory.next().await? else {
+            directories.pop();
             continue;
         };
-        let name = Name::last(&entry.path).map_err(|bad| failed(format!("the sandbox names a file wrongly: {bad}")))?;
-        let path = below(&level.path, name.as_str());
+        let name = FileName::last(&entry.path)
+            .map_err(|bad| failed(format!("the sandbox reports an invalid file name: {bad}")))?;
+        let path = join(&directory.path, name.as_str());
         let in_archive =
-            if level.name.is_empty() { name.as_str().to_owned() } else { below(&level.name, name.as_str()) };
+            if directory.name.is_empty() { name.as_str().to_owned() } else { join(&directory.name, name.as_str()) };
         let opened = one(files, path, in_archive, &entry, archive, report).await?;
-        if levels.len() >= DEEPEST && opened.is_some() {
-            return Err(failed(format!("the tree is deeper than {DEEPEST} directories")));
+        if directories.len() >= MAX_DEPTH && opened.is_some() {
+            return Err(failed(format!("the tree is deeper than {MAX_DEPTH} directories")));
         }
-        levels.extend(opened);
+        directories.extend(opened);
     }
     Ok(())
 }
 
-/// Writes one entry; of a directory, what is in it is left to do.
+/// Writes one entry; returns a directory whose contents remain to be copied.
 async fn one(
     files: &Files,
     path: String,
     name: String,
     entry: &FsEntry,
-    archive: &mut Archive,
-    report: &mut Report,
-) -> Result<Option<Level>, Failure> {
-    // Of a name that is not text only a likeness arrives, and there is no way to ask for what it stands for.
+    archive: &mut TarWriter,
+    report: &mut CopyReport,
+) -> Result<Option<ArchiveDirectory>, Failure> {
+    // A name that is not UTF-8 arrives with replacement characters, and cannot be requested.
     if path.contains(char::REPLACEMENT_CHARACTER) {
-        report.leave_out(path, LeftOut::NotText);
+        report.omit(path, OmittedReason::NotUtf8);
         return Ok(None);
     }
-    let failed_inside = |error| inside(&path, &error);
+    let read_failed = |error| sandbox_failure(&path, &error);
     match entry.kind {
         FsEntryKind::File => {
             let options = FsOpenOptions { read: true, ..FsOpenOptions::default() };
-            let file = files.open(path.as_str(), options).await.map_err(failed_inside)?;
-            // How long it is now, for the archive says that before the bytes.
-            let size = file.stat().await.map_err(failed_inside)?.size;
+            let file = files.open(path.as_str(), options).await.map_err(read_failed)?;
+            // The header has the size, so it is read before the bytes.
+            let size = file.stat().await.map_err(read_failed)?.size;
             archive.entry(name, header(entry, EntryType::Regular, 0o777, size), None).await?;
-            let mut stream = file.read(0, Some(size)).await.map_err(failed_inside)?;
+            let mut stream = file.read(0, Some(size)).await.map_err(read_failed)?;
             let mut left = size;
             while left > 0 {
-                let chunk = stream.next().await.map_err(failed_inside)?;
+                let chunk = stream.next().await.map_err(read_failed)?;
                 let mut chunk =
-                    chunk.ok_or_else(|| failed(format!("{path} in the sandbox: it was cut short during the copy")))?;
+                    chunk.ok_or_else(|| failed(format!("{path} in the sandbox: it was truncated during the copy")))?;
                 chunk.truncate(usize::try_from(left).unwrap_or(usize::MAX));
                 left -= chunk.len() as u64;
-                archive.send(Part::Data(chunk)).await?;
+                archive.send(TarWriterMessage::Data(chunk)).await?;
             }
             report.files += 1;
             report.bytes += size;
         }
         FsEntryKind::Dir => {
-            let level = Level::open(files, path, name.clone()).await?;
+            let directory = ArchiveDirectory::open(files, path, name.clone()).await?;
             archive.entry(format!("{name}/"), header(entry, EntryType::Directory, 0o1777, 0), None).await?;
             report.directories += 1;
-            return Ok(Some(level));
+            return Ok(Some(directory));
         }
         FsEntryKind::Symlink => {
-            let leads_to = files.read_link(path.as_str()).await.map_err(failed_inside)?;
-            if leads_to.contains(char::REPLACEMENT_CHARACTER) {
-                report.leave_out(path, LeftOut::NotText);
+            let link_target = files.read_link(path.as_str()).await.map_err(read_failed)?;
+            if link_target.contains(char::REPLACEMENT_CHARACTER) {
+                report.omit(path, OmittedReason::NotUtf8);
                 return Ok(None);
             }
-            archive.entry(name, header(entry, EntryType::Symlink, 0o777, 0), Some(leads_to)).await?;
+            archive.entry(name, header(entry, EntryType::Symlink, 0o777, 0), Some(link_target)).await?;
             report.links += 1;
         }
-        FsEntryKind::Other => report.leave_out(path, LeftOut::Kind),
+        FsEntryKind::Other => report.omit(path, OmittedReason::SpecialFile),
     }
     Ok(None)
 }
@@ -170,71 +176,71 @@ fn header(entry: &FsEntry, kind: EntryType, mode: u32, size: u64) -> Header {
     header
 }
 
-fn unwritten(error: io::Error) -> Failure {
+fn write_failed(error: io::Error) -> Failure {
     failed(format!("standard output: {error}"))
 }
 
-/// Writes an archive of the parts that arrive.
-fn write(output: File, parts: mpsc::Receiver<Part>) -> io::Result<()> {
+/// Writes an archive from messages.
+fn write(output: File, messages: mpsc::Receiver<TarWriterMessage>) -> io::Result<()> {
     let mut builder = Builder::new(BufWriter::new(output));
-    match write_parts(&mut builder, parts) {
+    match write_messages(&mut builder, messages) {
         Ok(()) => builder.into_inner()?.flush(),
         Err(error) => {
-            // Dropped, it would end the archive as if it was whole.
+            // Dropping the builder would terminate the archive as if it were complete.
             std::mem::forget(builder);
             Err(error)
         }
     }
 }
 
-fn write_parts(builder: &mut Builder<impl Write>, mut parts: mpsc::Receiver<Part>) -> io::Result<()> {
+fn write_messages(builder: &mut Builder<impl Write>, mut messages: mpsc::Receiver<TarWriterMessage>) -> io::Result<()> {
     loop {
-        match parts.blocking_recv() {
-            Some(Part::Entry { path, mut header, leads_to: Some(leads_to) }) => {
-                builder.append_link(&mut header, path, leads_to)?;
+        match messages.blocking_recv() {
+            Some(TarWriterMessage::Entry { path, mut header, link_target: Some(link_target) }) => {
+                builder.append_link(&mut header, path, link_target)?;
             }
-            Some(Part::Entry { path, mut header, leads_to: None }) => {
+            Some(TarWriterMessage::Entry { path, mut header, link_target: None }) => {
                 let size = header.size()?;
-                let data = FileReader { parts: &mut parts, chunk: Bytes::new() };
+                let data = FileReader { messages: &mut messages, chunk: Bytes::new() };
                 builder.append_data(&mut header, path, data.take(size))?;
             }
-            Some(Part::Data(_)) => {}
-            Some(Part::End) => return Ok(()),
-            // It was given up.
+            Some(TarWriterMessage::Data(_)) => {}
+            Some(TarWriterMessage::Finish) => return Ok(()),
+            // The copy failed.
             None => return Err(io::ErrorKind::UnexpectedEof.into()),
         }
     }
 }
 
-// === impl Archive ===
+// === impl TarWriter ===
 
-impl Archive {
-    fn begin(output: File) -> Self {
-        let (parts, receiver) = mpsc::channel(AHEAD);
-        Self { parts, writing: spawn_blocking(move || write(output, receiver)) }
+impl TarWriter {
+    fn start(output: File) -> Self {
+        let (messages, receiver) = mpsc::channel(READ_AHEAD);
+        Self { messages, writing: spawn_blocking(move || write(output, receiver)) }
     }
 
-    async fn entry(&self, path: String, header: Header, leads_to: Option<String>) -> Result<(), Failure> {
-        self.send(Part::Entry { path, header: Box::new(header), leads_to }).await
+    async fn entry(&self, path: String, header: Header, link_target: Option<String>) -> Result<(), Failure> {
+        self.send(TarWriterMessage::Entry { path, header: Box::new(header), link_target }).await
     }
 
-    async fn send(&self, part: Part) -> Result<(), Failure> {
-        // The thread says why in the end.
-        self.parts.send(part).await.map_err(|_| unwritten(io::ErrorKind::BrokenPipe.into()))
+    async fn send(&self, message: TarWriterMessage) -> Result<(), Failure> {
+        // The thread reports the error when it is joined.
+        self.messages.send(message).await.map_err(|_| write_failed(io::ErrorKind::BrokenPipe.into()))
     }
 
-    /// Waits until everything is written. What went wrong with the output is told first: the rest follows from it.
+    /// Waits until everything is written. An error of the output comes first, because others follow from it.
     async fn finish(self, copied: Result<(), Failure>) -> Result<(), Failure> {
         let copied = match copied {
-            Ok(()) => self.send(Part::End).await,
+            Ok(()) => self.send(TarWriterMessage::Finish).await,
             Err(failure) => Err(failure),
         };
-        drop(self.parts);
+        drop(self.messages);
         let written = self.writing.await.unwrap_or_else(|error| Err(io::Error::other(error)));
         match (copied, written) {
             (copied, Ok(())) => copied,
             (Err(failure), Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => Err(failure),
-            (_, Err(error)) => Err(unwritten(error)),
+            (_, Err(error)) => Err(write_failed(error)),
         }
     }
 }
@@ -244,9 +250,9 @@ impl Archive {
 impl Read for FileReader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         while self.chunk.is_empty() {
-            match self.parts.blocking_recv() {
-                Some(Part::Data(chunk)) => self.chunk = chunk,
-                // It was given up in the middle of a file.
+            match self.messages.blocking_recv() {
+                Some(TarWriterMessage::Data(chunk)) => self.chunk = chunk,
+                // The copy failed in the middle of a file.
                 _ => return Err(io::ErrorKind::UnexpectedEof.into()),
             }
         }
@@ -256,18 +262,18 @@ impl Read for FileReader<'_> {
     }
 }
 
-// === impl Level ===
+// === impl ArchiveDirectory ===
 
-impl Level {
+impl ArchiveDirectory {
     async fn open(files: &Files, path: String, name: String) -> Result<Self, Failure> {
-        let directory = files.open_dir(&path).await.map_err(|error| inside(&path, &error))?;
-        Ok(Self { path, name, directory, entries: VecDeque::new() })
+        let handle = files.open_dir(&path).await.map_err(|error| sandbox_failure(&path, &error))?;
+        Ok(Self { path, name, handle, entries: VecDeque::new() })
     }
 
     async fn next(&mut self) -> Result<Option<FsEntry>, Failure> {
         if self.entries.is_empty() {
-            let read = self.directory.read(Some(BATCH)).await;
-            self.entries = read.map_err(|error| inside(&self.path, &error))?.into();
+            let read = self.handle.read(Some(BATCH)).await;
+            self.entries = read.map_err(|error| sandbox_failure(&self.path, &error))?.into();
         }
         Ok(self.entries.pop_front())
     }

@@ -1,48 +1,48 @@
-//! `carrel cp`: files and whole trees, into a sandbox and out of it.
+//! `carrel cp`: copies files between the host and a sandbox.
 
 mod archive;
-mod beneath;
+mod directory;
 mod disk;
+mod download;
+mod file_name;
 mod guest;
-mod inward;
 mod links;
-mod name;
-mod outward;
-mod place;
 mod report;
+mod request;
 mod sink;
 mod transfers;
 mod unarchive;
+mod upload;
 
 use std::fmt;
 
-use carrel_agent_client::{AgentClient, Error, FileError};
+use carrel_agent_client::{AgentClient, AgentClientError, FileError};
 use carrel_shim_client::SandboxRecord;
 use tokio::signal::unix::{SignalKind, signal};
 
 use self::disk::OpenDisk;
 use self::guest::GuestFiles;
-use self::place::Copy;
-use self::report::Report;
+use self::report::CopyReport;
+use self::request::CopyRequest;
 use crate::arguments::CopyArguments;
 use crate::failure::Failure;
 use crate::{find, jobs};
 
-/// What this exits with when it fails.
+/// The exit code of a failure.
 const FAILED: u8 = 1;
-/// How many pieces of a file may wait between the sandbox and the disk.
-const AHEAD: usize = 4;
-/// Up to this length a file is worth no thread of its own.
-const SMALL: u64 = 256 * 1024;
-/// How deep a tree may be: each directory that is not done takes a descriptor.
-const DEEPEST: usize = 512;
-/// Why what was named itself is not copied. In a tree it is left out.
-const NO_COPY: &str = "it is a device, a pipe or a socket, which is not copied";
-/// What ends a copy.
-const ENDING: [i32; 3] = [1, 2, 15];
+/// How many chunks of a file may be queued between the sandbox and the disk.
+const READ_AHEAD: usize = 4;
+/// A file up to this size gets no thread of its own.
+const SMALL_FILE: u64 = 256 * 1024;
+/// How deep a tree may be: each open directory takes a descriptor.
+const MAX_DEPTH: usize = 512;
+/// Why a source is not copied. In a tree such files are skipped.
+const SPECIAL_FILE: &str = "it is a device, a pipe or a socket, which is not copied";
+/// The signals that terminate a copy.
+const TERMINATING: [i32; 3] = [1, 2, 15];
 
-/// How a sandbox was reached.
-enum Reached {
+/// How the files of a sandbox are accessed.
+enum SandboxAccess {
     Running(Box<SandboxRecord>),
     /// Its disk is open until this is dropped.
     Stopped {
@@ -50,61 +50,65 @@ enum Reached {
     },
 }
 
-/// Copies; returns what to exit with.
+/// Copies files; returns the exit code.
 pub(crate) fn cp(arguments: &CopyArguments, json: bool) -> Result<u8, Failure> {
-    let copy = Copy::parse(&arguments.source, &arguments.target)?;
+    let copy = CopyRequest::parse(&arguments.source, &arguments.target)?;
     let runtime = find::runtime()?;
     let report = runtime.block_on(async {
         tokio::select! {
-            report = copied(&copy, arguments) => report,
+            report = execute(&copy, arguments) => report,
             failure = interrupted() => Err(failure),
         }
     });
     // A thread that reads standard input, or writes to standard output, may never return.
     runtime.shutdown_background();
     let report = report?;
-    if json && matches!(copy, Copy::Archive { .. }) {
+    if json && matches!(copy, CopyRequest::Archive { .. }) {
         // Standard output has the archive.
         jobs::session::ending::note(&crate::json::line(&report.json()));
     } else if json {
         crate::say(crate::json::line(&report.json()).as_bytes())?;
     } else if !arguments.quiet {
-        // Nobody is left to tell when standard error is gone.
-        let _said = std::io::Write::write_all(&mut std::io::stderr(), report.notes().as_bytes());
+        // Nothing can be reported if standard error is closed.
+        let _written = std::io::Write::write_all(&mut std::io::stderr(), report.notes().as_bytes());
     }
-    if report.is_whole() {
+    if report.is_complete() {
         return Ok(0);
     }
-    let words = format!("{} could not be copied; everything else is", report.missing());
+    let files = match report.missing() {
+        1 => "1 file".to_owned(),
+        count => format!("{count} files"),
+    };
+    let words = format!("{files} could not be copied; all others were");
     let failure = Failure::new("copy_incomplete", words).exit(FAILED);
-    Err(if report.leaves() { failure.hint(links::LEFT_OUT) } else { failure })
+    Err(if report.has_leaving_link() { failure.hint(links::OMITTED_HINT) } else { failure })
 }
 
-async fn copied(copy: &Copy, arguments: &CopyArguments) -> Result<Report, Failure> {
+async fn execute(copy: &CopyRequest, arguments: &CopyArguments) -> Result<CopyReport, Failure> {
     let name = copy.name();
-    let (client, source) = reached(copy, name).await.map_err(|failure| failure.exit(FAILED))?;
+    let (client, source) = connect(copy, name).await.map_err(|failure| failure.exit(FAILED))?;
     let (files, owner) = match (&arguments.user, &source) {
         (Some(user), _) => (client.files().on_behalf_of(user), None),
-        (None, Reached::Running(record)) if copy.is_inward() => {
+        (None, SandboxAccess::Running(record)) if copy.writes_to_sandbox() => {
             (client.files(), Some(jobs::exec_ids(record).map_err(|failure| failure.exit(FAILED))?))
         }
         (None, _) => (client.files(), None),
     };
     let guest = GuestFiles::new(&files, owner, name);
-    let mut report = Report::default();
+    let mut report = CopyReport::default();
     match copy {
-        Copy::Into { source, target, .. } => {
-            let copied = inward::copy(&guest, source, target, arguments.follow_link, &mut report).await;
+        CopyRequest::Upload { source, target, .. } => {
+            let copied = upload::copy(&guest, source, target, arguments.follow_link, &mut report).await;
             if let Err(failure) = copied {
-                return Err(links::explained(&files, name, source, target, failure).await);
+                return Err(links::with_hint(&files, name, source, target, failure).await);
             }
         }
-        Copy::OutOf { source: path, target, .. } => {
-            let copied = outward::copy(&files, path, target, arguments.follow_link, &mut report).await;
+        CopyRequest::Download { source: path, target, .. } => {
+            let copied = download::copy(&files, path, target, arguments.follow_link, &mut report).await;
             copied.map_err(|failure| source.explain(failure))?;
         }
-        Copy::Unarchive { target, .. } => unarchive::copy(&guest, target, &mut report).await?,
-        Copy::Archive { source: path, .. } => {
+        CopyRequest::Extract { target, .. } => unarchive::copy(&guest, target, &mut report).await?,
+        CopyRequest::Archive { source: path, .. } => {
             let copied = archive::copy(&files, path, arguments.follow_link, &mut report).await;
             copied.map_err(|failure| source.explain(failure))?;
         }
@@ -113,43 +117,43 @@ async fn copied(copy: &Copy, arguments: &CopyArguments) -> Result<Report, Failur
     Ok(report)
 }
 
-/// The agent that a copy is made with. That of a stopped sandbox is there for as long as its disk is open.
-async fn reached(copy: &Copy, name: &str) -> Result<(AgentClient, Reached), Failure> {
+/// Connects to the agent of a sandbox; that of a stopped one runs while its disk is open.
+async fn connect(copy: &CopyRequest, name: &str) -> Result<(AgentClient, SandboxAccess), Failure> {
     match disk::stopped(name).await? {
         None => {
             let (client, record) = agent(name).await?;
-            Ok((client, Reached::Running(Box::new(record))))
+            Ok((client, SandboxAccess::Running(Box::new(record))))
         }
-        Some((_, handle)) if copy.is_inward() => Err(find::at_rest(&handle)),
+        Some((_, handle)) if copy.writes_to_sandbox() => Err(find::not_running_failure(&handle)),
         Some((daemon, _)) => {
             let disk = OpenDisk::open(daemon, name).await?;
-            Ok((disk.agent().await?, Reached::Stopped { _disk: Box::new(disk) }))
+            Ok((disk.agent().await?, SandboxAccess::Stopped { _disk: Box::new(disk) }))
         }
     }
 }
 
-/// The agent of a sandbox whose processes run, behind the supervisor that was written down.
+/// Connects to the agent of a running sandbox, through the shim in its record.
 async fn agent(name: &str) -> Result<(AgentClient, SandboxRecord), Failure> {
     let found = find::one(name).await?;
-    drop(find::awake(name, &found).await?);
+    drop(find::connect_unpaused(name, &found).await?);
     let record = found.record.ok_or_else(|| find::no_such_sandbox(name))?;
     let socket = &record.agent_socket.0;
     let unreachable = |error: &dyn fmt::Display| Failure::new("agent_unreachable", error);
-    // Whoever listens there is asked by the kernel's word first: what has that name may be another by now.
+    // The kernel says which process listens: the socket may belong to another one by now.
     let peer = tokio::net::UnixStream::connect(socket).await.and_then(|stream| stream.peer_cred());
     let peer = peer.map_err(|error| unreachable(&format!("{}: {error}", socket.display())))?.pid();
     if peer.and_then(|pid| u32::try_from(pid).ok()) != Some(record.shim_pid) {
-        let words = format!("another process than the supervisor of {name:?} listens at {}", socket.display());
+        let words = format!("a process that is not the shim of {name:?} listens at {}", socket.display());
         return Err(Failure::new("sandbox_unverified", words));
     }
     let client = AgentClient::connect(socket).await.map_err(|error| unreachable(&error))?;
     Ok((client, record))
 }
 
-/// Waits until somebody wants us to end. What is not finished is then dropped, and so removed.
+/// Waits for a terminating signal. Partial files are removed when they are dropped.
 async fn interrupted() -> Failure {
     let mut streams: Vec<_> =
-        ENDING.iter().filter_map(|number| Some((*number, signal(SignalKind::from_raw(*number)).ok()?))).collect();
+        TERMINATING.iter().filter_map(|number| Some((*number, signal(SignalKind::from_raw(*number)).ok()?))).collect();
     let number = std::future::poll_fn(|context| {
         let arrived =
             streams.iter_mut().find_map(|(number, stream)| stream.poll_recv(context).is_ready().then_some(*number));
@@ -157,29 +161,29 @@ async fn interrupted() -> Failure {
     });
     let number = number.await;
     let exit = u8::try_from(128 + number).unwrap_or(FAILED);
-    Failure::new("interrupted", "interrupted; what was copied until then stays").exit(exit)
+    Failure::new("interrupted", "interrupted; files copied so far are kept").exit(exit)
 }
 
 fn failed(words: impl fmt::Display) -> Failure {
     Failure::new("copy_failed", words).exit(FAILED)
 }
 
-/// What went wrong with a path inside.
-fn inside(path: &str, error: &Error) -> Failure {
+/// The failure for a path inside the sandbox.
+fn sandbox_failure(path: &str, error: &AgentClientError) -> Failure {
     match error {
-        Error::File(FileError { message, errno_name: Some(errno), .. }) if errno == links::NOT_FOLLOWED => {
-            Failure::new(links::CODE, format!("{path} in the sandbox: {message}")).exit(FAILED)
+        AgentClientError::File(FileError { message, errno_name: Some(errno), .. }) if errno == links::ERRNO => {
+            Failure::new(links::LINK_NOT_FOLLOWED, format!("{path} in the sandbox: {message}")).exit(FAILED)
         }
-        Error::File(error) => failed(format!("{path} in the sandbox: {}", error.message)),
-        Error::Lost(_) => Failure::new("sandbox_ended", "the sandbox ended during the copy").exit(FAILED),
+        AgentClientError::File(error) => failed(format!("{path} in the sandbox: {}", error.message)),
+        AgentClientError::Lost(_) => Failure::new("sandbox_ended", "the sandbox stopped during the copy").exit(FAILED),
         error => Failure::new("agent_failed", format!("{path} in the sandbox: {error}")).exit(FAILED),
     }
 }
 
-// === impl Reached ===
+// === impl SandboxAccess ===
 
-impl Reached {
-    /// What a copy out of it failed with.
+impl SandboxAccess {
+    /// Explains the failure of a copy out of it.
     fn explain(&self, failure: Failure) -> Failure {
         match self {
             Self::Running(_) => failure,

@@ -1,108 +1,108 @@
-//! What was copied, and what was left out.
+//! What was copied, and what was skipped.
 
 use std::fmt::Write as _;
 
 use carrel_changes::EscapedLine;
 use serde_json::{Value, json};
 
-/// How many of what was left out are named.
+/// How many skipped files are listed.
 const NAMED: usize = 20;
 
 /// What was copied.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Report {
+pub(crate) struct CopyReport {
     pub(crate) files: u64,
     pub(crate) directories: u64,
     pub(crate) links: u64,
     pub(crate) bytes: u64,
-    left_out: u64,
-    /// Those among them that were wanted.
+    omitted: u64,
+    /// How many of them should have been copied.
     missing: u64,
-    /// There is a link among them that leads out of the copy.
-    leaves: bool,
-    named: Vec<(String, LeftOut)>,
+    /// Whether one of them is a link that points out of the copy.
+    leaving_link: bool,
+    named: Vec<(String, OmittedReason)>,
 }
 
-/// Why something was left out.
+/// Why a file was skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LeftOut {
+pub(crate) enum OmittedReason {
     /// It is a device, a pipe or a socket.
-    Kind,
-    /// Its name, or what it leads to, is not text.
-    NotText,
-    /// It is a symbolic link to something that was not copied with it.
-    Leaves,
+    SpecialFile,
+    /// Its name, or its target, is not UTF-8.
+    NotUtf8,
+    /// It is a symbolic link that points out of the copy.
+    LinkLeavesCopy,
 }
 
-// === impl Report ===
+// === impl CopyReport ===
 
-impl Report {
-    pub(crate) fn leave_out(&mut self, path: impl Into<String>, why: LeftOut) {
-        self.left_out += 1;
-        self.missing += u64::from(why != LeftOut::Kind);
-        self.leaves |= why == LeftOut::Leaves;
+impl CopyReport {
+    pub(crate) fn omit(&mut self, path: impl Into<String>, why: OmittedReason) {
+        self.omitted += 1;
+        self.missing += u64::from(why != OmittedReason::SpecialFile);
+        self.leaving_link |= why == OmittedReason::LinkLeavesCopy;
         if self.named.len() < NAMED {
             self.named.push((path.into(), why));
         }
     }
 
-    /// Whether everything was copied that can be.
-    pub(crate) fn is_whole(&self) -> bool {
+    /// Whether everything was copied except special files.
+    pub(crate) fn is_complete(&self) -> bool {
         self.missing == 0
     }
 
-    /// Whether a link was left out because it leads out of the copy.
-    pub(crate) fn leaves(&self) -> bool {
-        self.leaves
+    /// Whether a link was skipped because it points out of the copy.
+    pub(crate) fn has_leaving_link(&self) -> bool {
+        self.leaving_link
     }
 
-    /// How many were left out though they were wanted.
+    /// How many skipped files should have been copied.
     pub(crate) fn missing(&self) -> u64 {
         self.missing
     }
 
-    /// What a person has to know of it.
+    /// The notes for a person.
     pub(crate) fn notes(&self) -> String {
         let mut text = String::new();
         for (path, why) in &self.named {
             // Writing to a string cannot fail.
-            let _ = writeln!(text, "note: left out {}: {}", EscapedLine(path), why.words());
+            let _ = writeln!(text, "note: skipped {}: {}", EscapedLine(path), why.message());
         }
-        match self.left_out - self.named.len() as u64 {
+        match self.omitted - self.named.len() as u64 {
             0 => {}
-            more => drop(writeln!(text, "note: left out {more} more")),
+            more => drop(writeln!(text, "note: skipped {more} more")),
         }
         text
     }
 
     pub(crate) fn json(&self) -> Value {
-        let named = |(path, why): &(String, LeftOut)| json!({"path": path, "why": why.code()});
+        let named = |(path, why): &(String, OmittedReason)| json!({"path": path, "why": why.code()});
         json!({
             "files": self.files,
             "directories": self.directories,
             "links": self.links,
             "bytes": self.bytes,
-            "left_out": {"count": self.left_out, "some": self.named.iter().map(named).collect::<Vec<_>>()},
+            "left_out": {"count": self.omitted, "some": self.named.iter().map(named).collect::<Vec<_>>()},
         })
     }
 }
 
-// === impl LeftOut ===
+// === impl OmittedReason ===
 
-impl LeftOut {
-    fn words(self) -> &'static str {
+impl OmittedReason {
+    fn message(self) -> &'static str {
         match self {
-            Self::Kind => "it is a device, a pipe or a socket",
-            Self::NotText => "its name is not text (UTF-8)",
-            Self::Leaves => "it is a symbolic link that leads out of the copy",
+            Self::SpecialFile => "it is a device, a pipe or a socket",
+            Self::NotUtf8 => "its name is not UTF-8",
+            Self::LinkLeavesCopy => "it is a symbolic link that points out of the copy",
         }
     }
 
     fn code(self) -> &'static str {
         match self {
-            Self::Kind => "kind",
-            Self::NotText => "not_text",
-            Self::Leaves => "leaves",
+            Self::SpecialFile => "kind",
+            Self::NotUtf8 => "not_text",
+            Self::LinkLeavesCopy => "leaves",
         }
     }
 }
@@ -112,18 +112,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_out_is_named_as_far_as_that_helps() {
-        let mut report = Report::default();
-        assert!(report.is_whole() && report.notes().is_empty());
-        report.leave_out("/dev/\u{1b}x", LeftOut::Kind);
-        assert!(report.is_whole());
-        assert_eq!(report.notes(), "note: left out /dev/\\x1bx: it is a device, a pipe or a socket\n");
+    fn skipped_files_are_listed_up_to_a_limit() {
+        let mut report = CopyReport::default();
+        assert!(report.is_complete() && report.notes().is_empty());
+        report.omit("/dev/\u{1b}x", OmittedReason::SpecialFile);
+        assert!(report.is_complete());
+        assert_eq!(report.notes(), "note: skipped /dev/\\x1bx: it is a device, a pipe or a socket\n");
         for number in 0..21 {
-            report.leave_out(format!("/{number}"), LeftOut::NotText);
+            report.omit(format!("/{number}"), OmittedReason::NotUtf8);
         }
-        assert_eq!((report.is_whole(), report.missing()), (false, 21));
+        assert_eq!((report.is_complete(), report.missing()), (false, 21));
         assert_eq!(report.notes().lines().count(), NAMED + 1);
-        assert!(report.notes().ends_with("note: left out 2 more\n"));
+        assert!(report.notes().ends_with("note: skipped 2 more\n"));
         let json = report.json();
         assert_eq!(json.pointer("/left_out/count"), Some(&22.into()));
         assert_eq!(json.pointer("/left_out/some/1/why"), Some(&"not_text".into()));

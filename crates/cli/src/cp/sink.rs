@@ -1,4 +1,4 @@
-//! Bytes on their way to a file of the host.
+//! Writes a file of the host.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
@@ -7,31 +7,31 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, spawn_blocking};
 
-use super::AHEAD;
+use super::READ_AHEAD;
 
-/// A file that is written: at once, or by a thread while more arrives.
+/// A file that is written directly, or by a thread while more data arrives.
 #[derive(Debug)]
-pub(super) enum Sink {
-    Here(Writer, io::Result<()>),
+pub(super) enum FileSink {
+    Direct(SparseWriter, io::Result<()>),
     Thread(mpsc::Sender<Bytes>, JoinHandle<io::Result<u64>>),
 }
 
-/// A file, and how much was written to it.
+/// A file with holes for zeros, and its length so far.
 #[derive(Debug)]
-pub(super) struct Writer {
+pub(super) struct SparseWriter {
     file: File,
     length: u64,
 }
 
-// === impl Sink ===
+// === impl FileSink ===
 
-impl Sink {
+impl FileSink {
     pub(super) fn new(file: File, small: bool) -> Self {
-        let mut writer = Writer { file, length: 0 };
+        let mut writer = SparseWriter { file, length: 0 };
         if small {
-            return Self::Here(writer, Ok(()));
+            return Self::Direct(writer, Ok(()));
         }
-        let (sender, mut chunks) = mpsc::channel::<Bytes>(AHEAD);
+        let (sender, mut chunks) = mpsc::channel::<Bytes>(READ_AHEAD);
         let writing = spawn_blocking(move || {
             while let Some(chunk) = chunks.blocking_recv() {
                 writer.write(&chunk)?;
@@ -41,10 +41,10 @@ impl Sink {
         Self::Thread(sender, writing)
     }
 
-    /// Takes bytes; tells whether more are wanted.
+    /// Writes a chunk; returns whether more can be written.
     pub(super) async fn take(&mut self, chunk: Bytes) -> bool {
         match self {
-            Self::Here(writer, outcome) => {
+            Self::Direct(writer, outcome) => {
                 *outcome = writer.write(&chunk);
                 outcome.is_ok()
             }
@@ -52,10 +52,10 @@ impl Sink {
         }
     }
 
-    /// Waits until everything is written; returns how much that was.
+    /// Waits until everything is written; returns the length.
     pub(super) async fn finish(self) -> io::Result<u64> {
         match self {
-            Self::Here(writer, outcome) => outcome.and_then(|()| writer.finish()),
+            Self::Direct(writer, outcome) => outcome.and_then(|()| writer.finish()),
             Self::Thread(sender, writing) => {
                 drop(sender);
                 writing.await.unwrap_or_else(|error| Err(io::Error::other(error)))
@@ -64,10 +64,10 @@ impl Sink {
     }
 }
 
-// === impl Writer ===
+// === impl SparseWriter ===
 
-impl Writer {
-    /// Writes. What is empty stays a hole: a sandbox can pretend to have more of that than any disk holds.
+impl SparseWriter {
+    /// Writes a chunk. Zeros become a hole, because a sandbox can send more of them than any disk holds.
     fn write(&mut self, chunk: &[u8]) -> io::Result<()> {
         self.length += chunk.len() as u64;
         if chunk.iter().all(|byte| *byte == 0) {
@@ -90,13 +90,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_empty_stays_a_hole_and_everything_else_is_in_its_place() {
+    fn zeros_become_holes_and_data_keeps_its_offset() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         for small in [true, false] {
             let file = tempfile::tempfile().unwrap();
             let ours = file.try_clone().unwrap();
             let written = runtime.block_on(async {
-                let mut sink = Sink::new(ours, small);
+                let mut sink = FileSink::new(ours, small);
                 for chunk in [vec![1; 5], vec![0; 1 << 20], vec![2; 3], vec![0; 1 << 20]] {
                     assert!(sink.take(chunk.into()).await);
                 }
@@ -112,12 +112,12 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_is_full_is_told() {
+    fn a_full_disk_is_reported() {
         let full = || File::options().write(true).open("/dev/full").unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         for small in [true, false] {
             let outcome = runtime.block_on(async {
-                let mut sink = Sink::new(full(), small);
+                let mut sink = FileSink::new(full(), small);
                 while sink.take(vec![1; 16].into()).await {}
                 sink.finish().await
             });

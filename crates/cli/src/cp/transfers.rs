@@ -1,39 +1,39 @@
-//! Files that are copied at the same time: a sandbox answers many questions as fast as one.
+//! Copies several files at the same time, to hide the latency of each request.
 
 use std::future::Future;
 
 use tokio::task::JoinSet;
 
 use super::failed;
-use super::report::{LeftOut, Report};
+use super::report::{CopyReport, OmittedReason};
 use crate::failure::Failure;
 
-/// How many at most.
-const MOST: usize = 8;
+/// How many files are copied at once.
+const MAX_TRANSFERS: usize = 8;
 
-/// Files that are being copied. Dropped, they are given up.
+/// Files that are being copied. Dropping it aborts them.
 #[derive(Debug, Default)]
-pub(super) struct Transfers(JoinSet<Result<Transferred, Failure>>);
+pub(super) struct Transfers(JoinSet<Result<TransferOutcome, Failure>>);
 
-/// A file that is done with.
+/// The outcome of copying one file.
 #[derive(Debug)]
-pub(super) enum Transferred {
-    /// It was copied: so many bytes.
-    Whole(u64),
-    /// It was not.
-    LeftOut(String, LeftOut),
+pub(super) enum TransferOutcome {
+    /// Its length.
+    Copied(u64),
+    /// Its path, and why it was skipped.
+    OmittedReason(String, OmittedReason),
 }
 
 // === impl Transfers ===
 
 impl Transfers {
-    /// Begins with a file, once there is room for one more.
-    pub(super) async fn begin(
+    /// Starts to copy a file, once fewer than the maximum are being copied.
+    pub(super) async fn start(
         &mut self,
-        transfer: impl Future<Output = Result<Transferred, Failure>> + Send + 'static,
-        report: &mut Report,
+        transfer: impl Future<Output = Result<TransferOutcome, Failure>> + Send + 'static,
+        report: &mut CopyReport,
     ) -> Result<(), Failure> {
-        while self.0.len() >= MOST {
+        while self.0.len() >= MAX_TRANSFERS {
             self.next(report).await?;
         }
         self.0.spawn(transfer);
@@ -41,21 +41,21 @@ impl Transfers {
     }
 
     /// Waits for all.
-    pub(super) async fn finish(&mut self, report: &mut Report) -> Result<(), Failure> {
+    pub(super) async fn finish(&mut self, report: &mut CopyReport) -> Result<(), Failure> {
         while !self.0.is_empty() {
             self.next(report).await?;
         }
         Ok(())
     }
 
-    async fn next(&mut self, report: &mut Report) -> Result<(), Failure> {
+    async fn next(&mut self, report: &mut CopyReport) -> Result<(), Failure> {
         match self.0.join_next().await {
             Some(Ok(transferred)) => match transferred? {
-                Transferred::Whole(bytes) => {
+                TransferOutcome::Copied(bytes) => {
                     report.files += 1;
                     report.bytes += bytes;
                 }
-                Transferred::LeftOut(path, why) => report.leave_out(path, why),
+                TransferOutcome::OmittedReason(path, why) => report.omit(path, why),
             },
             Some(Err(error)) => return Err(failed(error)),
             None => {}

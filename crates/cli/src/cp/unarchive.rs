@@ -1,4 +1,4 @@
-//! A tar archive from standard input, into a directory of a sandbox.
+//! Extracts a tar archive from standard input into a directory of a sandbox.
 
 use std::fs::File as HostFile;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read};
@@ -6,28 +6,28 @@ use std::os::fd::AsFd;
 
 use bytes::Bytes;
 use carrel_agent_client::protocol::payload::{FsAttributes, FsEntryKind, FsOpenOptions};
-use carrel_agent_client::{Error, File, WriteStream};
+use carrel_agent_client::{AgentClientError, File, WriteStream};
 use carrel_changes::EscapedName;
 use tar::EntryType;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 
 use super::guest::GuestFiles;
-use super::place::{Inside, below};
-use super::report::{LeftOut, Report};
-use super::{AHEAD, failed, inside, links};
+use super::report::{CopyReport, OmittedReason};
+use super::request::{SandboxPath, join};
+use super::{READ_AHEAD, failed, links, sandbox_failure};
 use crate::failure::Failure;
 
-/// How many bytes are read at a time.
+/// How many bytes are read at once.
 const CHUNK: u64 = 256 * 1024;
-/// What compressed archives begin with, and what makes them plain.
+/// Magic bytes of compressed archives, and the program that decompresses them.
 const COMPRESSED: [(&[u8], &str); 4] =
     [(b"\x1f\x8b", "zcat"), (b"\x28\xb5\x2f\xfd", "zstdcat"), (b"\xfd7zXZ", "xzcat"), (b"BZh", "bzcat")];
 
-/// A part of an archive.
-enum Part {
+/// A message from the thread that reads the archive.
+enum TarReaderMessage {
     Entry(ArchiveEntry),
-    /// Bytes of the file that was named last.
+    /// Bytes of the last entry.
     Data(Bytes),
 }
 
@@ -35,21 +35,21 @@ enum Part {
 struct ArchiveEntry {
     path: Vec<u8>,
     kind: EntryType,
-    leads_to: Vec<u8>,
+    link_target: Vec<u8>,
     mode: u32,
     modified: i64,
 }
 
 /// A file of the sandbox that is being written.
-struct OpenFile {
+struct OpenGuestFile {
     target: String,
     file: File,
     stream: WriteStream,
-    kept: FsAttributes,
+    attributes: FsAttributes,
 }
 
-/// Unpacks standard input below `target`.
-pub(super) async fn copy(guest: &GuestFiles, target: &Inside, report: &mut Report) -> Result<(), Failure> {
+/// Extracts standard input into `target`.
+pub(super) async fn copy(guest: &GuestFiles, target: &SandboxPath, report: &mut CopyReport) -> Result<(), Failure> {
     let input = io::stdin();
     if input.is_terminal() {
         return Err(failed("`-` reads a tar archive, and standard input is a terminal").hint(format!(
@@ -62,20 +62,20 @@ pub(super) async fn copy(guest: &GuestFiles, target: &Inside, report: &mut Repor
     let path = target.path();
     match guest.files.lstat(&path).await {
         Ok(found) if found.kind == FsEntryKind::Dir => {}
-        Ok(found) if found.kind == FsEntryKind::Symlink => return Err(links::refused(&path)),
+        Ok(found) if found.kind == FsEntryKind::Symlink => return Err(links::not_followed(&path)),
         Ok(_) => {
-            return Err(failed(format!("{path}: it is no directory, and `-` reads a tar archive")).hint(format!(
+            return Err(failed(format!("{path}: not a directory, and `-` reads a tar archive")).hint(format!(
                 "for a plain file: carrel exec --interactive {} -- sh -c 'cat >{path}' <FILE",
                 guest.sandbox
             )));
         }
         Err(error) if links::is_too_old(&error) => return Err(links::too_old(&guest.sandbox)),
-        Err(error) => return Err(inside(&path, &error)),
+        Err(error) => return Err(sandbox_failure(&path, &error)),
     }
-    let (sender, mut parts) = mpsc::channel(AHEAD);
+    let (sender, mut parts) = mpsc::channel(READ_AHEAD);
     let reading = spawn_blocking(move || read(input.into(), &sender));
     let written = write(guest, &path, &mut parts, report).await;
-    // What could not be read is why there was nothing more to write.
+    // A read error is the reason why there was nothing more to write.
     parts.close();
     written?;
     reading.await.unwrap_or_else(|error| Err(failed(error)))
@@ -84,110 +84,115 @@ pub(super) async fn copy(guest: &GuestFiles, target: &Inside, report: &mut Repor
 async fn write(
     guest: &GuestFiles,
     top: &str,
-    parts: &mut mpsc::Receiver<Part>,
-    report: &mut Report,
+    parts: &mut mpsc::Receiver<TarReaderMessage>,
+    report: &mut CopyReport,
 ) -> Result<(), Failure> {
-    let mut open: Option<OpenFile> = None;
-    // What arrives in a directory changes when it was modified: each is settled at the end, the deepest first.
+    let mut open: Option<OpenGuestFile> = None;
+    // New files change the modification time of their directory, so attributes are set at the end, the deepest first.
     let mut directories: Vec<(String, FsAttributes)> = Vec::new();
     while let Some(part) = parts.recv().await {
         let entry = match part {
-            Part::Data(bytes) => {
+            TarReaderMessage::Data(bytes) => {
                 if let Some(file) = &mut open {
                     report.bytes += bytes.len() as u64;
-                    file.stream.write(bytes).await.map_err(|error| inside(&file.target, &error))?;
+                    file.stream.write(bytes).await.map_err(|error| sandbox_failure(&file.target, &error))?;
                 }
                 continue;
             }
-            Part::Entry(entry) => entry,
+            TarReaderMessage::Entry(entry) => entry,
         };
         finish(open.take()).await?;
         let shown = EscapedName(&entry.path).to_string();
-        let (Ok(names), Ok(leads_to)) = (names(&entry.path)?, std::str::from_utf8(&entry.leads_to)) else {
-            report.leave_out(shown, LeftOut::NotText);
+        let (Ok(names), Ok(link_target)) = (names(&entry.path)?, std::str::from_utf8(&entry.link_target)) else {
+            report.omit(shown, OmittedReason::NotUtf8);
             continue;
         };
         let Some((name, above)) = names.split_last() else { continue };
         let mut directory = top.to_owned();
         for above in above {
-            directory = below(&directory, above);
+            directory = join(&directory, above);
             if !directories.iter().any(|(made, _)| *made == directory) {
-                let kept = FsAttributes { mode: Some(0o755), ..FsAttributes::default() };
-                let kept = guest.mkdir(&directory, kept).await?;
-                directories.push((directory.clone(), kept));
+                let attributes = FsAttributes { mode: Some(0o755), ..FsAttributes::default() };
+                let attributes = guest.mkdir(&directory, attributes).await?;
+                directories.push((directory.clone(), attributes));
             }
         }
-        let target = below(&directory, name);
-        let kept = FsAttributes { mtime: Some(entry.modified), ..FsAttributes::default() };
+        let target = join(&directory, name);
+        let attributes = FsAttributes { mtime: Some(entry.modified), ..FsAttributes::default() };
         match entry.kind {
             EntryType::Directory => {
-                let kept = guest.mkdir(&target, FsAttributes { mode: Some(entry.mode & 0o1777), ..kept }).await?;
+                let attributes =
+                    guest.mkdir(&target, FsAttributes { mode: Some(entry.mode & 0o1777), ..attributes }).await?;
                 report.directories += 1;
-                // One that was made for what is in it gets what it is to keep now.
+                // A parent that was created implicitly gets its attributes from its own entry.
                 match directories.iter_mut().find(|(made, _)| *made == target) {
                     Some((_, known)) if known.mode.is_some() => {
-                        *known = FsAttributes { mode: Some(entry.mode & 0o1777), mtime: kept.mtime, ..*known };
+                        *known = FsAttributes { mode: Some(entry.mode & 0o1777), mtime: attributes.mtime, ..*known };
                     }
-                    Some((_, known)) => known.mtime = kept.mtime,
-                    None => directories.push((target, kept)),
+                    Some((_, known)) => known.mtime = attributes.mtime,
+                    None => directories.push((target, attributes)),
                 }
             }
             EntryType::Symlink => {
-                guest.symlink(leads_to, &target, entry.modified).await?;
+                guest.symlink(link_target, &target, entry.modified).await?;
                 report.links += 1;
             }
             EntryType::Link => {
-                let Ok(names) = self::names(&entry.leads_to)? else {
-                    report.leave_out(shown, LeftOut::NotText);
+                let Ok(names) = self::names(&entry.link_target)? else {
+                    report.omit(shown, OmittedReason::NotUtf8);
                     continue;
                 };
-                let source = names.iter().fold(top.to_owned(), |path, name| below(&path, name));
-                let kept = FsAttributes { mode: Some(entry.mode & 0o777), ..kept };
-                report.bytes += duplicate(guest, &source, &target, kept).await?;
+                let source = names.iter().fold(top.to_owned(), |path, name| join(&path, name));
+                let attributes = FsAttributes { mode: Some(entry.mode & 0o777), ..attributes };
+                report.bytes += duplicate(guest, &source, &target, attributes).await?;
                 report.files += 1;
             }
             kind if kind.is_file() || kind.is_gnu_sparse() => {
-                let kept = FsAttributes { mode: Some(entry.mode & 0o777), ..kept };
-                let (file, kept) = guest.create(&target, kept).await?;
-                let stream = file.write(0).await.map_err(|error| inside(&target, &error))?;
+                let attributes = FsAttributes { mode: Some(entry.mode & 0o777), ..attributes };
+                let (file, attributes) = guest.create(&target, attributes).await?;
+                let stream = file.write(0).await.map_err(|error| sandbox_failure(&target, &error))?;
                 report.files += 1;
-                open = Some(OpenFile { target, file, stream, kept });
+                open = Some(OpenGuestFile { target, file, stream, attributes });
             }
-            _ => report.leave_out(shown, LeftOut::Kind),
+            _ => report.omit(shown, OmittedReason::SpecialFile),
         }
     }
     finish(open).await?;
-    for (target, kept) in directories.into_iter().rev() {
-        guest.settle(&target, kept).await?;
+    for (target, attributes) in directories.into_iter().rev() {
+        guest.set_attributes(&target, attributes).await?;
     }
     Ok(())
 }
 
-async fn finish(open: Option<OpenFile>) -> Result<(), Failure> {
-    let Some(OpenFile { target, file, stream, kept }) = open else { return Ok(()) };
-    let there = |error: Error| inside(&target, &error);
-    stream.finish().await.map_err(there)?;
-    file.set_stat(kept).await.map_err(there)
+async fn finish(open: Option<OpenGuestFile>) -> Result<(), Failure> {
+    let Some(OpenGuestFile { target, file, stream, attributes }) = open else { return Ok(()) };
+    let write_failed = |error: AgentClientError| sandbox_failure(&target, &error);
+    stream.finish().await.map_err(write_failed)?;
+    file.set_stat(attributes).await.map_err(write_failed)
 }
 
-/// A hard link becomes a file of its own; returns its length.
-async fn duplicate(guest: &GuestFiles, source: &str, target: &str, kept: FsAttributes) -> Result<u64, Failure> {
-    let (unread, unwritten) = (|error: Error| inside(source, &error), |error: Error| inside(target, &error));
+/// Copies the target of a hard link; returns its length.
+async fn duplicate(guest: &GuestFiles, source: &str, target: &str, attributes: FsAttributes) -> Result<u64, Failure> {
+    let (read_failed, write_failed) = (
+        |error: AgentClientError| sandbox_failure(source, &error),
+        |error: AgentClientError| sandbox_failure(target, &error),
+    );
     let reading = FsOpenOptions { read: true, ..FsOpenOptions::default() };
-    let mut from = guest.files.open(source, reading).await.map_err(unread)?.read(0, None).await.map_err(unread)?;
-    let (file, kept) = guest.create(target, kept).await?;
-    let mut stream = file.write(0).await.map_err(unwritten)?;
+    let mut from =
+        guest.files.open(source, reading).await.map_err(read_failed)?.read(0, None).await.map_err(read_failed)?;
+    let (file, attributes) = guest.create(target, attributes).await?;
+    let mut stream = file.write(0).await.map_err(write_failed)?;
     let mut bytes = 0;
-    while let Some(chunk) = from.next().await.map_err(unread)? {
+    while let Some(chunk) = from.next().await.map_err(read_failed)? {
         bytes += chunk.len() as u64;
-        stream.write(chunk).await.map_err(unwritten)?;
+        stream.write(chunk).await.map_err(write_failed)?;
     }
-    stream.finish().await.map_err(unwritten)?;
-    file.set_stat(kept).await.map_err(unwritten)?;
+    stream.finish().await.map_err(write_failed)?;
+    file.set_stat(attributes).await.map_err(write_failed)?;
     Ok(bytes)
 }
 
-/// The names of a path in an archive, below the directory that it is unpacked in; not if they are not text.
+/// The components of a path in an archive; an error if they are not UTF-8.
 fn names(path: &[u8]) -> Result<Result<Vec<&str>, std::str::Utf8Error>, Failure> {
     let text = match std::str::from_utf8(path) {
         Ok(text) => text,
@@ -195,23 +200,23 @@ fn names(path: &[u8]) -> Result<Result<Vec<&str>, std::str::Utf8Error>, Failure>
     };
     let names: Vec<&str> = text.split('/').filter(|name| !matches!(*name, "" | ".")).collect();
     if names.contains(&"..") {
-        return Err(failed(format!("the archive names {}, which leads out of it", EscapedName(path))));
+        return Err(failed(format!("the archive has a path that leads out of it: {}", EscapedName(path))));
     }
     Ok(Ok(names))
 }
 
-/// Reads an archive to its end.
-fn read(from: HostFile, parts: &mpsc::Sender<Part>) -> Result<(), Failure> {
-    let unread = |error: io::Error| failed(format!("standard input: {error}"));
+/// Reads an archive to the end.
+fn read(from: HostFile, parts: &mpsc::Sender<TarReaderMessage>) -> Result<(), Failure> {
+    let read_failed = |error: io::Error| failed(format!("standard input: {error}"));
     let mut from = BufReader::new(from);
-    let begins = from.fill_buf().map_err(unread)?;
+    let begins = from.fill_buf().map_err(read_failed)?;
     if let Some((_, plain)) = COMPRESSED.into_iter().find(|(magic, _)| begins.starts_with(magic)) {
         return Err(failed("standard input is compressed, and `-` reads a plain tar archive")
             .hint(format!("{plain} FILE | carrel cp - …")));
     }
     let mut archive = tar::Archive::new(&mut from);
     let not_tar = |error: io::Error| {
-        failed(format!("standard input is no tar archive, or it is damaged: {error}"))
+        failed(format!("standard input is not a tar archive, or is damaged: {error}"))
             .hint("tar c FILES | carrel cp - NAME:DIR; for a plain file give its path instead of `-`")
     };
     for entry in archive.entries().map_err(not_tar)? {
@@ -219,25 +224,28 @@ fn read(from: HostFile, parts: &mpsc::Sender<Part>) -> Result<(), Failure> {
         let header = entry.header();
         let (kind, mode) = (header.entry_type(), header.mode().map_err(not_tar)?);
         let modified = header.mtime().map_err(not_tar)?.try_into().unwrap_or(i64::MAX);
-        let leads_to = entry.link_name_bytes().map(|name| name.into_owned()).unwrap_or_default();
+        let link_target = entry.link_name_bytes().map(|name| name.into_owned()).unwrap_or_default();
         let path = entry.path_bytes().into_owned();
-        // Nobody takes it when the sandbox could not.
-        if parts.blocking_send(Part::Entry(ArchiveEntry { path, kind, leads_to, mode, modified })).is_err() {
+        // The receiver is closed if the sandbox failed to write.
+        if parts
+            .blocking_send(TarReaderMessage::Entry(ArchiveEntry { path, kind, link_target, mode, modified }))
+            .is_err()
+        {
             return Ok(());
         }
         loop {
             let mut chunk = Vec::new();
-            (&mut entry).take(CHUNK).read_to_end(&mut chunk).map_err(unread)?;
+            (&mut entry).take(CHUNK).read_to_end(&mut chunk).map_err(read_failed)?;
             if chunk.is_empty() {
                 break;
             }
-            if parts.blocking_send(Part::Data(chunk.into())).is_err() {
+            if parts.blocking_send(TarReaderMessage::Data(chunk.into())).is_err() {
                 return Ok(());
             }
         }
     }
-    // Whoever writes it may still be writing what fills up its last block.
-    io::copy(&mut from, &mut io::sink()).map_err(unread)?;
+    // The writer may still be padding the last block.
+    io::copy(&mut from, &mut io::sink()).map_err(read_failed)?;
     Ok(())
 }
 
@@ -246,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_of_an_archive_stays_below_the_directory() {
+    fn a_path_in_an_archive_stays_in_the_directory() {
         assert_eq!(names(b"./a//b/").unwrap().unwrap(), ["a", "b"]);
         assert_eq!(names(b"/etc/passwd").unwrap().unwrap(), ["etc", "passwd"]);
         assert!(names(b"./").unwrap().unwrap().is_empty());

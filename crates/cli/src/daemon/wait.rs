@@ -1,29 +1,29 @@
-//! Waiting until a sandbox is as it was asked to be: a look, then the log from there on, and a look at every event.
+//! Waits until a sandbox reaches a state: queries it, then follows its events and queries it after each.
 
 use carrel_api::agbox::v1::{SandboxEvent, SandboxHandle, SandboxState, SubscribeSandboxEventsRequest};
 use tonic::{Code, Status, Streaming};
 
-use super::{Daemon, is_unknown, refused, told};
+use super::{DaemonClient, is_unknown, render, status_failure};
 use crate::failure::Failure;
 
-/// How often a stream may break before anything was heard on it.
+/// How often a stream may break without an event in between.
 const TRIES: u32 = 5;
 
 /// Waits until a sandbox is in a state, from how it was seen last. Returns how it is then; none if nothing is known of it
 /// any more.
 pub(crate) async fn until(
-    daemon: &mut Daemon,
+    daemon: &mut DaemonClient,
     seen: SandboxHandle,
     target: SandboxState,
 ) -> Result<Option<SandboxHandle>, Failure> {
     let (id, mut seen, mut broken) = (seen.sandbox_id.clone(), seen, 0);
     loop {
-        if is_there(&seen, target)? {
+        if is_reached(&seen, target)? {
             return Ok(Some(seen));
         }
         let status = match follow(daemon, &mut seen, target).await {
-            Ok(Followed::Reached) => return Ok(Some(seen)),
-            Ok(Followed::Changed) => {
+            Ok(FollowOutcome::Reached) => return Ok(Some(seen)),
+            Ok(FollowOutcome::Changed) => {
                 broken = 0;
                 continue;
             }
@@ -32,33 +32,37 @@ pub(crate) async fn until(
         broken += 1;
         match status.code() {
             Code::NotFound if target == SandboxState::Deleted => return Ok(None),
-            // Whoever serves next knows everything that this one did. It is not for us to start it: one that is replaced
-            // has a successor, which ours would be in the way of.
+            // The next daemon knows the same sandboxes. It is not started here, because that would conflict with an upgrade
+            // that replaces the daemon.
             Code::Unavailable | Code::Unknown | Code::Cancelled | Code::Internal if broken <= TRIES => {
-                *daemon = Daemon::returned().await?;
+                *daemon = DaemonClient::reconnect().await?;
                 match daemon.get(&id).await {
                     Ok(handle) => seen = handle,
                     Err(status) if is_unknown(&status) && target == SandboxState::Deleted => return Ok(None),
                     Err(status) if status.code() == Code::Unavailable => {}
-                    Err(status) => return Err(refused(&status)),
+                    Err(status) => return Err(status_failure(&status)),
                 }
             }
-            _ => return Err(refused(&status)),
+            _ => return Err(status_failure(&status)),
         }
     }
 }
 
-/// What the log of a sandbox said.
+/// What the events of a sandbox showed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Followed {
-    /// It was in the state, whatever it is in by now.
+enum FollowOutcome {
+    /// The sandbox was in the target state, whatever its state is now.
     Reached,
-    /// It is worth another look.
+    /// Its state may have changed.
     Changed,
 }
 
-/// Follows the log from where a sandbox was seen, and sees how it is after each event.
-async fn follow(daemon: &mut Daemon, seen: &mut SandboxHandle, target: SandboxState) -> Result<Followed, Status> {
+/// Follows the events of a sandbox, and queries it after each.
+async fn follow(
+    daemon: &mut DaemonClient,
+    seen: &mut SandboxHandle,
+    target: SandboxState,
+) -> Result<FollowOutcome, Status> {
     let mut events = subscribe(daemon, &seen.sandbox_id, seen.last_event_sequence).await?;
     while let Some(event) = events.message().await? {
         if event.sequence <= seen.last_event_sequence {
@@ -72,22 +76,22 @@ async fn follow(daemon: &mut Daemon, seen: &mut SandboxHandle, target: SandboxSt
     Err(Status::unavailable("the daemon ended the stream"))
 }
 
-/// What an event, and how the sandbox is seen after it, mean for whoever waits; none is to wait on.
-fn followed(event: &SandboxEvent, seen: &SandboxHandle, target: SandboxState) -> Option<Followed> {
-    // It may be something else by now: it was what was asked for. One that has failed since is of no use to anybody.
+/// What an event and the state after it mean for the wait; none to continue waiting.
+fn followed(event: &SandboxEvent, seen: &SandboxHandle, target: SandboxState) -> Option<FollowOutcome> {
+    // The state may have changed since, but it was reached; a sandbox that has failed since is a failure.
     if event.sandbox_state() == target && seen.state() != SandboxState::Failed {
-        return Some(Followed::Reached);
+        return Some(FollowOutcome::Reached);
     }
-    match is_there(seen, target) {
-        Ok(true) => Some(Followed::Reached),
-        Err(_) => Some(Followed::Changed),
+    match is_reached(seen, target) {
+        Ok(true) => Some(FollowOutcome::Reached),
+        Err(_) => Some(FollowOutcome::Changed),
         Ok(false) => None,
     }
 }
 
-/// What happens to a sandbox after an event.
+/// Subscribes to the events of a sandbox after a sequence.
 pub(crate) async fn subscribe(
-    daemon: &mut Daemon,
+    daemon: &mut DaemonClient,
     id: &str,
     from_sequence: u64,
 ) -> Result<Streaming<SandboxEvent>, Status> {
@@ -96,8 +100,8 @@ pub(crate) async fn subscribe(
     daemon.sandboxes.subscribe_sandbox_events(request).await.map(tonic::Response::into_inner)
 }
 
-/// Whether a sandbox is as it was asked to be; a failure, if it cannot become so any more.
-fn is_there(seen: &SandboxHandle, target: SandboxState) -> Result<bool, Failure> {
+/// Whether a sandbox is in the target state; a failure if it cannot reach that any more.
+fn is_reached(seen: &SandboxHandle, target: SandboxState) -> Result<bool, Failure> {
     use SandboxState::{Deleted, Deleting, Failed, Pending, Ready, Stopped, Unspecified};
     let (id, state) = (&seen.sandbox_id, seen.state());
     match (target, state) {
@@ -108,7 +112,7 @@ fn is_there(seen: &SandboxHandle, target: SandboxState) -> Result<bool, Failure>
             Err(Failure { reason, ..Failure::new("sandbox_failed", words) }.hint(format!("carrel events {id}")))
         }
         (Ready, Stopped | Deleting | Deleted) | (Stopped, Deleting | Deleted) => {
-            let words = format!("the sandbox {id:?} is {} by now: somebody else asked for it", told::state(state));
+            let words = format!("the sandbox {id:?} is {} by now: by another request", render::state(state));
             Err(Failure::new("sandbox_changed", words).hint(format!("carrel events {id}")))
         }
         (_, Unspecified | Pending | Ready | Stopped | Deleting | Deleted) => Ok(false),
@@ -130,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_ends_where_it_was_asked_to_or_where_that_cannot_be_any_more() {
+    fn a_wait_ends_when_the_state_is_reached_or_cannot_be_reached() {
         use SandboxState::{Deleted, Deleting, Failed, Pending, Ready, Stopped};
         for (target, now, is) in [
             (Ready, Pending, Some(false)),
@@ -145,23 +149,23 @@ mod tests {
             (Deleted, Deleted, Some(true)),
             (Deleted, Failed, None),
         ] {
-            assert_eq!(is_there(&seen(now), target).ok(), is, "{target:?} {now:?}");
+            assert_eq!(is_reached(&seen(now), target).ok(), is, "{target:?} {now:?}");
         }
     }
 
     #[test]
-    fn a_state_that_was_reached_counts_although_the_sandbox_is_in_another_by_now() {
+    fn a_state_that_was_reached_counts_even_if_it_has_changed_since() {
         use SandboxState::{Failed, Pending, Ready, Stopped};
         for (target, event, now, expected) in [
             (Ready, Pending, Pending, None),
-            (Ready, Ready, Ready, Some(Followed::Reached)),
-            (Ready, Pending, Ready, Some(Followed::Reached)),
+            (Ready, Ready, Ready, Some(FollowOutcome::Reached)),
+            (Ready, Pending, Ready, Some(FollowOutcome::Reached)),
             // It was resumed right after it stopped.
-            (Stopped, Stopped, Ready, Some(Followed::Reached)),
+            (Stopped, Stopped, Ready, Some(FollowOutcome::Reached)),
             // Its command exited at once.
-            (Ready, Ready, Stopped, Some(Followed::Reached)),
-            (Ready, Pending, Stopped, Some(Followed::Changed)),
-            (Ready, Ready, Failed, Some(Followed::Changed)),
+            (Ready, Ready, Stopped, Some(FollowOutcome::Reached)),
+            (Ready, Pending, Stopped, Some(FollowOutcome::Changed)),
+            (Ready, Ready, Failed, Some(FollowOutcome::Changed)),
         ] {
             let event = SandboxEvent { sandbox_state: event.into(), ..SandboxEvent::default() };
             assert_eq!(followed(&event, &seen(now), target), expected, "{target:?} {event:?} {now:?}");
@@ -169,8 +173,8 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_one_is_told_with_its_reason() {
-        let failure = is_there(&seen(SandboxState::Failed), SandboxState::Ready).unwrap_err();
+    fn a_failed_sandbox_is_reported_with_its_reason() {
+        let failure = is_reached(&seen(SandboxState::Failed), SandboxState::Ready).unwrap_err();
         assert_eq!(failure.message, "the sandbox \"web1\" failed: no memory");
         assert_eq!(failure.reason.as_deref(), Some("CONTAINER_OOM"));
     }

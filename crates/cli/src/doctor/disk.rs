@@ -1,4 +1,4 @@
-//! What keeps one sandbox from taking the disk that all share.
+//! Checks what limits the disk usage of sandboxes.
 
 use std::path::Path;
 
@@ -6,11 +6,11 @@ use carrel_daemon::{Config, Limits};
 use carrel_sandbox::cgroup::{Controller, ControllerLocation, Host};
 use carrel_sandbox::{FreeSpace, KeptDisk};
 
-use super::Check;
-use crate::home::Home;
+use super::HostCheck;
+use crate::home::CarrelHome;
 use crate::size::Size;
 
-/// File systems by the number that the kernel has for them.
+/// Magic numbers of file systems.
 const FILE_SYSTEMS: [(u64, &str); 6] = [
     (0xef53, "ext4"),
     (0x5846_5342, "xfs"),
@@ -20,14 +20,14 @@ const FILE_SYSTEMS: [(u64, &str); 6] = [
     (0xf2f5_2010, "f2fs"),
 ];
 
-pub(super) fn checks() -> Vec<Check> {
-    // A home that is not there, and a configuration that is wrong, are told of elsewhere.
-    let Ok(home) = Home::find() else { return Vec::new() };
+pub(super) fn checks() -> Vec<HostCheck> {
+    // A missing home and an invalid configuration are reported by other checks.
+    let Ok(home) = CarrelHome::find() else { return Vec::new() };
     let limits = Config::load(None).unwrap_or_default().limits;
     look(home.path(), &limits).into_iter().collect()
 }
 
-fn look(home: &Path, limits: &Limits) -> Option<Check> {
+fn look(home: &Path, limits: &Limits) -> Option<HostCheck> {
     let stat = rustix::fs::statfs(home).ok()?;
     let number = u64::try_from(stat.f_type).ok()?;
     let name = FILE_SYSTEMS.iter().find(|(one, _)| *one == number).map_or("file system", |(_, name)| name);
@@ -36,7 +36,7 @@ fn look(home: &Path, limits: &Limits) -> Option<Check> {
     Some(check(name, KeptDisk::has_quotas(home).ok()?, counts, limits, no_freezer().as_ref()))
 }
 
-/// Why this host can pause nobody, and what to do about it.
+/// Why this host cannot pause sandboxes, and the remedy.
 fn no_freezer() -> Option<(String, String)> {
     match Host::detect().as_ref().map(|host| host.place(Controller::Freezer)) {
         Ok(ControllerLocation::V1(_) | ControllerLocation::V2(_)) => None,
@@ -45,7 +45,7 @@ fn no_freezer() -> Option<(String, String)> {
     }
 }
 
-fn check(name: &str, quotas: bool, counts: bool, limits: &Limits, no_freezer: Option<&(String, String)>) -> Check {
+fn check(name: &str, quotas: bool, counts: bool, limits: &Limits, no_freezer: Option<&(String, String)>) -> HostCheck {
     let quota = match (quotas, limits.sandbox_disk) {
         (true, 0) => {
             "with project quotas, but no default size: a persistent disk has a size only with --disk".to_owned()
@@ -58,54 +58,52 @@ fn check(name: &str, quotas: bool, counts: bool, limits: &Limits, no_freezer: Op
     let found = format!("{name} {quota}");
     if limits.host_free == 0 {
         let found = format!("{found}; host_free is 0: nothing stops a sandbox that fills the file system");
-        return Check::warn(
+        return HostCheck::warn(
             "disk",
             found,
             "set host_free in [limits] of the configuration, such as host_free = \"1g\"",
         );
     }
     if let Some((missing, remedy)) = no_freezer {
-        let found = format!("{found}; nobody can be paused who fills the file system: {missing}");
-        return Check::warn(
-            "disk",
-            found,
-            format!("{remedy}; or give each sandbox a size of its own: create --disk SIZE"),
-        );
+        let found = format!("{found}; a sandbox that fills the file system cannot be paused: {missing}");
+        return HostCheck::warn("disk", found, format!("{remedy}; or limit each sandbox: create --disk SIZE"));
     }
     let inodes = if counts { "" } else { "; inodes are not counted here" };
     let free = Size(limits.host_free);
-    Check::ok("disk", format!("{found}; the daemon pauses whoever writes before less than {free} is free{inodes}"))
+    HostCheck::ok("disk", format!("{found}; the daemon pauses writing sandboxes to keep {free} free{inodes}"))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Status;
+    use super::super::CheckStatus;
     use super::*;
 
     #[test]
-    fn what_is_not_held_is_said() {
+    fn missing_protection_is_reported() {
         let limits = Config::default().limits;
-        let said = |quotas, counts, limits: &Limits| check("ext4", quotas, counts, limits, None).found;
+        let found = |quotas, counts, limits: &Limits| check("ext4", quotas, counts, limits, None).found;
         assert_eq!(
-            said(false, true, &limits),
-            "ext4 without project quotas: a persistent disk has a size only with --disk; the daemon pauses whoever \
-             writes before less than 1 GiB is free"
+            found(false, true, &limits),
+            "ext4 without project quotas: a persistent disk has a size only with --disk; the daemon pauses \
+             writing sandboxes to keep 1 GiB free"
         );
-        assert!(said(true, true, &limits).starts_with("ext4 with project quotas: a persistent disk has 10 GiB unless"));
-        assert!(said(false, false, &limits).ends_with("inodes are not counted here"));
+        assert!(
+            found(true, true, &limits).starts_with("ext4 with project quotas: a persistent disk has 10 GiB unless")
+        );
+        assert!(found(false, false, &limits).ends_with("inodes are not counted here"));
         let none = Limits { host_free: 0, sandbox_disk: 0, ..limits };
         let found = check("xfs", true, true, &none, None);
-        assert_eq!(found.status, Status::Warn);
+        assert_eq!(found.status, CheckStatus::Warn);
         assert!(found.found.contains("no default size") && found.found.contains("nothing stops"), "{}", found.found);
         let missing = ("the freezer controller is not mounted".to_owned(), "mount it".to_owned());
         let found = check("ext4", false, true, &Config::default().limits, Some(&missing));
-        assert_eq!(found.status, Status::Warn);
+        assert_eq!(found.status, CheckStatus::Warn);
         assert!(found.found.contains("not mounted") && !found.found.contains("the daemon pauses"), "{}", found.found);
         assert!(found.remedy.unwrap().contains("--disk SIZE"));
     }
 
     #[test]
-    fn the_file_system_of_a_home_is_looked_at() {
+    fn the_file_system_of_the_home_is_checked() {
         let home = tempfile::tempdir().unwrap();
         assert!(look(home.path(), &Config::default().limits).is_some());
         assert!(look(&home.path().join("missing"), &Config::default().limits).is_none());

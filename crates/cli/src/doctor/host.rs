@@ -1,16 +1,16 @@
-//! What the kernel has to offer.
+//! Checks the kernel.
 
-use super::Check;
+use super::HostCheck;
 
-/// The first kernel whose overlays take layers with mapped ids.
+/// The first kernel with id-mapped layers in overlayfs.
 const LEAST_KERNEL: (u32, u32) = (5, 19);
 const NAMESPACES: [&str; 7] = ["user", "pid", "mnt", "net", "ipc", "uts", "cgroup"];
-/// What the filter answers with.
+/// The seccomp actions that the filter uses.
 const ACTIONS: [&str; 3] = ["kill_process", "errno", "allow"];
-/// What one sandbox with a few clients needs.
+/// Enough open files for one sandbox with a few clients.
 const LEAST_FILES: u64 = 1024;
 
-pub(super) fn checks() -> Vec<Check> {
+pub(super) fn checks() -> Vec<HostCheck> {
     let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let uname = rustix::system::uname();
     let missing = |name: &&str| !std::path::Path::new("/proc/self/ns").join(name).exists();
@@ -25,81 +25,81 @@ pub(super) fn checks() -> Vec<Check> {
     ]
 }
 
-fn root(is_root: bool) -> Check {
+fn root(is_root: bool) -> HostCheck {
     if is_root {
-        Check::ok("root", "running as root")
+        HostCheck::ok("root", "running as root")
     } else {
-        Check::fail("root", "only root can make a sandbox", "sudo carrel doctor")
+        HostCheck::fail("root", "only root can create sandboxes", "sudo carrel doctor")
     }
 }
 
-fn kernel(release: &str) -> Check {
+fn kernel(release: &str) -> HostCheck {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|part| part.parse::<u32>().ok());
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     let found = format!("Linux {release}");
     if version >= LEAST_KERNEL {
-        return Check::ok("kernel", found);
+        return HostCheck::ok("kernel", found);
     }
     let (major, minor) = LEAST_KERNEL;
-    Check::fail("kernel", found, format!("run Linux {major}.{minor} or newer"))
+    HostCheck::fail("kernel", found, format!("run Linux {major}.{minor} or newer"))
 }
 
-fn namespaces(missing: &[&str], allowed: impl Fn(&str) -> String) -> Check {
+fn namespaces(missing: &[&str], allowed: impl Fn(&str) -> String) -> HostCheck {
     if !missing.is_empty() {
         let found = format!("the kernel has no namespaces of kind {}", missing.join(", "));
-        return Check::fail("namespaces", found, "run a kernel with CONFIG_NAMESPACES and CONFIG_USER_NS");
+        return HostCheck::fail("namespaces", found, "run a kernel with CONFIG_NAMESPACES and CONFIG_USER_NS");
     }
     let forbidden = |name: &&str| allowed(name).trim() == "0";
     let forbidden: Vec<&str> = NAMESPACES.into_iter().filter(forbidden).collect();
     if forbidden.is_empty() {
-        return Check::ok("namespaces", NAMESPACES.join(", "));
+        return HostCheck::ok("namespaces", NAMESPACES.join(", "));
     }
     let settings: Vec<String> =
         forbidden.iter().map(|name| format!("sysctl -w user.max_{name}_namespaces=15000")).collect();
-    Check::fail("namespaces", format!("none allowed of kind {}", forbidden.join(", ")), settings.join(" && "))
+    HostCheck::fail("namespaces", format!("none allowed of kind {}", forbidden.join(", ")), settings.join(" && "))
 }
 
-fn overlay(filesystems: &str) -> Check {
+fn overlay(filesystems: &str) -> HostCheck {
     let has = filesystems.lines().any(|line| line.split_whitespace().last() == Some("overlay"));
     if has {
-        Check::ok("overlay", "overlayfs is there")
+        HostCheck::ok("overlay", "overlayfs is available")
     } else {
-        Check::fail("overlay", "the kernel has no overlayfs loaded", "modprobe overlay")
+        HostCheck::fail("overlay", "the kernel has no overlayfs loaded", "modprobe overlay")
     }
 }
 
-fn seccomp(actions: &str) -> Check {
+fn seccomp(actions: &str) -> HostCheck {
     let has = |action: &&str| actions.split_whitespace().any(|one| one == *action);
     if ACTIONS.iter().all(has) {
-        Check::ok("seccomp", "filters are there")
+        HostCheck::ok("seccomp", "filters are available")
     } else {
-        Check::fail("seccomp", "the kernel has no system-call filters", "run a kernel with CONFIG_SECCOMP_FILTER")
+        HostCheck::fail("seccomp", "the kernel has no system-call filters", "run a kernel with CONFIG_SECCOMP_FILTER")
     }
 }
 
-fn files(soft: Option<u64>) -> Check {
+fn files(soft: Option<u64>) -> HostCheck {
     match soft {
         Some(soft) if soft < LEAST_FILES => {
-            Check::warn("descriptors", format!("{soft} open files at most"), "ulimit -n 4096")
+            HostCheck::warn("descriptors", format!("limit of {soft} open files"), "ulimit -n 4096")
         }
-        Some(soft) => Check::ok("descriptors", format!("{soft} open files at most")),
-        None => Check::ok("descriptors", "no limit of open files"),
+        Some(soft) => HostCheck::ok("descriptors", format!("limit of {soft} open files")),
+        None => HostCheck::ok("descriptors", "no limit on open files"),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Status;
+    use super::super::CheckStatus;
     use super::*;
 
     #[test]
-    fn an_old_kernel_fails_and_says_which_will_do() {
+    fn an_old_kernel_fails_with_the_required_version() {
         for (release, status) in [
-            ("6.18.2-amd64", Status::Ok),
-            ("5.19.0", Status::Ok),
-            ("5.18.19", Status::Fail),
-            ("4.20", Status::Fail),
-            ("odd", Status::Fail),
+            ("6.18.2-amd64", CheckStatus::Ok),
+            ("5.19.0", CheckStatus::Ok),
+            ("5.18.19", CheckStatus::Fail),
+            ("4.20", CheckStatus::Fail),
+            ("odd", CheckStatus::Fail),
         ] {
             assert_eq!(kernel(release).status, status, "{release}");
         }
@@ -107,21 +107,21 @@ mod tests {
     }
 
     #[test]
-    fn forbidden_namespaces_are_allowed_by_the_command_that_is_given() {
-        assert_eq!(namespaces(&[], |_| "63000\n".into()).status, Status::Ok);
+    fn disabled_namespaces_have_a_command_that_enables_them() {
+        assert_eq!(namespaces(&[], |_| "63000\n".into()).status, CheckStatus::Ok);
         let check = namespaces(&[], |name| if name == "user" { "0\n".into() } else { String::new() });
         assert_eq!(check.remedy.as_deref(), Some("sysctl -w user.max_user_namespaces=15000"));
-        assert_eq!(namespaces(&["net"], |_| String::new()).status, Status::Fail);
+        assert_eq!(namespaces(&["net"], |_| String::new()).status, CheckStatus::Fail);
     }
 
     #[test]
-    fn what_the_kernel_lacks_fails() {
-        assert_eq!(overlay("nodev\tproc\nnodev\toverlay\n").status, Status::Ok);
-        assert_eq!(overlay("nodev\toverlaid\n").status, Status::Fail);
-        assert_eq!(seccomp("kill_process kill_thread trap errno user_notif trace log allow\n").status, Status::Ok);
-        assert_eq!(seccomp("").status, Status::Fail);
+    fn missing_kernel_features_fail() {
+        assert_eq!(overlay("nodev\tproc\nnodev\toverlay\n").status, CheckStatus::Ok);
+        assert_eq!(overlay("nodev\toverlaid\n").status, CheckStatus::Fail);
+        assert_eq!(seccomp("kill_process kill_thread trap errno user_notif trace log allow\n").status, CheckStatus::Ok);
+        assert_eq!(seccomp("").status, CheckStatus::Fail);
         assert_eq!(root(false).remedy.as_deref(), Some("sudo carrel doctor"));
-        assert_eq!(files(Some(256)).status, Status::Warn);
-        assert_eq!(files(None).status, Status::Ok);
+        assert_eq!(files(Some(256)).status, CheckStatus::Warn);
+        assert_eq!(files(None).status, CheckStatus::Ok);
     }
 }

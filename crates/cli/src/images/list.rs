@@ -7,46 +7,46 @@ use carrel_layers::{StoreError, StoredImage};
 use carrel_registry::ImageName;
 use serde_json::{Value, json};
 
-use super::here;
-use crate::arguments::{ImageInspectArguments, ListArguments};
+use super::open_default;
+use crate::arguments::{ImageInspectArguments, ImageListArguments};
 use crate::failure::{Failure, Failures};
-use crate::moment::Moment;
 use crate::size::Size;
-use crate::table::Table;
+use crate::table::TextTable;
+use crate::timestamp::UnixMillis;
 
-/// What stands where there is nothing to say.
+/// The text of an empty cell.
 const NONE: &str = "-";
-/// So many digits tell an image from others.
+/// The length of a short digest.
 const SHORT: usize = 12;
-/// What a person leaves out of a name.
-const USUAL: [&str; 2] = ["docker.io/library/", "docker.io/"];
+/// Prefixes that short names omit.
+const DEFAULT_PREFIXES: [&str; 2] = ["docker.io/library/", "docker.io/"];
 
-/// Lists what is here; returns what to exit with.
-pub(super) fn list(arguments: &ListArguments, json: bool) -> Result<u8, Failure> {
-    let mut all = here()?.store()?.list().map_err(FetchError::from)?;
+/// Lists local images; returns the exit code.
+pub(super) fn list(arguments: &ImageListArguments, json: bool) -> Result<u8, Failure> {
+    let mut all = open_default()?.store()?.list().map_err(FetchError::from)?;
     all.sort_by(|one, other| (&one.names, one.digest.hex()).cmp(&(&other.names, other.digest.hex())));
     let text = match (json, arguments.quiet) {
         (true, _) => all.iter().map(|stored| crate::json::line(&object(stored))).collect(),
         (false, true) => all.iter().map(|stored| format!("{}\n", stored.digest)).collect(),
-        (false, false) => table(&all, Moment::now()),
+        (false, false) => table(&all, UnixMillis::now()),
     };
     crate::say(text.as_bytes())
 }
 
-/// Tells all that is known of some; returns what to exit with.
+/// Shows details of images; returns the exit code.
 pub(super) fn inspect(arguments: &ImageInspectArguments, json: bool) -> Result<u8, Failure> {
-    let images = here()?;
-    let (mut told, mut failures) = (Vec::new(), Failures::new(json));
+    let images = open_default()?;
+    let (mut objects, mut failures) = (Vec::new(), Failures::new(json));
     for text in &arguments.images {
         match one(&images, text) {
-            Ok(stored) => told.push(object(&stored)),
+            Ok(stored) => objects.push(object(&stored)),
             Err(error) => failures.add(error.into()),
         }
     }
-    if !told.is_empty() {
-        let value = match (told.pop(), arguments.images.len()) {
+    if !objects.is_empty() {
+        let value = match (objects.pop(), arguments.images.len()) {
             (Some(only), 1) => only,
-            (last, _) => told.into_iter().chain(last).collect(),
+            (last, _) => objects.into_iter().chain(last).collect(),
         };
         let text = if json { crate::json::line(&value) } else { crate::json::lines(&value) };
         crate::say(text.as_bytes())?;
@@ -54,7 +54,7 @@ pub(super) fn inspect(arguments: &ImageInspectArguments, json: bool) -> Result<u
     failures.finish(super::FAILED)
 }
 
-/// An image that is here, by its name, or by its digest or the beginning of it.
+/// A local image, by its name, digest or prefix of a digest.
 pub(super) fn one(images: &Images, text: &str) -> Result<StoredImage, FetchError> {
     let store = images.store()?;
     if let Ok(name) = text.parse::<ImageName>() {
@@ -64,18 +64,18 @@ pub(super) fn one(images: &Images, text: &str) -> Result<StoredImage, FetchError
     }
     let digits = text.strip_prefix("sha256:").unwrap_or(text);
     let is_long_enough = digits.len() >= SHORT;
-    let mut meant =
+    let mut matches =
         store.list()?.into_iter().filter(|stored| is_long_enough && stored.digest.hex().starts_with(digits));
-    match (meant.next(), meant.next()) {
+    match (matches.next(), matches.next()) {
         (Some(stored), None) => Ok(stored),
         (None, _) => Err(StoreError::Unknown(text.to_owned()).into()),
         (Some(_), Some(_)) => Err(StoreError::Ambiguous(text.to_owned()).into()),
     }
 }
 
-/// Images, for people: a row for each name.
-fn table(all: &[StoredImage], now: Moment) -> String {
-    let mut table = Table::new(["NAME", "DIGEST", "LAYERS", "SIZE", "AGE"]);
+/// A table of images with a row for each name.
+fn table(all: &[StoredImage], now: UnixMillis) -> String {
+    let mut table = TextTable::new(["NAME", "DIGEST", "LAYERS", "SIZE", "AGE"]);
     for stored in all {
         let unnamed = [NONE.to_owned()];
         let names = if stored.names.is_empty() { &unnamed[..] } else { &stored.names };
@@ -92,17 +92,17 @@ fn table(all: &[StoredImage], now: Moment) -> String {
     table.to_string()
 }
 
-/// A name as a person writes it.
+/// A name without default prefixes.
 fn short(name: &str) -> &str {
-    USUAL.iter().find_map(|usual| name.strip_prefix(usual)).unwrap_or(name)
+    DEFAULT_PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name)
 }
 
-fn since(stored: &StoredImage) -> Moment {
+fn since(stored: &StoredImage) -> UnixMillis {
     let since = stored.stored.duration_since(UNIX_EPOCH).unwrap_or_default();
-    Moment(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    UnixMillis(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// An image, for programs.
+/// An image as JSON.
 pub(super) fn object(stored: &StoredImage) -> Value {
     let config = &stored.config;
     let layers: Vec<String> = stored.layers.iter().map(ToString::to_string).collect();
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_said_as_a_person_writes_it() {
+    fn a_name_is_shown_without_default_prefixes() {
         assert_eq!(short("docker.io/library/python:3.12"), "python:3.12");
         assert_eq!(short("docker.io/team/x:1"), "team/x:1");
         assert_eq!(short("r.example/x:1"), "r.example/x:1");

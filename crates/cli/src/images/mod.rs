@@ -1,13 +1,13 @@
-//! `carrel image`: images that are here, that are fetched, and that are made.
+//! `carrel image` and `carrel prune`.
 
-mod disks;
-mod guard;
+mod detect;
+mod disk_usage;
 mod list;
-mod logs;
 pub(crate) mod progress;
-mod recognition;
+mod prune_logs;
+mod resume_guard;
 mod save;
-mod words;
+mod shell_words;
 
 use std::path::PathBuf;
 
@@ -18,20 +18,21 @@ use carrel_layers::{SandboxChanges, StoreError, StoredImage};
 use carrel_registry::ImageName;
 use carrel_shim_client::{Programs, SandboxRecord};
 
-pub(crate) use self::disks::disk_free;
-use self::progress::Telling;
-pub(crate) use self::words::words;
+pub(crate) use self::disk_usage::disk_free;
+use self::progress::ImageProgress;
+pub(crate) use self::shell_words::split_words;
 use crate::arguments::{
-    ConfigArguments, ImageArguments, ImageCommand, ImageRemoveArguments, ImportArguments, PruneArguments, PullArguments,
+    ImageArguments, ImageCommand, ImageConfigArguments, ImageImportArguments, ImagePullArguments, ImageRemoveArguments,
+    PruneArguments,
 };
 use crate::failure::{Failure, Failures};
-use crate::home::Home;
+use crate::home::CarrelHome;
 use crate::size::Size;
 
-/// What these exit with when they fail.
+/// The exit code of a failure.
 const FAILED: u8 = 1;
 
-/// Does what is asked of images; returns what to exit with.
+/// Executes a subcommand; returns the exit code.
 pub(crate) fn image(arguments: &ImageArguments, json: bool) -> Result<u8, Failure> {
     let done = match &arguments.command {
         ImageCommand::Ls(list) => list::list(list, json),
@@ -40,42 +41,42 @@ pub(crate) fn image(arguments: &ImageArguments, json: bool) -> Result<u8, Failur
         ImageCommand::Import(import) => self::import(import, json),
         ImageCommand::Inspect(inspect) => list::inspect(inspect, json),
         ImageCommand::Save(save) => save::save(save, json),
-        ImageCommand::LetGoOn(guard) => guard::let_go_on(&guard.sandbox),
+        ImageCommand::ResumeOnExit(guard) => resume_guard::resume_on_exit(&guard.sandbox),
     };
     done.map_err(|failure| failure.exit(FAILED))
 }
 
-/// The images of this home. Of the configuration, only what is said of registries is looked at.
-pub(crate) fn open(home: &Home, programs: &Programs) -> Result<Images, Failure> {
+/// The images of a home, with the registries of the configuration.
+pub(crate) fn open(home: &CarrelHome, programs: &Programs) -> Result<Images, Failure> {
     let config =
         Config::load(None).map_err(|error| Failure::new("invalid_configuration", &error).hint(error.hint()))?;
     let registries = config.registries.settings().map_err(|error| Failure::new("invalid_configuration", error))?;
     Ok(Images::new(home.path(), &programs.shim, registries))
 }
 
-/// The same, for who has no programs yet.
-pub(crate) fn here() -> Result<Images, Failure> {
-    crate::find::as_root()?;
-    let home = Home::find()?;
+/// The images of the home, which is created if it does not exist.
+pub(crate) fn open_default() -> Result<Images, Failure> {
+    crate::find::require_root()?;
+    let home = CarrelHome::find()?;
     home.prepare()?;
     open(&home, &Programs::find()?)
 }
 
-/// The same, for commands that must work on a disk that is full: nothing is created.
-fn existing() -> Result<Images, Failure> {
-    crate::find::as_root()?;
-    open(&Home::find()?, &Programs::find()?)
+/// The images of the home, without creating anything: these commands must work on a full disk.
+fn open_existing() -> Result<Images, Failure> {
+    crate::find::require_root()?;
+    open(&CarrelHome::find()?, &Programs::find()?)
 }
 
-/// How the image of a sandbox is to be run, if it is one of the store.
-pub(crate) fn config_of(record: &SandboxRecord) -> Option<carrel_layers::Config> {
+/// The image configuration of a sandbox, if its image is in the store.
+pub(crate) fn sandbox_config(record: &SandboxRecord) -> Option<carrel_layers::Config> {
     if record.create.root.layers.is_empty() {
         return None;
     }
-    base_of(&here().ok()?, record).ok().flatten().map(|stored| stored.config)
+    base_of(&open_default().ok()?, record).ok().flatten().map(|stored| stored.config)
 }
 
-/// The image of a sandbox, if it is one of the store: told by its layers, and of several with the same by its name.
+/// The stored image of a sandbox, identified by its layers, and among equal ones by its name.
 fn base_of(images: &Images, record: &SandboxRecord) -> Result<Option<StoredImage>, FetchError> {
     let layers: Vec<PathBuf> = record.create.root.layers.iter().map(|layer| layer.0.clone()).collect();
     let mut all: Vec<StoredImage> = images.store()?.list()?;
@@ -91,42 +92,42 @@ pub(crate) fn name(text: &str) -> Result<String, Failure> {
     Ok(name.to_string())
 }
 
-/// Fetches some; returns what to exit with.
-fn pull(arguments: &PullArguments, json: bool) -> Result<u8, Failure> {
-    let mut images = here()?;
+/// Pulls images; returns the exit code.
+fn pull(arguments: &ImagePullArguments, json: bool) -> Result<u8, Failure> {
+    let mut images = open_default()?;
     if let Some(platform) = &arguments.platform {
         images = images.with_platform(platform.clone());
     }
     let mut failures = Failures::new(json);
     for reference in &arguments.images {
-        let telling = Telling::new(&reference.to_string(), arguments.quiet || json);
-        match images.fetch(reference, arguments.pull.into(), &telling) {
-            Ok(stored) => said(&stored, json)?,
+        let progress = ImageProgress::new(&reference.to_string(), arguments.quiet || json);
+        match images.fetch(reference, arguments.pull.into(), &progress) {
+            Ok(stored) => print_image(&stored, json)?,
             Err(error) => failures.add(error.into()),
         }
     }
     failures.finish(FAILED)
 }
 
-/// Says what came of it.
-fn said(stored: &StoredImage, json: bool) -> Result<(), Failure> {
+/// Prints an image.
+fn print_image(stored: &StoredImage, json: bool) -> Result<(), Failure> {
     let text = if json { crate::json::line(&list::object(stored)) } else { format!("{}\n", stored.digest) };
     crate::say(text.as_bytes()).map(drop)
 }
 
-/// Removes some; returns what to exit with.
+/// Removes images; returns the exit code.
 fn remove(arguments: &ImageRemoveArguments, json: bool) -> Result<u8, Failure> {
-    let (images, mut failures) = (here()?, Failures::new(json));
+    let (images, mut failures) = (open_default()?, Failures::new(json));
     for text in &arguments.images {
         match remove_one(&images, text) {
-            Ok(removed) => gone(&removed, json)?,
+            Ok(removed) => print_removed(&removed, json)?,
             Err(error) => failures.add(error.into()),
         }
     }
     failures.finish(FAILED)
 }
 
-/// By its name if it is one, and else by what it is recorded by.
+/// Removes an image by its name, or else by its digest.
 fn remove_one(images: &Images, text: &str) -> Result<carrel_layers::RemovedImages, FetchError> {
     let store = images.store()?;
     if let Ok(name) = text.parse::<ImageName>() {
@@ -138,19 +139,19 @@ fn remove_one(images: &Images, text: &str) -> Result<carrel_layers::RemovedImage
     Ok(store.remove(text)?)
 }
 
-/// Removes what nothing needs; returns what to exit with.
+/// Removes unused images or output; returns the exit code.
 pub(crate) fn prune(arguments: &PruneArguments, json: bool) -> Result<u8, Failure> {
     if arguments.logs {
-        return logs::prune(arguments.older_than, json).map_err(|failure| failure.exit(FAILED));
+        return prune_logs::prune(arguments.older_than, json).map_err(|failure| failure.exit(FAILED));
     }
     let prune = || {
-        let images = existing()?;
+        let images = open_existing()?;
         // Without a store there is nothing to remove.
         let removed = match images.existing_store()? {
             Some(store) => store.prune(arguments.all).map_err(FetchError::from)?,
             None => carrel_layers::RemovedImages::default(),
         };
-        gone(&removed, json)?;
+        print_removed(&removed, json)?;
         if !json {
             crate::say(format!("{} freed\n", Size(removed.bytes)).as_bytes())?;
         }
@@ -159,8 +160,8 @@ pub(crate) fn prune(arguments: &PruneArguments, json: bool) -> Result<u8, Failur
     prune().map_err(|failure: Failure| failure.exit(FAILED))
 }
 
-/// Says what is gone.
-fn gone(removed: &carrel_layers::RemovedImages, json: bool) -> Result<(), Failure> {
+/// Prints what was removed.
+fn print_removed(removed: &carrel_layers::RemovedImages, json: bool) -> Result<(), Failure> {
     if json {
         let images: Vec<String> = removed.images.iter().map(ToString::to_string).collect();
         let object =
@@ -172,56 +173,56 @@ fn gone(removed: &carrel_layers::RemovedImages, json: bool) -> Result<(), Failur
     crate::say(names.chain(images).collect::<String>().as_bytes()).map(drop)
 }
 
-/// Takes one from a file or a directory; returns what to exit with.
-fn import(arguments: &ImportArguments, json: bool) -> Result<u8, Failure> {
-    let (name, images) = (name(&arguments.name)?, here()?);
-    let telling = Telling::new(&arguments.name, arguments.quiet || json);
-    let source = recognition::recognised(&arguments.source)?;
-    let stored = match tree(&source)? {
+/// Imports an image; returns the exit code.
+fn import(arguments: &ImageImportArguments, json: bool) -> Result<u8, Failure> {
+    let (name, images) = (name(&arguments.name)?, open_default()?);
+    let progress = ImageProgress::new(&arguments.name, arguments.quiet || json);
+    let source = detect::detect(&arguments.source)?;
+    let stored = match open_directory(&source)? {
         Some(upper) => {
-            // A directory is a layer over nothing.
+            // A directory is a layer on an empty base.
             let changes = SandboxChanges { upper, first: 0, without: Vec::new() };
-            let config = changed(carrel_layers::Config::default(), &arguments.config)?;
-            images.store()?.save(None, &changes, &config, &name, &telling).map_err(FetchError::from)?
+            let config = override_config(carrel_layers::Config::default(), &arguments.config)?;
+            images.store()?.save(None, &changes, &config, &name, &progress).map_err(FetchError::from)?
         }
-        None => imported(&images, &source, arguments, &name, &telling)?,
+        None => import_file(&images, &source, arguments, &name, &progress)?,
     };
-    said(&stored, json)?;
+    print_image(&stored, json)?;
     Ok(0)
 }
 
-/// One that is in a file already.
-fn imported(
+/// Imports an image from an archive or a layout.
+fn import_file(
     images: &Images,
     source: &ImageRef,
-    arguments: &ImportArguments,
+    arguments: &ImageImportArguments,
     name: &str,
-    telling: &Telling,
+    progress: &ImageProgress,
 ) -> Result<StoredImage, Failure> {
     if matches!(source, ImageRef::Host | ImageRef::Registry(_)) {
-        let words = format!("there is no file {source}");
+        let words = format!("no such file: {source}");
         let hint =
             format!("give the path of a file or a directory; `carrel image pull {source}` fetches from a registry");
         return Err(Failure::new("invalid_image", words).hint(hint));
     }
     let store = images.store()?;
-    let stored = match images.fetch(source, PullPolicy::Missing, telling) {
-        Err(error) => match recognition::of_layers(&error) {
-            Some(source) => images.fetch(&source, PullPolicy::Missing, telling),
+    let stored = match images.fetch(source, PullPolicy::Missing, progress) {
+        Err(error) => match detect::layered_archive(&error) {
+            Some(source) => images.fetch(&source, PullPolicy::Missing, progress),
             None => Err(error),
         },
         stored => stored,
     }?;
-    if changed(stored.config.clone(), &arguments.config)? != stored.config {
-        let words = "how it is run can only be said of a directory: what is in a file says that itself";
+    if override_config(stored.config.clone(), &arguments.config)? != stored.config {
+        let words = "the configuration can only be changed for a directory: an archive has its own";
         return Err(Failure::new("invalid_image", words));
     }
     store.name(name, stored.digest).map_err(FetchError::from)?;
     Ok(store.find(name).map_err(FetchError::from)?.unwrap_or(stored))
 }
 
-/// The directory that a reference names, if it names one.
-fn tree(source: &ImageRef) -> Result<Option<std::os::fd::OwnedFd>, Failure> {
+/// Opens the directory of a reference; none if it is not a directory.
+fn open_directory(source: &ImageRef) -> Result<Option<std::os::fd::OwnedFd>, Failure> {
     use rustix::fs::{Mode, OFlags};
     let (path, flags) = match source {
         ImageRef::Directory(path) => (path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC),
@@ -234,28 +235,31 @@ fn tree(source: &ImageRef) -> Result<Option<std::os::fd::OwnedFd>, Failure> {
     })
 }
 
-/// How an image is to be run, with what is said about that.
-fn changed(mut config: carrel_layers::Config, said: &ConfigArguments) -> Result<carrel_layers::Config, Failure> {
-    if let Some(text) = &said.cmd {
-        config.cmd = words(text).ok_or_else(|| unquoted("--cmd", text))?;
+/// Overrides an image configuration with arguments.
+fn override_config(
+    mut config: carrel_layers::Config,
+    arguments: &ImageConfigArguments,
+) -> Result<carrel_layers::Config, Failure> {
+    if let Some(text) = &arguments.cmd {
+        config.cmd = split_words(text).ok_or_else(|| unclosed_quote("--cmd", text))?;
     }
-    if let Some(text) = &said.entrypoint {
-        config.entrypoint = words(text).ok_or_else(|| unquoted("--entrypoint", text))?;
+    if let Some(text) = &arguments.entrypoint {
+        config.entrypoint = split_words(text).ok_or_else(|| unclosed_quote("--entrypoint", text))?;
     }
-    for variable in &said.env {
+    for variable in &arguments.env {
         if let Some(text) = variable.resolve(|key| std::env::var_os(key))? {
             let key = text.split('=').next().unwrap_or_default();
             config.env.retain(|other| other.split('=').next() != Some(key));
             config.env.push(text);
         }
     }
-    config.user = said.user.clone().or(config.user);
-    config.workdir = said.workdir.clone().or(config.workdir);
-    config.labels.extend(crate::label::Label::pairs(&said.labels));
+    config.user = arguments.user.clone().or(config.user);
+    config.workdir = arguments.workdir.clone().or(config.workdir);
+    config.labels.extend(crate::label::Label::pairs(&arguments.labels));
     Ok(config)
 }
 
-/// Words whose quotes do not end.
-pub(crate) fn unquoted(option: &str, text: &str) -> Failure {
-    Failure::new("invalid_command", format!("the words of {option} do not end: {text}")).hint("close every quote")
+/// The failure for an unclosed quote.
+pub(crate) fn unclosed_quote(option: &str, text: &str) -> Failure {
+    Failure::new("invalid_command", format!("unclosed quote in {option}: {text}")).hint("close every quote")
 }

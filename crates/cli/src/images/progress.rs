@@ -1,4 +1,4 @@
-//! How far an image is: bars on a terminal, lines elsewhere, both on standard error.
+//! Progress of pulling and saving images: bars on a terminal, lines elsewhere, both on standard error.
 
 use std::io::{IsTerminal, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,37 +9,37 @@ use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::size::Size;
 
-/// How often bars are drawn, in a second.
+/// How often bars are drawn per second.
 const RATE: u8 = 10;
-/// So many layers have a bar of their own; of more, only their sum.
+/// The most layers with a bar each; of more, only the sum is shown.
 const MOST_BARS: usize = 24;
-/// The letters of a digest that tell a layer from others.
+/// The length of a short digest.
 const SHORT: usize = 12;
 const LAYER: &str = "  {prefix}  {bar:28}  {bytes:>11} / {total_bytes:<11}  {msg}";
 const SUM: &str = "{prefix}  {bar:28}  {bytes:>11} / {total_bytes:<11}  {binary_bytes_per_sec}  {msg}";
 
-/// Tells how far an image is.
-pub(crate) struct Telling {
+/// Reports the progress of one image.
+pub(crate) struct ImageProgress {
     what: String,
-    way: Way,
-    state: Mutex<State>,
+    output: ProgressOutput,
+    state: Mutex<ProgressState>,
 }
 
-/// How it is told.
-enum Way {
+/// Where progress is shown.
+enum ProgressOutput {
     Bars(MultiProgress),
     Lines,
     Nothing,
 }
 
 #[derive(Default)]
-struct State {
-    layers: Vec<Layer>,
+struct ProgressState {
+    layers: Vec<LayerProgress>,
     sum: Option<ProgressBar>,
 }
 
-/// A layer that is wanted.
-struct Layer {
+/// The progress of one layer.
+struct LayerProgress {
     name: String,
     size: u64,
     fetched: u64,
@@ -47,57 +47,56 @@ struct Layer {
     bar: Option<ProgressBar>,
 }
 
-// === impl Telling ===
+// === impl ImageProgress ===
 
-impl Telling {
-    /// Of one image.
+impl ImageProgress {
     pub(crate) fn new(what: &str, quiet: bool) -> Self {
-        let way = if quiet {
-            Way::Nothing
+        let output = if quiet {
+            ProgressOutput::Nothing
         } else if std::io::stderr().is_terminal() {
-            Way::Bars(MultiProgress::with_draw_target(ProgressDrawTarget::stderr_with_hz(RATE)))
+            ProgressOutput::Bars(MultiProgress::with_draw_target(ProgressDrawTarget::stderr_with_hz(RATE)))
         } else {
-            Way::Lines
+            ProgressOutput::Lines
         };
-        Self { what: EscapedLine(what).to_string(), way, state: Mutex::default() }
+        Self { what: EscapedLine(what).to_string(), output, state: Mutex::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ProgressState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn line(&self, text: &str) {
-        match &self.way {
-            Way::Nothing => {}
-            // Nobody is left to tell when standard error is gone.
-            Way::Lines => drop(writeln!(std::io::stderr(), "{}: {text}", self.what)),
-            Way::Bars(bars) => drop(bars.println(format!("{}: {text}", self.what))),
+        match &self.output {
+            ProgressOutput::Nothing => {}
+            // Nothing can be reported if standard error is closed.
+            ProgressOutput::Lines => drop(writeln!(std::io::stderr(), "{}: {text}", self.what)),
+            ProgressOutput::Bars(bars) => drop(bars.println(format!("{}: {text}", self.what))),
         }
     }
 }
 
-impl Drop for Telling {
+impl Drop for ImageProgress {
     fn drop(&mut self) {
-        let Way::Bars(bars) = &self.way else { return };
-        // The terminal is for what comes next; one line stays of what came.
+        let ProgressOutput::Bars(bars) = &self.output else { return };
+        // Bars are replaced by one line.
         let _cleared = bars.clear();
         let state = self.lock();
         if !state.layers.is_empty() && state.layers.iter().all(|layer| layer.is_done) {
             let size = Size(state.layers.iter().map(|layer| layer.size).sum());
-            let _said = writeln!(std::io::stderr(), "{}: {}, {size}", self.what, layers(state.layers.len()));
+            let _written = writeln!(std::io::stderr(), "{}: {}, {size}", self.what, layers(state.layers.len()));
         }
     }
 }
 
-impl Progress for Telling {
+impl Progress for ImageProgress {
     fn begin(&self, layers: &[Descriptor]) {
         let total: u64 = layers.iter().map(|layer| layer.size).sum();
         let mut state = self.lock();
-        state.layers = layers.iter().map(Layer::new).collect();
-        match &self.way {
-            Way::Nothing => {}
-            Way::Lines => self.line(&format!("{}, {}", self::layers(layers.len()), Size(total))),
-            Way::Bars(bars) => {
+        state.layers = layers.iter().map(LayerProgress::new).collect();
+        match &self.output {
+            ProgressOutput::Nothing => {}
+            ProgressOutput::Lines => self.line(&format!("{}, {}", self::layers(layers.len()), Size(total))),
+            ProgressOutput::Bars(bars) => {
                 if state.layers.len() <= MOST_BARS {
                     for layer in &mut state.layers {
                         layer.bar = Some(bars.add(bar(layer.size, LAYER, &layer.name)));
@@ -130,21 +129,21 @@ impl Progress for Telling {
         let Some(one) = state.layers.get_mut(layer) else { return };
         (one.is_done, one.fetched) = (true, one.size);
         let words = match how {
-            LayerOutcome::AlreadyPresent => "is here",
+            LayerOutcome::AlreadyPresent => "is present",
             LayerOutcome::Fetched => "fetched",
         };
         if let Some(bar) = one.bar.take() {
             bar.finish_with_message(words);
         }
-        let said = format!("layer {} of {count} {words}, {} ({})", layer + 1, Size(one.size), one.name);
+        let line = format!("layer {} of {count} {words}, {} ({})", layer + 1, Size(one.size), one.name);
         let done = state.layers.iter().filter(|layer| layer.is_done).count();
         let all = state.layers.iter().map(|layer| layer.fetched).sum();
         if let Some(sum) = &state.sum {
             sum.set_position(all);
             sum.set_message(format!("{done}/{count} layers"));
         }
-        if let Way::Lines = self.way {
-            self.line(&said);
+        if let ProgressOutput::Lines = self.output {
+            self.line(&line);
         }
     }
 
@@ -158,7 +157,7 @@ fn layers(count: usize) -> String {
 }
 
 fn bar(length: u64, template: &str, prefix: &str) -> ProgressBar {
-    // What is drawn nowhere draws nothing before it has its place.
+    // Hidden until it is added, so that nothing is drawn in the wrong position.
     let bar = ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::hidden());
     let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
     bar.set_style(style.progress_chars("=> "));
@@ -166,9 +165,9 @@ fn bar(length: u64, template: &str, prefix: &str) -> ProgressBar {
     bar
 }
 
-// === impl Layer ===
+// === impl LayerProgress ===
 
-impl Layer {
+impl LayerProgress {
     fn new(layer: &Descriptor) -> Self {
         let name = layer.digest.hex().chars().take(SHORT).collect();
         Self { name, size: layer.size, fetched: 0, is_done: false, bar: None }

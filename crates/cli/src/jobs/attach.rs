@@ -1,63 +1,67 @@
-//! `carrel attach`: taking part in a job that somebody else started.
+//! `carrel attach`: attaches to a running job.
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use carrel_shim_client::Found;
+use carrel_shim_client::DiscoveredSandbox;
 use carrel_shim_client::messages::{InputWish, JobFollow, JobInfo, JobState};
 
-use super::conclusion::Conclusion;
-use super::session::attend::{Manner, Role, Session};
-use super::session::input::End;
+use super::report::SessionReport;
+use super::session::control::ShimEndpoint;
+use super::session::driver::{JobSession, SessionOptions, SessionRole};
+use super::session::input::InputEnd;
 use super::session::notes::Notes;
-use super::session::orders::Way;
 use super::session::signals::Signals;
 use crate::arguments::AttachArguments;
 use crate::failure::Failure;
 use crate::find;
 use crate::size::Time;
 
-/// Shows the job, and gives it what is typed, until it ends or is left.
-pub(super) async fn drive(arguments: &AttachArguments, found: Arc<Found>, notes: Notes) -> Result<u8, Failure> {
+/// Shows output of the job and forwards input, until the job exits or the client detaches.
+pub(super) async fn drive(
+    arguments: &AttachArguments,
+    found: Arc<DiscoveredSandbox>,
+    notes: Notes,
+) -> Result<u8, Failure> {
     let keys = super::keys(&arguments.detach_keys)?;
-    let began = Instant::now();
-    let mut client = find::adopt(&arguments.name, &found).await?;
-    let info = find::answer(super::chosen(&mut client, &arguments.name, arguments.job.as_deref())).await?;
-    let input = wish(arguments, &info)?;
+    let started = Instant::now();
+    let mut client = find::connect(&arguments.name, &found).await?;
+    let info = find::with_timeout(super::selected(&mut client, &arguments.name, arguments.job.as_deref())).await?;
+    let input = input_request(arguments, &info)?;
     let from = |length| Some(if arguments.no_replay { length } else { 0 });
     let follow = JobFollow {
         job: info.job.clone(),
         stdout: from(info.stdout.length),
         stderr: from(info.stderr.length),
         input,
-        // A viewer that is too slow misses something, rather than that the job waits for it.
+        // A slow viewer misses output; the job does not wait for it.
         hold: false,
     };
-    let manner = Manner {
-        role: if arguments.read_only { Role::Viewer } else { Role::Participant },
+    let options = SessionOptions {
+        role: if arguments.read_only { SessionRole::Viewer } else { SessionRole::Participant },
         job: info.job.clone(),
-        way: Way::Found(found),
+        endpoint: ShimEndpoint::Discovered(found),
         terminal: info.tty,
         keys,
         input: input != InputWish::None,
-        again: false,
-        end: End::CloseIfUsed,
+        resend: false,
+        end: InputEnd::CloseIfUsed,
         timeout: None,
         notes,
     };
     let mut signals = Signals::listen(info.tty && !arguments.read_only)?;
-    let session = Session::new(client.follow(&follow).await?, manner);
+    let session = JobSession::new(client.follow(&follow).await?, options);
     if info.tty && !arguments.read_only && info.state != JobState::Ended {
         session.resize();
     }
-    let over = session.drive(&mut signals).await?;
+    let result = session.drive(&mut signals).await?;
     let limit = info.timeout_ms.map(|millis| Time(std::time::Duration::from_millis(millis)));
     let (sandbox, job, pid) = (&arguments.name, &info.job, info.pid);
-    Conclusion { sandbox, job, pid, notes, limit, took: began.elapsed() }.say(&over)
+    SessionReport { sandbox, job, pid, notes, limit, took: started.elapsed() }.print(&result)
 }
 
-/// Whether the input of the job is wanted. That somebody else holds it is a failure.
-fn wish(arguments: &AttachArguments, info: &JobInfo) -> Result<InputWish, Failure> {
+/// Whether to request the input of the job. It is a failure if another process holds it.
+fn input_request(arguments: &AttachArguments, info: &JobInfo) -> Result<InputWish, Failure> {
     if arguments.read_only || !info.stdin_open || info.state == JobState::Ended {
         return Ok(InputWish::None);
     }
@@ -70,7 +74,8 @@ fn wish(arguments: &AttachArguments, info: &JobInfo) -> Result<InputWish, Failur
                 command => format!(" ({command})"),
             };
             let words = format!("process {}{command} holds the input of job {}", holder.pid, info.job);
-            Err(Failure::new("input_taken", words).hint("--take-over takes it; --read-only does without"))
+            Err(Failure::new("input_taken", words)
+                .hint("--take-over takes over the input; --read-only attaches without it"))
         }
     }
 }

@@ -1,10 +1,10 @@
-//! `carrel logs`: what a job wrote, as it wrote it.
+//! `carrel logs`: shows the output of a job.
 
 use std::io;
 use std::os::fd::AsFd;
 
-use carrel_shim_client::messages::{InputWish, JobCut, JobFollow, JobInfo, JobStream, StreamName};
-use carrel_shim_client::{FollowEvent, Found, ShimClient, ShimError};
+use carrel_shim_client::messages::{InputWish, JobFollow, JobInfo, JobOutputGap, JobStream, StreamName};
+use carrel_shim_client::{DiscoveredSandbox, FollowEvent, ShimClient, ShimError};
 use rustix::io::Errno;
 
 use super::session::notes::Notes;
@@ -14,52 +14,52 @@ use crate::arguments::LogsArguments;
 use crate::failure::Failure;
 use crate::find;
 
-/// How far one output has been shown, and how far it is to be.
+/// The part of a stream that remains to be shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stretch {
+struct OutputRange {
     next: u64,
-    /// The first byte that is not wanted; without one, there is no end to it.
+    /// The end of the part; none to follow the stream.
     end: Option<u64>,
 }
 
-/// Both outputs, of which one may not be wanted.
+/// Both streams, of which one may be deselected.
 #[derive(Clone, Copy, Debug)]
-struct Stretches {
-    stdout: Option<Stretch>,
-    stderr: Option<Stretch>,
+struct OutputRanges {
+    stdout: Option<OutputRange>,
+    stderr: Option<OutputRange>,
 }
 
-/// Why the showing stops.
+/// Why showing output stopped.
 #[derive(Debug)]
-pub(super) enum Stopped {
-    /// Nobody reads it any more.
-    Unread,
+pub(super) enum LogsError {
+    /// Standard output was closed.
+    OutputClosed,
     Failed(Failure),
 }
 
-/// Shows what is kept of a job of a sandbox that runs.
-pub(super) async fn drive(arguments: &LogsArguments, found: &Found, notes: Notes) -> Result<(), Stopped> {
-    let mut client = find::adopt(&arguments.name, found).await?;
-    let info = find::answer(super::chosen(&mut client, &arguments.name, arguments.job.as_deref())).await?;
-    let mut stretches = find::answer(async { Ok(Stretches::of(arguments, &info, &mut client).await?) }).await?;
-    if stretches.are_done() {
+/// Shows the output of a job of a running sandbox.
+pub(super) async fn drive(arguments: &LogsArguments, found: &DiscoveredSandbox, notes: Notes) -> Result<(), LogsError> {
+    let mut client = find::connect(&arguments.name, found).await?;
+    let info = find::with_timeout(super::selected(&mut client, &arguments.name, arguments.job.as_deref())).await?;
+    let mut ranges = find::with_timeout(async { Ok(OutputRanges::of(arguments, &info, &mut client).await?) }).await?;
+    if ranges.are_done() {
         return Ok(());
     }
-    let (stdout, stderr) = stretches.places();
+    let (stdout, stderr) = ranges.offsets();
     let follow = JobFollow { job: info.job, stdout, stderr, input: InputWish::None, hold: false };
     let mut follow = client.follow(&follow).await?;
-    while !stretches.are_done() {
+    while !ranges.are_done() {
         match follow.next().await {
             Ok(Some(FollowEvent::Output { stream, offset, data })) => {
-                write(stream, stretches.take(stream, offset, &data))?;
+                write(stream, ranges.take(stream, offset, &data))?;
             }
             Ok(Some(FollowEvent::Cut(cut))) => {
-                stretches.pass(cut);
+                ranges.skip(cut);
                 let bytes = cut.to.saturating_sub(cut.from);
-                notes.say(&format!("{bytes} bytes of its {} are not kept", name(cut.stream)));
+                notes.say(&format!("{bytes} bytes of {} were dropped", name(cut.stream)));
             }
             Ok(Some(FollowEvent::Input(_))) => {}
-            // With the sandbox everything that it wrote is told; a supervisor that is gone without a word told nothing.
+            // All output arrives before the sandbox ends; a shim that is killed sends no more.
             Ok(Some(FollowEvent::Ended(_)) | None) | Err(ShimError::Ended(_)) => break,
             Err(error) => return Err(error.into()),
         }
@@ -67,17 +67,17 @@ pub(super) async fn drive(arguments: &LogsArguments, found: &Found, notes: Notes
     Ok(())
 }
 
-/// Writes to the one of our streams that stands for the job's, at once and in this order.
-pub(super) fn write(stream: StreamName, data: &[u8]) -> Result<(), Stopped> {
+/// Writes data to the same stream of this process, unbuffered.
+pub(super) fn write(stream: StreamName, data: &[u8]) -> Result<(), LogsError> {
     let written = match stream {
         StreamName::Stdout => write_all(io::stdout().as_fd(), data),
         StreamName::Stderr => write_all(io::stderr().as_fd(), data),
     };
     written.map_err(|errno| match errno {
-        Errno::PIPE => Stopped::Unread,
+        Errno::PIPE => LogsError::OutputClosed,
         errno => {
             let error = io::Error::from(errno);
-            Stopped::Failed(Failure::new("output_failed", format!("write to {}: {error}", name(stream))))
+            LogsError::Failed(Failure::new("output_failed", format!("write to {}: {error}", name(stream))))
         }
     })
 }
@@ -89,9 +89,9 @@ pub(super) fn name(stream: StreamName) -> &'static str {
     }
 }
 
-// === impl Stretch ===
+// === impl OutputRange ===
 
-impl Stretch {
+impl OutputRange {
     async fn of(
         arguments: &LogsArguments,
         job: &str,
@@ -112,57 +112,57 @@ impl Stretch {
     }
 }
 
-// === impl Stretches ===
+// === impl OutputRanges ===
 
-impl Stretches {
+impl OutputRanges {
     async fn of(arguments: &LogsArguments, info: &JobInfo, client: &mut ShimClient) -> Result<Self, ShimError> {
-        let mut stretches = Self { stdout: None, stderr: None };
+        let mut ranges = Self { stdout: None, stderr: None };
         if !arguments.stderr {
-            let stretch = Stretch::of(arguments, &info.job, StreamName::Stdout, &info.stdout, client).await?;
-            stretches.stdout = Some(stretch);
+            let range = OutputRange::of(arguments, &info.job, StreamName::Stdout, &info.stdout, client).await?;
+            ranges.stdout = Some(range);
         }
         if !arguments.stdout {
-            let stretch = Stretch::of(arguments, &info.job, StreamName::Stderr, &info.stderr, client).await?;
-            stretches.stderr = Some(stretch);
+            let range = OutputRange::of(arguments, &info.job, StreamName::Stderr, &info.stderr, client).await?;
+            ranges.stderr = Some(range);
         }
-        Ok(stretches)
+        Ok(ranges)
     }
 
-    /// Where each begins, if it is wanted.
-    fn places(self) -> (Option<u64>, Option<u64>) {
-        (self.stdout.map(|stretch| stretch.next), self.stderr.map(|stretch| stretch.next))
+    /// The offset of each selected stream.
+    fn offsets(self) -> (Option<u64>, Option<u64>) {
+        (self.stdout.map(|range| range.next), self.stderr.map(|range| range.next))
     }
 
     fn are_done(self) -> bool {
-        [self.stdout, self.stderr].into_iter().flatten().all(Stretch::is_done)
+        [self.stdout, self.stderr].into_iter().flatten().all(OutputRange::is_done)
     }
 
-    fn at(&mut self, stream: StreamName) -> Option<&mut Stretch> {
+    fn at(&mut self, stream: StreamName) -> Option<&mut OutputRange> {
         match stream {
             StreamName::Stdout => self.stdout.as_mut(),
             StreamName::Stderr => self.stderr.as_mut(),
         }
     }
 
-    /// What is wanted of some bytes.
+    /// The part of the data to show.
     fn take<'d>(&mut self, stream: StreamName, offset: u64, data: &'d [u8]) -> &'d [u8] {
-        let Some(stretch) = self.at(stream) else { return &[] };
-        let room = stretch.end.map_or(u64::MAX, |end| end.saturating_sub(offset));
+        let Some(range) = self.at(stream) else { return &[] };
+        let room = range.end.map_or(u64::MAX, |end| end.saturating_sub(offset));
         let wanted = usize::try_from(room).unwrap_or(usize::MAX).min(data.len());
-        stretch.next = offset.saturating_add(data.len() as u64);
+        range.next = offset.saturating_add(data.len() as u64);
         data.get(..wanted).unwrap_or_default()
     }
 
-    fn pass(&mut self, cut: JobCut) {
-        if let Some(stretch) = self.at(cut.stream) {
-            stretch.next = stretch.next.max(cut.to);
+    fn skip(&mut self, cut: JobOutputGap) {
+        if let Some(range) = self.at(cut.stream) {
+            range.next = range.next.max(cut.to);
         }
     }
 }
 
-// === impl Stopped ===
+// === impl LogsError ===
 
-impl<E: Into<Failure>> From<E> for Stopped {
+impl<E: Into<Failure>> From<E> for LogsError {
     fn from(error: E) -> Self {
         Self::Failed(error.into())
     }
@@ -172,14 +172,14 @@ impl<E: Into<Failure>> From<E> for Stopped {
 mod tests {
     use super::*;
 
-    fn stretches(stdout: (u64, u64), stderr: Option<(u64, u64)>) -> Stretches {
-        let stretch = |(next, end)| Stretch { next, end: Some(end) };
-        Stretches { stdout: Some(stretch(stdout)), stderr: stderr.map(stretch) }
+    fn ranges(stdout: (u64, u64), stderr: Option<(u64, u64)>) -> OutputRanges {
+        let range = |(next, end)| OutputRange { next, end: Some(end) };
+        OutputRanges { stdout: Some(range(stdout)), stderr: stderr.map(range) }
     }
 
     #[test]
-    fn what_was_there_is_shown_and_nothing_that_came_meanwhile() {
-        let mut both = stretches((0, 5), Some((2, 4)));
+    fn output_that_arrives_after_the_start_is_not_shown() {
+        let mut both = ranges((0, 5), Some((2, 4)));
         assert_eq!(both.take(StreamName::Stdout, 0, b"abc"), b"abc");
         assert_eq!(both.take(StreamName::Stderr, 2, b"xyz"), b"xy");
         assert!(!both.are_done());
@@ -189,18 +189,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_kept_is_passed() {
-        let mut one = stretches((0, 5), None);
+    fn dropped_output_is_skipped() {
+        let mut one = ranges((0, 5), None);
         assert_eq!(one.take(StreamName::Stderr, 0, b"unwanted"), b"");
-        one.pass(JobCut { stream: StreamName::Stderr, from: 0, to: 9 });
+        one.skip(JobOutputGap { stream: StreamName::Stderr, from: 0, to: 9 });
         assert!(!one.are_done());
-        one.pass(JobCut { stream: StreamName::Stdout, from: 0, to: 9 });
+        one.skip(JobOutputGap { stream: StreamName::Stdout, from: 0, to: 9 });
         assert!(one.are_done());
     }
 
     #[test]
-    fn without_an_end_there_is_always_more() {
-        let mut endless = Stretches { stdout: Some(Stretch { next: 0, end: None }), stderr: None };
+    fn a_followed_stream_is_never_done() {
+        let mut endless = OutputRanges { stdout: Some(OutputRange { next: 0, end: None }), stderr: None };
         assert_eq!(endless.take(StreamName::Stdout, 0, b"abc"), b"abc");
         assert!(!endless.are_done());
     }

@@ -1,4 +1,4 @@
-//! Where the last lines of an output begin: looked for from its end, so that little of a long output is read.
+//! Finds the start of the last lines of a stream, searching from the end.
 
 use std::fs::File;
 use std::io;
@@ -8,22 +8,22 @@ use std::os::unix::fs::FileExt;
 use carrel_shim_client::messages::{JobStream, StreamName};
 use carrel_shim_client::{ShimClient, ShimError};
 
-/// How much is read at once.
+/// How many bytes are read at once.
 const BLOCK: u64 = 64 * 1024;
 
-/// A search for the beginning of the last lines of an output.
+/// A backward search for line ends.
 #[derive(Clone, Debug)]
 struct TailSearch {
-    /// How many ends of lines are still to be found.
+    /// How many line ends are still to be found.
     missing: u64,
     length: u64,
-    /// Everything from here on has been looked at.
+    /// Everything from here on has been searched.
     end: u64,
-    /// The bytes that are not kept.
+    /// The bytes that were dropped.
     gap: Option<Range<u64>>,
 }
 
-/// Where the last lines of an output begin that a supervisor keeps.
+/// The offset of the last lines of a stream that a shim stores.
 pub(super) async fn of_job(
     client: &mut ShimClient,
     job: &str,
@@ -39,7 +39,7 @@ pub(super) async fn of_job(
             let limit = u32::try_from(block.end - offset).unwrap_or(u32::MAX);
             match client.read(job, stream, offset, limit).await {
                 Ok(chunk) if chunk.offset == offset && !chunk.data.is_empty() => bytes.extend_from_slice(&chunk.data),
-                // A job that writes more than is kept has overwritten it meanwhile.
+                // The job has overwritten it meanwhile.
                 Ok(_) | Err(ShimError::Failed(_)) => return Ok(block.end),
                 Err(error) => return Err(error),
             }
@@ -51,7 +51,7 @@ pub(super) async fn of_job(
     Ok(search.end)
 }
 
-/// Where the last lines of a file begin.
+/// The offset of the last lines of a file.
 pub(super) fn of_file(file: &File, lines: u64) -> io::Result<u64> {
     let mut search = TailSearch::new(lines, file.metadata()?.len(), None);
     while let Some(block) = search.next_block() {
@@ -75,7 +75,7 @@ impl TailSearch {
         Self { missing: lines, length, end: length, gap }
     }
 
-    /// What has to be read next; nothing, if there is no more or no line is wanted.
+    /// The block to read next; none if the search is over.
     fn next_block(&mut self) -> Option<Range<u64>> {
         if let Some(gap) = self.gap.take_if(|gap| gap.end >= self.end) {
             self.end = self.end.min(gap.start);
@@ -85,18 +85,18 @@ impl TailSearch {
         (self.missing > 0 && !block.is_empty()).then_some(block)
     }
 
-    /// Looks at what was read from `from` on; returns where the lines begin, if that is known now.
+    /// Searches a block that starts at `from`; returns the offset of the lines, if it is found.
     fn take(&mut self, from: u64, bytes: &[u8]) -> Option<u64> {
         self.end = from;
-        for (place, _) in bytes.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n') {
-            let behind = from + place as u64 + 1;
-            // The end of the last line is not the beginning of another.
-            if behind == self.length {
+        for (index, _) in bytes.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n') {
+            let next = from + index as u64 + 1;
+            // The end of the last line does not start another.
+            if next == self.length {
                 continue;
             }
             self.missing -= 1;
             if self.missing == 0 {
-                return Some(behind);
+                return Some(next);
             }
         }
         None
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_counted_with_and_without_an_end_of_the_last() {
+    fn the_last_line_counts_with_and_without_a_newline() {
         assert_eq!(tail(b"a\nb\nc\n", 2), b"b\nc\n");
         assert_eq!(tail(b"a\nb\nc", 2), b"b\nc");
         assert_eq!(tail(b"a\nb\n\n", 2), b"b\n\n", "an empty line is one");
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_kept_is_passed_and_never_read() {
+    fn dropped_bytes_are_skipped() {
         let mut search = TailSearch::new(3, 1 << 40, Some(20..(1 << 40) - 10));
         let tail = search.next_block().unwrap();
         assert_eq!(tail, (1 << 40) - 10..1 << 40);

@@ -1,7 +1,7 @@
-//! Leaving a run: another process becomes the owner of its sandbox, which ends with the command as ever.
+//! Detaching from a run: another process becomes the owner of its sandbox, which still ends with the command.
 //!
-//! That process has the connection to the supervisor as its standard input and the handle of the changes as its standard
-//! output. On its standard error it reads what it has to know, and answers when this one may exit.
+//! That process gets the connection to the shim as its standard input and the handle of the changes as its standard output.
+//! It reads the handover from its standard error, and writes there when this process may exit.
 
 use std::io::{self, BufReader, Read, Write};
 use std::net::Shutdown;
@@ -13,49 +13,51 @@ use std::time::Duration;
 
 use carrel_changes::{CancellationFlag, UpperLayer};
 use carrel_layers::Digest;
-use carrel_shim_client::messages::{FileIdentity, Ready};
+use carrel_shim_client::messages::{FileIdentity, SandboxReady};
 use carrel_shim_client::{OwnedSandbox, ShimClient};
 use serde_json::{Value, json};
 
-use super::plan::Plan;
-use super::project::Watched;
+use super::plan::RunPlan;
+use super::project::RunProject;
 use crate::failure::Failure;
 use crate::jobs::RUN;
 use crate::{find, images};
 
 /// The hidden command of the new owner.
 const OWN_RUN: &str = "own-run";
-/// What the new owner answers.
+/// The reply of the new owner.
 const READY: u8 = b'.';
 
-/// Starts the new owner, and returns when it is one.
-pub(super) fn hand_over(plan: &Plan, sandbox: OwnedSandbox, changes: Option<OwnedFd>) -> Result<(), Failure> {
+/// Starts the new owner, and waits until it has taken over.
+pub(super) fn hand_over(plan: &RunPlan, sandbox: OwnedSandbox, changes: Option<OwnedFd>) -> Result<(), Failure> {
     let request = request(plan, &sandbox);
-    let handed = || -> io::Result<()> {
+    let hand_over = || -> io::Result<()> {
         let (mut ours, theirs) = UnixStream::pair()?;
         let mut command = Command::new(std::env::current_exe()?);
         command.arg(OWN_RUN).stdin(sandbox.hand_over()?).stderr(OwnedFd::from(theirs));
         command.stdout(changes.map_or_else(Stdio::null, Stdio::from));
         let _child = command.spawn()?;
-        // What it inherited is closed here, so that its end is noticed.
+        // Inherited descriptors are closed here, so that its exit is noticed.
         drop(command);
         writeln!(ours, "{request}")?;
-        if let Some(snapshot) = plan.watched.as_ref().and_then(Watched::snapshot) {
+        if let Some(snapshot) = plan.project.as_ref().and_then(RunProject::snapshot) {
             snapshot.write(&mut ours)?;
         }
         ours.shutdown(Shutdown::Write)?;
         let mut answer = [0];
         ours.read_exact(&mut answer)
     };
-    handed().map_err(|error| Failure::new("detach_failed", format!("no other process could own the sandbox: {error}")))
+    hand_over().map_err(|error| {
+        Failure::new("detach_failed", format!("cannot hand over the sandbox to another process: {error}"))
+    })
 }
 
-fn request(plan: &Plan, sandbox: &OwnedSandbox) -> Value {
-    let project = plan.watched.as_ref().and_then(|watched| {
-        let FileIdentity { device, inode } = watched.identity();
+fn request(plan: &RunPlan, sandbox: &OwnedSandbox) -> Value {
+    let project = plan.project.as_ref().and_then(|project| {
+        let FileIdentity { device, inode } = project.identity();
         let (user, group) = plan.create.project.as_ref().map(|project| (project.user, project.group))?;
-        // As bytes: a name of a directory need not be text.
-        let (path, name) = (watched.path().as_os_str().as_bytes(), watched.name()?.as_str());
+        // As bytes, because a path need not be UTF-8.
+        let (path, name) = (project.path().as_os_str().as_bytes(), project.name()?.as_str());
         Some(json!({"path": path, "device": device, "inode": inode, "user": user, "group": group, "name": name}))
     });
     json!({
@@ -69,10 +71,10 @@ fn request(plan: &Plan, sandbox: &OwnedSandbox) -> Value {
     })
 }
 
-/// Owns the sandbox of a run until its command has ended; returns what to exit with.
+/// Owns the sandbox of a run until its command has exited; returns the exit code.
 pub(crate) fn own_run() -> Result<u8, Failure> {
     let failed = |error: io::Error| Failure::new("detach_failed", error);
-    // What the terminal of the run sends, and its end, is not for this process.
+    // Signals of the run's terminal are not for this process.
     let _session = rustix::process::setsid();
     let connection = io::stdin().as_fd().try_clone_to_owned().map_err(failed)?;
     let changes = io::stdout().as_fd().try_clone_to_owned().map_err(failed)?;
@@ -82,10 +84,11 @@ pub(crate) fn own_run() -> Result<u8, Failure> {
     io::BufRead::read_line(&mut from, &mut line).map_err(failed)?;
     let request: Value = serde_json::from_str(&line).map_err(|error| failed(error.into()))?;
     let number = |value: &Value| value.as_u64().and_then(|number| u32::try_from(number).ok()).unwrap_or_default();
-    let watched = Watched::taken_over(&request["project"], from)?;
+    let project = RunProject::from_handover(&request["project"], from)?;
     let image = request["image"].as_str().and_then(|digest| digest.parse::<Digest>().ok());
-    let _image = image.map(|digest| images::here()?.get_by_digest(digest).map_err(Failure::from)).transpose()?;
-    let ready = Ready {
+    let _image =
+        image.map(|digest| images::open_default()?.get_by_digest(digest).map_err(Failure::from)).transpose()?;
+    let ready = SandboxReady {
         agent_socket: std::path::Path::new(request["agent_socket"].as_str().unwrap_or_default()).into(),
         pid: number(&request["pid"]),
         id_base: number(&request["id_base"]),
@@ -101,16 +104,16 @@ pub(crate) fn own_run() -> Result<u8, Failure> {
         (&control).write_all(&[READY]).map_err(failed)?;
         drop(control);
         tokio::select! {
-            // However it ended, also if nobody can tell.
+            // However the command ended.
             _ = client.wait(RUN) => {}
             _ = sandbox.ended() => {}
         }
         sandbox.stop(Duration::ZERO).await.map_err(Failure::from)
     })?;
-    if let Some(watched) = watched {
-        let project = &request["project"];
-        let upper = UpperLayer::new(changes, id_base, number(&project["user"]), number(&project["group"]));
-        watched.finish(&upper, &CancellationFlag::new())?;
+    if let Some(project) = project {
+        let handover = &request["project"];
+        let upper = UpperLayer::new(changes, id_base, number(&handover["user"]), number(&handover["group"]));
+        project.finish(&upper, &CancellationFlag::new())?;
     }
     Ok(0)
 }

@@ -10,10 +10,10 @@ use crate::failure::Failure;
 
 /// The program of gVisor.
 pub(crate) const RUNSC: &str = "runsc";
-/// How to come by it.
+/// The hint for installing it.
 pub(crate) const INSTALL: &str = "apt-get install runsc, or see https://gvisor.dev/docs/user_guide/install/";
 
-/// What a supervisor has to know of gVisor, if that is asked for.
+/// The gVisor settings for the shim, if that isolation is requested.
 pub(super) fn gvisor(kind: IsolationKind) -> Result<Option<Gvisor>, Failure> {
     match kind {
         IsolationKind::Namespaces => Ok(None),
@@ -24,11 +24,11 @@ pub(super) fn gvisor(kind: IsolationKind) -> Result<Option<Gvisor>, Failure> {
     }
 }
 
-/// Where `runsc` is on this host, by the search path.
+/// Finds `runsc` in `PATH`.
 pub(crate) fn runsc() -> Option<PathBuf> {
     let path = env::var_os("PATH")?;
     let usable = |file: &PathBuf| file.is_file() && rustix::fs::access(file, rustix::fs::Access::EXEC_OK).is_ok();
-    // A directory that is not named from the root is where the caller happens to be.
+    // Relative directories depend on the working directory of the caller.
     env::split_paths(&path)
         .filter(|directory| directory.is_absolute())
         .map(|directory| directory.join(RUNSC))

@@ -1,75 +1,75 @@
-//! `carrel run`: a sandbox that is owned by one command, and gone with it.
+//! `carrel run`: runs a command in an ephemeral sandbox.
 
 mod detach;
-mod ending;
 mod image;
 pub(crate) mod isolation;
 mod plan;
 pub(crate) mod project;
+mod report;
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use carrel_changes::{CancellationFlag, UpperLayer};
-use carrel_shim_client::messages::{Ended, InputWish, JobFollow, UnenforcedLimit};
+use carrel_shim_client::messages::{InputWish, JobFollow, SandboxEnd, UnenforcedLimit};
 use carrel_shim_client::{OwnedSandbox, OwnerError, Programs, ShimClient, ShimError, Supervisor};
 use tokio::runtime::Runtime;
 
 pub(crate) use self::detach::own_run;
-use self::ending::Report;
-use self::plan::Plan;
-use self::project::{Outcome, Watched};
+use self::plan::RunPlan;
+use self::project::{ProjectChanges, RunProject};
+use self::report::RunReport;
 use crate::arguments::RunArguments;
 use crate::descriptors;
 use crate::failure::Failure;
 use crate::jobs::RUN;
-use crate::jobs::session::attend::{Manner, Role, SIGKILL, Session};
-use crate::jobs::session::ending::Ending;
-use crate::jobs::session::input::End;
+use crate::jobs::session::control::ShimEndpoint;
+use crate::jobs::session::driver::{JobSession, SIGKILL, SessionOptions, SessionRole};
+use crate::jobs::session::ending::SessionEnding;
+use crate::jobs::session::input::InputEnd;
 use crate::jobs::session::notes::Notes;
-use crate::jobs::session::orders::Way;
 use crate::jobs::session::signals::Signals;
 use crate::{find, limits};
 
-/// How long a sandbox may take to say why it ended.
-const LAST_WORDS: Duration = Duration::from_secs(10);
-/// How long a command has to end by itself when a person at its terminal is gone.
+/// How long a shim may take to report why the sandbox ended.
+const END_TIMEOUT: Duration = Duration::from_secs(10);
+/// The grace period of a command after an interruption.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// A run that is over.
+/// The result of a run.
 #[derive(Debug)]
-pub(crate) struct Ran {
-    ending: Ending,
-    ended: Option<Ended>,
-    /// What it wrote to its copy of the project.
+pub(crate) struct RunResult {
+    ending: SessionEnding,
+    ended: Option<SandboxEnd>,
+    /// Its changes to the project.
     upper: Option<UpperLayer>,
-    /// Limits that it was given and that were not enforced.
+    /// Limits that were not enforced.
     unenforced: Vec<UnenforcedLimit>,
 }
 
-/// Runs a command in a sandbox of its own; returns what to exit with.
+/// Runs a command in a new sandbox; returns the exit code.
 pub(crate) fn run(arguments: &RunArguments, json: bool) -> Result<u8, Failure> {
     if !rustix::process::geteuid().is_root() {
-        return Err(Failure::new("not_root", "only root can make a sandbox").hint("sudo carrel run …"));
+        return Err(Failure::new("not_root", "only root can create sandboxes").hint("sudo carrel run …"));
     }
     execute(arguments, json, arguments.quiet).map(|(code, _)| code)
 }
 
-/// Runs a command and says nothing about it; returns how long that took.
+/// Runs a command quietly; returns how long it took.
 pub(crate) fn probe(arguments: &RunArguments) -> Result<Duration, Failure> {
     match execute(arguments, false, true)? {
         (0, took) => Ok(took),
-        (code, _) => Err(Failure::new("command_failed", format!("the command ended with exit code {code}"))),
+        (code, _) => Err(Failure::new("command_failed", format!("the command exited with code {code}"))),
     }
 }
 
 fn execute(arguments: &RunArguments, json: bool, quiet: bool) -> Result<(u8, Duration), Failure> {
-    let began = Instant::now();
+    let started_at = Instant::now();
     descriptors::check()?;
     let programs = Programs::find()?;
-    // It starts while we think; if nothing comes of it, it goes again.
+    // The shim starts while the plan is made; it exits if that fails.
     let supervisor = Supervisor::spawn(&programs)?;
-    let plan = Plan::new(arguments, &programs, quiet || json)?;
+    let plan = RunPlan::new(arguments, &programs, quiet || json)?;
     sweep(&plan);
     let runtime = find::runtime()?;
     let mut signals = {
@@ -77,25 +77,30 @@ fn execute(arguments: &RunArguments, json: bool, quiet: bool) -> Result<(u8, Dur
         Signals::listen(plan.command.tty)?
     };
     let ran = runtime.block_on(drive(&plan, supervisor, &mut signals, Notes { quiet, json }))?;
-    let took = began.elapsed();
-    let outcome = match (&plan.watched, &ran.upper) {
-        (Some(watched), Some(upper)) => Some(conclude(&runtime, &mut signals, watched, upper, ran.ending, json)?),
+    let took = started_at.elapsed();
+    let outcome = match (&plan.project, &ran.upper) {
+        (Some(project), Some(upper)) => Some(save_changes(&runtime, &mut signals, project, upper, ran.ending, json)?),
         _ => None,
     };
-    Report::new(&plan, &ran, outcome.as_ref(), took).say(json, quiet)?;
+    RunReport::new(&plan, &ran, outcome.as_ref(), took).print(json, quiet)?;
     Ok((ran.ending.exit_code(), took))
 }
 
-/// Makes the sandbox, runs the command and ends the sandbox, whatever happens on the way.
-async fn drive(plan: &Plan, supervisor: Supervisor, signals: &mut Signals, notes: Notes) -> Result<Ran, Failure> {
+/// Creates the sandbox, runs the command, and stops the sandbox in any case.
+async fn drive(
+    plan: &RunPlan,
+    supervisor: Supervisor,
+    signals: &mut Signals,
+    notes: Notes,
+) -> Result<RunResult, Failure> {
     let started = tokio::select! {
         biased;
-        signal = signals.ending() => {
-            return Ok(Ran { ending: Ending::Interrupted(signal), ended: None, upper: None, unenforced: Vec::new() });
+        signal = signals.next_terminating() => {
+            return Ok(RunResult { ending: SessionEnding::Interrupted(signal), ended: None, upper: None, unenforced: Vec::new() });
         }
         started = supervisor.create(&plan.create) => started,
     };
-    let mut sandbox = started.map_err(|error| gone(plan, error))?;
+    let mut sandbox = started.map_err(|error| shim_failure(plan, error))?;
     let unenforced = sandbox.unenforced().to_vec();
     limits::warn(&unenforced, &plan.create.limits, notes.json);
     let (user, group) = plan.create.project.as_ref().map_or((0, 0), |project| (project.user, project.group));
@@ -104,42 +109,42 @@ async fn drive(plan: &Plan, supervisor: Supervisor, signals: &mut Signals, notes
     let spare = spare.map_err(|error| Failure::new("changes_unavailable", error))?;
     let upper = handle.map(|handle| UpperLayer::new(handle, sandbox.id_base(), user, group));
     let (ending, ended) = match serve(plan, signals, &mut sandbox, notes).await {
-        Ok(Ending::SandboxEnded) => {
-            let ended = tokio::time::timeout(LAST_WORDS, sandbox.ended()).await;
-            let ended = ended.map_err(|_| Failure::new("sandbox_lost", "the sandbox does not answer any more"))?;
-            (Ending::SandboxEnded, ended.map_err(|error| gone(plan, error))?)
+        Ok(SessionEnding::SandboxEnded) => {
+            let ended = tokio::time::timeout(END_TIMEOUT, sandbox.ended()).await;
+            let ended = ended.map_err(|_| Failure::new("sandbox_lost", "the sandbox does not respond any more"))?;
+            (SessionEnding::SandboxEnded, ended.map_err(|error| shim_failure(plan, error))?)
         }
-        Ok(Ending::Detached) => {
+        Ok(SessionEnding::Detached) => {
             detach::hand_over(plan, sandbox, spare)?;
-            return Ok(Ran { ending: Ending::Detached, ended: None, upper: None, unenforced });
+            return Ok(RunResult { ending: SessionEnding::Detached, ended: None, upper: None, unenforced });
         }
-        // It is gone when this returns: nothing may be left behind, not even after a failure.
+        // The sandbox is removed when this returns, even after a failure.
         ending => {
-            let asked = matches!(ending, Ok(Ending::Interrupted(signal)) if signal != SIGKILL);
-            let stopped = sandbox.stop(if asked { GRACE } else { Duration::ZERO }).await;
-            (ending?, stopped.map_err(|error| gone(plan, error))?)
+            let is_terminated = matches!(ending, Ok(SessionEnding::Interrupted(signal)) if signal != SIGKILL);
+            let stopped = sandbox.stop(if is_terminated { GRACE } else { Duration::ZERO }).await;
+            (ending?, stopped.map_err(|error| shim_failure(plan, error))?)
         }
     };
-    Ok(Ran { ending, ended: Some(ended), upper, unenforced })
+    Ok(RunResult { ending, ended: Some(ended), upper, unenforced })
 }
 
 /// Runs the command as the first job of the sandbox.
 async fn serve(
-    plan: &Plan,
+    plan: &RunPlan,
     signals: &mut Signals,
     sandbox: &mut OwnedSandbox,
     notes: Notes,
-) -> Result<Ending, Failure> {
+) -> Result<SessionEnding, Failure> {
     let socket = sandbox.shim_socket();
     let copied = tokio::select! {
         biased;
-        signal = signals.ending() => return Ok(Ending::Interrupted(signal)),
+        signal = signals.next_terminating() => return Ok(SessionEnding::Interrupted(signal)),
         copied = carrel_local::copy_in(sandbox.agent_socket(), &plan.copies) => copied,
     };
     copied.map_err(|error| Failure::new("copy_failed", error))?;
     let reads = plan.create.mounts.iter().any(|mount| !mount.writable);
     let _refresher = reads.then(|| carrel_local::Refresher::start(sandbox.pid()));
-    let begun = async {
+    let starting = async {
         let mut client = ShimClient::connect(&socket).await?;
         client.start(RUN, &plan.command).await?;
         let follow = JobFollow {
@@ -147,55 +152,55 @@ async fn serve(
             stdout: Some(0),
             stderr: Some(0),
             input: if plan.command.stdin { InputWish::Take } else { InputWish::None },
-            // What it writes is ours to show: it waits for us.
+            // The command waits until its output is shown.
             hold: true,
         };
         client.follow(&follow).await
     };
-    let begun = tokio::select! {
+    let started = tokio::select! {
         biased;
-        // There is no command yet that it could be for, or none that is known to be.
-        signal = signals.ending() => return Ok(Ending::Interrupted(signal)),
-        begun = begun => begun,
+        // The command is not known to have started, so the signal is for this process.
+        signal = signals.next_terminating() => return Ok(SessionEnding::Interrupted(signal)),
+        started = starting => started,
     };
-    let follow = match begun {
+    let follow = match started {
         Ok(follow) => follow,
         Err(error @ ShimError::Failed(_)) => return Err(error.into()),
-        // If the sandbox ended, it says why; a socket that is gone does not.
+        // If the sandbox has ended, its reason is more useful than the connection error.
         Err(error) => match tokio::time::timeout(GRACE, sandbox.ended()).await {
-            Ok(_) => return Ok(Ending::SandboxEnded),
+            Ok(_) => return Ok(SessionEnding::SandboxEnded),
             Err(_) => return Err(error.into()),
         },
     };
-    let manner = Manner {
-        role: Role::Owner,
+    let options = SessionOptions {
+        role: SessionRole::Owner,
         job: RUN.to_owned(),
-        way: Way::Own(socket),
+        endpoint: ShimEndpoint::Own(socket),
         terminal: plan.command.tty,
         keys: plan.keys.clone(),
         input: plan.command.stdin,
-        again: false,
-        end: End::Close,
+        resend: false,
+        end: InputEnd::Close,
         timeout: plan.timeout.map(|time| time.0),
         notes,
     };
-    Ok(Session::new(follow, manner).drive(signals).await?.ending)
+    Ok(JobSession::new(follow, options).drive(signals).await?.ending)
 }
 
-/// Finds what was changed and keeps it, in a thread of its own: a signal calls it off, and is not kept waiting.
-fn conclude(
+/// Collects and saves changes in a thread; a signal cancels that.
+fn save_changes(
     runtime: &Runtime,
     signals: &mut Signals,
-    watched: &Watched,
+    project: &RunProject,
     upper: &UpperLayer,
-    ending: Ending,
+    ending: SessionEnding,
     json: bool,
-) -> Result<Outcome, Failure> {
+) -> Result<ProjectChanges, Failure> {
     let stop = &CancellationFlag::new();
     let (working, mut over) = tokio::sync::oneshot::channel::<()>();
     let work = move || {
         let _until_here = working;
-        watched.finish(upper, stop)
+        project.finish(upper, stop)
     };
     std::thread::scope(|scope| {
         let work = std::thread::Builder::new().name("changes".to_owned()).spawn_scoped(scope, work);
@@ -203,44 +208,44 @@ fn conclude(
         let signal = runtime.block_on(async {
             let signal = tokio::select! {
                 _ = &mut over => return None,
-                signal = signals.ending() => signal,
+                signal = signals.next_terminating() => signal,
             };
             stop.cancel();
             let in_time = tokio::select! {
                 _ = &mut over => true,
-                _ = signals.ending() => false,
+                _ = signals.next_terminating() => false,
                 () = tokio::time::sleep(GRACE) => false,
             };
             if !in_time {
-                // Something of the system does not return. What is left is swept by the next run that keeps something.
-                let failure = called_off(watched, ending, signal);
+                // A system call is stuck. The next run that saves changes removes what is incomplete.
+                let failure = interrupted(project, ending, signal);
                 failure.report(json);
                 std::process::exit(failure.exit.into());
             }
             Some(signal)
         });
         match (work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), signal) {
-            (Err(_), Some(signal)) => Err(called_off(watched, ending, signal)),
+            (Err(_), Some(signal)) => Err(interrupted(project, ending, signal)),
             (outcome, _) => outcome,
         }
     })
 }
 
-fn called_off(watched: &Watched, ending: Ending, signal: i32) -> Failure {
-    let kept = if watched.keeps() { ", and nothing was kept" } else { "" };
-    let words = format!("interrupted while looking at what changed{kept}; {}", ending.of_command());
-    Failure::new("interrupted", words).exit(Ending::Interrupted(signal).exit_code())
+fn interrupted(project: &RunProject, ending: SessionEnding, signal: i32) -> Failure {
+    let kept = if project.keeps() { ", and nothing was saved" } else { "" };
+    let words = format!("interrupted while collecting changes{kept}; {}", ending.command_message());
+    Failure::new("interrupted", words).exit(SessionEnding::Interrupted(signal).exit_code())
 }
 
-/// A supervisor that died without a word could not clean up.
-fn gone(plan: &Plan, error: OwnerError) -> Failure {
+/// The failure of a shim; one that was killed could not clean up.
+fn shim_failure(plan: &RunPlan, error: OwnerError) -> Failure {
     if matches!(error, OwnerError::Gone(_)) {
         sweep(plan);
     }
     error.into()
 }
 
-/// Removes what dead supervisors left. What cannot be removed now is found by the next run.
-fn sweep(plan: &Plan) {
+/// Removes directories of shims that were killed. The next run removes what cannot be removed now.
+fn sweep(plan: &RunPlan) {
     let _swept = carrel_shim::sweep(&plan.sandboxes);
 }

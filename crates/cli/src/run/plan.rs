@@ -1,4 +1,4 @@
-//! From arguments to what is asked of the supervisor: a sandbox, and a job in it.
+//! Converts arguments to requests for the shim: a sandbox, and a job in it.
 
 use std::path::{Path, PathBuf};
 
@@ -10,82 +10,82 @@ use carrel_layers::Digest;
 use carrel_local::HostCopy;
 use carrel_sandbox::cgroup;
 use carrel_shim_client::Programs;
-use carrel_shim_client::messages::{Create, JobCommand, Keep, Limits, Mount, Project};
+use carrel_shim_client::messages::{Create, JobCommand, JobRetention, MountSpec, ProjectSpec, SandboxLimits};
 
-use super::project::Watched;
+use super::project::RunProject;
 use super::{image, isolation};
 use crate::arguments::RunArguments;
 use crate::failure::Failure;
-use crate::home::{Home, IDS};
-use crate::jobs::asked::Asked;
+use crate::home::{CarrelHome, ID_RANGES};
+use crate::jobs::command::CommandSpec;
 use crate::jobs::session::detach::DetachKeys;
 use crate::jobs::session::terminal::TerminalSize;
 use crate::mount::{MountMode, MountPair};
 use crate::size::{Size, Time};
 use crate::{jobs, user};
 
-/// Where a project is inside.
+/// Where a project is mounted.
 pub(crate) const WORKSPACE: &str = "/workspace";
 
-/// Below it there is no room for the files that every sandbox has.
-const LEAST_DISK: Size = Size(1 << 20);
-/// The kernel keeps no longer one.
-const LONGEST_HOSTNAME: usize = 64;
+/// Enough for the files that every sandbox has.
+const MIN_DISK: Size = Size(1 << 20);
+/// The limit of the kernel.
+const MAX_HOSTNAME: usize = 64;
 
-/// All that a run needs, checked before anything is asked for.
+/// A validated run.
 #[derive(Debug)]
-pub(crate) struct Plan {
+pub(crate) struct RunPlan {
     pub(crate) create: Create,
     pub(crate) command: JobCommand,
     pub(crate) timeout: Option<Time>,
-    /// The memory limit, for what is said when it is reached.
+    /// The memory limit, for messages.
     pub(crate) memory: Size,
-    pub(crate) watched: Option<Watched>,
-    /// What is copied in before the command runs.
+    pub(crate) project: Option<RunProject>,
+    /// Copies to make before the command starts.
     pub(crate) copies: Vec<HostCopy>,
-    /// Where running sandboxes have their directories.
+    /// The directory of running sandboxes.
     pub(crate) sandboxes: PathBuf,
-    /// Keys that leave the command running.
+    /// Keys that detach.
     pub(crate) keys: DetachKeys,
-    /// Held for as long as it is used.
+    /// Held while the image is in use.
     image: Image,
 }
 
-// === impl Plan ===
+// === impl RunPlan ===
 
-impl Plan {
+impl RunPlan {
     pub(crate) fn new(arguments: &RunArguments, programs: &Programs, quiet: bool) -> Result<Self, Failure> {
-        check_places(&arguments.mounts, arguments.project.is_some())?;
-        let home = Home::find()?;
+        check_targets(&arguments.mounts, arguments.project.is_some())?;
+        let home = CarrelHome::find()?;
         home.prepare()?;
         user::check(arguments.user.as_deref())?;
         let keys = jobs::keys(&arguments.detach_keys)?;
-        // Input that is left alone is not read for keys either.
+        // Without input, no keys are read either.
         let keys = if arguments.no_stdin { DetachKeys::default() } else { keys };
-        let memory = arguments.memory.unwrap_or_else(half_of_the_memory);
-        let image = image::chosen(arguments, &home, programs, quiet)?;
+        let memory = arguments.memory.unwrap_or_else(half_of_memory);
+        let image = image::prepare(arguments, &home, programs, quiet)?;
         let command = command(arguments, &image)?;
-        let watched = Watched::new(arguments, &home)?;
-        let create = create(arguments, &home, programs, &image, memory, watched.as_ref())?;
+        let project = RunProject::new(arguments, &home)?;
+        let create = create(arguments, &home, programs, &image, memory, project.as_ref())?;
         let copies = copies(arguments, &image)?;
         let (timeout, sandboxes) = (arguments.timeout, home.sandboxes());
-        Ok(Self { create, command, timeout, memory, watched, copies, sandboxes, keys, image })
+        Ok(Self { create, command, timeout, memory, project, copies, sandboxes, keys, image })
     }
 
-    /// What its image is recorded by, if it is in the store.
+    /// The digest of the image, if it is in the store.
     pub(crate) fn image_digest(&self) -> Option<Digest> {
         self.image.digest
     }
 }
 
-/// The command, as a job.
+/// The command as a job.
 fn command(arguments: &RunArguments, image: &Image) -> Result<JobCommand, Failure> {
     let workspace = || arguments.project.is_some().then(|| WORKSPACE.to_owned());
-    let terminal = TerminalSize::wanted(arguments.tty, arguments.no_tty);
-    let words = image::words(arguments, &image.config)?;
-    let asked = Asked {
-        words: &words,
-        given: &image.config.env,
+    let terminal = TerminalSize::requested(arguments.tty, arguments.no_tty);
+    let words = image::command_words(arguments, &image.config)?;
+    let spec = CommandSpec {
+        argv: &words,
+        image_env: &image.config.env,
         env: &arguments.env,
         cwd: arguments.workdir.clone().or_else(workspace).or_else(|| image.config.workdir.clone()),
         user: image::user(arguments, image),
@@ -93,23 +93,23 @@ fn command(arguments: &RunArguments, image: &Image) -> Result<JobCommand, Failur
         stdin: !arguments.no_stdin,
         timeout: arguments.timeout,
     };
-    asked.command(&image.root)
+    spec.command(&image.root)
 }
 
-/// The sandbox.
+/// The request for the sandbox.
 fn create(
     arguments: &RunArguments,
-    home: &Home,
+    home: &CarrelHome,
     programs: &Programs,
     image: &Image,
     memory: Size,
-    watched: Option<&Watched>,
+    project: Option<&RunProject>,
 ) -> Result<Create, Failure> {
-    // The bounds are the same as the supervisor's, but here the mistake is still the caller's own.
+    // The shim has the same bounds, but here the error names the argument.
     cgroup::CgroupLimits::new(Some(memory.0), Some(arguments.pids), arguments.cpus)
         .map_err(|error| Failure::new("invalid_limit", error))?;
-    if arguments.disk < LEAST_DISK {
-        let words = format!("a disk of {} is too small: the least is {LEAST_DISK}", arguments.disk);
+    if arguments.disk < MIN_DISK {
+        let words = format!("a disk of {} is too small: the minimum is {MIN_DISK}", arguments.disk);
         return Err(Failure::new("invalid_limit", words));
     }
     check_hostname(&arguments.hostname)?;
@@ -121,13 +121,13 @@ fn create(
         let (source, target) = (existing(&mount.source)?.into(), (&mount.target).into());
         let user::UidGid { user, group } = ids()?;
         let writable = mount.mode == MountMode::Writable;
-        mounts.push(Mount { source, target, writable, user, group, owner_user: None, owner_group: None });
+        mounts.push(MountSpec { source, target, writable, user, group, owner_user: None, owner_group: None });
     }
-    let project = match watched {
-        Some(watched) => {
+    let project = match project {
+        Some(project) => {
             let user::UidGid { user, group } = ids()?;
-            let identity = Some(watched.identity());
-            Some(Project { source: watched.path().into(), target: WORKSPACE.into(), user, group, identity })
+            let identity = Some(project.identity());
+            Some(ProjectSpec { source: project.path().into(), target: WORKSPACE.into(), user, group, identity })
         }
         None => None,
     };
@@ -136,7 +136,7 @@ fn create(
         name,
         incarnation,
         programs: home.programs().into(),
-        ids: IDS.into(),
+        ids: ID_RANGES.into(),
         agentd: (&programs.agentd).into(),
         root: (&image.root).into(),
         mounts,
@@ -144,7 +144,7 @@ fn create(
         disk: arguments.disk.0,
         kept_disk: None,
         hostname: arguments.hostname.clone(),
-        limits: Limits {
+        limits: SandboxLimits {
             memory: Some(memory.0),
             pids: Some(arguments.pids),
             cpu_millis: arguments.cpus.map(cgroup::CpuShare::thousandths),
@@ -153,69 +153,72 @@ fn create(
         image: arguments.image.to_string(),
         lasting: false,
         logs: None,
-        keep: Keep::default(),
+        keep: JobRetention::default(),
         network_of: None,
         gvisor: isolation::gvisor(arguments.isolation)?,
     })
 }
 
-/// The mounts that are copies, which belong to who the command runs as.
+/// The mounts with mode `copy`, which belong to the user of the command.
 fn copies(arguments: &RunArguments, image: &Image) -> Result<Vec<HostCopy>, Failure> {
     let copy = |mount: &MountPair| {
         let user::UidGid { user, group } = user::ids(image::user(arguments, image), &image.root)?;
         let target = mount.target.to_str().map(str::to_owned).ok_or_else(|| {
-            Failure::new("invalid_mount", format!("the path {} is not text (UTF-8)", EscapedName::path(&mount.target)))
+            Failure::new("invalid_mount", format!("the path {} is not UTF-8", EscapedName::path(&mount.target)))
         })?;
         Ok(HostCopy { source: existing(&mount.source)?, target, user, group })
     };
     arguments.mounts.iter().filter(|mount| mount.mode == MountMode::Copy).map(copy).collect()
 }
 
-/// Two things cannot be shown at one place.
-fn check_places(mounts: &[MountPair], project: bool) -> Result<(), Failure> {
+/// Fails if two mounts have the same target.
+fn check_targets(mounts: &[MountPair], project: bool) -> Result<(), Failure> {
     let mut taken: Vec<GuestPath> = GuestPath::new(WORKSPACE).ok().filter(|_| project).into_iter().collect();
     for (number, mount) in mounts.iter().enumerate() {
-        let Ok(place) = GuestPath::new(&mount.target) else { continue };
-        if taken.contains(&place) {
-            let with_project = project && taken.iter().position(|other| *other == place) == Some(0);
+        let Ok(target) = GuestPath::new(&mount.target) else { continue };
+        if taken.contains(&target) {
+            let with_project = project && taken.iter().position(|other| *other == target) == Some(0);
             let other = if with_project { "the project" } else { "another --mount" };
-            let words =
-                format!("--mount number {} and {other} are both for {}", number + 1, EscapedName::path(&mount.target));
-            return Err(Failure::new("invalid_mount", words).hint("give each a place of its own"));
+            let words = format!(
+                "--mount number {} and {other} have the same target {}",
+                number + 1,
+                EscapedName::path(&mount.target)
+            );
+            return Err(Failure::new("invalid_mount", words).hint("give each its own target"));
         }
-        taken.push(place);
+        taken.push(target);
     }
     Ok(())
 }
 
 fn check_hostname(name: &str) -> Result<(), Failure> {
     let known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
-    if (1..=LONGEST_HOSTNAME).contains(&name.len()) && name.bytes().all(known) {
+    if (1..=MAX_HOSTNAME).contains(&name.len()) && name.bytes().all(known) {
         return Ok(());
     }
-    let words = format!("{name:?} is no host name: give 1 to {LONGEST_HOSTNAME} letters, digits, `-`, `.` or `_`");
+    let words = format!("{name:?} is not a host name: expected 1 to {MAX_HOSTNAME} letters, digits, `-`, `.` or `_`");
     Err(Failure::new("invalid_hostname", words))
 }
 
-/// A path of the host, from its root and without links.
+/// The canonical path of a mount source.
 fn existing(path: &Path) -> Result<PathBuf, Failure> {
     let failed = |error| {
         Failure::new("mount_unavailable", format!("{}: {error}", EscapedName::path(path)))
-            .hint("the first path of --mount is one of this host, and has to be there")
+            .hint("the source of --mount must exist on this host")
     };
     std::fs::canonicalize(path).map_err(failed)
 }
 
-/// What everything of this sandbox on the host is named by.
+/// A random incarnation id.
 fn incarnation() -> Result<String, Failure> {
     let mut bytes = [0; 8];
     match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
         Ok(8) => Ok(format!("{:016x}", u64::from_ne_bytes(bytes))),
-        Ok(_) | Err(_) => Err(Failure::new("randomness_unavailable", "the kernel gives no random bytes")),
+        Ok(_) | Err(_) => Err(Failure::new("randomness_unavailable", "the kernel provides no random bytes")),
     }
 }
 
-fn half_of_the_memory() -> Size {
+fn half_of_memory() -> Size {
     let info = rustix::system::sysinfo();
     let total = info.totalram.saturating_mul(u64::from(info.mem_unit));
     Size((total / 2).clamp(cgroup::CgroupLimits::LEAST_MEMORY, cgroup::CgroupLimits::MOST_MEMORY))
@@ -226,23 +229,25 @@ mod tests {
     use std::ffi::OsString;
 
     use super::*;
-    use crate::arguments::Command;
+    use crate::arguments::CarrelCommand;
 
     fn planned(words: &[&str]) -> Result<Create, Failure> {
         let words = ["carrel", "run"].iter().chain(words).chain(&["host", "--", "true"]).map(OsString::from);
-        let Command::Run(arguments) = crate::usage::parse(words).unwrap().command else { panic!("it is no run") };
+        let CarrelCommand::Run(arguments) = crate::usage::parse(words).unwrap().command else {
+            panic!("not a run command")
+        };
         let dir = tempfile::tempdir().unwrap();
-        let home = Home::at(dir.path());
-        check_places(&arguments.mounts, arguments.project.is_some())?;
+        let home = CarrelHome::at(dir.path());
+        check_targets(&arguments.mounts, arguments.project.is_some())?;
         let image = Image::from(carrel_image::RootFs::resolve(&arguments.image).unwrap());
         let programs = Programs { shim: "/shim".into(), agentd: "/agentd".into() };
-        let watched = Watched::new(&arguments, &home)?;
-        create(&arguments, &home, &programs, &image, Size(1 << 30), watched.as_ref())
+        let project = RunProject::new(&arguments, &home)?;
+        create(&arguments, &home, &programs, &image, Size(1 << 30), project.as_ref())
     }
 
     //= promises.command.owner-mounts-project-inside
     #[test]
-    fn mounts_and_the_project_belong_to_who_the_command_runs_as() {
+    fn mounts_and_the_project_belong_to_the_user_of_the_command() {
         let project = tempfile::tempdir().unwrap();
         let project = project.path().to_str().unwrap();
         for (user, expected) in [("0", (0, 0)), ("12:34", (12, 34)), ("agbox", (1000, 1000)), ("agbox:root", (1000, 0))]
@@ -257,16 +262,16 @@ mod tests {
 
     //= promises.sandbox.places-nothing-shown
     #[test]
-    fn two_things_at_one_place_are_refused() {
-        let said = |words: &[&str]| planned(words).map(drop).map_err(|failure| failure.message);
+    fn two_mounts_with_the_same_target_are_refused() {
+        let check = |words: &[&str]| planned(words).map(drop).map_err(|failure| failure.message);
         assert_eq!(
-            said(&["--mount", "/usr:/x", "--mount", "/bin:/y", "--mount", "/lib://x/"]),
-            Err("--mount number 3 and another --mount are both for //x/".to_owned())
+            check(&["--mount", "/usr:/x", "--mount", "/bin:/y", "--mount", "/lib://x/"]),
+            Err("--mount number 3 and another --mount have the same target //x/".to_owned())
         );
         assert_eq!(
-            said(&["--project", "/usr/lib/os-release", "--mount", "/usr:/workspace"]),
-            Err("--mount number 1 and the project are both for /workspace".to_owned())
+            check(&["--project", "/usr/lib/os-release", "--mount", "/usr:/workspace"]),
+            Err("--mount number 1 and the project have the same target /workspace".to_owned())
         );
-        assert_eq!(said(&["--mount", "/usr:/x", "--mount", "/bin:/x/y", "--mount", "/usr:/workspace"]), Ok(()));
+        assert_eq!(check(&["--mount", "/usr:/x", "--mount", "/bin:/x/y", "--mount", "/usr:/workspace"]), Ok(()));
     }
 }

@@ -1,4 +1,4 @@
-//! A project that a sandbox works on a copy of: what it was, and what became of it.
+//! The project of a run: its snapshot before, and its changes after.
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -15,66 +15,66 @@ use serde_json::json;
 
 use crate::arguments::RunArguments;
 use crate::failure::Failure;
-use crate::home::Home;
+use crate::home::CarrelHome;
 use crate::port::PortPair;
 use crate::usage;
 
-/// How many changes are listed; `carrel diff --stat` has them all.
+/// How many changes are listed; `carrel diff --stat` lists all.
 const LISTED: usize = 20;
 
-/// A project, from before a run.
+/// The project of a run.
 #[derive(Debug)]
-pub(crate) struct Watched {
+pub(crate) struct RunProject {
     project: Project,
-    keep: Option<KeepAs>,
+    keep: Option<SaveTarget>,
 }
 
-/// Under which name changes are to be kept, and what they are compared to.
+/// Where to save changes, and the snapshot to compare with.
 #[derive(Debug)]
-struct KeepAs {
+struct SaveTarget {
     name: ChangeName,
     directory: PathBuf,
     snapshot: Snapshot,
 }
 
-/// What a run did to a project.
+/// The changes of a run to its project.
 #[derive(Debug)]
-pub(crate) struct Outcome {
+pub(crate) struct ProjectChanges {
     changes: Changes,
     summary: ChangeSummary,
     kept: Option<ChangeName>,
     project: PathBuf,
 }
 
-// === impl Watched ===
+// === impl RunProject ===
 
-impl Watched {
-    /// Looks at the project, if there is one. A name that is taken is refused before anything runs.
-    pub(crate) fn new(arguments: &RunArguments, home: &Home) -> Result<Option<Self>, Failure> {
+impl RunProject {
+    /// Opens the project, if there is one. A name that is taken is refused before anything runs.
+    pub(crate) fn new(arguments: &RunArguments, home: &CarrelHome) -> Result<Option<Self>, Failure> {
         let Some(path) = &arguments.project else { return Ok(None) };
         let project = Project::open(path).map_err(|error| {
             // Docker's -p publishes a port.
             let ports = path.to_str().is_some_and(|text| text.parse::<PortPair>().is_ok());
-            let hint = if ports { usage::PUBLISH } else { "--project takes a directory that is there" };
+            let hint = if ports { usage::PUBLISH } else { "--project must be an existing directory" };
             Failure::new("project_unavailable", error).hint(hint)
         })?;
         let keep = match &arguments.keep_changes {
             Some(name) => {
                 let directory = home.changes();
                 if directory.join(name.as_str()).exists() {
-                    return Err(Failure::new("changes_exist", format!("changes named {name} are there already"))
-                        .hint(format!("take another name, or remove them with `carrel rm {name}`")));
+                    return Err(Failure::new("changes_exist", format!("saved changes named {name} exist already"))
+                        .hint(format!("choose another name, or remove them with `carrel rm {name}`")));
                 }
                 let snapshot = Snapshot::take(&project)?;
-                Some(KeepAs { name: name.clone(), directory, snapshot })
+                Some(SaveTarget { name: name.clone(), directory, snapshot })
             }
             None => None,
         };
         Ok(Some(Self { project, keep }))
     }
 
-    /// One that another process looked at, as that one describes it; none if nothing is to be kept.
-    pub(crate) fn taken_over(request: &serde_json::Value, snapshot: impl BufRead) -> Result<Option<Self>, Failure> {
+    /// The project from a handover of another process; none if no changes are to be saved.
+    pub(crate) fn from_handover(request: &serde_json::Value, snapshot: impl BufRead) -> Result<Option<Self>, Failure> {
         if request.is_null() {
             return Ok(None);
         }
@@ -85,43 +85,44 @@ impl Watched {
         let project = Project::open(path).map_err(|error| failed(error.to_string()))?;
         let snapshot = Snapshot::read(snapshot).map_err(|error| failed(error.to_string()))?;
         let name = name.parse().map_err(|error| failed(format!("{error}")))?;
-        let watched = Self { project, keep: Some(KeepAs { name, directory: Home::find()?.changes(), snapshot }) };
-        let FileIdentity { device, inode } = watched.identity();
+        let project =
+            Self { project, keep: Some(SaveTarget { name, directory: CarrelHome::find()?.changes(), snapshot }) };
+        let FileIdentity { device, inode } = project.identity();
         if (request["device"].as_u64(), request["inode"].as_u64()) != (Some(device), Some(inode)) {
-            return Err(failed(format!("{} is another directory by now", path.display())));
+            return Err(failed(format!("{} was replaced by another directory", path.display())));
         }
-        Ok(Some(watched))
+        Ok(Some(project))
     }
 
     pub(crate) fn path(&self) -> &Path {
         self.project.path()
     }
 
-    /// What changes are compared to, if they are to be kept.
+    /// The snapshot, if changes are to be saved.
     pub(crate) fn snapshot(&self) -> Option<&Snapshot> {
         self.keep.as_ref().map(|keep| &keep.snapshot)
     }
 
-    /// The name of the changes, if they are to be kept.
+    /// The name of the changes, if they are to be saved.
     pub(crate) fn name(&self) -> Option<&ChangeName> {
         self.keep.as_ref().map(|keep| &keep.name)
     }
 
-    /// Which directory it is: the supervisor mounts that one, or none.
+    /// The identity of the directory, which the shim verifies.
     pub(crate) fn identity(&self) -> FileIdentity {
         let ProjectIdentity { device, inode, .. } = *self.project.identity();
         FileIdentity { device, inode }
     }
 
-    /// Whether what is changed is to be kept.
+    /// Whether changes are to be saved.
     pub(crate) fn keeps(&self) -> bool {
         self.keep.is_some()
     }
 
-    /// Finds what was changed, and keeps it if that was asked for.
-    pub(crate) fn finish(&self, upper: &UpperLayer, stop: &CancellationFlag) -> Result<Outcome, Failure> {
+    /// Collects changes, and saves them if requested.
+    pub(crate) fn finish(&self, upper: &UpperLayer, stop: &CancellationFlag) -> Result<ProjectChanges, Failure> {
         let changes = Changes::collect_until(upper, &self.project, stop)?;
-        if let Some(KeepAs { name, directory, snapshot }) = &self.keep {
+        if let Some(SaveTarget { name, directory, snapshot }) = &self.keep {
             let (project, snapshot, limits) = (&self.project, Some(snapshot), SaveLimits::default());
             let stop = Some(stop);
             SavedChanges::save(
@@ -131,24 +132,24 @@ impl Watched {
             )?;
         }
         let kept = self.keep.as_ref().map(|keep| keep.name.clone());
-        // What is not kept is not applied: there the names are enough.
+        // Changes that are not saved are never applied, so a summary by names is enough.
         let summary = match kept {
             Some(_) => changes.summary_in(&self.project).map_err(ChangesError::from)?,
             None => changes.summary(),
         };
-        Ok(Outcome { changes, summary, kept, project: self.project.path().to_owned() })
+        Ok(ProjectChanges { changes, summary, kept, project: self.project.path().to_owned() })
     }
 }
 
-// === impl Outcome ===
+// === impl ProjectChanges ===
 
-impl Outcome {
-    /// For a person: everything on a terminal, elsewhere one line.
-    pub(crate) fn words(&self) -> String {
-        self.told(std::io::stderr().is_terminal())
+impl ProjectChanges {
+    /// The changes as text: a list on a terminal, one line elsewhere.
+    pub(crate) fn text(&self) -> String {
+        self.render(std::io::stderr().is_terminal())
     }
 
-    fn told(&self, all: bool) -> String {
+    fn render(&self, all: bool) -> String {
         let mut text = String::new();
         if all {
             let list = self.changes.brief().to_string();
@@ -165,11 +166,13 @@ impl Outcome {
         let _ = writeln!(text, "{summary} in the copy of {}", EscapedName::path(&self.project));
         if let Some(count @ 1..) = self.discarded() {
             let changes = if count == 1 { "1 change was" } else { &format!("{count} changes were") };
-            let _ = writeln!(text, "note: {changes} discarded\nhint: `--keep-changes NAME` keeps the changes of a run");
+            let _ = writeln!(text, "note: {changes} discarded\nhint: `--keep-changes NAME` saves the changes of a run");
         }
         if let Some(name) = &self.kept {
-            let _ =
-                writeln!(text, "kept as {name}: `carrel diff {name}` shows it, `carrel apply {name}` takes it over");
+            let _ = writeln!(
+                text,
+                "saved as {name}: `carrel diff {name}` shows the changes, `carrel apply {name}` applies them"
+            );
             if let Some(caution) = summary.caution() {
                 let _ = writeln!(text, "{caution}");
             }
@@ -185,13 +188,13 @@ impl Outcome {
         text
     }
 
-    /// How many changes are gone with the sandbox; none if they were kept.
+    /// How many changes were discarded; none if they were saved.
     fn discarded(&self) -> Option<u64> {
         let ChangeSummary { added, modified, deleted, directories, .. } = self.summary;
         self.kept.is_none().then_some(added + modified + deleted + directories)
     }
 
-    /// For programs.
+    /// The changes as JSON.
     pub(crate) fn object(&self) -> serde_json::Value {
         let mut object = summary(&self.summary);
         if let (Some(discarded), Some(object)) = (self.discarded(), object.as_object_mut()) {
@@ -205,7 +208,7 @@ impl Outcome {
     }
 }
 
-/// A summary for programs.
+/// A summary as JSON.
 pub(crate) fn summary(summary: &ChangeSummary) -> serde_json::Value {
     let ChangeSummary { added, modified, deleted, directories, skipped, git, marked, bytes } = summary;
     json!({
@@ -220,7 +223,7 @@ pub(crate) fn summary(summary: &ChangeSummary) -> serde_json::Value {
     })
 }
 
-/// What tools run or follow by themselves, for programs.
+/// Changes that tools run or follow automatically, as JSON.
 pub(crate) fn marks(marks: &[AutoRunChange]) -> serde_json::Value {
     let object = |mark: &AutoRunChange| {
         json!({

@@ -1,4 +1,4 @@
-//! `carrel stop --all`: the end of all persistent sandboxes that run.
+//! `carrel stop --all`: stops all running persistent sandboxes.
 
 use carrel_api::agbox::v1::{ListSandboxesRequest, SandboxHandle, SandboxState, StopSandboxRequest};
 use carrel_api::carrel::v1::StopForShutdownRequest;
@@ -8,23 +8,29 @@ use tonic::Code;
 
 use super::FAILED;
 use crate::arguments::StopArguments;
-use crate::daemon::{Daemon, refused, told, wait};
+use crate::daemon::{DaemonClient, render, status_failure, wait};
 use crate::failure::{Failure, Failures};
 use crate::find;
 
-/// Stops them; returns what to exit with.
+/// Stops all; returns the exit code.
 pub(super) fn stop(arguments: &StopArguments, json: bool) -> Result<u8, Failure> {
     let until = Instant::now().checked_add(arguments.timeout);
     let ends = find::runtime()?.block_on(async {
-        // No daemon is started while a host shuts down: supervisors stop their sandboxes themselves then.
-        let daemon = if arguments.for_shutdown { Daemon::running().await? } else { Daemon::of_what_stays().await? };
+        // No daemon is started while the host shuts down: shims stop their sandboxes themselves then.
+        let daemon = if arguments.for_shutdown {
+            DaemonClient::connect_to_running().await?
+        } else {
+            DaemonClient::connect_if_sandboxes_exist().await?
+        };
         let Some(mut daemon) = daemon else { return Ok(Vec::new()) };
         let stopping =
             if arguments.for_shutdown { for_shutdown(&mut daemon).await? } else { by_request(&mut daemon).await? };
         let mut ending = JoinSet::new();
         for handle in stopping {
             let (daemon, no_wait) = (daemon.clone(), arguments.no_wait);
-            ending.spawn(async move { if no_wait { Ok(Some(handle)) } else { ended(daemon, handle, until).await } });
+            ending.spawn(async move {
+                if no_wait { Ok(Some(handle)) } else { wait_until_stopped(daemon, handle, until).await }
+            });
         }
         Ok::<_, Failure>(ending.join_all().await)
     });
@@ -38,17 +44,17 @@ pub(super) fn stop(arguments: &StopArguments, json: bool) -> Result<u8, Failure>
     stopped.sort_by(|one, other| one.sandbox_id.cmp(&other.sandbox_id));
     for handle in stopped {
         let line = format!("{}\n", carrel_changes::EscapedLine(&handle.sandbox_id));
-        crate::say(if json { crate::json::line(&told::handle(&handle)) } else { line }.as_bytes())?;
+        crate::say(if json { crate::json::line(&render::handle(&handle)) } else { line }.as_bytes())?;
     }
     failures.finish(FAILED)
 }
 
-async fn for_shutdown(daemon: &mut Daemon) -> Result<Vec<SandboxHandle>, Failure> {
-    let answer = daemon.nearby.stop_for_shutdown(StopForShutdownRequest {}).await;
-    Ok(answer.map_err(|status| refused(&status))?.into_inner().sandboxes)
+async fn for_shutdown(daemon: &mut DaemonClient) -> Result<Vec<SandboxHandle>, Failure> {
+    let response = daemon.carrel.stop_for_shutdown(StopForShutdownRequest {}).await;
+    Ok(response.map_err(|status| status_failure(&status))?.into_inner().sandboxes)
 }
 
-async fn by_request(daemon: &mut Daemon) -> Result<Vec<SandboxHandle>, Failure> {
+async fn by_request(daemon: &mut DaemonClient) -> Result<Vec<SandboxHandle>, Failure> {
     let mut stopping = Vec::new();
     for handle in daemon.list(ListSandboxesRequest::default()).await? {
         if handle.state() != SandboxState::Ready {
@@ -57,17 +63,17 @@ async fn by_request(daemon: &mut Daemon) -> Result<Vec<SandboxHandle>, Failure> 
         let request = StopSandboxRequest { sandbox_id: handle.sandbox_id.clone() };
         match daemon.sandboxes.stop_sandbox(request).await {
             Ok(_) => stopping.push(handle),
-            // It does not run any more.
+            // It has stopped meanwhile.
             Err(status) if matches!(status.code(), Code::FailedPrecondition | Code::NotFound) => {}
-            Err(status) => return Err(refused(&status)),
+            Err(status) => return Err(status_failure(&status)),
         }
     }
     Ok(stopping)
 }
 
-/// Waits for the end of one.
-async fn ended(
-    mut daemon: Daemon,
+/// Waits until a sandbox has stopped.
+async fn wait_until_stopped(
+    mut daemon: DaemonClient,
     handle: SandboxHandle,
     until: Option<Instant>,
 ) -> Result<Option<SandboxHandle>, Failure> {

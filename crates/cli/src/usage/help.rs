@@ -1,15 +1,15 @@
-//! How help is shown: of which command, and how wide.
+//! Help texts: their command and their width.
 
 use clap::{Command, CommandFactory};
 
 use super::suggestion;
-use crate::arguments::Carrel;
+use crate::arguments::CarrelArguments;
 use crate::failure::Failure;
 
-/// How wide help is where the width is not known, and the widest that it is.
-const WIDEST: usize = 100;
-/// How narrow help is at least: what is narrower is wrapped by the terminal.
-const NARROWEST: usize = 30;
+/// The default and maximum width of help.
+const MAX_WIDTH: usize = 100;
+/// The minimum width of help; a narrower terminal wraps it.
+const MIN_WIDTH: usize = 30;
 
 /// The definition of the command line, with help for this terminal.
 pub(super) fn definition() -> Command {
@@ -18,14 +18,14 @@ pub(super) fn definition() -> Command {
     definition_for(columns.or_else(terminal))
 }
 
-/// The same for a width that is known, or is not.
+/// The definition for a width, or for an unknown one.
 pub(super) fn definition_for(columns: Option<usize>) -> Command {
-    // A serial console says that it has no columns.
-    let columns = columns.filter(|columns| *columns > 0).unwrap_or(WIDEST);
-    Carrel::command().term_width(columns.clamp(NARROWEST, WIDEST))
+    // A serial console reports zero columns.
+    let columns = columns.filter(|columns| *columns > 0).unwrap_or(MAX_WIDTH);
+    CarrelArguments::command().term_width(columns.clamp(MIN_WIDTH, MAX_WIDTH))
 }
 
-/// The command that `carrel help WORDS…` is about, as words that are followed by `--help`.
+/// The command path of `carrel help WORDS…`, to be followed by `--help`.
 pub(super) fn path(words: &[String]) -> Result<Vec<String>, Failure> {
     let mut command = definition_for(None);
     command.build();
@@ -44,7 +44,7 @@ pub(super) fn path(words: &[String]) -> Result<Vec<String>, Failure> {
     Ok(path)
 }
 
-/// The command that words belong to, as far as they name one.
+/// The deepest subcommand that the words name.
 pub(super) fn command_of<'a>(words: impl Iterator<Item = &'a str>, definition: &Command) -> Command {
     let mut at = definition;
     for word in words.filter(|word| !word.starts_with('-')) {

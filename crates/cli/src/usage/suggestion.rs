@@ -1,17 +1,14 @@
-//! What is suggested for a word that is not known: the answer to a word of Docker, or the nearest word of ours.
+//! Suggestions for unknown commands and options: the equivalent of a Docker command, or the nearest name.
 
 use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-/// How many similar words are suggested at most.
-const MOST: usize = 2;
+/// The maximum number of suggestions.
+const MAX_SUGGESTIONS: usize = 2;
 
-/// What Docker calls a command, and what does the same here.
+/// Commands of Docker, and their equivalents.
 const DOCKER_COMMANDS: [(&str, &str); 19] = [
-    (
-        "build",
-        "carrel image save SANDBOX NAME makes an image of a sandbox; carrel image import takes one that was built",
-    ),
+    ("build", "carrel image save SANDBOX NAME saves a sandbox as an image; carrel image import imports an image"),
     ("commit", "carrel image save SANDBOX NAME"),
     ("container", "carrel ps lists sandboxes; carrel --help lists all commands"),
     ("history", "carrel image inspect IMAGE"),
@@ -19,7 +16,7 @@ const DOCKER_COMMANDS: [(&str, &str); 19] = [
     ("info", "carrel doctor"),
     ("kill", "carrel stop --time 0 NAME"),
     ("load", "carrel image import FILE NAME"),
-    ("login", "credentials are those of `docker login` and `podman login`; no command here stores any"),
+    ("login", "carrel uses the credentials of `docker login` and `podman login`"),
     ("port", "carrel get NAME shows published ports"),
     ("pull", "carrel image pull IMAGE"),
     ("push", "carrel image save --push SANDBOX NAME"),
@@ -27,12 +24,12 @@ const DOCKER_COMMANDS: [(&str, &str); 19] = [
     ("rmi", "carrel image rm IMAGE"),
     ("save", "carrel image save SANDBOX NAME"),
     ("start", "carrel resume NAME"),
-    ("system", "carrel df shows what takes space; carrel prune removes what nothing needs"),
+    ("system", "carrel df shows disk usage; carrel prune removes unused images"),
     ("unpause", "carrel resume NAME"),
-    ("wait", "carrel logs --follow NAME JOB returns when the job has ended"),
+    ("wait", "carrel logs --follow NAME JOB returns when the job has exited"),
 ];
 
-/// What Docker calls an option, the commands here that lack it, and what does the same.
+/// Options of Docker, the commands that lack them, and their equivalents.
 const DOCKER_OPTIONS: [(&[&str], &[&str], &str); 9] = [
     (&["-p", "--publish", "--port", "-P", "--publish-all"], &["run", "exec"], PUBLISH),
     (
@@ -43,7 +40,7 @@ const DOCKER_OPTIONS: [(&[&str], &[&str], &str); 9] = [
     (
         &["-v", "--volume", "--volumes-from", "--tmpfs"],
         &["run", "create"],
-        "--mount SRC:DST[:ro|rw|copy] shows a path of the host inside",
+        "--mount SRC:DST[:ro|rw|copy] mounts a path of the host",
     ),
     (
         &["-d", "--detach"],
@@ -51,20 +48,20 @@ const DOCKER_OPTIONS: [(&[&str], &[&str], &str); 9] = [
         "carrel create IMAGE -- CMD runs a command in the background, in a persistent sandbox",
     ),
     (&["-d", "--detach"], &["create"], "leave it out: a persistent sandbox always runs in the background"),
-    (&["-i", "-t", "--interactive", "--tty"], &["create"], "leave it out: carrel exec -it NAME -- sh has a terminal"),
+    (&["-i", "-t", "--interactive", "--tty"], &["create"], "leave it out: carrel exec -it NAME -- sh opens a terminal"),
     (
         &["--rm"],
         &["create"],
-        "leave it out: carrel rm --force NAME removes a persistent sandbox, carrel run makes an ephemeral one",
+        "leave it out: carrel rm --force NAME removes a persistent sandbox, carrel run creates an ephemeral one",
     ),
     (&["--cidfile"], &["run", "create"], "--name NAME gives the sandbox a name of your choice"),
     (&["--pids-limit"], &["run", "create"], "--pids COUNT"),
 ];
 
-/// How ports are published.
-pub(crate) const PUBLISH: &str = "carrel create --port HOST:INSIDE IMAGE -- CMD publishes a port, such as --port 8080:80; an ephemeral sandbox has none";
+/// The hint for publishing ports.
+pub(crate) const PUBLISH: &str = "carrel create --port HOST:INSIDE IMAGE -- CMD publishes a port, such as --port 8080:80; an ephemeral sandbox has no ports";
 
-/// A suggestion for the word that an error is about.
+/// A suggestion for a usage error.
 pub(super) fn suggestion(error: &clap::Error, command: &Command) -> Option<String> {
     let word = |kind| match error.get(kind) {
         Some(ContextValue::String(word)) => Some(word.as_str()),
@@ -81,13 +78,13 @@ pub(super) fn suggestion(error: &clap::Error, command: &Command) -> Option<Strin
     }
 }
 
-/// A suggestion for a word that is no command below `command`.
+/// A suggestion for a word that is not a subcommand of `command`.
 pub(super) fn for_command(word: &str, command: &Command) -> Option<String> {
     let answer = DOCKER_COMMANDS.into_iter().find(|(docker, _)| *docker == word && is_top(command));
     answer.map(|(_, answer)| answer.to_owned()).or_else(|| similar_commands(word, command))
 }
 
-/// What to use here instead of an option of Docker.
+/// The equivalent of an option of Docker.
 fn docker_option(word: &str, command: &str) -> Option<&'static str> {
     let lacks = |(words, commands, _): &&(&[&str], &[&str], &str)| words.contains(&word) && commands.contains(&command);
     DOCKER_OPTIONS.iter().find(lacks).map(|(_, _, answer)| *answer)
@@ -115,7 +112,7 @@ fn similar_values(error: &clap::Error) -> Option<String> {
     shown(nearest(word, values.iter().map(String::as_str)), str::to_owned)
 }
 
-/// The words that are a typing error away, the nearest first.
+/// The words within a small edit distance, the nearest first.
 fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let most = (word.chars().count() / 3).max(1);
     let mut near: Vec<(usize, &str)> = known
@@ -123,9 +120,13 @@ fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Vec<&'a str>
         .filter(|(distance, known)| *distance <= most && *distance < known.chars().count())
         .collect();
     near.sort_by_key(|(distance, _)| *distance);
-    // What is further away than the nearest word is not what was meant.
+    // Words further away than the nearest are dropped.
     let best = near.first().map(|(distance, _)| *distance);
-    near.into_iter().filter(|(distance, _)| Some(*distance) == best).map(|(_, known)| known).take(MOST).collect()
+    near.into_iter()
+        .filter(|(distance, _)| Some(*distance) == best)
+        .map(|(_, known)| known)
+        .take(MAX_SUGGESTIONS)
+        .collect()
 }
 
 fn shown(near: Vec<&str>, show: impl Fn(&str) -> String) -> Option<String> {
@@ -142,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_nearest_words_are_those_a_typing_error_away() {
+    fn the_nearest_words_have_the_smallest_edit_distance() {
         let known = ["run", "prune", "rm", "resume", "ps", "pull", "port"];
         let near = |word| nearest(word, known.into_iter());
         assert_eq!(near("runn"), ["run"]);

@@ -1,4 +1,4 @@
-//! Taking part in a job that somebody else started.
+//! Attaching to a job.
 
 use std::ffi::OsStr;
 use std::io::{Read, Write};
@@ -7,30 +7,30 @@ use std::process::Stdio;
 
 use rustix::process::Signal;
 
-use crate::standing::Standing;
-use crate::support::{Running, World};
-use crate::terminal::Person;
+use crate::running_sandbox::RunningSandbox;
+use crate::support::{RunningCommand, TestEnvironment};
+use crate::terminal::PtySession;
 
 const ECHO: &str = "echo begun; while read line; do echo \"<$line>\"; done; exit 6";
 
-fn attached(world: &World, words: &[&str]) -> Running {
+fn attached(env: &TestEnvironment, words: &[&str]) -> RunningCommand {
     let words = ["attach"].iter().chain(words);
-    Running::new(world.command(words).stdin(Stdio::piped()).spawn().unwrap())
+    RunningCommand::new(env.command(words).stdin(Stdio::piped()).spawn().unwrap())
 }
 
 //= promises.command.keys-leave-job-running
 #[test]
-fn what_was_written_is_shown_then_what_comes_and_the_code_is_the_jobs() {
-    let world = World::new();
-    let standing = Standing::new(&world);
-    standing.detached(&["--interactive"], "echo", ECHO);
-    let mut running = attached(&world, &["box", "echo"]);
+fn past_and_new_output_is_shown_and_the_exit_code_is_that_of_the_job() {
+    let env = TestEnvironment::new();
+    let sandbox = RunningSandbox::new(&env);
+    sandbox.detached(&["--interactive"], "echo", ECHO);
+    let mut running = attached(&env, &["box", "echo"]);
     running.until("begun");
     running.child.stdin.as_mut().unwrap().write_all(b"one\n").unwrap();
     running.until("<one>");
     running.signal(Signal::KILL);
     running.finish();
-    let mut running = attached(&world, &["box", "echo"]);
+    let mut running = attached(&env, &["box", "echo"]);
     running.until("begun");
     running.until("<one>");
     let mut stdin = running.child.stdin.take().unwrap();
@@ -40,18 +40,18 @@ fn what_was_written_is_shown_then_what_comes_and_the_code_is_the_jobs() {
     drop(stdin);
     assert_eq!(running.finish().code, Some(6));
     // What is over is shown all the same.
-    let outcome = world.carrel(["attach", "box", "echo"]);
+    let outcome = env.carrel(["attach", "box", "echo"]);
     assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(6), &b"begun\n<one>\n<two>\n"[..]));
 }
 
 #[test]
 fn who_wants_no_replay_sees_only_what_comes() {
-    let world = World::new();
-    let standing = Standing::new(&world);
-    standing.detached(&["--interactive"], "echo", ECHO);
-    let mut seen = attached(&world, &["--read-only", "box", "echo"]);
+    let env = TestEnvironment::new();
+    let sandbox = RunningSandbox::new(&env);
+    sandbox.detached(&["--interactive"], "echo", ECHO);
+    let mut seen = attached(&env, &["--read-only", "box", "echo"]);
     seen.until("begun");
-    let mut running = attached(&world, &["--no-replay", "box", "echo"]);
+    let mut running = attached(&env, &["--no-replay", "box", "echo"]);
     running.child.stdin.as_mut().unwrap().write_all(b"one\n").unwrap();
     running.until("<one>");
     seen.until("<one>");
@@ -61,12 +61,12 @@ fn who_wants_no_replay_sees_only_what_comes() {
 
 #[test]
 fn no_input_at_all_is_not_the_end_of_the_jobs_input() {
-    let world = World::new();
-    let standing = Standing::new(&world);
-    standing.detached(&["--interactive"], "echo", ECHO);
-    let mut idle = Running::new(world.command(["attach", "box", "echo"]).spawn().unwrap());
+    let env = TestEnvironment::new();
+    let sandbox = RunningSandbox::new(&env);
+    sandbox.detached(&["--interactive"], "echo", ECHO);
+    let mut idle = RunningCommand::new(env.command(["attach", "box", "echo"]).spawn().unwrap());
     idle.until("begun");
-    let mut running = attached(&world, &["--take-over", "box", "echo"]);
+    let mut running = attached(&env, &["--take-over", "box", "echo"]);
     running.until("begun");
     running.child.stdin.as_mut().unwrap().write_all(b"one\n").unwrap();
     running.until("<one>");
@@ -75,59 +75,62 @@ fn no_input_at_all_is_not_the_end_of_the_jobs_input() {
 }
 
 #[test]
-fn input_that_somebody_holds_is_refused_by_name_shared_for_looking_and_taken_over_if_asked() {
-    let world = World::new();
-    let standing = Standing::new(&world);
-    let outcome = world.carrel(["attach", "box"]);
+fn input_that_another_process_holds_is_refused_viewed_read_only_or_taken_over() {
+    let env = TestEnvironment::new();
+    let sandbox = RunningSandbox::new(&env);
+    let outcome = env.carrel(["attach", "box"]);
     assert_eq!(outcome.code, Some(125));
-    let said = format!("error: process {}", standing.owner());
+    let said = format!("error: process {}", sandbox.owner());
     assert!(outcome.stderr.starts_with(&said) && outcome.stderr.contains("holds the input of job run"), "{outcome:?}");
-    assert!(outcome.stderr.ends_with("hint: --take-over takes it; --read-only does without\n"), "{outcome:?}");
-    let mut looking = attached(&world, &["--read-only", "box"]);
+    assert!(
+        outcome.stderr.ends_with("hint: --take-over takes over the input; --read-only attaches without it\n"),
+        "{outcome:?}"
+    );
+    let mut looking = attached(&env, &["--read-only", "box"]);
     looking.until("ready");
     // Who only looks leaves when interrupted, and nothing is passed on.
     looking.signal(Signal::INT);
     assert_eq!(looking.finish().code, Some(130));
-    let mut running = attached(&world, &["--take-over", "box", "run"]);
+    let mut running = attached(&env, &["--take-over", "box", "run"]);
     running.until("ready");
     running.child.stdin.as_mut().unwrap().write_all(b"line\n").unwrap();
     running.until("over");
     let taker = running.child.id();
     assert_eq!(running.finish().code, Some(0));
-    let outcome = standing.end();
+    let outcome = sandbox.end();
     assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(0), &b"over\n"[..]));
-    let said = format!("note: process {taker} took the input of the job; from now on it is only shown here\n");
+    let said = format!("note: process {taker} took over the input of the job; this session is now read-only\n");
     assert_eq!(outcome.stderr, said);
 }
 
 #[test]
 fn without_a_name_it_is_the_job_that_can_be_meant() {
-    let world = World::new();
-    let standing = Standing::new(&world);
-    standing.detached(&[], "done", "exit 1");
-    let outcome = world.carrel(["attach", "box", "done"]);
+    let env = TestEnvironment::new();
+    let sandbox = RunningSandbox::new(&env);
+    sandbox.detached(&[], "done", "exit 1");
+    let outcome = env.carrel(["attach", "box", "done"]);
     assert_eq!(outcome.code, Some(1));
-    let mut only = attached(&world, &["--read-only", "box"]);
+    let mut only = attached(&env, &["--read-only", "box"]);
     only.until("ready");
-    standing.detached(&["--interactive"], "echo", ECHO);
-    let mut run = attached(&world, &["--read-only", "box"]);
+    sandbox.detached(&["--interactive"], "echo", ECHO);
+    let mut run = attached(&env, &["--read-only", "box"]);
     run.until("ready");
-    assert_eq!(standing.end().code, Some(0));
+    assert_eq!(sandbox.end().code, Some(0));
     only.finish();
     run.finish();
-    let outcome = world.carrel(["attach", "box"]);
-    assert!(outcome.stderr.starts_with("error: there is no sandbox named \"box\""), "{outcome:?}");
+    let outcome = env.carrel(["attach", "box"]);
+    assert!(outcome.stderr.starts_with("error: no such sandbox: \"box\""), "{outcome:?}");
 }
 
 #[test]
 fn a_terminal_gets_the_size_of_who_attaches() {
-    let world = World::new();
-    let standing = Standing::new(&world);
+    let env = TestEnvironment::new();
+    let sandbox = RunningSandbox::new(&env);
     let script = "stty size; while read line; do stty size; done";
-    standing.detached(&["--tty"], "shell", script);
-    let mut before = Running::new(world.command(["logs", "-f", "box", "shell"]).spawn().unwrap());
+    sandbox.detached(&["--tty"], "shell", script);
+    let mut before = RunningCommand::new(env.command(["logs", "-f", "box", "shell"]).spawn().unwrap());
     before.until("24 80");
-    let mut person = Person::types_at_shell(&world, &["attach", "box", "shell"]);
+    let mut person = PtySession::types_at_shell(&env, &["attach", "box", "shell"]);
     person.until("24 80");
     assert!(person.is_raw());
     person.types("\r");
@@ -140,12 +143,12 @@ fn a_terminal_gets_the_size_of_who_attaches() {
 
 #[test]
 fn a_terminal_whose_input_is_taken_is_left_by_an_interrupt() {
-    let world = World::new();
-    let standing = Standing::new(&world);
-    standing.detached(&["--tty"], "shell", "echo go; while read line; do echo \"<$line>\"; done");
-    let mut first = Person::types_at_shell(&world, &["attach", "box", "shell"]);
+    let env = TestEnvironment::new();
+    let sandbox = RunningSandbox::new(&env);
+    sandbox.detached(&["--tty"], "shell", "echo go; while read line; do echo \"<$line>\"; done");
+    let mut first = PtySession::types_at_shell(&env, &["attach", "box", "shell"]);
     first.until("go");
-    let mut second = Person::types_at_shell(&world, &["attach", "--take-over", "box", "shell"]);
+    let mut second = PtySession::types_at_shell(&env, &["attach", "--take-over", "box", "shell"]);
     first.until("took the input of the job");
     while first.is_raw() {
         std::thread::yield_now();
@@ -161,15 +164,15 @@ fn a_terminal_whose_input_is_taken_is_left_by_an_interrupt() {
 }
 
 #[test]
-fn what_is_no_longer_kept_is_told_by_its_length() {
+fn dropped_output_is_reported_by_its_length() {
     const MOST: usize = 80 << 20;
-    let world = World::new();
-    let standing = Standing::new(&world);
-    standing.detached(&[], "flood", &format!("head -c {MOST} /dev/zero"));
-    // Nobody looked, so it did not wait; an end of it is kept behind the beginning.
-    standing.until_exited("flood");
+    let env = TestEnvironment::new();
+    let sandbox = RunningSandbox::new(&env);
+    sandbox.detached(&[], "flood", &format!("head -c {MOST} /dev/zero"));
+    // Without a viewer the job did not wait; the start and the end of its output are kept.
+    sandbox.until_exited("flood");
     for words in [&["attach", "box", "flood"][..], &["logs", "-f", "box", "flood"]] {
-        let mut child = world.command(words).spawn().unwrap();
+        let mut child = env.command(words).spawn().unwrap();
         let mut stdout = child.stdout.take().unwrap();
         let counting = std::thread::spawn(move || std::io::copy(&mut stdout, &mut std::io::sink()).unwrap());
         let mut stderr = String::new();
@@ -177,7 +180,7 @@ fn what_is_no_longer_kept_is_told_by_its_length() {
         let shown = counting.join().unwrap();
         assert_eq!(child.wait().unwrap().code(), Some(0));
         let missing = MOST as u64 - shown;
-        assert_eq!(stderr, format!("note: {missing} bytes of its standard output are not kept\n"), "{words:?}");
+        assert_eq!(stderr, format!("note: {missing} bytes of standard output were dropped\n"), "{words:?}");
         assert!(missing > 0 && shown >= 64 << 20, "{shown}");
     }
 }
@@ -185,10 +188,10 @@ fn what_is_no_longer_kept_is_told_by_its_length() {
 //= promises.command.keys-leave-job-running
 #[test]
 fn keys_leave_a_job_that_has_no_terminal() {
-    let world = World::new();
-    let standing = Standing::new(&world);
+    let env = TestEnvironment::new();
+    let sandbox = RunningSandbox::new(&env);
     let words = ["exec", "--no-tty", "--job", "echo", "box", "--", "sh", "-c", ECHO];
-    let mut person = Person::types_at_shell(&world, &words);
+    let mut person = PtySession::types_at_shell(&env, &words);
     person.until("begun");
     assert!(!person.is_raw());
     // Lines are edited at the terminal, and what was typed of one is passed on with the keys behind it.
@@ -198,7 +201,7 @@ fn keys_leave_a_job_that_has_no_terminal() {
     person.until("note: job echo goes on\r\nhint: carrel attach box echo");
     let (code, restored, _) = person.finish();
     assert_eq!((code, restored), (Some(0), true));
-    let mut person = Person::types_at_shell(&world, &["attach", "box", "echo"]);
+    let mut person = PtySession::types_at_shell(&env, &["attach", "box", "echo"]);
     person.until("<one>");
     person.types("two\r");
     person.until("<two>");
@@ -206,16 +209,16 @@ fn keys_leave_a_job_that_has_no_terminal() {
     person.until("note: job echo goes on");
     assert_eq!(person.finish().0, Some(0));
     // One that takes no input, and one that is only looked at.
-    standing.detached(&[], "quiet", "echo begun; exec sleep 1000");
+    sandbox.detached(&[], "quiet", "echo begun; exec sleep 1000");
     for words in [&["attach", "box", "quiet"][..], &["attach", "--read-only", "box", "echo"]] {
-        let mut person = Person::types_at_shell(&world, words);
+        let mut person = PtySession::types_at_shell(&env, words);
         person.until("begun");
         person.types("ignored\r\u{10}\u{11}");
         person.until(" goes on");
         let (code, restored, _) = person.finish();
         assert_eq!((code, restored), (Some(0), true), "{words:?}");
     }
-    let mut person = Person::types_at_shell(&world, &["attach", "box", "echo"]);
+    let mut person = PtySession::types_at_shell(&env, &["attach", "box", "echo"]);
     person.until("<two>");
     // The end of the input is the end of the job's.
     person.types("\u{4}");
@@ -224,11 +227,11 @@ fn keys_leave_a_job_that_has_no_terminal() {
 
 #[test]
 fn an_interrupt_leaves_a_job_that_was_attached_to() {
-    let world = World::new();
-    let standing = Standing::new(&world);
-    standing.detached(&["--interactive"], "echo", ECHO);
+    let env = TestEnvironment::new();
+    let sandbox = RunningSandbox::new(&env);
+    sandbox.detached(&["--interactive"], "echo", ECHO);
     for (signal, code) in [(Signal::INT, 130), (Signal::HUP, 129), (Signal::TERM, 143)] {
-        let mut running = attached(&world, &["box", "echo"]);
+        let mut running = attached(&env, &["box", "echo"]);
         running.until("begun");
         running.signal(signal);
         let outcome = running.finish();
@@ -239,22 +242,22 @@ fn an_interrupt_leaves_a_job_that_was_attached_to() {
         let kill = outcome.stderr.split('`').nth(3).unwrap().to_owned();
         if signal == Signal::TERM {
             let words: Vec<&str> = kill.split(' ').skip(1).collect();
-            assert_eq!(world.carrel(&words).code, Some(0), "{words:?}");
+            assert_eq!(env.carrel(&words).code, Some(0), "{words:?}");
         }
     }
-    assert_eq!(world.carrel(["attach", "box", "echo"]).code, Some(143));
+    assert_eq!(env.carrel(["attach", "box", "echo"]).code, Some(143));
     // What `exec` started is its own to interrupt.
     let mut person =
-        Person::types_at_shell(&world, &["exec", "--no-tty", "box", "--", "sh", "-c", "echo go; sleep 1000"]);
+        PtySession::types_at_shell(&env, &["exec", "--no-tty", "box", "--", "sh", "-c", "echo go; sleep 1000"]);
     person.until("go");
     person.types("\u{3}");
     assert_eq!(person.finish().0, Some(130));
 }
 
 /// Waits until a command says something.
-fn until_said(world: &World, words: &[&str], is_due: impl Fn(&str) -> bool) {
+fn until_said(env: &TestEnvironment, words: &[&str], is_due: impl Fn(&str) -> bool) {
     let began = std::time::Instant::now();
-    while !is_due(&crate::ps::text(world, words)) {
+    while !is_due(&crate::ps::text(env, words)) {
         assert!(began.elapsed() < crate::support::WATCHDOG, "{words:?}");
     }
 }
@@ -262,10 +265,10 @@ fn until_said(world: &World, words: &[&str], is_due: impl Fn(&str) -> bool) {
 //= promises.command.keys-leave-job-running
 #[test]
 fn keys_leave_a_run_whose_sandbox_ends_with_the_command_as_ever() {
-    let world = World::new();
+    let env = TestEnvironment::new();
     for flags in [&[][..], &["--no-tty"]] {
         let words = [&["run", "--name", "left"], flags, &["host", "--", "sh", "-c", ECHO]].concat();
-        let mut person = Person::types_at_shell(&world, &words);
+        let mut person = PtySession::types_at_shell(&env, &words);
         person.until("begun");
         person.types("one\r");
         person.until("<one>");
@@ -273,19 +276,19 @@ fn keys_leave_a_run_whose_sandbox_ends_with_the_command_as_ever() {
         person.until("note: job run goes on\r\nhint: carrel attach left run");
         let (code, restored, _) = person.finish();
         assert_eq!((code, restored), (Some(0), true));
-        let mut person = Person::types_at_shell(&world, &["attach", "left"]);
+        let mut person = PtySession::types_at_shell(&env, &["attach", "left"]);
         person.until("<one>");
         person.types("two\r");
         person.until("<two>");
         person.types("\u{4}");
         assert_eq!(person.finish().0, Some(6));
-        until_said(&world, &["ps", "--quiet"], str::is_empty);
+        until_said(&env, &["ps", "--quiet"], str::is_empty);
     }
 }
 
 #[test]
 fn changes_of_a_run_that_was_left_are_kept_when_its_command_ends() {
-    let (world, directory) = (World::new(), tempfile::tempdir().unwrap());
+    let (env, directory) = (TestEnvironment::new(), tempfile::tempdir().unwrap());
     // The name of a directory need not be text.
     let project = directory.path().join(OsStr::from_bytes(b"project\xff"));
     std::fs::create_dir(&project).unwrap();
@@ -296,17 +299,17 @@ fn changes_of_a_run_that_was_left_are_kept_when_its_command_ends() {
     let path = link.to_str().unwrap();
     let words =
         ["run", "--name", "left", "--project", path, "--keep-changes", "kept", "host", "--", "sh", "-c", script];
-    let mut person = Person::types_at_shell(&world, &words);
+    let mut person = PtySession::types_at_shell(&env, &words);
     person.until("begun");
     person.types("\u{10}\u{11}");
     person.until("hint: carrel attach left run");
     assert_eq!(person.finish().0, Some(0));
-    let mut running = attached(&world, &["left"]);
+    let mut running = attached(&env, &["left"]);
     running.until("begun");
     running.child.stdin.take().unwrap().write_all(b"\n").unwrap();
     assert_eq!(running.finish().code, Some(0));
-    until_said(&world, &["changes"], |listed| listed.starts_with("kept "));
-    let outcome = world.carrel(["apply", "kept"]);
+    until_said(&env, &["changes"], |listed| listed.starts_with("kept "));
+    let outcome = env.carrel(["apply", "kept"]);
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
     assert_eq!(std::fs::read_to_string(project.join("old")).unwrap(), "new\n");
 }

@@ -9,20 +9,20 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps};
 use tempfile::TempDir;
 
 use crate::ps::{finish, json, refused, text, waiting};
-use crate::support::{Running, World};
+use crate::support::{RunningCommand, TestEnvironment};
 
 /// A sandbox that copies are made with, and a directory of the host.
-struct Desk {
-    world: World,
-    running: Running,
+struct CopyFixture {
+    env: TestEnvironment,
+    running: RunningCommand,
     here: TempDir,
 }
 
-impl Desk {
+impl CopyFixture {
     fn new() -> Self {
-        let world = World::new();
-        let running = waiting(&world, "web");
-        Self { world, running, here: tempfile::tempdir().unwrap() }
+        let env = TestEnvironment::new();
+        let running = waiting(&env, "web");
+        Self { env, running, here: tempfile::tempdir().unwrap() }
     }
 
     fn path(&self, name: &str) -> String {
@@ -31,13 +31,13 @@ impl Desk {
 
     /// Copies; nothing may be said about it.
     fn cp(&self, words: &[&str]) {
-        let outcome = self.world.carrel(["cp"].iter().chain(words));
+        let outcome = self.env.carrel(["cp"].iter().chain(words));
         assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""), "{words:?}");
     }
 
     /// What a script in the sandbox says.
     fn inside(&self, script: &str) -> String {
-        text(&self.world, &["exec", "web", "--", "sh", "-c", script])
+        text(&self.env, &["exec", "web", "--", "sh", "-c", script])
     }
 
     fn done(self) {
@@ -72,7 +72,7 @@ fn tree(at: &Path) {
     }
 }
 
-/// What there is of a tree: names, modes, times and contents. Nobody's rights are in it.
+/// The names, modes without set-user-ID bits, times and contents of a tree.
 fn described(at: &Path) -> Vec<String> {
     let mut lines = Vec::new();
     let mut left = vec![at.to_owned()];
@@ -95,172 +95,172 @@ fn described(at: &Path) -> Vec<String> {
 
 #[test]
 fn a_file_arrives_whole_both_ways() {
-    let desk = Desk::new();
+    let fixture = CopyFixture::new();
     let content: Vec<u8> = (0..9_000_000_u32).map(|byte| (byte.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-    std::fs::write(desk.path("large"), &content).unwrap();
-    mode(&desk.here.path().join("large"), 0o751);
-    times(&desk.here.path().join("large"), 1_234_567_890);
-    desk.cp(&[&desk.path("large"), "web:/tmp"]);
-    assert_eq!(desk.inside("stat -c '%s %a %Y %u:%g' /tmp/large"), "9000000 751 1234567890 0:0\n");
-    desk.cp(&["web:/tmp/large", &desk.path("back")]);
-    assert!(std::fs::read(desk.path("back")).unwrap() == content, "it is another file");
-    let found = desk.here.path().join("back").metadata().unwrap();
+    std::fs::write(fixture.path("large"), &content).unwrap();
+    mode(&fixture.here.path().join("large"), 0o751);
+    times(&fixture.here.path().join("large"), 1_234_567_890);
+    fixture.cp(&[&fixture.path("large"), "web:/tmp"]);
+    assert_eq!(fixture.inside("stat -c '%s %a %Y %u:%g' /tmp/large"), "9000000 751 1234567890 0:0\n");
+    fixture.cp(&["web:/tmp/large", &fixture.path("back")]);
+    assert!(std::fs::read(fixture.path("back")).unwrap() == content, "it is another file");
+    let found = fixture.here.path().join("back").metadata().unwrap();
     assert_eq!((found.mode() & 0o7777, found.mtime()), (0o751, 1_234_567_890));
     // Over what is there, by a shorter one.
-    std::fs::write(desk.path("large"), "short").unwrap();
-    desk.cp(&[&desk.path("large"), "web:/tmp/large"]);
-    desk.cp(&["web:tmp/large", &desk.path("back")]);
-    assert_eq!(std::fs::read_to_string(desk.path("back")).unwrap(), "short");
-    desk.done();
+    std::fs::write(fixture.path("large"), "short").unwrap();
+    fixture.cp(&[&fixture.path("large"), "web:/tmp/large"]);
+    fixture.cp(&["web:tmp/large", &fixture.path("back")]);
+    assert_eq!(std::fs::read_to_string(fixture.path("back")).unwrap(), "short");
+    fixture.done();
 }
 
 //= promises.command.carrel-cp
 #[test]
 fn a_tree_keeps_names_modes_times_and_links_both_ways() {
-    let desk = Desk::new();
-    let source = desk.here.path().join("source");
+    let fixture = CopyFixture::new();
+    let source = fixture.here.path().join("source");
     tree(&source);
-    desk.cp(&[&desk.path("source"), "web:/tmp/copy"]);
-    desk.cp(&["web:/tmp/copy", &desk.path("back")]);
-    assert_eq!(described(&desk.here.path().join("back")), described(&source));
-    assert_eq!(desk.inside("stat -c %a /tmp/copy/empty"), "755\n", "nobody's rights come along");
+    fixture.cp(&[&fixture.path("source"), "web:/tmp/copy"]);
+    fixture.cp(&["web:/tmp/copy", &fixture.path("back")]);
+    assert_eq!(described(&fixture.here.path().join("back")), described(&source));
+    assert_eq!(fixture.inside("stat -c %a /tmp/copy/empty"), "755\n", "set-user-ID bits are cleared");
     // Into what is there by its own name, and once more over that.
-    std::fs::create_dir(desk.path("in")).unwrap();
+    std::fs::create_dir(fixture.path("in")).unwrap();
     for _ in 0..2 {
-        desk.cp(&["web:/tmp/copy", &desk.path("in")]);
-        assert_eq!(described(&desk.here.path().join("in/copy")), described(&source));
+        fixture.cp(&["web:/tmp/copy", &fixture.path("in")]);
+        assert_eq!(described(&fixture.here.path().join("in/copy")), described(&source));
     }
     // What is in it, without it.
-    std::fs::create_dir(desk.path("flat")).unwrap();
-    desk.cp(&["web:/tmp/copy/.", &desk.path("flat")]);
-    assert_eq!(described(&desk.here.path().join("flat/deep")), described(&source.join("deep")));
-    desk.inside("mkdir /tmp/flat");
-    desk.cp(&[&format!("{}/.", desk.path("source")), "web:/tmp/flat"]);
-    assert_eq!(desk.inside("cd /tmp/flat && ls"), "deep\nempty\n");
-    let told = json(&desk.world, &["--json", "cp", "web:/tmp/copy", &desk.path("told")]);
-    assert_eq!((&told["files"], &told["directories"], &told["links"]), (&2.into(), &3.into(), &2.into()));
-    assert_eq!((&told["bytes"], &told["left_out"]["count"]), (&11.into(), &0.into()));
-    desk.done();
+    std::fs::create_dir(fixture.path("flat")).unwrap();
+    fixture.cp(&["web:/tmp/copy/.", &fixture.path("flat")]);
+    assert_eq!(described(&fixture.here.path().join("flat/deep")), described(&source.join("deep")));
+    fixture.inside("mkdir /tmp/flat");
+    fixture.cp(&[&format!("{}/.", fixture.path("source")), "web:/tmp/flat"]);
+    assert_eq!(fixture.inside("cd /tmp/flat && ls"), "deep\nempty\n");
+    let value = json(&fixture.env, &["--json", "cp", "web:/tmp/copy", &fixture.path("json")]);
+    assert_eq!((&value["files"], &value["directories"], &value["links"]), (&2.into(), &3.into(), &2.into()));
+    assert_eq!((&value["bytes"], &value["left_out"]["count"]), (&11.into(), &0.into()));
+    fixture.done();
 }
 
 #[test]
 fn what_arrives_belongs_to_the_user_who_acts() {
-    let desk = Desk::new();
-    tree(&desk.here.path().join("source"));
-    desk.cp(&["--user", "agbox", &desk.path("source"), "web:/home/agbox/copy"]);
+    let fixture = CopyFixture::new();
+    tree(&fixture.here.path().join("source"));
+    fixture.cp(&["--user", "agbox", &fixture.path("source"), "web:/home/agbox/copy"]);
     let owners = "find /home/agbox/copy -exec stat -c %u:%g {} + | sort -u";
-    assert_eq!(desk.inside(owners), "1000:1000\n");
+    assert_eq!(fixture.inside(owners), "1000:1000\n");
     // Nor does it act with other rights than theirs.
-    let (code, said) = refused(&desk.world, &["cp", "--user", "agbox", &desk.path("source/empty"), "web:/root/x"]);
+    let (code, said) = refused(&fixture.env, &["cp", "--user", "agbox", &fixture.path("source/empty"), "web:/root/x"]);
     assert_eq!(code, "copy_failed");
     assert!(said.starts_with("/root/x in the sandbox: "), "{said}");
-    desk.cp(&[&desk.path("source/empty"), "web:/root/x"]);
-    desk.done();
+    fixture.cp(&[&fixture.path("source/empty"), "web:/root/x"]);
+    fixture.done();
 }
 
 #[test]
-fn what_is_no_file_directory_or_link_is_left_out_and_told() {
-    let desk = Desk::new();
-    desk.inside("mkdir /tmp/odd && mkfifo /tmp/odd/pipe && echo x > /tmp/odd/file");
-    let outcome = desk.world.carrel(["cp", "web:/tmp/odd", &desk.path("odd")]);
-    let said = "note: left out /tmp/odd/pipe: it is a device, a pipe or a socket\n";
+fn special_files_are_skipped_and_reported() {
+    let fixture = CopyFixture::new();
+    fixture.inside("mkdir /tmp/odd && mkfifo /tmp/odd/pipe && echo x > /tmp/odd/file");
+    let outcome = fixture.env.carrel(["cp", "web:/tmp/odd", &fixture.path("odd")]);
+    let said = "note: skipped /tmp/odd/pipe: it is a device, a pipe or a socket\n";
     assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), said));
-    assert_eq!(described(&desk.here.path().join("odd")).len(), 2);
-    rustix::fs::mknodat(CWD, desk.path("odd/pipe"), FileType::Fifo, Mode::RUSR, 0).unwrap();
-    let outcome = desk.world.carrel(["cp", &desk.path("odd"), "web:/tmp/back"]);
+    assert_eq!(described(&fixture.here.path().join("odd")).len(), 2);
+    rustix::fs::mknodat(CWD, fixture.path("odd/pipe"), FileType::Fifo, Mode::RUSR, 0).unwrap();
+    let outcome = fixture.env.carrel(["cp", &fixture.path("odd"), "web:/tmp/back"]);
     assert!(outcome.code == Some(0) && outcome.stderr.ends_with("/odd/pipe: it is a device, a pipe or a socket\n"));
-    assert_eq!(desk.inside("ls /tmp/back"), "file\n");
-    desk.done();
+    assert_eq!(fixture.inside("ls /tmp/back"), "file\n");
+    fixture.done();
 }
 
 #[test]
 fn a_name_that_is_not_text_is_left_out_and_that_is_a_failure() {
-    let desk = Desk::new();
-    desk.inside("mkdir /tmp/odd && touch \"/tmp/odd/$(printf 'a\\377')\" /tmp/odd/plain");
-    let outcome = desk.world.carrel(["cp", "web:/tmp/odd", &desk.path("odd")]);
-    let said = "note: left out /tmp/odd/a\u{fffd}: its name is not text (UTF-8)\n\
-                error: 1 could not be copied; everything else is\n";
+    let fixture = CopyFixture::new();
+    fixture.inside("mkdir /tmp/odd && touch \"/tmp/odd/$(printf 'a\\377')\" /tmp/odd/plain");
+    let outcome = fixture.env.carrel(["cp", "web:/tmp/odd", &fixture.path("odd")]);
+    let said = "note: skipped /tmp/odd/a\u{fffd}: its name is not UTF-8\n\
+                error: 1 file could not be copied; all others were\n";
     assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(1), said));
-    assert!(desk.here.path().join("odd/plain").exists());
-    std::fs::write(desk.here.path().join("odd").join(std::ffi::OsStr::from_bytes(b"b\xff")), "").unwrap();
-    let outcome = desk.world.carrel(["cp", &desk.path("odd"), "web:/tmp/back"]);
-    assert!(outcome.code == Some(1) && outcome.stderr.starts_with("note: left out "), "{outcome:?}");
-    assert_eq!(desk.inside("ls /tmp/back"), "plain\n");
-    desk.done();
+    assert!(fixture.here.path().join("odd/plain").exists());
+    std::fs::write(fixture.here.path().join("odd").join(std::ffi::OsStr::from_bytes(b"b\xff")), "").unwrap();
+    let outcome = fixture.env.carrel(["cp", &fixture.path("odd"), "web:/tmp/back"]);
+    assert!(outcome.code == Some(1) && outcome.stderr.starts_with("note: skipped "), "{outcome:?}");
+    assert_eq!(fixture.inside("ls /tmp/back"), "plain\n");
+    fixture.done();
 }
 
 //= promises.command.carrel-cp
 #[test]
 fn no_link_of_a_sandbox_leads_a_copy_out_of_where_it_goes() {
-    let desk = Desk::new();
+    let fixture = CopyFixture::new();
     let outside = tempfile::tempdir().unwrap();
     let victim = outside.path().join("victim");
     std::fs::write(&victim, "untouched").unwrap();
-    let (out, place) = (desk.path("out"), outside.path().to_str().unwrap());
+    let (out, place) = (fixture.path("out"), outside.path().to_str().unwrap());
     // First only links, which lead out and are left out; then what would be written through them, where they are.
     let links = format!("mkdir /tmp/t && ln -s {place} /tmp/t/directory && ln -s {place}/victim /tmp/t/file");
-    desk.inside(&links);
-    assert_eq!(desk.world.carrel(["cp", "web:/tmp/t", &out]).code, Some(1));
+    fixture.inside(&links);
+    assert_eq!(fixture.env.carrel(["cp", "web:/tmp/t", &out]).code, Some(1));
     assert_eq!(Path::new(&out).read_dir().unwrap().count(), 0);
     symlink(place, Path::new(&out).join("directory")).unwrap();
     symlink(&victim, Path::new(&out).join("file")).unwrap();
-    desk.inside("cd /tmp/t && rm file directory && echo owned > file");
-    desk.cp(&["web:/tmp/t/.", &out]);
+    fixture.inside("cd /tmp/t && rm file directory && echo owned > file");
+    fixture.cp(&["web:/tmp/t/.", &out]);
     assert!(Path::new(&out).join("file").symlink_metadata().unwrap().is_file());
-    desk.inside("cd /tmp/t && mkdir directory && echo owned > directory/victim");
-    let (code, said) = refused(&desk.world, &["cp", "web:/tmp/t/.", &out]);
+    fixture.inside("cd /tmp/t && mkdir directory && echo owned > directory/victim");
+    let (code, said) = refused(&fixture.env, &["cp", "web:/tmp/t/.", &out]);
     assert_eq!(code, "copy_failed");
-    assert!(said.ends_with("/out/directory: something else than a directory is there, and is not replaced"), "{said}");
+    assert!(said.ends_with("/out/directory: a file that is not a directory exists, and is not replaced"), "{said}");
     assert_eq!(std::fs::read_to_string(&victim).unwrap(), "untouched");
     assert_eq!(outside.path().read_dir().unwrap().count(), 1);
     // Nor is one that its user names.
-    symlink(&victim, desk.path("link")).unwrap();
-    let (_, said) = refused(&desk.world, &["cp", "web:/tmp/t/file", &desk.path("link")]);
-    assert!(said.ends_with("/link: it is a symbolic link, and is not written through"), "{said}");
-    desk.done();
+    symlink(&victim, fixture.path("link")).unwrap();
+    let (_, said) = refused(&fixture.env, &["cp", "web:/tmp/t/file", &fixture.path("link")]);
+    assert!(said.ends_with("/link: it is a symbolic link, which is not followed"), "{said}");
+    fixture.done();
 }
 
 #[test]
 fn no_link_that_leads_out_of_the_copy_comes_with_it() {
-    let desk = Desk::new();
-    desk.inside(
+    let fixture = CopyFixture::new();
+    fixture.inside(
         "mkdir -p /tmp/t/a/b && cd /tmp/t && echo x > a/file && ln -s a/file kept && ln -s ../file a/b/up \
          && ln -s ../.. a/b/top && ln -s /etc/passwd absolute && ln -s ../../etc climbs && ln -s b/top/../x a/hidden",
     );
-    let outcome = desk.world.carrel(["cp", "web:/tmp/t", &desk.path("out")]);
+    let outcome = fixture.env.carrel(["cp", "web:/tmp/t", &fixture.path("out")]);
     assert_eq!(outcome.code, Some(1));
     let lines: Vec<_> = outcome.stderr.lines().collect();
     for name in ["absolute", "climbs", "a/hidden"] {
-        let said = format!("note: left out /tmp/t/{name}: it is a symbolic link that leads out of the copy");
+        let said = format!("note: skipped /tmp/t/{name}: it is a symbolic link that points out of the copy");
         assert!(lines.contains(&said.as_str()), "{lines:?}");
     }
     let last = [
-        "error: 3 could not be copied; everything else is",
-        "hint: copy what such a link leads to by its own path, or with --follow-link",
+        "error: 3 files could not be copied; all others were",
+        "hint: copy the target of such a link by its own path, or with --follow-link",
     ];
     assert_eq!(lines[3..], last);
-    let kept = |name: &str| Path::new(&desk.path("out")).join(name).read_link().unwrap();
+    let kept = |name: &str| Path::new(&fixture.path("out")).join(name).read_link().unwrap();
     assert_eq!((kept("kept"), kept("a/b/up"), kept("a/b/top")), ("a/file".into(), "../file".into(), "../..".into()));
-    assert_eq!(std::fs::read_to_string(desk.path("out/a/b/up")).unwrap(), "x\n");
+    assert_eq!(std::fs::read_to_string(fixture.path("out/a/b/up")).unwrap(), "x\n");
     for name in ["absolute", "climbs", "a/hidden"] {
-        assert!(Path::new(&desk.path("out")).join(name).symlink_metadata().is_err(), "{name}");
+        assert!(Path::new(&fixture.path("out")).join(name).symlink_metadata().is_err(), "{name}");
     }
-    let told = desk.world.carrel(["--json", "cp", "web:/tmp/t/.", desk.here.path().to_str().unwrap()]);
-    assert_eq!(told.code, Some(1));
-    let told: serde_json::Value = serde_json::from_slice(&told.stdout).unwrap();
-    assert_eq!((&told["links"], &told["left_out"]["count"]), (&3.into(), &3.into()));
-    assert!(told["left_out"]["some"].as_array().unwrap().iter().all(|left| left["why"] == "leaves"), "{told}");
-    desk.done();
+    let value = fixture.env.carrel(["--json", "cp", "web:/tmp/t/.", fixture.here.path().to_str().unwrap()]);
+    assert_eq!(value.code, Some(1));
+    let value: serde_json::Value = serde_json::from_slice(&value.stdout).unwrap();
+    assert_eq!((&value["links"], &value["left_out"]["count"]), (&3.into(), &3.into()));
+    assert!(value["left_out"]["some"].as_array().unwrap().iter().all(|left| left["why"] == "leaves"), "{value}");
+    fixture.done();
 }
 
 #[test]
 fn no_link_in_the_sandbox_directs_what_is_copied_into_it() {
-    let desk = Desk::new();
-    std::fs::write(desk.path("file"), "new").unwrap();
-    std::fs::create_dir_all(desk.path("tree/out")).unwrap();
-    std::fs::write(desk.path("tree/out/file"), "new").unwrap();
+    let fixture = CopyFixture::new();
+    std::fs::write(fixture.path("file"), "new").unwrap();
+    std::fs::create_dir_all(fixture.path("tree/out")).unwrap();
+    std::fs::write(fixture.path("tree/out/file"), "new").unwrap();
     // What an unprivileged user inside prepares: root inside would write through it.
-    desk.inside(
+    fixture.inside(
         "mkdir /root/secret && echo old > /root/secret/file && mkdir -m 777 /tmp/w && setpriv --reuid 1000 --clear-groups sh -c \
          'ln -s /root/secret /tmp/w/out; ln -s /root/secret/file /tmp/w/file; ln -s /root/secret/absent /tmp/w/new'",
     );
@@ -274,100 +274,97 @@ fn no_link_in_the_sandbox_directs_what_is_copied_into_it() {
         "web:/tmp/w",
         "web:/tmp/w/out/.",
     ] {
-        let (code, said) = refused(&desk.world, &["cp", &desk.path("file"), target]);
+        let (code, said) = refused(&fixture.env, &["cp", &fixture.path("file"), target]);
         assert!(
             code == "link_not_followed" && said.contains("is a symbolic link, which is not followed"),
             "{target}: {said}"
         );
     }
     // In a tree as well.
-    let (code, said) = refused(&desk.world, &["cp", &format!("{}/.", desk.path("tree")), "web:/tmp/w"]);
+    let (code, said) = refused(&fixture.env, &["cp", &format!("{}/.", fixture.path("tree")), "web:/tmp/w"]);
     assert_eq!(code, "link_not_followed");
     assert!(said.starts_with("/tmp/w/out in the sandbox: "), "{said}");
-    assert_eq!(desk.inside("cat /root/secret/*"), "old\n");
+    assert_eq!(fixture.inside("cat /root/secret/*"), "old\n");
     // The same link is no obstacle to root inside, and the path that it leads to can be named.
-    let outcome = desk.world.carrel(["cp", &desk.path("file"), "web:/tmp/w/out/x"]);
-    let hint = format!("hint: if that is where it is to go: carrel cp {} web:/root/secret/x", desk.path("file"));
+    let outcome = fixture.env.carrel(["cp", &fixture.path("file"), "web:/tmp/w/out/x"]);
+    let hint = format!("hint: to copy there: carrel cp {} web:/root/secret/x", fixture.path("file"));
     assert_eq!((outcome.code, outcome.stderr.lines().last()), (Some(1), Some(hint.as_str())));
-    desk.cp(&[&desk.path("file"), "web:/root/secret/x"]);
-    desk.inside("echo more >> /tmp/w/out/x");
-    assert_eq!(desk.inside("cat /root/secret/x"), "newmore\n");
+    fixture.cp(&[&fixture.path("file"), "web:/root/secret/x"]);
+    fixture.inside("echo more >> /tmp/w/out/x");
+    assert_eq!(fixture.inside("cat /root/secret/x"), "newmore\n");
     // What the sandbox calls its directories is not put into a line that may be pasted.
-    desk.inside("mkdir '/tmp/w/a;reboot' && ln -s 'a;reboot' /tmp/w/lure");
-    let outcome = desk.world.carrel(["cp", &desk.path("file"), "web:/tmp/w/lure/x"]);
-    assert_eq!(outcome.stderr.lines().last(), Some("hint: name a path without symbolic links"));
+    fixture.inside("mkdir '/tmp/w/a;reboot' && ln -s 'a;reboot' /tmp/w/lure");
+    let outcome = fixture.env.carrel(["cp", &fixture.path("file"), "web:/tmp/w/lure/x"]);
+    assert_eq!(outcome.stderr.lines().last(), Some("hint: give a path without symbolic links"));
     // A link is replaced by a link, and not followed.
-    symlink("elsewhere", desk.path("link")).unwrap();
-    desk.cp(&[&desk.path("link"), "web:/tmp/w/file"]);
-    assert_eq!(desk.inside("readlink /tmp/w/file; cat /root/secret/file"), "elsewhere\nold\n");
-    desk.done();
+    symlink("elsewhere", fixture.path("link")).unwrap();
+    fixture.cp(&[&fixture.path("link"), "web:/tmp/w/file"]);
+    assert_eq!(fixture.inside("readlink /tmp/w/file; cat /root/secret/file"), "elsewhere\nold\n");
+    fixture.done();
 }
 
 #[test]
 fn of_a_link_that_is_named_only_what_it_leads_to_is_copied() {
-    let desk = Desk::new();
-    desk.inside("echo real > /tmp/real; ln -s real /tmp/link");
+    let fixture = CopyFixture::new();
+    fixture.inside("echo real > /tmp/real; ln -s real /tmp/link");
     // What it leads to would be whatever has that name here.
-    let (code, said) = refused(&desk.world, &["cp", "web:/tmp/link", &desk.path("a")]);
+    let (code, said) = refused(&fixture.env, &["cp", "web:/tmp/link", &fixture.path("a")]);
     assert_eq!(code, "copy_failed");
-    assert!(said.ends_with("it is a symbolic link, and what it leads to is not copied with it"), "{said}");
-    assert!(Path::new(&desk.path("a")).symlink_metadata().is_err());
-    desk.cp(&["-L", "web:/tmp/link", &desk.path("b")]);
-    assert_eq!(std::fs::read_to_string(desk.path("b")).unwrap(), "real\n");
-    symlink("b", desk.path("c")).unwrap();
-    desk.cp(&[&desk.path("c"), "web:/tmp/c"]);
-    desk.cp(&["--follow-link", &desk.path("c"), "web:/tmp/d"]);
-    assert_eq!(desk.inside("readlink /tmp/c; cat /tmp/d"), "b\nreal\n");
-    desk.done();
+    assert!(said.ends_with("it is a symbolic link, and its target is not copied with it"), "{said}");
+    assert!(Path::new(&fixture.path("a")).symlink_metadata().is_err());
+    fixture.cp(&["-L", "web:/tmp/link", &fixture.path("b")]);
+    assert_eq!(std::fs::read_to_string(fixture.path("b")).unwrap(), "real\n");
+    symlink("b", fixture.path("c")).unwrap();
+    fixture.cp(&[&fixture.path("c"), "web:/tmp/c"]);
+    fixture.cp(&["--follow-link", &fixture.path("c"), "web:/tmp/d"]);
+    assert_eq!(fixture.inside("readlink /tmp/c; cat /tmp/d"), "b\nreal\n");
+    fixture.done();
 }
 
 #[test]
-fn where_nothing_can_go_is_told_before_anything_is_copied() {
-    let desk = Desk::new();
-    std::fs::write(desk.path("file"), "").unwrap();
-    std::fs::create_dir(desk.path("dir")).unwrap();
-    let (file, dir, pipe) = (desk.path("file"), desk.path("dir"), desk.path("pipe"));
+fn an_invalid_target_is_reported_before_anything_is_copied() {
+    let fixture = CopyFixture::new();
+    std::fs::write(fixture.path("file"), "").unwrap();
+    std::fs::create_dir(fixture.path("dir")).unwrap();
+    let (file, dir, pipe) = (fixture.path("file"), fixture.path("dir"), fixture.path("pipe"));
     rustix::fs::mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR, 0).unwrap();
     for (words, code, said) in [
         (&["/nowhere", "web:/tmp"][..], "copy_failed", "/nowhere: No such file"),
         (&["web:/nowhere", &dir], "copy_failed", "/nowhere in the sandbox: "),
         (&["web:/etc/passwd", "/nowhere/x"], "copy_failed", "/nowhere: No such file"),
-        (&["web:/etc/passwd", "/nowhere/"], "copy_failed", "/nowhere/: there is no such directory"),
+        (&["web:/etc/passwd", "/nowhere/"], "copy_failed", "/nowhere/: no such directory"),
         (&[&file, "web:/nowhere/x"], "copy_failed", "/nowhere in the sandbox: "),
-        (&[&file, "web:/nowhere/"], "copy_failed", "/nowhere/: there is no such directory"),
-        (&[&dir, "web:/etc/passwd"], "copy_failed", "/etc/passwd: it is no directory"),
+        (&[&file, "web:/nowhere/"], "copy_failed", "/nowhere/: no such directory"),
+        (&[&dir, "web:/etc/passwd"], "copy_failed", "/etc/passwd: not a directory"),
         (&[&pipe, "web:/tmp"], "copy_failed", &format!("{pipe}: it is a device, a pipe or a socket")),
         (&["web:/dev/null", &dir], "copy_failed", "/dev/null in the sandbox: it is a device, a pipe or a socket"),
         (&["web:/etc/passwd", &pipe], "copy_failed", &format!("{pipe}: a device, a pipe or a socket is there")),
     ] {
-        let (found, message) = refused(&desk.world, &["cp"].iter().chain(words).copied().collect::<Vec<_>>());
+        let (found, message) = refused(&fixture.env, &["cp"].iter().chain(words).copied().collect::<Vec<_>>());
         assert!(found == code && message.starts_with(said), "{words:?}: {found} {message}");
     }
-    let outcome = desk.world.carrel(["cp", "a", "b"]);
-    assert_eq!(
-        (outcome.code, outcome.stderr.lines().next()),
-        (Some(2), Some("error: neither path is one of a sandbox"))
-    );
-    desk.done();
+    let outcome = fixture.env.carrel(["cp", "a", "b"]);
+    assert_eq!((outcome.code, outcome.stderr.lines().next()), (Some(2), Some("error: neither path is in a sandbox")));
+    fixture.done();
 }
 
 #[test]
 fn a_file_with_more_emptiness_than_a_disk_holds_takes_no_room() {
-    let desk = Desk::new();
-    desk.inside("truncate -s 200M /tmp/hole; echo end >> /tmp/hole");
-    desk.cp(&["web:/tmp/hole", &desk.path("hole")]);
-    let found = desk.here.path().join("hole").metadata().unwrap();
+    let fixture = CopyFixture::new();
+    fixture.inside("truncate -s 200M /tmp/hole; echo end >> /tmp/hole");
+    fixture.cp(&["web:/tmp/hole", &fixture.path("hole")]);
+    let found = fixture.here.path().join("hole").metadata().unwrap();
     assert_eq!(found.len(), 200 * 1024 * 1024 + 4);
     assert!(found.blocks() * 512 < 4 << 20, "{} blocks", found.blocks());
-    desk.done();
+    fixture.done();
 }
 
 /// Runs `carrel cp` with bytes as its standard input.
-fn given(world: &World, words: &[&str], input: &[u8]) -> crate::support::Outcome {
+fn given(env: &TestEnvironment, words: &[&str], input: &[u8]) -> crate::support::CommandOutput {
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(input).unwrap();
     file.rewind().unwrap();
-    crate::support::finish(world.command(["cp"].iter().chain(words)).stdin(file).spawn().unwrap())
+    crate::support::finish(env.command(["cp"].iter().chain(words)).stdin(file).spawn().unwrap())
 }
 
 fn archived(add: impl Fn(&mut tar::Builder<Vec<u8>>)) -> Vec<u8> {
@@ -389,86 +386,86 @@ fn add_file(builder: &mut tar::Builder<Vec<u8>>, path: &[u8], content: &[u8]) {
 
 #[test]
 fn with_a_dash_files_travel_as_an_archive() {
-    let desk = Desk::new();
-    let source = desk.here.path().join("source");
+    let fixture = CopyFixture::new();
+    let source = fixture.here.path().join("source");
     tree(&source);
-    desk.cp(&[source.to_str().unwrap(), "web:/tmp/first"]);
-    let archive = desk.world.carrel(["cp", "web:/tmp/first", "-"]);
+    fixture.cp(&[source.to_str().unwrap(), "web:/tmp/first"]);
+    let archive = fixture.env.carrel(["cp", "web:/tmp/first", "-"]);
     assert_eq!((archive.code, archive.stderr.as_str()), (Some(0), ""));
     let mut reader = tar::Archive::new(archive.stdout.as_slice());
     let names: Vec<String> =
         reader.entries().unwrap().map(|entry| entry.unwrap().path().unwrap().display().to_string()).collect();
     assert!(names.first().unwrap() == "first/" && names.contains(&"first/deep/er/file".to_owned()), "{names:?}");
 
-    desk.inside("mkdir /tmp/second");
-    let unpacked = given(&desk.world, &["-", "web:/tmp/second"], &archive.stdout);
+    fixture.inside("mkdir /tmp/second");
+    let unpacked = given(&fixture.env, &["-", "web:/tmp/second"], &archive.stdout);
     assert_eq!((unpacked.code, unpacked.stderr.as_str()), (Some(0), ""));
     let described = "cd $0 && find . -exec stat -c '%n %a %Y %u:%g %F' {} + | sort && od -c deep/er/file && readlink deep/link deep/dangling";
-    let listed = |at: &str| text(&desk.world, &["exec", "web", "--", "sh", "-c", described, at]);
+    let listed = |at: &str| text(&fixture.env, &["exec", "web", "--", "sh", "-c", described, at]);
     let first = listed("/tmp/first");
     assert!(first.contains("./deep/link 777 1000000002 0:0 symbolic link"), "{first}");
     assert_eq!(first, listed("/tmp/second/first"));
     // What is in a directory, without the directory, and as a report for programs beside it.
-    let outcome = desk.world.carrel(["--json", "cp", "web:/tmp/first/.", "-"]);
+    let outcome = fixture.env.carrel(["--json", "cp", "web:/tmp/first/.", "-"]);
     let report: serde_json::Value = serde_json::from_str(&outcome.stderr).unwrap();
     assert_eq!((outcome.code, &report["files"], &report["links"]), (Some(0), &2.into(), &2.into()));
     let mut reader = tar::Archive::new(outcome.stdout.as_slice());
     assert!(reader.entries().unwrap().all(|entry| !entry.unwrap().path().unwrap().starts_with("first")));
-    desk.done();
+    fixture.done();
 }
 
 #[test]
 fn an_archive_stays_below_the_directory_that_it_is_unpacked_in() {
-    let desk = Desk::new();
-    desk.inside("mkdir /tmp/in; ln -s /etc /tmp/in/out; echo plain >/tmp/file");
+    let fixture = CopyFixture::new();
+    fixture.inside("mkdir /tmp/in; ln -s /etc /tmp/in/out; echo plain >/tmp/file");
     let refused = |target: &str, input: &[u8]| {
-        let outcome = given(&desk.world, &["-", target], input);
+        let outcome = given(&fixture.env, &["-", target], input);
         assert_eq!(outcome.code, Some(1), "{target}: {}", outcome.stderr);
         outcome.stderr
     };
     let climbs = archived(|builder| add_file(builder, b"a/../../x", b"x"));
-    assert!(refused("web:/tmp/in", &climbs).contains("the archive names a/../../x, which leads out of it"));
+    assert!(refused("web:/tmp/in", &climbs).contains("the archive has a path that leads out of it: a/../../x"));
     let through = archived(|builder| add_file(builder, b"out/x", b"x"));
     assert!(refused("web:/tmp/in", &through).contains("symbolic link"));
     let fine = archived(|builder| add_file(builder, b"/new/x", b"x"));
     assert!(refused("web:/tmp/file", &fine).contains("cat >/tmp/file"));
     assert!(refused("web:/tmp/in", b"this is a plain file").contains("is no tar archive"));
     assert!(refused("web:/tmp/in", b"\x1f\x8b\x08 and more").contains("hint: zcat FILE | carrel cp -"));
-    assert_eq!(given(&desk.world, &["-", "web:/tmp/in"], &fine).code, Some(0));
+    assert_eq!(given(&fixture.env, &["-", "web:/tmp/in"], &fine).code, Some(0));
     assert_eq!(
-        desk.inside("cat /tmp/in/new/x; stat -c '%a %Y' /tmp/in/new/x; ls /tmp/x /etc/x 2>/dev/null || true"),
+        fixture.inside("cat /tmp/in/new/x; stat -c '%a %Y' /tmp/in/new/x; ls /tmp/x /etc/x 2>/dev/null || true"),
         "x640 1000000000\n"
     );
-    desk.done();
+    fixture.done();
 }
 
 #[test]
 fn what_is_copied_into_a_persistent_sandbox_belongs_to_the_user_of_exec() {
-    let world = World::new();
+    let env = TestEnvironment::new();
     let here = tempfile::tempdir().unwrap();
     let source = here.path().join("source");
     tree(&source);
-    text(&world, &["create", "--id", "desk", "host"]);
+    text(&env, &["create", "--id", "desk", "host"]);
     let source = source.to_str().unwrap();
     let cp = |words: &[&str]| {
-        let outcome = world.carrel(["cp"].iter().chain(words));
+        let outcome = env.carrel(["cp"].iter().chain(words));
         assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""), "{words:?}");
     };
-    cp(&[source, "desk:/workspace/tree"]);
+    cp(&[source, "fixture:/workspace/tree"]);
     let owners =
-        |at: &str| text(&world, &["exec", "desk", "--", "sh", "-c", "find $0 -exec stat -c %U:%G {} + | sort -u", at]);
+        |at: &str| text(&env, &["exec", "desk", "--", "sh", "-c", "find $0 -exec stat -c %U:%G {} + | sort -u", at]);
     assert_eq!(owners("/workspace/tree"), "agbox:agbox\n");
-    let archive = world.carrel(["cp", "desk:/workspace/tree", "-"]).stdout;
-    text(&world, &["exec", "desk", "--", "mkdir", "/workspace/other"]);
-    assert_eq!(given(&world, &["-", "desk:/workspace/other"], &archive).code, Some(0));
+    let archive = env.carrel(["cp", "fixture:/workspace/tree", "-"]).stdout;
+    text(&env, &["exec", "desk", "--", "mkdir", "/workspace/other"]);
+    assert_eq!(given(&env, &["-", "fixture:/workspace/other"], &archive).code, Some(0));
     assert_eq!(owners("/workspace/other/tree"), "agbox:agbox\n");
     // Root acts: a directory of the system is written to, and a file that is there keeps its owner.
-    cp(&[&format!("{source}/empty"), "desk:/etc/new"]);
-    text(&world, &["exec", "--user", "root", "desk", "--", "touch", "/etc/there"]);
-    cp(&[&format!("{source}/empty"), "desk:/etc/there"]);
+    cp(&[&format!("{source}/empty"), "fixture:/etc/new"]);
+    text(&env, &["exec", "--user", "root", "desk", "--", "touch", "/etc/there"]);
+    cp(&[&format!("{source}/empty"), "fixture:/etc/there"]);
     assert_eq!(owners("/etc/new"), "agbox:agbox\n");
     assert_eq!(owners("/etc/there"), "root:root\n");
-    cp(&["--user", "root", &format!("{source}/empty"), "desk:/workspace/roots"]);
+    cp(&["--user", "root", &format!("{source}/empty"), "fixture:/workspace/roots"]);
     assert_eq!(owners("/workspace/roots"), "root:root\n");
-    text(&world, &["rm", "--force", "desk"]);
+    text(&env, &["rm", "--force", "desk"]);
 }

@@ -3,10 +3,10 @@
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-use crate::support::World;
+use crate::support::TestEnvironment;
 
-fn stdout(world: &World, flags: &[&str], script: &str) -> String {
-    let outcome = world.shell(flags, script);
+fn stdout(env: &TestEnvironment, flags: &[&str], script: &str) -> String {
+    let outcome = env.shell(flags, script);
     assert_eq!(outcome.code, Some(0), "{script}: {}", outcome.stderr);
     String::from_utf8(outcome.stdout).unwrap()
 }
@@ -15,8 +15,8 @@ fn stdout(world: &World, flags: &[&str], script: &str) -> String {
 //= promises.command.variables-ours-get-without
 #[test]
 fn the_environment_is_what_was_given_and_nothing_of_ours() {
-    let world = World::new();
-    let mut command = world.command(["run", "-e", "A=1", "-e", "OURS", "-e", "MISSING", "host", "--", "env"]);
+    let env = TestEnvironment::new();
+    let mut command = env.command(["run", "-e", "A=1", "-e", "OURS", "-e", "MISSING", "host", "--", "env"]);
     let outcome = crate::support::finish(command.env("OURS", "passed").env("SECRET", "kept").spawn().unwrap());
     let env = String::from_utf8(outcome.stdout).unwrap();
     assert!(env.contains("A=1\n") && env.contains("OURS=passed\n"), "{env}");
@@ -27,36 +27,36 @@ fn the_environment_is_what_was_given_and_nothing_of_ours() {
 //= carrel.command.mounts-environment-directory-user
 #[test]
 fn the_directory_the_user_and_the_host_name_are_those_asked_for() {
-    let world = World::new();
-    assert_eq!(stdout(&world, &["--workdir", "/usr"], "pwd"), "/usr\n");
-    assert_eq!(stdout(&world, &[], "id -u; id -g"), "0\n0\n");
-    assert_eq!(stdout(&world, &["--user", "agbox"], "id -u"), "1000\n");
-    assert_eq!(stdout(&world, &["--user", "12:34"], "id -u; id -g"), "12\n34\n");
-    assert_eq!(stdout(&world, &["--hostname", "workbench"], "uname -n"), "workbench\n");
-    assert_eq!(stdout(&world, &[], "uname -n"), "carrel\n");
+    let env = TestEnvironment::new();
+    assert_eq!(stdout(&env, &["--workdir", "/usr"], "pwd"), "/usr\n");
+    assert_eq!(stdout(&env, &[], "id -u; id -g"), "0\n0\n");
+    assert_eq!(stdout(&env, &["--user", "agbox"], "id -u"), "1000\n");
+    assert_eq!(stdout(&env, &["--user", "12:34"], "id -u; id -g"), "12\n34\n");
+    assert_eq!(stdout(&env, &["--hostname", "workbench"], "uname -n"), "workbench\n");
+    assert_eq!(stdout(&env, &[], "uname -n"), "carrel\n");
 }
 
 //= carrel.command.mounts-environment-directory-user
 #[test]
 fn a_mount_can_be_read_and_only_with_rw_be_written() {
-    let (world, data) = (World::new(), tempfile::tempdir().unwrap());
+    let (env, data) = (TestEnvironment::new(), tempfile::tempdir().unwrap());
     std::fs::write(data.path().join("there"), "yes\n").unwrap();
     let read_only = format!("{}:/data", data.path().display());
-    let outcome = world.shell(&["--mount", &read_only], "cat /data/there; echo no > /data/new");
+    let outcome = env.shell(&["--mount", &read_only], "cat /data/there; echo no > /data/new");
     assert_eq!(outcome.stdout, b"yes\n");
     assert!(outcome.code != Some(0) && !data.path().join("new").exists(), "{}", outcome.stderr);
     // The positive control: the same attempt where it is allowed. What is written belongs to the directory's owner.
     std::os::unix::fs::chown(data.path(), Some(1234), Some(1234)).unwrap();
     std::fs::set_permissions(data.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let writable = format!("{read_only}:rw");
-    assert_eq!(stdout(&world, &["--mount", &writable], "echo written > /data/new && cat /data/new"), "written\n");
+    assert_eq!(stdout(&env, &["--mount", &writable], "echo written > /data/new && cat /data/new"), "written\n");
     assert_eq!(std::fs::read_to_string(data.path().join("new")).unwrap(), "written\n");
     assert_eq!(std::fs::metadata(data.path().join("new")).unwrap().uid(), 1234);
 }
 
 #[test]
 fn a_copy_is_the_sandboxs_own_and_the_hosts_stays_as_it_is() {
-    let (world, data) = (World::new(), tempfile::tempdir().unwrap());
+    let (env, data) = (TestEnvironment::new(), tempfile::tempdir().unwrap());
     let path = |name: &str| data.path().join(name);
     std::fs::create_dir(path("below")).unwrap();
     for name in ["file", "below/file"] {
@@ -67,92 +67,92 @@ fn a_copy_is_the_sandboxs_own_and_the_hosts_stays_as_it_is() {
     let copy = format!("{}:/data:copy", data.path().display());
     let script = "stat -c %U /data/file /data/below/file; echo inside >>/data/file; cat /data/file; ls /data";
     let expected = "agbox\nagbox\nhost\ninside\nbelow\nfile\n";
-    assert_eq!(stdout(&world, &["--user", "agbox", "--mount", &copy], script), expected);
+    assert_eq!(stdout(&env, &["--user", "agbox", "--mount", &copy], script), expected);
     assert_eq!(std::fs::read_to_string(path("file")).unwrap(), "host\n");
     // The control: a mount that is no copy has the socket too, and is written through.
     let mount = format!("{}:/data:rw", data.path().display());
-    assert!(stdout(&world, &["--mount", &mount], "ls /data").contains("socket"));
+    assert!(stdout(&env, &["--mount", &mount], "ls /data").contains("socket"));
     // What leads out is not copied, and nothing of the sandbox is left.
     std::os::unix::fs::symlink("/etc/hostname", path("out")).unwrap();
-    let outcome = world.shell(&["--mount", &copy], "true");
+    let outcome = env.shell(&["--mount", &copy], "true");
     assert!(outcome.code == Some(125) && outcome.stderr.contains("leads out of what is copied"), "{}", outcome.stderr);
 }
 
 #[test]
 fn an_option_that_no_mount_has_is_no_part_of_its_path() {
-    let world = World::new();
+    let env = TestEnvironment::new();
     for option in ["RW", "z", "ro,z"] {
-        let outcome = world.shell(&["--mount", &format!("/usr:/data:{option}")], "ls /");
+        let outcome = env.shell(&["--mount", &format!("/usr:/data:{option}")], "ls /");
         assert!(outcome.code == Some(125) && outcome.stdout.is_empty(), "{option}: {:?}", outcome.code);
         assert!(outcome.stderr.contains(&format!("`{option}` is no option")), "{}", outcome.stderr);
         assert!(outcome.stderr.contains("SRC:DST:rw"), "{}", outcome.stderr);
     }
-    assert_eq!(stdout(&world, &["--mount", "/usr:/data:ro"], "test -d /data/bin && echo there"), "there\n");
+    assert_eq!(stdout(&env, &["--mount", "/usr:/data:ro"], "test -d /data/bin && echo there"), "there\n");
 }
 
 #[test]
 fn a_directory_is_an_image() {
-    let (world, image) = (World::new(), tempfile::tempdir().unwrap());
+    let (env, image) = (TestEnvironment::new(), tempfile::tempdir().unwrap());
     std::fs::set_permissions(image.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     std::fs::write(image.path().join("file"), "of the image\n").unwrap();
     let path = format!("{}/", image.path().display());
     let words = ["run", "--mount", "/usr:/usr", "--mount", "/lib:/lib", "--mount", "/lib64:/lib64"];
-    let outcome = world.carrel(words.iter().chain(&[path.as_str(), "--", "/usr/bin/cat", "/file"]));
+    let outcome = env.carrel(words.iter().chain(&[path.as_str(), "--", "/usr/bin/cat", "/file"]));
     assert_eq!(outcome.stdout, b"of the image\n", "{}", outcome.stderr);
 }
 
 //= carrel.command.mounts-environment-directory-user
 //= promises.command.want-memory
 #[test]
-fn a_command_that_wants_too_much_memory_is_told_so() {
-    let world = World::new();
-    let outcome = world.carrel(["run", "--memory", "64M", "host", "--", "tail", "/dev/zero"]);
+fn an_oom_killed_command_is_reported() {
+    let env = TestEnvironment::new();
+    let outcome = env.carrel(["run", "--memory", "64M", "host", "--", "tail", "/dev/zero"]);
     assert_eq!(outcome.code, Some(137), "{}", outcome.stderr);
-    assert!(outcome.stderr.contains("for want of memory (limit 64 MiB)\nhint: give it more with --memory\n"));
-    let shell = world.shell(&["--memory", "64M"], "tail /dev/zero; echo $?");
+    assert!(outcome.stderr.contains("OOM-killed (memory limit 64 MiB)\nhint: increase the limit with --memory\n"));
+    let shell = env.shell(&["--memory", "64M"], "tail /dev/zero; echo $?");
     assert_eq!((shell.code, shell.stdout.as_slice()), (Some(0), &b"137\n"[..]), "{}", shell.stderr);
-    assert!(shell.stderr.contains("note: the kernel ended 1 process of the sandbox"), "{}", shell.stderr);
+    assert!(shell.stderr.contains("note: 1 process of the sandbox OOM-killed"), "{}", shell.stderr);
     // With enough of it the same kind of command ends well.
-    assert_eq!(stdout(&world, &["--memory", "256M"], "head -c 1000000 /dev/zero | tail -c 2 | wc -c"), "2\n");
+    assert_eq!(stdout(&env, &["--memory", "256M"], "head -c 1000000 /dev/zero | tail -c 2 | wc -c"), "2\n");
 }
 
 //= carrel.command.mounts-environment-directory-user
 #[test]
 fn processes_and_disk_are_limited() {
-    let world = World::new();
+    let env = TestEnvironment::new();
     let fork = "for i in $(seq 40); do sleep 5 & done; echo all";
-    let outcome = world.shell(&["--pids", "16"], fork);
+    let outcome = env.shell(&["--pids", "16"], fork);
     assert!(outcome.code != Some(0) && outcome.stderr.to_lowercase().contains("fork"), "{outcome:?}");
-    assert_eq!(stdout(&world, &["--pids", "64"], fork), "all\n");
+    assert_eq!(stdout(&env, &["--pids", "64"], fork), "all\n");
     let fill = "head -c 20000000 /dev/zero > /var/tmp/fill && echo all";
-    assert_ne!(world.shell(&["--disk", "8M"], fill).code, Some(0));
-    assert_eq!(stdout(&world, &["--disk", "64M"], fill), "all\n");
+    assert_ne!(env.shell(&["--disk", "8M"], fill).code, Some(0));
+    assert_eq!(stdout(&env, &["--disk", "64M"], fill), "all\n");
 }
 
 //= carrel.command.mounts-environment-directory-user
 #[test]
 fn a_name_belongs_to_one_sandbox_at_a_time() {
-    let world = World::new();
-    let mut running = world.started(&["--name", "web"], "echo ready; read line; echo bye");
-    let outcome = world.shell(&["--name", "web"], "true");
+    let env = TestEnvironment::new();
+    let mut running = env.started(&["--name", "web"], "echo ready; read line; echo bye");
+    let outcome = env.shell(&["--name", "web"], "true");
     assert_eq!(outcome.code, Some(125));
     assert!(outcome.stderr.contains("hint: choose another name"), "{}", outcome.stderr);
-    // Whoever was there first is not disturbed.
+    // The first sandbox is not affected.
     drop(running.child.stdin.take());
     assert_eq!(running.finish().code, Some(0));
-    assert_eq!(stdout(&world, &["--name", "web"], "echo again"), "again\n");
+    assert_eq!(stdout(&env, &["--name", "web"], "echo again"), "again\n");
 }
 
 #[test]
 fn a_mount_is_a_path_and_not_necessarily_text() {
-    let (world, data) = (World::new(), tempfile::tempdir().unwrap());
+    let (env, data) = (TestEnvironment::new(), tempfile::tempdir().unwrap());
     let odd = |bytes: &[u8]| std::ffi::OsString::from(std::ffi::OsStr::from_bytes(bytes));
     let source = data.path().join(odd(b"d\xff"));
     std::fs::create_dir(&source).unwrap();
     std::fs::write(source.join("there"), "yes\n").unwrap();
     let mut mount = source.into_os_string();
     mount.push(odd(b":/data\xfe"));
-    let mut command = world.command(["run", "--mount"]);
+    let mut command = env.command(["run", "--mount"]);
     command.arg(mount).args(["host", "--", "sh", "-c", "cat /data*/there"]);
     let outcome = crate::support::finish(command.spawn().unwrap());
     assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(0), &b"yes\n"[..]), "{}", outcome.stderr);
@@ -162,13 +162,13 @@ fn a_mount_is_a_path_and_not_necessarily_text() {
 //= promises.command.owner-mounts-project-inside
 #[test]
 fn what_the_host_shows_belongs_to_the_user_and_the_group_of_the_command() {
-    let (world, data) = (World::new(), tempfile::tempdir().unwrap());
+    let (env, data) = (TestEnvironment::new(), tempfile::tempdir().unwrap());
     std::os::unix::fs::chown(data.path(), Some(1234), Some(4321)).unwrap();
     std::fs::set_permissions(data.path(), std::fs::Permissions::from_mode(0o770)).unwrap();
     let (path, mount) = (data.path().to_str().unwrap(), format!("{}:/data:rw", data.path().display()));
     for (user, expected) in [("12:34", "12:34"), ("agbox:root", "1000:0"), ("0", "0:0")] {
         let flags = ["--user", user, "--project", path, "--mount", &mount];
-        let said = stdout(&world, &flags, "stat -c %u:%g /workspace /data; touch /data/made");
+        let said = stdout(&env, &flags, "stat -c %u:%g /workspace /data; touch /data/made");
         assert_eq!(said, format!("{expected}\n{expected}\n"), "{user}");
         let made = std::fs::metadata(data.path().join("made")).unwrap();
         assert_eq!((made.uid(), made.gid()), (1234, 4321), "{user}");
@@ -178,14 +178,14 @@ fn what_the_host_shows_belongs_to_the_user_and_the_group_of_the_command() {
 
 #[test]
 fn a_command_that_runs_sees_what_the_host_makes_in_a_read_only_mount() {
-    let world = World::new();
+    let env = TestEnvironment::new();
     let given = tempfile::tempdir_in("/var/tmp").unwrap();
     std::fs::write(given.path().join("replaced"), "old").unwrap();
     let mount = format!("{}:/given", given.path().display());
     // It has looked up both names when it says so: an overlay remembers that one is missing, and what the other was.
     let script = "cat /given/replaced /given/made >/dev/null 2>&1; echo ready; \
                   until [ -e /given/made ] && grep -q new /given/replaced; do sleep 0.02; done";
-    let running = world.started(&["--mount", &mount], script);
+    let running = env.started(&["--mount", &mount], script);
     std::fs::write(given.path().join("beside"), "new").unwrap();
     std::fs::rename(given.path().join("beside"), given.path().join("replaced")).unwrap();
     std::fs::write(given.path().join("made"), "").unwrap();

@@ -11,9 +11,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{PidfdFlags, Signal, kill_process, pidfd_open};
 
 use crate::images::root;
-use crate::standing::Standing;
-use crate::support::{Outcome, World, only_child, pid};
-use crate::terminal::Person;
+use crate::running_sandbox::RunningSandbox;
+use crate::support::{CommandOutput, TestEnvironment, only_child, pid};
+use crate::terminal::PtySession;
 
 /// What every run here begins with.
 const ON_GVISOR: [&str; 2] = ["--isolation", "gvisor"];
@@ -32,11 +32,11 @@ macro_rules! on_gvisor {
 }
 
 /// Runs a script in a sandbox on gVisor.
-fn shell(world: &World, flags: &[&str], script: &str) -> Outcome {
-    world.shell(&[&ON_GVISOR[..], flags].concat(), script)
+fn shell(env: &TestEnvironment, flags: &[&str], script: &str) -> CommandOutput {
+    env.shell(&[&ON_GVISOR[..], flags].concat(), script)
 }
 
-fn said(outcome: &Outcome) -> String {
+fn said(outcome: &CommandOutput) -> String {
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
     String::from_utf8(outcome.stdout.clone()).unwrap()
 }
@@ -60,63 +60,63 @@ fn user_of(process: u32) -> u32 {
 on_gvisor! {
     //= promises.command.sandbox-gvisor
     fn what_runs_inside_asks_a_kernel_that_is_not_the_hosts() {
-        let world = World::new();
+        let env = TestEnvironment::new();
         let host = std::fs::read_to_string("/proc/version").unwrap();
         // The control: otherwise it is the host's.
-        assert_eq!(said(&world.shell(&[], "cat /proc/version")), host);
-        assert_ne!(said(&shell(&world, &[], "cat /proc/version")), host);
-        let log = said(&shell(&world, &[], "dmesg"));
+        assert_eq!(said(&env.shell(&[], "cat /proc/version")), host);
+        assert_ne!(said(&shell(&env, &[], "cat /proc/version")), host);
+        let log = said(&shell(&env, &[], "dmesg"));
         assert!(log.contains("gVisor"), "{log}");
         let uptime = |text: String| text.split('.').next().unwrap().parse::<u64>().unwrap();
-        let inside = uptime(said(&shell(&world, &[], "cat /proc/uptime")));
+        let inside = uptime(said(&shell(&env, &[], "cat /proc/uptime")));
         assert!(inside < 60, "its kernel has run for {inside} s");
     }
 
     //= promises.command.sandbox-gvisor
     fn output_input_and_exit_codes_are_the_commands_own() {
-        let world = World::new();
-        let outcome = shell(&world, &["-e", "A=b"], "echo $A; echo err >&2; exit 7");
+        let env = TestEnvironment::new();
+        let outcome = shell(&env, &["-e", "A=b"], "echo $A; echo err >&2; exit 7");
         assert_eq!((outcome.code, outcome.stdout.as_slice(), outcome.stderr.as_str()), (Some(7), &b"b\n"[..], "err\n"));
-        assert_eq!(shell(&world, &[], "kill -TERM $$").code, Some(143));
-        let absent = world.carrel(["run", "--isolation", "gvisor", "host", "--", "/no/such"]);
+        assert_eq!(shell(&env, &[], "kill -TERM $$").code, Some(143));
+        let absent = env.carrel(["run", "--isolation", "gvisor", "host", "--", "/no/such"]);
         assert_eq!(absent.code, Some(127), "{absent:?}");
-        assert_eq!(said(&shell(&world, &["--user", "1000:1000"], "id -u; id -g")), "1000\n1000\n");
-        assert_eq!(said(&shell(&world, &["--hostname", "other"], "hostname")), "other\n");
-        assert_eq!(shell(&world, &["--timeout", "1s"], "sleep 1000").code, Some(124));
-        let much = shell(&world, &[], "head -c 3000000 /dev/zero");
+        assert_eq!(said(&shell(&env, &["--user", "1000:1000"], "id -u; id -g")), "1000\n1000\n");
+        assert_eq!(said(&shell(&env, &["--hostname", "other"], "hostname")), "other\n");
+        assert_eq!(shell(&env, &["--timeout", "1s"], "sleep 1000").code, Some(124));
+        let much = shell(&env, &[], "head -c 3000000 /dev/zero");
         assert_eq!((much.code, much.stdout.len()), (Some(0), 3_000_000));
     }
 
     //= promises.command.sandbox-gvisor
     fn jobs_files_and_terminals_are_as_in_any_sandbox() {
-        let world = World::new();
+        let env = TestEnvironment::new();
         let here = tempfile::tempdir().unwrap();
         let path = |name: &str| here.path().join(name).to_str().unwrap().to_owned();
-        let standing = Standing::with(&world, &ON_GVISOR);
-        assert_eq!(said(&standing.exec(&[], "cat /proc/1/comm")), "agentd\n");
+        let sandbox = RunningSandbox::with(&env, &ON_GVISOR);
+        assert_eq!(said(&sandbox.exec(&[], "cat /proc/1/comm")), "agentd\n");
         std::fs::write(path("in"), "there and back").unwrap();
         for words in [[path("in"), "box:/root/x".to_owned()], ["box:/root/x".to_owned(), path("out")]] {
-            let outcome = world.carrel([&["cp".to_owned()][..], &words].concat());
+            let outcome = env.carrel([&["cp".to_owned()][..], &words].concat());
             assert_eq!(outcome.code, Some(0), "{outcome:?}");
         }
         assert_eq!(std::fs::read_to_string(path("out")).unwrap(), "there and back");
-        standing.detached(&[], "kept", "echo kept");
-        standing.until_exited("kept");
-        assert_eq!(said(&world.carrel(["logs", "box", "kept"])), "kept\n");
-        let mut person = Person::types_at_shell(&world, &["exec", "-t", "box", "--", "sh"]);
+        sandbox.detached(&[], "kept", "echo kept");
+        sandbox.until_exited("kept");
+        assert_eq!(said(&env.carrel(["logs", "box", "kept"])), "kept\n");
+        let mut person = PtySession::types_at_shell(&env, &["exec", "-t", "box", "--", "sh"]);
         person.keyboard.write_all(b"stty size; tty; exit 5\n").unwrap();
         person.until("40 120");
         person.until("/dev/pts/0");
         assert_eq!(person.child.wait().unwrap().code(), Some(5));
-        let shown: serde_json::Value = serde_json::from_str(&said(&world.carrel(["inspect", "box"]))).unwrap();
+        let shown: serde_json::Value = serde_json::from_str(&said(&env.carrel(["inspect", "box"]))).unwrap();
         assert_eq!(shown["isolation"], "gvisor");
-        assert_eq!(world.carrel(["stop", "box"]).code, Some(0));
+        assert_eq!(env.carrel(["stop", "box"]).code, Some(0));
     }
 
     //= promises.command.processes-gvisor
-    fn its_processes_are_nobody_outside_and_hold_nothing_of_the_host() {
-        let world = World::new();
-        let mut running = world.started(&ON_GVISOR, "echo ready; read line");
+    fn its_processes_are_unprivileged_outside_and_hold_nothing_of_the_host() {
+        let env = TestEnvironment::new();
+        let mut running = env.started(&ON_GVISOR, "echo ready; read line");
         let runtime = only_child(only_child(running.child.id()));
         let all = with_descendants(runtime);
         assert!(all.len() >= 3, "its kernel and its file server are missing: {all:?}");
@@ -137,9 +137,9 @@ on_gvisor! {
 
     //= promises.command.processes-gvisor
     fn a_supervisor_that_is_killed_leaves_nothing_of_the_runtime() {
-        let world = World::new();
-        let running = world.started(&ON_GVISOR, "echo ready; exec sleep 1000");
-        let traces = world.traces(&running);
+        let env = TestEnvironment::new();
+        let running = env.started(&ON_GVISOR, "echo ready; exec sleep 1000");
+        let traces = env.traces(&running);
         let shim = only_child(running.child.id());
         let handles: Vec<_> =
             with_descendants(shim).into_iter().map(|it| pidfd_open(pid(it), PidfdFlags::empty()).unwrap()).collect();
@@ -159,46 +159,46 @@ on_gvisor! {
 
     //= promises.command.processes-gvisor
     fn limits_hold_for_the_runtime_and_all_that_runs_in_it() {
-        let world = World::new();
+        let env = TestEnvironment::new();
         let take = "head -c 150000000 /dev/zero | tail -c 149999999 | wc -c";
-        let much = shell(&world, &["--memory", "100M"], take);
+        let much = shell(&env, &["--memory", "100M"], take);
         assert_eq!(much.code, Some(137), "{much:?}");
         assert!(much.stderr.starts_with("error: the sandbox ran out of memory (limit 100 MiB)"), "{much:?}");
         // The control: with more of it the same succeeds.
-        assert_eq!(said(&shell(&world, &["--memory", "1G"], take)), "149999999\n");
+        assert_eq!(said(&shell(&env, &["--memory", "1G"], take)), "149999999\n");
 
         let many = "for i in $(seq 80); do sleep 1000 & done; echo all";
-        let bounded = shell(&world, &["--pids", "100"], many);
+        let bounded = shell(&env, &["--pids", "100"], many);
         assert_ne!(String::from_utf8_lossy(&bounded.stdout), "all\n", "{bounded:?}");
-        assert_eq!(said(&shell(&world, &[], many)), "all\n");
+        assert_eq!(said(&shell(&env, &[], many)), "all\n");
 
         let fill = "head -c 8000000 /dev/zero >/root/x && head -c 8000000 /dev/zero >/tmp/x && echo all";
-        let full = shell(&world, &["--disk", "12M"], fill);
+        let full = shell(&env, &["--disk", "12M"], fill);
         assert!(full.code == Some(1) && full.stderr.contains("No space left on device"), "{full:?}");
-        assert_eq!(said(&shell(&world, &["--disk", "20M"], fill)), "all\n");
+        assert_eq!(said(&shell(&env, &["--disk", "20M"], fill)), "all\n");
     }
 
     //= promises.command.gvisor-installed-cannot-start
     fn a_runtime_that_cannot_start_says_why() {
-        let world = World::new();
-        let outcome = shell(&world, &["--pids", "8"], "true");
+        let env = TestEnvironment::new();
+        let outcome = shell(&env, &["--pids", "8"], "true");
         assert_eq!(outcome.code, Some(125), "{outcome:?}");
         assert!(outcome.stderr.contains("hint: "), "{outcome:?}");
     }
 
     //= promises.command.sandbox-gvisor
     fn what_was_changed_in_a_project_is_kept_and_the_project_is_not_touched() {
-        let world = World::new();
+        let env = TestEnvironment::new();
         let project = tempfile::tempdir_in("/var/tmp").unwrap();
         for (name, content) in [("changed", "before\n"), ("deleted", "x\n")] {
             std::fs::write(project.path().join(name), content).unwrap();
         }
         let flags = ["--project", project.path().to_str().unwrap(), "--keep-changes", "one"];
-        let outcome = shell(&world, &flags, "pwd; echo after >>changed; rm deleted; mkdir d; echo n >d/new");
+        let outcome = shell(&env, &flags, "pwd; echo after >>changed; rm deleted; mkdir d; echo n >d/new");
         assert_eq!(said(&outcome), "/workspace\n");
         assert_eq!(std::fs::read_to_string(project.path().join("changed")).unwrap(), "before\n");
         assert!(project.path().join("deleted").exists());
-        assert_eq!(world.carrel(["apply", "one"]).code, Some(0));
+        assert_eq!(env.carrel(["apply", "one"]).code, Some(0));
         assert_eq!(std::fs::read_to_string(project.path().join("changed")).unwrap(), "before\nafter\n");
         assert_eq!(std::fs::read_to_string(project.path().join("d/new")).unwrap(), "n\n");
         assert!(!project.path().join("deleted").exists());
@@ -206,7 +206,7 @@ on_gvisor! {
 
     //= promises.command.sandbox-gvisor
     fn mounts_are_read_and_written_as_they_were_given() {
-        let world = World::new();
+        let env = TestEnvironment::new();
         let (given, shown) = (tempfile::tempdir_in("/var/tmp").unwrap(), tempfile::tempdir_in("/var/tmp").unwrap());
         std::fs::set_permissions(shown.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         std::fs::write(shown.path().join("a"), "a\n").unwrap();
@@ -214,7 +214,7 @@ on_gvisor! {
             [format!("{}:/data/deep:rw", given.path().display()), format!("{}:/srv/shown", shown.path().display())];
         let flags = [&ON_GVISOR[..], &["--mount", &mounts[0], "--mount", &mounts[1]]].concat();
         let script = "echo ready; read line; cat /srv/shown/a /data/deep/z; echo y >/data/deep/y; echo x >/srv/shown/b";
-        let mut running = world.started(&flags, script);
+        let mut running = env.started(&flags, script);
         // What the host writes meanwhile is seen.
         std::fs::write(given.path().join("z"), "z\n").unwrap();
         running.child.stdin.take().unwrap().write_all(b"\n").unwrap();
@@ -228,12 +228,12 @@ on_gvisor! {
 
     //= promises.command.sandbox-gvisor
     fn an_image_of_layers_runs_and_is_not_changed() {
-        let world = World::new();
+        let env = TestEnvironment::new();
         let image = root("layer\n");
         std::os::unix::fs::symlink("/srv", image.path().join("link")).unwrap();
         std::fs::create_dir(image.path().join("srv")).unwrap();
         let words = ["image", "import", image.path().to_str().unwrap(), "layered"];
-        assert_eq!(world.carrel(words).code, Some(0));
+        assert_eq!(env.carrel(words).code, Some(0));
         let shown = tempfile::tempdir_in("/var/tmp").unwrap();
         std::fs::set_permissions(shown.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         std::fs::write(shown.path().join("a"), "a\n").unwrap();
@@ -241,7 +241,7 @@ on_gvisor! {
         let mount = format!("{}:/link/x", shown.path().display());
         let run = |script: &str| {
             let words = ["run", "--isolation", "gvisor", "--mount", &mount, "layered", "--", "sh", "-c", script];
-            said(&world.carrel(words))
+            said(&env.carrel(words))
         };
         assert_eq!(run("cat /mark /srv/x/a; echo mine >/mark; rm /bin/id; cat /mark"), "layer\na\nmine\n");
         assert_eq!(run("cat /mark; id -u"), "layer\n0\n");
@@ -251,9 +251,9 @@ on_gvisor! {
 //= promises.command.gvisor-installed-cannot-start
 #[test]
 fn without_runsc_it_says_what_is_missing() {
-    let world = World::new();
-    let mut command = world.command(["run", "--isolation", "gvisor", "host", "--", "true"]);
-    let outcome = crate::support::finish(command.env("PATH", world.runtime()).spawn().unwrap());
+    let env = TestEnvironment::new();
+    let mut command = env.command(["run", "--isolation", "gvisor", "host", "--", "true"]);
+    let outcome = crate::support::finish(command.env("PATH", env.runtime()).spawn().unwrap());
     assert_eq!(outcome.code, Some(125));
     assert_eq!(
         outcome.stderr,

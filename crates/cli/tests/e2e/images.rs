@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::{Outcome, Running, World};
+use crate::support::{CommandOutput, RunningCommand, TestEnvironment};
 
 /// A root file system with busybox, and a file that tells which one it is.
 pub(crate) fn root(mark: &str) -> TempDir {
@@ -32,18 +32,18 @@ fn text(path: &Path) -> &str {
 }
 
 /// What was said, of something that went well.
-fn said(outcome: &Outcome) -> String {
+fn said(outcome: &CommandOutput) -> String {
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
     String::from_utf8(outcome.stdout.clone()).unwrap()
 }
 
 /// What a command says that reads a line.
-fn answered(mut running: Running, line: &str) -> String {
+fn answered(mut running: RunningCommand, line: &str) -> String {
     running.child.stdin.take().unwrap().write_all(line.as_bytes()).unwrap();
     said(&running.finish())
 }
 
-impl World {
+impl TestEnvironment {
     /// Takes a directory into the store by a name.
     fn import(&self, flags: &[&str], root: &TempDir, name: &str) -> String {
         let words = ["image", "import"].iter().chain(flags).copied().chain([text(root.path()), name]);
@@ -65,71 +65,72 @@ impl World {
 //= promises.images.image-says-about-commands
 #[test]
 fn what_an_image_says_about_its_commands_is_honoured_and_can_be_overruled() {
-    let (world, root) = (World::new(), root("one"));
+    let (env, root) = (TestEnvironment::new(), root("one"));
     let flags = ["--cmd", "usual words", "--entrypoint", "echo ran:", "--env", "A=of image", "--user", "node"];
-    world.import(&[&flags[..], &["--workdir", "/srv/app"]].concat(), &root, "tools:1");
-    assert_eq!(said(&world.carrel(["run", "tools:1"])), "ran: usual words\n");
-    assert_eq!(said(&world.carrel(["run", "tools:1", "--", "other"])), "ran: other\n");
+    env.import(&[&flags[..], &["--workdir", "/srv/app"]].concat(), &root, "tools:1");
+    assert_eq!(said(&env.carrel(["run", "tools:1"])), "ran: usual words\n");
+    assert_eq!(said(&env.carrel(["run", "tools:1", "--", "other"])), "ran: other\n");
     let shell = ["run", "--entrypoint", "sh -c", "tools:1", "--", "echo $A $(id -u):$(id -g) $(pwd) $HOME"];
-    assert_eq!(said(&world.carrel(shell)), "of image 1001:1001 /srv/app /home/node\n");
+    assert_eq!(said(&env.carrel(shell)), "of image 1001:1001 /srv/app /home/node\n");
     let overruled = ["run", "--env", "A=ours", "--user", "0", "--workdir", "/etc", "--entrypoint", "", "tools:1"];
     let script = ["--", "sh", "-c", "echo $A $(id -u) $(pwd)"];
-    assert_eq!(said(&world.carrel(overruled.iter().chain(&script))), "ours 0 /etc\n");
+    assert_eq!(said(&env.carrel(overruled.iter().chain(&script))), "ours 0 /etc\n");
     let project = tempfile::tempdir().unwrap();
     let words = ["run", "--project", text(project.path()), "--entrypoint", "", "tools:1", "--", "pwd"];
-    assert_eq!(said(&world.carrel(words)), "/workspace\n");
+    assert_eq!(said(&env.carrel(words)), "/workspace\n");
 }
 
 #[test]
 fn where_commands_start_is_made_behind_links_of_the_image() {
-    let (world, root) = (World::new(), root("one"));
+    let (env, root) = (TestEnvironment::new(), root("one"));
     for directory in ["run", "var"] {
         std::fs::create_dir(root.path().join(directory)).unwrap();
     }
     std::fs::write(root.path().join("run/there"), "").unwrap();
     symlink("../run", root.path().join("var/run")).unwrap();
-    world.import(&["--workdir", "/var/run/app"], &root, "tools:1");
+    env.import(&["--workdir", "/var/run/app"], &root, "tools:1");
     let look = "pwd -P; ls /var/run; stat -c %N /var/run";
     let expected = "/run/app\napp\nthere\n'/var/run' -> '../run'\n";
-    assert_eq!(said(&world.carrel(["run", "tools:1", "--", "sh", "-c", look])), expected);
+    assert_eq!(said(&env.carrel(["run", "tools:1", "--", "sh", "-c", look])), expected);
 }
 
 #[test]
 fn an_image_that_runs_nothing_by_itself_says_so() {
-    let (world, root) = (World::new(), root("one"));
-    world.import(&[], &root, "plain:1");
-    let outcome = world.carrel(["run", "plain:1"]);
-    let words = "error: there is nothing to run: the image plain:1 names no command\nhint: carrel run plain:1 -- CMD\n";
+    let (env, root) = (TestEnvironment::new(), root("one"));
+    env.import(&[], &root, "plain:1");
+    let outcome = env.carrel(["run", "plain:1"]);
+    let words =
+        "error: no command given, and the image plain:1 has no default command\nhint: carrel run plain:1 -- CMD\n";
     assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(125), words));
 }
 
 #[test]
-fn images_are_listed_told_about_and_removed() {
-    let (world, root) = (World::new(), root("one"));
-    let digest = world.import(&["--label", "team=a"], &root, "tools:1");
+fn images_are_listed_inspected_and_removed() {
+    let (env, root) = (TestEnvironment::new(), root("one"));
+    let digest = env.import(&["--label", "team=a"], &root, "tools:1");
     assert!(digest.starts_with("sha256:"), "{digest}");
-    let listed = said(&world.carrel(["image", "ls"]));
+    let listed = said(&env.carrel(["image", "ls"]));
     assert!(listed.starts_with("NAME     DIGEST        LAYERS  SIZE"), "{listed}");
     assert!(listed.lines().nth(1).unwrap().starts_with(&format!("tools:1  {}  1", &digest[7..19])), "{listed}");
-    let told: Value = serde_json::from_str(&said(&world.carrel(["image", "inspect", "tools:1"]))).unwrap();
-    assert_eq!((told["digest"].as_str(), told["config"]["labels"]["team"].as_str()), (Some(&*digest), Some("a")));
+    let value: Value = serde_json::from_str(&said(&env.carrel(["image", "inspect", "tools:1"]))).unwrap();
+    assert_eq!((value["digest"].as_str(), value["config"]["labels"]["team"].as_str()), (Some(&*digest), Some("a")));
     let short = &digest[7..19];
-    let again: Value = serde_json::from_str(&said(&world.carrel(["--json", "image", "inspect", short]))).unwrap();
-    assert_eq!(again["digest"], told["digest"]);
-    let taken: Value = serde_json::from_str(&said(&world.carrel(["--json", "df"]))).unwrap();
+    let again: Value = serde_json::from_str(&said(&env.carrel(["--json", "image", "inspect", short]))).unwrap();
+    assert_eq!(again["digest"], value["digest"]);
+    let taken: Value = serde_json::from_str(&said(&env.carrel(["--json", "df"]))).unwrap();
     assert_eq!((taken["images"].as_u64(), taken["layers"].as_u64()), (Some(1), Some(1)));
     assert!(taken["unpacked"].as_u64().unwrap() > 0);
 
-    let removed = said(&world.carrel(["image", "rm", "tools:1"]));
+    let removed = said(&env.carrel(["image", "rm", "tools:1"]));
     assert_eq!(removed, format!("docker.io/library/tools:1\n{digest}\n"));
-    let outcome = world.carrel(["image", "rm", "tools:1"]);
+    let outcome = env.carrel(["image", "rm", "tools:1"]);
     assert_eq!(outcome.code, Some(1));
     assert!(
         outcome.stderr.starts_with("error: no such image: tools:1\nhint: run `carrel image ls`"),
         "{}",
         outcome.stderr
     );
-    let taken: Value = serde_json::from_str(&said(&world.carrel(["--json", "df"]))).unwrap();
+    let taken: Value = serde_json::from_str(&said(&env.carrel(["--json", "df"]))).unwrap();
     assert_eq!(
         (taken["images"].as_u64(), taken["unpacked"].as_u64(), taken["blobs"].as_u64()),
         (Some(0), Some(0), Some(0))
@@ -138,14 +139,14 @@ fn images_are_listed_told_about_and_removed() {
 
 #[test]
 fn what_is_not_here_is_not_asked_for_if_that_is_said() {
-    let world = World::new();
-    let outcome = world.carrel(["run", "--pull", "never", "nowhere:1", "--", "true"]);
+    let env = TestEnvironment::new();
+    let outcome = env.carrel(["run", "--pull", "never", "nowhere:1", "--", "true"]);
     let words = "error: image docker.io/library/nowhere:1 is not in the local store\n\
                  hint: run `carrel image pull docker.io/library/nowhere:1`";
     assert!(outcome.code == Some(125) && outcome.stderr.starts_with(words), "{}", outcome.stderr);
-    let outcome = world.carrel(["image", "pull", "--pull", "never", "nowhere:1"]);
+    let outcome = env.carrel(["image", "pull", "--pull", "never", "nowhere:1"]);
     assert!(outcome.code == Some(1) && outcome.stderr.starts_with(words), "{}", outcome.stderr);
-    let outcome = world.carrel(["run", "No_Name", "--", "true"]);
+    let outcome = env.carrel(["run", "No_Name", "--", "true"]);
     assert!(
         outcome.code == Some(125) && outcome.stderr.starts_with("error: \"No_Name\" is not a valid image name"),
         "{}",
@@ -155,21 +156,21 @@ fn what_is_not_here_is_not_asked_for_if_that_is_said() {
 
 #[test]
 fn a_tar_and_archives_of_layers_are_images_too() {
-    let (world, root, files) = (World::new(), root("one"), tempfile::tempdir().unwrap());
+    let (env, root, files) = (TestEnvironment::new(), root("one"), tempfile::tempdir().unwrap());
     let tar = files.path().join("root.tar");
     let made = Command::new("tar").arg("-C").arg(root.path()).arg("-cf").arg(&tar).arg(".").status().unwrap();
     assert!(made.success());
-    assert_eq!(said(&world.carrel(["run", text(&tar), "--", "cat", "/mark"])), "one");
-    assert_eq!(said(&world.carrel(["run", &format!("dir:{}", text(root.path())), "--", "cat", "/mark"])), "one");
-    said(&world.carrel(["image", "import", text(&tar), "from-tar"]));
-    assert_eq!(said(&world.carrel(["run", "from-tar", "--", "cat", "/mark"])), "one");
-    let outcome = world.carrel(["run", &format!("dir:{}", text(&tar)), "--", "true"]);
+    assert_eq!(said(&env.carrel(["run", text(&tar), "--", "cat", "/mark"])), "one");
+    assert_eq!(said(&env.carrel(["run", &format!("dir:{}", text(root.path())), "--", "cat", "/mark"])), "one");
+    said(&env.carrel(["image", "import", text(&tar), "from-tar"]));
+    assert_eq!(said(&env.carrel(["run", "from-tar", "--", "cat", "/mark"])), "one");
+    let outcome = env.carrel(["run", &format!("dir:{}", text(&tar)), "--", "true"]);
     assert!(
         outcome.stderr.starts_with(&format!("error: image {} is not a directory", text(&tar))),
         "{}",
         outcome.stderr
     );
-    let outcome = world.carrel(["run", &format!("oci-archive:{}", text(&tar)), "--", "true"]);
+    let outcome = env.carrel(["run", &format!("oci-archive:{}", text(&tar)), "--", "true"]);
     assert!(outcome.code == Some(125) && outcome.stderr.contains("is not an OCI layout"), "{}", outcome.stderr);
 }
 
@@ -215,7 +216,7 @@ fn layered(root: &TempDir, at: &Path) {
 
 #[test]
 fn an_import_finds_out_what_it_is_given() {
-    let (world, root, files) = (World::new(), root("one"), tempfile::tempdir().unwrap());
+    let (env, root, files) = (TestEnvironment::new(), root("one"), tempfile::tempdir().unwrap());
     layered(&root, files.path());
     std::fs::create_dir(files.path().join("root")).unwrap();
     assert!(
@@ -236,7 +237,7 @@ fn an_import_finds_out_what_it_is_given() {
         }
     }
     let import = |source: &str, name: &str| {
-        let mut command = world.command(["image", "import", "--quiet", source, name]);
+        let mut command = env.command(["image", "import", "--quiet", source, name]);
         crate::support::finish(command.current_dir(files.path()).spawn().unwrap())
     };
     let sources = [
@@ -253,15 +254,15 @@ fn an_import_finds_out_what_it_is_given() {
         let name = format!("imported:{number}");
         let outcome = import(source, &name);
         assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""), "{source}");
-        assert_eq!(said(&world.carrel(["run", &name, "--", "cat", "/mark"])), "one", "{source}");
+        assert_eq!(said(&env.carrel(["run", &name, "--", "cat", "/mark"])), "one", "{source}");
     }
     std::fs::write(files.path().join("page.zip"), b"PK\x03\x04 and more").unwrap();
     let zipped = Command::new("sh").arg("-c").arg("echo text | gzip >text.gz").current_dir(files.path()).status();
     assert!(zipped.unwrap().success());
     for (source, words) in [
-        ("./page.zip", "./page.zip is no image: it is a zip archive\nhint: an image is the tar"),
-        ("docker", "./docker holds what `docker save` wrote, unpacked"),
-        ("nowhere.tar", "there is no file nowhere.tar\nhint: "),
+        ("./page.zip", "./page.zip is not an image: it is a zip archive\nhint: give the tar"),
+        ("docker", "./docker has unpacked output of `docker save`"),
+        ("nowhere.tar", "no such file: nowhere.tar\nhint: "),
         ("text.gz", "image ./text.gz: "),
     ] {
         let outcome = import(source, "refused:1");
@@ -276,40 +277,40 @@ fn an_import_finds_out_what_it_is_given() {
 //= promises.images.saved-sandbox-pushed-pulled
 #[test]
 fn a_sandbox_that_goes_with_its_command_is_saved_while_it_runs() {
-    let (world, root) = (World::new(), root("one"));
-    world.import(&["--env", "KEPT=yes"], &root, "tools:1");
+    let (env, root) = (TestEnvironment::new(), root("one"));
+    env.import(&["--env", "KEPT=yes"], &root, "tools:1");
     let script = "touch /made; mkdir /d; echo new > /d/f; rm /bin/stat; echo ready; read line; echo $line";
     let words = ["run", "--name", "web", "tools:1", "--", "sh", "-c", script];
-    let mut running = Running::new(world.command(words).stdin(Stdio::piped()).spawn().unwrap());
+    let mut running = RunningCommand::new(env.command(words).stdin(Stdio::piped()).spawn().unwrap());
     running.until("ready");
 
     // What runs is needed.
-    let outcome = world.carrel(["image", "rm", "tools:1"]);
+    let outcome = env.carrel(["image", "rm", "tools:1"]);
     assert!(outcome.code == Some(1) && outcome.stderr.contains(" is in use"), "{}", outcome.stderr);
-    said(&world.carrel(["image", "save", "--cmd", "cat /d/f", "web", "saved:1"]));
+    said(&env.carrel(["image", "save", "--cmd", "cat /d/f", "web", "saved:1"]));
     // It went on.
     assert_eq!(answered(running, "goes on\n"), "goes on\n");
 
-    assert_eq!(said(&world.carrel(["run", "saved:1"])), "new\n");
+    assert_eq!(said(&env.carrel(["run", "saved:1"])), "new\n");
     let look = "echo $KEPT $(cat /mark) /made; ls /bin/stat 2>/dev/null || echo gone";
-    assert_eq!(said(&world.carrel(["run", "saved:1", "--", "sh", "-c", look])), "yes one /made\ngone\n");
+    assert_eq!(said(&env.carrel(["run", "saved:1", "--", "sh", "-c", look])), "yes one /made\ngone\n");
     // What is saved lies over what it was made from, and keeps its layers.
-    said(&world.carrel(["image", "rm", "tools:1"]));
-    assert_eq!(said(&world.carrel(["run", "saved:1", "--", "cat", "/mark"])), "one");
+    said(&env.carrel(["image", "rm", "tools:1"]));
+    assert_eq!(said(&env.carrel(["run", "saved:1", "--", "cat", "/mark"])), "one");
 }
 
 #[test]
-fn a_sandbox_goes_on_when_whoever_saves_it_is_killed() {
-    let (world, root) = (World::new(), root("one"));
-    world.import(&[], &root, "tools:1");
+fn a_sandbox_is_resumed_when_image_save_is_killed() {
+    let (env, root) = (TestEnvironment::new(), root("one"));
+    env.import(&[], &root, "tools:1");
     let words = ["run", "--name", "web", "tools:1", "--", "sh", "-c", "echo ready; read line; echo $line"];
-    let mut running = Running::new(world.command(words).stdin(Stdio::piped()).spawn().unwrap());
+    let mut running = RunningCommand::new(env.command(words).stdin(Stdio::piped()).spawn().unwrap());
     running.until("ready");
-    // Nothing is added to the store before this is let go of, and the sandbox is paused until then.
-    let lock = std::fs::File::open(world.home.path().join("images/lock")).unwrap();
+    // Until this lock is released nothing is added to the store, and the sandbox stays paused.
+    let lock = std::fs::File::open(env.home.path().join("images/lock")).unwrap();
     lock.lock().unwrap();
-    let saving = Running::new(world.command(["image", "save", "web", "saved:1"]).spawn().unwrap());
-    let is_paused = || said(&world.carrel(["--json", "ps"])).contains("\"paused\"");
+    let saving = RunningCommand::new(env.command(["image", "save", "web", "saved:1"]).spawn().unwrap());
+    let is_paused = || said(&env.carrel(["--json", "ps"])).contains("\"paused\"");
     while !is_paused() {
         std::thread::yield_now();
     }
@@ -317,86 +318,86 @@ fn a_sandbox_goes_on_when_whoever_saves_it_is_killed() {
     assert_eq!(saving.finish().code, None);
     assert_eq!(answered(running, "goes on\n"), "goes on\n");
     drop(lock);
-    assert!(!world.has_image("saved:1"));
+    assert!(!env.has_image("saved:1"));
 }
 
 //= promises.images.sandbox-stays
 #[test]
 fn a_sandbox_that_stays_is_saved_and_keeps_its_image_whatever_its_name_means_by_then() {
-    let (world, first, second) = (World::new(), root("first"), root("second"));
-    world.import(&["--user", "root"], &first, "tools:1");
-    said(&world.carrel(["create", "--id", "desk", "tools:1"]));
-    let exec = |script: &str| said(&world.carrel(["exec", "desk", "--", "sh", "-c", script]));
+    let (env, first, second) = (TestEnvironment::new(), root("first"), root("second"));
+    env.import(&["--user", "root"], &first, "tools:1");
+    said(&env.carrel(["create", "--id", "desk", "tools:1"]));
+    let exec = |script: &str| said(&env.carrel(["exec", "desk", "--", "sh", "-c", script]));
     assert_eq!(exec("id -u; cat /mark; echo x > /made; rm /bin/stat"), "0\nfirst");
-    said(&world.carrel(["image", "save", "desk", "running:1"]));
+    said(&env.carrel(["image", "save", "desk", "running:1"]));
 
     // The name moves on; the sandbox does not.
-    world.import(&[], &second, "tools:1");
+    env.import(&[], &second, "tools:1");
     assert_eq!(exec("cat /mark"), "first");
-    said(&world.carrel(["prune", "--all"]));
-    said(&world.carrel(["stop", "desk"]));
-    said(&world.carrel(["image", "save", "desk", "stopped:1"]));
-    said(&world.carrel(["resume", "desk"]));
+    said(&env.carrel(["prune", "--all"]));
+    said(&env.carrel(["stop", "desk"]));
+    said(&env.carrel(["image", "save", "desk", "stopped:1"]));
+    said(&env.carrel(["resume", "desk"]));
     assert_eq!(exec("cat /mark /made"), "firstx\n");
 
     for saved in ["running:1", "stopped:1"] {
         if saved == "running:1" {
-            assert!(!world.has_image(saved), "nothing uses it, and everything unused was removed");
+            assert!(!env.has_image(saved), "nothing uses it, and everything unused was removed");
             continue;
         }
         let look = "cat /mark /made; ls /bin/stat 2>/dev/null || echo gone";
-        assert_eq!(said(&world.carrel(["run", saved, "--", "sh", "-c", look])), "firstx\ngone\n", "{saved}");
+        assert_eq!(said(&env.carrel(["run", saved, "--", "sh", "-c", look])), "firstx\ngone\n", "{saved}");
     }
-    said(&world.carrel(["rm", "--force", "desk"]));
-    said(&world.carrel(["prune", "--all"]));
-    let taken: Value = serde_json::from_str(&said(&world.carrel(["--json", "df"]))).unwrap();
+    said(&env.carrel(["rm", "--force", "desk"]));
+    said(&env.carrel(["prune", "--all"]));
+    let taken: Value = serde_json::from_str(&said(&env.carrel(["--json", "df"]))).unwrap();
     assert_eq!((taken["images"].as_u64(), taken["layers"].as_u64()), (Some(0), Some(0)), "{taken}");
 }
 
 #[test]
 fn what_was_not_made_from_an_image_of_the_store_is_not_saved() {
-    let (world, root) = (World::new(), root("one"));
+    let (env, root) = (TestEnvironment::new(), root("one"));
     let words = ["run", "--name", "web", text(root.path()), "--", "sh", "-c", "echo ready; read line"];
-    let mut running = Running::new(world.command(words).stdin(Stdio::piped()).spawn().unwrap());
+    let mut running = RunningCommand::new(env.command(words).stdin(Stdio::piped()).spawn().unwrap());
     running.until("ready");
-    let outcome = world.carrel(["image", "save", "web", "saved:1"]);
+    let outcome = env.carrel(["image", "save", "web", "saved:1"]);
     assert!(outcome.code == Some(1) && outcome.stderr.contains("is not in the store"), "{}", outcome.stderr);
-    let outcome = world.carrel(["image", "save", "nobody", "saved:1"]);
-    assert!(outcome.stderr.starts_with("error: there is no sandbox named \"nobody\""), "{}", outcome.stderr);
+    let outcome = env.carrel(["image", "save", "absent", "saved:1"]);
+    assert!(outcome.stderr.starts_with("error: no such sandbox: \"absent\""), "{}", outcome.stderr);
     answered(running, "\n");
 }
 
 #[test]
-fn a_registry_that_nobody_reaches_is_told_and_leaves_no_sandbox() {
-    let world = World::new();
-    // A port of this host that nobody listens at: whoever had it last has closed it.
+fn an_unreachable_registry_is_reported_and_leaves_no_sandbox() {
+    let env = TestEnvironment::new();
+    // A port of this host without a listener.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let name = format!("127.0.0.1:{port}/team/tools:1");
-    let outcome = world.carrel(["run", &name, "--", "true"]);
+    let outcome = env.carrel(["run", &name, "--", "true"]);
     let words = format!("error: image {name}: cannot reach 127.0.0.1:{port}");
     assert!(outcome.code == Some(125) && outcome.stderr.starts_with(&words), "{}", outcome.stderr);
-    // The daemon accepts it, and tells what became of it: what a file names is fetched by nobody else.
-    let file = world.home.path().join("desk.yaml");
+    // The daemon accepts the request and reports the failure: only the daemon pulls the image of a file.
+    let file = env.home.path().join("desk.yaml");
     std::fs::write(&file, format!("image: {name}\n")).unwrap();
-    let outcome = world.carrel(["create", "--id", "desk", "--file", text(&file)]);
+    let outcome = env.carrel(["create", "--id", "desk", "--file", text(&file)]);
     assert!(outcome.code == Some(1) && outcome.stderr.contains("cannot reach"), "{}", outcome.stderr);
-    assert!(said(&world.carrel(["get", "desk"])).contains("state     failed\n"));
-    said(&world.carrel(["rm", "--force", "desk"]));
-    let disks = std::fs::read_dir(world.home.path().join("disks")).unwrap().count();
+    assert!(said(&env.carrel(["get", "desk"])).contains("state     failed\n"));
+    said(&env.carrel(["rm", "--force", "desk"]));
+    let disks = std::fs::read_dir(env.home.path().join("disks")).unwrap().count();
     assert_eq!(disks, 0);
 }
 
 #[test]
 fn what_takes_space_is_shown_and_freed_without_creating_anything() {
-    let world = World::new();
-    let is_empty = || std::fs::read_dir(world.home.path()).unwrap().next().is_none();
+    let env = TestEnvironment::new();
+    let is_empty = || std::fs::read_dir(env.home.path()).unwrap().next().is_none();
     for _ in ["a home that is empty", "no home"] {
-        let usage = crate::ps::json(&world, &["--json", "df"]);
+        let usage = crate::ps::json(&env, &["--json", "df"]);
         assert_eq!((&usage["images"], &usage["unpacked"]), (&0.into(), &0.into()), "{usage}");
-        assert_eq!(crate::ps::text(&world, &["prune", "--all"]), "0 bytes freed\n");
-        assert_eq!(crate::ps::text(&world, &["prune"]), "0 bytes freed\n");
-        assert!(!world.home.path().exists() || is_empty(), "something was created");
-        let _gone = std::fs::remove_dir(world.home.path());
+        assert_eq!(crate::ps::text(&env, &["prune", "--all"]), "0 bytes freed\n");
+        assert_eq!(crate::ps::text(&env, &["prune"]), "0 bytes freed\n");
+        assert!(!env.home.path().exists() || is_empty(), "something was created");
+        let _gone = std::fs::remove_dir(env.home.path());
     }
-    assert!(!world.home.path().exists());
+    assert!(!env.home.path().exists());
 }

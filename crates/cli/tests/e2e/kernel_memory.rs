@@ -1,6 +1,6 @@
 //! Memory of the kernel that no cgroup is charged for: a sandbox has a little of it, and ends when it takes more.
 
-use crate::support::{Outcome, World};
+use crate::support::{CommandOutput, TestEnvironment};
 
 /// Unread answers of netlink: each of so many sockets is asked so many questions that the kernel answers at length.
 const NETLINK: &str = r#"
@@ -32,7 +32,7 @@ for _ in range(int(sys.argv[1])):
     for _ in range(int(sys.argv[2])): kept[-1].send(bytes(20000), socket.MSG_MORE)
 "#;
 
-/// Errors of datagrams that nobody asks for.
+/// Errors of datagrams that are never read.
 const ERRORS: &str = r#"
 import signal, socket, sys
 kept = []
@@ -45,21 +45,21 @@ for _ in range(int(sys.argv[1])):
         except ConnectionRefusedError: pass
 "#;
 
-/// Takes so much, and either ends or keeps it until somebody ends it.
-fn taking(world: &World, take: &str, numbers: [u32; 2], keep: bool) -> Outcome {
+/// Allocates this much, and either exits or holds it until it is killed.
+fn taking(env: &TestEnvironment, take: &str, numbers: [u32; 2], keep: bool) -> CommandOutput {
     let last = if keep { "signal.pause()" } else { "print(len(kept))" };
     let [first, second] = numbers.map(|number| number.to_string());
     let words = ["run", "--quiet", "-m", "64M", "-u", "1000", "--timeout", "2m", "host", "--", "python3", "-c"]
         .map(String::from);
-    world.carrel([&words[..], &[format!("{take}{last}"), first, second]].concat())
+    env.carrel([&words[..], &[format!("{take}{last}"), first, second]].concat())
 }
 
 fn assert_bounded(take: &str, little: [u32; 2], much: [u32; 2], what: &str) {
-    let world = World::new();
-    let outcome = taking(&world, take, little, false);
+    let env = TestEnvironment::new();
+    let outcome = taking(&env, take, little, false);
     let all = format!("{}\n", little[0]);
     assert_eq!((outcome.code, outcome.stdout), (Some(0), all.into_bytes()), "{}", outcome.stderr);
-    let outcome = taking(&world, take, much, true);
+    let outcome = taking(&env, take, much, true);
     assert_eq!(outcome.code, Some(137), "{}", outcome.stderr);
     let words = format!("error: the sandbox ran out of memory (limit 64 MiB): more than {what}\n");
     assert!(outcome.stderr.starts_with(&words), "{}", outcome.stderr);
@@ -85,6 +85,6 @@ fn datagrams_that_are_never_sent_are_bounded() {
 
 //= promises.control-plane.kernel-memory-cgroup-charged
 #[test]
-fn errors_that_nobody_reads_are_bounded() {
+fn unread_socket_errors_are_bounded() {
     assert_bounded(ERRORS, [50, 20], [100, 4000], "16 MiB of kernel memory for unread or unsent datagrams");
 }

@@ -2,14 +2,14 @@
 
 use rustix::process::Signal;
 
-use crate::support::{Running, World, children_of, finish, only_child, pid};
+use crate::support::{RunningCommand, TestEnvironment, children_of, finish, only_child, pid};
 
 //= promises.command.left-after-run-after
 #[test]
 fn after_a_run_nothing_is_left() {
-    let world = World::new();
-    let running = world.started(&[], "sleep 1000 & echo ready");
-    let traces = world.traces(&running);
+    let env = TestEnvironment::new();
+    let running = env.started(&[], "sleep 1000 & echo ready");
+    let traces = env.traces(&running);
     assert_eq!(running.finish().code, Some(0));
     traces.assert_gone();
 }
@@ -18,10 +18,10 @@ fn after_a_run_nothing_is_left() {
 //= promises.command.left-after-run-after
 #[test]
 fn a_command_line_that_is_killed_while_its_command_runs_leaves_nothing() {
-    let world = World::new();
+    let env = TestEnvironment::new();
     for script in ["echo ready; exec sleep 1000", "echo ready; yes"] {
-        let running = world.started(&[], script);
-        let traces = world.traces(&running);
+        let running = env.started(&[], script);
+        let traces = env.traces(&running);
         running.signal(Signal::KILL);
         assert_eq!(running.finish().code, None);
         traces.assert_gone();
@@ -32,9 +32,9 @@ fn a_command_line_that_is_killed_while_its_command_runs_leaves_nothing() {
 //= promises.command.left-after-run-after
 #[test]
 fn a_command_line_that_is_killed_as_it_starts_leaves_nothing() {
-    let world = World::new();
+    let env = TestEnvironment::new();
     for _ in 0..10 {
-        let child = world.command(["run", "host", "--", "sleep", "1000"]).spawn().unwrap();
+        let child = env.command(["run", "host", "--", "sleep", "1000"]).spawn().unwrap();
         let shim = only_child(child.id());
         let handle = rustix::process::pidfd_open(pid(shim), rustix::process::PidfdFlags::empty()).unwrap();
         rustix::process::kill_process(pid(child.id()), Signal::KILL).unwrap();
@@ -48,36 +48,36 @@ fn a_command_line_that_is_killed_as_it_starts_leaves_nothing() {
 //= promises.command.left-after-run-after
 #[test]
 fn a_supervisor_that_is_killed_takes_the_sandbox_with_it_and_is_cleaned_up_after() {
-    let world = World::new();
-    let running = world.started(&[], "echo ready; exec sleep 1000");
-    let traces = world.traces(&running);
+    let env = TestEnvironment::new();
+    let running = env.started(&[], "echo ready; exec sleep 1000");
+    let traces = env.traces(&running);
     rustix::process::kill_process(pid(only_child(running.child.id())), Signal::KILL).unwrap();
     let outcome = running.finish();
     assert_eq!(outcome.code, Some(125));
-    assert!(outcome.stderr.starts_with("error: the supervisor of the sandbox ended without a word"), "{outcome:?}");
+    assert!(outcome.stderr.starts_with("error: shim of the sandbox exited unexpectedly"), "{outcome:?}");
     traces.assert_gone();
 }
 
 #[test]
-fn a_sandbox_whose_first_process_dies_is_told_of_and_leaves_nothing() {
-    let world = World::new();
-    let running = world.started(&[], "echo ready; exec sleep 1000");
-    let traces = world.traces(&running);
+fn a_sandbox_whose_first_process_dies_is_reported_and_leaves_nothing() {
+    let env = TestEnvironment::new();
+    let running = env.started(&[], "echo ready; exec sleep 1000");
+    let traces = env.traces(&running);
     rustix::process::kill_process(pid(only_child(only_child(running.child.id()))), Signal::KILL).unwrap();
     let outcome = running.finish();
     assert_eq!(outcome.code, Some(125));
-    assert!(outcome.stderr.starts_with("error: the sandbox ended before the command did"), "{outcome:?}");
+    assert!(outcome.stderr.starts_with("error: the sandbox stopped before the command exited"), "{outcome:?}");
     traces.assert_gone();
 }
 
 #[test]
 fn a_run_that_is_interrupted_as_it_starts_says_so_by_its_code_and_leaves_nothing() {
-    let world = World::new();
-    let child = world.command(["run", "host", "--", "sleep", "1000"]).spawn().unwrap();
+    let env = TestEnvironment::new();
+    let child = env.command(["run", "host", "--", "sleep", "1000"]).spawn().unwrap();
     let shim = only_child(child.id());
     rustix::process::kill_process(pid(child.id()), Signal::TERM).unwrap();
     let outcome = finish(child);
-    // Before anything listens it ends us by itself; later it is told by the code. Either way it is the signal that ended it.
+    // Before signals are handled it kills the process; later the exit code shows it. Either way the signal ended it.
     assert!(matches!(outcome.code, Some(143) | None), "{outcome:?}");
     assert!(children_of(shim).is_empty());
 }
@@ -85,19 +85,19 @@ fn a_run_that_is_interrupted_as_it_starts_says_so_by_its_code_and_leaves_nothing
 //= promises.supervisor.left-supervisor-itself-killed
 #[test]
 fn what_a_killed_supervisor_of_another_run_left_is_swept() {
-    let world = World::new();
-    let running = world.started(&[], "echo ready; exec sleep 1000");
-    let traces = world.traces(&running);
+    let env = TestEnvironment::new();
+    let running = env.started(&[], "echo ready; exec sleep 1000");
+    let traces = env.traces(&running);
     let shim = only_child(running.child.id());
-    // Nobody is left to clean up: the command line goes first, by a signal that it does not see.
+    // Nothing is left to clean up: the command line is killed first.
     running.signal(Signal::STOP);
     rustix::process::kill_process(pid(shim), Signal::KILL).unwrap();
     running.signal(Signal::KILL);
-    let Running { child, output } = running;
+    let RunningCommand { child, output } = running;
     drop(output);
     assert_eq!(finish(child).code, None);
     traces.await_end();
-    assert!(world.sandboxes().read_dir().unwrap().next().is_some(), "there is nothing to sweep");
-    assert_eq!(world.shell(&[], "true").code, Some(0));
+    assert!(env.sandboxes().read_dir().unwrap().next().is_some(), "there is nothing to sweep");
+    assert_eq!(env.shell(&[], "true").code, Some(0));
     traces.assert_gone();
 }

@@ -5,7 +5,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::ps::{json, text};
-use crate::support::{Outcome, World, carrel, finish};
+use crate::support::{CommandOutput, TestEnvironment, carrel, finish};
 
 /// Hides all control groups from a command and from what it starts, as far as this host has them.
 const HIDDEN: &str = "mount -t tmpfs none /sys/fs/cgroup && exec \"$@\"";
@@ -16,12 +16,12 @@ const NO_FREEZER: &str = "for one in freezer unified; do ! [ -d /sys/fs/cgroup/$
     [ -d /sys/fs/cgroup/memory ] && exec \"$@\"";
 
 /// A command of a host without control groups.
-fn without_cgroups(world: &World, words: &[&str]) -> Outcome {
-    hidden(world, HIDDEN, words)
+fn without_cgroups(env: &TestEnvironment, words: &[&str]) -> CommandOutput {
+    hidden(env, HIDDEN, words)
 }
 
-fn hidden(world: &World, script: &str, words: &[&str]) -> Outcome {
-    let plain = world.command([""; 0]);
+fn hidden(env: &TestEnvironment, script: &str, words: &[&str]) -> CommandOutput {
+    let plain = env.command([""; 0]);
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"]).arg(carrel()).args(words);
     for (key, value) in plain.get_envs() {
@@ -35,7 +35,7 @@ fn hidden(world: &World, script: &str, words: &[&str]) -> Outcome {
 }
 
 /// The limits that lines of warning name.
-fn named(outcome: &Outcome) -> Vec<&str> {
+fn named(outcome: &CommandOutput) -> Vec<&str> {
     let warnings = outcome.stderr.lines().filter_map(|line| line.strip_prefix("warning: "));
     warnings.filter_map(|line| line.split_once(" is not enforced: ").map(|(limit, _)| limit)).collect()
 }
@@ -46,66 +46,66 @@ fn run<'a>(flags: &[&'a str]) -> Vec<&'a str> {
 
 #[test]
 fn a_limit_that_is_left_out_is_named_and_one_that_holds_is_not() {
-    let world = World::new();
+    let env = TestEnvironment::new();
     // Without the flag there is no sandbox.
-    let outcome = without_cgroups(&world, &run(&[]));
+    let outcome = without_cgroups(&env, &run(&[]));
     assert_eq!(outcome.code, Some(125), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("cannot enforce the memory limit"), "{}", outcome.stderr);
     let both = ["the memory limit of 64 MiB", "the limit of 20 processes (pids)"];
     for flags in [&[FLAG][..], &[FLAG, "--quiet"]] {
-        let outcome = without_cgroups(&world, &run(flags));
+        let outcome = without_cgroups(&env, &run(flags));
         assert_eq!((outcome.code, named(&outcome)), (Some(0), both.to_vec()), "{}", outcome.stderr);
         assert!(outcome.stderr.contains("hint: carrel doctor"), "{}", outcome.stderr);
     }
-    let outcome = without_cgroups(&world, &run(&[FLAG, "--cpus", "1.5"]));
-    assert_eq!(named(&outcome).last(), Some(&"the limit of 1.500 processors (cpus)"), "{}", outcome.stderr);
+    let outcome = without_cgroups(&env, &run(&[FLAG, "--cpus", "1.5"]));
+    assert_eq!(named(&outcome).last(), Some(&"the limit of 1.500 CPUs (cpus)"), "{}", outcome.stderr);
     // For programs, as they come and in the result.
-    let outcome = without_cgroups(&world, &[&["--json"][..], &run(&[FLAG])].concat());
+    let outcome = without_cgroups(&env, &[&["--json"][..], &run(&[FLAG])].concat());
     let lines: Vec<Value> = outcome.stderr.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!((&lines[0]["limit"], &lines[1]["limit"]), (&"memory".into(), &"pids".into()));
     assert_eq!(lines[2]["unenforced_limits"], serde_json::json!(["memory", "pids"]));
-    // Where they hold, the same flag changes nothing: nobody is warned, and a process too many is refused.
-    let outcome = world.carrel(run(&[FLAG]));
+    // Where limits are enforced, the flag changes nothing: there is no warning, and a process too many is refused.
+    let outcome = env.carrel(run(&[FLAG]));
     assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""));
     let fork = "for i in $(seq 40); do sleep 5 & done; echo all";
-    assert_ne!(world.shell(&[FLAG, "--pids", "16"], fork).code, Some(0));
+    assert_ne!(env.shell(&[FLAG, "--pids", "16"], fork).code, Some(0));
 }
 
 #[test]
 fn a_persistent_sandbox_names_them_when_it_is_made_resumed_and_inspected() {
-    let world = World::new();
-    let outcome = without_cgroups(&world, &["create", "--id", "desk", "-m", "64M", "host"]);
+    let env = TestEnvironment::new();
+    let outcome = without_cgroups(&env, &["create", "--id", "desk", "-m", "64M", "host"]);
     assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("cannot enforce the memory limit"), "{}", outcome.stderr);
     // The daemon that this started has no control groups either.
-    let outcome = without_cgroups(&world, &["create", FLAG, "--id", "bare", "-m", "64M", "host"]);
+    let outcome = without_cgroups(&env, &["create", FLAG, "--id", "bare", "-m", "64M", "host"]);
     assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(0), &b"bare\n"[..]), "{}", outcome.stderr);
     assert_eq!(named(&outcome).first(), Some(&"the memory limit of 64 MiB"), "{}", outcome.stderr);
     let inspected = || {
-        let told = json(&world, &["inspect", "bare"]);
-        (told["unenforced_limits"].clone(), told["daemon"]["unenforced_limits"].clone())
+        let value = json(&env, &["inspect", "bare"]);
+        (value["unenforced_limits"].clone(), value["daemon"]["unenforced_limits"].clone())
     };
     let all = serde_json::json!(["memory", "pids", "disk"]);
     assert_eq!(inspected(), (all.clone(), all.clone()));
     // It is kept with the sandbox.
-    assert_eq!(text(&world, &["stop", "bare"]), "bare\n");
-    let outcome = world.carrel(["resume", "bare"]);
+    assert_eq!(text(&env, &["stop", "bare"]), "bare\n");
+    let outcome = env.carrel(["resume", "bare"]);
     assert_eq!((outcome.code, named(&outcome).len()), (Some(0), 3), "{}", outcome.stderr);
     assert_eq!(inspected(), (all.clone(), all));
     for id in ["desk", "bare"] {
-        text(&world, &["rm", "--force", id]);
+        text(&env, &["rm", "--force", id]);
     }
 }
 
 //= promises.control-plane.disk-without-size-nothing
 #[test]
-fn a_disk_that_nobody_guards_is_a_limit_that_is_not_enforced() {
+fn an_unprotected_disk_is_an_unenforced_limit() {
     if !std::path::Path::new("/sys/fs/cgroup/memory/cgroup.procs").exists() {
         // One hierarchy does everything: without it, no limit holds, which is tried above.
         return;
     }
-    let world = World::new();
-    let made = |words: &[&str]| hidden(&world, NO_FREEZER, &[&["create"], words, &["host"]].concat());
+    let env = TestEnvironment::new();
+    let made = |words: &[&str]| hidden(&env, NO_FREEZER, &[&["create"], words, &["host"]].concat());
     let outcome = made(&["--id", "desk"]);
     assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
     let said = ["cannot enforce the limit on the disk", "the freezer controller is not mounted", "--disk SIZE"];
@@ -114,18 +114,18 @@ fn a_disk_that_nobody_guards_is_a_limit_that_is_not_enforced() {
     let outcome = made(&["--id", "sized", "--disk", "64M"]);
     assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""));
     let outcome = made(&["--id", "bare", FLAG]);
-    let limit = "the limit on what it takes of the host's disk (disk)";
+    let limit = "the limit on host disk usage (disk)";
     assert_eq!((outcome.code, named(&outcome)), (Some(0), vec![limit]), "{}", outcome.stderr);
-    assert_eq!(json(&world, &["inspect", "bare"])["unenforced_limits"], serde_json::json!(["disk"]));
-    // Nobody waits for this one, so that nobody knows yet.
+    assert_eq!(json(&env, &["inspect", "bare"])["unenforced_limits"], serde_json::json!(["disk"]));
+    // This command does not wait, so the limits are not known yet.
     let outcome = made(&["--id", "later", "--no-wait", FLAG]);
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
-    let said = "warning: limits that this host cannot enforce are left out\nhint: `carrel inspect later` names them\n";
+    let said = "warning: limits that this host cannot enforce are ignored\nhint: `carrel inspect later` lists them\n";
     assert_eq!(outcome.stderr, said);
-    let outcome = hidden(&world, NO_FREEZER, &["doctor"]);
+    let outcome = hidden(&env, NO_FREEZER, &["doctor"]);
     let said = String::from_utf8_lossy(&outcome.stdout);
-    assert!(said.contains("nobody can be paused") && !said.contains("the daemon pauses"), "{said}");
+    assert!(said.contains("cannot be paused") && !said.contains("the daemon pauses"), "{said}");
     for id in ["desk", "sized", "bare", "later"] {
-        text(&world, &["rm", "--force", id]);
+        text(&env, &["rm", "--force", id]);
     }
 }

@@ -5,50 +5,50 @@ use std::process::Stdio;
 
 use carrel_agent_client::sandbox_directory;
 use carrel_image::RootFs;
-use carrel_shim_client::messages::{Create, JobCommand, Keep, Limits};
+use carrel_shim_client::messages::{Create, JobCommand, JobRetention, SandboxLimits};
 use carrel_shim_client::{OwnedSandbox, Programs, ShimClient};
 
-use crate::standing::Standing;
-use crate::support::{Outcome, Running, World};
+use crate::running_sandbox::RunningSandbox;
+use crate::support::{CommandOutput, RunningCommand, TestEnvironment};
 
 const WRITE: &str = "printf 'a\\377b\\000c'; sleep 0.05; printf 'err\\376' >&2; sleep 0.05; printf 'tail\\n'";
 
-fn logs(world: &World, flags: &[&str]) -> (Vec<u8>, Vec<u8>) {
-    let outcome = full(world, flags);
+fn logs(env: &TestEnvironment, flags: &[&str]) -> (Vec<u8>, Vec<u8>) {
+    let outcome = full(env, flags);
     assert_eq!(outcome.0, Some(0), "{}", String::from_utf8_lossy(&outcome.2));
     (outcome.1, outcome.2)
 }
 
-fn full(world: &World, flags: &[&str]) -> (Option<i32>, Vec<u8>, Vec<u8>) {
-    let output = world.command(["logs"].iter().chain(flags)).output().unwrap();
+fn full(env: &TestEnvironment, flags: &[&str]) -> (Option<i32>, Vec<u8>, Vec<u8>) {
+    let output = env.command(["logs"].iter().chain(flags)).output().unwrap();
     (output.status.code(), output.stdout, output.stderr)
 }
 
 //= promises.command.carrel-logs
 #[test]
 fn bytes_are_shown_as_they_were_written_on_the_stream_that_they_were_written_to() {
-    let world = World::new();
-    let standing = Standing::new(&world);
-    assert_eq!(standing.exec(&["--job", "bytes"], WRITE).code, Some(0));
+    let env = TestEnvironment::new();
+    let sandbox = RunningSandbox::new(&env);
+    assert_eq!(sandbox.exec(&["--job", "bytes"], WRITE).code, Some(0));
     let (out, err) = (b"a\xffb\0ctail\n".to_vec(), b"err\xfe".to_vec());
-    assert_eq!(logs(&world, &["box", "bytes"]), (out.clone(), err.clone()));
-    assert_eq!(logs(&world, &["-f", "box", "bytes"]), (out.clone(), err.clone()));
-    assert_eq!(logs(&world, &["--stdout", "box", "bytes"]), (out.clone(), Vec::new()));
-    assert_eq!(logs(&world, &["--stderr", "box", "bytes"]), (Vec::new(), err.clone()));
-    assert_eq!(logs(&world, &["--tail", "2", "box", "bytes"]), (out.clone(), err.clone()));
-    assert_eq!(logs(&world, &["--from", "3", "box", "bytes"]), (b"\0ctail\n".to_vec(), b"\xfe".to_vec()));
-    assert_eq!(logs(&world, &["--from", "100", "box", "bytes"]), (Vec::new(), Vec::new()));
-    assert_eq!(logs(&world, &["--tail", "100", "--stdout", "box", "bytes"]), (out, Vec::new()));
-    let (code, _, said) = full(&world, &["box", "nothing"]);
+    assert_eq!(logs(&env, &["box", "bytes"]), (out.clone(), err.clone()));
+    assert_eq!(logs(&env, &["-f", "box", "bytes"]), (out.clone(), err.clone()));
+    assert_eq!(logs(&env, &["--stdout", "box", "bytes"]), (out.clone(), Vec::new()));
+    assert_eq!(logs(&env, &["--stderr", "box", "bytes"]), (Vec::new(), err.clone()));
+    assert_eq!(logs(&env, &["--tail", "2", "box", "bytes"]), (out.clone(), err.clone()));
+    assert_eq!(logs(&env, &["--from", "3", "box", "bytes"]), (b"\0ctail\n".to_vec(), b"\xfe".to_vec()));
+    assert_eq!(logs(&env, &["--from", "100", "box", "bytes"]), (Vec::new(), Vec::new()));
+    assert_eq!(logs(&env, &["--tail", "100", "--stdout", "box", "bytes"]), (out, Vec::new()));
+    let (code, _, said) = full(&env, &["box", "nothing"]);
     assert!(code == Some(1) && said.starts_with(b"error: "), "{}", String::from_utf8_lossy(&said));
 }
 
 #[test]
 fn what_goes_to_one_place_is_shown_in_the_order_in_which_it_was_written() {
-    let world = World::new();
-    let standing = Standing::new(&world);
+    let env = TestEnvironment::new();
+    let sandbox = RunningSandbox::new(&env);
     let script = "echo ready; for i in 1 2 3; do read go; echo out; read go; echo err >&2; done";
-    let mut job = standing.started(&["--job", "both"], script);
+    let mut job = sandbox.started(&["--job", "both"], script);
     let (mut stdin, stderr) = (job.child.stdin.take().unwrap(), job.child.stderr.take().unwrap());
     let mut errors = BufReader::new(stderr).lines();
     // Each is written when the one before was seen.
@@ -61,7 +61,7 @@ fn what_goes_to_one_place_is_shown_in_the_order_in_which_it_was_written() {
     drop(stdin);
     assert_eq!(job.finish().code, Some(0));
     let (mut reader, writer) = std::io::pipe().unwrap();
-    let mut command = world.command(["logs", "box", "both"]);
+    let mut command = env.command(["logs", "box", "both"]);
     let mut child = command.stdout(writer.try_clone().unwrap()).stderr(writer).spawn().unwrap();
     drop(command);
     let mut text = String::new();
@@ -73,13 +73,13 @@ fn what_goes_to_one_place_is_shown_in_the_order_in_which_it_was_written() {
 //= promises.command.carrel-logs
 #[test]
 fn of_a_job_that_runs_what_is_there_is_shown_and_if_asked_what_follows() {
-    let world = World::new();
-    let standing = Standing::new(&world);
-    let mut job = standing.started(&["--job", "talk"], "echo ready; read line; echo \"<$line>\"");
-    assert_eq!(logs(&world, &["box", "talk"]).0, b"ready\n");
-    let mut following = Running::new(world.command(["logs", "-f", "box", "talk"]).spawn().unwrap());
+    let env = TestEnvironment::new();
+    let sandbox = RunningSandbox::new(&env);
+    let mut job = sandbox.started(&["--job", "talk"], "echo ready; read line; echo \"<$line>\"");
+    assert_eq!(logs(&env, &["box", "talk"]).0, b"ready\n");
+    let mut following = RunningCommand::new(env.command(["logs", "-f", "box", "talk"]).spawn().unwrap());
     following.until("ready");
-    let mut late = Running::new(world.command(["logs", "-f", "--tail", "0", "box", "talk"]).spawn().unwrap());
+    let mut late = RunningCommand::new(env.command(["logs", "-f", "--tail", "0", "box", "talk"]).spawn().unwrap());
     job.child.stdin.take().unwrap().write_all(b"line\n").unwrap();
     following.until("<line>");
     assert_eq!(job.finish().code, Some(0));
@@ -94,19 +94,19 @@ fn of_a_job_that_runs_what_is_there_is_shown_and_if_asked_what_follows() {
 //= promises.command.carrel-logs
 #[test]
 fn a_tail_counts_the_lines_of_each_output() {
-    let world = World::new();
-    let standing = Standing::new(&world);
+    let env = TestEnvironment::new();
+    let sandbox = RunningSandbox::new(&env);
     let script =
         "for i in 1 2 3 4; do echo out $i; echo err $i >&2; done; printf 'unended'; read line; echo; echo over";
-    let mut job = standing.started(&["--job", "talk"], &format!("echo ready; {script}"));
+    let mut job = sandbox.started(&["--job", "talk"], &format!("echo ready; {script}"));
     (1..=4).for_each(|number| job.until(&format!("out {number}")));
     let mut unended = [0; 7];
     job.output.read_exact(&mut unended).unwrap();
     let mut errors = BufReader::new(job.child.stderr.take().unwrap()).lines();
     assert_eq!(errors.nth(3).unwrap().unwrap(), "err 4");
     let expected = (b"out 4\nunended".to_vec(), b"err 3\nerr 4\n".to_vec());
-    assert_eq!(logs(&world, &["--tail", "2", "box", "talk"]), expected);
-    let mut following = Running::new(world.command(["logs", "-f", "--tail", "1", "box", "talk"]).spawn().unwrap());
+    assert_eq!(logs(&env, &["--tail", "2", "box", "talk"]), expected);
+    let mut following = RunningCommand::new(env.command(["logs", "-f", "--tail", "1", "box", "talk"]).spawn().unwrap());
     following.output.read_exact(&mut unended).unwrap();
     assert_eq!(&unended, b"unended");
     job.child.stdin.take().unwrap().write_all(b"\n").unwrap();
@@ -115,28 +115,28 @@ fn a_tail_counts_the_lines_of_each_output() {
     assert_eq!((job.finish().code, following.finish().code), (Some(0), Some(0)));
     // Of 80 MiB a part in the middle is not kept.
     let script = "echo first; head -c 83886080 /dev/zero | tr '\\0' x; echo; echo last";
-    standing.detached(&[], "flood", script);
-    standing.until_exited("flood");
-    assert_eq!(logs(&world, &["--tail", "1", "box", "flood"]), (b"last\n".to_vec(), Vec::new()));
-    let (code, shown, said) = full(&world, &["--tail", "3", "box", "flood"]);
+    sandbox.detached(&[], "flood", script);
+    sandbox.until_exited("flood");
+    assert_eq!(logs(&env, &["--tail", "1", "box", "flood"]), (b"last\n".to_vec(), Vec::new()));
+    let (code, shown, said) = full(&env, &["--tail", "3", "box", "flood"]);
     assert!(code == Some(0) && shown.starts_with(b"first\nxx"), "{code:?} {}", shown.len());
-    assert!(said.ends_with(b" bytes of its standard output are not kept\n"), "{}", String::from_utf8_lossy(&said));
+    assert!(said.ends_with(b" bytes of standard output were dropped\n"), "{}", String::from_utf8_lossy(&said));
 }
 
 #[test]
-fn that_nobody_reads_it_is_no_failure() {
-    let world = World::new();
-    let standing = Standing::new(&world);
-    assert_eq!(standing.exec(&["--job", "much", "--quiet"], "head -c 4000000 /dev/zero").code, Some(0));
-    let mut child = world.command(["logs", "box", "much"]).stdout(Stdio::piped()).spawn().unwrap();
+fn a_closed_pipe_is_not_a_failure() {
+    let env = TestEnvironment::new();
+    let sandbox = RunningSandbox::new(&env);
+    assert_eq!(sandbox.exec(&["--job", "much", "--quiet"], "head -c 4000000 /dev/zero").code, Some(0));
+    let mut child = env.command(["logs", "box", "much"]).stdout(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
     assert_eq!(crate::support::finish(child).code, Some(0));
 }
 
 #[test]
 fn what_is_left_of_a_sandbox_that_is_gone_is_shown_too() {
-    let world = World::new();
-    let home = world.home.path();
+    let env = TestEnvironment::new();
+    let home = env.home.path();
     let programs = Programs::within(crate::support::carrel().parent().unwrap()).unwrap();
     let create = Create {
         name: "gone".to_owned(),
@@ -151,12 +151,12 @@ fn what_is_left_of_a_sandbox_that_is_gone_is_shown_too() {
         disk: 64 << 20,
         kept_disk: None,
         hostname: "carrel".to_owned(),
-        limits: Limits { memory: Some(256 << 20), pids: Some(512), cpu_millis: None },
+        limits: SandboxLimits { memory: Some(256 << 20), pids: Some(512), cpu_millis: None },
         allow_unenforced: false,
         image: "host".to_owned(),
         lasting: true,
         logs: None,
-        keep: Keep::default(),
+        keep: JobRetention::default(),
         network_of: None,
         gvisor: None,
     };
@@ -172,21 +172,21 @@ fn what_is_left_of_a_sandbox_that_is_gone_is_shown_too() {
         }
         sandbox.stop(std::time::Duration::ZERO).await.unwrap();
     });
-    assert_eq!(logs(&world, &["gone", "bytes"]), (b"a\xffb\0ctail\n".to_vec(), b"err\xfe".to_vec()));
-    assert_eq!(logs(&world, &["-f", "--tail", "1", "gone", "lines"]), (b"2\n".to_vec(), b"y".to_vec()));
-    assert_eq!(logs(&world, &["--stdout", "--from", "5", "gone", "bytes"]), (b"tail\n".to_vec(), Vec::new()));
-    let (code, _, said) = full(&world, &["gone"]);
+    assert_eq!(logs(&env, &["gone", "bytes"]), (b"a\xffb\0ctail\n".to_vec(), b"err\xfe".to_vec()));
+    assert_eq!(logs(&env, &["-f", "--tail", "1", "gone", "lines"]), (b"2\n".to_vec(), b"y".to_vec()));
+    assert_eq!(logs(&env, &["--stdout", "--from", "5", "gone", "bytes"]), (b"tail\n".to_vec(), Vec::new()));
+    let (code, _, said) = full(&env, &["gone"]);
     let said = String::from_utf8(said).unwrap();
-    assert_eq!((code, said.as_str()), (Some(1), "error: gone has 2 jobs: bytes, lines\nhint: name one of them\n"));
-    let Outcome { code, stderr, .. } = world.carrel(["logs", "gone", "nothing"]);
+    assert_eq!((code, said.as_str()), (Some(1), "error: gone has 2 jobs: bytes, lines\nhint: give one of them\n"));
+    let CommandOutput { code, stderr, .. } = env.carrel(["logs", "gone", "nothing"]);
     assert_eq!(
         (code, stderr.as_str()),
         (
             Some(1),
-            "error: nothing is kept of a job nothing of gone\nhint: `carrel ps gone` lists the jobs of a sandbox\n"
+            "error: no output of job nothing of gone is stored\nhint: `carrel ps gone` lists the jobs of a sandbox\n"
         )
     );
-    let outcome = world.carrel(["exec", "gone", "--", "true"]);
+    let outcome = env.carrel(["exec", "gone", "--", "true"]);
     assert!(outcome.code == Some(125) && outcome.stderr.contains("has ended"), "{outcome:?}");
-    assert_eq!(world.carrel(["rm", "gone"]).code, Some(0));
+    assert_eq!(env.carrel(["rm", "gone"]).code, Some(0));
 }

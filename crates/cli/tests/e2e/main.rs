@@ -1,11 +1,11 @@
-//! The real command with real sandboxes: what a person sees, and what is left when they are done.
+//! End-to-end tests of the command with real sandboxes.
 
-#![allow(clippy::unwrap_used, reason = "what a test cannot go on without ends it")]
+#![allow(clippy::unwrap_used, reason = "tests panic on failure")]
 
 mod attach;
 mod cp;
 mod exec;
-mod fake;
+mod fake_shim;
 mod flags;
 mod gvisor;
 mod images;
@@ -14,16 +14,16 @@ mod kernel_memory;
 mod leftovers;
 mod limits;
 mod logs;
+mod messages;
+mod persistent;
 mod project;
 mod ps;
+mod running_sandbox;
 mod serve;
 mod signals;
-mod silent;
-mod standing;
-mod stays;
 mod stop;
 mod store;
 mod streams;
 mod support;
 mod terminal;
-mod words;
+mod unresponsive;

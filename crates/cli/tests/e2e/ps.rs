@@ -3,37 +3,37 @@
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{Running, World};
+use crate::support::{RunningCommand, TestEnvironment};
 
 /// A script that is ready, and ends with its input.
 pub(crate) const WAITS: &str = "echo ready; cat > /dev/null";
 
 /// A sandbox of that name, whose command waits.
-pub(crate) fn waiting(world: &World, name: &str) -> Running {
-    world.started(&["--name", name], WAITS)
+pub(crate) fn waiting(env: &TestEnvironment, name: &str) -> RunningCommand {
+    env.started(&["--name", name], WAITS)
 }
 
 /// Lets a command that waits come to its end.
-pub(crate) fn finish(mut running: Running) {
+pub(crate) fn finish(mut running: RunningCommand) {
     drop(running.child.stdin.take());
     let outcome = running.finish();
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
 }
 
 /// What a command says that has to succeed.
-pub(crate) fn text(world: &World, words: &[&str]) -> String {
-    let outcome = world.carrel(words);
+pub(crate) fn text(env: &TestEnvironment, words: &[&str]) -> String {
+    let outcome = env.carrel(words);
     assert_eq!(outcome.code, Some(0), "{words:?}: {}", outcome.stderr);
     String::from_utf8(outcome.stdout).unwrap()
 }
 
-pub(crate) fn json(world: &World, words: &[&str]) -> Value {
-    serde_json::from_str(&text(world, words)).unwrap()
+pub(crate) fn json(env: &TestEnvironment, words: &[&str]) -> Value {
+    serde_json::from_str(&text(env, words)).unwrap()
 }
 
 /// What a command says that has to fail, for programs.
-pub(crate) fn refused(world: &World, words: &[&str]) -> (String, String) {
-    let outcome = world.carrel(["--json"].iter().chain(words));
+pub(crate) fn refused(env: &TestEnvironment, words: &[&str]) -> (String, String) {
+    let outcome = env.carrel(["--json"].iter().chain(words));
     assert_eq!(outcome.code, Some(1), "{words:?}: {}", outcome.stderr);
     let error: Value = serde_json::from_str(&outcome.stderr).unwrap();
     let of = |key: &str| error["error"][key].as_str().unwrap_or_default().to_owned();
@@ -42,10 +42,10 @@ pub(crate) fn refused(world: &World, words: &[&str]) -> (String, String) {
 
 #[test]
 fn sandboxes_are_listed_with_their_state_and_their_owner() {
-    let world = World::new();
-    assert_eq!(text(&world, &["ps"]), "NAME  STATE  IMAGE  JOBS  OWNER  AGE  PORTS\n");
-    let (one, other) = (waiting(&world, "one"), waiting(&world, "other"));
-    let said = text(&world, &["ls"]);
+    let env = TestEnvironment::new();
+    assert_eq!(text(&env, &["ps"]), "NAME  STATE  IMAGE  JOBS  OWNER  AGE  PORTS\n");
+    let (one, other) = (waiting(&env, "one"), waiting(&env, "other"));
+    let said = text(&env, &["ls"]);
     let lines: Vec<&str> = said.lines().collect();
     // A cell is cut when it is too long, and how long the program's path is depends on where it was built.
     let program = crate::support::carrel();
@@ -57,60 +57,60 @@ fn sandboxes_are_listed_with_their_state_and_their_owner() {
         assert_eq!(words[4], running.child.id().to_string(), "{said}");
         assert!(begins(words[5]), "{said}");
     }
-    assert_eq!(text(&world, &["ps", "--quiet"]), "one\nother\n");
+    assert_eq!(text(&env, &["ps", "--quiet"]), "one\nother\n");
     let objects: Vec<Value> =
-        text(&world, &["ps", "--json"]).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        text(&env, &["ps", "--json"]).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!((&objects[0]["name"], &objects[1]["state"]), (&"one".into(), &"running".into()));
     finish(one);
-    assert_eq!(text(&world, &["ps", "-q"]), "other\n");
+    assert_eq!(text(&env, &["ps", "-q"]), "other\n");
     finish(other);
 }
 
 #[test]
 fn jobs_are_listed_with_what_they_run() {
-    let world = World::new();
-    let running = waiting(&world, "web");
-    let said = text(&world, &["ps", "web"]);
+    let env = TestEnvironment::new();
+    let running = waiting(&env, "web");
+    let said = text(&env, &["ps", "web"]);
     let lines: Vec<&str> = said.lines().collect();
     assert_eq!(lines[0].split_whitespace().next(), Some("JOB"));
     let words: Vec<&str> = lines[1].split_whitespace().collect();
     assert_eq!((words[0], words[1], lines.len()), ("run", "running", 2), "{said}");
     assert!(said.contains("6 bytes") && said.contains(WAITS), "{said}");
-    assert_eq!(text(&world, &["ps", "-q", "web"]), "run\n");
-    assert_eq!(json(&world, &["--json", "ps", "web"])["command"][0], "sh");
+    assert_eq!(text(&env, &["ps", "-q", "web"]), "run\n");
+    assert_eq!(json(&env, &["--json", "ps", "web"])["command"][0], "sh");
     finish(running);
 }
 
 #[test]
-fn a_name_that_nobody_has_is_told_in_one_way() {
-    let world = World::new();
-    let said = "there is no sandbox named \"nobody\"";
+fn an_unknown_name_is_reported_alike_by_all_commands() {
+    let env = TestEnvironment::new();
+    let said = "no such sandbox: \"absent\"";
     for words in [
-        &["ps", "nobody"][..],
-        &["inspect", "nobody"],
-        &["stats", "nobody"],
-        &["stop", "nobody"],
-        &["rm", "--sandbox", "nobody"],
-        &["cp", "nobody:/etc/passwd", "."],
-        &["logs", "nobody"],
+        &["ps", "absent"][..],
+        &["inspect", "absent"],
+        &["stats", "absent"],
+        &["stop", "absent"],
+        &["rm", "--sandbox", "absent"],
+        &["cp", "absent:/etc/passwd", "."],
+        &["logs", "absent"],
     ] {
-        assert_eq!(refused(&world, words), ("no_such_sandbox".to_owned(), said.to_owned()), "{words:?}");
+        assert_eq!(refused(&env, words), ("no_such_sandbox".to_owned(), said.to_owned()), "{words:?}");
     }
 }
 
 #[test]
-fn what_a_sandbox_uses_is_told_once_where_nobody_watches() {
-    let world = World::new();
-    let running = world.started(&["--name", "web", "--memory", "64M", "--pids", "77"], WAITS);
-    let told = json(&world, &["--json", "stats", "--interval", "50ms", "web"]);
+fn stats_are_printed_once_without_a_terminal() {
+    let env = TestEnvironment::new();
+    let running = env.started(&["--name", "web", "--memory", "64M", "--pids", "77"], WAITS);
+    let value = json(&env, &["--json", "stats", "--interval", "50ms", "web"]);
     assert_eq!(
-        (&told["name"], &told["memory_limit"], &told["pids_limit"]),
+        (&value["name"], &value["memory_limit"], &value["pids_limit"]),
         (&"web".into(), &(64 << 20).into(), &77.into())
     );
     for key in ["cpu_percent", "cpu_nanos", "memory_bytes", "pids", "bytes_in", "bytes_out"] {
-        assert!(told[key].is_number(), "{key}: {told}");
+        assert!(value[key].is_number(), "{key}: {value}");
     }
-    let said = text(&world, &["top", "--interval", "1ms"]);
+    let said = text(&env, &["top", "--interval", "1ms"]);
     assert!(said.contains(" / 64 MiB ") && said.contains(" / 77 ") && said.lines().count() == 2, "{said}");
     running.signal(Signal::TERM);
     assert_eq!(running.finish().code, Some(143));

@@ -3,25 +3,25 @@
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{PidfdFlags, Signal, kill_process, pidfd_open};
 
-use crate::support::{Running, Watchdog, World, pid};
+use crate::support::{RunningCommand, TestEnvironment, Watchdog, pid};
 
 //= carrel.command.exit-code-passed-128
 //= promises.command.exit-codes
 #[test]
 fn a_command_that_a_signal_ended_has_128_and_its_number() {
-    let world = World::new();
+    let env = TestEnvironment::new();
     for (signal, code) in [("KILL", 137), ("TERM", 143), ("USR1", 138)] {
-        assert_eq!(world.shell(&[], &format!("kill -{signal} $$")).code, Some(code), "{signal}");
+        assert_eq!(env.shell(&[], &format!("kill -{signal} $$")).code, Some(code), "{signal}");
     }
 }
 
 //= promises.command.signals-pipe
 #[test]
 fn signals_are_passed_on_to_the_command() {
-    let world = World::new();
+    let env = TestEnvironment::new();
     for (signal, name) in [(Signal::TERM, "TERM"), (Signal::INT, "INT"), (Signal::HUP, "HUP"), (Signal::QUIT, "QUIT")] {
         let script = format!("trap 'echo got; exit 7' {name}; echo ready; while :; do sleep 0.05; done");
-        let running = world.started(&[], &script);
+        let running = env.started(&[], &script);
         running.signal(signal);
         let outcome = running.finish();
         assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(7), &b"got\n"[..]), "{name}: {}", outcome.stderr);
@@ -30,8 +30,8 @@ fn signals_are_passed_on_to_the_command() {
 
 #[test]
 fn a_command_without_a_trap_ends_by_the_signal() {
-    let world = World::new();
-    let running = world.started(&[], "echo ready; exec sleep 1000");
+    let env = TestEnvironment::new();
+    let running = env.started(&[], "echo ready; exec sleep 1000");
     running.signal(Signal::TERM);
     assert_eq!(running.finish().code, Some(143));
 }
@@ -39,8 +39,8 @@ fn a_command_without_a_trap_ends_by_the_signal() {
 //= promises.command.signals-pipe
 #[test]
 fn a_second_interrupt_insists() {
-    let world = World::new();
-    let mut running = world.started(&[], "trap 'echo no' INT; echo ready; while :; do sleep 0.05; done");
+    let env = TestEnvironment::new();
+    let mut running = env.started(&[], "trap 'echo no' INT; echo ready; while :; do sleep 0.05; done");
     running.signal(Signal::INT);
     running.until("no");
     running.signal(Signal::INT);
@@ -50,13 +50,13 @@ fn a_second_interrupt_insists() {
 //= promises.command.signals-pipe
 #[test]
 fn a_signal_that_was_ignored_stays_ignored() {
-    let world = World::new();
+    let env = TestEnvironment::new();
     let words = ["run", "host", "--", "sh", "-c", "trap 'exit 7' HUP; echo ready; read line; exit 8"];
-    let command = world.command(words);
+    let command = env.command(words);
     let mut nohup = std::process::Command::new("nohup");
-    nohup.arg(command.get_program()).args(command.get_args()).env("CARREL_HOME", world.home.path());
+    nohup.arg(command.get_program()).args(command.get_args()).env("CARREL_HOME", env.home.path());
     let piped = std::process::Stdio::piped;
-    let mut running = Running::new(nohup.stdin(piped()).stdout(piped()).stderr(piped()).spawn().unwrap());
+    let mut running = RunningCommand::new(nohup.stdin(piped()).stdout(piped()).stderr(piped()).spawn().unwrap());
     running.until("ready");
     running.signal(Signal::HUP);
     drop(running.child.stdin.take());
@@ -68,28 +68,28 @@ fn a_signal_that_was_ignored_stays_ignored() {
 //= promises.command.exit-codes
 #[test]
 fn a_command_that_takes_too_long_is_ended_with_124() {
-    let world = World::new();
-    let outcome = world.shell(&["--timeout", "2s"], "echo begun; sleep 1000");
+    let env = TestEnvironment::new();
+    let outcome = env.shell(&["--timeout", "2s"], "echo begun; sleep 1000");
     assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(124), &b"begun\n"[..]));
     assert_eq!(
         outcome.stderr,
-        "error: the command took longer than it was given (2s), and was ended\n\
-         hint: give it more time with --timeout\n"
+        "error: the command exceeded its timeout (2s) and was killed\n\
+         hint: increase it with --timeout\n"
     );
     // One that does not end when it is asked to is ended all the same.
-    let outcome = world.shell(&["--timeout", "200ms"], "trap '' TERM; while :; do sleep 0.05; done");
+    let outcome = env.shell(&["--timeout", "200ms"], "trap '' TERM; while :; do sleep 0.05; done");
     assert_eq!(outcome.code, Some(124));
-    assert_eq!(world.shell(&["--timeout", "60s"], "exit 3").code, Some(3));
+    assert_eq!(env.shell(&["--timeout", "60s"], "exit 3").code, Some(3));
 }
 
 //= promises.command.output-nobody-reads
 #[test]
-fn output_that_nobody_reads_holds_up_neither_deadline_nor_interrupts() {
-    let world = World::new();
-    let child = world.command(["run", "--timeout", "200ms", "host", "--", "yes"]).spawn().unwrap();
+fn unread_output_delays_neither_deadline_nor_interrupts() {
+    let env = TestEnvironment::new();
+    let child = env.command(["run", "--timeout", "200ms", "host", "--", "yes"]).spawn().unwrap();
     assert_eq!(unread(child), Some(124));
-    let running = world.started(&[], "trap '' INT; echo ready; exec yes");
-    let Running { child, output } = running;
+    let running = env.started(&[], "trap '' INT; echo ready; exec yes");
+    let RunningCommand { child, output } = running;
     let ended = pidfd_open(pid(child.id()), PidfdFlags::empty()).unwrap();
     // Two that come at once may be seen as one, so they are sent until the run has ended.
     let soon = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };

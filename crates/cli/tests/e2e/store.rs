@@ -8,22 +8,22 @@ use carrel_store::{
 use serde_json::Value;
 
 use crate::ps::{text, waiting};
-use crate::serve::Serving;
-use crate::support::{Outcome, World};
+use crate::serve::ServeProcess;
+use crate::support::{CommandOutput, TestEnvironment};
 
 /// What only the row of the second sandbox has.
 const MARKED: &str = "a text that is nowhere else";
 
-fn store_file(world: &World) -> PathBuf {
-    world.home.path().join("store/carrel.db")
+fn store_file(env: &TestEnvironment) -> PathBuf {
+    env.home.path().join("store/carrel.db")
 }
 
 /// A store with two sandboxes, which no daemon serves. Returns the file as it was while it was in use, without its log.
 #[tokio::main(flavor = "current_thread")]
-async fn fill(world: &World) -> Vec<u8> {
-    std::fs::create_dir_all(store_file(world).parent().unwrap()).unwrap();
-    let home_mark = Some(carrel_daemon::store_mark_file(world.home.path()));
-    let store = Store::open(&store_file(world), Options { home_mark, ..Options::default() }).unwrap();
+async fn fill(env: &TestEnvironment) -> Vec<u8> {
+    std::fs::create_dir_all(store_file(env).parent().unwrap()).unwrap();
+    let home_mark = Some(carrel_daemon::store_mark_file(env.home.path()));
+    let store = Store::open(&store_file(env), Options { home_mark, ..Options::default() }).unwrap();
     for (name, reason) in [("whole", ""), ("broken", MARKED)] {
         let sandbox = Sandbox {
             id: SandboxId::new(name).unwrap(),
@@ -50,18 +50,18 @@ async fn fill(world: &World) -> Vec<u8> {
         let change = Change { sandbox, new: true, execs: vec![], events: vec![event], synced: true };
         store.commit(change).await.unwrap();
     }
-    let alone = std::fs::read(store_file(world)).unwrap();
+    let alone = std::fs::read(store_file(env)).unwrap();
     store.close().await;
     alone
 }
 
 /// Something that counts as the disk of a sandbox.
-fn put_disk(world: &World) {
-    std::fs::create_dir_all(world.home.path().join("disks/whole")).unwrap();
+fn put_disk(env: &TestEnvironment) {
+    std::fs::create_dir_all(env.home.path().join("disks/whole")).unwrap();
 }
 
 /// The code and the hint of a refusal.
-fn refused(outcome: &Outcome) -> (String, String) {
+fn refused(outcome: &CommandOutput) -> (String, String) {
     let error: Value = serde_json::from_str(outcome.stderr.lines().last().unwrap()).unwrap();
     let word = |key: &str| error["error"][key].as_str().unwrap_or_default().to_owned();
     (word("code"), word("hint"))
@@ -69,59 +69,59 @@ fn refused(outcome: &Outcome) -> (String, String) {
 
 #[test]
 fn a_damaged_store_is_refused_repaired_and_returned_to_a_backup() {
-    let world = World::new();
-    fill(&world);
+    let env = TestEnvironment::new();
+    fill(&env);
     let directory = tempfile::tempdir().unwrap();
     let backup = directory.path().join("backup.db");
     let backup = backup.to_str().unwrap();
-    let checked = text(&world, &["store", "check"]);
+    let checked = text(&env, &["store", "check"]);
     assert!(checked.starts_with("2 sandboxes, 0 execs, 2 events\nidentity "), "{checked}");
     assert!(checked.ends_with("generation 2, schema version 3, checksums verified\n"), "{checked}");
-    let saved = text(&world, &["store", "backup", backup]);
+    let saved = text(&env, &["store", "backup", backup]);
     assert_eq!(saved, format!("backed up to {backup}: 2 sandboxes, 0 execs, 2 events\n"));
-    let again = world.carrel(["--json", "store", "backup", backup]);
+    let again = env.carrel(["--json", "store", "backup", backup]);
     assert_eq!((again.code, refused(&again)), (Some(1), ("invalid_file".into(), "--force replaces it".into())));
-    text(&world, &["store", "backup", "--force", backup]);
-    assert_eq!(text(&world, &["store", "repair"]), "nothing to repair: 2 sandboxes, 0 execs, 2 events\n");
+    text(&env, &["store", "backup", "--force", backup]);
+    assert_eq!(text(&env, &["store", "repair"]), "nothing to repair: 2 sandboxes, 0 execs, 2 events\n");
 
-    let mut bytes = std::fs::read(store_file(&world)).unwrap();
+    let mut bytes = std::fs::read(store_file(&env)).unwrap();
     let at = bytes.windows(MARKED.len()).position(|part| part == MARKED.as_bytes()).unwrap();
     bytes[at] ^= 1;
-    std::fs::write(store_file(&world), bytes).unwrap();
+    std::fs::write(store_file(&env), bytes).unwrap();
     for words in
         [&["--json", "store", "check"][..], &["--json", "serve"], &["--json", "store", "backup", "--force", backup]]
     {
-        let outcome = world.carrel(words);
+        let outcome = env.carrel(words);
         assert_eq!(outcome.code, Some(1), "{words:?}");
         let (_, hint) = refused(&outcome);
         assert!(hint.contains("`carrel store repair`"), "{words:?}: {hint}");
     }
-    let repaired = world.carrel(["store", "repair"]);
+    let repaired = env.carrel(["store", "repair"]);
     let said = String::from_utf8(repaired.stdout).unwrap();
     assert_eq!(repaired.code, Some(3), "{said}{}", repaired.stderr);
     assert!(said.contains("sandboxes: 1 kept, 1 lost\n") && said.contains("lost sandbox: broken\n"), "{said}");
     assert!(said.contains("events: 1 kept, 1 lost\n") && said.contains("damaged store: "), "{said}");
-    assert!(text(&world, &["store", "check"]).starts_with("1 sandboxes, 0 execs, 1 events\n"));
+    assert!(text(&env, &["store", "check"]).starts_with("1 sandboxes, 0 execs, 1 events\n"));
 
-    let restored = text(&world, &["store", "restore", backup]);
+    let restored = text(&env, &["store", "restore", backup]);
     assert!(restored.starts_with(&format!("restored from {backup}: 2 sandboxes, 0 execs, 2 events\nprevious store: ")));
     assert!(restored.contains("`carrel store orphans`"), "{restored}");
-    assert!(text(&world, &["store", "check"]).starts_with("2 sandboxes, 0 execs, 2 events\n"));
-    std::fs::remove_dir_all(world.home.path().join("store")).unwrap();
-    let missing = world.carrel(["--json", "store", "repair"]);
+    assert!(text(&env, &["store", "check"]).starts_with("2 sandboxes, 0 execs, 2 events\n"));
+    std::fs::remove_dir_all(env.home.path().join("store")).unwrap();
+    let missing = env.carrel(["--json", "store", "repair"]);
     assert_eq!((missing.code, refused(&missing).0), (Some(1), "store_unavailable".into()));
 }
 
 #[test]
 fn a_backup_replaces_nothing_in_the_home() {
-    let world = World::new();
-    fill(&world);
-    let home = world.home.path();
+    let env = TestEnvironment::new();
+    fill(&env);
+    let home = env.home.path();
     std::fs::write(home.join("home.json"), "{}").unwrap();
     for name in ["home.json", "store.mark", "store/carrel.db", "new"] {
         let path = home.join(name);
         let before = std::fs::read(&path).ok();
-        let outcome = world.carrel(["--json", "store", "backup", "--force", path.to_str().unwrap()]);
+        let outcome = env.carrel(["--json", "store", "backup", "--force", path.to_str().unwrap()]);
         let (code, hint) = refused(&outcome);
         assert_eq!((outcome.code, &*code), (Some(1), "invalid_file"), "{name}: {}", outcome.stderr);
         assert!(hint.contains("in another directory"), "{hint}");
@@ -131,9 +131,9 @@ fn a_backup_replaces_nothing_in_the_home() {
 
 #[test]
 fn a_store_that_is_a_pipe_is_refused_by_every_command_that_reads_it() {
-    let world = World::new();
-    fill(&world);
-    let (store, pipe) = (store_file(&world), world.home.path().with_extension("pipe"));
+    let env = TestEnvironment::new();
+    fill(&env);
+    let (store, pipe) = (store_file(&env), env.home.path().with_extension("pipe"));
     for path in [&store, &pipe] {
         let _ = std::fs::remove_file(path);
         rustix::fs::mkfifoat(rustix::fs::CWD, path, rustix::fs::Mode::RWXU).unwrap();
@@ -144,7 +144,7 @@ fn a_store_that_is_a_pipe_is_refused_by_every_command_that_reads_it() {
         &["--json", "store", "restore", pipe.to_str().unwrap()],
         &["--json", "serve"],
     ] {
-        let outcome = world.carrel(words);
+        let outcome = env.carrel(words);
         assert_eq!(outcome.code, Some(1), "{words:?}");
         assert!(outcome.stderr.contains("it is not a regular file"), "{words:?}: {}", outcome.stderr);
         let hint = refused(&outcome).1;
@@ -155,34 +155,34 @@ fn a_store_that_is_a_pipe_is_refused_by_every_command_that_reads_it() {
 
 #[test]
 fn a_store_that_is_served_is_backed_up_and_not_replaced() {
-    let world = World::new();
-    let serving = Serving::new(&world, &[]);
+    let env = TestEnvironment::new();
+    let serving = ServeProcess::new(&env, &[]);
     let directory = tempfile::tempdir().unwrap();
     let backup = directory.path().join("backup.db");
     let backup = backup.to_str().unwrap();
-    text(&world, &["store", "backup", backup]);
+    text(&env, &["store", "backup", backup]);
     for words in [&["--json", "store", "restore", backup][..], &["--json", "store", "repair"]] {
-        let outcome = world.carrel(words);
+        let outcome = env.carrel(words);
         let (code, hint) = refused(&outcome);
         assert_eq!((outcome.code, &*code), (Some(1), "home_taken"), "{words:?}");
         assert!(hint.contains("`kill "), "{hint}");
     }
     serving.stop();
-    text(&world, &["store", "restore", backup]);
-    Serving::new(&world, &[]).stop();
+    text(&env, &["store", "restore", backup]);
+    ServeProcess::new(&env, &[]).stop();
 }
 
 #[test]
 fn a_log_that_is_missing_is_a_loss_that_a_check_and_a_repair_report() {
-    let world = World::new();
-    let alone = fill(&world);
-    std::fs::write(store_file(&world), alone).unwrap();
-    let checked = world.carrel(["store", "check"]);
+    let env = TestEnvironment::new();
+    let alone = fill(&env);
+    std::fs::write(store_file(&env), alone).unwrap();
+    let checked = env.carrel(["store", "check"]);
     let said = String::from_utf8(checked.stdout).unwrap();
     assert_eq!(checked.code, Some(1), "{said}");
     let missing = "2 positions of events are missing: the store ends at 0, and this home had 2\n";
     assert!(said.contains(missing), "{said}");
-    let repaired = world.carrel(["store", "repair"]);
+    let repaired = env.carrel(["store", "repair"]);
     let said = String::from_utf8(repaired.stdout).unwrap();
     assert_eq!(repaired.code, Some(3), "{said}{}", repaired.stderr);
     assert!(said.contains("write-ahead log: missing\n") && said.contains(missing), "{said}");
@@ -192,33 +192,33 @@ fn a_log_that_is_missing_is_a_loss_that_a_check_and_a_repair_report() {
 
 #[test]
 fn every_hint_about_a_broken_store_names_a_command_that_goes_on() {
-    let world = World::new();
-    fill(&world);
-    put_disk(&world);
+    let env = TestEnvironment::new();
+    fill(&env);
+    put_disk(&env);
     let directory = tempfile::tempdir().unwrap();
     let backup = directory.path().join("backup.db");
     let backup = backup.to_str().unwrap();
-    text(&world, &["store", "backup", backup]);
-    let whole = std::fs::read(store_file(&world)).unwrap();
+    text(&env, &["store", "backup", backup]);
+    let whole = std::fs::read(store_file(&env)).unwrap();
     let mut headless = whole.clone();
     headless[..4096].fill(0xa5);
     for broken in [&headless[..], &whole[..5000], &whole[..50]] {
-        std::fs::write(store_file(&world), broken).unwrap();
+        std::fs::write(store_file(&env), broken).unwrap();
         for words in [["--json", "store", "check"].as_slice(), &["--json", "serve"]] {
-            let outcome = world.carrel(words);
+            let outcome = env.carrel(words);
             assert_eq!(outcome.code, Some(1), "{words:?}");
             let (_, hint) = refused(&outcome);
             assert!(hint.contains("`carrel store restore FILE`") && hint.contains("`carrel store repair`"), "{hint}");
         }
-        let restored = text(&world, &["store", "restore", backup]);
+        let restored = text(&env, &["store", "restore", backup]);
         assert!(restored.contains("2 sandboxes") && restored.contains("\n`carrel serve` quarantines"), "{restored}");
-        std::fs::write(store_file(&world), &whole[..50]).unwrap();
-        let repaired = world.carrel(["--json", "store", "repair"]);
+        std::fs::write(store_file(&env), &whole[..50]).unwrap();
+        let repaired = env.carrel(["--json", "store", "repair"]);
         assert_eq!(repaired.code, Some(3), "{}", repaired.stderr);
         let (_, hint) = refused(&repaired);
         assert!(hint.contains("`carrel store restore FILE`"), "{hint}");
         assert!(hint.contains("`carrel serve --accept-data-loss`"), "{hint}");
-        let (code, hint) = refused(&world.carrel(["--json", "serve"]));
+        let (code, hint) = refused(&env.carrel(["--json", "serve"]));
         assert_eq!(code, "store_lost");
         assert!(hint.contains("`carrel store restore FILE`") && hint.contains("--accept-data-loss"), "{hint}");
     }
@@ -227,8 +227,8 @@ fn every_hint_about_a_broken_store_names_a_command_that_goes_on() {
 //= promises.control-plane.store-older-disks-missing
 #[test]
 fn a_backup_that_is_empty_or_of_another_home_is_restored_only_if_the_loss_is_accepted() {
-    let (world, other, empty) = (World::new(), World::new(), World::new());
-    fill(&world);
+    let (env, other, empty) = (TestEnvironment::new(), TestEnvironment::new(), TestEnvironment::new());
+    fill(&env);
     fill(&other);
     std::fs::create_dir_all(store_file(&empty).parent().unwrap()).unwrap();
     drop(Store::open(&store_file(&empty), Options::default()).unwrap());
@@ -237,53 +237,53 @@ fn a_backup_that_is_empty_or_of_another_home_is_restored_only_if_the_loss_is_acc
         let backup = directory.path().join(problem.replace(' ', "-"));
         let backup = backup.to_str().unwrap();
         text(from, &["store", "backup", backup]);
-        let restored = text(&world, &["store", "restore", backup]);
+        let restored = text(&env, &["store", "restore", backup]);
         assert!(restored.contains("`carrel serve` quarantines"), "without disks nothing is lost: {restored}");
-        std::fs::remove_dir_all(world.home.path().join("store")).unwrap();
-        fill(&world);
-        put_disk(&world);
-        let before = std::fs::read(store_file(&world)).unwrap();
-        let outcome = world.carrel(["--json", "store", "restore", backup]);
+        std::fs::remove_dir_all(env.home.path().join("store")).unwrap();
+        fill(&env);
+        put_disk(&env);
+        let before = std::fs::read(store_file(&env)).unwrap();
+        let outcome = env.carrel(["--json", "store", "restore", backup]);
         let (code, hint) = refused(&outcome);
         assert_eq!((outcome.code, &*code), (Some(1), "backup_unfit"));
         assert!(outcome.stderr.contains(&format!("{backup} {problem}, and 1 disks")), "{}", outcome.stderr);
         let command = format!("carrel store restore --accept-data-loss {backup}");
         assert!(hint.contains(&format!("`{command}`")), "{hint}");
-        assert_eq!(std::fs::read(store_file(&world)).unwrap(), before);
+        assert_eq!(std::fs::read(store_file(&env)).unwrap(), before);
         let words: Vec<&str> = command.split(' ').skip(1).collect();
-        let restored = text(&world, &words);
+        let restored = text(&env, &words);
         assert!(restored.contains("`carrel serve --accept-data-loss` quarantines"), "{restored}");
-        assert_eq!(refused(&world.carrel(["--json", "serve"])).0, "store_lost");
-        std::fs::remove_dir_all(world.home.path().join("disks")).unwrap();
-        std::fs::remove_dir_all(world.home.path().join("store")).unwrap();
-        fill(&world);
+        assert_eq!(refused(&env.carrel(["--json", "serve"])).0, "store_lost");
+        std::fs::remove_dir_all(env.home.path().join("disks")).unwrap();
+        std::fs::remove_dir_all(env.home.path().join("store")).unwrap();
+        fill(&env);
     }
     let missing = directory.path().join("missing");
-    let outcome = world.carrel(["--json", "store", "restore", missing.to_str().unwrap()]);
+    let outcome = env.carrel(["--json", "store", "restore", missing.to_str().unwrap()]);
     assert_eq!((outcome.code, refused(&outcome).0.as_str()), (Some(1), "invalid_file"));
     assert!(outcome.stderr.contains(missing.to_str().unwrap()), "{}", outcome.stderr);
-    let outcome = world.carrel(["--json", "store", "backup", "--force", "/dev/full"]);
+    let outcome = env.carrel(["--json", "store", "backup", "--force", "/dev/full"]);
     assert_eq!((outcome.code, refused(&outcome).0.as_str()), (Some(1), "invalid_file"));
 }
 
 //= promises.control-plane.store-older-disks-missing
 #[test]
 fn a_store_that_is_missing_or_empty_beside_disks_is_reported_by_every_command_that_needs_it() {
-    let world = World::new();
-    fill(&world);
-    put_disk(&world);
-    let running = waiting(&world, "mine");
+    let env = TestEnvironment::new();
+    fill(&env);
+    put_disk(&env);
+    let running = waiting(&env, "mine");
     for (is_missing, problem) in [(true, "is missing"), (false, "is missing"), (false, "is empty")] {
-        std::fs::remove_dir_all(world.home.path().join("store")).unwrap();
-        std::fs::create_dir(world.home.path().join("store")).unwrap();
+        std::fs::remove_dir_all(env.home.path().join("store")).unwrap();
+        std::fs::create_dir(env.home.path().join("store")).unwrap();
         match (is_missing, problem) {
             (true, _) => {}
-            (false, "is empty") => drop(Store::open(&store_file(&world), Options::default()).unwrap()),
-            (false, _) => std::fs::write(store_file(&world), "").unwrap(),
+            (false, "is empty") => drop(Store::open(&store_file(&env), Options::default()).unwrap()),
+            (false, _) => std::fs::write(store_file(&env), "").unwrap(),
         }
-        let lost = format!("{} {problem}, and 1 disks of sandboxes are in", store_file(&world).display());
+        let lost = format!("{} {problem}, and 1 disks of sandboxes are in", store_file(&env).display());
         let is_refused = |words: &[&str], exit: i32| {
-            let outcome = world.carrel(["--json"].iter().chain(words));
+            let outcome = env.carrel(["--json"].iter().chain(words));
             assert_eq!(outcome.code, Some(exit), "{problem} {words:?}: {}", outcome.stderr);
             assert!(outcome.stderr.contains(&lost), "{problem} {words:?}: {}", outcome.stderr);
             let (_, hint) = refused(&outcome);
@@ -311,11 +311,11 @@ fn a_store_that_is_missing_or_empty_beside_disks_is_reported_by_every_command_th
         }
         assert_eq!(is_refused(&["exec", "whole", "--", "true"], 125), "");
         assert_eq!(is_refused(&["store", "repair"], 3), "");
-        let repaired = world.carrel(["store", "repair"]).stderr;
+        let repaired = env.carrel(["store", "repair"]).stderr;
         assert!(repaired.starts_with("error: nothing can be repaired: "), "{repaired}");
-        assert_eq!(world.carrel(["exec", "mine", "--", "true"]).code, Some(0), "the store has nothing to say of it");
-        assert_eq!(store_file(&world).exists(), !is_missing, "no store is made");
+        assert_eq!(env.carrel(["exec", "mine", "--", "true"]).code, Some(0), "the store has nothing to say of it");
+        assert_eq!(store_file(&env).exists(), !is_missing, "no store is made");
     }
-    assert_eq!(text(&world, &["stop", "mine"]), "mine\n");
+    assert_eq!(text(&env, &["stop", "mine"]), "mine\n");
     drop(running.finish());
 }

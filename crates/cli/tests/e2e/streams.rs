@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::process::Stdio;
 
-use crate::support::{Running, World, finish};
+use crate::support::{RunningCommand, TestEnvironment, finish};
 
 /// More than every buffer on the way together.
 const LARGE: usize = 64 << 20;
@@ -25,13 +25,13 @@ fn bytes(len: usize) -> Vec<u8> {
 //= promises.command.exit-codes
 #[test]
 fn the_streams_stay_apart_and_the_exit_code_is_passed_on() {
-    let outcome = World::new().shell(&[], "echo out; echo err >&2; exit 42");
+    let outcome = TestEnvironment::new().shell(&[], "echo out; echo err >&2; exit 42");
     assert_eq!((outcome.code, outcome.stdout.as_slice(), outcome.stderr.as_str()), (Some(42), &b"out\n"[..], "err\n"));
 }
 
 #[test]
 fn a_command_that_succeeds_says_nothing_of_its_own() {
-    let outcome = World::new().carrel(["run", "host", "--", "true"]);
+    let outcome = TestEnvironment::new().carrel(["run", "host", "--", "true"]);
     assert_eq!((outcome.code, outcome.stdout.as_slice(), outcome.stderr.as_str()), (Some(0), &b""[..], ""));
 }
 
@@ -39,8 +39,8 @@ fn a_command_that_succeeds_says_nothing_of_its_own() {
 //= promises.command.bytes
 #[test]
 fn bytes_go_through_both_ways_as_they_are() {
-    let world = World::new();
-    let mut child = world.command(["run", "host", "--", "cat"]).stdin(Stdio::piped()).spawn().unwrap();
+    let env = TestEnvironment::new();
+    let mut child = env.command(["run", "host", "--", "cat"]).stdin(Stdio::piped()).spawn().unwrap();
     let (sent, mut stdin) = (bytes(LARGE), child.stdin.take().unwrap());
     let copy = sent.clone();
     let feeding = std::thread::spawn(move || stdin.write_all(&copy).unwrap());
@@ -53,28 +53,28 @@ fn bytes_go_through_both_ways_as_they_are() {
 //= promises.command.bytes
 #[test]
 fn as_much_goes_through_standard_error() {
-    let outcome = World::new().shell(&[], &format!("head -c {LARGE} /dev/zero >&2; echo done"));
+    let outcome = TestEnvironment::new().shell(&[], &format!("head -c {LARGE} /dev/zero >&2; echo done"));
     assert_eq!((outcome.code, outcome.stdout.as_slice(), outcome.stderr.len()), (Some(0), &b"done\n"[..], LARGE));
 }
 
 //= carrel.command.streams-stay-apart-bytes
 #[test]
 fn the_end_of_input_is_passed_on_and_no_input_is_an_empty_one() {
-    let world = World::new();
-    assert_eq!(world.shell(&[], "wc -c").stdout, b"0\n");
-    let mut child = world.command(["run", "host", "--", "wc", "-c"]).stdin(Stdio::piped()).spawn().unwrap();
+    let env = TestEnvironment::new();
+    assert_eq!(env.shell(&[], "wc -c").stdout, b"0\n");
+    let mut child = env.command(["run", "host", "--", "wc", "-c"]).stdin(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(b"12345").unwrap();
     assert_eq!(finish(child).stdout, b"5\n");
 }
 
 #[test]
 fn without_input_ours_is_left_alone() {
-    let world = World::new();
+    let env = TestEnvironment::new();
     let (reader, mut writer) = std::io::pipe().unwrap();
     writer.write_all(b"kept").unwrap();
     drop(writer);
     let words = ["run", "--no-stdin", "host", "--", "wc", "-c"];
-    let outcome = finish(world.command(words).stdin(reader.try_clone().unwrap()).spawn().unwrap());
+    let outcome = finish(env.command(words).stdin(reader.try_clone().unwrap()).spawn().unwrap());
     assert_eq!(outcome.stdout, b"0\n");
     let (mut rest, mut reader) = (String::new(), reader);
     reader.read_to_string(&mut rest).unwrap();
@@ -83,10 +83,10 @@ fn without_input_ours_is_left_alone() {
 
 #[test]
 fn a_command_that_does_not_read_its_input_ends_all_the_same() {
-    let world = World::new();
-    let mut child = world.command(["run", "host", "--", "true"]).stdin(Stdio::piped()).spawn().unwrap();
+    let env = TestEnvironment::new();
+    let mut child = env.command(["run", "host", "--", "true"]).stdin(Stdio::piped()).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
-    // Far more than is ever read ahead: whoever writes is told that nobody reads.
+    // Far more than is read ahead, so that the writer gets SIGPIPE.
     let feeding = std::thread::spawn(move || stdin.write_all(&vec![0; LARGE]));
     assert_eq!(finish(child).code, Some(0));
     assert!(feeding.join().unwrap().is_err());
@@ -94,11 +94,11 @@ fn a_command_that_does_not_read_its_input_ends_all_the_same() {
 
 //= promises.command.output-nobody-reads
 #[test]
-fn when_nobody_reads_its_output_the_command_ends_without_a_word() {
-    let world = World::new();
-    let mut running = Running::new(world.command(["run", "host", "--", "yes"]).spawn().unwrap());
+fn when_output_is_closed_the_command_ends_quietly() {
+    let env = TestEnvironment::new();
+    let mut running = RunningCommand::new(env.command(["run", "host", "--", "yes"]).spawn().unwrap());
     running.until("y");
-    let Running { child, output } = running;
+    let RunningCommand { child, output } = running;
     drop(output);
     let outcome = finish(child);
     assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(141), ""));
@@ -107,11 +107,11 @@ fn when_nobody_reads_its_output_the_command_ends_without_a_word() {
 //= promises.command.bytes
 #[test]
 fn what_goes_to_one_place_stays_in_order() {
-    let world = World::new();
+    let env = TestEnvironment::new();
     let (mut reader, writer) = std::io::pipe().unwrap();
     // What comes at once may come in any order: so long after each other they do not, however busy this host is.
     let script = "for i in 1 2 3 4 5; do echo out; sleep 0.2; echo err >&2; sleep 0.2; done";
-    let mut command = world.command(["run", "host", "--", "sh", "-c", script]);
+    let mut command = env.command(["run", "host", "--", "sh", "-c", script]);
     let child = command.stdout(writer.try_clone().unwrap()).stderr(writer).spawn().unwrap();
     drop(command);
     assert_eq!(finish(child).code, Some(0));
@@ -123,18 +123,18 @@ fn what_goes_to_one_place_stays_in_order() {
 //= promises.command.output-cannot-written-full
 #[test]
 fn output_that_cannot_be_written_is_a_failure_that_names_the_commands_own_end() {
-    let world = World::new();
+    let env = TestEnvironment::new();
     let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
     let said = "error: write to standard output: No space left on device (os error 28)";
-    let run = |script| finish(world.command(["run", "host", "--", "sh", "-c", script]).stdout(full()).spawn().unwrap());
+    let run = |script| finish(env.command(["run", "host", "--", "sh", "-c", script]).stdout(full()).spawn().unwrap());
     let outcome = run("echo lost; trap '' TERM; exec sleep 1000");
-    assert_eq!((outcome.code, outcome.stderr), (Some(125), format!("{said}; the command was ended\n")));
+    assert_eq!((outcome.code, outcome.stderr), (Some(125), format!("{said}; the command was killed\n")));
     let outcome = run("echo lost; exit 3");
     assert_eq!(outcome.code, Some(125), "{}", outcome.stderr);
     // Whichever is known first.
-    let ends = ["; the command was ended\n", "; the command ended with exit code 3\n"];
+    let ends = ["; the command was killed\n", "; the command exited with code 3\n"];
     assert!(ends.iter().any(|end| outcome.stderr == format!("{said}{end}")), "{}", outcome.stderr);
-    let outcome = finish(world.command(["--help"]).stdout(full()).spawn().unwrap());
+    let outcome = finish(env.command(["--help"]).stdout(full()).spawn().unwrap());
     assert_eq!((outcome.code, outcome.stderr), (Some(1), format!("{said}\n")));
     // The control: with nothing to write nothing fails.
     assert_eq!(run("exit 3").code, Some(3));
@@ -142,9 +142,9 @@ fn output_that_cannot_be_written_is_a_failure_that_names_the_commands_own_end() 
 
 //= promises.command.output-nobody-reads
 #[test]
-fn when_nobody_reads_its_errors_the_command_ends_as_well() {
-    let world = World::new();
-    let mut child = world.command(["run", "host", "--", "sh", "-c", "exec yes >&2"]).spawn().unwrap();
+fn when_standard_error_is_closed_the_command_ends_as_well() {
+    let env = TestEnvironment::new();
+    let mut child = env.command(["run", "host", "--", "sh", "-c", "exec yes >&2"]).spawn().unwrap();
     let mut stderr = child.stderr.take().unwrap();
     stderr.read_exact(&mut [0; 2]).unwrap();
     drop(stderr);

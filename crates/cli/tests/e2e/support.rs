@@ -1,4 +1,4 @@
-//! Runs of the real command, each with a home of its own, under a watchdog.
+//! Runs the real command in a temporary home, under a watchdog.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
@@ -13,29 +13,29 @@ use tempfile::TempDir;
 /// Nothing may hang: every run ends within this, or fails.
 pub(crate) const WATCHDOG: Duration = Duration::from_secs(60);
 
-/// A home of its own, and what else is nobody else's.
-pub(crate) struct World {
+/// A temporary home, runtime directory and configuration.
+pub(crate) struct TestEnvironment {
     pub(crate) home: TempDir,
     around: TempDir,
 }
 
 /// What a run left behind.
 #[derive(Debug)]
-pub(crate) struct Outcome {
+pub(crate) struct CommandOutput {
     pub(crate) code: Option<i32>,
     pub(crate) stdout: Vec<u8>,
     pub(crate) stderr: String,
 }
 
 /// A run under way.
-pub(crate) struct Running {
+pub(crate) struct RunningCommand {
     pub(crate) child: Child,
     pub(crate) output: BufReader<ChildStdout>,
 }
 
 /// What there is of one sandbox on the host.
 #[derive(Debug)]
-pub(crate) struct Traces {
+pub(crate) struct SandboxTraces {
     processes: Vec<std::os::fd::OwnedFd>,
     cgroups: Vec<PathBuf>,
     sandboxes: PathBuf,
@@ -50,9 +50,9 @@ pub(crate) fn carrel() -> PathBuf {
     carrel
 }
 
-// === impl World ===
+// === impl TestEnvironment ===
 
-impl World {
+impl TestEnvironment {
     pub(crate) fn new() -> Self {
         let around = tempfile::tempdir().unwrap();
         for name in ["run", "config", "user"] {
@@ -83,29 +83,29 @@ impl World {
     }
 
     /// Runs `carrel` with the given words.
-    pub(crate) fn carrel<S: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = S>) -> Outcome {
+    pub(crate) fn carrel<S: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = S>) -> CommandOutput {
         finish(self.command(words).spawn().unwrap())
     }
 
     /// Runs a script in a sandbox.
-    pub(crate) fn shell(&self, flags: &[&str], script: &str) -> Outcome {
+    pub(crate) fn shell(&self, flags: &[&str], script: &str) -> CommandOutput {
         self.carrel(["run"].iter().chain(flags).chain(&["host", "--", "sh", "-c", script]))
     }
 
     /// Starts a script in a sandbox, and returns once it says that it is ready.
-    pub(crate) fn started(&self, flags: &[&str], script: &str) -> Running {
+    pub(crate) fn started(&self, flags: &[&str], script: &str) -> RunningCommand {
         let command = ["host", "--", "sh", "-c", script];
         let words = ["run"].iter().chain(flags).chain(&command);
-        let mut running = Running::new(self.command(words).stdin(Stdio::piped()).spawn().unwrap());
+        let mut running = RunningCommand::new(self.command(words).stdin(Stdio::piped()).spawn().unwrap());
         running.until("ready");
         running
     }
 
     /// What there is of the one sandbox that runs.
-    pub(crate) fn traces(&self, running: &Running) -> Traces {
+    pub(crate) fn traces(&self, running: &RunningCommand) -> SandboxTraces {
         let shim = only_child(running.child.id());
         let guest = only_child(shim);
-        Traces { sandboxes: self.sandboxes(), ..Traces::of(&[shim, guest]) }
+        SandboxTraces { sandboxes: self.sandboxes(), ..SandboxTraces::of(&[shim, guest]) }
     }
 
     pub(crate) fn sandboxes(&self) -> PathBuf {
@@ -113,7 +113,7 @@ impl World {
     }
 }
 
-impl Drop for World {
+impl Drop for TestEnvironment {
     fn drop(&mut self) {
         crate::serve::end(self);
         if !std::thread::panicking() {
@@ -122,9 +122,9 @@ impl Drop for World {
     }
 }
 
-// === impl Running ===
+// === impl RunningCommand ===
 
-impl Running {
+impl RunningCommand {
     pub(crate) fn new(mut child: Child) -> Self {
         let output = BufReader::new(child.stdout.take().unwrap());
         Self { child, output }
@@ -146,7 +146,7 @@ impl Running {
     }
 
     /// Waits for its end.
-    pub(crate) fn finish(mut self) -> Outcome {
+    pub(crate) fn finish(mut self) -> CommandOutput {
         let mut stdout = Vec::new();
         let mut stderr = self.child.stderr.take();
         let watchdog = Watchdog::over(&self.child);
@@ -157,16 +157,16 @@ impl Running {
         }
         let code = self.child.wait().unwrap().code();
         watchdog.dismiss();
-        Outcome { code, stdout, stderr: text }
+        CommandOutput { code, stdout, stderr: text }
     }
 }
 
 /// Waits for the end of a run, and takes all that it says.
-pub(crate) fn finish(child: Child) -> Outcome {
+pub(crate) fn finish(child: Child) -> CommandOutput {
     let watchdog = Watchdog::over(&child);
     let output = child.wait_with_output().unwrap();
     watchdog.dismiss();
-    Outcome {
+    CommandOutput {
         code: output.status.code(),
         stdout: output.stdout,
         stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
@@ -193,9 +193,9 @@ impl Watchdog {
     }
 }
 
-// === impl Traces ===
+// === impl SandboxTraces ===
 
-impl Traces {
+impl SandboxTraces {
     fn of(processes: &[u32]) -> Self {
         let handle = |process: &u32| pidfd_open(pid(*process), PidfdFlags::empty()).unwrap();
         let cgroups = processes.last().map(|guest| cgroups_of(*guest)).unwrap_or_default();

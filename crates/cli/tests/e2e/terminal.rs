@@ -10,34 +10,34 @@ use rustix::process::{PidfdFlags, Signal, kill_process, pidfd_open};
 use rustix::pty::{OpenptFlags, openpt};
 use rustix::termios::{LocalModes, Winsize};
 
-use crate::standing::Standing;
-use crate::support::{WATCHDOG, Watchdog, World, pid};
+use crate::running_sandbox::RunningSandbox;
+use crate::support::{TestEnvironment, WATCHDOG, Watchdog, pid};
 
 /// A person at a terminal.
-pub(crate) struct Person {
+pub(crate) struct PtySession {
     pub(crate) keyboard: File,
     terminal: File,
     pub(crate) child: Child,
     pub(crate) seen: String,
 }
 
-impl Person {
-    fn run(world: &World, script: &str) -> Self {
-        Self::types_at_shell(world, &["run", "host", "--", "sh", "-c", script])
+impl PtySession {
+    fn run(env: &TestEnvironment, script: &str) -> Self {
+        Self::types_at_shell(env, &["run", "host", "--", "sh", "-c", script])
     }
 
-    pub(crate) fn types_at_shell(world: &World, words: &[&str]) -> Self {
+    pub(crate) fn types_at_shell(env: &TestEnvironment, words: &[&str]) -> Self {
         let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         rustix::pty::grantpt(&ours).unwrap();
         rustix::pty::unlockpt(&ours).unwrap();
         let name = rustix::pty::ptsname(&ours, Vec::new()).unwrap();
         let terminal = File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
         resize(&ours, 40, 120);
-        let carrel = world.command(words);
+        let carrel = env.command(words);
         // Its own session, with this terminal as the one that signals come from.
         let mut command = Command::new("setsid");
         command.arg("--ctty").arg(carrel.get_program()).args(carrel.get_args());
-        command.env("CARREL_HOME", world.home.path()).env("TERM", "xterm-test");
+        command.env("CARREL_HOME", env.home.path()).env("TERM", "xterm-test");
         let stream = || OwnedFd::from(terminal.try_clone().unwrap());
         let child = command.stdin(stream()).stdout(stream()).stderr(stream()).spawn().unwrap();
         Self { keyboard: ours.into(), terminal, child, seen: String::new() }
@@ -112,9 +112,9 @@ fn resize(terminal: impl AsFd, rows: u16, cols: u16) {
 //= promises.command.size-terminal-inside
 #[test]
 fn a_command_has_a_terminal_of_the_same_size_that_follows_ours() {
-    let world = World::new();
+    let env = TestEnvironment::new();
     let mut person =
-        Person::run(&world, "trap 'stty size' WINCH; tty; echo $TERM; stty size; while read x; do :; done");
+        PtySession::run(&env, "trap 'stty size' WINCH; tty; echo $TERM; stty size; while read x; do :; done");
     person.until("40 120");
     assert!(person.seen.contains("/dev/pts/") && person.seen.contains("xterm-test"), "{}", person.seen);
     assert!(person.is_raw());
@@ -129,15 +129,15 @@ fn a_command_has_a_terminal_of_the_same_size_that_follows_ours() {
 
 #[test]
 fn a_terminal_that_is_resized_while_the_last_output_is_written_loses_nothing() {
-    let world = World::new();
-    let standing = Standing::new(&world);
-    // More than a terminal holds that nobody reads, and less than what waits for it.
+    let env = TestEnvironment::new();
+    let sandbox = RunningSandbox::new(&env);
+    // More than an unread terminal buffers, and less than the output queue holds.
     let script = "seq 1 20000; echo the end";
-    let mut person = Person::types_at_shell(&world, &["exec", "--job", "much", "box", "--", "sh", "-c", script]);
+    let mut person = PtySession::types_at_shell(&env, &["exec", "--job", "much", "box", "--", "sh", "-c", script]);
     person.until("\r\n100\r\n");
-    assert_eq!(standing.exec(&[], "while pgrep -x seq; do sleep 0.02; done >/dev/null").code, Some(0));
+    assert_eq!(sandbox.exec(&[], "while pgrep -x seq; do sleep 0.02; done >/dev/null").code, Some(0));
     let began = std::time::Instant::now();
-    while !world.carrel(["ps", "box"]).stdout.windows(8).any(|word| word == b"exited 0") {
+    while !env.carrel(["ps", "box"]).stdout.windows(8).any(|word| word == b"exited 0") {
         assert!(began.elapsed() < WATCHDOG, "it does not end");
     }
     for rows in 41..44 {
@@ -155,8 +155,9 @@ fn a_terminal_that_is_resized_while_the_last_output_is_written_loses_nothing() {
 //= promises.command.terminal
 #[test]
 fn keys_go_inside_as_they_are_and_the_terminal_is_restored_after_a_failure() {
-    let world = World::new();
-    let mut person = Person::run(&world, "trap 'echo interrupted; exit 9' INT; echo go; while :; do sleep 0.05; done");
+    let env = TestEnvironment::new();
+    let mut person =
+        PtySession::run(&env, "trap 'echo interrupted; exit 9' INT; echo go; while :; do sleep 0.05; done");
     person.until("go");
     assert!(person.is_raw());
     person.types("\u{3}");
@@ -169,9 +170,9 @@ fn keys_go_inside_as_they_are_and_the_terminal_is_restored_after_a_failure() {
 //= promises.command.terminal
 #[test]
 fn a_signal_from_outside_ends_the_run_and_restores_the_terminal() {
-    let world = World::new();
+    let env = TestEnvironment::new();
     for (signal, expected) in [(Signal::TERM, 143), (Signal::HUP, 129), (Signal::INT, 130)] {
-        let mut person = Person::run(&world, "trap '' TERM HUP INT; echo go; while :; do sleep 0.05; done");
+        let mut person = PtySession::run(&env, "trap '' TERM HUP INT; echo go; while :; do sleep 0.05; done");
         person.until("go");
         assert!(person.is_raw());
         kill_process(pid(person.child.id()), signal).unwrap();
@@ -183,8 +184,8 @@ fn a_signal_from_outside_ends_the_run_and_restores_the_terminal() {
 //= promises.command.terminal
 #[test]
 fn a_run_that_was_stopped_takes_its_terminal_again() {
-    let world = World::new();
-    let mut person = Person::run(&world, "echo go; read line; echo \"<$line>\"");
+    let env = TestEnvironment::new();
+    let mut person = PtySession::run(&env, "echo go; read line; echo \"<$line>\"");
     person.until("go");
     let shell_takes_over = rustix::termios::tcgetattr(&person.terminal).map(|mut modes| {
         modes.local_modes |= LocalModes::ECHO | LocalModes::ISIG | LocalModes::ICANON;
@@ -205,34 +206,34 @@ fn a_run_that_was_stopped_takes_its_terminal_again() {
 
 #[test]
 fn at_a_terminal_every_change_is_listed_up_to_a_number_and_archives_are_refused() {
-    let (world, project) = (World::new(), tempfile::tempdir().unwrap());
+    let (env, project) = (TestEnvironment::new(), tempfile::tempdir().unwrap());
     let project = project.path().to_str().unwrap();
     let script = "for i in $(seq 10 40); do echo $i > file$i; done";
     let words = ["run", "--project", project, "--keep-changes", "many", "host", "--", "sh", "-c", script];
-    let mut person = Person::types_at_shell(&world, &words);
-    person.until("takes it over");
+    let mut person = PtySession::types_at_shell(&env, &words);
+    person.until("applies them");
     assert!(person.seen.contains("  A file10\r\n") && person.seen.contains("  A file29\r\n  … and 11 more\r\n"));
     assert!(person.seen.contains("31 files changed: 31 added in the copy of "), "{}", person.seen);
     assert_eq!(person.finish().0, Some(0));
-    let mut person = Person::types_at_shell(&world, &["export", "many"]);
+    let mut person = PtySession::types_at_shell(&env, &["export", "many"]);
     person.until("hint: carrel export many -o FILE");
     assert_eq!(person.finish().0, Some(1));
 }
 
 #[test]
 fn without_a_terminal_there_is_none_inside_unless_it_is_asked_for() {
-    let world = World::new();
-    let outcome = world.shell(&[], "tty");
+    let env = TestEnvironment::new();
+    let outcome = env.shell(&[], "tty");
     assert_eq!(outcome.stdout, b"not a tty\n");
-    let outcome = world.shell(&["--tty"], "tty; stty size");
+    let outcome = env.shell(&["--tty"], "tty; stty size");
     let text = String::from_utf8(outcome.stdout).unwrap();
     assert!(text.starts_with("/dev/pts/") && text.ends_with("24 80\r\n"), "{text}");
     // Input that ends does so inside as well, in the middle of a line too.
     for input in ["", "line\n", "part"] {
-        let mut command = world.command(["run", "--tty", "host", "--", "sh", "-c", "stty -echo; echo go; cat"]);
+        let mut command = env.command(["run", "--tty", "host", "--", "sh", "-c", "stty -echo; echo go; cat"]);
         let mut child = command.stdin(std::process::Stdio::piped()).spawn().unwrap();
         let mut stdin = child.stdin.take().unwrap();
-        let mut running = crate::support::Running::new(child);
+        let mut running = crate::support::RunningCommand::new(child);
         running.until("go");
         stdin.write_all(input.as_bytes()).unwrap();
         drop(stdin);
@@ -246,10 +247,10 @@ fn without_a_terminal_there_is_none_inside_unless_it_is_asked_for() {
 //= promises.command.terminal
 #[test]
 fn whatever_signal_ends_us_the_terminal_is_restored_first() {
-    let world = World::new();
+    let env = TestEnvironment::new();
     // USR1, USR2, ALRM, XCPU, PROF, SYS, and the last of those that have no name.
     for signal in [10, 12, 14, 24, 27, 31, 64] {
-        let mut person = Person::run(&world, "echo go; while :; do sleep 0.05; done");
+        let mut person = PtySession::run(&env, "echo go; while :; do sleep 0.05; done");
         person.until("go");
         assert!(person.is_raw());
         // A command, because a signal without a name is none for the library.

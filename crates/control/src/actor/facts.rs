@@ -244,10 +244,11 @@ impl Actor {
         })
     }
 
-    pub(super) fn command_started(&mut self, started: Result<(), ProviderError>) {
+    pub(super) fn command_started(&mut self, attempt: u32, started: Result<(), ProviderError>) {
         match started {
+            // It may have exited again before its start was reported: that is another exit.
             Ok(()) => {
-                self.command.pending_exit = None;
+                self.command.pending_exit.take_if(|exit| *exit == u64::from(attempt));
             }
             Err(error) => {
                 tracing::warn!(sandbox = %self.sandbox.id, %error, "the command of the sandbox could not be restarted");

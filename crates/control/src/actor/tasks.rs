@@ -36,7 +36,8 @@ pub(super) enum TaskOutcome {
     Remove(Result<(), ProviderError>),
     Exec(ExecId, Result<(), ProviderError>),
     Cancel(ExecId, Duration, Result<(), ProviderError>),
-    Command(Result<(), ProviderError>),
+    /// A restart of the command, with its attempt number.
+    Command(u32, Result<(), ProviderError>),
     Active(Instant, Result<bool, ProviderError>),
     Service(ServiceReport),
     Resume(ResumePermit),
@@ -140,8 +141,8 @@ impl Actor {
                 }
                 Ok(())
             }
-            TaskOutcome::Command(started) => {
-                self.command_started(started);
+            TaskOutcome::Command(attempt, started) => {
+                self.command_started(attempt, started);
                 Ok(())
             }
             TaskOutcome::Service(report) => self.service_reported(report).await,
@@ -383,7 +384,7 @@ impl Actor {
 
     pub(super) fn spawn_command(&mut self, attempt: u32) {
         let (provider, place, spec) = (Arc::clone(&self.shared.provider), self.place(), Arc::clone(&self.spec));
-        self.tasks.spawn(async move { TaskOutcome::Command(provider.command(&place, &spec, attempt).await) });
+        self.tasks.spawn(async move { TaskOutcome::Command(attempt, provider.command(&place, &spec, attempt).await) });
     }
 
     pub(super) fn spawn_activity_check(&mut self) {

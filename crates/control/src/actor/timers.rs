@@ -33,8 +33,9 @@ impl Actor {
         if is_due(self.command_at()) {
             self.command.restart_at = None;
             // The sequence of the exit is unique, so no two starts have the same attempt number.
-            let attempt = self.command.pending_exit.and_then(|ended| u32::try_from(ended).ok()).unwrap_or(u32::MAX);
-            self.spawn_command(attempt);
+            if let Some(attempt) = self.command.pending_exit.and_then(|exit| u32::try_from(exit).ok()) {
+                self.spawn_command(attempt);
+            }
         }
         if is_due(self.idle_at()) {
             self.spawn_activity_check();

@@ -136,6 +136,26 @@ async fn a_command_that_exits_repeatedly_fails_its_sandbox() {
 }
 
 #[tokio::test]
+async fn a_command_that_exits_before_its_start_is_reported_is_restarted_once_more() {
+    let daemon = TestDaemon::new().await;
+    daemon.try_create("box1", |draft| draft.command = vec!["serve".into()]).await.unwrap();
+    let ready = daemon.until("box1", SandboxState::Ready).await.state_changed_at;
+    daemon.exec("box1", "exec1").await.unwrap();
+    daemon.until_running("exec1").await;
+    daemon.provider.hold(FakeCall::Command);
+    daemon.provider.end_command("box1", ready);
+    let first = daemon.provider.restarts(1).await;
+    daemon.provider.end_command("box1", ready);
+    // Facts before the end of the exec have been handled when that is.
+    daemon.provider.end_exec("exec1", How::Exited(0));
+    daemon.until_ended("exec1").await;
+    daemon.provider.release(FakeCall::Command);
+    let second = daemon.provider.restarts(2).await;
+    assert!(first[0] < second[1] && second[1] < u32::MAX, "{second:?}");
+    assert_eq!(second.len(), 2, "{second:?}");
+}
+
+#[tokio::test]
 async fn an_exit_after_a_long_run_is_no_early_exit() {
     let daemon = TestDaemon::new().await;
     daemon.try_create("box1", |draft| draft.command = vec!["serve".into()]).await.unwrap();

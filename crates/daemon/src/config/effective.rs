@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use carrel_shim_client::messages::Keep;
+use carrel_shim_client::messages::JobRetention;
 
 use super::{Config, Limits, Listen, LogConfig, RetentionConfig};
 
@@ -17,7 +17,7 @@ impl Config {
     pub(crate) fn effective(self, home: &Path, listen: Vec<Listen>, own_log: Option<&Path>) -> Self {
         let mut history = self.retention.history.clone();
         history.deleted_age = history.deleted_age.or(Some(self.cleanup_ttl));
-        let output = self.retention.output.or(Some(Keep::default().total_bytes));
+        let output = self.retention.output.or(Some(JobRetention::default().total_bytes));
         let limits = Limits {
             sandbox_memory: Some(self.sandbox_memory()),
             host_free_inodes: carrel_local::reserved_inodes(home, self.limits.host_free_inodes),

@@ -90,7 +90,7 @@ fn what_the_guide_says_can_be_said() {
     assert_eq!((config.limits.memory, config.listen.len()), (Some(16 << 30), 2));
     // What these are without a word: another key, and what a supervisor keeps by itself.
     assert_eq!(config.retention.history.deleted_age, Some(config.cleanup_ttl));
-    assert_eq!(config.retention.output, Some(carrel_shim_client::messages::Keep::default().total_bytes));
+    assert_eq!(config.retention.output, Some(carrel_shim_client::messages::JobRetention::default().total_bytes));
     let mut retention = config.retention.clone();
     (retention.history.deleted_age, retention.output) = (None, None);
     let defaults = Config {
@@ -150,7 +150,12 @@ fn every_key_is_named_by_what_is_wrong_with_its_value() {
         ("[log]", "max_size", "\"big\"", format!("\"big\" is not valid: {size}")),
         ("[log]", "keep", "1001", "1001 is not valid: expected a number from 0 to 1000".to_owned()),
         ("[artifacts]", "exec_output_root", "\"logs\"", format!("\"logs\" is not valid: {path}")),
-        ("[artifacts]", "exec_output_template", "\"{exec_id}/x\"", "it has to end in \"{sandbox_id}".to_owned()),
+        (
+            "[artifacts]",
+            "exec_output_template",
+            "\"{exec_id}/x\"",
+            "must be relative and end in \"{sandbox_id}".to_owned(),
+        ),
         ("[limits]", "sandboxes", "-1", "invalid value: integer `-1`, expected u64".to_owned()),
         ("[limits]", "memory", "\"lots\"", format!("\"lots\" is not valid: {size}")),
         ("[limits]", "sandbox_memory", "-5", format!("-5 is not valid: {size}")),

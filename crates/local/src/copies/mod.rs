@@ -7,7 +7,7 @@ mod walk;
 use std::path::{Path, PathBuf};
 
 use carrel_agent_client::protocol::payload::{FsAttributes, FsEntryKind, FsOpenOptions};
-use carrel_agent_client::{AgentClient, Error, Files};
+use carrel_agent_client::{AgentClient, AgentClientError, Files};
 use carrel_control::provider::ProviderError;
 use carrel_control::spec::{Copy, HostIds};
 use carrel_image::accounts::UidGid;
@@ -30,7 +30,7 @@ pub(crate) enum CopyError {
     #[error("{}: {source}", path.display())]
     Host { path: PathBuf, source: std::io::Error },
     #[error("{path} in the sandbox: {source}")]
-    Inside { path: String, source: Error },
+    Inside { path: String, source: AgentClientError },
     #[error("{path} in the sandbox is not a directory")]
     NoDirectory { path: String },
     #[error("{} is neither a file nor a directory", .0.display())]
@@ -168,7 +168,7 @@ impl SandboxCopier {
             TreeEntry::Link { path, to, metadata } => {
                 let path = self.target_path(&path);
                 match self.files.symlink(&to, &path).await {
-                    Err(Error::File(error)) if error.errno_name.as_deref() == Some("EEXIST") => {
+                    Err(AgentClientError::File(error)) if error.errno_name.as_deref() == Some("EEXIST") => {
                         self.files.remove(&path).await.map_err(inside(&path))?;
                         self.files.symlink(&to, &path).await.map_err(inside(&path))?;
                     }
@@ -253,7 +253,12 @@ impl SandboxCopier {
     }
 }
 
-async fn write(files: &Files, path: &str, content: EntryContent, attributes: FsAttributes) -> Result<(), Error> {
+async fn write(
+    files: &Files,
+    path: &str,
+    content: EntryContent,
+    attributes: FsAttributes,
+) -> Result<(), AgentClientError> {
     if let EntryContent::Large(from) = content {
         files.upload_file(path, from).await?;
         return files.set_stat(path, false, attributes).await;
@@ -268,6 +273,6 @@ async fn write(files: &Files, path: &str, content: EntryContent, attributes: FsA
     opened.set_stat(attributes).await
 }
 
-fn inside(path: &str) -> impl Fn(Error) -> CopyError {
+fn inside(path: &str) -> impl Fn(AgentClientError) -> CopyError {
     move |source| CopyError::Inside { path: path.to_owned(), source }
 }

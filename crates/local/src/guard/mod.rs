@@ -10,8 +10,8 @@ use std::time::Instant;
 
 use carrel_control::provider::DiskSpace;
 use carrel_sandbox::{FreeSpace, Reserve};
-use carrel_shim_client::messages::{PauseReason, State};
-use carrel_shim_client::{AdoptError, Found, Life};
+use carrel_shim_client::messages::{PauseReason, ShimState};
+use carrel_shim_client::{AdoptError, DiscoveredSandbox, Liveness};
 use rustix::fs::{CWD, Mode, OFlags};
 use tokio::sync::{Notify, mpsc};
 
@@ -153,7 +153,7 @@ impl DiskGuard {
         for found in sampler.all() {
             let Ok(mut shim) = found.connect().await else { continue };
             let paused = shim.status().await.is_ok_and(|status| {
-                status.state == State::Paused && status.pause_reason == Some(PauseReason::HostDisk)
+                status.state == ShimState::Paused && status.pause_reason == Some(PauseReason::HostDisk)
             });
             if paused {
                 // Paused by an earlier daemon, or by the shim while no daemon ran.
@@ -243,7 +243,7 @@ impl DiskGuard {
     fn ask(&self, inner: &Arc<LocalInner>, incarnation: String, name: String, paused: bool) {
         let (home, outcomes_tx) = (inner.paths.home().to_owned(), self.outcomes_tx.clone());
         drop(tokio::spawn(async move {
-            let asked = async {
+            let result = async {
                 let (incarnation, name) = (incarnation.clone(), name);
                 let found = blocking(move || find(&home, &name, &incarnation)).await.map_err(|error| error.message)?;
                 let mut shim = found
@@ -251,16 +251,16 @@ impl DiskGuard {
                     .connect()
                     .await
                     .map_err(|error: AdoptError| error.to_string())?;
-                let asked = if paused {
+                let result = if paused {
                     shim.pause_for(PauseReason::HostDisk).await
                 } else {
                     shim.resume_from(PauseReason::HostDisk).await
                 };
-                asked.map_err(|error| error.to_string())
+                result.map_err(|error| error.to_string())
             };
-            let failure = asked.await.err();
+            let failure = result.await.err();
             // The receiver is dropped with the guard.
-            let _told = outcomes_tx.send(PauseOutcome { incarnation, paused, failure });
+            let _sent = outcomes_tx.send(PauseOutcome { incarnation, paused, failure });
         }));
     }
 
@@ -322,8 +322,8 @@ fn find(
     home: &std::path::Path,
     name: &str,
     incarnation: &str,
-) -> Result<Option<Found>, carrel_control::provider::ProviderError> {
+) -> Result<Option<DiscoveredSandbox>, carrel_control::provider::ProviderError> {
     let found = carrel_shim_client::find(home, name).map_err(failed)?;
-    let is = |found: &Found| found.record.as_ref().is_some_and(|record| record.incarnation == incarnation);
-    Ok(found.filter(|found| found.life == Life::Running && is(found)))
+    let is = |found: &DiscoveredSandbox| found.record.as_ref().is_some_and(|record| record.incarnation == incarnation);
+    Ok(found.filter(|found| found.life == Liveness::Running && is(found)))
 }

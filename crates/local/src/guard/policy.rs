@@ -94,10 +94,10 @@ pub(super) struct GuardPolicy {
     reserve: Reserve,
     allowance: u64,
     /// The free space at recent checks.
-    looks: VecDeque<(Instant, [u64; 2])>,
+    samples: VecDeque<(Instant, [u64; 2])>,
     /// The usage of each sandbox since some time, and the free space then; none while sandboxes are not sampled.
-    account: Option<UsageWindow>,
-    held: HashMap<String, Restriction>,
+    usage_window: Option<UsageWindow>,
+    restricted: HashMap<String, Restriction>,
     /// The sandboxes that were cleared, and until when.
     cleared: HashMap<String, Instant>,
     /// The bytes that each sandbox wrote since only the reserve is left.
@@ -107,7 +107,7 @@ pub(super) struct GuardPolicy {
     /// The bytes that those wrote since only the reserve is left.
     granted: HashMap<String, u64>,
     /// Until when another burst is expected.
-    wary: Option<Instant>,
+    watch_until: Option<Instant>,
 }
 
 /// The usage of each sandbox over some time, with the free space at its start.
@@ -141,31 +141,31 @@ impl GuardPolicy {
         Self {
             reserve,
             allowance,
-            looks: VecDeque::new(),
-            account: None,
-            held: HashMap::new(),
+            samples: VecDeque::new(),
+            usage_window: None,
+            restricted: HashMap::new(),
             cleared: HashMap::new(),
             spent: HashMap::new(),
             graced: HashMap::new(),
             granted: HashMap::new(),
-            wary: None,
+            watch_until: None,
         }
     }
 
     /// Adds a sandbox that was paused before the guard started.
     pub(super) fn was_paused(&mut self, sandbox: String, now: Instant, free: FreeSpace) {
         let [left, _] = self.left(free);
-        let held = Restriction::new(RestrictionKind::Paused, now, true);
-        self.held.insert(sandbox, Restriction { left, free: free.bytes, all: free.all_bytes, ..held });
+        let restricted = Restriction::new(RestrictionKind::Paused, now, true);
+        self.restricted.insert(sandbox, Restriction { left, free: free.bytes, all: free.all_bytes, ..restricted });
     }
 
     /// The user resumed a paused sandbox: it is left alone for a while, so that it can free space. When only the reserve is
     /// left, it may write a limited amount, which repeated resumes do not extend.
     pub(super) fn was_resumed(&mut self, sandbox: String, now: Instant, free: FreeSpace) {
-        if self.held.get(&sandbox).is_none_or(|held| held.kind != RestrictionKind::Paused) {
+        if self.restricted.get(&sandbox).is_none_or(|restricted| restricted.kind != RestrictionKind::Paused) {
             return;
         }
-        self.held.remove(&sandbox);
+        self.restricted.remove(&sandbox);
         let bytes = match self.left(free) {
             [0, _] => self.allowance.saturating_sub(self.granted.get(&sandbox).copied().unwrap_or(0)),
             [left, _] => (left / 4).max(self.allowance.min(left)),
@@ -175,30 +175,33 @@ impl GuardPolicy {
 
     /// Removes a sandbox that is gone or could not be paused.
     pub(super) fn forget(&mut self, sandbox: &str) {
-        self.held.remove(sandbox);
+        self.restricted.remove(sandbox);
     }
 
     /// Whether any sandbox is restricted.
     pub(super) fn holds(&self) -> bool {
-        !self.held.is_empty()
+        !self.restricted.is_empty()
     }
 
     /// The free space at which the last paused sandbox resumes; none if none is paused.
     pub(super) fn resumes_at(&self) -> Option<ResumeThreshold> {
-        let paused = || self.held.values().filter(|held| held.kind == RestrictionKind::Paused);
+        let paused = || self.restricted.values().filter(|restricted| restricted.kind == RestrictionKind::Paused);
         let most = |resource: usize| {
-            paused().filter(|held| held.resource == resource).map(|held| self.room_needed(held)).max()
+            paused()
+                .filter(|restricted| restricted.resource == resource)
+                .map(|restricted| self.room_needed(restricted))
+                .max()
         };
         most(0).map(ResumeThreshold::Bytes).or_else(|| most(1).map(ResumeThreshold::Inodes))
     }
 
     /// The free space at which a sandbox resumes, of the resource that it was paused for.
-    fn room_needed(&self, held: &Restriction) -> u64 {
-        let (reserved, wanted, least) = match held.resource {
+    fn room_needed(&self, restricted: &Restriction) -> u64 {
+        let (reserved, wanted, least) = match restricted.resource {
             0 => (self.reserve.bytes, self.reserve.bytes, self.allowance.max(1)),
-            _ => (held.free.saturating_sub(held.left), held.left.max(1), 1),
+            _ => (restricted.free.saturating_sub(restricted.left), restricted.left.max(1), 1),
         };
-        room_again(wanted, held.free, held.all).max(reserved.saturating_add(least))
+        room_again(wanted, restricted.free, restricted.all).max(reserved.saturating_add(least))
     }
 
     /// Decides what to do. Without usage, the sandboxes were not sampled.
@@ -211,7 +214,7 @@ impl GuardPolicy {
         let fall = self.fall(now, free);
         self.cleared.retain(|_, until| *until > now);
         let alarmed = fall.seconds < SLOW;
-        self.wary = if alarmed { Some(now + WARY) } else { self.wary.filter(|until| *until > now) };
+        self.watch_until = if alarmed { Some(now + WARY) } else { self.watch_until.filter(|until| *until > now) };
         let spent = fall.left.contains(&0);
         self.count(now, &fall, usage);
         let mut actions = self.judge(now, &fall, usage);
@@ -229,18 +232,18 @@ impl GuardPolicy {
         }
         if !actions.is_empty() {
             // The fall so far does not tell which of the remaining sandboxes causes it.
-            self.looks.drain(..self.looks.len().saturating_sub(1));
-            self.account = None;
+            self.samples.drain(..self.samples.len().saturating_sub(1));
+            self.usage_window = None;
         }
-        let trial = self.held.values().any(|held| !held.confirmed);
-        let slowed = self.held.values().any(|held| held.kind == RestrictionKind::Slowed);
-        let next = match self.pace(&fall) {
+        let trial = self.restricted.values().any(|restricted| !restricted.confirmed);
+        let slowed = self.restricted.values().any(|restricted| restricted.kind == RestrictionKind::Slowed);
+        let next = match self.check_interval(&fall) {
             _ if alarmed || trial => ALARMED,
             _ if !self.graced.is_empty() => ALARMED,
-            pace if slowed => pace.min(SPENT),
-            pace => pace,
+            check_interval if slowed => check_interval.min(SPENT),
+            check_interval => check_interval,
         };
-        let measure = alarmed || trial || slowed || spent || self.wary.is_some() || !self.graced.is_empty();
+        let measure = alarmed || trial || slowed || spent || self.watch_until.is_some() || !self.graced.is_empty();
         GuardDecision { actions, next, measure }
     }
 
@@ -262,8 +265,8 @@ impl GuardPolicy {
             let enough = written <= *bytes;
             *bytes = bytes.saturating_sub(written);
             if spent && !enough {
-                let held = fall.held(fall.resource, RestrictionKind::Paused, now, true);
-                self.held.insert(sandbox.clone(), held);
+                let restricted = fall.restricted(fall.resource, RestrictionKind::Paused, now, true);
+                self.restricted.insert(sandbox.clone(), restricted);
                 actions.push(GuardAction::Pause(sandbox.clone()));
             }
             enough && *until > now
@@ -274,16 +277,16 @@ impl GuardPolicy {
     /// Adds the usage since the last sample.
     fn count(&mut self, now: Instant, fall: &FreeSpaceTrend, usage: Option<&HashMap<String, SandboxUsage>>) {
         let Some(usage) = usage else {
-            self.account = None;
+            self.usage_window = None;
             return;
         };
-        let before = self.looks.iter().rev().nth(1).copied().unwrap_or((now, fall.free));
-        let lasts = |account: &UsageWindow| now.saturating_duration_since(account.since) < ACCOUNT;
+        let before = self.samples.iter().rev().nth(1).copied().unwrap_or((now, fall.free));
+        let lasts = |usage_window: &UsageWindow| now.saturating_duration_since(usage_window.since) < ACCOUNT;
         let new = || UsageWindow { since: before.0, free: before.1, usage: HashMap::new() };
-        let account = self.account.take().filter(lasts).unwrap_or_else(new);
-        let account = self.account.insert(account);
+        let usage_window = self.usage_window.take().filter(lasts).unwrap_or_else(new);
+        let usage_window = self.usage_window.insert(usage_window);
         for (sandbox, usage) in usage {
-            account.usage.entry(sandbox.clone()).or_default().add(*usage);
+            usage_window.usage.entry(sandbox.clone()).or_default().add(*usage);
         }
     }
 
@@ -295,12 +298,12 @@ impl GuardPolicy {
     fn fall(&mut self, now: Instant, free: FreeSpace) -> FreeSpaceTrend {
         let (left, all) = (self.left(free), [free.all_bytes, free.all_inodes]);
         let free = [free.bytes, free.inodes.unwrap_or(u64::MAX)];
-        self.looks.push_back((now, free));
+        self.samples.push_back((now, free));
         // The newest sample older than the window marks its start.
-        while self.looks.get(1).is_some_and(|(at, _)| now.saturating_duration_since(*at) >= WINDOW) {
-            self.looks.pop_front();
+        while self.samples.get(1).is_some_and(|(at, _)| now.saturating_duration_since(*at) >= WINDOW) {
+            self.samples.pop_front();
         }
-        let (began, were) = self.looks.front().copied().unwrap_or((now, free));
+        let (began, were) = self.samples.front().copied().unwrap_or((now, free));
         let window = now.saturating_duration_since(began);
         let (rate, lasting) =
             (per_second(fallen(were, free), window), per_second(fallen(were, free), window.max(WINDOW)));
@@ -314,7 +317,7 @@ impl GuardPolicy {
     }
 
     /// The time until the next check: half of what the highest possible rate would need to use up the rest.
-    fn pace(&self, fall: &FreeSpaceTrend) -> Duration {
+    fn check_interval(&self, fall: &FreeSpaceTrend) -> Duration {
         if fall.left.contains(&0) {
             return SPENT;
         }
@@ -332,23 +335,23 @@ impl GuardPolicy {
     ) -> Vec<GuardAction> {
         let (mut actions, mut quick) = (Vec::new(), Vec::new());
         let Some(usage) = usage else { return actions };
-        self.held.retain(|sandbox, _| usage.contains_key(sandbox));
-        for (sandbox, held) in &mut self.held {
+        self.restricted.retain(|sandbox, _| usage.contains_key(sandbox));
+        for (sandbox, restricted) in &mut self.restricted {
             let usage = usage.get(sandbox).copied().unwrap_or_default();
-            held.add(now, usage);
-            if held.kind == RestrictionKind::Paused && usage.written >= LEAST_WRITTEN && fall.seconds < STOP {
+            restricted.add(now, usage);
+            if restricted.kind == RestrictionKind::Paused && usage.written >= LEAST_WRITTEN && fall.seconds < STOP {
                 actions.push(GuardAction::Insist(sandbox.clone()));
                 continue;
             }
-            let elapsed = now.saturating_duration_since(held.since);
+            let elapsed = now.saturating_duration_since(restricted.since);
             if elapsed < TRIAL {
                 continue;
             }
-            if !std::mem::replace(&mut held.confirmed, true) {
-                let trial = held.tried(fall, elapsed);
-                held.unclear = trial == TrialResult::Unclear;
+            if !std::mem::replace(&mut restricted.confirmed, true) {
+                let trial = restricted.tried(fall, elapsed);
+                restricted.unclear = trial == TrialResult::Unclear;
                 if trial == TrialResult::Innocent {
-                    actions.push(match held.kind {
+                    actions.push(match restricted.kind {
                         RestrictionKind::Slowed => GuardAction::SpeedUp(sandbox.clone()),
                         RestrictionKind::Paused => GuardAction::Resume(sandbox.clone()),
                     });
@@ -356,17 +359,18 @@ impl GuardPolicy {
                     continue;
                 }
             }
-            if held.kind == RestrictionKind::Paused {
+            if restricted.kind == RestrictionKind::Paused {
                 continue;
             }
-            let left = fall.left.get(held.resource).copied().unwrap_or(0) as f64;
-            let takes = held.takes(now, fall);
-            let quiet = QUIET_RATE.get(held.resource).is_none_or(|quiet| takes < *quiet);
+            let left = fall.left.get(restricted.resource).copied().unwrap_or(0) as f64;
+            let takes = restricted.takes(now, fall);
+            let quiet = QUIET_RATE.get(restricted.resource).is_none_or(|quiet| takes < *quiet);
             // The last observed rate of a sandbox is assumed for a little longer.
-            let (fastest, patience) = if held.seen { (takes, QUIET) } else { (takes.max(held.rate), SLOWED) };
+            let (fastest, patience) =
+                if restricted.seen { (takes, QUIET) } else { (takes.max(restricted.rate), SLOWED) };
             if !quiet && (left < fastest * STOP || elapsed >= SLOWED && left < takes * LASTS) {
                 // What slowing down did not show, the pause shows.
-                *held = fall.held(held.resource, RestrictionKind::Paused, now, !held.unclear);
+                *restricted = fall.restricted(restricted.resource, RestrictionKind::Paused, now, !restricted.unclear);
                 actions.push(GuardAction::Pause(sandbox.clone()));
             } else if elapsed >= SLOWED || quiet && elapsed >= patience {
                 actions.push(GuardAction::SpeedUp(sandbox.clone()));
@@ -374,7 +378,7 @@ impl GuardPolicy {
             }
         }
         let cleared = &self.cleared;
-        self.held.retain(|sandbox, _| !cleared.contains_key(sandbox) && !quick.contains(sandbox));
+        self.restricted.retain(|sandbox, _| !cleared.contains_key(sandbox) && !quick.contains(sandbox));
         actions
     }
 
@@ -383,9 +387,9 @@ impl GuardPolicy {
         let (named, sure) = self.writers(now, fall);
         let mut actions = Vec::new();
         for sandbox in named {
-            let held = self.held.get(&sandbox).copied();
-            let confirmed = held.is_some_and(|held| held.confirmed);
-            let action = match held.map(|held| held.kind) {
+            let restricted = self.restricted.get(&sandbox).copied();
+            let confirmed = restricted.is_some_and(|restricted| restricted.confirmed);
+            let action = match restricted.map(|restricted| restricted.kind) {
                 Some(RestrictionKind::Paused) => continue,
                 // A sandbox that wrote most of what fell is the cause; any other must be confirmed by a trial first. A burst
                 // may be over, unless another one of its size would not fit.
@@ -398,9 +402,9 @@ impl GuardPolicy {
             };
             let kind =
                 if matches!(action, GuardAction::Pause(_)) { RestrictionKind::Paused } else { RestrictionKind::Slowed };
-            let work = self.account.as_ref().map_or(0.0, |account| account.work(&sandbox, now));
-            let held = fall.held(fall.resource, kind, now, confirmed && kind == RestrictionKind::Paused);
-            self.held.insert(sandbox, Restriction { work, seen: sure, ..held });
+            let work = self.usage_window.as_ref().map_or(0.0, |usage_window| usage_window.work(&sandbox, now));
+            let restricted = fall.restricted(fall.resource, kind, now, confirmed && kind == RestrictionKind::Paused);
+            self.restricted.insert(sandbox, Restriction { work, seen: sure, ..restricted });
             actions.push(action);
         }
         actions
@@ -408,11 +412,11 @@ impl GuardPolicy {
 
     /// The suspects of a fall, and whether they are certain.
     fn writers(&self, now: Instant, fall: &FreeSpaceTrend) -> (Vec<String>, bool) {
-        let nobody = (Vec::new(), false);
-        let Some(account) = &self.account else { return nobody };
+        let no_suspects = (Vec::new(), false);
+        let Some(usage_window) = &self.usage_window else { return no_suspects };
         let left_alone = |sandbox: &String| self.cleared.contains_key(sandbox) || self.graced.contains_key(sandbox);
-        let known = account.usage.iter().filter(|(sandbox, _)| !left_alone(sandbox));
-        let fell = fallen(account.free, fall.free);
+        let known = usage_window.usage.iter().filter(|(sandbox, _)| !left_alone(sandbox));
+        let fell = fallen(usage_window.free, fall.free);
         let most = known.clone().map(|(_, usage)| usage.written).max().unwrap_or(0);
         let all: u64 = known.clone().map(|(_, usage)| usage.written).sum();
         if fall.resource == 0 && most >= LEAST_WRITTEN && all >= fell[0] / 4 {
@@ -421,15 +425,15 @@ impl GuardPolicy {
         }
         // A sandbox that creates inodes, or whose writes are not counted, still uses system time. One suspect is tried at
         // a time, if the fall continued while it was sampled.
-        let elapsed = now.saturating_duration_since(account.since);
+        let elapsed = now.saturating_duration_since(usage_window.since);
         let rate = per_second(fell, elapsed)[fall.resource];
         let lasts = rate >= SLOWEST[fall.resource] && rate * SLOW >= fall.left[fall.resource] as f64;
-        if elapsed < TRIAL || !lasts || self.held.values().any(|held| !held.confirmed) {
-            return nobody;
+        if elapsed < TRIAL || !lasts || self.restricted.values().any(|restricted| !restricted.confirmed) {
+            return no_suspects;
         }
         let least = LEAST_WORK * elapsed.as_secs_f64();
-        let busy =
-            known.filter(|(sandbox, usage)| !self.held.contains_key(*sandbox) && usage.system.as_secs_f64() >= least);
+        let busy = known
+            .filter(|(sandbox, usage)| !self.restricted.contains_key(*sandbox) && usage.system.as_secs_f64() >= least);
         (busy.max_by_key(|(_, usage)| usage.system).map(|(sandbox, _)| sandbox.clone()).into_iter().collect(), false)
     }
 
@@ -437,18 +441,18 @@ impl GuardPolicy {
     fn release(&mut self, fall: &FreeSpaceTrend) -> Vec<GuardAction> {
         let mut actions = Vec::new();
         let least = self.allowance.max(1);
-        let mut held = std::mem::take(&mut self.held);
-        held.retain(|sandbox, held| {
-            let of = |values: [u64; 2]| values.get(held.resource).copied().unwrap_or(0);
-            let least = if held.resource == 0 { least } else { 1 };
-            let room = of(fall.left) >= least && of(fall.free) >= self.room_needed(held);
-            let goes_on = room && held.kind == RestrictionKind::Paused;
+        let mut restricted = std::mem::take(&mut self.restricted);
+        restricted.retain(|sandbox, restricted| {
+            let of = |values: [u64; 2]| values.get(restricted.resource).copied().unwrap_or(0);
+            let least = if restricted.resource == 0 { least } else { 1 };
+            let room = of(fall.left) >= least && of(fall.free) >= self.room_needed(restricted);
+            let goes_on = room && restricted.kind == RestrictionKind::Paused;
             if goes_on {
                 actions.push(GuardAction::Resume(sandbox.clone()));
             }
             !goes_on
         });
-        self.held = held;
+        self.restricted = restricted;
         actions
     }
 
@@ -471,9 +475,9 @@ impl GuardPolicy {
         let spenders = self.spent.iter().filter(|(_, spent)| **spent >= (most / 2).max(1));
         for sandbox in spenders.map(|(sandbox, _)| sandbox.clone()).collect::<Vec<_>>() {
             self.spent.remove(&sandbox);
-            let held = Restriction { left: 0, ..fall.held(0, RestrictionKind::Paused, now, true) };
-            let before = self.held.insert(sandbox.clone(), held);
-            if before.is_none_or(|held| held.kind != RestrictionKind::Paused) {
+            let restricted = Restriction { left: 0, ..fall.restricted(0, RestrictionKind::Paused, now, true) };
+            let before = self.restricted.insert(sandbox.clone(), restricted);
+            if before.is_none_or(|restricted| restricted.kind != RestrictionKind::Paused) {
                 actions.push(GuardAction::Pause(sandbox));
             }
         }
@@ -504,7 +508,7 @@ impl UsageWindow {
 
 impl FreeSpaceTrend {
     /// The restriction of a sandbox for this fall.
-    fn held(&self, resource: usize, kind: RestrictionKind, now: Instant, confirmed: bool) -> Restriction {
+    fn restricted(&self, resource: usize, kind: RestrictionKind, now: Instant, confirmed: bool) -> Restriction {
         let of = |values: [u64; 2]| values.get(resource).copied().unwrap_or(0);
         Restriction {
             resource,

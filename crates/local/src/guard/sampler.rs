@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use carrel_sandbox::cgroup::{
     Activity, Cgroup, CgroupError, Controller, ControllerLocation, CpuShare, Host, MissingController,
 };
-use carrel_shim_client::{Found, FoundError, Life};
+use carrel_shim_client::{DiscoveredSandbox, DiscoveryError, Liveness};
 
 use super::policy::SandboxUsage;
 
@@ -25,7 +25,7 @@ pub(super) struct ActivitySampler {
 
 #[derive(Debug)]
 struct SampledSandbox {
-    found: Found,
+    found: DiscoveredSandbox,
     name: String,
     cgroup: Cgroup,
     /// The CPU share of its limit.
@@ -48,7 +48,7 @@ impl ActivitySampler {
     }
 
     /// Samples all sandboxes; what one did before its first sample does not count.
-    pub(super) fn sample(&mut self, home: &Path) -> Result<HashMap<String, SandboxUsage>, FoundError> {
+    pub(super) fn sample(&mut self, home: &Path) -> Result<HashMap<String, SandboxUsage>, DiscoveryError> {
         if self.listed.is_none_or(|at| at.elapsed() >= LISTED) {
             self.list(home)?;
             self.listed = Some(Instant::now());
@@ -57,10 +57,10 @@ impl ActivitySampler {
         Ok(self.sandboxes.iter().map(|(incarnation, one)| (incarnation.clone(), one.usage)).collect())
     }
 
-    fn list(&mut self, home: &Path) -> Result<(), FoundError> {
+    fn list(&mut self, home: &Path) -> Result<(), DiscoveryError> {
         let mut before = std::mem::take(&mut self.sandboxes);
         for found in carrel_shim_client::sandboxes(home)? {
-            let Some(record) = found.record.as_ref().filter(|_| found.life == Life::Running) else { continue };
+            let Some(record) = found.record.as_ref().filter(|_| found.life == Liveness::Running) else { continue };
             let incarnation = record.incarnation.clone();
             if let Some(known) = before.remove(&incarnation) {
                 self.sandboxes.insert(incarnation, known);
@@ -93,7 +93,7 @@ impl ActivitySampler {
         }
     }
 
-    pub(super) fn all(&self) -> impl Iterator<Item = &Found> {
+    pub(super) fn all(&self) -> impl Iterator<Item = &DiscoveredSandbox> {
         self.sandboxes.values().map(|one| &one.found)
     }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use carrel_agent_client::{AgentClient, Error, TcpReader, TcpWriter};
+use carrel_agent_client::{AgentClient, AgentClientError, TcpReader, TcpWriter};
 use carrel_control::provider::ProviderError;
 use carrel_control::spec::Port;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -86,10 +86,10 @@ impl AgentConnection {
     async fn reach(&self, port: u16) -> Result<carrel_agent_client::TcpStream, ProviderError> {
         let client = self.client().await?;
         let reached = match client.tcp("127.0.0.1", port).await {
-            Err(Error::Tcp(_)) => client.tcp("::1", port).await,
+            Err(AgentClientError::Tcp(_)) => client.tcp("::1", port).await,
             reached => reached,
         };
-        if let Err(Error::Lost(_)) = &reached {
+        if let Err(AgentClientError::Lost(_)) = &reached {
             // The next connection reconnects.
             *self.client.lock().await = None;
         }
@@ -170,7 +170,7 @@ async fn inward(mut from: ReadHalf<'_>, mut to: TcpWriter) -> Result<(), Provide
         match to.write(piece.freeze()).await {
             Ok(()) => {}
             // The other side reads no more, but may still write.
-            Err(Error::InputClosed) => return Ok(()),
+            Err(AgentClientError::InputClosed) => return Ok(()),
             Err(error) => return Err(failed(error)),
         }
     }
@@ -183,9 +183,9 @@ async fn outward(mut from: TcpReader, mut to: WriteHalf<'_>) -> Result<(), Provi
     to.shutdown().await.map_err(failed)
 }
 
-fn finished(outcome: Result<(), Error>) -> Result<(), ProviderError> {
+fn finished(outcome: Result<(), AgentClientError>) -> Result<(), ProviderError> {
     match outcome {
-        Ok(()) | Err(Error::InputClosed) => Ok(()),
+        Ok(()) | Err(AgentClientError::InputClosed) => Ok(()),
         Err(error) => Err(failed(error)),
     }
 }

@@ -7,8 +7,8 @@ use carrel_control::provider::{Place, ProviderError};
 use carrel_control::spec::{Service, Spec};
 use carrel_fetch::Image;
 use carrel_layers::Config;
-use carrel_shim_client::messages::{Create, Keep, Limits, NetworkOf};
-use carrel_shim_client::{Found, Life, Programs, began};
+use carrel_shim_client::messages::{Create, JobRetention, SandboxLimits, SharedNetwork};
+use carrel_shim_client::{DiscoveredSandbox, Liveness, Programs, began};
 
 use super::hosts::{add_service_hosts, hostname};
 use super::service_ref::ServiceRef;
@@ -28,7 +28,7 @@ impl LocalInner {
         service: &Service,
         service_ref: &ServiceRef,
         cancelled: &ServiceCancellation,
-    ) -> Result<Option<Found>, ProviderError> {
+    ) -> Result<Option<DiscoveredSandbox>, ProviderError> {
         if let Some(found) = self.running_service(service_ref).await? {
             return Ok(Some(found));
         }
@@ -55,14 +55,14 @@ impl LocalInner {
         service_ref: &ServiceRef,
         mut create: Create,
         image: Image,
-    ) -> Result<Option<Found>, ProviderError> {
+    ) -> Result<Option<DiscoveredSandbox>, ProviderError> {
         // While this incarnation of the main sandbox runs, the name of the service belongs to it or to an earlier one.
         create.network_of = self.network_of(place).await?;
         if create.network_of.is_none() {
             return Ok(None);
         }
         if let Some(found) = self.find_by_name(&service_ref.name).await? {
-            if found.life == Life::Running && service_ref.is(&found) {
+            if found.life == Liveness::Running && service_ref.is(&found) {
                 return Ok(Some(found));
             }
             self.clear_found(&found).await?;
@@ -80,20 +80,23 @@ impl LocalInner {
     }
 
     /// The sandbox of a service, if it is running.
-    pub(super) async fn running_service(&self, service_ref: &ServiceRef) -> Result<Option<Found>, ProviderError> {
+    pub(super) async fn running_service(
+        &self,
+        service_ref: &ServiceRef,
+    ) -> Result<Option<DiscoveredSandbox>, ProviderError> {
         let found = self.find_by_name(&service_ref.name).await?;
-        Ok(found.filter(|found| found.life == Life::Running && service_ref.is(found)))
+        Ok(found.filter(|found| found.life == Liveness::Running && service_ref.is(found)))
     }
 
     /// Stops and removes whatever has the name of a service, of any incarnation.
-    pub(super) async fn clear_found(&self, found: &Found) -> Result<(), ProviderError> {
+    pub(super) async fn clear_found(&self, found: &DiscoveredSandbox) -> Result<(), ProviderError> {
         let Some(record) = persistent_record(found) else { return Ok(()) };
         self.stop_found(found, std::time::Duration::ZERO).await?;
         collect(&found.directory, &record.incarnation).await
     }
 
     /// The network of the main sandbox, if it is running.
-    async fn network_of(&self, place: &Place) -> Result<Option<NetworkOf>, ProviderError> {
+    async fn network_of(&self, place: &Place) -> Result<Option<SharedNetwork>, ProviderError> {
         let Some(found) =
             self.find(&place.sandbox).await?.filter(|found| crate::discovery::is_incarnation(found, place))
         else {
@@ -107,7 +110,7 @@ impl LocalInner {
         let pid = shim.hello().pid;
         let Some(began) = began(pid) else { return Ok(None) };
         // If the shim still answers, the pid belongs to it.
-        Ok(shim.status().await.is_ok().then_some(NetworkOf { pid, began }))
+        Ok(shim.status().await.is_ok().then_some(SharedNetwork { pid, began }))
     }
 
     async fn plan_service(
@@ -143,7 +146,7 @@ fn create(
     }
     let mut root = image.root.clone();
     add_service_hosts(&mut root, &spec.services)?;
-    let limits = Limits {
+    let limits = SandboxLimits {
         memory: Some(service.limits.memory.unwrap_or(settings.default_memory)),
         pids: Some(settings.pids),
         cpu_millis: service.limits.cpu_millis,
@@ -167,7 +170,7 @@ fn create(
         image: service.image.clone(),
         lasting: true,
         logs: None,
-        keep: Keep::default(),
+        keep: JobRetention::default(),
         network_of: None,
         gvisor: None,
     })

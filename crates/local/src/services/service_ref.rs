@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use carrel_control::provider::{Place, ProviderError};
-use carrel_shim_client::{Found, SandboxRecord, layout};
+use carrel_shim_client::{DiscoveredSandbox, SandboxRecord, layout};
 
 use crate::discovery::persistent_record;
 use crate::paths::{HomePaths, MAX_NAME_LENGTH, hash_prefix, name};
@@ -66,7 +66,7 @@ impl ServiceRef {
     }
 
     /// Whether a found sandbox is this service.
-    pub(crate) fn is(&self, found: &Found) -> bool {
+    pub(crate) fn is(&self, found: &DiscoveredSandbox) -> bool {
         persistent_record(found).is_some_and(|record| record.incarnation == self.incarnation)
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use carrel_control::provider::ProviderError;
 use carrel_control::spec::Healthcheck;
-use carrel_shim_client::messages::{Fact, FactKind, Outcome, OutcomeKind};
+use carrel_shim_client::messages::{Fact, FactKind, JobOutcome, OutcomeKind};
 
 use crate::facts;
 
@@ -85,7 +85,7 @@ pub(super) fn check(number: u32) -> String {
 }
 
 /// Describes the outcome of a job in a message.
-pub(super) fn describe_outcome(outcome: &Outcome) -> String {
+pub(super) fn describe_outcome(outcome: &JobOutcome) -> String {
     match (outcome.kind, outcome.code, outcome.signal) {
         (OutcomeKind::TimedOut, ..) => "timed out".to_owned(),
         (OutcomeKind::OutOfMemory, ..) => "OOM-killed".to_owned(),
@@ -176,7 +176,7 @@ impl ServiceState {
         (self.failures, self.checking) = (0, None);
     }
 
-    fn ended(&mut self, outcome: Option<&Outcome>, at_ms: u64) {
+    fn ended(&mut self, outcome: Option<&JobOutcome>, at_ms: u64) {
         let Some(outcome) = outcome.filter(|outcome| outcome.kind != OutcomeKind::SandboxEnded) else { return };
         self.ended_ms = Some(at_ms);
         self.checking = None;
@@ -190,7 +190,7 @@ impl ServiceState {
         self.early_exits = if is_soon { self.early_exits + 1 } else { 0 };
     }
 
-    fn checked(&mut self, outcome: Option<&Outcome>, at_ms: u64) {
+    fn checked(&mut self, outcome: Option<&JobOutcome>, at_ms: u64) {
         self.checking = None;
         self.checked_ms = at_ms;
         let (Some(outcome), Some(timing)) = (outcome, self.timing) else { return };

@@ -68,7 +68,7 @@ pub(crate) fn supervise(
         Ok(service_ref) => service_ref,
         Err(error) => {
             // The channel has capacity for it.
-            let _told = to.try_send(ServiceFact::Failed(error));
+            let _sent = to.try_send(ServiceFact::Failed(error));
             return told;
         }
     };

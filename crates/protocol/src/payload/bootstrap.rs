@@ -6,7 +6,7 @@ record! {
     /// Configure the guest. Everything is optional.
     #[derive(Default)]
     pub struct Bootstrap {
-        /// The host wants to acknowledge a failed start.
+        /// Whether the host acknowledges a failed start.
         init_failure_ack: bool => omitted since 7,
         /// How to assemble the root file system from disks.
         block_root: Option<BlockRoot> => omitted since 7,
@@ -16,35 +16,35 @@ record! {
         file_mounts: Vec<FileMount> => omitted since 7,
         /// Disks to mount.
         disk_mounts: Vec<DiskMount> => omitted since 7,
-        /// Memory file systems to mount.
+        /// Tmpfs to mount.
         tmpfs_mounts: Vec<TmpfsMount> => omitted since 7,
         /// The host name of the guest.
         hostname: Option<String> => omitted since 7,
-        /// A name for the host.
+        /// The name of the host, as the guest resolves it.
         host_alias: Option<String> => omitted since 7,
         /// The network interface.
         network: Option<Network> => omitted since 7,
         /// Resource limits of every command.
         rlimits: Vec<ResourceLimit> => omitted since 7,
-        /// The user of commands that name none.
+        /// The default user of commands.
         user: Option<String> => omitted since 7,
-        /// The working directory of commands that name none.
+        /// The default working directory of commands.
         default_cwd: Option<String> => omitted since 7,
-        /// The environment below every command's own.
+        /// The environment that every command inherits.
         default_env: Vec<EnvironmentVariable> => omitted since 7,
-        /// How much commands may do.
+        /// The privileges of commands.
         security_profile: SecurityProfile => default since 7,
-        /// Another init to start.
+        /// An init program to hand over to.
         handoff_init: Option<HandoffInit> => omitted since 7,
         /// The execution limits.
         exec_limits: Option<ExecLimits> => omitted since 10,
     }
 
-    /// How to assemble the root file system from disks. Which keys it has depends on `kind`.
+    /// How to assemble the root file system from disks. The keys depend on `kind`.
     pub struct BlockRoot {
-        /// One disk, or layers.
+        /// A single disk, or overlay layers.
         kind: BlockRootKind => required,
-        /// The device of one disk.
+        /// The device of a single disk.
         device: Option<String> => omitted,
         /// Its file system.
         fstype: Option<String> => omitted,
@@ -54,7 +54,7 @@ record! {
         upper: Option<BlockRootUpper> => omitted,
     }
 
-    /// The upper layer. Which keys it has depends on `kind`.
+    /// The upper layer. The keys depend on `kind`.
     pub struct BlockRootUpper {
         /// A device, or memory.
         kind: BlockRootUpperKind => required,
@@ -62,66 +62,66 @@ record! {
         device: Option<String> => omitted,
         /// Its file system.
         fstype: Option<String> => omitted,
-        /// How much memory.
+        /// The size of the memory.
         size_mib: Option<u32> => omitted,
     }
 
-    /// What a mount may not do.
+    /// Restrictions of a mount.
     #[derive(Copy, Default)]
     pub struct MountFlags {
-        /// Be written.
+        /// Read-only.
         readonly: bool => default,
-        /// Hold programs.
+        /// No execution of programs.
         noexec: bool => default,
-        /// Raise privileges.
+        /// No set-id bits.
         nosuid: bool => default,
-        /// Hold devices.
+        /// No device files.
         nodev: bool => default,
     }
 
     /// A shared directory to mount.
     pub struct DirMount {
-        /// The share.
+        /// The tag of the share.
         tag: String => required,
-        /// Where.
+        /// The mount point.
         guest_path: String => required,
-        /// What it may not do.
+        /// Restrictions.
         flags: MountFlags => default,
     }
 
     /// A shared file to mount.
     pub struct FileMount {
-        /// The share.
+        /// The tag of the share.
         tag: String => required,
-        /// The file in it.
+        /// The name of the file in the share.
         filename: String => required,
-        /// Where.
+        /// The mount point.
         guest_path: String => required,
-        /// What it may not do.
+        /// Restrictions.
         flags: MountFlags => default,
     }
 
     /// A disk to mount.
     pub struct DiskMount {
-        /// The disk.
+        /// The device.
         id: String => required,
-        /// Where.
+        /// The mount point.
         guest_path: String => required,
         /// Its file system.
         fstype: Option<String> => omitted,
-        /// What it may not do.
+        /// Restrictions.
         flags: MountFlags => default,
     }
 
-    /// A memory file system to mount.
+    /// A tmpfs to mount.
     pub struct TmpfsMount {
-        /// Where.
+        /// The mount point.
         path: String => required,
-        /// How large.
+        /// Its size.
         size_mib: Option<u32> => omitted,
         /// The mode of its root.
         mode: Option<u32> => omitted,
-        /// What it may not do.
+        /// Restrictions.
         flags: MountFlags => default,
     }
 
@@ -131,39 +131,39 @@ record! {
         interface: String => required,
         /// Its hardware address.
         mac: [u8; 6] => required,
-        /// The largest packet.
+        /// The MTU.
         mtu: u16 => required,
-        /// The addresses of version 4.
+        /// IPv4 addresses.
         ipv4: Option<Ipv4> => omitted,
-        /// The addresses of version 6.
+        /// IPv6 addresses.
         ipv6: Option<Ipv6> => omitted,
     }
 
-    /// Addresses of version 4.
+    /// The IPv4 configuration of an interface.
     pub struct Ipv4 {
-        /// The guest's own.
+        /// The guest's address.
         address: [u8; 4] => required,
         /// The length of the network prefix.
         prefix_len: u8 => required,
-        /// The way out.
+        /// The default gateway.
         gateway: [u8; 4] => required,
-        /// The resolver.
+        /// The DNS server.
         dns: Option<[u8; 4]> => omitted,
     }
 
-    /// Addresses of version 6.
+    /// The IPv6 configuration of an interface.
     pub struct Ipv6 {
-        /// The guest's own.
+        /// The guest's address.
         address: [u8; 16] => required,
         /// The length of the network prefix.
         prefix_len: u8 => required,
-        /// The way out.
+        /// The default gateway.
         gateway: [u8; 16] => required,
-        /// The resolver.
+        /// The DNS server.
         dns: Option<[u8; 16]> => omitted,
     }
 
-    /// A variable of the environment.
+    /// An environment variable.
     pub struct EnvironmentVariable {
         /// Its name.
         key: String => required,
@@ -171,7 +171,7 @@ record! {
         value: String => required,
     }
 
-    /// Another init to start.
+    /// An init program to hand over to.
     pub struct HandoffInit {
         /// The program.
         cmd: String => required,
@@ -185,9 +185,9 @@ record! {
 }
 
 text_enum! {
-    /// One disk, or layers.
+    /// A single disk, or overlay layers.
     pub enum BlockRootKind {
-        /// One disk.
+        /// A single disk.
         DiskImage = "disk-image",
         /// A read-only layer below a writable one.
         OciErofs = "oci-erofs",
@@ -205,13 +205,13 @@ text_enum! {
 }
 
 text_enum! {
-    /// How much commands may do.
+    /// The privileges of commands.
     #[derive(Default)]
     pub enum SecurityProfile {
-        /// What the root of a sandbox may.
+        /// The full privileges of root in the sandbox.
         #[default]
         Default = "default",
-        /// Less.
+        /// Reduced privileges.
         Restricted = "restricted",
     }
 }

@@ -4,72 +4,72 @@ record! {
     /// An offer to carry a stream as bulk records.
     #[derive(Copy)]
     pub struct BulkOffer {
-        /// The record format; there is one, 1.
+        /// The record format, always 1.
         format: u8 => required,
-        /// The largest payload of a record that the host accepts.
+        /// The largest record payload that the host accepts.
         max_record_payload: u32 => required,
-        /// How far the guest may send at first.
+        /// The initial credit of the guest.
         guest_to_host_credit_limit: u64 => required,
     }
 
     /// The guest accepted a bulk offer.
     #[derive(Copy)]
     pub struct BulkAccepted {
-        /// What the stream belongs to.
+        /// The kind of stream.
         kind: BulkKind => required,
-        /// The directions, as a mask.
+        /// The directions, as a bit mask.
         flows: u8 => required,
         /// The record format.
         format: u8 => required,
-        /// The largest payload of a record, either way.
+        /// The negotiated maximum payload of a record, for both directions.
         max_record_payload: u32 => required,
-        /// How far the host may send at first.
+        /// The initial credit of the host.
         host_to_guest_credit_limit: u64 => required,
-        /// The offer's limit, repeated.
+        /// The credit limit of the offer, repeated.
         guest_to_host_credit_limit: u64 => required,
     }
 
-    /// The receiver of a flow grants more. Both numbers are absolute, so that a repeated grant grants nothing.
+    /// A credit grant of a flow's receiver. Both numbers are absolute, so that a repeated grant is idempotent.
     #[derive(Copy)]
     pub struct BulkCredit {
-        /// What the stream belongs to.
+        /// The kind of stream.
         kind: BulkKind => required,
         /// The direction.
         flow: BulkFlow => required,
-        /// How far the receiver has consumed.
+        /// The offset up to which the receiver has consumed.
         consumed_offset: u64 => required,
-        /// How far the sender may send.
+        /// The offset up to which the sender may send.
         credit_limit: u64 => required,
     }
 
-    /// The sender of a flow is done.
+    /// The sender of a flow is finished.
     #[derive(Copy)]
     pub struct BulkFinish {
-        /// What the stream belongs to.
+        /// The kind of stream.
         kind: BulkKind => required,
         /// The direction.
         flow: BulkFlow => required,
-        /// How much was sent in all.
+        /// The total number of bytes sent.
         final_offset: u64 => required,
     }
 
-    /// Stop a bulk correlation.
+    /// Cancel a bulk correlation.
     pub struct BulkCancel {
-        /// What the stream belongs to.
+        /// The kind of stream.
         kind: BulkKind => required,
-        /// Why.
+        /// The reason, for programs.
         reason: BulkCancelReason => required,
-        /// What happened, for people.
+        /// A human-readable message.
         message: String => required,
     }
 }
 
 number_enum! {
-    /// What a bulk stream belongs to.
+    /// The kind of a bulk stream.
     pub enum BulkKind {
-        /// A file.
+        /// The content of a file.
         File = 1,
-        /// A connection.
+        /// A TCP connection.
         Tcp = 2,
     }
 
@@ -77,21 +77,21 @@ number_enum! {
     pub enum BulkFlow {
         /// Into the sandbox.
         HostToGuest = 1,
-        /// Out of it.
+        /// Out of the sandbox.
         GuestToHost = 2,
     }
 
-    /// Why a bulk correlation was stopped.
+    /// Why a bulk correlation was cancelled.
     pub enum BulkCancelReason {
-        /// The caller no longer wants it.
+        /// The caller cancelled it.
         Caller = 1,
         /// The destination failed.
         DestinationIo = 2,
-        /// A limit is reached.
+        /// A limit was reached.
         ResourceLimit = 3,
         /// The channel failed.
         Transport = 4,
-        /// The peer broke the rules.
+        /// The peer violated the protocol.
         ProtocolState = 5,
     }
 }

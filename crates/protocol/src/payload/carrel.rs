@@ -1,44 +1,43 @@
-//! What only Carrel's own programs say to each other: whole trees of files, without a shell or a tool in the image.
+//! Messages between Carrel's own programs only: operations on directory trees without a shell or tools in the image.
 
 record! {
-    /// Stands in `core.ready`: the agent would speak more to one of Carrel's hosts.
+    /// The part of `core.ready` that announces an agent of Carrel.
     #[derive(Copy)]
     pub struct CarrelReady {
-        /// The highest generation it speaks.
+        /// The highest generation that the agent supports.
         generation: u8 => required since 11,
     }
 
-    /// One of Carrel's own hosts says so.
+    /// The host announces that it is one of Carrel's own programs.
     #[derive(Copy)]
     pub struct CarrelHello {
-        /// The highest generation it speaks.
+        /// The highest generation that the host supports.
         generation: u8 => required since 11,
-        /// Whether it speaks for many clients, each with ids of its own: then both sides keep `carrel.credit`.
+        /// Whether the host is a relay for many clients, each with its own ids: then both sides send `carrel.credit`.
         relay: bool => omitted since 11,
     }
 
-    /// How much may be sent to, or on behalf of, one client of a relay: from the host about the frames of the agent,
-    /// from the agent about those of the host.
+    /// A credit grant for one client of a relay: from the host for the agent's frames, from the agent for the host's.
     #[derive(Copy)]
     pub struct CarrelCredit {
-        /// The first id of the client.
+        /// The first id of the client's range.
         id_start: u32 => required since 11,
-        /// Bytes of frames, counted from the first of this client.
+        /// The total of frame bytes that may be sent for this client.
         limit: u64 => required since 11,
     }
 
-    /// The agent agrees to speak the generations above the published ones.
+    /// The agent accepts a generation above the published ones.
     #[derive(Copy)]
     pub struct CarrelWelcome {
-        /// The generation of the connection from now on.
+        /// The generation of the connection from here on.
         generation: u8 => required since 11,
     }
 
-    /// An operation on a tree of files.
+    /// An operation on a directory tree.
     pub struct CarrelFsRequest {
-        /// Which.
+        /// The operation and its arguments.
         op: TreeOp => required since 11,
-        /// The user on whose behalf.
+        /// The user to act as.
         user: Option<String> => omitted since 11,
     }
 
@@ -46,7 +45,7 @@ record! {
     pub struct TreeWatch {
         /// The directory or file.
         path: String => required since 11,
-        /// Whether directories in it are watched too.
+        /// Whether subdirectories are watched too.
         recursive: bool => default since 11,
     }
 
@@ -56,9 +55,9 @@ record! {
         root: String => required since 11,
         /// The pattern: `*`, `?`, `[…]`, `{a,b}` within a name, `**` across names.
         pattern: String => required since 11,
-        /// Whether names that begin with a dot are found by `*`.
+        /// Whether `*` matches names that begin with a dot.
         hidden: bool => default since 11,
-        /// How many at most; 0 means as many as there are.
+        /// The maximum number of matches; 0 means unlimited.
         limit: u64 => default since 11,
     }
 
@@ -72,88 +71,88 @@ record! {
         literal: bool => default since 11,
         /// Whether case is ignored.
         ignore_case: bool => default since 11,
-        /// Which files, by a glob on their path below `root`.
+        /// Only search files whose path below `root` matches this glob.
         glob: Option<String> => omitted since 11,
         /// Whether names that begin with a dot are searched.
         hidden: bool => default since 11,
-        /// How many lines at most; 0 means as many as there are.
+        /// The maximum number of lines; 0 means unlimited.
         limit: u64 => default since 11,
     }
 
-    /// Move a file or a tree, across file systems too.
+    /// Move a file or a tree, even across file systems.
     pub struct TreeMove {
-        /// From.
+        /// The source path.
         src: String => required since 11,
-        /// To.
+        /// The destination path.
         dst: String => required since 11,
-        /// Whether a file that is there is replaced.
+        /// Whether an existing file is replaced.
         overwrite: bool => default since 11,
     }
 
-    /// Copy a file or a tree, with modes, times, links and, where permitted, owners.
+    /// Copy a file or a tree with its modes, times, links and, if permitted, owners.
     pub struct TreeCopy {
-        /// From.
+        /// The source path.
         src: String => required since 11,
-        /// To.
+        /// The destination path.
         dst: String => required since 11,
-        /// Whether a file that is there is replaced.
+        /// Whether an existing file is replaced.
         overwrite: bool => default since 11,
     }
 
-    /// Found entries or lines.
+    /// Entries or lines that match.
     pub struct CarrelFsMatches {
-        /// Some of them, in the order of the search.
+        /// A batch of matches, in search order.
         matches: Vec<TreeMatch> => required since 11,
     }
 
-    /// A found entry or line.
+    /// An entry or line that matches.
     pub struct TreeMatch {
-        /// The path, as reached from the root that was given.
+        /// The path, starting with the given root.
         path: String => required since 11,
         /// The line number, from 1.
         line: Option<u64> => omitted since 11,
-        /// The line, without its end, cut where it is very long.
+        /// The line without its terminator, truncated if very long.
         text: Option<String> => omitted since 11,
     }
 
     /// Changes of watched files.
     pub struct CarrelFsEvents {
-        /// Some of them, in their order.
+        /// A batch of changes, in order.
         events: Vec<TreeEvent> => required since 11,
     }
 
     /// A change of a watched file.
     pub struct TreeEvent {
-        /// What happened.
+        /// The kind of change.
         kind: TreeEventKind => required since 11,
         /// The path.
         path: String => required since 11,
-        /// Where it was moved to.
+        /// The new path, after a move.
         to: Option<String> => omitted since 11,
     }
 
-    /// Stop an operation on a tree.
+    /// Cancel an operation on a directory tree.
     #[derive(Default)]
     pub struct CarrelFsCancel {}
 
-    /// The outcome of an operation on a tree.
+    /// The result of an operation on a directory tree.
     #[derive(Default)]
     pub struct CarrelFsDone {
         /// Whether it succeeded.
         ok: bool => required since 11,
-        /// What happened, for people.
+        /// A human-readable message.
         error: Option<String> => omitted since 11,
-        /// The name of the error number.
+        /// The symbolic name of the error number.
         errno_name: Option<String> => omitted since 11,
-        /// How many entries were found, or files copied or moved.
+        /// The number of matches, or of files copied or moved.
         count: u64 => default since 11,
-        /// Whether a limit cut the result.
+        /// Whether a limit truncated the result.
         truncated: bool => default since 11,
     }
 }
 
 tagged! {
-    /// The operations on trees.
+    /// The operations on directory trees.
     pub enum TreeOp {
         /// Report changes.
         Watch(TreeWatch),
@@ -161,27 +160,27 @@ tagged! {
         Glob(TreeGlob),
         /// Find lines by content.
         Grep(TreeGrep),
-        /// Move.
+        /// Move a file or a tree.
         Move(TreeMove),
-        /// Copy.
+        /// Copy a file or a tree.
         Copy(TreeCopy),
     }
 }
 
 text_enum! {
-    /// What happened to a watched file.
+    /// The kind of change of a watched file.
     pub enum TreeEventKind {
-        /// It is new.
+        /// It was created.
         Created = "created",
         /// Its content changed.
         Modified = "modified",
         /// Its mode, owner or times changed.
         Attributes = "attributes",
-        /// It is gone.
+        /// It was removed.
         Removed = "removed",
-        /// It moved within the watched tree.
+        /// It was moved within the watched tree.
         Moved = "moved",
-        /// Too much happened at once: look again at everything below.
+        /// The kernel dropped events: rescan everything below.
         Overflow = "overflow",
     }
 }

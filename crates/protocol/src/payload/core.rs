@@ -1,4 +1,4 @@
-//! Life cycle, presence and errors.
+//! Lifecycle, liveness and errors.
 
 use std::convert::Infallible;
 
@@ -6,11 +6,11 @@ use minicbor::encode::Write;
 use minicbor::{Decoder, Encoder};
 
 use super::{CarrelReady, ExecLimits, WorkloadFailure};
-use crate::cbor::{self, DecodeError, EncodeError, Wire};
+use crate::cbor::{self, CborEncodeError, DecodeError, Wire};
 use crate::schema::Shape;
 
 record! {
-    /// What the agent says when it is ready, and a relay to each of its clients.
+    /// Sent by the agent when it is ready, and by a relay to each of its clients.
     #[derive(Default)]
     pub struct Ready {
         /// Nanoseconds since boot at which the agent started.
@@ -19,57 +19,57 @@ record! {
         init_time_ns: u64 => required,
         /// Nanoseconds since boot at which the agent was ready.
         ready_time_ns: u64 => required,
-        /// The version of the agent, for people.
+        /// The version of the agent, for display.
         agent_version: String => omitted since 3,
         /// A second channel for bulk records.
         bulk_transport: Option<BulkTransport> => omitted since 8,
-        /// The agent acknowledges the withdrawal of an id range.
-        relay_lease: Option<Format> => omitted since 8,
-        /// The relay offers shared memory.
-        local_transport: Option<Format> => omitted since 8,
+        /// Whether the agent acknowledges the withdrawal of an id range.
+        relay_lease: Option<CapabilityFormat> => omitted since 8,
+        /// Shared memory that the relay offers.
+        local_transport: Option<CapabilityFormat> => omitted since 8,
         /// The version of the workload barrier.
         workload_transport_barrier_version: Option<u8> => omitted since 9,
-        /// The execution limits; their presence asks for acknowledgements.
+        /// The execution limits; their presence requests acknowledgements.
         exec_limits: Option<ExecLimits> => omitted since 10,
-        /// Where signals may be sent out of band.
+        /// The endpoint for out-of-band signals.
         exec_control: Option<ExecControl> => omitted since 10,
-        /// The agent is one of Carrel's and would speak more to one of Carrel's hosts.
+        /// Present if the agent is one of Carrel's.
         carrel: Option<CarrelReady> => omitted since 11,
     }
 
     /// A second channel for bulk records.
     pub struct BulkTransport {
-        /// How the two channels relate.
+        /// The relation between the two channels.
         profile: String => required,
         /// The name of the second channel.
         port: String => required,
-        /// What binds the two.
+        /// A nonce that ties the two channels together.
         connection_id: [u8; 16] => required,
     }
 
     /// A capability with a versioned format.
-    pub struct Format {
+    pub struct CapabilityFormat {
         /// The highest format understood.
         max_format: u8 => required,
     }
 
-    /// Where signals may be sent out of band.
+    /// The endpoint for out-of-band signals.
     pub struct ExecControl {
-        /// The version of that protocol.
+        /// The protocol version of the endpoint.
         version: u8 => required,
         /// The path of its socket.
         endpoint: String => required,
-        /// What proves the client there.
+        /// The secret that authenticates the client.
         connection: [u8; 16] => required,
     }
 
     /// The agent resolved the default user.
     pub struct InitResolved {
-        /// The user that commands run as when they name none.
+        /// The default user of commands.
         default_user: UserIds => required,
     }
 
-    /// A user by numbers.
+    /// Numeric user and group id.
     pub struct UserIds {
         /// The user id.
         uid: u32 => required,
@@ -77,20 +77,20 @@ record! {
         gid: u32 => required,
     }
 
-    /// The host acted on the resolved user, or on a failed start.
+    /// The host applied the resolved user, or learned of a failed start.
     #[derive(Default)]
     pub struct InitAck {
-        /// The start failed, and the host knows.
+        /// Whether the host acknowledges a failed start.
         failure: bool => omitted,
     }
 
-    /// A client left; what its id range owns ends.
+    /// A client disconnected; everything that its id range owns is terminated.
     pub struct ClientDisconnected {
         /// The first id of the range.
         id_start: u32 => required,
-        /// The id behind the range.
+        /// The end of the range, exclusive.
         id_end_exclusive: u32 => required,
-        /// Which lease of the range ended.
+        /// Which lease of the range was released.
         incarnation: Option<[u8; 16]> => omitted since 8,
     }
 
@@ -100,60 +100,60 @@ record! {
         unix_time_nanos: u64 => required,
     }
 
-    /// Is the agent there?
+    /// Liveness probe.
     #[derive(Default)]
     pub struct Ping {}
 
-    /// It is.
+    /// Response to a liveness probe.
     #[derive(Default)]
     pub struct Pong {}
 
-    /// Count as activity.
+    /// Report activity, against an idle timeout.
     #[derive(Default)]
     pub struct Touch {}
 
-    /// Counted.
+    /// The activity was recorded.
     pub struct Touched {
-        /// How many activities there were.
+        /// The number of activities so far.
         activity_seq: u64 => required,
     }
 
     /// A recoverable error of one correlation.
     pub struct CoreError {
-        /// What kind of error.
+        /// The kind of error.
         kind: CoreErrorKind => required,
-        /// What happened, for people.
+        /// A human-readable message.
         message: String => required,
-        /// The message type it is about.
+        /// The message type that caused it.
         offending_type: Option<String> => omitted since 5,
         /// Why the start failed.
         init_failure: Option<InitFailure> => omitted since 7,
-        /// What became of a freeze.
+        /// The effect of a failed freeze.
         workload_failure: Option<WorkloadFailure> => omitted since 9,
     }
 }
 
 text_enum! {
-    /// What kind of protocol error.
+    /// The kind of a protocol error.
     pub enum CoreErrorKind {
         /// The agent could not start.
         InitializationFailed = "initialization_failed",
-        /// The envelope could not be read.
+        /// The envelope could not be decoded.
         MalformedMessage = "malformed_message",
-        /// The type is not known.
+        /// The message type is unknown.
         UnsupportedMessageType = "unsupported_message_type",
-        /// The type needs a newer peer.
+        /// The message type needs a newer generation.
         UnsupportedProtocolGeneration = "unsupported_protocol_generation",
-        /// The flags are not those of the type.
+        /// The flags do not match the message type.
         InvalidFlags = "invalid_flags",
-        /// The payload could not be read or is not valid.
+        /// The payload could not be decoded or is invalid.
         InvalidPayload = "invalid_payload",
-        /// The session is unknown, over, or in another state.
+        /// The session is unknown, finished, or in another state.
         InvalidSession = "invalid_session",
-        /// Understood, but not to be had here.
+        /// Not supported by this agent.
         CapabilityUnavailable = "capability_unavailable",
     } else
-        /// A kind that a newer peer invented.
+        /// A kind that only a newer peer knows.
         Unknown = "unknown"
 }
 
@@ -165,16 +165,16 @@ text_enum! {
         /// The configured group does not exist.
         GroupNotFound = "group_not_found",
     } else
-        /// A reason that a newer peer invented.
+        /// A reason that only a newer peer knows.
         Unknown = "unknown"
 }
 
-/// Shut the sandbox down. Sent as `null`; whatever arrives is understood.
+/// Shut the sandbox down. Encoded as `null`; any value is accepted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shutdown;
 
 impl<'b> Wire<'b> for Shutdown {
-    fn encode<W: Write<Error = Infallible>>(&self, e: &mut Encoder<W>) -> Result<(), EncodeError> {
+    fn encode<W: Write<Error = Infallible>>(&self, e: &mut Encoder<W>) -> Result<(), CborEncodeError> {
         e.null()?;
         Ok(())
     }

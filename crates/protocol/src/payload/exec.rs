@@ -1,4 +1,4 @@
-//! Running commands.
+//! Command execution.
 
 use std::borrow::Cow;
 
@@ -6,17 +6,17 @@ record! {
     /// Run a command.
     #[derive(Default)]
     pub struct ExecRequest {
-        /// The program: a path, or a name to be found along `PATH`.
+        /// The program: a path, or a name to look up in `PATH`.
         cmd: String => required,
         /// Its arguments, without the program.
         args: Vec<String> => default,
-        /// Its environment, each `KEY=value`.
+        /// Its environment, as `KEY=value`.
         env: Vec<String> => default,
         /// Its working directory.
         cwd: Option<String> => default,
         /// Its user: `name`, `uid`, `name:group` or `uid:gid`.
         user: Option<String> => default,
-        /// Whether it gets a terminal.
+        /// Whether to allocate a terminal.
         tty: bool => default,
         /// The rows of that terminal.
         rows: u16 => default(24),
@@ -36,19 +36,19 @@ record! {
         hard: u64 => required,
     }
 
-    /// The command runs.
+    /// The command started.
     pub struct ExecStarted {
         /// Its process id inside the sandbox.
         pid: u32 => required,
     }
 
-    /// Input for the command; empty is the end of it.
+    /// Input for the command; empty data means end of input.
     pub struct ExecStdin<'b> {
         /// The bytes.
         data: Cow<'b, [u8]> => required,
     }
 
-    /// Standard output of the command, or all its output when it has a terminal.
+    /// Standard output of the command, or all output if it has a terminal.
     pub struct ExecStdout<'b> {
         /// The bytes.
         data: Cow<'b, [u8]> => required,
@@ -60,33 +60,33 @@ record! {
         data: Cow<'b, [u8]> => required,
     }
 
-    /// Input could not be delivered; the command goes on.
+    /// Input could not be delivered; the command continues.
     pub struct ExecStdinError {
         /// The error number.
         errno: Option<i32> => default,
-        /// Its name.
+        /// The symbolic name of the error number.
         errno_name: Option<String> => default,
-        /// What happened, for people.
+        /// A human-readable message.
         message: String => required,
     }
 
-    /// The command ended.
+    /// The command exited.
     pub struct ExecExited {
-        /// Its exit code; −1 when a signal ended it.
+        /// Its exit code; −1 if it was killed by a signal.
         code: i32 => required,
-        /// The signal that ended it.
+        /// The signal that killed it.
         signal: Option<i32> => omitted since 11,
     }
 
-    /// The command never ran.
+    /// The command could not be started.
     pub struct ExecFailed {
-        /// What kind of failure.
+        /// The kind of failure.
         kind: ExecFailureKind => required,
         /// The error number.
         errno: Option<i32> => default,
-        /// Its name.
+        /// The symbolic name of the error number.
         errno_name: Option<String> => default,
-        /// What happened, for people.
+        /// A human-readable message.
         message: String => required,
         /// The step that failed.
         stage: Option<String> => default,
@@ -102,33 +102,33 @@ record! {
 
     /// Send a signal to the command's process group.
     pub struct ExecSignal {
-        /// Its number.
+        /// The number of the signal.
         signal: i32 => required,
-        /// Whether the command is to end with all of its process group: when its first process has ended, whatever is
-        /// left of the group is killed, and only then the end is told.
+        /// Whether to terminate the whole process group: once its leader has exited, the rest of the group is killed,
+        /// and only then the exit is reported.
         whole: bool => omitted since 11,
     }
 
     /// The host consumed output.
     pub struct ExecOutputAck {
-        /// All bytes so far, and a fixed charge for each chunk.
+        /// The total of bytes so far, plus a fixed charge per chunk.
         consumed: u64 => required,
     }
 
     /// The command consumed input.
     pub struct ExecStdinAck {
-        /// All bytes so far.
+        /// The total of bytes so far.
         consumed: u64 => required,
     }
 
     /// The execution limits of a sandbox.
     #[derive(Copy)]
     pub struct ExecLimits {
-        /// How many commands may run at once.
+        /// The maximum number of concurrent commands.
         max_executions: u32 => required,
-        /// How much input one command may have outstanding.
+        /// The maximum of outstanding input bytes per command.
         input_limit: u32 => required,
-        /// How much output one command may have unacknowledged.
+        /// The maximum of unacknowledged output bytes per command.
         output_limit: u32 => required,
         /// The largest chunk of input.
         stdin_chunk_size: u32 => required,
@@ -138,11 +138,11 @@ record! {
 }
 
 text_enum! {
-    /// Why a command never ran.
+    /// Why a command could not be started.
     pub enum ExecFailureKind {
         /// There is no such program.
         NotFound = "not_found",
-        /// The program may not be executed.
+        /// The program is not executable.
         PermissionDenied = "permission_denied",
         /// The kernel cannot execute the file.
         NotExecutable = "not_executable",
@@ -150,18 +150,18 @@ text_enum! {
         BadCwd = "bad_cwd",
         /// The arguments or the environment are not acceptable.
         BadArgs = "bad_args",
-        /// A limit is reached or was refused.
+        /// A limit was reached or rejected.
         ResourceLimit = "resource_limit",
-        /// The user does not exist or cannot be taken on.
+        /// The user does not exist or cannot be assumed.
         UserSetupFailed = "user_setup_failed",
-        /// There is no memory.
+        /// Out of memory.
         OutOfMemory = "out_of_memory",
-        /// There is no terminal.
+        /// The terminal could not be allocated.
         PtySetupFailed = "pty_setup_failed",
         /// Anything else.
         Other = "other",
     } else
-        /// A kind that a newer peer invented.
+        /// A kind that only a newer peer knows.
         Unknown = "unknown"
 }
 

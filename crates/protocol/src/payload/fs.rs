@@ -7,58 +7,58 @@ use super::BulkOffer;
 record! {
     /// A file operation.
     pub struct FsRequest {
-        /// Which.
+        /// The operation and its arguments.
         op: FsOp => required since 2,
         /// An offer to carry the bytes of a read or write as bulk records.
         bulk: Option<BulkOffer> => omitted since 8,
-        /// Whether no symbolic link is followed in its path, the last name included. An agent that does so says so.
+        /// Whether symlinks are rejected in every component of the path. An agent that supports it confirms it.
         no_symlinks: bool => omitted since 11,
     }
 
-    /// The outcome of a file operation.
+    /// The result of a file operation.
     #[derive(Default)]
     pub struct FsResponse {
         /// Whether it succeeded.
         ok: bool => required since 2,
-        /// What happened, for people.
+        /// A human-readable message.
         error: Option<String> => default since 2,
-        /// What it yielded.
+        /// The value it returns.
         data: Option<FsResult> => default since 2,
-        /// The name of the error number.
+        /// The symbolic name of the error number.
         errno_name: Option<String> => omitted since 11,
-        /// Whether the agent heeded that no symbolic link is to be followed.
+        /// Whether the agent applied `no_symlinks`.
         no_symlinks: bool => omitted since 11,
     }
 
-    /// Bytes of a file, inline; empty ends a write.
+    /// Bytes of a file, inline; empty data ends a write.
     pub struct FsData<'b> {
         /// The bytes.
         data: Cow<'b, [u8]> => required since 2,
     }
 
-    /// What is known of a file.
+    /// The metadata of a file.
     pub struct FsEntry {
         /// Its path.
         path: String => required since 2,
-        /// What it is.
+        /// The file type.
         kind: FsEntryKind => required since 2,
         /// Its size.
         size: u64 => required since 2,
-        /// Its mode, with the bits that say what it is.
+        /// Its mode, including the file type bits.
         mode: u32 => required since 2,
-        /// When it was modified, in seconds since the epoch.
+        /// The modification time, in seconds since the epoch.
         modified: Option<i64> => default since 2,
         /// Its owner.
         uid: u32 => default since 2,
         /// Its group.
         gid: u32 => default since 2,
-        /// When it was read.
+        /// The access time.
         atime: Option<i64> => default since 2,
-        /// When it was modified, again.
+        /// The modification time, repeated.
         mtime: Option<i64> => default since 2,
     }
 
-    /// Attributes to set; what is absent stays.
+    /// Attributes to set; absent ones are unchanged.
     #[derive(Copy, Default)]
     pub struct FsAttributes {
         /// The permission bits.
@@ -69,9 +69,9 @@ record! {
         gid: Option<u32> => default since 2,
         /// The size.
         size: Option<u64> => default since 2,
-        /// When it was read, in seconds since the epoch.
+        /// The access time, in seconds since the epoch.
         atime: Option<i64> => default since 2,
-        /// When it was modified, in seconds since the epoch.
+        /// The modification time, in seconds since the epoch.
         mtime: Option<i64> => default since 2,
     }
 
@@ -82,117 +82,117 @@ record! {
         read: bool => required since 2,
         /// For writing.
         write: bool => required since 2,
-        /// Every write goes to the end.
+        /// Whether writes append.
         append: bool => required since 2,
-        /// Create it if it is not there.
+        /// Whether to create it if it does not exist.
         create: bool => required since 2,
-        /// Empty it.
+        /// Whether to truncate it.
         truncate: bool => required since 2,
-        /// Create it; it must not be there.
+        /// Whether to create it and fail if it exists.
         create_new: bool => required since 2,
         /// The permission bits of a created file.
         mode: Option<u32> => default since 2,
-        /// The user on whose behalf.
+        /// The user to act as.
         user: Option<String> => default since 2,
     }
 
-    /// A path.
+    /// Arguments: a path.
     pub struct FsPath {
         /// The path.
         path: String => required since 2,
     }
 
-    /// A path to look at.
+    /// Arguments: a path to stat.
     pub struct FsStat {
         /// The path.
         path: String => required since 2,
-        /// Whether the target of a symbolic link is meant.
+        /// Whether symlinks are followed.
         follow_symlink: bool => required since 2,
     }
 
-    /// A path and its new attributes.
+    /// Arguments: a path and its new attributes.
     pub struct FsSetStat {
         /// The path.
         path: String => required since 2,
-        /// Whether the target of a symbolic link is meant.
+        /// Whether symlinks are followed.
         follow_symlink: bool => required since 2,
-        /// The attributes.
+        /// The attributes to set.
         attrs: FsAttributes => required since 2,
     }
 
-    /// A symbolic link to make.
+    /// Arguments: a symlink to create.
     pub struct FsSymlink {
-        /// What it points to.
+        /// The target of the link.
         target: String => required since 2,
-        /// Where it is.
+        /// The path of the link.
         link_path: String => required since 2,
-        /// The user on whose behalf.
+        /// The user to act as.
         user: Option<String> => default since 2,
     }
 
-    /// A directory to make, with its parents.
+    /// Arguments: a directory to create with its parents.
     pub struct FsMkdir {
         /// Its path.
         path: String => required since 2,
         /// Its permission bits.
         mode: Option<u32> => default since 2,
-        /// The user on whose behalf.
+        /// The user to act as.
         user: Option<String> => default since 2,
     }
 
-    /// A directory to remove.
+    /// Arguments: a directory to remove.
     pub struct FsRemoveDir {
         /// Its path.
         path: String => required since 2,
-        /// Whether with all that is in it.
+        /// Whether to remove its content, too.
         recursive: bool => required since 2,
     }
 
-    /// From one path to another.
+    /// Arguments: source and destination.
     pub struct FsFromTo {
-        /// From.
+        /// The source path.
         src: String => required since 2,
-        /// To.
+        /// The destination path.
         dst: String => required since 2,
     }
 
-    /// A file to open.
+    /// Arguments: a file to open.
     pub struct FsOpenFile {
         /// Its path.
         path: String => required since 2,
-        /// How.
+        /// The open mode.
         options: FsOpenOptions => required since 2,
     }
 
-    /// An open file or directory.
+    /// Arguments: an open file or directory.
     pub struct FsHandle {
-        /// What the opening returned.
+        /// The handle that open returned.
         handle: u64 => required since 2,
     }
 
-    /// A range of an open file.
+    /// Arguments: a range of an open file.
     pub struct FsRange {
-        /// What the opening returned.
+        /// The handle that open returned.
         handle: u64 => required since 2,
-        /// From where.
+        /// The start of the range.
         offset: u64 => required since 2,
-        /// How much; nothing means to the end.
+        /// The length of the range; absent means to the end.
         len: Option<u64> => default since 2,
     }
 
-    /// The next entries of an open directory.
+    /// Arguments: the next entries of an open directory.
     pub struct FsReadDir {
-        /// What the opening returned.
+        /// The handle that open returned.
         handle: u64 => required since 2,
-        /// How many at most.
+        /// The maximum number of entries.
         limit: Option<u32> => default since 2,
     }
 
-    /// An open file and its new attributes.
+    /// Arguments: an open file and its new attributes.
     pub struct FsFSetStat {
-        /// What the opening returned.
+        /// The handle that open returned.
         handle: u64 => required since 2,
-        /// The attributes.
+        /// The attributes to set.
         attrs: FsAttributes => required since 2,
     }
 }
@@ -200,19 +200,19 @@ record! {
 tagged! {
     /// The file operations.
     pub enum FsOp {
-        /// The absolute path without symbolic links.
+        /// Resolve a path to an absolute one without symlinks.
         RealPath(FsPath),
-        /// What is known of a path.
+        /// Stat a path.
         Stat(FsStat),
         /// Set attributes of a path.
         SetStat(FsSetStat),
-        /// The entries of a directory.
+        /// List a directory.
         List(FsPath),
-        /// What a symbolic link points to.
+        /// Read the target of a symlink.
         ReadLink(FsPath),
-        /// Make a symbolic link.
+        /// Create a symlink.
         Symlink(FsSymlink),
-        /// Make a directory.
+        /// Create a directory.
         Mkdir(FsMkdir),
         /// Remove a file.
         Remove(FsPath),
@@ -220,21 +220,21 @@ tagged! {
         RemoveDir(FsRemoveDir),
         /// Copy a file.
         Copy(FsFromTo),
-        /// Rename.
+        /// Rename a file or a directory.
         Rename(FsFromTo),
         /// Open a file.
         OpenFile(FsOpenFile),
         /// Open a directory.
         OpenDir(FsPath),
-        /// Close what was opened.
+        /// Close a handle.
         CloseHandle(FsHandle),
         /// Read a range.
         Read(FsRange),
         /// Write a range.
         Write(FsRange),
-        /// The next entries of a directory.
+        /// Read the next entries of a directory.
         ReadDir(FsReadDir),
-        /// What is known of an open file.
+        /// Stat an open file.
         FStat(FsHandle),
         /// Set attributes of an open file.
         FSetStat(FsFSetStat),
@@ -242,13 +242,13 @@ tagged! {
 }
 
 tagged! {
-    /// What a file operation yielded.
+    /// The value that a file operation returns.
     pub enum FsResult {
-        /// What is known of a file.
+        /// The metadata of a file.
         Stat(FsEntry),
         /// The entries of a directory.
         List(Vec<FsEntry>),
-        /// An open file or directory.
+        /// A handle of an open file or directory.
         Handle(u64),
         /// A path.
         Path(String),
@@ -256,15 +256,15 @@ tagged! {
 }
 
 text_enum! {
-    /// What a file is.
+    /// A file type.
     pub enum FsEntryKind {
         /// A regular file.
         File = "file",
         /// A directory.
         Dir = "dir",
-        /// A symbolic link.
+        /// A symlink.
         Symlink = "symlink",
-        /// Anything else.
+        /// Any other type.
         Other = "other",
     }
 }

@@ -7,7 +7,7 @@ use super::BulkOffer;
 record! {
     /// Connect to a port inside the sandbox.
     pub struct TcpConnect {
-        /// The host, as the sandbox sees it.
+        /// The host, as resolved inside the sandbox.
         host: String => required,
         /// The port.
         port: u16 => required,
@@ -15,33 +15,33 @@ record! {
         bulk: Option<BulkOffer> => omitted since 8,
     }
 
-    /// Connected.
+    /// The connection is established.
     #[derive(Default)]
     pub struct TcpConnected {}
 
-    /// Bytes of a connection, inline. Unlike input of a command, empty data does not mean the end.
+    /// Bytes of a connection, inline. Unlike for a command's input, empty data does not mean the end.
     pub struct TcpData<'b> {
         /// The bytes.
         data: Cow<'b, [u8]> => required,
     }
 
-    /// The sender is done sending; the other direction goes on.
+    /// The sender shut down its direction; the other one stays open.
     #[derive(Default)]
     pub struct TcpEof {}
 
-    /// The host aborts; nothing is sent back.
+    /// The host aborts the connection; there is no response.
     #[derive(Default)]
     pub struct TcpClose {}
 
-    /// Both directions are done.
+    /// Both directions are closed.
     #[derive(Default)]
     pub struct TcpClosed {}
 
     /// The connection failed.
     pub struct TcpFailed {
-        /// What happened, for people.
+        /// A human-readable message.
         error: String => required,
-        /// The name of the error number.
+        /// The symbolic name of the error number.
         errno_name: Option<String> => omitted since 11,
     }
 }

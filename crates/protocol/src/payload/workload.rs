@@ -1,11 +1,11 @@
-//! Freezing a workload and growing its disk: known to the protocol, provided only by virtual machines.
+//! Freezing a workload and growing its disk: part of the protocol, but only virtual machines implement it.
 
 record! {
     /// Freeze the workload.
     pub struct WorkloadFreeze {
-        /// Mounts whose pages have to reach their storage first.
+        /// Mounts to sync first.
         external_mount_tags: Vec<String> => default,
-        /// Which attempt this is; a retry repeats it.
+        /// The id of the attempt; a retry repeats it.
         attempt_id: String => required,
         /// What the host had sent before.
         host_input: TransportPosition => required,
@@ -13,31 +13,31 @@ record! {
 
     /// The workload is frozen.
     pub struct WorkloadFrozen {
-        /// The attempt it belongs to.
+        /// The id of the attempt.
         attempt_id: String => required,
         /// Bulk bytes that the guest had sent before.
         guest_bulk_bytes_target: u64 => required,
-        /// The input limits at that moment.
+        /// The input limits at that time.
         input_credit: TransportPosition => required,
-        /// The named mounts reached their storage.
+        /// Whether the listed mounts were synced.
         external_mounts_synced: bool => default,
     }
 
     /// Thaw the workload.
     pub struct WorkloadThaw {
-        /// The attempt it belongs to.
+        /// The id of the attempt.
         attempt_id: String => required,
-        /// How to go on.
+        /// How to continue.
         mode: ThawMode => required,
     }
 
-    /// The workload runs again.
+    /// The workload was thawed.
     pub struct WorkloadThawed {
-        /// The attempt it belongs to.
+        /// The id of the attempt.
         attempt_id: String => required,
     }
 
-    /// Cumulative counts of one direction of the channel.
+    /// Cumulative counters of one direction of the channel.
     #[derive(Copy, Default)]
     pub struct TransportPosition {
         /// Bytes of control frames.
@@ -63,23 +63,23 @@ record! {
         bulk_frames: u64 => required,
     }
 
-    /// What became of a freeze.
+    /// The effect of a failed freeze.
     pub struct WorkloadFailure {
-        /// The attempt it belongs to.
+        /// The id of the attempt.
         attempt_id: String => required,
-        /// Whether anything was frozen.
+        /// Whether anything may be frozen.
         disposition: WorkloadDisposition => required,
     }
 
     /// Check that the root disk can grow.
     pub struct RootDiskPrepare {
-        /// The size to grow to.
+        /// The target size.
         size_bytes: u64 => required,
     }
 
     /// Grow the root disk.
     pub struct RootDiskGrow {
-        /// The size to grow to.
+        /// The target size.
         size_bytes: u64 => required,
     }
 
@@ -93,9 +93,9 @@ record! {
 }
 
 text_enum! {
-    /// How a frozen workload goes on.
+    /// How a frozen workload continues.
     pub enum ThawMode {
-        /// As if nothing had been.
+        /// With the same clients.
         Continue = "continue",
         /// As a copy with new clients.
         Restore = "restore",
@@ -103,14 +103,14 @@ text_enum! {
 }
 
 text_enum! {
-    /// Whether anything was frozen.
+    /// Whether anything may be frozen.
     pub enum WorkloadDisposition {
-        /// Nothing was frozen, and nothing can be.
+        /// Nothing was frozen.
         Unavailable = "unavailable",
         /// Something may be frozen and has to be thawed.
         RecoveryRequired = "recovery_required",
     } else
-        /// A disposition that a newer peer invented.
+        /// A disposition that only a newer peer knows.
         Unknown = "unknown"
 }
 

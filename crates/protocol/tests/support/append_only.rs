@@ -1,9 +1,9 @@
-//! The gate between two generations: "New kinds of message are only ever added, never removed or redefined", and "New
-//! fields are always optional".
+//! Compatibility check between two generations: "New kinds of message are only ever added, never removed or redefined",
+//! and "New fields are always optional".
 
 use serde_json::Value;
 
-/// Says what the newer surface took away or redefined.
+/// Returns what the newer schema removed or redefined.
 pub(crate) fn check(older: &Value, newer: &Value) -> Result<(), String> {
     for section in ["frame", "bulk", "exec_flow"] {
         constants(&older[section], &newer[section], section)?;
@@ -11,7 +11,7 @@ pub(crate) fn check(older: &Value, newer: &Value) -> Result<(), String> {
     for message in list(&older["messages"]) {
         let name = &message["type"];
         let same = list(&newer["messages"]).iter().find(|candidate| candidate["type"] == *name);
-        let same = same.ok_or_else(|| format!("{name} is gone"))?;
+        let same = same.ok_or_else(|| format!("{name} was removed"))?;
         for key in ["introduced_in", "flags"] {
             if same[key] != message[key] {
                 return Err(format!("{key} of {name} was {} and is {}", message[key], same[key]));
@@ -29,7 +29,7 @@ pub(crate) fn check(older: &Value, newer: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Constants stay; more of them may come.
+/// Constants are unchanged; new ones may be added.
 fn constants(older: &Value, newer: &Value, place: &str) -> Result<(), String> {
     match older {
         Value::Null => Ok(()),
@@ -56,7 +56,7 @@ fn payload(older: &Value, newer: &Value, place: &str) -> Result<(), String> {
     }
 }
 
-/// Known fields stay as they are and in their order, which is that of their bytes; what comes between is optional.
+/// Existing fields and their order are unchanged; new fields are optional.
 fn fields(older: &[Value], newer: &[Value], place: &str) -> Result<(), String> {
     let mut known = older.iter().peekable();
     for field in newer {
@@ -71,7 +71,7 @@ fn fields(older: &[Value], newer: &[Value], place: &str) -> Result<(), String> {
         }
     }
     match known.next() {
-        Some(gone) => Err(format!("{place}.{} is gone or moved", gone["name"].as_str().unwrap_or_default())),
+        Some(gone) => Err(format!("{place}.{} was removed or moved", gone["name"].as_str().unwrap_or_default())),
         None => Ok(()),
     }
 }
@@ -83,8 +83,8 @@ fn appended(older: &[Value], newer: &[Value], place: &str) -> Result<(), String>
     }
 }
 
-/// Variants stay as they are, and none is added: an operation that an old peer does not know needs a message type of its
-/// own, because only a type can be held back by the generation.
+/// Variants are unchanged, and none is added: a new operation needs its own message type, because only a type can be
+/// gated by generation.
 fn variants(older: &Value, newer: &Value, place: &str) -> Result<(), String> {
     let names = |tagged: &Value| tagged.as_object().map(|o| o.keys().cloned().collect::<Vec<_>>()).unwrap_or_default();
     if names(older) != names(newer) {

@@ -1,4 +1,4 @@
-//! A payload of any type, decoded and encoded again.
+//! Decodes a payload of any type and encodes it again.
 
 use carrel_protocol::payload::*;
 use carrel_protocol::{DecodeError, Envelope, Generation, MessageType, Payload, codec};
@@ -10,7 +10,7 @@ fn of<'b, P: Payload<'b>>(payload: &'b [u8]) -> Result<Vec<u8>, DecodeError> {
 
 macro_rules! canonical {
     ($($name:ident)*) => {
-        /// What we would send for the value that these bytes are. There is no wildcard arm: a new type has to come in.
+        /// The canonical form of a payload. There is no wildcard arm: a new type must be added here.
         pub(crate) fn canonical(message_type: MessageType, payload: &[u8]) -> Result<Vec<u8>, DecodeError> {
             match message_type {
                 $(MessageType::$name => of::<$name>(payload),)*

@@ -1,4 +1,4 @@
-//! Our own examples: every type, every key, every choice and every variant, with numbers at the edges of their heads.
+//! Samples: every type, key, choice and variant, with numbers at the boundaries of their encodings.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use crate::sample::{Sample, sample};
 #[path = "examples_files.rs"]
 mod files;
 
-/// All of them, in the order of the corpus: new ones are added at the end of their group.
+/// All samples in the order of the corpus: new ones are appended to their group.
 pub(crate) fn samples() -> Vec<Sample> {
     [
         life_cycle(),
@@ -62,8 +62,8 @@ fn life_cycle() -> Vec<Sample> {
         ready_time_ns: u64::MAX,
         agent_version: text("0.1.0"),
         bulk_transport: Some(BulkTransport { profile: text("p"), port: text("q"), connection_id: OCTETS }),
-        relay_lease: Some(Format { max_format: 1 }),
-        local_transport: Some(Format { max_format: 255 }),
+        relay_lease: Some(CapabilityFormat { max_format: 1 }),
+        local_transport: Some(CapabilityFormat { max_format: 255 }),
         workload_transport_barrier_version: Some(2),
         exec_limits: Some(ExecLimits::DEFAULT),
         exec_control: Some(ExecControl { version: 1, endpoint: text("/run/x"), connection: OCTETS }),

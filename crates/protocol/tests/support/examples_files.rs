@@ -1,4 +1,4 @@
-//! The examples of file operations, connections, configuration and trees.
+//! Samples of file operations, connections, configuration and directory trees.
 
 use super::{OCTETS, OFFER, data, some, text};
 use crate::sample::{Sample, sample};

@@ -1,4 +1,4 @@
-//! The values of the published frames, written by hand: type and note name the frame each belongs to.
+//! The values of the published frames, written by hand; type and note identify the frame.
 
 use std::borrow::Cow;
 
@@ -18,7 +18,7 @@ const LIMITS: ExecLimits = ExecLimits {
 };
 const GIBIBYTES_8: u64 = 8_589_934_592;
 
-/// All of them.
+/// All samples.
 pub(crate) fn samples() -> Vec<Sample> {
     [life_cycle(), errors(), virtual_machine(), bulk(), exec(), file_requests(), file_answers(), tcp(), bootstrap()]
         .into_iter()
@@ -26,7 +26,7 @@ pub(crate) fn samples() -> Vec<Sample> {
         .collect()
 }
 
-/// The one that its encoder sent as a map of indefinite length.
+/// The frame that its encoder sent as a map of indefinite length.
 pub(crate) fn ready_with_exec_control() -> Sample {
     let connection = [9; 16];
     let control = ExecControl { version: 1, endpoint: "/run/c.sock".into(), connection };
@@ -44,8 +44,8 @@ fn life_cycle() -> Vec<Sample> {
             port: "agent-bulk".into(),
             connection_id: [7; 16],
         }),
-        relay_lease: Some(Format { max_format: 1 }),
-        local_transport: Some(Format { max_format: 1 }),
+        relay_lease: Some(CapabilityFormat { max_format: 1 }),
+        local_transport: Some(CapabilityFormat { max_format: 1 }),
         workload_transport_barrier_version: Some(2),
         exec_limits: Some(LIMITS),
         ..ready(11, 22, 33)

@@ -1,13 +1,12 @@
-//! A message as a value that was written by hand, to be held against bytes that were written down.
+//! A message value written by hand, to compare with recorded bytes.
 
 use carrel_protocol::{Envelope, Frame, Generation, MessageType, Payload, codec};
 use serde_json::Value;
 
-/// One message, whatever its type.
+/// One message of any type.
 pub(crate) struct Sample {
-    /// What it shows; unique among the samples of its type.
+    /// A description, unique among the samples of its type.
     pub(crate) note: String,
-    /// Its type.
     pub(crate) message_type: MessageType,
     encode: Box<dyn Fn(Generation, u32) -> Vec<u8>>,
     compare: Box<dyn Fn(&'static [u8])>,
@@ -31,7 +30,7 @@ pub(crate) fn sample<P: Payload<'static> + PartialEq + std::fmt::Debug + Clone +
     }
 }
 
-/// The bytes that a string of hexadecimal digits stands for.
+/// Decodes a string of hexadecimal digits.
 pub(crate) fn bytes(hex: &Value) -> Vec<u8> {
     let hex = hex.as_str().expect("a string of hexadecimal digits");
     let digits = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).expect("ASCII"), 16).expect("two digits");
@@ -41,18 +40,18 @@ pub(crate) fn bytes(hex: &Value) -> Vec<u8> {
 // === impl Sample ===
 
 impl Sample {
-    /// What we send for the value.
+    /// Encodes the value as a frame.
     pub(crate) fn frame(&self, generation: Generation, id: u32) -> Vec<u8> {
         (self.encode)(generation, id)
     }
 
-    /// Decodes a whole frame, holds it against the value, and returns the generation and the id on it.
+    /// Decodes a whole frame, compares it with the value, and returns its generation and id.
     pub(crate) fn assert_is_in(&self, wire: &[u8]) -> (Generation, u32) {
         let (frame, rest) = Frame::split(wire).expect("a sound length").expect("a whole frame");
         assert_eq!((frame.flags, rest.len()), (self.message_type.flags(), 0));
         let envelope = Envelope::parse(frame.body).expect("an envelope");
         assert_eq!(envelope.message_type(), Some(self.message_type));
-        // Payloads borrow from their bytes, and a sample outlives every frame: the few bytes of a test may be leaked.
+        // Payloads borrow from their bytes, and a sample outlives every frame; leaking a few bytes in a test is fine.
         (self.compare)(envelope.payload.into_owned().leak());
         (envelope.generation, frame.id)
     }

@@ -1,14 +1,14 @@
-//! The surface of the protocol at one generation, as the text that stands in `schema/gen-N.json`.
+//! The schema of one generation, as the text of `schema/gen-N.json`.
 
 use carrel_protocol::payload::ExecLimits;
 use carrel_protocol::schema::{Shape, messages_at};
 use carrel_protocol::{Flags, Generation, MessageType, bulk, exec_flow, frame};
 use serde_json::{Map, Value, json};
 
-/// Lines stay below this width where their content allows.
+/// The maximum line width, where possible.
 const WIDTH: usize = 120;
 
-/// Everything two peers of that generation agree on.
+/// The complete schema of one generation.
 pub(crate) fn surface(generation: Generation) -> Value {
     let mut surface = Map::new();
     surface.insert("protocol_version".into(), generation.get().into());
@@ -23,7 +23,7 @@ pub(crate) fn surface(generation: Generation) -> Value {
     Value::Object(surface)
 }
 
-/// The text of a snapshot: what fits into a line stands in one, so that a difference reads well.
+/// The text of a snapshot: what fits on one line is written on one, so that diffs are readable.
 pub(crate) fn text(surface: &Value) -> String {
     let mut text = String::new();
     write(surface, 0, &mut text);
@@ -85,7 +85,7 @@ fn message((message_type, payload): (MessageType, Shape)) -> Value {
     })
 }
 
-/// A shape inside something that exists since `outer`: no part is older than the whole.
+/// A shape inside something that exists since `outer`: no part is older than its container.
 fn shape(shape: Shape, outer: Generation) -> Value {
     let inner = |inner: Shape| self::shape(inner, outer);
     match shape {
@@ -93,7 +93,7 @@ fn shape(shape: Shape, outer: Generation) -> Value {
         Shape::Nullable(of) => json!({"nullable": inner(*of)}),
         Shape::List(of) => json!({"list": inner(*of)}),
         Shape::Record(fields) => {
-            let field = |field: carrel_protocol::schema::Field| {
+            let field = |field: carrel_protocol::schema::SchemaField| {
                 let since = field.since.max(outer);
                 json!({
                     "name": field.name,

@@ -160,20 +160,20 @@ mod tests {
                 std::fs::write(cpu.join(THROTTLE).join("core_throttle_count"), "7").unwrap();
             }
         }
-        let told = |path: &Path| {
+        let visible = |path: &Path| {
             (0..3).filter(|n| path.join(format!("cpu{n}/{THROTTLE}/core_throttle_count")).exists()).count()
         };
-        assert_eq!(told(cpus.path()), 2, "the control");
+        assert_eq!(visible(cpus.path()), 2, "the control");
         let path = cpus.path().to_owned();
         let inside = std::thread::spawn(move || {
             sys::unshare_mounts().unwrap();
             let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
             rustix::mount::mount_change("/", private).unwrap();
             processors(&std::fs::File::open(&path).unwrap().into()).unwrap();
-            assert_eq!(told(&path), 0);
+            assert_eq!(visible(&path), 0);
             assert!((0..3).all(|n| path.join(format!("cpu{n}/online")).exists()));
         });
         inside.join().unwrap();
-        assert_eq!(told(cpus.path()), 2);
+        assert_eq!(visible(cpus.path()), 2);
     }
 }

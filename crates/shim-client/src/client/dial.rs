@@ -1,4 +1,4 @@
-//! Connecting to a socket, however long its path is.
+//! Connects to a socket with a path of any length.
 
 use std::ffi::OsStr;
 use std::io;
@@ -13,9 +13,9 @@ use tokio::net::UnixStream;
 use crate::error::ShimError;
 use crate::layout::SHIM_SOCKET;
 
-/// What the address of a socket holds, besides the zero at its end.
+/// The maximum length of a socket address, without the terminating zero.
 const MAX_PATH: usize = 107;
-/// How long to leave a supervisor alone that has no room for one more who waits: the kernel does not tell when it has.
+/// The retry interval for a shim with a full accept queue: the kernel does not notify.
 const BUSY: Duration = Duration::from_millis(5);
 
 /// Connects to a socket by its path.
@@ -36,7 +36,7 @@ pub(super) async fn by_path(socket: &Path) -> Result<UnixStream, ShimError> {
     connect(&short).await.map_err(|source| failed(socket, source))
 }
 
-/// Connects to a supervisor's socket in an open directory.
+/// Connects to a shim's socket in an open directory.
 pub(super) async fn within(directory: BorrowedFd<'_>) -> Result<UnixStream, ShimError> {
     let socket = beneath(directory, OsStr::new(SHIM_SOCKET));
     connect(&socket).await.map_err(|source| failed(&socket, source))

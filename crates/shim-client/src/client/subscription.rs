@@ -1,31 +1,31 @@
-//! What happens to a sandbox, as it happens.
+//! A stream of a sandbox's facts.
 
 use carrel_protocol::{Envelope, Flags};
 
 use crate::error::ShimError;
-use crate::link::{self, Arrivals, Link};
-use crate::messages::{Ended, Fact, JournalEnd, JournalFacts};
+use crate::link::{self, FrameReceiver, ShimLink};
+use crate::messages::{Fact, JournalEnd, JournalFacts, SandboxEnd};
 use crate::wire;
 
-/// The facts of a sandbox's journal, up to its end.
+/// The facts of a sandbox's journal until it ends.
 #[derive(Debug)]
 pub struct Subscription {
-    link: Link,
-    arrivals: Arrivals,
+    link: ShimLink,
+    arrivals: FrameReceiver,
     id: u32,
-    /// How it ended, once it has.
+    /// How the sandbox ended, once it has.
     over: Option<Result<(), ShimError>>,
-    ended: Option<Ended>,
+    ended: Option<SandboxEnd>,
 }
 
 // === impl Subscription ===
 
 impl Subscription {
-    pub(super) fn new(link: Link, arrivals: Arrivals, id: u32) -> Self {
+    pub(super) fn new(link: ShimLink, arrivals: FrameReceiver, id: u32) -> Self {
         Self { link, arrivals, id, over: None, ended: None }
     }
 
-    /// The next facts; `None` when the sandbox has ended and there will be no more. Dropping the future loses nothing.
+    /// The next facts; `None` when the sandbox has ended. Cancel safe.
     pub async fn next(&mut self) -> Result<Option<Vec<Fact>>, ShimError> {
         if let Some(over) = &self.over {
             return over.clone().map(|()| None);
@@ -40,14 +40,14 @@ impl Subscription {
     }
 
     /// How the sandbox ended, once it has.
-    pub fn ended(&self) -> Option<&Ended> {
+    pub fn ended(&self) -> Option<&SandboxEnd> {
         self.ended.as_ref()
     }
 
     async fn advance(&mut self) -> Result<Option<Vec<Fact>>, ShimError> {
         loop {
             let frame = self.arrivals.next(&self.link).await?;
-            if let Some(ended) = link::end_told(&frame)? {
+            if let Some(ended) = link::decode_end(&frame)? {
                 self.ended = Some(ended);
                 return Ok(None);
             }

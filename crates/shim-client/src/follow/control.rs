@@ -1,4 +1,4 @@
-//! What can be done to a job while it is followed.
+//! Requests for a job while it is followed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -6,33 +6,32 @@ use std::time::Duration;
 
 use carrel_protocol::{DecodeError, Envelope};
 
-use super::shared::{Over, Shared, Ticket};
+use super::shared::{FollowEnd, FollowShared, RequestTicket};
 use crate::client::{PIECE, ended_job, millis};
 use crate::error::ShimError;
 use crate::link;
-use crate::messages::{Done, JobCancel, JobClose, JobInfo, JobResize, JobSignal, JobWrite, JobWrote};
+use crate::messages::{Done, JobCancel, JobClose, JobInfo, JobResize, JobSignal, JobWrite, JobWriteAck};
 use crate::wire;
 
-/// Sends on the connection of a [`Follow`](super::Follow).
+/// Sends requests on the connection of a [`Follow`](super::Follow).
 ///
-/// Every call waits for its answer, and answers come while somebody polls [`Follow::next`](super::Follow::next): here
-/// beside it, or in another task. Once the end of the job was told, there is nothing more to be done to it, and every
-/// call says so.
+/// Every call waits for its response, and responses are read only while [`Follow::next`](super::Follow::next) is
+/// polled, concurrently or in another task. After the end of the job every call fails.
 #[derive(Clone, Debug)]
 pub struct JobControl {
-    shared: Arc<Shared>,
+    shared: Arc<FollowShared>,
 }
 
 // === impl JobControl ===
 
 impl JobControl {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
+    pub(super) fn new(shared: Arc<FollowShared>) -> Self {
         Self { shared }
     }
 
-    /// Gives the job input, and returns when all of it is accepted. No more is sent than there is room for.
+    /// Writes input to the job, and returns when all of it is accepted. Never sends more than fits into the window.
     ///
-    /// What several give at a time is not mixed. When this fails or is given up, a part may have been given.
+    /// Concurrent writes are not interleaved. On failure or cancellation a part may have been written.
     pub async fn write(&self, data: &[u8]) -> Result<(), ShimError> {
         let mut tickets = VecDeque::new();
         {
@@ -40,7 +39,7 @@ impl JobControl {
             for piece in data.chunks(PIECE) {
                 let message = JobWrite { job: self.shared.job.clone(), data: piece.into(), offset: None };
                 let sent = self.shared.until(|| {
-                    // Nothing is sent behind what was refused.
+                    // Nothing is sent after rejected input.
                     if let Err(refused) = settle(&mut tickets) {
                         return Some(Err(refused));
                     }
@@ -54,7 +53,7 @@ impl JobControl {
         self.shared.until(accepted).await
     }
 
-    /// Closes the input of the job, behind what was written.
+    /// Closes the input of the job after everything that was written.
     pub async fn close(&self) -> Result<(), ShimError> {
         let ticket = {
             let _turn = self.shared.turn.lock().await;
@@ -73,7 +72,7 @@ impl JobControl {
         self.done(self.shared.send(&JobResize { job: self.shared.job.clone(), rows, cols })?).await
     }
 
-    /// Ends the process group of the job, insists when `grace` has passed, and returns when it is dead.
+    /// Terminates the process group of the job, kills it after `grace`, and returns when it is dead.
     pub async fn cancel(&self, grace: Duration) -> Result<JobInfo, ShimError> {
         let cancelled = async {
             let ticket = self.shared.send(&JobCancel { job: self.shared.job.clone(), grace_ms: millis(grace) })?;
@@ -81,22 +80,22 @@ impl JobControl {
         };
         match cancelled.await {
             Ok(body) => read(&body, ended_job),
-            // Whoever followed it was told first.
-            Err(Over::Ended(info)) => Ok(*info),
+            // The follower received the end first.
+            Err(FollowEnd::Ended(info)) => Ok(*info),
             Err(over) => Err(over.into()),
         }
     }
 
-    async fn done(&self, ticket: Ticket<'_>) -> Result<(), ShimError> {
+    async fn done(&self, ticket: RequestTicket<'_>) -> Result<(), ShimError> {
         let body = self.shared.until(|| ticket.answer()).await?;
         read(&body, |envelope| wire::decode(envelope)).map(|Done {}| ())
     }
 }
 
-/// Takes the tickets whose input was accepted, from the first on.
-fn settle(tickets: &mut VecDeque<Ticket<'_>>) -> Result<(), ShimError> {
-    while let Some(answer) = tickets.front().and_then(Ticket::answer) {
-        let JobWrote { .. } = read(&answer?, |envelope| wire::decode(envelope))?;
+/// Removes the leading requests whose input was accepted.
+fn settle(tickets: &mut VecDeque<RequestTicket<'_>>) -> Result<(), ShimError> {
+    while let Some(answer) = tickets.front().and_then(RequestTicket::answer) {
+        let JobWriteAck { .. } = read(&answer?, |envelope| wire::decode(envelope))?;
         tickets.pop_front();
     }
     Ok(())

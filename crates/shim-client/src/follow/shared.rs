@@ -1,4 +1,4 @@
-//! What a job's follower and its controls have in common.
+//! State shared by a follower and its controls.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,84 +8,84 @@ use tokio::sync::Notify;
 
 use crate::client::supported;
 use crate::error::ShimError;
-use crate::link::{self, Link};
-use crate::messages::{Failed, FailureCode, JobInfo};
-use crate::wire::Message;
+use crate::link::{self, ShimLink};
+use crate::messages::{FailureCode, JobInfo, ShimFailure};
+use crate::wire::ShimMessage;
 
-/// Bytes of input that may wait for their answers.
+/// The maximum number of unacknowledged input bytes.
 const WINDOW: usize = 256 * 1024;
 
 #[derive(Debug)]
-pub(super) struct Shared {
-    pub(super) link: Link,
+pub(super) struct FollowShared {
+    pub(super) link: ShimLink,
     pub(super) job: String,
-    /// Held by whoever queues input, so that nobody's bytes come between those of another.
+    /// Serializes writes, so that concurrent input is not interleaved.
     pub(super) turn: tokio::sync::Mutex<()>,
     version: u8,
-    state: Mutex<State>,
+    state: Mutex<FollowState>,
     changed: Notify,
 }
 
-/// Why there will be no more answers.
+/// Why there will be no more responses.
 #[derive(Clone, Debug)]
-pub(super) enum Over {
+pub(super) enum FollowEnd {
     Ended(Box<JobInfo>),
     Lost(ShimError),
 }
 
-/// A request of a control. When it is dropped, its answer is passed over.
+/// A request of a control. If dropped, its response is skipped.
 #[derive(Debug)]
-pub(super) struct Ticket<'s> {
-    shared: &'s Shared,
+pub(super) struct RequestTicket<'s> {
+    shared: &'s FollowShared,
     id: u32,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct FollowState {
     last_id: u32,
-    requests: HashMap<u32, Request>,
-    /// Bytes of input that wait for their answers.
+    requests: HashMap<u32, SentRequest>,
+    /// Unacknowledged input bytes.
     unanswered: usize,
-    over: Option<Over>,
+    over: Option<FollowEnd>,
 }
 
 /// A request that was sent.
 #[derive(Debug)]
-struct Request {
-    /// Bytes of input in it.
+struct SentRequest {
+    /// Its input bytes.
     input: usize,
     answered: bool,
-    /// The body of its answer, for whoever waits for it.
+    /// The body of its response, for the waiting caller.
     answer: Option<Vec<u8>>,
-    /// Nobody waits for the answer.
+    /// Whether the caller was dropped.
     abandoned: bool,
 }
 
-// === impl Shared ===
+// === impl FollowShared ===
 
-impl Shared {
-    pub(super) fn new(link: Link, version: u8, last_id: u32, job: String) -> Self {
-        let state = Mutex::new(State { last_id, ..State::default() });
+impl FollowShared {
+    pub(super) fn new(link: ShimLink, version: u8, last_id: u32, job: String) -> Self {
+        let state = Mutex::new(FollowState { last_id, ..FollowState::default() });
         Self { link, job, turn: tokio::sync::Mutex::new(()), version, state, changed: Notify::new() }
     }
 
-    pub(super) fn over(&self) -> Option<Over> {
+    pub(super) fn over(&self) -> Option<FollowEnd> {
         self.lock().over.clone()
     }
 
-    /// Ends everything that waits, and whatever comes later. The first reason stays.
-    pub(super) fn end(&self, over: Over) {
+    /// Fails all pending and future requests. The first reason wins.
+    pub(super) fn end(&self, over: FollowEnd) {
         self.lock().over.get_or_insert(over);
         self.changed.notify_waiters();
     }
 
-    /// Hands an answer to whoever waits for it.
+    /// Delivers a response to its request.
     pub(super) fn answer(&self, frame: &Frame<'_>) {
         if !frame.flags.contains(Flags::TERMINAL) {
             return;
         }
         let mut state = self.lock();
-        let State { requests, unanswered, .. } = &mut *state;
+        let FollowState { requests, unanswered, .. } = &mut *state;
         let Some(request) = requests.get_mut(&frame.id) else { return };
         *unanswered = unanswered.saturating_sub(std::mem::take(&mut request.input));
         if request.abandoned {
@@ -99,12 +99,16 @@ impl Shared {
     }
 
     /// Sends a request.
-    pub(super) fn send<'m, M: Message<'m>>(&self, message: &M) -> Result<Ticket<'_>, Over> {
+    pub(super) fn send<'m, M: ShimMessage<'m>>(&self, message: &M) -> Result<RequestTicket<'_>, FollowEnd> {
         self.push(&mut self.lock(), message, 0)
     }
 
-    /// Sends a request with that many bytes of input; `None` while there is no room for them.
-    pub(super) fn give<'m, M: Message<'m>>(&self, message: &M, input: usize) -> Option<Result<Ticket<'_>, Over>> {
+    /// Sends a request with that many bytes of input; `None` while the window is exhausted.
+    pub(super) fn give<'m, M: ShimMessage<'m>>(
+        &self,
+        message: &M,
+        input: usize,
+    ) -> Option<Result<RequestTicket<'_>, FollowEnd>> {
         let mut state = self.lock();
         if state.over.is_none() && state.unanswered + input > WINDOW {
             return None;
@@ -112,23 +116,28 @@ impl Shared {
         Some(self.push(&mut state, message, input))
     }
 
-    fn push<'m, M: Message<'m>>(&self, state: &mut State, message: &M, input: usize) -> Result<Ticket<'_>, Over> {
-        supported::<M>(self.version).map_err(Over::Lost)?;
+    fn push<'m, M: ShimMessage<'m>>(
+        &self,
+        state: &mut FollowState,
+        message: &M,
+        input: usize,
+    ) -> Result<RequestTicket<'_>, FollowEnd> {
+        supported::<M>(self.version).map_err(FollowEnd::Lost)?;
         if let Some(over) = &state.over {
             return Err(over.clone());
         }
         let id = link::id_after(state.last_id);
-        self.link.send(self.version, id, message).map_err(|error| Over::Lost(error.into()))?;
+        self.link.send(self.version, id, message).map_err(|error| FollowEnd::Lost(error.into()))?;
         state.last_id = id;
         state.unanswered += input;
-        state.requests.insert(id, Request { input, answered: false, answer: None, abandoned: false });
-        Ok(Ticket { shared: self, id })
+        state.requests.insert(id, SentRequest { input, answered: false, answer: None, abandoned: false });
+        Ok(RequestTicket { shared: self, id })
     }
 
-    /// What becomes of `look`, which is tried again whenever something has changed.
+    /// Evaluates `look` again after every change until it returns a value.
     pub(super) async fn until<T>(&self, mut look: impl FnMut() -> Option<T>) -> T {
         loop {
-            // It hears of every change from here on.
+            // Registered before the check, so that no change is missed.
             let changed = self.changed.notified();
             if let Some(found) = look() {
                 return found;
@@ -137,42 +146,42 @@ impl Shared {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, FollowState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-// === impl Over ===
+// === impl FollowEnd ===
 
-impl From<Over> for ShimError {
-    fn from(over: Over) -> Self {
+impl From<FollowEnd> for ShimError {
+    fn from(over: FollowEnd) -> Self {
         match over {
-            Over::Lost(error) => error,
-            // What the supervisor would have answered.
-            Over::Ended(_) => {
+            FollowEnd::Lost(error) => error,
+            // The same failure that the shim would send.
+            FollowEnd::Ended(_) => {
                 let message = "the job has ended".into();
-                Self::Failed(Failed { code: FailureCode::JobEnded, message, hint: None })
+                Self::Failed(ShimFailure { code: FailureCode::JobEnded, message, hint: None })
             }
         }
     }
 }
 
-// === impl Ticket ===
+// === impl RequestTicket ===
 
-impl Ticket<'_> {
-    /// The body of the answer, once it is there or will never be.
-    pub(super) fn answer(&self) -> Option<Result<Vec<u8>, Over>> {
+impl RequestTicket<'_> {
+    /// The body of the response, once it is received or can never be.
+    pub(super) fn answer(&self) -> Option<Result<Vec<u8>, FollowEnd>> {
         let mut state = self.shared.lock();
         let answer = state.requests.get_mut(&self.id).and_then(|request| request.answer.take());
         answer.map(Ok).or_else(|| state.over.clone().map(Err))
     }
 }
 
-impl Drop for Ticket<'_> {
+impl Drop for RequestTicket<'_> {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
         match state.requests.get_mut(&self.id) {
-            // Its input counts until it is answered.
+            // Its input counts until it is acknowledged.
             Some(request) if !request.answered => request.abandoned = true,
             _ => drop(state.requests.remove(&self.id)),
         }

@@ -1,12 +1,12 @@
-//! The bytes of a journal: a head, then a record for each fact.
+//! The format of a journal: a head, then one record per fact.
 //!
 //! ```text
 //! head    "carrelJ\n" | format: u8 | length: u8 | incarnation | checksum: u32
 //! record  length of the body: u32 | checksum: u32 | body
 //! ```
 //!
-//! Numbers are big-endian. A checksum is the CRC-32 of all other bytes of its head or record, and a body is a
-//! [`Fact`] in CBOR.
+//! Numbers are big-endian. A checksum is the CRC-32 of all other bytes of its head or record, and a body is a [`Fact`]
+//! in CBOR.
 
 use std::io::{self, Read};
 
@@ -16,16 +16,15 @@ use carrel_protocol::minicbor::Encoder;
 use super::JournalError;
 use crate::messages::Fact;
 
-/// What a journal begins with.
 const MAGIC: &[u8; 8] = b"carrelJ\n";
-/// The format that is written, and the only one there is to read.
+/// The only format.
 const FORMAT: u8 = 1;
-/// The largest body of a record.
+/// The maximum body of a record.
 pub(super) const MAX_BODY: usize = 64 * 1024;
 
-/// A journal, read from its beginning or from the beginning of any of its records.
+/// A reader of facts, starting at the head or at any record.
 #[derive(Debug)]
-pub(super) struct Facts<R> {
+pub(super) struct FactReader<R> {
     bytes: R,
     buffer: Vec<u8>,
     end: u64,
@@ -65,10 +64,10 @@ fn checksum(length: [u8; 4], body: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-// === impl Facts ===
+// === impl FactReader ===
 
-impl<R: Read> Facts<R> {
-    /// Reads the head of a journal, and returns its incarnation and what follows.
+impl<R: Read> FactReader<R> {
+    /// Parses the head, and returns its incarnation and a reader of the facts.
     pub(super) fn of(bytes: R) -> Result<(String, Self), JournalError> {
         let mut facts = Self::resumed(bytes, 0, 0);
         let mut head = facts.take(MAGIC.len() + 2)?.to_vec();
@@ -90,12 +89,12 @@ impl<R: Read> Facts<R> {
         }
     }
 
-    /// Goes on with what stands at a place, which is behind the fact of that sequence.
+    /// Continues at an offset, after the fact with that sequence.
     pub(super) fn resumed(bytes: R, end: u64, last: u64) -> Self {
         Self { bytes, buffer: Vec::new(), end, last, torn: false }
     }
 
-    /// The next fact. Where there is none, reading ends: what follows means nothing.
+    /// The next fact. At anything else, reading ends.
     pub(super) fn next(&mut self) -> io::Result<Option<Fact>> {
         const HEAD: usize = 8;
         if self.torn {
@@ -126,7 +125,7 @@ impl<R: Read> Facts<R> {
         Ok(fact)
     }
 
-    /// The place behind the last fact.
+    /// The offset after the last fact.
     pub(super) fn end(&self) -> u64 {
         self.end
     }
@@ -136,12 +135,12 @@ impl<R: Read> Facts<R> {
         self.last
     }
 
-    /// Whether reading ended at something that is not the next fact.
+    /// Whether reading ended at a torn or damaged record.
     pub(super) fn torn(&self) -> bool {
         self.torn
     }
 
-    /// So many bytes, or fewer at the end. The buffer grows with what arrives, not with what was announced.
+    /// Reads so many bytes, or fewer at the end. The buffer grows with the bytes read, not with the declared length.
     fn take(&mut self, count: usize) -> io::Result<&[u8]> {
         self.buffer.clear();
         self.bytes.by_ref().take(count as u64).read_to_end(&mut self.buffer)?;

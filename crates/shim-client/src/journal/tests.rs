@@ -1,4 +1,4 @@
-//! Journals that grow, are cut short, are damaged, or never were any.
+//! Journals that grow, are truncated, are damaged, or are no journals.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -7,9 +7,9 @@ use std::path::Path;
 use tempfile::TempDir;
 
 use super::*;
-use crate::messages::{EndReason, FactKind, Outcome, OutcomeKind};
+use crate::messages::{EndReason, FactKind, JobOutcome, OutcomeKind};
 
-/// A journal in a directory of its own.
+/// A journal in its own directory.
 fn fresh() -> (TempDir, File, Journal) {
     let home = tempfile::tempdir().unwrap();
     let directory = File::open(home.path()).unwrap();
@@ -21,18 +21,18 @@ fn path(home: &TempDir) -> std::path::PathBuf {
     home.path().join(NAME)
 }
 
-/// A fact that says something else for each number, and is as long as the number says.
+/// A distinct fact for each number, with a length that depends on it.
 fn fact(number: u16) -> Fact {
     let message = (number % 3 > 0).then(|| "x".repeat(usize::from(number % 700)));
     Fact { message, code: Some(number.into()), ..Fact::new(number.into(), FactKind::Paused) }
 }
 
-/// The facts, as a journal gives them back.
+/// The facts with their sequences.
 fn numbered(facts: impl IntoIterator<Item = Fact>) -> Vec<Fact> {
     (1..).zip(facts).map(|(sequence, fact)| Fact { sequence, ..fact }).collect()
 }
 
-/// Any body as a record, with a checksum that fits.
+/// Any body as a record with a valid checksum.
 fn sealed(body: &[u8]) -> Vec<u8> {
     let length = u32::try_from(body.len()).unwrap().to_be_bytes();
     let checksum = crc32fast::hash(&[&length, body].concat()).to_be_bytes();
@@ -47,10 +47,10 @@ fn written(home: &TempDir, journal: &mut Journal, facts: &[Fact]) -> Vec<u8> {
 }
 
 #[test]
-fn what_was_appended_is_read_again() {
+fn appended_facts_are_read_back() {
     let (home, directory, mut journal) = fresh();
     assert_eq!((journal.last(), journal.read(0, 10).unwrap()), (0, vec![]));
-    let outcome = Outcome {
+    let outcome = JobOutcome {
         kind: OutcomeKind::Signalled,
         code: None,
         signal: Some(9),
@@ -66,13 +66,13 @@ fn what_was_appended_is_read_again() {
     assert_eq!(journal.last(), 2);
     let facts = numbered([ended, gone]);
     assert_eq!(journal.read(1, 10).unwrap(), facts);
-    let loaded = Loaded { incarnation: "incarnation".to_owned(), facts, torn: false, cut: false };
+    let loaded = LoadedJournal { incarnation: "incarnation".to_owned(), facts, torn: false, cut: false };
     assert_eq!(Journal::load(&directory).unwrap(), loaded);
     assert_eq!(fs::metadata(path(&home)).unwrap().permissions().mode() & 0o777, 0o600);
 }
 
 #[test]
-fn a_journal_is_made_once_and_for_an_incarnation() {
+fn a_journal_is_created_once_and_for_an_incarnation() {
     let (_home, directory, _journal) = fresh();
     let again = Journal::create(&directory, "other").unwrap_err();
     assert!(matches!(&again, JournalError::Create(error) if error.kind() == io::ErrorKind::AlreadyExists), "{again}");
@@ -81,13 +81,13 @@ fn a_journal_is_made_once_and_for_an_incarnation() {
     for incarnation in ["".to_owned(), "x".repeat(256)] {
         assert!(matches!(Journal::create(&directory, &incarnation), Err(JournalError::Incarnation)));
     }
-    assert!(matches!(Journal::open(&directory), Err(JournalError::Open(_))), "nothing was made");
+    assert!(matches!(Journal::open(&directory), Err(JournalError::Open(_))), "nothing was created");
     Journal::create(&directory, &"x".repeat(255)).unwrap();
     assert_eq!(Journal::load(&directory).unwrap().incarnation.len(), 255);
 }
 
 #[test]
-fn a_fact_that_is_too_large_is_refused_and_the_largest_is_not() {
+fn a_fact_beyond_the_size_limit_is_rejected() {
     let (_home, directory, mut journal) = fresh();
     let with = |length: usize| Fact { message: Some("x".repeat(length)), ..Fact::new(0, FactKind::Claimed) };
     let room = Journal::MAX_FACT - (cbor::encoded_len(&with(60_000)).unwrap() - 60_000);
@@ -98,7 +98,7 @@ fn a_fact_that_is_too_large_is_refused_and_the_largest_is_not() {
 }
 
 #[test]
-fn reading_begins_anywhere_and_ends_within_its_bounds() {
+fn reading_starts_at_any_sequence_and_respects_its_limits() {
     let (_home, directory, mut journal) = fresh();
     let facts = numbered((0..600).map(fact));
     for fact in &facts {
@@ -126,7 +126,7 @@ fn reading_begins_anywhere_and_ends_within_its_bounds() {
 }
 
 #[test]
-fn the_end_of_a_long_journal_is_read_without_its_beginning() {
+fn the_tail_of_a_long_journal_is_read_without_its_beginning() {
     let (home, _directory, mut journal) = fresh();
     let facts: Vec<_> = (0..=2 * STRIDE).map(|number| fact(u16::try_from(number).unwrap())).collect();
     written(&home, &mut journal, &facts);
@@ -139,7 +139,7 @@ fn the_end_of_a_long_journal_is_read_without_its_beginning() {
 }
 
 #[test]
-fn what_is_no_journal_is_refused_and_not_waited_for() {
+fn a_file_that_is_not_a_journal_is_rejected_without_blocking() {
     let refused = |make: &dyn Fn(&Path)| {
         let home = tempfile::tempdir().unwrap();
         make(&path(&home));
@@ -162,43 +162,43 @@ fn what_is_no_journal_is_refused_and_not_waited_for() {
 }
 
 #[test]
-fn facts_that_do_not_follow_each_other_are_not_believed() {
+fn facts_with_gaps_are_not_trusted() {
     let head = format::head("i").unwrap();
     let record = |sequence: u64| format::record(&Fact { sequence, ..fact(1) }).unwrap();
     for (sequences, believed) in
         [(&[1, 2, 3][..], 3), (&[1, 2, 2], 2), (&[1, 3], 1), (&[2], 0), (&[0, 1], 0), (&[1, u64::MAX], 1)]
     {
         let bytes = sequences.iter().fold(head.clone(), |bytes, sequence| [bytes, record(*sequence)].concat());
-        let (_, mut facts) = Facts::of(&bytes[..]).unwrap();
+        let (_, mut facts) = FactReader::of(&bytes[..]).unwrap();
         while facts.next().unwrap().is_some() {}
         assert_eq!(facts.last(), believed, "{sequences:?}");
     }
 }
 
 #[test]
-fn a_fact_that_a_newer_release_invented_is_kept_in_its_place() {
+fn an_unknown_fact_of_a_newer_release_keeps_its_sequence() {
     let body = b"\xa4\x68sequence\x01\x65at_ms\x02\x64kind\x66melted\x63how\x65quite";
     let bytes = [format::head("i").unwrap(), sealed(body)].concat();
-    let (_, mut facts) = Facts::of(&bytes[..]).unwrap();
+    let (_, mut facts) = FactReader::of(&bytes[..]).unwrap();
     assert_eq!(facts.next().unwrap(), Some(Fact { sequence: 1, ..Fact::new(2, FactKind::Unknown) }));
     assert!(facts.next().unwrap().is_none() && !facts.torn());
 }
 
 #[test]
-fn a_length_without_its_bytes_allocates_nothing() {
+fn a_declared_length_without_bytes_allocates_nothing() {
     let head = format::head("i").unwrap();
     for length in [u32::MAX, 1 << 31, 65_537, 65_536, 9] {
         let bytes = [&head[..], &length.to_be_bytes(), &[0; 8]].concat();
         let measured = allocation_counter::measure(|| {
-            let (_, mut facts) = Facts::of(&bytes[..]).unwrap();
+            let (_, mut facts) = FactReader::of(&bytes[..]).unwrap();
             assert!(facts.next().unwrap().is_none() && facts.torn());
         });
         assert!(measured.bytes_max < 1024, "{measured:?} for {length}");
     }
 }
 
-/// Opens what a case has left of a journal, and holds it against what was written into it: it has a beginning of that,
-/// and goes on behind it. Says how many facts are left, and whether something else was.
+/// Opens a modified journal and compares it with the original: it must be a prefix of it, and accept further facts.
+/// Returns the number of facts left, and whether there was a damaged tail.
 fn goes_on(bytes: &[u8], facts: &[Fact]) -> (usize, bool) {
     let home = tempfile::tempdir().unwrap();
     fs::write(path(&home), bytes).unwrap();
@@ -206,7 +206,7 @@ fn goes_on(bytes: &[u8], facts: &[Fact]) -> (usize, bool) {
     let loaded = Journal::load(&directory).unwrap();
     let kept = loaded.facts.len();
     assert_eq!(loaded.facts, facts[..kept]);
-    assert_eq!(fs::read(path(&home)).unwrap(), bytes, "who loads changes nothing");
+    assert_eq!(fs::read(path(&home)).unwrap(), bytes, "load is read-only");
 
     let mut journal = Journal::open(&directory).unwrap();
     assert_eq!(journal.last(), kept as u64);
@@ -220,13 +220,13 @@ fn goes_on(bytes: &[u8], facts: &[Fact]) -> (usize, bool) {
 
 //= promises.journal.journal-cut-anywhere-byte
 #[test]
-fn a_journal_that_is_cut_anywhere_is_a_beginning_and_goes_on() {
+fn a_journal_truncated_anywhere_is_a_prefix_and_accepts_further_facts() {
     bolero::check!().with_type::<(Vec<u16>, u16)>().for_each(|(numbers, cut)| {
         let (home, _directory, mut journal) = fresh();
         let facts = numbered(numbers.iter().copied().map(fact));
         let mut bytes = written(&home, &mut journal, &facts);
         let head = format::head("incarnation").unwrap().len();
-        // A cut at a place of its own each time, the very end included.
+        // A different cut each time, including the very end.
         bytes.truncate(head + usize::from(*cut) % (bytes.len() - head + 1));
         let ends: Vec<_> = facts
             .iter()
@@ -242,21 +242,21 @@ fn a_journal_that_is_cut_anywhere_is_a_beginning_and_goes_on() {
 }
 
 #[test]
-fn a_journal_without_its_whole_head_is_none() {
+fn a_journal_with_a_truncated_head_is_rejected() {
     let head = format::head("incarnation").unwrap();
-    assert!(Facts::of(&head[..]).is_ok());
+    assert!(FactReader::of(&head[..]).is_ok());
     for cut in 0..head.len() {
-        assert!(matches!(Facts::of(&head[..cut]), Err(JournalError::NoJournal)), "{cut}");
+        assert!(matches!(FactReader::of(&head[..cut]), Err(JournalError::NoJournal)), "{cut}");
         let mut damaged = head.clone();
         damaged[cut] ^= 0x20;
-        let refused = Facts::of(&damaged[..]).unwrap_err();
+        let refused = FactReader::of(&damaged[..]).unwrap_err();
         assert!(matches!(refused, JournalError::NoJournal | JournalError::Format { .. }), "{cut}: {refused}");
     }
 }
 
 //= promises.journal.journal-cut-anywhere-byte
 #[test]
-fn any_one_byte_that_is_changed_leaves_what_was_before_it() {
+fn a_changed_byte_preserves_the_facts_before_it() {
     bolero::check!().with_type::<(Vec<u16>, u16, u8)>().for_each(|(numbers, at, change)| {
         let (home, _directory, mut journal) = fresh();
         let facts = numbered([1].iter().chain(numbers).copied().map(fact));
@@ -276,13 +276,13 @@ fn any_one_byte_that_is_changed_leaves_what_was_before_it() {
 //= carrel.protocol.property-fuzz-target-decoder
 //= promises.journal.journal-cut-anywhere-byte
 #[test]
-fn fuzz_any_bytes_behind_a_head_are_facts_or_the_end_and_hold_no_more_than_their_size_allows() {
+fn fuzz_any_bytes_after_a_head_are_facts_or_the_end_within_bounded_memory() {
     let head = format::head("i").unwrap();
     bolero::check!().for_each(|noise: &[u8]| {
-        // Once as they are, once with a checksum that fits, so that what is read behind it is tried as well.
+        // Once unchanged, once with a valid checksum, so that the decoder is tested as well.
         for bytes in [[&head, noise].concat(), [&head[..], &sealed(noise)].concat(), noise.to_vec()] {
             let measured = allocation_counter::measure(|| {
-                let Ok((_, mut facts)) = Facts::of(&bytes[..]) else { return };
+                let Ok((_, mut facts)) = FactReader::of(&bytes[..]) else { return };
                 while facts.next().unwrap().is_some() {}
                 assert!(facts.end() <= bytes.len() as u64);
             });
@@ -292,7 +292,7 @@ fn fuzz_any_bytes_behind_a_head_are_facts_or_the_end_and_hold_no_more_than_their
 }
 
 #[test]
-fn no_more_is_kept_in_memory_than_was_asked_for() {
+fn the_memory_budget_of_load_is_respected() {
     let (_home, directory, mut journal) = fresh();
     for _ in 0..100 {
         journal.append(Fact { message: Some("x".repeat(1000)), ..Fact::new(1, FactKind::Paused) }).unwrap();
@@ -305,12 +305,12 @@ fn no_more_is_kept_in_memory_than_was_asked_for() {
 }
 
 #[test]
-fn whoever_opens_a_journal_can_hear_all_of_it() {
+fn opening_a_journal_can_replay_all_facts() {
     let (_home, directory, mut journal) = fresh();
     for _ in 0..200 {
         journal.append(Fact::new(1, FactKind::Paused)).unwrap();
     }
-    let mut told = Vec::new();
-    let again = Journal::open_with(&directory, |fact| told.push(fact)).unwrap();
-    assert_eq!((told, again.last()), (Journal::load(&directory).unwrap().facts, 200));
+    let mut replayed = Vec::new();
+    let again = Journal::open_with(&directory, |fact| replayed.push(fact)).unwrap();
+    assert_eq!((replayed, again.last()), (Journal::load(&directory).unwrap().facts, 200));
 }

@@ -1,35 +1,35 @@
-//! Jobs: commands that outlive whoever started them.
+//! Jobs: commands that outlive their client.
 
 use std::borrow::Cow;
 
 use carrel_protocol::{record, text_enum};
 
-use super::Peer;
+use super::PeerProcess;
 use crate::root::HostPath;
 
 record! {
-    /// Run a command, unless a job of that id has run it already.
+    /// Run a command, unless a job with that id has already run it.
     pub struct JobStart {
         /// The id, chosen by the caller: 1 to 220 letters, digits, `-`, `_`, `.` or `~`, not beginning with `.`.
         job: String => required,
-        /// What to run.
+        /// The command.
         command: JobCommand => required,
     }
 
-    /// What a job runs.
+    /// The command of a job.
     #[derive(Default)]
     pub struct JobCommand {
-        /// The program: a path, or a name to be found along `PATH`.
+        /// The program: a path, or a name to look up in `PATH`.
         program: String => required,
         /// Its arguments, without the program.
         args: Vec<String> => default,
-        /// Its environment, each `KEY=value`.
+        /// Its environment, as `KEY=value`.
         env: Vec<String> => default,
         /// Its working directory.
         cwd: Option<String> => omitted,
         /// Its user: `name`, `uid`, `name:group` or `uid:gid`.
         user: Option<String> => omitted,
-        /// Whether it gets a terminal.
+        /// Whether to allocate a terminal.
         tty: bool => default,
         /// The rows of that terminal.
         rows: u16 => default(24),
@@ -37,11 +37,11 @@ record! {
         cols: u16 => default(80),
         /// Its resource limits.
         rlimits: Vec<JobLimit> => default,
-        /// Whether its input stays open, to be written to. Otherwise it is empty.
+        /// Whether its input stays open for writing. Otherwise it is empty.
         stdin: bool => default,
-        /// How long it may take, in milliseconds; the time in which the sandbox is paused does not count.
+        /// Its timeout in milliseconds; time in which the sandbox is paused does not count.
         timeout_ms: Option<u64> => omitted,
-        /// How many bytes of each output are kept, if less than the sandbox keeps.
+        /// The maximum of kept bytes per output, if lower than that of the sandbox.
         keep_bytes: Option<u64> => omitted,
     }
 
@@ -55,29 +55,29 @@ record! {
         hard: u64 => required,
     }
 
-    /// There is a job of that id, and it runs that command or has run it.
+    /// The job with that id runs, or has run, that command.
     pub struct JobStarted {
-        /// Whether it was this request that made it.
+        /// Whether this request created it.
         created: bool => required,
         /// The job.
         info: JobInfo => required,
     }
 
-    /// Tell which jobs there are.
+    /// List jobs.
     #[derive(Copy, Default)]
     pub struct JobList {}
 
-    /// Some of the jobs, the oldest first.
-    pub struct JobSome {
+    /// A part of the job list, oldest first.
+    pub struct JobListPart {
         /// The jobs.
         jobs: Vec<JobInfo> => required,
     }
 
-    /// That are all jobs.
+    /// The end of the job list.
     #[derive(Copy, Default)]
-    pub struct JobAll {}
+    pub struct JobListEnd {}
 
-    /// Tell about one job.
+    /// Describe one job.
     pub struct JobGet {
         /// Its id.
         job: String => required,
@@ -89,158 +89,158 @@ record! {
         job: String => required,
         /// The program and its arguments.
         command: Vec<String> => default,
-        /// Its user, as asked for.
+        /// Its user, as requested.
         user: Option<String> => omitted,
-        /// Its working directory, as asked for.
+        /// Its working directory, as requested.
         cwd: Option<String> => omitted,
         /// Whether it has a terminal.
         tty: bool => default,
-        /// What it does.
+        /// Its state.
         state: JobState => required,
-        /// Its process inside the sandbox.
+        /// Its pid inside the sandbox.
         pid: Option<u32> => omitted,
-        /// When it was started, in milliseconds since 1970.
+        /// The start time, in milliseconds since the epoch.
         started_ms: u64 => default,
-        /// When it ended.
+        /// The end time.
         ended_ms: Option<u64> => omitted,
-        /// How long it may take, in milliseconds.
+        /// Its timeout, in milliseconds.
         timeout_ms: Option<u64> => omitted,
-        /// Its standard output, or all its output when it has a terminal.
+        /// Its standard output, or all output if it has a terminal.
         stdout: JobStream => required,
         /// Its standard error.
         stderr: JobStream => required,
-        /// Bytes of input that it was given.
+        /// Bytes of input written so far.
         stdin_bytes: u64 => default,
         /// Whether its input is open.
         stdin_open: bool => default,
-        /// Who holds its input.
-        input: Option<Peer> => omitted,
-        /// How many follow it.
+        /// The client that holds its input.
+        input: Option<PeerProcess> => omitted,
+        /// The number of its followers.
         viewers: u32 => default,
-        /// How it ended.
-        outcome: Option<Outcome> => omitted,
+        /// Its outcome.
+        outcome: Option<JobOutcome> => omitted,
     }
 
     /// One output of a job.
     #[derive(Default)]
     pub struct JobStream {
-        /// The file that it is kept in.
+        /// The log file.
         path: Option<HostPath> => omitted,
-        /// How many bytes the job wrote.
+        /// The number of bytes written by the job.
         length: u64 => default,
-        /// The first byte that is not kept, where some are not.
+        /// The first dropped byte, if any.
         cut_from: Option<u64> => omitted,
-        /// The first byte behind those that is kept again.
+        /// The first byte after the dropped range.
         cut_to: Option<u64> => omitted,
     }
 
-    /// How a job ended.
-    pub struct Outcome {
-        /// In which way.
+    /// The outcome of a job.
+    pub struct JobOutcome {
+        /// The kind of outcome.
         kind: OutcomeKind => required,
         /// Its exit code.
         code: Option<i32> => omitted,
-        /// The signal that ended it.
+        /// The signal that killed it.
         signal: Option<i32> => omitted,
-        /// Why it never ran, as the agent names it.
+        /// Why it could not be started, as the agent reports it.
         failure: Option<String> => omitted,
-        /// The name of the error number with which it never ran.
+        /// The symbolic name of the error number.
         errno_name: Option<String> => omitted,
-        /// What there is to say about it.
+        /// A human-readable message.
         message: Option<String> => omitted,
     }
 
-    /// Give bytes of an output, without waiting for more.
+    /// Read bytes of an output without waiting for more.
     pub struct JobRead {
         /// The job.
         job: String => required,
-        /// Which output.
+        /// Which stream.
         stream: StreamName => required,
-        /// The first byte that is wanted.
+        /// The offset of the first byte.
         offset: u64 => required,
-        /// How many at most.
+        /// The maximum number of bytes.
         limit: u32 => default(65_536),
     }
 
     /// Bytes of an output.
-    pub struct JobBytes<'b> {
-        /// Where they begin: later than asked for, if what was asked for is not kept.
+    pub struct JobReadChunk<'b> {
+        /// The offset of the first byte: later than requested if that part is no longer kept.
         offset: u64 => required,
-        /// The bytes; none if there are none yet.
+        /// The bytes; empty if there are none yet.
         data: Cow<'b, [u8]> => required,
-        /// Whether nothing will ever follow them.
+        /// Whether this is the end of the output.
         end: bool => default,
     }
 
-    /// Give what a job writes, and go on until it has ended.
+    /// Stream the output of a job until it ends.
     pub struct JobFollow {
         /// The job.
         job: String => required,
-        /// The first byte of its standard output that is wanted. Without one, none of it.
+        /// The offset in its standard output. Without one, it is not streamed.
         stdout: Option<u64> => omitted,
         /// The same for its standard error.
         stderr: Option<u64> => omitted,
-        /// Whether its input is wanted too.
+        /// Whether to acquire its input, too.
         input: InputWish => default(InputWish::None),
-        /// Whether the job has to wait rather than that something of it is missed.
+        /// Whether the job blocks if the follower is slow, so that no output is missed.
         hold: bool => default,
     }
 
-    /// What a job wrote.
+    /// A chunk of a job's output.
     pub struct JobOutput<'b> {
-        /// Which output.
+        /// Which stream.
         stream: StreamName => required,
-        /// The place of the first byte.
+        /// The offset of the first byte.
         offset: u64 => required,
         /// The bytes.
         data: Cow<'b, [u8]> => required,
     }
 
-    /// Something that a job wrote is not kept.
+    /// A range of a job's output is no longer kept.
     #[derive(Copy)]
-    pub struct JobCut {
-        /// Which output.
+    pub struct JobOutputGap {
+        /// Which stream.
         stream: StreamName => required,
-        /// The first byte that is not kept.
+        /// The first dropped byte.
         from: u64 => required,
-        /// The first byte behind those.
+        /// The first byte after the dropped range.
         to: u64 => required,
     }
 
-    /// The input of the job was given to whoever follows it, or was taken from them.
+    /// The follower acquired or lost the input of the job.
     pub struct JobInput {
-        /// Whether they hold it now.
+        /// Whether the follower holds it now.
         held: bool => required,
-        /// Who holds it instead.
-        holder: Option<Peer> => omitted,
-        /// How many bytes the job has been given so far.
+        /// The client that holds it instead.
+        holder: Option<PeerProcess> => omitted,
+        /// The number of input bytes written so far.
         written: u64 => default,
     }
 
-    /// A job has ended, and everything that was asked for is told.
+    /// A job has ended, and all requested output was sent.
     pub struct JobEnded {
         /// The job.
         info: JobInfo => required,
     }
 
-    /// Give a job input.
+    /// Write input to a job.
     pub struct JobWrite<'b> {
         /// The job.
         job: String => required,
-        /// The bytes: at most 65,536.
+        /// The bytes, at most 65,536.
         data: Cow<'b, [u8]> => required,
-        /// The place of the first byte. What was given before is not given again.
+        /// The offset of the first byte. Bytes before the current position are skipped.
         offset: Option<u64> => omitted,
     }
 
-    /// The input is accepted.
+    /// The input was accepted.
     #[derive(Copy)]
-    pub struct JobWrote {
-        /// How many bytes of input were accepted in all.
+    pub struct JobWriteAck {
+        /// The total number of accepted bytes.
         written: u64 => required,
     }
 
-    /// Close the input of a job, behind what was written.
+    /// Close the input of a job after everything that was written.
     pub struct JobClose {
         /// The job.
         job: String => required,
@@ -260,19 +260,19 @@ record! {
     pub struct JobSignal {
         /// The job.
         job: String => required,
-        /// The signal.
+        /// The signal number.
         signal: i32 => required,
     }
 
-    /// End the process group of a job: ask, wait, then insist. Answered when it is dead.
+    /// Terminate the process group of a job, and kill it after a grace period. Answered when it is dead.
     pub struct JobCancel {
         /// The job.
         job: String => required,
-        /// How long to wait, in milliseconds; 0 insists at once.
+        /// The grace period, in milliseconds; 0 kills immediately.
         grace_ms: u64 => default,
     }
 
-    /// Tell when a job has ended.
+    /// Wait until a job has ended.
     pub struct JobWait {
         /// The job.
         job: String => required,
@@ -280,45 +280,45 @@ record! {
 }
 
 text_enum! {
-    /// What a job does.
+    /// The state of a job.
     pub enum JobState {
-        /// It is given to the sandbox, which has not said that it runs.
+        /// The agent has not yet confirmed its start.
         Starting = "starting",
         /// It runs.
         Running = "running",
-        /// It is told to end.
+        /// It is being terminated.
         Ending = "ending",
         /// It has ended.
         Ended = "ended",
     } else
-        /// A state that a newer supervisor invented.
+        /// A state that only a newer shim knows.
         Unknown = "unknown"
 }
 
 text_enum! {
-    /// In which way a job ended.
+    /// The kind of a job's outcome.
     pub enum OutcomeKind {
         /// It exited.
         Exited = "exited",
-        /// A signal ended it.
+        /// It was killed by a signal.
         Signalled = "signalled",
-        /// Its time was up.
+        /// It timed out.
         TimedOut = "timed_out",
-        /// Somebody cancelled it.
+        /// It was cancelled.
         Cancelled = "cancelled",
-        /// The kernel ended it for want of memory.
+        /// It was OOM-killed.
         OutOfMemory = "out_of_memory",
-        /// It never ran.
+        /// It could not be started.
         NeverRan = "never_ran",
-        /// The sandbox ended before it did.
+        /// The sandbox ended first.
         SandboxEnded = "sandbox_ended",
     } else
-        /// A way that a newer supervisor knows.
+        /// A kind that only a newer shim knows.
         Unknown = "unknown"
 }
 
 text_enum! {
-    /// Which output of a job.
+    /// An output stream of a job.
     pub enum StreamName {
         /// Standard output.
         Stdout = "stdout",
@@ -328,21 +328,21 @@ text_enum! {
 }
 
 text_enum! {
-    /// Whether somebody who follows a job wants its input.
+    /// Whether a follower acquires the input of a job.
     pub enum InputWish {
-        /// No.
+        /// No input.
         None = "none",
-        /// If nobody holds it.
+        /// Only if no other client holds it.
         Ask = "ask",
-        /// In any case: whoever holds it loses it.
+        /// In any case, taking it from its holder.
         Take = "take",
     }
 }
 
-// === impl Outcome ===
+// === impl JobOutcome ===
 
-impl Outcome {
-    /// An outcome about which nothing more is said.
+impl JobOutcome {
+    /// An outcome without further details.
     pub fn of(kind: OutcomeKind) -> Self {
         Self { kind, code: None, signal: None, failure: None, errno_name: None, message: None }
     }

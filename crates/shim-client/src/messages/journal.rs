@@ -1,99 +1,99 @@
-//! What happened to a sandbox, as it is kept and told.
+//! The facts of a sandbox's journal.
 
 use carrel_protocol::{record, text_enum};
 
-use super::{EndReason, Outcome, PauseReason};
+use super::{EndReason, JobOutcome, PauseReason};
 
 record! {
-    /// Tell what happened, from a sequence on.
+    /// Read facts from a sequence on.
     #[derive(Copy)]
     pub struct JournalRead {
-        /// The first sequence that is wanted.
+        /// The first sequence.
         from: u64 => required,
-        /// Whether to go on telling what happens.
+        /// Whether to continue with future facts.
         follow: bool => default,
     }
 
-    /// Some of what happened, in its order.
+    /// A batch of facts, in order.
     pub struct JournalFacts {
         /// The facts.
         facts: Vec<Fact> => required,
     }
 
-    /// That is all that has happened.
+    /// The end of the journal.
     #[derive(Copy)]
     pub struct JournalEnd {
         /// The last sequence.
         last: u64 => required,
     }
 
-    /// Something that happened, and never changes.
+    /// An immutable fact about the sandbox.
     pub struct Fact {
-        /// Its place: from 1, without a gap.
+        /// Its sequence: from 1, without gaps.
         sequence: u64 => required,
-        /// When, in milliseconds since 1970.
+        /// The time, in milliseconds since the epoch.
         at_ms: u64 => required,
-        /// What.
+        /// The kind of fact.
         kind: FactKind => required,
-        /// The job that it happened to.
+        /// The job it is about.
         job: Option<String> => omitted,
         /// The command of that job.
         command: Option<Vec<String>> => omitted,
-        /// How that job ended.
-        outcome: Option<Outcome> => omitted,
-        /// The process that began.
+        /// The outcome of that job.
+        outcome: Option<JobOutcome> => omitted,
+        /// The pid of a started process.
         pid: Option<u32> => omitted,
-        /// Why the sandbox ended, or is to end.
+        /// Why the sandbox ended or is to end.
         reason: Option<EndReason> => omitted,
-        /// What there is to say about it.
+        /// A human-readable message.
         message: Option<String> => omitted,
         /// The exit code of the sandbox's first process.
         code: Option<i32> => omitted,
-        /// The signal that ended the sandbox's first process.
+        /// The signal that killed the sandbox's first process.
         signal: Option<i32> => omitted,
-        /// How many processes the kernel has ended for want of memory, in all.
+        /// The total number of OOM-killed processes.
         out_of_memory_kills: Option<u64> => omitted,
-        /// Why the sandbox is paused, where its owner did not ask for that.
+        /// Why the sandbox is paused, unless its owner requested it.
         pause_reason: Option<PauseReason> => omitted,
     }
 }
 
 text_enum! {
-    /// What happened.
+    /// The kind of a fact.
     pub enum FactKind {
-        /// A supervisor began to make the sandbox.
+        /// A shim began to create the sandbox.
         Claimed = "claimed",
         /// The sandbox runs.
         Started = "started",
-        /// A job is given to the sandbox.
+        /// A job was sent to the agent.
         JobStarted = "job_started",
         /// A job ended.
         JobEnded = "job_ended",
-        /// All processes are stopped where they are.
+        /// The sandbox was paused.
         Paused = "paused",
-        /// They continue.
+        /// The sandbox was resumed.
         Resumed = "resumed",
-        /// The kernel ended processes for want of memory.
+        /// Processes were OOM-killed.
         OutOfMemory = "out_of_memory",
-        /// The sandbox is to end.
+        /// A stop of the sandbox was requested.
         StopAsked = "stop_asked",
-        /// The sandbox's first process ended.
+        /// The sandbox's first process exited.
         GuestExited = "guest_exited",
-        /// The sandbox is gone, and everything of it.
+        /// The sandbox has ended and is completely removed.
         Ended = "ended",
-        /// The sandbox could not be made.
+        /// The sandbox could not be created.
         Failed = "failed",
         /// What the sandbox wrote could not all be written to the disk of the host.
         DiskFailed = "disk_failed",
     } else
-        /// Something that a newer supervisor knows.
+        /// A kind that only a newer shim knows.
         Unknown = "unknown"
 }
 
 // === impl Fact ===
 
 impl Fact {
-    /// A fact about which nothing more is said; the journal gives it its sequence.
+    /// A fact without details; the journal assigns its sequence.
     pub fn new(at_ms: u64, kind: FactKind) -> Self {
         Self {
             sequence: 0,

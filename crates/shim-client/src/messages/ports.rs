@@ -1,15 +1,15 @@
-//! Published ports: ports of the host that lead into a sandbox.
+//! Published ports: ports of the host that are forwarded into a sandbox.
 
 use carrel_protocol::record;
 
 record! {
-    /// Serve ports of the host. A listening socket for each travels along, in their order.
+    /// Serve ports of the host. A listening socket for each is attached, in order.
     pub struct PortsPublish {
         /// The ports.
         ports: Vec<PublishedPort> => required,
     }
 
-    /// A port of the host that leads to a port inside.
+    /// A port of the host that is forwarded to a port inside.
     #[derive(Copy)]
     pub struct PublishedPort {
         /// The port of the host.
@@ -22,6 +22,6 @@ record! {
 // === impl PortsPublish ===
 
 impl PortsPublish {
-    /// The most ports that a sandbox has, and the most sockets that travel along with a message.
+    /// The maximum number of ports of a sandbox, and of descriptors attached to a message.
     pub const MAX: usize = 64;
 }

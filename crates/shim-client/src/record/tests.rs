@@ -3,13 +3,19 @@ use std::path::Path;
 
 use super::*;
 use crate::layout::{began, boot_id, open_directory};
-use crate::messages::{Keep, Limits};
-use crate::root::Root;
+use crate::messages::{JobRetention, SandboxLimits};
+use crate::root::RootDescription;
 
-/// A record of the process that runs the test, as if it were a supervisor.
+/// A record of the test process, as if it were a shim.
 pub(crate) fn record(name: &str, incarnation: &str) -> SandboxRecord {
-    let root =
-        Root { layers: vec![], identity: None, trees: vec![], links: vec![], files: vec![], directories: vec![] };
+    let root = RootDescription {
+        layers: vec![],
+        identity: None,
+        trees: vec![],
+        links: vec![],
+        files: vec![],
+        directories: vec![],
+    };
     let create = Create {
         name: name.into(),
         incarnation: incarnation.into(),
@@ -23,12 +29,12 @@ pub(crate) fn record(name: &str, incarnation: &str) -> SandboxRecord {
         disk: 1 << 20,
         kept_disk: None,
         hostname: "h".into(),
-        limits: Limits::default(),
+        limits: SandboxLimits::default(),
         allow_unenforced: false,
         image: "host".into(),
         lasting: false,
         logs: None,
-        keep: Keep::default(),
+        keep: JobRetention::default(),
         network_of: None,
         gvisor: None,
     };
@@ -43,7 +49,7 @@ pub(crate) fn record(name: &str, incarnation: &str) -> SandboxRecord {
         shim_began: began(pid).unwrap(),
         created_ms: 1,
         image: "host".into(),
-        owner: Peer { pid, user: 0, began: 0, command: "test".into() },
+        owner: PeerProcess { pid, user: 0, began: 0, command: "test".into() },
         id_base: 0x4000_0000,
         id_count: 65_536,
         supervisor_user: rustix::process::geteuid().as_raw(),
@@ -63,13 +69,13 @@ fn open(path: &Path) -> OwnedFd {
 }
 
 #[test]
-fn a_record_comes_back_and_is_replaced_whole() {
+fn a_record_round_trips_and_is_replaced_atomically() {
     let home = tempfile::tempdir().unwrap();
     let directory = open(home.path());
     assert!(matches!(SandboxRecord::read(&directory), Err(RecordError::Absent)));
     for lasting in [false, true] {
         let written = SandboxRecord { lasting, ..record("demo", "i-1") };
-        // What one who died left does not keep the next one.
+        // A leftover temporary file is no obstacle.
         std::fs::write(home.path().join(UNFINISHED), "half").unwrap();
         written.write(&directory).unwrap();
         assert_eq!(SandboxRecord::read(&directory).unwrap(), written);
@@ -78,7 +84,7 @@ fn a_record_comes_back_and_is_replaced_whole() {
 }
 
 #[test]
-fn every_cut_and_every_damaged_byte_is_noticed() {
+fn every_truncation_and_every_damaged_byte_is_detected() {
     let bytes = record("demo", "i-1").to_bytes().unwrap();
     for length in 0..bytes.len() {
         assert!(matches!(SandboxRecord::from_bytes(&bytes[..length]), Err(RecordError::Damaged)), "{length}");
@@ -94,20 +100,20 @@ fn every_cut_and_every_damaged_byte_is_noticed() {
 }
 
 #[test]
-fn a_newer_format_is_told_from_damage() {
+fn a_newer_format_is_distinguished_from_damage() {
     let newer = [MAGIC.as_slice(), &[FORMAT + 1], b"whatever it is"].concat();
     assert!(matches!(SandboxRecord::from_bytes(&newer), Err(RecordError::Format { found: 2 })));
 }
 
 #[test]
-fn a_record_with_a_right_checksum_and_no_sense_is_refused() {
+fn a_record_with_a_valid_checksum_and_an_invalid_body_is_rejected() {
     let body = [0xa1, 0x64, b'n', b'a', b'm', b'e', 0x01];
     let bytes = [MAGIC.as_slice(), &[FORMAT], &checksum(&body).to_be_bytes(), &body].concat();
     assert!(matches!(SandboxRecord::from_bytes(&bytes), Err(RecordError::Unreadable(_))));
 }
 
 #[test]
-fn a_record_that_another_user_wrote_is_not_believed() {
+fn a_record_of_another_user_is_not_trusted() {
     let home = tempfile::tempdir().unwrap();
     let directory = open(home.path());
     record("demo", "i-1").write(&directory).unwrap();
@@ -117,7 +123,7 @@ fn a_record_that_another_user_wrote_is_not_believed() {
 }
 
 #[test]
-fn what_is_no_plain_file_is_no_record() {
+fn a_record_must_be_a_regular_file() {
     let home = tempfile::tempdir().unwrap();
     let directory = open(home.path());
     std::fs::write(home.path().join("elsewhere"), record("demo", "i-1").to_bytes().unwrap()).unwrap();
@@ -129,14 +135,14 @@ fn what_is_no_plain_file_is_no_record() {
 }
 
 #[test]
-fn a_process_is_its_supervisor_only_if_it_began_then_and_in_this_boot() {
+fn a_process_is_the_shim_only_with_the_same_start_time_and_boot() {
     let ours = record("demo", "i-1");
     assert_eq!(ours.shim(), Some(std::process::id()));
     assert!(ours.shim_handle().is_some());
     let reused = SandboxRecord { shim_began: ours.shim_began + 1, ..ours.clone() };
     let rebooted = SandboxRecord { boot_id: "00000000-0000-0000-0000-000000000000".into(), ..ours.clone() };
-    let nobody = SandboxRecord { shim_pid: 0, ..ours.clone() };
-    for record in [reused, rebooted, nobody, SandboxRecord { shim_pid: u32::MAX, ..ours }] {
+    let missing = SandboxRecord { shim_pid: 0, ..ours.clone() };
+    for record in [reused, rebooted, missing, SandboxRecord { shim_pid: u32::MAX, ..ours }] {
         assert_eq!(record.shim(), None);
         assert!(record.shim_handle().is_none());
     }
@@ -155,14 +161,14 @@ fn fuzz_a_record_from_any_bytes() {
 }
 
 #[test]
-fn a_record_that_was_copied_to_another_directory_is_not_believed() {
+fn a_record_copied_to_another_directory_is_not_trusted() {
     let (original, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let directory = open(original.path());
     record("demo", "i-1").tied_to(&directory).unwrap().write(&directory).unwrap();
     std::fs::copy(original.path().join(RECORD), copy.path().join(RECORD)).unwrap();
     assert!(SandboxRecord::read(open(original.path())).unwrap().shim_handle().is_some());
     assert!(matches!(SandboxRecord::read(open(copy.path())), Err(RecordError::Copied)));
-    // Device numbers of another boot say nothing, and neither do its processes.
+    // Device numbers of another boot are irrelevant, like its processes.
     let former = SandboxRecord { boot_id: "another".into(), ..record("demo", "i-1") };
     former.tied_to(&directory).unwrap().write(&directory).unwrap();
     std::fs::copy(original.path().join(RECORD), copy.path().join(RECORD)).unwrap();

@@ -1,16 +1,16 @@
-//! What is done to a job while it is followed.
+//! Requests for a job while it is followed.
 
 use std::pin::pin;
 use std::time::Duration;
 
 use carrel_shim_client::messages::{
-    Done, FailureCode, JobCancel, JobClose, JobEnded, JobResize, JobSignal, JobState, JobWrote,
+    Done, FailureCode, JobCancel, JobClose, JobEnded, JobResize, JobSignal, JobState, JobWriteAck,
 };
 use carrel_shim_client::{Follow, FollowEvent, JobControl, ShimError};
 
-use crate::asking::{expect_input, is_pending};
 use crate::follow::{output, output_event};
-use crate::peer::{Peer, failed, following, info};
+use crate::peer::{ScriptedShim, failed, following, info};
+use crate::requests::{expect_input, is_pending};
 
 const PIECE: usize = 64 * 1024;
 
@@ -18,7 +18,7 @@ fn bytes(length: usize) -> Vec<u8> {
     (0..=250).cycle().take(length).collect()
 }
 
-/// Runs `scene` while somebody polls [`Follow::next`], which has nothing to tell.
+/// Runs `scene` while [`Follow::next`] is polled, which returns no event.
 async fn attended<T>(follow: &mut Follow, scene: impl Future<Output = T>) -> T {
     tokio::select! {
         event = follow.next() => panic!("{event:?}"),
@@ -26,8 +26,8 @@ async fn attended<T>(follow: &mut Follow, scene: impl Future<Output = T>) -> T {
     }
 }
 
-/// Proves that nothing was sent before: a signal is what comes next.
-async fn nothing_else_comes(control: &JobControl, peer: &mut Peer) {
+/// Asserts that nothing was sent before: a signal comes next.
+async fn nothing_else_comes(control: &JobControl, peer: &mut ScriptedShim) {
     let answering = async {
         let (id, JobSignal { job: _, signal: _ }) = peer.expect().await;
         peer.send(id, &Done {}).await;
@@ -36,7 +36,7 @@ async fn nothing_else_comes(control: &JobControl, peer: &mut Peer) {
 }
 
 #[tokio::test]
-async fn every_request_has_its_answer_though_they_are_answered_in_another_order() {
+async fn every_request_has_its_response_in_any_order() {
     let (mut follow, mut peer, followed) = following().await;
     let control = follow.control();
     let answering = async {
@@ -70,7 +70,7 @@ async fn every_request_has_its_answer_though_they_are_answered_in_another_order(
 }
 
 #[tokio::test]
-async fn no_more_than_256_kib_wait_for_their_answers() {
+async fn at_most_256_kib_of_input_are_unacknowledged() {
     let (mut follow, mut peer, _) = following().await;
     let control = follow.control();
     let data = bytes(6 * PIECE + 1);
@@ -84,7 +84,7 @@ async fn no_more_than_256_kib_wait_for_their_answers() {
         }
         nothing_else_comes(&control, &mut peer).await;
         for answered in 0..3 {
-            peer.send(ids[answered], &JobWrote { written: 1 }).await;
+            peer.send(ids[answered], &JobWriteAck { written: 1 }).await;
             let (id, piece, _) = expect_input(&mut peer).await;
             ids.push(id);
             arrived.extend(piece);
@@ -93,7 +93,7 @@ async fn no_more_than_256_kib_wait_for_their_answers() {
         assert_eq!(arrived.len(), data.len());
         for id in &ids[3..] {
             nothing_else_comes(&control, &mut peer).await;
-            peer.send(*id, &JobWrote { written: 2 }).await;
+            peer.send(*id, &JobWriteAck { written: 2 }).await;
         }
         arrived
     };
@@ -104,19 +104,19 @@ async fn no_more_than_256_kib_wait_for_their_answers() {
 }
 
 #[tokio::test]
-async fn a_write_is_over_when_all_of_it_is_accepted() {
+async fn a_write_returns_when_all_of_it_is_accepted() {
     let (mut follow, mut peer, _) = following().await;
     let control = follow.control();
     let mut writing = pin!(control.write(b"some"));
     assert!(is_pending(writing.as_mut()));
     let asked = attended(&mut follow, async { expect_input(&mut peer).await.0 }).await;
     assert!(is_pending(writing.as_mut()));
-    peer.send(asked, &JobWrote { written: 4 }).await;
+    peer.send(asked, &JobWriteAck { written: 4 }).await;
     attended(&mut follow, writing).await.unwrap();
 }
 
 #[tokio::test]
-async fn output_goes_on_while_input_waits_for_its_answer_in_another_task() {
+async fn output_is_delivered_while_input_waits_in_another_task() {
     let (mut follow, mut peer, id) = following().await;
     let control = follow.control();
     let data = bytes(20 * PIECE);
@@ -127,12 +127,12 @@ async fn output_goes_on_while_input_waits_for_its_answer_in_another_task() {
             control.close().await.unwrap();
         }
     });
-    // The job writes back what it is given, and is given nothing more while that is not read.
+    // The job echoes its input, and receives no more while the echo is not read.
     let echoing = tokio::spawn(async move {
         for turn in 0..20u64 {
             let (write, piece, _) = expect_input(&mut peer).await;
             peer.send(id, &output(turn * PIECE as u64, &piece)).await;
-            peer.send(write, &JobWrote { written: 0 }).await;
+            peer.send(write, &JobWriteAck { written: 0 }).await;
         }
         let (close, JobClose { job: _ }) = peer.expect().await;
         peer.send(close, &Done {}).await;
@@ -156,7 +156,7 @@ async fn output_goes_on_while_input_waits_for_its_answer_in_another_task() {
 }
 
 #[tokio::test]
-async fn what_two_give_at_a_time_is_not_mixed_and_a_close_comes_behind_it() {
+async fn concurrent_writes_are_not_interleaved_and_a_close_comes_last() {
     let (mut follow, mut peer, _) = following().await;
     let control = follow.control();
     let (ones, twos) = (vec![1; 5 * PIECE], vec![2; 5 * PIECE]);
@@ -165,7 +165,7 @@ async fn what_two_give_at_a_time_is_not_mixed_and_a_close_comes_behind_it() {
         for _ in 0..10 {
             let (id, piece, _) = expect_input(&mut peer).await;
             arrived.extend(piece);
-            peer.send(id, &JobWrote { written: 0 }).await;
+            peer.send(id, &JobWriteAck { written: 0 }).await;
         }
         let (id, JobClose { job: _ }) = peer.expect().await;
         peer.send(id, &Done {}).await;
@@ -180,7 +180,7 @@ async fn what_two_give_at_a_time_is_not_mixed_and_a_close_comes_behind_it() {
 }
 
 #[tokio::test]
-async fn nothing_is_sent_behind_input_that_was_refused() {
+async fn nothing_is_sent_after_rejected_input() {
     let (mut follow, mut peer, _) = following().await;
     let control = follow.control();
     let data = bytes(10 * PIECE);
@@ -198,7 +198,7 @@ async fn nothing_is_sent_behind_input_that_was_refused() {
 }
 
 #[tokio::test]
-async fn input_that_was_given_up_counts_until_it_is_answered() {
+async fn cancelled_input_counts_until_it_is_acknowledged() {
     let (mut follow, mut peer, _) = following().await;
     let control = follow.control();
     let data = bytes(10 * PIECE);
@@ -209,21 +209,21 @@ async fn input_that_was_given_up_counts_until_it_is_answered() {
             ids.push(expect_input(&mut peer).await.0);
         }
         nothing_else_comes(&control, &mut peer).await;
-        peer.send(ids[2], &JobWrote { written: 0 }).await;
+        peer.send(ids[2], &JobWriteAck { written: 0 }).await;
         let (id, piece, _) = expect_input(&mut peer).await;
         assert_eq!(piece, b"more");
-        peer.send(id, &JobWrote { written: 0 }).await;
+        peer.send(id, &JobWriteAck { written: 0 }).await;
     };
     let asking = async { tokio::join!(control.write(b"more"), second) };
     attended(&mut follow, asking).await.0.unwrap();
 }
 
 #[tokio::test]
-async fn a_write_that_was_given_up_leaves_whole_frames_to_be_sent() {
+async fn a_cancelled_write_leaves_only_complete_frames_queued() {
     let (mut follow, mut peer, id) = following().await;
     let control = follow.control();
     let data = bytes(4 * PIECE);
-    // More than the socket holds, since nobody reads: a frame is sent in part when the write is given up.
+    // More than the socket buffer holds: a frame is partially sent when the write is cancelled.
     assert!(is_pending(pin!(control.write(&data))));
     let reading = async {
         let mut arrived = Vec::new();
@@ -239,7 +239,7 @@ async fn a_write_that_was_given_up_leaves_whole_frames_to_be_sent() {
 }
 
 #[tokio::test]
-async fn once_the_end_of_the_job_was_told_everybody_knows() {
+async fn every_call_fails_after_the_end_of_the_job() {
     let (mut follow, mut peer, id) = following().await;
     let control = follow.control();
     let data = bytes(10 * PIECE);
@@ -256,7 +256,7 @@ async fn once_the_end_of_the_job_was_told_everybody_knows() {
 }
 
 #[tokio::test]
-async fn a_supervisor_that_closes_ends_whoever_waits() {
+async fn a_closed_connection_fails_every_pending_call() {
     let (mut follow, peer, _) = following().await;
     let control = follow.control();
     let waiting = tokio::spawn(async move { control.cancel(Duration::ZERO).await });

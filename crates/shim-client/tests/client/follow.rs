@@ -1,11 +1,11 @@
-//! A job that is followed.
+//! Followed jobs.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use carrel_protocol::Flags;
-use carrel_shim_client::messages::{FailureCode, JobCut, JobEnded, JobInput, JobOutput, JobState, StreamName};
+use carrel_shim_client::messages::{FailureCode, JobEnded, JobInput, JobOutput, JobOutputGap, JobState, StreamName};
 use carrel_shim_client::{FollowEvent, ShimError};
 
 use crate::peer::{ended, failed, following, frame, info, invented};
@@ -19,16 +19,16 @@ pub fn output_event(offset: u64, data: &[u8]) -> FollowEvent {
 }
 
 #[tokio::test]
-async fn everything_is_told_in_its_order_up_to_the_end() {
+async fn events_arrive_in_order_until_the_end() {
     let (mut follow, mut peer, id) = following().await;
     let held = JobInput { held: true, holder: None, written: 0 };
-    let cut = JobCut { stream: StreamName::Stderr, from: 3, to: 9 };
+    let cut = JobOutputGap { stream: StreamName::Stderr, from: 3, to: 9 };
     peer.send(id, &held).await;
     peer.send(id, &output(0, b"out")).await;
     peer.send(id, &JobOutput { stream: StreamName::Stderr, ..output(0, b"err") }).await;
     peer.send(id, &cut).await;
     peer.raw(&invented(id, Flags::NONE)).await;
-    peer.send(id + 7, &output(0, b"nobody's")).await;
+    peer.send(id + 7, &output(0, b"stray")).await;
     let ended = info("job", JobState::Ended);
     peer.send(id, &JobEnded { info: ended.clone() }).await;
     let mut events = Vec::new();
@@ -47,7 +47,7 @@ async fn everything_is_told_in_its_order_up_to_the_end() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_the_first_and_last_event() {
+async fn a_failure_is_the_first_and_last_event() {
     let (mut follow, mut peer, id) = following().await;
     peer.send(id, &failed(FailureCode::InputTaken)).await;
     for _ in 0..2 {
@@ -57,7 +57,7 @@ async fn a_refusal_is_the_first_and_last_event() {
 }
 
 #[tokio::test]
-async fn the_end_of_the_sandbox_in_the_middle_is_told_and_stays() {
+async fn the_end_of_the_sandbox_is_reported_and_permanent() {
     let (mut follow, mut peer, id) = following().await;
     peer.send(id, &output(0, b"last words")).await;
     peer.send(0, &ended()).await;
@@ -65,13 +65,13 @@ async fn the_end_of_the_sandbox_in_the_middle_is_told_and_stays() {
     assert_eq!(follow.next().await.unwrap(), Some(output_event(0, b"last words")));
     for _ in 0..2 {
         let error = follow.next().await.unwrap_err();
-        assert!(matches!(&error, ShimError::Ended(told) if *told == ended()), "{error}");
+        assert!(matches!(&error, ShimError::Ended(received) if *received == ended()), "{error}");
     }
     assert!(matches!(follow.control().write(b"late").await, Err(ShimError::Ended(_))));
 }
 
 #[tokio::test]
-async fn what_cannot_be_understood_or_followed_ends_it() {
+async fn an_invalid_message_ends_the_follow() {
     for (bytes, gone) in
         [(invented(1, Flags::TERMINAL), false), (b"\0\0\0\x05\0\0\0\x01\0".to_vec(), false), (Vec::new(), true)]
     {
@@ -87,7 +87,7 @@ async fn what_cannot_be_understood_or_followed_ends_it() {
 }
 
 #[tokio::test]
-async fn a_follower_that_leaves_hangs_up_though_a_control_is_left() {
+async fn a_dropped_follower_disconnects_although_a_control_is_left() {
     let (follow, mut peer, _) = following().await;
     let control = follow.control();
     drop(follow);
@@ -96,7 +96,7 @@ async fn a_follower_that_leaves_hangs_up_though_a_control_is_left() {
 }
 
 #[tokio::test]
-async fn one_that_always_has_something_to_say_does_not_starve_others() {
+async fn a_shim_that_sends_continuously_does_not_starve_other_tasks() {
     let (mut follow, mut peer, id) = following().await;
     let said: Vec<u8> = (0..1000).flat_map(|turn| frame(id, &output(turn, b"x"))).collect();
     peer.raw(&said).await;

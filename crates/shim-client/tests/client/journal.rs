@@ -1,17 +1,17 @@
-//! What happens, read at once and as it happens.
+//! Facts, read at once and streamed.
 
 use carrel_shim_client::ShimError;
 use carrel_shim_client::messages::{Fact, FactKind, FailureCode, JournalEnd, JournalFacts, JournalRead};
 
-use crate::asking::is_pending;
 use crate::peer::{connected, ended, failed};
+use crate::requests::is_pending;
 
 fn fact(sequence: u64) -> Fact {
     Fact { sequence, ..Fact::new(1, FactKind::Paused) }
 }
 
 #[tokio::test]
-async fn the_journal_is_read_to_its_end() {
+async fn the_journal_is_read_to_the_end() {
     let (mut client, mut peer) = connected().await;
     let answering = async {
         let (id, read) = peer.expect::<JournalRead>().await;
@@ -25,7 +25,7 @@ async fn the_journal_is_read_to_its_end() {
 }
 
 #[tokio::test]
-async fn a_subscriber_hears_everything_up_to_the_end() {
+async fn a_subscriber_receives_every_fact_until_the_end() {
     for by_end_of_journal in [true, false] {
         let (client, mut peer) = connected().await;
         let mut facts = client.subscribe(1).await.unwrap();
@@ -53,7 +53,7 @@ async fn a_subscriber_hears_everything_up_to_the_end() {
 }
 
 #[tokio::test]
-async fn a_subscription_fails_as_it_is_told_or_when_nobody_is_there() {
+async fn a_subscription_fails_with_the_failure_sent_or_when_disconnected() {
     let (client, mut peer) = connected().await;
     let mut facts = client.subscribe(1).await.unwrap();
     let answering = async {
@@ -62,7 +62,7 @@ async fn a_subscription_fails_as_it_is_told_or_when_nobody_is_there() {
     };
     let error = tokio::join!(facts.next(), answering).0.unwrap_err();
     assert_eq!(error.code(), Some(FailureCode::JournalFailed));
-    assert_eq!(facts.next().await.unwrap_err().code(), Some(FailureCode::JournalFailed), "it stays");
+    assert_eq!(facts.next().await.unwrap_err().code(), Some(FailureCode::JournalFailed), "it is permanent");
 
     let (client, peer) = connected().await;
     let mut facts = client.subscribe(1).await.unwrap();

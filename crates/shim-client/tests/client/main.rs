@@ -1,12 +1,12 @@
-//! The client of a supervisor against a peer that follows a script.
+//! The client of a shim against a scripted peer.
 
 #![cfg(feature = "owner")]
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, reason = "modules of one test program")]
 
-mod asking;
+mod cancellation;
 mod control;
-mod cut;
 mod follow;
-mod greeting;
+mod handshake;
 mod journal;
 mod peer;
+mod requests;

@@ -1,32 +1,32 @@
-//! A supervisor that says and expects what a test tells it to.
+//! A scripted shim.
 
 use std::path::{Path, PathBuf};
 
 use carrel_protocol::frame::{Header, PREFIX_SIZE};
 use carrel_protocol::{Envelope, Flags, codec};
 use carrel_shim_client::messages::{
-    EndReason, Ended, Failed, FailureCode, Hello, InputWish, JobFollow, JobInfo, JobState, JobStream,
+    EndReason, FailureCode, Hello, InputWish, JobFollow, JobInfo, JobState, JobStream, SandboxEnd, ShimFailure,
 };
-use carrel_shim_client::{Follow, Message, ShimClient, ShimError, decode, encode};
+use carrel_shim_client::{Follow, ShimClient, ShimError, ShimMessage, decode, encode};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 
-/// A socket that nobody has connected to.
-pub struct Door {
+/// A listening socket without a client.
+pub struct ShimListener {
     pub directory: TempDir,
     pub listener: UnixListener,
 }
 
-/// The supervisor's end of a connection.
-pub struct Peer {
+/// The shim's end of a connection.
+pub struct ScriptedShim {
     pub stream: UnixStream,
     pub version: u8,
 }
 
-/// A frame of the client.
+/// A frame received from the client.
 #[derive(Debug)]
-pub struct Asked {
+pub struct ReceivedFrame {
     pub id: u32,
     pub flags: Flags,
     pub body: Vec<u8>,
@@ -45,8 +45,8 @@ pub fn hello(version: u8) -> Hello {
     }
 }
 
-pub fn ended() -> Ended {
-    Ended {
+pub fn ended() -> SandboxEnd {
+    SandboxEnd {
         reason: EndReason::OutOfMemory,
         message: "no memory".into(),
         code: None,
@@ -56,8 +56,8 @@ pub fn ended() -> Ended {
     }
 }
 
-pub fn failed(code: FailureCode) -> Failed {
-    Failed { code, message: "it cannot be done".into(), hint: Some("do something else".into()) }
+pub fn failed(code: FailureCode) -> ShimFailure {
+    ShimFailure { code, message: "it cannot be done".into(), hint: Some("do something else".into()) }
 }
 
 pub fn info(job: &str, state: JobState) -> JobInfo {
@@ -83,28 +83,28 @@ pub fn info(job: &str, state: JobState) -> JobInfo {
 }
 
 /// The frame of a message.
-pub fn frame<'m, M: Message<'m>>(id: u32, message: &M) -> Vec<u8> {
+pub fn frame<'m, M: ShimMessage<'m>>(id: u32, message: &M) -> Vec<u8> {
     let mut frame = Vec::new();
     encode(&mut frame, 1, id, message).unwrap();
     frame
 }
 
-/// A frame with a message that nobody knows yet.
+/// A frame with an unknown message.
 pub fn invented(id: u32, flags: Flags) -> Vec<u8> {
     let mut frame = Vec::new();
     codec::encode_named(&mut frame, 200, id, flags, "shim.invented", &ended()).unwrap();
     frame
 }
 
-/// A client and its supervisor.
-pub async fn connected() -> (ShimClient, Peer) {
-    let door = Door::new();
+/// A client and its shim.
+pub async fn connected() -> (ShimClient, ScriptedShim) {
+    let door = ShimListener::new();
     let (client, peer) = tokio::join!(door.connect(), door.greet(1));
     (client.unwrap(), peer)
 }
 
-/// A client that follows the job `job`, its supervisor, and the id of the request.
-pub async fn following() -> (Follow, Peer, u32) {
+/// A client that follows the job `job`, its shim, and the id of the request.
+pub async fn following() -> (Follow, ScriptedShim, u32) {
     let (client, mut peer) = connected().await;
     let wanted = JobFollow { job: "job".into(), stdout: Some(0), stderr: None, input: InputWish::Take, hold: true };
     let (follow, (id, asked)) = tokio::join!(client.follow(&wanted), peer.expect::<JobFollow>());
@@ -112,9 +112,9 @@ pub async fn following() -> (Follow, Peer, u32) {
     (follow.unwrap(), peer, id)
 }
 
-// === impl Door ===
+// === impl ShimListener ===
 
-impl Door {
+impl ShimListener {
     pub fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(directory.path().join("shim.sock")).unwrap();
@@ -134,24 +134,24 @@ impl Door {
         ShimClient::connect(&self.socket()).await
     }
 
-    /// Lets a client in and says the given bytes.
-    pub async fn say(&self, bytes: &[u8]) -> Peer {
+    /// Accepts a client and sends the given bytes.
+    pub async fn say(&self, bytes: &[u8]) -> ScriptedShim {
         let (mut stream, _) = self.listener.accept().await.unwrap();
         stream.write_all(bytes).await.unwrap();
-        Peer { stream, version: 1 }
+        ScriptedShim { stream, version: 1 }
     }
 
-    /// Lets a client in and greets as a supervisor of that version.
-    pub async fn greet(&self, version: u8) -> Peer {
+    /// Accepts a client and sends the hello of a shim of that version.
+    pub async fn greet(&self, version: u8) -> ScriptedShim {
         self.say(&frame(0, &hello(version))).await
     }
 }
 
-// === impl Peer ===
+// === impl ScriptedShim ===
 
-impl Peer {
+impl ScriptedShim {
     /// The next frame; `None` when the client closed.
-    pub async fn frame(&mut self) -> Option<Asked> {
+    pub async fn frame(&mut self) -> Option<ReceivedFrame> {
         let mut prefix = [0; PREFIX_SIZE];
         match self.stream.read_exact(&mut prefix).await {
             Ok(_) => {}
@@ -163,11 +163,11 @@ impl Peer {
         let header = Header::parse(&prefix).unwrap();
         let mut body = vec![0; header.body_len];
         self.stream.read_exact(&mut body).await.unwrap();
-        Some(Asked { id: header.id, flags: header.flags, body })
+        Some(ReceivedFrame { id: header.id, flags: header.flags, body })
     }
 
-    /// The next frame, which has to be this message, with the flags and the version that are due.
-    pub async fn expect<M: for<'b> Message<'b>>(&mut self) -> (u32, M) {
+    /// Asserts that the next frame is this message, with the right flags and version.
+    pub async fn expect<M: for<'b> ShimMessage<'b>>(&mut self) -> (u32, M) {
         let asked = self.frame().await.expect("the client closed");
         let message = asked.read(self.version, |envelope| decode::<M>(envelope).map(Result::unwrap));
         assert_eq!(asked.flags, M::FLAGS);
@@ -181,7 +181,7 @@ impl Peer {
         }
     }
 
-    pub async fn send<'m, M: Message<'m>>(&mut self, id: u32, message: &M) {
+    pub async fn send<'m, M: ShimMessage<'m>>(&mut self, id: u32, message: &M) {
         self.raw(&frame(id, message)).await;
     }
 
@@ -190,9 +190,9 @@ impl Peer {
     }
 }
 
-// === impl Asked ===
+// === impl ReceivedFrame ===
 
-impl Asked {
+impl ReceivedFrame {
     pub fn read<T>(&self, version: u8, read: impl FnOnce(&Envelope<'_>) -> Option<T>) -> T {
         assert_ne!(self.id, 0, "a request has an id");
         let envelope = Envelope::parse(&self.body).unwrap();

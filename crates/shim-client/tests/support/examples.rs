@@ -1,4 +1,4 @@
-//! Examples of every message: every key and every choice, with numbers at the edges of their heads.
+//! Samples of every message: every key and choice, with numbers at the boundaries of their encodings.
 
 use carrel_image::{GuestPath, RootFs, RootFsBindMount, RootFsDirectory, RootFsFile, RootFsSymlink};
 use carrel_shim_client::HostPath;
@@ -10,7 +10,7 @@ use crate::sample::{Sample, sample};
 #[path = "examples_jobs.rs"]
 mod jobs;
 
-/// All of them, in the order of the corpus: new ones are added at its end.
+/// All samples in the order of the corpus: new ones are appended.
 pub(crate) fn samples() -> Vec<Sample> {
     [
         making(),
@@ -67,19 +67,19 @@ fn create() -> Create {
         disk: 1 << 30,
         kept_disk: None,
         hostname: "carrel".to_owned(),
-        limits: Limits::default(),
+        limits: SandboxLimits::default(),
         allow_unenforced: false,
         image: "host".to_owned(),
         lasting: false,
         logs: None,
-        keep: Keep::default(),
+        keep: JobRetention::default(),
         network_of: None,
         gvisor: None,
     }
 }
 
 fn making() -> Vec<Sample> {
-    let mount = Mount {
+    let mount = MountSpec {
         source: "/srv/data".into(),
         target: "/data".into(),
         writable: true,
@@ -91,22 +91,22 @@ fn making() -> Vec<Sample> {
     let everything = Create {
         root: (&root()).into(),
         mounts: vec![mount],
-        project: Some(Project {
+        project: Some(ProjectSpec {
             source: "/home/a".into(),
             target: "/workspace".into(),
             user: 1000,
             group: 1000,
             identity: None,
         }),
-        kept_disk: Some(KeptDisk { host_free: u64::MAX, ..KeptDisk::at("/var/lib/carrel/disks/1") }),
-        limits: Limits { memory: Some(u64::MAX), pids: Some(u32::MAX), cpu_millis: Some(1500) },
+        kept_disk: Some(PersistentDisk { host_free: u64::MAX, ..PersistentDisk::at("/var/lib/carrel/disks/1") }),
+        limits: SandboxLimits { memory: Some(u64::MAX), pids: Some(u32::MAX), cpu_millis: Some(1500) },
         allow_unenforced: true,
         lasting: true,
         logs: Some(HostPath::from("/var/log/carrel")),
-        keep: Keep { stream_bytes: 0, total_bytes: 255, ended_jobs: 65_535, ended_ms: 1 << 32 },
+        keep: JobRetention { stream_bytes: 0, total_bytes: 255, ended_jobs: 65_535, ended_ms: 1 << 32 },
         ..create()
     };
-    let ready = |changes| Ready {
+    let ready = |changes| SandboxReady {
         agent_socket: "/run/agent.sock".into(),
         pid: 4711,
         id_base: 655_360,
@@ -121,10 +121,10 @@ fn making() -> Vec<Sample> {
     ]
 }
 
-/// What was added to messages that were there.
+/// Fields that were added to existing messages.
 fn added() -> Vec<Sample> {
-    let unlimited = KeptDisk { unlimited: Some(true), ..KeptDisk::at("/var/lib/carrel/disks/1") };
-    let quota = KeptDisk {
+    let unlimited = PersistentDisk { unlimited: Some(true), ..PersistentDisk::at("/var/lib/carrel/disks/1") };
+    let quota = PersistentDisk {
         host_free_inodes: Some(65_536),
         quota_bytes: Some(10 << 30),
         quota_inodes: Some(1 << 20),
@@ -132,7 +132,7 @@ fn added() -> Vec<Sample> {
     };
     let reason = Some(PauseReason::HostDisk);
     let paused = Status {
-        state: State::Paused,
+        state: ShimState::Paused,
         supervisor: None,
         sequence: 1,
         running_jobs: 0,
@@ -143,10 +143,11 @@ fn added() -> Vec<Sample> {
         ports: None,
         port_connections: None,
     };
-    let other = NetworkOf { pid: 4711, began: 1 << 40 };
+    let other = SharedNetwork { pid: 4711, began: 1 << 40 };
     let identity = Some(FileIdentity { device: 65_024, inode: u64::MAX });
-    let known = Project { source: "/home/a".into(), target: "/workspace".into(), user: 1000, group: 1000, identity };
-    let mount = Mount {
+    let known =
+        ProjectSpec { source: "/home/a".into(), target: "/workspace".into(), user: 1000, group: 1000, identity };
+    let mount = MountSpec {
         source: "/srv/data".into(),
         target: "/data".into(),
         writable: false,
@@ -169,13 +170,13 @@ fn added() -> Vec<Sample> {
 
 fn ends() -> Vec<Sample> {
     let failed = |note, code, hint: Option<&str>| {
-        sample(note, Failed { code, message: "why".to_owned(), hint: hint.map(str::to_owned) })
+        sample(note, ShimFailure { code, message: "why".to_owned(), hint: hint.map(str::to_owned) })
     };
     let ended = |note, reason| {
         let (message, code, signal) = (String::new(), None, None);
-        sample(note, Ended { reason, message, code, signal, out_of_memory_kills: 0, stray_frames: 0 })
+        sample(note, SandboxEnd { reason, message, code, signal, out_of_memory_kills: 0, stray_frames: 0 })
     };
-    let everything = Ended {
+    let everything = SandboxEnd {
         reason: EndReason::OutOfMemory,
         message: "what there is to say".to_owned(),
         code: Some(-1),
@@ -261,28 +262,28 @@ fn presence() -> Vec<Sample> {
         port_connections: None,
     };
     let everything = Status {
-        supervisor: Some(Peer { pid: 1, user: 1000, began: 1 << 40, command: "carrel".to_owned() }),
+        supervisor: Some(PeerProcess { pid: 1, user: 1000, began: 1 << 40, command: "carrel".to_owned() }),
         sequence: u64::MAX,
         running_jobs: 24,
         ended_jobs: 1000,
         pruned_jobs: 1 << 32,
-        ..alone(State::Running)
+        ..alone(ShimState::Running)
     };
     vec![
         sample("all that is said", hello),
         sample("", GetStatus {}),
         sample("supervised", everything),
-        sample("paused", alone(State::Paused)),
-        sample("ending", alone(State::Ending)),
+        sample("paused", alone(ShimState::Paused)),
+        sample("ending", alone(ShimState::Ending)),
         sample("", Supervise {}),
         sample("a request", Withdraw { request: u32::MAX }),
     ]
 }
 
-/// One fact of each kind, with what such a fact says.
+/// One fact of each kind with its fields.
 pub(crate) fn facts() -> Vec<Fact> {
     let fact = |at_ms: u64, kind| Fact::new(1_700_000_000_000 + at_ms, kind);
-    let outcome = Outcome {
+    let outcome = JobOutcome {
         kind: OutcomeKind::Exited,
         code: Some(3),
         signal: None,
@@ -333,7 +334,7 @@ fn unenforced() -> Vec<Sample> {
     let unenforced = Some(vec![limit("memory", "the memory controller is not mounted"), limit("pids", "")]);
     let (agent_socket, pid, id_base) = ("/run/agent.sock".into(), 4711, 655_360);
     let status = Status {
-        state: State::Running,
+        state: ShimState::Running,
         supervisor: None,
         sequence: 0,
         running_jobs: 0,
@@ -345,7 +346,7 @@ fn unenforced() -> Vec<Sample> {
         port_connections: None,
     };
     vec![
-        sample("without two limits", Ready { agent_socket, pid, id_base, changes: false, unenforced }),
+        sample("without two limits", SandboxReady { agent_socket, pid, id_base, changes: false, unenforced }),
         sample("without two limits", status),
         sample("on gVisor", Create { gvisor: Some(Gvisor { runsc: "/usr/bin/runsc".into() }), ..create() }),
         sample("a layer that is known", Create { root: (&known_layer()).into(), ..create() }),
@@ -359,7 +360,7 @@ fn host_shutdown() -> Vec<Sample> {
     vec![
         sample(
             "host shutdown",
-            Ended { reason, message, code: None, signal: None, out_of_memory_kills: 0, stray_frames: 0 },
+            SandboxEnd { reason, message, code: None, signal: None, out_of_memory_kills: 0, stray_frames: 0 },
         ),
         sample("host shutdown", JournalFacts { facts: vec![fact] }),
     ]
@@ -369,7 +370,7 @@ fn host_shutdown() -> Vec<Sample> {
 fn ports() -> Vec<Sample> {
     let ports = vec![PublishedPort { host: 8080, inside: 80 }, PublishedPort { host: 65_535, inside: 65_535 }];
     let status = Status {
-        state: State::Running,
+        state: ShimState::Running,
         supervisor: None,
         sequence: 0,
         running_jobs: 0,
@@ -383,7 +384,7 @@ fn ports() -> Vec<Sample> {
     vec![sample("two ports", PortsPublish { ports }), sample("two ports", status)]
 }
 
-/// A pause that nobody asked for.
+/// A pause by the host.
 fn host_disk_pause() -> Vec<Sample> {
     let (pause_reason, message) = (Some(PauseReason::HostDisk), some("host disk low: 1 GiB free, 2 GiB reserved"));
     let fact = Fact { pause_reason, message, ..Fact::new(0, FactKind::Paused) };
@@ -394,6 +395,6 @@ fn host_disk_pause() -> Vec<Sample> {
 fn damaged_disk() -> Vec<Sample> {
     let message = "No space left on device (os error 28)";
     let fact = Fact { message: some(message), ..Fact::new(0, FactKind::DiskFailed) };
-    let failed = Failed { code: FailureCode::DiskDamaged, message: "damaged".to_owned(), hint: None };
+    let failed = ShimFailure { code: FailureCode::DiskDamaged, message: "damaged".to_owned(), hint: None };
     vec![sample("disk failed", JournalFacts { facts: vec![fact] }), sample("disk damaged", failed)]
 }

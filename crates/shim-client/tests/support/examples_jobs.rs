@@ -1,4 +1,4 @@
-//! Examples of the messages about jobs.
+//! Samples of job messages.
 
 use std::borrow::Cow;
 
@@ -19,25 +19,25 @@ fn data(len: u8) -> Cow<'static, [u8]> {
     (0..len).collect::<Vec<u8>>().into()
 }
 
-fn peer() -> Peer {
-    Peer { pid: 4712, user: 1000, began: 123_456, command: "carrel attach".to_owned() }
+fn peer() -> PeerProcess {
+    PeerProcess { pid: 4712, user: 1000, began: 123_456, command: "carrel attach".to_owned() }
 }
 
-/// One of each kind, with what such an outcome says.
-pub(super) fn outcomes() -> Vec<Outcome> {
-    let outcome = |kind| Outcome { kind, code: None, signal: None, failure: None, errno_name: None, message: None };
-    let never = Outcome {
+/// One outcome of each kind with its fields.
+pub(super) fn outcomes() -> Vec<JobOutcome> {
+    let outcome = |kind| JobOutcome { kind, code: None, signal: None, failure: None, errno_name: None, message: None };
+    let never = JobOutcome {
         failure: some("not_found"),
         errno_name: some("ENOENT"),
         message: some("no such program"),
         ..outcome(OutcomeKind::NeverRan)
     };
     vec![
-        Outcome { code: Some(255), ..outcome(OutcomeKind::Exited) },
-        Outcome { signal: Some(11), ..outcome(OutcomeKind::Signalled) },
-        Outcome { signal: Some(9), ..outcome(OutcomeKind::TimedOut) },
-        Outcome { code: Some(-1), ..outcome(OutcomeKind::Cancelled) },
-        Outcome { signal: Some(9), ..outcome(OutcomeKind::OutOfMemory) },
+        JobOutcome { code: Some(255), ..outcome(OutcomeKind::Exited) },
+        JobOutcome { signal: Some(11), ..outcome(OutcomeKind::Signalled) },
+        JobOutcome { signal: Some(9), ..outcome(OutcomeKind::TimedOut) },
+        JobOutcome { code: Some(-1), ..outcome(OutcomeKind::Cancelled) },
+        JobOutcome { signal: Some(9), ..outcome(OutcomeKind::OutOfMemory) },
         never,
         outcome(OutcomeKind::SandboxEnded),
     ]
@@ -65,7 +65,7 @@ fn least(state: JobState) -> JobInfo {
     }
 }
 
-fn full(outcome: Outcome) -> JobInfo {
+fn full(outcome: JobOutcome) -> JobInfo {
     let stream = |path: &str| JobStream {
         path: Some(path.into()),
         length: 1 << 32,
@@ -124,16 +124,16 @@ pub(super) fn command() -> Vec<Sample> {
     samples
 }
 
-/// A note for each of [`outcomes`].
+/// A description for each of [`outcomes`].
 const OUTCOMES: [&str; 7] =
     ["exited", "signalled", "timed out", "cancelled", "out of memory", "never ran", "the sandbox ended"];
 
 pub(super) fn lists() -> Vec<Sample> {
     let mut samples = vec![
         sample("", JobList {}),
-        sample("none", JobSome { jobs: vec![] }),
-        sample("one of each", JobSome { jobs: infos() }),
-        sample("", JobAll {}),
+        sample("none", JobListPart { jobs: vec![] }),
+        sample("one of each", JobListPart { jobs: infos() }),
+        sample("", JobListEnd {}),
         sample("a job", JobGet { job: job() }),
     ];
     let notes = ["starting", "running", "ending"].into_iter().chain(OUTCOMES);
@@ -148,15 +148,15 @@ pub(super) fn output() -> Vec<Sample> {
     let mut samples = vec![
         sample("standard output", read(StreamName::Stdout, 0, 65_536)),
         sample("standard error", read(StreamName::Stderr, u64::MAX, 0)),
-        sample("none yet", JobBytes { offset: 0, data: data(0), end: false }),
-        sample("the last", JobBytes { offset: 1 << 32, data: data(24), end: true }),
+        sample("none yet", JobReadChunk { offset: 0, data: data(0), end: false }),
+        sample("the last", JobReadChunk { offset: 1 << 32, data: data(24), end: true }),
         sample("nothing of it", follow(InputWish::None, false)),
         sample("its input, if it is free", follow(InputWish::Ask, false)),
         sample("all of it", both),
         sample("standard output", JobOutput { stream: StreamName::Stdout, offset: 0, data: data(23) }),
         sample("standard error", JobOutput { stream: StreamName::Stderr, offset: u64::MAX, data: data(255) }),
-        sample("standard output", JobCut { stream: StreamName::Stdout, from: 0, to: 1 }),
-        sample("standard error", JobCut { stream: StreamName::Stderr, from: 65_536, to: u64::MAX }),
+        sample("standard output", JobOutputGap { stream: StreamName::Stdout, from: 0, to: 1 }),
+        sample("standard error", JobOutputGap { stream: StreamName::Stderr, from: 65_536, to: u64::MAX }),
         sample("given", JobInput { held: true, holder: None, written: 0 }),
         sample("taken", JobInput { held: false, holder: Some(peer()), written: 255 }),
     ];
@@ -169,7 +169,7 @@ pub(super) fn input() -> Vec<Sample> {
     vec![
         sample("behind the rest", JobWrite { job: job(), data: data(3), offset: None }),
         sample("at a place", JobWrite { job: job(), data: data(0), offset: Some(1 << 32) }),
-        sample("so many", JobWrote { written: 65_536 }),
+        sample("so many", JobWriteAck { written: 65_536 }),
         sample("a job", JobClose { job: job() }),
         sample("a size", JobResize { job: job(), rows: 24, cols: 256 }),
         sample("interrupt", JobSignal { job: job(), signal: 2 }),

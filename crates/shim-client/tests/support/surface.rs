@@ -1,11 +1,11 @@
-//! The surface of the messages `shim.*` at one version, as it stands in `schema/version-N.json`.
+//! The schema of `shim.*` at one version, as in `schema/version-N.json`.
 
 use carrel_protocol::Generation;
-use carrel_protocol::schema::{Field, Shape};
+use carrel_protocol::schema::{SchemaField, Shape};
 use carrel_shim_client::messages;
 use serde_json::{Map, Value, json};
 
-/// Everything that two sides of that version agree on. What frames are is the runtime protocol's to say.
+/// The complete schema of one version. The runtime protocol defines frames.
 pub(crate) fn surface(version: u8) -> Value {
     let known = messages::all().into_iter().filter(|(_, since, ..)| *since <= version);
     let message = |(name, since, flags, payload): (&str, u8, carrel_protocol::Flags, Shape)| {
@@ -15,7 +15,7 @@ pub(crate) fn surface(version: u8) -> Value {
     json!({"protocol_version": version, "messages": known.map(message).collect::<Vec<_>>()})
 }
 
-/// A shape inside something that exists since `outer`: no part is older than the whole.
+/// A shape inside something that exists since `outer`: no part is older than its container.
 fn shape(shape: Shape, outer: u8) -> Value {
     let inner = |inner: Shape| self::shape(inner, outer);
     match shape {
@@ -34,7 +34,7 @@ fn shape(shape: Shape, outer: u8) -> Value {
     }
 }
 
-fn field(field: Field, outer: u8) -> Value {
+fn field(field: SchemaField, outer: u8) -> Value {
     let since = field.since.get().max(outer);
     json!({
         "name": field.name,

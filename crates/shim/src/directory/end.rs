@@ -1,81 +1,81 @@
-//! The end of a sandbox, told by somebody else than its supervisor.
+//! Records the end of a sandbox whose shim died.
 
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
 
 use carrel_shim_client::layout::{self, JOURNAL};
-use carrel_shim_client::messages::{EndReason, Fact, FactKind, Outcome, OutcomeKind};
+use carrel_shim_client::messages::{EndReason, Fact, FactKind, JobOutcome, OutcomeKind};
 use carrel_shim_client::{Journal, JournalError};
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
-/// Of how many jobs an end is told, each by itself. No supervisor has as many at a time.
+/// The maximum number of jobs whose ends are recorded individually. No shim has as many at a time.
 const MOST_JOBS: usize = 16 * 1024;
 
-/// Whether the journal of a dead one tells an end.
+/// Whether the journal of a dead sandbox has an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Told {
-    /// It told one, or is no journal.
+pub(super) enum JournalEndCheck {
+    /// It had one, or is not a journal.
     Before,
-    /// It tells one now.
+    /// It was appended now.
     Now,
-    /// It is larger than what is read, and stays as it is.
+    /// It is too large to be read, and stays unchanged.
     Large(u64),
 }
 
-/// Jobs that were started and of which no end is told.
+/// Jobs that were started and have no recorded end.
 #[derive(Debug, Default)]
-struct Unfinished {
-    /// The sequence with which each began.
+struct UnfinishedJobs {
+    /// The sequence at which each was started.
     began: HashMap<String, u64>,
-    /// Whether there were more than there can be.
+    /// Whether there were more than the maximum.
     absurd: bool,
 }
 
-/// Sees to it that the journal of a dead one tells an end.
-pub(super) fn tell(directory: &OwnedFd) -> Result<Told, JournalError> {
-    // Nobody appends to it any more.
+/// Appends an end to the journal of a dead sandbox if it has none.
+pub(super) fn tell(directory: &OwnedFd) -> Result<JournalEndCheck, JournalError> {
+    // No other process appends to it any more.
     if let Ok(stat) = rustix::fs::statat(directory, JOURNAL, AtFlags::SYMLINK_NOFOLLOW) {
         match u64::try_from(stat.st_size) {
-            Ok(bytes) if bytes > Journal::LARGEST => return Ok(Told::Large(bytes)),
+            Ok(bytes) if bytes > Journal::LARGEST => return Ok(JournalEndCheck::Large(bytes)),
             _ => {}
         }
     }
-    let (mut last, mut unfinished) = (None, Unfinished::default());
+    let (mut last, mut unfinished) = (None, UnfinishedJobs::default());
     let opened = Journal::open_with(directory, |fact| {
         last = Some(fact.kind);
         unfinished.hear(fact);
     });
     let mut journal = match opened {
         Ok(journal) => journal,
-        // Nothing can be added to what is no journal, and it is not ours to begin a new one: sequences are used once.
-        Err(JournalError::NoJournal | JournalError::Format { .. }) => return Ok(Told::Before),
-        Err(JournalError::Open(error)) if is_strange(&error) => return Ok(Told::Before),
+        // An invalid journal cannot be continued, nor replaced: sequences are used once.
+        Err(JournalError::NoJournal | JournalError::Format { .. }) => return Ok(JournalEndCheck::Before),
+        Err(JournalError::Open(error)) if is_strange(&error) => return Ok(JournalEndCheck::Before),
         Err(error) => return Err(error),
     };
     if last.is_some_and(|kind| matches!(kind, FactKind::Ended | FactKind::Failed)) {
-        return Ok(Told::Before);
+        return Ok(JournalEndCheck::Before);
     }
     for job in unfinished.in_order() {
-        let outcome = Outcome::of(OutcomeKind::SandboxEnded);
+        let outcome = JobOutcome::of(OutcomeKind::SandboxEnded);
         let fact = Fact::new(layout::now_ms(), FactKind::JobEnded);
         journal.append(Fact { job: Some(job), outcome: Some(outcome), ..fact })?;
     }
     let message = Some("its supervisor was lost".to_owned());
     let reason = Some(EndReason::SupervisorLost);
     journal.append(Fact { reason, message, ..Fact::new(layout::now_ms(), FactKind::Ended) })?;
-    Ok(Told::Now)
+    Ok(JournalEndCheck::Now)
 }
 
-/// Whether something is not there, or is not a file.
+/// Whether something does not exist, or is not a file.
 fn is_strange(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::NOENT | Errno::LOOP | Errno::NXIO | Errno::ISDIR))
 }
 
-// === impl Unfinished ===
+// === impl UnfinishedJobs ===
 
-impl Unfinished {
+impl UnfinishedJobs {
     fn hear(&mut self, fact: Fact) {
         match (fact.kind, fact.job) {
             (FactKind::JobStarted, Some(job)) if !self.absurd => {
@@ -87,12 +87,12 @@ impl Unfinished {
             _ => {}
         }
         if self.began.len() > MOST_JOBS {
-            // Nobody believes that; that the sandbox has ended says it of all of them.
+            // Implausible; the end of the sandbox covers all of them.
             *self = Self { began: HashMap::new(), absurd: true };
         }
     }
 
-    /// The jobs, in the order in which they began.
+    /// The jobs in the order of their start.
     fn in_order(self) -> Vec<String> {
         let mut jobs: Vec<_> = self.began.into_iter().map(|(job, sequence)| (sequence, job)).collect();
         jobs.sort_unstable();
@@ -109,8 +109,8 @@ mod tests {
     }
 
     #[test]
-    fn jobs_of_which_no_end_is_told_are_known_in_their_order() {
-        let mut unfinished = Unfinished::default();
+    fn jobs_without_a_recorded_end_are_listed_in_order() {
+        let mut unfinished = UnfinishedJobs::default();
         for (sequence, job) in (1..).zip(["c", "a", "b"]) {
             unfinished.hear(about(sequence, FactKind::JobStarted, job));
         }
@@ -120,8 +120,8 @@ mod tests {
     }
 
     #[test]
-    fn more_jobs_than_there_can_be_are_not_remembered() {
-        let mut unfinished = Unfinished::default();
+    fn jobs_beyond_the_maximum_are_not_remembered() {
+        let mut unfinished = UnfinishedJobs::default();
         let mut start = |number: usize| {
             unfinished.hear(about(number as u64, FactKind::JobStarted, &number.to_string()));
             unfinished.began.len()

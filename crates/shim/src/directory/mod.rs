@@ -1,9 +1,9 @@
-//! The directory of a sandbox: found by its name, held by a lock, swept when its holder is dead.
+//! The run directory of a sandbox: named after it, locked by its shim, swept when its shim is dead.
 
-mod bury;
+mod cgroups;
 mod end;
-mod groups;
-mod hold;
+mod lock;
+mod reap;
 mod sweep;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -28,80 +28,80 @@ use carrel_shim_client::{Journal, JournalError, SandboxRecord};
 use rustix::fs::{AtFlags, CWD, FlockOperation, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 
-use self::bury::bury;
-pub use self::groups::sweep_groups;
-use self::hold::{Hold, PAUSE, hold, renew};
+pub use self::cgroups::sweep_groups;
+use self::lock::{LockAttempt, PAUSE, hold, renew};
+use self::reap::reap;
 pub use self::sweep::{collect, collect_incarnation, sweep, sweep_directory};
 use self::sweep::{is_lasting, remove, remove_sockets};
 
-// Whoever finds a sandbox knows supervisors by their number.
+// Discovery identifies shims by their uid.
 const _: () = assert!(layout::SUPERVISORS == SUPERVISORS);
 
-/// The incarnation while it is being written.
+/// The temporary file of the incarnation.
 const UNFINISHED: &str = "incarnation.new";
-/// How long a claim waits for those who look at a directory, or sweep it.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// How long a claim waits for processes that inspect or sweep a directory.
+const CLAIM_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// A directory that cannot be had.
+/// Why a directory could not be claimed.
 #[derive(Debug, thiserror::Error)]
 pub enum DirectoryError {
-    /// A sandbox of that name is there.
-    #[error("a sandbox of this name is running")]
+    /// A sandbox with that name is running.
+    #[error("a sandbox with this name is running")]
     Taken,
-    /// A sandbox of that name has ended, and what is known of it is kept.
-    #[error("a sandbox of this name has ended, and is kept until it is removed")]
+    /// A persistent sandbox with that name has ended and is not removed yet.
+    #[error("a sandbox with this name has ended and is not removed yet")]
     Uncollected,
-    /// Others could change what is in it.
-    #[error("{} is not ours alone", .0.display())]
+    /// Other users could modify it.
+    #[error("{} is writable by other users", .0.display())]
     Open(PathBuf),
-    /// The output of jobs is to be kept where something else is.
-    #[error("{} holds something other than the output of jobs", .0.display())]
+    /// The directory for job output is not empty.
+    #[error("{} contains something other than job output", .0.display())]
     Logs(PathBuf),
-    /// The output of jobs is to be kept where another sandbox keeps its own.
-    #[error("another sandbox keeps the output of its jobs in {}", .0.display())]
+    /// The directory for job output is used by another sandbox.
+    #[error("another sandbox uses {} for its job output", .0.display())]
     LogsTaken(PathBuf),
-    /// The system refused.
+    /// A system call failed.
     #[error("{}: {source}", path.display())]
     Io {
-        /// What.
+        /// The path.
         path: PathBuf,
-        /// What it said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// What a dead supervisor left cannot be removed.
+    /// The cgroup of a dead shim cannot be removed.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
-    /// It cannot be said whose a group is.
+    /// The owner of a cgroup cannot be determined.
     #[error(transparent)]
     Ids(#[from] IdsError),
-    /// A supervisor that is to be there no longer does not end.
-    #[error("process {0} supervised a sandbox that is gone, and does not end")]
+    /// The shim of a removed sandbox does not exit.
+    #[error("process {0}, the shim of a removed sandbox, does not exit")]
     Stuck(u32),
-    /// Processes of a sandbox that is gone do not end.
+    /// Processes of a removed sandbox do not exit.
     #[error(transparent)]
     Unkillable(#[from] Unkillable),
-    /// What happens to the sandbox cannot be recorded.
+    /// The journal cannot be written.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// A journal is too large to be read, and tells no end of its sandbox.
-    #[error("{} has {bytes} bytes, and nothing is appended to it", path.display())]
+    /// A journal is too large to be read, and has no end of its sandbox.
+    #[error("{} has {bytes} bytes, which is too large to append to", path.display())]
     Large {
         /// The directory.
         path: PathBuf,
-        /// How large it is.
+        /// Its size.
         bytes: u64,
     },
 }
 
-/// Processes that no signal ends, since they wait in the kernel.
+/// Processes that ignore every signal, since they are blocked in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the kernel does not end {}: retried later", Pids(.0))]
+#[error("{} cannot be killed; will be retried later", Pids(.0))]
 pub struct Unkillable(pub Vec<i32>);
 
-/// Processes by their numbers, for people.
+/// Pids for display.
 struct Pids<'a>(&'a [i32]);
 
-/// The directory of a sandbox, claimed by its supervisor.
+/// The directory of a sandbox, claimed by its shim.
 #[derive(Debug)]
 pub(crate) struct RunDirectory {
     path: PathBuf,
@@ -111,11 +111,11 @@ pub(crate) struct RunDirectory {
     own: OwnedFd,
     lock: File,
     journal: Option<Journal>,
-    /// Where the output of jobs is kept, if not here.
+    /// The directory for job output, if it is elsewhere.
     logs: Option<PathBuf>,
 }
 
-/// Writes which incarnation this is, whole or not at all.
+/// Writes the incarnation atomically.
 fn write_incarnation(directory: &OwnedFd, incarnation: &str) -> io::Result<()> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::openat(directory, UNFINISHED, flags, Mode::from_raw_mode(0o600))?;
@@ -123,7 +123,7 @@ fn write_incarnation(directory: &OwnedFd, incarnation: &str) -> io::Result<()> {
     Ok(rustix::fs::renameat(directory, UNFINISHED, directory, INCARNATION)?)
 }
 
-/// Makes the directory of all sandboxes and the one above it. A home that is missing is not made: it may have been moved.
+/// Creates the directory of all sandboxes and its parent. A missing home is not created: it may have been moved.
 fn make_parent(path: &Path) -> io::Result<()> {
     for directory in path.parent().into_iter().chain([path]) {
         match DirBuilder::new().mode(0o700).create(directory) {
@@ -134,13 +134,13 @@ fn make_parent(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A handle of a directory, made if it is not there.
+/// A handle of a directory, which is created if it does not exist.
 fn make_elsewhere(path: &Path) -> io::Result<OwnedFd> {
     DirBuilder::new().mode(0o700).recursive(true).create(path)?;
     carrel_sandbox::handle_of(&open_directory(CWD, path)?)
 }
 
-/// Whether a directory can be given to a supervisor: it was one's before, or is ours with nothing in it.
+/// Whether a directory can be given to a shim: it belonged to one before, or is ours and empty.
 fn may_be_given(directory: &OwnedFd) -> io::Result<bool> {
     let owner = rustix::fs::fstat(directory)?.st_uid;
     if owner != rustix::process::geteuid().as_raw() {
@@ -166,7 +166,7 @@ impl std::fmt::Display for Pids<'_> {
 // === impl RunDirectory ===
 
 impl RunDirectory {
-    /// Claims a directory for an incarnation. What a dead supervisor left there is swept first, unless it was to last.
+    /// Claims a directory for an incarnation. The remains of a dead shim are swept first, unless they are persistent.
     pub(crate) fn claim(path: &Path, incarnation: &str) -> Result<Self, DirectoryError> {
         let failed = |source| DirectoryError::Io { path: path.to_owned(), source };
         let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
@@ -178,7 +178,7 @@ impl RunDirectory {
             return Err(DirectoryError::Open(above.to_owned()));
         }
         layout::spread(&parent);
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + CLAIM_TIMEOUT;
         while Instant::now() < until {
             match rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(0o700)) {
                 Ok(()) | Err(Errno::EXIST) => {}
@@ -193,15 +193,15 @@ impl RunDirectory {
                 return Err(DirectoryError::Open(path.to_owned()));
             }
             match hold(&own, OFlags::CREATE, 1).map_err(failed)? {
-                Hold::Held(lock) => return Self::begin(path, name, &parent, &own, &lock, incarnation),
-                Hold::Taken | Hold::Looked => std::thread::sleep(PAUSE),
-                Hold::Absent => {}
+                LockAttempt::Held(lock) => return Self::begin(path, name, &parent, &own, &lock, incarnation),
+                LockAttempt::Taken | LockAttempt::Looked => std::thread::sleep(PAUSE),
+                LockAttempt::Absent => {}
             }
         }
         Err(DirectoryError::Taken)
     }
 
-    /// Makes a directory whose lock is held that of an incarnation.
+    /// Initializes a locked directory for an incarnation.
     fn begin(
         path: &Path,
         name: &OsStr,
@@ -214,9 +214,9 @@ impl RunDirectory {
         if is_lasting(own).map_err(failed)? {
             return Err(DirectoryError::Uncollected);
         }
-        bury(own).map_err(|error| error.at(path))?;
+        reap(own).map_err(|error| error.at(path))?;
         let (user, group) = (Some(rustix::process::geteuid()), Some(rustix::process::getegid()));
-        // First ours, then empty: what is put into it from here on is not another's.
+        // First ours, then empty: from here on no other user can add to it.
         rustix::fs::fchown(own, user, group).map_err(|errno| failed(errno.into()))?;
         rustix::fs::fchmod(own, Mode::from_raw_mode(0o700)).map_err(|errno| failed(errno.into()))?;
         rustix::fs::fchown(lock, user, group).map_err(|errno| failed(errno.into()))?;
@@ -240,22 +240,22 @@ impl RunDirectory {
         }
     }
 
-    /// What happens to the sandbox is told here. There is one.
+    /// Takes the journal of the sandbox. There is one.
     pub(crate) fn take_journal(&mut self) -> Result<Journal, DirectoryError> {
         let taken = || DirectoryError::Io { path: self.path.join(JOURNAL), source: io::ErrorKind::ResourceBusy.into() };
         self.journal.take().ok_or_else(taken)
     }
 
-    /// Writes down what a stranger needs to know, before the directory is given away: a record is believed only if it is
-    /// that of whoever claimed it.
+    /// Writes the record before the ownership of the directory is transferred: a record is trusted only if it is owned
+    /// by the user that claimed the directory.
     pub(crate) fn record(&self, record: &SandboxRecord) -> Result<(), DirectoryError> {
         let failed = |source| DirectoryError::Io { path: self.path.join(layout::RECORD), source };
         record.clone().tied_to(&self.own).and_then(|record| record.write(&self.own)).map_err(failed)
     }
 
-    /// Makes the directory that the output of jobs is kept in, here or elsewhere, and gives it to that user. Returns a
-    /// handle from which nothing of the host can be reached. One that lies elsewhere stays when the sandbox is gone; while
-    /// its handle is open, no other sandbox is given it.
+    /// Creates the directory for job output, here or elsewhere, and gives it to that user. Returns a handle from which
+    /// nothing else of the host can be reached. A directory elsewhere outlives the sandbox; while its handle is open,
+    /// no other sandbox can use it.
     pub(crate) fn logs(&mut self, elsewhere: Option<&Path>, user: u32) -> Result<OwnedFd, DirectoryError> {
         let path = elsewhere.map_or_else(|| self.path.join(JOBS), Path::to_owned);
         let failed = |source| DirectoryError::Io { path: path.clone(), source };
@@ -280,7 +280,7 @@ impl RunDirectory {
         Ok(handle)
     }
 
-    /// What lies below a handle that cannot be left leads no further than that.
+    /// A directory below a handle that cannot be left cannot be left either.
     fn make_jobs(&self) -> io::Result<OwnedFd> {
         match rustix::fs::mkdirat(&self.own, JOBS, Mode::from_raw_mode(0o700)) {
             Ok(()) | Err(Errno::EXIST) => open_directory(&self.own, JOBS),
@@ -288,12 +288,12 @@ impl RunDirectory {
         }
     }
 
-    /// The directories that it changes: its own, and the one that it is removed from.
+    /// The directories that it modifies: its own, and its parent.
     pub(crate) fn handles(&self) -> [BorrowedFd<'_>; 2] {
         [self.own.as_fd(), self.parent.as_fd()]
     }
 
-    /// Where the output of jobs is kept.
+    /// The directory for job output.
     pub(crate) fn logs_path(&self) -> PathBuf {
         self.logs.as_ref().map_or_else(|| self.path.join(JOBS), Clone::clone)
     }
@@ -303,22 +303,23 @@ impl RunDirectory {
         self.path.join(AGENT_SOCKET)
     }
 
-    /// The path of the socket for those who supervise.
+    /// The path of the control socket.
     pub(crate) fn shim_socket(&self) -> PathBuf {
         self.path.join(SHIM_SOCKET)
     }
 
-    /// Serves the socket for clients of the agent.
+    /// Listens on the socket for clients of the agent.
     pub(crate) fn listen(&self) -> Result<UnixListener, DirectoryError> {
         self.listen_on(AGENT_SOCKET)
     }
 
-    /// Serves the socket for those who supervise.
+    /// Listens on the control socket.
     pub(crate) fn listen_shim(&self) -> Result<UnixListener, DirectoryError> {
         self.listen_on(SHIM_SOCKET)
     }
 
-    /// Serves a socket, by the handle of its directory. That is closed to others, so its own mode decides nothing.
+    /// Listens on a socket by the handle of its directory. The directory is private, so the mode of the socket is
+    /// irrelevant.
     fn listen_on(&self, socket: &str) -> Result<UnixListener, DirectoryError> {
         let failed = |source| DirectoryError::Io { path: self.path.join(socket), source };
         let listener =
@@ -327,8 +328,8 @@ impl RunDirectory {
         Ok(listener)
     }
 
-    /// Gives it to a supervisor that is to be root no longer: that one may empty and remove it, and touch no other. What it
-    /// holds open for writing becomes its own, so that nothing of what is left as ours can come from it.
+    /// Gives it to a shim that drops root: the shim may empty and remove it, and access no other. Files that it holds
+    /// open for writing become its own, so that nothing that remains ours can come from it.
     pub(crate) fn give(&self, user: u32) -> Result<(), DirectoryError> {
         let failed = |errno: Errno| DirectoryError::Io { path: self.path.clone(), source: errno.into() };
         let (user, group) = (Some(Uid::from_raw(user)), Gid::from_raw(SUPERVISORS));
@@ -344,13 +345,13 @@ impl RunDirectory {
         remove(&self.parent, &self.name, &self.own)
     }
 
-    /// Leaves it to be collected: nobody can connect any more, the rest stays.
+    /// Leaves it to be collected: the sockets are removed, the rest stays.
     pub(crate) fn leave(self) -> io::Result<()> {
         remove_sockets(&self.own).map(drop)
     }
 }
 
-/// Begins the journal of an incarnation.
+/// Creates the journal of an incarnation.
 fn claimed(own: &OwnedFd, incarnation: &str) -> Result<Journal, DirectoryError> {
     let mut journal = Journal::create(own, incarnation)?;
     journal.append(Fact::new(layout::now_ms(), FactKind::Claimed))?;

@@ -1,4 +1,4 @@
-//! What dead supervisors left: ended, told about, removed.
+//! Sweeps the remains of dead shims: terminates, records, removes.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -17,21 +17,21 @@ use carrel_shim_client::{JournalError, RecordError, SandboxRecord};
 use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::bury::bury;
-use super::end::{self, Told};
-use super::hold::{Hold, PAUSE, TRIES, hold};
+use super::end::{self, JournalEndCheck};
+use super::lock::{LockAttempt, PAUSE, TRIES, hold};
+use super::reap::reap;
 use super::{DirectoryError, Unkillable};
 
-/// How long a sweep goes on to the next. What is left then is found by the next sweep.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// The time budget of a sweep. The rest is left to the next one.
+const SWEEP_BUDGET: Duration = Duration::from_secs(1);
 
-/// There while something of a sandbox cannot be killed.
+/// Marks a directory whose processes cannot be killed.
 const STUCK: &str = "stuck";
-/// How long such a directory is left alone. Whoever sweeps waits for the kernel, and keeps the others waiting.
+/// How long such a directory is skipped, because a sweep would wait for the kernel and delay others.
 const STUCK_RETRY: Duration = Duration::from_secs(60);
 
-/// A directory of a dead sandbox, held so that nobody else touches it.
-struct Dead<'a> {
+/// The locked directory of a dead sandbox.
+struct DeadSandbox<'a> {
     parent: &'a OwnedFd,
     name: &'a OsStr,
     own: OwnedFd,
@@ -40,7 +40,7 @@ struct Dead<'a> {
 
 /// Why one directory could not be swept.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Swept {
+pub(super) enum SweepError {
     #[error(transparent)]
     Io(#[from] io::Error),
     #[error(transparent)]
@@ -49,49 +49,49 @@ pub(super) enum Swept {
     Journal(#[from] JournalError),
     #[error(transparent)]
     Unkillable(#[from] Unkillable),
-    #[error("a supervisor does not end")]
+    #[error("a shim does not exit")]
     Stuck(u32),
     #[error("a journal is too large")]
     Large(u64),
 }
 
-/// What became of one name.
-enum Tried<'a> {
-    /// Its supervisor is dead, and it is ours to sweep.
-    Dead(Dead<'a>),
-    /// There was next to nothing, and that is gone.
+/// The result of trying one name.
+enum SweepAttempt<'a> {
+    /// Its shim is dead, and it is locked for sweeping.
+    Dead(DeadSandbox<'a>),
+    /// It was nearly empty and is removed.
     Removed,
-    /// It is not there.
+    /// It does not exist.
     Absent,
-    /// It is no directory.
+    /// It is not a directory.
     Strange,
-    /// Its supervisor lives, or it is none of ours.
+    /// Its shim is alive, or it is not ours.
     Left,
-    /// Somebody is looking whether its supervisor lives.
+    /// Another process inspects it.
     Looked,
 }
 
-/// Sweeps what dead supervisors left of their sandboxes below a directory; returns of how many something was left.
+/// Sweeps the remains of dead shims below a directory; returns how many had something left.
 ///
-/// What was not to last is removed whole. What was to last stays, without processes, sockets and a group, and its journal
-/// tells an end: that its supervisor was lost, if that one did not tell another.
+/// Ephemeral sandboxes are removed completely. Persistent ones keep their directory, without processes, sockets and
+/// cgroup, and their journal gets an end: that the shim was lost, unless the shim recorded another.
 pub fn sweep(sandboxes: &Path) -> Result<usize, DirectoryError> {
     let Some(parent) = open_parent(sandboxes)? else { return Ok(0) };
     let listed = names(&parent).map_err(|source| DirectoryError::Io { path: sandboxes.to_owned(), source });
-    let (mut names, until) = (listed?, Instant::now() + PATIENCE);
+    let (mut names, until) = (listed?, Instant::now() + SWEEP_BUDGET);
     let (mut swept, mut first) = (0, None);
     for round in 0..TRIES {
         if round > 0 && !names.is_empty() {
             std::thread::sleep(PAUSE);
         }
-        // Those that somebody looks at are tried again together: however many they are, they cost the others no time.
+        // Directories that are being inspected are retried together, so that they do not delay the others.
         names.retain(|name| match sweep_one(&parent, name, until) {
             Ok(Some(something)) => {
                 swept += usize::from(something);
                 false
             }
             Ok(None) => true,
-            // One that cannot be swept does not keep the others.
+            // A directory that cannot be swept does not affect the others.
             Err(error) => {
                 first.get_or_insert_with(|| error.at(&sandboxes.join(name)));
                 false
@@ -101,7 +101,7 @@ pub fn sweep(sandboxes: &Path) -> Result<usize, DirectoryError> {
     first.map_or(Ok(swept), Err)
 }
 
-/// The same for the directory of one sandbox, whatever is wrong with the others.
+/// Sweeps the directory of one sandbox.
 pub fn sweep_directory(directory: &Path) -> Result<(), DirectoryError> {
     let failed = |source| DirectoryError::Io { path: directory.to_owned(), source };
     let (Some(above), Some(name)) = (directory.parent(), directory.file_name()) else {
@@ -112,7 +112,7 @@ pub fn sweep_directory(directory: &Path) -> Result<(), DirectoryError> {
         if round > 0 {
             std::thread::sleep(PAUSE);
         }
-        let swept = sweep_one(&parent, name, Instant::now() + PATIENCE).map_err(|error| error.at(directory))?;
+        let swept = sweep_one(&parent, name, Instant::now() + SWEEP_BUDGET).map_err(|error| error.at(directory))?;
         if swept.is_some() {
             break;
         }
@@ -120,17 +120,17 @@ pub fn sweep_directory(directory: &Path) -> Result<(), DirectoryError> {
     Ok(())
 }
 
-/// Removes what is left of one sandbox, whether it was to last or not. Returns whether nothing of it is left: while its
-/// supervisor lives, nothing is touched.
+/// Removes the remains of one sandbox, persistent or not. Returns whether nothing of it is left: while its shim is
+/// alive, nothing is touched.
 pub fn collect(directory: &Path) -> Result<bool, DirectoryError> {
     collect_if(directory, |_| true)
 }
 
-/// The same for one incarnation: where a later one has its directory, nothing of it is left, and the later one is not
-/// touched.
+/// Removes the remains of one incarnation: if a later one has its directory, nothing of it is left, and the later one
+/// is not touched.
 pub fn collect_incarnation(directory: &Path, incarnation: &str) -> Result<bool, DirectoryError> {
     collect_if(directory, |own| match layout::read_incarnation(own) {
-        // What a supervisor wrote there keeps nobody from removing it.
+        // Files that a shim wrote there do not prevent its removal.
         Ok((found, author)) => found == incarnation || author != rustix::process::geteuid().as_raw(),
         Err(_) => true,
     })
@@ -143,16 +143,16 @@ fn collect_if(directory: &Path, is_meant: impl Fn(&OwnedFd) -> bool) -> Result<b
     };
     let Some(parent) = open_parent(above)? else { return Ok(true) };
     match try_name(&parent, name, TRIES).map_err(failed)? {
-        Tried::Dead(dead) if is_meant(&dead.own) => {
-            dead.bury().and_then(|()| Ok(dead.remove()?)).map_err(|error| error.at(directory))?;
+        SweepAttempt::Dead(dead) if is_meant(&dead.own) => {
+            dead.reap().and_then(|()| Ok(dead.remove()?)).map_err(|error| error.at(directory))?;
         }
-        Tried::Dead(_) | Tried::Removed | Tried::Absent => {}
-        Tried::Strange | Tried::Left | Tried::Looked => return Ok(false),
+        SweepAttempt::Dead(_) | SweepAttempt::Removed | SweepAttempt::Absent => {}
+        SweepAttempt::Strange | SweepAttempt::Left | SweepAttempt::Looked => return Ok(false),
     }
     Ok(true)
 }
 
-/// Opens the directory of all, if it is there.
+/// Opens the directory of all sandboxes, if it exists.
 fn open_parent(path: &Path) -> Result<Option<OwnedFd>, DirectoryError> {
     let failed = |source| DirectoryError::Io { path: path.to_owned(), source };
     let parent = match open_directory(CWD, path) {
@@ -177,17 +177,18 @@ fn names(parent: &OwnedFd) -> io::Result<Vec<OsString>> {
     Ok(names)
 }
 
-/// Sweeps one name, unless it is too late for that. Returns whether there was something; nothing while somebody looks at it.
-fn sweep_one(parent: &OwnedFd, name: &OsStr, until: Instant) -> Result<Option<bool>, Swept> {
+/// Sweeps one name, unless the deadline has passed. Returns whether there was something; `None` while it is being
+/// inspected.
+fn sweep_one(parent: &OwnedFd, name: &OsStr, until: Instant) -> Result<Option<bool>, SweepError> {
     if Instant::now() >= until {
         return Ok(Some(false));
     }
     let dead = match try_name(parent, name, 1)? {
-        Tried::Dead(dead) => dead,
-        Tried::Removed => return Ok(Some(true)),
-        Tried::Strange => return Ok(discard_stray(parent, name).map(|()| Some(false))?),
-        Tried::Absent | Tried::Left => return Ok(Some(false)),
-        Tried::Looked => return Ok(None),
+        SweepAttempt::Dead(dead) => dead,
+        SweepAttempt::Removed => return Ok(Some(true)),
+        SweepAttempt::Strange => return Ok(discard_stray(parent, name).map(|()| Some(false))?),
+        SweepAttempt::Absent | SweepAttempt::Left => return Ok(Some(false)),
+        SweepAttempt::Looked => return Ok(None),
     };
     if dead.is_stuck() {
         return Ok(Some(false));
@@ -196,24 +197,25 @@ fn sweep_one(parent: &OwnedFd, name: &OsStr, until: Instant) -> Result<Option<bo
     let swept = if is_lasting(&dead.own)? {
         dead.settle()
     } else {
-        dead.bury().and_then(|()| Ok(dead.remove()?)).map(|()| true)
+        dead.reap().and_then(|()| Ok(dead.remove()?)).map(|()| true)
     };
-    if let Err(Swept::Stuck(_) | Swept::Unkillable(_) | Swept::Cgroup(CgroupError::Late { .. })) = &swept {
+    if let Err(SweepError::Stuck(_) | SweepError::Unkillable(_) | SweepError::Cgroup(CgroupError::Late { .. })) = &swept
+    {
         mark_stuck(&stuck);
     }
     swept.map(Some)
 }
 
-/// Has others leave a directory alone for a while.
+/// Marks a directory to be skipped by others for a while.
 fn mark_stuck(directory: &OwnedFd) {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     if let Ok(file) = rustix::fs::openat(directory, STUCK, flags, Mode::RUSR | Mode::WUSR) {
-        // Without the marker, everybody waits.
+        // Without the marker, every sweep waits.
         let _marked = rustix::io::write(&file, b"\n");
     }
 }
 
-/// Removes what a supervisor put beside the directories.
+/// Removes files that a shim put beside the directories.
 fn discard_stray(parent: &OwnedFd, name: &OsStr) -> io::Result<()> {
     let is_stray = match rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => stat.st_uid > SUPERVISORS && FileType::from_raw_mode(stat.st_mode) != FileType::Directory,
@@ -226,57 +228,57 @@ fn discard_stray(parent: &OwnedFd, name: &OsStr) -> io::Result<()> {
     }
 }
 
-/// Takes a directory, if its supervisor is dead.
-fn try_name<'a>(parent: &'a OwnedFd, name: &'a OsStr, tries: usize) -> io::Result<Tried<'a>> {
+/// Locks a directory, if its shim is dead.
+fn try_name<'a>(parent: &'a OwnedFd, name: &'a OsStr, tries: usize) -> io::Result<SweepAttempt<'a>> {
     let own = match open_directory(parent, name) {
         Ok(own) => own,
         Err(error) => match Errno::from_io_error(&error) {
-            Some(Errno::NOENT) => return Ok(Tried::Absent),
-            Some(Errno::LOOP | Errno::NOTDIR) => return Ok(Tried::Strange),
+            Some(Errno::NOENT) => return Ok(SweepAttempt::Absent),
+            Some(Errno::LOOP | Errno::NOTDIR) => return Ok(SweepAttempt::Strange),
             _ => return Err(error),
         },
     };
     let place = rustix::fs::fstat(&own)?;
     if !is_owner(place.st_uid) {
-        return Ok(Tried::Left);
+        return Ok(SweepAttempt::Left);
     }
     let lock = match hold(&own, OFlags::empty(), tries)? {
-        Hold::Held(lock) => lock,
-        Hold::Taken => return Ok(Tried::Left),
-        Hold::Looked => return Ok(Tried::Looked),
-        // Made a moment ago, or left by one that died as it began.
-        Hold::Absent => match rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR) {
-            Ok(()) => return Ok(Tried::Removed),
-            Err(Errno::NOENT) => return Ok(Tried::Absent),
-            // A lock is the first thing in a directory and the last: here somebody took it away.
+        LockAttempt::Held(lock) => lock,
+        LockAttempt::Taken => return Ok(SweepAttempt::Left),
+        LockAttempt::Looked => return Ok(SweepAttempt::Looked),
+        // Just created, or left by a shim that died immediately.
+        LockAttempt::Absent => match rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR) {
+            Ok(()) => return Ok(SweepAttempt::Removed),
+            Err(Errno::NOENT) => return Ok(SweepAttempt::Absent),
+            // A lock is the first file in a directory and the last: here it was removed.
             Err(Errno::NOTEMPTY | Errno::EXIST) => match hold(&own, OFlags::CREATE, tries)? {
-                Hold::Held(lock) => lock,
-                Hold::Taken | Hold::Looked | Hold::Absent => return Ok(Tried::Left),
+                LockAttempt::Held(lock) => lock,
+                LockAttempt::Taken | LockAttempt::Looked | LockAttempt::Absent => return Ok(SweepAttempt::Left),
             },
             Err(errno) => return Err(errno.into()),
         },
     };
     match rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(there) if is_same(&there, &place) => Ok(Tried::Dead(Dead { parent, name, own, lock })),
-        // What was opened is gone, and another has its name.
-        Ok(_) => Ok(Tried::Left),
-        Err(Errno::NOENT) => Ok(Tried::Absent),
+        Ok(there) if is_same(&there, &place) => Ok(SweepAttempt::Dead(DeadSandbox { parent, name, own, lock })),
+        // The opened directory was removed, and another one has its name.
+        Ok(_) => Ok(SweepAttempt::Left),
+        Err(Errno::NOENT) => Ok(SweepAttempt::Absent),
         Err(errno) => Err(errno.into()),
     }
 }
 
-/// Whether what is left of a sandbox is to stay until somebody collects it.
+/// Whether the remains of a sandbox are persistent.
 pub(super) fn is_lasting(directory: &OwnedFd) -> io::Result<bool> {
     match SandboxRecord::read(directory) {
         Ok(record) => Ok(record.lasting),
-        // It is whole and ours, but from a release that knows more: not to be thrown away by one that knows less.
+        // Valid and ours, but of a newer release: an older one must not delete it.
         Err(RecordError::Format { .. } | RecordError::Unreadable(_)) => Ok(true),
         Err(RecordError::Absent | RecordError::Damaged | RecordError::Forged { .. } | RecordError::Copied) => Ok(false),
         Err(RecordError::Io(error)) => Err(error),
     }
 }
 
-/// Removes a directory whose lock is held: first what others connect to, the lock last.
+/// Removes a locked directory: the sockets first, the lock last.
 pub(super) fn remove(parent: &OwnedFd, name: &OsStr, own: &OwnedFd) -> io::Result<()> {
     remove_sockets(own)?;
     empty(own, Some(LOCK))?;
@@ -285,13 +287,13 @@ pub(super) fn remove(parent: &OwnedFd, name: &OsStr, own: &OwnedFd) -> io::Resul
         Err(errno) => return Err(errno.into()),
     }
     match rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR) {
-        // From the moment there was no lock, it was anybody's: swept by another, or claimed.
+        // Without a lock, another process may have swept or claimed it.
         Ok(()) | Err(Errno::NOENT | Errno::NOTEMPTY | Errno::EXIST) => Ok(()),
         Err(errno) => Err(errno.into()),
     }
 }
 
-/// Removes what others connect to. Returns whether there was something.
+/// Removes the sockets. Returns whether there were any.
 pub(super) fn remove_sockets(own: &OwnedFd) -> io::Result<bool> {
     let mut removed = false;
     for socket in [AGENT_SOCKET, SHIM_SOCKET] {
@@ -301,45 +303,45 @@ pub(super) fn remove_sockets(own: &OwnedFd) -> io::Result<bool> {
     Ok(removed)
 }
 
-// === impl Dead ===
+// === impl DeadSandbox ===
 
-impl Dead<'_> {
-    /// Whether somebody tried a moment ago to kill what it left, and could not.
+impl DeadSandbox<'_> {
+    /// Whether a recent sweep failed to kill its processes.
     fn is_stuck(&self) -> bool {
         let Ok(marker) = rustix::fs::statat(&self.own, STUCK, AtFlags::SYMLINK_NOFOLLOW) else { return false };
-        // A supervisor that was taken over could put one there, but none of ours.
+        // A compromised shim could create a marker, but not one that is ours.
         let is_ours = marker.st_uid == rustix::process::geteuid().as_raw();
         let since = u64::try_from(marker.st_mtime).unwrap_or(0).saturating_mul(1000);
         let age = layout::now_ms().checked_sub(since).map(Duration::from_millis);
         is_ours && age.is_some_and(|age| age < STUCK_RETRY)
     }
 
-    /// Ends what it left, as far as that is its own.
-    fn bury(&self) -> Result<(), Swept> {
-        // From here on nobody takes it for one that runs.
+    /// Terminates its own remains.
+    fn reap(&self) -> Result<(), SweepError> {
+        // From here on discovery does not consider it running.
         remove_sockets(&self.own)?;
-        bury(&self.own)?;
+        reap(&self.own)?;
         Ok(())
     }
 
     fn remove(self) -> io::Result<()> {
-        // First ours, then empty: what is put into it from here on is not another's.
+        // First ours, then empty: from here on no other user can add to it.
         self.take_back()?;
         remove(self.parent, self.name, &self.own)
     }
 
-    /// Ends what it left and keeps what is to stay. Returns whether something was still to be done.
-    fn settle(self) -> Result<bool, Swept> {
+    /// Terminates the remains and keeps the persistent part. Returns whether something was still to be done.
+    fn settle(self) -> Result<bool, SweepError> {
         let sockets = remove_sockets(&self.own)?;
-        let buried = bury(&self.own)?;
+        let reaped = reap(&self.own)?;
         let back = self.take_back()?;
         match end::tell(&self.own)? {
-            Told::Large(bytes) => Err(Swept::Large(bytes)),
-            told => Ok(back || sockets || buried || told == Told::Now),
+            JournalEndCheck::Large(bytes) => Err(SweepError::Large(bytes)),
+            end => Ok(back || sockets || reaped || end == JournalEndCheck::Now),
         }
     }
 
-    /// Makes it ours again: its range of ids may be another sandbox's by now, and with it the user that owns it.
+    /// Takes its ownership back: its id range, and with it its user, may belong to another sandbox by now.
     fn take_back(&self) -> io::Result<bool> {
         let place = rustix::fs::fstat(&self.own)?;
         let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
@@ -352,16 +354,16 @@ impl Dead<'_> {
     }
 }
 
-impl Drop for Dead<'_> {
+impl Drop for DeadSandbox<'_> {
     fn drop(&mut self) {
-        // To close it is not enough: a process that another thread is just starting has it open too.
+        // Closing is not enough: a process that another thread just forked has it open too.
         let _free = rustix::fs::flock(&self.lock, FlockOperation::Unlock);
     }
 }
 
-// === impl Swept ===
+// === impl SweepError ===
 
-impl Swept {
+impl SweepError {
     pub(super) fn at(self, path: &Path) -> DirectoryError {
         match self {
             Self::Io(source) => DirectoryError::Io { path: path.to_owned(), source },

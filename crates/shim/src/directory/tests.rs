@@ -1,35 +1,34 @@
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
 use carrel_shim_client::layout::RECORD;
-use carrel_shim_client::messages::{Create, Keep, Limits, Peer};
+use carrel_shim_client::messages::{Create, JobRetention, PeerProcess, SandboxLimits};
 use carrel_shim_client::{began, boot_id};
 use rustix::fs::inotify;
 
 use super::*;
 
-/// A user that is above all supervisors, and has no range of ids: nobody else on this host takes its groups for left.
-pub(super) const SOMEBODY: u32 = SUPERVISORS + 10_000;
+/// A uid above all shims without an id range: no other process on this host considers its cgroups abandoned.
+pub(super) const OTHER_USER: u32 = SUPERVISORS + 10_000;
 
-/// A home, while no other test of this kind is at work.
-pub(super) struct Home {
+/// A home, held exclusively among tests of this kind.
+pub(super) struct LockedHome {
     directory: tempfile::TempDir,
     _alone: std::sync::MutexGuard<'static, ()>,
 }
 
-impl Home {
+impl LockedHome {
     pub(super) fn path(&self) -> &Path {
         self.directory.path()
     }
 }
 
-/// Only one test at a time, of those that lock something or start something: what another starts has our descriptors for
-/// a moment, and with them our locks.
+/// Serializes tests that lock or fork: a forked process briefly has our descriptors, and with them our locks.
 pub(crate) fn alone() -> std::sync::MutexGuard<'static, ()> {
     static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
     ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Whether something becomes so. What others start has our descriptors for a moment, and with them our locks.
+/// Retries a condition: a forked process briefly has our descriptors, and with them our locks.
 pub(super) fn eventually(mut is_so: impl FnMut() -> bool) -> bool {
     let until = Instant::now() + Duration::from_secs(60);
     while Instant::now() < until {
@@ -41,7 +40,7 @@ pub(super) fn eventually(mut is_so: impl FnMut() -> bool) -> bool {
     false
 }
 
-/// A record as a supervisor in this process would write it.
+/// A record as a shim in this process would write it.
 pub(super) fn record(path: &Path, incarnation: &str, lasting: bool) -> SandboxRecord {
     let root = (&carrel_image::RootFs::default()).into();
     let create = Create {
@@ -57,12 +56,12 @@ pub(super) fn record(path: &Path, incarnation: &str, lasting: bool) -> SandboxRe
         disk: 1 << 20,
         kept_disk: None,
         hostname: "h".into(),
-        limits: Limits::default(),
+        limits: SandboxLimits::default(),
         allow_unenforced: false,
         image: "host".into(),
         lasting,
         logs: None,
-        keep: Keep::default(),
+        keep: JobRetention::default(),
         network_of: None,
         gvisor: None,
     };
@@ -77,10 +76,10 @@ pub(super) fn record(path: &Path, incarnation: &str, lasting: bool) -> SandboxRe
         shim_began: began(pid).unwrap(),
         created_ms: 1,
         image: "host".into(),
-        owner: Peer { pid, user: 0, began: 0, command: String::new() },
+        owner: PeerProcess { pid, user: 0, began: 0, command: String::new() },
         id_base: 0x4000_0000,
         id_count: 65_536,
-        supervisor_user: SOMEBODY,
+        supervisor_user: OTHER_USER,
         cgroup: incarnation.into(),
         logs: path.join(JOBS).into(),
         agent_socket: path.join(AGENT_SOCKET).into(),
@@ -93,8 +92,8 @@ pub(super) fn record(path: &Path, incarnation: &str, lasting: bool) -> SandboxRe
 }
 
 /// A home and the path of a sandbox in it.
-pub(super) fn home() -> (Home, PathBuf) {
-    let home = Home { _alone: alone(), directory: tempfile::tempdir().unwrap() };
+pub(super) fn home() -> (LockedHome, PathBuf) {
+    let home = LockedHome { _alone: alone(), directory: tempfile::tempdir().unwrap() };
     let name = layout::directory_name("name").unwrap();
     let path = layout::sandboxes_directory(home.path()).join(name);
     (home, path)
@@ -106,7 +105,7 @@ pub(super) fn kinds(path: &Path) -> Vec<FactKind> {
 }
 
 #[test]
-fn a_home_that_is_missing_is_not_made() {
+fn a_missing_home_is_not_created() {
     let home = tempfile::tempdir().unwrap();
     let moved = home.path().join("moved");
     let refused = RunDirectory::claim(&moved.join("run/sandboxes/x"), "incarnation-1");
@@ -118,7 +117,7 @@ fn a_home_that_is_missing_is_not_made() {
 
 //= carrel.supervisor.death-sandbox-left-swept
 #[test]
-fn a_directory_has_one_holder_and_is_swept_when_that_one_is_dead() {
+fn a_directory_has_one_holder_and_is_swept_after_its_death() {
     let (_home, path) = home();
     let held = RunDirectory::claim(&path, "incarnation-1").unwrap();
     assert!(matches!(RunDirectory::claim(&path, "incarnation-2"), Err(DirectoryError::Taken)));
@@ -128,7 +127,7 @@ fn a_directory_has_one_holder_and_is_swept_when_that_one_is_dead() {
     assert_eq!((held.socket(), held.shim_socket()), (path.join("agent.sock"), path.join("shim.sock")));
 
     drop(held);
-    assert!(path.join(AGENT_SOCKET).exists(), "nobody was there to remove it");
+    assert!(path.join(AGENT_SOCKET).exists(), "it was not removed");
     assert_eq!(sweep(path.parent().unwrap()).unwrap(), 1);
     assert!(!path.exists());
     assert_eq!(sweep(path.parent().unwrap()).unwrap(), 0);
@@ -137,7 +136,7 @@ fn a_directory_has_one_holder_and_is_swept_when_that_one_is_dead() {
 //= carrel.supervisor.death-sandbox-left-swept
 //= promises.supervisor.directories-open-behind-link
 #[test]
-fn a_directory_of_another_or_behind_a_link_is_not_used() {
+fn a_directory_of_another_user_or_behind_a_symlink_is_rejected() {
     let (home, path) = home();
     let sandboxes = path.parent().unwrap();
     drop(RunDirectory::claim(&sandboxes.join("ours"), "incarnation-0").unwrap());
@@ -170,14 +169,14 @@ fn a_claim_is_the_first_fact_of_a_journal() {
 }
 
 #[test]
-fn a_stale_directory_is_claimed_anew_and_removed_whole() {
+fn a_stale_directory_is_claimed_again_and_removed_completely() {
     let (_home, path) = home();
     let mut first = RunDirectory::claim(&path, "incarnation-1").unwrap();
     first.record(&record(&path, "incarnation-1", false)).unwrap();
-    first.logs(None, SOMEBODY).unwrap();
+    first.logs(None, OTHER_USER).unwrap();
     std::fs::create_dir_all(path.join("jobs/deep/er")).unwrap();
     drop((first.listen().unwrap(), first.listen_shim().unwrap()));
-    first.give(SOMEBODY).unwrap();
+    first.give(OTHER_USER).unwrap();
     drop(first);
     let second = RunDirectory::claim(&path, "incarnation-2").unwrap();
     assert_eq!(std::fs::read_to_string(path.join(INCARNATION)).unwrap(), "incarnation-2");
@@ -192,11 +191,11 @@ fn a_stale_directory_is_claimed_anew_and_removed_whole() {
 }
 
 #[test]
-fn what_is_to_last_is_left_and_keeps_its_name_until_it_is_collected() {
+fn a_persistent_sandbox_keeps_its_name_until_it_is_removed() {
     let (_home, path) = home();
     let mut first = RunDirectory::claim(&path, "incarnation-1").unwrap();
     first.record(&record(&path, "incarnation-1", true)).unwrap();
-    first.logs(None, SOMEBODY).unwrap();
+    first.logs(None, OTHER_USER).unwrap();
     std::fs::write(path.join("jobs/one.stdout.log"), "said").unwrap();
     drop((first.listen().unwrap(), first.listen_shim().unwrap()));
     first.leave().unwrap();
@@ -213,16 +212,16 @@ fn what_is_to_last_is_left_and_keeps_its_name_until_it_is_collected() {
 }
 
 #[test]
-fn what_a_supervisor_can_write_to_is_its_own_and_what_is_to_be_believed_is_not() {
+fn files_writable_by_a_shim_are_its_own_and_trusted_files_are_not() {
     let (_home, path) = home();
     let mut held = RunDirectory::claim(&path, "incarnation-1").unwrap();
     held.record(&record(&path, "incarnation-1", false)).unwrap();
-    let handle = held.logs(None, SOMEBODY).unwrap();
+    let handle = held.logs(None, OTHER_USER).unwrap();
     assert_eq!(held.logs_path(), path.join(JOBS));
-    held.give(SOMEBODY).unwrap();
+    held.give(OTHER_USER).unwrap();
     let owner = |name: &str| std::fs::symlink_metadata(path.join(name)).unwrap().uid();
     for name in [".", LOCK, JOURNAL, JOBS] {
-        assert_eq!(owner(name), SOMEBODY, "{name}");
+        assert_eq!(owner(name), OTHER_USER, "{name}");
     }
     for name in [INCARNATION, RECORD] {
         assert_eq!(owner(name), rustix::process::geteuid().as_raw(), "{name}");
@@ -230,7 +229,7 @@ fn what_a_supervisor_can_write_to_is_its_own_and_what_is_to_be_believed_is_not()
     assert_eq!(std::fs::metadata(path.join(JOBS)).unwrap().mode() & 0o7777, 0o700);
     let above = std::fs::metadata(path.parent().unwrap()).unwrap();
     assert_eq!((above.mode() & 0o7777, above.gid()), (0o1730, SUPERVISORS));
-    // From here nothing above the sandbox's own can be reached, however often it is tried.
+    // From here nothing above the sandbox's own directory can be reached.
     let mut up = open_directory(&handle, ".").unwrap();
     for _ in 0..8 {
         up = open_directory(&up, "..").unwrap();
@@ -241,29 +240,29 @@ fn what_a_supervisor_can_write_to_is_its_own_and_what_is_to_be_believed_is_not()
 }
 
 #[test]
-fn output_is_kept_elsewhere_only_where_nothing_else_is_and_stays_there() {
+fn an_output_directory_elsewhere_must_be_empty_and_is_kept() {
     let (home, path) = home();
     let logs = home.path().join("logs/of/one");
     let mut held = RunDirectory::claim(&path, "incarnation-1").unwrap();
-    let handle = held.logs(Some(&logs), SOMEBODY).unwrap();
+    let handle = held.logs(Some(&logs), OTHER_USER).unwrap();
     assert_eq!(held.logs_path(), logs);
     let up = rustix::fs::fstat(open_directory(&handle, "..").unwrap()).unwrap();
     assert_eq!(up.st_ino, rustix::fs::fstat(&handle).unwrap().st_ino, "it cannot be left");
     let made = std::fs::metadata(&logs).unwrap();
-    assert_eq!((made.uid(), made.mode() & 0o7777), (SOMEBODY, 0o700));
+    assert_eq!((made.uid(), made.mode() & 0o7777), (OTHER_USER, 0o700));
     std::fs::write(logs.join("one.stdout.log"), "said").unwrap();
 
-    // Not where another sandbox is at it.
+    // Not where another sandbox uses it.
     let mut other = RunDirectory::claim(&path.with_file_name("other"), "incarnation-2").unwrap();
-    assert!(matches!(other.logs(Some(&logs), SOMEBODY + 1), Err(DirectoryError::LogsTaken(_))));
+    assert!(matches!(other.logs(Some(&logs), OTHER_USER + 1), Err(DirectoryError::LogsTaken(_))));
     held.remove().unwrap();
     drop(handle);
     assert_eq!(std::fs::read_to_string(logs.join("one.stdout.log")).unwrap(), "said");
-    // But where one was before.
-    drop(other.logs(Some(&logs), SOMEBODY + 1).unwrap());
-    assert_eq!(std::fs::metadata(&logs).unwrap().uid(), SOMEBODY + 1);
+    // But where one did before.
+    drop(other.logs(Some(&logs), OTHER_USER + 1).unwrap());
+    assert_eq!(std::fs::metadata(&logs).unwrap().uid(), OTHER_USER + 1);
 
-    // Not where anything else is, nor behind a link, nor with somebody else.
+    // Not where other files are, nor behind a symlink, nor of another user.
     let precious = home.path().join("precious");
     std::fs::create_dir(&precious).unwrap();
     std::fs::write(precious.join("file"), "").unwrap();
@@ -271,17 +270,17 @@ fn output_is_kept_elsewhere_only_where_nothing_else_is_and_stays_there() {
     let theirs = home.path().join("theirs");
     std::fs::create_dir(&theirs).unwrap();
     std::os::unix::fs::chown(&theirs, Some(1000), None).unwrap();
-    assert!(matches!(other.logs(Some(&precious), SOMEBODY), Err(DirectoryError::Logs(_))));
-    assert!(matches!(other.logs(Some(&home.path().join("link")), SOMEBODY), Err(DirectoryError::Io { .. })));
-    assert!(matches!(other.logs(Some(&theirs), SOMEBODY), Err(DirectoryError::Logs(_))));
+    assert!(matches!(other.logs(Some(&precious), OTHER_USER), Err(DirectoryError::Logs(_))));
+    assert!(matches!(other.logs(Some(&home.path().join("link")), OTHER_USER), Err(DirectoryError::Io { .. })));
+    assert!(matches!(other.logs(Some(&theirs), OTHER_USER), Err(DirectoryError::Logs(_))));
     assert_eq!(std::fs::metadata(&precious).unwrap().uid(), rustix::process::geteuid().as_raw());
     std::fs::remove_file(precious.join("file")).unwrap();
-    assert!(other.logs(Some(&precious), SOMEBODY).is_ok(), "there is nothing else in it now");
+    assert!(other.logs(Some(&precious), OTHER_USER).is_ok(), "there is nothing else in it now");
     other.remove().unwrap();
 }
 
 #[test]
-fn somebody_who_looks_keeps_nobody_from_claiming() {
+fn inspection_does_not_prevent_a_claim() {
     let (_home, path) = home();
     drop(RunDirectory::claim(&path, "incarnation-1").unwrap());
     let looker = File::open(path.join(LOCK)).unwrap();
@@ -290,7 +289,7 @@ fn somebody_who_looks_keeps_nobody_from_claiming() {
     inotify::add_watch(&opened, path.join(LOCK), inotify::WatchFlags::OPEN).unwrap();
     std::thread::scope(|scope| {
         let claimed = scope.spawn(|| RunDirectory::claim(&path, "incarnation-2").unwrap());
-        // They are at it.
+        // The inspection is active.
         rustix::io::read(&opened, &mut [0; 64]).unwrap();
         drop(looker);
         drop(claimed.join().unwrap());
@@ -299,40 +298,40 @@ fn somebody_who_looks_keeps_nobody_from_claiming() {
 }
 
 #[test]
-fn whoever_had_a_lock_open_before_cannot_hold_it_afterwards() {
+fn a_process_that_had_the_lock_open_before_cannot_hold_it_afterwards() {
     let (home, path) = home();
     let first = RunDirectory::claim(&path, "incarnation-1").unwrap();
-    first.give(SOMEBODY).unwrap();
+    first.give(OTHER_USER).unwrap();
     let before = File::options().write(true).open(path.join(LOCK)).unwrap();
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o777)).unwrap();
     drop(first);
     let second = RunDirectory::claim(&path, "incarnation-2").unwrap();
-    assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o7777, 0o700, "it is closed again");
+    assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o7777, 0o700, "it is private again");
     rustix::fs::flock(&before, FlockOperation::NonBlockingLockExclusive).unwrap();
     let life = || carrel_shim_client::find(home.path(), "name").unwrap().unwrap().life;
-    assert_eq!(life(), carrel_shim_client::Life::Starting);
+    assert_eq!(life(), carrel_shim_client::Liveness::Starting);
     drop(second);
-    assert!(matches!(life(), carrel_shim_client::Life::Dead { .. }), "another file is the lock");
+    assert!(matches!(life(), carrel_shim_client::Liveness::Dead { .. }), "another file is the lock");
     assert_eq!(sweep(path.parent().unwrap()).unwrap(), 1);
     assert!(!path.exists());
 }
 
 #[test]
-fn somebody_who_looks_is_not_taken_for_a_supervisor_nor_the_other_way_round() {
+fn an_inspector_is_distinguished_from_a_shim() {
     let (_home, path) = home();
     let held = RunDirectory::claim(&path, "incarnation-1").unwrap();
     let own = open_directory(CWD, &path).unwrap();
-    assert!(matches!(hold(&own, OFlags::empty(), 1).unwrap(), Hold::Taken));
+    assert!(matches!(hold(&own, OFlags::empty(), 1).unwrap(), LockAttempt::Taken));
     drop(held);
-    assert!(matches!(hold(&own, OFlags::empty(), 1).unwrap(), Hold::Held(_)));
+    assert!(matches!(hold(&own, OFlags::empty(), 1).unwrap(), LockAttempt::Held(_)));
     std::fs::remove_file(path.join(LOCK)).unwrap();
-    assert!(matches!(hold(&own, OFlags::empty(), 1).unwrap(), Hold::Absent));
+    assert!(matches!(hold(&own, OFlags::empty(), 1).unwrap(), LockAttempt::Absent));
     for strange in ["link", "tree"] {
         match strange {
             "link" => symlink(INCARNATION, path.join(LOCK)).unwrap(),
             _ => std::fs::create_dir_all(path.join(LOCK).join("a/b")).unwrap(),
         }
-        assert!(matches!(hold(&own, OFlags::CREATE, 1).unwrap(), Hold::Held(_)), "{strange}");
+        assert!(matches!(hold(&own, OFlags::CREATE, 1).unwrap(), LockAttempt::Held(_)), "{strange}");
         assert!(std::fs::symlink_metadata(path.join(LOCK)).unwrap().is_file());
         std::fs::remove_file(path.join(LOCK)).unwrap();
     }

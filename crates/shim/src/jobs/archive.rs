@@ -1,7 +1,7 @@
-//! Jobs that have ended and are not in memory: in two files without a name, which go with this process.
+//! Finished jobs that are not in memory: in two unlinked files, which are freed with this process.
 //!
-//! One has a record for each job, in the order in which they came; the other is a hash table from ids to records. What is
-//! held in memory does not grow with the number of jobs.
+//! One has a record per job, in order; the other is a hash table from ids to records. Memory usage does not grow with
+//! the number of jobs.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -17,30 +17,30 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 
 use super::archived::ArchivedJob;
 
-/// The name that a file has until it has none.
+/// The temporary name of a file before it is unlinked.
 const UNFINISHED: &str = ".archive.new";
-/// How many slots the table has at first.
+/// The initial number of slots of the table.
 const SLOTS: u64 = 4096;
-/// The bytes of a slot: the hash of an id, which is not 0, and the offset of its record.
+/// The size of a slot: the hash of an id, which is not 0, and the offset of its record.
 const SLOT: usize = 16;
-/// What stands before a record: its length, whether the job is forgotten, and what its outputs take of the disk.
+/// The size of a record's head: its length, whether the job was pruned, and the disk usage of its outputs.
 const HEAD: usize = 4 + 1 + 8;
-/// The largest record that is believed.
+/// The maximum size of a valid record.
 const LARGEST: usize = 4 * 1024 * 1024;
 
-/// Jobs that have ended.
+/// Finished jobs.
 #[derive(Debug, Default)]
 pub(super) struct Archive {
-    files: Option<Files>,
+    files: Option<ArchiveFiles>,
     hashers: [RandomState; 2],
     kept: usize,
     forgotten: usize,
-    /// The commands of forgotten jobs that could not be written down.
+    /// The commands of pruned jobs that could not be written.
     unwritten: HashMap<String, u64>,
 }
 
 #[derive(Debug)]
-struct Files {
+struct ArchiveFiles {
     records: File,
     end: u64,
     table: File,
@@ -48,25 +48,25 @@ struct Files {
     used: u64,
 }
 
-/// A record as it was found.
+/// A record that was read.
 #[derive(Debug)]
-pub(super) struct ArchiveEntry {
+pub(super) struct ArchivedRecord {
     pub(super) offset: u64,
-    /// Where the next one begins.
+    /// The offset of the next one.
     pub(super) next: u64,
     pub(super) forgotten: bool,
     pub(super) job: ArchivedJob,
 }
 
-/// What stands before a record.
+/// The head of a record.
 #[derive(Clone, Copy, Debug)]
-struct Head {
+struct RecordHead {
     length: usize,
     forgotten: bool,
     charged: u64,
 }
 
-/// A file without a name, beside the outputs of jobs.
+/// Creates an unlinked file beside the outputs of jobs.
 fn nameless(logs: &OwnedFd) -> io::Result<File> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::openat(logs, UNFINISHED, flags, Mode::from_raw_mode(0o600))?;
@@ -77,12 +77,12 @@ fn nameless(logs: &OwnedFd) -> io::Result<File> {
 // === impl Archive ===
 
 impl Archive {
-    /// How many jobs are kept, and how many are only known to have been.
+    /// The number of kept jobs, and of pruned ones.
     pub(super) fn counts(&self) -> (usize, usize) {
         (self.kept, self.forgotten)
     }
 
-    /// What tells commands apart: all of it but the size of a terminal.
+    /// A hash of a command without the size of its terminal.
     pub(super) fn trace_of(&self, command: &JobCommand) -> u64 {
         let [one, _] = &self.hashers;
         let JobCommand { program, args, env, cwd, user, tty, stdin, timeout_ms, keep_bytes, rlimits, .. } = command;
@@ -90,12 +90,12 @@ impl Archive {
         one.hash_one((program, args, env, cwd, user, tty, stdin, timeout_ms, keep_bytes, limits))
     }
 
-    /// Writes a job down. If that fails, nothing has changed.
+    /// Writes a job. On failure nothing has changed.
     pub(super) fn push(&mut self, logs: &OwnedFd, job: &ArchivedJob, forgotten: bool) -> io::Result<()> {
         let hash = self.hash(&job.info.job);
         let files = match &mut self.files {
             Some(files) => files,
-            None => self.files.insert(Files::new(logs)?),
+            None => self.files.insert(ArchiveFiles::new(logs)?),
         };
         files.push(logs, hash, job, forgotten)?;
         if forgotten {
@@ -106,25 +106,25 @@ impl Archive {
         Ok(())
     }
 
-    /// Remembers a job that is kept no longer, and whose record cannot be written.
+    /// Remembers a pruned job whose record cannot be written.
     pub(super) fn remember(&mut self, id: String, trace: u64) {
         self.unwritten.insert(id, trace);
         self.forgotten += 1;
     }
 
-    /// The record of a job. One that cannot be read is as good as none.
-    pub(super) fn find(&self, id: &str) -> Option<ArchiveEntry> {
+    /// The record of a job. An unreadable one counts as missing.
+    pub(super) fn find(&self, id: &str) -> Option<ArchivedRecord> {
         let files = self.files.as_ref()?;
         files.find(self.hash(id), id)
     }
 
-    /// The trace of the command of a job that is kept no longer.
+    /// The command hash of a pruned job.
     pub(super) fn unwritten(&self, id: &str) -> Option<u64> {
         self.unwritten.get(id).copied()
     }
 
-    /// The first record from an offset on whose job is kept, and takes at least so much of the disk.
-    pub(super) fn next(&self, mut offset: u64, charged: u64) -> Option<ArchiveEntry> {
+    /// The first record from an offset on whose job is kept, and uses at least so much disk space.
+    pub(super) fn next(&self, mut offset: u64, charged: u64) -> Option<ArchivedRecord> {
         let files = self.files.as_ref()?;
         loop {
             let head = files.head(offset)?;
@@ -135,7 +135,7 @@ impl Archive {
         }
     }
 
-    /// The job of a record is kept no longer. Whether that could be written.
+    /// Marks the job of a record as pruned. Returns whether that could be written.
     pub(super) fn forget(&mut self, offset: u64) -> bool {
         let Some(files) = &self.files else { return false };
         let marked = files.records.write_all_at(&[1], offset + 4).is_ok();
@@ -146,16 +146,16 @@ impl Archive {
         marked
     }
 
-    /// A hash with keys that nobody knows, and never 0.
+    /// A hash with random keys, never 0.
     fn hash(&self, id: &str) -> u64 {
         let [_, other] = &self.hashers;
         other.hash_one(id) | 1
     }
 }
 
-// === impl Files ===
+// === impl ArchiveFiles ===
 
-impl Files {
+impl ArchiveFiles {
     fn new(logs: &OwnedFd) -> io::Result<Self> {
         Ok(Self { records: nameless(logs)?, end: 0, table: table(logs, SLOTS)?, slots: SLOTS, used: 0 })
     }
@@ -191,7 +191,7 @@ impl Files {
         Ok(())
     }
 
-    fn find(&self, hash: u64, id: &str) -> Option<ArchiveEntry> {
+    fn find(&self, hash: u64, id: &str) -> Option<ArchivedRecord> {
         for step in 0..self.slots {
             let (found, offset) = slot_at(&self.table, slot_of(hash, step, self.slots)).ok()?;
             if found == 0 {
@@ -206,7 +206,7 @@ impl Files {
         None
     }
 
-    fn head(&self, offset: u64) -> Option<Head> {
+    fn head(&self, offset: u64) -> Option<RecordHead> {
         if offset >= self.end {
             return None;
         }
@@ -215,15 +215,15 @@ impl Files {
         let (length, rest) = bytes.split_first_chunk()?;
         let (forgotten, charged) = rest.split_first()?;
         let length = usize::try_from(u32::from_be_bytes(*length)).ok().filter(|length| *length <= LARGEST)?;
-        Some(Head { length, forgotten: *forgotten != 0, charged: u64::from_be_bytes(*charged.first_chunk()?) })
+        Some(RecordHead { length, forgotten: *forgotten != 0, charged: u64::from_be_bytes(*charged.first_chunk()?) })
     }
 
-    fn read(&self, offset: u64) -> Option<ArchiveEntry> {
+    fn read(&self, offset: u64) -> Option<ArchivedRecord> {
         let head = self.head(offset)?;
         let (mut body, begin) = (vec![0; head.length], offset + HEAD as u64);
         self.records.read_exact_at(&mut body, begin).ok()?;
         let job = cbor::decode_all(&body).ok()?;
-        Some(ArchiveEntry { offset, next: begin + head.length as u64, forgotten: head.forgotten, job })
+        Some(ArchivedRecord { offset, next: begin + head.length as u64, forgotten: head.forgotten, job })
     }
 }
 
@@ -234,7 +234,7 @@ fn table(logs: &OwnedFd, slots: u64) -> io::Result<File> {
     Ok(file)
 }
 
-/// Where an entry is looked for, the first time and after so many steps. The lowest bit of a hash is the same for all.
+/// The slot of an entry after so many probes. The lowest bit of a hash is the same for all.
 fn slot_of(hash: u64, step: u64, slots: u64) -> u64 {
     (hash >> 1).wrapping_add(step) % slots
 }
@@ -247,7 +247,7 @@ fn slot_at(table: &File, slot: u64) -> io::Result<(u64, u64)> {
     Ok((number(hash), number(offset)))
 }
 
-/// Puts an entry into the first slot that is free from where its hash says.
+/// Inserts an entry into the first free slot of its probe sequence.
 fn insert(table: &File, slots: u64, hash: u64, offset: u64) -> io::Result<()> {
     for step in 0..slots {
         let slot = slot_of(hash, step, slots);

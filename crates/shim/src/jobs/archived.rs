@@ -1,5 +1,5 @@
-//! A job that has ended, as it is written down while it is not in memory.
-#![allow(unreachable_pub, reason = "records are declared for all")]
+//! The stored form of a finished job.
+#![allow(unreachable_pub, reason = "the record macro declares public types")]
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -7,49 +7,49 @@ use std::time::{Duration, Instant};
 use carrel_protocol::record;
 use carrel_shim_client::messages::{JobCommand, JobInfo, JobStream, StreamName};
 
-use super::Key;
+use super::JobKey;
 use super::job::Job;
-use super::order::Order;
-use super::output::Stream;
-use crate::log::wall_ms;
+use super::order::OutputOrder;
+use super::output::OutputLog;
+use crate::journal::wall_ms;
 
 record! {
-    /// A job that has ended.
+    /// A finished job.
     pub struct ArchivedJob {
-        /// What is told of it.
+        /// Its description.
         info: JobInfo => required,
-        /// Its place among all jobs.
+        /// Its position among all jobs.
         key: u64 => required,
-        /// Of its command.
+        /// The hash of its command.
         trace: u64 => required,
         /// Its outputs: standard output, then standard error.
         streams: Vec<ArchivedStream> => required,
-        /// Up to where each output is older than what follows.
+        /// The offset of each output before which the order is unknown.
         before: Vec<u64> => default,
-        /// Whether standard error was written first of what follows.
+        /// Whether standard error came first after that.
         stderr_first: bool => default,
-        /// Up to where one output was written, and then the other, by turns.
+        /// Alternating end offsets of runs of the two outputs.
         turns: Vec<u64> => default,
     }
 
     /// One output.
     #[derive(Copy)]
     pub struct ArchivedStream {
-        /// How much of its beginning is kept.
+        /// The length of the kept head.
         head: u64 => required,
         /// How many bytes were written.
         length: u64 => required,
-        /// Whether something behind the head is not kept.
+        /// Whether something after the head is not kept.
         cut: bool => default,
-        /// Where the end begins, and where it is in the file.
+        /// The offset of the tail in the stream and in the file.
         tail_from: Option<u64> => omitted,
         tail_at: Option<u64> => omitted,
-        /// How much of the disk it takes.
+        /// Its disk usage.
         charged: u64 => default,
     }
 }
 
-/// When something happened, by the clock that does not jump.
+/// A time of the monotonic clock.
 pub(super) fn instant_of(at_ms: u64) -> Instant {
     let (now, past) = (Instant::now(), Duration::from_millis(wall_ms().saturating_sub(at_ms)));
     now.checked_sub(past).unwrap_or(now)
@@ -58,17 +58,17 @@ pub(super) fn instant_of(at_ms: u64) -> Instant {
 // === impl ArchivedJob ===
 
 impl ArchivedJob {
-    /// One that has ended.
-    pub(super) fn of(job: &Job, key: Key, trace: u64) -> Self {
+    /// The stored form of a job.
+    pub(super) fn of(job: &Job, key: JobKey, trace: u64) -> Self {
         let mut info = job.info(Path::new(""));
-        // Where it is kept is known.
+        // The directory is known.
         (info.stdout, info.stderr, info.viewers) = (JobStream::default(), JobStream::default(), 0);
         let (before, stderr_first, turns) = job.order.archived();
-        let streams = job.streams.iter().map(Stream::archived).collect();
+        let streams = job.streams.iter().map(OutputLog::archived).collect();
         Self { info, key, trace, streams, before, stderr_first, turns }
     }
 
-    /// How much of the disk its outputs take.
+    /// The disk usage of its outputs.
     pub(super) fn charged(&self) -> u64 {
         self.streams.iter().map(|stream| stream.charged).sum()
     }
@@ -78,14 +78,14 @@ impl ArchivedJob {
         instant_of(self.info.ended_ms.unwrap_or(0))
     }
 
-    /// How many bytes of an output are kept.
+    /// The number of kept bytes of an output.
     pub(super) fn kept_of(&self, stream: usize) -> u64 {
         let Some(stream) = self.streams.get(stream) else { return 0 };
         let tail = stream.tail_from.map_or(0, |from| stream.length.saturating_sub(from));
         if stream.cut { (stream.head + tail).min(stream.length) } else { stream.length }
     }
 
-    /// The job, in memory again.
+    /// Loads the job into memory.
     pub(super) fn recall(self) -> std::io::Result<Job> {
         let ended = self.ended();
         let info = &self.info;
@@ -101,10 +101,10 @@ impl ArchivedJob {
         };
         let stream = |number: usize, name: StreamName| {
             let archived = self.streams.get(number).copied().ok_or(std::io::ErrorKind::InvalidData)?;
-            Ok::<_, std::io::Error>(Stream::recalled(format!("{}.{}.log", info.job, name.as_str()), archived))
+            Ok::<_, std::io::Error>(OutputLog::recalled(format!("{}.{}.log", info.job, name.as_str()), archived))
         };
         let streams = [stream(0, StreamName::Stdout)?, stream(1, StreamName::Stderr)?];
-        let order = Order::recalled(&self.before, self.stderr_first, &self.turns);
+        let order = OutputOrder::recalled(&self.before, self.stderr_first, &self.turns);
         Ok(Job::recalled(&self.info, command, self.trace, streams, order, ended))
     }
 }

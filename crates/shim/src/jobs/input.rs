@@ -1,60 +1,60 @@
-//! The input of a job: who holds it, what waits to be given, and how much of it the job took.
+//! The input of a job: its holder, its queue, and its flow control.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
 
 use carrel_protocol::payload::{ExecLimits, ExecStdin};
 use carrel_protocol::{Generation, codec};
-use carrel_shim_client::messages::{FailureCode, Peer};
+use carrel_shim_client::messages::{FailureCode, PeerProcess};
 
-use super::{Asker, Refusal};
+use super::{RequestRef, RequestRejection};
 
-/// How much may wait before whoever writes has to wait too.
+/// The queue length above which acknowledgements are deferred.
 const ROOM: u64 = 256 * 1024;
-/// How much may wait from all who do not.
+/// The maximum queue length.
 const MOST: usize = 4 * 1024 * 1024;
 
 /// The input of a job.
 #[derive(Debug)]
-pub(crate) struct Input {
+pub(crate) struct JobInputQueue {
     queue: VecDeque<u8>,
-    /// Bytes that were accepted, that were sent, and that the job took.
+    /// Bytes that were accepted, sent, and consumed by the job.
     accepted: u64,
     sent: u64,
     taken: u64,
-    end: End,
-    /// Who waits to hear that theirs was accepted, and the place behind it.
-    waiting: VecDeque<(Asker, u64)>,
-    pub(crate) holder: Option<Holder>,
+    end: InputEnd,
+    /// Deferred acknowledgements, and the offset after each write.
+    waiting: VecDeque<(RequestRef, u64)>,
+    pub(crate) holder: Option<InputHolder>,
 }
 
-/// Who holds an input, by which request.
+/// The client that holds an input, and its request.
 #[derive(Clone, Debug)]
-pub(crate) struct Holder {
-    pub(crate) asker: Asker,
-    pub(crate) peer: Peer,
+pub(crate) struct InputHolder {
+    pub(crate) asker: RequestRef,
+    pub(crate) peer: PeerProcess,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum InputEnd {
     Open,
-    /// To be closed behind what waits.
+    /// To be closed after the queue.
     Wanted,
     Closed,
 }
 
-// === impl Input ===
+// === impl JobInputQueue ===
 
-impl Input {
+impl JobInputQueue {
     pub(crate) fn new(open: bool) -> Self {
-        let end = if open { End::Open } else { End::Wanted };
+        let end = if open { InputEnd::Open } else { InputEnd::Wanted };
         let (queue, waiting) = (VecDeque::new(), VecDeque::new());
         Self { queue, accepted: 0, sent: 0, taken: 0, end, waiting, holder: None }
     }
 
-    /// That of a job that has ended and was given so many bytes.
+    /// The input of a finished job that was given so many bytes.
     pub(crate) fn ended(accepted: u64) -> Self {
-        Self { accepted, sent: accepted, taken: accepted, end: End::Closed, ..Self::new(false) }
+        Self { accepted, sent: accepted, taken: accepted, end: InputEnd::Closed, ..Self::new(false) }
     }
 
     pub(crate) fn accepted(&self) -> u64 {
@@ -62,34 +62,39 @@ impl Input {
     }
 
     pub(crate) fn is_open(&self) -> bool {
-        self.end == End::Open
+        self.end == InputEnd::Open
     }
 
-    /// Whether somebody else holds it.
-    pub(crate) fn check(&self, asker: Asker) -> Result<(), Refusal> {
+    /// Whether another client holds it.
+    pub(crate) fn check(&self, asker: RequestRef) -> Result<(), RequestRejection> {
         match &self.holder {
             Some(holder) if holder.asker.connection != asker.connection => {
-                Err(Refusal::new(FailureCode::InputTaken, taken_by(&holder.peer)))
+                Err(RequestRejection::new(FailureCode::InputTaken, taken_by(&holder.peer)))
             }
             _ => Ok(()),
         }
     }
 
-    /// Takes input. Whoever wrote it is answered when there is room for more.
-    pub(crate) fn write(&mut self, asker: Asker, data: &[u8], offset: Option<u64>) -> Result<(), Refusal> {
+    /// Accepts input. It is acknowledged when there is space for more.
+    pub(crate) fn write(
+        &mut self,
+        asker: RequestRef,
+        data: &[u8],
+        offset: Option<u64>,
+    ) -> Result<(), RequestRejection> {
         self.check(asker)?;
         if !self.is_open() {
-            return Err(Refusal::new(FailureCode::InputClosed, "the input of the job is closed"));
+            return Err(RequestRejection::new(FailureCode::InputClosed, "the input of the job is closed"));
         }
         let offset = offset.unwrap_or(self.accepted);
         let Some(known) = self.accepted.checked_sub(offset) else {
             let words = format!("byte {offset} does not follow byte {}", self.accepted);
-            return Err(Refusal::new(FailureCode::InputGap, words));
+            return Err(RequestRejection::new(FailureCode::InputGap, words));
         };
-        // What was given before is not given again.
+        // Bytes before the current position are skipped.
         let new = data.get(usize::try_from(known).unwrap_or(usize::MAX)..).unwrap_or_default();
         if self.queue.len() + new.len() > MOST {
-            return Err(Refusal::new(FailureCode::TooMany, "too much input waits for the job"));
+            return Err(RequestRejection::new(FailureCode::TooMany, "too much unread input of the job"));
         }
         self.queue.extend(new);
         self.accepted += new.len() as u64;
@@ -97,14 +102,14 @@ impl Input {
         Ok(())
     }
 
-    /// Closes it behind what was written.
+    /// Closes it after everything that was written.
     pub(crate) fn close(&mut self) {
-        if self.end == End::Open {
-            self.end = End::Wanted;
+        if self.end == InputEnd::Open {
+            self.end = InputEnd::Wanted;
         }
     }
 
-    /// Appends what may be sent now to `out`, as frames.
+    /// Appends frames to `out`, as far as the agent permits.
     pub(crate) fn give(&mut self, out: &mut Vec<u8>, id: u32, limits: &ExecLimits) {
         loop {
             let free = u64::from(limits.input_limit).saturating_sub(self.sent - self.taken);
@@ -116,13 +121,13 @@ impl Input {
             send(out, id, &data);
             self.sent += length;
         }
-        if self.queue.is_empty() && self.end == End::Wanted {
-            self.end = End::Closed;
+        if self.queue.is_empty() && self.end == InputEnd::Wanted {
+            self.end = InputEnd::Closed;
             send(out, id, &[]);
         }
     }
 
-    /// The job took so much in all. Whether that can be.
+    /// The job consumed so much in total. Returns whether that is plausible.
     pub(crate) fn took(&mut self, taken: u64) -> bool {
         let possible = (self.taken..=self.sent).contains(&taken);
         if possible {
@@ -131,8 +136,8 @@ impl Input {
         possible
     }
 
-    /// The next one whose input was accepted.
-    pub(crate) fn next_accepted(&mut self) -> Option<Asker> {
+    /// The next write to acknowledge.
+    pub(crate) fn next_accepted(&mut self) -> Option<RequestRef> {
         let (_, end) = self.waiting.front()?;
         if *end > self.sent.saturating_add(ROOM) {
             return None;
@@ -140,21 +145,21 @@ impl Input {
         self.waiting.pop_front().map(|(asker, _)| asker)
     }
 
-    /// The job takes no more. Who waited is not told that theirs arrived.
-    pub(crate) fn break_off(&mut self) -> Vec<Asker> {
-        self.end = End::Closed;
+    /// The job accepts no more input. Deferred writes are not acknowledged.
+    pub(crate) fn break_off(&mut self) -> Vec<RequestRef> {
+        self.end = InputEnd::Closed;
         self.queue = VecDeque::new();
         self.waiting.drain(..).map(|(asker, _)| asker).collect()
     }
 
-    /// A connection is gone: what it wrote stays, but it is told nothing and holds nothing.
+    /// Removes a disconnected client: its input stays, but it gets no acknowledgement and holds nothing.
     pub(crate) fn forget(&mut self, connection: usize) {
         self.waiting.retain(|(asker, _)| asker.connection != connection);
         self.holder.take_if(|holder| holder.asker.connection == connection);
     }
 
-    /// Somebody who wrote need not hear that it was accepted.
-    pub(crate) fn forget_writer(&mut self, asker: Asker) {
+    /// Cancels the acknowledgement of a write.
+    pub(crate) fn forget_writer(&mut self, asker: RequestRef) {
         self.waiting.retain(|(waiting, _)| *waiting != asker);
     }
 
@@ -163,13 +168,13 @@ impl Input {
     }
 }
 
-/// Who holds the input, in words.
-pub(crate) fn taken_by(peer: &Peer) -> String {
+/// A message that names the holder.
+pub(crate) fn taken_by(peer: &PeerProcess) -> String {
     format!("process {} holds the input of the job", peer.pid)
 }
 
 fn send(out: &mut Vec<u8>, id: u32, data: &[u8]) {
-    // A piece of that size always fits.
+    // A chunk of that size always fits.
     let _fits = codec::encode(out, Generation::CURRENT, id, &ExecStdin { data: Cow::Borrowed(data) });
 }
 
@@ -179,7 +184,7 @@ mod tests {
 
     use super::*;
 
-    const ONE: Asker = Asker { connection: 1, request: 5 };
+    const ONE: RequestRef = RequestRef { connection: 1, request: 5 };
 
     fn frames(mut bytes: &[u8]) -> usize {
         let mut count = 0;
@@ -190,8 +195,8 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_on_its_way_than_the_guest_allows_and_the_end_comes_last() {
-        let (mut input, mut out, limits) = (Input::new(true), Vec::new(), ExecLimits::DEFAULT);
+    fn input_in_flight_is_limited_by_the_agent_and_the_end_comes_last() {
+        let (mut input, mut out, limits) = (JobInputQueue::new(true), Vec::new(), ExecLimits::DEFAULT);
         input.write(ONE, &[7; 60_000], None).unwrap();
         input.write(ONE, &[7; 60_000], None).unwrap();
         input.close();
@@ -199,14 +204,14 @@ mod tests {
         assert_eq!((frames(&out), input.sent), (4, 65_536));
         assert!(!input.took(70_000) && input.took(65_536) && !input.took(1));
         input.give(&mut out, 2, &limits);
-        assert_eq!((frames(&out), input.sent, input.end), (4 + 4 + 1, 120_000, End::Closed));
+        assert_eq!((frames(&out), input.sent, input.end), (4 + 4 + 1, 120_000, InputEnd::Closed));
         assert_eq!(input.write(ONE, b"x", None).unwrap_err().code, FailureCode::InputClosed);
     }
 
     //= promises.jobs.input-sent-again
     #[test]
-    fn whoever_repeats_itself_is_heard_once() {
-        let mut input = Input::new(true);
+    fn repeated_input_is_accepted_once() {
+        let mut input = JobInputQueue::new(true);
         input.write(ONE, b"abc", Some(0)).unwrap();
         input.write(ONE, b"abcde", Some(0)).unwrap();
         input.write(ONE, b"de", Some(3)).unwrap();
@@ -215,8 +220,8 @@ mod tests {
     }
 
     #[test]
-    fn who_writes_more_than_there_is_room_for_waits_for_the_answer() {
-        let mut input = Input::new(true);
+    fn a_write_beyond_the_queue_limit_is_acknowledged_later() {
+        let mut input = JobInputQueue::new(true);
         for _ in 0..5 {
             input.write(ONE, &[0; 65_536], None).unwrap();
         }

@@ -1,4 +1,4 @@
-//! One job: from the request to its end, as the guest tells it.
+//! The state machine of one job.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,18 +12,18 @@ use carrel_protocol::payload::{
     ExecStderr, ExecStdinAck, ExecStdout, ResourceLimit,
 };
 use carrel_protocol::{Envelope, Flags, Frame, Generation, MessageType, codec};
-use carrel_shim_client::messages::{JobCommand, JobInfo, JobState, JobStream, Outcome, OutcomeKind, StreamName};
+use carrel_shim_client::messages::{JobCommand, JobInfo, JobOutcome, JobState, JobStream, OutcomeKind, StreamName};
 
-use super::input::Input;
-use super::order::{Order, index};
-use super::output::Stream;
+use super::input::JobInputQueue;
+use super::order::{OutputOrder, index};
+use super::output::OutputLog;
 
 const SIGTERM: i32 = 15;
 const SIGKILL: i32 = 9;
-/// How much of what a guest says about a failure is passed on, and of the name that it gives to it.
+/// The maximum length of an agent's error message, and of an error name.
 const LONGEST_WORDS: usize = 1024;
 const LONGEST_NAME: usize = 32;
-/// How long a job has to end by itself when its time is up.
+/// The grace period after a timeout.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// A job.
@@ -31,60 +31,60 @@ const GRACE: Duration = Duration::from_secs(1);
 pub(crate) struct Job {
     pub(crate) id: String,
     pub(crate) command: JobCommand,
-    /// Of its command, once it is over.
+    /// The hash of its command, once it is finished.
     pub(crate) trace: Option<u64>,
-    /// It is in the archive too, which it came back from because somebody asked.
+    /// Whether it was loaded from the archive.
     pub(crate) archived: bool,
-    /// Its id on the guest's stream.
+    /// Its id on the agent's stream.
     pub(crate) channel: u32,
     state: JobState,
     pid: Option<u32>,
     began: Instant,
     started_ms: u64,
     ended_ms: Option<u64>,
-    /// When it was over, for those who keep it for a while.
+    /// When it finished, for its retention.
     pub(crate) ended: Option<Instant>,
-    /// When its time is up; when it is to be insisted.
+    /// The deadline of its timeout; when to kill it.
     deadline: Option<Instant>,
     insist: Option<Instant>,
-    /// Why it is told to end.
+    /// Why it is being terminated.
     ending: Option<OutcomeKind>,
-    /// Somebody asked for it to be killed.
+    /// Whether a kill was requested.
     killed: bool,
-    /// It was killed: nobody is waited for any more.
+    /// Whether it was killed: no follower delays it any more.
     pub(crate) insisted: bool,
-    pub(crate) streams: [Stream; 2],
-    pub(crate) order: Order,
-    /// What arrived and was not acknowledged: which output, up to where, and what it was charged.
+    pub(crate) streams: [OutputLog; 2],
+    pub(crate) order: OutputOrder,
+    /// Unacknowledged output: stream, end offset, and charge.
     unacknowledged: VecDeque<(StreamName, u64, u64)>,
     outstanding: u64,
     acknowledged: u64,
-    told: u64,
-    pub(crate) input: Input,
+    reported: u64,
+    pub(crate) input: JobInputQueue,
     pub(crate) viewers: u32,
-    outcome: Option<Outcome>,
-    /// How many processes had been ended for want of memory when it began.
+    outcome: Option<JobOutcome>,
+    /// The number of OOM-killed processes when it started.
     pub(crate) kills_before: u64,
-    /// A size that the guest was not told yet.
+    /// A terminal size that was not sent to the agent yet.
     size: Option<(u16, u16)>,
 }
 
-/// What a frame of the guest meant for a job.
+/// The effect of an agent's frame on a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
-    /// Something about it is different now.
+pub(crate) enum FrameEffect {
+    /// Its state changed.
     News,
-    /// The job ended in this way, or never ran.
+    /// It exited, or could not be started.
     Over,
-    /// The input is not taken any more.
+    /// Its input is closed.
     InputBroken,
-    /// It makes no sense.
+    /// The frame is invalid.
     Nonsense,
-    /// More output than was allowed.
+    /// More output than permitted.
     Flood,
 }
 
-/// What a guest says, so that it can be recorded and shown: not too long, and nothing that moves a cursor.
+/// Sanitizes an agent's text to be recorded and displayed: limited in length, and without control characters.
 fn said(text: &str, longest: usize) -> String {
     text.chars().take(longest).map(|c| if c.is_control() { '?' } else { c }).collect()
 }
@@ -101,8 +101,8 @@ impl Job {
         now: (Instant, u64),
     ) -> io::Result<Self> {
         let limit = command.keep_bytes.unwrap_or(limit).min(limit);
-        let stdout = Stream::new(logs, format!("{id}.stdout.log"), limit)?;
-        let stderr = Stream::new(logs, format!("{id}.stderr.log"), limit)?;
+        let stdout = OutputLog::new(logs, format!("{id}.stdout.log"), limit)?;
+        let stderr = OutputLog::new(logs, format!("{id}.stderr.log"), limit)?;
         Ok(Self {
             id: id.to_owned(),
             trace: None,
@@ -120,12 +120,12 @@ impl Job {
             killed: false,
             insisted: false,
             streams: [stdout, stderr],
-            order: Order::default(),
+            order: OutputOrder::default(),
             unacknowledged: VecDeque::new(),
             outstanding: 0,
             acknowledged: 0,
-            told: 0,
-            input: Input::new(command.stdin),
+            reported: 0,
+            input: JobInputQueue::new(command.stdin),
             viewers: 0,
             outcome: None,
             kills_before: 0,
@@ -134,13 +134,13 @@ impl Job {
         })
     }
 
-    /// One that has ended, by what was written down of it.
+    /// A finished job from its stored form.
     pub(crate) fn recalled(
         info: &JobInfo,
         command: JobCommand,
         trace: u64,
-        streams: [Stream; 2],
-        order: Order,
+        streams: [OutputLog; 2],
+        order: OutputOrder,
         ended: Instant,
     ) -> Self {
         Self {
@@ -165,8 +165,8 @@ impl Job {
             unacknowledged: VecDeque::new(),
             outstanding: 0,
             acknowledged: 0,
-            told: 0,
-            input: Input::ended(info.stdin_bytes),
+            reported: 0,
+            input: JobInputQueue::ended(info.stdin_bytes),
             viewers: 0,
             outcome: info.outcome.clone(),
             kills_before: 0,
@@ -174,7 +174,7 @@ impl Job {
         }
     }
 
-    /// The request to the guest.
+    /// The request to the agent.
     pub(crate) fn request(&self) -> Vec<u8> {
         let command = self.command.clone();
         let limit = |limit: carrel_shim_client::messages::JobLimit| ResourceLimit {
@@ -194,7 +194,7 @@ impl Job {
             rlimits: command.rlimits.into_iter().map(limit).collect(),
         };
         let mut frame = Vec::new();
-        // Whoever asked for it sent it in a frame of that size.
+        // The client sent it in a frame of that size.
         let _fits = codec::encode(&mut frame, Generation::CURRENT, self.channel, &request);
         frame
     }
@@ -203,12 +203,12 @@ impl Job {
         self.outcome.is_some()
     }
 
-    pub(crate) fn outcome(&self) -> Option<&Outcome> {
+    pub(crate) fn outcome(&self) -> Option<&JobOutcome> {
         self.outcome.as_ref()
     }
 
     pub(crate) fn info(&self, logs: &Path) -> JobInfo {
-        let stream = |stream: &Stream| {
+        let stream = |stream: &OutputLog| {
             let gap = stream.gap();
             JobStream {
                 path: Some(logs.join(stream.name()).into()),
@@ -243,26 +243,26 @@ impl Job {
         std::iter::once(&self.command.program).chain(&self.command.args).cloned().collect()
     }
 
-    // --- what the guest says
+    // --- frames of the agent
 
-    /// Takes a frame of the guest. Of the disk, no more than `allowed` bytes may be taken.
+    /// Handles a frame of the agent, with a disk budget of `allowed` bytes.
     pub(crate) fn hear(
         &mut self,
         frame: Frame<'_>,
         allowed: u64,
         held: [Option<u64>; 2],
         limits: &ExecLimits,
-    ) -> Heard {
-        let Ok(envelope) = Envelope::parse(frame.body) else { return Heard::Nonsense };
+    ) -> FrameEffect {
+        let Ok(envelope) = Envelope::parse(frame.body) else { return FrameEffect::Nonsense };
         let last = frame.flags.known() == Flags::TERMINAL;
         match (envelope.message_type(), last) {
             (Some(MessageType::ExecStdout), false) => match envelope.payload::<ExecStdout<'_>>() {
                 Ok(output) => self.wrote(StreamName::Stdout, &output.data, allowed, held, limits),
-                Err(_) => Heard::Nonsense,
+                Err(_) => FrameEffect::Nonsense,
             },
             (Some(MessageType::ExecStderr), false) => match envelope.payload::<ExecStderr<'_>>() {
                 Ok(output) => self.wrote(StreamName::Stderr, &output.data, allowed, held, limits),
-                Err(_) => Heard::Nonsense,
+                Err(_) => FrameEffect::Nonsense,
             },
             (Some(MessageType::ExecStarted), false) => match envelope.payload::<ExecStarted>() {
                 Ok(started) if self.pid.is_none() => {
@@ -270,37 +270,37 @@ impl Job {
                     if self.state == JobState::Starting {
                         self.state = JobState::Running;
                     }
-                    Heard::News
+                    FrameEffect::News
                 }
-                _ => Heard::Nonsense,
+                _ => FrameEffect::Nonsense,
             },
             (Some(MessageType::ExecStdinAck), false) => match envelope.payload::<ExecStdinAck>() {
-                Ok(ack) if self.input.took(ack.consumed) => Heard::News,
-                _ => Heard::Nonsense,
+                Ok(ack) if self.input.took(ack.consumed) => FrameEffect::News,
+                _ => FrameEffect::Nonsense,
             },
-            (Some(MessageType::ExecStdinError), false) => Heard::InputBroken,
+            (Some(MessageType::ExecStdinError), false) => FrameEffect::InputBroken,
             (Some(MessageType::ExecExited), true) => match envelope.payload::<ExecExited>() {
                 Ok(exited) => self.exited(exited),
-                Err(_) => Heard::Nonsense,
+                Err(_) => FrameEffect::Nonsense,
             },
             (Some(MessageType::ExecFailed), true) => match envelope.payload::<ExecFailed>() {
                 Ok(failed) if self.pid.is_none() => {
                     let errno_name = failed.errno_name.as_deref().map(|name| said(name, LONGEST_NAME));
                     self.never_ran(failed.kind.as_str(), errno_name, said(&failed.message, LONGEST_WORDS));
-                    Heard::Over
+                    FrameEffect::Over
                 }
-                _ => Heard::Nonsense,
+                _ => FrameEffect::Nonsense,
             },
             (Some(MessageType::CoreError), true) => match envelope.payload::<CoreError>() {
-                // Of one that runs it only says that something was not understood.
-                Ok(_) if self.pid.is_some() => Heard::News,
+                // For a running job this only reports a rejected message.
+                Ok(_) if self.pid.is_some() => FrameEffect::News,
                 Ok(error) => {
                     self.never_ran("refused", None, said(&error.message, LONGEST_WORDS));
-                    Heard::Over
+                    FrameEffect::Over
                 }
-                Err(_) => Heard::Nonsense,
+                Err(_) => FrameEffect::Nonsense,
             },
-            _ => Heard::Nonsense,
+            _ => FrameEffect::Nonsense,
         }
     }
 
@@ -311,21 +311,21 @@ impl Job {
         allowed: u64,
         held: [Option<u64>; 2],
         limits: &ExecLimits,
-    ) -> Heard {
+    ) -> FrameEffect {
         let [stdout, stderr] = &mut self.streams;
         let stream = if name == StreamName::Stdout { stdout } else { stderr };
         if data.is_empty() || data.len() > limits.output_chunk_size as usize {
-            return Heard::Nonsense;
+            return FrameEffect::Nonsense;
         }
         stream.append(data, allowed, held.get(index(name)).copied().flatten());
         self.order.note(name, stream.length());
         let charge = data.len() as u64 + OUTPUT_CHUNK_CHARGE;
         self.unacknowledged.push_back((name, stream.length(), charge));
         self.outstanding += charge;
-        if self.outstanding > u64::from(limits.output_limit) * 2 { Heard::Flood } else { Heard::News }
+        if self.outstanding > u64::from(limits.output_limit) * 2 { FrameEffect::Flood } else { FrameEffect::News }
     }
 
-    fn exited(&mut self, exited: ExecExited) -> Heard {
+    fn exited(&mut self, exited: ExecExited) -> FrameEffect {
         let by_signal = exited.signal.is_some() || exited.code < 0;
         let kind = match (self.ending, by_signal) {
             (Some(why), _) => why,
@@ -333,33 +333,33 @@ impl Job {
             (None, false) => OutcomeKind::Exited,
         };
         let code = (exited.code >= 0 && exited.signal.is_none()).then_some(exited.code);
-        self.outcome = Some(Outcome { code, signal: exited.signal, ..Outcome::of(kind) });
-        Heard::Over
+        self.outcome = Some(JobOutcome { code, signal: exited.signal, ..JobOutcome::of(kind) });
+        FrameEffect::Over
     }
 
     fn never_ran(&mut self, failure: &str, errno_name: Option<String>, message: String) {
-        self.outcome = Some(Outcome {
+        self.outcome = Some(JobOutcome {
             failure: Some(failure.to_owned()),
             errno_name,
             message: Some(message),
-            ..Outcome::of(OutcomeKind::NeverRan)
+            ..JobOutcome::of(OutcomeKind::NeverRan)
         });
     }
 
-    /// The sandbox ended before the job did.
-    pub(crate) fn lose(&mut self, lost: &Outcome) {
+    /// The sandbox ended first.
+    pub(crate) fn lose(&mut self, lost: &JobOutcome) {
         if self.outcome.is_none() {
-            self.outcome = Some(self.ending.map_or_else(|| lost.clone(), Outcome::of));
+            self.outcome = Some(self.ending.map_or_else(|| lost.clone(), JobOutcome::of));
         }
     }
 
-    /// Whether it, or something that it waited for, was killed.
+    /// Whether it, or a process that it waited for, was killed.
     pub(crate) fn was_killed(&self) -> bool {
-        let killed = |outcome: &Outcome| outcome.signal == Some(SIGKILL) || outcome.code == Some(128 + SIGKILL);
+        let killed = |outcome: &JobOutcome| outcome.signal == Some(SIGKILL) || outcome.code == Some(128 + SIGKILL);
         self.outcome.as_ref().is_some_and(killed)
     }
 
-    /// The job is over. So many processes were ended for want of memory by now, in all.
+    /// Finishes the job, given the total number of OOM-killed processes.
     pub(crate) fn conclude(&mut self, now: (Instant, u64), kills: u64) {
         let meanwhile = if self.was_killed() { kills.saturating_sub(self.kills_before) } else { 0 };
         if let Some(outcome) = self.outcome.as_mut().filter(|_| meanwhile > 0) {
@@ -367,7 +367,7 @@ impl Job {
             if killed && !self.killed {
                 outcome.kind = OutcomeKind::OutOfMemory;
             }
-            let words = format!("the kernel ended {meanwhile} processes of the sandbox for want of memory meanwhile");
+            let words = format!("{meanwhile} processes of the sandbox were OOM-killed meanwhile");
             outcome.message.get_or_insert(words);
         }
         (self.state, self.ended, self.ended_ms) = (JobState::Ended, Some(now.0), Some(now.1));
@@ -377,9 +377,9 @@ impl Job {
         self.streams.iter_mut().for_each(|stream| stream.finish(watched));
     }
 
-    // --- what the guest is told
+    // --- frames to the agent
 
-    /// Acknowledges output, as far as those who hold the job have come.
+    /// Acknowledges output, as far as followers that hold the job have read.
     pub(crate) fn acknowledge(&mut self, out: &mut Vec<u8>, held: [Option<u64>; 2], limits: &ExecLimits) {
         let held = if self.insisted { [None, None] } else { held };
         while let Some((stream, end, charge)) = self.unacknowledged.front().copied() {
@@ -392,10 +392,10 @@ impl Job {
             self.outstanding -= charge;
             self.unacknowledged.pop_front();
         }
-        // Not every piece is worth a word, as long as the guest can go on.
-        if self.acknowledged - self.told >= u64::from(limits.output_limit) / 4 {
-            self.told = self.acknowledged;
-            let ack = ExecOutputAck { consumed: self.told };
+        // Not every chunk is acknowledged, as long as the agent is not blocked.
+        if self.acknowledged - self.reported >= u64::from(limits.output_limit) / 4 {
+            self.reported = self.acknowledged;
+            let ack = ExecOutputAck { consumed: self.reported };
             let _fits = codec::encode(out, Generation::CURRENT, self.channel, &ack);
         }
     }
@@ -410,19 +410,19 @@ impl Job {
         let _fits = codec::encode(out, Generation::CURRENT, self.channel, &ExecSignal { signal, whole });
     }
 
-    /// Notes a new size of its terminal; only the last one counts.
+    /// Records a new size of its terminal; only the last one counts.
     pub(crate) fn resize(&mut self, rows: u16, cols: u16) {
         self.size = Some((rows, cols));
     }
 
-    /// Tells the guest the last size.
+    /// Sends the last size to the agent.
     pub(crate) fn tell_size(&mut self, out: &mut Vec<u8>) {
         if let Some((rows, cols)) = self.size.take().filter(|_| !self.is_over()) {
             let _fits = codec::encode(out, Generation::CURRENT, self.channel, &ExecResize { rows, cols });
         }
     }
 
-    /// Ends its process group: asks, and insists after a while.
+    /// Terminates its process group, and kills it after the grace period.
     pub(crate) fn end(&mut self, out: &mut Vec<u8>, why: OutcomeKind, grace: Duration, now: Instant) {
         if self.is_over() {
             return;
@@ -448,7 +448,7 @@ impl Job {
         };
     }
 
-    /// Does what is due; returns when something is due again.
+    /// Handles its deadlines; returns the next one.
     pub(crate) fn tick(&mut self, out: &mut Vec<u8>, now: Instant) -> Option<Instant> {
         if self.deadline.is_some_and(|deadline| deadline <= now) {
             self.end(out, OutcomeKind::TimedOut, GRACE, now);
@@ -461,7 +461,7 @@ impl Job {
         [self.deadline, self.insist].into_iter().flatten().min()
     }
 
-    /// The sandbox was paused since then, which does not count.
+    /// Excludes a pause since then from its deadlines.
     pub(crate) fn postpone(&mut self, since: Instant, now: Instant) {
         let by = now.saturating_duration_since(since.max(self.began));
         for due in [&mut self.deadline, &mut self.insist] {
@@ -470,7 +470,7 @@ impl Job {
     }
 
     pub(crate) fn rest(&mut self) {
-        self.streams.iter_mut().for_each(Stream::rest);
+        self.streams.iter_mut().for_each(OutputLog::rest);
         self.unacknowledged.shrink_to_fit();
         self.input.rest();
     }

@@ -1,17 +1,17 @@
-//! Jobs: every command of the host, each of which runs once, outlives whoever started it, and is kept for a while.
+//! Jobs: commands of the host, each of which runs once, outlives its client, and is kept for a while.
 //!
-//! No descriptor but the directory of outputs is held here. What is to be sent to the guest and what is to be answered
-//! is collected, and sent by whoever holds the connections.
+//! This module holds no descriptors except the directory of outputs. Frames for the agent and responses to clients are
+//! collected, and sent by the owner of the connections.
 
 mod archive;
 mod archived;
-mod asked;
-mod ended;
+mod earlier_logs;
+mod finished;
 mod input;
 mod job;
-mod kept;
 mod order;
 mod output;
+mod requests;
 #[cfg(test)]
 mod tests;
 
@@ -22,138 +22,140 @@ use std::time::{Duration, Instant};
 
 use carrel_protocol::Frame;
 use carrel_protocol::payload::ExecLimits;
-use carrel_shim_client::messages::{Fact, FactKind, FailureCode, JobCommand, JobInfo, Keep, Outcome, Peer, StreamName};
+use carrel_shim_client::messages::{
+    Fact, FactKind, FailureCode, JobCommand, JobInfo, JobOutcome, JobRetention, PeerProcess, StreamName,
+};
 use carrel_shim_client::note_trimmed;
 
 use self::archive::Archive;
-pub(crate) use self::ended::JobCursor;
-use self::ended::Oldest;
-pub(crate) use self::input::Holder;
-use self::job::{Heard, Job};
-use self::kept::EarlierLogs;
+use self::earlier_logs::EarlierLogs;
+pub(crate) use self::finished::JobCursor;
+use self::finished::OldestJob;
+pub(crate) use self::input::InputHolder;
+use self::job::{FrameEffect, Job};
 use self::order::index;
-pub(crate) use self::output::Piece;
-use self::output::Stream;
+use self::output::OutputLog;
+pub(crate) use self::output::OutputRead;
 use crate::failpoint::{Failpoint, reached};
-use crate::log::{Log, wall_ms};
+use crate::journal::{JournalWriter, wall_ms};
 
-/// The longest id.
+/// The maximum length of a job id.
 const LONGEST_ID: usize = 220;
-/// The longest command, with its environment.
+/// The maximum size of a command with its environment.
 const LONGEST_COMMAND: usize = 1024 * 1024;
-/// How much of what may be kept has to be free while a job writes, before older ones have to go.
+/// The free space to maintain while a job writes, by pruning older ones.
 const ROOM_FOR_OUTPUT: u64 = 64 * 1024;
-/// The longest path, the longest name of a user or a resource, and the most limits of a command.
+/// The maximum length of a path, of a user or resource name, and the maximum number of limits of a command.
 const LONGEST_PATH: usize = 4096;
 const LONGEST_NAME: usize = 256;
 const MOST_LIMITS: usize = 64;
-/// How long a job that has ended is kept for whoever started it, although others take all the room.
+/// How long a finished job is kept for its client even if others need the space.
 const SETTLED: Duration = Duration::from_secs(10);
-/// How many bytes of a command are recorded.
+/// The maximum size of a recorded command.
 const LONGEST_RECORDED: usize = 4096;
-/// The most jobs that run at one time.
+/// The maximum number of running jobs.
 const MOST_RUNNING: usize = 512;
 
 const STREAMS: [StreamName; 2] = [StreamName::Stdout, StreamName::Stderr];
 
-/// All jobs of a sandbox.
+/// The jobs of a sandbox.
 #[derive(Debug)]
 pub(crate) struct Jobs {
     logs: OwnedFd,
     logs_path: PathBuf,
-    keep: Keep,
+    keep: JobRetention,
     limits: Option<ExecLimits>,
-    /// Each by itself: a map that grows at its end is half empty.
-    jobs: BTreeMap<Key, Box<Job>>,
-    by_id: HashMap<String, Key>,
-    by_channel: HashMap<u32, Key>,
-    /// Those that are over, the oldest first.
-    over: VecDeque<Key>,
-    /// Those of them that are not in memory, and those that are no longer kept.
+    /// Boxed one by one: a map that grows at its end is half empty.
+    jobs: BTreeMap<JobKey, Box<Job>>,
+    by_id: HashMap<String, JobKey>,
+    by_channel: HashMap<u32, JobKey>,
+    /// Finished jobs, oldest first.
+    over: VecDeque<JobKey>,
+    /// Finished jobs that are not in memory, and pruned ones.
     archive: Archive,
-    /// Those that came back from there, the first one first.
-    recalled: VecDeque<Key>,
-    /// The oldest of the archive, and where it and the oldest with output are looked for.
-    oldest: Option<Oldest>,
+    /// Jobs loaded from the archive, in that order.
+    recalled: VecDeque<JobKey>,
+    /// The oldest job of the archive, and the offsets to search it and the oldest one with output from.
+    oldest: Option<OldestJob>,
     first_kept: u64,
     first_charged: u64,
-    /// Those whose end somebody waits for, and whether somebody has all listed.
-    waited: HashSet<Key>,
+    /// Jobs that clients wait for, and whether a listing is active.
+    waited: HashSet<JobKey>,
     listing: bool,
-    next: Key,
-    /// How much of the disk is taken.
+    next: JobKey,
+    /// The disk usage of all outputs.
     kept_bytes: u64,
-    /// What earlier starts of the sandbox left there, once a job is started.
+    /// Logs of earlier starts of the sandbox, once a job was started.
     earlier: Option<EarlierLogs>,
-    /// Those whose outputs have no files yet.
-    begun: Vec<Key>,
-    /// Those that the guest says are over, and that are not recorded as such.
-    concluding: Vec<Key>,
-    /// Those with a terminal whose size changed.
-    resized: Vec<Key>,
-    /// Where those are who have to be waited for.
-    held: HashMap<Key, [Option<u64>; 2]>,
-    outgoing: Outgoing,
-    events: Vec<Event>,
+    /// Jobs whose output files are not created yet.
+    begun: Vec<JobKey>,
+    /// Jobs that exited and whose ends are not recorded yet.
+    concluding: Vec<JobKey>,
+    /// Jobs whose terminal size changed.
+    resized: Vec<JobKey>,
+    /// The positions of followers that hold a job.
+    held: HashMap<JobKey, [Option<u64>; 2]>,
+    outgoing: AgentFrames,
+    events: Vec<JobEvent>,
 }
 
-/// A job, in the order in which they were started.
-pub(crate) type Key = u64;
+/// A job, in the order of their start.
+pub(crate) type JobKey = u64;
 
-/// Who asked, and by which request.
+/// A client and its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Asker {
+pub(crate) struct RequestRef {
     pub(crate) connection: usize,
     pub(crate) request: u32,
 }
 
-/// What is to be sent to the guest.
+/// Frames for the agent.
 #[derive(Debug, Default)]
-pub(crate) struct Outgoing {
-    /// Before everything else.
+pub(crate) struct AgentFrames {
+    /// Sent before everything else.
     pub(crate) words: Vec<u8>,
-    /// In turn with others.
+    /// Sent in turn with clients.
     pub(crate) data: Vec<u8>,
-    /// Ids that are no longer used.
+    /// Released ids.
     pub(crate) closed: Vec<u32>,
 }
 
-/// What those who asked are to hear.
+/// An event for a client.
 #[derive(Debug)]
-pub(crate) enum Event {
-    /// Input was accepted; so much in all.
-    Wrote(Asker, u64),
-    /// Something will not be done.
-    Refused(Asker, Refusal),
-    /// Somebody else holds the input now.
-    InputLost(Asker, Peer, u64),
-    /// The guest sends more than it may.
+pub(crate) enum JobEvent {
+    /// Input was accepted, with the total.
+    Wrote(RequestRef, u64),
+    /// A request was rejected.
+    Refused(RequestRef, RequestRejection),
+    /// Another client took the input.
+    InputLost(RequestRef, PeerProcess, u64),
+    /// The agent sent more than permitted.
     Flood,
 }
 
-/// Why something is not done.
+/// Why a request was rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
-pub(crate) struct Refusal {
+pub(crate) struct RequestRejection {
     pub(crate) code: FailureCode,
     pub(crate) message: String,
     pub(crate) hint: Option<&'static str>,
 }
 
-/// What a request to start found.
+/// The result of looking up a start request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Started {
-    /// A job of that id that runs the command, or has.
-    Attached(Key),
-    /// None: one is to be made.
+pub(crate) enum StartLookup {
+    /// A job with that id and command.
+    Attached(JobKey),
+    /// There is none: it has to be created.
     New,
 }
 
 // === impl Jobs ===
 
 impl Jobs {
-    /// The jobs of a sandbox, whose outputs are kept in a directory. A guest without limits runs none.
-    pub(crate) fn new(logs: OwnedFd, logs_path: PathBuf, keep: Keep, limits: Option<ExecLimits>) -> Self {
+    /// The jobs of a sandbox with its output directory. An agent without limits runs none.
+    pub(crate) fn new(logs: OwnedFd, logs_path: PathBuf, keep: JobRetention, limits: Option<ExecLimits>) -> Self {
         Self {
             logs,
             logs_path,
@@ -177,15 +179,15 @@ impl Jobs {
             concluding: Vec::new(),
             resized: Vec::new(),
             held: HashMap::new(),
-            outgoing: Outgoing::default(),
+            outgoing: AgentFrames::default(),
             events: Vec::new(),
         }
     }
 
-    // --- beginning
+    // --- start
 
-    /// Looks whether there is a job of that id.
-    pub(crate) fn look(&mut self, id: &str, command: &JobCommand) -> Result<Started, Refusal> {
+    /// Looks up a job by the id of a start request.
+    pub(crate) fn look(&mut self, id: &str, command: &JobCommand) -> Result<StartLookup, RequestRejection> {
         check_id(id)?;
         check_size(command)?;
         if let Some((key, job)) = self.by_id.get(id).and_then(|key| Some((*key, self.jobs.get(key)?))) {
@@ -193,36 +195,36 @@ impl Jobs {
                 Some(trace) => trace == self.archive.trace_of(command),
                 None => is_same(&job.command, command),
             };
-            return if same { Ok(Started::Attached(key)) } else { Err(conflict(id)) };
+            return if same { Ok(StartLookup::Attached(key)) } else { Err(conflict(id)) };
         }
         self.look_back(id, command)
     }
 
-    /// Makes a job and gives it to the guest. It is on record before the guest hears of it.
+    /// Creates a job and sends it to the agent. It is recorded before.
     pub(crate) fn start(
         &mut self,
-        log: &mut Log,
+        log: &mut JournalWriter,
         id: &str,
         command: JobCommand,
         open: impl FnOnce() -> u32,
         kills: u64,
         clock: Instant,
-    ) -> Result<Key, Refusal> {
+    ) -> Result<JobKey, RequestRejection> {
         let Some(limits) = self.limits else {
-            return Err(Refusal::new(FailureCode::Unsupported, "the agent in the sandbox cannot run jobs"));
+            return Err(RequestRejection::new(FailureCode::Unsupported, "agent of the sandbox does not support jobs"));
         };
         let running = self.by_channel.len();
         if running >= MOST_RUNNING.min(limits.max_executions as usize) {
-            return Err(Refusal::new(FailureCode::TooMany, format!("{running} jobs are running")));
+            return Err(RequestRejection::new(FailureCode::TooMany, format!("{running} jobs are running")));
         }
         let now = (clock, wall_ms());
         let channel = open();
-        let closing = |outgoing: &mut Outgoing| outgoing.closed.push(channel);
+        let closing = |outgoing: &mut AgentFrames| outgoing.closed.push(channel);
         let mut job = match Job::create(&self.logs, id, command, channel, self.keep.stream_bytes, now) {
             Ok(job) => job,
             Err(error) => {
                 closing(&mut self.outgoing);
-                return Err(Refusal::new(FailureCode::HostUnfit, format!("the output of job {id}: {error}")));
+                return Err(RequestRejection::new(FailureCode::HostUnfit, format!("the output of job {id}: {error}")));
             }
         };
         job.kills_before = kills;
@@ -233,7 +235,7 @@ impl Jobs {
         };
         if let Err(error) = log.require(fact) {
             closing(&mut self.outgoing);
-            return Err(Refusal::new(FailureCode::JournalFailed, format!("the journal: {error}")));
+            return Err(RequestRejection::new(FailureCode::JournalFailed, format!("the journal: {error}")));
         }
         reached(Failpoint::JobRecorded);
         self.outgoing.words.extend_from_slice(&job.request());
@@ -247,7 +249,7 @@ impl Jobs {
         Ok(key)
     }
 
-    /// Makes the files of jobs that the guest was told of: it works meanwhile.
+    /// Creates the output files of started jobs, while the agent already executes them.
     pub(crate) fn keep_outputs(&mut self) {
         if !self.begun.is_empty() && self.earlier.is_none() {
             self.earlier = Some(EarlierLogs::find(&self.logs, |_| false));
@@ -258,43 +260,43 @@ impl Jobs {
         }
     }
 
-    /// The job of an id.
-    pub(crate) fn find(&mut self, id: &str) -> Result<Key, Refusal> {
+    /// The job with an id.
+    pub(crate) fn find(&mut self, id: &str) -> Result<JobKey, RequestRejection> {
         let found = self.by_id.get(id).copied().or_else(|| self.recall(id));
         found.ok_or_else(|| {
             if self.is_known(id) {
-                Refusal::new(FailureCode::JobPruned, format!("job {id} has ended and is no longer kept"))
+                RequestRejection::new(FailureCode::JobPruned, format!("job {id} has ended and was pruned"))
             } else {
-                Refusal::new(FailureCode::JobUnknown, format!("there is no job {id:.200}"))
+                RequestRejection::new(FailureCode::JobUnknown, format!("no such job: {id:.200}"))
             }
         })
     }
 
-    /// The job of an id, if it is not over.
-    fn running(&mut self, id: &str) -> Result<(Key, &mut Job), Refusal> {
+    /// The job with an id, if it is active.
+    fn running(&mut self, id: &str) -> Result<(JobKey, &mut Job), RequestRejection> {
         let key = self.find(id)?;
-        let ended = || Refusal::new(FailureCode::JobEnded, format!("job {id} has ended"));
+        let ended = || RequestRejection::new(FailureCode::JobEnded, format!("job {id} has ended"));
         self.jobs.get_mut(&key).filter(|job| !job.is_over()).map(|job| (key, &mut **job)).ok_or_else(ended)
     }
 
-    pub(crate) fn info(&self, key: Key) -> Option<JobInfo> {
+    pub(crate) fn info(&self, key: JobKey) -> Option<JobInfo> {
         self.jobs.get(&key).map(|job| job.info(&self.logs_path))
     }
 
-    /// Whether a job is over, and recorded as such.
-    pub(crate) fn is_over(&self, key: Key) -> bool {
+    /// Whether a job is finished and recorded.
+    pub(crate) fn is_over(&self, key: JobKey) -> bool {
         self.jobs.get(&key).is_none_or(|job| job.ended.is_some())
     }
 
-    /// How many run, are over and kept, and are no longer kept.
+    /// The numbers of active, kept and pruned jobs.
     pub(crate) fn counts(&self) -> (usize, usize, usize) {
         let (archived, forgotten) = self.archive.counts();
         (self.jobs.len() - self.over.len() - self.recalled.len(), self.over.len() + archived, forgotten)
     }
 
-    // --- what the guest says
+    // --- frames of the agent
 
-    /// Takes a frame of the guest; says whether it made sense.
+    /// Handles a frame of the agent; returns whether it is valid.
     pub(crate) fn hear(&mut self, frame: Frame<'_>) -> bool {
         let Some(limits) = self.limits else { return false };
         let Some(key) = self.by_channel.get(&frame.id).copied() else { return false };
@@ -309,37 +311,37 @@ impl Jobs {
         self.kept_bytes += more;
         reached(if more > 0 { Failpoint::OutputKept } else { Failpoint::JobStarted });
         match heard {
-            Heard::News => {
+            FrameEffect::News => {
                 job.input.give(&mut self.outgoing.data, job.channel, &limits);
                 job.acknowledge(&mut self.outgoing.words, held, &limits);
                 self.answer_writers(key);
             }
-            Heard::Over => {
+            FrameEffect::Over => {
                 self.by_channel.remove(&frame.id);
                 self.outgoing.closed.push(frame.id);
                 self.concluding.push(key);
             }
-            Heard::InputBroken => {
+            FrameEffect::InputBroken => {
                 for asker in job.input.break_off() {
-                    let refusal = Refusal::new(FailureCode::InputClosed, "the job closed its input");
-                    self.events.push(Event::Refused(asker, refusal));
+                    let refusal = RequestRejection::new(FailureCode::InputClosed, "the job closed its input");
+                    self.events.push(JobEvent::Refused(asker, refusal));
                 }
             }
-            Heard::Flood => self.events.push(Event::Flood),
-            Heard::Nonsense => return false,
+            FrameEffect::Flood => self.events.push(JobEvent::Flood),
+            FrameEffect::Nonsense => return false,
         }
         true
     }
 
-    fn answer_writers(&mut self, key: Key) {
+    fn answer_writers(&mut self, key: JobKey) {
         let Some(job) = self.jobs.get_mut(&key) else { return };
         while let Some(asker) = job.input.next_accepted() {
-            self.events.push(Event::Wrote(asker, job.input.accepted()));
+            self.events.push(JobEvent::Wrote(asker, job.input.accepted()));
         }
     }
 
-    /// Records the ends of jobs. So many processes were ended for want of memory by now. Whether there were any ends.
-    pub(crate) fn conclude(&mut self, log: &mut Log, kills: u64) -> bool {
+    /// Records the ends of jobs, given the number of OOM-killed processes. Returns whether there were any.
+    pub(crate) fn conclude(&mut self, log: &mut JournalWriter, kills: u64) -> bool {
         let over = std::mem::take(&mut self.concluding);
         for key in &over {
             let Some(job) = self.jobs.get_mut(key) else { continue };
@@ -351,8 +353,8 @@ impl Jobs {
                 note_trimmed(&self.logs, &job.id, name, stream.missing());
             }
             for asker in job.input.break_off() {
-                let refusal = Refusal::new(FailureCode::JobEnded, format!("job {} has ended", job.id));
-                self.events.push(Event::Refused(asker, refusal));
+                let refusal = RequestRejection::new(FailureCode::JobEnded, format!("job {} has ended", job.id));
+                self.events.push(JobEvent::Refused(asker, refusal));
             }
             let fact = Fact {
                 job: Some(job.id.clone()),
@@ -363,7 +365,7 @@ impl Jobs {
             reached(Failpoint::JobEnded);
             self.held.remove(key);
             self.over.push_back(*key);
-            // What it ran is compared by its trace from here on: a thousand long commands would be much to keep.
+            // From here on its command is compared by hash: a thousand long commands would use much memory.
             job.trace = Some(self.archive.trace_of(&job.command));
             let mut words = shortened(job.words()).into_iter();
             let (program, args) = (words.next().unwrap_or_default(), words.collect());
@@ -372,13 +374,13 @@ impl Jobs {
         !over.is_empty()
     }
 
-    /// Whether one of those that are over was killed, by whomever.
+    /// Whether one of the finished jobs was killed.
     pub(crate) fn was_one_killed(&self) -> bool {
         self.concluding.iter().any(|key| self.jobs.get(key).is_some_and(|job| job.was_killed()))
     }
 
-    /// The sandbox is gone: so is every job.
-    pub(crate) fn lose_all(&mut self, lost: &Outcome) {
+    /// The sandbox ended, and with it every job.
+    pub(crate) fn lose_all(&mut self, lost: &JobOutcome) {
         for key in std::mem::take(&mut self.by_channel).into_values() {
             if let Some(job) = self.jobs.get_mut(&key) {
                 job.lose(lost);
@@ -390,17 +392,17 @@ impl Jobs {
 
     // --- output
 
-    /// One more, or one less, follows a job.
-    pub(crate) fn watch(&mut self, key: Key, more: bool) {
+    /// Updates the number of followers of a job.
+    pub(crate) fn watch(&mut self, key: JobKey, more: bool) {
         let Some(job) = self.jobs.get_mut(&key) else { return };
         job.viewers = if more { job.viewers + 1 } else { job.viewers.saturating_sub(1) };
         if job.viewers == 0 && job.ended.is_some() {
-            job.streams.iter_mut().for_each(Stream::close);
+            job.streams.iter_mut().for_each(OutputLog::close);
         }
     }
 
-    /// Where the slowest of those are who have to be waited for, for each job that has any.
-    pub(crate) fn hold(&mut self, held: HashMap<Key, [Option<u64>; 2]>) {
+    /// The position of the slowest holding follower of each job that has any.
+    pub(crate) fn hold(&mut self, held: HashMap<JobKey, [Option<u64>; 2]>) {
         let before = std::mem::replace(&mut self.held, held);
         let Some(limits) = self.limits else { return };
         for key in before.keys().chain(self.held.keys().filter(|key| !before.contains_key(key))) {
@@ -413,21 +415,28 @@ impl Jobs {
         }
     }
 
-    /// How many bytes a job wrote.
-    pub(crate) fn length(&self, key: Key, name: StreamName) -> u64 {
-        self.jobs.get(&key).and_then(|job| job.streams.get(index(name))).map_or(0, Stream::length)
+    /// The number of bytes that a job wrote.
+    pub(crate) fn length(&self, key: JobKey, name: StreamName) -> u64 {
+        self.jobs.get(&key).and_then(|job| job.streams.get(index(name))).map_or(0, OutputLog::length)
     }
 
-    /// Which output comes next for one who is at these places, and how far it goes.
-    pub(crate) fn next_output(&self, key: Key, at: [Option<u64>; 2]) -> Option<(StreamName, u64)> {
+    /// Which output comes next for a follower at these offsets, and up to where.
+    pub(crate) fn next_output(&self, key: JobKey, at: [Option<u64>; 2]) -> Option<(StreamName, u64)> {
         self.jobs.get(&key)?.order.next(at)
     }
 
     /// Appends output to `out`.
-    pub(crate) fn read(&mut self, key: Key, name: StreamName, offset: u64, limit: usize, out: &mut Vec<u8>) -> Piece {
-        let Some(job) = self.jobs.get_mut(&key) else { return Piece::Nothing };
+    pub(crate) fn read(
+        &mut self,
+        key: JobKey,
+        name: StreamName,
+        offset: u64,
+        limit: usize,
+        out: &mut Vec<u8>,
+    ) -> OutputRead {
+        let Some(job) = self.jobs.get_mut(&key) else { return OutputRead::Nothing };
         let unwatched = job.viewers == 0 && job.ended.is_some();
-        let Some(stream) = job.streams.get_mut(index(name)) else { return Piece::Nothing };
+        let Some(stream) = job.streams.get_mut(index(name)) else { return OutputRead::Nothing };
         let piece = stream.read(&self.logs, offset, limit, out);
         if unwatched {
             stream.close();
@@ -437,7 +446,7 @@ impl Jobs {
 
     // --- time
 
-    /// Does what is due, unless the sandbox is paused; returns when something is due again.
+    /// Handles deadlines, unless the sandbox is paused; returns the next one.
     pub(crate) fn tick(&mut self, now: Instant, paused: bool) -> Option<Instant> {
         let (words, mut due) = (&mut self.outgoing.words, None);
         for key in self.by_channel.values().filter(|_| !paused) {
@@ -454,19 +463,19 @@ impl Jobs {
         [due, pruned].into_iter().flatten().min()
     }
 
-    /// The sandbox was paused since then, and goes on.
+    /// Excludes a pause since then from all deadlines.
     pub(crate) fn postpone(&mut self, since: Instant, now: Instant) {
         self.jobs.values_mut().for_each(|job| job.postpone(since, now));
     }
 
-    /// Gives back memory that is not needed.
+    /// Releases unused memory.
     pub(crate) fn rest(&mut self) {
         self.jobs.values_mut().for_each(|job| job.rest());
     }
 
-    // --- what comes of it
+    // --- results
 
-    pub(crate) fn take_outgoing(&mut self) -> Outgoing {
+    pub(crate) fn take_outgoing(&mut self) -> AgentFrames {
         for key in std::mem::take(&mut self.resized) {
             if let Some(job) = self.jobs.get_mut(&key) {
                 job.tell_size(&mut self.outgoing.words);
@@ -475,22 +484,22 @@ impl Jobs {
         std::mem::take(&mut self.outgoing)
     }
 
-    pub(crate) fn take_events(&mut self) -> Vec<Event> {
+    pub(crate) fn take_events(&mut self) -> Vec<JobEvent> {
         std::mem::take(&mut self.events)
     }
 }
 
-/// How much of the disk a job takes.
+/// The disk usage of a job.
 fn charged(job: &Job) -> u64 {
-    job.streams.iter().map(Stream::charged).sum()
+    job.streams.iter().map(OutputLog::charged).sum()
 }
 
-/// Whether two commands are the same. The size of a terminal is that of whoever looks at it.
+/// Whether two commands are equal, except for the size of their terminals.
 fn is_same(one: &JobCommand, other: &JobCommand) -> bool {
     *one == JobCommand { rows: one.rows, cols: one.cols, ..other.clone() }
 }
 
-/// A command as it is recorded: so much of it that people recognise it.
+/// The recorded form of a command: truncated to what identifies it.
 fn shortened(words: Vec<String>) -> Vec<String> {
     let mut left = LONGEST_RECORDED;
     let mut shorten = |word: String| {
@@ -505,21 +514,21 @@ fn shortened(words: Vec<String>) -> Vec<String> {
     words.into_iter().map_while(&mut shorten).collect()
 }
 
-fn conflict(id: &str) -> Refusal {
+fn conflict(id: &str) -> RequestRejection {
     let words = format!("there is a job {id} with another command");
-    Refusal { hint: Some("choose another id"), ..Refusal::new(FailureCode::JobConflict, words) }
+    RequestRejection { hint: Some("choose another id"), ..RequestRejection::new(FailureCode::JobConflict, words) }
 }
 
-/// A command has to fit into every message that tells of it.
-fn check_size(command: &JobCommand) -> Result<(), Refusal> {
+/// Checks that a command fits into every message that contains it.
+fn check_size(command: &JobCommand) -> Result<(), RequestRejection> {
     let JobCommand { program, args, env, cwd, user, rlimits, .. } = command;
-    // What a guest says about a failure names these, and has to fit into what a job listens to.
+    // The agent's error messages contain these, and have to fit into the limit of a job's frames.
     let longest = |word: &str, most: usize| word.len() <= most;
     let paths = [Some(program), cwd.as_ref()].into_iter().flatten().all(|path| longest(path, LONGEST_PATH));
     let names = user.iter().chain(rlimits.iter().map(|limit| &limit.resource)).all(|name| longest(name, LONGEST_NAME));
     if !paths || !names || rlimits.len() > MOST_LIMITS {
         let words = "a path, a name or the list of limits of the command is too long";
-        return Err(Refusal::new(FailureCode::InvalidRequest, words));
+        return Err(RequestRejection::new(FailureCode::InvalidRequest, words));
     }
     let words = args.iter().chain(env).chain(cwd).chain(user);
     let bytes = words.fold(program.len(), |bytes, word| bytes + word.len() + 9);
@@ -527,10 +536,10 @@ fn check_size(command: &JobCommand) -> Result<(), Refusal> {
         return Ok(());
     }
     let words = format!("a command of {bytes} bytes is longer than {LONGEST_COMMAND}");
-    Err(Refusal::new(FailureCode::InvalidRequest, words))
+    Err(RequestRejection::new(FailureCode::InvalidRequest, words))
 }
 
-fn check_id(id: &str) -> Result<(), Refusal> {
+fn check_id(id: &str) -> Result<(), RequestRejection> {
     let known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~');
     if (1..=LONGEST_ID).contains(&id.len()) && id.bytes().all(known) && !id.starts_with('.') {
         return Ok(());
@@ -538,12 +547,12 @@ fn check_id(id: &str) -> Result<(), Refusal> {
     let words = format!(
         "the id of a job is 1 to {LONGEST_ID} letters, digits, `-`, `_`, `.` or `~`, and does not begin with `.`"
     );
-    Err(Refusal::new(FailureCode::InvalidRequest, words))
+    Err(RequestRejection::new(FailureCode::InvalidRequest, words))
 }
 
-// === impl Refusal ===
+// === impl RequestRejection ===
 
-impl Refusal {
+impl RequestRejection {
     pub(crate) fn new(code: FailureCode, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), hint: None }
     }

@@ -1,22 +1,22 @@
-//! In which order a job wrote to its two outputs, as far back as that is remembered.
+//! The order in which a job wrote to its two outputs, as far as it is remembered.
 
 use std::collections::VecDeque;
 
 use carrel_shim_client::messages::StreamName;
 
-/// How many changes from one output to the other are remembered.
+/// The maximum number of remembered switches between the outputs.
 const MOST: usize = 256;
 
-/// The order of what was written.
+/// The order of the outputs.
 #[derive(Debug, Default)]
-pub(crate) struct Order {
-    /// Up to where each output is older than what is remembered.
+pub(crate) struct OutputOrder {
+    /// The offset of each output before which the order is unknown.
     before: [u64; 2],
-    /// Which output was written, and up to where.
+    /// Runs: which output was written, and up to where.
     turns: VecDeque<(StreamName, u64)>,
 }
 
-/// The place of an output in a pair.
+/// The index of an output in a pair.
 pub(crate) fn index(stream: StreamName) -> usize {
     match stream {
         StreamName::Stdout => 0,
@@ -24,10 +24,10 @@ pub(crate) fn index(stream: StreamName) -> usize {
     }
 }
 
-// === impl Order ===
+// === impl OutputOrder ===
 
-impl Order {
-    /// Notes that an output was written up to a place.
+impl OutputOrder {
+    /// Records that an output was written up to an offset.
     pub(crate) fn note(&mut self, stream: StreamName, end: u64) {
         match self.turns.back_mut() {
             Some((last, until)) if *last == stream => *until = end,
@@ -42,20 +42,20 @@ impl Order {
         }
     }
 
-    /// What is written down of it: what is older than the rest, whether that begins with standard error, and the turns.
+    /// The stored form: unknown prefix, whether standard error comes first after it, and the runs.
     pub(crate) fn archived(&self) -> (Vec<u64>, bool, Vec<u64>) {
         let stderr_first = self.turns.front().is_some_and(|(stream, _)| *stream == StreamName::Stderr);
         (self.before.to_vec(), stderr_first, self.turns.iter().map(|(_, end)| *end).collect())
     }
 
-    /// The order, by what was written down of it: one output follows the other.
+    /// Restores the order from its stored form, in which the outputs alternate.
     pub(crate) fn recalled(before: &[u64], stderr_first: bool, turns: &[u64]) -> Self {
         let streams = [StreamName::Stdout, StreamName::Stderr].into_iter().cycle().skip(usize::from(stderr_first));
         let before = [0, 1].map(|stream| before.get(stream).copied().unwrap_or(0));
         Self { before, turns: streams.zip(turns.iter().copied()).collect() }
     }
 
-    /// What comes next for one who is at these places: which output, and up to where.
+    /// What comes next for a reader at these offsets: which output, and up to where.
     pub(crate) fn next(&self, at: [Option<u64>; 2]) -> Option<(StreamName, u64)> {
         let wants = |stream, end: u64| at.get(index(stream)).copied().flatten().is_some_and(|at| at < end);
         let old = [(StreamName::Stdout, self.before[0]), (StreamName::Stderr, self.before[1])];
@@ -68,9 +68,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_outputs_are_told_in_the_order_in_which_they_were_written() {
-        let (mut order, mut wrote) = (Order::default(), [0, 0]);
-        let mut write = |order: &mut Order, stream, bytes: u64| {
+    fn two_outputs_are_read_in_the_order_in_which_they_were_written() {
+        let (mut order, mut wrote) = (OutputOrder::default(), [0, 0]);
+        let mut write = |order: &mut OutputOrder, stream, bytes: u64| {
             wrote[index(stream)] += bytes;
             order.note(stream, wrote[index(stream)]);
         };
@@ -85,23 +85,23 @@ mod tests {
         assert_eq!(order.next([Some(6), Some(7)]), None);
         assert_eq!(order.next([None, Some(2)]), Some((StreamName::Stderr, 7)));
         let (before, stderr_first, turns) = order.archived();
-        assert_eq!(Order::recalled(&before, stderr_first, &turns).turns, order.turns);
+        assert_eq!(OutputOrder::recalled(&before, stderr_first, &turns).turns, order.turns);
     }
 
     //= promises.jobs.bytes-output
     #[test]
-    fn what_is_too_old_comes_one_output_after_the_other() {
-        let mut order = Order::default();
+    fn output_of_unknown_order_is_read_one_stream_after_the_other() {
+        let mut order = OutputOrder::default();
         for number in 1..=1000 {
             order.note(StreamName::Stdout, number);
             order.note(StreamName::Stderr, number);
         }
         let mut at = [Some(0), Some(0)];
-        let mut told = 0;
+        let mut runs = 0;
         while let Some((stream, end)) = order.next(at) {
             at[index(stream)] = Some(end);
-            told += 1;
+            runs += 1;
         }
-        assert_eq!((at, told), ([Some(1000), Some(1000)], MOST + 2));
+        assert_eq!((at, runs), ([Some(1000), Some(1000)], MOST + 2));
     }
 }

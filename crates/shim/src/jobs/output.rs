@@ -1,7 +1,7 @@
-//! One output of a job: its beginning in a file, its end in memory, and a mark where something between them is not kept.
+//! One output of a job: its head in a file, its tail in memory, and a marker if something between them is dropped.
 //!
-//! The file has the bytes as the job wrote them, up to a limit. Behind the limit stands a mark, and, once the job has
-//! ended, the last of what it wrote. While it runs, that end is in memory, where those who follow find it.
+//! The file has the bytes as written, up to a limit. After the limit there is a marker and, once the job has ended, the
+//! tail. While the job runs, the tail is in memory, available to followers.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -14,49 +14,49 @@ use rustix::io::Errno;
 
 use super::archived::ArchivedStream;
 
-/// How much of the end is in memory, when it is nowhere else.
+/// The size of the tail in memory if it is nowhere else.
 pub(crate) const RING: usize = 128 * 1024;
-/// How much of it is in memory while the file has it too: for those who follow closely.
+/// The size of the tail in memory while it is also in the file, for close followers.
 const NEWEST: usize = 32 * 1024;
 
 /// One output of a job.
 #[derive(Debug)]
-pub(crate) struct Stream {
+pub(crate) struct OutputLog {
     name: String,
-    /// Open while it is written, and while somebody reads it.
+    /// Open while it is written or read.
     file: Option<File>,
-    /// How much of the beginning may be kept.
+    /// The maximum length of the head.
     limit: u64,
-    /// How much of the beginning is kept.
+    /// The length of the head.
     head: u64,
     length: u64,
-    /// The last bytes, the newest at its end.
+    /// The tail, newest bytes last.
     ring: VecDeque<u8>,
-    /// Something behind the head is not kept, or is kept in memory alone.
+    /// Whether something after the head is dropped, or in memory only.
     cut: bool,
-    /// Where the end begins, and where it is in the file, once the job has ended.
+    /// The offset of the tail in the stream and in the file, once the job has ended.
     tail: Option<(u64, u64)>,
-    /// How much of the file counts against what a sandbox may keep.
+    /// The part of the file that counts against the retention limits.
     charged: u64,
 }
 
-/// What is found at a place.
+/// The result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Piece {
-    /// So many bytes were given.
+pub(crate) enum OutputRead {
+    /// So many bytes were read.
     Bytes(usize),
-    /// Nothing is kept from there up to this place.
+    /// Nothing is kept up to this offset.
     Cut(u64),
     /// Nothing was written there yet.
     Nothing,
-    /// It is there, and cannot be read now.
+    /// It exists, but cannot be read now.
     Failed(Errno),
 }
 
-// === impl Stream ===
+// === impl OutputLog ===
 
-impl Stream {
-    /// An output that is to keep so much of its beginning. There may be nothing of its name.
+impl OutputLog {
+    /// Creates an output with a maximum length of its head. Its file must not exist.
     pub(crate) fn new(directory: &OwnedFd, name: String, limit: u64) -> io::Result<Self> {
         match rustix::fs::accessat(directory, name.as_str(), Access::EXISTS, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(()) => return Err(Errno::EXIST.into()),
@@ -67,7 +67,7 @@ impl Stream {
         Ok(Self { name, file: None, limit, head: 0, length: 0, ring, cut: false, tail: None, charged: 0 })
     }
 
-    /// What is written down of one that has ended.
+    /// The stored form of a finished output.
     pub(crate) fn archived(&self) -> ArchivedStream {
         ArchivedStream {
             head: self.head,
@@ -79,14 +79,14 @@ impl Stream {
         }
     }
 
-    /// One that has ended, by what was written down of it.
+    /// A finished output from its stored form.
     pub(crate) fn recalled(name: String, archived: ArchivedStream) -> Self {
         let ArchivedStream { head, length, cut, tail_from, tail_at, charged } = archived;
         let tail = tail_from.zip(tail_at);
         Self { name, file: None, limit: head, head, length, ring: VecDeque::new(), cut, tail, charged }
     }
 
-    /// Makes its file. Without one, what is written is in memory alone, and is told to be.
+    /// Creates its file. Without one, output is in memory only, and reported as such.
     pub(crate) fn keep(&mut self, directory: &OwnedFd) {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::openat(directory, self.name.as_str(), flags, Mode::from_raw_mode(0o600));
@@ -102,30 +102,30 @@ impl Stream {
         self.length
     }
 
-    /// How many bytes that the job wrote are no longer kept.
+    /// The number of bytes that are no longer kept.
     pub(crate) fn missing(&self) -> u64 {
         self.gap().map_or(0, |(from, to)| to - from)
     }
 
-    /// How many bytes of the host's disk it takes.
+    /// Its disk usage.
     pub(crate) fn charged(&self) -> u64 {
         self.charged
     }
 
-    /// The first byte that is not kept, and the first behind those that is.
+    /// The first dropped byte, and the first kept one after it.
     pub(crate) fn gap(&self) -> Option<(u64, u64)> {
         let kept = self.kept_again();
         (self.cut && kept > self.head).then_some((self.head, kept))
     }
 
-    /// The first byte that is kept behind the head.
+    /// The first kept byte after the head.
     fn kept_again(&self) -> u64 {
         let ring = self.length - self.ring.len() as u64;
         self.tail.map_or(ring, |(from, _)| from).max(self.head)
     }
 
-    /// Takes what the job wrote. Of the disk, no more than `allowed` bytes may be taken; what those who hold the job have
-    /// not seen, from `held` on, stays in memory.
+    /// Appends output, with a disk budget of `allowed` bytes; from `held` on, it stays in memory for followers that
+    /// hold the job.
     pub(crate) fn append(&mut self, data: &[u8], allowed: u64, held: Option<u64>) {
         if !self.cut {
             let room = (self.limit - self.head).min(allowed);
@@ -138,19 +138,19 @@ impl Stream {
                 self.mark(&format!("\n[carrel: cut here: byte {} and what follows is not kept]\n", self.head));
             }
         }
-        // Room is made first, so that none is taken that is not needed.
+        // Old bytes are dropped first, so that the buffer does not grow unnecessarily.
         self.trim_to(self.newest().saturating_sub(data.len()), held);
         self.length += data.len() as u64;
         self.ring.extend(data);
         self.trim(held);
     }
 
-    /// How much of the end is to be in memory.
+    /// The size of the tail to keep in memory.
     fn newest(&self) -> usize {
         if self.cut { RING } else { NEWEST }
     }
 
-    /// Forgets what need not be in memory.
+    /// Drops what need not be in memory.
     pub(crate) fn trim(&mut self, held: Option<u64>) {
         self.trim_to(self.newest(), held);
     }
@@ -158,19 +158,19 @@ impl Stream {
     fn trim_to(&mut self, newest: usize, held: Option<u64>) {
         let start = self.length - self.ring.len() as u64;
         let surplus = (self.ring.len().saturating_sub(newest)) as u64;
-        // What is in the file need not be here as well.
+        // What is in the file need not be in memory too.
         let wanted = held.map_or(u64::MAX, |held| held.max(self.head));
         let dropped = surplus.min(wanted.saturating_sub(start));
         self.ring.drain(..usize::try_from(dropped).unwrap_or(0));
     }
 
-    /// How much may have been taken from the guest when a viewer that has to be waited for is at `held`.
+    /// How much may be acknowledged to the agent while a holding follower is at `held`.
     pub(crate) fn may_reach(&self, held: u64) -> u64 {
         let limit = if self.cut { self.head } else { self.limit };
         held.saturating_add(RING as u64).max(limit)
     }
 
-    /// The job has ended: the end is kept too, behind the mark.
+    /// The job has ended: the tail is written to the file after the marker.
     pub(crate) fn finish(&mut self, watched: bool) {
         if self.cut && self.kept_again() < self.length {
             let from = self.length - self.ring.len() as u64;
@@ -182,11 +182,11 @@ impl Stream {
                 self.tail = Some((from, at));
                 self.charged += written as u64;
             } else {
-                // A part of the end is of no use: where it stops could not be told.
+                // A partial tail is useless: its end could not be determined.
                 let _shortened = self.file.as_ref().map(|file| file.set_len(before));
                 self.charged = before;
                 if watched {
-                    // Those who follow find it in memory, until the last of them leaves.
+                    // Followers read it from memory until the last of them leaves.
                     return;
                 }
             }
@@ -197,7 +197,7 @@ impl Stream {
         }
     }
 
-    /// Writes words of ours behind the head; without room for them the file just ends there.
+    /// Writes a marker after the head; without space the file just ends there.
     fn mark(&mut self, words: &str) {
         let Some(file) = &mut self.file else { return };
         let written = write(file, words.as_bytes());
@@ -209,12 +209,12 @@ impl Stream {
     }
 
     /// Appends at most `limit` bytes from `offset` on to `out`.
-    pub(crate) fn read(&mut self, directory: &OwnedFd, offset: u64, limit: usize, out: &mut Vec<u8>) -> Piece {
+    pub(crate) fn read(&mut self, directory: &OwnedFd, offset: u64, limit: usize, out: &mut Vec<u8>) -> OutputRead {
         if offset >= self.length {
-            return Piece::Nothing;
+            return OutputRead::Nothing;
         }
         if limit == 0 {
-            return Piece::Bytes(0);
+            return OutputRead::Bytes(0);
         }
         let ring = self.length - self.ring.len() as u64;
         if offset >= ring {
@@ -228,23 +228,23 @@ impl Stream {
             out.extend_from_slice(first);
             let second = second.get(..limit - first.len()).unwrap_or(second);
             out.extend_from_slice(second);
-            return Piece::Bytes(first.len() + second.len());
+            return OutputRead::Bytes(first.len() + second.len());
         }
         let place = match self.tail {
             _ if offset < self.head => Some((offset, self.head)),
             Some((from, at)) if offset >= from => Some((at + (offset - from), self.length - from + at)),
             _ => None,
         };
-        let Some((at, end)) = place else { return Piece::Cut(self.kept_again()) };
+        let Some((at, end)) = place else { return OutputRead::Cut(self.kept_again()) };
         let length = limit.min(usize::try_from(end - at).unwrap_or(usize::MAX));
         match self.read_file(directory, at, length, out) {
-            Ok(count @ 1..) => Piece::Bytes(count),
+            Ok(count @ 1..) => OutputRead::Bytes(count),
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Piece::Failed(Errno::from_io_error(&error).unwrap_or(Errno::IO))
+                OutputRead::Failed(Errno::from_io_error(&error).unwrap_or(Errno::IO))
             }
-            // Somebody else shortened the file, or removed it; what is in memory is still there.
-            _ if offset < self.head => Piece::Cut(ring.max(offset + 1).min(self.head.max(self.kept_again()))),
-            _ => Piece::Cut(self.length),
+            // The file was truncated or removed by another process; the tail in memory is still available.
+            _ if offset < self.head => OutputRead::Cut(ring.max(offset + 1).min(self.head.max(self.kept_again()))),
+            _ => OutputRead::Cut(self.length),
         }
     }
 
@@ -264,13 +264,13 @@ impl Stream {
         read
     }
 
-    /// Nobody reads it any more.
+    /// Closes the file when it has no more readers.
     pub(crate) fn close(&mut self) {
         self.file = None;
         self.ring = VecDeque::new();
     }
 
-    /// Gives back memory that is not needed.
+    /// Releases unused memory.
     pub(crate) fn rest(&mut self) {
         self.ring.shrink_to_fit();
     }
@@ -278,12 +278,12 @@ impl Stream {
     /// Removes the file.
     pub(crate) fn remove(&mut self, directory: &OwnedFd) {
         self.file = None;
-        // One that is not there need not be removed.
+        // A missing file need not be removed.
         let _gone = rustix::fs::unlinkat(directory, self.name.as_str(), AtFlags::empty());
     }
 }
 
-/// Writes as much as goes; the rest has no place.
+/// Writes as much as possible; the rest is dropped.
 fn write(file: &mut File, mut bytes: &[u8]) -> usize {
     let whole = bytes.len();
     while !bytes.is_empty() {
@@ -301,21 +301,26 @@ fn write(file: &mut File, mut bytes: &[u8]) -> usize {
 mod tests {
     use super::*;
 
-    fn stream(limit: u64) -> (tempfile::TempDir, OwnedFd, Stream) {
+    fn stream(limit: u64) -> (tempfile::TempDir, OwnedFd, OutputLog) {
         let home = tempfile::tempdir().unwrap();
         let directory: OwnedFd = File::open(home.path()).unwrap().into();
-        let mut stream = Stream::new(&directory, "a.stdout.log".to_owned(), limit).unwrap();
+        let mut stream = OutputLog::new(&directory, "a.stdout.log".to_owned(), limit).unwrap();
         stream.keep(&directory);
         (home, directory, stream)
     }
 
-    /// Everything that is kept, in pieces, with the gaps between them.
-    fn read_all(stream: &mut Stream, directory: &OwnedFd, from: u64, step: usize) -> Vec<(u64, Result<Vec<u8>, u64>)> {
+    /// Everything that is kept, in chunks, with the gaps between them.
+    fn read_all(
+        stream: &mut OutputLog,
+        directory: &OwnedFd,
+        from: u64,
+        step: usize,
+    ) -> Vec<(u64, Result<Vec<u8>, u64>)> {
         let (mut found, mut offset) = (Vec::new(), from);
         loop {
             let mut bytes = Vec::new();
             match stream.read(directory, offset, step, &mut bytes) {
-                Piece::Bytes(count) => {
+                OutputRead::Bytes(count) => {
                     assert_eq!(count, bytes.len());
                     assert!(count > 0);
                     match found.last_mut() {
@@ -324,13 +329,13 @@ mod tests {
                     }
                     offset += count as u64;
                 }
-                Piece::Cut(to) => {
+                OutputRead::Cut(to) => {
                     assert!(to > offset);
                     found.push((offset, Err(to)));
                     offset = to;
                 }
-                Piece::Nothing => return found,
-                Piece::Failed(errno) => panic!("{errno}"),
+                OutputRead::Nothing => return found,
+                OutputRead::Failed(errno) => panic!("{errno}"),
             }
         }
     }
@@ -340,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_is_kept_whole_and_the_file_is_nothing_else() {
+    fn output_within_the_limit_is_kept_completely_and_the_file_is_verbatim() {
         let (home, directory, mut stream) = stream(1 << 20);
         stream.append(b"out\xff\x00", u64::MAX, None);
         stream.append(b"put", u64::MAX, None);
@@ -353,7 +358,7 @@ mod tests {
 
     //= promises.jobs.kept-output
     #[test]
-    fn beginning_and_end_are_kept_with_marks_between_them() {
+    fn head_and_tail_are_kept_with_markers_between_them() {
         let (home, directory, mut stream) = stream(10);
         let all = numbered(0..1_000_000);
         for piece in all.chunks(16 * 1024) {
@@ -376,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_holds_a_job_finds_everything() {
+    fn a_holding_follower_misses_nothing() {
         let (_home, directory, mut stream) = stream(10);
         let all = numbered(0..900_000);
         stream.append(&all[..600_000], u64::MAX, Some(0));
@@ -388,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn without_room_on_disk_the_output_goes_on_and_the_cut_is_told() {
+    fn output_continues_on_a_full_disk_and_the_gap_is_reported() {
         let (home, directory, mut stream) = stream(1 << 20);
         stream.append(b"0123456789", 4, None);
         stream.append(b"abc", 0, None);
@@ -401,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_written_and_whoever_holds_what_is_told_is_what_was_written() {
+    fn reads_always_return_what_was_written() {
         bolero::check!().with_type::<(u16, Vec<(u16, Option<u8>, u8)>)>().for_each(|(limit, steps)| {
             let (_home, directory, mut stream) = stream(u64::from(*limit) * 4);
             let (mut all, mut held) = (Vec::new(), None::<u64>);
@@ -410,7 +415,7 @@ mod tests {
                 let start = all.len() as u64;
                 let data = numbered(start..start + length);
                 all.extend_from_slice(&data);
-                // A holder only moves on; a disk may be full at any time.
+                // A holder only moves forward; a disk may be full at any time.
                 held = hold.map(|part| held.unwrap_or(start).max(start * u64::from(part) / 256)).or(held);
                 let allowed = if *room == 0 { 7 } else { u64::MAX };
                 stream.append(&data, allowed, held);
@@ -422,8 +427,8 @@ mod tests {
         });
     }
 
-    /// Everything that is told is right, and what has to be there is.
-    fn check(stream: &mut Stream, directory: &OwnedFd, all: &[u8], held: Option<u64>) {
+    /// Checks that everything read is right, and that nothing required is missing.
+    fn check(stream: &mut OutputLog, directory: &OwnedFd, all: &[u8], held: Option<u64>) {
         assert_eq!(stream.length(), all.len() as u64);
         let newest = all.len().saturating_sub(if stream.cut { RING } else { 0 }) as u64;
         for (offset, found) in read_all(stream, directory, 0, 50_000) {
@@ -439,9 +444,9 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_used_once_and_without_a_file_the_output_is_in_memory() {
+    fn a_file_name_is_used_once_and_without_a_file_the_output_is_in_memory() {
         let (home, directory, mut stream) = stream(1 << 20);
-        let taken = Stream::new(&directory, "a.stdout.log".to_owned(), 10).unwrap_err();
+        let taken = OutputLog::new(&directory, "a.stdout.log".to_owned(), 10).unwrap_err();
         assert_eq!(taken.kind(), io::ErrorKind::AlreadyExists);
         stream.remove(&directory);
         drop(home);
@@ -453,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_somebody_shortened_or_removed_is_a_cut_and_no_end() {
+    fn a_file_truncated_or_removed_by_another_process_is_a_gap_and_no_end() {
         let (home, directory, mut stream) = stream(1 << 20);
         let all = numbered(0..400_000);
         stream.append(&all, u64::MAX, None);

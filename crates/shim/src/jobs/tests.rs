@@ -1,4 +1,4 @@
-//! Jobs next to a guest that does what a test says.
+//! Jobs with a scripted agent.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -6,33 +6,33 @@ use std::fs::File;
 use carrel_protocol::payload::{ExecExited, ExecFailed, ExecFailureKind, ExecStarted, ExecStdinAck, ExecStdout};
 use carrel_protocol::{Envelope, Generation, MessageType, codec};
 use carrel_shim_client::Journal;
-use carrel_shim_client::messages::{InputWish, JobState, Outcome, OutcomeKind};
+use carrel_shim_client::messages::{InputWish, JobOutcome, JobState, OutcomeKind};
 
 use super::*;
 
-const ONE: Asker = Asker { connection: 1, request: 5 };
-const OTHER: Asker = Asker { connection: 2, request: 5 };
+const ONE: RequestRef = RequestRef { connection: 1, request: 5 };
+const OTHER: RequestRef = RequestRef { connection: 2, request: 5 };
 
-struct World {
+struct TestJobs {
     home: tempfile::TempDir,
     jobs: Jobs,
-    log: Log,
+    log: JournalWriter,
     channel: u32,
 }
 
-impl World {
-    fn new(keep: Keep) -> Self {
+impl TestJobs {
+    fn new(keep: JobRetention) -> Self {
         let home = tempfile::tempdir().unwrap();
         let directory: OwnedFd = File::open(home.path()).unwrap().into();
-        let log = Log::new(Journal::create(&directory, "incarnation").unwrap());
+        let log = JournalWriter::new(Journal::create(&directory, "incarnation").unwrap());
         let jobs = Jobs::new(directory, home.path().to_owned(), keep, Some(ExecLimits::DEFAULT));
         Self { home, jobs, log, channel: 1000 }
     }
 
-    fn start(&mut self, id: &str, command: JobCommand) -> Result<(Key, bool), Refusal> {
+    fn start(&mut self, id: &str, command: JobCommand) -> Result<(JobKey, bool), RequestRejection> {
         match self.jobs.look(id, &command)? {
-            Started::Attached(key) => Ok((key, false)),
-            Started::New => {
+            StartLookup::Attached(key) => Ok((key, false)),
+            StartLookup::New => {
                 self.channel += 2;
                 let channel = self.channel;
                 let key = self.jobs.start(&mut self.log, id, command, || channel, 0, Instant::now())?;
@@ -54,12 +54,12 @@ impl World {
         assert!(self.jobs.conclude(&mut self.log, kills));
     }
 
-    fn outcome(&self, key: Key) -> Outcome {
+    fn outcome(&self, key: JobKey) -> JobOutcome {
         self.jobs.info(key).unwrap().outcome.unwrap()
     }
 
-    /// The types of what the guest was told.
-    fn told(&mut self) -> Vec<MessageType> {
+    /// The types of the frames sent to the agent.
+    fn sent(&mut self) -> Vec<MessageType> {
         let outgoing = self.jobs.take_outgoing();
         let mut types = Vec::new();
         for mut bytes in [outgoing.words.as_slice(), outgoing.data.as_slice()] {
@@ -76,17 +76,17 @@ fn command(program: &str) -> JobCommand {
     JobCommand { program: program.to_owned(), ..JobCommand::default() }
 }
 
-fn code(refused: Result<(Key, bool), Refusal>) -> FailureCode {
+fn code(refused: Result<(JobKey, bool), RequestRejection>) -> FailureCode {
     refused.unwrap_err().code
 }
 
 //= promises.jobs.runs-request-sent-100
 #[test]
 fn the_same_request_runs_once_and_another_command_is_a_conflict() {
-    let mut world = World::new(Keep::default());
+    let mut world = TestJobs::new(JobRetention::default());
     let (key, created) = world.start("a", command("true")).unwrap();
     assert!(created);
-    assert_eq!(world.told(), [MessageType::ExecRequest, MessageType::ExecStdin]);
+    assert_eq!(world.sent(), [MessageType::ExecRequest, MessageType::ExecStdin]);
     for _ in 0..100 {
         let wider = JobCommand { cols: 200, ..command("true") };
         assert_eq!(world.start("a", wider), Ok((key, false)));
@@ -94,13 +94,13 @@ fn the_same_request_runs_once_and_another_command_is_a_conflict() {
     assert_eq!(code(world.start("a", command("false"))), FailureCode::JobConflict);
     world.exits(0, None, 0);
     assert_eq!(world.start("a", command("true")), Ok((key, false)));
-    assert_eq!(world.told(), []);
+    assert_eq!(world.sent(), []);
 }
 
 //= promises.jobs.job-longer-kept
 #[test]
-fn a_pruned_job_is_remembered_and_its_files_are_gone() {
-    let mut world = World::new(Keep { ended_jobs: 2, ..Keep::default() });
+fn a_pruned_job_is_remembered_and_its_files_are_removed() {
+    let mut world = TestJobs::new(JobRetention { ended_jobs: 2, ..JobRetention::default() });
     for number in 0..5 {
         world.start(&format!("job-{number}"), command("true")).unwrap();
         assert!(world.says(&ExecStdout { data: Cow::Borrowed(b"hello") }));
@@ -118,8 +118,8 @@ fn a_pruned_job_is_remembered_and_its_files_are_gone() {
 
 //= promises.jobs.kept-jobs-ended
 #[test]
-fn a_job_is_kept_for_its_time_and_while_somebody_follows_it() {
-    let mut world = World::new(Keep { ended_ms: 1000, ..Keep::default() });
+fn a_job_is_kept_for_its_retention_and_while_it_is_followed() {
+    let mut world = TestJobs::new(JobRetention { ended_ms: 1000, ..JobRetention::default() });
     let (key, _) = world.start("a", command("true")).unwrap();
     world.exits(0, None, 0);
     let now = Instant::now();
@@ -134,8 +134,8 @@ fn a_job_is_kept_for_its_time_and_while_somebody_follows_it() {
 
 //= promises.jobs.ends-told-apart
 #[test]
-fn every_end_is_told_apart() {
-    let mut world = World::new(Keep::default());
+fn every_outcome_is_distinguished() {
+    let mut world = TestJobs::new(JobRetention::default());
     let mut end = |id: &str, exited: (i32, Option<i32>), kills| {
         let (key, _) = world.start(id, command("x")).unwrap();
         world.exits(exited.0, exited.1, kills);
@@ -162,7 +162,7 @@ fn every_end_is_told_apart() {
     assert_eq!(world.outcome(key).errno_name.as_deref(), Some("ENOENT"));
 
     let (key, _) = world.start("lost", command("x")).unwrap();
-    world.jobs.lose_all(&Outcome::of(OutcomeKind::SandboxEnded));
+    world.jobs.lose_all(&JobOutcome::of(OutcomeKind::SandboxEnded));
     assert!(world.jobs.conclude(&mut world.log, 0));
     assert_eq!(world.outcome(key).kind, OutcomeKind::SandboxEnded);
     let facts = world.log.read(1, 1000).unwrap();
@@ -171,24 +171,24 @@ fn every_end_is_told_apart() {
 }
 
 #[test]
-fn a_job_whose_time_is_up_is_asked_then_killed_and_over_only_when_it_is_dead() {
-    let mut world = World::new(Keep::default());
+fn a_job_that_times_out_is_terminated_then_killed_and_ends_only_when_dead() {
+    let mut world = TestJobs::new(JobRetention::default());
     let timed = JobCommand { timeout_ms: Some(500), ..command("sleep") };
     let (key, _) = world.start("a", timed).unwrap();
     world.says(&ExecStarted { pid: 7 });
-    world.told();
+    world.sent();
     let now = Instant::now();
     assert!(world.jobs.tick(now, false).is_some());
-    assert_eq!(world.told(), []);
+    assert_eq!(world.sent(), []);
     // Time in which it is paused does not count.
     assert_eq!(world.jobs.tick(now + Duration::from_secs(1), true), None);
     world.jobs.postpone(now, now + Duration::from_secs(1));
     world.jobs.tick(now + Duration::from_secs(1), false);
-    assert_eq!(world.told(), []);
+    assert_eq!(world.sent(), []);
     world.jobs.tick(now + Duration::from_secs(2), false);
-    assert_eq!(world.told(), [MessageType::ExecSignal]);
+    assert_eq!(world.sent(), [MessageType::ExecSignal]);
     world.jobs.tick(now + Duration::from_secs(4), false);
-    assert_eq!(world.told(), [MessageType::ExecSignal]);
+    assert_eq!(world.sent(), [MessageType::ExecSignal]);
     assert_eq!(world.jobs.info(key).unwrap().state, JobState::Ending);
     world.exits(-1, Some(9), 0);
     assert_eq!((world.outcome(key).kind, world.outcome(key).signal), (OutcomeKind::TimedOut, Some(9)));
@@ -196,20 +196,20 @@ fn a_job_whose_time_is_up_is_asked_then_killed_and_over_only_when_it_is_dead() {
 
 //= promises.jobs.holders-input
 #[test]
-fn one_holds_the_input_another_may_take_it_and_the_first_is_told() {
-    let mut world = World::new(Keep::default());
+fn input_taken_by_another_client_is_reported_to_its_holder() {
+    let mut world = TestJobs::new(JobRetention::default());
     world.start("a", JobCommand { stdin: true, ..command("cat") }).unwrap();
-    let peer = |pid| Peer { pid, user: 0, began: 0, command: String::new() };
-    let held = world.jobs.take_input("a", InputWish::Ask, Holder { asker: ONE, peer: peer(1) });
+    let peer = |pid| PeerProcess { pid, user: 0, began: 0, command: String::new() };
+    let held = world.jobs.take_input("a", InputWish::Ask, InputHolder { asker: ONE, peer: peer(1) });
     assert_eq!(held, Ok(Some(0)));
     world.jobs.write(ONE, "a", b"abc", Some(0)).unwrap();
     assert_eq!(world.jobs.write(OTHER, "a", b"x", None).unwrap_err().code, FailureCode::InputTaken);
     assert_eq!(world.jobs.close(OTHER, "a").unwrap_err().code, FailureCode::InputTaken);
-    let second = || Holder { asker: OTHER, peer: peer(2) };
+    let second = || InputHolder { asker: OTHER, peer: peer(2) };
     assert_eq!(world.jobs.take_input("a", InputWish::Ask, second()).unwrap_err().code, FailureCode::InputTaken);
     assert_eq!(world.jobs.take_input("a", InputWish::Take, second()), Ok(Some(3)));
     let events = world.jobs.take_events();
-    assert!(matches!(events.as_slice(), [Event::Wrote(ONE, 3), Event::InputLost(ONE, _, 3)]), "{events:?}");
+    assert!(matches!(events.as_slice(), [JobEvent::Wrote(ONE, 3), JobEvent::InputLost(ONE, _, 3)]), "{events:?}");
     assert_eq!(world.jobs.write(ONE, "a", b"x", None).unwrap_err().code, FailureCode::InputTaken);
     world.jobs.write(OTHER, "a", b"def", Some(3)).unwrap();
     world.jobs.forget(OTHER.connection);
@@ -219,42 +219,42 @@ fn one_holds_the_input_another_may_take_it_and_the_first_is_told() {
 }
 
 #[test]
-fn output_is_acknowledged_unless_somebody_holds_the_job() {
-    let mut world = World::new(Keep { stream_bytes: 0, ..Keep::default() });
+fn output_is_acknowledged_unless_a_follower_holds_the_job() {
+    let mut world = TestJobs::new(JobRetention { stream_bytes: 0, ..JobRetention::default() });
     let (key, _) = world.start("a", command("yes")).unwrap();
-    world.told();
+    world.sent();
     let piece = vec![b'y'; 16 * 1024];
     let output = ExecStdout { data: Cow::Borrowed(&piece) };
     for _ in 0..40 {
         assert!(world.says(&output));
     }
-    assert!(!world.told().is_empty());
+    assert!(!world.sent().is_empty());
     world.jobs.hold(HashMap::from([(key, [Some(40 * 16 * 1024), Some(0)])]));
     for _ in 0..50 {
         assert!(world.says(&output));
     }
-    let before = world.told().len();
+    let before = world.sent().len();
     assert!(before <= 1, "what the holder has not seen is not acknowledged");
     let mut all = Vec::new();
     let mut at = 40 * 16 * 1024;
-    while let Piece::Bytes(count) = world.jobs.read(key, StreamName::Stdout, at, 1 << 20, &mut all) {
+    while let OutputRead::Bytes(count) = world.jobs.read(key, StreamName::Stdout, at, 1 << 20, &mut all) {
         at += count as u64;
     }
     assert_eq!(all.len(), 50 * 16 * 1024, "and nothing of it is forgotten");
     world.jobs.hold(HashMap::new());
-    assert_eq!(world.told(), [MessageType::ExecOutputAck]);
+    assert_eq!(world.sent(), [MessageType::ExecOutputAck]);
 }
 
 #[test]
-fn a_guest_that_sends_more_than_it_may_is_found_out() {
-    let mut world = World::new(Keep { stream_bytes: 0, ..Keep::default() });
+fn an_agent_that_exceeds_its_window_is_detected() {
+    let mut world = TestJobs::new(JobRetention { stream_bytes: 0, ..JobRetention::default() });
     let (key, _) = world.start("a", command("yes")).unwrap();
     world.jobs.hold(HashMap::from([(key, [Some(0), Some(0)])]));
     let piece = vec![b'y'; 16 * 1024];
     let mut flooded = false;
     for _ in 0..200 {
         assert!(world.says(&ExecStdout { data: Cow::Borrowed(&piece) }));
-        flooded |= world.jobs.take_events().iter().any(|event| matches!(event, Event::Flood));
+        flooded |= world.jobs.take_events().iter().any(|event| matches!(event, JobEvent::Flood));
     }
     assert!(flooded);
     let large = vec![b'y'; 16 * 1024 + 1];
@@ -262,8 +262,8 @@ fn a_guest_that_sends_more_than_it_may_is_found_out() {
 }
 
 #[test]
-fn all_outputs_together_take_no_more_of_the_disk_than_they_may() {
-    let mut world = World::new(Keep { total_bytes: 100, ..Keep::default() });
+fn all_outputs_together_respect_the_disk_limit() {
+    let mut world = TestJobs::new(JobRetention { total_bytes: 100, ..JobRetention::default() });
     for id in ["a", "b", "c"] {
         world.start(id, command("x")).unwrap();
         world.says(&ExecStdout { data: Cow::Borrowed(&[b'x'; 60]) });
@@ -272,12 +272,12 @@ fn all_outputs_together_take_no_more_of_the_disk_than_they_may() {
     world.jobs.conclude(&mut world.log, 0);
     world.jobs.tick(Instant::now(), false);
     let (_, kept, pruned) = world.jobs.counts();
-    assert!(pruned > 0 && kept < 3, "the oldest make room");
+    assert!(pruned > 0 && kept < 3, "the oldest are pruned");
 }
 
 #[test]
-fn an_id_that_could_leave_the_directory_is_refused() {
-    let mut world = World::new(Keep::default());
+fn an_id_that_could_escape_the_directory_is_rejected() {
+    let mut world = TestJobs::new(JobRetention::default());
     for id in ["", ".", "..", "a/b", ".hidden", "a b", "ü", &"x".repeat(221)] {
         assert_eq!(code(world.start(id, command("true"))), FailureCode::InvalidRequest, "{id:?}");
     }
@@ -285,11 +285,11 @@ fn an_id_that_could_leave_the_directory_is_refused() {
 }
 
 #[test]
-fn a_job_whose_output_has_no_place_runs_and_what_is_missing_is_told() {
-    let mut world = World::new(Keep::default());
+fn a_job_without_space_for_its_output_runs_and_the_gap_is_reported() {
+    let mut world = TestJobs::new(JobRetention::default());
     std::fs::remove_dir_all(world.home.path()).unwrap();
     let (key, _) = world.start("a", command("echo")).unwrap();
-    assert_eq!(world.told().first(), Some(&MessageType::ExecRequest));
+    assert_eq!(world.sent().first(), Some(&MessageType::ExecRequest));
     assert!(world.says(&ExecStdout { data: Cow::Borrowed(b"words") }));
     world.exits(0, None, 0);
     let stdout = world.jobs.info(key).unwrap().stdout;
@@ -297,17 +297,17 @@ fn a_job_whose_output_has_no_place_runs_and_what_is_missing_is_told() {
 }
 
 #[test]
-fn a_job_whose_output_would_replace_something_does_not_run() {
-    let mut world = World::new(Keep::default());
+fn a_job_whose_output_file_exists_is_rejected() {
+    let mut world = TestJobs::new(JobRetention::default());
     std::fs::write(world.home.path().join("a.stderr.log"), "of another").unwrap();
     assert_eq!(code(world.start("a", command("true"))), FailureCode::HostUnfit);
-    assert_eq!(world.told(), []);
+    assert_eq!(world.sent(), []);
     assert_eq!(std::fs::read(world.home.path().join("a.stderr.log")).unwrap(), b"of another");
 }
 
 #[test]
-fn what_an_earlier_start_left_counts_goes_first_and_is_told_to_be_gone() {
-    let mut world = World::new(Keep { total_bytes: 300_000, ..Keep::default() });
+fn logs_of_an_earlier_start_count_are_removed_first_and_reported() {
+    let mut world = TestJobs::new(JobRetention { total_bytes: 300_000, ..JobRetention::default() });
     for (age, name) in [(20, "before.stdout.log"), (10, "later.stderr.log")] {
         let file = File::create(world.home.path().join(name)).unwrap();
         file.set_len(120_000).unwrap();
@@ -317,7 +317,7 @@ fn what_an_earlier_start_left_counts_goes_first_and_is_told_to_be_gone() {
     let trimmed = |job: &str| carrel_shim_client::trimmed_output(&logs, job).unwrap();
     world.start("a", command("x")).unwrap();
     let piece = vec![b'x'; 16_000];
-    // One goes when there is hardly any room left, and the other as soon as that is used up.
+    // One is removed when there is hardly any space left, and the other as soon as that is used up.
     let mut left = Vec::new();
     for _ in 0..16 {
         world.says(&ExecStdout { data: Cow::Borrowed(&piece) });
@@ -333,8 +333,8 @@ fn what_an_earlier_start_left_counts_goes_first_and_is_told_to_be_gone() {
 }
 
 #[test]
-fn how_much_of_an_output_is_not_kept_is_written_down_when_it_is_cut_and_when_it_is_forgotten() {
-    let mut world = World::new(Keep { stream_bytes: 10, ended_ms: 1000, ..Keep::default() });
+fn trimmed_bytes_are_recorded_when_output_is_cut_and_when_it_is_pruned() {
+    let mut world = TestJobs::new(JobRetention { stream_bytes: 10, ended_ms: 1000, ..JobRetention::default() });
     let logs = File::open(world.home.path()).unwrap();
     let trimmed = |job: &str| carrel_shim_client::trimmed_output(&logs, job).unwrap().unwrap_or_default().stdout;
     world.start("a", command("x")).unwrap();
@@ -349,8 +349,8 @@ fn how_much_of_an_output_is_not_kept_is_written_down_when_it_is_cut_and_when_it_
     assert_eq!((world.jobs.counts(), trimmed("a")), ((0, 0, 1), 200_000), "all of it is gone");
 }
 
-/// Runs so many jobs to their end, each with some output.
-fn run_many(world: &mut World, jobs: std::ops::Range<usize>) {
+/// Runs so many jobs to completion, each with some output.
+fn run_many(world: &mut TestJobs, jobs: std::ops::Range<usize>) {
     for number in jobs {
         let (key, _) = world.start(&format!("job-{number}"), command("true")).unwrap();
         assert!(world.says(&ExecStdout { data: Cow::Borrowed(format!("output {number}\n").as_bytes()) }));
@@ -361,28 +361,28 @@ fn run_many(world: &mut World, jobs: std::ops::Range<usize>) {
     }
 }
 
-/// How many jobs are in memory, and how many ids.
-fn in_memory(world: &World) -> (usize, usize) {
+/// The number of jobs in memory, and of ids.
+fn in_memory(world: &TestJobs) -> (usize, usize) {
     (world.jobs.jobs.len(), world.jobs.by_id.len())
 }
 
-fn everything(world: &mut World, id: &str) -> Vec<u8> {
+fn everything(world: &mut TestJobs, id: &str) -> Vec<u8> {
     let key = world.jobs.find(id).unwrap();
     let mut bytes = Vec::new();
     world.jobs.read(key, StreamName::Stdout, 0, 1000, &mut bytes);
     bytes
 }
 
-fn keep_many() -> Keep {
-    Keep { ended_jobs: 100_000, ..Keep::default() }
+fn keep_many() -> JobRetention {
+    JobRetention { ended_jobs: 100_000, ..JobRetention::default() }
 }
 
 #[test]
-fn what_is_in_memory_does_not_grow_with_jobs_that_ended_and_all_of_them_are_found() {
-    let mut world = World::new(keep_many());
+fn memory_does_not_grow_with_finished_jobs_and_all_of_them_are_found() {
+    let mut world = TestJobs::new(keep_many());
     run_many(&mut world, 0..200);
     let before = in_memory(&world);
-    assert_eq!(before, (ended::AT_HAND, ended::AT_HAND));
+    assert_eq!(before, (finished::AT_HAND, finished::AT_HAND));
     run_many(&mut world, 200..3000);
     assert_eq!(in_memory(&world), before);
     assert_eq!(world.jobs.counts(), (0, 3000, 0));
@@ -411,23 +411,23 @@ fn what_is_in_memory_does_not_grow_with_jobs_that_ended_and_all_of_them_are_foun
 }
 
 #[test]
-fn jobs_that_somebody_asked_for_leave_memory_again_but_not_before_the_answer() {
-    let mut world = World::new(keep_many());
+fn jobs_loaded_on_request_leave_memory_only_after_the_response() {
+    let mut world = TestJobs::new(keep_many());
     run_many(&mut world, 0..1000);
     let keys: Vec<_> = (0..500).map(|number| world.jobs.find(&format!("job-{number}")).unwrap()).collect();
     world.jobs.watch(keys[0], true);
     world.jobs.pin(HashSet::from([keys[1]]), false);
     world.jobs.archive_surplus();
     let (jobs, _) = in_memory(&world);
-    assert!(jobs <= ended::AT_HAND + 64, "{jobs}");
-    assert!(world.jobs.info(keys[0]).is_some() && world.jobs.info(keys[1]).is_some(), "somebody waits for them");
+    assert!(jobs <= finished::AT_HAND + 64, "{jobs}");
+    assert!(world.jobs.info(keys[0]).is_some() && world.jobs.info(keys[1]).is_some(), "clients wait for them");
     assert!(world.jobs.info(keys[2]).is_none());
     assert_eq!(world.jobs.counts(), (0, 1000, 0));
 }
 
 #[test]
-fn jobs_of_the_archive_are_forgotten_like_all_others() {
-    let mut world = World::new(Keep { ended_jobs: 300, ..Keep::default() });
+fn jobs_of_the_archive_are_pruned_like_all_others() {
+    let mut world = TestJobs::new(JobRetention { ended_jobs: 300, ..JobRetention::default() });
     run_many(&mut world, 0..500);
     assert_eq!(world.jobs.counts(), (0, 300, 200));
     assert_eq!(code(world.start("job-0", command("true"))), FailureCode::JobPruned);
@@ -435,7 +435,7 @@ fn jobs_of_the_archive_are_forgotten_like_all_others() {
     assert_eq!(world.jobs.find("job-199").unwrap_err().code, FailureCode::JobPruned);
     assert!(!world.home.path().join("job-199.stdout.log").exists());
     assert_eq!(everything(&mut world, "job-200"), b"output 200\n");
-    // Whoever follows one is not interrupted.
+    // Followers are not interrupted.
     let followed = world.jobs.find("job-200").unwrap();
     world.jobs.watch(followed, true);
     let later = Instant::now() + Duration::from_secs(2 * 60 * 60);
@@ -448,9 +448,9 @@ fn jobs_of_the_archive_are_forgotten_like_all_others() {
 }
 
 #[test]
-fn the_output_of_jobs_in_the_archive_makes_room_first() {
+fn the_output_of_archived_jobs_is_pruned_first() {
     let total = 400_000;
-    let mut world = World::new(Keep { total_bytes: total, ..keep_many() });
+    let mut world = TestJobs::new(JobRetention { total_bytes: total, ..keep_many() });
     run_many(&mut world, 0..300);
     world.start("large", command("x")).unwrap();
     let piece = vec![b'x'; 16_000];
@@ -464,8 +464,8 @@ fn the_output_of_jobs_in_the_archive_makes_room_first() {
 }
 
 #[test]
-fn where_nothing_can_be_written_jobs_stay_in_memory() {
-    let mut world = World::new(keep_many());
+fn jobs_stay_in_memory_if_the_archive_cannot_be_written() {
+    let mut world = TestJobs::new(keep_many());
     std::fs::remove_dir_all(world.home.path()).unwrap();
     run_many(&mut world, 0..200);
     assert_eq!(in_memory(&world), (200, 200));

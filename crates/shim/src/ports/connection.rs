@@ -1,10 +1,10 @@
-//! One connection: a client of a published port, and the session of the agent that leads to the port inside.
+//! One connection: a client of a published port, and its session of the agent.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use carrel_protocol::bulk::{BulkRecord, ReceiveFlow, RecordLimit, SendFlow};
-use carrel_protocol::codec::Prefix;
+use carrel_protocol::codec::FramePrefix;
 use carrel_protocol::payload::{
     BulkAccepted, BulkCredit, BulkFinish, BulkFlow, BulkKind, BulkOffer, Ping, TcpClose, TcpConnect,
 };
@@ -13,66 +13,65 @@ use rustix::io::Errno;
 use rustix::net::{Shutdown, sockopt};
 
 use super::say;
-use crate::jobs::Outgoing;
-use crate::poll::{Interest, Poller, Token};
-use crate::relay::Outbox;
+use crate::jobs::AgentFrames;
+use crate::poll::{DescriptorToken, Interest, Poller};
+use crate::relay::ClientOutbox;
 use crate::serve::send;
 
-/// The largest piece of a connection in one frame.
+/// The maximum number of bytes per frame.
 const PIECE: u32 = 64 * 1024;
 const LIMIT: RecordLimit = match RecordLimit::new(PIECE) {
     Ok(limit) => limit,
     Err(_) => RecordLimit::MAX,
 };
-/// The host that the agent connects to: `127.0.0.1`, and `::1` if nobody listens there.
+/// The host that the agent connects to: `127.0.0.1`, and `::1` if nothing listens there.
 const LOCALHOST: &str = "localhost";
 const BOTH: u8 = BulkFlow::HostToGuest.mask() | BulkFlow::GuestToHost.mask();
 
-/// One connection.
 #[derive(Debug)]
-pub(super) struct Connection {
-    /// The client; absent once the connection is broken.
+pub(super) struct PortConnection {
+    /// The client; `None` once the connection is aborted.
     socket: Option<OwnedFd>,
     interest: Interest,
     watched: bool,
     channel: u32,
     offer: BulkOffer,
-    /// What may be sent to the guest and received from it, once it is connected.
+    /// The flows to and from the agent, once connected.
     flows: Option<(SendFlow, ReceiveFlow)>,
-    /// From the guest, not yet taken by the client.
-    outbox: Outbox,
-    /// The client takes no more until it is said to.
+    /// Data of the agent that the client has not accepted yet.
+    outbox: ClientOutbox,
+    /// Whether the client's socket would block.
     blocked: bool,
-    /// The client has sent everything.
+    /// Whether the client sent its end of stream.
     input_ended: bool,
-    /// The guest has sent everything.
+    /// Whether the agent sent its end of stream.
     output_ended: bool,
-    /// The client was told so.
+    /// Whether the end was forwarded to the client.
     shut: bool,
-    session: Session,
+    session: PortSession,
 }
 
-/// What is known of the session of the agent.
+/// The state of the agent's session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Session {
+enum PortSession {
     Open,
-    /// It is given up: until the agent has answered the question asked behind that, frames of it may be under way.
+    /// It is aborted: until the agent has answered the ping sent after that, its frames may be in flight.
     Leaving,
     Over,
 }
 
-/// What a frame of the guest meant.
+/// The result of handling a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FrameOutcome {
     Sense,
     Nonsense,
-    /// No further frame will come.
+    /// No further frame will arrive.
     SessionOver,
 }
 
-// === impl Connection ===
+// === impl PortConnection ===
 
-impl Connection {
+impl PortConnection {
     pub(super) fn new(socket: OwnedFd, channel: u32, window: u64) -> Self {
         Self {
             socket: Some(socket),
@@ -81,12 +80,12 @@ impl Connection {
             channel,
             offer: BulkOffer::new(LIMIT, window),
             flows: None,
-            outbox: Outbox::default(),
+            outbox: ClientOutbox::default(),
             blocked: false,
             input_ended: false,
             output_ended: false,
             shut: false,
-            session: Session::Open,
+            session: PortSession::Open,
         }
     }
 
@@ -108,15 +107,15 @@ impl Connection {
         self.socket.is_some()
     }
 
-    /// Whether nothing is left to do.
+    /// Whether it is finished.
     pub(super) fn is_done(&self) -> bool {
-        self.session == Session::Over && (self.socket.is_none() || (self.shut && self.input_ended))
+        self.session == PortSession::Over && (self.socket.is_none() || (self.shut && self.input_ended))
     }
 
-    // --- from the guest
+    // --- from the agent
 
-    /// Takes a frame of the guest.
-    pub(super) fn hear(&mut self, frame: Frame<'_>, out: &mut Outgoing) -> FrameOutcome {
+    /// Handles a frame of the agent.
+    pub(super) fn hear(&mut self, frame: Frame<'_>, out: &mut AgentFrames) -> FrameOutcome {
         if frame.flags.contains(Flags::BULK) {
             self.record(frame, out);
             return FrameOutcome::Sense;
@@ -124,7 +123,7 @@ impl Connection {
         let Ok(envelope) = Envelope::parse(frame.body) else { return FrameOutcome::Nonsense };
         let last = frame.flags.known() == Flags::TERMINAL;
         let kind = envelope.message_type();
-        if self.session == Session::Leaving {
+        if self.session == PortSession::Leaving {
             return if kind == Some(MessageType::Pong) { self.over() } else { FrameOutcome::Sense };
         }
         match (kind, last) {
@@ -148,7 +147,7 @@ impl Connection {
                 self.flush(out);
                 ended
             }
-            // The agent gives up; what follows says why.
+            // The agent aborts; the next frame contains the reason.
             (Some(MessageType::BulkCancel), false) => FrameOutcome::Sense,
             (Some(MessageType::TcpClosed), true) if self.input_ended && self.output_ended => self.over(),
             (Some(MessageType::TcpFailed | MessageType::CoreError), true) if self.flows.is_none() => {
@@ -156,7 +155,7 @@ impl Connection {
                 self.over()
             }
             (Some(MessageType::TcpFailed | MessageType::CoreError | MessageType::TcpClosed), true) => {
-                // What was sent before may still be answered.
+                // Grants for data that was sent before.
                 self.break_off(out);
                 FrameOutcome::Sense
             }
@@ -174,9 +173,9 @@ impl Connection {
         ))
     }
 
-    /// Passes on what the destination sent. A stream with a hole is worth nothing.
-    fn record(&mut self, frame: Frame<'_>, out: &mut Outgoing) {
-        if self.session != Session::Open {
+    /// Forwards data of the destination. A stream with a gap is useless.
+    fn record(&mut self, frame: Frame<'_>, out: &mut AgentFrames) {
+        if self.session != PortSession::Open {
             return;
         }
         let flow = self.flows.as_mut().map(|(_, flow)| flow);
@@ -191,11 +190,11 @@ impl Connection {
     }
 
     fn over(&mut self) -> FrameOutcome {
-        self.session = Session::Over;
+        self.session = PortSession::Over;
         FrameOutcome::SessionOver
     }
 
-    fn unless_broken(&mut self, made_sense: bool, out: &mut Outgoing) -> FrameOutcome {
+    fn unless_broken(&mut self, made_sense: bool, out: &mut AgentFrames) -> FrameOutcome {
         if !made_sense {
             self.break_off(out);
         }
@@ -204,19 +203,19 @@ impl Connection {
 
     // --- from the client
 
-    /// The client may take more.
+    /// The client may be writable.
     pub(super) fn unblock(&mut self) {
         self.blocked = false;
     }
 
-    /// Whether more of the client can be taken.
+    /// Whether the client may be read.
     pub(super) fn wants_input(&self) -> bool {
         let available = self.flows.as_ref().map_or(0, |(flow, _)| flow.available());
-        self.session == Session::Open && self.socket.is_some() && !self.input_ended && available > 0
+        self.session == PortSession::Open && self.socket.is_some() && !self.input_ended && available > 0
     }
 
-    /// Reads one piece, and passes it on.
-    pub(super) fn read(&mut self, piece: &mut Vec<u8>, out: &mut Outgoing) {
+    /// Reads and forwards one chunk.
+    pub(super) fn read(&mut self, piece: &mut Vec<u8>, out: &mut AgentFrames) {
         let (Some(socket), Some((flow, _))) = (&self.socket, &mut self.flows) else { return };
         piece.resize(PIECE as usize, 0);
         let Some(room) = piece.get_mut(..flow.available().min(PIECE as usize)) else { return };
@@ -226,9 +225,9 @@ impl Connection {
                 say(&mut out.data, self.channel, &flow.finish());
             }
             Ok(count) => {
-                // What is available was asked for, so it can be taken, and a piece always fits.
+                // Within the available window, so it cannot fail, and a chunk always fits.
                 let header = flow.advance(count).ok();
-                let prefix = header.and_then(|header| Prefix::of_record(header, self.channel, count).ok());
+                let prefix = header.and_then(|header| FramePrefix::of_record(header, self.channel, count).ok());
                 if let (Some(prefix), Some(bytes)) = (prefix, piece.get(..count)) {
                     out.data.extend_from_slice(prefix.as_slice());
                     out.data.extend_from_slice(bytes);
@@ -239,8 +238,8 @@ impl Connection {
         }
     }
 
-    /// Sends the client what waits for it, as far as it takes it.
-    pub(super) fn flush(&mut self, out: &mut Outgoing) {
+    /// Writes pending data to the client until its socket would block.
+    pub(super) fn flush(&mut self, out: &mut AgentFrames) {
         let Some(socket) = &self.socket else { return };
         let mut taken = 0;
         let mut broken = false;
@@ -261,28 +260,28 @@ impl Connection {
             return self.break_off(out);
         }
         let credit = self.flows.as_mut().filter(|_| taken > 0).and_then(|(_, flow)| flow.consume(taken));
-        if let Some(credit) = credit.filter(|_| self.session == Session::Open) {
+        if let Some(credit) = credit.filter(|_| self.session == PortSession::Open) {
             say(&mut out.words, self.channel, &credit);
         }
         if self.output_ended && self.outbox.is_empty() && !self.shut {
             self.shut = true;
-            // The client may have been faster.
+            // The client may have closed first.
             let _gone = rustix::net::shutdown(socket, Shutdown::Write);
         }
     }
 
-    /// Gives the connection up: the client is reset, and the agent is told.
-    pub(super) fn break_off(&mut self, out: &mut Outgoing) {
+    /// Aborts the connection: the client is reset, and the agent is notified.
+    pub(super) fn break_off(&mut self, out: &mut AgentFrames) {
         self.reset();
-        if self.session == Session::Open {
-            self.session = Session::Leaving;
-            // Behind all that was sent, and with a question whose answer comes behind all that the agent sent.
+        if self.session == PortSession::Open {
+            self.session = PortSession::Leaving;
+            // After all data, with a ping whose response comes after all of the agent's data.
             say(&mut out.data, self.channel, &TcpClose {});
             say(&mut out.data, self.channel, &Ping {});
         }
     }
 
-    /// Closes the socket in a way that does not look like an end, unless it came to one.
+    /// Closes the socket with a reset, unless both directions ended.
     fn reset(&mut self) {
         let ended = self.shut && self.input_ended;
         if let Some(socket) = self.socket.take().filter(|_| !ended) {
@@ -292,13 +291,13 @@ impl Connection {
         (self.watched, self.interest) = (false, Interest::default());
     }
 
-    /// Watches the client for what is needed of it now. While there is no room on the way to the guest, it is not read.
-    pub(super) fn watch(&mut self, poller: &Poller, token: Token, room: bool) -> Result<(), Errno> {
+    /// Updates the client's poll interest. While the queue to the agent is full, it is not read.
+    pub(super) fn watch(&mut self, poller: &Poller, token: DescriptorToken, room: bool) -> Result<(), Errno> {
         let read = room && self.wants_input();
         let Some(socket) = &self.socket else { return Ok(()) };
         let interest = Interest { read, write: !self.outbox.is_empty(), urgent: false };
-        // That the client is gone is always told, also while nothing is wanted of it: otherwise it would keep its slot. Of one
-        // that came to its end in both directions it would be told again and again.
+        // A hangup is always reported, even without interest, so that a dead client does not keep its slot; after both
+        // directions ended it is deregistered, since it would be reported repeatedly.
         let watched = interest != Interest::default() || !(self.input_ended && self.shut);
         match (self.watched, watched) {
             (true, true) if interest != self.interest => poller.change(socket, token, interest)?,

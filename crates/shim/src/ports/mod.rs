@@ -1,8 +1,7 @@
-//! Published ports: sockets of the host that the supervisor was given, and connections from there into the sandbox.
+//! Published ports: listening sockets passed to the shim, and connections from there into the sandbox.
 //!
-//! A connection is one session of the agent, with a window in each direction: what the guest sends and the client does
-//! not take waits here, within the window that was offered; what the client sends is read only as far as the agent
-//! grants it. Without ports none of this takes memory.
+//! A connection is one session of the agent, with a window in each direction: data of the agent is buffered within the
+//! offered window; the client is read only within the agent's credit. Without ports none of this uses memory.
 
 mod connection;
 #[cfg(test)]
@@ -16,56 +15,56 @@ use carrel_shim_client::messages::{FailureCode, PortsPublish, PublishedPort};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
 
-use self::connection::{Connection, FrameOutcome};
-use crate::jobs::{Outgoing, Refusal};
-use crate::poll::{Interest, Poller, Readiness, Token};
+use self::connection::{FrameOutcome, PortConnection};
+use crate::jobs::{AgentFrames, RequestRejection};
+use crate::poll::{DescriptorToken, Interest, Poller, Readiness};
 
-/// How many connections there are at one time, at most and in a sandbox of little memory. More wait to be accepted.
+/// The maximum number of connections, and that of a sandbox with little memory. More wait to be accepted.
 const MOST: (usize, usize) = (256, 16);
-/// The memory of the sandbox for each connection: what its server does not read waits there, in buffers of the kernel.
+/// The sandbox memory per connection, for kernel buffers of data that its server does not read.
 const MEMORY_FOR_ONE: u64 = 2 * 1024 * 1024;
-/// How many are accepted before those that are there have their turn.
+/// Accepted connections per iteration.
 const ACCEPTS_AT_A_TURN: usize = 16;
-/// How much may wait on its way to the guest before clients are not read any more.
+/// The queue to the agent above which clients are not read.
 const UNSENT: usize = 512 * 1024;
-/// How much may wait in the kernel on its way to a client, and from it.
+/// The kernel's buffers of a client's socket.
 const SOCKET_BUFFER: usize = 256 * 1024;
-/// What may wait for all clients together, as far as each has a share, and the least and the most that waits for one.
+/// The budget for all windows together, and the minimum and maximum of one.
 const SHARED_WINDOW: u64 = 4 * 1024 * 1024;
 const WINDOW: (u64, u64) = (32 * 1024, 512 * 1024);
 
 /// The published ports of a sandbox, and the connections to them.
 #[derive(Debug)]
-pub(crate) struct Ports {
-    /// How many connections there are at one time.
+pub(crate) struct PublishedPorts {
+    /// The maximum number of connections.
     most: usize,
-    listeners: Vec<Listener>,
-    connections: Vec<Option<Box<Connection>>>,
-    /// The place of each connection, by the id of its session.
+    listeners: Vec<PortListener>,
+    connections: Vec<Option<Box<PortConnection>>>,
+    /// The slot of each connection, by the id of its session.
     by_channel: HashMap<u32, usize>,
-    /// How many places are taken.
+    /// The number of used slots.
     taken: usize,
-    /// There was no descriptor for one more connection.
+    /// Whether accepting failed for lack of descriptors.
     exhausted: bool,
-    /// Room for a piece on its way to the guest.
+    /// A buffer for data on its way to the agent.
     piece: Vec<u8>,
-    outgoing: Outgoing,
+    outgoing: AgentFrames,
 }
 
 #[derive(Debug)]
-struct Listener {
+struct PortListener {
     socket: OwnedFd,
     port: PublishedPort,
     watched: bool,
 }
 
-/// What may wait for a client, when so many others are there. However they come and go, all of them together stay below
-/// 20 MiB: the one that came as the n-th has no more than the n-th part of what they share, or the least.
+/// The window of a client, given the number of others. However they come and go, all together stay below 20 MiB: the
+/// n-th gets at most the n-th part of the budget, or the minimum.
 fn window(others: usize) -> u64 {
     (SHARED_WINDOW / (others as u64 + 1)).clamp(WINDOW.0, WINDOW.1)
 }
 
-/// Whether something is a TCP socket that listens at a port.
+/// Whether a descriptor is a TCP socket that listens on a port.
 fn listens_at(socket: &OwnedFd, port: u16) -> Result<bool, Errno> {
     let is_tcp = [AddressFamily::INET, AddressFamily::INET6].contains(&sockopt::socket_domain(socket)?)
         && sockopt::socket_type(socket)? == SocketType::STREAM
@@ -77,10 +76,10 @@ fn listens_at(socket: &OwnedFd, port: u16) -> Result<bool, Errno> {
     Ok(address.port() == port)
 }
 
-// === impl Ports ===
+// === impl PublishedPorts ===
 
-impl Ports {
-    /// Those of a sandbox with so much memory; none is no limit.
+impl PublishedPorts {
+    /// The ports of a sandbox with so much memory; `None` is unlimited.
     pub(crate) fn new(memory: Option<u64>) -> Self {
         let (most, least) = MOST;
         let fit = memory.map_or(most, |bytes| usize::try_from(bytes / MEMORY_FOR_ONE).unwrap_or(most));
@@ -92,56 +91,56 @@ impl Ports {
             taken: 0,
             exhausted: false,
             piece: Vec::new(),
-            outgoing: Outgoing::default(),
+            outgoing: AgentFrames::default(),
         }
     }
 
-    /// The ports that are served.
+    /// The served ports.
     pub(crate) fn published(&self) -> Vec<PublishedPort> {
         self.listeners.iter().map(|listener| listener.port).collect()
     }
 
-    /// How many connections there are.
+    /// The number of connections.
     pub(crate) fn connections(&self) -> usize {
         self.connections.iter().flatten().filter(|connection| connection.is_open()).count()
     }
 
-    /// Serves ports, all of them or none. Whatever is no socket that listens at its port is refused.
-    pub(crate) fn publish(&mut self, ports: &[PublishedPort], sockets: Vec<OwnedFd>) -> Result<(), Refusal> {
-        let refused = |words: String| Err(Refusal::new(FailureCode::InvalidRequest, words));
+    /// Serves ports, all of them or none. Rejects what is not a socket that listens on its port.
+    pub(crate) fn publish(&mut self, ports: &[PublishedPort], sockets: Vec<OwnedFd>) -> Result<(), RequestRejection> {
+        let refused = |words: String| Err(RequestRejection::new(FailureCode::InvalidRequest, words));
         if sockets.len() != ports.len() {
-            return refused(format!("{} sockets came with {} ports", sockets.len(), ports.len()));
+            return refused(format!("{} sockets were passed for {} ports", sockets.len(), ports.len()));
         }
         if self.listeners.len() + ports.len() > PortsPublish::MAX {
-            return refused(format!("a sandbox has {} published ports at most", PortsPublish::MAX));
+            return refused(format!("a sandbox can have at most {} published ports", PortsPublish::MAX));
         }
         for (port, socket) in ports.iter().zip(&sockets) {
             if self.listeners.iter().any(|listener| listener.port.host == port.host) {
-                return refused(format!("port {} is published already", port.host));
+                return refused(format!("port {} is already published", port.host));
             }
             if !listens_at(socket, port.host).unwrap_or(false) {
-                return refused(format!("what came for port {} is no TCP socket that listens there", port.host));
+                return refused(format!("descriptor for port {} is not a TCP socket that listens on it", port.host));
             }
-            // Nobody else has to wait for a connection that is gone when it is accepted.
+            // Non-blocking: a connection may be gone when it is accepted.
             if rustix::io::ioctl_fionbio(socket, true).is_err() {
                 return refused(format!("the socket of port {} cannot be used", port.host));
             }
         }
         let listeners =
-            ports.iter().zip(sockets).map(|(port, socket)| Listener { socket, port: *port, watched: false });
+            ports.iter().zip(sockets).map(|(port, socket)| PortListener { socket, port: *port, watched: false });
         self.listeners.extend(listeners);
         Ok(())
     }
 
-    /// Accepts connections to a port; `open` gives each the id of its session.
+    /// Accepts connections to a port; `open` allocates the id of each session.
     pub(crate) fn accept(&mut self, number: usize, mut open: impl FnMut() -> u32) {
         for _ in 0..ACCEPTS_AT_A_TURN {
             let Some(listener) = self.listeners.get(number).filter(|_| self.taken < self.most) else { return };
             match rustix::net::accept_with(&listener.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
                 Ok(socket) => {
-                    // Small pieces of a conversation are not to wait for each other.
+                    // Disable Nagle's algorithm for small messages.
                     let _at_once = sockopt::set_tcp_nodelay(&socket, true);
-                    // The kernel would let megabytes wait for a client that takes nothing.
+                    // The kernel would buffer megabytes for a client that does not read.
                     let _bounded = sockopt::set_socket_send_buffer_size(&socket, SOCKET_BUFFER);
                     let _bounded = sockopt::set_socket_recv_buffer_size(&socket, SOCKET_BUFFER);
                     let inside = listener.port.inside;
@@ -149,7 +148,7 @@ impl Ports {
                 }
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(Errno::AGAIN) => return,
-                // Without descriptors nobody else comes in until one is free.
+                // Without free descriptors, no further connection is accepted.
                 Err(_) => {
                     self.exhausted = true;
                     return;
@@ -159,7 +158,7 @@ impl Ports {
     }
 
     fn connect(&mut self, socket: OwnedFd, inside: u16, channel: u32) {
-        let connection = Box::new(Connection::new(socket, channel, window(self.taken)));
+        let connection = Box::new(PortConnection::new(socket, channel, window(self.taken)));
         self.outgoing.words.extend_from_slice(&connection.request(inside));
         let slot = self.connections.iter().position(Option::is_none).unwrap_or(self.connections.len());
         match self.connections.get_mut(slot) {
@@ -170,19 +169,19 @@ impl Ports {
         self.taken += 1;
     }
 
-    /// There may be descriptors again.
+    /// A descriptor may be free again.
     pub(crate) fn accept_again(&mut self) {
         self.exhausted = false;
     }
 
-    // --- from the guest
+    // --- from the agent
 
-    /// Whether a session is one of a connection.
+    /// Whether an id is the session of a connection.
     pub(crate) fn owns(&self, channel: u32) -> bool {
         self.by_channel.contains_key(&channel)
     }
 
-    /// Takes a frame of the guest; says whether it made sense.
+    /// Handles a frame of the agent; returns whether it is valid.
     pub(crate) fn hear(&mut self, frame: Frame<'_>) -> bool {
         let Some(slot) = self.by_channel.get(&frame.id).copied() else { return false };
         let Some(connection) = self.connections.get_mut(slot).and_then(Option::as_mut) else { return false };
@@ -202,7 +201,7 @@ impl Ports {
 
     // --- from clients
 
-    /// Serves a client that is ready, when so many bytes wait on their way to the guest.
+    /// Handles readiness of a client, given the length of the queue to the agent.
     pub(crate) fn serve(&mut self, slot: usize, readiness: Readiness, unsent: usize) {
         let room = self.may_read(unsent);
         let Some(connection) = self.connections.get_mut(slot).and_then(Option::as_mut) else { return };
@@ -220,7 +219,7 @@ impl Ports {
         unsent + self.outgoing.data.len() < UNSENT
     }
 
-    /// Sends clients what waits for them, as far as they take it.
+    /// Writes pending data to clients until their sockets would block.
     pub(crate) fn flush(&mut self) {
         for slot in 0..self.connections.len() {
             let Some(connection) = self.connections.get_mut(slot).and_then(Option::as_mut) else { continue };
@@ -237,7 +236,7 @@ impl Ports {
         }
     }
 
-    /// Watches each descriptor for what it is needed for now.
+    /// Updates the poll interest of each descriptor.
     pub(crate) fn watch(&mut self, poller: &Poller, unsent: usize) -> Result<(), Errno> {
         let accepts = self.taken < self.most && !self.exhausted;
         for (number, listener) in self.listeners.iter_mut().enumerate() {
@@ -245,7 +244,7 @@ impl Ports {
                 watch(
                     poller,
                     &listener.socket,
-                    Token::Port(number),
+                    DescriptorToken::Port(number),
                     listener.watched,
                     Interest { read: accepts, ..Interest::default() },
                 )?;
@@ -255,28 +254,28 @@ impl Ports {
         let room = self.may_read(unsent);
         for (slot, connection) in self.connections.iter_mut().enumerate() {
             if let Some(connection) = connection {
-                connection.watch(poller, Token::Connection(slot), room)?;
+                connection.watch(poller, DescriptorToken::Connection(slot), room)?;
             }
         }
         Ok(())
     }
 
-    /// Closes all ports and connections. Those that have not come to their end are reset: that is not to look like one.
+    /// Closes all ports and connections. Unfinished connections are reset, so that they do not look complete.
     pub(crate) fn close(&mut self, poller: &Poller) {
         self.flush();
-        // Whoever gave us a socket may have it open as well: closing it here would not be the end of it.
+        // Another process may have a duplicate of the socket: closing ours would not stop it.
         self.listeners.iter().filter(|listener| listener.watched).for_each(|listener| poller.remove(&listener.socket));
-        let mut unsaid = Outgoing::default();
+        let mut unsaid = AgentFrames::default();
         self.connections.iter_mut().flatten().for_each(|connection| connection.break_off(&mut unsaid));
         *self = Self { most: self.most, ..Self::new(None) };
     }
 
-    /// What is to be said to the guest.
-    pub(crate) fn take_outgoing(&mut self) -> Outgoing {
+    /// Takes the frames for the agent.
+    pub(crate) fn take_outgoing(&mut self) -> AgentFrames {
         std::mem::take(&mut self.outgoing)
     }
 
-    /// Gives back memory that is not needed.
+    /// Releases unused memory.
     pub(crate) fn rest(&mut self) {
         self.piece = Vec::new();
         self.connections.iter_mut().flatten().for_each(|connection| connection.rest());
@@ -287,9 +286,14 @@ impl Ports {
     }
 }
 
-/// Changes what a descriptor is watched for. One that is watched for nothing is not watched at all: it would be told to be
-/// ready when its peer is gone, again and again.
-fn watch(poller: &Poller, socket: impl AsFd, token: Token, watched: bool, interest: Interest) -> Result<(), Errno> {
+/// Changes the interest of a descriptor. Without interest it is deregistered: a hangup would be reported repeatedly.
+fn watch(
+    poller: &Poller,
+    socket: impl AsFd,
+    token: DescriptorToken,
+    watched: bool,
+    interest: Interest,
+) -> Result<(), Errno> {
     match (watched, interest == Interest::default()) {
         (true, true) => {
             poller.remove(socket);
@@ -301,7 +305,7 @@ fn watch(poller: &Poller, socket: impl AsFd, token: Token, watched: bool, intere
     }
 }
 
-/// Appends a message to the guest.
+/// Appends a frame for the agent.
 fn say<'b, P: carrel_protocol::Payload<'b>>(out: &mut Vec<u8>, channel: u32, payload: &P) {
     // They are small and always fit.
     let _fits = codec::encode(out, Generation::CURRENT, channel, payload);

@@ -1,10 +1,10 @@
-//! Connections next to a guest that does what a test says.
+//! Connections with a scripted agent.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 
 use carrel_protocol::bulk::{BulkHeader, RECORD_FORMAT};
-use carrel_protocol::codec::Prefix;
+use carrel_protocol::codec::FramePrefix;
 use carrel_protocol::payload::{
     BulkAccepted, BulkFinish, BulkFlow, BulkKind, Pong, TcpClosed, TcpConnected, TcpFailed,
 };
@@ -14,28 +14,28 @@ use super::*;
 
 const CHANNEL: u32 = 1000;
 
-struct World {
-    ports: Ports,
+struct TestConnection {
+    ports: PublishedPorts,
     client: TcpStream,
 }
 
-impl World {
-    /// A connection that the guest has not heard of.
+impl TestConnection {
+    /// A connection before its request.
     fn new() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = PublishedPort { host: listener.local_addr().unwrap().port(), inside: 80 };
         let client = TcpStream::connect(("127.0.0.1", port.host)).unwrap();
-        let mut ports = Ports::new(None);
+        let mut ports = PublishedPorts::new(None);
         ports.publish(&[port], vec![listener.into()]).unwrap();
         ports.accept(0, || CHANNEL);
         assert_eq!((ports.connections(), ports.owns(CHANNEL)), (1, true));
         Self { ports, client }
     }
 
-    /// One that is connected, whose guest takes no more than so many bytes.
+    /// An established connection with a window of so many bytes.
     fn connected(credit: u64) -> Self {
         let mut world = Self::new();
-        assert_eq!(world.told(), [MessageType::TcpConnect]);
+        assert_eq!(world.sent(), [MessageType::TcpConnect]);
         assert!(world.says(&TcpConnected {}));
         assert!(world.says(&BulkAccepted {
             kind: BulkKind::Tcp,
@@ -56,21 +56,21 @@ impl World {
 
     fn sends(&mut self, offset: u64, bytes: &[u8]) -> bool {
         let header = BulkHeader { kind: BulkKind::Tcp, flow: BulkFlow::GuestToHost, offset };
-        let prefix = Prefix::of_record(header, CHANNEL, bytes.len()).unwrap();
+        let prefix = FramePrefix::of_record(header, CHANNEL, bytes.len()).unwrap();
         let frame = [prefix.as_slice(), bytes].concat();
         self.ports.hear(Frame::split(&frame).unwrap().unwrap().0)
     }
 
-    /// Reads what the client sent, once it is there.
+    /// Reads what the client sent, once it is available.
     fn read(&mut self) {
         let socket = self.ports.connections[0].as_ref().unwrap().socket().unwrap();
         let mut watched = [rustix::event::PollFd::new(socket, rustix::event::PollFlags::IN)];
         rustix::event::poll(&mut watched, None).unwrap();
-        self.ports.serve(0, Readiness { token: Token::Connection(0), readable: true, gone: false }, 0);
+        self.ports.serve(0, Readiness { token: DescriptorToken::Connection(0), readable: true, gone: false }, 0);
     }
 
-    /// The types of what the guest was told; a record is one of data.
-    fn told(&mut self) -> Vec<MessageType> {
+    /// The types of the frames sent to the agent; a record counts as data.
+    fn sent(&mut self) -> Vec<MessageType> {
         let outgoing = self.ports.take_outgoing();
         let mut types = Vec::new();
         for mut bytes in [outgoing.words.as_slice(), outgoing.data.as_slice()] {
@@ -90,7 +90,7 @@ impl World {
 }
 
 #[test]
-fn what_is_no_socket_that_listens_at_its_port_is_refused() {
+fn a_descriptor_that_does_not_listen_on_its_port_is_rejected() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let host = listener.local_addr().unwrap().port();
     let connected = TcpStream::connect(("127.0.0.1", host)).unwrap();
@@ -98,7 +98,7 @@ fn what_is_no_socket_that_listens_at_its_port_is_refused() {
     let (local, _other) = std::os::unix::net::UnixStream::pair().unwrap();
     let home = tempfile::tempdir().unwrap();
     let unix = std::os::unix::net::UnixListener::bind(home.path().join("socket")).unwrap();
-    let mut ports = Ports::new(None);
+    let mut ports = PublishedPorts::new(None);
     let elsewhere = |port: u16| PublishedPort { host: port, inside: 80 };
     let file = OwnedFd::from(std::fs::File::open(home.path()).unwrap());
     let cases: Vec<(u16, OwnedFd)> = vec![
@@ -125,14 +125,14 @@ fn what_is_no_socket_that_listens_at_its_port_is_refused() {
 }
 
 #[test]
-fn bytes_go_both_ways_and_each_half_ends_by_itself() {
-    let mut world = World::connected(1 << 20);
+fn data_flows_both_ways_and_each_direction_closes_separately() {
+    let mut world = TestConnection::connected(1 << 20);
     world.client.write_all(b"question").unwrap();
     world.client.shutdown(std::net::Shutdown::Write).unwrap();
     world.read();
     world.read();
-    assert_eq!(world.told(), [MessageType::TcpData, MessageType::BulkFinish]);
-    assert!(world.sends(0, b"ans") && world.sends(3, b"wer") && world.says(&World::finish(6)));
+    assert_eq!(world.sent(), [MessageType::TcpData, MessageType::BulkFinish]);
+    assert!(world.sends(0, b"ans") && world.sends(3, b"wer") && world.says(&TestConnection::finish(6)));
     assert!(world.says(&TcpClosed {}));
     let mut answer = String::new();
     world.client.read_to_string(&mut answer).unwrap();
@@ -142,33 +142,33 @@ fn bytes_go_both_ways_and_each_half_ends_by_itself() {
 }
 
 #[test]
-fn a_client_is_read_only_as_far_as_the_guest_grants_it() {
-    let mut world = World::connected(5);
+fn a_client_is_read_only_within_the_credit_of_the_agent() {
+    let mut world = TestConnection::connected(5);
     world.client.write_all(b"0123456789").unwrap();
     world.read();
-    assert_eq!(world.told(), [MessageType::TcpData]);
+    assert_eq!(world.sent(), [MessageType::TcpData]);
     let connection = world.ports.connections[0].as_ref().unwrap();
     assert!(!connection.wants_input(), "what the guest does not take stays in the socket");
 }
 
 #[test]
-fn while_much_is_on_its_way_to_the_guest_nobody_is_read() {
-    let mut world = World::connected(1 << 20);
-    assert!(world.told().is_empty());
+fn no_client_is_read_while_the_queue_to_the_agent_is_full() {
+    let mut world = TestConnection::connected(1 << 20);
+    assert!(world.sent().is_empty());
     world.client.write_all(b"bytes").unwrap();
-    world.ports.serve(0, Readiness { token: Token::Connection(0), readable: true, gone: false }, UNSENT);
-    assert!(world.told().is_empty());
+    world.ports.serve(0, Readiness { token: DescriptorToken::Connection(0), readable: true, gone: false }, UNSENT);
+    assert!(world.sent().is_empty());
     world.read();
-    assert_eq!(world.told(), [MessageType::TcpData]);
+    assert_eq!(world.sent(), [MessageType::TcpData]);
 }
 
 #[test]
-fn a_guest_that_sends_what_it_may_not_loses_the_connection_and_its_id_is_kept_until_it_has_answered() {
-    type Lie = fn(&mut World);
-    let lies: [Lie; 4] = [
+fn an_agent_that_violates_the_protocol_loses_the_connection_and_its_id_is_reserved_until_it_answers() {
+    type Violation = fn(&mut TestConnection);
+    let lies: [Violation; 4] = [
         |world| assert!(world.sends(1, b"a hole")),
         |world| {
-            // The client takes some of it, and then no more than was granted waits.
+            // The client accepts some of it, and then only the granted data is buffered.
             let piece = vec![7; 64 * 1024];
             let mut offset = 0;
             while world.ports.connections() > 0 {
@@ -177,28 +177,28 @@ fn a_guest_that_sends_what_it_may_not_loses_the_connection_and_its_id_is_kept_un
                 assert!(offset < 64 << 20, "what waits is bounded");
             }
         },
-        |world| assert!(world.says(&World::finish(99))),
+        |world| assert!(world.says(&TestConnection::finish(99))),
         |world| assert!(world.says(&TcpFailed { error: "broken".to_owned(), errno_name: None })),
     ];
     for (number, lie) in lies.into_iter().enumerate() {
-        let mut world = World::connected(1 << 20);
-        assert!(world.told().is_empty());
+        let mut world = TestConnection::connected(1 << 20);
+        assert!(world.sent().is_empty());
         lie(&mut world);
-        let told = world.told();
-        assert!(told.ends_with(&[MessageType::TcpClose, MessageType::Ping]), "lie {number}: {told:?}");
-        assert_eq!((world.ports.connections(), world.ports.taken), (0, 1), "lie {number}");
+        let sent = world.sent();
+        assert!(sent.ends_with(&[MessageType::TcpClose, MessageType::Ping]), "violation {number}: {sent:?}");
+        assert_eq!((world.ports.connections(), world.ports.taken), (0, 1), "violation {number}");
         assert!(world.sends(0, b"late") && world.says(&TcpClosed {}), "what was under way is no mistake");
         assert!(world.says(&Pong {}));
         assert_eq!((world.ports.taken, world.ports.owns(CHANNEL)), (0, false));
         let mut rest = Vec::new();
         let end = world.client.read_to_end(&mut rest).map_err(|error| error.kind());
-        assert_eq!(end, Err(ErrorKind::ConnectionReset), "lie {number}: it is not to look like an end");
+        assert_eq!(end, Err(ErrorKind::ConnectionReset), "violation {number}: must not look like an end of stream");
     }
 }
 
 #[test]
-fn a_port_where_nobody_listens_inside_is_reset() {
-    let mut world = World::new();
+fn a_port_without_listener_inside_is_reset() {
+    let mut world = TestConnection::new();
     assert!(world.says(&TcpFailed { error: "connect: refused".to_owned(), errno_name: None }));
     assert_eq!((world.ports.taken, world.ports.owns(CHANNEL)), (0, false));
     let read = world.client.read(&mut [0; 1]).map_err(|error| error.kind());
@@ -207,7 +207,7 @@ fn a_port_where_nobody_listens_inside_is_reset() {
 
 //= promises.control-plane.port-window
 #[test]
-fn what_waits_for_all_clients_together_is_bounded() {
+fn the_windows_of_all_clients_together_are_bounded() {
     let all: u64 = (0..MOST.0).map(window).sum();
     assert!(all <= 20 * 1024 * 1024, "{all}");
     assert_eq!((window(0), window(MOST.0)), (WINDOW.1, WINDOW.0));
@@ -215,13 +215,13 @@ fn what_waits_for_all_clients_together_is_bounded() {
 
 //= promises.control-plane.port-connections
 #[test]
-fn a_sandbox_of_little_memory_has_fewer_connections_and_more_wait() {
-    let most = |memory: Option<u64>| Ports::new(memory).most;
+fn a_sandbox_with_little_memory_has_fewer_connections() {
+    let most = |memory: Option<u64>| PublishedPorts::new(memory).most;
     assert_eq!([None, Some(1 << 30), Some(64 << 20), Some(0)].map(most), [256, 256, 32, 16]);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = PublishedPort { host: listener.local_addr().unwrap().port(), inside: 80 };
     let _clients: Vec<_> = (0..20).map(|_| TcpStream::connect(("127.0.0.1", port.host)).unwrap()).collect();
-    let (mut ports, mut channels) = (Ports::new(Some(0)), 1..);
+    let (mut ports, mut channels) = (PublishedPorts::new(Some(0)), 1..);
     ports.publish(&[port], vec![listener.into()]).unwrap();
     for _ in 0..2 {
         ports.accept(0, || channels.next().unwrap());

@@ -1,74 +1,73 @@
-//! One client: what came from it, what waits for it, and what it may send.
+//! One client of the relay: its queues and its credit.
 
 use std::time::Instant;
 
-use carrel_protocol::frame::{BrokenLength, PREFIX_SIZE};
-use carrel_protocol::relay_flow::{OUTPUT_WINDOW, Receiver, Sender};
+use carrel_protocol::frame::{InvalidFrameLength, PREFIX_SIZE};
+use carrel_protocol::relay_flow::{CreditReceiver, CreditSender, OUTPUT_WINDOW};
 use carrel_protocol::{Flags, Frame, Header, IdRange};
 
-use super::inbox::{Ahead, Inbox};
+use super::client_inbox::{ClientInbox, NextFrame};
 
-/// Sent bytes are cut off the front when there are that many of them.
+/// Sent bytes are removed from the front of a queue when there are that many.
 const COMPACT: usize = 64 * 1024;
 
-/// One client.
 #[derive(Debug)]
-pub(crate) struct Client {
+pub(crate) struct RelayedClient {
     pub(crate) ids: IdRange,
-    pub(crate) inbox: Inbox,
-    pub(crate) outbox: Outbox,
-    /// What it may send to the guest.
-    pub(crate) input: Sender,
-    /// What the guest may send to it.
-    pub(crate) output: Receiver,
-    /// It will send no more.
+    pub(crate) inbox: ClientInbox,
+    pub(crate) outbox: ClientOutbox,
+    /// Its credit towards the agent.
+    pub(crate) input: CreditSender,
+    /// The agent's credit towards it.
+    pub(crate) output: CreditReceiver,
+    /// Whether it shut down sending.
     pub(crate) ended: bool,
-    /// It has to go, and is sent nothing more: a part of what was for it is lost.
+    /// Whether it is being disconnected: output was lost, and nothing more is sent.
     pub(crate) dead: bool,
-    /// How much it holds of what all clients share.
+    /// How much of the shared pool it uses.
     pub(crate) charged: usize,
     /// When it last sent something.
     pub(crate) moved: Instant,
 }
 
-/// Bytes that wait to be written.
+/// Bytes to be written.
 #[derive(Debug, Default)]
-pub(crate) struct Outbox {
+pub(crate) struct ClientOutbox {
     bytes: Vec<u8>,
     start: usize,
 }
 
-/// What was found in a client's frames.
+/// The effect of a client's frames.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Asked {
-    /// It asks the sandbox to shut down.
+pub(crate) struct ClientRequests {
+    /// Whether it requested a shutdown of the sandbox.
     pub(crate) shutdown: bool,
 }
 
-/// Why a client has to go.
+/// Why a client is disconnected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Fault {
+pub(crate) enum ClientFault {
     #[error(transparent)]
-    BrokenLength(#[from] BrokenLength),
-    #[error("it used the id {0}, which is not its own")]
+    InvalidFrameLength(#[from] InvalidFrameLength),
+    #[error("client used id {0} of another range")]
     ForeignId(u32),
-    #[error("its flags {0:?} exclude each other")]
+    #[error("flags {0:?} are mutually exclusive")]
     BadFlags(Flags),
-    #[error("it does not read what it asked for")]
+    #[error("client does not read its output")]
     TooSlow,
-    #[error("it stopped in the middle of a large frame")]
+    #[error("client paused in the middle of a large frame")]
     Unfinished,
 }
 
-// === impl Client ===
+// === impl RelayedClient ===
 
-impl Client {
-    pub(crate) fn new(ids: IdRange, input: Sender, now: Instant) -> Self {
-        let output = Receiver::new(OUTPUT_WINDOW);
+impl RelayedClient {
+    pub(crate) fn new(ids: IdRange, input: CreditSender, now: Instant) -> Self {
+        let output = CreditReceiver::new(OUTPUT_WINDOW);
         Self {
             ids,
-            inbox: Inbox::default(),
-            outbox: Outbox::default(),
+            inbox: ClientInbox::default(),
+            outbox: ClientOutbox::default(),
             input,
             output,
             ended: false,
@@ -78,23 +77,23 @@ impl Client {
         }
     }
 
-    /// How much may be read from it. Whoever does not read its answers is not asked for more questions.
+    /// How many bytes may be read from it. A client that does not read its output is not read.
     pub(crate) fn wanted(&self) -> usize {
         let deaf = self.outbox.len() as u64 > super::OUTPUT_SHARE.1;
         if self.ended || self.dead || deaf { 0 } else { self.inbox.room_left() }
     }
 
-    /// Looks at the frames that have arrived since the last look.
-    pub(crate) fn look(&mut self) -> Result<Asked, Fault> {
-        let mut asked = Asked::default();
+    /// Checks the frames that have arrived since the last call.
+    pub(crate) fn look(&mut self) -> Result<ClientRequests, ClientFault> {
+        let mut asked = ClientRequests::default();
         loop {
             match self.inbox.ahead()? {
-                Ahead::Frame(header) => {
+                NextFrame::Frame(header) => {
                     self.check(header)?;
                     asked.shutdown |= header.id == 0;
                     self.inbox.accept(header);
                 }
-                Ahead::Begun(header) => {
+                NextFrame::Begun(header) => {
                     header.map_or(Ok(()), |header| self.check(header))?;
                     return Ok(asked);
                 }
@@ -102,32 +101,32 @@ impl Client {
         }
     }
 
-    /// Only its own ids, and one flag at a time; the one word without an id is the wish to shut down.
-    fn check(&self, header: Header) -> Result<(), Fault> {
+    /// Checks id and flags; the only uncorrelated message is the shutdown request.
+    fn check(&self, header: Header) -> Result<(), ClientFault> {
         if header.flags.check().is_err() {
-            return Err(Fault::BadFlags(header.flags));
+            return Err(ClientFault::BadFlags(header.flags));
         }
         let shutdown = header.flags.known() == Flags::SHUTDOWN;
         match (header.id, shutdown) {
             (0, true) => Ok(()),
             (id, false) if self.ids.contains(id) => Ok(()),
-            (id, _) => Err(Fault::ForeignId(id)),
+            (id, _) => Err(ClientFault::ForeignId(id)),
         }
     }
 
-    /// Whether it has a whole frame and may send it.
+    /// Whether it has a complete frame and credit.
     pub(crate) fn may_send(&self) -> bool {
         !self.dead && !self.inbox.whole().is_empty() && self.input.may_send()
     }
 
-    /// The size of the frame ahead, if it needs a loan and there is credit for it behind all that waits to be sent. Of
-    /// that, so many bytes are on their way.
+    /// The size of the next frame, if it needs a loan and has credit after everything that is queued. Of that, so many
+    /// bytes are in flight.
     pub(crate) fn wants_loan(&self, on_their_way: usize) -> Option<usize> {
         let waiting = self.inbox.whole().len().saturating_sub(on_their_way);
         self.inbox.wants_loan().filter(|_| !self.ended && !self.dead && self.input.may_send_after(waiting as u64))
     }
 
-    /// Takes a turn: how many bytes of whole frames it sends now.
+    /// Takes a turn: the number of bytes of complete frames to send.
     pub(crate) fn take_turn(&mut self, limit: usize) -> usize {
         let whole = if self.dead { &[] } else { self.inbox.whole() };
         let mut taken = 0;
@@ -141,14 +140,14 @@ impl Client {
     }
 }
 
-// === impl Outbox ===
+// === impl ClientOutbox ===
 
-impl Outbox {
+impl ClientOutbox {
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Appends what `write` appends, if it says that this is whole.
+    /// Appends what `write` appends, if it returns that it is complete.
     pub(crate) fn write(&mut self, write: impl FnOnce(&mut Vec<u8>) -> bool) {
         let before = self.bytes.len();
         if !write(&mut self.bytes) {
@@ -183,7 +182,7 @@ impl Outbox {
         }
     }
 
-    /// Gives memory back that is not needed.
+    /// Releases unused memory.
     pub(crate) fn rest_idle(&mut self) {
         if self.is_empty() {
             self.clear();

@@ -1,14 +1,14 @@
-//! Jobs on the relay: ids of their own, frames for them alone, and turns like everybody's.
+//! Jobs on the relay: their ids, their frames, and their turns.
 
 use carrel_protocol::{Flags, Frame, codec};
 
 use super::*;
 
-/// A guest's listeners that note which jobs heard what.
+/// Receivers that record the frames of jobs.
 #[derive(Default)]
-struct Ears(Vec<(u32, usize)>);
+struct RecordedFrames(Vec<(u32, usize)>);
 
-impl Listeners for Ears {
+impl FrameListeners for RecordedFrames {
     fn client(&mut self, _slot: Slot, _bytes: &[u8]) -> usize {
         panic!("nothing is for a client");
     }
@@ -30,7 +30,7 @@ fn relay() -> Relay {
 }
 
 #[test]
-fn ids_of_jobs_are_even_and_no_client_has_them() {
+fn ids_of_jobs_are_even_and_outside_of_client_ranges() {
     let mut relay = relay();
     let clients: Vec<_> = (0..SLOTS).map(|_| relay.connect(Instant::now()).unwrap()).collect();
     let jobs: Vec<_> = (0..1000).map(|_| relay.open_job()).collect();
@@ -42,9 +42,9 @@ fn ids_of_jobs_are_even_and_no_client_has_them() {
 }
 
 #[test]
-fn a_job_hears_its_frames_whole_in_whatever_pieces_they_come_and_nothing_once_it_is_over() {
+fn a_job_receives_complete_frames_from_reads_of_any_size_and_none_after_its_end() {
     bolero::check!().with_type::<(Vec<u16>, Vec<u8>)>().for_each(|(lengths, cuts)| {
-        let (mut relay, mut ears) = (relay(), Ears::default());
+        let (mut relay, mut ears) = (relay(), RecordedFrames::default());
         let (one, other) = (relay.open_job(), relay.open_job());
         relay.close_job(other);
         let (mut bytes, mut expected) = (Vec::new(), Vec::new());
@@ -67,8 +67,8 @@ fn a_job_hears_its_frames_whole_in_whatever_pieces_they_come_and_nothing_once_it
 }
 
 #[test]
-fn what_no_job_would_be_told_is_stray() {
-    let (mut relay, mut ears) = (relay(), Ears::default());
+fn invalid_frames_for_a_job_are_strays() {
+    let (mut relay, mut ears) = (relay(), RecordedFrames::default());
     let job = relay.open_job();
     for bytes in [
         frame(job, Flags::NONE, 70_000),
@@ -84,7 +84,7 @@ fn what_no_job_would_be_told_is_stray() {
 }
 
 #[test]
-fn what_jobs_are_given_takes_turns_and_what_is_said_to_them_does_not_wait() {
+fn job_data_takes_turns_and_control_messages_have_precedence() {
     let mut relay = Relay::new(Vec::new(), false, Instant::now());
     let slot = relay.connect(Instant::now()).unwrap();
     let job = relay.open_job();

@@ -1,48 +1,48 @@
-//! The guest's stream, cut where its frames begin and end.
+//! Splits the agent's stream at frame boundaries.
 
 use std::time::{Duration, Instant};
 
-use carrel_protocol::frame::{BrokenLength, PREFIX_SIZE};
+use carrel_protocol::frame::{InvalidFrameLength, PREFIX_SIZE};
 use carrel_protocol::{Flags, Header};
 
 use super::Slot;
 
-/// How many frames that belong to nobody are borne in a while.
+/// The maximum number of stray frames per period.
 const STRAYS: u32 = 1000;
-/// That while.
+/// That period.
 const WHILE: Duration = Duration::from_secs(1);
 
-/// Who a frame is for.
+/// The target of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Target {
+pub(crate) enum FrameTarget {
     Client(Slot),
     /// The host itself.
     Own,
     /// A job, or a connection to a published port.
     Job,
-    /// A client that has left: it was under way.
+    /// A former client: the frame was in flight.
     Gone,
-    /// Nobody, and nobody was.
+    /// No client, now or before.
     Stray,
 }
 
-/// What a guest does that cannot be borne.
+/// Why an agent is not tolerated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Misbehaviour {
+pub(crate) enum AgentViolation {
     #[error(transparent)]
-    BrokenLength(#[from] BrokenLength),
-    #[error("more than {STRAYS} frames a second belong to nobody")]
+    InvalidFrameLength(#[from] InvalidFrameLength),
+    #[error("more than {STRAYS} frames per second have an unknown target")]
     Strays,
 }
 
-/// Where in the stream we are.
+/// The parser state of the stream.
 #[derive(Debug)]
-pub(crate) struct Route {
-    /// The beginning of a header, of which the rest has not arrived.
+pub(crate) struct FrameRouter {
+    /// An incomplete header.
     head: [u8; PREFIX_SIZE],
     filled: usize,
-    /// Whose frame this is, and how much of it is still to come.
-    target: Target,
+    /// The target of the current frame, and how much of it is still to come.
+    target: FrameTarget,
     left: usize,
     strays: u32,
     since: Option<(Instant, u32)>,
@@ -50,28 +50,28 @@ pub(crate) struct Route {
 
 /// Bytes for one target: a header that arrived in parts, and what follows it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Run<'a> {
+pub(crate) struct FrameRun<'a> {
     head: [u8; PREFIX_SIZE],
     head_len: usize,
     body: &'a [u8],
 }
 
-// === impl Route ===
+// === impl FrameRouter ===
 
-impl Default for Route {
+impl Default for FrameRouter {
     fn default() -> Self {
-        Self { head: [0; PREFIX_SIZE], filled: 0, target: Target::Gone, left: 0, strays: 0, since: None }
+        Self { head: [0; PREFIX_SIZE], filled: 0, target: FrameTarget::Gone, left: 0, strays: 0, since: None }
     }
 }
 
-impl Route {
-    /// Takes bytes off the front of `bytes` that are all for one target, whole frames and parts of them.
+impl FrameRouter {
+    /// Takes bytes off the front of `bytes` that are all for one target, complete frames and parts of them.
     pub(crate) fn next<'a>(
         &mut self,
         bytes: &'a [u8],
-        target: impl Fn(Header) -> Target,
-    ) -> Result<(Target, Run<'a>, &'a [u8]), BrokenLength> {
-        let mut run = Run { head: self.head, head_len: 0, body: &[] };
+        target: impl Fn(Header) -> FrameTarget,
+    ) -> Result<(FrameTarget, FrameRun<'a>, &'a [u8]), InvalidFrameLength> {
+        let mut run = FrameRun { head: self.head, head_len: 0, body: &[] };
         let mut rest = bytes;
         if self.left == 0 && (self.filled > 0 || bytes.len() < PREFIX_SIZE) {
             let missing = (PREFIX_SIZE - self.filled).min(bytes.len());
@@ -83,7 +83,7 @@ impl Route {
             rest = later;
             if self.filled < PREFIX_SIZE {
                 self.refuse_early()?;
-                return Ok((Target::Gone, run, rest));
+                return Ok((FrameTarget::Gone, run, rest));
             }
             self.filled = 0;
             self.begin(Header::parse(&self.head)?, &target);
@@ -93,13 +93,13 @@ impl Route {
         }
         let mut taken = self.left.min(rest.len());
         self.left -= taken;
-        // What follows for the same one goes along.
-        while self.left == 0 && !matches!(self.target, Target::Own | Target::Job) {
+        // Following frames for the same target are included.
+        while self.left == 0 && !matches!(self.target, FrameTarget::Own | FrameTarget::Job) {
             let before = (self.target, self.strays);
             let Some(ahead) = rest.get(taken..).filter(|ahead| ahead.len() >= PREFIX_SIZE) else { break };
             self.begin_in(ahead, &target)?;
             if self.target != before.0 {
-                // The next call begins it again.
+                // The next call starts it again.
                 (self.target, self.strays, self.left) = (before.0, before.1, 0);
                 break;
             }
@@ -112,8 +112,8 @@ impl Route {
         Ok((self.target, run, rest))
     }
 
-    /// Refuses a length from its four bytes, before the rest of the header has arrived.
-    fn refuse_early(&self) -> Result<(), BrokenLength> {
+    /// Rejects a length after its four bytes, before the rest of the header has arrived.
+    fn refuse_early(&self) -> Result<(), InvalidFrameLength> {
         let mut header = self.head;
         if self.filled >= 4 {
             header.iter_mut().skip(self.filled).for_each(|byte| *byte = 0);
@@ -122,56 +122,56 @@ impl Route {
         Ok(())
     }
 
-    /// Begins a frame whose header lies at the front of `bytes`.
-    fn begin_in(&mut self, bytes: &[u8], target: &impl Fn(Header) -> Target) -> Result<(), BrokenLength> {
+    /// Starts a frame whose header is at the front of `bytes`.
+    fn begin_in(&mut self, bytes: &[u8], target: &impl Fn(Header) -> FrameTarget) -> Result<(), InvalidFrameLength> {
         if let Some(prefix) = bytes.first_chunk() {
             self.begin(Header::parse(prefix)?, target);
-            // Here the header is a part of what is passed on.
+            // Here the header is a part of the forwarded bytes.
             self.left += PREFIX_SIZE;
         }
         Ok(())
     }
 
-    fn begin(&mut self, header: Header, target: &impl Fn(Header) -> Target) {
+    fn begin(&mut self, header: Header, target: &impl Fn(Header) -> FrameTarget) {
         self.target = target(header);
         self.left = header.body_len;
-        if self.target == Target::Stray {
+        if self.target == FrameTarget::Stray {
             self.strays += 1;
         }
     }
 
-    /// Notes something that the host itself was told, and that makes no sense.
+    /// Counts an invalid message for the host itself.
     pub(crate) fn stray(&mut self) {
         self.strays += 1;
     }
 
-    /// How many frames belonged to nobody since the last call; too many in too little time are not borne.
-    pub(crate) fn take_strays(&mut self, now: Instant) -> Result<u64, Misbehaviour> {
+    /// The number of stray frames since the last call; too many in a period are an error.
+    pub(crate) fn take_strays(&mut self, now: Instant) -> Result<u64, AgentViolation> {
         let strays = std::mem::take(&mut self.strays);
         if strays > 0 {
             let (since, count) = self.since.filter(|(since, _)| now < *since + WHILE).unwrap_or((now, 0));
             self.since = Some((since, count.saturating_add(strays)));
             if count.saturating_add(strays) > STRAYS {
-                return Err(Misbehaviour::Strays);
+                return Err(AgentViolation::Strays);
             }
         }
         Ok(strays.into())
     }
 }
 
-/// Whether a guest says something like this to a client: it continues something, ends it, or is data.
+/// Whether an agent sends such a frame to a client: it continues a session, ends it, or is data.
 pub(crate) fn is_sensible(flags: Flags) -> bool {
     [Flags::NONE, Flags::TERMINAL, Flags::BULK].contains(&flags.known())
 }
 
-// === impl Run ===
+// === impl FrameRun ===
 
-impl<'a> Run<'a> {
+impl<'a> FrameRun<'a> {
     pub(crate) fn len(&self) -> usize {
         self.head_len + self.body.len()
     }
 
-    /// All of it, if it is in one piece.
+    /// All bytes, if they are contiguous.
     pub(crate) fn whole(&self) -> Option<&'a [u8]> {
         (self.head_len == 0).then_some(self.body)
     }

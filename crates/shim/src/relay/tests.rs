@@ -1,52 +1,52 @@
-//! The relay under every interleaving that chance finds, next to a world that only counts.
+//! The relay with random interleavings, compared with a model.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use bolero::TypeGenerator;
 use carrel_protocol::payload::{CarrelCredit, ClientDisconnected, Ping, Pong};
-use carrel_protocol::relay_flow::{INPUT_WINDOW, Receiver};
+use carrel_protocol::relay_flow::{CreditReceiver, INPUT_WINDOW};
 use carrel_protocol::{Envelope, Flags, Frame, Generation, MessageType, codec};
 
 use super::*;
 
-/// How many clients the world has at most; as many may be leaving.
+/// The maximum number of clients in the model; as many may be leaving.
 const MOST: usize = 32;
 
-/// The world around a relay: what each side sent and has to be given.
-struct World {
+/// The model: what each side sent and has to receive.
+struct RelayModel {
     relay: Relay,
     now: Instant,
-    clients: BTreeMap<Slot, Outside>,
-    guest: Guest,
+    clients: BTreeMap<Slot, ModelClient>,
+    guest: ModelAgent,
     number: u32,
 }
 
-/// A client, from outside.
+/// The model of a client.
 #[derive(Default)]
-struct Outside {
+struct ModelClient {
     ids: Option<IdRange>,
-    /// Bytes it wants to send and has not yet.
+    /// Bytes to send.
     unsent: VecDeque<u8>,
-    /// Frames it has begun to send, in order.
+    /// Frames that it has begun to send, in order.
     sent: VecDeque<Vec<u8>>,
-    /// Bytes that came to it.
+    /// Bytes that it received.
     got: Vec<u8>,
-    /// Frames that the guest sent to it, in order.
+    /// Frames that the agent sent to it, in order.
     expected: VecDeque<Vec<u8>>,
 }
 
-/// The guest, from outside.
+/// The model of the agent.
 #[derive(Default)]
-struct Guest {
+struct ModelAgent {
     got: Vec<u8>,
-    /// What it wants to send and has not yet.
+    /// Bytes to send.
     unsent: VecDeque<u8>,
-    input: BTreeMap<Slot, Receiver>,
+    input: BTreeMap<Slot, CreditReceiver>,
     left: Vec<IdRange>,
 }
 
 #[derive(Clone, Debug, TypeGenerator)]
-enum Step {
+enum ModelStep {
     Connect,
     Leave(u8),
     ClientBegins(u8, u16, bool),
@@ -58,7 +58,7 @@ enum Step {
     GuestTakes(u16),
 }
 
-impl<F: FnMut(Slot, &[u8]) -> usize> Listeners for F {
+impl<F: FnMut(Slot, &[u8]) -> usize> FrameListeners for F {
     fn client(&mut self, slot: Slot, bytes: &[u8]) -> usize {
         self(slot, bytes)
     }
@@ -74,13 +74,13 @@ fn ready() -> Vec<u8> {
     frame
 }
 
-impl World {
+impl RelayModel {
     fn new() -> Self {
         let relay = Relay::new(ready(), true, Instant::now());
-        Self { relay, now: Instant::now(), clients: BTreeMap::new(), guest: Guest::default(), number: 0 }
+        Self { relay, now: Instant::now(), clients: BTreeMap::new(), guest: ModelAgent::default(), number: 0 }
     }
 
-    /// A body that tells whose it is and which.
+    /// A body that identifies its sender and number.
     fn body(&mut self, length: u16, large: bool) -> Vec<u8> {
         self.number += 1;
         let length = if large { usize::from(length) * 4 } else { usize::from(length) % 512 };
@@ -92,20 +92,20 @@ impl World {
         self.clients.keys().nth(usize::from(number) % count).copied()
     }
 
-    fn step(&mut self, step: &Step) {
+    fn step(&mut self, step: &ModelStep) {
         match *step {
-            Step::Connect if self.clients.len() == MOST => {}
-            Step::Connect => {
+            ModelStep::Connect if self.clients.len() == MOST => {}
+            ModelStep::Connect => {
                 if let Some(slot) = self.relay.connect(self.now) {
-                    assert!(self.clients.insert(slot, Outside::default()).is_none(), "slot {slot} is given twice");
+                    assert!(self.clients.insert(slot, ModelClient::default()).is_none(), "slot {slot} is given twice");
                 }
             }
-            Step::Leave(number) => {
+            ModelStep::Leave(number) => {
                 let Some(slot) = self.nth(number) else { return };
                 self.clients.remove(&slot);
                 self.relay.disconnect(slot);
             }
-            Step::ClientBegins(number, length, large) => {
+            ModelStep::ClientBegins(number, length, large) => {
                 let body = self.body(length, large);
                 let Some((slot, client)) = self.nth(number).and_then(|slot| Some((slot, self.clients.get_mut(&slot)?)))
                 else {
@@ -117,17 +117,17 @@ impl World {
                 client.unsent.extend(&frame);
                 client.sent.push_back(frame);
             }
-            Step::ClientSends(number, length) => {
+            ModelStep::ClientSends(number, length) => {
                 if let Some(slot) = self.nth(number) {
                     self.client_sends(slot, usize::from(length) * 16 + 1);
                 }
             }
-            Step::ClientTakes(number, length) => {
+            ModelStep::ClientTakes(number, length) => {
                 if let Some(slot) = self.nth(number) {
                     self.client_takes(slot, usize::from(length) * 16 + 1);
                 }
             }
-            Step::GuestBegins(number, length, large) => {
+            ModelStep::GuestBegins(number, length, large) => {
                 let body = self.body(length, large);
                 let Some((slot, client)) = self.nth(number).and_then(|slot| Some((slot, self.clients.get_mut(&slot)?)))
                 else {
@@ -139,8 +139,8 @@ impl World {
                 self.guest.unsent.extend(&frame);
                 client.expected.push_back(frame);
             }
-            Step::GuestStrays(id) => {
-                // Of slots that nobody ever has, and of none.
+            ModelStep::GuestStrays(id) => {
+                // Of unused slots, and of none.
                 let slot = Codec::Current.slot_of(id) as usize;
                 if slot >= 2 * MOST || id % Codec::Current.step() == 0 {
                     let mut frame = Vec::new();
@@ -148,16 +148,16 @@ impl World {
                     self.guest.unsent.extend(&frame);
                 }
             }
-            Step::GuestSends(length) => self.guest_sends(usize::from(length) * 16 + 1),
-            Step::GuestTakes(length) => self.guest_takes(usize::from(length) * 16 + 1),
+            ModelStep::GuestSends(length) => self.guest_sends(usize::from(length) * 16 + 1),
+            ModelStep::GuestTakes(length) => self.guest_takes(usize::from(length) * 16 + 1),
         }
-        assert_eq!(self.relay.take_events(), [], "nobody has done anything wrong");
+        assert_eq!(self.relay.take_events(), [], "no client violated the protocol");
         let held: usize = self
             .relay
             .places
             .iter()
             .map(|place| match place {
-                Place::Taken(client) => client.outbox.len(),
+                SlotState::Taken(client) => client.outbox.len(),
                 _ => 0,
             })
             .sum();
@@ -188,7 +188,7 @@ impl World {
         let count = self.guest.unsent.len().min(most);
         let bytes: Vec<u8> = self.guest.unsent.drain(..count).collect();
         let clients = &mut self.clients;
-        // Time passes, so that strays are few in any second.
+        // Time passes, so that the rate of strays stays low.
         self.now += Duration::from_millis(10);
         let outcome = self.relay.hear_guest(&bytes, self.now, &mut |slot: Slot, piece: &[u8]| {
             let gone = piece.len() / 2;
@@ -207,7 +207,7 @@ impl World {
         self.guest_reads();
     }
 
-    /// The guest takes whole frames: they are a client's, in its order, or the host's.
+    /// The agent receives complete frames: a client's, in order, or the host's.
     fn guest_reads(&mut self) {
         let got = std::mem::take(&mut self.guest.got);
         let mut bytes = got.as_slice();
@@ -215,11 +215,11 @@ impl World {
             let wire = &bytes[..bytes.len() - rest.len()];
             let slot = Codec::Current.owner_of(frame.id) as usize;
             if frame.id == 0 || slot == SLOTS {
-                self.guest_is_told(frame);
+                self.agent_receives(frame);
             } else if let Some(client) = self.clients.get_mut(&slot) {
-                // Of a client that has left, and whose slot is taken again, nothing comes.
+                // Nothing arrives of a former client whose slot is reused.
                 assert_eq!(client.sent.pop_front().as_deref(), Some(wire), "slot {slot}");
-                let input = self.guest.input.entry(slot).or_insert(Receiver::new(INPUT_WINDOW));
+                let input = self.guest.input.entry(slot).or_insert(CreditReceiver::new(INPUT_WINDOW));
                 input.received(wire.len() as u64);
                 if let (Some(limit), Some(ids)) = (input.grant(0, INPUT_WINDOW), ids_of(slot)) {
                     let mut credit = Vec::new();
@@ -233,7 +233,7 @@ impl World {
         self.guest.got = bytes.to_vec();
     }
 
-    fn guest_is_told(&mut self, frame: Frame<'_>) {
+    fn agent_receives(&mut self, frame: Frame<'_>) {
         let envelope = Envelope::parse(frame.body).unwrap();
         match envelope.message_type().unwrap() {
             MessageType::Ping => {
@@ -248,11 +248,11 @@ impl World {
                 self.guest.input.remove(&(Codec::Current.slot_of(gone.id_start) as usize));
             }
             MessageType::CarrelCredit => {}
-            other => panic!("the guest is told {other}"),
+            other => panic!("the agent received {other}"),
         }
     }
 
-    /// Lets everything arrive that is under way.
+    /// Runs until nothing is in flight.
     fn settle(&mut self) {
         for _ in 0..10_000 {
             let slots: Vec<_> = self.clients.keys().copied().collect();
@@ -273,8 +273,8 @@ impl World {
     }
 }
 
-impl Outside {
-    /// What came to a client is what it was greeted with, and then what the guest sent to it, in order.
+impl ModelClient {
+    /// A client received its greeting, and then what the agent sent to it, in order.
     fn check(&mut self, slot: Slot) {
         if self.ids.is_none() && self.got.len() >= 8 {
             let greeting: Vec<u8> = self.got.drain(..8).collect();
@@ -297,9 +297,9 @@ impl Outside {
 //= carrel.relay.guest-cannot-touch-client
 //= promises.relay.arrives
 #[test]
-fn everybody_gets_what_is_theirs_whole_and_in_order_and_nothing_else() {
-    bolero::check!().with_type::<Vec<Step>>().for_each(|steps| {
-        let mut world = World::new();
+fn every_peer_receives_exactly_its_frames_complete_and_in_order() {
+    bolero::check!().with_type::<Vec<ModelStep>>().for_each(|steps| {
+        let mut world = RelayModel::new();
         steps.iter().for_each(|step| world.step(step));
         world.settle();
         for (slot, client) in &mut world.clients {
@@ -313,7 +313,7 @@ fn everybody_gets_what_is_theirs_whole_and_in_order_and_nothing_else() {
 //= carrel.protocol.property-fuzz-target-decoder
 //= carrel.relay.guest-cannot-touch-client
 #[test]
-fn fuzz_what_a_guest_sends_is_routed_or_refused() {
+fn fuzz_frames_of_an_agent_are_routed_or_rejected() {
     bolero::check!().with_type::<(Vec<u8>, u8)>().for_each(|(bytes, cut)| {
         let mut relay = Relay::new(ready(), true, Instant::now());
         let (first, second) = (relay.connect(Instant::now()).unwrap(), relay.connect(Instant::now()).unwrap());
@@ -333,7 +333,7 @@ fn fuzz_what_a_guest_sends_is_routed_or_refused() {
 //= carrel.protocol.property-fuzz-target-decoder
 //= promises.relay.ways-client-loses-connection
 #[test]
-fn fuzz_what_a_client_sends_is_passed_on_or_its_end() {
+fn fuzz_frames_of_a_client_are_forwarded_or_disconnect_it() {
     bolero::check!().with_type::<Vec<u8>>().for_each(|bytes| {
         let mut relay = Relay::new(ready(), false, Instant::now());
         let slot = relay.connect(Instant::now()).unwrap();
@@ -371,38 +371,38 @@ fn send(relay: &mut Relay, slot: Slot, mut bytes: &[u8]) {
 //= carrel.protocol.known-flags-bad-combination
 //= promises.relay.ways-client-loses-connection
 #[test]
-fn a_client_that_uses_what_is_not_its_own_has_to_go() {
+fn a_client_that_uses_a_foreign_id_is_disconnected() {
     let foreign = ids_of(1).unwrap().start();
     for (bytes, fault) in [
-        (frame(foreign, Flags::NONE, 3), Fault::ForeignId(foreign)),
-        (frame(0, Flags::NONE, 3), Fault::ForeignId(0)),
-        (frame(own::FIRST, Flags::NONE, 3), Fault::ForeignId(own::FIRST)),
-        (frame(1, Flags::from_bits(3), 3), Fault::BadFlags(Flags::from_bits(3))),
-        (frame(1, Flags::SHUTDOWN, 3), Fault::ForeignId(1)),
-        (vec![0xff; 4], Fault::BrokenLength(carrel_protocol::frame::BrokenLength(u32::MAX))),
+        (frame(foreign, Flags::NONE, 3), ClientFault::ForeignId(foreign)),
+        (frame(0, Flags::NONE, 3), ClientFault::ForeignId(0)),
+        (frame(host::FIRST, Flags::NONE, 3), ClientFault::ForeignId(host::FIRST)),
+        (frame(1, Flags::from_bits(3), 3), ClientFault::BadFlags(Flags::from_bits(3))),
+        (frame(1, Flags::SHUTDOWN, 3), ClientFault::ForeignId(1)),
+        (vec![0xff; 4], ClientFault::InvalidFrameLength(carrel_protocol::frame::InvalidFrameLength(u32::MAX))),
     ] {
         let mut relay = Relay::new(ready(), false, Instant::now());
         let slot = relay.connect(Instant::now()).unwrap();
         send(&mut relay, slot, &bytes);
-        assert_eq!(relay.take_events(), [Event::Drop(slot, fault)]);
-        assert_eq!(relay.for_guest(), b"", "the guest hears nothing of it");
+        assert_eq!(relay.take_events(), [RelayEvent::Drop(slot, fault)]);
+        assert_eq!(relay.for_guest(), b"", "nothing is forwarded to the agent");
     }
 }
 
 //= versioning.implementation-details.relay-routes-id-flags
 //= carrel.relay.client-shut-sandbox-down
 #[test]
-fn the_wish_to_shut_down_is_everybodys() {
+fn any_client_may_request_a_shutdown() {
     let mut relay = Relay::new(ready(), true, Instant::now());
     let slot = relay.connect(Instant::now()).unwrap();
     send(&mut relay, slot, &frame(0, Flags::SHUTDOWN, 3));
-    assert_eq!(relay.take_events(), [Event::Shutdown]);
+    assert_eq!(relay.take_events(), [RelayEvent::Shutdown]);
 }
 
 //= carrel.relay.client-leaves-sessions-ended
 //= promises.relay.client-leaves
 #[test]
-fn a_slot_is_free_again_only_behind_the_answer() {
+fn a_slot_is_reused_only_after_the_response_of_the_agent() {
     let mut relay = Relay::new(ready(), false, Instant::now());
     let slots: Vec<_> = std::iter::from_fn(|| relay.connect(Instant::now())).collect();
     assert_eq!(slots.len(), SLOTS);
@@ -421,7 +421,7 @@ fn a_slot_is_free_again_only_behind_the_answer() {
 //= carrel.relay.frame-guest-belongs-nobody
 //= promises.relay.frames-guest-belong-nobody
 #[test]
-fn frames_that_belong_to_nobody_are_counted_and_too_many_are_not_borne() {
+fn stray_frames_are_counted_and_too_many_end_the_sandbox() {
     let mut relay = Relay::new(ready(), true, Instant::now());
     let now = Instant::now();
     for number in 1..=1000 {
@@ -429,7 +429,7 @@ fn frames_that_belong_to_nobody_are_counted_and_too_many_are_not_borne() {
     }
     assert_eq!(relay.totals().stray_frames, 1000);
     let one_more = frame(1, Flags::NONE, 1);
-    assert_eq!(relay.hear_guest(&one_more, now, &mut |_: Slot, _: &[u8]| 0), Err(Misbehaviour::Strays));
+    assert_eq!(relay.hear_guest(&one_more, now, &mut |_: Slot, _: &[u8]| 0), Err(AgentViolation::Strays));
     let mut patient = Relay::new(ready(), true, Instant::now());
     for second in 0..2000 {
         patient.hear_guest(&one_more, now + Duration::from_secs(second), &mut |_: Slot, _: &[u8]| 0).unwrap();
@@ -439,7 +439,7 @@ fn frames_that_belong_to_nobody_are_counted_and_too_many_are_not_borne() {
 //= carrel.relay.fair-turns
 //= promises.relay.client-sends-turn
 #[test]
-fn turns_are_taken_one_after_the_other() {
+fn clients_take_turns() {
     let mut relay = Relay::new(ready(), false, Instant::now());
     let slots: Vec<_> = (0..3).map(|_| relay.connect(Instant::now()).unwrap()).collect();
     for slot in &slots {
@@ -458,7 +458,7 @@ fn turns_are_taken_one_after_the_other() {
 //= promises.relay.room-large-frames
 //= promises.relay.patience-client-middle-frame
 #[test]
-fn whoever_stops_in_the_middle_of_a_large_frame_holds_up_the_others_for_a_while_only() {
+fn a_client_that_pauses_in_a_large_frame_delays_others_only_briefly() {
     let mut relay = Relay::new(ready(), false, Instant::now());
     let start = Instant::now();
     let slots: Vec<_> = (0..7).map(|_| relay.connect(start).unwrap()).collect();
@@ -467,28 +467,31 @@ fn whoever_stops_in_the_middle_of_a_large_frame_holds_up_the_others_for_a_while_
         relay.inbox(*slot).unwrap().extend_from_slice(&whole[..100]);
         relay.arrived_from(*slot, 100, start);
     }
-    // Four have the room; three wait for it.
+    // Four have a loan; three wait.
     assert_eq!(relay.queue.len(), 3);
-    assert_eq!(relay.tick(start, false), Some(start + PATIENCE));
+    assert_eq!(relay.tick(start, false), Some(start + LARGE_FRAME_TIMEOUT));
     assert_eq!(relay.take_events(), []);
-    relay.tick(start + PATIENCE, false);
+    relay.tick(start + LARGE_FRAME_TIMEOUT, false);
     let dropped: Vec<_> = relay.take_events();
-    assert_eq!(dropped, slots[..4].iter().map(|slot| Event::Drop(*slot, Fault::Unfinished)).collect::<Vec<_>>());
+    assert_eq!(
+        dropped,
+        slots[..4].iter().map(|slot| RelayEvent::Drop(*slot, ClientFault::Unfinished)).collect::<Vec<_>>()
+    );
     for slot in &slots[..4] {
         relay.disconnect(*slot);
     }
     assert!(relay.queue.is_empty());
-    assert_eq!(relay.tick(start + PATIENCE, false), None);
+    assert_eq!(relay.tick(start + LARGE_FRAME_TIMEOUT, false), None);
 }
 
 //= carrel.relay.bounded-memory-client
 //= promises.relay.room-large-frames
 #[test]
-fn whoever_has_no_credit_keeps_no_room_from_those_who_have() {
+fn a_client_without_credit_does_not_occupy_the_pool() {
     let mut relay = Relay::new(ready(), true, Instant::now());
     let blocked: Vec<_> = (0..100).map(|_| relay.connect(Instant::now()).unwrap()).collect();
     for slot in &blocked {
-        // More than the window, in frames that need room, to a guest that takes them and grants nothing.
+        // More than the window, in large frames, to an agent that accepts them and grants nothing.
         for _ in 0..40 {
             send(&mut relay, *slot, &frame(ids_of(*slot).unwrap().start(), Flags::NONE, 100_000));
             while !relay.for_guest().is_empty() {
@@ -508,23 +511,23 @@ fn whoever_has_no_credit_keeps_no_room_from_those_who_have() {
 
 //= promises.relay.patience-client-middle-frame
 #[test]
-fn nobody_has_to_hurry_while_the_guest_is_paused() {
+fn no_client_is_disconnected_for_pausing_while_the_sandbox_is_paused() {
     let mut relay = Relay::new(ready(), true, Instant::now());
     let start = Instant::now();
     for _ in 0..7 {
         let slot = relay.connect(start).unwrap();
         send(&mut relay, slot, &frame(ids_of(slot).unwrap().start(), Flags::NONE, 4_000_000)[..1000]);
     }
-    assert_eq!(relay.tick(start + 10 * PATIENCE, true), Some(start + 11 * PATIENCE));
+    assert_eq!(relay.tick(start + 10 * LARGE_FRAME_TIMEOUT, true), Some(start + 11 * LARGE_FRAME_TIMEOUT));
     assert_eq!(relay.take_events(), []);
-    relay.tick(start + 11 * PATIENCE, false);
+    relay.tick(start + 11 * LARGE_FRAME_TIMEOUT, false);
     assert_eq!(relay.take_events().len(), 4);
 }
 
 //= carrel.relay.guest-cannot-touch-client
 //= promises.relay.client-too-much-waits
 #[test]
-fn a_client_that_has_to_go_is_sent_nothing_behind_a_gap() {
+fn a_client_with_lost_output_is_sent_nothing_more() {
     let mut relay = Relay::new(ready(), true, Instant::now());
     let slot = relay.connect(Instant::now()).unwrap();
     let answer = frame(1, Flags::NONE, 1 << 20);
@@ -537,14 +540,14 @@ fn a_client_that_has_to_go_is_sent_nothing_behind_a_gap() {
 
 //= promises.relay.client-too-much-waits
 #[test]
-fn a_client_that_does_not_read_costs_itself_alone() {
+fn a_client_that_does_not_read_affects_only_itself() {
     let mut relay = Relay::new(ready(), true, Instant::now());
     let (deaf, other) = (relay.connect(Instant::now()).unwrap(), relay.connect(Instant::now()).unwrap());
     let answer = frame(1, Flags::TERMINAL, 1 << 20);
     for _ in 0..40 {
         relay.hear_guest(&answer, Instant::now(), &mut |_: Slot, _: &[u8]| 0).unwrap();
         for event in relay.take_events() {
-            assert_eq!(event, Event::Drop(deaf, Fault::TooSlow));
+            assert_eq!(event, RelayEvent::Drop(deaf, ClientFault::TooSlow));
             relay.disconnect(deaf);
         }
     }

@@ -1,4 +1,4 @@
-//! The clients of the sandbox's agent: let in, read, and let go.
+//! The clients of the sandbox's agent.
 
 use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
@@ -7,32 +7,35 @@ use std::time::{Duration, Instant};
 
 use carrel_shim_client::messages::EndReason;
 
-use super::{Connection, READS_AT_A_TURN, Server};
-use crate::poll::{Interest, Readiness, Token};
-use crate::relay::{Event, Slot};
+use super::{ClientConnection, READS_AT_A_TURN, ShimServer};
+use crate::poll::{DescriptorToken, Interest, Readiness};
+use crate::relay::{RelayEvent, Slot};
 
-/// How many clients are let in before those who are there have their turn.
+/// Accepted clients per iteration.
 const ACCEPTS_AT_A_TURN: usize = 16;
-/// How long a sandbox has when a client asks it to shut down.
+/// The grace period of a shutdown that a client requested.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(10);
 
-impl Server {
+impl ShimServer {
     pub(super) fn accept(&mut self) {
         for _ in 0..ACCEPTS_AT_A_TURN {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             match rustix::net::accept_with(&self.running.listener, flags) {
                 Ok(socket) => {
-                    // One client too many is closed without a word, as every published relay does.
+                    // A client without a free slot is disconnected without a message, like by every published relay.
                     let Some(slot) = self.relay.connect(Instant::now()) else { continue };
                     let interest = Interest::READ;
-                    match (self.poller.add(&socket, Token::Client(slot), interest), self.clients.get_mut(slot)) {
-                        (Ok(()), Some(place)) => *place = Some(Connection { socket, interest }),
+                    match (
+                        self.poller.add(&socket, DescriptorToken::Client(slot), interest),
+                        self.clients.get_mut(slot),
+                    ) {
+                        (Ok(()), Some(place)) => *place = Some(ClientConnection { socket, interest }),
                         _ => self.relay.disconnect(slot),
                     }
                 }
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(Errno::AGAIN) => return,
-                // Without descriptors nobody else comes in until one is free.
+                // Without free descriptors, no further client is accepted.
                 Err(_) => return self.listen(false),
             }
         }
@@ -61,16 +64,16 @@ impl Server {
         }
     }
 
-    /// Lets clients in, or lets them wait.
+    /// Starts or stops accepting clients.
     pub(super) fn listen(&mut self, listening: bool) {
         if self.listening != listening {
             let interest = Interest { read: listening, ..Interest::default() };
-            let changed = self.poller.change(&self.running.listener, Token::Listener, interest);
+            let changed = self.poller.change(&self.running.listener, DescriptorToken::Listener, interest);
             self.listening = listening == changed.is_ok();
         }
     }
 
-    /// A descriptor is free: whoever waits may come in.
+    /// A descriptor is free: waiting clients may be accepted.
     pub(super) fn listen_again(&mut self) {
         if !self.over {
             self.listen(true);
@@ -87,12 +90,14 @@ impl Server {
         self.relay.disconnect(slot);
     }
 
-    /// Does what the relay says.
+    /// Executes the actions of the relay.
     pub(super) fn obey(&mut self) {
         for event in self.relay.take_events() {
             match event {
-                Event::Drop(slot, _fault) => self.disconnect(slot),
-                Event::Shutdown => self.end(EndReason::Shutdown, "a client asked for it".to_owned(), SHUTDOWN_GRACE),
+                RelayEvent::Drop(slot, _fault) => self.disconnect(slot),
+                RelayEvent::Shutdown => {
+                    self.end(EndReason::Shutdown, "a client asked for it".to_owned(), SHUTDOWN_GRACE)
+                }
             }
         }
     }

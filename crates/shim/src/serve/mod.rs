@@ -1,10 +1,10 @@
-//! The loop: moves bytes between the guest and its clients, answers callers, and sees to the end.
+//! The event loop: moves bytes between the agent and its clients, and handles requests.
 
 mod clients;
-mod end;
-mod life;
 mod ports;
 mod requests;
+mod resources;
+mod shutdown;
 
 use std::os::fd::AsFd;
 use std::os::fd::OwnedFd;
@@ -13,114 +13,114 @@ use std::time::{Duration, Instant};
 
 use carrel_protocol::Frame;
 use carrel_sandbox::{FreeSpace, TerminationSignal};
-use carrel_shim_client::messages::{EndReason, Fact, FactKind, PauseReason, Peer};
+use carrel_shim_client::messages::{EndReason, Fact, FactKind, PauseReason, PeerProcess};
 use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 
-use self::end::Ending;
-use crate::desk::{Caller, Desk};
+use self::shutdown::ShutdownState;
+use crate::control_socket::{ControlClient, ControlSocket};
 use crate::jobs::Jobs;
-use crate::log::{Log, wall_ms};
+use crate::journal::{JournalWriter, wall_ms};
 use crate::owner::Owner;
-use crate::poll::{Interest, Poller, Token};
-use crate::ports::Ports;
-use crate::relay::{Listeners, Misbehaviour, Relay, SLOTS, Slot};
-use crate::start::Running;
+use crate::poll::{DescriptorToken, Interest, Poller};
+use crate::ports::PublishedPorts;
+use crate::relay::{AgentViolation, FrameListeners, Relay, SLOTS, Slot};
+use crate::start::RunningSandbox;
 
-/// How much is read at once.
+/// The read size.
 const READ: usize = 256 * 1024;
-/// How often one descriptor is read before the others have their turn.
+/// Reads per descriptor and iteration.
 const READS_AT_A_TURN: usize = 4;
-/// How much of what callers asked for may wait to be said to the guest before more of it is refused.
+/// The queue of client requests to the agent above which more are rejected.
 const UNSAID: usize = 4 * 1024 * 1024;
-/// How long nothing has to happen before memory is given back.
+/// The idle time after which memory is released.
 const REST: Duration = Duration::from_secs(1);
 
-/// The loop and all it holds.
-pub(crate) struct Server {
-    running: Running,
+/// The event loop and its state.
+pub(crate) struct ShimServer {
+    running: RunningSandbox,
     poller: Poller,
     relay: Relay,
-    clients: Vec<Option<Connection>>,
+    clients: Vec<Option<ClientConnection>>,
     listening: bool,
-    desk: Desk,
+    desk: ControlSocket,
     jobs: Jobs,
-    ports: Ports,
-    log: Log,
-    /// The caller that owns the sandbox, while it is there.
+    ports: PublishedPorts,
+    log: JournalWriter,
+    /// The client that owns the sandbox, while it is connected.
     owner: Option<usize>,
-    /// The caller that supervises it.
-    supervisor: Option<(usize, Peer)>,
+    /// The client that supervises it.
+    supervisor: Option<(usize, PeerProcess)>,
     buffer: Vec<u8>,
     guest: Interest,
-    /// The guest does not listen any more.
+    /// Whether the agent no longer reads.
     deaf: bool,
-    /// The guest has ended: nobody is listened to any more.
+    /// Whether the agent has exited: nothing is read any more.
     over: bool,
-    /// Since when it is paused.
+    /// When it was paused.
     paused: Option<Instant>,
-    /// Why, unless its owner wanted it so.
+    /// Why, unless its owner requested it.
     pause_reason: Option<PauseReason>,
-    /// What was free when it was paused by this supervisor itself because of the host's own disk.
+    /// The free disk space when this shim paused it because of the host's disk.
     disk_full: Option<FreeSpace>,
-    /// Until when it is left alone since its user let it continue, and how much may be on no disk yet meanwhile.
+    /// Until when it is left alone after its user resumed it, and how much may be dirty meanwhile.
     grace: Option<(Instant, u64)>,
-    /// When to look at that disk again.
+    /// When to check that disk again.
     disk: Option<Instant>,
-    /// When to look at what it takes of the kernel's memory again, if anybody is there who could take some.
+    /// When to check its kernel memory again, if any process could allocate some.
     kernel_memory: Option<Instant>,
-    /// How many processes are known to have been ended for want of memory, and when to count again.
+    /// The known number of OOM kills, and when to count again.
     kills: u64,
     /// How many of them are recorded, and since when.
-    kills_told: (u64, Option<Instant>),
+    recorded_kills: (u64, Option<Instant>),
     count_again: Option<(Instant, u32)>,
-    /// Why the sandbox is coming to an end, and when it has to.
-    ending: Option<Ending>,
-    /// We have killed it.
+    /// Why the sandbox is shutting down, and its deadline.
+    ending: Option<ShutdownState>,
+    /// Whether we have killed it.
     killed: bool,
     rest: Option<Instant>,
     termination: TerminationSignal,
 }
 
-/// A client's socket, and what it is watched for.
-struct Connection {
+/// A client's socket, and its poll interest.
+struct ClientConnection {
     socket: OwnedFd,
     interest: Interest,
 }
 
-/// Where what the guest says goes.
-struct Ears<'a> {
-    clients: &'a [Option<Connection>],
+/// The receivers of the agent's frames.
+struct FrameDispatcher<'a> {
+    clients: &'a [Option<ClientConnection>],
     jobs: &'a mut Jobs,
-    ports: &'a mut Ports,
-    /// A job was told something.
+    ports: &'a mut PublishedPorts,
+    /// Whether a job received a frame.
     stirred: bool,
 }
 
-// === impl Server ===
+// === impl ShimServer ===
 
-impl Server {
-    pub(crate) fn new(mut running: Running, owner: Owner) -> Result<Self, Errno> {
+impl ShimServer {
+    pub(crate) fn new(mut running: RunningSandbox, owner: Owner) -> Result<Self, Errno> {
         let ready = std::mem::take(&mut running.greeted.ready);
         let relay = Relay::new(ready, running.greeted.credit, Instant::now());
         let poller = Poller::new()?;
         let disk = running.reserve.is_some().then(Instant::now);
-        poller.add(&running.channel, Token::Guest, Interest::READ)?;
-        poller.add(&running.listener, Token::Listener, Interest::READ)?;
-        poller.add(running.container.process(), Token::Process, Interest::READ)?;
+        poller.add(&running.channel, DescriptorToken::Guest, Interest::READ)?;
+        poller.add(&running.listener, DescriptorToken::Listener, Interest::READ)?;
+        poller.add(running.container.process(), DescriptorToken::Process, Interest::READ)?;
         if let Some(memory) = &running.memory {
             let urgent = memory.priority();
-            poller.add(memory, Token::Memory, Interest { read: !urgent, write: false, urgent })?;
+            poller.add(memory, DescriptorToken::Memory, Interest { read: !urgent, write: false, urgent })?;
         }
-        // Until here the signal ends this process like any other: there is nothing yet that would be worth an orderly end.
+        // Until here SIGTERM kills this process as usual: there is nothing yet that needs a graceful shutdown.
         let termination = TerminationSignal::watch()?;
-        poller.add(&termination, Token::Termination, Interest::READ)?;
+        poller.add(&termination, DescriptorToken::Termination, Interest::READ)?;
         let parts = running.parts.take().ok_or(Errno::INVAL)?;
-        let mut desk = Desk::new(parts.desk, parts.hello, &poller)?;
+        let mut desk = ControlSocket::new(parts.desk, parts.hello, &poller)?;
         let (socket, peer, arrived) = owner.into_parts();
-        // Without its owner at the desk nobody would end a sandbox that is not to last.
-        let owner = desk.admit(Caller::with(socket, peer.clone(), arrived), &poller);
+        // Without its owner on the control socket, an ephemeral sandbox would never end.
+        let owner = desk.admit(ControlClient::with(socket, peer.clone(), arrived), &poller);
         let owner = Some(owner.ok_or(Errno::MFILE)?);
         let mut server = Self {
             running,
@@ -145,7 +145,7 @@ impl Server {
             disk,
             kernel_memory: Some(Instant::now()),
             kills: 0,
-            kills_told: (0, None),
+            recorded_kills: (0, None),
             count_again: None,
             ending: None,
             killed: false,
@@ -153,13 +153,13 @@ impl Server {
             termination,
         };
         server.kills = server.count_kills();
-        server.kills_told.0 = server.kills;
+        server.recorded_kills.0 = server.kills;
         let pid = server.running.container.pid().as_raw_nonzero().get().unsigned_abs();
         server.log.note(Fact { pid: Some(pid), ..Fact::new(wall_ms(), FactKind::Started) });
         Ok(server)
     }
 
-    /// Serves until the guest has ended, and removes everything of it.
+    /// Serves until the agent has exited, and removes everything of it.
     pub(crate) fn run(mut self) -> ExitCode {
         let early = std::mem::take(&mut self.running.greeted.rest);
         if let Err(misbehaviour) = self.take_from_guest(&early) {
@@ -172,10 +172,10 @@ impl Server {
             self.end(EndReason::Unknown, format!("the supervisor cannot go on: {errno}"), Duration::ZERO);
             true
         }) {}
-        self.bury()
+        self.clean_up()
     }
 
-    /// Waits once and does what there is to do. Whether the guest has ended.
+    /// One iteration: polls and handles events. Returns whether the agent has exited.
     fn turn(&mut self) -> Result<bool, Errno> {
         let now = Instant::now();
         let recorded = self.log.last();
@@ -185,16 +185,16 @@ impl Server {
             self.log.tick(now),
             self.count_when_due(now),
         ];
-        // What could not be recorded before is told now.
+        // Facts that could not be recorded before are sent now.
         self.desk.stirred |= self.log.last() > recorded;
         self.settle();
         self.obey();
         self.watch()?;
         self.watch_disk(now);
         self.watch_kernel_memory(now);
-        // Once it is killed, there is nothing left to do but to wait for its end.
+        // Once it is killed, only its exit is awaited.
         let insist = self.ending.as_ref().filter(|_| !self.killed).map(|ending| ending.due);
-        // Nothing is waited for while there is something to tell: one that left a moment ago may have held a job.
+        // No wait while there is something to send: a client that just left may have held a job.
         let stirred = self.desk.stirred.then_some(now);
         let deadlines = ticks.into_iter().chain([self.rest, self.disk, self.kernel_memory, insist, stirred]);
         let ready = self.poller.wait(deadlines.flatten().min())?;
@@ -202,16 +202,16 @@ impl Server {
         let mut ended = false;
         for readiness in ready {
             match readiness.token {
-                Token::Process => ended = true,
-                Token::Guest => drop(self.read_guest()),
-                Token::Listener => self.accept(),
-                Token::Desk => self.desk.accept(&self.poller),
-                Token::Memory => self.hear_memory(),
-                Token::Termination => self.end_on_termination(),
-                Token::Client(slot) => self.serve_client(slot, readiness),
-                Token::Caller(number) => self.serve_caller(number, readiness),
-                Token::Port(number) => self.accept_at_port(number),
-                Token::Connection(slot) => self.ports.serve(slot, readiness, self.relay.unsaid()),
+                DescriptorToken::Process => ended = true,
+                DescriptorToken::Guest => drop(self.read_guest()),
+                DescriptorToken::Listener => self.accept(),
+                DescriptorToken::Desk => self.desk.accept(&self.poller),
+                DescriptorToken::Memory => self.hear_memory(),
+                DescriptorToken::Termination => self.end_on_termination(),
+                DescriptorToken::Client(slot) => self.serve_client(slot, readiness),
+                DescriptorToken::Caller(number) => self.serve_caller(number, readiness),
+                DescriptorToken::Port(number) => self.accept_at_port(number),
+                DescriptorToken::Connection(slot) => self.ports.serve(slot, readiness, self.relay.unsaid()),
             }
         }
         if ended {
@@ -222,10 +222,10 @@ impl Server {
         Ok(ended)
     }
 
-    /// Passes on what came of the last turn: between the guest, its jobs and all who are connected.
+    /// Moves data between the agent, its jobs and all clients after the events of an iteration.
     fn settle(&mut self) {
         self.conclude_jobs();
-        // The guest first: it works while the rest is done.
+        // The agent first: it works while the rest is done.
         self.pass_words();
         self.flush_guest();
         self.jobs.keep_outputs();
@@ -253,7 +253,7 @@ impl Server {
 
     // --- bytes
 
-    /// Reads what the guest says, for a while. Whether there may be more.
+    /// Reads from the agent, up to a limit. Returns whether there may be more.
     fn read_guest(&mut self) -> bool {
         for _ in 0..READS_AT_A_TURN {
             let mut buffer = std::mem::take(&mut self.buffer);
@@ -278,14 +278,15 @@ impl Server {
         true
     }
 
-    fn take_from_guest(&mut self, bytes: &[u8]) -> Result<(), Misbehaviour> {
-        let mut ears = Ears { clients: &self.clients, jobs: &mut self.jobs, ports: &mut self.ports, stirred: false };
+    fn take_from_guest(&mut self, bytes: &[u8]) -> Result<(), AgentViolation> {
+        let mut ears =
+            FrameDispatcher { clients: &self.clients, jobs: &mut self.jobs, ports: &mut self.ports, stirred: false };
         let outcome = self.relay.hear_guest(bytes, Instant::now(), &mut ears);
         self.desk.stirred |= ears.stirred;
         outcome
     }
 
-    /// The guest closed its channel: without it nobody can be served. The channel would be ready from now on.
+    /// The agent closed its channel: nothing can be served without it. The channel would be ready from now on.
     fn guest_hung_up(&mut self) {
         if std::mem::take(&mut self.guest).read {
             self.poller.remove(&self.running.channel);
@@ -293,7 +294,7 @@ impl Server {
         self.end(EndReason::GuestExit, "the agent closed its channel".to_owned(), Duration::from_secs(1));
     }
 
-    /// Sends what waits, as far as there is room.
+    /// Sends all queues until the descriptors would block.
     fn flush(&mut self) {
         for slot in 0..SLOTS {
             while let Some(client) = self.clients.get(slot).and_then(Option::as_ref) {
@@ -328,7 +329,7 @@ impl Server {
             match send(&self.running.channel, bytes) {
                 Ok(0) => break,
                 Ok(sent) => self.relay.guest_took(sent),
-                // What it said last is still to be read; that it hung up is found there.
+                // Its last frames are still to be read; the hangup is found there.
                 Err(_) => {
                     self.deaf = true;
                     break;
@@ -337,12 +338,12 @@ impl Server {
         }
     }
 
-    /// Watches each descriptor for what it is needed for now.
+    /// Updates the poll interest of each descriptor.
     fn watch(&mut self) -> Result<(), Errno> {
         let write = !self.deaf && !self.relay.for_guest().is_empty();
         let guest = Interest { write, ..Interest::READ };
         if self.guest.read && guest != self.guest {
-            self.poller.change(&self.running.channel, Token::Guest, guest)?;
+            self.poller.change(&self.running.channel, DescriptorToken::Guest, guest)?;
             self.guest = guest;
         }
         for (slot, client) in self.clients.iter_mut().enumerate() {
@@ -350,7 +351,7 @@ impl Server {
             let read = !self.over && self.relay.wanted_from(slot) > 0;
             let interest = Interest { read, write: !self.relay.for_client(slot).is_empty(), urgent: false };
             if interest != client.interest {
-                self.poller.change(&client.socket, Token::Client(slot), interest)?;
+                self.poller.change(&client.socket, DescriptorToken::Client(slot), interest)?;
                 client.interest = interest;
             }
         }
@@ -359,10 +360,10 @@ impl Server {
     }
 }
 
-impl Listeners for Ears<'_> {
+impl FrameListeners for FrameDispatcher<'_> {
     fn client(&mut self, slot: Slot, bytes: &[u8]) -> usize {
         let socket = self.clients.get(slot).and_then(Option::as_ref).map(|client| &client.socket);
-        // Whether it is gone is found out when it is written to again.
+        // A disconnect is detected at the next write.
         socket.and_then(|socket| send(socket, bytes).ok()).unwrap_or(0)
     }
 
@@ -375,7 +376,7 @@ impl Listeners for Ears<'_> {
     }
 }
 
-/// Sends as much as there is room for; nothing if there is none.
+/// Writes as much as possible without blocking.
 pub(crate) fn send(socket: impl AsFd, bytes: &[u8]) -> Result<usize, Errno> {
     match rustix::net::send(socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
         Ok(sent) => Ok(sent),

@@ -1,22 +1,23 @@
-//! Published ports: given to the supervisor, and accepted at.
+//! Requests for published ports.
 
 use carrel_shim_client::messages::{FailureCode, PortsPublish};
 
-use super::Server;
-use super::requests::{Answer, Outcome};
-use crate::jobs::Refusal;
+use super::ShimServer;
+use super::requests::{RequestReply, RequestResult};
+use crate::jobs::RequestRejection;
 
-impl Server {
-    /// Serves the ports whose sockets came with a request.
-    pub(super) fn publish_ports(&mut self, number: usize, publish: &PortsPublish) -> Outcome {
-        let sockets = self.desk.caller(number).map(crate::desk::Caller::take_descriptors).unwrap_or_default();
+impl ShimServer {
+    /// Serves the ports whose sockets are attached to a request.
+    pub(super) fn publish_ports(&mut self, number: usize, publish: &PortsPublish) -> RequestResult {
+        let sockets =
+            self.desk.caller(number).map(crate::control_socket::ControlClient::take_descriptors).unwrap_or_default();
         if self.ending.is_some() || self.over {
-            return Err(Refusal::new(FailureCode::WrongState, "the sandbox is coming to an end"));
+            return Err(RequestRejection::new(FailureCode::WrongState, "sandbox is shutting down"));
         }
         if !self.running.greeted.credit {
-            return Err(Refusal::new(FailureCode::Unsupported, "the agent in the sandbox cannot serve ports"));
+            return Err(RequestRejection::new(FailureCode::Unsupported, "agent of the sandbox does not support ports"));
         }
-        self.ports.publish(&publish.ports, sockets).map(|()| Answer::Done)
+        self.ports.publish(&publish.ports, sockets).map(|()| RequestReply::Done)
     }
 
     pub(super) fn accept_at_port(&mut self, number: usize) {

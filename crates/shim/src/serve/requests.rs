@@ -1,37 +1,40 @@
-//! What callers ask for.
+//! Requests of clients of the control socket.
 
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
 use carrel_protocol::{DecodeError, Envelope};
 use carrel_shim_client::messages::{
-    Done, EndReason, Failed, FailureCode, GetStatistics, GetStatus, InputWish, JobBytes, JobCancel, JobClose,
-    JobFollow, JobGet, JobInput, JobList, JobRead, JobResize, JobSignal, JobStart, JobStarted, JobWait, JobWrite,
-    JobWrote, JournalRead, Pause, PortsPublish, Resume, State, Status, Stop, Supervise, VERSION, Withdraw,
+    Done, EndReason, FailureCode, GetStatistics, GetStatus, InputWish, JobCancel, JobClose, JobFollow, JobGet,
+    JobInput, JobList, JobRead, JobReadChunk, JobResize, JobSignal, JobStart, JobStarted, JobWait, JobWrite,
+    JobWriteAck, JournalRead, Pause, PortsPublish, Resume, ShimFailure, ShimState, Status, Stop, Supervise, VERSION,
+    Withdraw,
 };
-use carrel_shim_client::{Message, decode};
+use carrel_shim_client::{ShimMessage, decode};
 
-use super::{Server, UNSAID};
-use crate::desk::{Follow, Request, cannot_read};
+use super::{ShimServer, UNSAID};
+use crate::control_socket::{ControlRequest, JobFollower, cannot_read};
 use crate::failpoint::{Failpoint, reached};
-use crate::jobs::{Asker, Event, Holder, JobCursor, Outgoing, Piece, Refusal, Started};
+use crate::jobs::{
+    AgentFrames, InputHolder, JobCursor, JobEvent, OutputRead, RequestRef, RequestRejection, StartLookup,
+};
 use crate::poll::Readiness;
 
-/// How many bytes are read at most by one request.
+/// The maximum number of bytes per read request.
 const LARGEST_READ: usize = 256 * 1024;
 
-/// What a request comes to.
-pub(super) enum Answer {
-    /// It is done.
+/// The result of a request.
+pub(super) enum RequestReply {
+    /// It succeeded.
     Done,
     /// It was answered, or will be.
     Later,
 }
 
-pub(super) type Outcome = Result<Answer, Refusal>;
+pub(super) type RequestResult = Result<RequestReply, RequestRejection>;
 
-impl Server {
-    /// Serves a caller that is ready.
+impl ShimServer {
+    /// Handles readiness of a client.
     pub(super) fn serve_caller(&mut self, number: usize, readiness: Readiness) {
         self.desk.stirred = true;
         if readiness.readable {
@@ -43,14 +46,14 @@ impl Server {
         }
     }
 
-    /// Does what a caller says, after more of it was read if that is wanted.
+    /// Handles the messages of a client, after reading more if requested.
     pub(super) fn hear_caller(&mut self, number: usize, read: bool) {
         let Some(caller) = self.desk.caller(number) else { return };
         let there = !read || caller.read().unwrap_or(false);
         loop {
             let Some(caller) = self.desk.caller(number) else { return };
             if there && !caller.has_room() {
-                // The rest is heard when there is room for answers.
+                // The rest is handled when there is space for responses.
                 return;
             }
             match caller.next() {
@@ -61,7 +64,7 @@ impl Server {
         }
     }
 
-    /// A caller is gone. A sandbox that is not to last goes when its owner goes.
+    /// Removes a disconnected client. An ephemeral sandbox ends with its owner.
     pub(super) fn dismiss(&mut self, number: usize) {
         self.desk.dismiss(number, &mut self.jobs, &self.poller);
         self.listen_again();
@@ -76,39 +79,39 @@ impl Server {
         let outcome = match Envelope::parse(body) {
             Ok(envelope) => {
                 if let Some(caller) = self.desk.caller(number) {
-                    // There is no version before the first: whoever says so would be told nothing.
+                    // There is no version 0: such a client could receive nothing.
                     caller.version = envelope.generation.get().clamp(1, VERSION);
                 }
-                self.answer(Asker { connection: number, request: id }, &envelope)
+                self.answer(RequestRef { connection: number, request: id }, &envelope)
             }
             Err(error) => Err(unreadable(&error)),
         };
         match outcome {
-            Ok(Answer::Done) => self.desk.tell(number, id, &Done {}),
-            Ok(Answer::Later) => {}
+            Ok(RequestReply::Done) => self.desk.tell(number, id, &Done {}),
+            Ok(RequestReply::Later) => {}
             Err(refusal) => self.desk.tell(number, id, &failed(refusal)),
         }
     }
 
-    fn answer(&mut self, asker: Asker, envelope: &Envelope<'_>) -> Outcome {
+    fn answer(&mut self, asker: RequestRef, envelope: &Envelope<'_>) -> RequestResult {
         let name = &*envelope.type_name;
         if asker.request == 0 {
-            return Err(Refusal::new(FailureCode::InvalidRequest, "a request has an id"));
+            return Err(RequestRejection::new(FailureCode::InvalidRequest, "a request has an id"));
         }
         match name {
             Stop::NAME => {
                 let Stop { grace_ms } = read(envelope)?;
                 let words = self.who_stops(asker.connection);
                 self.end(EndReason::Stopped, words, Duration::from_millis(grace_ms));
-                Ok(Answer::Done)
+                Ok(RequestReply::Done)
             }
             Pause::NAME => {
                 let Pause { reason } = read(envelope)?;
-                self.pause(reason).map(|()| Answer::Done).map_err(wrong_state)
+                self.pause(reason).map(|()| RequestReply::Done).map_err(wrong_state)
             }
             Resume::NAME => {
                 let Resume { reason } = read(envelope)?;
-                self.resume(reason).map(|()| Answer::Done).map_err(wrong_state)
+                self.resume(reason).map(|()| RequestReply::Done).map_err(wrong_state)
             }
             GetStatistics::NAME => {
                 let statistics = self.statistics().map_err(wrong_state)?;
@@ -122,21 +125,21 @@ impl Server {
             Supervise::NAME => self.supervise(asker.connection),
             Withdraw::NAME => {
                 let Withdraw { request } = read(envelope)?;
-                self.withdraw(Asker { request, ..asker });
-                Ok(Answer::Done)
+                self.withdraw(RequestRef { request, ..asker });
+                Ok(RequestReply::Done)
             }
             JournalRead::NAME => {
                 let JournalRead { from, follow } = read(envelope)?;
-                self.begin(asker, Request::Journal { next: from.max(1), follow })
+                self.begin(asker, ControlRequest::Journal { next: from.max(1), follow })
             }
             _ => self.answer_about_jobs(asker, envelope),
         }
     }
 
-    fn answer_about_jobs(&mut self, asker: Asker, envelope: &Envelope<'_>) -> Outcome {
+    fn answer_about_jobs(&mut self, asker: RequestRef, envelope: &Envelope<'_>) -> RequestResult {
         match &*envelope.type_name {
             JobStart::NAME => self.start_job(asker, read(envelope)?),
-            JobList::NAME => self.begin(asker, Request::List(JobCursor::default())),
+            JobList::NAME => self.begin(asker, ControlRequest::List(JobCursor::default())),
             JobGet::NAME => {
                 let JobGet { job } = read(envelope)?;
                 let key = self.jobs.find(&job)?;
@@ -147,73 +150,73 @@ impl Server {
             JobFollow::NAME => self.follow_job(asker, &read(envelope)?),
             JobWrite::NAME => {
                 let JobWrite { job, data, offset } = read(envelope)?;
-                self.begin(asker, Request::Write(data.len()))?;
+                self.begin(asker, ControlRequest::Write(data.len()))?;
                 self.jobs.write(asker, &job, &data, offset).inspect_err(|_| self.forget_request(asker))?;
-                Ok(Answer::Later)
+                Ok(RequestReply::Later)
             }
             JobClose::NAME => {
                 let JobClose { job } = read(envelope)?;
-                self.jobs.close(asker, &job).map(|()| Answer::Done)
+                self.jobs.close(asker, &job).map(|()| RequestReply::Done)
             }
             JobResize::NAME => {
                 let JobResize { job, rows, cols } = read(envelope)?;
                 self.guest_listens()?;
-                self.jobs.resize(&job, rows, cols).map(|()| Answer::Done)
+                self.jobs.resize(&job, rows, cols).map(|()| RequestReply::Done)
             }
             JobSignal::NAME => {
                 let JobSignal { job, signal } = read(envelope)?;
                 self.guest_listens()?;
-                self.jobs.signal(&job, signal).map(|()| Answer::Done)
+                self.jobs.signal(&job, signal).map(|()| RequestReply::Done)
             }
             JobCancel::NAME => {
                 let JobCancel { job, grace_ms } = read(envelope)?;
                 let key = self.jobs.find(&job)?;
-                let answer = self.begin(asker, Request::Wait(key))?;
+                let answer = self.begin(asker, ControlRequest::Wait(key))?;
                 self.jobs.cancel(&job, Duration::from_millis(grace_ms), self.clock())?;
                 Ok(answer)
             }
             JobWait::NAME => {
                 let JobWait { job } = read(envelope)?;
                 let key = self.jobs.find(&job)?;
-                self.begin(asker, Request::Wait(key))
+                self.begin(asker, ControlRequest::Wait(key))
             }
-            _ => Err(Refusal::new(FailureCode::Unsupported, "the supervisor does not know this request")),
+            _ => Err(RequestRejection::new(FailureCode::Unsupported, "unknown request")),
         }
     }
 
-    fn tell<'b, M: Message<'b>>(&mut self, asker: Asker, message: &M) -> Outcome {
+    fn tell<'b, M: ShimMessage<'b>>(&mut self, asker: RequestRef, message: &M) -> RequestResult {
         self.desk.tell(asker.connection, asker.request, message);
-        Ok(Answer::Later)
+        Ok(RequestReply::Later)
     }
 
-    fn begin(&mut self, asker: Asker, request: Request) -> Outcome {
+    fn begin(&mut self, asker: RequestRef, request: ControlRequest) -> RequestResult {
         let begun = self.desk.caller(asker.connection).is_some_and(|caller| caller.begin(asker.request, request));
         if begun {
-            return Ok(Answer::Later);
+            return Ok(RequestReply::Later);
         }
-        Err(Refusal::new(FailureCode::TooMany, "too many requests are under way, or one of this id"))
+        Err(RequestRejection::new(FailureCode::TooMany, "too many pending requests, or one with this id"))
     }
 
-    /// Whether what is said to the guest gets there. While it does not, callers are still heard: they may want to stop it.
-    fn guest_listens(&self) -> Result<(), Refusal> {
+    /// Whether the agent accepts data. If not, requests without data are still handled: a client may want to stop it.
+    fn guest_listens(&self) -> Result<(), RequestRejection> {
         if self.relay.unsaid() < UNSAID {
             return Ok(());
         }
-        Err(Refusal::new(FailureCode::TooMany, "the agent in the sandbox does not listen, and too much waits for it"))
+        Err(RequestRejection::new(FailureCode::TooMany, "agent of the sandbox does not read, and its queue is full"))
     }
 
-    fn forget_request(&mut self, asker: Asker) {
+    fn forget_request(&mut self, asker: RequestRef) {
         let _forgotten = self.desk.caller(asker.connection).and_then(|caller| caller.finish(asker.request));
     }
 
-    fn withdraw(&mut self, asker: Asker) {
+    fn withdraw(&mut self, asker: RequestRef) {
         let request = self.desk.caller(asker.connection).and_then(|caller| caller.finish(asker.request));
         match request {
-            Some(Request::Follow(follow)) => {
+            Some(ControlRequest::Follow(follow)) => {
                 self.jobs.watch(follow.key, false);
                 self.jobs.release_input(follow.key, asker);
             }
-            Some(Request::Write(_)) => self.jobs.forget_writer(asker),
+            Some(ControlRequest::Write(_)) => self.jobs.forget_writer(asker),
             _ => {}
         }
     }
@@ -221,9 +224,9 @@ impl Server {
     fn status(&self) -> Status {
         let (running, ended, pruned) = self.jobs.counts();
         let state = match (&self.ending, self.paused) {
-            (Some(_), _) => State::Ending,
-            (None, Some(_)) => State::Paused,
-            (None, None) => State::Running,
+            (Some(_), _) => ShimState::Ending,
+            (None, Some(_)) => ShimState::Paused,
+            (None, None) => ShimState::Running,
         };
         Status {
             state,
@@ -241,26 +244,27 @@ impl Server {
         }
     }
 
-    /// One supervises; whoever comes second is told who.
-    fn supervise(&mut self, number: usize) -> Outcome {
+    /// Only one client supervises; another one gets an error that names it.
+    fn supervise(&mut self, number: usize) -> RequestResult {
         if let Some(holder) = self.supervisor.as_ref().map(|(holder, _)| *holder).filter(|holder| *holder != number) {
-            // It may be gone without that having been noticed: the dead are not to keep anybody out.
+            // Its disconnect may not have been noticed yet: a dead client must not block others.
             self.hear_caller(holder, true);
         }
         match &self.supervisor {
-            Some((supervisor, _)) if *supervisor == number => Ok(Answer::Done),
-            Some((_, peer)) => {
-                Err(Refusal::new(FailureCode::Supervised, format!("process {} supervises the sandbox", peer.pid)))
-            }
+            Some((supervisor, _)) if *supervisor == number => Ok(RequestReply::Done),
+            Some((_, peer)) => Err(RequestRejection::new(
+                FailureCode::Supervised,
+                format!("process {} supervises the sandbox", peer.pid),
+            )),
             None => {
                 let peer = self.desk.caller(number).map(|caller| caller.peer.clone());
                 self.supervisor = peer.map(|peer| (number, peer));
-                Ok(Answer::Done)
+                Ok(RequestReply::Done)
             }
         }
     }
 
-    /// The time as jobs have it: it stands still while the sandbox is paused.
+    /// The time of jobs: it stands still while the sandbox is paused.
     fn clock(&self) -> Instant {
         self.paused.unwrap_or_else(Instant::now)
     }
@@ -275,17 +279,17 @@ impl Server {
 
     // --- jobs
 
-    fn start_job(&mut self, asker: Asker, start: JobStart) -> Outcome {
+    fn start_job(&mut self, asker: RequestRef, start: JobStart) -> RequestResult {
         let JobStart { job, command } = start;
         let (key, created) = match self.jobs.look(&job, &command)? {
-            Started::Attached(key) => (key, false),
-            Started::New if self.ending.is_some() || self.over => {
-                return Err(Refusal::new(FailureCode::WrongState, "the sandbox is coming to an end"));
+            StartLookup::Attached(key) => (key, false),
+            StartLookup::New if self.ending.is_some() || self.over => {
+                return Err(RequestRejection::new(FailureCode::WrongState, "sandbox is shutting down"));
             }
-            Started::New => {
+            StartLookup::New => {
                 self.guest_listens()?;
                 if self.running.memory.is_none() {
-                    // Nobody says when memory runs out, so it has to be counted.
+                    // Without notifications, OOM kills have to be counted.
                     self.note_kills();
                 }
                 let (clock, relay) = (self.clock(), &mut self.relay);
@@ -297,33 +301,33 @@ impl Server {
         self.tell(asker, &JobStarted { created, info })
     }
 
-    fn read_job(&mut self, asker: Asker, read: &JobRead) -> Outcome {
+    fn read_job(&mut self, asker: RequestRef, read: &JobRead) -> RequestResult {
         let key = self.jobs.find(&read.job)?;
         let (mut offset, mut bytes) = (read.offset, Vec::new());
         let limit = (read.limit as usize).min(LARGEST_READ);
         let mut piece = self.jobs.read(key, read.stream, offset, limit, &mut bytes);
-        if let Piece::Cut(to) = piece {
+        if let OutputRead::Cut(to) = piece {
             offset = to;
             piece = self.jobs.read(key, read.stream, offset, limit, &mut bytes);
         }
-        if let Piece::Failed(errno) = piece {
+        if let OutputRead::Failed(errno) = piece {
             return self.tell(asker, &cannot_read(errno));
         }
         let end = self.jobs.is_over(key) && offset + bytes.len() as u64 >= self.jobs.length(key, read.stream);
-        self.tell(asker, &JobBytes { offset, data: Cow::Borrowed(&bytes), end })
+        self.tell(asker, &JobReadChunk { offset, data: Cow::Borrowed(&bytes), end })
     }
 
-    fn follow_job(&mut self, asker: Asker, follow: &JobFollow) -> Outcome {
+    fn follow_job(&mut self, asker: RequestRef, follow: &JobFollow) -> RequestResult {
         let key = self.jobs.find(&follow.job)?;
         let peer = self.desk.caller(asker.connection).map(|caller| caller.peer.clone()).ok_or_else(gone)?;
-        let request = Follow { key, at: [follow.stdout, follow.stderr], hold: follow.hold };
-        self.begin(asker, Request::Follow(request))?;
-        let taken = self.jobs.take_input(&follow.job, follow.input, Holder { asker, peer });
+        let request = JobFollower { key, at: [follow.stdout, follow.stderr], hold: follow.hold };
+        self.begin(asker, ControlRequest::Follow(request))?;
+        let taken = self.jobs.take_input(&follow.job, follow.input, InputHolder { asker, peer });
         match taken.inspect_err(|_| self.forget_request(asker))? {
             Some(written) => {
                 self.desk.tell(asker.connection, asker.request, &JobInput { held: true, holder: None, written })
             }
-            // There is no input any more.
+            // The input is closed.
             None if follow.input != InputWish::None => {
                 let lost = JobInput { held: false, holder: None, written: 0 };
                 self.desk.tell(asker.connection, asker.request, &lost);
@@ -331,7 +335,7 @@ impl Server {
             None => {}
         }
         self.jobs.watch(key, true);
-        Ok(Answer::Later)
+        Ok(RequestReply::Later)
     }
 
     /// Records the ends of jobs.
@@ -342,23 +346,23 @@ impl Server {
         let kills = self.kills;
         if self.jobs.conclude(&mut self.log, kills) {
             self.desk.stirred = true;
-            // Its files are closed: there may be descriptors for those who wait to be let in.
+            // Its files are closed: there may be descriptors for waiting clients.
             self.listen_again();
         }
     }
 
-    /// Tells callers what became of what they asked for.
+    /// Sends the events of jobs to clients.
     pub(super) fn pass_events(&mut self) {
         for event in self.jobs.take_events() {
             self.desk.stirred = true;
             match event {
-                Event::Wrote(asker, written) => self.desk.answer(asker, &JobWrote { written }),
-                Event::Refused(asker, refusal) => self.desk.answer(asker, &failed(refusal)),
-                Event::InputLost(asker, holder, written) => {
+                JobEvent::Wrote(asker, written) => self.desk.answer(asker, &JobWriteAck { written }),
+                JobEvent::Refused(asker, refusal) => self.desk.answer(asker, &failed(refusal)),
+                JobEvent::InputLost(asker, holder, written) => {
                     let lost = JobInput { held: false, holder: Some(holder), written };
                     self.desk.tell(asker.connection, asker.request, &lost);
                 }
-                Event::Flood => {
+                JobEvent::Flood => {
                     let words = "it sends more output than it may".to_owned();
                     self.end(EndReason::Misbehaved, words, Duration::ZERO);
                 }
@@ -366,7 +370,7 @@ impl Server {
         }
     }
 
-    /// Hands what jobs have to say to the guest over.
+    /// Queues the frames of jobs for the agent.
     pub(super) fn pass_words(&mut self) {
         let outgoing = self.jobs.take_outgoing();
         let is_said = !outgoing.words.is_empty();
@@ -378,7 +382,7 @@ impl Server {
         self.pass_on(outgoing);
     }
 
-    fn pass_on(&mut self, outgoing: Outgoing) {
+    fn pass_on(&mut self, outgoing: AgentFrames) {
         if !outgoing.words.is_empty() {
             self.relay.say(&outgoing.words);
         }
@@ -389,23 +393,23 @@ impl Server {
     }
 }
 
-fn read<'b, M: Message<'b>>(envelope: &'b Envelope<'_>) -> Result<M, Refusal> {
-    let unknown = || Refusal::new(FailureCode::Unsupported, "the supervisor does not know this request");
+fn read<'b, M: ShimMessage<'b>>(envelope: &'b Envelope<'_>) -> Result<M, RequestRejection> {
+    let unknown = || RequestRejection::new(FailureCode::Unsupported, "unknown request");
     decode(envelope).ok_or_else(unknown)?.map_err(|error| unreadable(&error))
 }
 
-fn unreadable(error: &DecodeError) -> Refusal {
-    Refusal::new(FailureCode::InvalidRequest, format!("the request cannot be read: {error}"))
+fn unreadable(error: &DecodeError) -> RequestRejection {
+    RequestRejection::new(FailureCode::InvalidRequest, format!("invalid request: {error}"))
 }
 
-fn wrong_state(message: String) -> Refusal {
-    Refusal::new(FailureCode::WrongState, message)
+fn wrong_state(message: String) -> RequestRejection {
+    RequestRejection::new(FailureCode::WrongState, message)
 }
 
-fn gone() -> Refusal {
-    Refusal::new(FailureCode::JobUnknown, "it is gone")
+fn gone() -> RequestRejection {
+    RequestRejection::new(FailureCode::JobUnknown, "it is gone")
 }
 
-fn failed(refusal: Refusal) -> Failed {
-    Failed { code: refusal.code, message: refusal.message, hint: refusal.hint.map(str::to_owned) }
+fn failed(refusal: RequestRejection) -> ShimFailure {
+    ShimFailure { code: refusal.code, message: refusal.message, hint: refusal.hint.map(str::to_owned) }
 }

@@ -1,25 +1,25 @@
-//! Why there is no sandbox, and what its owner is told.
+//! Why a sandbox could not be started, as reported to its owner.
 
 use carrel_image::InvalidGuestPath;
 use carrel_sandbox::cgroup::{CgroupError, LimitError};
 use carrel_sandbox::{DiskError, DropPrivilegesError, IdsError, LaunchError, is_damage};
-use carrel_shim_client::BadRoot;
-use carrel_shim_client::messages::{Failed, FailureCode};
+use carrel_shim_client::InvalidRootPath;
+use carrel_shim_client::messages::{FailureCode, ShimFailure};
 
 use super::READY;
-use super::network::BadNetwork;
+use super::network::NetworkShareError;
 use crate::directory::DirectoryError;
-use crate::greeting::BadGreeting;
+use crate::handshake::HandshakeError;
 
-/// Why there is no sandbox; nothing of it is left.
+/// Why a sandbox could not be started; nothing of it is left.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartError {
     #[error(transparent)]
     Path(#[from] InvalidGuestPath),
     #[error(transparent)]
-    Root(#[from] BadRoot),
+    Root(#[from] InvalidRootPath),
     #[error(transparent)]
-    Network(#[from] BadNetwork),
+    Network(#[from] NetworkShareError),
     #[error(transparent)]
     Limit(#[from] LimitError),
     #[error(transparent)]
@@ -29,7 +29,7 @@ pub(crate) enum StartError {
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
     #[error(
-        "this host cannot enforce the limit on the disk: it has no project quotas there, and whoever fills it cannot be \
+        "this host cannot enforce the limit on the disk: it has no project quotas there, and a sandbox that fills it cannot be \
          paused: {0}; with --disk SIZE a sandbox has a disk of its own, which needs neither"
     )]
     Unguarded(String),
@@ -41,25 +41,25 @@ pub(crate) enum StartError {
     Program(String, std::io::Error),
     #[error("{0}: {1}")]
     System(&'static str, std::io::Error),
-    #[error("the agent in the sandbox did not begin as it should: {0}")]
-    Greeting(#[from] BadGreeting),
-    #[error("the agent in the sandbox ended before it was ready")]
+    #[error("handshake with the agent of the sandbox failed: {0}")]
+    Greeting(#[from] HandshakeError),
+    #[error("agent of the sandbox exited before it was ready")]
     Ended,
     #[error("gVisor could not run the sandbox: {0}")]
     Runtime(String),
-    #[error("the owner left before the sandbox was ready")]
+    #[error("owner disconnected before the sandbox was ready")]
     Unowned,
-    #[error("the agent in the sandbox was not ready within {} seconds", READY.as_secs())]
+    #[error("agent of the sandbox was not ready within {} seconds", READY.as_secs())]
     Late,
-    #[error("give up rights: {0}")]
+    #[error("failed to drop privileges: {0}")]
     Shed(#[from] DropPrivilegesError),
 }
 
 // === impl StartError ===
 
 impl StartError {
-    pub(crate) fn to_message(&self) -> Failed {
-        Failed { code: self.code(), message: self.to_string(), hint: self.hint().map(str::to_owned) }
+    pub(crate) fn to_message(&self) -> ShimFailure {
+        ShimFailure { code: self.code(), message: self.to_string(), hint: self.hint().map(str::to_owned) }
     }
 
     fn code(&self) -> FailureCode {
@@ -83,9 +83,11 @@ impl StartError {
 
     fn hint(&self) -> Option<&'static str> {
         match self {
-            Self::Directory(DirectoryError::Taken) => Some("choose another name, or end the one that is running"),
-            Self::Directory(DirectoryError::Uncollected) => Some("choose another name, or remove the one that ended"),
-            // What was asked to be shown is the caller's to change, not the host's.
+            Self::Directory(DirectoryError::Taken) => Some("choose another name, or stop the running sandbox"),
+            Self::Directory(DirectoryError::Uncollected) => {
+                Some("choose another name, or remove the sandbox that has ended")
+            }
+            // The mounts are the caller's to change, not the host's.
             Self::Launch(LaunchError::Gvisor(_)) => Some("leave --isolation gvisor out"),
             Self::Runtime(_) => Some(
                 "give it more memory and processes, which gVisor's own kernel needs as well; `carrel doctor` tries \
@@ -93,7 +95,7 @@ impl StartError {
             ),
             Self::Launch(LaunchError::Mount(_)) => None,
             Self::Cgroup(_) | Self::Launch(_) | Self::Shed(_) | Self::Ids(_) => {
-                Some("`carrel doctor` says what this host lacks")
+                Some("run `carrel doctor` to see what this host lacks")
             }
             _ => None,
         }

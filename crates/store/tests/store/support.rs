@@ -262,7 +262,7 @@ pub(crate) async fn take(events: &mut Events, count: usize) -> Vec<Arc<Event>> {
     let mut taken = Vec::new();
     while taken.len() < count {
         let batch = events.next().await.unwrap().unwrap();
-        assert!((1..=256).contains(&batch.len()));
+        assert!((1..=64).contains(&batch.len()));
         taken.extend(batch);
     }
     taken

@@ -43,3 +43,10 @@ export function isAlive(pid: number): boolean {
     return false;
   }
 }
+
+/** Lets timers of this length fire at once, so that a default can be tried without waiting for it. */
+export function skipTimer(t: TestContext, milliseconds: number): void {
+  const real = globalThis.setTimeout;
+  const skipping = (run: () => void, after?: number) => real(run, after === milliseconds ? 0 : after);
+  t.mock.method(globalThis, "setTimeout", skipping as typeof setTimeout);
+}

@@ -1,6 +1,6 @@
 // A fake `sandbox-agent` that misbehaves as `FAKE` says.
 
-import { writeSync } from "node:fs";
+import { writeFileSync, writeSync } from "node:fs";
 import { createServer, type IncomingMessage } from "node:http";
 
 const words = process.argv.slice(2);
@@ -13,7 +13,8 @@ if (words.includes("--exit-with-stdin")) {
     writeSync(2, "error: unexpected argument '--exit-with-stdin' found\n");
     process.exit(2);
   }
-  process.stdin.on("end", () => process.exit(0)).resume();
+  // With "polite" and "deaf", only signals end it.
+  if (!["polite", "deaf"].includes(process.env.FAKE ?? "")) process.stdin.on("end", () => process.exit(0)).resume();
 }
 
 switch (process.env.FAKE) {
@@ -34,6 +35,10 @@ switch (process.env.FAKE) {
     break;
   default:
     if (process.env.FAKE === "deaf") process.on("SIGTERM", () => undefined);
+    if (process.env.FAKE === "polite") process.on("SIGTERM", () => {
+      writeFileSync(process.env.OWN!, "asked to end");
+      process.exit(0);
+    });
     if (process.env.FAKE === "loud") writeSync(1, "x".repeat(1 << 20) + "\n");
     createServer((request, response) => {
       if (request.url === "/v1/health") response.end('{"status":"ok"}');

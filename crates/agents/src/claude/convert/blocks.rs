@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde_json::{Map, Value, json};
 
 use super::{
-    ClaudeConverter,
+    ClaudeConverter, attachments,
     items::{ItemOutput, OpenItem},
     native::{ClaudeMessage, flag, list, text},
     stream::kind_of,
@@ -69,7 +69,7 @@ impl ClaudeConverter {
                     name: text(block, "name").unwrap_or_default().to_owned(),
                     input: block.get("input").cloned().unwrap_or_default(),
                 }),
-                ItemKind::Plan | ItemKind::Other => Some(MessagePart::Unknown { raw: block.clone() }),
+                ItemKind::Plan | ItemKind::Other => Some(attachments::part(block)),
             });
         }
         events.extend(remaining_blocks(native, rest));
@@ -124,10 +124,12 @@ impl ClaudeConverter {
         let (blocks, rest) = content.split_at(content.len().min(MAX_BLOCKS));
         let mut parts = Vec::new();
         for block in blocks {
-            parts.push(match text(block, "type") {
-                Some("tool_result") => self.tool_result(native, block, events),
-                _ => text_part(block),
-            });
+            if text(block, "type") == Some("tool_result") {
+                parts.push(self.tool_result(native, block, events));
+                parts.extend(attachments::of_result(block));
+            } else {
+                parts.push(attachments::part(block));
+            }
         }
         events.extend(remaining_blocks(native, rest));
         events.push(self.message_event(native, "tool", None, parts));
@@ -136,7 +138,7 @@ impl ClaudeConverter {
     /// A message in the user's name that the agent wrote itself: the prompt of a subagent, or a remark.
     fn user_message(&self, native: ClaudeMessage<'_>, content: &[Value]) -> AgentEvent {
         if native.parent().is_some() {
-            return self.message_event(native, "user", None, content.iter().map(text_part).collect());
+            return self.message_event(native, "user", None, content.iter().map(attachments::part).collect());
         }
         let words: Vec<_> = content.iter().filter_map(|block| text(block, "text")).collect();
         let details = Some(json!({"text": words.join("\n")}));
@@ -195,14 +197,6 @@ fn content(message: &Value) -> Cow<'_, [Value]> {
 /// The blocks beyond the limit, as one raw event.
 fn remaining_blocks(native: ClaudeMessage<'_>, rest: &[Value]) -> Option<AgentEvent> {
     (!rest.is_empty()).then(|| native.event(EventData::Raw(rest.to_vec().into())))
-}
-
-/// A text part, or an unknown one.
-fn text_part(block: &Value) -> MessagePart {
-    match (text(block, "type"), text(block, "text")) {
-        (Some("text"), Some(words)) => MessagePart::text(words),
-        _ => MessagePart::Unknown { raw: block.clone() },
-    }
 }
 
 /// Whether the tool did not run because it was declined.

@@ -1,5 +1,6 @@
 //! Converts Claude Code's output, line by line, to events. Does no I/O.
 
+mod attachments;
 mod blocks;
 mod items;
 mod native;

@@ -135,6 +135,41 @@ fn open_items_are_interrupted_when_the_thread_closes() {
 }
 
 //= agents.universal-schema.cannot-parsed-preserved
+//= agents.modes-capabilities.files-images-parts
+//= agents.universal-schema.parts-text-tool-call
+#[test]
+fn images_are_parts() {
+    let parts = |kind: &str, more: Value| {
+        let events = notify(&mut running(), "item/completed", item(kind, more));
+        let messages: Vec<_> = events.iter().filter_map(|event| event["event"].get("message")).cloned().collect();
+        messages.last().unwrap()["parts"].as_array().unwrap().clone()
+    };
+    let path = json!({"type": "image", "source": {"type": "path", "path": "/p.png"}});
+    for (kind, more) in
+        [("imageView", json!({"path": "/p.png"})), ("imageGeneration", json!({"status": "", "savedPath": "/p.png"}))]
+    {
+        let found = parts(kind, more);
+        assert_eq!((found.len(), &found[0]["type"], &found[1]), (2, &json!("tool_result"), &path), "{kind}");
+    }
+    let url = json!({"type": "image", "source": {"type": "url", "url": "data:x"}});
+    let content = json!([{"type": "inputText", "text": "a"}, {"type": "inputImage", "imageUrl": "data:x"}]);
+    let found = parts("dynamicToolCall", json!({"tool": "t", "contentItems": content}));
+    assert_eq!((found.len(), &found[0]["output"]["contentItems"], &found[1]), (2, &content, &url));
+    let content = json!([{"type": "text", "text": "a"}, {"type": "image", "data": "AA==", "mimeType": "image/png"}]);
+    let found = parts("mcpToolCall", json!({"server": "s", "tool": "t", "result": {"content": content}}));
+    let data = json!({"type": "data", "data": "AA==", "encoding": "base64"});
+    let expected = json!({"type": "image", "source": data, "mime_type": "image/png"});
+    assert_eq!((found.len(), &found[0]["output"]["content"], &found[1]), (2, &content, &expected));
+
+    let content = json!([
+        {"type": "text", "text": "a"}, {"type": "image", "url": "data:x"}, {"type": "localImage", "path": "/p.png"},
+        {"type": "image", "fileId": "f"}, {"type": "audio", "url": "data:y"},
+    ]);
+    let found = parts("userMessage", json!({"content": content}));
+    let unknown = |at: usize| json!({"type": "unknown", "raw": content[at]});
+    assert_eq!(found, [json!({"type": "text", "text": "a"}), url, path, unknown(3), unknown(4)]);
+}
+
 #[test]
 fn items_of_an_unknown_type_are_kept() {
     let mut thread = running();

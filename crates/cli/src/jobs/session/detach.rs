@@ -1,18 +1,18 @@
-//! The keys that leave a job: found among those that are typed, however they arrive.
+//! Finds the detach keys in typed input.
 
 use std::str::FromStr;
 
-/// Keys that leave a job when they are typed one after the other; without any, nothing does.
+/// A sequence of keys that detaches from a job; an empty one never does.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DetachKeys(Vec<u8>);
 
-/// Text that names no keys.
+/// Text that is not a list of keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct BadKeys(String);
+pub(crate) struct BadDetachKeys(String);
 
-/// Looks for the keys in what is typed. What may become them is held back until it does, or does not.
+/// Matches typed input against the keys. A possible prefix is held back until it matches or not.
 #[derive(Clone, Debug)]
-pub(crate) struct Watcher {
+pub(crate) struct DetachKeyMatcher {
     keys: Vec<u8>,
     /// How many of them were typed last, and are held back.
     typed: usize,
@@ -21,12 +21,12 @@ pub(crate) struct Watcher {
 // === impl DetachKeys ===
 
 impl DetachKeys {
-    /// Looks for them, from the first key on.
-    pub(crate) fn watch(&self) -> Watcher {
-        Watcher { keys: self.0.clone(), typed: 0 }
+    /// Starts to match.
+    pub(crate) fn watch(&self) -> DetachKeyMatcher {
+        DetachKeyMatcher { keys: self.0.clone(), typed: 0 }
     }
 
-    /// The key that is typed last.
+    /// The last key.
     pub(crate) fn last(&self) -> Option<u8> {
         self.0.last().copied()
     }
@@ -37,21 +37,21 @@ impl DetachKeys {
 }
 
 impl FromStr for DetachKeys {
-    type Err = BadKeys;
+    type Err = BadDetachKeys;
 
-    /// Reads keys with commas between them: each a character, or one with `ctrl-` before it.
-    fn from_str(text: &str) -> Result<Self, BadKeys> {
+    /// Parses comma-separated keys: characters, optionally with the prefix `ctrl-`.
+    fn from_str(text: &str) -> Result<Self, BadDetachKeys> {
         if text.is_empty() {
             return Ok(Self::default());
         }
         text.split(',')
-            .map(|name| key(name).ok_or_else(|| BadKeys(name.to_owned())))
+            .map(|name| key(name).ok_or_else(|| BadDetachKeys(name.to_owned())))
             .collect::<Result<_, _>>()
             .map(Self)
     }
 }
 
-/// What a terminal sends for a key.
+/// The byte that a terminal sends for a key.
 fn key(name: &str) -> Option<u8> {
     let control = name.get(..5).filter(|prefix| prefix.eq_ignore_ascii_case("ctrl-")).and_then(|_| name.get(5..));
     match (control.unwrap_or(name).as_bytes(), control) {
@@ -64,21 +64,20 @@ fn key(name: &str) -> Option<u8> {
     }
 }
 
-// === impl BadKeys ===
+// === impl BadDetachKeys ===
 
-impl std::fmt::Display for BadKeys {
+impl std::fmt::Display for BadDetachKeys {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:?} is no key: give a character, or `ctrl-` and a letter or one of @ [ \\ ] ^ _", self.0)
+        write!(f, "{:?} is not a key: expected a character, or `ctrl-` and a letter or one of @ [ \\ ] ^ _", self.0)
     }
 }
 
-impl std::error::Error for BadKeys {}
+impl std::error::Error for BadDetachKeys {}
 
-// === impl Watcher ===
+// === impl DetachKeyMatcher ===
 
-impl Watcher {
-    /// Takes what was typed, and leaves in it what is to be passed on. Says whether the keys are among it; nothing
-    /// behind them is passed on.
+impl DetachKeyMatcher {
+    /// Leaves in `typed` what is to be forwarded. Returns whether the keys matched; nothing after them is forwarded.
     pub(crate) fn take(&mut self, typed: &mut Vec<u8>) -> bool {
         if self.keys.is_empty() {
             return false;
@@ -88,12 +87,12 @@ impl Watcher {
             let before = self.typed;
             self.typed = self.longest(byte);
             if self.typed == self.keys.len() {
-                // What was held back before is a part of the keys, or stands in front of them.
+                // Held-back bytes are part of the keys, or precede them.
                 on.extend(self.keys.get(..before + 1 - self.typed).unwrap_or_default());
                 *typed = on;
                 return true;
             }
-            // What was held back and this byte, less what is held back now.
+            // Held-back bytes and this byte, without those that are held back now.
             let free = before + 1 - self.typed;
             on.extend(self.keys.get(..free.min(before)).unwrap_or_default());
             if free > before {
@@ -104,12 +103,12 @@ impl Watcher {
         false
     }
 
-    /// What is held back, when nothing more is typed.
+    /// The held-back bytes at the end of the input.
     pub(crate) fn rest(&mut self) -> &[u8] {
         self.keys.get(..std::mem::take(&mut self.typed)).unwrap_or_default()
     }
 
-    /// How many of the keys are typed once one more byte is: the most that what was typed ends with.
+    /// The length of the longest prefix of the keys that the input ends with, including this byte.
     fn longest(&self, byte: u8) -> usize {
         let held = self.keys.get(..self.typed).unwrap_or_default();
         let fits = |count: &usize| {
@@ -128,8 +127,8 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// What is passed on of some pieces, and whether the keys were among them.
-    fn passed_on(keys: &DetachKeys, pieces: &[&[u8]]) -> (Vec<u8>, bool) {
+    /// What is forwarded of some chunks, and whether the keys matched.
+    fn forwarded(keys: &DetachKeys, pieces: &[&[u8]]) -> (Vec<u8>, bool) {
         let (mut watcher, mut on) = (keys.watch(), Vec::new());
         for piece in pieces {
             let mut typed = piece.to_vec();
@@ -152,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_named_as_people_know_them() {
+    fn keys_are_parsed() {
         assert_eq!(keys("ctrl-p,ctrl-q"), DetachKeys(vec![16, 17]));
         assert_eq!(keys("CTRL-A,d"), DetachKeys(vec![1, b'd']));
         assert_eq!(keys("ctrl-@,ctrl-[,ctrl-\\,ctrl-],ctrl-^,ctrl-_,~"), DetachKeys(vec![0, 27, 28, 29, 30, 31, b'~']));
@@ -160,43 +159,46 @@ mod tests {
         for text in [",", "a,", "ab", "ctrl-", "ctrl-1", "ctrl-ab", "strg-p", "ä", "ctrl-ä", "\u{1b}", "ctrlé"] {
             assert!(text.parse::<DetachKeys>().is_err(), "{text:?}");
         }
-        let said = "ctrl-p,ctrl-9".parse::<DetachKeys>().unwrap_err().to_string();
-        assert_eq!(said, "\"ctrl-9\" is no key: give a character, or `ctrl-` and a letter or one of @ [ \\ ] ^ _");
+        let message = "ctrl-p,ctrl-9".parse::<DetachKeys>().unwrap_err().to_string();
+        assert_eq!(
+            message,
+            "\"ctrl-9\" is not a key: expected a character, or `ctrl-` and a letter or one of @ [ \\ ] ^ _"
+        );
     }
 
     #[test]
-    fn the_keys_may_arrive_one_by_one_and_nothing_behind_them_is_passed_on() {
+    fn the_keys_may_arrive_in_chunks_and_nothing_after_them_is_forwarded() {
         let keys = keys("ctrl-p,ctrl-q");
-        assert_eq!(passed_on(&keys, &[b"ls\r\x10\x11rm\r"]), (b"ls\r".to_vec(), true));
-        assert_eq!(passed_on(&keys, &[b"ls\r\x10", b"", b"\x11", b"rm\r"]), (b"ls\r".to_vec(), true));
+        assert_eq!(forwarded(&keys, &[b"ls\r\x10\x11rm\r"]), (b"ls\r".to_vec(), true));
+        assert_eq!(forwarded(&keys, &[b"ls\r\x10", b"", b"\x11", b"rm\r"]), (b"ls\r".to_vec(), true));
     }
 
     #[test]
-    fn what_begins_like_the_keys_and_goes_on_otherwise_is_passed_on() {
+    fn a_prefix_of_the_keys_that_does_not_match_is_forwarded() {
         let keys = keys("ctrl-p,ctrl-q");
-        assert_eq!(passed_on(&keys, &[b"\x10", b"x\x11"]), (b"\x10x\x11".to_vec(), false));
-        assert_eq!(passed_on(&keys, &[b"\x10\x10", b"\x11"]), (b"\x10".to_vec(), true));
-        assert_eq!(passed_on(&keys, &[b"a\x10"]), (b"a\x10".to_vec(), false), "the end of the input frees it");
+        assert_eq!(forwarded(&keys, &[b"\x10", b"x\x11"]), (b"\x10x\x11".to_vec(), false));
+        assert_eq!(forwarded(&keys, &[b"\x10\x10", b"\x11"]), (b"\x10".to_vec(), true));
+        assert_eq!(forwarded(&keys, &[b"a\x10"]), (b"a\x10".to_vec(), false), "released at the end of the input");
         let mut watcher = keys.watch();
         let mut typed = b"a\x10".to_vec();
         assert!(!watcher.take(&mut typed));
-        assert_eq!(typed, b"a", "until then it is held back");
+        assert_eq!(typed, b"a", "held back until then");
     }
 
     #[test]
-    fn without_keys_everything_is_passed_on_at_once() {
-        assert_eq!(passed_on(&keys(""), &[b"\x10\x11", b"\x10"]), (b"\x10\x11\x10".to_vec(), false));
+    fn without_keys_everything_is_forwarded_at_once() {
+        assert_eq!(forwarded(&keys(""), &[b"\x10\x11", b"\x10"]), (b"\x10\x11\x10".to_vec(), false));
     }
 
     #[test]
-    fn whatever_is_typed_in_whatever_pieces_the_first_time_it_holds_the_keys_leaves() {
+    fn the_first_occurrence_of_the_keys_detaches_however_the_input_is_split() {
         for keys in words(4).filter(|keys| !keys.is_empty()).map(DetachKeys) {
             for input in words(8) {
-                let place = input.windows(keys.0.len()).position(|window| window == keys.0);
-                let expected = (input[..place.unwrap_or(input.len())].to_vec(), place.is_some());
+                let position = input.windows(keys.0.len()).position(|window| window == keys.0);
+                let expected = (input[..position.unwrap_or(input.len())].to_vec(), position.is_some());
                 for split in 0..=input.len() {
                     let (one, other) = input.split_at(split);
-                    assert_eq!(passed_on(&keys, &[one, other]), expected, "{keys:?} {input:?} {split}");
+                    assert_eq!(forwarded(&keys, &[one, other]), expected, "{keys:?} {input:?} {split}");
                 }
             }
         }

@@ -1,44 +1,44 @@
-//! How a session with a job ended, as an exit code and in words.
+//! How a session with a job ended: exit codes and messages.
 
-use carrel_shim_client::messages::{EndReason, Ended, Outcome, OutcomeKind};
+use carrel_shim_client::messages::{EndReason, JobOutcome, OutcomeKind, SandboxEnd};
 
-use super::output::Unwritten;
-use crate::failure::{Failure, OURS};
+use super::output::OutputError;
+use crate::failure::{EXIT_CARREL_FAILED, Failure};
 use crate::size::{Size, Time};
 
 const SIGPIPE: i32 = 13;
 const SIGKILL: i32 = 9;
-/// What the supervisor says of a sandbox that ran out of memory, before what it was.
+/// The prefix of the shim's message for a sandbox that ran out of memory.
 const OUT_OF_MEMORY: &str = "the sandbox ran out of memory";
 
 /// How a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
-    /// The command ended.
+pub(crate) enum SessionEnding {
+    /// The command exited.
     Exited { code: i32, signal: Option<i32> },
-    /// The kernel ended it for want of memory.
+    /// The command was OOM-killed.
     OutOfMemory,
-    /// A signal to this program ended it.
+    /// A signal to this process ended the session.
     Interrupted(i32),
-    /// Its time was up.
+    /// The command exceeded its timeout and was killed.
     TimedOut,
-    /// Its time was up, and nobody said that it was ended: it is paused, or nobody reads what it wrote before.
+    /// The command exceeded its timeout, and is not known to have been killed: it is paused, or its output is not read.
     Overdue,
-    /// Nobody reads its output any more.
-    Unread,
-    /// Its output could not be written; it may have ended before that was known.
-    Unwritten { what: Unwritten, exited: Option<(i32, Option<i32>)> },
-    /// The sandbox ended before it did.
+    /// Standard output was closed.
+    OutputClosed,
+    /// Output could not be written; the command may have exited before.
+    OutputFailed { what: OutputError, exited: Option<(i32, Option<i32>)> },
+    /// The sandbox stopped before the command exited.
     SandboxEnded,
-    /// The keys that leave it were typed.
+    /// The detach keys were typed.
     Detached,
 }
 
-// === impl Ending ===
+// === impl SessionEnding ===
 
-impl Ending {
-    /// How a job ended. One that never ran is a failure.
-    pub(crate) fn of(command: &str, outcome: &Outcome) -> Result<Self, Failure> {
+impl SessionEnding {
+    /// The ending for the outcome of a job. A job that never ran is a failure.
+    pub(crate) fn of(command: &str, outcome: &JobOutcome) -> Result<Self, Failure> {
         match outcome.kind {
             OutcomeKind::NeverRan => Err(never_ran(command, outcome)),
             OutcomeKind::TimedOut => Ok(Self::TimedOut),
@@ -50,22 +50,22 @@ impl Ending {
         }
     }
 
-    /// What this program exits with.
+    /// The exit code of this process.
     pub(crate) fn exit_code(self) -> u8 {
-        let by_signal = |signal: i32| u8::try_from(128 + (signal & 0x7f)).unwrap_or(OURS);
+        let by_signal = |signal: i32| u8::try_from(128 + (signal & 0x7f)).unwrap_or(EXIT_CARREL_FAILED);
         match self {
             Self::Exited { signal: Some(signal), .. } | Self::Interrupted(signal) => by_signal(signal),
-            // Most that end without a code and a known signal are ended by this one.
+            // Most commands without a code and a known signal were killed by this one.
             Self::Exited { code: -1, signal: None } | Self::OutOfMemory => by_signal(SIGKILL),
-            Self::Exited { code, signal: None } => u8::try_from(code & 0xff).unwrap_or(OURS),
+            Self::Exited { code, signal: None } => u8::try_from(code & 0xff).unwrap_or(EXIT_CARREL_FAILED),
             Self::TimedOut | Self::Overdue => 124,
-            Self::Unread => by_signal(SIGPIPE),
-            Self::Unwritten { .. } | Self::SandboxEnded => OURS,
+            Self::OutputClosed => by_signal(SIGPIPE),
+            Self::OutputFailed { .. } | Self::SandboxEnded => EXIT_CARREL_FAILED,
             Self::Detached => 0,
         }
     }
 
-    /// The signal that ended the command, or us.
+    /// The signal that terminated the command or this process.
     pub(crate) fn signal(self) -> Option<i32> {
         match self {
             Self::Exited { signal, .. } => signal,
@@ -75,66 +75,66 @@ impl Ending {
         }
     }
 
-    /// Whether the command ended by itself, or with its sandbox.
-    pub(crate) fn is_its_own(self) -> bool {
+    /// Whether the command ended by itself or with its sandbox.
+    pub(crate) fn is_of_command(self) -> bool {
         matches!(self, Self::Exited { .. } | Self::OutOfMemory | Self::SandboxEnded)
     }
 
-    /// What became of the command, where something else has to be told.
-    pub(crate) fn of_command(self) -> String {
+    /// How the command ended, as part of another message.
+    pub(crate) fn command_message(self) -> String {
         match self {
-            Self::Exited { signal: Some(signal), .. } => format!("signal {signal} ended the command"),
-            Self::Exited { code: -1, signal: None } => "a signal ended the command".to_owned(),
-            Self::Exited { code, signal: None } => format!("the command ended with exit code {code}"),
-            Self::OutOfMemory => "the command was ended for want of memory".to_owned(),
-            Self::Unwritten { exited: Some((code, signal)), .. } => Self::Exited { code, signal }.of_command(),
-            _ => "the command was ended".to_owned(),
+            Self::Exited { signal: Some(signal), .. } => format!("signal {signal} killed the command"),
+            Self::Exited { code: -1, signal: None } => "a signal killed the command".to_owned(),
+            Self::Exited { code, signal: None } => format!("the command exited with code {code}"),
+            Self::OutOfMemory => "the command was OOM-killed".to_owned(),
+            Self::OutputFailed { exited: Some((code, signal)), .. } => Self::Exited { code, signal }.command_message(),
+            _ => "the command was killed".to_owned(),
         }
     }
 }
 
-/// Why a command never ran.
-fn never_ran(command: &str, outcome: &Outcome) -> Failure {
-    let said = outcome.message.as_deref().unwrap_or("the command could not be started");
-    let failure = Failure::new("command_failed", said);
+/// The failure of a command that could not be started.
+fn never_ran(command: &str, outcome: &JobOutcome) -> Failure {
+    let message = outcome.message.as_deref().unwrap_or("the command could not be started");
+    let failure = Failure::new("command_failed", message);
     let kind = outcome.failure.as_deref().unwrap_or_default();
     match kind {
         "not_found" => {
-            Failure::new("command_not_found", format!("{command}: there is no such command in the sandbox")).exit(127)
+            Failure::new("command_not_found", format!("{command}: command not found in the sandbox")).exit(127)
         }
         "permission_denied" | "not_executable" => {
             let reason = outcome.errno_name.as_deref().unwrap_or(kind);
-            let words = format!("{command}: it cannot be executed ({reason})");
+            let words = format!("{command}: cannot be executed ({reason})");
             Failure::new("command_not_executable", words).exit(126)
         }
-        "bad_cwd" => failure.hint("--workdir names a directory that is there inside"),
-        "user_setup_failed" => failure.hint("--user takes a name that the image knows, or a number"),
+        "bad_cwd" => failure.hint("--workdir must be an existing directory inside"),
+        "user_setup_failed" => failure.hint("--user must be a user of the image, or a numeric id"),
         _ => failure,
     }
 }
 
-/// That a command took too long.
+/// The failure of a command that exceeded its timeout.
 pub(crate) fn timed_out(limit: Option<Time>) -> Failure {
     let limit = limit.map(|time| format!(" ({time})")).unwrap_or_default();
-    let words = format!("the command took longer than it was given{limit}, and was ended");
-    Failure::new("timed_out", words).hint("give it more time with --timeout").exit(124)
+    let words = format!("the command exceeded its timeout{limit} and was killed");
+    Failure::new("timed_out", words).hint("increase it with --timeout").exit(124)
 }
 
-/// That a command should have been ended, and that it is not known to be.
+/// The failure of a command that exceeded its timeout and is not known to have been killed.
 pub(crate) fn overdue(limit: Option<Time>, and: &str) -> Failure {
     let limit = limit.map(|time| format!(" ({time})")).unwrap_or_default();
-    let words = format!("the command took longer than it was given{limit}, and {and}");
+    let words = format!("the command exceeded its timeout{limit}, and {and}");
     Failure::new("timed_out", words).exit(124)
 }
 
-/// That its output could not be written.
-pub(crate) fn unwritten(what: Unwritten, and: &str) -> Failure {
+/// The failure to write output.
+pub(crate) fn output_failed(what: OutputError, and: &str) -> Failure {
     let error = std::io::Error::from(what.errno);
     Failure::new("output_failed", format!("write to {}: {error}; {and}", what.stream))
 }
 
-/// That the sandbox ended before the command did.
-pub(crate) fn end_of_sandbox(ended: Option<&Ended>, memory: Option<Size>) -> Failure {
+/// The failure of a sandbox that stopped before the command exited.
+pub(crate) fn sandbox_ended(ended: Option<&SandboxEnd>, memory: Option<Size>) -> Failure {
     let why = |words: &str| match ended.map_or("", |ended| ended.message.as_str()) {
         "" => words.to_owned(),
         message => format!("{words}: {message}"),
@@ -144,89 +144,91 @@ pub(crate) fn end_of_sandbox(ended: Option<&Ended>, memory: Option<Size>) -> Fai
             let limit = memory.map(|limit| format!(" (limit {limit})")).unwrap_or_default();
             let message = ended.and_then(|ended| ended.message.strip_prefix(OUT_OF_MEMORY)).unwrap_or_default();
             Failure::new("out_of_memory", format!("{OUT_OF_MEMORY}{limit}{message}"))
-                .hint("give it more with --memory")
+                .hint("increase the limit with --memory")
                 .exit(137)
         }
-        Some(EndReason::Misbehaved) => Failure::new("misbehaved", why("the sandbox misbehaved and was ended")),
-        _ => Failure::new("sandbox_ended", why("the sandbox ended before the command did")),
+        Some(EndReason::Misbehaved) => {
+            Failure::new("misbehaved", why("the sandbox violated the protocol and was killed"))
+        }
+        _ => Failure::new("sandbox_ended", why("the sandbox stopped before the command exited")),
     }
 }
 
-/// Says something on standard error.
+/// Prints text to standard error.
 pub(crate) fn note(words: &str) {
-    // Nobody is left to tell when standard error is gone.
-    let _said = std::io::Write::write_all(&mut std::io::stderr(), words.as_bytes());
+    // Nothing can be reported if standard error is closed.
+    let _written = std::io::Write::write_all(&mut std::io::stderr(), words.as_bytes());
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const FULL: Unwritten = Unwritten { stream: "standard output", errno: rustix::io::Errno::NOSPC };
+    const FULL: OutputError = OutputError { stream: "standard output", errno: rustix::io::Errno::NOSPC };
 
-    fn outcome(kind: OutcomeKind) -> Outcome {
-        Outcome { kind, code: None, signal: None, failure: None, errno_name: None, message: None }
+    fn outcome(kind: OutcomeKind) -> JobOutcome {
+        JobOutcome { kind, code: None, signal: None, failure: None, errno_name: None, message: None }
     }
 
     fn failed(failure: &str) -> Failure {
-        let message = Some("it did not work".to_owned());
-        let outcome = Outcome { failure: Some(failure.to_owned()), message, ..outcome(OutcomeKind::NeverRan) };
-        Ending::of("tool", &outcome).unwrap_err()
+        let message = Some("setup failed".to_owned());
+        let outcome = JobOutcome { failure: Some(failure.to_owned()), message, ..outcome(OutcomeKind::NeverRan) };
+        SessionEnding::of("tool", &outcome).unwrap_err()
     }
 
     //= carrel.command.exit-code-passed-128
     //= promises.command.exit-codes
     #[test]
-    fn an_ending_has_the_exit_code_that_shells_give_it() {
+    fn an_ending_has_the_exit_code_of_shells() {
         for (ending, code) in [
-            (Ending::Exited { code: 0, signal: None }, 0),
-            (Ending::Exited { code: 42, signal: None }, 42),
-            (Ending::Exited { code: -1, signal: Some(15) }, 143),
-            (Ending::Exited { code: -1, signal: None }, 137),
-            (Ending::OutOfMemory, 137),
-            (Ending::Interrupted(2), 130),
-            (Ending::TimedOut, 124),
-            (Ending::Overdue, 124),
-            (Ending::Unread, 141),
-            (Ending::Unwritten { what: FULL, exited: Some((0, None)) }, 125),
-            (Ending::SandboxEnded, 125),
-            (Ending::Detached, 0),
+            (SessionEnding::Exited { code: 0, signal: None }, 0),
+            (SessionEnding::Exited { code: 42, signal: None }, 42),
+            (SessionEnding::Exited { code: -1, signal: Some(15) }, 143),
+            (SessionEnding::Exited { code: -1, signal: None }, 137),
+            (SessionEnding::OutOfMemory, 137),
+            (SessionEnding::Interrupted(2), 130),
+            (SessionEnding::TimedOut, 124),
+            (SessionEnding::Overdue, 124),
+            (SessionEnding::OutputClosed, 141),
+            (SessionEnding::OutputFailed { what: FULL, exited: Some((0, None)) }, 125),
+            (SessionEnding::SandboxEnded, 125),
+            (SessionEnding::Detached, 0),
         ] {
             assert_eq!(ending.exit_code(), code, "{ending:?}");
         }
     }
 
     #[test]
-    fn how_a_job_ended_is_how_its_session_ended() {
-        let of = |outcome| Ending::of("tool", &outcome).unwrap();
-        let exited = Outcome { code: Some(3), ..outcome(OutcomeKind::Exited) };
-        assert_eq!(of(exited), Ending::Exited { code: 3, signal: None });
+    fn the_outcome_of_a_job_becomes_the_ending_of_the_session() {
+        let of = |outcome| SessionEnding::of("tool", &outcome).unwrap();
+        let exited = JobOutcome { code: Some(3), ..outcome(OutcomeKind::Exited) };
+        assert_eq!(of(exited), SessionEnding::Exited { code: 3, signal: None });
         for kind in [OutcomeKind::Signalled, OutcomeKind::Cancelled] {
-            let ended = of(Outcome { signal: Some(15), ..outcome(kind) });
-            assert_eq!((ended, ended.exit_code()), (Ending::Exited { code: -1, signal: Some(15) }, 143));
+            let ended = of(JobOutcome { signal: Some(15), ..outcome(kind) });
+            assert_eq!((ended, ended.exit_code()), (SessionEnding::Exited { code: -1, signal: Some(15) }, 143));
         }
-        // One that listens when it is asked to end has a code of its own.
-        assert_eq!(of(Outcome { code: Some(7), ..outcome(OutcomeKind::Cancelled) }).exit_code(), 7);
-        assert_eq!(of(Outcome { signal: Some(9), ..outcome(OutcomeKind::OutOfMemory) }), Ending::OutOfMemory);
-        assert_eq!(of(Outcome { signal: Some(15), ..outcome(OutcomeKind::TimedOut) }), Ending::TimedOut);
-        assert_eq!(of(outcome(OutcomeKind::SandboxEnded)), Ending::SandboxEnded);
+        // A command that handles the signal has its own exit code.
+        assert_eq!(of(JobOutcome { code: Some(7), ..outcome(OutcomeKind::Cancelled) }).exit_code(), 7);
+        assert_eq!(of(JobOutcome { signal: Some(9), ..outcome(OutcomeKind::OutOfMemory) }), SessionEnding::OutOfMemory);
+        assert_eq!(of(JobOutcome { signal: Some(15), ..outcome(OutcomeKind::TimedOut) }), SessionEnding::TimedOut);
+        assert_eq!(of(outcome(OutcomeKind::SandboxEnded)), SessionEnding::SandboxEnded);
         assert_eq!(of(outcome(OutcomeKind::Unknown)).exit_code(), 137);
     }
 
     #[test]
-    fn a_command_that_never_ran_says_why() {
-        let told = |failure| {
+    fn a_command_that_could_not_be_started_has_a_reason() {
+        let reported = |failure| {
             let Failure { code, message, exit, .. } = failed(failure);
             (code, message, exit)
         };
-        let missing = "tool: there is no such command in the sandbox".to_owned();
-        assert_eq!(told("not_found"), ("command_not_found", missing, 127));
-        let refused = "tool: it cannot be executed (not_executable)".to_owned();
-        assert_eq!(told("not_executable"), ("command_not_executable", refused, 126));
-        assert_eq!(told("other"), ("command_failed", "it did not work".to_owned(), 125));
+        let missing = "tool: command not found in the sandbox".to_owned();
+        assert_eq!(reported("not_found"), ("command_not_found", missing, 127));
+        let refused = "tool: cannot be executed (not_executable)".to_owned();
+        assert_eq!(reported("not_executable"), ("command_not_executable", refused, 126));
+        assert_eq!(reported("other"), ("command_failed", "setup failed".to_owned(), 125));
         assert!(failed("bad_cwd").hint.unwrap().starts_with("--workdir"));
         assert!(failed("user_setup_failed").hint.unwrap().starts_with("--user"));
-        let silent = Ending::of("tool", &outcome(OutcomeKind::NeverRan)).unwrap_err();
+        let silent = SessionEnding::of("tool", &outcome(OutcomeKind::NeverRan)).unwrap_err();
         assert_eq!(silent.message, "the command could not be started");
     }
 }

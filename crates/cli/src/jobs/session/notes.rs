@@ -1,11 +1,11 @@
-//! What is said beside what a job writes.
+//! Notes on standard error, beside output of a job.
 
 use carrel_changes::EscapedLine;
 use serde_json::json;
 
 use super::ending::note;
 
-/// How notes are said, if they are.
+/// How notes are printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Notes {
     pub(crate) quiet: bool,
@@ -15,7 +15,7 @@ pub(crate) struct Notes {
 // === impl Notes ===
 
 impl Notes {
-    /// A note as a line; nothing, if nobody wants it. A terminal in raw mode has to be told where a line begins.
+    /// A note as a line; empty if quiet. A terminal in raw mode needs a carriage return.
     pub(crate) fn line(self, words: &str, raw: bool) -> String {
         let end = if raw { "\r\n" } else { "\n" };
         match self {
@@ -25,12 +25,12 @@ impl Notes {
         }
     }
 
-    /// Says it at once.
+    /// Prints a note.
     pub(crate) fn say(self, words: &str) {
         note(&self.line(words, false));
     }
 
-    /// The same, with what to do about it.
+    /// Prints a note with a hint.
     pub(crate) fn say_with_hint(self, words: &str, hint: &str) {
         match self {
             Self { quiet: true, .. } => {}
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_note_is_a_line_for_people_and_an_object_for_programs() {
+    fn a_note_is_a_line_or_a_json_object() {
         let notes = Notes::default();
         assert_eq!(notes.line("a \u{1b}[2J", false), "note: a \\x1b[2J\n");
         assert_eq!(notes.line("a", true), "note: a\r\n");

@@ -1,4 +1,4 @@
-//! Signals that this program gets while a command runs.
+//! Signals to this process while a command runs.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -8,44 +8,44 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::failure::Failure;
 
-/// What ends or interrupts a command, passed on to it.
-const PASSED_ON: [i32; 4] = [1, 2, 3, 15];
-/// The last signal there is.
+/// Signals that are forwarded to a command.
+const FORWARDED: [i32; 4] = [1, 2, 3, 15];
+/// The highest signal number.
 const LAST: i32 = 64;
-/// What ends no process by itself: CHLD, CONT, STOP, TSTP, TTIN, TTOU, URG, WINCH.
-const HARMLESS: [i32; 8] = [17, 18, 19, 20, 21, 22, 23, 28];
-/// What nobody is asked about: KILL; and ILL, FPE and SEGV, after which nothing can be trusted.
-const BEYOND_US: [i32; 4] = [9, 4, 8, 11];
-/// The terminal is gone.
+/// Signals that do not terminate a process by default: CHLD, CONT, STOP, TSTP, TTIN, TTOU, URG, WINCH.
+const NOT_TERMINATING: [i32; 8] = [17, 18, 19, 20, 21, 22, 23, 28];
+/// Signals that are not handled: KILL, which cannot be; and ILL, FPE and SEGV, after which the state is invalid.
+const NOT_HANDLED: [i32; 4] = [9, 4, 8, 11];
+/// The terminal was closed.
 pub(crate) const HANGUP: i32 = 1;
-/// Interrupted by a person.
+/// Ctrl-C.
 pub(crate) const INTERRUPT: i32 = 2;
 /// A change of the terminal's size.
 pub(crate) const RESIZED: i32 = 28;
-/// We were stopped, and go on.
+/// This process continues after a stop.
 pub(crate) const CONTINUED: i32 = 18;
 
-/// The signals that are listened to.
+/// The handled signals.
 #[derive(Debug)]
 pub(crate) struct Signals(Vec<(i32, Signal)>);
 
 // === impl Signals ===
 
 impl Signals {
-    /// From now on these signals do not end this program.
+    /// Handles signals, which from now on do not terminate this process.
     pub(crate) fn listen(terminal: bool) -> Result<Self, Failure> {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let ignored = ignored(&status);
-        // Whoever had us ignore one, as `nohup` does, meant the command too.
-        let heeded = |number: &i32| ignored & (1 << (number - 1)) == 0;
+        // A signal that was ignored at start, as by `nohup`, stays ignored.
+        let handled = |number: &i32| ignored & (1 << (number - 1)) == 0;
         let mut streams = Vec::new();
-        for number in PASSED_ON.into_iter().filter(heeded) {
+        for number in FORWARDED.into_iter().filter(handled) {
             let stream = signal(SignalKind::from_raw(number));
             streams.push((number, stream.map_err(|error| Failure::new("signals_unavailable", error))?));
         }
         if terminal {
-            // Whatever ends us, the terminal is put back first. Some belong to the library, which keeps them.
-            let others = (1..=LAST).filter(|number| !PASSED_ON.contains(number) && ends(*number)).filter(heeded);
+            // The terminal is restored before any termination. The library refuses some signals.
+            let others = (1..=LAST).filter(|number| !FORWARDED.contains(number) && terminates(*number)).filter(handled);
             for number in others.chain([RESIZED]) {
                 streams.extend(signal(SignalKind::from_raw(number)).ok().map(|stream| (number, stream)));
             }
@@ -54,11 +54,11 @@ impl Signals {
         Ok(Self(streams))
     }
 
-    /// The next signal that asks us to end.
-    pub(crate) async fn ending(&mut self) -> i32 {
+    /// The next terminating signal.
+    pub(crate) async fn next_terminating(&mut self) -> i32 {
         loop {
             let signal = self.next().await;
-            if ends(signal) {
+            if terminates(signal) {
                 return signal;
             }
         }
@@ -77,12 +77,12 @@ impl Signals {
     }
 }
 
-/// Whether a signal ends a process that does not listen to it, and can be listened to.
-fn ends(signal: i32) -> bool {
-    !HARMLESS.contains(&signal) && !BEYOND_US.contains(&signal)
+/// Whether a signal terminates a process by default, and can be handled.
+fn terminates(signal: i32) -> bool {
+    !NOT_TERMINATING.contains(&signal) && !NOT_HANDLED.contains(&signal)
 }
 
-/// The set of ignored signals, as the kernel writes it.
+/// The set of ignored signals in `/proc/self/status`.
 fn ignored(status: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     line.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).unwrap_or(0)
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ignored_signals_are_read_from_the_kernels_list() {
+    fn ignored_signals_are_parsed() {
         assert_eq!(ignored("SigBlk:\t0000000000000002\nSigIgn:\t0000000000001001\nSigCgt:\t0\n"), 0x1001);
         assert_eq!(ignored(""), 0);
     }

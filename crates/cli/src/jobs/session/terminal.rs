@@ -1,4 +1,4 @@
-//! The terminal of the person, while a command inside has one too.
+//! The terminal of this process during a session.
 
 use std::io::IsTerminal;
 use std::os::fd::{AsFd, OwnedFd};
@@ -7,9 +7,9 @@ use rustix::termios::{InputModes, OptionalActions, SpecialCodeIndex, Termios};
 
 use super::detach::DetachKeys;
 
-/// A special character of a terminal that is switched off.
+/// A disabled special character of a terminal.
 const DISABLED: u8 = 0;
-/// What a terminal does by itself when one of these is typed.
+/// The special characters that a terminal handles itself.
 const SPECIAL: [SpecialCodeIndex; 13] = [
     SpecialCodeIndex::VINTR,
     SpecialCodeIndex::VQUIT,
@@ -33,7 +33,7 @@ pub(crate) struct TerminalSize {
     pub(crate) cols: u16,
 }
 
-/// A mode of a terminal, until this is dropped.
+/// A mode of a terminal, which is restored on drop.
 #[derive(Debug)]
 pub(crate) struct TerminalMode {
     terminal: OwnedFd,
@@ -45,13 +45,13 @@ pub(crate) struct TerminalMode {
 // === impl TerminalSize ===
 
 impl TerminalSize {
-    /// The size of the terminal that a command is to have, if it is to have one.
-    pub(crate) fn wanted(asked: bool, refused: bool) -> Option<Self> {
-        let is_one = || std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
-        (!refused && (asked || is_one())).then(|| Self::current().unwrap_or_default())
+    /// The size of the terminal for a command, if it gets one.
+    pub(crate) fn requested(tty: bool, no_tty: bool) -> Option<Self> {
+        let is_terminal = || std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+        (!no_tty && (tty || is_terminal())).then(|| Self::current().unwrap_or_default())
     }
 
-    /// The size of our own, where we have one.
+    /// The size of the terminal of this process, if it has one.
     pub(crate) fn current() -> Option<Self> {
         let size = rustix::termios::tcgetwinsize(std::io::stdout())
             .or_else(|_| rustix::termios::tcgetwinsize(std::io::stdin()))
@@ -61,7 +61,7 @@ impl TerminalSize {
 }
 
 impl Default for TerminalSize {
-    /// What terminals had before they were windows.
+    /// The traditional size.
     fn default() -> Self {
         Self { rows: 24, cols: 80 }
     }
@@ -70,15 +70,15 @@ impl Default for TerminalSize {
 // === impl TerminalMode ===
 
 impl TerminalMode {
-    /// Passes every key on as it is; what is no terminal is left alone.
+    /// Enters raw mode; none if it is not a terminal.
     pub(crate) fn raw(terminal: impl AsFd) -> Option<Self> {
         let mut raw = rustix::termios::tcgetattr(&terminal).ok()?;
         raw.make_raw();
         Self::enter(terminal, raw, true)
     }
 
-    /// Passes lines on as they are edited, and the keys that detach at once. A terminal that belongs to another process
-    /// group is left alone: this one would be stopped.
+    /// Enters a line mode that also delivers the detach keys at once. None for a terminal of another process group, which
+    /// would stop this process.
     pub(crate) fn lines(terminal: impl AsFd, keys: &DetachKeys) -> Option<Self> {
         let last = keys.last()?;
         let mut lines = rustix::termios::tcgetattr(&terminal).ok()?;
@@ -91,19 +91,19 @@ impl TerminalMode {
                 continue;
             }
             lines.special_codes[special] = DISABLED;
-            // Output that one key stops has to be continued by the other.
+            // Without one key of flow control, the other must not stop output.
             if matches!(special, SpecialCodeIndex::VSTART | SpecialCodeIndex::VSTOP) {
                 lines.input_modes.remove(InputModes::IXON);
             }
         }
-        // The terminal hands over what was typed of a line when it is ended by the last of the keys.
+        // The last detach key ends a line, so that the terminal delivers it.
         lines.special_codes[SpecialCodeIndex::VEOL] = last;
         Self::enter(terminal, lines, false)
     }
 
     fn enter(terminal: impl AsFd, mode: Termios, raw: bool) -> Option<Self> {
         let before = rustix::termios::tcgetattr(&terminal).ok()?;
-        // A handle of its own, so that it can be put back whatever becomes of standard input.
+        // A separate handle, so that the mode can be restored after standard input is closed.
         let terminal = terminal.as_fd().try_clone_to_owned().ok()?;
         rustix::termios::tcsetattr(&terminal, OptionalActions::Now, &mode).ok()?;
         Some(Self { terminal, before, mode, raw })
@@ -113,15 +113,15 @@ impl TerminalMode {
         self.raw
     }
 
-    /// Does it again: a shell that we were stopped under has taken the terminal back.
+    /// Enters the mode again after a stop, when the shell had changed it.
     pub(crate) fn resume(&self) {
         let _resumed = rustix::termios::tcsetattr(&self.terminal, OptionalActions::Now, &self.mode);
     }
 
-    /// Ends a line on which the terminal shows keys that were typed.
+    /// Ends the line on which the terminal echoed keys.
     pub(crate) fn end_line(&self) {
         if !self.raw {
-            // A terminal that cannot be written to shows no keys either.
+            // A terminal that cannot be written to echoes nothing either.
             let _ended = rustix::io::write(&self.terminal, b"\n");
         }
     }
@@ -129,7 +129,7 @@ impl TerminalMode {
 
 impl Drop for TerminalMode {
     fn drop(&mut self) {
-        // A terminal that is gone needs nothing put back.
+        // A closed terminal needs no restoring.
         let _restored = rustix::termios::tcsetattr(&self.terminal, OptionalActions::Now, &self.before);
     }
 }
@@ -145,7 +145,7 @@ mod tests {
         let ours = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         rustix::pty::grantpt(&ours).unwrap();
         rustix::pty::unlockpt(&ours).unwrap();
-        // Not by its path: in a session without a terminal it would become that one, and hang up on us when it goes.
+        // Not opened by its path, which could make it the controlling terminal and send SIGHUP when it closes.
         let theirs = rustix::pty::ioctl_tiocgptpeer(&ours, OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         (ours, theirs.into())
     }
@@ -157,7 +157,7 @@ mod tests {
     //= carrel.command.terminal-size-keys-restored
     //= promises.command.terminal
     #[test]
-    fn the_terminal_is_as_it_was_however_we_leave() {
+    fn the_terminal_is_restored_on_every_path() {
         let (_ours, theirs) = terminal();
         assert!(echoes(&theirs));
         let raw = TerminalMode::raw(&theirs).unwrap();
@@ -173,17 +173,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_terminal_is_left_alone() {
+    fn a_pipe_is_left_unchanged() {
         let (reader, _writer) = std::io::pipe().unwrap();
         assert!(TerminalMode::raw(&reader).is_none());
         assert!(TerminalMode::lines(&reader, &"ctrl-p,ctrl-q".parse().unwrap()).is_none());
     }
 
     #[test]
-    fn in_line_mode_the_keys_that_detach_arrive_at_once_and_lines_when_they_end() {
+    fn in_line_mode_the_detach_keys_arrive_at_once_and_lines_when_they_end() {
         let (ours, mut theirs) = terminal();
         let mode = TerminalMode::lines(&theirs, &"ctrl-p,ctrl-q".parse().unwrap()).unwrap();
-        assert!(echoes(&theirs), "lines are edited as before");
+        assert!(echoes(&theirs), "line editing works");
         let mut typed = |keys: &[u8]| {
             rustix::io::write(&ours, keys).unwrap();
             let mut read = [0; 64];
@@ -197,6 +197,6 @@ mod tests {
         let after = rustix::termios::tcgetattr(&theirs).unwrap();
         assert_eq!(after.input_modes, before.input_modes);
         assert_eq!(after.special_codes[SpecialCodeIndex::VEOL], before.special_codes[SpecialCodeIndex::VEOL]);
-        assert!(TerminalMode::lines(&theirs, &DetachKeys::default()).is_none(), "without keys there is no need for it");
+        assert!(TerminalMode::lines(&theirs, &DetachKeys::default()).is_none(), "not needed without keys");
     }
 }

@@ -24,10 +24,10 @@ impl ReplayedState {
     }
 
     fn ended(&mut self, job: &str, at_ms: u64, code: i32) -> &mut Self {
-        self.ended_as(job, at_ms, Outcome { code: Some(code), ..Outcome::of(OutcomeKind::Exited) })
+        self.ended_as(job, at_ms, JobOutcome { code: Some(code), ..JobOutcome::of(OutcomeKind::Exited) })
     }
 
-    fn ended_as(&mut self, job: &str, at_ms: u64, outcome: Outcome) -> &mut Self {
+    fn ended_as(&mut self, job: &str, at_ms: u64, outcome: JobOutcome) -> &mut Self {
         let (job, outcome) = (Some(job.to_owned()), Some(outcome));
         self.0.apply(&Fact { job, outcome, ..Fact::new(at_ms, FactKind::JobEnded) });
         self
@@ -80,7 +80,7 @@ fn without_a_check_a_service_is_healthy_once_its_command_runs() {
 #[test]
 fn a_command_that_cannot_be_executed_is_not_retried() {
     let mut replayed = ReplayedState::new(None);
-    let never = Outcome { message: Some("no such file".to_owned()), ..Outcome::of(OutcomeKind::NeverRan) };
+    let never = JobOutcome { message: Some("no such file".to_owned()), ..JobOutcome::of(OutcomeKind::NeverRan) };
     replayed.began("primary.0", 1).ended_as("primary.0", 2, never);
     assert_eq!(replayed.failure(), ProviderError::new("its command cannot be run: no such file"));
 }
@@ -155,7 +155,7 @@ fn a_service_fails_after_the_configured_number_of_failed_checks() {
     let mut replayed = ReplayedState::new(Some(&checked()));
     replayed.began("primary.0", 0).began("check.0", 1).ended("check.0", 2, 1);
     assert!(matches!(replayed.next(2), ServiceAction::Check { .. }));
-    replayed.began("check.1", 3).ended_as("check.1", 4, Outcome::of(OutcomeKind::TimedOut));
+    replayed.began("check.1", 3).ended_as("check.1", 4, JobOutcome::of(OutcomeKind::TimedOut));
     let failure = replayed.failure();
     assert_eq!((failure.code, failure.message.contains("unhealthy")), (None, true));
     assert!(failure.message.ends_with("timed out"), "{failure}");
@@ -202,6 +202,6 @@ fn replaying_the_journal_gives_the_same_state() {
     assert_eq!((replayed.next(230), again.next(230)), (ServiceAction::Healthy, ServiceAction::Healthy));
     // Facts of other jobs, and exits that are not its own.
     again.began("other", 231).ended("other", 232, 1).ended("primary.7", 233, 1).began("check.x", 234);
-    again.ended_as("primary.0", 235, Outcome::of(OutcomeKind::SandboxEnded));
+    again.ended_as("primary.0", 235, JobOutcome::of(OutcomeKind::SandboxEnded));
     assert_eq!(again.next(240), ServiceAction::Healthy);
 }

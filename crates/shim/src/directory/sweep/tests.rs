@@ -5,38 +5,38 @@ use std::process::{Child, Command, Stdio};
 use carrel_sandbox::cgroup::{Cgroup, CgroupLimits, Host, LimitPolicy};
 use carrel_shim_client::layout::{INCARNATION, JOBS, JOURNAL, RECORD, began};
 use carrel_shim_client::messages::{EndReason, Fact, FactKind};
-use carrel_shim_client::{Journal, Life, find};
+use carrel_shim_client::{Journal, Liveness, find};
 
 use super::*;
 use crate::directory::RunDirectory;
-use crate::directory::tests::{SOMEBODY, eventually, home, kinds, record};
+use crate::directory::tests::{OTHER_USER, eventually, home, kinds, record};
 
-/// An incarnation that no other test has.
+/// A unique incarnation.
 pub(super) fn incarnation(test: &str) -> String {
     format!("sweep-{test}-{}", std::process::id())
 }
 
-/// The directory of a lasting sandbox whose supervisor is dead.
+/// The directory of a persistent sandbox whose shim is dead.
 pub(super) fn lasting(path: &Path, incarnation: &str) {
     let mut held = RunDirectory::claim(path, incarnation).unwrap();
     held.record(&record(path, incarnation, true)).unwrap();
-    held.logs(None, SOMEBODY).unwrap();
+    held.logs(None, OTHER_USER).unwrap();
     std::fs::write(path.join("jobs/one.stdout.log"), "said").unwrap();
     drop((held.listen().unwrap(), held.listen_shim().unwrap()));
-    held.give(SOMEBODY).unwrap();
+    held.give(OTHER_USER).unwrap();
 }
 
 fn ends(path: &Path) -> usize {
     kinds(path).into_iter().filter(|kind| *kind == FactKind::Ended).count()
 }
 
-/// A process in a group of its own.
-pub(in crate::directory) struct Grouped {
+/// A process in its own cgroup.
+pub(in crate::directory) struct CgroupProcess {
     name: String,
     pub(in crate::directory) child: Child,
 }
 
-impl Grouped {
+impl CgroupProcess {
     pub(in crate::directory) fn start(name: &str, owner: Option<u32>) -> Self {
         let group =
             Cgroup::create(&Host::detect().unwrap(), name, &CgroupLimits::default(), LimitPolicy::AllowUnenforced)
@@ -59,7 +59,7 @@ impl Grouped {
     }
 }
 
-impl Drop for Grouped {
+impl Drop for CgroupProcess {
     fn drop(&mut self) {
         let _ended = (self.child.kill(), self.child.wait());
         if let Ok(group) = Cgroup::adopt(&Host::detect().unwrap(), &self.name) {
@@ -70,7 +70,7 @@ impl Drop for Grouped {
 
 //= promises.supervisor.records-none-directories-without
 #[test]
-fn one_that_died_as_it_began_is_swept() {
+fn a_sandbox_that_died_at_startup_is_swept() {
     let (_home, path) = home();
     std::fs::DirBuilder::new().mode(0o700).recursive(true).create(&path).unwrap();
     assert_eq!(sweep(path.parent().unwrap()).unwrap(), 1);
@@ -80,7 +80,7 @@ fn one_that_died_as_it_began_is_swept() {
 //= carrel.supervisor.death-sandbox-left-swept
 //= promises.supervisor.records-none-directories-without
 #[test]
-fn a_record_that_is_none_keeps_neither_the_name_nor_the_others() {
+fn an_invalid_record_blocks_neither_its_name_nor_other_sweeps() {
     let (_home, path) = home();
     let sandboxes = path.parent().unwrap();
     for (name, incarnation) in [("empty", ""), ("nonsense", "../../x"), ("whole", "incarnation-1")] {
@@ -95,7 +95,7 @@ fn a_record_that_is_none_keeps_neither_the_name_nor_the_others() {
 }
 
 #[test]
-fn a_parent_that_others_can_change_is_not_swept() {
+fn a_parent_directory_writable_by_others_is_not_swept() {
     let (_home, path) = home();
     drop(RunDirectory::claim(&path, "incarnation-1").unwrap());
     std::fs::set_permissions(path.parent().unwrap(), PermissionsExt::from_mode(0o777)).unwrap();
@@ -107,15 +107,15 @@ fn a_parent_that_others_can_change_is_not_swept() {
 
 //= promises.adoption.lost-supervisor-left-unsaid
 #[test]
-fn what_is_to_last_stays_and_its_end_is_told_exactly_once() {
+fn a_persistent_sandbox_stays_and_its_end_is_recorded_exactly_once() {
     let (home, path) = home();
     lasting(&path, &incarnation("lasting"));
     assert_eq!(ends(&path), 0);
-    // Killed in the middle of a fact.
+    // Killed in the middle of an append.
     let torn = [std::fs::read(path.join(JOURNAL)).unwrap().as_slice(), b"\0\0\0\x20torn"].concat();
     std::fs::write(path.join(JOURNAL), torn).unwrap();
     assert_eq!(sweep(path.parent().unwrap()).unwrap(), 1);
-    assert_eq!(sweep(path.parent().unwrap()).unwrap(), 0, "there is nothing left to do");
+    assert_eq!(sweep(path.parent().unwrap()).unwrap(), 0, "a second sweep does nothing");
     assert_eq!(kinds(&path), [FactKind::Claimed, FactKind::Ended]);
     for name in [AGENT_SOCKET, SHIM_SOCKET] {
         assert!(!path.join(name).exists(), "{name}");
@@ -124,7 +124,7 @@ fn what_is_to_last_stays_and_its_end_is_told_exactly_once() {
 
     let found = find(home.path(), "name").unwrap().unwrap();
     assert!(found.problem.is_none(), "{:?}", found.problem);
-    let Life::Dead { facts, rebooted: false } = found.life else { panic!("{:?}", found.life) };
+    let Liveness::Dead { facts, rebooted: false } = found.life else { panic!("{:?}", found.life) };
     assert_eq!(facts.last().unwrap().reason, Some(EndReason::SupervisorLost));
     assert_eq!(facts.last().unwrap().sequence, 2);
     assert!(eventually(|| collect(&path).unwrap()));
@@ -132,10 +132,10 @@ fn what_is_to_last_stays_and_its_end_is_told_exactly_once() {
 }
 
 #[test]
-fn an_end_that_was_told_is_not_told_again() {
+fn a_recorded_end_is_not_recorded_again() {
     for kind in [FactKind::Ended, FactKind::Failed] {
         let (_home, path) = home();
-        lasting(&path, &incarnation("told"));
+        lasting(&path, &incarnation("recorded"));
         let own = open_directory(CWD, &path).unwrap();
         Journal::open(&own).unwrap().append(Fact::new(5, kind)).unwrap();
         sweep(path.parent().unwrap()).unwrap();
@@ -146,7 +146,7 @@ fn an_end_that_was_told_is_not_told_again() {
 
 //= promises.adoption.lost-supervisor-left-unsaid
 #[test]
-fn jobs_that_ran_when_a_supervisor_was_lost_are_told_to_have_ended_with_the_sandbox() {
+fn jobs_running_when_the_shim_died_are_recorded_as_ended_with_the_sandbox() {
     let (_home, path) = home();
     lasting(&path, &incarnation("jobs"));
     let own = open_directory(CWD, &path).unwrap();
@@ -159,13 +159,13 @@ fn jobs_that_ran_when_a_supervisor_was_lost_are_told_to_have_ended_with_the_sand
     sweep(path.parent().unwrap()).unwrap();
     sweep(path.parent().unwrap()).unwrap();
     let facts = Journal::load(&own).unwrap().facts;
-    let told: Vec<_> = facts.iter().skip(5).map(|fact| (fact.kind, fact.job.as_deref())).collect();
+    let recorded: Vec<_> = facts.iter().skip(5).map(|fact| (fact.kind, fact.job.as_deref())).collect();
     let expected = [(FactKind::JobEnded, Some("one")), (FactKind::JobEnded, Some("three")), (FactKind::Ended, None)];
-    assert_eq!(told, expected);
+    assert_eq!(recorded, expected);
 }
 
 #[test]
-fn a_journal_that_is_none_keeps_nothing_from_being_swept() {
+fn an_invalid_journal_does_not_prevent_the_sweep() {
     for strange in ["nonsense", "absent", "link", "tree"] {
         let (_home, path) = home();
         lasting(&path, &incarnation("strange"));
@@ -183,37 +183,37 @@ fn a_journal_that_is_none_keeps_nothing_from_being_swept() {
 }
 
 #[test]
-fn one_of_another_boot_is_swept_like_any_other() {
+fn a_sandbox_of_another_boot_is_swept() {
     for stays in [true, false] {
         let (home, path) = home();
         let held = RunDirectory::claim(&path, &incarnation("boot")).unwrap();
         let mut made = record(&path, &incarnation("boot"), stays);
         made.boot_id = "another".into();
         held.record(&made).unwrap();
-        held.give(SOMEBODY).unwrap();
+        held.give(OTHER_USER).unwrap();
         drop(held);
-        // Its process is one that lives, in another boot: nobody signals it.
+        // Its pid is that of a live process, in another boot: it is not signalled.
         assert_eq!(began(made.shim_pid), Some(made.shim_began));
         assert_eq!(made.shim(), None);
         assert_eq!(sweep(path.parent().unwrap()).unwrap(), 1);
         assert_eq!(path.exists(), stays);
         if stays {
             let found = find(home.path(), "name").unwrap().unwrap();
-            assert!(matches!(found.life, Life::Dead { rebooted: true, .. }));
+            assert!(matches!(found.life, Liveness::Dead { rebooted: true, .. }));
             assert_eq!(ends(&path), 1);
         }
     }
 }
 
 #[test]
-fn a_group_is_ended_with_its_sandbox_whether_that_stays_or_not() {
+fn a_cgroup_is_removed_with_its_sandbox_persistent_or_not() {
     for stays in [true, false] {
         let (_home, path) = home();
         let name = incarnation(if stays { "group-stays" } else { "group-goes" });
         let held = RunDirectory::claim(&path, &name).unwrap();
         held.record(&record(&path, &name, stays)).unwrap();
-        held.give(SOMEBODY).unwrap();
-        let mut grouped = Grouped::start(&name, Some(SOMEBODY));
+        held.give(OTHER_USER).unwrap();
+        let mut grouped = CgroupProcess::start(&name, Some(OTHER_USER));
         assert_eq!(sweep(path.parent().unwrap()).unwrap(), 0);
         assert!(grouped.lives() && grouped.is_there(), "its supervisor lives");
         drop(held);
@@ -225,41 +225,41 @@ fn a_group_is_ended_with_its_sandbox_whether_that_stays_or_not() {
 }
 
 #[test]
-fn a_supervisor_ends_no_group_but_its_own_by_what_it_wrote() {
+fn a_forged_incarnation_does_not_remove_another_cgroup() {
     let (_home, path) = home();
     let name = incarnation("another");
-    let mut grouped = Grouped::start(&name, Some(SOMEBODY + 1));
+    let mut grouped = CgroupProcess::start(&name, Some(OTHER_USER + 1));
     lasting(&path, &incarnation("liar"));
-    // Taken over, it names another's.
+    // Compromised, it names another cgroup.
     std::fs::write(path.join(INCARNATION), &name).unwrap();
-    chown(path.join(INCARNATION), Some(SOMEBODY), None).unwrap();
+    chown(path.join(INCARNATION), Some(OTHER_USER), None).unwrap();
     for _ in 0..2 {
-        // The second time the directory is ours again; who wrote the name is not.
+        // The second time the directory is ours again, but the author of the name is not.
         sweep(path.parent().unwrap()).unwrap();
         assert!(grouped.lives() && grouped.is_there());
     }
     assert!(eventually(|| collect(&path).unwrap()));
     assert!(grouped.lives() && grouped.is_there());
-    // The same words from the one whose group it is.
+    // The same content by the owner of the cgroup.
     lasting(&path, &name);
-    chown(&path, Some(SOMEBODY + 1), None).unwrap();
+    chown(&path, Some(OTHER_USER + 1), None).unwrap();
     assert!(eventually(|| collect(&path).unwrap()));
     assert!(!grouped.is_there());
 }
 
 #[test]
-fn what_stays_is_out_of_reach_of_the_next_one_with_the_same_user() {
+fn a_swept_directory_is_inaccessible_to_the_next_shim_with_the_same_uid() {
     let (_home, path) = home();
     lasting(&path, &incarnation("taken-back"));
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o777)).unwrap();
-    assert_eq!(std::fs::metadata(&path).unwrap().uid(), SOMEBODY);
+    assert_eq!(std::fs::metadata(&path).unwrap().uid(), OTHER_USER);
     sweep(path.parent().unwrap()).unwrap();
     let after = std::fs::metadata(&path).unwrap();
     assert_eq!((after.uid(), after.mode() & 0o7777), (rustix::process::geteuid().as_raw(), 0o700));
 }
 
 #[test]
-fn a_record_of_a_release_that_knows_more_is_not_thrown_away() {
+fn a_record_of_a_newer_release_is_kept() {
     let (_home, path) = home();
     lasting(&path, &incarnation("newer"));
     let mut newer = std::fs::read(path.join(RECORD)).unwrap();
@@ -272,39 +272,39 @@ fn a_record_of_a_release_that_knows_more_is_not_thrown_away() {
 }
 
 #[test]
-fn a_supervisor_cannot_make_its_directory_last() {
+fn a_shim_cannot_make_its_directory_persistent() {
     let (_home, path) = home();
     let held = RunDirectory::claim(&path, &incarnation("forged")).unwrap();
     held.record(&record(&path, &incarnation("forged"), true)).unwrap();
-    held.give(SOMEBODY).unwrap();
+    held.give(OTHER_USER).unwrap();
     drop(held);
-    chown(path.join(RECORD), Some(SOMEBODY), None).unwrap();
+    chown(path.join(RECORD), Some(OTHER_USER), None).unwrap();
     assert_eq!(sweep(path.parent().unwrap()).unwrap(), 1);
     assert!(!path.exists());
 }
 
 #[test]
-fn whatever_a_supervisor_filled_its_directory_with_goes() {
+fn any_content_that_a_shim_put_into_its_directory_is_removed() {
     let (home, path) = home();
     let outside = home.path().join("outside");
     std::fs::create_dir(&outside).unwrap();
     std::fs::write(outside.join("file"), "precious").unwrap();
     for collected in [false, true] {
         let mut held = RunDirectory::claim(&path, &incarnation("hostile")).unwrap();
-        held.logs(None, SOMEBODY).unwrap();
+        held.logs(None, OTHER_USER).unwrap();
         for place in [path.clone(), path.join(JOBS)] {
             std::fs::create_dir_all(place.join("a/b/c")).unwrap();
             std::fs::write(place.join("a/b/file"), "").unwrap();
             symlink(&outside, place.join("link")).unwrap();
             symlink("..", place.join("a/up")).unwrap();
         }
-        // Names that mean something, as something else.
+        // Well-known names with another file type.
         std::fs::create_dir_all(path.join("agent.sock/a")).unwrap();
         symlink(outside.join("file"), path.join(SHIM_SOCKET)).unwrap();
         symlink(&outside, path.join(RECORD)).unwrap();
         std::fs::remove_file(path.join(LOCK)).unwrap();
         std::fs::create_dir_all(path.join("lock/a")).unwrap();
-        held.give(SOMEBODY).unwrap();
+        held.give(OTHER_USER).unwrap();
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o777)).unwrap();
         drop(held);
         if collected {
@@ -318,7 +318,7 @@ fn whatever_a_supervisor_filled_its_directory_with_goes() {
 }
 
 #[test]
-fn a_directory_whose_lock_was_taken_away_is_swept_too() {
+fn a_directory_whose_lock_was_removed_is_swept() {
     let (_home, path) = home();
     drop(RunDirectory::claim(&path, &incarnation("unlocked")).unwrap());
     std::fs::remove_file(path.join(LOCK)).unwrap();
@@ -327,36 +327,36 @@ fn a_directory_whose_lock_was_taken_away_is_swept_too() {
 }
 
 #[test]
-fn a_directory_of_somebody_else_is_left_alone() {
+fn a_directory_of_another_user_is_left_alone() {
     let (_home, path) = home();
     drop(RunDirectory::claim(&path, &incarnation("theirs")).unwrap());
     chown(&path, Some(1000), None).unwrap();
     assert_eq!(sweep(path.parent().unwrap()).unwrap(), 0);
     assert!(!collect(&path).unwrap());
-    chown(&path, Some(SOMEBODY), None).unwrap();
+    chown(&path, Some(OTHER_USER), None).unwrap();
     assert_eq!(sweep(path.parent().unwrap()).unwrap(), 1);
 }
 
 #[test]
-fn a_directory_that_took_the_place_of_another_is_not_removed_for_it() {
+fn a_directory_that_replaced_another_is_not_removed() {
     let (home, path) = home();
     drop(RunDirectory::claim(&path, &incarnation("first")).unwrap());
     let parent = open_parent(path.parent().unwrap()).unwrap().unwrap();
     let name = path.file_name().unwrap();
-    let Tried::Dead(first) = try_name(&parent, name, 1).unwrap() else { panic!("it is dead") };
-    // While it is held, its name is given to one that lives.
+    let SweepAttempt::Dead(first) = try_name(&parent, name, 1).unwrap() else { panic!("it is dead") };
+    // While it is locked, its name is given to a live one.
     let aside: PathBuf = home.path().join("aside");
     std::fs::rename(&path, &aside).unwrap();
     let second = RunDirectory::claim(&path, &incarnation("second")).unwrap();
     first.remove().unwrap();
-    assert!(std::fs::read_dir(&aside).unwrap().next().is_none(), "all of its own is gone");
+    assert!(std::fs::read_dir(&aside).unwrap().next().is_none(), "its own content is removed");
     assert!(path.join(LOCK).exists() && path.join(JOURNAL).exists(), "nothing of the other is touched");
-    assert!(matches!(try_name(&parent, name, 1).unwrap(), Tried::Left));
+    assert!(matches!(try_name(&parent, name, 1).unwrap(), SweepAttempt::Left));
     second.remove().unwrap();
 }
 
 #[test]
-fn those_who_sweep_at_once_sweep_once() {
+fn concurrent_sweeps_sweep_once() {
     let (_home, path) = home();
     let sandboxes = path.parent().unwrap();
     for number in 0..20 {

@@ -1,0 +1,239 @@
+//! The end of a sandbox: requested, enforced, recorded, and cleaned up.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use carrel_protocol::payload::Shutdown;
+use carrel_protocol::{Generation, codec};
+use carrel_shim_client::messages::{EndReason, Fact, FactKind, JobOutcome, OutcomeKind, SandboxEnd};
+use rustix::process::{Signal, WaitIdStatus};
+
+use super::ShimServer;
+use super::resources::OUT_OF_MEMORY;
+use crate::failpoint::{Failpoint, reached};
+use crate::journal::wall_ms;
+use crate::poll::DescriptorToken;
+use crate::relay::SLOTS;
+
+/// How long clients have to receive the last output of a sandbox.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
+/// The grace period after the shim received `SIGTERM`.
+const TERMINATION_GRACE: Duration = Duration::from_secs(10);
+/// How long clients have to receive the end itself.
+const END_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Why a sandbox is shutting down, and its deadline.
+#[derive(Debug)]
+pub(super) struct ShutdownState {
+    pub(super) reason: EndReason,
+    pub(super) message: String,
+    pub(super) due: Instant,
+}
+
+impl ShimServer {
+    /// Starts to shut down: terminates, and remembers when to kill. The first reason counts, and the earliest deadline.
+    pub(super) fn end(&mut self, reason: EndReason, message: String, grace: Duration) {
+        if self.over {
+            // It has already ended, and its end is the last fact.
+            return;
+        }
+        let now = Instant::now();
+        // A time that cannot be represented never comes.
+        let due = now.checked_add(grace).unwrap_or(now + Duration::from_secs(u32::MAX.into()));
+        match &mut self.ending {
+            Some(ending) => ending.due = due.min(ending.due),
+            None => {
+                let fact = Fact {
+                    reason: Some(reason),
+                    message: Some(message.clone()),
+                    ..Fact::new(wall_ms(), FactKind::StopAsked)
+                };
+                self.ending = Some(ShutdownState { reason, message, due });
+                self.record(fact);
+                reached(Failpoint::StopAsked);
+                // A sandbox that exceeds its memory would use more before it exits.
+                if reason != EndReason::OutOfMemory {
+                    self.ask_to_end();
+                }
+            }
+        }
+    }
+
+    /// Shuts the sandbox down if `SIGTERM` was received. Another signal has no effect.
+    pub(super) fn end_on_termination(&mut self) {
+        if !self.termination.take() {
+            return;
+        }
+        let (reason, message) = (EndReason::HostShutdown, "its supervisor received SIGTERM: the host shuts down");
+        match &mut self.ending {
+            // A host that terminates all processes may have terminated the agent first.
+            Some(ending) if ending.reason == EndReason::GuestExit => {
+                (ending.reason, ending.message) = (reason, message.to_owned());
+            }
+            Some(ending) if ending.reason == reason => {}
+            _ => self.end(reason, message.to_owned(), TERMINATION_GRACE),
+        }
+    }
+
+    fn ask_to_end(&mut self) {
+        if self.paused.is_some() {
+            // Frozen processes cannot exit. If this fails, they are killed.
+            let _thawed = self.resume(None);
+        }
+        let mut frame = Vec::new();
+        // It is small and always fits.
+        let _fits = codec::encode(&mut frame, Generation::PUBLISHED, 0, &Shutdown);
+        self.relay.say(&frame);
+        let _asked = self.running.container.signal(Signal::TERM);
+    }
+
+    pub(super) fn kill(&mut self) {
+        if self.paused.is_some() {
+            let _thawed = self.resume(None);
+        }
+        self.killed = true;
+        let _killed = self.running.container.signal(Signal::KILL);
+    }
+
+    /// The agent has exited: its remaining output is read, and clients have some time to receive it.
+    pub(super) fn pass_on_last_words(&mut self) {
+        self.end_on_termination();
+        // Remaining output is readable even if writing failed.
+        while self.guest.read && self.read_guest() {}
+        (self.deaf, self.over) = (true, true);
+        self.ports.close(&self.poller);
+        self.conclude_jobs();
+        self.jobs.lose_all(&self.lost());
+        self.conclude_jobs();
+        self.drain(Instant::now() + DRAIN_TIMEOUT);
+    }
+
+    /// Flushes all queues, until they are empty or the deadline.
+    fn drain(&mut self, until: Instant) {
+        self.desk.stirred = true;
+        self.settle();
+        while self.has_unsent() && Instant::now() < until {
+            self.obey();
+            let Ok(ready) = self.watch().and_then(|()| self.poller.wait(Some(until))) else { return };
+            if ready.is_empty() {
+                return;
+            }
+            for readiness in ready {
+                match readiness.token {
+                    DescriptorToken::Client(slot) if readiness.gone => self.disconnect(slot),
+                    DescriptorToken::Caller(number) if readiness.gone => self.dismiss(number),
+                    // From here on clients are not read.
+                    DescriptorToken::Process => self.poller.remove(self.running.container.process()),
+                    DescriptorToken::Listener => self.listen(false),
+                    DescriptorToken::Desk => self.desk.listen(&self.poller, false),
+                    DescriptorToken::Termination => self.poller.remove(&self.termination),
+                    DescriptorToken::Memory => {
+                        if let Some(memory) = self.running.memory.take() {
+                            self.poller.remove(&memory);
+                        }
+                    }
+                    _ => {}
+                }
+            }
+            self.desk.stirred = true;
+            self.settle();
+        }
+    }
+
+    fn has_unsent(&self) -> bool {
+        self.desk.has_unsent() || (0..SLOTS).any(|slot| !self.relay.for_client(slot).is_empty())
+    }
+
+    /// Removes everything of the sandbox, and reports its end to all clients.
+    pub(super) fn clean_up(mut self) -> ExitCode {
+        // Its first process may still run: it must not outlive the shim.
+        let _killed = self.running.container.signal(Signal::KILL);
+        let status = self.running.container.wait().ok();
+        reached(Failpoint::GuestGone);
+        (self.deaf, self.over) = (true, true);
+        self.ports.close(&self.poller);
+        self.jobs.lose_all(&self.lost());
+        self.note_kills();
+        self.conclude_jobs();
+        self.clients.iter_mut().for_each(|client| *client = None);
+        let mut ended = self.epitaph(status.as_ref());
+        self.record(Fact {
+            code: ended.code,
+            signal: ended.signal,
+            out_of_memory_kills: Some(self.kills),
+            ..Fact::new(wall_ms(), FactKind::GuestExited)
+        });
+        let removed = self.running.cgroup.take().map_or(Ok(()), carrel_sandbox::cgroup::Cgroup::remove);
+        reached(Failpoint::GroupRemoved);
+        if let Err(error) = &removed {
+            ended.message = format!("{}; something of it is left: {error}", ended.message);
+        }
+        if let Err(error) = self.close_disk(ended.reason) {
+            self.record(Fact { message: Some(error.to_string()), ..Fact::new(wall_ms(), FactKind::DiskFailed) });
+            ended.message = format!("{}; its disk could not be synced: {error}", ended.message);
+        }
+        self.record(Fact {
+            reason: Some(ended.reason),
+            message: Some(ended.message.clone()),
+            code: ended.code,
+            signal: ended.signal,
+            ..Fact::new(wall_ms(), FactKind::Ended)
+        });
+        if ended.reason == EndReason::HostShutdown {
+            self.log.sync();
+        }
+        reached(Failpoint::EndRecorded);
+        self.drain(Instant::now() + END_TIMEOUT);
+        let swept = self.running.leave();
+        reached(Failpoint::Emptied);
+        if let Err(error) = &swept {
+            ended.message = format!("{}; something of it is left: {error}", ended.message);
+        }
+        self.desk.tell_all(&ended);
+        let _gone = self.desk.flush();
+        if removed.is_ok() && swept.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+
+    /// Closes the disk, to which nothing writes any more: a write that failed on the host is reported here.
+    fn close_disk(&self, reason: EndReason) -> std::io::Result<()> {
+        let Some(disk) = self.running.container.kept_disk() else { return Ok(()) };
+        if reason == EndReason::HostShutdown {
+            disk.sync()?;
+        }
+        disk.close()
+    }
+
+    /// The outcome of a job that is active when the sandbox ends.
+    fn lost(&self) -> JobOutcome {
+        match &self.ending {
+            Some(ShutdownState { reason: EndReason::OutOfMemory, message, .. }) => JobOutcome {
+                signal: Some(Signal::KILL.as_raw()),
+                message: Some(message.clone()),
+                ..JobOutcome::of(OutcomeKind::OutOfMemory)
+            },
+            _ => JobOutcome::of(OutcomeKind::SandboxEnded),
+        }
+    }
+
+    /// How a sandbox ended, and why. The cgroup's counter tells whether it was OOM-killed.
+    fn epitaph(&mut self, status: Option<&WaitIdStatus>) -> SandboxEnd {
+        let code = status.and_then(WaitIdStatus::exit_status);
+        let signal = status.and_then(WaitIdStatus::terminating_signal);
+        // With a runtime, the OOM killer may hit another process that it depends on, instead of the first one.
+        let lost = signal == Some(Signal::KILL.as_raw()) || self.running.container.has_runtime();
+        let by_kernel = lost && !self.killed && self.kills > 0;
+        let (reason, message) = match self.ending.take() {
+            // It closed its channel because it was killed.
+            Some(ShutdownState { reason: EndReason::GuestExit, .. }) | None if by_kernel => {
+                (EndReason::OutOfMemory, OUT_OF_MEMORY.to_owned())
+            }
+            Some(ShutdownState { reason, message, .. }) => (reason, message),
+            None => (EndReason::GuestExit, "the agent in the sandbox ended".to_owned()),
+        };
+        // A runtime that failed reports the reason itself.
+        let diagnosis = self.running.container.diagnosis().filter(|_| reason == EndReason::GuestExit);
+        let message = diagnosis.map_or(message.clone(), |said| format!("{message}: gVisor: {said}"));
+        let stray_frames = self.relay.totals().stray_frames;
+        SandboxEnd { reason, message, code, signal, out_of_memory_kills: self.kills, stray_frames }
+    }
+}
