@@ -80,7 +80,7 @@ fn a_store_that_is_none_or_newer_is_refused_and_left_as_it_is() {
         std::fs::create_dir_all(home.store().parent().unwrap()).unwrap();
         let garbage = b"this is no database, and longer than the header of one would be: ".repeat(40);
         std::fs::write(home.store(), &garbage).unwrap();
-        is_refused(&home, "is no store of Carrel").await;
+        is_refused(&home, "is not a Carrel store").await;
 
         std::fs::remove_file(home.store()).unwrap();
         home.start().await.stop().await;

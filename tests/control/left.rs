@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-use carrel_store::{Options, SandboxState, Store};
+use carrel_store::{SandboxState, Store, StoreOptions};
 use carrel_tests::{Daemon, DaemonHome};
 
 /// How long the kernel may take to be done with what nobody has any more. It says nothing when it is.
@@ -13,7 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) async fn check(home: &DaemonHome, daemon: Daemon, ports: &[u16]) {
     daemon.stop().await;
     check_store(home);
-    let store = Store::open(&home.store(), Options::default()).unwrap();
+    let store = Store::open(&home.store(), StoreOptions::default()).unwrap();
     let sandboxes = store.sandboxes();
     assert!(sandboxes.iter().all(|sandbox| sandbox.state == SandboxState::Deleted), "{sandboxes:?}");
     let names = |sandbox: &std::sync::Arc<carrel_store::Sandbox>| [sandbox.incarnation.clone(), sandbox.disk.clone()];

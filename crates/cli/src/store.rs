@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use carrel_changes::EscapedLine;
 use carrel_daemon::{HomeLock, ServeError, UnfitBackup};
-use carrel_store::{BackupError, BackupRequest, MissingEvents, RepairReport, RepairedTable, Report, StoreError};
+use carrel_store::{BackupError, BackupRequest, CheckReport, MissingEvents, RepairReport, RepairedTable, StoreError};
 use serde_json::json;
 
 use crate::arguments::{StoreBackupArguments, StoreCommand, StoreRestoreArguments};
@@ -222,12 +222,12 @@ fn repaired_lines(report: &RepairReport) -> String {
     format!("{tables}{sandboxes}{log}{missing}{rest}damaged store: {}\n", EscapedLine(&aside.to_string_lossy()))
 }
 
-fn counts(report: &Report) -> String {
+fn counts(report: &CheckReport) -> String {
     format!("{} sandboxes, {} execs, {} events", report.sandboxes, report.execs, report.events)
 }
 
 /// What tells a store from others, and how far it is.
-fn about(report: &Report) -> String {
+fn about(report: &CheckReport) -> String {
     let identity = report.identity.as_ref().map_or("none", carrel_store::StoreIdentity::as_str);
     let checksums = if report.checksums { "verified" } else { "none" };
     let (version, generation) = (report.version, report.position);

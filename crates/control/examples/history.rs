@@ -9,7 +9,8 @@ use carrel_control::fake::FakeProvider;
 use carrel_control::spec::{Draft, Host};
 use carrel_control::{Caller, Control, CreateRequest, Retention, Settings};
 use carrel_store::{
-    Change, Desired, Details, EventType, NewEvent, Options, Sandbox, SandboxId, SandboxState, Store, Timestamp,
+    Change, DesiredState, Details, EventType, NewEvent, Sandbox, SandboxId, SandboxState, Store, StoreOptions,
+    Timestamp,
 };
 
 const ME: Caller = Caller { user: 1000, group: 1000, trusted: true };
@@ -36,7 +37,7 @@ async fn main() {
     assert!(filled.success());
     let before = resident();
     let began = Instant::now();
-    let store = Store::open(&path, Options::default()).unwrap();
+    let store = Store::open(&path, StoreOptions::default()).unwrap();
     let opened = began.elapsed();
     let retention = Retention { deleted_count: 0, ..Retention::default() };
     let settings = Settings { cleanup_ttl: Duration::ZERO, retention, ..Settings::default() };
@@ -55,7 +56,7 @@ async fn main() {
 /// Fills a store with deleted sandboxes, as a daemon would leave them.
 async fn fill(path: &std::path::Path, count: usize) {
     let seed = tempfile::tempdir().unwrap();
-    let store = Store::open(&seed.path().join("carrel.db"), Options::default()).unwrap();
+    let store = Store::open(&seed.path().join("carrel.db"), StoreOptions::default()).unwrap();
     let settings = Settings { host: Host::default(), ..Settings::default() };
     let control = Control::start(store.clone(), Arc::new(FakeProvider::default()), settings).await.unwrap();
     let draft = Draft { image: "host".to_owned(), ..Draft::default() };
@@ -63,14 +64,14 @@ async fn fill(path: &std::path::Path, count: usize) {
     let model = control.create(&ME, request).await.unwrap();
     control.shutdown().await;
     store.close().await;
-    let store = Store::open(path, Options::default()).unwrap();
+    let store = Store::open(path, StoreOptions::default()).unwrap();
     let mut waiting = Vec::new();
     for number in 0..count {
         let event = |(kind, state)| NewEvent { kind, at: model.created_at, state, details: Details::None };
         let sandbox = Sandbox {
             id: SandboxId::new(format!("b6a1f0c2-0000-4000-8000-{number:012}")).unwrap(),
             state: SandboxState::Deleted,
-            desired: Desired::Deleted,
+            desired: DesiredState::Deleted,
             incarnation: format!("{number:016x}"),
             disk: format!("{number:016x}"),
             last_sequence: 0,

@@ -3,7 +3,7 @@
 //! A stage is the state that clients see combined with the desired state. Every stage is stored, so a daemon that
 //! restarts finds each sandbox in the stage in which the last one left it.
 
-use carrel_store::{Desired, EventType, Sandbox, SandboxState, Timestamp};
+use carrel_store::{DesiredState, EventType, Sandbox, SandboxState, Timestamp};
 
 use crate::codes::error_code;
 
@@ -103,12 +103,12 @@ impl SandboxStage {
         match (sandbox.state, sandbox.desired) {
             (SandboxState::Pending, _) if is_first_start(sandbox) => Self::Creating,
             (SandboxState::Pending, _) => Self::Resuming,
-            (SandboxState::Ready, Desired::Stopped) => Self::Stopping,
+            (SandboxState::Ready, DesiredState::Stopped) => Self::Stopping,
             (SandboxState::Ready, _) => Self::Ready,
             (SandboxState::Stopped, _) => Self::Stopped,
-            (SandboxState::Failed, Desired::Stopped) => Self::Recoverable,
+            (SandboxState::Failed, DesiredState::Stopped) => Self::Recoverable,
             // Earlier releases did not change the desired state when a ready sandbox failed.
-            (SandboxState::Failed, Desired::Ready) if !is_first_start(sandbox) || was_ready(sandbox) => {
+            (SandboxState::Failed, DesiredState::Ready) if !is_first_start(sandbox) || was_ready(sandbox) => {
                 Self::Recoverable
             }
             (SandboxState::Failed, _) => Self::Failed,
@@ -136,9 +136,9 @@ impl SandboxStage {
         }
         sandbox.state = self.state();
         sandbox.desired = match self {
-            Self::Creating | Self::Resuming | Self::Ready => Desired::Ready,
-            Self::Stopping | Self::Stopped | Self::Recoverable => Desired::Stopped,
-            Self::Deleting | Self::Deleted => Desired::Deleted,
+            Self::Creating | Self::Resuming | Self::Ready => DesiredState::Ready,
+            Self::Stopping | Self::Stopped | Self::Recoverable => DesiredState::Stopped,
+            Self::Deleting | Self::Deleted => DesiredState::Deleted,
             Self::Failed => sandbox.desired,
         };
     }
@@ -309,7 +309,7 @@ mod tests {
     fn a_failed_sandbox_of_an_earlier_release_can_be_resumed_if_it_had_been_ready() {
         let failed = |change: &dyn Fn(&mut Sandbox)| {
             let mut sandbox = crate::tests::sandbox();
-            (sandbox.state, sandbox.desired) = (SandboxState::Failed, Desired::Ready);
+            (sandbox.state, sandbox.desired) = (SandboxState::Failed, DesiredState::Ready);
             change(&mut sandbox);
             SandboxStage::of(&sandbox)
         };
@@ -317,7 +317,7 @@ mod tests {
             failed(&|sandbox| error_code::CREATE_FAILED.clone_into(&mut sandbox.error_code)),
             SandboxStage::Failed
         );
-        assert_eq!(failed(&|sandbox| sandbox.desired = Desired::Deleted), SandboxStage::Failed);
+        assert_eq!(failed(&|sandbox| sandbox.desired = DesiredState::Deleted), SandboxStage::Failed);
         assert_eq!(
             failed(&|sandbox| error_code::NOT_RUNNING.clone_into(&mut sandbox.error_code)),
             SandboxStage::Recoverable

@@ -1,6 +1,6 @@
 //! Fixtures for unit tests.
 
-use carrel_store::{Desired, Pairs, Sandbox, SandboxId, SandboxState, Timestamp};
+use carrel_store::{DesiredState, Pairs, Sandbox, SandboxId, SandboxState, Timestamp};
 
 /// A pending sandbox.
 pub(crate) fn sandbox() -> Sandbox {
@@ -8,7 +8,7 @@ pub(crate) fn sandbox() -> Sandbox {
         id: SandboxId::new("sandbox").unwrap(),
         owner: 0,
         state: SandboxState::Pending,
-        desired: Desired::Ready,
+        desired: DesiredState::Ready,
         reason: String::new(),
         incarnation: "first".to_owned(),
         disk: "first".to_owned(),

@@ -89,7 +89,7 @@ pub(crate) fn open(home: &Path, accept_data_loss: bool) -> Result<Store, OpenErr
         );
     }
     let index_lock = Some(carrel_sandbox::lock_byte as carrel_store::ByteLock);
-    Ok(Store::open(&path, carrel_store::Options { home_mark: Some(mark), index_lock, ..Default::default() })?)
+    Ok(Store::open(&path, carrel_store::StoreOptions { home_mark: Some(mark), index_lock, ..Default::default() })?)
 }
 
 /// Why a store knows nothing of what is in the home, if that is so.

@@ -1,4 +1,4 @@
-//! How fast the store is: `cargo run --release -p carrel-store --example speed`.
+//! Measures the store: `cargo run --release -p carrel-store --example speed`.
 
 #![allow(clippy::unwrap_used, reason = "a measurement that fails is none")]
 
@@ -10,15 +10,15 @@ use std::time::{Duration, Instant};
 
 use carrel_store::Store;
 
-use self::support::{Place, ready, tick};
+use self::support::{TestStore, ready, tick};
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() {
     let loads = [(false, 1, 5000), (false, 64, 400), (true, 1, 300), (true, 64, 50)];
     let marked = [false, true].into_iter().flat_map(|marked| loads.map(|load| (marked, load)));
     for (marked, (synced, writers, each)) in marked {
-        let place = Place::new();
-        let store = if marked { place.open_at_home("boot-1") } else { place.open_on("boot-1") };
+        let test_store = TestStore::new();
+        let store = if marked { test_store.open_at_home("boot-1") } else { test_store.open_on("boot-1") };
         let began = Instant::now();
         let mut work = Vec::new();
         for number in 0..writers {
@@ -35,10 +35,10 @@ async fn main() {
     start().await;
 }
 
-/// From the call to a store that is open, with 100,000 events in it.
+/// The time to open a store with 100,000 events.
 async fn start() {
-    let place = Place::new();
-    let store = place.open();
+    let test_store = TestStore::new();
+    let store = test_store.open();
     for number in 0..100 {
         let mut row = ready(&store, &format!("box-{number}")).await;
         for _ in 0..10 {
@@ -49,11 +49,11 @@ async fn start() {
     }
     store.close().await;
     let began = Instant::now();
-    let store = place.open();
+    let store = test_store.open();
     println!("start with 100,000 events: {:?}", began.elapsed());
     store.close().await;
     let began = Instant::now();
-    let events = carrel_store::check(&place.path()).unwrap().events;
+    let events = carrel_store::check(&test_store.path()).unwrap().events;
     println!("check of {events} events: {:?}", began.elapsed());
 }
 
@@ -66,10 +66,10 @@ async fn write(store: Store, number: u32, count: u32, synced: bool) {
     }
 }
 
-/// From the call of a commit to its event at a listener.
+/// The time from the call of a commit until its event reaches a listener.
 async fn latency() {
-    let place = Place::new();
-    let store = place.open();
+    let test_store = TestStore::new();
+    let store = test_store.open();
     let mut row = ready(&store, "box-1").await;
     let mut events = store.events(&row.id, 2).unwrap();
     let (send, mut receive) = tokio::sync::mpsc::channel(1);

@@ -1,119 +1,118 @@
-//! What a database has to do for the store.
+//! The traits that a database backend implements for the store.
 //!
-//! SQLite is one; PostgreSQL could be another. The store in front of it remembers rows, running execs and recent events,
-//! gathers changes, and wakes those who wait; all that it leaves to a backend is below. A backend guarantees:
+//! SQLite is the only backend; PostgreSQL could be another. The store in front of it caches rows, running execs and
+//! recent events, batches changes, and wakes listeners; everything else is below. A backend guarantees:
 //!
-//! - **One writer.** [`Backend`] is called by one thread, and nobody else writes while it is open.
-//! - **All or nothing.** A batch becomes true as a whole or not at all; a change in it that is refused leaves no trace and
-//!   does not touch the others. When `commit` fails, nothing of the batch is true, and the next batch is tried anew.
-//! - **Durability.** What `commit` returned survives the death of this process; when the batch has a change that is
+//! - **One writer.** One thread calls [`Backend`], and no other process writes while it is open.
+//! - **Atomicity.** A batch is committed as a whole or not at all; a refused change in it leaves no trace and does not
+//!   affect the others. When `commit` fails, nothing of the batch is stored, and the next batch is independent of it.
+//! - **Durability.** What `commit` returned survives the death of this process; if the batch has a change that is
 //!   `synced`, also a power cut.
-//! - **Sequences** of a sandbox rise by 1 from 1, and one that anybody can have seen is never given again, not even
-//!   after a power cut took the event: then the next is higher, and the gap is on record.
-//! - **Positions** rise in the order of commits, over all sandboxes, and are never given again either.
-//! - **Ids** of sandboxes and execs stay taken for ever.
-//! - **A [`Reader`]** sees whole batches only, never waits for the writer, and nobody waits for it. What it reads may be
-//!   ahead of what the store has published; the store bounds what it asks for.
+//! - **Sequences** of a sandbox count from 1 without gaps, and one that a client can have seen is never reused, not even
+//!   after a power cut took the event: then the next is higher, and the gap is recorded.
+//! - **Positions** rise in commit order, over all sandboxes, and are never reused either.
+//! - **Ids** of sandboxes and execs stay reserved forever.
+//! - **A [`Reader`]** sees whole batches only; it and the writer never block each other. What it reads may be
+//!   newer than what the store has published; the store limits what it requests.
 
 use std::sync::Arc;
 
-use crate::{Change, Event, Exec, ExecId, Keep, Sandbox, SandboxId, Sequence, StoreError};
+use crate::{Change, Event, Exec, ExecId, RetentionLimit, Sandbox, SandboxId, Sequence, StoreError};
 
-/// A database, as its only writer uses it.
+/// The interface of the only writer.
 pub(crate) trait Backend: Send {
-    /// All that the store has to remember.
-    fn load(&mut self) -> Result<Loaded, StoreError>;
+    /// Loads everything that the store caches.
+    fn load(&mut self) -> Result<LoadedRows, StoreError>;
 
-    /// Makes changes true, in their order, each of them wholly or not at all.
-    fn commit(&mut self, batch: Vec<Change>) -> Result<Batch, StoreError>;
+    /// Commits changes in order, each of them atomically.
+    fn commit(&mut self, batch: Vec<Change>) -> Result<CommittedBatch, StoreError>;
 
-    /// Removes a sandbox with its execs and events. The ids stay taken.
+    /// Removes a sandbox with its execs and events. The ids stay reserved.
     fn purge(&mut self, sandbox: &SandboxId) -> Result<(), StoreError>;
 
-    /// Removes the oldest events of a sandbox up to a sequence, never its newest, and not more than so many at once; says
-    /// how many. Up to where they go is announced before any reader finds them missing.
+    /// Removes the oldest events of a sandbox up to a sequence, never its newest, limited by the range; returns how
+    /// many. It announces the new start of the history before a reader can miss the events.
     fn trim_events(
         &mut self,
         sandbox: &SandboxId,
-        range: Range,
+        range: EventRange,
         announce: &mut dyn FnMut(Sequence),
     ) -> Result<usize, StoreError>;
 
-    /// Removes execs of a sandbox that have ended; says how many. The ids stay taken.
+    /// Removes ended execs of a sandbox; returns how many. The ids stay reserved.
     fn trim_execs(&mut self, sandbox: &SandboxId, execs: &[ExecId]) -> Result<usize, StoreError>;
 
-    /// Puts everything where it stays, and notes that nothing was left to chance.
+    /// Checkpoints the log, and records a clean shutdown.
     fn close(&mut self) -> Result<(), StoreError>;
 }
 
-/// A database, as anybody reads it. Calls block.
+/// The interface of concurrent readers. Calls block.
 pub(crate) trait Reader: Send + Sync {
-    /// An exec.
     fn exec(&self, id: &ExecId) -> Result<Option<Exec>, StoreError>;
 
-    /// All execs of a sandbox, in the order of their creation.
+    /// All execs of a sandbox, in creation order.
     fn execs(&self, sandbox: &SandboxId) -> Result<Vec<Exec>, StoreError>;
 
     /// The oldest events of a sandbox in a range of sequences.
-    fn events(&self, sandbox: &SandboxId, range: Range) -> Result<Vec<Event>, StoreError>;
+    fn events(&self, sandbox: &SandboxId, range: EventRange) -> Result<Vec<Event>, StoreError>;
 
     /// The oldest events of all sandboxes in a range of positions.
-    fn all_events(&self, range: Range) -> Result<Vec<Event>, StoreError>;
+    fn all_events(&self, range: EventRange) -> Result<Vec<Event>, StoreError>;
 
-    /// The sandboxes that have more or older events than are kept, and up to which sequence those go.
-    fn overdue_events(&self, keep: Keep) -> Result<Vec<(SandboxId, Sequence)>, StoreError>;
+    /// The sandboxes whose events exceed a limit, each with the last sequence to remove.
+    fn overdue_events(&self, keep: RetentionLimit) -> Result<Vec<(SandboxId, Sequence)>, StoreError>;
 
-    /// Execs that have ended and are more or older than are kept, the oldest first, not more than so many.
-    fn overdue_execs(&self, keep: Keep, most: usize) -> Result<Vec<(SandboxId, ExecId)>, StoreError>;
+    /// Ended execs that exceed a limit, oldest first, at most `most`.
+    fn overdue_execs(&self, keep: RetentionLimit, most: usize) -> Result<Vec<(SandboxId, ExecId)>, StoreError>;
 }
 
-/// Which events.
+/// A range of sequences or positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Range {
-    /// Those after this one,
+pub(crate) struct EventRange {
+    /// Exclusive lower bound.
     pub(crate) after: u64,
-    /// up to this one,
+    /// Inclusive upper bound.
     pub(crate) until: u64,
-    /// and not more than so many.
+    /// The maximum number of events.
     pub(crate) most: usize,
 }
 
-/// All that the store has to remember.
+/// Everything that the store caches.
 #[derive(Debug, Default)]
-pub(crate) struct Loaded {
+pub(crate) struct LoadedRows {
     /// The sandboxes, with the bounds of their sequences.
     pub(crate) sandboxes: Vec<(Sandbox, SequenceBounds)>,
     /// The execs that have not ended.
     pub(crate) running: Vec<Exec>,
-    /// The newest position, whether its event is still there or not.
+    /// The newest position, whether its event still exists or not.
     pub(crate) position: u64,
 }
 
 /// The bounds of the sequences of a sandbox.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SequenceBounds {
-    /// No event up to here will come any more, whether there is one or not.
+    /// No new event gets a sequence up to this one.
     pub(crate) floor: Sequence,
-    /// Events up to here were removed by retention.
+    /// Retention removed the events up to this one.
     pub(crate) trimmed: Sequence,
 }
 
-/// What became of a batch.
+/// The result of a batch.
 #[derive(Debug)]
-pub(crate) struct Batch {
-    /// What became of each change, in their order.
-    pub(crate) changes: Vec<Result<Applied, StoreError>>,
-    /// Whether it survives a power cut.
+pub(crate) struct CommittedBatch {
+    /// The result of each change, in order.
+    pub(crate) changes: Vec<Result<AppliedChange, StoreError>>,
+    /// Whether the batch was fsynced.
     pub(crate) synced: bool,
 }
 
-/// What a change made true.
+/// The result of an applied change.
 #[derive(Clone, Debug)]
-pub(crate) struct Applied {
-    /// The sandbox as it is.
+pub(crate) struct AppliedChange {
+    /// The new row of the sandbox.
     pub(crate) sandbox: Arc<Sandbox>,
-    /// The execs of the change.
+    /// The new rows of the execs.
     pub(crate) execs: Vec<Arc<Exec>>,
-    /// The events of the change.
+    /// The new events.
     pub(crate) events: Vec<Arc<Event>>,
 }

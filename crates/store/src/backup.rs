@@ -1,4 +1,4 @@
-//! Backups: made beside a daemon that serves, and put back when none does.
+//! Backup of a store in use, and restore while no daemon runs.
 
 mod target;
 
@@ -16,87 +16,87 @@ use crate::reserve::{DiskSpace, remove_reserve};
 use crate::sqlite::{
     beside, copy_store, directory_of, finish, log_of, mark_restored, remove_database, sync_directory, timestamp,
 };
-use crate::{Report, Store, StoreError, StoreOrigin, check};
+use crate::{CheckReport, Store, StoreError, StoreOrigin, check};
 
-/// Which store is backed up, and where to.
+/// The parameters of a backup.
 #[derive(Clone, Copy, Debug)]
 pub struct BackupRequest<'p> {
-    /// The store.
+    /// The store to copy.
     pub store: &'p Path,
-    /// The directory in which no backup may be: everything in it is the daemon's.
+    /// The home of the daemon, in which no backup may be written.
     pub home: &'p Path,
-    /// What the backup becomes.
+    /// The file to write.
     pub file: &'p Path,
-    /// Whether it may replace a regular file of that name.
+    /// Whether it may replace an existing regular file.
     pub replace: bool,
 }
 
-/// What a restore did.
+/// The result of a restore.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RestoreReport {
-    /// What was restored.
-    pub check: Report,
-    /// Where the store is that was there before.
+    /// The check of the restored store.
+    pub check: CheckReport,
+    /// Where the previous store is now.
     pub aside: Option<PathBuf>,
 }
 
-/// Why a store is not backed up, restored or repaired.
+/// Why a backup, restore or repair failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum BackupError {
-    /// There is something of that name.
+    /// The file exists.
     #[error("{} exists", .0.display())]
     Exists(PathBuf),
-    /// There is something of that name that is no file, which a backup would replace.
+    /// The path exists and is not a regular file, so a backup does not replace it.
     #[error("{} is not a regular file", .0.display())]
     NotAFile(PathBuf),
-    /// The file would be among those of the daemon.
+    /// The file is in the home of the daemon.
     #[error("{} is in the home of the daemon, {}", file.display(), home.display())]
     Inside {
-        /// The file.
+        /// The file of the backup.
         file: PathBuf,
-        /// The home.
+        /// The home of the daemon.
         home: PathBuf,
     },
-    /// There is a write-ahead log of that name, which would be taken for that of the backup.
+    /// A write-ahead log of that name exists, which SQLite would read as part of the backup.
     #[error("{} exists, and would be read as part of the backup", .0.display())]
     Log(PathBuf),
-    /// There is nothing in it.
+    /// The store is missing or empty.
     #[error("there is no store in {}", .0.display())]
     Nothing(PathBuf),
-    /// There is no such backup, or it is none, or it is damaged.
+    /// The backup is missing, damaged, or not a backup.
     #[error("the backup {} cannot be restored: {reason}", path.display())]
     Unusable {
-        /// The file.
+        /// The file of the backup.
         path: PathBuf,
         /// What is wrong with it.
         reason: String,
     },
-    /// What would be copied is not as it has to be.
+    /// The source of the copy is damaged.
     #[error("{} is damaged: {}", path.display(), summary(found))]
     Damaged {
-        /// The file.
+        /// The damaged file.
         path: PathBuf,
-        /// What is wrong, a sentence each.
+        /// The violations, a sentence each.
         found: Vec<String>,
     },
-    /// The backup, or the copy that becomes it, cannot be written.
+    /// The backup, or its staged copy, cannot be written.
     #[error("cannot write {}: {source}", path.display())]
     Write {
-        /// The file.
+        /// The file that cannot be written.
         path: PathBuf,
-        /// Why.
+        /// The error of the system call.
         source: Arc<io::Error>,
     },
-    /// The disk has no room for a copy of the store.
+    /// The disk has no space for a copy of the store.
     #[error(
-        "there is no room in {}: up to {needed} bytes are needed, and {free} are free", directory.display()
+        "not enough space in {}: up to {needed} bytes are needed, {free} are free", directory.display()
     )]
     NoRoom {
-        /// Where it would be.
+        /// The directory of the copy.
         directory: PathBuf,
-        /// How many bytes it may take.
+        /// How many bytes the copy may take.
         needed: u64,
-        /// How many there are.
+        /// How many bytes are free.
         free: u64,
     },
     /// The store or the file failed.
@@ -104,16 +104,16 @@ pub enum BackupError {
     Store(#[from] StoreError),
 }
 
-/// Why a store is put aside.
+/// Why a store is replaced; the name of the old one says it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Aside {
+pub(crate) enum ReplaceReason {
     Replaced,
     Damaged,
 }
 
-/// Copies a store into a file, as it is at one moment; a daemon may work with it meanwhile. The copy is complete, verified
-/// and on the disk when it gets its name.
-pub fn backup(request: BackupRequest<'_>) -> Result<Report, BackupError> {
+/// Copies a consistent snapshot of a store into a file; a daemon may use the store meanwhile. The copy is complete,
+/// verified and fsynced before it gets its name.
+pub fn backup(request: BackupRequest<'_>) -> Result<CheckReport, BackupError> {
     let BackupRequest { store, home, file, replace } = request;
     let failed = |error| BackupError::write(file, error);
     std::fs::metadata(store).map_err(|error| StoreError::file(store, error))?;
@@ -148,19 +148,19 @@ pub fn backup(request: BackupRequest<'_>) -> Result<Report, BackupError> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(BackupError::Exists(file.into())),
         published => published.map(|()| report).map_err(failed),
     });
-    // What failed is reported; what is left of the copy is removed if that can be.
+    // The error is reported; the staged copy is removed on a best-effort basis.
     let _ = remove_database(&copy.path);
     published
 }
 
-/// Puts a backup in the place of a store; what was there is kept beside it. Nobody may have the store open.
+/// Replaces a store by a backup and keeps the previous store beside it. No process may have the store open.
 pub fn restore(store: &Path, file: &Path) -> Result<RestoreReport, BackupError> {
     let unusable = |reason: String| BackupError::Unusable { path: file.into(), reason };
     std::fs::metadata(file).and_then(|_| require_regular(file)).map_err(|error| unusable(error.to_string()))?;
     if let StoreOrigin::Missing { .. } = Store::inspect(file, None).map_err(|error| unusable(error.to_string()))? {
-        return Err(unusable("there is nothing in it".into()));
+        return Err(unusable("it is empty".into()));
     }
-    whole(file, file)?;
+    verified(file, file)?;
     if let Some(directory) = store.parent() {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
         made.map_err(|error| StoreError::file(directory, error))?;
@@ -173,8 +173,8 @@ pub fn restore(store: &Path, file: &Path) -> Result<RestoreReport, BackupError> 
     })
 }
 
-/// Does something that writes beside a store that nobody has open. If the disk is full, it is tried again without the reserve
-/// of the store, which the next daemon restores.
+/// Runs work that writes beside a store that no process has open. If the disk is full, it retries once without the
+/// reserve of the store, which the next daemon restores.
 pub(crate) fn with_room<T>(
     store: &Path,
     needed: u64,
@@ -193,7 +193,7 @@ pub(crate) fn with_room<T>(
     done
 }
 
-/// How many bytes a store has, with its log.
+/// The size of a store with its log, in bytes.
 pub(crate) fn size_of(store: &Path) -> u64 {
     [store.to_owned(), log_of(store)].iter().filter_map(|file| file.metadata().ok()).map(|file| file.len()).sum()
 }
@@ -201,23 +201,23 @@ pub(crate) fn size_of(store: &Path) -> u64 {
 fn restore_through(partial: &Path, store: &Path, file: &Path) -> Result<RestoreReport, BackupError> {
     copy_store(file, partial)?;
     mark_restored(partial)?;
-    let check = whole(partial, file)?;
-    let aside = put_in_place(partial, store, Aside::Replaced)?;
+    let check = verified(partial, file)?;
+    let aside = put_in_place(partial, store, ReplaceReason::Replaced)?;
     Ok(RestoreReport { check, aside })
 }
 
-/// Looks through a backup, or a copy of it; what is wrong with that is wrong with the backup.
-fn whole(copy: &Path, backup: &Path) -> Result<Report, BackupError> {
+/// Checks a backup, or a copy of it; violations in the copy count as violations in the backup.
+fn verified(copy: &Path, backup: &Path) -> Result<CheckReport, BackupError> {
     let unusable = |reason| BackupError::Unusable { path: backup.into(), reason };
     let report = check(copy).map_err(|error| unusable(error.to_string()))?;
     if report.is_good() { Ok(report) } else { Err(unusable(summary(&report.violations))) }
 }
 
-/// Puts a complete store where another one is, which is kept under another name. At every moment there is the old store,
+/// Replaces a store by a complete one and keeps the old one under another name. At every point there is the old store,
 /// a file that is refused because its log is missing, or the new store.
-pub(crate) fn put_in_place(new: &Path, store: &Path, why: Aside) -> Result<Option<PathBuf>, StoreError> {
-    let aside = keep(store, why)?;
-    // The log of the old store would be read as that of the new one.
+pub(crate) fn put_in_place(new: &Path, store: &Path, reason: ReplaceReason) -> Result<Option<PathBuf>, StoreError> {
+    let aside = set_aside(store, reason)?;
+    // SQLite would read the log of the old store as that of the new one.
     for file in [log_of(store), beside(store, "-shm")] {
         match std::fs::remove_file(&file) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(StoreError::file(file, error)),
@@ -229,17 +229,17 @@ pub(crate) fn put_in_place(new: &Path, store: &Path, why: Aside) -> Result<Optio
     Ok(aside)
 }
 
-/// Gives a store and its log a second name each; returns that of the store, or that of a log without one. A file without
-/// anything in it is not kept.
-fn keep(store: &Path, why: Aside) -> Result<Option<PathBuf>, StoreError> {
+/// Gives a store and its log a second name each; returns that of the store, or that of a log without a store. Empty
+/// files are not kept.
+fn set_aside(store: &Path, reason: ReplaceReason) -> Result<Option<PathBuf>, StoreError> {
     let has_bytes = |file: &Path| std::fs::metadata(file).is_ok_and(|found| found.len() > 0);
     let (has_store, has_log) = (has_bytes(store), has_bytes(&log_of(store)));
     if !has_store && !has_log {
         return Ok(None);
     }
-    let word = match why {
-        Aside::Replaced => "before-restore",
-        Aside::Damaged => "damaged",
+    let word = match reason {
+        ReplaceReason::Replaced => "before-restore",
+        ReplaceReason::Damaged => "damaged",
     };
     let name = format!(".{word}-{}", timestamp()?);
     let free = |aside: &PathBuf| !aside.exists() && !log_of(aside).exists();
@@ -259,7 +259,7 @@ fn keep(store: &Path, why: Aside) -> Result<Option<PathBuf>, StoreError> {
 
 fn summary(found: &[String]) -> String {
     match found {
-        [] => "nothing was found".into(),
+        [] => "no violation".into(),
         [one] => one.clone(),
         [first, rest @ ..] => format!("{first} (and {} more)", rest.len()),
     }
@@ -272,14 +272,14 @@ impl BackupError {
         Self::Write { path: path.into(), source: Arc::new(source) }
     }
 
-    /// What to do about it, where there is something.
+    /// What the user can do about it.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Exists(_) => Some("--force replaces it".into()),
-            Self::NotAFile(_) => Some("give the name of a file that a backup may replace, or of none".into()),
-            Self::Inside { .. } => Some("give a file in another directory, best on another disk".into()),
+            Self::NotAFile(_) => Some("give the name of a regular file or a new name".into()),
+            Self::Inside { .. } => Some("write it to another directory, preferably on another disk".into()),
             Self::Log(_) => Some("give another name".into()),
-            Self::Nothing(_) => Some("`carrel serve` makes one".into()),
+            Self::Nothing(_) => Some("`carrel serve` creates one".into()),
             Self::Unusable { path, .. } => {
                 let directory = directory_of(path).display();
                 Some(format!(
@@ -287,13 +287,11 @@ impl BackupError {
                 ))
             }
             Self::Damaged { .. } => {
-                Some("`carrel store check` says all that is wrong; `carrel store repair` keeps what is intact".into())
+                Some("`carrel store check` lists all violations; `carrel store repair` keeps what is intact".into())
             }
             Self::Write { path, .. } => {
                 let directory = directory_of(path).display();
-                Some(format!(
-                    "see who may write there, and how much room is left: ls -ld {directory}; df -h {directory}"
-                ))
+                Some(format!("check the permissions and the free space: ls -ld {directory}; df -h {directory}"))
             }
             Self::NoRoom { directory, .. } => Some(format!(
                 "nothing was changed; see what takes space on that disk, remove some of it, and run the command again: \

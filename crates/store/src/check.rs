@@ -1,70 +1,70 @@
-//! Whether a store keeps its promises.
+//! Checks the invariants of a store.
 
 mod history;
 
 use std::fmt;
 use std::path::Path;
 
-use self::history::History;
+use self::history::SandboxHistory;
 use crate::marker::MarkerRecord;
 use crate::regular_file::require_regular;
 use crate::sqlite::{Audit, StoredSandbox, log_of};
 use crate::{Sandbox, StoreError, StoreIdentity};
 
-/// What was found.
+/// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
-    /// How many sandboxes there are.
+pub struct CheckReport {
+    /// The number of sandboxes.
     pub sandboxes: u64,
-    /// How many execs.
+    /// The number of execs.
     pub execs: u64,
-    /// How many events.
+    /// The number of events.
     pub events: u64,
-    /// The version of its schema.
+    /// The schema version.
     pub version: u32,
-    /// What tells it from every other; older versions have none.
+    /// The identity of the store; older versions have none.
     pub identity: Option<StoreIdentity>,
-    /// The position of its newest event: it only rises.
+    /// The position of the newest event; it only rises.
     pub position: u64,
-    /// Whether its rows have checksums, and all of them were compared.
+    /// Whether the rows have checksums, which were then all verified.
     pub checksums: bool,
-    /// Which events the home has seen and the store lacks.
+    /// The events that the marker of the home records and the store lacks.
     pub missing: Option<MissingEvents>,
-    /// What is not as it has to be, a sentence each.
+    /// The violated invariants, a sentence each.
     pub violations: Vec<String>,
 }
 
-/// Events that are missing at the end of a store: those after a position, up to another.
+/// A range of positions that is missing at the end of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MissingEvents {
     /// The newest position that the store has.
     pub after: u64,
-    /// The newest position that was flushed, as the marker of the home has it.
+    /// The newest fsynced position, according to the marker of the home.
     pub until: u64,
 }
 
-/// Looks through a whole store, as it is at one moment; a daemon may work with it meanwhile.
-pub fn check(path: &Path) -> Result<Report, StoreError> {
+/// Checks a snapshot of a whole store; a daemon may use the store meanwhile.
+pub fn check(path: &Path) -> Result<CheckReport, StoreError> {
     check_with_marker(path, None)
 }
 
-/// The same, and with the marker of its home also whether it has all that was flushed there.
-pub fn check_with_marker(path: &Path, home_mark: Option<&Path>) -> Result<Report, StoreError> {
+/// Like [`check`], and compares the store with the marker of its home, which tells what was fsynced.
+pub fn check_with_marker(path: &Path, home_mark: Option<&Path>) -> Result<CheckReport, StoreError> {
     require_regular(path).map_err(|error| StoreError::file(path, error))?;
-    // It is read before the store, which is never behind it then.
+    // The marker is read before the store, so the store cannot be behind it.
     let home = home_mark.map(MarkerRecord::read).transpose()?.flatten();
     loop {
         let store = Audit::open(path)?;
         let report = check_opened(&store, path, home.as_ref());
-        // A daemon began to write it: what was read may be of two moments.
+        // A daemon started to write, so the reads may come from two snapshots.
         if !(store.is_immutable() && log_of(path).exists()) {
             return report;
         }
     }
 }
 
-fn check_opened(store: &Audit, path: &Path, home: Option<&MarkerRecord>) -> Result<Report, StoreError> {
-    let mut report = Report::default();
+fn check_opened(store: &Audit, path: &Path, home: Option<&MarkerRecord>) -> Result<CheckReport, StoreError> {
+    let mut report = CheckReport::default();
     if store.is_empty()? {
         return Ok(report);
     }
@@ -80,7 +80,7 @@ fn check_opened(store: &Audit, path: &Path, home: Option<&MarkerRecord>) -> Resu
     report.violations.extend(report.missing.map(|missing| missing.to_string()));
     let damage = store.integrity()?.into_iter().map(|line| format!("the database is damaged: {line}"));
     report.violations.extend(damage);
-    report.violations.extend(store.loose()?);
+    report.violations.extend(store.dangling()?);
     for stored in store.sandboxes()? {
         report.sandboxes += 1;
         match &stored.row {
@@ -104,38 +104,38 @@ impl fmt::Display for MissingEvents {
     }
 }
 
-// === impl Report ===
+// === impl CheckReport ===
 
-impl Report {
-    /// Whether everything is as it has to be.
+impl CheckReport {
+    /// Whether no invariant is violated.
     pub fn is_good(&self) -> bool {
         self.violations.is_empty()
     }
 
     fn check_sandbox(&mut self, store: &Audit, stored: &StoredSandbox, row: &Sandbox) -> Result<(), StoreError> {
         let trimmed = store.trimmed(stored)?;
-        let mut history = History::new(store.is_incomplete(stored)?, trimmed.clone().unwrap_or_default());
+        let mut history = SandboxHistory::new(store.is_incomplete(stored)?, trimmed.clone().unwrap_or_default());
         if let Err(error) = trimmed {
-            history.complain(format!("what was trimmed of it cannot be read: {error}"));
+            history.report(format!("its retention record cannot be read: {error}"));
         }
         for gap in store.gaps(stored)? {
             match gap {
                 Ok((after, until)) => history.add_gap(after, until),
-                Err(error) => history.complain(format!("a gap cannot be read: {error}")),
+                Err(error) => history.report(format!("a gap cannot be read: {error}")),
             }
         }
         store.events(stored, &row.id, |event| {
             self.events += 1;
             match event {
                 Ok(event) => history.add(&event),
-                Err(error) => history.complain(format!("an event cannot be read: {error}")),
+                Err(error) => history.report(format!("an event cannot be read: {error}")),
             }
         })?;
         for exec in store.execs(stored)? {
             self.execs += 1;
             match exec {
                 Ok(exec) => history.check_exec(&exec, row.state),
-                Err(error) => history.complain(format!("an exec cannot be read: {error}")),
+                Err(error) => history.report(format!("an exec cannot be read: {error}")),
             }
         }
         let found = history.end(row, stored.ceiling);

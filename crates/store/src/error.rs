@@ -1,4 +1,4 @@
-//! Why the store refuses, or cannot.
+//! The errors of the store.
 
 use std::error::Error;
 use std::io;
@@ -10,101 +10,101 @@ use rusqlite::ErrorCode;
 use crate::sqlite::DamagedRow;
 use crate::{MissingEvents, Sequence};
 
-/// Why the store refuses, or cannot.
+/// Why an operation of the store failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
-    /// There is, or was, a sandbox of that id.
-    #[error("that id of a sandbox is taken")]
+    /// A sandbox has or had that id.
+    #[error("the sandbox id is already in use")]
     SandboxIdTaken,
-    /// There is, or was, an exec of that id.
-    #[error("that id of an exec is taken")]
+    /// An exec has or had that id.
+    #[error("the exec id is already in use")]
     ExecIdTaken,
-    /// Something happened to the sandbox that the change does not know of.
+    /// The sandbox has a newer event than the change is based on.
     #[error("the sandbox has changed since")]
     Stale,
-    /// There is no such sandbox, or no such exec in it.
-    #[error("there is no such sandbox or exec")]
+    /// The sandbox or the exec does not exist.
+    #[error("no such sandbox or exec")]
     Unknown,
-    /// The database failed. Nothing has changed; what is asked next is tried anew.
+    /// The database failed. Nothing has changed; the next request is independent of it.
     #[error("the store failed: {0}")]
     Database(#[source] Arc<dyn Error + Send + Sync>),
-    /// The disk has no room for it. Nothing has changed. While the store uses its reserve, this is also what is said of
-    /// every change that begins something.
+    /// The disk is full. Nothing has changed. While the store uses its reserve, it also refuses every change that
+    /// starts something with this error.
     #[error("the disk of the store is full")]
     Full,
-    /// Events were removed by retention before they were read.
+    /// Retention removed events before the cursor read them.
     #[error("events before {oldest} are no longer kept")]
     Expired {
-        /// The oldest that is kept.
+        /// The sequence of the oldest event that is kept.
         oldest: Sequence,
     },
     /// The store is closed.
     #[error("the store is closed")]
     Closed,
-    /// The file cannot be opened, or is not to be had as it has to be.
+    /// The file cannot be opened or prepared.
     #[error("cannot open the store {}: {source}", path.display())]
     File {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error of the system call.
         source: Arc<io::Error>,
     },
-    /// The file is something else.
-    #[error("{} is no store of Carrel", .0.display())]
+    /// The file is not a store.
+    #[error("{} is not a Carrel store", .0.display())]
     NotOurs(PathBuf),
-    /// A newer Carrel made it.
+    /// A newer Carrel wrote the store.
     #[error(
-        "{} is a store of version {found}, and this Carrel knows none after {known}: use the Carrel that wrote it", path.display()
+        "{} is a store of version {found}, but this Carrel supports versions up to {known}: use the Carrel that wrote it", path.display()
     )]
     Newer {
         /// The file.
         path: PathBuf,
         /// Its version.
         found: u32,
-        /// The newest that is known.
+        /// The newest supported version.
         known: u32,
     },
-    /// Something in it is not what was written.
+    /// A checksum or the structure of the file is wrong.
     #[error("the store is damaged: {what}")]
     Damaged {
-        /// What was found, and where.
+        /// What is damaged, and where.
         what: String,
     },
-    /// It was not closed, and what was committed last is not there.
+    /// It was not closed, and its write-ahead log with the last commits is missing.
     #[error(
         "{path} is not a whole store: it was not closed, and its write-ahead log {path}-wal is missing (a copy of the file alone?)", path = .0.display()
     )]
     LogMissing(PathBuf),
-    /// It was not closed, and its log lacks what the home has seen.
+    /// It was not closed, and its log lacks events that the marker of the home records.
     #[error(
         "{path} is not a whole store: it was not closed, and its write-ahead log {path}-wal was truncated or damaged ({missing})", path = path.display()
     )]
     LogIncomplete {
-        /// The store.
+        /// The file.
         path: PathBuf,
-        /// What is missing.
+        /// The missing events.
         missing: MissingEvents,
     },
 }
 
-/// Why events cannot be read.
+/// Why a cursor cannot be created.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EventsError {
-    /// There is no such sandbox.
-    #[error("there is no such sandbox")]
+    /// The sandbox does not exist.
+    #[error("no such sandbox")]
     Unknown,
-    /// Nothing has happened there yet.
-    #[error("no such event yet: there are {oldest} to {newest}")]
+    /// The sequence is newer than the newest event.
+    #[error("no such event yet: events {oldest} to {newest} exist")]
     Future {
-        /// The newest there is.
+        /// The newest sequence.
         newest: Sequence,
-        /// The oldest there is.
+        /// The oldest sequence.
         oldest: Sequence,
     },
-    /// What follows was removed by retention.
+    /// Retention removed the events that follow.
     #[error("that event is no longer kept: the oldest is {oldest}")]
     Expired {
-        /// The oldest there is.
+        /// The oldest sequence.
         oldest: Sequence,
     },
 }
@@ -120,7 +120,7 @@ impl StoreError {
         Self::File { path: path.into(), source: Arc::new(source) }
     }
 
-    /// Whether the disk has no room, whatever noticed it.
+    /// Whether the disk is full, whichever layer noticed it.
     pub(crate) fn is_full(&self) -> bool {
         use io::ErrorKind::{QuotaExceeded, StorageFull};
         match self {
@@ -130,7 +130,7 @@ impl StoreError {
         }
     }
 
-    /// What a failed read means: a file whose structure is broken is damaged, whoever reads it next.
+    /// Maps the error of a read: a file with a broken structure is damaged.
     pub(crate) fn reading(error: rusqlite::Error) -> Self {
         match error.sqlite_error_code() {
             Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Self::Damaged { what: error.to_string() },
@@ -138,7 +138,7 @@ impl StoreError {
         }
     }
 
-    /// Whether SQLite could not read the index of the log at this moment, and wrote nothing to mend it.
+    /// Whether SQLite could not read the WAL index at this time, and did not write to repair it.
     pub(crate) fn is_index_not_ready(&self) -> bool {
         use rusqlite::ffi::{SQLITE_READONLY_CANTINIT, SQLITE_READONLY_RECOVERY};
         let Self::Database(error) = self else { return false };
@@ -146,22 +146,22 @@ impl StoreError {
         code.is_some_and(|error| [SQLITE_READONLY_CANTINIT, SQLITE_READONLY_RECOVERY].contains(&error.extended_code))
     }
 
-    /// What to do about it, where there is something.
+    /// What the user can do about it.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Database(_) => Some(
-                "see whether the disk fails (`dmesg | tail`); `carrel store restore FILE` returns to a backup, and `carrel store repair` keeps all that can be read",
+                "check the disk for errors (`dmesg | tail`); `carrel store restore FILE` returns to a backup, and `carrel store repair` keeps all that can be read",
             ),
             Self::Damaged { .. } => Some(
                 "stop the daemon, then run `carrel store restore FILE` to return to a backup, or without one `carrel store repair` to keep all that is intact",
             ),
-            Self::LogMissing(_) | Self::LogIncomplete { .. } => Some(
-                "`carrel store restore FILE` puts a backup in its place; `carrel store repair` takes what is there",
-            ),
+            Self::LogMissing(_) | Self::LogIncomplete { .. } => {
+                Some("`carrel store restore FILE` returns to a backup; `carrel store repair` keeps what is there")
+            }
             Self::NotOurs(_) => Some(
-                "`carrel store restore FILE` puts a backup in its place; without one, `carrel store repair` puts the file aside and keeps what can be read of it",
+                "`carrel store restore FILE` returns to a backup; without one, `carrel store repair` moves the file aside and keeps all that can be read",
             ),
-            Self::Full => Some("make room on the disk that CARREL_HOME is on, for example with `carrel prune`"),
+            Self::Full => Some("free space on the disk of CARREL_HOME, for example with `carrel prune`"),
             _ => None,
         }
     }
@@ -181,7 +181,7 @@ impl From<rusqlite::Error> for StoreError {
     }
 }
 
-/// Whether the disk had no room. For the index of the log SQLite has a code of its own.
+/// Whether the disk is full. SQLite has a separate code for the WAL index.
 fn is_full(error: &rusqlite::Error) -> bool {
     error.sqlite_error().is_some_and(|error| {
         error.code == ErrorCode::DiskFull || error.extended_code == rusqlite::ffi::SQLITE_IOERR_SHMSIZE

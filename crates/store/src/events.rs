@@ -1,31 +1,31 @@
-//! Events in their order, from the past into the present.
+//! Cursors over events, which read stored events first and then wait for new ones.
 
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use crate::backend::Range;
-use crate::memory::Next;
-use crate::shared::Shared;
+use crate::backend::EventRange;
+use crate::cache::NextEvents;
+use crate::shared::SharedState;
 use crate::{Event, SandboxId, Sequence, StoreError};
 
-/// How many events are given at once, at most: thousands of readers may have some that they do not get rid of.
-const MOST: usize = 64;
+/// The maximum number of events that `next` returns: thousands of slow readers may each hold some.
+const MAX_EVENTS: usize = 64;
 
-/// The events of one sandbox.
+/// A cursor over the events of one sandbox.
 #[derive(Debug)]
 pub struct Events {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     sandbox: SandboxId,
     after: Sequence,
     newest: Sequence,
     woken: watch::Receiver<()>,
 }
 
-/// The events of all sandboxes, in the order of their commits.
+/// A cursor over the events of all sandboxes, in commit order.
 #[derive(Debug)]
 pub struct AllEvents {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     after: u64,
     woken: watch::Receiver<()>,
 }
@@ -33,9 +33,9 @@ pub struct AllEvents {
 // === impl Events ===
 
 impl Events {
-    pub(crate) fn new(shared: Arc<Shared>, sandbox: SandboxId, after: Sequence) -> Self {
-        // Whoever listens first and looks then misses nothing.
-        let woken = shared.listeners.to(&sandbox);
+    pub(crate) fn new(shared: Arc<SharedState>, sandbox: SandboxId, after: Sequence) -> Self {
+        // Subscribing before the first read makes sure that no event is missed.
+        let woken = shared.listeners.subscribe(&sandbox);
         Self { shared, sandbox, after, newest: 0, woken }
     }
 
@@ -44,26 +44,26 @@ impl Events {
         self
     }
 
-    /// The newest event when the reading began: those up to it had already happened.
+    /// The newest event when the cursor was created: later ones are live.
     pub fn newest(&self) -> Sequence {
         self.newest
     }
 
-    /// The next events, 1 to 64 of them, as soon as there are any; none when the sandbox was purged or the store is
-    /// closed. When it is called off, nothing is lost.
+    /// The next 1 to 64 events, as soon as there are any; `None` when the sandbox was purged or the store was closed.
+    /// Cancel safe.
     pub async fn next(&mut self) -> Result<Option<Vec<Arc<Event>>>, StoreError> {
         loop {
             self.woken.mark_unchanged();
-            let next = self.shared.memory().next(&self.sandbox, self.after, MOST);
+            let next = self.shared.cache().next(&self.sandbox, self.after, MAX_EVENTS);
             let events = match next {
-                Next::Over => return Ok(None),
-                Next::Here(events) => events,
-                Next::Nothing => match self.woken.changed().await {
+                NextEvents::Closed => return Ok(None),
+                NextEvents::Cached(events) => events,
+                NextEvents::None => match self.woken.changed().await {
                     Ok(()) => continue,
                     Err(_) => return Ok(None),
                 },
-                Next::Stored(range) => self.stored(range).await?,
-                Next::Expired { oldest } => return Err(StoreError::Expired { oldest }),
+                NextEvents::Stored(range) => self.stored(range).await?,
+                NextEvents::Expired { oldest } => return Err(StoreError::Expired { oldest }),
             };
             if let Some(last) = events.last() {
                 self.after = last.sequence;
@@ -72,15 +72,15 @@ impl Events {
         }
     }
 
-    async fn stored(&mut self, range: Range) -> Result<Vec<Arc<Event>>, StoreError> {
+    async fn stored(&mut self, range: EventRange) -> Result<Vec<Arc<Event>>, StoreError> {
         let sandbox = self.sandbox.clone();
         let events = self.shared.read(move |reader| reader.events(&sandbox, range)).await?;
-        // What was removed meanwhile was announced before it was gone.
-        if let Next::Expired { oldest } = self.shared.memory().next(&self.sandbox, self.after, MOST) {
+        // Trimmed events are announced before they are removed.
+        if let NextEvents::Expired { oldest } = self.shared.cache().next(&self.sandbox, self.after, MAX_EVENTS) {
             return Err(StoreError::Expired { oldest });
         }
         if events.is_empty() {
-            // It was purged in between, or what was asked for is where a power cut has left nothing.
+            // The sandbox was purged, or the range lies in the gap of a power cut.
             self.after = range.until;
         }
         Ok(events.into_iter().map(Arc::new).collect())
@@ -89,35 +89,34 @@ impl Events {
 
 impl Drop for Events {
     fn drop(&mut self) {
-        self.shared.listeners.leave(&self.sandbox);
+        self.shared.listeners.unsubscribe(&self.sandbox);
     }
 }
 
 // === impl AllEvents ===
 
 impl AllEvents {
-    pub(crate) fn new(shared: Arc<Shared>, after: Option<u64>) -> Self {
-        let woken = shared.listeners.to_all();
-        let after = after.unwrap_or_else(|| shared.memory().newest());
+    pub(crate) fn new(shared: Arc<SharedState>, after: Option<u64>) -> Self {
+        let woken = shared.listeners.subscribe_all();
+        let after = after.unwrap_or_else(|| shared.cache().newest());
         Self { shared, after, woken }
     }
 
-    /// The next events, 1 to 64 of them, as soon as there are any; none when the store is closed. When it is called
-    /// off, nothing is lost.
+    /// The next 1 to 64 events, as soon as there are any; `None` when the store was closed. Cancel safe.
     pub async fn next(&mut self) -> Result<Option<Vec<Arc<Event>>>, StoreError> {
         loop {
             self.woken.mark_unchanged();
-            let next = self.shared.memory().next_of_all(self.after, MOST);
+            let next = self.shared.cache().next_of_all(self.after, MAX_EVENTS);
             let events = match next {
-                Next::Over => return Ok(None),
-                Next::Here(events) => events,
-                Next::Nothing => match self.woken.changed().await {
+                NextEvents::Closed => return Ok(None),
+                NextEvents::Cached(events) => events,
+                NextEvents::None => match self.woken.changed().await {
                     Ok(()) => continue,
                     Err(_) => return Ok(None),
                 },
-                Next::Stored(range) => self.stored(range).await?,
-                // Only the events of one sandbox expire.
-                Next::Expired { .. } => Vec::new(),
+                NextEvents::Stored(range) => self.stored(range).await?,
+                // Only cursors of one sandbox expire.
+                NextEvents::Expired { .. } => Vec::new(),
             };
             if let Some(last) = events.last() {
                 self.after = last.position;
@@ -126,10 +125,10 @@ impl AllEvents {
         }
     }
 
-    async fn stored(&mut self, range: Range) -> Result<Vec<Arc<Event>>, StoreError> {
+    async fn stored(&mut self, range: EventRange) -> Result<Vec<Arc<Event>>, StoreError> {
         let events = self.shared.read(move |reader| reader.all_events(range)).await?;
         if events.is_empty() {
-            // They were purged.
+            // Their sandboxes were purged.
             self.after = range.until;
         }
         Ok(events.into_iter().map(Arc::new).collect())

@@ -1,4 +1,4 @@
-//! Those who wait for something to happen.
+//! Subscriptions to new events.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,12 +7,12 @@ use tokio::sync::watch;
 
 use crate::SandboxId;
 
-/// Who waits for which sandbox. One who waits costs nothing until something happens there.
+/// The subscriptions of all sandboxes. An idle one costs no wakeups.
 #[derive(Debug)]
-pub(crate) struct Listeners(Mutex<Waiting>);
+pub(crate) struct Listeners(Mutex<ListenerMap>);
 
 #[derive(Debug)]
-struct Waiting {
+struct ListenerMap {
     sandboxes: HashMap<SandboxId, watch::Sender<()>>,
     all: watch::Sender<()>,
 }
@@ -21,58 +21,58 @@ struct Waiting {
 
 impl Listeners {
     pub(crate) fn new() -> Self {
-        Self(Mutex::new(Waiting { sandboxes: HashMap::new(), all: watch::Sender::new(()) }))
+        Self(Mutex::new(ListenerMap { sandboxes: HashMap::new(), all: watch::Sender::new(()) }))
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, ListenerMap> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn to(&self, sandbox: &SandboxId) -> watch::Receiver<()> {
-        let mut waiting = self.waiting();
-        if let Some(sender) = waiting.sandboxes.get(sandbox) {
+    pub(crate) fn subscribe(&self, sandbox: &SandboxId) -> watch::Receiver<()> {
+        let mut listeners = self.lock();
+        if let Some(sender) = listeners.sandboxes.get(sandbox) {
             return sender.subscribe();
         }
-        waiting.sandboxes.entry(sandbox.clone()).or_insert_with(|| watch::Sender::new(())).subscribe()
+        listeners.sandboxes.entry(sandbox.clone()).or_insert_with(|| watch::Sender::new(())).subscribe()
     }
 
-    pub(crate) fn to_all(&self) -> watch::Receiver<()> {
-        self.waiting().all.subscribe()
+    pub(crate) fn subscribe_all(&self) -> watch::Receiver<()> {
+        self.lock().all.subscribe()
     }
 
-    /// Wakes those who wait for these, and those who wait for any.
+    /// Wakes the listeners of these sandboxes, and those of all sandboxes.
     pub(crate) fn wake<'a>(&self, sandboxes: impl Iterator<Item = &'a SandboxId>) {
-        let waiting = self.waiting();
+        let listeners = self.lock();
         for sandbox in sandboxes {
-            if let Some(sender) = waiting.sandboxes.get(sandbox) {
+            if let Some(sender) = listeners.sandboxes.get(sandbox) {
                 sender.send_replace(());
             }
         }
-        waiting.all.send_replace(());
+        listeners.all.send_replace(());
     }
 
-    /// One who waited for a sandbox is about to go.
-    pub(crate) fn leave(&self, sandbox: &SandboxId) {
-        let mut waiting = self.waiting();
-        if waiting.sandboxes.get(sandbox).is_some_and(|sender| sender.receiver_count() <= 1) {
-            waiting.sandboxes.remove(sandbox);
+    /// Removes a sandbox when its last listener is about to be dropped.
+    pub(crate) fn unsubscribe(&self, sandbox: &SandboxId) {
+        let mut listeners = self.lock();
+        if listeners.sandboxes.get(sandbox).is_some_and(|sender| sender.receiver_count() <= 1) {
+            listeners.sandboxes.remove(sandbox);
         }
     }
 
-    /// Nothing will happen to a sandbox any more.
-    pub(crate) fn end(&self, sandbox: &SandboxId) {
-        self.waiting().sandboxes.remove(sandbox);
+    /// Closes the subscriptions of a sandbox.
+    pub(crate) fn close(&self, sandbox: &SandboxId) {
+        self.lock().sandboxes.remove(sandbox);
     }
 
-    /// Nothing will happen any more.
-    pub(crate) fn end_all(&self) {
-        let mut waiting = self.waiting();
-        waiting.sandboxes.clear();
-        waiting.all = watch::Sender::new(());
+    /// Closes all subscriptions.
+    pub(crate) fn close_all(&self) {
+        let mut listeners = self.lock();
+        listeners.sandboxes.clear();
+        listeners.all = watch::Sender::new(());
     }
 
     #[cfg(test)]
     pub(crate) fn sandboxes(&self) -> usize {
-        self.waiting().sandboxes.len()
+        self.lock().sandboxes.len()
     }
 }

@@ -1,7 +1,7 @@
-//! The marker of a home: which store is there, and up to which position it was flushed.
+//! The marker of a home: which store it has, and up to which position that was fsynced.
 //!
-//! It lies outside the store's directory, so that a store that is restored, replaced or removed does not take it along.
-//! Two records take turns: one that a crash cuts short is recognized by its checksum, and the one before it counts.
+//! It is outside the store's directory, so that restoring, replacing or removing a store does not affect it.
+//! Two records alternate: the checksum reveals a torn record, and then the previous one is valid.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 use crate::{StoreError, StoreIdentity};
 
 /// The length of a record: one line.
-const RECORD: usize = 96;
+const RECORD_LENGTH: usize = 96;
 const RECORDS: u64 = 2;
 const NAME: &str = "carrel-store-1";
-/// No store ever gets as far.
-const FARTHEST: u64 = 1 << 62;
+/// No store ever reaches this position.
+const MAX_POSITION: u64 = 1 << 62;
 
-/// What a marker says.
+/// One record of a marker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MarkerRecord {
     pub(crate) identity: StoreIdentity,
@@ -26,7 +26,7 @@ pub(crate) struct MarkerRecord {
     serial: u64,
 }
 
-/// A marker that is being written.
+/// A marker that is open for writing.
 #[derive(Debug)]
 pub(crate) struct MarkerFile {
     path: PathBuf,
@@ -37,7 +37,7 @@ pub(crate) struct MarkerFile {
 // === impl MarkerFile ===
 
 impl MarkerFile {
-    /// Begins to write a marker for a store. One that cannot be written is reported, and not written.
+    /// Opens the marker of a store. A marker that cannot be opened is logged once and then ignored.
     pub(crate) fn open(path: &Path, identity: StoreIdentity) -> Self {
         let serial = MarkerRecord::read(path).ok().flatten().map_or(0, |record| record.serial + 1);
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
@@ -50,11 +50,11 @@ impl MarkerFile {
         marker
     }
 
-    /// Notes that everything up to a position was flushed.
+    /// Records that everything up to a position was fsynced.
     pub(crate) fn write(&mut self, position: u64) {
         let Some(file) = &self.file else { return };
         self.next.position = position;
-        let at = (self.next.serial % RECORDS) * RECORD as u64;
+        let at = (self.next.serial % RECORDS) * RECORD_LENGTH as u64;
         if let Err(error) = file.write_all_at(self.next.line().as_bytes(), at) {
             self.report(&error);
             self.file = None;
@@ -71,20 +71,21 @@ impl MarkerFile {
 // === impl MarkerRecord ===
 
 impl MarkerRecord {
-    /// The newest record of a marker that is whole.
+    /// The newest valid record of a marker.
     pub(crate) fn read(path: &Path) -> Result<Option<Self>, StoreError> {
         let bytes = match std::fs::read(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             read => read.map_err(|error| StoreError::file(path, error))?,
         };
-        let records = bytes.chunks(RECORD).take(2).filter_map(|line| Self::parse(std::str::from_utf8(line).ok()?));
+        let records =
+            bytes.chunks(RECORD_LENGTH).take(2).filter_map(|line| Self::parse(std::str::from_utf8(line).ok()?));
         Ok(records.max_by_key(|record| record.serial))
     }
 
     fn line(&self) -> String {
-        let said = format!("{NAME} {} {:020} {:016x}", self.identity, self.position, self.serial);
-        let sum = crc32fast::hash(said.as_bytes());
-        format!("{:<width$}\n", format!("{said} {sum:08x}"), width = RECORD - 1)
+        let fields = format!("{NAME} {} {:020} {:016x}", self.identity, self.position, self.serial);
+        let sum = crc32fast::hash(fields.as_bytes());
+        format!("{:<width$}\n", format!("{fields} {sum:08x}"), width = RECORD_LENGTH - 1)
     }
 
     fn parse(line: &str) -> Option<Self> {
@@ -93,7 +94,7 @@ impl MarkerRecord {
         };
         let record = Self {
             identity: StoreIdentity::parse(identity)?,
-            position: position.parse().ok().filter(|position| *position <= FARTHEST)?,
+            position: position.parse().ok().filter(|position| *position <= MAX_POSITION)?,
             serial: u64::from_str_radix(serial, 16).ok()?,
         };
         (name == NAME && record.line() == line).then_some(record)
@@ -113,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_record_counts_and_one_that_is_torn_does_not() {
+    fn the_newest_valid_record_is_read_and_a_torn_one_is_ignored() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("store.mark");
         assert_eq!(read(&path), None);
@@ -122,17 +123,18 @@ mod tests {
             marker.write(position);
             assert_eq!(read(&path), Some((identity('a'), position)));
         }
-        // The next store has fewer events, and counts all the same.
+        // The next store has fewer events, and its record is still the newest.
         let mut marker = MarkerFile::open(&path, identity('b'));
         marker.write(3);
         assert_eq!(read(&path), Some((identity('b'), 3)));
         marker.write(4);
         let whole = std::fs::read(&path).unwrap();
-        assert_eq!(whole.len(), 2 * RECORD);
-        let newest = if String::from_utf8_lossy(&whole[..RECORD]).contains("00004 ") { 0 } else { RECORD };
-        for torn in 0..RECORD {
+        assert_eq!(whole.len(), 2 * RECORD_LENGTH);
+        let newest =
+            if String::from_utf8_lossy(&whole[..RECORD_LENGTH]).contains("00004 ") { 0 } else { RECORD_LENGTH };
+        for torn in 0..RECORD_LENGTH {
             let mut bytes = whole.clone();
-            bytes[newest + torn..newest + RECORD].fill(0);
+            bytes[newest + torn..newest + RECORD_LENGTH].fill(0);
             std::fs::write(&path, &bytes).unwrap();
             assert_eq!(read(&path), Some((identity('b'), 3)), "torn at {torn}");
         }
@@ -141,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_marker_that_cannot_be_written_is_no_failure() {
+    fn a_marker_that_cannot_be_written_is_ignored() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("missing/store.mark");
         MarkerFile::open(&path, identity('a')).write(1);

@@ -1,48 +1,48 @@
-//! What is kept: sandboxes, execs, and the events of each sandbox in their order.
+//! The stored records: sandboxes, execs, and the events of each sandbox in order.
 //!
-//! The numbers of states and kinds are those of the wire, and frozen: a published client ends at one it does not know. Events
-//! of other kinds are not for published clients: [`EventType::is_published`].
+//! The numbers of states and event types are wire values and frozen: a published client fails on an unknown one.
+//! Published clients do not get events of other types: [`EventType::is_published`].
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
-/// Labels, environments: pairs of text in the order of their keys.
+/// Labels or environment variables, sorted by key.
 pub type Pairs = BTreeMap<String, String>;
 
-/// The place of an event in the log of its sandbox: from 1, rising by 1.
+/// The number of an event within its sandbox: from 1, in steps of 1.
 pub type Sequence = u64;
 
-/// A moment, in nanoseconds since 1970.
+/// Nanoseconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(pub i64);
 
-/// What a sandbox is called by: 4 to 200 letters, digits, `-` and `_`, with a letter or digit at both ends. It is unique in
-/// its namespace, for ever.
+/// Names a sandbox: 4 to 200 letters, digits, `-` and `_`, with a letter or digit at both ends. An id is unique in its
+/// namespace, and never reused.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SandboxId(String);
 
-/// What an exec is called by, under the same rule; no two sandboxes of a namespace share one.
+/// Names an exec, by the same rule; no two sandboxes of a namespace share an exec id.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ExecId(String);
 
-/// Where an id is unique. Callers that must not learn of each other choose ids in namespaces of their own.
+/// The scope in which an id is unique. Callers that must not learn of each other have separate namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Namespace {
-    /// Of the daemon's own user. Its ids are stored as they are.
+    /// The daemon's own user. Its ids are stored without a prefix.
     Daemon,
-    /// Of all who come with the key. `demo` is stored as `key~demo`.
+    /// All callers that use the API key. `demo` is stored as `key~demo`.
     Key,
-    /// Of another user of this host. `demo` is stored as `u1000~demo`.
+    /// Another user of this host. `demo` is stored as `u1000~demo`.
     User(u32),
 }
 
-/// A text that is no id.
+/// The text is not a valid id.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no id: give 4 to 200 letters, digits, `-` or `_`, with a letter or digit at both ends")]
+#[error("{0:?} is not a valid id: use 4 to 200 letters, digits, `-` or `_`, with a letter or digit at both ends")]
 pub struct BadId(pub String);
 
-/// Declares an enum whose numbers are those of the wire.
+/// Declares an enum whose numbers are wire values.
 macro_rules! numbered {
     ($(#[$doc:meta])* pub enum $name:ident { $($(#[$about:meta])* $variant:ident = $number:literal,)* }) => {
         $(#[$doc])*
@@ -51,15 +51,15 @@ macro_rules! numbered {
         pub enum $name { $($(#[$about])* $variant = $number,)* }
 
         impl $name {
-            /// All of them, in the order of their numbers.
+            /// All variants, in the order of their numbers.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
 
-            /// Its number.
+            /// The wire value.
             pub const fn number(self) -> u8 {
                 self as u8
             }
 
-            /// What has that number.
+            /// The variant with this wire value.
             pub fn from_number(number: u8) -> Option<Self> {
                 match number { $($number => Some(Self::$variant),)* _ => None }
             }
@@ -68,156 +68,156 @@ macro_rules! numbered {
 }
 
 numbered! {
-    /// How a sandbox is, as its clients see it.
+    /// The state of a sandbox, as clients see it.
     pub enum SandboxState {
-        /// It is being made, or made to run again.
+        /// It is being created or resumed.
         Pending = 1,
         /// It runs.
         Ready = 2,
-        /// It could not be made, or was lost.
+        /// It could not be created, or was lost.
         Failed = 3,
-        /// It does not run; what it wrote is kept.
+        /// It does not run; its disk is kept.
         Stopped = 4,
-        /// It is being removed.
+        /// It is being deleted.
         Deleting = 5,
-        /// It is gone.
+        /// It was deleted.
         Deleted = 6,
     }
 }
 
 numbered! {
-    /// What was last asked for: what a daemon that starts again has to finish.
-    pub enum Desired {
-        /// It is to run.
+    /// The state that was last requested, which a restarted daemon has to reach.
+    pub enum DesiredState {
+        /// It shall run.
         Ready = 1,
-        /// It is not to run, and to be kept.
+        /// It shall not run, and its disk is kept.
         Stopped = 2,
-        /// It is to be gone.
+        /// It shall be deleted.
         Deleted = 3,
     }
 }
 
 numbered! {
-    /// What happened.
+    /// What an event announces.
     pub enum EventType {
-        /// A create or resume was accepted.
+        /// A create or resume request was accepted.
         SandboxAccepted = 1,
-        /// A create has begun.
+        /// The create started.
         SandboxPreparing = 2,
         /// The sandbox runs.
         SandboxReady = 3,
-        /// Something failed, and the sandbox with it.
+        /// An operation failed, and the sandbox with it.
         SandboxFailed = 4,
-        /// A stop was accepted.
+        /// A stop request was accepted.
         SandboxStopRequested = 5,
-        /// The sandbox does not run any more.
+        /// The sandbox no longer runs.
         SandboxStopped = 6,
-        /// A delete was accepted.
+        /// A delete request was accepted.
         SandboxDeleteRequested = 7,
-        /// The sandbox is gone.
+        /// The sandbox was deleted.
         SandboxDeleted = 8,
         /// An exec was accepted.
         ExecStarted = 9,
-        /// An exec ended with 0.
+        /// An exec exited with 0.
         ExecFinished = 10,
-        /// An exec ended otherwise, or never ran.
+        /// An exec exited with another code, was killed, or could not start.
         ExecFailed = 11,
-        /// An exec was cancelled, and is dead.
+        /// An exec was cancelled, and its processes are dead.
         ExecCancelled = 12,
         /// A service is healthy.
         ServiceReady = 13,
         /// A service failed.
         ServiceFailed = 14,
-        /// All processes are stopped where they are.
+        /// All processes of the sandbox are frozen.
         SandboxPaused = 15,
-        /// They continue.
+        /// The processes of the sandbox continue.
         SandboxUnpaused = 16,
     }
 }
 
 numbered! {
-    /// How an exec is.
+    /// The state of an exec.
     pub enum ExecState {
         /// It was accepted, and has not ended.
         Running = 1,
-        /// It ended with 0.
+        /// It exited with 0.
         Finished = 2,
-        /// It ended otherwise, or never ran.
+        /// It exited with another code, was killed, or could not start.
         Failed = 3,
-        /// It was cancelled, and is dead.
+        /// It was cancelled, and its processes are dead.
         Cancelled = 4,
     }
 }
 
-/// A sandbox.
+/// The row of a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sandbox {
-    /// What it is called by.
+    /// Its id, with its namespace.
     pub id: SandboxId,
-    /// The user who had it made; nobody else but the daemon's own user sees it.
+    /// The uid of the user who created it; only that user and the daemon's own user see it.
     pub owner: u32,
-    /// How it is.
+    /// The state that clients see.
     pub state: SandboxState,
-    /// What was last asked for.
-    pub desired: Desired,
-    /// Why it is to stop or to go, while it does.
+    /// The state that was last requested.
+    pub desired: DesiredState,
+    /// Why it is being stopped or deleted, while it is.
     pub reason: String,
-    /// What everything of it on the host is named by, from one start to the next.
+    /// Names the resources of one start on the host; a resume gets a new one.
     pub incarnation: String,
-    /// What its disk is named by: it stays from start to start.
+    /// Names its disk, which stays the same over all starts.
     pub disk: String,
-    /// The last fact of this incarnation's journal that has become an event, or needed none.
+    /// The last journal record of this incarnation that the daemon has processed.
     pub journal: u64,
-    /// What it is made from, in JSON.
+    /// The spec that it is created from, in JSON.
     pub spec: String,
-    /// Its image, as its user named it.
+    /// The image, as the user named it.
     pub image: String,
-    /// Its labels.
+    /// The labels.
     pub labels: Pairs,
-    /// How long it may be idle before it is stopped, in milliseconds: 0 is for ever, none is what the daemon says.
+    /// How long it may be idle before it is stopped, in milliseconds: 0 is forever, `None` is the daemon's default.
     pub idle_ms: Option<u64>,
-    /// When it was accepted.
+    /// When the create request was accepted.
     pub created_at: Timestamp,
-    /// When `state` became what it is.
+    /// When `state` last changed.
     pub state_changed_at: Timestamp,
-    /// When it was last seen to do something.
+    /// When it was last seen active.
     pub active_at: Timestamp,
-    /// What failed, in a word.
+    /// The error code of the last failure.
     pub error_code: String,
-    /// What failed.
+    /// The error message of the last failure.
     pub error_message: String,
-    /// Its newest event.
+    /// The sequence of its newest event.
     pub last_sequence: Sequence,
 }
 
-/// A command in a sandbox.
+/// The row of an exec: a command in a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exec {
-    /// What it is called by.
+    /// Its id, with its namespace.
     pub id: ExecId,
-    /// Its sandbox.
+    /// The sandbox that it runs in.
     pub sandbox: SandboxId,
-    /// How it is.
+    /// The state that clients see.
     pub state: ExecState,
-    /// Whether it is to be ended.
+    /// Whether a cancel request was accepted.
     pub cancelling: bool,
     /// The program and its arguments.
     pub command: Vec<String>,
-    /// Its working directory.
+    /// The working directory.
     pub cwd: String,
-    /// What its environment has besides the sandbox's.
+    /// Environment variables in addition to those of the sandbox.
     pub env: Pairs,
-    /// Everything else that it was asked with, in JSON.
+    /// All other options of the request, in JSON.
     pub options: String,
-    /// Its exit code.
+    /// The exit code.
     pub exit_code: i32,
-    /// What failed, in a word.
+    /// The error code, if it failed.
     pub error_code: String,
-    /// What failed.
+    /// The error message, if it failed.
     pub error_message: String,
-    /// Where its standard output is kept.
+    /// The file with its standard output.
     pub stdout_log: PathBuf,
-    /// Where its standard error is kept.
+    /// The file with its standard error.
     pub stderr_log: PathBuf,
     /// When it was accepted.
     pub created_at: Timestamp,
@@ -225,131 +225,133 @@ pub struct Exec {
     pub ended_at: Option<Timestamp>,
 }
 
-/// Something that happened to a sandbox.
+/// An event of a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Its place among the events of all sandboxes, in the order of their commits; with gaps.
+    /// Its number among the events of all sandboxes, in commit order, with gaps.
     pub position: u64,
-    /// The sandbox.
+    /// The sandbox that it belongs to.
     pub sandbox: SandboxId,
-    /// Its place among the events of that sandbox.
+    /// Its number among the events of that sandbox.
     pub sequence: Sequence,
-    /// What happened.
+    /// What it announces.
     pub kind: EventType,
-    /// When.
+    /// When it happened.
     pub at: Timestamp,
-    /// How the sandbox was from then on.
+    /// The state of the sandbox from then on.
     pub state: SandboxState,
-    /// What else there is to say.
+    /// Further information, by event type.
     pub details: Details,
 }
 
-/// What else there is to say about an event.
+/// Further information about an event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Details {
-    /// Nothing.
+    /// No further information.
     #[default]
     None,
     /// About the sandbox itself.
     Phase {
-        /// What it is at.
+        /// The phase of the operation.
         phase: String,
-        /// What failed, in a word.
+        /// The error code, if something failed.
         error_code: String,
-        /// What failed.
+        /// The error message, if something failed.
         error_message: String,
         /// Why it happens.
         reason: String,
     },
     /// About an exec.
     Exec {
-        /// Which.
+        /// The id of the exec.
         exec: ExecId,
-        /// How it is.
+        /// The state of the exec.
         state: ExecState,
         /// Its exit code.
         exit_code: i32,
-        /// What failed, in a word.
+        /// The error code, if it failed.
         error_code: String,
-        /// What failed.
+        /// The error message, if it failed.
         error_message: String,
     },
     /// About a service.
     Service {
-        /// Which.
+        /// The name of the service.
         name: String,
-        /// What failed, in a word.
+        /// The error code, if it failed.
         error_code: String,
-        /// What failed.
+        /// The error message, if it failed.
         error_message: String,
     },
 }
 
-/// An event that has no place yet.
+/// An event that has no sequence and position yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewEvent {
-    /// What happened.
+    /// What it announces.
     pub kind: EventType,
-    /// When.
+    /// When it happened.
     pub at: Timestamp,
-    /// How the sandbox is from then on.
+    /// The state of the sandbox from then on.
     pub state: SandboxState,
-    /// What else there is to say.
+    /// Further information, by event type.
     pub details: Details,
 }
 
-/// What becomes true at once, or not at all.
+/// An atomic change of a sandbox, its execs and its events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// The sandbox as it will be, with `last_sequence` as it was: one who has not seen the newest event changes nothing.
+    /// The new row, with `last_sequence` as the author read it: the store refuses a change by an author who has not
+    /// seen the newest event.
     pub sandbox: Sandbox,
-    /// Whether there was none of that id, ever.
+    /// Whether it creates the sandbox; its id must never have been used.
     pub new: bool,
-    /// Execs as they will be.
+    /// The new rows of execs.
     pub execs: Vec<ExecChange>,
-    /// What happened, in its order.
+    /// The events, in order.
     pub events: Vec<NewEvent>,
-    /// Whether it has to survive a power cut before anyone hears of it; otherwise it survives the death of the daemon.
+    /// Whether it is fsynced before the commit returns; otherwise it survives a crash of the daemon, but not a power
+    /// cut.
     pub synced: bool,
 }
 
-/// An exec as it will be.
+/// The new row of an exec.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExecChange {
-    /// There was none of that id, ever.
+    /// Creates the exec; its id must never have been used.
     New(Exec),
-    /// There is one.
+    /// Updates an existing exec.
     Known(Exec),
 }
 
-/// How much of a history is kept: what is beyond either bound is removed, the oldest first.
+/// How much history retention keeps; it removes what exceeds either limit, oldest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Keep {
-    /// How many of each sandbox; none is any number.
+pub struct RetentionLimit {
+    /// How many entries of each sandbox are kept; `None` is unlimited.
     pub count: Option<u64>,
-    /// Those since then; none is all.
+    /// Entries since this time are kept; `None` is all.
     pub since: Option<Timestamp>,
 }
 
-/// What has become true.
+/// The result of a committed change.
 #[derive(Clone, Debug)]
-pub struct Committed {
-    /// The sandbox as it is.
+pub struct CommittedChange {
+    /// The new row of the sandbox.
     pub sandbox: std::sync::Arc<Sandbox>,
-    /// The events, with their places.
+    /// The events, with their sequences and positions.
     pub events: Vec<std::sync::Arc<Event>>,
 }
 
 macro_rules! id {
     ($($name:ident)*) => {$(
         impl $name {
-            /// Takes a text that keeps to the rule.
+            /// Validates an id without a namespace.
             pub fn new(text: impl Into<String>) -> Result<Self, BadId> {
                 let text = text.into();
                 if is_id(&text) { Ok(Self(text)) } else { Err(BadId(text)) }
             }
 
-            /// Takes a text as [`Self::as_str`] gives it: with its namespace, unless that is the daemon's.
+            /// Validates an id as [`Self::as_str`] returns it: with its namespace, unless that is the daemon's.
             pub fn qualified(text: impl Into<String>) -> Result<Self, BadId> {
                 let text = text.into();
                 let good = match text.split_once(SEPARATOR) {
@@ -359,7 +361,7 @@ macro_rules! id {
                 if good { Ok(Self(text)) } else { Err(BadId(text)) }
             }
 
-            /// An id that a caller chose, in the namespace of the caller.
+            /// Qualifies an id that a caller chose with the caller's namespace.
             #[must_use]
             pub fn within(self, namespace: Namespace) -> Self {
                 match namespace {
@@ -368,8 +370,9 @@ macro_rules! id {
                 }
             }
 
-            /// What a caller may mean by a text, the likeliest first: the daemon's own user names any id, others one of their
-            /// own namespace, or one that was given to what is theirs by the daemon's own user.
+            /// The ids that a caller may mean by a text, likeliest first: the daemon's own user can name any id, other
+            /// callers one of their own namespace, or one without a namespace that the daemon's own user gave to a
+            /// sandbox of theirs.
             pub fn meant(text: &str, namespace: Namespace) -> impl Iterator<Item = Self> + use<> {
                 let (own, plain) = match namespace {
                     Namespace::Daemon => (Self::qualified(text).ok(), None),
@@ -378,23 +381,23 @@ macro_rules! id {
                 own.into_iter().chain(plain)
             }
 
-            /// What callers of a namespace call it.
+            /// The id as callers of a namespace see it.
             pub fn seen_from(&self, namespace: Namespace) -> &str {
                 if self.namespace() == namespace { self.local() } else { &self.0 }
             }
 
-            /// Where it is unique.
+            /// The namespace that it is unique in.
             pub fn namespace(&self) -> Namespace {
                 let namespace = self.0.split_once(SEPARATOR).and_then(|(namespace, _)| Namespace::parse(namespace));
                 namespace.unwrap_or(Namespace::Daemon)
             }
 
-            /// The id without its namespace: what whoever chose it calls it.
+            /// The id without its namespace, as its caller chose it.
             pub fn local(&self) -> &str {
                 self.0.split_once(SEPARATOR).map_or(&self.0, |(_, id)| id)
             }
 
-            /// The text, with its namespace.
+            /// The id with its namespace.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -413,7 +416,7 @@ id! { SandboxId ExecId }
 // === impl EventType ===
 
 impl EventType {
-    /// Whether clients of the published API know it.
+    /// Whether clients of the published API know this type.
     pub fn is_published(self) -> bool {
         !matches!(self, Self::SandboxPaused | Self::SandboxUnpaused)
     }
@@ -422,7 +425,7 @@ impl EventType {
 // === impl Change ===
 
 impl Change {
-    /// About how many bytes it writes to the database.
+    /// The approximate number of bytes that it writes to the database.
     pub(crate) fn bytes(&self) -> usize {
         let pairs = |pairs: &Pairs| pairs.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
         let exec = |change: &ExecChange| {
@@ -432,14 +435,14 @@ impl Change {
         self.sandbox.spec.len() + pairs(&self.sandbox.labels) + self.execs.iter().map(exec).sum::<usize>()
     }
 
-    /// Whether it begins nothing: on a full disk what ends or removes something is still committed.
+    /// Whether it starts nothing: on a full disk, changes that end or remove something are still committed.
     pub(crate) fn is_essential(&self) -> bool {
         let resumes = self.events.iter().any(|event| event.kind == EventType::SandboxAccepted);
         !self.new && !resumes && !self.execs.iter().any(|exec| matches!(exec, ExecChange::New(_)))
     }
 }
 
-/// Stands between a namespace and an id, and in neither.
+/// Separates a namespace from an id; neither contains it.
 const SEPARATOR: char = '~';
 
 // === impl Namespace ===
@@ -475,7 +478,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_is_one_plain_word_of_some_length() {
+    fn an_id_has_4_to_200_letters_digits_dashes_and_underscores() {
         for good in ["abcd", "a-_9", "0123456789", &"x".repeat(200)] {
             assert_eq!(SandboxId::new(good).unwrap().as_str(), good);
             assert_eq!(ExecId::new(good).unwrap().to_string(), good);
@@ -486,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_of_two_namespaces_never_meet() {
+    fn ids_of_two_namespaces_never_collide() {
         let spaces = [Namespace::Daemon, Namespace::Key, Namespace::User(7), Namespace::User(u32::MAX - 1)];
         let ids = spaces.map(|space| SandboxId::new("demo").unwrap().within(space));
         assert_eq!(ids.each_ref().map(SandboxId::as_str), ["demo", "key~demo", "u7~demo", "u4294967294~demo"]);
@@ -495,7 +498,7 @@ mod tests {
             assert_eq!((id.local(), id.seen_from(space), id.namespace()), ("demo", "demo", space));
             assert_eq!(id.seen_from(Namespace::Daemon), id.as_str());
             assert_eq!(SandboxId::meant("demo", space).next().as_ref(), Some(id));
-            // Nobody but the daemon's own user can name what is in a namespace that is not theirs.
+            // Only the daemon's own user can name an id of another namespace.
             for other in spaces.into_iter().skip(1).filter(|other| *other != space) {
                 assert!(SandboxId::meant("demo", other).all(|meant| meant != *id || space == Namespace::Daemon));
                 assert_eq!(SandboxId::meant("u7~demo", other).count(), 0);
@@ -511,10 +514,10 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_those_of_the_wire_and_lead_back() {
+    fn numbers_are_wire_values_and_convert_back() {
         assert_eq!(SandboxState::ALL.iter().map(|state| state.number()).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6]);
         assert!(EventType::ALL.iter().map(|kind| kind.number()).eq(1..=16));
-        // A published client ends at a number above 14.
+        // A published client fails on a number above 14.
         assert!(EventType::ALL.iter().all(|kind| kind.is_published() == (kind.number() <= 14)));
         assert!(EventType::ALL.iter().all(|kind| EventType::from_number(kind.number()) == Some(*kind)));
         assert_eq!((ExecState::ALL.len(), ExecState::from_number(0), ExecState::from_number(5)), (4, None, None));

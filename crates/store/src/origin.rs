@@ -1,43 +1,43 @@
-//! Where a store comes from, as far as the home that opens it can tell.
+//! Where a store comes from, as far as the marker of its home can tell.
 
 use std::fmt;
 
-/// What tells one store from every other: 128 random bits, made with the store.
+/// Identifies a store: 128 random bits, generated with the store.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct StoreIdentity(String);
 
-/// How a store relates to the marker of its home, which says what was last flushed there.
+/// How a store relates to the marker of its home, which records what was last fsynced there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreOrigin {
-    /// There is no file, or nothing in it.
+    /// The file is missing or empty.
     Missing {
-        /// The position that the home's marker has, if there is one: a store was there.
+        /// The position in the home's marker, if there is one: a store was there.
         home: Option<u64>,
     },
-    /// There is a store, and no sandbox was ever created in it.
+    /// The store never had a sandbox.
     Empty {
-        /// The position that the home's marker has, if that is of another store or newer than this one.
+        /// The position in the home's marker, if that is of another store or newer than this one.
         home: Option<u64>,
     },
-    /// It is the store of this home, with everything that was flushed.
+    /// The store of this home, with everything that was fsynced.
     Current,
-    /// The home has no marker: it was last used by a Carrel that wrote none.
+    /// The home has no marker: an older Carrel used it last.
     Unmarked,
-    /// It is the store of this home as it was earlier: from a backup, or a copy without its write-ahead log.
+    /// The store of this home at an earlier time: from a backup, or a copy without its write-ahead log.
     Older {
         /// The position of its newest event.
         store: u64,
-        /// The position that the home's marker has; that of the store if the home has no marker.
+        /// The position in the home's marker; that of the store if the home has no marker.
         home: u64,
     },
-    /// It is another store.
+    /// The store of another home.
     Foreign {
         /// Its identity.
         store: StoreIdentity,
-        /// That of the store that was here.
+        /// The identity of the store that was here.
         home: StoreIdentity,
-        /// The position that the home's marker has.
+        /// The position in the home's marker.
         position: u64,
     },
 }
@@ -45,13 +45,13 @@ pub enum StoreOrigin {
 // === impl StoreIdentity ===
 
 impl StoreIdentity {
-    /// Takes 32 hexadecimal digits.
+    /// Parses 32 hexadecimal digits.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let known = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
         (text.len() == 32 && text.bytes().all(known)).then(|| Self(text.to_owned()))
     }
 
-    /// As 32 hexadecimal digits.
+    /// The identity as 32 hexadecimal digits.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -66,7 +66,7 @@ impl fmt::Display for StoreIdentity {
 // === impl StoreOrigin ===
 
 impl StoreOrigin {
-    /// Above which position the store continues, because clients of this home may have seen events up to it.
+    /// The position above which the store continues, because clients of this home may have seen events up to it.
     pub(crate) fn seen(&self) -> Option<u64> {
         match self {
             Self::Missing { home } | Self::Empty { home } => *home,

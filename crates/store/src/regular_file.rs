@@ -1,12 +1,12 @@
-//! Files that SQLite may open: to open a pipe would wait for a writer.
+//! Refuses special files before SQLite opens them: opening a FIFO would block.
 
 use std::io;
 use std::path::Path;
 
 use crate::sqlite::log_of;
 
-/// Refuses a database that is no regular file, or whose log is none; what is missing is reported by whoever needs it. Nothing
-/// is opened, because closing it would release the locks that this process has on the file.
+/// Fails if the database or its log exists and is not a regular file. It opens nothing, because closing the file would
+/// release the locks of this process.
 pub(crate) fn require_regular(path: &Path) -> io::Result<()> {
     for (file, what) in [(path, "it"), (&log_of(path), "its write-ahead log")] {
         match std::fs::metadata(file) {

@@ -1,45 +1,45 @@
-//! A damaged store is replaced by one with all that is intact in it.
+//! Replaces a damaged store by one with all intact rows.
 
 use std::path::{Path, PathBuf};
 
-use crate::backup::{Aside, BackupError, put_in_place, size_of, with_room};
+use crate::backup::{BackupError, ReplaceReason, put_in_place, size_of, with_room};
 use crate::marker::MarkerRecord;
 use crate::regular_file::require_regular;
 use crate::sqlite::{beside, rebuild, remove_database};
-use crate::{MissingEvents, Report, Store, StoreError, check, check_with_marker};
+use crate::{CheckReport, MissingEvents, Store, StoreError, check, check_with_marker};
 
-/// What a repair kept, and what it lost.
+/// The result of a repair.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RepairReport {
-    /// What became of each table; none if nothing was wrong.
+    /// The result for each table; empty if the store was intact.
     pub tables: Vec<RepairedTable>,
-    /// The sandboxes whose rows are lost, by their ids; their execs and events are lost with them.
+    /// The ids of the sandboxes whose rows are lost, together with their execs and events.
     pub lost_sandboxes: Vec<String>,
-    /// Whether the write-ahead log was missing, with what was committed last.
+    /// Whether the write-ahead log was missing, with the last commits.
     pub log_missing: bool,
-    /// Which events the home has seen and the store lacks.
+    /// The events that the marker of the home records and the store lacks.
     pub missing: Option<MissingEvents>,
-    /// Where the damaged store is now; none if nothing was wrong.
+    /// Where the damaged store is now; `None` if the store was intact.
     pub aside: Option<PathBuf>,
-    /// What a check finds in the new store.
-    pub check: Report,
+    /// The check of the new store.
+    pub check: CheckReport,
 }
 
-/// What became of a table.
+/// The result for one table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RepairedTable {
-    /// Its name.
+    /// The name of the table.
     pub name: &'static str,
     /// How many rows were kept.
     pub kept: u64,
-    /// How many are known to be lost.
+    /// How many rows are known to be lost.
     pub lost: u64,
-    /// Whether more may be lost: part of the table cannot be read, and nothing else says what was there.
+    /// Whether more may be lost: part of the table cannot be read, and no index tells what it held.
     pub at_least: bool,
 }
 
-/// Puts a store in the place of a damaged one that has all that is intact; the damaged one is kept beside it. Nobody may
-/// have it open. A store with which nothing is wrong is left alone.
+/// Replaces a damaged store by one with all intact rows and keeps the damaged one beside it. No process may have it
+/// open. An intact store is not changed.
 pub fn repair(store: &Path, home_mark: Option<&Path>) -> Result<RepairReport, BackupError> {
     require_regular(store).map_err(|error| StoreError::file(store, error))?;
     if let Ok(check) = check_with_marker(store, home_mark) {
@@ -51,16 +51,16 @@ pub fn repair(store: &Path, home_mark: Option<&Path>) -> Result<RepairReport, Ba
     let log_missing = matches!(Store::inspect(store, None), Err(StoreError::LogMissing(_)));
     let home = home_mark.map(MarkerRecord::read).transpose()?.flatten();
     let partial = beside(store, ".repairing");
-    // A copy of the damaged store may be needed beside the new one.
+    // The repair may need a copy of the damaged store beside the new one.
     with_room(store, 2 * size_of(store), || {
         let repaired = rebuild(store, &partial, home.as_ref()).and_then(|mut report| {
             report.check = check(&partial)?;
             report.log_missing = log_missing;
-            report.aside = put_in_place(&partial, store, Aside::Damaged)?;
+            report.aside = put_in_place(&partial, store, ReplaceReason::Damaged)?;
             Ok(report)
         });
         if repaired.is_err() {
-            // What failed is said; what is left of it is removed if that can be.
+            // The error is reported; partial files are removed on a best-effort basis.
             let _ = remove_database(&partial);
         }
         Ok(repaired?)
@@ -84,13 +84,13 @@ impl RepairReport {
         self.tables.iter().map(|table| table.lost).sum()
     }
 
-    /// How many rows were kept whose checksums say that they are what was written.
+    /// How many rows were kept with a valid checksum.
     pub(crate) fn kept_rows(&self) -> u64 {
         let has_checksums = |table: &&RepairedTable| !table.name.starts_with("reserved_");
         self.tables.iter().filter(has_checksums).map(|table| table.kept).sum()
     }
 
-    /// Whether nothing was kept of a store that had something.
+    /// Whether nothing was kept of a store that had rows.
     pub fn is_empty(&self) -> bool {
         self.aside.is_some() && !self.is_complete() && self.check.sandboxes == 0
     }

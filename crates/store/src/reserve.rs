@@ -1,8 +1,8 @@
-//! Space that the store keeps for itself, in a file beside the database: on a full disk sandboxes can still end and be
-//! removed.
+//! Disk space that the store reserves in a file beside the database: on a full disk sandboxes can still be stopped and
+//! deleted.
 //!
-//! It is given up piece by piece, so that whoever fills the disk does not get all of it at once. While a piece is missing, the
-//! store begins nothing new; when there is room again, the reserve is restored.
+//! It is released in pieces, so that a process that fills the disk does not get all of it at once. While a piece is
+//! missing, the store refuses changes that start something; when there is space again, the reserve is restored.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -12,11 +12,11 @@ use std::path::Path;
 use rustix::fs::{FallocateFlags, fallocate, fstatvfs};
 use rustix::io::Errno;
 
-/// What the file is called.
+/// The name of the file.
 const NAME: &str = "reserve";
 /// How many pieces it has.
 const PIECES: u64 = 16;
-/// Which part of the disk it may take.
+/// It takes at most this fraction of the disk.
 const SHARE: u64 = 16;
 /// Sizes are multiples of this.
 const UNIT: u64 = 64 << 10;
@@ -24,14 +24,14 @@ const UNIT: u64 = 64 << 10;
 /// The reserve of a store.
 #[derive(Debug)]
 pub(crate) struct Reserve {
-    /// None if there is none.
+    /// `None` if nothing is reserved.
     file: Option<File>,
-    /// How many bytes it has when it is whole.
+    /// The size of the complete reserve, in bytes.
     target: u64,
     held: u64,
 }
 
-/// What a disk has, in bytes.
+/// The space of a disk, in bytes.
 pub(crate) struct DiskSpace {
     pub(crate) free: u64,
     all: u64,
@@ -40,12 +40,12 @@ pub(crate) struct DiskSpace {
 // === impl Reserve ===
 
 impl Reserve {
-    /// A store that reserves nothing.
+    /// A reserve of size 0.
     pub(crate) fn none() -> Self {
         Self { file: None, target: 0, held: 0 }
     }
 
-    /// The reserve beside a database, as large as it may be and the disk has room for.
+    /// Opens the reserve beside a database, with at most `most` bytes.
     pub(crate) fn open(database: &Path, most: u64) -> Self {
         if most == 0 {
             return Self::none();
@@ -56,7 +56,11 @@ impl Reserve {
                 reserve.restore();
                 if reserve.is_used() {
                     let (held, target) = (reserve.held, reserve.target);
-                    tracing::warn!(held, target, "the disk is nearly full: nothing new is begun until there is room");
+                    tracing::warn!(
+                        held,
+                        target,
+                        "the disk is nearly full: the store starts nothing new until there is space"
+                    );
                 }
                 reserve
             }
@@ -79,44 +83,44 @@ impl Reserve {
         Ok(Self { file: Some(file), target, held: held.min(target) })
     }
 
-    /// Whether a part of it was given up.
+    /// Whether a part of it was released.
     pub(crate) fn is_used(&self) -> bool {
         self.held < self.target
     }
 
-    /// How many bytes it has when it is whole.
+    /// The size of the complete reserve, in bytes.
     pub(crate) fn target(&self) -> u64 {
         self.target
     }
 
-    /// How many bytes it could give up.
+    /// How many bytes it could release.
     pub(crate) fn held(&self) -> u64 {
         self.held
     }
 
-    /// Gives up a piece; says whether there was one.
+    /// Releases a piece; returns whether there was one.
     pub(crate) fn release(&mut self) -> bool {
         let Some(file) = self.file.as_ref().filter(|_| self.held > 0) else { return false };
         if !self.is_used() {
-            tracing::warn!("the disk is full: the store uses its reserve, and begins nothing new");
+            tracing::warn!("the disk is full: the store uses its reserve and starts nothing new");
         }
         let piece = (self.target / PIECES).next_multiple_of(UNIT);
         let rest = self.held.saturating_sub(piece);
-        // Some file systems give freed blocks to others only when that they are free is on the disk.
+        // Some file systems reuse freed blocks only after the truncation was committed.
         match file.set_len(rest).and_then(|()| file.sync_all()) {
             Ok(()) => {
                 self.held = rest;
                 true
             }
             Err(error) => {
-                tracing::warn!(%error, "the reserve of the store cannot be used");
+                tracing::warn!(%error, "cannot release the reserve of the store");
                 self.held = 0;
                 false
             }
         }
     }
 
-    /// Takes back what was given up, if there is room for twice as much as it has when it is whole.
+    /// Restores the complete reserve if twice its size is free.
     pub(crate) fn restore(&mut self) {
         let Some(file) = self.file.as_ref().filter(|_| self.is_used()) else { return };
         if !DiskSpace::of(file).is_ok_and(|space| space.free >= 2 * self.target) {
@@ -125,28 +129,28 @@ impl Reserve {
         match allocate(file, self.held, self.target) {
             Ok(()) => {
                 self.held = self.target;
-                tracing::info!(bytes = self.target, "space is reserved for the store");
+                tracing::info!(bytes = self.target, "reserved space for the store");
             }
             Err(error) => {
-                tracing::debug!(%error, "no space can be reserved for the store yet");
-                // What was taken of it is given back, so that the length says what is held.
+                tracing::debug!(%error, "cannot reserve space for the store yet");
+                // A partial allocation is undone, so that the length of the file is what is held.
                 let _shortened = file.set_len(self.held);
             }
         }
     }
 }
 
-/// Removes the reserve of a store that nobody has open, for something that is needed to open it; says whether there was any.
+/// Removes the reserve of a store that no process has open, to make space for opening it; returns whether it had any.
 pub(crate) fn remove_reserve(database: &Path) -> bool {
     let path = database.with_file_name(NAME);
     let is_something = std::fs::metadata(&path).is_ok_and(|found| found.len() > 0);
     is_something && std::fs::remove_file(&path).is_ok()
 }
 
-/// Has a file of some length take the blocks for another.
+/// Allocates the blocks of a file between two lengths.
 fn allocate(file: &File, from: u64, to: u64) -> io::Result<()> {
     match fallocate(file, FallocateFlags::empty(), from, to.saturating_sub(from)) {
-        // Zeros take blocks as well, where nobody compresses them.
+        // Zeros allocate blocks as well, except on a compressing file system.
         Err(Errno::OPNOTSUPP) => {
             let zeros = vec![0; usize::try_from(UNIT).unwrap_or_default()];
             (from..to).step_by(zeros.len()).try_for_each(|offset| file.write_all_at(&zeros, offset))
@@ -170,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reserve_is_given_up_in_pieces_and_taken_back() {
+    fn a_reserve_is_released_in_pieces_and_restored() {
         let directory = tempfile::tempdir().unwrap();
         let database = directory.path().join("store.db");
         let length = || std::fs::metadata(directory.path().join(NAME)).unwrap().len();
@@ -178,7 +182,7 @@ mod tests {
         assert_eq!((reserve.is_used(), length()), (false, 1 << 20));
         assert!(reserve.release());
         assert_eq!((reserve.is_used(), length()), (true, (1 << 20) - UNIT));
-        // The next daemon takes it up as it is.
+        // The next daemon restores it.
         let mut reserve = Reserve::open(&database, 1 << 20);
         assert_eq!((reserve.is_used(), length()), (false, 1 << 20));
         assert_eq!((0..100).filter(|_| reserve.release()).count(), 16);

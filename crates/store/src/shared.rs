@@ -1,4 +1,4 @@
-//! What the front, the writer and the readers of events have in common.
+//! The state that the store, its writer thread and its cursors share.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,66 +6,66 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use tokio::sync::Semaphore;
 
-use crate::backend::{Batch, Reader};
+use crate::backend::{CommittedBatch, Reader};
+use crate::cache::RowCache;
 use crate::listeners::Listeners;
-use crate::memory::Memory;
-use crate::{SandboxId, Sequence, Statistics, StoreError};
+use crate::{SandboxId, Sequence, StoreError, StoreStatistics};
 
-/// How many read the database at once.
+/// How many reads of the database run concurrently.
 const READERS: usize = 4;
-/// How many events of all sandboxes are remembered.
+/// How many recent events of all sandboxes are cached.
 const RECENT: usize = 1024;
 
-pub(crate) struct Shared {
-    memory: RwLock<Memory>,
+pub(crate) struct SharedState {
+    cache: RwLock<RowCache>,
     pub(crate) listeners: Listeners,
     reader: Arc<dyn Reader>,
-    turns: Semaphore,
+    read_permits: Semaphore,
     commits: AtomicU64,
     batches: AtomicU64,
     synced: AtomicU64,
 }
 
-// === impl Shared ===
+// === impl SharedState ===
 
-impl Shared {
-    pub(crate) fn new(memory: Memory, reader: Arc<dyn Reader>) -> Self {
+impl SharedState {
+    pub(crate) fn new(cache: RowCache, reader: Arc<dyn Reader>) -> Self {
         Self {
-            memory: RwLock::new(memory),
+            cache: RwLock::new(cache),
             listeners: Listeners::new(),
             reader,
-            turns: Semaphore::new(READERS),
+            read_permits: Semaphore::new(READERS),
             commits: AtomicU64::new(0),
             batches: AtomicU64::new(0),
             synced: AtomicU64::new(0),
         }
     }
 
-    pub(crate) fn memory(&self) -> RwLockReadGuard<'_, Memory> {
-        self.memory.read().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn cache(&self) -> RwLockReadGuard<'_, RowCache> {
+        self.cache.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn memory_mut(&self) -> RwLockWriteGuard<'_, Memory> {
-        self.memory.write().unwrap_or_else(PoisonError::into_inner)
+    fn cache_mut(&self) -> RwLockWriteGuard<'_, RowCache> {
+        self.cache.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads the database, away from whoever must not block.
+    /// Reads the database on a blocking thread.
     pub(crate) async fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(&dyn Reader) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let _turn = self.turns.acquire().await.map_err(|_| StoreError::Closed)?;
+        let _permit = self.read_permits.acquire().await.map_err(|_| StoreError::Closed)?;
         let reader = self.reader.clone();
         tokio::task::spawn_blocking(move || read(&*reader)).await.map_err(|_| StoreError::Closed)?
     }
 
-    /// Lets everybody see what was committed: first what is true now, then that something happened.
-    pub(crate) fn publish(&self, batch: &Batch) {
+    /// Publishes a committed batch: first the new rows, then the wakeups.
+    pub(crate) fn publish(&self, batch: &CommittedBatch) {
         let applied = || batch.changes.iter().flatten();
         {
-            let mut memory = self.memory_mut();
+            let mut cache = self.cache_mut();
             for change in applied() {
-                memory.publish(change, RECENT);
+                cache.publish(change, RECENT);
             }
         }
         self.listeners.wake(applied().filter(|change| !change.events.is_empty()).map(|change| &change.sandbox.id));
@@ -74,32 +74,32 @@ impl Shared {
         self.synced.fetch_add(u64::from(batch.synced), Ordering::Relaxed);
     }
 
-    pub(crate) fn forget(&self, sandbox: &SandboxId) {
-        self.memory_mut().forget(sandbox);
-        self.listeners.end(sandbox);
+    pub(crate) fn remove(&self, sandbox: &SandboxId) {
+        self.cache_mut().remove(sandbox);
+        self.listeners.close(sandbox);
     }
 
     pub(crate) fn trimmed(&self, sandbox: &SandboxId) -> Sequence {
-        self.memory().trimmed(sandbox)
+        self.cache().trimmed(sandbox)
     }
 
     pub(crate) fn set_trimmed(&self, sandbox: &SandboxId, through: Sequence) {
-        self.memory_mut().set_trimmed(sandbox, through);
+        self.cache_mut().set_trimmed(sandbox, through);
     }
 
-    /// Leaves nothing of deleted sandboxes in memory but their rows.
+    /// Drops the cached events of deleted sandboxes.
     pub(crate) fn shrink(&self) {
-        self.memory_mut().shrink();
+        self.cache_mut().shrink();
     }
 
-    /// Ends all reading.
-    pub(crate) fn end(&self) {
-        self.memory_mut().close();
-        self.listeners.end_all();
+    /// Closes all cursors.
+    pub(crate) fn close(&self) {
+        self.cache_mut().close();
+        self.listeners.close_all();
     }
 
-    pub(crate) fn statistics(&self) -> Statistics {
-        Statistics {
+    pub(crate) fn statistics(&self) -> StoreStatistics {
+        StoreStatistics {
             commits: self.commits.load(Ordering::Relaxed),
             batches: self.batches.load(Ordering::Relaxed),
             synced: self.synced.load(Ordering::Relaxed),
@@ -107,8 +107,8 @@ impl Shared {
     }
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for SharedState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").finish_non_exhaustive()
+        f.debug_struct("SharedState").finish_non_exhaustive()
     }
 }

@@ -1,12 +1,12 @@
-//! The store in one file of SQLite.
+//! The SQLite backend.
 //!
-//! The write-ahead log makes a commit one write, and lets readers read beside it. A batch that has to survive a power
-//! cut waits for one flush of that log; any other is in the kernel's hands when it is committed, and survives the death
-//! of the daemon.
+//! With the write-ahead log a commit is one sequential write, and readers run concurrently. A batch that has to survive
+//! a power cut waits for one fsync of the log; any other batch is in the page cache after its commit, and survives a
+//! crash of the daemon.
 //!
-//! A power cut takes the last commits that nobody waited for, so somebody may have seen events that are gone. Each
-//! sandbox has a ceiling for that: a flushed commit raises it to 64 above its newest sequence, and a commit that would
-//! pass it is flushed. After a power cut sequences go on above the ceiling, and the gap is on record.
+//! A power cut takes the last commits without fsync, and clients may have seen their events. So each sandbox has a
+//! ceiling: an fsynced commit raises it to 64 above its newest sequence, and a commit that would exceed it is fsynced.
+//! After a power cut sequences continue above the ceiling, and the gap is recorded.
 
 mod audit;
 mod checkpoint;
@@ -35,7 +35,7 @@ use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 
 pub(crate) use self::audit::{Audit, StoredSandbox};
-use self::checkpoint::Checkpoints;
+use self::checkpoint::Checkpointer;
 pub(crate) use self::checksum::DamagedRow;
 pub(crate) use self::copy::{
     copy_store, directory_of, finish, mark_restored, remove_database, sync_directory, timestamp,
@@ -45,8 +45,8 @@ pub(crate) use self::read::SqliteReader;
 pub(crate) use self::rebuild::rebuild;
 pub(crate) use self::trim::TrimmedHistory;
 use self::wal_index::WalIndex;
-use self::write::Written;
-use crate::backend::{Applied, Backend, Batch, Loaded, Range};
+use self::write::WrittenChange;
+use crate::backend::{AppliedChange, Backend, CommittedBatch, EventRange, LoadedRows};
 use crate::marker::MarkerFile;
 use crate::reserve::Reserve;
 use crate::{Change, ExecId, SandboxId, SandboxState, Sequence, StoreError, StoreOrigin};
@@ -54,56 +54,56 @@ use crate::{Change, ExecId, SandboxId, SandboxState, Sequence, StoreError, Store
 /// The writer's connection.
 pub(crate) struct Sqlite {
     connection: Connection,
-    checkpoints: Checkpoints,
-    /// Whether a commit waits for the disk, as the connection has it now.
+    checkpoints: Checkpointer,
+    /// Whether commits are fsynced, as the connection is currently configured.
     flushes: bool,
-    /// Whether a flush failed: then nobody knows which pages of the log the disk has.
-    doubtful: bool,
-    /// The newest position that was given.
+    /// Whether an fsync failed: then it is unknown which pages of the log are on the disk.
+    flush_failed: bool,
+    /// The newest position in use.
     position: u64,
-    /// What tells the home what was flushed.
+    /// Records in the home what was fsynced.
     marker: Option<MarkerFile>,
     origin: StoreOrigin,
-    marks: HashMap<SandboxId, Mark>,
+    sequences: HashMap<SandboxId, SequenceState>,
     reserve: Reserve,
-    /// Whether it was reported that the log cannot be moved into the database.
+    /// Whether it was logged that the log cannot be checkpointed.
     log_is_stuck: bool,
-    /// It goes after all connections.
+    /// Declared last: the file must be closed after all connections.
     index: Option<WalIndex>,
 }
 
-/// Where a sandbox is.
+/// The sequences of a sandbox in use.
 #[derive(Clone, Copy, Debug)]
-struct Mark {
-    /// No sequence up to here will be given any more.
+struct SequenceState {
+    /// No new event gets a sequence up to this one.
     newest: Sequence,
-    /// None above it was given, as far as a power cut can tell.
+    /// No sequence above this one is in use, even after a power cut.
     ceiling: Sequence,
 }
 
-/// How far a flushed commit raises the ceiling of a sandbox.
+/// How far an fsynced commit raises the ceiling of a sandbox.
 const MARGIN: Sequence = 64;
-/// About how many pages a small change writes to the log.
+/// The approximate number of pages that a small change writes to the log.
 const PAGES_OF_CHANGE: usize = 4;
-/// The size of a page.
+/// The page size in bytes.
 const PAGE: usize = 4096;
 
-const DOUBTFUL: &str = "the disk failed before, and the log cannot be begun anew while somebody reads it";
+const FLUSH_FAILED: &str = "an earlier fsync failed, and the log cannot be reset while a reader uses it";
 
 // === impl Sqlite ===
 
 impl Sqlite {
-    /// What was there before it was opened.
+    /// Where the store came from, as determined before it was opened.
     pub(crate) fn origin(&self) -> &StoreOrigin {
         &self.origin
     }
 
-    /// The index of the log, which every connection of this process needs open.
+    /// The WAL index, which must stay open while this process has connections.
     pub(crate) fn index(&self) -> Option<Arc<File>> {
         self.index.as_ref().map(WalIndex::file)
     }
 
-    /// Tells the home that all that was committed is flushed.
+    /// Records in the home that all commits so far are fsynced.
     fn write_marker(&mut self) {
         if let Some(marker) = &mut self.marker {
             marker.write(self.position);
@@ -116,36 +116,37 @@ impl Sqlite {
         batch.iter().any(|change| {
             let count = events.entry(&change.sandbox.id).or_default();
             *count += change.events.len() as Sequence;
-            let passes = |mark: &Mark| mark.newest.saturating_add(*count) > mark.ceiling;
-            change.synced || self.marks.get(&change.sandbox.id).is_none_or(passes)
+            let passes = |mark: &SequenceState| mark.newest.saturating_add(*count) > mark.ceiling;
+            change.synced || self.sequences.get(&change.sandbox.id).is_none_or(passes)
         })
     }
 
-    fn commit_all(&mut self, batch: &[Change]) -> Result<Batch, StoreError> {
+    fn commit_all(&mut self, batch: &[Change]) -> Result<CommittedBatch, StoreError> {
         let synced = self.must_flush(batch);
         let margin = synced.then_some(MARGIN);
         let mut position = self.position;
         let written = self.transact(synced, |connection| {
-            // The batch is kept: on a full disk a part of it is written again.
-            let write = |change: &Change| write::one(connection, change.clone(), margin, &mut position);
+            // The batch is cloned: on a full disk a part of it is committed again.
+            let write = |change: &Change| write::apply(connection, change.clone(), margin, &mut position);
             batch.iter().map(write).collect::<Result<Vec<_>, _>>()
         })?;
         self.position = position;
         if synced {
             self.write_marker();
         }
-        let changes: Vec<_> = written.into_iter().map(|written| written.map(|written| self.learn(written))).collect();
+        let changes: Vec<_> = written.into_iter().map(|written| written.map(|written| self.record(written))).collect();
         self.after_commit(batch.iter().map(|change| PAGES_OF_CHANGE + change.bytes() / PAGE).sum());
-        Ok(Batch { changes, synced })
+        Ok(CommittedBatch { changes, synced })
     }
 
-    /// On a full disk, commits what ends or removes something, with the reserve if need be, and refuses the rest.
-    fn commit_essential(&mut self, batch: &[Change]) -> Result<Batch, StoreError> {
+    /// On a full disk, commits the changes that end or remove something, using the reserve if needed, and refuses the
+    /// others.
+    fn commit_essential(&mut self, batch: &[Change]) -> Result<CommittedBatch, StoreError> {
         let essential: Vec<Change> = batch.iter().filter(|change| change.is_essential()).cloned().collect();
         if essential.is_empty() {
             return Err(StoreError::Full);
         }
-        let Batch { changes, synced } = loop {
+        let CommittedBatch { changes, synced } = loop {
             match self.commit_all(&essential) {
                 Err(StoreError::Full) if self.reserve.release() => {}
                 committed => break committed?,
@@ -156,17 +157,17 @@ impl Sqlite {
             let outcome = if change.is_essential() { committed.next() } else { None };
             outcome.unwrap_or(Err(StoreError::Full))
         };
-        Ok(Batch { changes: batch.iter().map(outcome).collect(), synced })
+        Ok(CommittedBatch { changes: batch.iter().map(outcome).collect(), synced })
     }
 
-    fn learn(&mut self, written: Written) -> Applied {
+    fn record(&mut self, written: WrittenChange) -> AppliedChange {
         let id = written.applied.sandbox.id.clone();
         let newest = written.newest;
         if written.applied.sandbox.state == SandboxState::Deleted {
-            // Hardly anything happens to it any more: whatever does is flushed.
-            self.marks.remove(&id);
+            // It rarely changes again: every further commit is fsynced.
+            self.sequences.remove(&id);
         } else {
-            self.marks.insert(id, Mark { newest, ceiling: written.ceiling });
+            self.sequences.insert(id, SequenceState { newest, ceiling: written.ceiling });
         }
         written.applied
     }
@@ -180,7 +181,7 @@ impl Sqlite {
         Ok(())
     }
 
-    /// Does something in one transaction, which is flushed or not.
+    /// Runs work in one transaction, fsynced or not.
     fn transact<T>(
         &mut self,
         flush: bool,
@@ -195,36 +196,37 @@ impl Sqlite {
         let done =
             work(&self.connection).and_then(|done| self.connection.prepare_cached("COMMIT")?.execute([]).map(|_| done));
         if let Err(error) = &done {
-            self.doubtful |= is_failed_flush(error);
+            self.flush_failed |= is_failed_flush(error);
             self.roll_back()?;
         }
         Ok(done?)
     }
 
-    /// After a failed flush, moves everything out of the log and begins a new one: the kernel does not try again to
-    /// write what it once failed to write, and a page that the log lacks hides all that follow it.
+    /// After a failed fsync, checkpoints the log and resets it: the kernel does not retry a failed write-back, and a
+    /// page that is missing from the log hides all pages after it.
     fn recover(&mut self) -> Result<(), StoreError> {
         self.roll_back()?;
-        if self.doubtful {
-            self.doubtful = self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
+        if self.flush_failed {
+            self.flush_failed = self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
         }
-        if self.doubtful { Err(StoreError::database(io::Error::other(DOUBTFUL))) } else { Ok(()) }
+        if self.flush_failed { Err(StoreError::database(io::Error::other(FLUSH_FAILED))) } else { Ok(()) }
     }
 
     fn roll_back(&self) -> Result<(), StoreError> {
-        // Some failures have ended the transaction already.
+        // Some errors have already rolled back the transaction.
         if self.connection.is_autocommit() { Ok(()) } else { Ok(self.connection.execute_batch("ROLLBACK")?) }
     }
 }
 
 impl Backend for Sqlite {
-    fn load(&mut self) -> Result<Loaded, StoreError> {
+    fn load(&mut self) -> Result<LoadedRows, StoreError> {
         let loaded = read::load(&self.connection).map_err(StoreError::reading)?;
-        self.marks = loaded.marks.into_iter().map(|(id, newest, ceiling)| (id, Mark { newest, ceiling })).collect();
+        self.sequences =
+            loaded.sequences.into_iter().map(|(id, newest, ceiling)| (id, SequenceState { newest, ceiling })).collect();
         Ok(loaded.loaded)
     }
 
-    fn commit(&mut self, batch: Vec<Change>) -> Result<Batch, StoreError> {
+    fn commit(&mut self, batch: Vec<Change>) -> Result<CommittedBatch, StoreError> {
         self.reserve.restore();
         if !self.reserve.is_used() {
             match self.commit_all(&batch) {
@@ -243,7 +245,7 @@ impl Backend for Sqlite {
                 purged => break purged?,
             }
         };
-        self.marks.remove(sandbox);
+        self.sequences.remove(sandbox);
         self.after_commit(PAGES_OF_CHANGE);
         if found { Ok(()) } else { Err(StoreError::Unknown) }
     }
@@ -251,7 +253,7 @@ impl Backend for Sqlite {
     fn trim_events(
         &mut self,
         sandbox: &SandboxId,
-        range: Range,
+        range: EventRange,
         announce: &mut dyn FnMut(Sequence),
     ) -> Result<usize, StoreError> {
         let trimmed = self.transact(false, |connection| trim::events(connection, sandbox, range, announce))?;
@@ -269,9 +271,9 @@ impl Backend for Sqlite {
         self.checkpoints.stop();
         self.transact(true, |connection| connection.execute("UPDATE about SET clean = 1", []))?;
         self.write_marker();
-        // Somebody who still reads keeps it from being cut off; it is complete all the same.
+        // A reader may prevent the truncation; the checkpoint is complete anyway.
         self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
-        // From here on a database without a log is a whole one.
+        // From here on a database without a log is complete.
         self.connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false)?;
         Ok(())
     }

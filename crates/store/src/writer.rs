@@ -1,87 +1,86 @@
-//! The one thread that writes: it takes all that is queued and commits it at once.
+//! The writer thread: it commits all queued changes as one batch.
 
 use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot};
 
-use crate::backend::{Applied, Backend, Range};
-use crate::shared::Shared;
-use crate::{Change, Committed, ExecId, SandboxId, Sequence, StoreError};
+use crate::backend::{AppliedChange, Backend, EventRange};
+use crate::shared::SharedState;
+use crate::{Change, CommittedChange, ExecId, SandboxId, Sequence, StoreError};
 
-/// What the writer is asked for.
+/// A request to the writer thread.
 #[derive(Debug)]
-pub(crate) enum Request {
-    /// To make a change true.
+pub(crate) enum WriteRequest {
+    /// Commits a change.
     Commit(Box<Change>, Reply),
-    /// To remove a sandbox.
+    /// Removes a sandbox.
     Purge(SandboxId, oneshot::Sender<Result<(), StoreError>>),
-    /// To remove the oldest events of a sandbox up to a sequence, a bounded number at once.
+    /// Removes the oldest events of a sandbox up to a sequence, a bounded number at once.
     TrimEvents(SandboxId, Sequence, oneshot::Sender<Result<usize, StoreError>>),
-    /// To remove execs of a sandbox that have ended.
+    /// Removes ended execs of a sandbox.
     TrimExecs(SandboxId, Vec<ExecId>, oneshot::Sender<Result<usize, StoreError>>),
-    /// To finish.
+    /// Finishes.
     Close(oneshot::Sender<()>),
 }
 
 /// How many rows retention removes in one transaction, so that no commit waits for long.
 pub(crate) const TRIM: usize = 500;
 
-/// How many bytes of changes are gathered into one transaction: the log of the database has to stay small enough for the
-/// reserve.
+/// How many bytes of changes a batch may have: the write-ahead log has to stay small enough for the reserve.
 const MOST_BYTES: usize = 4 << 20;
 
-pub(crate) struct Writer {
+pub(crate) struct StoreWriter {
     backend: Box<dyn Backend>,
-    queue: mpsc::Receiver<Request>,
-    shared: Arc<Shared>,
-    /// How many changes are committed at once.
+    queue: mpsc::Receiver<WriteRequest>,
+    shared: Arc<SharedState>,
+    /// The maximum number of changes in a batch.
     most: usize,
 }
 
-type Reply = oneshot::Sender<Result<Committed, StoreError>>;
+type Reply = oneshot::Sender<Result<CommittedChange, StoreError>>;
 
-// === impl Writer ===
+// === impl StoreWriter ===
 
-impl Writer {
+impl StoreWriter {
     pub(crate) fn new(
         backend: Box<dyn Backend>,
-        queue: mpsc::Receiver<Request>,
-        shared: Arc<Shared>,
+        queue: mpsc::Receiver<WriteRequest>,
+        shared: Arc<SharedState>,
         most: usize,
     ) -> Self {
         Self { backend, queue, shared, most }
     }
 
-    /// Writes until nobody is left to ask, or somebody asks to finish.
+    /// Runs until all senders are dropped or a close is requested.
     pub(crate) fn run(mut self) {
         let mut held = None;
         let mut closing = Vec::new();
         while let Some(request) = held.take().or_else(|| self.queue.blocking_recv()) {
             match request {
-                Request::Commit(change, reply) => held = self.gather(change, reply),
-                Request::Purge(sandbox, reply) => {
+                WriteRequest::Commit(change, reply) => held = self.gather(change, reply),
+                WriteRequest::Purge(sandbox, reply) => {
                     let purged = self.backend.purge(&sandbox);
                     if purged.is_ok() {
-                        self.shared.forget(&sandbox);
+                        self.shared.remove(&sandbox);
                     }
-                    // Nobody waits for the answer when the caller was called off.
+                    // The receiver is dropped when the caller was cancelled.
                     let _ = reply.send(purged);
                 }
-                Request::TrimEvents(sandbox, through, reply) => {
+                WriteRequest::TrimEvents(sandbox, through, reply) => {
                     let _ = reply.send(self.trim_events(&sandbox, through));
                 }
-                Request::TrimExecs(sandbox, execs, reply) => {
+                WriteRequest::TrimExecs(sandbox, execs, reply) => {
                     let _ = reply.send(self.backend.trim_execs(&sandbox, &execs));
                 }
-                Request::Close(reply) => {
-                    // What is queued is still received.
+                WriteRequest::Close(reply) => {
+                    // Queued requests are still received.
                     self.queue.close();
                     closing.push(reply);
                 }
             }
         }
-        self.shared.end();
-        // What was committed is committed: only the next start has more to do.
+        self.shared.close();
+        // Committed changes are safe: a failed close only costs the next start more time.
         let _ = self.backend.close();
         drop(self.backend);
         for reply in closing {
@@ -91,7 +90,7 @@ impl Writer {
 
     fn trim_events(&mut self, sandbox: &SandboxId, through: Sequence) -> Result<usize, StoreError> {
         let (shared, before) = (&self.shared, self.shared.trimmed(sandbox));
-        let range = Range { after: before, until: through, most: TRIM };
+        let range = EventRange { after: before, until: through, most: TRIM };
         let trimmed = self.backend.trim_events(sandbox, range, &mut |through| shared.set_trimmed(sandbox, through));
         if trimmed.is_err() {
             shared.set_trimmed(sandbox, before);
@@ -99,15 +98,15 @@ impl Writer {
         trimmed
     }
 
-    /// Commits a change, and with it those that wait behind it. Returns what is no change.
-    fn gather(&mut self, first: Box<Change>, reply: Reply) -> Option<Request> {
+    /// Commits a change together with the changes queued behind it. Returns the first request that is not a change.
+    fn gather(&mut self, first: Box<Change>, reply: Reply) -> Option<WriteRequest> {
         let mut bytes = first.bytes();
         let mut changes = vec![*first];
         let mut replies = vec![reply];
         let mut other = None;
         while changes.len() < self.most && bytes < MOST_BYTES {
             match self.queue.try_recv() {
-                Ok(Request::Commit(change, reply)) => {
+                Ok(WriteRequest::Commit(change, reply)) => {
                     bytes += change.bytes();
                     changes.push(*change);
                     replies.push(reply);
@@ -128,7 +127,7 @@ impl Writer {
             Ok(batch) => {
                 self.shared.publish(&batch);
                 for (change, reply) in batch.changes.into_iter().zip(replies) {
-                    let _ = reply.send(change.map(Committed::from));
+                    let _ = reply.send(change.map(CommittedChange::from));
                 }
             }
             Err(error) => {
@@ -140,8 +139,8 @@ impl Writer {
     }
 }
 
-impl From<Applied> for Committed {
-    fn from(applied: Applied) -> Self {
+impl From<AppliedChange> for CommittedChange {
+    fn from(applied: AppliedChange) -> Self {
         Self { sandbox: applied.sandbox, events: applied.events }
     }
 }

@@ -1,7 +1,7 @@
 //! Converts sandboxes to messages.
 
 use carrel_control::spec::{Healthcheck, Limits, RestartPolicy, Service, Spec};
-use carrel_store::{Desired, Namespace, Sandbox, SandboxState};
+use carrel_store::{DesiredState, Namespace, Sandbox, SandboxState};
 
 use super::{duration, timestamp_of};
 use crate::agbox::v1;
@@ -76,11 +76,11 @@ pub(crate) fn restart(policy: RestartPolicy) -> own::RestartPolicy {
 }
 
 /// Converts the desired state.
-pub(crate) fn desired(desired: Desired) -> own::DesiredState {
+pub(crate) fn desired(desired: DesiredState) -> own::DesiredState {
     match desired {
-        Desired::Ready => own::DesiredState::Ready,
-        Desired::Stopped => own::DesiredState::Stopped,
-        Desired::Deleted => own::DesiredState::Deleted,
+        DesiredState::Ready => own::DesiredState::Ready,
+        DesiredState::Stopped => own::DesiredState::Stopped,
+        DesiredState::Deleted => own::DesiredState::Deleted,
     }
 }
 

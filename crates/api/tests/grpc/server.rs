@@ -14,7 +14,7 @@ use carrel_api::{ApiError, Listener, Tuning};
 use carrel_control::fake::FakeProvider;
 use carrel_control::provider::Provider;
 use carrel_control::{Control, Settings};
-use carrel_store::{Options, SandboxId, Store};
+use carrel_store::{SandboxId, Store, StoreOptions};
 use tempfile::TempDir;
 use tokio::net::UnixListener;
 use tokio::sync::watch;
@@ -50,7 +50,7 @@ impl GrpcTestServer {
     ) -> Self {
         let home = tempfile::tempdir().unwrap();
         let fake = FakeProvider::default();
-        let store = Store::open(&home.path().join("carrel.db"), Options::default()).unwrap();
+        let store = Store::open(&home.path().join("carrel.db"), StoreOptions::default()).unwrap();
         let provider = provider(home.path(), fake.clone());
         let control = Control::start(store.clone(), provider, Settings::default()).await.unwrap();
         let socket = home.path().join("agboxd.sock");

@@ -187,7 +187,7 @@ mod tests {
         const LABEL: usize = 200_000;
         let home = tempfile::tempdir().unwrap();
         let store =
-            carrel_store::Store::open(&home.path().join("carrel.db"), carrel_store::Options::default()).unwrap();
+            carrel_store::Store::open(&home.path().join("carrel.db"), carrel_store::StoreOptions::default()).unwrap();
         let provider = std::sync::Arc::new(carrel_control::fake::FakeProvider::default());
         let control =
             carrel_control::Control::start(store, provider, carrel_control::Settings::default()).await.unwrap();
@@ -214,7 +214,7 @@ mod tests {
         assert!(!has_sandboxes(home.path()));
         let store = carrel_daemon::store_file(home.path());
         std::fs::create_dir(store.parent().unwrap()).unwrap();
-        drop(carrel_store::Store::open(&store, carrel_store::Options::default()).unwrap());
+        drop(carrel_store::Store::open(&store, carrel_store::StoreOptions::default()).unwrap());
         assert!(!has_sandboxes(home.path()));
         let damaged = tempfile::tempdir().unwrap();
         let store = carrel_daemon::store_file(damaged.path());

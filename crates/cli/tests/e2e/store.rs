@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use carrel_store::{
-    Change, Desired, Details, EventType, NewEvent, Options, Pairs, Sandbox, SandboxId, SandboxState, Store, Timestamp,
+    Change, DesiredState, Details, EventType, NewEvent, Pairs, Sandbox, SandboxId, SandboxState, Store, StoreOptions,
+    Timestamp,
 };
 use serde_json::Value;
 
@@ -23,13 +24,13 @@ fn store_file(env: &TestEnvironment) -> PathBuf {
 async fn fill(env: &TestEnvironment) -> Vec<u8> {
     std::fs::create_dir_all(store_file(env).parent().unwrap()).unwrap();
     let home_mark = Some(carrel_daemon::store_mark_file(env.home.path()));
-    let store = Store::open(&store_file(env), Options { home_mark, ..Options::default() }).unwrap();
+    let store = Store::open(&store_file(env), StoreOptions { home_mark, ..StoreOptions::default() }).unwrap();
     for (name, reason) in [("whole", ""), ("broken", MARKED)] {
         let sandbox = Sandbox {
             id: SandboxId::new(name).unwrap(),
             owner: 0,
             state: SandboxState::Pending,
-            desired: Desired::Ready,
+            desired: DesiredState::Ready,
             reason: reason.into(),
             incarnation: name.into(),
             disk: name.into(),
@@ -231,7 +232,7 @@ fn a_backup_that_is_empty_or_of_another_home_is_restored_only_if_the_loss_is_acc
     fill(&env);
     fill(&other);
     std::fs::create_dir_all(store_file(&empty).parent().unwrap()).unwrap();
-    drop(Store::open(&store_file(&empty), Options::default()).unwrap());
+    drop(Store::open(&store_file(&empty), StoreOptions::default()).unwrap());
     let directory = tempfile::tempdir().unwrap();
     for (from, problem) in [(&other, "belongs to another home"), (&empty, "is empty")] {
         let backup = directory.path().join(problem.replace(' ', "-"));
@@ -278,7 +279,7 @@ fn a_store_that_is_missing_or_empty_beside_disks_is_reported_by_every_command_th
         std::fs::create_dir(env.home.path().join("store")).unwrap();
         match (is_missing, problem) {
             (true, _) => {}
-            (false, "is empty") => drop(Store::open(&store_file(&env), Options::default()).unwrap()),
+            (false, "is empty") => drop(Store::open(&store_file(&env), StoreOptions::default()).unwrap()),
             (false, _) => std::fs::write(store_file(&env), "").unwrap(),
         }
         let lost = format!("{} {problem}, and 1 disks of sandboxes are in", store_file(&env).display());

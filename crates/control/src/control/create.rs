@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use carrel_store::{
-    Change, Desired, Details, EventType, NewEvent, Sandbox, SandboxId, SandboxState, Store, StoreError, Timestamp,
+    Change, DesiredState, Details, EventType, NewEvent, Sandbox, SandboxId, SandboxState, Store, StoreError, Timestamp,
 };
 
 use super::{Control, CreateRequest, Mailbox, commit_failed, internal, stage_name};
@@ -132,7 +132,7 @@ fn sandbox(id: SandboxId, owner: u32, spec: &Spec, now: Timestamp) -> Result<San
         id,
         owner,
         state: SandboxState::Pending,
-        desired: Desired::Ready,
+        desired: DesiredState::Ready,
         reason: String::new(),
         disk: incarnation.clone(),
         incarnation,

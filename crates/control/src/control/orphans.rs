@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use carrel_store::{Change, Desired, Details, EventType, NewEvent, Sandbox, SandboxId, SandboxState};
+use carrel_store::{Change, DesiredState, Details, EventType, NewEvent, Sandbox, SandboxId, SandboxState};
 
 use super::create::sandbox_taken;
 use super::{Control, ControlInner, Mailbox, internal, place, store_failed};
@@ -84,8 +84,8 @@ impl Control {
     fn adopted(&self, id: SandboxId, disk: &str, running: Option<&str>, manifest: &Manifest, spec: &Spec) -> Sandbox {
         let now = self.0.settings().clock.now();
         let (state, desired) = match running {
-            Some(_) => (SandboxState::Ready, Desired::Ready),
-            None => (SandboxState::Stopped, Desired::Stopped),
+            Some(_) => (SandboxState::Ready, DesiredState::Ready),
+            None => (SandboxState::Stopped, DesiredState::Stopped),
         };
         Sandbox {
             id,

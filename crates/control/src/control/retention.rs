@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use carrel_store::{Exec, ExecId, Keep, Sandbox, SandboxId, SandboxState, Sequence, StoreError};
+use carrel_store::{Exec, ExecId, RetentionLimit, Sandbox, SandboxId, SandboxState, Sequence, StoreError};
 
 use super::orphans::provider_failed;
 use super::{Control, ControlInner};
@@ -169,9 +169,9 @@ fn deleted_age(settings: &Settings) -> Duration {
     settings.retention.deleted_age.unwrap_or(settings.cleanup_ttl)
 }
 
-fn keep(settings: &Settings, count: u64, age: Duration) -> Keep {
+fn keep(settings: &Settings, count: u64, age: Duration) -> RetentionLimit {
     let since = (!age.is_zero()).then(|| settings.clock.ago(age));
-    Keep { count: Some(count).filter(|count| *count > 0), since }
+    RetentionLimit { count: Some(count).filter(|count| *count > 0), since }
 }
 
 // === impl ControlInner ===

@@ -7,7 +7,7 @@ use std::time::Duration;
 use carrel_control::fake::FakeProvider;
 use carrel_control::spec::{Draft, Host};
 use carrel_control::{Caller, Control, CreateRequest, ExecRequest, Refusal, Settings};
-use carrel_store::{Event, EventType, Exec, Options, Sandbox, SandboxState, Store};
+use carrel_store::{Event, EventType, Exec, Sandbox, SandboxState, Store, StoreOptions};
 
 pub(crate) const ME: Caller = Caller { user: 1000, group: 1000, trusted: true };
 const WATCHDOG: Duration = Duration::from_secs(60);
@@ -155,7 +155,7 @@ pub(crate) fn kinds(events: &[Arc<Event>]) -> Vec<EventType> {
 }
 
 async fn begin(home: &Path, provider: &FakeProvider, settings: &Settings) -> (Store, Control) {
-    let store = Store::open(&home.join("carrel.db"), Options::default()).unwrap();
+    let store = Store::open(&home.join("carrel.db"), StoreOptions::default()).unwrap();
     let provider = Arc::new(provider.clone());
     let control = Control::start(store.clone(), provider, settings.clone()).await.unwrap();
     (store, control)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use carrel_control::fake::FakeProvider;
 use carrel_control::spec::{Draft, RestartPolicy};
 use carrel_control::{Caller, Control, CreateRequest, ExecRequest, Refusal, Settings};
-use carrel_store::{Details, Options, SandboxId, Store};
+use carrel_store::{Details, SandboxId, Store, StoreOptions};
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
@@ -68,7 +68,7 @@ impl ModelDaemon {
     }
 
     fn open(home: &TempDir) -> Store {
-        Store::open(&home.path().join("carrel.db"), Options::default()).unwrap()
+        Store::open(&home.path().join("carrel.db"), StoreOptions::default()).unwrap()
     }
 
     fn after(store: Store, provider: &FakeProvider) -> Self {

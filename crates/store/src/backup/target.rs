@@ -1,7 +1,7 @@
-//! The file that a backup becomes, in a directory that may belong to another user.
+//! The target file of a backup, in a directory that may belong to another user.
 //!
-//! The directory is opened once, and every later step names a file in that handle. So its owner can spoil the backup, and can
-//! make root write nothing elsewhere.
+//! The directory is opened once, and every later step names a file relative to that handle. So its owner can spoil the
+//! backup, but cannot make root write elsewhere.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Permissions};
@@ -15,21 +15,22 @@ use rustix::io::Errno;
 
 use crate::sqlite::{beside, directory_of};
 
-/// A name in a directory that is held open.
+/// A file name in an open directory.
 #[derive(Debug)]
 pub(super) struct BackupTarget {
     directory: File,
     name: OsString,
 }
 
-/// Where SQLite makes the copy: it resolves paths and makes journals beside its files, so no other user may rename anything
-/// there.
+/// The staging copy that SQLite writes: SQLite resolves paths and creates journals beside its files, so no other user
+/// may rename anything in its directory.
 #[derive(Debug)]
 pub(super) struct StagedCopy {
     pub(super) path: PathBuf,
     /// Whether it is beside the target, and becomes it by a rename.
     is_beside: bool,
-    /// Keeps two backups of a store from one name; the kernel releases it however its holder dies.
+    /// Prevents two concurrent backups of a store from using the same name; the kernel releases the lock when its
+    /// holder dies.
     _lock: Option<File>,
 }
 
@@ -44,7 +45,7 @@ impl BackupTarget {
         Ok(Self { directory: directory.into(), name })
     }
 
-    /// Whether it is somewhere below a directory, whatever links lead there.
+    /// Whether it is below a directory, after resolving links.
     pub(super) fn is_below(&self, directory: &Path) -> io::Result<bool> {
         let (wanted, mut at) = (rustix::fs::stat(directory)?, self.directory.try_clone()?);
         loop {
@@ -60,7 +61,7 @@ impl BackupTarget {
         }
     }
 
-    /// What has its name, or that name and something more.
+    /// The type of the file with its name plus a suffix, if there is one.
     pub(super) fn find(&self, end: &str) -> io::Result<Option<FileType>> {
         let mut name = self.name.clone();
         name.push(end);
@@ -71,8 +72,8 @@ impl BackupTarget {
         }
     }
 
-    /// Where to make the copy: beside the target if only root and the caller can change names there, and else beside the
-    /// store.
+    /// Chooses where to stage the copy: beside the target if only root and the caller can rename files there, else
+    /// beside the store.
     pub(super) fn stage(&self, store: &Path) -> io::Result<StagedCopy> {
         if let Some(directory) = self.trusted_path() {
             let path = beside(&directory.join(&self.name), ".partial");
@@ -83,7 +84,7 @@ impl BackupTarget {
         Ok(StagedCopy { path: beside(store, ".partial"), is_beside: false, _lock: Some(lock) })
     }
 
-    /// Gives a copy that is complete this name, durably.
+    /// Gives a complete copy its final name, durably.
     pub(super) fn publish(&self, copy: &StagedCopy, replace: bool) -> io::Result<()> {
         if copy.is_beside {
             File::open(&copy.path)?.sync_all()?;
@@ -93,13 +94,13 @@ impl BackupTarget {
         let name = unpredictable_name()?;
         let published = self.write(&copy.path, &name).and_then(|()| self.rename(&name, replace));
         if published.is_err() {
-            // What failed is reported; what is left of it is removed if that can be.
+            // The error is reported; the partial file is removed on a best-effort basis.
             let _ = rustix::fs::unlinkat(&self.directory, &name, AtFlags::empty());
         }
         published
     }
 
-    /// Copies a file to a new one of another name in the directory.
+    /// Copies a file to a new name in the directory.
     fn write(&self, from: &Path, name: &OsStr) -> io::Result<()> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut file: File = rustix::fs::openat(&self.directory, name, flags, Mode::RUSR | Mode::WUSR)?.into();
@@ -112,7 +113,7 @@ impl BackupTarget {
         let directory = &self.directory;
         let flags = if replace { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
         match rustix::fs::renameat_with(directory, from, directory, &self.name, flags) {
-            // Some file systems, such as NFS, cannot do that; a link replaces nothing either.
+            // Some file systems, such as NFS, lack `RENAME_NOREPLACE`; a hard link replaces nothing either.
             Err(Errno::INVAL) if !replace => {
                 rustix::fs::linkat(directory, from, directory, &self.name, AtFlags::empty())?;
                 rustix::fs::unlinkat(directory, from, AtFlags::empty())?;
@@ -122,13 +123,13 @@ impl BackupTarget {
         directory.sync_all()
     }
 
-    /// The path of the directory without links, if nobody but root and the caller can change what it leads to.
+    /// The canonical path of the directory, if only root and the caller can change what it resolves to.
     fn trusted_path(&self) -> Option<PathBuf> {
         let path = std::fs::read_link(format!("/proc/self/fd/{}", self.directory.as_raw_fd())).ok()?;
         let caller = rustix::process::geteuid().as_raw();
         let is_trusted = |directory: &Path| {
             directory.symlink_metadata().is_ok_and(|found| {
-                // In a sticky directory others make names, but rename only their own.
+                // In a sticky directory other users can create names, but rename only their own.
                 let is_closed = found.mode() & 0o022 == 0 || (found.mode() & 0o1000 != 0 && directory != path);
                 found.is_dir() && [0, caller].contains(&found.uid()) && is_closed
             })
@@ -141,7 +142,7 @@ fn is_same(one: &Stat, other: &Stat) -> bool {
     (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 }
 
-/// A name that nobody can wait for.
+/// A name that other users cannot predict.
 fn unpredictable_name() -> io::Result<OsString> {
     let mut bytes = [0; 16];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_stays_in_the_directory_that_was_opened() {
+    fn a_backup_stays_in_the_directory_that_was_opened() {
         let (own, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let (directory, moved, precious) =
             (other.path().join("backups"), other.path().join("moved"), own.path().join("precious"));
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_was_taken_meanwhile_is_not_replaced_unless_that_is_asked_for() {
+    fn a_file_that_appeared_meanwhile_is_replaced_only_on_request() {
         let (own, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let target = BackupTarget::open(&other.path().join("b")).unwrap();
         let precious = own.path().join("precious");
@@ -187,14 +188,14 @@ mod tests {
         std::os::unix::fs::symlink(&precious, other.path().join("b")).unwrap();
         let refused = target.publish(&staged(own.path()), false).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists);
-        assert_eq!(std::fs::read_dir(other.path()).unwrap().count(), 1, "nothing is left");
+        assert_eq!(std::fs::read_dir(other.path()).unwrap().count(), 1, "no partial file is left");
         target.publish(&staged(own.path()), true).unwrap();
         assert_eq!(std::fs::read_to_string(other.path().join("b")).unwrap(), "rows");
         assert_eq!(std::fs::read_to_string(precious).unwrap(), "precious", "the link is replaced, not followed");
     }
 
     #[test]
-    fn only_a_directory_that_no_other_user_can_change_gets_the_unfinished_copy() {
+    fn a_copy_is_staged_beside_the_target_only_if_no_other_user_can_rename_files_there() {
         let (own, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let store = own.path().join("carrel.db");
         let is_beside = |directory: &Path| {

@@ -1,4 +1,4 @@
-//! A whole store as it is at one moment, for whoever looks it over.
+//! Reads a snapshot of a whole store for a check.
 
 use std::path::Path;
 
@@ -6,20 +6,20 @@ use rusqlite::{Connection, Row};
 
 use super::checksum::Table;
 use super::inspect::StoreFacts;
-use super::open::{ReadOnly, read_when_ready, recognize};
+use super::open::{ReadOnlyConnection, read_when_ready, recognize};
 use super::rows::{self, CEILING};
 use super::schema::{CHECKSUMS, TRIMMED};
 use super::trim::{self, TrimmedHistory};
 use crate::{Event, Exec, Sandbox, SandboxId, Sequence, StoreError};
 
-/// A store that is read at one moment, whoever writes meanwhile.
+/// A read transaction over a store, which a daemon may use meanwhile.
 pub(crate) struct Audit {
     connection: Connection,
     version: usize,
     is_immutable: bool,
 }
 
-/// A sandbox, or why it cannot be read.
+/// The row of a sandbox, or why it cannot be read.
 pub(crate) struct StoredSandbox {
     number: i64,
     pub(crate) row: Result<Sandbox, String>,
@@ -29,44 +29,50 @@ pub(crate) struct StoredSandbox {
 /// An exec, or why it cannot be read.
 pub(crate) type StoredExec = Result<Exec, String>;
 
-/// Where sequences are missing with reason, or why that cannot be read.
+/// Recorded gaps in the sequences, or why they cannot be read.
 pub(crate) type StoredGaps = Vec<Result<(Sequence, Sequence), String>>;
 
-/// What no row may point at, or be without.
-const LOOSE: &[(&str, &str)] = &[
+/// Queries for rows without an owner and ids without a reservation.
+const DANGLING: &[(&str, &str)] = &[
     ("SELECT id FROM sandboxes EXCEPT SELECT id FROM reserved_sandboxes", "is a sandbox whose id is not reserved"),
     ("SELECT id FROM execs EXCEPT SELECT id FROM reserved_execs", "is an exec whose id is not reserved"),
-    ("SELECT id FROM execs WHERE sandbox NOT IN (SELECT number FROM sandboxes)", "is an exec of no sandbox"),
-    ("SELECT position FROM events WHERE sandbox NOT IN (SELECT number FROM sandboxes)", "is an event of no sandbox"),
-    ("SELECT after FROM gaps WHERE sandbox NOT IN (SELECT number FROM sandboxes)", "begins a gap of no sandbox"),
+    ("SELECT id FROM execs WHERE sandbox NOT IN (SELECT number FROM sandboxes)", "is an exec without a sandbox"),
+    (
+        "SELECT position FROM events WHERE sandbox NOT IN (SELECT number FROM sandboxes)",
+        "is the position of an event without a sandbox",
+    ),
+    (
+        "SELECT after FROM gaps WHERE sandbox NOT IN (SELECT number FROM sandboxes)",
+        "is the start of a gap without a sandbox",
+    ),
 ];
 
-const LOOSE_TRIMMED: (&str, &str) = (
+const DANGLING_TRIMMED: (&str, &str) = (
     "SELECT sandbox FROM trimmed WHERE sandbox NOT IN (SELECT number FROM sandboxes)",
-    "is the row of a trimmed sandbox that there is not",
+    "is the row of a trimmed sandbox that does not exist",
 );
 
 // === impl Audit ===
 
 impl Audit {
     pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
-        // A file that is not there is no empty store.
+        // A missing file is not an empty store.
         std::fs::metadata(path).map_err(|error| StoreError::file(path, error))?;
         read_when_ready(|| {
-            let ReadOnly { connection, is_immutable } = ReadOnly::open(path)?;
-            // The moment is that of the first read.
+            let ReadOnlyConnection { connection, is_immutable } = ReadOnlyConnection::open(path)?;
+            // The first read determines the snapshot.
             connection.execute_batch("BEGIN")?;
             let version = recognize(&connection, path)?;
             Ok(Self { connection, version, is_immutable })
         })
     }
 
-    /// Whether there are tables at all.
+    /// Whether there are no tables.
     pub(crate) fn is_empty(&self) -> Result<bool, StoreError> {
         Ok(self.version == 0)
     }
 
-    /// Whether it was read as a file that nobody changes, because it had no write-ahead log.
+    /// Whether the file was opened as immutable, because it had no write-ahead log.
     pub(crate) fn is_immutable(&self) -> bool {
         self.is_immutable
     }
@@ -75,18 +81,18 @@ impl Audit {
         StoreFacts::read(&self.connection, self.version).map_err(StoreError::reading)
     }
 
-    /// What SQLite itself finds wrong.
+    /// The result of SQLite's integrity check.
     pub(crate) fn integrity(&self) -> Result<Vec<String>, StoreError> {
         let mut statement = self.connection.prepare("PRAGMA integrity_check")?;
         let found: Vec<String> = statement.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
         Ok(found.into_iter().filter(|line| line != "ok").collect())
     }
 
-    /// What belongs to nothing, and ids that are free and must not be.
-    pub(crate) fn loose(&self) -> Result<Vec<String>, StoreError> {
+    /// Rows without an owner, and ids without a reservation.
+    pub(crate) fn dangling(&self) -> Result<Vec<String>, StoreError> {
         let mut found = Vec::new();
-        let trimmed = [LOOSE_TRIMMED].into_iter().filter(|_| self.version >= TRIMMED);
-        for (sql, what) in LOOSE.iter().copied().chain(trimmed) {
+        let trimmed = [DANGLING_TRIMMED].into_iter().filter(|_| self.version >= TRIMMED);
+        for (sql, what) in DANGLING.iter().copied().chain(trimmed) {
             let mut statement = self.connection.prepare(sql)?;
             let mut rows = statement.query([])?;
             while let Some(row) = rows.next()? {
@@ -107,7 +113,7 @@ impl Audit {
         Ok(statement.query_map([], stored)?.collect::<Result<_, _>>()?)
     }
 
-    /// The execs of a sandbox, in the order of their creation.
+    /// The execs of a sandbox, in creation order.
     pub(crate) fn execs(&self, sandbox: &StoredSandbox) -> Result<Vec<StoredExec>, StoreError> {
         let columns = rows::exec_columns(self.version);
         let sql = format!(
@@ -117,7 +123,7 @@ impl Audit {
         Ok(statement.query_map([sandbox.number], |row| Ok(readable(rows::exec(row))))?.collect::<Result<_, _>>()?)
     }
 
-    /// Where sequences are missing with reason: after which, and up to which.
+    /// The recorded gaps in the sequences: exclusive start and inclusive end.
     pub(crate) fn gaps(&self, sandbox: &StoredSandbox) -> Result<StoredGaps, StoreError> {
         let columns = Table::Gaps.selected("g", self.version);
         let mut statement =
@@ -131,10 +137,10 @@ impl Audit {
         if self.version < TRIMMED {
             return Ok(Ok(TrimmedHistory::default()));
         }
-        Ok(readable(trim::of(&self.connection, sandbox.number)).map(Option::unwrap_or_default))
+        Ok(readable(trim::trimmed_history(&self.connection, sandbox.number)).map(Option::unwrap_or_default))
     }
 
-    /// Whether a repair had to leave something of it behind.
+    /// Whether a repair lost rows of it.
     pub(crate) fn is_incomplete(&self, sandbox: &StoredSandbox) -> Result<bool, StoreError> {
         if self.version < CHECKSUMS {
             return Ok(false);
@@ -143,7 +149,7 @@ impl Audit {
         Ok(statement.exists([sandbox.number])?)
     }
 
-    /// Shows the events of a sandbox, in the order of their sequences.
+    /// Visits the events of a sandbox, in order.
     pub(crate) fn events(
         &self,
         sandbox: &StoredSandbox,

@@ -1,4 +1,4 @@
-//! What is in the log is moved into the database, beside the writer.
+//! Checkpoints the log in a thread beside the writer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,150 +8,158 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 
-use super::open::PATIENCE;
+use super::open::BUSY_TIMEOUT;
 use crate::StoreError;
 
-/// After how many pages, counted roughly, the log is moved.
-const OFTEN: u64 = 2048;
-/// At how many pages of log the writer itself stops for it: under a load without a pause the log would only grow. The
-/// reserve of the store has room for so many, so that a log of this length can be moved on a full disk.
-const TOO_LONG: u64 = 4096;
-/// The shortest log that is too long, however small the reserve is.
-const LEAST: u64 = 64;
+/// After about how many written pages a checkpoint is requested.
+const CHECKPOINT_PAGES: u64 = 2048;
+/// At how many pages of log the writer itself runs a checkpoint: under continuous load the log would only grow. The
+/// reserve of the store has space for this many, so that a log of this length can be checkpointed on a full disk.
+const MAX_LOG_PAGES: u64 = 4096;
+/// The lower bound of that limit for a small reserve.
+const MIN_LOG_PAGES: u64 = 64;
 
-/// How long the writer waits for whoever reads the log.
-const BRIEFLY: Duration = Duration::from_millis(20);
+/// How long the writer waits for readers of the log.
+const READER_TIMEOUT: Duration = Duration::from_millis(20);
 
-pub(super) struct Checkpoints {
-    /// Takes how many pages were written when a checkpoint was asked for.
-    wanted: Option<SyncSender<u64>>,
+pub(super) struct Checkpointer {
+    /// Sends the number of pages that were written when the checkpoint was requested.
+    requests: Option<SyncSender<u64>>,
     thread: Option<JoinHandle<()>>,
-    /// How many pages were written, counted roughly.
+    /// The approximate number of pages written so far.
     written: u64,
-    /// How many of them when the last checkpoint was asked for.
-    asked_at: u64,
-    often: u64,
-    too_long: u64,
-    progress: Arc<Progress>,
+    /// The value of `written` at the last request.
+    requested_at: u64,
+    checkpoint_pages: u64,
+    max_log_pages: u64,
+    progress: Arc<CheckpointProgress>,
 }
 
-/// What the last checkpoint did.
+/// The result of the last checkpoint.
 #[derive(Debug, Default)]
-struct Progress {
-    /// The pages of the log.
+struct CheckpointProgress {
+    /// The pages in the log.
     pages: AtomicU64,
-    /// How many pages had been written when it was asked for: those are in the database.
+    /// The value of `written` at the request of the last complete checkpoint: those pages are in the database.
     moved: AtomicU64,
-    /// Whether the disk has no room for the database to grow.
+    /// Whether the disk has no space for the database to grow.
     is_full: AtomicBool,
 }
 
-/// What a checkpoint did, in pages.
-struct Moved {
-    /// How many are in the log.
+/// The result of a checkpoint, in pages.
+struct CheckpointResult {
+    /// How many pages are in the log.
     log: u64,
     /// How many of them are in the database as well.
     moved: u64,
 }
 
-// === impl Checkpoints ===
+// === impl Checkpointer ===
 
-impl Checkpoints {
-    /// Begins; `is_full` says whether the disk had no room for the last one.
+impl Checkpointer {
+    /// Starts the thread; `is_full` says whether the last checkpoint failed on a full disk.
     pub(super) fn start(connection: Connection, is_full: bool) -> Result<Self, StoreError> {
-        let (wanted, asked) = sync_channel::<u64>(1);
-        let progress = Arc::new(Progress { is_full: is_full.into(), ..Progress::default() });
-        let told = progress.clone();
+        let (requests, received) = sync_channel::<u64>(1);
+        let progress = Arc::new(CheckpointProgress { is_full: is_full.into(), ..CheckpointProgress::default() });
+        let shared_progress = progress.clone();
         let work = move || {
-            while let Ok(written) = asked.recv() {
-                // One that fails is made up for by the next.
-                let _ = told.note(written, checkpoint(&connection, "PASSIVE"));
+            while let Ok(written) = received.recv() {
+                // The next checkpoint makes up for a failed one.
+                let _ = shared_progress.record(written, checkpoint(&connection, "PASSIVE"));
             }
         };
         let thread = thread::Builder::new().name("checkpoints".into()).spawn(work).map_err(StoreError::database)?;
-        let (wanted, thread) = (Some(wanted), Some(thread));
-        Ok(Self { wanted, thread, written: 0, asked_at: 0, often: OFTEN, too_long: TOO_LONG, progress })
+        let (requests, thread) = (Some(requests), Some(thread));
+        Ok(Self {
+            requests,
+            thread,
+            written: 0,
+            requested_at: 0,
+            checkpoint_pages: CHECKPOINT_PAGES,
+            max_log_pages: MAX_LOG_PAGES,
+            progress,
+        })
     }
 
-    /// Keeps the log short enough for a reserve of so many pages.
+    /// Limits the log to what a reserve of this many pages allows.
     pub(super) fn fit(&mut self, pages: u64) {
-        self.too_long = (pages / 2).clamp(LEAST, TOO_LONG);
-        self.often = (self.too_long / 4).min(OFTEN);
+        self.max_log_pages = (pages / 2).clamp(MIN_LOG_PAGES, MAX_LOG_PAGES);
+        self.checkpoint_pages = (self.max_log_pages / 4).min(CHECKPOINT_PAGES);
     }
 
-    /// Counts pages that were written, and has the log moved when it is time: on a full disk, whenever it is too long. Says
-    /// whether the disk has room for that.
+    /// Counts written pages, and requests or runs a checkpoint when it is due: on a full disk, whenever the log is too
+    /// long. Returns whether the disk has space for it.
     pub(super) fn after(&mut self, writer: &Connection, written: usize, is_disk_full: bool) -> bool {
         self.written += written as u64;
         let (pages, moved) = (self.progress.pages.load(Ordering::Relaxed), self.progress.moved.load(Ordering::Relaxed));
-        let is_long = pages > self.too_long || self.written.saturating_sub(moved) > self.too_long;
-        if self.written - self.asked_at >= self.often || (is_long && is_disk_full) {
-            self.asked_at = self.written;
+        let is_long = pages > self.max_log_pages || self.written.saturating_sub(moved) > self.max_log_pages;
+        if self.written - self.requested_at >= self.checkpoint_pages || (is_long && is_disk_full) {
+            self.requested_at = self.written;
             if is_long {
-                // A backup reads for as long as it takes; no commit waits for that.
+                // A backup may read for a long time; no commit waits for that.
                 let _ = self.checkpoint(writer, "RESTART");
-            } else if let Some(wanted) = &self.wanted {
-                // One that is asked for already will do.
-                let _ = wanted.try_send(self.written);
+            } else if let Some(requests) = &self.requests {
+                // A pending request is sufficient.
+                let _ = requests.try_send(self.written);
             }
         }
         !self.progress.is_full.load(Ordering::Relaxed)
     }
 
-    /// Moves the whole log, and gives its blocks back to the disk, unless somebody reads it.
+    /// Checkpoints the whole log and truncates it, unless a reader uses it.
     pub(super) fn truncate(&self, writer: &Connection) -> Result<(), StoreError> {
         self.checkpoint(writer, "TRUNCATE")
     }
 
-    /// Moves the log now, unless somebody reads it for longer than a moment.
+    /// Runs a checkpoint in the caller's thread; it waits for readers only briefly.
     fn checkpoint(&self, writer: &Connection, how: &str) -> Result<(), StoreError> {
-        let _ = writer.busy_timeout(BRIEFLY);
-        let moved = self.progress.note(self.written, checkpoint(writer, how));
-        let _ = writer.busy_timeout(PATIENCE);
+        let _ = writer.busy_timeout(READER_TIMEOUT);
+        let moved = self.progress.record(self.written, checkpoint(writer, how));
+        let _ = writer.busy_timeout(BUSY_TIMEOUT);
         moved
     }
 
     pub(super) fn stop(&mut self) {
-        self.wanted = None;
+        self.requests = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
     }
 }
 
-impl Drop for Checkpoints {
+impl Drop for Checkpointer {
     fn drop(&mut self) {
         self.stop();
     }
 }
 
-// === impl Progress ===
+// === impl CheckpointProgress ===
 
-impl Progress {
-    fn note(&self, written: u64, done: Result<Moved, StoreError>) -> Result<(), StoreError> {
-        match &done {
-            Ok(done) => {
+impl CheckpointProgress {
+    fn record(&self, written: u64, result: Result<CheckpointResult, StoreError>) -> Result<(), StoreError> {
+        match &result {
+            Ok(result) => {
                 self.is_full.store(false, Ordering::Relaxed);
-                self.pages.store(done.log, Ordering::Relaxed);
-                if done.moved == done.log {
+                self.pages.store(result.log, Ordering::Relaxed);
+                if result.moved == result.log {
                     self.moved.fetch_max(written, Ordering::Relaxed);
                 }
             }
             Err(StoreError::Full) => self.is_full.store(true, Ordering::Relaxed),
             Err(_) => {}
         }
-        done.map(drop)
+        result.map(drop)
     }
 }
 
-/// Moves what nobody reads.
-fn checkpoint(connection: &Connection, how: &str) -> Result<Moved, StoreError> {
+/// Runs a checkpoint; PASSIVE skips pages that readers still need.
+fn checkpoint(connection: &Connection, how: &str) -> Result<CheckpointResult, StoreError> {
     let pages = |pages: i64| u64::try_from(pages).unwrap_or(0);
     let sql = format!("PRAGMA wal_checkpoint({how})");
     Ok(connection.query_row(&sql, [], |row| {
         let (is_blocked, log, moved): (bool, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
-        // One that begins the log anew leaves none of it.
+        // A checkpoint that resets the log leaves no pages in it.
         let log = if how == "PASSIVE" || is_blocked { pages(log) } else { 0 };
-        Ok(Moved { log, moved: pages(moved).min(log) })
+        Ok(CheckpointResult { log, moved: pages(moved).min(log) })
     })?)
 }

@@ -1,12 +1,12 @@
 //! The checksum of a row: CRC-32 over all its values, in the order of [`Table::columns`].
 //!
-//! SQLite has no checksums of its own: a bit that flips inside a value is a different value to it, and to nobody else.
+//! SQLite has no checksums of its own: to SQLite a flipped bit inside a value is just a different value.
 
 use crc32fast::Hasher;
 use rusqlite::types::{ToSql, ToSqlOutput, Type, ValueRef};
 use rusqlite::{Connection, Error as SqlError, Result, Row};
 
-/// A table whose rows have checksums. Its number is part of each of them.
+/// A table whose rows have checksums. Its number is part of each checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Table {
@@ -17,15 +17,15 @@ pub(super) enum Table {
     Trimmed = 5,
 }
 
-/// A row that is not what was written.
+/// The checksum of a row is wrong.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("{0} is not what was written: its checksum differs")]
+#[error("{0} is damaged: its checksum differs")]
 pub(crate) struct DamagedRow(pub(crate) String);
 
 // === impl Table ===
 
 impl Table {
-    /// Those that the second version gave checksums.
+    /// The tables that got checksums in schema version 2.
     pub(super) const SECOND: [Self; 4] = [Self::Sandboxes, Self::Execs, Self::Events, Self::Gaps];
 
     pub(super) const fn name(self) -> &'static str {
@@ -38,7 +38,7 @@ impl Table {
         }
     }
 
-    /// The values of a row, in the order in which they are read, written and summed. The key comes first.
+    /// The columns, in the order in which they are read, written and hashed. The key comes first.
     pub(super) const fn columns(self) -> &'static [&'static str] {
         match self {
             Self::Sandboxes => &[
@@ -102,25 +102,25 @@ impl Table {
         }
     }
 
-    /// Where the checksum stands when a row is selected: behind its values.
+    /// The index of the checksum in a selected row: after the columns.
     pub(super) const fn width(self) -> usize {
         self.columns().len()
     }
 
-    /// All columns of a table that goes by a name, and the checksum, if rows of that version have one.
+    /// All columns of a table with an alias, and the checksum, if that version has one.
     pub(super) fn selected(self, alias: &str, version: usize) -> String {
         let checksum = if version < super::schema::CHECKSUMS { "NULL".into() } else { format!("{alias}.checksum") };
         let columns = self.columns().iter().map(|column| format!("{alias}.{column}, "));
         columns.chain([checksum]).collect()
     }
 
-    /// The statement that inserts a row and its checksum.
+    /// The SQL statement that inserts a row with its checksum.
     pub(super) fn insert(self) -> String {
         let marks = vec!["?"; self.width() + 1].join(", ");
         format!("INSERT INTO {} ({}, checksum) VALUES ({marks})", self.name(), self.columns().join(", "))
     }
 
-    /// The statement that replaces all values of a row but its key and the first few, which are indexed.
+    /// The SQL statement that updates a row by its key, except for its first `fixed` columns, which are indexed.
     pub(super) fn update(self, fixed: usize) -> String {
         let set = |(at, column): (usize, &&str)| format!("{column} = ?{}, ", at + 1);
         let columns: String = self.columns().iter().enumerate().skip(fixed).map(set).collect();
@@ -141,7 +141,7 @@ impl Table {
         Ok(hasher.finalize())
     }
 
-    /// Whether a row that begins with the columns of [`Self::selected`] is what was written.
+    /// Verifies the checksum of a row that begins with the columns of [`Self::selected`].
     pub(super) fn verify(self, row: &Row<'_>) -> Result<()> {
         let Some(written) = row.get::<_, Option<u32>>(self.width()).map_err(|_| self.damaged(row))? else {
             return Ok(());
@@ -168,12 +168,12 @@ impl Table {
             Self::Execs => format!("exec {} (row {})", text(1), text(0)),
             Self::Events => format!("event {} of sandbox row {} (position {})", text(2), text(1), text(0)),
             Self::Gaps => format!("the gap after event {} of sandbox row {}", text(1), text(0)),
-            Self::Trimmed => format!("what was trimmed of sandbox row {}", text(0)),
+            Self::Trimmed => format!("the retention record of sandbox row {}", text(0)),
         };
         SqlError::FromSqlConversionFailure(self.width(), Type::Integer, Box::new(DamagedRow(name)))
     }
 
-    /// Gives every row its checksum.
+    /// Writes the checksum of every row.
     pub(super) fn seal(self, connection: &Connection) -> Result<()> {
         let key = if self == Self::Gaps { "sandbox = ?2 AND after = ?3" } else { "rowid = ?2" };
         let mut write = connection.prepare(&format!("UPDATE {} SET checksum = ?1 WHERE {key}", self.name()))?;
@@ -197,7 +197,7 @@ impl Table {
     }
 }
 
-/// The canonical bytes of a value: its type, then its length where that varies, then what it is.
+/// Hashes the canonical encoding of a value: type, length if it varies, content.
 fn add(hasher: &mut Hasher, value: ValueRef<'_>) {
     let mut prefixed = |kind: u8, bytes: &[u8]| {
         hasher.update(&[kind]);
@@ -227,9 +227,9 @@ mod tests {
     fn the_checksum_of_given_values_is_frozen() {
         let values: [&dyn ToSql; 4] = [&1i64, &"äb", &None::<i64>, &b"\xff".as_slice()];
         assert_eq!(Table::Gaps.checksum(&values).unwrap(), FROZEN);
-        assert_ne!(Table::Events.checksum(&values).unwrap(), FROZEN, "the table counts");
+        assert_ne!(Table::Events.checksum(&values).unwrap(), FROZEN, "the table is part of the checksum");
         let moved: [&dyn ToSql; 4] = [&1i64, &"ä", &None::<i64>, &b"b\xff".as_slice()];
-        assert_ne!(Table::Gaps.checksum(&moved).unwrap(), FROZEN, "where a value ends counts");
+        assert_ne!(Table::Gaps.checksum(&moved).unwrap(), FROZEN, "the length of a value is part of the checksum");
     }
 
     const FROZEN: u32 = 0x8beb_90d8;

@@ -1,7 +1,7 @@
-//! A first page for a database that has lost its own: the header, and where each table begins.
+//! Rebuilds the first page of a damaged database: the header, and where each table begins.
 //!
-//! Every store is made by the same steps, or copied by SQLite in the same order, so its tables begin where those of a new one
-//! do. Whether that is right is told by the checksums of the rows.
+//! Every store is created by the same migration steps, or copied by SQLite in the same order, so its tables begin at
+//! the same pages as those of a new one. The checksums of the rows tell whether that is right.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -15,21 +15,21 @@ use super::inspect::{beside, log_of};
 use super::schema;
 use crate::StoreError;
 
-/// How the tables of a store came to where they begin.
+/// How the root pages of the tables were allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TableLayout {
-    /// One after the other, when the store was created or repaired.
+    /// In creation order, when the store was created or repaired.
     Created,
-    /// By SQLite, when the store was restored from a backup.
+    /// By `VACUUM`, when the store was restored from a backup.
     Copied,
 }
 
 const PAGE: usize = 4096;
-/// Where in the first page the versions for writing and reading, the number of pages, and the list of free pages are.
+/// The offsets of the format versions, the page count and the freelist in the first page.
 const VERSIONS: usize = 18;
 const PAGES: usize = 28;
 const FREE: usize = 32;
-/// Both versions of a database with a write-ahead log.
+/// The format versions of a database in WAL mode.
 const WITH_LOG: [u8; 2] = [2, 2];
 
 // === impl TableLayout ===
@@ -37,7 +37,7 @@ const WITH_LOG: [u8; 2] = [2, 2];
 impl TableLayout {
     pub(super) const ALL: [Self; 2] = [Self::Created, Self::Copied];
 
-    /// Copies a database with its log, and gives the copy a first page.
+    /// Copies a database with its log, and rebuilds the first page of the copy.
     pub(super) fn copy(self, from: &Path, to: &Path) -> Result<(), StoreError> {
         let failed = |error| StoreError::file(to, error);
         let mut page = self.first_page(&beside(to, ".new"))?;

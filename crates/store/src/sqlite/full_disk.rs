@@ -1,8 +1,8 @@
-//! A log that cannot be moved into the database, because that would grow and the disk is full.
+//! Checkpoints on a full disk, where the database cannot grow.
 //!
-//! The reserve is given up for it if that is enough. If it is not, but most of the database is free pages, the database is
-//! compacted in the log first: then the file has to grow less, or not at all. Otherwise the reserve stays for what ends or
-//! removes something.
+//! The reserve is released if that is sufficient. If it is not, but most pages of the database are free, the database
+//! is compacted into the log first: then the file has to grow less, or not at all. Otherwise the reserve is kept for
+//! changes that end or remove something.
 
 use std::fs::File;
 use std::path::Path;
@@ -14,26 +14,26 @@ use super::{PAGE, Sqlite};
 use crate::StoreError;
 use crate::reserve::DiskSpace;
 
-/// What stands before each page in the log.
+/// The header of each page in the log, in bytes.
 const FRAME_HEADER: u64 = 24;
-/// How many pages are compacted at most: they are all held in memory, and nothing is committed meanwhile.
+/// The maximum number of pages to compact: all of them are held in memory, and no commit runs meanwhile.
 const MOST_COMPACTED: u64 = 16_384;
 
-/// How large a database is.
+/// The size of a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct DatabaseSize {
     /// All pages, in the file or in the log.
     pages: u64,
-    /// Those of them that hold nothing.
+    /// The pages on the freelist.
     free_pages: u64,
-    /// The bytes of the file.
+    /// The length of the file in bytes.
     file: u64,
 }
 
 // === impl Sqlite ===
 
 impl Sqlite {
-    /// The same, with a log that fits its reserve and was moved if the disk allows it.
+    /// Adjusts the log limit to the reserve, and checkpoints if the disk allows it.
     pub(super) fn settled(mut self) -> Self {
         if self.reserve.target() > 0 {
             self.checkpoints.fit(self.reserve.target() / PAGE as u64);
@@ -42,7 +42,7 @@ impl Sqlite {
         self
     }
 
-    /// Counts pages that were written, and has the log moved into the database when it is time.
+    /// Counts written pages, and requests a checkpoint when it is due.
     pub(super) fn after_commit(&mut self, pages: usize) {
         if self.checkpoints.after(&self.connection, pages, self.reserve.is_used()) {
             self.log_is_stuck = false;
@@ -50,11 +50,11 @@ impl Sqlite {
         }
         match self.move_log() {
             Ok(()) => {
-                tracing::info!("the log of the store was moved into the database on a full disk");
+                tracing::info!("checkpointed the write-ahead log of the store on a full disk");
                 self.log_is_stuck = false;
             }
             Err(error) if !self.log_is_stuck => {
-                tracing::warn!(%error, "the log of the store cannot be moved into the database until there is room");
+                tracing::warn!(%error, "cannot checkpoint the write-ahead log of the store until there is space");
                 self.log_is_stuck = true;
             }
             Err(_) => {}
@@ -73,14 +73,14 @@ impl Sqlite {
         self.with_reserve(|sqlite| sqlite.checkpoints.truncate(&sqlite.connection))
     }
 
-    /// Writes all pages that hold something to the log, in a row.
+    /// Writes all used pages to the log, contiguously.
     fn compact(&mut self) -> Result<(), StoreError> {
         self.recover()?;
         if let Some(index) = &mut self.index {
             index.make_room(&self.connection)?;
         }
         self.set_flushes(true)?;
-        // There is no room for a file on the disk.
+        // The disk has no space for a temporary file.
         self.connection.execute_batch("PRAGMA temp_store=MEMORY; VACUUM")?;
         Ok(())
     }
@@ -94,10 +94,10 @@ impl Sqlite {
         }
     }
 
-    /// How many bytes there are, with those of the reserve.
+    /// The free bytes of the disk, including the reserve.
     fn room(&self) -> Result<u64, StoreError> {
         let path = Path::new(self.connection.path().unwrap_or_default());
-        // The directory: to close the database itself would release the locks of SQLite.
+        // The directory is opened, because closing the database file would release the locks of SQLite.
         let directory = directory_of(path);
         let space = File::open(directory).and_then(|directory| DiskSpace::of(&directory));
         let free = space.map_err(|error| StoreError::file(directory, error))?.free;
@@ -119,12 +119,12 @@ impl DatabaseSize {
         self.pages.saturating_sub(self.free_pages)
     }
 
-    /// By how many bytes the file grows when the log is moved into it.
+    /// By how many bytes a checkpoint grows the file.
     fn growth(self) -> u64 {
         (self.pages * PAGE as u64).saturating_sub(self.file)
     }
 
-    /// How many bytes it takes to compact the database in the log, and to move that.
+    /// How many bytes the compaction in the log and its checkpoint take.
     fn compaction(self) -> u64 {
         let used = self.used_pages();
         used * (PAGE as u64 + FRAME_HEADER) + (used * PAGE as u64).saturating_sub(self.file)

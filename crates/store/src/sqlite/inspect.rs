@@ -1,4 +1,4 @@
-//! What a store says of itself, before anybody changes it.
+//! Reads the metadata of a store without changing it.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -7,26 +7,26 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
 
-use super::open::{ReadOnly, read_when_ready, recognize};
+use super::open::{ReadOnlyConnection, read_when_ready, recognize};
 use super::read::position;
 use super::schema::CHECKSUMS;
 use crate::marker::MarkerRecord;
 use crate::{MissingEvents, StoreError, StoreIdentity, StoreOrigin};
 
-/// What stands in a store about itself.
+/// The metadata of a store.
 #[derive(Clone, Debug)]
 pub(crate) struct StoreFacts {
     pub(crate) version: u32,
     pub(crate) identity: Option<StoreIdentity>,
     pub(crate) position: u64,
     is_clean: bool,
-    /// Whether it was put there by a restore, and nobody has opened it since.
+    /// Whether it was restored from a backup, and not opened since.
     is_restored: bool,
-    /// Whether a sandbox was ever created in it.
+    /// Whether it ever had a sandbox.
     is_used: bool,
 }
 
-/// Where in a database it says whether it has a write-ahead log, and how.
+/// The offset of the read version in the header, which tells whether the database is in WAL mode.
 const READ_VERSION: usize = 19;
 const WITH_LOG: u8 = 2;
 
@@ -35,14 +35,14 @@ pub(crate) fn log_of(path: &Path) -> PathBuf {
     beside(path, "-wal")
 }
 
-/// A file whose name is that of another and something more.
+/// The path with a suffix appended to its file name.
 pub(crate) fn beside(path: &Path, end: &str) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(end);
     name.into()
 }
 
-/// Holds a store against the marker of its home; neither is changed.
+/// Compares a store with the marker of its home, without changing either.
 pub(crate) fn inspect(path: &Path, home_mark: Option<&Path>) -> Result<StoreOrigin, StoreError> {
     let home = home_mark.map(MarkerRecord::read).transpose()?.flatten();
     let missing = StoreOrigin::Missing { home: home.as_ref().map(|home| home.position) };
@@ -52,16 +52,16 @@ pub(crate) fn inspect(path: &Path, home_mark: Option<&Path>) -> Result<StoreOrig
         _ => return Ok(missing),
     }
     let Some(facts) = read_when_ready(|| read_facts(path))? else { return Ok(missing) };
-    // A store that was closed and is older was restored by hand; one that was not has lost a part of its log.
+    // An older store that was closed was restored by hand; one that was not closed has lost a part of its log.
     if let Some(missing) = home.as_ref().filter(|_| !facts.is_clean).and_then(|home| facts.missing(home)) {
         return Err(StoreError::LogIncomplete { path: path.into(), missing });
     }
     Ok(facts.origin(home))
 }
 
-/// What stands in a store, if there are tables.
+/// The metadata of a store, if it has tables.
 fn read_facts(path: &Path) -> Result<Option<StoreFacts>, StoreError> {
-    let ReadOnly { connection, is_immutable } = ReadOnly::open(path)?;
+    let ReadOnlyConnection { connection, is_immutable } = ReadOnlyConnection::open(path)?;
     connection.execute_batch("BEGIN")?;
     let version = recognize(&connection, path)?;
     if version == 0 {
@@ -93,8 +93,8 @@ impl StoreFacts {
         })
     }
 
-    /// Whether a store without a log should have one: a store in use has it from the start on, and loses it only when it
-    /// is closed. A copy that SQLite made says that it needs none.
+    /// Whether the log of the store is missing: a store in use has a log until it is closed. A copy that SQLite made is
+    /// marked as needing none.
     pub(crate) fn lacks_log(&self, path: &Path) -> Result<bool, StoreError> {
         let mut header = [0; READ_VERSION + 1];
         let read = File::open(path).and_then(|mut file| file.read_exact(&mut header));
@@ -102,7 +102,8 @@ impl StoreFacts {
         Ok(!self.is_clean && header[READ_VERSION] == WITH_LOG)
     }
 
-    /// What a store lacks that was flushed in its home. One that was put there by a restore lacks nothing unexpected.
+    /// The events that were fsynced in the home and that the store lacks. For a restored store they are expected to be
+    /// missing.
     pub(crate) fn missing(&self, home: &MarkerRecord) -> Option<MissingEvents> {
         let is_lost =
             !self.is_restored && self.identity.as_ref() == Some(&home.identity) && self.position < home.position;
@@ -120,7 +121,7 @@ impl StoreFacts {
             (Some(home), Some(identity)) if identity != home.identity => {
                 StoreOrigin::Foreign { store: identity, home: home.identity, position: home.position }
             }
-            // One without an identity is from before the home had a marker.
+            // A store without an identity is older than the marker.
             (Some(home), None) => StoreOrigin::Older { store, home: home.position },
             (Some(home), _) if self.is_restored || store < home.position => {
                 StoreOrigin::Older { store, home: home.position }

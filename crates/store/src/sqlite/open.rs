@@ -1,4 +1,4 @@
-//! From a path to a database that is ours, whole, and of this version.
+//! Opens a database, after checking that it is ours, intact, and of a known version.
 
 use std::collections::HashMap;
 use std::fs::{OpenOptions, Permissions, set_permissions};
@@ -11,45 +11,44 @@ use std::time::{Duration, Instant};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
-use super::checkpoint::Checkpoints;
+use super::checkpoint::Checkpointer;
 use super::inspect::{beside, inspect, log_of};
-use super::raise::{Lost, raise};
+use super::raise::{LostEvents, raise};
 use super::wal_index::WalIndex;
 use super::{Sqlite, copy, read, schema};
 use crate::marker::MarkerFile;
 use crate::reserve::Reserve;
-use crate::{Options, StoreError, StoreIdentity};
+use crate::{StoreError, StoreIdentity, StoreOptions};
 
-/// How long one waits for a lock of the file: only another program that writes holds one for so long.
-pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+/// The busy timeout: only another writing program holds a file lock for so long.
+pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// After which time one that reads looks again whether the log is ready.
+/// The interval at which a reader retries while the WAL index is not ready.
 const RETRY: Duration = Duration::from_millis(5);
 
-/// Has SQLite open the index of the log without writing to it, unless this process has it open already.
+/// Makes SQLite open the WAL index without writing to it, unless this process already has it open.
 const READ_ONLY_INDEX: &str = "readonly_shm=1";
 
-/// How many bytes of its file the log keeps when it begins anew.
+/// How many bytes of its file the log keeps after a reset.
 const LOG_KEPT: u64 = 16 << 20;
 
-/// Only its owner reads it.
 pub(super) const MODE: u32 = 0o600;
 
-/// How long a start looks for damage: a store that takes longer is served before all of it was looked at.
-const QUICK: Duration = Duration::from_millis(100);
-/// After how many steps of SQLite the time is looked at.
+/// The time limit of the damage check at the start: a larger store is served before the check is complete.
+const QUICK_CHECK_TIME: Duration = Duration::from_millis(100);
+/// After how many virtual machine steps of SQLite the time is checked.
 const STEPS: i32 = 1000;
 
-/// A connection that cannot write, and leaves nothing behind.
-pub(super) struct ReadOnly {
+/// A connection that cannot write, and leaves no files behind.
+pub(super) struct ReadOnlyConnection {
     pub(super) connection: Connection,
-    /// Whether it takes the file as one that nobody changes: then it makes no log for one that has none.
+    /// Whether it opened the file as immutable, so that it creates no log for one that has none.
     pub(super) is_immutable: bool,
 }
 
 impl Sqlite {
-    /// Opens a database, on a full disk with the help of its reserve.
-    pub(crate) fn open(path: &Path, boot: &str, options: &Options) -> Result<Self, StoreError> {
+    /// Opens a database, releasing its reserve if the disk is full.
+    pub(crate) fn open(path: &Path, boot: &str, options: &StoreOptions) -> Result<Self, StoreError> {
         let mut reserve = Reserve::open(path, options.reserve);
         loop {
             match Self::open_within(path, boot, options) {
@@ -60,20 +59,20 @@ impl Sqlite {
         }
     }
 
-    fn open_within(path: &Path, boot: &str, options: &Options) -> Result<Self, StoreError> {
+    fn open_within(path: &Path, boot: &str, options: &StoreOptions) -> Result<Self, StoreError> {
         let origin = inspect(path, options.home_mark.as_deref())?;
         create(path).map_err(|error| StoreError::file(path, error))?;
         let mut index = options.index_lock.map(|lock| WalIndex::open(path, lock, options)).transpose()?;
         let mut connection = connect_to_write(path)?;
         let version = recognize(&connection, path)?;
-        // What SQLite makes beside it gets the same mode.
+        // SQLite creates the files beside it with the same mode.
         set_permissions(path, Permissions::from_mode(MODE)).map_err(|error| StoreError::file(path, error))?;
         let mode: String = connection.query_row("PRAGMA journal_mode=WAL", [], |row| row.get(0))?;
         if mode != "wal" {
             return Err(StoreError::file(path, io::Error::other("it cannot have a write-ahead log there")));
         }
-        // Checkpoints are made beside the writer, so that no commit waits for one. A log that became long is cut off when
-        // it begins anew.
+        // A separate thread runs checkpoints, so that no commit waits for one. A log that became long is truncated when
+        // it is reset.
         connection.execute_batch("PRAGMA synchronous=FULL; PRAGMA wal_autocheckpoint=0; PRAGMA cache_size=-16384")?;
         connection.query_row(&format!("PRAGMA journal_size_limit={LOG_KEPT}"), [], |_| Ok(()))?;
         quick_check(&connection)?;
@@ -88,11 +87,11 @@ impl Sqlite {
             index.make_room(&connection)?;
         }
         begin(&mut connection, boot, origin.seen())?;
-        // The file itself has to say that it is in use, so that a copy without its log is recognized.
+        // The database file itself records that it is in use, so that a copy without its log is recognized.
         let is_full =
             match connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())).map_err(StoreError::from) {
                 Ok(()) => false,
-                // The log is complete, and a full disk must not keep anybody from removing sandboxes.
+                // The log is complete, and a full disk must not prevent users from deleting sandboxes.
                 Err(StoreError::Full) => true,
                 Err(error) => return Err(error),
             };
@@ -102,18 +101,18 @@ impl Sqlite {
         }
         let position = read::position(&connection)?;
         let marker = options.home_mark.as_deref().map(|path| open_marker(&connection, path, position)).transpose()?;
-        let checkpoints = Checkpoints::start(connect_to_write(path)?, is_full)?;
-        let (marks, reserve) = (HashMap::new(), Reserve::none());
-        let (flushes, doubtful, log_is_stuck) = (true, false, false);
+        let checkpoints = Checkpointer::start(connect_to_write(path)?, is_full)?;
+        let (sequences, reserve) = (HashMap::new(), Reserve::none());
+        let (flushes, flush_failed, log_is_stuck) = (true, false, false);
         Ok(Self {
             connection,
             checkpoints,
             flushes,
-            doubtful,
+            flush_failed,
             position,
             marker,
             origin,
-            marks,
+            sequences,
             reserve,
             log_is_stuck,
             index,
@@ -121,9 +120,9 @@ impl Sqlite {
     }
 }
 
-/// Looks for damage, for a short time.
+/// Checks for damage, within a time limit.
 fn quick_check(connection: &Connection) -> Result<(), StoreError> {
-    let until = Instant::now() + QUICK;
+    let until = Instant::now() + QUICK_CHECK_TIME;
     connection.progress_handler(STEPS, Some(move || Instant::now() >= until));
     let found = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get::<_, String>(0));
     connection.progress_handler(STEPS, None::<fn() -> bool>);
@@ -135,7 +134,7 @@ fn quick_check(connection: &Connection) -> Result<(), StoreError> {
     }
 }
 
-/// Begins to write the marker of the home: what was there before is flushed.
+/// Opens the marker of the home; everything that is in the store by now is fsynced.
 fn open_marker(connection: &Connection, path: &Path, position: u64) -> Result<MarkerFile, StoreError> {
     let identity: String = connection.query_row("SELECT identity FROM about", [], |row| row.get(0))?;
     let identity = StoreIdentity::parse(&identity)
@@ -145,13 +144,13 @@ fn open_marker(connection: &Connection, path: &Path, position: u64) -> Result<Ma
     Ok(marker)
 }
 
-/// A connection that cannot write, to a store that this process has open. It shares the index of the log with the writer, and
-/// makes none when that has closed.
+/// A read-only connection to a store that this process has open. It shares the WAL index with the writer, and creates
+/// none after the writer has closed.
 pub(super) fn open_to_read(path: &Path) -> Result<Connection, StoreError> {
     connect_by_uri(path, READ_ONLY_INDEX)
 }
 
-impl ReadOnly {
+impl ReadOnlyConnection {
     pub(super) fn open(path: &Path) -> Result<Self, StoreError> {
         let is_immutable = !log_of(path).exists();
         let connection = if is_immutable { connect_by_uri(path, "immutable=1")? } else { connect_to_log(path)? };
@@ -159,17 +158,19 @@ impl ReadOnly {
     }
 }
 
-/// Reads a store that has a log, and never writes to the index of that, which others may have mapped on a full disk.
+/// Opens a store that has a log for reading, and never writes to the WAL index, which others may have mapped on a full
+/// disk.
 fn connect_to_log(path: &Path) -> Result<Connection, StoreError> {
-    // Without an index SQLite reads the log by itself, but wants the file. To open one that is there would cost locks.
+    // Without an index SQLite scans the log itself, but requires the file. Opening and closing an existing one would
+    // release locks.
     let _ = OpenOptions::new().write(true).create_new(true).mode(MODE).open(beside(path, "-shm"));
     connect_by_uri(path, READ_ONLY_INDEX)
 }
 
-/// Reads from its beginning what another process writes, and again while SQLite says that the index is not ready. It says so
-/// when that process begins the log, and when it ends a transaction at the moment at which this one reads the header.
+/// Runs a read, and retries it while SQLite reports that the WAL index of another process is not ready: while that
+/// process starts the log, or ends a transaction just as this one reads the header.
 pub(super) fn read_when_ready<T>(mut read: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + BUSY_TIMEOUT;
     loop {
         match read() {
             Err(error) if error.is_index_not_ready() && Instant::now() < until => std::thread::sleep(RETRY),
@@ -190,14 +191,14 @@ fn connect_by_uri(path: &Path, option: &str) -> Result<Connection, StoreError> {
     connect(format!("file:{name}?{option}").as_ref(), flags)
 }
 
-/// A connection that writes. The log stays when it is closed, unless the store was closed in order.
+/// A read-write connection. The log is kept when it is closed, unless the store was closed cleanly.
 fn connect_to_write(path: &Path) -> Result<Connection, StoreError> {
     let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     Ok(connection)
 }
 
-/// The version of a database, if it is ours and the version is known.
+/// The schema version of a database, if it is a store and the version is supported.
 pub(super) fn recognize(connection: &Connection, path: &Path) -> Result<usize, StoreError> {
     let application = match connection.pragma_query_value(None, "application_id", |row| row.get::<_, i32>(0)) {
         Err(error) if error.sqlite_error_code() == Some(ErrorCode::NotADatabase) => {
@@ -223,26 +224,27 @@ pub(super) fn recognize(connection: &Connection, path: &Path) -> Result<usize, S
 
 fn connect(path: &Path, flags: OpenFlags) -> Result<Connection, StoreError> {
     let connection = Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
-    connection.busy_timeout(PATIENCE)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
     Ok(connection)
 }
 
-/// Makes the file if there is none. It is closed before SQLite opens it, whose locks would go with it.
+/// Creates the file if it does not exist. It is closed before SQLite opens it, because closing it later would release
+/// SQLite's locks.
 fn create(path: &Path) -> io::Result<()> {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(MODE).open(path).map(drop)
 }
 
-/// Notes that this start of the host writes from now on. If the last one ended without a close, what it did not flush
-/// may be lost; if events up to some position were seen here that this store need not have, those are. None of them is
-/// given again.
+/// Records the boot id of the writer. If the last one ended without a close, commits without fsync may be lost; if
+/// `seen` is given, clients have seen events up to that position which this store may lack. Their numbers are not
+/// reused.
 fn begin(connection: &mut Connection, boot: &str, seen: Option<u64>) -> rusqlite::Result<()> {
     let transaction = connection.transaction()?;
     let (last, clean): (String, bool) =
         transaction.query_row("SELECT boot, clean FROM about", [], |row| Ok((row.get(0)?, row.get(1)?)))?;
     if let Some(position) = seen {
-        raise(&transaction, Lost::Since(position))?;
+        raise(&transaction, LostEvents::Since(position))?;
     } else if last != boot && !clean {
-        raise(&transaction, Lost::Unflushed)?;
+        raise(&transaction, LostEvents::Unflushed)?;
     }
     transaction.execute("UPDATE about SET boot = ?1, clean = 0, restored = 0", [boot])?;
     transaction.commit()

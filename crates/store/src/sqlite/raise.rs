@@ -1,4 +1,4 @@
-//! Numbers that somebody may have seen are not given again: positions and sequences go on higher.
+//! Raises positions and sequences, so that numbers that clients may have seen are never reused.
 
 use rusqlite::types::Value;
 use rusqlite::{Connection, params_from_iter};
@@ -8,29 +8,29 @@ use super::read;
 use super::rows::{self, CEILING, FLOOR, LAST_SEQUENCE};
 use super::schema::NEWEST;
 
-/// How much higher positions go on: nobody ever sees so many events that are not on the disk.
-const JUMP: u64 = 1 << 32;
-/// How much higher the sequences of a sandbox go on when nobody knows how many were given.
-const LEAP: i64 = 1 << 20;
+/// How far positions are raised: clients never see so many events that are not on the disk.
+const POSITION_JUMP: u64 = 1 << 32;
+/// How far the sequences of a sandbox are raised when it is unknown how many were in use.
+const SEQUENCE_JUMP: i64 = 1 << 20;
 
-/// Why numbers have to be raised.
+/// Which events may be lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lost {
-    /// A power cut took what was not flushed: sequences went no further than the ceilings.
+pub(super) enum LostEvents {
+    /// A power cut took commits without fsync: no sequence above the ceilings was in use.
     Unflushed,
-    /// The store is an earlier one, and events up to this position may have been seen.
+    /// The store is an earlier one, and clients may have seen events up to this position.
     Since(u64),
 }
 
-/// Raises the position, and the floor of every sandbox to which something can still happen; the gaps are on record.
-pub(super) fn raise(connection: &Connection, lost: Lost) -> rusqlite::Result<()> {
+/// Raises the position, and the floor of every sandbox that is not deleted; records the gaps.
+pub(super) fn raise(connection: &Connection, lost: LostEvents) -> rusqlite::Result<()> {
     let newest = read::position(connection)?;
     let seen = match lost {
-        Lost::Unflushed => newest,
-        Lost::Since(position) => newest.max(position),
+        LostEvents::Unflushed => newest,
+        LostEvents::Since(position) => newest.max(position),
     };
     if seen > 0 {
-        set_position(connection, seen + JUMP)?;
+        set_position(connection, seen + POSITION_JUMP)?;
     }
     let mut update = connection.prepare(&Table::Sandboxes.update(2))?;
     let gap = Table::Gaps.insert().replacen("INSERT", "INSERT OR REPLACE", 1);
@@ -38,7 +38,7 @@ pub(super) fn raise(connection: &Connection, lost: Lost) -> rusqlite::Result<()>
     for mut row in live(connection)? {
         let (Value::Integer(last), Value::Integer(ceiling)) = (&row[LAST_SEQUENCE], &row[CEILING]) else { continue };
         let (number, last) = (row[0].clone(), *last);
-        let floor = if lost == Lost::Unflushed { *ceiling } else { last.max(*ceiling) + LEAP };
+        let floor = if lost == LostEvents::Unflushed { *ceiling } else { last.max(*ceiling) + SEQUENCE_JUMP };
         if floor > last {
             (row[FLOOR], row[CEILING]) = (floor.into(), floor.into());
             execute(&mut update, Table::Sandboxes, row)?;

@@ -1,4 +1,4 @@
-//! What is read: everything at the start, then what nobody remembers.
+//! Reads: everything at the start, then what is not cached.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -10,39 +10,39 @@ use super::open::open_to_read;
 use super::rows::{self, CEILING, FLOOR};
 use super::schema::NEWEST;
 use super::trim;
-use crate::backend::{Loaded, Range, Reader, SequenceBounds};
-use crate::{Event, Exec, ExecId, Keep, SandboxId, SandboxState, Sequence, StoreError};
+use crate::backend::{EventRange, LoadedRows, Reader, SequenceBounds};
+use crate::{Event, Exec, ExecId, RetentionLimit, SandboxId, SandboxState, Sequence, StoreError};
 
-/// How many connections are kept for the next who reads.
+/// How many idle connections are kept.
 const KEPT: usize = 4;
 
-/// Connections that only read.
+/// A pool of read-only connections.
 #[derive(Debug)]
 pub(crate) struct SqliteReader {
     path: PathBuf,
     kept: Mutex<Vec<Connection>>,
-    /// It goes after all connections.
+    /// Declared last: the file must be closed after all connections.
     _index: Option<Arc<File>>,
 }
 
-/// What is loaded, and for each sandbox the newest sequence that is used up, and the ceiling.
-pub(super) struct LoadedWithMarks {
-    pub(super) loaded: Loaded,
-    pub(super) marks: Vec<(SandboxId, Sequence, Sequence)>,
+/// The loaded rows, and for each sandbox the newest sequence in use and the ceiling.
+pub(super) struct LoadedWithSequences {
+    pub(super) loaded: LoadedRows,
+    pub(super) sequences: Vec<(SandboxId, Sequence, Sequence)>,
 }
 
-pub(super) fn load(connection: &Connection) -> rusqlite::Result<LoadedWithMarks> {
-    let mut loaded = Loaded::default();
-    let mut marks = Vec::new();
+pub(super) fn load(connection: &Connection) -> rusqlite::Result<LoadedWithSequences> {
+    let mut loaded = LoadedRows::default();
+    let mut sequences = Vec::new();
     let mut statement = connection.prepare(&format!("SELECT {} FROM sandboxes s", rows::sandbox_columns(NEWEST)))?;
     let mut found = statement.query([])?;
     let any_trimmed = connection.prepare("SELECT 1 FROM trimmed")?.exists([])?;
     while let Some(row) = found.next()? {
         let (sandbox, floor) = (rows::sandbox(row)?, row.get(FLOOR)?);
         if sandbox.state != SandboxState::Deleted {
-            marks.push((sandbox.id.clone(), sandbox.last_sequence.max(floor), row.get(CEILING)?));
+            sequences.push((sandbox.id.clone(), sandbox.last_sequence.max(floor), row.get(CEILING)?));
         }
-        let trimmed = if any_trimmed { trim::of(connection, row.get(0)?)? } else { None };
+        let trimmed = if any_trimmed { trim::trimmed_history(connection, row.get(0)?)? } else { None };
         let bounds = SequenceBounds { floor, trimmed: trimmed.unwrap_or_default().events };
         loaded.sandboxes.push((sandbox, bounds));
     }
@@ -50,10 +50,10 @@ pub(super) fn load(connection: &Connection) -> rusqlite::Result<LoadedWithMarks>
     let running = format!("SELECT {exec} FROM execs e JOIN sandboxes s ON s.number = e.sandbox WHERE e.state = 1");
     loaded.running = connection.prepare(&running)?.query_map([], rows::exec)?.collect::<Result<_, _>>()?;
     loaded.position = position(connection)?;
-    Ok(LoadedWithMarks { loaded, marks })
+    Ok(LoadedWithSequences { loaded, sequences })
 }
 
-/// The newest position, whether its event is still there or not.
+/// The newest position, whether its event still exists or not.
 pub(super) fn position(connection: &Connection) -> rusqlite::Result<u64> {
     let sql = "SELECT seq FROM sqlite_sequence WHERE name = 'events'";
     Ok(connection.query_row(sql, [], |row| row.get(0)).optional()?.unwrap_or(0))
@@ -62,7 +62,7 @@ pub(super) fn position(connection: &Connection) -> rusqlite::Result<u64> {
 // === impl SqliteReader ===
 
 impl SqliteReader {
-    /// Reads what this process writes; the index of the log stays open for as long.
+    /// Reads the store that this process writes, and keeps its WAL index open.
     pub(crate) fn new(path: &Path, index: Option<Arc<File>>) -> Self {
         Self { path: path.into(), kept: Mutex::new(Vec::new()), _index: index }
     }
@@ -98,7 +98,7 @@ impl Reader for SqliteReader {
         self.with(|connection| connection.prepare_cached(&sql)?.query_map([sandbox.as_str()], rows::exec)?.collect())
     }
 
-    fn events(&self, sandbox: &SandboxId, range: Range) -> Result<Vec<Event>, StoreError> {
+    fn events(&self, sandbox: &SandboxId, range: EventRange) -> Result<Vec<Event>, StoreError> {
         let columns = rows::event_columns(NEWEST);
         let sql = format!(
             "SELECT {columns} FROM events e WHERE e.sandbox = (SELECT number FROM sandboxes WHERE id = ?1)
@@ -110,9 +110,9 @@ impl Reader for SqliteReader {
         })
     }
 
-    fn all_events(&self, range: Range) -> Result<Vec<Event>, StoreError> {
+    fn all_events(&self, range: EventRange) -> Result<Vec<Event>, StoreError> {
         let columns = rows::event_columns(NEWEST);
-        // The order of a cross join is kept: events first.
+        // A cross join keeps the order of the tables: events first.
         let sql = format!(
             "SELECT {columns}, s.id FROM events e CROSS JOIN sandboxes s ON s.number = e.sandbox
                 WHERE e.position > ?1 AND e.position <= ?2 ORDER BY e.position LIMIT ?3"
@@ -123,11 +123,11 @@ impl Reader for SqliteReader {
         })
     }
 
-    fn overdue_events(&self, keep: Keep) -> Result<Vec<(SandboxId, Sequence)>, StoreError> {
+    fn overdue_events(&self, keep: RetentionLimit) -> Result<Vec<(SandboxId, Sequence)>, StoreError> {
         self.with(|connection| trim::overdue_events(connection, keep))
     }
 
-    fn overdue_execs(&self, keep: Keep, most: usize) -> Result<Vec<(SandboxId, ExecId)>, StoreError> {
+    fn overdue_execs(&self, keep: RetentionLimit, most: usize) -> Result<Vec<(SandboxId, ExecId)>, StoreError> {
         self.with(|connection| trim::overdue_execs(connection, keep, most))
     }
 }

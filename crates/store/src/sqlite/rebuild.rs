@@ -1,4 +1,4 @@
-//! A new store from what is intact in a damaged one.
+//! Rebuilds a store from the intact rows of a damaged one.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::File;
@@ -12,7 +12,7 @@ use super::checksum::Table;
 use super::copy::{create_new, remove_database};
 use super::first_page::TableLayout;
 use super::inspect::beside;
-use super::open::{ReadOnly, recognize};
+use super::open::{ReadOnlyConnection, recognize};
 use super::raise::{execute, set_position};
 use super::salvage::{IndexKeys, Salvage};
 use super::{read, rows, schema};
@@ -20,25 +20,25 @@ use crate::marker::MarkerRecord;
 use crate::repair::{RepairReport, RepairedTable};
 use crate::{MissingEvents, SandboxId, StoreError, StoreIdentity};
 
-/// What a repair knows while it works.
+/// The state of a repair.
 struct Rebuild<'a> {
     salvage: Salvage<'a>,
     target: &'a Connection,
-    /// The numbers of the sandboxes that are intact.
+    /// The row numbers of the intact sandboxes.
     sandboxes: HashSet<i64>,
-    /// Of those, the ones that have lost an exec or an event.
+    /// Those of them that have lost an exec or an event.
     incomplete: BTreeSet<i64>,
-    /// Ids that stay taken.
+    /// Ids that stay reserved.
     sandbox_ids: BTreeSet<String>,
     exec_ids: BTreeSet<String>,
     position: u64,
     report: RepairReport,
 }
 
-/// With what a database begins.
+/// The magic number of an SQLite database.
 const DATABASE: &[u8; 16] = b"SQLite format 3\0";
 
-/// How many of the tables that matter most are in the first page.
+/// Counts how many of the most important tables the first page lists.
 const TABLES: &str = "SELECT count(*) FROM sqlite_schema WHERE name IN ('about', 'events', 'execs', 'sandboxes')";
 const TABLE_COUNT: u32 = 4;
 
@@ -47,7 +47,7 @@ pub(crate) fn rebuild(path: &Path, new: &Path, home: Option<&MarkerRecord>) -> R
     if has_tables(path)? {
         return rebuild_from(path, new, home);
     }
-    // What says where the tables begin may be all that is broken. The layout with which most rows are intact is the right one.
+    // Possibly only the list of root pages is broken. The layout that yields the most intact rows is the right one.
     let mut best = None;
     for layout in TableLayout::ALL {
         let kept = rebuild_with(layout, path, new, home)?.kept_rows();
@@ -61,7 +61,7 @@ pub(crate) fn rebuild(path: &Path, new: &Path, home: Option<&MarkerRecord>) -> R
     }
 }
 
-/// Copies all intact rows of a store that does not say where its tables begin.
+/// Copies all intact rows of a store whose root pages are guessed by a layout.
 fn rebuild_with(
     layout: TableLayout,
     path: &Path,
@@ -74,9 +74,9 @@ fn rebuild_with(
     rebuilt
 }
 
-/// Whether a store says where its tables begin.
+/// Whether the schema of a store can be read.
 fn has_tables(path: &Path) -> Result<bool, StoreError> {
-    let ReadOnly { connection, .. } = ReadOnly::open(path)?;
+    let ReadOnlyConnection { connection, .. } = ReadOnlyConnection::open(path)?;
     connection.execute_batch("PRAGMA writable_schema=ON")?;
     match recognize(&connection, path) {
         Err(StoreError::NotOurs(_)) if !is_database(path)? => return Ok(false),
@@ -88,18 +88,18 @@ fn has_tables(path: &Path) -> Result<bool, StoreError> {
 }
 
 fn rebuild_from(path: &Path, new: &Path, home: Option<&MarkerRecord>) -> Result<RepairReport, StoreError> {
-    let ReadOnly { connection: source, .. } = ReadOnly::open(path)?;
-    // So SQLite reads a file that lacks its end, and a schema of which a part is broken.
+    let ReadOnlyConnection { connection: source, .. } = ReadOnlyConnection::open(path)?;
+    // SQLite then reads a truncated file, and a partly broken schema.
     source.execute_batch("PRAGMA writable_schema=ON; PRAGMA cell_size_check=ON")?;
     let version = match recognize(&source, path) {
-        // A first page that is broken says nothing of what is behind it.
+        // A broken first page says nothing about the other pages.
         Err(StoreError::Damaged { .. }) => schema::NEWEST,
         Err(StoreError::NotOurs(_)) if !is_database(path)? => schema::NEWEST,
         version => version?,
     };
     create_new(new)?;
     let mut target = Connection::open(new)?;
-    // It is flushed once, when it is complete.
+    // It is fsynced once, when it is complete.
     target.execute_batch("PRAGMA synchronous=OFF")?;
     schema::migrate(&mut target, schema::STEPS)?;
     let transaction = target.transaction()?;
@@ -124,7 +124,7 @@ fn rebuild_from(path: &Path, new: &Path, home: Option<&MarkerRecord>) -> Result<
     Ok(report)
 }
 
-/// Whether a file begins as every database does.
+/// Whether a file begins with the magic number of SQLite.
 fn is_database(path: &Path) -> Result<bool, StoreError> {
     let mut start = [0; DATABASE.len()];
     match File::open(path).and_then(|mut file| file.read_exact(&mut start)) {
@@ -166,7 +166,7 @@ impl Rebuild<'_> {
         let sql = "SELECT position, sandbox FROM events INDEXED BY events_of_sandbox";
         let order = ["sandbox", "sequence"];
         let index = self.salvage.index(sql, &order, |row| Ok((row.get(0)?, row.get::<_, i64>(1)?)));
-        // Any id will do to see whether a row is whole.
+        // Any valid id is sufficient to decode the row.
         let Ok(any) = SandboxId::new("none") else { return Ok(()) };
         let decode = move |row: &Row<'_>| rows::event(row, any.clone()).map(|_| ());
         let (kept, _) = self.copy(Table::Events, &index, decode, |known, row| known.contains(&integer(row, 1)))?;
@@ -177,8 +177,8 @@ impl Rebuild<'_> {
         Ok(())
     }
 
-    /// Copies the intact rows of a table that belong to something; returns the keys of those, and the rows that are not
-    /// intact, as far as they can be read.
+    /// Copies the intact rows of a table that have an owner; returns their keys, and the damaged rows as far as they
+    /// can be read.
     fn copy<T>(
         &mut self,
         table: Table,
@@ -216,7 +216,7 @@ impl Rebuild<'_> {
         Ok((kept, damaged))
     }
 
-    /// Copies the gaps, and records those that the damage made.
+    /// Copies the recorded gaps, and records those that the damage caused.
     fn gaps(&mut self) -> rusqlite::Result<()> {
         let insert = Table::Gaps.insert().replacen("INSERT", "INSERT OR REPLACE", 1);
         let mut insert = self.target.prepare(&insert)?;
@@ -244,7 +244,7 @@ impl Rebuild<'_> {
         Ok(())
     }
 
-    /// Copies what retention removed of each sandbox; says up to which sequence.
+    /// Copies the retention records; returns the trimmed sequence of each sandbox.
     fn trimmed(&mut self) -> rusqlite::Result<HashMap<i64, i64>> {
         let (mut kept, mut damaged) = (BTreeMap::new(), 0);
         let mut is_whole = true;
@@ -270,7 +270,7 @@ impl Rebuild<'_> {
         Ok(kept.into_iter().map(|(sandbox, (events, _)): (i64, (i64, i64))| (sandbox, events)).collect())
     }
 
-    /// Where sequences are missing, and no gap says why.
+    /// Ranges of missing sequences without a recorded gap.
     fn holes(
         &self,
         gaps: &BTreeSet<(i64, i64, i64)>,
@@ -282,7 +282,7 @@ impl Rebuild<'_> {
         )?;
         let mut rows = statement.query([])?;
         let mut holes = Vec::new();
-        // The sandbox, the sequence up to which nothing is missing, and its newest.
+        // The sandbox, the sequence up to which nothing is missing, and its newest sequence.
         let mut at: Option<(i64, i64, i64)> = None;
         let until = |gaps: &BTreeSet<(i64, i64, i64)>, sandbox, after| {
             gaps.range((sandbox, after, i64::MIN)..=(sandbox, after, i64::MAX)).next_back().map(|gap| gap.2)
@@ -320,7 +320,7 @@ impl Rebuild<'_> {
         Ok(holes)
     }
 
-    /// Keeps every id taken that ever was.
+    /// Reserves every id that was ever in use.
     fn reservations(&mut self) -> rusqlite::Result<()> {
         for (name, known) in [("reserved_sandboxes", &mut self.sandbox_ids), ("reserved_execs", &mut self.exec_ids)] {
             let mut found = BTreeSet::new();
@@ -354,7 +354,7 @@ impl Rebuild<'_> {
             self.target.execute("INSERT OR IGNORE INTO incomplete_sandboxes VALUES (?1)", [number])?;
         }
         if self.position == 0 {
-            // Nothing says how far it was; each event of a sandbox had a position.
+            // The position is unknown; each event had one, so the sum of the sequences is a lower bound.
             let known = "SELECT ifnull(sum(last_sequence), 0) FROM sandboxes";
             self.position = self.target.query_row(known, [], |row| row.get(0))?;
         }
@@ -362,7 +362,7 @@ impl Rebuild<'_> {
         let own = self.salvage.source.query_row("SELECT identity FROM about", [], |row| row.get::<_, String>(0));
         let own = own.ok().and_then(|own| StoreIdentity::parse(&own));
         let identity = own.or_else(|| home.map(|home| home.identity.clone()));
-        // The home saw events that are nowhere in what is left.
+        // The home has seen events that the remaining rows do not contain.
         self.report.missing = home
             .filter(|home| Some(&home.identity) == identity.as_ref() && home.position > self.position)
             .map(|home| MissingEvents { after: self.position, until: home.position });

@@ -1,4 +1,4 @@
-//! Rows as what they stand for, and back.
+//! Conversions between rows and records.
 
 use std::error::Error;
 use std::ffi::OsString;
@@ -9,10 +9,11 @@ use rusqlite::{Error as SqlError, Result, Row};
 
 use super::checksum::Table;
 use crate::{
-    BadId, Desired, Details, Event, EventType, Exec, ExecId, ExecState, Sandbox, SandboxId, SandboxState, Timestamp,
+    BadId, DesiredState, Details, Event, EventType, Exec, ExecId, ExecState, Sandbox, SandboxId, SandboxState,
+    Timestamp,
 };
 
-/// Where the id of the sandbox stands behind the columns of an exec or of an event.
+/// The index of the sandbox id after the columns of an exec or of an event.
 const SANDBOX_OF_EXEC: usize = Table::Execs.width() + 1;
 const SANDBOX_OF_EVENT: usize = Table::Events.width() + 1;
 
@@ -26,26 +27,26 @@ pub(super) fn exec_columns(version: usize) -> String {
     format!("{}, s.id", Table::Execs.selected("e", version))
 }
 
-/// The columns of an event `e`; the sandbox is known, or comes last.
+/// The columns of an event `e`; the sandbox id is known, or selected last.
 pub(super) fn event_columns(version: usize) -> String {
     Table::Events.selected("e", version)
 }
 
-/// Where a sandbox keeps what its sequences need.
+/// The indices of the columns that determine the sequences of a sandbox.
 pub(super) const LAST_SEQUENCE: usize = 15;
 pub(super) const FLOOR: usize = 16;
 pub(super) const CEILING: usize = 17;
 
-/// What the details of an event are about.
+/// The discriminants of the details of an event.
 pub(super) const NOTHING: u8 = 0;
 pub(super) const PHASE: u8 = 1;
 pub(super) const EXECS: u8 = 2;
 pub(super) const SERVICE: u8 = 3;
 
-/// A value that no store of ours has.
+/// A stored value is outside its domain.
 #[derive(Debug, thiserror::Error)]
-#[error("no such value is ever stored: {0}")]
-struct Impossible(i64);
+#[error("invalid stored value: {0}")]
+struct InvalidValue(i64);
 
 pub(super) fn sandbox(row: &Row<'_>) -> Result<Sandbox> {
     Table::Sandboxes.verify(row)?;
@@ -53,7 +54,7 @@ pub(super) fn sandbox(row: &Row<'_>) -> Result<Sandbox> {
         id: id(row, 1, SandboxId::qualified)?,
         owner: row.get(2)?,
         state: numbered(row, 3, SandboxState::from_number)?,
-        desired: numbered(row, 4, Desired::from_number)?,
+        desired: numbered(row, 4, DesiredState::from_number)?,
         reason: row.get(5)?,
         incarnation: row.get(6)?,
         disk: row.get(7)?,
@@ -105,7 +106,7 @@ pub(super) fn event(row: &Row<'_>, sandbox: SandboxId) -> Result<Event> {
     })
 }
 
-/// An event whose sandbox is the last column.
+/// An event whose sandbox id is the last column.
 pub(super) fn event_of_any(row: &Row<'_>) -> Result<Event> {
     event(row, id(row, SANDBOX_OF_EVENT, SandboxId::qualified)?)
 }
@@ -123,7 +124,7 @@ fn details(row: &Row<'_>) -> Result<Details> {
             error_message,
         },
         SERVICE => Details::Service { name: row.get(7)?, error_code, error_message },
-        other => return Err(bad(6, Impossible(other.into()))),
+        other => return Err(bad(6, InvalidValue(other.into()))),
     })
 }
 
@@ -133,7 +134,7 @@ pub(super) fn id<T>(row: &Row<'_>, column: usize, new: fn(String) -> std::result
 
 fn numbered<T>(row: &Row<'_>, column: usize, from: fn(u8) -> Option<T>) -> Result<T> {
     let number = row.get(column)?;
-    from(number).ok_or_else(|| bad(column, Impossible(number.into())))
+    from(number).ok_or_else(|| bad(column, InvalidValue(number.into())))
 }
 
 fn json<T: serde::de::DeserializeOwned>(row: &Row<'_>, column: usize) -> Result<T> {

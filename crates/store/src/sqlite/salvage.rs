@@ -1,4 +1,4 @@
-//! Rows of a damaged database: all that can still be read, whatever is broken between them.
+//! Reads all rows of a damaged database that can still be read.
 
 use std::collections::HashSet;
 
@@ -9,27 +9,27 @@ use super::checksum::Table;
 /// How many reads of a table may fail before the rest of it is given up.
 const MOST_FAILURES: u32 = 4096;
 
-/// A damaged database, as rows are taken out of it.
+/// A damaged database as the source of rows.
 pub(super) struct Salvage<'a> {
     pub(super) source: &'a Connection,
     pub(super) version: usize,
 }
 
-/// What an index knows of the rows of its table.
+/// The keys of a table according to one of its indexes.
 #[derive(Debug, Default)]
 pub(super) struct IndexKeys<T> {
-    /// The key of each row, and what else stands in the index.
+    /// The key of each row, with the other columns of the index.
     pub(super) keys: Vec<(i64, T)>,
     is_whole: bool,
 }
 
-/// What is between two keys of a table.
+/// An inclusive range of row keys.
 type KeyRange = (i64, i64);
 
 // === impl IndexKeys ===
 
 impl<T> IndexKeys<T> {
-    /// Whether all of the index could be read.
+    /// Whether the whole index could be read.
     pub(super) fn is_whole(&self) -> bool {
         self.is_whole
     }
@@ -38,25 +38,25 @@ impl<T> IndexKeys<T> {
 // === impl Salvage ===
 
 impl Salvage<'_> {
-    /// Shows what a query finds, from the front until something is broken, then from the back: rows may come twice. Says
-    /// whether nothing was broken.
-    pub(super) fn both_ways(&self, sql: &str, order: &[&str], mut see: impl FnMut(&Row<'_>)) -> bool {
+    /// Visits the results of a query from the front until a read fails, then from the back: rows may be visited twice.
+    /// Returns whether no read failed.
+    pub(super) fn both_ways(&self, sql: &str, order: &[&str], mut visit: impl FnMut(&Row<'_>)) -> bool {
         [" ASC", " DESC"].into_iter().any(|direction| {
             let order: Vec<_> = order.iter().map(|column| format!("{column}{direction}")).collect();
-            self.each(&format!("{sql} ORDER BY {}", order.join(", ")), None, &mut see)
+            self.each(&format!("{sql} ORDER BY {}", order.join(", ")), None, &mut visit)
         })
     }
 
-    /// Shows every row of a table that can be read, each once. Says whether nothing was broken.
-    pub(super) fn table<T>(&self, table: Table, index: &IndexKeys<T>, mut see: impl FnMut(&Row<'_>)) -> bool {
+    /// Visits every readable row of a table once. Returns whether no read failed.
+    pub(super) fn table<T>(&self, table: Table, index: &IndexKeys<T>, mut visit: impl FnMut(&Row<'_>)) -> bool {
         let key = table.columns()[0];
-        // What a join would append is not needed to tell whether a row is whole.
+        // The column that a join would append is not needed to decode the row.
         let sql = format!("SELECT {}, 'none' FROM {} t", table.selected("t", self.version), table.name());
         let mut seen = HashSet::new();
         let mut once = |row: &Row<'_>| {
             let key = row.get(0).ok();
             if key.is_some_and(|key: i64| seen.insert(key)) {
-                see(row);
+                visit(row);
             }
             key
         };
@@ -77,8 +77,8 @@ impl Salvage<'_> {
         false
     }
 
-    /// Looks for rows between two broken places, by halves.
-    fn between(&self, sql: &str, key: &str, range: KeyRange, see: &mut dyn FnMut(&Row<'_>) -> Option<i64>) {
+    /// Searches for rows between two broken pages, by bisection.
+    fn between(&self, sql: &str, key: &str, range: KeyRange, visit: &mut dyn FnMut(&Row<'_>) -> Option<i64>) {
         let (upward, downward) = (
             format!("{sql} WHERE t.{key} BETWEEN ?1 AND ?2 ORDER BY t.{key} ASC"),
             format!("{sql} WHERE t.{key} BETWEEN ?1 AND ?2 ORDER BY t.{key} DESC"),
@@ -90,8 +90,8 @@ impl Salvage<'_> {
             }
             let middle = low + (high - low) / 2;
             let (mut first, mut last) = (middle, middle);
-            let whole_above = self.each(&upward, Some((middle, high)), |row| last = see(row).unwrap_or(last));
-            let whole_below = self.each(&downward, Some((low, middle)), |row| first = see(row).unwrap_or(first));
+            let whole_above = self.each(&upward, Some((middle, high)), |row| last = visit(row).unwrap_or(last));
+            let whole_below = self.each(&downward, Some((low, middle)), |row| first = visit(row).unwrap_or(first));
             failures += u32::from(!whole_above) + u32::from(!whole_below);
             if !whole_above {
                 ranges.push_back((last.saturating_add(1), high));
@@ -102,7 +102,7 @@ impl Salvage<'_> {
         }
     }
 
-    /// What an index knows of a table that is itself broken.
+    /// Reads the keys of a table from an index.
     pub(super) fn index<T>(
         &self,
         sql: &str,
@@ -114,8 +114,8 @@ impl Salvage<'_> {
         IndexKeys { keys, is_whole }
     }
 
-    /// Shows what a query finds until something is broken; says whether nothing was.
-    fn each(&self, sql: &str, range: Option<KeyRange>, mut see: impl FnMut(&Row<'_>)) -> bool {
+    /// Visits the results of a query until a read fails; returns whether none did.
+    fn each(&self, sql: &str, range: Option<KeyRange>, mut visit: impl FnMut(&Row<'_>)) -> bool {
         let Ok(mut statement) = self.source.prepare_cached(sql) else { return false };
         let rows = match range {
             Some(range) => statement.query(range),
@@ -124,7 +124,7 @@ impl Salvage<'_> {
         let Ok(mut rows) = rows else { return false };
         loop {
             match rows.next() {
-                Ok(Some(row)) => see(row),
+                Ok(Some(row)) => visit(row),
                 Ok(None) => return true,
                 Err(_) => return false,
             }

@@ -1,27 +1,28 @@
-//! The tables, and how an older store gets them.
+//! The schema, and the migrations from older versions.
 
 use rusqlite::Connection;
 
 use super::checksum::Table;
 
-/// What the file says it is: `Crrl`.
+/// The application id in the file header: `Crrl`.
 pub(super) const APPLICATION: i32 = 0x4372_726c;
 
-/// What makes each version from the one before. What is released is never changed.
-pub(super) const STEPS: &[Step] = &[Step::sql(FIRST), Step { sql: SECOND, code: Some(fill_second) }, Step::sql(THIRD)];
+/// The migration to each version from the previous one. Released steps never change.
+pub(super) const STEPS: &[MigrationStep] =
+    &[MigrationStep::sql(FIRST), MigrationStep { sql: SECOND, code: Some(fill_second) }, MigrationStep::sql(THIRD)];
 
-/// The version that is written.
+/// The version that this code writes.
 pub(super) const NEWEST: usize = STEPS.len();
-/// From which version on a store has an identity, and its rows have checksums.
+/// Since this version a store has an identity, and its rows have checksums.
 pub(super) const CHECKSUMS: usize = 2;
-/// From which version on a store records what retention has removed of a sandbox.
+/// Since this version a store records what retention removed.
 pub(super) const TRIMMED: usize = 3;
 
-/// What makes one version from the one before.
+/// The migration from one version to the next.
 #[derive(Clone, Copy)]
-pub(super) struct Step {
+pub(super) struct MigrationStep {
     sql: &'static str,
-    /// What SQL cannot do; it runs after it, in the same transaction.
+    /// What SQL cannot do; it runs after the SQL in the same transaction.
     code: Option<fn(&Connection) -> rusqlite::Result<()>>,
 }
 
@@ -128,18 +129,18 @@ const THIRD: &str = "
     ) STRICT;
 ";
 
-/// A later version that changes columns gives this its own list of them.
+/// A later version that changes columns has to give this its own list of them.
 fn fill_second(connection: &Connection) -> rusqlite::Result<()> {
     Table::SECOND.iter().try_for_each(|table| table.seal(connection))
 }
 
-/// The version of a store; 0 is one that has no tables yet.
+/// The schema version of a store; 0 is one without tables.
 pub(super) fn version(connection: &Connection) -> rusqlite::Result<usize> {
     connection.pragma_query_value(None, "user_version", |row| row.get(0))
 }
 
-/// Brings a store to the newest version: wholly, or not at all.
-pub(super) fn migrate(connection: &mut Connection, steps: &[Step]) -> rusqlite::Result<()> {
+/// Migrates a store to the newest version, atomically.
+pub(super) fn migrate(connection: &mut Connection, steps: &[MigrationStep]) -> rusqlite::Result<()> {
     let transaction = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Exclusive)?;
     let version = version(&transaction)?;
     for step in steps.iter().skip(version) {
@@ -155,9 +156,9 @@ pub(super) fn migrate(connection: &mut Connection, steps: &[Step]) -> rusqlite::
     transaction.commit()
 }
 
-// === impl Step ===
+// === impl MigrationStep ===
 
-impl Step {
+impl MigrationStep {
     const fn sql(sql: &'static str) -> Self {
         Self { sql, code: None }
     }
@@ -167,10 +168,11 @@ impl Step {
 mod tests {
     use super::*;
 
-    const WISH: Step =
-        Step::sql("ALTER TABLE about ADD COLUMN wish TEXT NOT NULL DEFAULT 'none'; DELETE FROM reserved_execs;");
+    const ADD_NOTE: MigrationStep = MigrationStep::sql(
+        "ALTER TABLE about ADD COLUMN note TEXT NOT NULL DEFAULT 'none'; DELETE FROM reserved_execs;",
+    );
 
-    /// A store of the first version, with something in it.
+    /// A store of the first version with one row.
     fn old() -> Connection {
         let mut connection = Connection::open_in_memory().unwrap();
         migrate(&mut connection, &STEPS[..1]).unwrap();
@@ -185,29 +187,29 @@ mod tests {
     #[test]
     fn an_older_store_is_migrated_step_by_step_and_only_once() {
         let mut connection = old();
-        let code = Step {
+        let code = MigrationStep {
             sql: "INSERT INTO reserved_execs VALUES ('exec-2')",
-            code: Some(|connection| connection.execute_batch("UPDATE about SET wish = 'from code'")),
+            code: Some(|connection| connection.execute_batch("UPDATE about SET note = 'from code'")),
         };
-        let steps = [STEPS[0], WISH, code];
+        let steps = [STEPS[0], ADD_NOTE, code];
         for _ in 0..2 {
             migrate(&mut connection, &steps).unwrap();
             assert_eq!((version(&connection).unwrap(), reserved(&connection)), (3, 1));
         }
-        let wish: String = connection.query_row("SELECT wish FROM about", [], |row| row.get(0)).unwrap();
-        assert_eq!(wish, "from code");
+        let note: String = connection.query_row("SELECT note FROM about", [], |row| row.get(0)).unwrap();
+        assert_eq!(note, "from code");
     }
 
     #[test]
     fn a_migration_that_fails_leaves_the_older_store() {
         for failing in [
-            Step::sql("INSERT INTO nothing VALUES (1)"),
-            Step { sql: "", code: Some(|_| Err(rusqlite::Error::InvalidQuery)) },
+            MigrationStep::sql("INSERT INTO nothing VALUES (1)"),
+            MigrationStep { sql: "", code: Some(|_| Err(rusqlite::Error::InvalidQuery)) },
         ] {
             let mut connection = old();
-            migrate(&mut connection, &[STEPS[0], WISH, failing]).unwrap_err();
+            migrate(&mut connection, &[STEPS[0], ADD_NOTE, failing]).unwrap_err();
             assert_eq!((version(&connection).unwrap(), reserved(&connection)), (1, 1));
-            connection.query_row("SELECT wish FROM about", [], |_| Ok(())).unwrap_err();
+            connection.query_row("SELECT note FROM about", [], |_| Ok(())).unwrap_err();
         }
     }
 }

@@ -1,25 +1,25 @@
-//! What retention removes, and the record of it: a history that lacks its beginning for that reason is whole.
+//! Retention: removes old events and execs, and records what was removed.
 
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::checksum::Table;
 use super::raise::execute;
 use super::rows;
-use crate::backend::Range;
-use crate::{ExecId, Keep, SandboxId, Sequence};
+use crate::backend::EventRange;
+use crate::{ExecId, RetentionLimit, SandboxId, Sequence};
 
-/// What was removed of a sandbox: events up to a sequence, and a number of execs.
+/// What retention removed of a sandbox: events up to a sequence, and a number of execs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TrimmedHistory {
     pub(crate) events: Sequence,
     pub(crate) execs: u64,
 }
 
-/// Removes the oldest events of a sandbox, but never its newest; says how many.
+/// Removes the oldest events of a sandbox, never its newest; returns how many.
 pub(super) fn events(
     connection: &Connection,
     sandbox: &SandboxId,
-    range: Range,
+    range: EventRange,
     announce: &mut dyn FnMut(Sequence),
 ) -> rusqlite::Result<usize> {
     let Some(number) = number(connection, sandbox)? else { return Ok(0) };
@@ -40,7 +40,7 @@ pub(super) fn events(
     Ok(removed)
 }
 
-/// Removes execs of a sandbox that have ended; says how many.
+/// Removes ended execs of a sandbox; returns how many.
 pub(super) fn execs(connection: &Connection, sandbox: &SandboxId, execs: &[ExecId]) -> rusqlite::Result<usize> {
     let Some(number) = number(connection, sandbox)? else { return Ok(0) };
     let mut delete = connection.prepare_cached("DELETE FROM execs WHERE id = ?1 AND sandbox = ?2 AND state <> 1")?;
@@ -54,8 +54,8 @@ pub(super) fn execs(connection: &Connection, sandbox: &SandboxId, execs: &[ExecI
     Ok(removed)
 }
 
-/// What was removed of a sandbox.
-pub(super) fn of(connection: &Connection, number: i64) -> rusqlite::Result<Option<TrimmedHistory>> {
+/// What retention removed of a sandbox.
+pub(super) fn trimmed_history(connection: &Connection, number: i64) -> rusqlite::Result<Option<TrimmedHistory>> {
     let sql =
         format!("SELECT {} FROM trimmed t WHERE t.sandbox = ?1", Table::Trimmed.selected("t", super::schema::NEWEST));
     let read = |row: &rusqlite::Row<'_>| {
@@ -66,7 +66,7 @@ pub(super) fn of(connection: &Connection, number: i64) -> rusqlite::Result<Optio
 }
 
 fn record(connection: &Connection, number: i64, change: impl FnOnce(&mut TrimmedHistory)) -> rusqlite::Result<()> {
-    let mut trimmed = of(connection, number)?.unwrap_or_default();
+    let mut trimmed = trimmed_history(connection, number)?.unwrap_or_default();
     change(&mut trimmed);
     let insert = Table::Trimmed.insert().replacen("INSERT", "INSERT OR REPLACE", 1);
     let mut insert = connection.prepare_cached(&insert)?;
@@ -79,9 +79,12 @@ fn number(connection: &Connection, sandbox: &SandboxId) -> rusqlite::Result<Opti
     found.query_row([sandbox.as_str()], |row| row.get(0)).optional()
 }
 
-/// The sandboxes that have more or older events than are kept, and up to which sequence those go.
-pub(super) fn overdue_events(connection: &Connection, keep: Keep) -> rusqlite::Result<Vec<(SandboxId, Sequence)>> {
-    // Events of a sandbox never go back in time, so the oldest says whether any is too old.
+/// The sandboxes whose events exceed a limit, each with the last sequence to remove.
+pub(super) fn overdue_events(
+    connection: &Connection,
+    keep: RetentionLimit,
+) -> rusqlite::Result<Vec<(SandboxId, Sequence)>> {
+    // Timestamps of a sandbox never decrease, so its oldest event tells whether any is too old.
     let sql = "SELECT id, max(ifnull(CASE WHEN last_sequence > ?1 THEN
                 (SELECT sequence FROM events e WHERE e.sandbox = s.number ORDER BY sequence DESC LIMIT 1 OFFSET ?1) END, 0),
             ifnull(CASE WHEN (SELECT at FROM events e WHERE e.sandbox = s.number ORDER BY sequence LIMIT 1) < ?2 THEN
@@ -90,16 +93,16 @@ pub(super) fn overdue_events(connection: &Connection, keep: Keep) -> rusqlite::R
         FROM sandboxes s WHERE through > 0";
     let mut statement = connection.prepare_cached(sql)?;
     let overdue = |row: &rusqlite::Row<'_>| Ok((rows::id(row, 0, SandboxId::qualified)?, row.get(1)?));
-    // One event always stays.
+    // The newest event is never removed.
     let count = keep.count.map_or(i64::MAX, |count| i64::try_from(count.max(1)).unwrap_or(i64::MAX));
     let since = keep.since.map_or(i64::MIN, |since| since.0);
     statement.query_map(params![count, since], overdue)?.collect()
 }
 
-/// Execs that have ended and are more or older than are kept, the oldest first.
+/// Ended execs that exceed a limit, oldest first.
 pub(super) fn overdue_execs(
     connection: &Connection,
-    keep: Keep,
+    keep: RetentionLimit,
     most: usize,
 ) -> rusqlite::Result<Vec<(SandboxId, ExecId)>> {
     let mut found = Vec::new();

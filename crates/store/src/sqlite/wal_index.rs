@@ -1,10 +1,10 @@
-//! The index of the write-ahead log (`-shm`), which SQLite maps into memory.
+//! The WAL index (`-shm`), which SQLite maps into memory.
 //!
-//! On a full disk a write to a mapped page without blocks kills the process (`SIGBUS`). SQLite truncates the index when it is
-//! the first to open it, and then writes one byte of each page, which takes all blocks of the page only if blocks are no
-//! smaller than that. So the writer takes the blocks first. It shares the lock by which SQLite tells that somebody has the
-//! index open, so that SQLite does not truncate it; and it limits the pages of the database, so that no transaction needs
-//! more of the index than there is.
+//! On a full disk a write to a mapped page without blocks kills the process (`SIGBUS`). SQLite truncates the index when
+//! it is the first to open it, and then writes one byte of each page, which allocates all blocks of the page only if
+//! blocks are at least as large. So the writer allocates the blocks first. It shares the lock by which SQLite detects
+//! that a process has the index open, so that SQLite does not truncate it; and it limits the pages of the database, so
+//! that no transaction needs a larger index.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -18,26 +18,27 @@ use rustix::fs::{FallocateFlags, OFlags, fallocate};
 use super::inspect::{beside, log_of};
 use super::open::MODE;
 use crate::reserve::DiskSpace;
-use crate::{ByteLock, Options, StoreError};
+use crate::{ByteLock, StoreError, StoreOptions};
 
-/// The byte by whose lock SQLite tells that an index is in use.
+/// The byte that SQLite locks while an index is in use.
 const IN_USE: u64 = 128;
-/// How many bytes of the index SQLite maps at once, for how many frames of the log; the header takes the room of some.
+/// How many bytes of the index SQLite maps at once, and for how many frames of the log; the header takes the space of
+/// some.
 const REGION: u64 = 32 << 10;
 const FRAMES: u64 = 4096;
 const HEADER_FRAMES: u64 = 34;
-/// The index has a multiple of this: what is mapped at once where pages of memory are large.
+/// The length of the index is a multiple of this: what is mapped at once on hosts with large memory pages.
 const UNIT: u64 = 2 * REGION;
-/// What is before each page in the log.
+/// The header of each page in the log, in bytes.
 const FRAME_HEADER: u64 = 24;
 const PAGE: u64 = 4096;
-/// By how many pages more than twice as many the database may grow in one transaction: the disk has no room for more, or
-/// nobody writes so much at once.
+/// The bounds of how many pages, beyond doubling, the database may grow in one transaction: the disk has no space for
+/// more, or no transaction is that large.
 const LEAST_GROWTH: u64 = 1024;
 const MOST_GROWTH: u64 = 65_536;
 
-/// The index of a log, as its writer has it. It outlives every connection of the process: to close the file would release the
-/// locks that SQLite has on it.
+/// The WAL index of the writer. It outlives every connection of the process: closing the file would release the locks
+/// of SQLite.
 #[derive(Debug)]
 pub(super) struct WalIndex {
     file: Arc<File>,
@@ -45,7 +46,7 @@ pub(super) struct WalIndex {
     log: PathBuf,
     /// How many bytes have blocks.
     length: u64,
-    /// How many pages the database may have.
+    /// The maximum number of pages of the database.
     page_limit: u64,
     most_pages: u64,
 }
@@ -53,8 +54,8 @@ pub(super) struct WalIndex {
 // === impl WalIndex ===
 
 impl WalIndex {
-    /// Takes the blocks of the index for what is in the log.
-    pub(super) fn open(database: &Path, lock: ByteLock, options: &Options) -> Result<Self, StoreError> {
+    /// Opens the index and allocates the blocks for the current log.
+    pub(super) fn open(database: &Path, lock: ByteLock, options: &StoreOptions) -> Result<Self, StoreError> {
         let path = beside(database, "-shm");
         let failed = |error| failed(&path, error);
         let flags = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or_default();
@@ -63,7 +64,7 @@ impl WalIndex {
         let file = file.map_err(failed)?;
         let is_first = lock(&file, IN_USE, true).map_err(failed)?;
         let length = match is_first {
-            // What a crash left may be wrong: SQLite makes an empty index anew. The blocks stay.
+            // An index that a crash left behind may be wrong: SQLite rebuilds an empty one. The blocks stay allocated.
             true => {
                 let length = file.metadata().map_err(failed)?.len() / UNIT * UNIT;
                 file.set_len(length).and_then(|()| write_zeros(&file, 0, length)).map_err(failed)?;
@@ -80,12 +81,12 @@ impl WalIndex {
         Ok(index)
     }
 
-    /// The open file, for others in this process who read.
+    /// The open file, for the readers of this process.
     pub(super) fn file(&self) -> Arc<File> {
         self.file.clone()
     }
 
-    /// Takes the blocks for whatever the next transaction writes.
+    /// Allocates the blocks for the next transaction.
     pub(super) fn make_room(&mut self, connection: &Connection) -> Result<(), StoreError> {
         let pages: u64 = connection.prepare_cached("PRAGMA page_count")?.query_row([], |row| row.get(0))?;
         let free = DiskSpace::of(&self.file).map_err(|error| failed(&self.path, error))?.free;
@@ -99,7 +100,7 @@ impl WalIndex {
         self.allocate(self.log_frames()? + self.page_limit.max(pages))
     }
 
-    /// How many frames the log may have.
+    /// The maximum number of frames in the log.
     fn log_frames(&self) -> Result<u64, StoreError> {
         match std::fs::metadata(&self.log) {
             Ok(log) => Ok(log.len().div_ceil(PAGE + FRAME_HEADER)),
@@ -114,7 +115,7 @@ impl WalIndex {
         if wanted <= self.length {
             return Ok(());
         }
-        // Nobody has mapped what is behind the end.
+        // No process has mapped the range after the end.
         if let Err(error) = write_zeros(&self.file, self.length, wanted) {
             let _ = self.file.set_len(self.length);
             return Err(failed(&self.path, error));
@@ -124,7 +125,7 @@ impl WalIndex {
     }
 }
 
-/// Has an index that others use take all its blocks; returns its length.
+/// Allocates all blocks of an index that other connections use; returns its length.
 fn fill_holes(file: &File) -> io::Result<u64> {
     let length = file.metadata()?.len() / UNIT * UNIT;
     match fallocate(file, FallocateFlags::empty(), 0, length.max(1)) {

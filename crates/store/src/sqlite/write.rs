@@ -1,4 +1,4 @@
-//! What is written: one change after the other, each of them wholly or not at all.
+//! Writes changes, each of them atomically.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -9,48 +9,48 @@ use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
 
 use super::checksum::Table;
 use super::rows::{EXECS, NOTHING, PHASE, SERVICE};
-use crate::backend::Applied;
+use crate::backend::AppliedChange;
 use crate::{Change, Details, Event, Exec, ExecChange, NewEvent, Sandbox, SandboxId, Sequence, StoreError, Timestamp};
 
-/// What a change made true, and what a power cut can tell of it.
-pub(super) struct Written {
-    pub(super) applied: Applied,
-    /// No sequence up to here will be given any more.
+/// The result of a change, and its sequences in use.
+pub(super) struct WrittenChange {
+    pub(super) applied: AppliedChange,
+    /// No new event gets a sequence up to this one.
     pub(super) newest: Sequence,
     pub(super) ceiling: Sequence,
 }
 
-/// Why a change is not made.
-pub(super) enum Failed {
-    /// It may not be; the others of its batch may.
+/// Why a change was not written.
+pub(super) enum WriteError {
+    /// The change is invalid; others of its batch may be valid.
     Refused(StoreError),
-    /// Nothing can be written.
+    /// The database failed.
     Broken(rusqlite::Error),
 }
 
-/// What the row of a sandbox says of its sequences.
-struct Place {
+/// The columns of a sandbox that determine its sequences.
+struct SequenceColumns {
     number: i64,
     last_sequence: Sequence,
     floor: Sequence,
     ceiling: Sequence,
-    /// When its newest event happened.
+    /// The timestamp of its newest event.
     latest: Option<i64>,
 }
 
-/// Writes one change of a batch, and counts its events on from a position. When it is refused, nothing of it is left.
-pub(super) fn one(
+/// Writes one change of a batch, numbering its events from a position. A refused change leaves nothing behind.
+pub(super) fn apply(
     connection: &Connection,
     change: Change,
     margin: Option<Sequence>,
     position: &mut u64,
-) -> rusqlite::Result<Result<Written, StoreError>> {
+) -> rusqlite::Result<Result<WrittenChange, StoreError>> {
     run(connection, "SAVEPOINT change")?;
     let before = *position;
     let written = match write(connection, change, margin, position) {
         Ok(written) => Ok(written),
-        Err(Failed::Broken(error)) => return Err(error),
-        Err(Failed::Refused(refusal)) => {
+        Err(WriteError::Broken(error)) => return Err(error),
+        Err(WriteError::Refused(refusal)) => {
             *position = before;
             run(connection, "ROLLBACK TO change")?;
             Err(refusal)
@@ -60,7 +60,7 @@ pub(super) fn one(
     Ok(written)
 }
 
-/// Removes all of a sandbox but the reservations. Says whether there was one.
+/// Removes everything of a sandbox except the id reservations. Returns whether it existed.
 pub(super) fn purge(connection: &Connection, sandbox: &SandboxId) -> rusqlite::Result<bool> {
     let number: Option<i64> = connection
         .query_row("DELETE FROM sandboxes WHERE id = ?1 RETURNING number", [sandbox.as_str()], |row| row.get(0))
@@ -87,80 +87,95 @@ fn write(
     change: Change,
     margin: Option<Sequence>,
     position: &mut u64,
-) -> Result<Written, Failed> {
+) -> Result<WrittenChange, WriteError> {
     let Change { mut sandbox, new, execs, events, .. } = change;
     let count = events.len() as Sequence;
-    let place = if new {
+    let columns = if new {
         insert(connection, &mut sandbox, count, margin)?
     } else {
         update(connection, &mut sandbox, count, margin)?
     };
     let mut changed = Vec::with_capacity(execs.len());
     for exec in execs {
-        changed.push(Arc::new(write_exec(connection, &sandbox.id, place.number, exec)?));
+        changed.push(Arc::new(write_exec(connection, &sandbox.id, columns.number, exec)?));
     }
-    let mut happened = Vec::with_capacity(events.len());
-    let mut latest = place.latest.map(Timestamp);
-    for (sequence, event) in (place.last_sequence - count + 1..).zip(events) {
+    let mut written = Vec::with_capacity(events.len());
+    let mut latest = columns.latest.map(Timestamp);
+    for (sequence, event) in (columns.last_sequence - count + 1..).zip(events) {
         *position += 1;
         let NewEvent { kind, at, state, details } = event;
-        // A clock that was set back does not make a later event an earlier one.
+        // Timestamps never decrease, even if the clock was set back.
         let at = latest.map_or(at, |latest| latest.max(at));
         latest = Some(at);
         let event = Event { position: *position, sandbox: sandbox.id.clone(), sequence, kind, at, state, details };
-        write_event(connection, place.number, &event)?;
-        happened.push(Arc::new(event));
+        write_event(connection, columns.number, &event)?;
+        written.push(Arc::new(event));
     }
-    let newest = place.last_sequence.max(place.floor);
-    let applied = Applied { sandbox: Arc::new(sandbox), execs: changed, events: happened };
-    Ok(Written { applied, newest, ceiling: place.ceiling })
+    let newest = columns.last_sequence.max(columns.floor);
+    let applied = AppliedChange { sandbox: Arc::new(sandbox), execs: changed, events: written };
+    Ok(WrittenChange { applied, newest, ceiling: columns.ceiling })
 }
 
-fn insert(connection: &Connection, sandbox: &mut Sandbox, count: u64, margin: Option<u64>) -> Result<Place, Failed> {
+fn insert(
+    connection: &Connection,
+    sandbox: &mut Sandbox,
+    count: u64,
+    margin: Option<u64>,
+) -> Result<SequenceColumns, WriteError> {
     if !reserve(connection, "INSERT INTO reserved_sandboxes VALUES (?1) ON CONFLICT DO NOTHING", sandbox.id.as_str())? {
-        return Err(Failed::Refused(StoreError::SandboxIdTaken));
+        return Err(WriteError::Refused(StoreError::SandboxIdTaken));
     }
     if sandbox.last_sequence != 0 {
-        return Err(Failed::Refused(StoreError::Stale));
+        return Err(WriteError::Refused(StoreError::Stale));
     }
     let number = next_number(connection, "SELECT ifnull(max(number), 0) + 1 FROM sandboxes")?;
     let ceiling = count + margin.unwrap_or(0);
-    let place = Place { number, last_sequence: count, floor: 0, ceiling, latest: None };
+    let columns = SequenceColumns { number, last_sequence: count, floor: 0, ceiling, latest: None };
     static SQL: LazyLock<String> = LazyLock::new(|| Table::Sandboxes.insert());
-    write_sandbox(connection, &SQL, sandbox, &place)?;
-    Ok(place)
+    write_sandbox(connection, &SQL, sandbox, &columns)?;
+    Ok(columns)
 }
 
-fn update(connection: &Connection, sandbox: &mut Sandbox, count: u64, margin: Option<u64>) -> Result<Place, Failed> {
+fn update(
+    connection: &Connection,
+    sandbox: &mut Sandbox,
+    count: u64,
+    margin: Option<u64>,
+) -> Result<SequenceColumns, WriteError> {
     let sql = "SELECT number, last_sequence, floor, ceiling,
             (SELECT at FROM events e WHERE e.sandbox = s.number AND e.sequence = s.last_sequence)
         FROM sandboxes s WHERE id = ?1";
-    let place = |row: &Row<'_>| {
+    let columns = |row: &Row<'_>| {
         let (number, last_sequence, floor) = (row.get(0)?, row.get(1)?, row.get(2)?);
-        Ok(Place { number, last_sequence, floor, ceiling: row.get(3)?, latest: row.get(4)? })
+        Ok(SequenceColumns { number, last_sequence, floor, ceiling: row.get(3)?, latest: row.get(4)? })
     };
-    let found = connection.prepare_cached(sql)?.query_row([sandbox.id.as_str()], place).optional()?;
-    let mut place = found.ok_or(Failed::Refused(StoreError::Unknown))?;
-    if place.last_sequence != sandbox.last_sequence {
-        return Err(Failed::Refused(StoreError::Stale));
+    let found = connection.prepare_cached(sql)?.query_row([sandbox.id.as_str()], columns).optional()?;
+    let mut columns = found.ok_or(WriteError::Refused(StoreError::Unknown))?;
+    if columns.last_sequence != sandbox.last_sequence {
+        return Err(WriteError::Refused(StoreError::Stale));
     }
-    let newest = place.last_sequence.max(place.floor) + count;
+    let newest = columns.last_sequence.max(columns.floor) + count;
     if count > 0 {
-        place.last_sequence = newest;
+        columns.last_sequence = newest;
     }
     if let Some(margin) = margin {
-        place.ceiling = newest + margin;
+        columns.ceiling = newest + margin;
     }
-    // The id is indexed, and stays.
+    // The id is indexed, and does not change.
     static SQL: LazyLock<String> = LazyLock::new(|| Table::Sandboxes.update(2));
-    write_sandbox(connection, &SQL, sandbox, &place)?;
-    Ok(place)
+    write_sandbox(connection, &SQL, sandbox, &columns)?;
+    Ok(columns)
 }
 
-fn write_sandbox(connection: &Connection, sql: &str, sandbox: &mut Sandbox, place: &Place) -> Result<(), Failed> {
-    sandbox.last_sequence = place.last_sequence;
+fn write_sandbox(
+    connection: &Connection,
+    sql: &str,
+    sandbox: &mut Sandbox,
+    columns: &SequenceColumns,
+) -> Result<(), WriteError> {
+    sandbox.last_sequence = columns.last_sequence;
     let values = params![
-        place.number,
+        columns.number,
         sandbox.id.as_str(),
         sandbox.owner,
         sandbox.state.number(),
@@ -176,8 +191,8 @@ fn write_sandbox(connection: &Connection, sql: &str, sandbox: &mut Sandbox, plac
         sandbox.error_code,
         sandbox.error_message,
         int(sandbox.last_sequence)?,
-        int(place.floor)?,
-        int(place.ceiling)?,
+        int(columns.floor)?,
+        int(columns.ceiling)?,
         sandbox.image,
         json(&sandbox.labels)?,
         sandbox.spec,
@@ -185,32 +200,37 @@ fn write_sandbox(connection: &Connection, sql: &str, sandbox: &mut Sandbox, plac
     execute(connection, sql, Table::Sandboxes, values).map(|_| ())
 }
 
-/// Writes a row with its checksum; returns how many rows that were.
-fn execute(connection: &Connection, sql: &str, table: Table, values: &[&dyn ToSql]) -> Result<usize, Failed> {
+/// Writes a row with its checksum; returns the number of affected rows.
+fn execute(connection: &Connection, sql: &str, table: Table, values: &[&dyn ToSql]) -> Result<usize, WriteError> {
     let checksum = table.checksum(values)?;
     let all = values.iter().copied().chain([&checksum as &dyn ToSql]);
     Ok(connection.prepare_cached(sql)?.execute(params_from_iter(all))?)
 }
 
-/// The number of the next row: it is part of the checksum, so it has to be known before.
+/// The number of the next row, which must be known for the checksum.
 fn next_number(connection: &Connection, sql: &str) -> rusqlite::Result<i64> {
     connection.prepare_cached(sql)?.query_row([], |row| row.get(0))
 }
 
-/// Takes an id, for ever; says whether it was free.
-fn reserve(connection: &Connection, sql: &str, id: &str) -> Result<bool, Failed> {
+/// Reserves an id forever; returns whether it was free.
+fn reserve(connection: &Connection, sql: &str, id: &str) -> Result<bool, WriteError> {
     Ok(connection.prepare_cached(sql)?.execute([id])? == 1)
 }
 
-fn write_exec(connection: &Connection, sandbox: &SandboxId, number: i64, change: ExecChange) -> Result<Exec, Failed> {
+fn write_exec(
+    connection: &Connection,
+    sandbox: &SandboxId,
+    number: i64,
+    change: ExecChange,
+) -> Result<Exec, WriteError> {
     static INSERT: LazyLock<String> = LazyLock::new(|| Table::Execs.insert());
-    // The id and the sandbox are indexed, and stay.
+    // The id and the sandbox are indexed, and do not change.
     static UPDATE: LazyLock<String> = LazyLock::new(|| Table::Execs.update(3));
     let (exec, key, sql) = match change {
         ExecChange::New(exec) => {
             let free = "INSERT INTO reserved_execs VALUES (?1) ON CONFLICT DO NOTHING";
             if !reserve(connection, free, exec.id.as_str())? {
-                return Err(Failed::Refused(StoreError::ExecIdTaken));
+                return Err(WriteError::Refused(StoreError::ExecIdTaken));
             }
             let key = next_number(connection, "SELECT ifnull(max(number), 0) + 1 FROM execs")?;
             (exec, Some(key), &*INSERT)
@@ -221,7 +241,9 @@ fn write_exec(connection: &Connection, sandbox: &SandboxId, number: i64, change:
             (exec, key, &*UPDATE)
         }
     };
-    let Some(key) = key.filter(|_| exec.sandbox == *sandbox) else { return Err(Failed::Refused(StoreError::Unknown)) };
+    let Some(key) = key.filter(|_| exec.sandbox == *sandbox) else {
+        return Err(WriteError::Refused(StoreError::Unknown));
+    };
     let values = params![
         key,
         exec.id.as_str(),
@@ -244,7 +266,7 @@ fn write_exec(connection: &Connection, sandbox: &SandboxId, number: i64, change:
     Ok(exec)
 }
 
-fn write_event(connection: &Connection, sandbox: i64, event: &Event) -> Result<(), Failed> {
+fn write_event(connection: &Connection, sandbox: i64, event: &Event) -> Result<(), WriteError> {
     let (about, subject, exec_state, exit_code, error_code, error_message, reason) = match &event.details {
         Details::None => (NOTHING, "", None, None, "", "", ""),
         Details::Phase { phase, error_code, error_message, reason } => {
@@ -276,12 +298,12 @@ fn write_event(connection: &Connection, sandbox: i64, event: &Event) -> Result<(
     execute(connection, &SQL, Table::Events, values).map(|_| ())
 }
 
-/// SQLite's numbers have a sign.
-fn int(number: u64) -> Result<i64, Failed> {
+/// SQLite integers are signed.
+fn int(number: u64) -> Result<i64, WriteError> {
     i64::try_from(number).map_err(refuse)
 }
 
-fn json(value: &impl serde::Serialize) -> Result<String, Failed> {
+fn json(value: &impl serde::Serialize) -> Result<String, WriteError> {
     serde_json::to_string(value).map_err(refuse)
 }
 
@@ -289,14 +311,14 @@ fn bytes(path: &Path) -> &[u8] {
     path.as_os_str().as_bytes()
 }
 
-/// A value that cannot be stored is the fault of its change alone.
-fn refuse(error: impl std::error::Error + Send + Sync + 'static) -> Failed {
-    Failed::Refused(StoreError::database(error))
+/// A value that cannot be stored fails only its own change.
+fn refuse(error: impl std::error::Error + Send + Sync + 'static) -> WriteError {
+    WriteError::Refused(StoreError::database(error))
 }
 
-// === impl Failed ===
+// === impl WriteError ===
 
-impl From<rusqlite::Error> for Failed {
+impl From<rusqlite::Error> for WriteError {
     fn from(error: rusqlite::Error) -> Self {
         Self::Broken(error)
     }

@@ -1,4 +1,4 @@
-//! What happens between two steps of the writer.
+//! Interleavings of the writer thread with readers.
 
 #[allow(dead_code, reason = "tests outside use the rest")]
 #[path = "../../tests/store/support.rs"]
@@ -7,13 +7,13 @@ mod support;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use self::support::{Place, create, exec_id, go, id, ready, run, take, tick};
+use self::support::{TestStore, create, exec_id, id, ready, run, take, tick, transition};
 use super::*;
-use crate::backend::{Batch, Loaded, Range};
+use crate::backend::{CommittedBatch, EventRange, LoadedRows};
 use crate::{EventType, SandboxState};
 
-/// A database that waits before and after every batch until it is let on.
-struct Gated {
+/// A backend that blocks before and after every batch until its gate opens.
+struct GatedBackend {
     sqlite: Sqlite,
     sizes: Sender<usize>,
     before: Receiver<()>,
@@ -21,20 +21,20 @@ struct Gated {
     broken: Arc<AtomicBool>,
 }
 
-/// Whoever lets it on.
-struct Gates {
+/// The controls of a [`GatedBackend`].
+struct BackendGates {
     sizes: Receiver<usize>,
     before: Sender<()>,
     after: Sender<()>,
     broken: Arc<AtomicBool>,
 }
 
-impl Backend for Gated {
-    fn load(&mut self) -> Result<Loaded, StoreError> {
+impl Backend for GatedBackend {
+    fn load(&mut self) -> Result<LoadedRows, StoreError> {
         self.sqlite.load()
     }
 
-    fn commit(&mut self, batch: Vec<Change>) -> Result<Batch, StoreError> {
+    fn commit(&mut self, batch: Vec<Change>) -> Result<CommittedBatch, StoreError> {
         let _ = self.sizes.send(batch.len());
         let _ = self.before.recv();
         if self.broken.load(Ordering::SeqCst) {
@@ -52,7 +52,7 @@ impl Backend for Gated {
     fn trim_events(
         &mut self,
         sandbox: &SandboxId,
-        range: Range,
+        range: EventRange,
         announce: &mut dyn FnMut(Sequence),
     ) -> Result<usize, StoreError> {
         self.sqlite.trim_events(sandbox, range, announce)
@@ -67,57 +67,58 @@ impl Backend for Gated {
     }
 }
 
-impl Gates {
-    /// Lets one batch through, both gates.
+impl BackendGates {
+    /// Lets one batch pass both gates.
     fn pass(&self) {
         self.before.send(()).unwrap();
         self.after.send(()).unwrap();
     }
 }
 
-fn gated(place: &Place) -> (Store, Gates) {
-    let sqlite = Sqlite::open(&place.path(), "boot-1", &Options::default()).unwrap();
+fn gated(test_store: &TestStore) -> (Store, BackendGates) {
+    let sqlite = Sqlite::open(&test_store.path(), "boot-1", &StoreOptions::default()).unwrap();
     let (sizes, seen) = channel();
     let (open_before, before) = channel();
     let (open_after, after) = channel();
     let broken = Arc::new(AtomicBool::new(false));
-    let gates = Gates { sizes: seen, before: open_before, after: open_after, broken: broken.clone() };
-    let backend = Gated { sqlite, sizes, before, after, broken };
-    let reader = Arc::new(SqliteReader::new(&place.path(), None));
-    (Store::over(Box::new(backend), reader, &Options::default(), StoreOrigin::Unmarked).unwrap(), gates)
+    let gates = BackendGates { sizes: seen, before: open_before, after: open_after, broken: broken.clone() };
+    let backend = GatedBackend { sqlite, sizes, before, after, broken };
+    let reader = Arc::new(SqliteReader::new(&test_store.path(), None));
+    (Store::with_backend(Box::new(backend), reader, &StoreOptions::default(), StoreOrigin::Unmarked).unwrap(), gates)
 }
 
-/// Asks for a change, and returns when it is queued.
-async fn queue(store: &Store, change: Change) -> tokio::task::JoinHandle<Result<Committed, StoreError>> {
-    let asking = store.clone();
+/// Starts a commit, and returns when it is queued.
+async fn queue(store: &Store, change: Change) -> tokio::task::JoinHandle<Result<CommittedChange, StoreError>> {
+    let committer = store.clone();
     let before = store.queue.sender.as_ref().unwrap().capacity();
-    let asked = tokio::spawn(async move { asking.commit(change).await });
+    let task = tokio::spawn(async move { committer.commit(change).await });
     while store.queue.sender.as_ref().unwrap().capacity() == before {
         tokio::task::yield_now().await;
     }
-    asked
+    task
 }
 
-/// A store with a sandbox that runs, and with a batch of one at its first gate, so that what is queued now is one batch.
-async fn busy(place: &Place) -> (Store, Gates, Arc<Sandbox>) {
+/// A store with a running sandbox and a batch of one change at its first gate, so that all changes queued now form one
+/// batch.
+async fn busy(test_store: &TestStore) -> (Store, BackendGates, Arc<Sandbox>) {
     {
-        let store = place.open_on("boot-1");
+        let store = test_store.open_on("boot-1");
         ready(&store, "box-1").await;
         store.close().await;
     }
-    let (store, gates) = gated(place);
+    let (store, gates) = gated(test_store);
     let row = store.sandbox(&id("box-1")).unwrap();
-    let asking = store.clone();
-    tokio::spawn(async move { asking.commit(create("other")).await });
+    let committer = store.clone();
+    tokio::spawn(async move { committer.commit(create("other")).await });
     tokio::task::yield_now().await;
     assert_eq!(gates.sizes.recv().unwrap(), 1);
     (store, gates, row)
 }
 
 #[tokio::test]
-async fn what_waits_is_committed_at_once_and_a_refusal_touches_nothing_else() {
-    let place = Place::new();
-    let (store, gates, row) = busy(&place).await;
+async fn queued_changes_are_one_batch_and_a_refused_change_does_not_affect_the_others() {
+    let test_store = TestStore::new();
+    let (store, gates, row) = busy(&test_store).await;
     let first = queue(&store, run(&row, "exec-1", ExecState::Running)).await;
     let stale = queue(&store, run(&row, "exec-2", ExecState::Running)).await;
     let taken = queue(&store, create("box-1")).await;
@@ -129,16 +130,16 @@ async fn what_waits_is_committed_at_once_and_a_refusal_touches_nothing_else() {
     assert!(matches!(taken.await.unwrap(), Err(StoreError::SandboxIdTaken)));
     assert_eq!(last.await.unwrap().unwrap().events[0].sequence, 1);
     assert_eq!(gates.sizes.recv().unwrap(), 4);
-    assert_eq!(store.statistics(), Statistics { commits: 3, batches: 2, synced: 2 });
+    assert_eq!(store.statistics(), StoreStatistics { commits: 3, batches: 2, synced: 2 });
     assert!(store.exec(&exec_id("exec-2")).await.unwrap().is_none());
     store.close().await;
-    place.assert_good();
+    test_store.assert_good();
 }
 
 #[tokio::test]
-async fn a_batch_that_fails_fails_alone_and_nobody_sees_it() {
-    let place = Place::new();
-    let (store, gates, row) = busy(&place).await;
+async fn a_failed_batch_is_invisible_and_does_not_affect_the_next_one() {
+    let test_store = TestStore::new();
+    let (store, gates, row) = busy(&test_store).await;
     let mut events = store.events(&row.id, 2).unwrap();
     let lost = queue(&store, tick(&row)).await;
     let lost_too = queue(&store, create("box-2")).await;
@@ -154,22 +155,22 @@ async fn a_batch_that_fails_fails_alone_and_nobody_sees_it() {
     gates.broken.store(false, Ordering::SeqCst);
     gates.pass();
     let next = store.commit(tick(&row)).await.unwrap();
-    assert_eq!(take(&mut events, 1).await, next.events, "and the next is what was not");
+    assert_eq!(take(&mut events, 1).await, next.events, "the next batch reuses its sequence");
     assert_eq!(next.events[0].sequence, 3);
 }
 
 //= promises.control-plane.read-after-event
 #[tokio::test]
-async fn what_is_committed_and_not_published_is_seen_by_nobody() {
-    let place = Place::new();
-    let (store, gates, row) = busy(&place).await;
+async fn a_committed_change_is_invisible_until_it_is_published() {
+    let test_store = TestStore::new();
+    let (store, gates, row) = busy(&test_store).await;
     let mut started = run(&row, "exec-1", ExecState::Running);
-    started.events.push(go(&row, EventType::SandboxStopRequested, SandboxState::Ready).events.remove(0));
+    started.events.push(transition(&row, EventType::SandboxStopRequested, SandboxState::Ready).events.remove(0));
     let started = queue(&store, started).await;
     gates.pass();
     gates.before.send(()).unwrap();
-    // It is in the database as soon as somebody else can read it there.
-    while SqliteReader::new(&place.path(), None).exec(&exec_id("exec-1")).unwrap().is_none() {
+    // It is in the database as soon as another connection can read it.
+    while SqliteReader::new(&test_store.path(), None).exec(&exec_id("exec-1")).unwrap().is_none() {
         thread::yield_now();
     }
     assert_eq!(store.exec(&exec_id("exec-1")).await.unwrap(), None);
@@ -177,7 +178,7 @@ async fn what_is_committed_and_not_published_is_seen_by_nobody() {
     assert_eq!(store.sandbox(&row.id).unwrap(), row);
     assert_eq!(store.events(&row.id, 3).unwrap_err(), EventsError::Future { newest: 2, oldest: 1 });
     let mut past = store.events(&row.id, 0).unwrap();
-    assert_eq!(take(&mut past, 2).await.len(), 2, "what is read from the file ends where the past ends");
+    assert_eq!(take(&mut past, 2).await.len(), 2, "stored events end at the published sequence");
     gates.after.send(()).unwrap();
     started.await.unwrap().unwrap();
     assert_eq!(take(&mut past, 2).await[0].sequence, 3);
@@ -186,9 +187,9 @@ async fn what_is_committed_and_not_published_is_seen_by_nobody() {
 }
 
 #[tokio::test]
-async fn whoever_stops_listening_leaves_nothing_behind() {
-    let place = Place::new();
-    let store = place.open();
+async fn a_dropped_cursor_removes_its_subscription() {
+    let test_store = TestStore::new();
+    let store = test_store.open();
     let row = ready(&store, "box-1").await;
     let first = store.events(&row.id, 0).unwrap();
     let second = store.events(&row.id, 0).unwrap();
@@ -201,18 +202,19 @@ async fn whoever_stops_listening_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn a_queue_that_is_full_makes_others_wait_and_loses_nothing() {
-    let place = Place::new();
-    let store = Store::open(&place.path(), Options { queue: 1, batch: 2, ..Options::default() }).unwrap();
-    let asked: Vec<_> = (0..40)
+async fn a_full_queue_blocks_callers_and_loses_nothing() {
+    let test_store = TestStore::new();
+    let store =
+        Store::open(&test_store.path(), StoreOptions { queue: 1, batch: 2, ..StoreOptions::default() }).unwrap();
+    let tasks: Vec<_> = (0..40)
         .map(|number| {
             let store = store.clone();
             tokio::spawn(async move { store.commit(create(&format!("box-{number}"))).await })
         })
         .collect();
-    for asked in asked {
-        asked.await.unwrap().unwrap();
+    for task in tasks {
+        task.await.unwrap().unwrap();
     }
     assert_eq!(store.sandboxes().len(), 40);
-    assert!(store.statistics().batches >= 20, "no batch is larger than it may be");
+    assert!(store.statistics().batches >= 20, "no batch exceeds the limit");
 }

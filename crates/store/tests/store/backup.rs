@@ -1,29 +1,29 @@
-//! Backups of a store that is in use, and their way back.
+//! Backup and restore.
 
 use std::fs;
 use std::mem::MaybeUninit;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt, chown};
 use std::path::PathBuf;
 
-use carrel_store::{BackupError, Options, Store, StoreError, StoreOrigin, check, repair, restore};
+use carrel_store::{BackupError, Store, StoreError, StoreOptions, StoreOrigin, check, repair, restore};
 use rustix::fs::inotify;
 
 use crate::damage::{sql, whole};
-use crate::support::{Place, backup, id, ready, tick, ticks};
+use crate::support::{TestStore, backup, id, ready, tick, ticks};
 
-fn file(place: &Place) -> PathBuf {
-    place.backups().join("backup")
+fn file(test_store: &TestStore) -> PathBuf {
+    test_store.backups().join("backup")
 }
 
-/// What is beside a backup, and itself.
-fn files(place: &Place) -> usize {
-    fs::read_dir(place.backups()).unwrap().count()
+/// The number of files in the backup directory.
+fn files(test_store: &TestStore) -> usize {
+    fs::read_dir(test_store.backups()).unwrap().count()
 }
 
 #[tokio::test]
-async fn a_backup_is_whole_while_the_store_is_written() {
-    let place = Place::new();
-    let store = place.open_on("boot-1");
+async fn a_backup_of_a_store_in_use_is_consistent() {
+    let test_store = TestStore::new();
+    let store = test_store.open_on("boot-1");
     let row = ready(&store, "box-1").await;
     let row = ticks(&store, &row, 50).await;
     let writing = tokio::spawn({
@@ -33,47 +33,47 @@ async fn a_backup_is_whole_while_the_store_is_written() {
     let mut last = 52;
     let mut backups = 0;
     while !writing.is_finished() || backups == 0 {
-        let (from, to) = (place.path(), file(&place));
+        let (from, to) = (test_store.path(), file(&test_store));
         let report = tokio::task::spawn_blocking(move || backup(&from, &to, true)).await.unwrap().unwrap();
         assert!(report.events >= last && report.checksums);
         last = report.events;
         backups += 1;
     }
     assert_eq!(writing.await.unwrap().last_sequence, 1552, "the writer never fails");
-    let mode = fs::metadata(file(&place)).unwrap().permissions().mode();
+    let mode = fs::metadata(file(&test_store)).unwrap().permissions().mode();
     assert_eq!(mode & 0o7777, 0o600);
-    assert_eq!(files(&place), 1, "nothing is left beside it");
-    let report = backup(&place.path(), &file(&place), true).unwrap();
-    let live = check(&place.path()).unwrap();
+    assert_eq!(files(&test_store), 1, "no partial file is left");
+    let report = backup(&test_store.path(), &file(&test_store), true).unwrap();
+    let live = check(&test_store.path()).unwrap();
     assert_eq!((report.events, report.position, report.identity), (live.events, live.position, live.identity));
 }
 
 #[tokio::test]
-async fn a_backup_replaces_nothing_by_mistake() {
-    let place = whole().await;
-    fs::write(file(&place), "precious").unwrap();
-    let error = backup(&place.path(), &file(&place), false).unwrap_err();
+async fn a_backup_replaces_a_file_only_with_force() {
+    let test_store = whole().await;
+    fs::write(file(&test_store), "precious").unwrap();
+    let error = backup(&test_store.path(), &file(&test_store), false).unwrap_err();
     assert!(matches!(error, BackupError::Exists(_)) && error.hint().unwrap().contains("--force"), "{error}");
-    assert_eq!(fs::read(file(&place)).unwrap(), b"precious");
-    let log = file(&place).with_file_name("backup-wal");
+    assert_eq!(fs::read(file(&test_store)).unwrap(), b"precious");
+    let log = file(&test_store).with_file_name("backup-wal");
     fs::write(&log, "of another").unwrap();
-    assert!(matches!(backup(&place.path(), &file(&place), true), Err(BackupError::Log(_))));
+    assert!(matches!(backup(&test_store.path(), &file(&test_store), true), Err(BackupError::Log(_))));
     fs::remove_file(log).unwrap();
-    backup(&place.path(), &file(&place), true).unwrap();
-    let nothing = Place::new();
+    backup(&test_store.path(), &file(&test_store), true).unwrap();
+    let nothing = TestStore::new();
     let error = backup(&nothing.path(), &file(&nothing), false).unwrap_err();
     assert!(matches!(error, BackupError::Store(StoreError::File { .. })), "{error}");
 }
 
 #[tokio::test]
-async fn a_backup_goes_into_no_file_of_the_store_and_replaces_nothing_but_files() {
-    let place = Place::new();
-    let directory = place.path().with_file_name("store");
+async fn a_backup_is_refused_inside_the_home_and_replaces_only_regular_files() {
+    let test_store = TestStore::new();
+    let directory = test_store.path().with_file_name("store");
     fs::create_dir_all(directory.join("deep")).unwrap();
     let store = directory.join("carrel.db");
     let open = Store::open(&store, crate::support::on("boot-1")).unwrap();
     ready(&open, "box-1").await;
-    let link = place.beside(".link");
+    let link = test_store.beside(".link");
     std::os::unix::fs::symlink(&directory, &link).unwrap();
     let inside = ["carrel.db", "carrel.db-wal", "carrel.db-shm", "reserve", "new", "deep/new"];
     for name in inside.into_iter().flat_map(|name| [directory.join(name), link.join(name)]) {
@@ -83,33 +83,33 @@ async fn a_backup_goes_into_no_file_of_the_store_and_replaces_nothing_but_files(
         assert!(error.hint().unwrap().contains("another directory"));
         assert_eq!(fs::read(&name).ok(), before);
     }
-    let linked = place.beside(".linked");
+    let linked = test_store.beside(".linked");
     std::os::unix::fs::symlink(&store, &linked).unwrap();
-    for odd in [linked, "/dev/full".into(), place.backups().into()] {
+    for odd in [linked, "/dev/full".into(), test_store.backups().into()] {
         let error = backup(&store, &odd, true).unwrap_err();
         assert!(matches!(error, BackupError::NotAFile(_)), "{}: {error}", odd.display());
     }
     assert!(fs::metadata("/dev/full").unwrap().file_type().is_char_device());
-    backup(&store, &file(&place), false).unwrap();
+    backup(&store, &file(&test_store), false).unwrap();
     open.close().await;
 }
 
 #[tokio::test]
-async fn a_directory_of_another_user_gets_nothing_but_the_backup_and_a_name_that_nobody_knows() {
+async fn a_directory_of_another_user_gets_only_the_backup_and_an_unpredictable_name() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
-    let place = whole().await;
-    chown(place.backups(), Some(65534), None).unwrap();
-    let precious = place.beside(".precious");
+    let test_store = whole().await;
+    chown(test_store.backups(), Some(65534), None).unwrap();
+    let precious = test_store.beside(".precious");
     fs::write(&precious, "precious").unwrap();
     fs::set_permissions(&precious, fs::Permissions::from_mode(0o644)).unwrap();
-    let planted = place.backups().join("backup.partial");
+    let planted = test_store.backups().join("backup.partial");
     std::os::unix::fs::symlink(&precious, &planted).unwrap();
     let watch = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
     let names = inotify::WatchFlags::CREATE | inotify::WatchFlags::MOVED_TO | inotify::WatchFlags::DELETE;
-    inotify::add_watch(&watch, place.backups(), names).unwrap();
-    let report = backup(&place.path(), &file(&place), false).unwrap();
+    inotify::add_watch(&watch, test_store.backups(), names).unwrap();
+    let report = backup(&test_store.path(), &file(&test_store), false).unwrap();
 
     let mut buffer = [MaybeUninit::uninit(); 4096];
     let mut reader = inotify::Reader::new(&watch, &mut buffer);
@@ -120,27 +120,27 @@ async fn a_directory_of_another_user_gets_nothing_but_the_backup_and_a_name_that
     let [random, last] = &seen[..] else { panic!("{seen:?}") };
     assert!(random.starts_with(".carrel-backup-") && random.len() == 15 + 32, "{seen:?}");
     assert_eq!(last, "backup");
-    assert_eq!(fs::read_link(&planted).unwrap(), precious, "what its owner has there is left alone");
+    assert_eq!(fs::read_link(&planted).unwrap(), precious, "files of its owner are unchanged");
     assert_eq!(fs::read(&precious).unwrap(), b"precious");
     assert_eq!(fs::metadata(&precious).unwrap().permissions().mode() & 0o7777, 0o644);
-    assert_eq!(check(&file(&place)).unwrap(), report);
-    assert_eq!(fs::metadata(file(&place)).unwrap().permissions().mode() & 0o7777, 0o600);
-    assert_eq!(place.named("store.db").len(), 2, "only the store, and what is precious");
+    assert_eq!(check(&file(&test_store)).unwrap(), report);
+    assert_eq!(fs::metadata(file(&test_store)).unwrap().permissions().mode() & 0o7777, 0o600);
+    assert_eq!(test_store.named("store.db").len(), 2, "only the store and the precious file");
 }
 
 #[tokio::test]
-async fn what_is_no_regular_file_is_refused_and_not_waited_for() {
-    let place = whole().await;
+async fn a_special_file_is_refused_without_blocking() {
+    let test_store = whole().await;
     let pipe = |path: PathBuf| {
         rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RWXU).unwrap();
         path
     };
     let (refused, in_words) = std::sync::mpsc::channel();
-    let (store, new) = (place.path(), place.beside(".new"));
-    let (alone, beside) = (pipe(place.backups().join("pipe")), place.backups().join("store"));
+    let (store, new) = (test_store.path(), test_store.beside(".new"));
+    let (alone, beside) = (pipe(test_store.backups().join("pipe")), test_store.backups().join("store"));
     fs::copy(&store, &beside).unwrap();
-    pipe(place.backups().join("store-wal"));
-    // A thread of its own: one that waits for a writer would never end.
+    pipe(test_store.backups().join("store-wal"));
+    // A separate thread: an open that waits for a writer would never return.
     std::thread::spawn(move || {
         for pipe in [&alone, &beside] {
             let words = [
@@ -148,7 +148,7 @@ async fn what_is_no_regular_file_is_refused_and_not_waited_for() {
                 restore(&store, pipe).unwrap_err().to_string(),
                 repair(pipe, None).unwrap_err().to_string(),
                 Store::inspect(pipe, None).unwrap_err().to_string(),
-                Store::open(pipe, Options::default()).map(drop).unwrap_err().to_string(),
+                Store::open(pipe, StoreOptions::default()).map(drop).unwrap_err().to_string(),
                 backup(pipe, &new, false).unwrap_err().to_string(),
             ];
             refused.send(words).unwrap();
@@ -161,32 +161,32 @@ async fn what_is_no_regular_file_is_refused_and_not_waited_for() {
 }
 
 #[tokio::test]
-async fn a_damaged_store_is_not_backed_up_as_if_it_were_whole() {
-    let place = whole().await;
-    sql(&place, "UPDATE events SET reason = 'other' WHERE position = 3");
-    let error = backup(&place.path(), &file(&place), false).unwrap_err();
+async fn a_backup_of_a_damaged_store_fails() {
+    let test_store = whole().await;
+    sql(&test_store, "UPDATE events SET reason = 'other' WHERE position = 3");
+    let error = backup(&test_store.path(), &file(&test_store), false).unwrap_err();
     assert!(error.to_string().contains("event 3 of sandbox row 1"), "{error}");
     assert!(error.hint().unwrap().contains("carrel store repair"));
-    assert_eq!(files(&place), 0);
+    assert_eq!(files(&test_store), 0);
 }
 
 #[tokio::test]
-async fn a_restored_store_is_an_older_one_and_what_was_there_is_kept() {
-    let place = Place::new();
-    let store = place.open_at_home("boot-1");
+async fn a_restored_store_counts_as_older_and_the_previous_one_is_kept() {
+    let test_store = TestStore::new();
+    let store = test_store.open_at_home("boot-1");
     let row = ready(&store, "box-1").await;
-    backup(&place.path(), &file(&place), false).unwrap();
-    // What nobody waited for is in no marker, and was seen all the same.
+    backup(&test_store.path(), &file(&test_store), false).unwrap();
+    // A commit without fsync is not in the marker, and clients may have seen it.
     let last = store.commit(tick(&row)).await.unwrap().events[0].clone();
-    let killed = place.copy();
+    let killed = test_store.copy();
     drop(store);
     fs::create_dir(killed.marker().parent().unwrap()).unwrap();
-    fs::copy(place.marker(), killed.marker()).unwrap();
-    let restored = restore(&killed.path(), &file(&place)).unwrap();
+    fs::copy(test_store.marker(), killed.marker()).unwrap();
+    let restored = restore(&killed.path(), &file(&test_store)).unwrap();
     assert_eq!((restored.check.events, restored.check.sandboxes), (2, 1));
     let aside = restored.aside.unwrap();
     assert!(aside.file_name().unwrap().to_str().unwrap().starts_with("store.db.before-restore-2"));
-    assert_eq!(check(&aside).unwrap().events, 3, "with what was only in its log");
+    assert_eq!(check(&aside).unwrap().events, 3, "including the events in its log");
     assert_eq!(killed.named("store.db-").len(), 0);
     let origin = killed.inspect().unwrap();
     assert!(matches!(origin, StoreOrigin::Older { store: 2, .. }), "{origin:?}");
@@ -199,46 +199,46 @@ async fn a_restored_store_is_an_older_one_and_what_was_there_is_kept() {
 }
 
 #[tokio::test]
-async fn the_log_of_a_store_that_is_missing_is_kept_by_a_restore() {
-    let place = Place::new();
-    let store = place.open();
+async fn a_restore_keeps_a_log_without_its_store() {
+    let test_store = TestStore::new();
+    let store = test_store.open();
     ready(&store, "box-1").await;
-    backup(&place.path(), &file(&place), false).unwrap();
+    backup(&test_store.path(), &file(&test_store), false).unwrap();
     ready(&store, "box-2").await;
-    let log = fs::read(place.beside("-wal")).unwrap();
+    let log = fs::read(test_store.beside("-wal")).unwrap();
     store.close().await;
-    fs::remove_file(place.path()).unwrap();
-    fs::write(place.beside("-wal"), &log).unwrap();
-    let aside = restore(&place.path(), &file(&place)).unwrap().aside.unwrap();
+    fs::remove_file(test_store.path()).unwrap();
+    fs::write(test_store.beside("-wal"), &log).unwrap();
+    let aside = restore(&test_store.path(), &file(&test_store)).unwrap().aside.unwrap();
     assert!(aside.to_str().unwrap().contains(".before-restore-") && aside.to_str().unwrap().ends_with("-wal"));
     assert_eq!(fs::read(&aside).unwrap(), log);
-    place.assert_good();
+    test_store.assert_good();
 }
 
 #[tokio::test]
-async fn a_backup_goes_to_a_new_home_and_is_known_to_be_one_there() {
-    let place = whole().await;
-    backup(&place.path(), &file(&place), false).unwrap();
-    let home = Place::new();
+async fn a_backup_restored_in_a_new_home_counts_as_older() {
+    let test_store = whole().await;
+    backup(&test_store.path(), &file(&test_store), false).unwrap();
+    let home = TestStore::new();
     let store = home.beside("/store/carrel.db");
     let store = store.parent().unwrap().parent().unwrap().with_file_name("new/store/carrel.db");
-    let restored = restore(&store, &file(&place)).unwrap();
+    let restored = restore(&store, &file(&test_store)).unwrap();
     assert_eq!(restored.aside, None);
     let origin = Store::inspect(&store, None).unwrap();
     assert!(matches!(origin, StoreOrigin::Older { store: 416, home: 416 }), "{origin:?}");
 }
 
 #[tokio::test]
-async fn what_is_no_whole_backup_is_refused_and_changes_nothing() {
-    let place = whole().await;
-    let before = fs::read(place.path()).unwrap();
+async fn an_incomplete_or_damaged_backup_is_refused_and_changes_nothing() {
+    let test_store = whole().await;
+    let before = fs::read(test_store.path()).unwrap();
     let other = whole().await;
     let store = other.open_on("boot-1");
-    let alone = Place::new();
+    let alone = TestStore::new();
     alone.take_file(&other);
     store.close().await;
     let refused = |backup: PathBuf, why: &str| {
-        let error = restore(&place.path(), &backup).unwrap_err();
+        let error = restore(&test_store.path(), &backup).unwrap_err();
         let start = format!("the backup {} cannot be restored: ", backup.display());
         let words = error.to_string();
         assert!(words.starts_with(&start) && words.contains(why), "{words}");
@@ -249,15 +249,18 @@ async fn what_is_no_whole_backup_is_refused_and_changes_nothing() {
     sql(&other, "UPDATE execs SET cwd = '/' WHERE number = 1");
     refused(other.path(), "its checksum differs");
     let torn = fs::read(other.path()).unwrap();
-    fs::write(file(&place), &torn[..torn.len() / 2]).unwrap();
-    refused(file(&place), "malformed");
-    fs::write(file(&place), "").unwrap();
-    refused(file(&place), "there is nothing in it");
-    fs::write(file(&place), "no database, and long enough to be read as one, which it is not, whatever it says here")
-        .unwrap();
-    refused(file(&place), "is no store of Carrel");
-    fs::remove_file(file(&place)).unwrap();
-    refused(file(&place), "No such file");
-    assert_eq!(fs::read(place.path()).unwrap(), before);
-    assert_eq!(place.named("store.db").len(), 1);
+    fs::write(file(&test_store), &torn[..torn.len() / 2]).unwrap();
+    refused(file(&test_store), "malformed");
+    fs::write(file(&test_store), "").unwrap();
+    refused(file(&test_store), "it is empty");
+    fs::write(
+        file(&test_store),
+        "not a database, and long enough that a reader tries to parse the header of a database",
+    )
+    .unwrap();
+    refused(file(&test_store), "is not a Carrel store");
+    fs::remove_file(file(&test_store)).unwrap();
+    refused(file(&test_store), "No such file");
+    assert_eq!(fs::read(test_store.path()).unwrap(), before);
+    assert_eq!(test_store.named("store.db").len(), 1);
 }

@@ -1,4 +1,4 @@
-//! What a look through the store finds.
+//! The check of a store.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::FileExt;
@@ -6,44 +6,47 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use carrel_store::{EventType, ExecState, Options, SandboxState, Store, check};
+use carrel_store::{EventType, ExecState, SandboxState, Store, StoreOptions, check};
 use rusqlite::Connection;
 
-use crate::support::{Place, backup, go, ready, reseal, run, ticks};
+use crate::support::{TestStore, backup, ready, reseal, run, ticks, transition};
 
-/// A store with one of everything.
-async fn whole() -> Place {
-    let place = Place::new();
-    let store = place.open();
+/// A store with at least one row of every kind.
+async fn whole() -> TestStore {
+    let test_store = TestStore::new();
+    let store = test_store.open();
     let row = ready(&store, "box-1").await;
     let row = store.commit(run(&row, "exec-1", ExecState::Running)).await.unwrap().sandbox;
     let row = store.commit(run(&row, "exec-1", ExecState::Finished)).await.unwrap().sandbox;
     store.commit(run(&row, "exec-2", ExecState::Running)).await.unwrap();
     let gone = ready(&store, "gone-1").await;
-    let gone =
-        store.commit(go(&gone, EventType::SandboxDeleteRequested, SandboxState::Deleting)).await.unwrap().sandbox;
-    store.commit(go(&gone, EventType::SandboxDeleted, SandboxState::Deleted)).await.unwrap();
+    let gone = store
+        .commit(transition(&gone, EventType::SandboxDeleteRequested, SandboxState::Deleting))
+        .await
+        .unwrap()
+        .sandbox;
+    store.commit(transition(&gone, EventType::SandboxDeleted, SandboxState::Deleted)).await.unwrap();
     store.close().await;
-    place
+    test_store
 }
 
 #[tokio::test]
-async fn a_whole_store_is_counted_and_good_even_while_it_works() {
-    let place = whole().await;
-    let report = check(&place.path()).unwrap();
+async fn a_check_of_an_intact_store_in_use_counts_its_rows_and_finds_no_violation() {
+    let test_store = whole().await;
+    let report = check(&test_store.path()).unwrap();
     assert!(report.is_good(), "{report:?}");
     assert_eq!((report.sandboxes, report.execs, report.events), (2, 2, 9));
-    let store = place.open();
+    let store = test_store.open();
     ready(&store, "box-2").await;
-    let report = check(&place.path()).unwrap();
+    let report = check(&test_store.path()).unwrap();
     assert!(report.is_good(), "{report:?}");
     assert_eq!((report.sandboxes, report.events), (3, 11));
 }
 
 //= promises.control-plane.fit-together-store
 #[tokio::test]
-async fn every_broken_promise_is_named() {
-    let place = whole().await;
+async fn every_violated_invariant_is_reported() {
+    let test_store = whole().await;
     for (sql, sentence) in [
         ("DELETE FROM events WHERE sequence = 3 AND sandbox = 1", "sandbox box-1: event 4 follows 2"),
         ("DELETE FROM events WHERE sequence = 1 AND sandbox = 1", "sandbox box-1: its first event is 2"),
@@ -51,38 +54,35 @@ async fn every_broken_promise_is_named() {
             "UPDATE events SET kind = 2 WHERE sequence = 1 AND sandbox = 1",
             "its first event is SandboxPreparing with Pending",
         ),
-        ("DELETE FROM events WHERE sandbox = 1", "sandbox box-1: it has no event"),
-        ("UPDATE sandboxes SET state = 4 WHERE number = 1", "it is Stopped, and its newest event says Ready"),
-        ("UPDATE sandboxes SET last_sequence = 6 WHERE number = 1", "its newest event is 5, and its row says 6"),
+        ("DELETE FROM events WHERE sandbox = 1", "sandbox box-1: it has no events"),
+        ("UPDATE sandboxes SET state = 4 WHERE number = 1", "it is Stopped, but its newest event says Ready"),
+        ("UPDATE sandboxes SET last_sequence = 6 WHERE number = 1", "its newest event is 5, but its row says 6"),
         ("UPDATE sandboxes SET ceiling = 4 WHERE number = 1", "its newest event is above its ceiling, 4"),
         ("UPDATE events SET state = 6 WHERE sequence = 3 AND sandbox = 1", "at event 3 it went from Ready to Deleted"),
         ("UPDATE events SET position = 1000 WHERE sequence = 2 AND sandbox = 1", "event 3 was committed before 2"),
-        ("UPDATE execs SET state = 1 WHERE id = 'exec-1'", "exec exec-1 runs, and has ended"),
+        ("UPDATE execs SET state = 1 WHERE id = 'exec-1'", "exec exec-1 is Running, but its events say that it ended"),
         ("UPDATE execs SET state = 2 WHERE id = 'exec-2'", "exec exec-2 ended 0 times"),
-        ("UPDATE execs SET state = 3 WHERE id = 'exec-1'", "exec exec-1 is Failed, and its last event says otherwise"),
-        (
-            "UPDATE events SET subject = 'exec-1' WHERE subject = 'exec-2'",
-            "ExecStarted of exec-1, which is not its turn",
-        ),
+        ("UPDATE execs SET state = 3 WHERE id = 'exec-1'", "exec exec-1 is Failed, but its last event says otherwise"),
+        ("UPDATE events SET subject = 'exec-1' WHERE subject = 'exec-2'", "ExecStarted of exec exec-1, out of order"),
         ("UPDATE events SET subject = 'exec-3' WHERE subject = 'exec-2'", "exec exec-2 was started 0 times"),
-        ("DELETE FROM execs WHERE id = 'exec-2'", "its events tell of exec exec-2, which there is not"),
-        ("UPDATE events SET about = 0 WHERE sequence = 3", "event 3 is about an exec and names none"),
-        ("UPDATE events SET exec_state = 2 WHERE sequence = 5", "event 5 is ExecStarted and says Finished"),
-        ("UPDATE execs SET sandbox = 2 WHERE id = 'exec-2'", "exec exec-2 runs in a sandbox that is gone"),
-        ("UPDATE execs SET sandbox = 9 WHERE id = 'exec-2'", "exec-2 is an exec of no sandbox"),
+        ("DELETE FROM execs WHERE id = 'exec-2'", "its events name exec exec-2, which does not exist"),
+        ("UPDATE events SET about = 0 WHERE sequence = 3", "event 3 is about an exec but has no exec id"),
+        ("UPDATE events SET exec_state = 2 WHERE sequence = 5", "event 5 is ExecStarted but has exec state Finished"),
+        ("UPDATE execs SET sandbox = 2 WHERE id = 'exec-2'", "exec exec-2 is Running in a deleted sandbox"),
+        ("UPDATE execs SET sandbox = 9 WHERE id = 'exec-2'", "exec-2 is an exec without a sandbox"),
         ("DELETE FROM reserved_sandboxes WHERE id = 'box-1'", "box-1 is a sandbox whose id is not reserved"),
         ("DELETE FROM reserved_execs", "exec-1 is an exec whose id is not reserved"),
         (
             "UPDATE events SET kind = 15, state = 4 WHERE sequence = 2 AND sandbox = 1",
-            "is SandboxPaused of one that is Stopped",
+            "is SandboxPaused of a sandbox in state Stopped",
         ),
         ("UPDATE events SET kind = 99 WHERE sequence = 2", "an event cannot be read"),
         ("UPDATE sandboxes SET labels = '?'", "a sandbox cannot be read"),
         ("INSERT INTO gaps VALUES (1, 2, 9, 0)", "event 3 follows 2"),
-        ("INSERT INTO gaps VALUES (7, 2, 9, 0)", "2 begins a gap of no sandbox"),
-        ("DELETE FROM sandboxes WHERE number = 2", "is an event of no sandbox"),
+        ("INSERT INTO gaps VALUES (7, 2, 9, 0)", "2 is the start of a gap without a sandbox"),
+        ("DELETE FROM sandboxes WHERE number = 2", "is the position of an event without a sandbox"),
     ] {
-        let broken = place.copy();
+        let broken = test_store.copy();
         Connection::open(broken.path()).unwrap().execute_batch(sql).unwrap();
         reseal(&broken.path());
         let found = check(&broken.path()).unwrap().violations;
@@ -91,83 +91,83 @@ async fn every_broken_promise_is_named() {
 }
 
 #[tokio::test]
-async fn a_recorded_gap_is_no_hole() {
-    let place = whole().await;
-    let connection = Connection::open(place.path()).unwrap();
+async fn a_recorded_gap_is_not_a_violation() {
+    let test_store = whole().await;
+    let connection = Connection::open(test_store.path()).unwrap();
     connection.execute_batch("UPDATE events SET sequence = 10 WHERE sequence = 5 AND sandbox = 1").unwrap();
     connection.execute_batch("UPDATE sandboxes SET last_sequence = 10 WHERE number = 1").unwrap();
-    reseal(&place.path());
-    assert_eq!(check(&place.path()).unwrap().violations, ["sandbox box-1: event 10 follows 4"]);
+    reseal(&test_store.path());
+    assert_eq!(check(&test_store.path()).unwrap().violations, ["sandbox box-1: event 10 follows 4"]);
     connection.execute_batch("INSERT INTO gaps VALUES (1, 4, 9, 0)").unwrap();
-    reseal(&place.path());
-    place.assert_good();
+    reseal(&test_store.path());
+    test_store.assert_good();
 }
 
 #[tokio::test]
-async fn a_damaged_file_is_noticed() {
-    let place = whole().await;
-    let mut bytes = std::fs::read(place.path()).unwrap();
-    // An index that lost its order.
+async fn a_damaged_index_is_reported() {
+    let test_store = whole().await;
+    let mut bytes = std::fs::read(test_store.path()).unwrap();
+    // An index in the wrong order.
     let at = bytes.windows(6).rposition(|bytes| bytes == b"gone-1").unwrap();
     bytes[at..at + 6].copy_from_slice(b"aaaa-1");
-    std::fs::write(place.path(), bytes).unwrap();
-    let found = check(&place.path()).unwrap().violations;
+    std::fs::write(test_store.path(), bytes).unwrap();
+    let found = check(&test_store.path()).unwrap().violations;
     assert!(!found.is_empty());
 }
 
 #[test]
-fn a_store_that_another_process_writes_is_good_at_every_moment_and_when_that_is_killed() {
-    const PLACE: &str = "CARREL_STORE_TO_WRITE";
-    if let Some(path) = std::env::var_os(PLACE) {
+fn a_store_in_use_by_another_process_is_consistent_at_any_time_and_after_a_kill() {
+    const STORE_PATH: &str = "CARREL_STORE_TO_WRITE";
+    if let Some(path) = std::env::var_os(STORE_PATH) {
         return write_without_end(path.as_ref());
     }
-    let place = Place::new();
+    let test_store = TestStore::new();
     let mut last = 0;
     for _ in 0..3 {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .arg("check::a_store_that_another_process_writes_is_good_at_every_moment_and_when_that_is_killed")
+            .arg("check::a_store_in_use_by_another_process_is_consistent_at_any_time_and_after_a_kill")
             .args(["--exact", "--nocapture"])
-            .env(PLACE, place.path())
+            .env(STORE_PATH, test_store.path())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
         for _ in 0..8 {
-            // Each is after so many changes that the log was begun anew.
+            // Each check comes after so many changes that the log was reset.
             assert!(lines.any(|line| line == "written"));
-            let report = check(&place.path()).unwrap();
+            let report = check(&test_store.path()).unwrap();
             assert_eq!(report.violations, Vec::<String>::new());
             assert!(report.events >= last.max(700), "{} after {last}", report.events);
             last = report.events;
         }
-        backup(&place.path(), &place.backups().join("backup"), true).unwrap();
+        backup(&test_store.path(), &test_store.backups().join("backup"), true).unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
-        place.assert_good();
+        test_store.assert_good();
     }
 }
 
 #[test]
-fn a_reader_that_meets_the_end_of_a_transaction_reads_again() {
-    const PLACE: &str = "CARREL_STORE_TO_HOLD";
-    /// Where the second copy of the header begins: while they differ, a writer is at work.
+fn a_reader_that_meets_the_end_of_a_transaction_retries() {
+    const STORE_PATH: &str = "CARREL_STORE_TO_HOLD";
+    /// The offset of the second copy of the header: while the copies differ, a writer is at work.
     const SECOND_HEADER: u64 = 48;
-    if let Some(path) = std::env::var_os(PLACE) {
+    if let Some(path) = std::env::var_os(STORE_PATH) {
         return hold_open(path.as_ref());
     }
-    let place = Place::new();
+    let test_store = TestStore::new();
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .arg("check::a_reader_that_meets_the_end_of_a_transaction_reads_again")
+        .arg("check::a_reader_that_meets_the_end_of_a_transaction_retries")
         .args(["--exact", "--nocapture"])
-        .env(PLACE, place.path())
+        .env(STORE_PATH, test_store.path())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
     assert!(lines.any(|line| line == "written"));
-    let index = place.path().with_extension("db-shm");
-    // It stays open to the end: to close it would release the locks of those who read.
+    let index = test_store.path().with_extension("db-shm");
+    // It stays open: closing it would release the locks of the readers.
     let index = std::fs::File::options().read(true).write(true).open(index).unwrap();
     let mut header = [0; 48];
     index.read_exact_at(&mut header, SECOND_HEADER).unwrap();
@@ -183,9 +183,9 @@ fn a_reader_that_meets_the_end_of_a_transaction_reads_again() {
         });
         let results: Vec<_> = (0..50)
             .map(|_| {
-                let origin = Store::inspect(&place.path(), None);
-                let copied = backup(&place.path(), &place.backups().join("backup"), true);
-                (check(&place.path()).map(|report| report.is_good()), origin.is_ok(), copied.is_ok())
+                let origin = Store::inspect(&test_store.path(), None);
+                let copied = backup(&test_store.path(), &test_store.backups().join("backup"), true);
+                (check(&test_store.path()).map(|report| report.is_good()), origin.is_ok(), copied.is_ok())
             })
             .collect();
         is_done.store(true, Ordering::Relaxed);
@@ -197,20 +197,20 @@ fn a_reader_that_meets_the_end_of_a_transaction_reads_again() {
     child.wait().unwrap();
 }
 
-/// Has a store open until its input ends.
+/// Keeps a store open until its standard input ends.
 #[tokio::main(flavor = "current_thread")]
 async fn hold_open(path: &Path) {
-    let options = Options { index_lock: Some(carrel_sandbox::lock_byte), ..Options::default() };
+    let options = StoreOptions { index_lock: Some(carrel_sandbox::lock_byte), ..StoreOptions::default() };
     let store = Store::open(path, options).unwrap();
     ready(&store, "box-1").await;
     println!("\nwritten");
     std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
 }
 
-/// Makes changes until somebody kills it.
+/// Commits changes until it is killed.
 #[tokio::main(flavor = "current_thread")]
 async fn write_without_end(path: &Path) {
-    let options = Options { index_lock: Some(carrel_sandbox::lock_byte), ..Options::default() };
+    let options = StoreOptions { index_lock: Some(carrel_sandbox::lock_byte), ..StoreOptions::default() };
     let store = Store::open(path, options).unwrap();
     let id = crate::support::id("box-1");
     let mut row = match store.sandbox(&id) {

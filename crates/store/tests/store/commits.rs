@@ -1,24 +1,25 @@
-//! What becomes true, and what is refused.
+//! Commits and refusals.
 
 use carrel_store::{Change, EventType, ExecChange, ExecState, SandboxState, Store, StoreError};
 
-use crate::support::{Place, create, exec, exec_id, go, id, ready, run, tick, ticks};
+use crate::support::{TestStore, create, exec, exec_id, id, ready, run, tick, ticks, transition};
 
 #[tokio::test]
-async fn what_is_committed_is_there_at_once_and_after_a_close() {
-    let place = Place::new();
-    let store = place.open();
+async fn a_committed_change_is_visible_at_once_and_after_a_reopen() {
+    let test_store = TestStore::new();
+    let store = test_store.open();
     let created = store.commit(create("box-1")).await.unwrap();
     assert_eq!(created.events.iter().map(|event| event.sequence).collect::<Vec<_>>(), [1]);
-    let row = store.commit(go(&created.sandbox, EventType::SandboxReady, SandboxState::Ready)).await.unwrap().sandbox;
+    let row =
+        store.commit(transition(&created.sandbox, EventType::SandboxReady, SandboxState::Ready)).await.unwrap().sandbox;
     let row = store.commit(run(&row, "exec-b", ExecState::Running)).await.unwrap().sandbox;
     let row = store.commit(run(&row, "exec-a", ExecState::Running)).await.unwrap().sandbox;
     let row = store.commit(run(&row, "exec-b", ExecState::Failed)).await.unwrap().sandbox;
     assert_eq!(row.last_sequence, 5);
     look(&store).await;
     store.close().await;
-    place.assert_good();
-    let again = place.open();
+    test_store.assert_good();
+    let again = test_store.open();
     assert_eq!(again.sandboxes(), [row]);
     look(&again).await;
 }
@@ -39,13 +40,13 @@ async fn look(store: &Store) {
     assert_eq!(store.execs(&id("nobody")).await.unwrap(), []);
 }
 
-/// Whether an error is the right one.
+/// Whether an error is the expected one.
 type Is = fn(&StoreError) -> bool;
 
 #[tokio::test]
 async fn a_refused_change_leaves_no_trace() {
-    let place = Place::new();
-    let store = place.open();
+    let test_store = TestStore::new();
+    let store = test_store.open();
     let row = ready(&store, "box-1").await;
     let other = ready(&store, "box-2").await;
     store.commit(run(&other, "taken", ExecState::Running)).await.unwrap();
@@ -89,16 +90,16 @@ async fn a_refused_change_leaves_no_trace() {
     }
     assert_eq!(store.sandboxes().len(), 2);
     assert_eq!(store.execs(&row.id).await.unwrap().len(), 1);
-    // What was refused has not taken its id.
+    // A refused change has not reserved its id.
     store.commit(create("box-3")).await.unwrap();
     store.close().await;
-    place.assert_good();
+    test_store.assert_good();
 }
 
 #[tokio::test]
 async fn a_change_without_events_changes_the_row_alone() {
-    let place = Place::new();
-    let store = place.open();
+    let test_store = TestStore::new();
+    let store = test_store.open();
     let row = ready(&store, "box-1").await;
     let mut change = tick(&row);
     change.events.clear();
@@ -110,9 +111,9 @@ async fn a_change_without_events_changes_the_row_alone() {
 }
 
 #[tokio::test]
-async fn a_purged_sandbox_is_gone_but_its_ids_stay_taken() {
-    let place = Place::new();
-    let store = place.open();
+async fn a_purged_sandbox_is_removed_but_its_ids_stay_reserved() {
+    let test_store = TestStore::new();
+    let store = test_store.open();
     let row = ready(&store, "box-1").await;
     store.commit(run(&row, "exec-1", ExecState::Running)).await.unwrap();
     let other = ready(&store, "box-2").await;
@@ -120,7 +121,7 @@ async fn a_purged_sandbox_is_gone_but_its_ids_stay_taken() {
     let mut events = store.events(&row.id, 3).unwrap();
     store.purge(&row.id).await.unwrap();
     assert!(matches!(store.purge(&row.id).await, Err(StoreError::Unknown)));
-    assert!(events.next().await.unwrap().is_none(), "its listeners are told");
+    assert!(events.next().await.unwrap().is_none(), "its cursors end");
     assert!(store.sandbox(&row.id).is_none());
     assert!(store.running_execs(None).is_empty());
     assert!(store.exec(&exec_id("exec-1")).await.unwrap().is_none());
@@ -134,28 +135,28 @@ async fn a_purged_sandbox_is_gone_but_its_ids_stay_taken() {
     };
     taken().await;
     store.close().await;
-    place.assert_good();
-    let store = place.open();
+    test_store.assert_good();
+    let store = test_store.open();
     assert!(matches!(store.commit(create("box-1")).await, Err(StoreError::SandboxIdTaken)));
-    // A position is not given again either, though its event is gone.
+    // A position is not reused either, though its event was removed.
     let newest = seen.last().unwrap().position;
     store.purge(&other.id).await.unwrap();
     store.close().await;
-    let store = place.open();
+    let store = test_store.open();
     let event = store.commit(create("box-3")).await.unwrap().events[0].clone();
     assert!(event.position > newest);
 }
 
 #[tokio::test]
-async fn only_what_asks_for_it_waits_for_the_disk() {
-    let place = Place::new();
-    let store = place.open();
+async fn only_changes_that_request_it_are_fsynced() {
+    let test_store = TestStore::new();
+    let store = test_store.open();
     let row = ready(&store, "box-1").await;
-    assert_eq!(store.statistics().synced, 1, "the create, and not that it is ready");
+    assert_eq!(store.statistics().synced, 1, "the create, but not the ready event");
     let row = ticks(&store, &row, 63).await;
     assert_eq!((row.last_sequence, store.statistics().synced), (65, 1), "up to the ceiling");
     let row = ticks(&store, &row, 1).await;
-    assert_eq!(store.statistics().synced, 2, "past it");
+    assert_eq!(store.statistics().synced, 2, "above the ceiling");
     let mut change = tick(&row);
     change.synced = true;
     store.commit(change).await.unwrap();
@@ -164,9 +165,9 @@ async fn only_what_asks_for_it_waits_for_the_disk() {
 }
 
 #[tokio::test]
-async fn a_closed_store_has_committed_what_was_queued_and_takes_nothing_more() {
-    let place = Place::new();
-    let store = place.open();
+async fn a_closed_store_has_committed_the_queue_and_refuses_further_changes() {
+    let test_store = TestStore::new();
+    let store = test_store.open();
     let row = ready(&store, "box-1").await;
     let mut events = store.events(&row.id, 2).unwrap();
     let mut all = store.all_events(None);
@@ -176,7 +177,7 @@ async fn a_closed_store_has_committed_what_was_queued_and_takes_nothing_more() {
             tokio::spawn(async move { store.commit(create(&format!("more-{number}"))).await })
         })
         .collect();
-    // One round for those that wait in the queue already.
+    // One iteration for the changes that are queued already.
     tokio::task::yield_now().await;
     store.close().await;
     store.close().await;
@@ -192,6 +193,6 @@ async fn a_closed_store_has_committed_what_was_queued_and_takes_nothing_more() {
     assert!(all.next().await.unwrap().is_none());
     assert!(matches!(store.commit(tick(&row)).await, Err(StoreError::Closed)));
     assert!(matches!(store.purge(&row.id).await, Err(StoreError::Closed)));
-    let again = place.open();
+    let again = test_store.open();
     assert_eq!(again.sandboxes().len(), done + 1);
 }

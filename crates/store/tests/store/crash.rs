@@ -1,18 +1,18 @@
-//! A daemon that is killed loses nothing that it told anybody.
+//! A killed daemon loses no acknowledged commit.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
-use carrel_store::{ExecState, Options, SandboxState, Store, check};
+use carrel_store::{ExecState, SandboxState, Store, StoreOptions, check};
 
-use crate::support::{Place, id, ready, run, tick, ticks};
+use crate::support::{TestStore, id, ready, run, tick, ticks};
 
-const PLACE: &str = "CARREL_STORE_TO_FILL";
+const STORE_PATH: &str = "CARREL_STORE_TO_FILL";
 
-/// Commits for ever, and tells what was committed.
+/// Commits until it is killed, and prints every acknowledged commit.
 #[tokio::main(flavor = "current_thread")]
 async fn fill(path: &std::ffi::OsStr) {
-    let store = Store::open(path.as_ref(), Options::default()).unwrap();
+    let store = Store::open(path.as_ref(), StoreOptions::default()).unwrap();
     let mut work = Vec::new();
     for number in 0..8 {
         let store = store.clone();
@@ -38,38 +38,38 @@ async fn fill(path: &std::ffi::OsStr) {
 }
 
 #[test]
-fn what_was_told_before_a_kill_is_there_after_it() {
-    if let Some(path) = std::env::var_os(PLACE) {
+fn acknowledged_commits_survive_a_kill() {
+    if let Some(path) = std::env::var_os(STORE_PATH) {
         return fill(&path);
     }
     for lines in [0, 1, 40, 700, 2500] {
-        let place = Place::new();
+        let test_store = TestStore::new();
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["crash::what_was_told_before_a_kill_is_there_after_it", "--exact", "--nocapture"])
-            .env(PLACE, place.path())
+            .args(["crash::acknowledged_commits_survive_a_kill", "--exact", "--nocapture"])
+            .env(STORE_PATH, test_store.path())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut told = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-        let is_told = |line: &String| line.starts_with("box-");
-        let mut seen: Vec<_> = told.by_ref().filter(is_told).take(lines).collect();
+        let mut lines_printed = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+        let is_acknowledgement = |line: &String| line.starts_with("box-");
+        let mut acknowledged: Vec<_> = lines_printed.by_ref().filter(is_acknowledgement).take(lines).collect();
         child.kill().unwrap();
-        seen.extend(told.filter(is_told));
+        acknowledged.extend(lines_printed.filter(is_acknowledgement));
         child.wait().unwrap();
-        if lines == 0 && !place.path().exists() {
+        if lines == 0 && !test_store.path().exists() {
             continue;
         }
-        // As it was left, and once more when it is in use again.
-        assert_eq!(check(&place.path()).unwrap().violations, Vec::<String>::new());
-        let store = place.open();
-        for line in &seen {
+        // As it was left, and once more after it was reopened.
+        assert_eq!(check(&test_store.path()).unwrap().violations, Vec::<String>::new());
+        let store = test_store.open();
+        for line in &acknowledged {
             let Some((name, sequence)) = line.split_once(' ') else { continue };
-            // The last line may be cut.
+            // The last line may be incomplete.
             let Ok(sequence) = sequence.parse::<u64>() else { continue };
             assert!(store.sandbox(&id(name)).unwrap().last_sequence >= sequence, "{line}");
         }
         go_on(&store);
-        place.assert_good();
+        test_store.assert_good();
     }
 }
 
@@ -77,7 +77,7 @@ fn what_was_told_before_a_kill_is_there_after_it() {
 async fn go_on(store: &Store) {
     for row in store.sandboxes() {
         let before = row.last_sequence;
-        assert_eq!(ticks(store, &row, 1).await.last_sequence, before + 1, "there is no gap");
+        assert_eq!(ticks(store, &row, 1).await.last_sequence, before + 1, "the sequence has no gap");
         assert!(matches!(row.state, SandboxState::Pending | SandboxState::Ready));
     }
 }

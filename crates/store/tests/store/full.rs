@@ -1,12 +1,14 @@
-//! A full disk fails what does not fit, and nothing else.
+//! A full disk fails the changes that do not fit, and nothing else.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use carrel_store::{BackupError, Change, ExecChange, ExecState, Options, Sandbox, Store, StoreError, check, repair};
+use carrel_store::{
+    BackupError, Change, ExecChange, ExecState, Sandbox, Store, StoreError, StoreOptions, check, repair,
+};
 
-use crate::support::{Place, create, ready, run, take, tick, ticks};
+use crate::support::{TestStore, create, ready, run, take, tick, ticks};
 
 /// A sandbox whose row needs many pages.
 fn big(name: &str) -> Change {
@@ -15,7 +17,7 @@ fn big(name: &str) -> Change {
     change
 }
 
-/// Fills a store until something is refused; then nothing of that is seen, and what fits goes on.
+/// Fills a store until a change is refused; then nothing of it is visible, and smaller changes still succeed.
 async fn fill(store: &Store) -> u32 {
     let row = ready(store, "first").await;
     let mut all = store.all_events(None);
@@ -28,42 +30,43 @@ async fn fill(store: &Store) -> u32 {
     };
     assert!(matches!(error, StoreError::Full), "{error}");
     assert_eq!(store.sandboxes().len(), made as usize + 1);
-    let mut told = 0;
-    while told < made as usize {
-        told += all.next().await.unwrap().unwrap().len();
+    let mut received = 0;
+    while received < made as usize {
+        received += all.next().await.unwrap().unwrap().len();
     }
-    assert_eq!(told, made as usize);
-    // One that reads is not concerned.
+    assert_eq!(received, made as usize);
+    // Reads still succeed.
     take(&mut store.events(&row.id, 0).unwrap(), 2).await;
     made
 }
 
 #[tokio::test]
-async fn a_store_that_may_not_grow_refuses_what_does_not_fit_and_goes_on() {
-    let place = Place::new();
-    let store = Store::open(&place.path(), Options { most_pages: Some(300), ..Options::default() }).unwrap();
+async fn a_store_at_its_size_limit_refuses_what_does_not_fit_and_continues() {
+    let directory = TestStore::new();
+    let store =
+        Store::open(&directory.path(), StoreOptions { most_pages: Some(300), ..StoreOptions::default() }).unwrap();
     let made = fill(&store).await;
     let row = store.sandbox(&crate::support::id("first")).unwrap();
     assert_eq!(ticks(&store, &row, 3).await.last_sequence, 5);
     store.purge(&crate::support::id("big-0")).await.unwrap();
     store.commit(big(&format!("big-{made}"))).await.unwrap();
     store.close().await;
-    place.assert_good();
+    directory.assert_good();
 }
 
-/// Where the disk is, in the process that has one.
+/// The mount point of the disk, in the child process.
 const DISK: &str = "CARREL_SMALL_DISK";
 
-/// Runs a test again in a process that has a disk of its own.
+/// Runs a test again in a child process with its own disk.
 fn on_disk(test: &str, mount: &str) {
-    let place = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let output = Command::new("unshare")
         .args(["--mount", "--propagation", "private", "sh", "-ec"])
         .arg(format!("{mount}; exec \"$@\""))
-        .arg(place.path())
+        .arg(directory.path())
         .arg(std::env::current_exe().unwrap())
         .args([test, "--exact", "--nocapture"])
-        .env(DISK, place.path())
+        .env(DISK, directory.path())
         .output()
         .unwrap();
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -72,48 +75,48 @@ fn on_disk(test: &str, mount: &str) {
 
 //= promises.control-plane.full-disk
 #[test]
-fn a_full_disk_refuses_what_does_not_fit_until_there_is_room() {
-    if let Some(place) = std::env::var_os(DISK) {
-        return small_disk(place.as_ref());
+fn a_full_disk_refuses_what_does_not_fit_until_there_is_space() {
+    if let Some(directory) = std::env::var_os(DISK) {
+        return small_disk(directory.as_ref());
     }
-    let test = "full::a_full_disk_refuses_what_does_not_fit_until_there_is_room";
+    let test = "full::a_full_disk_refuses_what_does_not_fit_until_there_is_space";
     on_disk(test, "mount -t tmpfs -o size=16m tmpfs \"$0\"");
 }
 
-/// A disk whose blocks are smaller than a page of memory: a page may have some of its blocks, and not the others.
+/// A disk with blocks smaller than a memory page, so that a page may have only some of its blocks.
 const SMALL_BLOCKS: &str = "mount -t tmpfs -o size=48m tmpfs \"$0\"; truncate -s 32m \"$0/image\"
     /usr/sbin/mkfs.ext4 -q -F -b 1024 -m 0 -E lazy_itable_init=0 \"$0/image\"
     mkdir \"$0/disk\"; mount -o loop,noinit_itable \"$0/image\" \"$0/disk\"";
 
 #[test]
-fn a_full_disk_of_small_blocks_kills_nobody_who_opens_the_store() {
-    if let Some(place) = std::env::var_os(DISK) {
-        return small_blocks(&Path::new(&place).join("disk"));
+fn opening_a_store_on_a_full_disk_with_small_blocks_kills_no_process() {
+    if let Some(directory) = std::env::var_os(DISK) {
+        return small_blocks(&Path::new(&directory).join("disk"));
     }
-    on_disk("full::a_full_disk_of_small_blocks_kills_nobody_who_opens_the_store", SMALL_BLOCKS);
+    on_disk("full::opening_a_store_on_a_full_disk_with_small_blocks_kills_no_process", SMALL_BLOCKS);
 }
 
-fn guarded(reserve: u64) -> Options {
-    Options { reserve, index_lock: Some(carrel_sandbox::lock_byte), ..Options::default() }
+fn guarded(reserve: u64) -> StoreOptions {
+    StoreOptions { reserve, index_lock: Some(carrel_sandbox::lock_byte), ..StoreOptions::default() }
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn small_blocks(place: &Path) {
-    let path = place.join("store.db");
+async fn small_blocks(directory: &Path) {
+    let path = directory.join("store.db");
     let store = Store::open(&path, guarded(0)).unwrap();
     let mut row = ready(&store, "first").await;
     store.close().await;
-    // Without a reserve, with any number of blocks free: it is opened, or the disk is full.
+    // Without a reserve, for any number of free blocks: the open succeeds or fails with a full disk.
     let (mut opened, mut refused) = (0, 0);
     for blocks in 0..160 {
-        fill_disk(place);
-        let rest = fs::File::options().write(true).open(place.join("rest")).unwrap();
+        fill_disk(directory);
+        let rest = fs::File::options().write(true).open(directory.join("rest")).unwrap();
         rest.set_len(rest.metadata().unwrap().len().saturating_sub(blocks * 1024)).unwrap();
         rest.sync_all().unwrap();
         match Store::open(&path, guarded(0)) {
             Ok(store) => {
                 opened += 1;
-                fill_disk(place);
+                fill_disk(directory);
                 match store.commit(tick(&row)).await {
                     Ok(committed) => row = committed.sandbox,
                     Err(error) => assert!(matches!(error, StoreError::Full), "{error}"),
@@ -134,11 +137,11 @@ async fn small_blocks(place: &Path) {
         }
     }
     assert!(opened > 10 && refused > 10, "{opened} opened, {refused} refused");
-    // With a reserve it is always opened, and can end what runs.
-    fs::remove_file(place.join("rest")).unwrap();
+    // With a reserve the open always succeeds, and running execs can end.
+    fs::remove_file(directory.join("rest")).unwrap();
     Store::open(&path, guarded(1 << 20)).unwrap().close().await;
     for _ in 0..3 {
-        fill_disk(place);
+        fill_disk(directory);
         let store = Store::open(&path, guarded(1 << 20)).unwrap();
         row = store.commit(tick(&row)).await.unwrap().sandbox;
         store.close().await;
@@ -147,29 +150,29 @@ async fn small_blocks(place: &Path) {
 }
 
 #[test]
-fn a_log_that_grows_on_a_full_disk_kills_nobody() {
-    if let Some(place) = std::env::var_os(DISK) {
-        return growing_log(&Path::new(&place).join("disk"));
+fn a_log_that_grows_on_a_full_disk_kills_no_process() {
+    if let Some(directory) = std::env::var_os(DISK) {
+        return growing_log(&Path::new(&directory).join("disk"));
     }
-    on_disk("full::a_log_that_grows_on_a_full_disk_kills_nobody", SMALL_BLOCKS);
+    on_disk("full::a_log_that_grows_on_a_full_disk_kills_no_process", SMALL_BLOCKS);
 }
 
-/// Somebody reads all the while, so the log only grows: its index needs more than the first 4096 pages of it.
+/// A reader is active all the time, so the log only grows: its index needs more than one region of 4096 pages.
 #[tokio::main(flavor = "current_thread")]
-async fn growing_log(place: &Path) {
-    let path = place.join("store.db");
+async fn growing_log(directory: &Path) {
+    let path = directory.join("store.db");
     let store = Store::open(&path, guarded(0)).unwrap();
     let row = ready(&store, "first").await;
     let reader = rusqlite::Connection::open(&path).unwrap();
     reader.execute_batch("BEGIN; SELECT * FROM sandboxes").unwrap();
-    let log = || fs::metadata(place.join("store.db-wal")).unwrap().len() / 4120;
+    let log = || fs::metadata(directory.join("store.db-wal")).unwrap().len() / 4120;
     let mut made = 0;
     while log() < 4000 {
         store.commit(big(&format!("big-{made}"))).await.unwrap();
         made += 1;
     }
-    // What is left is a little more than the next region of the index has.
-    fill_disk(place);
+    // The free space is a little more than the next region of the index.
+    fill_disk(directory);
     let mut free = 0;
     let mut row = row;
     while log() < 4200 {
@@ -178,7 +181,7 @@ async fn growing_log(place: &Path) {
             Err(error) => {
                 assert!(matches!(error, StoreError::Full), "{error}");
                 assert!(free < 4096, "the log does not grow");
-                let rest = fs::File::options().write(true).open(place.join("rest")).unwrap();
+                let rest = fs::File::options().write(true).open(directory.join("rest")).unwrap();
                 rest.set_len(rest.metadata().unwrap().len() - 5 * 1024).unwrap();
                 free += 5;
             }
@@ -191,8 +194,8 @@ async fn growing_log(place: &Path) {
 
 #[test]
 fn a_log_stays_short_enough_for_the_reserve() {
-    if let Some(place) = std::env::var_os(DISK) {
-        return short_log(place.as_ref());
+    if let Some(directory) = std::env::var_os(DISK) {
+        return short_log(directory.as_ref());
     }
     on_disk("full::a_log_stays_short_enough_for_the_reserve", "mount -t tmpfs -o size=64m tmpfs \"$0\"");
 }
@@ -208,12 +211,12 @@ fn big_exec(row: &Sandbox, name: &str, state: ExecState) -> Change {
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn short_log(place: &Path) {
-    let path = place.join("store.db");
+async fn short_log(directory: &Path) {
+    let path = directory.join("store.db");
     let store = Store::open(&path, guarded(16 << 20)).unwrap();
-    let reserve = || fs::metadata(place.join("reserve")).unwrap().len();
+    let reserve = || fs::metadata(directory.join("reserve")).unwrap().len();
     let whole = reserve();
-    let log = || fs::metadata(place.join("store.db-wal")).unwrap().len();
+    let log = || fs::metadata(directory.join("store.db-wal")).unwrap().len();
     let mut row = ready(&store, "first").await;
     for number in 0..40 {
         for state in [ExecState::Running, ExecState::Finished] {
@@ -221,11 +224,11 @@ async fn short_log(place: &Path) {
         }
         assert!(log() <= whole, "{} of {whole} after {number}", log());
     }
-    // Whatever is in the log has room when the disk is filled by others.
-    fill_disk(place);
+    // The log can be checkpointed when other files fill the disk.
+    fill_disk(directory);
     row = ticks(&store, &row, 3).await;
     store.purge(&row.id).await.unwrap();
-    fs::remove_file(place.join("rest")).unwrap();
+    fs::remove_file(directory.join("rest")).unwrap();
     store.commit(create("second")).await.unwrap();
     assert_eq!(reserve(), whole);
     store.close().await;
@@ -233,21 +236,21 @@ async fn short_log(place: &Path) {
 }
 
 #[test]
-fn a_log_longer_than_the_reserve_is_moved_on_a_full_disk_when_its_rows_are_removed() {
-    if let Some(place) = std::env::var_os(DISK) {
-        return long_log(place.as_ref());
+fn a_log_longer_than_the_reserve_is_checkpointed_on_a_full_disk_after_its_rows_are_removed() {
+    if let Some(directory) = std::env::var_os(DISK) {
+        return long_log(directory.as_ref());
     }
-    let test = "full::a_log_longer_than_the_reserve_is_moved_on_a_full_disk_when_its_rows_are_removed";
+    let test = "full::a_log_longer_than_the_reserve_is_checkpointed_on_a_full_disk_after_its_rows_are_removed";
     on_disk(test, "mount -t tmpfs -o size=64m tmpfs \"$0\"");
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn long_log(place: &Path) {
-    let path = place.join("store.db");
+async fn long_log(directory: &Path) {
+    let path = directory.join("store.db");
     let store = Store::open(&path, guarded(16 << 20)).unwrap();
-    let length = |name: &str| fs::metadata(place.join(name)).unwrap().len();
+    let length = |name: &str| fs::metadata(directory.join(name)).unwrap().len();
     let whole = length("reserve");
-    // Somebody reads all the while, so nothing is moved.
+    // A reader is active all the time, so no checkpoint completes.
     let reader = rusqlite::Connection::open(&path).unwrap();
     let mut row = ready(&store, "first").await;
     reader.execute_batch("BEGIN; SELECT * FROM sandboxes").unwrap();
@@ -256,11 +259,11 @@ async fn long_log(place: &Path) {
     }
     let long = length("store.db-wal");
     assert!(long > 3 * whole && length("store.db") < whole, "{long} {} {whole}", length("store.db"));
-    fill_disk(place);
+    fill_disk(directory);
     drop(reader);
     store.purge(&row.id).await.unwrap();
     assert!(length("store.db-wal") < whole, "{}", length("store.db-wal"));
-    // What was freed is enough for whatever comes, and nobody else made room.
+    // The released reserve is sufficient, and no other space was freed.
     store.commit(create("second")).await.unwrap();
     assert_eq!(length("reserve"), whole);
     store.close().await;
@@ -268,18 +271,18 @@ async fn long_log(place: &Path) {
 }
 
 #[test]
-fn a_damaged_store_on_a_full_disk_is_repaired_with_the_reserve_or_says_how_much_room_it_needs() {
-    if let Some(place) = std::env::var_os(DISK) {
-        return damaged_store(place.as_ref());
+fn a_repair_on_a_full_disk_uses_the_reserve_or_reports_how_much_space_it_needs() {
+    if let Some(directory) = std::env::var_os(DISK) {
+        return damaged_store(directory.as_ref());
     }
-    let test = "full::a_damaged_store_on_a_full_disk_is_repaired_with_the_reserve_or_says_how_much_room_it_needs";
+    let test = "full::a_repair_on_a_full_disk_uses_the_reserve_or_reports_how_much_space_it_needs";
     on_disk(test, "mount -t tmpfs -o size=16m tmpfs \"$0\"");
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn damaged_store(place: &Path) {
-    let path = place.join("store.db");
-    let store = Store::open(&path, Options::default()).unwrap();
+async fn damaged_store(directory: &Path) {
+    let path = directory.join("store.db");
+    let store = Store::open(&path, StoreOptions::default()).unwrap();
     for number in 0..3 {
         store.commit(big(&format!("big-{number}"))).await.unwrap();
     }
@@ -291,41 +294,41 @@ async fn damaged_store(place: &Path) {
             .unwrap();
     };
     damage();
-    fill_disk(place);
+    fill_disk(directory);
     assert_eq!(repair(&path, None).unwrap().check.sandboxes, 3);
-    assert!(!place.join("reserve").exists(), "it was needed");
-    // Now there is nothing left to give up.
-    for entry in fs::read_dir(place).unwrap().map(|entry| entry.unwrap().path()) {
+    assert!(!directory.join("reserve").exists(), "it was needed");
+    // Now there is no reserve left to release.
+    for entry in fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()) {
         if entry.to_str().unwrap().contains(".damaged-") {
             fs::remove_file(entry).unwrap();
         }
     }
     damage();
-    fill_disk(place);
+    fill_disk(directory);
     let before = fs::read(&path).unwrap();
     let error = repair(&path, None).unwrap_err();
     let BackupError::NoRoom { needed, .. } = &error else { panic!("{error}") };
     assert_eq!(*needed, 2 * before.len() as u64);
     assert!(error.hint().unwrap().contains("du -xh"), "{error}");
     assert_eq!(fs::read(&path).unwrap(), before);
-    fs::remove_file(place.join("rest")).unwrap();
+    fs::remove_file(directory.join("rest")).unwrap();
     repair(&path, None).unwrap();
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn small_disk(place: &Path) {
-    let ballast = place.join("ballast");
+async fn small_disk(directory: &Path) {
+    let ballast = directory.join("ballast");
     fs::write(&ballast, vec![1; 4 << 20]).unwrap();
-    let path = place.join("store.db");
-    let store = Store::open(&path, Options::default()).unwrap();
-    let reserve = || fs::metadata(place.join("reserve")).unwrap().len();
+    let path = directory.join("store.db");
+    let store = Store::open(&path, StoreOptions::default()).unwrap();
+    let reserve = || fs::metadata(directory.join("reserve")).unwrap().len();
     let whole = reserve();
     assert!(whole > 0);
     let made = fill(&store).await;
-    // Now there is no room at all, but for what ends something: that has the reserve.
+    // The disk is full, except for changes that end something: those use the reserve.
     let mut row = store.sandbox(&crate::support::id("first")).unwrap();
     while reserve() == whole {
-        fill_disk(place);
+        fill_disk(directory);
         row = store.commit(tick(&row)).await.unwrap().sandbox;
     }
     let refused = store.commit(create("small")).await.unwrap_err();
@@ -335,12 +338,12 @@ async fn small_disk(place: &Path) {
     store.purge(&crate::support::id("big-0")).await.unwrap();
     // A store that was not closed is opened with the reserve, too.
     store.close().await;
-    fill_disk(place);
-    let store = Store::open(&path, Options::default()).unwrap();
+    fill_disk(directory);
+    let store = Store::open(&path, StoreOptions::default()).unwrap();
     assert_eq!(store.sandbox(&row.id).unwrap().last_sequence, row.last_sequence);
-    // When it is used up, what does not fit is refused, and nothing of it is seen.
+    // When the reserve is exhausted, what does not fit is refused, and nothing of it is visible.
     loop {
-        fill_disk(place);
+        fill_disk(directory);
         match store.commit(tick(&row)).await {
             Ok(committed) => row = committed.sandbox,
             Err(error) => {
@@ -361,9 +364,9 @@ async fn small_disk(place: &Path) {
     assert_eq!(check(&path).unwrap().violations, Vec::<String>::new());
 }
 
-/// Takes all the room there is on a disk.
-fn fill_disk(place: &Path) {
-    let mut rest = fs::File::options().create(true).append(true).open(place.join("rest")).unwrap();
+/// Fills the disk.
+fn fill_disk(directory: &Path) {
+    let mut rest = fs::File::options().create(true).append(true).open(directory.join("rest")).unwrap();
     for size in [4096, 1] {
         while std::io::Write::write_all(&mut rest, &vec![1; size]).is_ok() {}
     }

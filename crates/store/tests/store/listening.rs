@@ -1,4 +1,4 @@
-//! Those who wait for events: each sees all of them, once, in their order.
+//! Cursors: each returns all events once and in order.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
-use carrel_store::{EventsError, Options, Store};
+use carrel_store::{EventsError, Store, StoreOptions};
 
-use crate::support::{Place, create, id, ready, take, tick, ticks};
+use crate::support::{TestStore, create, id, ready, take, tick, ticks};
 
 #[tokio::test]
-async fn the_past_is_read_in_pages_and_the_present_follows() {
-    let place = Place::new();
-    let store = place.open();
+async fn a_cursor_reads_stored_events_in_pages_and_then_new_ones() {
+    let test_store = TestStore::new();
+    let store = test_store.open();
     let row = ready(&store, "box-1").await;
     let row = ticks(&store, &row, 698).await;
     let mut events = store.events(&row.id, 0).unwrap();
@@ -22,17 +22,17 @@ async fn the_past_is_read_in_pages_and_the_present_follows() {
     assert!(past.iter().map(|event| event.sequence).eq(1..=700));
     let committed = store.commit(tick(&row)).await.unwrap();
     let live = take(&mut events, 1).await;
-    assert!(Arc::ptr_eq(&live[0], &committed.events[0]), "the present is not read again");
-    assert_eq!(events.newest(), 700, "and was not there when the reading began");
-    // From the file they are what they were.
+    assert!(Arc::ptr_eq(&live[0], &committed.events[0]), "a new event comes from the cache");
+    assert_eq!(events.newest(), 700, "which was not there when the cursor was created");
+    // Stored events equal the cached ones.
     let mut again = store.events(&row.id, 0).unwrap();
     assert_eq!(take(&mut again, 701).await[..700], past);
 }
 
 #[tokio::test]
-async fn nobody_reads_from_the_future_or_of_nobody() {
-    let place = Place::new();
-    let store = place.open();
+async fn a_cursor_of_an_unknown_sandbox_or_after_a_future_sequence_is_refused() {
+    let test_store = TestStore::new();
+    let store = test_store.open();
     let row = ready(&store, "box-1").await;
     assert_eq!(store.events(&row.id, 3).unwrap_err(), EventsError::Future { newest: 2, oldest: 1 });
     assert_eq!(store.events(&id("nobody"), 0).unwrap_err(), EventsError::Unknown);
@@ -42,13 +42,13 @@ async fn nobody_reads_from_the_future_or_of_nobody() {
 }
 
 #[tokio::test]
-async fn reading_that_is_called_off_loses_nothing() {
-    let place = Place::new();
-    let store = Store::open(&place.path(), Options { recent: 1, ..Options::default() }).unwrap();
+async fn a_cancelled_read_loses_no_event() {
+    let test_store = TestStore::new();
+    let store = Store::open(&test_store.path(), StoreOptions { recent: 1, ..StoreOptions::default() }).unwrap();
     let row = ready(&store, "box-1").await;
     let mut events = store.events(&row.id, 0).unwrap();
     for _ in 0..3 {
-        // Once while it reads the file.
+        // Once while it reads the database.
         assert!(poll_once(pin!(events.next())).is_none());
     }
     assert_eq!(take(&mut events, 2).await.len(), 2);
@@ -67,12 +67,12 @@ fn poll_once<T>(future: Pin<&mut impl Future<Output = T>>) -> Option<T> {
 //= control.snapshot-stream.snapshot-carries-sequence-stream
 //= promises.control-plane.events-sandbox
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn writers_and_listeners_at_once_see_everything_once() {
+async fn concurrent_cursors_see_every_event_of_concurrent_writers_once() {
     const SANDBOXES: usize = 4;
     const EVENTS: u64 = 400;
-    let place = Place::new();
-    // So few are remembered that those who are late read the file.
-    let store = Store::open(&place.path(), Options { recent: 8, ..Options::default() }).unwrap();
+    let test_store = TestStore::new();
+    // The cache is so small that late cursors read the database.
+    let store = Store::open(&test_store.path(), StoreOptions { recent: 8, ..StoreOptions::default() }).unwrap();
     let mut work = Vec::new();
     let mut all = store.all_events(None);
     for number in 0..SANDBOXES {
@@ -110,10 +110,11 @@ async fn writers_and_listeners_at_once_see_everything_once() {
     let statistics = store.statistics();
     assert_eq!(statistics.commits, EVENTS * SANDBOXES as u64);
     store.close().await;
-    place.assert_good();
+    test_store.assert_good();
 }
 
-/// Begins after an event as soon as it is there, and sees the rest; what an event announces is true when it is seen.
+/// Starts after an event as soon as it exists, and reads the rest; the state that an event announces is visible with
+/// it.
 async fn listen(store: &Store, sandbox: &carrel_store::SandboxId, after: u64, until: u64) {
     let mut first = store.events(sandbox, 0).unwrap();
     let mut known = 0;
@@ -132,10 +133,10 @@ async fn listen(store: &Store, sandbox: &carrel_store::SandboxId, after: u64, un
     }
 }
 
-/// Counts how often it is looked at.
-struct Counted<F>(Pin<Box<F>>, Arc<AtomicUsize>);
+/// Counts how often a future is polled.
+struct PollCounter<F>(Pin<Box<F>>, Arc<AtomicUsize>);
 
-impl<F: Future> Future for Counted<F> {
+impl<F: Future> Future for PollCounter<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
@@ -145,9 +146,9 @@ impl<F: Future> Future for Counted<F> {
 }
 
 #[tokio::test]
-async fn two_thousand_who_wait_are_not_woken_by_what_does_not_concern_them() {
-    let place = Place::new();
-    let store = place.open();
+async fn two_thousand_listeners_are_not_woken_by_events_of_other_sandboxes() {
+    let test_store = TestStore::new();
+    let store = test_store.open();
     let mut rows = Vec::new();
     for number in 0..20 {
         rows.push(ready(&store, &format!("box-{number}")).await);
@@ -157,7 +158,7 @@ async fn two_thousand_who_wait_are_not_woken_by_what_does_not_concern_them() {
     for number in 0..2000 {
         let mut events = store.events(&rows[number % 20].id, 2).unwrap();
         let next = async move { events.next().await.unwrap().unwrap().len() };
-        waiting.push(tokio::spawn(Counted(Box::pin(next), looks.clone())));
+        waiting.push(tokio::spawn(PollCounter(Box::pin(next), looks.clone())));
     }
     while looks.load(Ordering::SeqCst) < 2000 {
         tokio::task::yield_now().await;
@@ -166,7 +167,7 @@ async fn two_thousand_who_wait_are_not_woken_by_what_does_not_concern_them() {
     for number in (0..2000).step_by(20) {
         assert_eq!((&mut waiting[number]).await.unwrap(), 1);
     }
-    // Whatever else was woken has had its turn.
+    // All other woken tasks have run.
     ticks(&store, &rows[1], 0).await;
     for _ in 0..10 {
         tokio::task::yield_now().await;

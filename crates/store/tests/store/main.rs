@@ -1,6 +1,6 @@
-//! A real store in a real file: what it keeps, what it tells, and what it survives.
+//! Tests of the store with real files: contents, events, crashes, power cuts, full disks and damage.
 
-#![allow(clippy::unwrap_used, reason = "what a test cannot go on without ends it")]
+#![allow(clippy::unwrap_used, reason = "a failed setup step fails the test")]
 
 mod backup;
 mod check;

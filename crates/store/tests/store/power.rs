@@ -1,18 +1,18 @@
-//! A power cut takes what nobody waited for, and nothing of it is given again.
+//! A power cut takes commits without fsync, and their numbers are never reused.
 
 use carrel_store::{EventsError, Store, check};
 
-use crate::support::{Place, id, on, ready, take, tick, ticks};
+use crate::support::{TestStore, id, on, ready, take, tick, ticks};
 
-/// A store whose last 31 events a power cut will take: as it is left, the newest sequence and position that were seen.
-async fn cut() -> (Place, u64, u64) {
-    let place = Place::new();
-    let store = place.open_on("boot-1");
+/// A store without its last 31 events, as after a power cut, with the newest sequence and position that were seen.
+async fn cut() -> (TestStore, u64, u64) {
+    let test_store = TestStore::new();
+    let store = test_store.open_on("boot-1");
     let row = ready(&store, "box-1").await;
     let mut synced = tick(&row);
     synced.synced = true;
     let row = store.commit(synced).await.unwrap().sandbox;
-    let left = place.copy();
+    let left = test_store.copy();
     let row = ticks(&store, &row, 30).await;
     let last = store.commit(tick(&row)).await.unwrap().events[0].clone();
     (left, last.sequence, last.position)
@@ -21,9 +21,9 @@ async fn cut() -> (Place, u64, u64) {
 //= control.order.sequence-daemon-gives-source
 //= promises.control-plane.sequence-seen
 #[tokio::test]
-async fn a_sequence_that_was_seen_before_a_power_cut_is_never_given_again() {
+async fn a_sequence_seen_before_a_power_cut_is_never_reused() {
     let (left, seen, position) = cut().await;
-    // Without a power cut they are given again: the log really lacks them.
+    // Without a power cut they are reused, so the log really lacks them.
     let control = left.copy();
     let store = control.open_on("boot-1");
     let row = store.sandbox(&id("box-1")).unwrap();
@@ -34,12 +34,12 @@ async fn a_sequence_that_was_seen_before_a_power_cut_is_never_given_again() {
     let store = left.open_on("boot-2");
     let row = store.sandbox(&id("box-1")).unwrap();
     assert_eq!(row.last_sequence, 3);
-    // Whoever saw them reads on from there; who claims more is wrong.
+    // A client that saw them continues from there; a higher sequence is refused.
     let mut events = store.events(&row.id, seen).unwrap();
     assert_eq!(store.events(&row.id, 68).unwrap_err(), EventsError::Future { newest: 3, oldest: 1 });
     let mut from_start = store.events(&row.id, 0).unwrap();
     let next = store.commit(tick(&row)).await.unwrap().events[0].clone();
-    assert_eq!(next.sequence, 68, "the next after the ceiling");
+    assert_eq!(next.sequence, 68, "the first above the ceiling");
     assert!(next.position > position);
     assert_eq!(store.statistics().synced, 1);
     assert_eq!(take(&mut events, 1).await, [next]);
@@ -52,14 +52,14 @@ async fn a_sequence_that_was_seen_before_a_power_cut_is_never_given_again() {
 }
 
 #[tokio::test]
-async fn a_second_power_cut_before_anything_happens_makes_no_second_gap() {
+async fn a_second_power_cut_without_commits_adds_no_gap() {
     let (left, ..) = cut().await;
     let store = left.open_on("boot-2");
     let again = left.copy();
     drop(store);
     for boot in ["boot-3", "boot-4"] {
         let store = again.open_on(boot);
-        // It is copied while it is open, so it was never closed.
+        // The copy is taken while it is open, so it was never closed.
         let copy = again.copy();
         copy.assert_good();
         drop(store);
@@ -72,27 +72,27 @@ async fn a_second_power_cut_before_anything_happens_makes_no_second_gap() {
 }
 
 #[tokio::test]
-async fn a_host_that_was_shut_down_in_order_leaves_no_gap() {
-    let place = Place::new();
-    let store = place.open_on("boot-1");
+async fn a_clean_shutdown_of_the_host_leaves_no_gap() {
+    let test_store = TestStore::new();
+    let store = test_store.open_on("boot-1");
     let row = ready(&store, "box-1").await;
     ticks(&store, &row, 5).await;
     store.close().await;
-    let store = place.open_on("boot-2");
+    let store = test_store.open_on("boot-2");
     let row = store.sandbox(&row.id).unwrap();
     assert_eq!(ticks(&store, &row, 1).await.last_sequence, 8);
     store.close().await;
-    assert_eq!(check(&place.path()).unwrap().events, 8);
-    place.assert_good();
+    assert_eq!(check(&test_store.path()).unwrap().events, 8);
+    test_store.assert_good();
 }
 
 #[tokio::test]
-async fn a_daemon_that_died_without_a_power_cut_leaves_no_gap() {
-    let place = Place::new();
-    let store = place.open_on("boot-1");
+async fn a_crash_of_the_daemon_leaves_no_gap() {
+    let test_store = TestStore::new();
+    let store = test_store.open_on("boot-1");
     let row = ready(&store, "box-1").await;
     ticks(&store, &row, 5).await;
-    let left = place.copy();
+    let left = test_store.copy();
     let store = Store::open(&left.path(), on("boot-1")).unwrap();
     let row = store.sandbox(&row.id).unwrap();
     assert_eq!(ticks(&store, &row, 1).await.last_sequence, 8);

@@ -1,25 +1,25 @@
-//! Random changes, closes and kills, held against a plain model.
+//! Random changes, closes and kills, compared with a simple model.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use carrel_store::SandboxState::{Deleted, Deleting, Failed, Pending, Ready, Stopped};
 use carrel_store::{Change, EventType, EventsError, ExecState, SandboxState, Store, StoreError};
 
-use crate::support::{Place, create, exec_id, go, id, run, take};
+use crate::support::{TestStore, create, exec_id, id, run, take, transition};
 
-/// What to do, to which sandbox, and how.
-type Act = (u8, u8, u8);
+/// An action, its sandbox, and its parameter.
+type Action = (u8, u8, u8);
 
-/// What there has to be.
+/// The expected contents of the store.
 #[derive(Default)]
-struct Model {
-    sandboxes: BTreeMap<String, Known>,
+struct StoreModel {
+    sandboxes: BTreeMap<String, ModelSandbox>,
     taken: BTreeSet<String>,
     execs: BTreeMap<String, (String, ExecState)>,
     taken_execs: BTreeSet<String>,
 }
 
-struct Known {
+struct ModelSandbox {
     state: SandboxState,
     /// How many of its first events were removed.
     trimmed: usize,
@@ -39,18 +39,18 @@ const STEPS: [(SandboxState, EventType, SandboxState); 9] = [
 ];
 
 #[test]
-fn whatever_happens_the_store_is_what_a_plain_model_is() {
-    bolero::check!().with_iterations(64).with_type::<Vec<Act>>().for_each(|acts| play(acts));
+fn the_store_equals_a_simple_model_after_random_actions() {
+    bolero::check!().with_iterations(64).with_type::<Vec<Action>>().for_each(|actions| run_actions(actions));
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn play(acts: &[Act]) {
-    let mut place = Place::new();
-    let mut store = place.open();
-    let mut model = Model::default();
-    for &(act, which, how) in acts {
+async fn run_actions(actions: &[Action]) {
+    let mut test_store = TestStore::new();
+    let mut store = test_store.open();
+    let mut model = StoreModel::default();
+    for &(action, which, how) in actions {
         let name = format!("box-{}", which % 4);
-        match act % 8 {
+        match action % 8 {
             0 => model.create(&store, &name).await,
             1..=3 => model.step(&store, &name, how).await,
             4 => model.start(&store, &name, &format!("exec-{}", how % 8)).await,
@@ -60,30 +60,30 @@ async fn play(acts: &[Act]) {
             6 if how % 4 == 2 => model.trim_exec(&store, &format!("exec-{}", how / 4 % 8)).await,
             7 if how % 8 == 0 => {
                 store.close().await;
-                store = place.open();
+                store = test_store.open();
             }
             7 if how % 8 == 1 => {
-                // As if it were killed: nothing is going on, so the files are those of one moment.
-                let left = place.copy();
+                // Simulates a kill: no write is in progress, so the files are consistent.
+                let left = test_store.copy();
                 drop(store);
-                place = left;
-                store = place.open();
+                test_store = left;
+                store = test_store.open();
             }
             _ => {}
         }
     }
-    model.hold(&store).await;
+    model.verify(&store).await;
     store.close().await;
-    place.assert_good();
+    test_store.assert_good();
 }
 
-impl Model {
+impl StoreModel {
     async fn create(&mut self, store: &Store, name: &str) {
         let made = store.commit(create(name)).await;
         if self.taken.insert(name.into()) {
             assert_eq!(made.unwrap().events[0].sequence, 1);
             let events = vec![(EventType::SandboxAccepted, Pending)];
-            self.sandboxes.insert(name.into(), Known { state: Pending, trimmed: 0, events });
+            self.sandboxes.insert(name.into(), ModelSandbox { state: Pending, trimmed: 0, events });
         } else {
             assert!(matches!(made, Err(StoreError::SandboxIdTaken)));
         }
@@ -98,7 +98,7 @@ impl Model {
         let steps: Vec<_> =
             STEPS.iter().filter(|step| step.0 == known.state && !(step.2 == Deleted && running)).collect();
         let Some((_, kind, state)) = steps.get(usize::from(how) % steps.len().max(1)) else { return };
-        let mut change = go(&row, *kind, *state);
+        let mut change = transition(&row, *kind, *state);
         change.synced = how > 200;
         if how % 5 == 0 {
             let mut stale: Change = change.clone();
@@ -156,7 +156,7 @@ impl Model {
             assert_eq!(removed, 0);
             return;
         };
-        // The newest stays.
+        // The newest event is never removed.
         let trimmed = usize::from(through).min(known.events.len() - 1).max(known.trimmed);
         assert_eq!(removed, trimmed - known.trimmed);
         known.trimmed = trimmed;
@@ -171,8 +171,8 @@ impl Model {
         }
     }
 
-    /// All that can be read is as it has to be.
-    async fn hold(&self, store: &Store) {
+    /// Compares everything that can be read with the model.
+    async fn verify(&self, store: &Store) {
         assert_eq!(store.sandboxes().len(), self.sandboxes.len());
         for (name, known) in &self.sandboxes {
             let row = store.sandbox(&id(name)).unwrap();
@@ -185,7 +185,7 @@ impl Model {
                     assert_eq!(events.unwrap_err(), EventsError::Expired { oldest });
                     continue;
                 }
-                // Whoever asks for everything gets everything that is kept.
+                // A cursor from 0 returns everything that is kept.
                 let after = after.max(known.trimmed);
                 let seen = take(&mut events.unwrap(), count - after).await;
                 assert!(seen.iter().map(|event| event.sequence).eq(after as u64 + 1..=count as u64));

@@ -1,16 +1,16 @@
-//! What a repair keeps of a damaged store.
+//! The repair of a damaged store.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use carrel_store::{
-    BackupError, MissingEvents, Options, RepairReport, Store, StoreError, StoreOrigin, check, check_with_marker,
+    BackupError, MissingEvents, RepairReport, Store, StoreError, StoreOptions, StoreOrigin, check, check_with_marker,
     repair, restore,
 };
 use rusqlite::Connection;
 
 use crate::damage::{sql, whole};
-use crate::support::{Place, backup, create, id, ready, run, tick, ticks};
+use crate::support::{TestStore, backup, create, id, ready, run, tick, ticks};
 
 const PAGE: usize = 4096;
 
@@ -20,58 +20,58 @@ fn table(report: &RepairReport, name: &str) -> (u64, u64) {
 }
 
 #[tokio::test]
-async fn a_whole_store_is_left_alone() {
-    let place = whole().await;
-    let before = fs::read(place.path()).unwrap();
-    let report = repair(&place.path(), None).unwrap();
+async fn an_intact_store_is_not_changed() {
+    let test_store = whole().await;
+    let before = fs::read(test_store.path()).unwrap();
+    let report = repair(&test_store.path(), None).unwrap();
     assert!(report.is_complete() && report.aside.is_none() && report.check.events == 416);
-    assert_eq!(fs::read(place.path()).unwrap(), before);
-    let nothing = Place::new();
+    assert_eq!(fs::read(test_store.path()).unwrap(), before);
+    let nothing = TestStore::new();
     repair(&nothing.path(), None).unwrap_err();
 }
 
 #[tokio::test]
-async fn rows_that_are_damaged_are_left_out_and_named() {
-    let place = whole().await;
-    let identity = check(&place.path()).unwrap().identity;
-    sql(&place, "UPDATE sandboxes SET spec = '{}' WHERE id = 'box-2'");
-    sql(&place, "UPDATE execs SET cwd = '/' WHERE id = 'box-1-exec-1'");
-    sql(&place, "UPDATE events SET reason = 'other' WHERE sandbox = 1 AND sequence IN (1, 9, 10, 208)");
-    let report = repair(&place.path(), None).unwrap();
+async fn damaged_rows_are_left_out_and_reported() {
+    let test_store = whole().await;
+    let identity = check(&test_store.path()).unwrap().identity;
+    sql(&test_store, "UPDATE sandboxes SET spec = '{}' WHERE id = 'box-2'");
+    sql(&test_store, "UPDATE execs SET cwd = '/' WHERE id = 'box-1-exec-1'");
+    sql(&test_store, "UPDATE events SET reason = 'other' WHERE sandbox = 1 AND sequence IN (1, 9, 10, 208)");
+    let report = repair(&test_store.path(), None).unwrap();
     assert!(!report.is_complete());
     assert_eq!(report.lost_sandboxes, ["box-2"]);
     assert_eq!(table(&report, "sandboxes"), (1, 1));
     assert_eq!(table(&report, "execs"), (2, 4));
     assert_eq!(table(&report, "events"), (204, 212));
     assert_eq!(report.check.violations, Vec::<String>::new());
-    assert_eq!(fs::metadata(place.path()).unwrap().permissions().mode() & 0o7777, 0o600);
-    assert!(place.named("store.db.repairing").is_empty());
+    assert_eq!(fs::metadata(test_store.path()).unwrap().permissions().mode() & 0o7777, 0o600);
+    assert!(test_store.named("store.db.repairing").is_empty());
     let aside = report.aside.unwrap();
     assert!(aside.file_name().unwrap().to_str().unwrap().starts_with("store.db.damaged-2"));
     assert!(!check(&aside).unwrap().is_good());
-    let after = check(&place.path()).unwrap();
+    let after = check(&test_store.path()).unwrap();
     assert_eq!((after.identity, after.events), (identity, 204));
 
-    assert!(matches!(place.inspect().unwrap(), StoreOrigin::Older { store: 416, .. }));
-    let store = place.open_on("boot-1");
+    assert!(matches!(test_store.inspect().unwrap(), StoreOrigin::Older { store: 416, .. }));
+    let store = test_store.open_on("boot-1");
     let row = store.sandbox(&id("box-1")).unwrap();
-    assert_eq!(row.last_sequence, 208, "nothing of it is forgotten");
+    assert_eq!(row.last_sequence, 208, "its sequences are kept");
     assert!(matches!(store.commit(create("box-2")).await, Err(StoreError::SandboxIdTaken)));
     let again = run(&row, "box-2-exec-0", carrel_store::ExecState::Running);
     assert!(matches!(store.commit(again).await, Err(StoreError::ExecIdTaken)));
     assert!(ticks(&store, &row, 1).await.last_sequence > 1 << 20);
     store.close().await;
-    place.assert_good();
+    test_store.assert_good();
 }
 
 #[tokio::test]
-async fn what_a_copy_without_its_log_has_is_taken() {
-    let place = Place::new();
-    place.take_file(&whole().await);
-    let store = place.open_on("boot-1");
+async fn a_repair_keeps_the_rows_of_a_copy_without_its_log() {
+    let test_store = TestStore::new();
+    test_store.take_file(&whole().await);
+    let store = test_store.open_on("boot-1");
     let row = ticks(&store, &store.sandbox(&id("box-1")).unwrap(), 10).await;
-    let alone = Place::new();
-    alone.take_file(&place);
+    let alone = TestStore::new();
+    alone.take_file(&test_store);
     drop((store, row));
     assert!(matches!(alone.inspect(), Err(StoreError::LogMissing(_))));
     let report = repair(&alone.path(), None).unwrap();
@@ -81,62 +81,62 @@ async fn what_a_copy_without_its_log_has_is_taken() {
 }
 
 #[tokio::test]
-async fn what_was_flushed_and_is_missing_is_a_loss() {
-    let place = Place::new();
-    let store = place.open_at_home("boot-1");
+async fn missing_events_that_were_fsynced_are_reported_as_lost() {
+    let test_store = TestStore::new();
+    let store = test_store.open_at_home("boot-1");
     let row = ready(&store, "box-1").await;
     store.close().await;
-    let closed = fs::read(place.path()).unwrap();
-    let store = place.open_at_home("boot-1");
+    let closed = fs::read(test_store.path()).unwrap();
+    let store = test_store.open_at_home("boot-1");
     let row = ticks(&store, &row, 9).await;
     let mut last = tick(&row);
     last.synced = true;
     store.commit(last).await.unwrap();
-    let in_use = fs::read(place.path()).unwrap();
-    let marker = fs::read(place.marker()).unwrap();
-    assert_eq!(check_with_marker(&place.path(), Some(&place.marker())).unwrap().missing, None);
+    let in_use = fs::read(test_store.path()).unwrap();
+    let marker = fs::read(test_store.marker()).unwrap();
+    assert_eq!(check_with_marker(&test_store.path(), Some(&test_store.marker())).unwrap().missing, None);
     store.close().await;
-    // The file without its log, as it was while it was open and as it was before.
+    // The file without its log, from while it was open and from before.
     for (bytes, log_missing) in [(in_use, true), (closed, false)] {
-        fs::write(place.path(), bytes).unwrap();
-        fs::write(place.marker(), &marker).unwrap();
+        fs::write(test_store.path(), bytes).unwrap();
+        fs::write(test_store.marker(), &marker).unwrap();
         let missing = Some(MissingEvents { after: 2, until: 12 });
-        let report = check_with_marker(&place.path(), Some(&place.marker())).unwrap();
+        let report = check_with_marker(&test_store.path(), Some(&test_store.marker())).unwrap();
         assert_eq!(report.missing, missing);
         assert!(report.violations.iter().any(|found| found.starts_with("10 positions of events are missing")));
-        let report = repair(&place.path(), Some(&place.marker())).unwrap();
+        let report = repair(&test_store.path(), Some(&test_store.marker())).unwrap();
         assert_eq!((report.missing, report.log_missing, report.lost_rows()), (missing, log_missing, 0));
         assert!(!report.is_complete() && report.aside.is_some());
-        // What was told once is as it has to be from then on.
-        assert!(check_with_marker(&place.path(), Some(&place.marker())).unwrap().is_good());
-        assert!(repair(&place.path(), Some(&place.marker())).unwrap().is_complete());
+        // A loss is reported once.
+        assert!(check_with_marker(&test_store.path(), Some(&test_store.marker())).unwrap().is_good());
+        assert!(repair(&test_store.path(), Some(&test_store.marker())).unwrap().is_complete());
     }
-    let store = place.open_at_home("boot-1");
+    let store = test_store.open_at_home("boot-1");
     let row = store.sandbox(&id("box-1")).unwrap();
-    assert!(ticks(&store, &row, 1).await.last_sequence > 1 << 20, "nothing of it is given again");
+    assert!(ticks(&store, &row, 1).await.last_sequence > 1 << 20, "lost sequences are not reused");
     store.close().await;
-    assert!(check_with_marker(&place.path(), Some(&place.marker())).unwrap().is_good());
+    assert!(check_with_marker(&test_store.path(), Some(&test_store.marker())).unwrap().is_good());
 }
 
 #[tokio::test]
-async fn a_file_that_lacks_its_end_keeps_what_is_before_it() {
-    let place = whole().await;
-    let whole = fs::read(place.path()).unwrap();
+async fn a_repair_of_a_truncated_file_keeps_the_rows_before_the_end() {
+    let test_store = whole().await;
+    let whole = fs::read(test_store.path()).unwrap();
     let pages = whole.len() / PAGE;
     for kept in [pages - 1, pages - 4, pages / 2, 1, 0] {
-        let torn = Place::new();
+        let torn = TestStore::new();
         fs::write(torn.path(), &whole[..kept * PAGE + 100]).unwrap();
-        let error = Store::open(&torn.path(), Options::default()).unwrap_err();
+        let error = Store::open(&torn.path(), StoreOptions::default()).unwrap_err();
         let hint = error.hint().unwrap();
         assert!(hint.contains("carrel store restore FILE") && hint.contains("carrel store repair"), "{error}: {hint}");
         let report = repair(&torn.path(), None).unwrap();
-        assert!(!report.is_complete() || kept == pages - 1, "the last page may be one of an index");
+        assert!(!report.is_complete() || kept == pages - 1, "the last page may belong to an index");
         assert_eq!(report.check.violations, Vec::<String>::new());
         let (events, _) = table(&report, "events");
         if kept > 1 {
             assert_eq!(report.check.sandboxes, 2, "{kept} of {pages} pages");
             assert!(!report.is_empty() && report.check.position > 0);
-            // The second half has most of them.
+            // Most of them are in the second half.
             assert!(events > 0 || kept == pages / 2, "{kept} of {pages} pages");
         } else {
             assert!(report.is_empty(), "{report:?}");
@@ -147,20 +147,20 @@ async fn a_file_that_lacks_its_end_keeps_what_is_before_it() {
 }
 
 #[tokio::test]
-async fn a_first_page_that_is_broken_costs_nothing_that_is_behind_it() {
+async fn a_broken_first_page_costs_no_rows_of_other_pages() {
     let created = whole().await;
-    let copied = Place::new();
+    let copied = TestStore::new();
     backup(&created.path(), &created.backups().join("backup"), false).unwrap();
     restore(&copied.path(), &created.backups().join("backup")).unwrap();
-    let logged = Place::new();
+    let logged = TestStore::new();
     logged.take_file(&created);
     let store = logged.open_on("boot-1");
     ticks(&store, &store.sandbox(&id("box-1")).unwrap(), 10).await;
     let killed = logged.copy();
-    for (place, events) in [(created, 416), (copied, 416), (killed, 426)] {
-        let bytes = fs::read(place.path()).unwrap();
+    for (test_store, events) in [(created, 416), (copied, 416), (killed, 426)] {
+        let bytes = fs::read(test_store.path()).unwrap();
         for (range, fill) in [(0..PAGE, 0), (0..PAGE, 0xa5), (0..16, 0), (0..100, 0xa5), (100..PAGE, 0)] {
-            let broken = place.copy();
+            let broken = test_store.copy();
             let mut bytes = bytes.clone();
             bytes[range.clone()].fill(fill);
             fs::write(broken.path(), bytes).unwrap();
@@ -177,35 +177,35 @@ async fn a_first_page_that_is_broken_costs_nothing_that_is_behind_it() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_no_database_any_more_is_put_aside_and_one_of_somebody_else_is_not() {
-    let place = Place::new();
+async fn an_unreadable_file_is_moved_aside_and_a_foreign_database_is_not() {
+    let test_store = TestStore::new();
     for bytes in [vec![0; 100], vec![0xa5; 5 * PAGE], b"SQLite format 3".to_vec()] {
-        fs::write(place.path(), &bytes).unwrap();
-        let error = Store::open(&place.path(), Options::default()).unwrap_err();
+        fs::write(test_store.path(), &bytes).unwrap();
+        let error = Store::open(&test_store.path(), StoreOptions::default()).unwrap_err();
         let hint = error.hint().unwrap();
         assert!(hint.contains("carrel store restore FILE") && hint.contains("carrel store repair"), "{error}: {hint}");
-        let report = repair(&place.path(), None).unwrap();
+        let report = repair(&test_store.path(), None).unwrap();
         assert!(report.is_empty() && !report.is_complete());
         assert_eq!(fs::read(report.aside.unwrap()).unwrap(), bytes);
-        assert!(place.named("store.db.repairing").is_empty());
-        place.assert_good();
+        assert!(test_store.named("store.db.repairing").is_empty());
+        test_store.assert_good();
     }
-    fs::remove_file(place.path()).unwrap();
-    sql(&place, "CREATE TABLE theirs (a)");
-    let error = repair(&place.path(), None).unwrap_err();
+    fs::remove_file(test_store.path()).unwrap();
+    sql(&test_store, "CREATE TABLE theirs (a)");
+    let error = repair(&test_store.path(), None).unwrap_err();
     assert!(matches!(error, BackupError::Store(StoreError::NotOurs(_))), "{error}");
 }
 
 //= promises.control-plane.damage-store
 #[tokio::test]
-async fn a_broken_page_costs_what_was_on_it_and_no_more() {
-    let place = whole().await;
-    let whole = fs::read(place.path()).unwrap();
-    let kinds = pages(&place);
+async fn a_broken_page_costs_only_its_own_rows() {
+    let test_store = whole().await;
+    let whole = fs::read(test_store.path()).unwrap();
+    let kinds = pages(&test_store);
     assert!(kinds.iter().filter(|kind| *kind == "events").count() > 4);
     for (number, kind) in kinds.iter().enumerate().skip(1) {
         for fill in [0, 0xa5] {
-            let broken = Place::new();
+            let broken = TestStore::new();
             let mut bytes = whole.clone();
             bytes[number * PAGE..(number + 1) * PAGE].fill(fill);
             fs::write(broken.path(), bytes).unwrap();
@@ -231,13 +231,13 @@ async fn a_broken_page_costs_what_was_on_it_and_no_more() {
 }
 
 #[tokio::test]
-async fn what_is_between_two_broken_pages_is_found_without_the_index() {
-    let place = whole().await;
-    let store = place.open_on("boot-1");
+async fn rows_between_two_broken_pages_are_found_without_the_index() {
+    let test_store = whole().await;
+    let store = test_store.open_on("boot-1");
     ticks(&store, &store.sandbox(&id("box-2")).unwrap(), 700).await;
     store.close().await;
-    let kinds = pages(&place);
-    let mut bytes = fs::read(place.path()).unwrap();
+    let kinds = pages(&test_store);
+    let mut bytes = fs::read(test_store.path()).unwrap();
     let of = |wanted: &str| -> Vec<usize> {
         kinds.iter().enumerate().filter(|(_, kind)| *kind == wanted).map(|(page, _)| page).collect()
     };
@@ -247,16 +247,16 @@ async fn what_is_between_two_broken_pages_is_found_without_the_index() {
     for page in [events[2], events[events.len() - 2]].into_iter().chain(index) {
         bytes[page * PAGE..(page + 1) * PAGE].fill(0xa5);
     }
-    fs::write(place.path(), bytes).unwrap();
-    let report = repair(&place.path(), None).unwrap();
+    fs::write(test_store.path(), bytes).unwrap();
+    let report = repair(&test_store.path(), None).unwrap();
     let events = report.tables.iter().find(|table| table.name == "events").unwrap();
     assert!(events.at_least && (600..1000).contains(&events.kept), "{events:?}");
     assert_eq!(report.check.violations, Vec::<String>::new());
 }
 
-/// What each page belongs to.
-fn pages(place: &Place) -> Vec<String> {
-    let connection = Connection::open(place.path()).unwrap();
+/// The table or index that each page belongs to.
+fn pages(test_store: &TestStore) -> Vec<String> {
+    let connection = Connection::open(test_store.path()).unwrap();
     let count: usize = connection.pragma_query_value(None, "page_count", |row| row.get(0)).unwrap();
     let mut kinds = vec![String::new(); count];
     let roots = "SELECT name, rootpage FROM sqlite_schema WHERE rootpage > 0";
@@ -267,7 +267,7 @@ fn pages(place: &Place) -> Vec<String> {
         .unwrap()
         .map(Result::unwrap)
         .collect();
-    let bytes = fs::read(place.path()).unwrap();
+    let bytes = fs::read(test_store.path()).unwrap();
     for (name, root) in roots {
         let mut pages = vec![root];
         while let Some(page) = pages.pop() {

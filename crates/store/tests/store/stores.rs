@@ -1,4 +1,4 @@
-//! Stores of every schema version, as the Carrel of their time wrote them.
+//! Stores of every schema version, as the code of that version wrote them.
 
 use std::fmt::Write;
 use std::fs;
@@ -9,9 +9,9 @@ use carrel_store::{
 };
 use rusqlite::Connection;
 
-use crate::support::{Place, create, go, id, ready, run, take, tick, ticks};
+use crate::support::{TestStore, create, id, ready, run, take, tick, ticks, transition};
 
-/// Where they are.
+/// The directory of the fixtures.
 fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/stores")
 }
@@ -22,12 +22,12 @@ fn version(path: &Path) -> u32 {
 
 /// The version that the current code writes.
 async fn current() -> u32 {
-    let place = Place::new();
-    place.open().close().await;
-    version(&place.path())
+    let test_store = TestStore::new();
+    test_store.open().close().await;
+    version(&test_store.path())
 }
 
-/// All that a store gives back, and the sequence that each sandbox gets next.
+/// Everything that can be read from a store, and the next sequence of each sandbox.
 async fn contents(store: &Store) -> String {
     let mut text = String::new();
     let mut rows = store.sandboxes();
@@ -52,7 +52,7 @@ async fn contents(store: &Store) -> String {
     text
 }
 
-/// How many events of a sandbox there are: gaps have none.
+/// The number of stored events of a sandbox, which gaps do not count for.
 async fn stored(store: &Store, row: &Sandbox) -> usize {
     let mut events = store.events(&row.id, 0).unwrap();
     let mut count = 0;
@@ -78,10 +78,10 @@ fn foreign() -> carrel_store::Change {
     change
 }
 
-/// Fills a store with one of everything.
-async fn fill(place: &Place) -> Place {
+/// Fills a store with at least one row of every kind.
+async fn fill(test_store: &TestStore) -> TestStore {
     use SandboxState::{Deleted, Deleting, Failed, Pending, Stopped};
-    let store = place.open_on("boot-1");
+    let store = test_store.open_on("boot-1");
     store.commit(create("pending")).await.unwrap();
     let row = ready(&store, "ready").await;
     let row = store.commit(run(&row, "exec-finished", ExecState::Running)).await.unwrap().sandbox;
@@ -92,17 +92,17 @@ async fn fill(place: &Place) -> Place {
     let row = store.commit(run(&row, "exec-cancelled", ExecState::Cancelled)).await.unwrap().sandbox;
     store.commit(run(&row, "exec-running", ExecState::Running)).await.unwrap();
     let row = store.commit(create("failed")).await.unwrap().sandbox;
-    store.commit(go(&row, EventType::SandboxFailed, Failed)).await.unwrap();
+    store.commit(transition(&row, EventType::SandboxFailed, Failed)).await.unwrap();
     let row = ready(&store, "stopped").await;
-    store.commit(go(&row, EventType::SandboxStopped, Stopped)).await.unwrap();
+    store.commit(transition(&row, EventType::SandboxStopped, Stopped)).await.unwrap();
     let row = ready(&store, "resumed").await;
-    let row = store.commit(go(&row, EventType::SandboxStopped, Stopped)).await.unwrap().sandbox;
-    store.commit(go(&row, EventType::SandboxAccepted, Pending)).await.unwrap();
+    let row = store.commit(transition(&row, EventType::SandboxStopped, Stopped)).await.unwrap().sandbox;
+    store.commit(transition(&row, EventType::SandboxAccepted, Pending)).await.unwrap();
     for (name, gone) in [("deleting", false), ("deleted", true), ("purged", true)] {
         let row = ready(&store, name).await;
-        let row = store.commit(go(&row, EventType::SandboxDeleteRequested, Deleting)).await.unwrap().sandbox;
+        let row = store.commit(transition(&row, EventType::SandboxDeleteRequested, Deleting)).await.unwrap().sandbox;
         if gone {
-            store.commit(go(&row, EventType::SandboxDeleted, Deleted)).await.unwrap();
+            store.commit(transition(&row, EventType::SandboxDeleted, Deleted)).await.unwrap();
         }
     }
     store.purge(&id("purged")).await.unwrap();
@@ -113,7 +113,7 @@ async fn fill(place: &Place) -> Place {
     store.trim_events(&row.id, 3).await.unwrap();
     store.trim_execs(&row.id, vec![ExecId::new("exec-trimmed").unwrap()]).await.unwrap();
     let row = store.commit(foreign()).await.unwrap().sandbox;
-    let row = store.commit(go(&row, EventType::SandboxReady, SandboxState::Ready)).await.unwrap().sandbox;
+    let row = store.commit(transition(&row, EventType::SandboxReady, SandboxState::Ready)).await.unwrap().sandbox;
     let mut change = run(&row, "held", ExecState::Running);
     let exec = ExecId::new("held").unwrap().within(Namespace::User(1000));
     for started in &mut change.execs {
@@ -124,8 +124,8 @@ async fn fill(place: &Place) -> Place {
         *named = exec;
     }
     store.commit(change).await.unwrap();
-    // A power cut, after which one sandbox has a gap behind it and the others before them.
-    let left = place.copy();
+    // A power cut, after which one sandbox has a gap after its events and the others before them.
+    let left = test_store.copy();
     drop(store);
     let store = left.open_on("boot-2");
     ticks(&store, &store.sandbox(&id("ready")).unwrap(), 2).await;
@@ -137,8 +137,8 @@ async fn fill(place: &Place) -> Place {
 #[ignore = "writes the fixture of the current schema version, once"]
 async fn write_the_store_of_the_current_version() {
     let (path, snapshot) = fixture(current().await);
-    assert!(!path.exists(), "{} is written once and never again", path.display());
-    let left = fill(&Place::new()).await;
+    assert!(!path.exists(), "{} is written only once", path.display());
+    let left = fill(&TestStore::new()).await;
     Connection::open(left.path()).unwrap().execute_batch("PRAGMA journal_mode=DELETE; VACUUM").unwrap();
     fs::copy(left.path(), &path).unwrap();
     fs::write(snapshot, contents(&left.open_on("boot-3")).await).unwrap();
@@ -155,15 +155,15 @@ async fn a_store_of_every_version_is_read_as_it_was_written() {
     for found in 1..=current {
         let (path, snapshot) = fixture(found);
         assert!(path.exists(), "schema version {found} has no fixture: see crates/store/tests/stores/README.md");
-        let place = Place::new();
-        fs::copy(&path, place.path()).unwrap();
-        assert_eq!(version(&place.path()), found);
-        place.assert_good();
-        let store = place.open_on("boot-3");
-        place.assert_good();
+        let test_store = TestStore::new();
+        fs::copy(&path, test_store.path()).unwrap();
+        assert_eq!(version(&test_store.path()), found);
+        test_store.assert_good();
+        let store = test_store.open_on("boot-3");
+        test_store.assert_good();
         assert_eq!(contents(&store).await, fs::read_to_string(&snapshot).unwrap(), "version {found}");
         store.close().await;
-        assert_eq!(version(&place.path()), current);
-        assert_eq!(check(&place.path()).unwrap().violations, Vec::<String>::new());
+        assert_eq!(version(&test_store.path()), current);
+        assert_eq!(check(&test_store.path()).unwrap().violations, Vec::<String>::new());
     }
 }

@@ -1,24 +1,24 @@
-//! Stores in directories of their own, and changes for them.
+//! Stores in temporary directories, and changes to commit.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use carrel_store::{
-    BackupError, BackupRequest, Change, Desired, Details, Event, EventType, Events, Exec, ExecChange, ExecId,
-    ExecState, NewEvent, Options, Pairs, Report, Sandbox, SandboxId, SandboxState, Store, StoreError, StoreOrigin,
+    BackupError, BackupRequest, Change, CheckReport, DesiredState, Details, Event, EventType, Events, Exec, ExecChange,
+    ExecId, ExecState, NewEvent, Pairs, Sandbox, SandboxId, SandboxState, Store, StoreError, StoreOptions, StoreOrigin,
     Timestamp, check,
 };
 use rusqlite::Connection;
 use rusqlite::types::ValueRef;
 use tempfile::TempDir;
 
-/// A directory with a store in it.
-pub(crate) struct Place {
+/// A temporary directory with a store in it.
+pub(crate) struct TestStore {
     directory: TempDir,
     backups: TempDir,
 }
 
-impl Place {
+impl TestStore {
     pub(crate) fn new() -> Self {
         Self { directory: tempfile::tempdir().unwrap(), backups: tempfile::tempdir().unwrap() }
     }
@@ -28,19 +28,19 @@ impl Place {
     }
 
     pub(crate) fn open(&self) -> Store {
-        Store::open(&self.path(), Options::default()).unwrap()
+        Store::open(&self.path(), StoreOptions::default()).unwrap()
     }
 
     pub(crate) fn open_on(&self, boot: &str) -> Store {
         Store::open(&self.path(), on(boot)).unwrap()
     }
 
-    /// A directory without anything of the store.
+    /// A directory for backups, outside that of the store.
     pub(crate) fn backups(&self) -> &Path {
         self.backups.path()
     }
 
-    /// A marker that is not beside the store, as a home has it.
+    /// The marker, outside the directory of the store, as in a home.
     pub(crate) fn marker(&self) -> PathBuf {
         self.directory.path().join("home/store.mark")
     }
@@ -48,14 +48,14 @@ impl Place {
     /// Opens it as the daemon of a home does.
     pub(crate) fn open_at_home(&self, boot: &str) -> Store {
         std::fs::create_dir_all(self.directory.path().join("home")).unwrap();
-        Store::open(&self.path(), Options { home_mark: Some(self.marker()), ..on(boot) }).unwrap()
+        Store::open(&self.path(), StoreOptions { home_mark: Some(self.marker()), ..on(boot) }).unwrap()
     }
 
     pub(crate) fn inspect(&self) -> Result<StoreOrigin, StoreError> {
         Store::inspect(&self.path(), Some(&self.marker()))
     }
 
-    /// Puts the file of another store here, alone.
+    /// Copies the database file of another store here, without its log.
     pub(crate) fn take_file(&self, other: &Self) {
         for end in ["", "-wal", "-shm"] {
             let _ = std::fs::remove_file(self.beside(end));
@@ -67,13 +67,13 @@ impl Place {
         self.directory.path().join(format!("store.db{end}"))
     }
 
-    /// The files beside the store whose names begin so.
+    /// The files beside the store whose names have this prefix.
     pub(crate) fn named(&self, start: &str) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(self.directory.path()).unwrap().map(|entry| entry.unwrap().path());
         entries.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with(start)).collect()
     }
 
-    /// Another directory with the same files. Nothing may be going on.
+    /// A copy of the directory. No writes may be in progress.
     pub(crate) fn copy(&self) -> Self {
         let copy = Self::new();
         for entry in std::fs::read_dir(self.directory.path()).unwrap() {
@@ -91,12 +91,12 @@ impl Place {
     }
 }
 
-/// Backs a store up; what is beside it counts as its home.
-pub(crate) fn backup(store: &Path, file: &Path, replace: bool) -> Result<Report, BackupError> {
+/// Backs up a store, with its directory as the home.
+pub(crate) fn backup(store: &Path, file: &Path, replace: bool) -> Result<CheckReport, BackupError> {
     carrel_store::backup(BackupRequest { store, home: store.parent().unwrap(), file, replace })
 }
 
-/// Gives every row the checksum of what it says, so that what a test changed counts as written.
+/// Recomputes the checksum of every row, so that rows that a test changed are valid.
 pub(crate) fn reseal(path: &Path) {
     let connection = Connection::open(path).unwrap();
     for (number, table) in (1u8..).zip(["sandboxes", "execs", "events", "gaps", "trimmed"]) {
@@ -111,7 +111,7 @@ pub(crate) fn reseal(path: &Path) {
                     ValueRef::Integer(number) => bytes.extend([1].into_iter().chain(number.to_le_bytes())),
                     ValueRef::Text(text) => bytes.extend(prefixed(3, text)),
                     ValueRef::Blob(blob) => bytes.extend(prefixed(4, blob)),
-                    ValueRef::Real(_) => unreachable!("there are none"),
+                    ValueRef::Real(_) => unreachable!("no column has this type"),
                 }
             }
             let (first, second): (i64, rusqlite::types::Value) = (row.get(0).unwrap(), row.get(1).unwrap());
@@ -138,8 +138,8 @@ fn statement_column(table: &str, column: usize) -> &'static str {
     }
 }
 
-pub(crate) fn on(boot: &str) -> Options {
-    Options { boot_id: Some(boot.into()), ..Options::default() }
+pub(crate) fn on(boot: &str) -> StoreOptions {
+    StoreOptions { boot_id: Some(boot.into()), ..StoreOptions::default() }
 }
 
 pub(crate) fn id(text: &str) -> SandboxId {
@@ -150,13 +150,13 @@ pub(crate) fn exec_id(text: &str) -> ExecId {
     ExecId::new(text).unwrap()
 }
 
-/// A sandbox that nobody has heard of, and that it was accepted.
+/// A change that creates a sandbox, with its `SandboxAccepted` event.
 pub(crate) fn create(name: &str) -> Change {
     let sandbox = Sandbox {
         id: id(name),
         owner: 1000,
         state: SandboxState::Pending,
-        desired: Desired::Ready,
+        desired: DesiredState::Ready,
         reason: String::new(),
         incarnation: format!("{name}-1"),
         disk: format!("{name}-1"),
@@ -172,14 +172,14 @@ pub(crate) fn create(name: &str) -> Change {
         error_message: String::new(),
         last_sequence: 0,
     };
-    let mut change = go(&sandbox, EventType::SandboxAccepted, SandboxState::Pending);
+    let mut change = transition(&sandbox, EventType::SandboxAccepted, SandboxState::Pending);
     change.new = true;
     change.synced = true;
     change
 }
 
-/// The sandbox goes to a state, and that is told.
-pub(crate) fn go(row: &Sandbox, kind: EventType, state: SandboxState) -> Change {
+/// A change of the state of a sandbox, with its event.
+pub(crate) fn transition(row: &Sandbox, kind: EventType, state: SandboxState) -> Change {
     let details = Details::Phase {
         phase: "phase".into(),
         error_code: "CODE".into(),
@@ -191,9 +191,9 @@ pub(crate) fn go(row: &Sandbox, kind: EventType, state: SandboxState) -> Change 
     Change { sandbox, new: false, execs: vec![], events: vec![event], synced: false }
 }
 
-/// Something without meaning happens.
+/// A change with one event that means nothing.
 pub(crate) fn tick(row: &Sandbox) -> Change {
-    let mut change = go(row, EventType::ServiceReady, row.state);
+    let mut change = transition(row, EventType::ServiceReady, row.state);
     change.events[0].details =
         Details::Service { name: "db".into(), error_code: String::new(), error_message: String::new() };
     change
@@ -221,7 +221,7 @@ pub(crate) fn exec(sandbox: &SandboxId, name: &str, state: ExecState) -> Exec {
     }
 }
 
-/// An exec begins or ends, and that is told.
+/// A change of the state of an exec, with its event.
 pub(crate) fn run(row: &Sandbox, name: &str, state: ExecState) -> Change {
     let kind = match state {
         ExecState::Running => EventType::ExecStarted,
@@ -230,7 +230,7 @@ pub(crate) fn run(row: &Sandbox, name: &str, state: ExecState) -> Change {
         ExecState::Cancelled => EventType::ExecCancelled,
     };
     let exec = exec(&row.id, name, state);
-    let mut change = go(row, kind, row.state);
+    let mut change = transition(row, kind, row.state);
     change.events[0].details = Details::Exec {
         exec: exec.id.clone(),
         state,
@@ -242,13 +242,13 @@ pub(crate) fn run(row: &Sandbox, name: &str, state: ExecState) -> Change {
     change
 }
 
-/// A sandbox that runs.
+/// Creates a sandbox that runs.
 pub(crate) async fn ready(store: &Store, name: &str) -> Arc<Sandbox> {
     let row = store.commit(create(name)).await.unwrap().sandbox;
-    store.commit(go(&row, EventType::SandboxReady, SandboxState::Ready)).await.unwrap().sandbox
+    store.commit(transition(&row, EventType::SandboxReady, SandboxState::Ready)).await.unwrap().sandbox
 }
 
-/// So many events without meaning, one commit each.
+/// Commits a number of events that mean nothing, one per transaction.
 pub(crate) async fn ticks(store: &Store, row: &Arc<Sandbox>, count: u64) -> Arc<Sandbox> {
     let mut row = row.clone();
     for _ in 0..count {
@@ -257,7 +257,7 @@ pub(crate) async fn ticks(store: &Store, row: &Arc<Sandbox>, count: u64) -> Arc<
     row
 }
 
-/// The next so many events.
+/// Reads a number of events.
 pub(crate) async fn take(events: &mut Events, count: usize) -> Vec<Arc<Event>> {
     let mut taken = Vec::new();
     while taken.len() < count {
