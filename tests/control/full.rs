@@ -125,7 +125,7 @@ fn what_does_not_fit_into_the_store_is_refused_and_what_happens_meanwhile_is_tol
         disk.fill();
         std::fs::write(home.path("signal/end"), "").unwrap();
         while client.get_exec("held").await.unwrap().state() == ExecState::Running
-            && !home.log().contains("what happened cannot be written down")
+            && !home.log().contains("an event cannot be committed; retrying")
         {
             disk.fill();
         }

@@ -202,7 +202,7 @@ async fn exchanged_images(client: &mut Client, theirs: &Path) {
     let spec = CreateSpec { image: image.display().to_string(), ..CreateSpec::default() };
     let exchanges: [(&str, &dyn Fn(), &str); 3] = [
         ("none", &|| fs::create_dir(&image).unwrap(), ""),
-        ("link", &|| std::os::unix::fs::symlink("/root", &image).unwrap(), "is a link"),
+        ("link", &|| std::os::unix::fs::symlink("/root", &image).unwrap(), "is a symbolic link"),
         ("closed", &|| fs::rename(theirs.join("private"), &image).unwrap(), "cannot be read by this caller"),
     ];
     for (id, exchange, expected) in exchanges {

@@ -53,8 +53,8 @@ impl Endless {
 
 /// Starts a sandbox that waits for its image. Each has a registry of its own: one that was given up may still ask again, and
 /// that is not the one which is waited for.
-async fn waiting(world: &World, endless: &mut Endless, stranger: bool) -> (Place, Started) {
-    let (local, place, spec) = (world.local.clone(), place("demo"), Spec { stranger, ..endless.spec() });
+async fn waiting(world: &World, endless: &mut Endless, untrusted: bool) -> (Place, Started) {
+    let (local, place, spec) = (world.local.clone(), place("demo"), Spec { untrusted, ..endless.spec() });
     let own = place.clone();
     let started = tokio::spawn(async move { local.start(&own, &spec).await });
     let _open = endless.asked.recv().await.unwrap();
@@ -69,17 +69,17 @@ type Started = JoinHandle<Result<(), ProviderError>>;
 fn whoever_ends_a_sandbox_does_not_wait_for_its_image() {
     run(async {
         let mut world = World::new();
-        for stranger in [false, true] {
+        for untrusted in [false, true] {
             let mut endless = Endless::new();
             world.local = endless.known_to(&world);
             // Ended by somebody else, while whoever asked for it waits.
-            let (place, started) = waiting(&world, &mut endless, stranger).await;
+            let (place, started) = waiting(&world, &mut endless, untrusted).await;
             world.local.remove(&place).await.unwrap();
             assert_eq!(started.await.unwrap().unwrap_err().message, "the start was cancelled");
             assert!(world.traces(&place).is_empty(), "{:?}", world.traces(&place));
             let mut endless = Endless::new();
             world.local = endless.known_to(&world);
-            let (place, started) = waiting(&world, &mut endless, stranger).await;
+            let (place, started) = waiting(&world, &mut endless, untrusted).await;
             world.local.stop(&place, GRACE).await.unwrap();
             assert!(started.await.unwrap().is_err());
             world.local.remove(&place).await.unwrap();
@@ -97,7 +97,7 @@ fn a_stranger_has_nothing_asked_of_this_host_unless_the_operator_names_it() {
     run(async {
         let mut world = World::new();
         let mut endless = Endless::new();
-        let refused = world.local.start(&place("demo"), &Spec { stranger: true, ..endless.spec() }).await.unwrap_err();
+        let refused = world.local.start(&place("demo"), &Spec { untrusted: true, ..endless.spec() }).await.unwrap_err();
         assert!(refused.message.contains("not a public address"), "{refused}");
         assert!(endless.asked.try_recv().is_err(), "nobody asked");
         world.local = endless.known_to(&world);

@@ -1,4 +1,4 @@
-//! Writes `src/generated` from `proto/`, without a compiler of protocol buffers on the machine: `generate DIRECTORY`.
+//! Generates `src/generated` from `proto/` without `protoc`: `generate DIRECTORY`.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     generate(&into)
 }
 
-/// Writes the types of both packages, and their descriptors, into a directory.
+/// Writes the types and the descriptors of both packages to a directory.
 pub(crate) fn generate(into: &Path) -> Result<(), Box<dyn Error>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../proto");
     // Published clients know the file as `service.proto`, without a directory.
@@ -20,10 +20,10 @@ pub(crate) fn generate(into: &Path) -> Result<(), Box<dyn Error>> {
     compiler.open_files(["service.proto", "carrel/v1/sandboxes.proto"])?;
     fs::create_dir_all(into)?;
     let files = compiler.file_descriptor_set();
-    // Maps in the order of their keys: the same message is always the same bytes. What is streamed is not copied.
+    // Maps are sorted by key, so that equal messages have equal bytes. Streamed bytes are not copied.
     let builder = tonic_prost_build::configure().out_dir(into).btree_map(".").bytes(".carrel.v1");
     builder.emit_rerun_if_changed(false).compile_fds(files)?;
-    // What the server tells about itself needs no comments.
+    // Reflection needs no comments.
     let bare = compiler.include_source_info(false).file_descriptor_set();
     fs::write(into.join("descriptors.bin"), bare.encode_to_vec())?;
     fs::rename(into.join("agbox.v1.rs"), into.join("agbox_v1.rs")).or_else(absent)?;

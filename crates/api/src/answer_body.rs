@@ -1,4 +1,5 @@
-//! The body of an answer: what the client has not taken is charged to its user, and a stream makes no more than that.
+//! The body of a response. Bytes that the client has not read are charged to its user, and limit how much a stream
+//! produces.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,53 +13,53 @@ use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::http::{Extensions, HeaderMap};
 
-use crate::door::closed;
 use crate::list_answer::ListAnswer;
 use crate::memory::CallMemory;
-use crate::status::stopping;
+use crate::middleware::shutdown_signal;
+use crate::status::shutting_down;
 
-/// How many frames of one answer wait to be sent, where its user has room for them; one may always wait.
-const FRAMES: usize = 2;
-/// What a frame has at most, except that of a larger message.
-const FRAME: u64 = 64 << 10;
+/// How many frames of a response may be unsent if its user has memory for them. One is always allowed.
+const MAX_UNSENT_FRAMES: usize = 2;
+/// The maximum size of a frame, except that of a larger message.
+const MAX_FRAME_BYTES: u64 = 64 << 10;
 
-type Polled = Poll<Option<Result<Frame<Bytes>, Status>>>;
+type PolledFrame = Poll<Option<Result<Frame<Bytes>, Status>>>;
 
-/// An answer that ends when the daemon goes.
+/// The body of a response, which ends on shutdown.
 pub(crate) struct AnswerBody {
     answer: Body,
-    /// What was ready when the answer began.
+    /// The frame that was ready when the response started.
     first: Option<Result<Frame<Bytes>, Status>>,
     memory: CallMemory,
     unsent: Arc<Mutex<UnsentFrames>>,
     closing: watch::Receiver<bool>,
-    /// Made when the answer waits for the first time.
+    /// Created when the body is pending for the first time.
     closed: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
-    over: bool,
+    ended: bool,
 }
 
-/// Frames of one answer that are not sent yet.
+/// Frames of a response that are not sent yet.
 #[derive(Debug, Default)]
 struct UnsentFrames {
     count: usize,
-    /// Who waits until one is sent.
-    waiting: Option<Waker>,
+    /// The task that waits until a frame is sent.
+    waker: Option<Waker>,
 }
 
-/// A frame that is not sent yet: it is dropped when it is.
+/// A frame that is not sent yet. It is dropped when it is sent.
 struct UnsentFrame {
     data: Bytes,
     frames: Arc<Mutex<UnsentFrames>>,
     _permit: SharePermit,
-    /// The request is under way for as long as its answer is.
+    /// Keeps the request counted until its response is sent.
     _memory: CallMemory,
 }
 
 // === impl AnswerBody ===
 
 impl AnswerBody {
-    /// Begins an answer. A message that is ready and larger than its user may have is refused.
-    pub(crate) async fn begin(
+    /// Starts a response. A message that exceeds the memory of its user is refused.
+    pub(crate) async fn start(
         answer: Body,
         extensions: &Extensions,
         memory: CallMemory,
@@ -66,25 +67,25 @@ impl AnswerBody {
     ) -> Result<Self, Status> {
         let answer = extensions.get::<ListAnswer>().and_then(ListAnswer::take).map_or(answer, Body::new);
         let unsent = Arc::default();
-        let mut begun = Self { answer, first: None, memory, unsent, closing, closed: None, over: false };
-        // A message that waits in the answer takes more memory than its bytes, and nobody has counted it.
-        let ready = std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut begun.answer).poll_frame(cx))).await;
-        begun.first = match ready {
+        let mut body = Self { answer, first: None, memory, unsent, closing, closed: None, ended: false };
+        // A message that is buffered in the response uses more memory than its bytes, and is not charged yet.
+        let ready = std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut body.answer).poll_frame(cx))).await;
+        body.first = match ready {
             Poll::Ready(Some(Ok(frame))) => Some(Ok(match frame.into_data() {
                 Ok(data) => {
-                    let permit = begun.memory.take_message(data.len() as u64)?;
-                    begun.unsent(data, permit)
+                    let permit = body.memory.take_message(data.len() as u64)?;
+                    body.unsent(data, permit)
                 }
                 Err(frame) => frame,
             })),
             Poll::Ready(Some(Err(status))) => Some(Err(status)),
             Poll::Ready(None) => {
-                begun.over = true;
+                body.ended = true;
                 None
             }
             Poll::Pending => None,
         };
-        Ok(begun)
+        Ok(body)
     }
 
     fn unsent(&self, data: Bytes, permit: SharePermit) -> Frame<Bytes> {
@@ -93,15 +94,15 @@ impl AnswerBody {
         Frame::data(Bytes::from_owner(UnsentFrame { data, frames, _permit: permit, _memory: memory }))
     }
 
-    /// Whether the next frame may be made; wakes when one is sent, if not.
+    /// Whether the next frame may be produced. If not, the task is woken when a frame is sent.
     fn has_room(&self, cx: &Context<'_>) -> bool {
         let mut unsent = lock(&self.unsent);
-        let has_room = unsent.count == 0 || unsent.count < FRAMES && self.memory.has_room(FRAME);
-        unsent.waiting = (!has_room).then(|| cx.waker().clone());
+        let has_room = unsent.count == 0 || unsent.count < MAX_UNSENT_FRAMES && self.memory.has_room(MAX_FRAME_BYTES);
+        unsent.waker = (!has_room).then(|| cx.waker().clone());
         has_room
     }
 
-    fn poll_answer(&mut self, cx: &mut Context<'_>) -> Polled {
+    fn poll_answer(&mut self, cx: &mut Context<'_>) -> PolledFrame {
         if let Some(first) = self.first.take() {
             return Poll::Ready(Some(first));
         }
@@ -122,25 +123,25 @@ impl http_body::Body for AnswerBody {
     type Data = Bytes;
     type Error = Status;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Polled {
-        if self.over {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> PolledFrame {
+        if self.ended {
             return Poll::Ready(None);
         }
         if let Poll::Ready(frame) = self.poll_answer(cx) {
             return Poll::Ready(frame);
         }
         let closing = self.closing.clone();
-        let closed = self.closed.get_or_insert_with(|| Box::pin(closed(closing)));
+        let closed = self.closed.get_or_insert_with(|| Box::pin(shutdown_signal(closing)));
         if closed.as_mut().poll(cx).is_pending() {
             return Poll::Pending;
         }
-        self.over = true;
+        self.ended = true;
         let mut trailers = HeaderMap::new();
-        Poll::Ready(Some(stopping().add_header(&mut trailers).map(|()| Frame::trailers(trailers))))
+        Poll::Ready(Some(shutting_down().add_header(&mut trailers).map(|()| Frame::trailers(trailers))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.over || self.first.is_none() && self.answer.is_end_stream()
+        self.ended || self.first.is_none() && self.answer.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -158,19 +159,19 @@ impl AsRef<[u8]> for UnsentFrame {
 
 impl Drop for UnsentFrame {
     fn drop(&mut self) {
-        let waiting = {
+        let waker = {
             let mut frames = lock(&self.frames);
             frames.count = frames.count.saturating_sub(1);
-            frames.waiting.take()
+            frames.waker.take()
         };
-        if let Some(waiting) = waiting {
-            waiting.wake();
+        if let Some(waker) = waker {
+            waker.wake();
         }
     }
 }
 
 fn lock(frames: &Mutex<UnsentFrames>) -> std::sync::MutexGuard<'_, UnsentFrames> {
-    // Nothing in there is ever half done.
+    // No update in there is partial, so a poisoned lock is usable.
     frames.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -181,14 +182,14 @@ mod tests {
     use super::*;
     use crate::memory::{MemoryLimits, RequestMemory};
 
-    /// An answer without an end.
-    struct Endless;
+    /// A body without an end.
+    struct EndlessBody;
 
-    impl http_body::Body for Endless {
+    impl http_body::Body for EndlessBody {
         type Data = Bytes;
         type Error = Status;
 
-        fn poll_frame(self: Pin<&mut Self>, _: &mut Context<'_>) -> Polled {
+        fn poll_frame(self: Pin<&mut Self>, _: &mut Context<'_>) -> PolledFrame {
             Poll::Ready(Some(Ok(Frame::data(Bytes::from(vec![0; 64 << 10])))))
         }
     }
@@ -199,10 +200,10 @@ mod tests {
         let memory = memory.admit(&Caller { user: 1, group: 1, trusted: false }).unwrap();
         let (keep, closing) = watch::channel(false);
         std::mem::forget(keep);
-        AnswerBody::begin(Body::new(Endless), &Extensions::new(), memory, closing).await
+        AnswerBody::start(Body::new(EndlessBody), &Extensions::new(), memory, closing).await
     }
 
-    /// Takes frames until none is made; returns those that are not sent.
+    /// Reads frames until the body is pending, and returns them unsent.
     async fn unsent(answer: &mut AnswerBody) -> Vec<Frame<Bytes>> {
         let mut frames = Vec::new();
         std::future::poll_fn(|cx| {
@@ -217,12 +218,12 @@ mod tests {
 
     //= promises.control-plane.answer-unread
     #[tokio::test]
-    async fn a_client_that_takes_nothing_has_two_frames_waiting_and_one_where_there_is_no_room() {
+    async fn a_client_that_reads_nothing_has_two_unsent_frames_or_one_without_memory() {
         for (bytes, most) in [(1 << 20, 2), (100 << 10, 1)] {
             let mut answer = endless(bytes).await.unwrap();
             for _ in 0..3 {
                 assert_eq!(unsent(&mut answer).await.len(), most);
-                // They were dropped: they are sent.
+                // Dropped frames count as sent.
             }
             let held = unsent(&mut answer).await;
             let next = tokio::spawn(async move {
@@ -236,7 +237,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_that_has_no_room_at_all_is_refused() {
+    async fn an_answer_without_memory_is_refused() {
         assert_eq!(endless(1000).await.err().unwrap().code(), tonic::Code::ResourceExhausted);
     }
 }

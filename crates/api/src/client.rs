@@ -1,21 +1,21 @@
-//! The way to a daemon on this machine.
+//! Connects to a daemon on this host.
 
 use std::path::{Path, PathBuf};
 
 use tonic::transport::{Channel, Endpoint};
 
-/// Why there is no way.
+/// Why the client cannot connect.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// The path cannot be written down.
+    /// The path is not a valid URI.
     #[error("{} is no path for a socket that gRPC can name", .0.display())]
     Path(PathBuf),
-    /// Nobody is there.
+    /// The daemon is not reachable.
     #[error("connect to the daemon at {}: {source}", socket.display())]
     Transport {
-        /// Its socket.
+        /// The daemon's socket.
         socket: PathBuf,
-        /// Why not.
+        /// The error of the transport.
         source: tonic::transport::Error,
     },
 }

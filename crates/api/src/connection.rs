@@ -1,4 +1,4 @@
-//! A connection as the HTTP stack gets it: what comes in can be understood, and who is at the other end is known.
+//! A connection for the HTTP stack, with its peer and a rewritten authority.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -15,61 +15,61 @@ use tonic::Status;
 use tonic::codegen::http::HeaderMap;
 use tonic::transport::server::Connected;
 
-use crate::authority::Rewriter;
+use crate::authority::AuthorityRewriter;
 use crate::key::ApiKey;
 use crate::memory::RequestMemory;
 use crate::open_streams::OpenStreams;
-use crate::status::explained;
+use crate::status::with_reason;
 
-/// How much is read at a time.
-const PIECE: usize = 16 * 1024;
-/// How many bytes everybody begins with who speaks HTTP/2. Who begins with others is refused for that.
-const PREFACE: usize = 24;
-/// How long somebody may take for each step until requests can come: to show who they are, and to say that first word.
+/// The size of a read.
+const READ_BYTES: usize = 16 * 1024;
+/// The size of the HTTP/2 connection preface. The HTTP stack rejects another one.
+const PREFACE_BYTES: usize = 24;
+/// The timeout of each step before requests: the TLS handshake, and the preface.
 pub(crate) const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// Who is at the other end.
+/// The peer of a connection.
 #[derive(Clone, Debug)]
-pub(crate) enum Peer {
-    /// A user of this machine, as the kernel says.
+pub(crate) enum ConnectionPeer {
+    /// A user of this host, from the kernel.
     Local(Caller),
-    /// Somebody elsewhere, who has shown what the listener asks for; with a key, it has to come with every request.
+    /// An authenticated remote client. If there is a key, every request must contain it.
     Remote(Option<Arc<ApiKey>>),
 }
 
-/// What a connection takes up of its listener's room.
+/// The permit of a connection, which counts for the limit of its listener.
 #[derive(Debug)]
-pub(crate) enum ConnectionPlace {
-    /// A place of those that users of this machine share.
+pub(crate) enum ConnectionPermit {
+    /// A share of the connections of local users.
     Local { _permit: SharePermit },
-    /// One of those that all others have.
+    /// One of the connections of a TCP listener.
     Remote { _permit: OwnedSemaphorePermit },
 }
 
-/// Bytes in and out.
-pub(crate) trait Io: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
+/// A byte stream.
+pub(crate) trait ConnectionIo: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
 
-impl<I: AsyncRead + AsyncWrite + Send + Unpin + 'static> Io for I {}
+impl<I: AsyncRead + AsyncWrite + Send + Unpin + 'static> ConnectionIo for I {}
 
-/// A connection.
-pub(crate) struct Connection {
-    io: Box<dyn Io>,
-    peer: Peer,
-    rewriter: Rewriter,
-    /// What has come in and is not given yet, from `given` on.
-    waiting: Vec<u8>,
-    given: usize,
-    /// What is due of the first word, and until when; none once it is there.
-    greeting: Option<(usize, Pin<Box<Sleep>>)>,
+/// A connection to the API.
+pub(crate) struct ApiConnection {
+    io: Box<dyn ConnectionIo>,
+    peer: ConnectionPeer,
+    rewriter: AuthorityRewriter,
+    /// Bytes that were received, and are consumed up to `consumed`.
+    buffered: Vec<u8>,
+    consumed: usize,
+    /// How much of the preface is missing, and its timeout; `None` when it is complete.
+    preface: Option<(usize, Pin<Box<Sleep>>)>,
     streams: OpenStreams,
-    /// What it takes up of its listener's room, as long as it lasts.
-    _place: ConnectionPlace,
+    /// Held for the lifetime of the connection.
+    _permit: ConnectionPermit,
 }
 
-// === impl Peer ===
+// === impl ConnectionPeer ===
 
-impl Peer {
-    /// Whom its requests are counted as.
+impl ConnectionPeer {
+    /// The caller that requests are charged to.
     fn caller(&self) -> Caller {
         match self {
             Self::Local(caller) => *caller,
@@ -77,7 +77,7 @@ impl Peer {
         }
     }
 
-    /// Who asks, if they may.
+    /// Authenticates a request.
     pub(crate) fn admit(&self, headers: &HeaderMap) -> Result<Caller, Status> {
         let key = match self {
             Self::Local(caller) => return Ok(*caller),
@@ -85,91 +85,96 @@ impl Peer {
             Self::Remote(Some(key)) => key,
         };
         match headers.get("authorization") {
-            Some(given) if key.opens(given.as_bytes()) => Ok(Caller::KEY),
-            Some(_) => Err(explained(Status::unauthenticated("the API key is not the one of this daemon"))),
-            None => Err(explained(Status::unauthenticated("send the API key: `authorization: Bearer …`"))),
+            Some(given) if key.matches(given.as_bytes()) => Ok(Caller::KEY),
+            Some(_) => Err(with_reason(Status::unauthenticated("the API key is invalid"))),
+            None => Err(with_reason(Status::unauthenticated("send the API key: `authorization: Bearer …`"))),
         }
     }
 }
 
-// === impl Connection ===
+// === impl ApiConnection ===
 
-impl Connection {
-    pub(crate) fn new(io: impl Io, peer: Peer, place: ConnectionPlace, memory: &RequestMemory) -> Self {
+impl ApiConnection {
+    pub(crate) fn new(
+        io: impl ConnectionIo,
+        peer: ConnectionPeer,
+        permit: ConnectionPermit,
+        memory: &RequestMemory,
+    ) -> Self {
         let streams = memory.streams(&peer.caller());
         Self {
             io: Box::new(io),
             peer,
-            rewriter: Rewriter::default(),
-            waiting: Vec::new(),
-            given: 0,
-            greeting: Some((PREFACE, Box::pin(sleep(HANDSHAKE)))),
-            streams: OpenStreams::new(streams, PREFACE),
-            _place: place,
+            rewriter: AuthorityRewriter::default(),
+            buffered: Vec::new(),
+            consumed: 0,
+            preface: Some((PREFACE_BYTES, Box::pin(sleep(HANDSHAKE)))),
+            streams: OpenStreams::new(streams, PREFACE_BYTES),
+            _permit: permit,
         }
     }
 
-    /// Notes that so much came.
-    fn heard(&mut self, length: usize) {
-        self.greeting = self.greeting.take().and_then(|(due, until)| {
+    /// Counts received bytes of the preface.
+    fn count_preface(&mut self, length: usize) {
+        self.preface = self.preface.take().and_then(|(due, until)| {
             let due = due.checked_sub(length).filter(|due| *due > 0)?;
             Some((due, until))
         });
     }
 
-    /// Whether the first word is overdue.
+    /// Whether the preface timed out.
     fn is_overdue(&mut self, cx: &mut Context<'_>) -> bool {
-        self.greeting.as_mut().is_some_and(|(_, until)| until.as_mut().poll(cx).is_ready())
+        self.preface.as_mut().is_some_and(|(_, until)| until.as_mut().poll(cx).is_ready())
     }
 
-    fn give(&mut self, buffer: &mut ReadBuf<'_>) {
-        let waiting = self.waiting.get(self.given..).unwrap_or_default();
-        let part = waiting.get(..buffer.remaining()).unwrap_or(waiting);
+    fn read_buffered(&mut self, buffer: &mut ReadBuf<'_>) {
+        let buffered = self.buffered.get(self.consumed..).unwrap_or_default();
+        let part = buffered.get(..buffer.remaining()).unwrap_or(buffered);
         buffer.put_slice(part);
-        self.given += part.len();
-        if self.given >= self.waiting.len() {
-            // Thousands are idle at a time: they hold nothing.
-            (self.waiting, self.given) = (Vec::new(), 0);
+        self.consumed += part.len();
+        if self.consumed >= self.buffered.len() {
+            // Thousands of connections may be idle, so they free their buffers.
+            (self.buffered, self.consumed) = (Vec::new(), 0);
         }
     }
 }
 
-impl Connected for Connection {
-    type ConnectInfo = Peer;
+impl Connected for ApiConnection {
+    type ConnectInfo = ConnectionPeer;
 
-    fn connect_info(&self) -> Peer {
+    fn connect_info(&self) -> ConnectionPeer {
         self.peer.clone()
     }
 }
 
-impl AsyncRead for Connection {
+impl AsyncRead for ApiConnection {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        // A block of headers that is not whole gives nothing yet, and nothing given would mean the end.
-        while this.waiting.is_empty() {
-            let mut space = [MaybeUninit::uninit(); PIECE];
+        // An incomplete header block yields no bytes yet, and an empty read would mean the end.
+        while this.buffered.is_empty() {
+            let mut space = [MaybeUninit::uninit(); READ_BYTES];
             let mut read = ReadBuf::uninit(&mut space);
-            let came = Pin::new(&mut this.io).poll_read(cx, &mut read);
-            if came.is_pending() && this.is_overdue(cx) {
+            let polled = Pin::new(&mut this.io).poll_read(cx, &mut read);
+            if polled.is_pending() && this.is_overdue(cx) {
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
-            ready!(came)?;
+            ready!(polled)?;
             if read.filled().is_empty() {
                 return Poll::Ready(Ok(()));
             }
-            this.heard(read.filled().len());
+            this.count_preface(read.filled().len());
             if let Err(exceeded) = this.streams.received(read.filled()) {
-                tracing::warn!(caller = ?this.peer.caller(), "a connection was closed that leaves too many streams open: {exceeded}");
+                tracing::warn!(caller = ?this.peer.caller(), "closed a connection with too many open streams: {exceeded}");
                 return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
             }
-            this.rewriter.take(read.filled(), &mut this.waiting);
+            this.rewriter.take(read.filled(), &mut this.buffered);
         }
-        this.give(buffer);
+        this.read_buffered(buffer);
         Poll::Ready(Ok(()))
     }
 }
 
-impl AsyncWrite for Connection {
+impl AsyncWrite for ApiConnection {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.poll_write_vectored(cx, &[IoSlice::new(bytes)])
     }
@@ -210,19 +215,27 @@ mod tests {
     use super::*;
     use crate::memory::MemoryLimits;
 
-    fn connection() -> (DuplexStream, Connection) {
+    fn connection() -> (DuplexStream, ApiConnection) {
         let (client, server) = tokio::io::duplex(64);
-        let place = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
+        let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
         let memory = RequestMemory::new(MemoryLimits::default());
-        (client, Connection::new(server, Peer::Remote(None), ConnectionPlace::Remote { _permit: place }, &memory))
+        (
+            client,
+            ApiConnection::new(
+                server,
+                ConnectionPeer::Remote(None),
+                ConnectionPermit::Remote { _permit: permit },
+                &memory,
+            ),
+        )
     }
 
     #[tokio::test]
-    async fn what_comes_in_is_given_whole_to_readers_of_any_size() {
+    async fn all_bytes_reach_readers_of_any_size() {
         let (mut client, mut connection) = connection();
         let sent = tokio::spawn(async move {
             client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
-            // A request to a name that is none, in two pieces.
+            // A request with an invalid authority, in two chunks.
             client.write_all(b"\x00\x00\x08\x01\x04\x00\x00\x00\x01\x41\x06").await.unwrap();
             client.write_all(b"a%2Fb.").await.unwrap();
             client
@@ -239,7 +252,7 @@ mod tests {
         assert_eq!((&got[..4], connection.read(&mut [0]).await.unwrap()), (&b"back"[..], 0));
     }
     #[tokio::test(start_paused = true)]
-    async fn whoever_never_says_the_first_word_is_left_and_whoever_did_is_not() {
+    async fn a_client_without_a_preface_is_disconnected() {
         let (mut client, mut silent) = connection();
         client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r").await.unwrap();
         let mut word = [0; 23];
@@ -250,6 +263,6 @@ mod tests {
         client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
         polite.read_exact(&mut [0; 24]).await.unwrap();
         let idle = tokio::time::timeout(100 * HANDSHAKE, polite.read_u8()).await;
-        assert!(idle.is_err(), "it may be idle for as long as it likes: {idle:?}");
+        assert!(idle.is_err(), "a connection may be idle: {idle:?}");
     }
 }

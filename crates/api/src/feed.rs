@@ -1,7 +1,7 @@
-//! Events on their way to one client, who may be slow.
+//! A stream of events to one client, which may be slow.
 //!
-//! What a client does not take stays in the log: one batch is on its way to it, and one more waits until that is taken. A
-//! client that takes nothing for a while although something waits is told so, and has to come again from where it was.
+//! Events that a client does not read stay in the log: one batch is being sent, and one more is queued. A client that
+//! reads nothing for a while although events are queued gets an error, and has to subscribe again.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -15,83 +15,83 @@ use tonic::{Code, Status};
 
 use crate::status::with_info;
 
-/// How long a client may take nothing although something waits.
+/// How long a client may read nothing although events are queued.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience(pub(crate) Duration);
+pub(crate) struct SubscriberTimeout(pub(crate) Duration);
 
-/// Where a feed comes from.
-pub(crate) trait Source: Send + 'static {
-    /// What it gives, as it waits: many clients share it.
+/// The source of a feed.
+pub(crate) trait EventSource: Send + 'static {
+    /// An item, which many clients share.
     type Item: Send + Unpin + 'static;
-    /// The same as it is sent.
+    /// The message for an item.
     type Message;
 
-    /// The next of them, at least one; `None` at the end.
+    /// The next items, at least one; `None` at the end.
     fn next(&mut self) -> impl Future<Output = Result<Option<Vec<Self::Item>>, Status>> + Send;
 
-    /// What is sent for one of them.
+    /// Converts an item to its message.
     fn message(item: Self::Item) -> Self::Message;
 
-    /// Where a client has to come again from that has this, and nothing that followed.
-    fn place(item: &Self::Item) -> HashMap<String, String>;
+    /// The metadata from which a client resumes that received this item last.
+    fn resume_metadata(item: &Self::Item) -> HashMap<String, String>;
 }
 
 /// A stream of events for one client.
 #[derive(Debug)]
-pub(crate) struct Feed<S: Source> {
-    /// What was taken and is not given yet.
+pub(crate) struct EventFeed<S: EventSource> {
+    /// Items that were received and not sent yet.
     batch: std::vec::IntoIter<S::Item>,
     batches: mpsc::Receiver<Vec<S::Item>>,
-    /// How it ended, if not by itself.
+    /// The error that ended the feed, if any.
     end: oneshot::Receiver<Status>,
-    over: bool,
+    ended: bool,
 }
 
-// === impl Feed ===
+// === impl EventFeed ===
 
-impl<S: Source> Feed<S> {
-    /// Everything that a source gives.
-    pub(crate) fn of(source: S, patience: Patience) -> Self {
-        let ((give, batches), (tell, end)) = (mpsc::channel(1), oneshot::channel());
+impl<S: EventSource> EventFeed<S> {
+    /// Streams all items of a source.
+    pub(crate) fn new(source: S, timeout: SubscriberTimeout) -> Self {
+        let ((sender, batches), (end_sender, end)) = (mpsc::channel(1), oneshot::channel());
         tokio::spawn(async move {
-            if let Err(status) = pass_on(source, &give, patience).await {
-                // A client that is gone needs not be told.
-                let _gone = tell.send(status);
+            if let Err(status) = forward(source, &sender, timeout).await {
+                // The client may have disconnected.
+                let _disconnected = end_sender.send(status);
             }
         });
-        Self { batch: Vec::new().into_iter(), batches, end, over: false }
+        Self { batch: Vec::new().into_iter(), batches, end, ended: false }
     }
 }
 
-async fn pass_on<S: Source>(
+async fn forward<S: EventSource>(
     mut source: S,
-    give: &mpsc::Sender<Vec<S::Item>>,
-    Patience(patience): Patience,
+    sender: &mpsc::Sender<Vec<S::Item>>,
+    SubscriberTimeout(max_wait): SubscriberTimeout,
 ) -> Result<(), Status> {
     let mut last = HashMap::new();
     loop {
-        // Nothing is read that could not be given: what waits may be all that a reader of the log takes.
-        let room = match timeout(patience, give.reserve()).await {
-            Ok(Ok(room)) => room,
+        // The source is read only when there is room, because a queued batch may be all that a reader of the log holds.
+        let permit = match timeout(max_wait, sender.reserve()).await {
+            Ok(Ok(permit)) => permit,
             Ok(Err(_)) => return Ok(()),
             Err(_) => return Err(too_slow(last)),
         };
         let batch = tokio::select! {
-            () = give.closed() => return Ok(()),
+            () = sender.closed() => return Ok(()),
             batch = source.next() => batch?,
         };
         let Some(batch) = batch else { return Ok(()) };
-        last = batch.last().map(S::place).unwrap_or(last);
-        room.send(batch);
+        last = batch.last().map(S::resume_metadata).unwrap_or(last);
+        permit.send(batch);
     }
 }
 
-fn too_slow(place: HashMap<String, String>) -> Status {
-    let words = "events have waited too long to be taken: subscribe again after the last one that you have";
-    with_info(Code::ResourceExhausted, words.to_owned(), "SUBSCRIBER_TOO_SLOW", place)
+fn too_slow(metadata: HashMap<String, String>) -> Status {
+    let message = "the client reads events too slowly; subscribe again after the last event received";
+    with_info(Code::ResourceExhausted, message.to_owned(), "SUBSCRIBER_TOO_SLOW", metadata)
 }
 
-impl<S: Source> Stream for Feed<S> {
+impl<S: EventSource> Stream for EventFeed<S> {
     type Item = Result<S::Message, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -99,13 +99,13 @@ impl<S: Source> Stream for Feed<S> {
             if let Some(item) = self.batch.next() {
                 return Poll::Ready(Some(Ok(S::message(item))));
             }
-            if self.over {
+            if self.ended {
                 return Poll::Ready(None);
             }
             match ready!(self.batches.poll_recv(cx)) {
                 Some(batch) => self.batch = batch.into_iter(),
                 None => {
-                    self.over = true;
+                    self.ended = true;
                     return Poll::Ready(self.end.try_recv().ok().map(Err));
                 }
             }
@@ -121,14 +121,14 @@ mod tests {
 
     use super::*;
 
-    /// Numbers from 1 on, two at a time, and how many were asked for.
-    struct Numbers {
+    /// Numbers from 1, two at a time. It reports each request.
+    struct NumberSource {
         next: u32,
         until: u32,
-        asked: mpsc::UnboundedSender<u32>,
+        requested: mpsc::UnboundedSender<u32>,
     }
 
-    impl Source for Numbers {
+    impl EventSource for NumberSource {
         type Item = u32;
         type Message = String;
 
@@ -138,7 +138,7 @@ mod tests {
             }
             let batch = vec![self.next, self.next + 1];
             self.next += 2;
-            let _nobody = self.asked.send(self.next);
+            let _dropped = self.requested.send(self.next);
             Ok(Some(batch))
         }
 
@@ -146,30 +146,33 @@ mod tests {
             item.to_string()
         }
 
-        fn place(item: &u32) -> HashMap<String, String> {
+        fn resume_metadata(item: &u32) -> HashMap<String, String> {
             HashMap::from([("last_sequence".to_owned(), item.to_string())])
         }
     }
 
-    fn numbers(until: u32) -> (Feed<Numbers>, mpsc::UnboundedReceiver<u32>) {
-        let (asked, asks) = mpsc::unbounded_channel();
-        (Feed::of(Numbers { next: 1, until, asked }, Patience(Duration::from_secs(60))), asks)
+    fn numbers(until: u32) -> (EventFeed<NumberSource>, mpsc::UnboundedReceiver<u32>) {
+        let (requested, requests) = mpsc::unbounded_channel();
+        (
+            EventFeed::new(NumberSource { next: 1, until, requested }, SubscriberTimeout(Duration::from_secs(60))),
+            requests,
+        )
     }
 
     #[tokio::test(start_paused = true)]
-    async fn everything_arrives_in_order_and_then_the_end() {
-        let (feed, _asks) = numbers(1000);
+    async fn all_events_arrive_in_order_before_the_end() {
+        let (feed, _requests) = numbers(1000);
         let got: Vec<_> = feed.map(Result::unwrap).collect().await;
         assert_eq!(got, (1..=1000).map(|number| number.to_string()).collect::<Vec<_>>());
     }
 
     //= promises.control-plane.subscriber-read
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_takes_nothing_is_told_and_costs_two_batches() {
-        let (mut feed, mut asks) = numbers(1000);
+    async fn a_client_that_reads_nothing_is_disconnected_and_costs_two_batches() {
+        let (mut feed, mut requests) = numbers(1000);
         let began = Instant::now();
-        // The source is let go of when the patience is at its end.
-        while asks.recv().await.is_some() {}
+        // The source is dropped when the timeout expires.
+        while requests.recv().await.is_some() {}
         assert_eq!(began.elapsed(), Duration::from_secs(60));
         assert_eq!(feed.next().await.unwrap().unwrap(), "1");
         assert_eq!(feed.next().await.unwrap().unwrap(), "2");
@@ -181,8 +184,8 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_takes_something_now_and_then_is_left_alone() {
-        let (mut feed, _asks) = numbers(10);
+    async fn a_client_that_reads_slowly_stays_connected() {
+        let (mut feed, _requests) = numbers(10);
         for number in 1..=10 {
             tokio::time::sleep(Duration::from_secs(29)).await;
             assert_eq!(feed.next().await.unwrap().unwrap(), number.to_string());
@@ -191,9 +194,9 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_leaves_ends_the_reading() {
-        let (feed, mut asks) = numbers(u32::MAX - 1);
+    async fn a_client_that_disconnects_stops_the_source() {
+        let (feed, mut requests) = numbers(u32::MAX - 1);
         drop(feed);
-        while asks.recv().await.is_some() {}
+        while requests.recv().await.is_some() {}
     }
 }

@@ -1,6 +1,6 @@
-//! How many fields a request decodes to, before it is decoded.
+//! Counts the fields of a request before it is decoded.
 //!
-//! An empty message in a list takes two bytes of a request and hundreds of memory.
+//! An empty message in a list takes two bytes in a request, and hundreds of bytes in memory.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -10,49 +10,49 @@ use prost_types::{DescriptorProto, FileDescriptorSet};
 
 use crate::generated::DESCRIPTORS;
 
-/// How deep messages are looked into: no request nests deeper.
-const DEEPEST: u8 = 8;
+/// The maximum nesting depth of requests.
+const MAX_DEPTH: u8 = 8;
 
-/// The requests of all methods, by their paths.
-static REQUESTS: LazyLock<Requests> = LazyLock::new(|| {
-    // The descriptors are ours, and were read when the daemon began to serve.
-    Requests::new(&FileDescriptorSet::decode(DESCRIPTORS).unwrap_or_default())
+/// The requests of all methods, by path.
+static SCHEMAS: LazyLock<RequestSchemas> = LazyLock::new(|| {
+    // The descriptors are generated, and were parsed when the daemon started to serve.
+    RequestSchemas::new(&FileDescriptorSet::decode(DESCRIPTORS).unwrap_or_default())
 });
 
-/// What a method is asked with.
+/// The request message of a method.
 #[derive(Clone, Debug)]
-pub(crate) struct RequestKind {
-    /// The name of its message.
+pub(crate) struct RequestSchema {
+    /// The name of the message.
     message: String,
-    /// Whether it is a stream of them.
+    /// Whether the client streams messages.
     pub(crate) streamed: bool,
 }
 
-/// All that is known of requests.
+/// The schemas of all requests.
 #[derive(Debug, Default)]
-struct Requests {
-    methods: HashMap<String, RequestKind>,
-    /// Those fields of messages that are messages, with their names.
+struct RequestSchemas {
+    methods: HashMap<String, RequestSchema>,
+    /// The message-typed fields of each message, by number.
     messages: HashMap<String, HashMap<u64, String>>,
 }
 
-// === impl RequestKind ===
+// === impl RequestSchema ===
 
-impl RequestKind {
-    /// That of a method, if it is one of ours.
+impl RequestSchema {
+    /// The request of a method; `None` if it is unknown.
     pub(crate) fn of(path: &str) -> Option<&'static Self> {
-        REQUESTS.methods.get(path)
+        SCHEMAS.methods.get(path)
     }
 
-    /// How many fields a message has, with those of all messages within.
+    /// The number of fields of a message, including those of nested messages.
     pub(crate) fn fields(&self, message: &[u8]) -> u64 {
-        REQUESTS.fields(&self.message, message, DEEPEST)
+        SCHEMAS.fields(&self.message, message, MAX_DEPTH)
     }
 }
 
-// === impl Requests ===
+// === impl RequestSchemas ===
 
-impl Requests {
+impl RequestSchemas {
     fn new(set: &FileDescriptorSet) -> Self {
         let mut requests = Self::default();
         for file in &set.file {
@@ -62,7 +62,7 @@ impl Requests {
                 for method in &service.method {
                     let path = format!("/{}.{}/{}", file.package(), service.name(), method.name());
                     let (message, streamed) = (method.input_type().to_owned(), method.client_streaming());
-                    requests.methods.insert(path, RequestKind { message, streamed });
+                    requests.methods.insert(path, RequestSchema { message, streamed });
                 }
             }
         }
@@ -79,22 +79,22 @@ impl Requests {
         self.messages.insert(name, fields.collect());
     }
 
-    /// Counts up to where it is no message any more: whoever decodes it gets no further.
+    /// Counts up to the first invalid byte, where decoding stops too.
     fn fields(&self, name: &str, mut message: &[u8], depth: u8) -> u64 {
         let known = self.messages.get(name).filter(|_| depth > 0);
-        let mut found = 0;
+        let mut count = 0;
         while let Some((number, value, rest)) = field(message) {
-            found += 1;
+            count += 1;
             if let Some(inner) = known.and_then(|known| known.get(&number)) {
-                found += self.fields(inner, value, depth - 1);
+                count += self.fields(inner, value, depth - 1);
             }
             message = rest;
         }
-        found
+        count
     }
 }
 
-/// The number of the first field, its value if that has a length, and what follows.
+/// The number of the first field, its value if it is length-delimited, and the rest.
 fn field(message: &[u8]) -> Option<(u64, &[u8], &[u8])> {
     let (tag, rest) = varint(message)?;
     let (value, rest): (&[u8], _) = match tag & 7 {
@@ -105,7 +105,7 @@ fn field(message: &[u8]) -> Option<(u64, &[u8], &[u8])> {
             rest.split_at_checked(usize::try_from(length).ok()?)?
         }
         5 => (&[], rest.get(4..)?),
-        // Groups are in none of our messages.
+        // No message contains groups.
         _ => return None,
     };
     Some((tag >> 3, value, rest))
@@ -125,11 +125,11 @@ mod tests {
     use crate::carrel;
 
     fn fields(path: &str, message: &impl Message) -> u64 {
-        RequestKind::of(path).unwrap().fields(&message.encode_to_vec())
+        RequestSchema::of(path).unwrap().fields(&message.encode_to_vec())
     }
 
     #[test]
-    fn every_field_of_every_message_within_is_counted() {
+    fn fields_of_nested_messages_are_counted() {
         let companion_containers = vec![CompanionContainerSpec::default(); 1000];
         let spec = CreateSpec { companion_containers, ..Default::default() };
         let request = CreateSandboxRequest { create_spec: Some(spec), ..Default::default() };
@@ -138,24 +138,24 @@ mod tests {
         let own = carrel::v1::CreateSandboxRequest { request: Some(request), ..Default::default() };
         assert_eq!(fields("/carrel.v1.Sandboxes/CreateSandbox", &own), 1 + 1 + 1000);
         let command = vec!["x".repeat(100); 10];
-        // An entry, its name and its value.
+        // An entry, its key and its value.
         let env_overrides = [("name".to_owned(), "x".repeat(100))].into();
         let request = CreateExecRequest { command, env_overrides, ..Default::default() };
         assert_eq!(fields("/agbox.v1.SandboxService/CreateExec", &request), 10 + 3);
     }
 
     #[test]
-    fn only_requests_in_pieces_are_streamed() {
+    fn only_client_streaming_methods_are_streamed() {
         let mut streamed: Vec<_> =
-            REQUESTS.methods.iter().filter(|(_, kind)| kind.streamed).map(|(path, _)| path).collect();
+            SCHEMAS.methods.iter().filter(|(_, kind)| kind.streamed).map(|(path, _)| path).collect();
         streamed.sort();
         assert_eq!(streamed, ["/carrel.v1.Sandboxes/AttachExec", "/carrel.v1.Sandboxes/WriteFile"]);
-        assert!(RequestKind::of("/agbox.v1.SandboxService/Fly").is_none());
+        assert!(RequestSchema::of("/agbox.v1.SandboxService/Unknown").is_none());
     }
 
     #[test]
-    fn bytes_that_are_no_message_end() {
-        let kind = RequestKind::of("/agbox.v1.SandboxService/CreateSandbox").unwrap();
+    fn invalid_bytes_are_not_counted() {
+        let kind = RequestSchema::of("/agbox.v1.SandboxService/CreateSandbox").unwrap();
         for garbage in [&[0xff; 32][..], &[0x0a, 0xff, 0xff, 0xff, 0x0f], &[0x0a, 5, 1], &[0x09, 1], &[0x0b]] {
             assert_eq!(kind.fields(garbage), 0, "{garbage:?}");
         }

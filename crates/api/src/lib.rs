@@ -1,14 +1,13 @@
-//! The gRPC face: `agbox.v1` as published clients speak it, and `carrel.v1` beside it.
+//! The gRPC API: `agbox.v1` for published clients, and `carrel.v1`.
 //!
-//! [`serve`] answers on every listener that it is given. A request passes the door, which finds out who asks; then it is
-//! turned into what the control plane understands, and what that says is turned back. Nothing is decided here.
+//! [`serve`] serves the API on all listeners. The middleware authenticates a request; then it is converted for the
+//! control plane, and the result is converted back. Nothing is decided here.
 
 mod answer_body;
 mod authority;
 mod client;
 mod connection;
 mod convert;
-mod door;
 mod feed;
 mod fields;
 mod generated;
@@ -17,6 +16,7 @@ mod list_answer;
 mod listener;
 mod local_connections;
 mod memory;
+mod middleware;
 mod open_streams;
 mod request_body;
 mod request_log;
@@ -41,6 +41,6 @@ pub mod agbox {
 }
 
 pub mod carrel {
-    //! Our own package.
+    //! Carrel's own package.
     pub use crate::generated::carrel::v1;
 }

@@ -1,4 +1,4 @@
-//! A list as one message, made in pieces: what it is made from is never there as a whole beside it.
+//! A list as one message, built in chunks, so that its elements are not all in memory at the same time.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -14,28 +14,28 @@ use tonic::codegen::http::HeaderMap;
 
 use crate::memory::{ALLOWANCE, CallMemory};
 
-/// The size of a piece, but for that of an element that is larger.
-const PIECE: usize = 32 * 1024;
-/// What stands before a message: whether it is compressed, and its length.
-const PREFIX: usize = 5;
+/// The size of a chunk, except one with a larger element.
+const CHUNK_BYTES: usize = 32 * 1024;
+/// The prefix of a gRPC message: whether it is compressed, and its length.
+const PREFIX_BYTES: usize = 5;
 
-/// A list on its way to the door, which sends it in place of the answer that it comes with. Clones are the same.
+/// A list response, which the middleware sends instead of the response that carries it. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct ListAnswer(Arc<Mutex<Option<ListBody>>>);
 
-/// The message, whose field 1 is repeated, in pieces that are charged until they are sent.
+/// The message, whose field 1 is repeated, in chunks that are charged until they are sent.
 #[derive(Debug)]
 pub(crate) struct ListBody {
-    pieces: VecDeque<(Bytes, SharePermit)>,
+    chunks: VecDeque<(Bytes, SharePermit)>,
     ended: bool,
 }
 
-/// A list that is being made.
+/// A list that is being built.
 #[derive(Debug)]
 pub(crate) struct ListBuilder {
     memory: CallMemory,
-    pieces: VecDeque<(Bytes, SharePermit)>,
-    piece: BytesMut,
+    chunks: VecDeque<(Bytes, SharePermit)>,
+    chunk: BytesMut,
     length: usize,
 }
 
@@ -43,43 +43,43 @@ pub(crate) struct ListBuilder {
 
 impl ListBuilder {
     pub(crate) fn new(memory: CallMemory) -> Self {
-        let mut piece = BytesMut::new();
+        let mut chunk = BytesMut::new();
         // The length is known at the end.
-        piece.put_bytes(0, PREFIX);
-        Self { memory, pieces: VecDeque::new(), piece, length: 0 }
+        chunk.put_bytes(0, PREFIX_BYTES);
+        Self { memory, chunks: VecDeque::new(), chunk, length: 0 }
     }
 
     /// Adds an element.
     pub(crate) fn push(&mut self, element: &impl Message) -> Result<(), Status> {
         self.length += prost::encoding::message::encoded_len(1, element);
-        prost::encoding::message::encode(1, element, &mut self.piece);
-        if self.piece.len() >= PIECE { self.cut() } else { Ok(()) }
+        prost::encoding::message::encode(1, element, &mut self.chunk);
+        if self.chunk.len() >= CHUNK_BYTES { self.finish_chunk() } else { Ok(()) }
     }
 
-    /// The whole list; refused if its user may not have so much.
+    /// Completes the list. It is refused if it exceeds the memory of its user.
     pub(crate) fn finish(mut self) -> Result<ListAnswer, Status> {
-        self.cut()?;
+        self.finish_chunk()?;
         let length = u32::try_from(self.length).map_err(|_| Status::out_of_range("the list is too long"))?;
-        if let Some((first, permit)) = self.pieces.pop_front() {
+        if let Some((first, permit)) = self.chunks.pop_front() {
             let mut first = first.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
-            if let Some(prefix) = first.get_mut(1..PREFIX) {
+            if let Some(prefix) = first.get_mut(1..PREFIX_BYTES) {
                 prefix.copy_from_slice(&length.to_be_bytes());
             }
-            self.pieces.push_front((first.freeze(), permit));
+            self.chunks.push_front((first.freeze(), permit));
         }
-        let body = ListBody { pieces: self.pieces, ended: false };
+        let body = ListBody { chunks: self.chunks, ended: false };
         Ok(ListAnswer(Arc::new(Mutex::new(Some(body)))))
     }
 
-    fn cut(&mut self) -> Result<(), Status> {
-        let piece = std::mem::take(&mut self.piece).freeze();
-        if piece.is_empty() {
+    fn finish_chunk(&mut self) -> Result<(), Status> {
+        let chunk = std::mem::take(&mut self.chunk).freeze();
+        if chunk.is_empty() {
             return Ok(());
         }
-        let size = piece.len() as u64;
-        let is_small = self.pieces.is_empty() && size <= ALLOWANCE;
+        let size = chunk.len() as u64;
+        let is_small = self.chunks.is_empty() && size <= ALLOWANCE;
         let permit = if is_small { self.memory.charge(size) } else { self.memory.take(size)? };
-        self.pieces.push_back((piece, permit));
+        self.chunks.push_back((chunk, permit));
         Ok(())
     }
 }
@@ -87,7 +87,7 @@ impl ListBuilder {
 // === impl ListAnswer ===
 
 impl ListAnswer {
-    /// The message, once.
+    /// Takes the message.
     pub(crate) fn take(&self) -> Option<ListBody> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -100,9 +100,9 @@ impl http_body::Body for ListBody {
     type Error = Status;
 
     fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        if let Some((piece, _permit)) = self.pieces.pop_front() {
+        if let Some((chunk, _permit)) = self.chunks.pop_front() {
             // From here on it is charged as a frame.
-            return Poll::Ready(Some(Ok(Frame::data(piece))));
+            return Poll::Ready(Some(Ok(Frame::data(chunk))));
         }
         if std::mem::replace(&mut self.ended, true) {
             return Poll::Ready(None);
@@ -145,32 +145,32 @@ mod tests {
     }
 
     fn frames(mut body: ListBody) -> (Vec<u8>, usize) {
-        let (mut bytes, mut pieces) = (Vec::new(), 0);
+        let (mut bytes, mut chunks) = (Vec::new(), 0);
         let cx = &mut Context::from_waker(std::task::Waker::noop());
         while let Poll::Ready(Some(frame)) = http_body::Body::poll_frame(Pin::new(&mut body), cx) {
             if let Ok(data) = frame.unwrap().into_data() {
                 bytes.extend_from_slice(&data);
-                pieces += 1;
+                chunks += 1;
             }
         }
-        (bytes, pieces)
+        (bytes, chunks)
     }
 
     #[test]
-    fn a_list_in_pieces_is_one_message() {
+    fn a_list_in_chunks_is_one_message() {
         for count in [0, 1, 1000] {
             let body = list(memory(8 << 20), count).unwrap().take().unwrap();
-            let (bytes, pieces) = frames(body);
-            let (prefix, message) = bytes.split_at(PREFIX);
+            let (bytes, chunks) = frames(body);
+            let (prefix, message) = bytes.split_at(PREFIX_BYTES);
             assert_eq!(prefix[1..], u32::try_from(message.len()).unwrap().to_be_bytes());
             assert_eq!(ListSandboxesResponse::decode(message).unwrap().sandboxes, handles(count));
-            assert_eq!(pieces > 20, count == 1000, "{pieces}");
+            assert_eq!(chunks > 20, count == 1000, "{chunks}");
         }
     }
 
     //= promises.control-plane.list-whole
     #[test]
-    fn a_list_beyond_what_its_user_may_have_is_refused_and_gives_everything_back() {
+    fn a_list_that_exceeds_the_memory_of_its_user_is_refused() {
         let memory = memory(1 << 20);
         let kept = list(memory.clone(), 600).unwrap();
         assert_eq!(list(memory.clone(), 600).unwrap_err().code(), Code::ResourceExhausted);

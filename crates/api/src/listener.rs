@@ -1,4 +1,4 @@
-//! Where clients connect, and how they become connections.
+//! Listens for clients, and accepts their connections.
 
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -9,82 +9,82 @@ use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::timeout;
 
-use crate::connection::{Connection, ConnectionPlace, HANDSHAKE, Peer};
+use crate::connection::{ApiConnection, ConnectionPeer, ConnectionPermit, HANDSHAKE};
 use crate::key::ApiKey;
 use crate::local_connections::{self, LocalConnections};
 use crate::memory::RequestMemory;
 use crate::tls::Tls;
 
-/// How many may show who they are at a time.
-const HANDSHAKES: usize = 256;
-/// How many connections wait to be served.
+/// How many clients may be in their handshake at a time.
+const MAX_HANDSHAKES: usize = 256;
+/// How many accepted connections are queued.
 const BACKLOG: usize = 16;
-/// How many connections a listener for others than this machine has at a time. Who has not shown a key yet has one, too.
-const REMOTE: usize = 1024;
-/// The fewest that one for this machine has.
-const LEAST: usize = 16;
-/// How long to leave a listener alone that has no room for one more: the kernel does not tell when it has.
-const BUSY: Duration = Duration::from_millis(50);
+/// The maximum number of connections of a TCP listener, including those that are not authenticated yet.
+const MAX_REMOTE_CONNECTIONS: usize = 1024;
+/// The minimum number of connections of a listener.
+const MIN_CONNECTIONS: usize = 16;
+/// The delay before a full listener accepts again, since the kernel does not notify.
+const RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// Where clients connect.
+/// Accepts clients.
 #[derive(Debug)]
 pub enum Listener {
-    /// Clients of this machine: the kernel says who they are.
+    /// A Unix socket: the kernel authenticates its clients.
     Unix(UnixListener),
-    /// Clients from elsewhere, who have to show a certificate or a key.
+    /// A TCP port, whose clients need a certificate or a key.
     Tcp {
         /// The listener.
         listener: TcpListener,
-        /// What it shows, and asks for.
+        /// The credentials of the listener.
         credentials: ListenerCredentials,
     },
 }
 
-/// What a listener shows and asks for, which can be replaced while it listens. Clones are the same.
+/// The TLS settings and the key of a listener, which can be replaced at run time. Clones share them.
 #[derive(Clone, Debug)]
-pub struct ListenerCredentials(Arc<RwLock<Credentials>>);
+pub struct ListenerCredentials(Arc<RwLock<ConnectionCredentials>>);
 
-/// What a connection shows and asks for.
+/// The credentials that apply to a new connection.
 #[derive(Clone, Debug)]
-struct Credentials {
+struct ConnectionCredentials {
     tls: Option<Tls>,
-    /// The key that has to come with every request.
+    /// The key that every request must contain.
     key: Option<Arc<ApiKey>>,
 }
 
-/// What becomes of those who connect over TCP.
+/// Accepts TCP connections.
 #[derive(Clone)]
-struct Remote {
+struct RemoteAcceptor {
     credentials: ListenerCredentials,
-    shaking: Arc<Semaphore>,
-    room: ListenerRoom,
+    handshakes: Arc<Semaphore>,
+    capacity: ListenerCapacity,
     memory: RequestMemory,
 }
 
-/// How many connections a listener for others than this machine may have.
+/// The capacity of a TCP listener.
 #[derive(Clone)]
-struct ListenerRoom {
-    places: Arc<Semaphore>,
+struct ListenerCapacity {
+    permits: Arc<Semaphore>,
     descriptors: Descriptors,
 }
 
-// === impl ListenerRoom ===
+// === impl ListenerCapacity ===
 
-impl ListenerRoom {
-    /// A place for one more, as soon as there is one.
-    async fn place(&self) -> Option<OwnedSemaphorePermit> {
-        let place = Arc::clone(&self.places).acquire_owned().await.ok()?;
+impl ListenerCapacity {
+    /// Waits for a permit for one more connection.
+    async fn reserve(&self) -> Option<OwnedSemaphorePermit> {
+        let permit = Arc::clone(&self.permits).acquire_owned().await.ok()?;
         wait_for_descriptors(&self.descriptors).await;
-        Some(place)
+        Some(permit)
     }
 }
 
 /// Returns when there is a descriptor for one more connection.
 async fn wait_for_descriptors(descriptors: &Descriptors) {
     if !descriptors.has_room(DescriptorUse::Connection) {
-        tracing::warn!("there are too few file descriptors: new connections wait until some are closed");
+        tracing::warn!("too few file descriptors; new connections wait until some are closed");
         while !descriptors.has_room(DescriptorUse::Connection) {
-            tokio::time::sleep(BUSY).await;
+            tokio::time::sleep(RETRY_DELAY).await;
         }
     }
 }
@@ -92,43 +92,45 @@ async fn wait_for_descriptors(descriptors: &Descriptors) {
 // === impl Listener ===
 
 impl Listener {
-    /// Whether nobody gets in without a word.
-    pub(crate) fn is_guarded(&self) -> bool {
+    /// Whether all clients are authenticated.
+    pub(crate) fn is_authenticated(&self) -> bool {
         match self {
             Self::Unix(_) => true,
             Self::Tcp { credentials, .. } => {
-                let Credentials { tls, key } = credentials.current();
-                key.is_some() || tls.as_ref().is_some_and(Tls::asks_clients)
+                let ConnectionCredentials { tls, key } = credentials.current();
+                key.is_some() || tls.as_ref().is_some_and(Tls::requires_client_certificate)
             }
         }
     }
 
-    /// How many connections it has at a time, as one of so many. Those of this machine have half of the files that may be
-    /// open at most: the other half is for sandboxes.
-    pub(crate) fn most(&self, listeners: usize) -> usize {
+    /// The maximum number of connections, for one of this many listeners. Local listeners use at most half of the
+    /// descriptors, and leave the rest to sandboxes.
+    pub(crate) fn max_connections(&self, listeners: usize) -> usize {
         match self {
-            Self::Unix(_) => local_connections::MOST.min(share(getrlimit(Resource::Nofile).current, listeners)),
-            Self::Tcp { .. } => REMOTE.min(share(getrlimit(Resource::Nofile).current, 2)),
+            Self::Unix(_) => {
+                local_connections::MAX_CONNECTIONS.min(share(getrlimit(Resource::Nofile).current, listeners))
+            }
+            Self::Tcp { .. } => MAX_REMOTE_CONNECTIONS.min(share(getrlimit(Resource::Nofile).current, 2)),
         }
     }
 
-    /// Accepts until nobody takes the connections any more, at most so many at a time, and none while there are too few
-    /// descriptors: whoever comes then waits. A user of this machine who has too many is refused at once.
+    /// Accepts connections until the receiver is dropped. Clients wait while the limit is reached or there are too few
+    /// descriptors. A local user with too many connections is refused at once.
     pub(crate) async fn accept(
         self,
-        most: usize,
+        max: usize,
         descriptors: Descriptors,
         memory: RequestMemory,
-        connections: mpsc::Sender<Connection>,
+        connections: mpsc::Sender<ApiConnection>,
     ) {
         match self {
             Self::Unix(listener) => {
-                accept_local(&listener, LocalConnections::new(most), &descriptors, &memory, &connections).await;
+                accept_local(&listener, LocalConnections::new(max), &descriptors, &memory, &connections).await;
             }
             Self::Tcp { listener, credentials } => {
-                let room = ListenerRoom { places: Arc::new(Semaphore::new(most)), descriptors };
-                let shaking = Arc::new(Semaphore::new(HANDSHAKES));
-                let remote = Remote { credentials, shaking, room, memory };
+                let capacity = ListenerCapacity { permits: Arc::new(Semaphore::new(max)), descriptors };
+                let handshakes = Arc::new(Semaphore::new(MAX_HANDSHAKES));
+                let remote = RemoteAcceptor { credentials, handshakes, capacity, memory };
                 remote.accept(&listener, &connections).await;
             }
         }
@@ -138,38 +140,38 @@ impl Listener {
 // === impl ListenerCredentials ===
 
 impl ListenerCredentials {
-    /// What a listener shows and asks for.
+    /// Creates the credentials of a listener.
     pub fn new(tls: Option<Tls>, key: Option<ApiKey>) -> Self {
-        Self(Arc::new(RwLock::new(Credentials { tls, key: key.map(Arc::new) })))
+        Self(Arc::new(RwLock::new(ConnectionCredentials { tls, key: key.map(Arc::new) })))
     }
 
-    /// Replaces it, for connections from now on.
+    /// Replaces the credentials for new connections.
     pub fn replace(&self, tls: Option<Tls>, key: Option<ApiKey>) {
-        let new = Credentials { tls, key: key.map(Arc::new) };
+        let new = ConnectionCredentials { tls, key: key.map(Arc::new) };
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = new;
     }
 
-    fn current(&self) -> Credentials {
+    fn current(&self) -> ConnectionCredentials {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// Where accepted connections are taken from.
-pub(crate) fn queue() -> (mpsc::Sender<Connection>, mpsc::Receiver<Connection>) {
+/// A queue of accepted connections.
+pub(crate) fn queue() -> (mpsc::Sender<ApiConnection>, mpsc::Receiver<ApiConnection>) {
     mpsc::channel(BACKLOG)
 }
 
 fn share(files: Option<u64>, listeners: usize) -> usize {
     let files = files.and_then(|files| usize::try_from(files).ok()).unwrap_or(usize::MAX);
-    (files / 2 / listeners.max(1)).clamp(LEAST, Semaphore::MAX_PERMITS)
+    (files / 2 / listeners.max(1)).clamp(MIN_CONNECTIONS, Semaphore::MAX_PERMITS)
 }
 
 async fn accept_local(
     listener: &UnixListener,
-    mut places: LocalConnections,
+    mut permits: LocalConnections,
     descriptors: &Descriptors,
     memory: &RequestMemory,
-    connections: &mpsc::Sender<Connection>,
+    connections: &mpsc::Sender<ApiConnection>,
 ) {
     let own = rustix::process::geteuid().as_raw();
     loop {
@@ -177,63 +179,63 @@ async fn accept_local(
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
-                pause(&error).await;
+                back_off(&error).await;
                 continue;
             }
         };
-        // One who is gone already cannot be asked.
+        // The credentials of a client that disconnected are not available.
         let Ok(credentials) = stream.peer_cred() else { continue };
         let (user, group) = (credentials.uid(), credentials.gid());
         let caller = Caller { user, group, trusted: user == own };
-        // One for whom there is no place is closed at once, and does not wait for an answer.
-        let Some(permit) = places.admit(&caller) else { continue };
-        let place = ConnectionPlace::Local { _permit: permit };
-        if connections.send(Connection::new(stream, Peer::Local(caller), place, memory)).await.is_err() {
+        // A connection beyond the limit is closed at once.
+        let Some(permit) = permits.admit(&caller) else { continue };
+        let permit = ConnectionPermit::Local { _permit: permit };
+        if connections.send(ApiConnection::new(stream, ConnectionPeer::Local(caller), permit, memory)).await.is_err() {
             return;
         }
     }
 }
 
-async fn pause(error: &std::io::Error) {
+async fn back_off(error: &std::io::Error) {
     tracing::warn!(%error, "a connection could not be accepted");
-    tokio::time::sleep(BUSY).await;
+    tokio::time::sleep(RETRY_DELAY).await;
 }
 
-// === impl Remote ===
+// === impl RemoteAcceptor ===
 
-impl Remote {
-    async fn accept(&self, listener: &TcpListener, connections: &mpsc::Sender<Connection>) {
+impl RemoteAcceptor {
+    async fn accept(&self, listener: &TcpListener, connections: &mpsc::Sender<ApiConnection>) {
         while !connections.is_closed() {
-            let Some(place) = self.room.place().await else { return };
+            let Some(permit) = self.capacity.reserve().await else { return };
             let stream = match listener.accept().await {
                 Ok((stream, _)) => stream,
                 Err(error) => {
-                    pause(&error).await;
+                    back_off(&error).await;
                     continue;
                 }
             };
-            let Ok(turn) = Arc::clone(&self.shaking).acquire_owned().await else { return };
+            let Ok(handshake_permit) = Arc::clone(&self.handshakes).acquire_owned().await else { return };
             let (remote, connections) = (self.clone(), connections.clone());
-            // Whoever is slow to show who they are keeps nobody waiting.
+            // A slow handshake does not block other clients.
             tokio::spawn(async move {
-                let connection = timeout(HANDSHAKE, remote.shake_hands(stream, place)).await;
-                drop(turn);
+                let connection = timeout(HANDSHAKE, remote.handshake(stream, permit)).await;
+                drop(handshake_permit);
                 match connection {
                     Ok(Ok(connection)) => drop(connections.send(connection).await),
-                    Ok(Err(error)) => tracing::debug!(%error, "a client was not let in"),
-                    Err(_) => tracing::debug!("a client did not say who it is"),
+                    Ok(Err(error)) => tracing::debug!(%error, "a client was rejected"),
+                    Err(_) => tracing::debug!("a client did not complete its handshake in time"),
                 }
             });
         }
     }
 
-    async fn shake_hands(self, stream: TcpStream, permit: OwnedSemaphorePermit) -> std::io::Result<Connection> {
+    async fn handshake(self, stream: TcpStream, permit: OwnedSemaphorePermit) -> std::io::Result<ApiConnection> {
         stream.set_nodelay(true)?;
-        let Credentials { tls, key } = self.credentials.current();
-        let (peer, place) = (Peer::Remote(key), ConnectionPlace::Remote { _permit: permit });
+        let ConnectionCredentials { tls, key } = self.credentials.current();
+        let (peer, permit) = (ConnectionPeer::Remote(key), ConnectionPermit::Remote { _permit: permit });
         match tls {
-            None => Ok(Connection::new(stream, peer, place, &self.memory)),
-            Some(tls) => Ok(Connection::new(tls.acceptor().accept(stream).await?, peer, place, &self.memory)),
+            None => Ok(ApiConnection::new(stream, peer, permit, &self.memory)),
+            Some(tls) => Ok(ApiConnection::new(tls.acceptor().accept(stream).await?, peer, permit, &self.memory)),
         }
     }
 }
@@ -256,28 +258,28 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_port_has_as_many_connections_as_it_has_room_and_others_wait() {
+    async fn connections_beyond_the_limit_of_a_port_wait() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let listener = Listener::Tcp { listener, credentials: ListenerCredentials::new(None, None) };
         let connect = || StdTcp::connect(address).unwrap();
         let _clients = [connect(), connect(), connect()];
-        let (give, mut connections) = queue();
-        tokio::spawn(listener.accept(2, Descriptors::default(), memory(), give));
+        let (sender, mut connections) = queue();
+        tokio::spawn(listener.accept(2, Descriptors::default(), memory(), sender));
         let served = [connections.recv().await, connections.recv().await];
         assert!(served.iter().all(Option::is_some));
-        assert!(timeout(LONG, connections.recv()).await.is_err(), "there is no room for a third");
+        assert!(timeout(LONG, connections.recv()).await.is_err(), "there is no capacity for a third");
         drop(served);
         assert!(connections.recv().await.is_some());
     }
 
     #[tokio::test]
-    async fn a_socket_closes_connections_that_it_has_no_room_for_at_once() {
+    async fn connections_beyond_the_limit_of_a_socket_are_closed() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("x.sock");
         let listener = Listener::Unix(UnixListener::bind(&path).unwrap());
-        let (give, mut connections) = queue();
-        tokio::spawn(listener.accept(2, Descriptors::default(), memory(), give));
+        let (sender, mut connections) = queue();
+        tokio::spawn(listener.accept(2, Descriptors::default(), memory(), sender));
         let clients = [(); 2].map(|()| StdUnix::connect(&path).unwrap());
         let served = [connections.recv().await.unwrap(), connections.recv().await.unwrap()];
         let mut refused = tokio::net::UnixStream::connect(&path).await.unwrap();
@@ -288,15 +290,15 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_listener_leaves_clients_waiting_while_descriptors_are_short() {
+    async fn clients_wait_while_there_are_too_few_descriptors() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("x.sock");
         let listener = Listener::Unix(UnixListener::bind(&path).unwrap());
         let open = Arc::new(AtomicU64::new(1024));
         let counted = Arc::clone(&open);
         let descriptors = Descriptors::new(|| 1024, move || counted.load(Ordering::Relaxed));
-        let (give, mut connections) = queue();
-        tokio::spawn(listener.accept(2, descriptors, memory(), give));
+        let (sender, mut connections) = queue();
+        tokio::spawn(listener.accept(2, descriptors, memory(), sender));
         let _client = StdUnix::connect(&path).unwrap();
         assert!(timeout(Duration::from_secs(1), connections.recv()).await.is_err(), "there is no descriptor for it");
         open.store(0, Ordering::Relaxed);
@@ -304,8 +306,8 @@ mod tests {
     }
 
     #[test]
-    fn half_of_the_files_that_may_be_open_are_left_for_others() {
+    fn half_of_the_descriptors_are_left_for_sandboxes() {
         assert_eq!((share(Some(4096), 2), share(Some(4096), 1)), (1024, 2048));
-        assert_eq!((share(Some(8), 3), share(None, 1)), (LEAST, Semaphore::MAX_PERMITS));
+        assert_eq!((share(Some(8), 3), share(None, 1)), (MIN_CONNECTIONS, Semaphore::MAX_PERMITS));
     }
 }

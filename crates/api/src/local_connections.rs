@@ -1,15 +1,15 @@
-//! How many connections the users of this machine have at a socket.
+//! Limits the connections of local users to a socket.
 
 use std::time::{Duration, Instant};
 
 use carrel_control::{Caller, ShareHolder, ShareLimits, SharePermit, ShareQuota};
 
-/// How many connections a socket has at most.
-pub(crate) const MOST: usize = 4096;
-/// The part that one user other than the daemon's own may have, and the part that only the daemon's own has.
-const PARTS: (u64, u64) = (4, 8);
-/// How often it is logged that connections are refused.
-const PERIOD: Duration = Duration::from_secs(10);
+/// The maximum number of connections of a socket.
+pub(crate) const MAX_CONNECTIONS: usize = 4096;
+/// Each user but the daemon's own may use a quarter; an eighth is reserved for the daemon's own user.
+const SHARE_DIVISORS: (u64, u64) = (4, 8);
+/// The minimum time between two log lines about refused connections.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The connections of a socket.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub(crate) struct LocalConnections {
     log: RefusalLog,
 }
 
-/// When refusals were logged last, and how many there were since.
+/// When refusals were last logged, and how many there were since.
 #[derive(Debug, Default)]
 struct RefusalLog {
     logged: Option<Instant>,
@@ -28,19 +28,19 @@ struct RefusalLog {
 // === impl LocalConnections ===
 
 impl LocalConnections {
-    pub(crate) fn new(most: usize) -> Self {
-        let (total, (each, reserved)) = (most as u64, PARTS);
+    pub(crate) fn new(max: usize) -> Self {
+        let (total, (each, reserved)) = (max as u64, SHARE_DIVISORS);
         let limits = ShareLimits { total, each: total.div_ceil(each), reserved: total / reserved };
         Self { quota: ShareQuota::new(limits), log: RefusalLog::default() }
     }
 
-    /// A place for one more connection of a user, if there is one.
+    /// A permit for one more connection of a user, if there is one.
     pub(crate) fn admit(&mut self, caller: &Caller) -> Option<SharePermit> {
         let holder = if caller.trusted { ShareHolder::OWNER } else { ShareHolder::user(caller.user) };
         match self.quota.take(holder) {
             Ok(permit) => Some(permit),
             Err(exceeded) => {
-                if let Some(refused) = self.log.note(Instant::now()) {
+                if let Some(refused) = self.log.record(Instant::now()) {
                     tracing::warn!(uid = caller.user, refused, "connections were refused: {exceeded}");
                 }
                 None
@@ -52,10 +52,10 @@ impl LocalConnections {
 // === impl RefusalLog ===
 
 impl RefusalLog {
-    /// Counts a refusal; how many there were since the last line, if one is due.
-    fn note(&mut self, now: Instant) -> Option<u64> {
+    /// Counts a refusal. Returns the number since the last line if one is due.
+    fn record(&mut self, now: Instant) -> Option<u64> {
         self.unlogged += 1;
-        if self.logged.is_some_and(|logged| now.saturating_duration_since(logged) < PERIOD) {
+        if self.logged.is_some_and(|logged| now.saturating_duration_since(logged) < LOG_INTERVAL) {
             return None;
         }
         self.logged = Some(now);
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn one_user_cannot_shut_out_another_and_none_the_daemons_own() {
+    fn no_user_can_use_the_connections_of_another() {
         let mut connections = LocalConnections::new(16);
         let mut held = Vec::new();
         let mut admitted = |user: u32, times: usize| {
@@ -87,7 +87,7 @@ mod tests {
     //= promises.control-plane.connections-socket
     #[test]
     fn a_socket_has_4096_connections_and_one_user_a_quarter_of_them() {
-        let mut connections = LocalConnections::new(MOST);
+        let mut connections = LocalConnections::new(MAX_CONNECTIONS);
         let mut held = Vec::new();
         let mut admitted = |user: u32| {
             let before = held.len();
@@ -100,10 +100,10 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_logged_at_once_and_then_now_and_then() {
+    fn refusals_are_logged_at_once_and_then_periodically() {
         let (mut log, start) = (RefusalLog::default(), Instant::now());
-        assert_eq!(log.note(start), Some(1));
-        assert!((0..1000).all(|_| log.note(start).is_none()));
-        assert_eq!(log.note(start + PERIOD), Some(1001));
+        assert_eq!(log.record(start), Some(1));
+        assert!((0..1000).all(|_| log.record(start).is_none()));
+        assert_eq!(log.record(start + LOG_INTERVAL), Some(1001));
     }
 }

@@ -1,7 +1,6 @@
-//! The streams of one connection, as both ends see them: one is open until its end was written.
+//! Tracks the open streams of a connection. A stream is open until its end was written.
 //!
-//! An answer that its client does not read is queued below everything that could count it, with the stream that it
-//! belongs to.
+//! The HTTP stack queues a response that its client does not read where no body can count it, together with its stream.
 
 use std::collections::HashMap;
 
@@ -9,35 +8,35 @@ use carrel_control::{ShareExceeded, SharePermit};
 
 use crate::memory::StreamQuota;
 
-/// The length of what stands before a frame.
-const HEAD: usize = 9;
+/// The size of a frame header.
+const HEADER_BYTES: usize = 9;
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 const END_STREAM: u8 = 1;
 
-/// The streams of a connection that are open.
+/// The open streams of a connection.
 #[derive(Debug)]
 pub(crate) struct OpenStreams {
     quota: StreamQuota,
     open: HashMap<u32, SharePermit>,
     newest: u32,
-    received: FrameHeads,
-    sent: FrameHeads,
+    received: FrameScanner,
+    sent: FrameScanner,
 }
 
-/// Finds the heads of frames in pieces of any size.
+/// Finds frame headers in chunks of any size.
 #[derive(Debug)]
-struct FrameHeads {
-    /// What is passed over before the next head.
+struct FrameScanner {
+    /// How many bytes precede the next header.
     skipped: usize,
-    held: [u8; HEAD],
+    held: [u8; HEADER_BYTES],
     filled: usize,
 }
 
-/// What a head says.
+/// The header of a frame.
 #[derive(Clone, Copy, Debug)]
-struct FrameHead {
+struct FrameHeader {
     kind: u8,
     flags: u8,
     stream: u32,
@@ -46,13 +45,13 @@ struct FrameHead {
 // === impl OpenStreams ===
 
 impl OpenStreams {
-    /// A connection on which so many bytes come before the first frame.
+    /// A connection with this many bytes before the first frame.
     pub(crate) fn new(quota: StreamQuota, preface: usize) -> Self {
-        let (received, sent) = (FrameHeads::after(preface), FrameHeads::after(0));
+        let (received, sent) = (FrameScanner::after(preface), FrameScanner::after(0));
         Self { quota, open: HashMap::new(), newest: 0, received, sent }
     }
 
-    /// Notes what came in; an error if it opens more streams than their user may have.
+    /// Tracks received bytes. Fails if they open more streams than the user may have.
     pub(crate) fn received(&mut self, mut bytes: &[u8]) -> Result<(), ShareExceeded> {
         while let Some(head) = self.received.next(&mut bytes) {
             match head.kind {
@@ -67,7 +66,7 @@ impl OpenStreams {
         Ok(())
     }
 
-    /// Notes what was written.
+    /// Tracks written bytes.
     pub(crate) fn sent(&mut self, mut bytes: &[u8]) {
         while let Some(head) = self.sent.next(&mut bytes) {
             let is_end = matches!(head.kind, DATA | HEADERS) && head.flags & END_STREAM != 0;
@@ -80,37 +79,37 @@ impl OpenStreams {
     fn close(&mut self, stream: u32) {
         self.open.remove(&stream);
         if self.open.is_empty() {
-            // Thousands are idle at a time: they hold nothing.
+            // Thousands of connections may be idle, so they free their maps.
             self.open = HashMap::new();
         }
     }
 }
 
-// === impl FrameHeads ===
+// === impl FrameScanner ===
 
-impl FrameHeads {
+impl FrameScanner {
     fn after(skipped: usize) -> Self {
-        Self { skipped, held: [0; HEAD], filled: 0 }
+        Self { skipped, held: [0; HEADER_BYTES], filled: 0 }
     }
 
-    /// The next head; none when everything was looked at.
-    fn next(&mut self, bytes: &mut &[u8]) -> Option<FrameHead> {
+    /// The next header; `None` at the end of the chunk.
+    fn next(&mut self, bytes: &mut &[u8]) -> Option<FrameHeader> {
         let skipped = self.skipped.min(bytes.len());
         self.skipped -= skipped;
         *bytes = bytes.get(skipped..).unwrap_or_default();
         let missing = self.held.get_mut(self.filled..).unwrap_or_default();
         let (head, rest) = bytes.split_at(missing.len().min(bytes.len()));
-        for (byte, came) in missing.iter_mut().zip(head) {
-            *byte = *came;
+        for (byte, new) in missing.iter_mut().zip(head) {
+            *byte = *new;
         }
         (self.filled, *bytes) = (self.filled + head.len(), rest);
-        if self.filled < HEAD {
+        if self.filled < HEADER_BYTES {
             return None;
         }
         let [a, b, c, kind, flags, d, e, f, g] = self.held;
         self.filled = 0;
         self.skipped = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
-        Some(FrameHead { kind, flags, stream: u32::from_be_bytes([d & 0x7f, e, f, g]) })
+        Some(FrameHeader { kind, flags, stream: u32::from_be_bytes([d & 0x7f, e, f, g]) })
     }
 }
 
@@ -136,13 +135,13 @@ mod tests {
 
     //= promises.control-plane.open-streams
     #[test]
-    fn a_stream_is_open_until_either_end_closed_it_for_good() {
+    fn a_stream_is_open_until_either_end_closes_it() {
         let mut streams = streams(3);
         streams.received(&[b'P'; 24]).unwrap();
         for stream in [1, 3, 5] {
             streams.received(&frame(HEADERS, 4 | END_STREAM, stream, 30)).unwrap();
         }
-        // Trailers of a stream open nothing.
+        // Trailers open no stream.
         streams.received(&frame(HEADERS, 4 | END_STREAM, 3, 5)).unwrap();
         streams.sent(&frame(HEADERS, 4, 1, 10));
         assert_eq!(streams.open.len(), 3);
@@ -157,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_found_however_they_are_cut() {
+    fn frames_are_found_in_chunks_of_any_size() {
         let mut bytes = vec![b'P'; 24];
         bytes.extend(frame(4, 0, 0, 18));
         for stream in [1, 3, 5] {

@@ -1,7 +1,7 @@
-//! One line of the daemon's log for each request: who asked what of which sandbox, and what came of it.
+//! Writes one line to the daemon's log for each request: caller, method, sandbox and outcome.
 //!
-//! What changes something is logged at info, and so is what is refused; what only looks, and streams that begin, at debug.
-//! Commands, environments, keys and contents of files are never logged.
+//! Changes and refusals are logged at info; reads and started streams at debug. Commands, environments, keys and
+//! contents of files are never logged.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -12,12 +12,13 @@ use tonic::codegen::http::Extensions;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
-/// What methods begin with that change nothing.
-const READS: [&str; 10] = ["Attach", "Check", "Get", "Inspect", "List", "Open", "Ping", "Read", "Subscribe", "Watch"];
-/// How many characters of what a caller says are logged.
-const LONGEST: usize = 200;
+/// The prefixes of methods that change nothing.
+const READ_PREFIXES: [&str; 10] =
+    ["Attach", "Check", "Get", "Inspect", "List", "Open", "Ping", "Read", "Subscribe", "Watch"];
+/// How many characters of a caller's text are logged.
+const MAX_CHARS: usize = 200;
 
-/// What a request is about, as its handler finds out. Clones are the same.
+/// The sandbox and the exec of a request, which its handler sets. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RequestSubject(Arc<Mutex<SubjectIds>>);
 
@@ -27,7 +28,7 @@ struct SubjectIds {
     exec: Option<String>,
 }
 
-/// A request that is under way. It is logged when it has an answer, or when nobody waits for one any more.
+/// A request in progress. It is logged when it is answered, or when its client disconnects.
 pub(crate) struct RequestRecord {
     method: String,
     caller: Option<Caller>,
@@ -36,32 +37,32 @@ pub(crate) struct RequestRecord {
     answered: bool,
 }
 
-/// How a request ended.
-enum Outcome<'s> {
+/// The outcome of a request in the log.
+enum LoggedOutcome<'s> {
     Accepted,
     Refused(&'s Status),
-    /// The client left before there was an answer; what was accepted until then stays so.
+    /// The client disconnected before the answer; what was accepted is done anyway.
     Abandoned,
 }
 
 // === impl RequestSubject ===
 
 impl RequestSubject {
-    /// That of a request, as the door put it there.
+    /// The subject of a request, from its extensions.
     pub(crate) fn of(extensions: &Extensions) -> Self {
         extensions.get::<Self>().cloned().unwrap_or_default()
     }
 
-    /// It is about the sandbox that a caller calls so.
+    /// Sets the sandbox.
     pub(crate) fn sandbox(&self, caller: &Caller, id: &str) {
-        let meant = SandboxId::meant(id, caller.namespace()).next().map(|id| id.as_str().to_owned());
-        self.lock().sandbox = meant.or_else(|| shortened(id));
+        let qualified = SandboxId::meant(id, caller.namespace()).next().map(|id| id.as_str().to_owned());
+        self.lock().sandbox = qualified.or_else(|| shortened(id));
     }
 
-    /// It is about the exec that a caller calls so.
+    /// Sets the exec.
     pub(crate) fn exec(&self, caller: &Caller, id: &str) {
-        let meant = ExecId::meant(id, caller.namespace()).next().map(|id| id.as_str().to_owned());
-        self.lock().exec = meant.or_else(|| shortened(id));
+        let qualified = ExecId::meant(id, caller.namespace()).next().map(|id| id.as_str().to_owned());
+        self.lock().exec = qualified.or_else(|| shortened(id));
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, SubjectIds> {
@@ -78,29 +79,29 @@ impl RequestRecord {
         Self { method: shortened(method).unwrap_or_default(), caller, subject, began: Instant::now(), answered: false }
     }
 
-    /// It has an answer; none is no refusal.
+    /// Logs the answer: a refusal, or `None`.
     pub(crate) fn finish(mut self, refused: Option<&Status>) {
         self.answered = true;
-        self.log(&refused.map_or(Outcome::Accepted, Outcome::Refused));
+        self.log(&refused.map_or(LoggedOutcome::Accepted, LoggedOutcome::Refused));
     }
 
-    fn log(&self, outcome: &Outcome<'_>) {
+    fn log(&self, outcome: &LoggedOutcome<'_>) {
         let SubjectIds { sandbox, exec } = self.subject.lock().clone();
         let (method, principal) = (self.method.as_str(), principal(self.caller.as_ref()));
         let ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let reads = READS.iter().any(|read| method.starts_with(read)) || method == "ServerReflectionInfo";
+        let reads = READ_PREFIXES.iter().any(|read| method.starts_with(read)) || method == "ServerReflectionInfo";
         match outcome {
-            Outcome::Accepted if reads => {
+            LoggedOutcome::Accepted if reads => {
                 tracing::debug!(method, principal, sandbox, exec, outcome = "ok", ms, "request");
             }
-            Outcome::Abandoned if reads => {
+            LoggedOutcome::Abandoned if reads => {
                 tracing::debug!(method, principal, sandbox, exec, outcome = "abandoned", ms, "request");
             }
-            Outcome::Accepted => tracing::info!(method, principal, sandbox, exec, outcome = "ok", ms, "request"),
-            Outcome::Abandoned => {
+            LoggedOutcome::Accepted => tracing::info!(method, principal, sandbox, exec, outcome = "ok", ms, "request"),
+            LoggedOutcome::Abandoned => {
                 tracing::info!(method, principal, sandbox, exec, outcome = "abandoned", ms, "request");
             }
-            Outcome::Refused(status) => {
+            LoggedOutcome::Refused(status) => {
                 let (outcome, reason) = (code_name(status.code()), status.get_details_error_info());
                 let reason = reason.map(|info| info.reason);
                 tracing::info!(method, principal, sandbox, exec, outcome, reason, ms, "request");
@@ -112,12 +113,12 @@ impl RequestRecord {
 impl Drop for RequestRecord {
     fn drop(&mut self) {
         if !self.answered {
-            self.log(&Outcome::Abandoned);
+            self.log(&LoggedOutcome::Abandoned);
         }
     }
 }
 
-/// Who asks, in words.
+/// The caller, as the log shows it.
 fn principal(caller: Option<&Caller>) -> String {
     match caller {
         None => "unknown".to_owned(),
@@ -127,12 +128,12 @@ fn principal(caller: Option<&Caller>) -> String {
     }
 }
 
-/// What there is of a text, up to what is logged of it.
+/// Truncates a text; `None` if it is empty.
 fn shortened(text: &str) -> Option<String> {
-    Some(text.chars().take(LONGEST).collect()).filter(|text: &String| !text.is_empty())
+    Some(text.chars().take(MAX_CHARS).collect()).filter(|text: &String| !text.is_empty())
 }
 
-/// As the specification of gRPC writes it.
+/// The name of a code in the gRPC specification.
 fn code_name(code: Code) -> &'static str {
     match code {
         Code::Ok => "OK",
@@ -168,9 +169,9 @@ mod tests {
     const USER: Caller = Caller { user: 1000, group: 1000, trusted: false };
 
     #[derive(Clone, Default)]
-    struct Lines(Arc<Mutex<Vec<u8>>>);
+    struct RequestLogBuffer(Arc<Mutex<Vec<u8>>>);
 
-    impl io::Write for Lines {
+    impl io::Write for RequestLogBuffer {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().unwrap().extend_from_slice(bytes);
             Ok(bytes.len())
@@ -181,9 +182,9 @@ mod tests {
         }
     }
 
-    /// What is logged of one request, without the time that it took.
+    /// The log line of a request, without its duration.
     fn logged(method: &str, caller: Option<Caller>, ids: (&str, &str), end: impl FnOnce(RequestRecord)) -> String {
-        let lines = Lines::default();
+        let lines = RequestLogBuffer::default();
         let write = lines.clone();
         let subscriber = tracing_subscriber::fmt()
             .with_max_level(tracing::Level::DEBUG)
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_something_is_one_line_with_who_what_and_how() {
+    fn a_change_is_logged_in_one_line() {
         let ok = |record: RequestRecord| record.finish(None);
         assert_eq!(
             logged("StopSandbox", Some(ROOT), ("demo", ""), ok),
@@ -222,24 +223,24 @@ mod tests {
     }
 
     #[test]
-    fn what_only_looks_is_for_those_who_look_closely_unless_it_is_refused() {
+    fn a_read_is_logged_at_debug_unless_it_is_refused() {
         for method in ["GetSandbox", "ListSandboxes", "Ping", "SubscribeSandboxEvents", "WatchSandboxes", "AttachExec"]
         {
-            let said = logged(method, Some(ROOT), ("demo", ""), |record| record.finish(None));
-            assert!(said.starts_with("DEBUG request"), "{said}");
+            let line = logged(method, Some(ROOT), ("demo", ""), |record| record.finish(None));
+            assert!(line.starts_with("DEBUG request"), "{line}");
         }
         let unknown = refused(Refusal::new(Kind::NotFound, "SANDBOX_NOT_FOUND", "there is no sandbox"));
-        let said = logged("GetSandbox", Some(USER), ("a b", ""), |record| record.finish(Some(&unknown)));
+        let line = logged("GetSandbox", Some(USER), ("a b", ""), |record| record.finish(Some(&unknown)));
         let expected = "INFO request method=GetSandbox principal=uid 1000 sandbox=a b outcome=NOT_FOUND";
-        assert_eq!(said, format!("{expected} reason=SANDBOX_NOT_FOUND"));
-        let said = logged("StopSandbox", None, ("", ""), |record| record.finish(Some(&Status::unauthenticated("x"))));
-        assert_eq!(said, "INFO request method=StopSandbox principal=unknown outcome=UNAUTHENTICATED");
+        assert_eq!(line, format!("{expected} reason=SANDBOX_NOT_FOUND"));
+        let line = logged("StopSandbox", None, ("", ""), |record| record.finish(Some(&Status::unauthenticated("x"))));
+        assert_eq!(line, "INFO request method=StopSandbox principal=unknown outcome=UNAUTHENTICATED");
     }
 
     #[test]
-    fn of_what_a_caller_says_only_so_much_is_logged() {
+    fn text_of_callers_is_truncated() {
         let long = "x".repeat(100_000);
-        let said = logged(&long, Some(ROOT), (&long, &long), |record| record.finish(None));
-        assert!(said.len() < 4 * LONGEST, "{}", said.len());
+        let line = logged(&long, Some(ROOT), (&long, &long), |record| record.finish(None));
+        assert!(line.len() < 4 * MAX_CHARS, "{}", line.len());
     }
 }

@@ -1,4 +1,4 @@
-//! Serving both packages on every listener, until the daemon goes.
+//! Serves both packages on all listeners until the shutdown.
 
 use std::time::Duration;
 
@@ -13,88 +13,88 @@ use tonic::transport::Server;
 
 use crate::agbox::v1::sandbox_service_server::SandboxServiceServer;
 use crate::carrel::v1::sandboxes_server::SandboxesServer;
-use crate::door::{Door, closed};
-use crate::feed::Patience;
+use crate::feed::SubscriberTimeout;
 use crate::generated::DESCRIPTORS;
 use crate::listener::{Listener, queue};
 use crate::memory::{MemoryLimits, RequestMemory};
-use crate::request_body::LARGEST_MESSAGE;
+use crate::middleware::{ApiMiddleware, shutdown_signal};
+use crate::request_body::MAX_MESSAGE_BYTES;
 use crate::sandboxes::Near;
-use crate::service::Published;
+use crate::service::AgboxService;
 
-/// Streams of one connection: some clients put all their subscriptions on one.
-const STREAMS: u32 = 1024;
-/// What a client may send before it is taken, on one stream and on all of a connection.
+/// The maximum number of streams of a connection. Some clients use one connection for all subscriptions.
+const MAX_STREAMS: u32 = 1024;
+/// The flow-control windows of a stream and of a connection.
 const WINDOWS: (u32, u32) = (128 * 1024, 256 * 1024);
-/// How often a connection from elsewhere is asked whether it is there, and how long it may take to say so. On this machine
-/// the kernel tells.
+/// The interval and the timeout of keepalive pings on TCP connections. For local connections the kernel reports a
+/// disconnect.
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(20));
-/// What requests that were under way have left when the daemon goes.
+/// The grace period of requests on shutdown.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// What may be tuned.
+/// Parameters of the server.
 #[derive(Clone, Copy, Debug)]
 pub struct Tuning {
-    /// How long a subscriber may take nothing although events wait for it.
-    pub patience: Duration,
-    /// What users may take of the daemon's memory.
+    /// How long a subscriber may read nothing although events are queued.
+    pub subscriber_timeout: Duration,
+    /// Memory limits of requests.
     pub memory: MemoryLimits,
 }
 
-/// Why nothing is served.
+/// Why the API cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
-    /// Everybody could get in.
-    #[error("a TCP listener needs an API key, or TLS with an authority of clients")]
-    Unguarded,
-    /// The descriptors cannot be told.
-    #[error("the descriptors of the services: {0}")]
+    /// A listener has no authentication.
+    #[error("a TCP listener needs an API key, or TLS with a client CA")]
+    Unauthenticated,
+    /// The descriptors for reflection are invalid.
+    #[error("invalid service descriptors: {0}")]
     Descriptors(#[from] tonic_reflection::server::Error),
-    /// The HTTP stack does not serve.
+    /// The HTTP stack failed.
     #[error("serving gRPC: {0}")]
     Transport(#[from] tonic::transport::Error),
 }
 
-/// Serves until `closing` says so, or nobody can say so any more. Streams end at once then, and requests that are under way
-/// have half a second.
+/// Serves until `closing` is true or its sender is dropped. Then streams end at once, and requests have half a second.
 pub async fn serve(control: Control, listeners: Vec<Listener>, closing: watch::Receiver<bool>) -> Result<(), ApiError> {
     serve_tuned(control, listeners, closing, Tuning::default()).await
 }
 
-/// The same, tuned.
+/// Serves with other parameters.
 pub async fn serve_tuned(
     control: Control,
     listeners: Vec<Listener>,
     closing: watch::Receiver<bool>,
     tuning: Tuning,
 ) -> Result<(), ApiError> {
-    if !listeners.iter().all(Listener::is_guarded) {
-        return Err(ApiError::Unguarded);
+    if !listeners.iter().all(Listener::is_authenticated) {
+        return Err(ApiError::Unauthenticated);
     }
     let descriptors = control.descriptors();
     let memory = RequestMemory::new(tuning.memory);
-    let door = Door::new(routes(control, closing.clone(), tuning).await?, memory.clone(), closing.clone());
+    let middleware =
+        ApiMiddleware::new(routes(control, closing.clone(), tuning).await?, memory.clone(), closing.clone());
     let mut served = JoinSet::new();
     let mut accepting = JoinSet::new();
     let local = listeners.iter().filter(|listener| matches!(listener, Listener::Unix(_))).count();
     for listener in listeners {
         let server = server(&listener);
-        let (give, connections) = queue();
-        let most = listener.most(local);
-        accepting.spawn(listener.accept(most, descriptors.clone(), memory.clone(), give));
+        let (sender, connections) = queue();
+        let max = listener.max_connections(local);
+        accepting.spawn(listener.accept(max, descriptors.clone(), memory.clone(), sender));
         let connections = ReceiverStream::new(connections).map(Ok::<_, std::io::Error>);
-        let (door, closing) = (door.clone(), closing.clone());
-        served.spawn(server.serve_with_incoming_shutdown(door, connections, closed(closing)));
+        let (middleware, closing) = (middleware.clone(), closing.clone());
+        served.spawn(server.serve_with_incoming_shutdown(middleware, connections, shutdown_signal(closing)));
     }
     tokio::select! {
-        () = closed(closing) => {}
+        () = shutdown_signal(closing) => {}
         Some(Ok(end)) = served.join_next() => end?,
     }
-    // Nobody new comes in.
+    // No new connections are accepted.
     accepting.shutdown().await;
     let finished = async { while served.join_next().await.is_some() {} };
     if timeout(GRACE, finished).await.is_err() {
-        tracing::debug!("some clients did not take the end of their requests");
+        tracing::debug!("some clients did not read the end of their requests");
     }
     Ok(())
 }
@@ -102,35 +102,35 @@ pub async fn serve_tuned(
 fn server(listener: &Listener) -> Server {
     let (stream, connection) = WINDOWS;
     let server = Server::builder()
-        .max_concurrent_streams(STREAMS)
+        .max_concurrent_streams(MAX_STREAMS)
         .initial_stream_window_size(stream)
         .initial_connection_window_size(connection);
     match listener {
         Listener::Unix(_) => server,
         Listener::Tcp { .. } => {
-            let (interval, patience) = KEEPALIVE;
-            server.http2_keepalive_interval(Some(interval)).http2_keepalive_timeout(Some(patience))
+            let (interval, timeout) = KEEPALIVE;
+            server.http2_keepalive_interval(Some(interval)).http2_keepalive_timeout(Some(timeout))
         }
     }
 }
 
 async fn routes(control: Control, closing: watch::Receiver<bool>, tuning: Tuning) -> Result<Routes, ApiError> {
-    let patience = Patience(tuning.patience);
-    let published = SandboxServiceServer::new(Published::new(control.clone(), patience));
-    let near = SandboxesServer::new(Near::new(control, closing, patience));
+    let timeout = SubscriberTimeout(tuning.subscriber_timeout);
+    let published = SandboxServiceServer::new(AgboxService::new(control.clone(), timeout));
+    let near = SandboxesServer::new(Near::new(control, closing, timeout));
     let (reporter, health) = tonic_health::server::health_reporter();
-    reporter.set_serving::<SandboxServiceServer<Published>>().await;
+    reporter.set_serving::<SandboxServiceServer<AgboxService>>().await;
     reporter.set_serving::<SandboxesServer<Near>>().await;
     let reflection = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(DESCRIPTORS)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
-    Ok(Routes::new(published.max_decoding_message_size(LARGEST_MESSAGE))
-        .add_service(near.max_decoding_message_size(LARGEST_MESSAGE))
+    Ok(Routes::new(published.max_decoding_message_size(MAX_MESSAGE_BYTES))
+        .add_service(near.max_decoding_message_size(MAX_MESSAGE_BYTES))
         .add_service(health)
         .add_service(reflection().build_v1()?)
-        // Older tools know no other.
+        // Older tools use this version.
         .add_service(reflection().build_v1alpha()?))
 }
 
@@ -138,6 +138,6 @@ async fn routes(control: Control, closing: watch::Receiver<bool>, tuning: Tuning
 
 impl Default for Tuning {
     fn default() -> Self {
-        Self { patience: Duration::from_secs(60), memory: MemoryLimits::default() }
+        Self { subscriber_timeout: Duration::from_secs(60), memory: MemoryLimits::default() }
     }
 }

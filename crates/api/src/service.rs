@@ -1,4 +1,4 @@
-//! `agbox.v1.SandboxService`: what published clients ask.
+//! Implements `agbox.v1.SandboxService` for published clients.
 
 use carrel_control::{Caller, Code, Control, CreateRequest, ExecRequest, Refusal};
 use carrel_store::{Exec, Sandbox, Sequence};
@@ -14,37 +14,37 @@ use crate::agbox::v1::{
     ResumeSandboxRequest, SandboxHandle, StopSandboxRequest, SubscribeSandboxEventsRequest,
 };
 use crate::convert;
-use crate::feed::{Feed, Patience};
+use crate::feed::{EventFeed, SubscriberTimeout};
 use crate::list_answer::ListBuilder;
 use crate::memory::CallMemory;
 use crate::request_log::RequestSubject;
 use crate::status::refused;
-use crate::subscription::Subscription;
+use crate::subscription::SandboxSubscription;
 
-/// What published clients insist on.
+/// The name that published clients require.
 const DAEMON: &str = "agboxd";
-/// Who we are.
+/// The version of this daemon.
 const VERSION: &str = concat!("carrel/", env!("CARGO_PKG_VERSION"));
 
-type Answer<T> = Result<Response<T>, Status>;
+type ServiceResult<T> = Result<Response<T>, Status>;
 
-/// The published service.
-pub(crate) struct Published {
+/// The service `agbox.v1.SandboxService`.
+pub(crate) struct AgboxService {
     control: Control,
-    patience: Patience,
+    timeout: SubscriberTimeout,
 }
 
-/// Who asks, as the door found out.
+/// The caller of a request, from its extensions.
 pub(crate) fn caller(extensions: &Extensions) -> Result<Caller, Status> {
-    // Nothing comes in but by the door.
-    extensions.get::<Caller>().copied().ok_or_else(|| crate::status::explained(Status::unauthenticated("")))
+    // The middleware adds it to every request.
+    extensions.get::<Caller>().copied().ok_or_else(|| crate::status::with_reason(Status::unauthenticated("")))
 }
 
-// === impl Published ===
+// === impl AgboxService ===
 
-impl Published {
-    pub(crate) fn new(control: Control, patience: Patience) -> Self {
-        Self { control, patience }
+impl AgboxService {
+    pub(crate) fn new(control: Control, timeout: SubscriberTimeout) -> Self {
+        Self { control, timeout }
     }
 
     fn handle(&self, caller: &Caller, sandbox: &Sandbox) -> Result<SandboxHandle, Status> {
@@ -54,12 +54,12 @@ impl Published {
 }
 
 #[tonic::async_trait]
-impl SandboxService for Published {
-    async fn ping(&self, _: Request<PingRequest>) -> Answer<PingResponse> {
+impl SandboxService for AgboxService {
+    async fn ping(&self, _: Request<PingRequest>) -> ServiceResult<PingResponse> {
         Ok(Response::new(PingResponse { version: VERSION.to_owned(), daemon: DAEMON.to_owned() }))
     }
 
-    async fn create_sandbox(&self, request: Request<CreateSandboxRequest>) -> Answer<CreateSandboxResponse> {
+    async fn create_sandbox(&self, request: Request<CreateSandboxRequest>) -> ServiceResult<CreateSandboxResponse> {
         let (caller, subject) = (caller(request.extensions())?, RequestSubject::of(request.extensions()));
         subject.sandbox(&caller, &request.get_ref().sandbox_id);
         let CreateSandboxRequest { create_spec, sandbox_id, config_yaml } = request.into_inner();
@@ -70,14 +70,14 @@ impl SandboxService for Published {
         Ok(Response::new(CreateSandboxResponse { sandbox: Some(self.handle(&caller, &sandbox)?) }))
     }
 
-    async fn get_sandbox(&self, request: Request<GetSandboxRequest>) -> Answer<GetSandboxResponse> {
+    async fn get_sandbox(&self, request: Request<GetSandboxRequest>) -> ServiceResult<GetSandboxResponse> {
         let caller = caller(request.extensions())?;
         RequestSubject::of(request.extensions()).sandbox(&caller, &request.get_ref().sandbox_id);
         let sandbox = self.control.get(&caller, &request.get_ref().sandbox_id).map_err(refused)?;
         Ok(Response::new(GetSandboxResponse { sandbox: Some(self.handle(&caller, &sandbox)?) }))
     }
 
-    async fn list_sandboxes(&self, request: Request<ListSandboxesRequest>) -> Answer<ListSandboxesResponse> {
+    async fn list_sandboxes(&self, request: Request<ListSandboxesRequest>) -> ServiceResult<ListSandboxesResponse> {
         let caller = caller(request.extensions())?;
         let memory = CallMemory::of(request.extensions())?;
         let ListSandboxesRequest { include_deleted, label_selector } = request.into_inner();
@@ -85,28 +85,31 @@ impl SandboxService for Published {
         for sandbox in self.control.list(&caller, include_deleted, &label_selector) {
             list.push(&self.handle(&caller, &sandbox)?)?;
         }
-        listed(list, ListSandboxesResponse::default())
+        list_response(list, ListSandboxesResponse::default())
     }
 
-    async fn resume_sandbox(&self, request: Request<ResumeSandboxRequest>) -> Answer<AcceptedResponse> {
+    async fn resume_sandbox(&self, request: Request<ResumeSandboxRequest>) -> ServiceResult<AcceptedResponse> {
         let caller = caller(request.extensions())?;
         RequestSubject::of(request.extensions()).sandbox(&caller, &request.get_ref().sandbox_id);
         accepted(self.control.resume(&caller, &request.get_ref().sandbox_id).await)
     }
 
-    async fn stop_sandbox(&self, request: Request<StopSandboxRequest>) -> Answer<AcceptedResponse> {
+    async fn stop_sandbox(&self, request: Request<StopSandboxRequest>) -> ServiceResult<AcceptedResponse> {
         let caller = caller(request.extensions())?;
         RequestSubject::of(request.extensions()).sandbox(&caller, &request.get_ref().sandbox_id);
         accepted(self.control.stop(&caller, &request.get_ref().sandbox_id).await)
     }
 
-    async fn delete_sandbox(&self, request: Request<DeleteSandboxRequest>) -> Answer<AcceptedResponse> {
+    async fn delete_sandbox(&self, request: Request<DeleteSandboxRequest>) -> ServiceResult<AcceptedResponse> {
         let caller = caller(request.extensions())?;
         RequestSubject::of(request.extensions()).sandbox(&caller, &request.get_ref().sandbox_id);
         accepted(self.control.delete(&caller, &request.get_ref().sandbox_id).await)
     }
 
-    async fn delete_sandboxes(&self, request: Request<DeleteSandboxesRequest>) -> Answer<DeleteSandboxesResponse> {
+    async fn delete_sandboxes(
+        &self,
+        request: Request<DeleteSandboxesRequest>,
+    ) -> ServiceResult<DeleteSandboxesResponse> {
         let caller = caller(request.extensions())?;
         let selector = &request.get_ref().label_selector;
         let deleted = self.control.delete_matching(&caller, selector).await.map_err(refused)?;
@@ -116,19 +119,19 @@ impl SandboxService for Published {
         Ok(Response::new(DeleteSandboxesResponse { deleted_sandbox_ids, deleted_count }))
     }
 
-    type SubscribeSandboxEventsStream = Feed<Subscription>;
+    type SubscribeSandboxEventsStream = EventFeed<SandboxSubscription>;
 
     async fn subscribe_sandbox_events(
         &self,
         request: Request<SubscribeSandboxEventsRequest>,
-    ) -> Answer<Self::SubscribeSandboxEventsStream> {
+    ) -> ServiceResult<Self::SubscribeSandboxEventsStream> {
         let caller = caller(request.extensions())?;
         RequestSubject::of(request.extensions()).sandbox(&caller, &request.get_ref().sandbox_id);
-        let subscription = Subscription::begin(&self.control, &caller, request.get_ref()).await?;
-        Ok(Response::new(Feed::of(subscription, self.patience)))
+        let subscription = SandboxSubscription::start(&self.control, &caller, request.get_ref()).await?;
+        Ok(Response::new(EventFeed::new(subscription, self.timeout)))
     }
 
-    async fn create_exec(&self, request: Request<CreateExecRequest>) -> Answer<CreateExecResponse> {
+    async fn create_exec(&self, request: Request<CreateExecRequest>) -> ServiceResult<CreateExecResponse> {
         let (caller, subject) = (caller(request.extensions())?, RequestSubject::of(request.extensions()));
         subject.sandbox(&caller, &request.get_ref().sandbox_id);
         let CreateExecRequest { sandbox_id, command, cwd, env_overrides, exec_id } = request.into_inner();
@@ -144,36 +147,39 @@ impl SandboxService for Published {
         }))
     }
 
-    async fn cancel_exec(&self, request: Request<CancelExecRequest>) -> Answer<AcceptedResponse> {
+    async fn cancel_exec(&self, request: Request<CancelExecRequest>) -> ServiceResult<AcceptedResponse> {
         let caller = caller(request.extensions())?;
         RequestSubject::of(request.extensions()).exec(&caller, &request.get_ref().exec_id);
         accepted(self.control.cancel_exec(&caller, &request.get_ref().exec_id).await)
     }
 
-    async fn get_exec(&self, request: Request<GetExecRequest>) -> Answer<GetExecResponse> {
+    async fn get_exec(&self, request: Request<GetExecRequest>) -> ServiceResult<GetExecResponse> {
         let caller = caller(request.extensions())?;
         RequestSubject::of(request.extensions()).exec(&caller, &request.get_ref().exec_id);
         let found = self.control.exec(&caller, &request.get_ref().exec_id).await.map_err(refused)?;
-        Ok(Response::new(GetExecResponse { exec: Some(told(&caller, &found)) }))
+        Ok(Response::new(GetExecResponse { exec: Some(exec_status(&caller, &found)) }))
     }
 
-    async fn list_active_execs(&self, request: Request<ListActiveExecsRequest>) -> Answer<ListActiveExecsResponse> {
+    async fn list_active_execs(
+        &self,
+        request: Request<ListActiveExecsRequest>,
+    ) -> ServiceResult<ListActiveExecsResponse> {
         let caller = caller(request.extensions())?;
         let mut list = ListBuilder::new(CallMemory::of(request.extensions())?);
         let sandbox = request.get_ref().sandbox_id.as_deref();
         let found = match self.control.active_execs(&caller, sandbox) {
-            // In a sandbox that is not there nothing runs.
+            // An unknown sandbox has no running execs.
             Err(Refusal { code: Code::NotFound, .. }) => Vec::new(),
             found => found.map_err(refused)?,
         };
         for found in &found {
-            list.push(&told(&caller, found))?;
+            list.push(&exec_status(&caller, found))?;
         }
-        listed(list, ListActiveExecsResponse::default())
+        list_response(list, ListActiveExecsResponse::default())
     }
 }
 
-/// A refusal with a reason that published clients know: they have no word for a sandbox that is paused.
+/// Replaces a reason that published clients do not know: they have none for a paused sandbox.
 fn published(refusal: Refusal) -> Refusal {
     match refusal.reason {
         "SANDBOX_PAUSED" => Refusal { reason: "SANDBOX_NOT_READY", ..refusal },
@@ -181,22 +187,22 @@ fn published(refusal: Refusal) -> Refusal {
     }
 }
 
-fn told(caller: &Caller, (exec, sequence): &(std::sync::Arc<Exec>, Sequence)) -> ExecStatus {
+fn exec_status(caller: &Caller, (exec, sequence): &(std::sync::Arc<Exec>, Sequence)) -> ExecStatus {
     convert::status(exec, *sequence, caller.namespace())
 }
 
-/// An answer with a list that is sent in its place.
-fn listed<T>(list: ListBuilder, empty: T) -> Answer<T> {
+/// A response whose body is a list.
+fn list_response<T>(list: ListBuilder, empty: T) -> ServiceResult<T> {
     let mut answer = Response::new(empty);
     answer.extensions_mut().insert(list.finish()?);
     Ok(answer)
 }
 
-fn accepted(done: Result<(), Refusal>) -> Answer<AcceptedResponse> {
+fn accepted(done: Result<(), Refusal>) -> ServiceResult<AcceptedResponse> {
     done.map(|()| Response::new(AcceptedResponse { accepted: true })).map_err(refused)
 }
 
-/// An id, unless it is left to us.
+/// An id; `None` if it is empty.
 pub(crate) fn given(id: String) -> Option<String> {
     Some(id).filter(|id| !id.is_empty())
 }

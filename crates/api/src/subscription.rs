@@ -1,4 +1,4 @@
-//! The events of one sandbox, from the past into the present.
+//! A subscription to the events of one sandbox, past and future.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,41 +9,41 @@ use tonic::Status;
 
 use crate::agbox::v1::{SandboxEvent, SubscribeSandboxEventsRequest};
 use crate::convert;
-use crate::feed::Source;
+use crate::feed::EventSource;
 use crate::status::refused;
 
-/// The events of one sandbox that somebody subscribed to.
-pub(crate) struct Subscription {
+/// A subscription to the events of one sandbox.
+pub(crate) struct SandboxSubscription {
     events: Events,
-    /// The sandbox, as whoever subscribed calls it, and the last event that was told.
+    /// The id of the sandbox for the subscriber. `sent` is the last sequence that was sent.
     sandbox: String,
-    told: Sequence,
-    /// Events up to this one had happened before.
+    sent: Sequence,
+    /// Events up to this sequence preceded the subscription.
     newest: Sequence,
-    /// Of whoever subscribed.
+    /// The namespace of the subscriber.
     namespace: Namespace,
-    /// How things were, told first.
-    snapshot: Vec<Told>,
+    /// The snapshot, which is sent first.
+    snapshot: Vec<SubscriptionItem>,
 }
 
-/// Something to be told.
-pub(crate) enum Told {
-    /// It happened.
+/// An item of a subscription.
+pub(crate) enum SubscriptionItem {
+    /// An event.
     Event {
         event: Arc<Event>,
-        /// Whether before the subscription.
+        /// Whether it preceded the subscription.
         replay: bool,
-        /// Of whoever is told.
+        /// The namespace of the subscriber.
         namespace: Namespace,
     },
-    /// It is so.
+    /// An event of the snapshot.
     Snapshot(Box<SandboxEvent>),
 }
 
-// === impl Subscription ===
+// === impl SandboxSubscription ===
 
-impl Subscription {
-    pub(crate) async fn begin(
+impl SandboxSubscription {
+    pub(crate) async fn start(
         control: &Control,
         caller: &Caller,
         request: &SubscribeSandboxEventsRequest,
@@ -53,64 +53,73 @@ impl Subscription {
         let newest = events.newest();
         let mut snapshot = Vec::new();
         if request.include_current_snapshot {
-            snapshot = how_it_is(control, caller, id, newest).await?;
+            snapshot = current_snapshot(control, caller, id, newest).await?;
         }
-        let (sandbox, told) = (id.clone(), request.from_sequence);
-        Ok(Self { events, sandbox, told, newest, namespace: caller.namespace(), snapshot })
+        let (sandbox, sent) = (id.clone(), request.from_sequence);
+        Ok(Self { events, sandbox, sent, newest, namespace: caller.namespace(), snapshot })
     }
 }
 
-impl Source for Subscription {
-    type Item = Told;
+impl EventSource for SandboxSubscription {
+    type Item = SubscriptionItem;
     type Message = SandboxEvent;
 
-    async fn next(&mut self) -> Result<Option<Vec<Told>>, Status> {
+    async fn next(&mut self) -> Result<Option<Vec<SubscriptionItem>>, Status> {
         if !self.snapshot.is_empty() {
             return Ok(Some(std::mem::take(&mut self.snapshot)));
         }
         loop {
             let events = self.events.next().await.map_err(|error| match error {
-                StoreError::Expired { oldest } => refused(expired(&self.sandbox, self.told, oldest)),
+                StoreError::Expired { oldest } => refused(expired(&self.sandbox, self.sent, oldest)),
                 error => broken(&error),
             })?;
             let Some(events) = events else { return Ok(None) };
-            self.told = events.last().map_or(self.told, |event| event.sequence);
-            let told = |event: Arc<Event>| {
+            self.sent = events.last().map_or(self.sent, |event| event.sequence);
+            let item = |event: Arc<Event>| {
                 let replay = event.sequence <= self.newest;
-                Told::Event { event, replay, namespace: self.namespace }
+                SubscriptionItem::Event { event, replay, namespace: self.namespace }
             };
-            // A published client ends at an event of a kind that it does not know.
-            let told: Vec<_> = events.into_iter().filter(|event| event.kind.is_published()).map(told).collect();
-            if !told.is_empty() {
-                return Ok(Some(told));
+            // A published client fails on an unknown kind of event.
+            let items: Vec<_> = events.into_iter().filter(|event| event.kind.is_published()).map(item).collect();
+            if !items.is_empty() {
+                return Ok(Some(items));
             }
         }
     }
 
-    fn message(item: Told) -> SandboxEvent {
+    fn message(item: SubscriptionItem) -> SandboxEvent {
         match item {
-            Told::Event { event, replay, namespace } => SandboxEvent { replay, ..convert::event(&event, namespace) },
-            Told::Snapshot(event) => *event,
+            SubscriptionItem::Event { event, replay, namespace } => {
+                SandboxEvent { replay, ..convert::event(&event, namespace) }
+            }
+            SubscriptionItem::Snapshot(event) => *event,
         }
     }
 
-    fn place(item: &Told) -> HashMap<String, String> {
+    fn resume_metadata(item: &SubscriptionItem) -> HashMap<String, String> {
         let (sandbox, sequence) = match item {
-            Told::Event { event, namespace, .. } => (event.sandbox.seen_from(*namespace).to_owned(), event.sequence),
-            Told::Snapshot(event) => (event.sandbox_id.clone(), event.sequence),
+            SubscriptionItem::Event { event, namespace, .. } => {
+                (event.sandbox.seen_from(*namespace).to_owned(), event.sequence)
+            }
+            SubscriptionItem::Snapshot(event) => (event.sandbox_id.clone(), event.sequence),
         };
         HashMap::from([("sandbox_id".to_owned(), sandbox), ("last_sequence".to_owned(), sequence.to_string())])
     }
 }
 
-/// The newest event once more, and every exec that runs.
-async fn how_it_is(control: &Control, caller: &Caller, id: &str, newest: Sequence) -> Result<Vec<Told>, Status> {
+/// The snapshot: the newest event, and each running exec.
+async fn current_snapshot(
+    control: &Control,
+    caller: &Caller,
+    id: &str,
+    newest: Sequence,
+) -> Result<Vec<SubscriptionItem>, Status> {
     let Some(last) = &newest_published(control, caller, id, newest).await? else { return Ok(Vec::new()) };
     let namespace = caller.namespace();
     let running = control.active_execs(caller, Some(id)).map_err(refused)?;
     let running = running.iter().map(|(exec, _)| convert::running(exec, last, namespace));
     let newest = SandboxEvent { replay: true, snapshot: true, ..convert::event(last, namespace) };
-    Ok(std::iter::once(newest).chain(running).map(|event| Told::Snapshot(Box::new(event))).collect())
+    Ok(std::iter::once(newest).chain(running).map(|event| SubscriptionItem::Snapshot(Box::new(event))).collect())
 }
 
 /// The newest event that published clients know.
@@ -123,23 +132,23 @@ async fn newest_published(
     let (mut after, mut last) = (newest.saturating_sub(1), None);
     loop {
         let mut events = control.events(caller, id, after).map_err(refused)?;
-        let mut seen = after;
-        while seen < newest
+        let mut read = after;
+        while read < newest
             && let Some(some) = events.next().await.map_err(|error| broken(&error))?
         {
-            seen = some.last().map_or(newest, |event| event.sequence);
+            read = some.last().map_or(newest, |event| event.sequence);
             let known = |event: &&Arc<Event>| event.sequence <= newest && event.kind.is_published();
             last = some.iter().rfind(known).cloned().or(last);
         }
         if last.is_some() || after == 0 {
             return Ok(last);
         }
-        // Pauses seldom follow each other, and the first event is none.
+        // Pauses rarely follow each other, and the first event is not a pause.
         after = after.saturating_sub((newest - after).saturating_mul(8));
     }
 }
 
-/// What a log that cannot be read is told as.
+/// The status if the log cannot be read.
 pub(crate) fn broken(error: &StoreError) -> Status {
     refused(Refusal::new(Code::Internal, "STORE_FAILED", format!("the log cannot be read: {error}")))
 }

@@ -1,4 +1,4 @@
-//! TLS of a listener.
+//! The TLS settings of a listener.
 
 use std::sync::Arc;
 
@@ -10,52 +10,52 @@ use tokio_rustls::rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use tokio_rustls::rustls::{self, RootCertStore, ServerConfig};
 
 const KEY: &str = "the key";
-const AUTHORITY: &str = "the authority of clients";
+const AUTHORITY: &str = "the client CA";
 
-/// What a server shows, and whom it lets in by what they show.
+/// The certificate of a server, and how it verifies clients.
 #[derive(Clone)]
 pub struct Tls {
     acceptor: TlsAcceptor,
-    asks_clients: bool,
+    requires_client_certificate: bool,
 }
 
-/// Why there is no TLS to be had.
+/// Why the TLS settings are invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// What was given is not in PEM.
+    /// A file is not valid PEM.
     #[error("{what}: {source}")]
     Pem {
-        /// Which of them.
+        /// Which file.
         what: &'static str,
-        /// Why not.
+        /// The error of the parser.
         source: pem::Error,
     },
-    /// There is nothing in it.
-    #[error("{0}: there is no certificate in it")]
+    /// A file contains no certificate.
+    #[error("{0} contains no certificate")]
     Empty(&'static str),
-    /// Certificate and key do not fit, or are no good.
+    /// The certificate and the key do not match, or are invalid.
     #[error(transparent)]
     Config(#[from] rustls::Error),
-    /// The certificates of clients cannot be judged by these.
-    #[error("the authority of clients: {0}")]
+    /// The client CA is invalid.
+    #[error("the client CA: {0}")]
     Clients(#[from] VerifierBuilderError),
 }
 
-/// Which of the files of a listener is at fault.
+/// A file of the TLS settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlsPart {
     /// The certificates of the server.
     Certificate,
-    /// Its private key.
+    /// The private key of the server.
     Key,
-    /// The authority of clients.
+    /// The client CA.
     ClientCa,
 }
 
 // === impl TlsError ===
 
 impl TlsError {
-    /// Which of the files is at fault.
+    /// The file that is invalid.
     pub fn part(&self) -> TlsPart {
         match self {
             Self::Pem { what, .. } | Self::Empty(what) if *what == KEY => TlsPart::Key,
@@ -69,7 +69,7 @@ impl TlsError {
 // === impl Tls ===
 
 impl Tls {
-    /// Takes the certificates and the key of a server, in PEM; with an authority, clients have to show a certificate of it.
+    /// Parses the certificates and the key of a server, in PEM. With a client CA, clients need a certificate of it.
     pub fn new(certificates: &[u8], key: &[u8], client_authority: Option<&[u8]>) -> Result<Self, TlsError> {
         let chain = read("the certificate", certificates)?;
         let key = PrivateKeyDer::from_pem_slice(key).map_err(|source| TlsError::Pem { what: KEY, source })?;
@@ -89,22 +89,27 @@ impl Tls {
         };
         let mut config = builder.with_single_cert(chain, key)?;
         config.alpn_protocols = vec![b"h2".to_vec()];
-        Ok(Self { acceptor: TlsAcceptor::from(Arc::new(config)), asks_clients: client_authority.is_some() })
+        Ok(Self {
+            acceptor: TlsAcceptor::from(Arc::new(config)),
+            requires_client_certificate: client_authority.is_some(),
+        })
     }
 
     pub(crate) fn acceptor(&self) -> &TlsAcceptor {
         &self.acceptor
     }
 
-    /// Whether nobody gets in without a certificate.
-    pub(crate) fn asks_clients(&self) -> bool {
-        self.asks_clients
+    /// Whether clients need a certificate.
+    pub(crate) fn requires_client_certificate(&self) -> bool {
+        self.requires_client_certificate
     }
 }
 
 impl std::fmt::Debug for Tls {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Tls").field("asks_clients", &self.asks_clients).finish_non_exhaustive()
+        f.debug_struct("Tls")
+            .field("requires_client_certificate", &self.requires_client_certificate)
+            .finish_non_exhaustive()
     }
 }
 

@@ -1,4 +1,4 @@
-//! What is generated is what `proto/` says.
+//! Checks that the generated code matches `proto/`.
 
 use std::fs;
 use std::path::Path;

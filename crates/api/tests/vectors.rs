@@ -1,4 +1,4 @@
-//! Every vector of the published API: its bytes, by our types and by our descriptors.
+//! Checks the test vectors of the published API against our types and our descriptors.
 
 #![allow(clippy::unwrap_used, reason = "what a test cannot go on without ends it")]
 
@@ -8,7 +8,7 @@ use prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage};
 use serde_json::Value;
 
-/// A message as somebody else encoded it.
+/// A message from another implementation.
 struct Vector {
     name: String,
     json: Value,
@@ -29,8 +29,8 @@ impl Vector {
         Self { name, json: value["json"].clone(), bytes: pairs.collect() }
     }
 
-    /// By the names of the specification, which are ours: the first implementation has another for what an event says about
-    /// a service.
+    /// Uses the names of the specification: the first implementation has another one for the details of a service
+    /// event.
     fn by_our_names(self) -> Self {
         let name = self.name.replace("CompanionContainerEventDetails", "ServiceEventDetails");
         let mut json = self.json;
@@ -53,7 +53,7 @@ macro_rules! again {
     };
 }
 
-/// Decodes and encodes by our types.
+/// Decodes and encodes with our types.
 fn again(name: &str, bytes: &[u8]) -> Vec<u8> {
     again!(name, bytes,
         PingRequest PingResponse MountSpec CopySpec PortMapping HealthcheckConfig CompanionContainerSpec CreateSpec
@@ -83,7 +83,7 @@ fn every_vector_decodes_and_encodes_to_the_same_bytes() {
 //= control.events.third-kind-named-service
 //= promises.control-plane.messages-agbox-v1
 #[test]
-fn every_vector_means_what_it_says_in_json() {
+fn every_vector_matches_its_json() {
     let pool = descriptors();
     for vector in vectors().into_iter().map(Vector::by_our_names) {
         let descriptor = pool.get_message_by_name(&format!("agbox.v1.{}", vector.name)).unwrap();
@@ -94,7 +94,7 @@ fn every_vector_means_what_it_says_in_json() {
 
 //= control.versions.agbox-v1-baseline-numbers
 #[test]
-fn there_is_a_vector_of_every_message_and_no_other_method() {
+fn every_message_and_method_has_a_vector() {
     let pool = descriptors();
     let names: Vec<_> = vectors().into_iter().map(|vector| vector.by_our_names().name).collect();
     let file = pool.get_file_by_name("service.proto").unwrap();
@@ -108,7 +108,7 @@ fn there_is_a_vector_of_every_message_and_no_other_method() {
 }
 
 #[test]
-fn the_same_map_is_always_the_same_bytes() {
+fn maps_are_encoded_deterministically() {
     let labels = |keys: &[&str]| keys.iter().map(|key| ((*key).to_owned(), "x".to_owned())).collect();
     let one = v1::ListSandboxesRequest { label_selector: labels(&["a", "b", "c"]), ..Default::default() };
     let other = v1::ListSandboxesRequest { label_selector: labels(&["c", "b", "a"]), ..Default::default() };

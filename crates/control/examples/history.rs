@@ -1,4 +1,4 @@
-//! What deleted sandboxes cost a daemon: `cargo run --release -p carrel-control --example history -- 50000`.
+//! Measures what deleted sandboxes cost a daemon: `cargo run --release -p carrel-control --example history -- 50000`.
 
 #![allow(clippy::unwrap_used, reason = "a measurement that fails is none")]
 
@@ -32,7 +32,7 @@ async fn main() {
     let count: usize = arguments.get(1).map_or(50_000, |count| count.parse().unwrap());
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("carrel.db");
-    // Another process fills it, so that what it needed for that is not counted.
+    // Another process fills the store, so that its memory is not counted.
     let filled = std::process::Command::new(&arguments[0]).arg(&path).arg(count.to_string()).status().unwrap();
     assert!(filled.success());
     let before = resident();
@@ -53,7 +53,7 @@ async fn main() {
     store.close().await;
 }
 
-/// Fills a store with deleted sandboxes, as a daemon would have left them.
+/// Fills a store with deleted sandboxes, as a daemon would leave them.
 async fn fill(path: &std::path::Path, count: usize) {
     let seed = tempfile::tempdir().unwrap();
     let store = Store::open(&seed.path().join("carrel.db"), StoreOptions::default()).unwrap();
@@ -94,7 +94,7 @@ async fn fill(path: &std::path::Path, count: usize) {
     store.close().await;
 }
 
-/// How many bytes this process has in memory.
+/// The resident memory of this process, in bytes.
 fn resident() -> usize {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap();
     text.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096

@@ -1,98 +1,104 @@
-//! How much this machine takes on.
+//! Admission control: how many sandboxes this host runs at the same time.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
 
 use carrel_store::SandboxId;
 
+use crate::codes::reason;
 use crate::descriptors::DescriptorUse;
 use crate::refusal::{Code, Refusal};
 use crate::settings::Settings;
-use crate::words::reason;
 
-/// Those that take room.
+/// The capacity that sandboxes use.
 #[derive(Debug, Default)]
 pub(crate) struct Admission {
-    taken: Mutex<HashMap<SandboxId, Room>>,
+    entries: Mutex<HashMap<SandboxId, AdmissionEntry>>,
 }
 
-/// What one takes.
+/// The capacity that one sandbox uses.
 #[derive(Clone, Copy, Debug)]
-struct Room {
-    /// The memory that it may use.
+struct AdmissionEntry {
+    /// Its memory limit.
     memory: u64,
-    /// Whether it is still to be written down that it is there.
-    asked: bool,
+    /// Whether its start is not committed yet.
+    pending: bool,
 }
 
 // === impl Admission ===
 
 impl Admission {
-    /// Takes room for one more, if there is. `is_there` says of those that have been written down whether they take any: as
-    /// soon as anyone can see that one does not, there is room.
-    pub(crate) fn take(
+    /// Reserves capacity for one more sandbox. `uses_capacity` tells it for committed sandboxes, so that capacity is
+    /// free as soon as a caller can see that a sandbox stopped.
+    pub(crate) fn reserve(
         &self,
         id: &SandboxId,
         memory: u64,
         settings: &Settings,
-        (is_there, is_starting): (impl Fn(&SandboxId) -> bool, impl Fn(&SandboxId) -> bool),
+        (uses_capacity, is_starting): (impl Fn(&SandboxId) -> bool, impl Fn(&SandboxId) -> bool),
     ) -> Result<(), Refusal> {
-        let mut taken = self.lock();
-        let refused = check(settings, &taken, id, memory);
+        let mut entries = self.lock();
+        let refused = check(settings, &entries, id, memory);
         if refused.is_err() {
-            taken.retain(|id, room| room.asked || is_there(id));
-            check(settings, &taken, id, memory)?;
+            entries.retain(|id, entry| entry.pending || uses_capacity(id));
+            check(settings, &entries, id, memory)?;
         }
-        check_descriptors(settings, &taken, is_starting).map_err(|refusal| refusal.about("sandbox_id", id.as_str()))?;
-        taken.insert(id.clone(), Room { memory, asked: true });
+        check_descriptors(settings, &entries, is_starting)
+            .map_err(|refusal| refusal.about("sandbox_id", id.as_str()))?;
+        entries.insert(id.clone(), AdmissionEntry { memory, pending: true });
         Ok(())
     }
 
-    /// It is written down that one is there, whatever the limit is now.
-    pub(crate) fn count(&self, id: &SandboxId, memory: u64) {
-        self.lock().insert(id.clone(), Room { memory, asked: false });
+    /// Records the capacity of a committed sandbox, whatever the limits are.
+    pub(crate) fn record(&self, id: &SandboxId, memory: u64) {
+        self.lock().insert(id.clone(), AdmissionEntry { memory, pending: false });
     }
 
-    /// Gives its room back.
-    pub(crate) fn give_back(&self, id: &SandboxId) {
+    /// Releases the capacity of a sandbox.
+    pub(crate) fn release(&self, id: &SandboxId) {
         self.lock().remove(id);
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<SandboxId, Room>> {
-        // Nothing in there is ever half done.
-        self.taken.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<SandboxId, AdmissionEntry>> {
+        // No update in there is partial, so a poisoned lock is usable.
+        self.entries.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
-/// Refuses one more where there are too few descriptors for it.
+/// Refuses a start for which there are too few descriptors.
 fn check_descriptors(
     settings: &Settings,
-    taken: &HashMap<SandboxId, Room>,
+    entries: &HashMap<SandboxId, AdmissionEntry>,
     is_starting: impl Fn(&SandboxId) -> bool,
 ) -> Result<(), Refusal> {
-    // No more can be starting than there are; only if that were too many, they are told apart.
-    if settings.descriptors.has_room(DescriptorUse::Start { beside: taken.len() as u64 }) {
+    // The number of entries is an upper bound of those that are starting; they are counted only if it is too high.
+    if settings.descriptors.has_room(DescriptorUse::Start { beside: entries.len() as u64 }) {
         return Ok(());
     }
-    let starting = taken.iter().filter(|(id, room)| room.asked || is_starting(id)).count();
+    let starting = entries.iter().filter(|(id, entry)| entry.pending || is_starting(id)).count();
     settings.descriptors.check(DescriptorUse::Start { beside: starting as u64 })
 }
 
-/// Refuses one more where that is over a limit.
-fn check(settings: &Settings, taken: &HashMap<SandboxId, Room>, id: &SandboxId, memory: u64) -> Result<(), Refusal> {
-    let full = |limit: &str, words: String| {
-        Refusal::new(Code::ResourceExhausted, reason::LIMIT_REACHED, words)
+/// Refuses a start that exceeds a limit.
+fn check(
+    settings: &Settings,
+    entries: &HashMap<SandboxId, AdmissionEntry>,
+    id: &SandboxId,
+    memory: u64,
+) -> Result<(), Refusal> {
+    let refusal = |limit: &str, message: String| {
+        Refusal::new(Code::ResourceExhausted, reason::LIMIT_REACHED, message)
             .about("limit", limit)
             .about("sandbox_id", id.as_str())
     };
-    if let Some(most) = settings.most_sandboxes.filter(|most| taken.len() as u64 >= *most) {
-        return Err(full("sandboxes", format!("{most} sandboxes run here, which is the limit: stop one first")));
+    if let Some(most) = settings.most_sandboxes.filter(|most| entries.len() as u64 >= *most) {
+        return Err(refusal("sandboxes", format!("{most} sandboxes are running, which is the limit; stop one first")));
     }
-    let used = taken.values().fold(0, |sum: u64, room| sum.saturating_add(room.memory));
+    let used = entries.values().fold(0, |sum: u64, entry| sum.saturating_add(entry.memory));
     if let Some(most) = settings.most_memory.filter(|most| used.saturating_add(memory) > *most) {
-        let words =
-            format!("sandboxes here may use {used} bytes of memory; {memory} more are over the limit of {most}");
-        return Err(full("memory", words));
+        let message =
+            format!("running sandboxes may use {used} bytes of memory; {memory} more would exceed the limit of {most}");
+        return Err(refusal("memory", message));
     }
     Ok(())
 }
@@ -107,44 +113,44 @@ mod tests {
     }
 
     #[test]
-    fn there_is_room_up_to_the_limit_and_again_when_one_is_gone() {
+    fn sandboxes_are_admitted_up_to_the_limit_and_again_when_one_stops() {
         let admission = Admission::default();
         let settings = Settings { most_sandboxes: Some(2), most_memory: Some(100), ..Settings::default() };
-        let take = |name: &str, memory| {
-            admission.take(
+        let reserve = |name: &str, memory| {
+            admission.reserve(
                 &id(name),
                 memory,
                 &settings,
-                (|there: &SandboxId| there.as_str() != "gone", |_: &SandboxId| false),
+                (|there: &SandboxId| there.as_str() != "stopped", |_: &SandboxId| false),
             )
         };
-        take("first", 60).unwrap();
-        let refused = take("second", 41).unwrap_err();
+        reserve("first", 60).unwrap();
+        let refused = reserve("second", 41).unwrap_err();
         assert_eq!((refused.reason, refused.metadata["limit"].as_str()), ("LIMIT_REACHED", "memory"));
-        take("second", 40).unwrap();
-        assert_eq!(take("third", 0).unwrap_err().metadata["limit"], "sandboxes");
-        admission.give_back(&id("first"));
-        take("gone", 1).unwrap();
-        assert!(take("third", 60).is_err(), "nobody can have seen that it is gone");
-        admission.count(&id("gone"), 1);
-        take("third", 60).unwrap();
+        reserve("second", 40).unwrap();
+        assert_eq!(reserve("third", 0).unwrap_err().metadata["limit"], "sandboxes");
+        admission.release(&id("first"));
+        reserve("stopped", 1).unwrap();
+        assert!(reserve("third", 60).is_err(), "its start is not committed, so no caller can have seen it stop");
+        admission.record(&id("stopped"), 1);
+        reserve("third", 60).unwrap();
     }
 
     #[test]
-    fn what_starts_has_not_opened_all_of_its_descriptors_yet() {
+    fn descriptors_of_sandboxes_that_are_starting_are_reserved() {
         let (admission, names) = (Admission::default(), ["first", "second", "third", "fourth"]);
         let descriptors = Descriptors::new(|| 128, || 48);
         let settings = Settings { descriptors, ..Settings::default() };
-        let take = |name: &str, ready: bool| {
-            admission.take(&id(name), 0, &settings, (|_: &SandboxId| true, |_: &SandboxId| !ready))
+        let reserve = |name: &str, ready: bool| {
+            admission.reserve(&id(name), 0, &settings, (|_: &SandboxId| true, |_: &SandboxId| !ready))
         };
         for name in &names[..3] {
-            take(name, false).unwrap();
-            admission.count(&id(name), 0);
+            reserve(name, false).unwrap();
+            admission.record(&id(name), 0);
         }
-        let refused = take(names[3], false).unwrap_err();
+        let refused = reserve(names[3], false).unwrap_err();
         assert_eq!((refused.reason, refused.metadata["limit"].as_str()), ("LIMIT_REACHED", "descriptors"));
         assert_eq!(refused.metadata["sandbox_id"], "fourth");
-        take(names[3], true).unwrap();
+        reserve(names[3], true).unwrap();
     }
 }

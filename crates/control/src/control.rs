@@ -1,4 +1,4 @@
-//! What may be asked, by whom, and where it goes.
+//! The control plane: dispatches the requests of callers to the actors of sandboxes.
 
 mod create;
 mod disk;
@@ -18,72 +18,72 @@ use carrel_store::{
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
-use crate::actor::{Accepted, Actor, Message, Origin, Request};
+use crate::actor::{Acceptance, Actor, ActorMessage, ActorRequest, SandboxOrigin};
 use crate::admission::Admission;
+use crate::codes::{cause, reason};
 use crate::descriptors::{DescriptorUse, Descriptors};
 use crate::event_log::EventLog;
 use crate::exec_size::MAX_EXEC_BYTES_ON_LOW_DISK;
-use crate::kept::KeptSandboxes;
-use crate::machine::Stage;
 use crate::provider::{Condition, DiskSpace, ExecOptions, Place, Provider, ProviderError, Reach};
 use crate::refusal::{Code, Refusal};
+use crate::sandbox_quota::SandboxQuota;
 use crate::settings::{Caller, Settings};
 use crate::spec::{Draft, RestartPolicy, Spec};
-use crate::watch::{Watch, matches};
-use crate::words::{cause, reason};
+use crate::stage::SandboxStage;
+use crate::watch::{EventWatch, matches};
 
-/// How many requests wait for one sandbox before those who ask have to.
-const MAILBOX: usize = 64;
-/// How long whoever cancels a command is kept waiting for its end.
-const CANCELLED_SOON: Duration = Duration::from_secs(3);
-/// How many sandboxes are resumed at a time when a host has booted.
-const RESTARTS: usize = 4;
-/// What to do about a disk that is full.
-const MAKE_ROOM: &str = "free space, for example with `carrel rm --force ID` or `carrel prune`";
+/// How many requests of one sandbox are queued before callers have to wait.
+const MAILBOX_CAPACITY: usize = 64;
+/// How long a cancel waits for the end of its exec.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(3);
+/// How many sandboxes are resumed concurrently when a host has booted.
+const MAX_CONCURRENT_RESUMES: usize = 4;
+/// The hint for a full disk.
+const FREE_SPACE_HINT: &str = "free space, for example with `carrel rm --force ID` or `carrel prune`";
 
-/// All sandboxes.
+/// The control plane of all sandboxes. Clones share it.
 #[derive(Clone)]
-pub struct Control(Arc<Shared>);
+pub struct Control(Arc<ControlInner>);
 
-/// A sandbox that is asked for.
+/// A request to create a sandbox.
 #[derive(Clone, Debug, Default)]
 pub struct CreateRequest {
-    /// What it is to be called by; a random id if that is left to us.
+    /// The id; a random one if it is not given.
     pub id: Option<String>,
-    /// What it is made from.
+    /// The spec; it takes precedence over `config_yaml`.
     pub spec: Option<Draft>,
-    /// What lies below that, in YAML; empty if nothing.
+    /// A spec in YAML; empty if there is none.
     pub config_yaml: Vec<u8>,
-    /// Whether it is made although this host cannot enforce a limit.
+    /// Whether to create it although this host cannot enforce a limit.
     pub allow_unenforced_limits: bool,
-    /// When it is resumed without a request; none is what the spec says.
+    /// When it is resumed without a request; the spec decides if it is not given.
     pub restart: Option<RestartPolicy>,
-    /// Who its command and its execs run as.
+    /// The user of its command and its execs.
     pub user: Option<String>,
-    /// Where its command and its execs start.
+    /// The working directory of its command and its execs.
     pub workdir: Option<String>,
-    /// How many processes it may have.
+    /// The maximum number of processes.
     pub pids: Option<u32>,
 }
 
-/// A command that is asked for.
+/// A request to run a command.
 #[derive(Clone, Debug, Default)]
 pub struct ExecRequest {
-    /// What it is to be called by; a random id if that is left to us.
+    /// The id; a random one if it is not given.
     pub id: Option<String>,
-    /// The sandbox.
+    /// The id of the sandbox.
     pub sandbox: String,
     /// The program and its arguments.
     pub command: Vec<String>,
-    /// Its working directory; empty is the workspace.
+    /// The working directory; empty is the workspace.
     pub cwd: String,
-    /// What its environment has besides the sandbox's.
+    /// Variables that are added to the sandbox's environment.
     pub env: Pairs,
-    /// Everything else.
+    /// Options that the published API does not have.
     pub options: ExecOptions,
 }
 
-/// Why sandboxes cannot be looked after.
+/// Why the control plane cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The store cannot be read.
@@ -91,30 +91,30 @@ pub enum StartError {
     Store(#[from] StoreError),
 }
 
-/// What all actors share.
-pub(crate) struct Shared {
+/// What the actors and all clones of [`Control`] share.
+pub(crate) struct ControlInner {
     pub(crate) store: Store,
     pub(crate) provider: Arc<dyn Provider>,
     pub(crate) settings: watch::Sender<Arc<Settings>>,
     pub(crate) admission: Admission,
-    pub(crate) kept: KeptSandboxes,
-    /// Turns of those that are resumed without a request.
-    pub(crate) restarts: Arc<Semaphore>,
-    /// A sandbox was deleted of which much is known.
+    pub(crate) quota: SandboxQuota,
+    /// Permits for resumes at boot.
+    pub(crate) resume_permits: Arc<Semaphore>,
+    /// Notified when a sandbox with a large row is deleted.
     large_deleted: Arc<Notify>,
-    actors: Mutex<Actors>,
+    actors: Mutex<ActorRegistry>,
 }
 
-/// Where what is asked of one sandbox goes, and from where it is taken.
+/// Both ends of the request queue of a sandbox.
 struct Mailbox {
-    sender: mpsc::Sender<Message>,
-    messages: mpsc::Receiver<Message>,
+    sender: mpsc::Sender<ActorMessage>,
+    messages: mpsc::Receiver<ActorMessage>,
 }
 
-/// Those who have a sandbox.
+/// The actors of sandboxes that are not deleted.
 #[derive(Default)]
-struct Actors {
-    mailboxes: HashMap<SandboxId, mpsc::Sender<Message>>,
+struct ActorRegistry {
+    mailboxes: HashMap<SandboxId, mpsc::Sender<ActorMessage>>,
     tasks: JoinSet<()>,
     event_log: Option<EventLog>,
     closed: bool,
@@ -123,25 +123,28 @@ struct Actors {
 // === impl Control ===
 
 impl Control {
-    /// Looks after the sandboxes of a store: each that is not deleted gets its actor, which goes on where the last one was.
+    /// Starts the control plane of a store. Each sandbox that is not deleted gets an actor, which continues where the
+    /// last daemon stopped.
     pub async fn start(store: Store, provider: Arc<dyn Provider>, settings: Settings) -> Result<Self, StartError> {
-        let (admission, kept) = (Admission::default(), KeptSandboxes::default());
-        let (settings, restarts) = (watch::Sender::new(Arc::new(settings)), Arc::new(Semaphore::new(RESTARTS)));
+        let (admission, quota) = (Admission::default(), SandboxQuota::default());
+        let (settings, resume_permits) =
+            (watch::Sender::new(Arc::new(settings)), Arc::new(Semaphore::new(MAX_CONCURRENT_RESUMES)));
         let (large_deleted, actors) = (Arc::default(), Mutex::default());
-        let shared = Shared { store, provider, settings, admission, kept, restarts, large_deleted, actors };
+        let shared =
+            ControlInner { store, provider, settings, admission, quota, resume_permits, large_deleted, actors };
         let control = Self(Arc::new(shared));
-        // From here on whatever happens is logged, also what is found to have happened meanwhile.
+        // From here on all events are logged, including those that follow from what happened while no daemon ran.
         control.0.lock().event_log = Some(EventLog::start(control.0.store.clone()));
         for sandbox in control.0.store.sandboxes() {
-            // One that is gone is answered for from its row.
+            // A deleted sandbox needs no actor.
             if sandbox.state == SandboxState::Deleted {
                 continue;
             }
-            let spec = parse(&sandbox);
-            if Stage::of(&sandbox).takes_room() {
-                control.0.admission.count(&sandbox.id, control.memory(&spec));
+            let spec = parse_spec(&sandbox);
+            if SandboxStage::of(&sandbox).uses_capacity() {
+                control.0.admission.record(&sandbox.id, control.memory(&spec));
             }
-            control.begin(sandbox, Arc::new(spec), Mailbox::new(), Origin::Store);
+            control.spawn_actor(sandbox, Arc::new(spec), Mailbox::new(), SandboxOrigin::Store);
         }
         control.save_manifests();
         control.start_reaper();
@@ -149,10 +152,10 @@ impl Control {
         Ok(control)
     }
 
-    /// Replaces the settings; what time it is and how many descriptors there are is asked of whom it was. Sandboxes that run
-    /// stay, also above a limit that is lower now.
+    /// Replaces the settings, except the clock and the descriptors. Running sandboxes stay, even above a limit that is
+    /// now lower.
     pub fn reload(&self, settings: Settings) {
-        self.0.settings.send_modify(|now| *now = Arc::new(settings.beside(now)));
+        self.0.settings.send_modify(|now| *now = Arc::new(settings.with_fixed_parts_of(now)));
     }
 
     /// The file descriptors of this process.
@@ -160,48 +163,48 @@ impl Control {
         self.0.settings().descriptors.clone()
     }
 
-    /// A sandbox as it is.
+    /// Returns a sandbox.
     pub fn get(&self, caller: &Caller, id: &str) -> Result<Arc<Sandbox>, Refusal> {
-        let mut meant = SandboxId::meant(id, caller.namespace()).filter_map(|id| self.0.store.sandbox(&id));
-        meant.find(|sandbox| caller.sees(sandbox)).ok_or_else(|| sandbox_unknown(id))
+        let mut candidates = SandboxId::meant(id, caller.namespace()).filter_map(|id| self.0.store.sandbox(&id));
+        candidates.find(|sandbox| caller.sees(sandbox)).ok_or_else(|| sandbox_unknown(id))
     }
 
-    /// Sandboxes with some labels, the newest first.
+    /// Lists sandboxes with some labels, the newest first.
     pub fn list(&self, caller: &Caller, include_deleted: bool, selector: &Pairs) -> Vec<Arc<Sandbox>> {
         let mut found = self.0.store.sandboxes();
         found.retain(|sandbox| {
-            let is_there = include_deleted || sandbox.state != SandboxState::Deleted;
-            is_there && caller.sees(sandbox) && matches(selector, &sandbox.labels)
+            let is_listed = include_deleted || sandbox.state != SandboxState::Deleted;
+            is_listed && caller.sees(sandbox) && matches(selector, &sandbox.labels)
         });
         found.sort_by(|one, other| other.created_at.cmp(&one.created_at).then_with(|| one.id.cmp(&other.id)));
         found
     }
 
-    /// Accepts the end of a sandbox, to be resumed later.
+    /// Accepts a stop. The sandbox can be resumed later.
     pub async fn stop(&self, caller: &Caller, id: &str) -> Result<(), Refusal> {
-        self.ask(caller, &self.get(caller, id)?.id, Request::Stop(cause::STOP_REQUESTED)).await.map(drop)
+        self.send(caller, &self.get(caller, id)?.id, ActorRequest::Stop(cause::STOP_REQUESTED)).await.map(drop)
     }
 
-    /// Accepts the end of all sandboxes that run, because the host shuts down; says which that are. The next daemon resumes
-    /// those whose restart policy says so.
+    /// Accepts the stop of all running sandboxes because the host shuts down, and returns them. The next daemon resumes
+    /// those with the restart policy `on-boot`.
     pub async fn stop_for_shutdown(&self, caller: &Caller) -> Result<Vec<Arc<Sandbox>>, Refusal> {
         if !caller.trusted {
-            let words = "only the daemon's own user may stop the sandboxes of all users";
-            return Err(Refusal::new(Code::PermissionDenied, reason::SHUTDOWN_FORBIDDEN, words));
+            let message = "only the daemon's own user may stop the sandboxes of all users";
+            return Err(Refusal::new(Code::PermissionDenied, reason::SHUTDOWN_FORBIDDEN, message));
         }
-        let mut asked = JoinSet::new();
+        let mut requests = JoinSet::new();
         for sandbox in self.list(caller, false, &Pairs::new()) {
             let (control, caller) = (self.clone(), *caller);
-            asked.spawn(async move {
-                let stopped = control.ask(&caller, &sandbox.id, Request::Stop(cause::HOST_SHUTDOWN)).await;
+            requests.spawn(async move {
+                let stopped = control.send(&caller, &sandbox.id, ActorRequest::Stop(cause::HOST_SHUTDOWN)).await;
                 (sandbox, stopped)
             });
         }
         let mut stopping = Vec::new();
-        while let Some(asked) = asked.join_next().await {
-            match asked.map_err(|error| broken(&error))? {
+        while let Some(result) = requests.join_next().await {
+            match result.map_err(|error| internal(&error))? {
                 (sandbox, Ok(_)) => stopping.push(sandbox),
-                // It does not run, or it is gone.
+                // It does not run, or it was deleted.
                 (_, Err(refusal)) if matches!(refusal.code, Code::FailedPrecondition | Code::NotFound) => {}
                 (_, Err(refusal)) => return Err(refusal),
             }
@@ -210,32 +213,32 @@ impl Control {
         Ok(stopping)
     }
 
-    /// Accepts that a sandbox is to run again.
+    /// Accepts a resume.
     pub async fn resume(&self, caller: &Caller, id: &str) -> Result<(), Refusal> {
-        self.ask(caller, &self.get(caller, id)?.id, Request::Resume).await.map(drop)
+        self.send(caller, &self.get(caller, id)?.id, ActorRequest::Resume).await.map(drop)
     }
 
-    /// Accepts that a sandbox is to be gone.
+    /// Accepts a deletion.
     pub async fn delete(&self, caller: &Caller, id: &str) -> Result<(), Refusal> {
-        self.ask(caller, &self.get(caller, id)?.id, Request::Delete).await.map(drop)
+        self.send(caller, &self.get(caller, id)?.id, ActorRequest::Delete).await.map(drop)
     }
 
-    /// Accepts that all sandboxes with some labels are to be gone; says which that were.
+    /// Accepts the deletion of all sandboxes with some labels, and returns their ids.
     pub async fn delete_matching(&self, caller: &Caller, selector: &Pairs) -> Result<Vec<SandboxId>, Refusal> {
         if selector.is_empty() {
-            return Err(Refusal::invalid("label_selector", "it would match every sandbox: give at least one label"));
+            return Err(Refusal::invalid("label_selector", "would match every sandbox; give at least one label"));
         }
-        let mut asked = Vec::new();
+        let mut requests = Vec::new();
         for sandbox in self.list(caller, false, selector) {
             let (control, caller, id) = (self.clone(), *caller, sandbox.id.clone());
-            asked.push(tokio::spawn(async move { (control.ask(&caller, &id, Request::Delete).await, id) }));
+            requests.push(tokio::spawn(async move { (control.send(&caller, &id, ActorRequest::Delete).await, id) }));
         }
         let mut deleted = Vec::new();
-        for asked in asked {
-            match asked.await {
-                Ok((Ok(Accepted::Changed), id)) => deleted.push(id),
+        for request in requests {
+            match request.await {
+                Ok((Ok(Acceptance::Changed), id)) => deleted.push(id),
                 Ok((Ok(_), _)) | Err(_) => {}
-                // It was purged meanwhile: what was asked for is so.
+                // It was purged meanwhile, so there is nothing to delete.
                 Ok((Err(Refusal { code: Code::NotFound, .. }), _)) => {}
                 Ok((Err(refusal), _)) => return Err(refusal),
             }
@@ -244,29 +247,31 @@ impl Control {
         Ok(deleted)
     }
 
-    /// Accepts a command.
+    /// Accepts an exec.
     pub async fn create_exec(&self, caller: &Caller, request: ExecRequest) -> Result<Arc<Exec>, Refusal> {
         let id = self.get(caller, &request.sandbox)?.id.clone();
         self.0.settings().descriptors.check(DescriptorUse::Stream)?;
-        // A sandbox from before there were namespaces may have a supervisor from then, which knows plain ids only.
+        // A sandbox from before namespaces existed may have an old supervisor, which knows plain ids only.
         let namespace = if id.namespace() == caller.namespace() { id.namespace() } else { Namespace::Daemon };
-        match self.ask(caller, &id, Request::Exec(Box::new(request), namespace)).await? {
-            Accepted::Exec(exec) => Ok(exec),
-            Accepted::Changed | Accepted::Already => Err(broken(&"an exec was accepted without one")),
+        match self.send(caller, &id, ActorRequest::Exec(Box::new(request), namespace)).await? {
+            Acceptance::Exec(exec) => Ok(exec),
+            Acceptance::Changed | Acceptance::Unchanged => {
+                Err(internal(&"an exec request was answered without an exec"))
+            }
         }
     }
 
-    /// Accepts that a command is to end. Answered when it is dead, or soon.
+    /// Accepts a cancel. Returns when the exec has ended, or after a short timeout.
     pub async fn cancel_exec(&self, caller: &Caller, id: &str) -> Result<(), Refusal> {
         let (exec, sequence) = self.exec(caller, id).await?;
-        self.ask(caller, &exec.sandbox, Request::Cancel(exec.id.clone())).await?;
-        // It is accepted, whatever comes of waiting for it.
-        let _in_time = tokio::time::timeout(CANCELLED_SOON, self.ended(&exec, sequence)).await;
+        self.send(caller, &exec.sandbox, ActorRequest::Cancel(exec.id.clone())).await?;
+        // The cancel is accepted, whether or not the exec ends in time.
+        let _in_time = tokio::time::timeout(CANCEL_TIMEOUT, self.wait_for_exit(&exec, sequence)).await;
         Ok(())
     }
 
-    /// Waits for the end of a command.
-    async fn ended(&self, exec: &Exec, sequence: Sequence) {
+    /// Waits for the end of an exec.
+    async fn wait_for_exit(&self, exec: &Exec, sequence: Sequence) {
         let Ok(mut events) = self.0.store.events(&exec.sandbox, sequence) else { return };
         loop {
             match self.0.store.exec(&exec.id).await {
@@ -277,70 +282,70 @@ impl Control {
         }
     }
 
-    /// A command as it is, with a place in the log of its sandbox from which on nothing of it is missed.
+    /// Returns an exec with a sequence of its sandbox's log after which no event about it is missed.
     pub async fn exec(&self, caller: &Caller, id: &str) -> Result<(Arc<Exec>, Sequence), Refusal> {
-        for meant in ExecId::meant(id, caller.namespace()) {
-            let found = self.0.store.exec(&meant).await.map_err(|error| store_failed(&error))?;
-            if let Some(found) = found.filter(|(exec, _)| self.is_seen(caller, exec)) {
+        for candidate in ExecId::meant(id, caller.namespace()) {
+            let found = self.0.store.exec(&candidate).await.map_err(|error| store_failed(&error))?;
+            if let Some(found) = found.filter(|(exec, _)| self.is_visible(caller, exec)) {
                 return Ok(found);
             }
         }
         Err(exec_unknown(id))
     }
 
-    fn is_seen(&self, caller: &Caller, exec: &Exec) -> bool {
+    fn is_visible(&self, caller: &Caller, exec: &Exec) -> bool {
         self.0.store.sandbox(&exec.sandbox).is_some_and(|sandbox| caller.sees(&sandbox))
     }
 
-    /// Commands that have not ended, of one sandbox or of all.
+    /// Lists running execs of one sandbox or of all.
     pub fn active_execs(&self, caller: &Caller, sandbox: Option<&str>) -> Result<Vec<(Arc<Exec>, Sequence)>, Refusal> {
         let sandbox = sandbox.map(|id| self.get(caller, id)).transpose()?;
         let mut execs = self.0.store.running_execs(sandbox.as_ref().map(|sandbox| &sandbox.id));
-        execs.retain(|(exec, _)| self.is_seen(caller, exec));
+        execs.retain(|(exec, _)| self.is_visible(caller, exec));
         Ok(execs)
     }
 
-    /// All commands of a sandbox that are known, those that have ended too, in the order of their creation.
+    /// Lists all execs of a sandbox that are retained, in the order of their creation.
     pub async fn execs(&self, caller: &Caller, sandbox: &str) -> Result<Vec<Arc<Exec>>, Refusal> {
         let sandbox = self.get(caller, sandbox)?;
         self.0.store.execs(&sandbox.id).await.map_err(|error| store_failed(&error))
     }
 
-    /// What happened to a sandbox after a place in its log, and what happens.
+    /// Streams the events of a sandbox after a sequence.
     pub fn events(&self, caller: &Caller, id: &str, after: Sequence) -> Result<Events, Refusal> {
         let sandbox = self.get(caller, id)?;
-        self.open()?;
+        self.check_open()?;
         self.0.store.events(&sandbox.id, after).map_err(|error| match error {
             EventsError::Unknown => sandbox_unknown(id),
             EventsError::Future { newest, oldest } => {
-                let words = format!("there is no event {after} yet: the newest is {newest}");
-                out_of_range(id, after, oldest, words)
+                let message = format!("there is no event {after} yet; the newest is {newest}");
+                out_of_range(id, after, oldest, message)
             }
             EventsError::Expired { oldest } => expired(id, after, oldest),
         })
     }
 
-    /// What is free on the disk of the host; none where nothing has to stay free.
+    /// The free space on the host's disk; `None` if no reserve is configured.
     pub fn disk_space(&self) -> Option<DiskSpace> {
         self.0.provider.disk_space()
     }
 
-    /// What happens to all sandboxes with some labels.
-    pub fn watch(&self, caller: &Caller, selector: Pairs, after: Option<u64>) -> Watch {
-        Watch { store: self.0.store.clone(), caller: *caller, selector, events: self.0.store.all_events(after) }
+    /// Streams the events of all sandboxes with some labels.
+    pub fn watch(&self, caller: &Caller, selector: Pairs, after: Option<u64>) -> EventWatch {
+        EventWatch { store: self.0.store.clone(), caller: *caller, selector, events: self.0.store.all_events(after) }
     }
 
-    /// Stops all processes of a sandbox where they are, or lets them continue.
+    /// Pauses or unpauses all processes of a sandbox.
     pub async fn pause(&self, caller: &Caller, id: &str, paused: bool) -> Result<(), Refusal> {
-        self.ask(caller, &self.get(caller, id)?.id, Request::Pause(paused)).await.map(drop)
+        self.send(caller, &self.get(caller, id)?.id, ActorRequest::Pause(paused)).await.map(drop)
     }
 
-    /// Changes how long a sandbox may be idle: none is what the daemon says, 0 for ever.
+    /// Sets how long a sandbox may be idle: `None` is the default of the daemon, 0 is forever.
     pub async fn set_idle_ttl(&self, caller: &Caller, id: &str, idle: Option<Duration>) -> Result<(), Refusal> {
-        self.ask(caller, &self.get(caller, id)?.id, Request::SetIdle(idle)).await.map(drop)
+        self.send(caller, &self.get(caller, id)?.id, ActorRequest::SetIdle(idle)).await.map(drop)
     }
 
-    /// How to reach a sandbox that runs, past the control plane.
+    /// The sockets of a running sandbox, for direct access.
     pub fn reach(&self, caller: &Caller, id: &str) -> Result<Reach, Refusal> {
         let sandbox = self.get(caller, id)?;
         match sandbox.state {
@@ -349,17 +354,17 @@ impl Control {
         }
     }
 
-    /// What of a sandbox that runs is not as it was asked for, and is retried.
+    /// The conditions of a running sandbox that differ from its spec and are retried.
     pub fn conditions(&self, sandbox: &Sandbox) -> Vec<Condition> {
         self.0.provider.conditions(&place(sandbox))
     }
 
-    /// What a sandbox is made from.
+    /// Returns the spec of a sandbox.
     pub fn spec(&self, sandbox: &Sandbox) -> Result<Spec, Refusal> {
-        serde_json::from_str(&sandbox.spec).map_err(|error| broken(&error))
+        serde_json::from_str(&sandbox.spec).map_err(|error| internal(&error))
     }
 
-    /// Accepts nothing any more. Nothing is stopped: what is going on is left to the next daemon.
+    /// Shuts the control plane down. It stops no sandbox: the next daemon continues what is in progress.
     pub async fn shutdown(&self) {
         let (mut tasks, event_log) = {
             let mut actors = self.0.lock();
@@ -377,10 +382,10 @@ impl Control {
         self.0.memory(spec)
     }
 
-    /// Gives a sandbox its actor.
-    fn begin(&self, sandbox: Arc<Sandbox>, spec: Arc<Spec>, mailbox: Mailbox, origin: Origin) {
+    /// Spawns the actor of a sandbox.
+    fn spawn_actor(&self, sandbox: Arc<Sandbox>, spec: Arc<Spec>, mailbox: Mailbox, origin: SandboxOrigin) {
         let Mailbox { sender, messages } = mailbox;
-        self.0.kept.count(&sandbox);
+        self.0.quota.record(&sandbox);
         let mut actors = self.0.lock();
         if actors.closed {
             // The next daemon finds it in the store.
@@ -388,25 +393,25 @@ impl Control {
         }
         actors.mailboxes.insert(sandbox.id.clone(), sender);
         let actor = Actor::new(Arc::clone(&self.0), sandbox, spec, messages, origin);
-        actors.collect();
+        actors.reap_finished();
         actors.tasks.spawn(actor.run());
     }
 
-    async fn ask(&self, caller: &Caller, id: &SandboxId, request: Request) -> Result<Accepted, Refusal> {
-        self.deliver(id, request).await.map_err(|refusal| refusal.seen_from(caller.namespace()))
+    async fn send(&self, caller: &Caller, id: &SandboxId, request: ActorRequest) -> Result<Acceptance, Refusal> {
+        self.dispatch(id, request).await.map_err(|refusal| refusal.seen_from(caller.namespace()))
     }
 
-    async fn deliver(&self, id: &SandboxId, request: Request) -> Result<Accepted, Refusal> {
+    async fn dispatch(&self, id: &SandboxId, request: ActorRequest) -> Result<Acceptance, Refusal> {
         self.0.check_home()?;
         let mailbox = {
             let actors = self.0.lock();
             if actors.closed {
-                return Err(stopping());
+                return Err(shutting_down());
             }
             actors.mailboxes.get(id).cloned()
         };
         let (answer, answered) = oneshot::channel();
-        let message = Message { request, answer };
+        let message = ActorMessage { request, answer };
         let unsent = match mailbox {
             Some(mailbox) => mailbox.send(message).await.err().map(|unsent| unsent.0),
             None => Some(message),
@@ -420,85 +425,86 @@ impl Control {
         }
     }
 
-    /// A sandbox that is gone, and still known.
+    /// A deleted sandbox that is not purged yet.
     fn deleted(&self, id: &SandboxId) -> Option<Arc<Sandbox>> {
         let sandbox = self.0.store.sandbox(id).filter(|sandbox| sandbox.state == SandboxState::Deleted);
         sandbox.filter(|_| !self.0.lock().closed)
     }
 
-    /// What is said when an actor left without an answer.
+    /// The refusal for a request whose actor stopped without an answer.
     fn unanswered(&self, id: &SandboxId) -> Refusal {
         match self.deleted(id) {
-            // Only a pause is left unanswered, since it takes its time.
+            // Only a pause may be unanswered, because a task performs it.
             Some(sandbox) => not_ready(&sandbox),
-            None if self.0.lock().closed => stopping(),
+            None if self.0.lock().closed => shutting_down(),
             None => sandbox_gone(id),
         }
     }
 
-    /// How many sandboxes have an actor: those that are not deleted.
+    /// The number of actors.
     pub fn actors(&self) -> usize {
         self.0.lock().mailboxes.len()
     }
 
-    fn open(&self) -> Result<(), Refusal> {
-        if self.0.lock().closed { Err(stopping()) } else { Ok(()) }
+    fn check_open(&self) -> Result<(), Refusal> {
+        if self.0.lock().closed { Err(shutting_down()) } else { Ok(()) }
     }
 }
 
-// === impl Shared ===
+// === impl ControlInner ===
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Actors> {
-        // Nothing in there is ever half done.
+impl ControlInner {
+    fn lock(&self) -> MutexGuard<'_, ActorRegistry> {
+        // No update in there is partial, so a poisoned lock is usable.
         self.actors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The settings as they are now.
+    /// The current settings.
     pub(crate) fn settings(&self) -> Arc<Settings> {
         Arc::clone(&self.settings.borrow())
     }
 
-    /// How much memory a sandbox may use, with all that stands beside it.
+    /// The memory limit of a sandbox and its services in total.
     pub(crate) fn memory(&self, spec: &Spec) -> u64 {
-        let beside = spec.services.iter().map(|service| service.limits);
-        let all = std::iter::once(spec.limits).chain(beside);
+        let services = spec.services.iter().map(|service| service.limits);
+        let all = std::iter::once(spec.limits).chain(services);
         let default = self.settings().default_memory;
         let each = all.map(|limits| limits.memory.unwrap_or(default));
         each.fold(0, u64::saturating_add)
     }
 
-    /// Takes room for a sandbox that is asked for.
-    pub(crate) fn take_room(&self, id: &SandboxId, memory: u64) -> Result<(), Refusal> {
-        let starts = |sandbox: &Sandbox| matches!(Stage::of(sandbox), Stage::Creating | Stage::Resuming);
+    /// Reserves capacity for a sandbox that is about to start.
+    pub(crate) fn reserve_capacity(&self, id: &SandboxId, memory: u64) -> Result<(), Refusal> {
+        let starts =
+            |sandbox: &Sandbox| matches!(SandboxStage::of(sandbox), SandboxStage::Creating | SandboxStage::Resuming);
         let is_starting = |id: &SandboxId| self.store.sandbox(id).is_none_or(|sandbox| starts(&sandbox));
-        self.admission.take(id, memory, &self.settings(), (|id| self.is_there(id), is_starting))
+        self.admission.reserve(id, memory, &self.settings(), (|id| self.uses_capacity(id), is_starting))
     }
 
-    /// Refuses what would look for a sandbox where it is not, and so take it for gone.
+    /// Refuses requests while the home is elsewhere, where every sandbox would seem to be missing.
     pub(crate) fn check_home(&self) -> Result<(), Refusal> {
         let moved = |error: ProviderError| Refusal::new(Code::FailedPrecondition, reason::HOME_MOVED, error.message);
         self.provider.check_home().map_err(moved)
     }
 
-    /// Takes a place for a sandbox that is asked for among those that are kept.
-    fn take_place(&self, sandbox: &Sandbox) -> Result<(), Refusal> {
-        self.kept.take(sandbox, &self.settings(), |id| self.kept_row(id).is_some())
+    /// Reserves quota for a new sandbox.
+    fn reserve_quota(&self, sandbox: &Sandbox) -> Result<(), Refusal> {
+        self.quota.reserve(sandbox, &self.settings(), |id| self.live_row(id).is_some())
     }
 
-    /// Whether it was written down decides whether it has a place.
-    fn settle_place(&self, id: &SandboxId) {
-        match self.kept_row(id) {
-            Some(sandbox) => self.kept.count(&sandbox),
-            None => self.kept.give_back(id),
+    /// Keeps or releases the quota, depending on whether the sandbox was committed.
+    fn settle_quota(&self, id: &SandboxId) {
+        match self.live_row(id) {
+            Some(sandbox) => self.quota.record(&sandbox),
+            None => self.quota.release(id),
         }
     }
 
-    fn kept_row(&self, id: &SandboxId) -> Option<Arc<Sandbox>> {
+    fn live_row(&self, id: &SandboxId) -> Option<Arc<Sandbox>> {
         self.store.sandbox(id).filter(|sandbox| sandbox.state != SandboxState::Deleted)
     }
 
-    /// Refuses what would begin to write to a disk of the host that is low.
+    /// Refuses what would start to write to a low disk of the host.
     pub(crate) fn check_disk(&self, id: &SandboxId) -> Result<(), Refusal> {
         match self.provider.disk_space().filter(|space| space.is_low) {
             Some(space) => Err(disk_low(&space).about("sandbox_id", id.as_str())),
@@ -506,8 +512,8 @@ impl Shared {
         }
     }
 
-    /// Refuses an exec that the store has no room for on a disk that is low. A small one may be what makes room, so it is
-    /// accepted until half of the reserve is used.
+    /// Refuses an exec that does not fit into the store on a low disk. A small one may free space, so it is accepted
+    /// until half of the reserve is used.
     pub(crate) fn check_disk_for_exec(&self, id: &SandboxId, bytes: usize) -> Result<(), Refusal> {
         let is_small = bytes <= MAX_EXEC_BYTES_ON_LOW_DISK;
         match self.provider.disk_space().filter(|space| space.is_low) {
@@ -518,35 +524,35 @@ impl Shared {
         }
     }
 
-    /// Whether it was written down decides whether it takes room.
-    pub(crate) fn settle_room(&self, id: &SandboxId, memory: u64) {
-        if self.is_there(id) { self.admission.count(id, memory) } else { self.admission.give_back(id) }
+    /// Keeps or releases the capacity, depending on whether the change was committed.
+    pub(crate) fn settle_capacity(&self, id: &SandboxId, memory: u64) {
+        if self.uses_capacity(id) { self.admission.record(id, memory) } else { self.admission.release(id) }
     }
 
-    fn is_there(&self, id: &SandboxId) -> bool {
-        self.store.sandbox(id).is_some_and(|sandbox| Stage::of(&sandbox).takes_room())
+    fn uses_capacity(&self, id: &SandboxId) -> bool {
+        self.store.sandbox(id).is_some_and(|sandbox| SandboxStage::of(&sandbox).uses_capacity())
     }
 
-    /// As soon as anybody can see a sandbox, it can be asked something: before it is written down. If somebody else is at
-    /// writing down one of that id, whoever is first has it.
-    fn expect(&self, id: &SandboxId, mailbox: &Mailbox) {
+    /// Registers the mailbox of a sandbox before its commit, since requests may follow as soon as the sandbox is
+    /// visible. Of concurrent creates with the same id, the first keeps its mailbox.
+    fn register_mailbox(&self, id: &SandboxId, mailbox: &Mailbox) {
         self.lock().mailboxes.entry(id.clone()).or_insert_with(|| mailbox.sender.clone());
     }
 
-    /// It was not written down.
-    fn give_up(&self, id: &SandboxId, mailbox: &Mailbox) {
+    /// Unregisters the mailbox of a sandbox that was not committed.
+    fn unregister_mailbox(&self, id: &SandboxId, mailbox: &Mailbox) {
         let mut actors = self.lock();
         if actors.mailboxes.get(id).is_some_and(|sender| sender.same_channel(&mailbox.sender)) {
             actors.mailboxes.remove(id);
         }
     }
 
-    /// A sandbox needs nobody any more.
-    pub(crate) fn leave(&self, id: &SandboxId) {
-        self.kept.give_back(id);
+    /// Unregisters an actor that stopped.
+    pub(crate) fn unregister_actor(&self, id: &SandboxId) {
+        self.quota.release(id);
         let mut actors = self.lock();
         actors.mailboxes.remove(id);
-        actors.collect();
+        actors.reap_finished();
     }
 }
 
@@ -554,15 +560,15 @@ pub(crate) use self::create::{random_id, random_incarnation};
 pub use self::disk::DiskAccess;
 pub use self::refusals::expired;
 pub(crate) use self::refusals::{
-    broken, commit_failed, exec_unknown, not_ready, sandbox_gone, sandbox_unknown, shown, store_failed,
+    commit_failed, exec_unknown, internal, not_ready, sandbox_gone, sandbox_unknown, stage_name, store_failed,
 };
-use self::refusals::{disk_low, out_of_range, stopping};
+use self::refusals::{disk_low, out_of_range, shutting_down};
 
-// === impl Actors ===
+// === impl ActorRegistry ===
 
-impl Actors {
-    /// Those that are over are not kept until the end.
-    fn collect(&mut self) {
+impl ActorRegistry {
+    /// Drops the tasks that have finished.
+    fn reap_finished(&mut self) {
         while self.tasks.try_join_next().is_some() {}
     }
 }
@@ -571,20 +577,20 @@ impl Actors {
 
 impl Mailbox {
     fn new() -> Self {
-        let (sender, messages) = mpsc::channel(MAILBOX);
+        let (sender, messages) = mpsc::channel(MAILBOX_CAPACITY);
         Self { sender, messages }
     }
 }
 
-/// What everything of a sandbox is named by.
+/// The reference by which a provider knows a sandbox.
 pub(crate) fn place(sandbox: &Sandbox) -> Place {
     Place { sandbox: sandbox.id.clone(), incarnation: sandbox.incarnation.clone(), disk: sandbox.disk.clone() }
 }
 
-/// What a sandbox is made from. One of which that cannot be read keeps nobody from the others: it can be deleted.
-fn parse(sandbox: &Sandbox) -> Spec {
+/// Parses the spec of a sandbox. An invalid one does not affect other sandboxes, and its sandbox can be deleted.
+fn parse_spec(sandbox: &Sandbox) -> Spec {
     serde_json::from_str(&sandbox.spec).unwrap_or_else(|error| {
-        tracing::error!(sandbox = %sandbox.id, %error, "what a sandbox is made from cannot be understood");
+        tracing::error!(sandbox = %sandbox.id, %error, "the spec of a sandbox cannot be parsed");
         Spec::default()
     })
 }

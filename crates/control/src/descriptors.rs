@@ -1,4 +1,4 @@
-//! How many file descriptors this process has open, and how many it may have.
+//! The number of open file descriptors of this process, and its limit.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,76 +6,77 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit};
 
+use crate::codes::reason;
 use crate::refusal::{Code, Refusal};
-use crate::words::reason;
 
-/// What a sandbox that runs holds in the daemon: its channel, its journal and a handle of its supervisor (measured with ten
-/// sandboxes: 31 descriptors), and one for whoever looks at it.
+/// Descriptors that the daemon holds for a running sandbox: its channel, its journal and a handle of its supervisor
+/// (measured with ten sandboxes: 31 descriptors), and one for a client.
 pub const PER_SANDBOX: u64 = 4;
-/// What a sandbox may hold for a moment while it starts.
+/// Descriptors that a sandbox may hold briefly while it starts.
 const PER_START: u64 = 16;
-/// What an exec, or a stream to a client, may hold.
+/// Descriptors that an exec, or a stream to a client, may hold.
 const PER_STREAM: u64 = 4;
-/// The least and the most that is kept free, and the part of the limit in between.
+/// The minimum and the maximum reserve, and the fraction of the limit in between.
 const RESERVE: (u64, u64, u64) = (32, 1024, 16);
-/// How old a count may be while more than half of all are open, and otherwise: counting takes longer the more there are.
-const AGE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
-/// How old the count may be by which something is refused.
-const RECOUNT: Duration = Duration::from_millis(5);
+/// The maximum age of a count while more than half of the limit is open, and otherwise. Counting takes longer the more
+/// descriptors are open.
+const MAX_AGE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+/// The maximum age of a count that leads to a refusal.
+const MAX_AGE_TO_REFUSE: Duration = Duration::from_millis(5);
 
-/// The file descriptors of a process. Clones are the same.
+/// The file descriptors of a process. Clones share the count.
 #[derive(Clone)]
-pub struct Descriptors(Arc<Inner>);
+pub struct Descriptors(Arc<DescriptorCounter>);
 
-struct Inner {
+struct DescriptorCounter {
     limit: Box<dyn Fn() -> u64 + Send + Sync>,
     count: Box<dyn Fn() -> u64 + Send + Sync>,
     counted: Mutex<Option<(Instant, u64)>>,
 }
 
-/// What descriptors are wanted for. Whatever ends something or writes it down is never refused.
+/// What descriptors are needed for. Requests that stop or record something are never refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DescriptorUse {
-    /// A sandbox is started beside others that are being started.
+    /// The start of a sandbox.
     Start {
-        /// How many those are.
+        /// How many other sandboxes are starting.
         beside: u64,
     },
     /// An exec, or a stream to a client.
     Stream,
-    /// A connection of a client, who may want to stop something.
+    /// A connection of a client, which may want to stop something.
     Connection,
 }
 
 // === impl Descriptors ===
 
 impl Descriptors {
-    /// Those of a process with this limit, as somebody counts them.
+    /// Creates it from functions that return the limit and the number of open descriptors.
     pub fn new(
         limit: impl Fn() -> u64 + Send + Sync + 'static,
         count: impl Fn() -> u64 + Send + Sync + 'static,
     ) -> Self {
-        Self(Arc::new(Inner { limit: Box::new(limit), count: Box::new(count), counted: Mutex::default() }))
+        Self(Arc::new(DescriptorCounter { limit: Box::new(limit), count: Box::new(count), counted: Mutex::default() }))
     }
 
-    /// How many may be open.
+    /// The maximum number of open descriptors.
     pub fn limit(&self) -> u64 {
         (self.0.limit)()
     }
 
-    /// How many are kept free for what ends something or writes it down.
+    /// How many descriptors are reserved for requests that stop or record something.
     pub fn reserve(&self) -> u64 {
         let (least, most, part) = RESERVE;
         (self.limit() / part).clamp(least, most)
     }
 
-    /// How many are open, or were a moment ago.
+    /// The number of open descriptors, which may be cached.
     pub fn open(&self) -> u64 {
         let limit = self.limit();
-        self.counted(|open| if open.saturating_mul(2) > limit { AGE.0 } else { AGE.1 })
+        self.counted(|open| if open.saturating_mul(2) > limit { MAX_AGE.0 } else { MAX_AGE.1 })
     }
 
-    /// How many were open no longer ago than the number itself allows.
+    /// The number of open descriptors, at most as old as `age` allows for that number.
     fn counted(&self, age: impl Fn(u64) -> Duration) -> u64 {
         let mut counted = self.0.counted.lock().unwrap_or_else(PoisonError::into_inner);
         let is_new = |(at, open): &(Instant, u64)| at.elapsed() < age(*open);
@@ -94,35 +95,35 @@ impl Descriptors {
         self.limit().saturating_sub(self.open()).saturating_sub(self.reserve()) / PER_SANDBOX
     }
 
-    /// Whether there is room for something.
-    pub fn has_room(&self, wanted: DescriptorUse) -> bool {
-        let (needed, kept) = match wanted {
+    /// Whether there are enough descriptors.
+    pub fn has_room(&self, use_for: DescriptorUse) -> bool {
+        let (needed, reserved) = match use_for {
             DescriptorUse::Start { beside } => (PER_START.saturating_mul(beside.saturating_add(1)), self.reserve()),
             DescriptorUse::Stream => (PER_STREAM, self.reserve() / 2),
             DescriptorUse::Connection => (1, self.reserve() / 4),
         };
         let limit = self.limit();
-        let fits = |open: u64| open.saturating_add(needed).saturating_add(kept) <= limit;
-        // Nothing is refused by a count that may be over: what was removed just now has made room.
-        fits(self.open()) || fits(self.counted(|_| RECOUNT))
+        let fits = |open: u64| open.saturating_add(needed).saturating_add(reserved) <= limit;
+        // An outdated count must not lead to a refusal, since descriptors may just have been closed.
+        fits(self.open()) || fits(self.counted(|_| MAX_AGE_TO_REFUSE))
     }
 
-    /// Refuses what there is no room for.
-    pub fn check(&self, wanted: DescriptorUse) -> Result<(), Refusal> {
-        if self.has_room(wanted) {
+    /// Refuses what there are too few descriptors for.
+    pub fn check(&self, use_for: DescriptorUse) -> Result<(), Refusal> {
+        if self.has_room(use_for) {
             return Ok(());
         }
         let (open, limit) = (self.open(), self.limit());
-        let words = format!(
-            "the daemon has {open} of {limit} file descriptors open, and keeps the rest to stop sandboxes: stop one first, or \
+        let message = format!(
+            "the daemon has {open} of {limit} file descriptors open, and reserves the rest for stopping sandboxes; stop one first, or \
              raise LimitNOFILE= of its unit"
         );
-        Err(Refusal::new(Code::ResourceExhausted, reason::LIMIT_REACHED, words).about("limit", "descriptors"))
+        Err(Refusal::new(Code::ResourceExhausted, reason::LIMIT_REACHED, message).about("limit", "descriptors"))
     }
 }
 
 impl Default for Descriptors {
-    /// Those of this process.
+    /// The descriptors of this process.
     fn default() -> Self {
         Self::new(|| getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX), count_own)
     }
@@ -134,8 +135,8 @@ impl fmt::Debug for Descriptors {
     }
 }
 
-/// What this process has open, without what is opened to look at it. What cannot be counted is taken for none: the kernel
-/// still refuses what is too much.
+/// The number of open descriptors of this process, without the one that lists them. If they cannot be counted it is 0:
+/// the kernel still enforces the limit.
 fn count_own() -> u64 {
     std::fs::read_dir("/proc/self/fd").map_or(0, |entries| (entries.count() as u64).saturating_sub(1))
 }
@@ -153,10 +154,13 @@ mod tests {
     #[test]
     fn sandboxes_are_refused_first_and_connections_last() {
         let start = |beside| DescriptorUse::Start { beside };
-        let room = |open, wanted| of(256, open).has_room(wanted);
-        // Of 256, 32 are kept.
+        let room = |open, use_for| of(256, open).has_room(use_for);
+        // Of 256, 32 are reserved.
         assert!(room(208, start(0)) && !room(209, start(0)));
-        assert!(room(192, start(1)) && !room(193, start(1)), "what starts already has not opened all of its own");
+        assert!(
+            room(192, start(1)) && !room(193, start(1)),
+            "a sandbox that is starting has not opened all of its descriptors"
+        );
         assert!(room(236, DescriptorUse::Stream) && !room(237, DescriptorUse::Stream));
         assert!(room(247, DescriptorUse::Connection) && !room(248, DescriptorUse::Connection));
         assert_eq!((of(256, 24).room_for_sandboxes(), of(256, 250).room_for_sandboxes()), (50, 0));
@@ -172,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn they_are_not_counted_for_every_request() {
+    fn descriptors_are_not_counted_for_every_request() {
         let counts = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&counts);
         let descriptors = Descriptors::new(|| 1024, move || counted.fetch_add(1, Ordering::Relaxed));
@@ -183,10 +187,10 @@ mod tests {
     }
 
     #[test]
-    fn those_of_this_process_are_counted() {
+    fn the_descriptors_of_this_process_are_counted() {
         let before = count_own();
         let _held: Vec<_> = (0..20).map(|_| std::fs::File::open("/dev/null").unwrap()).collect();
-        // Other tests of this process open and close some as well.
+        // Other tests of this process open and close descriptors too.
         assert!(count_own() >= before.saturating_sub(10) + 10);
         assert!(Descriptors::default().limit() > 0);
     }

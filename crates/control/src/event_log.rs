@@ -1,4 +1,4 @@
-//! One line of the daemon's log for each step in the life of a sandbox.
+//! Writes one line to the daemon's log for each lifecycle event of a sandbox.
 
 use std::sync::Arc;
 
@@ -6,20 +6,21 @@ use carrel_store::{AllEvents, Details, Event, EventType, SandboxState, Store};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-/// How many events the store gives at once, at most.
+/// The maximum number of events that the store returns at a time.
 const BATCH: usize = 256;
-/// How many full batches are logged in a row before the rest is skipped: more arrives than can be written.
-const BEHIND: usize = 16;
+/// How many full batches in a row are logged. After that, events arrive faster than they can be written, and are
+/// skipped.
+const MAX_FULL_BATCHES: usize = 16;
 
 /// How far the log is behind the events.
 #[derive(Debug, Default)]
-struct Backlog {
+struct LogBacklog {
     /// How many batches in a row were full.
     full: usize,
     skipped: usize,
 }
 
-/// The task that logs events as they are committed. It ends when this is dropped, after what is committed by then.
+/// The task that logs committed events. It ends after those that are committed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct EventLog {
     stop: oneshot::Sender<()>,
@@ -29,23 +30,23 @@ pub(crate) struct EventLog {
 // === impl EventLog ===
 
 impl EventLog {
-    /// Logs whatever is committed from now on.
+    /// Logs the events that are committed from now on.
     pub(crate) fn start(store: Store) -> Self {
         let events = store.all_events(None);
         let (stop, stopped) = oneshot::channel();
         Self { stop, task: tokio::spawn(log_events(store, events, stopped)) }
     }
 
-    /// Logs what is committed by now, and ends.
+    /// Logs the events that are committed by now, and ends.
     pub(crate) async fn finish(self) {
         drop(self.stop);
-        // One that panicked has said so.
+        // A panic has been logged.
         let _ended = self.task.await;
     }
 }
 
 async fn log_events(store: Store, mut events: AllEvents, mut stopped: oneshot::Receiver<()>) {
-    let mut backlog = Backlog::default();
+    let mut backlog = LogBacklog::default();
     loop {
         let batch = tokio::select! {
             biased;
@@ -56,20 +57,20 @@ async fn log_events(store: Store, mut events: AllEvents, mut stopped: oneshot::R
             Ok(Some(batch)) => batch,
             Ok(None) => return,
             Err(error) => {
-                tracing::warn!(%error, "events cannot be read, and are not logged from now on");
+                tracing::warn!(%error, "events cannot be read and are no longer logged");
                 return;
             }
         };
-        if backlog.is_to_skip(batch.len()) {
+        if backlog.should_skip(batch.len()) {
             continue;
         }
         if let Some(skipped) = backlog.take_skipped() {
-            tracing::warn!(skipped, "events were not logged: more happened than could be written");
+            tracing::warn!(skipped, "events were not logged: more arrived than could be written");
         }
         for event in &batch {
             log_event(event, owner(&store, event));
         }
-        // Whoever waits for this thread goes first.
+        // Other tasks of this thread go first.
         tokio::task::yield_now().await;
     }
 }
@@ -105,7 +106,7 @@ fn log_event(event: &Event, owner: Option<u32>) {
             sequence,
             exec = exec.as_str(),
             exit_code = (event.kind != EventType::ExecStarted).then_some(*exit_code),
-            // What failed in words may have words of the command in it, and those may be secret.
+            // The error message may contain parts of the command, which may be secret.
             error_code = some(error_code),
             "lifecycle"
         ),
@@ -126,7 +127,7 @@ fn some(text: &str) -> Option<&str> {
     Some(text).filter(|text| !text.is_empty())
 }
 
-/// As the API calls them.
+/// The name of an event in the API.
 fn event_name(kind: EventType) -> &'static str {
     match kind {
         EventType::SandboxAccepted => "SANDBOX_ACCEPTED",
@@ -152,13 +153,13 @@ fn state_name(state: SandboxState) -> String {
     format!("{state:?}").to_uppercase()
 }
 
-// === impl Backlog ===
+// === impl LogBacklog ===
 
-impl Backlog {
-    /// Whether a batch is left out.
-    fn is_to_skip(&mut self, length: usize) -> bool {
+impl LogBacklog {
+    /// Whether a batch is skipped.
+    fn should_skip(&mut self, length: usize) -> bool {
         self.full = if length < BATCH { 0 } else { self.full + 1 };
-        let skip = self.full > BEHIND;
+        let skip = self.full > MAX_FULL_BATCHES;
         self.skipped += if skip { length } else { 0 };
         skip
     }
@@ -173,12 +174,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_log_that_falls_behind_skips_and_says_how_many() {
-        let mut backlog = Backlog::default();
-        assert!((0..BEHIND).all(|_| !backlog.is_to_skip(BATCH)));
-        assert!(backlog.is_to_skip(BATCH) && backlog.is_to_skip(BATCH));
-        assert!(!backlog.is_to_skip(3));
+    fn a_log_that_falls_behind_skips_events_and_reports_how_many() {
+        let mut backlog = LogBacklog::default();
+        assert!((0..MAX_FULL_BATCHES).all(|_| !backlog.should_skip(BATCH)));
+        assert!(backlog.should_skip(BATCH) && backlog.should_skip(BATCH));
+        assert!(!backlog.should_skip(3));
         assert_eq!((backlog.take_skipped(), backlog.take_skipped()), (Some(2 * BATCH), None));
-        assert!(!backlog.is_to_skip(BATCH));
+        assert!(!backlog.should_skip(BATCH));
     }
 }

@@ -1,30 +1,30 @@
-//! How an exec ended, as its row keeps it: written by the actor, read by whoever lists execs.
+//! How an exec ended, as its row stores it: written by the actor, read by the API.
 
 use carrel_store::{Exec, ExecState};
 
+use crate::codes::error_code;
 use crate::provider::How;
-use crate::words::error_code;
 
-/// What a command is said to have ended with that somebody killed.
+/// The exit code of a command that was killed.
 const KILLED: i32 = 137;
-/// What a command is said to have ended with whose time was up.
+/// The exit code of a command that timed out.
 const TIMED_OUT: i32 = 124;
-/// The code of an exec whose time was up.
+/// The error code of an exec that timed out.
 const EXEC_TIMED_OUT: &str = "EXEC_TIMED_OUT";
-/// The message of an exec that its sandbox did not outlive.
+/// The message of an exec that was killed with its sandbox. It is stored, and compared when it is read.
 const SANDBOX_ENDED: &str = "the sandbox ended before it did";
 
-/// Keeps with an exec how it ended.
+/// Stores in an exec how it ended.
 pub(crate) fn record(exec: &mut Exec, how: &How) {
     let failed = |code: i32, error: &str, message: String| (ExecState::Failed, code, error.to_owned(), message);
     (exec.state, exec.exit_code, exec.error_code, exec.error_message) = match how {
         How::Exited(0) => (ExecState::Finished, 0, String::new(), String::new()),
         How::Exited(code) => failed(*code, error_code::EXEC_RUN_FAILED, exited(*code)),
         How::Signalled(signal) => failed(128 + signal, error_code::EXEC_RUN_FAILED, signalled(*signal)),
-        How::TimedOut => failed(TIMED_OUT, EXEC_TIMED_OUT, "its time was up".to_owned()),
+        How::TimedOut => failed(TIMED_OUT, EXEC_TIMED_OUT, "it timed out".to_owned()),
         How::OutOfMemory => {
-            let words = "the kernel ended it, since the sandbox had no memory left".to_owned();
-            failed(KILLED, error_code::OUT_OF_MEMORY, words)
+            let message = "it was OOM-killed: the sandbox had no memory left".to_owned();
+            failed(KILLED, error_code::OUT_OF_MEMORY, message)
         }
         How::NeverRan(code, why) => failed(*code, error_code::EXEC_RUN_FAILED, why.clone()),
         How::SandboxEnded => failed(KILLED, error_code::EXEC_RUN_FAILED, SANDBOX_ENDED.to_owned()),
@@ -32,7 +32,7 @@ pub(crate) fn record(exec: &mut Exec, how: &How) {
     };
 }
 
-/// How an exec ended; none while it runs.
+/// How an exec ended; `None` while it runs.
 pub fn outcome(exec: &Exec) -> Option<How> {
     let (code, message) = (exec.exit_code, exec.error_message.as_str());
     Some(match (exec.state, exec.error_code.as_str()) {
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_of_an_end_says_how_it_was() {
+    fn a_recorded_outcome_is_read_back() {
         let mut exec = Exec {
             id: ExecId::qualified("exec1").unwrap(),
             sandbox: SandboxId::qualified("box1").unwrap(),

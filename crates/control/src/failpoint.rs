@@ -1,61 +1,61 @@
-//! Places at which a daemon can be made to die, to show that nothing is lost there.
+//! Points at which a test can kill a daemon, to show that nothing is lost.
 
-/// What a daemon does, one thing at a time. Each has a moment before it and one after it.
+/// A step of a daemon. There is a failpoint before and after each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Step {
-    /// A create is written down.
+pub enum FailpointStep {
+    /// Commits a create.
     CreateAccepted,
-    /// That it begins is written down.
+    /// Commits that a sandbox is being prepared.
     Preparing,
-    /// The provider makes it run.
+    /// The provider starts a sandbox.
     Start,
-    /// That it runs is written down.
+    /// Commits that a sandbox is ready.
     Ready,
-    /// An exec is written down.
+    /// Commits an exec.
     ExecAccepted,
-    /// The provider runs it.
+    /// The provider starts an exec.
     ExecStart,
-    /// Its end is written down.
+    /// Commits the end of an exec.
     ExecEnded,
-    /// That an exec is to end is written down.
+    /// Commits a cancel.
     CancelAccepted,
-    /// The provider ends it.
+    /// The provider kills an exec.
     Cancel,
-    /// A stop is written down.
+    /// Commits a stop.
     StopAccepted,
-    /// The provider ends a sandbox.
+    /// The provider stops a sandbox.
     Stop,
-    /// That it has ended is written down.
+    /// Commits that a sandbox has stopped.
     Stopped,
-    /// The provider removes what is left of a start.
+    /// The provider removes the leftovers of an incarnation.
     Forget,
-    /// A resume is written down.
+    /// Commits a resume.
     ResumeAccepted,
-    /// A delete is written down.
+    /// Commits a deletion.
     DeleteAccepted,
     /// The provider removes a sandbox.
     Remove,
-    /// That it is gone is written down.
+    /// Commits that a sandbox is deleted.
     Deleted,
-    /// That it failed is written down.
+    /// Commits that a sandbox has failed.
     Failed,
-    /// How a service is is written down.
-    ServiceTold,
+    /// Commits the health of a service.
+    ServiceReported,
 }
 
-/// A moment at which a daemon may die.
+/// A point at which a daemon can be killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Failpoint {
-    /// What it was about to do, or had done.
-    pub step: Step,
-    /// Whether it had.
+    /// The step before or after it.
+    pub step: FailpointStep,
+    /// Whether it is after the step.
     pub after: bool,
 }
 
-// === impl Step ===
+// === impl FailpointStep ===
 
-impl Step {
-    /// All of them.
+impl FailpointStep {
+    /// All steps.
     pub const ALL: [Self; 19] = [
         Self::CreateAccepted,
         Self::Preparing,
@@ -75,7 +75,7 @@ impl Step {
         Self::Remove,
         Self::Deleted,
         Self::Failed,
-        Self::ServiceTold,
+        Self::ServiceReported,
     ];
 
     const fn name(self) -> &'static str {
@@ -98,16 +98,16 @@ impl Step {
             Self::Remove => "remove",
             Self::Deleted => "deleted",
             Self::Failed => "failed",
-            Self::ServiceTold => "service-told",
+            Self::ServiceReported => "service-reported",
         }
     }
 
-    /// The moment before it.
+    /// Passes the failpoint before this step.
     pub(crate) fn begin(self) {
         Failpoint { step: self, after: false }.reached();
     }
 
-    /// The moment after it.
+    /// Passes the failpoint after this step.
     pub(crate) fn end(self) {
         Failpoint { step: self, after: true }.reached();
     }
@@ -116,30 +116,30 @@ impl Step {
 // === impl Failpoint ===
 
 impl Failpoint {
-    /// All of them.
+    /// All failpoints.
     pub fn all() -> impl Iterator<Item = Self> {
-        Step::ALL.into_iter().flat_map(|step| [false, true].map(|after| Self { step, after }))
+        FailpointStep::ALL.into_iter().flat_map(|step| [false, true].map(|after| Self { step, after }))
     }
 
-    /// What it is called by: `start-before`, `start-after`, …
+    /// The name for `CARREL_FAILPOINT`: `start-before`, `start-after`, …
     pub fn name(self) -> String {
         format!("{}-{}", self.step.name(), if self.after { "after" } else { "before" })
     }
 
-    /// Dies here, if that is what this process was started for.
+    /// Kills this process if it was started with this failpoint.
     #[cfg(feature = "failpoints")]
     fn reached(self) {
         static ARMED: std::sync::OnceLock<Option<String>> = std::sync::OnceLock::new();
         let armed = ARMED.get_or_init(|| std::env::var("CARREL_FAILPOINT").ok());
         if armed.as_deref() == Some(&self.name()) {
-            let _dead = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
-            // It is no use going on: the signal is on its way.
+            let _killed = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+            // The signal is pending; nothing may run until it arrives.
             std::process::abort();
         }
     }
 
     #[cfg(not(feature = "failpoints"))]
-    #[expect(clippy::unused_self, reason = "it does something only in builds that are made to die")]
+    #[expect(clippy::unused_self, reason = "it does something only with the feature `failpoints`")]
     fn reached(self) {}
 }
 
@@ -148,8 +148,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_moment_has_a_name_of_its_own() {
+    fn every_failpoint_has_a_unique_name() {
         let names: std::collections::HashSet<_> = Failpoint::all().map(Failpoint::name).collect();
-        assert_eq!(names.len(), 2 * Step::ALL.len());
+        assert_eq!(names.len(), 2 * FailpointStep::ALL.len());
     }
 }

@@ -1,4 +1,4 @@
-//! A provider that does what a script says: machines in memory, which outlive whoever asked for them.
+//! A provider for tests, with sandboxes in memory. They outlive the control plane.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -15,59 +15,59 @@ use crate::provider::{
 };
 use crate::spec::{Service, Spec};
 
-/// What a provider is asked.
+/// A call of a provider that can fail or be held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Call {
-    /// To start or to adopt.
+pub enum FakeCall {
+    /// `start` or `adopt`.
     Start,
-    /// To restart the command of a sandbox.
+    /// `command`, with an attempt number.
     Command,
-    /// To run a command.
+    /// `exec`.
     Exec,
-    /// To end a command.
+    /// `cancel`.
     Cancel,
-    /// To end an incarnation.
+    /// `stop`.
     Stop,
-    /// To remove a sandbox.
+    /// `remove`.
     Remove,
 }
 
-/// Machines in memory.
+/// A provider with sandboxes in memory. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub struct FakeProvider(Arc<Fake>);
+pub struct FakeProvider(Arc<FakeShared>);
 
 #[derive(Debug, Default)]
-struct Fake {
-    world: Mutex<World>,
-    /// Counts changes, so that whoever waits for one is woken.
+struct FakeShared {
+    state: Mutex<FakeState>,
+    /// Counts changes, to wake those that wait for one.
     changed: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
-struct World {
+struct FakeState {
     /// By incarnation.
-    machines: HashMap<String, Machine>,
+    machines: HashMap<String, FakeMachine>,
     disks: HashSet<String>,
     /// By disk.
     manifests: HashMap<String, Manifest>,
-    /// How often each call fails from now on.
-    failing: HashMap<Call, u32>,
-    /// Calls that wait until they are let go.
-    held: HashSet<Call>,
+    /// How many of the next calls fail.
+    failing: HashMap<FakeCall, u32>,
+    /// Calls that block until they are released.
+    held: HashSet<FakeCall>,
     active: bool,
     paused: HashSet<String>,
     disk_space: Option<DiskSpace>,
-    disk_space_asked: u64,
+    disk_space_calls: u64,
     home_moved: bool,
-    /// How often it was looked for what no sandbox has.
+    /// How many times `reap` was called.
     reaps: u64,
-    /// The restarts of commands that were requested, by their numbers.
+    /// The attempt numbers of `command`.
     restarts: Vec<u32>,
     /// Execs whose output was removed.
     removed_logs: Vec<String>,
 }
 
-/// A reader of a disk, until its sandbox runs or is removed.
+/// A disk reader, until its sandbox runs or is removed.
 #[derive(Debug)]
 struct FakeDiskReader {
     fake: FakeProvider,
@@ -76,10 +76,10 @@ struct FakeDiskReader {
 }
 
 #[derive(Debug, Default)]
-struct Machine {
+struct FakeMachine {
     sandbox: String,
     runs: bool,
-    /// Commands by their ids, and whether they run.
+    /// Whether each exec is running, by id.
     execs: BTreeMap<String, bool>,
     journal: Vec<(Timestamp, Fact)>,
 }
@@ -87,23 +87,23 @@ struct Machine {
 // === impl FakeProvider ===
 
 impl FakeProvider {
-    /// Lets the next calls of a kind fail.
-    pub fn fail(&self, call: Call, times: u32) {
+    /// Makes the next calls fail.
+    pub fn fail(&self, call: FakeCall, times: u32) {
         self.lock().failing.insert(call, times);
     }
 
-    /// Lets calls of a kind wait.
-    pub fn hold(&self, call: Call) {
+    /// Makes calls block.
+    pub fn hold(&self, call: FakeCall) {
         self.lock().held.insert(call);
     }
 
-    /// Lets them go on.
-    pub fn release(&self, call: Call) {
+    /// Unblocks calls.
+    pub fn release(&self, call: FakeCall) {
         self.lock().held.remove(&call);
         self.wake();
     }
 
-    /// Waits until the commands of sandboxes were restarted so many times; returns the numbers of the restarts.
+    /// Waits until commands were started this many times. Returns the attempt numbers.
     pub async fn restarts(&self, count: usize) -> Vec<u32> {
         let mut changed = self.0.changed.subscribe();
         loop {
@@ -114,101 +114,101 @@ impl FakeProvider {
         }
     }
 
-    /// Says whether sandboxes are used.
+    /// Sets whether sandboxes are in use.
     pub fn set_active(&self, active: bool) {
         self.lock().active = active;
     }
 
-    /// Ends a command as if by itself; says whether it ran.
+    /// Ends an exec as if by itself. Returns whether it was running.
     pub fn end_exec(&self, exec: &str, how: How) -> bool {
-        let mut world = self.lock();
+        let mut state = self.lock();
         let machine =
-            world.machines.values_mut().find(|machine| machine.runs && machine.execs.get(exec) == Some(&true));
+            state.machines.values_mut().find(|machine| machine.runs && machine.execs.get(exec) == Some(&true));
         let Some(machine) = machine else { return false };
         machine.end_exec(exec, how);
-        drop(world);
+        drop(state);
         self.wake();
         true
     }
 
-    /// Ends a sandbox as if by itself; says whether it ran.
+    /// Ends a sandbox as if by itself. Returns whether it was running.
     pub fn kill(&self, sandbox: &str, cause: EndCause) -> bool {
-        let mut world = self.lock();
-        let Some(machine) = world.machines.values_mut().find(|machine| machine.runs && machine.sandbox == sandbox)
+        let mut state = self.lock();
+        let Some(machine) = state.machines.values_mut().find(|machine| machine.runs && machine.sandbox == sandbox)
         else {
             return false;
         };
         machine.end(Fact::Ended { cause, message: "killed".to_owned() });
-        drop(world);
+        drop(state);
         self.wake();
         true
     }
 
-    /// Loses all that runs, and what would tell how it ended.
+    /// Removes all running sandboxes and their journals.
     pub fn lose_machines(&self) {
         self.lock().machines.clear();
         self.wake();
     }
 
-    /// Loses the disks of all sandboxes.
+    /// Removes the disks of all sandboxes.
     pub fn lose_disks(&self) {
         self.lock().disks.clear();
     }
 
-    /// Ends what the sandbox runs by itself, at some moment.
+    /// Ends the command of a sandbox with exit code 1 at a given time.
     pub fn end_command(&self, sandbox: &str, at: Timestamp) {
         self.end_command_as(sandbox, at, &How::Exited(1));
     }
 
-    /// The same, in some way.
+    /// Ends the command of a sandbox at a given time.
     pub fn end_command_as(&self, sandbox: &str, at: Timestamp, how: &How) {
-        let mut world = self.lock();
-        for machine in world.machines.values_mut().filter(|machine| machine.runs && machine.sandbox == sandbox) {
+        let mut state = self.lock();
+        for machine in state.machines.values_mut().filter(|machine| machine.runs && machine.sandbox == sandbox) {
             machine.journal.push((at, Fact::CommandEnded { attempt: 0, how: how.clone() }));
         }
-        drop(world);
+        drop(state);
         self.wake();
     }
 
-    /// Pauses a sandbox for want of space on the disk, or lets it continue.
+    /// Pauses a sandbox because of a low disk, or unpauses it.
     pub fn pause_for_disk(&self, sandbox: &str, message: Option<&str>) {
-        let of = |machine: &Machine| machine.runs && machine.sandbox == sandbox;
+        let of = |machine: &FakeMachine| machine.runs && machine.sandbox == sandbox;
         let incarnation = self.lock().machines.iter().find(|(_, machine)| of(machine)).map(|(name, _)| name.clone());
         let pause = message.map(|message| (PauseCause::HostDisk, message));
-        self.note_pause(&incarnation.unwrap_or_default(), pause);
+        self.record_pause(&incarnation.unwrap_or_default(), pause);
     }
 
-    /// Says what is free on the disk.
+    /// Sets the free space on the disk.
     pub fn set_disk_space(&self, space: Option<DiskSpace>) {
         self.lock().disk_space = space;
     }
 
-    /// How often it was asked what is free on the disk.
-    pub fn disk_space_asked(&self) -> u64 {
-        self.lock().disk_space_asked
+    /// How many times `disk_space` was called.
+    pub fn disk_space_calls(&self) -> u64 {
+        self.lock().disk_space_calls
     }
 
-    /// Says that everything is elsewhere now, or where it was.
+    /// Sets whether the home was moved.
     pub fn set_home_moved(&self, moved: bool) {
         self.lock().home_moved = moved;
     }
 
-    /// Waits until it was looked so often for what no sandbox has.
-    pub async fn reaped(&self, times: u64) {
+    /// Waits until `reap` was called this many times.
+    pub async fn wait_for_reaps(&self, times: u64) {
         let mut changed = self.0.changed.subscribe();
         while self.lock().reaps < times {
-            // The sender is ours.
+            // The sender is in `self`.
             let _changed = changed.changed().await;
         }
     }
 
-    fn note_pause(&self, incarnation: &str, pause: Option<(PauseCause, &str)>) {
-        let mut world = self.lock();
+    fn record_pause(&self, incarnation: &str, pause: Option<(PauseCause, &str)>) {
+        let mut state = self.lock();
         let changed = match pause {
-            Some(_) => world.paused.insert(incarnation.to_owned()),
-            None => world.paused.remove(incarnation),
+            Some(_) => state.paused.insert(incarnation.to_owned()),
+            None => state.paused.remove(incarnation),
         };
-        if let Some(machine) = world.machines.get_mut(incarnation).filter(|_| changed) {
+        if let Some(machine) = state.machines.get_mut(incarnation).filter(|_| changed) {
             let fact = match pause {
                 Some((cause, message)) => Fact::Paused { cause, message: message.to_owned() },
                 None => Fact::Unpaused,
@@ -216,23 +216,23 @@ impl FakeProvider {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
             machine.journal.push((Timestamp(i64::try_from(now).unwrap_or(i64::MAX)), fact));
         }
-        drop(world);
+        drop(state);
         self.wake();
     }
 
-    /// Sandboxes of which something runs.
+    /// The sandboxes that are running.
     pub fn running(&self) -> Vec<String> {
-        let world = self.lock();
+        let state = self.lock();
         let mut running: Vec<_> =
-            world.machines.values().filter(|machine| machine.runs).map(|machine| machine.sandbox.clone()).collect();
+            state.machines.values().filter(|machine| machine.runs).map(|machine| machine.sandbox.clone()).collect();
         running.sort();
         running
     }
 
-    /// Commands that run.
+    /// The execs that are running.
     pub fn running_execs(&self) -> Vec<String> {
-        let world = self.lock();
-        let machines = world.machines.values().filter(|machine| machine.runs);
+        let state = self.lock();
+        let machines = state.machines.values().filter(|machine| machine.runs);
         let mut execs: Vec<_> = machines
             .flat_map(|machine| machine.execs.iter().filter(|(_, runs)| **runs).map(|(exec, _)| exec.clone()))
             .collect();
@@ -240,10 +240,10 @@ impl FakeProvider {
         execs
     }
 
-    /// How many incarnations and disks something is left of.
-    pub fn left(&self) -> (usize, usize) {
-        let world = self.lock();
-        (world.machines.len(), world.disks.len())
+    /// The number of incarnations and disks that are not removed.
+    pub fn remaining(&self) -> (usize, usize) {
+        let state = self.lock();
+        (state.machines.len(), state.disks.len())
     }
 
     /// Execs whose output was removed, in that order.
@@ -251,24 +251,24 @@ impl FakeProvider {
         self.lock().removed_logs.clone()
     }
 
-    fn lock(&self) -> MutexGuard<'_, World> {
-        self.0.world.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, FakeState> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn wake(&self) {
         self.0.changed.send_modify(|count| *count += 1);
     }
 
-    /// Waits if it has to, then says whether to fail.
-    async fn admit(&self, call: Call) -> Result<(), ProviderError> {
+    /// Blocks while the call is held, then fails if it should.
+    async fn admit(&self, call: FakeCall) -> Result<(), ProviderError> {
         let mut changed = self.0.changed.subscribe();
         while self.lock().held.contains(&call) {
             if changed.changed().await.is_err() {
                 break;
             }
         }
-        let mut world = self.lock();
-        match world.failing.get_mut(&call).filter(|times| **times > 0) {
+        let mut state = self.lock();
+        match state.failing.get_mut(&call).filter(|times| **times > 0) {
             Some(times) => {
                 *times -= 1;
                 Err(ProviderError::new(format!("{call:?} fails")))
@@ -279,7 +279,7 @@ impl FakeProvider {
 
     fn stop_now(&self, place: &Place) {
         if let Some(machine) = self.lock().machines.get_mut(&place.incarnation).filter(|machine| machine.runs) {
-            machine.end(Fact::Ended { cause: EndCause::Stopped, message: "asked".to_owned() });
+            machine.end(Fact::Ended { cause: EndCause::Stopped, message: "stopped".to_owned() });
         }
         self.wake();
     }
@@ -288,15 +288,15 @@ impl FakeProvider {
 impl Provider for FakeProvider {
     fn start<'a>(&'a self, place: &'a Place, _: &'a Spec) -> Answer<'a, ()> {
         Box::pin(async move {
-            self.admit(Call::Start).await?;
-            let mut world = self.lock();
-            if !place.is_first_start() && !world.disks.contains(&place.disk) {
+            self.admit(FakeCall::Start).await?;
+            let mut state = self.lock();
+            if !place.is_first_start() && !state.disks.contains(&place.disk) {
                 return Err(ProviderError::new("its disk is missing"));
             }
-            world.disks.insert(place.disk.clone());
-            let fresh = Machine { sandbox: place.sandbox.to_string(), runs: true, ..Machine::default() };
-            world.machines.entry(place.incarnation.clone()).or_insert(fresh);
-            drop(world);
+            state.disks.insert(place.disk.clone());
+            let fresh = FakeMachine { sandbox: place.sandbox.to_string(), runs: true, ..FakeMachine::default() };
+            state.machines.entry(place.incarnation.clone()).or_insert(fresh);
+            drop(state);
             self.wake();
             Ok(())
         })
@@ -304,7 +304,7 @@ impl Provider for FakeProvider {
 
     fn adopt<'a>(&'a self, place: &'a Place, _: &'a Spec) -> Answer<'a, bool> {
         Box::pin(async move {
-            self.admit(Call::Start).await?;
+            self.admit(FakeCall::Start).await?;
             Ok(self.lock().machines.get(&place.incarnation).is_some_and(|machine| machine.runs))
         })
     }
@@ -317,7 +317,7 @@ impl Provider for FakeProvider {
         Box::pin(async move {
             let agent_socket = PathBuf::from(format!("/run/{}/reader.sock", place.disk));
             let reader = FakeDiskReader { fake: self.clone(), place: place.clone(), agent_socket };
-            if reader.is_over() {
+            if reader.is_closed() {
                 return Err(ProviderError::new("its disk is missing"));
             }
             Ok(Box::new(reader) as Box<dyn DiskReader>)
@@ -325,7 +325,7 @@ impl Provider for FakeProvider {
     }
 
     fn watch(&self, place: &Place, after: u64) -> mpsc::Receiver<Vec<Noted>> {
-        let (told, facts) = mpsc::channel(16);
+        let (sender, facts) = mpsc::channel(16);
         let (fake, incarnation) = (self.clone(), place.incarnation.clone());
         tokio::spawn(async move {
             let mut changed = fake.0.changed.subscribe();
@@ -347,12 +347,12 @@ impl Provider for FakeProvider {
                 if noted.is_empty() {
                     tokio::select! {
                         changed = changed.changed() => if changed.is_err() { return },
-                        () = told.closed() => return,
+                        () = sender.closed() => return,
                     }
                     continue;
                 }
                 let is_last = noted.iter().any(|noted| matches!(noted.fact, Fact::Ended { .. }));
-                if told.send(noted).await.is_err() || is_last {
+                if sender.send(noted).await.is_err() || is_last {
                     return;
                 }
             }
@@ -364,34 +364,34 @@ impl Provider for FakeProvider {
         Box::pin(async move {
             self.lock().restarts.push(attempt);
             self.wake();
-            self.admit(Call::Command).await
+            self.admit(FakeCall::Command).await
         })
     }
 
     fn exec<'a>(&'a self, place: &'a Place, _: &'a Spec, exec: &'a ExecStart) -> Answer<'a, ()> {
         Box::pin(async move {
-            self.admit(Call::Exec).await?;
-            let mut world = self.lock();
-            let machine = world.machines.get_mut(&place.incarnation).filter(|machine| machine.runs);
-            let machine = machine.ok_or_else(|| ProviderError::new("it does not run"))?;
+            self.admit(FakeCall::Exec).await?;
+            let mut state = self.lock();
+            let machine = state.machines.get_mut(&place.incarnation).filter(|machine| machine.runs);
+            let machine = machine.ok_or_else(|| ProviderError::new("it is not running"))?;
             machine.execs.entry(exec.id.to_string()).or_insert(true);
             Ok(())
         })
     }
 
     fn service(&self, _: &Place, _: &Spec, service: &Service) -> mpsc::Receiver<ServiceFact> {
-        let (told, facts) = mpsc::channel(1);
-        let told_once = match service.name.as_str() {
+        let (sender, facts) = mpsc::channel(1);
+        let report = match service.name.as_str() {
             "broken" => ServiceFact::Failed(ProviderError::new("it is broken")),
             _ => ServiceFact::Ready,
         };
-        let _room_for_one = told.try_send(told_once);
+        let _room_for_one = sender.try_send(report);
         facts
     }
 
     fn cancel<'a>(&'a self, _: &'a Place, exec: &'a ExecId) -> Answer<'a, ()> {
         Box::pin(async move {
-            self.admit(Call::Cancel).await?;
+            self.admit(FakeCall::Cancel).await?;
             self.end_exec(exec.as_str(), How::Cancelled);
             Ok(())
         })
@@ -399,7 +399,7 @@ impl Provider for FakeProvider {
 
     fn stop<'a>(&'a self, place: &'a Place, _: Duration) -> Answer<'a, ()> {
         Box::pin(async move {
-            self.admit(Call::Stop).await?;
+            self.admit(FakeCall::Stop).await?;
             self.stop_now(place);
             Ok(())
         })
@@ -407,9 +407,9 @@ impl Provider for FakeProvider {
 
     fn forget<'a>(&'a self, place: &'a Place) -> Answer<'a, ()> {
         Box::pin(async move {
-            let mut world = self.lock();
-            if world.machines.get(&place.incarnation).is_some_and(|machine| !machine.runs) {
-                world.machines.remove(&place.incarnation);
+            let mut state = self.lock();
+            if state.machines.get(&place.incarnation).is_some_and(|machine| !machine.runs) {
+                state.machines.remove(&place.incarnation);
             }
             Ok(())
         })
@@ -417,12 +417,12 @@ impl Provider for FakeProvider {
 
     fn remove<'a>(&'a self, place: &'a Place) -> Answer<'a, ()> {
         Box::pin(async move {
-            self.admit(Call::Remove).await?;
+            self.admit(FakeCall::Remove).await?;
             self.stop_now(place);
-            let mut world = self.lock();
-            world.machines.remove(&place.incarnation);
-            world.disks.remove(&place.disk);
-            drop(world);
+            let mut state = self.lock();
+            state.machines.remove(&place.incarnation);
+            state.disks.remove(&place.disk);
+            drop(state);
             self.wake();
             Ok(())
         })
@@ -439,7 +439,7 @@ impl Provider for FakeProvider {
 
     fn pause<'a>(&'a self, place: &'a Place, paused: bool) -> Answer<'a, ()> {
         Box::pin(async move {
-            self.note_pause(&place.incarnation, paused.then_some((PauseCause::User, "")));
+            self.record_pause(&place.incarnation, paused.then_some((PauseCause::User, "")));
             Ok(())
         })
     }
@@ -457,14 +457,14 @@ impl Provider for FakeProvider {
 
     fn reap<'a>(&'a self, in_use: &'a InUseSource) -> Answer<'a, Reaped> {
         Box::pin(async move {
-            let mut world = self.lock();
-            world.reaps += 1;
+            let mut state = self.lock();
+            state.reaps += 1;
             let in_use = in_use();
-            let before = world.disks.len();
-            world.disks.retain(|disk| !in_use.deleted.contains(disk));
-            let quarantined = world.disks.iter().filter(|disk| !in_use.disks.contains(*disk)).cloned().collect();
-            let removed = before - world.disks.len();
-            drop(world);
+            let before = state.disks.len();
+            state.disks.retain(|disk| !in_use.deleted.contains(disk));
+            let quarantined = state.disks.iter().filter(|disk| !in_use.disks.contains(*disk)).cloned().collect();
+            let removed = before - state.disks.len();
+            drop(state);
             self.wake();
             Ok(Reaped { removed, quarantined })
         })
@@ -472,12 +472,12 @@ impl Provider for FakeProvider {
 
     fn orphans<'a>(&'a self, in_use: &'a InUseSource) -> Answer<'a, Vec<Orphan>> {
         Box::pin(async move {
-            let world = self.lock();
+            let state = self.lock();
             let in_use = in_use();
-            let unknown = world.disks.iter().filter(|disk| !in_use.disks.contains(*disk));
+            let unknown = state.disks.iter().filter(|disk| !in_use.disks.contains(*disk));
             let orphan = |disk: &String| Orphan {
                 disk: disk.clone(),
-                manifest: world.manifests.get(disk).cloned(),
+                manifest: state.manifests.get(disk).cloned(),
                 running: None,
                 since: Timestamp(0),
                 removed_at: None,
@@ -498,9 +498,9 @@ impl Provider for FakeProvider {
     }
 
     fn disk_space(&self) -> Option<DiskSpace> {
-        let mut world = self.lock();
-        world.disk_space_asked += 1;
-        world.disk_space.clone()
+        let mut state = self.lock();
+        state.disk_space_calls += 1;
+        state.disk_space.clone()
     }
 
     fn logs(&self, sandbox: &SandboxId, exec: &ExecId) -> LogPaths {
@@ -517,10 +517,10 @@ impl Provider for FakeProvider {
 // === impl FakeDiskReader ===
 
 impl FakeDiskReader {
-    fn is_over(&self) -> bool {
-        let (world, sandbox) = (self.fake.lock(), self.place.sandbox.to_string());
-        let runs = world.machines.values().any(|machine| machine.runs && machine.sandbox == sandbox);
-        runs || !world.disks.contains(&self.place.disk)
+    fn is_closed(&self) -> bool {
+        let (state, sandbox) = (self.fake.lock(), self.place.sandbox.to_string());
+        let runs = state.machines.values().any(|machine| machine.runs && machine.sandbox == sandbox);
+        runs || !state.disks.contains(&self.place.disk)
     }
 }
 
@@ -532,15 +532,15 @@ impl DiskReader for FakeDiskReader {
     fn ended(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         Box::pin(async {
             let mut changed = self.fake.0.changed.subscribe();
-            while !self.is_over() && changed.changed().await.is_ok() {}
+            while !self.is_closed() && changed.changed().await.is_ok() {}
         })
     }
 }
 
-// === impl Machine ===
+// === impl FakeMachine ===
 
-impl Machine {
-    fn note(&mut self, fact: Fact) {
+impl FakeMachine {
+    fn record(&mut self, fact: Fact) {
         let at = i64::try_from(self.journal.len()).unwrap_or(i64::MAX);
         self.journal.push((Timestamp(at), fact));
     }
@@ -548,7 +548,7 @@ impl Machine {
     fn end_exec(&mut self, exec: &str, how: How) {
         self.execs.insert(exec.to_owned(), false);
         if let Ok(exec) = ExecId::new(exec) {
-            self.note(Fact::ExecEnded { exec, how });
+            self.record(Fact::ExecEnded { exec, how });
         }
     }
 
@@ -558,6 +558,6 @@ impl Machine {
             self.end_exec(&exec, How::SandboxEnded);
         }
         self.runs = false;
-        self.note(fact);
+        self.record(fact);
     }
 }

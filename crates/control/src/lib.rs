@@ -7,6 +7,7 @@
 
 mod actor;
 mod admission;
+mod codes;
 mod control;
 mod descriptors;
 mod event_log;
@@ -15,27 +16,26 @@ mod exec_size;
 mod failpoint;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;
-mod kept;
-pub mod machine;
 pub mod provider;
 mod refusal;
+mod sandbox_quota;
 mod settings;
 mod share;
 pub mod spec;
+pub mod stage;
 mod text;
 mod watch;
-mod words;
 
 pub use self::control::{Control, CreateRequest, DiskAccess, ExecRequest, StartError, expired};
 pub use self::descriptors::{DescriptorUse, Descriptors, PER_SANDBOX};
 pub use self::exec_outcome::outcome as exec_outcome;
 pub use self::exec_size::MAX_EXEC_BYTES;
-pub use self::failpoint::{Failpoint, Step};
+pub use self::failpoint::{Failpoint, FailpointStep};
 pub use self::refusal::{Code, Refusal};
 pub use self::settings::{Caller, Clock, Retention, Settings};
 pub use self::share::{ShareExceeded, ShareHolder, ShareLimits, SharePermit, ShareQuota, ShareUse};
 pub use self::text::bounded_text;
-pub use self::watch::Watch;
+pub use self::watch::EventWatch;
 
 #[cfg(test)]
 mod tests;

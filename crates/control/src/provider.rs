@@ -13,8 +13,8 @@ use carrel_store::{ExecId, Pairs, SandboxId, Timestamp};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
+use crate::codes::{cause, error_code, reason};
 use crate::spec::{Service, Spec};
-use crate::words::{cause, error_code, reason};
 
 /// What a provider answers, later.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, ProviderError>> + Send + 'a>>;

@@ -1,80 +1,81 @@
-//! Why something that was asked for is not done: a kind, a word for programs, and a sentence for people.
+//! Why a request is refused: a code, a reason for programs, and a message for people.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use carrel_store::{Namespace, SandboxId};
 
+use crate::codes::reason;
 use crate::text::bounded_text;
-use crate::words::reason;
 
-/// How many bytes a message may have, and a value of the metadata: with its details it has to fit into the headers that
-/// every client takes.
-const LONGEST: (usize, usize) = (1024, 256);
+/// The longest message. With its details it must fit into the headers that every client accepts.
+const MAX_MESSAGE_BYTES: usize = 1024;
+/// The longest metadata value.
+const MAX_METADATA_BYTES: usize = 256;
 
-/// A request that is not carried out. Nothing has changed.
+/// A request that is refused. Nothing has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// What kind of refusal.
+    /// The kind of refusal, as in gRPC.
     pub code: Code,
-    /// The word that programs go by; it never changes.
+    /// The reason for programs; it never changes.
     pub reason: &'static str,
-    /// What happened, and what to do about it.
+    /// What happened, and a hint.
     pub message: String,
-    /// What it is about: `sandbox_id`, `exec_id`, `field`, …
+    /// Metadata: `sandbox_id`, `exec_id`, `field`, …
     pub metadata: BTreeMap<&'static str, String>,
 }
 
-/// Kinds of refusals.
+/// The gRPC status codes of refusals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
-    /// The request itself is wrong.
+    /// The request is invalid.
     InvalidArgument,
-    /// There is no such thing, or none that the caller may see.
+    /// The object does not exist, or the caller may not see it.
     NotFound,
     /// The id was used before.
     AlreadyExists,
-    /// The caller may not do that.
+    /// The caller is not allowed to do it.
     PermissionDenied,
-    /// It cannot be done now.
+    /// The current state does not allow it.
     FailedPrecondition,
-    /// The place in the log is not there.
+    /// The sequence is not in the log.
     OutOfRange,
-    /// A limit of this machine is reached.
+    /// A limit is reached.
     ResourceExhausted,
-    /// The daemon is going.
+    /// The daemon is shutting down.
     Unavailable,
-    /// Something here is broken.
+    /// An internal error.
     Internal,
 }
 
 // === impl Refusal ===
 
 impl Refusal {
-    /// A refusal about nothing in particular. What a caller gave may be part of the message: it is cut to a length that
-    /// can be answered, and shows no control characters.
+    /// Creates a refusal without metadata. The message may contain text of the caller, so it is truncated, and control
+    /// characters are escaped.
     pub fn new(code: Code, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { code, reason, message: bounded_text(message.into(), LONGEST.0), metadata: BTreeMap::new() }
+        Self { code, reason, message: bounded_text(message.into(), MAX_MESSAGE_BYTES), metadata: BTreeMap::new() }
     }
 
-    /// A request that is wrong in one of its fields.
+    /// Refuses a request because of an invalid field.
     pub fn invalid(field: &str, message: impl fmt::Display) -> Self {
         Self::new(Code::InvalidArgument, "INVALID_ARGUMENT", format!("{field}: {message}")).about("field", field)
     }
 
-    /// Says what it is about.
+    /// Adds metadata.
     #[must_use]
     pub fn about(mut self, key: &'static str, value: impl Into<String>) -> Self {
-        self.metadata.insert(key, bounded_text(value.into(), LONGEST.1));
+        self.metadata.insert(key, bounded_text(value.into(), MAX_METADATA_BYTES));
         self
     }
 
-    /// Whether it ends when there is room on the disk.
+    /// Whether it ends when there is disk space.
     pub(crate) fn is_disk_limit(&self) -> bool {
         self.reason == reason::LIMIT_REACHED && self.metadata.get("limit").is_some_and(|limit| limit == "disk")
     }
 
-    /// The same with ids as callers of a namespace know them.
+    /// Shows ids as callers of a namespace know them.
     #[must_use]
     pub(crate) fn seen_from(mut self, namespace: Namespace) -> Self {
         for key in ["sandbox_id", "exec_id"] {

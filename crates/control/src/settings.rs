@@ -1,4 +1,4 @@
-//! What an operator decides, and who asks.
+//! The settings of the operator, and the caller of a request.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,82 +9,82 @@ use carrel_store::{Namespace, Sandbox, Timestamp};
 use crate::descriptors::Descriptors;
 use crate::spec::Host;
 
-/// What an operator decides.
+/// The settings of the operator.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// How long a sandbox may be idle that does not say so itself; 0 is for ever.
+    /// The default idle timeout of sandboxes; 0 is forever.
     pub idle_ttl: Duration,
-    /// How long sandboxes are kept that do not run; 0 is for ever.
+    /// How long sandboxes that do not run are retained; 0 is forever.
     pub cleanup_ttl: Duration,
-    /// How much of the past is kept.
+    /// How long deleted sandboxes, events, execs and logs are retained.
     pub retention: Retention,
-    /// How long a sandbox has to end by itself.
+    /// The grace period of a stop, before processes are killed.
     pub grace: Duration,
-    /// How many may run.
+    /// The maximum number of running sandboxes.
     pub most_sandboxes: Option<u64>,
-    /// How many of all users are kept, running or not; 0 is no bound.
+    /// The maximum number of sandboxes of all users, running or not; 0 is unlimited.
     pub kept_sandboxes: u64,
-    /// How many of one user other than the daemon's own are kept; 0 is no bound.
+    /// The maximum number of sandboxes of each user but the daemon's own; 0 is unlimited.
     pub user_sandboxes: u64,
-    /// How many bytes what those are made from may have together; 0 is no bound.
+    /// The maximum size of their specs in total, in bytes; 0 is unlimited.
     pub kept_specs: u64,
-    /// How much memory they may use together.
+    /// The maximum memory of running sandboxes in total.
     pub most_memory: Option<u64>,
-    /// How much memory one may use that does not say so itself.
+    /// The memory limit of a sandbox without one.
     pub default_memory: u64,
-    /// What of the host may be named.
+    /// What sandboxes may use of the host.
     pub host: Host,
-    /// What time it is.
+    /// The clock.
     pub clock: Clock,
     /// The file descriptors of this process.
     pub descriptors: Descriptors,
 }
 
-/// How much of the past is kept: what is beyond a bound is removed, the oldest first. 0 is no bound.
+/// The retention limits. What exceeds one is removed, the oldest first. 0 is unlimited.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Retention {
-    /// How long deleted sandboxes are known; none is for as long as those are kept that do not run.
+    /// How long deleted sandboxes are retained; `None` is the `cleanup_ttl`.
     pub deleted_age: Option<Duration>,
-    /// How many deleted sandboxes are known.
+    /// How many deleted sandboxes are retained.
     pub deleted_count: u64,
-    /// How long the events of a sandbox are kept.
+    /// How long the events of a sandbox are retained.
     pub events_age: Duration,
-    /// How many events of a sandbox are kept.
+    /// How many events of a sandbox are retained.
     pub events_count: u64,
-    /// How long execs are known that have ended.
+    /// How long execs that have ended are retained.
     pub execs_age: Duration,
-    /// How many execs of a sandbox are known.
+    /// How many execs of a sandbox are retained.
     pub execs_count: u64,
-    /// How long the output of execs is kept that have ended.
+    /// How long the output of execs that have ended is retained.
     pub logs_age: Duration,
-    /// How long disks are quarantined that the store does not know. The provider removes them; this says how often it looks.
+    /// How long orphans stay in quarantine. The provider removes them; this decides how often it is called.
     pub orphans_age: Duration,
 }
 
-/// What time it is.
+/// A clock.
 #[derive(Clone)]
 pub struct Clock {
     now: Arc<dyn Fn() -> Timestamp + Send + Sync>,
-    /// How long this host has been up.
+    /// The uptime of the host.
     uptime: Arc<dyn Fn() -> Duration + Send + Sync>,
 }
 
-/// Who asks.
+/// The caller of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// The user, as the kernel says.
+    /// The user id from the kernel.
     pub user: u32,
-    /// Its group, as the kernel says.
+    /// The group id from the kernel.
     pub group: u32,
-    /// Whether it is the daemon's own user on this machine: it sees all sandboxes, and may name what is on the host.
+    /// Whether it is the daemon's own user on this host, who sees all sandboxes and may use any path of the host.
     pub trusted: bool,
 }
 
 // === impl Settings ===
 
 impl Settings {
-    /// These, with what does not change while others are replaced.
-    pub(crate) fn beside(self, former: &Self) -> Self {
+    /// Takes over what does not change on a reload.
+    pub(crate) fn with_fixed_parts_of(self, former: &Self) -> Self {
         Self { clock: former.clock.clone(), descriptors: former.descriptors.clone(), ..self }
     }
 }
@@ -129,12 +129,12 @@ impl Default for Retention {
 // === impl Clock ===
 
 impl Clock {
-    /// A clock that says what it is told.
+    /// A clock with this time.
     pub fn new(now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
         Self { now: Arc::new(now), uptime: Arc::new(uptime) }
     }
 
-    /// The same on a host that says how long it has been up.
+    /// Replaces the uptime.
     #[must_use]
     pub fn with_uptime(self, uptime: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
         Self { uptime: Arc::new(uptime), ..self }
@@ -144,19 +144,19 @@ impl Clock {
         (self.now)()
     }
 
-    /// Whether a moment was before this host booted.
-    pub(crate) fn is_before_boot(&self, moment: Timestamp) -> bool {
-        self.since(moment) > (self.uptime)()
+    /// Whether a time is before the boot of this host.
+    pub(crate) fn is_before_boot(&self, time: Timestamp) -> bool {
+        self.since(time) > (self.uptime)()
     }
 
-    /// The moment that was so long ago.
+    /// The time that is this long ago.
     pub(crate) fn ago(&self, age: Duration) -> Timestamp {
         Timestamp(self.now().0.saturating_sub(i64::try_from(age.as_nanos()).unwrap_or(i64::MAX)))
     }
 
-    /// How long ago a moment was. One that is still to come, since somebody set the clock back, was now.
-    pub(crate) fn since(&self, moment: Timestamp) -> Duration {
-        Duration::from_nanos(self.now().0.saturating_sub(moment.0).try_into().unwrap_or(0))
+    /// How long ago a time is. A time in the future, after the clock was set back, counts as now.
+    pub(crate) fn since(&self, time: Timestamp) -> Duration {
+        Duration::from_nanos(self.now().0.saturating_sub(time.0).try_into().unwrap_or(0))
     }
 }
 
@@ -169,7 +169,7 @@ impl Default for Clock {
     }
 }
 
-/// Suspended or not: a sandbox is suspended with its host.
+/// Includes the time of a suspend, since a sandbox is suspended with its host.
 fn uptime() -> Duration {
     let up = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     Duration::try_from(up).unwrap_or(Duration::MAX)
@@ -184,10 +184,10 @@ impl fmt::Debug for Clock {
 // === impl Caller ===
 
 impl Caller {
-    /// Somebody elsewhere who has the key.
+    /// A remote client with the API key.
     pub const KEY: Self = Self { user: u32::MAX, group: u32::MAX, trusted: false };
 
-    /// Where the ids are unique that the caller chooses: nobody learns of an id because it is taken.
+    /// The namespace of the caller's ids. It keeps callers from learning each other's ids.
     pub fn namespace(&self) -> Namespace {
         match *self {
             Self { trusted: true, .. } => Namespace::Daemon,
@@ -196,7 +196,7 @@ impl Caller {
         }
     }
 
-    /// Whether there is such a sandbox, as far as they are concerned.
+    /// Whether the caller may see a sandbox.
     pub fn sees(&self, sandbox: &Sandbox) -> bool {
         self.trusted || self.user == sandbox.owner
     }

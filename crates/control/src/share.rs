@@ -1,26 +1,26 @@
-//! What users share, so that none of them can have all of it.
+//! Fair shares of a resource, so that no user can take all of it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use carrel_store::Namespace;
 
-/// Who has a share: the daemon's own user, or another caller.
+/// The holder of a share: the daemon's own user, or another caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ShareHolder(Option<u32>);
 
-/// How much there is of something. The daemon's own user may have all of it.
+/// The limits of a resource. The daemon's own user may use all of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShareLimits {
-    /// What all may have together.
+    /// The limit for all callers in total.
     pub total: u64,
-    /// What one other caller may have.
+    /// The limit for each other caller.
     pub each: u64,
-    /// What is left to the daemon's own user.
+    /// What is reserved for the daemon's own user.
     pub reserved: u64,
 }
 
-/// What is in use.
+/// The current use of a resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ShareUse {
     total: u64,
@@ -28,25 +28,25 @@ pub struct ShareUse {
     holder: u64,
 }
 
-/// Why there is no more.
+/// Why a share is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShareExceeded {
-    /// Everything that this caller may have is in use.
+    /// All that this caller may use is in use.
     #[error("{0} is the limit of all users together")]
     Total(u64),
-    /// This caller has as much as one may.
+    /// This caller uses its whole share.
     #[error("{0} is the limit of one user")]
     Each(u64),
 }
 
-/// A number of places that users share. Clones are the same.
+/// A resource that users share. Clones share the count.
 #[derive(Clone, Debug)]
 pub struct ShareQuota {
     limits: ShareLimits,
-    taken: Arc<Mutex<HashMap<ShareHolder, u64>>>,
+    used_by: Arc<Mutex<HashMap<ShareHolder, u64>>>,
 }
 
-/// Places that are free again when this is dropped.
+/// Units of a resource, which are released on drop.
 #[derive(Debug)]
 pub struct SharePermit {
     quota: ShareQuota,
@@ -60,7 +60,7 @@ impl ShareHolder {
     /// The daemon's own user.
     pub const OWNER: Self = Self(None);
 
-    /// Another user of this machine.
+    /// Another user of this host.
     pub const fn user(user: u32) -> Self {
         Self(Some(user))
     }
@@ -71,7 +71,7 @@ impl From<Namespace> for ShareHolder {
         match namespace {
             Namespace::Daemon => Self::OWNER,
             Namespace::User(user) => Self::user(user),
-            // No user has this number.
+            // No user has this id.
             Namespace::Key => Self::user(u32::MAX),
         }
     }
@@ -80,9 +80,9 @@ impl From<Namespace> for ShareHolder {
 // === impl ShareUse ===
 
 impl ShareUse {
-    /// What a caller finds in use, of what each holder has.
-    pub fn seen_by(holder: ShareHolder, taken: impl Iterator<Item = (ShareHolder, u64)>) -> Self {
-        taken.fold(Self::default(), |used, (other, amount)| Self {
+    /// Sums up the use of all holders, from the perspective of one.
+    pub fn seen_by(holder: ShareHolder, used_by: impl Iterator<Item = (ShareHolder, u64)>) -> Self {
+        used_by.fold(Self::default(), |used, (other, amount)| Self {
             total: used.total.saturating_add(amount),
             others: used.others.saturating_add(if other == ShareHolder::OWNER { 0 } else { amount }),
             holder: used.holder.saturating_add(if other == holder { amount } else { 0 }),
@@ -93,84 +93,84 @@ impl ShareUse {
 // === impl ShareLimits ===
 
 impl ShareLimits {
-    /// Refuses what exceeds the share of a caller.
+    /// Refuses an amount that exceeds the share of a caller.
     pub fn check(&self, holder: ShareHolder, used: ShareUse, amount: u64) -> Result<(), ShareExceeded> {
-        let is_over = |used: u64, limit: u64| used.saturating_add(amount) > limit;
-        if is_over(used.total, self.total) {
+        let exceeds = |used: u64, limit: u64| used.saturating_add(amount) > limit;
+        if exceeds(used.total, self.total) {
             return Err(ShareExceeded::Total(self.total));
         }
         if holder == ShareHolder::OWNER {
             return Ok(());
         }
-        if is_over(used.holder, self.each) {
+        if exceeds(used.holder, self.each) {
             return Err(ShareExceeded::Each(self.each));
         }
         let others = self.total.saturating_sub(self.reserved);
-        if is_over(used.others, others) { Err(ShareExceeded::Total(others)) } else { Ok(()) }
+        if exceeds(used.others, others) { Err(ShareExceeded::Total(others)) } else { Ok(()) }
     }
 }
 
 // === impl ShareQuota ===
 
 impl ShareQuota {
-    /// So many places.
+    /// Creates a quota with these limits.
     pub fn new(limits: ShareLimits) -> Self {
-        Self { limits, taken: Arc::default() }
+        Self { limits, used_by: Arc::default() }
     }
 
-    /// Takes a place.
+    /// Acquires one unit.
     pub fn take(&self, holder: ShareHolder) -> Result<SharePermit, ShareExceeded> {
         self.take_many(holder, 1)
     }
 
-    /// Takes so many places, or none.
+    /// Acquires this many units, or none.
     pub fn take_many(&self, holder: ShareHolder, amount: u64) -> Result<SharePermit, ShareExceeded> {
-        let mut taken = self.lock();
-        self.limits.check(holder, seen(&taken, holder), amount)?;
-        let entry = taken.entry(holder).or_default();
+        let mut used_by = self.lock();
+        self.limits.check(holder, usage(&used_by, holder), amount)?;
+        let entry = used_by.entry(holder).or_default();
         *entry = entry.saturating_add(amount);
         Ok(SharePermit { quota: self.clone(), holder, amount })
     }
 
-    /// Counts so many places that are in use already, beyond the limits if need be.
+    /// Charges units that are in use already, beyond the limits if necessary.
     pub fn charge(&self, holder: ShareHolder, amount: u64) -> SharePermit {
-        let mut taken = self.lock();
-        let entry = taken.entry(holder).or_default();
+        let mut used_by = self.lock();
+        let entry = used_by.entry(holder).or_default();
         *entry = entry.saturating_add(amount);
         SharePermit { quota: self.clone(), holder, amount }
     }
 
-    /// Whether a caller could take so many places now.
+    /// Whether a caller could acquire this many units now.
     pub fn has_room(&self, holder: ShareHolder, amount: u64) -> bool {
-        self.limits.check(holder, seen(&self.lock(), holder), amount).is_ok()
+        self.limits.check(holder, usage(&self.lock(), holder), amount).is_ok()
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<ShareHolder, u64>> {
-        // Nothing in there is ever half done.
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+        // No update in there is partial, so a poisoned lock is usable.
+        self.used_by.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn seen(taken: &HashMap<ShareHolder, u64>, holder: ShareHolder) -> ShareUse {
-    ShareUse::seen_by(holder, taken.iter().map(|(holder, amount)| (*holder, *amount)))
+fn usage(used_by: &HashMap<ShareHolder, u64>, holder: ShareHolder) -> ShareUse {
+    ShareUse::seen_by(holder, used_by.iter().map(|(holder, amount)| (*holder, *amount)))
 }
 
 // === impl SharePermit ===
 
 impl SharePermit {
-    /// Whose it is.
+    /// The holder of the units.
     pub fn holder(&self) -> ShareHolder {
         self.holder
     }
 
-    /// How many places it has.
+    /// The number of units.
     pub fn amount(&self) -> u64 {
         self.amount
     }
 
-    /// Takes so many places more, or none.
+    /// Acquires this many units more, or none.
     pub fn grow(&mut self, amount: u64) -> Result<(), ShareExceeded> {
-        // What is taken beside it is given back with it.
+        // The new units are released together with this permit.
         let mut more = self.quota.take_many(self.holder, amount)?;
         self.amount = self.amount.saturating_add(std::mem::take(&mut more.amount));
         Ok(())
@@ -179,12 +179,12 @@ impl SharePermit {
 
 impl Drop for SharePermit {
     fn drop(&mut self) {
-        let mut taken = self.quota.lock();
-        let left = taken.get(&self.holder).map_or(0, |places| places.saturating_sub(self.amount));
+        let mut used_by = self.quota.lock();
+        let left = used_by.get(&self.holder).map_or(0, |units| units.saturating_sub(self.amount));
         if left == 0 {
-            taken.remove(&self.holder);
+            used_by.remove(&self.holder);
         } else {
-            taken.insert(self.holder, left);
+            used_by.insert(self.holder, left);
         }
     }
 }
@@ -195,7 +195,7 @@ mod tests {
 
     const LIMITS: ShareLimits = ShareLimits { total: 8, each: 4, reserved: 2 };
 
-    fn taken(quota: &ShareQuota, holder: ShareHolder) -> (Vec<SharePermit>, ShareExceeded) {
+    fn used_by(quota: &ShareQuota, holder: ShareHolder) -> (Vec<SharePermit>, ShareExceeded) {
         let mut permits = Vec::new();
         loop {
             match quota.take(holder) {
@@ -206,22 +206,22 @@ mod tests {
     }
 
     #[test]
-    fn one_user_has_a_share_and_all_others_leave_a_part_to_the_daemons_own() {
+    fn each_user_has_a_share_and_a_part_is_reserved_for_the_daemons_own_user() {
         let quota = ShareQuota::new(LIMITS);
-        let (first, exceeded) = taken(&quota, ShareHolder::user(1));
+        let (first, exceeded) = used_by(&quota, ShareHolder::user(1));
         assert_eq!((first.len(), exceeded), (4, ShareExceeded::Each(4)));
-        let (second, exceeded) = taken(&quota, ShareHolder::user(2));
+        let (second, exceeded) = used_by(&quota, ShareHolder::user(2));
         assert_eq!((second.len(), exceeded), (2, ShareExceeded::Total(6)));
-        let (own, exceeded) = taken(&quota, ShareHolder::OWNER);
+        let (own, exceeded) = used_by(&quota, ShareHolder::OWNER);
         assert_eq!((own.len(), exceeded), (2, ShareExceeded::Total(8)));
         drop(first);
-        assert_eq!(taken(&quota, ShareHolder::user(3)).0.len(), 4);
+        assert_eq!(used_by(&quota, ShareHolder::user(3)).0.len(), 4);
         drop((second, own));
-        assert!(quota.lock().is_empty(), "whoever has nothing costs nothing");
+        assert!(quota.lock().is_empty(), "a holder without units has no entry");
     }
 
     #[test]
-    fn places_are_taken_many_at_a_time_or_not_at_all() {
+    fn units_are_acquired_together_or_not_at_all() {
         let (quota, user) = (ShareQuota::new(LIMITS), ShareHolder::user(1));
         let mut permit = quota.take_many(user, 2).unwrap();
         assert_eq!(permit.grow(3), Err(ShareExceeded::Each(4)));
@@ -234,8 +234,8 @@ mod tests {
     }
 
     #[test]
-    fn the_daemons_own_user_may_have_all() {
+    fn the_daemons_own_user_may_use_everything() {
         let quota = ShareQuota::new(LIMITS);
-        assert_eq!(taken(&quota, ShareHolder::OWNER).0.len(), 8);
+        assert_eq!(used_by(&quota, ShareHolder::OWNER).0.len(), 8);
     }
 }

@@ -1,8 +1,8 @@
-//! Sandboxes over machines in memory.
+//! Fixtures for unit tests.
 
 use carrel_store::{DesiredState, Pairs, Sandbox, SandboxId, SandboxState, Timestamp};
 
-/// A sandbox in no particular state.
+/// A pending sandbox.
 pub(crate) fn sandbox() -> Sandbox {
     Sandbox {
         id: SandboxId::new("sandbox").unwrap(),

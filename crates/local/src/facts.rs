@@ -80,7 +80,7 @@ pub(crate) fn mark_host_restarted(noted: &mut [Noted]) {
     for noted in noted {
         if let Fact::Ended { cause: cause @ EndCause::SupervisorLost, message } = &mut noted.fact {
             *cause = EndCause::HostRestarted;
-            "the host restarted while it ran".clone_into(message);
+            "the host restarted while it was running".clone_into(message);
         }
     }
 }

@@ -98,7 +98,7 @@ pub(crate) fn create(
 /// Whether a mount is the socket of a tool. An earlier release recorded those as read-only, which did not prevent connections
 /// then.
 fn is_tool_socket(spec: &Spec, mount: &carrel_control::spec::Mount) -> bool {
-    !spec.stranger && !spec.builtin_tools.is_empty() && TOOL_SOCKETS.contains(&mount.target.as_str())
+    !spec.untrusted && !spec.builtin_tools.is_empty() && TOOL_SOCKETS.contains(&mount.target.as_str())
 }
 
 /// Whether a sandbox runs on image layers: a new one does, and one whose disk was created so.
@@ -174,7 +174,7 @@ pub(crate) fn resolve_user(name: &str, root: &RootFs) -> Result<ImageUser, Accou
 /// The process limit of a sandbox. Other users of the host cannot exceed the default.
 fn pids(spec: &Spec, default: u32) -> u32 {
     match spec.pids {
-        Some(requested) if spec.stranger => requested.min(default),
+        Some(requested) if spec.untrusted => requested.min(default),
         Some(requested) => requested,
         None => default,
     }

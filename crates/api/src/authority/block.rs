@@ -1,32 +1,33 @@
-//! A block of headers as HPACK (RFC 7541) writes it, read no further than to find the authority.
+//! Rewrites the authority in a header block that is encoded with HPACK (RFC 7541).
 //!
-//! Nothing has to be remembered from block to block. A value that comes spelled out is replaced where it comes, with the
-//! bits that say whether it is kept for later; who refers to it later means what was put in its place. Since the new value
-//! is never longer than the old one, the reader's table is never fuller than the writer believes: it forgets nothing that
-//! the writer still refers to, and what it keeps beyond that is behind everything the writer counts.
+//! No state is kept between blocks. A literal value is replaced in place, with its indexing bits unchanged, so that
+//! later references mean the replacement. Because the replacement is never longer than the original, the decoder's
+//! dynamic table is never fuller than the encoder assumes: it evicts no entry that the encoder still references, and
+//! entries that it keeps longer are behind all that the encoder counts.
 //!
-//! A name that refers to an earlier header is not looked up: writers take `:authority` from the fixed table, or spell it out.
+//! A name that references the dynamic table is not resolved: encoders take `:authority` from the static table, or send
+//! it literally.
 
-/// What takes the place of an authority, or as much of it as that was long.
+/// The replacement of an authority, truncated to its length.
 const VALUE: &[u8] = b"localhost";
 const NAME: &[u8] = b":authority";
-/// The same in the code of HPACK.
-const CODED_NAME: &[u8] = &[0xb8, 0x3b, 0x53, 0x39, 0xec, 0x32, 0x7d, 0x7f];
-/// The place of `:authority` in the fixed table.
+/// The name in the Huffman code of HPACK.
+const HUFFMAN_NAME: &[u8] = &[0xb8, 0x3b, 0x53, 0x39, 0xec, 0x32, 0x7d, 0x7f];
+/// The index of `:authority` in the static table.
 const INDEX: usize = 1;
-/// The bits of the longest code of one byte.
-const LONGEST: usize = 30;
+/// The bits of the longest code.
+const MAX_CODE_BITS: usize = 30;
 
-/// A text of a block.
-struct Text<'b> {
-    coded: bool,
+/// A string literal of a block.
+struct HpackString<'b> {
+    huffman: bool,
     bytes: &'b [u8],
 }
 
-/// The same block with another authority; `None` if it has none to replace, or is not understood.
+/// Replaces the authority of a block. `None` if there is none to replace, or the block is invalid.
 pub(super) fn rewrite(block: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::new();
-    // What is in `out` was written for what stands before this.
+    // The length of the input that `out` covers.
     let mut copied = 0;
     let mut rest = block;
     while let Some(&first) = rest.first() {
@@ -41,11 +42,11 @@ pub(super) fn rewrite(block: &[u8]) -> Option<Vec<u8>> {
             continue;
         }
         let is_authority = match index {
-            0 => Text::read(&mut rest)?.is_name(),
+            0 => HpackString::read(&mut rest)?.is_name(),
             index => index == INDEX,
         };
         let from = block.len() - rest.len();
-        let value = Text::read(&mut rest)?;
+        let value = HpackString::read(&mut rest)?;
         if is_authority {
             let (before, new) = (block.get(copied..from)?, value.replacement());
             out.extend_from_slice(before);
@@ -61,7 +62,7 @@ pub(super) fn rewrite(block: &[u8]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// A number whose first bits are the last of the first byte.
+/// Decodes an integer whose first bits are in the first byte.
 fn integer(rest: &mut &[u8], prefix: u32) -> Option<usize> {
     let (&first, mut behind) = rest.split_first()?;
     let mask = (1 << prefix) - 1;
@@ -70,7 +71,7 @@ fn integer(rest: &mut &[u8], prefix: u32) -> Option<usize> {
         let mut shift = 0;
         loop {
             let (&byte, next) = behind.split_first()?;
-            // No number in a block that is held is larger than that.
+            // No integer in a block of this size is larger.
             if shift > 21 {
                 return None;
             }
@@ -86,26 +87,26 @@ fn integer(rest: &mut &[u8], prefix: u32) -> Option<usize> {
     Some(value)
 }
 
-// === impl Text ===
+// === impl HpackString ===
 
-impl<'b> Text<'b> {
+impl<'b> HpackString<'b> {
     fn read(rest: &mut &'b [u8]) -> Option<Self> {
-        let coded = rest.first()? & 0x80 != 0;
+        let huffman = rest.first()? & 0x80 != 0;
         let length = integer(rest, 7)?;
         let (bytes, behind) = rest.split_at_checked(length)?;
         *rest = behind;
-        Some(Self { coded, bytes })
+        Some(Self { huffman, bytes })
     }
 
     fn is_name(&self) -> bool {
-        self.bytes == if self.coded { CODED_NAME } else { NAME }
+        self.bytes == if self.huffman { HUFFMAN_NAME } else { NAME }
     }
 
-    /// What takes its place: never longer than what it stands for.
+    /// The replacement, which is never longer than the decoded original.
     fn replacement(&self) -> &'static [u8] {
         let length = self.bytes.len();
-        // Up to 7 bits fill the last byte of a code.
-        let least = if self.coded { (length * 8).saturating_sub(7).div_ceil(LONGEST) } else { length };
+        // Up to 7 bits pad the last byte.
+        let least = if self.huffman { (length * 8).saturating_sub(7).div_ceil(MAX_CODE_BITS) } else { length };
         VALUE.get(..least.min(VALUE.len())).unwrap_or(VALUE)
     }
 }

@@ -1,26 +1,25 @@
-//! Makes the `:authority` of a request one that can be understood.
+//! Rewrites the `:authority` of requests to a valid one.
 //!
-//! Clients on gRPC's C core name a server on a Unix socket by the percent-encoded path of the socket, and others by the path
-//! itself. Neither is an authority to our HTTP stack, which refuses the request before anybody sees it. Nothing here is
-//! served by name, so every value that comes spelled out becomes `localhost` on its way in.
+//! Clients on gRPC's C core use the percent-encoded path of a Unix socket as the authority, and others the path itself.
+//! Our HTTP stack rejects both before any handler runs. Since nothing here depends on the authority, every literal
+//! value is replaced by `localhost`.
 //!
-//! [`Rewriter`] takes bytes in pieces of any size and gives bytes. It holds one block of headers at a time, and never more
-//! than [`MOST`] bytes; whatever it does not understand goes through as it came, to be refused by who reads it.
+//! [`AuthorityRewriter`] accepts chunks of any size. It buffers one header block at a time, and at most
+//! [`MAX_HELD_BYTES`]; invalid input is passed through, to be rejected by the HTTP stack.
 
 mod block;
 
 use self::block::rewrite;
 
-/// The most bytes that are held: a block of headers, with the frames that it came in. A longer one is longer than what the
-/// HTTP stack takes.
-pub(crate) const MOST: usize = 24 * 1024;
+/// The maximum size of the buffer: a header block with its frames. The HTTP stack rejects longer ones.
+pub(crate) const MAX_HELD_BYTES: usize = 24 * 1024;
 
-/// What a client says first.
+/// The connection preface of a client.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// The length of what stands before a frame.
-const HEAD: usize = 9;
-/// The longest frame that may be sent without asking.
-const FRAME: usize = 16 * 1024;
+/// The size of a frame header.
+const HEADER_BYTES: usize = 9;
+/// The maximum frame size without a setting.
+const MAX_FRAME_BYTES: usize = 16 * 1024;
 
 const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;
@@ -29,48 +28,48 @@ const END_HEADERS: u8 = 0x4;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
 
-/// What one end of a connection says, with every authority replaced.
+/// Rewrites the bytes from a client.
 #[derive(Debug, Default)]
-pub(crate) struct Rewriter {
-    state: State,
-    /// What has come and cannot be passed on yet: the head of a frame, or a block of headers.
+pub(crate) struct AuthorityRewriter {
+    state: RewriterState,
+    /// Bytes that cannot be passed on yet: a frame header, or a header block.
     held: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum State {
-    /// So much of the preface has come.
+enum RewriterState {
+    /// This much of the preface has arrived.
     Preface(usize),
-    /// A frame begins; what is held is the beginning of its head.
-    Head,
-    /// So much of a frame is passed on as it comes.
+    /// A frame starts; the buffer contains the beginning of its header.
+    FrameHeader,
+    /// This much of a frame is passed through.
     Pass(usize),
-    /// A block of headers is held: the last frame of it begins there and misses that much.
+    /// A header block is buffered. Its last frame starts at `frame` and misses this much.
     Block { frame: usize, missing: usize },
-    /// The head of the frame that continues the block is awaited; it begins there.
+    /// The header of the next CONTINUATION frame is awaited; it starts at `frame`.
     Continued { frame: usize },
-    /// Everything is passed on.
+    /// Everything is passed through.
     Raw,
 }
 
-// === impl Rewriter ===
+// === impl AuthorityRewriter ===
 
-impl Rewriter {
-    /// Takes bytes; adds to `out` what can be passed on.
+impl AuthorityRewriter {
+    /// Accepts bytes, and appends to `out` what can be passed on.
     pub(crate) fn take(&mut self, mut input: &[u8], out: &mut Vec<u8>) {
         while !input.is_empty() {
             input = match self.state {
-                State::Preface(seen) => self.preface(seen, input, out),
-                State::Head => self.head(input, out),
-                State::Pass(left) => {
+                RewriterState::Preface(seen) => self.preface(seen, input, out),
+                RewriterState::FrameHeader => self.head(input, out),
+                RewriterState::Pass(left) => {
                     let (passed, rest) = input.split_at(left.min(input.len()));
                     out.extend_from_slice(passed);
                     self.pass(left - passed.len());
                     rest
                 }
-                State::Block { frame, missing } => self.block(frame, missing, input, out),
-                State::Continued { frame } => self.continued(frame, input, out),
-                State::Raw => {
+                RewriterState::Block { frame, missing } => self.block(frame, missing, input, out),
+                RewriterState::Continued { frame } => self.continued(frame, input, out),
+                RewriterState::Raw => {
                     out.extend_from_slice(input);
                     &[]
                 }
@@ -78,7 +77,7 @@ impl Rewriter {
         }
     }
 
-    /// How many bytes are held.
+    /// The number of buffered bytes.
     #[cfg(test)]
     pub(crate) fn held(&self) -> usize {
         self.held.len()
@@ -89,19 +88,19 @@ impl Rewriter {
         let (part, rest) = input.split_at(expected.len().min(input.len()));
         out.extend_from_slice(part);
         self.state = match expected.strip_prefix(part) {
-            Some([]) => State::Head,
-            Some(_) => State::Preface(seen + part.len()),
-            // It speaks something else.
-            None => State::Raw,
+            Some([]) => RewriterState::FrameHeader,
+            Some(_) => RewriterState::Preface(seen + part.len()),
+            // It is not HTTP/2.
+            None => RewriterState::Raw,
         };
         rest
     }
 
     fn head<'i>(&mut self, input: &'i [u8], out: &mut Vec<u8>) -> &'i [u8] {
-        let rest = self.hold(HEAD - self.held.len(), input);
-        if let Some(head) = Head::read(&self.held) {
-            if head.kind == HEADERS && head.length <= FRAME {
-                self.state = State::Block { frame: 0, missing: head.length };
+        let rest = self.hold(HEADER_BYTES - self.held.len(), input);
+        if let Some(head) = Http2FrameHeader::read(&self.held) {
+            if head.kind == HEADERS && head.length <= MAX_FRAME_BYTES {
+                self.state = RewriterState::Block { frame: 0, missing: head.length };
                 self.finish_if_whole(0, head.length, out);
             } else {
                 self.release(out);
@@ -114,36 +113,37 @@ impl Rewriter {
     fn block<'i>(&mut self, frame: usize, missing: usize, input: &'i [u8], out: &mut Vec<u8>) -> &'i [u8] {
         let rest = self.hold(missing, input);
         let missing = missing - (input.len() - rest.len());
-        self.state = State::Block { frame, missing };
+        self.state = RewriterState::Block { frame, missing };
         self.finish_if_whole(frame, missing, out);
         rest
     }
 
     fn continued<'i>(&mut self, frame: usize, input: &'i [u8], out: &mut Vec<u8>) -> &'i [u8] {
-        let rest = self.hold((frame + HEAD) - self.held.len(), input);
-        let first = Head::read(&self.held);
-        if let Some((first, head)) = first.zip(self.held.get(frame..).and_then(Head::read)) {
-            let fits = self.held.len() + head.length <= MOST;
-            if head.kind == CONTINUATION && head.stream == first.stream && head.length <= FRAME && fits {
-                self.state = State::Block { frame, missing: head.length };
+        let rest = self.hold((frame + HEADER_BYTES) - self.held.len(), input);
+        let first = Http2FrameHeader::read(&self.held);
+        if let Some((first, head)) = first.zip(self.held.get(frame..).and_then(Http2FrameHeader::read)) {
+            let fits = self.held.len() + head.length <= MAX_HELD_BYTES;
+            if head.kind == CONTINUATION && head.stream == first.stream && head.length <= MAX_FRAME_BYTES && fits {
+                self.state = RewriterState::Block { frame, missing: head.length };
                 self.finish_if_whole(frame, head.length, out);
             } else {
-                // Nothing else may come within a block, and not so much of it: the connection ends of this.
+                // Other frames within a block, or a block of this size, end the connection anyway.
                 self.release(out);
-                self.state = State::Raw;
+                self.state = RewriterState::Raw;
             }
         }
         rest
     }
 
-    /// Passes a block on, once its last frame is there.
+    /// Passes a block on when its last frame is complete.
     fn finish_if_whole(&mut self, frame: usize, missing: usize, out: &mut Vec<u8>) {
         if missing > 0 {
             return;
         }
-        let is_last = self.held.get(frame..).and_then(Head::read).is_some_and(|head| head.flags & END_HEADERS != 0);
+        let is_last =
+            self.held.get(frame..).and_then(Http2FrameHeader::read).is_some_and(|head| head.flags & END_HEADERS != 0);
         if !is_last {
-            self.state = State::Continued { frame: self.held.len() };
+            self.state = RewriterState::Continued { frame: self.held.len() };
             return;
         }
         match replaced(&self.held) {
@@ -153,49 +153,49 @@ impl Rewriter {
             }
             None => self.release(out),
         }
-        self.state = State::Head;
+        self.state = RewriterState::FrameHeader;
     }
 
-    fn hold<'i>(&mut self, wanted: usize, input: &'i [u8]) -> &'i [u8] {
-        let (part, rest) = input.split_at(wanted.min(input.len()));
+    fn hold<'i>(&mut self, count: usize, input: &'i [u8]) -> &'i [u8] {
+        let (part, rest) = input.split_at(count.min(input.len()));
         self.held.extend_from_slice(part);
         rest
     }
 
     fn release(&mut self, out: &mut Vec<u8>) {
         out.append(&mut self.held);
-        if self.held.capacity() > HEAD {
+        if self.held.capacity() > HEADER_BYTES {
             self.held = Vec::new();
         }
     }
 
     fn pass(&mut self, left: usize) {
-        self.state = if left == 0 { State::Head } else { State::Pass(left) };
+        self.state = if left == 0 { RewriterState::FrameHeader } else { RewriterState::Pass(left) };
     }
 }
 
-// === impl State ===
+// === impl RewriterState ===
 
-impl Default for State {
+impl Default for RewriterState {
     fn default() -> Self {
         Self::Preface(0)
     }
 }
 
-/// What stands before a frame.
+/// The header of an HTTP/2 frame.
 #[derive(Clone, Copy)]
-struct Head {
+struct Http2FrameHeader {
     length: usize,
     kind: u8,
     flags: u8,
     stream: [u8; 4],
 }
 
-// === impl Head ===
+// === impl Http2FrameHeader ===
 
-impl Head {
+impl Http2FrameHeader {
     fn read(bytes: &[u8]) -> Option<Self> {
-        let &[a, b, c, kind, flags, ref stream @ ..] = bytes.first_chunk::<HEAD>()?;
+        let &[a, b, c, kind, flags, ref stream @ ..] = bytes.first_chunk::<HEADER_BYTES>()?;
         let length = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
         Some(Self { length, kind, flags, stream: *stream })
     }
@@ -209,18 +209,18 @@ impl Head {
     }
 }
 
-/// The frames of a block with another authority; `None` if there is nothing to replace, or it is not understood.
+/// Replaces the authority in the frames of a block. `None` if there is none to replace, or the block is invalid.
 fn replaced(frames: &[u8]) -> Option<Vec<u8>> {
-    let first = Head::read(frames)?;
-    let (mut payload, mut rest) = frames.get(HEAD..)?.split_at_checked(first.length)?;
+    let first = Http2FrameHeader::read(frames)?;
+    let (mut payload, mut rest) = frames.get(HEADER_BYTES..)?.split_at_checked(first.length)?;
     if first.flags & PADDED != 0 {
         let (&padding, padded) = payload.split_first()?;
         payload = padded.get(..padded.len().checked_sub(usize::from(padding))?)?;
     }
     let (priority, fragment) = payload.split_at_checked(if first.flags & PRIORITY == 0 { 0 } else { 5 })?;
     let mut block = fragment.to_vec();
-    while let Some(head) = Head::read(rest) {
-        let (fragment, behind) = rest.get(HEAD..)?.split_at_checked(head.length)?;
+    while let Some(head) = Http2FrameHeader::read(rest) {
+        let (fragment, behind) = rest.get(HEADER_BYTES..)?.split_at_checked(head.length)?;
         block.extend_from_slice(fragment);
         rest = behind;
     }
@@ -228,24 +228,24 @@ fn replaced(frames: &[u8]) -> Option<Vec<u8>> {
     Some(framed(first, priority, &block))
 }
 
-/// A block in frames again, without what padded it.
-fn framed(first: Head, priority: &[u8], block: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(block.len() + HEAD * 2);
-    let (mut fragment, mut rest) = block.split_at(block.len().min(FRAME - priority.len()));
+/// Splits a block into frames, without padding.
+fn framed(first: Http2FrameHeader, priority: &[u8], block: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(block.len() + HEADER_BYTES * 2);
+    let (mut fragment, mut rest) = block.split_at(block.len().min(MAX_FRAME_BYTES - priority.len()));
     let mut kind = HEADERS;
-    // What is said of the stream is said by the first frame only.
+    // Only the first frame has the flags of the stream.
     let mut flags = first.flags & !(PADDED | END_HEADERS);
     let mut before = priority;
     loop {
         let last = if rest.is_empty() { END_HEADERS } else { 0 };
         let length = before.len() + fragment.len();
-        Head { length, kind, flags: flags | last, stream: first.stream }.write(&mut out);
+        Http2FrameHeader { length, kind, flags: flags | last, stream: first.stream }.write(&mut out);
         out.extend_from_slice(before);
         out.extend_from_slice(fragment);
         if rest.is_empty() {
             return out;
         }
-        (fragment, rest) = rest.split_at(rest.len().min(FRAME));
+        (fragment, rest) = rest.split_at(rest.len().min(MAX_FRAME_BYTES));
         (kind, flags, before) = (CONTINUATION, 0, &[]);
     }
 }

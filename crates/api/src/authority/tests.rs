@@ -1,4 +1,4 @@
-//! What goes in, what comes out, and what a reader of headers makes of it.
+//! Tests of the rewriter with a reference decoder.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,8 @@ use bolero::TypeGenerator;
 use super::block::rewrite;
 use super::*;
 
-/// What the C core of gRPC sends for a server at `/tmp/x/agboxd.sock`: the name spelled out, to be kept, nothing coded.
+/// The authority from gRPC's C core for a server at `/tmp/x/agboxd.sock`: a literal name, with indexing, without
+/// Huffman coding.
 fn c_core() -> Vec<u8> {
     literal(0x40, Some(b":authority"), b"tmp%2Fx%2Fagboxd.sock")
 }
@@ -25,8 +26,8 @@ fn literal(first: u8, name: Option<&[u8]>, value: &[u8]) -> Vec<u8> {
     out
 }
 
-fn text(out: &mut Vec<u8>, coded: u8, bytes: &[u8]) {
-    number(out, coded, 7, bytes.len());
+fn text(out: &mut Vec<u8>, huffman: u8, bytes: &[u8]) {
+    number(out, huffman, 7, bytes.len());
     out.extend_from_slice(bytes);
 }
 
@@ -46,26 +47,26 @@ fn number(out: &mut Vec<u8>, first: u8, prefix: u32, mut value: usize) {
 
 fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
-    Head { length: payload.len(), kind, flags, stream: [0, 0, 0, stream] }.write(&mut out);
+    Http2FrameHeader { length: payload.len(), kind, flags, stream: [0, 0, 0, stream] }.write(&mut out);
     out.extend_from_slice(payload);
     out
 }
 
 fn through(input: &[u8], piece: usize) -> Vec<u8> {
-    let (mut rewriter, mut out) = (Rewriter::default(), Vec::new());
+    let (mut rewriter, mut out) = (AuthorityRewriter::default(), Vec::new());
     for part in input.chunks(piece.max(1)) {
         rewriter.take(part, &mut out);
     }
     out
 }
 
-/// A connection that says these frames.
+/// A connection with these frames.
 fn connection(frames: &[Vec<u8>]) -> Vec<u8> {
     [PREFACE.to_vec(), frames.concat()].concat()
 }
 
 #[test]
-fn an_authority_becomes_localhost_in_every_form_that_it_is_spelled_out_in() {
+fn a_literal_authority_becomes_localhost_in_every_encoding() {
     let coded_name = |first| {
         let mut out = vec![first];
         text(&mut out, 0x80, &[0xb8, 0x3b, 0x53, 0x39, 0xec, 0x32, 0x7d, 0x7f]);
@@ -77,31 +78,31 @@ fn an_authority_becomes_localhost_in_every_form_that_it_is_spelled_out_in() {
         assert_eq!(rewrite(&literal(first, Some(b":authority"), b"tmp%2Fx.sock")), Some(spelled));
         let indexed = literal(first | 1, None, b"localhost");
         assert_eq!(rewrite(&literal(first | 1, None, b"/tmp/x.sock")), Some(indexed));
-        let coded = coded_name(first);
-        assert_eq!(rewrite(&coded), Some([&coded[..10], b"\x09localhost"].concat()));
+        let huffman = coded_name(first);
+        assert_eq!(rewrite(&huffman), Some([&huffman[..10], b"\x09localhost"].concat()));
     }
 }
 
 #[test]
-fn what_takes_the_place_of_an_authority_is_never_longer_than_it() {
+fn the_replacement_is_never_longer_than_the_authority() {
     for length in 0..=9 {
         let value = vec![b'%'; length];
         let mut expected = vec![0x41, u8::try_from(length).unwrap()];
         expected.extend_from_slice(&b"localhost"[..length]);
         assert_eq!(rewrite(&literal(0x41, None, &value)), Some(expected));
     }
-    // Three bytes of code can stand for no less than one byte, and 33 for no less than nine.
-    for (coded, least) in [(1, 1), (3, 1), (5, 2), (33, 9), (34, 9), (100, 9)] {
+    // Three bytes of Huffman code decode to at least one byte, and 33 to at least nine.
+    for (huffman, least) in [(1, 1), (3, 1), (5, 2), (33, 9), (34, 9), (100, 9)] {
         let mut block = vec![0x41];
-        text(&mut block, 0x80, &vec![0; coded]);
+        text(&mut block, 0x80, &vec![0; huffman]);
         let expected = [&[0x41, u8::try_from(least).unwrap()], &b"localhost"[..least]].concat();
-        assert_eq!(rewrite(&block), Some(expected), "{coded}");
+        assert_eq!(rewrite(&block), Some(expected), "{huffman}");
     }
 }
 
 #[test]
-fn other_headers_stay_as_they_are() {
-    // `:method: POST` and `:authority` by their places, a change of the table, and what is spelled out.
+fn other_headers_are_unchanged() {
+    // Indexed `:method: POST` and `:authority`, a table size update, and literals.
     let others =
         [&[0x83, 0x81, 0x3f, 0xe1, 0x1f][..], &literal(0x04, None, b"/path"), &literal(0, Some(b"te"), b"trailers")];
     assert_eq!(rewrite(&others.concat()), None);
@@ -111,14 +112,14 @@ fn other_headers_stay_as_they_are() {
 }
 
 #[test]
-fn a_block_that_ends_in_the_middle_is_left_to_its_reader() {
+fn a_truncated_block_is_unchanged() {
     let block = c_core();
     assert!((1..block.len()).all(|cut| rewrite(&block[..cut]).is_none()));
     assert_eq!(rewrite(&[0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0x0f]), None);
 }
 
 #[test]
-fn a_request_is_rewritten_however_it_arrives() {
+fn a_request_in_chunks_of_any_size_is_rewritten() {
     let data = frame(0, 1, 1, &[7; 20_000][..16_000]);
     let block = [&[0x83][..], &c_core(), &[0x86]].concat();
     let expected = [&[0x83][..], &literal(0x40, Some(b":authority"), b"localhost"), &[0x86]].concat();
@@ -146,29 +147,29 @@ fn a_request_is_rewritten_however_it_arrives() {
 }
 
 #[test]
-fn a_long_block_comes_in_as_many_frames_as_it_needs() {
+fn a_long_block_is_split_into_frames() {
     let long = literal(0, Some(b"long"), &[b'x'; 20_000]);
     let block = [c_core(), long.clone()].concat();
-    let mut parts = block.chunks(FRAME).collect::<Vec<_>>();
+    let mut parts = block.chunks(MAX_FRAME_BYTES).collect::<Vec<_>>();
     let last = parts.pop().unwrap();
     let mut sent = vec![frame(HEADERS, 0, 3, parts[0])];
     sent.extend(parts[1..].iter().map(|part| frame(CONTINUATION, 0, 3, part)));
     sent.push(frame(CONTINUATION, END_HEADERS, 3, last));
     let due = [literal(0x40, Some(b":authority"), b"localhost"), long].concat();
-    let (one, other) = due.split_at(FRAME);
+    let (one, other) = due.split_at(MAX_FRAME_BYTES);
     let due = connection(&[frame(HEADERS, 0, 3, one), frame(CONTINUATION, END_HEADERS, 3, other)]);
     assert_eq!(through(&connection(&sent), 1000), due);
 }
 
 #[test]
-fn what_breaks_the_rules_goes_through_as_it_came() {
+fn invalid_frames_are_passed_through() {
     let block = c_core();
     let endless =
         std::iter::repeat_with(|| frame(CONTINUATION, 0, 1, &[0; 100])).take(2000).collect::<Vec<_>>().concat();
     for broken in [
         b"GET / HTTP/1.1\r\n\r\n".to_vec(),
-        connection(&[frame(HEADERS, END_HEADERS, 1, &[0; FRAME + 1]), frame(6, 0, 0, &[0; 8])]),
-        // Another frame within a block, a block of another stream, one that does not end, padding beyond its frame.
+        connection(&[frame(HEADERS, END_HEADERS, 1, &[0; MAX_FRAME_BYTES + 1]), frame(6, 0, 0, &[0; 8])]),
+        // Another frame within a block, a block of another stream, one without an end, padding beyond its frame.
         connection(&[frame(HEADERS, 0, 1, &block), frame(6, 0, 0, &[0; 8]), frame(HEADERS, END_HEADERS, 1, &block)]),
         connection(&[frame(HEADERS, 0, 1, &block), frame(CONTINUATION, END_HEADERS, 3, &[])]),
         connection(&[frame(HEADERS, 0, 1, &block), endless]),
@@ -180,23 +181,23 @@ fn what_breaks_the_rules_goes_through_as_it_came() {
 
 //= carrel.protocol.property-fuzz-target-decoder
 #[test]
-fn fuzz_pieces_do_not_matter_and_little_is_held() {
+fn fuzz_the_size_of_chunks_does_not_matter_and_memory_is_bounded() {
     bolero::check!().with_type::<(Vec<u8>, Vec<(u8, u8, Vec<u8>)>, u8)>().for_each(|(noise, frames, piece)| {
         let frames = frames.iter().map(|(kind, flags, payload)| frame(kind % 10, *flags, kind / 250, payload));
         let input = [connection(&frames.collect::<Vec<_>>()), noise.clone()].concat();
-        let (mut rewriter, mut out) = (Rewriter::default(), Vec::new());
+        let (mut rewriter, mut out) = (AuthorityRewriter::default(), Vec::new());
         for part in input.chunks(usize::from(*piece).max(1)) {
             rewriter.take(part, &mut out);
-            assert!(rewriter.held() <= MOST + HEAD);
+            assert!(rewriter.held() <= MAX_HELD_BYTES + HEADER_BYTES);
         }
         assert_eq!(out, through(&input, input.len()));
         assert!(out.len() + rewriter.held() <= input.len());
     });
 }
 
-/// A header that somebody sends: which name, what value, and how it is written.
+/// A header with its name, its value and its encoding.
 #[derive(Clone, Debug, TypeGenerator)]
-struct Sent {
+struct SentHeader {
     name: u8,
     value: u8,
     long: bool,
@@ -205,11 +206,11 @@ struct Sent {
 
 const NAMES: [&[u8]; 5] = [b":authority", b":path", b"te", b"user-agent", b"x-long"];
 
-/// A table of headers as both ends of a connection have it.
+/// The dynamic table of either end.
 #[derive(Default)]
-struct Table(VecDeque<(Vec<u8>, Vec<u8>)>);
+struct DynamicTable(VecDeque<(Vec<u8>, Vec<u8>)>);
 
-impl Table {
+impl DynamicTable {
     fn add(&mut self, name: &[u8], value: &[u8]) {
         self.0.push_front((name.to_vec(), value.to_vec()));
         while self.0.iter().map(|(name, value)| name.len() + value.len() + 32).sum::<usize>() > 4096 {
@@ -219,9 +220,9 @@ impl Table {
 }
 
 #[test]
-fn a_reader_finds_every_header_where_its_writer_believes_it() {
-    bolero::check!().with_type::<(Vec<Vec<Sent>>, u16)>().for_each(|(requests, cut)| {
-        let (mut writer, mut reader) = (Table::default(), Table::default());
+fn both_ends_have_the_same_dynamic_table() {
+    bolero::check!().with_type::<(Vec<Vec<SentHeader>>, u16)>().for_each(|(requests, cut)| {
+        let (mut writer, mut reader) = (DynamicTable::default(), DynamicTable::default());
         for request in requests {
             let (mut block, mut expected) = (Vec::new(), Vec::new());
             for sent in request {
@@ -240,10 +241,11 @@ fn a_reader_finds_every_header_where_its_writer_believes_it() {
                 let due = if name == NAMES[0] { b"localhost"[..value.len().min(9)].to_vec() } else { value };
                 expected.push((name.to_vec(), due));
             }
-            let (one, other) = block.split_at(usize::from(*cut).min(block.len()).min(FRAME));
-            let rest = other.chunks(FRAME).map(|part| frame(CONTINUATION, 0, 1, part)).collect::<Vec<_>>().concat();
+            let (one, other) = block.split_at(usize::from(*cut).min(block.len()).min(MAX_FRAME_BYTES));
+            let rest =
+                other.chunks(MAX_FRAME_BYTES).map(|part| frame(CONTINUATION, 0, 1, part)).collect::<Vec<_>>().concat();
             let frames = [frame(HEADERS, 0, 1, one), rest, frame(CONTINUATION, END_HEADERS, 1, &[])].concat();
-            if frames.len() > MOST {
+            if frames.len() > MAX_HELD_BYTES {
                 return;
             }
             let out = through(&connection(&[frames]), 1000);
@@ -254,17 +256,17 @@ fn a_reader_finds_every_header_where_its_writer_believes_it() {
 
 fn fragments(mut frames: &[u8]) -> Vec<u8> {
     let mut block = Vec::new();
-    while let Some(head) = Head::read(frames) {
-        assert!(head.length <= FRAME);
-        block.extend_from_slice(&frames[HEAD..HEAD + head.length]);
-        frames = &frames[HEAD + head.length..];
+    while let Some(head) = Http2FrameHeader::read(frames) {
+        assert!(head.length <= MAX_FRAME_BYTES);
+        block.extend_from_slice(&frames[HEADER_BYTES..HEADER_BYTES + head.length]);
+        frames = &frames[HEADER_BYTES + head.length..];
         assert_eq!(head.flags & END_HEADERS != 0, frames.is_empty());
     }
     block
 }
 
-/// Reads a block as its reader does, with what it has kept.
-fn read(table: &mut Table, mut block: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
+/// Decodes a block with the dynamic table.
+fn read(table: &mut DynamicTable, mut block: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut headers = Vec::new();
     while let Some((&first, mut rest)) = block.split_first() {
         if first & 0x80 != 0 {

@@ -1,4 +1,4 @@
-//! What a client asks for, unchecked.
+//! Converts requests to drafts.
 
 use carrel_control::spec::{
     Draft, DraftCopy, DraftDuration, DraftHealthcheck, DraftMount, DraftPort, DraftService, RestartPolicy,
@@ -7,7 +7,7 @@ use carrel_control::spec::{
 use crate::agbox::v1;
 use crate::carrel::v1 as own;
 
-/// What a sandbox is to be made from.
+/// Converts a spec to a draft.
 pub(crate) fn draft(spec: v1::CreateSpec) -> Draft {
     Draft {
         image: spec.image,
@@ -28,7 +28,7 @@ pub(crate) fn draft(spec: v1::CreateSpec) -> Draft {
     }
 }
 
-/// When a sandbox is to be resumed without a request; none is what its configuration says.
+/// Converts a restart policy; `None` leaves it to the spec.
 pub(crate) fn restart_policy(policy: own::RestartPolicy) -> Option<RestartPolicy> {
     match policy {
         own::RestartPolicy::Unspecified => None,

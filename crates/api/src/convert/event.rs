@@ -1,12 +1,12 @@
-//! What happened, as clients see it.
+//! Converts events to messages.
 
 use carrel_store::{Details, Event, EventType, Exec, Namespace};
 
-use super::moment;
+use super::timestamp_of;
 use crate::agbox::v1::{self, sandbox_event};
 use crate::carrel::v1::PauseChange;
 
-/// An event.
+/// Converts an event.
 pub(crate) fn event(event: &Event, namespace: Namespace) -> v1::SandboxEvent {
     let sandbox = event.sandbox.seen_from(namespace);
     v1::SandboxEvent {
@@ -14,7 +14,7 @@ pub(crate) fn event(event: &Event, namespace: Namespace) -> v1::SandboxEvent {
         sequence: event.sequence,
         sandbox_id: sandbox.to_owned(),
         event_type: event.kind.number().into(),
-        occurred_at: moment(event.at),
+        occurred_at: timestamp_of(event.at),
         replay: false,
         snapshot: false,
         sandbox_state: event.state.number().into(),
@@ -22,7 +22,7 @@ pub(crate) fn event(event: &Event, namespace: Namespace) -> v1::SandboxEvent {
     }
 }
 
-/// A pause or its end; none if the event is something else.
+/// Converts a pause or an unpause; `None` for another event.
 pub(crate) fn pause(event: &Event, namespace: Namespace) -> Option<PauseChange> {
     let (Details::Phase { reason, error_message, .. }, false) = (&event.details, event.kind.is_published()) else {
         return None;
@@ -30,14 +30,14 @@ pub(crate) fn pause(event: &Event, namespace: Namespace) -> Option<PauseChange> 
     Some(PauseChange {
         sandbox_id: event.sandbox.seen_from(namespace).to_owned(),
         sequence: event.sequence,
-        occurred_at: moment(event.at),
+        occurred_at: timestamp_of(event.at),
         paused: event.kind == EventType::SandboxPaused,
         reason: reason.clone(),
         message: error_message.clone(),
     })
 }
 
-/// That an exec runs, told beside the newest event of its sandbox.
+/// The event of a running exec in a snapshot, with the sequence of the newest event.
 pub(crate) fn running(exec: &Exec, newest: &Event, namespace: Namespace) -> v1::SandboxEvent {
     let (sandbox, exec_id) = (newest.sandbox.seen_from(namespace), exec.id.seen_from(namespace));
     v1::SandboxEvent {
@@ -45,7 +45,7 @@ pub(crate) fn running(exec: &Exec, newest: &Event, namespace: Namespace) -> v1::
         sequence: newest.sequence,
         sandbox_id: sandbox.to_owned(),
         event_type: v1::EventType::ExecStarted.into(),
-        occurred_at: moment(exec.created_at),
+        occurred_at: timestamp_of(exec.created_at),
         replay: true,
         snapshot: true,
         sandbox_state: newest.state.number().into(),

@@ -1,17 +1,17 @@
-//! A command as clients see it.
+//! Converts execs to messages.
 
 use carrel_control::Refusal;
 use carrel_control::provider::{ExecOptions, How};
 use carrel_store::{Exec, Namespace, Sequence};
 
-use super::{length, moment};
+use super::{duration_of, timestamp_of};
 use crate::agbox::v1;
 use crate::carrel::v1 as own;
 
-/// How much of a command is in its record: a list has many.
-const LONGEST_COMMAND: usize = 4096;
+/// The maximum size of a command in a record, since a list contains many.
+const MAX_COMMAND_BYTES: usize = 4096;
 
-/// A command, and a place in the log of its sandbox that was read no later.
+/// Converts an exec, with a sequence of its sandbox's log that was read no later.
 pub(crate) fn status(exec: &Exec, sequence: Sequence, namespace: Namespace) -> v1::ExecStatus {
     let error = if exec.error_message.is_empty() { &exec.error_code } else { &exec.error_message };
     v1::ExecStatus {
@@ -27,11 +27,11 @@ pub(crate) fn status(exec: &Exec, sequence: Sequence, namespace: Namespace) -> v
     }
 }
 
-/// What is kept of a command.
+/// Converts an exec to the record that `carrel.v1` lists.
 pub(crate) fn record(exec: &Exec, namespace: Namespace) -> own::ExecRecord {
     let how = carrel_control::exec_outcome(exec);
     let signal = if let Some(How::Signalled(signal)) = how { signal } else { 0 };
-    let mut left = LONGEST_COMMAND;
+    let mut left = MAX_COMMAND_BYTES;
     let fits = |word: &&String| {
         left = left.saturating_sub(word.len());
         left > 0
@@ -41,8 +41,8 @@ pub(crate) fn record(exec: &Exec, namespace: Namespace) -> own::ExecRecord {
         state: exec.state.number().into(),
         command: exec.command.iter().take_while(fits).cloned().collect(),
         cwd: exec.cwd.clone(),
-        created_at: moment(exec.created_at),
-        ended_at: exec.ended_at.and_then(moment),
+        created_at: timestamp_of(exec.created_at),
+        ended_at: exec.ended_at.and_then(timestamp_of),
         outcome: how.as_ref().map(word).unwrap_or_default().to_owned(),
         exit_code: exec.exit_code,
         signal,
@@ -50,7 +50,7 @@ pub(crate) fn record(exec: &Exec, namespace: Namespace) -> own::ExecRecord {
     }
 }
 
-/// How a command ended, in a word.
+/// The name of an outcome in the API.
 fn word(how: &How) -> &'static str {
     match how {
         How::Exited(_) => "exited",
@@ -63,13 +63,13 @@ fn word(how: &How) -> &'static str {
     }
 }
 
-/// What the published API cannot ask for.
+/// The options that the published API does not have.
 pub(crate) fn options(request: &own::StartExecRequest) -> Result<ExecOptions, Refusal> {
     let timeout_ms = match &request.timeout {
         None => None,
         Some(timeout) => {
-            let timeout = length(timeout).filter(|timeout| !timeout.is_zero());
-            let timeout = timeout.ok_or_else(|| Refusal::invalid("timeout", "it has to be longer than nothing"))?;
+            let timeout = duration_of(timeout).filter(|timeout| !timeout.is_zero());
+            let timeout = timeout.ok_or_else(|| Refusal::invalid("timeout", "must be greater than 0"))?;
             Some(u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX).max(1))
         }
     };
@@ -85,7 +85,7 @@ pub(crate) fn options(request: &own::StartExecRequest) -> Result<ExecOptions, Re
 pub(crate) fn size(size: &own::TerminalSize) -> Result<(u16, u16), Refusal> {
     let side = |name: &str, value: u32| {
         let side = u16::try_from(value).ok().filter(|side| *side > 0);
-        side.ok_or_else(|| Refusal::invalid(name, "a terminal has 1 to 65535 of them"))
+        side.ok_or_else(|| Refusal::invalid(name, "must be between 1 and 65535"))
     };
     Ok((side("rows", size.rows)?, side("cols", size.cols)?))
 }

@@ -1,32 +1,32 @@
-//! A sandbox as clients see it.
+//! Converts sandboxes to messages.
 
 use carrel_control::spec::{Healthcheck, Limits, RestartPolicy, Service, Spec};
 use carrel_store::{DesiredState, Namespace, Sandbox, SandboxState};
 
-use super::{duration, moment};
+use super::{duration, timestamp_of};
 use crate::agbox::v1;
 use crate::carrel::v1 as own;
 
-/// A sandbox.
+/// Converts a sandbox.
 pub(crate) fn handle(sandbox: &Sandbox, spec: &Spec, namespace: Namespace) -> v1::SandboxHandle {
-    // One that exited by itself is stopped, and has an error all the same.
+    // A sandbox that exited by itself is stopped, and has an error nevertheless.
     let has_error = matches!(sandbox.state, SandboxState::Failed | SandboxState::Stopped);
-    let told = |text: &str| if has_error { text.to_owned() } else { String::new() };
+    let error_text = |text: &str| if has_error { text.to_owned() } else { String::new() };
     v1::SandboxHandle {
         sandbox_id: sandbox.id.seen_from(namespace).to_owned(),
         state: sandbox.state.number().into(),
         last_event_sequence: sandbox.last_sequence,
         companion_containers: spec.services.iter().map(service).collect(),
         labels: sandbox.labels.clone(),
-        created_at: moment(sandbox.created_at),
+        created_at: timestamp_of(sandbox.created_at),
         image: sandbox.image.clone(),
-        error_code: told(&sandbox.error_code),
-        error_message: told(&sandbox.error_message),
-        state_changed_at: moment(sandbox.state_changed_at),
+        error_code: error_text(&sandbox.error_code),
+        error_message: error_text(&sandbox.error_message),
+        state_changed_at: timestamp_of(sandbox.state_changed_at),
     }
 }
 
-/// What a sandbox was made from, as it was found to be right.
+/// Converts a validated spec.
 pub(crate) fn create_spec(spec: &Spec) -> v1::CreateSpec {
     let mounts = spec.mounts.iter().map(|mount| v1::MountSpec {
         source: mount.source.display().to_string(),
@@ -62,12 +62,12 @@ pub(crate) fn create_spec(spec: &Spec) -> v1::CreateSpec {
     }
 }
 
-/// Limits as numbers.
+/// Converts resource limits.
 pub(crate) fn limits(limits: &Limits) -> own::Limits {
     own::Limits { cpu_millis: limits.cpu_millis, memory: limits.memory, disk: limits.disk }
 }
 
-/// When a sandbox is resumed without a request.
+/// Converts a restart policy.
 pub(crate) fn restart(policy: RestartPolicy) -> own::RestartPolicy {
     match policy {
         RestartPolicy::No => own::RestartPolicy::No,
@@ -75,7 +75,7 @@ pub(crate) fn restart(policy: RestartPolicy) -> own::RestartPolicy {
     }
 }
 
-/// What was last asked for.
+/// Converts the desired state.
 pub(crate) fn desired(desired: DesiredState) -> own::DesiredState {
     match desired {
         DesiredState::Ready => own::DesiredState::Ready,

@@ -1,4 +1,4 @@
-//! From the words of the wire to those of the control plane, and back.
+//! Converts between messages of the API and types of the control plane.
 
 mod draft;
 mod event;
@@ -17,12 +17,12 @@ pub(crate) use self::handle::{create_spec, desired, handle, limits, restart};
 const NANOS: i64 = 1_000_000_000;
 
 fn timestamp(Timestamp(nanos): Timestamp) -> prost_types::Timestamp {
-    // What is left of a second fits.
+    // The remainder fits.
     let rest = i32::try_from(nanos.rem_euclid(NANOS)).unwrap_or_default();
     prost_types::Timestamp { seconds: nanos.div_euclid(NANOS), nanos: rest }
 }
 
-pub(crate) fn moment(at: Timestamp) -> Option<prost_types::Timestamp> {
+pub(crate) fn timestamp_of(at: Timestamp) -> Option<prost_types::Timestamp> {
     Some(timestamp(at))
 }
 
@@ -33,8 +33,8 @@ pub(crate) fn duration(duration: Duration) -> prost_types::Duration {
     }
 }
 
-/// A duration that may not be negative, which is all that can be wrong with it.
-pub(crate) fn length(duration: &prost_types::Duration) -> Option<Duration> {
+/// Converts a duration; `None` if it is negative.
+pub(crate) fn duration_of(duration: &prost_types::Duration) -> Option<Duration> {
     let (seconds, nanos) = (u64::try_from(duration.seconds).ok()?, u32::try_from(duration.nanos).ok()?);
     Duration::from_secs(seconds).checked_add(Duration::from_nanos(u64::from(nanos)))
 }
@@ -53,9 +53,9 @@ mod tests {
     #[test]
     fn a_duration_comes_back_as_it_went_unless_it_is_negative() {
         for length_of in [Duration::ZERO, Duration::from_millis(2500), Duration::from_secs(1 << 40)] {
-            assert_eq!(length(&duration(length_of)), Some(length_of));
+            assert_eq!(duration_of(&duration(length_of)), Some(length_of));
         }
-        assert_eq!(length(&prost_types::Duration { seconds: -1, nanos: 0 }), None);
-        assert_eq!(length(&prost_types::Duration { seconds: 0, nanos: -1 }), None);
+        assert_eq!(duration_of(&prost_types::Duration { seconds: -1, nanos: 0 }), None);
+        assert_eq!(duration_of(&prost_types::Duration { seconds: 0, nanos: -1 }), None);
     }
 }

@@ -20,7 +20,7 @@ use crate::carrel::v1::{
 };
 use crate::convert;
 use crate::memory::{ATTACHMENT, CallMemory};
-use crate::status::{explained, refused};
+use crate::status::{refused, with_reason};
 
 type Answer = Result<AttachExecResponse, Status>;
 
@@ -37,7 +37,7 @@ pub(super) async fn attach(
     memory: &CallMemory,
     mut asked: Streaming<AttachExecRequest>,
 ) -> Result<mpsc::Receiver<Answer>, Status> {
-    let first = asked.message().await.map_err(explained)?;
+    let first = asked.message().await.map_err(with_reason)?;
     let Some(Asked::Start(start)) = first.and_then(|first| first.message) else {
         return Err(refused(Refusal::invalid("start", "the first message says which exec")));
     };
@@ -112,7 +112,7 @@ impl Attached {
                 Ok(Some(_)) => return self.end(refused(Refusal::invalid("message", "it says nothing"))).await,
                 // It has nothing more to say, and listens.
                 Ok(None) => return std::future::pending().await,
-                Err(status) => return self.end(explained(status)).await,
+                Err(status) => return self.end(with_reason(status)).await,
             };
             let told = match done {
                 Ok(None) => continue,

@@ -13,7 +13,7 @@ use crate::carrel::v1::write_file_request::Message;
 use crate::carrel::v1::{ReadFileRequest, ReadFileResponse, WriteFileRequest, WriteFileResponse, WriteStart};
 use crate::memory::{CallMemory, TRANSFER};
 use crate::request_log::RequestSubject;
-use crate::status::{explained, refused};
+use crate::status::{refused, with_reason};
 
 /// The user that execs run as.
 const USER: &str = "agbox";
@@ -93,7 +93,7 @@ pub(super) async fn write(
     subject: &RequestSubject,
     mut pieces: Streaming<WriteFileRequest>,
 ) -> Result<WriteFileResponse, Status> {
-    let first = pieces.message().await.map_err(explained)?;
+    let first = pieces.message().await.map_err(with_reason)?;
     let Some(Message::Start(start)) = first.and_then(|first| first.message) else {
         return Err(refused(Refusal::invalid("start", "the first message says which file")));
     };
@@ -119,7 +119,7 @@ pub(super) async fn write(
 }
 
 async fn piece(pieces: &mut Streaming<WriteFileRequest>) -> Result<Option<Bytes>, Status> {
-    match pieces.message().await.map_err(explained)? {
+    match pieces.message().await.map_err(with_reason)? {
         None => Ok(None),
         Some(WriteFileRequest { message: Some(Message::Data(data)) }) if data.len() <= PIECE => Ok(Some(data)),
         Some(_) => Err(refused(Refusal::invalid("data", format!("pieces of at most {PIECE} bytes follow the first")))),

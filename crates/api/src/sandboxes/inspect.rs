@@ -34,7 +34,7 @@ pub(super) async fn inspect(control: &Control, caller: &Caller, id: &str) -> Res
         reason: sandbox.reason.clone(),
         spec: Some(convert::create_spec(&spec)),
         idle_ttl: sandbox.idle_ms.map(|idle| convert::duration(Duration::from_millis(idle))),
-        active_at: convert::moment(sandbox.active_at),
+        active_at: convert::timestamp_of(sandbox.active_at),
         limits: Some(convert::limits(&spec.limits)),
         running,
         restart: convert::restart(spec.restart).into(),

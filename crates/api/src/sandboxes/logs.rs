@@ -31,7 +31,8 @@ pub(super) async fn prune(
     request: &PruneLogsRequest,
 ) -> Result<PruneLogsResponse, Status> {
     let negative = || refused(Refusal::invalid("older_than", "it cannot be negative"));
-    let older_than = request.older_than.as_ref().map(|age| convert::length(age).ok_or_else(negative)).transpose()?;
+    let older_than =
+        request.older_than.as_ref().map(|age| convert::duration_of(age).ok_or_else(negative)).transpose()?;
     let removed = control.prune_logs(caller, older_than.unwrap_or_default()).await.map_err(refused)?;
     Ok(PruneLogsResponse { files: removed.files, bytes: removed.bytes })
 }

@@ -32,12 +32,12 @@ use crate::carrel::v1::{
     WriteFileResponse,
 };
 use crate::convert;
-use crate::door::closed;
-use crate::feed::{Feed, Patience};
+use crate::feed::{EventFeed, SubscriberTimeout};
 use crate::memory::CallMemory;
+use crate::middleware::shutdown_signal;
 use crate::request_log::RequestSubject;
 use crate::service::{caller, given};
-use crate::status::{refused, stopping};
+use crate::status::{refused, shutting_down};
 
 /// The most bytes in one message of a stream.
 const PIECE: usize = 64 * 1024;
@@ -50,14 +50,14 @@ type Answer<T> = Result<Response<T>, Status>;
 pub(crate) struct Near {
     control: Control,
     closing: flag::Receiver<bool>,
-    patience: Patience,
+    timeout: SubscriberTimeout,
 }
 
 // === impl Near ===
 
 impl Near {
-    pub(crate) fn new(control: Control, closing: flag::Receiver<bool>, patience: Patience) -> Self {
-        Self { control, closing, patience }
+    pub(crate) fn new(control: Control, closing: flag::Receiver<bool>, timeout: SubscriberTimeout) -> Self {
+        Self { control, closing, timeout }
     }
 
     /// Refuses a stream for which there are too few descriptors.
@@ -121,7 +121,7 @@ impl Sandboxes for Near {
         // What is waited for may never come, and there is no answer yet that could be ended.
         tokio::select! {
             attached = attached => Ok(Response::new(ReceiverStream::new(attached?))),
-            () = closed(self.closing.clone()) => Err(stopping()),
+            () = shutdown_signal(self.closing.clone()) => Err(shutting_down()),
         }
     }
 
@@ -154,7 +154,7 @@ impl Sandboxes for Near {
         let written = files::write(&self.control, &caller, &memory, &subject, request.into_inner());
         tokio::select! {
             written = written => written.map(Response::new),
-            () = closed(self.closing.clone()) => Err(stopping()),
+            () = shutdown_signal(self.closing.clone()) => Err(shutting_down()),
         }
     }
 
@@ -172,23 +172,23 @@ impl Sandboxes for Near {
         Ok(Response::new(UnpauseSandboxResponse {}))
     }
 
-    type WatchSandboxesStream = Feed<Watched>;
+    type WatchSandboxesStream = EventFeed<Watched>;
 
     async fn watch_sandboxes(&self, request: Request<WatchSandboxesRequest>) -> Answer<Self::WatchSandboxesStream> {
         let caller = caller(request.extensions())?;
         let WatchSandboxesRequest { label_selector, from_position } = request.into_inner();
         let watch = self.control.watch(&caller, label_selector, from_position);
-        Ok(Response::new(Feed::of(Watched { watch, namespace: caller.namespace() }, self.patience)))
+        Ok(Response::new(EventFeed::new(Watched { watch, namespace: caller.namespace() }, self.timeout)))
     }
 
-    type WatchSandboxStream = Feed<WatchedSandbox>;
+    type WatchSandboxStream = EventFeed<WatchedSandbox>;
 
     async fn watch_sandbox(&self, request: Request<WatchSandboxRequest>) -> Answer<Self::WatchSandboxStream> {
         let caller = caller(request.extensions())?;
         RequestSubject::of(request.extensions()).sandbox(&caller, &request.get_ref().sandbox_id);
         let WatchSandboxRequest { sandbox_id, from_sequence } = request.into_inner();
         let events = self.control.events(&caller, &sandbox_id, from_sequence).map_err(refused)?;
-        Ok(Response::new(Feed::of(WatchedSandbox { events, namespace: caller.namespace() }, self.patience)))
+        Ok(Response::new(EventFeed::new(WatchedSandbox { events, namespace: caller.namespace() }, self.timeout)))
     }
 
     async fn set_idle_ttl(&self, request: Request<SetIdleTtlRequest>) -> Answer<SetIdleTtlResponse> {
@@ -196,7 +196,7 @@ impl Sandboxes for Near {
         RequestSubject::of(request.extensions()).sandbox(&caller, &request.get_ref().sandbox_id);
         let SetIdleTtlRequest { sandbox_id, idle_ttl } = request.into_inner();
         let negative = || refused(Refusal::invalid("idle_ttl", "it cannot be negative"));
-        let idle = idle_ttl.map(|idle| convert::length(&idle).ok_or_else(negative)).transpose()?;
+        let idle = idle_ttl.map(|idle| convert::duration_of(&idle).ok_or_else(negative)).transpose()?;
         self.control.set_idle_ttl(&caller, &sandbox_id, idle).await.map_err(refused)?;
         Ok(Response::new(SetIdleTtlResponse {}))
     }

@@ -33,7 +33,7 @@ fn orphan(found: DiscoveredSandbox) -> Orphan {
         image: manifest.map(|manifest| manifest.image.clone()).unwrap_or_default(),
         owner: manifest.map_or(0, |manifest| manifest.owner),
         running: found.running.is_some(),
-        since: convert::moment(found.since),
-        removed_at: found.removed_at.and_then(convert::moment),
+        since: convert::timestamp_of(found.since),
+        removed_at: found.removed_at.and_then(convert::timestamp_of),
     }
 }

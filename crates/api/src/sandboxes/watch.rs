@@ -3,19 +3,19 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use carrel_control::Watch;
+use carrel_control::EventWatch;
 use carrel_store::{Event, Events, Namespace};
 use tonic::Status;
 
 use crate::carrel::v1::{WatchSandboxResponse, WatchSandboxesResponse};
 use crate::convert;
-use crate::feed::Source;
+use crate::feed::EventSource;
 use crate::status::refused;
 use crate::subscription::broken;
 
 /// What somebody watches.
 pub(crate) struct Watched {
-    pub(super) watch: Watch,
+    pub(super) watch: EventWatch,
     /// Of whoever watches.
     pub(super) namespace: Namespace,
 }
@@ -29,7 +29,7 @@ pub(crate) struct WatchedSandbox {
 
 // === impl Watched ===
 
-impl Source for Watched {
+impl EventSource for Watched {
     type Item = (Arc<Event>, Namespace);
     type Message = WatchSandboxesResponse;
 
@@ -44,14 +44,14 @@ impl Source for Watched {
         WatchSandboxesResponse { position: event.position, event: known, pause }
     }
 
-    fn place((event, _): &Self::Item) -> HashMap<String, String> {
+    fn resume_metadata((event, _): &Self::Item) -> HashMap<String, String> {
         HashMap::from([("last_position".to_owned(), event.position.to_string())])
     }
 }
 
 // === impl WatchedSandbox ===
 
-impl Source for WatchedSandbox {
+impl EventSource for WatchedSandbox {
     type Item = (Arc<Event>, Namespace);
     type Message = WatchSandboxResponse;
 
@@ -65,7 +65,7 @@ impl Source for WatchedSandbox {
         WatchSandboxResponse { position, event, pause }
     }
 
-    fn place((event, namespace): &Self::Item) -> HashMap<String, String> {
+    fn resume_metadata((event, namespace): &Self::Item) -> HashMap<String, String> {
         let (sandbox, last) = (event.sandbox.seen_from(*namespace).to_owned(), event.sequence);
         HashMap::from([("sandbox_id".to_owned(), sandbox), ("last_sequence".to_owned(), last.to_string())])
     }

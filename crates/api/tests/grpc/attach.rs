@@ -1,12 +1,12 @@
-//! Following an exec through the daemon.
+//! Tests of `AttachExec`.
 
-use carrel_api::carrel::v1::attach_exec_request::Message as Ask;
-use carrel_api::carrel::v1::attach_exec_response::Message as Told;
+use carrel_api::carrel::v1::attach_exec_request::Message as ClientMessage;
+use carrel_api::carrel::v1::attach_exec_response::Message as ServerMessage;
 use carrel_api::carrel::v1::{
     AttachClose, AttachExecRequest, AttachExecResponse, AttachInput, AttachSignal, AttachStart, EndKind, InputWish,
     Stream, TerminalSize,
 };
-use carrel_control::fake::Call;
+use carrel_control::fake::FakeCall;
 use carrel_control::provider::How;
 use carrel_shim_client::messages::{
     Done, Fact, FactKind, FailureCode, GetStatus, InputWish as Wish, JobClose, JobEnded, JobFollow, JobInput,
@@ -17,15 +17,15 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Streaming};
 
-use crate::shim::{Peer, Supervisor, failed, job, supervised};
-use crate::world::{WATCHDOG, World, end, exec, is_refused, ready, told};
+use crate::server::{GrpcTestServer, WATCHDOG, end, error_info, exec, is_refused, ready};
+use crate::shim::{FakeShim, FakeShimConnection, failed, job, supervised};
 
-fn ask(message: Ask) -> AttachExecRequest {
+fn ask(message: ClientMessage) -> AttachExecRequest {
     AttachExecRequest { message: Some(message) }
 }
 
-fn start(id: &str) -> Ask {
-    Ask::Start(AttachStart {
+fn start(id: &str) -> ClientMessage {
+    ClientMessage::Start(AttachStart {
         exec_id: id.to_owned(),
         stdout_offset: Some(5),
         stderr_offset: None,
@@ -36,26 +36,26 @@ fn start(id: &str) -> Ask {
 
 type Attached = (mpsc::Sender<AttachExecRequest>, Result<Streaming<AttachExecResponse>, tonic::Status>);
 
-/// Follows an exec; what is said later goes into the channel.
-async fn attach(world: &World, first: Ask) -> Attached {
+/// Attaches to an exec. Later messages are sent to the channel.
+async fn attach(server: &GrpcTestServer, first: ClientMessage) -> Attached {
     let (say, said) = mpsc::channel(8);
     say.send(ask(first)).await.unwrap();
-    let mut near = world.near().await;
-    let attached = near.attach_exec(ReceiverStream::new(said)).await;
+    let mut api = server.carrel_v1().await;
+    let attached = api.attach_exec(ReceiverStream::new(said)).await;
     (say, attached.map(tonic::Response::into_inner))
 }
 
-async fn hear(stream: &mut Streaming<AttachExecResponse>) -> Told {
+async fn hear(stream: &mut Streaming<AttachExecResponse>) -> ServerMessage {
     tokio::time::timeout(WATCHDOG, stream.message()).await.unwrap().unwrap().unwrap().message.unwrap()
 }
 
 /// A daemon with one sandbox and one exec.
-async fn one_exec() -> (World, Supervisor) {
-    let (world, supervisor) = supervised().await;
-    let mut client = world.client().await;
+async fn one_exec() -> (GrpcTestServer, FakeShim) {
+    let (server, supervisor) = supervised().await;
+    let mut client = server.client().await;
     ready(&mut client, "demo").await;
     client.create_exec(exec("demo", "exec-1")).await.unwrap();
-    (world, supervisor)
+    (server, supervisor)
 }
 
 fn status(sequence: u64) -> Status {
@@ -74,25 +74,25 @@ fn status(sequence: u64) -> Status {
     }
 }
 
-/// Has no job of that id twice: for whoever comes first, and for the second look. In between somebody asks what happens.
-async fn has_no_job(supervisor: Supervisor) -> (Supervisor, Peer, u32) {
+/// Reports twice that there is no job with that id; in between, the client reads the journal.
+async fn has_no_job(supervisor: FakeShim) -> (FakeShim, FakeShimConnection, u32) {
     let mut quick = supervisor.greet().await;
     let (id, JobFollow { .. }) = quick.expect().await;
     quick.say(id, &failed(FailureCode::JobUnknown)).await;
     let mut journal = supervisor.greet().await;
     let (id, GetStatus {}) = journal.expect().await;
     journal.say(id, &status(7)).await;
-    let (told, JournalRead { from, follow }) = journal.expect().await;
+    let (read_id, JournalRead { from, follow }) = journal.expect().await;
     assert_eq!((from, follow), (8, true));
     let mut second = supervisor.greet().await;
     let (id, JobFollow { .. }) = second.expect().await;
     second.say(id, &failed(FailureCode::JobUnknown)).await;
-    (supervisor, journal, told)
+    (supervisor, journal, read_id)
 }
 
 #[tokio::test]
-async fn output_comes_with_its_place_and_input_goes_in_until_the_end() {
-    let (world, supervisor) = one_exec().await;
+async fn output_has_offsets_and_input_is_written_until_the_end() {
+    let (server, supervisor) = one_exec().await;
     let play = tokio::spawn(async move {
         let mut peer = supervisor.greet().await;
         let (id, follow) = peer.expect::<JobFollow>().await;
@@ -119,25 +119,25 @@ async fn output_comes_with_its_place_and_input_goes_in_until_the_end() {
         peer.say(id, &JobEnded { info }).await;
         peer.expect_end().await;
     });
-    let (say, stream) = attach(&world, start("exec-1")).await;
+    let (say, stream) = attach(&server, start("exec-1")).await;
     let mut stream = stream.unwrap();
-    let Told::Input(input) = hear(&mut stream).await else { panic!("no input") };
+    let ServerMessage::Input(input) = hear(&mut stream).await else { panic!("no input") };
     assert_eq!((input.held, input.written), (true, 3));
     for (offset, length) in [(5, 65_536), (65_541, 34_464)] {
-        let Told::Output(output) = hear(&mut stream).await else { panic!("no output") };
+        let ServerMessage::Output(output) = hear(&mut stream).await else { panic!("no output") };
         assert_eq!((output.stream(), output.offset, output.data.len()), (Stream::Stdout, offset, length));
     }
-    let Told::Cut(cut) = hear(&mut stream).await else { panic!("no cut") };
+    let ServerMessage::Cut(cut) = hear(&mut stream).await else { panic!("no cut") };
     assert_eq!((cut.stream(), cut.from, cut.to), (Stream::Stdout, 100_005, 200_000));
-    say.send(ask(Ask::Input(AttachInput { data: "hello".into() }))).await.unwrap();
-    let Told::Accepted(accepted) = hear(&mut stream).await else { panic!("not accepted") };
+    say.send(ask(ClientMessage::Input(AttachInput { data: "hello".into() }))).await.unwrap();
+    let ServerMessage::Accepted(accepted) = hear(&mut stream).await else { panic!("not accepted") };
     assert_eq!(accepted.written, 5);
-    say.send(ask(Ask::Signal(AttachSignal { signal: 2 }))).await.unwrap();
-    say.send(ask(Ask::Resize(TerminalSize { rows: 30, cols: 100 }))).await.unwrap();
-    let Told::Refused(refused) = hear(&mut stream).await else { panic!("not refused") };
+    say.send(ask(ClientMessage::Signal(AttachSignal { signal: 2 }))).await.unwrap();
+    say.send(ask(ClientMessage::Resize(TerminalSize { rows: 30, cols: 100 }))).await.unwrap();
+    let ServerMessage::Refused(refused) = hear(&mut stream).await else { panic!("not refused") };
     assert_eq!(refused.reason, "INPUT_CLOSED");
-    say.send(ask(Ask::Close(AttachClose {}))).await.unwrap();
-    let Told::End(ended) = hear(&mut stream).await else { panic!("no end") };
+    say.send(ask(ClientMessage::Close(AttachClose {}))).await.unwrap();
+    let ServerMessage::End(ended) = hear(&mut stream).await else { panic!("no end") };
     assert_eq!((ended.kind(), ended.exit_code, ended.signal), (EndKind::Signalled, 143, 15));
     assert_eq!((ended.stdout_length, ended.stderr_length), (200_000, 0));
     end(&mut stream).await.unwrap();
@@ -145,13 +145,13 @@ async fn output_comes_with_its_place_and_input_goes_in_until_the_end() {
 }
 
 #[tokio::test]
-async fn whoever_is_quick_waits_until_the_job_is_there() {
-    let (world, supervisor) = one_exec().await;
+async fn an_early_attach_waits_for_the_job() {
+    let (server, supervisor) = one_exec().await;
     let play = tokio::spawn(async move {
-        let (supervisor, mut journal, told) = has_no_job(supervisor).await;
+        let (supervisor, mut journal, read_id) = has_no_job(supervisor).await;
         for name in ["another", "exec-1"] {
             let fact = Fact { job: Some(name.to_owned()), ..Fact::new(1, FactKind::JobStarted) };
-            journal.say(told, &JournalFacts { facts: vec![fact] }).await;
+            journal.say(read_id, &JournalFacts { facts: vec![fact] }).await;
         }
         let mut third = supervisor.greet().await;
         let (id, JobFollow { .. }) = third.expect().await;
@@ -160,21 +160,21 @@ async fn whoever_is_quick_waits_until_the_job_is_there() {
         third.say(id, &JobEnded { info }).await;
         third.expect_end().await;
     });
-    let (_say, stream) = attach(&world, start("exec-1")).await;
+    let (_say, stream) = attach(&server, start("exec-1")).await;
     let mut stream = stream.unwrap();
-    let Told::End(ended) = hear(&mut stream).await else { panic!("no end") };
+    let ServerMessage::End(ended) = hear(&mut stream).await else { panic!("no end") };
     assert_eq!((ended.kind(), ended.exit_code), (EndKind::Exited, 0));
     play.await.unwrap();
 }
 
 #[tokio::test]
-async fn an_exec_that_nobody_remembers_still_tells_how_it_ended() {
-    let (world, supervisor) = one_exec().await;
+async fn an_exec_without_a_job_reports_how_it_ended() {
+    let (server, supervisor) = one_exec().await;
     let play = tokio::spawn(has_no_job(supervisor));
-    let waiting = attach(&world, start("exec-1"));
-    let fake = world.fake.clone();
+    let waiting = attach(&server, start("exec-1"));
+    let fake = server.fake.clone();
     let ending = async move {
-        // It waits; then the exec ends without ever having had a job.
+        // The attach waits; then the exec ends without a job.
         let (supervisor, journal, _) = play.await.unwrap();
         while !fake.end_exec("exec-1", How::NeverRan(126, "not executable".to_owned())) {
             tokio::task::yield_now().await;
@@ -186,46 +186,46 @@ async fn an_exec_that_nobody_remembers_still_tells_how_it_ended() {
     };
     let ((_say, stream), (supervisor, _journal)) = tokio::join!(waiting, ending);
     let mut stream = stream.unwrap();
-    let Told::End(ended) = hear(&mut stream).await else { panic!("no end") };
+    let ServerMessage::End(ended) = hear(&mut stream).await else { panic!("no end") };
     assert_eq!((ended.exit_code, ended.message.as_str()), (126, "not executable"));
     end(&mut stream).await.unwrap();
 
-    // And when the sandbox does not run any more, nobody is asked.
+    // When the sandbox is stopped, no shim is contacted.
     drop(supervisor);
-    let mut client = world.client().await;
+    let mut client = server.client().await;
     let stop = carrel_api::agbox::v1::StopSandboxRequest { sandbox_id: "demo".to_owned() };
-    let mut events = client.subscribe_sandbox_events(crate::world::subscribe("demo", 0)).await.unwrap().into_inner();
+    let mut events = client.subscribe_sandbox_events(crate::server::subscribe("demo", 0)).await.unwrap().into_inner();
     client.stop_sandbox(stop).await.unwrap();
-    crate::world::until(&mut events, carrel_api::agbox::v1::EventType::SandboxStopped).await;
-    let mut stream = attach(&world, start("exec-1")).await.1.unwrap();
-    let Told::End(ended) = hear(&mut stream).await else { panic!("no end") };
+    crate::server::until(&mut events, carrel_api::agbox::v1::EventType::SandboxStopped).await;
+    let mut stream = attach(&server, start("exec-1")).await.1.unwrap();
+    let ServerMessage::End(ended) = hear(&mut stream).await else { panic!("no end") };
     assert_eq!(ended.exit_code, 126);
 }
 
 #[tokio::test]
-async fn what_cannot_be_followed_is_refused() {
-    let (world, supervisor) = supervised().await;
-    let unknown = attach(&world, start("nobody")).await.1;
+async fn an_invalid_attach_is_refused() {
+    let (server, supervisor) = supervised().await;
+    let unknown = attach(&server, start("nobody")).await.1;
     is_refused(unknown, Code::NotFound, "EXEC_NOT_FOUND", &[("exec_id", "nobody")]);
-    let no_start = attach(&world, Ask::Close(AttachClose {})).await.1;
+    let no_start = attach(&server, ClientMessage::Close(AttachClose {})).await.1;
     is_refused(no_start, Code::InvalidArgument, "INVALID_ARGUMENT", &[("field", "start")]);
 
-    let mut client = world.client().await;
+    let mut client = server.client().await;
     ready(&mut client, "demo").await;
-    world.fake.hold(Call::Exec);
+    server.fake.hold(FakeCall::Exec);
     client.create_exec(exec("demo", "exec-1")).await.unwrap();
     drop(supervisor);
-    let (code, reason, about) = told(&attach(&world, start("exec-1")).await.1.unwrap_err());
+    let (code, reason, about) = error_info(&attach(&server, start("exec-1")).await.1.unwrap_err());
     assert_eq!(
         (code, reason.as_str(), about["sandbox_id"].as_str()),
         (Code::Unavailable, "SANDBOX_UNREACHABLE", "demo")
     );
-    world.fake.release(Call::Exec);
+    server.fake.release(FakeCall::Exec);
 }
 
 #[tokio::test]
-async fn a_client_that_breaks_the_rules_or_leaves_lets_go_of_the_exec() {
-    let (world, supervisor) = one_exec().await;
+async fn an_invalid_message_or_a_disconnect_detaches_the_client() {
+    let (server, supervisor) = one_exec().await;
     let play = tokio::spawn(async move {
         for _ in 0..2 {
             let mut peer = supervisor.greet().await;
@@ -234,12 +234,12 @@ async fn a_client_that_breaks_the_rules_or_leaves_lets_go_of_the_exec() {
             peer.expect_end().await;
         }
     });
-    let (say, stream) = attach(&world, start("exec-1")).await;
+    let (say, stream) = attach(&server, start("exec-1")).await;
     let mut stream = stream.unwrap();
     hear(&mut stream).await;
-    say.send(ask(Ask::Input(AttachInput { data: vec![0; 65_537].into() }))).await.unwrap();
+    say.send(ask(ClientMessage::Input(AttachInput { data: vec![0; 65_537].into() }))).await.unwrap();
     is_refused(end(&mut stream).await, Code::InvalidArgument, "INVALID_ARGUMENT", &[("field", "data")]);
-    let (say, stream) = attach(&world, start("exec-1")).await;
+    let (say, stream) = attach(&server, start("exec-1")).await;
     let mut stream = stream.unwrap();
     hear(&mut stream).await;
     drop((say, stream));
@@ -247,13 +247,13 @@ async fn a_client_that_breaks_the_rules_or_leaves_lets_go_of_the_exec() {
 }
 
 #[tokio::test]
-async fn one_who_waits_for_a_job_is_told_that_the_daemon_goes() {
-    let (world, supervisor) = one_exec().await;
+async fn a_client_that_waits_for_a_job_is_notified_of_a_shutdown() {
+    let (server, supervisor) = one_exec().await;
     let play = tokio::spawn(has_no_job(supervisor));
-    let waiting = attach(&world, start("exec-1"));
+    let waiting = attach(&server, start("exec-1"));
     let closing = async {
         let held = play.await.unwrap();
-        world.close();
+        server.close();
         held
     };
     let ((_say, stream), _held) = tokio::join!(waiting, closing);

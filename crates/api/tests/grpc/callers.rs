@@ -1,4 +1,4 @@
-//! Who asks: another user of this machine.
+//! Requests of another user of this host.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
@@ -11,12 +11,12 @@ use rustix::process::Uid;
 use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::world::{World, create, is_refused, ready, spec, told};
+use crate::server::{GrpcTestServer, create, error_info, is_refused, ready, spec};
 
-/// The user that somebody else is.
-const STRANGER: u32 = 54_321;
+/// Another user.
+const OTHER_USER: u32 = 54_321;
 
-/// Connects in the name of another user, as only this thread is.
+/// Connects as another user, with the identity of one thread.
 fn connected_as(user: u32, socket: &Path) -> UnixStream {
     let socket = socket.to_owned();
     let connect = move || {
@@ -27,11 +27,11 @@ fn connected_as(user: u32, socket: &Path) -> UnixStream {
     std::thread::spawn(connect).join().unwrap()
 }
 
-async fn client_as(user: u32, world: &World) -> SandboxServiceClient<Channel> {
-    for path in [world.home.path(), &world.socket] {
+async fn client_as(user: u32, server: &GrpcTestServer) -> SandboxServiceClient<Channel> {
+    for path in [server.home.path(), &server.socket] {
         std::fs::set_permissions(path, PermissionsExt::from_mode(0o777)).unwrap();
     }
-    let stream = connected_as(user, &world.socket);
+    let stream = connected_as(user, &server.socket);
     stream.set_nonblocking(true).unwrap();
     let mut stream = Some(tokio::net::UnixStream::from_std(stream).unwrap());
     let connector = tower::service_fn(move |_| {
@@ -44,34 +44,34 @@ async fn client_as(user: u32, world: &World) -> SandboxServiceClient<Channel> {
 
 #[tokio::test]
 async fn another_user_sees_no_sandbox_but_its_own() {
-    let world = World::new().await;
-    let mut own = world.client().await;
-    let mut stranger = client_as(STRANGER, &world).await;
+    let server = GrpcTestServer::new().await;
+    let mut own = server.client().await;
+    let mut other = client_as(OTHER_USER, &server).await;
     ready(&mut own, "ours").await;
     let get = |id: &str| GetSandboxRequest { sandbox_id: id.to_owned() };
-    // The daemon's own user sees it, which is why the stranger could.
+    // The daemon's own user sees it, so it exists.
     own.get_sandbox(get("ours")).await.unwrap();
-    is_refused(stranger.get_sandbox(get("ours")).await, Code::NotFound, "SANDBOX_NOT_FOUND", &[("sandbox_id", "ours")]);
+    is_refused(other.get_sandbox(get("ours")).await, Code::NotFound, "SANDBOX_NOT_FOUND", &[("sandbox_id", "ours")]);
 
     let mut request = create("theirs");
     request.create_spec.as_mut().unwrap().image = "debian".to_owned();
-    stranger.create_sandbox(request).await.unwrap();
+    other.create_sandbox(request).await.unwrap();
     let all = |sandboxes: Vec<carrel_api::agbox::v1::SandboxHandle>| {
         let mut ids: Vec<_> = sandboxes.into_iter().map(|sandbox| sandbox.sandbox_id).collect();
         ids.sort();
         ids
     };
     let list = ListSandboxesRequest::default;
-    assert_eq!(all(stranger.list_sandboxes(list()).await.unwrap().into_inner().sandboxes), ["theirs"]);
+    assert_eq!(all(other.list_sandboxes(list()).await.unwrap().into_inner().sandboxes), ["theirs"]);
     assert_eq!(
         all(own.list_sandboxes(list()).await.unwrap().into_inner().sandboxes),
-        ["ours", &format!("u{STRANGER}~theirs")]
+        ["ours", &format!("u{OTHER_USER}~theirs")]
     );
 }
 
 #[tokio::test]
-async fn another_user_gets_no_path_of_the_host() {
-    let world = World::new().await;
+async fn another_user_may_not_use_paths_of_the_host() {
+    let server = GrpcTestServer::new().await;
     let mount = |id: &str, image: &str| {
         let mut request = create(id);
         let mounts = vec![MountSpec { source: "/etc".to_owned(), target: "/mnt".to_owned(), writable: false }];
@@ -80,13 +80,13 @@ async fn another_user_gets_no_path_of_the_host() {
         (spec.mounts, spec.image) = (mounts, image.to_owned());
         request
     };
-    // The daemon's own user may.
-    world.client().await.create_sandbox(mount("ours", "host")).await.unwrap();
-    let mut stranger = client_as(STRANGER, &world).await;
+    // The daemon's own user may use it.
+    server.client().await.create_sandbox(mount("ours", "host")).await.unwrap();
+    let mut other = client_as(OTHER_USER, &server).await;
     let mut host = create("image");
     host.create_spec.as_mut().unwrap().mounts = Vec::new();
     for request in [mount("mount", "debian"), host] {
-        let (code, reason, _) = told(&stranger.create_sandbox(request).await.unwrap_err());
+        let (code, reason, _) = error_info(&other.create_sandbox(request).await.unwrap_err());
         assert_eq!((code, reason.as_str()), (Code::PermissionDenied, "HOST_PATH_FORBIDDEN"));
     }
 }

@@ -1,4 +1,4 @@
-//! Events: all of them, in order, once; told apart by what had happened before.
+//! Events: all of them, in order, once, and marked as replayed or new.
 
 use carrel_api::agbox::v1::sandbox_event::Details;
 use carrel_api::agbox::v1::{
@@ -7,15 +7,15 @@ use carrel_api::agbox::v1::{
 use carrel_control::provider::How;
 use tonic::Code;
 
-use crate::world::{World, end, exec, is_refused, next, ready, subscribe, until};
+use crate::server::{GrpcTestServer, end, exec, is_refused, next, ready, subscribe, until};
 
 //= control.order.sequence-daemon-gives-source
 //= control.events.envelope-id-sequence-sandbox
 //= promises.control-plane.events-sandbox
 #[tokio::test]
-async fn what_had_happened_is_replayed_and_what_happens_follows_without_a_gap() {
-    let world = World::new().await;
-    let mut client = world.client().await;
+async fn past_events_are_replayed_and_new_ones_follow_without_a_gap() {
+    let server = GrpcTestServer::new().await;
+    let mut client = server.client().await;
     let newest = ready(&mut client, "demo").await;
     let mut all = client.subscribe_sandbox_events(subscribe("demo", 0)).await.unwrap().into_inner();
     let mut late = client.subscribe_sandbox_events(subscribe("demo", newest)).await.unwrap().into_inner();
@@ -23,7 +23,7 @@ async fn what_had_happened_is_replayed_and_what_happens_follows_without_a_gap() 
     for number in 0..200 {
         let id = format!("exec-{number}");
         client.create_exec(exec("demo", &id)).await.unwrap();
-        while !world.fake.end_exec(&id, How::Exited(0)) {
+        while !server.fake.end_exec(&id, How::Exited(0)) {
             tokio::task::yield_now().await;
         }
     }
@@ -47,9 +47,9 @@ async fn what_had_happened_is_replayed_and_what_happens_follows_without_a_gap() 
 
 //= control.snapshot-stream.subscribe-snapshot-step
 #[tokio::test]
-async fn a_snapshot_tells_the_newest_event_and_what_runs_before_anything_else() {
-    let world = World::new().await;
-    let mut client = world.client().await;
+async fn a_snapshot_starts_with_the_newest_event_and_the_running_execs() {
+    let server = GrpcTestServer::new().await;
+    let mut client = server.client().await;
     ready(&mut client, "demo").await;
     client.create_exec(exec("demo", "exec-1")).await.unwrap();
     client.create_exec(exec("demo", "exec-2")).await.unwrap();
@@ -79,9 +79,9 @@ async fn a_snapshot_tells_the_newest_event_and_what_runs_before_anything_else() 
 
 //= control.subscription.anchor-typed-error
 #[tokio::test]
-async fn a_place_that_is_yet_to_come_is_refused_with_the_oldest_there_is() {
-    let world = World::new().await;
-    let mut client = world.client().await;
+async fn a_future_sequence_is_refused_with_the_oldest_one() {
+    let server = GrpcTestServer::new().await;
+    let mut client = server.client().await;
     let newest = ready(&mut client, "demo").await;
     let future = client.subscribe_sandbox_events(subscribe("demo", newest + 1)).await;
     let from = (newest + 1).to_string();
@@ -91,15 +91,15 @@ async fn a_place_that_is_yet_to_come_is_refused_with_the_oldest_there_is() {
 
 #[tokio::test]
 async fn a_stream_outlives_its_sandbox_until_that_is_purged() {
-    let world = World::new().await;
-    let mut client = world.client().await;
+    let server = GrpcTestServer::new().await;
+    let mut client = server.client().await;
     ready(&mut client, "demo").await;
     let mut events = client.subscribe_sandbox_events(subscribe("demo", 0)).await.unwrap().into_inner();
     client.delete_sandbox(DeleteSandboxRequest { sandbox_id: "demo".to_owned() }).await.unwrap();
     until(&mut events, EventType::SandboxDeleted).await;
     let mut late = client.subscribe_sandbox_events(subscribe("demo", 0)).await.unwrap().into_inner();
     until(&mut late, EventType::SandboxDeleted).await;
-    world.purge("demo").await;
+    server.purge("demo").await;
     end(&mut events).await.unwrap();
     end(&mut late).await.unwrap();
     let gone = client.subscribe_sandbox_events(subscribe("demo", 0)).await;
@@ -109,22 +109,22 @@ async fn a_stream_outlives_its_sandbox_until_that_is_purged() {
 //= control.subscription.stream-broke-taken-last
 //= promises.control-plane.daemon-told-go
 #[tokio::test]
-async fn every_stream_ends_at_once_when_the_daemon_goes() {
-    let world = World::new().await;
-    let mut client = world.client().await;
+async fn all_streams_end_at_once_on_shutdown() {
+    let server = GrpcTestServer::new().await;
+    let mut client = server.client().await;
     ready(&mut client, "demo").await;
     let mut events = client.subscribe_sandbox_events(subscribe("demo", 0)).await.unwrap().into_inner();
     until(&mut events, EventType::SandboxReady).await;
-    let mut near = world.near().await;
-    let watched = near.watch_sandboxes(carrel_api::carrel::v1::WatchSandboxesRequest::default());
+    let mut api = server.carrel_v1().await;
+    let watched = api.watch_sandboxes(carrel_api::carrel::v1::WatchSandboxesRequest::default());
     let mut watched = watched.await.unwrap().into_inner();
-    let channel = carrel_api::connect(&world.socket).await.unwrap();
+    let channel = carrel_api::connect(&server.socket).await.unwrap();
     let mut health = tonic_health::pb::health_client::HealthClient::new(channel);
     let mut health = health.watch(tonic_health::pb::HealthCheckRequest::default()).await.unwrap().into_inner();
     health.message().await.unwrap().unwrap();
-    world.close();
+    server.close();
     is_refused(end(&mut events).await, Code::Unavailable, "DAEMON_STOPPING", &[]);
     is_refused(end(&mut watched).await, Code::Unavailable, "DAEMON_STOPPING", &[]);
     is_refused(end(&mut health).await, Code::Unavailable, "DAEMON_STOPPING", &[]);
-    world.served().await;
+    server.served().await;
 }

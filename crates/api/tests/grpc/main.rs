@@ -1,19 +1,19 @@
-//! The whole service over a real socket, above machines in memory.
+//! The whole service on a real socket, with a fake provider.
 
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, reason = "modules of one test program")]
 
 mod attach;
 mod callers;
-mod door;
+mod carrel_v1;
 mod events;
 mod many;
 mod memory;
-mod near;
+mod middleware;
 mod pauses;
 mod provider;
 mod refusals;
 mod requests;
+mod server;
 mod shim;
 mod slow;
 mod tcp;
-mod world;

@@ -1,4 +1,4 @@
-//! What requests and answers may take of the daemon's memory.
+//! Memory limits of requests and responses.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use carrel_api::{MemoryLimits, Tuning};
 use carrel_control::ShareLimits;
 use tonic::Code;
 
-use crate::world::{WATCHDOG, World, create, is_refused, pairs, ready, subscribe};
+use crate::server::{GrpcTestServer, WATCHDOG, create, is_refused, pairs, ready, subscribe};
 
-async fn world(memory: MemoryLimits) -> World {
-    World::with(Tuning { memory, ..Tuning::default() }, |_, fake| Arc::new(fake)).await
+async fn server(memory: MemoryLimits) -> GrpcTestServer {
+    GrpcTestServer::with(Tuning { memory, ..Tuning::default() }, |_, fake| Arc::new(fake)).await
 }
 
 fn all(total: u64) -> ShareLimits {
@@ -19,12 +19,12 @@ fn all(total: u64) -> ShareLimits {
 
 //= promises.control-plane.requests-under-way
 #[tokio::test]
-async fn requests_beyond_the_limit_are_refused_and_those_under_way_go_on() {
-    let world = world(MemoryLimits { requests: all(4), ..MemoryLimits::default() }).await;
-    let mut client = world.client().await;
+async fn requests_beyond_the_limit_are_refused_and_others_continue() {
+    let server = server(MemoryLimits { requests: all(4), ..MemoryLimits::default() }).await;
+    let mut client = server.client().await;
     ready(&mut client, "demo").await;
     let mut streams = Vec::new();
-    // The last request may not be quite over.
+    // The last request may not have ended yet.
     while streams.len() < 4 {
         match client.subscribe_sandbox_events(subscribe("demo", 0)).await {
             Ok(stream) => streams.push(stream.into_inner()),
@@ -43,14 +43,14 @@ async fn requests_beyond_the_limit_are_refused_and_those_under_way_go_on() {
 
 //= promises.control-plane.request-memory
 #[tokio::test]
-async fn a_message_that_its_user_has_no_memory_for_is_refused_and_a_small_one_is_not() {
-    let world = world(MemoryLimits { bytes: all(1 << 20), ..MemoryLimits::default() }).await;
-    let mut client = world.client().await;
+async fn a_large_message_without_memory_is_refused_and_a_small_one_is_not() {
+    let server = server(MemoryLimits { bytes: all(1 << 20), ..MemoryLimits::default() }).await;
+    let mut client = server.client().await;
     let mut large = create("large");
     large.config_yaml = vec![b' '; 2 << 20];
     let limit = [("limit", "request_memory")];
     is_refused(client.create_sandbox(large).await, Code::ResourceExhausted, "LIMIT_REACHED", &limit);
-    // A few bytes each, and hundreds of them when they are decoded.
+    // A few bytes each, and hundreds of bytes when they are decoded.
     let mut many = create("many");
     many.create_spec.as_mut().unwrap().companion_containers = vec![CompanionContainerSpec::default(); 10_000];
     is_refused(client.create_sandbox(many).await, Code::ResourceExhausted, "LIMIT_REACHED", &limit);
@@ -58,9 +58,9 @@ async fn a_message_that_its_user_has_no_memory_for_is_refused_and_a_small_one_is
 }
 
 #[tokio::test]
-async fn a_small_request_is_served_where_nothing_else_is() {
-    let world = world(MemoryLimits { bytes: all(0), ..MemoryLimits::default() }).await;
-    let mut client = world.client().await;
+async fn a_small_request_is_served_without_memory() {
+    let server = server(MemoryLimits { bytes: all(0), ..MemoryLimits::default() }).await;
+    let mut client = server.client().await;
     ready(&mut client, "demo").await;
     let listed = client.list_sandboxes(ListSandboxesRequest::default()).await.unwrap().into_inner().sandboxes;
     assert_eq!(listed.len(), 1);
@@ -68,9 +68,9 @@ async fn a_small_request_is_served_where_nothing_else_is() {
 
 //= promises.control-plane.list-whole
 #[tokio::test]
-async fn a_list_is_whole_however_long_it_is_or_refused() {
-    let world = world(MemoryLimits { bytes: all(3 << 20), ..MemoryLimits::default() }).await;
-    let mut client = world.client().await;
+async fn a_long_list_is_complete_or_refused() {
+    let server = server(MemoryLimits { bytes: all(3 << 20), ..MemoryLimits::default() }).await;
+    let mut client = server.client().await;
     let label = "x".repeat(64 << 10);
     let list = ListSandboxesRequest::default;
     for number in 0..40 {
@@ -87,7 +87,7 @@ async fn a_list_is_whole_however_long_it_is_or_refused() {
     }
     let limit = [("limit", "request_memory")];
     is_refused(client.list_sandboxes(list()).await, Code::ResourceExhausted, "LIMIT_REACHED", &limit);
-    // A part of them can still be asked for.
+    // Some of them can still be listed.
     let label_selector = pairs(&[("large", "none")]);
     let none = ListSandboxesRequest { label_selector, ..list() };
     assert!(client.list_sandboxes(none).await.unwrap().into_inner().sandboxes.is_empty());

@@ -1,4 +1,4 @@
-//! Machines in memory whose supervisor and agent are played by a test.
+//! A fake provider whose shim and agent are implemented by a test.
 
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -12,20 +12,20 @@ use carrel_control::spec::Spec;
 use carrel_store::{ExecId, SandboxId};
 use tokio::sync::mpsc;
 
-/// The same machines, with sockets in a directory.
-pub struct Reachable {
+/// The fake provider with sockets in a directory.
+pub struct SocketProvider {
     pub fake: FakeProvider,
     pub directory: PathBuf,
 }
 
-/// A reader of a disk, whose agent is played by a test as well.
+/// A disk reader whose agent is implemented by a test.
 #[derive(Debug)]
-struct ReachableReader {
+struct SocketDiskReader {
     reader: Box<dyn DiskReader>,
     agent_socket: PathBuf,
 }
 
-impl DiskReader for ReachableReader {
+impl DiskReader for SocketDiskReader {
     fn agent_socket(&self) -> &Path {
         &self.agent_socket
     }
@@ -35,11 +35,11 @@ impl DiskReader for ReachableReader {
     }
 }
 
-impl Provider for Reachable {
+impl Provider for SocketProvider {
     fn read_disk<'a>(&'a self, place: &'a Place, spec: &'a Spec) -> Answer<'a, Box<dyn DiskReader>> {
         Box::pin(async move {
             let (reader, agent_socket) = (self.fake.read_disk(place, spec).await?, self.reach(place).agent_socket);
-            Ok(Box::new(ReachableReader { reader, agent_socket }) as Box<dyn DiskReader>)
+            Ok(Box::new(SocketDiskReader { reader, agent_socket }) as Box<dyn DiskReader>)
         })
     }
 

@@ -1,4 +1,4 @@
-//! Each refusal: its code, its reason, and what it is about.
+//! The code, the reason and the metadata of each refusal.
 
 use carrel_api::agbox::v1::{
     CancelExecRequest, CreateSandboxRequest, DeleteSandboxRequest, DeleteSandboxesRequest, EventType, GetExecRequest,
@@ -7,12 +7,12 @@ use carrel_api::agbox::v1::{
 use carrel_control::provider::How;
 use tonic::Code;
 
-use crate::world::{World, create, exec, is_refused, pairs, ready, spec, subscribe, told, until};
+use crate::server::{GrpcTestServer, create, error_info, exec, is_refused, pairs, ready, spec, subscribe, until};
 
 #[tokio::test]
-async fn what_is_not_there_is_not_found() {
-    let world = World::new().await;
-    let mut client = world.client().await;
+async fn unknown_objects_are_not_found() {
+    let server = GrpcTestServer::new().await;
+    let mut client = server.client().await;
     let id = || "nobody".to_owned();
     let sandbox = [("sandbox_id", "nobody")];
     let is = |answer: Result<_, _>| is_refused(answer, Code::NotFound, "SANDBOX_NOT_FOUND", &sandbox);
@@ -29,9 +29,9 @@ async fn what_is_not_there_is_not_found() {
 }
 
 #[tokio::test]
-async fn an_id_is_given_once() {
-    let world = World::new().await;
-    let mut client = world.client().await;
+async fn an_id_cannot_be_reused() {
+    let server = GrpcTestServer::new().await;
+    let mut client = server.client().await;
     ready(&mut client, "demo").await;
     let again = client.create_sandbox(create("demo")).await;
     is_refused(again, Code::AlreadyExists, "SANDBOX_ID_ALREADY_EXISTS", &[("sandbox_id", "demo")]);
@@ -41,9 +41,9 @@ async fn an_id_is_given_once() {
 }
 
 #[tokio::test]
-async fn what_a_state_does_not_allow_is_refused() {
-    let world = World::new().await;
-    let mut client = world.client().await;
+async fn requests_that_do_not_fit_the_state_are_refused() {
+    let server = GrpcTestServer::new().await;
+    let mut client = server.client().await;
     let from = ready(&mut client, "demo").await;
     let id = || "demo".to_owned();
     let sandbox = [("sandbox_id", "demo")];
@@ -51,7 +51,7 @@ async fn what_a_state_does_not_allow_is_refused() {
     is_refused(resumed, Code::FailedPrecondition, "SANDBOX_INVALID_STATE", &sandbox);
 
     client.create_exec(exec("demo", "exec-1")).await.unwrap();
-    while !world.fake.end_exec("exec-1", How::Exited(0)) {
+    while !server.fake.end_exec("exec-1", How::Exited(0)) {
         tokio::task::yield_now().await;
     }
     let mut events = client.subscribe_sandbox_events(subscribe("demo", from)).await.unwrap().into_inner();
@@ -69,9 +69,9 @@ async fn what_a_state_does_not_allow_is_refused() {
 
 //= control.images.image-request-daemon-default
 #[tokio::test]
-async fn what_is_wrong_with_a_request_is_named_by_its_field() {
-    let world = World::new().await;
-    let mut client = world.client().await;
+async fn an_invalid_request_is_refused_with_its_field() {
+    let server = GrpcTestServer::new().await;
+    let mut client = server.client().await;
     let refused = |answer: Result<_, _>, field: &str| {
         is_refused(answer, Code::InvalidArgument, "INVALID_ARGUMENT", &[("field", field)]);
     };
@@ -88,22 +88,22 @@ async fn what_is_wrong_with_a_request_is_named_by_its_field() {
 
     let mut yaml = create("demo");
     yaml.config_yaml = b"colour: red\n".to_vec();
-    let (code, reason, _) = told(&client.create_sandbox(yaml).await.unwrap_err());
+    let (code, reason, _) = error_info(&client.create_sandbox(yaml).await.unwrap_err());
     assert_eq!((code, reason.as_str()), (Code::InvalidArgument, "INVALID_ARGUMENT"));
     let mut datagrams = create("demo");
     datagrams.create_spec.as_mut().unwrap().ports =
         vec![PortMapping { container_port: 53, host_port: 53, protocol: 1 }];
-    let (code, reason, _) = told(&client.create_sandbox(datagrams).await.unwrap_err());
+    let (code, reason, _) = error_info(&client.create_sandbox(datagrams).await.unwrap_err());
     assert_eq!((code, reason.as_str()), (Code::InvalidArgument, "PORT_PROTOCOL_UNSUPPORTED"));
-    // Nothing of all this was kept.
+    // None of them created anything.
     let all = ListSandboxesRequest { include_deleted: true, ..Default::default() };
     assert!(client.list_sandboxes(all).await.unwrap().into_inner().sandboxes.is_empty());
 }
 
 #[tokio::test]
-async fn what_a_caller_gave_is_answered_cut_to_size_and_without_control_characters() {
-    let world = World::new().await;
-    let mut client = world.client().await;
+async fn text_of_callers_is_truncated_and_escaped() {
+    let server = GrpcTestServer::new().await;
+    let mut client = server.client().await;
     let long = "\u{1b}é".repeat(200_000);
     let answers = [
         client.get_sandbox(GetSandboxRequest { sandbox_id: long.clone() }).await.map(drop),
@@ -124,9 +124,9 @@ async fn what_a_caller_gave_is_answered_cut_to_size_and_without_control_characte
         assert!(matches!(status.code(), Code::NotFound | Code::InvalidArgument), "{status:?}");
         assert!(status.message().len() <= 1024 && !status.message().contains('\u{1b}'), "{status:?}");
         assert!(status.details().len() < 2048, "{}", status.details().len());
-        assert!(!told(&status).1.is_empty(), "it is no bare error of the transport");
+        assert!(!error_info(&status).1.is_empty(), "it is no bare error of the transport");
     }
-    let channel = carrel_api::connect(&world.socket).await.unwrap();
+    let channel = carrel_api::connect(&server.socket).await.unwrap();
     let mut health = tonic_health::pb::health_client::HealthClient::new(channel);
     let unknown = health.check(tonic_health::pb::HealthCheckRequest { service: long }).await;
     is_refused(unknown, Code::NotFound, "NOT_FOUND", &[]);
@@ -135,16 +135,16 @@ async fn what_a_caller_gave_is_answered_cut_to_size_and_without_control_characte
 //= control.errors.errors-carry-errorinfo-domain
 //= promises.control-plane.errors-without-errorinfo
 #[tokio::test]
-async fn what_the_stack_itself_refuses_has_a_reason_too() {
-    let world = World::new().await;
-    let mut client = world.client().await;
+async fn errors_of_the_grpc_stack_have_a_reason_too() {
+    let server = GrpcTestServer::new().await;
+    let mut client = server.client().await;
     let mut huge = create("demo");
     huge.create_spec = Some(spec());
     huge.create_spec.as_mut().unwrap().envs = pairs(&[("A", &"x".repeat(5 << 20))]);
     let large = client.create_sandbox(huge).await;
     is_refused(large, Code::ResourceExhausted, "MESSAGE_TOO_LARGE", &[]);
 
-    let channel = carrel_api::connect(&world.socket).await.unwrap();
+    let channel = carrel_api::connect(&server.socket).await.unwrap();
     let mut health = tonic_health::pb::health_client::HealthClient::new(channel.clone());
     let unknown = health.check(tonic_health::pb::HealthCheckRequest { service: "nobody".to_owned() }).await;
     is_refused(unknown, Code::NotFound, "NOT_FOUND", &[]);

@@ -1,4 +1,4 @@
-//! Each request of the published API, done.
+//! Each request of the published API.
 
 use carrel_api::agbox::v1::{
     CancelExecRequest, DeleteSandboxRequest, DeleteSandboxesRequest, EventType, ExecState, GetExecRequest,
@@ -7,12 +7,12 @@ use carrel_api::agbox::v1::{
 };
 use carrel_control::provider::How;
 
-use crate::world::{World, create, exec, next, pairs, ready, spec, subscribe, until};
+use crate::server::{GrpcTestServer, create, exec, next, pairs, ready, spec, subscribe, until};
 
 #[tokio::test]
-async fn ping_says_what_published_clients_insist_on_and_who_we_are() {
-    let world = World::new().await;
-    let pong = world.client().await.ping(PingRequest {}).await.unwrap().into_inner();
+async fn ping_returns_the_daemon_name_that_clients_require() {
+    let server = GrpcTestServer::new().await;
+    let pong = server.client().await.ping(PingRequest {}).await.unwrap().into_inner();
     assert_eq!(pong.daemon, "agboxd");
     assert_eq!(pong.version, format!("carrel/{}", env!("CARGO_PKG_VERSION")));
 }
@@ -21,9 +21,9 @@ async fn ping_says_what_published_clients_insist_on_and_who_we_are() {
 //= control.accepted-completed.authoritative-state-through-getsandbox
 //= control.snapshot-stream.snapshot-carries-sequence-stream
 #[tokio::test]
-async fn a_sandbox_is_made_stopped_resumed_and_removed() {
-    let world = World::new().await;
-    let mut client = world.client().await;
+async fn a_sandbox_is_created_stopped_resumed_and_deleted() {
+    let server = GrpcTestServer::new().await;
+    let mut client = server.client().await;
     let mut request = create("demo");
     request.create_spec.as_mut().unwrap().labels = pairs(&[("team", "red")]);
     let accepted = client.create_sandbox(request).await.unwrap().into_inner().sandbox.unwrap();
@@ -46,7 +46,7 @@ async fn a_sandbox_is_made_stopped_resumed_and_removed() {
         sequence = event.sequence;
         assert_eq!(event.event_id, format!("demo-{sequence}"));
         assert_eq!(event.sandbox_state(), state);
-        // Whoever sees an event reads the state that it announces.
+        // A client that receives an event reads the state that it announces.
         let handle = client.get_sandbox(get.clone()).await.unwrap().into_inner().sandbox.unwrap();
         assert_eq!((handle.state(), handle.last_event_sequence), (state, sequence));
         assert_eq!(handle.created_at, accepted.created_at);
@@ -61,10 +61,10 @@ async fn a_sandbox_is_made_stopped_resumed_and_removed() {
 }
 
 #[tokio::test]
-async fn a_sandbox_that_fails_says_why() {
-    let world = World::new().await;
-    let mut client = world.client().await;
-    world.fake.fail(carrel_control::fake::Call::Start, 100);
+async fn a_failed_sandbox_has_an_error() {
+    let server = GrpcTestServer::new().await;
+    let mut client = server.client().await;
+    server.fake.fail(carrel_control::fake::FakeCall::Start, 100);
     client.create_sandbox(create("demo")).await.unwrap();
     let mut events = client.subscribe_sandbox_events(subscribe("demo", 0)).await.unwrap().into_inner();
     until(&mut events, EventType::SandboxFailed).await;
@@ -75,9 +75,9 @@ async fn a_sandbox_that_fails_says_why() {
 }
 
 #[tokio::test]
-async fn sandboxes_are_listed_by_their_labels_and_removed_by_them() {
-    let world = World::new().await;
-    let mut client = world.client().await;
+async fn sandboxes_are_listed_and_deleted_by_labels() {
+    let server = GrpcTestServer::new().await;
+    let mut client = server.client().await;
     for (id, team) in [("one-1", "red"), ("two-2", "blue"), ("three", "red")] {
         let mut request = create(id);
         request.create_spec = Some(spec());
@@ -110,8 +110,8 @@ async fn sandboxes_are_listed_by_their_labels_and_removed_by_them() {
 //= control.snapshot-stream.getexec-carries-sequence-valid
 #[tokio::test]
 async fn an_exec_runs_is_cancelled_and_ends_with_its_code() {
-    let world = World::new().await;
-    let mut client = world.client().await;
+    let server = GrpcTestServer::new().await;
+    let mut client = server.client().await;
     let from = ready(&mut client, "demo").await;
     let mut events = client.subscribe_sandbox_events(subscribe("demo", from)).await.unwrap().into_inner();
     let mut request = exec("demo", "exec-1");
@@ -131,15 +131,15 @@ async fn an_exec_runs_is_cancelled_and_ends_with_its_code() {
     };
     assert_eq!(active(None).await, ["exec-1", "exec-2"]);
     assert_eq!(active(Some("demo")).await, ["exec-1", "exec-2"]);
-    // In what is not there nothing runs.
+    // An unknown sandbox has no running execs.
     assert!(active(Some("")).await.is_empty() && active(Some("else")).await.is_empty());
 
     for id in ["exec-1", "exec-2"] {
         let event = next(&mut events).await;
         assert_eq!((event.event_type(), event.sandbox_state()), (EventType::ExecStarted, SandboxState::Ready), "{id}");
     }
-    // The provider is asked after the answer.
-    while !world.fake.end_exec("exec-1", How::Exited(3)) {
+    // The provider is called after the answer.
+    while !server.fake.end_exec("exec-1", How::Exited(3)) {
         tokio::task::yield_now().await;
     }
     until(&mut events, EventType::ExecFailed).await;

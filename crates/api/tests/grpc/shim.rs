@@ -1,4 +1,4 @@
-//! A supervisor that says and expects what a test tells it to.
+//! A fake shim that a test controls.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,28 +11,28 @@ use carrel_shim_client::{ShimMessage, decode, encode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 
-use crate::provider::Reachable;
-use crate::world::World;
+use crate::provider::SocketProvider;
+use crate::server::GrpcTestServer;
 
-/// The socket of a supervisor.
-pub struct Supervisor(UnixListener);
+/// The socket of the shim.
+pub struct FakeShim(UnixListener);
 
-/// The supervisor's end of a connection.
-pub struct Peer(UnixStream);
+/// The shim's end of a connection.
+pub struct FakeShimConnection(UnixStream);
 
-/// A daemon whose sandboxes are supervised by the test.
-pub async fn supervised() -> (World, Supervisor) {
-    let reachable = |home: &Path, fake| Arc::new(Reachable { fake, directory: home.to_owned() }) as Arc<_>;
-    let world = World::with(Tuning::default(), reachable).await;
-    let listener = UnixListener::bind(world.home.path().join("shim.sock")).unwrap();
-    (world, Supervisor(listener))
+/// A daemon whose sandboxes have a fake shim.
+pub async fn supervised() -> (GrpcTestServer, FakeShim) {
+    let reachable = |home: &Path, fake| Arc::new(SocketProvider { fake, directory: home.to_owned() }) as Arc<_>;
+    let server = GrpcTestServer::with(Tuning::default(), reachable).await;
+    let listener = UnixListener::bind(server.home.path().join("shim.sock")).unwrap();
+    (server, FakeShim(listener))
 }
 
 pub fn failed(code: FailureCode) -> ShimFailure {
     ShimFailure { code, message: "it cannot be done".to_owned(), hint: None }
 }
 
-/// A job that runs.
+/// A running job.
 pub fn job(id: &str) -> JobInfo {
     JobInfo {
         job: id.to_owned(),
@@ -55,12 +55,12 @@ pub fn job(id: &str) -> JobInfo {
     }
 }
 
-// === impl Supervisor ===
+// === impl FakeShim ===
 
-impl Supervisor {
-    /// Lets somebody in, and says who it is.
-    pub async fn greet(&self) -> Peer {
-        let mut peer = Peer(self.0.accept().await.unwrap().0);
+impl FakeShim {
+    /// Accepts a connection, and completes its handshake.
+    pub async fn greet(&self) -> FakeShimConnection {
+        let mut peer = FakeShimConnection(self.0.accept().await.unwrap().0);
         let text = |text: &str| text.to_owned();
         let hello = Hello {
             version: VERSION,
@@ -77,16 +77,16 @@ impl Supervisor {
     }
 }
 
-// === impl Peer ===
+// === impl FakeShimConnection ===
 
-impl Peer {
+impl FakeShimConnection {
     pub async fn say<'m, M: ShimMessage<'m>>(&mut self, id: u32, message: &M) {
         let mut frame = Vec::new();
         encode(&mut frame, VERSION, id, message).unwrap();
         self.0.write_all(&frame).await.unwrap();
     }
 
-    /// The next request, which has to be this one.
+    /// Receives a request of this type.
     pub async fn expect<M: for<'b> ShimMessage<'b>>(&mut self) -> (u32, M) {
         let (id, body) = self.frame().await.expect("it was closed");
         let envelope = Envelope::parse(&body).unwrap();
@@ -94,12 +94,12 @@ impl Peer {
         (id, message.unwrap())
     }
 
-    /// Waits for its end.
+    /// Waits until the connection is closed.
     pub async fn expect_end(&mut self) {
         assert!(self.frame().await.is_none());
     }
 
-    /// The next frame with bytes of input, without them.
+    /// Receives a frame of input.
     pub async fn expect_input(&mut self) -> (u32, Vec<u8>) {
         let (id, body) = self.frame().await.expect("it was closed");
         let envelope = Envelope::parse(&body).unwrap();

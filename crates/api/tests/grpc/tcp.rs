@@ -1,4 +1,4 @@
-//! Clients from elsewhere: with a key, with a certificate, and without either.
+//! Remote clients: with a key, with a certificate, and without either.
 
 use std::net::SocketAddr;
 
@@ -11,18 +11,18 @@ use tokio::sync::watch;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use tonic::{Code, Request};
 
-use crate::world::{World, create, is_refused, told};
+use crate::server::{GrpcTestServer, create, error_info, is_refused};
 
 const KEY: &str = "a-key-of-sixteen-or-more";
 
-/// Certificates of an authority, of a server and of a client.
-struct Papers {
+/// Certificates of a CA, a server and a client.
+struct TestCertificates {
     authority: CertifiedIssuer<'static, KeyPair>,
     server: (String, String),
     client: (String, String),
 }
 
-impl Papers {
+impl TestCertificates {
     fn new() -> Self {
         let mut params = CertificateParams::new([]).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -48,14 +48,14 @@ impl Papers {
     }
 }
 
-/// One more listener of a daemon.
-async fn listen(world: &World, tls: Option<Tls>, key: Option<&str>) -> (SocketAddr, watch::Sender<bool>) {
+/// Adds a listener to a daemon.
+async fn listen(server: &GrpcTestServer, tls: Option<Tls>, key: Option<&str>) -> (SocketAddr, watch::Sender<bool>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let key = key.map(|key| ApiKey::new(key).unwrap());
     let credentials = ListenerCredentials::new(tls, key);
     let (closing, closed) = watch::channel(false);
-    tokio::spawn(carrel_api::serve(world.control.clone(), vec![Listener::Tcp { listener, credentials }], closed));
+    tokio::spawn(carrel_api::serve(server.control.clone(), vec![Listener::Tcp { listener, credentials }], closed));
     (address, closing)
 }
 
@@ -68,14 +68,14 @@ async fn ping(channel: Channel, key: Option<&str>) -> Result<String, tonic::Stat
 }
 
 #[tokio::test]
-async fn a_key_that_is_replaced_counts_for_the_next_connection() {
-    let world = World::new().await;
+async fn a_new_key_applies_to_new_connections() {
+    let server = GrpcTestServer::new().await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoint = Endpoint::from_shared(format!("http://{}", listener.local_addr().unwrap())).unwrap();
     let credentials = ListenerCredentials::new(None, Some(ApiKey::new(KEY).unwrap()));
     let (_closing, closed) = watch::channel(false);
     let listeners = vec![Listener::Tcp { listener, credentials: credentials.clone() }];
-    tokio::spawn(carrel_api::serve(world.control.clone(), listeners, closed));
+    tokio::spawn(carrel_api::serve(server.control.clone(), listeners, closed));
     let former = endpoint.connect().await.unwrap();
     ping(former.clone(), Some(KEY)).await.unwrap();
     let new = "another-key-of-that-sort";
@@ -87,9 +87,9 @@ async fn a_key_that_is_replaced_counts_for_the_next_connection() {
 }
 
 #[tokio::test]
-async fn without_a_key_nothing_is_answered() {
-    let world = World::new().await;
-    let (address, _closing) = listen(&world, None, Some(KEY)).await;
+async fn requests_without_the_key_are_refused() {
+    let server = GrpcTestServer::new().await;
+    let (address, _closing) = listen(&server, None, Some(KEY)).await;
     let channel = Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
     assert_eq!(ping(channel.clone(), Some(KEY)).await.unwrap(), "agboxd");
     for wrong in [None, Some("another-key-of-that-sort"), Some("")] {
@@ -99,56 +99,56 @@ async fn without_a_key_nothing_is_answered() {
     let unknown = health.check(tonic_health::pb::HealthCheckRequest::default()).await;
     is_refused(unknown, Code::Unauthenticated, "UNAUTHENTICATED", &[]);
 
-    // Whoever has the key is still nobody of this machine.
+    // A client with the key is still no user of this host.
     let mut request = Request::new(create("demo"));
     request.metadata_mut().insert("authorization", format!("Bearer {KEY}").parse().unwrap());
-    let (code, reason, _) = told(&SandboxServiceClient::new(channel).create_sandbox(request).await.unwrap_err());
+    let (code, reason, _) = error_info(&SandboxServiceClient::new(channel).create_sandbox(request).await.unwrap_err());
     assert_eq!((code, reason.as_str()), (Code::PermissionDenied, "HOST_PATH_FORBIDDEN"));
 }
 
 #[tokio::test]
-async fn a_certificate_lets_in_and_its_absence_does_not() {
-    let world = World::new().await;
-    let papers = Papers::new();
-    let (address, _closing) = listen(&world, Some(papers.tls(true)), None).await;
+async fn a_client_certificate_is_required() {
+    let server = GrpcTestServer::new().await;
+    let certificates = TestCertificates::new();
+    let (address, _closing) = listen(&server, Some(certificates.tls(true)), None).await;
     let connect = |config: ClientTlsConfig| {
         let endpoint = Endpoint::from_shared(format!("https://{address}")).unwrap().tls_config(config).unwrap();
         async move { endpoint.connect().await }
     };
-    let channel = connect(papers.client(true)).await.unwrap();
+    let channel = connect(certificates.client(true)).await.unwrap();
     assert_eq!(ping(channel, None).await.unwrap(), "agboxd");
-    // In TLS 1.3 a client hears of its refusal when it first reads.
-    let refused = async { ping(connect(papers.client(false)).await?, None).await.map_err(Into::into) };
+    // In TLS 1.3 a client receives its rejection with the first read.
+    let refused = async { ping(connect(certificates.client(false)).await?, None).await.map_err(Into::into) };
     let refused: Result<String, Box<dyn std::error::Error>> = refused.await;
     assert!(refused.is_err(), "{refused:?}");
-    let stranger = Papers::new();
-    let config = papers.client(false).identity(Identity::from_pem(&stranger.client.0, &stranger.client.1));
+    let other = TestCertificates::new();
+    let config = certificates.client(false).identity(Identity::from_pem(&other.client.0, &other.client.1));
     let refused = async { ping(connect(config).await?, None).await.map_err(Into::into) };
     let refused: Result<String, Box<dyn std::error::Error>> = refused.await;
     assert!(refused.is_err(), "{refused:?}");
 }
 
 #[tokio::test]
-async fn a_key_and_tls_go_together() {
-    let world = World::new().await;
-    let papers = Papers::new();
-    let (address, _closing) = listen(&world, Some(papers.tls(false)), Some(KEY)).await;
+async fn a_key_and_tls_can_be_combined() {
+    let server = GrpcTestServer::new().await;
+    let certificates = TestCertificates::new();
+    let (address, _closing) = listen(&server, Some(certificates.tls(false)), Some(KEY)).await;
     let endpoint =
-        Endpoint::from_shared(format!("https://{address}")).unwrap().tls_config(papers.client(false)).unwrap();
+        Endpoint::from_shared(format!("https://{address}")).unwrap().tls_config(certificates.client(false)).unwrap();
     let channel = endpoint.connect().await.unwrap();
     assert_eq!(ping(channel.clone(), Some(KEY)).await.unwrap(), "agboxd");
     is_refused(ping(channel, None).await, Code::Unauthenticated, "UNAUTHENTICATED", &[]);
 }
 
 #[tokio::test]
-async fn a_listener_that_everybody_could_use_is_not_served() {
-    let world = World::new().await;
-    let papers = Papers::new();
-    for tls in [None, Some(papers.tls(false))] {
+async fn a_listener_without_authentication_is_refused() {
+    let server = GrpcTestServer::new().await;
+    let certificates = TestCertificates::new();
+    for tls in [None, Some(certificates.tls(false))] {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (_closing, closed) = watch::channel(false);
         let listeners = vec![Listener::Tcp { listener, credentials: ListenerCredentials::new(tls, None) }];
-        let served = carrel_api::serve(world.control.clone(), listeners, closed).await;
-        assert!(matches!(served, Err(ApiError::Unguarded)), "{served:?}");
+        let served = carrel_api::serve(server.control.clone(), listeners, closed).await;
+        assert!(matches!(served, Err(ApiError::Unauthenticated)), "{served:?}");
     }
 }

@@ -95,7 +95,7 @@ fn what_ran_in_a_sandbox_is_known_when_it_is_stopped_and_when_it_is_resumed() {
     assert_eq!(text(&env, &["logs", "desk", "first"]), "first\n", "what it wrote is kept");
     // An id is that of one job, whenever that ran.
     let outcome = env.carrel(["exec", "--job", "first", "desk", "--", "true"]);
-    let said = "error: the exec id \"first\" was used in this sandbox before, and no id is used twice";
+    let said = "error: exec id \"first\" was used in this sandbox before; ids cannot be reused";
     assert!(outcome.stderr.starts_with(said), "{outcome:?}");
     assert_eq!(text(&env, &["rm", "--force", "desk"]), "");
 }
@@ -237,13 +237,13 @@ fn an_id_that_is_taken_is_refused_with_who_has_it_and_what_to_do() {
     };
     let create = ["create", "--name", "desk", "host"];
     let refused = said(&create);
-    assert!(refused.starts_with("error: there is a sandbox \"desk\" already: it is ready"), "{refused}");
+    assert!(refused.starts_with("error: sandbox \"desk\" already exists and is ready"), "{refused}");
     assert!(refused.contains("\nhint: give another --name"), "{refused}");
 
     text(&env, &["exec", "--job", "build", "desk", "--", "true"]);
     let build = ["exec", "--job", "build", "other", "--", "true"];
     let refused = said(&build);
-    assert!(refused.starts_with("error: the exec id \"build\" is used by the sandbox \"desk\""), "{refused}");
+    assert!(refused.starts_with("error: exec id \"build\" is used by sandbox \"desk\""), "{refused}");
     assert!(
         refused.contains("\nhint: give another --job") && refused.contains("unique in the whole home"),
         "{refused}"
@@ -254,7 +254,7 @@ fn an_id_that_is_taken_is_refused_with_who_has_it_and_what_to_do() {
 
     text(&env, &["rm", "--force", "desk"]);
     let refused = said(&create);
-    let removed = "error: the id \"desk\" was used by a sandbox that was removed, and no id is used twice";
+    let removed = "error: id \"desk\" was used by a deleted sandbox; ids cannot be reused";
     assert!(refused.starts_with(removed) && refused.contains("\nhint: give another --name"), "{refused}");
     text(&env, &["rm", "--force", "other"]);
 }

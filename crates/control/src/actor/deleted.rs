@@ -1,28 +1,32 @@
-//! What is asked of a sandbox that is gone: answered from its row, since it has no actor any more.
+//! Requests to a deleted sandbox. It has no actor any more, so they are answered from its row.
 
 use carrel_store::{Sandbox, StoreError};
 
-use super::edit::Edit;
+use super::edit::SandboxEdit;
 use super::requests::{not_cancellable, not_resumable, not_stoppable};
-use super::{Accepted, Request};
-use crate::control::{Shared, not_ready, sandbox_gone, store_failed};
+use super::{Acceptance, ActorRequest};
+use crate::control::{ControlInner, not_ready, sandbox_gone, store_failed};
 use crate::refusal::Refusal;
 
-// === impl Shared ===
+// === impl ControlInner ===
 
-impl Shared {
-    /// Answers as an actor would, whose sandbox is deleted.
-    pub(crate) async fn answer_for_deleted(&self, sandbox: &Sandbox, request: Request) -> Result<Accepted, Refusal> {
+impl ControlInner {
+    /// Answers a request as the actor of a deleted sandbox would.
+    pub(crate) async fn answer_for_deleted(
+        &self,
+        sandbox: &Sandbox,
+        request: ActorRequest,
+    ) -> Result<Acceptance, Refusal> {
         match request {
-            Request::Delete => Ok(Accepted::Already),
-            Request::Stop(_) => Err(not_stoppable(sandbox)),
-            Request::Resume => Err(not_resumable(sandbox)),
-            Request::Exec(..) | Request::Pause(_) => Err(not_ready(sandbox)),
-            Request::Cancel(exec) => Err(not_cancellable(&self.store, &exec).await),
-            Request::SetIdle(idle) => {
-                let edit = Edit::new(sandbox, self.settings().clock.now()).synced().idle(idle);
+            ActorRequest::Delete => Ok(Acceptance::Unchanged),
+            ActorRequest::Stop(_) => Err(not_stoppable(sandbox)),
+            ActorRequest::Resume => Err(not_resumable(sandbox)),
+            ActorRequest::Exec(..) | ActorRequest::Pause(_) => Err(not_ready(sandbox)),
+            ActorRequest::Cancel(exec) => Err(not_cancellable(&self.store, &exec).await),
+            ActorRequest::SetIdle(idle) => {
+                let edit = SandboxEdit::new(sandbox, self.settings().clock.now()).synced().idle(idle);
                 match self.store.commit(edit.change).await {
-                    Ok(_) => Ok(Accepted::Changed),
+                    Ok(_) => Ok(Acceptance::Changed),
                     Err(StoreError::Unknown) => Err(sandbox_gone(&sandbox.id)),
                     Err(error) => Err(store_failed(&error)),
                 }

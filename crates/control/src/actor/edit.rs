@@ -1,37 +1,37 @@
-//! A change of a sandbox while it is put together.
+//! Builds a change of a sandbox for the store.
 
 use std::time::Duration;
 
 use carrel_store::{Change, Details, EventType, Exec, ExecChange, ExecState, NewEvent, Sandbox, Timestamp};
 
 use crate::exec_outcome;
-use crate::machine::Stage;
 use crate::provider::How;
+use crate::stage::SandboxStage;
 
-/// A change of a sandbox while it is put together.
+/// A change of a sandbox that is being built.
 #[derive(Clone, Debug)]
-pub(super) struct Edit {
+pub(super) struct SandboxEdit {
     pub(super) change: Change,
     now: Timestamp,
 }
 
-// === impl Edit ===
+// === impl SandboxEdit ===
 
-impl Edit {
+impl SandboxEdit {
     pub(super) fn new(sandbox: &Sandbox, now: Timestamp) -> Self {
         let change =
             Change { sandbox: sandbox.clone(), new: false, execs: Vec::new(), events: Vec::new(), synced: false };
         Self { change, now }
     }
 
-    /// It has to survive a power cut before anyone hears of it.
+    /// The commit is fsynced before it is visible.
     #[must_use]
     pub(super) fn synced(mut self) -> Self {
         self.change.synced = true;
         self
     }
 
-    /// It may be idle for so long: none is what the daemon says.
+    /// Sets how long the sandbox may be idle; `None` is the default of the daemon.
     #[must_use]
     pub(super) fn idle(mut self, idle: Option<Duration>) -> Self {
         self.change.sandbox.idle_ms = idle.map(|idle| u64::try_from(idle.as_millis()).unwrap_or(u64::MAX));
@@ -42,7 +42,7 @@ impl Edit {
         self.now
     }
 
-    pub(super) fn is_told(&self) -> bool {
+    pub(super) fn has_events(&self) -> bool {
         !self.change.events.is_empty()
     }
 
@@ -50,35 +50,35 @@ impl Edit {
         &mut self.change.sandbox
     }
 
-    /// Goes to another stage, and tells it.
-    pub(super) fn go(&mut self, stage: Stage, kind: EventType, details: Details) {
+    /// Enters another stage and emits its event.
+    pub(super) fn enter(&mut self, stage: SandboxStage, kind: EventType, details: Details) {
         stage.enter(&mut self.change.sandbox, self.now);
-        self.tell(kind, self.now, details);
+        self.emit(kind, self.now, details);
     }
 
-    /// The same for a reason, which is kept with it.
-    pub(super) fn go_because(&mut self, stage: Stage, kind: EventType, reason: &str) {
+    /// Enters another stage for a reason, which the row keeps.
+    pub(super) fn enter_because(&mut self, stage: SandboxStage, kind: EventType, reason: &str) {
         self.change.sandbox.reason = reason.to_owned();
-        self.go(stage, kind, phase("", reason));
+        self.enter(stage, kind, phase_details("", reason));
     }
 
-    /// Fails, and tells it.
-    pub(super) fn fail(&mut self, stage: Stage, code: &str, message: &str) {
+    /// Enters a failed stage and emits its event.
+    pub(super) fn fail(&mut self, stage: SandboxStage, code: &str, message: &str) {
         let details = self.error("", code, message);
-        self.go(stage, EventType::SandboxFailed, details);
+        self.enter(stage, EventType::SandboxFailed, details);
     }
 
-    /// Stops for the reason that is kept with it, and because of an error if there was one.
-    pub(super) fn stop(&mut self, stage: Stage, error: Option<(&str, &str)>) {
+    /// Enters the stopped stage for the reason in the row, with an error if there was one.
+    pub(super) fn stop(&mut self, stage: SandboxStage, error: Option<(&str, &str)>) {
         let reason = self.change.sandbox.reason.clone();
         let details = match error {
             Some((code, message)) => self.error(&reason, code, message),
-            None => phase("", &reason),
+            None => phase_details("", &reason),
         };
-        self.go(stage, EventType::SandboxStopped, details);
+        self.enter(stage, EventType::SandboxStopped, details);
     }
 
-    /// Keeps an error with the sandbox.
+    /// Records an error in the row.
     fn error(&mut self, reason: &str, code: &str, message: &str) -> Details {
         code.clone_into(&mut self.change.sandbox.error_code);
         message.clone_into(&mut self.change.sandbox.error_message);
@@ -86,18 +86,18 @@ impl Edit {
         Details::Phase { phase: String::new(), error_code, error_message, reason: reason.to_owned() }
     }
 
-    /// Tells something that leaves the stage as it is.
-    pub(super) fn tell(&mut self, kind: EventType, at: Timestamp, details: Details) {
+    /// Emits an event that leaves the stage unchanged.
+    pub(super) fn emit(&mut self, kind: EventType, at: Timestamp, details: Details) {
         self.change.events.push(NewEvent { kind, at, state: self.change.sandbox.state, details });
     }
 
-    /// A command begins.
-    pub(super) fn begin_exec(&mut self, exec: Exec) {
-        self.tell(EventType::ExecStarted, self.now, about(&exec));
+    /// Adds an exec and emits that it started.
+    pub(super) fn start_exec(&mut self, exec: Exec) {
+        self.emit(EventType::ExecStarted, self.now, exec_details(&exec));
         self.change.execs.push(ExecChange::New(exec));
     }
 
-    /// A command has ended.
+    /// Records how an exec ended and emits it.
     pub(super) fn end_exec(&mut self, exec: &Exec, how: &How, at: Timestamp) {
         let mut exec = Exec { ended_at: Some(at), ..exec.clone() };
         exec_outcome::record(&mut exec, how);
@@ -106,23 +106,23 @@ impl Edit {
             ExecState::Cancelled => EventType::ExecCancelled,
             ExecState::Failed | ExecState::Running => EventType::ExecFailed,
         };
-        self.tell(kind, at, about(&exec));
+        self.emit(kind, at, exec_details(&exec));
         self.change.execs.push(ExecChange::Known(exec));
     }
 
-    /// A command changes, and nobody has to know.
+    /// Changes an exec without an event.
     pub(super) fn change_exec(&mut self, exec: Exec) {
         self.change.execs.push(ExecChange::Known(exec));
     }
 
-    /// Whether it says how a command ended.
+    /// Whether this change records the end of an exec.
     pub(super) fn ends(&self, exec: &Exec) -> bool {
         self.change.execs.iter().any(|change| matches!(change, ExecChange::Known(known) if known.id == exec.id))
     }
 }
 
-/// What a sandbox is at, and why.
-pub(crate) fn phase(phase: &str, reason: &str) -> Details {
+/// The details of an event with a phase and a reason.
+pub(crate) fn phase_details(phase: &str, reason: &str) -> Details {
     Details::Phase {
         phase: phase.to_owned(),
         error_code: String::new(),
@@ -131,7 +131,7 @@ pub(crate) fn phase(phase: &str, reason: &str) -> Details {
     }
 }
 
-fn about(exec: &Exec) -> Details {
+fn exec_details(exec: &Exec) -> Details {
     Details::Exec {
         exec: exec.id.clone(),
         state: exec.state,

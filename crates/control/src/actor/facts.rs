@@ -1,82 +1,82 @@
-//! What happens to a sandbox, as it is told by whoever makes it run.
+//! Handles the facts that a provider reports about a sandbox.
 
 use std::time::Duration;
 
 use carrel_store::Timestamp;
 use tokio::time::Instant;
 
-use super::edit::Edit;
-use super::pause::Pause;
-use super::{Actor, Command, Gone, Over};
+use super::edit::SandboxEdit;
+use super::pause::PauseDetails;
+use super::{Actor, ActorStopped, CommandState, IncarnationEnd};
+use crate::codes::{cause, error_code};
 use crate::control::place;
-use crate::failpoint::Step;
-use crate::machine::{Input, Stage, Verdict, verdict};
+use crate::failpoint::FailpointStep;
 use crate::provider::{EndCause, Fact, How, Noted, ProviderError};
-use crate::words::{cause, error_code};
+use crate::stage::{SandboxStage, StageInput, StageTransition, transition};
 
-/// How many facts are written down together.
-const TOGETHER: usize = 256;
-/// A command that ran for so long has begun well.
-const WELL: Duration = Duration::from_secs(10);
-/// How often in a row a command may exit before that and is restarted.
-const CRASHES: u32 = 5;
-/// What a command ends with that is not there.
+/// How many facts are committed together at most.
+const MAX_BATCH: usize = 256;
+/// A command that runs for at least this long has started successfully.
+const HEALTHY_RUN: Duration = Duration::from_secs(10);
+/// How many early exits in a row are followed by a restart.
+const MAX_EARLY_EXITS: u32 = 5;
+/// The exit code for a program that does not exist.
 const NOT_FOUND: i32 = 127;
-/// How long to wait until it is run again, at first.
-const AGAIN: Duration = Duration::from_millis(100);
+/// The delay before the first restart of the command; it doubles with each early exit.
+const RESTART_DELAY: Duration = Duration::from_millis(100);
 
-/// What becomes of a sandbox that exited.
-enum Exit {
-    /// It stops, and can be resumed.
-    Stops,
-    /// It fails, with a message: there is no disk to resume from.
-    Loses(String),
+/// What happens to a sandbox that exited.
+enum ExitOutcome {
+    /// It stops and can be resumed.
+    Stop,
+    /// It fails with this message, because there is no disk to resume from.
+    Fail(String),
 }
 
 // === impl Actor ===
 
 impl Actor {
-    /// Hears facts, and those that are there already.
-    pub(super) async fn hear(&mut self, first: Option<Vec<Noted>>) -> Result<(), Gone> {
+    /// Handles facts together with those that are already queued. `None` means that the provider reports no more.
+    pub(super) async fn handle_facts(&mut self, first: Option<Vec<Noted>>) -> Result<(), ActorStopped> {
         let Some(mut noted) = first else {
             self.facts = None;
-            // What a supervisor writes down is not synced: a host that loses power may lose it.
+            // The journal of a supervisor is not fsynced, so a power loss may lose its end.
             let is_before_boot = self.shared.settings().clock.is_before_boot(self.sandbox.state_changed_at);
             let (cause, message) = if is_before_boot {
-                (EndCause::HostRestarted, "the host restarted while it ran")
+                (EndCause::HostRestarted, "the host restarted while it was running")
             } else {
-                (EndCause::SupervisorLost, "nothing is left that could tell how it ended")
+                (EndCause::SupervisorLost, "its supervisor is gone and left no exit status")
             };
-            return self.is_over(Over { cause, message: message.to_owned() }).await;
+            return self.incarnation_ended(IncarnationEnd { cause, message: message.to_owned() }).await;
         };
-        while noted.len() < TOGETHER
+        while noted.len() < MAX_BATCH
             && let Some(next) = self.facts.as_mut().and_then(|facts| facts.try_recv().ok())
         {
             noted.extend(next);
         }
-        let over = noted.iter().find_map(|noted| match &noted.fact {
-            Fact::Ended { cause, message } => Some(Over { cause: *cause, message: message.clone() }),
+        let end = noted.iter().find_map(|noted| match &noted.fact {
+            Fact::Ended { cause, message } => Some(IncarnationEnd { cause: *cause, message: message.clone() }),
             _ => None,
         });
         if noted.iter().any(|noted| matches!(noted.fact, Fact::Paused { .. } | Fact::Unpaused)) {
-            self.recall_pause().await;
+            self.restore_pause().await;
         }
-        let (mut edit, is_ready) = (self.edit(), self.stage() == Stage::Ready);
-        // That it stops is told before the ends of what ran in it, in the same change.
-        let exit = match &over {
-            Some(over) if is_ready => Some(self.exit(&mut edit, over).await),
+        let (mut edit, is_ready) = (self.edit(), self.stage() == SandboxStage::Ready);
+        // The stop event precedes the end events of the execs, in the same commit.
+        let exit = match &end {
+            Some(end) if is_ready => Some(self.begin_exit(&mut edit, end).await),
             _ => None,
         };
         for Noted { sequence, at, fact } in noted {
-            // That it is over is told by the change of its stage, and heard again until that is written down.
+            // The end of the sandbox is recorded by its change of stage, and is replayed until that is committed.
             if !matches!(fact, Fact::Ended { .. }) {
                 edit.sandbox().journal = edit.sandbox().journal.max(sequence);
             }
             match fact {
-                // It is told with the end of the sandbox, which follows.
-                Fact::ExecEnded { how: How::SandboxEnded, .. } if is_ready && over.is_none() => {}
+                // The end of the sandbox, which follows, reports this one.
+                Fact::ExecEnded { how: How::SandboxEnded, .. } if is_ready && end.is_none() => {}
                 Fact::ExecEnded { exec, how } => {
-                    // One that is known to have ended is told again after a crash.
+                    // After a crash, the end of an exec is replayed.
                     if let Some(exec) = self.execs.get(&exec).filter(|exec| !edit.ends(exec)) {
                         edit.end_exec(exec, &how, at);
                         self.idle.since = Instant::now();
@@ -85,108 +85,121 @@ impl Actor {
                 }
                 Fact::CommandEnded { attempt, how } => self.command_ended(sequence, at, attempt, &how),
                 Fact::Paused { cause, message } => {
-                    self.pause_changed(&mut edit, at, Some(Pause::new(cause, message)), is_ready && over.is_none());
+                    self.pause_changed(
+                        &mut edit,
+                        at,
+                        Some(PauseDetails::new(cause, message)),
+                        is_ready && end.is_none(),
+                    );
                 }
-                Fact::Unpaused => self.pause_changed(&mut edit, at, None, is_ready && over.is_none()),
+                Fact::Unpaused => self.pause_changed(&mut edit, at, None, is_ready && end.is_none()),
                 Fact::Ended { .. } | Fact::OutOfMemory | Fact::Other => {}
             }
         }
-        if over.is_some() {
+        if end.is_some() {
             self.facts = None;
-            self.machine.over.clone_from(&over);
+            self.incarnation.end.clone_from(&end);
         }
-        if let (Some(exit), Some(over)) = (exit, &over) {
-            return self.exited(edit, exit, over).await;
+        if let (Some(exit), Some(end)) = (exit, &end) {
+            return self.finish_exit(edit, exit, end).await;
         }
-        if let Some(ended) = self.command.ended {
-            // Until it runs again, the next daemon has to hear of it too.
+        if let Some(ended) = self.command.pending_exit {
+            // Until the command runs again, the next daemon must see its exit too.
             let journal = &mut edit.sandbox().journal;
             *journal = (*journal).min(ended.saturating_sub(1));
         }
-        if edit.is_told() {
-            self.persist(edit, Step::ExecEnded).await?;
+        if edit.has_events() {
+            self.persist(edit, FailpointStep::ExecEnded).await?;
         }
         if let Some(message) = self.command_failure() {
             return self.crashed(&message).await;
         }
-        match over {
-            Some(over) => self.is_over(over).await,
+        match end {
+            Some(end) => self.incarnation_ended(end).await,
             None => Ok(()),
         }
     }
 
-    /// Hears what is there already.
-    pub(super) async fn drain(&mut self) -> Result<(), Gone> {
+    /// Handles all queued facts.
+    pub(super) async fn drain_facts(&mut self) -> Result<(), ActorStopped> {
         while let Some(noted) = self.facts.as_mut().and_then(|facts| facts.try_recv().ok()) {
-            self.hear(Some(noted)).await?;
+            self.handle_facts(Some(noted)).await?;
         }
         Ok(())
     }
 
-    /// Nothing of this incarnation runs any more, and nothing more is told of it.
-    pub(super) async fn is_over(&mut self, over: Over) -> Result<(), Gone> {
-        self.machine.over = Some(over);
+    /// Handles the end of this incarnation: nothing of it runs, and no more facts follow.
+    pub(super) async fn incarnation_ended(&mut self, end: IncarnationEnd) -> Result<(), ActorStopped> {
+        self.incarnation.end = Some(end);
         match self.stage() {
-            Stage::Ready => self.has_ended().await,
-            // Otherwise whoever ends it says when nothing of it is left.
-            Stage::Stopping if self.machine.stopped => self.has_ended().await,
+            SandboxStage::Ready => self.record_exit().await,
+            // In other stages, the task that stops or removes the sandbox completes the transition.
+            SandboxStage::Stopping if self.incarnation.stopped => self.record_exit().await,
             _ => Ok(()),
         }
     }
 
-    /// Tells the end of a sandbox that was ready.
-    pub(super) async fn has_ended(&mut self) -> Result<(), Gone> {
-        let Some(over) = self.machine.over.clone() else { return Ok(()) };
+    /// Records the end of an incarnation whose sandbox was ready or stopping.
+    pub(super) async fn record_exit(&mut self) -> Result<(), ActorStopped> {
+        let Some(end) = self.incarnation.end.clone() else { return Ok(()) };
         let mut edit = self.edit();
         let exit = match self.stage() {
-            Stage::Ready => self.exit(&mut edit, &over).await,
-            _ => Exit::Stops,
+            SandboxStage::Ready => self.begin_exit(&mut edit, &end).await,
+            _ => ExitOutcome::Stop,
         };
-        self.exited(edit, exit, &over).await
+        self.finish_exit(edit, exit, &end).await
     }
 
-    /// Begins the end of one that exited although the daemon did not stop it: it stops if there is a disk to resume from.
-    async fn exit(&self, edit: &mut Edit, over: &Over) -> Exit {
+    /// Starts the transition of a sandbox that exited although the daemon did not stop it. It stops if there is a disk
+    /// to resume from.
+    async fn begin_exit(&self, edit: &mut SandboxEdit, end: &IncarnationEnd) -> ExitOutcome {
         let lost = match self.shared.provider.has_disk(&place(&self.sandbox)).await {
             Ok(true) => None,
-            Ok(false) => Some(format!("{}; its disk is missing", over.message)),
-            Err(error) => Some(format!("{}; its disk cannot be read: {error}", over.message)),
+            Ok(false) => Some(format!("{}; its disk is missing", end.message)),
+            Err(error) => Some(format!("{}; its disk cannot be read: {error}", end.message)),
         };
         if let Some(message) = lost {
-            return Exit::Loses(message);
+            return ExitOutcome::Fail(message);
         }
-        if let Verdict::Go(stopping, event) = verdict(self.stage(), Input::Exited) {
-            edit.go_because(stopping, event, over.cause.reason());
+        if let StageTransition::Enter(stopping, event) = transition(self.stage(), StageInput::Exited) {
+            edit.enter_because(stopping, event, end.cause.reason());
         }
-        Exit::Stops
+        ExitOutcome::Stop
     }
 
-    /// Writes down that nothing of a sandbox runs any more, after what it ran.
-    async fn exited(&mut self, mut edit: Edit, exit: Exit, over: &Over) -> Result<(), Gone> {
+    /// Commits that the sandbox has stopped or failed, after the ends of its execs.
+    async fn finish_exit(
+        &mut self,
+        mut edit: SandboxEdit,
+        exit: ExitOutcome,
+        end: &IncarnationEnd,
+    ) -> Result<(), ActorStopped> {
         self.end_execs(&mut edit);
         let input = match exit {
-            Exit::Stops => Input::Ended,
-            Exit::Loses(_) => Input::Lost,
+            ExitOutcome::Stop => StageInput::Ended,
+            ExitOutcome::Fail(_) => StageInput::Lost,
         };
-        let Verdict::Go(next, _) = verdict(Stage::of(edit.sandbox()), input) else { return Ok(()) };
+        let StageTransition::Enter(next, _) = transition(SandboxStage::of(edit.sandbox()), input) else {
+            return Ok(());
+        };
         self.clean = false;
         match exit {
-            Exit::Loses(message) => {
-                edit.fail(next, over.cause.error_code().unwrap_or(error_code::NOT_RUNNING), &message);
-                self.persist(edit, Step::Failed).await
+            ExitOutcome::Fail(message) => {
+                edit.fail(next, end.cause.error_code().unwrap_or(error_code::NOT_RUNNING), &message);
+                self.persist(edit, FailpointStep::Failed).await
             }
-            Exit::Stops => {
-                // One that was asked to stop has no error, however it ended.
-                let is_cause = edit.sandbox().reason == over.cause.reason();
-                let code = over.cause.error_code().filter(|_| is_cause);
-                edit.stop(next, code.map(|code| (code, over.message.as_str())));
-                self.persist(edit, Step::Stopped).await
+            ExitOutcome::Stop => {
+                // A sandbox that was asked to stop has no error, however it ended.
+                let is_cause = edit.sandbox().reason == end.cause.reason();
+                let code = end.cause.error_code().filter(|_| is_cause);
+                edit.stop(next, code.map(|code| (code, end.message.as_str())));
+                self.persist(edit, FailpointStep::Stopped).await
             }
         }
     }
 
-    /// Ends commands of which nobody told an end.
-    pub(super) fn end_execs(&self, edit: &mut Edit) {
+    /// Ends the execs whose end was not reported.
+    pub(super) fn end_execs(&self, edit: &mut SandboxEdit) {
         for exec in self.execs.values() {
             if !edit.ends(exec) {
                 edit.end_exec(exec, &How::SandboxEnded, edit.now());
@@ -194,84 +207,89 @@ impl Actor {
         }
     }
 
-    /// What it runs by itself has ended, and is run again: later and later, and not for ever.
+    /// Schedules a restart of the sandbox's command after its exit, with exponential backoff.
     fn command_ended(&mut self, sequence: u64, at: Timestamp, attempt: u32, how: &How) {
-        if self.stage() != Stage::Ready || sequence <= self.command.heard {
+        if self.stage() != SandboxStage::Ready || sequence <= self.command.last_exit {
             return;
         }
-        tracing::info!(sandbox = %self.sandbox.id, ?how, "what the sandbox runs has ended");
-        // By what was written down, not by our clock: an end of long ago may be told to a daemon that has just begun.
+        tracing::info!(sandbox = %self.sandbox.id, ?how, "the command of the sandbox exited");
+        // Uses the journal's timestamps, because a new daemon may replay an exit of long ago.
         let ran = at.0.saturating_sub(self.command.since.0);
-        let is_soon = u64::try_from(ran).map_or(true, |ran| Duration::from_nanos(ran) < WELL);
-        self.command.soon = if is_soon { self.command.soon + 1 } else { 0 };
-        (self.command.since, self.command.heard) = (at, sequence);
-        self.command.ended = Some(sequence);
-        let restarts = self.command.soon.clamp(1, CRASHES) - 1;
-        self.command.again_at = Some(Instant::now() + AGAIN * 2u32.saturating_pow(restarts));
-        self.command.last = match how {
+        let is_early = u64::try_from(ran).map_or(true, |ran| Duration::from_nanos(ran) < HEALTHY_RUN);
+        self.command.early_exits = if is_early { self.command.early_exits + 1 } else { 0 };
+        (self.command.since, self.command.last_exit) = (at, sequence);
+        self.command.pending_exit = Some(sequence);
+        let restarts = self.command.early_exits.clamp(1, MAX_EARLY_EXITS) - 1;
+        self.command.restart_at = Some(Instant::now() + RESTART_DELAY * 2u32.saturating_pow(restarts));
+        self.command.last_status = match how {
             How::Exited(code) => format!("exit code {code}"),
             How::Signalled(signal) => format!("signal {signal}"),
             How::OutOfMemory => "out of memory".to_owned(),
             How::NeverRan(_, why) => why.clone(),
-            How::TimedOut | How::Cancelled | How::SandboxEnded => "it was ended".to_owned(),
+            How::TimedOut | How::Cancelled | How::SandboxEnded => "killed".to_owned(),
         };
-        // What is not there at first does not appear by itself.
+        // A program that is missing at the first start does not appear later.
         self.command.missing = attempt == 0 && matches!(how, How::NeverRan(NOT_FOUND, _));
     }
 
-    /// Why the command is not restarted any more, if it is not.
+    /// Why the command is not restarted any more; `None` if it is.
     fn command_failure(&self) -> Option<String> {
-        let Command { soon, missing, last, .. } = &self.command;
+        let CommandState { early_exits, missing, last_status, .. } = &self.command;
         if *missing {
-            return Some(format!("the command cannot be started: {last}"));
+            return Some(format!("the command cannot be started: {last_status}"));
         }
-        let within = WELL.as_secs();
-        (*soon > CRASHES)
-            .then(|| format!("the command exited {soon} times in a row within {within} s of its start: {last}"))
+        let within = HEALTHY_RUN.as_secs();
+        (*early_exits > MAX_EARLY_EXITS).then(|| {
+            format!("the command exited {early_exits} times in a row within {within} s of its start: {last_status}")
+        })
     }
 
-    pub(super) fn command_begun(&mut self, attempt: u32, begun: Result<(), ProviderError>) {
-        match begun {
-            // It may have exited again before its start was reported: that exit is another one.
+    pub(super) fn command_started(&mut self, attempt: u32, started: Result<(), ProviderError>) {
+        match started {
+            // It may have exited again before its start was reported: that is another exit.
             Ok(()) => {
-                self.command.ended.take_if(|ended| *ended == u64::from(attempt));
+                self.command.pending_exit.take_if(|exit| *exit == u64::from(attempt));
             }
             Err(error) => {
-                tracing::warn!(sandbox = %self.sandbox.id, %error, "what the sandbox runs could not be run again");
-                self.command.again_at = Some(Instant::now() + WELL);
+                tracing::warn!(sandbox = %self.sandbox.id, %error, "the command of the sandbox could not be restarted");
+                self.command.restart_at = Some(Instant::now() + HEALTHY_RUN);
             }
         }
     }
 
-    async fn crashed(&mut self, message: &str) -> Result<(), Gone> {
-        let Verdict::Go(next, _) = verdict(self.stage(), Input::CrashLoop) else { return Ok(()) };
+    async fn crashed(&mut self, message: &str) -> Result<(), ActorStopped> {
+        let StageTransition::Enter(next, _) = transition(self.stage(), StageInput::CrashLoop) else { return Ok(()) };
         let mut edit = self.edit();
         self.end_execs(&mut edit);
         self.clean = false;
-        self.command.again_at = None;
+        self.command.restart_at = None;
         edit.fail(next, error_code::CRASH_LOOP, message);
-        self.persist(edit, Step::Failed).await
+        self.persist(edit, FailpointStep::Failed).await
     }
 
-    /// Whether it is used, as somebody found who was asked when it seemed idle.
-    pub(super) async fn is_active(&mut self, since: Instant, active: Result<bool, ProviderError>) -> Result<(), Gone> {
-        self.idle.asking = false;
+    /// Handles the provider's answer whether an apparently idle sandbox is in use.
+    pub(super) async fn activity_checked(
+        &mut self,
+        since: Instant,
+        active: Result<bool, ProviderError>,
+    ) -> Result<(), ActorStopped> {
+        self.idle.checking = false;
         if since != self.idle.since || !self.execs.is_empty() {
             return Ok(());
         }
-        // Of one that does not answer more is heard soon.
+        // If the provider cannot answer, the end of the sandbox is reported soon.
         if !matches!(active, Ok(false)) {
             self.idle.since = Instant::now();
             return Ok(());
         }
-        let Verdict::Go(next, event) = verdict(self.stage(), Input::Idle) else { return Ok(()) };
+        let StageTransition::Enter(next, event) = transition(self.stage(), StageInput::Idle) else { return Ok(()) };
         let mut edit = self.edit().synced();
-        edit.go_because(next, event, cause::IDLE);
-        self.persist(edit, Step::StopAccepted).await
+        edit.enter_because(next, event, cause::IDLE);
+        self.persist(edit, FailpointStep::StopAccepted).await
     }
 }
 
-/// The end of an incarnation that nobody told.
-pub(super) fn untold() -> Over {
-    Over { cause: EndCause::Stopped, message: "it was ended".to_owned() }
+/// The end of an incarnation that no fact reported.
+pub(super) fn unreported_end() -> IncarnationEnd {
+    IncarnationEnd { cause: EndCause::Stopped, message: "it was stopped".to_owned() }
 }

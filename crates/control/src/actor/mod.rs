@@ -1,4 +1,5 @@
-//! Whoever has one sandbox: hears what is asked and what happens, one thing at a time, and sees that the rest is done.
+//! The actor of one sandbox. It handles requests, facts and task results one at a time, and starts the tasks that the
+//! stage requires.
 
 mod deleted;
 mod edit;
@@ -7,8 +8,8 @@ mod pause;
 mod requests;
 mod restart;
 mod services;
+mod tasks;
 mod timers;
-mod work;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,192 +20,196 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
-use self::edit::Edit;
-pub(crate) use self::edit::phase;
+use self::edit::SandboxEdit;
+pub(crate) use self::edit::phase_details;
 use self::pause::PauseState;
-use self::work::Finished;
-use crate::control::{ExecRequest, Shared, commit_failed, store_failed};
-use crate::failpoint::Step;
-use crate::machine::Stage;
+use self::tasks::TaskOutcome;
+use crate::control::{ControlInner, ExecRequest, commit_failed, store_failed};
+use crate::failpoint::FailpointStep;
 use crate::provider::{EndCause, Noted, Place};
 use crate::refusal::Refusal;
 use crate::spec::{RestartPolicy, Spec};
+use crate::stage::SandboxStage;
 
-/// How long to wait before something is written again that could not be, at first and at most.
-const AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
+/// The initial and the maximum delay before a failed commit is retried.
+const WRITE_RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
 
-/// How long to wait before a provider is asked again, at first and at most.
-const LATER: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+/// The initial and the maximum delay before a failed provider call is retried.
+const PROVIDER_RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 
-/// Something that is asked of a sandbox, and where the answer goes.
-pub(crate) struct Message {
-    pub(crate) request: Request,
-    pub(crate) answer: oneshot::Sender<Result<Accepted, Refusal>>,
+/// A request with the channel for its answer.
+pub(crate) struct ActorMessage {
+    pub(crate) request: ActorRequest,
+    pub(crate) answer: oneshot::Sender<Result<Acceptance, Refusal>>,
 }
 
-/// What is asked of a sandbox.
-pub(crate) enum Request {
-    /// With the reason that its events carry.
+/// A request to a sandbox.
+pub(crate) enum ActorRequest {
+    /// With the reason for the events.
     Stop(&'static str),
     Resume,
     Delete,
-    /// With the namespace of its id.
+    /// With the namespace of the exec's id.
     Exec(Box<ExecRequest>, Namespace),
     Cancel(ExecId),
     Pause(bool),
     SetIdle(Option<Duration>),
 }
 
-/// Where a daemon has a sandbox from.
+/// Where a daemon got a sandbox from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Origin {
-    /// It was there when the daemon began.
+pub(crate) enum SandboxOrigin {
+    /// It was in the store when the daemon started.
     Store,
-    /// A client has asked this daemon for it.
+    /// A client created it in this daemon.
     Request,
 }
 
-/// What became of it.
-pub(crate) enum Accepted {
-    /// It is written down.
+/// How a request was accepted.
+pub(crate) enum Acceptance {
+    /// It is committed.
     Changed,
-    /// It was so already.
-    Already,
-    /// A command is written down.
+    /// Nothing had to change.
+    Unchanged,
+    /// An exec is committed.
     Exec(Arc<Exec>),
 }
 
-/// Whoever has one sandbox.
+/// The actor of one sandbox. It alone writes the sandbox's row.
 pub(crate) struct Actor {
-    shared: Arc<Shared>,
-    /// As the store has it.
+    shared: Arc<ControlInner>,
+    /// The row in the store.
     sandbox: Arc<Sandbox>,
     spec: Arc<Spec>,
-    messages: mpsc::Receiver<Message>,
-    /// Commands that have not ended.
+    messages: mpsc::Receiver<ActorMessage>,
+    /// Execs that are running.
     execs: BTreeMap<ExecId, Arc<Exec>>,
-    /// What the provider is at.
-    tasks: JoinSet<Finished>,
-    /// Whether it is at something that changes the stage: one such thing at a time.
+    /// Tasks that are in progress, most of them calls of the provider.
+    tasks: JoinSet<TaskOutcome>,
+    /// Whether a task is in progress that changes the stage. There is at most one.
     busy: bool,
-    /// What happens to this incarnation.
+    /// Facts about this incarnation.
     facts: Option<mpsc::Receiver<Vec<Noted>>>,
-    machine: Machine,
-    /// The start that is under way.
+    incarnation: IncarnationState,
+    /// The start that is in progress.
     starting: Option<AbortHandle>,
-    /// Whether nothing but the disk is left of this incarnation.
+    /// Whether only the disk of this incarnation is left.
     clean: bool,
-    /// An earlier incarnation of which something is left.
-    left: Option<Place>,
-    again: Again,
-    command: Command,
-    /// What was last told of each service of this incarnation.
+    /// An earlier incarnation that is not cleaned up yet.
+    leftover: Option<Place>,
+    retry: ProviderRetry,
+    command: CommandState,
+    /// The last event about each service of this incarnation.
     services: BTreeMap<String, EventType>,
-    idle: Idle,
-    /// When something is tried again that time demanded and that failed.
-    not_before: Option<Instant>,
-    restart: Restart,
+    idle: IdleState,
+    /// When a cleanup that failed is retried.
+    cleanup_not_before: Option<Instant>,
+    restart: RestartState,
     pause: PauseState,
-    /// Pauses up to then are in the log already, though they may be heard again.
-    pause_told_until: Option<Timestamp>,
+    /// Pauses up to this time are in the log already, although their facts may be replayed.
+    pause_logged_until: Option<Timestamp>,
 }
 
-/// Whether the sandbox is resumed without a request, because the host stopped it and its restart policy says so.
-enum Restart {
-    /// It is not.
+/// Whether the sandbox is resumed without a request because the host stopped it and its restart policy is `on-boot`.
+enum RestartState {
     Never,
-    /// It is, once it is found to be stopped and so much time has passed.
-    Due { after: Duration },
-    /// It waits for its turn among those that are resumed.
-    Waiting { after: Duration },
-    /// It has its turn until it runs.
-    Running { _turn: OwnedSemaphorePermit },
+    /// It is resumed once it is stopped and this delay has passed.
+    Due {
+        after: Duration,
+    },
+    /// It waits for a permit.
+    Waiting {
+        after: Duration,
+    },
+    /// It is starting, and holds its permit until it runs.
+    Running {
+        _permit: OwnedSemaphorePermit,
+    },
 }
 
-/// What is known of the incarnation, since this daemon began.
+/// What this daemon knows about the incarnation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Machine {
-    /// Whether it was started or taken over.
+struct IncarnationState {
+    /// Whether it was started or adopted.
     runs: bool,
-    /// Whether the provider has ended it.
+    /// Whether the provider has stopped it.
     stopped: bool,
-    /// When that it has ended is believed although nobody told.
+    /// When its end is assumed although no fact reported it.
     settled_at: Option<Instant>,
-    /// How it ended, once nothing more is told of it.
-    over: Option<Over>,
+    /// How it ended, once no more facts follow.
+    end: Option<IncarnationEnd>,
 }
 
-/// How an incarnation ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Over {
+struct IncarnationEnd {
     cause: EndCause,
     message: String,
 }
 
-/// What the sandbox runs by itself.
+/// The command of the sandbox's spec.
 #[derive(Clone, Debug, Default)]
-struct Command {
-    /// When it last began, or ended.
+struct CommandState {
+    /// When it was last started or exited.
     since: Timestamp,
-    /// The last end that was heard: it may be told again.
-    heard: u64,
-    /// How often in a row it ended soon.
-    soon: u32,
-    /// How it ended last.
-    last: String,
-    /// Whether its program was not there when it was first started.
+    /// The sequence of the last exit that was handled. Exits may be replayed.
+    last_exit: u64,
+    /// How many early exits there were in a row.
+    early_exits: u32,
+    /// The exit status of the last run, for people.
+    last_status: String,
+    /// Whether its program was missing at the first start.
     missing: bool,
-    /// The fact of its end, until it runs again: it is heard again by the next daemon.
-    ended: Option<u64>,
-    /// When it is to run again.
-    again_at: Option<Instant>,
+    /// The sequence of the exit that is not followed by a restart yet. The next daemon replays it.
+    pending_exit: Option<u64>,
+    /// When it is restarted.
+    restart_at: Option<Instant>,
 }
 
-/// When the provider is asked again for something that it could not do.
+/// When a failed provider call is retried.
 #[derive(Clone, Copy, Debug, Default)]
-struct Again {
+struct ProviderRetry {
     at: Option<Instant>,
-    pause: Duration,
+    delay: Duration,
 }
 
-/// How long the sandbox has done nothing.
+/// Since when the sandbox is idle.
 #[derive(Clone, Copy, Debug)]
-struct Idle {
+struct IdleState {
     since: Instant,
-    /// Whether somebody is being asked whether it is used.
-    asking: bool,
+    /// Whether the provider is being asked if the sandbox is in use.
+    checking: bool,
 }
 
-/// The sandbox is no longer this actor's.
-struct Gone;
+/// The actor must stop: it can no longer write the sandbox's row.
+struct ActorStopped;
 
-/// What an actor hears.
-enum Heard {
-    Message(Option<Message>),
-    Finished(Finished),
-    Fact(Option<Vec<Noted>>),
-    Time,
+/// What an actor waits for.
+enum ActorEvent {
+    Request(Option<ActorMessage>),
+    Task(TaskOutcome),
+    Facts(Option<Vec<Noted>>),
+    Deadline,
 }
 
 // === impl Actor ===
 
 impl Actor {
     pub(crate) fn new(
-        shared: Arc<Shared>,
+        shared: Arc<ControlInner>,
         sandbox: Arc<Sandbox>,
         spec: Arc<Spec>,
-        messages: mpsc::Receiver<Message>,
-        origin: Origin,
+        messages: mpsc::Receiver<ActorMessage>,
+        origin: SandboxOrigin,
     ) -> Self {
         let execs = shared.store.running_execs(Some(&sandbox.id));
         let execs = execs.into_iter().map(|(exec, _)| (exec.id.clone(), exec)).collect();
         let now = Instant::now();
-        // It was idle while nobody looked after it as well, but no longer than the clock can be believed.
+        // Idle time counts while no daemon ran, too, but no longer than the clock allows.
         let since = now.checked_sub(shared.settings().clock.since(sandbox.active_at)).unwrap_or(now);
-        let command = Command { since: sandbox.state_changed_at, ..Command::default() };
+        let command = CommandState { since: sandbox.state_changed_at, ..CommandState::default() };
         let restart = match (origin, spec.restart) {
-            (Origin::Store, RestartPolicy::OnBoot) => Restart::Due { after: Duration::ZERO },
-            (Origin::Store | Origin::Request, _) => Restart::Never,
+            (SandboxOrigin::Store, RestartPolicy::OnBoot) => RestartState::Due { after: Duration::ZERO },
+            (SandboxOrigin::Store | SandboxOrigin::Request, _) => RestartState::Never,
         };
         Self {
             shared,
@@ -215,90 +220,90 @@ impl Actor {
             tasks: JoinSet::new(),
             busy: false,
             facts: None,
-            machine: Machine::default(),
+            incarnation: IncarnationState::default(),
             starting: None,
             clean: false,
-            left: None,
-            again: Again::default(),
+            leftover: None,
+            retry: ProviderRetry::default(),
             command,
             services: BTreeMap::new(),
-            idle: Idle { since, asking: false },
-            not_before: None,
+            idle: IdleState { since, checking: false },
+            cleanup_not_before: None,
             restart,
-            pause: if origin == Origin::Store { PauseState::Recorded } else { PauseState::Unpaused },
-            pause_told_until: None,
+            pause: if origin == SandboxOrigin::Store { PauseState::Recorded } else { PauseState::Unpaused },
+            pause_logged_until: None,
         }
     }
 
     pub(crate) async fn run(mut self) {
-        while let Ok(true) = self.turn().await {}
-        self.shared.leave(&self.sandbox.id);
-        if self.stage() == Stage::Deleted {
-            self.shared.note_deleted(&self.sandbox);
-            // Whoever asked before it was gone is answered as whoever asks from now on.
+        while let Ok(true) = self.run_once().await {}
+        self.shared.unregister_actor(&self.sandbox.id);
+        if self.stage() == SandboxStage::Deleted {
+            self.shared.sandbox_deleted(&self.sandbox);
+            // Requests that were queued before the deletion get the same answer as later ones.
             self.messages.close();
-            while let Some(Message { request, answer }) = self.messages.recv().await {
+            while let Some(ActorMessage { request, answer }) = self.messages.recv().await {
                 let _left = answer.send(self.shared.answer_for_deleted(&self.sandbox, request).await);
             }
         }
     }
 
-    /// Sees that what is to be done is being done, then hears one thing. Says whether there is more to come.
-    async fn turn(&mut self) -> Result<bool, Gone> {
-        if self.stage() == Stage::Deleted {
+    /// Starts what the stage requires, then handles one event. Returns whether to continue.
+    async fn run_once(&mut self) -> Result<bool, ActorStopped> {
+        if self.stage() == SandboxStage::Deleted {
             return Ok(false);
         }
         self.advance().await?;
         let mut settings = self.shared.settings.subscribe();
         let deadline = self.deadline();
-        let heard = tokio::select! {
-            // What is due depends on them.
+        let event = tokio::select! {
+            // The deadline depends on the settings.
             Ok(()) = settings.changed() => return Ok(true),
-            message = self.messages.recv() => Heard::Message(message),
+            message = self.messages.recv() => ActorEvent::Request(message),
             Some(finished) = self.tasks.join_next(), if !self.tasks.is_empty() => match finished {
-                Ok(finished) => Heard::Finished(finished),
-                // A start that was given up. What it was at is undone, or removed by what follows.
+                Ok(finished) => ActorEvent::Task(finished),
+                // A start was aborted; the next task undoes what it did.
                 Err(error) if error.is_cancelled() => {
                     self.busy = false;
                     return Ok(true);
                 }
                 Err(panic) => {
-                    tracing::error!(sandbox = %self.sandbox.id, %panic, "the provider broke");
-                    return Err(Gone);
+                    tracing::error!(sandbox = %self.sandbox.id, %panic, "a provider task panicked");
+                    return Err(ActorStopped);
                 }
             },
-            facts = next_facts(&mut self.facts) => Heard::Fact(facts),
-            () = until(deadline) => Heard::Time,
+            facts = next_facts(&mut self.facts) => ActorEvent::Facts(facts),
+            () = until(deadline) => ActorEvent::Deadline,
         };
-        match heard {
-            Heard::Message(None) => return Ok(false),
-            Heard::Message(Some(message)) => self.answer(message).await?,
-            Heard::Finished(finished) => self.finished(finished).await?,
-            Heard::Fact(fact) => self.hear(fact).await?,
-            Heard::Time => self.time().await?,
+        match event {
+            ActorEvent::Request(None) => return Ok(false),
+            ActorEvent::Request(Some(message)) => self.answer(message).await?,
+            ActorEvent::Task(finished) => self.task_finished(finished).await?,
+            ActorEvent::Facts(fact) => self.handle_facts(fact).await?,
+            ActorEvent::Deadline => self.run_timers().await?,
         }
         Ok(true)
     }
 
-    fn stage(&self) -> Stage {
-        Stage::of(&self.sandbox)
+    fn stage(&self) -> SandboxStage {
+        SandboxStage::of(&self.sandbox)
     }
 
-    fn edit(&self) -> Edit {
-        Edit::new(&self.sandbox, self.shared.settings().clock.now())
+    fn edit(&self) -> SandboxEdit {
+        SandboxEdit::new(&self.sandbox, self.shared.settings().clock.now())
     }
 
-    /// Writes something down that was asked for, or refuses it.
-    async fn accept(&mut self, edit: Edit, step: Step) -> Result<(), Refusal> {
+    /// Commits a request, or refuses it.
+    async fn accept(&mut self, edit: SandboxEdit, step: FailpointStep) -> Result<(), Refusal> {
         step.begin();
         self.commit(edit).await.map_err(|error| commit_failed(&error))?;
         step.end();
         Ok(())
     }
 
-    /// Writes something down that has happened, however long that takes.
-    async fn persist(&mut self, edit: Edit, step: Step) -> Result<(), Gone> {
-        let mut pause = AGAIN.0;
+    /// Commits something that has happened, and retries until it succeeds.
+    async fn persist(&mut self, edit: SandboxEdit, step: FailpointStep) -> Result<(), ActorStopped> {
+        let mut delay = WRITE_RETRY.0;
         loop {
             step.begin();
             match self.commit(edit.clone()).await {
@@ -307,38 +312,38 @@ impl Actor {
                     return Ok(());
                 }
                 Err(error @ (StoreError::Database(_) | StoreError::Full)) => {
-                    tracing::error!(sandbox = %self.sandbox.id, %error, "what happened cannot be written down");
+                    tracing::error!(sandbox = %self.sandbox.id, %error, "an event cannot be committed; retrying");
                 }
                 Err(error) => {
-                    // Another daemon has it, or this one is going.
-                    tracing::warn!(sandbox = %self.sandbox.id, %error, "the sandbox is left");
-                    return Err(Gone);
+                    // Another daemon owns the store, or this one is shutting down.
+                    tracing::warn!(sandbox = %self.sandbox.id, %error, "the actor stops");
+                    return Err(ActorStopped);
                 }
             }
-            // Nothing can be accepted meanwhile either.
-            let again = Instant::now() + pause;
+            // Requests cannot be accepted meanwhile either.
+            let retry_at = Instant::now() + delay;
             loop {
                 tokio::select! {
-                    () = tokio::time::sleep_until(again) => break,
+                    () = tokio::time::sleep_until(retry_at) => break,
                     message = self.messages.recv() => match message {
                         Some(message) => {
-                            let refusal = store_failed(&"the last thing that happened is still to be written down");
+                            let refusal = store_failed(&"an earlier event is not committed yet");
                             let _left = message.answer.send(Err(refusal));
                         }
-                        None => return Err(Gone),
+                        None => return Err(ActorStopped),
                     },
                 }
             }
-            pause = (pause * 2).min(AGAIN.1);
+            delay = (delay * 2).min(WRITE_RETRY.1);
         }
     }
 
-    async fn commit(&mut self, edit: Edit) -> Result<(), StoreError> {
+    async fn commit(&mut self, edit: SandboxEdit) -> Result<(), StoreError> {
         let (execs, stage) = (edit.change.execs.clone(), self.stage());
         let committed = self.shared.store.commit(edit.change).await?;
         self.sandbox = committed.sandbox;
         if self.stage() != stage {
-            self.again = Again::default();
+            self.retry = ProviderRetry::default();
         }
         for change in execs {
             let (ExecChange::New(exec) | ExecChange::Known(exec)) = change;
@@ -347,29 +352,29 @@ impl Actor {
                 ExecState::Finished | ExecState::Failed | ExecState::Cancelled => self.execs.remove(&exec.id),
             };
         }
-        if !self.stage().takes_room() {
-            self.shared.admission.give_back(&self.sandbox.id);
+        if !self.stage().uses_capacity() {
+            self.shared.admission.release(&self.sandbox.id);
         }
         Ok(())
     }
 }
 
-// === impl Again ===
+// === impl ProviderRetry ===
 
-impl Again {
-    /// Later, and each time later than before.
-    fn later(&mut self) {
-        self.pause = (self.pause * 2).clamp(LATER.0, LATER.1);
-        self.at = Some(Instant::now() + self.pause);
+impl ProviderRetry {
+    /// Doubles the delay up to the maximum.
+    fn back_off(&mut self) {
+        self.delay = (self.delay * 2).clamp(PROVIDER_RETRY.0, PROVIDER_RETRY.1);
+        self.at = Some(Instant::now() + self.delay);
     }
 
-    /// Whether it is still to be waited for.
-    fn waits(&self) -> bool {
+    /// Whether the retry is not due yet.
+    fn is_pending(&self) -> bool {
         self.at.is_some_and(|at| at > Instant::now())
     }
 }
 
-/// The next facts, if somebody tells any.
+/// The next facts; never returns if there is no receiver.
 async fn next_facts(facts: &mut Option<mpsc::Receiver<Vec<Noted>>>) -> Option<Vec<Noted>> {
     match facts {
         Some(facts) => facts.recv().await,

@@ -1,43 +1,40 @@
-//! Whether a sandbox is paused: told in its log, and a reason to run nothing in it.
+//! The pause of a sandbox: recorded in its log, and a reason to refuse execs.
 
 use carrel_store::{Details, EventType, Timestamp};
 
 use super::Actor;
-use super::edit::Edit;
+use super::edit::SandboxEdit;
+use crate::codes::reason;
 use crate::provider::PauseCause;
 use crate::refusal::{Code, Refusal};
-use crate::words::reason;
 
-/// How many events are looked through for the last pause: one that is paused has few events afterwards.
-const RECALLED: u64 = 64;
+/// How many of the newest events are searched for the last pause. A paused sandbox emits few events.
+const MAX_RECENT_EVENTS: u64 = 64;
 
-/// Whether a sandbox is paused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum PauseState {
-    /// The log of the sandbox says so: an earlier daemon wrote it.
+    /// Unknown until it is read from the log, which an earlier daemon wrote.
     Recorded,
-    /// It is not.
     Unpaused,
-    /// It is.
-    Paused(Pause),
+    Paused(PauseDetails),
 }
 
-/// Why a sandbox is paused.
+/// The cause of a pause.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Pause {
-    /// As [`PauseCause::as_str`] has it.
+pub(super) struct PauseDetails {
+    /// From [`PauseCause::as_str`].
     cause: String,
     message: String,
 }
 
-// === impl Pause ===
+// === impl PauseDetails ===
 
-impl Pause {
+impl PauseDetails {
     pub(super) fn new(cause: PauseCause, message: String) -> Self {
         Self { cause: cause.as_str().to_owned(), message }
     }
 
-    /// For people.
+    /// The cause, for people.
     fn describe(&self) -> &str {
         match self.message.as_str() {
             "" if self.cause == PauseCause::User.as_str() => "by user",
@@ -50,44 +47,51 @@ impl Pause {
 // === impl Actor ===
 
 impl Actor {
-    /// It was paused or continues; that is told while it is ready, and once.
-    pub(super) fn pause_changed(&mut self, edit: &mut Edit, at: Timestamp, pause: Option<Pause>, is_ready: bool) {
-        // Facts from before the end of a command may be heard again after a restart of the daemon.
-        let is_told = self.pause_told_until.is_some_and(|until| at <= until);
-        if is_ready && !is_told {
+    /// Records a pause or its end. It is emitted once, and only while the sandbox is ready.
+    pub(super) fn pause_changed(
+        &mut self,
+        edit: &mut SandboxEdit,
+        at: Timestamp,
+        pause: Option<PauseDetails>,
+        is_ready: bool,
+    ) {
+        // Facts that precede the exit of a command may be replayed after a restart of the daemon.
+        let is_logged = self.pause_logged_until.is_some_and(|until| at <= until);
+        if is_ready && !is_logged {
             let (kind, pause) = match &pause {
                 Some(pause) => (EventType::SandboxPaused, pause.clone()),
-                None => (EventType::SandboxUnpaused, Pause { cause: String::new(), message: String::new() }),
+                None => (EventType::SandboxUnpaused, PauseDetails { cause: String::new(), message: String::new() }),
             };
             let (reason, error_message) = (pause.cause, pause.message);
             let details = Details::Phase { phase: String::new(), error_code: String::new(), error_message, reason };
-            edit.tell(kind, at, details);
+            edit.emit(kind, at, details);
         }
         self.pause = pause.map_or(PauseState::Unpaused, PauseState::Paused);
     }
 
-    /// Reads whether it is paused from its log, once after a restart of the daemon.
-    pub(super) async fn recall_pause(&mut self) {
+    /// Reads the pause from the log, once after a restart of the daemon.
+    pub(super) async fn restore_pause(&mut self) {
         if self.pause != PauseState::Recorded {
             return;
         }
         self.pause = PauseState::Unpaused;
         let newest = self.sandbox.last_sequence;
-        let Ok(mut events) = self.shared.store.events(&self.sandbox.id, newest.saturating_sub(RECALLED)) else {
+        let Ok(mut events) = self.shared.store.events(&self.sandbox.id, newest.saturating_sub(MAX_RECENT_EVENTS))
+        else {
             return;
         };
         while let Ok(Some(some)) = events.next().await {
             for event in &some {
                 match (event.kind, &event.details) {
                     (EventType::SandboxPaused, Details::Phase { reason, error_message, .. }) => {
-                        let pause = Pause { cause: reason.clone(), message: error_message.clone() };
-                        (self.pause, self.pause_told_until) = (PauseState::Paused(pause), Some(event.at));
+                        let pause = PauseDetails { cause: reason.clone(), message: error_message.clone() };
+                        (self.pause, self.pause_logged_until) = (PauseState::Paused(pause), Some(event.at));
                     }
                     (EventType::SandboxUnpaused, _) => {
-                        (self.pause, self.pause_told_until) = (PauseState::Unpaused, Some(event.at));
+                        (self.pause, self.pause_logged_until) = (PauseState::Unpaused, Some(event.at));
                     }
                     (EventType::SandboxAccepted, _) => {
-                        (self.pause, self.pause_told_until) = (PauseState::Unpaused, None);
+                        (self.pause, self.pause_logged_until) = (PauseState::Unpaused, None);
                     }
                     _ => {}
                 }
@@ -96,15 +100,15 @@ impl Actor {
                 break;
             }
         }
-        // Only the end of a command is heard again.
+        // Only the exit of a command makes facts be replayed.
         if self.spec.command.is_empty() {
-            self.pause_told_until = None;
+            self.pause_logged_until = None;
         }
     }
 
-    /// Refuses what would wait until the sandbox continues.
+    /// Refuses a request that would block until the sandbox is resumed.
     pub(super) async fn check_not_paused(&mut self) -> Result<(), Refusal> {
-        self.recall_pause().await;
+        self.restore_pause().await;
         let PauseState::Paused(pause) = &self.pause else { return Ok(()) };
         let (id, is_user) = (self.sandbox.id.local(), pause.cause == PauseCause::User.as_str());
         let space = self.shared.provider.disk_space().filter(|_| !is_user);
@@ -112,9 +116,9 @@ impl Actor {
             Some(space) => format!("host disk low: {}", space.pause_summary),
             None => pause.describe().to_owned(),
         };
-        let remedy = if is_user { "" } else { "free space on the host, or " };
-        let words = format!("the sandbox {id} is paused ({why}): {remedy}run `carrel resume {id}`");
-        let refusal = Refusal::new(Code::FailedPrecondition, reason::SANDBOX_PAUSED, words)
+        let hint = if is_user { "" } else { "free space on the host, or " };
+        let message = format!("sandbox {id} is paused ({why}); {hint}run `carrel resume {id}`");
+        let refusal = Refusal::new(Code::FailedPrecondition, reason::SANDBOX_PAUSED, message)
             .about("sandbox_id", self.sandbox.id.as_str())
             .about("paused_by", pause.cause.clone());
         Err(match space {

@@ -1,4 +1,4 @@
-//! What is asked of a sandbox: written down, or refused.
+//! Handles requests to a sandbox: commits or refuses them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,64 +6,66 @@ use std::time::Duration;
 use carrel_store::{Details, Exec, ExecId, ExecState, Namespace, Sandbox, Store, StoreError};
 
 use super::pause::PauseState;
-use super::{Accepted, Actor, Command, Gone, Machine, Message, Request, Restart};
+use super::{
+    Acceptance, Actor, ActorMessage, ActorRequest, ActorStopped, CommandState, IncarnationState, RestartState,
+};
+use crate::codes::{cause, reason};
 use crate::control::{
-    ExecRequest, broken, commit_failed, exec_unknown, not_ready, place, random_id, random_incarnation, shown,
+    ExecRequest, commit_failed, exec_unknown, internal, not_ready, place, random_id, random_incarnation, stage_name,
     store_failed,
 };
 use crate::exec_size::check_size;
-use crate::failpoint::Step;
-use crate::machine::{Input, Verdict, verdict};
+use crate::failpoint::FailpointStep;
 use crate::provider::ProviderError;
 use crate::refusal::{Code, Refusal};
-use crate::words::{cause, reason};
+use crate::stage::{StageInput, StageTransition, transition};
 
 // === impl Actor ===
 
 impl Actor {
-    pub(super) async fn answer(&mut self, Message { request, answer }: Message) -> Result<(), Gone> {
+    pub(super) async fn answer(&mut self, ActorMessage { request, answer }: ActorMessage) -> Result<(), ActorStopped> {
         let answered = match request {
-            Request::Stop(reason) => self.stop(reason).await,
-            Request::Resume => self.resume().await,
-            Request::Delete => self.delete(Input::Delete, cause::DELETE_REQUESTED).await,
-            Request::Exec(request, namespace) => self.exec(*request, namespace).await,
-            Request::Cancel(exec) => self.cancel(&exec).await,
-            Request::SetIdle(idle) => self.set_idle(idle).await,
-            Request::Pause(paused) => {
-                // It takes its time, which is nobody else's.
-                match verdict(self.stage(), Input::Exec) {
-                    Verdict::Allowed => self.spawn_pause(paused, answer),
+            ActorRequest::Stop(reason) => self.stop(reason).await,
+            ActorRequest::Resume => self.resume().await,
+            ActorRequest::Delete => self.delete(StageInput::Delete, cause::DELETE_REQUESTED).await,
+            ActorRequest::Exec(request, namespace) => self.exec(*request, namespace).await,
+            ActorRequest::Cancel(exec) => self.cancel(&exec).await,
+            ActorRequest::SetIdle(idle) => self.set_idle(idle).await,
+            ActorRequest::Pause(paused) => {
+                // A pause may take long, so a task performs it and answers.
+                match transition(self.stage(), StageInput::Exec) {
+                    StageTransition::Allowed => self.spawn_pause(paused, answer),
                     _ => drop(answer.send(Err(not_ready(&self.sandbox)))),
                 }
                 return Ok(());
             }
         };
-        // Whoever asked may have left; what was accepted is done all the same.
+        // The client may have disconnected; what was accepted is done anyway.
         let _left = answer.send(answered);
         Ok(())
     }
 
-    async fn stop(&mut self, reason: &str) -> Result<Accepted, Refusal> {
-        match verdict(self.stage(), Input::Stop) {
-            Verdict::Go(next, event) => {
+    async fn stop(&mut self, reason: &str) -> Result<Acceptance, Refusal> {
+        match transition(self.stage(), StageInput::Stop) {
+            StageTransition::Enter(next, event) => {
                 let mut edit = self.edit().synced();
-                edit.go_because(next, event, reason);
-                self.accept(edit, Step::StopAccepted).await?;
-                Ok(Accepted::Changed)
+                edit.enter_because(next, event, reason);
+                self.accept(edit, FailpointStep::StopAccepted).await?;
+                Ok(Acceptance::Changed)
             }
-            Verdict::Already => Ok(Accepted::Already),
+            StageTransition::Already => Ok(Acceptance::Unchanged),
             _ => Err(not_stoppable(&self.sandbox)),
         }
     }
 
-    pub(super) async fn resume(&mut self) -> Result<Accepted, Refusal> {
-        let Verdict::Go(next, event) = verdict(self.stage(), Input::Resume) else {
+    pub(super) async fn resume(&mut self) -> Result<Acceptance, Refusal> {
+        let StageTransition::Enter(next, event) = transition(self.stage(), StageInput::Resume) else {
             return Err(not_resumable(&self.sandbox));
         };
         let incarnation = random_incarnation()?;
         self.shared.check_disk(&self.sandbox.id)?;
         let memory = self.shared.memory(&self.spec);
-        self.shared.take_room(&self.sandbox.id, memory)?;
+        self.shared.reserve_capacity(&self.sandbox.id, memory)?;
         let former = place(&self.sandbox);
         let mut edit = self.edit().synced();
         edit.sandbox().incarnation = incarnation;
@@ -71,48 +73,50 @@ impl Actor {
         edit.sandbox().reason.clear();
         edit.sandbox().error_code.clear();
         edit.sandbox().error_message.clear();
-        edit.go(next, event, Details::None);
-        let accepted = self.accept(edit, Step::ResumeAccepted).await;
-        self.shared.settle_room(&self.sandbox.id, memory);
+        edit.enter(next, event, Details::None);
+        let accepted = self.accept(edit, FailpointStep::ResumeAccepted).await;
+        self.shared.settle_capacity(&self.sandbox.id, memory);
         accepted?;
-        self.restart = Restart::Never;
-        (self.pause, self.pause_told_until) = (PauseState::Unpaused, None);
-        self.machine = Machine::default();
-        self.command = Command { since: self.command.since, ..Command::default() };
-        self.left = (!self.clean).then_some(former);
+        self.restart = RestartState::Never;
+        (self.pause, self.pause_logged_until) = (PauseState::Unpaused, None);
+        self.incarnation = IncarnationState::default();
+        self.command = CommandState { since: self.command.since, ..CommandState::default() };
+        self.leftover = (!self.clean).then_some(former);
         self.services.clear();
         self.facts = None;
-        Ok(Accepted::Changed)
+        Ok(Acceptance::Changed)
     }
 
-    /// Deletes it for a reason, whoever has that.
-    pub(super) async fn delete(&mut self, input: Input, why: &str) -> Result<Accepted, Refusal> {
-        let Verdict::Go(next, event) = verdict(self.stage(), input) else { return Ok(Accepted::Already) };
+    /// Deletes the sandbox for a reason.
+    pub(super) async fn delete(&mut self, input: StageInput, why: &str) -> Result<Acceptance, Refusal> {
+        let StageTransition::Enter(next, event) = transition(self.stage(), input) else {
+            return Ok(Acceptance::Unchanged);
+        };
         let mut edit = self.edit().synced();
-        edit.go_because(next, event, why);
-        self.accept(edit, Step::DeleteAccepted).await?;
-        self.restart = Restart::Never;
-        // Nobody wants it any more: a start that takes its time is given up.
+        edit.enter_because(next, event, why);
+        self.accept(edit, FailpointStep::DeleteAccepted).await?;
+        self.restart = RestartState::Never;
+        // A start in progress is aborted.
         if let Some(starting) = self.starting.take() {
             starting.abort();
         }
-        Ok(Accepted::Changed)
+        Ok(Acceptance::Changed)
     }
 
-    async fn exec(&mut self, request: ExecRequest, namespace: Namespace) -> Result<Accepted, Refusal> {
-        if verdict(self.stage(), Input::Exec) != Verdict::Allowed {
+    async fn exec(&mut self, request: ExecRequest, namespace: Namespace) -> Result<Acceptance, Refusal> {
+        if transition(self.stage(), StageInput::Exec) != StageTransition::Allowed {
             return Err(not_ready(&self.sandbox));
         }
         self.check_not_paused().await?;
         if request.command.first().is_none_or(String::is_empty) {
-            return Err(Refusal::invalid("command", "it is empty"));
+            return Err(Refusal::invalid("command", "is empty"));
         }
         if request.command.iter().any(|word| word.contains('\0')) {
-            return Err(Refusal::invalid("command", "a word has a zero byte"));
+            return Err(Refusal::invalid("command", "an argument contains a NUL byte"));
         }
         let is_bad = |key: &String| key.is_empty() || key.contains(['=', '\0']);
         if let Some(key) = request.env.keys().find(|key| is_bad(key)) {
-            return Err(Refusal::invalid("env_overrides", format!("{key:?} is no name of a variable")));
+            return Err(Refusal::invalid("env_overrides", format!("{key:?} is not a valid variable name")));
         }
         let bytes = check_size(&request)?;
         self.shared.check_disk_for_exec(&self.sandbox.id, bytes)?;
@@ -131,7 +135,7 @@ impl Actor {
             command: request.command,
             cwd: request.cwd,
             env: request.env,
-            options: serde_json::to_string(&request.options).map_err(|error| broken(&error))?,
+            options: serde_json::to_string(&request.options).map_err(|error| internal(&error))?,
             exit_code: 0,
             error_code: String::new(),
             error_message: String::new(),
@@ -141,53 +145,50 @@ impl Actor {
             ended_at: None,
         };
         edit.sandbox().active_at = edit.now();
-        edit.begin_exec(exec.clone());
-        Step::ExecAccepted.begin();
+        edit.start_exec(exec.clone());
+        FailpointStep::ExecAccepted.begin();
         match self.commit(edit).await {
             Ok(_) => {}
             Err(StoreError::ExecIdTaken) => return Err(self.exec_taken(&id).await),
             Err(error) => return Err(commit_failed(&error)),
         }
-        Step::ExecAccepted.end();
+        FailpointStep::ExecAccepted.end();
         let exec = Arc::new(exec);
         self.spawn_exec(&exec);
-        Ok(Accepted::Exec(exec))
+        Ok(Acceptance::Exec(exec))
     }
 
-    /// An id is that of one exec in all sandboxes, because requests name execs by nothing else.
+    /// An exec id is unique across sandboxes, because requests name execs by their id alone.
     async fn exec_taken(&self, id: &ExecId) -> Refusal {
         let name = id.local();
-        let words = match self.shared.store.exec(id).await {
+        let message = match self.shared.store.exec(id).await {
             Ok(Some((exec, _))) if exec.sandbox != self.sandbox.id => {
-                format!(
-                    "the exec id {name:?} is used by the sandbox {:?}, and no id is used twice",
-                    exec.sandbox.local()
-                )
+                format!("exec id {name:?} is used by sandbox {:?}; ids cannot be reused", exec.sandbox.local())
             }
-            Ok(Some(_)) => format!("the exec id {name:?} was used in this sandbox before, and no id is used twice"),
-            _ => format!("the exec id {name:?} was used by an exec that is no longer kept, and no id is used twice"),
+            Ok(Some(_)) => format!("exec id {name:?} was used in this sandbox before; ids cannot be reused"),
+            _ => format!("exec id {name:?} was used by an exec that is no longer retained; ids cannot be reused"),
         };
-        Refusal::new(Code::AlreadyExists, reason::EXEC_ID_ALREADY_EXISTS, words).about("exec_id", id.as_str())
+        Refusal::new(Code::AlreadyExists, reason::EXEC_ID_ALREADY_EXISTS, message).about("exec_id", id.as_str())
     }
 
-    async fn cancel(&mut self, id: &ExecId) -> Result<Accepted, Refusal> {
+    async fn cancel(&mut self, id: &ExecId) -> Result<Acceptance, Refusal> {
         let Some(exec) = self.execs.get(id).map(Arc::clone) else {
             return Err(not_cancellable(&self.shared.store, id).await);
         };
         if exec.cancelling {
-            return Ok(Accepted::Already);
+            return Ok(Acceptance::Unchanged);
         }
         let mut edit = self.edit().synced();
         edit.change_exec(Exec { cancelling: true, ..(*exec).clone() });
-        self.accept(edit, Step::CancelAccepted).await?;
+        self.accept(edit, FailpointStep::CancelAccepted).await?;
         self.spawn_cancel(id.clone());
-        Ok(Accepted::Changed)
+        Ok(Acceptance::Changed)
     }
 
-    async fn set_idle(&mut self, idle: Option<Duration>) -> Result<Accepted, Refusal> {
+    async fn set_idle(&mut self, idle: Option<Duration>) -> Result<Acceptance, Refusal> {
         let edit = self.edit().synced().idle(idle);
         self.commit(edit).await.map_err(|error| commit_failed(&error))?;
-        Ok(Accepted::Changed)
+        Ok(Acceptance::Changed)
     }
 }
 
@@ -200,18 +201,21 @@ pub(super) fn not_resumable(sandbox: &Sandbox) -> Refusal {
 }
 
 fn invalid_state(sandbox: &Sandbox, what: &str, needed: &str) -> Refusal {
-    let words =
-        format!("the sandbox {} is {}: only one that is {needed} can be {what}", sandbox.id.local(), shown(sandbox));
-    Refusal::new(Code::FailedPrecondition, reason::SANDBOX_INVALID_STATE, words)
+    let message = format!(
+        "sandbox {} is {}; only a sandbox that is {needed} can be {what}",
+        sandbox.id.local(),
+        stage_name(sandbox)
+    );
+    Refusal::new(Code::FailedPrecondition, reason::SANDBOX_INVALID_STATE, message)
         .about("sandbox_id", sandbox.id.as_str())
 }
 
-/// An exec that does not run, though whoever asks has seen that it was accepted.
+/// Refuses to cancel an exec that is not running.
 pub(super) async fn not_cancellable(store: &Store, id: &ExecId) -> Refusal {
     let refusal = match store.exec(id).await {
         Ok(Some(_)) => {
-            let words = format!("the exec {} has ended", id.local());
-            Refusal::new(Code::FailedPrecondition, reason::EXEC_ALREADY_TERMINAL, words)
+            let message = format!("exec {} has already ended", id.local());
+            Refusal::new(Code::FailedPrecondition, reason::EXEC_ALREADY_TERMINAL, message)
         }
         Ok(None) => exec_unknown(id.local()),
         Err(error) => return store_failed(&error),
@@ -219,7 +223,7 @@ pub(super) async fn not_cancellable(store: &Store, id: &ExecId) -> Refusal {
     refusal.about("exec_id", id.as_str())
 }
 
-/// The provider could not do what somebody waits for.
+/// Refuses a request because the provider failed.
 pub(super) fn provider_failed(error: &ProviderError) -> Refusal {
     Refusal::new(Code::FailedPrecondition, reason::PROVIDER_FAILED, error.message.clone())
 }

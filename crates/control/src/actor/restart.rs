@@ -1,59 +1,59 @@
-//! Sandboxes that the host stopped, resumed by the next daemon if their restart policy says so.
+//! Resumes sandboxes with the restart policy `on-boot` after the host stopped them.
 
 use std::sync::Arc;
 
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::work::Finished;
-use super::{Actor, LATER, Restart};
-use crate::words::cause;
+use super::tasks::TaskOutcome;
+use super::{Actor, PROVIDER_RETRY, RestartState};
+use crate::codes::cause;
 
-/// The right to resume a sandbox now: one of few, so that a host that boots is not flooded.
-pub(super) struct Turn(OwnedSemaphorePermit);
+/// The permit to resume a sandbox at boot. There are few, so that a booting host is not overloaded.
+pub(super) struct ResumePermit(OwnedSemaphorePermit);
 
 // === impl Actor ===
 
 impl Actor {
-    /// Waits for its turn, if nothing else keeps it from being resumed.
-    pub(super) fn spawn_turn_if_due(&mut self) {
+    /// Waits for a permit, if the host stopped the sandbox and it is due.
+    pub(super) fn spawn_resume_if_due(&mut self) {
         let by_host = matches!(self.sandbox.reason.as_str(), cause::HOST_SHUTDOWN | cause::HOST_RESTARTED);
-        let Restart::Due { after } = self.restart else { return };
+        let RestartState::Due { after } = self.restart else { return };
         if !by_host {
             return;
         }
-        self.restart = Restart::Waiting { after };
-        let turns = Arc::clone(&self.shared.restarts);
+        self.restart = RestartState::Waiting { after };
+        let permits = Arc::clone(&self.shared.resume_permits);
         self.tasks.spawn(async move {
             tokio::time::sleep(after).await;
-            match turns.acquire_owned().await {
-                Ok(permit) => Finished::Turn(Turn(permit)),
-                // It is never closed.
-                Err(_) => Finished::Nothing,
+            match permits.acquire_owned().await {
+                Ok(permit) => TaskOutcome::Resume(ResumePermit(permit)),
+                // The semaphore is never closed.
+                Err(_) => TaskOutcome::Nothing,
             }
         });
     }
 
-    pub(super) async fn restart(&mut self, Turn(permit): Turn) {
-        // A client may have asked for something else meanwhile.
-        let Restart::Waiting { after } = self.restart else { return };
+    pub(super) async fn resume_after_boot(&mut self, ResumePermit(permit): ResumePermit) {
+        // A client may have made another request meanwhile.
+        let RestartState::Waiting { after } = self.restart else { return };
         match self.resume().await {
             Ok(_) => {
-                tracing::info!(sandbox = %self.sandbox.id, "a sandbox that ran before the host stopped is resumed");
-                self.restart = Restart::Running { _turn: permit };
+                tracing::info!(sandbox = %self.sandbox.id, "resuming a sandbox that was running when the host stopped");
+                self.restart = RestartState::Running { _permit: permit };
             }
-            // Whoever frees space does not know what waits for it.
+            // The resume is retried when there is disk space, without a request.
             Err(error) if error.is_disk_limit() => {
                 if after.is_zero() {
                     tracing::warn!(
                         sandbox = %self.sandbox.id, %error,
-                        "a sandbox cannot be resumed at boot until the disk has room again"
+                        "a sandbox cannot be resumed at boot until there is disk space; retrying"
                     );
                 }
-                self.restart = Restart::Due { after: (after * 2).clamp(LATER.0, LATER.1) };
+                self.restart = RestartState::Due { after: (after * 2).clamp(PROVIDER_RETRY.0, PROVIDER_RETRY.1) };
             }
             Err(error) => {
                 tracing::warn!(sandbox = %self.sandbox.id, %error, "a sandbox could not be resumed at boot");
-                self.restart = Restart::Never;
+                self.restart = RestartState::Never;
             }
         }
     }

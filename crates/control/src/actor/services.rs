@@ -1,23 +1,23 @@
-//! Services beside a sandbox: told when they are well, and once when they are not.
+//! Reports the health of the services of a sandbox. A service that stays as it is is reported once.
 
 use std::sync::Arc;
 
 use carrel_store::{Details, EventType};
 use tokio::sync::mpsc;
 
-use super::work::Finished;
-use super::{Actor, Gone};
+use super::tasks::TaskOutcome;
+use super::{Actor, ActorStopped};
+use crate::codes::error_code;
 use crate::control::place;
-use crate::failpoint::Step;
-use crate::machine::Stage;
+use crate::failpoint::FailpointStep;
 use crate::provider::ServiceFact;
-use crate::words::error_code;
+use crate::stage::SandboxStage;
 
-/// How many events are looked through for what was told before.
-const RECALLED: usize = 100_000;
+/// How many events are searched for earlier reports.
+const MAX_RECENT_EVENTS: usize = 100_000;
 
-/// What is told of a service, and who tells more.
-pub(super) struct Told {
+/// A report about a service, and the receiver of the next one.
+pub(super) struct ServiceReport {
     incarnation: String,
     name: String,
     fact: Option<ServiceFact>,
@@ -27,27 +27,27 @@ pub(super) struct Told {
 // === impl Actor ===
 
 impl Actor {
-    /// Has all services run, and listens.
-    pub(super) fn begin_services(&mut self) {
+    /// Starts all services and waits for their reports.
+    pub(super) fn start_services(&mut self) {
         let place = place(&self.sandbox);
         let spec = Arc::clone(&self.spec);
         for service in &spec.services {
             let facts = self.shared.provider.service(&place, &spec, service);
-            self.listen(place.incarnation.clone(), service.name.clone(), facts);
+            self.await_service(place.incarnation.clone(), service.name.clone(), facts);
         }
     }
 
-    fn listen(&mut self, incarnation: String, name: String, mut facts: mpsc::Receiver<ServiceFact>) {
+    fn await_service(&mut self, incarnation: String, name: String, mut facts: mpsc::Receiver<ServiceFact>) {
         self.tasks.spawn(async move {
             let fact = facts.recv().await;
-            Finished::Service(Told { incarnation, name, fact, facts })
+            TaskOutcome::Service(ServiceReport { incarnation, name, fact, facts })
         });
     }
 
-    pub(super) async fn service_told(&mut self, told: Told) -> Result<(), Gone> {
-        // Nobody tells more, or not of this start.
-        let Some(fact) = told.fact.filter(|_| told.incarnation == self.sandbox.incarnation) else { return Ok(()) };
-        if self.stage() != Stage::Ready {
+    pub(super) async fn service_reported(&mut self, report: ServiceReport) -> Result<(), ActorStopped> {
+        // There are no more reports, or this one is about an earlier incarnation.
+        let Some(fact) = report.fact.filter(|_| report.incarnation == self.sandbox.incarnation) else { return Ok(()) };
+        if self.stage() != SandboxStage::Ready {
             return Ok(());
         }
         let (kind, error_code, error_message) = match fact {
@@ -57,24 +57,24 @@ impl Actor {
                 (EventType::ServiceFailed, code.to_owned(), error.message)
             }
         };
-        if self.services.get(&told.name) != Some(&kind) {
+        if self.services.get(&report.name) != Some(&kind) {
             let mut edit = self.edit();
-            edit.tell(kind, edit.now(), Details::Service { name: told.name.clone(), error_code, error_message });
-            self.persist(edit, Step::ServiceTold).await?;
-            self.services.insert(told.name.clone(), kind);
+            edit.emit(kind, edit.now(), Details::Service { name: report.name.clone(), error_code, error_message });
+            self.persist(edit, FailpointStep::ServiceReported).await?;
+            self.services.insert(report.name.clone(), kind);
         }
-        self.listen(told.incarnation, told.name, told.facts);
+        self.await_service(report.incarnation, report.name, report.facts);
         Ok(())
     }
 
-    /// Finds what an earlier daemon told of the services of this start.
-    pub(super) async fn recall_services(&mut self) {
+    /// Reads from the log what an earlier daemon reported about the services of this incarnation.
+    pub(super) async fn restore_services(&mut self) {
         if self.spec.services.is_empty() {
             return;
         }
-        let (newest, mut seen) = (self.sandbox.last_sequence, 0);
+        let (newest, mut read) = (self.sandbox.last_sequence, 0);
         let Ok(mut events) = self.shared.store.events(&self.sandbox.id, 0) else { return };
-        while seen < RECALLED
+        while read < MAX_RECENT_EVENTS
             && let Ok(Some(some)) = events.next().await
         {
             for event in &some {
@@ -84,7 +84,7 @@ impl Actor {
                     _ => {}
                 }
             }
-            seen += some.len();
+            read += some.len();
             if some.last().is_none_or(|event| event.sequence >= newest) {
                 break;
             }

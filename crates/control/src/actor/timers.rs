@@ -1,89 +1,93 @@
-//! What time does to a sandbox.
+//! The timers of a sandbox.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::facts::untold;
-use super::{Actor, Gone};
-use crate::machine::{Input, Stage};
-use crate::words::cause;
+use super::facts::unreported_end;
+use super::{Actor, ActorStopped};
+use crate::codes::cause;
+use crate::stage::{SandboxStage, StageInput};
 
-/// How long to wait before something is tried again that time demanded and that failed.
-const LATER: Duration = Duration::from_secs(60);
+/// The delay before a failed cleanup is retried.
+const CLEANUP_RETRY: Duration = Duration::from_secs(60);
 
 // === impl Actor ===
 
 impl Actor {
-    /// When something is due.
+    /// When the next timer is due.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        let due = [self.again_at(), self.idle_at(), self.command_at(), self.settled_at(), self.kept_until()];
+        let due = [self.retry_at(), self.idle_at(), self.command_at(), self.settled_at(), self.retained_until()];
         due.into_iter().flatten().min()
     }
 
-    /// Does what is due.
-    pub(super) async fn time(&mut self) -> Result<(), Gone> {
+    /// Runs the timers that are due.
+    pub(super) async fn run_timers(&mut self) -> Result<(), ActorStopped> {
         let now = Instant::now();
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         if is_due(self.settled_at()) {
-            self.machine.settled_at = None;
+            self.incarnation.settled_at = None;
             self.facts = None;
-            self.is_over(untold()).await?;
+            self.incarnation_ended(unreported_end()).await?;
         }
         if is_due(self.command_at()) {
-            self.command.again_at = None;
-            // The sequence of its exit is unique, so that no two starts are taken for one.
-            if let Some(attempt) = self.command.ended.and_then(|ended| u32::try_from(ended).ok()) {
+            self.command.restart_at = None;
+            // The sequence of the exit is unique, so no two starts have the same attempt number.
+            if let Some(attempt) = self.command.pending_exit.and_then(|exit| u32::try_from(exit).ok()) {
                 self.spawn_command(attempt);
             }
         }
         if is_due(self.idle_at()) {
-            self.spawn_active();
+            self.spawn_activity_check();
         }
-        if self.kept_for() == Some(Duration::ZERO) && self.not_before.is_none_or(|at| at <= now) {
+        if self.retained_for() == Some(Duration::ZERO) && self.cleanup_not_before.is_none_or(|at| at <= now) {
             self.clean_up().await;
         }
         Ok(())
     }
 
-    /// When what the stage demands is tried again.
-    fn again_at(&self) -> Option<Instant> {
-        self.again.at.filter(|at| !self.busy && *at > Instant::now())
+    /// When the task of the stage is retried.
+    fn retry_at(&self) -> Option<Instant> {
+        self.retry.at.filter(|at| !self.busy && *at > Instant::now())
     }
 
-    /// When it has been idle for as long as it may be.
+    /// When the sandbox has been idle for as long as it may be.
     fn idle_at(&self) -> Option<Instant> {
         let settings = self.shared.settings();
         let most = self.sandbox.idle_ms.map_or(settings.idle_ttl, Duration::from_millis);
-        let counts = self.stage() == Stage::Ready && self.machine.runs && self.execs.is_empty() && !self.idle.asking;
+        let counts = self.stage() == SandboxStage::Ready
+            && self.incarnation.runs
+            && self.execs.is_empty()
+            && !self.idle.checking;
         if counts && !most.is_zero() { self.idle.since.checked_add(most) } else { None }
     }
 
     fn command_at(&self) -> Option<Instant> {
-        self.command.again_at.filter(|_| self.stage() == Stage::Ready)
+        self.command.restart_at.filter(|_| self.stage() == SandboxStage::Ready)
     }
 
     fn settled_at(&self) -> Option<Instant> {
-        self.machine.settled_at.filter(|_| self.stage() == Stage::Stopping && self.machine.over.is_none())
+        self.incarnation.settled_at.filter(|_| self.stage() == SandboxStage::Stopping && self.incarnation.end.is_none())
     }
 
-    /// How much longer it is kept.
-    fn kept_for(&self) -> Option<Duration> {
+    /// How much longer the sandbox is retained.
+    fn retained_for(&self) -> Option<Duration> {
         let most = self.shared.settings().cleanup_ttl;
-        let counts = matches!(self.stage(), Stage::Stopped | Stage::Failed | Stage::Recoverable) && !self.busy;
+        let counts = matches!(self.stage(), SandboxStage::Stopped | SandboxStage::Failed | SandboxStage::Recoverable)
+            && !self.busy;
         let left = || most.saturating_sub(self.shared.settings().clock.since(self.sandbox.state_changed_at));
         (counts && !most.is_zero()).then(left)
     }
 
-    fn kept_until(&self) -> Option<Instant> {
-        let until = Instant::now().checked_add(self.kept_for()?)?;
-        Some(self.not_before.map_or(until, |not_before| until.max(not_before)))
+    fn retained_until(&self) -> Option<Instant> {
+        let until = Instant::now().checked_add(self.retained_for()?)?;
+        Some(self.cleanup_not_before.map_or(until, |cleanup_not_before| until.max(cleanup_not_before)))
     }
 
     async fn clean_up(&mut self) {
-        if let Err(refusal) = self.delete(Input::Cleanup, cause::CLEANUP).await {
-            tracing::warn!(sandbox = %self.sandbox.id, error = refusal.message, "an old sandbox could not be removed");
-            self.not_before = Some(Instant::now() + LATER);
+        if let Err(refusal) = self.delete(StageInput::Cleanup, cause::CLEANUP).await {
+            tracing::warn!(sandbox = %self.sandbox.id, error = refusal.message, "a sandbox that exceeds its retention could not be deleted; retrying");
+            self.cleanup_not_before = Some(Instant::now() + CLEANUP_RETRY);
         }
     }
 }

@@ -1,17 +1,17 @@
-//! Files of a sandbox, whether it runs or has stopped.
+//! Access to the files of a sandbox, running or stopped.
 
 use std::path::{Path, PathBuf};
 
 use carrel_store::Sandbox;
 
-use super::{Control, place, shown};
-use crate::machine::Stage;
+use super::{Control, place, stage_name};
+use crate::codes::reason;
 use crate::provider::{DiskReader, ProviderError};
 use crate::refusal::{Code, Refusal};
 use crate::settings::Caller;
-use crate::words::reason;
+use crate::stage::SandboxStage;
 
-/// An agent that reads the files of a sandbox: its own, or one that is released when this is dropped.
+/// An agent that serves the files of a sandbox: the sandbox's own, or a disk reader that is released on drop.
 #[derive(Debug)]
 pub struct DiskAccess {
     agent_socket: PathBuf,
@@ -21,12 +21,12 @@ pub struct DiskAccess {
 // === impl DiskAccess ===
 
 impl DiskAccess {
-    /// The socket of the agent.
+    /// The agent's socket.
     pub fn agent_socket(&self) -> &Path {
         &self.agent_socket
     }
 
-    /// Returns when the agent of a stopped sandbox is gone. That of a running sandbox is not watched.
+    /// Returns when the disk reader of a stopped sandbox has ended. The agent of a running sandbox is not watched.
     pub async fn ended(&self) {
         match &self.reader {
             Some(reader) => reader.ended().await,
@@ -44,39 +44,43 @@ impl From<Box<dyn DiskReader>> for DiskAccess {
 // === impl Control ===
 
 impl Control {
-    /// How to read the files of a sandbox that runs, or that has stopped and could be resumed.
+    /// Provides access to the files of a sandbox that runs, or that is stopped and could be resumed.
     pub async fn read_disk(&self, caller: &Caller, id: &str) -> Result<DiskAccess, Refusal> {
         let sandbox = self.get(caller, id)?;
-        self.open()?;
+        self.check_open()?;
         self.0.check_home()?;
-        match Stage::of(&sandbox) {
-            Stage::Ready | Stage::Stopping => Ok(self.of_running(&sandbox)),
-            Stage::Stopped | Stage::Recoverable => {
+        match SandboxStage::of(&sandbox) {
+            SandboxStage::Ready | SandboxStage::Stopping => Ok(self.running_disk(&sandbox)),
+            SandboxStage::Stopped | SandboxStage::Recoverable => {
                 let spec = self.spec(&sandbox)?;
                 match self.0.provider.read_disk(&place(&sandbox), &spec).await {
                     Ok(reader) => Ok(reader.into()),
-                    // It may have been resumed since it was looked at.
-                    Err(_) if matches!(self.stage(caller, id), Some(Stage::Ready)) => Ok(self.of_running(&sandbox)),
-                    Err(error) => Err(unreadable(&sandbox, &error).seen_from(caller.namespace())),
+                    // It may have been resumed meanwhile.
+                    Err(_) if matches!(self.stage(caller, id), Some(SandboxStage::Ready)) => {
+                        Ok(self.running_disk(&sandbox))
+                    }
+                    Err(error) => Err(reader_failed(&sandbox, &error).seen_from(caller.namespace())),
                 }
             }
-            Stage::Creating | Stage::Resuming | Stage::Failed | Stage::Deleting | Stage::Deleted => {
-                Err(not_readable(&sandbox).seen_from(caller.namespace()))
-            }
+            SandboxStage::Creating
+            | SandboxStage::Resuming
+            | SandboxStage::Failed
+            | SandboxStage::Deleting
+            | SandboxStage::Deleted => Err(not_readable(&sandbox).seen_from(caller.namespace())),
         }
     }
 
-    /// The agent of a sandbox that runs. Its sockets are the same from start to start.
-    fn of_running(&self, sandbox: &Sandbox) -> DiskAccess {
+    /// The agent of a running sandbox. Its sockets have the same paths in every incarnation.
+    fn running_disk(&self, sandbox: &Sandbox) -> DiskAccess {
         DiskAccess { agent_socket: self.0.provider.reach(&place(sandbox)).agent_socket, reader: None }
     }
 
-    fn stage(&self, caller: &Caller, id: &str) -> Option<Stage> {
-        self.get(caller, id).ok().map(|sandbox| Stage::of(&sandbox))
+    fn stage(&self, caller: &Caller, id: &str) -> Option<SandboxStage> {
+        self.get(caller, id).ok().map(|sandbox| SandboxStage::of(&sandbox))
     }
 }
 
-fn unreadable(sandbox: &Sandbox, error: &ProviderError) -> Refusal {
+fn reader_failed(sandbox: &Sandbox, error: &ProviderError) -> Refusal {
     let message = error.message.clone();
     let refusal = match error.code {
         Some(ProviderError::LIMIT_REACHED) => {
@@ -88,7 +92,7 @@ fn unreadable(sandbox: &Sandbox, error: &ProviderError) -> Refusal {
 }
 
 fn not_readable(sandbox: &Sandbox) -> Refusal {
-    let (id, state) = (sandbox.id.local(), shown(sandbox));
-    let words = format!("the sandbox {id} is {state}: files are read from one that is ready or stopped");
-    Refusal::new(Code::FailedPrecondition, reason::SANDBOX_NOT_READY, words).about("sandbox_id", sandbox.id.as_str())
+    let (id, state) = (sandbox.id.local(), stage_name(sandbox));
+    let message = format!("sandbox {id} is {state}; its files can be read when it is ready or stopped");
+    Refusal::new(Code::FailedPrecondition, reason::SANDBOX_NOT_READY, message).about("sandbox_id", sandbox.id.as_str())
 }

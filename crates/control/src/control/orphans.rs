@@ -1,22 +1,22 @@
-//! Disks that the store does not know: listed, adopted, removed; never removed because the store does not know them.
+//! Orphans, which are disks that the store does not know: listed, adopted, and removed on request only.
 
 use std::sync::Arc;
 
 use carrel_store::{Change, DesiredState, Details, EventType, NewEvent, Sandbox, SandboxId, SandboxState};
 
 use super::create::sandbox_taken;
-use super::{Control, Mailbox, Shared, broken, place, store_failed};
-use crate::actor::Origin;
+use super::{Control, ControlInner, Mailbox, internal, place, store_failed};
+use crate::actor::SandboxOrigin;
+use crate::codes::{cause, reason};
 use crate::provider::{Manifest, Orphan, ProviderError};
 use crate::refusal::{Code, Refusal};
 use crate::settings::Caller;
 use crate::spec::Spec;
-use crate::words::{cause, reason};
 
 // === impl Control ===
 
 impl Control {
-    /// Disks that the store does not know, the oldest first.
+    /// Lists orphans, the oldest first.
     pub async fn orphans(&self, caller: &Caller) -> Result<Vec<Orphan>, Refusal> {
         trusted(caller)?;
         self.0.check_home()?;
@@ -26,15 +26,15 @@ impl Control {
         Ok(found)
     }
 
-    /// Makes an orphan a sandbox again: stopped, or ready if it runs. It gets its former id unless another is given.
+    /// Adopts an orphan as a sandbox: stopped, or ready if it runs. It gets its former id unless another one is given.
     pub async fn adopt_orphan(&self, caller: &Caller, disk: &str, id: Option<&str>) -> Result<Arc<Sandbox>, Refusal> {
         let orphan = self.orphan(caller, disk).await?;
         let disk = orphan.disk.as_str();
         let Some(manifest) = orphan.manifest.clone() else {
-            let words = format!("nothing is known of what the disk {disk} belonged to");
-            return Err(Refusal::new(Code::FailedPrecondition, reason::ORPHAN_UNKNOWN, words).about("disk", disk));
+            let message = format!("disk {disk} has no manifest, so it cannot be adopted");
+            return Err(Refusal::new(Code::FailedPrecondition, reason::ORPHAN_UNKNOWN, message).about("disk", disk));
         };
-        let former = SandboxId::qualified(&manifest.sandbox).map_err(|error| broken(&error))?;
+        let former = SandboxId::qualified(&manifest.sandbox).map_err(|error| internal(&error))?;
         let id = match id {
             Some(id) => SandboxId::qualified(id).map_err(|bad| Refusal::invalid("sandbox_id", bad))?,
             None => former.clone(),
@@ -42,22 +42,22 @@ impl Control {
         if self.0.store.sandbox(&id).is_some() {
             return Err(sandbox_taken(&self.0.store, &id));
         }
-        // What runs is found by its former name, and keeps the disk.
+        // A running sandbox has its former name, and keeps its disk.
         if orphan.running.is_some() && id != former {
-            let words = format!("it runs as {former}: stop it first, or adopt it by that id");
-            return Err(Refusal::new(Code::FailedPrecondition, reason::ORPHAN_RUNNING, words).about("disk", disk));
+            let message = format!("it is running as {former}; stop it first, or adopt it with that id");
+            return Err(Refusal::new(Code::FailedPrecondition, reason::ORPHAN_RUNNING, message).about("disk", disk));
         }
         let running = orphan.running.clone();
         self.0.provider.release_orphan(disk).await.map_err(|error| provider_failed(&error))?;
-        let spec: Spec = serde_json::from_str(&manifest.spec).map_err(|error| broken(&error))?;
+        let spec: Spec = serde_json::from_str(&manifest.spec).map_err(|error| internal(&error))?;
         let sandbox = self.adopted(id, disk, running.as_deref(), &manifest, &spec);
-        // Whoever asks may leave at any moment, but not in between: what is written down has an actor.
+        // The client may disconnect at any time, so a task makes sure that what is committed gets an actor.
         let (control, runs) = (self.clone(), running.is_some());
         let accepted = tokio::spawn(async move { control.accept_orphan(sandbox, runs, spec).await });
-        accepted.await.map_err(|error| broken(&error))?
+        accepted.await.map_err(|error| internal(&error))?
     }
 
-    /// Ends what runs on an orphan, and removes it.
+    /// Stops what runs on an orphan, and removes it.
     pub async fn remove_orphan(&self, caller: &Caller, disk: &str) -> Result<(), Refusal> {
         let orphan = self.orphan(caller, disk).await?;
         self.0.provider.remove_orphan(&orphan.disk).await.map_err(|error| provider_failed(&error))
@@ -71,12 +71,12 @@ impl Control {
         match (found.pop(), found.is_empty()) {
             (Some(orphan), true) => Ok(orphan),
             (Some(_), false) => {
-                let words = format!("several disks belonged to {disk}: name the disk");
-                Err(Refusal::new(Code::FailedPrecondition, reason::ORPHAN_UNKNOWN, words).about("disk", disk))
+                let message = format!("several disks belonged to {disk}; give the name of the disk");
+                Err(Refusal::new(Code::FailedPrecondition, reason::ORPHAN_UNKNOWN, message).about("disk", disk))
             }
             (None, _) => {
-                let words = format!("there is no orphan {disk:?}");
-                Err(Refusal::new(Code::NotFound, reason::ORPHAN_UNKNOWN, words).about("disk", disk))
+                let message = format!("there is no orphan {disk:?}");
+                Err(Refusal::new(Code::NotFound, reason::ORPHAN_UNKNOWN, message).about("disk", disk))
             }
         }
     }
@@ -109,14 +109,14 @@ impl Control {
         }
     }
 
-    /// Writes down what was adopted, with the events of a sandbox that came to be as it is.
+    /// Commits an adopted sandbox with the events that lead to its state.
     async fn accept_orphan(&self, sandbox: Sandbox, runs: bool, spec: Spec) -> Result<Arc<Sandbox>, Refusal> {
         let (id, memory, now) = (sandbox.id.clone(), self.memory(&spec), sandbox.state_changed_at);
-        self.open()?;
+        self.check_open()?;
         let event = |kind, state, why: &str| {
             let details = match why {
                 "" => Details::None,
-                why => crate::actor::phase("", why),
+                why => crate::actor::phase_details("", why),
             };
             NewEvent { kind, at: now, state, details }
         };
@@ -129,24 +129,24 @@ impl Control {
             events.push(event(EventType::SandboxStopped, SandboxState::Stopped, cause::ADOPTED));
         }
         let mailbox = Mailbox::new();
-        self.0.expect(&id, &mailbox);
+        self.0.register_mailbox(&id, &mailbox);
         let change = Change { sandbox, new: true, execs: Vec::new(), events, synced: true };
         let committed = self.0.store.commit(change).await.map_err(|error| {
-            self.0.give_up(&id, &mailbox);
+            self.0.unregister_mailbox(&id, &mailbox);
             match error {
                 carrel_store::StoreError::SandboxIdTaken => sandbox_taken(&self.0.store, &id),
                 error => store_failed(&error),
             }
         })?;
         if runs {
-            self.0.admission.count(&id, memory);
+            self.0.admission.record(&id, memory);
         }
         self.0.save_manifest(&committed.sandbox).await;
-        self.begin(Arc::clone(&committed.sandbox), Arc::new(spec), mailbox, Origin::Request);
+        self.spawn_actor(Arc::clone(&committed.sandbox), Arc::new(spec), mailbox, SandboxOrigin::Request);
         Ok(committed.sandbox)
     }
 
-    /// Keeps what each sandbox is beside its disk, where an older daemon did not.
+    /// Saves the manifests that an older daemon did not save.
     pub(super) fn save_manifests(&self) {
         let shared = Arc::clone(&self.0);
         self.0.lock().tasks.spawn(async move {
@@ -159,10 +159,10 @@ impl Control {
     }
 }
 
-// === impl Shared ===
+// === impl ControlInner ===
 
-impl Shared {
-    /// Keeps what a sandbox is beside its disk. Without that it runs all the same.
+impl ControlInner {
+    /// Saves the manifest of a sandbox beside its disk. A failure does not affect the sandbox.
     pub(super) async fn save_manifest(&self, sandbox: &Sandbox) {
         let manifest = Manifest {
             sandbox: sandbox.id.as_str().to_owned(),
@@ -173,7 +173,7 @@ impl Shared {
             idle_ms: sandbox.idle_ms,
         };
         if let Err(error) = self.provider.save_manifest(&place(sandbox), &manifest).await {
-            tracing::warn!(sandbox = %sandbox.id, %error, "what the sandbox is could not be kept beside its disk");
+            tracing::warn!(sandbox = %sandbox.id, %error, "the manifest of a sandbox could not be saved");
         }
     }
 }
@@ -182,8 +182,8 @@ fn trusted(caller: &Caller) -> Result<(), Refusal> {
     if caller.trusted {
         return Ok(());
     }
-    let words = "only the daemon's own user may see disks that belong to no sandbox";
-    Err(Refusal::new(Code::PermissionDenied, reason::ORPHANS_FORBIDDEN, words))
+    let message = "only the daemon's own user may see orphans";
+    Err(Refusal::new(Code::PermissionDenied, reason::ORPHANS_FORBIDDEN, message))
 }
 
 pub(super) fn provider_failed(error: &ProviderError) -> Refusal {

@@ -1,4 +1,4 @@
-//! Looking for what no sandbox has, from time to time.
+//! Periodically removes leftovers of deleted sandboxes and quarantines orphans.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,46 +7,46 @@ use super::Control;
 use crate::provider::InUse;
 use crate::settings::Settings;
 
-/// How often it is looked for, unless orphans are kept for a shorter time.
-const PERIOD: Duration = Duration::from_secs(60 * 60);
-/// The shortest time between two looks: each lists every disk and every sandbox of the home.
-const SHORTEST: Duration = Duration::from_secs(60);
+/// The longest time between two runs.
+const MAX_PERIOD: Duration = Duration::from_secs(60 * 60);
+/// The shortest time between two runs. Each run lists every disk and every sandbox of the home.
+const MIN_PERIOD: Duration = Duration::from_secs(60);
 
 // === impl Control ===
 
 impl Control {
-    /// Reaps now, as often as orphans ask for it, and when the settings change.
+    /// Reaps now, periodically, and when the settings change.
     pub(super) fn start_reaper(&self) {
         let (weak, mut settings) = (Arc::downgrade(&self.0), self.0.settings.subscribe());
-        // Nobody waits for it: what a dead daemon left may take its time to end.
+        // It runs in the background, because leftovers of a dead daemon may take long to stop.
         self.0.lock().tasks.spawn(async move {
             loop {
                 let Some(shared) = weak.upgrade() else { return };
-                let pause = period(&shared.settings());
+                let delay = period(&shared.settings());
                 Self(shared).reap().await;
                 tokio::select! {
-                    () = tokio::time::sleep(pause) => {}
+                    () = tokio::time::sleep(delay) => {}
                     changed = settings.changed() => if changed.is_err() { return },
                 }
             }
         });
     }
 
-    /// Removes what is left of sandboxes that are gone, and quarantines what the store does not know.
+    /// Removes leftovers of deleted sandboxes, and quarantines disks that the store does not know.
     async fn reap(&self) {
         match self.0.provider.reap(&self.in_use_source()).await {
             Ok(reaped) => {
                 if reaped.removed > 0 {
-                    tracing::info!(count = reaped.removed, "removed what was left of sandboxes that are gone");
+                    tracing::info!(count = reaped.removed, "removed leftovers of deleted sandboxes");
                 }
                 for disk in reaped.quarantined {
                     tracing::warn!(
                         disk,
-                        "the store does not know a disk: it is quarantined, see `carrel store orphans`"
+                        "a disk that the store does not know is in quarantine; hint: `carrel store orphans`"
                     );
                 }
             }
-            Err(error) => tracing::warn!(%error, "what is left of sandboxes could not be removed"),
+            Err(error) => tracing::warn!(%error, "leftovers of sandboxes could not be removed"),
         }
     }
 
@@ -67,11 +67,11 @@ impl Control {
     }
 }
 
-/// How long to wait between two looks.
+/// The time between two runs; it is shorter if orphans expire sooner.
 fn period(settings: &Settings) -> Duration {
     match settings.retention.orphans_age {
-        Duration::ZERO => PERIOD,
-        age => age.clamp(SHORTEST, PERIOD),
+        Duration::ZERO => MAX_PERIOD,
+        age => age.clamp(MIN_PERIOD, MAX_PERIOD),
     }
 }
 
@@ -81,12 +81,12 @@ mod tests {
     use crate::settings::Retention;
 
     #[test]
-    fn orphans_that_are_kept_for_a_short_time_are_looked_for_more_often() {
-        let looks = |seconds| {
+    fn the_reaper_runs_more_often_if_orphans_expire_soon() {
+        let period_of = |seconds| {
             let orphans_age = Duration::from_secs(seconds);
             let retention = Retention { orphans_age, ..Retention::default() };
             period(&Settings { retention, ..Settings::default() }).as_secs()
         };
-        assert_eq!([0, 1, 60, 300, 3600, 720 * 3600].map(looks), [3600, 60, 60, 300, 3600, 3600]);
+        assert_eq!([0, 1, 60, 300, 3600, 720 * 3600].map(period_of), [3600, 60, 60, 300, 3600, 3600]);
     }
 }

@@ -1,4 +1,4 @@
-//! What is removed of the past, because it is older or more than is kept.
+//! Removes deleted sandboxes, events, execs and logs that exceed their retention.
 
 use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Weak};
@@ -7,24 +7,24 @@ use std::time::Duration;
 use carrel_store::{Exec, ExecId, RetentionLimit, Sandbox, SandboxId, SandboxState, Sequence, StoreError};
 
 use super::orphans::provider_failed;
-use super::{Control, Shared};
+use super::{Control, ControlInner};
+use crate::codes::reason;
 use crate::provider::{ExecOutput, ProviderError, RemovedLogs};
 use crate::refusal::{Code, Refusal};
 use crate::settings::{Caller, Retention, Settings};
-use crate::words::reason;
 
-/// How often it is looked for, unless something is kept for a shorter time.
-const PERIOD: Duration = Duration::from_secs(60);
-/// The shortest time between two looks.
-const SHORTEST: Duration = Duration::from_millis(10);
-/// How many events a sandbox may have that is removed at once; of one with more, they are removed some at a time before.
-const AT_ONCE: Sequence = 5000;
-/// The part of what specs may have together that those of deleted sandboxes may have beside them.
-const DELETED: u64 = 4;
-/// What is known of a deleted sandbox that is looked at without waiting for the next time.
-const LARGE: u64 = 16 << 10;
+/// The longest time between two runs.
+const MAX_PERIOD: Duration = Duration::from_secs(60);
+/// The shortest time between two runs.
+const MIN_PERIOD: Duration = Duration::from_millis(10);
+/// How many events of a deleted sandbox are removed in one transaction. More are removed in batches before it.
+const MAX_EVENTS_PER_PURGE: Sequence = 5000;
+/// The specs of deleted sandboxes may use this fraction of the limit for all specs, in addition to it.
+const DELETED_SPECS_DIVISOR: u64 = 4;
+/// A deleted sandbox with a row of more than this is removed without waiting for the next run.
+const LARGE_ROW_BYTES: u64 = 16 << 10;
 
-/// Why something of the past is still there.
+/// Why retention could not be enforced.
 #[derive(Debug, thiserror::Error)]
 enum RetentionError {
     #[error(transparent)]
@@ -36,14 +36,14 @@ enum RetentionError {
 // === impl Control ===
 
 impl Control {
-    /// Removes what is not kept, now and from time to time.
+    /// Enforces retention now and periodically.
     pub(super) fn start_retention(&self) {
         let (weak, mut settings) = (Arc::downgrade(&self.0), self.0.settings.subscribe());
         let large = Arc::clone(&self.0.large_deleted);
         self.0.lock().tasks.spawn(async move {
             loop {
-                let Some(pause) = enforce(&weak).await else { return };
-                let next = tokio::time::sleep(pause);
+                let Some(delay) = enforce(&weak).await else { return };
+                let next = tokio::time::sleep(delay);
                 tokio::pin!(next);
                 loop {
                     tokio::select! {
@@ -56,16 +56,17 @@ impl Control {
         });
     }
 
-    /// Removes the output of execs that have ended and were last written before so long; says how much that was.
+    /// Removes the output of execs that have ended and was last written longer ago than this. Returns how much was
+    /// removed.
     pub async fn prune_logs(&self, caller: &Caller, older_than: Duration) -> Result<RemovedLogs, Refusal> {
         if !caller.trusted {
-            let words = "only the daemon's own user may remove the output of all users";
-            return Err(Refusal::new(Code::PermissionDenied, reason::PRUNE_FORBIDDEN, words));
+            let message = "only the daemon's own user may remove the output of all users";
+            return Err(Refusal::new(Code::PermissionDenied, reason::PRUNE_FORBIDDEN, message));
         }
         self.0.remove_old_logs(older_than).await.map_err(|error| provider_failed(&error))
     }
 
-    /// What is kept of the output of an exec.
+    /// The retained output of an exec.
     pub async fn exec_output(&self, caller: &Caller, id: &str) -> Result<(Arc<Exec>, ExecOutput), Refusal> {
         let (exec, _) = self.exec(caller, id).await?;
         let output = self.0.provider.output(&exec.sandbox, &exec.id).await.map_err(|error| provider_failed(&error))?;
@@ -73,16 +74,16 @@ impl Control {
     }
 }
 
-/// Removes what is not kept; returns how long to wait until the next time, or nothing if there is none.
-async fn enforce(shared: &Weak<Shared>) -> Option<Duration> {
+/// Enforces retention. Returns the time until the next run; `None` if the daemon is shutting down.
+async fn enforce(shared: &Weak<ControlInner>) -> Option<Duration> {
     let shared = shared.upgrade()?;
     let settings = shared.settings();
-    let mut pause = period(&settings);
-    // Whoever looks says what is wrong.
+    let mut delay = period(&settings);
+    // The requests that fail report it.
     if shared.provider.check_home().is_err() {
-        return Some(pause);
+        return Some(delay);
     }
-    shared.lock().collect();
+    shared.lock().reap_finished();
     shared.store.shrink();
     for removed in [
         shared.remove_deleted(&settings).await,
@@ -95,32 +96,32 @@ async fn enforce(shared: &Weak<Shared>) -> Option<Duration> {
             // The daemon is shutting down.
             Err(RetentionError::Store(StoreError::Closed)) => return None,
             Err(error) => {
-                tracing::warn!(%error, "what is no longer kept could not be removed");
-                pause = PERIOD;
+                tracing::warn!(%error, "what exceeds its retention could not be removed");
+                delay = MAX_PERIOD;
             }
         }
     }
-    Some(pause)
+    Some(delay)
 }
 
-/// The same for deleted sandboxes only.
-async fn enforce_deleted(shared: &Weak<Shared>) {
+/// Enforces the retention of deleted sandboxes only.
+async fn enforce_deleted(shared: &Weak<ControlInner>) {
     let Some(shared) = shared.upgrade() else { return };
     if shared.provider.check_home().is_ok()
         && let Err(error) = shared.remove_deleted(&shared.settings()).await
     {
-        tracing::warn!(%error, "what is no longer kept could not be removed");
+        tracing::warn!(%error, "what exceeds its retention could not be removed");
     }
 }
 
-/// What is known of a sandbox, in bytes.
+/// The size of a row, in bytes.
 fn size(sandbox: &Sandbox) -> u64 {
     let labels = sandbox.labels.iter().map(|(key, value)| key.len() + value.len());
     (sandbox.spec.len() + sandbox.error_message.len() + labels.sum::<usize>()) as u64
 }
 
-/// Those whose size is more than is kept of all: whoever has the most loses their oldest first. `deleted` begins with the
-/// oldest.
+/// The deleted sandboxes that exceed the size limit. The owner that uses the most loses its oldest ones first.
+/// `deleted` is sorted by age, the oldest first.
 fn too_large(deleted: &[Arc<Sandbox>], most: u64) -> HashSet<SandboxId> {
     let mut total = 0_u64;
     let mut owners: HashMap<u32, (u64, VecDeque<&Arc<Sandbox>>)> = HashMap::new();
@@ -141,8 +142,8 @@ fn too_large(deleted: &[Arc<Sandbox>], most: u64) -> HashSet<SandboxId> {
     removed
 }
 
-/// How many sandboxes of each owner are more than is kept of all: whoever has the most loses the first, so that nobody
-/// pushes out what others had.
+/// How many deleted sandboxes of each owner exceed the count limit. The owner with the most loses the first, so that no
+/// owner displaces those of others.
 fn surplus(deleted: &[Arc<Sandbox>], most: usize) -> HashMap<u32, usize> {
     let mut owners: HashMap<u32, usize> = HashMap::new();
     deleted.iter().for_each(|sandbox| *owners.entry(sandbox.owner).or_default() += 1);
@@ -156,12 +157,12 @@ fn surplus(deleted: &[Arc<Sandbox>], most: usize) -> HashMap<u32, usize> {
     surplus
 }
 
-/// Something that is kept for a short time is looked for more often.
+/// The time between two runs; it is shorter if something expires sooner.
 fn period(settings: &Settings) -> Duration {
     let Retention { events_age, execs_age, logs_age, .. } = settings.retention;
     let ages = [deleted_age(settings), events_age, execs_age, logs_age];
     let shortest = ages.into_iter().filter(|age| !age.is_zero()).min();
-    shortest.map_or(PERIOD, |shortest| shortest.clamp(SHORTEST, PERIOD))
+    shortest.map_or(MAX_PERIOD, |shortest| shortest.clamp(MIN_PERIOD, MAX_PERIOD))
 }
 
 fn deleted_age(settings: &Settings) -> Duration {
@@ -173,22 +174,22 @@ fn keep(settings: &Settings, count: u64, age: Duration) -> RetentionLimit {
     RetentionLimit { count: Some(count).filter(|count| *count > 0), since }
 }
 
-// === impl Shared ===
+// === impl ControlInner ===
 
-impl Shared {
-    /// Has deleted sandboxes looked at, if so much is known of one that was deleted that it cannot wait.
-    pub(crate) fn note_deleted(&self, sandbox: &Sandbox) {
-        if size(sandbox) > LARGE {
+impl ControlInner {
+    /// Triggers a run if the row of a deleted sandbox is large.
+    pub(crate) fn sandbox_deleted(&self, sandbox: &Sandbox) {
+        if size(sandbox) > LARGE_ROW_BYTES {
             self.large_deleted.notify_one();
         }
     }
 
-    /// Forgets deleted sandboxes, the oldest first.
+    /// Purges deleted sandboxes that exceed their retention, the oldest first.
     async fn remove_deleted(&self, settings: &Settings) -> Result<(), RetentionError> {
         for (sandbox, newest) in self.overdue_deleted(settings) {
-            // Once it is forgotten, nobody knows of them.
+            // Once the row is purged, no later run would find the logs.
             self.provider.remove_logs(&sandbox).await?;
-            while newest > AT_ONCE && self.store.trim_events(&sandbox, newest).await? > 0 {}
+            while newest > MAX_EVENTS_PER_PURGE && self.store.trim_events(&sandbox, newest).await? > 0 {}
             match self.store.purge(&sandbox).await {
                 Ok(()) | Err(StoreError::Unknown) => {}
                 Err(error) => return Err(error.into()),
@@ -197,7 +198,7 @@ impl Shared {
         Ok(())
     }
 
-    /// The deleted sandboxes that are not kept, the oldest first, each with its newest event.
+    /// The deleted sandboxes that exceed their retention, the oldest first, each with its newest sequence.
     fn overdue_deleted(&self, settings: &Settings) -> Vec<(SandboxId, Sequence)> {
         let mut deleted = self.store.sandboxes();
         deleted.retain(|sandbox| sandbox.state == SandboxState::Deleted);
@@ -207,14 +208,14 @@ impl Shared {
         let (age, most) = (deleted_age(settings), settings.retention.deleted_count);
         let most = if most == 0 { usize::MAX } else { usize::try_from(most).unwrap_or(usize::MAX) };
         let surplus = surplus(&deleted, most);
-        let bytes = Some(settings.kept_specs / DELETED).filter(|bytes| *bytes > 0).unwrap_or(u64::MAX);
+        let bytes = Some(settings.kept_specs / DELETED_SPECS_DIVISOR).filter(|bytes| *bytes > 0).unwrap_or(u64::MAX);
         let too_large = too_large(&deleted, bytes);
         let is_old = |sandbox: &Sandbox| !age.is_zero() && settings.clock.since(sandbox.state_changed_at) >= age;
-        let mut seen: HashMap<u32, usize> = HashMap::new();
+        let mut counts: HashMap<u32, usize> = HashMap::new();
         deleted.retain(|sandbox| {
-            let before = seen.entry(sandbox.owner).or_default();
-            *before += 1;
-            let is_surplus = *before <= surplus.get(&sandbox.owner).copied().unwrap_or(0);
+            let count = counts.entry(sandbox.owner).or_default();
+            *count += 1;
+            let is_surplus = *count <= surplus.get(&sandbox.owner).copied().unwrap_or(0);
             is_surplus || is_old(sandbox) || too_large.contains(&sandbox.id)
         });
         deleted.iter().map(|sandbox| (sandbox.id.clone(), sandbox.last_sequence)).collect()

@@ -1,24 +1,24 @@
-//! What the host has to give: the operator's home, sockets, and what others may have of it.
+//! What sandboxes may use of the host.
 
 use std::path::PathBuf;
 
-/// What the host has to give.
+/// What sandboxes may use of the host: the operator's home and sockets, and the paths for other callers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Host {
-    /// What `~` is; empty if there is none.
+    /// The directory that `~` stands for; empty if there is none.
     pub home: PathBuf,
     /// The socket of the operator's SSH agent.
     pub ssh_agent: Option<PathBuf>,
     /// The socket of the operator's sound server.
     pub pulse_audio: Option<PathBuf>,
-    /// What callers that are not trusted may name, and everything below.
+    /// The paths that untrusted callers may use, with everything below them.
     pub allowed: Vec<PathBuf>,
 }
 
 // === impl Host ===
 
 impl Host {
-    /// Finds what the environment of this process says; nobody else may name anything yet.
+    /// Reads the environment of this process. No path is allowed for untrusted callers.
     pub fn find() -> Self {
         let path = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
         Self {

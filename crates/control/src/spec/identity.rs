@@ -1,4 +1,4 @@
-//! What a caller may read on the host: asked of the kernel, as that caller.
+//! Accesses files of the host with the rights of a caller.
 
 use std::io;
 
@@ -12,21 +12,21 @@ use crate::Caller;
 /// A user and a group of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostIds {
-    /// The user.
+    /// The user id.
     pub user: u32,
-    /// The group. Others that the user is a member of do not count.
+    /// The group id. Supplementary groups do not count.
     pub group: u32,
 }
 
 // === impl HostIds ===
 
 impl HostIds {
-    /// Whom the host does not know: may read what everybody may.
+    /// A caller that is no user of the host: it may read what all users may.
     pub const UNKNOWN: Self = Self { user: u32::MAX - 1, group: u32::MAX - 1 };
 
-    /// Does something with the rights of this user and group to files of the host, and with no other rights to them.
+    /// Runs a function that accesses files with the rights of this user and group only.
     pub fn act<T: Send>(self, work: impl FnOnce() -> T + Send) -> io::Result<T> {
-        // In a thread of its own, which ends with its identity: the rest of this process keeps another.
+        // In a thread of its own, because the identity belongs to the thread and the process keeps its own.
         std::thread::scope(|scope| {
             let acting = std::thread::Builder::new().name("caller".to_owned()).spawn_scoped(scope, move || {
                 self.assume()?;
@@ -36,20 +36,22 @@ impl HostIds {
         })
     }
 
-    /// Makes this the identity of the calling thread, for good.
+    /// Makes this the identity of the calling thread, permanently.
     fn assume(self) -> Result<(), Errno> {
         let (user, group) = (Uid::from_raw(self.user), Gid::from_raw(self.group));
         if rustix::process::geteuid() == user && rustix::process::getegid() == group {
             return Ok(());
         }
         rustix::thread::set_thread_groups(&[])?;
-        // Only what access to files goes by: nobody of that identity may send signals to this process.
+        // Only the effective ids, which decide the access to files: processes of that user must not be able to send
+        // signals to this one.
         rustix::thread::set_thread_res_gid(None, group, None)?;
         rustix::thread::set_thread_res_uid(None, user, None)?;
         if user.is_root() {
             return Ok(());
         }
-        // The kernel takes them from one who is not root any more, unless this process was told to keep them.
+        // The kernel drops the capabilities of a thread that is not root any more, unless this process is configured to
+        // keep them.
         let sets = rustix::thread::capabilities(None)?;
         rustix::thread::set_capabilities(None, CapabilitySets { effective: CapabilitySet::empty(), ..sets })
     }

@@ -1,4 +1,4 @@
-//! A request over a file: what the request says counts, and lists grow.
+//! Merges the spec of a request into that of a file.
 
 use std::collections::HashSet;
 
@@ -7,8 +7,8 @@ use super::Draft;
 // === impl Draft ===
 
 impl Draft {
-    /// Lays a draft over another. Text replaces text unless it is empty, pairs replace pairs key by key, and lists are
-    /// appended: only the command is one thing.
+    /// Merges a draft over a base. Text replaces text unless it is empty, pairs replace pairs key by key, and lists are
+    /// appended, except the command, which is replaced as a whole.
     #[must_use]
     pub fn over(self, base: Self) -> Self {
         let command = if self.command.is_empty() { base.command } else { self.command };

@@ -1,4 +1,4 @@
-//! What a sandbox is made from: as somebody asks for it, and as it was found to be right.
+//! The spec of a sandbox: as requested, and as validated.
 
 mod check;
 mod host;
@@ -22,34 +22,34 @@ pub use self::host::Host;
 pub use self::identity::HostIds;
 pub use self::source::{check_image, open_source};
 
-/// As it is asked for: whatever a client or a file says, unchecked. A request lies over a file.
+/// A spec as a client or a file requests it, not validated.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Draft {
     /// The image.
     pub image: String,
-    /// Trees of the host.
+    /// Directories and files of the host to mount.
     pub mounts: Vec<DraftMount>,
-    /// What is copied in.
+    /// Directories and files of the host to copy in.
     pub copies: Vec<DraftCopy>,
     /// Names of tools.
     pub builtin_tools: Vec<String>,
-    /// Services beside it.
+    /// Services of the sandbox.
     pub services: Vec<DraftService>,
     /// Labels.
     pub labels: Pairs,
-    /// Its environment.
+    /// The environment.
     pub envs: Pairs,
-    /// How long it may be idle.
+    /// The idle timeout.
     pub idle_ttl: Option<DraftDuration>,
-    /// Its ports.
+    /// Published ports.
     pub ports: Vec<DraftPort>,
-    /// What it runs by itself.
+    /// The command that runs when the sandbox starts.
     pub command: Vec<String>,
-    /// Processors.
+    /// The number of processors.
     pub cpu_limit: String,
-    /// Memory.
+    /// The memory limit.
     pub memory_limit: String,
-    /// Disk.
+    /// The disk limit.
     pub disk_limit: String,
     /// Graphics processors.
     pub gpus: String,
@@ -57,129 +57,130 @@ pub struct Draft {
     pub restart: Option<RestartPolicy>,
 }
 
-/// A duration as the wire has it; it may be negative.
+/// A duration of the wire; it may be negative.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DraftDuration {
-    /// Seconds.
+    /// Whole seconds.
     pub seconds: i64,
     /// Nanoseconds, with the same sign.
     pub nanos: i32,
 }
 
-/// A tree of the host, as asked for.
+/// A mount as requested.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DraftMount {
-    /// On the host.
+    /// The path on the host.
     pub source: String,
-    /// Inside.
+    /// The path in the sandbox.
     pub target: String,
-    /// Whether it can be written.
+    /// Whether the sandbox can write to it.
     pub writable: bool,
 }
 
-/// A copy, as asked for.
+/// A copy as requested.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DraftCopy {
-    /// On the host.
+    /// The path on the host.
     pub source: String,
-    /// Inside.
+    /// The path in the sandbox.
     pub target: String,
-    /// What is left out.
+    /// Patterns of names that are not copied.
     pub exclude_patterns: Vec<String>,
 }
 
-/// A port, as asked for.
+/// A published port as requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DraftPort {
-    /// Inside.
+    /// The port in the sandbox.
     pub container_port: u32,
-    /// On the host.
+    /// The port on the host.
     pub host_port: u32,
     /// The number of the protocol: 0 is TCP, 1 UDP, 2 SCTP.
     pub protocol: i32,
 }
 
-/// A service, as asked for.
+/// A service as requested.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DraftService {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Its image.
+    /// The image.
     pub image: String,
-    /// Its environment.
+    /// The environment.
     pub envs: Pairs,
-    /// How it is seen to be well.
+    /// The health check.
     pub healthcheck: Option<DraftHealthcheck>,
-    /// What runs in the sandbox when it is.
+    /// The command that runs in the sandbox when the service is healthy.
     pub post_start_on_primary: Vec<String>,
-    /// What it runs.
+    /// The command of the service.
     pub command: Vec<String>,
-    /// Processors.
+    /// The number of processors.
     pub cpu_limit: String,
-    /// Memory.
+    /// The memory limit.
     pub memory_limit: String,
-    /// Disk.
+    /// The disk limit.
     pub disk_limit: String,
 }
 
-/// A check of a service, as asked for.
+/// A health check as requested.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DraftHealthcheck {
     /// `CMD …`, `CMD-SHELL …` or `NONE`.
     pub test: Vec<String>,
-    /// From one check to the next.
+    /// The time between two checks.
     pub interval: Option<DraftDuration>,
-    /// How long a check may take.
+    /// The timeout of a check.
     pub timeout: Option<DraftDuration>,
-    /// How many may fail in a row.
+    /// How many failures in a row make the service unhealthy.
     pub retries: u32,
-    /// How long failures do not count.
+    /// How long failures do not count after the start.
     pub start_period: Option<DraftDuration>,
-    /// From one check to the next in that time.
+    /// The time between two checks during that period.
     pub start_interval: Option<DraftDuration>,
 }
 
-/// As it was found to be right; kept with the sandbox.
+/// A validated spec, which is stored with the sandbox.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Spec {
-    /// The image, as named.
+    /// The image reference.
     pub image: String,
-    /// Trees of the host, those of the tools among them.
+    /// Mounts of the host's paths, including those of tools.
     pub mounts: Vec<Mount>,
-    /// What is copied in.
+    /// Paths of the host to copy in.
     pub copies: Vec<Copy>,
     /// Names of tools.
     pub builtin_tools: Vec<String>,
-    /// Services beside it.
+    /// Services of the sandbox.
     pub services: Vec<Service>,
     /// Labels.
     pub labels: Pairs,
-    /// Its environment, that of the tools included.
+    /// The environment, including that of tools.
     pub envs: Pairs,
-    /// How long it may be idle: none is what the daemon says, 0 for ever.
+    /// The idle timeout: `None` is the default of the daemon, 0 is forever.
     pub idle_ttl: Option<Duration>,
-    /// Its ports; TCP all of them.
+    /// Published ports, all of them TCP.
     pub ports: Vec<Port>,
-    /// What it runs by itself; empty if nothing.
+    /// The command that runs when the sandbox starts; empty if there is none.
     pub command: Vec<String>,
-    /// Its limits.
+    /// The resource limits.
     pub limits: Limits,
-    /// Whether somebody asked for it who may name only what the operator allows.
-    pub stranger: bool,
-    /// Who that is on the host.
+    /// Whether the caller may use only what the operator allows.
+    #[serde(rename = "stranger")]
+    pub untrusted: bool,
+    /// The ids of an untrusted caller on the host.
     pub caller: Option<HostIds>,
-    /// Whether it runs, now and whenever it is resumed, although this host cannot enforce a limit.
+    /// Whether it runs although this host cannot enforce a limit.
     pub allow_unenforced_limits: bool,
     /// When it is resumed without a request.
     pub restart: RestartPolicy,
-    /// Who its command and its execs run as; none is who the image says.
+    /// The user of its command and its execs; `None` is that of the image.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// Where its command and its execs start; none is the workspace.
+    /// The working directory of its command and its execs; `None` is the workspace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workdir: Option<String>,
-    /// How many processes it may have; none is what the provider says.
+    /// The maximum number of processes; `None` is the default of the provider.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pids: Option<u32>,
 }
@@ -195,82 +196,82 @@ pub enum RestartPolicy {
     OnBoot,
 }
 
-/// A tree of the host.
+/// A mount of a path of the host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mount {
-    /// On the host: absolute, and no link when it was checked.
+    /// The path on the host: absolute, and without links when it was checked.
     pub source: PathBuf,
-    /// Inside, absolute.
+    /// The absolute path in the sandbox.
     pub target: String,
-    /// Whether it can be written.
+    /// Whether the sandbox can write to it.
     pub writable: bool,
 }
 
-/// A copy.
+/// A copy of a path of the host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Copy {
-    /// On the host: absolute, and no link when it was checked.
+    /// The path on the host: absolute, and without links when it was checked.
     pub source: PathBuf,
-    /// Inside, absolute.
+    /// The absolute path in the sandbox.
     pub target: String,
-    /// What is left out.
+    /// Patterns of names that are not copied.
     pub exclude_patterns: Vec<String>,
 }
 
-/// A port.
+/// A published port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Port {
-    /// Inside.
+    /// The port in the sandbox.
     pub inside: u16,
-    /// On the loopback interface of the host.
+    /// The port on the loopback interface of the host.
     pub host: u16,
 }
 
-/// A service.
+/// A service of a sandbox.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Service {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Its image.
+    /// The image.
     pub image: String,
-    /// Its environment.
+    /// The environment.
     pub envs: Pairs,
-    /// How it is seen to be well.
+    /// The health check.
     pub healthcheck: Option<Healthcheck>,
-    /// What runs in the sandbox when it is.
+    /// The command that runs in the sandbox when the service is healthy.
     pub post_start_on_primary: Vec<String>,
-    /// What it runs.
+    /// The command of the service.
     pub command: Vec<String>,
-    /// Its limits, as asked for.
+    /// The requested number of processors.
     pub cpu_limit: String,
-    /// Its limits, as asked for.
+    /// The requested memory limit.
     pub memory_limit: String,
-    /// Its limits, as asked for.
+    /// The requested disk limit.
     pub disk_limit: String,
-    /// Its limits.
+    /// The resource limits.
     pub limits: Limits,
 }
 
-/// A check of a service. What was not said is none.
+/// The health check of a service. `None` is the default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Healthcheck {
     /// `CMD …`, `CMD-SHELL …` or `NONE`.
     pub test: Vec<String>,
-    /// From one check to the next.
+    /// The time between two checks.
     pub interval: Option<Duration>,
-    /// How long a check may take.
+    /// The timeout of a check.
     pub timeout: Option<Duration>,
-    /// How many may fail in a row; 0 is the default.
+    /// How many failures in a row make the service unhealthy; 0 is the default.
     pub retries: u32,
-    /// How long failures do not count.
+    /// How long failures do not count after the start.
     pub start_period: Option<Duration>,
-    /// From one check to the next in that time.
+    /// The time between two checks during that period.
     pub start_interval: Option<Duration>,
 }
 
-/// Limits; none is no limit of its own.
+/// Resource limits; `None` is unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Limits {
@@ -285,8 +286,8 @@ pub struct Limits {
 // === impl Spec ===
 
 impl Spec {
-    /// On whose behalf trees of the host are read, if not on behalf of whoever owns them.
+    /// The ids with whose rights paths of the host are read; `None` is those of their owner.
     pub fn host_owner(&self) -> Option<HostIds> {
-        self.stranger.then(|| self.caller.unwrap_or(HostIds::UNKNOWN))
+        self.untrusted.then(|| self.caller.unwrap_or(HostIds::UNKNOWN))
     }
 }

@@ -1,24 +1,24 @@
-//! Services: named, and seen to be well by a check.
+//! Validates services and their health checks.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::check::{command, environment, image, limits};
-use super::source::Caller;
-use super::units::shown;
+use super::source::HostAccess;
+use super::units::quoted;
 use super::{DraftDuration, DraftHealthcheck, DraftService, Healthcheck, Service};
 use crate::Refusal;
 
-/// The longest duration that the wire has.
-const LONGEST: i64 = 315_576_000_000;
+/// The longest duration of the wire, in seconds.
+const MAX_SECONDS: i64 = 315_576_000_000;
 
-/// How many services a sandbox may have: each is a sandbox of its own.
-const MOST: usize = 16;
+/// The maximum number of services, each of which is a sandbox of its own.
+const MAX_SERVICES: usize = 16;
 
-pub(super) fn check(drafts: Vec<DraftService>, caller: Caller<'_>) -> Result<Vec<Service>, Refusal> {
-    if drafts.len() > MOST {
-        let words = format!("{} are too many: a sandbox has {MOST} services at most", drafts.len());
-        return Err(Refusal::invalid("companion_containers", words));
+pub(super) fn check(drafts: Vec<DraftService>, caller: HostAccess<'_>) -> Result<Vec<Service>, Refusal> {
+    if drafts.len() > MAX_SERVICES {
+        let message = format!("{} are too many; the limit is {MAX_SERVICES} services", drafts.len());
+        return Err(Refusal::invalid("companion_containers", message));
     }
     let mut services = Vec::with_capacity(drafts.len());
     let mut names = BTreeSet::new();
@@ -28,14 +28,14 @@ pub(super) fn check(drafts: Vec<DraftService>, caller: Caller<'_>) -> Result<Vec
             return Err(Refusal::invalid(&format!("{field}.name"), "is missing"));
         }
         if !names.insert(draft.name.clone()) {
-            return Err(Refusal::invalid(&format!("{field}.name"), format!("{} is there twice", shown(&draft.name))));
+            return Err(Refusal::invalid(&format!("{field}.name"), format!("{} is used twice", quoted(&draft.name))));
         }
         services.push(service(&field, draft, caller)?);
     }
     Ok(services)
 }
 
-fn service(field: &str, draft: DraftService, caller: Caller<'_>) -> Result<Service, Refusal> {
+fn service(field: &str, draft: DraftService, caller: HostAccess<'_>) -> Result<Service, Refusal> {
     let of = |name: &str| format!("{field}.{name}");
     let image = image(&of("image"), draft.image, caller)?;
     environment(&of("envs"), &draft.envs)?;
@@ -66,11 +66,11 @@ fn healthcheck(field: &str, draft: DraftHealthcheck) -> Result<Healthcheck, Refu
     let arguments = draft.test.len().saturating_sub(1);
     match draft.test.first().map(String::as_str) {
         None => return refused("is missing"),
-        Some("CMD" | "CMD-SHELL") if arguments == 0 => return refused("says nothing to run"),
-        Some("NONE") if arguments > 0 => return refused("takes nothing after \"NONE\""),
+        Some("CMD" | "CMD-SHELL") if arguments == 0 => return refused("has no command"),
+        Some("NONE") if arguments > 0 => return refused("takes no arguments after \"NONE\""),
         Some("CMD" | "CMD-SHELL" | "NONE") => {}
         Some(other) => {
-            let message = format!("begins with {}: give \"CMD\", \"CMD-SHELL\" or \"NONE\"", shown(other));
+            let message = format!("starts with {}; use \"CMD\", \"CMD-SHELL\" or \"NONE\"", quoted(other));
             return refused(&message);
         }
     }
@@ -84,14 +84,16 @@ fn healthcheck(field: &str, draft: DraftHealthcheck) -> Result<Healthcheck, Refu
     })
 }
 
-/// A duration that is one: not negative, and within what the wire has.
+/// Validates a duration: not negative, and within the range of the wire.
 pub(super) fn duration(field: &str, draft: Option<DraftDuration>) -> Result<Option<Duration>, Refusal> {
     let Some(DraftDuration { seconds, nanos }) = draft else { return Ok(None) };
     if seconds < 0 || nanos < 0 {
         return Err(Refusal::invalid(field, "is negative"));
     }
     match (u64::try_from(seconds), u32::try_from(nanos)) {
-        (Ok(whole), Ok(nanos)) if seconds <= LONGEST && nanos < 1_000_000_000 => Ok(Some(Duration::new(whole, nanos))),
-        _ => Err(Refusal::invalid(field, "is no duration")),
+        (Ok(whole), Ok(nanos)) if seconds <= MAX_SECONDS && nanos < 1_000_000_000 => {
+            Ok(Some(Duration::new(whole, nanos)))
+        }
+        _ => Err(Refusal::invalid(field, "is not a duration")),
     }
 }

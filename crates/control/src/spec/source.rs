@@ -1,4 +1,4 @@
-//! Paths of the host: named by a caller, opened by handle, and kept without links.
+//! Paths of the host that a caller names: opened by handle, and stored without links.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -12,173 +12,185 @@ use rustix::io::Errno;
 
 use super::Host;
 use super::identity::HostIds;
-use super::units::shown;
+use super::units::quoted;
 use crate::{Code, Refusal};
 
-/// What may be given.
+/// The kinds of files that are allowed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kinds {
+pub(super) enum SourceKind {
     /// A file or a directory.
     Tree,
-    /// The same, and all that is in it is shown to whoever is root inside.
+    /// A file or a directory, all of which the root user of the sandbox can read.
     Image,
-    /// A file or a directory, for a mount that reaches nobody on the host.
+    /// A file or a directory, for a mount through which no process of the host is reached.
     Passive,
     /// A file, a directory or a socket.
     TreeOrSocket,
 }
 
-/// Who asks, and where.
+/// What a caller may access on the host.
 #[derive(Clone, Copy)]
-pub(super) struct Caller<'a> {
-    /// The host.
+pub(super) struct HostAccess<'a> {
+    /// The settings of the host.
     pub(super) host: &'a Host,
-    /// Whether every path of it may be named.
+    /// Whether all paths are allowed.
     pub(super) trusted: bool,
-    /// Who it is there.
+    /// The ids of the caller on the host.
     pub(super) ids: HostIds,
 }
 
-/// Why a path of the host is not to be had.
-pub(super) enum Unusable {
-    /// Nothing is there.
+/// Why a path of the host cannot be used.
+pub(super) enum SourcePathError {
+    /// It does not exist.
     Missing,
     /// It is a link.
     Link,
-    /// The caller may not name it.
+    /// The caller is not allowed to use it.
     Forbidden,
-    /// It moved while it was looked at, or lies where nothing can be named.
+    /// It was moved during the check, or has no path.
     Moved,
-    /// It leads to a path that is no text, which could not be kept.
+    /// It leads to a path that is not UTF-8, which cannot be stored.
     NotText,
-    /// The caller cannot read it, or not all of it.
+    /// The caller cannot read it, or this part of it.
     Unreadable(Option<PathBuf>),
-    /// It has more in it than is looked through for a caller.
+    /// It contains more files than are checked.
     Large,
-    /// It is a socket, and was not asked for to be written.
+    /// It is a socket, but the mount is not writable.
     Socket,
-    /// It is of a kind that cannot be given.
+    /// It is not one of these kinds of files.
     Kind(&'static str),
-    /// The system says so.
+    /// A system call failed.
     Failed(Errno),
 }
 
-/// What a name itself is when it is a link.
+/// What to do if the path itself is a link.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Last {
-    /// Nothing that can be given.
-    NoLink,
-    /// What it leads to.
-    Followed,
+pub(super) enum LinkPolicy {
+    /// Refuse it.
+    Reject,
+    /// Follow it.
+    Follow,
 }
 
-/// How much of an image is looked through, and how deep.
-const MOST_FILES: usize = 1_000_000;
-const DEEPEST: usize = 256;
-/// Reads something, without waiting.
+/// How many files of an image are checked, and how deep.
+const MAX_FILES: usize = 1_000_000;
+const MAX_DEPTH: usize = 256;
+/// Opens a file for reading without blocking.
 const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
-/// Names something, without opening it.
+/// Opens a path without opening the file.
 const NAME: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
-/// Opens a source as it was checked: where there is a link by now, it is not followed.
+/// Opens a checked path without following links, since a link may have appeared meanwhile.
 pub fn open_source(path: &Path) -> io::Result<OwnedFd> {
     Ok(rustix::fs::openat2(CWD, path, NAME, Mode::empty(), ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS)?)
 }
 
-/// Looks again, for a caller, at a directory that was admitted as an image: it may have been exchanged since. The path is
-/// followed through no link, and all that is there has to be the caller's to read. Says which directory that is, by device
-/// and inode.
+/// Checks a directory again that was admitted as an image, since it may have been replaced meanwhile. The path must not
+/// contain links, and the caller must be able to read all of it. Returns the device and the inode.
 pub fn check_image(path: &Path, caller: HostIds) -> io::Result<(u64, u64)> {
-    let found = caller.act(|| -> Result<_, Unusable> {
+    let found = caller.act(|| -> Result<_, SourcePathError> {
         let handle =
             rustix::fs::openat2(CWD, path, NAME | OFlags::DIRECTORY, Mode::empty(), ResolveFlags::NO_SYMLINKS)?;
-        readable(&handle, Kinds::Image)?;
+        check_readable(&handle, SourceKind::Image)?;
         Ok(identity(&handle)?)
     })?;
-    found.map_err(|unusable| io::Error::other(unusable.to_string()))
+    found.map_err(|error| io::Error::other(error.to_string()))
 }
 
-/// A caller's path as an absolute one: `~` is the operator's home, and nobody else's is to be had.
-pub(super) fn expanded(field: &str, text: &str, host: &Host) -> Result<PathBuf, Refusal> {
+/// Makes a path absolute. `~` is the operator's home; homes of other users are refused.
+pub(super) fn expand(field: &str, text: &str, host: &Host) -> Result<PathBuf, Refusal> {
     let path = match text.strip_prefix('~') {
         Some("") => host.home.clone(),
         Some(rest) if rest.starts_with('/') => host.home.join(rest.trim_start_matches('/')),
         Some(_) => {
-            let message = format!("{} is somebody's home: give an absolute path, or one below \"~/\"", shown(text));
+            let message =
+                format!("{} is the home of another user; use an absolute path, or one below \"~/\"", quoted(text));
             return Err(Refusal::invalid(field, message));
         }
         None => PathBuf::from(text),
     };
     if !path.is_absolute() || text.contains('\0') {
-        return Err(Refusal::invalid(field, format!("{} is no absolute path of the host", shown(text))));
+        return Err(Refusal::invalid(field, format!("{} is not an absolute path of the host", quoted(text))));
     }
     Ok(path)
 }
 
-/// A path whose `~` is the operator's home.
-pub(super) fn at_home(path: &Path, host: &Host) -> PathBuf {
+/// Expands `~` to the operator's home.
+pub(super) fn expand_home(path: &Path, host: &Host) -> PathBuf {
     path.strip_prefix("~").map_or_else(|_| path.to_owned(), |below| host.home.join(below))
 }
 
-/// Looks at a path for a caller, and finds the one that has no links. Whoever is not trusted has to be able to reach it
-/// and to read it without us.
-pub(super) fn look(path: &Path, kinds: Kinds, last: Last, caller: Caller<'_>) -> Result<PathBuf, Unusable> {
+/// Checks a path for a caller and resolves its links. An untrusted caller must be able to reach and to read it with its
+/// own rights.
+pub(super) fn resolve(
+    path: &Path,
+    kinds: SourceKind,
+    last: LinkPolicy,
+    caller: HostAccess<'_>,
+) -> Result<PathBuf, SourcePathError> {
     if caller.trusted {
         return find(path, kinds, last, caller).map(|(_, known)| known);
     }
     let found = caller.ids.act(|| {
         let (handle, known) = find(path, kinds, last, caller)?;
-        readable(&handle, kinds)?;
+        check_readable(&handle, kinds)?;
         Ok(known)
     });
-    found.unwrap_or_else(|error| Err(Unusable::Failed(Errno::from_io_error(&error).unwrap_or(Errno::IO))))
+    found.unwrap_or_else(|error| Err(SourcePathError::Failed(Errno::from_io_error(&error).unwrap_or(Errno::IO))))
 }
 
-/// Finds a path, opens it and knows it without links.
-fn find(path: &Path, kinds: Kinds, last: Last, caller: Caller<'_>) -> Result<(OwnedFd, PathBuf), Unusable> {
+/// Opens a path and resolves its links.
+fn find(
+    path: &Path,
+    kinds: SourceKind,
+    last: LinkPolicy,
+    caller: HostAccess<'_>,
+) -> Result<(OwnedFd, PathBuf), SourcePathError> {
     // A trailing slash would follow a link.
     let path: PathBuf = path.components().collect();
-    let flags = if last == Last::NoLink { NAME | OFlags::NOFOLLOW } else { NAME };
+    let flags = if last == LinkPolicy::Reject { NAME | OFlags::NOFOLLOW } else { NAME };
     let handle = if caller.trusted {
         rustix::fs::openat2(CWD, &path, flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS)?
     } else {
         open_allowed(&path, flags, &caller.host.allowed)?
     };
     kinds.admit(FileType::from_raw_mode(rustix::fs::fstat(&handle)?.st_mode))?;
-    // The path that the kernel knows has no links. It is right if it leads to the same thing.
-    let known = std::fs::read_link(format!("/proc/self/fd/{}", handle.as_raw_fd())).map_err(|_| Unusable::Moved)?;
+    // The path in the kernel has no links. It is valid if it leads to the same file.
+    let known =
+        std::fs::read_link(format!("/proc/self/fd/{}", handle.as_raw_fd())).map_err(|_| SourcePathError::Moved)?;
     let again = open_source(&known).map_err(|error| match error.kind() {
-        io::ErrorKind::PermissionDenied => Unusable::Unreadable(None),
-        _ => Unusable::Moved,
+        io::ErrorKind::PermissionDenied => SourcePathError::Unreadable(None),
+        _ => SourcePathError::Moved,
     })?;
     if !known.is_absolute() || identity(&handle)? != identity(&again)? {
-        return Err(Unusable::Moved);
+        return Err(SourcePathError::Moved);
     }
-    if known.to_str().is_none() { Err(Unusable::NotText) } else { Ok((handle, known)) }
+    if known.to_str().is_none() { Err(SourcePathError::NotText) } else { Ok((handle, known)) }
 }
 
-/// Whether this thread may read what is open to be named. Of an image, all that is in it: its root is the sandbox's, and
+/// Whether this thread may read what the handle refers to. Of an image, all of it, since the root user of the sandbox
 /// reads everything there.
-fn readable(handle: &OwnedFd, kinds: Kinds) -> Result<(), Unusable> {
+fn check_readable(handle: &OwnedFd, kinds: SourceKind) -> Result<(), SourcePathError> {
     let kind = FileType::from_raw_mode(rustix::fs::fstat(handle)?.st_mode);
     if !matches!(kind, FileType::RegularFile | FileType::Directory) {
         return Ok(());
     }
-    let unreadable = |errno: Errno| if errno == Errno::ACCESS { Unusable::Unreadable(None) } else { errno.into() };
+    let unreadable =
+        |errno: Errno| if errno == Errno::ACCESS { SourcePathError::Unreadable(None) } else { errno.into() };
     let path = format!("/proc/self/fd/{}", handle.as_raw_fd());
     let opened = rustix::fs::open(path, READ, Mode::empty()).map_err(unreadable)?;
     if kind == FileType::Directory {
         rustix::fs::openat(&opened, c".", NAME, Mode::empty()).map_err(unreadable)?;
-        if kinds == Kinds::Image {
-            readable_below(&opened, Path::new(""), &mut 0)?;
+        if kinds == SourceKind::Image {
+            check_readable_below(&opened, Path::new(""), &mut 0)?;
         }
     }
     Ok(())
 }
 
-fn readable_below(directory: &OwnedFd, path: &Path, count: &mut usize) -> Result<(), Unusable> {
-    if path.components().count() > DEEPEST {
-        return Err(Unusable::Large);
+fn check_readable_below(directory: &OwnedFd, path: &Path, count: &mut usize) -> Result<(), SourcePathError> {
+    if path.components().count() > MAX_DEPTH {
+        return Err(SourcePathError::Large);
     }
     for entry in Dir::read_from(directory)? {
         let entry = entry?;
@@ -187,12 +199,13 @@ fn readable_below(directory: &OwnedFd, path: &Path, count: &mut usize) -> Result
             continue;
         }
         *count += 1;
-        if *count > MOST_FILES {
-            return Err(Unusable::Large);
+        if *count > MAX_FILES {
+            return Err(SourcePathError::Large);
         }
         let path = path.join(OsStr::from_bytes(name.to_bytes()));
-        let failed =
-            |errno: Errno| if errno == Errno::ACCESS { Unusable::Unreadable(Some(path.clone())) } else { errno.into() };
+        let failed = |errno: Errno| {
+            if errno == Errno::ACCESS { SourcePathError::Unreadable(Some(path.clone())) } else { errno.into() }
+        };
         let stat = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => {
@@ -201,7 +214,7 @@ fn readable_below(directory: &OwnedFd, path: &Path, count: &mut usize) -> Result
             FileType::Directory => {
                 let below =
                     rustix::fs::openat(directory, name, READ | OFlags::NOFOLLOW | OFlags::DIRECTORY, Mode::empty());
-                readable_below(&below.map_err(failed)?, &path, count)?;
+                check_readable_below(&below.map_err(failed)?, &path, count)?;
             }
             _ => {}
         }
@@ -209,12 +222,12 @@ fn readable_below(directory: &OwnedFd, path: &Path, count: &mut usize) -> Result
     Ok(())
 }
 
-/// Opens a path from what the operator allows, and never leaves that: neither by `..` nor by a link.
-fn open_allowed(path: &Path, flags: OFlags, allowed: &[PathBuf]) -> Result<OwnedFd, Unusable> {
-    let mut outcome = Unusable::Forbidden;
+/// Opens a path below what the operator allows, without leaving it by `..` or a link.
+fn open_allowed(path: &Path, flags: OFlags, allowed: &[PathBuf]) -> Result<OwnedFd, SourcePathError> {
+    let mut outcome = SourcePathError::Forbidden;
     for tree in allowed.iter().filter(|tree| tree.is_absolute()) {
         let Ok(below) = path.strip_prefix(tree) else { continue };
-        // The way to the tree is the operator's, links and all.
+        // The path to the tree is trusted, including its links.
         let Ok(tree) = rustix::fs::openat2(CWD, tree, NAME, Mode::empty(), ResolveFlags::empty()) else { continue };
         if below.as_os_str().is_empty() {
             return Ok(tree);
@@ -230,24 +243,24 @@ fn open_allowed(path: &Path, flags: OFlags, allowed: &[PathBuf]) -> Result<Owned
     Err(outcome)
 }
 
-/// A path inside: absolute, without `.` and without slashes that do nothing.
+/// Validates a path in the sandbox: absolute, with `.` and redundant slashes removed.
 pub(super) fn target(field: &str, text: &str) -> Result<String, Refusal> {
     let expanded = match text.strip_prefix('~') {
         Some(rest) if rest.is_empty() || rest.starts_with('/') => format!("/home/agbox{rest}"),
         _ => text.to_owned(),
     };
-    let refused = |what| Err(Refusal::invalid(field, format!("{} {what}", shown(text))));
+    let refused = |what| Err(Refusal::invalid(field, format!("{} {what}", quoted(text))));
     if expanded.is_empty() {
         return Err(Refusal::invalid(field, "is missing"));
     }
     if !expanded.starts_with('/') || expanded.contains('\0') {
-        return refused("is no absolute path, and does not begin with \"~/\"");
+        return refused("is not an absolute path and does not start with \"~/\"");
     }
     let mut clean = String::new();
     for part in Path::new(&expanded).components() {
         match part {
             Component::Normal(name) => clean.extend(["/", name.to_str().unwrap_or_default()]),
-            Component::ParentDir => return refused("has \"..\" in it"),
+            Component::ParentDir => return refused("contains \"..\""),
             Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
         }
     }
@@ -259,74 +272,77 @@ fn identity(handle: &impl AsFd) -> Result<(u64, u64), Errno> {
     Ok((stat.st_dev, stat.st_ino))
 }
 
-// === impl Caller ===
+// === impl HostAccess ===
 
-impl Caller<'_> {
-    /// Whether it may have the host's own programs, which lie all over it.
-    pub(super) fn may_have_host(self) -> bool {
+impl HostAccess<'_> {
+    /// Whether the caller may use the image `host`, whose programs are all over the host.
+    pub(super) fn may_use_host(self) -> bool {
         self.trusted || self.host.allowed.iter().any(|tree| tree == Path::new("/"))
     }
 }
 
-// === impl Kinds ===
+// === impl SourceKind ===
 
-impl Kinds {
-    fn admit(self, kind: FileType) -> Result<(), Unusable> {
+impl SourceKind {
+    fn admit(self, kind: FileType) -> Result<(), SourcePathError> {
         match (self, kind) {
             (_, FileType::RegularFile | FileType::Directory) | (Self::TreeOrSocket, FileType::Socket) => Ok(()),
-            (_, FileType::Symlink) => Err(Unusable::Link),
-            (Self::Passive, FileType::Socket) => Err(Unusable::Socket),
-            (Self::Tree | Self::Image, _) => Err(Unusable::Kind("a file or a directory")),
-            (Self::Passive, _) => Err(Unusable::Kind("a file, a directory or a socket")),
-            (Self::TreeOrSocket, _) => Err(Unusable::Kind("a file, a directory or a socket")),
+            (_, FileType::Symlink) => Err(SourcePathError::Link),
+            (Self::Passive, FileType::Socket) => Err(SourcePathError::Socket),
+            (Self::Tree | Self::Image, _) => Err(SourcePathError::Kind("a file or a directory")),
+            (Self::Passive, _) => Err(SourcePathError::Kind("a file, a directory or a socket")),
+            (Self::TreeOrSocket, _) => Err(SourcePathError::Kind("a file, a directory or a socket")),
         }
     }
 }
 
-// === impl Unusable ===
+// === impl SourcePathError ===
 
-impl Unusable {
+impl SourcePathError {
     /// The refusal of a request that names such a path.
     pub(super) fn refusal(&self, field: &str, text: &str) -> Refusal {
         match self {
             Self::Forbidden => {
                 let message = format!(
-                    "{field}: {} is not for this caller: paths of the host are the operator's to give",
-                    shown(text)
+                    "{field}: {} is not allowed for this caller; only the operator can allow paths of the host",
+                    quoted(text)
                 );
                 Refusal::new(Code::PermissionDenied, "HOST_PATH_FORBIDDEN", message).about("field", field)
             }
             Self::Unreadable(_) | Self::Large => {
-                let message = format!("{field}: {} {self}", shown(text));
+                let message = format!("{field}: {} {self}", quoted(text));
                 Refusal::new(Code::PermissionDenied, "HOST_PATH_FORBIDDEN", message).about("field", field)
             }
-            other => Refusal::invalid(field, format!("{} {other}", shown(text))),
+            other => Refusal::invalid(field, format!("{} {other}", quoted(text))),
         }
     }
 }
 
-impl fmt::Display for Unusable {
+impl fmt::Display for SourcePathError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Missing => f.write_str("does not exist"),
-            Self::Link => f.write_str("is a link: give the path that it leads to"),
-            Self::Forbidden => f.write_str("is not for this caller"),
-            Self::Moved => f.write_str("was moved while it was looked at"),
+            Self::Link => f.write_str("is a symbolic link; use its target"),
+            Self::Forbidden => f.write_str("is not allowed for this caller"),
+            Self::Moved => f.write_str("was moved during the check"),
             Self::NotText => f.write_str("leads to a path that is not in UTF-8"),
             Self::Unreadable(None) => f.write_str("cannot be read by this caller"),
             Self::Unreadable(Some(path)) => {
-                let path = shown(&path.to_string_lossy());
-                write!(f, "has {path} in it, which cannot be read by this caller: the root of a sandbox would read it")
+                let path = quoted(&path.to_string_lossy());
+                write!(
+                    f,
+                    "contains {path}, which cannot be read by this caller but could be by the root user of the sandbox"
+                )
             }
-            Self::Large => f.write_str("has more in it than is looked through: import it as an image with a name"),
-            Self::Socket => f.write_str("is a socket, which is only mounted to be written: set writable"),
+            Self::Large => f.write_str("contains more files than are checked; import it as a named image"),
+            Self::Socket => f.write_str("is a socket, which needs a writable mount; set writable"),
             Self::Kind(kinds) => write!(f, "is not {kinds}"),
             Self::Failed(errno) => write!(f, "cannot be opened: {}", io::Error::from(*errno)),
         }
     }
 }
 
-impl From<Errno> for Unusable {
+impl From<Errno> for SourcePathError {
     fn from(errno: Errno) -> Self {
         match errno {
             Errno::NOENT | Errno::NOTDIR => Self::Missing,

@@ -1,26 +1,26 @@
-//! Amounts as people write them: `1h30m`, `512m`, `1.5`.
+//! Parses amounts: `1h30m`, `512m`, `1.5`.
 
 use super::DraftDuration;
 
-/// A text that is no amount of its kind.
+/// A text is not a valid amount.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadAmount {
-    /// It is no duration.
-    #[error("{0} is no duration: give numbers with units, like \"1h30m\", \"1.5s\" or \"0\"")]
+pub enum ParseAmountError {
+    /// It is not a duration.
+    #[error("{0} is not a duration; use numbers with units, such as \"1h30m\", \"1.5s\" or \"0\"")]
     Duration(String),
-    /// It is no size.
-    #[error("{0} is no size: give a number above 0 with a unit, like \"512m\" or \"1.5GiB\"")]
+    /// It is not a size.
+    #[error("{0} is not a size; use a number above 0 with a unit, such as \"512m\" or \"1.5GiB\"")]
     Size(String),
-    /// It is no number of processors.
-    #[error("{0} is no number of processors: give one of at least 0.001, like \"2\" or \"0.5\"")]
+    /// It is not a number of processors.
+    #[error("{0} is not a number of processors; use at least 0.001, such as \"2\" or \"0.5\"")]
     Processors(String),
 }
 
 const NANOS: i128 = 1_000_000_000;
 
-/// Reads a duration: numbers with units, the largest first by habit only. It may be negative.
-pub fn duration(text: &str) -> Result<DraftDuration, BadAmount> {
-    let bad = || BadAmount::Duration(shown(text));
+/// Parses a duration: numbers with units, in any order. It may be negative.
+pub fn duration(text: &str) -> Result<DraftDuration, ParseAmountError> {
+    let bad = || ParseAmountError::Duration(quoted(text));
     let (negative, unsigned) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
         None => (false, text.strip_prefix('+').unwrap_or(text)),
@@ -32,7 +32,7 @@ pub fn duration(text: &str) -> Result<DraftDuration, BadAmount> {
     Ok(DraftDuration { seconds, nanos })
 }
 
-/// The nanoseconds of a text like `1h30m`, below those of 292 years.
+/// The nanoseconds of a text like `1h30m`, below 292 years.
 fn nanos(mut text: &str) -> Option<i128> {
     if text.is_empty() {
         return None;
@@ -65,7 +65,7 @@ fn nanos(mut text: &str) -> Option<i128> {
     Some(sum)
 }
 
-/// What a fraction of a unit is; digits too small to matter do not.
+/// The value of a fraction of a unit; digits beyond its precision are ignored.
 fn fraction(digits: &str, unit: i128) -> i128 {
     let digits = digits.chars().take(18).filter_map(|c| c.to_digit(10));
     let (value, scale) = digits.fold((0, 1), |(value, scale), digit| (value * 10 + i128::from(digit), scale * 10));
@@ -77,13 +77,13 @@ fn digits(text: &str) -> (&str, &str) {
     text.split_at_checked(end).unwrap_or((text, ""))
 }
 
-/// Reads a size in bytes: `k`, `m`, `g`, `t`, `p`, also as `kb` or `KiB`, and all of them in powers of 1024.
-pub fn size(text: &str) -> Result<u64, BadAmount> {
-    bytes(text).ok_or_else(|| BadAmount::Size(shown(text)))
+/// Parses a size in bytes: `k`, `m`, `g`, `t`, `p`, also as `kb` or `KiB`, all of them in powers of 1024.
+pub fn size(text: &str) -> Result<u64, ParseAmountError> {
+    bytes(text).ok_or_else(|| ParseAmountError::Size(quoted(text)))
 }
 
 fn bytes(text: &str) -> Option<u64> {
-    // The number goes on to the last digit; at most one space parts it from its unit.
+    // The number ends at the last digit; at most one space separates it from its unit.
     let end = text.rfind(|c: char| c.is_ascii_digit() || c == '.' || c == ' ')? + 1;
     let (number, unit) = text.split_at_checked(end)?;
     let number: f64 = number.strip_suffix(' ').unwrap_or(number).parse().ok()?;
@@ -100,24 +100,24 @@ fn bytes(text: &str) -> Option<u64> {
     whole(number * 1024f64.powi(power))
 }
 
-/// Reads a number of processors, in thousandths.
-pub fn processors(text: &str) -> Result<u32, BadAmount> {
+/// Parses a number of processors, in thousandths.
+pub fn processors(text: &str) -> Result<u32, ParseAmountError> {
     let millis = text.parse::<f64>().ok().and_then(|number| whole(number * 1000.0));
-    millis.and_then(|millis| u32::try_from(millis).ok()).ok_or_else(|| BadAmount::Processors(shown(text)))
+    millis.and_then(|millis| u32::try_from(millis).ok()).ok_or_else(|| ParseAmountError::Processors(quoted(text)))
 }
 
-/// A number without its fraction, if that is above 0 and fits.
+/// The integer part of a number, if it is above 0 and fits.
 fn whole(number: f64) -> Option<u64> {
     const END: f64 = 9_223_372_036_854_775_808.0;
-    // No number that is no number passes a comparison.
+    // NaN fails every comparison.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     if (1.0..END).contains(&number) { Some(number as u64) } else { None }
 }
 
-/// Somebody's text within a sentence: quoted, and short enough for an answer.
-pub(crate) fn shown(text: &str) -> String {
-    const MOST: usize = 200;
-    match text.char_indices().nth(MOST) {
+/// Quotes a text of a caller in a message, and truncates it.
+pub(crate) fn quoted(text: &str) -> String {
+    const MAX_CHARS: usize = 200;
+    match text.char_indices().nth(MAX_CHARS) {
         Some((end, _)) => format!("{:?}…", text.get(..end).unwrap_or_default()),
         None => format!("{text:?}"),
     }

@@ -1,8 +1,8 @@
-//! A draft as a file has it: the same keys as a request, strictly.
+//! Parses a draft in YAML. The keys are those of a request; unknown keys are refused.
 //!
-//! A file is written by whoever may ask for a sandbox, so reading it costs no more than its length allows.
+//! Any caller may send a file, so the cost of parsing is bounded by its length.
 
-mod measured;
+mod budget;
 
 use std::collections::BTreeMap;
 
@@ -14,34 +14,34 @@ use super::{
 };
 use crate::Refusal;
 
-/// The longest file.
-const LONGEST: usize = 256 << 10;
+/// The maximum size of a file.
+const MAX_BYTES: usize = 256 << 10;
 
-/// Reads a draft.
+/// Parses a draft.
 pub fn parse(bytes: &[u8]) -> Result<Draft, Refusal> {
-    if bytes.len() > LONGEST {
-        return Err(refused(format!("is longer than {} KiB", LONGEST >> 10)));
+    if bytes.len() > MAX_BYTES {
+        return Err(refused(format!("is longer than {} KiB", MAX_BYTES >> 10)));
     }
-    measured::measure(bytes)
-        .and_then(|()| serde_norway::from_slice::<Option<File>>(bytes))
+    budget::check(bytes)
+        .and_then(|()| serde_norway::from_slice::<Option<YamlSpec>>(bytes))
         .map_err(|error| refused(error.to_string()))
         .and_then(|file| file.unwrap_or_default().draft())
 }
 
 fn refused(message: String) -> Refusal {
-    // A file's own text is in there, and an answer has to stay small.
+    // The message contains text of the file, so it is truncated.
     Refusal::invalid("config_yaml", message.chars().take(500).collect::<String>())
 }
 
 #[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct File {
+#[serde(deny_unknown_fields, default, expecting = "a map")]
+struct YamlSpec {
     image: Option<String>,
-    mounts: Option<Vec<Mount>>,
-    copies: Option<Vec<Copy>>,
-    ports: Option<Vec<Port>>,
+    mounts: Option<Vec<YamlMount>>,
+    copies: Option<Vec<YamlCopy>>,
+    ports: Option<Vec<YamlPort>>,
     builtin_tools: Option<Texts>,
-    companion_containers: Option<BTreeMap<String, Option<Service>>>,
+    companion_containers: Option<BTreeMap<String, Option<YamlService>>>,
     labels: Option<TextPairs>,
     envs: Option<TextPairs>,
     idle_ttl: Option<String>,
@@ -55,7 +55,7 @@ struct File {
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct Mount {
+struct YamlMount {
     source: Option<String>,
     target: Option<String>,
     writable: Option<bool>,
@@ -63,7 +63,7 @@ struct Mount {
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct Copy {
+struct YamlCopy {
     source: Option<String>,
     target: Option<String>,
     exclude_patterns: Option<Texts>,
@@ -71,7 +71,7 @@ struct Copy {
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct Port {
+struct YamlPort {
     container_port: Option<u32>,
     host_port: Option<u32>,
     protocol: Option<String>,
@@ -79,10 +79,10 @@ struct Port {
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct Service {
+struct YamlService {
     image: Option<String>,
     envs: Option<TextPairs>,
-    healthcheck: Option<Healthcheck>,
+    healthcheck: Option<YamlHealthcheck>,
     post_start_on_primary: Option<Texts>,
     command: Option<Texts>,
     cpu_limit: Option<String>,
@@ -92,7 +92,7 @@ struct Service {
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct Healthcheck {
+struct YamlHealthcheck {
     test: Option<Texts>,
     interval: Option<String>,
     timeout: Option<String>,
@@ -101,27 +101,27 @@ struct Healthcheck {
     start_interval: Option<String>,
 }
 
-/// Where a file says nothing, or `~`, the text is empty.
+/// A missing value or `~` is an empty text.
 type Texts = Vec<Option<String>>;
 type TextPairs = BTreeMap<String, Option<String>>;
 
-// === impl File ===
+// === impl YamlSpec ===
 
-impl File {
+impl YamlSpec {
     fn draft(self) -> Result<Draft, Refusal> {
         let services = self.companion_containers.unwrap_or_default().into_iter();
         Ok(Draft {
             image: self.image.unwrap_or_default(),
-            mounts: self.mounts.unwrap_or_default().into_iter().map(Mount::draft).collect(),
-            copies: self.copies.unwrap_or_default().into_iter().map(Copy::draft).collect(),
+            mounts: self.mounts.unwrap_or_default().into_iter().map(YamlMount::draft).collect(),
+            copies: self.copies.unwrap_or_default().into_iter().map(YamlCopy::draft).collect(),
             builtin_tools: texts(self.builtin_tools),
             services: services
                 .map(|(name, service)| service.unwrap_or_default().draft(name))
                 .collect::<Result<_, _>>()?,
             labels: pairs(self.labels),
             envs: pairs(self.envs),
-            idle_ttl: span("idle_ttl", self.idle_ttl)?,
-            ports: self.ports.unwrap_or_default().into_iter().map(Port::draft).collect::<Result<_, _>>()?,
+            idle_ttl: duration("idle_ttl", self.idle_ttl)?,
+            ports: self.ports.unwrap_or_default().into_iter().map(YamlPort::draft).collect::<Result<_, _>>()?,
             command: command("command", self.command)?,
             cpu_limit: self.cpu_limit.unwrap_or_default(),
             memory_limit: self.memory_limit.unwrap_or_default(),
@@ -132,7 +132,7 @@ impl File {
     }
 }
 
-impl Mount {
+impl YamlMount {
     fn draft(self) -> DraftMount {
         DraftMount {
             source: self.source.unwrap_or_default(),
@@ -142,7 +142,7 @@ impl Mount {
     }
 }
 
-impl Copy {
+impl YamlCopy {
     fn draft(self) -> DraftCopy {
         DraftCopy {
             source: self.source.unwrap_or_default(),
@@ -152,15 +152,15 @@ impl Copy {
     }
 }
 
-impl Port {
+impl YamlPort {
     fn draft(self) -> Result<DraftPort, Refusal> {
         let protocol = match self.protocol.as_deref().unwrap_or("tcp") {
             "" | "tcp" => 0,
             "udp" => 1,
             "sctp" => 2,
             other => {
-                let other = units::shown(other);
-                return Err(refused(format!("ports: {other} is no protocol: give \"tcp\", \"udp\" or \"sctp\"")));
+                let other = units::quoted(other);
+                return Err(refused(format!("ports: {other} is not a protocol; use \"tcp\", \"udp\" or \"sctp\"")));
             }
         };
         Ok(DraftPort {
@@ -171,9 +171,9 @@ impl Port {
     }
 }
 
-impl Service {
+impl YamlService {
     fn draft(self, name: String) -> Result<DraftService, Refusal> {
-        let key = format!("companion_containers.{}", units::shown(&name));
+        let key = format!("companion_containers.{}", units::quoted(&name));
         let healthcheck = self.healthcheck.map(|check| check.draft(&format!("{key}.healthcheck")));
         Ok(DraftService {
             command: command(&format!("{key}.command"), self.command)?,
@@ -189,16 +189,16 @@ impl Service {
     }
 }
 
-impl Healthcheck {
+impl YamlHealthcheck {
     fn draft(self, key: &str) -> Result<DraftHealthcheck, Refusal> {
-        let span = |name: &str, text| span(&format!("{key}.{name}"), text);
+        let duration = |name: &str, text| duration(&format!("{key}.{name}"), text);
         Ok(DraftHealthcheck {
             test: texts(self.test),
-            interval: span("interval", self.interval)?,
-            timeout: span("timeout", self.timeout)?,
+            interval: duration("interval", self.interval)?,
+            timeout: duration("timeout", self.timeout)?,
             retries: self.retries.unwrap_or_default(),
-            start_period: span("start_period", self.start_period)?,
-            start_interval: span("start_interval", self.start_interval)?,
+            start_period: duration("start_period", self.start_period)?,
+            start_interval: duration("start_interval", self.start_interval)?,
         })
     }
 }
@@ -211,16 +211,16 @@ fn pairs(pairs: Option<TextPairs>) -> Pairs {
     pairs.into_iter().flatten().map(|(key, value)| (key, value.unwrap_or_default())).collect()
 }
 
-fn span(key: &str, text: Option<String>) -> Result<Option<DraftDuration>, Refusal> {
+fn duration(key: &str, text: Option<String>) -> Result<Option<DraftDuration>, Refusal> {
     text.map(|text| units::duration(&text)).transpose().map_err(|bad| refused(format!("{key}: {bad}")))
 }
 
-/// A command that is there says something: it would otherwise not be seen to replace nothing.
+/// A command must not be an empty list, because that would look like none and not override the base.
 fn command(key: &str, given: Option<Texts>) -> Result<Vec<String>, Refusal> {
-    let there = given.is_some();
+    let is_given = given.is_some();
     let words = texts(given);
-    if there && words.is_empty() {
-        return Err(refused(format!("{key}: is empty; leave it out, or give a program")));
+    if is_given && words.is_empty() {
+        return Err(refused(format!("{key}: is empty; leave it out, or give a command")));
     }
     match words.iter().position(String::is_empty) {
         Some(empty) => Err(refused(format!("{key}[{empty}]: is empty"))),

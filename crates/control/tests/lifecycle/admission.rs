@@ -1,9 +1,9 @@
-//! How much a machine takes on.
+//! Admission control and quotas.
 
 use carrel_control::{Caller, Code, Settings};
 use carrel_store::SandboxState;
 
-use super::support::{ME, World, request};
+use super::support::{ME, TestDaemon, request};
 
 const OTHERS: [Caller; 3] = [other(1), other(2), other(3)];
 
@@ -12,97 +12,100 @@ const fn other(user: u32) -> Caller {
 }
 
 #[tokio::test]
-async fn there_is_room_again_when_one_has_stopped() {
-    let mut world = World::with(Settings { most_sandboxes: Some(1), ..Settings::default() }).await;
-    world.create("box1").await;
-    let refusal = world.try_create("box2", |_| {}).await.unwrap_err();
+async fn capacity_is_free_again_when_a_sandbox_stops() {
+    let mut daemon = TestDaemon::with(Settings { most_sandboxes: Some(1), ..Settings::default() }).await;
+    daemon.create("box1").await;
+    let refusal = daemon.try_create("box2", |_| {}).await.unwrap_err();
     assert_eq!((refusal.code, refusal.reason), (Code::ResourceExhausted, "LIMIT_REACHED"));
     assert_eq!(refusal.metadata["limit"], "sandboxes");
-    world.until("box1", SandboxState::Ready).await;
+    daemon.until("box1", SandboxState::Ready).await;
     // It counts for the next daemon too.
-    world.crash().await;
-    assert_eq!(world.try_create("box2", |_| {}).await.unwrap_err().reason, "LIMIT_REACHED");
-    world.control.stop(&ME, "box1").await.unwrap();
-    world.until("box1", SandboxState::Stopped).await;
-    // What was refused has used up nothing.
-    world.create("box2").await;
-    assert_eq!(world.control.resume(&ME, "box1").await.unwrap_err().reason, "LIMIT_REACHED");
-    world.control.delete(&ME, "box2").await.unwrap();
-    world.until("box2", SandboxState::Deleted).await;
-    world.control.resume(&ME, "box1").await.unwrap();
-    world.until("box1", SandboxState::Ready).await;
+    daemon.crash().await;
+    assert_eq!(daemon.try_create("box2", |_| {}).await.unwrap_err().reason, "LIMIT_REACHED");
+    daemon.control.stop(&ME, "box1").await.unwrap();
+    daemon.until("box1", SandboxState::Stopped).await;
+    // The refused create used no capacity.
+    daemon.create("box2").await;
+    assert_eq!(daemon.control.resume(&ME, "box1").await.unwrap_err().reason, "LIMIT_REACHED");
+    daemon.control.delete(&ME, "box2").await.unwrap();
+    daemon.until("box2", SandboxState::Deleted).await;
+    daemon.control.resume(&ME, "box1").await.unwrap();
+    daemon.until("box1", SandboxState::Ready).await;
 }
 
 #[tokio::test]
-async fn memory_is_counted_by_what_they_may_use() {
+async fn memory_is_counted_by_the_limits_of_sandboxes() {
     let settings = Settings { most_memory: Some(3 << 30), default_memory: 1 << 30, ..Settings::default() };
-    let world = World::with(settings).await;
-    world.try_create("box1", |draft| draft.memory_limit = "2g".into()).await.unwrap();
-    world.create("box2").await;
-    assert_eq!(world.try_create("box3", |_| {}).await.unwrap_err().metadata["limit"], "memory");
+    let daemon = TestDaemon::with(settings).await;
+    daemon.try_create("box1", |draft| draft.memory_limit = "2g".into()).await.unwrap();
+    daemon.create("box2").await;
+    assert_eq!(daemon.try_create("box3", |_| {}).await.unwrap_err().metadata["limit"], "memory");
 }
 
 //= promises.control-plane.kept-sandboxes
 #[tokio::test]
-async fn a_sandbox_is_kept_until_it_is_deleted_and_only_so_many_are() {
-    let mut world = World::with(Settings { kept_sandboxes: 2, ..Settings::default() }).await;
+async fn the_number_of_sandboxes_that_are_not_deleted_is_limited() {
+    let mut daemon = TestDaemon::with(Settings { kept_sandboxes: 2, ..Settings::default() }).await;
     for id in ["box1", "box2"] {
-        world.create(id).await;
-        world.until(id, SandboxState::Ready).await;
-        world.control.stop(&ME, id).await.unwrap();
-        world.until(id, SandboxState::Stopped).await;
+        daemon.create(id).await;
+        daemon.until(id, SandboxState::Ready).await;
+        daemon.control.stop(&ME, id).await.unwrap();
+        daemon.until(id, SandboxState::Stopped).await;
     }
     // They count for the next daemon too.
     for _ in 0..2 {
-        let refusal = world.try_create("box3", |_| {}).await.unwrap_err();
+        let refusal = daemon.try_create("box3", |_| {}).await.unwrap_err();
         assert_eq!((refusal.code, refusal.reason), (Code::ResourceExhausted, "LIMIT_REACHED"));
         assert_eq!(
             (refusal.metadata["limit"].as_str(), refusal.metadata["sandbox_id"].as_str()),
             ("kept_sandboxes", "box3")
         );
-        assert!(refusal.message.starts_with("2 sandboxes") && refusal.message.contains("`carrel rm ID`"), "{refusal}");
-        world.crash().await;
+        assert!(
+            refusal.message.starts_with("there are 2 sandboxes") && refusal.message.contains("`carrel rm ID`"),
+            "{refusal}"
+        );
+        daemon.crash().await;
     }
-    // What is kept can be resumed, and whoever has seen that one is deleted finds room.
-    world.control.resume(&ME, "box1").await.unwrap();
-    world.until("box1", SandboxState::Ready).await;
-    world.control.delete(&ME, "box2").await.unwrap();
-    world.until("box2", SandboxState::Deleted).await;
-    world.create("box3").await;
-    assert_eq!(world.try_create("box4", |_| {}).await.unwrap_err().metadata["limit"], "kept_sandboxes");
+    // Stopped sandboxes can be resumed, and a visible deletion frees quota.
+    daemon.control.resume(&ME, "box1").await.unwrap();
+    daemon.until("box1", SandboxState::Ready).await;
+    daemon.control.delete(&ME, "box2").await.unwrap();
+    daemon.until("box2", SandboxState::Deleted).await;
+    daemon.create("box3").await;
+    assert_eq!(daemon.try_create("box4", |_| {}).await.unwrap_err().metadata["limit"], "kept_sandboxes");
 }
 
 #[tokio::test]
-async fn what_is_refused_for_another_reason_takes_no_place() {
-    let world = World::with(Settings { kept_sandboxes: 2, most_sandboxes: Some(1), ..Settings::default() }).await;
-    world.create("box1").await;
+async fn a_create_that_is_refused_for_another_reason_uses_no_quota() {
+    let daemon = TestDaemon::with(Settings { kept_sandboxes: 2, most_sandboxes: Some(1), ..Settings::default() }).await;
+    daemon.create("box1").await;
     for _ in 0..3 {
-        assert_eq!(world.try_create("box2", |_| {}).await.unwrap_err().metadata["limit"], "sandboxes");
+        assert_eq!(daemon.try_create("box2", |_| {}).await.unwrap_err().metadata["limit"], "sandboxes");
     }
-    world.until("box1", SandboxState::Ready).await;
-    world.control.stop(&ME, "box1").await.unwrap();
-    world.until("box1", SandboxState::Stopped).await;
-    world.create("box2").await;
+    daemon.until("box1", SandboxState::Ready).await;
+    daemon.control.stop(&ME, "box1").await.unwrap();
+    daemon.until("box1", SandboxState::Stopped).await;
+    daemon.create("box2").await;
 }
 
 //= promises.control-plane.kept-sandboxes
 #[tokio::test]
-async fn no_user_can_keep_so_many_that_others_cannot_create_any() {
+async fn no_user_can_use_the_quota_of_others() {
     let settings = Settings { kept_sandboxes: 8, user_sandboxes: 4, ..Settings::default() };
-    let world = World::with(settings).await;
+    let daemon = TestDaemon::with(settings).await;
     let create =
-        async |caller: &Caller| world.control.create(caller, request(None, |draft| draft.image = "x".into())).await;
+        async |caller: &Caller| daemon.control.create(caller, request(None, |draft| draft.image = "x".into())).await;
     let [first, second, third] = OTHERS;
     for _ in 0..4 {
         create(&first).await.unwrap();
     }
     let refusal = create(&first).await.unwrap_err();
     assert_eq!(refusal.metadata["limit"], "user_sandboxes");
-    assert!(refusal.message.starts_with("you keep 4 sandboxes"), "{refusal}");
+    assert!(refusal.message.starts_with("you have 4 sandboxes"), "{refusal}");
     for caller in [second, second, third] {
         create(&caller).await.unwrap();
     }
-    // What is left is for the daemon's own user.
+    // The rest is reserved for the daemon's own user.
     assert_eq!(create(&third).await.unwrap_err().metadata["limit"], "kept_sandboxes");
     create(&ME).await.unwrap();
     assert_eq!(create(&ME).await.unwrap_err().metadata["limit"], "kept_sandboxes");
@@ -110,17 +113,17 @@ async fn no_user_can_keep_so_many_that_others_cannot_create_any() {
 
 //= promises.control-plane.kept-specs
 #[tokio::test]
-async fn what_kept_sandboxes_are_made_from_is_bounded_together() {
-    let world = World::with(Settings { kept_specs: 100_000, ..Settings::default() }).await;
+async fn the_total_size_of_specs_is_limited() {
+    let daemon = TestDaemon::with(Settings { kept_specs: 100_000, ..Settings::default() }).await;
     let large = |draft: &mut carrel_control::spec::Draft| {
         draft.image = "x".into();
         draft.envs = [("A".to_owned(), "x".repeat(20_000))].into();
     };
-    let create = async |caller: &Caller| world.control.create(caller, request(None, large)).await;
+    let create = async |caller: &Caller| daemon.control.create(caller, request(None, large)).await;
     create(&OTHERS[0]).await.unwrap();
     let refusal = create(&OTHERS[0]).await.unwrap_err();
     assert_eq!((refusal.code, refusal.metadata["limit"].as_str()), (Code::ResourceExhausted, "kept_specs"));
-    assert!(refusal.message.contains("may have 25000 together"), "{refusal}");
+    assert!(refusal.message.contains("are limited to 25000 in total"), "{refusal}");
     for _ in 0..3 {
         create(&ME).await.unwrap();
     }

@@ -1,43 +1,43 @@
-//! A daemon that ends in the middle, and the one after it.
+//! A daemon that crashes, and the next one.
 
 use carrel_control::Caller;
-use carrel_control::fake::Call;
+use carrel_control::fake::FakeCall;
 use carrel_control::provider::{EndCause, How};
 use carrel_store::{EventType as Event, ExecState, SandboxState};
 
-use super::support::{ME, World, kinds};
+use super::support::{ME, TestDaemon, kinds};
 
 #[tokio::test]
-async fn what_was_accepted_is_finished() {
-    let mut world = World::new().await;
-    world.provider.hold(Call::Start);
-    world.create("box1").await;
-    world.crash().await;
-    world.provider.release(Call::Start);
-    world.until("box1", SandboxState::Ready).await;
-    assert_eq!(kinds(&world.events("box1").await).len(), 3, "it is prepared once");
+async fn accepted_requests_are_completed_after_a_crash() {
+    let mut daemon = TestDaemon::new().await;
+    daemon.provider.hold(FakeCall::Start);
+    daemon.create("box1").await;
+    daemon.crash().await;
+    daemon.provider.release(FakeCall::Start);
+    daemon.until("box1", SandboxState::Ready).await;
+    assert_eq!(kinds(&daemon.events("box1").await).len(), 3, "it is prepared once");
 
-    world.provider.hold(Call::Stop);
-    world.control.stop(&ME, "box1").await.unwrap();
-    world.crash().await;
-    assert_eq!(world.exec("box1", "exec1").await.unwrap_err().reason, "SANDBOX_NOT_READY");
-    world.provider.release(Call::Stop);
-    world.until("box1", SandboxState::Stopped).await;
+    daemon.provider.hold(FakeCall::Stop);
+    daemon.control.stop(&ME, "box1").await.unwrap();
+    daemon.crash().await;
+    assert_eq!(daemon.exec("box1", "exec1").await.unwrap_err().reason, "SANDBOX_NOT_READY");
+    daemon.provider.release(FakeCall::Stop);
+    daemon.until("box1", SandboxState::Stopped).await;
 
-    world.provider.hold(Call::Start);
-    world.control.resume(&ME, "box1").await.unwrap();
-    world.crash().await;
-    world.provider.release(Call::Start);
-    world.until("box1", SandboxState::Ready).await;
+    daemon.provider.hold(FakeCall::Start);
+    daemon.control.resume(&ME, "box1").await.unwrap();
+    daemon.crash().await;
+    daemon.provider.release(FakeCall::Start);
+    daemon.until("box1", SandboxState::Ready).await;
 
-    world.provider.hold(Call::Remove);
-    world.control.delete(&ME, "box1").await.unwrap();
-    world.crash().await;
-    world.provider.release(Call::Remove);
-    world.until("box1", SandboxState::Deleted).await;
-    assert_eq!(world.provider.left(), (0, 0));
+    daemon.provider.hold(FakeCall::Remove);
+    daemon.control.delete(&ME, "box1").await.unwrap();
+    daemon.crash().await;
+    daemon.provider.release(FakeCall::Remove);
+    daemon.until("box1", SandboxState::Deleted).await;
+    assert_eq!(daemon.provider.remaining(), (0, 0));
     assert_eq!(
-        kinds(&world.events("box1").await),
+        kinds(&daemon.events("box1").await),
         [
             Event::SandboxAccepted,
             Event::SandboxPreparing,
@@ -50,94 +50,94 @@ async fn what_was_accepted_is_finished() {
             Event::SandboxDeleted,
         ]
     );
-    world.check().await;
+    daemon.check().await;
 }
 
 #[tokio::test]
-async fn commands_go_on_and_end_with_their_own_code_even_while_nobody_listens() {
-    let mut world = World::ready("box1").await;
+async fn execs_continue_without_a_daemon_and_keep_their_exit_codes() {
+    let mut daemon = TestDaemon::ready("box1").await;
     for exec in ["exec1", "exec2", "exec3"] {
-        world.exec("box1", exec).await.unwrap();
-        world.until_running(exec).await;
+        daemon.exec("box1", exec).await.unwrap();
+        daemon.until_running(exec).await;
     }
-    let created = world.control.get(&ME, "box1").unwrap().created_at;
-    world.control.shutdown().await;
-    world.provider.end_exec("exec1", How::Exited(7));
-    world.crash().await;
-    world.provider.end_exec("exec2", How::Exited(0));
-    assert_eq!(world.until_ended("exec1").await.exit_code, 7);
-    assert_eq!(world.until_ended("exec2").await.state, ExecState::Finished);
-    world.control.shutdown().await;
-    world.provider.kill("box1", EndCause::SupervisorLost);
-    world.crash().await;
-    assert_eq!(world.until_ended("exec3").await.exit_code, 137);
-    let stopped = world.until("box1", SandboxState::Stopped).await;
+    let created = daemon.control.get(&ME, "box1").unwrap().created_at;
+    daemon.control.shutdown().await;
+    daemon.provider.end_exec("exec1", How::Exited(7));
+    daemon.crash().await;
+    daemon.provider.end_exec("exec2", How::Exited(0));
+    assert_eq!(daemon.until_ended("exec1").await.exit_code, 7);
+    assert_eq!(daemon.until_ended("exec2").await.state, ExecState::Finished);
+    daemon.control.shutdown().await;
+    daemon.provider.kill("box1", EndCause::SupervisorLost);
+    daemon.crash().await;
+    assert_eq!(daemon.until_ended("exec3").await.exit_code, 137);
+    let stopped = daemon.until("box1", SandboxState::Stopped).await;
     assert_eq!((stopped.error_code.as_str(), stopped.created_at), ("CONTAINER_NOT_RUNNING", created));
-    world.check().await;
+    daemon.check().await;
 }
 
 #[tokio::test]
-async fn an_exec_that_was_accepted_and_never_given_is_given_once() {
-    let mut world = World::ready("box1").await;
-    world.provider.hold(Call::Exec);
-    world.exec("box1", "exec1").await.unwrap();
-    world.crash().await;
-    world.provider.release(Call::Exec);
-    world.until_running("exec1").await;
-    world.provider.hold(Call::Cancel);
-    let control = world.control.clone();
+async fn an_accepted_exec_is_started_once_after_a_crash() {
+    let mut daemon = TestDaemon::ready("box1").await;
+    daemon.provider.hold(FakeCall::Exec);
+    daemon.exec("box1", "exec1").await.unwrap();
+    daemon.crash().await;
+    daemon.provider.release(FakeCall::Exec);
+    daemon.until_running("exec1").await;
+    daemon.provider.hold(FakeCall::Cancel);
+    let control = daemon.control.clone();
     let cancel = tokio::spawn(async move { control.cancel_exec(&ME, "exec1").await });
-    while !world.control.exec(&ME, "exec1").await.unwrap().0.cancelling {
+    while !daemon.control.exec(&ME, "exec1").await.unwrap().0.cancelling {
         tokio::task::yield_now().await;
     }
-    world.crash().await;
-    // The answer may be lost with the daemon; what was asked is not.
+    daemon.crash().await;
+    // The answer may be lost with the daemon; the request is not.
     let _answer = cancel.await.unwrap();
-    world.provider.release(Call::Cancel);
-    assert_eq!(world.until_ended("exec1").await.state, ExecState::Cancelled);
-    world.check().await;
+    daemon.provider.release(FakeCall::Cancel);
+    assert_eq!(daemon.until_ended("exec1").await.state, ExecState::Cancelled);
+    daemon.check().await;
 }
 
 #[tokio::test]
-async fn what_an_older_store_does_not_know_is_kept_and_can_be_adopted() {
-    let mut world = World::ready("box1").await;
-    world.create("box2").await;
-    let lost = world.until("box2", SandboxState::Ready).await;
-    // A store from before the second one: as if its commit had never been.
-    world.control.shutdown().await;
-    world.store.purge(&lost.id).await.unwrap();
-    world.crash().await;
-    assert_eq!(world.provider.left(), (2, 2));
-    let orphans = world.control.orphans(&ME).await.unwrap();
+async fn a_disk_that_an_older_store_does_not_know_can_be_adopted() {
+    let mut daemon = TestDaemon::ready("box1").await;
+    daemon.create("box2").await;
+    let lost = daemon.until("box2", SandboxState::Ready).await;
+    // A store from before the second sandbox: as if it had never been committed.
+    daemon.control.shutdown().await;
+    daemon.store.purge(&lost.id).await.unwrap();
+    daemon.crash().await;
+    assert_eq!(daemon.provider.remaining(), (2, 2));
+    let orphans = daemon.control.orphans(&ME).await.unwrap();
     let named: Vec<_> = orphans.iter().map(|orphan| (&orphan.disk, orphan.manifest.is_some())).collect();
     assert_eq!(named, [(&lost.disk, true)]);
-    let stranger = Caller { trusted: false, ..ME };
-    assert_eq!(world.control.orphans(&stranger).await.unwrap_err().reason, "ORPHANS_FORBIDDEN");
-    let unknown = world.control.adopt_orphan(&ME, "another", None).await.unwrap_err();
+    let untrusted = Caller { trusted: false, ..ME };
+    assert_eq!(daemon.control.orphans(&untrusted).await.unwrap_err().reason, "ORPHANS_FORBIDDEN");
+    let unknown = daemon.control.adopt_orphan(&ME, "another", None).await.unwrap_err();
     assert_eq!(unknown.reason, "ORPHAN_UNKNOWN");
-    // Its id was used in this store, which one of before would not know.
-    let taken = world.control.adopt_orphan(&ME, &lost.disk, None).await.unwrap_err();
+    // Its id was used in this store, which an older one would not know.
+    let taken = daemon.control.adopt_orphan(&ME, &lost.disk, None).await.unwrap_err();
     assert_eq!(taken.reason, "SANDBOX_ID_ALREADY_EXISTS");
 
-    let adopted = world.control.adopt_orphan(&ME, "box2", Some("box3")).await.unwrap();
+    let adopted = daemon.control.adopt_orphan(&ME, "box2", Some("box3")).await.unwrap();
     assert_eq!((adopted.state, adopted.reason.as_str()), (SandboxState::Stopped, "adopted"));
     assert_eq!((&adopted.disk, &adopted.spec, adopted.created_at), (&lost.disk, &lost.spec, lost.created_at));
-    assert!(world.control.orphans(&ME).await.unwrap().is_empty());
-    world.control.resume(&ME, "box3").await.unwrap();
-    world.until("box3", SandboxState::Ready).await;
-    world.crash().await;
-    assert_eq!(world.control.get(&ME, "box3").unwrap().state, SandboxState::Ready);
-    world.check().await;
+    assert!(daemon.control.orphans(&ME).await.unwrap().is_empty());
+    daemon.control.resume(&ME, "box3").await.unwrap();
+    daemon.until("box3", SandboxState::Ready).await;
+    daemon.crash().await;
+    assert_eq!(daemon.control.get(&ME, "box3").unwrap().state, SandboxState::Ready);
+    daemon.check().await;
 }
 
 #[tokio::test]
-async fn an_orphan_goes_when_a_person_removes_it() {
-    let mut world = World::ready("box1").await;
-    let lost = world.control.get(&ME, "box1").unwrap();
-    world.control.shutdown().await;
-    world.store.purge(&lost.id).await.unwrap();
-    world.crash().await;
-    world.control.remove_orphan(&ME, &lost.disk).await.unwrap();
-    assert!(world.control.orphans(&ME).await.unwrap().is_empty());
-    assert_eq!(world.provider.left().1, 0);
+async fn an_orphan_is_removed_on_request() {
+    let mut daemon = TestDaemon::ready("box1").await;
+    let lost = daemon.control.get(&ME, "box1").unwrap();
+    daemon.control.shutdown().await;
+    daemon.store.purge(&lost.id).await.unwrap();
+    daemon.crash().await;
+    daemon.control.remove_orphan(&ME, &lost.disk).await.unwrap();
+    assert!(daemon.control.orphans(&ME).await.unwrap().is_empty());
+    assert_eq!(daemon.provider.remaining().1, 0);
 }

@@ -1,15 +1,15 @@
-//! Commands: run once, ended truly, told once.
+//! Execs: each runs once, and its end is emitted once.
 
-use carrel_control::fake::Call;
+use carrel_control::fake::FakeCall;
 use carrel_control::provider::How;
 use carrel_control::{Code, ExecRequest, MAX_EXEC_BYTES};
 use carrel_store::{Details, EventType as Event, ExecState, SandboxState};
 
-use super::support::{ME, World, kinds};
+use super::support::{ME, TestDaemon, kinds};
 
 #[tokio::test]
-async fn every_end_is_told_apart() {
-    let world = World::ready("box1").await;
+async fn every_exec_outcome_is_distinguished() {
+    let daemon = TestDaemon::ready("box1").await;
     let ends = [
         (How::Exited(0), ExecState::Finished, 0, ""),
         (How::Exited(3), ExecState::Failed, 3, "EXEC_RUN_FAILED"),
@@ -21,36 +21,36 @@ async fn every_end_is_told_apart() {
     ];
     for (number, (how, state, code, word)) in ends.into_iter().enumerate() {
         let id = format!("exec{number}");
-        let accepted = world.exec("box1", &id).await.unwrap();
+        let accepted = daemon.exec("box1", &id).await.unwrap();
         assert_eq!(accepted.stdout_log, std::path::Path::new(&format!("/logs/box1/{id}.stdout.log")));
-        world.until_running(&id).await;
-        assert!(world.provider.end_exec(&id, how));
-        let exec = world.until_ended(&id).await;
+        daemon.until_running(&id).await;
+        assert!(daemon.provider.end_exec(&id, how));
+        let exec = daemon.until_ended(&id).await;
         assert_eq!((exec.state, exec.exit_code, exec.error_code.as_str()), (state, code, word));
     }
-    let events = world.events("box1").await;
+    let events = daemon.events("box1").await;
     assert!(events.iter().all(|event| event.state == SandboxState::Ready || event.sequence < 3));
-    world.check().await;
+    daemon.check().await;
 }
 
 #[tokio::test]
-async fn what_is_asked_wrongly_is_refused_in_order() {
-    let world = World::ready("box1").await;
-    assert_eq!(world.exec("nobox", "exec1").await.unwrap_err().reason, "SANDBOX_NOT_FOUND");
-    assert_eq!(world.exec("box1", "ex").await.unwrap_err().metadata["field"], "exec_id");
-    world.exec("box1", "exec1").await.unwrap();
-    let refusal = world.exec("box1", "exec1").await.unwrap_err();
+async fn invalid_exec_requests_are_refused() {
+    let daemon = TestDaemon::ready("box1").await;
+    assert_eq!(daemon.exec("nobox", "exec1").await.unwrap_err().reason, "SANDBOX_NOT_FOUND");
+    assert_eq!(daemon.exec("box1", "ex").await.unwrap_err().metadata["field"], "exec_id");
+    daemon.exec("box1", "exec1").await.unwrap();
+    let refusal = daemon.exec("box1", "exec1").await.unwrap_err();
     assert_eq!((refusal.code, refusal.reason), (Code::AlreadyExists, "EXEC_ID_ALREADY_EXISTS"));
-    assert_eq!(world.control.exec(&ME, "exec2").await.unwrap_err().reason, "EXEC_NOT_FOUND");
+    assert_eq!(daemon.control.exec(&ME, "exec2").await.unwrap_err().reason, "EXEC_NOT_FOUND");
     let empty = ExecRequest { sandbox: "box1".into(), ..Default::default() };
-    assert_eq!(world.control.create_exec(&ME, empty).await.unwrap_err().metadata["field"], "command");
-    // A refused one leaves nothing: its id is free.
-    assert_eq!(world.control.active_execs(&ME, Some("box1")).unwrap().len(), 1);
+    assert_eq!(daemon.control.create_exec(&ME, empty).await.unwrap_err().metadata["field"], "command");
+    // A refused exec leaves nothing; its id is free.
+    assert_eq!(daemon.control.active_execs(&ME, Some("box1")).unwrap().len(), 1);
 }
 
 #[tokio::test]
 async fn an_exec_that_is_too_large_is_refused_and_leaves_nothing() {
-    let world = World::ready("box1").await;
+    let daemon = TestDaemon::ready("box1").await;
     let with_env = |bytes: usize| ExecRequest {
         id: Some("exec1".into()),
         sandbox: "box1".into(),
@@ -58,92 +58,92 @@ async fn an_exec_that_is_too_large_is_refused_and_leaves_nothing() {
         env: [("BIG".to_owned(), "x".repeat(bytes))].into(),
         ..ExecRequest::default()
     };
-    let refusal = world.control.create_exec(&ME, with_env(4_000_000)).await.unwrap_err();
+    let refusal = daemon.control.create_exec(&ME, with_env(4_000_000)).await.unwrap_err();
     assert_eq!((refusal.code, refusal.metadata["field"].as_str()), (Code::InvalidArgument, "env_overrides"));
     assert!(refusal.message.contains("4000005 bytes") && refusal.message.contains("262144"), "{refusal}");
-    world.control.create_exec(&ME, with_env(MAX_EXEC_BYTES - 10)).await.unwrap();
-    world.check().await;
+    daemon.control.create_exec(&ME, with_env(MAX_EXEC_BYTES - 10)).await.unwrap();
+    daemon.check().await;
 }
 
 //= control.accepted-completed.accepted-command-said-complete
 //= promises.control-plane.cancelled-command
 #[tokio::test]
-async fn a_cancel_is_told_when_the_command_is_dead_and_not_before() {
-    let world = World::ready("box1").await;
-    world.exec("box1", "exec1").await.unwrap();
-    world.until_running("exec1").await;
-    world.provider.hold(Call::Cancel);
-    let control = world.control.clone();
+async fn a_cancel_returns_when_the_exec_has_ended() {
+    let daemon = TestDaemon::ready("box1").await;
+    daemon.exec("box1", "exec1").await.unwrap();
+    daemon.until_running("exec1").await;
+    daemon.provider.hold(FakeCall::Cancel);
+    let control = daemon.control.clone();
     let cancel = tokio::spawn(async move { control.cancel_exec(&ME, "exec1").await });
-    // Another one does not make it two.
-    while !world.control.exec(&ME, "exec1").await.unwrap().0.cancelling {
+    // The cancel is accepted, and the exec still runs.
+    while !daemon.control.exec(&ME, "exec1").await.unwrap().0.cancelling {
         tokio::task::yield_now().await;
     }
-    assert_eq!(world.control.exec(&ME, "exec1").await.unwrap().0.state, ExecState::Running);
-    world.provider.release(Call::Cancel);
+    assert_eq!(daemon.control.exec(&ME, "exec1").await.unwrap().0.state, ExecState::Running);
+    daemon.provider.release(FakeCall::Cancel);
     cancel.await.unwrap().unwrap();
-    assert_eq!(world.control.exec(&ME, "exec1").await.unwrap().0.state, ExecState::Cancelled);
-    let refusal = world.control.cancel_exec(&ME, "exec1").await.unwrap_err();
+    assert_eq!(daemon.control.exec(&ME, "exec1").await.unwrap().0.state, ExecState::Cancelled);
+    let refusal = daemon.control.cancel_exec(&ME, "exec1").await.unwrap_err();
     assert_eq!((refusal.reason, refusal.metadata["exec_id"].as_str()), ("EXEC_ALREADY_TERMINAL", "exec1"));
-    assert_eq!(kinds(&world.events("box1").await)[3..], [Event::ExecStarted, Event::ExecCancelled]);
-    assert_eq!(world.provider.running_execs(), [""; 0]);
+    assert_eq!(kinds(&daemon.events("box1").await)[3..], [Event::ExecStarted, Event::ExecCancelled]);
+    assert_eq!(daemon.provider.running_execs(), [""; 0]);
 }
 
 #[tokio::test]
-async fn one_that_is_cancelled_before_it_was_given_is_dead_all_the_same() {
-    let world = World::ready("box1").await;
-    world.provider.hold(Call::Exec);
-    world.exec("box1", "exec1").await.unwrap();
-    let control = world.control.clone();
+async fn an_exec_that_is_cancelled_before_it_starts_is_killed() {
+    let daemon = TestDaemon::ready("box1").await;
+    daemon.provider.hold(FakeCall::Exec);
+    daemon.exec("box1", "exec1").await.unwrap();
+    let control = daemon.control.clone();
     let cancel = tokio::spawn(async move { control.cancel_exec(&ME, "exec1").await });
-    while !world.control.exec(&ME, "exec1").await.unwrap().0.cancelling {
+    while !daemon.control.exec(&ME, "exec1").await.unwrap().0.cancelling {
         tokio::task::yield_now().await;
     }
-    // Whoever was to end it found nothing to end.
+    // The cancel found nothing to kill.
     for _ in 0..1000 {
         tokio::task::yield_now().await;
     }
-    world.provider.release(Call::Exec);
-    assert_eq!(world.until_ended("exec1").await.state, ExecState::Cancelled);
+    daemon.provider.release(FakeCall::Exec);
+    assert_eq!(daemon.until_ended("exec1").await.state, ExecState::Cancelled);
     cancel.await.unwrap().unwrap();
-    assert_eq!(world.provider.running_execs(), [""; 0]);
+    assert_eq!(daemon.provider.running_execs(), [""; 0]);
 }
 
 #[tokio::test]
-async fn one_that_cannot_be_given_is_tried_again_and_then_failed() {
-    let world = World::ready("box1").await;
-    world.provider.fail(Call::Exec, 2);
-    world.exec("box1", "exec1").await.unwrap();
-    world.until_running("exec1").await;
-    world.provider.fail(Call::Exec, 3);
-    world.exec("box1", "exec2").await.unwrap();
-    let exec = world.until_ended("exec2").await;
+async fn an_exec_that_cannot_be_started_is_retried_and_then_fails() {
+    let daemon = TestDaemon::ready("box1").await;
+    daemon.provider.fail(FakeCall::Exec, 2);
+    daemon.exec("box1", "exec1").await.unwrap();
+    daemon.until_running("exec1").await;
+    daemon.provider.fail(FakeCall::Exec, 3);
+    daemon.exec("box1", "exec2").await.unwrap();
+    let exec = daemon.until_ended("exec2").await;
     assert_eq!((exec.state, exec.error_message.as_str()), (ExecState::Failed, "Exec fails"));
 }
 
 #[tokio::test]
-async fn those_that_run_at_the_end_are_ended_before_it_is_told() {
+async fn running_execs_end_before_their_sandbox() {
     for delete in [false, true] {
-        let world = World::ready("box1").await;
-        world.exec("box1", "exec1").await.unwrap();
-        world.until_running("exec1").await;
-        let end = if delete {
-            world.control.delete(&ME, "box1").await.unwrap();
+        let daemon = TestDaemon::ready("box1").await;
+        daemon.exec("box1", "exec1").await.unwrap();
+        daemon.until_running("exec1").await;
+        let state = if delete {
+            daemon.control.delete(&ME, "box1").await.unwrap();
             SandboxState::Deleted
         } else {
-            world.control.stop(&ME, "box1").await.unwrap();
+            daemon.control.stop(&ME, "box1").await.unwrap();
             SandboxState::Stopped
         };
-        world.until("box1", end).await;
-        let events = world.events("box1").await;
-        let [.., asked, exec, over] = events.as_slice() else { panic!("{events:?}") };
+        daemon.until("box1", state).await;
+        let events = daemon.events("box1").await;
+        let [.., request, exec, end] = events.as_slice() else { panic!("{events:?}") };
         let expected = if delete {
             [Event::SandboxDeleteRequested, Event::ExecFailed, Event::SandboxDeleted]
         } else {
             [Event::SandboxStopRequested, Event::ExecFailed, Event::SandboxStopped]
         };
-        assert_eq!([asked.kind, exec.kind, over.kind], expected);
+        assert_eq!([request.kind, exec.kind, end.kind], expected);
         assert!(matches!(&exec.details, Details::Exec { exit_code: 137, .. }), "{exec:?}");
-        world.check().await;
+        daemon.check().await;
     }
 }

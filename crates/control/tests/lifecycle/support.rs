@@ -1,4 +1,4 @@
-//! A daemon without its faces.
+//! A control plane for tests, without the API.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use carrel_store::{Event, EventType, Exec, Sandbox, SandboxState, Store, StoreOp
 pub(crate) const ME: Caller = Caller { user: 1000, group: 1000, trusted: true };
 const WATCHDOG: Duration = Duration::from_secs(60);
 
-pub(crate) struct World {
+pub(crate) struct TestDaemon {
     pub(crate) control: Control,
     pub(crate) provider: FakeProvider,
     pub(crate) store: Store,
@@ -20,7 +20,7 @@ pub(crate) struct World {
     home: tempfile::TempDir,
 }
 
-impl World {
+impl TestDaemon {
     pub(crate) async fn new() -> Self {
         Self::with(Settings { host: Host::default(), ..Settings::default() }).await
     }
@@ -32,13 +32,13 @@ impl World {
     }
 
     pub(crate) async fn ready(id: &str) -> Self {
-        let world = Self::new().await;
-        world.create(id).await;
-        world.until(id, SandboxState::Ready).await;
-        world
+        let daemon = Self::new().await;
+        daemon.create(id).await;
+        daemon.until(id, SandboxState::Ready).await;
+        daemon
     }
 
-    /// Ends this daemon in the middle of whatever it does, and begins another.
+    /// Stops this daemon wherever it is, and starts another one.
     pub(crate) async fn crash(&mut self) {
         self.control.shutdown().await;
         self.store.close().await;
@@ -77,7 +77,7 @@ impl World {
         tokio::time::timeout(WATCHDOG, waiting).await.unwrap_or_else(|_| panic!("{id} is never {state:?}"))
     }
 
-    /// Waits for so many events.
+    /// Waits for this sequence.
     pub(crate) async fn until_sequence(&self, id: &str, sequence: u64) {
         let waiting = async {
             let mut events = self.control.events(&ME, id, 0).unwrap();
@@ -101,7 +101,7 @@ impl World {
         tokio::time::timeout(WATCHDOG, waiting).await.unwrap_or_else(|_| panic!("{id} never ends"))
     }
 
-    /// Waits until the provider has a command, which nobody tells.
+    /// Waits until the provider runs an exec, which no event reports.
     pub(crate) async fn until_running(&self, exec: &str) {
         let waiting = async {
             while !self.provider.running_execs().iter().any(|running| running == exec) {
@@ -111,31 +111,31 @@ impl World {
         tokio::time::timeout(WATCHDOG, waiting).await.unwrap();
     }
 
-    /// Waits until it was asked so often what is free on the disk.
-    pub(crate) async fn until_disk_space_asked(&self, times: u64) {
+    /// Waits until the free disk space was read this many times.
+    pub(crate) async fn until_disk_space_calls(&self, times: u64) {
         let waiting = async {
-            while self.provider.disk_space_asked() < times {
+            while self.provider.disk_space_calls() < times {
                 tokio::task::yield_now().await;
             }
         };
         tokio::time::timeout(WATCHDOG, waiting).await.unwrap();
     }
 
-    /// Waits until it was looked so often for what no sandbox has.
-    pub(crate) async fn reaped(&self, times: u64) {
-        tokio::time::timeout(WATCHDOG, self.provider.reaped(times)).await.unwrap();
+    /// Waits until the reaper ran this many times.
+    pub(crate) async fn until_reaped(&self, times: u64) {
+        tokio::time::timeout(WATCHDOG, self.provider.wait_for_reaps(times)).await.unwrap();
     }
 
     pub(crate) async fn events(&self, id: &str) -> Vec<Arc<Event>> {
         let newest = self.control.get(&ME, id).unwrap().last_sequence;
-        let (mut events, mut told) = (self.control.events(&ME, id, 0).unwrap(), Vec::new());
-        while told.last().is_none_or(|event: &Arc<Event>| event.sequence < newest) {
-            told.extend(events.next().await.unwrap().unwrap());
+        let (mut stream, mut events) = (self.control.events(&ME, id, 0).unwrap(), Vec::new());
+        while events.last().is_none_or(|event: &Arc<Event>| event.sequence < newest) {
+            events.extend(stream.next().await.unwrap().unwrap());
         }
-        told
+        events
     }
 
-    /// Ends this daemon and looks whether all that it wrote fits together.
+    /// Stops this daemon and checks the consistency of its store.
     pub(crate) async fn check(self) {
         self.control.shutdown().await;
         self.store.close().await;

@@ -1,4 +1,4 @@
-//! A daemon that can die at any moment, and what is asked of it.
+//! A daemon that can crash at any time, and requests to it.
 
 use std::sync::Arc;
 
@@ -10,54 +10,54 @@ use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 
-use crate::model::{Event, Request};
-use crate::steps::{Ask, RESTARTED, SANDBOXES};
+use crate::model::{ModelEvent, ModelRequest};
+use crate::steps::{ClientRequest, RESTARTED, SANDBOXES};
 
 const ME: Caller = Caller { user: 1000, group: 1000, trusted: true };
 
-/// How long the log of each sandbox is.
+/// The number of events of each sandbox.
 pub(crate) type Lengths = [usize; SANDBOXES];
 
-/// A daemon: what it does is over when its runtime is dropped, wherever it is.
-pub(crate) struct Daemon {
+/// A daemon. It crashes when its runtime is dropped.
+pub(crate) struct ModelDaemon {
     pub(crate) runtime: Runtime,
     pub(crate) control: Control,
     store: Store,
 }
 
-/// Something that was asked, and what came of it while the logs grew from one length to another.
+/// A request with its outcome, and the numbers of events before and after it.
 #[derive(Debug)]
-pub(crate) struct Asked {
-    pub(crate) what: Ask,
+pub(crate) struct CompletedRequest {
+    pub(crate) what: ClientRequest,
     pub(crate) before: Lengths,
     pub(crate) after: Lengths,
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: RequestOutcome,
 }
 
-/// What came of it.
+/// The outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    Done,
+pub(crate) enum RequestOutcome {
+    Accepted,
     Refused(String, &'static str),
-    /// Whoever could have answered is dead, or nobody waited.
+    /// The daemon crashed, or the client disconnected.
     Unknown,
 }
 
-/// Somebody who waits for an answer.
-pub(crate) struct Asking {
-    what: Ask,
+/// A request whose client waits for the answer.
+pub(crate) struct PendingRequest {
+    what: ClientRequest,
     before: Lengths,
-    answer: JoinHandle<(Outcome, Lengths)>,
+    answer: JoinHandle<(RequestOutcome, Lengths)>,
 }
 
-// === impl Daemon ===
+// === impl ModelDaemon ===
 
-impl Daemon {
-    pub(crate) fn begin(home: &TempDir, provider: &FakeProvider) -> Self {
+impl ModelDaemon {
+    pub(crate) fn start(home: &TempDir, provider: &FakeProvider) -> Self {
         Self::after(Self::open(home), provider)
     }
 
-    /// The next daemon, and how long the logs were when it began.
+    /// Starts the next daemon. Returns the numbers of events at that time.
     pub(crate) fn next(self, home: &TempDir, provider: &FakeProvider) -> (Self, Lengths) {
         let Self { runtime, control, store } = self;
         drop(runtime);
@@ -78,49 +78,49 @@ impl Daemon {
         Self { runtime, control, store }
     }
 
-    pub(crate) fn ask(&self, what: Ask) -> Asking {
+    pub(crate) fn send(&self, what: ClientRequest) -> PendingRequest {
         let (control, store) = (self.control.clone(), self.store.clone());
         let before = lengths(&store);
         let answer = self.runtime.spawn(async move {
-            let outcome = match answered(&control, what).await {
-                Ok(()) => Outcome::Done,
-                Err(refusal) => Outcome::Refused(format!("{:?}", refusal.code), refusal.reason),
+            let outcome = match carry_out(&control, what).await {
+                Ok(()) => RequestOutcome::Accepted,
+                Err(refusal) => RequestOutcome::Refused(format!("{:?}", refusal.code), refusal.reason),
             };
             (outcome, lengths(&store))
         });
-        Asking { what, before, answer }
+        PendingRequest { what, before, answer }
     }
 
-    /// Waits for an answer.
-    pub(crate) fn answer(&self, asking: Asking) -> Asked {
-        let Asking { what, before, answer } = asking;
+    /// Waits for the answer.
+    pub(crate) fn answer(&self, pending: PendingRequest) -> CompletedRequest {
+        let PendingRequest { what, before, answer } = pending;
         let (outcome, after) = self.runtime.block_on(answer).unwrap();
-        Asked { what, before, after, outcome }
+        CompletedRequest { what, before, after, outcome }
     }
 
-    /// Looks whether one who was asked by a daemon that is dead had answered before.
-    pub(crate) fn answer_of_the_dead(&self, asking: Asking, at_death: Lengths) -> Asked {
-        let Asking { what, before, answer } = asking;
-        let (outcome, after) = self.runtime.block_on(answer).unwrap_or((Outcome::Unknown, at_death));
-        Asked { what, before, after, outcome }
+    /// Returns the answer of a crashed daemon, if it was sent before.
+    pub(crate) fn answer_before_crash(&self, pending: PendingRequest, at_death: Lengths) -> CompletedRequest {
+        let PendingRequest { what, before, answer } = pending;
+        let (outcome, after) = self.runtime.block_on(answer).unwrap_or((RequestOutcome::Unknown, at_death));
+        CompletedRequest { what, before, after, outcome }
     }
 
-    /// Stops waiting. It may be done all the same, at any time.
-    pub(crate) fn leave(&self, asking: Asking) -> Asked {
-        asking.answer.abort();
-        self.answer_of_the_dead(asking, [usize::MAX; SANDBOXES])
+    /// Disconnects the client. The request may be carried out at any time.
+    pub(crate) fn disconnect(&self, pending: PendingRequest) -> CompletedRequest {
+        pending.answer.abort();
+        self.answer_before_crash(pending, [usize::MAX; SANDBOXES])
     }
 
-    /// What happened to a sandbox, as its clients are told.
-    pub(crate) fn log(&self, sandbox: usize) -> Vec<Event> {
+    /// The events of a sandbox, as clients receive them.
+    pub(crate) fn log(&self, sandbox: usize) -> Vec<ModelEvent> {
         let id = sandbox_id(sandbox);
         let Ok(row) = self.control.get(&ME, &id) else { return Vec::new() };
         let newest = usize::try_from(row.last_sequence).unwrap();
         let mut events = self.control.events(&ME, &id, 0).unwrap();
         let mut log = Vec::new();
         while log.len() < newest {
-            let told = self.runtime.block_on(events.next()).unwrap().unwrap();
-            log.extend(told.iter().map(|event| plain(event)));
+            let batch = self.runtime.block_on(events.next()).unwrap().unwrap();
+            log.extend(batch.iter().map(|event| model_event(event)));
         }
         log
     }
@@ -128,13 +128,13 @@ impl Daemon {
     /// Waits for a state by events alone.
     pub(crate) fn until(&self, sandbox: usize, state: u8) {
         let mut events = self.control.events(&ME, &sandbox_id(sandbox), 0).unwrap();
-        while self.seen(sandbox).0 != state {
+        while self.visible_state(sandbox).0 != state {
             self.runtime.block_on(events.next()).unwrap().unwrap();
         }
     }
 
-    /// What a sandbox is seen as, and its execs that run.
-    pub(crate) fn seen(&self, sandbox: usize) -> (u8, Vec<String>) {
+    /// The visible state of a sandbox, and its running execs.
+    pub(crate) fn visible_state(&self, sandbox: usize) -> (u8, Vec<String>) {
         let id = sandbox_id(sandbox);
         let state = self.control.get(&ME, &id).map_or(0, |row| row.state.number());
         let execs = self.control.active_execs(&ME, Some(&id)).unwrap_or_default();
@@ -154,18 +154,18 @@ fn lengths(store: &Store) -> Lengths {
     })
 }
 
-async fn answered(control: &Control, what: Ask) -> Result<(), Refusal> {
+async fn carry_out(control: &Control, what: ClientRequest) -> Result<(), Refusal> {
     match what {
-        Ask::Create(sandbox) => {
+        ClientRequest::Create(sandbox) => {
             let restart = (sandbox == RESTARTED).then_some(RestartPolicy::OnBoot);
             let spec = Some(Draft { image: "host".to_owned(), restart, ..Draft::default() });
             let request = CreateRequest { id: Some(sandbox_id(sandbox)), spec, ..CreateRequest::default() };
             control.create(&ME, request).await.map(drop)
         }
-        Ask::Stop(sandbox) => control.stop(&ME, &sandbox_id(sandbox)).await,
-        Ask::Resume(sandbox) => control.resume(&ME, &sandbox_id(sandbox)).await,
-        Ask::Delete(sandbox) => control.delete(&ME, &sandbox_id(sandbox)).await,
-        Ask::Exec(sandbox, exec) => {
+        ClientRequest::Stop(sandbox) => control.stop(&ME, &sandbox_id(sandbox)).await,
+        ClientRequest::Resume(sandbox) => control.resume(&ME, &sandbox_id(sandbox)).await,
+        ClientRequest::Delete(sandbox) => control.delete(&ME, &sandbox_id(sandbox)).await,
+        ClientRequest::Exec(sandbox, exec) => {
             let request = ExecRequest {
                 id: Some(exec_id(exec)),
                 sandbox: sandbox_id(sandbox),
@@ -174,19 +174,19 @@ async fn answered(control: &Control, what: Ask) -> Result<(), Refusal> {
             };
             control.create_exec(&ME, request).await.map(drop)
         }
-        Ask::Cancel(exec) => control.cancel_exec(&ME, &exec_id(exec)).await,
+        ClientRequest::Cancel(exec) => control.cancel_exec(&ME, &exec_id(exec)).await,
     }
 }
 
-/// An event in the words of the model.
-fn plain(event: &carrel_store::Event) -> Event {
+/// Converts an event to that of the model.
+fn model_event(event: &carrel_store::Event) -> ModelEvent {
     let (mut reason, mut error_code, mut exec) = (String::new(), String::new(), None);
     match &event.details {
         Details::None | Details::Service { .. } => {}
         Details::Phase { reason: why, error_code: code, .. } => (reason, error_code) = (why.clone(), code.clone()),
         Details::Exec { exec: id, state, exit_code, .. } => exec = Some((id.to_string(), state.number(), *exit_code)),
     }
-    Event { kind: event.kind.number(), state: event.state.number(), reason, error_code, exec }
+    ModelEvent { kind: event.kind.number(), state: event.state.number(), reason, error_code, exec }
 }
 
 pub(crate) fn sandbox_id(number: usize) -> String {
@@ -197,10 +197,10 @@ pub(crate) fn exec_id(number: usize) -> String {
     format!("exec{number}")
 }
 
-// === impl Ask ===
+// === impl ClientRequest ===
 
-impl Ask {
-    /// The sandbox that it is asked of, if it says so.
+impl ClientRequest {
+    /// The sandbox that it names.
     pub(crate) fn sandbox(self) -> Option<usize> {
         match self {
             Self::Create(sandbox)
@@ -212,15 +212,15 @@ impl Ask {
         }
     }
 
-    /// The same in the words of the model.
-    pub(crate) fn request(self) -> Request {
+    /// Converts it to a request of the model.
+    pub(crate) fn request(self) -> ModelRequest {
         match self {
-            Self::Create(_) => Request::Create,
-            Self::Stop(_) => Request::Stop,
-            Self::Resume(_) => Request::Resume,
-            Self::Delete(_) => Request::Delete,
-            Self::Exec(_, exec) => Request::Exec(exec_id(exec)),
-            Self::Cancel(exec) => Request::Cancel(exec_id(exec)),
+            Self::Create(_) => ModelRequest::Create,
+            Self::Stop(_) => ModelRequest::Stop,
+            Self::Resume(_) => ModelRequest::Resume,
+            Self::Delete(_) => ModelRequest::Delete,
+            Self::Exec(_, exec) => ModelRequest::Exec(exec_id(exec)),
+            Self::Cancel(exec) => ModelRequest::Cancel(exec_id(exec)),
         }
     }
 }

@@ -1,30 +1,30 @@
-//! The real control plane beside a model of it: random requests, failures, deaths and crashes, and the same promises.
+//! Compares the control plane with a model under random requests, failures and crashes.
 
-#![allow(clippy::unwrap_used, reason = "what a test cannot go on without ends it")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod daemon;
-mod judge;
 mod model;
+mod run;
 mod steps;
 mod table;
-mod world;
+mod verify;
 
-use self::steps::Case;
-use self::world::WATCHDOG;
+use self::run::WATCHDOG;
+use self::steps::ModelCase;
 
-/// How many cases are tried: a quarter of those of a property, since each of them is long.
+/// The number of cases: a quarter of those of a property, because each case is long.
 fn cases() -> u64 {
-    let said = std::env::var("BOLERO_RANDOM_ITERATIONS").ok().and_then(|text| text.parse::<u64>().ok());
-    said.map_or(64, |said| said.div_ceil(4))
+    let configured = std::env::var("BOLERO_RANDOM_ITERATIONS").ok().and_then(|text| text.parse::<u64>().ok());
+    configured.map_or(64, |configured| configured.div_ceil(4))
 }
 
-/// Leaves out what a failing case fails without.
-fn smallest(mut case: Case, mut error: String) -> (Case, String) {
+/// Minimizes a failing case.
+fn smallest(mut case: ModelCase, mut error: String) -> (ModelCase, String) {
     let mut index = case.0.len();
     while index > 0 {
         index -= 1;
         let smaller = case.without(index);
-        if let Err(still) = world::run(&smaller, WATCHDOG / 10) {
+        if let Err(still) = run::run(&smaller, WATCHDOG / 10) {
             (case, error) = (smaller, still);
         }
     }
@@ -33,10 +33,10 @@ fn smallest(mut case: Case, mut error: String) -> (Case, String) {
 
 //= promises.control-plane.table-stages-requests
 #[test]
-fn whatever_happens_is_what_the_model_says() {
+fn the_control_plane_behaves_like_its_model() {
     for seed in 0..cases() {
-        let case = Case::drawn(seed);
-        if let Err(error) = world::run(&case, WATCHDOG) {
+        let case = ModelCase::generate(seed);
+        if let Err(error) = run::run(&case, WATCHDOG) {
             let (case, error) = smallest(case, error);
             panic!("seed {seed}: {error}\nadd to regressions.txt:\n{case}");
         }
@@ -44,17 +44,17 @@ fn whatever_happens_is_what_the_model_says() {
 }
 
 #[test]
-fn what_failed_once_does_not_fail_again() {
+fn recorded_regressions_do_not_fail_again() {
     for line in include_str!("regressions.txt").lines().filter(|line| !line.starts_with('#')) {
-        let case: Case = line.parse().unwrap();
-        world::run(&case, WATCHDOG).unwrap_or_else(|error| panic!("{line}: {error}"));
+        let case: ModelCase = line.parse().unwrap();
+        run::run(&case, WATCHDOG).unwrap_or_else(|error| panic!("{line}: {error}"));
     }
 }
 
 #[test]
-fn a_case_is_read_as_it_is_written() {
+fn a_case_round_trips_as_text() {
     for seed in 0..100 {
-        let case = Case::drawn(seed);
+        let case = ModelCase::generate(seed);
         assert_eq!(case.to_string().parse(), Ok(case));
     }
 }

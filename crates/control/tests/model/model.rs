@@ -1,18 +1,18 @@
-//! What is promised about sandboxes, written down a second time: it knows nothing of the code that keeps the promise.
+//! A model of the documented behaviour of sandboxes, independent of the implementation.
 //!
 //! Kinds of events and states are the numbers of the wire.
 
 use std::collections::BTreeMap;
 
-/// Where a sandbox is in its life.
+/// The state of a sandbox in the model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum State {
-    /// There is none.
+pub(crate) enum ModelState {
+    /// It does not exist.
     #[default]
     Absent,
-    /// It is accepted, and nothing has begun.
+    /// It is accepted, and not started yet.
     Accepted,
-    /// It is being made, or made to run again.
+    /// It is starting.
     Pending,
     Ready,
     /// A stop was accepted. Clients see it as ready.
@@ -25,9 +25,9 @@ pub(crate) enum State {
     Deleted,
 }
 
-/// What somebody asks.
+/// A request to a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Request {
+pub(crate) enum ModelRequest {
     Create,
     Stop,
     Resume,
@@ -36,54 +36,54 @@ pub(crate) enum Request {
     Cancel(String),
 }
 
-/// What has to be answered.
+/// The expected answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
-    /// It is accepted, and the next event says so.
-    Told(u8),
-    /// It is accepted, and no event says so.
+pub(crate) enum ExpectedAnswer {
+    /// It is accepted, and the next event is of this kind.
+    Event(u8),
+    /// It is accepted without an event.
     Silent,
     /// It is refused, with a code and a reason.
     Refused(&'static str, &'static str),
 }
 
-/// Something that happened.
+/// An event of a sandbox.
 #[derive(Clone, Debug)]
-pub(crate) struct Event {
+pub(crate) struct ModelEvent {
     pub(crate) kind: u8,
     pub(crate) state: u8,
     pub(crate) reason: String,
     pub(crate) error_code: String,
-    /// An exec, how it is, and its exit code.
+    /// The exec with its state and its exit code.
     pub(crate) exec: Option<(String, u8, i32)>,
 }
 
-/// A sandbox, as its events make it.
+/// A sandbox, as its events describe it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Sandbox {
-    pub(crate) state: State,
-    /// Why it stops or goes.
+pub(crate) struct ModelSandbox {
+    pub(crate) state: ModelState,
+    /// Why it is stopped or deleted.
     pub(crate) reason: String,
-    /// Whether it was ready at some time.
+    /// Whether it was ever ready.
     pub(crate) was_ready: bool,
-    /// Execs, and how they are.
+    /// The states of its execs.
     pub(crate) execs: BTreeMap<String, u8>,
 }
 
-const INVALID_STATE: Answer = Answer::Refused("FailedPrecondition", "SANDBOX_INVALID_STATE");
-const NOT_READY: Answer = Answer::Refused("FailedPrecondition", "SANDBOX_NOT_READY");
-const NOT_FOUND: Answer = Answer::Refused("NotFound", "SANDBOX_NOT_FOUND");
-const TAKEN: Answer = Answer::Refused("AlreadyExists", "SANDBOX_ID_ALREADY_EXISTS");
-const EXEC_NOT_FOUND: Answer = Answer::Refused("NotFound", "EXEC_NOT_FOUND");
-const EXEC_ENDED: Answer = Answer::Refused("FailedPrecondition", "EXEC_ALREADY_TERMINAL");
-pub(crate) const EXEC_TAKEN: Answer = Answer::Refused("AlreadyExists", "EXEC_ID_ALREADY_EXISTS");
+const INVALID_STATE: ExpectedAnswer = ExpectedAnswer::Refused("FailedPrecondition", "SANDBOX_INVALID_STATE");
+const NOT_READY: ExpectedAnswer = ExpectedAnswer::Refused("FailedPrecondition", "SANDBOX_NOT_READY");
+const NOT_FOUND: ExpectedAnswer = ExpectedAnswer::Refused("NotFound", "SANDBOX_NOT_FOUND");
+const TAKEN: ExpectedAnswer = ExpectedAnswer::Refused("AlreadyExists", "SANDBOX_ID_ALREADY_EXISTS");
+const EXEC_NOT_FOUND: ExpectedAnswer = ExpectedAnswer::Refused("NotFound", "EXEC_NOT_FOUND");
+const EXEC_ENDED: ExpectedAnswer = ExpectedAnswer::Refused("FailedPrecondition", "EXEC_ALREADY_TERMINAL");
+pub(crate) const EXEC_TAKEN: ExpectedAnswer = ExpectedAnswer::Refused("AlreadyExists", "EXEC_ID_ALREADY_EXISTS");
 
 const RUNNING: u8 = 1;
 
-// === impl State ===
+// === impl ModelState ===
 
-impl State {
-    /// What clients see.
+impl ModelState {
+    /// The state that clients see.
     pub(crate) fn number(self) -> u8 {
         match self {
             Self::Absent => 0,
@@ -96,42 +96,42 @@ impl State {
         }
     }
 
-    /// Whether nothing that was accepted is still to be done.
+    /// Whether no accepted request is in progress.
     pub(crate) fn is_settled(self) -> bool {
         !matches!(self, Self::Accepted | Self::Pending | Self::Stopping | Self::Deleting)
     }
 }
 
-// === impl Sandbox ===
+// === impl ModelSandbox ===
 
-impl Sandbox {
-    /// What has to be answered now. An exec whose id another sandbox has is not known here.
-    pub(crate) fn answer(&self, request: &Request) -> Answer {
-        use State::{Absent, Deleted, Deleting, Ready, Recoverable, Stopped, Stopping};
+impl ModelSandbox {
+    /// The expected answer now. Ids of execs of other sandboxes are not known here.
+    pub(crate) fn answer(&self, request: &ModelRequest) -> ExpectedAnswer {
+        use ModelState::{Absent, Deleted, Deleting, Ready, Recoverable, Stopped, Stopping};
         match (request, self.state) {
-            (Request::Create, Absent) => Answer::Told(1),
-            (Request::Create, _) => TAKEN,
-            (Request::Cancel(exec), _) => match self.execs.get(exec) {
+            (ModelRequest::Create, Absent) => ExpectedAnswer::Event(1),
+            (ModelRequest::Create, _) => TAKEN,
+            (ModelRequest::Cancel(exec), _) => match self.execs.get(exec) {
                 None => EXEC_NOT_FOUND,
-                Some(&RUNNING) => Answer::Silent,
+                Some(&RUNNING) => ExpectedAnswer::Silent,
                 Some(_) => EXEC_ENDED,
             },
             (_, Absent) => NOT_FOUND,
-            (Request::Stop, Ready) => Answer::Told(5),
-            (Request::Stop, Stopping) => Answer::Silent,
-            (Request::Resume, Stopped | Recoverable) => Answer::Told(1),
-            (Request::Stop | Request::Resume, _) => INVALID_STATE,
-            (Request::Delete, Deleting | Deleted) => Answer::Silent,
-            (Request::Delete, _) => Answer::Told(7),
-            (Request::Exec(exec), Ready) if self.execs.contains_key(exec) => EXEC_TAKEN,
-            (Request::Exec(_), Ready) => Answer::Told(9),
-            (Request::Exec(_), _) => NOT_READY,
+            (ModelRequest::Stop, Ready) => ExpectedAnswer::Event(5),
+            (ModelRequest::Stop, Stopping) => ExpectedAnswer::Silent,
+            (ModelRequest::Resume, Stopped | Recoverable) => ExpectedAnswer::Event(1),
+            (ModelRequest::Stop | ModelRequest::Resume, _) => INVALID_STATE,
+            (ModelRequest::Delete, Deleting | Deleted) => ExpectedAnswer::Silent,
+            (ModelRequest::Delete, _) => ExpectedAnswer::Event(7),
+            (ModelRequest::Exec(exec), Ready) if self.execs.contains_key(exec) => EXEC_TAKEN,
+            (ModelRequest::Exec(_), Ready) => ExpectedAnswer::Event(9),
+            (ModelRequest::Exec(_), _) => NOT_READY,
         }
     }
 
-    /// Lets something happen, if it may.
-    pub(crate) fn happen(&mut self, event: &Event) -> Result<(), String> {
-        use State::{Absent, Accepted, Deleted, Deleting, Failed, Pending, Ready, Recoverable, Stopped, Stopping};
+    /// Applies an event, if it is allowed.
+    pub(crate) fn happen(&mut self, event: &ModelEvent) -> Result<(), String> {
+        use ModelState::{Absent, Accepted, Deleted, Deleting, Failed, Pending, Ready, Recoverable, Stopped, Stopping};
         let next = match (event.kind, self.state) {
             (1, Absent) => Accepted,
             (2, Accepted) => Pending,
@@ -182,7 +182,7 @@ impl Sandbox {
             return Err(format!("{event:?} does not announce {next:?}"));
         }
         if matches!(event.kind, 6) && (event.error_code == "CONTAINER_NOT_RUNNING") != self.is_lost() {
-            return Err(format!("{event:?} does not say whether it was asked for"));
+            return Err(format!("{event:?} does not say whether it was completed for"));
         }
         self.was_ready |= next == Ready;
         if matches!(event.kind, 5 | 7) {
@@ -192,12 +192,12 @@ impl Sandbox {
         Ok(())
     }
 
-    /// Whether it stopped although nobody asked for that.
+    /// Whether it stopped without a request.
     pub(crate) fn is_lost(&self) -> bool {
         matches!(self.reason.as_str(), "supervisor_lost" | "host_restarted")
     }
 
-    /// Execs that have not ended.
+    /// Execs that are running.
     pub(crate) fn running(&self) -> impl Iterator<Item = &String> {
         self.execs.iter().filter(|(_, state)| **state == RUNNING).map(|(exec, _)| exec)
     }

@@ -1,47 +1,47 @@
-//! What is done to a daemon, one step at a time; a whole case is a line of text.
+//! The steps of a case, which is written as one line of text.
 
 use std::fmt;
 use std::str::FromStr;
 
-use carrel_control::fake::Call;
+use carrel_control::fake::FakeCall;
 
-/// How many sandboxes there may be.
+/// The number of sandboxes.
 pub(crate) const SANDBOXES: usize = 3;
-/// The one that is resumed when the host boots.
+/// The sandbox that is resumed when the host boots.
 pub(crate) const RESTARTED: usize = 2;
-/// How many execs.
+/// The number of execs.
 const EXECS: u64 = 8;
 
 /// A step. Sandboxes and execs are numbered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
-    /// Somebody asks, and waits for the answer or not.
-    Ask { what: Ask, waits: bool },
-    /// A call of the provider fails so often.
-    Fail(Call, u32),
-    /// Calls of the provider do not return.
-    Hold(Call),
-    /// They do.
-    Release(Call),
+pub(crate) enum ModelStep {
+    /// A client sends a request, and waits for the answer or not.
+    Request { what: ClientRequest, waits: bool },
+    /// The next calls of the provider fail.
+    Fail(FakeCall, u32),
+    /// Calls of the provider block.
+    Hold(FakeCall),
+    /// Calls of the provider continue.
+    Release(FakeCall),
     /// A sandbox dies.
     Kill(usize),
-    /// A command ends by itself.
+    /// An exec ends by itself.
     End(usize, i32),
-    /// Others have so many turns.
-    Turn(u32),
-    /// Those who wait for an answer leave.
-    Leave,
-    /// All that was accepted is done.
+    /// Other tasks run this many times.
+    Yield(u32),
+    /// Clients that wait for an answer disconnect.
+    Disconnect,
+    /// All accepted requests are completed.
     Settle,
-    /// The daemon dies, and another one begins.
+    /// The daemon crashes, and another one starts.
     Crash,
-    /// The host restarts, and everything with it.
+    /// The host restarts, with everything on it.
     Reboot,
 }
 
-/// What somebody asks for.
+/// A request of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ask {
+pub(crate) enum ClientRequest {
     Create(usize),
     Stop(usize),
     Resume(usize),
@@ -50,24 +50,24 @@ pub(crate) enum Ask {
     Cancel(usize),
 }
 
-/// A case, as text: what a failing one is kept as.
+/// A case, which is stored as text if it fails.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Case(pub(crate) Vec<Step>);
+pub(crate) struct ModelCase(pub(crate) Vec<ModelStep>);
 
-const CALLS: [(Call, &str); 5] = [
-    (Call::Start, "start"),
-    (Call::Exec, "exec"),
-    (Call::Cancel, "cancel"),
-    (Call::Stop, "stop"),
-    (Call::Remove, "remove"),
+const CALLS: [(FakeCall, &str); 5] = [
+    (FakeCall::Start, "start"),
+    (FakeCall::Exec, "exec"),
+    (FakeCall::Cancel, "cancel"),
+    (FakeCall::Stop, "stop"),
+    (FakeCall::Remove, "remove"),
 ];
 
-/// Numbers from a seed: the same ones everywhere.
-struct Numbers(u64);
+/// A pseudorandom number generator, the same on every platform.
+struct Prng(u64);
 
-// === impl Numbers ===
+// === impl Prng ===
 
-impl Numbers {
+impl Prng {
     fn below(&mut self, end: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -80,16 +80,16 @@ impl Numbers {
     }
 }
 
-// === impl Case ===
+// === impl ModelCase ===
 
-impl Case {
-    pub(crate) fn drawn(seed: u64) -> Self {
-        let mut numbers = Numbers(seed);
+impl ModelCase {
+    pub(crate) fn generate(seed: u64) -> Self {
+        let mut numbers = Prng(seed);
         let length = 5 + numbers.below(40);
-        Self((0..length).map(|_| Step::drawn(&mut numbers)).collect())
+        Self((0..length).map(|_| ModelStep::generate(&mut numbers)).collect())
     }
 
-    /// The same without one step.
+    /// Removes one step.
     pub(crate) fn without(&self, index: usize) -> Self {
         let mut steps = self.0.clone();
         steps.remove(index);
@@ -97,13 +97,13 @@ impl Case {
     }
 }
 
-impl fmt::Display for Case {
+impl fmt::Display for ModelCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.iter().map(Step::to_string).collect::<Vec<_>>().join("; "))
+        f.write_str(&self.0.iter().map(ModelStep::to_string).collect::<Vec<_>>().join("; "))
     }
 }
 
-impl FromStr for Case {
+impl FromStr for ModelCase {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -111,29 +111,29 @@ impl FromStr for Case {
     }
 }
 
-// === impl Step ===
+// === impl ModelStep ===
 
-impl Step {
-    fn drawn(numbers: &mut Numbers) -> Self {
+impl ModelStep {
+    fn generate(numbers: &mut Prng) -> Self {
         let call = CALLS[numbers.small(5)].0;
         let sandbox = numbers.small(SANDBOXES as u64);
         let exec = numbers.small(EXECS);
         let waits = numbers.below(3) > 0;
-        let ask = |what| Self::Ask { what, waits };
+        let request = |what| Self::Request { what, waits };
         match numbers.below(41) {
-            0..6 => ask(Ask::Create(sandbox)),
-            6..10 => ask(Ask::Stop(sandbox)),
-            10..14 => ask(Ask::Resume(sandbox)),
-            14..16 => ask(Ask::Delete(sandbox)),
-            16..22 => ask(Ask::Exec(sandbox, exec)),
-            22..24 => ask(Ask::Cancel(exec)),
+            0..6 => request(ClientRequest::Create(sandbox)),
+            6..10 => request(ClientRequest::Stop(sandbox)),
+            10..14 => request(ClientRequest::Resume(sandbox)),
+            14..16 => request(ClientRequest::Delete(sandbox)),
+            16..22 => request(ClientRequest::Exec(sandbox, exec)),
+            22..24 => request(ClientRequest::Cancel(exec)),
             24..26 => Self::Fail(call, u32::try_from(1 + numbers.below(4)).unwrap()),
             26..28 => Self::Hold(call),
             28..29 => Self::Release(call),
             29..30 => Self::Kill(sandbox),
             30..32 => Self::End(exec, i32::try_from(numbers.below(3)).unwrap()),
-            32..35 => Self::Turn(u32::try_from(numbers.below(25).pow(3)).unwrap()),
-            35 => Self::Leave,
+            32..35 => Self::Yield(u32::try_from(numbers.below(25).pow(3)).unwrap()),
+            35 => Self::Disconnect,
             36..38 => Self::Settle,
             38..40 => Self::Crash,
             _ => Self::Reboot,
@@ -141,22 +141,22 @@ impl Step {
     }
 }
 
-fn name(call: Call) -> &'static str {
+fn name(call: FakeCall) -> &'static str {
     CALLS.iter().find(|(known, _)| *known == call).map_or("", |(_, name)| name)
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for ModelStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::Ask { what, waits } => {
+            Self::Request { what, waits } => {
                 f.write_str(if waits { "" } else { "~" })?;
                 match what {
-                    Ask::Create(sandbox) => write!(f, "create {sandbox}"),
-                    Ask::Stop(sandbox) => write!(f, "stop {sandbox}"),
-                    Ask::Resume(sandbox) => write!(f, "resume {sandbox}"),
-                    Ask::Delete(sandbox) => write!(f, "delete {sandbox}"),
-                    Ask::Exec(sandbox, exec) => write!(f, "exec {sandbox} {exec}"),
-                    Ask::Cancel(exec) => write!(f, "cancel {exec}"),
+                    ClientRequest::Create(sandbox) => write!(f, "create {sandbox}"),
+                    ClientRequest::Stop(sandbox) => write!(f, "stop {sandbox}"),
+                    ClientRequest::Resume(sandbox) => write!(f, "resume {sandbox}"),
+                    ClientRequest::Delete(sandbox) => write!(f, "delete {sandbox}"),
+                    ClientRequest::Exec(sandbox, exec) => write!(f, "exec {sandbox} {exec}"),
+                    ClientRequest::Cancel(exec) => write!(f, "cancel {exec}"),
                 }
             }
             Self::Fail(call, times) => write!(f, "fail {} {times}", name(call)),
@@ -164,8 +164,8 @@ impl fmt::Display for Step {
             Self::Release(call) => write!(f, "release {}", name(call)),
             Self::Kill(sandbox) => write!(f, "kill {sandbox}"),
             Self::End(exec, code) => write!(f, "end {exec} {code}"),
-            Self::Turn(times) => write!(f, "turn {times}"),
-            Self::Leave => f.write_str("leave"),
+            Self::Yield(times) => write!(f, "turn {times}"),
+            Self::Disconnect => f.write_str("leave"),
             Self::Settle => f.write_str("settle"),
             Self::Crash => f.write_str("crash"),
             Self::Reboot => f.write_str("reboot"),
@@ -173,41 +173,41 @@ impl fmt::Display for Step {
     }
 }
 
-impl FromStr for Step {
+impl FromStr for ModelStep {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let strange = || format!("{text:?} is no step");
+        let invalid = || format!("{text:?} is not a step");
         let mut words = text.split(' ');
         let first = words.next().unwrap_or_default();
         let rest: Vec<_> = words.collect();
         let number = |index: usize| -> Result<usize, String> {
-            rest.get(index).and_then(|word: &&str| word.parse().ok()).ok_or_else(strange)
+            rest.get(index).and_then(|word: &&str| word.parse().ok()).ok_or_else(invalid)
         };
         let call = || {
             let found = CALLS.iter().find(|(_, name)| rest.first() == Some(name));
-            found.map(|(call, _)| *call).ok_or_else(strange)
+            found.map(|(call, _)| *call).ok_or_else(invalid)
         };
         let (first, waits) = first.strip_prefix('~').map_or((first, true), |first| (first, false));
         let what = match first {
-            "create" => Ask::Create(number(0)?),
-            "stop" => Ask::Stop(number(0)?),
-            "resume" => Ask::Resume(number(0)?),
-            "delete" => Ask::Delete(number(0)?),
-            "exec" => Ask::Exec(number(0)?, number(1)?),
-            "cancel" => Ask::Cancel(number(0)?),
-            "fail" => return Ok(Self::Fail(call()?, u32::try_from(number(1)?).map_err(|_| strange())?)),
+            "create" => ClientRequest::Create(number(0)?),
+            "stop" => ClientRequest::Stop(number(0)?),
+            "resume" => ClientRequest::Resume(number(0)?),
+            "delete" => ClientRequest::Delete(number(0)?),
+            "exec" => ClientRequest::Exec(number(0)?, number(1)?),
+            "cancel" => ClientRequest::Cancel(number(0)?),
+            "fail" => return Ok(Self::Fail(call()?, u32::try_from(number(1)?).map_err(|_| invalid())?)),
             "hold" => return Ok(Self::Hold(call()?)),
             "release" => return Ok(Self::Release(call()?)),
             "kill" => return Ok(Self::Kill(number(0)?)),
-            "end" => return Ok(Self::End(number(0)?, i32::try_from(number(1)?).map_err(|_| strange())?)),
-            "turn" => return Ok(Self::Turn(u32::try_from(number(0)?).map_err(|_| strange())?)),
-            "leave" => return Ok(Self::Leave),
+            "end" => return Ok(Self::End(number(0)?, i32::try_from(number(1)?).map_err(|_| invalid())?)),
+            "turn" => return Ok(Self::Yield(u32::try_from(number(0)?).map_err(|_| invalid())?)),
+            "leave" => return Ok(Self::Disconnect),
             "settle" => return Ok(Self::Settle),
             "crash" => return Ok(Self::Crash),
             "reboot" => return Ok(Self::Reboot),
-            _ => return Err(strange()),
+            _ => return Err(invalid()),
         };
-        Ok(Self::Ask { what, waits })
+        Ok(Self::Request { what, waits })
     }
 }

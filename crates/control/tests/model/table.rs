@@ -1,12 +1,12 @@
-//! The documented table, row by row, against the model, the machine and a real daemon.
+//! The documented table, row by row, against the model, the transition table and a real daemon.
 
-use carrel_control::fake::{Call, FakeProvider};
-use carrel_control::machine::{Input, Stage, Verdict, verdict};
+use carrel_control::fake::{FakeCall, FakeProvider};
+use carrel_control::stage::{SandboxStage, StageInput, StageTransition, transition};
 use carrel_store::{EventType, ExecState, SandboxState};
 
-use crate::daemon::{Daemon, Outcome};
-use crate::model::{Answer, Request, Sandbox, State};
-use crate::steps::Ask;
+use crate::daemon::{ModelDaemon, RequestOutcome};
+use crate::model::{ExpectedAnswer, ModelRequest, ModelSandbox, ModelState};
+use crate::steps::ClientRequest;
 
 const OK: &str = "ok";
 const SILENT: &str = "no event";
@@ -14,18 +14,18 @@ const NOT_READY: &str = "SANDBOX_NOT_READY";
 const INVALID: &str = "SANDBOX_INVALID_STATE";
 const NOT_FOUND: &str = "SANDBOX_NOT_FOUND";
 
-/// What is answered to an exec, a stop, a resume and a delete.
-const TABLE: [(State, [&str; 4]); 10] = [
-    (State::Absent, [NOT_FOUND, NOT_FOUND, NOT_FOUND, NOT_FOUND]),
-    (State::Accepted, [NOT_READY, INVALID, INVALID, OK]),
-    (State::Pending, [NOT_READY, INVALID, INVALID, OK]),
-    (State::Ready, [OK, OK, INVALID, OK]),
-    (State::Stopping, [NOT_READY, SILENT, INVALID, OK]),
-    (State::Failed, [NOT_READY, INVALID, INVALID, OK]),
-    (State::Recoverable, [NOT_READY, INVALID, OK, OK]),
-    (State::Stopped, [NOT_READY, INVALID, OK, OK]),
-    (State::Deleting, [NOT_READY, INVALID, INVALID, SILENT]),
-    (State::Deleted, [NOT_READY, INVALID, INVALID, SILENT]),
+/// The answers to an exec, a stop, a resume and a delete.
+const TABLE: [(ModelState, [&str; 4]); 10] = [
+    (ModelState::Absent, [NOT_FOUND, NOT_FOUND, NOT_FOUND, NOT_FOUND]),
+    (ModelState::Accepted, [NOT_READY, INVALID, INVALID, OK]),
+    (ModelState::Pending, [NOT_READY, INVALID, INVALID, OK]),
+    (ModelState::Ready, [OK, OK, INVALID, OK]),
+    (ModelState::Stopping, [NOT_READY, SILENT, INVALID, OK]),
+    (ModelState::Failed, [NOT_READY, INVALID, INVALID, OK]),
+    (ModelState::Recoverable, [NOT_READY, INVALID, OK, OK]),
+    (ModelState::Stopped, [NOT_READY, INVALID, OK, OK]),
+    (ModelState::Deleting, [NOT_READY, INVALID, INVALID, SILENT]),
+    (ModelState::Deleted, [NOT_READY, INVALID, INVALID, SILENT]),
 ];
 
 fn code(reason: &str) -> &'static str {
@@ -37,14 +37,15 @@ fn code(reason: &str) -> &'static str {
 
 #[test]
 fn the_model_answers_as_documented() {
-    let requests = [Request::Exec("exec0".to_owned()), Request::Stop, Request::Resume, Request::Delete];
+    let requests =
+        [ModelRequest::Exec("exec0".to_owned()), ModelRequest::Stop, ModelRequest::Resume, ModelRequest::Delete];
     for (state, row) in TABLE {
-        let sandbox = Sandbox { state, ..Sandbox::default() };
+        let sandbox = ModelSandbox { state, ..ModelSandbox::default() };
         for (request, expected) in requests.iter().zip(row) {
             let is_right = match sandbox.answer(request) {
-                Answer::Told(_) => expected == OK,
-                Answer::Silent => expected == SILENT,
-                Answer::Refused(code_of, reason) => expected == reason && code_of == code(reason),
+                ExpectedAnswer::Event(_) => expected == OK,
+                ExpectedAnswer::Silent => expected == SILENT,
+                ExpectedAnswer::Refused(code_of, reason) => expected == reason && code_of == code(reason),
             };
             assert!(is_right, "{state:?} {request:?}: {expected}");
         }
@@ -53,79 +54,86 @@ fn the_model_answers_as_documented() {
 
 //= promises.control-plane.table-stages-requests
 #[test]
-fn the_machine_answers_as_documented() {
+fn the_transition_table_answers_as_documented() {
     let stages = [
-        (State::Pending, Stage::Creating),
-        (State::Pending, Stage::Resuming),
-        (State::Ready, Stage::Ready),
-        (State::Stopping, Stage::Stopping),
-        (State::Stopped, Stage::Stopped),
-        (State::Failed, Stage::Failed),
-        (State::Recoverable, Stage::Recoverable),
-        (State::Deleting, Stage::Deleting),
-        (State::Deleted, Stage::Deleted),
+        (ModelState::Pending, SandboxStage::Creating),
+        (ModelState::Pending, SandboxStage::Resuming),
+        (ModelState::Ready, SandboxStage::Ready),
+        (ModelState::Stopping, SandboxStage::Stopping),
+        (ModelState::Stopped, SandboxStage::Stopped),
+        (ModelState::Failed, SandboxStage::Failed),
+        (ModelState::Recoverable, SandboxStage::Recoverable),
+        (ModelState::Deleting, SandboxStage::Deleting),
+        (ModelState::Deleted, SandboxStage::Deleted),
     ];
-    assert_eq!(stages.map(|(_, stage)| stage), Stage::ALL);
+    assert_eq!(stages.map(|(_, stage)| stage), SandboxStage::ALL);
     for (state, stage) in stages {
         assert_eq!(state.number(), stage.state().number());
         let (_, row) = TABLE.iter().find(|(known, _)| *known == state).unwrap();
-        for (input, expected) in [Input::Exec, Input::Stop, Input::Resume, Input::Delete].into_iter().zip(row) {
-            let answer = match verdict(stage, input) {
-                Verdict::Go(..) | Verdict::Allowed => OK,
-                Verdict::Already => SILENT,
-                Verdict::NotReady => NOT_READY,
-                Verdict::InvalidState => INVALID,
-                Verdict::Ignored => "ignored",
+        for (input, expected) in
+            [StageInput::Exec, StageInput::Stop, StageInput::Resume, StageInput::Delete].into_iter().zip(row)
+        {
+            let answer = match transition(stage, input) {
+                StageTransition::Enter(..) | StageTransition::Allowed => OK,
+                StageTransition::Already => SILENT,
+                StageTransition::NotReady => NOT_READY,
+                StageTransition::InvalidState => INVALID,
+                StageTransition::Ignored => "ignored",
             };
             assert_eq!(answer, *expected, "{stage:?} {input:?}");
         }
     }
 }
 
-/// Brings a sandbox into a state and keeps it there.
-fn daemon_in(state: State, home: &tempfile::TempDir) -> Daemon {
+/// Moves a sandbox to a state and keeps it there.
+fn daemon_in(state: ModelState, home: &tempfile::TempDir) -> ModelDaemon {
     let provider = FakeProvider::default();
-    let daemon = Daemon::begin(home, &provider);
-    let ask = |what| assert_eq!(daemon.answer(daemon.ask(what)).outcome, Outcome::Done);
-    let until = |state: State| daemon.until(0, state.number());
+    let daemon = ModelDaemon::start(home, &provider);
+    let send = |what| assert_eq!(daemon.answer(daemon.send(what)).outcome, RequestOutcome::Accepted);
+    let until = |state: ModelState| daemon.until(0, state.number());
     match state {
-        State::Absent => {}
-        State::Accepted | State::Pending => {
-            provider.hold(Call::Start);
-            ask(Ask::Create(0));
+        ModelState::Absent => {}
+        ModelState::Accepted | ModelState::Pending => {
+            provider.hold(FakeCall::Start);
+            send(ClientRequest::Create(0));
         }
-        State::Failed => {
-            provider.fail(Call::Start, 1);
-            ask(Ask::Create(0));
+        ModelState::Failed => {
+            provider.fail(FakeCall::Start, 1);
+            send(ClientRequest::Create(0));
             until(state);
         }
-        State::Ready | State::Stopping | State::Stopped | State::Recoverable | State::Deleting | State::Deleted => {
-            ask(Ask::Create(0));
-            until(State::Ready);
+        ModelState::Ready
+        | ModelState::Stopping
+        | ModelState::Stopped
+        | ModelState::Recoverable
+        | ModelState::Deleting
+        | ModelState::Deleted => {
+            send(ClientRequest::Create(0));
+            until(ModelState::Ready);
         }
     }
     match state {
-        State::Stopping => {
-            provider.hold(Call::Stop);
-            ask(Ask::Stop(0));
+        ModelState::Stopping => {
+            provider.hold(FakeCall::Stop);
+            send(ClientRequest::Stop(0));
         }
-        State::Stopped => {
-            ask(Ask::Stop(0));
+        ModelState::Stopped => {
+            send(ClientRequest::Stop(0));
             until(state);
         }
-        State::Recoverable => {
-            ask(Ask::Stop(0));
-            until(State::Stopped);
-            provider.fail(Call::Start, 1);
-            ask(Ask::Resume(0));
+        ModelState::Recoverable => {
+            send(ClientRequest::Stop(0));
+            until(ModelState::Stopped);
+            provider.fail(FakeCall::Start, 1);
+            send(ClientRequest::Resume(0));
             until(state);
         }
-        State::Deleting => {
-            provider.hold(Call::Remove);
-            ask(Ask::Delete(0));
+        ModelState::Deleting => {
+            provider.hold(FakeCall::Remove);
+            send(ClientRequest::Delete(0));
         }
-        State::Deleted => {
-            ask(Ask::Delete(0));
+        ModelState::Deleted => {
+            send(ClientRequest::Delete(0));
             until(state);
         }
         _ => {}
@@ -137,13 +145,19 @@ fn daemon_in(state: State, home: &tempfile::TempDir) -> Daemon {
 #[test]
 fn a_daemon_answers_as_documented() {
     for (state, row) in TABLE {
-        for (what, expected) in [Ask::Exec(0, 0), Ask::Stop(0), Ask::Resume(0), Ask::Delete(0)].into_iter().zip(row) {
+        for (what, expected) in
+            [ClientRequest::Exec(0, 0), ClientRequest::Stop(0), ClientRequest::Resume(0), ClientRequest::Delete(0)]
+                .into_iter()
+                .zip(row)
+        {
             let home = tempfile::tempdir().unwrap();
             let daemon = daemon_in(state, &home);
-            let answered = daemon.answer(daemon.ask(what)).outcome;
+            let answered = daemon.answer(daemon.send(what)).outcome;
             match expected {
-                OK | SILENT => assert_eq!(answered, Outcome::Done, "{state:?} {what:?}"),
-                reason => assert_eq!(answered, Outcome::Refused(code(reason).to_owned(), reason), "{state:?} {what:?}"),
+                OK | SILENT => assert_eq!(answered, RequestOutcome::Accepted, "{state:?} {what:?}"),
+                reason => {
+                    assert_eq!(answered, RequestOutcome::Refused(code(reason).to_owned(), reason), "{state:?} {what:?}")
+                }
             }
         }
     }

@@ -1,14 +1,14 @@
-//! How much may be asked for, and what strangers may not.
+//! Limits of a spec, and what untrusted callers may not request.
 
 use super::{OPERATOR, OTHER};
 use crate::spec::{Draft, DraftMount, DraftPort, DraftService, Host};
 use crate::{Code, Refusal};
 
 fn checked(trusted: bool, change: impl FnOnce(&mut Draft)) -> Result<(), Refusal> {
-    let allowed = vec!["/".into()];
+    let paths = vec!["/".into()];
     let mut draft = Draft { image: "host".to_owned(), ..Draft::default() };
     change(&mut draft);
-    draft.check(&Host { allowed, ..Host::default() }, if trusted { &OPERATOR } else { &OTHER }).map(drop)
+    draft.check(&Host { allowed: paths, ..Host::default() }, if trusted { &OPERATOR } else { &OTHER }).map(drop)
 }
 
 fn port(host_port: u32) -> DraftPort {
@@ -16,29 +16,29 @@ fn port(host_port: u32) -> DraftPort {
 }
 
 #[test]
-fn a_stranger_writes_to_no_tree_of_the_host_and_takes_no_port_of_its_services() {
+fn an_untrusted_caller_gets_no_writable_mount_and_no_privileged_port() {
     let mount = |writable| DraftMount { source: "/usr".to_owned(), target: "/given".to_owned(), writable };
-    for (writable, trusted, right) in [(true, false, false), (true, true, true), (false, false, true)] {
-        let said = checked(trusted, |draft| draft.mounts = vec![mount(writable)]);
-        assert_eq!(said.is_ok(), right, "{said:?}");
+    for (writable, trusted, allowed) in [(true, false, false), (true, true, true), (false, false, true)] {
+        let checked_spec = checked(trusted, |draft| draft.mounts = vec![mount(writable)]);
+        assert_eq!(checked_spec.is_ok(), allowed, "{checked_spec:?}");
     }
     let refused = checked(false, |draft| draft.mounts = vec![mount(true)]).unwrap_err();
     assert_eq!((refused.code, refused.reason), (Code::PermissionDenied, "HOST_PATH_FORBIDDEN"));
-    for (number, trusted, right) in [(80, false, false), (80, true, true), (1024, false, true)] {
-        let said = checked(trusted, |draft| draft.ports = vec![port(number)]);
-        assert_eq!(said.is_ok(), right, "{said:?}");
+    for (number, trusted, allowed) in [(80, false, false), (80, true, true), (1024, false, true)] {
+        let checked_spec = checked(trusted, |draft| draft.ports = vec![port(number)]);
+        assert_eq!(checked_spec.is_ok(), allowed, "{checked_spec:?}");
     }
 }
 
 #[test]
-fn a_sandbox_has_so_many_ports_and_services_and_no_more() {
-    for (count, right) in [(64, true), (65, false)] {
-        let said = checked(true, |draft| draft.ports = (0..count).map(|number| port(2000 + number)).collect());
-        assert_eq!(said.is_ok(), right, "{said:?}");
+fn the_number_of_ports_and_services_is_limited() {
+    for (count, allowed) in [(64, true), (65, false)] {
+        let checked_spec = checked(true, |draft| draft.ports = (0..count).map(|number| port(2000 + number)).collect());
+        assert_eq!(checked_spec.is_ok(), allowed, "{checked_spec:?}");
     }
-    for (count, right) in [(16, true), (17, false)] {
+    for (count, allowed) in [(16, true), (17, false)] {
         let service = |number| DraftService { name: format!("s{number}"), image: "host".into(), ..Default::default() };
-        let said = checked(true, |draft| draft.services = (0..count).map(service).collect());
-        assert_eq!(said.is_ok(), right, "{said:?}");
+        let checked_spec = checked(true, |draft| draft.services = (0..count).map(service).collect());
+        assert_eq!(checked_spec.is_ok(), allowed, "{checked_spec:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! A request over a file.
+//! Merging a request over a file.
 
 use carrel_store::Pairs;
 
@@ -6,7 +6,7 @@ use super::super::RestartPolicy;
 use super::*;
 
 #[test]
-fn a_request_lies_over_a_file() {
+fn a_request_is_merged_over_a_file() {
     let pairs = |pairs: &[(&str, &str)]| -> Pairs {
         pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
     };
@@ -65,14 +65,14 @@ fn a_request_lies_over_a_file() {
 
 #[test]
 fn the_same_target_in_both_is_a_conflict() {
-    let home = Home::new();
-    let base = Draft { mounts: vec![mount("~/file", "/a")], ..least() };
+    let home = SpecTestHome::new();
+    let base = Draft { mounts: vec![mount("~/file", "/a")], ..minimal() };
     let over = Draft { mounts: vec![mount("~/dir", "/a")], ..Draft::default() };
-    assert_eq!(home.check(over.over(base)).unwrap_err().message, r#"mounts[1].target: "/a" is taken"#);
+    assert_eq!(home.check(over.over(base)).unwrap_err().message, r#"mounts[1].target: "/a" is used twice"#);
 }
 
-/// A draft out of few values, so that two of them have much in common.
-fn drawn(seed: &[u8; 16]) -> Draft {
+/// A draft of few values, so that two of them have much in common.
+fn generated(seed: &[u8; 16]) -> Draft {
     let text = |index: usize| ["", "a", "b", "c"][usize::from(seed[index] % 4)].to_owned();
     let list = |index: usize| {
         let first = usize::from(seed[index + 1]);
@@ -99,9 +99,9 @@ fn drawn(seed: &[u8; 16]) -> Draft {
 }
 
 #[test]
-fn it_does_not_matter_which_two_of_three_are_merged_first() {
+fn merging_is_associative() {
     bolero::check!().with_type::<[[u8; 16]; 3]>().for_each(|[a, b, c]| {
-        let [a, b, c] = [drawn(a), drawn(b), drawn(c)];
+        let [a, b, c] = [generated(a), generated(b), generated(c)];
         assert_eq!(a.clone().over(b.clone()).over(c.clone()), a.clone().over(b.clone().over(c)));
         assert_eq!(a.clone().over(Draft::default()), a);
         assert_eq!(Draft::default().over(b.clone()), b);

@@ -1,9 +1,10 @@
-//! What is asked for, and what comes of it.
+//! Tests of drafts and their validation.
 
 mod bounds;
 mod merge;
 mod paths;
 mod rules;
+mod stored;
 mod tools;
 mod units;
 mod yaml;
@@ -19,18 +20,18 @@ use crate::{Caller, Code, Refusal};
 
 /// The daemon's own user.
 const OPERATOR: Caller = Caller { user: 0, group: 0, trusted: true };
-/// One who may name what the operator allows. It is who runs this, too, and so can read all of it.
+/// An untrusted caller. It has the ids of this process, so it can read everything.
 const OTHER: Caller = Caller { user: 0, group: 0, trusted: false };
 
 /// A home with a file, a directory, links to both, a socket and a pipe.
-struct Home {
+struct SpecTestHome {
     directory: TempDir,
     host: Host,
 }
 
-// === impl Home ===
+// === impl SpecTestHome ===
 
-impl Home {
+impl SpecTestHome {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let home = fs::canonicalize(directory.path()).unwrap();
@@ -61,15 +62,15 @@ impl Home {
         draft.check(&self.host, &OTHER)
     }
 
-    /// A refusal with the home cut out of its sentence.
+    /// The message of a refusal with the home replaced.
     fn words(&self, refusal: &Refusal) -> String {
         let home = self.directory.path().canonicalize().unwrap();
         refusal.message.replace(home.to_str().unwrap(), "HOME")
     }
 }
 
-/// The least that is right.
-fn least() -> Draft {
+/// The smallest valid draft.
+fn minimal() -> Draft {
     Draft { image: "host".into(), ..Draft::default() }
 }
 

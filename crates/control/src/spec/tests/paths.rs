@@ -1,4 +1,4 @@
-//! Paths of the host, for those who may name them and for those who may not.
+//! Paths of the host, for trusted and untrusted callers.
 
 use std::os::unix::fs::symlink;
 
@@ -28,8 +28,8 @@ fn assert_forbidden(outcome: Result<Spec, Refusal>, what: &str) {
 }
 
 #[test]
-fn nobody_but_the_operator_names_a_path_of_the_host() {
-    let home = Home::new();
+fn only_the_operator_may_use_paths_of_the_host() {
+    let home = SpecTestHome::new();
     fs::create_dir(home.path(".npm")).unwrap();
     let tool = Draft { builtin_tools: words(["npm"]), ..with_image("name") };
     let file = home.text("file");
@@ -47,28 +47,25 @@ fn nobody_but_the_operator_names_a_path_of_the_host() {
         assert_forbidden(home.check_untrusted(draft.clone()), &format!("{draft:?}"));
         assert!(home.check(draft.clone()).is_ok(), "the operator may: {draft:?}");
     }
-    assert_forbidden(home.check_untrusted(with_image("./relative/path")), "it would be below wherever the daemon is");
+    assert_forbidden(home.check_untrusted(with_image("./relative/path")), "it would be relative to the daemon");
     for scheme in ["oci", "oci-archive", "docker-archive"] {
         let archive = format!("{scheme}:{file}");
-        assert_forbidden(
-            home.check_untrusted(with_image(&archive)),
-            "what is in an archive is the operator's to choose",
-        );
+        assert_forbidden(home.check_untrusted(with_image(&archive)), "only the operator may use archives");
         assert!(home.check(with_image(&archive)).is_ok());
     }
     for name in ["name", "relative/path", "registry.example:5000/name:tag"] {
         assert!(home.check_untrusted(with_image(name)).is_ok());
     }
-    // Nobody learns what is there.
+    // The caller does not learn what exists.
     assert_eq!(
         home.words(&home.check_untrusted(with_mount("~/nothing")).unwrap_err()),
-        r#"mounts[0].source: "~/nothing" is not for this caller: paths of the host are the operator's to give"#
+        r#"mounts[0].source: "~/nothing" is not allowed for this caller; only the operator can allow paths of the host"#
     );
 }
 
 #[test]
-fn what_lies_below_an_allowed_directory_may_be_named() {
-    let mut home = Home::new();
+fn paths_below_an_allowed_directory_may_be_used() {
+    let mut home = SpecTestHome::new();
     home.host.allowed = vec![home.path("dir")];
     for source in ["dir", "dir/below", "dir/below/file", "dir/./below/../below"] {
         let source = home.text(source);
@@ -85,7 +82,7 @@ fn what_lies_below_an_allowed_directory_may_be_named() {
 
 #[test]
 fn no_link_leads_out_of_an_allowed_directory() {
-    let mut home = Home::new();
+    let mut home = SpecTestHome::new();
     home.host.allowed = vec![home.path("dir")];
     symlink(home.path(""), home.path("dir/absolute")).unwrap();
     symlink("..", home.path("dir/relative")).unwrap();
@@ -98,12 +95,12 @@ fn no_link_leads_out_of_an_allowed_directory() {
     let spec = home.check_untrusted(with_mount(home.text("dir/within/file"))).unwrap();
     assert_eq!(spec.mounts[0].source, home.path("dir/below/file"));
     let spec = home.check_untrusted(with_image(home.text("dir/within/file"))).unwrap();
-    assert_eq!(spec.image, home.text("dir/below/file"), "what is kept has no links that could change");
+    assert_eq!(spec.image, home.text("dir/below/file"), "the stored path has no links");
 }
 
 #[test]
-fn the_programs_of_the_host_need_all_of_it_to_be_allowed() {
-    let mut home = Home::new();
+fn the_image_host_needs_the_root_to_be_allowed() {
+    let mut home = SpecTestHome::new();
     home.host.allowed = vec!["/usr".into(), "usr".into()];
     assert_forbidden(home.check_untrusted(with_image("host")), "host");
     home.host.allowed.push("/".into());
@@ -113,39 +110,39 @@ fn the_programs_of_the_host_need_all_of_it_to_be_allowed() {
 
 #[test]
 fn an_allowed_path_may_be_one_file_and_several_may_overlap() {
-    let mut home = Home::new();
+    let mut home = SpecTestHome::new();
     home.host.allowed = vec![home.path("gone"), home.path("file"), home.path("dir/below"), home.path("dir")];
     assert!(home.check_untrusted(with_mount("~/file")).is_ok());
     assert!(home.check_untrusted(with_mount("~/dir/below/file")).is_ok());
-    assert_forbidden(home.check_untrusted(with_mount("~/gone")), "an allowed path that is not there gives nothing");
+    assert_forbidden(home.check_untrusted(with_mount("~/gone")), "an allowed path that does not exist");
 }
 
 #[test]
 fn a_source_that_became_a_link_is_not_opened() {
-    let home = Home::new();
+    let home = SpecTestHome::new();
     let spec = home.check(with_mount("~/dir/below/file")).unwrap();
     let source = &spec.mounts[0].source;
     assert!(open_source(source).is_ok());
     fs::rename(home.path("dir"), home.path("elsewhere")).unwrap();
     symlink("elsewhere", home.path("dir")).unwrap();
-    assert!(source.exists(), "whoever follows links gets there");
+    assert!(source.exists(), "the path with the link exists");
     assert!(open_source(source).is_err());
 }
 
 #[test]
-fn a_home_that_is_not_known_is_no_path() {
+fn without_a_home_a_tilde_is_refused() {
     let host = Host::default();
     for source in ["~", "~/", "~/file"] {
         let refusal = with_mount(source).check(&host, &OPERATOR).unwrap_err();
-        assert_eq!(refusal.message, format!("mounts[0].source: {source:?} is no absolute path of the host"));
+        assert_eq!(refusal.message, format!("mounts[0].source: {source:?} is not an absolute path of the host"));
     }
 }
 
 #[test]
-fn a_path_that_cannot_be_kept_is_refused() {
+fn a_path_that_cannot_be_stored_is_refused() {
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt;
-    let home = Home::new();
+    let home = SpecTestHome::new();
     let odd = home.host.home.join(OsStr::from_bytes(b"odd\xff"));
     fs::create_dir(&odd).unwrap();
     fs::write(odd.join("file"), "").unwrap();
@@ -155,9 +152,9 @@ fn a_path_that_cannot_be_kept_is_refused() {
 }
 
 #[test]
-fn what_the_caller_cannot_read_is_not_given_however_much_is_allowed() {
+fn a_path_that_the_caller_cannot_read_is_refused_even_if_it_is_allowed() {
     use std::os::unix::fs::{PermissionsExt, chown};
-    let mut home = Home::new();
+    let mut home = SpecTestHome::new();
     home.host.allowed = vec!["/".into()];
     fs::create_dir(home.path("dir/closed")).unwrap();
     fs::write(home.path("dir/closed/file"), "").unwrap();
@@ -179,34 +176,34 @@ fn what_the_caller_cannot_read_is_not_given_however_much_is_allowed() {
         for draft in [with_mount(home.text(source)), with_copy(home.text(source)), with_image(home.text(source))] {
             assert_forbidden(check(&caller, draft.clone()), source);
             assert_forbidden(check(&Caller::KEY, draft.clone()), source);
-            assert!(check(&OTHER, draft).is_ok(), "one who may read it gets it: {source}");
+            assert!(check(&OTHER, draft).is_ok(), "a caller who may read it gets it: {source}");
         }
     }
     for source in ["dir", "dir/own"] {
         let spec = check(&caller, with_mount(home.text(source))).unwrap();
         assert_eq!(spec.host_owner(), Some(super::super::HostIds { user: 4242, group: 4242 }), "{source}");
     }
-    // Whoever has a key and no user reads what everybody may.
+    // A caller with the API key and no user reads what all users may.
     assert_forbidden(check(&Caller::KEY, with_mount(home.text("dir/own"))), "dir/own");
     let spec = check(&Caller::KEY, with_mount(home.text("dir"))).unwrap();
     assert_eq!(spec.host_owner(), Some(super::super::HostIds::UNKNOWN));
-    // All that is in an image is shown to the root of the sandbox.
+    // The root user of the sandbox reads all of an image.
     let refusal = check(&caller, with_image(home.text("dir"))).unwrap_err();
     assert!(refusal.message.contains("which cannot be read by this caller"), "{}", refusal.message);
     fs::set_permissions(home.path("dir/below/file"), fs::Permissions::from_mode(0o644)).unwrap();
     fs::remove_dir_all(home.path("dir/closed")).unwrap();
     assert!(check(&caller, with_image(home.text("dir"))).is_ok());
-    assert_eq!(check(&OPERATOR, with_mount(home.text("dir"))).unwrap().host_owner(), None, "the owner of what it is");
+    assert_eq!(check(&OPERATOR, with_mount(home.text("dir"))).unwrap().host_owner(), None, "the owner of the path");
 }
 
 #[test]
-fn a_socket_is_only_mounted_to_be_written() {
-    let home = Home::new();
+fn a_socket_needs_a_writable_mount() {
+    let home = SpecTestHome::new();
     let mut draft = with_mount(home.text("socket"));
     let refusal = home.check(draft.clone()).unwrap_err();
     assert_eq!(
         home.words(&refusal),
-        r#"mounts[0].source: "HOME/socket" is a socket, which is only mounted to be written: set writable"#
+        r#"mounts[0].source: "HOME/socket" is a socket, which needs a writable mount; set writable"#
     );
     for mount in &mut draft.mounts {
         mount.writable = true;

@@ -1,87 +1,84 @@
-//! Every rule of the documented table, with the sentence that says so.
+//! Every rule of the documented table, with its message.
 
 use super::*;
 
-/// What is wrong with a draft, and the whole sentence about it.
-fn wrong(home: &Home) -> Vec<(Draft, &'static str)> {
-    let mounts = |mounts: &[DraftMount]| Draft { mounts: mounts.to_vec(), ..least() };
-    let copies = |copies: &[DraftCopy]| Draft { copies: copies.to_vec(), ..least() };
+/// Invalid drafts, each with the whole message.
+fn invalid_drafts(home: &SpecTestHome) -> Vec<(Draft, &'static str)> {
+    let mounts = |mounts: &[DraftMount]| Draft { mounts: mounts.to_vec(), ..minimal() };
+    let copies = |copies: &[DraftCopy]| Draft { copies: copies.to_vec(), ..minimal() };
     let port = |container_port, host_port, protocol| DraftPort { container_port, host_port, protocol };
-    let ports = |ports: &[DraftPort]| Draft { ports: ports.to_vec(), ..least() };
-    let services = |services: &[DraftService]| Draft { services: services.to_vec(), ..least() };
+    let ports = |ports: &[DraftPort]| Draft { ports: ports.to_vec(), ..minimal() };
+    let services = |services: &[DraftService]| Draft { services: services.to_vec(), ..minimal() };
     let healthcheck = |test: Vec<String>| {
         let healthcheck = Some(DraftHealthcheck { test, ..DraftHealthcheck::default() });
         services(&[DraftService { healthcheck, ..service("db") }])
     };
-    let env = |key: &str| Draft { envs: [(key.to_owned(), String::new())].into(), ..least() };
-    let cpu = |text: &str| Draft { cpu_limit: text.into(), ..least() };
-    let memory = |text: &str| Draft { memory_limit: text.into(), ..least() };
-    let tools = |tools: Vec<String>| Draft { builtin_tools: tools, ..least() };
-    let idle = |seconds, nanos| Draft { idle_ttl: Some(DraftDuration { seconds, nanos }), ..least() };
+    let env = |key: &str| Draft { envs: [(key.to_owned(), String::new())].into(), ..minimal() };
+    let cpu = |text: &str| Draft { cpu_limit: text.into(), ..minimal() };
+    let memory = |text: &str| Draft { memory_limit: text.into(), ..minimal() };
+    let tools = |tools: Vec<String>| Draft { builtin_tools: tools, ..minimal() };
+    let idle = |seconds, nanos| Draft { idle_ttl: Some(DraftDuration { seconds, nanos }), ..minimal() };
     let file = home.text("file");
     vec![
         (Draft::default(), "image: is missing"),
         (Draft { image: " ".into(), ..Draft::default() }, "image: is missing"),
-        (Draft { image: "a b".into(), ..Draft::default() }, r#"image: "a b" is no image"#),
+        (Draft { image: "a b".into(), ..Draft::default() }, r#"image: "a b" is not an image reference"#),
         (idle(-1, 0), "idle_ttl: is negative"),
         (idle(0, -1), "idle_ttl: is negative"),
-        (idle(0, 1_000_000_000), "idle_ttl: is no duration"),
-        (idle(i64::MAX, 0), "idle_ttl: is no duration"),
-        (Draft { gpus: "1".into(), ..least() }, r#"gpus: "1" is neither empty nor "all""#),
+        (idle(0, 1_000_000_000), "idle_ttl: is not a duration"),
+        (idle(i64::MAX, 0), "idle_ttl: is not a duration"),
+        (Draft { gpus: "1".into(), ..minimal() }, r#"gpus: "1" is neither empty nor "all""#),
         (env("AGENTS_SANDBOX_SUPPLEMENTAL_GROUPS"), "envs: AGENTS_SANDBOX_SUPPLEMENTAL_GROUPS is reserved"),
-        (env(""), r#"envs: "" is no name of a variable"#),
-        (env("A=B"), r#"envs: "A=B" is no name of a variable"#),
-        (env("A\0"), r#"envs: "A\0" is no name of a variable"#),
+        (env(""), r#"envs: "" is not a valid variable name"#),
+        (env("A=B"), r#"envs: "A=B" is not a valid variable name"#),
+        (env("A\0"), r#"envs: "A\0" is not a valid variable name"#),
         (
-            Draft { envs: [("A".to_owned(), "\0".to_owned())].into(), ..least() },
-            r#"envs: the value of "A" has a NUL in it"#,
+            Draft { envs: [("A".to_owned(), "\0".to_owned())].into(), ..minimal() },
+            r#"envs: the value of "A" contains a NUL byte"#,
         ),
         (mounts(&[mount("", "/a")]), "mounts[0].source: is missing"),
-        (mounts(&[mount("a/b", "/a")]), r#"mounts[0].source: "a/b" is no absolute path of the host"#),
+        (mounts(&[mount("a/b", "/a")]), r#"mounts[0].source: "a/b" is not an absolute path of the host"#),
         (
             mounts(&[mount("~root/x", "/a")]),
-            r#"mounts[0].source: "~root/x" is somebody's home: give an absolute path, or one below "~/""#,
+            r#"mounts[0].source: "~root/x" is the home of another user; use an absolute path, or one below "~/""#,
         ),
         (mounts(&[mount("~/nothing", "/a")]), r#"mounts[0].source: "~/nothing" does not exist"#),
         (mounts(&[mount("~/file/nothing", "/a")]), r#"mounts[0].source: "~/file/nothing" does not exist"#),
-        (mounts(&[mount("~/link", "/a")]), r#"mounts[0].source: "~/link" is a link: give the path that it leads to"#),
-        (
-            mounts(&[mount("~/dirlink/", "/a")]),
-            r#"mounts[0].source: "~/dirlink/" is a link: give the path that it leads to"#,
-        ),
+        (mounts(&[mount("~/link", "/a")]), r#"mounts[0].source: "~/link" is a symbolic link; use its target"#),
+        (mounts(&[mount("~/dirlink/", "/a")]), r#"mounts[0].source: "~/dirlink/" is a symbolic link; use its target"#),
         (mounts(&[mount("~/pipe", "/a")]), r#"mounts[0].source: "~/pipe" is not a file, a directory or a socket"#),
         (mounts(&[mount(&file, "")]), "mounts[0].target: is missing"),
-        (mounts(&[mount(&file, "a")]), r#"mounts[0].target: "a" is no absolute path, and does not begin with "~/""#),
+        (mounts(&[mount(&file, "a")]), r#"mounts[0].target: "a" is not an absolute path and does not start with "~/""#),
         (
             mounts(&[mount(&file, "~user/a")]),
-            r#"mounts[0].target: "~user/a" is no absolute path, and does not begin with "~/""#,
+            r#"mounts[0].target: "~user/a" is not an absolute path and does not start with "~/""#,
         ),
-        (mounts(&[mount(&file, "/a/../b")]), r#"mounts[0].target: "/a/../b" has ".." in it"#),
+        (mounts(&[mount(&file, "/a/../b")]), r#"mounts[0].target: "/a/../b" contains "..""#),
         (mounts(&[mount(&file, "//.")]), "mounts[0].target: is the root of the sandbox"),
         (
             mounts(&[mount(&file, "/a"), mount(&file, "/b"), mount(&file, "//a/./")]),
-            r#"mounts[2].target: "/a" is taken"#,
+            r#"mounts[2].target: "/a" is used twice"#,
         ),
         (copies(&[copy("~/socket", "/a")]), r#"copies[0].source: "~/socket" is not a file or a directory"#),
-        (copies(&[copy("~/link", "/a")]), r#"copies[0].source: "~/link" is a link: give the path that it leads to"#),
+        (copies(&[copy("~/link", "/a")]), r#"copies[0].source: "~/link" is a symbolic link; use its target"#),
         (copies(&[copy("/", "/a")]), "copies[0].source: is the root of the host"),
         (copies(&[copy("//.", "/a")]), "copies[0].source: is the root of the host"),
-        (copies(&[copy(&file, "a")]), r#"copies[0].target: "a" is no absolute path, and does not begin with "~/""#),
+        (copies(&[copy(&file, "a")]), r#"copies[0].target: "a" is not an absolute path and does not start with "~/""#),
         (
             Draft { copies: vec![copy(&file, "/home/agbox")], ..mounts(&[mount(&file, "~")]) },
-            r#"copies[0].target: "/home/agbox" is taken"#,
+            r#"copies[0].target: "/home/agbox" is used twice"#,
         ),
-        (ports(&[port(0, 80, 0)]), "ports[0].container_port: 0 is not from 1 to 65535"),
-        (ports(&[port(80, 65536, 0)]), "ports[0].host_port: 65536 is not from 1 to 65535"),
-        (ports(&[port(80, 80, 3)]), "ports[0].protocol: 3 is no protocol"),
-        (ports(&[port(80, 80, -1)]), "ports[0].protocol: -1 is no protocol"),
-        (ports(&[port(80, 80, 0), port(81, 80, 0)]), "ports[1].host_port: 80 is there twice"),
+        (ports(&[port(0, 80, 0)]), "ports[0].container_port: 0 is not between 1 and 65535"),
+        (ports(&[port(80, 65536, 0)]), "ports[0].host_port: 65536 is not between 1 and 65535"),
+        (ports(&[port(80, 80, 3)]), "ports[0].protocol: 3 is not a protocol"),
+        (ports(&[port(80, 80, -1)]), "ports[0].protocol: -1 is not a protocol"),
+        (ports(&[port(80, 80, 0), port(81, 80, 0)]), "ports[1].host_port: 80 is used twice"),
         (services(&[DraftService::default()]), "companion_containers[0].name: is missing"),
         (
             services(&[DraftService { image: String::new(), ..service("db") }]),
             "companion_containers[0].image: is missing",
         ),
-        (services(&[service("db"), service("db")]), r#"companion_containers[1].name: "db" is there twice"#),
+        (services(&[service("db"), service("db")]), r#"companion_containers[1].name: "db" is used twice"#),
         (
             services(&[DraftService { post_start_on_primary: words(["true"]), ..service("db") }]),
             "companion_containers[0].post_start_on_primary: needs a healthcheck to wait for",
@@ -100,42 +97,45 @@ fn wrong(home: &Home) -> Vec<(Draft, &'static str)> {
         ),
         (
             services(&[DraftService { cpu_limit: "x".into(), ..service("db") }]),
-            r#"companion_containers[0].cpu_limit: "x" is no number of processors: give one of at least 0.001, like "2" or "0.5""#,
+            r#"companion_containers[0].cpu_limit: "x" is not a number of processors; use at least 0.001, such as "2" or "0.5""#,
         ),
         (healthcheck(Vec::new()), "companion_containers[0].healthcheck.test: is missing"),
-        (healthcheck(words(["CMD"])), "companion_containers[0].healthcheck.test: says nothing to run"),
-        (healthcheck(words(["CMD-SHELL"])), "companion_containers[0].healthcheck.test: says nothing to run"),
-        (healthcheck(words(["NONE", "x"])), r#"companion_containers[0].healthcheck.test: takes nothing after "NONE""#),
+        (healthcheck(words(["CMD"])), "companion_containers[0].healthcheck.test: has no command"),
+        (healthcheck(words(["CMD-SHELL"])), "companion_containers[0].healthcheck.test: has no command"),
+        (
+            healthcheck(words(["NONE", "x"])),
+            r#"companion_containers[0].healthcheck.test: takes no arguments after "NONE""#,
+        ),
         (
             healthcheck(words(["true"])),
-            r#"companion_containers[0].healthcheck.test: begins with "true": give "CMD", "CMD-SHELL" or "NONE""#,
+            r#"companion_containers[0].healthcheck.test: starts with "true"; use "CMD", "CMD-SHELL" or "NONE""#,
         ),
-        (Draft { command: words(["sleep", ""]), ..least() }, "command[1]: is empty"),
-        (Draft { command: words(["a\0"]), ..least() }, "command[0]: has a NUL in it"),
-        (cpu("0"), r#"cpu_limit: "0" is no number of processors: give one of at least 0.001, like "2" or "0.5""#),
-        (cpu("NaN"), r#"cpu_limit: "NaN" is no number of processors: give one of at least 0.001, like "2" or "0.5""#),
+        (Draft { command: words(["sleep", ""]), ..minimal() }, "command[1]: is empty"),
+        (Draft { command: words(["a\0"]), ..minimal() }, "command[0]: contains a NUL byte"),
+        (cpu("0"), r#"cpu_limit: "0" is not a number of processors; use at least 0.001, such as "2" or "0.5""#),
+        (cpu("NaN"), r#"cpu_limit: "NaN" is not a number of processors; use at least 0.001, such as "2" or "0.5""#),
         (
             memory("-1g"),
-            r#"memory_limit: "-1g" is no size: give a number above 0 with a unit, like "512m" or "1.5GiB""#,
+            r#"memory_limit: "-1g" is not a size; use a number above 0 with a unit, such as "512m" or "1.5GiB""#,
         ),
         (
-            Draft { disk_limit: "lots".into(), ..least() },
-            r#"disk_limit: "lots" is no size: give a number above 0 with a unit, like "512m" or "1.5GiB""#,
+            Draft { disk_limit: "lots".into(), ..minimal() },
+            r#"disk_limit: "lots" is not a size; use a number above 0 with a unit, such as "512m" or "1.5GiB""#,
         ),
         (tools(words([""])), "builtin_tools[0]: is empty"),
-        (tools(words(["npm", "npm"])), r#"builtin_tools[1]: "npm" is there twice"#),
+        (tools(words(["npm", "npm"])), r#"builtin_tools[1]: "npm" is used twice"#),
         (
             tools(words(["vim"])),
-            r#"builtin_tools[0]: "vim" is no tool: there are claude, codex, git, uv, npm, apt, opencode"#,
+            r#"builtin_tools[0]: "vim" is not a tool; the tools are claude, codex, git, uv, npm, apt, opencode"#,
         ),
         (tools(words(["codex"])), r#"builtin_tools[0]: "HOME/.codex" does not exist"#),
     ]
 }
 
 #[test]
-fn what_is_wrong_is_refused_in_a_sentence_that_says_where() {
-    let home = Home::new();
-    for (draft, sentence) in wrong(&home) {
+fn an_invalid_draft_is_refused_with_the_field_and_the_reason() {
+    let home = SpecTestHome::new();
+    for (draft, sentence) in invalid_drafts(&home) {
         let refusal = home.check(draft).expect_err(sentence);
         assert_eq!(home.words(&refusal), sentence);
         assert_eq!((refusal.code, refusal.reason), (Code::InvalidArgument, "INVALID_ARGUMENT"), "{sentence}");
@@ -145,20 +145,20 @@ fn what_is_wrong_is_refused_in_a_sentence_that_says_where() {
 }
 
 #[test]
-fn what_cannot_be_had_here_has_a_word_of_its_own() {
-    let home = Home::new();
+fn what_this_host_does_not_support_has_its_own_reason() {
+    let home = SpecTestHome::new();
     for protocol in [1, 2] {
         let ports = vec![DraftPort { container_port: 53, host_port: 53, protocol }];
-        let refusal = home.check(Draft { ports, ..least() }).unwrap_err();
+        let refusal = home.check(Draft { ports, ..minimal() }).unwrap_err();
         assert_eq!((refusal.code, refusal.reason), (Code::InvalidArgument, "PORT_PROTOCOL_UNSUPPORTED"));
     }
-    let refusal = home.check(Draft { gpus: "all".into(), ..least() }).unwrap_err();
+    let refusal = home.check(Draft { gpus: "all".into(), ..minimal() }).unwrap_err();
     assert_eq!((refusal.code, refusal.reason), (Code::FailedPrecondition, "GPU_UNAVAILABLE"));
 }
 
 #[test]
-fn the_first_rule_that_is_broken_is_the_one_that_is_named() {
-    let home = Home::new();
+fn the_first_violated_rule_is_reported() {
+    let home = SpecTestHome::new();
     let mut draft = Draft {
         image: String::new(),
         idle_ttl: Some(DraftDuration { seconds: -1, nanos: 0 }),
@@ -175,8 +175,8 @@ fn the_first_rule_that_is_broken_is_the_one_that_is_named() {
         builtin_tools: words(["vim"]),
         ..Draft::default()
     };
-    type Mend = fn(&mut Draft);
-    let order: [(&str, Mend); 13] = [
+    type Fix = fn(&mut Draft);
+    let order: [(&str, Fix); 13] = [
         ("image", |draft| draft.image = "host".into()),
         ("idle_ttl", |draft| draft.idle_ttl = None),
         ("gpus", |draft| draft.gpus.clear()),
@@ -191,16 +191,16 @@ fn the_first_rule_that_is_broken_is_the_one_that_is_named() {
         ("disk_limit", |draft| draft.disk_limit.clear()),
         ("builtin_tools[0]", |draft| draft.builtin_tools.clear()),
     ];
-    for (field, mend) in order {
+    for (field, fix) in order {
         assert_eq!(home.check(draft.clone()).unwrap_err().metadata["field"], field);
-        mend(&mut draft);
+        fix(&mut draft);
     }
     assert!(home.check(draft).is_ok());
 }
 
 #[test]
-fn what_is_right_is_kept_as_it_was_meant() {
-    let home = Home::new();
+fn a_valid_draft_becomes_the_spec() {
+    let home = SpecTestHome::new();
     let healthcheck = DraftHealthcheck {
         test: words(["CMD-SHELL", "true"]),
         interval: Some(DraftDuration { seconds: 1, nanos: 500_000_000 }),
@@ -229,12 +229,16 @@ fn what_is_right_is_kept_as_it_was_meant() {
             cpu_limit: "1.5".into(),
             memory_limit: "512m".into(),
             services: vec![db],
-            ..least()
+            ..minimal()
         })
         .unwrap();
     assert_eq!(spec.mounts[0].source, home.path("socket"));
     assert_eq!(spec.mounts[0].target, "/home/agbox/s");
-    assert_eq!(spec.mounts[1].source, home.path("dir/below"), "the way there may have links, what is kept has none");
+    assert_eq!(
+        spec.mounts[1].source,
+        home.path("dir/below"),
+        "the request may contain links, the stored path has none"
+    );
     assert_eq!(spec.mounts[1].target, "/given/space");
     assert_eq!((spec.copies[0].source.clone(), spec.copies[0].target.as_str()), (home.path(""), "/"));
     assert_eq!(spec.labels.len(), 1);

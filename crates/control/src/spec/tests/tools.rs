@@ -1,15 +1,15 @@
-//! Tools by name.
+//! Tests of the built-in tools.
 
 use std::os::unix::fs::symlink;
 
 use super::*;
 
 fn with(tools: Vec<String>) -> Draft {
-    Draft { builtin_tools: tools, ..least() }
+    Draft { builtin_tools: tools, ..minimal() }
 }
 
-/// Mounts as lines, with the home cut out.
-fn lines(home: &Home, spec: &Spec) -> Vec<String> {
+/// Mounts as lines, with the home removed.
+fn lines(home: &SpecTestHome, spec: &Spec) -> Vec<String> {
     let line = |mount: &super::super::Mount| {
         let source = mount.source.strip_prefix(&home.host.home).unwrap_or(&mount.source);
         format!("{} {} {}", source.display(), mount.target, if mount.writable { "rw" } else { "ro" })
@@ -17,7 +17,7 @@ fn lines(home: &Home, spec: &Spec) -> Vec<String> {
     spec.mounts.iter().map(line).collect()
 }
 
-fn fill(home: &mut Home) {
+fn fill(home: &mut SpecTestHome) {
     let directories = [
         ".claude",
         ".codex",
@@ -42,7 +42,7 @@ fn fill(home: &mut Home) {
 
 #[test]
 fn every_tool_gets_what_it_needs() {
-    let mut home = Home::new();
+    let mut home = SpecTestHome::new();
     fill(&mut home);
     let all = words(["claude", "codex", "git", "uv", "npm", "apt", "opencode"]);
     let spec = home.check(with(all.clone())).unwrap();
@@ -74,8 +74,8 @@ fn every_tool_gets_what_it_needs() {
 }
 
 #[test]
-fn what_a_tool_can_do_without_may_be_missing() {
-    let home = Home::new();
+fn optional_paths_of_a_tool_may_be_missing() {
+    let home = SpecTestHome::new();
     let spec = home.check(with(words(["git", "uv", "npm", "apt", "opencode"]))).unwrap();
     assert_eq!((spec.mounts, spec.envs), (Vec::new(), Default::default()));
     for (tool, missing) in [("claude", "HOME/.claude"), ("codex", "HOME/.codex")] {
@@ -83,12 +83,12 @@ fn what_a_tool_can_do_without_may_be_missing() {
         assert_eq!(home.words(&refusal), format!("builtin_tools[0]: {missing:?} does not exist"));
     }
     let refusal = with(words(["claude"])).check(&Host::default(), &OPERATOR).unwrap_err();
-    assert_eq!(refusal.message, "builtin_tools[0]: needs a home, and there is none");
+    assert_eq!(refusal.message, "builtin_tools[0]: needs a home directory, and none is configured");
 }
 
 #[test]
-fn what_the_caller_says_goes_before_what_a_tool_would_have() {
-    let mut home = Home::new();
+fn the_caller_takes_precedence_over_a_tool() {
+    let mut home = SpecTestHome::new();
     fill(&mut home);
     let draft = Draft {
         mounts: vec![mount("~/dir", "~/.npm"), DraftMount { writable: true, ..mount("~/socket", "/ssh-agent") }],
@@ -99,18 +99,18 @@ fn what_the_caller_says_goes_before_what_a_tool_would_have() {
     let spec = home.check(draft.clone()).unwrap();
     assert_eq!(lines(&home, &spec), ["dir /home/agbox/.npm ro", "socket /ssh-agent rw"]);
     assert_eq!(spec.envs["SSH_AUTH_SOCK"], "/elsewhere");
-    // The agent that the caller mounted itself is still the one that git is told of.
+    // git still gets the agent that the caller mounted itself.
     let spec = home.check(Draft { envs: Default::default(), builtin_tools: words(["git"]), ..draft }).unwrap();
     assert_eq!(spec.envs["SSH_AUTH_SOCK"], "/ssh-agent");
 }
 
 #[test]
-fn a_tool_whose_files_are_links_gets_what_they_lead_to() {
-    let mut home = Home::new();
+fn links_of_a_tool_are_followed() {
+    let mut home = SpecTestHome::new();
     symlink("dir", home.path(".npm")).unwrap();
     let spec = home.check(with(words(["npm"]))).unwrap();
     assert_eq!(lines(&home, &spec), ["dir /home/agbox/.npm rw"]);
-    // For others that holds only where it stays within what they may have.
+    // For untrusted callers that holds only within the allowed paths.
     fs::create_dir(home.path("given")).unwrap();
     home.host = Host { home: home.path("given"), allowed: vec![home.path("given")], ..Host::default() };
     let draft = Draft { image: "name".into(), ..with(words(["npm"])) };
@@ -120,6 +120,6 @@ fn a_tool_whose_files_are_links_gets_what_they_lead_to() {
     fs::remove_file(home.path(".npm")).unwrap();
     fs::create_dir(home.path("modules")).unwrap();
     symlink("modules", home.path(".npm")).unwrap();
-    // And what a tool writes to is the operator's to write, wherever it is.
+    // What a tool writes to is writable for the operator only, wherever it is.
     assert_eq!(home.check_untrusted(draft).unwrap_err().reason, "HOST_PATH_FORBIDDEN");
 }

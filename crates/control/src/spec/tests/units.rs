@@ -1,4 +1,4 @@
-//! Amounts as people write them.
+//! Tests of durations, sizes and numbers of processors.
 
 use super::super::units::{duration, processors, size};
 use super::*;
@@ -30,7 +30,7 @@ fn durations_are_numbers_with_units() {
         assert!(duration(bad).is_err(), "{bad}");
     }
     let words = duration("1 day").unwrap_err().to_string();
-    assert_eq!(words, r#""1 day" is no duration: give numbers with units, like "1h30m", "1.5s" or "0""#);
+    assert_eq!(words, r#""1 day" is not a duration; use numbers with units, such as "1h30m", "1.5s" or "0""#);
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn processors_are_counted_in_thousandths() {
 }
 
 #[test]
-fn no_text_is_too_odd_to_be_read() {
+fn no_text_makes_the_parsers_panic() {
     bolero::check!().with_type::<Vec<u8>>().for_each(|bytes| {
         let text = String::from_utf8_lossy(bytes);
         let _ = (duration(&text), size(&text), processors(&text));
@@ -78,7 +78,7 @@ fn no_text_is_too_odd_to_be_read() {
 }
 
 #[test]
-fn what_go_would_print_is_read_back() {
+fn durations_in_nanoseconds_round_trip() {
     bolero::check!().with_type::<i64>().for_each(|nanos| {
         let read = duration(&format!("{nanos}ns"));
         if *nanos > i64::MIN {

@@ -1,11 +1,11 @@
-//! A draft as a file has it.
+//! Tests of drafts in YAML.
 
 use super::super::RestartPolicy;
 use super::super::yaml::parse;
 use super::*;
 
 #[test]
-fn a_file_says_what_a_request_can() {
+fn a_file_has_all_fields_of_a_request() {
     let file = r#"
 image: host
 mounts:
@@ -94,7 +94,7 @@ restart: on-boot
 }
 
 #[test]
-fn a_file_may_say_nothing() {
+fn a_file_may_be_empty() {
     for nothing in ["", "# a comment\n", "---\n", "{}", "mounts:\nlabels: ~\nimage: null\ncommand:\nidle_ttl:\n"] {
         assert_eq!(parse(nothing.as_bytes()), Ok(Draft::default()), "{nothing:?}");
     }
@@ -105,10 +105,10 @@ fn a_file_may_say_nothing() {
 }
 
 #[test]
-fn a_file_that_is_wrong_is_refused_in_words() {
+fn an_invalid_file_is_refused_with_a_message() {
     let wrong = [
         ("image: [", "did not find expected node content at line 2 column 1, while parsing a flow node"),
-        ("- host", "invalid type: sequence, expected struct File"),
+        ("- host", "invalid type: sequence, expected a map"),
         (
             "imgae: host",
             "unknown field `imgae`, expected one of `image`, `mounts`, `copies`, `ports`, `builtin_tools`, `companion_containers`, `labels`, `envs`, `idle_ttl`, `command`, `cpu_limit`, `memory_limit`, `disk_limit`, `gpus`, `restart`",
@@ -121,26 +121,29 @@ fn a_file_that_is_wrong_is_refused_in_words() {
             "companion_containers: [{name: db}]",
             "companion_containers: invalid type: sequence, expected a map at line 1 column 23",
         ),
-        ("idle_ttl: 10", r#"idle_ttl: "10" is no duration: give numbers with units, like "1h30m", "1.5s" or "0""#),
-        ("idle_ttl: soon", r#"idle_ttl: "soon" is no duration: give numbers with units, like "1h30m", "1.5s" or "0""#),
+        ("idle_ttl: 10", r#"idle_ttl: "10" is not a duration; use numbers with units, such as "1h30m", "1.5s" or "0""#),
+        (
+            "idle_ttl: soon",
+            r#"idle_ttl: "soon" is not a duration; use numbers with units, such as "1h30m", "1.5s" or "0""#,
+        ),
         (
             "companion_containers: {db: {healthcheck: {timeout: 1}}}",
-            r#"companion_containers."db".healthcheck.timeout: "1" is no duration: give numbers with units, like "1h30m", "1.5s" or "0""#,
+            r#"companion_containers."db".healthcheck.timeout: "1" is not a duration; use numbers with units, such as "1h30m", "1.5s" or "0""#,
         ),
-        ("command: []", "command: is empty; leave it out, or give a program"),
+        ("command: []", "command: is empty; leave it out, or give a command"),
         ("command: [a, '']", "command[1]: is empty"),
         ("command: [a, ~]", "command[1]: is empty"),
         (
             "companion_containers: {db: {command: []}}",
-            r#"companion_containers."db".command: is empty; leave it out, or give a program"#,
+            r#"companion_containers."db".command: is empty; leave it out, or give a command"#,
         ),
-        ("ports: [{protocol: icmp}]", r#"ports: "icmp" is no protocol: give "tcp", "udp" or "sctp""#),
+        ("ports: [{protocol: icmp}]", r#"ports: "icmp" is not a protocol; use "tcp", "udp" or "sctp""#),
         (
             "ports: [{host_port: -1}]",
             "ports[0].host_port: invalid type: integer `-1`, expected u32 at line 1 column 21",
         ),
-        ("labels: {a: 1, a: 2}", r#"labels: the key "a" is there twice at line 1 column 9"#),
-        ("image: a\nimage: b", r#"the key "image" is there twice"#),
+        ("labels: {a: 1, a: 2}", r#"labels: the key "a" is used twice at line 1 column 9"#),
+        ("image: a\nimage: b", r#"the key "image" is used twice"#),
         ("image: a\n---\nimage: b", "deserializing from YAML containing more than one document is not supported"),
         ("image: !path a", "image: invalid type: enum, expected text, a number, a list or a map at line 1 column 8"),
         ("image: *a", "unknown anchor at line 1 column 8"),
@@ -155,7 +158,7 @@ fn a_file_that_is_wrong_is_refused_in_words() {
 }
 
 #[test]
-fn a_file_costs_no_more_than_it_may() {
+fn the_cost_of_a_file_is_bounded() {
     let long = format!("image: {}", "a".repeat(256 << 10));
     assert_eq!(parse(long.as_bytes()).unwrap_err().message, "config_yaml: is longer than 256 KiB");
     let deep = |levels: usize| format!("image: {}a{}", "[".repeat(levels), "]".repeat(levels));
@@ -168,13 +171,13 @@ fn a_file_costs_no_more_than_it_may() {
         let message = parse(many.repeat(100_000).as_bytes()).unwrap_err().message;
         assert_eq!(message, "config_yaml: has more than 1000 opening brackets");
     }
-    // As many words within as many brackets as there may be, and blocks within blocks.
+    // As many words within as many brackets as are allowed, and nested blocks.
     for odd in ["? ", "- ", "a:\n- ", "&a ", "a, "] {
         let brackets = if odd == "a, " { 1000 } else { 0 };
         let file = format!("{}{}", "[".repeat(brackets), odd.repeat(((256 << 10) - brackets) / odd.len()));
         assert!(parse(file.as_bytes()).is_err(), "{odd:?}");
     }
-    // Text that is named once and used often; lists of lists that double each time; a list within itself.
+    // Text that is defined once and used often; lists of lists that double each time; a list within itself.
     let often = format!("image: &a {}\ncommand: [{}]", "a".repeat(100 << 10), "*a, ".repeat(20));
     let doubled: String = (1..20).map(|level| format!("k{level}: &k{level} [*k{0}, *k{0}]\n", level - 1)).collect();
     let doubled = format!("k0: &k0 [a, a]\n{doubled}");
@@ -188,7 +191,7 @@ fn a_file_costs_no_more_than_it_may() {
 }
 
 #[test]
-fn an_answer_about_a_file_stays_small() {
+fn messages_about_a_file_are_short() {
     let key = "k".repeat(100_000);
     assert!(parse(format!("{key}: 1").as_bytes()).unwrap_err().message.len() < 1000);
     assert!(parse(format!("idle_ttl: {key}").as_bytes()).unwrap_err().message.len() < 1000);
@@ -196,7 +199,7 @@ fn an_answer_about_a_file_stays_small() {
 }
 
 #[test]
-fn no_bytes_are_too_odd_to_be_read() {
+fn no_bytes_make_the_parser_panic() {
     bolero::check!().with_type::<Vec<u8>>().for_each(|bytes| {
         if let Ok(draft) = parse(bytes) {
             let _ = draft.check(&Host::default(), &OTHER);
@@ -204,9 +207,9 @@ fn no_bytes_are_too_odd_to_be_read() {
     });
 }
 
-/// Pieces that files are made of, in any order.
+/// Files of known pieces in random order.
 #[test]
-fn no_file_out_of_known_pieces_is_too_odd_to_be_read() {
+fn no_file_of_known_pieces_makes_the_parser_panic() {
     const PIECES: &[&str] = &[
         "image",
         "mounts",

@@ -1,6 +1,6 @@
-//! Words that programs go by. They never change.
+//! Codes for programs. They never change.
 
-/// Why a request is refused.
+/// The reasons of refusals.
 pub(crate) mod reason {
     pub(crate) const SANDBOX_NOT_FOUND: &str = "SANDBOX_NOT_FOUND";
     pub(crate) const SANDBOX_ID_ALREADY_EXISTS: &str = "SANDBOX_ID_ALREADY_EXISTS";
@@ -24,7 +24,7 @@ pub(crate) mod reason {
     pub(crate) const ORPHANS_FORBIDDEN: &str = "ORPHANS_FORBIDDEN";
 }
 
-/// What failed, in events and on sandboxes and execs.
+/// The error codes of events, sandboxes and execs.
 pub(crate) mod error_code {
     pub(crate) const CREATE_FAILED: &str = "SANDBOX_CREATE_FAILED";
     pub(crate) const RESUME_FAILED: &str = "SANDBOX_RESUME_FAILED";
@@ -37,7 +37,7 @@ pub(crate) mod error_code {
     pub(crate) const EXEC_RUN_FAILED: &str = "EXEC_RUN_FAILED";
 }
 
-/// Why a sandbox stops or goes.
+/// Why a sandbox is stopped or deleted.
 pub(crate) mod cause {
     pub(crate) const STOP_REQUESTED: &str = "stop_requested";
     pub(crate) const IDLE: &str = "idle_ttl";
@@ -53,5 +53,5 @@ pub(crate) mod cause {
     pub(crate) const ADOPTED: &str = "adopted";
 }
 
-/// What a create is at: the only phase there is.
+/// The only phase of a create.
 pub(crate) const MATERIALIZE: &str = "materialize";

@@ -23,13 +23,13 @@ use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
 use tonic_types::StatusExt;
 
-/// What no test waits longer than.
+/// The maximum time that a test waits.
 pub const WATCHDOG: Duration = Duration::from_secs(60);
 
 pub type Client = SandboxServiceClient<Channel>;
 
-/// A daemon.
-pub struct World {
+/// A daemon with its API on a socket.
+pub struct GrpcTestServer {
     pub home: TempDir,
     pub fake: FakeProvider,
     pub control: Control,
@@ -39,7 +39,7 @@ pub struct World {
     served: JoinHandle<Result<(), ApiError>>,
 }
 
-impl World {
+impl GrpcTestServer {
     pub async fn new() -> Self {
         Self::with(Tuning::default(), |_, fake| Arc::new(fake)).await
     }
@@ -64,16 +64,16 @@ impl World {
         SandboxServiceClient::new(carrel_api::connect(&self.socket).await.unwrap())
     }
 
-    pub async fn near(&self) -> SandboxesClient<Channel> {
+    pub async fn carrel_v1(&self) -> SandboxesClient<Channel> {
         SandboxesClient::new(carrel_api::connect(&self.socket).await.unwrap())
     }
 
-    /// Tells the daemon to go.
+    /// Starts the shutdown.
     pub fn close(&self) {
         self.closing.send(true).unwrap();
     }
 
-    /// Waits until nothing is served any more.
+    /// Waits until the server has stopped.
     pub async fn served(self) {
         tokio::time::timeout(WATCHDOG, self.served).await.unwrap().unwrap().unwrap();
     }
@@ -83,7 +83,7 @@ impl World {
     }
 }
 
-/// What every sandbox here is made from.
+/// A valid spec.
 pub fn spec() -> CreateSpec {
     CreateSpec { image: "host".to_owned(), ..Default::default() }
 }
@@ -110,7 +110,7 @@ pub fn subscribe(id: &str, from_sequence: u64) -> SubscribeSandboxEventsRequest 
     SubscribeSandboxEventsRequest { sandbox_id: id.to_owned(), from_sequence, include_current_snapshot: false }
 }
 
-/// Makes a sandbox, and waits until it runs; returns its newest sequence.
+/// Creates a sandbox, and waits until it is ready. Returns its newest sequence.
 pub async fn ready(client: &mut Client, id: &str) -> u64 {
     let handle = client.create_sandbox(create(id)).await.unwrap().into_inner().sandbox.unwrap();
     assert_eq!(handle.last_event_sequence, 1);
@@ -133,7 +133,7 @@ pub async fn until(events: &mut Streaming<SandboxEvent>, kind: EventType) -> San
     }
 }
 
-/// How a stream ended.
+/// The status that ended a stream.
 pub async fn end<T>(events: &mut Streaming<T>) -> Result<(), Status> {
     let drain = async {
         while events.message().await?.is_some() {}
@@ -142,15 +142,15 @@ pub async fn end<T>(events: &mut Streaming<T>) -> Result<(), Status> {
     tokio::time::timeout(WATCHDOG, drain).await.unwrap()
 }
 
-/// What a client is told: code, reason and what it is about.
-pub fn told(status: &Status) -> (Code, String, BTreeMap<String, String>) {
+/// The code, the reason and the metadata of an error.
+pub fn error_info(status: &Status) -> (Code, String, BTreeMap<String, String>) {
     let info = status.get_details_error_info().unwrap_or_else(|| panic!("no reason: {status:?}"));
     assert_eq!(info.domain, "agents-sandbox");
     (status.code(), info.reason, info.metadata.into_iter().collect())
 }
 
-/// Whether a refusal is the one that is due.
+/// Asserts that a request was refused with this error.
 #[track_caller]
 pub fn is_refused<T: std::fmt::Debug>(answer: Result<T, Status>, code: Code, reason: &str, metadata: &[(&str, &str)]) {
-    assert_eq!(told(&answer.unwrap_err()), (code, reason.to_owned(), pairs(metadata)));
+    assert_eq!(error_info(&answer.unwrap_err()), (code, reason.to_owned(), pairs(metadata)));
 }

@@ -1,4 +1,4 @@
-//! What the published API cannot ask for.
+//! Tests of `carrel.v1`.
 
 use std::time::Duration;
 
@@ -17,15 +17,15 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tonic::Code;
 
+use crate::server::{GrpcTestServer, create, error_info, exec, is_refused, pairs, ready, subscribe, until};
 use crate::shim::supervised;
-use crate::world::{World, create, exec, is_refused, pairs, ready, subscribe, told, until};
 
 #[tokio::test]
-async fn an_exec_is_started_with_everything_that_it_can_have() {
-    let world = World::new().await;
-    let mut client = world.client().await;
+async fn an_exec_is_started_with_all_options() {
+    let server = GrpcTestServer::new().await;
+    let mut client = server.client().await;
     let newest = ready(&mut client, "demo").await;
-    let mut near = world.near().await;
+    let mut api = server.carrel_v1().await;
     let request = StartExecRequest {
         sandbox_id: "demo".to_owned(),
         command: vec!["sh".to_owned()],
@@ -36,18 +36,18 @@ async fn an_exec_is_started_with_everything_that_it_can_have() {
         timeout: Some(prost_types::Duration { seconds: 1, nanos: 500_000_000 }),
         ..Default::default()
     };
-    let started = near.start_exec(request.clone()).await.unwrap().into_inner();
+    let started = api.start_exec(request.clone()).await.unwrap().into_inner();
     assert_eq!((started.exec_id.as_str(), started.last_event_sequence), ("exec-1", newest));
     assert!(started.stdout_log_path.ends_with("exec-1.stdout.log"));
-    let (kept, _) = world.store.exec(&carrel_store::ExecId::new("exec-1").unwrap()).await.unwrap().unwrap();
+    let (kept, _) = server.store.exec(&carrel_store::ExecId::new("exec-1").unwrap()).await.unwrap().unwrap();
     let options: serde_json::Value = serde_json::from_str(&kept.options).unwrap();
     let due = serde_json::json!({ "user": "root", "terminal": [24, 80], "stdin": true, "timeout_ms": 1500 });
     assert_eq!(options, due);
 
     let bad = |change: fn(&mut StartExecRequest)| {
-        let (mut near, mut request) = (near.clone(), request.clone());
+        let (mut api, mut request) = (api.clone(), request.clone());
         change(&mut request);
-        async move { near.start_exec(request).await }
+        async move { api.start_exec(request).await }
     };
     let terminal = bad(|request| request.terminal = Some(TerminalSize { rows: 0, cols: 80 })).await;
     is_refused(terminal, Code::InvalidArgument, "INVALID_ARGUMENT", &[("field", "rows")]);
@@ -59,12 +59,12 @@ async fn an_exec_is_started_with_everything_that_it_can_have() {
 
 #[tokio::test]
 async fn all_sandboxes_of_a_label_are_watched_in_the_order_of_their_events() {
-    let world = World::new().await;
-    let mut client = world.client().await;
-    let mut near = world.near().await;
+    let server = GrpcTestServer::new().await;
+    let mut client = server.client().await;
+    let mut api = server.carrel_v1().await;
     let red = || pairs(&[("team", "red")]);
     let request = |from_position| WatchSandboxesRequest { label_selector: red(), from_position };
-    let mut live = near.watch_sandboxes(request(None)).await.unwrap().into_inner();
+    let mut live = api.watch_sandboxes(request(None)).await.unwrap().into_inner();
     for (id, team) in [("one-1", "red"), ("two-2", "blue"), ("three", "red")] {
         let mut request = create(id);
         request.create_spec.as_mut().unwrap().labels = pairs(&[("team", team)]);
@@ -72,60 +72,60 @@ async fn all_sandboxes_of_a_label_are_watched_in_the_order_of_their_events() {
     }
     let (mut seen, mut ready) = (Vec::new(), 0);
     while ready < 2 {
-        let told = live.message().await.unwrap().unwrap();
-        let event = told.event.unwrap();
+        let response = live.message().await.unwrap().unwrap();
+        let event = response.event.unwrap();
         assert_ne!(event.sandbox_id, "two-2");
         ready += usize::from(event.event_type() == EventType::SandboxReady);
-        seen.push((told.position, event.event_id));
+        seen.push((response.position, event.event_id));
     }
     assert!(seen.windows(2).all(|pair| pair[0].0 < pair[1].0));
-    // From the beginning, and from a place in the middle, it is the same.
+    // The events are the same from the start and from a position in the middle.
     for skip in [0, 2] {
         let from = if skip == 0 { 0 } else { seen[skip - 1].0 };
-        let mut again = near.watch_sandboxes(request(Some(from))).await.unwrap().into_inner();
+        let mut again = api.watch_sandboxes(request(Some(from))).await.unwrap().into_inner();
         for due in &seen[skip..] {
-            let told = again.message().await.unwrap().unwrap();
-            assert_eq!((told.position, told.event.unwrap().event_id), *due);
+            let response = again.message().await.unwrap().unwrap();
+            assert_eq!((response.position, response.event.unwrap().event_id), *due);
         }
     }
 }
 
 #[tokio::test]
-async fn the_idle_time_is_changed_and_told() {
-    let world = World::new().await;
-    ready(&mut world.client().await, "demo").await;
-    let mut near = world.near().await;
+async fn the_idle_timeout_is_changed() {
+    let server = GrpcTestServer::new().await;
+    ready(&mut server.client().await, "demo").await;
+    let mut api = server.carrel_v1().await;
     for idle in [Some(Duration::from_secs(90)), Some(Duration::ZERO), None] {
         let idle_ttl =
             idle.map(|idle| prost_types::Duration { seconds: i64::try_from(idle.as_secs()).unwrap(), nanos: 0 });
         let request = SetIdleTtlRequest { sandbox_id: "demo".to_owned(), idle_ttl };
-        near.set_idle_ttl(request).await.unwrap();
+        api.set_idle_ttl(request).await.unwrap();
         let inspect = InspectSandboxRequest { sandbox_id: "demo".to_owned() };
-        let inspected = near.inspect_sandbox(inspect).await.unwrap().into_inner();
+        let inspected = api.inspect_sandbox(inspect).await.unwrap().into_inner();
         assert_eq!(inspected.idle_ttl, idle_ttl);
     }
     let negative = SetIdleTtlRequest {
         sandbox_id: "demo".to_owned(),
         idle_ttl: Some(prost_types::Duration { seconds: -1, nanos: 0 }),
     };
-    is_refused(near.set_idle_ttl(negative).await, Code::InvalidArgument, "INVALID_ARGUMENT", &[("field", "idle_ttl")]);
+    is_refused(api.set_idle_ttl(negative).await, Code::InvalidArgument, "INVALID_ARGUMENT", &[("field", "idle_ttl")]);
 }
 
 #[tokio::test]
-async fn a_sandbox_is_paused_and_let_go_on() {
-    let world = World::new().await;
-    ready(&mut world.client().await, "demo").await;
-    let mut near = world.near().await;
-    near.pause_sandbox(PauseSandboxRequest { sandbox_id: "demo".to_owned() }).await.unwrap();
-    near.unpause_sandbox(UnpauseSandboxRequest { sandbox_id: "demo".to_owned() }).await.unwrap();
-    let nobody = near.pause_sandbox(PauseSandboxRequest { sandbox_id: "nobody".to_owned() }).await;
-    is_refused(nobody, Code::NotFound, "SANDBOX_NOT_FOUND", &[("sandbox_id", "nobody")]);
+async fn a_sandbox_is_paused_and_unpaused() {
+    let server = GrpcTestServer::new().await;
+    ready(&mut server.client().await, "demo").await;
+    let mut api = server.carrel_v1().await;
+    api.pause_sandbox(PauseSandboxRequest { sandbox_id: "demo".to_owned() }).await.unwrap();
+    api.unpause_sandbox(UnpauseSandboxRequest { sandbox_id: "demo".to_owned() }).await.unwrap();
+    let unknown = api.pause_sandbox(PauseSandboxRequest { sandbox_id: "nobody".to_owned() }).await;
+    is_refused(unknown, Code::NotFound, "SANDBOX_NOT_FOUND", &[("sandbox_id", "nobody")]);
 }
 
 #[tokio::test]
-async fn everything_that_is_known_of_a_sandbox_is_told() {
-    let (world, supervisor) = supervised().await;
-    let mut client = world.client().await;
+async fn inspect_returns_all_details_of_a_sandbox() {
+    let (server, supervisor) = supervised().await;
+    let mut client = server.client().await;
     let mut request = create("demo");
     let spec = request.create_spec.as_mut().unwrap();
     (spec.cpu_limit, spec.memory_limit) = ("1.5".to_owned(), "512m".to_owned());
@@ -156,9 +156,9 @@ async fn everything_that_is_known_of_a_sandbox_is_told() {
         peer.say(id, &Statistics { memory_bytes: Some(7), clients: 2, paused: true, ..Statistics::default() }).await;
         supervisor
     });
-    let mut near = world.near().await;
+    let mut api = server.carrel_v1().await;
     let inspect = || InspectSandboxRequest { sandbox_id: "demo".to_owned() };
-    let inspected = near.inspect_sandbox(inspect()).await.unwrap().into_inner();
+    let inspected = api.inspect_sandbox(inspect()).await.unwrap().into_inner();
     assert_eq!(inspected.desired(), DesiredState::Ready);
     assert_eq!(inspected.owner, rustix::process::geteuid().as_raw());
     let limits = inspected.limits.unwrap();
@@ -173,22 +173,22 @@ async fn everything_that_is_known_of_a_sandbox_is_told() {
     assert_eq!(inspected.execs[0].exec_id, "exec-1");
     assert!(!inspected.incarnation.is_empty());
 
-    let used = near.get_statistics(GetStatisticsRequest { sandbox_id: "demo".to_owned() }).await.unwrap().into_inner();
+    let used = api.get_statistics(GetStatisticsRequest { sandbox_id: "demo".to_owned() }).await.unwrap().into_inner();
     assert_eq!((used.memory_bytes, used.pids, used.clients, used.paused), (Some(7), None, 2, true));
 
-    // Without its supervisor the rest is told all the same.
+    // Without its shim, the other details are returned.
     drop(play.await.unwrap());
-    std::fs::remove_file(world.home.path().join("shim.sock")).unwrap();
-    let inspected = near.inspect_sandbox(inspect()).await.unwrap().into_inner();
+    std::fs::remove_file(server.home.path().join("shim.sock")).unwrap();
+    let inspected = api.inspect_sandbox(inspect()).await.unwrap().into_inner();
     assert_eq!(inspected.running.unwrap().shim_pid, 0);
-    let used = near.get_statistics(GetStatisticsRequest { sandbox_id: "demo".to_owned() }).await;
-    assert_eq!(told(&used.unwrap_err()).1, "SANDBOX_UNREACHABLE");
+    let used = api.get_statistics(GetStatisticsRequest { sandbox_id: "demo".to_owned() }).await;
+    assert_eq!(error_info(&used.unwrap_err()).1, "SANDBOX_UNREACHABLE");
 }
 
-/// An agent of generation 7, in which files come in plain messages.
-struct Agent(UnixStream);
+/// An agent of protocol generation 7, in which files are plain messages.
+struct FakeAgent(UnixStream);
 
-impl Agent {
+impl FakeAgent {
     async fn accept(listener: &UnixListener) -> Self {
         let mut agent = Self(listener.accept().await.unwrap().0);
         let mut greeting = Codec::Current.prologue(Codec::Current.range(0).unwrap());
@@ -232,11 +232,11 @@ impl Agent {
 
 #[tokio::test]
 async fn a_file_is_read_in_pieces() {
-    let (world, _supervisor) = supervised().await;
-    ready(&mut world.client().await, "demo").await;
-    let listener = UnixListener::bind(world.home.path().join("agent.sock")).unwrap();
+    let (server, _supervisor) = supervised().await;
+    ready(&mut server.client().await, "demo").await;
+    let listener = UnixListener::bind(server.home.path().join("agent.sock")).unwrap();
     let agent = tokio::spawn(async move {
-        let mut agent = Agent::accept(&listener).await;
+        let mut agent = FakeAgent::accept(&listener).await;
         let open = agent.opened().await;
         assert_eq!((open.path.as_str(), open.options.read, open.options.write), ("/etc/motd", true, false));
         let (id, op) = agent.asked().await;
@@ -245,54 +245,54 @@ async fn a_file_is_read_in_pieces() {
         agent.say(id, &FsData { data: vec![b'a'; 100_000].into() }).await;
         agent.say(id, &FsData { data: vec![b'b'; 100_000].into() }).await;
         agent.done(id, None).await;
-        // The next one is not there.
-        let mut agent = Agent::accept(&listener).await;
+        // The next file does not exist.
+        let mut agent = FakeAgent::accept(&listener).await;
         let (id, _) = agent.asked().await;
         let (error, errno_name) = (Some("No such file".to_owned()), Some("ENOENT".to_owned()));
         agent.say(id, &FsResponse { error, errno_name, ..FsResponse::default() }).await;
         agent
     });
-    let mut near = world.near().await;
+    let mut api = server.carrel_v1().await;
     let request = |path: &str| ReadFileRequest {
         sandbox_id: "demo".to_owned(),
         path: path.to_owned(),
         offset: 3,
         length: Some(200_000),
     };
-    let mut stream = near.read_file(request("/etc/motd")).await.unwrap().into_inner();
+    let mut stream = api.read_file(request("/etc/motd")).await.unwrap().into_inner();
     let mut content = Vec::new();
     while let Some(piece) = stream.message().await.unwrap() {
         assert!(piece.data.len() <= 65_536);
         content.extend_from_slice(&piece.data);
     }
     assert_eq!(content, [[b'a'; 100_000], [b'b'; 100_000]].concat());
-    let absent = near.read_file(request("/nowhere")).await;
+    let absent = api.read_file(request("/nowhere")).await;
     let about = [("errno", "ENOENT"), ("path", "/nowhere"), ("sandbox_id", "demo")];
     is_refused(absent, Code::NotFound, "FILE_NOT_FOUND", &about);
-    let relative = near.read_file(request("etc/motd")).await;
+    let relative = api.read_file(request("etc/motd")).await;
     is_refused(relative, Code::InvalidArgument, "INVALID_ARGUMENT", &[("field", "path")]);
     drop(agent.await.unwrap());
 }
 
 #[tokio::test]
-async fn a_file_whose_reader_is_closed_does_not_end_as_if_it_were_whole() {
-    let (world, _supervisor) = supervised().await;
-    let mut client = world.client().await;
+async fn a_file_whose_reader_is_closed_ends_with_an_error() {
+    let (server, _supervisor) = supervised().await;
+    let mut client = server.client().await;
     let from = ready(&mut client, "demo").await;
     let sandbox_id = || "demo".to_owned();
     client.stop_sandbox(StopSandboxRequest { sandbox_id: sandbox_id() }).await.unwrap();
     let mut events = client.subscribe_sandbox_events(subscribe("demo", from)).await.unwrap().into_inner();
     until(&mut events, EventType::SandboxStopped).await;
-    let listener = UnixListener::bind(world.home.path().join("agent.sock")).unwrap();
+    let listener = UnixListener::bind(server.home.path().join("agent.sock")).unwrap();
     let agent = tokio::spawn(async move {
-        let mut agent = Agent::accept(&listener).await;
+        let mut agent = FakeAgent::accept(&listener).await;
         agent.opened().await;
         let (id, _) = agent.asked().await;
         agent.say(id, &FsData { data: vec![b'a'; 1000].into() }).await;
         agent
     });
     let request = ReadFileRequest { sandbox_id: sandbox_id(), path: "/x".to_owned(), ..Default::default() };
-    let mut stream = world.near().await.read_file(request).await.unwrap().into_inner();
+    let mut stream = server.carrel_v1().await.read_file(request).await.unwrap().into_inner();
     assert_eq!(stream.message().await.unwrap().unwrap().data.len(), 1000);
     client.resume_sandbox(ResumeSandboxRequest { sandbox_id: sandbox_id() }).await.unwrap();
     let closed = stream.message().await;
@@ -303,11 +303,11 @@ async fn a_file_whose_reader_is_closed_does_not_end_as_if_it_were_whole() {
 
 #[tokio::test]
 async fn a_file_is_written_from_pieces() {
-    let (world, _supervisor) = supervised().await;
-    ready(&mut world.client().await, "demo").await;
-    let listener = UnixListener::bind(world.home.path().join("agent.sock")).unwrap();
+    let (server, _supervisor) = supervised().await;
+    ready(&mut server.client().await, "demo").await;
+    let listener = UnixListener::bind(server.home.path().join("agent.sock")).unwrap();
     let agent = tokio::spawn(async move {
-        let mut agent = Agent::accept(&listener).await;
+        let mut agent = FakeAgent::accept(&listener).await;
         let open = agent.opened().await;
         assert_eq!((open.path.as_str(), open.options.mode), ("/workspace/x", Some(0o640)));
         assert_eq!((open.options.write, open.options.create, open.options.truncate), (true, true, true));
@@ -327,7 +327,7 @@ async fn a_file_is_written_from_pieces() {
         agent.done(id, None).await;
         content
     });
-    let mut near = world.near().await;
+    let mut api = server.carrel_v1().await;
     let start = WriteStart {
         sandbox_id: "demo".to_owned(),
         path: "/workspace/x".to_owned(),
@@ -336,15 +336,15 @@ async fn a_file_is_written_from_pieces() {
     };
     let messages = [Write::Start(start.clone()), Write::Data(vec![1; 65_536].into()), Write::Data(vec![2; 10].into())];
     let messages = messages.map(|message| WriteFileRequest { message: Some(message) });
-    let written = near.write_file(tokio_stream::iter(messages)).await.unwrap().into_inner();
+    let written = api.write_file(tokio_stream::iter(messages)).await.unwrap().into_inner();
     assert_eq!(written.size, 65_546);
     assert_eq!(agent.await.unwrap(), [vec![1; 65_536], vec![2; 10]].concat());
 
     let first = WriteFileRequest { message: Some(Write::Data(vec![1].into())) };
-    let refused = near.write_file(tokio_stream::iter([first])).await;
+    let refused = api.write_file(tokio_stream::iter([first])).await;
     is_refused(refused, Code::InvalidArgument, "INVALID_ARGUMENT", &[("field", "start")]);
-    let nobody = WriteStart { sandbox_id: "nobody".to_owned(), ..start };
-    let first = WriteFileRequest { message: Some(Write::Start(nobody)) };
-    let refused = near.write_file(tokio_stream::iter([first])).await;
+    let unknown = WriteStart { sandbox_id: "nobody".to_owned(), ..start };
+    let first = WriteFileRequest { message: Some(Write::Start(unknown)) };
+    let refused = api.write_file(tokio_stream::iter([first])).await;
     is_refused(refused, Code::NotFound, "SANDBOX_NOT_FOUND", &[("sandbox_id", "nobody")]);
 }

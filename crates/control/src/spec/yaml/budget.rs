@@ -1,4 +1,4 @@
-//! How much a file is, before anything of it is kept.
+//! Bounds the size of a YAML file before it is parsed.
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -7,35 +7,35 @@ use std::fmt;
 use serde::Deserializer;
 use serde::de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor};
 
-use crate::spec::units::shown;
+use crate::spec::units::quoted;
 
-/// What a file may come to when its aliases are followed.
-const MOST: usize = 1 << 20;
-/// Lists in maps in lists: a draft needs five.
-const DEEPEST: u8 = 16;
+/// The maximum size with aliases expanded.
+const MAX_BYTES: usize = 1 << 20;
+/// The maximum nesting depth; a draft needs five.
+const MAX_DEPTH: u8 = 16;
 
-/// The most brackets that open: the scanner looks at all that are open again with every word.
-const MOST_BRACKETS: usize = 1000;
+/// The maximum number of opening brackets: the scanner visits all that are open with every token.
+const MAX_BRACKETS: usize = 1000;
 
-/// Goes through a file without keeping anything: how much it is, how deep, and whether a key stands twice.
-pub(super) fn measure(bytes: &[u8]) -> Result<(), serde_norway::Error> {
-    if bytes.iter().filter(|byte| matches!(byte, b'[' | b'{')).count() > MOST_BRACKETS {
-        return Err(Error::custom(format!("has more than {MOST_BRACKETS} opening brackets")));
+/// Visits a file without storing anything, to check its size, its depth and duplicate keys.
+pub(super) fn check(bytes: &[u8]) -> Result<(), serde_norway::Error> {
+    if bytes.iter().filter(|byte| matches!(byte, b'[' | b'{')).count() > MAX_BRACKETS {
+        return Err(Error::custom(format!("has more than {MAX_BRACKETS} opening brackets")));
     }
-    let left = Cell::new(MOST);
-    Measured { left: &left, depth: DEEPEST }.deserialize(serde_norway::Deserializer::from_slice(bytes))
+    let left = Cell::new(MAX_BYTES);
+    YamlBudget { left: &left, depth: MAX_DEPTH }.deserialize(serde_norway::Deserializer::from_slice(bytes))
 }
 
-/// What is left of the measure.
+/// What is left of the budget.
 #[derive(Clone, Copy)]
-struct Measured<'a> {
+struct YamlBudget<'a> {
     left: &'a Cell<usize>,
     depth: u8,
 }
 
-// === impl Measured ===
+// === impl YamlBudget ===
 
-impl Measured<'_> {
+impl YamlBudget<'_> {
     fn charge<E: Error>(self, length: usize) -> Result<(), E> {
         let left = self.left.get().checked_sub(length.saturating_add(1));
         self.left.set(left.ok_or_else(|| E::custom("its aliases make it too large"))?);
@@ -44,12 +44,12 @@ impl Measured<'_> {
 
     fn deeper<E: Error>(self) -> Result<Self, E> {
         let depth =
-            self.depth.checked_sub(1).ok_or_else(|| E::custom(format!("is more than {DEEPEST} levels deep")))?;
+            self.depth.checked_sub(1).ok_or_else(|| E::custom(format!("is more than {MAX_DEPTH} levels deep")))?;
         Ok(Self { depth, ..self })
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Measured<'_> {
+impl<'de> DeserializeSeed<'de> for YamlBudget<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
@@ -57,7 +57,7 @@ impl<'de> DeserializeSeed<'de> for Measured<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Measured<'_> {
+impl<'de> Visitor<'de> for YamlBudget<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -113,7 +113,7 @@ impl<'de> Visitor<'de> for Measured<'_> {
             within.charge(key.len())?;
             map.next_value_seed(within)?;
             if let Some(twice) = seen.replace(key) {
-                return Err(A::Error::custom(format!("the key {} is there twice", shown(&twice))));
+                return Err(A::Error::custom(format!("the key {} is used twice", quoted(&twice))));
             }
         }
         self.charge(0)

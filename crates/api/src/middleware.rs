@@ -1,7 +1,7 @@
-//! What every request passes on its way in, and every answer on its way out.
+//! The middleware of all requests and responses.
 //!
-//! In: who asks is found out, and let in or not. Out: an error that something below us made gets the word that programs go
-//! by, and a stream that nobody ends is ended when the daemon goes.
+//! It authenticates and admits requests. It adds a reason to errors of the gRPC stack, and ends open streams on
+//! shutdown.
 
 use std::convert::Infallible;
 use std::task::{Context, Poll};
@@ -14,35 +14,35 @@ use tonic::service::Routes;
 use tonic::{Code, Status};
 
 use crate::answer_body::AnswerBody;
-use crate::connection::Peer;
+use crate::connection::ConnectionPeer;
 use crate::memory::RequestMemory;
 use crate::request_body::RequestBody;
 use crate::request_log::{RequestRecord, RequestSubject};
-use crate::status::explained;
+use crate::status::with_reason;
 
-/// All services, behind their door.
+/// All services with the middleware.
 #[derive(Clone)]
-pub(crate) struct Door {
+pub(crate) struct ApiMiddleware {
     services: Routes,
     memory: RequestMemory,
     closing: watch::Receiver<bool>,
 }
 
-/// Waits until the daemon goes.
-pub(crate) async fn closed(mut closing: watch::Receiver<bool>) {
-    // Nobody who could say so is left either.
-    let _gone = closing.wait_for(|closing| *closing).await;
+/// Waits for the shutdown.
+pub(crate) async fn shutdown_signal(mut closing: watch::Receiver<bool>) {
+    // A dropped sender means a shutdown too.
+    let _closed = closing.wait_for(|closing| *closing).await;
 }
 
-// === impl Door ===
+// === impl ApiMiddleware ===
 
-impl Door {
+impl ApiMiddleware {
     pub(crate) fn new(services: Routes, memory: RequestMemory, closing: watch::Receiver<bool>) -> Self {
         Self { services: services.prepare(), memory, closing }
     }
 }
 
-impl Service<Request<Body>> for Door {
+impl Service<Request<Body>> for ApiMiddleware {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = BoxFuture<Response<Body>, Infallible>;
@@ -52,9 +52,9 @@ impl Service<Request<Body>> for Door {
     }
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
-        let peer = request.extensions().get::<Peer>().cloned();
+        let peer = request.extensions().get::<ConnectionPeer>().cloned();
         let admitted = peer.map(|peer| peer.admit(request.headers()));
-        let admitted = admitted.unwrap_or_else(|| Err(explained(Status::unauthenticated(""))));
+        let admitted = admitted.unwrap_or_else(|| Err(with_reason(Status::unauthenticated(""))));
         let subject = RequestSubject::default();
         let record = RequestRecord::new(request.uri().path(), admitted.as_ref().ok().copied(), subject.clone());
         let admitted = admitted.and_then(|caller| Ok((caller, self.memory.admit(&caller)?)));
@@ -75,9 +75,9 @@ impl Service<Request<Body>> for Door {
             let answer = answer.await?;
             let refused = Status::from_header_map(answer.headers()).filter(|status| status.code() != Code::Ok);
             let (head, body) = answer.into_parts();
-            let answer = match refused.map(explained) {
+            let answer = match refused.map(with_reason) {
                 Some(status) => Err(status),
-                None => AnswerBody::begin(body, &head.extensions, memory, closing).await,
+                None => AnswerBody::start(body, &head.extensions, memory, closing).await,
             };
             record.finish(answer.as_ref().err());
             Ok(answer.map_or_else(Status::into_http, |body| Response::from_parts(head, Body::new(body))))

@@ -1,4 +1,4 @@
-//! What comes in that is not quite HTTP, and what tools ask a server about itself.
+//! Requests with an invalid authority, and health and reflection.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -6,9 +6,9 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
-use crate::world::{WATCHDOG, World};
+use crate::server::{GrpcTestServer, WATCHDOG};
 
-/// A request for `Ping` as the C core of gRPC writes it, to a server of that name.
+/// A `Ping` request from gRPC's C core, with this authority.
 fn ping(stream: u8, authority: &[u8]) -> Vec<u8> {
     let mut block = vec![0x83, 0x86];
     for (name, value) in [
@@ -30,15 +30,14 @@ fn ping(stream: u8, authority: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The same request again: everything by what was kept of the first.
+/// The same request again, with indexed headers.
 fn ping_again(stream: u8) -> Vec<u8> {
     let mut out = vec![0, 0, 6, 1, 4, 0, 0, 0, stream, 0x83, 0x86, 0xc1, 0xc0, 0xbf, 0xbe];
     out.extend([0, 0, 5, 0, 1, 0, 0, 0, stream, 0, 0, 0, 0, 0]);
     out
 }
 
-/// Whether a stream is answered with data, or with its end: kind and stream of the first frame that is not about the
-/// connection, and its content.
+/// The first frame of a stream, with its kind, its stream and its payload.
 async fn answered(io: &mut UnixStream) -> (u8, u8, Vec<u8>) {
     loop {
         let mut head = [0; 9];
@@ -52,19 +51,19 @@ async fn answered(io: &mut UnixStream) -> (u8, u8, Vec<u8>) {
 }
 
 #[tokio::test]
-async fn a_server_that_is_named_by_the_path_of_its_socket_answers() {
-    let world = World::new().await;
-    let mut io = UnixStream::connect(&world.socket).await.unwrap();
+async fn a_server_answers_if_its_authority_is_a_socket_path() {
+    let server = GrpcTestServer::new().await;
+    let mut io = UnixStream::connect(&server.socket).await.unwrap();
     io.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00").await.unwrap();
     for byte in ping(1, b"tmp%2Fx%2Fagbox%2Fagboxd.sock") {
-        // However small the pieces are.
+        // In chunks of any size.
         io.write_all(&[byte]).await.unwrap();
     }
     let talk = async {
         let (kind, stream, payload) = answered(&mut io).await;
         assert_eq!((kind, stream), (0, 1));
         assert!(payload.windows(6).any(|part| part == b"agboxd"));
-        // What is kept is kept in the same order.
+        // Both dynamic tables have the same order.
         io.write_all(&ping_again(3)).await.unwrap();
         let (kind, stream, payload) = answered(&mut io).await;
         assert_eq!((kind, stream), (0, 3));
@@ -76,7 +75,7 @@ async fn a_server_that_is_named_by_the_path_of_its_socket_answers() {
 }
 
 #[tokio::test]
-async fn a_server_without_the_door_does_not() {
+async fn a_server_without_the_rewriter_does_not() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("plain.sock");
     let listener = tokio::net::UnixListener::bind(&socket).unwrap();
@@ -86,16 +85,16 @@ async fn a_server_without_the_door_does_not() {
     let mut io = UnixStream::connect(&socket).await.unwrap();
     io.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00").await.unwrap();
     io.write_all(&ping(1, b"tmp%2Fx%2Fagbox%2Fagboxd.sock")).await.unwrap();
-    // The stream is reset for an error of protocol: should that change one day, the rewriting can go.
+    // The stream is reset with a protocol error. If that changes, the rewriter is no longer needed.
     let answer = tokio::time::timeout(WATCHDOG, answered(&mut io)).await.unwrap();
     assert_eq!(answer, (3, 1, vec![0, 0, 0, 1]));
 }
 
 //= control.versions.agbox-v1-baseline-numbers
 #[tokio::test]
-async fn health_and_both_packages_are_told_to_whoever_asks() {
-    let world = World::new().await;
-    let channel = carrel_api::connect(&world.socket).await.unwrap();
+async fn health_and_reflection_of_both_packages_are_served() {
+    let server = GrpcTestServer::new().await;
+    let channel = carrel_api::connect(&server.socket).await.unwrap();
     let mut health = HealthClient::new(channel.clone());
     for service in ["", "agbox.v1.SandboxService", "carrel.v1.Sandboxes"] {
         let status = health.check(HealthCheckRequest { service: service.to_owned() }).await.unwrap().into_inner();
