@@ -149,7 +149,7 @@ fn a_terminal_whose_input_is_taken_is_left_by_an_interrupt() {
     let mut first = PtySession::types_at_shell(&env, &["attach", "box", "shell"]);
     first.until("go");
     let mut second = PtySession::types_at_shell(&env, &["attach", "--take-over", "box", "shell"]);
-    first.until("took the input of the job");
+    first.until("took over the input of the job");
     while first.is_raw() {
         std::thread::yield_now();
     }
@@ -198,7 +198,7 @@ fn keys_leave_a_job_that_has_no_terminal() {
     person.types("onf\u{7f}e\r");
     person.until("<one>");
     person.types("\u{10}\u{11}");
-    person.until("note: job echo goes on\r\nhint: carrel attach box echo");
+    person.until("note: job echo continues\r\nhint: carrel attach box echo");
     let (code, restored, _) = person.finish();
     assert_eq!((code, restored), (Some(0), true));
     let mut person = PtySession::types_at_shell(&env, &["attach", "box", "echo"]);
@@ -206,7 +206,7 @@ fn keys_leave_a_job_that_has_no_terminal() {
     person.types("two\r");
     person.until("<two>");
     person.types("\u{10}\u{11}");
-    person.until("note: job echo goes on");
+    person.until("note: job echo continues");
     assert_eq!(person.finish().0, Some(0));
     // One that takes no input, and one that is only looked at.
     sandbox.detached(&[], "quiet", "echo begun; exec sleep 1000");
@@ -214,7 +214,7 @@ fn keys_leave_a_job_that_has_no_terminal() {
         let mut person = PtySession::types_at_shell(&env, words);
         person.until("begun");
         person.types("ignored\r\u{10}\u{11}");
-        person.until(" goes on");
+        person.until(" continues");
         let (code, restored, _) = person.finish();
         assert_eq!((code, restored), (Some(0), true), "{words:?}");
     }
@@ -237,7 +237,7 @@ fn an_interrupt_leaves_a_job_that_was_attached_to() {
         let outcome = running.finish();
         assert_eq!(outcome.code, Some(code), "{outcome:?}");
         let said =
-            "note: job echo goes on\nhint: `carrel attach box echo` attaches to it again; `carrel exec box -- kill ";
+            "note: job echo continues\nhint: `carrel attach box echo` attaches to it again; `carrel exec box -- kill ";
         assert!(outcome.stderr.starts_with(said), "{outcome:?}");
         let kill = outcome.stderr.split('`').nth(3).unwrap().to_owned();
         if signal == Signal::TERM {
@@ -273,7 +273,7 @@ fn keys_leave_a_run_whose_sandbox_ends_with_the_command_as_ever() {
         person.types("one\r");
         person.until("<one>");
         person.types("\u{10}\u{11}");
-        person.until("note: job run goes on\r\nhint: carrel attach left run");
+        person.until("note: job run continues\r\nhint: carrel attach left run");
         let (code, restored, _) = person.finish();
         assert_eq!((code, restored), (Some(0), true));
         let mut person = PtySession::types_at_shell(&env, &["attach", "left"]);

@@ -338,7 +338,7 @@ fn an_invalid_target_is_reported_before_anything_is_copied() {
         (&[&dir, "web:/etc/passwd"], "copy_failed", "/etc/passwd: not a directory"),
         (&[&pipe, "web:/tmp"], "copy_failed", &format!("{pipe}: it is a device, a pipe or a socket")),
         (&["web:/dev/null", &dir], "copy_failed", "/dev/null in the sandbox: it is a device, a pipe or a socket"),
-        (&["web:/etc/passwd", &pipe], "copy_failed", &format!("{pipe}: a device, a pipe or a socket is there")),
+        (&["web:/etc/passwd", &pipe], "copy_failed", &format!("{pipe}: a device, a pipe or a socket exists")),
     ] {
         let (found, message) = refused(&fixture.env, &["cp"].iter().chain(words).copied().collect::<Vec<_>>());
         assert!(found == code && message.starts_with(said), "{words:?}: {found} {message}");

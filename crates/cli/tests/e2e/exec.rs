@@ -234,7 +234,7 @@ fn keys_leave_a_job_running_and_the_terminal_as_it_was() {
     person.until("b>");
     person.types("\u{10}");
     person.types("\u{11}");
-    person.until("note: job talk goes on\r\nhint: carrel attach box talk");
+    person.until("note: job talk continues\r\nhint: carrel attach box talk");
     let (code, restored, _) = person.finish();
     assert_eq!((code, restored), (Some(0), true));
     let mut person = PtySession::types_at_shell(&env, &["attach", "box", "talk"]);

@@ -187,6 +187,6 @@ fn what_is_left_of_a_sandbox_that_is_gone_is_shown_too() {
         )
     );
     let outcome = env.carrel(["exec", "gone", "--", "true"]);
-    assert!(outcome.code == Some(125) && outcome.stderr.contains("has ended"), "{outcome:?}");
+    assert!(outcome.code == Some(125) && outcome.stderr.contains("has stopped"), "{outcome:?}");
     assert_eq!(env.carrel(["rm", "gone"]).code, Some(0));
 }

@@ -28,12 +28,12 @@ fn our_own_failures_are_125_with_a_reason() {
     for (words, said) in [
         (
             &["run", "./nowhere/", "--", "true"][..],
-            "error: image ./nowhere/: No such file or directory (os error 2)\nhint: a path is that of a directory",
+            "error: image ./nowhere/: No such file or directory (os error 2)\nhint: give the path of a root file system",
         ),
         (&["run", "--memory", "1M", "host", "--", "true"], "error: a memory limit of 1 MiB is not between 16 MiB and"),
         (
             &["run", "--mount", "/nowhere:/data", "host", "true"],
-            "error: /nowhere: No such file or directory (os error 2)\nhint: the first path of --mount is one of this host",
+            "error: /nowhere: No such file or directory (os error 2)\nhint: the source of --mount must exist",
         ),
         (
             &["run", "--mount", "/no\u{1b}[2J\nwhere:/data", "host", "true"],
@@ -41,11 +41,11 @@ fn our_own_failures_are_125_with_a_reason() {
         ),
         (
             &["run", "--project", "/etc/passwd", "host", "true"],
-            "error: cannot open /etc/passwd: Not a directory (os error 20)\nhint: --project takes a directory that is",
+            "error: cannot open /etc/passwd: Not a directory (os error 20)\nhint: --project must be an existing",
         ),
         (
             &["run", "--project", "/nowhere", "host", "true"],
-            "error: cannot find /nowhere: No such file or directory (os error 2)\nhint: --project takes a directory",
+            "error: cannot find /nowhere: No such file or directory (os error 2)\nhint: --project must be an existing",
         ),
         (
             &["run", "-p", "8080:80", "host", "true"],
