@@ -214,9 +214,9 @@ fn a_name_is_taken_until_what_is_known_of_its_sandbox_is_collected() {
             }
             other => panic!("{other:?}"),
         };
-        refused("end the one that is running").await;
+        refused("stop the running sandbox").await;
         standing.adopt().await.stop(Duration::ZERO).await.unwrap();
-        refused("remove the one that ended").await;
+        refused("remove the sandbox that has ended").await;
         assert!(!facts(&standing).is_empty(), "nothing of it was lost by that");
         assert!(carrel_shim::collect(&standing.directory()).unwrap());
         let mut next = OwnedSandbox::start(&programs(), &again).await.unwrap();

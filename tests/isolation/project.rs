@@ -249,7 +249,7 @@ fn what_is_shown_in_a_project_is_no_change_of_it() {
         let env = [("CARREL_PROJECT", &*format!("{}:/workspace:1000", project.path().display()))];
         let mount = format!("{}:/workspace/missing:1000:ro", other.path().display());
         let (code, _, error) = crate::launched("host", &[env[0], ("CARREL_MOUNTS", &mount)], "true");
-        let expected = "launch: the mount point /workspace/missing does not exist in what is shown at /workspace";
+        let expected = "launch: the mount point /workspace/missing does not exist in the mount at /workspace";
         assert_eq!((code, error.trim()), (Some(125), expected));
     });
 }

@@ -78,7 +78,7 @@ fn want_of_memory_is_told_from_a_signal_and_is_a_fact() {
             .unwrap();
         let info = shim.wait("shell").await.unwrap();
         assert_eq!(ending(&info), (OutcomeKind::Exited, Some(137), None));
-        assert!(info.outcome.unwrap().message.unwrap().contains("memory"));
+        assert!(info.outcome.unwrap().message.unwrap().contains("OOM-killed"));
         // A signal is a signal, although memory ran out before.
         shim.start("killed", &script("kill -9 $$")).await.unwrap();
         assert_eq!(ending(&shim.wait("killed").await.unwrap()), (OutcomeKind::Signalled, None, Some(9)));

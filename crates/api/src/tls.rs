@@ -71,7 +71,7 @@ impl TlsError {
 impl Tls {
     /// Parses the certificates and the key of a server, in PEM. With a client CA, clients need a certificate of it.
     pub fn new(certificates: &[u8], key: &[u8], client_authority: Option<&[u8]>) -> Result<Self, TlsError> {
-        let chain = read("the certificate", certificates)?;
+        let chain = read("the certificate file", certificates)?;
         let key = PrivateKeyDer::from_pem_slice(key).map_err(|source| TlsError::Pem { what: KEY, source })?;
         let provider = Arc::new(ring::default_provider());
         let builder =

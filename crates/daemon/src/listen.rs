@@ -272,7 +272,7 @@ mod tests {
             (format!("api_key_file = {:?}", path("empty")), "listen.api_key_file", "at least 16"),
             (tls("none", "empty"), "listen.certificate", "No such file"),
             (tls("empty", "none"), "listen.key", "No such file"),
-            (tls("empty", "empty"), "listen.certificate", "no certificate in it"),
+            (tls("empty", "empty"), "listen.certificate", "contains no certificate"),
         ] {
             let text = format!("[[listen]]\ngrpc = \"tcp:127.0.0.1:1\"\n{keys}");
             let config = Config { file: Some("/c".into()), ..Config::parse(Path::new("/c"), &text).unwrap() };

@@ -41,7 +41,7 @@ fn a_hook_that_fails_is_told_and_the_next_does_not_run() {
         let hooks = ["echo first >> hooked", "echo too bad >&2; exit 7", "echo third >> hooked"];
         let (place, spec, mut told) = beside(&world, &hooked(hooks)).await;
         let error = is_given_up(&mut told).await;
-        let words = "exit 7\": exit code 7: too bad";
+        let words = "exit 7\" failed: exit code 7: too bad";
         assert!(error.code.is_none() && error.message.contains(words), "{error}");
         assert_eq!(world.shell(&place, "exec-1", "cat hooked").await, "first\n");
         let mut told = tended(&world, &place, &spec).pop().unwrap();

@@ -216,7 +216,7 @@ fn no_link_of_a_sandbox_leads_a_copy_out_of_where_it_goes() {
     // Nor is one that its user names.
     symlink(&victim, fixture.path("link")).unwrap();
     let (_, said) = refused(&fixture.env, &["cp", "web:/tmp/t/file", &fixture.path("link")]);
-    assert!(said.ends_with("/link: it is a symbolic link, which is not followed"), "{said}");
+    assert!(said.ends_with("/link: it is a symbolic link and was not followed"), "{said}");
     fixture.done();
 }
 
@@ -276,7 +276,7 @@ fn no_link_in_the_sandbox_directs_what_is_copied_into_it() {
     ] {
         let (code, said) = refused(&fixture.env, &["cp", &fixture.path("file"), target]);
         assert!(
-            code == "link_not_followed" && said.contains("is a symbolic link, which is not followed"),
+            code == "link_not_followed" && said.contains("is a symbolic link and was not followed"),
             "{target}: {said}"
         );
     }
@@ -429,7 +429,7 @@ fn an_archive_stays_below_the_directory_that_it_is_unpacked_in() {
     assert!(refused("web:/tmp/in", &through).contains("symbolic link"));
     let fine = archived(|builder| add_file(builder, b"/new/x", b"x"));
     assert!(refused("web:/tmp/file", &fine).contains("cat >/tmp/file"));
-    assert!(refused("web:/tmp/in", b"this is a plain file").contains("is no tar archive"));
+    assert!(refused("web:/tmp/in", b"this is a plain file").contains("is not a tar archive"));
     assert!(refused("web:/tmp/in", b"\x1f\x8b\x08 and more").contains("hint: zcat FILE | carrel cp -"));
     assert_eq!(given(&fixture.env, &["-", "web:/tmp/in"], &fine).code, Some(0));
     assert_eq!(
@@ -451,21 +451,21 @@ fn what_is_copied_into_a_persistent_sandbox_belongs_to_the_user_of_exec() {
         let outcome = env.carrel(["cp"].iter().chain(words));
         assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""), "{words:?}");
     };
-    cp(&[source, "fixture:/workspace/tree"]);
+    cp(&[source, "desk:/workspace/tree"]);
     let owners =
         |at: &str| text(&env, &["exec", "desk", "--", "sh", "-c", "find $0 -exec stat -c %U:%G {} + | sort -u", at]);
     assert_eq!(owners("/workspace/tree"), "agbox:agbox\n");
-    let archive = env.carrel(["cp", "fixture:/workspace/tree", "-"]).stdout;
+    let archive = env.carrel(["cp", "desk:/workspace/tree", "-"]).stdout;
     text(&env, &["exec", "desk", "--", "mkdir", "/workspace/other"]);
-    assert_eq!(given(&env, &["-", "fixture:/workspace/other"], &archive).code, Some(0));
+    assert_eq!(given(&env, &["-", "desk:/workspace/other"], &archive).code, Some(0));
     assert_eq!(owners("/workspace/other/tree"), "agbox:agbox\n");
     // Root acts: a directory of the system is written to, and a file that is there keeps its owner.
-    cp(&[&format!("{source}/empty"), "fixture:/etc/new"]);
+    cp(&[&format!("{source}/empty"), "desk:/etc/new"]);
     text(&env, &["exec", "--user", "root", "desk", "--", "touch", "/etc/there"]);
-    cp(&[&format!("{source}/empty"), "fixture:/etc/there"]);
+    cp(&[&format!("{source}/empty"), "desk:/etc/there"]);
     assert_eq!(owners("/etc/new"), "agbox:agbox\n");
     assert_eq!(owners("/etc/there"), "root:root\n");
-    cp(&["--user", "root", &format!("{source}/empty"), "fixture:/workspace/roots"]);
+    cp(&["--user", "root", &format!("{source}/empty"), "desk:/workspace/roots"]);
     assert_eq!(owners("/workspace/roots"), "root:root\n");
     text(&env, &["rm", "--force", "desk"]);
 }

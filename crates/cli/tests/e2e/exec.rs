@@ -35,7 +35,7 @@ fn a_command_that_cannot_start_is_reported_as_by_run() {
     let said: serde_json::Value = serde_json::from_str(&outcome.stderr).unwrap();
     assert_eq!((outcome.code, said["error"]["code"].as_str()), (Some(125), Some("no_such_sandbox")));
     let outcome = env.carrel(["exec", "--detach-keys", "ctrl-9", "box", "--", "true"]);
-    assert!(outcome.code == Some(125) && outcome.stderr.starts_with("error: \"ctrl-9\" is no key"), "{outcome:?}");
+    assert!(outcome.code == Some(125) && outcome.stderr.starts_with("error: \"ctrl-9\" is not a key"), "{outcome:?}");
 }
 
 #[test]

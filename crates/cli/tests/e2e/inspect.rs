@@ -196,7 +196,7 @@ fn one_that_was_paused_while_there_was_no_daemon_is_named_by_the_next_one() {
     first.stop();
     let paused = PausedSandbox::by_guard(&env, "desk");
     let next = ServeProcess::new(&env, &[]);
-    let named = |said: &str| said.matches("a sandbox is paused since before this daemon").count();
+    let named = |said: &str| said.matches("sandbox was paused before this daemon started").count();
     let said = || std::fs::read_to_string(env.runtime().join("serve.log")).unwrap();
     let until = Instant::now() + WATCHDOG;
     while named(&said()) == 0 {

@@ -55,7 +55,7 @@ fn a_limit_that_is_left_out_is_named_and_one_that_holds_is_not() {
     for flags in [&[FLAG][..], &[FLAG, "--quiet"]] {
         let outcome = without_cgroups(&env, &run(flags));
         assert_eq!((outcome.code, named(&outcome)), (Some(0), both.to_vec()), "{}", outcome.stderr);
-        assert!(outcome.stderr.contains("hint: carrel doctor"), "{}", outcome.stderr);
+        assert!(outcome.stderr.contains("hint: `carrel doctor`"), "{}", outcome.stderr);
     }
     let outcome = without_cgroups(&env, &run(&[FLAG, "--cpus", "1.5"]));
     assert_eq!(named(&outcome).last(), Some(&"the limit of 1.500 CPUs (cpus)"), "{}", outcome.stderr);

@@ -250,7 +250,7 @@ fn an_id_that_is_taken_is_refused_with_who_has_it_and_what_to_do() {
     );
     // One rule for ids holds in both kinds of sandboxes, and is checked before anything else.
     let refused = said(&["exec", "--job", "b", "nowhere", "--", "true"]);
-    assert!(refused.contains("give 4 to 200 letters, digits, `-` or `_`"), "{refused}");
+    assert!(refused.contains("use 4 to 200 letters, digits, `-` or `_`"), "{refused}");
 
     text(&env, &["rm", "--force", "desk"]);
     let refused = said(&create);

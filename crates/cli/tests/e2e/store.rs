@@ -125,7 +125,7 @@ fn a_backup_replaces_nothing_in_the_home() {
         let outcome = env.carrel(["--json", "store", "backup", "--force", path.to_str().unwrap()]);
         let (code, hint) = refused(&outcome);
         assert_eq!((outcome.code, &*code), (Some(1), "invalid_file"), "{name}: {}", outcome.stderr);
-        assert!(hint.contains("in another directory"), "{hint}");
+        assert!(hint.contains("to another directory"), "{hint}");
         assert_eq!(std::fs::read(&path).ok(), before, "{name}");
     }
 }

@@ -94,7 +94,7 @@ fn one_that_does_not_answer_is_ended_all_the_same() {
     for handle in handles {
         let mut ended = [rustix::event::PollFd::new(&handle, rustix::event::PollFlags::IN)];
         let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-        assert_eq!(rustix::event::poll(&mut ended, Some(&now)).unwrap(), 1, "its supervisor is still there");
+        assert_eq!(rustix::event::poll(&mut ended, Some(&now)).unwrap(), 1, "its shim is still there");
     }
     for running in [stopped, removed] {
         assert_eq!(running.finish().code, Some(125));
@@ -108,10 +108,10 @@ fn one_that_opens_its_directory_is_listed_with_that_and_with_all_others() {
     let directory = sandbox_directory(env.home.path(), "open").unwrap();
     std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o755)).unwrap();
     let said = text(&env, &["ps"]);
-    assert!(said.contains("\nopen   running (its directory is open to others) "), "{said}");
+    assert!(said.contains("\nopen   running (directory is accessible to other users) "), "{said}");
     assert!(said.contains("\nother  running "), "{said}");
     std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o700)).unwrap();
-    assert!(!text(&env, &["ps"]).contains("open to others"));
+    assert!(!text(&env, &["ps"]).contains("accessible to other users"));
     finished(open);
     finished(other);
 }
@@ -227,6 +227,6 @@ fn a_follower_is_notified_when_the_shim_is_killed() {
     kill_process(pid(only_child(sandbox.owner())), Signal::KILL).unwrap();
     let outcome = following.finish();
     assert_eq!(outcome.code, Some(1), "{outcome:?}");
-    assert!(outcome.stderr.starts_with("error: the supervisor closed the connection\n"), "{outcome:?}");
+    assert!(outcome.stderr.starts_with("error: connection closed by the shim\n"), "{outcome:?}");
     assert_eq!(sandbox.end().code, Some(125));
 }
