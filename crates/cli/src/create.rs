@@ -59,15 +59,9 @@ pub(crate) fn create(arguments: &CreateArguments, json: bool) -> Result<u8, Fail
     crate::say(text.as_bytes())
 }
 
-/// Adds a hint to the failure of a sandbox, which exists and whose id cannot be reused.
+/// Adds a hint to the failure of a sandbox.
 fn create_failure(failure: Failure, id: &str) -> Failure {
-    if failure.code != "sandbox_failed" {
-        return failure;
-    }
-    failure.hint(format!(
-        "`carrel events {id}` shows what happened, `carrel rm {id}` removes it; retry with another --name, because \
-         this one stays taken"
-    ))
+    if failure.code == "sandbox_failed" { failure.hint(first_start::failed_sandbox_hint(id)) } else { failure }
 }
 
 /// Warns about limits that are not enforced.

@@ -34,8 +34,15 @@ pub(crate) async fn check(daemon: &mut DaemonClient, id: &str) -> Result<(), Fai
             _ => None,
         },
     };
-    let hint = || format!("`carrel rm {id}` removes it; retry with another --name, because this one stays taken");
-    reason.map_or(Ok(()), |reason| Err(reason.hint(hint())))
+    reason.map_or(Ok(()), |reason| Err(reason.hint(failed_sandbox_hint(id))))
+}
+
+/// What to do about a new sandbox that failed: it exists, and its id cannot be reused.
+pub(crate) fn failed_sandbox_hint(id: &str) -> String {
+    format!(
+        "`carrel events {id}` shows what happened, `carrel rm {id}` removes it; retry with another --name, because \
+         this one stays taken"
+    )
 }
 
 /// The job of the first start, once it has started or failed.

@@ -164,5 +164,5 @@ fn is_link(directory: &OwnedFd, name: &str) -> bool {
 }
 
 fn link(what: &'static str, path: &str) -> FsError {
-    FsError { what, reason: format!("{path} is a symbolic link and was not followed"), errno: Some(Errno::LOOP) }
+    FsError { what, reason: format!("{path} is a symbolic link, which is not followed"), errno: Some(Errno::LOOP) }
 }

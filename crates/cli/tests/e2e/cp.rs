@@ -216,7 +216,7 @@ fn no_link_of_a_sandbox_leads_a_copy_out_of_where_it_goes() {
     // Nor is one that its user names.
     symlink(&victim, fixture.path("link")).unwrap();
     let (_, said) = refused(&fixture.env, &["cp", "web:/tmp/t/file", &fixture.path("link")]);
-    assert!(said.ends_with("/link: it is a symbolic link and was not followed"), "{said}");
+    assert!(said.ends_with("/link: it is a symbolic link, which is not followed"), "{said}");
     fixture.done();
 }
 
@@ -276,7 +276,7 @@ fn no_link_in_the_sandbox_directs_what_is_copied_into_it() {
     ] {
         let (code, said) = refused(&fixture.env, &["cp", &fixture.path("file"), target]);
         assert!(
-            code == "link_not_followed" && said.contains("is a symbolic link and was not followed"),
+            code == "link_not_followed" && said.contains("is a symbolic link, which is not followed"),
             "{target}: {said}"
         );
     }

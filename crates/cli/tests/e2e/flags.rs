@@ -75,7 +75,11 @@ fn a_copy_is_the_sandboxs_own_and_the_hosts_stays_as_it_is() {
     // What leads out is not copied, and nothing of the sandbox is left.
     std::os::unix::fs::symlink("/etc/hostname", path("out")).unwrap();
     let outcome = env.shell(&["--mount", &copy], "true");
-    assert!(outcome.code == Some(125) && outcome.stderr.contains("points outside the copied tree"), "{}", outcome.stderr);
+    assert!(
+        outcome.code == Some(125) && outcome.stderr.contains("points outside the copied tree"),
+        "{}",
+        outcome.stderr
+    );
 }
 
 #[test]

@@ -106,7 +106,7 @@ fn a_command_that_is_not_there_is_reported_when_its_sandbox_is_created() {
     let outcome = env.carrel(["create", "--id", "desk", "host", "--", "nosuch", "argument"]);
     assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(1), &b""[..]), "{outcome:?}");
     assert!(outcome.stderr.starts_with("error: ") && outcome.stderr.contains("nosuch"), "{outcome:?}");
-    let hint = "hint: `carrel rm desk` removes it; retry with another --name, because this one stays taken\n";
+    let hint = "`carrel rm desk` removes it; retry with another --name, because this one stays taken\n";
     assert!(outcome.stderr.ends_with(hint), "{outcome:?}");
     assert_eq!(types(&env, "desk", 2, 2), ["SANDBOX_READY", "SANDBOX_FAILED"]);
     let value = json(&env, &["--json", "get", "desk"]);
