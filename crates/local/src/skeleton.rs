@@ -3,8 +3,8 @@
 //! A skeleton is named by the digest of its content, complete once it has its name, and never changed. Unused ones are
 //! removed when the daemon starts.
 
-use std::fs::{DirBuilder, Permissions};
-use std::io;
+use std::fs::{DirBuilder, File, Permissions};
+use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -131,8 +131,11 @@ fn directory(top: &Path, path: &Path, mode: u32) -> io::Result<()> {
 
 fn file(top: &Path, path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     create_parent(top, path)?;
-    std::fs::write(top.join(path), content)?;
-    std::fs::set_permissions(top.join(path), Permissions::from_mode(mode))
+    let mut file = File::create(top.join(path))?;
+    file.write_all(content)?;
+    file.set_permissions(Permissions::from_mode(mode))?;
+    // A power cut must not leave an empty file in a skeleton that has its name already: it is never written again.
+    file.sync_all()
 }
 
 /// Creates the parent directories of a path.

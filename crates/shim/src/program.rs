@@ -27,8 +27,23 @@ pub(crate) fn open(program: &Path, directory: &Path) -> io::Result<OwnedFd> {
     let version = format!("{:x}-{:x}-{:x}", metadata.ino(), metadata.mtime_nsec(), metadata.mtime());
     let version = format!("{}-{version}-{:x}", name.to_string_lossy(), metadata.len());
     match File::open(directory.join(&version).join(name)) {
-        Ok(copy) => Ok(copy.into()),
+        Ok(copied) if copied.metadata()?.len() == metadata.len() => Ok(copied.into()),
+        Ok(_damaged) => {
+            discard(directory, &version)?;
+            copy(program, directory, name, &version)
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => copy(program, directory, name, &version),
+        Err(error) => Err(error),
+    }
+}
+
+/// Removes a copy that is not whole, as a damaged file system leaves it: nothing could be started with it.
+fn discard(directory: &Path, version: &str) -> io::Result<()> {
+    let discarded = directory.join(format!(".{version}-{}", std::process::id()));
+    match std::fs::rename(directory.join(version), &discarded) {
+        Ok(()) => std::fs::remove_dir_all(discarded),
+        // Another process was faster.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
     }
 }
@@ -59,7 +74,9 @@ fn copy(program: &Path, directory: &Path, name: &OsStr, version: &str) -> io::Re
 fn fill(program: &Path, directory: &Path, name: &OsStr) -> io::Result<()> {
     DirBuilder::new().mode(0o711).recursive(true).create(directory)?;
     std::fs::copy(program, directory.join(name))?;
-    std::fs::set_permissions(directory.join(name), Permissions::from_mode(MODE))
+    std::fs::set_permissions(directory.join(name), Permissions::from_mode(MODE))?;
+    // It gets its name below: without this, a power cut could leave an empty file of that name for good.
+    File::open(directory.join(name))?.sync_all()
 }
 
 #[cfg(test)]
@@ -86,6 +103,19 @@ mod tests {
         open(&program, kept.path()).unwrap();
         assert_eq!(names().len(), 1);
         assert_ne!(names(), before);
+    }
+
+    #[test]
+    fn a_copy_that_is_not_whole_is_replaced() {
+        let (home, kept) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let program = home.path().join("agent");
+        std::fs::write(&program, "whole").unwrap();
+        open(&program, kept.path()).unwrap();
+        let version = std::fs::read_dir(kept.path()).unwrap().next().unwrap().unwrap().path();
+        std::fs::write(version.join("agent"), "").unwrap();
+        let copy = File::from(open(&program, kept.path()).unwrap());
+        assert_eq!(io::read_to_string(copy).unwrap(), "whole");
+        assert_eq!(std::fs::read_dir(kept.path()).unwrap().count(), 1, "nothing of the damaged one is left");
     }
 
     //= carrel.supervisor.first-program-sandbox-cannot
