@@ -96,7 +96,7 @@ fn remedy(reason: &str) -> Option<&'static str> {
         "ORPHAN_UNKNOWN" => "`carrel store orphans` lists orphans",
         "ORPHAN_RUNNING" => "`carrel store adopt ORPHAN` without --id adopts it as it runs",
         "DAEMON_STOPPING" => "retry in a moment",
-        "STORE_FAILED" => "check whether the disk of CARREL_HOME is full; `carrel store check`",
+        "STORE_FAILED" => "check whether the disk of CARREL_HOME is full or read-only, then run `carrel store check`",
         _ => return None,
     })
 }

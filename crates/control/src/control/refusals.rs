@@ -80,11 +80,7 @@ pub(super) fn disk_low(space: &DiskSpace) -> Refusal {
 
 pub(crate) fn store_failed(error: &dyn std::fmt::Display) -> Refusal {
     tracing::error!(%error, "the store failed");
-    Refusal::new(
-        Code::Internal,
-        reason::STORE_FAILED,
-        format!("nothing was changed, because the store failed: {error}"),
-    )
+    Refusal::new(Code::Internal, reason::STORE_FAILED, format!("nothing was changed: {error}"))
 }
 
 pub(crate) fn internal(error: &dyn std::fmt::Display) -> Refusal {
