@@ -1,4 +1,4 @@
-//! A process that makes a sandbox as a daemon does, runs a command in it, says so, and stays until it is killed.
+//! A process that starts a sandbox as a daemon does, runs a command in it, prints `running`, and waits to be killed.
 
 use std::path::Path;
 
@@ -31,9 +31,9 @@ async fn main() {
     };
     let local = Local::new(settings, programs()).unwrap();
     let (incarnation, disk) = (incarnation.clone(), disk.clone());
-    let place = Place { sandbox: SandboxId::new(sandbox).unwrap(), incarnation, disk };
+    let instance = Place { sandbox: SandboxId::new(sandbox).unwrap(), incarnation, disk };
     let spec = Spec { image: "host".to_owned(), ..Spec::default() };
-    local.start(&place, &spec).await.unwrap();
+    local.start(&instance, &spec).await.unwrap();
     let exec = ExecStart {
         id: ExecId::new("counter").unwrap(),
         command: ["sh", "-c", script].map(str::to_owned).to_vec(),
@@ -41,7 +41,7 @@ async fn main() {
         env: [].into(),
         options: ExecOptions::default(),
     };
-    local.exec(&place, &spec, &exec).await.unwrap();
+    local.exec(&instance, &spec, &exec).await.unwrap();
     println!("running");
     std::future::pending::<()>().await;
 }
