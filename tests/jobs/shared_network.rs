@@ -1,8 +1,8 @@
-//! A sandbox beside another: it has a supervisor of its own, and the network of the other.
+//! A sandbox in the network namespace of another, with a shim of its own.
 
 use carrel_shim_client::messages::{Create, FailureCode, OutcomeKind, SharedNetwork};
 use carrel_shim_client::{OwnedSandbox, OwnerError, began};
-use carrel_tests::{Sandbox, create, ending, home, programs, run, script, traces, until};
+use carrel_tests::{TestSandbox, create, home, outcome_of, programs, read_until, run, script, traces};
 
 const SERVE: &str = "exec python3 -c 'import socket
 server = socket.create_server((\"127.0.0.1\", 80))
@@ -10,11 +10,11 @@ print(\"up\", flush=True)
 while True:
     with server.accept()[0] as caller: caller.sendall(b\"it is me\")'";
 
-const ASK: &str = "python3 -c 'import socket
+const QUERY: &str = "python3 -c 'import socket
 try: print(socket.create_connection((\"127.0.0.1\", 80)).recv(100).decode())
 except OSError as error: print(error.errno)'";
 
-/// Leaves answers of netlink unread, 400 MiB of them.
+/// Leaves 400 MiB of netlink responses unread.
 const UNREAD: &str = "exec python3 -c 'import signal, socket, sys
 kept, taken, question = [], 0, (16000).to_bytes(4, sys.byteorder) + b\"\\xda\\0\\5\\0\" + bytes(15992)
 while taken < 400 << 20:
@@ -25,21 +25,22 @@ while taken < 400 << 20:
     taken += room
 signal.pause()'";
 
-/// How the sandbox of a process is named to those who are to stand beside it.
-fn of(pid: u32) -> SharedNetwork {
+/// The network of the sandbox with this init process.
+fn network_of(pid: u32) -> SharedNetwork {
     SharedNetwork { pid, began: began(pid).unwrap() }
 }
 
-async fn beside(other: SharedNetwork) -> Result<Sandbox, OwnerError> {
-    Sandbox::try_with(|create| create.network_of = Some(other)).await
+/// Starts a sandbox in the network of another.
+async fn start_in(other: SharedNetwork) -> Result<TestSandbox, OwnerError> {
+    TestSandbox::try_with(|create| create.network_of = Some(other)).await
 }
 
-/// Why nobody can stand beside that. Nothing is left of the attempt.
+/// The message with which a start in a network is refused. Nothing is left of the attempt.
 async fn refusal(other: SharedNetwork) -> String {
     let home = home();
     let create = Create { network_of: Some(other), ..create(home.path(), "test") };
     let Err(OwnerError::Failed(failed)) = OwnedSandbox::start(&programs(), &create).await else {
-        panic!("{other:?} was taken");
+        panic!("{other:?} was accepted");
     };
     assert_eq!(failed.code, FailureCode::InvalidRequest, "{failed:?}");
     assert_eq!(traces(&create), Vec::<String>::new());
@@ -47,57 +48,57 @@ async fn refusal(other: SharedNetwork) -> String {
 }
 
 #[test]
-fn jobs_of_two_sandboxes_meet_in_the_network_of_one() {
+fn jobs_of_two_sandboxes_communicate_in_the_network_of_one() {
     run(async {
-        let one = Sandbox::start().await;
-        let service = beside(of(one.owned.pid())).await.unwrap();
+        let one = TestSandbox::start().await;
+        let service = start_in(network_of(one.owned.pid())).await.unwrap();
         let mut server = service.follow("server", &script(SERVE)).await;
-        until(&mut server, "up\n").await;
-        let asked = |sandbox: Sandbox| async move {
-            let seen = sandbox.job("ask", &script(ASK)).await;
-            (sandbox, String::from_utf8(seen.stdout).unwrap())
+        read_until(&mut server, "up\n").await;
+        let query = |sandbox: TestSandbox| async move {
+            let transcript = sandbox.job("query", &script(QUERY)).await;
+            (sandbox, String::from_utf8(transcript.stdout).unwrap())
         };
-        let (one, said) = asked(one).await;
-        assert_eq!(said, "it is me\n");
-        let (third, said) = asked(Sandbox::start().await).await;
-        assert_eq!(said, format!("{}\n", libc::ECONNREFUSED), "the control: nobody else finds it");
-        // Nobody holds the network but who is in it.
+        let (one, response) = query(one).await;
+        assert_eq!(response, "it is me\n");
+        let (third, response) = query(TestSandbox::start().await).await;
+        assert_eq!(response, format!("{}\n", libc::ECONNREFUSED), "the control: other sandboxes cannot connect");
+        // No shim holds the network namespace open.
         for sandbox in [&one, &service, &third] {
             let open = std::fs::read_dir(format!("/proc/{}/fd", sandbox.owned.shim_pid())).unwrap();
             let open = open.filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok());
             assert!(open.into_iter().all(|file| !file.starts_with("net:")));
         }
-        // It outlives the one that it stands beside.
+        // The network outlives the sandbox that created it.
         drop((one, third));
-        assert_eq!(asked(service).await.1, "it is me\n");
+        assert_eq!(query(service).await.1, "it is me\n");
     });
 }
 
-/// The other does nothing, and its supervisor has nothing to look at.
+/// The sandbox that owns the network is idle, so its own shim has nothing to check.
 #[test]
-fn who_takes_memory_of_the_kernel_in_the_network_of_another_is_ended() {
+fn a_job_that_exhausts_kernel_memory_in_a_shared_network_is_killed() {
     run(async {
-        let one = Sandbox::start().await;
-        let service = beside(of(one.owned.pid())).await.unwrap();
+        let one = TestSandbox::start().await;
+        let service = start_in(network_of(one.owned.pid())).await.unwrap();
         let info = service.job("take", &script(UNREAD)).await.info;
-        assert_eq!(ending(&info), (OutcomeKind::OutOfMemory, None, Some(libc::SIGKILL)), "{info:?}");
+        assert_eq!(outcome_of(&info), (OutcomeKind::OutOfMemory, None, Some(libc::SIGKILL)), "{info:?}");
         let message = info.outcome.unwrap().message.unwrap();
         assert!(message.ends_with("more than 256 MiB of kernel memory for unread netlink messages"), "{message}");
     });
 }
 
 #[test]
-fn nobody_stands_beside_what_is_no_sandbox_or_no_longer_there() {
+fn only_the_network_of_a_running_sandbox_can_be_shared() {
     run(async {
-        let one = Sandbox::start().await;
-        let other = of(one.owned.pid());
-        beside(other).await.expect("the control");
+        let one = TestSandbox::start().await;
+        let other = network_of(one.owned.pid());
+        start_in(other).await.expect("the control");
         let later = SharedNetwork { began: other.began + 1, ..other };
         assert!(refusal(later).await.contains("has ended"));
         for foreign in [one.owned.shim_pid(), std::process::id()] {
-            assert!(refusal(of(foreign)).await.contains("it is not the network of a sandbox"), "{foreign}");
+            assert!(refusal(network_of(foreign)).await.contains("it is not the network of a sandbox"), "{foreign}");
         }
-        // Ended, and buried by its supervisor, when this returns.
+        // When this returns, its init process has exited and its shim has reaped it.
         drop(one);
         assert!(refusal(other).await.contains("has ended"));
     });

@@ -1,33 +1,34 @@
-//! Very many jobs, and the same one very many times.
+//! Thousands of jobs, and the same request a hundred times.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use carrel_shim_client::messages::{FactKind, FailureCode, OutcomeKind};
-use carrel_tests::{Sandbox, ending, full, run, run_within, script};
+use carrel_tests::{TestSandbox, full, outcome_of, run, run_within, script};
 use tokio::sync::Barrier;
 
-/// How many of those that ended are kept.
+/// How many ended jobs are kept.
 const KEPT: u32 = 100;
-/// How many run at a time.
-const TOGETHER: usize = 16;
+/// How many jobs run concurrently.
+const CONCURRENT: usize = 16;
 
-fn exits(number: usize) -> carrel_shim_client::messages::JobCommand {
+/// A job whose exit code follows from its number.
+fn exit_with(number: usize) -> carrel_shim_client::messages::JobCommand {
     script(&format!("exit {}", number % 200))
 }
 
-/// Runs jobs of these numbers, some at a time, each of which ends with its own code.
-async fn run_jobs(sandbox: &Arc<Sandbox>, numbers: std::ops::Range<usize>) {
+/// Runs the jobs with these numbers, some concurrently. Each exits with a code of its own.
+async fn run_jobs(sandbox: &Arc<TestSandbox>, numbers: std::ops::Range<usize>) {
     let mut tasks = Vec::new();
-    for task in 0..TOGETHER {
+    for task in 0..CONCURRENT {
         let (sandbox, numbers) = (Arc::clone(sandbox), numbers.clone());
         tasks.push(tokio::spawn(async move {
             let mut shim = sandbox.shim().await;
-            for number in numbers.skip(task).step_by(TOGETHER) {
+            for number in numbers.skip(task).step_by(CONCURRENT) {
                 let job = format!("job-{number}");
-                assert!(shim.start(&job, &exits(number)).await.unwrap().created);
+                assert!(shim.start(&job, &exit_with(number)).await.unwrap().created);
                 let code = i32::try_from(number % 200).unwrap();
-                assert_eq!(ending(&shim.wait(&job).await.unwrap()), (OutcomeKind::Exited, Some(code), None));
+                assert_eq!(outcome_of(&shim.wait(&job).await.unwrap()), (OutcomeKind::Exited, Some(code), None));
             }
         }));
     }
@@ -39,10 +40,10 @@ async fn run_jobs(sandbox: &Arc<Sandbox>, numbers: std::ops::Range<usize>) {
 //= promises.jobs.job-longer-kept
 //= promises.jobs.short-jobs-row-2
 #[test]
-fn ten_thousand_short_jobs_end_with_their_own_codes_and_leave_two_facts_each_and_nothing_else() {
+fn ten_thousand_short_jobs_exit_with_their_own_codes_and_leave_two_facts_each_and_nothing_else() {
     let jobs = if full() { 10_000 } else { 2_000 };
     run_within(Duration::from_secs(300), async move {
-        let sandbox = Arc::new(Sandbox::with(|create| create.keep.ended_jobs = KEPT).await);
+        let sandbox = Arc::new(TestSandbox::with(|create| create.keep.ended_jobs = KEPT).await);
         let mut shim = sandbox.shim().await;
         let fresh = sandbox.footprint();
         run_jobs(&sandbox, 0..500).await;
@@ -50,8 +51,7 @@ fn ten_thousand_short_jobs_end_with_their_own_codes_and_leave_two_facts_each_and
         run_jobs(&sandbox, 500..jobs).await;
         let after = sandbox.footprint();
         assert!(after.memory < before.memory + (2 << 20), "{before:?} {after:?}");
-        // Those who asked have left, which it notices one after the other.
-        // The two files of its archive stay open.
+        // The shim notices one by one that the clients have disconnected. The two files of its archive stay open.
         while sandbox.footprint().descriptors > fresh.descriptors + 2 {
             shim.status().await.unwrap();
         }
@@ -84,25 +84,25 @@ fn ten_thousand_short_jobs_end_with_their_own_codes_and_leave_two_facts_each_and
             assert_eq!(codes[..], [None, Some(i32::try_from(number % 200).unwrap())], "job {number}");
         }
 
-        // Whoever repeats itself late does not run anything.
+        // A request that is repeated late runs nothing.
         for number in [0, 1, jobs / 2] {
-            let again = shim.start(&format!("job-{number}"), &exits(number)).await.unwrap_err();
+            let again = shim.start(&format!("job-{number}"), &exit_with(number)).await.unwrap_err();
             assert_eq!(again.code(), Some(FailureCode::JobPruned), "{again}");
             let other = shim.start(&format!("job-{number}"), &script("exit 201")).await.unwrap_err();
             assert_eq!(other.code(), Some(FailureCode::JobConflict), "{other}");
-            let gone = shim.job(&format!("job-{number}")).await.unwrap_err();
-            assert_eq!(gone.code(), Some(FailureCode::JobPruned), "{gone}");
+            let pruned = shim.job(&format!("job-{number}")).await.unwrap_err();
+            assert_eq!(pruned.code(), Some(FailureCode::JobPruned), "{pruned}");
         }
         let newest = kept.last().unwrap();
         let number: usize = newest.job.strip_prefix("job-").unwrap().parse().unwrap();
-        let attached = shim.start(&newest.job, &exits(number)).await.unwrap();
+        let attached = shim.start(&newest.job, &exit_with(number)).await.unwrap();
         assert!(!attached.created && attached.info.outcome == newest.outcome);
-        assert_eq!(shim.journal(1).await.unwrap().len(), facts.len(), "nothing of that is a fact");
+        assert_eq!(shim.journal(1).await.unwrap().len(), facts.len(), "these requests add no facts");
     });
 }
 
-/// The same request on a hundred connections at once; how many of them made the job.
-async fn ask_a_hundred_times(sandbox: &Arc<Sandbox>) -> usize {
+/// Sends the same request on a hundred connections at once. Returns how many of them created the job.
+async fn start_a_hundred_times(sandbox: &Arc<TestSandbox>) -> usize {
     let barrier = Arc::new(Barrier::new(100));
     let mut tasks = Vec::new();
     for _ in 0..100 {
@@ -111,7 +111,7 @@ async fn ask_a_hundred_times(sandbox: &Arc<Sandbox>) -> usize {
             let mut shim = sandbox.shim().await;
             barrier.wait().await;
             let started = shim.start("once", &script("echo run >>/tmp/runs; echo here; exit 6")).await.unwrap();
-            assert_eq!(ending(&shim.wait("once").await.unwrap()).1, Some(6));
+            assert_eq!(outcome_of(&shim.wait("once").await.unwrap()).1, Some(6));
             started.created
         }));
     }
@@ -126,9 +126,9 @@ async fn ask_a_hundred_times(sandbox: &Arc<Sandbox>) -> usize {
 #[test]
 fn the_same_request_sent_a_hundred_times_at_once_and_again_later_runs_once() {
     run(async {
-        let sandbox = Arc::new(Sandbox::start().await);
-        assert_eq!(ask_a_hundred_times(&sandbox).await, 1);
-        assert_eq!(ask_a_hundred_times(&sandbox).await, 0);
+        let sandbox = Arc::new(TestSandbox::start().await);
+        assert_eq!(start_a_hundred_times(&sandbox).await, 1);
+        assert_eq!(start_a_hundred_times(&sandbox).await, 0);
         let other = sandbox.shim().await.start("once", &script("exit 6")).await.unwrap_err();
         assert_eq!(other.code(), Some(FailureCode::JobConflict));
         assert_eq!(sandbox.job("count", &script("cat /tmp/runs")).await.stdout, b"run\n");
