@@ -1,4 +1,4 @@
-//! Disks with a size of their own, which are images, on a host whose disk is full or that damaged them.
+//! Disks with a size limit, which are ext4 images: on a full disk of the host, and damaged.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -8,15 +8,15 @@ use std::process::Command;
 use carrel_api::agbox::v1::{CreateSpec, MountSpec};
 use carrel_tests::{DaemonHome, run};
 
-use crate::client::{Client, host};
-use crate::full::Disk;
+use crate::client::{Client, host_spec};
+use crate::full_disk::DaemonDisk;
 
-/// The line of the log that says that the disk of a sandbox was repaired.
-fn repaired(home: &DaemonHome, sandbox: &str) -> Option<String> {
+/// The log line about the repair of the disk of a sandbox.
+fn repair_line(home: &DaemonHome, sandbox: &str) -> Option<String> {
     let log = home.log();
-    let named = format!(r#""sandbox":"{sandbox}""#);
+    let field = format!(r#""sandbox":"{sandbox}""#);
     let found =
-        log.lines().find(|line| line.contains("the file system of a disk was repaired") && line.contains(&named));
+        log.lines().find(|line| line.contains("the file system of a disk was repaired") && line.contains(&field));
     found.map(str::to_owned)
 }
 
@@ -27,7 +27,7 @@ fn image(disks: &Path) -> PathBuf {
 }
 
 #[test]
-fn a_guest_is_told_that_the_host_is_full_and_what_it_synced_before_is_there_after_a_resume() {
+fn writes_fail_when_the_disk_of_the_host_is_full_and_synced_files_survive_a_resume() {
     run(async {
         let home = DaemonHome::new();
         let (memory, mounted) = (home.path("memory").display().to_string(), home.home());
@@ -39,13 +39,13 @@ fn a_guest_is_told_that_the_host_is_full_and_what_it_synced_before_is_there_afte
             mounted.display()
         );
         let daemon = home.try_start(&mut home.command_after(&mount)).await.unwrap_or_else(|_| panic!("{}", home.log()));
-        let mut client = Client::at(&home.path("runtime/agbox/agboxd.sock")).await;
-        let disk = Disk::of(&daemon, &mounted);
+        let mut client = Client::connect_to(&home.path("runtime/agbox/agboxd.sock")).await;
+        let disk = DaemonDisk::of(&daemon, &mounted);
         let signal = home.path("signal");
         std::fs::create_dir(&signal).unwrap();
         std::fs::set_permissions(&signal, PermissionsExt::from_mode(0o777)).unwrap();
         let mount = MountSpec { source: signal.display().to_string(), target: "/signal".to_owned(), writable: true };
-        client.ready("box1", CreateSpec { mounts: vec![mount], ..host() }).await;
+        client.create_and_wait("box1", CreateSpec { mounts: vec![mount], ..host_spec() }).await;
         let keep = "mkdir kept && for i in $(seq 200); do echo $i > kept/$i; done; \
             head -c 8m /dev/urandom > kept/large; sha256sum kept/* > sums && sync sums . kept kept/*";
         assert_eq!(client.run("box1", "keep", keep).await.exit_code, 0);
@@ -65,40 +65,41 @@ fn a_guest_is_told_that_the_host_is_full_and_what_it_synced_before_is_there_afte
             tokio::task::yield_now().await;
         };
         assert!(result.contains("data ") && !result.contains("data 0\n"), "{result}");
-        // It is stopped while there is no room either.
+        // The sandbox can be stopped while the disk is full.
         disk.fill();
-        client.stopped("box1").await;
+        client.stop_and_wait("box1").await;
         disk.free();
-        client.resumed("box1").await;
+        client.resume_and_wait("box1").await;
         let exec = client.run("box1", "check", "sha256sum --quiet -c sums && touch kept/new && rm -rf more").await;
         assert_eq!(exec.exit_code, 0, "{}", home.log());
-        client.gone("box1").await;
+        client.delete_and_wait("box1").await;
         daemon.stop().await;
     });
 }
 
 #[test]
-fn a_damaged_disk_is_repaired_at_the_resume_and_the_log_names_the_sandbox() {
+fn a_damaged_disk_is_repaired_at_resume_and_the_log_names_the_sandbox() {
     run(async {
         let home = DaemonHome::new();
         let daemon = home.start().await;
-        let mut client = Client::of(&daemon).await;
-        client.ready("box1", host()).await;
+        let mut client = Client::connect(&daemon).await;
+        client.create_and_wait("box1", host_spec()).await;
         assert_eq!(client.run("box1", "keep", "echo kept > file && sync file").await.exit_code, 0);
-        client.stopped("box1").await;
+        client.stop_and_wait("box1").await;
         let image = image(&home.home().join("disks"));
         let lost = lose_directory(&image, &["/upper/var", "/root/var"]);
-        assert_eq!(repaired(&home, "box1"), None);
-        client.resumed("box1").await;
-        let line = repaired(&home, "box1").unwrap_or_else(|| panic!("{lost}: {}", home.log()));
+        assert_eq!(repair_line(&home, "box1"), None);
+        client.resume_and_wait("box1").await;
+        let line = repair_line(&home, "box1").unwrap_or_else(|| panic!("{lost}: {}", home.log()));
         assert!(line.contains(r#""level":"WARN""#) && line.contains("Directory inode"), "{line}");
         assert_eq!(client.run("box1", "check", "grep kept file && mkdir -p /var/tmp/new").await.exit_code, 0);
-        client.gone("box1").await;
+        client.delete_and_wait("box1").await;
         daemon.stop().await;
     });
 }
 
-/// Loses the first directory that is there, as a host does that has no room for it. Nobody may use the image.
+/// Zeroes the blocks of the first of these directories that exists, as when the host had no space for them. Waits until
+/// no process uses the image.
 fn lose_directory(image: &Path, names: &[&str]) -> String {
     let file = File::options().read(true).write(true).open(image).unwrap();
     while rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err() {

@@ -1,4 +1,4 @@
-//! A disk that is full: what cannot be written down is refused, and what happens meanwhile is told when there is room.
+//! A full disk: a request that cannot be committed is refused, and pending events are delivered when there is space.
 
 use std::fs::File;
 use std::io::Write;
@@ -9,28 +9,28 @@ use carrel_api::agbox::v1::{CreateSpec, ExecState, MountSpec, PingRequest, Sandb
 use carrel_tests::{Daemon, DaemonHome, run};
 use tonic::{Code, Status};
 
-use crate::client::{Client, exec_of, host, reason};
-use crate::left::{check_store, nothing_left};
-use crate::life::check_history;
+use crate::cleanup::{check_no_leftovers, check_store};
+use crate::client::{Client, exec_of, host_spec, reason};
+use crate::failover::check_history;
 
-/// A disk that only a daemon sees, and what it started.
-pub(crate) struct Disk {
+/// A file system in the mount namespace of a daemon.
+pub(crate) struct DaemonDisk {
     root: File,
 }
 
-// === impl Disk ===
+// === impl DaemonDisk ===
 
-impl Disk {
+impl DaemonDisk {
     pub(crate) fn of(daemon: &Daemon, mounted: &Path) -> Self {
         Self { root: File::open(format!("/proc/{}/root{}", daemon.pid(), mounted.display())).unwrap() }
     }
 
-    /// A path on it: by a handle, so that it is there for as long as we are.
+    /// A path on it, through an open descriptor, so that it is valid after the daemon has exited.
     fn path(&self, name: &str) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.root.as_raw_fd())).join(name)
     }
 
-    /// Takes all the room there is.
+    /// Writes until no space is left.
     pub(crate) fn fill(&self) {
         let mut ballast = File::options().create(true).append(true).open(self.path("ballast")).unwrap();
         for size in [1 << 20, 4096, 1] {
@@ -48,77 +48,83 @@ impl Disk {
     }
 }
 
-/// Whether something was refused because it could not be written down.
-fn is_unwritten<T: std::fmt::Debug>(answer: &Result<T, Status>) -> bool {
-    match answer {
+/// Whether a request was refused because it could not be committed. Panics on any other error.
+fn is_not_committed<T: std::fmt::Debug>(response: &Result<T, Status>) -> bool {
+    match response {
         Ok(_) => false,
         Err(status) => {
-            let said = (status.code(), reason(status));
-            let unwritten = [(Code::Internal, "STORE_FAILED"), (Code::ResourceExhausted, "LIMIT_REACHED")];
-            assert!(unwritten.map(|(code, reason)| (code, Some(reason.to_owned()))).contains(&said), "{status}");
+            let error = (status.code(), reason(status));
+            let expected = [(Code::Internal, "STORE_FAILED"), (Code::ResourceExhausted, "LIMIT_REACHED")];
+            assert!(expected.map(|(code, reason)| (code, Some(reason.to_owned()))).contains(&error), "{status}");
             true
         }
     }
 }
 
-/// A daemon with a disk of that size at a place of its home, and one sandbox whose command ends when `signal` has an `end`.
-async fn scene(home: &DaemonHome, place: &str, size: &str) -> (Daemon, Disk, Client) {
-    let mounted = home.path(place);
+/// A daemon with a tmpfs of that size at `path`, and one sandbox whose command exits when there is a file `signal/end`.
+async fn start_on_small_disk(home: &DaemonHome, path: &str, size: &str) -> (Daemon, DaemonDisk, Client) {
+    let mounted = home.path(path);
     std::fs::create_dir_all(&mounted).unwrap();
     let mount = format!("mount -t tmpfs -o size={size},mode=0700 tmpfs {}; exec \"$@\"", mounted.display());
     let daemon = home.try_start(&mut home.command_after(&mount)).await.unwrap();
-    let mut client = Client::at(&home.path("runtime/agbox/agboxd.sock")).await;
+    let mut client = Client::connect_to(&home.path("runtime/agbox/agboxd.sock")).await;
     let signal = home.path("signal");
     std::fs::create_dir(&signal).unwrap();
     let signal = MountSpec { source: signal.display().to_string(), target: "/signal".to_owned(), writable: false };
-    client.ready("ready", CreateSpec { mounts: vec![signal], ..host() }).await;
+    client.create_and_wait("ready", CreateSpec { mounts: vec![signal], ..host_spec() }).await;
     client.exec("ready", "held", "while ! [ -e /signal/end ]; do sleep 0.01; done; exit 7").await.unwrap();
-    let disk = Disk::of(&daemon, &mounted);
+    let disk = DaemonDisk::of(&daemon, &mounted);
     (daemon, disk, client)
 }
 
-/// Asks until what is asked for is refused; returns the id of that, and those that were accepted: what is left in a page
-/// that was written takes some more.
-async fn until_refused(disk: &Disk, mut ask: impl AsyncFnMut(&str) -> bool, prefix: &str) -> (String, Vec<String>) {
+/// Repeats a request with new ids until it is refused. Returns the refused id, and the accepted ones: the last page of
+/// the file may have space for some more.
+async fn repeat_until_refused(
+    disk: &DaemonDisk,
+    mut request: impl AsyncFnMut(&str) -> bool,
+    prefix: &str,
+) -> (String, Vec<String>) {
     let mut accepted = Vec::new();
     loop {
         disk.fill();
         let id = format!("{prefix}-{}", accepted.len());
-        if ask(&id).await {
+        if request(&id).await {
             return (id, accepted);
         }
         accepted.push(id);
     }
 }
 
-/// Deletes one. Of some it may still have to be written down what happened to them.
-async fn gone(client: &mut Client, id: &str) {
-    while is_unwritten(&client.delete(id).await) {
+/// Deletes a sandbox. Retries while its pending events are not committed.
+async fn delete_with_retry(client: &mut Client, id: &str) {
+    while is_not_committed(&client.delete(id).await) {
         tokio::task::yield_now().await;
     }
-    client.until(id, SandboxState::Deleted).await.unwrap();
+    client.wait_for_state(id, SandboxState::Deleted).await.unwrap();
     check_history(&client.history(id).await.unwrap());
 }
 
 #[test]
-fn what_does_not_fit_into_the_store_is_refused_and_what_happens_meanwhile_is_told_later() {
+fn on_a_full_store_requests_are_refused_and_events_are_delivered_later() {
     run(async {
         let home = DaemonHome::new();
-        let (daemon, disk, mut client) = scene(&home, "home/store", "4m").await;
-        client.ready("spare", host()).await;
+        let (daemon, disk, mut client) = start_on_small_disk(&home, "home/store", "4m").await;
+        client.create_and_wait("spare", host_spec()).await;
         let (refused, sandboxes) =
-            until_refused(&disk, async |id| is_unwritten(&client.create(id, host()).await), "box").await;
+            repeat_until_refused(&disk, async |id| is_not_committed(&client.create(id, host_spec()).await), "box")
+                .await;
         assert_eq!(client.get(&refused).await.unwrap_err().code(), Code::NotFound);
-        let (unrun, _) =
-            until_refused(&disk, async |id| is_unwritten(&client.exec("ready", id, "true").await), "exec").await;
-        assert_eq!(client.get_exec(&unrun).await.unwrap_err().code(), Code::NotFound);
-        // Whoever wants to delete one is told as well, and it is as it was; unless there was room for that.
+        let (refused_exec, _) =
+            repeat_until_refused(&disk, async |id| is_not_committed(&client.exec("ready", id, "true").await), "exec")
+                .await;
+        assert_eq!(client.get_exec(&refused_exec).await.unwrap_err().code(), Code::NotFound);
+        // A delete is refused too, without effect, unless there is space for it.
         let before = client.get("spare").await.unwrap();
         disk.fill();
-        if is_unwritten(&client.delete("spare").await) {
+        if is_not_committed(&client.delete("spare").await) {
             assert_eq!(client.get("spare").await.unwrap(), before);
         }
-        // It lives, and what is known can be asked for. What ends now is told when there is room.
+        // The daemon runs and serves reads. The exit of the exec is reported when there is space.
         client.api.ping(PingRequest {}).await.unwrap();
         let newest = client.get("ready").await.unwrap().last_event_sequence;
         let mut events = client.subscribe("ready", newest).await.unwrap();
@@ -131,43 +137,44 @@ fn what_does_not_fit_into_the_store_is_refused_and_what_happens_meanwhile_is_tol
         }
 
         disk.free();
-        let told = events.message().await.unwrap().unwrap();
-        assert_eq!(exec_of(&told), Some("held"));
+        let event = events.message().await.unwrap().unwrap();
+        assert_eq!(exec_of(&event), Some("held"));
         assert_eq!(client.get_exec("held").await.unwrap().exit_code, 7);
-        // What was refused was never there: its ids are free.
-        client.ready(&refused, host()).await;
-        assert_eq!(client.run("ready", &unrun, "true").await.exit_code, 0);
+        // A refused request has no effect: its id is free.
+        client.create_and_wait(&refused, host_spec()).await;
+        assert_eq!(client.run("ready", &refused_exec, "true").await.exit_code, 0);
         for id in sandboxes.iter().map(String::as_str).chain(["ready", "spare", &refused]) {
-            gone(&mut client, id).await;
+            delete_with_retry(&mut client, id).await;
         }
         daemon.stop().await;
         std::fs::copy(disk.path("carrel.db"), home.store()).unwrap();
         check_store(&home);
-        nothing_left(&home, &[]).await;
+        check_no_leftovers(&home, &[]).await;
     });
 }
 
 //= promises.control-plane.full-disk
 #[test]
-fn on_a_full_disk_nothing_is_half_accepted_and_with_room_everything_goes_on() {
+fn on_a_full_disk_no_request_is_accepted_in_part_and_with_space_everything_continues() {
     run(async {
         let home = DaemonHome::new();
-        let (daemon, disk, mut client) = scene(&home, "home", "256m").await;
+        let (daemon, disk, mut client) = start_on_small_disk(&home, "home", "256m").await;
         let (refused, sandboxes) =
-            until_refused(&disk, async |id| is_unwritten(&client.create(id, host()).await), "box").await;
+            repeat_until_refused(&disk, async |id| is_not_committed(&client.create(id, host_spec()).await), "box")
+                .await;
         assert_eq!(client.get(&refused).await.unwrap_err().code(), Code::NotFound);
         client.api.ping(PingRequest {}).await.unwrap();
         assert_eq!(client.get("ready").await.unwrap().state(), SandboxState::Ready);
         std::fs::write(home.path("signal/end"), "").unwrap();
 
         disk.free();
-        client.until_ended("held").await.unwrap();
-        while is_unwritten(&client.create(&refused, host()).await) {
+        client.wait_for_exec("held").await.unwrap();
+        while is_not_committed(&client.create(&refused, host_spec()).await) {
             tokio::task::yield_now().await;
         }
-        client.until(&refused, SandboxState::Ready).await.unwrap();
+        client.wait_for_state(&refused, SandboxState::Ready).await.unwrap();
         for id in sandboxes.iter().map(String::as_str).chain(["ready", &refused]) {
-            gone(&mut client, id).await;
+            delete_with_retry(&mut client, id).await;
         }
         daemon.stop().await;
         for name in ["run/sandboxes", "disks"] {
@@ -181,7 +188,7 @@ fn on_a_full_disk_nothing_is_half_accepted_and_with_room_everything_goes_on() {
 
 //= promises.control-plane.disk-without-byte-left
 #[test]
-fn on_a_full_disk_sandboxes_are_stopped_and_removed_and_nothing_else_begins() {
+fn on_a_full_disk_sandboxes_can_be_stopped_and_deleted_and_nothing_can_be_created() {
     run(async {
         let home = DaemonHome::new();
         let (memory, mounted) = (home.path("memory").display().to_string(), home.home());
@@ -193,38 +200,38 @@ fn on_a_full_disk_sandboxes_are_stopped_and_removed_and_nothing_else_begins() {
             mounted.display()
         );
         let daemon = home.try_start(&mut home.command_after(&mount)).await.unwrap_or_else(|_| panic!("{}", home.log()));
-        let mut client = Client::at(&home.path("runtime/agbox/agboxd.sock")).await;
-        let disk = Disk::of(&daemon, &mounted);
-        let spec = || CreateSpec { disk_limit: String::new(), ..host() };
+        let mut client = Client::connect_to(&home.path("runtime/agbox/agboxd.sock")).await;
+        let disk = DaemonDisk::of(&daemon, &mounted);
+        let spec = || CreateSpec { disk_limit: String::new(), ..host_spec() };
         for id in ["one1", "two2", "three"] {
-            client.ready(id, spec()).await;
+            client.create_and_wait(id, spec()).await;
             client.exec(id, &format!("in-{id}"), "sleep 1000").await.unwrap();
         }
-        let reserve = || std::fs::metadata(disk.path("store/reserve")).unwrap().len();
-        let whole = reserve();
-        assert!(whole > 0);
-        let (refused, made) =
-            until_refused(&disk, async |id| is_unwritten(&client.create(id, spec()).await), "box").await;
+        let reserve_bytes = || std::fs::metadata(disk.path("store/reserve")).unwrap().len();
+        let full_reserve = reserve_bytes();
+        assert!(full_reserve > 0);
+        let (refused, created) =
+            repeat_until_refused(&disk, async |id| is_not_committed(&client.create(id, spec()).await), "box").await;
         let status = client.create(&refused, spec()).await.unwrap_err();
         assert_eq!((status.code(), reason(&status).as_deref()), (Code::ResourceExhausted, Some("LIMIT_REACHED")));
         assert!(status.message().contains("the disk of the host is full"), "{status}");
-        // What ends something has the reserve of the store, however often.
+        // Stops and deletes use the reserve of the store, any number of times.
         for id in ["one1", "two2"] {
             disk.fill();
             client.stop(id).await.unwrap();
-            client.until(id, SandboxState::Stopped).await.unwrap();
+            client.wait_for_state(id, SandboxState::Stopped).await.unwrap();
         }
         disk.fill();
-        for id in made.iter().map(String::as_str).chain(["one1", "two2", "three"]) {
+        for id in created.iter().map(String::as_str).chain(["one1", "two2", "three"]) {
             client.delete(id).await.unwrap();
-            client.until(id, SandboxState::Deleted).await.unwrap();
+            client.wait_for_state(id, SandboxState::Deleted).await.unwrap();
             check_history(&client.history(id).await.unwrap());
         }
         disk.free();
-        client.ready(&refused, spec()).await;
+        client.create_and_wait(&refused, spec()).await;
         assert_eq!(client.run(&refused, "after", "echo kept > file").await.exit_code, 0);
-        assert_eq!(reserve(), whole);
-        client.gone(&refused).await;
+        assert_eq!(reserve_bytes(), full_reserve);
+        client.delete_and_wait(&refused).await;
         daemon.stop().await;
         std::fs::create_dir_all(home.store().parent().unwrap()).unwrap();
         std::fs::copy(disk.path("store/carrel.db"), home.store()).unwrap();

@@ -1,4 +1,4 @@
-//! Many sandboxes, one after the other and all at once.
+//! Many sandboxes, one after the other and concurrently.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,86 +7,86 @@ use carrel_api::agbox::v1::{CreateSpec, DeleteSandboxesRequest, SandboxState};
 use carrel_tests::{DaemonHome, full, run_within};
 use tokio::task::JoinSet;
 
-use crate::client::{Client, host};
-use crate::left::{check, nothing_left};
+use crate::cleanup::{check_no_leftovers, stop_and_check};
+use crate::client::{Client, host_spec};
 
-/// How many begin, before it is known what a daemon takes.
-const WARM: usize = 10;
-/// How many descriptors it may have more after all of them: one supervisor may be started ahead, or about to be.
-const SOME: usize = 4;
-/// How much memory it may have more, in bytes: what is known of those that are gone stays for a while.
-const MORE: u64 = 4 << 20;
+/// How many sandboxes run before the resources of the daemon are measured.
+const WARMUP_CYCLES: usize = 10;
+/// How many more descriptors it may have at the end: a shim may be prestarted, or about to be.
+const MORE_DESCRIPTORS: usize = 4;
+/// How much more memory it may have, in bytes: records of deleted sandboxes are kept for a while.
+const MORE_MEMORY: u64 = 4 << 20;
 
-/// What a daemon takes of the host.
+/// The resources of the host that a daemon holds.
 #[derive(Debug)]
-struct Footprint {
+struct DaemonFootprint {
     descriptors: usize,
     memory: u64,
 }
 
-fn footprint(pid: u32) -> Footprint {
+fn footprint(pid: u32) -> DaemonFootprint {
     let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     let memory = line.split_whitespace().next().unwrap().parse::<u64>().unwrap() * 1024;
-    Footprint { descriptors, memory }
+    DaemonFootprint { descriptors, memory }
 }
 
 #[test]
-fn many_that_come_and_go_leave_nothing_and_take_nothing() {
+fn many_sandboxes_one_after_the_other_leave_nothing_and_do_not_grow_the_daemon() {
     let cycles = if full() { 500 } else { 50 };
     run_within(Duration::from_secs(600), async {
         let home = DaemonHome::new();
         home.configure("cleanup_ttl = \"5s\"\n");
         let daemon = home.start().await;
-        let mut client = Client::of(&daemon).await;
+        let mut client = Client::connect(&daemon).await;
         let (mut before, mut incarnations) = (None, Vec::new());
-        for cycle in 0..WARM + cycles {
-            if cycle == WARM {
+        for cycle in 0..WARMUP_CYCLES + cycles {
+            if cycle == WARMUP_CYCLES {
                 before = Some(footprint(daemon.pid()));
             }
             let id = format!("cycle-{cycle}");
-            client.ready(&id, host()).await;
+            client.create_and_wait(&id, host_spec()).await;
             incarnations.push(home.record(&id).unwrap().incarnation);
-            client.gone(&id).await;
+            client.delete_and_wait(&id).await;
         }
         let before = before.unwrap();
-        // The last one may be about to be let go of.
-        while footprint(daemon.pid()).descriptors > before.descriptors + SOME {
+        // The descriptors of the last sandbox may not be closed yet.
+        while footprint(daemon.pid()).descriptors > before.descriptors + MORE_DESCRIPTORS {
             tokio::task::yield_now().await;
         }
         let after = footprint(daemon.pid());
-        assert!(after.memory < before.memory + MORE, "{before:?} {after:?}");
+        assert!(after.memory < before.memory + MORE_MEMORY, "{before:?} {after:?}");
         println!("{cycles} cycles: {before:?}, then {after:?}");
-        check(&home, daemon, &[]).await;
-        nothing_left(&home, &incarnations).await;
+        stop_and_check(&home, daemon, &[]).await;
+        check_no_leftovers(&home, &incarnations).await;
     });
 }
 
 #[test]
-fn a_hundred_that_are_asked_for_at_once_all_come() {
+fn a_hundred_concurrent_creates_all_succeed() {
     run_within(Duration::from_secs(300), async {
         let home = DaemonHome::new();
         let daemon = home.start().await;
-        let client = Client::of(&daemon).await;
+        let client = Client::connect(&daemon).await;
         let labels = BTreeMap::from([("of".to_owned(), "burst".to_owned())]);
-        let mut asked = JoinSet::new();
+        let mut created = JoinSet::new();
         for number in 0..100 {
             let (mut client, labels) = (client.clone(), labels.clone());
-            asked.spawn(async move {
+            created.spawn(async move {
                 let id = format!("burst-{number}");
-                client.ready(&id, CreateSpec { labels, ..host() }).await;
-                let ran = client.run(&id, &format!("exec-{number}"), "exit 0").await;
-                assert_eq!(ran.exit_code, 0);
+                client.create_and_wait(&id, CreateSpec { labels, ..host_spec() }).await;
+                let exec = client.run(&id, &format!("exec-{number}"), "exit 0").await;
+                assert_eq!(exec.exit_code, 0);
             });
         }
-        asked.join_all().await;
+        created.join_all().await;
         let mut client = client;
         let deleted = client.api.delete_sandboxes(DeleteSandboxesRequest { label_selector: labels }).await.unwrap();
         assert_eq!(deleted.into_inner().deleted_count, 100);
         for number in 0..100 {
-            client.until(&format!("burst-{number}"), SandboxState::Deleted).await.unwrap();
+            client.wait_for_state(&format!("burst-{number}"), SandboxState::Deleted).await.unwrap();
         }
-        check(&home, daemon, &[]).await;
+        stop_and_check(&home, daemon, &[]).await;
     });
 }

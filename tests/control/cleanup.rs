@@ -1,4 +1,4 @@
-//! What has to be so when all sandboxes are gone.
+//! Checks after all sandboxes are deleted: the store is consistent, and nothing is left on the host.
 
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use carrel_store::{SandboxState, Store, StoreOptions};
 use carrel_tests::{Daemon, DaemonHome};
 
-/// How long the kernel may take to be done with what nobody has any more. It says nothing when it is.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long the kernel may take to free resources after their last use. It does not report when it has.
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Ends a daemon whose sandboxes are gone: it kept its promises, and nothing of them is left.
-pub(crate) async fn check(home: &DaemonHome, daemon: Daemon, ports: &[u16]) {
+/// Stops a daemon whose sandboxes are deleted, and checks its store, the host and these ports.
+pub(crate) async fn stop_and_check(home: &DaemonHome, daemon: Daemon, ports: &[u16]) {
     daemon.stop().await;
     check_store(home);
     let store = Store::open(&home.store(), StoreOptions::default()).unwrap();
@@ -20,27 +20,27 @@ pub(crate) async fn check(home: &DaemonHome, daemon: Daemon, ports: &[u16]) {
     let incarnations: Vec<String> = sandboxes.iter().flat_map(names).collect();
     store.close().await;
     drop(store);
-    nothing_left(home, &incarnations).await;
+    check_no_leftovers(home, &incarnations).await;
     for port in ports {
         TcpListener::bind(("127.0.0.1", *port)).unwrap();
     }
 }
 
-/// What is written down fits together.
+/// Checks that the store is consistent.
 pub(crate) fn check_store(home: &DaemonHome) {
     let report = carrel_store::check(&home.store()).unwrap();
     assert_eq!(report.violations, Vec::<String>::new());
 }
 
-/// Nothing is left on this host of sandboxes of a home.
-pub(crate) async fn nothing_left(home: &DaemonHome, incarnations: &[String]) {
-    let until = Instant::now() + PATIENCE;
+/// Waits until nothing is left on this host of the sandboxes of a home.
+pub(crate) async fn check_no_leftovers(home: &DaemonHome, incarnations: &[String]) {
+    let deadline = Instant::now() + CLEANUP_TIMEOUT;
     loop {
-        let left = home.left(incarnations);
-        if left.is_empty() {
+        let leftovers = home.leftovers(incarnations);
+        if leftovers.is_empty() {
             return;
         }
-        assert!(Instant::now() < until, "{left:#?}");
+        assert!(Instant::now() < deadline, "{leftovers:#?}");
         tokio::task::yield_now().await;
     }
 }

@@ -1,4 +1,4 @@
-//! The past of a daemon with small limits: what is kept, and what is said of the rest.
+//! Retention: what a daemon keeps of deleted sandboxes, events, execs and output, and how requests for the rest fail.
 
 use carrel_api::agbox::v1::SandboxEvent;
 use carrel_api::carrel::v1::{GetExecOutputRequest, GetExecOutputResponse, PruneLogsRequest};
@@ -7,14 +7,14 @@ use rustix::process::{Signal, pidfd_send_signal};
 use tonic::{Code, Streaming};
 use tonic_types::StatusExt;
 
-use crate::client::{Client, host, reason};
-use crate::left::check;
+use crate::cleanup::stop_and_check;
+use crate::client::{Client, host_spec, reason};
 
 const LIMITS: &str = "[retention]\ndeleted_count = 1\nevents_count = 6\nexecs_count = 2\noutput = \"64k\"\n";
-/// How much an exec writes that writes more than is kept.
+/// The output of an exec that exceeds the limit.
 const WRITTEN: u64 = 200_000;
 
-async fn to_the_end(events: &mut Streaming<SandboxEvent>) {
+async fn read_to_end(events: &mut Streaming<SandboxEvent>) {
     while events.message().await.unwrap().is_some() {}
 }
 
@@ -26,32 +26,32 @@ async fn output(client: &mut Client, exec: &str) -> GetExecOutputResponse {
 //= control.subscription.anchor-typed-error
 //= promises.control-plane.past
 #[test]
-fn a_daemon_keeps_as_much_of_the_past_as_it_is_told() {
+fn a_daemon_keeps_deleted_sandboxes_events_execs_and_output_up_to_its_limits() {
     run(async {
         let home = DaemonHome::new();
         home.configure("");
         let daemon = home.start().await;
-        let mut client = Client::of(&daemon).await;
+        let mut client = Client::connect(&daemon).await;
         for id in ["old1", "old2"] {
-            client.ready(id, host()).await;
-            client.gone(id).await;
+            client.create_and_wait(id, host_spec()).await;
+            client.delete_and_wait(id).await;
         }
         let last = client.get("old1").await.unwrap().last_event_sequence;
-        let mut forgotten = client.subscribe("old1", last).await.unwrap();
+        let mut pruned = client.subscribe("old1", last).await.unwrap();
         home.configure(LIMITS);
         pidfd_send_signal(daemon.handle(), Signal::HUP).unwrap();
-        // A stream ends well when its sandbox is forgotten.
-        to_the_end(&mut forgotten).await;
+        // A stream ends without an error when its sandbox is pruned.
+        read_to_end(&mut pruned).await;
         assert_eq!(client.get("old1").await.unwrap_err().code(), Code::NotFound);
         client.get("old2").await.unwrap();
         assert_eq!(reason(&client.stop("old2").await.unwrap_err()).unwrap(), "SANDBOX_INVALID_STATE");
 
-        client.ready("box1", host()).await;
+        client.create_and_wait("box1", host_spec()).await;
         for (exec, script) in [
-            ("exec1", "echo said"),
-            ("exec2", "echo said"),
+            ("exec1", "echo text"),
+            ("exec2", "echo text"),
             ("exec3", &format!("head -c {WRITTEN} /dev/zero")),
-            ("exec4", "echo said"),
+            ("exec4", "echo text"),
         ] {
             assert_eq!(client.run("box1", exec, script).await.exit_code, 0);
         }
@@ -83,12 +83,12 @@ fn a_daemon_keeps_as_much_of_the_past_as_it_is_told() {
         let gone = output(&mut client, "exec4").await.stdout.unwrap();
         assert_eq!((gone.bytes, gone.trimmed_bytes), (0, 5));
 
-        client.gone("box1").await;
-        check(&home, daemon, &[]).await;
-        // What is trimmed is trimmed for the next daemon too.
+        client.delete_and_wait("box1").await;
+        stop_and_check(&home, daemon, &[]).await;
+        // The next daemon knows what was trimmed.
         let daemon = home.start().await;
-        let mut client = Client::of(&daemon).await;
+        let mut client = Client::connect(&daemon).await;
         assert_eq!(client.subscribe("box1", 1).await.unwrap_err().code(), Code::OutOfRange);
-        check(&home, daemon, &[]).await;
+        stop_and_check(&home, daemon, &[]).await;
     });
 }
