@@ -1,4 +1,4 @@
-//! A sandbox that lasts, and whose owner is another process.
+//! A persistent sandbox that another process owns.
 
 use std::io::{BufRead, BufReader};
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,44 +12,43 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-/// Its name.
-pub const NAME: &str = "standing";
+pub const NAME: &str = "adopted";
 
-/// A sandbox that lasts, gone when dropped.
-pub struct Standing {
+/// A persistent sandbox, removed when dropped.
+pub struct AdoptableSandbox {
     pub home: TempDir,
     pub record: SandboxRecord,
     owner: Child,
     shim: OwnedFd,
 }
 
-/// A job that is a script.
+/// A shell script as a job.
 pub fn job(script: &str) -> JobCommand {
     let args = vec!["-c".to_owned(), script.to_owned()];
     JobCommand { program: "/bin/sh".to_owned(), args, rows: 24, cols: 80, ..JobCommand::default() }
 }
 
-/// Waits until a process has ended.
-pub async fn end(process: &OwnedFd) {
+/// Waits until a process has exited.
+pub async fn exit_of(process: &OwnedFd) {
     let process = process.try_clone().unwrap();
-    tokio::task::spawn_blocking(move || wait(&process)).await.unwrap();
+    tokio::task::spawn_blocking(move || wait_for_exit(&process)).await.unwrap();
 }
 
-/// The same, for those who cannot await it.
-pub fn wait(process: impl AsFd) {
+/// The same for synchronous code.
+pub fn wait_for_exit(process: impl AsFd) {
     let mut watched = [PollFd::new(&process, PollFlags::IN)];
     while rustix::event::poll(&mut watched, None) == Err(rustix::io::Errno::INTR) {}
 }
 
-// === impl Standing ===
+// === impl AdoptableSandbox ===
 
-impl Standing {
-    /// Has one made by a process that owns it.
+impl AdoptableSandbox {
+    /// Starts an owner process, which starts the sandbox.
     pub fn start() -> Self {
         Self::with(&agentd_path())
     }
 
-    /// The same, by the supervisor beside the given agent.
+    /// The same with the shim beside the given agent.
     pub fn with(agentd: &Path) -> Self {
         let home = home();
         let mut owner = Command::new(agentd_path().with_file_name("carrel-owner"));
@@ -79,7 +78,6 @@ impl Standing {
         find(self.home.path(), NAME).unwrap().unwrap()
     }
 
-    /// Finds it, and talks to it.
     pub async fn adopt(&self) -> ShimClient {
         let found = self.find();
         assert_eq!(found.life, Liveness::Running);
@@ -90,28 +88,28 @@ impl Standing {
         self.owner.id()
     }
 
-    /// Kills its owner. When this returns, the owner's end of everything is closed.
-    pub fn bereave(&mut self) {
+    /// Kills the owner. When this returns, the owner's ends of all connections are closed.
+    pub fn kill_owner(&mut self) {
         self.owner.kill().unwrap();
         self.owner.wait().unwrap();
     }
 
-    /// Kills its supervisor.
-    pub async fn orphan(&self) {
-        let _ended = rustix::process::pidfd_send_signal(&self.shim, Signal::KILL);
-        end(&self.shim).await;
+    /// Kills the shim.
+    pub async fn kill_shim(&self) {
+        let _killed = rustix::process::pidfd_send_signal(&self.shim, Signal::KILL);
+        exit_of(&self.shim).await;
     }
 }
 
-impl Drop for Standing {
+impl Drop for AdoptableSandbox {
     fn drop(&mut self) {
-        let _ended = self.owner.kill();
-        let _buried = self.owner.wait();
-        let _ended = rustix::process::pidfd_send_signal(&self.shim, Signal::KILL);
-        wait(&self.shim);
-        // Whatever a test made of its record, its group is known by the one that was first.
-        let own = carrel_shim_client::layout::open_directory(rustix::fs::CWD, self.directory());
-        let _restored = own.and_then(|own| self.record.write(own));
+        let _killed = self.owner.kill();
+        let _reaped = self.owner.wait();
+        let _killed = rustix::process::pidfd_send_signal(&self.shim, Signal::KILL);
+        wait_for_exit(&self.shim);
+        // A test may have changed the record, but only the original one names the cgroup.
+        let directory = carrel_shim_client::layout::open_directory(rustix::fs::CWD, self.directory());
+        let _restored = directory.and_then(|directory| self.record.write(directory));
         let _collected = carrel_shim::collect(&self.directory());
     }
 }

@@ -1,4 +1,4 @@
-//! What a supervisor of each version wrote into its directory, as it was when that version was made: today's code reads it.
+//! Records and journals that shims of each version wrote: the current code reads them.
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
@@ -15,16 +15,16 @@ use carrel_shim_client::messages::{
 use carrel_shim_client::{Journal, Liveness, SandboxRecord, find};
 
 const NAME: &str = "kept";
-/// Writes down what the current version writes, and no other.
-const UPDATE: &str = "UPDATE_SHIM_KEPT";
+/// Set to record the state of the current version.
+const UPDATE: &str = "UPDATE_SHIM_STATE";
 
-/// What was written down of a version.
+/// The directory with the recorded state of a version.
 fn version(version: u8) -> PathBuf {
     let tests = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap());
     tests.join(format!("skew/shim/version-{version}"))
 }
 
-/// The record of a sandbox with something of everything that version 1 knows.
+/// The record of a sandbox that uses every field of version 1.
 fn record() -> SandboxRecord {
     let directory = Path::new("/var/lib/carrel/run/sandboxes").join(directory_name(NAME).unwrap());
     let root = RootFs { layers: vec!["/var/lib/carrel/images/one".into()], ..RootFs::default() };
@@ -89,7 +89,7 @@ fn record() -> SandboxRecord {
     }
 }
 
-/// A fact of every kind that version 1 knows, but the last of a life.
+/// A fact of every kind of version 1, except the final one.
 fn facts() -> Vec<Fact> {
     let outcome = JobOutcome {
         kind: OutcomeKind::Exited,
@@ -123,7 +123,7 @@ fn facts() -> Vec<Fact> {
     numbered.map(|(sequence, fact)| Fact { sequence, at_ms: 1_700_000_000_000 + sequence, ..fact }).collect()
 }
 
-/// The directory of a sandbox in a home of its own.
+/// Creates the directory of a sandbox below a home.
 fn directory(home: &Path) -> PathBuf {
     let path = sandboxes_directory(home).join(directory_name(NAME).unwrap());
     DirBuilder::new().mode(0o700).recursive(true).create(&path).unwrap();
@@ -142,7 +142,7 @@ fn bytes(hex: &str) -> Vec<u8> {
     (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap()).collect()
 }
 
-/// Writes down what the current version writes.
+/// Records the state that the current version writes.
 fn update() {
     let home = tempfile::tempdir().unwrap();
     let directory = directory(home.path());
@@ -161,12 +161,15 @@ fn update() {
 
 //= promises.adoption.supervisor-previous-release
 #[test]
-fn what_supervisors_of_every_version_wrote_is_read_and_swept() {
+fn state_that_shims_of_every_version_wrote_is_read_and_swept() {
     if std::env::var_os(UPDATE).is_some() {
         update();
     }
     for number in 1..=VERSION {
-        assert!(version(number).exists(), "nothing is kept of version {number}: set {UPDATE}=1 once, and keep it");
+        assert!(
+            version(number).exists(),
+            "no state of version {number} is recorded: run once with {UPDATE}=1, and commit it"
+        );
         let home = tempfile::tempdir().unwrap();
         let directory = directory(home.path());
         std::fs::write(directory.join(INCARNATION), &record().incarnation).unwrap();
@@ -179,12 +182,12 @@ fn what_supervisors_of_every_version_wrote_is_read_and_swept() {
         assert_eq!(found.record, Some(SandboxRecord { version: number, ..record() }));
         assert_eq!(found.life, Liveness::Dead { facts: facts(), rebooted: true });
 
-        // What is added to it follows what was there.
+        // A new fact follows the recorded ones.
         assert_eq!(carrel_shim::sweep(&sandboxes_directory(home.path())).unwrap(), 1);
-        let Liveness::Dead { facts: told, .. } = find(home.path(), NAME).unwrap().unwrap().life else {
-            panic!("it lives")
+        let Liveness::Dead { facts: found, .. } = find(home.path(), NAME).unwrap().unwrap().life else {
+            panic!("it runs")
         };
-        let (end, before) = told.split_last().unwrap();
+        let (end, before) = found.split_last().unwrap();
         assert_eq!(before, facts());
         assert_eq!((end.sequence, end.reason), (10, Some(EndReason::SupervisorLost)));
         assert!(carrel_shim::collect(&directory).unwrap());

@@ -9,10 +9,10 @@ use carrel_shim_client::messages::Create;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
-/// What of a sandbox is on this host: its directory, its groups, its processes, its mounts, its devices.
+/// What exists of a sandbox on this host: its directory, cgroups, processes, mounts and loop devices.
 pub fn of(create: &Create) -> Vec<String> {
     let mut found = carrel_tests::traces(create);
-    // Where there is one hierarchy, it has no name of its own.
+    // With cgroup v2 alone, the hierarchy has no directory of its own.
     let unified = Path::new("/sys/fs/cgroup/carrel").join(&create.incarnation);
     found.extend(unified.exists().then(|| unified.display().to_string()));
     found.extend(processes(&create.incarnation).into_iter().map(|pid| format!("process {pid}")));
@@ -20,14 +20,14 @@ pub fn of(create: &Create) -> Vec<String> {
     found
 }
 
-/// Waits until the kernel has taken down what went with the last process: it says nothing when it has.
+/// Waits until the kernel has unmounted the disk, which happens after the last process exits and is not reported.
 pub async fn until_unmounted(create: &Create) {
     while !devices(create).is_empty() {
         tokio::task::yield_now().await;
     }
 }
 
-/// The processes in the groups of an incarnation.
+/// The processes in the cgroups of an incarnation.
 pub fn processes(incarnation: &str) -> Vec<u32> {
     let pids = std::fs::read_dir("/proc").unwrap().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -38,7 +38,7 @@ pub fn processes(incarnation: &str) -> Vec<u32> {
     pids.filter(inside).collect()
 }
 
-/// The loop devices that its kept disk is on.
+/// The loop devices of its persistent disk.
 fn devices(create: &Create) -> Vec<PathBuf> {
     let Some(disk) = &create.kept_disk else { return Vec::new() };
     let devices = std::fs::read_dir("/sys/block").unwrap().map(|entry| entry.unwrap().path());
@@ -49,7 +49,7 @@ fn devices(create: &Create) -> Vec<PathBuf> {
     devices.filter(on).collect()
 }
 
-/// Whether nobody holds a range of ids, or somebody who came later.
+/// Whether a range of ids is free, or was taken by a later sandbox.
 pub fn is_range_free(create: &Create, base: u32, shim: u32) -> bool {
     let number = (base - (SUPERVISORS - RANGES * IdRange::COUNT)) / IdRange::COUNT;
     let file = File::open(create.ids.0.join(number.to_string())).unwrap();
@@ -59,7 +59,7 @@ pub fn is_range_free(create: &Create, base: u32, shim: u32) -> bool {
             Ok(()) => return true,
             Err(errno) => assert_eq!(errno, Errno::WOULDBLOCK),
         }
-        // Who took a lock stands there, even if another holds it for them by now.
+        // The list names the process that took the lock, even if another holds it by now.
         let locks = std::fs::read_to_string("/proc/locks").unwrap();
         let mut fields = locks.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
         if let Some(held) = fields.find(|line| line.get(5).is_some_and(|file| file.ends_with(&inode))) {
