@@ -1,4 +1,4 @@
-//! Where trees are put: nothing of the host's is made, replaced or removed for it.
+//! Mount points: no file of the host is created, replaced or removed for one.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use carrel_tests::run;
 use tempfile::TempDir;
 
-use crate::{Sandbox, busybox_image, launched};
+use crate::{LaunchedSandbox, busybox_image, launch_shell};
 
-/// A directory of the host's that is given to be written, and things beside it to be put into it.
+/// A directory of the host with a writable tree `a`, and files and trees that are mounted into it.
 fn home() -> TempDir {
     let home = tempfile::tempdir_in("/var/tmp").unwrap();
     let path = |name: &str| home.path().join(name);
@@ -26,7 +26,7 @@ fn home() -> TempDir {
     home
 }
 
-/// Everything in a directory: which file it is, when it was changed, and what is in it.
+/// Everything in a directory: the inode, the time of the last change, and the content.
 fn listing(root: &Path) -> BTreeMap<PathBuf, (u64, i64, i64, Vec<u8>)> {
     let mut found = BTreeMap::new();
     let mut left = vec![root.to_owned()];
@@ -45,7 +45,7 @@ fn listing(root: &Path) -> BTreeMap<PathBuf, (u64, i64, i64, Vec<u8>)> {
     found
 }
 
-/// `SOURCE:TARGET` of a home, the first of them to be written.
+/// Mounts `SOURCE:TARGET` of a home; the first is writable.
 fn mounts(home: &TempDir, given: &[(&str, &str)]) -> String {
     let access = |number| if number == 0 { "rw" } else { "ro" };
     let one = |(number, (source, target)): (usize, &(&str, &str))| {
@@ -54,11 +54,11 @@ fn mounts(home: &TempDir, given: &[(&str, &str)]) -> String {
     given.iter().enumerate().map(one).collect::<Vec<_>>().join(" ")
 }
 
-/// What the launcher says when it is to put something into a tree that is given to be written.
+/// The error of the launcher for a mount into a writable tree.
 fn refusal(home: &TempDir, source: &str, target: &str) -> String {
     let before = listing(home.path());
     let given = mounts(home, &[("a", "/a"), (source, target)]);
-    let (code, _, error) = launched("host", &[("CARREL_MOUNTS", &given)], "true");
+    let (code, _, error) = launch_shell("host", &[("CARREL_MOUNTS", &given)], "true");
     assert_eq!(listing(home.path()), before, "{target}");
     assert_eq!(code, Some(125), "{target}: {error}");
     error.trim().to_owned()
@@ -66,21 +66,21 @@ fn refusal(home: &TempDir, source: &str, target: &str) -> String {
 
 //= promises.sandbox.made-replaced-removed-host
 #[test]
-fn what_is_shown_in_a_tree_of_the_hosts_covers_what_is_there_and_changes_nothing() {
+fn a_mount_inside_a_tree_of_the_host_covers_a_file_and_changes_nothing() {
     let home = home();
     let before = listing(home.path());
     for (given, script, expected) in [
         (vec![("a", "/a"), ("file", "/a/file")], "cat /a/file", "file\n"),
-        // What lies above comes first, in whatever order it is asked for.
+        // The outer mount comes first, in whatever order they are given.
         (vec![("file", "/a/file"), ("a", "/a")], "cat /a/file", "file\n"),
         (vec![("a", "/a"), ("tree", "/a/directory")], "cat /a/directory/file", "tree/file\n"),
         (vec![("a", "/a"), ("file", "/a/link/file")], "cat /a/directory/file; readlink /a/link", "file\ndirectory\n"),
-        // A link leads where it leads inside.
+        // A symlink is resolved inside.
         (vec![("a", "/a"), ("tree", "/a/away/new")], "cat /tmp/new/file", "tree/file\n"),
         (vec![("etc", "/etc")], "cat /etc/passwd /etc/hosts; ls /etc", "etc/passwd\netc/hosts\nhosts\npasswd\n"),
     ] {
-        let (code, said, error) = launched("host", &[("CARREL_MOUNTS", &mounts(&home, &given))], script);
-        assert_eq!((code, said.as_str()), (Some(0), expected), "{given:?}: {error}");
+        let (code, output, error) = launch_shell("host", &[("CARREL_MOUNTS", &mounts(&home, &given))], script);
+        assert_eq!((code, output.as_str()), (Some(0), expected), "{given:?}: {error}");
         assert_eq!(listing(home.path()), before, "{given:?}");
     }
     assert!(!Path::new("/tmp/new").exists());
@@ -89,7 +89,7 @@ fn what_is_shown_in_a_tree_of_the_hosts_covers_what_is_there_and_changes_nothing
 //= carrel.command.mounts-environment-directory-user
 //= promises.sandbox.made-replaced-removed-host
 #[test]
-fn nothing_is_made_or_replaced_in_a_tree_of_the_hosts() {
+fn mount_points_are_neither_created_nor_replaced_in_a_tree_of_the_host() {
     let home = home();
     for (source, target, expected) in [
         ("file", "/a/new", "the mount point /a/new does not exist in the mount at /a"),
@@ -109,7 +109,7 @@ fn nothing_is_made_or_replaced_in_a_tree_of_the_hosts() {
 
 //= promises.sandbox.places-nothing-shown
 #[test]
-fn some_places_are_nobodys_to_choose() {
+fn reserved_and_duplicate_mount_points_are_refused() {
     let home = home();
     for target in ["/dev", "/dev/null", "/proc", "/proc/1/environ", "/sys/new"] {
         let expected =
@@ -119,31 +119,31 @@ fn some_places_are_nobodys_to_choose() {
     assert_eq!(refusal(&home, "tree", "/a"), "launch: the mount point /a is used twice");
     let project = ("CARREL_PROJECT", &*format!("{}:/a:0", home.path().join("tree").display()));
     let given = mounts(&home, &[("a", "/a")]);
-    let (code, _, error) = launched("host", &[project, ("CARREL_MOUNTS", &given)], "true");
+    let (code, _, error) = launch_shell("host", &[project, ("CARREL_MOUNTS", &given)], "true");
     assert_eq!((code, error.trim()), (Some(125), "launch: the mount point /a is used twice"));
 }
 
 //= promises.sandbox.whole-host-proc-sys
 #[test]
-fn the_whole_host_is_neither_an_image_nor_a_project() {
+fn the_root_of_the_host_is_neither_an_image_nor_a_project() {
     let whole =
         "launch: / is the root of the host, which can be neither an image nor a project; choose a directory below it";
-    let (code, _, error) = launched("/", &[], "true");
+    let (code, _, error) = launch_shell("/", &[], "true");
     assert_eq!((code, error.trim()), (Some(125), whole));
-    let (code, _, error) = launched("host", &[("CARREL_PROJECT", "/:/workspace:0")], "true");
+    let (code, _, error) = launch_shell("host", &[("CARREL_PROJECT", "/:/workspace:0")], "true");
     assert_eq!((code, error.trim()), (Some(125), whole));
     for (image, env) in [("/proc", ("", "")), ("/sys", ("", "")), ("host", ("CARREL_PROJECT", "/sys:/workspace:0"))] {
         let env = if env.0.is_empty() { vec![] } else { vec![env] };
-        let (code, _, error) = launched(image, &env, "true");
+        let (code, _, error) = launch_shell(image, &env, "true");
         assert!(code == Some(125) && error.contains("does not support id-mapped mounts"), "{image}: {error}");
     }
-    let (code, _, error) = launched("host", &[("CARREL_MOUNTS", "/var/tmp:/x:65536:ro")], "true");
+    let (code, _, error) = launch_shell("host", &[("CARREL_MOUNTS", "/var/tmp:/x:65536:ro")], "true");
     assert_eq!((code, error.trim()), (Some(125), "launch: no sandbox has a user or group 65536: the highest is 65535"));
 }
 
 //= promises.sandbox.made-replaced-removed-host
 #[test]
-fn a_place_is_found_by_the_links_of_the_image_and_made_in_the_sandboxs_own_root() {
+fn a_mount_point_follows_symlinks_of_the_image_and_is_created_in_the_root_of_the_sandbox() {
     let (home, image) = (home(), busybox_image());
     let path = |name: &str| image.path().join(name);
     fs::create_dir(path("usr")).unwrap();
@@ -166,26 +166,27 @@ fn a_place_is_found_by_the_links_of_the_image_and_made_in_the_sandboxs_own_root(
         "readlink /bin; for d in /usr/bin/new /usr/other /dangling /plain /new/directory; do cat $d/file; done;
         cat /usr/bin/stat";
     run(async {
-        let sandbox = Sandbox::given(image, &[("CARREL_MOUNTS", mounts(&home, &given))]).await;
+        let sandbox = LaunchedSandbox::with_env(image, &[("CARREL_MOUNTS", mounts(&home, &given))]).await;
         assert_eq!(sandbox.shell(script).await, format!("usr/bin\n{}file\n", "tree/file\n".repeat(5)));
     });
-    let (code, _, error) = launched(image, &[("CARREL_MOUNTS", &mounts(&home, &[("tree", "/dangling/new")]))], "true");
+    let (code, _, error) =
+        launch_shell(image, &[("CARREL_MOUNTS", &mounts(&home, &[("tree", "/dangling/new")]))], "true");
     assert_eq!(code, Some(125));
     assert!(error.contains("the mount point /dangling/new cannot be created: No such file"), "{error}");
     assert_eq!(listing(image.as_ref()), before);
-    // Where such a path leads to a tree that is only shown, nothing is made.
-    let (_, _, error) = launched("host", &[("CARREL_MOUNTS", &mounts(&home, &[("tree", "/bin/new")]))], "true");
+    // In a tree of the host, no mount point is created.
+    let (_, _, error) = launch_shell("host", &[("CARREL_MOUNTS", &mounts(&home, &[("tree", "/bin/new")]))], "true");
     assert_eq!(error.trim(), "launch: the mount point /bin/new does not exist in the mount at /usr");
 }
 
 //= promises.sandbox.failed-step
 #[test]
-fn a_failed_step_names_what_it_is_about() {
+fn an_error_names_the_mount_point_or_the_source() {
     let (home, image) = (home(), busybox_image());
     fs::create_dir_all(image.path().join("tree")).unwrap();
     let given = mounts(&home, &[("file", "/tree")]);
-    let (_, _, error) = launched(image.path().to_str().unwrap(), &[("CARREL_MOUNTS", &given)], "true");
+    let (_, _, error) = launch_shell(image.path().to_str().unwrap(), &[("CARREL_MOUNTS", &given)], "true");
     assert_eq!(error.trim(), "launch: the mount point /tree is a directory, but the source is not");
-    let (_, _, error) = launched("host", &[("CARREL_MOUNTS", "/var/tmp/nothing-here:/x:0:ro")], "true");
+    let (_, _, error) = launch_shell("host", &[("CARREL_MOUNTS", "/var/tmp/nothing-here:/x:0:ro")], "true");
     assert_eq!(error.trim(), "launch: /var/tmp/nothing-here: No such file or directory (os error 2)");
 }

@@ -1,4 +1,4 @@
-//! Disks that stay: what is on them, how much fits, and what is left when their user is killed.
+//! Persistent disks: their content, their size, and what is left when their sandbox is killed.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -6,16 +6,17 @@ use std::process::Command;
 
 use carrel_tests::{Guest, run};
 
-use crate::{Sandbox, busybox_image};
+use crate::{LaunchedSandbox, busybox_image};
 
 const MEBIBYTE: u64 = 1 << 20;
 
-fn kept(directory: &Path, bytes: u64) -> [(&'static str, String); 2] {
+/// Variables that make the launcher use a persistent disk.
+fn disk_env(directory: &Path, bytes: u64) -> [(&'static str, String); 2] {
     [("CARREL_KEPT", directory.display().to_string()), ("CARREL_DISK", bytes.to_string())]
 }
 
 /// The loop devices whose file is below a directory.
-fn loops(directory: &Path) -> Vec<PathBuf> {
+fn loop_devices(directory: &Path) -> Vec<PathBuf> {
     let devices = std::fs::read_dir("/sys/block").unwrap().map(|entry| entry.unwrap().path());
     let on = |device: &PathBuf| {
         std::fs::read_to_string(device.join("loop/backing_file"))
@@ -25,19 +26,19 @@ fn loops(directory: &Path) -> Vec<PathBuf> {
 }
 
 async fn until_free(directory: &Path) {
-    while !loops(directory).is_empty() {
+    while !loop_devices(directory).is_empty() {
         tokio::task::yield_now().await;
     }
 }
 
-/// Writes in one sandbox, and looks in a second.
-async fn comes_back(image: &str, directory: &Path, bytes: u64) {
-    let first = Sandbox::given(image, &kept(directory, bytes)).await;
+/// Writes in one sandbox, and reads in a second.
+async fn check_persistence(image: &str, directory: &Path, bytes: u64) {
+    let first = LaunchedSandbox::with_env(image, &disk_env(directory, bytes)).await;
     first
         .shell("echo mine > /etc/passwd; mkdir -p /data; echo data > /data/file; chmod 700 /data; rm -rf /workspace")
         .await;
     drop(first);
-    let second = Sandbox::given(image, &kept(directory, bytes)).await;
+    let second = LaunchedSandbox::with_env(image, &disk_env(directory, bytes)).await;
     assert_eq!(
         second.shell("cat /etc/passwd /data/file; stat -c '%u %a' /data /data/file").await,
         "mine\ndata\n0 700\n0 644\n"
@@ -46,24 +47,24 @@ async fn comes_back(image: &str, directory: &Path, bytes: u64) {
     drop(second);
 }
 
-/// Fills a disk, and sees the end of it.
-async fn is_full(directory: &Path, said: &str) {
-    let sandbox = Sandbox::given("host", &kept(directory, 32 * MEBIBYTE)).await;
+/// Fills a disk, and checks its size and the error.
+async fn check_full(directory: &Path, error: &str) {
+    let sandbox = LaunchedSandbox::with_env("host", &disk_env(directory, 32 * MEBIBYTE)).await;
     assert_eq!(sandbox.shell("head -c 8m /dev/zero > /tmp/small && echo fits").await, "fits\n", "the control");
     let refused = sandbox.shell_as("root", "head -c 64m /dev/zero > /tmp/large").await;
-    assert!(refused.contains(said), "{refused}");
+    assert!(refused.contains(error), "{refused}");
     let size: u64 = sandbox.shell("stat -c %s /tmp/large").await.trim().parse().unwrap();
     assert!((24 * MEBIBYTE..28 * MEBIBYTE).contains(&size), "{size}");
 }
 
 #[test]
-fn as_much_can_be_written_as_was_asked_for_and_not_twice_as_much() {
+fn a_disk_holds_its_size_and_not_twice_as_much() {
     run(async {
         let home = tempfile::tempdir_in("/var/tmp").unwrap();
         let image = busybox_image();
         for mebibytes in [1, 10, 200] {
-            let env = kept(&home.path().join(mebibytes.to_string()), mebibytes * MEBIBYTE);
-            let sandbox = Sandbox::given(image.path().to_str().unwrap(), &env).await;
+            let env = disk_env(&home.path().join(mebibytes.to_string()), mebibytes * MEBIBYTE);
+            let sandbox = LaunchedSandbox::with_env(image.path().to_str().unwrap(), &env).await;
             let fits =
                 format!("busybox head -c {mebibytes}m /dev/zero > /all && busybox sync && echo fits; busybox rm /all");
             assert_eq!(sandbox.shell(&fits).await, "fits\n", "{mebibytes} MiB");
@@ -76,16 +77,16 @@ fn as_much_can_be_written_as_was_asked_for_and_not_twice_as_much() {
 
 //= promises.sandbox.disk-stays
 #[test]
-fn what_a_sandbox_writes_is_there_for_the_next() {
+fn files_on_a_persistent_disk_are_there_in_the_next_sandbox() {
     run(async {
         let home = tempfile::tempdir_in("/var/tmp").unwrap();
-        comes_back("host", &home.path().join("host"), 64 * MEBIBYTE).await;
+        check_persistence("host", &home.path().join("host"), 64 * MEBIBYTE).await;
         let image = busybox_image();
         std::fs::create_dir(image.path().join("etc")).unwrap();
         for name in ["mkdir", "chmod", "rm"] {
             std::os::unix::fs::symlink("busybox", image.path().join("bin").join(name)).unwrap();
         }
-        comes_back(image.path().to_str().unwrap(), &home.path().join("layers"), 64 * MEBIBYTE).await;
+        check_persistence(image.path().to_str().unwrap(), &home.path().join("layers"), 64 * MEBIBYTE).await;
         assert!(!image.path().join("data").exists());
         until_free(home.path()).await;
     });
@@ -93,16 +94,16 @@ fn what_a_sandbox_writes_is_there_for_the_next() {
 
 //= promises.sandbox.disk-stays
 #[test]
-fn what_was_done_to_a_project_is_there_for_the_next_and_not_on_the_host() {
+fn changes_to_a_project_are_there_in_the_next_sandbox_and_not_on_the_host() {
     run(async {
         let home = tempfile::tempdir_in("/var/tmp").unwrap();
         let project = home.path().join("project");
         std::fs::create_dir(&project).unwrap();
         std::os::unix::fs::chown(&project, Some(4242), Some(4242)).unwrap();
         crate::mounts::put(&project.join("file"), "before\n", 4242, 0o644);
-        let mut env = kept(&home.path().join("disk"), 64 * MEBIBYTE).to_vec();
+        let mut env = disk_env(&home.path().join("disk"), 64 * MEBIBYTE).to_vec();
         env.push(("CARREL_PROJECT", format!("{}:/workspace:1000", project.display())));
-        let first = Sandbox::given("host", &env).await;
+        let first = LaunchedSandbox::with_env("host", &env).await;
         assert_eq!(
             first
                 .shell_as("agbox", "cd /workspace; echo after > file; mkdir d; echo new > d/new; rm -r d; mkdir d")
@@ -110,7 +111,7 @@ fn what_was_done_to_a_project_is_there_for_the_next_and_not_on_the_host() {
             ""
         );
         drop(first);
-        let second = Sandbox::given("host", &env).await;
+        let second = LaunchedSandbox::with_env("host", &env).await;
         assert_eq!(
             second.shell_as("agbox", "cd /workspace; cat file; ls d; stat -c %u . file d").await,
             "after\n1000\n1000\n1000\n"
@@ -124,22 +125,22 @@ fn what_was_done_to_a_project_is_there_for_the_next_and_not_on_the_host() {
 
 //= promises.sandbox.disk-stays
 #[test]
-fn an_image_ends_where_its_size_does() {
+fn a_disk_image_is_full_at_its_size() {
     run(async {
         let home = tempfile::tempdir_in("/var/tmp").unwrap();
-        is_full(&home.path().join("disk"), "No space").await;
+        check_full(&home.path().join("disk"), "No space").await;
         until_free(home.path()).await;
     });
 }
 
 //= promises.sandbox.loop-devices-disk-stays
 #[test]
-fn no_loop_device_outlives_its_user() {
+fn a_loop_device_does_not_outlive_its_sandbox() {
     run(async {
         let home = tempfile::tempdir_in("/var/tmp").unwrap();
-        let sandbox = Sandbox::given("host", &kept(&home.path().join("disk"), 64 * MEBIBYTE)).await;
-        assert_eq!(loops(home.path()).len(), 1);
-        // Ends its launcher by a signal that it cannot answer.
+        let sandbox = LaunchedSandbox::with_env("host", &disk_env(&home.path().join("disk"), 64 * MEBIBYTE)).await;
+        assert_eq!(loop_devices(home.path()).len(), 1);
+        // Kills its launcher with SIGKILL.
         drop(sandbox);
         until_free(home.path()).await;
     });
@@ -147,13 +148,13 @@ fn no_loop_device_outlives_its_user() {
 
 //= promises.sandbox.disk-stays
 #[test]
-fn a_disk_is_used_by_one() {
+fn a_disk_is_used_by_one_sandbox_at_a_time() {
     run(async {
         let home = tempfile::tempdir_in("/var/tmp").unwrap();
         let disk = home.path().join("disk");
-        let sandbox = Sandbox::given("host", &kept(&disk, 64 * MEBIBYTE)).await;
+        let sandbox = LaunchedSandbox::with_env("host", &disk_env(&disk, 64 * MEBIBYTE)).await;
         let mut second = Command::new(crate::example("launch"));
-        second.args(["host", "/bin/true"]).envs(kept(&disk, 64 * MEBIBYTE)).stdin(std::process::Stdio::null());
+        second.args(["host", "/bin/true"]).envs(disk_env(&disk, 64 * MEBIBYTE)).stdin(std::process::Stdio::null());
         let refused = second.output().unwrap();
         assert!(String::from_utf8_lossy(&refused.stderr).contains("in use"), "{refused:?}");
         assert_eq!(sandbox.shell("echo still > /root/x; cat /root/x").await, "still\n");
@@ -164,7 +165,7 @@ fn a_disk_is_used_by_one() {
     });
 }
 
-/// Runs a script in a file system with project quotas, in mounts of its own that go with it; `$0` makes sandboxes.
+/// Runs a script in a file system with project quotas, in its own mount namespace; `$0` is the launcher.
 fn with_quotas(script: &str) -> String {
     let home = tempfile::tempdir_in("/var/tmp").unwrap();
     let image = home.path().join("quotas.img");
@@ -185,10 +186,10 @@ fn with_quotas(script: &str) -> String {
     text
 }
 
-/// Needs a kernel that knows the quotas of ext4 (`CONFIG_QFMT_V2`), which is not every kernel.
+/// Needs a kernel with the quotas of ext4 (`CONFIG_QFMT_V2`), which is not every kernel.
 #[test]
 #[ignore = "needs a kernel with CONFIG_QFMT_V2"]
-fn a_quota_is_kept_by_the_file_system_of_the_host() {
+fn a_project_quota_limits_the_size_of_a_disk() {
     let script = "run() { CARREL_KEPT=$PWD/disk CARREL_DISK=33554432 \"$0\" host /bin/sh -c \"$1\"; }
         run 'echo x > /root/kept; head -c 8m /dev/zero > /tmp/small && echo fits; head -c 64m /dev/zero > /tmp/large
             stat -c %s /tmp/large'
@@ -203,10 +204,10 @@ fn a_quota_is_kept_by_the_file_system_of_the_host() {
     assert_eq!(lines[2..], ["x", "large", "small", "control", "0:0 700", "0:0 755", "0:0 644", "files"], "{text}");
 }
 
-/// Needs a kernel that knows the quotas of ext4 (`CONFIG_QFMT_V2`), which is not every kernel.
+/// Needs a kernel with the quotas of ext4 (`CONFIG_QFMT_V2`), which is not every kernel.
 #[test]
 #[ignore = "needs a kernel with CONFIG_QFMT_V2"]
-fn a_default_disk_has_a_size_and_inodes_where_there_are_quotas() {
+fn a_project_quota_limits_the_size_and_inodes_of_a_default_disk() {
     let script = "run() { CARREL_KEPT=$PWD/disk CARREL_DISK=33554432 CARREL_INODES=500 \"$0\" host /bin/sh -c \"$1\"; }
         run 'head -c 8m /dev/zero > /tmp/small && echo fits; head -c 64m /dev/zero > /tmp/large || echo full; rm /tmp/large
             mkdir /tmp/d; cd /tmp/d; n=0; while [ $n -lt 600 ] && true > $n; do n=$((n+1)); done; [ $n -lt 500 ] && echo inodes'

@@ -1,4 +1,4 @@
-//! Read-only trees of the host are passive: nobody on the host is reached, locked out or watched through one.
+//! Read-only mounts are passive: a sandbox cannot reach, lock out or watch a process of the host through one.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -10,14 +10,14 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use tempfile::TempDir;
 
-use crate::{Sandbox, launched};
+use crate::{LaunchedSandbox, launch_shell};
 
-/// Somebody on the host.
+/// A user of the host.
 const OWNER: u32 = 4242;
-/// Says how each attempt ended, one a line.
+/// Prints the outcome of each attempt, one per line.
 const PROBE: &str = r#"
 import ctypes, errno, fcntl, os, socket, sys
-def said(name, attempt):
+def report(name, attempt):
     try:
         attempt()
         print(name, "ok")
@@ -32,20 +32,20 @@ def reopen():
     os.write(os.open("/proc/self/fd/%d" % path, os.O_WRONLY | os.O_NONBLOCK), b"x")
 def read_fifo():
     if os.read(os.open(at + "/fifo", os.O_RDONLY | os.O_NONBLOCK), 9) == b"":
-        raise OSError(errno.ENODATA, "nobody writes")
-for attempt in (stream, datagram, write_fifo, reopen, read_fifo): said(attempt.__name__, attempt)
+        raise OSError(errno.ENODATA, "no writer")
+for attempt in (stream, datagram, write_fifo, reopen, read_fifo): report(attempt.__name__, attempt)
 "#;
 
-/// A directory with everything in it that somebody on the host listens to.
-struct Listening {
+/// A directory with sockets and a FIFO that a process of the host reads.
+struct HostEndpoints {
     directory: TempDir,
     stream: UnixListener,
     _datagram: UnixDatagram,
-    /// Both ends of the FIFO, with something in it.
+    /// Both ends of the FIFO, which has data in it.
     fifo: rustix::fd::OwnedFd,
 }
 
-impl Listening {
+impl HostEndpoints {
     fn new() -> Self {
         let directory = tempfile::tempdir_in("/var/tmp").unwrap();
         let path = |name: &str| directory.path().join(name);
@@ -87,55 +87,55 @@ fn mount(source: &Path, access: &str) -> [(&'static str, String); 1] {
     [("CARREL_MOUNTS", format!("{}:/given:1000:{access}", source.display()))]
 }
 
-/// What the probe says as a user.
-async fn probe(sandbox: &Sandbox, user: &str, directory: &str) -> Vec<String> {
-    let said = sandbox.shell_as(user, &format!("python3 - {directory} <<'EOF'\n{PROBE}\nEOF")).await;
-    said.lines().map(str::to_owned).collect()
+/// The output of the probe as a user.
+async fn probe(sandbox: &LaunchedSandbox, user: &str, directory: &str) -> Vec<String> {
+    let output = sandbox.shell_as(user, &format!("python3 - {directory} <<'EOF'\n{PROBE}\nEOF")).await;
+    output.lines().map(str::to_owned).collect()
 }
 
 #[test]
-fn no_socket_and_no_fifo_of_the_host_answers_through_a_read_only_mount() {
+fn sockets_and_fifos_of_the_host_do_not_answer_through_a_read_only_mount() {
     run(async {
-        let host = Listening::new();
-        let sandbox = Sandbox::given("host", &mount(host.path(), "ro")).await;
+        let host = HostEndpoints::new();
+        let sandbox = LaunchedSandbox::with_env("host", &mount(host.path(), "ro")).await;
         for user in ["root", "agbox"] {
-            let said = probe(&sandbox, user, "/given").await;
+            let output = probe(&sandbox, user, "/given").await;
             let refused = ["stream ECONNREFUSED", "datagram ECONNREFUSED"];
-            assert_eq!(said[..2], refused, "{user}: {said:?}");
-            // The FIFO inside is another one, which nobody reads.
-            assert_eq!(said[2..], ["write_fifo ENXIO", "reopen ENXIO", "read_fifo ENODATA"], "{user}: {said:?}");
+            assert_eq!(output[..2], refused, "{user}: {output:?}");
+            // The FIFO inside is another one, which has no reader.
+            assert_eq!(output[2..], ["write_fifo ENXIO", "reopen ENXIO", "read_fifo ENODATA"], "{user}: {output:?}");
         }
         assert!(!host.connected());
         assert_eq!(host.in_fifo(), b"the host's");
-        // The control: given to be written, all of them answer.
+        // The control: through a writable mount, all of them answer.
         rustix::io::write(&host.fifo, b"the host's").unwrap();
-        let sandbox = Sandbox::given("host", &mount(host.path(), "rw")).await;
-        let said = probe(&sandbox, "agbox", "/given").await;
-        assert_eq!(said, ["stream ok", "datagram ok", "write_fifo ok", "reopen ok", "read_fifo ok"]);
+        let sandbox = LaunchedSandbox::with_env("host", &mount(host.path(), "rw")).await;
+        let output = probe(&sandbox, "agbox", "/given").await;
+        assert_eq!(output, ["stream ok", "datagram ok", "write_fifo ok", "reopen ok", "read_fifo ok"]);
         assert!(host.connected());
     });
 }
 
 #[test]
-fn no_socket_and_no_fifo_of_the_host_answers_through_a_project() {
+fn sockets_and_fifos_of_the_host_do_not_answer_through_a_project() {
     run(async {
-        let host = Listening::new();
+        let host = HostEndpoints::new();
         let project = [("CARREL_PROJECT", format!("{}:/given:1000", host.path().display()))];
-        let sandbox = Sandbox::given("host", &project).await;
-        let said = probe(&sandbox, "agbox", "/given").await;
-        assert_eq!(said[..2], ["stream ECONNREFUSED", "datagram ECONNREFUSED"], "{said:?}");
+        let sandbox = LaunchedSandbox::with_env("host", &project).await;
+        let output = probe(&sandbox, "agbox", "/given").await;
+        assert_eq!(output[..2], ["stream ECONNREFUSED", "datagram ECONNREFUSED"], "{output:?}");
         assert!(!host.connected());
         assert_eq!(host.in_fifo(), b"the host's");
     });
 }
 
 #[test]
-fn a_socket_or_fifo_by_itself_is_not_mounted_read_only() {
-    let host = Listening::new();
+fn a_single_socket_or_fifo_is_not_mounted_read_only() {
+    let host = HostEndpoints::new();
     for (name, kind) in [("stream", "a socket"), ("fifo", "a FIFO")] {
         let launch = |access: &str| {
             let given = format!("{}:/given:0:{access}", host.path().join(name).display());
-            launched("host", &[("CARREL_MOUNTS", &given)], "test -e /given && echo there")
+            launch_shell("host", &[("CARREL_MOUNTS", &given)], "test -e /given && echo there")
         };
         let (code, _, error) = launch("ro");
         assert_eq!(code, Some(125), "{error}");
@@ -145,7 +145,7 @@ fn a_socket_or_fifo_by_itself_is_not_mounted_read_only() {
     }
 }
 
-/// Takes a lock or a lease, tells how that went, and holds it until it is told to go on.
+/// Takes a lock or a lease, prints the outcome, and holds it until the FIFO `release` is opened.
 const HOLD: &str = r#"
 import fcntl, os, signal, sys
 signal.signal(signal.SIGIO, signal.SIG_IGN)
@@ -160,24 +160,24 @@ for name, take in (("flock", lambda: fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOC
     except OSError as error:
         print(name, error.strerror)
 sys.stdout.flush()
-os.open("/tmp/go-on", os.O_RDONLY)
+os.open("/tmp/release", os.O_RDONLY)
 "#;
 
-/// Holds in a sandbox while the host does something.
-async fn while_held<T>(sandbox: &Sandbox, what: &str, host: impl FnOnce() -> T) -> (String, T) {
-    sandbox.shell_as("agbox", "rm -f /tmp/go-on /tmp/said; mkfifo /tmp/go-on /tmp/said").await;
-    let hold = format!("python3 - {what} >/tmp/said <<'EOF' &\n{HOLD}\nEOF");
+/// Holds a lock in a sandbox while the host runs a function.
+async fn while_held<T>(sandbox: &LaunchedSandbox, what: &str, host: impl FnOnce() -> T) -> (String, T) {
+    sandbox.shell_as("agbox", "rm -f /tmp/release /tmp/output; mkfifo /tmp/release /tmp/output").await;
+    let hold = format!("python3 - {what} >/tmp/output <<'EOF' &\n{HOLD}\nEOF");
     sandbox.shell_as("agbox", &hold).await;
-    let said = sandbox.shell_as("agbox", "head -n 1 /tmp/said").await;
+    let output = sandbox.shell_as("agbox", "head -n 1 /tmp/output").await;
     let outcome = host();
-    sandbox.shell_as("agbox", ": >/tmp/go-on").await;
-    (said, outcome)
+    sandbox.shell_as("agbox", ": >/tmp/release").await;
+    (output, outcome)
 }
 
 #[test]
-fn a_lock_inside_is_no_lock_outside() {
+fn a_lock_through_a_read_only_mount_does_not_lock_the_file_on_the_host() {
     run(async {
-        let host = Listening::new();
+        let host = HostEndpoints::new();
         let file = File::options().read(true).write(true).open(host.path().join("file")).unwrap();
         let flock = || match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => rustix::fs::flock(&file, FlockOperation::Unlock).map(|()| true).unwrap(),
@@ -193,20 +193,20 @@ fn a_lock_inside_is_no_lock_outside() {
                 false
             }
         };
-        // Without waiting for whoever has a lease: then it is refused.
+        // Non-blocking: it is refused while another process holds a lease.
         let open = || {
             let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
             rustix::fs::open(host.path().join("file"), flags, Mode::empty()).is_ok()
         };
         for (access, free) in [("ro", true), ("rw", false)] {
-            let sandbox = Sandbox::given("host", &mount(host.path(), access)).await;
+            let sandbox = LaunchedSandbox::with_env("host", &mount(host.path(), access)).await;
             assert_eq!(while_held(&sandbox, "flock", flock).await, ("flock held\n".to_owned(), free), "{access}");
             assert_eq!(while_held(&sandbox, "posix", posix).await, ("posix held\n".to_owned(), free), "{access}");
         }
-        // Nobody gets a lease of a file that is open for writing; in a sandbox, nobody gets one at all.
+        // There is no lease of a file that is open for writing, and none at all in a sandbox.
         drop(file);
         for access in ["ro", "rw"] {
-            let sandbox = Sandbox::given("host", &mount(host.path(), access)).await;
+            let sandbox = LaunchedSandbox::with_env("host", &mount(host.path(), access)).await;
             let refused = "lease Operation not permitted\n".to_owned();
             assert_eq!(while_held(&sandbox, "lease", open).await, (refused, true), "{access}");
         }
@@ -216,11 +216,11 @@ fn a_lock_inside_is_no_lock_outside() {
 #[test]
 fn two_sandboxes_do_not_lock_each_other_out_of_a_read_only_mount() {
     run(async {
-        let host = Listening::new();
+        let host = HostEndpoints::new();
         let attempt = "flock -xn /given/file true && echo free || echo taken";
         for (access, expected) in [("ro", "free\n"), ("rw", "taken\n")] {
-            let one = Sandbox::given("host", &mount(host.path(), access)).await;
-            let other = Sandbox::given("host", &mount(host.path(), access)).await;
+            let one = LaunchedSandbox::with_env("host", &mount(host.path(), access)).await;
+            let other = LaunchedSandbox::with_env("host", &mount(host.path(), access)).await;
             one.shell_as(
                 "agbox",
                 "mkfifo /tmp/held; flock -x /given/file sh -c 'echo >/tmp/held; exec sleep 100000' >/dev/null 2>&1 &",
@@ -233,7 +233,7 @@ fn two_sandboxes_do_not_lock_each_other_out_of_a_read_only_mount() {
     });
 }
 
-/// Watches a directory and tells what happens there, up to a file that the sandbox makes in its own root.
+/// Watches a directory and prints its events, until the sandbox creates a file in its own root.
 const WATCH: &str = r#"
 import ctypes, os, struct
 libc = ctypes.CDLL(None, use_errno=True)
@@ -256,33 +256,33 @@ while True:
 "#;
 
 #[test]
-fn what_the_host_does_is_not_watched_through_a_read_only_mount() {
+fn inotify_through_a_read_only_mount_does_not_see_changes_by_the_host() {
     run(async {
-        let host = Listening::new();
+        let host = HostEndpoints::new();
         for (access, expected) in [("ro", "end\n"), ("rw", "event\nend\n")] {
-            let sandbox = Sandbox::given("host", &mount(host.path(), access)).await;
+            let sandbox = LaunchedSandbox::with_env("host", &mount(host.path(), access)).await;
             let watch = format!(
-                "mkdir /home/agbox/w; mkfifo /home/agbox/w/said; python3 - >/home/agbox/w/said <<'EOF' &\n{WATCH}\nEOF"
+                "mkdir /home/agbox/w; mkfifo /home/agbox/w/output; python3 - >/home/agbox/w/output <<'EOF' &\n{WATCH}\nEOF"
             );
             sandbox.shell_as("agbox", &watch).await;
-            let begin = "exec 3</home/agbox/w/said; read line <&3; echo $line; (cat <&3 >/home/agbox/w/heard; mkfifo /home/agbox/w/done; : >/home/agbox/w/done) >/dev/null 2>&1 &";
+            let begin = "exec 3</home/agbox/w/output; read line <&3; echo $line; (cat <&3 >/home/agbox/w/events; mkfifo /home/agbox/w/done; : >/home/agbox/w/done) >/dev/null 2>&1 &";
             assert_eq!(sandbox.shell_as("agbox", begin).await, "watching\n");
             fs::write(host.path().join("file"), "two\n").unwrap();
             assert_eq!(fs::read_to_string(host.path().join("file")).unwrap(), "two\n");
             fs::write(host.path().join("new"), "new\n").unwrap();
             fs::remove_file(host.path().join("new")).unwrap();
-            let heard = "touch /tmp/end; until [ -p /home/agbox/w/done ]; do :; done; read line </home/agbox/w/done; uniq /home/agbox/w/heard";
-            assert_eq!(sandbox.shell_as("agbox", heard).await, expected, "{access}");
+            let events = "touch /tmp/end; until [ -p /home/agbox/w/done ]; do :; done; read line </home/agbox/w/done; uniq /home/agbox/w/events";
+            assert_eq!(sandbox.shell_as("agbox", events).await, expected, "{access}");
         }
     });
 }
 
 #[test]
-fn what_is_mounted_below_a_read_only_mount_is_as_passive() {
-    let host = Listening::new();
+fn submounts_of_a_read_only_mount_are_passive_as_well() {
+    let host = HostEndpoints::new();
     fs::create_dir(host.path().join("sub")).unwrap();
     fs::create_dir(host.path().join("proc")).unwrap();
-    // A file system of its own with a FIFO that has a reader, one more below that, and the host's processes.
+    // A tmpfs with a FIFO that has a reader, another tmpfs below it, and the procfs of the host.
     let mounted = "cd $1; mount -t tmpfs none sub; mkdir sub/deeper; mount -t tmpfs none sub/deeper; echo sub >sub/file; \
                    echo deeper >sub/deeper/file; mkfifo -m 666 sub/fifo; \
                    chown 4242:4242 sub sub/fifo; exec 9<>sub/fifo; \
@@ -297,23 +297,23 @@ fn what_is_mounted_below_a_read_only_mount_is_as_passive() {
         launch.arg(crate::example("launch")).args(["host", "/bin/sh", "-c", inside]);
         launch.env("ACCESS", access).env("CARREL_MOUNTS", format!("{}:/given:0:{access}", host.path().display()));
         let (mut guest, channel) = carrel_tests::Guest::start(launch);
-        let said = std::io::read_to_string(channel).unwrap();
-        assert_eq!(guest.wait(), Some(0), "{access}: {said}");
-        assert!(said.contains(expected), "{access}: {said}");
-        assert_eq!(said.contains("No such device"), access == "ro", "{access}: {said}");
+        let output = std::io::read_to_string(channel).unwrap();
+        assert_eq!(guest.wait(), Some(0), "{access}: {output}");
+        assert!(output.contains(expected), "{access}: {output}");
+        assert_eq!(output.contains("No such device"), access == "ro", "{access}: {output}");
         if access == "ro" {
-            assert!(said.starts_with("one\ndeeper\n"), "{said}");
-            assert!(said.contains("Read-only file system"), "{said}");
-            assert!(said.ends_with("4\n"), "the tree, two directories and a file, and nothing of /proc: {said}");
+            assert!(output.starts_with("one\ndeeper\n"), "{output}");
+            assert!(output.contains("Read-only file system"), "{output}");
+            assert!(output.ends_with("4\n"), "the tree, two directories and a file, and nothing of /proc: {output}");
         }
     }
 }
 
 #[test]
-fn what_the_host_writes_to_a_file_is_seen_through_a_read_only_mount() {
+fn writes_by_the_host_are_visible_through_a_read_only_mount() {
     run(async {
-        let host = Listening::new();
-        let sandbox = Sandbox::given("host", &mount(host.path(), "ro")).await;
+        let host = HostEndpoints::new();
+        let sandbox = LaunchedSandbox::with_env("host", &mount(host.path(), "ro")).await;
         assert_eq!(sandbox.shell_as("agbox", "cat /given/file").await, "one\n");
         fs::write(host.path().join("file"), "two\n").unwrap();
         fs::write(host.path().join("new"), "new\n").unwrap();

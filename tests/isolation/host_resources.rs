@@ -1,4 +1,4 @@
-//! What everybody on a host shares: no sandbox takes all of it, and none has less for what its caller has.
+//! Resources that all processes of the host share: a sandbox cannot exhaust them. It does not inherit limits of its caller.
 
 use std::fs::File;
 use std::process::Command;
@@ -6,10 +6,10 @@ use std::process::Command;
 use carrel_tests::run;
 use rustix::fs::inotify;
 
-use crate::{Sandbox, example, launched};
+use crate::{LaunchedSandbox, example, launch_shell};
 
-/// Runs a program that takes what it can, says how much that was and keeps it.
-async fn taken(sandbox: &Sandbox, take: &str) -> String {
+/// Runs a program that allocates as much as it can, prints how much that was, and keeps it.
+async fn exhaust(sandbox: &LaunchedSandbox, take: &str) -> String {
     let program = format!(
         "import ctypes, os, resource, signal
 kept, reason, (_, most) = [], 0, resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -17,46 +17,46 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 try:
     while len(kept) < 15000: {take}
 except OSError as error: reason = error.errno
-with open('/tmp/said', 'w') as said: print(len(kept), reason, file=said)
+with open('/tmp/output', 'w') as output: print(len(kept), reason, file=output)
 signal.pause()"
     );
-    sandbox.shell(&format!("mkfifo /tmp/said; python3 -c \"{program}\" >/dev/null 2>&1 & cat /tmp/said")).await
+    sandbox.shell(&format!("mkfifo /tmp/output; python3 -c \"{program}\" >/dev/null 2>&1 & cat /tmp/output")).await
 }
 
 //= promises.sandbox.instances-inotify-takes-host
 #[test]
-fn a_sandbox_that_takes_all_watches_it_can_takes_none_of_the_hosts() {
+fn a_sandbox_that_exhausts_its_inotify_instances_takes_none_from_the_host() {
     run(async {
         let most: usize =
             std::fs::read_to_string("/proc/sys/fs/inotify/max_user_instances").unwrap().trim().parse().unwrap();
-        let sandbox = Sandbox::start("host").await;
+        let sandbox = LaunchedSandbox::start("host").await;
         let take = "
         made = ctypes.CDLL(None, use_errno=True).inotify_init()
         if made < 0: raise OSError(ctypes.get_errno(), 'inotify')
         kept.append(made)";
-        let said = taken(&sandbox, take).await;
-        assert_eq!(said, format!("{most} {}\n", libc::EMFILE), "the control: nothing was used up");
+        let output = exhaust(&sandbox, take).await;
+        assert_eq!(output, format!("{most} {}\n", libc::EMFILE), "the control: nothing was used up");
         inotify::init(inotify::CreateFlags::CLOEXEC).unwrap();
-        // Nor another sandbox's.
-        let other = Sandbox::start("host").await;
-        assert_eq!(taken(&other, take).await, said);
+        // Nor from another sandbox.
+        let other = LaunchedSandbox::start("host").await;
+        assert_eq!(exhaust(&other, take).await, output);
     });
 }
 
 //= promises.sandbox.terminals-once
 #[test]
-fn a_sandbox_that_takes_all_terminals_it_can_takes_few_of_the_hosts() {
+fn a_sandbox_that_exhausts_its_terminals_takes_few_from_the_host() {
     run(async {
-        let sandbox = Sandbox::start("host").await;
-        let said = taken(&sandbox, "kept.append(os.open('/dev/ptmx', os.O_RDWR | os.O_NOCTTY))").await;
-        assert_eq!(said, format!("256 {}\n", libc::ENOSPC));
+        let sandbox = LaunchedSandbox::start("host").await;
+        let output = exhaust(&sandbox, "kept.append(os.open('/dev/ptmx', os.O_RDWR | os.O_NOCTTY))").await;
+        assert_eq!(output, format!("256 {}\n", libc::ENOSPC));
         File::options().read(true).write(true).open("/dev/ptmx").unwrap();
     });
 }
 
-/// What the kernel itself uses of the memory of a sandbox, as the host counts it.
-fn kernel_memory(sandbox: &Sandbox) -> u64 {
-    let group = format!("carrel/{}", sandbox._group.name);
+/// The kernel memory that the cgroup of a sandbox is charged for.
+fn kernel_memory(sandbox: &LaunchedSandbox) -> u64 {
+    let group = format!("carrel/{}", sandbox.cgroup.name);
     let first = format!("/sys/fs/cgroup/memory/{group}/memory.kmem.usage_in_bytes");
     if let Ok(usage) = std::fs::read_to_string(first) {
         return usage.trim().parse().unwrap();
@@ -66,15 +66,15 @@ fn kernel_memory(sandbox: &Sandbox) -> u64 {
     kernel.parse().unwrap()
 }
 
-/// `fs.file-max`: what is open is memory of the kernel, and that counts with all other memory of the sandbox.
+/// `fs.file-max`: open files are kernel memory, which counts against the memory limit of the sandbox.
 #[test]
 fn open_files_count_as_memory() {
     run(async {
         let mut used = Vec::new();
         for (take, least) in [("kept.append(None)", 0), ("kept.append(os.open('/dev/null', os.O_RDONLY))", 160)] {
-            let sandbox = Sandbox::with("host", &[("CARREL_MEMORY", 256 << 20)]).await;
+            let sandbox = LaunchedSandbox::with("host", &[("CARREL_MEMORY", 256 << 20)]).await;
             let before = kernel_memory(&sandbox);
-            assert_eq!(taken(&sandbox, take).await, "15000 0\n");
+            assert_eq!(exhaust(&sandbox, take).await, "15000 0\n");
             let after = kernel_memory(&sandbox);
             used.push(after.saturating_sub(before));
             assert!(after >= before + 15_000 * least, "{take}: {before} and then {after}");
@@ -83,21 +83,21 @@ fn open_files_count_as_memory() {
     });
 }
 
-/// `net.core.bpf_jit_limit`: filters are bounded by the process, and processes by the sandbox.
+/// `net.core.bpf_jit_limit`: the filters of a process are limited, and the processes of a sandbox are.
 #[test]
-fn the_filters_of_a_sandbox_take_less_than_the_host_has() {
-    /// The most that the kernel keeps for one process, and what an instruction becomes at worst (a division).
+fn seccomp_filters_of_a_sandbox_cannot_exhaust_the_jit_limit_of_the_host() {
+    /// The most instructions per process, and the most bytes that one becomes (a division).
     const INSTRUCTIONS: u64 = 32_768;
     const BYTES: u64 = 15;
     run(async {
-        let sandbox = Sandbox::start("host").await;
+        let sandbox = LaunchedSandbox::start("host").await;
         let fill = r#"
 import ctypes, platform
 libc = ctypes.CDLL(None, use_errno=True)
 number = 277 if platform.machine() == "aarch64" else 317
 class Program(ctypes.Structure):
     _fields_ = [("length", ctypes.c_ushort), ("code", ctypes.c_void_p)]
-# Each allows everything at once; behind that come divisions that are never reached.
+# Each filter returns at its first instruction; the divisions after it are never reached.
 allow, divide = b"\x06\0\0\0\0\0\xff\x7f", b"\x34\0\0\0\x07\0\0\0"
 code = ctypes.create_string_buffer(allow + divide * 4094 + allow)
 program = Program(4096, ctypes.addressof(code))
@@ -105,10 +105,10 @@ made = 0
 while made < 100 and libc.syscall(number, 1, 0, ctypes.byref(program)) == 0: made += 1
 print(made, ctypes.get_errno())
 "#;
-        let said = sandbox.shell(&format!("cat > /tmp/fill.py <<'END'{fill}END\npython3 /tmp/fill.py")).await;
-        let (made, error) = said.trim().split_once(' ').unwrap();
+        let output = sandbox.shell(&format!("cat > /tmp/fill.py <<'END'{fill}END\npython3 /tmp/fill.py")).await;
+        let (made, error) = output.trim().split_once(' ').unwrap();
         let made: u64 = made.parse().unwrap();
-        assert!(made > 0 && made * 4096 <= INSTRUCTIONS, "{said}");
+        assert!(made > 0 && made * 4096 <= INSTRUCTIONS, "{output}");
         assert_eq!(error, libc::ENOMEM.to_string());
         let processes = u64::from(carrel_daemon::Config::default().limits.pids);
         let limit: u64 = std::fs::read_to_string("/proc/sys/net/core/bpf_jit_limit").unwrap().trim().parse().unwrap();
@@ -118,22 +118,22 @@ print(made, ctypes.get_errno())
 
 //= promises.sandbox.limits-process
 #[test]
-fn the_limits_of_a_caller_are_not_those_of_its_sandbox() {
+fn a_sandbox_does_not_inherit_the_resource_limits_of_its_caller() {
     let lower = "ulimit -S -t 500; ulimit -S -f 1000000; ulimit -S -s 4096; ulimit -S -v 40000000; ulimit -S -p 5000";
     let limits = "grep -v 'open files' /proc/self/limits";
-    let (code, usual, error) = launched("host", &[], limits);
+    let (code, usual, error) = launch_shell("host", &[], limits);
     assert_eq!(code, Some(0), "{error}");
     let outside = |before: &str| {
         let output = Command::new("sh").args(["-c", &format!("{before}{limits}")]).output().unwrap();
         String::from_utf8(output.stdout).unwrap()
     };
     assert_ne!(outside(""), outside(&format!("{lower}; ")), "the control");
-    // A launcher that lives with less.
+    // A launcher with lower limits.
     let mut launch = Command::new("sh");
     launch.args(["-c", &format!("{lower}; exec \"$0\" host /bin/sh -c \"{limits}\"")]).arg(example("launch"));
     let (mut guest, channel) = carrel_tests::Guest::start(launch);
-    let said = std::io::read_to_string(channel).unwrap();
-    assert_eq!((guest.wait(), said.as_str()), (Some(0), usual.as_str()));
+    let output = std::io::read_to_string(channel).unwrap();
+    assert_eq!((guest.wait(), output.as_str()), (Some(0), usual.as_str()));
     let line = |name: &str| usual.lines().find(|line| line.starts_with(name)).unwrap().split_whitespace();
     assert_eq!(line("Max cpu time").nth(3), Some("unlimited"));
     assert_eq!(line("Max stack size").nth(3), Some("8388608"));
