@@ -28,7 +28,7 @@ fn an_honest_part_runs_a_job_as_an_agent_does() {
 #[test]
 fn words_that_make_no_sense_are_dropped_and_counted_and_the_job_ends_as_it_should() {
     run(async {
-        for (part, strays) in [("job-acks", 5), ("job-strangers", 8), ("job-twice", 4), ("job-nonsense", 9)] {
+        for (part, strays) in [("job-acks", 5), ("job-unknown", 8), ("job-twice", 4), ("job-nonsense", 9)] {
             let mut sandbox = liar(part).await;
             let mut shim = sandbox.shim().await;
             shim.start("a", &fed("")).await.unwrap();

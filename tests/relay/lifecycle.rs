@@ -1,4 +1,4 @@
-//! The life of a sandbox: stopped, paused, counted, killed; and nothing left of it.
+//! The lifecycle of a sandbox: stop, pause, statistics, kill and clean-up.
 
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::time::Duration;
@@ -16,8 +16,8 @@ fn kill(pid: u32) {
     rustix::process::kill_process(pid, Signal::KILL).unwrap();
 }
 
-/// Waits until a process that is not ours has ended.
-async fn gone(pid: u32) {
+/// Waits until a process that is not a child has exited.
+async fn wait_for_exit(pid: u32) {
     let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
     let Ok(process) = rustix::process::pidfd_open(pid, PidfdFlags::empty()) else { return };
     tokio::task::spawn_blocking(move || {
@@ -32,7 +32,7 @@ async fn gone(pid: u32) {
 //= promises.supervisor.reasons-end-told-apart
 //= promises.supervisor.stop
 #[test]
-fn a_stop_asks_waits_and_insists() {
+fn a_stop_sends_sigterm_waits_and_then_kills() {
     run(async {
         let mut polite = Sandbox::start().await;
         let client = polite.client().await;
@@ -42,7 +42,7 @@ fn a_stop_asks_waits_and_insists() {
         let ended = polite.owned.stop(Duration::from_secs(30)).await.unwrap();
         assert_eq!((ended.reason, ended.code, ended.signal), (EndReason::Stopped, Some(0), None));
         let output = exec.collect().await.unwrap();
-        assert_eq!((output.code, output.stdout.as_slice()), (7, &b"bye\n"[..]), "its last words arrive");
+        assert_eq!((output.code, output.stdout.as_slice()), (7, &b"bye\n"[..]), "its last output arrives");
         assert_eq!(polite.traces(), NOTHING);
 
         let mut stubborn = Sandbox::start().await;
@@ -59,11 +59,11 @@ fn a_stop_asks_waits_and_insists() {
 //= promises.agent.commands-after-shutdown
 //= promises.supervisor.stop
 #[test]
-fn a_command_has_all_of_the_grace_that_the_owner_gives_and_its_last_words_arrive_whole() {
+fn a_command_has_the_full_grace_period_and_its_last_output_arrives_complete() {
     run(async {
         let mut sandbox = Sandbox::start().await;
         let script = "trap 'sleep 3; head -c 2000000 /dev/zero; exit 7' TERM; echo up; while :; do sleep 0.01; done";
-        // Below generation 10 nothing is acknowledged: what is on its way when the sandbox ends is a lot.
+        // Below generation 10 nothing is acknowledged: much output is in flight when the sandbox ends.
         let mut old = sandbox.client_of(Generation::new(7)).await.exec(shell(script)).await.unwrap();
         assert!(matches!(old.next().await.unwrap(), Some(ExecEvent::Stdout(_))));
         let (reading, ended) = tokio::join!(old.collect(), sandbox.owned.stop(Duration::from_secs(30)));
@@ -76,7 +76,7 @@ fn a_command_has_all_of_the_grace_that_the_owner_gives_and_its_last_words_arrive
 //= carrel.supervisor.pause-resume-statistics
 //= promises.supervisor.paused
 #[test]
-fn a_paused_sandbox_stands_still_goes_on_and_can_be_stopped() {
+fn a_paused_sandbox_does_not_run_and_can_be_resumed_or_stopped() {
     run(async {
         let mut sandbox = Sandbox::start().await;
         sandbox.shell("(while :; do echo x >>/tmp/ticks; sleep 0.005; done) >/dev/null 2>&1 &").await;
@@ -85,7 +85,7 @@ fn a_paused_sandbox_stands_still_goes_on_and_can_be_stopped() {
         let client = sandbox.client().await;
         let answer = client.ping();
         tokio::pin!(answer);
-        assert!(futures_now(answer.as_mut()).await.is_none(), "nobody in there answers");
+        assert!(within_a_round_trip(answer.as_mut()).await.is_none(), "a frozen agent does not answer");
         sandbox.owned.resume().await.unwrap();
         answer.await.unwrap();
         sandbox.owned.pause().await.unwrap();
@@ -95,14 +95,14 @@ fn a_paused_sandbox_stands_still_goes_on_and_can_be_stopped() {
     });
 }
 
-/// The outcome of a future, if a round trip to somebody else is enough for it.
-async fn futures_now<T>(future: impl Future<Output = T>) -> Option<T> {
+/// The outcome of a future, if it is ready within the time of a round trip.
+async fn within_a_round_trip<T>(future: impl Future<Output = T>) -> Option<T> {
     tokio::time::timeout(Duration::from_millis(200), future).await.ok()
 }
 
 //= carrel.supervisor.pause-resume-statistics
 #[test]
-fn what_it_uses_is_counted() {
+fn statistics_count_traffic_and_resources() {
     run(async {
         let mut sandbox = Sandbox::start().await;
         let client = sandbox.client().await;
@@ -121,7 +121,7 @@ fn what_it_uses_is_counted() {
 //= carrel.supervisor.after-core-ready-shed
 //= promises.supervisor.once-sandbox-runs
 #[test]
-fn a_supervisor_is_root_no_longer_and_keeps_one_capability() {
+fn a_shim_is_not_root_and_keeps_one_capability() {
     run(async {
         let sandbox = Sandbox::start().await;
         let status = std::fs::read_to_string(format!("/proc/{}/status", sandbox.owned.shim_pid())).unwrap();
@@ -143,7 +143,7 @@ fn a_supervisor_is_root_no_longer_and_keeps_one_capability() {
             (field("NoNewPrivs:"), field("Seccomp:"), field("Groups:")),
             (vec!["1".into()], vec!["2".into()], vec![])
         );
-        // Another's directory is none of its business; its own is.
+        // It owns its own directory and no other.
         let directory = std::fs::metadata(&sandbox.create.directory.0).unwrap();
         assert_eq!(directory.uid().to_string(), field("Uid:")[0]);
         assert_eq!(directory.mode() & 0o777, 0o700);
@@ -153,7 +153,7 @@ fn a_supervisor_is_root_no_longer_and_keeps_one_capability() {
 //= carrel.supervisor.death-sandbox-left-swept
 //= promises.supervisor.groups-record-another-owner
 #[test]
-fn a_record_that_names_the_group_of_another_ends_nobody() {
+fn a_record_that_names_the_cgroup_of_another_sandbox_kills_no_process() {
     run(async {
         let sandbox = Sandbox::start().await;
         let sandboxes = sandbox.home.path().join("run/sandboxes");
@@ -161,18 +161,18 @@ fn a_record_that_names_the_group_of_another_ends_nobody() {
         std::fs::DirBuilder::new().mode(0o700).create(&trap).unwrap();
         std::fs::write(trap.join("lock"), "").unwrap();
         std::fs::write(trap.join("incarnation"), &sandbox.create.incarnation).unwrap();
-        // As a supervisor that was taken over could make it.
+        // As a compromised shim could create it.
         std::os::unix::fs::chown(&trap, Some(carrel_sandbox::SUPERVISORS + 4000), None).unwrap();
         assert_eq!(carrel_shim::sweep(&sandboxes).unwrap(), 1);
         assert!(!trap.exists());
-        assert_eq!(sandbox.shell("echo well").await, "well\n");
+        assert_eq!(sandbox.shell("echo alive").await, "alive\n");
     });
 }
 
 //= carrel.supervisor.end-guest-want-memory
 //= promises.supervisor.reasons-end-told-apart
 #[test]
-fn want_of_memory_is_told_from_an_exit() {
+fn an_oom_kill_is_distinguished_from_an_exit() {
     run(async {
         let mut sandbox = Sandbox::with(|create| create.limits.memory = Some(64 << 20)).await;
         let client = sandbox.client().await;
@@ -182,9 +182,9 @@ fn want_of_memory_is_told_from_an_exit() {
         assert_eq!(
             client.run(shell("echo alive"), "").await.unwrap().stdout,
             b"alive\n",
-            "the agent is the last to go"
+            "the agent is the last to be OOM-killed"
         );
-        // Its first process ends without having been asked: no want of memory is told of.
+        // Its first process is killed from outside: that is not reported as an OOM kill.
         let mut other = Sandbox::start().await;
         kill(other.owned.pid());
         let ended = other.owned.ended().await.unwrap();
@@ -194,18 +194,18 @@ fn want_of_memory_is_told_from_an_exit() {
 }
 
 #[test]
-fn a_kept_disk_comes_back_and_a_host_without_room_pauses_whoever_writes_to_it() {
+fn a_persistent_disk_keeps_its_files_and_a_full_host_pauses_a_sandbox_that_writes() {
     run(async {
         let disks = home();
-        let kept = |host_free| Some(PersistentDisk { host_free, ..PersistentDisk::at(disks.path().join("one")) });
-        let first = Sandbox::with(|create| create.kept_disk = kept(1)).await;
+        let disk = |host_free| Some(PersistentDisk { host_free, ..PersistentDisk::at(disks.path().join("one")) });
+        let first = Sandbox::with(|create| create.kept_disk = disk(1)).await;
         first.shell("echo kept >/root/note; sync").await;
         drop(first);
-        let second = Sandbox::with(|create| create.kept_disk = kept(1)).await;
+        let second = Sandbox::with(|create| create.kept_disk = disk(1)).await;
         assert_eq!(second.shell("cat /root/note").await, "kept\n");
         drop(second);
-        // No host has that much room. One that only waits is not paused, one that writes is.
-        let mut starved = Sandbox::with(|create| create.kept_disk = kept(u64::MAX)).await;
+        // No host has that much free space. An idle sandbox is not paused, one that writes is.
+        let mut starved = Sandbox::with(|create| create.kept_disk = disk(u64::MAX)).await;
         assert_eq!(starved.shell("echo still").await, "still\n");
         assert!(!starved.owned.statistics().await.unwrap().paused);
         let client = starved.client().await;
@@ -220,7 +220,7 @@ fn a_kept_disk_comes_back_and_a_host_without_room_pauses_whoever_writes_to_it() 
 
 //= promises.supervisor.sandboxes-name-home
 #[test]
-fn a_name_is_taken_once_and_free_again_afterwards() {
+fn a_name_is_taken_by_one_sandbox_and_free_after_it() {
     run(async {
         let sandbox = Sandbox::start().await;
         let again = create(sandbox.home.path(), "test");
@@ -236,28 +236,28 @@ fn a_name_is_taken_once_and_free_again_afterwards() {
 
 //= promises.supervisor.processes-cgroups-directories-sockets
 #[test]
-fn a_sandbox_goes_with_its_owner() {
+fn an_ephemeral_sandbox_ends_with_its_owner() {
     run(async {
         let sandbox = Sandbox::start().await;
         let (guest, create) = (sandbox.owned.pid(), sandbox.create.clone());
-        // Returns when the supervisor has ended.
+        // Returns when the shim has exited.
         drop(sandbox.owned);
         assert_eq!(traces(&create), NOTHING);
-        gone(guest).await;
+        wait_for_exit(guest).await;
     });
 }
 
 //= carrel.supervisor.death-sandbox-left-swept
 //= promises.supervisor.left-supervisor-itself-killed
 #[test]
-fn a_supervisor_that_is_killed_takes_the_guest_along_and_the_rest_is_swept() {
+fn the_guest_of_a_killed_shim_is_killed_and_the_rest_is_swept() {
     run(async {
         let mut sandbox = Sandbox::start().await;
         let guest = sandbox.owned.pid();
         kill(sandbox.owned.shim_pid());
-        gone(guest).await;
+        wait_for_exit(guest).await;
         assert!(matches!(sandbox.owned.ended().await, Err(OwnerError::Gone(_))));
-        assert_ne!(sandbox.traces(), NOTHING, "nobody was there to remove anything");
+        assert_ne!(sandbox.traces(), NOTHING, "the dead shim removed nothing");
         let swept = carrel_shim::sweep(&sandbox.home.path().join("run/sandboxes")).unwrap();
         assert_eq!((swept, sandbox.traces()), (1, NOTHING));
     });
@@ -266,7 +266,7 @@ fn a_supervisor_that_is_killed_takes_the_guest_along_and_the_rest_is_swept() {
 //= carrel.supervisor.death-sandbox-left-swept
 //= promises.supervisor.sandboxes-name-home
 #[test]
-fn what_a_dead_supervisor_left_does_not_keep_the_name() {
+fn leftovers_of_a_killed_shim_do_not_block_its_name() {
     run(async {
         let mut sandbox = Sandbox::start().await;
         kill(sandbox.owned.shim_pid());
@@ -281,7 +281,7 @@ fn what_a_dead_supervisor_left_does_not_keep_the_name() {
 //= carrel.supervisor.nothing-left-behind-after
 //= promises.supervisor.left-after-50-cycles
 #[test]
-fn nothing_is_left_after_many_cycles_some_of_them_cut_short() {
+fn nothing_is_left_after_many_cycles_with_kills() {
     let cycles = if full() { 500 } else { 50 };
     run_within(Duration::from_secs(600), async move {
         let home = home();
@@ -305,7 +305,7 @@ fn nothing_is_left_after_many_cycles_some_of_them_cut_short() {
         }
         let left: Vec<_> = std::fs::read_dir(home.path().join("run/sandboxes")).unwrap().collect();
         assert!(left.is_empty());
-        // A range is a lock: every one can be had again. Files of ranges are kept, no more than were ever in use at once.
+        // A range is a lock and can be reused. Its file is kept; there are never more files than ranges in use at once.
         let ids_after = std::fs::read_dir("/run/carrel/ids").map(Iterator::count).unwrap_or(0);
         assert!(ids_after <= ids_before + 16, "{ids_before} to {ids_after}");
     });

@@ -1,11 +1,11 @@
-//! A guest whose agent was replaced by a liar: the host is unharmed, and other sandboxes answer.
+//! A guest whose agent was replaced by a rogue program: the host is unharmed, and other sandboxes answer.
 
 use carrel_shim_client::OwnerError;
 use carrel_shim_client::messages::{EndReason, FailureCode};
 use carrel_tests::{Peer, Sandbox, agentd_path, run, run_within};
 
-/// A sandbox whose first program is a liar with the given part.
-async fn liar(part: &str) -> Result<Sandbox, OwnerError> {
+/// A sandbox whose first program is `carrel-liar` with the given behaviour.
+async fn rogue(part: &str) -> Result<Sandbox, OwnerError> {
     let program = agentd_path().parent().unwrap().join("carrel-liar");
     Sandbox::try_with(|create| {
         create.agentd = program.into();
@@ -17,15 +17,15 @@ async fn liar(part: &str) -> Result<Sandbox, OwnerError> {
 //= carrel.relay.agent-replaced-liar-harms
 //= promises.relay.guest-say-before-ready
 #[test]
-fn a_guest_that_does_not_begin_as_it_should_is_no_sandbox_and_leaves_nothing() {
+fn a_guest_that_fails_the_handshake_does_not_become_a_sandbox_and_leaves_nothing() {
     run(async {
         for part in ["dies", "noise", "chatter", "closes"] {
-            let error = liar(part).await.err().expect("a liar was believed");
+            let error = rogue(part).await.err().expect("a rogue agent was accepted");
             let OwnerError::Failed(failed) = error else { panic!("{part}: {error}") };
             assert_eq!(failed.code, FailureCode::AgentFailed, "{part}: {failed:?}");
         }
-        // The same, honest.
-        let mut honest = liar("honest").await.unwrap();
+        // The control: the same program behaves well.
+        let mut honest = rogue("honest").await.unwrap();
         let ended = honest.owned.stop(std::time::Duration::ZERO).await.unwrap();
         assert_eq!(ended.reason, EndReason::Stopped);
         assert_eq!(honest.traces(), Vec::<String>::new());
@@ -34,11 +34,11 @@ fn a_guest_that_does_not_begin_as_it_should_is_no_sandbox_and_leaves_nothing() {
 
 //= promises.relay.guest-say-before-ready
 #[test]
-fn an_owner_that_leaves_before_the_guest_has_spoken_is_noticed() {
-    // A guest has thirty seconds to speak.
+fn a_shim_notices_that_its_owner_left_before_the_guest_is_ready() {
+    // A guest has thirty seconds to send its first message.
     run_within(std::time::Duration::from_secs(20), async {
-        let started = tokio::time::timeout(std::time::Duration::from_millis(500), liar("silent")).await;
-        // Dropped, it has waited for its supervisor to end.
+        let started = tokio::time::timeout(std::time::Duration::from_millis(500), rogue("silent")).await;
+        // Its drop has waited for the shim to exit.
         assert!(started.is_err());
     });
 }
@@ -48,15 +48,15 @@ fn an_owner_that_leaves_before_the_guest_has_spoken_is_noticed() {
 //= promises.relay.frames-guest-belong-nobody
 //= promises.supervisor.reasons-end-told-apart
 #[test]
-fn a_guest_that_speaks_for_nobody_without_end_or_breaks_the_stream_is_ended_with_a_reason() {
+fn a_guest_that_floods_stray_frames_or_breaks_the_stream_is_killed_with_a_reason() {
     run(async {
         let bystander = Sandbox::start().await;
         for part in ["strays", "broken"] {
-            let mut sandbox = liar(part).await.unwrap();
+            let mut sandbox = rogue(part).await.unwrap();
             let ended = sandbox.owned.ended().await.unwrap();
             assert_eq!(ended.reason, EndReason::Misbehaved, "{part}: {ended:?}");
             assert_eq!(sandbox.traces(), Vec::<String>::new());
-            assert_eq!(bystander.shell("echo well").await, "well\n");
+            assert_eq!(bystander.shell("echo alive").await, "alive\n");
         }
     });
 }
@@ -65,14 +65,14 @@ fn a_guest_that_speaks_for_nobody_without_end_or_breaks_the_stream_is_ended_with
 //= carrel.relay.guest-cannot-touch-client
 //= promises.relay.frames-guest-belong-nobody
 #[test]
-fn a_few_frames_for_nobody_are_dropped_and_counted() {
+fn a_few_stray_frames_are_dropped_and_counted() {
     run(async {
-        let mut sandbox = liar("few-strays").await.unwrap();
+        let mut sandbox = rogue("few-strays").await.unwrap();
         let mut peer = Peer::connect(&sandbox.socket()).await;
         let id = peer.first_id;
         peer.send(10, id, &carrel_protocol::payload::Ping {}).await;
         let pong = peer.next().await.unwrap();
-        assert_eq!(pong.id, id, "nothing of it reached the client");
+        assert_eq!(pong.id, id, "no stray frame reached the client");
         assert_eq!(sandbox.owned.statistics().await.unwrap().stray_frames, 20);
     });
 }
@@ -82,14 +82,14 @@ fn a_few_frames_for_nobody_are_dropped_and_counted() {
 //= promises.relay.memory-whatever-clients-guest
 //= promises.relay.client-too-much-waits
 #[test]
-fn a_guest_that_floods_one_client_costs_that_client_alone() {
+fn a_guest_that_floods_one_client_disconnects_only_that_client() {
     run(async {
-        let mut sandbox = liar("floods").await.unwrap();
+        let mut sandbox = rogue("floods").await.unwrap();
         let mut flooded = Peer::connect(&sandbox.socket()).await;
         let other = Peer::connect(&sandbox.socket()).await;
         let id = flooded.first_id;
         flooded.send(10, id, &carrel_protocol::payload::Ping {}).await;
-        // It does not read; the relay lets go of it instead of holding everything.
+        // It does not read; the relay disconnects it instead of buffering everything.
         let mut statistics = sandbox.owned.statistics().await.unwrap();
         while statistics.clients == 2 {
             statistics = sandbox.owned.statistics().await.unwrap();
@@ -105,9 +105,9 @@ fn a_guest_that_floods_one_client_costs_that_client_alone() {
 
 //= carrel.supervisor.end-guest-want-memory
 #[test]
-fn a_guest_that_takes_all_its_memory_is_ended_by_the_kernel_and_that_is_told() {
+fn a_guest_that_exhausts_its_memory_is_reported_as_oom_killed() {
     run(async {
-        let mut sandbox = liar("eats").await.unwrap();
+        let mut sandbox = rogue("eats").await.unwrap();
         let ended = sandbox.owned.ended().await.unwrap();
         assert_eq!((ended.reason, ended.signal), (EndReason::OutOfMemory, Some(libc::SIGKILL)), "{ended:?}");
         assert!(ended.out_of_memory_kills > 0);
@@ -117,9 +117,9 @@ fn a_guest_that_takes_all_its_memory_is_ended_by_the_kernel_and_that_is_told() {
 
 //= promises.relay.guest-closes-channel-lives
 #[test]
-fn a_guest_that_hangs_up_and_lives_on_is_ended_and_not_run_after() {
+fn a_guest_that_closes_its_channel_and_keeps_running_is_killed_without_a_busy_loop() {
     run(async {
-        let mut sandbox = liar("hangs-up").await.unwrap();
+        let mut sandbox = rogue("hangs-up").await.unwrap();
         let shim = sandbox.owned.shim_pid();
         let mut used = 0;
         let ended = loop {
@@ -129,24 +129,24 @@ fn a_guest_that_hangs_up_and_lives_on_is_ended_and_not_run_after() {
             }
         };
         assert_eq!((ended.reason, ended.signal), (EndReason::GuestExit, Some(libc::SIGKILL)), "{ended:?}");
-        assert!(used < 20, "the supervisor used {used} hundredths of a second to wait");
+        assert!(used < 20, "the shim used {used} hundredths of a second while it waited");
     });
 }
 
 /// The processor time that a process has used, in hundredths of a second.
 fn processor_ticks(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let behind_name = stat.rsplit_once(')')?.1;
-    let mut fields = behind_name.split_whitespace().skip(11).map(|field| field.parse::<u64>().unwrap());
+    let after_name = stat.rsplit_once(')')?.1;
+    let mut fields = after_name.split_whitespace().skip(11).map(|field| field.parse::<u64>().unwrap());
     Some(fields.next()? + fields.next()?)
 }
 
 //= carrel.relay.never-waits-client-guest
 //= promises.relay.guest-never-reads-grants
 #[test]
-fn a_guest_that_never_reads_holds_up_nobody_but_its_own_clients() {
+fn a_guest_that_never_reads_blocks_only_its_own_clients() {
     run(async {
-        let mut sandbox = liar("deaf").await.unwrap();
+        let mut sandbox = rogue("deaf").await.unwrap();
         let mut peer = Peer::connect(&sandbox.socket()).await;
         let (id, body) = (peer.first_id, vec![0xff; 1 << 20]);
         let sending = async {
@@ -154,12 +154,12 @@ fn a_guest_that_never_reads_holds_up_nobody_but_its_own_clients() {
                 peer.send_body(id, carrel_protocol::Flags::NONE, &body).await;
             }
         };
-        let asking = async {
+        let querying = async {
             for _ in 0..1000 {
                 sandbox.owned.statistics().await.unwrap();
             }
         };
-        tokio::select! { () = sending => {}, () = asking => {} }
+        tokio::select! { () = sending => {}, () = querying => {} }
         let ended = sandbox.owned.stop(std::time::Duration::from_millis(50)).await.unwrap();
         assert_eq!(ended.signal, Some(libc::SIGKILL));
         assert_eq!(sandbox.traces(), Vec::<String>::new());
@@ -169,12 +169,12 @@ fn a_guest_that_never_reads_holds_up_nobody_but_its_own_clients() {
 //= carrel.relay.guest-cannot-touch-client
 //= promises.relay.guest-never-reads-grants
 #[test]
-fn a_guest_that_grants_without_measure_gains_nothing() {
+fn a_guest_that_sends_excessive_credit_gains_nothing() {
     run(async {
-        let sandbox = liar("credit").await.unwrap();
+        let sandbox = rogue("credit").await.unwrap();
         let mut peer = Peer::connect(&sandbox.socket()).await;
         let id = peer.first_id;
-        // The answer of an honest agent would come now; this one grants instead.
+        // An honest agent would answer now; this one sends credit instead.
         peer.send(10, id, &carrel_protocol::payload::Ping {}).await;
         for number in 0..100 {
             peer.send_body(id, carrel_protocol::Flags::NONE, &vec![0; 1 << 20]).await;
