@@ -1,15 +1,15 @@
-//! Every kind of registry: without and with TLS, a password, tokens.
+//! Registries without and with TLS, with a password, and with tokens.
 
 use carrel_tests::{Access, Authority, DockerRegistry, Kind, Tokens, skopeo};
 
-use super::Home;
-use super::made::Layout;
+use super::PullerHome;
+use super::fixtures::ImageFixture;
 
-/// Pushes an image there by another tool, and pulls it; how, the settings and the login say.
-fn there_and_back(kind: Kind<'_>) {
-    let layout = Layout::of_everything(1000);
+/// Pushes an image with another tool, and pulls it; checks the refusals without login, TLS or settings.
+fn push_and_pull(kind: Kind<'_>) {
+    let layout = ImageFixture::with_every_kind_of_file(1000);
     let registry = DockerRegistry::start(kind);
-    let home = Home::new();
+    let home = PullerHome::new();
     let name = registry.name("some/it:1");
     let login = format!("--dest-creds={}:{}", carrel_tests::USER, carrel_tests::PASSWORD);
     let mut copy = vec!["copy", "--dest-tls-verify=false"];
@@ -24,10 +24,10 @@ fn there_and_back(kind: Kind<'_>) {
     let logins = home.logins(&registry.address);
     let pulled = home.try_pull(&name, &settings, Some(&logins)).unwrap();
     assert!(!pulled.layers.is_empty());
-    home.assert_nothing_is_left_over();
+    home.assert_no_leftovers();
 
-    // Without what this one wants, nothing comes.
-    let other = Home::new();
+    // Without what this registry requires, the pull is refused.
+    let other = PullerHome::new();
     if !matches!(kind.access, Access::Anonymous) {
         let refused = other.try_pull(&name, &settings, None).unwrap_err();
         assert!(refused.contains(&format!("{} denied access to {name}", registry.address)), "{refused}");
@@ -40,42 +40,42 @@ fn there_and_back(kind: Kind<'_>) {
         let refused = other.try_pull(&name, "{}", Some(&logins)).unwrap_err();
         assert!(refused.contains("TLS handshake with"), "{refused}");
     }
-    assert_eq!(other.kept("images"), Vec::<String>::new());
+    assert_eq!(other.stored("images"), Vec::<String>::new());
 }
 
 //= promises.images.registries
 #[test]
-fn an_open_registry() {
-    there_and_back(Kind::default());
+fn an_image_is_pulled_from_an_open_registry() {
+    push_and_pull(Kind::default());
 }
 
 //= promises.images.registries
 #[test]
-fn a_registry_with_tls() {
+fn an_image_is_pulled_from_a_registry_with_tls() {
     let authority = Authority::new();
-    there_and_back(Kind { tls: Some(&authority), ..Kind::default() });
+    push_and_pull(Kind { tls: Some(&authority), ..Kind::default() });
 }
 
 //= promises.images.registries
 #[test]
-fn a_registry_with_a_password() {
-    there_and_back(Kind { access: Access::Password, ..Kind::default() });
+fn an_image_is_pulled_from_a_registry_with_a_password() {
+    push_and_pull(Kind { access: Access::Password, ..Kind::default() });
 }
 
 //= promises.images.registries
 #[test]
-fn a_registry_with_tokens_and_tls() {
+fn an_image_is_pulled_from_a_registry_with_tokens_and_tls() {
     let (authority, tokens) = (Authority::new(), Tokens::start());
-    there_and_back(Kind { tls: Some(&authority), access: Access::Token(&tokens) });
-    assert!(tokens.given() >= 2, "both tools were given one");
+    push_and_pull(Kind { tls: Some(&authority), access: Access::Token(&tokens) });
+    assert!(tokens.given() >= 2, "each tool received a token");
 }
 
 #[test]
-fn a_registry_without_the_image() {
+fn a_pull_of_a_missing_image_is_refused() {
     let registry = DockerRegistry::open();
-    let home = Home::new();
+    let home = PullerHome::new();
     let refused = home.try_pull(&registry.name("nothing:1"), "{}", None).unwrap_err();
     assert!(refused.contains(&format!("{0}/nothing:1 not found in {0}", registry.address)), "{refused}");
-    assert_eq!(home.kept("images"), Vec::<String>::new());
-    home.assert_nothing_is_left_over();
+    assert_eq!(home.stored("images"), Vec::<String>::new());
+    home.assert_no_leftovers();
 }
