@@ -1,4 +1,4 @@
-"""The daemon under test, in a home of its own, as a new user starts it."""
+"""The daemon under test, in its own home, as a new user starts it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ WATCHDOG_SECONDS = 60.0
 
 
 class Daemon:
-    """`carrel serve`, which may be started again on the same home. `{base}` in its configuration is its place."""
+    """`carrel serve`, which can be restarted on the same home. `{base}` in its configuration is its directory."""
 
     def __init__(self, config: str = "") -> None:
-        # Short, since sockets lie below it.
+        # Short, because sockets are below it.
         self.base = Path(tempfile.mkdtemp(prefix="carrel-", dir="/tmp"))
         self.home, self.runtime, self.user = (self.base / name for name in ("home", "run", "user"))
         for directory in (self.runtime, self.user, self.base / "config" / "carrel"):
@@ -35,7 +35,7 @@ class Daemon:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What everybody of this home is started with."""
+        """The environment of every program of this home."""
         own = {
             "CARREL_HOME": self.home,
             "HOME": self.user,
@@ -46,16 +46,16 @@ class Daemon:
 
     @property
     def pid(self) -> int:
-        assert self._process is not None, "it does not run"
+        assert self._process is not None, "the daemon does not run"
         return self._process.pid
 
     @property
     def logs(self) -> str:
-        """What it said on its standard error, over all its lives."""
+        """Its standard error, over all starts."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     def start(self) -> Daemon:
-        """Starts it, and returns when it says that it is ready."""
+        """Starts it, and returns when it reports that it is ready."""
         with open(self.log, "ab") as log:
             pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": log}
             self._process = subprocess.Popen([carrel(), "serve"], env=self.environment, cwd="/", **pipes)
@@ -67,21 +67,21 @@ class Daemon:
         return self
 
     def kill(self) -> None:
-        """Ends it as a crash does."""
-        self._end(signal.SIGKILL)
+        """Kills it, like a crash."""
+        self._signal(signal.SIGKILL)
 
     def stop(self) -> int:
-        """Asks it to end, and returns its status."""
-        return self._end(signal.SIGTERM)
+        """Sends SIGTERM, and returns its exit status."""
+        return self._signal(signal.SIGTERM)
 
     def restart(self) -> None:
-        """Kills it, and starts another."""
+        """Kills it, and starts it again."""
         self.kill()
         self.start()
 
-    def ended(self) -> int:
-        """Waits for an end that was asked for otherwise."""
-        assert self._process is not None, "it does not run"
+    def wait(self) -> int:
+        """Waits until it exits, and returns its exit status."""
+        assert self._process is not None, "the daemon does not run"
         status = self._process.wait(timeout=WATCHDOG_SECONDS)
         self._process.stdout.close()
         self._process = None
@@ -93,20 +93,20 @@ class Daemon:
         options = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "timeout": WATCHDOG_SECONDS}
         return subprocess.run(command, env=self.environment, cwd="/", **options)
 
-    def left(self) -> list[str]:
-        """What there is of sandboxes: processes, directories, disks, mounts."""
+    def leftovers(self) -> list[str]:
+        """What exists of sandboxes: processes, directories, disks, mounts."""
         own = self._process.pid if self._process else 0
-        left = [f"process {pid}: {processes.command(pid)}" for pid in processes.using(self.home) if pid != own]
-        left += [str(path) for part in ("run/sandboxes", "disks", "services") for path in (self.home / part).glob("*")]
-        left += [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if f"{self.base}/" in line]
-        return left
+        found = [f"process {pid}: {processes.command(pid)}" for pid in processes.using(self.home) if pid != own]
+        found += [str(path) for part in ("run/sandboxes", "disks", "services") for path in (self.home / part).glob("*")]
+        found += [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if f"{self.base}/" in line]
+        return found
 
-    def processors(self, sandbox: str) -> float | None:
-        """How many processors the kernel gives to a sandbox; none is all."""
+    def cpu_limit(self, sandbox: str) -> float | None:
+        """The CPU limit of a sandbox in the cgroup; None is unlimited."""
         directory = self.home / "run" / "sandboxes" / hashlib.sha256(sandbox.encode()).hexdigest()[:24]
         group = f"carrel/{(directory / 'incarnation').read_text()}"
         root = Path("/sys/fs/cgroup")
-        # A host of the second version of control groups has one file, one of the first has two.
+        # cgroup v2 has one file, v1 has two.
         if files := [*root.glob(f"{group}/cpu.max")]:
             quota, period = files[0].read_text().split()
             return None if quota == "max" else int(quota) / int(period)
@@ -114,26 +114,26 @@ class Daemon:
         return None if quota < 0 else quota / period
 
     def close(self) -> None:
-        """Ends whatever is left of this home, and removes it."""
+        """Kills all processes of this home, and removes it."""
         if self._process is not None:
             self.kill()
         for pid in processes.using(self.base):
             os.kill(pid, signal.SIGKILL)
         shutil.rmtree(self.base, ignore_errors=True)
 
-    def _end(self, number: int) -> int:
-        assert self._process is not None, "it does not run"
+    def _signal(self, number: int) -> int:
+        assert self._process is not None, "the daemon does not run"
         self._process.send_signal(number)
-        return self.ended()
+        return self.wait()
 
     def _first_line(self) -> bytes:
         stdout, line = self._process.stdout, b""
         with selectors.DefaultSelector() as ready:
             ready.register(stdout, selectors.EVENT_READ)
             while not line.endswith(b"\n"):
-                assert ready.select(WATCHDOG_SECONDS), f"it is not ready:\n{self.logs}"
+                assert ready.select(WATCHDOG_SECONDS), f"the daemon is not ready:\n{self.logs}"
                 byte = os.read(stdout.fileno(), 1)
-                assert byte, f"it closed its output after {line!r}:\n{self.logs}"
+                assert byte, f"the daemon closed its output after {line!r}:\n{self.logs}"
                 line += byte
         return line
 

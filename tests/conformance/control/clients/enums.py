@@ -1,12 +1,12 @@
-"""The numbers of the wire. They are frozen, so they stand here once more and are not taken from what is under test."""
+"""The numbers on the wire. They are frozen, so they are repeated here instead of imported from the code under test."""
 
 from __future__ import annotations
 
 from enum import IntEnum
 
 
-class State(IntEnum):
-    """How a sandbox is."""
+class SandboxState(IntEnum):
+    """The state of a sandbox."""
 
     PENDING = 1
     READY = 2
@@ -16,8 +16,8 @@ class State(IntEnum):
     DELETED = 6
 
 
-class Kind(IntEnum):
-    """What happened."""
+class EventType(IntEnum):
+    """The type of an event."""
 
     ACCEPTED = 1
     PREPARING = 2
@@ -35,8 +35,8 @@ class Kind(IntEnum):
     SERVICE_FAILED = 14
 
 
-class Exec(IntEnum):
-    """How an exec is."""
+class ExecState(IntEnum):
+    """The state of an exec."""
 
     RUNNING = 1
     FINISHED = 2

@@ -1,4 +1,4 @@
-"""Reads a stream in the background and wakes whoever waits for what it brings."""
+"""Reads a stream in the background and notifies waiting tests."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from .agent import Stream
 from .messages import Message, Record
 
 
-class Listener:
-    """Takes each message as it comes, so that nothing waits for the test."""
+class BackgroundReader:
+    """Handles each message when it arrives, so that the stream never waits for the test."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
         self.ended: tuple[str, dict[str, Any]] | None = None
         self._changed = asyncio.Condition()
-        self._over = False
+        self._closed = False
         self._task = asyncio.create_task(self._read())
-        # What goes wrong in it is raised where the test waits; nobody else should hear of it.
+        # Its exception is raised where the test waits, and must not be logged as unhandled.
         self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
 
-    async def take(self, message: Message | Record) -> None:
-        """Does what a message asks for."""
+    async def handle(self, message: Message | Record) -> None:
+        """Handles one message."""
         raise NotImplementedError
 
     async def until(self, condition: Callable[[], Any]) -> None:
-        """Waits for something that the stream brings."""
+        """Waits until messages of the stream make a condition true."""
         async with self._changed:
-            await self._changed.wait_for(lambda: condition() or self._over)
+            await self._changed.wait_for(lambda: condition() or self._closed)
         if not condition():
             await self._task
             raise AssertionError(f"the stream ended first, with {self.ended}")
@@ -42,10 +42,10 @@ class Listener:
         try:
             async for message in self.stream:
                 assert self.ended is None, f"{message} after {self.ended}"
-                await self.take(message)
+                await self.handle(message)
                 async with self._changed:
                     self._changed.notify_all()
         finally:
-            self._over = True
+            self._closed = True
             async with self._changed:
                 self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""What is beside the published service: reflection, health, and the second service."""
+"""The other services: reflection, health, and `carrel.v1`."""
 
 import grpc
 import pytest
@@ -10,7 +10,7 @@ pytestmark = pytest.mark.plain
 NAMES = {"agbox.v1.SandboxService", "carrel.v1.Sandboxes", "grpc.health.v1.Health"}
 
 
-def test_reflection_tells_the_services_and_their_description(daemon):
+def test_reflection_lists_the_services_and_their_descriptors(daemon):
     from google.protobuf.descriptor_pool import DescriptorPool
     from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
@@ -30,7 +30,7 @@ def test_reflection_tells_the_services_and_their_description(daemon):
         assert pool.FindServiceByName("carrel.v1.Sandboxes").methods_by_name["WatchSandboxes"].output_type
 
 
-def test_health_says_that_it_serves(daemon):
+def test_health_reports_serving(daemon):
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
     with grpc.insecure_channel(f"unix://{daemon.socket}") as channel:
@@ -46,12 +46,12 @@ def test_health_says_that_it_serves(daemon):
 @pytest.mark.parametrize(
     "authority", [None, "localhost", "agents-sandbox", "tmp%2Fx%2Fagboxd.sock", "/run/x.sock", "x" * 300]
 )
-def test_whatever_a_client_calls_the_socket_it_is_served(daemon, authority):
+def test_any_authority_is_accepted(daemon, authority):
     from clients.stubs import messages, services
 
     options = [] if authority is None else [("grpc.default_authority", authority)]
     with grpc.insecure_channel(f"unix://{daemon.socket}", options) as channel:
         stub = services.SandboxServiceStub(channel)
-        # The second one names it by the place that the first one left in the table of headers.
+        # Later requests send the authority as an index into the header table.
         for _ in range(3):
             assert stub.Ping(messages.PingRequest(), timeout=5).daemon == "agboxd"

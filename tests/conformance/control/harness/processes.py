@@ -1,4 +1,4 @@
-"""Processes that the test did not start itself: who they are, and when they have ended."""
+"""Processes that the test did not start itself: how to find them, and wait for their exit."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ import os
 from pathlib import Path
 
 
-class Watched:
-    """A process that is known by its handle, so that no later process can be taken for it."""
+class WatchedProcess:
+    """A process with its pidfd, so that a reused pid is not mistaken for it."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self._handle = os.pidfd_open(pid)
+        self._pidfd = os.pidfd_open(pid)
 
-    async def ended(self) -> None:
-        """Waits until the process has ended; the handle becomes readable then."""
-        loop, over = asyncio.get_running_loop(), asyncio.Event()
-        loop.add_reader(self._handle, over.set)
+    async def wait(self) -> None:
+        """Waits until the process has exited, when the pidfd becomes readable."""
+        loop, exited = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(self._pidfd, exited.set)
         try:
-            await over.wait()
+            await exited.wait()
         finally:
-            loop.remove_reader(self._handle)
-            os.close(self._handle)
+            loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
 
 
 def using(directory: Path) -> list[int]:
-    """The processes that have something below a directory open, or are in it."""
+    """The processes that have a file or their working directory below a directory."""
     return [pid for pid in _all() if _uses(pid, f"{directory}/")]
 
 
 def command(pid: int) -> str:
-    """What a process runs, for people."""
+    """The command line of a process."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     return ""
@@ -43,7 +43,7 @@ def _all() -> list[int]:
 
 
 def _uses(pid: int, prefix: str) -> bool:
-    # A process may end while it is looked at.
+    # A process may exit meanwhile.
     with contextlib.suppress(OSError):
         links = [f"/proc/{pid}/cwd", *(f"/proc/{pid}/fd/{number}" for number in os.listdir(f"/proc/{pid}/fd"))]
         for link in links:

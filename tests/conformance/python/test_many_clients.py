@@ -1,4 +1,4 @@
-"""Several clients of one agent: what is one's is not another's, and one who leaves takes only its own."""
+"""Several clients of one agent: each has its own sessions and handles, and a disconnect affects only its own."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ import pytest
 
 from clients.agent import connected
 from clients.execution import Execution, run
-from clients.files import Files, Refused, get, put
+from clients.files import FileOperationError, Files, get, put
 
 pytestmark = pytest.mark.release("agent_client")
 
@@ -27,14 +27,14 @@ async def test_two_clients_run_commands_at_once(agentd):
 
 
 #= carrel.agent-itself.withdrawn-range-ends-nobody
-async def test_a_client_that_leaves_ends_its_processes_and_their_children(agentd):
+async def test_a_disconnect_kills_the_processes_of_the_client_and_their_children(agentd):
     async with connected(agentd) as staying:
         kept = await Execution.start(staying, "cat")
         async with connected(agentd) as leaving:
             execution = await Execution.start(leaving, "sh", "-c", "sleep 60 & echo $!; wait")
             await execution.until(lambda: execution.stdout.endswith(b"\n"))
             watched = [agentd.watch(execution.pid), agentd.watch(int(execution.stdout))]
-        await asyncio.gather(*(process.ended() for process in watched))
+        await asyncio.gather(*(process.wait() for process in watched))
         await kept.write(b"still here")
         await kept.end_input()
         outcome = await kept.finish()
@@ -52,7 +52,7 @@ async def test_sixteen_clients_run_commands_at_once(agentd):
 
 
 @pytest.mark.release("files")
-async def test_two_clients_move_large_files_at_once(agentd, tmp_path):
+async def test_two_clients_transfer_large_files_at_once(agentd, tmp_path):
     async def client(number):
         data, path = bytes([number]) * (3 << 20), str(tmp_path / str(number))
         async with connected(agentd) as agent:
@@ -70,6 +70,6 @@ async def test_a_handle_belongs_to_the_client_that_opened_it(agentd, tmp_path):
     async with connected(agentd) as owner, connected(agentd) as other:
         handle = await Files(owner).open(str(path), "read")
         for operation in (Files(other).read(handle), Files(other).close(handle)):
-            with pytest.raises(Refused):
+            with pytest.raises(FileOperationError):
                 await operation
         assert (await Files(owner).read(handle)).data == b"private"
