@@ -8,7 +8,7 @@ use carrel_control::spec::Spec;
 use carrel_fetch::Image;
 use carrel_image::RootFs;
 use carrel_layers::Config;
-use carrel_sandbox::KeptDisk;
+use carrel_sandbox::PersistentDisk;
 use carrel_shim_client::messages::{Create, FailureCode, ShimFailure};
 use carrel_shim_client::{AdoptError, DiscoveredSandbox, Liveness, OwnedSandbox, OwnerError, ShimError};
 use carrel_store::SandboxId;
@@ -241,7 +241,7 @@ async fn check_image(sandbox: &SandboxId, create: &Create, is_damaged: bool) -> 
         if !disk.exists() {
             return Ok(());
         }
-        if let Some(repaired) = KeptDisk::check(&disk, is_damaged).map_err(failed)? {
+        if let Some(repaired) = PersistentDisk::check(&disk, is_damaged).map_err(failed)? {
             let (disk, report) = (disk.display(), repaired.report);
             tracing::warn!(%sandbox, %disk, report, "the file system of a disk was repaired");
         }

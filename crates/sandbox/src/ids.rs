@@ -208,7 +208,7 @@ mod tests {
     //= promises.sandbox.ids-host-maps
     //= promises.supervisor.once-sandbox-runs
     #[test]
-    fn no_range_contains_the_ids_of_nobody() {
+    fn no_range_reaches_the_highest_ids() {
         assert!(u64::from(SUPERVISORS) + u64::from(RANGES) + 1 < u64::from(u32::MAX));
     }
 }

@@ -10,7 +10,7 @@ mod container;
 mod disk;
 mod fd_passing;
 mod gvisor;
-mod handle;
+mod directory_handle;
 mod host_tree;
 mod ids;
 mod kernel_memory;
@@ -36,16 +36,16 @@ mod termination;
 pub use self::byte_lock::lock_byte;
 pub use self::container::Container;
 pub use self::disk::{
-    DiskError, DiskKind, DiskRepair, FreeSpace, KeptDisk, Quota, Reserve, ResumeThreshold, is_damage, room_again, upper,
+    DiskError, DiskKind, DiskRepair, FreeSpace, FreeSpaceReserve, PersistentDisk, DiskQuota, ResumeThreshold, is_damage, resume_free_bytes, upper,
 };
 pub use self::gvisor::{Gvisor, GvisorError};
-pub use self::handle::{handle, handle_of};
+pub use self::directory_handle::{open_handle, reopen_handle};
 pub use self::ids::{IdRange, IdsError, SUPERVISORS};
-pub use self::kernel_memory::{KernelMemory, KernelMemorySample, Overuse};
+pub use self::kernel_memory::{KernelMemory, KernelMemorySample, KernelMemoryOveruse};
 pub use self::launch::{LaunchError, close_inherited_descriptors, launch, leave_host_mounts};
-pub use self::network::Network;
+pub use self::network::SandboxNetwork;
 pub use self::privileges::{DropPrivilegesError, RetainedPrivileges, drop_privileges, release_memory};
 pub use self::request_error::{MountError, NetworkError, TargetProblem};
-pub use self::spec::{Access, Disk, HostMount, HostOwner, Isolation, Project, Spec};
+pub use self::spec::{HostMountAccess, Disk, HostMount, HostOwner, Isolation, ProjectMount, ContainerSpec};
 pub use self::stage::{SetupStage, StageError};
 pub use self::termination::TerminationSignal;

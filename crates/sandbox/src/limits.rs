@@ -32,10 +32,10 @@ const fn exactly(limit: u64) -> Rlimit {
 
 /// Raises the hard limits of a new process: only the host's root can do that, and not on every host.
 pub(crate) fn raise(process: Pid) {
-    for (resource, wanted) in TABLE {
+    for (resource, limit) in TABLE {
         let inherited = rustix::process::getrlimit(resource);
-        if least(inherited.maximum, wanted.maximum) != wanted.maximum {
-            let _raised = rustix::process::prlimit(Some(process), resource, wanted);
+        if least(inherited.maximum, limit.maximum) != limit.maximum {
+            let _raised = rustix::process::prlimit(Some(process), resource, limit);
         }
     }
 }
@@ -48,9 +48,9 @@ pub(crate) fn prefer(process: Pid) {
 
 /// Sets the limits of this process, as close to the table as its hard limits allow.
 pub(crate) fn fix() -> Result<(), Errno> {
-    for (resource, wanted) in TABLE {
+    for (resource, limit) in TABLE {
         let inherited = rustix::process::getrlimit(resource);
-        let fixed = within(wanted, inherited.maximum);
+        let fixed = within(limit, inherited.maximum);
         if fixed != inherited {
             rustix::process::setrlimit(resource, fixed)?;
         }
@@ -58,8 +58,8 @@ pub(crate) fn fix() -> Result<(), Errno> {
     Ok(())
 }
 
-fn within(wanted: Rlimit, most: Option<u64>) -> Rlimit {
-    Rlimit { current: least(wanted.current, most), maximum: least(wanted.maximum, most) }
+fn within(limit: Rlimit, most: Option<u64>) -> Rlimit {
+    Rlimit { current: least(limit.current, most), maximum: least(limit.maximum, most) }
 }
 
 /// The lower of two limits, where none is unlimited.

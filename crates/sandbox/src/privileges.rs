@@ -11,7 +11,7 @@ use crate::ids::SUPERVISORS;
 use crate::launch::has_private_mounts;
 use crate::mount;
 use crate::ruleset;
-use crate::seccomp::{Filter, SeccompError};
+use crate::seccomp::{SeccompFilter, SeccompError};
 use crate::sys;
 
 /// Where the empty root is attached briefly. Any directory that every host has.
@@ -44,14 +44,14 @@ pub enum DropPrivilegesError {
     Ruleset(#[from] landlock::RulesetError),
     /// The system-call filter could not be built or installed.
     #[error(transparent)]
-    Filter(#[from] SeccompError),
+Filter(#[from] SeccompError),
 }
 
 /// Drops all privileges that a shim does not need, permanently.
 ///
 /// Its root becomes an empty read-only directory; open files stay open, and handles (see
-/// [`handle`](crate::handle())) give access to what is beneath them only. It loses its capabilities, is not dumpable, gains
-/// nothing by executing a program, is restricted by Landlock to its directories, and by [`Filter::supervisor`] to its system
+/// [`open_handle`](crate::open_handle())) give access to what is beneath them only. It loses its capabilities, is not dumpable, gains
+/// nothing by executing a program, is restricted by Landlock to its directories, and by [`SeccompFilter::supervisor`] to its system
 /// calls.
 ///
 /// The calling process is root, has one thread, and has called [`leave_host_mounts`](crate::leave_host_mounts).
@@ -59,7 +59,7 @@ pub fn drop_privileges(kept: RetainedPrivileges<'_>) -> Result<(), DropPrivilege
     if !has_private_mounts() {
         return Err(DropPrivilegesError::HostMounts);
     }
-    let filter = Filter::supervisor()?;
+    let filter = SeccompFilter::supervisor()?;
     enter_empty_root().map_err(failed("enter an empty root"))?;
     if let Some(user) = kept.user {
         become_user(user).map_err(failed("become another user"))?;

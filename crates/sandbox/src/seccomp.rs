@@ -31,7 +31,7 @@ use crate::sys;
 
 /// A filter, ready to be installed.
 #[derive(Clone)]
-pub struct Filter(Vec<libc::sock_filter>);
+pub struct SeccompFilter(Vec<libc::sock_filter>);
 
 /// Whether a sandbox may preallocate disk space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,9 +135,9 @@ enum ArgumentHalf {
     High,
 }
 
-// === impl Filter ===
+// === impl SeccompFilter ===
 
-impl Filter {
+impl SeccompFilter {
     /// The filter for the architecture of this build.
     pub fn native() -> Result<Self, SeccompError> {
         Self::for_architecture(native()?)

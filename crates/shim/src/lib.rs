@@ -21,7 +21,7 @@ mod start;
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 
-use carrel_sandbox::cgroup::Host;
+use carrel_sandbox::cgroup::HostCgroups;
 
 pub use self::directory::{
     DirectoryError, Unkillable, collect, collect_incarnation, sweep, sweep_directory, sweep_groups,
@@ -42,7 +42,7 @@ pub fn supervise() -> ExitCode {
         return complain(&errno);
     }
     // Host detection needs no request: a prestarted shim has the time.
-    let host = Host::detect();
+    let host = HostCgroups::detect();
     let mut owner = Owner::new(stream);
     let create = match owner.create() {
         Ok(create) => create,

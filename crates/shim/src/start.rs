@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use carrel_image::{GuestPath, RootFs};
 use carrel_sandbox::cgroup::{
-    Cgroup, CgroupError, CgroupLimits, Controller, ControllerLocation, CpuShare, Host, LimitPolicy, OomWatch,
+    Cgroup, CgroupError, CgroupLimits, Controller, ControllerLocation, CpuShare, HostCgroups, LimitPolicy, OomWatch,
 };
 use carrel_sandbox::{
-    Access, Container, Disk, DiskError, DiskKind, Gvisor, HostMount, HostOwner, IdRange, Isolation, KeptDisk,
-    KernelMemory, Network, Project, Quota, Reserve, RetainedPrivileges, Spec, drop_privileges, launch,
+HostMountAccess, Container, Disk, DiskError, DiskKind, Gvisor, HostMount, HostOwner, IdRange, Isolation, PersistentDisk,
+    KernelMemory, SandboxNetwork, ProjectMount, DiskQuota, FreeSpaceReserve, RetainedPrivileges, ContainerSpec, drop_privileges, launch,
     leave_host_mounts,
 };
 use carrel_shim_client::messages::{self, Create, Fact, FactKind, Hello, SandboxReady, UnenforcedLimit, VERSION};
@@ -56,7 +56,7 @@ pub(crate) struct RunningSandbox {
     pub(crate) listener: UnixListener,
     pub(crate) greeted: HandshakeResult,
     /// How much of the host's disk has to stay free.
-    pub(crate) reserve: Reserve,
+    pub(crate) reserve: FreeSpaceReserve,
     /// Whether it is persistent.
     pub(crate) lasting: bool,
     /// The initial state of the event loop.
@@ -76,7 +76,7 @@ pub(crate) struct ServerParts {
 pub(crate) fn start(
     create: &Create,
     owner: &Owner,
-    host: Result<Host, CgroupError>,
+    host: Result<HostCgroups, CgroupError>,
 ) -> Result<RunningSandbox, StartError> {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     // Invalid requests are rejected before anything is created.
@@ -108,11 +108,11 @@ struct ValidatedRequest<'a> {
     create: &'a Create,
     root: RootFs,
     mounts: Vec<HostMount>,
-    project: Option<Project>,
-    network: Option<Network>,
+    project: Option<ProjectMount>,
+    network: Option<SandboxNetwork>,
     isolation: Isolation,
     program: OwnedFd,
-    host: Result<Host, CgroupError>,
+    host: Result<HostCgroups, CgroupError>,
 }
 
 /// A created sandbox.
@@ -155,7 +155,7 @@ fn make(
     rustix::io::write(&ours, &hello()).map_err(system("write"))?;
     let shared = made.network.is_some();
     let mut container = launch(
-        Spec {
+ContainerSpec {
             root: made.root,
             mounts: made.mounts,
             project: made.project,
@@ -195,7 +195,7 @@ fn make(
         changes: changes.is_some(),
         unenforced: unenforced.clone(),
     };
-    cgroup.as_ref().map_or(Ok(()), |cgroup| cgroup.give(supervisor))?;
+    cgroup.as_ref().map_or(Ok(()), |cgroup| cgroup.chown(supervisor))?;
     directory.give(supervisor)?;
     reached(Failpoint::Given);
     forget_streams().map_err(system("/dev/null"))?;
@@ -283,7 +283,7 @@ fn record(
 fn group(
     create: &Create,
     limits: &CgroupLimits,
-    host: Result<Host, CgroupError>,
+    host: Result<HostCgroups, CgroupError>,
 ) -> Result<(Option<Cgroup>, Option<Vec<UnenforcedLimit>>), StartError> {
     let policy = if create.allow_unenforced { LimitPolicy::AllowUnenforced } else { LimitPolicy::Refuse };
     let unenforced = |controller: Controller, reason: &dyn std::fmt::Display| UnenforcedLimit {
@@ -312,8 +312,8 @@ fn group(
 }
 
 /// Why this host cannot pause a sandbox, if it cannot.
-fn no_freezer(host: &Result<Host, CgroupError>) -> Option<String> {
-    match host.as_ref().map(|host| host.place(Controller::Freezer)) {
+fn no_freezer(host: &Result<HostCgroups, CgroupError>) -> Option<String> {
+    match host.as_ref().map(|host| host.location(Controller::Freezer)) {
         Ok(ControllerLocation::V1(_) | ControllerLocation::V2(_)) => None,
         Ok(ControllerLocation::Missing(missing)) => Some(missing.to_string()),
         Err(error) => Some(error.to_string()),
@@ -323,7 +323,7 @@ fn no_freezer(host: &Result<Host, CgroupError>) -> Option<String> {
 /// Whether only a pause prevents a sandbox from filling the host's disk.
 fn is_guarded(create: &Create, disk: &Disk) -> bool {
     let reserve = create.kept_disk.as_ref().is_some_and(|kept| kept.host_free > 0);
-    reserve && matches!(disk, Disk::Kept(kept) if kept.kind() == DiskKind::Plain)
+    reserve && matches!(disk, Disk::Persistent(kept) if kept.kind() == DiskKind::Plain)
 }
 
 /// The disk reserve as an unenforced limit, if the sandbox cannot be paused.
@@ -337,13 +337,13 @@ fn unguarded(create: &Create, missing: String) -> Result<UnenforcedLimit, StartE
 fn disk(create: &Create) -> Result<Disk, StartError> {
     let Some(kept) = &create.kept_disk else { return Ok(Disk::Memory { bytes: create.disk }) };
     let make = || match (kept.unlimited, kept.quota_bytes) {
-        (Some(true), None) => KeptDisk::create_unlimited(&kept.directory.0),
+        (Some(true), None) => PersistentDisk::create_unlimited(&kept.directory.0),
         (Some(true), Some(bytes)) => {
-            KeptDisk::create_within(&kept.directory.0, Quota { bytes, inodes: kept.quota_inodes })
+            PersistentDisk::create_within(&kept.directory.0, DiskQuota { bytes, inodes: kept.quota_inodes })
         }
-        (Some(false) | None, _) => KeptDisk::create(&kept.directory.0, create.disk),
+        (Some(false) | None, _) => PersistentDisk::create(&kept.directory.0, create.disk),
     };
-    Ok(Disk::Kept(match KeptDisk::open(&kept.directory.0) {
+    Ok(Disk::Persistent(match PersistentDisk::open(&kept.directory.0) {
         Err(DiskError::Absent(_)) => make()?,
         Err(DiskError::Directory { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => make()?,
         opened => opened?,
@@ -415,7 +415,7 @@ fn runtime_failed(container: &Container) -> Option<StartError> {
 fn mounts(create: &Create) -> Result<Vec<HostMount>, StartError> {
     let mount = |mount: &messages::MountSpec| {
         let (user, group) = (mount.user, mount.group);
-        let access = if mount.writable { Access::Writable { user, group } } else { Access::ReadOnly { user, group } };
+        let access = if mount.writable { HostMountAccess::Writable { user, group } } else { HostMountAccess::ReadOnly { user, group } };
         let owner = mount.owner_user.zip(mount.owner_group).map(|(user, group)| HostOwner { user, group });
         Ok(HostMount { source: mount.source.0.clone(), target: GuestPath::new(&mount.target.0)?, access, owner })
     };
@@ -430,12 +430,12 @@ fn isolation(create: &Create) -> Result<Isolation, StartError> {
     Ok(Isolation::Gvisor(Gvisor { runsc: runsc.into() }))
 }
 
-fn project(create: &Create) -> Result<Option<Project>, StartError> {
+fn project(create: &Create) -> Result<Option<ProjectMount>, StartError> {
     let Some(project) = &create.project else { return Ok(None) };
     let target = GuestPath::new(&project.target.0)?;
     let identity = project.identity.map(|identity| (identity.device, identity.inode));
     let (source, user, group) = (project.source.0.clone(), project.user, project.group);
-    Ok(Some(Project { source, target, user, group, identity }))
+    Ok(Some(ProjectMount { source, target, user, group, identity }))
 }
 
 fn limits(limits: &messages::SandboxLimits) -> Result<CgroupLimits, StartError> {
@@ -459,7 +459,7 @@ impl CreatedSandbox {
             channel: self.channel,
             listener: self.listener,
             greeted: self.greeted,
-            reserve: Reserve {
+            reserve: FreeSpaceReserve {
                 bytes: create.kept_disk.as_ref().map_or(0, |kept| kept.host_free),
                 inodes: create.kept_disk.as_ref().and_then(|kept| kept.host_free_inodes),
             },

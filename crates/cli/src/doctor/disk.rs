@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use carrel_daemon::{Config, LimitsConfig};
-use carrel_sandbox::cgroup::{Controller, ControllerLocation, Host};
-use carrel_sandbox::{FreeSpace, KeptDisk};
+use carrel_sandbox::cgroup::{Controller, ControllerLocation, HostCgroups};
+use carrel_sandbox::{FreeSpace, PersistentDisk};
 
 use super::HostCheck;
 use crate::home::CarrelHome;
@@ -33,12 +33,12 @@ fn look(home: &Path, limits: &LimitsConfig) -> Option<HostCheck> {
     let name = FILE_SYSTEMS.iter().find(|(one, _)| *one == number).map_or("file system", |(_, name)| name);
     let opened = std::fs::File::open(home).ok()?;
     let counts = FreeSpace::of(&opened).ok()?.inodes.is_some();
-    Some(check(name, KeptDisk::has_quotas(home).ok()?, counts, limits, no_freezer().as_ref()))
+    Some(check(name, PersistentDisk::has_quotas(home).ok()?, counts, limits, no_freezer().as_ref()))
 }
 
 /// Why this host cannot pause sandboxes, and the remedy.
 fn no_freezer() -> Option<(String, String)> {
-    match Host::detect().as_ref().map(|host| host.place(Controller::Freezer)) {
+    match HostCgroups::detect().as_ref().map(|host| host.location(Controller::Freezer)) {
         Ok(ControllerLocation::V1(_) | ControllerLocation::V2(_)) => None,
         Ok(ControllerLocation::Missing(missing)) => Some((missing.to_string(), missing.remedy())),
         Err(error) => Some((error.to_string(), "mount -t proc proc /proc".to_owned())),

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use carrel_fetch::{FetchError, Images};
 use carrel_layers::{Config, Digest, SandboxChanges, StoredImage};
 use carrel_registry::{ImageName, Registry, RegistryCredentials};
-use carrel_sandbox::{DiskError, KeptDisk};
+use carrel_sandbox::{DiskError, PersistentDisk};
 use carrel_shim_client::messages::ShimState;
 use carrel_shim_client::{DiscoveredSandbox, Liveness, SandboxRecord, ShimClient};
 use rustix::fs::{Mode, OFlags};
@@ -146,7 +146,7 @@ fn open_upper(record: &SandboxRecord) -> Option<OwnedFd> {
 }
 
 /// The changes of a stopped persistent sandbox, with its locked disk.
-async fn from_stopped(images: &Images, sandbox: &str) -> Result<(KeptDisk, SaveSource), Failure> {
+async fn from_stopped(images: &Images, sandbox: &str) -> Result<(PersistentDisk, SaveSource), Failure> {
     let Some((directory, base)) = find_disk(sandbox)? else {
         // The sandbox has no stored image, or does not exist.
         let found = find::one(sandbox).await;
@@ -157,7 +157,7 @@ async fn from_stopped(images: &Images, sandbox: &str) -> Result<(KeptDisk, SaveS
         });
     };
     // What was not closed in order is checked before it is read.
-    let opened = KeptDisk::check(&directory, false).and_then(|_repaired| KeptDisk::open(&directory));
+    let opened = PersistentDisk::check(&directory, false).and_then(|_repaired| PersistentDisk::open(&directory));
     let disk = opened.map_err(|error| match error {
         DiskError::InUse(_) => {
             Failure::new("disk_in_use", error).hint("the sandbox is starting or stopping: retry in a moment")

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
 
 use carrel_control::provider::DiskSpace;
-use carrel_sandbox::{FreeSpace, Reserve};
+use carrel_sandbox::{FreeSpace, FreeSpaceReserve};
 use carrel_shim_client::messages::{PauseReason, ShimState};
 use carrel_shim_client::{AdoptError, DiscoveredSandbox, Liveness};
 use rustix::fs::{CWD, Mode, OFlags};
@@ -50,7 +50,7 @@ pub(crate) struct ResumedByUser {
 /// Runs the guard until the provider is dropped.
 pub(crate) fn start(inner: &Arc<LocalInner>) {
     let settings = inner.settings();
-    let reserve = Reserve { bytes: settings.host_free, inodes: settings.host_free_inodes };
+    let reserve = FreeSpaceReserve { bytes: settings.host_free, inodes: settings.host_free_inodes };
     let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
     if !reserve.is_some() {
         return;
@@ -288,7 +288,7 @@ impl DiskGuard {
 /// The free space where disks are stored, and the reserve; none without a reserve.
 pub(crate) fn disk_space(inner: &LocalInner) -> Option<DiskSpace> {
     let settings = inner.settings();
-    let reserve = Reserve { bytes: settings.host_free, inodes: settings.host_free_inodes };
+    let reserve = FreeSpaceReserve { bytes: settings.host_free, inodes: settings.host_free_inodes };
     let free = free_in(&inner.paths.disks()).ok().filter(|_| reserve.is_some())?;
     let (is_low, summary) = (reserve.is_touched(free), reserve.describe(free));
     let resumes_at = *inner.resumes_at.lock().unwrap_or_else(PoisonError::into_inner);
@@ -302,7 +302,7 @@ pub(crate) fn disk_space(inner: &LocalInner) -> Option<DiskSpace> {
 pub fn reserved_inodes(home: &std::path::Path, given: Option<u64>) -> Option<u64> {
     let free = home.ancestors().find_map(|path| free_in(path).ok());
     given.or_else(|| {
-        free.filter(|free| free.inodes.is_some()).map(|free| Reserve { bytes: 0, inodes: None }.inodes_on(free))
+        free.filter(|free| free.inodes.is_some()).map(|free| FreeSpaceReserve { bytes: 0, inodes: None }.inodes_on(free))
     })
 }
 

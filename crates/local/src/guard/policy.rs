@@ -10,7 +10,7 @@ mod restriction;
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use carrel_sandbox::{FreeSpace, Reserve, ResumeThreshold, room_again};
+use carrel_sandbox::{FreeSpace, FreeSpaceReserve, ResumeThreshold, resume_free_bytes};
 
 use self::restriction::{Restriction, RestrictionKind, TrialResult};
 
@@ -91,7 +91,7 @@ pub(super) struct GuardDecision {
 #[derive(Debug)]
 pub(super) struct GuardPolicy {
     /// What is kept free: the configured reserve plus the allowance.
-    reserve: Reserve,
+    reserve: FreeSpaceReserve,
     allowance: u64,
     /// The free space at recent checks.
     samples: VecDeque<(Instant, [u64; 2])>,
@@ -134,10 +134,10 @@ struct FreeSpaceTrend {
 // === impl GuardPolicy ===
 
 impl GuardPolicy {
-    pub(super) fn new(reserve: Reserve) -> Self {
+    pub(super) fn new(reserve: FreeSpaceReserve) -> Self {
         let allowance = ALLOWANCE.min(reserve.bytes / 16);
         let inodes = reserve.inodes.map(|inodes| inodes.saturating_add(inodes / 8));
-        let reserve = Reserve { bytes: reserve.bytes.saturating_add(2 * allowance), inodes };
+        let reserve = FreeSpaceReserve { bytes: reserve.bytes.saturating_add(2 * allowance), inodes };
         Self {
             reserve,
             allowance,
@@ -201,7 +201,7 @@ impl GuardPolicy {
             0 => (self.reserve.bytes, self.reserve.bytes, self.allowance.max(1)),
             _ => (restricted.free.saturating_sub(restricted.left), restricted.left.max(1), 1),
         };
-        room_again(wanted, restricted.free, restricted.all).max(reserved.saturating_add(least))
+        resume_free_bytes(wanted, restricted.free, restricted.all).max(reserved.saturating_add(least))
     }
 
     /// Decides what to do. Without usage, the sandboxes were not sampled.

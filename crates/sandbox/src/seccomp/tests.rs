@@ -7,15 +7,15 @@ use super::calls::{SANDBOX, SANDBOX_ON_HOST_DISK};
 use super::list::{CallList, SystemCall};
 use super::supervisor::SUPERVISOR;
 use super::{
-    Architecture, ArgumentCheck, ArgumentHalf, ArgumentTest, CallRule, Filter, FilterAction, program, snapshot,
+    Architecture, ArgumentCheck, ArgumentHalf, ArgumentTest, CallRule, SeccompFilter, FilterAction, program, snapshot,
 };
 
 const BOTH: [Architecture; 2] = [Architecture::X86_64, Architecture::Aarch64];
 const LISTS: [(&str, CallList); 3] =
     [("seccomp", SANDBOX), ("seccomp-host-disk", SANDBOX_ON_HOST_DISK), ("seccomp-supervisor", SUPERVISOR)];
 
-fn filter(list: &CallList, architecture: Architecture) -> Filter {
-    Filter(program::assemble(list, architecture).unwrap())
+fn filter(list: &CallList, architecture: Architecture) -> SeccompFilter {
+    SeccompFilter(program::assemble(list, architecture).unwrap())
 }
 
 fn calls(list: &CallList) -> impl Iterator<Item = &'static SystemCall> {
@@ -28,7 +28,7 @@ fn each() -> impl Iterator<Item = (&'static str, CallList, Architecture)> {
 }
 
 /// What the kernel would do with a call, by the instructions that we use and no others.
-fn verdict(filter: &Filter, token: u32, number: u32, arguments: [u64; 6]) -> (u32, usize) {
+fn verdict(filter: &SeccompFilter, token: u32, number: u32, arguments: [u64; 6]) -> (u32, usize) {
     let word = |offset: u32| match offset {
         0 => number,
         4 => token,
@@ -63,8 +63,8 @@ fn lower(argument: u64) -> u32 {
     u32::try_from(argument & u64::from(u32::MAX)).unwrap()
 }
 
-/// What the list says, straight from its definition.
-fn expected(check: &ArgumentCheck, arguments: [u64; 6]) -> FilterAction {
+/// The action of the list, straight from its definition.
+fn expected(check: &ArgumentCheck, arguments: [u64; 6]) -> SeccompFilterAction {
     for clause in check.clauses {
         let holds = |test: &ArgumentTest| {
             let argument = arguments[test.argument as usize];

@@ -137,7 +137,7 @@ fn make_parent(path: &Path) -> io::Result<()> {
 /// A handle of a directory, which is created if it does not exist.
 fn make_elsewhere(path: &Path) -> io::Result<OwnedFd> {
     DirBuilder::new().mode(0o700).recursive(true).create(path)?;
-    carrel_sandbox::handle_of(&open_directory(CWD, path)?)
+    carrel_sandbox::reopen_handle(&open_directory(CWD, path)?)
 }
 
 /// Whether a directory can be given to a shim: it belonged to one before, or is ours and empty.
@@ -227,8 +227,8 @@ impl RunDirectory {
             Ok(journal) => Ok(Self {
                 path: path.to_owned(),
                 name: name.to_owned(),
-                parent: carrel_sandbox::handle_of(parent).map_err(failed)?,
-                own: carrel_sandbox::handle_of(own).map_err(failed)?,
+                parent: carrel_sandbox::reopen_handle(parent).map_err(failed)?,
+                own: carrel_sandbox::reopen_handle(own).map_err(failed)?,
                 lock,
                 journal: Some(journal),
                 logs: None,

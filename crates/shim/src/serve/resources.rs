@@ -80,7 +80,7 @@ impl ShimServer {
     /// The message for a low host disk, with the numbers.
     fn host_disk(&self) -> String {
         let reserve = self.running.reserve;
-        let free = self.running.container.kept_disk().and_then(|disk| disk.host_free().ok());
+        let free = self.running.container.persistent_disk().and_then(|disk| disk.host_free().ok());
         match free.filter(|_| reserve.is_some()) {
             Some(free) => format!("{HOST_DISK}: {}", reserve.describe_pause(free, reserve.resume_threshold(free))),
             None => HOST_DISK.to_owned(),
@@ -105,12 +105,12 @@ impl ShimServer {
             return;
         }
         let reserve = self.running.reserve;
-        let Some(free) = self.running.container.kept_disk().and_then(|disk| disk.host_free().ok()) else { return };
+        let Some(free) = self.running.container.persistent_disk().and_then(|disk| disk.host_free().ok()) else { return };
         if reserve.is_touched(free) {
             if self.paused.is_none() && self.writes(now) {
                 self.disk_full = self.pause(Some(PauseReason::HostDisk)).is_ok().then_some(free);
             }
-        } else if self.disk_full.is_some_and(|paused_at| reserve.has_room_again(paused_at, free)) {
+        } else if self.disk_full.is_some_and(|paused_at| reserve.allows_resume(paused_at, free)) {
             let _continued = self.resume(Some(PauseReason::HostDisk));
         }
         let [shortest, longest] = DISK;
@@ -192,13 +192,13 @@ impl ShimServer {
         if self.killed || self.paused.is_some() {
             return;
         }
-        let look = self.running.kernel_memory.look();
-        if let Some(overuse) = look.overuse {
+        let sample = self.running.kernel_memory.check();
+        if let Some(overuse) = sample.overuse {
             self.end(EndReason::OutOfMemory, format!("{OUT_OF_MEMORY}: {overuse}"), Duration::ZERO);
-        } else if self.rest.is_some() || look.busy || !self.is_alone() {
+        } else if self.rest.is_some() || sample.busy || !self.is_alone() {
             let [busy, idle] = KERNEL_MEMORY;
             let took = now.elapsed();
-            self.kernel_memory = Some(now + took + (took * LOOKS).max(if look.busy { busy } else { idle }));
+            self.kernel_memory = Some(now + took + (took * LOOKS).max(if sample.busy { busy } else { idle }));
         }
     }
 
@@ -211,7 +211,7 @@ impl ShimServer {
     pub(super) fn statistics(&self) -> Result<Statistics, String> {
         let used = match &self.running.cgroup {
             Some(cgroup) => cgroup.statistics().map_err(|error| error.to_string())?,
-            None => carrel_sandbox::cgroup::Statistics::default(),
+            None => carrel_sandbox::cgroup::CgroupStatistics::default(),
         };
         let totals = self.relay.totals();
         Ok(Statistics {

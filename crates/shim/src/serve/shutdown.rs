@@ -196,7 +196,7 @@ impl ShimServer {
 
     /// Closes the disk, to which nothing writes any more: a write that failed on the host is reported here.
     fn close_disk(&self, reason: EndReason) -> std::io::Result<()> {
-        let Some(disk) = self.running.container.kept_disk() else { return Ok(()) };
+        let Some(disk) = self.running.container.persistent_disk() else { return Ok(()) };
         if reason == EndReason::HostShutdown {
             disk.sync()?;
         }

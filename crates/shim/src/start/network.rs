@@ -1,6 +1,6 @@
 //! The network namespace of another sandbox, located by its first process.
 
-use carrel_sandbox::{Network, NetworkError};
+use carrel_sandbox::{SandboxNetwork, NetworkError};
 use carrel_shim_client::began;
 use carrel_shim_client::messages::SharedNetwork;
 use rustix::fs::{Mode, OFlags};
@@ -15,7 +15,7 @@ pub(crate) enum NetworkShareError {
 }
 
 /// The network namespace to share.
-pub(super) fn of(other: SharedNetwork) -> Result<Network, NetworkShareError> {
+pub(super) fn of(other: SharedNetwork) -> Result<SandboxNetwork, NetworkShareError> {
     let SharedNetwork { pid, began: first } = other;
     let ended = NetworkShareError::Ended { pid, began: first };
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -25,7 +25,7 @@ pub(super) fn of(other: SharedNetwork) -> Result<Network, NetworkShareError> {
     }
     // The pidfd refers to the process that had the pid when it was opened and that is still alive, so the pid was not
     // reused in between.
-    Network::of(process).map_err(|source| match source {
+SandboxNetwork::of(process).map_err(|source| match source {
         NetworkError::Ended => ended,
         source => NetworkShareError::Refused { pid, source },
     })

@@ -2,7 +2,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown, symli
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use carrel_sandbox::cgroup::{Cgroup, CgroupLimits, Host, LimitPolicy};
+use carrel_sandbox::cgroup::{Cgroup, CgroupLimits, HostCgroups, LimitPolicy};
 use carrel_shim_client::layout::{INCARNATION, JOBS, JOURNAL, RECORD, began};
 use carrel_shim_client::messages::{EndReason, Fact, FactKind};
 use carrel_shim_client::{Journal, Liveness, find};
@@ -39,19 +39,19 @@ pub(in crate::directory) struct CgroupProcess {
 impl CgroupProcess {
     pub(in crate::directory) fn start(name: &str, owner: Option<u32>) -> Self {
         let group =
-            Cgroup::create(&Host::detect().unwrap(), name, &CgroupLimits::default(), LimitPolicy::AllowUnenforced)
+            Cgroup::create(&HostCgroups::detect().unwrap(), name, &CgroupLimits::default(), LimitPolicy::AllowUnenforced)
                 .unwrap();
         let child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         group.add(rustix::process::Pid::from_child(&child)).unwrap();
         if let Some(owner) = owner {
-            group.give(owner).unwrap();
+            group.chown(owner).unwrap();
         }
-        group.leave();
+        group.detach();
         Self { name: name.to_owned(), child }
     }
 
     pub(in crate::directory) fn is_there(&self) -> bool {
-        Cgroup::adopt(&Host::detect().unwrap(), &self.name).is_ok()
+        Cgroup::adopt(&HostCgroups::detect().unwrap(), &self.name).is_ok()
     }
 
     pub(in crate::directory) fn lives(&mut self) -> bool {
@@ -62,7 +62,7 @@ impl CgroupProcess {
 impl Drop for CgroupProcess {
     fn drop(&mut self) {
         let _ended = (self.child.kill(), self.child.wait());
-        if let Ok(group) = Cgroup::adopt(&Host::detect().unwrap(), &self.name) {
+        if let Ok(group) = Cgroup::adopt(&HostCgroups::detect().unwrap(), &self.name) {
             group.remove().unwrap();
         }
     }

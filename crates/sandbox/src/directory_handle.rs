@@ -9,12 +9,12 @@ use rustix::mount::OpenTreeFlags;
 
 /// Opens a directory as a detached mount, without the mounts below it: its `..` is the directory itself. The caller has called
 /// [`leave_host_mounts`](crate::leave_host_mounts), or has the right to mount.
-pub fn handle(path: &Path) -> std::io::Result<OwnedFd> {
+pub fn open_handle(path: &Path) -> std::io::Result<OwnedFd> {
     Ok(open_detached(CWD, path)?)
 }
 
 /// The same for an open directory.
-pub fn handle_of(directory: &OwnedFd) -> std::io::Result<OwnedFd> {
+pub fn reopen_handle(directory: &OwnedFd) -> std::io::Result<OwnedFd> {
     Ok(open_detached(directory, c".")?)
 }
 
