@@ -4,16 +4,16 @@
 /// A point at which a shim may die.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-#[allow(missing_docs, reason = "the names say where")]
+#[allow(missing_docs, reason = "the names tell the point")]
 pub enum Failpoint {
     Claimed = 1,
     Recorded,
-    GroupMade,
+    CgroupCreated,
     Launched,
-    Greeted,
-    Given,
-    Shed,
-    Told,
+    HandshakeDone,
+    OwnershipChanged,
+    PrivilegesDropped,
+    OwnerNotified,
     JobRecorded,
     JobSent,
     JobStarted,
@@ -21,9 +21,9 @@ pub enum Failpoint {
     JobEnded,
     Pausing,
     Paused,
-    StopAsked,
-    GuestGone,
-    GroupRemoved,
+    StopRequested,
+    GuestExited,
+    CgroupRemoved,
     EndRecorded,
     Emptied,
 }
@@ -33,12 +33,12 @@ impl Failpoint {
     pub const ALL: [Self; 20] = [
         Self::Claimed,
         Self::Recorded,
-        Self::GroupMade,
+        Self::CgroupCreated,
         Self::Launched,
-        Self::Greeted,
-        Self::Given,
-        Self::Shed,
-        Self::Told,
+        Self::HandshakeDone,
+        Self::OwnershipChanged,
+        Self::PrivilegesDropped,
+        Self::OwnerNotified,
         Self::JobRecorded,
         Self::JobSent,
         Self::JobStarted,
@@ -46,9 +46,9 @@ impl Failpoint {
         Self::JobEnded,
         Self::Pausing,
         Self::Paused,
-        Self::StopAsked,
-        Self::GuestGone,
-        Self::GroupRemoved,
+        Self::StopRequested,
+        Self::GuestExited,
+        Self::CgroupRemoved,
         Self::EndRecorded,
         Self::Emptied,
     ];

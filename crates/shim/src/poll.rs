@@ -15,14 +15,14 @@ pub(crate) enum DescriptorToken {
     Guest,
     Listener,
     /// The control socket.
-    Desk,
+ControlSocket,
     Process,
     /// OOM notifications of the kernel.
     Memory,
     /// `SIGTERM`.
     Termination,
     Client(Slot),
-    Caller(usize),
+ControlClient(usize),
     /// A published port.
     Port(usize),
     /// A connection of a published port.
@@ -44,7 +44,7 @@ pub(crate) struct Readiness {
     pub(crate) token: DescriptorToken,
     pub(crate) readable: bool,
     /// The peer is gone, polled for or not.
-    pub(crate) gone: bool,
+    pub(crate) hangup: bool,
 }
 
 /// An epoll instance.
@@ -87,13 +87,13 @@ impl Poller {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(errno),
         }
-        let gone = epoll::EventFlags::HUP | epoll::EventFlags::ERR;
+        let hangup = epoll::EventFlags::HUP | epoll::EventFlags::ERR;
         let ready = |event: &epoll::Event| {
             let flags = event.flags;
             Some(Readiness {
                 token: DescriptorToken::from_data(event.data.u64())?,
                 readable: flags.contains(epoll::EventFlags::IN),
-                gone: flags.intersects(gone),
+                hangup: flags.intersects(hangup),
             })
         };
         Ok(self.events.iter().filter_map(ready).collect())
@@ -118,7 +118,7 @@ impl Interest {
 
 impl DescriptorToken {
     const CLIENTS: u64 = 16;
-    const CALLERS: u64 = 1024;
+    const CONTROL_CLIENTS: u64 = 1024;
     const PORTS: u64 = 4096;
     const CONNECTIONS: u64 = 8192;
 
@@ -126,12 +126,12 @@ impl DescriptorToken {
         epoll::EventData::new_u64(match self {
             Self::Guest => 0,
             Self::Listener => 1,
-            Self::Desk => 2,
+            Self::ControlSocket => 2,
             Self::Process => 3,
             Self::Memory => 4,
             Self::Termination => 5,
             Self::Client(slot) => Self::CLIENTS + slot as u64,
-            Self::Caller(number) => Self::CALLERS + number as u64,
+            Self::ControlClient(number) => Self::CONTROL_CLIENTS + number as u64,
             Self::Port(number) => Self::PORTS + number as u64,
             Self::Connection(slot) => Self::CONNECTIONS + slot as u64,
         })
@@ -141,13 +141,13 @@ impl DescriptorToken {
         Some(match data {
             0 => Self::Guest,
             1 => Self::Listener,
-            2 => Self::Desk,
+            2 => Self::ControlSocket,
             3 => Self::Process,
             4 => Self::Memory,
             5 => Self::Termination,
             Self::CONNECTIONS.. => Self::Connection(usize::try_from(data - Self::CONNECTIONS).ok()?),
             Self::PORTS.. => Self::Port(usize::try_from(data - Self::PORTS).ok()?),
-            Self::CALLERS.. => Self::Caller(usize::try_from(data - Self::CALLERS).ok()?),
+            Self::CONTROL_CLIENTS.. => Self::ControlClient(usize::try_from(data - Self::CONTROL_CLIENTS).ok()?),
             _ => Self::Client(usize::try_from(data.checked_sub(Self::CLIENTS)?).ok()?),
         })
     }

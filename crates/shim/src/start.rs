@@ -54,7 +54,7 @@ pub(crate) struct RunningSandbox {
     directory: Option<RunDirectory>,
     pub(crate) channel: OwnedFd,
     pub(crate) listener: UnixListener,
-    pub(crate) greeted: HandshakeResult,
+    pub(crate) handshake: HandshakeResult,
     /// How much of the host's disk has to stay free.
     pub(crate) reserve: FreeSpaceReserve,
     /// Whether it is persistent.
@@ -65,7 +65,7 @@ pub(crate) struct RunningSandbox {
 
 /// The initial state of the event loop.
 pub(crate) struct ServerParts {
-    pub(crate) desk: UnixListener,
+    pub(crate) control_socket: UnixListener,
     pub(crate) hello: Hello,
     pub(crate) jobs: Jobs,
     pub(crate) ports: PublishedPorts,
@@ -91,7 +91,7 @@ pub(crate) fn start(
     reached(Failpoint::Claimed);
     let mut log = JournalWriter::new(directory.take_journal()?);
     let made = ValidatedRequest { create, root, mounts, project, network, isolation, program, host };
-    match make(made, &limits, owner, &mut directory) {
+    match create_sandbox(made, &limits, owner, &mut directory) {
         Ok(parts) => Ok(parts.into_running(create, directory, log)),
         Err(error) => {
             let fact = Fact { message: Some(error.to_string()), ..Fact::new(wall_ms(), FactKind::Failed) };
@@ -124,51 +124,51 @@ struct CreatedSandbox {
     kernel_memory: KernelMemory,
     channel: OwnedFd,
     listener: UnixListener,
-    desk: UnixListener,
+    control_socket: UnixListener,
     logs: OwnedFd,
-    greeted: HandshakeResult,
+    handshake: HandshakeResult,
     hello: Hello,
 }
 
-fn make(
-    made: ValidatedRequest<'_>,
+fn create_sandbox(
+    request: ValidatedRequest<'_>,
     limits: &CgroupLimits,
     owner: &Owner,
     directory: &mut RunDirectory,
 ) -> Result<CreatedSandbox, StartError> {
     let system = |what| move |errno: Errno| StartError::System(what, errno.into());
-    let create = made.create;
+    let create = request.create;
     let ids = IdRange::allocate(&create.ids.0)?;
     let (id_base, supervisor) = (ids.base(), ids.supervisor());
     let record = record(create, owner, directory, &ids)?;
     directory.record(&record)?;
     reached(Failpoint::Recorded);
-    let no_freezer = no_freezer(&made.host);
-    let (cgroup, mut unenforced) = group(create, limits, made.host)?;
-    reached(Failpoint::GroupMade);
+    let no_freezer = no_freezer(&request.host);
+    let (cgroup, mut unenforced) = group(create, limits, request.host)?;
+    reached(Failpoint::CgroupCreated);
     let disk = disk(create)?;
     if let Some(missing) = no_freezer.filter(|_| is_guarded(create, &disk)) {
         unenforced.get_or_insert_default().push(unguarded(create, missing)?);
     }
-    let (ours, theirs) = channel().map_err(system("socketpair"))?;
+    let (channel, guest_end) = self::channel().map_err(system("socketpair"))?;
     // Written before the agent starts, to save a round trip.
-    rustix::io::write(&ours, &hello()).map_err(system("write"))?;
-    let shared = made.network.is_some();
+    rustix::io::write(&channel, &hello()).map_err(system("write"))?;
+    let shared = request.network.is_some();
     let mut container = launch(
 ContainerSpec {
-            root: made.root,
-            mounts: made.mounts,
-            project: made.project,
+            root: request.root,
+            mounts: request.mounts,
+            project: request.project,
             disk,
             hostname: create.hostname.clone(),
-            network: made.network,
+            network: request.network,
             ids,
-            program: made.program,
+            program: request.program,
             args: vec![CString::from(c"carrel-agentd")],
             env: vec![CString::new(ENVIRONMENT).unwrap_or_default()],
-            channel: theirs,
+            channel: guest_end,
             oom_score: true,
-            isolation: made.isolation,
+            isolation: request.isolation,
         },
         cgroup.as_ref(),
     )?;
@@ -178,14 +178,14 @@ ContainerSpec {
     // Without it, memory is checked when a process was killed.
     let memory = cgroup.as_ref().and_then(|cgroup| cgroup.watch_out_of_memory().ok().flatten());
     let kernel_memory = KernelMemory::open(&mut container, cgroup.as_ref(), limits.memory(), shared);
-    let greeted = greet(&ours, &container, owner).map_err(|error| match error {
+    let handshake = wait_until_ready(&channel, &container, owner).map_err(|error| match error {
         // The runtime reports the reason itself.
         StartError::Ended => runtime_failed(&container).unwrap_or(error),
         error => error,
     })?;
-    reached(Failpoint::Greeted);
-    rustix::fs::fcntl_setfl(&ours, OFlags::NONBLOCK).map_err(system("fcntl"))?;
-    let desk = directory.listen_shim()?;
+    reached(Failpoint::HandshakeDone);
+    rustix::fs::fcntl_setfl(&channel, OFlags::NONBLOCK).map_err(system("fcntl"))?;
+    let control_socket = directory.listen_shim()?;
     let changes = container.changes().map(AsFd::as_fd);
     let pid = container.pid().as_raw_nonzero().get().unsigned_abs();
     let ready = SandboxReady {
@@ -195,10 +195,10 @@ ContainerSpec {
         changes: changes.is_some(),
         unenforced: unenforced.clone(),
     };
-    cgroup.as_ref().map_or(Ok(()), |cgroup| cgroup.chown(supervisor))?;
-    directory.give(supervisor)?;
-    reached(Failpoint::Given);
-    forget_streams().map_err(system("/dev/null"))?;
+    cgroup.as_ref().map_or(Ok(()), |cgroup| cgroup.delegate(supervisor))?;
+    directory.chown(supervisor)?;
+    reached(Failpoint::OwnershipChanged);
+    detach_output().map_err(system("/dev/null"))?;
     let directories: Vec<_> = directory
         .handles()
         .into_iter()
@@ -207,9 +207,9 @@ ContainerSpec {
         .collect();
     drop_privileges(RetainedPrivileges { kill: true, user: Some(supervisor), directories: &directories })?;
     drop(directories);
-    reached(Failpoint::Shed);
-    owner.tell_with(0, &ready, changes);
-    reached(Failpoint::Told);
+    reached(Failpoint::PrivilegesDropped);
+    owner.send_with(0, &ready, changes);
+    reached(Failpoint::OwnerNotified);
     let hello = Hello {
         version: VERSION,
         release: record.release,
@@ -218,7 +218,7 @@ ContainerSpec {
         boot_id: record.boot_id,
         shim_pid: record.shim_pid,
         pid,
-        agent_version: greeted.version.clone(),
+        agent_version: handshake.version.clone(),
     };
     Ok(CreatedSandbox {
         container,
@@ -226,17 +226,17 @@ ContainerSpec {
         unenforced,
         memory,
         kernel_memory,
-        channel: ours,
+        channel,
         listener,
-        desk,
+        control_socket,
         logs,
-        greeted,
+        handshake,
         hello,
     })
 }
 
 /// Replaces standard output and error with the null device: their readers must not wait for the exit of this process.
-fn forget_streams() -> Result<(), Errno> {
+fn detach_output() -> Result<(), Errno> {
     let flags = OFlags::WRONLY | OFlags::CLOEXEC;
     let nothing = rustix::fs::open("/dev/null", flags, rustix::fs::Mode::empty())?;
     rustix::stdio::dup2_stdout(&nothing)?;
@@ -336,7 +336,7 @@ fn unguarded(create: &Create, missing: String) -> Result<UnenforcedLimit, StartE
 
 fn disk(create: &Create) -> Result<Disk, StartError> {
     let Some(kept) = &create.kept_disk else { return Ok(Disk::Memory { bytes: create.disk }) };
-    let make = || match (kept.unlimited, kept.quota_bytes) {
+    let create_disk = || match (kept.unlimited, kept.quota_bytes) {
         (Some(true), None) => PersistentDisk::create_unlimited(&kept.directory.0),
         (Some(true), Some(bytes)) => {
             PersistentDisk::create_within(&kept.directory.0, DiskQuota { bytes, inodes: kept.quota_inodes })
@@ -344,26 +344,26 @@ fn disk(create: &Create) -> Result<Disk, StartError> {
         (Some(false) | None, _) => PersistentDisk::create(&kept.directory.0, create.disk),
     };
     Ok(Disk::Persistent(match PersistentDisk::open(&kept.directory.0) {
-        Err(DiskError::Absent(_)) => make()?,
-        Err(DiskError::Directory { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => make()?,
+        Err(DiskError::Absent(_)) => create_disk()?,
+        Err(DiskError::Directory { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => create_disk()?,
         opened => opened?,
     }))
 }
 
 fn channel() -> Result<(OwnedFd, OwnedFd), Errno> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    if rustix::net::sockopt::set_socket_send_buffer_size_force(&ours, SEND_BUFFER).is_err() {
+    let (own_end, guest_end) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    if rustix::net::sockopt::set_socket_send_buffer_size_force(&own_end, SEND_BUFFER).is_err() {
         // Without privileges, the system-wide maximum applies.
-        let _most = rustix::net::sockopt::set_socket_send_buffer_size(&ours, SEND_BUFFER);
+        let _most = rustix::net::sockopt::set_socket_send_buffer_size(&own_end, SEND_BUFFER);
     }
-    Ok((ours, theirs))
+    Ok((own_end, guest_end))
 }
 
 /// Waits until the agent is ready.
-fn greet(channel: &OwnedFd, container: &Container, owner: &Owner) -> Result<HandshakeResult, StartError> {
+fn wait_until_ready(channel: &OwnedFd, container: &Container, owner: &Owner) -> Result<HandshakeResult, StartError> {
     let system = |what| move |errno: Errno| StartError::System(what, errno.into());
-    let (deadline, mut greeting) = (Instant::now() + READY, AgentHandshake::default());
+    let (deadline, mut handshake) = (Instant::now() + READY, AgentHandshake::default());
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         let timeout =
@@ -382,14 +382,14 @@ fn greet(channel: &OwnedFd, container: &Container, owner: &Owner) -> Result<Hand
             Err(errno) => return Err(system("poll")(errno)),
         }
         if watched.get(2).is_some_and(|owner| !owner.revents().is_empty()) {
-            return Err(StartError::Unowned);
+            return Err(StartError::OwnerGone);
         }
         let mut bytes = [0; 4096];
         match rustix::net::recv(channel, &mut bytes[..], rustix::net::RecvFlags::DONTWAIT) {
             Ok((0, _)) => return Err(StartError::Ended),
             Ok((count, _)) => {
-                if let Some(greeted) = greeting.hear(bytes.get(..count).unwrap_or_default())? {
-                    return Ok(greeted);
+                if let Some(handshake) = handshake.receive(bytes.get(..count).unwrap_or_default())? {
+                    return Ok(handshake);
                 }
             }
             Err(Errno::AGAIN) if watched.get(1).is_some_and(|process| !process.revents().is_empty()) => {
@@ -409,7 +409,7 @@ fn runtime_failed(container: &Container) -> Option<StartError> {
     let _ended = container.wait();
     container
         .has_runtime()
-        .then(|| StartError::Runtime(container.diagnosis().unwrap_or_else(|| "it said nothing".to_owned())))
+        .then(|| StartError::Runtime(container.diagnosis().unwrap_or_else(|| "no error output".to_owned())))
 }
 
 fn mounts(create: &Create) -> Result<Vec<HostMount>, StartError> {
@@ -448,7 +448,7 @@ fn limits(limits: &messages::SandboxLimits) -> Result<CgroupLimits, StartError> 
 impl CreatedSandbox {
     fn into_running(self, create: &Create, directory: RunDirectory, log: JournalWriter) -> RunningSandbox {
         let logs_path = create.logs.as_ref().map_or_else(|| directory.logs_path(), |logs| logs.0.clone());
-        let jobs = Jobs::new(self.logs, logs_path, create.keep.clone(), self.greeted.limits);
+        let jobs = Jobs::new(self.logs, logs_path, create.keep.clone(), self.handshake.limits);
         RunningSandbox {
             container: self.container,
             cgroup: self.cgroup,
@@ -458,14 +458,14 @@ impl CreatedSandbox {
             directory: Some(directory),
             channel: self.channel,
             listener: self.listener,
-            greeted: self.greeted,
+            handshake: self.handshake,
             reserve: FreeSpaceReserve {
                 bytes: create.kept_disk.as_ref().map_or(0, |kept| kept.host_free),
                 inodes: create.kept_disk.as_ref().and_then(|kept| kept.host_free_inodes),
             },
             lasting: create.lasting,
             parts: Some(ServerParts {
-                desk: self.desk,
+                control_socket: self.control_socket,
                 hello: self.hello,
                 jobs,
                 ports: PublishedPorts::new(create.limits.memory),
@@ -479,9 +479,9 @@ impl CreatedSandbox {
 
 impl RunningSandbox {
     /// Removes its directory; a persistent one keeps its record and journal.
-    pub(crate) fn leave(&mut self) -> std::io::Result<()> {
+    pub(crate) fn clean_up(&mut self) -> std::io::Result<()> {
         match self.directory.take() {
-            Some(directory) if self.lasting => directory.leave(),
+            Some(directory) if self.lasting => directory.keep(),
             Some(directory) => directory.remove(),
             None => Ok(()),
         }

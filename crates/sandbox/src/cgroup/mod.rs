@@ -154,8 +154,8 @@ impl Cgroup {
         &self.unenforced
     }
 
-    /// Hands the group over to a shim that drops root: it may freeze, measure and remove this group, and nothing of any other.
-    pub fn chown(&self, user: u32) -> Result<(), CgroupError> {
+    /// Delegates the group to a shim that drops root: it may freeze, measure and remove this group, and nothing of any other.
+    pub fn delegate(&self, user: u32) -> Result<(), CgroupError> {
         for part in &self.groups {
             let failed = |errno| CgroupError::Open { path: part.directory.path().to_owned(), errno };
             part.parent.share(SUPERVISORS).map_err(failed)?;

@@ -40,7 +40,7 @@ fn sweep_group(host: &HostCgroups, ids: &Path, name: &str) -> Result<bool, Direc
     let number = owner - SUPERVISORS - 1;
     // Held to the end: no other shim becomes that user meanwhile.
     let Some(_range) = IdRange::claim(ids, number)? else { return Ok(false) };
-    match is_looked_after(&group, owner) {
+    match belongs_to_another_system(&group, owner) {
         Ok(true) => Ok(false),
         Ok(false) => end(host, name, group).map_err(|error| match unkillable(host, name, &error) {
             Some(unkillable) => unkillable.into(),
@@ -81,7 +81,7 @@ pub(super) fn unkillable(host: &HostCgroups, name: &str, error: &CgroupError) ->
 
 /// Whether a shim of that user has a child in the cgroup, or a process in it is invisible to us: then it belongs to
 /// another system that shares our cgroups and not our id ranges, such as a container.
-fn is_looked_after(group: &Cgroup, owner: u32) -> Result<bool, CgroupError> {
+fn belongs_to_another_system(group: &Cgroup, owner: u32) -> Result<bool, CgroupError> {
     let processes = group.processes()?;
     if processes.is_empty() {
         return Ok(group.statistics()?.pids.is_some_and(|pids| pids > 0));

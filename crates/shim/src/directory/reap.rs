@@ -25,13 +25,13 @@ pub(super) fn reap(directory: &OwnedFd) -> Result<bool, SweepError> {
     if matches!(SandboxRecord::read(directory), Err(RecordError::Copied)) {
         return Ok(false);
     }
-    let supervisor = dismiss(directory)?;
+    let supervisor = kill_shim(directory)?;
     Ok(reap_cgroup(directory)? || supervisor)
 }
 
 /// Kills a shim that released its lock but still runs: with its open descriptors it could modify what others consider
 /// abandoned. Returns whether it was killed.
-fn dismiss(directory: &OwnedFd) -> Result<bool, SweepError> {
+fn kill_shim(directory: &OwnedFd) -> Result<bool, SweepError> {
     let Ok(record) = SandboxRecord::read(directory) else { return Ok(false) };
     let (owner, ours) = (owner(directory)?, rustix::process::geteuid().as_raw());
     // A record that does not match its directory was not written for it.

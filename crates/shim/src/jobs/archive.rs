@@ -83,7 +83,7 @@ impl Archive {
     }
 
     /// A hash of a command without the size of its terminal.
-    pub(super) fn trace_of(&self, command: &JobCommand) -> u64 {
+    pub(super) fn command_hash(&self, command: &JobCommand) -> u64 {
         let [one, _] = &self.hashers;
         let JobCommand { program, args, env, cwd, user, tty, stdin, timeout_ms, keep_bytes, rlimits, .. } = command;
         let limits: Vec<_> = rlimits.iter().map(|limit| (&limit.resource, limit.soft, limit.hard)).collect();

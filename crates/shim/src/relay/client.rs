@@ -78,24 +78,24 @@ impl RelayedClient {
     }
 
     /// How many bytes may be read from it. A client that does not read its output is not read.
-    pub(crate) fn wanted(&self) -> usize {
+    pub(crate) fn read_budget(&self) -> usize {
         let deaf = self.outbox.len() as u64 > super::OUTPUT_SHARE.1;
         if self.ended || self.dead || deaf { 0 } else { self.inbox.room_left() }
     }
 
     /// Checks the frames that have arrived since the last call.
-    pub(crate) fn look(&mut self) -> Result<ClientRequests, ClientFault> {
-        let mut asked = ClientRequests::default();
+    pub(crate) fn check_frames(&mut self) -> Result<ClientRequests, ClientFault> {
+        let mut requests = ClientRequests::default();
         loop {
             match self.inbox.ahead()? {
                 NextFrame::Frame(header) => {
                     self.check(header)?;
-                    asked.shutdown |= header.id == 0;
+                    requests.shutdown |= header.id == 0;
                     self.inbox.accept(header);
                 }
                 NextFrame::Begun(header) => {
                     header.map_or(Ok(()), |header| self.check(header))?;
-                    return Ok(asked);
+                    return Ok(requests);
                 }
             }
         }
@@ -163,7 +163,7 @@ impl ClientOutbox {
         self.len() == 0
     }
 
-    pub(crate) fn rest(&self) -> &[u8] {
+    pub(crate) fn remaining(&self) -> &[u8] {
         self.bytes.get(self.start..).unwrap_or_default()
     }
 
@@ -171,7 +171,7 @@ impl ClientOutbox {
         *self = Self::default();
     }
 
-    pub(crate) fn took(&mut self, bytes: usize) {
+    pub(crate) fn advance(&mut self, bytes: usize) {
         self.start = self.bytes.len().min(self.start + bytes);
         if self.is_empty() {
             self.bytes.clear();

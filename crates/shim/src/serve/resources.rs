@@ -52,7 +52,7 @@ impl ShimServer {
         cgroup.freeze().map_err(|error| error.to_string())?;
         self.paused = Some(Instant::now());
         self.pause_reason = reason;
-        let message = (reason == Some(PauseReason::HostDisk)).then(|| self.host_disk());
+        let message = (reason == Some(PauseReason::HostDisk)).then(|| self.host_disk_message());
         self.record(Fact { message, pause_reason: reason, ..Fact::new(wall_ms(), FactKind::Paused) });
         reached(Failpoint::Paused);
         Ok(())
@@ -78,7 +78,7 @@ impl ShimServer {
     }
 
     /// The message for a low host disk, with the numbers.
-    fn host_disk(&self) -> String {
+    fn host_disk_message(&self) -> String {
         let reserve = self.running.reserve;
         let free = self.running.container.persistent_disk().and_then(|disk| disk.host_free().ok());
         match free.filter(|_| reserve.is_some()) {
@@ -90,7 +90,7 @@ impl ShimServer {
     /// Records a fact and notifies subscribers.
     pub(super) fn record(&mut self, fact: Fact) {
         self.log.note(fact);
-        self.desk.stirred = true;
+        self.control_socket.stirred = true;
     }
 
     /// Pauses the sandbox if it writes while the host's disk is below its reserve, and resumes it when there is space
@@ -132,7 +132,7 @@ impl ShimServer {
     // --- memory
 
     /// The kernel reports that memory ran out.
-    pub(super) fn hear_memory(&mut self) {
+    pub(super) fn handle_oom_event(&mut self) {
         let understood = self.running.memory.as_ref().is_none_or(|memory| memory.acknowledge().is_ok());
         if !understood {
             // It would be ready from now on.
@@ -151,7 +151,7 @@ impl ShimServer {
         }
         let before = self.kills;
         self.count_again = None;
-        self.note_kills();
+        self.record_kills();
         if self.count_again.is_none() {
             let next = COUNTS.get(tries as usize).filter(|_| self.kills == before);
             self.count_again = next.map(|wait| (now + *wait, tries + 1));
@@ -159,15 +159,15 @@ impl ShimServer {
         self.count_again.map(|(due, _)| due)
     }
 
-    /// Records OOM kills, if there are more than before.
-    pub(super) fn note_kills(&mut self) {
+    /// Records OOM kills, if is_connected are more than before.
+    pub(super) fn record_kills(&mut self) {
         self.kills = self.count_kills().max(self.kills);
         let now = Instant::now();
         // Repeated kills are merged into one fact: a sandbox could fill its journal otherwise.
         let soon = self.recorded_kills.1.and_then(|recorded| recorded.checked_add(KILLS)).filter(|soon| *soon > now);
         match soon {
             _ if self.kills <= self.recorded_kills.0 => {}
-            Some(soon) if !self.over => self.count_again = Some((soon, 0)),
+            Some(soon) if !self.guest_exited => self.count_again = Some((soon, 0)),
             _ => {
                 self.recorded_kills = (self.kills, Some(now));
                 let kills = Some(self.kills);
