@@ -7,7 +7,7 @@ use std::path::Path;
 
 use carrel_control::provider::{ExecOutput, OutputLog, RemovedLogs, RunningExecs};
 use carrel_shim_client::messages::StreamName;
-use carrel_shim_client::{note_trimmed, trimmed_output};
+use carrel_shim_client::{record_trimmed, trimmed_output};
 use carrel_store::{ExecId, SandboxId, Timestamp};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -68,7 +68,7 @@ pub(crate) fn remove_old(above: &Path, before: Timestamp, running: &RunningExecs
         for file in old.into_iter().filter(|file| !running.contains(&file.exec)) {
             if unlink(&directory, &file.name)? {
                 let bytes = u64::try_from(file.stat.st_size).unwrap_or(0);
-                note_trimmed(&directory, file.exec.as_str(), file.stream, bytes);
+                record_trimmed(&directory, file.exec.as_str(), file.stream, bytes);
                 removed.files += 1;
                 removed.bytes += u64::try_from(file.stat.st_blocks).unwrap_or(0).saturating_mul(BLOCK);
             }

@@ -162,7 +162,7 @@ impl LocalInner {
 
     /// Detaches from a persistent sandbox: it is rediscovered like any other.
     pub(crate) fn detach(&self, owned: OwnedSandbox) {
-        if let Some(child) = owned.leave() {
+        if let Some(child) = owned.detach() {
             reap_in_background(child);
         }
         let prestarted = Arc::clone(&self.prestarted);

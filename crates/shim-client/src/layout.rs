@@ -63,7 +63,7 @@ pub fn boot_id() -> io::Result<String> {
 
 /// The start time of a process, in ticks since boot; `None` if it does not exist. Pids are reused, but pid and start
 /// time together are unique.
-pub fn began(pid: u32) -> Option<u64> {
+pub fn process_start_time(pid: u32) -> Option<u64> {
     let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
     start_ticks(&stat)
 }
@@ -173,12 +173,12 @@ mod tests {
 
     #[test]
     fn a_process_is_identified_by_its_start_time() {
-        let ours = began(std::process::id()).unwrap();
+        let ours = process_start_time(std::process::id()).unwrap();
         assert!(ours > 0);
-        assert_eq!(began(std::process::id()), Some(ours));
-        assert_eq!(began(u32::MAX), None);
+        assert_eq!(process_start_time(std::process::id()), Some(ours));
+        assert_eq!(process_start_time(u32::MAX), None);
         // Pid 1 started before us.
-        assert!(began(1).is_some_and(|first| first <= ours));
+        assert!(process_start_time(1).is_some_and(|first| first <= ours));
     }
 
     #[test]

@@ -94,7 +94,7 @@ impl Owner {
     /// Its identity from the kernel's peer credentials, while it is alive.
     pub(crate) fn peer(&self) -> PeerProcess {
         let peer = crate::control_socket::peer(self.stream.as_fd());
-        let began = carrel_shim_client::began(peer.pid).unwrap_or(0);
+        let began = carrel_shim_client::process_start_time(peer.pid).unwrap_or(0);
         PeerProcess { began, command: command(peer.pid), ..peer }
     }
 

@@ -18,7 +18,7 @@ HostMountAccess, Container, Disk, DiskError, DiskKind, Gvisor, HostMount, HostOw
     leave_host_mounts,
 };
 use carrel_shim_client::messages::{self, Create, Fact, FactKind, Hello, SandboxReady, UnenforcedLimit, VERSION};
-use carrel_shim_client::{SandboxRecord, began, boot_id};
+use carrel_shim_client::{SandboxRecord, process_start_time, boot_id};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -260,7 +260,7 @@ fn record(
         release: env!("CARGO_PKG_VERSION").to_owned(),
         version: VERSION,
         shim_pid,
-        shim_began: began(shim_pid).ok_or_else(missing)?,
+        shim_began: process_start_time(shim_pid).ok_or_else(missing)?,
         created_ms: wall_ms(),
         image: create.image.clone(),
         owner: owner.peer(),

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use carrel_changes::{CancellationFlag, UpperLayer};
 use carrel_shim_client::messages::{InputWish, JobFollow, SandboxEnd, UnenforcedLimit};
-use carrel_shim_client::{OwnedSandbox, OwnerError, Programs, ShimClient, ShimError, Supervisor};
+use carrel_shim_client::{OwnedSandbox, OwnerError, Programs, ShimClient, ShimError, PrestartedShim};
 use tokio::runtime::Runtime;
 
 pub(crate) use self::detach::own_run;
@@ -68,7 +68,7 @@ fn execute(arguments: &RunArguments, json: bool, quiet: bool) -> Result<(u8, Dur
     descriptors::check()?;
     let programs = Programs::find()?;
     // The shim starts while the plan is made; it exits if that fails.
-    let supervisor = Supervisor::spawn(&programs)?;
+    let supervisor = PrestartedShim::spawn(&programs)?;
     let plan = RunPlan::new(arguments, &programs, quiet || json)?;
     sweep(&plan);
     let runtime = find::runtime()?;
@@ -89,7 +89,7 @@ fn execute(arguments: &RunArguments, json: bool, quiet: bool) -> Result<(u8, Dur
 /// Creates the sandbox, runs the command, and stops the sandbox in any case.
 async fn drive(
     plan: &RunPlan,
-    supervisor: Supervisor,
+    supervisor: PrestartedShim,
     signals: &mut Signals,
     notes: Notes,
 ) -> Result<RunResult, Failure> {

@@ -13,7 +13,7 @@ use carrel_shim_client::messages::{
     Create, GetStatus, Hello, JobInfo, JobRetention, JobState, JobStream, PeerProcess, PersistentDisk, SandboxLimits,
     ShimState, Status,
 };
-use carrel_shim_client::{SandboxRecord, ShimMessage, VERSION, began, boot_id, decode, encode};
+use carrel_shim_client::{SandboxRecord, ShimMessage, VERSION, process_start_time, boot_id, decode, encode};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::support::TestEnvironment;
@@ -199,7 +199,7 @@ fn record(name: &str, directory: &std::path::Path) -> SandboxRecord {
         release: "0".to_owned(),
         version: VERSION,
         shim_pid: pid,
-        shim_began: began(pid).unwrap(),
+        shim_began: process_start_time(pid).unwrap(),
         created_ms: 1,
         image: "host".to_owned(),
         owner: PeerProcess { pid, user: 0, began: 0, command: "test".to_owned() },

@@ -254,7 +254,7 @@ impl DiskGuard {
                 let result = if paused {
                     shim.pause_for(PauseReason::HostDisk).await
                 } else {
-                    shim.resume_from(PauseReason::HostDisk).await
+                    shim.resume_for(PauseReason::HostDisk).await
                 };
                 result.map_err(|error| error.to_string())
             };

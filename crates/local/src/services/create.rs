@@ -8,7 +8,7 @@ use carrel_control::spec::{Service, Spec};
 use carrel_fetch::Image;
 use carrel_layers::Config;
 use carrel_shim_client::messages::{Create, JobRetention, SandboxLimits, SharedNetwork};
-use carrel_shim_client::{DiscoveredSandbox, Liveness, Programs, began};
+use carrel_shim_client::{DiscoveredSandbox, Liveness, Programs, process_start_time};
 
 use super::hosts::{add_service_hosts, hostname};
 use super::service_ref::ServiceRef;
@@ -108,7 +108,7 @@ impl LocalInner {
             Err(error) => return Err(failed(error)),
         };
         let pid = shim.hello().pid;
-        let Some(began) = began(pid) else { return Ok(None) };
+        let Some(began) = process_start_time(pid) else { return Ok(None) };
         // If the shim still answers, the pid belongs to it.
         Ok(shim.status().await.is_ok().then_some(SharedNetwork { pid, began }))
     }

@@ -69,7 +69,7 @@ impl FollowShared {
         Self { link, job, turn: tokio::sync::Mutex::new(()), version, state, changed: Notify::new() }
     }
 
-    pub(super) fn over(&self) -> Option<FollowEnd> {
+    pub(super) fn end_of_follow(&self) -> Option<FollowEnd> {
         self.lock().over.clone()
     }
 
@@ -135,7 +135,7 @@ impl FollowShared {
     }
 
     /// Evaluates `look` again after every change until it returns a value.
-    pub(super) async fn until<T>(&self, mut look: impl FnMut() -> Option<T>) -> T {
+    pub(super) async fn wait_for<T>(&self, mut look: impl FnMut() -> Option<T>) -> T {
         loop {
             // Registered before the check, so that no change is missed.
             let changed = self.changed.notified();

@@ -2,7 +2,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
 use carrel_shim_client::layout::RECORD;
 use carrel_shim_client::messages::{Create, JobRetention, PeerProcess, SandboxLimits};
-use carrel_shim_client::{began, boot_id};
+use carrel_shim_client::{process_start_time, boot_id};
 use rustix::fs::inotify;
 
 use super::*;
@@ -73,7 +73,7 @@ lasting: persistent,
         release: "0".into(),
         version: 1,
         shim_pid: pid,
-        shim_began: began(pid).unwrap(),
+        shim_began: process_start_time(pid).unwrap(),
         created_ms: 1,
         image: "host".into(),
         owner: PeerProcess { pid, user: 0, began: 0, command: String::new() },

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use carrel_shim_client::messages::{FailureCode, JobCommand, JobInfo};
-use carrel_shim_client::note_trimmed;
+use carrel_shim_client::record_trimmed;
 
 use super::archive::ArchivedRecord;
 use super::archived::ArchivedJob;
@@ -225,7 +225,7 @@ impl Jobs {
         self.oldest.take_if(|oldest| oldest.offset == offset);
         self.kept_bytes = self.kept_bytes.saturating_sub(job.charged());
         for (number, (name, archived)) in STREAMS.into_iter().zip(&job.streams).enumerate() {
-            note_trimmed(&self.logs, &job.info.job, name, job.kept_of(number));
+            record_trimmed(&self.logs, &job.info.job, name, job.kept_of(number));
             OutputLog::recalled(format!("{}.{}.log", job.info.job, name.as_str()), *archived).remove(&self.logs);
         }
         self.recalled.retain(|key| *key != job.key);
@@ -242,7 +242,7 @@ impl Jobs {
         }
         self.kept_bytes = self.kept_bytes.saturating_sub(charged(&job));
         for (name, stream) in STREAMS.into_iter().zip(&mut job.streams) {
-            note_trimmed(&self.logs, &job.id, name, stream.length() - stream.missing());
+            record_trimmed(&self.logs, &job.id, name, stream.length() - stream.missing());
             stream.remove(&self.logs);
         }
     }

@@ -25,7 +25,7 @@ use carrel_protocol::payload::ExecLimits;
 use carrel_shim_client::messages::{
     Fact, FactKind, FailureCode, JobCommand, JobInfo, JobOutcome, JobRetention, PeerProcess, StreamName,
 };
-use carrel_shim_client::note_trimmed;
+use carrel_shim_client::record_trimmed;
 
 use self::archive::Archive;
 use self::earlier_logs::EarlierLogs;
@@ -350,7 +350,7 @@ impl Jobs {
             job.finish(now, kills);
             self.kept_bytes = (self.kept_bytes + charged(job)).saturating_sub(before);
             for (name, stream) in STREAMS.into_iter().zip(&job.streams) {
-                note_trimmed(&self.logs, &job.id, name, stream.missing());
+                record_trimmed(&self.logs, &job.id, name, stream.missing());
             }
             for requester in job.input.abort() {
                 let refusal = RequestRejection::new(FailureCode::JobEnded, format!("job {} has ended", job.id));

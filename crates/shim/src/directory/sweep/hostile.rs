@@ -3,7 +3,7 @@
 use std::os::unix::fs::{MetadataExt, chown, symlink};
 use std::process::{Command, Stdio};
 
-use carrel_shim_client::layout::{INCARNATION, JOURNAL, began};
+use carrel_shim_client::layout::{INCARNATION, JOURNAL, process_start_time};
 use carrel_shim_client::{Journal, Liveness, find};
 
 use super::tests::{CgroupProcess, dead_persistent, incarnation};
@@ -18,7 +18,7 @@ fn a_shim_that_released_its_lock_and_still_runs_is_killed() {
         let mut shim = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         let held = RunDirectory::claim(&path, &incarnation("lives-on")).unwrap();
         let mut made = record(&path, &incarnation("lives-on"), stays);
-        (made.shim_pid, made.shim_began) = (shim.id(), began(shim.id()).unwrap());
+        (made.shim_pid, made.shim_began) = (shim.id(), process_start_time(shim.id()).unwrap());
         if another {
             // As if another sandbox's record had been obtained.
             made.supervisor_user += 1;
@@ -41,7 +41,7 @@ fn a_shim_that_exits_by_itself_is_not_killed() {
     let mut shim = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     let held = RunDirectory::claim(&path, &incarnation("last-words")).unwrap();
     let mut made = record(&path, &incarnation("last-words"), false);
-    (made.shim_pid, made.shim_began) = (shim.id(), began(shim.id()).unwrap());
+    (made.shim_pid, made.shim_began) = (shim.id(), process_start_time(shim.id()).unwrap());
     held.record(&made).unwrap();
     drop((held, shim.stdin.take()));
     assert_eq!(sweep(path.parent().unwrap()).unwrap(), 1);
@@ -165,7 +165,7 @@ fn a_copy_of_a_directory_is_removed_and_the_original_survives() {
         let mut shim = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         let held = RunDirectory::claim(&path, &name).unwrap();
         let mut made = record(&path, &name, stays);
-        (made.shim_pid, made.shim_began) = (shim.id(), began(shim.id()).unwrap());
+        (made.shim_pid, made.shim_began) = (shim.id(), process_start_time(shim.id()).unwrap());
         held.record(&made).unwrap();
         held.chown(OTHER_USER).unwrap();
         // The lock of the copy is another file, which is free.

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use carrel_sandbox::cgroup::{Cgroup, CgroupLimits, HostCgroups, LimitPolicy};
-use carrel_shim_client::layout::{INCARNATION, JOBS, JOURNAL, RECORD, began};
+use carrel_shim_client::layout::{INCARNATION, JOBS, JOURNAL, RECORD, process_start_time};
 use carrel_shim_client::messages::{EndReason, Fact, FactKind};
 use carrel_shim_client::{Journal, Liveness, find};
 
@@ -193,7 +193,7 @@ fn a_sandbox_of_another_boot_is_swept() {
         held.chown(OTHER_USER).unwrap();
         drop(held);
         // Its pid is that of a live process, in another boot: it is not signalled.
-        assert_eq!(began(made.shim_pid), Some(made.shim_began));
+        assert_eq!(process_start_time(made.shim_pid), Some(made.shim_began));
         assert_eq!(made.shim(), None);
         assert_eq!(sweep(path.parent().unwrap()).unwrap(), 1);
         assert_eq!(path.exists(), stays);
