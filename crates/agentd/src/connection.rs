@@ -324,19 +324,19 @@ mod tests {
         for id in 1..=3 {
             carrel_protocol::codec::encode_raw(&mut wire, id, carrel_protocol::Flags::NONE, &body).unwrap();
         }
-        let (mut sent, mut seen) = (0, Vec::new());
-        while seen.len() < 3 {
+        let (mut sent, mut observed) = (0, Vec::new());
+        while observed.len() < 3 {
             sent += rustix::io::write(&peer, &wire[sent..wire.len().min(sent + 10_007)]).unwrap_or(0);
             while connection.read().unwrap() {}
             let mut inbox = connection.take_inbox();
             while let Some((frame, length)) = inbox.next().unwrap() {
                 assert_eq!(frame.body, body);
-                seen.push(frame.id);
+                observed.push(frame.id);
                 inbox.advance(length);
             }
             connection.put_inbox(inbox);
         }
-        assert_eq!(seen, [1, 2, 3]);
+        assert_eq!(observed, [1, 2, 3]);
     }
 
     #[test]

@@ -283,8 +283,8 @@ impl EventLoop {
     }
 
     fn take_signals(&mut self) {
-        let asked = signals::take(&self.signals, self.senders);
-        if asked.reap {
+        let requested = signals::take(&self.signals, self.senders);
+        if requested.reap {
             for (pid, exited) in signals::reap() {
                 let Some(key) = self.io.processes.remove(&pid) else { continue };
                 if let Some(session) = self.sessions.get_mut(&key) {
@@ -293,7 +293,7 @@ impl EventLoop {
                 }
             }
         }
-        if asked.stop {
+        if requested.stop {
             self.stop();
         }
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use carrel_control::fake::FakeProvider;
 use carrel_control::spec::{Draft, Host};
-use carrel_control::{Caller, Control, CreateRequest, Retention, Settings};
+use carrel_control::{Caller, Control, CreateRequest, Retention, ControlSettings};
 use carrel_store::{
     Change, DesiredState, Details, EventType, NewEvent, Sandbox, SandboxId, SandboxState, Store, StoreOptions,
     Timestamp,
@@ -40,7 +40,7 @@ async fn main() {
     let store = Store::open(&path, StoreOptions::default()).unwrap();
     let opened = began.elapsed();
     let retention = Retention { deleted_count: 0, ..Retention::default() };
-    let settings = Settings { cleanup_ttl: Duration::ZERO, retention, ..Settings::default() };
+    let settings = ControlSettings { cleanup_ttl: Duration::ZERO, retention, ..ControlSettings::default() };
     let control = Control::start(store.clone(), Arc::new(FakeProvider::default()), settings).await.unwrap();
     let started = began.elapsed();
     let after = resident();
@@ -57,7 +57,7 @@ async fn main() {
 async fn fill(path: &std::path::Path, count: usize) {
     let seed = tempfile::tempdir().unwrap();
     let store = Store::open(&seed.path().join("carrel.db"), StoreOptions::default()).unwrap();
-    let settings = Settings { host: Host::default(), ..Settings::default() };
+    let settings = ControlSettings { host: Host::default(), ..ControlSettings::default() };
     let control = Control::start(store.clone(), Arc::new(FakeProvider::default()), settings).await.unwrap();
     let draft = Draft { image: "host".to_owned(), ..Draft::default() };
     let request = CreateRequest { id: Some("seed".to_owned()), spec: Some(draft), ..CreateRequest::default() };

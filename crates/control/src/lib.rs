@@ -32,7 +32,7 @@ pub use self::exec_outcome::outcome as exec_outcome;
 pub use self::exec_size::MAX_EXEC_BYTES;
 pub use self::failpoint::{Failpoint, FailpointStep};
 pub use self::refusal::{Code, Refusal};
-pub use self::settings::{Caller, Clock, Retention, Settings};
+pub use self::settings::{Caller, Clock, Retention, ControlSettings};
 pub use self::share::{ShareExceeded, ShareHolder, ShareLimits, SharePermit, ShareQuota, ShareUse};
 pub use self::text::bounded_text;
 pub use self::watch::EventWatch;

@@ -66,7 +66,7 @@ mod tests {
     fn the_hint_follows_the_error_message() {
         let missing = RegistryError::NotFound { registry: "docker.io".into(), what: "demo:latest".into() };
         let failed = FetchError::Pull { name: "demo".into(), error: Box::new(FetchError::Registry(missing)) };
-        let said = "image demo: demo:latest not found in docker.io\nhint: check the image's name and tag";
-        assert_eq!(failed.to_string(), said);
+        let output = "image demo: demo:latest not found in docker.io\nhint: check the image's name and tag";
+        assert_eq!(failed.to_string(), output);
     }
 }

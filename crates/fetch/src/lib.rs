@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use carrel_image::{ImageRef, RootFs, RootFsDirectory};
 use carrel_layers::archive::ArchiveLimits;
 use carrel_layers::{
-    CancellationToken, Config, Digest, ImageHold, ImageSource, ImageStore, OciLayout, Platform, Progress, SourceError,
+    CancellationToken, Config, Digest, ImageHold, ImageSource, ImageStore, OciLayout, Platform, PullProgress, SourceError,
     StoreError, StoredImage, Unpacker,
 };
 use carrel_registry::{ImageName, RegistriesConfig, Registry, RegistryCredentials, RegistryError};
@@ -59,7 +59,7 @@ pub struct Image {
 
 #[derive(Clone, Copy)]
 struct PullContext<'a> {
-    progress: &'a dyn Progress,
+    progress: &'a dyn PullProgress,
     stop: &'a CancellationToken,
 }
 
@@ -117,7 +117,7 @@ impl Images {
     }
 
     /// Gets an image, and pulls or unpacks it if needed.
-    pub fn get(&self, reference: &ImageRef, policy: PullPolicy, progress: &dyn Progress) -> Result<Image, FetchError> {
+    pub fn get(&self, reference: &ImageRef, policy: PullPolicy, progress: &dyn PullProgress) -> Result<Image, FetchError> {
         self.get_cancellable(reference, policy, progress, &CancellationToken::new())
     }
 
@@ -126,7 +126,7 @@ impl Images {
         &self,
         reference: &ImageRef,
         policy: PullPolicy,
-        progress: &dyn Progress,
+        progress: &dyn PullProgress,
         stop: &CancellationToken,
     ) -> Result<Image, FetchError> {
         if is_in_place(reference) {
@@ -151,7 +151,7 @@ impl Images {
     pub fn get_public(
         &self,
         reference: &ImageRef,
-        progress: &dyn Progress,
+        progress: &dyn PullProgress,
         stop: &CancellationToken,
     ) -> Result<Image, FetchError> {
         let ImageRef::Registry(text) = reference else {
@@ -177,7 +177,7 @@ impl Images {
         &self,
         reference: &ImageRef,
         policy: PullPolicy,
-        progress: &dyn Progress,
+        progress: &dyn PullProgress,
     ) -> Result<StoredImage, FetchError> {
         self.store_image(reference, policy, PullContext { progress, stop: &CancellationToken::new() })
     }
@@ -240,7 +240,7 @@ impl Images {
         let registry = Registry::new(name, &self.registries(), &RegistryCredentials::of_user());
         let stored = self.pull_from_registry(text, registry, self.stored_name(&full), context)?;
         if self.stored_name(&full).is_none() {
-            context.progress.said(&format!(
+            context.progress.message(&format!(
                 "the image is for {} and has no name in the local store; use its digest",
                 self.platform
             ));

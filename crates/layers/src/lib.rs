@@ -31,7 +31,7 @@ pub use self::manifest::{
     is_index, media, resolve,
 };
 pub use self::platform::{InvalidPlatform, Platform};
-pub use self::progress::{LayerOutcome, Progress};
+pub use self::progress::{LayerOutcome, PullProgress};
 pub use self::save::SandboxChanges;
 pub use self::source::{DockerArchive, ImageSource, ImageTarget, OciLayout, SourceError};
 pub use self::store::{ImageHold, ImageStore, RemovedImages, StoreUsage, StoredImage};

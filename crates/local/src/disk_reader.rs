@@ -230,7 +230,7 @@ impl OpenReader {
     /// Closes it, and returns when it is removed completely.
     async fn end(self) {
         if let Some(lease) = self.lease.upgrade() {
-            // A full channel means that it was already told to close.
+            // A full channel means that a close was already requested.
             let _sent = lease.try_send(());
         }
         closed(self.ended).await;

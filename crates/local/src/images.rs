@@ -9,7 +9,7 @@ use carrel_control::provider::ProviderError;
 use carrel_control::spec::{HostIds, check_image};
 use carrel_fetch::{FetchError, Image, Images, PullPolicy};
 use carrel_image::{ImageRef, RootFs};
-use carrel_layers::{CancellationToken, Config, Digest, Progress};
+use carrel_layers::{CancellationToken, Config, Digest, PullProgress};
 use serde::{Deserialize, Serialize};
 
 use crate::paths::create_directory;
@@ -131,12 +131,12 @@ fn at(disk: &Path) -> impl Fn(std::io::Error) -> ProviderError {
 
 // === impl PullLogger ===
 
-impl Progress for PullLogger<'_> {
+impl PullProgress for PullLogger<'_> {
     fn begin(&self, layers: &[carrel_layers::Descriptor]) {
         tracing::info!(image = self.0, layers = layers.len(), "pulling image");
     }
 
-    fn said(&self, text: &str) {
+    fn message(&self, text: &str) {
         tracing::info!(image = self.0, "{text}");
     }
 }

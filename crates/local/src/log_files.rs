@@ -186,8 +186,8 @@ mod tests {
         let left = [".trimmed", "newer.stdout.log", "other", "primary.0.stdout.log", "runs.stdout.log"];
         assert_eq!(names(&logs), left);
         assert_eq!(names(&root.path().join("not.ours")), ["ended.stdout.log"]);
-        let gone = OutputLog { bytes: 0, trimmed: 7 };
-        assert_eq!(output(&logs, &exec("ended")).unwrap(), ExecOutput { stdout: gone, stderr: gone });
+        let removed = OutputLog { bytes: 0, trimmed: 7 };
+        assert_eq!(output(&logs, &exec("ended")).unwrap(), ExecOutput { stdout: removed, stderr: removed });
         let whole = output(&logs, &exec("newer")).unwrap();
         assert_eq!(whole, ExecOutput { stdout: OutputLog { bytes: 7, trimmed: 0 }, stderr: OutputLog::default() });
         assert_eq!(remove_old(&root.path().join("nowhere"), Timestamp(0), &running).unwrap(), RemovedLogs::default());

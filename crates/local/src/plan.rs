@@ -12,7 +12,7 @@ use carrel_shim_client::Programs;
 use carrel_shim_client::messages::{Create, JobRetention, MountSpec, SandboxLimits};
 
 use crate::paths::{HomePaths, name};
-use crate::{IDS, Settings, failed, services, skeleton};
+use crate::{IDS, LocalSettings, failed, services, skeleton};
 
 /// The default working directory of execs, which always exists.
 pub(crate) const WORKSPACE: &str = "/workspace";
@@ -33,7 +33,7 @@ const KEPT_MS: u64 = 30 * 24 * 60 * 60 * 1000;
 
 /// The request that creates a sandbox.
 pub(crate) fn create(
-    settings: &Settings,
+    settings: &LocalSettings,
     programs: &Programs,
     (paths, image): (&HomePaths, &Image),
     place: &Place,

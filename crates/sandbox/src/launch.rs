@@ -221,15 +221,15 @@ fn preallocation(spec: &ContainerSpec) -> Preallocation {
 
 /// Refuses reserved and duplicate mount points.
 fn targets(spec: &ContainerSpec) -> Result<(), MountError> {
-    let mut seen = Vec::new();
+    let mut observed = Vec::new();
     for target in
         spec.project.iter().map(|project| &project.target).chain(spec.mounts.iter().map(|mount| &mount.target))
     {
         let problem = match target.as_path().components().next() {
             Some(first) if RESERVED_TARGETS.iter().any(|own| first.as_os_str() == *own) => TargetProblem::Reserved,
-            _ if seen.contains(&target) => TargetProblem::Duplicate,
+            _ if observed.contains(&target) => TargetProblem::Duplicate,
             _ => {
-                seen.push(target);
+                observed.push(target);
                 continue;
             }
         };

@@ -162,9 +162,9 @@ async fn a_silent_peer_fails_with_the_timeout() {
     assert_eq!(ConnectOptions::default().timeout, Duration::from_secs(10));
     let carrel = Ready { carrel: Some(CarrelReady { generation: 11 }), ..plain_ready() };
     let greeted = greeting(10, &carrel);
-    for said in [&[][..], &greeted[..3], &greeted[..8], &greeted[..20], &greeted] {
-        let (silent, _peer) = connect_to(said, ConnectOptions::default()).await;
-        assert!(matches!(silent, Err(ConnectError::TimedOut(_))), "after {} bytes", said.len());
+    for output in [&[][..], &greeted[..3], &greeted[..8], &greeted[..20], &greeted] {
+        let (silent, _peer) = connect_to(output, ConnectOptions::default()).await;
+        assert!(matches!(silent, Err(ConnectError::TimedOut(_))), "after {} bytes", output.len());
     }
 }
 

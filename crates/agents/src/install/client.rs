@@ -362,9 +362,9 @@ fn error_chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(inner) = cause {
-        let said = inner.to_string();
-        if !text.contains(&said) {
-            text = format!("{text}: {said}");
+        let output = inner.to_string();
+        if !text.contains(&output) {
+            text = format!("{text}: {output}");
         }
         cause = inner.source();
     }

@@ -95,14 +95,14 @@ impl ProcessMarker {
     /// Waits until the pipe was opened and every holder is gone.
     pub(crate) fn released(&self) -> PipeRelease {
         let pipe = self.pipe();
-        let (tell, told) = mpsc::channel();
+        let (tell, reported) = mpsc::channel();
         std::thread::spawn(move || {
             // Opening waits for the first writer, reading for the last.
-            let mut said = Vec::new();
-            File::open(pipe).unwrap().read_to_end(&mut said).unwrap();
+            let mut output = Vec::new();
+            File::open(pipe).unwrap().read_to_end(&mut output).unwrap();
             let _nobody_waits = tell.send(());
         });
-        PipeRelease(told)
+        PipeRelease(reported)
     }
 }
 

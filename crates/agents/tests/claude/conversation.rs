@@ -125,11 +125,11 @@ fn a_permission_request_accepts_every_reply() {
             (PermissionReply::Reject, Some("not now".to_owned()), json!({"behavior": "deny", "message": "not now"})),
         ] {
             session.prompt("permission").await;
-            let asked = session.until("permissionAsked").await;
-            assert_eq!(asked["permission"], "Bash");
-            assert_eq!(asked["patterns"], json!(["touch a"]));
-            assert_eq!(asked["always"], json!(["Bash(touch *)"]));
-            assert_eq!(asked["tool"], json!({"messageId": "m", "callId": "t"}));
+            let requested = session.until("permissionAsked").await;
+            assert_eq!(requested["permission"], "Bash");
+            assert_eq!(requested["patterns"], json!(["touch a"]));
+            assert_eq!(requested["always"], json!(["Bash(touch *)"]));
+            assert_eq!(requested["tool"], json!({"messageId": "m", "callId": "t"}));
             session.answer(UserAnswer::Permission(reply, words)).await;
             assert_eq!(
                 session.heard().await["response"],
@@ -148,10 +148,10 @@ fn questions_are_answered_or_rejected() {
     run(async {
         let mut session = ClaudeSession::open(options()).await;
         session.prompt("question").await;
-        let asked = session.until("questionAsked").await;
-        assert_eq!(asked["questions"][0]["question"], "Which?");
-        assert_eq!(asked["questions"][0]["multiSelect"], true);
-        assert_eq!(asked["questions"][0]["custom"], true);
+        let requested = session.until("questionAsked").await;
+        assert_eq!(requested["questions"][0]["question"], "Which?");
+        assert_eq!(requested["questions"][0]["multiSelect"], true);
+        assert_eq!(requested["questions"][0]["custom"], true);
         session.answer(UserAnswer::Question(vec![vec!["red".into(), "green".into()]])).await;
         let response = session.heard().await["response"]["response"].clone();
         assert_eq!(response["updatedInput"]["answers"], json!({"Which?": "red, green"}));
@@ -178,8 +178,8 @@ fn a_plan_is_read_from_its_file_and_approved_or_rejected() {
         options.agent_mode = AgentMode::Plan;
         let mut session = ClaudeSession::open(options).await;
         session.prompt("plan").await;
-        let asked = session.until("questionAsked").await;
-        assert_eq!(asked["questions"][0]["question"], "Approve plan execution?\n\n1. Do it.");
+        let requested = session.until("questionAsked").await;
+        assert_eq!(requested["questions"][0]["question"], "Approve plan execution?\n\n1. Do it.");
         session.answer(UserAnswer::Question(vec![vec!["use tabs".into()]])).await;
         let response = session.heard().await["response"]["response"].clone();
         assert_eq!(response, json!({"behavior": "deny", "message": "use tabs"}));
@@ -232,9 +232,9 @@ fn an_unreported_turn_is_merged_into_the_next_prompts() {
         session.prompt("hello").await;
         session.ended().await;
         assert!(!session.events.contains(&json!("turnStarted")));
-        let said: Vec<_> = session.events.iter().filter_map(|event| event.get("message")).collect();
-        let said: Vec<_> = said.iter().map(|message| &message["parts"][0]["text"]).collect();
-        assert_eq!(said, ["by myself", "hello"]);
+        let output: Vec<_> = session.events.iter().filter_map(|event| event.get("message")).collect();
+        let output: Vec<_> = output.iter().map(|message| &message["parts"][0]["text"]).collect();
+        assert_eq!(output, ["by myself", "hello"]);
         session.conversation.close(Duration::from_secs(2), &mut Vec::new()).await;
     });
 }

@@ -62,7 +62,7 @@ async fn concurrent_callers_share_one_download() {
     let (fixture, package) = InstallFixture::with_claude("1.0.0", &claude);
     fixture.server.fail(&package.path(), &[RegistryFault::Hold(50_000)]);
     let installer = fixture.installer();
-    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let (tell, mut reported) = tokio::sync::mpsc::unbounded_channel();
     let installs: Vec<_> = (0..10)
         .map(|number| {
             let (installer, tell) = (installer.clone(), tell.clone());
@@ -73,11 +73,11 @@ async fn concurrent_callers_share_one_download() {
         })
         .collect();
     // All of them are running and see the same progress.
-    let mut seen = std::collections::BTreeSet::new();
-    while seen.len() < 10 {
-        let (number, bytes) = told.recv().await.unwrap();
+    let mut observed = std::collections::BTreeSet::new();
+    while observed.len() < 10 {
+        let (number, bytes) = reported.recv().await.unwrap();
         if bytes == 50_000 {
-            seen.insert(number);
+            observed.insert(number);
         }
     }
     fixture.server.release();
@@ -119,13 +119,13 @@ async fn an_install_continues_after_its_caller_is_cancelled() {
     let (fixture, package) = InstallFixture::with_claude("1.0.0", &program(1, 100_000));
     fixture.server.fail(&package.path(), &[RegistryFault::Hold(50_000)]);
     let installer = fixture.installer();
-    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let (tell, mut reported) = tokio::sync::mpsc::unbounded_channel();
     let first = {
         let installer = installer.clone();
         let progress = move |now: InstallProgress| tell.send(now.bytes).unwrap();
         tokio::spawn(async move { installer.install(AgentId::Claude, false, None, progress).await })
     };
-    while told.recv().await.unwrap() == 0 {}
+    while reported.recv().await.unwrap() == 0 {}
     first.abort();
     assert!(first.await.unwrap_err().is_cancelled());
     fixture.server.release();

@@ -26,8 +26,8 @@ async fn ended(
     let found = fixture.installer().find(AgentId::Claude);
     // The link is replaced atomically: before that the old install is current, and afterwards the new one.
     let expected = if phase > InstallPhase::Linking { Some(("2.0.0", &after)) } else { old.map(|old| (old, &before)) };
-    let told = found.as_ref().map(|found| (found.version.as_deref().unwrap(), std::fs::read(&found.path).unwrap()));
-    assert_eq!(told, expected.map(|(version, content)| (version, content.clone())), "in {phase}");
+    let reported = found.as_ref().map(|found| (found.version.as_deref().unwrap(), std::fs::read(&found.path).unwrap()));
+    assert_eq!(reported, expected.map(|(version, content)| (version, content.clone())), "in {phase}");
 
     let asked = fixture.server.asked(&package.path()).len();
     let installed = fixture.version("2.0.0").await.unwrap();

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::{
     package::{TestPackage, archive},
     registry::TestRegistry,
-    support::{TestServer, program, said},
+    support::{TestServer, program, texts},
 };
 
 const FAKE_CLAUDE: &str = include_str!("../claude/fake_claude.py");
@@ -60,7 +60,7 @@ async fn creating_a_session_installs_its_agent_once() {
     let program = Path::new(installed["path"].as_str().unwrap());
     assert!(program.starts_with(server.home.path()), "{}", program.display());
     let turn = server.say("s", "hello").await;
-    assert_eq!(said(&turn, "assistant"), ["hello"], "the installed program does not answer: {turn:?}");
+    assert_eq!(texts(&turn, "assistant"), ["hello"], "the installed program does not answer: {turn:?}");
 
     let requests = registry.asked("").len();
     server.post("/v1/sessions/t", wanted()).await.is(200);

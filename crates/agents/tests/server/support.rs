@@ -54,7 +54,7 @@ pub(crate) fn program(arguments: &[&str]) -> Command {
 pub(crate) async fn refused(mut command: Command) -> String {
     let output = soon(command.output()).await.unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(!output.status.success() && output.status.code().is_some(), "it started, or died: {said}");
+    assert!(!output.status.success() && output.status.code().is_some(), "it started, or died: {texts}");
     said
 }
 
@@ -84,7 +84,7 @@ impl TestServer {
         // There may be warnings before it.
         let address = loop {
             let before = said.len();
-            assert_ne!(soon(errors.read_line(&mut said)).await.unwrap(), 0, "{said}");
+            assert_ne!(soon(errors.read_line(&mut said)).await.unwrap(), 0, "{texts}");
             if let Some(address) = said[before..].trim_end().strip_prefix("listening on ") {
                 break address.to_owned();
             }
@@ -232,7 +232,7 @@ pub(crate) fn with_json(request: reqwest::RequestBuilder, body: &Value) -> reqwe
 }
 
 /// Texts of the messages of this role, in order.
-pub(crate) fn said(events: &[Value], role: &str) -> Vec<String> {
+pub(crate) fn texts(events: &[Value], role: &str) -> Vec<String> {
     let messages = events.iter().map(|event| &event["data"]["message"]).filter(|message| message["role"] == role);
     messages.filter_map(|message| message["parts"][0]["text"].as_str().map(str::to_owned)).collect()
 }

@@ -70,20 +70,20 @@ async fn all_sandboxes_of_a_label_are_watched_in_the_order_of_their_events() {
         request.create_spec.as_mut().unwrap().labels = pairs(&[("team", team)]);
         client.create_sandbox(request).await.unwrap();
     }
-    let (mut seen, mut ready) = (Vec::new(), 0);
+    let (mut observed, mut ready) = (Vec::new(), 0);
     while ready < 2 {
         let response = live.message().await.unwrap().unwrap();
         let event = response.event.unwrap();
         assert_ne!(event.sandbox_id, "two-2");
         ready += usize::from(event.event_type() == EventType::SandboxReady);
-        seen.push((response.position, event.event_id));
+        observed.push((response.position, event.event_id));
     }
-    assert!(seen.windows(2).all(|pair| pair[0].0 < pair[1].0));
+    assert!(observed.windows(2).all(|pair| pair[0].0 < pair[1].0));
     // The events are the same from the start and from a position in the middle.
     for skip in [0, 2] {
-        let from = if skip == 0 { 0 } else { seen[skip - 1].0 };
+        let from = if skip == 0 { 0 } else { observed[skip - 1].0 };
         let mut again = api.watch_sandboxes(request(Some(from))).await.unwrap().into_inner();
-        for due in &seen[skip..] {
+        for due in &observed[skip..] {
             let response = again.message().await.unwrap().unwrap();
             assert_eq!((response.position, response.event.unwrap().event_id), *due);
         }

@@ -38,9 +38,9 @@ const OWN: [&str; 32] = [
 
 /// Whether a name is `.git` to git, or to a file system that takes other spellings for the same.
 pub(crate) fn is_git(name: &[u8]) -> bool {
-    let seen = visible(name);
+    let observed = visible(name);
     // What follows a colon names a stream of the file, and dots and spaces at the end count for nothing.
-    let stem = seen.split(|byte| *byte == b':').next().unwrap_or_default();
+    let stem = observed.split(|byte| *byte == b':').next().unwrap_or_default();
     let end = stem.iter().rposition(|byte| !matches!(byte, b'.' | b' ')).map_or(0, |last| last + 1);
     let stem = stem.get(..end).unwrap_or_default();
     stem.eq_ignore_ascii_case(b".git") || stem.eq_ignore_ascii_case(b"git~1")

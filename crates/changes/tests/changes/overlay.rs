@@ -93,9 +93,9 @@ fn work(before: &[Act], after: &[Act], targets: &[&[u8]]) -> (TestTrees, BTreeMa
     for step in after.iter().take(24) {
         act(&overlay.0, *step, targets);
     }
-    let seen = items(&overlay.0);
+    let observed = items(&overlay.0);
     drop(overlay);
-    (trees, seen)
+    (trees, observed)
 }
 
 // === impl MountedOverlay ===
@@ -126,10 +126,10 @@ fn changes_applied_to_a_copy_of_the_project_give_what_the_sandbox_saw() {
     }
     bolero::check!().with_iterations(256).with_type::<(Vec<Act>, Vec<Act>, bool)>().for_each(
         |(before, after, other)| {
-            let (trees, seen) = work(before, after, &TARGETS);
+            let (trees, observed) = work(before, after, &TARGETS);
             let was = trees.items();
             let kept = trees.keep();
-            assert_eq!(trees.list().is_empty(), was == seen);
+            assert_eq!(trees.list().is_empty(), was == observed);
             let copy = trees.copy("copy");
             if *other {
                 // Of a user who has no other rights than those that the permissions give.
@@ -139,7 +139,7 @@ fn changes_applied_to_a_copy_of_the_project_give_what_the_sandbox_saw() {
             kept.apply(Some(&copy), ApplyOptions { dry_run: true, ..ApplyOptions::default() }).unwrap();
             assert_eq!(items(&copy), was, "a dry run writes nothing");
             kept.apply(Some(&copy), ApplyOptions::default()).unwrap();
-            assert_eq!(items(&copy), seen);
+            assert_eq!(items(&copy), observed);
             let again = kept.apply(Some(&copy), ApplyOptions::default()).unwrap();
             assert!(again.to_string().starts_with("nothing to do"), "{again}");
             assert_eq!(trees.items(), was, "and the project is as it was");
@@ -156,7 +156,7 @@ fn git_applies_the_patch_to_a_copy_of_the_project() {
         return;
     }
     bolero::check!().with_iterations(128).with_type::<(Vec<Act>, Vec<Act>)>().for_each(|(before, after)| {
-        let (trees, seen) = work(before, after, &DANGLING);
+        let (trees, observed) = work(before, after, &DANGLING);
         let mut patch = Vec::new();
         trees.keep().diff(None, &mut patch, DiffStyle::Patch).unwrap();
         let copy = trees.copy("copy");
@@ -174,7 +174,7 @@ fn git_applies_the_patch_to_a_copy_of_the_project() {
             let patch = String::from_utf8_lossy(&patch);
             assert!(output.status.success(), "{}\n{patch}", String::from_utf8_lossy(&output.stderr));
         }
-        assert_eq!(files(&items(&copy)), files(&seen), "{}", String::from_utf8_lossy(&patch));
+        assert_eq!(files(&items(&copy)), files(&observed), "{}", String::from_utf8_lossy(&patch));
     });
 }
 
@@ -185,12 +185,12 @@ fn the_exported_layer_over_a_copy_of_the_project_gives_what_the_sandbox_saw() {
         return;
     }
     bolero::check!().with_iterations(128).with_type::<(Vec<Act>, Vec<Act>)>().for_each(|(before, after)| {
-        let (trees, seen) = work(before, after, &TARGETS);
+        let (trees, observed) = work(before, after, &TARGETS);
         let mut layer = Vec::new();
         trees.keep().export(&mut layer).unwrap();
         let copy = trees.copy("copy");
         unpack(&layer, &copy);
-        assert_eq!(items(&copy), seen);
+        assert_eq!(items(&copy), observed);
     });
 }
 

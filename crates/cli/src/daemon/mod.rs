@@ -190,7 +190,7 @@ mod tests {
             carrel_store::Store::open(&home.path().join("carrel.db"), carrel_store::StoreOptions::default()).unwrap();
         let provider = std::sync::Arc::new(carrel_control::fake::FakeProvider::default());
         let control =
-            carrel_control::Control::start(store, provider, carrel_control::Settings::default()).await.unwrap();
+            carrel_control::Control::start(store, provider, carrel_control::ControlSettings::default()).await.unwrap();
         let caller = carrel_control::Caller { user: 0, group: 0, trusted: true };
         for number in 0..SANDBOXES {
             let labels = [("large".to_owned(), "x".repeat(LABEL))].into();

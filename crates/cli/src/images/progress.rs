@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use carrel_changes::EscapedLine;
-use carrel_layers::{Descriptor, LayerOutcome, Progress};
+use carrel_layers::{Descriptor, LayerOutcome, PullProgress};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::size::Size;
@@ -88,7 +88,7 @@ impl Drop for ImageProgress {
     }
 }
 
-impl Progress for ImageProgress {
+impl PullProgress for ImageProgress {
     fn begin(&self, layers: &[Descriptor]) {
         let total: u64 = layers.iter().map(|layer| layer.size).sum();
         let mut state = self.lock();
@@ -147,7 +147,7 @@ impl Progress for ImageProgress {
         }
     }
 
-    fn said(&self, text: &str) {
+    fn message(&self, text: &str) {
         self.line(&EscapedLine(text).to_string());
     }
 }

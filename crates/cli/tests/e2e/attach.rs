@@ -49,14 +49,14 @@ fn who_wants_no_replay_sees_only_what_comes() {
     let env = TestEnvironment::new();
     let sandbox = RunningSandbox::new(&env);
     sandbox.detached(&["--interactive"], "echo", ECHO);
-    let mut seen = attached(&env, &["--read-only", "box", "echo"]);
-    seen.until("begun");
+    let mut observed = attached(&env, &["--read-only", "box", "echo"]);
+    observed.until("begun");
     let mut running = attached(&env, &["--no-replay", "box", "echo"]);
     running.child.stdin.as_mut().unwrap().write_all(b"one\n").unwrap();
     running.until("<one>");
-    seen.until("<one>");
+    observed.until("<one>");
     drop(running.child.stdin.take());
-    assert_eq!((running.finish().code, seen.finish().code), (Some(6), Some(6)));
+    assert_eq!((running.finish().code, observed.finish().code), (Some(6), Some(6)));
 }
 
 #[test]
@@ -80,8 +80,8 @@ fn input_that_another_process_holds_is_refused_viewed_read_only_or_taken_over() 
     let sandbox = RunningSandbox::new(&env);
     let outcome = env.carrel(["attach", "box"]);
     assert_eq!(outcome.code, Some(125));
-    let said = format!("error: process {}", sandbox.owner());
-    assert!(outcome.stderr.starts_with(&said) && outcome.stderr.contains("holds the input of job run"), "{outcome:?}");
+    let output = format!("error: process {}", sandbox.owner());
+    assert!(outcome.stderr.starts_with(&output) && outcome.stderr.contains("holds the input of job run"), "{outcome:?}");
     assert!(
         outcome.stderr.ends_with("hint: --take-over takes over the input; --read-only attaches without it\n"),
         "{outcome:?}"
@@ -99,8 +99,8 @@ fn input_that_another_process_holds_is_refused_viewed_read_only_or_taken_over() 
     assert_eq!(running.finish().code, Some(0));
     let outcome = sandbox.end();
     assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(0), &b"over\n"[..]));
-    let said = format!("note: process {taker} took over the input of the job; this session is now read-only\n");
-    assert_eq!(outcome.stderr, said);
+    let output = format!("note: process {taker} took over the input of the job; this session is now read-only\n");
+    assert_eq!(outcome.stderr, output);
 }
 
 #[test]
@@ -236,9 +236,9 @@ fn an_interrupt_leaves_a_job_that_was_attached_to() {
         running.signal(signal);
         let outcome = running.finish();
         assert_eq!(outcome.code, Some(code), "{outcome:?}");
-        let said =
+        let output =
             "note: job echo continues\nhint: `carrel attach box echo` attaches to it again; `carrel exec box -- kill ";
-        assert!(outcome.stderr.starts_with(said), "{outcome:?}");
+        assert!(outcome.stderr.starts_with(output), "{outcome:?}");
         let kill = outcome.stderr.split('`').nth(3).unwrap().to_owned();
         if signal == Signal::TERM {
             let words: Vec<&str> = kill.split(' ').skip(1).collect();

@@ -151,9 +151,9 @@ fn what_arrives_belongs_to_the_user_who_acts() {
     let owners = "find /home/agbox/copy -exec stat -c %u:%g {} + | sort -u";
     assert_eq!(fixture.inside(owners), "1000:1000\n");
     // Nor does it act with other rights than theirs.
-    let (code, said) = refused(&fixture.env, &["cp", "--user", "agbox", &fixture.path("source/empty"), "web:/root/x"]);
+    let (code, output) = refused(&fixture.env, &["cp", "--user", "agbox", &fixture.path("source/empty"), "web:/root/x"]);
     assert_eq!(code, "copy_failed");
-    assert!(said.starts_with("/root/x in the sandbox: "), "{said}");
+    assert!(output.starts_with("/root/x in the sandbox: "), "{output}");
     fixture.cp(&[&fixture.path("source/empty"), "web:/root/x"]);
     fixture.done();
 }
@@ -163,8 +163,8 @@ fn special_files_are_skipped_and_reported() {
     let fixture = CopyFixture::new();
     fixture.inside("mkdir /tmp/odd && mkfifo /tmp/odd/pipe && echo x > /tmp/odd/file");
     let outcome = fixture.env.carrel(["cp", "web:/tmp/odd", &fixture.path("odd")]);
-    let said = "note: skipped /tmp/odd/pipe: it is a device, a pipe or a socket\n";
-    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), said));
+    let output = "note: skipped /tmp/odd/pipe: it is a device, a pipe or a socket\n";
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), output));
     assert_eq!(described(&fixture.here.path().join("odd")).len(), 2);
     rustix::fs::mknodat(CWD, fixture.path("odd/pipe"), FileType::Fifo, Mode::RUSR, 0).unwrap();
     let outcome = fixture.env.carrel(["cp", &fixture.path("odd"), "web:/tmp/back"]);
@@ -178,9 +178,9 @@ fn a_name_that_is_not_text_is_left_out_and_that_is_a_failure() {
     let fixture = CopyFixture::new();
     fixture.inside("mkdir /tmp/odd && touch \"/tmp/odd/$(printf 'a\\377')\" /tmp/odd/plain");
     let outcome = fixture.env.carrel(["cp", "web:/tmp/odd", &fixture.path("odd")]);
-    let said = "note: skipped /tmp/odd/a\u{fffd}: its name is not UTF-8\n\
+    let output = "note: skipped /tmp/odd/a\u{fffd}: its name is not UTF-8\n\
                 error: 1 file could not be copied; all others were\n";
-    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(1), said));
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(1), output));
     assert!(fixture.here.path().join("odd/plain").exists());
     std::fs::write(fixture.here.path().join("odd").join(std::ffi::OsStr::from_bytes(b"b\xff")), "").unwrap();
     let outcome = fixture.env.carrel(["cp", &fixture.path("odd"), "web:/tmp/back"]);
@@ -208,15 +208,15 @@ fn no_link_of_a_sandbox_leads_a_copy_out_of_where_it_goes() {
     fixture.cp(&["web:/tmp/t/.", &out]);
     assert!(Path::new(&out).join("file").symlink_metadata().unwrap().is_file());
     fixture.inside("cd /tmp/t && mkdir directory && echo owned > directory/victim");
-    let (code, said) = refused(&fixture.env, &["cp", "web:/tmp/t/.", &out]);
+    let (code, output) = refused(&fixture.env, &["cp", "web:/tmp/t/.", &out]);
     assert_eq!(code, "copy_failed");
-    assert!(said.ends_with("/out/directory: a file that is not a directory exists, and is not replaced"), "{said}");
+    assert!(output.ends_with("/out/directory: a file that is not a directory exists, and is not replaced"), "{output}");
     assert_eq!(std::fs::read_to_string(&victim).unwrap(), "untouched");
     assert_eq!(outside.path().read_dir().unwrap().count(), 1);
     // Nor is one that its user names.
     symlink(&victim, fixture.path("link")).unwrap();
-    let (_, said) = refused(&fixture.env, &["cp", "web:/tmp/t/file", &fixture.path("link")]);
-    assert!(said.ends_with("/link: it is a symbolic link, which is not followed"), "{said}");
+    let (_, output) = refused(&fixture.env, &["cp", "web:/tmp/t/file", &fixture.path("link")]);
+    assert!(output.ends_with("/link: it is a symbolic link, which is not followed"), "{output}");
     fixture.done();
 }
 
@@ -231,8 +231,8 @@ fn no_link_that_leads_out_of_the_copy_comes_with_it() {
     assert_eq!(outcome.code, Some(1));
     let lines: Vec<_> = outcome.stderr.lines().collect();
     for name in ["absolute", "climbs", "a/hidden"] {
-        let said = format!("note: skipped /tmp/t/{name}: it is a symbolic link that points out of the copy");
-        assert!(lines.contains(&said.as_str()), "{lines:?}");
+        let output = format!("note: skipped /tmp/t/{name}: it is a symbolic link that points out of the copy");
+        assert!(lines.contains(&output.as_str()), "{lines:?}");
     }
     let last = [
         "error: 3 files could not be copied; all others were",
@@ -274,16 +274,16 @@ fn no_link_in_the_sandbox_directs_what_is_copied_into_it() {
         "web:/tmp/w",
         "web:/tmp/w/out/.",
     ] {
-        let (code, said) = refused(&fixture.env, &["cp", &fixture.path("file"), target]);
+        let (code, output) = refused(&fixture.env, &["cp", &fixture.path("file"), target]);
         assert!(
-            code == "link_not_followed" && said.contains("is a symbolic link, which is not followed"),
-            "{target}: {said}"
+            code == "link_not_followed" && output.contains("is a symbolic link, which is not followed"),
+            "{target}: {output}"
         );
     }
     // In a tree as well.
-    let (code, said) = refused(&fixture.env, &["cp", &format!("{}/.", fixture.path("tree")), "web:/tmp/w"]);
+    let (code, output) = refused(&fixture.env, &["cp", &format!("{}/.", fixture.path("tree")), "web:/tmp/w"]);
     assert_eq!(code, "link_not_followed");
-    assert!(said.starts_with("/tmp/w/out in the sandbox: "), "{said}");
+    assert!(output.starts_with("/tmp/w/out in the sandbox: "), "{output}");
     assert_eq!(fixture.inside("cat /root/secret/*"), "old\n");
     // The same link is no obstacle to root inside, and the path that it leads to can be named.
     let outcome = fixture.env.carrel(["cp", &fixture.path("file"), "web:/tmp/w/out/x"]);
@@ -308,9 +308,9 @@ fn of_a_link_that_is_named_only_what_it_leads_to_is_copied() {
     let fixture = CopyFixture::new();
     fixture.inside("echo real > /tmp/real; ln -s real /tmp/link");
     // What it leads to would be whatever has that name here.
-    let (code, said) = refused(&fixture.env, &["cp", "web:/tmp/link", &fixture.path("a")]);
+    let (code, output) = refused(&fixture.env, &["cp", "web:/tmp/link", &fixture.path("a")]);
     assert_eq!(code, "copy_failed");
-    assert!(said.ends_with("it is a symbolic link, and its target is not copied with it"), "{said}");
+    assert!(output.ends_with("it is a symbolic link, and its target is not copied with it"), "{output}");
     assert!(Path::new(&fixture.path("a")).symlink_metadata().is_err());
     fixture.cp(&["-L", "web:/tmp/link", &fixture.path("b")]);
     assert_eq!(std::fs::read_to_string(fixture.path("b")).unwrap(), "real\n");
@@ -328,7 +328,7 @@ fn an_invalid_target_is_reported_before_anything_is_copied() {
     std::fs::create_dir(fixture.path("dir")).unwrap();
     let (file, dir, pipe) = (fixture.path("file"), fixture.path("dir"), fixture.path("pipe"));
     rustix::fs::mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR, 0).unwrap();
-    for (words, code, said) in [
+    for (words, code, output) in [
         (&["/nowhere", "web:/tmp"][..], "copy_failed", "/nowhere: No such file"),
         (&["web:/nowhere", &dir], "copy_failed", "/nowhere in the sandbox: "),
         (&["web:/etc/passwd", "/nowhere/x"], "copy_failed", "/nowhere: No such file"),
@@ -341,7 +341,7 @@ fn an_invalid_target_is_reported_before_anything_is_copied() {
         (&["web:/etc/passwd", &pipe], "copy_failed", &format!("{pipe}: a device, a pipe or a socket exists")),
     ] {
         let (found, message) = refused(&fixture.env, &["cp"].iter().chain(words).copied().collect::<Vec<_>>());
-        assert!(found == code && message.starts_with(said), "{words:?}: {found} {message}");
+        assert!(found == code && message.starts_with(output), "{words:?}: {found} {message}");
     }
     let outcome = fixture.env.carrel(["cp", "a", "b"]);
     assert_eq!((outcome.code, outcome.stderr.lines().next()), (Some(2), Some("error: neither path is in a sandbox")));

@@ -172,8 +172,8 @@ fn what_the_host_shows_belongs_to_the_user_and_the_group_of_the_command() {
     let (path, mount) = (data.path().to_str().unwrap(), format!("{}:/data:rw", data.path().display()));
     for (user, expected) in [("12:34", "12:34"), ("agbox:root", "1000:0"), ("0", "0:0")] {
         let flags = ["--user", user, "--project", path, "--mount", &mount];
-        let said = stdout(&env, &flags, "stat -c %u:%g /workspace /data; touch /data/made");
-        assert_eq!(said, format!("{expected}\n{expected}\n"), "{user}");
+        let output = stdout(&env, &flags, "stat -c %u:%g /workspace /data; touch /data/made");
+        assert_eq!(output, format!("{expected}\n{expected}\n"), "{user}");
         let made = std::fs::metadata(data.path().join("made")).unwrap();
         assert_eq!((made.uid(), made.gid()), (1234, 4321), "{user}");
         std::fs::remove_file(data.path().join("made")).unwrap();

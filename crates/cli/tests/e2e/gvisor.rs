@@ -36,7 +36,7 @@ fn shell(env: &TestEnvironment, flags: &[&str], script: &str) -> CommandOutput {
     env.shell(&[&ON_GVISOR[..], flags].concat(), script)
 }
 
-fn said(outcome: &CommandOutput) -> String {
+fn stdout(outcome: &CommandOutput) -> String {
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
     String::from_utf8(outcome.stdout.clone()).unwrap()
 }
@@ -63,12 +63,12 @@ on_gvisor! {
         let env = TestEnvironment::new();
         let host = std::fs::read_to_string("/proc/version").unwrap();
         // The control: otherwise it is the host's.
-        assert_eq!(said(&env.shell(&[], "cat /proc/version")), host);
-        assert_ne!(said(&shell(&env, &[], "cat /proc/version")), host);
-        let log = said(&shell(&env, &[], "dmesg"));
+        assert_eq!(stdout(&env.shell(&[], "cat /proc/version")), host);
+        assert_ne!(stdout(&shell(&env, &[], "cat /proc/version")), host);
+        let log = stdout(&shell(&env, &[], "dmesg"));
         assert!(log.contains("gVisor"), "{log}");
         let uptime = |text: String| text.split('.').next().unwrap().parse::<u64>().unwrap();
-        let inside = uptime(said(&shell(&env, &[], "cat /proc/uptime")));
+        let inside = uptime(stdout(&shell(&env, &[], "cat /proc/uptime")));
         assert!(inside < 60, "its kernel has run for {inside} s");
     }
 
@@ -80,8 +80,8 @@ on_gvisor! {
         assert_eq!(shell(&env, &[], "kill -TERM $$").code, Some(143));
         let absent = env.carrel(["run", "--isolation", "gvisor", "host", "--", "/no/such"]);
         assert_eq!(absent.code, Some(127), "{absent:?}");
-        assert_eq!(said(&shell(&env, &["--user", "1000:1000"], "id -u; id -g")), "1000\n1000\n");
-        assert_eq!(said(&shell(&env, &["--hostname", "other"], "hostname")), "other\n");
+        assert_eq!(stdout(&shell(&env, &["--user", "1000:1000"], "id -u; id -g")), "1000\n1000\n");
+        assert_eq!(stdout(&shell(&env, &["--hostname", "other"], "hostname")), "other\n");
         assert_eq!(shell(&env, &["--timeout", "1s"], "sleep 1000").code, Some(124));
         let much = shell(&env, &[], "head -c 3000000 /dev/zero");
         assert_eq!((much.code, much.stdout.len()), (Some(0), 3_000_000));
@@ -93,7 +93,7 @@ on_gvisor! {
         let here = tempfile::tempdir().unwrap();
         let path = |name: &str| here.path().join(name).to_str().unwrap().to_owned();
         let sandbox = RunningSandbox::with(&env, &ON_GVISOR);
-        assert_eq!(said(&sandbox.exec(&[], "cat /proc/1/comm")), "agentd\n");
+        assert_eq!(stdout(&sandbox.exec(&[], "cat /proc/1/comm")), "agentd\n");
         std::fs::write(path("in"), "there and back").unwrap();
         for words in [[path("in"), "box:/root/x".to_owned()], ["box:/root/x".to_owned(), path("out")]] {
             let outcome = env.carrel([&["cp".to_owned()][..], &words].concat());
@@ -102,13 +102,13 @@ on_gvisor! {
         assert_eq!(std::fs::read_to_string(path("out")).unwrap(), "there and back");
         sandbox.detached(&[], "kept", "echo kept");
         sandbox.until_exited("kept");
-        assert_eq!(said(&env.carrel(["logs", "box", "kept"])), "kept\n");
+        assert_eq!(stdout(&env.carrel(["logs", "box", "kept"])), "kept\n");
         let mut person = PtySession::types_at_shell(&env, &["exec", "-t", "box", "--", "sh"]);
         person.keyboard.write_all(b"stty size; tty; exit 5\n").unwrap();
         person.until("40 120");
         person.until("/dev/pts/0");
         assert_eq!(person.child.wait().unwrap().code(), Some(5));
-        let shown: serde_json::Value = serde_json::from_str(&said(&env.carrel(["inspect", "box"]))).unwrap();
+        let shown: serde_json::Value = serde_json::from_str(&stdout(&env.carrel(["inspect", "box"]))).unwrap();
         assert_eq!(shown["isolation"], "gvisor");
         assert_eq!(env.carrel(["stop", "box"]).code, Some(0));
     }
@@ -165,17 +165,17 @@ on_gvisor! {
         assert_eq!(much.code, Some(137), "{much:?}");
         assert!(much.stderr.starts_with("error: the sandbox ran out of memory (limit 100 MiB)"), "{much:?}");
         // The control: with more of it the same succeeds.
-        assert_eq!(said(&shell(&env, &["--memory", "1G"], take)), "149999999\n");
+        assert_eq!(stdout(&shell(&env, &["--memory", "1G"], take)), "149999999\n");
 
         let many = "for i in $(seq 80); do sleep 1000 & done; echo all";
         let bounded = shell(&env, &["--pids", "100"], many);
         assert_ne!(String::from_utf8_lossy(&bounded.stdout), "all\n", "{bounded:?}");
-        assert_eq!(said(&shell(&env, &[], many)), "all\n");
+        assert_eq!(stdout(&shell(&env, &[], many)), "all\n");
 
         let fill = "head -c 8000000 /dev/zero >/root/x && head -c 8000000 /dev/zero >/tmp/x && echo all";
         let full = shell(&env, &["--disk", "12M"], fill);
         assert!(full.code == Some(1) && full.stderr.contains("No space left on device"), "{full:?}");
-        assert_eq!(said(&shell(&env, &["--disk", "20M"], fill)), "all\n");
+        assert_eq!(stdout(&shell(&env, &["--disk", "20M"], fill)), "all\n");
     }
 
     //= promises.command.gvisor-installed-cannot-start
@@ -195,7 +195,7 @@ on_gvisor! {
         }
         let flags = ["--project", project.path().to_str().unwrap(), "--keep-changes", "one"];
         let outcome = shell(&env, &flags, "pwd; echo after >>changed; rm deleted; mkdir d; echo n >d/new");
-        assert_eq!(said(&outcome), "/workspace\n");
+        assert_eq!(stdout(&outcome), "/workspace\n");
         assert_eq!(std::fs::read_to_string(project.path().join("changed")).unwrap(), "before\n");
         assert!(project.path().join("deleted").exists());
         assert_eq!(env.carrel(["apply", "one"]).code, Some(0));
@@ -241,7 +241,7 @@ on_gvisor! {
         let mount = format!("{}:/link/x", shown.path().display());
         let run = |script: &str| {
             let words = ["run", "--isolation", "gvisor", "--mount", &mount, "layered", "--", "sh", "-c", script];
-            said(&env.carrel(words))
+            stdout(&env.carrel(words))
         };
         assert_eq!(run("cat /mark /srv/x/a; echo mine >/mark; rm /bin/id; cat /mark"), "layer\na\nmine\n");
         assert_eq!(run("cat /mark; id -u"), "layer\n0\n");

@@ -32,7 +32,7 @@ fn text(path: &Path) -> &str {
 }
 
 /// What was said, of something that went well.
-fn said(outcome: &CommandOutput) -> String {
+fn stdout(outcome: &CommandOutput) -> String {
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
     String::from_utf8(outcome.stdout.clone()).unwrap()
 }
@@ -40,18 +40,18 @@ fn said(outcome: &CommandOutput) -> String {
 /// What a command says that reads a line.
 fn answered(mut running: RunningCommand, line: &str) -> String {
     running.child.stdin.take().unwrap().write_all(line.as_bytes()).unwrap();
-    said(&running.finish())
+    stdout(&running.finish())
 }
 
 impl TestEnvironment {
     /// Takes a directory into the store by a name.
     fn import(&self, flags: &[&str], root: &TempDir, name: &str) -> String {
         let words = ["image", "import"].iter().chain(flags).copied().chain([text(root.path()), name]);
-        said(&self.carrel(words)).trim().to_owned()
+        stdout(&self.carrel(words)).trim().to_owned()
     }
 
     fn image_names(&self) -> Vec<String> {
-        let listed = said(&self.carrel(["--json", "image", "ls"]));
+        let listed = stdout(&self.carrel(["--json", "image", "ls"]));
         let all = listed.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
         let names = all.flat_map(|image| image["names"].as_array().unwrap().clone());
         names.map(|name| name.as_str().unwrap().to_owned()).collect()
@@ -68,16 +68,16 @@ fn what_an_image_says_about_its_commands_is_honoured_and_can_be_overruled() {
     let (env, root) = (TestEnvironment::new(), root("one"));
     let flags = ["--cmd", "usual words", "--entrypoint", "echo ran:", "--env", "A=of image", "--user", "node"];
     env.import(&[&flags[..], &["--workdir", "/srv/app"]].concat(), &root, "tools:1");
-    assert_eq!(said(&env.carrel(["run", "tools:1"])), "ran: usual words\n");
-    assert_eq!(said(&env.carrel(["run", "tools:1", "--", "other"])), "ran: other\n");
+    assert_eq!(stdout(&env.carrel(["run", "tools:1"])), "ran: usual words\n");
+    assert_eq!(stdout(&env.carrel(["run", "tools:1", "--", "other"])), "ran: other\n");
     let shell = ["run", "--entrypoint", "sh -c", "tools:1", "--", "echo $A $(id -u):$(id -g) $(pwd) $HOME"];
-    assert_eq!(said(&env.carrel(shell)), "of image 1001:1001 /srv/app /home/node\n");
+    assert_eq!(stdout(&env.carrel(shell)), "of image 1001:1001 /srv/app /home/node\n");
     let overruled = ["run", "--env", "A=ours", "--user", "0", "--workdir", "/etc", "--entrypoint", "", "tools:1"];
     let script = ["--", "sh", "-c", "echo $A $(id -u) $(pwd)"];
-    assert_eq!(said(&env.carrel(overruled.iter().chain(&script))), "ours 0 /etc\n");
+    assert_eq!(stdout(&env.carrel(overruled.iter().chain(&script))), "ours 0 /etc\n");
     let project = tempfile::tempdir().unwrap();
     let words = ["run", "--project", text(project.path()), "--entrypoint", "", "tools:1", "--", "pwd"];
-    assert_eq!(said(&env.carrel(words)), "/workspace\n");
+    assert_eq!(stdout(&env.carrel(words)), "/workspace\n");
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn where_commands_start_is_made_behind_links_of_the_image() {
     env.import(&["--workdir", "/var/run/app"], &root, "tools:1");
     let look = "pwd -P; ls /var/run; stat -c %N /var/run";
     let expected = "/run/app\napp\nthere\n'/var/run' -> '../run'\n";
-    assert_eq!(said(&env.carrel(["run", "tools:1", "--", "sh", "-c", look])), expected);
+    assert_eq!(stdout(&env.carrel(["run", "tools:1", "--", "sh", "-c", look])), expected);
 }
 
 #[test]
@@ -109,19 +109,19 @@ fn images_are_listed_inspected_and_removed() {
     let (env, root) = (TestEnvironment::new(), root("one"));
     let digest = env.import(&["--label", "team=a"], &root, "tools:1");
     assert!(digest.starts_with("sha256:"), "{digest}");
-    let listed = said(&env.carrel(["image", "ls"]));
+    let listed = stdout(&env.carrel(["image", "ls"]));
     assert!(listed.starts_with("NAME     DIGEST        LAYERS  SIZE"), "{listed}");
     assert!(listed.lines().nth(1).unwrap().starts_with(&format!("tools:1  {}  1", &digest[7..19])), "{listed}");
-    let value: Value = serde_json::from_str(&said(&env.carrel(["image", "inspect", "tools:1"]))).unwrap();
+    let value: Value = serde_json::from_str(&stdout(&env.carrel(["image", "inspect", "tools:1"]))).unwrap();
     assert_eq!((value["digest"].as_str(), value["config"]["labels"]["team"].as_str()), (Some(&*digest), Some("a")));
     let short = &digest[7..19];
-    let again: Value = serde_json::from_str(&said(&env.carrel(["--json", "image", "inspect", short]))).unwrap();
+    let again: Value = serde_json::from_str(&stdout(&env.carrel(["--json", "image", "inspect", short]))).unwrap();
     assert_eq!(again["digest"], value["digest"]);
-    let taken: Value = serde_json::from_str(&said(&env.carrel(["--json", "df"]))).unwrap();
+    let taken: Value = serde_json::from_str(&stdout(&env.carrel(["--json", "df"]))).unwrap();
     assert_eq!((taken["images"].as_u64(), taken["layers"].as_u64()), (Some(1), Some(1)));
     assert!(taken["unpacked"].as_u64().unwrap() > 0);
 
-    let removed = said(&env.carrel(["image", "rm", "tools:1"]));
+    let removed = stdout(&env.carrel(["image", "rm", "tools:1"]));
     assert_eq!(removed, format!("docker.io/library/tools:1\n{digest}\n"));
     let outcome = env.carrel(["image", "rm", "tools:1"]);
     assert_eq!(outcome.code, Some(1));
@@ -130,7 +130,7 @@ fn images_are_listed_inspected_and_removed() {
         "{}",
         outcome.stderr
     );
-    let taken: Value = serde_json::from_str(&said(&env.carrel(["--json", "df"]))).unwrap();
+    let taken: Value = serde_json::from_str(&stdout(&env.carrel(["--json", "df"]))).unwrap();
     assert_eq!(
         (taken["images"].as_u64(), taken["unpacked"].as_u64(), taken["blobs"].as_u64()),
         (Some(0), Some(0), Some(0))
@@ -160,10 +160,10 @@ fn a_tar_and_archives_of_layers_are_images_too() {
     let tar = files.path().join("root.tar");
     let made = Command::new("tar").arg("-C").arg(root.path()).arg("-cf").arg(&tar).arg(".").status().unwrap();
     assert!(made.success());
-    assert_eq!(said(&env.carrel(["run", text(&tar), "--", "cat", "/mark"])), "one");
-    assert_eq!(said(&env.carrel(["run", &format!("dir:{}", text(root.path())), "--", "cat", "/mark"])), "one");
-    said(&env.carrel(["image", "import", text(&tar), "from-tar"]));
-    assert_eq!(said(&env.carrel(["run", "from-tar", "--", "cat", "/mark"])), "one");
+    assert_eq!(stdout(&env.carrel(["run", text(&tar), "--", "cat", "/mark"])), "one");
+    assert_eq!(stdout(&env.carrel(["run", &format!("dir:{}", text(root.path())), "--", "cat", "/mark"])), "one");
+    stdout(&env.carrel(["image", "import", text(&tar), "from-tar"]));
+    assert_eq!(stdout(&env.carrel(["run", "from-tar", "--", "cat", "/mark"])), "one");
     let outcome = env.carrel(["run", &format!("dir:{}", text(&tar)), "--", "true"]);
     assert!(
         outcome.stderr.starts_with(&format!("error: image {} is not a directory", text(&tar))),
@@ -254,7 +254,7 @@ fn an_import_finds_out_what_it_is_given() {
         let name = format!("imported:{number}");
         let outcome = import(source, &name);
         assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""), "{source}");
-        assert_eq!(said(&env.carrel(["run", &name, "--", "cat", "/mark"])), "one", "{source}");
+        assert_eq!(stdout(&env.carrel(["run", &name, "--", "cat", "/mark"])), "one", "{source}");
     }
     std::fs::write(files.path().join("page.zip"), b"PK\x03\x04 and more").unwrap();
     let zipped = Command::new("sh").arg("-c").arg("echo text | gzip >text.gz").current_dir(files.path()).status();
@@ -287,16 +287,16 @@ fn a_sandbox_that_goes_with_its_command_is_saved_while_it_runs() {
     // What runs is needed.
     let outcome = env.carrel(["image", "rm", "tools:1"]);
     assert!(outcome.code == Some(1) && outcome.stderr.contains(" is in use"), "{}", outcome.stderr);
-    said(&env.carrel(["image", "save", "--cmd", "cat /d/f", "web", "saved:1"]));
+    stdout(&env.carrel(["image", "save", "--cmd", "cat /d/f", "web", "saved:1"]));
     // It went on.
     assert_eq!(answered(running, "goes on\n"), "goes on\n");
 
-    assert_eq!(said(&env.carrel(["run", "saved:1"])), "new\n");
+    assert_eq!(stdout(&env.carrel(["run", "saved:1"])), "new\n");
     let look = "echo $KEPT $(cat /mark) /made; ls /bin/stat 2>/dev/null || echo gone";
-    assert_eq!(said(&env.carrel(["run", "saved:1", "--", "sh", "-c", look])), "yes one /made\ngone\n");
+    assert_eq!(stdout(&env.carrel(["run", "saved:1", "--", "sh", "-c", look])), "yes one /made\ngone\n");
     // What is saved lies over what it was made from, and keeps its layers.
-    said(&env.carrel(["image", "rm", "tools:1"]));
-    assert_eq!(said(&env.carrel(["run", "saved:1", "--", "cat", "/mark"])), "one");
+    stdout(&env.carrel(["image", "rm", "tools:1"]));
+    assert_eq!(stdout(&env.carrel(["run", "saved:1", "--", "cat", "/mark"])), "one");
 }
 
 #[test]
@@ -310,7 +310,7 @@ fn a_sandbox_is_resumed_when_image_save_is_killed() {
     let lock = std::fs::File::open(env.home.path().join("images/lock")).unwrap();
     lock.lock().unwrap();
     let saving = RunningCommand::new(env.command(["image", "save", "web", "saved:1"]).spawn().unwrap());
-    let is_paused = || said(&env.carrel(["--json", "ps"])).contains("\"paused\"");
+    let is_paused = || stdout(&env.carrel(["--json", "ps"])).contains("\"paused\"");
     while !is_paused() {
         std::thread::yield_now();
     }
@@ -326,18 +326,18 @@ fn a_sandbox_is_resumed_when_image_save_is_killed() {
 fn a_sandbox_that_stays_is_saved_and_keeps_its_image_whatever_its_name_means_by_then() {
     let (env, first, second) = (TestEnvironment::new(), root("first"), root("second"));
     env.import(&["--user", "root"], &first, "tools:1");
-    said(&env.carrel(["create", "--id", "desk", "tools:1"]));
-    let exec = |script: &str| said(&env.carrel(["exec", "desk", "--", "sh", "-c", script]));
+    stdout(&env.carrel(["create", "--id", "desk", "tools:1"]));
+    let exec = |script: &str| stdout(&env.carrel(["exec", "desk", "--", "sh", "-c", script]));
     assert_eq!(exec("id -u; cat /mark; echo x > /made; rm /bin/stat"), "0\nfirst");
-    said(&env.carrel(["image", "save", "desk", "running:1"]));
+    stdout(&env.carrel(["image", "save", "desk", "running:1"]));
 
     // The name moves on; the sandbox does not.
     env.import(&[], &second, "tools:1");
     assert_eq!(exec("cat /mark"), "first");
-    said(&env.carrel(["prune", "--all"]));
-    said(&env.carrel(["stop", "desk"]));
-    said(&env.carrel(["image", "save", "desk", "stopped:1"]));
-    said(&env.carrel(["resume", "desk"]));
+    stdout(&env.carrel(["prune", "--all"]));
+    stdout(&env.carrel(["stop", "desk"]));
+    stdout(&env.carrel(["image", "save", "desk", "stopped:1"]));
+    stdout(&env.carrel(["resume", "desk"]));
     assert_eq!(exec("cat /mark /made"), "firstx\n");
 
     for saved in ["running:1", "stopped:1"] {
@@ -346,11 +346,11 @@ fn a_sandbox_that_stays_is_saved_and_keeps_its_image_whatever_its_name_means_by_
             continue;
         }
         let look = "cat /mark /made; ls /bin/stat 2>/dev/null || echo gone";
-        assert_eq!(said(&env.carrel(["run", saved, "--", "sh", "-c", look])), "firstx\ngone\n", "{saved}");
+        assert_eq!(stdout(&env.carrel(["run", saved, "--", "sh", "-c", look])), "firstx\ngone\n", "{saved}");
     }
-    said(&env.carrel(["rm", "--force", "desk"]));
-    said(&env.carrel(["prune", "--all"]));
-    let taken: Value = serde_json::from_str(&said(&env.carrel(["--json", "df"]))).unwrap();
+    stdout(&env.carrel(["rm", "--force", "desk"]));
+    stdout(&env.carrel(["prune", "--all"]));
+    let taken: Value = serde_json::from_str(&stdout(&env.carrel(["--json", "df"]))).unwrap();
     assert_eq!((taken["images"].as_u64(), taken["layers"].as_u64()), (Some(0), Some(0)), "{taken}");
 }
 
@@ -381,8 +381,8 @@ fn an_unreachable_registry_is_reported_and_leaves_no_sandbox() {
     std::fs::write(&file, format!("image: {name}\n")).unwrap();
     let outcome = env.carrel(["create", "--id", "desk", "--file", text(&file)]);
     assert!(outcome.code == Some(1) && outcome.stderr.contains("cannot reach"), "{}", outcome.stderr);
-    assert!(said(&env.carrel(["get", "desk"])).contains("state     failed\n"));
-    said(&env.carrel(["rm", "--force", "desk"]));
+    assert!(stdout(&env.carrel(["get", "desk"])).contains("state     failed\n"));
+    stdout(&env.carrel(["rm", "--force", "desk"]));
     let disks = std::fs::read_dir(env.home.path().join("disks")).unwrap().count();
     assert_eq!(disks, 0);
 }

@@ -108,8 +108,8 @@ fn an_unprotected_disk_is_an_unenforced_limit() {
     let made = |words: &[&str]| hidden(&env, NO_FREEZER, &[&["create"], words, &["host"]].concat());
     let outcome = made(&["--id", "desk"]);
     assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
-    let said = ["cannot enforce the limit on the disk", "the freezer controller is not mounted", "--disk SIZE"];
-    assert!(said.iter().all(|words| outcome.stderr.contains(words)), "{}", outcome.stderr);
+    let output = ["cannot enforce the limit on the disk", "the freezer controller is not mounted", "--disk SIZE"];
+    assert!(output.iter().all(|words| outcome.stderr.contains(words)), "{}", outcome.stderr);
     // A disk of its own has an end of its own.
     let outcome = made(&["--id", "sized", "--disk", "64M"]);
     assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""));
@@ -120,11 +120,11 @@ fn an_unprotected_disk_is_an_unenforced_limit() {
     // This command does not wait, so the limits are not known yet.
     let outcome = made(&["--id", "later", "--no-wait", FLAG]);
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
-    let said = "warning: limits that this host cannot enforce are ignored\nhint: `carrel inspect later` lists them\n";
-    assert_eq!(outcome.stderr, said);
+    let output = "warning: limits that this host cannot enforce are ignored\nhint: `carrel inspect later` lists them\n";
+    assert_eq!(outcome.stderr, output);
     let outcome = hidden(&env, NO_FREEZER, &["doctor"]);
-    let said = String::from_utf8_lossy(&outcome.stdout);
-    assert!(said.contains("cannot be paused") && !said.contains("the daemon pauses"), "{said}");
+    let output = String::from_utf8_lossy(&outcome.stdout);
+    assert!(output.contains("cannot be paused") && !output.contains("the daemon pauses"), "{output}");
     for id in ["desk", "sized", "bare", "later"] {
         text(&env, &["rm", "--force", id]);
     }

@@ -55,11 +55,11 @@ fn a_sandbox_is_made_used_stopped_resumed_and_removed() {
     assert_eq!(refused(&env, &["rm", "desk"]).0, "sandbox_running");
     assert_eq!(text(&env, &["rm", "--force", "desk"]), "");
     assert_eq!(json(&env, &["--json", "get", "desk"])["state"], "deleted");
-    assert_eq!(text(&env, &["logs", "desk", "first"]), "v\n/workspace\n", "as long as it is known, what it said is");
+    assert_eq!(text(&env, &["logs", "desk", "first"]), "v\n/workspace\n", "as long as it is known, what it failure is");
     assert_eq!(text(&env, &["ls", "--quiet"]), "");
     assert_eq!(text(&env, &["ls", "--quiet", "--all"]), "desk\n");
-    let said = "the sandbox \"desk\" is deleted".to_owned();
-    assert_eq!(refused(&env, &["stop", "desk"]), ("sandbox_not_running".to_owned(), said));
+    let failure = "the sandbox \"desk\" is deleted".to_owned();
+    assert_eq!(refused(&env, &["stop", "desk"]), ("sandbox_not_running".to_owned(), failure));
     assert!(text(&env, &["events", "desk"]).ends_with("  SANDBOX_DELETED  delete_requested\n"));
     let value = json(&env, &["--json", "store", "check"]);
     assert_eq!((&value["sandboxes"], &value["violations"]), (&1.into(), &Value::Array(Vec::new())));
@@ -95,8 +95,8 @@ fn what_ran_in_a_sandbox_is_known_when_it_is_stopped_and_when_it_is_resumed() {
     assert_eq!(text(&env, &["logs", "desk", "first"]), "first\n", "what it wrote is kept");
     // An id is that of one job, whenever that ran.
     let outcome = env.carrel(["exec", "--job", "first", "desk", "--", "true"]);
-    let said = "error: exec id \"first\" was used in this sandbox before; ids cannot be reused";
-    assert!(outcome.stderr.starts_with(said), "{outcome:?}");
+    let failure = "error: exec id \"first\" was used in this sandbox before; ids cannot be reused";
+    assert!(outcome.stderr.starts_with(failure), "{outcome:?}");
     assert_eq!(text(&env, &["rm", "--force", "desk"]), "");
 }
 
@@ -136,8 +136,8 @@ fn a_command_runs_the_same_where_no_daemon_knows_the_sandbox() {
     let (store, aside) = (env.home.path().join("store"), env.home.path().join("store.aside"));
     std::fs::rename(&store, &aside).unwrap();
     assert_eq!(text(&env, &command), by_daemon);
-    let asked = ["exec", "--user", "root", "--workdir", "/tmp", "--env", "K=w", "desk", "--", "sh", "-c", script];
-    assert_eq!(text(&env, &asked), "w /root\n/tmp\nroot\n");
+    let requested = ["exec", "--user", "root", "--workdir", "/tmp", "--env", "K=w", "desk", "--", "sh", "-c", script];
+    assert_eq!(text(&env, &requested), "w /root\n/tmp\nroot\n");
     assert!(!store.exists(), "a daemon was started");
     std::fs::rename(&aside, &store).unwrap();
     text(&env, &["rm", "--force", "desk"]);
@@ -155,8 +155,8 @@ fn one_daemon_is_started_by_several_who_need_one_at_once() {
     let owners: std::collections::HashSet<String> =
         names.iter().map(|name| json(&env, &["inspect", name])["owner"]["pid"].to_string()).collect();
     assert_eq!(owners.len(), 1, "{owners:?}");
-    let said = std::fs::read_to_string(env.home.path().join("log/daemon.log")).unwrap();
-    assert_eq!(said.matches("\"serving\"").count(), 1, "{said}");
+    let failure = std::fs::read_to_string(env.home.path().join("log/daemon.log")).unwrap();
+    assert_eq!(failure.matches("\"serving\"").count(), 1, "{failure}");
     text(&env, &[&["rm", "--force"][..], &names].concat());
 }
 
@@ -230,30 +230,30 @@ fn an_id_that_is_taken_is_refused_with_who_has_it_and_what_to_do() {
     for id in ["desk", "other"] {
         text(&env, &["create", "--name", id, "host"]);
     }
-    let said = |words: &[&str]| {
+    let failure = |words: &[&str]| {
         let outcome = env.carrel(words);
         assert_ne!(outcome.code, Some(0), "{outcome:?}");
         outcome.stderr
     };
     let create = ["create", "--name", "desk", "host"];
-    let refused = said(&create);
+    let refused = failure(&create);
     assert!(refused.starts_with("error: sandbox \"desk\" already exists and is ready"), "{refused}");
     assert!(refused.contains("\nhint: give another --name"), "{refused}");
 
     text(&env, &["exec", "--job", "build", "desk", "--", "true"]);
     let build = ["exec", "--job", "build", "other", "--", "true"];
-    let refused = said(&build);
+    let refused = failure(&build);
     assert!(refused.starts_with("error: exec id \"build\" is used by sandbox \"desk\""), "{refused}");
     assert!(
         refused.contains("\nhint: give another --job") && refused.contains("unique in the whole home"),
         "{refused}"
     );
     // One rule for ids holds in both kinds of sandboxes, and is checked before anything else.
-    let refused = said(&["exec", "--job", "b", "nowhere", "--", "true"]);
+    let refused = failure(&["exec", "--job", "b", "nowhere", "--", "true"]);
     assert!(refused.contains("use 4 to 200 letters, digits, `-` or `_`"), "{refused}");
 
     text(&env, &["rm", "--force", "desk"]);
-    let refused = said(&create);
+    let refused = failure(&create);
     let removed = "error: id \"desk\" was used by a deleted sandbox; ids cannot be reused";
     assert!(refused.starts_with(removed) && refused.contains("\nhint: give another --name"), "{refused}");
     text(&env, &["rm", "--force", "other"]);

@@ -45,17 +45,17 @@ fn sandboxes_are_listed_with_their_state_and_their_owner() {
     let env = TestEnvironment::new();
     assert_eq!(text(&env, &["ps"]), "NAME  STATE  IMAGE  JOBS  OWNER  AGE  PORTS\n");
     let (one, other) = (waiting(&env, "one"), waiting(&env, "other"));
-    let said = text(&env, &["ls"]);
-    let lines: Vec<&str> = said.lines().collect();
+    let output = text(&env, &["ls"]);
+    let lines: Vec<&str> = output.lines().collect();
     // A cell is cut when it is too long, and how long the program's path is depends on where it was built.
     let program = crate::support::carrel();
     let begins = |cell: &str| program.to_str().unwrap().starts_with(cell.trim_end_matches('…'));
-    assert_eq!(lines.len(), 3, "{said}");
+    assert_eq!(lines.len(), 3, "{output}");
     for (line, name, running) in [(lines[1], "one", &one), (lines[2], "other", &other)] {
         let words: Vec<&str> = line.split_whitespace().collect();
-        assert_eq!(words[..4], [name, "running", "host", "1"], "{said}");
-        assert_eq!(words[4], running.child.id().to_string(), "{said}");
-        assert!(begins(words[5]), "{said}");
+        assert_eq!(words[..4], [name, "running", "host", "1"], "{output}");
+        assert_eq!(words[4], running.child.id().to_string(), "{output}");
+        assert!(begins(words[5]), "{output}");
     }
     assert_eq!(text(&env, &["ps", "--quiet"]), "one\nother\n");
     let objects: Vec<Value> =
@@ -70,12 +70,12 @@ fn sandboxes_are_listed_with_their_state_and_their_owner() {
 fn jobs_are_listed_with_what_they_run() {
     let env = TestEnvironment::new();
     let running = waiting(&env, "web");
-    let said = text(&env, &["ps", "web"]);
-    let lines: Vec<&str> = said.lines().collect();
+    let output = text(&env, &["ps", "web"]);
+    let lines: Vec<&str> = output.lines().collect();
     assert_eq!(lines[0].split_whitespace().next(), Some("JOB"));
     let words: Vec<&str> = lines[1].split_whitespace().collect();
-    assert_eq!((words[0], words[1], lines.len()), ("run", "running", 2), "{said}");
-    assert!(said.contains("6 bytes") && said.contains(WAITS), "{said}");
+    assert_eq!((words[0], words[1], lines.len()), ("run", "running", 2), "{output}");
+    assert!(output.contains("6 bytes") && output.contains(WAITS), "{output}");
     assert_eq!(text(&env, &["ps", "-q", "web"]), "run\n");
     assert_eq!(json(&env, &["--json", "ps", "web"])["command"][0], "sh");
     finish(running);
@@ -84,7 +84,7 @@ fn jobs_are_listed_with_what_they_run() {
 #[test]
 fn an_unknown_name_is_reported_alike_by_all_commands() {
     let env = TestEnvironment::new();
-    let said = "no such sandbox: \"absent\"";
+    let output = "no such sandbox: \"absent\"";
     for words in [
         &["ps", "absent"][..],
         &["inspect", "absent"],
@@ -94,7 +94,7 @@ fn an_unknown_name_is_reported_alike_by_all_commands() {
         &["cp", "absent:/etc/passwd", "."],
         &["logs", "absent"],
     ] {
-        assert_eq!(refused(&env, words), ("no_such_sandbox".to_owned(), said.to_owned()), "{words:?}");
+        assert_eq!(refused(&env, words), ("no_such_sandbox".to_owned(), output.to_owned()), "{words:?}");
     }
 }
 
@@ -110,8 +110,8 @@ fn stats_are_printed_once_without_a_terminal() {
     for key in ["cpu_percent", "cpu_nanos", "memory_bytes", "pids", "bytes_in", "bytes_out"] {
         assert!(value[key].is_number(), "{key}: {value}");
     }
-    let said = text(&env, &["top", "--interval", "1ms"]);
-    assert!(said.contains(" / 64 MiB ") && said.contains(" / 77 ") && said.lines().count() == 2, "{said}");
+    let output = text(&env, &["top", "--interval", "1ms"]);
+    assert!(output.contains(" / 64 MiB ") && output.contains(" / 77 ") && output.lines().count() == 2, "{output}");
     running.signal(Signal::TERM);
     assert_eq!(running.finish().code, Some(143));
 }

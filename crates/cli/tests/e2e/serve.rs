@@ -166,15 +166,15 @@ fn the_service_manager_is_notified() {
     let env = TestEnvironment::new();
     let path = env.runtime().join("notify");
     let manager = UnixDatagram::bind(&path).unwrap();
-    let heard = || {
+    let received = || {
         let mut buffer = [0; 64];
         let len = manager.recv(&mut buffer).unwrap();
         String::from_utf8_lossy(&buffer[..len]).into_owned()
     };
     let serving = ServeProcess::by(command(&env, &[]).env("NOTIFY_SOCKET", &path));
-    assert_eq!(heard(), "READY=1");
+    assert_eq!(received(), "READY=1");
     serving.stop();
-    assert_eq!(heard(), "STOPPING=1");
+    assert_eq!(received(), "STOPPING=1");
 }
 
 #[test]

@@ -105,9 +105,9 @@ fn one_that_runs_is_removed_only_by_force() {
     let env = TestEnvironment::new();
     let running = waiting(&env, "web");
     let outcome = env.carrel(["rm", "web"]);
-    let said = "error: the sandbox \"web\" is running\n\
+    let output = "error: the sandbox \"web\" is running\n\
                 hint: `carrel stop web` stops it; `carrel rm --force web` kills and removes it\n";
-    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(1), said));
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(1), output));
     let traces = env.traces(&running);
     text(&env, &["rm", "--force", "web"]);
     traces.assert_gone();
@@ -138,8 +138,8 @@ fn a_name_that_a_sandbox_and_kept_changes_have_is_asked_about() {
     let flags = ["--project", project.path().to_str().unwrap(), "--keep-changes", "web"];
     assert_eq!(env.shell(&flags, "echo new > added").code, Some(0));
     let running = waiting(&env, "web");
-    let said = "\"web\" is a sandbox, and also saved changes";
-    assert_eq!(refused(&env, &["rm", "web"]), ("ambiguous_name".to_owned(), said.to_owned()));
+    let output = "\"web\" is a sandbox, and also saved changes";
+    assert_eq!(refused(&env, &["rm", "web"]), ("ambiguous_name".to_owned(), output.to_owned()));
     text(&env, &["rm", "--changes", "web"]);
     assert_eq!(text(&env, &["changes"]), "");
     assert_eq!(refused(&env, &["rm", "--changes", "web"]).0, "changes_unknown");

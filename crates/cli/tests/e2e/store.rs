@@ -98,10 +98,10 @@ fn a_damaged_store_is_refused_repaired_and_returned_to_a_backup() {
         assert!(hint.contains("`carrel store repair`"), "{words:?}: {hint}");
     }
     let repaired = env.carrel(["store", "repair"]);
-    let said = String::from_utf8(repaired.stdout).unwrap();
-    assert_eq!(repaired.code, Some(3), "{said}{}", repaired.stderr);
-    assert!(said.contains("sandboxes: 1 kept, 1 lost\n") && said.contains("lost sandbox: broken\n"), "{said}");
-    assert!(said.contains("events: 1 kept, 1 lost\n") && said.contains("damaged store: "), "{said}");
+    let output = String::from_utf8(repaired.stdout).unwrap();
+    assert_eq!(repaired.code, Some(3), "{output}{}", repaired.stderr);
+    assert!(output.contains("sandboxes: 1 kept, 1 lost\n") && output.contains("lost sandbox: broken\n"), "{output}");
+    assert!(output.contains("events: 1 kept, 1 lost\n") && output.contains("damaged store: "), "{output}");
     assert!(text(&env, &["store", "check"]).starts_with("1 sandboxes, 0 execs, 1 events\n"));
 
     let restored = text(&env, &["store", "restore", backup]);
@@ -179,14 +179,14 @@ fn a_log_that_is_missing_is_a_loss_that_a_check_and_a_repair_report() {
     let alone = fill(&env);
     std::fs::write(store_file(&env), alone).unwrap();
     let checked = env.carrel(["store", "check"]);
-    let said = String::from_utf8(checked.stdout).unwrap();
-    assert_eq!(checked.code, Some(1), "{said}");
+    let output = String::from_utf8(checked.stdout).unwrap();
+    assert_eq!(checked.code, Some(1), "{output}");
     let missing = "2 positions of events are missing: the store ends at 0, and this home had 2\n";
-    assert!(said.contains(missing), "{said}");
+    assert!(output.contains(missing), "{output}");
     let repaired = env.carrel(["store", "repair"]);
-    let said = String::from_utf8(repaired.stdout).unwrap();
-    assert_eq!(repaired.code, Some(3), "{said}{}", repaired.stderr);
-    assert!(said.contains("write-ahead log: missing\n") && said.contains(missing), "{said}");
+    let output = String::from_utf8(repaired.stdout).unwrap();
+    assert_eq!(repaired.code, Some(3), "{output}{}", repaired.stderr);
+    assert!(output.contains("write-ahead log: missing\n") && output.contains(missing), "{output}");
     assert!(repaired.stderr.contains("no sandbox could be kept"), "{}", repaired.stderr);
     assert!(!repaired.stderr.contains("0 rows"), "{}", repaired.stderr);
 }

@@ -18,8 +18,8 @@ use crate::running_sandbox::RunningSandbox;
 use crate::support::{RunningCommand, TestEnvironment, finish, only_child, pid};
 
 /// The code of a failure, for programs.
-fn code(said: &str) -> String {
-    let error: Value = serde_json::from_str(said.lines().last().unwrap_or_default()).unwrap();
+fn code(output: &str) -> String {
+    let error: Value = serde_json::from_str(output.lines().last().unwrap_or_default()).unwrap();
     error["error"]["code"].as_str().unwrap().to_owned()
 }
 
@@ -85,9 +85,9 @@ fn one_that_does_not_answer_is_ended_all_the_same() {
     });
     let stopping = env.command(["stop", "--time", "0", "stopped"]).spawn().unwrap();
     let removing = env.command(["rm", "--force", "removed"]).spawn().unwrap();
-    for (name, child, said) in [("removed", removing, ""), ("stopped", stopping, "stopped\n")] {
+    for (name, child, output) in [("removed", removing, ""), ("stopped", stopping, "stopped\n")] {
         let outcome = finish(child);
-        assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(0), said.as_bytes()), "{outcome:?}");
+        assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(0), output.as_bytes()), "{outcome:?}");
         let note = format!("note: the shim of \"{name}\" was killed, and its sandbox with it: ");
         assert!(outcome.stderr.starts_with(&note), "{outcome:?}");
     }
@@ -107,9 +107,9 @@ fn one_that_opens_its_directory_is_listed_with_that_and_with_all_others() {
     let (open, other) = (waiting(&env, "open"), waiting(&env, "other"));
     let directory = sandbox_directory(env.home.path(), "open").unwrap();
     std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let said = text(&env, &["ps"]);
-    assert!(said.contains("\nopen   running (directory is accessible to other users) "), "{said}");
-    assert!(said.contains("\nother  running "), "{said}");
+    let output = text(&env, &["ps"]);
+    assert!(output.contains("\nopen   running (directory is accessible to other users) "), "{output}");
+    assert!(output.contains("\nother  running "), "{output}");
     std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o700)).unwrap();
     assert!(!text(&env, &["ps"]).contains("accessible to other users"));
     finished(open);
@@ -119,7 +119,7 @@ fn one_that_opens_its_directory_is_listed_with_that_and_with_all_others() {
 #[test]
 fn who_waits_for_a_job_to_begin_can_be_interrupted() {
     let env = TestEnvironment::new();
-    let (sender, asked) = channel();
+    let (sender, requested) = channel();
     let _fake = FakeShim::new(&env, "slow", move |mut caller| {
         let Some((_, JobStart { .. })) = caller.expect() else { return };
         sender.send(()).unwrap();
@@ -127,7 +127,7 @@ fn who_waits_for_a_job_to_begin_can_be_interrupted() {
     });
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
         let running = RunningCommand::new(env.command(["exec", "slow", "--", "true"]).spawn().unwrap());
-        asked.recv().unwrap();
+        requested.recv().unwrap();
         running.signal(signal);
         let outcome = running.finish();
         assert_eq!(outcome.code, Some(code), "{outcome:?}");
@@ -147,13 +147,13 @@ fn an_id_that_was_not_given_is_that_of_no_other_job() {
             created = true;
         }
     });
-    let said = text(&env, &["exec", "--detach", "box", "--", "true"]);
+    let output = text(&env, &["exec", "--detach", "box", "--", "true"]);
     let (first, second) = (drawn.recv().unwrap(), drawn.recv().unwrap());
     assert!(first != second && second.len() == "exec-".len() + 32, "{first} {second}");
-    assert_eq!(said.trim_end(), second);
+    assert_eq!(output.trim_end(), second);
     // One that was given is that of the job that is there.
-    let said = text(&env, &["--json", "exec", "--detach", "--job", "once", "box", "--", "true"]);
-    assert_eq!(said, "{\"job\":\"once\",\"created\":false}\n");
+    let output = text(&env, &["--json", "exec", "--detach", "--job", "once", "box", "--", "true"]);
+    assert_eq!(output, "{\"job\":\"once\",\"created\":false}\n");
 }
 
 #[test]
@@ -195,8 +195,8 @@ fn a_command_that_is_not_killed_after_its_timeout_is_not_waited_for() {
         while caller.next().is_some() {}
     });
     let outcome = env.carrel(["exec", "--timeout", "50ms", "--job", "long", "box", "--", "true"]);
-    let said = "error: the command exceeded its timeout (50ms), and job long is not known to have exited\n";
-    assert!(outcome.code == Some(124) && outcome.stderr.starts_with(said), "{outcome:?}");
+    let output = "error: the command exceeded its timeout (50ms), and job long is not known to have exited\n";
+    assert!(outcome.code == Some(124) && outcome.stderr.starts_with(output), "{outcome:?}");
 }
 
 #[test]

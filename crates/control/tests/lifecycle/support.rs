@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use carrel_control::fake::FakeProvider;
 use carrel_control::spec::{Draft, Host};
-use carrel_control::{Caller, Control, CreateRequest, ExecRequest, Refusal, Settings};
+use carrel_control::{Caller, Control, CreateRequest, ExecRequest, Refusal, ControlSettings};
 use carrel_store::{Event, EventType, Exec, Sandbox, SandboxState, Store, StoreOptions};
 
 pub(crate) const ME: Caller = Caller { user: 1000, group: 1000, trusted: true };
@@ -16,16 +16,16 @@ pub(crate) struct TestDaemon {
     pub(crate) control: Control,
     pub(crate) provider: FakeProvider,
     pub(crate) store: Store,
-    settings: Settings,
+    settings: ControlSettings,
     home: tempfile::TempDir,
 }
 
 impl TestDaemon {
     pub(crate) async fn new() -> Self {
-        Self::with(Settings { host: Host::default(), ..Settings::default() }).await
+        Self::with(ControlSettings { host: Host::default(), ..ControlSettings::default() }).await
     }
 
-    pub(crate) async fn with(settings: Settings) -> Self {
+    pub(crate) async fn with(settings: ControlSettings) -> Self {
         let (home, provider) = (tempfile::tempdir().unwrap(), FakeProvider::default());
         let (store, control) = begin(home.path(), &provider, &settings).await;
         Self { control, provider, store, settings, home }
@@ -154,7 +154,7 @@ pub(crate) fn kinds(events: &[Arc<Event>]) -> Vec<EventType> {
     events.iter().map(|event| event.kind).collect()
 }
 
-async fn begin(home: &Path, provider: &FakeProvider, settings: &Settings) -> (Store, Control) {
+async fn begin(home: &Path, provider: &FakeProvider, settings: &ControlSettings) -> (Store, Control) {
     let store = Store::open(&home.join("carrel.db"), StoreOptions::default()).unwrap();
     let provider = Arc::new(provider.clone());
     let control = Control::start(store.clone(), provider, settings.clone()).await.unwrap();

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use carrel_control::fake::FakeCall;
 use carrel_control::provider::How;
 use carrel_control::spec::DraftDuration;
-use carrel_control::{Clock, Settings};
+use carrel_control::{Clock, ControlSettings};
 use carrel_store::{Details, EventType as Event, Events, SandboxState, Timestamp};
 
 use super::support::{ME, TestDaemon, kinds};
@@ -29,8 +29,8 @@ fn clock() -> (Clock, Arc<AtomicI64>) {
     (Clock::new(now), offset)
 }
 
-fn settings() -> Settings {
-    Settings { idle_ttl: SOON, ..Settings::default() }
+fn settings() -> ControlSettings {
+    ControlSettings { idle_ttl: SOON, ..ControlSettings::default() }
 }
 
 #[tokio::test]
@@ -97,7 +97,7 @@ async fn all_events(mut stream: Events) -> Vec<Arc<carrel_store::Event>> {
 
 #[tokio::test]
 async fn old_sandboxes_are_deleted_and_purged_including_failed_ones() {
-    let daemon = TestDaemon::with(Settings { cleanup_ttl: SOON, ..Settings::default() }).await;
+    let daemon = TestDaemon::with(ControlSettings { cleanup_ttl: SOON, ..ControlSettings::default() }).await;
     daemon.create("box1").await;
     daemon.until("box1", SandboxState::Ready).await;
     daemon.control.stop(&ME, "box1").await.unwrap();
@@ -186,7 +186,7 @@ async fn a_command_whose_program_is_missing_fails_its_sandbox_at_once() {
 async fn a_clock_change_makes_no_sandbox_idle() {
     let (clock, offset) = clock();
     let mut daemon =
-        TestDaemon::with(Settings { idle_ttl: Duration::from_secs(60 * 60), clock, ..Settings::default() }).await;
+        TestDaemon::with(ControlSettings { idle_ttl: Duration::from_secs(60 * 60), clock, ..ControlSettings::default() }).await;
     daemon.create("box1").await;
     daemon.until("box1", SandboxState::Ready).await;
     let soon = Some(DraftDuration { seconds: 0, nanos: 30_000_000 });
@@ -211,7 +211,7 @@ async fn a_clock_change_makes_no_sandbox_idle() {
 async fn a_clock_that_is_set_back_removes_nothing_and_one_that_is_set_forward_removes_old_sandboxes() {
     let (clock, offset) = clock();
     let (idle_ttl, cleanup_ttl) = (Duration::ZERO, Duration::from_secs(60));
-    let mut daemon = TestDaemon::with(Settings { idle_ttl, cleanup_ttl, clock, ..Settings::default() }).await;
+    let mut daemon = TestDaemon::with(ControlSettings { idle_ttl, cleanup_ttl, clock, ..ControlSettings::default() }).await;
     daemon.create("box1").await;
     daemon.until("box1", SandboxState::Ready).await;
     daemon.control.stop(&ME, "box1").await.unwrap();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use carrel_control::fake::FakeProvider;
 use carrel_control::spec::{Draft, RestartPolicy};
-use carrel_control::{Caller, Control, CreateRequest, ExecRequest, Refusal, Settings};
+use carrel_control::{Caller, Control, CreateRequest, ExecRequest, Refusal, ControlSettings};
 use carrel_store::{Details, SandboxId, Store, StoreOptions};
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
@@ -73,7 +73,7 @@ impl ModelDaemon {
 
     fn after(store: Store, provider: &FakeProvider) -> Self {
         let runtime = Builder::new_current_thread().enable_time().build().unwrap();
-        let settings = Settings { idle_ttl: std::time::Duration::ZERO, ..Settings::default() };
+        let settings = ControlSettings { idle_ttl: std::time::Duration::ZERO, ..ControlSettings::default() };
         let control = runtime.block_on(Control::start(store.clone(), Arc::new(provider.clone()), settings)).unwrap();
         Self { runtime, control, store }
     }

@@ -16,7 +16,7 @@ use crate::config::{ParsedConfig, generated};
 use crate::digest::{Digest, Hasher};
 use crate::error::StoreError;
 use crate::manifest::{Descriptor, ImageManifest, Manifest, media};
-use crate::progress::{LayerOutcome, Progress};
+use crate::progress::{LayerOutcome, PullProgress};
 use crate::unpack::{Compression, UnpackError, UnpackedLayer};
 
 /// The read size.
@@ -26,7 +26,7 @@ const BUFFER: usize = 256 << 10;
 
 impl ImageStore {
     /// Imports the tar of a root file system, which may be compressed. An unchanged file is read only once.
-    pub fn archive(&self, path: &Path, progress: &dyn Progress) -> Result<StoredImage, StoreError> {
+    pub fn archive(&self, path: &Path, progress: &dyn PullProgress) -> Result<StoredImage, StoreError> {
         let failed = |error| self.failed(error);
         let missing = |source: io::Error| StoreError::Missing { path: path.to_owned(), source };
         let status = rustix::fs::stat(path).map_err(|errno| missing(errno.into()))?;
@@ -76,7 +76,7 @@ impl ImageStore {
         path: &Path,
         file: &mut File,
         key: &ArchiveKey,
-        progress: &dyn Progress,
+        progress: &dyn PullProgress,
     ) -> Result<StoredImage, StoreError> {
         let failed = |error| self.failed(error);
         let missing = |source: io::Error| StoreError::Missing { path: path.to_owned(), source };
@@ -105,7 +105,7 @@ impl ImageStore {
         file: &mut File,
         fresh: &StagedLayer,
         compression: Compression,
-        progress: &dyn Progress,
+        progress: &dyn PullProgress,
         archive: impl Fn(UnpackError) -> StoreError,
         missing: impl Fn(io::Error) -> StoreError,
     ) -> Result<(Descriptor, UnpackedLayer), StoreError> {

@@ -16,7 +16,7 @@ use crate::error::{StoreError, is_full};
 use crate::failpoint::Phase;
 use crate::lock::FileLock;
 use crate::manifest::Descriptor;
-use crate::progress::Progress;
+use crate::progress::PullProgress;
 use crate::source::{ImageSource, SourceError};
 use crate::unpack::{UnpackError, UnpackProcess, UnpackedLayer};
 
@@ -44,7 +44,7 @@ pub(super) struct BlobFlow<'a> {
     store: &'a ImageStore,
     /// The unpack process, if the blob is to be unpacked.
     pub(super) unpacking: Option<UnpackProcess>,
-    pub(super) progress: &'a dyn Progress,
+    pub(super) progress: &'a dyn PullProgress,
     /// The index of the layer, for progress.
     pub(super) number: usize,
     halt: &'a PullStop<'a>,

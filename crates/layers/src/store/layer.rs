@@ -14,7 +14,7 @@ use crate::error::StoreError;
 use crate::failpoint::Phase;
 use crate::lock::FileLock;
 use crate::manifest::Descriptor;
-use crate::progress::{LayerOutcome, Progress};
+use crate::progress::{LayerOutcome, PullProgress};
 use crate::source::ImageSource;
 use crate::staging::StagingDirectory;
 use crate::unpack::{Compression, UnpackedLayer};
@@ -31,7 +31,7 @@ pub(super) struct LayerPull<'a> {
     pub(super) known: &'a RecordedContent,
     pub(super) budget: &'a ImageBudget,
     pub(super) halt: &'a PullStop<'a>,
-    pub(super) progress: &'a dyn Progress,
+    pub(super) progress: &'a dyn PullProgress,
 }
 
 /// A layer in a staging directory.

@@ -24,7 +24,7 @@ use crate::failpoint::Phase;
 use crate::lock::FileLock;
 use crate::manifest::{Descriptor, ImageManifest, MAX_CONFIG_SIZE, Manifest, ManifestError};
 use crate::platform::Platform;
-use crate::progress::{LayerOutcome, Progress};
+use crate::progress::{LayerOutcome, PullProgress};
 use crate::source::ImageSource;
 
 /// Layers that are fetched and unpacked in parallel.
@@ -37,7 +37,7 @@ struct ImagePull<'a> {
     read: &'a ImageManifest,
     source: &'a dyn ImageSource,
     platform: &'a Platform,
-    progress: &'a dyn Progress,
+    progress: &'a dyn PullProgress,
     stop: &'a CancellationToken,
     /// Set once the configuration is read.
     layers: OnceCell<Vec<ImageLayer>>,
@@ -60,7 +60,7 @@ impl ImageStore {
         name: Option<&str>,
         source: &dyn ImageSource,
         platform: &Platform,
-        progress: &dyn Progress,
+        progress: &dyn PullProgress,
     ) -> Result<StoredImage, StoreError> {
         self.pull_cancellable(name, source, platform, progress, &CancellationToken::new())
     }
@@ -71,7 +71,7 @@ impl ImageStore {
         name: Option<&str>,
         source: &dyn ImageSource,
         platform: &Platform,
-        progress: &dyn Progress,
+        progress: &dyn PullProgress,
         stop: &CancellationToken,
     ) -> Result<StoredImage, StoreError> {
         let outcome = self.pulled(name, source, platform, progress, stop);
@@ -89,7 +89,7 @@ impl ImageStore {
         name: Option<&str>,
         source: &dyn ImageSource,
         platform: &Platform,
-        progress: &dyn Progress,
+        progress: &dyn PullProgress,
         stop: &CancellationToken,
     ) -> Result<StoredImage, StoreError> {
         // Reject an invalid name before fetching.
@@ -249,7 +249,7 @@ impl ImagePull<'_> {
         let bytes = store.small(&read.config, MAX_CONFIG_SIZE, self.source)?;
         let described = ParsedConfig::read(&bytes)?;
         if let Some(there) = described.config.platform.as_ref().filter(|there| !self.platform.accepts(there)) {
-            self.progress.said(&format!("the image is for {there}, not for {}", self.platform));
+            self.progress.message(&format!("the image is for {there}, not for {}", self.platform));
         }
         let (layers, diff_ids) = (read.layers.len(), described.layers.len());
         if layers != diff_ids {
@@ -271,11 +271,11 @@ impl ImagePull<'_> {
     fn take_layers(&self, layers: &[ImageLayer]) -> Result<(), StoreError> {
         let Self { store, source, progress, .. } = *self;
         let known = store.known()?;
-        let mut seen = HashSet::new();
+        let mut observed = HashSet::new();
         let each = layers.iter().enumerate();
         // A layer that occurs twice is fetched once.
         let (first, again): (Vec<_>, Vec<_>) =
-            each.partition(|(_, layer)| seen.insert((layer.place, layer.blob.digest)));
+            each.partition(|(_, layer)| observed.insert((layer.place, layer.blob.digest)));
         let (next, halt, failure) = (AtomicUsize::new(0), PullStop::new(self.stop), Mutex::new(None));
         let budget = ImageBudget::new(store.unpacker.limits);
         let work = || -> Result<(), StoreError> {

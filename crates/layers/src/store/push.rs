@@ -7,14 +7,14 @@ use super::{BLOBS, ImageStore, files};
 use crate::digest::Digest;
 use crate::error::StoreError;
 use crate::manifest::Descriptor;
-use crate::progress::{LayerOutcome, Progress};
+use crate::progress::{LayerOutcome, PullProgress};
 use crate::source::{ImageTarget, SourceError};
 
 // === impl ImageStore ===
 
 impl ImageStore {
     /// Pushes what the target lacks, then the manifest.
-    pub fn push(&self, digest: Digest, target: &dyn ImageTarget, progress: &dyn Progress) -> Result<(), StoreError> {
+    pub fn push(&self, digest: Digest, target: &dyn ImageTarget, progress: &dyn PullProgress) -> Result<(), StoreError> {
         let _held = self.hold(digest)?;
         let record = self.record(digest)?.ok_or_else(|| StoreError::Unknown(digest.to_string()))?;
         let layers: Vec<_> = record.layers.iter().map(|layer| layer.blob.clone()).collect();

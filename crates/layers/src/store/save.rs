@@ -12,7 +12,7 @@ use crate::config::{self, Config, ParsedConfig};
 use crate::digest::{Digest, Hasher};
 use crate::error::{StoreError, is_full};
 use crate::manifest::{Descriptor, ImageManifest, Manifest, media};
-use crate::progress::Progress;
+use crate::progress::PullProgress;
 use crate::save::{self, SandboxChanges};
 use crate::source::SourceError;
 use crate::unpack::{Compression, UnpackError, UnpackProcess};
@@ -42,7 +42,7 @@ impl ImageStore {
         changes: &SandboxChanges,
         config: &Config,
         name: &str,
-        progress: &dyn Progress,
+        progress: &dyn PullProgress,
     ) -> Result<StoredImage, StoreError> {
         super::place_of(name)?;
         let _adding = self.add()?;
@@ -50,7 +50,7 @@ impl ImageStore {
         let base = base.map(|base| self.base(base)).transpose()?;
         let (layer, skipped) = self.save_layer(changes)?;
         if skipped > 0 {
-            progress.said(&format!("skipped {skipped} sockets or devices"));
+            progress.message(&format!("skipped {skipped} sockets or devices"));
         }
         let (mut layers, original) = base.map_or_else(Default::default, |(record, bytes)| (record.layers, Some(bytes)));
         for layer in &mut layers {

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use carrel_layers::{
-    CancellationToken, Descriptor, ImageSource, Manifest, Platform, Progress, SourceError, StoreError,
+    CancellationToken, Descriptor, ImageSource, Manifest, Platform, PullProgress, SourceError, StoreError,
 };
 
 use crate::memory::{ImageBuilder, MemorySource, StoreHome, amd64, two_layers};
@@ -88,7 +88,7 @@ fn a_pull_cancelled_before_its_start_requests_nothing() {
 /// Reports that a pull has begun.
 struct StartSignal(Mutex<Sender<()>>);
 
-impl Progress for StartSignal {
+impl PullProgress for StartSignal {
     fn begin(&self, _: &[Descriptor]) {
         self.0.lock().unwrap().send(()).unwrap();
     }

@@ -4,7 +4,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use carrel_layers::{Failpoint, LayerOutcome, OciLayout, Phase, Progress};
+use carrel_layers::{Failpoint, LayerOutcome, OciLayout, Phase, PullProgress};
 
 use crate::memory::{StoreHome, amd64, open, tree, two_layers};
 use crate::trees::assert_same;
@@ -16,7 +16,7 @@ const NAME: &str = "example.org/image:latest";
 /// Says what becomes of each layer.
 struct PrintedProgress;
 
-impl Progress for PrintedProgress {
+impl PullProgress for PrintedProgress {
     fn layer_done(&self, _: usize, how: LayerOutcome) {
         if how == LayerOutcome::Fetched {
             eprintln!("layer Fetched");

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use carrel_layers::{
-    Descriptor, Digest, ImageSource, ImageStore, ImageTarget, LayerOutcome, Manifest, Platform, Progress, SourceError,
+    Descriptor, Digest, ImageSource, ImageStore, ImageTarget, LayerOutcome, Manifest, Platform, PullProgress, SourceError,
     StoreError, StoredImage, Unpacker, media,
 };
 
@@ -44,7 +44,7 @@ pub(crate) struct StoreHome {
 #[derive(Default)]
 pub(crate) struct RecordedProgress {
     pub(crate) done: Mutex<BTreeMap<usize, Vec<LayerOutcome>>>,
-    pub(crate) said: Mutex<Vec<String>>,
+    pub(crate) messages: Mutex<Vec<String>>,
 }
 
 /// Records a push.
@@ -251,13 +251,13 @@ pub(crate) fn amd64() -> Platform {
 
 // === impl RecordedProgress ===
 
-impl Progress for RecordedProgress {
+impl PullProgress for RecordedProgress {
     fn layer_done(&self, layer: usize, how: LayerOutcome) {
         self.done.lock().unwrap().entry(layer).or_default().push(how);
     }
 
-    fn said(&self, text: &str) {
-        self.said.lock().unwrap().push(text.to_owned());
+    fn message(&self, text: &str) {
+        self.messages.lock().unwrap().push(text.to_owned());
     }
 }
 

@@ -161,7 +161,7 @@ fn an_image_for_another_platform_is_reported() {
     let progress = RecordedProgress::default();
     let platform = "linux/arm64".parse().unwrap();
     home.store.pull(None, &two_layers().source(), &platform, &progress).unwrap();
-    assert_eq!(progress.said.into_inner().unwrap(), ["the image is for linux/amd64, not for linux/arm64"]);
+    assert_eq!(progress.messages.into_inner().unwrap(), ["the image is for linux/amd64, not for linux/arm64"]);
 }
 
 //= promises.images.times-blob-fetched-layer

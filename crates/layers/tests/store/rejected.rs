@@ -32,7 +32,7 @@ fn a_blob_with_other_content_is_rejected() {
     source.instead.insert(layer.digest, other.clone());
     let found = Digest::of(&other);
     match refused(&source) {
-        StoreError::Digest { expected, found: seen, .. } => assert_eq!((expected, seen), (layer.digest, found)),
+        StoreError::Digest { expected, found: observed, .. } => assert_eq!((expected, observed), (layer.digest, found)),
         // It ends in the middle, which the unpacker may see first.
         StoreError::Unpack { blob, .. } => assert_eq!(blob, layer.digest),
         other => panic!("{other}"),
@@ -89,8 +89,8 @@ fn unknown_or_wrong_media_types_are_rejected() {
         ("layers", "text/html"),
     ] {
         let source = one_layer().changed(|manifest| manifest[part][0]["mediaType"] = json!(found));
-        let StoreError::Manifest(ManifestError::MediaType { found: seen, .. }) = refused(&source) else { panic!() };
-        assert_eq!(seen, found);
+        let StoreError::Manifest(ManifestError::MediaType { found: observed, .. }) = refused(&source) else { panic!() };
+        assert_eq!(observed, found);
     }
     let source = one_layer().changed(|manifest| manifest["config"]["mediaType"] = json!("application/json"));
     assert!(matches!(refused(&source), StoreError::Manifest(ManifestError::MediaType { what: "configuration", .. })));

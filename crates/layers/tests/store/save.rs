@@ -120,7 +120,7 @@ fn what_a_layer_cannot_contain_is_skipped_or_reported() {
     let without = SandboxChanges { without: vec!["run/inside".into()], ..changes(&upper, 0) };
     let stored = home.store.save(None, &without, &Config::default(), NAME, &progress).unwrap();
     assert_eq!(crate::support::names(&stored.root.layers[0].join("run")), [""; 0]);
-    assert_eq!(progress.said.into_inner().unwrap(), ["skipped 1 sockets or devices"]);
+    assert_eq!(progress.messages.into_inner().unwrap(), ["skipped 1 sockets or devices"]);
 
     std::fs::write(upper.join("run/.wh.name"), "").unwrap();
     let error = home.store.save(None, &changes(&upper, 0), &Config::default(), "other", &()).unwrap_err();

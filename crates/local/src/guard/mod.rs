@@ -196,12 +196,12 @@ impl DiskGuard {
                 sampler.speed_up(&one);
             }
             GuardAction::Pause(one) => self.pause(inner, one),
-            GuardAction::Insist(one) if self.pausing.contains(&one) => {
+            GuardAction::KillWriters(one) if self.pausing.contains(&one) => {
                 tracing::warn!(sandbox = sampler.name(&one), "killed processes that did not stop writing");
                 sampler.kill_writers(&one);
             }
             // Its user resumed it, or it was never paused.
-            GuardAction::Insist(one) => self.pause(inner, one),
+            GuardAction::KillWriters(one) => self.pause(inner, one),
             GuardAction::Resume(one) => self.resume(inner, one),
         }
     }
@@ -230,24 +230,24 @@ impl DiskGuard {
         if !self.unpausable.contains(&incarnation) {
             tracing::warn!(sandbox = name, "paused a sandbox: it fills the host's disk");
         }
-        self.ask(inner, incarnation, name, true);
+        self.request_pause(inner, incarnation, name, true);
     }
 
     fn resume(&mut self, inner: &Arc<LocalInner>, incarnation: String) {
         let name = self.sampler.as_ref().map(|sampler| sampler.name(&incarnation).to_owned()).unwrap_or_default();
         tracing::info!(sandbox = name, "resumed a sandbox: the host's disk has free space");
-        self.ask(inner, incarnation, name, false);
+        self.request_pause(inner, incarnation, name, false);
     }
 
     /// Sends the request to a shim, which may take as long as its sandbox needs to freeze.
-    fn ask(&self, inner: &Arc<LocalInner>, incarnation: String, name: String, paused: bool) {
+    fn request_pause(&self, inner: &Arc<LocalInner>, incarnation: String, name: String, paused: bool) {
         let (home, outcomes_tx) = (inner.paths.home().to_owned(), self.outcomes_tx.clone());
         drop(tokio::spawn(async move {
             let result = async {
                 let (incarnation, name) = (incarnation.clone(), name);
                 let found = blocking(move || find(&home, &name, &incarnation)).await.map_err(|error| error.message)?;
                 let mut shim = found
-                    .ok_or("the sandbox is gone")?
+                    .ok_or("the sandbox does not exist")?
                     .connect()
                     .await
                     .map_err(|error: AdoptError| error.to_string())?;

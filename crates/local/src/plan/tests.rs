@@ -21,7 +21,7 @@ impl PlanFixture {
     }
 
     fn plan(&self, spec: &Spec) -> Result<Create, ProviderError> {
-        let settings = Settings {
+        let settings = LocalSettings {
             home: self.home.path().to_owned(),
             logs: LogTemplate::new("/logs", LogTemplate::DEFAULT).unwrap(),
             default_memory: 1 << 30,
@@ -126,7 +126,7 @@ fn execs_run_as_the_user_of_the_image_unless_it_has_the_exec_user() {
         assert!(owners(&root).contains(&("workspace", ids.0)) && root.files.is_empty());
     }
     let refused = add_exec_user(&mut layer(), &says("nobody"), None).unwrap_err();
-    assert_eq!(refused.message, "the image has no user \"nobody\"");
+    assert_eq!(refused.message, r#"the image has no user "nobody""#);
     fixture.put("etc/passwd", "agbox:x:5:6::/a:/bin/sh\n");
     assert_eq!(add_exec_user(&mut layer(), &says("0"), None).unwrap().ids, UidGid { user: 5, group: 6 });
 }

@@ -17,7 +17,7 @@ use crate::discovery::persistent_record;
 use crate::paths::HomePaths;
 use crate::start::is_stopped_error;
 use crate::stop::collect;
-use crate::{IDS, LocalInner, Settings, blocking, failed, images, paths};
+use crate::{IDS, LocalInner, LocalSettings, blocking, failed, images, paths};
 
 impl LocalInner {
     /// The running sandbox of a service; none if the main sandbox has stopped, or is about to.
@@ -134,7 +134,7 @@ impl LocalInner {
 
 /// The request that creates the sandbox of a service, without its network.
 fn create(
-    settings: &Settings,
+    settings: &LocalSettings,
     programs: &Programs,
     (paths, image): (&HomePaths, &Image),
     spec: &Spec,
@@ -177,8 +177,8 @@ fn create(
 }
 
 /// The command line of a service: the image's entrypoint with the requested command, or with the image's.
-pub(super) fn command_line(asked: &[String], config: &Config) -> Vec<String> {
-    [&config.entrypoint[..], if asked.is_empty() { &config.cmd } else { asked }].concat()
+pub(super) fn command_line(requested: &[String], config: &Config) -> Vec<String> {
+    [&config.entrypoint[..], if requested.is_empty() { &config.cmd } else { requested }].concat()
 }
 
 fn create_directory(path: &Path) -> Result<(), ProviderError> {
@@ -196,7 +196,7 @@ mod tests {
         let list = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         let config = Config { entrypoint: list("entry"), cmd: list("usual one"), ..Config::default() };
         assert_eq!(command_line(&[], &config), list("entry usual one"));
-        assert_eq!(command_line(&list("asked"), &config), list("entry asked"));
+        assert_eq!(command_line(&list("requested"), &config), list("entry requested"));
         assert!(command_line(&[], &Config::default()).is_empty());
     }
 }

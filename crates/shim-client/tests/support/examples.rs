@@ -305,7 +305,7 @@ pub(crate) fn facts() -> Vec<Fact> {
         Fact { job: some("build-1"), outcome: Some(outcome), ..fact(40, FactKind::JobEnded) },
         Fact { reason: Some(EndReason::Stopped), ..fact(50, FactKind::StopAsked) },
         Fact { code: Some(0), signal: Some(15), ..fact(60, FactKind::GuestExited) },
-        Fact { reason: Some(EndReason::Stopped), message: some("as request"), ..fact(70, FactKind::Ended) },
+        Fact { reason: Some(EndReason::Stopped), message: some("as asked"), ..fact(70, FactKind::Ended) },
         Fact { message: some("no room"), ..fact(80, FactKind::Failed) },
     ];
     (1..).zip(facts).map(|(sequence, fact)| Fact { sequence, ..fact }).collect()

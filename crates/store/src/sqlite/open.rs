@@ -237,11 +237,11 @@ fn create(path: &Path) -> io::Result<()> {
 /// Records the boot id of the writer. If the last one ended without a close, commits without fsync may be lost; if
 /// `seen` is given, clients have seen events up to that position which this store may lack. Their numbers are not
 /// reused.
-fn record_boot(connection: &mut Connection, boot: &str, seen: Option<u64>) -> rusqlite::Result<()> {
+fn record_boot(connection: &mut Connection, boot: &str, observed: Option<u64>) -> rusqlite::Result<()> {
     let transaction = connection.transaction()?;
     let (last, clean): (String, bool) =
         transaction.query_row("SELECT boot, clean FROM about", [], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    if let Some(position) = seen {
+    if let Some(position) = observed {
         raise(&transaction, LostEvents::Since(position))?;
     } else if last != boot && !clean {
         raise(&transaction, LostEvents::Unflushed)?;

@@ -25,12 +25,12 @@ pub(super) enum LostEvents {
 /// Raises the position, and the floor of every sandbox that is not deleted; records the gaps.
 pub(super) fn raise(connection: &Connection, lost: LostEvents) -> rusqlite::Result<()> {
     let newest = read::position(connection)?;
-    let seen = match lost {
+    let observed = match lost {
         LostEvents::Unflushed => newest,
         LostEvents::Since(position) => newest.max(position),
     };
-    if seen > 0 {
-        set_position(connection, seen + POSITION_JUMP)?;
+    if observed > 0 {
+        set_position(connection, observed + POSITION_JUMP)?;
     }
     let mut update = connection.prepare(&Table::Sandboxes.update(2))?;
     let gap = Table::Gaps.insert().replacen("INSERT", "INSERT OR REPLACE", 1);

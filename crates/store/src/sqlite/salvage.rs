@@ -52,10 +52,10 @@ impl Salvage<'_> {
         let key = table.columns()[0];
         // The column that a join would append is not needed to decode the row.
         let sql = format!("SELECT {}, 'none' FROM {} t", table.selected("t", self.version), table.name());
-        let mut seen = HashSet::new();
+        let mut observed = HashSet::new();
         let mut once = |row: &Row<'_>| {
             let key = row.get(0).ok();
-            if key.is_some_and(|key: i64| seen.insert(key)) {
+            if key.is_some_and(|key: i64| observed.insert(key)) {
                 visit(row);
             }
             key

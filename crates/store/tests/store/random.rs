@@ -187,9 +187,9 @@ impl StoreModel {
                 }
                 // A cursor from 0 returns everything that is kept.
                 let after = after.max(known.trimmed);
-                let seen = take(&mut events.unwrap(), count - after).await;
-                assert!(seen.iter().map(|event| event.sequence).eq(after as u64 + 1..=count as u64));
-                assert!(seen.iter().map(|event| (event.kind, event.state)).eq(known.events[after..].iter().copied()));
+                let observed = take(&mut events.unwrap(), count - after).await;
+                assert!(observed.iter().map(|event| event.sequence).eq(after as u64 + 1..=count as u64));
+                assert!(observed.iter().map(|event| (event.kind, event.state)).eq(known.events[after..].iter().copied()));
             }
             let execs = store.execs(&row.id).await.unwrap();
             assert_eq!(execs.len(), self.execs.values().filter(|(of, _)| of == name).count());

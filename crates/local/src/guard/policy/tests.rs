@@ -108,14 +108,14 @@ impl SimulatedHost {
             let (GuardAction::SlowDown(name)
             | GuardAction::SpeedUp(name)
             | GuardAction::Pause(name)
-            | GuardAction::Insist(name)
+            | GuardAction::KillWriters(name)
             | GuardAction::Resume(name)) = &action;
             let writer = self.sandboxes.get_mut(name).unwrap();
             match &action {
                 GuardAction::SlowDown(_) => writer.slowed = true,
                 GuardAction::SpeedUp(_) => writer.slowed = false,
                 GuardAction::Pause(_) => (writer.paused, writer.slowed) = (true, false),
-                GuardAction::Insist(_) => writer.killed = true,
+                GuardAction::KillWriters(_) => writer.killed = true,
                 GuardAction::Resume(_) => writer.paused = false,
             }
             self.taken.push(action);
