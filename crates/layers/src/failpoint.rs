@@ -6,7 +6,7 @@ pub enum Phase {
     /// Fetch the manifest.
     Manifest,
     /// Write the first bytes of a blob.
-    BlobBegun,
+    BlobStarted,
     /// Verify a blob and move it into place.
     BlobComplete,
     /// Unpack a layer.
@@ -34,7 +34,7 @@ impl Phase {
     /// All steps, in order.
     pub const ALL: [Self; 7] = [
         Self::Manifest,
-        Self::BlobBegun,
+        Self::BlobStarted,
         Self::BlobComplete,
         Self::LayerStaged,
         Self::LayerKept,
@@ -45,7 +45,7 @@ impl Phase {
     const fn name(self) -> &'static str {
         match self {
             Self::Manifest => "manifest",
-            Self::BlobBegun => "blob-begun",
+            Self::BlobStarted => "blob-begun",
             Self::BlobComplete => "blob-complete",
             Self::LayerStaged => "layer-staged",
             Self::LayerKept => "layer-kept",

@@ -151,7 +151,7 @@ impl Files {
         self.client.ensure_version_compat(MessageType::FsRequest)?;
         let (connection, id) = self.client.reserve().await?;
         let sink = LateHandle::new(&connection.link);
-        let session = connection.open(id, sink, &self.asked(op), CancelMessage::Nothing).await?;
+        let session = connection.open(id, sink, &self.request(op), CancelMessage::Nothing).await?;
         let handle = yielded(self.answer(&session, operation).await?, operation, |data| match data {
             FsResult::Handle(handle) => Some(handle),
             _ => None,
@@ -170,10 +170,10 @@ impl Files {
     }
 
     async fn request(&self, op: FsOp) -> Result<ProtocolSession, AgentClientError> {
-        self.client.open(FrameInbox::new(UNCREDITED), &self.asked(op), CancelMessage::Nothing).await
+        self.client.open(FrameInbox::new(UNCREDITED), &self.request(op), CancelMessage::Nothing).await
     }
 
-    fn asked(&self, op: FsOp) -> FsRequest {
+    fn request(&self, op: FsOp) -> FsRequest {
         FsRequest { op, bulk: None, no_symlinks: self.no_symlinks }
     }
 

@@ -259,7 +259,7 @@ impl ExecSession {
             flow.output.charge(len);
         }
         if let (OutputProgress::Chunk(_), Some(drain)) = (produced, &mut self.drain) {
-            drain.heard(io, key);
+            drain.output_read(io, key);
         }
         produced
     }

@@ -42,8 +42,8 @@ fn without_a_guard_a_detached_grandchild_survives() {
 pid = int(open('/proc/thread-self/children').read())
 os.kill(pid, 15); os.kill(pid, 9); print(os.waitpid(pid, 0)[1])";
     let output = Command::new("python3").args(["-c", &format!("{ESCAPE}{control}")]).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(said.lines().any(|line| line == "9"), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(stdout.lines().any(|line| line == "9"), "{stdout}{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]

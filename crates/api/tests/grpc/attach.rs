@@ -38,11 +38,11 @@ type Attached = (mpsc::Sender<AttachExecRequest>, Result<Streaming<AttachExecRes
 
 /// Attaches to an exec. Later messages are sent to the channel.
 async fn attach(server: &GrpcTestServer, first: ClientMessage) -> Attached {
-    let (say, said) = mpsc::channel(8);
-    say.send(ask(first)).await.unwrap();
+    let (sender, messages) = mpsc::channel(8);
+    sender.send(ask(first)).await.unwrap();
     let mut api = server.carrel_v1().await;
-    let attached = api.attach_exec(ReceiverStream::new(said)).await;
-    (say, attached.map(tonic::Response::into_inner))
+    let attached = api.attach_exec(ReceiverStream::new(messages)).await;
+    (sender, attached.map(tonic::Response::into_inner))
 }
 
 async fn hear(stream: &mut Streaming<AttachExecResponse>) -> ServerMessage {
@@ -78,15 +78,15 @@ fn status(sequence: u64) -> Status {
 async fn has_no_job(supervisor: FakeShim) -> (FakeShim, FakeShimConnection, u32) {
     let mut quick = supervisor.greet().await;
     let (id, JobFollow { .. }) = quick.expect().await;
-    quick.say(id, &failed(FailureCode::JobUnknown)).await;
+    quick.sender(id, &failed(FailureCode::JobUnknown)).await;
     let mut journal = supervisor.greet().await;
     let (id, GetStatus {}) = journal.expect().await;
-    journal.say(id, &status(7)).await;
+    journal.sender(id, &status(7)).await;
     let (read_id, JournalRead { from, follow }) = journal.expect().await;
     assert_eq!((from, follow), (8, true));
     let mut second = supervisor.greet().await;
     let (id, JobFollow { .. }) = second.expect().await;
-    second.say(id, &failed(FailureCode::JobUnknown)).await;
+    second.sender(id, &failed(FailureCode::JobUnknown)).await;
     (supervisor, journal, read_id)
 }
 
@@ -98,28 +98,28 @@ async fn output_has_offsets_and_input_is_written_until_the_end() {
         let (id, follow) = peer.expect::<JobFollow>().await;
         assert_eq!((follow.job.as_str(), follow.stdout, follow.stderr), ("exec-1", Some(5), None));
         assert_eq!((follow.input, follow.hold), (Wish::Take, true));
-        peer.say(id, &JobInput { held: true, holder: None, written: 3 }).await;
+        peer.sender(id, &JobInput { held: true, holder: None, written: 3 }).await;
         let data = vec![b'x'; 100_000];
-        peer.say(id, &JobOutput { stream: StreamName::Stdout, offset: 5, data: data.into() }).await;
-        peer.say(id, &JobOutputGap { stream: StreamName::Stdout, from: 100_005, to: 200_000 }).await;
+        peer.sender(id, &JobOutput { stream: StreamName::Stdout, offset: 5, data: data.into() }).await;
+        peer.sender(id, &JobOutputGap { stream: StreamName::Stdout, from: 100_005, to: 200_000 }).await;
         let (written, input) = peer.expect_input().await;
         assert_eq!(input, b"hello");
-        peer.say(written, &JobWriteAck { written: 8 }).await;
+        peer.sender(written, &JobWriteAck { written: 8 }).await;
         let (signal, JobSignal { signal: number, .. }) = peer.expect().await;
         assert_eq!(number, 2);
-        peer.say(signal, &Done {}).await;
+        peer.sender(signal, &Done {}).await;
         let (resize, JobResize { rows, cols, .. }) = peer.expect().await;
         assert_eq!((rows, cols), (30, 100));
-        peer.say(resize, &failed(FailureCode::InputClosed)).await;
+        peer.sender(resize, &failed(FailureCode::InputClosed)).await;
         let (close, JobClose { .. }) = peer.expect().await;
-        peer.say(close, &Done {}).await;
+        peer.sender(close, &Done {}).await;
         let mut info = job("exec-1");
         info.stdout.length = 200_000;
         info.outcome = Some(JobOutcome { signal: Some(15), ..JobOutcome::of(OutcomeKind::Signalled) });
-        peer.say(id, &JobEnded { info }).await;
+        peer.sender(id, &JobEnded { info }).await;
         peer.expect_end().await;
     });
-    let (say, stream) = attach(&server, start("exec-1")).await;
+    let (sender, stream) = attach(&server, start("exec-1")).await;
     let mut stream = stream.unwrap();
     let ServerMessage::Input(input) = hear(&mut stream).await else { panic!("no input") };
     assert_eq!((input.held, input.written), (true, 3));
@@ -129,14 +129,14 @@ async fn output_has_offsets_and_input_is_written_until_the_end() {
     }
     let ServerMessage::Cut(cut) = hear(&mut stream).await else { panic!("no cut") };
     assert_eq!((cut.stream(), cut.from, cut.to), (Stream::Stdout, 100_005, 200_000));
-    say.send(ask(ClientMessage::Input(AttachInput { data: "hello".into() }))).await.unwrap();
+    sender.send(ask(ClientMessage::Input(AttachInput { data: "hello".into() }))).await.unwrap();
     let ServerMessage::Accepted(accepted) = hear(&mut stream).await else { panic!("not accepted") };
     assert_eq!(accepted.written, 5);
-    say.send(ask(ClientMessage::Signal(AttachSignal { signal: 2 }))).await.unwrap();
-    say.send(ask(ClientMessage::Resize(TerminalSize { rows: 30, cols: 100 }))).await.unwrap();
+    sender.send(ask(ClientMessage::Signal(AttachSignal { signal: 2 }))).await.unwrap();
+    sender.send(ask(ClientMessage::Resize(TerminalSize { rows: 30, cols: 100 }))).await.unwrap();
     let ServerMessage::Refused(refused) = hear(&mut stream).await else { panic!("not refused") };
     assert_eq!(refused.reason, "INPUT_CLOSED");
-    say.send(ask(ClientMessage::Close(AttachClose {}))).await.unwrap();
+    sender.send(ask(ClientMessage::Close(AttachClose {}))).await.unwrap();
     let ServerMessage::End(ended) = hear(&mut stream).await else { panic!("no end") };
     assert_eq!((ended.kind(), ended.exit_code, ended.signal), (EndKind::Signalled, 143, 15));
     assert_eq!((ended.stdout_length, ended.stderr_length), (200_000, 0));
@@ -151,13 +151,13 @@ async fn an_early_attach_waits_for_the_job() {
         let (supervisor, mut journal, read_id) = has_no_job(supervisor).await;
         for name in ["another", "exec-1"] {
             let fact = Fact { job: Some(name.to_owned()), ..Fact::new(1, FactKind::JobStarted) };
-            journal.say(read_id, &JournalFacts { facts: vec![fact] }).await;
+            journal.sender(read_id, &JournalFacts { facts: vec![fact] }).await;
         }
         let mut third = supervisor.greet().await;
         let (id, JobFollow { .. }) = third.expect().await;
         let mut info = job("exec-1");
         info.outcome = Some(JobOutcome { code: Some(0), ..JobOutcome::of(OutcomeKind::Exited) });
-        third.say(id, &JobEnded { info }).await;
+        third.sender(id, &JobEnded { info }).await;
         third.expect_end().await;
     });
     let (_say, stream) = attach(&server, start("exec-1")).await;
@@ -181,7 +181,7 @@ async fn an_exec_without_a_job_reports_how_it_ended() {
         }
         let mut last = supervisor.greet().await;
         let (id, JobFollow { .. }) = last.expect().await;
-        last.say(id, &failed(FailureCode::JobPruned)).await;
+        last.sender(id, &failed(FailureCode::JobPruned)).await;
         (supervisor, journal)
     };
     let ((_say, stream), (supervisor, _journal)) = tokio::join!(waiting, ending);
@@ -230,19 +230,19 @@ async fn an_invalid_message_or_a_disconnect_detaches_the_client() {
         for _ in 0..2 {
             let mut peer = supervisor.greet().await;
             let (id, JobFollow { .. }) = peer.expect().await;
-            peer.say(id, &JobInput { held: true, holder: None, written: 0 }).await;
+            peer.sender(id, &JobInput { held: true, holder: None, written: 0 }).await;
             peer.expect_end().await;
         }
     });
-    let (say, stream) = attach(&server, start("exec-1")).await;
+    let (sender, stream) = attach(&server, start("exec-1")).await;
     let mut stream = stream.unwrap();
     hear(&mut stream).await;
-    say.send(ask(ClientMessage::Input(AttachInput { data: vec![0; 65_537].into() }))).await.unwrap();
+    sender.send(ask(ClientMessage::Input(AttachInput { data: vec![0; 65_537].into() }))).await.unwrap();
     is_refused(end(&mut stream).await, Code::InvalidArgument, "INVALID_ARGUMENT", &[("field", "data")]);
-    let (say, stream) = attach(&server, start("exec-1")).await;
+    let (sender, stream) = attach(&server, start("exec-1")).await;
     let mut stream = stream.unwrap();
     hear(&mut stream).await;
-    drop((say, stream));
+    drop((sender, stream));
     tokio::time::timeout(WATCHDOG, play).await.unwrap().unwrap();
 }
 

@@ -206,7 +206,7 @@ impl FakeAgent {
         (header.id, body)
     }
 
-    async fn asked(&mut self) -> (u32, FsOp) {
+    async fn next_request(&mut self) -> (u32, FsOp) {
         let (id, body) = self.body().await;
         let request: FsRequest = Envelope::parse(&body).unwrap().payload().unwrap();
         (id, request.op)
@@ -223,7 +223,7 @@ impl FakeAgent {
     }
 
     async fn opened(&mut self) -> carrel_agent_client::protocol::payload::FsOpenFile {
-        let (id, op) = self.asked().await;
+        let (id, op) = self.next_request().await;
         let FsOp::OpenFile(open) = op else { panic!("{op:?}") };
         self.done(id, Some(FsResult::Handle(77))).await;
         open
@@ -239,7 +239,7 @@ async fn a_file_is_read_in_pieces() {
         let mut agent = FakeAgent::accept(&listener).await;
         let open = agent.opened().await;
         assert_eq!((open.path.as_str(), open.options.read, open.options.write), ("/etc/motd", true, false));
-        let (id, op) = agent.asked().await;
+        let (id, op) = agent.next_request().await;
         let FsOp::Read(range) = op else { panic!("{op:?}") };
         assert_eq!((range.offset, range.len), (3, Some(200_000)));
         agent.say(id, &FsData { data: vec![b'a'; 100_000].into() }).await;
@@ -247,7 +247,7 @@ async fn a_file_is_read_in_pieces() {
         agent.done(id, None).await;
         // The next file does not exist.
         let mut agent = FakeAgent::accept(&listener).await;
-        let (id, _) = agent.asked().await;
+        let (id, _) = agent.next_request().await;
         let (error, errno_name) = (Some("No such file".to_owned()), Some("ENOENT".to_owned()));
         agent.say(id, &FsResponse { error, errno_name, ..FsResponse::default() }).await;
         agent
@@ -287,7 +287,7 @@ async fn a_file_whose_reader_is_closed_ends_with_an_error() {
     let agent = tokio::spawn(async move {
         let mut agent = FakeAgent::accept(&listener).await;
         agent.opened().await;
-        let (id, _) = agent.asked().await;
+        let (id, _) = agent.next_request().await;
         agent.say(id, &FsData { data: vec![b'a'; 1000].into() }).await;
         agent
     });
@@ -312,7 +312,7 @@ async fn a_file_is_written_from_pieces() {
         assert_eq!((open.path.as_str(), open.options.mode), ("/workspace/x", Some(0o640)));
         assert_eq!((open.options.write, open.options.create, open.options.truncate), (true, true, true));
         assert_eq!(open.options.user.as_deref(), Some("agbox"));
-        let (id, _) = agent.asked().await;
+        let (id, _) = agent.next_request().await;
         let mut content = Vec::new();
         loop {
             let (_, body) = agent.body().await;
@@ -323,7 +323,7 @@ async fn a_file_is_written_from_pieces() {
             content.extend(data);
         }
         agent.done(id, None).await;
-        let (id, _) = agent.asked().await;
+        let (id, _) = agent.next_request().await;
         agent.done(id, None).await;
         content
     });

@@ -205,17 +205,17 @@ impl Discovery<'_> {
         &mut self,
         file: &[u8],
         depth: usize,
-        seen: &mut HashSet<Vec<u8>>,
+        visited: &mut HashSet<Vec<u8>>,
         into: &mut Vec<(String, GitSetting)>,
     ) -> Result<(), PathError> {
-        if depth > DEEPEST_INCLUDE || !seen.insert(file.to_vec()) {
+        if depth > DEEPEST_INCLUDE || !visited.insert(file.to_vec()) {
             return Ok(());
         }
         let Some(bytes) = self.host.read(file)? else { return Ok(()) };
         let shown = self.host.shown(file);
         for setting in config::parse(&bytes) {
             if meaning(&setting.key) == SettingKind::Include {
-                self.include(file, &setting, &shown, depth, seen, into)?;
+                self.include(file, &setting, &shown, depth, visited, into)?;
             } else {
                 into.push((shown.clone(), setting));
             }
@@ -229,14 +229,14 @@ impl Discovery<'_> {
         setting: &GitSetting,
         shown: &str,
         depth: usize,
-        seen: &mut HashSet<Vec<u8>>,
+        visited: &mut HashSet<Vec<u8>>,
         into: &mut Vec<(String, GitSetting)>,
     ) -> Result<(), PathError> {
         let by = names_it(setting, shown);
         for path in self.expanded(&setting.value, &by) {
             let path = above(file, &path);
             self.name(&path, &by, NamedExtent::Whole);
-            self.settings(&path, depth + 1, seen, into)?;
+            self.settings(&path, depth + 1, visited, into)?;
         }
         Ok(())
     }

@@ -32,8 +32,8 @@ fn a_command_that_cannot_start_is_reported_as_by_run() {
     let outcome = env.carrel(["exec", "box", "--", "/etc/passwd"]);
     assert_eq!((outcome.code, outcome.stderr.contains("cannot be executed (EACCES)")), (Some(126), true));
     let outcome = env.carrel(["--json", "exec", "absent", "--", "true"]);
-    let said: serde_json::Value = serde_json::from_str(&outcome.stderr).unwrap();
-    assert_eq!((outcome.code, said["error"]["code"].as_str()), (Some(125), Some("no_such_sandbox")));
+    let printed: serde_json::Value = serde_json::from_str(&outcome.stderr).unwrap();
+    assert_eq!((outcome.code, printed["error"]["code"].as_str()), (Some(125), Some("no_such_sandbox")));
     let outcome = env.carrel(["exec", "--detach-keys", "ctrl-9", "box", "--", "true"]);
     assert!(outcome.code == Some(125) && outcome.stderr.starts_with("error: \"ctrl-9\" is not a key"), "{outcome:?}");
 }
@@ -143,8 +143,8 @@ fn a_command_that_takes_too_long_is_ended_and_its_sandbox_is_not() {
     let sandbox = RunningSandbox::new(&env);
     let outcome = sandbox.exec(&["--timeout", "2s"], "echo begun; sleep 1000");
     assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(124), &b"begun\n"[..]));
-    let said = "error: the command exceeded its timeout (2s) and was killed\n";
-    assert!(outcome.stderr.starts_with(said), "{}", outcome.stderr);
+    let printed = "error: the command exceeded its timeout (2s) and was killed\n";
+    assert!(outcome.stderr.starts_with(printed), "{}", outcome.stderr);
     assert_eq!(sandbox.exec(&[], "true").code, Some(0));
 }
 
@@ -173,8 +173,8 @@ fn a_retry_shares_the_output_and_leaves_the_input_to_who_holds_it() {
     assert_eq!(first.finish().code, Some(3));
     let outcome = second.finish();
     assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(3), &b"<line>\n"[..]));
-    let said = format!("process {holder} holds the input of job shared; attached read-only\n");
-    assert!(outcome.stderr.contains(&said), "{}", outcome.stderr);
+    let printed = format!("process {holder} holds the input of job shared; attached read-only\n");
+    assert!(outcome.stderr.contains(&printed), "{}", outcome.stderr);
 }
 
 #[test]
@@ -198,13 +198,13 @@ fn the_result_is_printed_as_json() {
     let _sandbox = RunningSandbox::new(&env);
     let words = ["--json", "exec", "--job", "once", "box", "--", "sh", "-c", "echo out; kill -9 $$"];
     let outcome = env.carrel(words);
-    let said: serde_json::Value = serde_json::from_str(&outcome.stderr).unwrap();
+    let printed: serde_json::Value = serde_json::from_str(&outcome.stderr).unwrap();
     assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(137), &b"out\n"[..]));
     assert_eq!(
-        (said["job"].as_str(), said["exit_code"].as_u64(), said["signal"].as_u64()),
+        (printed["job"].as_str(), printed["exit_code"].as_u64(), printed["signal"].as_u64()),
         (Some("once"), Some(137), Some(9))
     );
-    assert!(said["detached"] == false && said["duration_ms"].is_u64(), "{said}");
+    assert!(printed["detached"] == false && printed["duration_ms"].is_u64(), "{printed}");
 }
 
 #[test]

@@ -39,8 +39,8 @@ fn bytes_are_shown_as_they_were_written_on_the_stream_that_they_were_written_to(
     assert_eq!(logs(&env, &["--from", "3", "box", "bytes"]), (b"\0ctail\n".to_vec(), b"\xfe".to_vec()));
     assert_eq!(logs(&env, &["--from", "100", "box", "bytes"]), (Vec::new(), Vec::new()));
     assert_eq!(logs(&env, &["--tail", "100", "--stdout", "box", "bytes"]), (out, Vec::new()));
-    let (code, _, said) = full(&env, &["box", "nothing"]);
-    assert!(code == Some(1) && said.starts_with(b"error: "), "{}", String::from_utf8_lossy(&said));
+    let (code, _, printed) = full(&env, &["box", "nothing"]);
+    assert!(code == Some(1) && printed.starts_with(b"error: "), "{}", String::from_utf8_lossy(&printed));
 }
 
 #[test]
@@ -118,9 +118,9 @@ fn a_tail_counts_the_lines_of_each_output() {
     sandbox.detached(&[], "flood", script);
     sandbox.until_exited("flood");
     assert_eq!(logs(&env, &["--tail", "1", "box", "flood"]), (b"last\n".to_vec(), Vec::new()));
-    let (code, shown, said) = full(&env, &["--tail", "3", "box", "flood"]);
+    let (code, shown, printed) = full(&env, &["--tail", "3", "box", "flood"]);
     assert!(code == Some(0) && shown.starts_with(b"first\nxx"), "{code:?} {}", shown.len());
-    assert!(said.ends_with(b" bytes of standard output were dropped\n"), "{}", String::from_utf8_lossy(&said));
+    assert!(printed.ends_with(b" bytes of standard output were dropped\n"), "{}", String::from_utf8_lossy(&printed));
 }
 
 #[test]
@@ -175,9 +175,9 @@ fn what_is_left_of_a_sandbox_that_is_gone_is_shown_too() {
     assert_eq!(logs(&env, &["gone", "bytes"]), (b"a\xffb\0ctail\n".to_vec(), b"err\xfe".to_vec()));
     assert_eq!(logs(&env, &["-f", "--tail", "1", "gone", "lines"]), (b"2\n".to_vec(), b"y".to_vec()));
     assert_eq!(logs(&env, &["--stdout", "--from", "5", "gone", "bytes"]), (b"tail\n".to_vec(), Vec::new()));
-    let (code, _, said) = full(&env, &["gone"]);
-    let said = String::from_utf8(said).unwrap();
-    assert_eq!((code, said.as_str()), (Some(1), "error: gone has 2 jobs: bytes, lines\nhint: give one of them\n"));
+    let (code, _, printed) = full(&env, &["gone"]);
+    let printed = String::from_utf8(printed).unwrap();
+    assert_eq!((code, printed.as_str()), (Some(1), "error: gone has 2 jobs: bytes, lines\nhint: give one of them\n"));
     let CommandOutput { code, stderr, .. } = env.carrel(["logs", "gone", "nothing"]);
     assert_eq!(
         (code, stderr.as_str()),

@@ -1,4 +1,4 @@
-//! What is said when something is wrong, and what programs are value.
+//! The messages of failures, for people and for programs.
 
 use std::os::unix::process::CommandExt;
 
@@ -25,7 +25,7 @@ fn a_command_that_is_not_there_is_127_and_one_that_cannot_run_is_126() {
 #[test]
 fn our_own_failures_are_125_with_a_reason() {
     let env = TestEnvironment::new();
-    for (words, said) in [
+    for (words, printed) in [
         (
             &["run", "./nowhere/", "--", "true"][..],
             "error: image ./nowhere/: No such file or directory (os error 2)\nhint: give the path of a root file system",
@@ -71,7 +71,7 @@ fn our_own_failures_are_125_with_a_reason() {
     ] {
         let outcome = env.carrel(words);
         assert_eq!(outcome.code, Some(125), "{words:?}");
-        assert!(outcome.stderr.starts_with(said), "{words:?}: {}", outcome.stderr);
+        assert!(outcome.stderr.starts_with(printed), "{words:?}: {}", outcome.stderr);
     }
 }
 
@@ -80,8 +80,8 @@ fn without_a_helper_nothing_runs_and_the_place_is_named() {
     let (env, empty) = (TestEnvironment::new(), tempfile::tempdir().unwrap());
     let mut command = env.command(["run", "host", "--", "true"]);
     let outcome = finish(command.env("CARREL_LIBEXEC", empty.path()).spawn().unwrap());
-    let said = format!("error: carrel-shim not found in {}\nhint: keep it beside carrel", empty.path().display());
-    assert!(outcome.code == Some(125) && outcome.stderr.starts_with(&said), "{}", outcome.stderr);
+    let printed = format!("error: carrel-shim not found in {}\nhint: keep it beside carrel", empty.path().display());
+    assert!(outcome.code == Some(125) && outcome.stderr.starts_with(&printed), "{}", outcome.stderr);
 }
 
 #[test]
@@ -122,9 +122,9 @@ fn errors_are_printed_as_json() {
 fn the_doctor_finds_that_this_host_can_run_sandboxes_and_proves_it() {
     let env = TestEnvironment::new();
     let outcome = env.carrel(["doctor"]);
-    let said = String::from_utf8(outcome.stdout).unwrap();
-    assert_eq!(outcome.code, Some(0), "{said}{}", outcome.stderr);
-    assert!(said.contains("ok    sandbox") && said.contains("This host can run sandboxes"), "{said}");
+    let printed = String::from_utf8(outcome.stdout).unwrap();
+    assert_eq!(outcome.code, Some(0), "{printed}{}", outcome.stderr);
+    assert!(printed.contains("ok    sandbox") && printed.contains("This host can run sandboxes"), "{printed}");
     let outcome = env.carrel(["--json", "doctor"]);
     let last = String::from_utf8(outcome.stdout).unwrap().lines().last().unwrap().to_owned();
     assert_eq!(last, "{\"ok\":true}");

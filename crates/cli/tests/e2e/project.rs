@@ -84,8 +84,8 @@ fn kept_changes_are_shown_applied_and_forgotten() {
     text(&env, &["rm", "try1"]);
     assert_eq!(text(&env, &["changes"]), "");
     let outcome = env.carrel(["diff", "try1"]);
-    let said = "error: no such changes: try1\nhint: `carrel changes` lists saved changes\n";
-    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(1), said));
+    let expected_text = "error: no such changes: try1\nhint: `carrel changes` lists saved changes\n";
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(1), expected_text));
 }
 
 //= carrel.command.applying-refuses-leave-directory
@@ -146,9 +146,9 @@ fn a_name_that_is_taken_is_refused_before_anything_runs() {
     assert_eq!(run(&env, project.path(), &["--keep-changes", "n"], "true").code, Some(0));
     let outcome = run(&env, project.path(), &["--keep-changes", "n"], "echo ran");
     assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(125), &b""[..]));
-    let said =
+    let expected_text =
         "error: saved changes named n exist already\nhint: choose another name, or remove them with `carrel rm n`\n";
-    assert_eq!(outcome.stderr, said);
+    assert_eq!(outcome.stderr, expected_text);
     let outcome = env.carrel(["run", "--keep-changes", "../n", "--project", ".", "host", "true"]);
     assert!(outcome.code == Some(125) && outcome.stderr.contains("is no name for changes"), "{}", outcome.stderr);
 }
@@ -244,9 +244,9 @@ fn a_signal_ends_a_run_that_keeps_changes_and_leaves_nothing_of_them() {
         rustix::process::kill_process(pid(child.id()), signal).unwrap();
         let outcome = finish(child);
         assert_eq!(outcome.code, Some(code), "{}", outcome.stderr);
-        let said = "error: interrupted while collecting changes, and nothing was saved; \
+        let expected_text = "error: interrupted while collecting changes, and nothing was saved; \
                     the command exited with code 0\n";
-        assert_eq!((outcome.stderr.as_str(), copying()), (said, None));
+        assert_eq!((outcome.stderr.as_str(), copying()), (expected_text, None));
     }
 }
 
@@ -326,19 +326,19 @@ fn a_project_that_the_sandbox_exchanges_for_a_link_leads_nothing_away() {
     let project = std::fs::canonicalize(at("given")).unwrap().join("proj");
     for command in ["apply", "diff"] {
         let outcome = env.carrel([command, "n"]);
-        let said = format!(
+        let expected_text = format!(
             "error: {} is reached through a symlink that did not exist when the changes were made\n\
              hint: check the directory, then run `carrel {command} --project DIR n` with the one to use\n",
             project.display()
         );
-        assert_eq!((outcome.code, outcome.stderr), (Some(1), said));
+        assert_eq!((outcome.code, outcome.stderr), (Some(1), expected_text));
     }
     assert_eq!(std::fs::read_dir(at("precious")).unwrap().count(), 0);
     // What was kept is no part of the project, and a person can name where it is.
     assert!(!env.carrel(["export", "n"]).stdout.is_empty());
     let old = std::fs::canonicalize(at("given/old")).unwrap();
-    let said = text(&env, &["apply", "--project", old.to_str().unwrap(), "n"]);
-    assert_eq!(said, format!("applied: 1 file changed: 1 added in {}\n", old.display()));
+    let expected_text = text(&env, &["apply", "--project", old.to_str().unwrap(), "n"]);
+    assert_eq!(expected_text, format!("applied: 1 file changed: 1 added in {}\n", old.display()));
     assert_eq!(read(&old, "planted").as_deref(), Some("evil\n"));
 }
 

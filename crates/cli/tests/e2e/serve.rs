@@ -81,8 +81,8 @@ pub(crate) fn end(env: &TestEnvironment) {
     let Ok(handle) = pidfd_open(pid(number), PidfdFlags::empty()) else { return };
     let home = env.home.path().to_str().unwrap().as_bytes().to_vec();
     let is_ours = |file: &str| {
-        let said = std::fs::read(format!("/proc/{number}/{file}")).unwrap_or_default();
-        said.windows(home.len()).any(|part| part == home)
+        let printed = std::fs::read(format!("/proc/{number}/{file}")).unwrap_or_default();
+        printed.windows(home.len()).any(|part| part == home)
     };
     // Its number may be another's by now.
     if is_ours("cmdline") || is_ours("environ") {
@@ -128,9 +128,9 @@ fn a_second_daemon_of_a_home_is_refused_with_the_pid_of_the_first() {
     let serving = ServeProcess::new(&env, &[]);
     let number = serving.child.id();
     let grpc = format!("unix:{}/other.sock", env.runtime().display());
-    let (code, said) = refused(&env, &["--grpc", &grpc]);
+    let (code, printed) = refused(&env, &["--grpc", &grpc]);
     assert_eq!(code, Some(1));
-    assert!(said.contains(&format!(": process {number} holds ")), "{said}");
+    assert!(printed.contains(&format!(": process {number} holds ")), "{printed}");
     assert!(!env.runtime().join("other.sock").exists());
     serving.stop();
     ServeProcess::new(&env, &["--grpc", &grpc]).stop();
@@ -144,9 +144,9 @@ fn a_socket_with_a_listener_is_never_replaced() {
     // Another home, and the same place for sockets.
     let mut command = command(&other, &[]);
     let output = command.env("XDG_RUNTIME_DIR", env.runtime()).stderr(Stdio::piped()).output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("agboxd.lock") && said.ends_with("hint: --grpc unix:PATH listens elsewhere\n"), "{said}");
+    let printed = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{printed}");
+    assert!(printed.contains("agboxd.lock") && printed.ends_with("hint: --grpc unix:PATH listens elsewhere\n"), "{printed}");
     UnixStream::connect(&socket).unwrap();
     // A command that needs a daemon of that home has one all the same.
     let mut create = other.command(["create", "--id", "desk", "host"]);
@@ -190,9 +190,9 @@ fn a_port_has_a_key_that_is_said_once_and_never_logged() {
     assert_eq!(key.len(), 64);
     std::net::TcpStream::connect(port).unwrap();
     serving.stop();
-    let said = std::fs::read_to_string(log(&env)).unwrap();
-    assert!(said.contains("\"serving\"") && !said.contains(&key), "{said}");
-    for line in said.lines() {
+    let printed = std::fs::read_to_string(log(&env)).unwrap();
+    assert!(printed.contains("\"serving\"") && !printed.contains(&key), "{printed}");
+    for line in printed.lines() {
         serde_json::from_str::<Value>(line).unwrap();
     }
 }
@@ -211,17 +211,17 @@ fn a_wrong_configuration_is_2_with_what_is_wrong_and_where() {
     env.configure("[artifacts]\nexec_output_template = \"{exec_id}/x\"\n");
     assert_eq!(refused(&env, &[]).0, Some(2));
     env.configure("[runtime]\nidle_ttl = \"90s\"\n");
-    let said = text(&env, &["serve", "--check"]);
-    assert!(said.contains("idle_ttl = \"1m30s\"") && said.contains("agbox/agboxd.sock\n"), "{said}");
+    let printed = text(&env, &["serve", "--check"]);
+    assert!(printed.contains("idle_ttl = \"1m30s\"") && printed.contains("agbox/agboxd.sock\n"), "{printed}");
     // Defaults are in effect too.
     let grpc = format!("unix:{}/other.sock", env.runtime().display());
-    let said = text(&env, &["serve", "--check", "--grpc", &grpc]);
+    let printed = text(&env, &["serve", "--check", "--grpc", &grpc]);
     let root = format!("exec_output_root = \"{}/logs\"", env.home.path().display());
     for part in [&*root, "\nsandbox_memory = ", "\noutput = 536870912\n", "\ndeleted_age = \"360h\"\n"] {
-        assert!(said.contains(part), "{part}: {said}");
+        assert!(printed.contains(part), "{part}: {printed}");
     }
-    assert!(said.starts_with("# in effect for a daemon that starts now\n"), "{said}");
-    assert!(said.contains(&format!("[[listen]]\ngrpc = \"{grpc}\"")) && !said.contains("agboxd.sock"), "{said}");
+    assert!(printed.starts_with("# in effect for a daemon that starts now\n"), "{printed}");
+    assert!(printed.contains(&format!("[[listen]]\ngrpc = \"{grpc}\"")) && !printed.contains("agboxd.sock"), "{printed}");
     assert!(!env.home.path().join("daemon.lock").exists(), "nothing was begun");
 }
 
@@ -298,8 +298,8 @@ fn why_it_cannot_serve_is_said_in_the_format_of_its_log() {
     let serving = ServeProcess::new(&env, &[]);
     let grpc = format!("unix:{}/other.sock", env.runtime().display());
     let other = ["serve", "--grpc", &grpc];
-    let said = env.carrel(other);
-    assert!(said.stderr.starts_with("error: another daemon serves ") && said.stderr.contains("\nhint: "), "{said:?}");
+    let printed = env.carrel(other);
+    assert!(printed.stderr.starts_with("error: another daemon serves ") && printed.stderr.contains("\nhint: "), "{printed:?}");
     // With JSON, every error is JSON.
     env.configure("[log]\nformat = \"json\"\n");
     let taken = env.carrel(other);

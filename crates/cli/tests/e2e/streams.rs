@@ -125,17 +125,17 @@ fn what_goes_to_one_place_stays_in_order() {
 fn output_that_cannot_be_written_is_a_failure_that_names_the_commands_own_end() {
     let env = TestEnvironment::new();
     let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
-    let said = "error: write to standard output: No space left on device (os error 28)";
+    let expected_text = "error: write to standard output: No space left on device (os error 28)";
     let run = |script| finish(env.command(["run", "host", "--", "sh", "-c", script]).stdout(full()).spawn().unwrap());
     let outcome = run("echo lost; trap '' TERM; exec sleep 1000");
-    assert_eq!((outcome.code, outcome.stderr), (Some(125), format!("{said}; the command was killed\n")));
+    assert_eq!((outcome.code, outcome.stderr), (Some(125), format!("{expected_text}; the command was killed\n")));
     let outcome = run("echo lost; exit 3");
     assert_eq!(outcome.code, Some(125), "{}", outcome.stderr);
     // Whichever is known first.
     let ends = ["; the command was killed\n", "; the command exited with code 3\n"];
-    assert!(ends.iter().any(|end| outcome.stderr == format!("{said}{end}")), "{}", outcome.stderr);
+    assert!(ends.iter().any(|end| outcome.stderr == format!("{expected_text}{end}")), "{}", outcome.stderr);
     let outcome = finish(env.command(["--help"]).stdout(full()).spawn().unwrap());
-    assert_eq!((outcome.code, outcome.stderr), (Some(1), format!("{said}\n")));
+    assert_eq!((outcome.code, outcome.stderr), (Some(1), format!("{expected_text}\n")));
     // The control: with nothing to write nothing fails.
     assert_eq!(run("exit 3").code, Some(3));
 }

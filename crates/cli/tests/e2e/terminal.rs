@@ -18,7 +18,7 @@ pub(crate) struct PtySession {
     pub(crate) keyboard: File,
     terminal: File,
     pub(crate) child: Child,
-    pub(crate) seen: String,
+    pub(crate) screen: String,
 }
 
 impl PtySession {
@@ -40,16 +40,16 @@ impl PtySession {
         command.env("CARREL_HOME", env.home.path()).env("TERM", "xterm-test");
         let stream = || OwnedFd::from(terminal.try_clone().unwrap());
         let child = command.stdin(stream()).stdout(stream()).stderr(stream()).spawn().unwrap();
-        Self { keyboard: ours.into(), terminal, child, seen: String::new() }
+        Self { keyboard: ours.into(), terminal, child, screen: String::new() }
     }
 
     /// Reads the screen until it shows a text.
     pub(crate) fn until(&mut self, text: &str) {
         let watchdog = Watchdog::over(&self.child);
-        while !self.seen.contains(text) {
+        while !self.screen.contains(text) {
             let mut bytes = [0; 4096];
             let len = self.keyboard.read(&mut bytes).unwrap();
-            self.seen.push_str(&String::from_utf8_lossy(&bytes[..len]));
+            self.screen.push_str(&String::from_utf8_lossy(&bytes[..len]));
         }
         watchdog.dismiss();
     }
@@ -68,7 +68,7 @@ impl PtySession {
             if is_ready(self.keyboard.as_fd(), 20) {
                 let mut bytes = [0; 4096];
                 let len = self.keyboard.read(&mut bytes).unwrap();
-                self.seen.push_str(&String::from_utf8_lossy(&bytes[..len]));
+                self.screen.push_str(&String::from_utf8_lossy(&bytes[..len]));
             } else if ended {
                 break;
             }
@@ -99,7 +99,7 @@ impl PtySession {
         let code = self.child.wait().unwrap().code();
         watchdog.dismiss();
         let restored = rustix::termios::tcgetattr(&self.terminal).unwrap().local_modes;
-        (code, restored.contains(LocalModes::ECHO | LocalModes::ISIG | LocalModes::ICANON), self.seen)
+        (code, restored.contains(LocalModes::ECHO | LocalModes::ISIG | LocalModes::ICANON), self.screen)
     }
 }
 
@@ -116,7 +116,7 @@ fn a_command_has_a_terminal_of_the_same_size_that_follows_ours() {
     let mut person =
         PtySession::run(&env, "trap 'stty size' WINCH; tty; echo $TERM; stty size; while read x; do :; done");
     person.until("40 120");
-    assert!(person.seen.contains("/dev/pts/") && person.seen.contains("xterm-test"), "{}", person.seen);
+    assert!(person.screen.contains("/dev/pts/") && person.screen.contains("xterm-test"), "{}", person.screen);
     assert!(person.is_raw());
     resize(&person.keyboard, 50, 132);
     // The shell looks at its trap when it has read a line.
@@ -146,9 +146,9 @@ fn a_terminal_that_is_resized_while_the_last_output_is_written_loses_nothing() {
     }
     kill_process(pid(person.child.id()), Signal::CONT).unwrap();
     person.rest();
-    let (code, restored, seen) = person.finish();
+    let (code, restored, screen) = person.finish();
     assert_eq!((code, restored), (Some(0), true));
-    assert!(seen.contains("\r\n19999\r\n20000\r\nthe end"), "{}", seen.len());
+    assert!(screen.contains("\r\n19999\r\n20000\r\nthe end"), "{}", screen.len());
 }
 
 //= carrel.command.terminal-size-keys-restored
@@ -212,8 +212,8 @@ fn at_a_terminal_every_change_is_listed_up_to_a_number_and_archives_are_refused(
     let words = ["run", "--project", project, "--keep-changes", "many", "host", "--", "sh", "-c", script];
     let mut person = PtySession::types_at_shell(&env, &words);
     person.until("applies them");
-    assert!(person.seen.contains("  A file10\r\n") && person.seen.contains("  A file29\r\n  … and 11 more\r\n"));
-    assert!(person.seen.contains("31 files changed: 31 added in the copy of "), "{}", person.seen);
+    assert!(person.screen.contains("  A file10\r\n") && person.screen.contains("  A file29\r\n  … and 11 more\r\n"));
+    assert!(person.screen.contains("31 files changed: 31 added in the copy of "), "{}", person.screen);
     assert_eq!(person.finish().0, Some(0));
     let mut person = PtySession::types_at_shell(&env, &["export", "many"]);
     person.until("hint: carrel export many -o FILE");

@@ -30,7 +30,7 @@ impl ImageStore {
         let failed = |error| self.failed(error);
         let missing = |source: io::Error| StoreError::Missing { path: path.to_owned(), source };
         let status = rustix::fs::stat(path).map_err(|errno| missing(errno.into()))?;
-        if let Some(stored) = self.seen(&ArchiveKey::new(&status))? {
+        if let Some(stored) = self.indexed(&ArchiveKey::new(&status))? {
             return Ok(stored);
         }
         archive_index::settle(&status);
@@ -45,7 +45,7 @@ impl ImageStore {
         let _adding = self.add()?;
         let archives = self.directory(ARCHIVES)?;
         let locked = archive_index::lock(&archives, &key).map_err(failed)?;
-        if let Some(stored) = self.seen(&key)? {
+        if let Some(stored) = self.indexed(&key)? {
             return Ok(stored);
         }
         match self.import(path, &mut file.into(), &key, progress) {
@@ -61,7 +61,7 @@ impl ImageStore {
     }
 
     /// The image of an archive that was imported before and is still in the store.
-    fn seen(&self, key: &ArchiveKey) -> Result<Option<StoredImage>, StoreError> {
+    fn indexed(&self, key: &ArchiveKey) -> Result<Option<StoredImage>, StoreError> {
         let archives = files::existing(&self.handle, ARCHIVES).map_err(|error| self.failed(error))?;
         let digest = archives.map_or(Ok(None), |archives| archive_index::get(archives, key));
         match digest.map_err(|error| self.failed(error))? {

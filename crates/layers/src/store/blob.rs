@@ -33,7 +33,7 @@ pub(super) struct RecordedContent {
 
 /// Stops the layers of a pull: because the caller cancelled it, or another layer failed.
 pub(super) struct PullStop<'a> {
-    asked: &'a CancellationToken,
+    cancellation: &'a CancellationToken,
     failed: AtomicBool,
     /// Whether a retry is useless.
     forever: AtomicBool,
@@ -181,7 +181,7 @@ impl ImageStore {
         file.rewind().map_err(BlobError::Into)?;
         flow.take((&file).take(have), have, None, BlobError::Into)?;
         if have < blob.size {
-            Phase::BlobBegun.begin();
+            Phase::BlobStarted.begin();
             let reader = source.blob(blob, have).map_err(BlobError::From)?;
             let outcome = flow.take(reader, blob.size, Some(&file), |error| BlobError::From(error.into()));
             // The partial file has the expected size or more, so the stated size must be wrong.
@@ -198,12 +198,12 @@ impl ImageStore {
 // === impl PullStop ===
 
 impl<'a> PullStop<'a> {
-    pub(super) fn new(asked: &'a CancellationToken) -> Self {
-        Self { asked, failed: AtomicBool::new(false), forever: AtomicBool::new(false) }
+    pub(super) fn new(cancellation: &'a CancellationToken) -> Self {
+        Self { cancellation, failed: AtomicBool::new(false), forever: AtomicBool::new(false) }
     }
 
     pub(super) fn is_set(&self) -> bool {
-        self.asked.is_cancelled() || self.failed.load(Ordering::Relaxed)
+        self.cancellation.is_cancelled() || self.failed.load(Ordering::Relaxed)
     }
 
     /// Records that a layer failed.
@@ -249,7 +249,7 @@ impl<'a> BlobFlow<'a> {
             }
             if let Some(into) = &mut into {
                 into.write_all(bytes).map_err(BlobError::Into)?;
-                Phase::BlobBegun.end();
+                Phase::BlobStarted.end();
             }
             self.state.write_all(bytes).map_err(BlobError::Into)?;
             self.progress.fetched(self.number, self.length);

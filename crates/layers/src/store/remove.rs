@@ -49,16 +49,16 @@ impl ImageStore {
             self.collect(&loose.unwrap_or_default(), &mut removed)?;
             return Ok(removed);
         };
-        let asked = [name];
-        let others = |names: Vec<String>| names.iter().any(|other| !asked.contains(other));
+        let requested = [name];
+        let others = |names: Vec<String>| names.iter().any(|other| !requested.contains(other));
         let loose = match self.all_names()?.remove(&digest).is_some_and(others) {
             true => None,
-            false => self.remove_image(digest, Some(&asked), &mut removed)?,
+            false => self.remove_image(digest, Some(&requested), &mut removed)?,
         };
         match loose {
             Some(loose) => drop(self.collect(&loose, &mut removed)?),
             // It has other names.
-            None => removed.names.extend(self.unname(&asked, digest)?),
+            None => removed.names.extend(self.unname(&requested, digest)?),
         }
         Ok(removed)
     }
@@ -69,9 +69,9 @@ impl ImageStore {
         let names = self.all_names()?;
         let mut removed = RemovedImages::default();
         for digest in self.digests()? {
-            let asked = names.get(&digest).map_or(&[][..], Vec::as_slice);
-            if unused || asked.is_empty() {
-                match self.remove_image(digest, Some(asked), &mut removed) {
+            let requested = names.get(&digest).map_or(&[][..], Vec::as_slice);
+            if unused || requested.is_empty() {
+                match self.remove_image(digest, Some(requested), &mut removed) {
                     // Its content is found below. An image that was named meanwhile stays.
                     Ok(_) | Err(StoreError::InUse { .. }) => {}
                     Err(error) => return Err(error),
@@ -111,23 +111,23 @@ impl ImageStore {
     }
 
     /// Removes names that still point to an image. Returns those.
-    fn unname(&self, asked: &[String], digest: Digest) -> Result<Vec<String>, StoreError> {
-        self.unname_from(&self.lock_names()?, asked, digest)
+    fn unname(&self, requested: &[String], digest: Digest) -> Result<Vec<String>, StoreError> {
+        self.unname_from(&self.lock_names()?, requested, digest)
     }
 
     /// Removes names of a removed image. If it exists again, it was pulled since, and its names stay.
-    fn unname_gone(&self, asked: &[String], digest: Digest) -> Result<Vec<String>, StoreError> {
+    fn unname_gone(&self, requested: &[String], digest: Digest) -> Result<Vec<String>, StoreError> {
         let names = self.lock_names()?;
         let image = files::existing(&self.handle, &format!("{IMAGES}/{}", digest.hex()));
         match image.map_err(|error| self.failed(error))? {
             Some(_) => Ok(Vec::new()),
-            None => self.unname_from(&names, asked, digest),
+            None => self.unname_from(&names, requested, digest),
         }
     }
 
-    fn unname_from(&self, names: &OwnedFd, asked: &[String], digest: Digest) -> Result<Vec<String>, StoreError> {
+    fn unname_from(&self, names: &OwnedFd, requested: &[String], digest: Digest) -> Result<Vec<String>, StoreError> {
         let mut gone = Vec::new();
-        for name in asked {
+        for name in requested {
             if self.named(name)?.is_some_and(|named| named.digest == digest) {
                 files::unlink(names, &place_of(name)?).map_err(|error| self.failed(error))?;
                 gone.push(name.clone());
@@ -141,7 +141,7 @@ impl ImageStore {
     fn remove_image(
         &self,
         digest: Digest,
-        asked: Option<&[String]>,
+        requested: Option<&[String]>,
         removed: &mut RemovedImages,
     ) -> Result<Option<Unreferenced>, StoreError> {
         let failed = |error| self.failed(error);
@@ -156,7 +156,7 @@ impl ImageStore {
             ImageLock::Used => return Err(in_use(Vec::new())),
             // Only its names remain.
             ImageLock::Gone => {
-                removed.names.extend(self.unname_gone(asked.unwrap_or_default(), digest)?);
+                removed.names.extend(self.unname_gone(requested.unwrap_or_default(), digest)?);
                 return Ok(Some(Unreferenced::default()));
             }
         };
@@ -166,7 +166,7 @@ impl ImageStore {
             return Err(in_use(users));
         }
         let names = self.all_names()?.remove(&digest).unwrap_or_default();
-        if asked.is_some_and(|asked| names.iter().any(|name| !asked.contains(name))) {
+        if requested.is_some_and(|requested| names.iter().any(|name| !requested.contains(name))) {
             return Ok(None);
         }
         let loose = match self.record(digest) {

@@ -22,9 +22,9 @@ fn another_process_unpacks_an_archive() {
     // All of them begin when the test lets go of their standard input.
     std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).unwrap();
     let (home, archive) = paths.split_once('\n').unwrap();
-    let said = crate::memory::RecordedProgress::default();
-    let stored = open(Path::new(home)).archive(Path::new(archive), &said).unwrap();
-    let unpacked = !said.done.into_inner().unwrap().is_empty();
+    let printed = crate::memory::RecordedProgress::default();
+    let stored = open(Path::new(home)).archive(Path::new(archive), &printed).unwrap();
+    let unpacked = !printed.done.into_inner().unwrap().is_empty();
     eprintln!("{} {}", if unpacked { "unpacked" } else { "found" }, stored.root.layers[0].display());
 }
 
@@ -151,19 +151,19 @@ fn concurrent_processes_unpack_an_archive_once() {
     let mut children: Vec<_> =
         (0..5).map(|_| another_process(r#"exec "$0" "$@""#, home.directory.path(), &archive)).collect();
     children.iter_mut().for_each(|child| drop(child.stdin.take()));
-    let said: Vec<_> = children
+    let printed: Vec<_> = children
         .into_iter()
         .map(|child| {
             let output = child.wait_with_output().unwrap();
-            let said = String::from_utf8(output.stderr).unwrap();
-            assert!(output.status.success(), "{said}");
-            let line = said.lines().find(|line| line.contains("images/layers")).unwrap();
+            let printed = String::from_utf8(output.stderr).unwrap();
+            assert!(output.status.success(), "{printed}");
+            let line = printed.lines().find(|line| line.contains("images/layers")).unwrap();
             line.split_once(' ').map(|(how, tree)| (how.to_owned(), tree.to_owned())).unwrap()
         })
         .collect();
-    assert_eq!(said.iter().filter(|(how, _)| how == "unpacked").count(), 1, "{said:?}");
+    assert_eq!(printed.iter().filter(|(how, _)| how == "unpacked").count(), 1, "{printed:?}");
     assert!(
-        said.iter().all(|(_, tree)| *tree == said[0].1 && support::names(&Path::new(tree).join("many")).len() == 2000)
+        printed.iter().all(|(_, tree)| *tree == printed[0].1 && support::names(&Path::new(tree).join("many")).len() == 2000)
     );
     assert_eq!((home.names("layers").len(), home.names("staging").len()), (1, 0));
 }

@@ -118,6 +118,6 @@ fn the_disk_is_not_filled_and_an_image_that_does_not_fit_is_removed() {
         .env(DISK, disk.path())
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.contains("the disk was not filled"), "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() &&printed.contains("the disk was not filled"), "{printed}");
 }

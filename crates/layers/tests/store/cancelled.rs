@@ -67,9 +67,9 @@ fn a_cancelled_pull_keeps_what_it_fetched_and_the_next_resumes() {
     assert_eq!((home.names("images"), home.names("names")), (vec![], vec![]));
     assert_eq!(home.names("staging"), [""; 0], "nothing is unpacked any more");
     assert_eq!(std::fs::metadata(home.path("partial").join(layer.hex())).unwrap().len(), 500_000);
-    image.asked();
+    image.take_requests();
     home.pull(&image).unwrap();
-    assert!(image.asked().contains(&(layer, 500_000)));
+    assert!(image.take_requests().contains(&(layer, 500_000)));
     home.assert_clean();
 }
 
@@ -81,7 +81,7 @@ fn a_pull_cancelled_before_its_start_requests_nothing() {
     stop.cancel();
     let outcome = home.store.pull_cancellable(None, &image, &amd64(), &(), &stop);
     assert!(matches!(outcome, Err(StoreError::Cancelled)), "{outcome:?}");
-    assert_eq!(image.asked(), []);
+    assert_eq!(image.take_requests(), []);
     home.store.pull_cancellable(None, &image, &amd64(), &(), &CancellationToken::new()).unwrap();
 }
 
@@ -94,7 +94,7 @@ impl PullProgress for StartSignal {
     }
 }
 
-fn begun() -> (StartSignal, Receiver<()>) {
+fn start_signal() -> (StartSignal, Receiver<()>) {
     let (sender, receiver) = channel();
     (StartSignal(Mutex::new(sender)), receiver)
 }
@@ -111,22 +111,22 @@ fn a_pull_that_waits_for_another_can_be_cancelled() {
         rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
         let stop = CancellationToken::new();
         std::thread::scope(|scope| {
-            let (progress, begun) = begun();
+            let (progress, started) = start_signal();
             let (home, image, stop) = (&home, &image, &stop);
             let pull = scope.spawn(move || home.store.pull_cancellable(None, image, &amd64(), &progress, stop));
-            begun.recv().unwrap();
+            started.recv().unwrap();
             stop.cancel();
             let outcome = pull.join().unwrap();
             assert!(matches!(outcome, Err(StoreError::Cancelled)), "{outcome:?}");
         });
         // A waiter that is not cancelled gets it when the other ends.
         std::thread::scope(|scope| {
-            let (progress, begun) = begun();
+            let (progress, started) = start_signal();
             let (home, image) = (&home, &image);
             let pull = scope.spawn(move || {
                 home.store.pull_cancellable(None, image, &amd64(), &progress, &CancellationToken::new())
             });
-            begun.recv().unwrap();
+            started.recv().unwrap();
             drop(file);
             pull.join().unwrap().unwrap();
         });

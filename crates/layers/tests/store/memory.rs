@@ -22,7 +22,7 @@ pub(crate) struct MemorySource {
     /// After so many bytes of a blob the stream breaks, with an error or without.
     pub(crate) cut: HashMap<Digest, (u64, bool)>,
     /// What was asked for, and from where.
-    pub(crate) asked: Mutex<Vec<(Digest, u64)>>,
+pub(crate) requests: Mutex<Vec<(Digest, u64)>>,
     /// How many bytes of blobs were read.
     pub(crate) given: std::sync::Arc<Mutex<u64>>,
 }
@@ -99,7 +99,7 @@ impl ImageBuilder {
             blobs,
             instead: HashMap::new(),
             cut: HashMap::new(),
-            asked: Mutex::default(),
+requests: Mutex::default(),
             given: std::sync::Arc::default(),
         }
     }
@@ -125,8 +125,8 @@ impl MemorySource {
         manifest.layers
     }
 
-    pub(crate) fn asked(&self) -> Vec<(Digest, u64)> {
-        std::mem::take(&mut self.asked.lock().unwrap())
+    pub(crate) fn take_requests(&self) -> Vec<(Digest, u64)> {
+        std::mem::take(&mut self.requests.lock().unwrap())
     }
 
     pub(crate) fn given(&self) -> u64 {
@@ -178,7 +178,7 @@ impl ImageSource for MemorySource {
     }
 
     fn blob(&self, descriptor: &Descriptor, from: u64) -> Result<Box<dyn Read + Send>, SourceError> {
-        self.asked.lock().unwrap().push((descriptor.digest, from));
+        self.requests.lock().unwrap().push((descriptor.digest, from));
         let content = self.instead.get(&descriptor.digest).or_else(|| self.blobs.get(&descriptor.digest));
         let missing = SourceError::Missing { what: "blob", digest: descriptor.digest };
         let mut content = Cursor::new(content.ok_or(missing)?.clone());

@@ -37,14 +37,14 @@ fn content_of_the_store_is_not_fetched_again() {
     let home = StoreHome::new();
     let source = two_layers().source();
     home.pull(&source).unwrap();
-    assert_eq!(source.asked().len(), 3);
+    assert_eq!(source.take_requests().len(), 3);
     home.pull(&source).unwrap();
-    assert_eq!(source.asked(), []);
+    assert_eq!(source.take_requests(), []);
     // Another image has one layer more, and another configuration.
     let other = two_layers().layer(TarBuilder::default().dir("./").file("new", b"").end()).source();
     let progress = RecordedProgress::default();
     home.store.pull(None, &other, &amd64(), &progress).unwrap();
-    assert_eq!(other.asked().len(), 2);
+    assert_eq!(other.take_requests().len(), 2);
     let done = progress.done.into_inner().unwrap();
     assert_eq!(
         done.into_values().collect::<Vec<_>>(),
@@ -101,13 +101,13 @@ fn a_broken_stream_resumes_where_it_ended() {
         assert_eq!(home.names("partial"), [layer.digest.hex()]);
         assert_eq!((home.names("images"), home.names("names"), home.names("layers")), (vec![], vec![], vec![]));
         source.cut.clear();
-        source.asked();
+        source.take_requests();
         source.given();
         let stored = home.pull(&source).unwrap();
         let config = source.blobs.keys().find(|digest| **digest != layer.digest).unwrap();
-        let mut asked = source.asked();
-        asked.retain(|(digest, _)| digest != config);
-        assert_eq!(asked, [(layer.digest, half)]);
+        let mut requests = source.take_requests();
+        requests.retain(|(digest, _)| digest != config);
+        assert_eq!(requests, [(layer.digest, half)]);
         assert!(source.given() < layer.size - half + 4096);
         assert_eq!(std::fs::metadata(stored.root.layers[0].join("large")).unwrap().len(), 3 << 20);
         home.assert_clean();
@@ -147,9 +147,9 @@ fn an_unrecorded_layer_and_blob_are_verified_before_use() {
     std::fs::write(&about, text.replace(boot.trim(), "another")).unwrap();
     std::fs::write(tree.join("etc/hostname"), "").unwrap();
     std::fs::write(home.path("blobs").join(layer.digest.hex()), vec![0; usize::try_from(layer.size).unwrap()]).unwrap();
-    source.asked();
+    source.take_requests();
     home.pull(&source).unwrap();
-    assert_eq!(source.asked(), [(layer.digest, 0)]);
+    assert_eq!(source.take_requests(), [(layer.digest, 0)]);
     assert_eq!(std::fs::read_to_string(tree.join("etc/hostname")).unwrap(), "carrel\n");
     assert_eq!(std::fs::read(home.path("blobs").join(layer.digest.hex())).unwrap(), source.blobs[&layer.digest]);
     home.assert_clean();
@@ -177,10 +177,10 @@ fn concurrent_threads_pull_once() {
         pulling.into_iter().map(|thread| thread.join().unwrap().unwrap()).collect()
     });
     assert!(pulled.iter().all(|stored| stored.digest == source.digest()));
-    let mut asked = source.asked();
-    asked.sort();
-    asked.dedup();
-    assert_eq!(asked.len(), 7, "six layers and the configuration, each once");
+    let mut requests = source.take_requests();
+    requests.sort();
+    requests.dedup();
+    assert_eq!(requests.len(), 7, "six layers and the configuration, each once");
     assert_eq!(source.given(), source.blobs.values().map(|blob| blob.len() as u64).sum::<u64>());
     home.assert_clean();
 }
@@ -198,10 +198,10 @@ fn concurrent_processes_pull_once() {
     let mut fetched = 0;
     for child in children {
         let output = child.wait_with_output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(output.status.success() && output.status.signal().is_none(), "{said}");
-        assert!(said.contains(&format!("pulled {}", source.digest())), "{said}");
-        fetched += said.lines().filter(|line| *line == "layer Fetched").count();
+        let printed = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success() && output.status.signal().is_none(), "{printed}");
+        assert!(printed.contains(&format!("pulled {}", source.digest())), "{printed}");
+        fetched += printed.lines().filter(|line| *line == "layer Fetched").count();
     }
     assert_eq!(fetched, 5);
     assert_eq!(home.store.find(NAME).unwrap().unwrap().digest, source.digest());
@@ -223,9 +223,9 @@ fn concurrent_pulls_with_shared_layers_do_not_deadlock() {
     let blobs = |source: &crate::memory::MemorySource| {
         source.layers().iter().map(|layer: &Descriptor| layer.digest).collect::<Vec<_>>()
     };
-    let asked = [up.asked(), down.asked()].concat();
+    let requests = [up.take_requests(), down.take_requests()].concat();
     for blob in blobs(&up) {
-        assert_eq!(asked.iter().filter(|(digest, _)| *digest == blob).count(), 1);
+        assert_eq!(requests.iter().filter(|(digest, _)| *digest == blob).count(), 1);
     }
     assert_eq!(home.store.list().unwrap().len(), 2);
     home.assert_clean();

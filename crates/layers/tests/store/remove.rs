@@ -53,7 +53,7 @@ fn content_of_another_image_stays() {
     assert!(!second.root.layers[0].exists());
     let source = two_layers().source();
     home.pull(&source).unwrap();
-    assert_eq!(source.asked(), [], "all of it is still there");
+    assert_eq!(source.take_requests(), [], "all of it is still there");
 }
 
 //= promises.images.image-something-runs-sandbox
