@@ -206,7 +206,7 @@ impl AppServer {
         let gone: Vec<_> = gone.map(|(thread, subscriber)| (thread.clone(), subscriber.number)).collect();
         for (thread, number) in gone {
             self.leave(&thread, number);
-            self.call("thread/unsubscribe", &serde_json::json!({"threadId": thread}), ReplyTarget::Nobody);
+            self.call("thread/unsubscribe", &serde_json::json!({"threadId": thread}), ReplyTarget::Discard);
         }
         self.update_full();
         self.update_idle();
@@ -290,7 +290,7 @@ impl AppServer {
             }
             ReplyTarget::Thread(thread) => self.deliver(&thread, ThreadEvent::Response(call.method, result)),
             ReplyTarget::Opener(opener) => self.opened(opener, result),
-            ReplyTarget::Nobody => {
+            ReplyTarget::Discard => {
                 if let Err(error) = result {
                     tracing::debug!(method = call.method, %error, "the app-server rejected a request");
                 }

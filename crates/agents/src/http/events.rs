@@ -219,7 +219,7 @@ mod tests {
 
     //= promises.agents-server.stream-turn
     #[test]
-    fn the_stream_of_a_turn_waits_two_seconds_for_an_answer_unless_told_otherwise() {
+    fn the_stream_of_a_turn_waits_two_seconds_for_an_answer_by_default() {
         let timeout = |wait| EventQuery { wait, ..EventQuery::default() }.answer_timeout().ok();
         assert_eq!(timeout(None), Some(Duration::from_secs(2)));
         assert_eq!(timeout(Some(0.25)), Some(Duration::from_millis(250)));

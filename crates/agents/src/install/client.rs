@@ -83,8 +83,8 @@ impl fmt::Display for RegistryFetchError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Retryable(why) | Self::Permanent(why) => f.write_str(why),
-            Self::NotFound => f.write_str("there is no such thing"),
-            Self::ReaderGone => f.write_str("nobody reads it"),
+            Self::NotFound => f.write_str("not found"),
+            Self::ReaderGone => f.write_str("the download was cancelled"),
         }
     }
 }
@@ -335,7 +335,7 @@ impl DownloadState {
             .unwrap_or_default();
         if self.bytes == 0 || !download_rest.starts_with(&format!("bytes {}-", self.bytes)) {
             return Err(RegistryFetchError::Permanent(
-                "the server answers with another part than was asked for".to_owned(),
+                "the server answers with another part than the requested one".to_owned(),
             ));
         }
         self.total = length.map(|length| self.bytes.saturating_add(length)).or(self.total);

@@ -35,11 +35,11 @@ pub struct TurnEnded {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum TurnOutcome {
-    /// The agent was done.
+    /// The agent completed it.
     Completed,
-    /// It was told to stop.
+    /// The client interrupted it.
     Interrupted,
-    /// It could not go on.
+    /// It could not continue.
     Failed,
 }
 

@@ -101,12 +101,12 @@ impl EventData {
         Self::Started(StartedEvent { message: Some(message.into()), details })
     }
 
-    /// An error of a sort.
+    /// An error of a kind.
     pub fn error(kind: impl Into<String>, message: impl Into<String>, details: Option<Value>) -> Self {
         Self::Error(ErrorEvent { message: message.into(), kind: Some(kind.into()), details })
     }
 
-    /// What nobody could make sense of, kept as it came.
+    /// A message that cannot be parsed, with its raw content.
     pub fn unparsed(raw: Value, error: impl Into<String>) -> Self {
         Self::Message(UniversalMessage::Unparsed(super::UnparsedMessage { raw, error: Some(error.into()) }))
     }

@@ -66,10 +66,10 @@ fn a_pipe_that_an_unknown_process_holds_open_ends_with_the_program() {
         let (mut stdout, _stderr) = (open(1), open(2));
         child.send(b"").unwrap();
         assert_eq!(child.exit().await.stderr, "over\n");
-        stdout.write_all(b"and what is said from now on\n").unwrap();
+        stdout.write_all(b"and later output\n").unwrap();
         assert_eq!(line(&mut child).await, "over");
-        assert_eq!(line(&mut child).await, "and what is said from now on");
-        stdout.write_all(b"is nobody's\n").unwrap();
+        assert_eq!(line(&mut child).await, "and later output");
+        stdout.write_all(b"after the end\n").unwrap();
         assert_eq!(child.line().await, None);
     });
 }

@@ -134,7 +134,7 @@ async fn an_install_for_another_platform_is_ignored() {
         assert_eq!(here, found, "{platform}");
     }
     fixture.settings.platform = Some(AgentPlatform::ALL[1]);
-    assert!(fixture.install(AgentId::Claude).await.is_err(), "nobody has it for this one");
+    assert!(fixture.install(AgentId::Claude).await.is_err(), "no source has it for this platform");
 }
 
 #[tokio::test]

@@ -107,7 +107,7 @@ async fn an_unavailable_package_is_an_error_with_all_sources() {
     let failed = fixture.install(AgentId::Claude).await.unwrap_err();
     assert!(matches!(&failed, InstallError::Unavailable { tried, .. } if tried.len() == 2), "{failed}");
     let failed = failed.to_string();
-    let place = format!("{CLAUDE}@1.0.0 of {}: there is no such thing", fixture.server.url());
+    let place = format!("{CLAUDE}@1.0.0 of {}: not found", fixture.server.url());
     assert!(failed.starts_with("cannot get claude 1.0.0\n"), "{failed}");
     assert!(failed.contains(&place) && failed.contains("http://127.0.0.1:1/1.0.0/linux-x64/claude: "), "{failed}");
     assert!(failed.contains("Connection refused") && failed.contains("\nhint: "), "{failed}");

@@ -142,7 +142,7 @@ fn answer(mut stream: &TcpStream, shared: &(Mutex<RegistryState>, Condvar)) -> s
     let begin = request.header("range").and_then(|range| range.strip_prefix("bytes=")?.strip_suffix('-')?.parse().ok());
     let begin: Option<usize> = begin.filter(|_| !no_ranges);
     let (status, body) = match (&file, fault, begin) {
-        (_, Some(RegistryFault::Status(status)), _) => (status, &b"as told"[..]),
+        (_, Some(RegistryFault::Status(status)), _) => (status, &b"as configured"[..]),
         (None, ..) => (404, &b"{}"[..]),
         (Some(file), _, Some(begin)) => (206, &file[begin..]),
         (Some(file), _, None) => (200, &file[..]),

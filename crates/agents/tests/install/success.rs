@@ -165,7 +165,7 @@ async fn without_a_registry_the_vendors_download_is_used_with_the_same_hashes() 
     let installed = fixture.install(AgentId::Claude).await.unwrap();
     assert_eq!(std::fs::read(installed.path).unwrap(), claude);
     let refused = fixture.version("2.0.0").await.unwrap_err().to_string();
-    assert!(!refused.contains("releases"), "nobody vouches for it there: {refused}");
+    assert!(!refused.contains("releases"), "no hash vouches for it there: {refused}");
 }
 
 //= agents.compatibility.codex-binary-codex-tarball

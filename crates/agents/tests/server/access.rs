@@ -58,7 +58,7 @@ async fn the_token_is_accepted_as_bearer_token_or_password() {
     for right in ["Bearer s3cret", "Token s3cret", "bearer s3cret", "token s3cret", "BEARER s3cret"] {
         sessions(right.to_owned()).await.is(200);
     }
-    for right in [":s3cret", "anybody:s3cret"] {
+    for right in [":s3cret", "any-user:s3cret"] {
         sessions(basic(right)).await.is(200);
     }
     for wrong in ["s3cret", "s3cret:", "s3cret:wrong", "a:b:s3cret"] {

@@ -138,7 +138,7 @@ async fn a_full_log_ends_its_session() {
 }
 
 #[tokio::test]
-async fn idle_and_malformed_clients_disturb_nobody() {
+async fn idle_and_malformed_clients_do_not_disturb_others() {
     let server = TestServer::start().await;
     let mut connections = Vec::new();
     for number in 0..200 {
