@@ -9,7 +9,7 @@ use bytes::Bytes;
 use carrel_protocol::bulk::BulkHeader;
 use carrel_protocol::codec::{FramePrefix, encode};
 use carrel_protocol::frame::Header;
-use carrel_protocol::{Flags, Generation, IdRange, MessageType, Payload};
+use carrel_protocol::{CorrelationIdRange, Flags, Generation, MessageType, Payload};
 use tokio::io::AsyncRead;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
@@ -89,7 +89,7 @@ impl AgentLink {
         self.negotiated.generation
     }
 
-    pub(crate) fn ids(&self) -> IdRange {
+    pub(crate) fn ids(&self) -> CorrelationIdRange {
         self.negotiated.ids
     }
 

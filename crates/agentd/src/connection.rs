@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use carrel_protocol::codec::FramePrefix;
 use carrel_protocol::frame::{InvalidFrameLength, PREFIX_SIZE};
-use carrel_protocol::{Frame, Generation, Header, IdRange};
+use carrel_protocol::{CorrelationIdRange, Frame, Generation, Header};
 use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 
@@ -31,7 +31,7 @@ pub(crate) struct PeerConnection {
     incoming: OwnedFd,
     outgoing: OwnedFd,
     /// The ids it may use.
-    pub(crate) ids: IdRange,
+    pub(crate) ids: CorrelationIdRange,
     /// The generation of the connection: the announced one, or a higher one after `carrel.hello`.
     pub(crate) generation: Generation,
     /// The generation of its last message, for responses to messages that cannot be parsed.
@@ -113,7 +113,7 @@ impl From<Vec<u8>> for OutgoingChunk {
 // === impl PeerConnection ===
 
 impl PeerConnection {
-    pub(crate) fn new(incoming: OwnedFd, outgoing: OwnedFd, ids: IdRange, announced: Generation) -> Self {
+    pub(crate) fn new(incoming: OwnedFd, outgoing: OwnedFd, ids: CorrelationIdRange, announced: Generation) -> Self {
         // A pipe rejects it and keeps its size; without privileges, the system-wide maximum applies.
         if rustix::net::sockopt::set_socket_send_buffer_size_force(&outgoing, SEND_BUFFER).is_err() {
             let _most = rustix::net::sockopt::set_socket_send_buffer_size(&outgoing, SEND_BUFFER);
@@ -290,7 +290,7 @@ mod tests {
         )
         .unwrap();
         let outgoing = ours.try_clone().unwrap();
-        (theirs, PeerConnection::new(ours, outgoing, IdRange::WHOLE, Generation::PUBLISHED))
+        (theirs, PeerConnection::new(ours, outgoing, CorrelationIdRange::WHOLE, Generation::PUBLISHED))
     }
 
     #[test]

@@ -249,7 +249,8 @@ mod tests {
     #[test]
     fn settings_for_virtual_machines_are_rejected_and_nothing_is_applied() {
         let mut defaults = CommandDefaults::new(false);
-        let requested = Bootstrap { host_alias: Some("h".into()), default_cwd: Some("/x".into()), ..Bootstrap::default() };
+        let requested =
+            Bootstrap { host_alias: Some("h".into()), default_cwd: Some("/x".into()), ..Bootstrap::default() };
         assert!(matches!(defaults.bootstrap(requested), Err(BootstrapError::Unavailable("host_alias"))));
         assert_eq!(defaults.cwd, None);
         assert!(defaults.bootstrap(Bootstrap::default()).is_ok());

@@ -13,16 +13,16 @@ pub struct ApiKey(String);
 /// A text is not a valid API key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an API key must consist of at least {MIN_CHARS} visible ASCII characters")]
-pub struct BadKey;
+pub struct InvalidApiKey;
 
 // === impl ApiKey ===
 
 impl ApiKey {
     /// Parses a key of at least 16 visible characters. White space around it is ignored.
-    pub fn new(text: &str) -> Result<Self, BadKey> {
+    pub fn new(text: &str) -> Result<Self, InvalidApiKey> {
         let text = text.trim();
         if text.len() < MIN_CHARS || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(BadKey);
+            return Err(InvalidApiKey);
         }
         Ok(Self(text.to_owned()))
     }

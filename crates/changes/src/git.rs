@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 pub(crate) use self::names::is_git;
 
-use crate::change::{Change, ChangeKind, Node};
+use crate::change::{ChangeKind, FileChange, Node};
 use crate::path::{RelativePath, join};
 use crate::path_error::PathError;
 use crate::project::Project;
@@ -72,22 +72,22 @@ struct RepositoryParts(u8);
 
 impl GitGuard {
     /// Considers only the changes.
-    pub(crate) fn of_changes(changes: &[Change]) -> Self {
+    pub(crate) fn of_changes(changes: &[FileChange]) -> Self {
         let mut guard = Self::default();
         guard.plant(changes, |_| false);
         guard
     }
 
     /// Considers the changes and the project.
-    pub(crate) fn of(project: &Project, changes: &[Change]) -> Result<Self, PathError> {
-        let discover::Discovered { directories, named, loose } = discover::discover(project)?;
+    pub(crate) fn of(project: &Project, changes: &[FileChange]) -> Result<Self, PathError> {
+        let discover::DiscoveryResult { directories, named, loose } = discover::discover(project)?;
         let mut guard = Self { directories, named, loose, planted: HashSet::new() };
         // What cannot be read counts as present.
         guard.plant(changes, |path| project.find(path).map_or(true, |found| found.is_some()));
         Ok(guard)
     }
 
-    fn plant(&mut self, changes: &[Change], has: impl Fn(&RelativePath) -> bool) {
+    fn plant(&mut self, changes: &[FileChange], has: impl Fn(&RelativePath) -> bool) {
         let mut places: HashMap<&[u8], RepositoryParts> = HashMap::new();
         for change in changes.iter().filter(|change| change.is_there()) {
             if RepositoryParts::is_one(change.path.name()) {
@@ -107,7 +107,7 @@ impl GitGuard {
     }
 
     /// Whether git would act on a change, and why.
-    pub(crate) fn find(&self, change: &Change) -> Option<GitRefusal> {
+    pub(crate) fn find(&self, change: &FileChange) -> Option<GitRefusal> {
         let path = &change.path;
         if let Some(repository) = path.repository() {
             return Some(GitRefusal::Repository(repository));
@@ -193,9 +193,9 @@ fn top(path: &RelativePath, end: usize) -> RelativePath {
     bytes.get(..end).and_then(|bytes| RelativePath::new(bytes).ok()).unwrap_or_else(|| path.clone())
 }
 
-// === impl Change ===
+// === impl FileChange ===
 
-impl Change {
+impl FileChange {
     /// Whether something is at its path afterwards.
     fn is_there(&self) -> bool {
         !matches!(self.kind, ChangeKind::Deleted | ChangeKind::Skipped)

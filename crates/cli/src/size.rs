@@ -10,13 +10,13 @@ pub(crate) struct Size(pub(crate) u64);
 
 /// A duration: `30s`, `5m`, `1h30m`, `500ms`; a bare number is seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Time(pub(crate) Duration);
+pub(crate) struct TimeSpan(pub(crate) Duration);
 
 /// Text that is not a size or a duration.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum BadQuantity {
+pub(crate) enum InvalidQuantity {
     Size,
-    Time,
+    TimeSpan,
     TooLarge,
     Zero,
 }
@@ -29,23 +29,23 @@ const TIMES: [(&str, u64); 5] = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_
 // === impl Size ===
 
 impl FromStr for Size {
-    type Err = BadQuantity;
+    type Err = InvalidQuantity;
 
-    fn from_str(text: &str) -> Result<Self, BadQuantity> {
+    fn from_str(text: &str) -> Result<Self, InvalidQuantity> {
         let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
         let (number, unit) = text.split_at(split);
         let unit = unit.to_ascii_lowercase();
         let unit = unit.strip_suffix("ib").or_else(|| unit.strip_suffix('b')).unwrap_or(&unit);
-        let shift = UNITS.iter().find(|(name, _)| *name == unit).ok_or(BadQuantity::Size)?.1;
+        let shift = UNITS.iter().find(|(name, _)| *name == unit).ok_or(InvalidQuantity::Size)?.1;
         let (whole, rest) = number.split_once('.').unwrap_or((number, "0"));
         if whole.is_empty() || rest.is_empty() || rest.len() > 3 || rest.contains('.') {
-            return Err(BadQuantity::Size);
+            return Err(InvalidQuantity::Size);
         }
-        let whole: u64 = whole.parse().map_err(|_| BadQuantity::TooLarge)?;
-        let thousandths: u64 = format!("{rest:0<3}").parse().map_err(|_| BadQuantity::Size)?;
+        let whole: u64 = whole.parse().map_err(|_| InvalidQuantity::TooLarge)?;
+        let thousandths: u64 = format!("{rest:0<3}").parse().map_err(|_| InvalidQuantity::Size)?;
         let thousandths = u128::from(whole) * 1000 + u128::from(thousandths);
-        let bytes = u64::try_from((thousandths << shift) / 1000).map_err(|_| BadQuantity::TooLarge)?;
-        if bytes == 0 { Err(BadQuantity::Zero) } else { Ok(Self(bytes)) }
+        let bytes = u64::try_from((thousandths << shift) / 1000).map_err(|_| InvalidQuantity::TooLarge)?;
+        if bytes == 0 { Err(InvalidQuantity::Zero) } else { Ok(Self(bytes)) }
     }
 }
 
@@ -65,10 +65,10 @@ impl fmt::Display for Size {
 
 // === impl Time ===
 
-impl FromStr for Time {
-    type Err = BadQuantity;
+impl FromStr for TimeSpan {
+    type Err = InvalidQuantity;
 
-    fn from_str(text: &str) -> Result<Self, BadQuantity> {
+    fn from_str(text: &str) -> Result<Self, InvalidQuantity> {
         let mut rest = text;
         let mut total: u64 = 0;
         while !rest.is_empty() {
@@ -78,24 +78,24 @@ impl FromStr for Time {
             let (unit, after) = after.split_at(letters);
             // Only a single number may omit the unit.
             let unit = if unit.is_empty() && number == text { "s" } else { unit };
-            let unit = TIMES.iter().find(|(name, _)| *name == unit).ok_or(BadQuantity::Time)?.1;
+            let unit = TIMES.iter().find(|(name, _)| *name == unit).ok_or(InvalidQuantity::TimeSpan)?.1;
             if number.is_empty() {
-                return Err(BadQuantity::Time);
+                return Err(InvalidQuantity::TimeSpan);
             }
-            let number: u64 = number.parse().map_err(|_| BadQuantity::TooLarge)?;
-            let part = number.checked_mul(unit).ok_or(BadQuantity::TooLarge)?;
-            total = total.checked_add(part).ok_or(BadQuantity::TooLarge)?;
+            let number: u64 = number.parse().map_err(|_| InvalidQuantity::TooLarge)?;
+            let part = number.checked_mul(unit).ok_or(InvalidQuantity::TooLarge)?;
+            total = total.checked_add(part).ok_or(InvalidQuantity::TooLarge)?;
             rest = after;
         }
         match (text, total) {
-            ("", _) => Err(BadQuantity::Time),
-            (_, 0) => Err(BadQuantity::Zero),
+            ("", _) => Err(InvalidQuantity::TimeSpan),
+            (_, 0) => Err(InvalidQuantity::Zero),
             _ => Ok(Self(Duration::from_millis(total))),
         }
     }
 }
 
-impl fmt::Display for Time {
+impl fmt::Display for TimeSpan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut rest = self.0.as_millis();
         for (name, unit) in [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)] {
@@ -108,20 +108,20 @@ impl fmt::Display for Time {
     }
 }
 
-// === impl BadQuantity ===
+// === impl InvalidQuantity ===
 
-impl fmt::Display for BadQuantity {
+impl fmt::Display for InvalidQuantity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Size => "not a size such as 512M, 1.5G or 64KiB",
-            Self::Time => "not a time such as 30s, 5m, 1h30m or 500ms",
+            Self::TimeSpan => "not a time such as 30s, 5m, 1h30m or 500ms",
             Self::TooLarge => "too large",
             Self::Zero => "must be greater than zero",
         })
     }
 }
 
-impl std::error::Error for BadQuantity {}
+impl std::error::Error for InvalidQuantity {}
 
 #[cfg(test)]
 mod tests {
@@ -142,11 +142,11 @@ mod tests {
             assert_eq!(text.parse(), Ok(Size(bytes)), "{text}");
         }
         for text in ["", "M", "1.", ".5M", "1.2345M", "1..2", "-1", "1X", "1 M", "1Mi2", "٣"] {
-            assert_eq!(text.parse::<Size>(), Err(BadQuantity::Size), "{text}");
+            assert_eq!(text.parse::<Size>(), Err(InvalidQuantity::Size), "{text}");
         }
-        assert_eq!("99999999999999999999".parse::<Size>(), Err(BadQuantity::TooLarge));
-        assert_eq!("99999999T".parse::<Size>(), Err(BadQuantity::TooLarge));
-        assert_eq!("0".parse::<Size>(), Err(BadQuantity::Zero));
+        assert_eq!("99999999999999999999".parse::<Size>(), Err(InvalidQuantity::TooLarge));
+        assert_eq!("99999999T".parse::<Size>(), Err(InvalidQuantity::TooLarge));
+        assert_eq!("0".parse::<Size>(), Err(InvalidQuantity::Zero));
     }
 
     #[test]
@@ -166,13 +166,13 @@ mod tests {
             ("500ms", 500, "500ms"),
             ("90s", 90_000, "1m30s"),
         ] {
-            let time: Time = text.parse().unwrap();
+            let time: TimeSpan = text.parse().unwrap();
             assert_eq!((time.0.as_millis(), time.to_string().as_str()), (millis, formatted), "{text}");
         }
         for text in ["", "s", "1x", "-1s", "1.5s", "5m30", " 1s", "1s "] {
-            assert_eq!(text.parse::<Time>(), Err(BadQuantity::Time), "{text}");
+            assert_eq!(text.parse::<TimeSpan>(), Err(InvalidQuantity::TimeSpan), "{text}");
         }
-        assert_eq!("0s".parse::<Time>(), Err(BadQuantity::Zero));
-        assert_eq!("18446744073709551615d".parse::<Time>(), Err(BadQuantity::TooLarge));
+        assert_eq!("0s".parse::<TimeSpan>(), Err(InvalidQuantity::Zero));
+        assert_eq!("18446744073709551615d".parse::<TimeSpan>(), Err(InvalidQuantity::TooLarge));
     }
 }

@@ -18,7 +18,7 @@ use crate::daemon::{self, render, status_failure, wait};
 use crate::failure::{Failure, Failures};
 use crate::find;
 use crate::home::CarrelHome;
-use crate::jobs::session::notes::Notes;
+use crate::jobs::session::notes::SessionNotes;
 
 /// The exit code of a failure.
 const FAILED: u8 = 1;
@@ -207,7 +207,7 @@ impl StopReport {
     pub(crate) fn note(&self, name: &str, json: bool) {
         if let Some(why) = &self.kill_reason {
             let words = format!("the shim of {name:?} was killed, and its sandbox with it: {why}");
-            Notes { quiet: false, json }.say(&words);
+            SessionNotes { quiet: false, json }.say(&words);
         }
     }
 

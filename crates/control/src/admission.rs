@@ -115,7 +115,8 @@ mod tests {
     #[test]
     fn sandboxes_are_admitted_up_to_the_limit_and_again_when_one_stops() {
         let admission = Admission::default();
-        let settings = ControlSettings { most_sandboxes: Some(2), most_memory: Some(100), ..ControlSettings::default() };
+        let settings =
+            ControlSettings { most_sandboxes: Some(2), most_memory: Some(100), ..ControlSettings::default() };
         let reserve = |name: &str, memory| {
             admission.reserve(
                 &id(name),

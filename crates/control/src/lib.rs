@@ -26,13 +26,13 @@ pub mod stage;
 mod text;
 mod watch;
 
-pub use self::control::{Control, CreateRequest, DiskAccess, ExecRequest, StartError, expired};
+pub use self::control::{Control, ControlStartError, CreateRequest, DiskAccess, ExecRequest, expired};
 pub use self::descriptors::{DescriptorUse, Descriptors, PER_SANDBOX};
 pub use self::exec_outcome::outcome as exec_outcome;
 pub use self::exec_size::MAX_EXEC_BYTES;
 pub use self::failpoint::{Failpoint, FailpointStep};
 pub use self::refusal::{Code, Refusal};
-pub use self::settings::{Caller, Clock, Retention, ControlSettings};
+pub use self::settings::{Caller, Clock, ControlSettings, Retention};
 pub use self::share::{ShareExceeded, ShareHolder, ShareLimits, SharePermit, ShareQuota, ShareUse};
 pub use self::text::bounded_text;
 pub use self::watch::EventWatch;

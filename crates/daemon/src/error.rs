@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use carrel_control::StartError;
+use carrel_control::ControlStartError;
 use carrel_shim_client::ProgramsError;
 
 use crate::address::Address;
@@ -48,7 +48,7 @@ pub enum ServeError {
     Local(#[from] carrel_local::LocalError),
     /// The control plane cannot adopt the sandboxes of the previous daemon.
     #[error(transparent)]
-    Control(#[from] StartError),
+    Control(#[from] ControlStartError),
     /// A Unix socket cannot be opened.
     #[error(transparent)]
     Socket(#[from] SocketError),

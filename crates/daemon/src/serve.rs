@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use carrel_control::spec::Host;
-use carrel_control::{Clock, Control, Descriptors, ControlSettings};
+use carrel_control::{Clock, Control, ControlSettings, Descriptors};
 use carrel_local::{LocalProvider, LogTemplate};
 use carrel_shim_client::Programs;
 use carrel_store::Store;
@@ -207,7 +207,7 @@ async fn start(
 
 /// The settings of the control plane.
 pub(crate) fn control_settings(config: &Config) -> ControlSettings {
-ControlSettings {
+    ControlSettings {
         idle_ttl: config.idle_ttl,
         cleanup_ttl: config.cleanup_ttl,
         retention: config.retention.history.clone(),

@@ -11,8 +11,8 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use carrel_image::{ImageRef, RootFs, RootFsDirectory};
 use carrel_layers::archive::ArchiveLimits;
 use carrel_layers::{
-    CancellationToken, Config, Digest, ImageHold, ImageSource, ImageStore, OciLayout, Platform, PullProgress, SourceError,
-    StoreError, StoredImage, Unpacker,
+    CancellationToken, Digest, ImageConfig, ImagePin, ImageSource, ImageStore, ImageStoreError, OciLayout, Platform,
+    PullProgress, SourceError, StoredImage, Unpacker,
 };
 use carrel_registry::{ImageName, RegistriesConfig, Registry, RegistryCredentials, RegistryError};
 
@@ -51,10 +51,10 @@ pub struct Image {
     /// The layers and files that the sandbox mounts.
     pub root: RootFs,
     /// Defaults for its commands; empty for `host` and directories.
-    pub config: Config,
+    pub config: ImageConfig,
     /// Its digest in the store; `None` for `host` and directories.
     pub digest: Option<Digest>,
-    hold: Option<ImageHold>,
+    hold: Option<ImagePin>,
 }
 
 #[derive(Clone, Copy)]
@@ -117,7 +117,12 @@ impl Images {
     }
 
     /// Gets an image, and pulls or unpacks it if needed.
-    pub fn get(&self, reference: &ImageRef, policy: PullPolicy, progress: &dyn PullProgress) -> Result<Image, FetchError> {
+    pub fn get(
+        &self,
+        reference: &ImageRef,
+        policy: PullPolicy,
+        progress: &dyn PullProgress,
+    ) -> Result<Image, FetchError> {
         self.get_cancellable(reference, policy, progress, &CancellationToken::new())
     }
 
@@ -167,7 +172,7 @@ impl Images {
     pub fn get_by_digest(&self, digest: Digest) -> Result<Image, FetchError> {
         let gone = || FetchError::NotInStore(digest);
         self.hold(|| self.store()?.get(digest)?.ok_or_else(gone)).map_err(|error| match error {
-            FetchError::Store(StoreError::Unknown(_)) => gone(),
+            FetchError::Store(ImageStoreError::Unknown(_)) => gone(),
             error => error,
         })
     }
@@ -212,7 +217,7 @@ impl Images {
         source: Result<S, SourceError>,
         context: PullContext<'_>,
     ) -> Result<StoredImage, FetchError> {
-        let source = source.map_err(StoreError::from)?;
+        let source = source.map_err(ImageStoreError::from)?;
         let imported = self.pull(None, &source, context);
         imported.map_err(|error| FetchError::Import { reference: reference.clone(), error: error.into() })
     }
@@ -291,7 +296,7 @@ impl Images {
                     let StoredImage { root, config, digest, .. } = stored;
                     return Ok(Image { root, config, digest: Some(digest), hold: Some(hold) });
                 }
-                Err(StoreError::Unknown(_)) if attempts < MAX_ATTEMPTS => {}
+                Err(ImageStoreError::Unknown(_)) if attempts < MAX_ATTEMPTS => {}
                 Err(error) => return Err(error.into()),
             }
         }
@@ -316,7 +321,7 @@ impl Image {
 
 impl From<RootFs> for Image {
     fn from(root: RootFs) -> Self {
-        Self { root, config: Config::default(), digest: None, hold: None }
+        Self { root, config: ImageConfig::default(), digest: None, hold: None }
     }
 }
 

@@ -2,7 +2,7 @@
 
 /// The steps of a pull, in order. Each has a failpoint before and after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Phase {
+pub enum PullPhase {
     /// Fetch the manifest.
     Manifest,
     /// Write the first bytes of a blob.
@@ -23,14 +23,14 @@ pub enum Phase {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Failpoint {
     /// The step it belongs to.
-    pub phase: Phase,
+    pub phase: PullPhase,
     /// Whether it is after the step.
     pub after: bool,
 }
 
-// === impl Phase ===
+// === impl PullPhase ===
 
-impl Phase {
+impl PullPhase {
     /// All steps, in order.
     pub const ALL: [Self; 7] = [
         Self::Manifest,
@@ -70,7 +70,7 @@ impl Phase {
 impl Failpoint {
     /// All failpoints.
     pub fn all() -> impl Iterator<Item = Self> {
-        Phase::ALL.into_iter().flat_map(|phase| [false, true].map(|after| Self { phase, after }))
+        PullPhase::ALL.into_iter().flat_map(|phase| [false, true].map(|after| Self { phase, after }))
     }
 
     /// Its name: `manifest-before`, `manifest-after`, …
@@ -102,6 +102,6 @@ mod tests {
     #[test]
     fn every_failpoint_has_a_unique_name() {
         let names: std::collections::HashSet<_> = Failpoint::all().map(Failpoint::name).collect();
-        assert_eq!(names.len(), 2 * Phase::ALL.len());
+        assert_eq!(names.len(), 2 * PullPhase::ALL.len());
     }
 }

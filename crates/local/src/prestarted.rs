@@ -4,7 +4,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use carrel_shim_client::{OwnerError, Programs, PrestartedShim};
+use carrel_shim_client::{OwnerError, PrestartedShim, Programs};
 
 /// Shims that wait for their `shim.create`.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use carrel_control::provider::{Place, ProviderError};
 use carrel_control::spec::Spec;
 use carrel_fetch::Image;
 use carrel_image::RootFs;
-use carrel_layers::Config;
+use carrel_layers::ImageConfig;
 use carrel_sandbox::PersistentDisk;
 use carrel_shim_client::messages::{Create, FailureCode, ShimFailure};
 use carrel_shim_client::{AdoptError, DiscoveredSandbox, Liveness, OwnedSandbox, OwnerError, ShimError};
@@ -190,7 +190,7 @@ impl LocalInner {
         let root = RootFs::try_from(record.create.root.clone()).map_err(failed)?;
         let disk = record.create.kept_disk.as_ref().map(|kept| kept.directory.0.clone());
         let images = Arc::clone(&self.images);
-        let config = blocking(move || disk.map_or(Ok(Config::default()), |disk| images::config(&images, &disk)));
+        let config = blocking(move || disk.map_or(Ok(ImageConfig::default()), |disk| images::config(&images, &disk)));
         Ok(RunningSandbox::new(&root, config.await?, record.agent_socket.0.clone()))
     }
 

@@ -20,8 +20,8 @@ use std::process::ExitCode;
 use carrel_image::{GuestPath, RootFs};
 use carrel_sandbox::cgroup::{Cgroup, CgroupLimits, HostCgroups, LimitPolicy};
 use carrel_sandbox::{
-    HostMountAccess, Container, Disk, HostMount, IdRange, Isolation, PersistentDisk, SandboxNetwork, ProjectMount, DiskQuota, ContainerSpec, launch,
-    leave_host_mounts,
+    Container, ContainerSpec, Disk, DiskQuota, HostMount, HostMountAccess, IdRange, Isolation, PersistentDisk,
+    ProjectMount, SandboxNetwork, launch, leave_host_mounts,
 };
 
 type ExampleError = Box<dyn std::error::Error>;
@@ -85,7 +85,9 @@ fn disk() -> Result<Disk, ExampleError> {
     let bytes = number("CARREL_DISK")?.unwrap_or(256 * 1024 * 1024);
     Ok(match std::env::var_os("CARREL_KEPT") {
         None => Disk::Memory { bytes },
-        Some(directory) if Path::new(&directory).exists() => Disk::Persistent(PersistentDisk::open(Path::new(&directory))?),
+        Some(directory) if Path::new(&directory).exists() => {
+            Disk::Persistent(PersistentDisk::open(Path::new(&directory))?)
+        }
         Some(directory) => Disk::Persistent(match number("CARREL_INODES")? {
             None => PersistentDisk::create(Path::new(&directory), bytes)?,
             inodes => PersistentDisk::create_within(Path::new(&directory), DiskQuota { bytes, inodes })?,
@@ -100,7 +102,11 @@ fn network(pid: &str) -> Result<SandboxNetwork, ExampleError> {
 fn mount(text: &str) -> Result<HostMount, ExampleError> {
     let [source, target, user, access] = parts(text)?;
     let (user, group) = owner(user)?;
-    let access = if access == "rw" { HostMountAccess::Writable { user, group } } else { HostMountAccess::ReadOnly { user, group } };
+    let access = if access == "rw" {
+        HostMountAccess::Writable { user, group }
+    } else {
+        HostMountAccess::ReadOnly { user, group }
+    };
     Ok(HostMount { source: source.into(), target: GuestPath::new(target)?, access, owner: None })
 }
 

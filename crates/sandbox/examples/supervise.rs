@@ -13,7 +13,8 @@ use std::path::Path;
 use carrel_image::RootFs;
 use carrel_sandbox::cgroup::{Cgroup, CgroupLimits, HostCgroups, LimitPolicy};
 use carrel_sandbox::{
-    Container, Disk, IdRange, Isolation, RetainedPrivileges, ContainerSpec, drop_privileges, launch, leave_host_mounts, open_handle,
+    Container, ContainerSpec, Disk, IdRange, Isolation, RetainedPrivileges, drop_privileges, launch, leave_host_mounts,
+    open_handle,
 };
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::process::Signal;

@@ -11,7 +11,7 @@ use crate::launch::LaunchError;
 use crate::mount;
 use crate::owner_namespaces::OwnerNamespaces;
 use crate::request_error::MountError;
-use crate::spec::{HostMountAccess, HostMount, HostOwner, ProjectMount};
+use crate::spec::{HostMount, HostMountAccess, HostOwner, ProjectMount};
 use crate::{submounts, sys};
 
 /// A tree of the host, ready to be attached.

@@ -20,9 +20,9 @@ use crate::layers::Layers;
 use crate::network::SandboxNetwork;
 use crate::owner_namespaces::OwnerNamespaces;
 use crate::request_error::{MountError, TargetProblem};
-use crate::seccomp::{SeccompFilter, Preallocation};
+use crate::seccomp::{Preallocation, SeccompFilter};
 use crate::setup::{self, LaunchPlan, RequestedMount};
-use crate::spec::{HostMountAccess, Disk, ContainerSpec};
+use crate::spec::{ContainerSpec, Disk, HostMountAccess};
 use crate::stage::{MAX_REPORT_BYTES, SetupStage, StageError};
 use crate::sys::{self, CloneResult};
 use crate::{disk, fd_passing, limits, mount, namespace_clone};
@@ -64,7 +64,7 @@ pub enum LaunchError {
     Cgroup(#[from] crate::cgroup::CgroupError),
     /// The system-call filter cannot be built.
     #[error(transparent)]
-Filter(#[from] crate::seccomp::SeccompError),
+    Filter(#[from] crate::seccomp::SeccompError),
     /// The runtime does not support the request.
     #[error(transparent)]
     Gvisor(#[from] GvisorError),
@@ -115,7 +115,11 @@ struct StartedSandbox {
     locks: Option<OwnedFd>,
 }
 
-fn start(spec: &ContainerSpec, cgroup: Option<&Cgroup>, runtime: Option<GvisorRuntime<'_>>) -> Result<StartedSandbox, LaunchError> {
+fn start(
+    spec: &ContainerSpec,
+    cgroup: Option<&Cgroup>,
+    runtime: Option<GvisorRuntime<'_>>,
+) -> Result<StartedSandbox, LaunchError> {
     let (locks, sender) = fd_passing::pair().map_err(system("socketpair"))?;
     let (plan, changes) = plan(spec, cgroup, runtime, sender)?;
     let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).map_err(system("pipe2"))?;

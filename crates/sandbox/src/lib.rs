@@ -7,10 +7,10 @@
 mod byte_lock;
 pub mod cgroup;
 mod container;
+mod directory_handle;
 mod disk;
 mod fd_passing;
 mod gvisor;
-mod directory_handle;
 mod host_tree;
 mod ids;
 mod kernel_memory;
@@ -35,17 +35,18 @@ mod termination;
 
 pub use self::byte_lock::lock_byte;
 pub use self::container::Container;
+pub use self::directory_handle::{open_handle, reopen_handle};
 pub use self::disk::{
-    DiskError, DiskKind, DiskRepair, FreeSpace, FreeSpaceReserve, PersistentDisk, DiskQuota, ResumeThreshold, is_damage, resume_free_bytes, upper,
+    DiskError, DiskKind, DiskQuota, DiskRepair, FreeSpace, FreeSpaceReserve, PersistentDisk, ResumeThreshold,
+    is_damage, resume_free_bytes, upper,
 };
 pub use self::gvisor::{Gvisor, GvisorError};
-pub use self::directory_handle::{open_handle, reopen_handle};
 pub use self::ids::{IdRange, IdsError, SUPERVISORS};
-pub use self::kernel_memory::{KernelMemory, KernelMemorySample, KernelMemoryOveruse};
+pub use self::kernel_memory::{KernelMemory, KernelMemoryOveruse, KernelMemorySample};
 pub use self::launch::{LaunchError, close_inherited_descriptors, launch, leave_host_mounts};
 pub use self::network::SandboxNetwork;
 pub use self::privileges::{DropPrivilegesError, RetainedPrivileges, drop_privileges, release_memory};
 pub use self::request_error::{MountError, NetworkError, TargetProblem};
-pub use self::spec::{HostMountAccess, Disk, HostMount, HostOwner, Isolation, ProjectMount, ContainerSpec};
+pub use self::spec::{ContainerSpec, Disk, HostMount, HostMountAccess, HostOwner, Isolation, ProjectMount};
 pub use self::stage::{SetupStage, StageError};
 pub use self::termination::TerminationSignal;

@@ -11,7 +11,7 @@ use crate::ids::SUPERVISORS;
 use crate::launch::has_private_mounts;
 use crate::mount;
 use crate::ruleset;
-use crate::seccomp::{SeccompFilter, SeccompError};
+use crate::seccomp::{SeccompError, SeccompFilter};
 use crate::sys;
 
 /// Where the empty root is attached briefly. Any directory that every host has.
@@ -44,7 +44,7 @@ pub enum DropPrivilegesError {
     Ruleset(#[from] landlock::RulesetError),
     /// The system-call filter could not be built or installed.
     #[error(transparent)]
-Filter(#[from] SeccompError),
+    Filter(#[from] SeccompError),
 }
 
 /// Drops all privileges that a shim does not need, permanently.

@@ -23,7 +23,7 @@ use crate::gvisor::{self, GvisorRuntime};
 use crate::host_tree::HostTree;
 use crate::layers::Layers;
 use crate::limits;
-use crate::seccomp::{SeccompFilter, SeccompError};
+use crate::seccomp::{SeccompError, SeccompFilter};
 use crate::spec::ContainerSpec;
 use crate::stage::{SetupStage, StageError};
 use crate::sys;

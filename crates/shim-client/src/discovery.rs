@@ -126,8 +126,8 @@ pub enum DiscoveryError {
 /// Whether a lock is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LockState {
-Held,
-Free,
+    Held,
+    Free,
     /// It was just created, or is about to be removed.
     Absent,
     /// It is not a lock file.

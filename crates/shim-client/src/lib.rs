@@ -35,7 +35,7 @@ pub use self::error::ShimError;
 #[cfg(feature = "owner")]
 pub use self::follow::{Follow, FollowEvent, JobControl};
 pub use self::journal::{Journal, JournalError, LoadedJournal};
-pub use self::layout::{process_start_time, boot_id};
+pub use self::layout::{boot_id, process_start_time};
 pub use self::messages::VERSION;
 #[cfg(feature = "owner")]
 pub use self::owner::{OwnedSandbox, OwnerError, PrestartedShim};

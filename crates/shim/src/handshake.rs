@@ -201,7 +201,10 @@ mod tests {
     #[test]
     fn invalid_handshakes_are_rejected() {
         let absurd = Ready { exec_limits: Some(ExecLimits { output_limit: 0, ..ExecLimits::DEFAULT }), ..ready() };
-        assert!(matches!(AgentHandshake::default().receive(&ready_frame(10, &absurd)), Err(HandshakeError::Refused(_))));
+        assert!(matches!(
+            AgentHandshake::default().receive(&ready_frame(10, &absurd)),
+            Err(HandshakeError::Refused(_))
+        ));
         assert!(matches!(AgentHandshake::default().receive(&[0xff; 9]), Err(HandshakeError::Broken(_))));
         let mut early = Vec::new();
         codec::encode(&mut early, Generation::CURRENT, HELLO_ID, &CarrelWelcome { generation: 11 }).unwrap();

@@ -24,7 +24,7 @@ use std::process::ExitCode;
 use carrel_sandbox::cgroup::HostCgroups;
 
 pub use self::directory::{
-    DirectoryError, Unkillable, collect, collect_incarnation, sweep, sweep_directory, sweep_groups,
+    DirectoryError, UnkillableProcesses, collect, collect_incarnation, sweep, sweep_directory, sweep_groups,
 };
 pub use self::failpoint::Failpoint;
 #[cfg(feature = "failpoints")]

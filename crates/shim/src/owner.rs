@@ -28,7 +28,7 @@ struct OwnerMessage {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OwnerError {
     #[error("owner disconnected before its create request")]
-Disconnected,
+    Disconnected,
     #[error("owner did not send a create request")]
     Unexpected,
     #[error(transparent)]

@@ -15,14 +15,14 @@ pub(crate) enum DescriptorToken {
     Guest,
     Listener,
     /// The control socket.
-ControlSocket,
+    ControlSocket,
     Process,
     /// OOM notifications of the kernel.
     Memory,
     /// `SIGTERM`.
     Termination,
     Client(Slot),
-ControlClient(usize),
+    ControlClient(usize),
     /// A published port.
     Port(usize),
     /// A connection of a published port.

@@ -21,7 +21,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use carrel_protocol::relay_flow::{CreditSender, INPUT_WINDOW};
-use carrel_protocol::{Codec, Frame, Header, IdRange};
+use carrel_protocol::{CorrelationIdRange, Frame, Header, PrologueFormat};
 
 use self::client::RelayedClient;
 pub(crate) use self::client::{ClientFault, ClientOutbox};
@@ -153,7 +153,7 @@ impl Relay {
         let ids = ids_of(slot)?;
         let input = CreditSender::new(if self.credit { INPUT_WINDOW } else { u64::MAX });
         let mut client = RelayedClient::new(ids, input, now);
-        client.outbox.push(&Codec::Current.prologue(ids));
+        client.outbox.push(&PrologueFormat::Current.prologue(ids));
         client.outbox.push(&self.ready);
         self.waiting += client.outbox.len();
         *self.places.get_mut(slot)? = SlotState::Taken(Box::new(client));
@@ -451,7 +451,7 @@ impl Relay {
         while let Some(message) = self.own.next_message() {
             let is_valid = match message {
                 HostMessage::Credit(id, limit) => {
-                    let slot = Codec::Current.owner_of(id) as usize;
+                    let slot = PrologueFormat::Current.owner_of(id) as usize;
                     let granted = self.client_mut(slot).map(|client| client.input.grant(limit)).is_some();
                     self.queue_for_loan(slot);
                     granted || self.is_leaving(id)
@@ -459,8 +459,7 @@ impl Relay {
                 // An error about a shutdown request: not relevant here.
                 HostMessage::Error => true,
                 HostMessage::Answer(id) => {
-                    let requests =
-                        |place: &&mut SlotState| matches!(place, SlotState::Leaving(ping) if *ping == id);
+                    let requests = |place: &&mut SlotState| matches!(place, SlotState::Leaving(ping) if *ping == id);
                     self.places.iter_mut().find(requests).map(|place| *place = SlotState::Free).is_some()
                 }
                 HostMessage::Invalid => false,
@@ -472,7 +471,7 @@ impl Relay {
     }
 
     fn is_leaving(&self, id: u32) -> bool {
-        matches!(self.places.get(Codec::Current.slot_of(id) as usize), Some(SlotState::Leaving(_)))
+        matches!(self.places.get(PrologueFormat::Current.slot_of(id) as usize), Some(SlotState::Leaving(_)))
     }
 
     // --- towards a client
@@ -508,10 +507,10 @@ impl Relay {
 }
 
 /// The ids of a slot; of the last one only the lower half.
-fn ids_of(slot: Slot) -> Option<IdRange> {
+fn ids_of(slot: Slot) -> Option<CorrelationIdRange> {
     let number = u32::try_from(slot).ok()?;
-    let ids = Codec::Current.range(number)?;
-    if slot + 1 < SLOTS { Some(ids) } else { IdRange::new(ids.start(), host::FIRST).ok() }
+    let ids = PrologueFormat::Current.range(number)?;
+    if slot + 1 < SLOTS { Some(ids) } else { CorrelationIdRange::new(ids.start(), host::FIRST).ok() }
 }
 
 /// The target of a frame of the agent.
@@ -522,7 +521,7 @@ fn target(places: &[SlotState], own: &HostChannel, header: Header) -> FrameTarge
     if own.is_for_job(header) {
         return FrameTarget::Job;
     }
-    let slot = Codec::Current.slot_of(header.id) as usize;
+    let slot = PrologueFormat::Current.slot_of(header.id) as usize;
     match places.get(slot) {
         Some(SlotState::Taken(client)) if client.ids.contains(header.id) && route::is_sensible(header.flags) => {
             FrameTarget::Client(slot)

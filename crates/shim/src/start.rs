@@ -13,12 +13,12 @@ use carrel_sandbox::cgroup::{
     Cgroup, CgroupError, CgroupLimits, Controller, ControllerLocation, CpuShare, HostCgroups, LimitPolicy, OomWatch,
 };
 use carrel_sandbox::{
-HostMountAccess, Container, Disk, DiskError, DiskKind, Gvisor, HostMount, HostOwner, IdRange, Isolation, PersistentDisk,
-    KernelMemory, SandboxNetwork, ProjectMount, DiskQuota, FreeSpaceReserve, RetainedPrivileges, ContainerSpec, drop_privileges, launch,
-    leave_host_mounts,
+    Container, ContainerSpec, Disk, DiskError, DiskKind, DiskQuota, FreeSpaceReserve, Gvisor, HostMount,
+    HostMountAccess, HostOwner, IdRange, Isolation, KernelMemory, PersistentDisk, ProjectMount, RetainedPrivileges,
+    SandboxNetwork, drop_privileges, launch, leave_host_mounts,
 };
 use carrel_shim_client::messages::{self, Create, Fact, FactKind, Hello, SandboxReady, UnenforcedLimit, VERSION};
-use carrel_shim_client::{SandboxRecord, process_start_time, boot_id};
+use carrel_shim_client::{SandboxRecord, boot_id, process_start_time};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -155,7 +155,7 @@ fn create_sandbox(
     rustix::io::write(&channel, &hello()).map_err(system("write"))?;
     let shared = request.network.is_some();
     let mut container = launch(
-ContainerSpec {
+        ContainerSpec {
             root: request.root,
             mounts: request.mounts,
             project: request.project,
@@ -415,7 +415,11 @@ fn runtime_failed(container: &Container) -> Option<StartError> {
 fn mounts(create: &Create) -> Result<Vec<HostMount>, StartError> {
     let mount = |mount: &messages::MountSpec| {
         let (user, group) = (mount.user, mount.group);
-        let access = if mount.writable { HostMountAccess::Writable { user, group } } else { HostMountAccess::ReadOnly { user, group } };
+        let access = if mount.writable {
+            HostMountAccess::Writable { user, group }
+        } else {
+            HostMountAccess::ReadOnly { user, group }
+        };
         let owner = mount.owner_user.zip(mount.owner_group).map(|(user, group)| HostOwner { user, group });
         Ok(HostMount { source: mount.source.0.clone(), target: GuestPath::new(&mount.target.0)?, access, owner })
     };

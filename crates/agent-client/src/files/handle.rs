@@ -38,7 +38,7 @@ pub(super) struct OpenHandle {
 
 /// Waits for the response to an open request. If it is dropped first, the handle is closed when the response arrives.
 #[derive(Debug)]
-pub(super) struct LateHandle {
+pub(super) struct PendingOpen {
     inbox: FrameInbox,
     link: Weak<AgentLink>,
     abandoned: AtomicBool,
@@ -157,15 +157,15 @@ fn close_unasked(link: &AgentLink, handle: u64) {
     }
 }
 
-// === impl LateHandle ===
+// === impl PendingOpen ===
 
-impl LateHandle {
+impl PendingOpen {
     pub(super) fn new(link: &Arc<AgentLink>) -> Self {
         Self { inbox: FrameInbox::new(UNCREDITED), link: Arc::downgrade(link), abandoned: AtomicBool::new(false) }
     }
 }
 
-impl FrameSink for LateHandle {
+impl FrameSink for PendingOpen {
     fn inbox(&self) -> &FrameInbox {
         &self.inbox
     }
@@ -182,7 +182,7 @@ impl FrameSink for LateHandle {
     }
 }
 
-impl Drop for LateHandle {
+impl Drop for PendingOpen {
     fn drop(&mut self) {
         let Some(link) = self.link.upgrade() else { return };
         while let Some(Ok(frame)) = self.inbox.try_pop() {

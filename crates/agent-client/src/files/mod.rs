@@ -13,7 +13,7 @@ use carrel_protocol::payload::{
 };
 
 pub use self::handle::{Directory, File};
-use self::handle::{LateHandle, OpenHandle};
+use self::handle::{OpenHandle, PendingOpen};
 pub use self::read::ReadStream;
 pub use self::write::WriteStream;
 use crate::cancel::CancelMessage;
@@ -150,7 +150,7 @@ impl Files {
         let operation = op.tag();
         self.client.ensure_version_compat(MessageType::FsRequest)?;
         let (connection, id) = self.client.reserve().await?;
-        let sink = LateHandle::new(&connection.link);
+        let sink = PendingOpen::new(&connection.link);
         let session = connection.open(id, sink, &self.request(op), CancelMessage::Nothing).await?;
         let handle = yielded(self.answer(&session, operation).await?, operation, |data| match data {
             FsResult::Handle(handle) => Some(handle),

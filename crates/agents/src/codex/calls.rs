@@ -27,7 +27,7 @@ pub(super) enum ReplyTarget {
     /// The conversation of a thread, in order with its other events.
     Thread(String),
     /// No receiver; errors are logged.
-Discard,
+    Discard,
 }
 
 /// A thread that was opened.

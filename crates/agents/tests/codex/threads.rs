@@ -73,7 +73,10 @@ fn a_permission_request_accepts_every_reply() {
         for (reply, decision) in ways {
             conversation.prompt("command rm -r x").await;
             let requested = permission(&mut conversation).await;
-            assert_eq!((requested.permission.as_str(), &requested.patterns), ("commandExecution", &vec!["rm -r x".to_owned()]));
+            assert_eq!(
+                (requested.permission.as_str(), &requested.patterns),
+                ("commandExecution", &vec!["rm -r x".to_owned()])
+            );
             conversation.conversation.answer(&requested.id, UserAnswer::Permission(reply, None)).await.unwrap();
             let again = conversation.conversation.answer(&requested.id, UserAnswer::Permission(reply, None)).await;
             assert!(matches!(again, Err(AgentError::Unsupported(_))));
@@ -250,7 +253,11 @@ fn a_permission_request_with_a_lone_surrogate_is_reported() {
         conversation.prompt("half").await;
         let requested = permission(&mut conversation).await;
         assert_eq!(requested.patterns, ["echo \u{fffd}"]);
-        conversation.conversation.answer(&requested.id, UserAnswer::Permission(PermissionReply::Once, None)).await.unwrap();
+        conversation
+            .conversation
+            .answer(&requested.id, UserAnswer::Permission(PermissionReply::Once, None))
+            .await
+            .unwrap();
         assert_eq!(result(&conversation.messages().await), json!({"decision": "accept"}));
         fixture.codex.shutdown(Duration::from_secs(2)).await;
     });
@@ -285,7 +292,11 @@ fn a_request_of_a_subthread_is_reported_in_the_same_session() {
         conversation.prompt("child").await;
         let requested = permission(&mut conversation).await;
         assert_eq!(requested.patterns, ["of the child"]);
-        conversation.conversation.answer(&requested.id, UserAnswer::Permission(PermissionReply::Once, None)).await.unwrap();
+        conversation
+            .conversation
+            .answer(&requested.id, UserAnswer::Permission(PermissionReply::Once, None))
+            .await
+            .unwrap();
         assert_eq!(result(&conversation.messages().await), json!({"decision": "accept"}));
         fixture.codex.shutdown(Duration::from_secs(2)).await;
     });

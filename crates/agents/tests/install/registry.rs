@@ -31,7 +31,7 @@ pub(crate) enum RegistryFault {
 struct RegistryState {
     files: BTreeMap<String, Vec<u8>>,
     faults: BTreeMap<String, VecDeque<RegistryFault>>,
-requests: Vec<RecordedRequest>,
+    requests: Vec<RecordedRequest>,
     tag: Option<&'static str>,
     no_ranges: bool,
     is_released: bool,

@@ -6,7 +6,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::{
     sse_reader::SseReader,
-    support::{TestServer, kinds, texts, soon},
+    support::{TestServer, kinds, soon, texts},
 };
 
 /// One event of the session itself, one prompt, and then the numbers.

@@ -14,7 +14,8 @@ async fn asking(server: &TestServer, word: &str, kind: &str) -> (SseReader, [Str
     let mut stream = server.turn("s", word, "?view=full&wait=60").await;
     let mut events = stream.until_kind(kind).await;
     events.extend(stream.until_kind(kind).await);
-    let ids: Vec<_> = of_kind(&events, kind).iter().map(|requested| requested["id"].as_str().unwrap().to_owned()).collect();
+    let ids: Vec<_> =
+        of_kind(&events, kind).iter().map(|requested| requested["id"].as_str().unwrap().to_owned()).collect();
     (stream, ids.try_into().unwrap())
 }
 
@@ -79,7 +80,10 @@ async fn a_permission_is_granted_once_always_or_rejected() {
         let events = server.events("s", "").await;
         let requested = of_kind(&events, "permissionAsked")[0];
         assert_eq!((&requested["sessionId"], &requested["permission"]), (&json!("s"), &json!("commandExecution")));
-        assert_eq!((&requested["patterns"], &requested["always"]), (&json!(["rm -rf build"]), &json!(["rm -rf build"])));
+        assert_eq!(
+            (&requested["patterns"], &requested["always"]),
+            (&json!(["rm -rf build"]), &json!(["rm -rf build"]))
+        );
         assert_eq!(requested["metadata"], json!({"command": "rm -rf build"}));
         permission(&server, &one, reply).await.is(204);
         permission(&server, &other, json!({"reply": "once"})).await.is(204);

@@ -4,7 +4,7 @@ use futures_util::future::join_all;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::support::{TestServer, kinds, of_kind, texts, soon};
+use crate::support::{TestServer, kinds, of_kind, soon, texts};
 
 //= agents.session-management.session-id-agent-modes
 #[tokio::test]

@@ -6,7 +6,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 
 use crate::{
     sse_reader::SseReader,
-    support::{TestResponse, TestServer, kinds, texts, soon},
+    support::{TestResponse, TestServer, kinds, soon, texts},
 };
 
 //= agents.lifecycle.get-events-sse-subscribes

@@ -10,7 +10,7 @@ use carrel_api::agbox::v1::{
     CreateExecRequest, CreateSandboxRequest, CreateSpec, EventType, SandboxEvent, SubscribeSandboxEventsRequest,
 };
 use carrel_api::carrel::v1::sandboxes_client::SandboxesClient;
-use carrel_api::{ApiError, Listener, Tuning};
+use carrel_api::{ApiError, Listener, ServerOptions};
 use carrel_control::fake::FakeProvider;
 use carrel_control::provider::Provider;
 use carrel_control::{Control, ControlSettings};
@@ -41,11 +41,11 @@ pub struct GrpcTestServer {
 
 impl GrpcTestServer {
     pub async fn new() -> Self {
-        Self::with(Tuning::default(), |_, fake| Arc::new(fake)).await
+        Self::with(ServerOptions::default(), |_, fake| Arc::new(fake)).await
     }
 
     pub async fn with(
-        tuning: Tuning,
+        tuning: ServerOptions,
         provider: impl FnOnce(&std::path::Path, FakeProvider) -> Arc<dyn Provider>,
     ) -> Self {
         let home = tempfile::tempdir().unwrap();

@@ -31,7 +31,7 @@ const MOST_BASES: usize = 32;
 
 /// What was found.
 #[derive(Debug, Default)]
-pub(super) struct Discovered {
+pub(super) struct DiscoveryResult {
     /// Git directories of the project that no name gives away; the project itself is empty. In small letters.
     pub(super) directories: HashSet<Vec<u8>>,
     /// What settings name in the project, in small letters.
@@ -46,16 +46,17 @@ struct GitRepository {
     work_tree: Option<Vec<u8>>,
 }
 
-struct Discovery<'a> {
+struct RepositoryDiscovery<'a> {
     host: HostPaths<'a>,
     environment: GitEnvironment,
-    found: Discovered,
+    found: DiscoveryResult,
 }
 
 /// Looks for every repository in the project, and those that the project lies in.
-pub(super) fn discover(project: &Project) -> Result<Discovered, PathError> {
+pub(super) fn discover(project: &Project) -> Result<DiscoveryResult, PathError> {
     let environment = GitEnvironment::of_caller(project.owner().0);
-    let mut discovery = Discovery { host: HostPaths::new(project), environment, found: Discovered::default() };
+    let mut discovery =
+        RepositoryDiscovery { host: HostPaths::new(project), environment, found: DiscoveryResult::default() };
     let mut repositories = discovery.inside()?;
     repositories.extend(discovery.around());
     let mut bases = Vec::new();
@@ -71,7 +72,7 @@ pub(super) fn discover(project: &Project) -> Result<Discovered, PathError> {
 
 // === impl Discovery ===
 
-impl Discovery<'_> {
+impl RepositoryDiscovery<'_> {
     /// The repositories in the project. What is below a git directory belongs to it.
     fn inside(&mut self) -> Result<Vec<GitRepository>, PathError> {
         let (mut found, mut waiting, mut left) = (Vec::new(), vec![Vec::new()], MOST);

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::fold;
-use crate::change::{Change, ChangeKind, Node};
+use crate::change::{ChangeKind, FileChange, Node};
 
 /// Names, each with what names it, in small letters.
 #[derive(Debug, Default)]
@@ -36,7 +36,7 @@ impl LooseNames {
     }
 
     /// Up to where in its path a change is of such a name, and what names that. What is gone is loaded no more.
-    pub(super) fn find(&self, change: &Change) -> Option<(usize, &str)> {
+    pub(super) fn find(&self, change: &FileChange) -> Option<(usize, &str)> {
         if !change.is_there() {
             return None;
         }
@@ -73,7 +73,7 @@ impl LooseNames {
     }
 
     /// A module, a package or a link to one that is new in such a directory. One that was there before was loaded before.
-    fn shadow(&self, change: &Change, path: &[u8]) -> Option<&str> {
+    fn shadow(&self, change: &FileChange, path: &[u8]) -> Option<&str> {
         if self.shadows.is_empty() {
             return None;
         }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use carrel_changes::{
-    Changes, Project, SaveLimits, SaveRequest, SavedChanges, SavedChangesError, Snapshot, UpperLayer,
+    Changes, Project, ProjectSnapshot, SaveLimits, SaveRequest, SavedChanges, SavedChangesError, UpperLayer,
 };
 use rustix::fs::{FileType, Mode, XattrFlags};
 use tempfile::TempDir;
@@ -115,7 +115,7 @@ impl TestTrees {
     pub(crate) fn try_keep(
         &self,
         name: &str,
-        snapshot: Option<&Snapshot>,
+        snapshot: Option<&ProjectSnapshot>,
         limits: SaveLimits,
     ) -> Result<SavedChanges, SavedChangesError> {
         let (upper, project) = self.open();

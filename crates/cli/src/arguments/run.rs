@@ -14,7 +14,7 @@ use super::isolation::IsolationKind;
 use super::jobs::DETACH_KEYS;
 use crate::environment::Variable;
 use crate::mount::MountPair;
-use crate::size::{Size, Time};
+use crate::size::{Size, TimeSpan};
 
 /// `carrel run`.
 #[derive(Args, Debug)]
@@ -49,7 +49,7 @@ pub(crate) struct RunArguments {
     pub(crate) isolation: IsolationKind,
     /// Kill the command after a time, such as 30s or 5m, with exit code 124
     #[arg(long, value_name = "TIME")]
-    pub(crate) timeout: Option<Time>,
+    pub(crate) timeout: Option<TimeSpan>,
     /// Name of the sandbox, by which clients find its socket
     #[arg(long)]
     pub(crate) name: Option<String>,

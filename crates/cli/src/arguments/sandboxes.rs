@@ -8,7 +8,7 @@ use clap::Args;
 use super::jobs::job_id;
 use super::parsers::duration;
 use crate::label::Label;
-use crate::size::Time;
+use crate::size::TimeSpan;
 
 /// `carrel ps`.
 #[derive(Args, Debug)]
@@ -45,7 +45,7 @@ pub(crate) struct StatsArguments {
     pub(crate) no_stream: bool,
     /// Refresh interval, over which CPU usage is measured
     #[arg(long, value_name = "TIME", default_value = "1s")]
-    pub(crate) interval: Time,
+    pub(crate) interval: TimeSpan,
     /// Sandboxes to show [default: all running sandboxes]
     #[arg(value_name = "NAME")]
     pub(crate) names: Vec<String>,

@@ -14,7 +14,9 @@ const LIMITS: [(&str, Controller, CheckStatus); 4] = [
 
 pub(super) fn checks() -> Vec<HostCheck> {
     match HostCgroups::detect() {
-        Ok(host) => LIMITS.into_iter().map(|(name, which, without)| check(name, host.location(which), without)).collect(),
+        Ok(host) => {
+            LIMITS.into_iter().map(|(name, which, without)| check(name, host.location(which), without)).collect()
+        }
         Err(error) => vec![HostCheck::fail("cgroups", error.to_string(), "mount -t proc proc /proc")],
     }
 }

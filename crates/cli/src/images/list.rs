@@ -3,7 +3,7 @@
 use std::time::UNIX_EPOCH;
 
 use carrel_fetch::{FetchError, Images};
-use carrel_layers::{StoreError, StoredImage};
+use carrel_layers::{ImageStoreError, StoredImage};
 use carrel_registry::ImageName;
 use serde_json::{Value, json};
 
@@ -68,8 +68,8 @@ pub(super) fn one(images: &Images, text: &str) -> Result<StoredImage, FetchError
         store.list()?.into_iter().filter(|stored| is_long_enough && stored.digest.hex().starts_with(digits));
     match (matches.next(), matches.next()) {
         (Some(stored), None) => Ok(stored),
-        (None, _) => Err(StoreError::Unknown(text.to_owned()).into()),
-        (Some(_), Some(_)) => Err(StoreError::Ambiguous(text.to_owned()).into()),
+        (None, _) => Err(ImageStoreError::Unknown(text.to_owned()).into()),
+        (Some(_), Some(_)) => Err(ImageStoreError::Ambiguous(text.to_owned()).into()),
     }
 }
 

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use carrel_daemon::Config;
 use carrel_fetch::{FetchError, Images, PullPolicy};
 use carrel_image::ImageRef;
-use carrel_layers::{SandboxChanges, StoreError, StoredImage};
+use carrel_layers::{ImageStoreError, SandboxChanges, StoredImage};
 use carrel_registry::ImageName;
 use carrel_shim_client::{Programs, SandboxRecord};
 
@@ -69,7 +69,7 @@ fn open_existing() -> Result<Images, Failure> {
 }
 
 /// The image configuration of a sandbox, if its image is in the store.
-pub(crate) fn sandbox_config(record: &SandboxRecord) -> Option<carrel_layers::Config> {
+pub(crate) fn sandbox_config(record: &SandboxRecord) -> Option<carrel_layers::ImageConfig> {
     if record.create.root.layers.is_empty() {
         return None;
     }
@@ -132,7 +132,7 @@ fn remove_one(images: &Images, text: &str) -> Result<carrel_layers::RemovedImage
     let store = images.store()?;
     if let Ok(name) = text.parse::<ImageName>() {
         match store.remove(&name.to_string()) {
-            Err(StoreError::Unknown(_)) => {}
+            Err(ImageStoreError::Unknown(_)) => {}
             removed => return Ok(removed?),
         }
     }
@@ -182,7 +182,7 @@ fn import(arguments: &ImageImportArguments, json: bool) -> Result<u8, Failure> {
         Some(upper) => {
             // A directory is a layer on an empty base.
             let changes = SandboxChanges { upper, first: 0, without: Vec::new() };
-            let config = override_config(carrel_layers::Config::default(), &arguments.config)?;
+            let config = override_config(carrel_layers::ImageConfig::default(), &arguments.config)?;
             images.store()?.save(None, &changes, &config, &name, &progress).map_err(FetchError::from)?
         }
         None => import_file(&images, &source, arguments, &name, &progress)?,
@@ -237,9 +237,9 @@ fn open_directory(source: &ImageRef) -> Result<Option<std::os::fd::OwnedFd>, Fai
 
 /// Overrides an image configuration with arguments.
 fn override_config(
-    mut config: carrel_layers::Config,
+    mut config: carrel_layers::ImageConfig,
     arguments: &ImageConfigArguments,
-) -> Result<carrel_layers::Config, Failure> {
+) -> Result<carrel_layers::ImageConfig, Failure> {
     if let Some(text) = &arguments.cmd {
         config.cmd = split_words(text).ok_or_else(|| unclosed_quote("--cmd", text))?;
     }

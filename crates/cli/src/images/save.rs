@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use carrel_fetch::{FetchError, Images};
-use carrel_layers::{Config, Digest, SandboxChanges, StoredImage};
+use carrel_layers::{Digest, ImageConfig, SandboxChanges, StoredImage};
 use carrel_registry::{ImageName, Registry, RegistryCredentials};
 use carrel_sandbox::{DiskError, PersistentDisk};
 use carrel_shim_client::messages::ShimState;
@@ -20,7 +20,7 @@ use crate::failure::Failure;
 use crate::find;
 use crate::home::CarrelHome;
 use crate::jobs::session::ending::SessionEnding;
-use crate::jobs::session::signals::Signals;
+use crate::jobs::session::signals::HandledSignals;
 
 /// Directories that every sandbox mounts, and that are not part of an image.
 const EXCLUDED: [&str; 3] = ["dev", "proc", "sys"];
@@ -30,7 +30,7 @@ const RECORD: &str = "image.json";
 /// What is saved: changes, and the image that they apply to.
 struct SaveSource {
     base: Digest,
-    config: Config,
+    config: ImageConfig,
     changes: SandboxChanges,
 }
 
@@ -74,7 +74,7 @@ fn save_sandbox(
     };
     let mut signals = {
         let _inside = runtime.enter();
-        Signals::listen(false)?
+        HandledSignals::listen(false)?
     };
     let mut client = runtime.block_on(find::connect(sandbox, &found))?;
     let state = runtime.block_on(find::with_timeout(async { Ok(client.status().await?.state) }))?;
@@ -97,7 +97,7 @@ fn save_sandbox(
 /// Runs work in a thread while a sandbox is paused. A signal resumes the sandbox and exits.
 fn run_interruptible<T: Send>(
     runtime: &Runtime,
-    signals: &mut Signals,
+    signals: &mut HandledSignals,
     client: &mut ShimClient,
     work: impl FnOnce() -> T + Send,
 ) -> T {

@@ -6,9 +6,9 @@ use serde_json::json;
 
 use super::session::driver::SessionResult;
 use super::session::ending::{self, SessionEnding, note};
-use super::session::notes::Notes;
+use super::session::notes::SessionNotes;
 use crate::failure::Failure;
-use crate::size::Time;
+use crate::size::TimeSpan;
 
 const OUT_OF_MEMORY: &str = "the command was OOM-killed";
 
@@ -19,9 +19,9 @@ pub(super) struct SessionReport<'a> {
     pub(super) job: &'a str,
     /// Its process inside, if signals are for this program and not for the job.
     pub(super) pid: Option<u32>,
-    pub(super) notes: Notes,
+    pub(super) notes: SessionNotes,
     /// The timeout of the job.
-    pub(super) limit: Option<Time>,
+    pub(super) limit: Option<TimeSpan>,
     pub(super) took: Duration,
 }
 
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     fn report(ending: SessionEnding) -> Result<u8, Failure> {
-        let (notes, took) = (Notes { quiet: true, json: false }, Duration::from_millis(12));
+        let (notes, took) = (SessionNotes { quiet: true, json: false }, Duration::from_millis(12));
         let limit = Some("200ms".parse().unwrap());
         SessionReport { sandbox: "web", job: "build", pid: None, notes, limit, took }.print(&ending.into())
     }

@@ -21,7 +21,7 @@ use crate::jobs::command::CommandSpec;
 use crate::jobs::session::detach::DetachKeys;
 use crate::jobs::session::terminal::TerminalSize;
 use crate::mount::{MountMode, MountPair};
-use crate::size::{Size, Time};
+use crate::size::{Size, TimeSpan};
 use crate::{jobs, user};
 
 /// Where a project is mounted.
@@ -37,7 +37,7 @@ const MAX_HOSTNAME: usize = 64;
 pub(crate) struct RunPlan {
     pub(crate) create: Create,
     pub(crate) command: JobCommand,
-    pub(crate) timeout: Option<Time>,
+    pub(crate) timeout: Option<TimeSpan>,
     /// The memory limit, for messages.
     pub(crate) memory: Size,
     pub(crate) project: Option<RunProject>,

@@ -11,8 +11,8 @@ use super::project::ProjectChanges;
 use crate::failure::Failure;
 use crate::jobs::RUN;
 use crate::jobs::session::ending::{self, SessionEnding, note};
-use crate::jobs::session::notes::Notes;
-use crate::size::{Size, Time};
+use crate::jobs::session::notes::SessionNotes;
+use crate::size::{Size, TimeSpan};
 
 /// The data of the report.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub(crate) struct RunReport<'a> {
     ended: Option<&'a SandboxEnd>,
     unenforced: &'a [UnenforcedLimit],
     memory: Size,
-    timeout: Option<Time>,
+    timeout: Option<TimeSpan>,
     took: Duration,
     outcome: Option<&'a ProjectChanges>,
     /// The name of the sandbox.
@@ -60,7 +60,7 @@ impl<'a> RunReport<'a> {
         }
         if *self.ending == SessionEnding::Detached {
             let hint = format!("carrel attach {} {RUN}", self.name);
-            Notes { quiet, json }.say_with_hint(&format!("job {RUN} continues"), &hint);
+            SessionNotes { quiet, json }.say_with_hint(&format!("job {RUN} continues"), &hint);
         }
         if json {
             note(&crate::json::line(&self.object()));

@@ -81,7 +81,10 @@ fn input_that_another_process_holds_is_refused_viewed_read_only_or_taken_over() 
     let outcome = env.carrel(["attach", "box"]);
     assert_eq!(outcome.code, Some(125));
     let output = format!("error: process {}", sandbox.owner());
-    assert!(outcome.stderr.starts_with(&output) && outcome.stderr.contains("holds the input of job run"), "{outcome:?}");
+    assert!(
+        outcome.stderr.starts_with(&output) && outcome.stderr.contains("holds the input of job run"),
+        "{outcome:?}"
+    );
     assert!(
         outcome.stderr.ends_with("hint: --take-over takes over the input; --read-only attaches without it\n"),
         "{outcome:?}"

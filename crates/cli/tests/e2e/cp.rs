@@ -151,7 +151,8 @@ fn what_arrives_belongs_to_the_user_who_acts() {
     let owners = "find /home/agbox/copy -exec stat -c %u:%g {} + | sort -u";
     assert_eq!(fixture.inside(owners), "1000:1000\n");
     // Nor does it act with other rights than theirs.
-    let (code, output) = refused(&fixture.env, &["cp", "--user", "agbox", &fixture.path("source/empty"), "web:/root/x"]);
+    let (code, output) =
+        refused(&fixture.env, &["cp", "--user", "agbox", &fixture.path("source/empty"), "web:/root/x"]);
     assert_eq!(code, "copy_failed");
     assert!(output.starts_with("/root/x in the sandbox: "), "{output}");
     fixture.cp(&[&fixture.path("source/empty"), "web:/root/x"]);

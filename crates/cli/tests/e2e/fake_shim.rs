@@ -13,7 +13,7 @@ use carrel_shim_client::messages::{
     Create, GetStatus, Hello, JobInfo, JobRetention, JobState, JobStream, PeerProcess, PersistentDisk, SandboxLimits,
     ShimState, Status,
 };
-use carrel_shim_client::{SandboxRecord, ShimMessage, VERSION, process_start_time, boot_id, decode, encode};
+use carrel_shim_client::{SandboxRecord, ShimMessage, VERSION, boot_id, decode, encode, process_start_time};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::support::TestEnvironment;

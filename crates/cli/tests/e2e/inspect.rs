@@ -174,11 +174,7 @@ fn an_interrupt_ends_the_session_of_a_command_in_a_paused_sandbox() {
         let log = format!(
             "the sandbox is paused, so the signal was not delivered: job {job} continues when the sandbox is resumed"
         );
-        assert!(
-            outcome.stderr.contains(&log) && outcome.stderr.contains("carrel resume desk\n"),
-            "{}",
-            outcome.stderr
-        );
+        assert!(outcome.stderr.contains(&log) && outcome.stderr.contains("carrel resume desk\n"), "{}", outcome.stderr);
         assert_eq!(outcome.code, Some(code));
         text(&env, &["resume", "desk"]);
         let jobs = text(&env, &["ps", "desk"]);

@@ -146,7 +146,10 @@ fn a_socket_with_a_listener_is_never_replaced() {
     let output = command.env("XDG_RUNTIME_DIR", env.runtime()).stderr(Stdio::piped()).output().unwrap();
     let printed = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{printed}");
-    assert!(printed.contains("agboxd.lock") && printed.ends_with("hint: --grpc unix:PATH listens elsewhere\n"), "{printed}");
+    assert!(
+        printed.contains("agboxd.lock") && printed.ends_with("hint: --grpc unix:PATH listens elsewhere\n"),
+        "{printed}"
+    );
     UnixStream::connect(&socket).unwrap();
     // A command that needs a daemon of that home has one all the same.
     let mut create = other.command(["create", "--id", "desk", "host"]);
@@ -221,7 +224,10 @@ fn a_wrong_configuration_is_2_with_what_is_wrong_and_where() {
         assert!(printed.contains(part), "{part}: {printed}");
     }
     assert!(printed.starts_with("# in effect for a daemon that starts now\n"), "{printed}");
-    assert!(printed.contains(&format!("[[listen]]\ngrpc = \"{grpc}\"")) && !printed.contains("agboxd.sock"), "{printed}");
+    assert!(
+        printed.contains(&format!("[[listen]]\ngrpc = \"{grpc}\"")) && !printed.contains("agboxd.sock"),
+        "{printed}"
+    );
     assert!(!env.home.path().join("daemon.lock").exists(), "nothing was begun");
 }
 
@@ -299,7 +305,10 @@ fn why_it_cannot_serve_is_said_in_the_format_of_its_log() {
     let grpc = format!("unix:{}/other.sock", env.runtime().display());
     let other = ["serve", "--grpc", &grpc];
     let printed = env.carrel(other);
-    assert!(printed.stderr.starts_with("error: another daemon serves ") && printed.stderr.contains("\nhint: "), "{printed:?}");
+    assert!(
+        printed.stderr.starts_with("error: another daemon serves ") && printed.stderr.contains("\nhint: "),
+        "{printed:?}"
+    );
     // With JSON, every error is JSON.
     env.configure("[log]\nformat = \"json\"\n");
     let taken = env.carrel(other);

@@ -11,7 +11,7 @@ use super::{Control, ControlInner};
 use crate::codes::reason;
 use crate::provider::{ExecOutput, ProviderError, RemovedLogs};
 use crate::refusal::{Code, Refusal};
-use crate::settings::{Caller, Retention, ControlSettings};
+use crate::settings::{Caller, ControlSettings, Retention};
 
 /// The longest time between two runs.
 const MAX_PERIOD: Duration = Duration::from_secs(60);

@@ -35,7 +35,8 @@ async fn capacity_is_free_again_when_a_sandbox_stops() {
 
 #[tokio::test]
 async fn memory_is_counted_by_the_limits_of_sandboxes() {
-    let settings = ControlSettings { most_memory: Some(3 << 30), default_memory: 1 << 30, ..ControlSettings::default() };
+    let settings =
+        ControlSettings { most_memory: Some(3 << 30), default_memory: 1 << 30, ..ControlSettings::default() };
     let daemon = TestDaemon::with(settings).await;
     daemon.try_create("box1", |draft| draft.memory_limit = "2g".into()).await.unwrap();
     daemon.create("box2").await;
@@ -77,7 +78,9 @@ async fn the_number_of_sandboxes_that_are_not_deleted_is_limited() {
 
 #[tokio::test]
 async fn a_create_that_is_refused_for_another_reason_uses_no_quota() {
-    let daemon = TestDaemon::with(ControlSettings { kept_sandboxes: 2, most_sandboxes: Some(1), ..ControlSettings::default() }).await;
+    let daemon =
+        TestDaemon::with(ControlSettings { kept_sandboxes: 2, most_sandboxes: Some(1), ..ControlSettings::default() })
+            .await;
     daemon.create("box1").await;
     for _ in 0..3 {
         assert_eq!(daemon.try_create("box2", |_| {}).await.unwrap_err().metadata["limit"], "sandboxes");
@@ -115,7 +118,7 @@ async fn no_user_can_use_the_quota_of_others() {
 #[tokio::test]
 async fn the_total_size_of_specs_is_limited() {
     let daemon = TestDaemon::with(ControlSettings { kept_specs: 100_000, ..ControlSettings::default() }).await;
-    let large = |draft: &mut carrel_control::spec::Draft| {
+    let large = |draft: &mut carrel_control::spec::SpecDraft| {
         draft.image = "x".into();
         draft.envs = [("A".to_owned(), "x".repeat(20_000))].into();
     };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use carrel_control::fake::FakeCall;
 use carrel_control::provider::How;
-use carrel_control::{Caller, Retention, ControlSettings};
+use carrel_control::{Caller, ControlSettings, Retention};
 use carrel_store::SandboxState;
 
 use super::support::{ME, TestDaemon, request};
@@ -191,7 +191,7 @@ async fn an_owner_with_many_deleted_sandboxes_loses_its_own_first() {
     for (caller, id) in
         [(quiet, "old1"), (quiet, "old2"), (busy, "new1"), (busy, "new2"), (busy, "new3"), (busy, "new4")]
     {
-        let draft = |draft: &mut carrel_control::spec::Draft| draft.image = "x".into();
+        let draft = |draft: &mut carrel_control::spec::SpecDraft| draft.image = "x".into();
         daemon.control.create(&caller, request(Some(id), draft)).await.unwrap();
         let observed = format!("u{}~{id}", caller.user);
         daemon.until(&observed, SandboxState::Ready).await;
@@ -212,7 +212,7 @@ async fn deleted_sandboxes_with_large_specs_are_purged_before_the_count_limit() 
     let daemon = TestDaemon::with(ControlSettings { kept_specs: 4 * limit, ..kept(Retention::default()) }).await;
     let [large, small] = [1, 2].map(|user| Caller { user, group: user, trusted: false });
     let delete = async |caller: Caller, id: &str, bytes: usize| {
-        let draft = |draft: &mut carrel_control::spec::Draft| {
+        let draft = |draft: &mut carrel_control::spec::SpecDraft| {
             draft.image = "x".into();
             draft.labels = [("large".to_owned(), "x".repeat(bytes))].into();
         };

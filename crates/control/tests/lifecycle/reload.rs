@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use carrel_control::{Code, Descriptors, ControlSettings};
+use carrel_control::{Code, ControlSettings, Descriptors};
 use carrel_store::SandboxState;
 
 use super::support::{ME, TestDaemon};
@@ -67,7 +67,8 @@ async fn without_descriptors_nothing_starts_and_everything_can_stop() {
     let open = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&open);
     let descriptors = Descriptors::new(|| 1024, move || counted.load(Ordering::Relaxed));
-    let daemon = TestDaemon::with(ControlSettings { descriptors: descriptors.clone(), ..ControlSettings::default() }).await;
+    let daemon =
+        TestDaemon::with(ControlSettings { descriptors: descriptors.clone(), ..ControlSettings::default() }).await;
     daemon.create("box1").await;
     daemon.create("box2").await;
     for id in ["box1", "box2"] {

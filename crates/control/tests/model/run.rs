@@ -164,7 +164,10 @@ impl ModelRun {
             let execs: Vec<_> = sandbox.running().cloned().collect();
             let observed = self.daemon.visible_state(number);
             if observed != (sandbox.state.number(), execs.clone()) {
-                return Ok(Err(format!("{name} is visible as {observed:?}, not as {:?} with {execs:?}", sandbox.state)));
+                return Ok(Err(format!(
+                    "{name} is visible as {observed:?}, not as {:?} with {execs:?}",
+                    sandbox.state
+                )));
             }
             match sandbox.state {
                 ModelState::Ready => ready.push(name),

@@ -137,7 +137,7 @@ impl TextValue for Address {
     const EXPECTED: &'static str = "unix:PATH or tcp:ADDRESS:PORT";
 
     fn read(text: &str) -> Result<Self, Option<String>> {
-        text.parse().map_err(|bad: crate::address::BadAddress| Some(bad.to_string()))
+        text.parse().map_err(|bad: crate::address::InvalidAddress| Some(bad.to_string()))
     }
 }
 

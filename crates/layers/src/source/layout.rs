@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::files::NamedFiles;
 use super::{ImageSource, SourceError};
 use crate::digest::Digest;
-use crate::manifest::{Descriptor, Index, MAX_MANIFEST_SIZE, Manifest, choose_from, resolve};
+use crate::manifest::{Descriptor, ImageIndex, MAX_MANIFEST_SIZE, Manifest, choose_from, resolve};
 use crate::platform::Platform;
 use crate::unpack::Decompress;
 
@@ -75,7 +75,7 @@ impl OciLayout {
         let index = self.files.small("index.json", MAX_MANIFEST_SIZE)?;
         let none = |why: &str| LayoutError::None { path: self.path.clone(), why: why.into() };
         let index = index.ok_or_else(|| SourceError::other(none("it has no file `index.json`")))?;
-        let all = Index::read(&index)?.manifests;
+        let all = ImageIndex::read(&index)?.manifests;
         let there = || names(&all);
         let meant: Vec<_> = match self.name.as_deref() {
             None => all.clone(),

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::Config;
+use crate::config::ImageConfig;
 use crate::digest::Digest;
 use crate::manifest::Descriptor;
 use crate::unpack::UnpackedLayer;
@@ -20,7 +20,7 @@ pub(super) struct ImageRecord {
     /// The size of the manifest.
     pub(super) size: u64,
     pub(super) described: Descriptor,
-    pub(super) config: Config,
+    pub(super) config: ImageConfig,
     /// The lowest first.
     pub(super) layers: Vec<ImageLayer>,
     /// The directories of the visible layers, the uppermost first.

@@ -5,7 +5,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use carrel_layers::{Digest, ImageStore, StoreError, StoredImage, Unpacker};
+use carrel_layers::{Digest, ImageStore, ImageStoreError, StoredImage, Unpacker};
 use rustix::fs::FlockOperation;
 
 use crate::memory::{StoreHome, open, release};
@@ -42,7 +42,7 @@ fn another_process(program: &str, home: &Path, archive: &Path) -> Child {
 }
 
 /// Writes an archive and asks for it.
-fn find(home: &StoreHome, archive: &[u8]) -> Result<StoredImage, StoreError> {
+fn find(home: &StoreHome, archive: &[u8]) -> Result<StoredImage, ImageStoreError> {
     let path = place(home);
     let _old = std::fs::remove_file(&path);
     std::fs::write(&path, archive).unwrap();
@@ -163,7 +163,9 @@ fn concurrent_processes_unpack_an_archive_once() {
         .collect();
     assert_eq!(printed.iter().filter(|(how, _)| how == "unpacked").count(), 1, "{printed:?}");
     assert!(
-        printed.iter().all(|(_, tree)| *tree == printed[0].1 && support::names(&Path::new(tree).join("many")).len() == 2000)
+        printed
+            .iter()
+            .all(|(_, tree)| *tree == printed[0].1 && support::names(&Path::new(tree).join("many")).len() == 2000)
     );
     assert_eq!((home.names("layers").len(), home.names("staging").len()), (1, 0));
 }
@@ -257,7 +259,7 @@ fn a_store_with_missing_content_unpacks_again() {
 fn a_rejected_archive_leaves_nothing_and_is_named() {
     let home = StoreHome::new();
     let error = find(&home, &TarBuilder::control().file("../harm", b"").end()).unwrap_err();
-    assert!(matches!(error, StoreError::Archive { .. }));
+    assert!(matches!(error, ImageStoreError::Archive { .. }));
     assert!(error.to_string().contains("image.tar") && error.to_string().contains("../harm"), "{error}");
     home.assert_empty();
     find(&home, &TarBuilder::control().end()).unwrap();
@@ -289,11 +291,11 @@ fn the_store_is_private_to_its_owner() {
     open().unwrap();
     assert_eq!(mode(), 0o700);
     std::os::unix::fs::chown(&images, Some(1000), None).unwrap();
-    assert!(matches!(open(), Err(StoreError::Store { .. })));
+    assert!(matches!(open(), Err(ImageStoreError::Store { .. })));
     // A symlink to another file is not followed.
     std::fs::remove_dir(&images).unwrap();
     std::os::unix::fs::symlink("/tmp", &images).unwrap();
-    assert!(matches!(open(), Err(StoreError::Store { .. })));
+    assert!(matches!(open(), Err(ImageStoreError::Store { .. })));
 }
 
 #[test]
@@ -301,7 +303,7 @@ fn what_is_not_a_file_is_not_an_archive() {
     let home = StoreHome::new();
     let pipe = home.directory.path().join("pipe");
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
-    assert!(matches!(home.store.archive(&pipe, &()), Err(StoreError::NotDirectoryOrFile(_))));
+    assert!(matches!(home.store.archive(&pipe, &()), Err(ImageStoreError::NotDirectoryOrFile(_))));
     let missing = home.directory.path().join("missing");
-    assert!(matches!(home.store.archive(&missing, &()), Err(StoreError::Missing { .. })));
+    assert!(matches!(home.store.archive(&missing, &()), Err(ImageStoreError::Missing { .. })));
 }

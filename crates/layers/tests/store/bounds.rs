@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use carrel_layers::archive::ArchiveLimits;
-use carrel_layers::{ImageStore, StoreError, Unpacker};
+use carrel_layers::{ImageStore, ImageStoreError, Unpacker};
 
 use crate::memory::{ImageBuilder, MemorySource, StoreHome, amd64};
 use crate::pull::noise;
@@ -38,7 +38,7 @@ fn all_layers_together_may_have_four_times_the_bytes_of_one() {
     home.pull(&image(4, large)).unwrap();
     home.store.prune(true).unwrap();
     let error = home.pull(&image(6, large)).unwrap_err();
-    assert!(matches!(error, StoreError::Unpack { .. }) && error.to_string().contains("more than"), "{error}");
+    assert!(matches!(error, ImageStoreError::Unpack { .. }) && error.to_string().contains("more than"), "{error}");
     home.store.prune(true).unwrap();
     home.assert_empty();
 }
@@ -65,7 +65,7 @@ fn layers_that_exist_already_count_for_the_image() {
         home.pull(&ImageBuilder::default().layer(layer.clone()).source()).unwrap();
     }
     let whole = all.iter().cloned().fold(ImageBuilder::default(), ImageBuilder::layer).source();
-    assert!(matches!(home.pull(&whole), Err(StoreError::TooLarge(400_000))));
+    assert!(matches!(home.pull(&whole), Err(ImageStoreError::TooLarge(400_000))));
     let part = all.iter().take(4).cloned().fold(ImageBuilder::default(), ImageBuilder::layer).source();
     home.pull(&part).unwrap();
 }
@@ -82,7 +82,7 @@ fn directories_without_entries_are_limited_for_all_layers_together() {
     let home = StoreHome::new();
     home.pull(&image(1, unfounded)).unwrap();
     home.store.prune(true).unwrap();
-    assert!(matches!(home.pull(&image(2, unfounded)), Err(StoreError::TooManyMissingEntries)));
+    assert!(matches!(home.pull(&image(2, unfounded)), Err(ImageStoreError::TooManyMissingEntries)));
     home.store.prune(true).unwrap();
     home.assert_empty();
 }
@@ -98,7 +98,10 @@ fn another_process_fills_a_disk() {
         |size: usize| move |number: usize, tar: TarBuilder| tar.file(&format!("{number}"), &noise(size + number));
     // Each layer would fit.
     let error = home.store.pull(Some("large"), &image(6, some(2 << 20)), &amd64(), &()).unwrap_err();
-    assert!(matches!(error, StoreError::Full(_)) && error.to_string().contains("hint: run `carrel prune`"), "{error}");
+    assert!(
+        matches!(error, ImageStoreError::Full(_)) && error.to_string().contains("hint: run `carrel prune`"),
+        "{error}"
+    );
     for directory in ["blobs", "layers", "partial", "staging", "images", "names"] {
         assert_eq!(names(directory), [""; 0], "{directory}");
     }
@@ -119,5 +122,5 @@ fn the_disk_is_not_filled_and_an_image_that_does_not_fit_is_removed() {
         .output()
         .unwrap();
     let printed = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() &&printed.contains("the disk was not filled"), "{printed}");
+    assert!(output.status.success() && printed.contains("the disk was not filled"), "{printed}");
 }

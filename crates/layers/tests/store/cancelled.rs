@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use carrel_layers::{
-    CancellationToken, Descriptor, ImageSource, Manifest, Platform, PullProgress, SourceError, StoreError,
+    CancellationToken, Descriptor, ImageSource, ImageStoreError, Manifest, Platform, PullProgress, SourceError,
 };
 
 use crate::memory::{ImageBuilder, MemorySource, StoreHome, amd64, two_layers};
@@ -63,7 +63,7 @@ fn a_cancelled_pull_keeps_what_it_fetched_and_the_next_resumes() {
     let stop = CancellationToken::new();
     let endless = EndlessSource { image: &image, stop: stop.clone() };
     let outcome = home.store.pull_cancellable(Some("name"), &endless, &amd64(), &(), &stop);
-    assert!(matches!(outcome, Err(StoreError::Cancelled)), "{outcome:?}");
+    assert!(matches!(outcome, Err(ImageStoreError::Cancelled)), "{outcome:?}");
     assert_eq!((home.names("images"), home.names("names")), (vec![], vec![]));
     assert_eq!(home.names("staging"), [""; 0], "nothing is unpacked any more");
     assert_eq!(std::fs::metadata(home.path("partial").join(layer.hex())).unwrap().len(), 500_000);
@@ -80,7 +80,7 @@ fn a_pull_cancelled_before_its_start_requests_nothing() {
     let stop = CancellationToken::new();
     stop.cancel();
     let outcome = home.store.pull_cancellable(None, &image, &amd64(), &(), &stop);
-    assert!(matches!(outcome, Err(StoreError::Cancelled)), "{outcome:?}");
+    assert!(matches!(outcome, Err(ImageStoreError::Cancelled)), "{outcome:?}");
     assert_eq!(image.take_requests(), []);
     home.store.pull_cancellable(None, &image, &amd64(), &(), &CancellationToken::new()).unwrap();
 }
@@ -117,7 +117,7 @@ fn a_pull_that_waits_for_another_can_be_cancelled() {
             started.recv().unwrap();
             stop.cancel();
             let outcome = pull.join().unwrap();
-            assert!(matches!(outcome, Err(StoreError::Cancelled)), "{outcome:?}");
+            assert!(matches!(outcome, Err(ImageStoreError::Cancelled)), "{outcome:?}");
         });
         // A waiter that is not cancelled gets it when the other ends.
         std::thread::scope(|scope| {

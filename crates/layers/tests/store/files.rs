@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use carrel_layers::{Descriptor, Digest, ImageSource, OciLayout, StoreError, StoredImage, media};
+use carrel_layers::{Descriptor, Digest, ImageSource, ImageStoreError, OciLayout, StoredImage, media};
 use serde_json::json;
 
 use crate::memory::{MemorySource, StoreHome, amd64, two_layers};
@@ -16,7 +16,7 @@ fn tarred(directory: &Path) -> Vec<u8> {
     archive.into_inner().unwrap()
 }
 
-fn pull(home: &StoreHome, source: &dyn ImageSource) -> Result<StoredImage, StoreError> {
+fn pull(home: &StoreHome, source: &dyn ImageSource) -> Result<StoredImage, ImageStoreError> {
     home.store.pull(None, source, &amd64(), &())
 }
 
@@ -118,7 +118,7 @@ fn an_invalid_layout_is_reported() {
     std::fs::rename(&blob, &outside).unwrap();
     std::os::unix::fs::symlink(&outside, &blob).unwrap();
     let outcome = pull(&home, &OciLayout::directory(&at, None).unwrap());
-    assert!(matches!(outcome, Err(StoreError::Source(_))), "{outcome:?}");
+    assert!(matches!(outcome, Err(ImageStoreError::Source(_))), "{outcome:?}");
     std::fs::remove_file(&blob).unwrap();
     std::fs::rename(&outside, &blob).unwrap();
     pull(&home, &OciLayout::directory(&at, None).unwrap()).unwrap();
@@ -192,7 +192,7 @@ fn an_inconsistent_docker_archive_is_rejected() {
     // A layer is not the one that the configuration names.
     let path = write(&home, &old_docker(&layers, &config(&[Digest::of(b"another"), ids[1], ids[0], ids[1]])));
     let outcome = pull(&home, &home.store.docker_archive(&path, None).unwrap());
-    assert!(matches!(outcome, Err(StoreError::Digest { .. })), "{outcome:?}");
+    assert!(matches!(outcome, Err(ImageStoreError::Digest { .. })), "{outcome:?}");
     home.assert_clean();
     let path = write(&home, &old_docker(&layers, &config(&ids)));
     assert!(error(home.store.docker_archive(&path, None)).contains("4 layers, but its configuration has 2"));

@@ -4,7 +4,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use carrel_layers::{Failpoint, LayerOutcome, OciLayout, Phase, PullProgress};
+use carrel_layers::{Failpoint, LayerOutcome, OciLayout, PullPhase, PullProgress};
 
 use crate::memory::{StoreHome, amd64, open, tree, two_layers};
 use crate::trees::assert_same;
@@ -57,9 +57,9 @@ fn a_pull_killed_at_any_failpoint_is_as_if_it_never_ran_or_was_complete() {
         assert_eq!(output.status.signal(), Some(9), "{}: {output:?}", dies.name());
         // What can be seen is whole.
         let recorded =
-            dies.phase == Phase::NameRecorded || dies == Failpoint { phase: Phase::ImageRecorded, after: true };
+            dies.phase == PullPhase::NameRecorded || dies == Failpoint { phase: PullPhase::ImageRecorded, after: true };
         assert_eq!(home.store.get(source.digest()).unwrap().is_some(), recorded, "{}", dies.name());
-        let named = dies == Failpoint { phase: Phase::NameRecorded, after: true };
+        let named = dies == Failpoint { phase: PullPhase::NameRecorded, after: true };
         assert_eq!(home.store.find(NAME).unwrap().is_some(), named, "{}", dies.name());
         for layer in home.names("layers") {
             assert!(home.path("layers").join(layer).join("about.json").exists(), "{}", dies.name());

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use carrel_layers::{
-    Descriptor, Digest, ImageSource, ImageStore, ImageTarget, LayerOutcome, Manifest, Platform, PullProgress, SourceError,
-    StoreError, StoredImage, Unpacker, media,
+    Descriptor, Digest, ImageSource, ImageStore, ImageStoreError, ImageTarget, LayerOutcome, Manifest, Platform,
+    PullProgress, SourceError, StoredImage, Unpacker, media,
 };
 
 use crate::support::{TarBuilder, gzip, names};
@@ -22,7 +22,7 @@ pub(crate) struct MemorySource {
     /// After so many bytes of a blob the stream breaks, with an error or without.
     pub(crate) cut: HashMap<Digest, (u64, bool)>,
     /// What was asked for, and from where.
-pub(crate) requests: Mutex<Vec<(Digest, u64)>>,
+    pub(crate) requests: Mutex<Vec<(Digest, u64)>>,
     /// How many bytes of blobs were read.
     pub(crate) given: std::sync::Arc<Mutex<u64>>,
 }
@@ -99,7 +99,7 @@ impl ImageBuilder {
             blobs,
             instead: HashMap::new(),
             cut: HashMap::new(),
-requests: Mutex::default(),
+            requests: Mutex::default(),
             given: std::sync::Arc::default(),
         }
     }
@@ -197,7 +197,7 @@ impl StoreHome {
         Self { directory, store }
     }
 
-    pub(crate) fn pull(&self, source: &MemorySource) -> Result<StoredImage, StoreError> {
+    pub(crate) fn pull(&self, source: &MemorySource) -> Result<StoredImage, ImageStoreError> {
         self.store.pull(Some("example.org/image:latest"), source, &amd64(), &())
     }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use carrel_layers::{StoreError, StoredImage};
+use carrel_layers::{ImageStoreError, StoredImage};
 
 use crate::memory::{ImageBuilder, MemorySource, StoreHome, amd64, open, two_layers};
 
@@ -62,7 +62,7 @@ fn a_name_that_is_added_while_another_is_removed_keeps_the_image() {
         let named = std::thread::scope(|scope| {
             let naming = scope.spawn(|| open(home.directory.path()).name(&other, stored.digest));
             match home.store.remove(NAME) {
-                Ok(_) | Err(StoreError::InUse { .. }) => {}
+                Ok(_) | Err(ImageStoreError::InUse { .. }) => {}
                 Err(error) => panic!("{error}"),
             }
             naming.join().unwrap()
@@ -70,7 +70,7 @@ fn a_name_that_is_added_while_another_is_removed_keeps_the_image() {
         // Either the name came first and keeps it, or there was nothing left to name.
         match named {
             Ok(()) => assert_eq!(home.store.find(&other).unwrap().unwrap().digest, stored.digest),
-            Err(StoreError::Unknown(_)) => assert_eq!(home.store.find(&other).unwrap(), None),
+            Err(ImageStoreError::Unknown(_)) => assert_eq!(home.store.find(&other).unwrap(), None),
             Err(error) => panic!("{error}"),
         }
         home.store.prune(true).unwrap();
@@ -95,7 +95,7 @@ fn an_image_with_an_unreadable_record_does_not_block_others() {
         assert_eq!(home.store.damaged().unwrap(), [first.digest]);
         assert_eq!(home.store.find("second").unwrap(), Some(second.clone()));
         assert_eq!(home.store.usage().unwrap().images, 2);
-        let Err(StoreError::Damaged { digest, .. }) = home.store.find(NAME) else { panic!() };
+        let Err(ImageStoreError::Damaged { digest, .. }) = home.store.find(NAME) else { panic!() };
         assert_eq!(digest, first.digest);
         let new = home.store.pull(Some("new"), &empty(1), &amd64(), &()).unwrap();
         // Its share is unknown: all of it may be its own.
@@ -118,7 +118,7 @@ fn an_image_in_use_stays_even_if_its_record_is_unreadable() {
     let home = StoreHome::new();
     let (first, _) = damaged(&home, b"");
     let held = home.store.hold(first.digest).unwrap();
-    assert!(matches!(home.store.remove(&first.digest.to_string()), Err(StoreError::InUse { .. })));
+    assert!(matches!(home.store.remove(&first.digest.to_string()), Err(ImageStoreError::InUse { .. })));
     home.store.prune(true).unwrap();
     assert_eq!(home.names("images"), [first.digest.hex()]);
     drop(held);
@@ -145,7 +145,7 @@ fn a_persistent_user_counts_after_the_home_was_moved() {
     store.forget(stored.digest, "other").unwrap();
     assert_eq!(store.usage().unwrap().used, 1);
     assert!(store.in_use(stored.digest));
-    let Err(StoreError::InUse { users: needed, .. }) = store.remove(NAME) else { panic!() };
+    let Err(ImageStoreError::InUse { users: needed, .. }) = store.remove(NAME) else { panic!() };
     assert_eq!(needed, ["box"]);
     // Looking removes nothing, also where something is missing for a moment.
     std::fs::rename(at.join("disks"), at.join("away")).unwrap();

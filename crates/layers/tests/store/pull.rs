@@ -3,7 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
 
-use carrel_layers::{Descriptor, Digest, LayerOutcome, StoreError, media};
+use carrel_layers::{Descriptor, Digest, ImageStoreError, LayerOutcome, media};
 
 use crate::memory::{ImageBuilder, RecordedProgress, StoreHome, amd64, open, two_layers};
 use crate::support::{TarBuilder, gzip, zstd};
@@ -65,7 +65,7 @@ fn a_name_moves_and_its_old_image_stays() {
     assert_eq!((kept.names, kept.root), (vec![], first.root));
     home.store.name("example.org/image:old", first.digest).unwrap();
     assert_eq!(home.store.find("example.org/image:old").unwrap().unwrap().digest, first.digest);
-    assert!(matches!(home.store.name("other", Digest::of(b"none")), Err(StoreError::Unknown(_))));
+    assert!(matches!(home.store.name("other", Digest::of(b"none")), Err(ImageStoreError::Unknown(_))));
 }
 
 #[test]
@@ -94,8 +94,8 @@ fn a_broken_stream_resumes_where_it_ended() {
         source.cut.insert(layer.digest, (half, error));
         let outcome = home.pull(&source).unwrap_err();
         match outcome {
-            StoreError::Source(_) => assert!(error),
-            StoreError::Truncated { found, .. } => assert!(!error && found == half),
+            ImageStoreError::Source(_) => assert!(error),
+            ImageStoreError::Truncated { found, .. } => assert!(!error && found == half),
             other => panic!("{other}"),
         }
         assert_eq!(home.names("partial"), [layer.digest.hex()]);

@@ -302,7 +302,8 @@ pub(crate) fn disk_space(inner: &LocalInner) -> Option<DiskSpace> {
 pub fn reserved_inodes(home: &std::path::Path, given: Option<u64>) -> Option<u64> {
     let free = home.ancestors().find_map(|path| free_in(path).ok());
     given.or_else(|| {
-        free.filter(|free| free.inodes.is_some()).map(|free| FreeSpaceReserve { bytes: 0, inodes: None }.inodes_on(free))
+        free.filter(|free| free.inodes.is_some())
+            .map(|free| FreeSpaceReserve { bytes: 0, inodes: None }.inodes_on(free))
     })
 }
 

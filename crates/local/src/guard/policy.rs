@@ -72,7 +72,7 @@ pub(super) enum GuardAction {
     /// Freeze all its processes.
     Pause(String),
     /// Pausing did not stop its writes: kill the processes that write.
-KillWriters(String),
+    KillWriters(String),
     /// Thaw its processes.
     Resume(String),
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use carrel_sandbox::cgroup::{
-    DiskActivity, Cgroup, CgroupError, Controller, ControllerLocation, CpuShare, HostCgroups, MissingController,
+    Cgroup, CgroupError, Controller, ControllerLocation, CpuShare, DiskActivity, HostCgroups, MissingController,
 };
 use carrel_shim_client::{DiscoveredSandbox, DiscoveryError, Liveness};
 

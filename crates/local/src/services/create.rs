@@ -6,7 +6,7 @@ use std::sync::Arc;
 use carrel_control::provider::{Place, ProviderError};
 use carrel_control::spec::{Service, Spec};
 use carrel_fetch::Image;
-use carrel_layers::Config;
+use carrel_layers::ImageConfig;
 use carrel_shim_client::messages::{Create, JobRetention, SandboxLimits, SharedNetwork};
 use carrel_shim_client::{DiscoveredSandbox, Liveness, Programs, process_start_time};
 
@@ -177,7 +177,7 @@ fn create(
 }
 
 /// The command line of a service: the image's entrypoint with the requested command, or with the image's.
-pub(super) fn command_line(requested: &[String], config: &Config) -> Vec<String> {
+pub(super) fn command_line(requested: &[String], config: &ImageConfig) -> Vec<String> {
     [&config.entrypoint[..], if requested.is_empty() { &config.cmd } else { requested }].concat()
 }
 
@@ -194,9 +194,9 @@ mod tests {
     #[test]
     fn a_service_runs_the_requested_command_or_that_of_its_image() {
         let list = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-        let config = Config { entrypoint: list("entry"), cmd: list("usual one"), ..Config::default() };
+        let config = ImageConfig { entrypoint: list("entry"), cmd: list("usual one"), ..ImageConfig::default() };
         assert_eq!(command_line(&[], &config), list("entry usual one"));
         assert_eq!(command_line(&list("requested"), &config), list("entry requested"));
-        assert!(command_line(&[], &Config::default()).is_empty());
+        assert!(command_line(&[], &ImageConfig::default()).is_empty());
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use carrel_control::provider::{Place, ProviderError, ServiceFact};
 use carrel_control::spec::{Service, Spec};
-use carrel_layers::Config;
+use carrel_layers::ImageConfig;
 use carrel_shim_client::layout::now_ms;
 use carrel_shim_client::messages::{FailureCode, JobCommand, JobInfo, JobState, OutcomeKind, StreamName};
 use carrel_shim_client::{ShimClient, ShimError, Subscription};
@@ -40,7 +40,7 @@ struct ServiceSupervisor {
     /// Whether it was reported as ready.
     reported_ready: bool,
     /// The configuration of its image.
-    config: Config,
+    config: ImageConfig,
 }
 
 /// Why the supervision of a service ended.
@@ -82,7 +82,7 @@ pub(crate) fn supervise(
         cancelled,
         to,
         reported_ready: false,
-        config: Config::default(),
+        config: ImageConfig::default(),
     };
     drop(tokio::spawn(async move {
         let (listener, cancelled) = (supervisor.to.clone(), supervisor.cancelled.clone());
@@ -93,7 +93,7 @@ pub(crate) fn supervise(
             () = supervisor.run() => {}
         }
     }));
-facts
+    facts
 }
 
 // === impl ServiceSupervisor ===

@@ -269,7 +269,9 @@ fn missing(controller: Controller, cgroups: &str, v2: Option<&Path>, top: &Unifi
 }
 
 /// A usable mount, if there are several of one hierarchy.
-fn usable_mount<'a>(found: impl Iterator<Item = &'a (CgroupMount, MountAccess)>) -> Option<&'a (CgroupMount, MountAccess)> {
+fn usable_mount<'a>(
+    found: impl Iterator<Item = &'a (CgroupMount, MountAccess)>,
+) -> Option<&'a (CgroupMount, MountAccess)> {
     found.min_by_key(|(mount, access)| usable(mount, *access).is_err())
 }
 

@@ -71,7 +71,12 @@ struct HierarchyGroup {
 
 impl Cgroup {
     /// Creates the group with its limits. If a step fails, the earlier ones are undone.
-    pub fn create(host: &HostCgroups, name: &str, limits: &CgroupLimits, policy: LimitPolicy) -> Result<Self, CgroupError> {
+    pub fn create(
+        host: &HostCgroups,
+        name: &str,
+        limits: &CgroupLimits,
+        policy: LimitPolicy,
+    ) -> Result<Self, CgroupError> {
         name::check(name)?;
         host.check(limits, policy)?;
         // From here on, dropping the group removes it.

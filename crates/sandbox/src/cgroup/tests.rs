@@ -151,7 +151,10 @@ fn a_host_without_control_groups_enforces_nothing_and_says_so() {
     assert!(refusal(&unmounted).1[0].contains("mount -t cgroup -o memory cgroup /sys/fs/cgroup/memory"));
 
     let disabled = host(V2, "memory\t0\t1\t0\n", top("cpu pids", ""));
-    assert_eq!(*disabled.location(Controller::Memory), ControllerLocation::Missing(MissingController::Disabled("memory")));
+    assert_eq!(
+        *disabled.location(Controller::Memory),
+        ControllerLocation::Missing(MissingController::Disabled("memory"))
+    );
     assert!(refusal(&disabled).1[0].contains("cgroup_enable=memory"));
 }
 

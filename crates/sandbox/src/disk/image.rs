@@ -13,7 +13,7 @@ use rustix::fs::{CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::fsck::{self, DiskRepair, FileSystemState};
-use super::persistent::{DiskError, CheckReason, system};
+use super::persistent::{CheckReason, DiskError, system};
 use crate::{mount, sys};
 
 /// How long killed processes that had the disk open may take to exit.

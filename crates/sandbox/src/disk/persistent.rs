@@ -96,7 +96,9 @@ pub enum DiskError {
     #[error("the disk {} is in use", .0.display())]
     InUse(PathBuf),
     /// `mkfs.ext4` is missing.
-    #[error("mkfs.ext4 is missing: install the package e2fsprogs, or enable project quotas on the file system of the disks")]
+    #[error(
+        "mkfs.ext4 is missing: install the package e2fsprogs, or enable project quotas on the file system of the disks"
+    )]
     NoMkfs,
     /// `mkfs.ext4` failed.
     #[error("mkfs.ext4: {0}")]
@@ -142,17 +144,15 @@ impl PersistentDisk {
     /// Creates a disk with a quota where the file system of the host enforces project quotas, and without a limit elsewhere:
     /// either takes no time.
     pub fn create_within(directory: &Path, quota: DiskQuota) -> Result<Self, DiskError> {
-        Self::create_with(
-            directory,
-            |locked| {
-                if quota::enforced(locked) { quota::create(locked, FILES, quota) } else { plain(locked) }
-            },
-        )
+        Self::create_with(directory, |locked| {
+            if quota::enforced(locked) { quota::create(locked, FILES, quota) } else { plain(locked) }
+        })
     }
 
     fn create_with(directory: &Path, fill: impl FnOnce(&OwnedFd) -> Result<(), DiskError>) -> Result<Self, DiskError> {
         let created = std::fs::DirBuilder::new().recursive(true).create(directory);
-        created.and_then(|()| std::fs::set_permissions(directory, std::os::unix::fs::PermissionsExt::from_mode(0o700)))
+        created
+            .and_then(|()| std::fs::set_permissions(directory, std::os::unix::fs::PermissionsExt::from_mode(0o700)))
             .map_err(|source| DiskError::Directory { path: directory.to_owned(), source })?;
         let locked = lock(directory)?;
         if kind(&locked).is_some() {
@@ -294,7 +294,8 @@ fn lock(path: &Path) -> Result<OwnedFd, DiskError> {
 }
 
 fn kind(directory: &OwnedFd) -> Option<DiskKind> {
-    let exists = |name: &str| rustix::fs::openat(directory, name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).is_ok();
+    let exists =
+        |name: &str| rustix::fs::openat(directory, name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).is_ok();
     if exists(IMAGE) {
         Some(DiskKind::Image)
     } else if exists(FILES) {

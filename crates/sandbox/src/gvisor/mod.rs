@@ -21,7 +21,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 pub(crate) use self::bundle::BundleMount;
 pub(crate) use self::enter::{enter, hide_devices};
 use crate::launch::LaunchError;
-use crate::spec::{Isolation, ContainerSpec};
+use crate::spec::{ContainerSpec, Isolation};
 
 /// How much of the runtime's error output is kept.
 const LONGEST_DIAGNOSIS: usize = 4096;

@@ -7,7 +7,7 @@ use super::calls::{SANDBOX, SANDBOX_ON_HOST_DISK};
 use super::list::{CallList, SystemCall};
 use super::supervisor::SUPERVISOR;
 use super::{
-    Architecture, ArgumentCheck, ArgumentHalf, ArgumentTest, CallRule, SeccompFilter, FilterAction, program, snapshot,
+    Architecture, ArgumentCheck, ArgumentHalf, ArgumentTest, CallRule, FilterAction, SeccompFilter, program, snapshot,
 };
 
 const BOTH: [Architecture; 2] = [Architecture::X86_64, Architecture::Aarch64];

@@ -3,7 +3,7 @@
 
 use std::process::{Command, Output};
 
-use carrel_sandbox::seccomp::{SeccompFilter, Preallocation};
+use carrel_sandbox::seccomp::{Preallocation, SeccompFilter};
 
 const SIDE: &str = "CARREL_SECCOMP_SIDE";
 const TASK: &str = "CARREL_SECCOMP_TASK";

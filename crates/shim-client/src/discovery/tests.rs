@@ -163,7 +163,9 @@ fn a_lock_removed_by_a_sweep_does_not_count_as_free() {
 fn a_lock_that_is_not_a_regular_file_is_a_problem() {
     let fixture = TestHome::dead();
     for strange in ["link", "directory", "socket"] {
-        std::fs::remove_file(fixture.path.join(LOCK)).or_else(|_| std::fs::remove_dir(fixture.path.join(LOCK))).unwrap();
+        std::fs::remove_file(fixture.path.join(LOCK))
+            .or_else(|_| std::fs::remove_dir(fixture.path.join(LOCK)))
+            .unwrap();
         match strange {
             "link" => symlink(RECORD, fixture.path.join(LOCK)).unwrap(),
             "directory" => std::fs::create_dir(fixture.path.join(LOCK)).unwrap(),
@@ -182,7 +184,9 @@ fn a_record_that_does_not_match_its_directory_is_a_problem() {
         fixture.write(|record| record.name = "another".into());
         assert!(matches!(fixture.problem(), DiscoveryProblem::Name { name } if name == "another"));
         fixture.write(|record| record.incarnation = "i-2".into());
-        assert!(matches!(fixture.problem(), DiscoveryProblem::Incarnation { found: Some(found), .. } if found == "i-1"));
+        assert!(
+            matches!(fixture.problem(), DiscoveryProblem::Incarnation { found: Some(found), .. } if found == "i-1")
+        );
         std::fs::write(fixture.path.join(RECORD), "damaged").unwrap();
         assert!(matches!(fixture.problem(), DiscoveryProblem::Record(RecordError::Damaged)));
         // A record that matches is no problem.

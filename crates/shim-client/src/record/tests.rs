@@ -2,7 +2,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use super::*;
-use crate::layout::{process_start_time, boot_id, open_directory};
+use crate::layout::{boot_id, open_directory, process_start_time};
 use crate::messages::{JobRetention, SandboxLimits};
 use crate::root::RootDescription;
 

@@ -6,7 +6,7 @@ use carrel_sandbox::cgroup::{Cgroup, CgroupError, HostCgroups};
 use carrel_sandbox::{IdRange, SUPERVISORS};
 use rustix::io::Errno;
 
-use super::{DirectoryError, Unkillable};
+use super::{DirectoryError, UnkillableProcesses};
 
 /// How often the removal of a cgroup is retried while another process removes it too.
 const TRIES: usize = 8;
@@ -72,11 +72,11 @@ pub(super) fn end(host: &HostCgroups, name: &str, mut group: Cgroup) -> Result<b
 }
 
 /// The unkillable processes of a cgroup, if they are the cause of a failure.
-pub(super) fn unkillable(host: &HostCgroups, name: &str, error: &CgroupError) -> Option<Unkillable> {
+pub(super) fn unkillable(host: &HostCgroups, name: &str, error: &CgroupError) -> Option<UnkillableProcesses> {
     let CgroupError::Late { .. } = error else { return None };
     let group = Cgroup::adopt(host, name).ok()?;
     let pids = group.processes().ok()?.into_iter().map(|pid| pid.as_raw_nonzero().get()).collect();
-    Some(Unkillable(pids))
+    Some(UnkillableProcesses(pids))
 }
 
 /// Whether a shim of that user has a child in the cgroup, or a process in it is invisible to us: then it belongs to

@@ -17,11 +17,11 @@ const MOST_JOBS: usize = 16 * 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum JournalEndCheck {
     /// It had one, or is not a journal.
-Unchanged,
+    Unchanged,
     /// It was appended now.
-Appended,
+    Appended,
     /// It is too large to be read, and stays unchanged.
-TooLarge(u64),
+    TooLarge(u64),
 }
 
 /// Jobs that were started and have no recorded end.

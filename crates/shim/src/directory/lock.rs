@@ -25,7 +25,7 @@ pub(super) enum LockAttempt {
     /// Another process holds it.
     Taken,
     /// Another process inspects it.
-Inspected,
+    Inspected,
     /// It does not exist, or was removed.
     Absent,
 }

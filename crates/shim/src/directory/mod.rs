@@ -79,7 +79,7 @@ pub enum DirectoryError {
     Stuck(u32),
     /// Processes of a removed sandbox do not exit.
     #[error(transparent)]
-    Unkillable(#[from] Unkillable),
+    UnkillableProcesses(#[from] UnkillableProcesses),
     /// The journal cannot be written.
     #[error(transparent)]
     Journal(#[from] JournalError),
@@ -96,7 +96,7 @@ pub enum DirectoryError {
 /// Processes that ignore every signal, since they are blocked in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{} cannot be killed; will be retried later", Pids(.0))]
-pub struct Unkillable(pub Vec<i32>);
+pub struct UnkillableProcesses(pub Vec<i32>);
 
 /// Pids for display.
 struct Pids<'a>(&'a [i32]);

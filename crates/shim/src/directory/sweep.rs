@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use super::end::{self, JournalEndCheck};
 use super::lock::{LockAttempt, PAUSE, TRIES, hold};
 use super::reap::reap;
-use super::{DirectoryError, Unkillable};
+use super::{DirectoryError, UnkillableProcesses};
 
 /// The time budget of a sweep. The rest is left to the next one.
 const SWEEP_BUDGET: Duration = Duration::from_secs(1);
@@ -48,7 +48,7 @@ pub(super) enum SweepError {
     #[error(transparent)]
     Journal(#[from] JournalError),
     #[error(transparent)]
-    Unkillable(#[from] Unkillable),
+    UnkillableProcesses(#[from] UnkillableProcesses),
     #[error("a shim does not exit")]
     Stuck(u32),
     #[error("a journal is too large")]
@@ -68,7 +68,7 @@ enum SweepAttempt<'a> {
     /// Its shim is alive, or it is not ours.
     Left,
     /// Another process inspects it.
-Inspected,
+    Inspected,
 }
 
 /// Sweeps the remains of dead shims below a directory; returns how many had something left.
@@ -199,7 +199,9 @@ fn sweep_one(parent: &OwnedFd, name: &OsStr, until: Instant) -> Result<Option<bo
     } else {
         dead.reap().and_then(|()| Ok(dead.remove()?)).map(|()| true)
     };
-    if let Err(SweepError::Stuck(_) | SweepError::Unkillable(_) | SweepError::Cgroup(CgroupError::Late { .. })) = &swept
+    if let Err(
+        SweepError::Stuck(_) | SweepError::UnkillableProcesses(_) | SweepError::Cgroup(CgroupError::Late { .. }),
+    ) = &swept
     {
         mark_stuck(&stuck);
     }
@@ -369,7 +371,7 @@ impl SweepError {
             Self::Io(source) => DirectoryError::Io { path: path.to_owned(), source },
             Self::Cgroup(error) => error.into(),
             Self::Journal(error) => error.into(),
-            Self::Unkillable(unkillable) => unkillable.into(),
+            Self::UnkillableProcesses(unkillable) => unkillable.into(),
             Self::Stuck(pid) => DirectoryError::Stuck(pid),
             Self::Large(bytes) => DirectoryError::Large { path: path.to_owned(), bytes },
         }

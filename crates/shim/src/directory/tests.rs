@@ -2,7 +2,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
 use carrel_shim_client::layout::RECORD;
 use carrel_shim_client::messages::{Create, JobRetention, PeerProcess, SandboxLimits};
-use carrel_shim_client::{process_start_time, boot_id};
+use carrel_shim_client::{boot_id, process_start_time};
 use rustix::fs::inotify;
 
 use super::*;
@@ -59,7 +59,7 @@ pub(super) fn record(path: &Path, incarnation: &str, persistent: bool) -> Sandbo
         limits: SandboxLimits::default(),
         allow_unenforced: false,
         image: "host".into(),
-lasting: persistent,
+        lasting: persistent,
         logs: None,
         keep: JobRetention::default(),
         network_of: None,
@@ -84,7 +84,7 @@ lasting: persistent,
         logs: path.join(JOBS).into(),
         agent_socket: path.join(AGENT_SOCKET).into(),
         shim_socket: path.join(SHIM_SOCKET).into(),
-lasting: persistent,
+        lasting: persistent,
         create,
         device: 0,
         inode: 0,

@@ -73,15 +73,15 @@ pub(crate) struct Job {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FrameEffect {
     /// Its state changed.
-StateChanged,
+    StateChanged,
     /// It exited, or could not be started.
-Finished,
+    Finished,
     /// Its input is closed.
-InputClosed,
+    InputClosed,
     /// The frame is invalid.
-Invalid,
+    Invalid,
     /// More output than permitted.
-WindowExceeded,
+    WindowExceeded,
 }
 
 /// Sanitizes an agent's text to be recorded and displayed: limited in length, and without control characters.
@@ -322,7 +322,11 @@ impl Job {
         let charge = data.len() as u64 + OUTPUT_CHUNK_CHARGE;
         self.unacknowledged.push_back((name, stream.length(), charge));
         self.outstanding += charge;
-        if self.outstanding > u64::from(limits.output_limit) * 2 { FrameEffect::WindowExceeded } else { FrameEffect::StateChanged }
+        if self.outstanding > u64::from(limits.output_limit) * 2 {
+            FrameEffect::WindowExceeded
+        } else {
+            FrameEffect::StateChanged
+        }
     }
 
     fn exited(&mut self, exited: ExecExited) -> FrameEffect {

@@ -124,13 +124,13 @@ pub(crate) struct AgentFrames {
 #[derive(Debug)]
 pub(crate) enum JobEvent {
     /// Input was accepted, with the total.
-InputAccepted(RequestRef, u64),
+    InputAccepted(RequestRef, u64),
     /// A request was rejected.
-Rejected(RequestRef, RequestRejection),
+    Rejected(RequestRef, RequestRejection),
     /// Another client took the input.
     InputLost(RequestRef, PeerProcess, u64),
     /// The agent sent more than permitted.
-WindowExceeded,
+    WindowExceeded,
 }
 
 /// Why a request was rejected.

@@ -209,7 +209,10 @@ fn input_taken_by_another_client_is_reported_to_its_holder() {
     assert_eq!(fixture.jobs.take_input("a", InputWish::Ask, second()).unwrap_err().code, FailureCode::InputTaken);
     assert_eq!(fixture.jobs.take_input("a", InputWish::Take, second()), Ok(Some(3)));
     let events = fixture.jobs.take_events();
-    assert!(matches!(events.as_slice(), [JobEvent::InputAccepted(ONE, 3), JobEvent::InputLost(ONE, _, 3)]), "{events:?}");
+    assert!(
+        matches!(events.as_slice(), [JobEvent::InputAccepted(ONE, 3), JobEvent::InputLost(ONE, _, 3)]),
+        "{events:?}"
+    );
     assert_eq!(fixture.jobs.write(ONE, "a", b"x", None).unwrap_err().code, FailureCode::InputTaken);
     fixture.jobs.write(OTHER, "a", b"def", Some(3)).unwrap();
     fixture.jobs.forget(OTHER.connection);

@@ -56,15 +56,15 @@ pub(super) struct PortConnection {
 enum PortSession {
     Open,
     /// It is aborted: until the agent has answered the ping sent after that, its frames may be in flight.
-Aborting,
-Ended,
+    Aborting,
+    Ended,
 }
 
 /// The result of handling a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FrameOutcome {
-Valid,
-Invalid,
+    Valid,
+    Invalid,
     /// No further frame will arrive.
     SessionOver,
 }

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use carrel_protocol::frame::{InvalidFrameLength, PREFIX_SIZE};
 use carrel_protocol::relay_flow::{CreditReceiver, CreditSender, OUTPUT_WINDOW};
-use carrel_protocol::{Flags, Frame, Header, IdRange};
+use carrel_protocol::{CorrelationIdRange, Flags, Frame, Header};
 
 use super::client_inbox::{ClientInbox, NextFrame};
 
@@ -13,7 +13,7 @@ const COMPACT: usize = 64 * 1024;
 
 #[derive(Debug)]
 pub(crate) struct RelayedClient {
-    pub(crate) ids: IdRange,
+    pub(crate) ids: CorrelationIdRange,
     pub(crate) inbox: ClientInbox,
     pub(crate) outbox: ClientOutbox,
     /// Its credit towards the agent.
@@ -62,7 +62,7 @@ pub(crate) enum ClientFault {
 // === impl RelayedClient ===
 
 impl RelayedClient {
-    pub(crate) fn new(ids: IdRange, input: CreditSender, now: Instant) -> Self {
+    pub(crate) fn new(ids: CorrelationIdRange, input: CreditSender, now: Instant) -> Self {
         let output = CreditReceiver::new(OUTPUT_WINDOW);
         Self {
             ids,

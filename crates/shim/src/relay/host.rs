@@ -4,17 +4,19 @@ use std::collections::{BTreeSet, VecDeque};
 
 use carrel_protocol::frame::PREFIX_SIZE;
 use carrel_protocol::payload::{CarrelCredit, ClientDisconnected, Ping};
-use carrel_protocol::{Codec, Envelope, Flags, Frame, Generation, Header, IdRange, MessageType, codec};
+use carrel_protocol::{
+    CorrelationIdRange, Envelope, Flags, Frame, Generation, Header, MessageType, PrologueFormat, codec,
+};
 
 use super::client::ClientOutbox;
 use super::route::FrameRun;
 
 /// The first of the host's own ids: the upper half of the last slot.
-pub(crate) const FIRST: u32 = 127 * Codec::Current.step() + Codec::Current.step() / 2 + 1;
+pub(crate) const FIRST: u32 = 127 * PrologueFormat::Current.step() + PrologueFormat::Current.step() / 2 + 1;
 /// The id of the host's hello. Even ids are opened by the host.
 pub(crate) const HELLO_ID: u32 = FIRST + FIRST % 2;
 /// The end of the host's ids, exclusive.
-const END: u32 = 128 * Codec::Current.step();
+const END: u32 = 128 * PrologueFormat::Current.step();
 /// The first id of a job: those before it are for pings.
 const FIRST_JOB: u32 = HELLO_ID + 2 + 2 * 65_536;
 /// The maximum body of a frame for the host itself.
@@ -125,7 +127,9 @@ impl HostChannel {
     pub(crate) fn data_turn(&self, limit: usize) -> usize {
         let mut taken = 0;
         while taken < limit {
-            let Ok(Some((frame, _))) = Frame::split(self.data.remaining().get(taken..).unwrap_or_default()) else { break };
+            let Ok(Some((frame, _))) = Frame::split(self.data.remaining().get(taken..).unwrap_or_default()) else {
+                break;
+            };
             taken += PREFIX_SIZE + frame.body.len();
         }
         taken
@@ -137,7 +141,7 @@ impl HostChannel {
     }
 
     /// Reports that a client is gone, followed by a ping, whose response tells that the agent has processed it.
-    pub(crate) fn announce_disconnect(&mut self, ids: IdRange) -> u32 {
+    pub(crate) fn announce_disconnect(&mut self, ids: CorrelationIdRange) -> u32 {
         let first = HELLO_ID + 2;
         self.ping = if (first..FIRST_JOB - 2).contains(&self.ping) { self.ping + 2 } else { first };
         let gone = ClientDisconnected { id_start: ids.start(), id_end_exclusive: ids.end(), incarnation: None };
@@ -150,7 +154,7 @@ impl HostChannel {
     }
 
     /// Grants credit for the client with these ids.
-    pub(crate) fn credit(&mut self, ids: IdRange, limit: u64) {
+    pub(crate) fn credit(&mut self, ids: CorrelationIdRange, limit: u64) {
         let mut frame = Vec::new();
         let credit = CarrelCredit { id_start: ids.start(), limit };
         let _fits = codec::encode(&mut frame, Generation::CURRENT, 0, &credit);

@@ -24,7 +24,7 @@ struct RelayModel {
 /// The model of a client.
 #[derive(Default)]
 struct ModelClient {
-    ids: Option<IdRange>,
+    ids: Option<CorrelationIdRange>,
     /// Bytes to send.
     unsent: VecDeque<u8>,
     /// Frames that it has begun to send, in order.
@@ -42,7 +42,7 @@ struct ModelAgent {
     /// Bytes to send.
     unsent: VecDeque<u8>,
     input: BTreeMap<Slot, CreditReceiver>,
-    left: Vec<IdRange>,
+    left: Vec<CorrelationIdRange>,
 }
 
 #[derive(Clone, Debug, TypeGenerator)]
@@ -141,8 +141,8 @@ impl RelayModel {
             }
             ModelStep::GuestStrays(id) => {
                 // Of unused slots, and of none.
-                let slot = Codec::Current.slot_of(id) as usize;
-                if slot >= 2 * MOST || id % Codec::Current.step() == 0 {
+                let slot = PrologueFormat::Current.slot_of(id) as usize;
+                if slot >= 2 * MOST || id % PrologueFormat::Current.step() == 0 {
                     let mut frame = Vec::new();
                     codec::encode_raw(&mut frame, id, Flags::NONE, b"stray").unwrap();
                     self.guest.unsent.extend(&frame);
@@ -194,7 +194,7 @@ impl RelayModel {
             let accepted = piece.len() / 2;
             let client = clients.get_mut(&slot).expect("only those who are there are offered anything");
             client.got.extend_from_slice(&piece[..accepted]);
-accepted
+            accepted
         });
         outcome.unwrap();
     }
@@ -213,7 +213,7 @@ accepted
         let mut bytes = got.as_slice();
         while let Some((frame, rest)) = Frame::split(bytes).expect("the guest is sent whole frames only") {
             let wire = &bytes[..bytes.len() - rest.len()];
-            let slot = Codec::Current.owner_of(frame.id) as usize;
+            let slot = PrologueFormat::Current.owner_of(frame.id) as usize;
             if frame.id == 0 || slot == SLOTS {
                 self.agent_receives(frame);
             } else if let Some(client) = self.clients.get_mut(&slot) {
@@ -244,8 +244,8 @@ accepted
             }
             MessageType::ClientDisconnected => {
                 let gone: ClientDisconnected = envelope.payload().unwrap();
-                self.guest.left.push(IdRange::new(gone.id_start, gone.id_end_exclusive).unwrap());
-                self.guest.input.remove(&(Codec::Current.slot_of(gone.id_start) as usize));
+                self.guest.left.push(CorrelationIdRange::new(gone.id_start, gone.id_end_exclusive).unwrap());
+                self.guest.input.remove(&(PrologueFormat::Current.slot_of(gone.id_start) as usize));
             }
             MessageType::CarrelCredit => {}
             other => panic!("the agent received {other}"),
@@ -279,7 +279,7 @@ impl ModelClient {
         if self.ids.is_none() && self.got.len() >= 8 {
             let greeting: Vec<u8> = self.got.drain(..8).collect();
             let ids = ids_of(slot).unwrap();
-            assert_eq!(greeting, Codec::Current.prologue(ids));
+            assert_eq!(greeting, PrologueFormat::Current.prologue(ids));
             self.ids = Some(ids);
             self.expected.push_front(ready());
         }
@@ -448,7 +448,7 @@ fn clients_take_turns() {
     let mut order = Vec::new();
     for _ in 0..3 {
         let (sent, _) = Frame::split(relay.next_for_guest()).unwrap().unwrap();
-        order.push(Codec::Current.slot_of(sent.id) as usize);
+        order.push(PrologueFormat::Current.slot_of(sent.id) as usize);
         let length = relay.next_for_guest().len();
         relay.advance_guest(length);
     }
@@ -506,7 +506,7 @@ fn a_client_without_credit_does_not_occupy_the_pool() {
     let large = frame(ids_of(other).unwrap().start(), Flags::NONE, 4_000_000);
     send(&mut relay, other, &large);
     let sent = relay.next_for_guest();
-    assert_eq!(Codec::Current.slot_of(Frame::split(sent).unwrap().unwrap().0.id) as usize, other);
+    assert_eq!(PrologueFormat::Current.slot_of(Frame::split(sent).unwrap().unwrap().0.id) as usize, other);
 }
 
 //= promises.relay.patience-client-middle-frame
@@ -534,7 +534,9 @@ fn a_client_with_lost_output_is_sent_nothing_more() {
     while relay.take_events().is_empty() {
         relay.receive_from_guest(&answer, Instant::now(), &mut |_: Slot, _: &[u8]| 0).unwrap();
     }
-    relay.receive_from_guest(&answer, Instant::now(), &mut |_: Slot, _: &[u8]| panic!("it is offered something")).unwrap();
+    relay
+        .receive_from_guest(&answer, Instant::now(), &mut |_: Slot, _: &[u8]| panic!("it is offered something"))
+        .unwrap();
     assert_eq!(relay.next_for_client(slot), b"");
 }
 

@@ -55,9 +55,9 @@ pub(crate) struct ShimServer {
     buffer: Vec<u8>,
     guest: Interest,
     /// Whether the agent no longer reads.
-guest_input_closed: bool,
+    guest_input_closed: bool,
     /// Whether the agent has exited: nothing is read any more.
-guest_exited: bool,
+    guest_exited: bool,
     /// When it was paused.
     paused: Option<Instant>,
     /// Why, unless its owner requested it.
@@ -136,8 +136,8 @@ impl ShimServer {
             supervisor: owner.map(|owner| (owner, peer)),
             buffer: Vec::new(),
             guest: Interest::READ,
-guest_input_closed: false,
-guest_exited: false,
+            guest_input_closed: false,
+            guest_exited: false,
             paused: None,
             pause_reason: None,
             disk_full: None,

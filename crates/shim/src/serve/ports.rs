@@ -9,8 +9,11 @@ use crate::jobs::RequestRejection;
 impl ShimServer {
     /// Serves the ports whose sockets are attached to a request.
     pub(super) fn publish_ports(&mut self, number: usize, publish: &PortsPublish) -> RequestResult {
-        let sockets =
-            self.control_socket.client(number).map(crate::control_socket::ControlClient::take_descriptors).unwrap_or_default();
+        let sockets = self
+            .control_socket
+            .client(number)
+            .map(crate::control_socket::ControlClient::take_descriptors)
+            .unwrap_or_default();
         if self.ending.is_some() || self.guest_exited {
             return Err(RequestRejection::new(FailureCode::WrongState, "sandbox is shutting down"));
         }

@@ -190,7 +190,10 @@ impl ShimServer {
     }
 
     fn begin(&mut self, requester: RequestRef, request: ControlRequest) -> RequestResult {
-        let is_accepted = self.control_socket.client(requester.connection).is_some_and(|client| client.begin(requester.request, request));
+        let is_accepted = self
+            .control_socket
+            .client(requester.connection)
+            .is_some_and(|client| client.begin(requester.request, request));
         if is_accepted {
             return Ok(RequestReply::Later);
         }
@@ -206,11 +209,13 @@ impl ShimServer {
     }
 
     fn forget_request(&mut self, requester: RequestRef) {
-        let _forgotten = self.control_socket.client(requester.connection).and_then(|client| client.finish(requester.request));
+        let _forgotten =
+            self.control_socket.client(requester.connection).and_then(|client| client.finish(requester.request));
     }
 
     fn withdraw(&mut self, requester: RequestRef) {
-        let request = self.control_socket.client(requester.connection).and_then(|client| client.finish(requester.request));
+        let request =
+            self.control_socket.client(requester.connection).and_then(|client| client.finish(requester.request));
         match request {
             Some(ControlRequest::Follow(follow)) => {
                 self.jobs.watch(follow.key, false);
@@ -319,14 +324,17 @@ impl ShimServer {
 
     fn follow_job(&mut self, requester: RequestRef, follow: &JobFollow) -> RequestResult {
         let key = self.jobs.find(&follow.job)?;
-        let peer = self.control_socket.client(requester.connection).map(|client| client.peer.clone()).ok_or_else(not_found)?;
+        let peer =
+            self.control_socket.client(requester.connection).map(|client| client.peer.clone()).ok_or_else(not_found)?;
         let request = JobFollower { key, at: [follow.stdout, follow.stderr], hold: follow.hold };
         self.begin(requester, ControlRequest::Follow(request))?;
         let taken = self.jobs.take_input(&follow.job, follow.input, InputHolder { requester, peer });
         match taken.inspect_err(|_| self.forget_request(requester))? {
-            Some(written) => {
-                self.control_socket.send(requester.connection, requester.request, &JobInput { held: true, holder: None, written })
-            }
+            Some(written) => self.control_socket.send(
+                requester.connection,
+                requester.request,
+                &JobInput { held: true, holder: None, written },
+            ),
             // The input is closed.
             None if follow.input != InputWish::None => {
                 let released = JobInput { held: false, holder: None, written: 0 };
@@ -356,7 +364,9 @@ impl ShimServer {
         for event in self.jobs.take_events() {
             self.control_socket.stirred = true;
             match event {
-                JobEvent::InputAccepted(requester, written) => self.control_socket.answer(requester, &JobWriteAck { written }),
+                JobEvent::InputAccepted(requester, written) => {
+                    self.control_socket.answer(requester, &JobWriteAck { written })
+                }
                 JobEvent::Rejected(requester, refusal) => self.control_socket.answer(requester, &failed(refusal)),
                 JobEvent::InputLost(requester, holder, written) => {
                     let released = JobInput { held: false, holder: Some(holder), written };

@@ -105,7 +105,9 @@ impl ShimServer {
             return;
         }
         let reserve = self.running.reserve;
-        let Some(free) = self.running.container.persistent_disk().and_then(|disk| disk.host_free().ok()) else { return };
+        let Some(free) = self.running.container.persistent_disk().and_then(|disk| disk.host_free().ok()) else {
+            return;
+        };
         if reserve.is_touched(free) {
             if self.paused.is_none() && self.writes(now) {
                 self.disk_full = self.pause(Some(PauseReason::HostDisk)).is_ok().then_some(free);

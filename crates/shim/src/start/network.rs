@@ -1,8 +1,8 @@
 //! The network namespace of another sandbox, located by its first process.
 
-use carrel_sandbox::{SandboxNetwork, NetworkError};
-use carrel_shim_client::process_start_time;
+use carrel_sandbox::{NetworkError, SandboxNetwork};
 use carrel_shim_client::messages::SharedNetwork;
+use carrel_shim_client::process_start_time;
 use rustix::fs::{Mode, OFlags};
 
 /// A network namespace that cannot be shared.
@@ -25,7 +25,7 @@ pub(super) fn of(other: SharedNetwork) -> Result<SandboxNetwork, NetworkShareErr
     }
     // The pidfd refers to the process that had the pid when it was opened and that is still alive, so the pid was not
     // reused in between.
-SandboxNetwork::of(process).map_err(|source| match source {
+    SandboxNetwork::of(process).map_err(|source| match source {
         NetworkError::Ended => ended,
         source => NetworkShareError::Refused { pid, source },
     })

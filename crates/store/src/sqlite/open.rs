@@ -17,7 +17,7 @@ use super::raise::{LostEvents, raise};
 use super::wal_index::WalIndex;
 use super::{Sqlite, copy, read, schema};
 use crate::marker::MarkerFile;
-use crate::reserve::Reserve;
+use crate::reserve::DiskReserve;
 use crate::{StoreError, StoreIdentity, StoreOptions};
 
 /// The busy timeout: only another writing program holds a file lock for so long.
@@ -49,7 +49,7 @@ pub(super) struct ReadOnlyConnection {
 impl Sqlite {
     /// Opens a database, releasing its reserve if the disk is full.
     pub(crate) fn open(path: &Path, boot: &str, options: &StoreOptions) -> Result<Self, StoreError> {
-        let mut reserve = Reserve::open(path, options.reserve);
+        let mut reserve = DiskReserve::open(path, options.reserve);
         loop {
             match Self::open_within(path, boot, options) {
                 Err(StoreError::Full) if reserve.release() => {}
@@ -102,7 +102,7 @@ impl Sqlite {
         let position = read::position(&connection)?;
         let marker = options.home_marker.as_deref().map(|path| open_marker(&connection, path, position)).transpose()?;
         let checkpoints = Checkpointer::start(connect_to_write(path)?, is_full)?;
-        let (sequences, reserve) = (HashMap::new(), Reserve::none());
+        let (sequences, reserve) = (HashMap::new(), DiskReserve::none());
         let (flushes, flush_failed, log_is_stuck) = (true, false, false);
         Ok(Self {
             connection,

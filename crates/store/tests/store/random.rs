@@ -189,7 +189,9 @@ impl StoreModel {
                 let after = after.max(known.trimmed);
                 let observed = take(&mut events.unwrap(), count - after).await;
                 assert!(observed.iter().map(|event| event.sequence).eq(after as u64 + 1..=count as u64));
-                assert!(observed.iter().map(|event| (event.kind, event.state)).eq(known.events[after..].iter().copied()));
+                assert!(
+                    observed.iter().map(|event| (event.kind, event.state)).eq(known.events[after..].iter().copied())
+                );
             }
             let execs = store.execs(&row.id).await.unwrap();
             assert_eq!(execs.len(), self.execs.values().filter(|(of, _)| of == name).count());

@@ -4,7 +4,7 @@ use carrel_shim_client::messages::{EndReason, JobOutcome, OutcomeKind, SandboxEn
 
 use super::output::OutputError;
 use crate::failure::{EXIT_CARREL_FAILED, Failure};
-use crate::size::{Size, Time};
+use crate::size::{Size, TimeSpan};
 
 const SIGPIPE: i32 = 13;
 const SIGKILL: i32 = 9;
@@ -114,14 +114,14 @@ fn never_ran(command: &str, outcome: &JobOutcome) -> Failure {
 }
 
 /// The failure of a command that exceeded its timeout.
-pub(crate) fn timed_out(limit: Option<Time>) -> Failure {
+pub(crate) fn timed_out(limit: Option<TimeSpan>) -> Failure {
     let limit = limit.map(|time| format!(" ({time})")).unwrap_or_default();
     let words = format!("the command exceeded its timeout{limit} and was killed");
     Failure::new("timed_out", words).hint("increase it with --timeout").exit(124)
 }
 
 /// The failure of a command that exceeded its timeout and is not known to have been killed.
-pub(crate) fn overdue(limit: Option<Time>, and: &str) -> Failure {
+pub(crate) fn overdue(limit: Option<TimeSpan>, and: &str) -> Failure {
     let limit = limit.map(|time| format!(" ({time})")).unwrap_or_default();
     let words = format!("the command exceeded its timeout{limit}, and {and}");
     Failure::new("timed_out", words).exit(124)

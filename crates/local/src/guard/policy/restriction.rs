@@ -44,11 +44,11 @@ pub(super) enum RestrictionKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TrialResult {
     /// The fall stopped.
-Confirmed,
+    Confirmed,
     /// The fall continued.
-Cleared,
+    Cleared,
     /// The fall continued, and the suspect's usage did not drop either.
-Inconclusive,
+    Inconclusive,
 }
 
 /// The usage in a current and a previous period.

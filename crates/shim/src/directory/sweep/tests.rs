@@ -38,9 +38,13 @@ pub(in crate::directory) struct CgroupProcess {
 
 impl CgroupProcess {
     pub(in crate::directory) fn start(name: &str, owner: Option<u32>) -> Self {
-        let group =
-            Cgroup::create(&HostCgroups::detect().unwrap(), name, &CgroupLimits::default(), LimitPolicy::AllowUnenforced)
-                .unwrap();
+        let group = Cgroup::create(
+            &HostCgroups::detect().unwrap(),
+            name,
+            &CgroupLimits::default(),
+            LimitPolicy::AllowUnenforced,
+        )
+        .unwrap();
         let child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         group.add(rustix::process::Pid::from_child(&child)).unwrap();
         if let Some(owner) = owner {
