@@ -64,7 +64,7 @@ pub(crate) async fn shake_hands<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     let offered = codec == PrologueFormat::Current && negotiated.ready.carrel.is_some();
     let has_spare_id = ids.end() - ids.start() > 1;
     if offered && has_spare_id && options.max_generation > Generation::PUBLISHED {
-        negotiated.greet(frames, io, options.max_generation).await?;
+        negotiated.handshake(frames, io, options.max_generation).await?;
     }
     Ok(negotiated)
 }
@@ -97,7 +97,7 @@ impl Negotiation {
     }
 
     /// Sends `carrel.hello` to an agent of Carrel and waits for its response.
-    async fn greet<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
+    async fn handshake<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
         &mut self,
         frames: &mut FrameReader<R>,
         io: &mut W,

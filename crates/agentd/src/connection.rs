@@ -96,10 +96,10 @@ impl OutgoingChunk {
 
     /// The number of bytes to send.
     pub(crate) fn len(&self) -> usize {
-        self.rest().len()
+        self.remaining().len()
     }
 
-    fn rest(&self) -> &[u8] {
+    fn remaining(&self) -> &[u8] {
         self.bytes.get(self.start..).unwrap_or_default()
     }
 }
@@ -159,14 +159,14 @@ impl PeerConnection {
 
     /// Queues bytes.
     pub(crate) fn push(&mut self, chunk: OutgoingChunk) {
-        self.outgoing_bytes += chunk.rest().len();
+        self.outgoing_bytes += chunk.remaining().len();
         self.outbox.push_back(chunk);
     }
 
     /// Sends queued bytes until the connection would block.
     pub(crate) fn flush(&mut self) -> Result<(), Errno> {
         while self.writable && !self.outbox.is_empty() {
-            let slices: Vec<_> = self.outbox.iter().take(16).map(|chunk| IoSlice::new(chunk.rest())).collect();
+            let slices: Vec<_> = self.outbox.iter().take(16).map(|chunk| IoSlice::new(chunk.remaining())).collect();
             match retry(|| rustix::io::writev(&self.outgoing, &slices)) {
                 Ok(sent) => self.sent(sent),
                 Err(Errno::AGAIN) => self.writable = false,
@@ -179,7 +179,7 @@ impl PeerConnection {
     fn sent(&mut self, mut sent: usize) {
         self.outgoing_bytes = self.outgoing_bytes.saturating_sub(sent);
         while let Some(first) = self.outbox.front_mut() {
-            let rest = first.rest().len();
+            let rest = first.remaining().len();
             if rest > sent {
                 first.start += sent;
                 return;
@@ -199,7 +199,7 @@ impl PeerConnection {
             Ok(_) => Ok(true),
             Err(Errno::AGAIN) => {
                 self.readable = false;
-                self.inbox.rest_idle();
+                self.inbox.release_memory();
                 Ok(false)
             }
             Err(error) => Err(error),
@@ -258,7 +258,7 @@ impl ReceiveBuffer {
     }
 
     /// Releases the buffer if it is empty.
-    fn rest_idle(&mut self) {
+    fn release_memory(&mut self) {
         if self.start == self.bytes.len() {
             *self = Self::default();
         }
@@ -298,7 +298,7 @@ mod tests {
         let mut chunk = OutgoingChunk::for_data(8);
         chunk.buffer().extend_from_slice(b"hi");
         chunk.set_prefix(&FramePrefix::of_data(MessageType::ExecStdout, Generation::PUBLISHED, 6, 2).unwrap());
-        let (frame, rest) = Frame::split(chunk.rest()).unwrap().unwrap();
+        let (frame, rest) = Frame::split(chunk.remaining()).unwrap().unwrap();
         assert_eq!((frame.id, rest.len(), chunk.data()), (6, 0, &b"hi"[..]));
     }
 

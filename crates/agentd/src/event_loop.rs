@@ -161,7 +161,7 @@ impl EventLoop {
         self.connect(CHANNEL, incoming, outgoing, CorrelationIdRange::WHOLE).map_err(system)?;
         // A host that has its configuration ready has written it already: it is applied before `core.ready`.
         self.preloaded_bootstrap();
-        self.greet(CHANNEL);
+        self.send_ready(CHANNEL);
         Ok(())
     }
 
@@ -199,7 +199,7 @@ impl EventLoop {
     }
 
     /// Sends `core.ready`.
-    fn greet(&mut self, number: u16) {
+    fn send_ready(&mut self, number: u16) {
         let announced = self.announced();
         let ready = Ready {
             boot_time_ns: self.born,
@@ -226,7 +226,7 @@ impl EventLoop {
                 if let Some(connection) = self.io.connections.get_mut(&number) {
                     connection.push(codec.prologue(ids).into());
                 }
-                self.greet(number);
+                self.send_ready(number);
             }
         }
     }
@@ -240,26 +240,26 @@ impl EventLoop {
             }
             let until = if self.is_busy() { Some(Instant::now()) } else { self.next_deadline().or(self.rest) };
             let events = self.io.poller.wait(until)?;
-            self.note_rest(events.is_empty());
+            self.note_idle(events.is_empty());
             events.into_iter().for_each(|readiness| self.ready(readiness));
             self.fire_timers();
             let numbers: Vec<_> = self.io.connections.keys().copied().collect();
             numbers.into_iter().for_each(|number| self.pump(number));
-            self.give_turns();
-            self.give_credit();
+            self.run_sessions();
+            self.grant_credit();
         }
         self.end_all();
         Ok(())
     }
 
     /// Releases memory once after an idle period; then sleeps without a timeout.
-    fn note_rest(&mut self, nothing: bool) {
+    fn note_idle(&mut self, nothing: bool) {
         let now = Instant::now();
         if !nothing {
             self.rest = Some(now + REST);
         } else if self.rest.is_some_and(|rest| rest <= now) {
             self.rest = None;
-            sys::forget_program_pages();
+            sys::drop_program_pages();
         }
     }
 
@@ -387,7 +387,7 @@ impl EventLoop {
                 relay_clients.received(id, length as u64);
             }
             if self.holds_too_much(key) {
-                self.hold_back(key);
+                self.throttle(key);
             }
         }
         if let Some(connection) = self.io.connections.get_mut(&number) {
@@ -416,7 +416,7 @@ impl EventLoop {
 
     /// Grants input credit for each client to the relay. Input with its own flow control does not count: a command that
     /// does not read must not prevent its client from killing it.
-    fn give_credit(&mut self) {
+    fn grant_credit(&mut self) {
         let Some(mut relay_clients) = self.io.relay_clients.take() else { return };
         let due = relay_clients.due(|slot| {
             let id = PrologueFormat::Current.range(slot).map_or(0, CorrelationIdRange::start);
@@ -431,7 +431,7 @@ impl EventLoop {
 
     /// Pauses a connection with too much buffered input. Behind a relay, clients must not block each other: the relay
     /// has credit per client, so a session that exceeds it loses the excess.
-    fn hold_back(&mut self, key: SessionKey) {
+    fn throttle(&mut self, key: SessionKey) {
         let shared = self.io.relay_clients(key).is_some();
         match self.sessions.get_mut(&key) {
             Some(session) if shared => {
@@ -462,7 +462,7 @@ impl EventLoop {
     }
 
     /// Runs every queued session once.
-    fn give_turns(&mut self) {
+    fn run_sessions(&mut self) {
         for _ in 0..self.queue.len() {
             let Some(key) = self.queue.pop_front() else { break };
             self.queued.remove(&key);

@@ -57,7 +57,7 @@ const COMMIT: &str = "when something is committed";
 const BUILD: &str = "when the project is built, or opened in an editor";
 const START: &str = "when it is started here";
 const PUSH: &str = "when it is pushed";
-const INSTRUCTED: &str = "when they work here: it tells them what to do";
+const INSTRUCTED: &str = "when they work here: it contains instructions for them";
 
 /// Extensions of code that a tool may load.
 macro_rules! codes {
@@ -209,7 +209,7 @@ impl AutoRunKind {
 impl fmt::Display for AutoRunKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Submodules => f.write_str("git fetches submodules from where it says"),
+            Self::Submodules => f.write_str("git fetches submodules from the URLs in it"),
             Self::Attributes => f.write_str("git runs the filters, comparisons and merges that it selects"),
             Self::Tool { tool, when } => write!(f, "run or followed by {tool} {when}"),
         }
@@ -382,7 +382,7 @@ mod tests {
             .into();
         assert_eq!(
             AutoRunList(&marks).to_string(),
-            "changes of submodules:\n  .gitmodules: git fetches submodules from where it says\n\
+            "changes of submodules:\n  .gitmodules: git fetches submodules from the URLs in it\n\
              changes that tools run or follow by themselves, outside the sandbox:\n  \
              b/.envrc: run or followed by direnv when a shell enters the directory\n"
         );

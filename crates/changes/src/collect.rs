@@ -207,7 +207,7 @@ impl ChangeCollector<'_> {
         let Some(lower) = lower else { return Ok(()) };
         for name in self.gone(path, layer, &lower, below)? {
             let Ok(child) = RelativePath::below(path, &name) else { continue };
-            if let Some(meta) = look(&lower, &child)? {
+            if let Some(meta) = metadata_of(&lower, &child)? {
                 self.deleted(child, &meta, &lower)?;
             }
         }
@@ -253,7 +253,7 @@ impl ChangeCollector<'_> {
             _ => Vec::new(),
         };
         let was = match lower {
-            Some(lower) => look(lower, &path)?,
+            Some(lower) => metadata_of(lower, &path)?,
             None => None,
         };
         let kind = match (meta.kind, &was) {
@@ -318,7 +318,7 @@ impl ChangeCollector<'_> {
         let Some(lower) = self.lower(path.as_bytes())? else { return Ok(()) };
         for name in self.budget.list(&lower, path.as_bytes())? {
             let Ok(child) = RelativePath::below(path.as_bytes(), &name) else { continue };
-            if let Some(meta) = look(&lower, &child)? {
+            if let Some(meta) = metadata_of(&lower, &child)? {
                 self.deleted(child, &meta, &lower)?;
             }
         }
@@ -350,7 +350,7 @@ impl ChangeCollector<'_> {
 }
 
 /// What the project has at a name in an open directory.
-fn look(directory: &OwnedFd, path: &RelativePath) -> Result<Option<FileMetadata>, PathError> {
+fn metadata_of(directory: &OwnedFd, path: &RelativePath) -> Result<Option<FileMetadata>, PathError> {
     match meta_in(directory, path.name()) {
         Ok(meta) => Ok(Some(meta)),
         Err(Errno::NOENT) => Ok(None),

@@ -55,7 +55,7 @@ pub(crate) fn ps(arguments: &PsArguments, json: bool) -> Result<u8, Failure> {
         })
     });
     let (text, lost) = listed.map_err(|failure: Failure| failure.exit(FAILED))?;
-    let code = crate::say(text.as_bytes())?;
+    let code = crate::write_stdout(text.as_bytes())?;
     lost.map_or(Ok(code), |failure| Err(failure.exit(FAILED)))
 }
 

@@ -54,7 +54,7 @@ async fn show(arguments: &StatsArguments, streams: bool, json: bool) -> Result<u
         if complete {
             let text = if json { lines(&samples, &before) } else { table(&samples, &before) };
             let clear = if streams && !json { CLEAR_SCREEN } else { "" };
-            crate::say(format!("{clear}{text}").as_bytes())?;
+            crate::write_stdout(format!("{clear}{text}").as_bytes())?;
             if !streams {
                 return Ok(0);
             }

@@ -57,7 +57,7 @@ fn check_store(home: &Path, json: bool) -> Result<u8, Failure> {
             format!("{found}{}\n{}", counts(&report), about(&report))
         }
     };
-    crate::say(text.as_bytes())?;
+    crate::write_stdout(text.as_bytes())?;
     if let Some(lost) = lost {
         return Err(lost);
     }
@@ -88,7 +88,7 @@ fn back_up(arguments: &StoreBackupArguments, json: bool) -> Result<u8, Failure> 
         })),
         false => format!("backed up to {}: {}\n", EscapedLine(&file.to_string_lossy()), counts(&report)),
     };
-    crate::say(text.as_bytes())
+    crate::write_stdout(text.as_bytes())
 }
 
 fn restore_store(arguments: &StoreRestoreArguments, json: bool) -> Result<u8, Failure> {
@@ -122,7 +122,7 @@ fn restore_store(arguments: &StoreRestoreArguments, json: bool) -> Result<u8, Fa
             )
         }
     };
-    crate::say(text.as_bytes())
+    crate::write_stdout(text.as_bytes())
 }
 
 fn refuse_unfit(unfit: &UnfitBackup, file: &Path) -> Failure {
@@ -150,7 +150,7 @@ fn repair_store(home: &Path, json: bool) -> Result<u8, Failure> {
         lost.map_err(refuse_lost)?;
     }
     let text = if json { crate::json::line(&repaired_object(&store, &report)) } else { repaired_lines(&report) };
-    crate::say(text.as_bytes())?;
+    crate::write_stdout(text.as_bytes())?;
     if report.is_complete() {
         return Ok(0);
     }

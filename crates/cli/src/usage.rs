@@ -91,7 +91,7 @@ impl EarlyExit {
     /// Prints it, and returns the exit code.
     pub(crate) fn finish(self) -> ExitCode {
         match self {
-            Self::Printed(text) => match crate::say(text.as_bytes()) {
+            Self::Printed(text) => match crate::write_stdout(text.as_bytes()) {
                 Ok(code) => code.into(),
                 Err(failure) => {
                     failure.report(false);

@@ -134,9 +134,9 @@ impl ServeError {
             ),
             Self::Store(StoreOpenError::Home(_)) => text("choose a directory that you own with --home or CARREL_HOME"),
             Self::Store(StoreOpenError::Store(error)) => {
-                text(error.hint().unwrap_or("`carrel store check` says what is wrong with it"))
+                text(error.hint().unwrap_or("`carrel store check` shows what is damaged"))
             }
-            Self::Control(_) => text("`carrel store check` says what is wrong with it"),
+            Self::Control(_) => text("`carrel store check` shows what is damaged"),
             Self::Local(_) => text("carrel doctor"),
             Self::Socket(SocketError::Directory(_)) => {
                 text("set XDG_RUNTIME_DIR to a directory that you own, or use --grpc unix:PATH")

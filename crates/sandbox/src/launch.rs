@@ -143,7 +143,7 @@ fn start(
     let mut failure = [0; MAX_REPORT_BYTES];
     match rustix::io::retry_on_intr(|| rustix::io::read(&report, &mut failure)).map_err(system("read"))? {
         // End of file: the first program was executed, which closed the pipe.
-        0 => Ok(StartedSandbox { pending, changes, written: plan.disk.mount, locks: fd_passing::take(locks) }),
+        0 => Ok(StartedSandbox { pending, changes, written: plan.disk.mount, locks: fd_passing::receive(locks) }),
         length => Err(failure
             .get(..length)
             .and_then(StageError::from_bytes)

@@ -90,13 +90,13 @@ fn pid(child: &Child) -> Pid {
     Pid::from_child(child)
 }
 
-fn go(child: &mut Child) {
+fn release(child: &mut Child) {
     child.stdin.take().unwrap().write_all(b"go\n").unwrap();
 }
 
 /// Starts a shell's work and waits until it exits.
 fn run(mut child: Child) -> Output {
-    go(&mut child);
+    release(&mut child);
     child.wait_with_output().unwrap()
 }
 
@@ -222,7 +222,7 @@ fn every_oom_event_is_reported() {
         assert!(!ready(&watch, Duration::ZERO));
         for kills in 1..=3 {
             let mut child = tight.shell(hog);
-            go(&mut child);
+            release(&mut child);
             assert!(ready(&watch, WATCHDOG), "no event is reported");
             // v2 reports other events too, and this one after it was counted; v1 reports it before.
             while watch.priority() && tight.out_of_memory_kills().unwrap() < kills {
@@ -266,7 +266,7 @@ fn frozen_processes_do_nothing_until_they_are_thawed() {
         let group = TestCgroup::new(&host, &CgroupLimits::default());
         let used = || group.statistics().unwrap().cpu_nanos.unwrap();
         let mut child = group.shell("while :; do :; done");
-        go(&mut child);
+        release(&mut child);
         let before = used();
         until("the counter runs", || used() > before);
 
@@ -295,7 +295,7 @@ fn kill_all_leaves_no_process_running_or_frozen() {
         for frozen in [false, true] {
             let group = TestCgroup::new(&host, &CgroupLimits::default());
             let mut child = group.shell(forks);
-            go(&mut child);
+            release(&mut child);
             let mut ready = [0; 6];
             child.stdout.take().unwrap().read_exact(&mut ready).unwrap();
             if frozen {
@@ -323,7 +323,7 @@ fn removing_waits_for_the_last_process_and_kills_none() {
         let removal = group.0.take().unwrap();
         let remover = std::thread::spawn(move || removal.remove());
         assert!(!directories(&name).is_empty());
-        go(&mut child);
+        release(&mut child);
         remover.join().unwrap().unwrap();
         assert_eq!(child.wait().unwrap().code(), Some(7));
         assert_eq!(directories(&name), Vec::<PathBuf>::new());

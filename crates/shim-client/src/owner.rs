@@ -206,7 +206,7 @@ impl OwnedSandbox {
     /// Terminates it and kills it after `grace`. Returns when it is completely removed.
     pub async fn stop(&mut self, grace: Duration) -> Result<SandboxEnd, OwnerError> {
         let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
-        match self.ask::<Stop, Done>(&Stop { grace_ms }).await {
+        match self.call::<Stop, Done>(&Stop { grace_ms }).await {
             Ok(Done {}) | Err(OwnerError::Ended(_)) => self.ended().await,
             Err(error) => Err(error),
         }
@@ -214,12 +214,12 @@ impl OwnedSandbox {
 
     /// Pauses all its processes.
     pub async fn pause(&mut self) -> Result<(), OwnerError> {
-        self.ask::<Pause, Done>(&Pause::default()).await.map(drop)
+        self.call::<Pause, Done>(&Pause::default()).await.map(drop)
     }
 
     /// Resumes it.
     pub async fn resume(&mut self) -> Result<(), OwnerError> {
-        self.ask::<Resume, Done>(&Resume::default()).await.map(drop)
+        self.call::<Resume, Done>(&Resume::default()).await.map(drop)
     }
 
     /// Its resource usage.

@@ -47,7 +47,7 @@ pub fn supervise() -> ExitCode {
     let create = match owner.create() {
         Ok(create) => create,
         // It was prestarted, and is not needed.
-        Err(OwnerError::Gone) => return ExitCode::SUCCESS,
+        Err(OwnerError::Disconnected) => return ExitCode::SUCCESS,
         Err(fault) => return report_error(&fault),
     };
     match start::start(&create, &owner, host) {

@@ -258,7 +258,7 @@ impl Relay {
         for place in &mut self.places {
             if let SlotState::Taken(client) = place {
                 client.inbox.release_memory();
-                client.outbox.rest_idle();
+                client.outbox.release_memory();
             }
         }
     }
@@ -318,7 +318,7 @@ impl Relay {
     }
 
     /// The number of queued bytes of the host itself.
-    pub(crate) fn unsaid(&self) -> usize {
+    pub(crate) fn queued_for_guest(&self) -> usize {
         self.own.waiting()
     }
 

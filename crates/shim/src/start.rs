@@ -95,7 +95,7 @@ pub(crate) fn start(
         Ok(parts) => Ok(parts.into_running(create, directory, log)),
         Err(error) => {
             let fact = Fact { message: Some(error.to_string()), ..Fact::new(wall_ms(), FactKind::Failed) };
-            log.note(fact);
+            log.record(fact);
             // The container and its cgroup were removed on drop.
             let _removed = directory.remove();
             Err(error)
@@ -150,9 +150,9 @@ fn create_sandbox(
     if let Some(missing) = no_freezer.filter(|_| is_guarded(create, &disk)) {
         unenforced.get_or_insert_default().push(unguarded(create, missing)?);
     }
-    let (channel, guest_end) = self::channel().map_err(system("socketpair"))?;
+    let (agent_channel, guest_end) = channel().map_err(system("socketpair"))?;
     // Written before the agent starts, to save a round trip.
-    rustix::io::write(&channel, &hello()).map_err(system("write"))?;
+    rustix::io::write(&agent_channel, &hello()).map_err(system("write"))?;
     let shared = request.network.is_some();
     let mut container = launch(
         ContainerSpec {
@@ -178,13 +178,13 @@ fn create_sandbox(
     // Without it, memory is checked when a process was killed.
     let memory = cgroup.as_ref().and_then(|cgroup| cgroup.watch_out_of_memory().ok().flatten());
     let kernel_memory = KernelMemory::open(&mut container, cgroup.as_ref(), limits.memory(), shared);
-    let handshake = wait_until_ready(&channel, &container, owner).map_err(|error| match error {
+    let handshake = wait_until_ready(&agent_channel, &container, owner).map_err(|error| match error {
         // The runtime reports the reason itself.
         StartError::Ended => runtime_failed(&container).unwrap_or(error),
         error => error,
     })?;
     reached(Failpoint::HandshakeDone);
-    rustix::fs::fcntl_setfl(&channel, OFlags::NONBLOCK).map_err(system("fcntl"))?;
+    rustix::fs::fcntl_setfl(&agent_channel, OFlags::NONBLOCK).map_err(system("fcntl"))?;
     let control_socket = directory.listen_shim()?;
     let changes = container.changes().map(AsFd::as_fd);
     let pid = container.pid().as_raw_nonzero().get().unsigned_abs();
@@ -226,7 +226,7 @@ fn create_sandbox(
         unenforced,
         memory,
         kernel_memory,
-        channel,
+        channel: agent_channel,
         listener,
         control_socket,
         logs,

@@ -144,13 +144,13 @@ impl OpenHandle {
 impl Drop for OpenHandle {
     fn drop(&mut self) {
         if !*self.closed.get_mut() {
-            close_unasked(&self.connection.link, self.handle);
+            close_orphaned(&self.connection.link, self.handle);
         }
     }
 }
 
 /// Closes a handle without waiting for the response. Best effort: the agent closes the handles of a lost connection.
-fn close_unasked(link: &AgentLink, handle: u64) {
+fn close_orphaned(link: &AgentLink, handle: u64) {
     if let Some(id) = link.allocate(0) {
         let op = FsOp::CloseHandle(FsHandle { handle });
         let _sent = link.send(id, &FsRequest { op, bulk: None, no_symlinks: false });
@@ -188,7 +188,7 @@ impl Drop for PendingOpen {
         while let Some(Ok(frame)) = self.inbox.try_pop() {
             let response = ReplyMessage::parse(&frame).ok().and_then(|message| message.payload::<FsResponse>().ok());
             if let Some(FsResponse { ok: true, data: Some(FsResult::Handle(handle)), .. }) = response {
-                close_unasked(&link, handle);
+                close_orphaned(&link, handle);
             }
         }
     }

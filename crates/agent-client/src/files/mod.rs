@@ -151,7 +151,7 @@ impl Files {
         self.client.ensure_version_compat(MessageType::FsRequest)?;
         let (connection, id) = self.client.reserve().await?;
         let sink = PendingOpen::new(&connection.link);
-        let session = connection.open(id, sink, &self.request(op), CancelMessage::Nothing).await?;
+        let session = connection.open(id, sink, &self.message(op), CancelMessage::Nothing).await?;
         let handle = yielded(self.answer(&session, operation).await?, operation, |data| match data {
             FsResult::Handle(handle) => Some(handle),
             _ => None,
@@ -161,19 +161,19 @@ impl Files {
 
     async fn done(&self, op: FsOp) -> Result<(), AgentClientError> {
         let operation = op.tag();
-        self.answer(&self.request(op).await?, operation).await.map(drop)
+        self.answer(&self.send(op).await?, operation).await.map(drop)
     }
 
     async fn call<T>(&self, op: FsOp, take: impl FnOnce(FsResult) -> Option<T>) -> Result<T, AgentClientError> {
         let operation = op.tag();
-        yielded(self.answer(&self.request(op).await?, operation).await?, operation, take)
+        yielded(self.answer(&self.send(op).await?, operation).await?, operation, take)
     }
 
-    async fn request(&self, op: FsOp) -> Result<ProtocolSession, AgentClientError> {
-        self.client.open(FrameInbox::new(UNCREDITED), &self.request(op), CancelMessage::Nothing).await
+    async fn send(&self, op: FsOp) -> Result<ProtocolSession, AgentClientError> {
+        self.client.open(FrameInbox::new(UNCREDITED), &self.message(op), CancelMessage::Nothing).await
     }
 
-    fn request(&self, op: FsOp) -> FsRequest {
+    fn message(&self, op: FsOp) -> FsRequest {
         FsRequest { op, bulk: None, no_symlinks: self.no_symlinks }
     }
 

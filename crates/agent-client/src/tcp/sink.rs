@@ -122,9 +122,9 @@ impl FrameSink for TcpSink {
         self.inbox.push(frame);
     }
 
-    fn lose(&self, lost: &ConnectionLost) {
+    fn fail(&self, lost: &ConnectionLost) {
         self.end(TcpSendEnd::Lost(lost.clone()));
-        self.inbox.lose(lost);
+        self.inbox.fail(lost);
     }
 }
 

@@ -11,7 +11,7 @@ use crate::agent::Models;
 use axum::{Json as Body, extract::State, http::StatusCode};
 
 const MODES: [Mode; 2] = [
-    Mode { id: "build", name: "Build", description: "Does what it is asked" },
+    Mode { id: "build", name: "Build", description: "Works on the prompt" },
     Mode { id: "plan", name: "Plan", description: "Says first how it would do it, and changes nothing" },
 ];
 

@@ -211,7 +211,7 @@ impl RegistryClient {
             StatusCode::OK | StatusCode::PARTIAL_CONTENT => Ok(response),
             StatusCode::NOT_FOUND | StatusCode::GONE => Err(RegistryFetchError::NotFound),
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-                Err(RegistryFetchError::Permanent(format!("{status}: does it want another login? Give it in ~/.npmrc")))
+                Err(RegistryFetchError::Permanent(format!("{status}: set the login of the registry in ~/.npmrc")))
             }
             StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => {
                 Err(RegistryFetchError::Retryable(status.to_string()))

@@ -355,7 +355,7 @@ fn a_session_that_does_not_read_is_dropped_after_a_timeout() {
             AgentEvent::Exited(AgentExit::ServerExited(exit)) => Some(exit.stderr),
             _ => None,
         };
-        assert_eq!(stalled.find(reported).await, "the session did not read what its agent said");
+        assert_eq!(stalled.find(reported).await, "the session did not read the events of its agent");
         fixture.codex.shutdown(Duration::from_secs(2)).await;
     });
 }

@@ -115,7 +115,7 @@ async fn an_unavailable_package_is_an_error_with_all_sources() {
 
     fixture.server.fail(&package.about(), &[RegistryFault::Status(401)]);
     let failed = fixture.install(AgentId::Claude).await.unwrap_err().to_string();
-    assert!(failed.contains("does it want another login?"), "{failed}");
+    assert!(failed.contains("set the login of the registry"), "{failed}");
 }
 
 #[tokio::test]

@@ -71,10 +71,10 @@ async fn the_token_is_accepted_as_bearer_token_or_password() {
 #[tokio::test]
 async fn without_a_token_or_no_token_the_server_does_not_start() {
     let output = refused(program(&["--port", "0"])).await;
-    assert!(output.contains("no token given") && output.contains("hint: pass --token"), "{texts}");
+    assert!(output.contains("no token given") && output.contains("hint: pass --token"), "{output}");
     for empty in ["", "a b", "a\nb"] {
         let output = refused(program(&["--port", "0", "--token", empty])).await;
-        assert!(output.contains("the token is empty or has characters"), "{texts}");
+        assert!(output.contains("the token is empty or has characters"), "{output}");
     }
 }
 
@@ -94,7 +94,7 @@ async fn the_token_can_come_from_a_file_or_the_environment() {
         assert_eq!(TestResponse::to(sessions).await.is(200)["sessions"], Value::Array(Vec::new()));
     }
     let output = refused(program(&["--port", "0", "--token-file", "/does/not/exist"])).await;
-    assert!(output.contains("cannot read /does/not/exist"), "{texts}");
+    assert!(output.contains("cannot read /does/not/exist"), "{output}");
 }
 
 #[tokio::test]

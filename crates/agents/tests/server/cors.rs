@@ -104,7 +104,7 @@ async fn without_a_token_browser_pages_are_rejected() {
 async fn invalid_cors_flags_prevent_the_start() {
     for flags in [&["-C"][..], &["-C", "-O", "*"], &["-C", "-O", PAGE, "-O", "*"]] {
         let output = refused(program(&[&["--port", "0", "--no-token"], flags].concat())).await;
-        assert!(output.contains("credentials are allowed only to origins that are named"), "{texts}");
+        assert!(output.contains("credentials are allowed only to origins that are named"), "{output}");
     }
     for (flag, value, words) in [
         ("-O", "example.org", "is no origin"),
@@ -115,6 +115,6 @@ async fn invalid_cors_flags_prevent_the_start() {
         ("-A", "a b", "is no header"),
     ] {
         let output = refused(program(&["--port", "0", "--no-token", flag, value])).await;
-        assert!(output.contains(words), "{texts}");
+        assert!(output.contains(words), "{output}");
     }
 }

@@ -62,9 +62,9 @@ async fn a_port_in_use_is_an_error() {
     let server = TestServer::start().await;
     let port = server.base.rsplit(':').next().unwrap();
     let output = refused(program(&["--no-token", "--port", port])).await;
-    assert!(output.contains(&format!("cannot listen on 127.0.0.1:{port}")), "{texts}");
+    assert!(output.contains(&format!("cannot listen on 127.0.0.1:{port}")), "{output}");
     let output = refused(program(&["--no-token", "--port", "0", "--host", "example.org"])).await;
-    assert!(output.contains("the host has to be an address"), "{texts}");
+    assert!(output.contains("the host has to be an address"), "{output}");
     for host in ["localhost", "127.0.0.2", "::1"] {
         TestServer::with(&["--no-token", "--host", host]).await.get("/v1/health").await.is(200);
     }

@@ -192,13 +192,13 @@ async fn a_directory_belongs_to_one_server() {
     let path = directory.path().to_str().unwrap();
     let server = on(directory.path()).await;
     let output = refused(program(&["--port", "0", "--no-token", "--data-dir", path])).await;
-    assert!(output.contains("another server keeps its sessions in"), "{texts}");
+    assert!(output.contains("another server keeps its sessions in"), "{output}");
     server.create("s").await;
     // It is unlocked when the first server is gone.
     let server = again(server, directory.path(), Signal::KILL).await;
     server.info("s").await;
     let output = refused(program(&["--port", "0", "--no-token", "--data-dir", "/dev/null/x"])).await;
-    assert!(output.contains("cannot use /dev/null/x"), "{texts}");
+    assert!(output.contains("cannot use /dev/null/x"), "{output}");
 }
 
 //= promises.agents-server.data-dir-events-after

@@ -248,7 +248,7 @@ async fn a_crash_of_the_agent_is_reported_with_its_reason() {
     assert_eq!(error["kind"], "process_exit");
     assert_eq!(error["details"]["exitCode"], 7);
     assert!(error["message"].as_str().unwrap().contains("code 7"), "{error}");
-    let stderr = "mock: exit code 7 was asked for";
+    let stderr = "mock: requested exit code 7";
     assert_eq!(error["details"]["stderr"], stderr);
     let info = server.info("s").await;
     assert_eq!((&info["status"], &info["exit"]["reason"]), (&json!("ended"), &json!("exited")));

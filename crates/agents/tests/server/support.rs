@@ -54,7 +54,7 @@ pub(crate) fn program(arguments: &[&str]) -> Command {
 pub(crate) async fn refused(mut command: Command) -> String {
     let output = soon(command.output()).await.unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
-    assert!(!output.status.success() && output.status.code().is_some(), "it started, or died: {texts}");
+    assert!(!output.status.success() && output.status.code().is_some(), "it started, or died: {stderr}");
     stderr
 }
 

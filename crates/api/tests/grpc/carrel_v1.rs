@@ -5,7 +5,7 @@ use std::time::Duration;
 use carrel_agent_client::protocol::codec::encode as encode_agent;
 use carrel_agent_client::protocol::frame::{Header, PREFIX_SIZE};
 use carrel_agent_client::protocol::payload::{FsData, FsOp, FsRequest, FsResponse, FsResult, Ready};
-use carrel_agent_client::protocol::{Codec, Envelope, Generation, Payload};
+use carrel_agent_client::protocol::{Envelope, Generation, Payload, PrologueFormat};
 use carrel_api::agbox::v1::{EventType, ResumeSandboxRequest, StopSandboxRequest};
 use carrel_api::carrel::v1::write_file_request::Message as Write;
 use carrel_api::carrel::v1::{
@@ -135,7 +135,7 @@ async fn inspect_returns_all_details_of_a_sandbox() {
     until(&mut events, EventType::SandboxReady).await;
     client.create_exec(exec("demo", "exec-1")).await.unwrap();
     let play = tokio::spawn(async move {
-        let mut peer = supervisor.greet().await;
+        let mut peer = supervisor.accept().await;
         let (id, GetStatus {}) = peer.expect().await;
         let (supervised, state) = (None, ShimState::Paused);
         let status = Status {
@@ -151,7 +151,7 @@ async fn inspect_returns_all_details_of_a_sandbox() {
             port_connections: None,
         };
         peer.say(id, &status).await;
-        let mut peer = supervisor.greet().await;
+        let mut peer = supervisor.accept().await;
         let (id, GetStatistics {}) = peer.expect().await;
         peer.say(id, &Statistics { memory_bytes: Some(7), clients: 2, paused: true, ..Statistics::default() }).await;
         supervisor
@@ -191,7 +191,7 @@ struct FakeAgent(UnixStream);
 impl FakeAgent {
     async fn accept(listener: &UnixListener) -> Self {
         let mut agent = Self(listener.accept().await.unwrap().0);
-        let mut greeting = Codec::Current.prologue(Codec::Current.range(0).unwrap());
+        let mut greeting = PrologueFormat::Current.prologue(PrologueFormat::Current.range(0).unwrap());
         encode_agent(&mut greeting, Generation::new(7), 0, &Ready::default()).unwrap();
         agent.0.write_all(&greeting).await.unwrap();
         agent

@@ -59,7 +59,7 @@ pub fn job(id: &str) -> JobInfo {
 
 impl FakeShim {
     /// Accepts a connection, and completes its handshake.
-    pub async fn greet(&self) -> FakeShimConnection {
+    pub async fn accept(&self) -> FakeShimConnection {
         let mut peer = FakeShimConnection(self.0.accept().await.unwrap().0);
         let text = |text: &str| text.to_owned();
         let hello = Hello {

@@ -54,7 +54,7 @@ impl LoadedFiles {
             path: false,
             open: false,
         };
-        reader.look_around(text);
+        reader.scan(text);
         reader.script(text, 0);
         if reader.open {
             for word in pieces(text) {
@@ -78,7 +78,7 @@ impl LoadedFiles {
 
 impl CommandReader {
     /// What holds for all of a command.
-    fn look_around(&mut self, text: &[u8]) {
+    fn scan(&mut self, text: &[u8]) {
         let mut words = text.split(|byte| ends(byte) || b"'\"".contains(byte));
         self.path = text.windows(5).any(|part| part == b"PATH=");
         self.loose = words.any(|word| {

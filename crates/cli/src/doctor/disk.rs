@@ -24,10 +24,10 @@ pub(super) fn checks() -> Vec<HostCheck> {
     // A missing home and an invalid configuration are reported by other checks.
     let Ok(home) = CarrelHome::find() else { return Vec::new() };
     let limits = Config::load(None).unwrap_or_default().limits;
-    look(home.path(), &limits).into_iter().collect()
+    check_home(home.path(), &limits).into_iter().collect()
 }
 
-fn look(home: &Path, limits: &LimitsConfig) -> Option<HostCheck> {
+fn check_home(home: &Path, limits: &LimitsConfig) -> Option<HostCheck> {
     let stat = rustix::fs::statfs(home).ok()?;
     let number = u64::try_from(stat.f_type).ok()?;
     let name = FILE_SYSTEMS.iter().find(|(one, _)| *one == number).map_or("file system", |(_, name)| name);
@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn the_file_system_of_the_home_is_checked() {
         let home = tempfile::tempdir().unwrap();
-        assert!(look(home.path(), &Config::default().limits).is_some());
-        assert!(look(&home.path().join("missing"), &Config::default().limits).is_none());
+        assert!(check_home(home.path(), &Config::default().limits).is_some());
+        assert!(check_home(&home.path().join("missing"), &Config::default().limits).is_none());
     }
 }

@@ -56,7 +56,7 @@ fn print(json: bool) -> Result<u8, Failure> {
             "quarantine": quarantine.bytes,
             "store": store,
         });
-        return crate::say(crate::json::line(&object).as_bytes());
+        return crate::write_stdout(crate::json::line(&object).as_bytes());
     }
     let mut table = TextTable::new(["WHAT", "SIZE", "RECLAIMABLE"]);
     let mut row = |what: String, size: u64, reclaimable: String| table.row([what, Size(size).to_string(), reclaimable]);
@@ -74,7 +74,7 @@ fn print(json: bool) -> Result<u8, Failure> {
     row("saved changes".to_owned(), changes, String::new());
     row(format!("output of commands ({} files)", logs.files), logs.bytes, String::new());
     row("store".to_owned(), store, String::new());
-    crate::say(table.to_string().as_bytes())
+    crate::write_stdout(table.to_string().as_bytes())
 }
 
 /// The directory with the output of execs.

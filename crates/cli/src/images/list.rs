@@ -30,7 +30,7 @@ pub(super) fn list(arguments: &ImageListArguments, json: bool) -> Result<u8, Fai
         (false, true) => all.iter().map(|stored| format!("{}\n", stored.digest)).collect(),
         (false, false) => table(&all, UnixMillis::now()),
     };
-    crate::say(text.as_bytes())
+    crate::write_stdout(text.as_bytes())
 }
 
 /// Shows details of images; returns the exit code.
@@ -49,7 +49,7 @@ pub(super) fn inspect(arguments: &ImageInspectArguments, json: bool) -> Result<u
             (last, _) => objects.into_iter().chain(last).collect(),
         };
         let text = if json { crate::json::line(&value) } else { crate::json::lines(&value) };
-        crate::say(text.as_bytes())?;
+        crate::write_stdout(text.as_bytes())?;
     }
     failures.finish(super::FAILED)
 }

@@ -112,7 +112,7 @@ fn pull(arguments: &ImagePullArguments, json: bool) -> Result<u8, Failure> {
 /// Prints an image.
 fn print_image(stored: &StoredImage, json: bool) -> Result<(), Failure> {
     let text = if json { crate::json::line(&list::object(stored)) } else { format!("{}\n", stored.digest) };
-    crate::say(text.as_bytes()).map(drop)
+    crate::write_stdout(text.as_bytes()).map(drop)
 }
 
 /// Removes images; returns the exit code.
@@ -153,7 +153,7 @@ pub(crate) fn prune(arguments: &PruneArguments, json: bool) -> Result<u8, Failur
         };
         print_removed(&removed, json)?;
         if !json {
-            crate::say(format!("{} freed\n", Size(removed.bytes)).as_bytes())?;
+            crate::write_stdout(format!("{} freed\n", Size(removed.bytes)).as_bytes())?;
         }
         Ok(0)
     };
@@ -166,11 +166,11 @@ fn print_removed(removed: &carrel_layers::RemovedImages, json: bool) -> Result<(
         let images: Vec<String> = removed.images.iter().map(ToString::to_string).collect();
         let object =
             serde_json::json!({"names": removed.names, "images": images, "bytes": removed.bytes, "left": removed.left});
-        return crate::say(crate::json::line(&object).as_bytes()).map(drop);
+        return crate::write_stdout(crate::json::line(&object).as_bytes()).map(drop);
     }
     let names = removed.names.iter().map(|name| format!("{}\n", carrel_changes::EscapedLine(name)));
     let images = removed.images.iter().map(|digest| format!("{digest}\n"));
-    crate::say(names.chain(images).collect::<String>().as_bytes()).map(drop)
+    crate::write_stdout(names.chain(images).collect::<String>().as_bytes()).map(drop)
 }
 
 /// Imports an image; returns the exit code.

@@ -27,5 +27,5 @@ pub(super) fn prune(older_than: Option<Duration>, json: bool) -> Result<u8, Fail
     } else {
         format!("{} files removed, {} freed\n", removed.files, Size(removed.bytes))
     };
-    crate::say(text.as_bytes())
+    crate::write_stdout(text.as_bytes())
 }

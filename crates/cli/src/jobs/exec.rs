@@ -120,7 +120,7 @@ impl<'a> ExecPlan<'a> {
         }
         let created = started.created;
         if !created {
-            self.notes.say(&format!("job {job} exists already; attached to it"));
+            self.notes.print(&format!("job {job} exists already; attached to it"));
         }
         let follow = JobFollow {
             job: job.clone(),
@@ -211,7 +211,7 @@ impl<'a> ExecPlan<'a> {
             Some(holder) => {
                 let words = format!("process {} holds the input of job {}; attached read-only", holder.pid, info.job);
                 let hint = format!("carrel attach --take-over {} {}", self.arguments.name, info.job);
-                self.notes.say_with_hint(&words, &hint);
+                self.notes.print_with_hint(&words, &hint);
                 InputWish::None
             }
             None => InputWish::Ask,
@@ -224,7 +224,7 @@ impl<'a> ExecPlan<'a> {
             true => crate::json::line(&json!({"job": info.job, "created": created})),
             false => format!("{}\n", info.job),
         };
-        crate::say(line.as_bytes())
+        crate::write_stdout(line.as_bytes())
     }
 }
 

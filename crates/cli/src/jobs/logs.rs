@@ -60,7 +60,7 @@ pub(super) async fn drive(
             Ok(Some(FollowEvent::Cut(cut))) => {
                 ranges.skip(cut);
                 let bytes = cut.to.saturating_sub(cut.from);
-                notes.say(&format!("{bytes} bytes of {} were dropped", name(cut.stream)));
+                notes.print(&format!("{bytes} bytes of {} were dropped", name(cut.stream)));
             }
             Ok(Some(FollowEvent::Input(_))) => {}
             // All output arrives before the sandbox ends; a shim that is killed sends no more.

@@ -48,20 +48,20 @@ impl SessionReport<'_> {
             SessionEnding::Interrupted(_) if result.message.is_some() => {
                 let words = result.message.as_deref().unwrap_or_default();
                 let words = format!("{words}: job {} continues when the sandbox is resumed", self.job);
-                self.notes.say_with_hint(&words, &format!("carrel resume {}", self.sandbox));
+                self.notes.print_with_hint(&words, &format!("carrel resume {}", self.sandbox));
             }
             SessionEnding::Interrupted(_) if self.pid.is_some() => {
                 let stop = self.pid.map(|pid| format!("; `carrel exec {} -- kill {pid}` terminates it", self.sandbox));
                 let hint = format!("`{}` attaches to it again{}", self.attach_command(), stop.unwrap_or_default());
-                self.notes.say_with_hint(&self.continues(), &hint);
+                self.notes.print_with_hint(&self.continues(), &hint);
             }
             SessionEnding::Detached | SessionEnding::Interrupted(_) => {
-                self.notes.say_with_hint(&self.continues(), &self.attach_command());
+                self.notes.print_with_hint(&self.continues(), &self.attach_command());
             }
             SessionEnding::OutOfMemory | SessionEnding::Exited { .. } => {
                 let killed = (result.ending == SessionEnding::OutOfMemory).then_some(OUT_OF_MEMORY);
                 if let Some(words) = result.message.as_deref().or(killed) {
-                    self.notes.say_with_hint(words, "`carrel run --memory` sets the limit of a sandbox");
+                    self.notes.print_with_hint(words, "`carrel run --memory` sets the limit of a sandbox");
                 }
             }
             SessionEnding::OutputClosed => {}

@@ -67,7 +67,7 @@ pub(super) fn show(
         };
         if bytes > 0 {
             found = true;
-            notes.say(&format!("{bytes} bytes of {} were trimmed", super::logs::name(*stream)));
+            notes.print(&format!("{bytes} bytes of {} were trimmed", super::logs::name(*stream)));
         }
         let Some(file) = open(logs, job, *stream).map_err(|error| unreadable(logs, job, &error))? else { continue };
         found = true;

@@ -60,7 +60,7 @@ impl<'a> RunReport<'a> {
         }
         if *self.ending == SessionEnding::Detached {
             let hint = format!("carrel attach {} {RUN}", self.name);
-            SessionNotes { quiet, json }.say_with_hint(&format!("job {RUN} continues"), &hint);
+            SessionNotes { quiet, json }.print_with_hint(&format!("job {RUN} continues"), &hint);
         }
         if json {
             note(&crate::json::line(&self.object()));

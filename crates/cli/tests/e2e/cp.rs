@@ -361,7 +361,7 @@ fn a_file_with_more_emptiness_than_a_disk_holds_takes_no_room() {
 }
 
 /// Runs `carrel cp` with bytes as its standard input.
-fn given(env: &TestEnvironment, words: &[&str], input: &[u8]) -> crate::support::CommandOutput {
+fn run_with_input(env: &TestEnvironment, words: &[&str], input: &[u8]) -> crate::support::CommandOutput {
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(input).unwrap();
     file.rewind().unwrap();
@@ -399,7 +399,7 @@ fn with_a_dash_files_travel_as_an_archive() {
     assert!(names.first().unwrap() == "first/" && names.contains(&"first/deep/er/file".to_owned()), "{names:?}");
 
     fixture.inside("mkdir /tmp/second");
-    let unpacked = given(&fixture.env, &["-", "web:/tmp/second"], &archive.stdout);
+    let unpacked = run_with_input(&fixture.env, &["-", "web:/tmp/second"], &archive.stdout);
     assert_eq!((unpacked.code, unpacked.stderr.as_str()), (Some(0), ""));
     let described = "cd $0 && find . -exec stat -c '%n %a %Y %u:%g %F' {} + | sort && od -c deep/er/file && readlink deep/link deep/dangling";
     let listed = |at: &str| text(&fixture.env, &["exec", "web", "--", "sh", "-c", described, at]);
@@ -420,7 +420,7 @@ fn an_archive_stays_below_the_directory_that_it_is_unpacked_in() {
     let fixture = CopyFixture::new();
     fixture.inside("mkdir /tmp/in; ln -s /etc /tmp/in/out; echo plain >/tmp/file");
     let refused = |target: &str, input: &[u8]| {
-        let outcome = given(&fixture.env, &["-", target], input);
+        let outcome = run_with_input(&fixture.env, &["-", target], input);
         assert_eq!(outcome.code, Some(1), "{target}: {}", outcome.stderr);
         outcome.stderr
     };
@@ -432,7 +432,7 @@ fn an_archive_stays_below_the_directory_that_it_is_unpacked_in() {
     assert!(refused("web:/tmp/file", &fine).contains("cat >/tmp/file"));
     assert!(refused("web:/tmp/in", b"this is a plain file").contains("is not a tar archive"));
     assert!(refused("web:/tmp/in", b"\x1f\x8b\x08 and more").contains("hint: zcat FILE | carrel cp -"));
-    assert_eq!(given(&fixture.env, &["-", "web:/tmp/in"], &fine).code, Some(0));
+    assert_eq!(run_with_input(&fixture.env, &["-", "web:/tmp/in"], &fine).code, Some(0));
     assert_eq!(
         fixture.inside("cat /tmp/in/new/x; stat -c '%a %Y' /tmp/in/new/x; ls /tmp/x /etc/x 2>/dev/null || true"),
         "x640 1000000000\n"
@@ -458,7 +458,7 @@ fn what_is_copied_into_a_persistent_sandbox_belongs_to_the_user_of_exec() {
     assert_eq!(owners("/workspace/tree"), "agbox:agbox\n");
     let archive = env.carrel(["cp", "desk:/workspace/tree", "-"]).stdout;
     text(&env, &["exec", "desk", "--", "mkdir", "/workspace/other"]);
-    assert_eq!(given(&env, &["-", "desk:/workspace/other"], &archive).code, Some(0));
+    assert_eq!(run_with_input(&env, &["-", "desk:/workspace/other"], &archive).code, Some(0));
     assert_eq!(owners("/workspace/other/tree"), "agbox:agbox\n");
     // Root acts: a directory of the system is written to, and a file that is there keeps its owner.
     cp(&[&format!("{source}/empty"), "desk:/etc/new"]);

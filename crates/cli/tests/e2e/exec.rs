@@ -257,7 +257,7 @@ fn a_terminal_that_is_gone_leaves_the_job_running() {
     let mut person = PtySession::types_at_shell(&env, &["attach", "box", "talk"]);
     person.types("still\r");
     person.until("<still>");
-    assert!(!person.seen.contains("eof"), "{}", person.seen);
+    assert!(!person.screen.contains("eof"), "{}", person.screen);
     person.types("\u{4}");
     assert_eq!(person.finish().0, Some(0));
 }

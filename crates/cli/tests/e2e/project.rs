@@ -347,7 +347,7 @@ fn what_tools_run_by_themselves_is_pointed_out_before_it_is_applied() {
     let (env, project) = (TestEnvironment::new(), project());
     let script = "echo x > .envrc; echo y > .gitmodules; echo z > Makefile";
     let outcome = run(&env, project.path(), &["--keep-changes", "m"], script);
-    let marks = "changes of submodules:\n  .gitmodules: git fetches submodules from where it says\n\
+    let marks = "changes of submodules:\n  .gitmodules: git fetches submodules from the URLs in it\n\
                  changes that tools run or follow by themselves, outside the sandbox:\n  \
                  .envrc: run or followed by direnv when a shell enters the directory\n";
     assert!(outcome.stderr.starts_with("3 files changed: 3 added; 2 that tools run in the copy of "), "{outcome:?}");

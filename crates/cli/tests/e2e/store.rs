@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use carrel_store::{
-    Change, DesiredState, Details, EventType, NewEvent, Pairs, Sandbox, SandboxId, SandboxState, Store, StoreOptions,
-    Timestamp,
+    Change, DesiredState, EventDetails, EventType, NewEvent, Pairs, Sandbox, SandboxId, SandboxState, Store,
+    StoreOptions, Timestamp,
 };
 use serde_json::Value;
 
@@ -47,7 +47,7 @@ async fn fill(env: &TestEnvironment) -> Vec<u8> {
             last_sequence: 0,
         };
         let kind = EventType::SandboxAccepted;
-        let event = NewEvent { kind, at: Timestamp(1), state: SandboxState::Pending, details: Details::None };
+        let event = NewEvent { kind, at: Timestamp(1), state: SandboxState::Pending, details: EventDetails::None };
         let change = Change { sandbox, new: true, execs: vec![], events: vec![event], synced: true };
         store.commit(change).await.unwrap();
     }

@@ -30,11 +30,11 @@ enum LayoutError {
     Unreadable { path: PathBuf, source: std::io::Error },
     #[error("{} is not an OCI layout: {why}", path.display())]
     None { path: PathBuf, why: String },
-    #[error("{} holds no image {name:?}{}", path.display(), hint(there))]
+    #[error("{} contains no image {name:?}{}", path.display(), hint(there))]
     NoSuch { path: PathBuf, name: String, there: Vec<String> },
-    #[error("{} holds several images{}", path.display(), hint(there))]
+    #[error("{} contains several images{}", path.display(), hint(there))]
     Several { path: PathBuf, there: Vec<String> },
-    #[error("{} holds no image", .0.display())]
+    #[error("{} contains no image", .0.display())]
     Empty(PathBuf),
 }
 

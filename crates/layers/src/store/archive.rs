@@ -33,7 +33,7 @@ impl ImageStore {
         if let Some(stored) = self.indexed(&ArchiveKey::new(&status))? {
             return Ok(stored);
         }
-        archive_index::settle(&status);
+        archive_index::wait_for_next_timestamp(&status);
         // The path may have become something else than a file; opening it must not block.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| missing(errno.into()))?;

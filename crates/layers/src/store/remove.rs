@@ -79,7 +79,7 @@ impl ImageStore {
             }
         }
         for (digest, names) in &names {
-            removed.names.extend(self.unname_gone(names, *digest)?);
+            removed.names.extend(self.unname_missing(names, *digest)?);
         }
         removed.names.sort();
         let digests = |directory| -> Result<HashSet<Digest>, ImageStoreError> {
@@ -116,7 +116,7 @@ impl ImageStore {
     }
 
     /// Removes names of a removed image. If it exists again, it was pulled since, and its names stay.
-    fn unname_gone(&self, requested: &[String], digest: Digest) -> Result<Vec<String>, ImageStoreError> {
+    fn unname_missing(&self, requested: &[String], digest: Digest) -> Result<Vec<String>, ImageStoreError> {
         let names = self.lock_names()?;
         let image = files::existing(&self.handle, &format!("{IMAGES}/{}", digest.hex()));
         match image.map_err(|error| self.failed(error))? {
@@ -161,7 +161,7 @@ impl ImageStore {
             ImageLock::Used => return Err(in_use(Vec::new())),
             // Only its names remain.
             ImageLock::Gone => {
-                removed.names.extend(self.unname_gone(requested.unwrap_or_default(), digest)?);
+                removed.names.extend(self.unname_missing(requested.unwrap_or_default(), digest)?);
                 return Ok(Some(Unreferenced::default()));
             }
         };

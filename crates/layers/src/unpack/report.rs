@@ -160,7 +160,7 @@ impl ReportSender {
     }
 
     /// Sends a report that must arrive.
-    pub(super) fn say(&mut self, report: &UnpackReport) -> io::Result<()> {
+    pub(super) fn send(&mut self, report: &UnpackReport) -> io::Result<()> {
         self.channel.set_nonblocking(false)?;
         self.channel.write_all(&std::mem::take(&mut self.rest))?;
         self.channel.write_all(&report.encode())

@@ -109,7 +109,7 @@ fn an_invalid_layout_is_reported() {
     std::fs::write(at.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#).unwrap();
     assert!(error(OciLayout::directory(&at, None)).contains("it has no file `index.json`"));
     std::fs::write(at.join("index.json"), r#"{"schemaVersion":2,"manifests":[]}"#).unwrap();
-    assert!(error(OciLayout::directory(&at, None)).contains("holds no image"));
+    assert!(error(OciLayout::directory(&at, None)).contains("contains no image"));
     // A blob that leads out of the layout is not there.
     let source = two_layers().source();
     source.layout(&at);

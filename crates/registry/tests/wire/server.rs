@@ -168,7 +168,7 @@ impl RegistryServer {
         let address = listener.local_addr().unwrap();
         let (received, stopping, unread) =
             <(Arc<Mutex<Vec<ReceivedRequest>>>, Arc<AtomicBool>, Arc<AtomicUsize>)>::default();
-        let (received, ends, broken, answer) =
+        let (recorder, ends, broken, answer) =
             (Arc::clone(&received), Arc::clone(&stopping), Arc::clone(&unread), Arc::new(answer));
         let thread = std::thread::spawn(move || {
             let mut served = Vec::new();
@@ -176,15 +176,15 @@ impl RegistryServer {
                 if ends.load(Ordering::SeqCst) {
                     break;
                 }
-                let (received, broken, answer) = (Arc::clone(&received), Arc::clone(&broken), Arc::clone(&answer));
+                let (recorder, broken, answer) = (Arc::clone(&recorder), Arc::clone(&broken), Arc::clone(&answer));
                 let tls = tls.clone();
                 served.push(std::thread::spawn(move || {
                     let plain = stream.try_clone().unwrap();
                     let written = match tls {
-                        None => serve(stream, &*answer, &received),
+                        None => serve(stream, &*answer, &recorder),
                         Some(config) => {
                             let tls = rustls::ServerConnection::new(config).unwrap();
-                            serve(rustls::StreamOwned::new(tls, stream), &*answer, &received)
+                            serve(rustls::StreamOwned::new(tls, stream), &*answer, &recorder)
                         }
                     };
                     // The client may close early.

@@ -59,7 +59,7 @@ pub(super) enum CheckReason {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskKind {
     /// By a project quota of the host's file system.
-    DiskQuota,
+    Quota,
     /// By a file system of its own in a sparse file, on a loop device that is detached when its last user closes it.
     Image,
     /// Not at all: it is a directory of the host's file system.
@@ -189,7 +189,7 @@ impl PersistentDisk {
     /// Removes an unused disk with all its files.
     pub fn remove(directory: &Path) -> Result<(), DiskError> {
         let locked = lock(directory)?;
-        if kind(&locked) == Some(DiskKind::DiskQuota) {
+        if kind(&locked) == Some(DiskKind::Quota) {
             quota::remove(&locked, FILES).map_err(system("remove the quota"))?;
         }
         let failed = |source| DiskError::Directory { path: directory.to_owned(), source };
@@ -299,7 +299,7 @@ fn kind(directory: &OwnedFd) -> Option<DiskKind> {
     if exists(IMAGE) {
         Some(DiskKind::Image)
     } else if exists(FILES) {
-        Some(DiskKind::DiskQuota)
+        Some(DiskKind::Quota)
     } else if exists(TREE) {
         Some(DiskKind::Plain)
     } else {

@@ -64,7 +64,7 @@ fn lower(argument: u64) -> u32 {
 }
 
 /// The action of the list, straight from its definition.
-fn expected(check: &ArgumentCheck, arguments: [u64; 6]) -> SeccompFilterAction {
+fn expected(check: &ArgumentCheck, arguments: [u64; 6]) -> FilterAction {
     for clause in check.clauses {
         let holds = |test: &ArgumentTest| {
             let argument = arguments[test.argument as usize];

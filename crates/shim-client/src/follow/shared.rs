@@ -104,7 +104,7 @@ impl FollowShared {
     }
 
     /// Sends a request with that many bytes of input; `None` while the window is exhausted.
-    pub(super) fn give<'m, M: ShimMessage<'m>>(
+    pub(super) fn send_input<'m, M: ShimMessage<'m>>(
         &self,
         message: &M,
         input: usize,

@@ -12,7 +12,7 @@ use crate::peer::{ScriptedShim, ShimListener, ended, failed, frame, hello, inven
 
 async fn greeted(bytes: &[u8]) -> Result<ShimClient, ShimError> {
     let listener = ShimListener::new();
-    let saying = async { drop(listener.say(bytes).await) };
+    let saying = async { drop(listener.accept_and_send(bytes).await) };
     tokio::join!(listener.connect(), saying).0
 }
 
@@ -29,7 +29,7 @@ async fn works(client: &mut ShimClient, mut peer: ScriptedShim) {
 #[tokio::test]
 async fn the_hello_identifies_the_shim_and_the_kernel_its_process() {
     let listener = ShimListener::new();
-    let (client, peer) = tokio::join!(listener.connect(), listener.greet(1));
+    let (client, peer) = tokio::join!(listener.connect(), listener.accept_with_hello(1));
     let mut client = client.unwrap();
     assert_eq!(*client.hello(), hello(1));
     assert_eq!(client.peer(), (std::process::id(), rustix::process::getuid().as_raw()));
@@ -41,7 +41,8 @@ async fn the_lower_of_the_two_versions_is_negotiated() {
     for (highest, theirs) in [(1, 1), (1, 2), (1, 255), (2, 1), (200, 100), (100, 200)] {
         let listener = ShimListener::new();
         let socket = listener.socket();
-        let (client, peer) = tokio::join!(ShimClient::connect_speaking(&socket, highest), listener.greet(theirs));
+        let (client, peer) =
+            tokio::join!(ShimClient::connect_speaking(&socket, highest), listener.accept_with_hello(theirs));
         let mut client = client.unwrap();
         assert_eq!(client.version(), highest.min(theirs), "own {highest}, theirs {theirs}");
         assert!(client.supports::<Pause>() && client.supports::<JobFollow>());
@@ -55,7 +56,8 @@ async fn an_unsupported_request_fails_locally_and_is_not_sent() {
     for (highest, theirs) in [(0, 1), (1, 0)] {
         let listener = ShimListener::new();
         let socket = listener.socket();
-        let (client, mut peer) = tokio::join!(ShimClient::connect_speaking(&socket, highest), listener.greet(theirs));
+        let (client, mut peer) =
+            tokio::join!(ShimClient::connect_speaking(&socket, highest), listener.accept_with_hello(theirs));
         let mut client = client.unwrap();
         assert!(!client.supports::<GetStatus>());
         let error = client.status().await.unwrap_err();
@@ -81,7 +83,7 @@ async fn a_silent_peer_times_out() {
     let whole = frame(0, &hello(1));
     for sent in [&[][..], &whole[..5], &whole[..30]] {
         let listener = ShimListener::new();
-        let (client, _peer) = tokio::join!(listener.connect(), listener.say(sent));
+        let (client, _peer) = tokio::join!(listener.connect(), listener.accept_and_send(sent));
         assert!(matches!(client, Err(ShimError::Silent(_))), "after {} bytes", sent.len());
     }
 }
@@ -124,12 +126,12 @@ async fn a_socket_with_a_path_of_any_length_is_reachable() {
     std::fs::rename(&bound, &socket).unwrap();
     assert!(socket.as_os_str().len() > 600);
     let listener = ShimListener { directory, listener };
-    let (client, peer) = tokio::join!(ShimClient::connect(&socket), listener.greet(1));
+    let (client, peer) = tokio::join!(ShimClient::connect(&socket), listener.accept_with_hello(1));
     works(&mut client.unwrap(), peer).await;
 
     let handle = std::fs::File::open(&deep).unwrap();
     std::fs::rename(&deep, listener.path().join("moved")).unwrap();
-    let (client, peer) = tokio::join!(ShimClient::connect_within(handle.as_fd()), listener.greet(1));
+    let (client, peer) = tokio::join!(ShimClient::connect_within(handle.as_fd()), listener.accept_with_hello(1));
     works(&mut client.unwrap(), peer).await;
 }
 
@@ -171,8 +173,8 @@ async fn connecting_waits_for_a_shim_with_a_full_accept_queue() {
     let serving = async {
         // At this point the client has been rejected once.
         tokio::task::yield_now().await;
-        drop((listener.greet(1).await, first));
-        listener.greet(1).await
+        drop((listener.accept_with_hello(1).await, first));
+        listener.accept_with_hello(1).await
     };
     let (client, peer) = tokio::join!(ShimClient::connect(&path), serving);
     works(&mut client.unwrap(), peer).await;

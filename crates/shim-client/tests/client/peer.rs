@@ -99,7 +99,7 @@ pub fn invented(id: u32, flags: Flags) -> Vec<u8> {
 /// A client and its shim.
 pub async fn connected() -> (ShimClient, ScriptedShim) {
     let listener = ShimListener::new();
-    let (client, peer) = tokio::join!(listener.connect(), listener.greet(1));
+    let (client, peer) = tokio::join!(listener.connect(), listener.accept_with_hello(1));
     (client.unwrap(), peer)
 }
 
@@ -135,15 +135,15 @@ impl ShimListener {
     }
 
     /// Accepts a client and sends the given bytes.
-    pub async fn say(&self, bytes: &[u8]) -> ScriptedShim {
+    pub async fn accept_and_send(&self, bytes: &[u8]) -> ScriptedShim {
         let (mut stream, _) = self.listener.accept().await.unwrap();
         stream.write_all(bytes).await.unwrap();
         ScriptedShim { stream, version: 1 }
     }
 
     /// Accepts a client and sends the hello of a shim of that version.
-    pub async fn greet(&self, version: u8) -> ScriptedShim {
-        self.say(&frame(0, &hello(version))).await
+    pub async fn accept_with_hello(&self, version: u8) -> ScriptedShim {
+        self.accept_and_send(&frame(0, &hello(version))).await
     }
 }
 

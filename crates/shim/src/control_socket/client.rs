@@ -208,7 +208,7 @@ impl ControlClient {
     }
 
     pub(crate) fn release_memory(&mut self) {
-        self.outbox.rest_idle();
+        self.outbox.release_memory();
         self.arrived.shrink_to_fit();
     }
 }

@@ -136,7 +136,7 @@ impl Archive {
     }
 
     /// Marks the job of a record as pruned. Returns whether that could be written.
-    pub(super) fn forget(&mut self, offset: u64) -> bool {
+    pub(super) fn mark_pruned(&mut self, offset: u64) -> bool {
         let Some(files) = &self.files else { return false };
         let marked = files.records.write_all_at(&[1], offset + 4).is_ok();
         if marked {

@@ -233,7 +233,7 @@ impl Jobs {
             command: Some(truncated(job.command_line())),
             ..Fact::new(now.1, FactKind::JobStarted)
         };
-        if let Err(error) = log.require(fact) {
+        if let Err(error) = log.record_before(fact) {
             closing(&mut self.outgoing);
             return Err(RequestRejection::new(FailureCode::JournalFailed, format!("the journal: {error}")));
         }
@@ -361,7 +361,7 @@ impl Jobs {
                 outcome: job.outcome().cloned(),
                 ..Fact::new(now.1, FactKind::JobEnded)
             };
-            log.note(fact);
+            log.record(fact);
             reached(Failpoint::JobEnded);
             self.held.remove(key);
             self.finished.push_back(*key);

@@ -12,7 +12,7 @@ use carrel_protocol::{Envelope, Flags, Frame, MessageType};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, sockopt};
 
-use super::say;
+use super::queue_message;
 use crate::jobs::AgentFrames;
 use crate::poll::{DescriptorToken, Interest, Poller};
 use crate::relay::ClientOutbox;
@@ -93,7 +93,7 @@ impl PortConnection {
     pub(super) fn request(&self, inside: u16) -> Vec<u8> {
         let mut frame = Vec::new();
         let connect = TcpConnect { host: LOCALHOST.to_owned(), port: inside, bulk: Some(self.offer) };
-        say(&mut frame, self.channel, &connect);
+        queue_message(&mut frame, self.channel, &connect);
         frame
     }
 
@@ -222,7 +222,7 @@ impl PortConnection {
         match rustix::io::read(socket, room) {
             Ok(0) => {
                 self.input_ended = true;
-                say(&mut out.data, self.channel, &flow.finish());
+                queue_message(&mut out.data, self.channel, &flow.finish());
             }
             Ok(count) => {
                 // Within the available window, so it cannot fail, and a chunk always fits.
@@ -261,7 +261,7 @@ impl PortConnection {
         }
         let credit = self.flows.as_mut().filter(|_| taken > 0).and_then(|(_, flow)| flow.consume(taken));
         if let Some(credit) = credit.filter(|_| self.session == PortSession::Open) {
-            say(&mut out.control, self.channel, &credit);
+            queue_message(&mut out.control, self.channel, &credit);
         }
         if self.output_ended && self.outbox.is_empty() && !self.shut {
             self.shut = true;
@@ -276,8 +276,8 @@ impl PortConnection {
         if self.session == PortSession::Open {
             self.session = PortSession::Aborting;
             // After all data, with a ping whose response comes after all of the agent's data.
-            say(&mut out.data, self.channel, &TcpClose {});
-            say(&mut out.data, self.channel, &Ping {});
+            queue_message(&mut out.data, self.channel, &TcpClose {});
+            queue_message(&mut out.data, self.channel, &Ping {});
         }
     }
 
@@ -310,6 +310,6 @@ impl PortConnection {
     }
 
     pub(super) fn release_memory(&mut self) {
-        self.outbox.rest_idle();
+        self.outbox.release_memory();
     }
 }

@@ -306,7 +306,7 @@ fn watch(
 }
 
 /// Appends a frame for the agent.
-fn say<'b, P: carrel_protocol::Payload<'b>>(out: &mut Vec<u8>, channel: u32, payload: &P) {
+fn queue_message<'b, P: carrel_protocol::Payload<'b>>(out: &mut Vec<u8>, channel: u32, payload: &P) {
     // They are small and always fit.
     let _fits = codec::encode(out, Generation::CURRENT, channel, payload);
 }

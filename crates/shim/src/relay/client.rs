@@ -93,7 +93,7 @@ impl RelayedClient {
                     requests.shutdown |= header.id == 0;
                     self.inbox.accept(header);
                 }
-                NextFrame::Begun(header) => {
+                NextFrame::Incomplete(header) => {
                     header.map_or(Ok(()), |header| self.check(header))?;
                     return Ok(requests);
                 }
@@ -183,7 +183,7 @@ impl ClientOutbox {
     }
 
     /// Releases unused memory.
-    pub(crate) fn rest_idle(&mut self) {
+    pub(crate) fn release_memory(&mut self) {
         if self.is_empty() {
             self.clear();
         }

@@ -155,7 +155,7 @@ impl ShimServer {
         server.kills = server.count_kills();
         server.recorded_kills.0 = server.kills;
         let pid = server.running.container.pid().as_raw_nonzero().get().unsigned_abs();
-        server.log.note(Fact { pid: Some(pid), ..Fact::new(wall_ms(), FactKind::Started) });
+        server.log.record(Fact { pid: Some(pid), ..Fact::new(wall_ms(), FactKind::Started) });
         Ok(server)
     }
 
@@ -187,7 +187,7 @@ impl ShimServer {
         ];
         // Facts that could not be recorded before are sent now.
         self.control_socket.stirred |= self.log.last() > recorded;
-        self.settle();
+        self.exchange();
         self.handle_relay_events();
         self.watch()?;
         self.watch_disk(now);
@@ -223,7 +223,7 @@ impl ShimServer {
     }
 
     /// Moves data between the agent, its jobs and all clients after the events of an iteration.
-    fn settle(&mut self) {
+    fn exchange(&mut self) {
         self.finish_jobs();
         // The agent first: it works while the rest is done.
         self.queue_job_frames();
@@ -316,7 +316,7 @@ impl ShimServer {
         self.queue_job_frames();
         self.flush_guest();
         for number in self.control_socket.flush() {
-            self.disconnect_client(not_found);
+            self.disconnect_client(number);
         }
     }
 

@@ -57,7 +57,7 @@ impl ShimServer {
                 return;
             }
             match client.next() {
-                Ok(Some((id, body))) => self.hear(number, id, &body),
+                Ok(Some((id, body))) => self.handle_message(number, id, &body),
                 Ok(None) if is_connected => return client.forget_descriptors(),
                 Ok(None) | Err(_) => return self.disconnect_client(number),
             }
@@ -75,7 +75,7 @@ impl ShimServer {
         }
     }
 
-    fn hear(&mut self, number: usize, id: u32, body: &[u8]) {
+    fn handle_message(&mut self, number: usize, id: u32, body: &[u8]) {
         let outcome = match Envelope::parse(body) {
             Ok(envelope) => {
                 if let Some(client) = self.control_socket.client(number) {

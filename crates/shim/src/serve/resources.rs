@@ -89,7 +89,7 @@ impl ShimServer {
 
     /// Records a fact and notifies subscribers.
     pub(super) fn record(&mut self, fact: Fact) {
-        self.log.note(fact);
+        self.log.record(fact);
         self.control_socket.stirred = true;
     }
 

@@ -103,7 +103,7 @@ impl ShimServer {
         (self.guest_input_closed, self.guest_exited) = (true, true);
         self.ports.close(&self.poller);
         self.finish_jobs();
-        self.jobs.abort_all(&self.lost());
+        self.jobs.abort_all(&self.ended_with_sandbox());
         self.finish_jobs();
         self.drain(Instant::now() + DRAIN_TIMEOUT);
     }
@@ -111,7 +111,7 @@ impl ShimServer {
     /// Flushes all queues, until they are empty or the deadline.
     fn drain(&mut self, until: Instant) {
         self.control_socket.stirred = true;
-        self.settle();
+        self.exchange();
         while self.has_unsent() && Instant::now() < until {
             self.handle_relay_events();
             let Ok(ready) = self.watch().and_then(|()| self.poller.wait(Some(until))) else { return };
@@ -136,7 +136,7 @@ impl ShimServer {
                 }
             }
             self.control_socket.stirred = true;
-            self.settle();
+            self.exchange();
         }
     }
 
@@ -152,7 +152,7 @@ impl ShimServer {
         reached(Failpoint::GuestExited);
         (self.guest_input_closed, self.guest_exited) = (true, true);
         self.ports.close(&self.poller);
-        self.jobs.abort_all(&self.lost());
+        self.jobs.abort_all(&self.ended_with_sandbox());
         self.record_kills();
         self.finish_jobs();
         self.clients.iter_mut().for_each(|client| *client = None);
@@ -204,7 +204,7 @@ impl ShimServer {
     }
 
     /// The outcome of a job that is active when the sandbox ends.
-    fn lost(&self) -> JobOutcome {
+    fn ended_with_sandbox(&self) -> JobOutcome {
         match &self.ending {
             Some(ShutdownState { reason: EndReason::OutOfMemory, message, .. }) => JobOutcome {
                 signal: Some(Signal::KILL.as_raw()),

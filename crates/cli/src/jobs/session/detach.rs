@@ -104,7 +104,7 @@ impl DetachKeyMatcher {
     }
 
     /// The held-back bytes at the end of the input.
-    pub(crate) fn rest(&mut self) -> &[u8] {
+    pub(crate) fn remaining(&mut self) -> &[u8] {
         self.keys.get(..std::mem::take(&mut self.typed)).unwrap_or_default()
     }
 
@@ -138,7 +138,7 @@ mod tests {
                 return (on, true);
             }
         }
-        on.extend(watcher.rest());
+        on.extend(watcher.remaining());
         (on, false)
     }
 

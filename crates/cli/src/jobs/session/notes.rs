@@ -26,12 +26,12 @@ impl SessionNotes {
     }
 
     /// Prints a note.
-    pub(crate) fn say(self, words: &str) {
+    pub(crate) fn print(self, words: &str) {
         note(&self.line(words, false));
     }
 
     /// Prints a note with a hint.
-    pub(crate) fn say_with_hint(self, words: &str, hint: &str) {
+    pub(crate) fn print_with_hint(self, words: &str, hint: &str) {
         match self {
             Self { quiet: true, .. } => {}
             Self { json: true, .. } => note(&crate::json::line(&json!({"note": words, "hint": hint}))),

@@ -10,7 +10,7 @@ use crate::messages::VERSION;
 use crate::wire;
 
 /// A shim that sends its hello to the first client.
-fn greet(fixture: &mut TestHome, change: impl FnOnce(&mut Hello)) -> JoinHandle<()> {
+fn serve_hello(fixture: &mut TestHome, change: impl FnOnce(&mut Hello)) -> JoinHandle<()> {
     let listener = fixture.listener.take().unwrap();
     let mut hello = hello(&fixture.record);
     change(&mut hello);
@@ -38,7 +38,7 @@ fn hello(record: &SandboxRecord) -> Hello {
 #[tokio::test]
 async fn a_sandbox_whose_identity_matches_is_adopted() {
     let mut fixture = TestHome::running();
-    let supervisor = greet(&mut fixture, |_| {});
+    let supervisor = serve_hello(&mut fixture, |_| {});
     let client = fixture.find().connect().await.unwrap();
     assert_eq!(client.hello().incarnation, "i-1");
     assert_eq!(client.peer(), (std::process::id(), rustix::process::geteuid().as_raw()));
@@ -49,7 +49,7 @@ async fn a_sandbox_whose_identity_matches_is_adopted() {
 async fn a_shim_whose_hello_differs_from_the_record_is_rejected() {
     for claim in [IdentityField::Name, IdentityField::Incarnation, IdentityField::BootId, IdentityField::Process] {
         let mut fixture = TestHome::running();
-        let supervisor = greet(&mut fixture, |hello| match claim {
+        let supervisor = serve_hello(&mut fixture, |hello| match claim {
             IdentityField::Name => hello.name = "other".into(),
             IdentityField::Incarnation => hello.incarnation = "i-2".into(),
             IdentityField::BootId => hello.boot_id = "another".into(),
@@ -71,7 +71,7 @@ async fn a_shim_cannot_claim_the_process_of_another_as_its_sandbox() {
     };
     for (pid, fits) in [(child.id(), true), (ended, true), (1, false), (std::process::id(), false)] {
         let mut fixture = TestHome::running();
-        let supervisor = greet(&mut fixture, |hello| hello.pid = pid);
+        let supervisor = serve_hello(&mut fixture, |hello| hello.pid = pid);
         let adopted = fixture.find().connect().await;
         assert_eq!(adopted.is_ok(), fits, "{pid}");
         if let Err(refused) = adopted {
@@ -87,7 +87,7 @@ async fn a_shim_cannot_claim_the_process_of_another_as_its_sandbox() {
 async fn a_sandbox_whose_directory_is_accessible_to_others_is_adopted() {
     let mut fixture = TestHome::running();
     std::fs::set_permissions(&fixture.path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    let supervisor = greet(&mut fixture, |_| {});
+    let supervisor = serve_hello(&mut fixture, |_| {});
     fixture.find().connect().await.unwrap();
     supervisor.join().unwrap();
 }
@@ -113,7 +113,7 @@ async fn a_socket_of_another_process_is_detected() {
     let (ours, other_pid) = (std::process::id(), other.id());
     let began = layout::process_start_time(other_pid).unwrap();
     fixture.write(|record| (record.shim_pid, record.shim_began) = (other_pid, began));
-    let supervisor = greet(&mut fixture, |hello| hello.shim_pid = other_pid);
+    let supervisor = serve_hello(&mut fixture, |hello| hello.shim_pid = other_pid);
     let refused = fixture.find().connect().await.unwrap_err();
     assert!(matches!(refused, AdoptError::PeerProcess { found, recorded } if (found, recorded) == (ours, other_pid)));
     supervisor.join().unwrap();
