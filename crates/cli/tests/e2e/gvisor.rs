@@ -1,7 +1,7 @@
-//! A sandbox on the application kernel of gVisor: what holds on it as it does without, and what is stronger.
+//! A sandbox on gVisor: what holds as without it, and what is stricter.
 //!
-//! Debian has `runsc` for amd64 and arm64, and `./test` installs it there. Its release of 2022 refuses the flags by which
-//! the `ls` and `stat` of newer images ask: scripts here use neither.
+//! Debian has `runsc` for amd64 and arm64, and `./test` installs it there. Its release of 2022 rejects flags that `ls` and
+//! `stat` of newer images use: scripts here use neither.
 
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -15,9 +15,9 @@ use crate::running_sandbox::RunningSandbox;
 use crate::support::{CommandOutput, TestEnvironment, only_child, pid};
 use crate::terminal::PtySession;
 
-/// What every run here begins with.
+/// The first arguments of every run.
 const ON_GVISOR: [&str; 2] = ["--isolation", "gvisor"];
-/// The first of the ids that sandboxes have.
+/// The first id of the range for sandboxes.
 const FIRST_ID: u32 = 0x4000_0000;
 
 macro_rules! on_gvisor {
@@ -41,7 +41,7 @@ fn stdout(outcome: &CommandOutput) -> String {
     String::from_utf8(outcome.stdout.clone()).unwrap()
 }
 
-/// A process and all that it has started, by whichever of its threads.
+/// A process and all its descendants, by any of its threads.
 fn with_descendants(process: u32) -> Vec<u32> {
     let threads = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     let children = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
@@ -62,7 +62,7 @@ on_gvisor! {
     fn what_runs_inside_asks_a_kernel_that_is_not_the_hosts() {
         let env = TestEnvironment::new();
         let host = std::fs::read_to_string("/proc/version").unwrap();
-        // The control: otherwise it is the host's.
+        // The control: without gVisor it is the host's.
         assert_eq!(stdout(&env.shell(&[], "cat /proc/version")), host);
         assert_ne!(stdout(&shell(&env, &[], "cat /proc/version")), host);
         let log = stdout(&shell(&env, &[], "dmesg"));
@@ -123,7 +123,7 @@ on_gvisor! {
         for process in &all {
             assert!(user_of(*process) >= FIRST_ID, "process {process} is user {}", user_of(*process));
         }
-        // The control: a process of ours is seen to be what it is.
+        // The control: a process of the host is identified correctly.
         assert_eq!(user_of(running.child.id()), 0);
         let own = |kind: &str, process: u32| std::fs::read_link(format!("/proc/{process}/ns/{kind}")).unwrap();
         for kind in ["user", "pid_for_children", "mnt", "net", "ipc", "uts"] {
@@ -164,7 +164,7 @@ on_gvisor! {
         let much = shell(&env, &["--memory", "100M"], take);
         assert_eq!(much.code, Some(137), "{much:?}");
         assert!(much.stderr.starts_with("error: the sandbox ran out of memory (limit 100 MiB)"), "{much:?}");
-        // The control: with more of it the same succeeds.
+        // The control: with a higher limit it succeeds.
         assert_eq!(stdout(&shell(&env, &["--memory", "1G"], take)), "149999999\n");
 
         let many = "for i in $(seq 80); do sleep 1000 & done; echo all";
@@ -215,7 +215,7 @@ on_gvisor! {
         let flags = [&ON_GVISOR[..], &["--mount", &mounts[0], "--mount", &mounts[1]]].concat();
         let script = "echo ready; read line; cat /srv/shown/a /data/deep/z; echo y >/data/deep/y; echo x >/srv/shown/b";
         let mut running = env.started(&flags, script);
-        // What the host writes meanwhile is seen.
+        // Writes of the host meanwhile are visible.
         std::fs::write(given.path().join("z"), "z\n").unwrap();
         running.child.stdin.take().unwrap().write_all(b"\n").unwrap();
         let outcome = running.finish();
@@ -237,7 +237,7 @@ on_gvisor! {
         let shown = tempfile::tempdir_in("/var/tmp").unwrap();
         std::fs::set_permissions(shown.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         std::fs::write(shown.path().join("a"), "a\n").unwrap();
-        // A link on the way is followed inside, to where it leads there.
+        // A link on the path is resolved inside the sandbox.
         let mount = format!("{}:/link/x", shown.path().display());
         let run = |script: &str| {
             let words = ["run", "--isolation", "gvisor", "--mount", &mount, "layered", "--", "sh", "-c", script];
@@ -250,7 +250,7 @@ on_gvisor! {
 
 //= promises.command.gvisor-installed-cannot-start
 #[test]
-fn without_runsc_it_says_what_is_missing() {
+fn without_runsc_the_error_names_what_is_missing() {
     let env = TestEnvironment::new();
     let mut command = env.command(["run", "--isolation", "gvisor", "host", "--", "true"]);
     let outcome = crate::support::finish(command.env("PATH", env.runtime()).spawn().unwrap());

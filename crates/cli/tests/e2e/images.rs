@@ -1,4 +1,4 @@
-//! Images: had, named, honoured, made of sandboxes, and kept for as long as something needs them.
+//! Images: imported, listed, used, saved from sandboxes, and removed.
 
 use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::support::{CommandOutput, RunningCommand, TestEnvironment};
 
-/// A root file system with busybox, and a file that tells which one it is.
+/// A root file system with busybox, and a file that identifies it.
 pub(crate) fn root(mark: &str) -> TempDir {
     let root = tempfile::tempdir_in("/var/tmp").unwrap();
     let at = |path: &str| root.path().join(path);
@@ -31,20 +31,20 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// What was said, of something that went well.
+/// The output of a successful command.
 fn stdout(outcome: &CommandOutput) -> String {
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
     String::from_utf8(outcome.stdout.clone()).unwrap()
 }
 
-/// What a command says that reads a line.
+/// The output of a command that reads a line.
 fn answered(mut running: RunningCommand, line: &str) -> String {
     running.child.stdin.take().unwrap().write_all(line.as_bytes()).unwrap();
     stdout(&running.finish())
 }
 
 impl TestEnvironment {
-    /// Takes a directory into the store by a name.
+    /// Imports a directory into the store under a name.
     fn import(&self, flags: &[&str], root: &TempDir, name: &str) -> String {
         let words = ["image", "import"].iter().chain(flags).copied().chain([text(root.path()), name]);
         stdout(&self.carrel(words)).trim().to_owned()
@@ -64,7 +64,7 @@ impl TestEnvironment {
 
 //= promises.images.image-says-about-commands
 #[test]
-fn what_an_image_says_about_its_commands_is_honoured_and_can_be_overruled() {
+fn the_configuration_of_an_image_applies_and_can_be_overridden() {
     let (env, root) = (TestEnvironment::new(), root("one"));
     let flags = ["--cmd", "usual words", "--entrypoint", "echo ran:", "--env", "A=of image", "--user", "node"];
     env.import(&[&flags[..], &["--workdir", "/srv/app"]].concat(), &root, "tools:1");
@@ -81,7 +81,7 @@ fn what_an_image_says_about_its_commands_is_honoured_and_can_be_overruled() {
 }
 
 #[test]
-fn where_commands_start_is_made_behind_links_of_the_image() {
+fn a_missing_working_directory_is_created_behind_links_of_the_image() {
     let (env, root) = (TestEnvironment::new(), root("one"));
     for directory in ["run", "var"] {
         std::fs::create_dir(root.path().join(directory)).unwrap();
@@ -95,7 +95,7 @@ fn where_commands_start_is_made_behind_links_of_the_image() {
 }
 
 #[test]
-fn an_image_that_runs_nothing_by_itself_says_so() {
+fn an_image_without_a_default_command_is_reported() {
     let (env, root) = (TestEnvironment::new(), root("one"));
     env.import(&[], &root, "plain:1");
     let outcome = env.carrel(["run", "plain:1"]);
@@ -138,7 +138,7 @@ fn images_are_listed_inspected_and_removed() {
 }
 
 #[test]
-fn what_is_not_here_is_not_asked_for_if_that_is_said() {
+fn with_pull_never_a_missing_image_is_not_pulled() {
     let env = TestEnvironment::new();
     let outcome = env.carrel(["run", "--pull", "never", "nowhere:1", "--", "true"]);
     let words = "error: image docker.io/library/nowhere:1 is not in the local store\n\
@@ -155,7 +155,7 @@ fn what_is_not_here_is_not_asked_for_if_that_is_said() {
 }
 
 #[test]
-fn a_tar_and_archives_of_layers_are_images_too() {
+fn a_tar_and_layered_archives_are_images() {
     let (env, root, files) = (TestEnvironment::new(), root("one"), tempfile::tempdir().unwrap());
     let tar = files.path().join("root.tar");
     let made = Command::new("tar").arg("-C").arg(root.path()).arg("-cf").arg(&tar).arg(".").status().unwrap();
@@ -174,7 +174,7 @@ fn a_tar_and_archives_of_layers_are_images_too() {
     assert!(outcome.code == Some(125) && outcome.stderr.contains("is not an OCI layout"), "{}", outcome.stderr);
 }
 
-/// An image of one layer, in files as `docker save` and a layout have them.
+/// An image of one layer, as files in the formats of `docker save` and of a layout.
 fn layered(root: &TempDir, at: &Path) {
     use sha2::{Digest, Sha256};
     let hex = |bytes: &[u8]| Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
@@ -215,7 +215,7 @@ fn layered(root: &TempDir, at: &Path) {
 }
 
 #[test]
-fn an_import_finds_out_what_it_is_given() {
+fn an_import_detects_the_format() {
     let (env, root, files) = (TestEnvironment::new(), root("one"), tempfile::tempdir().unwrap());
     layered(&root, files.path());
     std::fs::create_dir(files.path().join("root")).unwrap();
@@ -276,7 +276,7 @@ fn an_import_finds_out_what_it_is_given() {
 
 //= promises.images.saved-sandbox-pushed-pulled
 #[test]
-fn a_sandbox_that_goes_with_its_command_is_saved_while_it_runs() {
+fn an_ephemeral_sandbox_is_saved_while_it_runs() {
     let (env, root) = (TestEnvironment::new(), root("one"));
     env.import(&["--env", "KEPT=yes"], &root, "tools:1");
     let script = "touch /made; mkdir /d; echo new > /d/f; rm /bin/stat; echo ready; read line; echo $line";
@@ -284,17 +284,17 @@ fn a_sandbox_that_goes_with_its_command_is_saved_while_it_runs() {
     let mut running = RunningCommand::new(env.command(words).stdin(Stdio::piped()).spawn().unwrap());
     running.until("ready");
 
-    // What runs is needed.
+    // An image in use is not removed.
     let outcome = env.carrel(["image", "rm", "tools:1"]);
     assert!(outcome.code == Some(1) && outcome.stderr.contains(" is in use"), "{}", outcome.stderr);
     stdout(&env.carrel(["image", "save", "--cmd", "cat /d/f", "web", "saved:1"]));
-    // It went on.
+    // It continued.
     assert_eq!(answered(running, "goes on\n"), "goes on\n");
 
     assert_eq!(stdout(&env.carrel(["run", "saved:1"])), "new\n");
     let look = "echo $KEPT $(cat /mark) /made; ls /bin/stat 2>/dev/null || echo gone";
     assert_eq!(stdout(&env.carrel(["run", "saved:1", "--", "sh", "-c", look])), "yes one /made\ngone\n");
-    // What is saved lies over what it was made from, and keeps its layers.
+    // The saved layer is on top of the image, whose layers it keeps.
     stdout(&env.carrel(["image", "rm", "tools:1"]));
     assert_eq!(stdout(&env.carrel(["run", "saved:1", "--", "cat", "/mark"])), "one");
 }
@@ -323,7 +323,7 @@ fn a_sandbox_is_resumed_when_image_save_is_killed() {
 
 //= promises.images.sandbox-stays
 #[test]
-fn a_sandbox_that_stays_is_saved_and_keeps_its_image_whatever_its_name_means_by_then() {
+fn a_persistent_sandbox_is_saved_and_keeps_its_image_when_the_name_moves() {
     let (env, first, second) = (TestEnvironment::new(), root("first"), root("second"));
     env.import(&["--user", "root"], &first, "tools:1");
     stdout(&env.carrel(["create", "--id", "desk", "tools:1"]));
@@ -331,7 +331,7 @@ fn a_sandbox_that_stays_is_saved_and_keeps_its_image_whatever_its_name_means_by_
     assert_eq!(exec("id -u; cat /mark; echo x > /made; rm /bin/stat"), "0\nfirst");
     stdout(&env.carrel(["image", "save", "desk", "running:1"]));
 
-    // The name moves on; the sandbox does not.
+    // The name moves; the sandbox keeps its image.
     env.import(&[], &second, "tools:1");
     assert_eq!(exec("cat /mark"), "first");
     stdout(&env.carrel(["prune", "--all"]));
@@ -355,7 +355,7 @@ fn a_sandbox_that_stays_is_saved_and_keeps_its_image_whatever_its_name_means_by_
 }
 
 #[test]
-fn what_was_not_made_from_an_image_of_the_store_is_not_saved() {
+fn only_a_sandbox_on_an_image_of_the_store_is_saved() {
     let (env, root) = (TestEnvironment::new(), root("one"));
     let words = ["run", "--name", "web", text(root.path()), "--", "sh", "-c", "echo ready; read line"];
     let mut running = RunningCommand::new(env.command(words).stdin(Stdio::piped()).spawn().unwrap());
@@ -388,7 +388,7 @@ fn an_unreachable_registry_is_reported_and_leaves_no_sandbox() {
 }
 
 #[test]
-fn what_takes_space_is_shown_and_freed_without_creating_anything() {
+fn disk_usage_is_shown_and_freed_without_creating_files() {
     let env = TestEnvironment::new();
     let is_empty = || std::fs::read_dir(env.home.path()).unwrap().next().is_none();
     for _ in ["a home that is empty", "no home"] {

@@ -1,4 +1,4 @@
-//! What is known of a sandbox, for programs.
+//! Details of sandboxes as JSON.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use crate::ps::{WAITS, finish, json, refused, text, waiting};
 use crate::serve::ServeProcess;
 use crate::support::{RunningCommand, TestEnvironment, WATCHDOG, only_child};
 
-/// A sandbox that something else than the command line has paused, until this is dropped.
+/// A sandbox that another program has paused, until this is dropped.
 struct PausedSandbox<'w>(&'w TestEnvironment, &'static str);
 
 impl<'w> PausedSandbox<'w> {
@@ -22,7 +22,7 @@ impl<'w> PausedSandbox<'w> {
         paused
     }
 
-    /// As if it filled the disk of the host.
+    /// As the disk guard does.
     fn by_guard(env: &'w TestEnvironment, name: &'static str) -> Self {
         let paused = Self(env, name);
         paused.supervisor(async |mut client| client.pause_for(PauseReason::HostDisk).await.unwrap());
@@ -88,7 +88,7 @@ fn several_sandboxes_are_an_array_and_a_job_is_found_by_its_id() {
     assert_eq!((&job["stdout"]["length"], &job["outcome"]), (&6.into(), &Value::Null));
     let (code, _) = refused(&env, &["inspect", "one", "--job", "other"]);
     assert_eq!(code, "no_such_job");
-    // One that is not there hides none that is.
+    // A missing sandbox does not hide existing ones.
     let outcome = env.carrel(["inspect", "absent", "one"]);
     let values: Value = serde_json::from_slice(&outcome.stdout).unwrap();
     assert_eq!((outcome.code, &values[0]["name"]), (Some(1), &"one".into()), "{outcome:?}");
@@ -99,7 +99,7 @@ fn several_sandboxes_are_an_array_and_a_job_is_found_by_its_id() {
 
 //= promises.command.carrel-inspect
 #[test]
-fn one_that_is_paused_is_said_to_be() {
+fn a_paused_sandbox_is_shown_as_paused() {
     let env = TestEnvironment::new();
     let running = waiting(&env, "web");
     let paused = PausedSandbox::new(&env, "web");
@@ -118,7 +118,7 @@ fn one_that_is_paused_is_said_to_be() {
 
 //= promises.control-plane.sandbox-stopped-writing-however
 #[test]
-fn one_that_stays_and_is_paused_says_why_and_is_resumed_by_its_user() {
+fn a_paused_persistent_sandbox_shows_the_reason_and_is_resumed_by_its_user() {
     let env = TestEnvironment::new();
     // Only a user can resume it.
     env.configure("[limits]\nhost_free = 0\n");
@@ -147,7 +147,7 @@ fn one_that_stays_and_is_paused_says_why_and_is_resumed_by_its_user() {
     assert_eq!(text(&env, &["resume", "desk"]), "desk\n");
     assert_eq!(get()["paused"], false);
     text(&env, &["exec", "desk", "--", "true"]);
-    // One that runs is not resumed.
+    // A running sandbox is not resumed.
     assert_eq!(refused(&env, &["resume", "desk"]).0, "refused");
     drop(paused);
     let by_user = PausedSandbox::new(&env, "desk");
@@ -185,7 +185,7 @@ fn an_interrupt_ends_the_session_of_a_command_in_a_paused_sandbox() {
 }
 
 #[test]
-fn one_that_was_paused_while_there_was_no_daemon_is_named_by_the_next_one() {
+fn a_sandbox_that_was_paused_without_a_daemon_is_logged_by_the_next_daemon() {
     let env = TestEnvironment::new();
     let first = ServeProcess::new(&env, &[]);
     text(&env, &["create", "--id", "desk", "host"]);

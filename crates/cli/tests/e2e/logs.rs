@@ -1,4 +1,4 @@
-//! What a job wrote.
+//! The output of jobs.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Stdio;
@@ -26,7 +26,7 @@ fn full(env: &TestEnvironment, flags: &[&str]) -> (Option<i32>, Vec<u8>, Vec<u8>
 
 //= promises.command.carrel-logs
 #[test]
-fn bytes_are_shown_as_they_were_written_on_the_stream_that_they_were_written_to() {
+fn output_is_shown_unchanged_on_its_own_stream() {
     let env = TestEnvironment::new();
     let sandbox = RunningSandbox::new(&env);
     assert_eq!(sandbox.exec(&["--job", "bytes"], WRITE).code, Some(0));
@@ -44,14 +44,14 @@ fn bytes_are_shown_as_they_were_written_on_the_stream_that_they_were_written_to(
 }
 
 #[test]
-fn what_goes_to_one_place_is_shown_in_the_order_in_which_it_was_written() {
+fn output_of_both_streams_is_shown_in_the_order_of_the_writes() {
     let env = TestEnvironment::new();
     let sandbox = RunningSandbox::new(&env);
     let script = "echo ready; for i in 1 2 3; do read go; echo out; read go; echo err >&2; done";
     let mut job = sandbox.started(&["--job", "both"], script);
     let (mut stdin, stderr) = (job.child.stdin.take().unwrap(), job.child.stderr.take().unwrap());
     let mut errors = BufReader::new(stderr).lines();
-    // Each is written when the one before was seen.
+    // Each line is written when the previous one was received.
     for _ in 0..3 {
         stdin.write_all(b"\n").unwrap();
         job.until("out");
@@ -72,7 +72,7 @@ fn what_goes_to_one_place_is_shown_in_the_order_in_which_it_was_written() {
 
 //= promises.command.carrel-logs
 #[test]
-fn of_a_job_that_runs_what_is_there_is_shown_and_if_asked_what_follows() {
+fn output_of_a_running_job_is_shown_and_followed_on_request() {
     let env = TestEnvironment::new();
     let sandbox = RunningSandbox::new(&env);
     let mut job = sandbox.started(&["--job", "talk"], "echo ready; read line; echo \"<$line>\"");
@@ -84,7 +84,7 @@ fn of_a_job_that_runs_what_is_there_is_shown_and_if_asked_what_follows() {
     following.until("<line>");
     assert_eq!(job.finish().code, Some(0));
     assert_eq!(following.finish().code, Some(0));
-    // It may have begun when the job was over already.
+    // It may have started after the job ended.
     let mut rest = Vec::new();
     Read::read_to_end(&mut late.output, &mut rest).unwrap();
     assert!(rest == b"<line>\n" || rest.is_empty(), "{rest:?}");
@@ -93,7 +93,7 @@ fn of_a_job_that_runs_what_is_there_is_shown_and_if_asked_what_follows() {
 
 //= promises.command.carrel-logs
 #[test]
-fn a_tail_counts_the_lines_of_each_output() {
+fn a_tail_counts_the_lines_of_each_stream() {
     let env = TestEnvironment::new();
     let sandbox = RunningSandbox::new(&env);
     let script =
@@ -113,7 +113,7 @@ fn a_tail_counts_the_lines_of_each_output() {
     following.until("");
     following.until("over");
     assert_eq!((job.finish().code, following.finish().code), (Some(0), Some(0)));
-    // Of 80 MiB a part in the middle is not kept.
+    // Of 80 MiB, the middle is not kept.
     let script = "echo first; head -c 83886080 /dev/zero | tr '\\0' x; echo; echo last";
     sandbox.detached(&[], "flood", script);
     sandbox.until_exited("flood");
@@ -134,7 +134,7 @@ fn a_closed_pipe_is_not_a_failure() {
 }
 
 #[test]
-fn what_is_left_of_a_sandbox_that_is_gone_is_shown_too() {
+fn stored_output_of_a_removed_sandbox_is_shown() {
     let env = TestEnvironment::new();
     let home = env.home.path();
     let programs = Programs::within(crate::support::carrel().parent().unwrap()).unwrap();

@@ -1,26 +1,26 @@
-//! What there is: sandboxes and their jobs, and what they use.
+//! Lists of sandboxes and jobs, and their resource usage.
 
 use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::support::{RunningCommand, TestEnvironment};
 
-/// A script that is ready, and ends with its input.
+/// A script that prints a line and exits at the end of its input.
 pub(crate) const WAITS: &str = "echo ready; cat > /dev/null";
 
-/// A sandbox of that name, whose command waits.
+/// A sandbox of that name with a waiting command.
 pub(crate) fn waiting(env: &TestEnvironment, name: &str) -> RunningCommand {
     env.started(&["--name", name], WAITS)
 }
 
-/// Lets a command that waits come to its end.
+/// Lets a waiting command exit.
 pub(crate) fn finish(mut running: RunningCommand) {
     drop(running.child.stdin.take());
     let outcome = running.finish();
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
 }
 
-/// What a command says that has to succeed.
+/// The output of a command that succeeds.
 pub(crate) fn text(env: &TestEnvironment, words: &[&str]) -> String {
     let outcome = env.carrel(words);
     assert_eq!(outcome.code, Some(0), "{words:?}: {}", outcome.stderr);
@@ -31,7 +31,7 @@ pub(crate) fn json(env: &TestEnvironment, words: &[&str]) -> Value {
     serde_json::from_str(&text(env, words)).unwrap()
 }
 
-/// What a command says that has to fail, for programs.
+/// The error of a command that fails, as JSON.
 pub(crate) fn refused(env: &TestEnvironment, words: &[&str]) -> (String, String) {
     let outcome = env.carrel(["--json"].iter().chain(words));
     assert_eq!(outcome.code, Some(1), "{words:?}: {}", outcome.stderr);
@@ -47,7 +47,7 @@ fn sandboxes_are_listed_with_their_state_and_their_owner() {
     let (one, other) = (waiting(&env, "one"), waiting(&env, "other"));
     let output = text(&env, &["ls"]);
     let lines: Vec<&str> = output.lines().collect();
-    // A cell is cut when it is too long, and how long the program's path is depends on where it was built.
+    // A cell is truncated when it is too long, and the length of the program's path depends on the build directory.
     let program = crate::support::carrel();
     let begins = |cell: &str| program.to_str().unwrap().starts_with(cell.trim_end_matches('…'));
     assert_eq!(lines.len(), 3, "{output}");
@@ -82,7 +82,7 @@ fn jobs_are_listed_with_what_they_run() {
 }
 
 #[test]
-fn an_unknown_name_is_reported_alike_by_all_commands() {
+fn all_commands_report_an_unknown_name_in_the_same_way() {
     let env = TestEnvironment::new();
     let output = "no such sandbox: \"absent\"";
     for words in [

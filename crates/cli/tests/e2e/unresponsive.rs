@@ -17,14 +17,14 @@ use crate::ps::{finish as finished, refused, text, waiting};
 use crate::running_sandbox::RunningSandbox;
 use crate::support::{RunningCommand, TestEnvironment, finish, only_child, pid};
 
-/// The code of a failure, for programs.
+/// The code of a failure as JSON.
 fn code(output: &str) -> String {
     let error: Value = serde_json::from_str(output.lines().last().unwrap_or_default()).unwrap();
     error["error"]["code"].as_str().unwrap().to_owned()
 }
 
 #[test]
-fn what_reads_the_disk_of_a_stopped_sandbox_is_not_listed() {
+fn a_disk_reader_is_not_listed() {
     let env = TestEnvironment::new();
     let _reader = FakeShim::disk_reader(&env, "desk");
     for words in [&["--json", "ls"][..], &["--json", "ls", "--all"], &["--json", "stats", "--interval", "1ms"]] {
@@ -75,7 +75,7 @@ fn an_unresponsive_shim_times_out_and_hides_no_other_sandbox() {
 }
 
 #[test]
-fn one_that_does_not_answer_is_ended_all_the_same() {
+fn an_unresponsive_sandbox_is_killed() {
     let env = TestEnvironment::new();
     let (stopped, removed) = (waiting(&env, "stopped"), waiting(&env, "removed"));
     let handles = [&stopped, &removed].map(|running| {
@@ -102,7 +102,7 @@ fn one_that_does_not_answer_is_ended_all_the_same() {
 }
 
 #[test]
-fn one_that_opens_its_directory_is_listed_with_that_and_with_all_others() {
+fn a_sandbox_with_an_open_directory_is_listed_with_a_warning_beside_all_others() {
     let env = TestEnvironment::new();
     let (open, other) = (waiting(&env, "open"), waiting(&env, "other"));
     let directory = sandbox_directory(env.home.path(), "open").unwrap();
@@ -117,7 +117,7 @@ fn one_that_opens_its_directory_is_listed_with_that_and_with_all_others() {
 }
 
 #[test]
-fn who_waits_for_a_job_to_begin_can_be_interrupted() {
+fn waiting_for_the_start_of_a_job_can_be_interrupted() {
     let env = TestEnvironment::new();
     let (sender, requested) = channel();
     let _fake = FakeShim::new(&env, "slow", move |mut caller| {
@@ -136,7 +136,7 @@ fn who_waits_for_a_job_to_begin_can_be_interrupted() {
 }
 
 #[test]
-fn an_id_that_was_not_given_is_that_of_no_other_job() {
+fn a_generated_job_id_is_unique() {
     let env = TestEnvironment::new();
     let (sender, drawn) = channel();
     let _fake = FakeShim::new(&env, "box", move |mut caller| {
@@ -151,13 +151,13 @@ fn an_id_that_was_not_given_is_that_of_no_other_job() {
     let (first, second) = (drawn.recv().unwrap(), drawn.recv().unwrap());
     assert!(first != second && second.len() == "exec-".len() + 32, "{first} {second}");
     assert_eq!(output.trim_end(), second);
-    // One that was given is that of the job that is there.
+    // A given id is that of the existing job.
     let output = text(&env, &["--json", "exec", "--detach", "--job", "once", "box", "--", "true"]);
     assert_eq!(output, "{\"job\":\"once\",\"created\":false}\n");
 }
 
 #[test]
-fn input_is_read_once_however_often_it_is_given() {
+fn input_is_read_once_however_often_the_request_is_retried() {
     let env = TestEnvironment::new();
     let (over, end) = channel();
     let end = std::sync::Arc::new(std::sync::Mutex::new(end));
@@ -200,7 +200,7 @@ fn a_command_that_is_not_killed_after_its_timeout_is_not_waited_for() {
 }
 
 #[test]
-fn an_impostor_of_a_shim_gets_no_files() {
+fn an_impostor_of_a_shim_receives_no_files() {
     let env = TestEnvironment::new();
     let running = waiting(&env, "web");
     let here = tempfile::tempdir().unwrap();
