@@ -139,7 +139,7 @@ impl GitGuard {
         if let Some((end, by)) = self.loose.find(change) {
             return Some(GitRefusal::Named { path: top(path, end), by: by.to_owned() });
         }
-        // What replaces a directory leads to another one in it.
+        // A directory that is replaced by a link may refer to another one in it.
         if !directory && change.is_there() {
             let below = join(&folded, b"");
             let (named, NamedPath { by, .. }) = self.named.range(below.clone()..).next()?;
@@ -196,7 +196,7 @@ fn top(path: &RelativePath, end: usize) -> RelativePath {
 // === impl FileChange ===
 
 impl FileChange {
-    /// Whether something is at its path afterwards.
+    /// Whether a file exists at its path afterwards.
     fn is_there(&self) -> bool {
         !matches!(self.kind, ChangeKind::Deleted | ChangeKind::Skipped)
     }

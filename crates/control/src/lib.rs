@@ -1,9 +1,9 @@
-//! The lifecycle of sandboxes: what may be asked when, what happens then, and what survives.
+//! The lifecycle of sandboxes: which requests each state accepts, their effects, and what survives a crash.
 //!
-//! Whatever is accepted is in the store before it is answered, and every later step is there before anyone can see it.
-//! One actor has each sandbox: it alone changes its row, so that nothing of it is ever decided twice. What is to be done
-//! follows from the stage that the row is in, never from what an actor remembers; so a daemon that was killed in any
-//! moment is followed by one that goes on where it was.
+//! An accepted request is stored before it is answered, and every later step is stored before it becomes visible.
+//! Each sandbox has one actor, which alone changes its row, so that nothing is decided twice. The next step
+//! follows from the stage in the row, never from the memory of an actor; so after a daemon is killed at any
+//! time, the next one continues where it was.
 
 mod actor;
 mod admission;

@@ -50,9 +50,9 @@ pub enum DropPrivilegesError {
 /// Drops all privileges that a shim does not need, permanently.
 ///
 /// Its root becomes an empty read-only directory; open files stay open, and handles (see
-/// [`open_handle`](crate::open_handle())) give access to what is beneath them only. It loses its capabilities, is not dumpable, gains
-/// nothing by executing a program, is restricted by Landlock to its directories, and by [`SeccompFilter::supervisor`] to its system
-/// calls.
+/// [`open_handle`](crate::open_handle())) give access to what is beneath them only. It loses its capabilities, is not
+/// dumpable, gains nothing by executing a program, is restricted by Landlock to its directories, and by
+/// [`SeccompFilter::supervisor`] to its system calls.
 ///
 /// The calling process is root, has one thread, and has called [`leave_host_mounts`](crate::leave_host_mounts).
 pub fn drop_privileges(kept: RetainedPrivileges<'_>) -> Result<(), DropPrivilegesError> {

@@ -40,7 +40,7 @@ fn a_sandbox_is_created_used_stopped_resumed_and_removed() {
     assert_eq!(types(&env, "desk", 3, 2), ["EXEC_STARTED", "EXEC_FAILED"]);
 
     assert_eq!(text(&env, &["stop", "desk"]), "desk\n");
-    assert_eq!(text(&env, &["stop", "desk"]), "desk\n", "it is at rest already, which is what was asked for");
+    assert_eq!(text(&env, &["stop", "desk"]), "desk\n", "it is already stopped");
     assert_eq!(text(&env, &["logs", "desk", "first"]), "v\n/workspace\n");
     let value = json(&env, &["inspect", "desk"]);
     assert_eq!((&value["state"], &value["daemon"]["desired"]), (&"stopped".into(), &"stopped".into()));

@@ -284,7 +284,8 @@ fn another_user_than_root_cannot_serve() {
     let carrel = tempfile::tempdir().unwrap();
     std::fs::set_permissions(carrel.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let copy = carrel.path().join("carrel");
-    // By another process: a file that is open for writing here, or briefly in a process that another test starts, cannot be executed.
+    // By another process: a file that is open for writing here, or briefly in a process that another test starts, cannot be
+    // executed.
     assert!(Command::new("cp").arg(crate::support::carrel()).arg(&copy).status().unwrap().success());
     let mut command = Command::new("setpriv");
     command

@@ -161,7 +161,7 @@ fn a_persistent_sandbox_survives_its_owner_until_it_is_removed() {
     assert_eq!((&value["state"], &value["ended"]["reason"]), (&"stopped".into(), &"stopped".into()));
     assert!(value["pid"].is_null() && value["shim_pid"].is_null(), "{value}");
     assert!(text(&env, &["ps"]).contains(" stopped "));
-    assert_eq!(text(&env, &["stop", "web"]), "web\n", "it is gone already, which is what was asked for");
+    assert_eq!(text(&env, &["stop", "web"]), "web\n", "it has already stopped");
     assert_eq!(refused(&env, &["cp", "web:/etc/passwd", "."]).0, "sandbox_not_running");
     text(&env, &["rm", "web"]);
     assert_eq!(refused(&env, &["inspect", "web"]).0, "no_such_sandbox");

@@ -12,7 +12,7 @@ use crate::support::TarBuilder;
 /// The variable that names a small disk to a process of these tests.
 const DISK: &str = "CARREL_TEST_DISK";
 
-/// A home whose layers may take less.
+/// A home with smaller limits for layers.
 fn home(limits: ArchiveLimits) -> StoreHome {
     let home = StoreHome::new();
     let unpacker = Unpacker { program: env!("CARGO_BIN_EXE_carrel-unpack").into(), limits };
@@ -20,7 +20,7 @@ fn home(limits: ArchiveLimits) -> StoreHome {
     StoreHome { store, ..home }
 }
 
-/// As many layers, each its own.
+/// This many distinct layers.
 fn image(layers: usize, layer: impl Fn(usize, TarBuilder) -> TarBuilder) -> MemorySource {
     (0..layers)
         .fold(ImageBuilder::default(), |build, number| {
@@ -33,7 +33,7 @@ fn image(layers: usize, layer: impl Fn(usize, TarBuilder) -> TarBuilder) -> Memo
 #[test]
 fn all_layers_together_may_have_four_times_the_bytes_of_one() {
     let home = home(ArchiveLimits { bytes: 100_000, entries: 100 });
-    // Of what is compressed there is little.
+    // The compressed data is small.
     let large = |number: usize, tar: TarBuilder| tar.file(&format!("{number}"), &vec![7; 80_000]);
     home.pull(&image(4, large)).unwrap();
     home.store.prune(true).unwrap();
@@ -70,7 +70,7 @@ fn layers_that_exist_already_count_for_the_image() {
     home.pull(&part).unwrap();
 }
 
-/// A layer with so many paths of directories that have no entry, which are as long as they can be.
+/// A layer with many long paths of directories without entries.
 fn unfounded(number: usize, tar: TarBuilder) -> TarBuilder {
     let part = format!("{}/", "d".repeat(250));
     let deep = |chain: usize| format!("{number}-{chain}/{}x", part.repeat(15));
@@ -87,7 +87,7 @@ fn directories_without_entries_are_limited_for_all_layers_together() {
     home.assert_empty();
 }
 
-/// The process on a small disk: alone it has nothing to do.
+/// The child process on a small disk; on its own it does nothing.
 #[test]
 fn another_process_fills_a_disk() {
     let Ok(path) = std::env::var(DISK) else { return };
@@ -96,7 +96,7 @@ fn another_process_fills_a_disk() {
     let names = |directory: &str| crate::support::names(&std::path::Path::new(&path).join("images").join(directory));
     let some =
         |size: usize| move |number: usize, tar: TarBuilder| tar.file(&format!("{number}"), &noise(size + number));
-    // Each layer would fit.
+    // Each layer alone would fit.
     let error = home.store.pull(Some("large"), &image(6, some(2 << 20)), &amd64(), &()).unwrap_err();
     assert!(
         matches!(error, ImageStoreError::Full(_)) && error.to_string().contains("hint: run `carrel prune`"),

@@ -27,7 +27,7 @@ struct TrickleReader {
 impl Read for TrickleReader {
     fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
         if self.left == 0 {
-            // Nothing comes any more, and the waiter is polled for cancellation again and again.
+            // No more data arrives, and the waiting reader polls for the cancellation.
             self.stop.cancel();
             return Err(std::io::ErrorKind::Interrupted.into());
         }
@@ -85,7 +85,7 @@ fn a_pull_cancelled_before_its_start_requests_nothing() {
     home.store.pull_cancellable(None, &image, &amd64(), &(), &CancellationToken::new()).unwrap();
 }
 
-/// Reports that a pull has begun.
+/// Reports that a pull has started.
 struct StartSignal(Mutex<Sender<()>>);
 
 impl PullProgress for StartSignal {
@@ -103,7 +103,7 @@ fn start_signal() -> (StartSignal, Receiver<()>) {
 fn a_pull_that_waits_for_another_can_be_cancelled() {
     let home = StoreHome::new();
     let image = two_layers().source();
-    // Another process works on it, or on one of its layers, for ever.
+    // Another process works on the image, or on one of its layers, and never ends.
     let layer = image.layers()[0].digest.hex();
     for name in [format!("{}.image", image.digest().hex()), layer] {
         std::fs::create_dir_all(home.path("partial")).unwrap();
@@ -119,7 +119,7 @@ fn a_pull_that_waits_for_another_can_be_cancelled() {
             let outcome = pull.join().unwrap();
             assert!(matches!(outcome, Err(ImageStoreError::Cancelled)), "{outcome:?}");
         });
-        // A waiter that is not cancelled gets it when the other ends.
+        // A waiting pull that is not cancelled continues when the other ends.
         std::thread::scope(|scope| {
             let (progress, started) = start_signal();
             let (home, image) = (&home, &image);

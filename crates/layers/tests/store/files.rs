@@ -110,7 +110,7 @@ fn an_invalid_layout_is_reported() {
     assert!(error(OciLayout::directory(&at, None)).contains("it has no file `index.json`"));
     std::fs::write(at.join("index.json"), r#"{"schemaVersion":2,"manifests":[]}"#).unwrap();
     assert!(error(OciLayout::directory(&at, None)).contains("contains no image"));
-    // A blob that leads out of the layout is not there.
+    // A blob outside of the layout does not exist.
     let source = two_layers().source();
     source.layout(&at);
     let blob = at.join("blobs/sha256").join(source.layers()[0].digest.hex());
@@ -124,7 +124,7 @@ fn an_invalid_layout_is_reported() {
     pull(&home, &OciLayout::directory(&at, None).unwrap()).unwrap();
 }
 
-/// An archive as Docker wrote it for years: a directory for each layer, and links between those that are the same.
+/// An archive as old versions of Docker wrote it: a directory for each layer, and links between equal ones.
 fn old_docker(layers: &[Vec<u8>], config: &[u8]) -> Vec<u8> {
     let tar = TarBuilder::default().file("config.json", config).dir("one").file("one/VERSION", b"1.0");
     let tar = tar.file("one/layer.tar", &layers[0]).dir("two").file("two/layer.tar", &layers[1]);
@@ -189,7 +189,7 @@ fn an_inconsistent_docker_archive_is_rejected() {
     let home = StoreHome::new();
     let layers = layers();
     let ids = layers.each_ref().map(|layer| Digest::of(layer));
-    // A layer is not the one that the configuration names.
+    // A layer differs from the one in the configuration.
     let path = write(&home, &old_docker(&layers, &config(&[Digest::of(b"another"), ids[1], ids[0], ids[1]])));
     let outcome = pull(&home, &home.store.docker_archive(&path, None).unwrap());
     assert!(matches!(outcome, Err(ImageStoreError::Digest { .. })), "{outcome:?}");

@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::memory::{ImageBuilder, StoreHome};
 use crate::support::{TarBuilder, header};
 
-/// A layer with one directory of some mode and owner.
+/// A layer with one directory of this mode and owner.
 fn directory(tar: TarBuilder, name: &str, mode: u32, owner: u64) -> TarBuilder {
     let mut header = header(name.as_bytes(), b'5');
     header.set_mode(mode);
@@ -81,7 +81,7 @@ fn a_directory_without_an_entry_has_the_attributes_of_the_layer_below() {
     for (name, mode, owner) in [("./", 0o711, 0), ("home", 0o755, 0), ("home/app", 0o2750, 1000), ("srv", 0o1777, 7)] {
         lower = directory(lower, name, mode, owner);
     }
-    // It changes something deep in a directory of the lower one, and says nothing about the way there.
+    // It changes a file deep in a directory of the lower layer, and has no entries for its parents.
     let upper =
         TarBuilder::default().file("home/app/.profile", b"").file("home/app/.wh.old", b"").file("new/file", b"");
     let source =
@@ -101,7 +101,7 @@ fn a_directory_without_an_entry_has_the_attributes_of_the_layer_below() {
     assert_eq!(visible, expected.map(|(path, mode)| (path.to_owned(), mode)).into());
     let patch = std::fs::metadata(stored.root.layers[0].join("home/app")).unwrap();
     assert_eq!((patch.mode() & 0o7777, patch.uid(), patch.mtime()), (0o2750, 1000, 1_700_000_000));
-    // It goes with the image.
+    // It is removed with the image.
     home.store.prune(true).unwrap();
     home.assert_empty();
 }

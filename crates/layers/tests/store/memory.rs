@@ -1,4 +1,4 @@
-//! In-memory images: a source that can lie, break and count, and a target.
+//! In-memory images: a source that can inject faults and counts requests, and a target.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{Cursor, Read};
@@ -17,11 +17,11 @@ pub(crate) struct MemorySource {
     pub(crate) manifest: Vec<u8>,
     pub(crate) media_type: String,
     pub(crate) blobs: HashMap<Digest, Vec<u8>>,
-    /// What is given instead of a blob's own content.
+    /// The bytes that are returned instead of a blob's own content.
     pub(crate) instead: HashMap<Digest, Vec<u8>>,
-    /// After so many bytes of a blob the stream breaks, with an error or without.
+    /// The stream breaks after this many bytes of a blob, with an error or without.
     pub(crate) cut: HashMap<Digest, (u64, bool)>,
-    /// What was asked for, and from where.
+    /// The requested blobs and their offsets.
     pub(crate) requests: Mutex<Vec<(Digest, u64)>>,
     /// How many bytes of blobs were read.
     pub(crate) given: std::sync::Arc<Mutex<u64>>,
@@ -76,7 +76,7 @@ impl ImageBuilder {
         self.changed(|_| {})
     }
 
-    /// The image with its manifest changed.
+    /// The image with a modified manifest.
     pub(crate) fn changed(&self, change: impl Fn(&mut serde_json::Value)) -> MemorySource {
         let diff_ids: Vec<_> = self.layers.iter().map(|(_, diff_id, _)| diff_id).collect();
         let rootfs = serde_json::json!({ "type": "layers", "diff_ids": diff_ids });
@@ -105,7 +105,7 @@ impl ImageBuilder {
     }
 }
 
-/// An image of two layers, the second of which takes something away.
+/// An image of two layers, the second of which deletes a file.
 pub(crate) fn two_layers() -> ImageBuilder {
     let lower = TarBuilder::default().dir("./").dir("etc").file("etc/hostname", b"carrel\n").file("etc/gone", b"");
     let upper = TarBuilder::default().dir("./").dir("etc").file("etc/.wh.gone", b"").file("etc/motd", b"hello\n");
@@ -133,7 +133,7 @@ impl MemorySource {
         std::mem::take(&mut self.given.lock().unwrap())
     }
 
-    /// Writes it as a layout, so that other processes can have it.
+    /// Writes it as a layout for other processes.
     pub(crate) fn layout(&self, at: &Path) {
         std::fs::create_dir_all(at.join("blobs/sha256")).unwrap();
         std::fs::write(at.join("oci-layout"), br#"{"imageLayoutVersion":"1.0.0"}"#).unwrap();
@@ -210,7 +210,7 @@ impl StoreHome {
         names(&self.path(directory))
     }
 
-    /// Nothing is left of what was not completed.
+    /// Asserts that nothing incomplete is left.
     #[track_caller]
     pub(crate) fn assert_clean(&self) {
         for directory in ["partial", "staging"] {
@@ -218,7 +218,7 @@ impl StoreHome {
         }
     }
 
-    /// Nothing at all is there.
+    /// Asserts that the store is empty.
     #[track_caller]
     pub(crate) fn assert_empty(&self) {
         for directory in ["partial", "staging", "blobs", "layers", "images", "names", "archives"] {
@@ -231,7 +231,7 @@ pub(crate) fn open(home: &Path) -> ImageStore {
     ImageStore::open(home, Unpacker::new(env!("CARGO_BIN_EXE_carrel-unpack"))).unwrap()
 }
 
-/// All entries of a tree. When something was taken away is of no meaning.
+/// All entries of a tree, without the times of whiteouts.
 pub(crate) fn tree(at: &Path) -> BTreeMap<PathBuf, String> {
     let mut entries = crate::trees::described(at);
     for line in entries.values_mut().filter(|line| line.starts_with("mode 20000 ")) {
@@ -240,7 +240,7 @@ pub(crate) fn tree(at: &Path) -> BTreeMap<PathBuf, String> {
     entries
 }
 
-/// Lets go of a lock. To close it is not enough: what another test is just starting has it open too.
+/// Releases a lock. Closing is not enough: a process that another test just starts has inherited the descriptor.
 pub(crate) fn release(lock: impl std::os::fd::AsFd) {
     rustix::fs::flock(&lock, rustix::fs::FlockOperation::Unlock).unwrap();
 }
@@ -290,7 +290,7 @@ impl ImageTarget for MemoryTarget {
 }
 
 impl MemoryTarget {
-    /// The image that was sent, to be had from here.
+    /// The image that was pushed, as a source.
     pub(crate) fn source(self) -> MemorySource {
         let (media_type, manifest) = self.manifest.into_inner().unwrap().unwrap();
         let blobs = self.blobs.into_inner().unwrap();

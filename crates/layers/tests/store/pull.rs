@@ -27,7 +27,7 @@ fn a_pull_stores_all_layers_and_the_name() {
     assert_eq!(home.store.get(stored.digest).unwrap().unwrap(), stored);
     assert_eq!(home.store.list().unwrap(), [stored]);
     assert_eq!(home.store.find("example.org/other:latest").unwrap(), None);
-    // A store that is opened anew has the same.
+    // A reopened store has the same.
     assert!(open(home.directory.path()).find(NAME).unwrap().is_some());
     home.assert_clean();
 }
@@ -138,7 +138,7 @@ fn an_unrecorded_layer_and_blob_are_verified_before_use() {
     let source = two_layers().source();
     let stored = home.pull(&source).unwrap();
     let layer = source.layers()[0].clone();
-    // As a power cut may leave it: the image was not recorded, and the machine is another since.
+    // As a power cut may leave it: the image was not recorded, and the host has booted since.
     std::fs::remove_dir_all(home.path("images").join(stored.digest.hex())).unwrap();
     let tree = stored.root.layers[1].clone();
     let about = tree.with_file_name("about.json");
@@ -231,7 +231,7 @@ fn concurrent_pulls_with_shared_layers_do_not_deadlock() {
     home.assert_clean();
 }
 
-/// Bytes that do not compress, the same every time.
+/// Bytes that do not compress, always the same.
 pub(crate) fn noise(length: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut next = || {

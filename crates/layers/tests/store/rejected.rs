@@ -26,7 +26,7 @@ fn a_blob_with_other_content_is_rejected() {
     let mut source = two_layers().source();
     let layer = source.layers()[1].clone();
     let other = gzip(&TarBuilder::default().dir("./").file("etc/motd", b"harm!\n").end());
-    // As long as it has to be.
+    // With the required length.
     let mut other = [other, vec![0; 4096]].concat();
     other.truncate(usize::try_from(layer.size).unwrap());
     source.instead.insert(layer.digest, other.clone());
@@ -35,7 +35,7 @@ fn a_blob_with_other_content_is_rejected() {
         ImageStoreError::Digest { expected, found: observed, .. } => {
             assert_eq!((expected, observed), (layer.digest, found))
         }
-        // It ends in the middle, which the unpacker may see first.
+        // It ends in the middle, which the unpacker may notice first.
         ImageStoreError::Unpack { blob, .. } => assert_eq!(blob, layer.digest),
         other => panic!("{other}"),
     }
@@ -106,7 +106,7 @@ fn unknown_or_wrong_media_types_are_rejected() {
     let mut source = one_layer().source();
     source.media_type = "text/html".into();
     assert!(matches!(refused(&source), ImageStoreError::Manifest(ManifestError::MediaType { .. })));
-    // A layer that is compressed in another way than it says.
+    // A layer that is compressed in another way than declared.
     let source = one_layer().changed(|manifest| manifest["layers"][0]["mediaType"] = json!(media::LAYER_ZSTD));
     assert!(matches!(refused(&source), ImageStoreError::Unpack { .. }));
 }
@@ -119,7 +119,7 @@ fn a_layer_with_a_wrong_diff_id_is_rejected() {
     let source = ImageBuilder::default().packed(media::LAYER_GZIP, other, gzip(&tar)).source();
     let ImageStoreError::DiffId { expected, found, .. } = refused(&source) else { panic!() };
     assert_eq!((expected, found), (other, Digest::of(&tar)));
-    // Not even if the same blob is there, unpacked to what it is.
+    // Not even if the same blob exists, unpacked under its own type.
     let home = StoreHome::new();
     home.pull(&ImageBuilder::default().packed(media::LAYER_GZIP, Digest::of(&tar), gzip(&tar)).source()).unwrap();
     assert!(matches!(home.pull(&source), Err(ImageStoreError::DiffId { .. })));
@@ -135,7 +135,7 @@ fn a_manifest_that_uses_a_digest_twice_is_rejected() {
         manifest["config"]["digest"] = manifest["layers"][0]["digest"].clone();
     });
     assert!(matches!(refused(&twice), ImageStoreError::Manifest(ManifestError::Loop(_))));
-    // One that names itself would have to be called what it is called by itself.
+    // It would have to contain its own digest.
     let index = |digest: Digest| {
         let platform = json!({ "os": "linux", "architecture": "amd64" });
         json!({ "schemaVersion": 2, "mediaType": media::INDEX, "manifests": [
@@ -152,7 +152,7 @@ fn a_manifest_that_uses_a_digest_twice_is_rejected() {
     });
     assert!(matches!(outcome, Err(SourceError::Manifest(ManifestError::Digest { .. }))));
     assert_eq!(fetched, 1);
-    // Indexes in indexes are followed, but not for ever.
+    // Nested indexes are followed up to a limit.
     let mut chain = vec![serde_json::to_vec(&index(Digest::of(b"end"))).unwrap()];
     for _ in 0..10 {
         chain.push(serde_json::to_vec(&index(Digest::of(chain.last().unwrap()))).unwrap());

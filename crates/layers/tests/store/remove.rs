@@ -110,9 +110,9 @@ fn a_persistent_user_keeps_an_image_while_its_directory_exists() {
     assert_eq!(users, ["box"]);
     home.store.prune(true).unwrap();
     assert!(home.store.find(NAME).unwrap().is_some());
-    // It is the link that counts, not who made it: another store sees it too.
+    // The link counts, not its creator: another store respects it too.
     assert!(matches!(open(home.directory.path()).remove(NAME), Err(ImageStoreError::InUse { .. })));
-    // One that crashed before it could say that it is gone is gone all the same.
+    // A user that crashed before it could unregister does not count.
     std::fs::remove_dir(&owner).unwrap();
     home.store.remove(NAME).unwrap();
     home.assert_empty();
@@ -191,7 +191,7 @@ fn concurrent_pulls_and_removals_leave_complete_images() {
                 let store = open(home.directory.path());
                 for _ in 0..10 {
                     let stored = store.pull(Some(&name), source, &amd64(), &()).unwrap();
-                    // What is held is whole.
+                    // A held image is complete.
                     if let Ok(_held) = store.hold(stored.digest) {
                         assert_eq!(std::fs::read(stored.root.layers[1].join("etc/hostname")).unwrap(), b"carrel\n");
                     }

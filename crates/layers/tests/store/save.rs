@@ -25,7 +25,7 @@ fn device(path: &Path) {
     rustix::fs::mknodat(CWD, path, FileType::CharacterDevice, Mode::empty(), 0).unwrap();
 }
 
-/// An upper directory with everything that one can hold, stored with ids from `first` on.
+/// An upper directory with every kind of entry, stored with ids from `first` on.
 fn upper(home: &StoreHome, first: u32) -> PathBuf {
     let at = home.directory.path().join("upper");
     let long = "long".repeat(50);
@@ -41,7 +41,7 @@ fn upper(home: &StoreHome, first: u32) -> PathBuf {
     symlink("/opt/app/bin/tool", at.join("etc/link")).unwrap();
     symlink(format!("/deep/{long}"), at.join("etc/long")).unwrap();
     attribute(&at.join("etc/motd"), "user.note", b"a\0b\n");
-    // `cap_net_raw` for everybody.
+    // `cap_net_raw` for every user.
     let capability = [1, 0, 0, 2, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     rustix::fs::mknodat(CWD, at.join("var/pipe"), FileType::Fifo, Mode::from_raw_mode(0o640), 0).unwrap();
     let mut waiting = vec![at.clone()];
@@ -77,7 +77,7 @@ fn a_saved_image_has_the_tree_that_was_there() {
     // The same changes are the same image.
     let again = home.store.save(Some(base.digest), &changes(&upper, 0), &config, NAME, &()).unwrap();
     assert_eq!(again.digest, stored.digest);
-    // Sent somewhere and taken from there, it is the same.
+    // Pushed and pulled again, it is the same.
     let sent = MemoryTarget::default();
     home.store.push(stored.digest, &sent, &()).unwrap();
     let other = StoreHome::new();
@@ -86,7 +86,7 @@ fn a_saved_image_has_the_tree_that_was_there() {
     for (ours, theirs) in pulled.root.layers.iter().zip(&stored.root.layers) {
         assert_same(&tree(ours), &tree(theirs));
     }
-    // What it was built on may go, and what it needs of it stays.
+    // Its base image may be removed, and the layers that it needs stay.
     home.store.remove("example.org/image:latest").unwrap();
     assert!(stored.root.layers.iter().all(|layer| layer.is_dir()));
 }
@@ -96,7 +96,7 @@ fn ids_on_disk_are_mapped_to_those_of_the_sandbox() {
     let (plain, shifted) = (StoreHome::new(), StoreHome::new());
     let expected = upper(&plain, 0);
     let upper = upper(&shifted, 1 << 20);
-    // One that the sandbox does not have belongs to no user.
+    // An id outside of the sandbox's range belongs to no user.
     std::fs::write(upper.join("stray"), "").unwrap();
     let stored = shifted.store.save(None, &changes(&upper, 1 << 20), &ImageConfig::default(), NAME, &()).unwrap();
     let owners = |at: &Path| -> Vec<_> {

@@ -170,8 +170,8 @@ impl PersistentDisk {
         Self::attach(directory, locked)
     }
 
-    /// Checks the file system of an unused disk that was not closed, or whose superblock records an error; with `is_damaged`, in
-    /// any case. Returns what was repaired. Only images are checked.
+    /// Checks the file system of an unused disk that was not closed, or whose superblock records an error; with
+    /// `is_damaged`, in any case. Returns what was repaired. Only images are checked.
     pub fn check(directory: &Path, is_damaged: bool) -> Result<Option<DiskRepair>, DiskError> {
         let locked = lock(directory)?;
         let checked = if kind(&locked) == Some(DiskKind::Image) { check(directory, is_damaged) } else { Ok(None) };
@@ -237,8 +237,8 @@ impl PersistentDisk {
         self.image.iter().chain([&self.directory]).try_for_each(|root| Ok(rustix::fs::syncfs(root)?))
     }
 
-    /// Flushes an image to the host's disk, and records that it was closed. No process may write to it any more. Has no effect on
-    /// a directory of the host.
+    /// Flushes an image to the host's disk, and records that it was closed. No process may write to it any more. Has no
+    /// effect on a directory of the host.
     pub fn close(&self) -> std::io::Result<()> {
         if let (Some(image), Some(state)) = (&self.image, &self.state) {
             rustix::fs::syncfs(image)?;
