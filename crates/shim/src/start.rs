@@ -42,7 +42,7 @@ const ENVIRONMENT: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bi
 const SEND_BUFFER: usize = 1024 * 1024;
 
 /// A running sandbox with its resources.
-pub(crate) struct RunningSandbox {
+pub(crate) struct SupervisedSandbox {
     pub(crate) container: Container,
     pub(crate) cgroup: Option<Cgroup>,
     /// Requested limits that are not enforced.
@@ -77,7 +77,7 @@ pub(crate) fn start(
     create: &Create,
     owner: &Owner,
     host: Result<HostCgroups, CgroupError>,
-) -> Result<RunningSandbox, StartError> {
+) -> Result<SupervisedSandbox, StartError> {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     // Invalid requests are rejected before anything is created.
     let (root, mounts, project) = (RootFs::try_from(create.root.clone())?, mounts(create)?, project(create)?);
@@ -450,10 +450,10 @@ fn limits(limits: &messages::SandboxLimits) -> Result<CgroupLimits, StartError> 
 // === impl CreatedSandbox ===
 
 impl CreatedSandbox {
-    fn into_running(self, create: &Create, directory: RunDirectory, log: JournalWriter) -> RunningSandbox {
+    fn into_running(self, create: &Create, directory: RunDirectory, log: JournalWriter) -> SupervisedSandbox {
         let logs_path = create.logs.as_ref().map_or_else(|| directory.logs_path(), |logs| logs.0.clone());
         let jobs = Jobs::new(self.logs, logs_path, create.keep.clone(), self.handshake.limits);
-        RunningSandbox {
+        SupervisedSandbox {
             container: self.container,
             cgroup: self.cgroup,
             unenforced: self.unenforced,
@@ -479,9 +479,9 @@ impl CreatedSandbox {
     }
 }
 
-// === impl RunningSandbox ===
+// === impl SupervisedSandbox ===
 
-impl RunningSandbox {
+impl SupervisedSandbox {
     /// Removes its directory; a persistent one keeps its record and journal.
     pub(crate) fn clean_up(&mut self) -> std::io::Result<()> {
         match self.directory.take() {

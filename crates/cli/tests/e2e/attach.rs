@@ -7,7 +7,7 @@ use std::process::Stdio;
 
 use rustix::process::Signal;
 
-use crate::running_sandbox::RunningSandbox;
+use crate::running_sandbox::SharedSandbox;
 use crate::support::{RunningCommand, TestEnvironment};
 use crate::terminal::PtySession;
 
@@ -22,7 +22,7 @@ fn attached(env: &TestEnvironment, words: &[&str]) -> RunningCommand {
 #[test]
 fn past_and_new_output_is_shown_and_the_exit_code_is_that_of_the_job() {
     let env = TestEnvironment::new();
-    let sandbox = RunningSandbox::new(&env);
+    let sandbox = SharedSandbox::new(&env);
     sandbox.detached(&["--interactive"], "echo", ECHO);
     let mut running = attached(&env, &["box", "echo"]);
     running.until("begun");
@@ -47,7 +47,7 @@ fn past_and_new_output_is_shown_and_the_exit_code_is_that_of_the_job() {
 #[test]
 fn without_a_replay_only_new_output_is_shown() {
     let env = TestEnvironment::new();
-    let sandbox = RunningSandbox::new(&env);
+    let sandbox = SharedSandbox::new(&env);
     sandbox.detached(&["--interactive"], "echo", ECHO);
     let mut observed = attached(&env, &["--read-only", "box", "echo"]);
     observed.until("begun");
@@ -62,7 +62,7 @@ fn without_a_replay_only_new_output_is_shown() {
 #[test]
 fn an_attach_without_input_does_not_close_the_input_of_the_job() {
     let env = TestEnvironment::new();
-    let sandbox = RunningSandbox::new(&env);
+    let sandbox = SharedSandbox::new(&env);
     sandbox.detached(&["--interactive"], "echo", ECHO);
     let mut idle = RunningCommand::new(env.command(["attach", "box", "echo"]).spawn().unwrap());
     idle.until("begun");
@@ -77,7 +77,7 @@ fn an_attach_without_input_does_not_close_the_input_of_the_job() {
 #[test]
 fn input_held_by_another_process_is_refused_or_taken_over_and_can_be_viewed_read_only() {
     let env = TestEnvironment::new();
-    let sandbox = RunningSandbox::new(&env);
+    let sandbox = SharedSandbox::new(&env);
     let outcome = env.carrel(["attach", "box"]);
     assert_eq!(outcome.code, Some(125));
     let output = format!("error: process {}", sandbox.owner());
@@ -109,7 +109,7 @@ fn input_held_by_another_process_is_refused_or_taken_over_and_can_be_viewed_read
 #[test]
 fn without_a_job_id_the_only_candidate_is_selected() {
     let env = TestEnvironment::new();
-    let sandbox = RunningSandbox::new(&env);
+    let sandbox = SharedSandbox::new(&env);
     sandbox.detached(&[], "done", "exit 1");
     let outcome = env.carrel(["attach", "box", "done"]);
     assert_eq!(outcome.code, Some(1));
@@ -128,7 +128,7 @@ fn without_a_job_id_the_only_candidate_is_selected() {
 #[test]
 fn a_terminal_gets_the_size_of_the_attached_client() {
     let env = TestEnvironment::new();
-    let sandbox = RunningSandbox::new(&env);
+    let sandbox = SharedSandbox::new(&env);
     let script = "stty size; while read line; do stty size; done";
     sandbox.detached(&["--tty"], "shell", script);
     let mut before = RunningCommand::new(env.command(["logs", "-f", "box", "shell"]).spawn().unwrap());
@@ -147,7 +147,7 @@ fn a_terminal_gets_the_size_of_the_attached_client() {
 #[test]
 fn an_interrupt_detaches_a_terminal_that_lost_the_input() {
     let env = TestEnvironment::new();
-    let sandbox = RunningSandbox::new(&env);
+    let sandbox = SharedSandbox::new(&env);
     sandbox.detached(&["--tty"], "shell", "echo go; while read line; do echo \"<$line>\"; done");
     let mut first = PtySession::types_at_shell(&env, &["attach", "box", "shell"]);
     first.until("go");
@@ -170,7 +170,7 @@ fn an_interrupt_detaches_a_terminal_that_lost_the_input() {
 fn dropped_output_is_reported_by_its_length() {
     const MOST: usize = 80 << 20;
     let env = TestEnvironment::new();
-    let sandbox = RunningSandbox::new(&env);
+    let sandbox = SharedSandbox::new(&env);
     sandbox.detached(&[], "flood", &format!("head -c {MOST} /dev/zero"));
     // Without a follower the job did not wait: the start and the end of its output are kept.
     sandbox.until_exited("flood");
@@ -192,7 +192,7 @@ fn dropped_output_is_reported_by_its_length() {
 #[test]
 fn keys_detach_from_a_job_without_a_terminal() {
     let env = TestEnvironment::new();
-    let sandbox = RunningSandbox::new(&env);
+    let sandbox = SharedSandbox::new(&env);
     let words = ["exec", "--no-tty", "--job", "echo", "box", "--", "sh", "-c", ECHO];
     let mut person = PtySession::types_at_shell(&env, &words);
     person.until("begun");
@@ -231,7 +231,7 @@ fn keys_detach_from_a_job_without_a_terminal() {
 #[test]
 fn an_interrupt_detaches_from_an_attached_job() {
     let env = TestEnvironment::new();
-    let sandbox = RunningSandbox::new(&env);
+    let sandbox = SharedSandbox::new(&env);
     sandbox.detached(&["--interactive"], "echo", ECHO);
     for (signal, code) in [(Signal::INT, 130), (Signal::HUP, 129), (Signal::TERM, 143)] {
         let mut running = attached(&env, &["box", "echo"]);

@@ -5,14 +5,14 @@ use std::process::Stdio;
 
 use rustix::process::Signal;
 
-use crate::running_sandbox::RunningSandbox;
+use crate::running_sandbox::SharedSandbox;
 use crate::support::{RunningCommand, TestEnvironment, finish};
 use crate::terminal::PtySession;
 
 #[test]
 fn a_second_command_has_its_own_streams_and_exit_code() {
     let env = TestEnvironment::new();
-    let sandbox = RunningSandbox::new(&env);
+    let sandbox = SharedSandbox::new(&env);
     let outcome = sandbox.exec(&[], "echo out; echo err >&2; exit 42");
     assert_eq!((outcome.code, outcome.stdout.as_slice(), outcome.stderr.as_str()), (Some(42), &b"out\n"[..], "err\n"));
     let flags = ["--env", "A=1", "--workdir", "/tmp", "--user", "1000:5"];
@@ -25,7 +25,7 @@ fn a_second_command_has_its_own_streams_and_exit_code() {
 #[test]
 fn a_command_that_cannot_start_is_reported_as_by_run() {
     let env = TestEnvironment::new();
-    let _sandbox = RunningSandbox::new(&env);
+    let _sandbox = SharedSandbox::new(&env);
     let outcome = env.carrel(["exec", "box", "--", "no-such-command"]);
     assert_eq!(outcome.code, Some(127));
     assert_eq!(outcome.stderr, "error: no-such-command: command not found in the sandbox\n");
@@ -41,7 +41,7 @@ fn a_command_that_cannot_start_is_reported_as_by_run() {
 #[test]
 fn large_binary_data_passes_unchanged_in_both_directions() {
     let env = TestEnvironment::new();
-    let _sandbox = RunningSandbox::new(&env);
+    let _sandbox = SharedSandbox::new(&env);
     let sent: Vec<u8> = (0..8_u32 << 20).map(|at| at.wrapping_mul(0x9e37_79b9).to_be_bytes()[0]).collect();
     let mut child = env.command(["exec", "box", "--", "cat"]).stdin(Stdio::piped()).spawn().unwrap();
     let (mut stdin, copy) = (child.stdin.take().unwrap(), sent.clone());
@@ -56,7 +56,7 @@ fn large_binary_data_passes_unchanged_in_both_directions() {
 #[test]
 fn a_retry_with_the_same_id_attaches_instead_of_running_twice() {
     let env = TestEnvironment::new();
-    let sandbox = RunningSandbox::new(&env);
+    let sandbox = SharedSandbox::new(&env);
     let script = "echo run >> /tmp/runs; wc -l < /tmp/runs; exit 3";
     let outcome = sandbox.exec(&["--job", "once"], script);
     assert_eq!((outcome.code, outcome.stdout.as_slice(), outcome.stderr.as_str()), (Some(3), &b"1\n"[..], ""));
@@ -76,7 +76,7 @@ fn a_retry_with_the_same_id_attaches_instead_of_running_twice() {
 #[test]
 fn a_job_survives_its_client_and_a_retry_gets_all_output() {
     let env = TestEnvironment::new();
-    let sandbox = RunningSandbox::new(&env);
+    let sandbox = SharedSandbox::new(&env);
     let script = "echo ready; while ! test -e /tmp/go; do sleep 0.02; done; echo done; exit 5";
     let running = sandbox.started(&["--job", "long"], script);
     running.signal(Signal::KILL);
@@ -90,7 +90,7 @@ fn a_job_survives_its_client_and_a_retry_gets_all_output() {
 #[test]
 fn a_retry_continues_the_input_and_repeats_no_byte() {
     let env = TestEnvironment::new();
-    let _sandbox = RunningSandbox::new(&env);
+    let _sandbox = SharedSandbox::new(&env);
     let words = ["exec", "--job", "copy", "box", "--", "cat"];
     let mut first = env.command(words).stdin(Stdio::piped()).spawn().unwrap();
     first.stdin.as_mut().unwrap().write_all(b"abc").unwrap();
@@ -107,7 +107,7 @@ fn a_retry_continues_the_input_and_repeats_no_byte() {
 #[test]
 fn a_detached_job_can_be_found_by_its_id() {
     let env = TestEnvironment::new();
-    let sandbox = RunningSandbox::new(&env);
+    let sandbox = SharedSandbox::new(&env);
     let outcome = sandbox.exec(&["--detach"], "cat; echo \"$(tty)\"; exit 4");
     let id = String::from_utf8(outcome.stdout).unwrap();
     let hex = id.trim_end().strip_prefix("exec-").unwrap();
@@ -122,7 +122,7 @@ fn a_detached_job_can_be_found_by_its_id() {
 #[test]
 fn signals_are_forwarded_and_a_second_interrupt_kills() {
     let env = TestEnvironment::new();
-    let sandbox = RunningSandbox::new(&env);
+    let sandbox = SharedSandbox::new(&env);
     for (signal, name) in [(Signal::TERM, "TERM"), (Signal::INT, "INT"), (Signal::HUP, "HUP")] {
         let script = format!("trap 'echo got; exit 7' {name}; echo ready; while :; do sleep 0.05; done");
         let running = sandbox.started(&[], &script);
@@ -140,7 +140,7 @@ fn signals_are_forwarded_and_a_second_interrupt_kills() {
 #[test]
 fn a_command_is_killed_after_its_timeout_and_its_sandbox_continues() {
     let env = TestEnvironment::new();
-    let sandbox = RunningSandbox::new(&env);
+    let sandbox = SharedSandbox::new(&env);
     let outcome = sandbox.exec(&["--timeout", "2s"], "echo begun; sleep 1000");
     assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(124), &b"begun\n"[..]));
     let printed = "error: the command exceeded its timeout (2s) and was killed\n";
@@ -151,7 +151,7 @@ fn a_command_is_killed_after_its_timeout_and_its_sandbox_continues() {
 #[test]
 fn an_oom_killed_command_is_reported() {
     let env = TestEnvironment::new();
-    let _sandbox = RunningSandbox::with(&env, &["--memory", "64M", "--quiet"]);
+    let _sandbox = SharedSandbox::with(&env, &["--memory", "64M", "--quiet"]);
     let outcome = env.carrel(["exec", "box", "--", "tail", "/dev/zero"]);
     assert_eq!(outcome.code, Some(137), "{}", outcome.stderr);
     assert!(outcome.stderr.starts_with("note: ") && outcome.stderr.lines().count() == 2, "{}", outcome.stderr);
@@ -164,7 +164,7 @@ fn an_oom_killed_command_is_reported() {
 #[test]
 fn a_retry_shares_the_output_and_leaves_the_input_to_its_holder() {
     let env = TestEnvironment::new();
-    let sandbox = RunningSandbox::new(&env);
+    let sandbox = SharedSandbox::new(&env);
     let script = "echo ready; read line; echo \"<$line>\"; exit 3";
     let mut first = sandbox.started(&["--job", "shared"], script);
     let holder = first.child.id();
@@ -180,7 +180,7 @@ fn a_retry_shares_the_output_and_leaves_the_input_to_its_holder() {
 #[test]
 fn when_output_is_closed_the_command_gets_sigpipe() {
     let env = TestEnvironment::new();
-    let _sandbox = RunningSandbox::new(&env);
+    let _sandbox = SharedSandbox::new(&env);
     let words = ["exec", "--job", "endless", "box", "--", "yes"];
     let mut running = RunningCommand::new(env.command(words).spawn().unwrap());
     running.until("y");
@@ -195,7 +195,7 @@ fn when_output_is_closed_the_command_gets_sigpipe() {
 #[test]
 fn the_result_is_printed_as_json() {
     let env = TestEnvironment::new();
-    let _sandbox = RunningSandbox::new(&env);
+    let _sandbox = SharedSandbox::new(&env);
     let words = ["--json", "exec", "--job", "once", "box", "--", "sh", "-c", "echo out; kill -9 $$"];
     let outcome = env.carrel(words);
     let printed: serde_json::Value = serde_json::from_str(&outcome.stderr).unwrap();
@@ -210,7 +210,7 @@ fn the_result_is_printed_as_json() {
 #[test]
 fn the_end_of_the_sandbox_is_reported_to_clients_of_its_jobs() {
     let env = TestEnvironment::new();
-    let sandbox = RunningSandbox::new(&env);
+    let sandbox = SharedSandbox::new(&env);
     // A command that handles the first signal may exit before the second.
     let running = sandbox.started(&[], "trap '' TERM; echo ready; exec sleep 1000");
     sandbox.end();
@@ -223,7 +223,7 @@ fn the_end_of_the_sandbox_is_reported_to_clients_of_its_jobs() {
 #[test]
 fn keys_detach_and_restore_the_terminal() {
     let env = TestEnvironment::new();
-    let _sandbox = RunningSandbox::new(&env);
+    let _sandbox = SharedSandbox::new(&env);
     let script = "echo go; while read line; do echo \"<$line>\"; done";
     let words = ["exec", "--job", "talk", "box", "--", "sh", "-c", script];
     let mut person = PtySession::types_at_shell(&env, &words);
@@ -248,7 +248,7 @@ fn keys_detach_and_restore_the_terminal() {
 #[test]
 fn a_job_survives_the_hangup_of_its_terminal() {
     let env = TestEnvironment::new();
-    let _sandbox = RunningSandbox::new(&env);
+    let _sandbox = SharedSandbox::new(&env);
     let script = "echo go; while read line; do echo \"<$line>\"; done; echo eof";
     let words = ["exec", "--job", "talk", "box", "--", "sh", "-c", script];
     let mut person = PtySession::types_at_shell(&env, &words);

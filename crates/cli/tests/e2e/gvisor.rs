@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{PidfdFlags, Signal, kill_process, pidfd_open};
 
 use crate::images::root;
-use crate::running_sandbox::RunningSandbox;
+use crate::running_sandbox::SharedSandbox;
 use crate::support::{CommandOutput, TestEnvironment, only_child, pid};
 use crate::terminal::PtySession;
 
@@ -92,7 +92,7 @@ on_gvisor! {
         let env = TestEnvironment::new();
         let here = tempfile::tempdir().unwrap();
         let path = |name: &str| here.path().join(name).to_str().unwrap().to_owned();
-        let sandbox = RunningSandbox::with(&env, &ON_GVISOR);
+        let sandbox = SharedSandbox::with(&env, &ON_GVISOR);
         assert_eq!(stdout(&sandbox.exec(&[], "cat /proc/1/comm")), "agentd\n");
         std::fs::write(path("in"), "there and back").unwrap();
         for words in [[path("in"), "box:/root/x".to_owned()], ["box:/root/x".to_owned(), path("out")]] {

@@ -8,7 +8,7 @@ use carrel_image::RootFs;
 use carrel_shim_client::messages::{Create, JobCommand, JobRetention, SandboxLimits};
 use carrel_shim_client::{OwnedSandbox, Programs, ShimClient};
 
-use crate::running_sandbox::RunningSandbox;
+use crate::running_sandbox::SharedSandbox;
 use crate::support::{CommandOutput, RunningCommand, TestEnvironment};
 
 const WRITE: &str = "printf 'a\\377b\\000c'; sleep 0.05; printf 'err\\376' >&2; sleep 0.05; printf 'tail\\n'";
@@ -28,7 +28,7 @@ fn full(env: &TestEnvironment, flags: &[&str]) -> (Option<i32>, Vec<u8>, Vec<u8>
 #[test]
 fn output_is_shown_unchanged_on_its_own_stream() {
     let env = TestEnvironment::new();
-    let sandbox = RunningSandbox::new(&env);
+    let sandbox = SharedSandbox::new(&env);
     assert_eq!(sandbox.exec(&["--job", "bytes"], WRITE).code, Some(0));
     let (out, err) = (b"a\xffb\0ctail\n".to_vec(), b"err\xfe".to_vec());
     assert_eq!(logs(&env, &["box", "bytes"]), (out.clone(), err.clone()));
@@ -46,7 +46,7 @@ fn output_is_shown_unchanged_on_its_own_stream() {
 #[test]
 fn output_of_both_streams_is_shown_in_the_order_of_the_writes() {
     let env = TestEnvironment::new();
-    let sandbox = RunningSandbox::new(&env);
+    let sandbox = SharedSandbox::new(&env);
     let script = "echo ready; for i in 1 2 3; do read go; echo out; read go; echo err >&2; done";
     let mut job = sandbox.started(&["--job", "both"], script);
     let (mut stdin, stderr) = (job.child.stdin.take().unwrap(), job.child.stderr.take().unwrap());
@@ -74,7 +74,7 @@ fn output_of_both_streams_is_shown_in_the_order_of_the_writes() {
 #[test]
 fn output_of_a_running_job_is_shown_and_followed_on_request() {
     let env = TestEnvironment::new();
-    let sandbox = RunningSandbox::new(&env);
+    let sandbox = SharedSandbox::new(&env);
     let mut job = sandbox.started(&["--job", "talk"], "echo ready; read line; echo \"<$line>\"");
     assert_eq!(logs(&env, &["box", "talk"]).0, b"ready\n");
     let mut following = RunningCommand::new(env.command(["logs", "-f", "box", "talk"]).spawn().unwrap());
@@ -95,7 +95,7 @@ fn output_of_a_running_job_is_shown_and_followed_on_request() {
 #[test]
 fn a_tail_counts_the_lines_of_each_stream() {
     let env = TestEnvironment::new();
-    let sandbox = RunningSandbox::new(&env);
+    let sandbox = SharedSandbox::new(&env);
     let script =
         "for i in 1 2 3 4; do echo out $i; echo err $i >&2; done; printf 'unended'; read line; echo; echo over";
     let mut job = sandbox.started(&["--job", "talk"], &format!("echo ready; {script}"));
@@ -126,7 +126,7 @@ fn a_tail_counts_the_lines_of_each_stream() {
 #[test]
 fn a_closed_pipe_is_not_a_failure() {
     let env = TestEnvironment::new();
-    let sandbox = RunningSandbox::new(&env);
+    let sandbox = SharedSandbox::new(&env);
     assert_eq!(sandbox.exec(&["--job", "much", "--quiet"], "head -c 4000000 /dev/zero").code, Some(0));
     let mut child = env.command(["logs", "box", "much"]).stdout(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());

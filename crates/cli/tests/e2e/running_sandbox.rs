@@ -7,14 +7,14 @@ use crate::ps::text;
 use crate::support::{CommandOutput, RunningCommand, TestEnvironment, WATCHDOG, finish};
 
 /// A sandbox called `box`, removed when this is dropped.
-pub(crate) struct RunningSandbox<'w> {
+pub(crate) struct SharedSandbox<'w> {
     pub(crate) env: &'w TestEnvironment,
     pub(crate) running: Option<RunningCommand>,
 }
 
-// === impl RunningSandbox ===
+// === impl SharedSandbox ===
 
-impl<'w> RunningSandbox<'w> {
+impl<'w> SharedSandbox<'w> {
     pub(crate) fn new(env: &'w TestEnvironment) -> Self {
         Self::with(env, &[])
     }
@@ -69,7 +69,7 @@ impl<'w> RunningSandbox<'w> {
     }
 }
 
-impl Drop for RunningSandbox<'_> {
+impl Drop for SharedSandbox<'_> {
     fn drop(&mut self) {
         if let Some(running) = self.running.take() {
             running.finish_input();

@@ -10,7 +10,7 @@ use rustix::process::{PidfdFlags, Signal, kill_process, pidfd_open};
 use rustix::pty::{OpenptFlags, openpt};
 use rustix::termios::{LocalModes, Winsize};
 
-use crate::running_sandbox::RunningSandbox;
+use crate::running_sandbox::SharedSandbox;
 use crate::support::{TestEnvironment, WATCHDOG, Watchdog, pid};
 
 /// A user at a terminal.
@@ -130,7 +130,7 @@ fn the_terminal_of_a_command_follows_the_size_of_ours() {
 #[test]
 fn a_resize_during_the_last_output_loses_nothing() {
     let env = TestEnvironment::new();
-    let sandbox = RunningSandbox::new(&env);
+    let sandbox = SharedSandbox::new(&env);
     // More than an unread terminal buffers, and less than the output queue holds.
     let script = "seq 1 20000; echo the end";
     let mut person = PtySession::types_at_shell(&env, &["exec", "--job", "much", "box", "--", "sh", "-c", script]);

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::fake_shim::{FakeShim, job};
 use crate::ps::{finish as finished, refused, text, waiting};
-use crate::running_sandbox::RunningSandbox;
+use crate::running_sandbox::SharedSandbox;
 use crate::support::{RunningCommand, TestEnvironment, finish, only_child, pid};
 
 /// The code of a failure as JSON.
@@ -221,7 +221,7 @@ fn an_impostor_of_a_shim_receives_no_files() {
 #[test]
 fn a_follower_is_notified_when_the_shim_is_killed() {
     let env = TestEnvironment::new();
-    let sandbox = RunningSandbox::new(&env);
+    let sandbox = SharedSandbox::new(&env);
     let mut following = RunningCommand::new(env.command(["logs", "-f", "box"]).spawn().unwrap());
     following.until("ready");
     kill_process(pid(only_child(sandbox.owner())), Signal::KILL).unwrap();

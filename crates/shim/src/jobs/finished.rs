@@ -9,7 +9,7 @@ use carrel_shim_client::record_trimmed;
 use super::archive::ArchivedRecord;
 use super::archived::ArchivedJob;
 use super::earlier_logs::EarlierLogs;
-use super::output::OutputLog;
+use super::output::JobOutputLog;
 use super::{JobKey, Jobs, ROOM_FOR_OUTPUT, RequestRejection, SETTLED, STREAMS, StartLookup, charged, conflict};
 
 /// The number of finished jobs in memory.
@@ -226,7 +226,7 @@ impl Jobs {
         self.kept_bytes = self.kept_bytes.saturating_sub(job.charged());
         for (number, (name, archived)) in STREAMS.into_iter().zip(&job.streams).enumerate() {
             record_trimmed(&self.logs, &job.info.job, name, job.kept_of(number));
-            OutputLog::recalled(format!("{}.{}.log", job.info.job, name.as_str()), *archived).remove(&self.logs);
+            JobOutputLog::recalled(format!("{}.{}.log", job.info.job, name.as_str()), *archived).remove(&self.logs);
         }
         self.recalled.retain(|key| *key != job.key);
         self.drop_from_memory(job.key);

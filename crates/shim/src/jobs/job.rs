@@ -16,7 +16,7 @@ use carrel_shim_client::messages::{JobCommand, JobInfo, JobOutcome, JobState, Jo
 
 use super::input::JobInputQueue;
 use super::order::{OutputOrder, index};
-use super::output::OutputLog;
+use super::output::JobOutputLog;
 
 const SIGTERM: i32 = 15;
 const SIGKILL: i32 = 9;
@@ -53,7 +53,7 @@ pub(crate) struct Job {
     killed: bool,
     /// Whether it was killed: no follower delays it any more.
     pub(crate) insisted: bool,
-    pub(crate) streams: [OutputLog; 2],
+    pub(crate) streams: [JobOutputLog; 2],
     pub(crate) order: OutputOrder,
     /// Unacknowledged output: stream, end offset, and charge.
     unacknowledged: VecDeque<(StreamName, u64, u64)>,
@@ -101,8 +101,8 @@ impl Job {
         now: (Instant, u64),
     ) -> io::Result<Self> {
         let limit = command.keep_bytes.unwrap_or(limit).min(limit);
-        let stdout = OutputLog::new(logs, format!("{id}.stdout.log"), limit)?;
-        let stderr = OutputLog::new(logs, format!("{id}.stderr.log"), limit)?;
+        let stdout = JobOutputLog::new(logs, format!("{id}.stdout.log"), limit)?;
+        let stderr = JobOutputLog::new(logs, format!("{id}.stderr.log"), limit)?;
         Ok(Self {
             id: id.to_owned(),
             trace: None,
@@ -139,7 +139,7 @@ impl Job {
         info: &JobInfo,
         command: JobCommand,
         trace: u64,
-        streams: [OutputLog; 2],
+        streams: [JobOutputLog; 2],
         order: OutputOrder,
         ended: Instant,
     ) -> Self {
@@ -208,7 +208,7 @@ impl Job {
     }
 
     pub(crate) fn info(&self, logs: &Path) -> JobInfo {
-        let stream = |stream: &OutputLog| {
+        let stream = |stream: &JobOutputLog| {
             let gap = stream.gap();
             JobStream {
                 path: Some(logs.join(stream.name()).into()),
@@ -474,7 +474,7 @@ impl Job {
     }
 
     pub(crate) fn release_memory(&mut self) {
-        self.streams.iter_mut().for_each(OutputLog::release_memory);
+        self.streams.iter_mut().for_each(JobOutputLog::release_memory);
         self.unacknowledged.shrink_to_fit();
         self.input.release_memory();
     }

@@ -34,7 +34,7 @@ use self::finished::OldestJob;
 pub(crate) use self::input::InputHolder;
 use self::job::{FrameEffect, Job};
 use self::order::index;
-use self::output::OutputLog;
+use self::output::JobOutputLog;
 pub(crate) use self::output::OutputRead;
 use crate::failpoint::{Failpoint, reached};
 use crate::journal::{JournalWriter, wall_ms};
@@ -397,7 +397,7 @@ impl Jobs {
         let Some(job) = self.jobs.get_mut(&key) else { return };
         job.viewers = if more { job.viewers + 1 } else { job.viewers.saturating_sub(1) };
         if job.viewers == 0 && job.ended.is_some() {
-            job.streams.iter_mut().for_each(OutputLog::close);
+            job.streams.iter_mut().for_each(JobOutputLog::close);
         }
     }
 
@@ -417,7 +417,7 @@ impl Jobs {
 
     /// The number of bytes that a job wrote.
     pub(crate) fn length(&self, key: JobKey, name: StreamName) -> u64 {
-        self.jobs.get(&key).and_then(|job| job.streams.get(index(name))).map_or(0, OutputLog::length)
+        self.jobs.get(&key).and_then(|job| job.streams.get(index(name))).map_or(0, JobOutputLog::length)
     }
 
     /// Which output comes next for a follower at these offsets, and up to where.
@@ -491,7 +491,7 @@ impl Jobs {
 
 /// The disk usage of a job.
 fn charged(job: &Job) -> u64 {
-    job.streams.iter().map(OutputLog::charged).sum()
+    job.streams.iter().map(JobOutputLog::charged).sum()
 }
 
 /// Whether two commands are equal, except for the size of their terminals.

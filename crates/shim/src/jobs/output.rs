@@ -21,7 +21,7 @@ const NEWEST: usize = 32 * 1024;
 
 /// One output of a job.
 #[derive(Debug)]
-pub(crate) struct OutputLog {
+pub(crate) struct JobOutputLog {
     name: String,
     /// Open while it is written or read.
     file: Option<File>,
@@ -53,9 +53,9 @@ pub(crate) enum OutputRead {
     Failed(Errno),
 }
 
-// === impl OutputLog ===
+// === impl JobOutputLog ===
 
-impl OutputLog {
+impl JobOutputLog {
     /// Creates an output with a maximum length of its head. Its file must not exist.
     pub(crate) fn new(directory: &OwnedFd, name: String, limit: u64) -> io::Result<Self> {
         match rustix::fs::accessat(directory, name.as_str(), Access::EXISTS, AtFlags::SYMLINK_NOFOLLOW) {
@@ -301,17 +301,17 @@ fn write(file: &mut File, mut bytes: &[u8]) -> usize {
 mod tests {
     use super::*;
 
-    fn stream(limit: u64) -> (tempfile::TempDir, OwnedFd, OutputLog) {
+    fn stream(limit: u64) -> (tempfile::TempDir, OwnedFd, JobOutputLog) {
         let home = tempfile::tempdir().unwrap();
         let directory: OwnedFd = File::open(home.path()).unwrap().into();
-        let mut stream = OutputLog::new(&directory, "a.stdout.log".to_owned(), limit).unwrap();
+        let mut stream = JobOutputLog::new(&directory, "a.stdout.log".to_owned(), limit).unwrap();
         stream.keep(&directory);
         (home, directory, stream)
     }
 
     /// Everything that is kept, in chunks, with the gaps between them.
     fn read_all(
-        stream: &mut OutputLog,
+        stream: &mut JobOutputLog,
         directory: &OwnedFd,
         from: u64,
         step: usize,
@@ -428,7 +428,7 @@ mod tests {
     }
 
     /// Checks that everything read is right, and that nothing required is missing.
-    fn check(stream: &mut OutputLog, directory: &OwnedFd, all: &[u8], held: Option<u64>) {
+    fn check(stream: &mut JobOutputLog, directory: &OwnedFd, all: &[u8], held: Option<u64>) {
         assert_eq!(stream.length(), all.len() as u64);
         let newest = all.len().saturating_sub(if stream.cut { RING } else { 0 }) as u64;
         for (offset, found) in read_all(stream, directory, 0, 50_000) {
@@ -446,7 +446,7 @@ mod tests {
     #[test]
     fn a_file_name_is_used_once_and_without_a_file_the_output_is_in_memory() {
         let (home, directory, mut stream) = stream(1 << 20);
-        let taken = OutputLog::new(&directory, "a.stdout.log".to_owned(), 10).unwrap_err();
+        let taken = JobOutputLog::new(&directory, "a.stdout.log".to_owned(), 10).unwrap_err();
         assert_eq!(taken.kind(), io::ErrorKind::AlreadyExists);
         stream.remove(&directory);
         drop(home);

@@ -26,7 +26,7 @@ use crate::owner::Owner;
 use crate::poll::{DescriptorToken, Interest, Poller};
 use crate::ports::PublishedPorts;
 use crate::relay::{AgentViolation, FrameReceivers, Relay, SLOTS, Slot};
-use crate::start::RunningSandbox;
+use crate::start::SupervisedSandbox;
 
 /// The read size.
 const READ: usize = 256 * 1024;
@@ -39,7 +39,7 @@ const REST: Duration = Duration::from_secs(1);
 
 /// The event loop and its state.
 pub(crate) struct ShimServer {
-    running: RunningSandbox,
+    running: SupervisedSandbox,
     poller: Poller,
     relay: Relay,
     clients: Vec<Option<ClientConnection>>,
@@ -101,7 +101,7 @@ struct FrameDispatcher<'a> {
 // === impl ShimServer ===
 
 impl ShimServer {
-    pub(crate) fn new(mut running: RunningSandbox, owner: Owner) -> Result<Self, Errno> {
+    pub(crate) fn new(mut running: SupervisedSandbox, owner: Owner) -> Result<Self, Errno> {
         let ready = std::mem::take(&mut running.handshake.ready);
         let relay = Relay::new(ready, running.handshake.credit, Instant::now());
         let poller = Poller::new()?;
