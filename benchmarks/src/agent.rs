@@ -1,4 +1,4 @@
-//! The measured agent: a process of its own, with a client on its socket.
+//! The measured agent: a separate process, with a client on its socket.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -45,7 +45,7 @@ impl MeasuredAgent {
 
 impl Drop for MeasuredAgent {
     fn drop(&mut self) {
-        let _ended = self.child.kill();
-        let _buried = self.child.wait();
+        let _killed = self.child.kill();
+        let _reaped = self.child.wait();
     }
 }

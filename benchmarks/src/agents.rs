@@ -1,5 +1,5 @@
 //! The agents server beside the published one: how soon it serves, its memory, and its throughput of events. Both run alone,
-//! with the same environment and a home of their own.
+//! with the same environment and separate homes.
 
 pub(crate) mod burst;
 mod client;

@@ -20,7 +20,7 @@ use crate::report::Benchmark;
 
 const ID: u32 = 7;
 /// How many times faster than the peer a data message has to be.
-const WANTED: f64 = 2.0;
+const DATA_SPEEDUP: f64 = 2.0;
 
 /// Measures every message.
 pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
@@ -32,7 +32,7 @@ fn exec_stdout(effort: &MeasurementEffort, size: usize) -> Result<Benchmark> {
     let same = peer::exec::ExecStdout { data: bytes(size) };
     let own = |envelope: &Envelope<'_>| Ok(envelope.payload::<ours::ExecStdout<'_>>()?.data.into_owned());
     let name = format!("codec, exec.stdout of {} KiB", size / 1024);
-    compare(effort, name, Some(WANTED), (&value, own), (MessageType::ExecStdout, &same))
+    compare(effort, name, Some(DATA_SPEEDUP), (&value, own), (MessageType::ExecStdout, &same))
 }
 
 fn fs_data(effort: &MeasurementEffort, size: usize) -> Result<Benchmark> {
@@ -40,7 +40,7 @@ fn fs_data(effort: &MeasurementEffort, size: usize) -> Result<Benchmark> {
     let same = peer::fs::FsData { data: bytes(size) };
     let own = |envelope: &Envelope<'_>| Ok(envelope.payload::<ours::FsData<'_>>()?.data.into_owned());
     let name = format!("codec, core.fs.data of {} KiB", size / 1024);
-    compare(effort, name, Some(WANTED), (&value, own), (MessageType::FsData, &same))
+    compare(effort, name, Some(DATA_SPEEDUP), (&value, own), (MessageType::FsData, &same))
 }
 
 fn exec_request(effort: &MeasurementEffort) -> Result<Benchmark> {
@@ -83,32 +83,32 @@ fn ping(effort: &MeasurementEffort) -> Result<Benchmark> {
 fn compare<'v, P: Payload<'v>, T, Q: Serialize + DeserializeOwned>(
     effort: &MeasurementEffort,
     name: String,
-    wanted: Option<f64>,
+    target: Option<f64>,
     (value, own): (&P, impl Fn(&Envelope<'_>) -> Result<T, DecodeError>),
     (message_type, same): (MessageType, &Q),
 ) -> Result<Benchmark> {
     let (mut our_bytes, mut their_bytes) = (Vec::new(), Vec::new());
-    there_and_back(&mut our_bytes, value, &own)?;
-    peer_there_and_back(&mut their_bytes, message_type, same)?;
+    round_trip(&mut our_bytes, value, &own)?;
+    peer_round_trip(&mut their_bytes, message_type, same)?;
     ensure!(our_bytes == their_bytes, "{name}: the two sides encode different bytes");
 
     let measured = effort.compare(
-        || drop(black_box(there_and_back(&mut our_bytes, black_box(value), &own))),
-        || drop(black_box(peer_there_and_back(&mut their_bytes, message_type, black_box(same)))),
+        || drop(black_box(round_trip(&mut our_bytes, black_box(value), &own))),
+        || drop(black_box(peer_round_trip(&mut their_bytes, message_type, black_box(same)))),
     );
     let ratio = measured.speedup();
     eprintln!("  {name}: least {:.1} ns, peer {:.1} ns", measured.subject.min, measured.anchor.min);
     let line = Benchmark::new(name, "library", measured.subject.median, "ns")
         .beside("microsandbox-protocol 0.7.13", measured.anchor.median)
         .ratio(ratio);
-    Ok(match wanted {
-        Some(wanted) => line.aim("at least 2 times faster", ratio >= wanted),
+    Ok(match target {
+        Some(target) => line.aim("at least 2 times faster", ratio >= target),
         None => line,
     })
 }
 
 /// Ours: one frame to bytes and back.
-fn there_and_back<'v, P: Payload<'v>, T>(
+fn round_trip<'v, P: Payload<'v>, T>(
     out: &mut Vec<u8>,
     value: &P,
     own: &impl Fn(&Envelope<'_>) -> Result<T, DecodeError>,
@@ -122,7 +122,7 @@ fn there_and_back<'v, P: Payload<'v>, T>(
 }
 
 /// The peer's fastest API for a whole frame in memory.
-fn peer_there_and_back<Q: Serialize + DeserializeOwned>(
+fn peer_round_trip<Q: Serialize + DeserializeOwned>(
     out: &mut Vec<u8>,
     message_type: MessageType,
     value: &Q,

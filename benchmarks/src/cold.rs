@@ -13,13 +13,13 @@ use crate::samples::in_turn;
 use crate::sandbox::BenchmarkHome;
 
 /// A bundle for `runc`: a root with a static `true`, and the configuration that `runc` itself proposes.
-struct Bundle {
+struct RuncBundle {
     directory: TempDir,
 }
 
 /// Measures whole commands, from start to exit.
 pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
-    let (home, bundle) = (BenchmarkHome::new()?, Bundle::new()?);
+    let (home, bundle) = (BenchmarkHome::new()?, RuncBundle::new()?);
     let mut carrel = Command::new(home.carrel());
     carrel.args(["run", "host", "--", "true"]).env("CARREL_HOME", home.path());
     let mut bwrap = Command::new("bwrap");
@@ -47,19 +47,19 @@ pub(crate) fn succeed(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-// === impl Bundle ===
+// === impl RuncBundle ===
 
-impl Bundle {
+impl RuncBundle {
     fn new() -> Result<Self> {
         let bundle = Self { directory: tempfile::tempdir()? };
         let programs = bundle.path().join("rootfs/bin");
         std::fs::create_dir_all(&programs)?;
-        std::fs::copy(found("busybox")?, programs.join("true"))?;
+        std::fs::copy(find_program("busybox")?, programs.join("true"))?;
         succeed(bundle.runc().arg("spec").arg("--bundle").arg(bundle.path()))?;
         let path = bundle.path().join("config.json");
         let mut spec: Value = serde_json::from_slice(&std::fs::read(&path)?)?;
-        for (place, value) in [("/process/terminal", json!(false)), ("/process/args", json!(["/bin/true"]))] {
-            *spec.pointer_mut(place).with_context(|| format!("`runc spec` wrote no {place}"))? = value;
+        for (pointer, value) in [("/process/terminal", json!(false)), ("/process/args", json!(["/bin/true"]))] {
+            *spec.pointer_mut(pointer).with_context(|| format!("`runc spec` wrote no {pointer}"))? = value;
         }
         std::fs::write(&path, spec.to_string())?;
         Ok(bundle)
@@ -69,7 +69,7 @@ impl Bundle {
         self.directory.path()
     }
 
-    /// `runc` with a state directory of its own.
+    /// `runc` with its own state directory.
     fn runc(&self) -> Command {
         let mut command = Command::new("runc");
         command.arg("--root").arg(self.path().join("state"));
@@ -78,7 +78,7 @@ impl Bundle {
 }
 
 /// The path of a program.
-pub(crate) fn found(program: &str) -> Result<PathBuf> {
+pub(crate) fn find_program(program: &str) -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).map(|directory| directory.join(program)).find(|path| path.is_file());
     found.with_context(|| format!("{program} is not installed; ./bench installs it"))

@@ -1,5 +1,5 @@
 //! The daemon: the cost of sandboxes and commands through it, the latency of events, and its memory when idle. Each part has
-//! a daemon of its own.
+//! its own daemon.
 
 mod client;
 pub(crate) mod create;

@@ -10,13 +10,13 @@ use crate::agent::MeasuredAgent;
 use crate::measure::MeasurementEffort;
 use crate::report::Benchmark;
 use crate::samples::{Samples, in_turn};
-use crate::sandbox::Sandbox;
+use crate::sandbox::MeasuredSandbox;
 
 const PROGRAM: &str = "/bin/true";
 
 /// Measures a round trip of `true`.
 pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
-    let (agent, sandbox) = (MeasuredAgent::start()?, Sandbox::start()?);
+    let (agent, sandbox) = (MeasuredAgent::start()?, MeasuredSandbox::start()?);
     let [direct, relayed, bare] = in_turn(
         effort.of(2001, 5),
         [
@@ -42,6 +42,6 @@ pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
 fn command(runtime: &Runtime, client: &AgentClient) -> Result<()> {
     let request = ExecRequest { cmd: PROGRAM.to_owned(), ..ExecRequest::default() };
     let output = runtime.block_on(client.run(request, ""))?;
-    ensure!(output.code == 0, "{PROGRAM} ended with {}", output.code);
+    ensure!(output.code == 0, "{PROGRAM} exited with {}", output.code);
     Ok(())
 }

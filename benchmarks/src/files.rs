@@ -14,7 +14,7 @@ use crate::agent::MeasuredAgent;
 use crate::measure::MeasurementEffort;
 use crate::report::Benchmark;
 use crate::samples::{Samples, in_turn};
-use crate::sandbox::Sandbox;
+use crate::sandbox::MeasuredSandbox;
 
 const MEBIBYTE: usize = 1024 * 1024;
 
@@ -32,30 +32,30 @@ struct TransferPath<'a> {
     client: &'a AgentClient,
     inside: String,
     aim: &'static str,
-    wanted: f64,
+    target: f64,
 }
 
 /// Measures transfers to an agent that runs alone and into a sandbox.
 pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
     let original = SourceFile::new(effort.of(256, 16), effort.of(11, 3))?;
     let agent = MeasuredAgent::start()?;
-    let mut lines = original.both_ways(&TransferPath {
+    let mut lines = original.both_directions(&TransferPath {
         face: "agent client",
         runtime: &agent.runtime,
         client: &agent.client,
         inside: original.path("inside").to_string_lossy().into_owned(),
         aim: "at least 0.5 of its speed",
-        wanted: 0.5,
+        target: 0.5,
     })?;
     drop(agent);
-    let sandbox = Sandbox::start()?;
-    lines.extend(original.both_ways(&TransferPath {
+    let sandbox = MeasuredSandbox::start()?;
+    lines.extend(original.both_directions(&TransferPath {
         face: "agent client, relay",
         runtime: &sandbox.runtime,
         client: &sandbox.client,
         inside: "/inside".to_owned(),
         aim: "at least 0.35 of its speed",
-        wanted: 0.35,
+        target: 0.35,
     })?);
     Ok(lines)
 }
@@ -76,41 +76,41 @@ impl SourceFile {
         self.directory.path().join(name)
     }
 
-    fn both_ways(&self, way: &TransferPath<'_>) -> Result<Vec<Benchmark>> {
+    fn both_directions(&self, path: &TransferPath<'_>) -> Result<Vec<Benchmark>> {
         let (original, copy, outside) = (self.path("original"), self.path("copy"), self.path("outside"));
-        let files = way.client.files();
-        let all = |moved: u64| {
-            ensure!(moved == (self.mebibytes * MEBIBYTE) as u64, "only {moved} bytes were moved");
+        let files = path.client.files();
+        let all = |transferred: u64| {
+            ensure!(transferred == (self.mebibytes * MEBIBYTE) as u64, "only {transferred} bytes were transferred");
             Ok(())
         };
-        // Each to a new file, as with `cp` below: a file system may flush one that was truncated and rewritten.
+        // Each to a new file, as with `cp`: a file system may flush one that was truncated and rewritten.
         let mut upload = || {
-            let _none_is_fine = way.runtime.block_on(files.remove(&way.inside));
-            all(way.runtime.block_on(files.upload_file(&way.inside, File::open(&original)?))?)
+            let _may_be_missing = path.runtime.block_on(files.remove(&path.inside));
+            all(path.runtime.block_on(files.upload_file(&path.inside, File::open(&original)?))?)
         };
         let [ours, theirs] = in_turn(self.rounds, [&mut upload, &mut || cp(&original, &copy)])?;
-        let inward = self.line(way, "in", &ours, &theirs);
+        let inward = self.line(path, "in", &ours, &theirs);
         let mut download = || {
-            let _none_is_fine = std::fs::remove_file(&outside);
-            all(way.runtime.block_on(files.download_file(&way.inside, File::create(&outside)?))?)
+            let _may_be_missing = std::fs::remove_file(&outside);
+            all(path.runtime.block_on(files.download_file(&path.inside, File::create(&outside)?))?)
         };
         let [ours, theirs] = in_turn(self.rounds, [&mut download, &mut || cp(&original, &copy)])?;
-        ensure!(std::fs::read(&original)? == std::fs::read(&outside)?, "the file changed on its way");
-        Ok(vec![inward, self.line(way, "out", &ours, &theirs)])
+        ensure!(std::fs::read(&original)? == std::fs::read(&outside)?, "the file changed during the transfer");
+        Ok(vec![inward, self.line(path, "out", &ours, &theirs)])
     }
 
-    fn line(&self, way: &TransferPath<'_>, direction: &str, ours: &Samples, cp: &Samples) -> Benchmark {
+    fn line(&self, path: &TransferPath<'_>, direction: &str, ours: &Samples, cp: &Samples) -> Benchmark {
         let speed = |milliseconds: f64| self.mebibytes as f64 / milliseconds * 1e3;
         let name = format!("file {direction}, {} MiB", self.mebibytes);
         let (ours, cp) = (speed(ours.median()), speed(cp.median()));
-        Benchmark::new(name, way.face, ours, "MiB/s")
+        Benchmark::new(name, path.face, ours, "MiB/s")
             .beside("`cp` of the same file", cp)
-            .aim(way.aim, ours / cp >= way.wanted)
+            .aim(path.aim, ours / cp >= path.target)
     }
 }
 
 fn cp(from: &Path, to: &Path) -> Result<()> {
-    let _none_is_fine = std::fs::remove_file(to);
+    let _may_be_missing = std::fs::remove_file(to);
     ensure!(Command::new("cp").arg(from).arg(to).status()?.success(), "cp failed");
     Ok(())
 }

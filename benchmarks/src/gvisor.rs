@@ -7,28 +7,28 @@ use anyhow::Result;
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::cold::{found, succeed};
+use crate::cold::{find_program, succeed};
 use crate::measure::MeasurementEffort;
 use crate::report::Benchmark;
 use crate::samples::in_turn;
 use crate::sandbox::BenchmarkHome;
 
 /// A bundle for `runsc` with a static `true`.
-struct Bundle {
+struct RunscBundle {
     directory: TempDir,
 }
 
 /// Measures whole commands, from start to exit.
 pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
-    let (home, bundle) = (BenchmarkHome::new()?, Bundle::new()?);
+    let (home, bundle) = (BenchmarkHome::new()?, RunscBundle::new()?);
     let carrel = |isolation: &str| {
         let mut command = Command::new(home.carrel());
         command.args(["run", "--isolation", isolation, "host", "--", "true"]).env("CARREL_HOME", home.path());
         command
     };
     let (mut ours, mut plain) = (carrel("gvisor"), carrel("namespaces"));
-    let mut runsc = Command::new(found("runsc")?);
-    // With our options.
+    let mut runsc = Command::new(find_program("runsc")?);
+    // The same options as Carrel uses.
     runsc.args(["--network=none", "--ignore-cgroups", "--overlay2=none", "--root"]).arg(bundle.path().join("state"));
     runsc.arg("run").arg("--bundle").arg(bundle.path()).arg(format!("carrel-bench-{}", std::process::id()));
 
@@ -44,14 +44,14 @@ pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
     ])
 }
 
-// === impl Bundle ===
+// === impl RunscBundle ===
 
-impl Bundle {
+impl RunscBundle {
     fn new() -> Result<Self> {
         let bundle = Self { directory: tempfile::tempdir()? };
         let programs = bundle.path().join("rootfs/bin");
         std::fs::create_dir_all(&programs)?;
-        std::fs::copy(found("busybox")?, programs.join("true"))?;
+        std::fs::copy(find_program("busybox")?, programs.join("true"))?;
         let namespaces = ["pid", "network", "ipc", "uts", "mount"].map(|kind| json!({"type": kind}));
         let configuration = json!({
             "ociVersion": "1.0.0",

@@ -11,7 +11,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 
 use self::peers::{EmptyDirectory, Podman};
-use self::registry::Registry;
+use self::registry::LoopbackRegistry;
 use self::test_image::TestImage;
 use crate::measure::MeasurementEffort;
 use crate::report::Benchmark;
@@ -27,41 +27,44 @@ const MANY: usize = 30;
 
 /// Measures whole commands with an empty store.
 pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
-    let place = tempfile::Builder::new().prefix("carrel-bench-").tempdir_in("/var/tmp")?;
-    let mut lines = from_nothing(effort, place.path())?;
-    lines.push(many_layers(effort, place.path())?);
+    let directory = tempfile::Builder::new().prefix("carrel-bench-").tempdir_in("/var/tmp")?;
+    let mut lines = empty_store(effort, directory.path())?;
+    lines.push(many_layers(effort, directory.path())?);
     Ok(lines)
 }
 
 /// Images that have to be pulled or unpacked.
-fn from_nothing(effort: &MeasurementEffort, place: &Path) -> Result<Vec<Benchmark>> {
-    let large = TestImage::of_this_host(&place.join("large"), LAYERS, LAYER)?;
-    let registry = Registry::start(&place.join("registry"))?;
+fn empty_store(effort: &MeasurementEffort, directory: &Path) -> Result<Vec<Benchmark>> {
+    let large = TestImage::of_this_host(&directory.join("large"), LAYERS, LAYER)?;
+    let registry = LoopbackRegistry::start(&directory.join("registry"))?;
     let name = registry.push(&large, "large")?;
     let layout = large.reference();
-    let carrel = |home: &Path, words: &[&str]| {
+    let carrel = |home: &Path, arguments: &[&str]| {
         let mut command = Command::new(self::carrel()?);
-        command.args(words).env("CARREL_HOME", home);
+        command.args(arguments).env("CARREL_HOME", home);
         timed(&mut command)
     };
     let rounds = effort.of(7, 1);
     let [started, pulled, podman] = timed_in_turn(
         rounds,
         [
-            &mut || EmptyDirectory::in_(place, |fresh| carrel(fresh, &["run", &name, "--", "/bin/true"])),
-            &mut || EmptyDirectory::in_(place, |fresh| carrel(fresh, &["image", "pull", &name])),
-            &mut || EmptyDirectory::in_(place, |fresh| Podman::new(fresh).pull(&name)),
+            &mut || EmptyDirectory::in_(directory, |empty| carrel(empty, &["run", &name, "--", "/bin/true"])),
+            &mut || EmptyDirectory::in_(directory, |empty| carrel(empty, &["image", "pull", &name])),
+            &mut || EmptyDirectory::in_(directory, |empty| Podman::new(empty).pull(&name)),
         ],
     )?;
     let [unpacked, umoci] = timed_in_turn(
         rounds,
-        [&mut || EmptyDirectory::in_(place, |fresh| carrel(fresh, &["run", &layout, "--", "/bin/true"])), &mut || {
-            EmptyDirectory::in_(place, |fresh| {
-                let mut umoci = Command::new("umoci");
-                umoci.args(["unpack", "--image"]).arg(large.image()).arg(fresh.join("bundle"));
-                timed(&mut umoci)
-            })
-        }],
+        [
+            &mut || EmptyDirectory::in_(directory, |empty| carrel(empty, &["run", &layout, "--", "/bin/true"])),
+            &mut || {
+                EmptyDirectory::in_(directory, |empty| {
+                    let mut umoci = Command::new("umoci");
+                    umoci.args(["unpack", "--image"]).arg(large.image()).arg(empty.join("bundle"));
+                    timed(&mut umoci)
+                })
+            },
+        ],
     )?;
     let line = |name: &'static str, ours| Benchmark::new(name, FACE, ours, "ms");
     Ok(vec![
@@ -78,18 +81,18 @@ fn from_nothing(effort: &MeasurementEffort, place: &Path) -> Result<Vec<Benchmar
 }
 
 /// Images that are already in the store.
-fn many_layers(effort: &MeasurementEffort, place: &Path) -> Result<Benchmark> {
+fn many_layers(effort: &MeasurementEffort, directory: &Path) -> Result<Benchmark> {
     let home = BenchmarkHome::new()?;
     let mut commands = Vec::new();
     for (name, layers) in [("one", 1), ("many", MANY)] {
-        let reference = TestImage::small(&place.join(name), layers)?.reference();
+        let reference = TestImage::small(&directory.join(name), layers)?.reference();
         let mut command = Command::new(carrel()?);
         command.args(["run", &reference, "--", "/bin/true"]).env("CARREL_HOME", home.path());
         // Unpacked once, before anything is measured.
         timed(&mut command)?;
         commands.push(command);
     }
-    let [one, many] = commands.as_mut_slice() else { anyhow::bail!("there are two") };
+    let [one, many] = commands.as_mut_slice() else { anyhow::bail!("two commands are expected") };
     let [one, many] = in_turn(effort.of(101, 5), [&mut || timed(one).map(drop), &mut || timed(many).map(drop)])?;
     Ok(Benchmark::new("`carrel run` of an image with 30 layers that is here", FACE, &many, "ms")
         .beside("of one with 1 layer", &one)
@@ -105,7 +108,7 @@ fn timed(command: &mut Command) -> Result<f64> {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let started = Instant::now();
     let output = command.output().with_context(|| format!("cannot start {:?}", command.get_program()))?;
-    let taken = since(started);
+    let elapsed = since(started);
     ensure!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
-    Ok(taken)
+    Ok(elapsed)
 }

@@ -80,9 +80,9 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    let words: Vec<_> = std::env::args().skip(1).collect();
-    let done = match words.as_slice() {
-        [option, part, ..] if option == agents::scripted_agent::OPTION => agents::scripted_agent::run(part),
+    let given: Vec<_> = std::env::args().skip(1).collect();
+    let done = match given.as_slice() {
+        [option, protocol, ..] if option == agents::scripted_agent::OPTION => agents::scripted_agent::run(protocol),
         _ => run(),
     };
     match done {

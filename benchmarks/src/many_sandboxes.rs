@@ -37,10 +37,10 @@ pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
     drop(alone);
 
     let before = available()?;
-    let crowd = runtime.block_on(LocalSet::new().run_until(gather(&home, count, 1)))?;
-    let answered = runtime.block_on(answering(&crowd.sandboxes));
+    let batch = runtime.block_on(LocalSet::new().run_until(create_many(&home, count, 1)))?;
+    let answered = runtime.block_on(count_responsive(&batch.sandboxes));
     std::thread::sleep(REST);
-    let each = crowd.sandboxes.iter().map(pss).sum::<Result<f64>>()? / count as f64;
+    let each = batch.sandboxes.iter().map(pss).sum::<Result<f64>>()? / count as f64;
     let on_host = (before - available()?) / count as f64;
     let mut lines = vec![
         Benchmark::new("memory of shim and agentd, one sandbox at rest (PSS)", FACE, resident, "MiB")
@@ -52,45 +52,45 @@ pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
         Benchmark::new(format!("sandboxes that answer a ping, of {count} alive"), FACE, answered as f64, "")
             .aim("all", answered == count),
     ];
-    lines.extend(crowd.lines(count, "one after the other"));
-    drop(crowd);
+    lines.extend(batch.lines(count, "one after the other"));
+    drop(batch);
 
-    let crowd = runtime.block_on(LocalSet::new().run_until(gather(&home, count, AT_ONCE)))?;
-    let answered = runtime.block_on(answering(&crowd.sandboxes));
+    let batch = runtime.block_on(LocalSet::new().run_until(create_many(&home, count, AT_ONCE)))?;
+    let answered = runtime.block_on(count_responsive(&batch.sandboxes));
     ensure!(answered == count, "only {answered} of {count} answer");
-    lines.extend(crowd.lines(count, "8 at a time"));
-    drop(crowd);
-    ensure!(home.left().is_empty(), "something is left: {:?}", home.left());
+    lines.extend(batch.lines(count, "8 at a time"));
+    drop(batch);
+    ensure!(home.leftovers().is_empty(), "leftovers: {:?}", home.leftovers());
     Ok(lines)
 }
 
 /// Creates that many sandboxes, some concurrently.
-async fn gather(home: &Rc<BenchmarkHome>, count: usize, at_once: usize) -> Result<SandboxBatch> {
+async fn create_many(home: &Rc<BenchmarkHome>, count: usize, at_once: usize) -> Result<SandboxBatch> {
     let started = Instant::now();
-    let makers: Vec<_> = (0..at_once)
-        .map(|maker| {
+    let tasks: Vec<_> = (0..at_once)
+        .map(|task| {
             let home = home.clone();
             tokio::task::spawn_local(async move {
-                let mut made = Vec::new();
-                for _ in (maker..count).step_by(at_once) {
-                    let asked = Instant::now();
-                    made.push((home.start().await?, since(asked)));
+                let mut created = Vec::new();
+                for _ in (task..count).step_by(at_once) {
+                    let start = Instant::now();
+                    created.push((home.start().await?, since(start)));
                 }
-                anyhow::Ok(made)
+                anyhow::Ok(created)
             })
         })
         .collect();
-    let mut made = Vec::new();
-    for maker in makers {
-        made.extend(maker.await??);
+    let mut created = Vec::new();
+    for task in tasks {
+        created.extend(task.await??);
     }
     let seconds = started.elapsed().as_secs_f64();
-    let (sandboxes, times) = made.into_iter().unzip();
+    let (sandboxes, times) = created.into_iter().unzip();
     Ok(SandboxBatch { sandboxes, times: Samples::of(times), seconds })
 }
 
 /// How many of them answer.
-async fn answering(sandboxes: &[OwnedSandbox]) -> usize {
+async fn count_responsive(sandboxes: &[OwnedSandbox]) -> usize {
     let mut answered = 0;
     for sandbox in sandboxes {
         if let Ok(client) = AgentClient::connect(sandbox.agent_socket()).await {

@@ -71,8 +71,8 @@ impl MeasurementEffort {
     fn calibrate(&self, call: &mut impl FnMut()) -> u32 {
         let mut calls = 1u32;
         loop {
-            let taken = per_call(calls, call) * f64::from(calls);
-            if taken >= self.round.as_nanos() as f64 || calls > u32::MAX / 2 {
+            let elapsed = per_call(calls, call) * f64::from(calls);
+            if elapsed >= self.round.as_nanos() as f64 || calls > u32::MAX / 2 {
                 return calls;
             }
             calls *= 2;

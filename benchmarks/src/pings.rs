@@ -14,7 +14,7 @@ use crate::agent::MeasuredAgent;
 use crate::measure::MeasurementEffort;
 use crate::report::Benchmark;
 use crate::samples::{Samples, in_turn, since};
-use crate::sandbox::{Sandbox, runtime};
+use crate::sandbox::{MeasuredSandbox, runtime};
 
 const MEBIBYTE: usize = 1024 * 1024;
 /// The pause between two pings of a busy agent.
@@ -30,7 +30,7 @@ struct FileTransfer<'a> {
 
 /// Measures pings.
 pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
-    let (agent, sandbox) = (MeasuredAgent::start()?, Sandbox::start()?);
+    let (agent, sandbox) = (MeasuredAgent::start()?, MeasuredSandbox::start()?);
     let idle = |runtime: &Runtime, client: &AgentClient| Ok(runtime.block_on(client.ping())?);
     let [direct, relayed] = in_turn(
         effort.of(10_001, 101),
@@ -46,24 +46,26 @@ pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
     for _ in 0..each {
         original.write_all(&[7; MEBIBYTE])?;
     }
-    let mover = |socket, inside| FileTransfer { socket, original: original.path(), inside, times: total / each };
+    let transfer = |socket, inside| FileTransfer { socket, original: original.path(), inside, times: total / each };
     let inside = agent.path("inside").to_string_lossy().into_owned();
-    let ways = [
-        ("agent client", &agent.runtime, &agent.client, mover(&agent.socket, &inside), &direct),
+    let paths = [
+        ("agent client", &agent.runtime, &agent.client, transfer(&agent.socket, &inside), &direct),
         (
             "agent client, relay",
             &sandbox.runtime,
             &sandbox.client,
-            mover(sandbox.owned.agent_socket(), "/inside"),
+            transfer(sandbox.owned.agent_socket(), "/inside"),
             &relayed,
         ),
     ];
-    for (face, runtime, client, mover, idle) in ways {
-        let (inward, outward) =
-            (mover.pings(runtime, client, FileTransfer::inward)?, mover.pings(runtime, client, FileTransfer::outward)?);
-        for (way, times) in [("in", inward), ("out", outward)] {
+    for (face, runtime, client, transfer, idle) in paths {
+        let (inward, outward) = (
+            transfer.pings(runtime, client, FileTransfer::inward)?,
+            transfer.pings(runtime, client, FileTransfer::outward)?,
+        );
+        for (direction, times) in [("in", inward), ("out", outward)] {
             lines.push(
-                Benchmark::new(format!("ping while {total} MiB move {way}, p99"), face, times.p99(), "ms")
+                Benchmark::new(format!("ping while {total} MiB move {direction}, p99"), face, times.p99(), "ms")
                     .beside("ping at rest, median", idle.median())
                     .aim("under 20 ms", times.p99() < 20.0),
             );
@@ -76,17 +78,17 @@ pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
 
 impl FileTransfer<'_> {
     /// Pings during a transfer by another client on another thread.
-    fn pings(&self, runtime: &Runtime, client: &AgentClient, way: fn(&Self) -> Result<()>) -> Result<Samples> {
+    fn pings(&self, runtime: &Runtime, client: &AgentClient, direction: fn(&Self) -> Result<()>) -> Result<Samples> {
         std::thread::scope(|scope| {
-            let moving = scope.spawn(|| way(self));
+            let transferring = scope.spawn(|| direction(self));
             let mut times = Vec::new();
-            while !moving.is_finished() {
-                let asked = Instant::now();
+            while !transferring.is_finished() {
+                let start = Instant::now();
                 runtime.block_on(client.ping())?;
-                times.push(since(asked));
+                times.push(since(start));
                 std::thread::sleep(PAUSE);
             }
-            moving.join().ok().context("the one who moves files panicked")??;
+            transferring.join().ok().context("the transfer panicked")??;
             Ok(Samples::of(times))
         })
     }
@@ -95,7 +97,7 @@ impl FileTransfer<'_> {
         let runtime = runtime()?;
         runtime.block_on(async {
             let files = AgentClient::connect(self.socket).await?.files();
-            // To a new file each time: truncating one takes the agent time that has nothing to do with the transfer.
+            // To a new file each time: the truncation of an existing one would be measured as well.
             for number in 0..self.times {
                 files.upload_file(format!("{}-{number}", self.inside), File::open(self.original)?).await?;
             }

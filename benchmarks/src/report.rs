@@ -47,7 +47,7 @@ impl From<&Samples> for MeasuredValue {
 }
 
 impl MeasuredValue {
-    fn words(self, unit: &str) -> String {
+    fn text(self, unit: &str) -> String {
         let spread = self.spread.map(|(least, p99)| format!(" ({} to {})", rounded(least), rounded(p99)));
         format!("{} {unit}{}", rounded(self.value), spread.unwrap_or_default())
     }
@@ -119,8 +119,8 @@ impl Benchmark {
         let none = || "–".to_owned();
         [
             format!("{} ({})", self.name, self.face),
-            self.measured.words(self.unit),
-            self.anchor.map_or_else(none, |(name, measured)| format!("{name}: {}", measured.words(self.unit))),
+            self.measured.text(self.unit),
+            self.anchor.map_or_else(none, |(name, measured)| format!("{name}: {}", measured.text(self.unit))),
             self.ratio.map_or_else(none, |ratio| format!("{ratio:.2}")),
             self.aim.map_or_else(none, |(text, _)| text.to_owned()),
             self.aim.map_or_else(none, |(_, met)| if met { "yes" } else { "NO" }.to_owned()),

@@ -35,9 +35,9 @@ pub(crate) fn timed_in_turn<const N: usize>(rounds: usize, mut calls: [TimedCall
         // The order rotates, so that no call always follows the same other one.
         turns.rotate_left(round % N);
         for (call, times) in turns {
-            let taken = call()?;
+            let elapsed = call()?;
             if round > 0 {
-                times.push(taken);
+                times.push(elapsed);
             }
         }
     }

@@ -21,11 +21,11 @@ pub(crate) struct BenchmarkHome {
     directory: TempDir,
     programs: Programs,
     root: RootFs,
-    made: Cell<u32>,
+    sandboxes: Cell<u32>,
 }
 
 /// A running sandbox and a client of it.
-pub(crate) struct Sandbox {
+pub(crate) struct MeasuredSandbox {
     /// The client, through the relay.
     pub(crate) client: AgentClient,
     pub(crate) owned: OwnedSandbox,
@@ -53,7 +53,7 @@ impl BenchmarkHome {
         // Short, because socket paths are limited.
         let directory = tempfile::Builder::new().prefix("carrel-bench-").tempdir_in("/tmp")?;
         let root = RootFs::resolve(&ImageRef::Host)?;
-        Ok(Self { directory, programs: programs()?, root, made: Cell::new(0) })
+        Ok(Self { directory, programs: programs()?, root, sandboxes: Cell::new(0) })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -67,13 +67,13 @@ impl BenchmarkHome {
 
     /// Creates the next sandbox of the image `host`, with limits of the kinds that `carrel run` sets.
     pub(crate) async fn start(&self) -> Result<OwnedSandbox> {
-        self.start_keeping(JobRetention::default()).await
+        self.start_with_retention(JobRetention::default()).await
     }
 
     /// The same, with a limit of kept job output.
-    pub(crate) async fn start_keeping(&self, keep: JobRetention) -> Result<OwnedSandbox> {
-        self.made.set(self.made.get() + 1);
-        let name = format!("bench-{}-{}", std::process::id(), self.made.get());
+    pub(crate) async fn start_with_retention(&self, keep: JobRetention) -> Result<OwnedSandbox> {
+        self.sandboxes.set(self.sandboxes.get() + 1);
+        let name = format!("bench-{}-{}", std::process::id(), self.sandboxes.get());
         let create = Create {
             directory: sandbox_directory(self.path(), &name)?.into(),
             incarnation: name.clone(),
@@ -101,7 +101,7 @@ impl BenchmarkHome {
     }
 
     /// The directories that stopped sandboxes left behind.
-    pub(crate) fn left(&self) -> Vec<PathBuf> {
+    pub(crate) fn leftovers(&self) -> Vec<PathBuf> {
         let mut found = entries(&self.path().join("run/sandboxes"));
         let name = format!("bench-{}-", std::process::id());
         for hierarchy in entries(Path::new("/sys/fs/cgroup")) {
@@ -117,23 +117,23 @@ fn entries(directory: &Path) -> Vec<PathBuf> {
     std::fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }
 
-// === impl Sandbox ===
+// === impl MeasuredSandbox ===
 
-impl Sandbox {
+impl MeasuredSandbox {
     pub(crate) fn start() -> Result<Self> {
-        Self::keeping(JobRetention::default())
+        Self::with_retention(JobRetention::default())
     }
 
     /// A sandbox with a limit of kept job output.
-    pub(crate) fn keeping(keep: JobRetention) -> Result<Self> {
+    pub(crate) fn with_retention(keep: JobRetention) -> Result<Self> {
         let (home, runtime) = (BenchmarkHome::new()?, runtime()?);
-        let owned = runtime.block_on(home.start_keeping(keep))?;
+        let owned = runtime.block_on(home.start_with_retention(keep))?;
         let client = runtime.block_on(AgentClient::connect(owned.agent_socket()))?;
         Ok(Self { client, owned, runtime, _home: home })
     }
 }
 
-impl Drop for Sandbox {
+impl Drop for MeasuredSandbox {
     fn drop(&mut self) {
         self.client.close();
         // If this fails, the end of the owner stops it.

@@ -28,15 +28,15 @@ pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
                 let client = AgentClient::connect(sandbox.agent_socket()).await?;
                 anyhow::Ok((client.exec(request).await?, client))
             })?;
-            let asked = Instant::now();
+            let start = Instant::now();
             runtime.block_on(sandbox.stop(grace))?;
             drop(sandbox);
-            let taken = since(asked);
+            let elapsed = since(start);
             if round > 0 {
-                times.push(taken);
+                times.push(elapsed);
             }
             drop(running);
-            ensure!(home.left().is_empty(), "something is left: {:?}", home.left());
+            ensure!(home.leftovers().is_empty(), "leftovers: {:?}", home.leftovers());
         }
     }
     let (deleted, stopped) = (Samples::of(deleted), Samples::of(stopped));

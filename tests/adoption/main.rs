@@ -1,7 +1,7 @@
-//! Sandboxes without their owner, or without their supervisor: found, judged and taken over, or swept.
+//! Sandboxes without their owner or without their shim: discovery, verification, adoption and sweep.
 
 mod adopted;
 mod failpoints;
 mod forged;
-mod left;
-mod standing;
+mod leftovers;
+mod persistent;

@@ -1,4 +1,4 @@
-//! An owner that does nothing but own: makes a sandbox that lasts, says so, and stays until it is killed.
+//! An owner without other work: starts a persistent sandbox, prints `running`, and waits until it is killed.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ async fn main() {
     create.lasting = true;
     let mut owned = OwnedSandbox::start(&programs(), &create).await.unwrap();
     println!("running");
-    // It does not leave: it is killed, or sees the end.
+    // It never exits first: it is killed, or the sandbox ends.
     let ended = owned.ended().await.unwrap();
     println!("{}", ended.message);
 }

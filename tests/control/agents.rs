@@ -1,4 +1,4 @@
-//! The agents server in a sandbox: it runs as a job, and is reached through a port that the control API publishes.
+//! The agents server in a sandbox: it runs as a job, and clients connect through a published port.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::client::{Client, host};
-use crate::left::check;
+use crate::cleanup::stop_and_check;
+use crate::client::{Client, host_spec};
 
-const BOX: &str = "desk";
+const BOX: &str = "published";
 const CLOSED: &str = "closed";
 const TOKEN: &str = "a-token-of-the-test";
 
@@ -19,7 +19,7 @@ const TOKEN: &str = "a-token-of-the-test";
 async fn request(port: u16, token: Option<&str>, method: &str, path: &str, body: &str) -> Option<(u16, String)> {
     let authorization = token.map(|token| format!("authorization: Bearer {token}\r\n")).unwrap_or_default();
     let request = format!(
-        "{method} {path} HTTP/1.1\r\nhost: desk\r\n{authorization}connection: close\r\n\
+        "{method} {path} HTTP/1.1\r\nhost: published\r\n{authorization}connection: close\r\n\
          content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
@@ -31,8 +31,8 @@ async fn request(port: u16, token: Option<&str>, method: &str, path: &str, body:
     Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
 }
 
-/// Asks the server through the published port.
-async fn ask(port: u16, method: &str, path: &str, body: Option<Value>) -> (u16, String) {
+/// Sends a request to the server through the published port.
+async fn request_published(port: u16, method: &str, path: &str, body: Option<Value>) -> (u16, String) {
     let body = body.map(|body| body.to_string()).unwrap_or_default();
     request(port, Some(TOKEN), method, path, &body).await.unwrap()
 }
@@ -42,8 +42,8 @@ async fn serve(client: &mut Client, sandbox: &str, job: &str, port: u16) {
     let serve = format!("exec /opt/agents/sandbox-agent server --port {port} --token {TOKEN} --data-dir /tmp/agents");
     client.exec(sandbox, job, &serve).await.unwrap();
     let list = format!("/opt/agents/sandbox-agent agents list --endpoint http://127.0.0.1:{port} --token {TOKEN}");
-    let well = format!("until {list} >/dev/null 2>&1; do sleep 0.01; done");
-    assert_eq!(client.run(sandbox, &format!("{job}-well"), &well).await.state(), ExecState::Finished);
+    let wait = format!("until {list} >/dev/null 2>&1; do sleep 0.01; done");
+    assert_eq!(client.run(sandbox, &format!("{job}-wait"), &wait).await.state(), ExecState::Finished);
 }
 
 //= agents.architecture-components.single-daemon-runs-inside
@@ -57,7 +57,7 @@ fn the_agents_server_runs_in_a_sandbox_and_is_reached_through_a_published_port()
         let tools = home.open_directory("tools");
         std::fs::copy(agentd_path().with_file_name("sandbox-agent"), tools.join("sandbox-agent")).unwrap();
         let daemon = home.start().await;
-        let mut client = Client::of(&daemon).await;
+        let mut client = Client::connect(&daemon).await;
         // A port of the host that no program listens on, so that only a publication can lead to it.
         let (published, inside) = (port(), port());
         let spec = CreateSpec {
@@ -67,38 +67,42 @@ fn the_agents_server_runs_in_a_sandbox_and_is_reached_through_a_published_port()
                 writable: false,
             }],
             ports: vec![PortMapping { container_port: inside.into(), host_port: published.into(), protocol: 0 }],
-            ..host()
+            ..host_spec()
         };
-        client.ready(CLOSED, CreateSpec { ports: Vec::new(), ..spec.clone() }).await;
-        client.ready(BOX, spec).await;
+        client.create_and_wait(CLOSED, CreateSpec { ports: Vec::new(), ..spec.clone() }).await;
+        client.create_and_wait(BOX, spec).await;
         serve(&mut client, CLOSED, "closed-server", inside).await;
         serve(&mut client, BOX, "server", inside).await;
 
-        // Only the published port leads to it, and there too it asks for the token.
+        // Only the published port is forwarded to the server, and the server requires the token there too.
         let refused = TcpStream::connect(("127.0.0.1", inside)).await.unwrap_err();
         assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
         for token in [None, Some("another-token")] {
             let (status, problem) = request(published, token, "GET", "/v1/sessions", "").await.unwrap();
             assert_eq!(status, 401, "{problem}");
         }
-        assert_eq!(ask(published, "GET", "/v1/health", None).await, (200, json!({"status": "ok"}).to_string()));
-        let created = ask(published, "POST", "/v1/sessions/one", Some(json!({"agent": "mock"}))).await;
+        assert_eq!(
+            request_published(published, "GET", "/v1/health", None).await,
+            (200, json!({"status": "ok"}).to_string())
+        );
+        let created = request_published(published, "POST", "/v1/sessions/one", Some(json!({"agent": "mock"}))).await;
         assert_eq!(created, (200, json!({"healthy": true, "agentSessionId": "mock-one"}).to_string()));
         let message = json!({"message": "burst 1000"});
-        let (status, stream) = ask(published, "POST", "/v1/sessions/one/messages/stream", Some(message)).await;
+        let (status, stream) =
+            request_published(published, "POST", "/v1/sessions/one/messages/stream", Some(message)).await;
         assert_eq!(status, 200);
         for number in 1..=1000 {
             assert!(stream.contains(&format!("\"burst {number}\"")), "{number} is missing");
         }
 
-        // The job is the server: it ends with it, and the sandbox with nothing left.
+        // The server ends with its job.
         client.cancel("server").await.unwrap();
-        assert_eq!(client.until_ended("server").await.unwrap().state(), ExecState::Cancelled);
+        assert_eq!(client.wait_for_exec("server").await.unwrap().state(), ExecState::Cancelled);
         let after = request(published, Some(TOKEN), "GET", "/v1/health", "").await;
         assert!(after.as_ref().is_none_or(|(status, _)| *status != 200), "{after:?}");
         client.cancel("closed-server").await.unwrap();
-        client.gone(CLOSED).await;
-        client.gone(BOX).await;
-        check(&home, daemon, &[published]).await;
+        client.delete_and_wait(CLOSED).await;
+        client.delete_and_wait(BOX).await;
+        stop_and_check(&home, daemon, &[published]).await;
     });
 }

@@ -1,4 +1,4 @@
-//! A client as published ones are: it asks, and waits by events alone.
+//! A client like the published ones: it sends requests, and waits only for events.
 
 use std::path::Path;
 
@@ -18,21 +18,21 @@ use tonic_types::StatusExt;
 #[derive(Clone)]
 pub(crate) struct Client {
     pub(crate) api: SandboxServiceClient<Channel>,
-    /// What only Carrel can be asked.
+    /// The client of Carrel's own API.
     pub(crate) own: SandboxesClient<Channel>,
 }
 
-/// What a sandbox is made from that is made from nothing special.
-pub(crate) fn host() -> CreateSpec {
+/// A spec with the image `host` and default settings.
+pub(crate) fn host_spec() -> CreateSpec {
     CreateSpec { image: "host".to_owned(), disk_limit: "64m".to_owned(), ..CreateSpec::default() }
 }
 
-/// The word for a refusal; none if it is no refusal, but the end of the daemon.
+/// The reason of a refusal; none if the daemon died instead.
 pub(crate) fn reason(status: &Status) -> Option<String> {
     status.get_details_error_info().map(|info| info.reason)
 }
 
-/// Whether an event tells the end of an exec.
+/// Whether an event is the end of an exec.
 pub(crate) fn ends_exec(event: &SandboxEvent) -> bool {
     matches!(event.event_type(), EventType::ExecFinished | EventType::ExecFailed | EventType::ExecCancelled)
 }
@@ -48,15 +48,15 @@ pub(crate) fn exec_of(event: &SandboxEvent) -> Option<&str> {
 // === impl Client ===
 
 impl Client {
-    pub(crate) async fn of(daemon: &Daemon) -> Self {
-        Self::at(daemon.socket()).await
+    pub(crate) async fn connect(daemon: &Daemon) -> Self {
+        Self::connect_to(daemon.socket()).await
     }
 
-    pub(crate) async fn at(socket: &Path) -> Self {
-        Self::try_at(socket).await.expect("somebody listens there")
+    pub(crate) async fn connect_to(socket: &Path) -> Self {
+        Self::try_connect_to(socket).await.expect("a daemon listens on the socket")
     }
 
-    pub(crate) async fn try_at(socket: &Path) -> Option<Self> {
+    pub(crate) async fn try_connect_to(socket: &Path) -> Option<Self> {
         let channel = carrel_api::connect(socket).await.ok()?;
         Some(Self { api: SandboxServiceClient::new(channel.clone()), own: SandboxesClient::new(channel) })
     }
@@ -67,10 +67,10 @@ impl Client {
         Ok(self.api.create_sandbox(request).await?.into_inner().sandbox.unwrap())
     }
 
-    /// Creates one, and waits until it is ready.
-    pub(crate) async fn ready(&mut self, id: &str, spec: CreateSpec) -> SandboxHandle {
+    /// Creates a sandbox, and waits until it is ready.
+    pub(crate) async fn create_and_wait(&mut self, id: &str, spec: CreateSpec) -> SandboxHandle {
         self.create(id, spec).await.unwrap();
-        self.until(id, SandboxState::Ready).await.unwrap()
+        self.wait_for_state(id, SandboxState::Ready).await.unwrap()
     }
 
     pub(crate) async fn get(&mut self, id: &str) -> Result<SandboxHandle, Status> {
@@ -86,26 +86,26 @@ impl Client {
         self.api.resume_sandbox(ResumeSandboxRequest { sandbox_id: id.to_owned() }).await.map(drop)
     }
 
-    /// Stops one, and waits until it has stopped.
-    pub(crate) async fn stopped(&mut self, id: &str) {
+    /// Stops a sandbox, and waits until it has stopped.
+    pub(crate) async fn stop_and_wait(&mut self, id: &str) {
         self.stop(id).await.unwrap();
-        self.until(id, SandboxState::Stopped).await.unwrap();
+        self.wait_for_state(id, SandboxState::Stopped).await.unwrap();
     }
 
-    /// Resumes one, and waits until it is ready.
-    pub(crate) async fn resumed(&mut self, id: &str) {
+    /// Resumes a sandbox, and waits until it is ready.
+    pub(crate) async fn resume_and_wait(&mut self, id: &str) {
         self.resume(id).await.unwrap();
-        self.until(id, SandboxState::Ready).await.unwrap();
+        self.wait_for_state(id, SandboxState::Ready).await.unwrap();
     }
 
     pub(crate) async fn delete(&mut self, id: &str) -> Result<(), Status> {
         self.api.delete_sandbox(DeleteSandboxRequest { sandbox_id: id.to_owned() }).await.map(drop)
     }
 
-    /// Deletes one, and waits until it is gone.
-    pub(crate) async fn gone(&mut self, id: &str) {
+    /// Deletes a sandbox, and waits until it is deleted.
+    pub(crate) async fn delete_and_wait(&mut self, id: &str) {
         self.delete(id).await.unwrap();
-        self.until(id, SandboxState::Deleted).await.unwrap();
+        self.wait_for_state(id, SandboxState::Deleted).await.unwrap();
     }
 
     pub(crate) async fn exec(&mut self, sandbox: &str, id: &str, script: &str) -> Result<(), Status> {
@@ -121,7 +121,7 @@ impl Client {
     /// Runs a script to its end.
     pub(crate) async fn run(&mut self, sandbox: &str, id: &str, script: &str) -> ExecStatus {
         self.exec(sandbox, id, script).await.unwrap();
-        self.until_ended(id).await.unwrap()
+        self.wait_for_exec(id).await.unwrap()
     }
 
     pub(crate) async fn cancel(&mut self, id: &str) -> Result<(), Status> {
@@ -142,13 +142,13 @@ impl Client {
         Ok(self.api.subscribe_sandbox_events(request).await?.into_inner())
     }
 
-    /// Waits until a sandbox is in a state, as published clients do. One that failed is waited for no longer.
-    pub(crate) async fn until(&mut self, id: &str, state: SandboxState) -> Result<SandboxHandle, Status> {
+    /// Waits until a sandbox is in a state, as published clients do. Panics if it fails instead.
+    pub(crate) async fn wait_for_state(&mut self, id: &str, state: SandboxState) -> Result<SandboxHandle, Status> {
         let mut sandbox = self.get(id).await?;
         let mut events = self.subscribe(id, sandbox.last_event_sequence).await?;
         while sandbox.state() != state {
             let failed = sandbox.state() == SandboxState::Failed && state != SandboxState::Deleted;
-            assert!(!failed, "{id}, which was to be {state:?}: {}", sandbox.error_message);
+            assert!(!failed, "{id} failed before it was {state:?}: {}", sandbox.error_message);
             next(&mut events).await?;
             sandbox = self.get(id).await?;
         }
@@ -156,7 +156,7 @@ impl Client {
     }
 
     /// Waits until an exec has ended.
-    pub(crate) async fn until_ended(&mut self, id: &str) -> Result<ExecStatus, Status> {
+    pub(crate) async fn wait_for_exec(&mut self, id: &str) -> Result<ExecStatus, Status> {
         let mut exec = self.get_exec(id).await?;
         let mut events = self.subscribe(&exec.sandbox_id, exec.last_event_sequence).await?;
         while exec.state() == ExecState::Running {
@@ -166,27 +166,32 @@ impl Client {
         Ok(exec)
     }
 
-    /// Waits for so many events of some kinds, from the beginning.
-    pub(crate) async fn until_told(&mut self, id: &str, kinds: &[EventType], mut count: usize) -> Result<(), Status> {
+    /// Waits until there are so many events of these types, from the beginning.
+    pub(crate) async fn wait_for_events(
+        &mut self,
+        id: &str,
+        types: &[EventType],
+        mut count: usize,
+    ) -> Result<(), Status> {
         let mut events = self.subscribe(id, 0).await?;
         while count > 0 {
-            count -= usize::from(kinds.contains(&next(&mut events).await?.event_type()));
+            count -= usize::from(types.contains(&next(&mut events).await?.event_type()));
         }
         Ok(())
     }
 
-    /// Everything that was told of a sandbox, up to now.
+    /// All events of a sandbox so far.
     pub(crate) async fn history(&mut self, id: &str) -> Result<Vec<SandboxEvent>, Status> {
         let newest = self.get(id).await?.last_event_sequence;
-        let (mut events, mut told) = (self.subscribe(id, 0).await?, Vec::new());
-        while told.len() < usize::try_from(newest).unwrap() {
-            told.push(next(&mut events).await?);
+        let (mut events, mut history) = (self.subscribe(id, 0).await?, Vec::new());
+        while history.len() < usize::try_from(newest).unwrap() {
+            history.push(next(&mut events).await?);
         }
-        Ok(told)
+        Ok(history)
     }
 }
 
-/// The next event. A stream that ends tells as much as a daemon that does.
+/// The next event. The end of the stream is an error, as the death of the daemon is.
 pub(crate) async fn next(events: &mut Streaming<SandboxEvent>) -> Result<SandboxEvent, Status> {
     events.message().await?.ok_or_else(|| Status::unavailable("the stream ended"))
 }

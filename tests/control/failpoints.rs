@@ -1,36 +1,37 @@
-//! A daemon that dies wherever it can: nothing is lost, nothing is done twice, nothing is left.
+//! Crashes of the daemon at every failpoint: no request is lost or executed twice, and nothing is left behind.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use carrel_control::Failpoint;
+use carrel_control::FailpointStep;
+use carrel_failpoint::StepFailpoint;
 use carrel_tests::{full, run_within};
 
-use crate::courses;
-use crate::life::{Death, Liveness};
+use crate::failover::{CrashPlan, FailoverClient};
+use crate::scenarios;
 
-/// How many lives are lived at once.
-const AT_ONCE: usize = 4;
-/// How long one may take.
-const LONGEST: Duration = Duration::from_secs(120);
+/// How many scenarios run concurrently.
+const CONCURRENT: usize = 4;
+/// The time limit of one scenario.
+const TIME_LIMIT: Duration = Duration::from_secs(120);
 
-/// Lives through a course, for every place at which so many daemons die one after the other.
-fn everywhere(deaths: usize, course: impl AsyncFn(Liveness) + Sync) {
-    let points = Mutex::new(Failpoint::all().map(Failpoint::name));
+/// Runs a scenario once for every failpoint. At each, so many daemons crash one after the other.
+fn crash_at_each_failpoint(crashes: usize, scenario: impl AsyncFn(FailoverClient) + Sync) {
+    let points = Mutex::new(StepFailpoint::<FailpointStep>::all().map(StepFailpoint::name));
     let failed = Mutex::new(Vec::new());
     let next = || points.lock().unwrap().next();
     std::thread::scope(|scope| {
-        for _ in 0..AT_ONCE {
+        for _ in 0..CONCURRENT {
             scope.spawn(|| {
                 while let Some(point) = next() {
-                    // One that fails does not keep the others from being tried.
-                    let life = || {
-                        run_within(LONGEST, async {
-                            course(Liveness::begin(Death::At(point.clone()), deaths).await).await
+                    // A failure does not prevent the other runs.
+                    let run = || {
+                        run_within(TIME_LIMIT, async {
+                            scenario(FailoverClient::start(CrashPlan::AtFailpoint(point.clone()), crashes).await).await
                         })
                     };
-                    if catch_unwind(AssertUnwindSafe(life)).is_err() {
+                    if catch_unwind(AssertUnwindSafe(run)).is_err() {
                         failed.lock().unwrap().push(point);
                     }
                 }
@@ -43,29 +44,31 @@ fn everywhere(deaths: usize, course: impl AsyncFn(Liveness) + Sync) {
 //= promises.control-plane.accepted
 //= promises.control-plane.places-daemon-killed
 #[test]
-fn wherever_the_daemon_dies_the_next_one_ends_what_was_accepted() {
-    everywhere(1, courses::long);
+fn after_a_crash_at_any_failpoint_the_next_daemon_completes_every_accepted_request() {
+    crash_at_each_failpoint(1, scenarios::full_lifecycle);
 }
 
 //= promises.control-plane.places-daemon-killed
 #[test]
-fn wherever_the_daemon_dies_and_the_next_one_too_nothing_is_lost() {
+fn after_repeated_crashes_at_any_failpoint_nothing_is_lost() {
     if full() {
-        everywhere(3, courses::long);
-        everywhere(1, courses::short);
-        everywhere(3, courses::short);
-        everywhere(1, courses::unlucky);
-        everywhere(3, courses::unlucky);
+        crash_at_each_failpoint(3, scenarios::full_lifecycle);
+        crash_at_each_failpoint(1, scenarios::early_delete);
+        crash_at_each_failpoint(3, scenarios::early_delete);
+        crash_at_each_failpoint(1, scenarios::failed_resume);
+        crash_at_each_failpoint(3, scenarios::failed_resume);
     } else {
-        everywhere(2, courses::short);
+        crash_at_each_failpoint(2, scenarios::early_delete);
     }
 }
 
 //= promises.control-plane.accepted
 #[test]
-fn whenever_daemons_are_killed_nothing_is_lost() {
+fn after_kills_at_random_times_nothing_is_lost() {
     for seed in 0..if full() { 30 } else { 3 } {
         println!("seed {seed}");
-        run_within(LONGEST, async { courses::long(Liveness::begin(Death::Anytime(seed), 10).await).await });
+        run_within(TIME_LIMIT, async {
+            scenarios::full_lifecycle(FailoverClient::start(CrashPlan::AtRandomTime(seed), 10).await).await
+        });
     }
 }

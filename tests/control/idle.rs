@@ -1,36 +1,36 @@
-//! A daemon to which nothing happens: however many wait for something, it makes no system call.
+//! An idle daemon: with any number of waiting clients, it makes no system call.
 
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use carrel_api::agbox::v1::{PingRequest, SandboxEvent};
-use carrel_tests::{DaemonHome, Sandbox, run_within};
+use carrel_tests::{DaemonHome, TestSandbox, run_within};
 use rustix::process::{Pid, Signal};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
 use tonic::Streaming;
 
-use crate::client::{Client, host, next};
-use crate::left::check;
+use crate::cleanup::stop_and_check;
+use crate::client::{Client, host_spec, next};
 
 const SANDBOXES: usize = 20;
 const SUBSCRIBERS: usize = 500;
-/// How many subscribers share a connection.
-const TOGETHER: usize = 50;
-/// How many sandboxes of others come and go while the daemon is watched.
-const OTHERS: usize = 30;
+/// How many subscriptions share a connection.
+const PER_CONNECTION: usize = 50;
+/// How many unrelated sandboxes run, one after the other, while the daemon is traced.
+const UNRELATED_SANDBOXES: usize = 30;
 
-/// Somebody who sees every system call of a process.
-struct Tracer {
+/// Records every system call of a process, with `strace`.
+struct SyscallTracer {
     child: Child,
     calls: Arc<Mutex<Vec<String>>>,
 }
 
-// === impl Tracer ===
+// === impl SyscallTracer ===
 
-impl Tracer {
+impl SyscallTracer {
     /// Returns when it is attached to every thread.
     async fn attach(pid: u32) -> Self {
         let mut strace = Command::new("strace");
@@ -40,17 +40,17 @@ impl Tracer {
         let first = lines.next_line().await.unwrap().unwrap();
         assert!(first.contains("attached"), "{first}");
         let calls = Arc::new(Mutex::new(Vec::new()));
-        let seen = Arc::clone(&calls);
+        let recorded = Arc::clone(&calls);
         drop(tokio::spawn(async move {
             while let Ok(Some(line)) = lines.next_line().await {
-                seen.lock().unwrap().push(line);
+                recorded.lock().unwrap().push(line);
             }
         }));
         Self { child, calls }
     }
 
-    /// What was called since the last time.
-    fn taken(&self) -> Vec<String> {
+    /// The system calls since the last time.
+    fn take_calls(&self) -> Vec<String> {
         std::mem::take(&mut self.calls.lock().unwrap())
     }
 
@@ -61,17 +61,17 @@ impl Tracer {
     }
 }
 
-/// Something else that happens on this host, and takes its time: a sandbox that is nobody's business here.
-async fn something_else() {
-    let sandbox = Sandbox::start().await;
+/// Runs a sandbox that has nothing to do with the daemon.
+async fn run_unrelated_sandbox() {
+    let sandbox = TestSandbox::start().await;
     sandbox.shell("true").await;
 }
 
-/// Those who wait for what happens to a sandbox, on one connection.
-async fn subscribers(home: &DaemonHome) -> Vec<(Client, Streaming<SandboxEvent>)> {
+/// Subscriptions that wait for events of the sandboxes, on one connection.
+async fn subscribe(home: &DaemonHome) -> Vec<(Client, Streaming<SandboxEvent>)> {
     let mut waiting = Vec::new();
-    let client = Client::at(&home.socket()).await;
-    for number in 0..TOGETHER {
+    let client = Client::connect_to(&home.socket()).await;
+    for number in 0..PER_CONNECTION {
         let mut client = client.clone();
         let mut events = client.subscribe(&format!("idle-{}", number % SANDBOXES), 0).await.unwrap();
         while next(&mut events).await.unwrap().sequence < 3 {}
@@ -83,39 +83,39 @@ async fn subscribers(home: &DaemonHome) -> Vec<(Client, Streaming<SandboxEvent>)
 //= control.subscription.mechanism-wait-nothing-polls
 //= promises.control-plane.subscribers
 #[test]
-fn a_daemon_with_hundreds_of_subscribers_makes_no_system_call_while_nothing_happens() {
+fn an_idle_daemon_with_hundreds_of_subscribers_makes_no_system_call() {
     run_within(Duration::from_secs(180), async {
         let home = DaemonHome::new();
         let daemon = home.start().await;
-        let mut client = Client::of(&daemon).await;
-        let mut made = JoinSet::new();
+        let mut client = Client::connect(&daemon).await;
+        let mut created = JoinSet::new();
         for number in 0..SANDBOXES {
             let mut client = client.clone();
-            made.spawn(async move { client.ready(&format!("idle-{number}"), host()).await });
+            created.spawn(async move { client.create_and_wait(&format!("idle-{number}"), host_spec()).await });
         }
-        made.join_all().await;
+        created.join_all().await;
         let mut waiting = Vec::new();
         while waiting.len() < SUBSCRIBERS {
-            waiting.extend(subscribers(&home).await);
+            waiting.extend(subscribe(&home).await);
         }
 
-        let tracer = Tracer::attach(daemon.pid()).await;
-        // It is at rest when those who did what blocks have gone, and when something else came and went without a call.
-        let rest = 3 + std::thread::available_parallelism().unwrap().get();
+        let tracer = SyscallTracer::attach(daemon.pid()).await;
+        // It is idle when the threads for blocking work have exited and an unrelated sandbox caused no system call.
+        let idle_threads = 3 + std::thread::available_parallelism().unwrap().get();
         let threads = || std::fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap().count();
         loop {
-            something_else().await;
-            if tracer.taken().is_empty() && threads() <= rest {
+            run_unrelated_sandbox().await;
+            if tracer.take_calls().is_empty() && threads() <= idle_threads {
                 break;
             }
         }
-        for _ in 0..OTHERS {
-            something_else().await;
+        for _ in 0..UNRELATED_SANDBOXES {
+            run_unrelated_sandbox().await;
         }
-        assert_eq!(tracer.taken(), Vec::<String>::new());
-        // It is seen if it makes any, and those who wait do wait.
+        assert_eq!(tracer.take_calls(), Vec::<String>::new());
+        // The control: the tracer records a request, and the subscriptions still wait.
         client.api.ping(PingRequest {}).await.unwrap();
-        while tracer.taken().is_empty() {
+        while tracer.take_calls().is_empty() {
             tokio::task::yield_now().await;
         }
         tracer.detach().await;
@@ -126,6 +126,6 @@ fn a_daemon_with_hundreds_of_subscribers_makes_no_system_call_while_nothing_happ
             while next(events).await.unwrap().sequence < 5 {}
         }
         drop(waiting);
-        check(&home, daemon, &[]).await;
+        stop_and_check(&home, daemon, &[]).await;
     });
 }

@@ -1,23 +1,23 @@
-//! A daemon that dies, and everything around it that does: what was accepted ends, and nothing is left.
+//! Crashes of the daemon and of everything around it: each accepted request is completed, and nothing is left behind.
 
 mod agents;
+mod cleanup;
 mod client;
-mod courses;
-mod deaths;
-mod disk;
+mod crashes;
+mod disk_images;
+mod disk_reserve;
+mod failover;
 mod failpoints;
-mod full;
-mod history;
+mod full_disk;
 mod homes;
+mod host_restart;
 mod idle;
-mod left;
-mod life;
-mod many;
 mod memory;
 mod operations;
+mod other_users;
 mod permissions;
 mod ports;
-mod restart;
-mod sized;
-mod strangers;
-mod stuck;
+mod retention;
+mod scale;
+mod scenarios;
+mod unkillable;

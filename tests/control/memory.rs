@@ -1,4 +1,4 @@
-//! Clients that take what they can of the daemon's memory: much is asked for, and nothing is read.
+//! Attacks on the daemon's memory by clients that send many requests and read no responses.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -10,26 +10,26 @@ use carrel_tests::{Daemon, DaemonHome, run_within};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout};
 
-use crate::client::{Client, host};
-use crate::left::check;
+use crate::cleanup::stop_and_check;
+use crate::client::{Client, host_spec};
 
-/// Who attacks.
-const NOBODY: u32 = 65_534;
-/// What the daemon may take more while one user attacks it, whatever that user does.
-const BOUND: u64 = 192 << 20;
-/// What one run may take: the attacks are as long as the daemon lets them be.
-const LONG: Duration = Duration::from_secs(600);
-/// Execs of one sandbox: its oldest events are no longer in memory, and every reader has its own of them.
+/// The user id of the attacker: "nobody".
+const ATTACKER: u32 = 65_534;
+/// The limit of additional memory of the daemon during any attack of one user.
+const MEMORY_LIMIT: u64 = 192 << 20;
+/// The time limit of the test: an attack continues as long as the daemon accepts data.
+const TIME_LIMIT: Duration = Duration::from_secs(600);
+/// So many execs of one sandbox that its oldest events are no longer in memory, and each reader has its own copy.
 const EXECS: usize = 700;
 
-/// Says what it came to when the daemon takes no more, and holds everything until it is told to end.
+/// Prints its totals when the daemon accepts and sends no more, and holds its connections until its standard input ends.
 const ATTACK: &str = include_str!("memory/attack.py");
-/// Where that user finds the socket, and an image: then this program is that user.
-const MARK: &str = "CARREL_MEMORY_ATTACKER";
-const TEST: &str = "memory::a_user_who_reads_nothing_and_sends_much_cannot_take_the_daemons_memory";
-/// Sandboxes with large labels: a list of them has megabytes.
-const LARGE: usize = 24;
-/// Each attack, with how many connections and how many requests on each.
+/// The directory with the socket and an image. If it is set, this process runs as the attacker.
+const DIRECTORY_VARIABLE: &str = "CARREL_MEMORY_ATTACKER";
+const TEST: &str = "memory::a_user_who_sends_many_requests_and_reads_no_responses_cannot_exhaust_the_daemons_memory";
+/// The number of sandboxes with large labels: a list of them has megabytes.
+const LARGE_SANDBOXES: usize = 24;
+/// The attacks, each with a number of connections and a number of requests on each connection.
 const ATTACKS: [(&str, u32, u32); 9] = [
     ("upload", 16, 1000),
     ("fields", 4, 20),
@@ -42,8 +42,8 @@ const ATTACKS: [(&str, u32, u32); 9] = [
     ("headers", 1000, 0),
 ];
 
-/// A client that holds everything that it could take.
-struct Attack {
+/// A process that attacks the daemon and then holds all its connections.
+struct MemoryAttack {
     child: Child,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
@@ -51,11 +51,11 @@ struct Attack {
 
 //= promises.control-plane.memory-one-user
 #[test]
-fn a_user_who_reads_nothing_and_sends_much_cannot_take_the_daemons_memory() {
-    if let Some(place) = std::env::var_os(MARK) {
-        return run_within(LONG, prepare(Path::new(&place)));
+fn a_user_who_sends_many_requests_and_reads_no_responses_cannot_exhaust_the_daemons_memory() {
+    if let Some(directory) = std::env::var_os(DIRECTORY_VARIABLE) {
+        return run_within(TIME_LIMIT, prepare(Path::new(&directory)));
     }
-    run_within(LONG, async {
+    run_within(TIME_LIMIT, async {
         let home = DaemonHome::new();
         let open = home.open_directory("open");
         let (socket, image) = (open.join("grpc.sock"), open.join("image"));
@@ -71,108 +71,108 @@ fn a_user_who_reads_nothing_and_sends_much_cannot_take_the_daemons_memory() {
             image.display()
         ));
         let daemon = home.start().await;
-        as_nobody(&open).await;
-        let mut client = Client::at(&socket).await;
+        prepare_as_attacker(&open).await;
+        let mut client = Client::connect_to(&socket).await;
         let before = peak(&daemon);
         for (kind, connections, streams) in ATTACKS {
-            let attack = Attack::start(&script, &socket, kind, connections, streams);
-            let (attack, came_to) = attack.done().await;
-            at_rest(&daemon).await;
-            // Others are served meanwhile.
-            client.get(&format!("u{NOBODY}~large-1")).await.unwrap();
-            let taken = peak(&daemon).saturating_sub(before);
-            println!("{kind}: begun, ended, sent, closed: {came_to}; at most {} MiB more", taken >> 20);
-            assert!(taken < BOUND, "{kind} took {} MiB: {came_to}", taken >> 20);
-            attack.end().await;
+            let attack = MemoryAttack::start(&script, &socket, kind, connections, streams);
+            let (attack, totals) = attack.wait_until_stalled().await;
+            wait_until_idle(&daemon).await;
+            // Other users are served meanwhile.
+            client.get(&format!("u{ATTACKER}~large-1")).await.unwrap();
+            let additional = peak(&daemon).saturating_sub(before);
+            println!("{kind}: started, ended, sent, closed: {totals}; at most {} MiB more", additional >> 20);
+            assert!(additional < MEMORY_LIMIT, "{kind} took {} MiB: {totals}", additional >> 20);
+            attack.finish().await;
         }
-        for number in 0..LARGE {
-            client.gone(&format!("u{NOBODY}~large-{number}")).await;
+        for number in 0..LARGE_SANDBOXES {
+            client.delete_and_wait(&format!("u{ATTACKER}~large-{number}")).await;
         }
-        check(&home, daemon, &[]).await;
+        stop_and_check(&home, daemon, &[]).await;
     });
 }
 
-/// Looks until a daemon has done what it was asked for: it takes no time of a processor any more. One that never is at rest is
-/// measured as it is.
-async fn at_rest(daemon: &Daemon) {
-    let used = || {
+/// Waits until a daemon uses no processor time, so that it has processed all requests; but at most a minute.
+async fn wait_until_idle(daemon: &Daemon) {
+    let cpu_time = || {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", daemon.pid())).unwrap();
         let fields: Vec<_> = stat.rsplit(") ").next().unwrap().split(' ').map(str::to_owned).collect();
         (fields[11].clone(), fields[12].clone())
     };
     for _ in 0..60 {
-        let before = used();
+        let before = cpu_time();
         tokio::time::sleep(Duration::from_secs(1)).await;
-        if used() == before {
+        if cpu_time() == before {
             return;
         }
     }
 }
 
-/// The most memory that a daemon ever had.
+/// The peak of a daemon's resident memory in bytes.
 fn peak(daemon: &Daemon) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     line.split_whitespace().next().unwrap().parse::<u64>().unwrap() * 1024
 }
 
-async fn as_nobody(open: &Path) {
+/// Runs `prepare` in a process of the attacker.
+async fn prepare_as_attacker(open: &Path) {
     let prepared = tokio::process::Command::new("/proc/self/exe")
         .args([TEST, "--exact", "--nocapture"])
-        .env(MARK, open)
+        .env(DIRECTORY_VARIABLE, open)
         .current_dir("/")
-        .uid(NOBODY)
-        .gid(NOBODY)
+        .uid(ATTACKER)
+        .gid(ATTACKER)
         .stdin(Stdio::null())
         .output()
         .await
         .unwrap();
-    let said = [prepared.stdout, prepared.stderr].concat();
-    let said = String::from_utf8_lossy(&said);
-    assert!(prepared.status.success() && said.contains("1 passed"), "{said}");
+    let output = [prepared.stdout, prepared.stderr].concat();
+    let output = String::from_utf8_lossy(&output);
+    assert!(prepared.status.success() && output.contains("1 passed"), "{output}");
 }
 
-/// What an attacker has: large sandboxes, one with a large file and many events, all stopped.
+/// Creates the sandboxes of the attacker: stopped, with large labels, and one with a large file and many events.
 async fn prepare(open: &Path) {
-    let mut client = Client::at(&open.join("grpc.sock")).await;
-    for number in 0..LARGE {
+    let mut client = Client::connect_to(&open.join("grpc.sock")).await;
+    for number in 0..LARGE_SANDBOXES {
         let id = format!("large-{number}");
         let labels = [("large".to_owned(), "x".repeat(200 << 10))].into();
-        let spec = CreateSpec { image: open.join("image").display().to_string(), labels, ..host() };
-        client.ready(&id, spec).await;
+        let spec = CreateSpec { image: open.join("image").display().to_string(), labels, ..host_spec() };
+        client.create_and_wait(&id, spec).await;
         if number == 0 {
-            let ran = client.run(&id, "writes", "busybox head -c 16777216 /dev/zero > /workspace/large").await;
-            assert_eq!(ran.exit_code, 0);
+            let exec = client.run(&id, "writes", "busybox head -c 16777216 /dev/zero > /workspace/large").await;
+            assert_eq!(exec.exit_code, 0);
             for exec in 0..EXECS {
                 client.run(&id, &format!("exec-{exec}"), "true").await;
             }
         }
         client.stop(&id).await.unwrap();
-        client.until(&id, SandboxState::Stopped).await.unwrap();
+        client.wait_for_state(&id, SandboxState::Stopped).await.unwrap();
     }
 }
 
-// === impl Attack ===
+// === impl MemoryAttack ===
 
-impl Attack {
+impl MemoryAttack {
     fn start(script: &Path, socket: &Path, kind: &str, connections: u32, streams: u32) -> Self {
         let mut python = tokio::process::Command::new("python3");
         python.arg(script).arg(socket).arg(kind).args([connections.to_string(), streams.to_string()]);
-        python.current_dir("/").uid(NOBODY).gid(NOBODY).kill_on_drop(true);
+        python.current_dir("/").uid(ATTACKER).gid(ATTACKER).kill_on_drop(true);
         let mut child = python.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (stdin, stdout) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
         Self { child, stdin, stdout }
     }
 
-    /// Waits until it gets no further; what it came to.
-    async fn done(mut self) -> (Self, String) {
-        let mut came_to = String::new();
-        self.stdout.read_line(&mut came_to).await.unwrap();
-        assert!(!came_to.is_empty(), "it failed");
-        (self, came_to.trim().to_owned())
+    /// Waits until the daemon accepts and sends no more. Returns the totals.
+    async fn wait_until_stalled(mut self) -> (Self, String) {
+        let mut totals = String::new();
+        self.stdout.read_line(&mut totals).await.unwrap();
+        assert!(!totals.is_empty(), "the attack failed");
+        (self, totals.trim().to_owned())
     }
 
-    async fn end(mut self) {
+    async fn finish(mut self) {
         self.stdin.shutdown().await.unwrap();
         drop(self.stdin);
         assert!(self.child.wait().await.unwrap().success());

@@ -1,4 +1,4 @@
-//! What those who run a daemon rely on: its log, its signals, and what it does when descriptors are short.
+//! What operators of a daemon rely on: its log, its signals, and its behaviour without free descriptors.
 
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
@@ -10,39 +10,39 @@ use serde_json::Value;
 use tonic::Code;
 use tonic_types::StatusExt;
 
-use crate::client::{Client, host, reason};
+use crate::client::{Client, host_spec, reason};
 
-/// A daemon whose reloads can be waited for.
-struct Managed {
+/// A daemon with a notification socket, as under systemd, so that a test can wait for a reload.
+struct NotifyingDaemon {
     home: DaemonHome,
     daemon: Daemon,
-    notified: tokio::net::UnixDatagram,
+    notifications: tokio::net::UnixDatagram,
 }
 
-// === impl Managed ===
+// === impl NotifyingDaemon ===
 
-impl Managed {
+impl NotifyingDaemon {
     async fn start(configuration: &str) -> Self {
         let home = DaemonHome::new();
         home.configure(configuration);
         let path = home.path("notify");
         let socket = UnixDatagram::bind(&path).unwrap();
         socket.set_nonblocking(true).unwrap();
-        let notified = tokio::net::UnixDatagram::from_std(socket).unwrap();
+        let notifications = tokio::net::UnixDatagram::from_std(socket).unwrap();
         let daemon = home.try_start(home.command().env("NOTIFY_SOCKET", &path)).await;
-        let daemon = daemon.unwrap_or_else(|ended| panic!("{ended}: {}", home.log()));
-        let managed = Self { home, daemon, notified };
-        assert_eq!(managed.heard().await, "READY=1");
+        let daemon = daemon.unwrap_or_else(|status| panic!("{status}: {}", home.log()));
+        let managed = Self { home, daemon, notifications };
+        assert_eq!(managed.next_notification().await, "READY=1");
         managed
     }
 
-    async fn heard(&self) -> String {
+    async fn next_notification(&self) -> String {
         let mut buffer = [0; 128];
-        let length = self.notified.recv(&mut buffer).await.unwrap();
+        let length = self.notifications.recv(&mut buffer).await.unwrap();
         String::from_utf8_lossy(&buffer[..length]).into_owned()
     }
 
-    /// Changes the configuration, and has it read again.
+    /// Changes the configuration and reloads it.
     async fn reload(&self, configuration: &str) {
         self.home.configure(configuration);
         self.hang_up().await;
@@ -50,32 +50,32 @@ impl Managed {
 
     async fn hang_up(&self) {
         rustix::process::pidfd_send_signal(self.daemon.handle(), Signal::HUP).unwrap();
-        let said = self.heard().await;
-        assert!(said.starts_with("RELOADING=1\nMONOTONIC_USEC="), "{said}");
-        assert_eq!(self.heard().await, "READY=1");
+        let notification = self.next_notification().await;
+        assert!(notification.starts_with("RELOADING=1\nMONOTONIC_USEC="), "{notification}");
+        assert_eq!(self.next_notification().await, "READY=1");
     }
 }
 
-/// Every line of a log in JSON.
+/// The lines of a log, parsed as JSON.
 fn lines(log: &str) -> Vec<Value> {
     log.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
 }
 
-/// The lines with a message, as their values of some keys.
+/// The values of some keys in the lines with a message.
 fn values<const N: usize>(log: &str, message: &str, keys: [&str; N]) -> Vec<[String; N]> {
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    let told = lines(log).into_iter().filter(|line| line["message"] == message);
-    told.map(|line| keys.map(|key| text(&line[key]))).collect()
+    let matching = lines(log).into_iter().filter(|line| line["message"] == message);
+    matching.map(|line| keys.map(|key| text(&line[key]))).collect()
 }
 
 //= promises.control-plane.requests-lifecycle-steps-log
 #[tokio::test]
-async fn each_request_and_each_step_is_one_line_and_secrets_and_frames_are_none() {
+async fn each_request_and_each_lifecycle_event_is_one_log_line_without_commands_or_environment() {
     let home = DaemonHome::new();
     home.configure("[log]\nlevel = \"debug\"\n");
     let daemon = home.start().await;
-    let mut client = Client::of(&daemon).await;
-    client.ready("demo", host()).await;
+    let mut client = Client::connect(&daemon).await;
+    client.create_and_wait("demo", host_spec()).await;
     let request = CreateExecRequest {
         sandbox_id: "demo".to_owned(),
         command: ["sh", "-c", "exit 3 # hidden-in-the-command"].map(str::to_owned).to_vec(),
@@ -84,11 +84,11 @@ async fn each_request_and_each_step_is_one_line_and_secrets_and_frames_are_none(
         ..CreateExecRequest::default()
     };
     client.api.create_exec(request).await.unwrap();
-    client.until_ended("run1").await.unwrap();
+    client.wait_for_exec("run1").await.unwrap();
     client.stop("demo").await.unwrap();
-    client.until("demo", SandboxState::Stopped).await.unwrap();
+    client.wait_for_state("demo", SandboxState::Stopped).await.unwrap();
     assert_eq!(client.exec("demo", "run2", "true").await.unwrap_err().code(), Code::FailedPrecondition);
-    client.gone("demo").await;
+    client.delete_and_wait("demo").await;
     daemon.stop().await;
 
     let log = home.log();
@@ -129,10 +129,10 @@ async fn each_request_and_each_step_is_one_line_and_secrets_and_frames_are_none(
 }
 
 #[tokio::test]
-async fn a_hangup_reloads_what_can_change_and_names_what_cannot() {
-    let managed = Managed::start("").await;
-    let mut client = Client::of(&managed.daemon).await;
-    client.ready("demo", host()).await;
+async fn sighup_reloads_what_can_change_and_the_log_names_what_needs_a_restart() {
+    let managed = NotifyingDaemon::start("").await;
+    let mut client = Client::connect(&managed.daemon).await;
+    client.create_and_wait("demo", host_spec()).await;
     managed.reload("[limits.x]\n").await;
     managed.reload("[host]\nallow = [\"srv\"]\n").await;
     let errors =
@@ -147,29 +147,29 @@ async fn a_hangup_reloads_what_can_change_and_names_what_cannot() {
     )
     .unwrap();
     managed.hang_up().await;
-    let told = values(&managed.home.log(), "configuration reloaded", ["changed"]);
-    assert_eq!(told.len(), 1, "{}", managed.home.log());
+    let reloads = values(&managed.home.log(), "configuration reloaded", ["changed"]);
+    assert_eq!(reloads.len(), 1, "{}", managed.home.log());
     for key in ["runtime.idle_ttl", "runtime.cleanup_ttl", "log.level", "limits.sandboxes", "limits.sandbox_memory"] {
-        assert!(told[0][0].contains(key), "{told:?}");
+        assert!(reloads[0][0].contains(key), "{reloads:?}");
     }
     let fixed =
         values(&managed.home.log(), "restart the daemon to apply these keys: systemctl restart carrel", ["keys"]);
     assert_eq!(fixed, [["artifacts.exec_output_root".to_owned()]]);
 
-    let refused = client.create("next", host()).await.unwrap_err();
+    let refused = client.create("next", host_spec()).await.unwrap_err();
     assert_eq!(reason(&refused).as_deref(), Some("LIMIT_REACHED"), "{refused}");
     let debug = values(&managed.home.log(), "request", ["level"]);
     client.get("demo").await.unwrap();
-    assert!(values(&managed.home.log(), "request", ["level"]).len() > debug.len(), "reads are logged from now on");
-    client.gone("demo").await;
+    assert!(values(&managed.home.log(), "request", ["level"]).len() > debug.len(), "reads are logged after the reload");
+    client.delete_and_wait("demo").await;
     managed.daemon.stop().await;
 }
 
 #[tokio::test]
-async fn a_log_file_that_was_renamed_is_opened_again_by_a_hangup() {
+async fn sighup_reopens_a_renamed_log_file() {
     let log = tempfile::tempdir().unwrap();
     let (path, moved): (PathBuf, PathBuf) = (log.path().join("daemon.log"), log.path().join("daemon.log.old"));
-    let managed = Managed::start(&format!("[log]\nfile = \"{}\"\n", path.display())).await;
+    let managed = NotifyingDaemon::start(&format!("[log]\nfile = \"{}\"\n", path.display())).await;
     std::fs::rename(&path, &moved).unwrap();
     managed.hang_up().await;
     managed.daemon.stop().await;
@@ -177,15 +177,15 @@ async fn a_log_file_that_was_renamed_is_opened_again_by_a_hangup() {
     assert_eq!(values(&before, "serving", ["level"]).len(), 1, "{before}");
     let ends = [values(&after, "configuration reloaded", ["level"]), values(&after, "stopped", ["level"])];
     assert_eq!(ends.map(|lines| lines.len()), [1, 1], "{after}");
-    assert_eq!(managed.home.log(), "", "standard error has nothing");
+    assert_eq!(managed.home.log(), "", "nothing is written to standard error");
 }
 
 #[tokio::test]
-async fn a_log_file_is_opened_again_by_a_hangup_although_the_configuration_is_broken() {
+async fn sighup_reopens_the_log_file_although_the_configuration_is_invalid() {
     let log = tempfile::tempdir().unwrap();
     let (path, moved): (PathBuf, PathBuf) = (log.path().join("daemon.log"), log.path().join("daemon.log.old"));
-    let managed = Managed::start(&format!("[log]\nfile = \"{}\"\n", path.display())).await;
-    // The file is renamed before what replaces it is read: a configuration with an error, and one with a file that cannot be.
+    let managed = NotifyingDaemon::start(&format!("[log]\nfile = \"{}\"\n", path.display())).await;
+    // After the rename, the new configuration is invalid: first in syntax, then with a log file that cannot be created.
     std::fs::rename(&path, &moved).unwrap();
     managed.reload("[log]\nlevel = \"loud\"\n").await;
     managed.reload("[log]\nfile = \"/dev/null/daemon.log\"\n").await;
@@ -194,15 +194,15 @@ async fn a_log_file_is_opened_again_by_a_hangup_although_the_configuration_is_br
     let errors = values(&after, "the configuration was not reloaded: the former one stays in effect", ["key"]);
     assert_eq!(errors, [["log.level".to_owned()], ["log.file".to_owned()]], "{after}");
     assert_eq!(values(&after, "stopped", ["level"]).len(), 1, "{after}");
-    assert_eq!(managed.home.log(), "", "standard error has nothing");
+    assert_eq!(managed.home.log(), "", "nothing is written to standard error");
 }
 
 #[tokio::test]
-async fn a_log_file_that_is_a_link_or_in_no_directory_is_refused_by_a_hangup_and_the_former_one_stays() {
+async fn sighup_refuses_a_log_file_that_is_a_link_or_in_a_missing_directory_and_keeps_the_former_one() {
     let log = tempfile::tempdir().unwrap();
     let [path, link, precious, missing] =
         ["daemon.log", "link", "precious", "missing"].map(|name| log.path().join(name));
-    let managed = Managed::start(&format!("[log]\nfile = \"{}\"\n", path.display())).await;
+    let managed = NotifyingDaemon::start(&format!("[log]\nfile = \"{}\"\n", path.display())).await;
     std::fs::write(&precious, "precious").unwrap();
     std::os::unix::fs::symlink(&precious, &link).unwrap();
     managed.reload(&format!("[log]\nfile = \"{}\"\n", link.display())).await;
@@ -216,48 +216,48 @@ async fn a_log_file_that_is_a_link_or_in_no_directory_is_refused_by_a_hangup_and
     assert_eq!(hint, &format!("mkdir -p {}/deep", missing.display()));
     assert_eq!(values(&lines, "stopped", ["level"]).len(), 1, "{lines}");
     assert_eq!(std::fs::read_to_string(&precious).unwrap(), "precious");
-    assert!(!missing.exists(), "no directory is made");
+    assert!(!missing.exists(), "no directory is created");
 }
 
 //= promises.control-plane.file-descriptors
 #[tokio::test]
-async fn a_daemon_that_is_short_of_descriptors_refuses_and_can_still_stop_and_remove() {
-    // The agent of a sandbox needs more than a hundred, so that clients have to take what sandboxes would.
+async fn without_free_descriptors_a_daemon_refuses_new_sandboxes_and_can_still_stop_and_delete() {
+    // A lower limit does not work, because the agent of a sandbox needs over a hundred. So clients use up the others.
     const LIMIT: usize = 160;
     const CLIENTS: usize = 34;
-    const MOST: usize = 60;
+    const MAX_SANDBOXES: usize = 60;
     let home = DaemonHome::new();
     let daemon = home.try_start(&mut home.command_after(&format!("ulimit -n {LIMIT}; exec \"$@\""))).await;
-    let daemon = daemon.unwrap_or_else(|ended| panic!("{ended}: {}", home.log()));
-    let mut client = Client::of(&daemon).await;
+    let daemon = daemon.unwrap_or_else(|status| panic!("{status}: {}", home.log()));
+    let mut client = Client::connect(&daemon).await;
     let mut others = Vec::new();
     for _ in 0..CLIENTS {
-        others.push(Client::of(&daemon).await);
-        others.push(Client::at(&home.path("runtime/agbox/agboxd.sock")).await);
+        others.push(Client::connect(&daemon).await);
+        others.push(Client::connect_to(&home.path("runtime/agbox/agboxd.sock")).await);
     }
     let mut ready = Vec::new();
     let refused = loop {
         let id = format!("box{}", ready.len());
-        match client.create(&id, host()).await {
-            Ok(_) => client.until(&id, SandboxState::Ready).await.unwrap(),
+        match client.create(&id, host_spec()).await {
+            Ok(_) => client.wait_for_state(&id, SandboxState::Ready).await.unwrap(),
             Err(refused) => break refused,
         };
         ready.push(id);
-        assert!(ready.len() < MOST, "nothing was refused");
+        assert!(ready.len() < MAX_SANDBOXES, "no create was refused");
     };
     assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
     let info = refused.get_details_error_info().unwrap();
     assert_eq!((info.reason.as_str(), info.metadata["limit"].as_str()), ("LIMIT_REACHED", "descriptors"));
     assert!(ready.len() > 2, "{}", ready.len());
-    // A command still runs: it takes fewer than a sandbox.
+    // A command still runs: it needs fewer descriptors than a sandbox.
     assert_eq!(client.run(&ready[0], "run1", "exit 4").await.exit_code, 4);
     client.stop(&ready[0]).await.unwrap();
-    client.until(&ready[0], SandboxState::Stopped).await.unwrap();
+    client.wait_for_state(&ready[0], SandboxState::Stopped).await.unwrap();
     for id in &ready {
-        client.gone(id).await;
+        client.delete_and_wait(id).await;
     }
-    client.ready("again", host()).await;
-    client.gone("again").await;
+    client.create_and_wait("again", host_spec()).await;
+    client.delete_and_wait("again").await;
     drop(others);
     daemon.stop().await;
     let room = values(&home.log(), "file descriptors", ["limit", "reserve", "per_sandbox"]);

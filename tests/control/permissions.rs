@@ -1,5 +1,5 @@
-//! Another user on a socket that is open to everybody, where the operator allows all of the host: reads there what that user
-//! may read, and nothing more.
+//! Another user on a socket that all users may open, where the operator allows all paths of the host: a caller can use
+//! the files that its user may read, and no others.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -14,21 +14,21 @@ use carrel_api::carrel::v1::sandboxes_client::SandboxesClient;
 use carrel_tests::{DaemonHome, run};
 use tonic::Code;
 
-use crate::client::{Client, host, reason};
-use crate::left::check;
+use crate::cleanup::stop_and_check;
+use crate::client::{Client, host_spec, reason};
 
-/// Somebody on the host.
+/// The user id of the other user.
 const CALLER: u32 = 4242;
-/// Where that user finds the socket and the files: then this program is that user.
-const MARK: &str = "CARREL_PERMISSIONS";
+/// The directory with the socket and the files. If it is set, this process runs as the other user.
+const DIRECTORY_VARIABLE: &str = "CARREL_PERMISSIONS";
 
-const TEST: &str = "permissions::what_the_operator_allows_is_read_with_the_rights_of_the_caller";
+const TEST: &str = "permissions::host_paths_that_the_operator_allows_are_read_with_the_rights_of_the_caller";
 
 //= promises.control-plane.directory-another-user-gives
 #[test]
-fn what_the_operator_allows_is_read_with_the_rights_of_the_caller() {
-    if let Some(place) = std::env::var_os(MARK) {
-        return run(as_caller(Path::new(&place)));
+fn host_paths_that_the_operator_allows_are_read_with_the_rights_of_the_caller() {
+    if let Some(directory) = std::env::var_os(DIRECTORY_VARIABLE) {
+        return run(run_as_caller(Path::new(&directory)));
     }
     run(async {
         let home = DaemonHome::new();
@@ -62,17 +62,17 @@ fn what_the_operator_allows_is_read_with_the_rights_of_the_caller() {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
         }
         let daemon = home.start().await;
-        // The control: the daemon's own user, on the same socket, gets all that root may read.
-        let mut client = Client::at(&socket).await;
+        // The control: the daemon's own user can use all that root may read, on the same socket.
+        let mut client = Client::connect_to(&socket).await;
         for (id, spec) in [mount(&open, "data"), mount(&open, "data/secret"), copy(&open, "data")] {
-            client.ready(&id, spec).await;
+            client.create_and_wait(&id, spec).await;
             let read = client.run(&id, &format!("read-{id}"), "cat /x/secret 2>/dev/null || cat /x").await;
             assert_eq!(read.exit_code, 0, "{id}");
-            client.gone(&id).await;
+            client.delete_and_wait(&id).await;
         }
         let caller = tokio::process::Command::new("/proc/self/exe")
             .args([TEST, "--exact", "--nocapture"])
-            .env(MARK, &open)
+            .env(DIRECTORY_VARIABLE, &open)
             .current_dir("/")
             .uid(CALLER)
             .gid(CALLER)
@@ -80,34 +80,34 @@ fn what_the_operator_allows_is_read_with_the_rights_of_the_caller() {
             .output()
             .await
             .unwrap();
-        let said = [caller.stdout, caller.stderr].concat();
-        let said = String::from_utf8_lossy(&said);
-        assert!(caller.status.success() && said.contains("1 passed"), "{said}");
-        check(&home, daemon, &[]).await;
+        let output = [caller.stdout, caller.stderr].concat();
+        let output = String::from_utf8_lossy(&output);
+        assert!(caller.status.success() && output.contains("1 passed"), "{output}");
+        stop_and_check(&home, daemon, &[]).await;
     });
 }
 
-/// An id that nobody else here has.
-fn named(kind: &str, name: &str) -> String {
+/// A sandbox id that is unique among the users of this test.
+fn sandbox_id(kind: &str, name: &str) -> String {
     format!("{kind}-{}-{}", name.replace('/', "-"), rustix::process::geteuid().as_raw())
 }
 
 fn mount(open: &Path, name: &str) -> (String, CreateSpec) {
     let source = open.join(name).display().to_string();
     let mount = MountSpec { source, target: "/x".to_owned(), writable: false };
-    (named("mount", name), CreateSpec { mounts: vec![mount], ..host() })
+    (sandbox_id("mount", name), CreateSpec { mounts: vec![mount], ..host_spec() })
 }
 
 fn copy(open: &Path, name: &str) -> (String, CreateSpec) {
     let source = open.join(name).display().to_string();
     let copy = CopySpec { source, target: "/x".to_owned(), ..CopySpec::default() };
-    (named("copy", name), CreateSpec { copies: vec![copy], ..host() })
+    (sandbox_id("copy", name), CreateSpec { copies: vec![copy], ..host_spec() })
 }
 
-/// What the other user gets.
-async fn as_caller(open: &Path) {
+/// The part of the test that runs as the other user.
+async fn run_as_caller(open: &Path) {
     assert_eq!(rustix::process::geteuid().as_raw(), CALLER);
-    let mut client = Client::at(&open.join("grpc.sock")).await;
+    let mut client = Client::connect_to(&open.join("grpc.sock")).await;
     let image = CreateSpec { image: open.join("data").display().to_string(), ..CreateSpec::default() };
     for (id, spec) in [
         mount(open, "data/secret"),
@@ -122,9 +122,9 @@ async fn as_caller(open: &Path) {
         assert_eq!((refused.code(), reason(&refused)), expected, "{id}: {refused}");
         assert!(refused.message().contains("cannot be read by this caller"), "{id}: {refused}");
     }
-    // What is below a directory that the caller may read is read as the caller would.
+    // Below a directory that the caller may read, the sandbox has the permissions of the caller.
     let (id, spec) = mount(open, "data");
-    client.ready(&id, spec).await;
+    client.create_and_wait(&id, spec).await;
     for (number, (script, expected)) in [
         ("cat /x/public && cat /x/own", 0),
         ("cat /x/secret", 1),
@@ -136,36 +136,36 @@ async fn as_caller(open: &Path) {
     .into_iter()
     .enumerate()
     {
-        let ran = client.run(&id, &format!("caller-{number}"), script).await;
-        assert_eq!(ran.exit_code, expected, "{script}");
+        let exec = client.run(&id, &format!("caller-{number}"), script).await;
+        assert_eq!(exec.exit_code, expected, "{script}");
     }
-    // What the caller may read is copied, and a tree with anything else is not.
+    // Files that the caller may read are copied; the copy of a tree with other files fails.
     let (id, spec) = copy(open, "data/own");
-    client.ready(&id, spec).await;
+    client.create_and_wait(&id, spec).await;
     assert_eq!(client.run(&id, "copied", "cat /x").await.exit_code, 0);
     let (id, spec) = copy(open, "data");
     client.create(&id, spec).await.unwrap();
-    let failed = client.until(&id, SandboxState::Failed).await.unwrap();
+    let failed = client.wait_for_state(&id, SandboxState::Failed).await.unwrap();
     assert!(failed.error_message.contains("Permission denied"), "{}", failed.error_message);
-    for id in [named("mount", "data"), named("copy", "data/own"), named("copy", "data")] {
-        client.gone(&id).await;
+    for id in [sandbox_id("mount", "data"), sandbox_id("copy", "data/own"), sandbox_id("copy", "data")] {
+        client.delete_and_wait(&id).await;
     }
-    exchanging_images(&mut client, open).await;
-    exchanged_images(&mut client, &open.join("theirs")).await;
+    race_image_exchange(&mut client, open).await;
+    resume_with_replaced_image(&mut client, &open.join("theirs")).await;
 }
 
-/// A directory that is exchanged for a closed one again and again, while sandboxes are made from it.
-async fn exchanging_images(client: &mut Client, open: &Path) {
+/// Creates sandboxes from an image directory that is repeatedly exchanged with one that the caller may not read.
+async fn race_image_exchange(client: &mut Client, open: &Path) {
     use rustix::fs::{CWD, RenameFlags, renameat_with};
     let theirs = open.join("theirs");
     let (image, private) = (theirs.join("image"), theirs.join("private"));
     let spec = CreateSpec { image: image.display().to_string(), ..CreateSpec::default() };
     let done = Arc::new(AtomicBool::new(false));
-    let exchanging = std::thread::spawn({
+    let exchange = std::thread::spawn({
         let done = Arc::clone(&done);
         move || {
             let mut times = 0;
-            // Once more than needed leaves things as they were.
+            // An even number of exchanges restores the original state.
             while times % 2 == 1 || !done.load(Ordering::Relaxed) {
                 renameat_with(CWD, &image, CWD, &private, RenameFlags::EXCHANGE).unwrap();
                 times += 1;
@@ -190,14 +190,15 @@ async fn exchanging_images(client: &mut Client, open: &Path) {
             let read = own.read_file(request).await.unwrap().into_inner().message().await.unwrap().unwrap();
             assert_eq!(read.data, b"theirs/image/file\n"[..]);
         }
-        client.gone(&id).await;
+        client.delete_and_wait(&id).await;
     }
     done.store(true, Ordering::Relaxed);
-    exchanging.join().unwrap();
+    exchange.join().unwrap();
 }
 
-/// A directory that the caller gave as an image, and exchanged between two starts: for a link, and for what others closed.
-async fn exchanged_images(client: &mut Client, theirs: &Path) {
+/// Resumes sandboxes whose image directory was replaced while they were stopped: by an own directory, by a symbolic
+/// link, and by a directory that the caller may not read.
+async fn resume_with_replaced_image(client: &mut Client, theirs: &Path) {
     let (image, old) = (theirs.join("image"), theirs.join("old"));
     let spec = CreateSpec { image: image.display().to_string(), ..CreateSpec::default() };
     let exchanges: [(&str, &dyn Fn(), &str); 3] = [
@@ -206,18 +207,18 @@ async fn exchanged_images(client: &mut Client, theirs: &Path) {
         ("closed", &|| fs::rename(theirs.join("private"), &image).unwrap(), "cannot be read by this caller"),
     ];
     for (id, exchange, expected) in exchanges {
-        client.ready(id, spec.clone()).await;
+        client.create_and_wait(id, spec.clone()).await;
         client.stop(id).await.unwrap();
-        client.until(id, SandboxState::Stopped).await.unwrap();
+        client.wait_for_state(id, SandboxState::Stopped).await.unwrap();
         fs::rename(&image, &old).unwrap();
         exchange();
         client.resume(id).await.unwrap();
-        // The control: what the caller may read is taken.
+        // The control: a directory that the caller may read is accepted.
         let state = if expected.is_empty() { SandboxState::Ready } else { SandboxState::Failed };
-        let resumed = client.until(id, state).await.unwrap();
+        let resumed = client.wait_for_state(id, state).await.unwrap();
         assert!(resumed.error_message.contains(expected), "{id}: {}", resumed.error_message);
         fs::rename(&image, theirs.join(format!("was-{id}"))).unwrap();
         fs::rename(&old, &image).unwrap();
-        client.gone(id).await;
+        client.delete_and_wait(id).await;
     }
 }

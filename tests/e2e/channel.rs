@@ -1,4 +1,4 @@
-//! The host's own channel: configuration, the ids of many clients, and the end.
+//! The channel of the host: bootstrap, the ids of many clients, and shutdown.
 
 use std::os::unix::net::UnixStream;
 
@@ -7,7 +7,7 @@ use carrel_protocol::payload::{
     ExecExited, ExecLimits, ExecRequest, ExecSignal, ExecStdin, ExecStdinError, ExecStdout, InitFailure, InitResolved,
     Network, Ping, Ready, Shutdown, TransportPosition, WorkloadDisposition, WorkloadFreeze,
 };
-use carrel_protocol::{Codec, Generation, MessageType};
+use carrel_protocol::{Generation, MessageType, PrologueFormat};
 use carrel_tests::{Guest, Peer, run, shell};
 
 fn bootstrap() -> Bootstrap {
@@ -20,7 +20,8 @@ fn bootstrap() -> Bootstrap {
     }
 }
 
-async fn greeted() -> (Guest, Peer) {
+/// An agent, and a peer that has received its `Ready`.
+async fn ready_guest() -> (Guest, Peer) {
     let (guest, channel) = Guest::start(Guest::plain());
     let mut peer = Peer::from_std(channel);
     assert_eq!(peer.next().await.unwrap().message_type(), MessageType::Ready);
@@ -31,17 +32,17 @@ async fn core_error(peer: &mut Peer, id: u32) -> CoreError {
     peer.next_of(id).await.payload(|envelope| envelope.payload().unwrap())
 }
 
-/// The output and the end of a command.
+/// The output and the exit of a command.
 async fn output(peer: &mut Peer, id: u32) -> (String, ExecExited) {
-    let mut said = String::new();
+    let mut text = String::new();
     loop {
         let received = peer.next_of(id).await;
         match received.message_type() {
             MessageType::ExecStdout => {
                 received
-                    .payload(|e| said += std::str::from_utf8(&e.payload::<ExecStdout<'_>>().unwrap().data).unwrap());
+                    .payload(|e| text += std::str::from_utf8(&e.payload::<ExecStdout<'_>>().unwrap().data).unwrap());
             }
-            MessageType::ExecExited => return (said, received.payload(|envelope| envelope.payload().unwrap())),
+            MessageType::ExecExited => return (text, received.payload(|envelope| envelope.payload().unwrap())),
             _ => {}
         }
     }
@@ -49,7 +50,7 @@ async fn output(peer: &mut Peer, id: u32) -> (String, ExecExited) {
 
 //= carrel.agent-itself.bootstrap-far-makes-sense
 #[test]
-fn a_configuration_that_waits_is_applied_before_the_greeting() {
+fn a_bootstrap_that_was_sent_before_the_start_is_applied_before_ready() {
     run(async {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let mut peer = Peer::from_std(ours);
@@ -66,13 +67,13 @@ fn a_configuration_that_waits_is_applied_before_the_greeting() {
 
 //= carrel.agent-itself.bootstrap-far-makes-sense
 #[test]
-fn a_configuration_is_taken_once_and_what_needs_a_machine_is_refused() {
+fn a_bootstrap_is_accepted_once_and_settings_of_virtual_machines_are_refused() {
     run(async {
-        let (_guest, mut peer) = greeted().await;
+        let (_guest, mut peer) = ready_guest().await;
         let network = Network { interface: "eth0".into(), mac: [0; 6], mtu: 1500, ipv4: None, ipv6: None };
         peer.send(10, 0, &Bootstrap { network: Some(network), ..bootstrap() }).await;
         assert_eq!(core_error(&mut peer, 0).await.kind, CoreErrorKind::CapabilityUnavailable);
-        peer.send(10, 0, &Bootstrap { user: Some("nobody-at-all".into()), ..Bootstrap::default() }).await;
+        peer.send(10, 0, &Bootstrap { user: Some("no-such-user".into()), ..Bootstrap::default() }).await;
         let error = core_error(&mut peer, 0).await;
         assert_eq!(
             (error.kind, error.init_failure),
@@ -96,10 +97,10 @@ fn a_configuration_is_taken_once_and_what_needs_a_machine_is_refused() {
 
 //= carrel.agent-itself.withdrawn-range-ends-nobody
 #[test]
-fn a_withdrawn_range_ends_and_nobody_elses() {
+fn a_disconnect_of_a_client_kills_its_sessions_and_no_others() {
     run(async {
-        let (_guest, mut peer) = greeted().await;
-        let (first, second) = (Codec::Current.range(0).unwrap(), Codec::Current.range(1).unwrap());
+        let (_guest, mut peer) = ready_guest().await;
+        let (first, second) = (PrologueFormat::Current.range(0).unwrap(), PrologueFormat::Current.range(1).unwrap());
         peer.send(7, first.start(), &shell("echo $$; sleep 1000")).await;
         peer.send(7, second.start(), &shell("echo $$; sleep 1000")).await;
         let mut pids = [0u32; 2];
@@ -123,7 +124,7 @@ fn a_withdrawn_range_ends_and_nobody_elses() {
             format!("while kill -0 {} 2>/dev/null; do sleep 0.02; done; kill -0 {} && echo alive", pids[0], pids[1]);
         peer.send(7, second.start() + 1, &shell(&probe)).await;
         assert_eq!(output(&mut peer, second.start() + 1).await.0, "alive\n");
-        // The id is free again, and what it is used for is a new session.
+        // The id is free again, and starts a new session.
         peer.send(7, first.start(), &shell("echo again")).await;
         assert_eq!(output(&mut peer, first.start()).await.0, "again\n");
         peer.send(7, second.start(), &ExecSignal { signal: 9, whole: false }).await;
@@ -137,9 +138,9 @@ fn a_withdrawn_range_ends_and_nobody_elses() {
 //= versioning.number-agreed-upon-once.version-message-generation-second
 //= carrel.files-trees-connections.10-spoken-our-peer
 #[test]
-fn more_than_the_published_generation_is_spoken_only_after_a_hello() {
+fn the_private_generation_is_used_only_after_a_hello() {
     run(async {
-        let (_guest, mut peer) = greeted().await;
+        let (_guest, mut peer) = ready_guest().await;
         peer.send(11, 3, &carrel_protocol::payload::CarrelFsCancel {}).await;
         assert_eq!(core_error(&mut peer, 3).await.kind, CoreErrorKind::UnsupportedMessageType);
         peer.send(11, 4, &Ping {}).await;
@@ -155,12 +156,13 @@ fn more_than_the_published_generation_is_spoken_only_after_a_hello() {
 
 //= promises.agent.channel-relay-input-session
 #[test]
-fn on_a_shared_channel_nobody_waits_for_one_who_sends_too_much() {
+fn on_a_shared_channel_too_much_input_for_one_session_blocks_no_other() {
     run(async {
-        let (_guest, mut peer) = greeted().await;
+        let (_guest, mut peer) = ready_guest().await;
         peer.send(11, 5, &CarrelHello { generation: 11, relay: true }).await;
         peer.next_of(5).await;
-        let (one, two) = (Codec::Current.range(0).unwrap().start() + 9, Codec::Current.range(1).unwrap().start());
+        let (one, two) =
+            (PrologueFormat::Current.range(0).unwrap().start() + 9, PrologueFormat::Current.range(1).unwrap().start());
         peer.send(7, one, &carrel_tests::command("sleep", &["1000"])).await;
         assert_eq!(peer.next_of(one).await.message_type(), MessageType::ExecStarted);
         for _ in 0..192 {
@@ -179,15 +181,15 @@ fn on_a_shared_channel_nobody_waits_for_one_who_sends_too_much() {
 //= carrel.agent-itself.shutdown-end-without-host
 //= promises.agent.commands-after-shutdown
 #[test]
-fn a_shutdown_asks_commands_to_end_and_ends_the_agent() {
+fn a_shutdown_terminates_commands_and_then_the_agent() {
     run(async {
-        let (mut guest, mut peer) = greeted().await;
+        let (mut guest, mut peer) = ready_guest().await;
         let request = ExecRequest { ..shell("trap 'echo bye; exit 3' TERM; echo ready; while :; do sleep 0.02; done") };
         peer.send(7, 8, &request).await;
         while peer.next_of(8).await.message_type() != MessageType::ExecStdout {}
         peer.send(7, 0, &Shutdown).await;
-        let (said, exited) = output(&mut peer, 8).await;
-        assert_eq!((said.as_str(), exited.code), ("bye\n", 3));
+        let (text, exited) = output(&mut peer, 8).await;
+        assert_eq!((text.as_str(), exited.code), ("bye\n", 3));
         assert!(peer.next().await.is_none());
         assert_eq!(guest.wait(), Some(0));
     });
@@ -195,9 +197,9 @@ fn a_shutdown_asks_commands_to_end_and_ends_the_agent() {
 
 //= carrel.agent-itself.shutdown-end-without-host
 #[test]
-fn an_agent_without_its_host_ends_with_all_it_started() {
+fn an_agent_that_loses_its_host_exits_and_kills_its_processes() {
     run(async {
-        let (mut guest, mut peer) = greeted().await;
+        let (mut guest, mut peer) = ready_guest().await;
         peer.send(7, 8, &shell("echo $$; sleep 1000")).await;
         let pid = loop {
             let received = peer.next_of(8).await;
@@ -209,7 +211,7 @@ fn an_agent_without_its_host_ends_with_all_it_started() {
         };
         drop(peer);
         assert_eq!(guest.wait(), Some(0));
-        // It was killed before the agent ended; the kernel may still be at it.
+        // It was killed before the agent exited; the kernel may not have finished.
         let running = || {
             let status = std::fs::read_to_string(format!("/proc/{}/status", pid.trim())).unwrap_or_default();
             !status.is_empty() && !status.contains("State:\tZ") && !status.contains("State:\tX")

@@ -1,4 +1,4 @@
-//! Running commands.
+//! Execution of commands: streams, signals, terminals, environment.
 
 use carrel_agent_client::protocol::payload::ResourceLimit;
 use carrel_agent_client::{AgentClient, Exec, ExecEvent, ExecRequest, Generation};
@@ -12,20 +12,20 @@ async fn stdout(client: &AgentClient, request: ExecRequest) -> String {
 
 /// Reads output until it contains a text.
 async fn until(exec: &mut Exec, text: &str) -> String {
-    let mut seen = String::new();
-    while !seen.contains(text) {
+    let mut output = String::new();
+    while !output.contains(text) {
         match exec.next().await.unwrap() {
-            Some(ExecEvent::Stdout(data)) => seen.push_str(std::str::from_utf8(&data).unwrap()),
-            other => panic!("{other:?} after {seen:?}"),
+            Some(ExecEvent::Stdout(data)) => output.push_str(std::str::from_utf8(&data).unwrap()),
+            other => panic!("{other:?} after {output:?}"),
         }
     }
-    seen
+    output
 }
 
 //= client.constants-functions.connectagentpath-socket-path
 //= carrel.commands.separate-output-error-exit
 #[test]
-fn streams_stay_apart_and_the_exit_code_arrives() {
+fn stdout_stderr_and_the_exit_code_arrive_separately() {
     run(async {
         let agentd = Agentd::start();
         let output = agentd.client().await.run(shell("cat; echo problem >&2; exit 42"), "from the host").await.unwrap();
@@ -37,7 +37,7 @@ fn streams_stay_apart_and_the_exit_code_arrives() {
 
 //= carrel.commands.signal-process-group-number
 #[test]
-fn a_signal_reaches_the_whole_group_and_its_number_arrives() {
+fn a_signal_reaches_the_whole_process_group_and_its_number_is_reported() {
     run(async {
         let agentd = Agentd::start();
         let client = agentd.client().await;
@@ -56,7 +56,7 @@ fn a_terminal_has_its_size_is_resized_and_echoes() {
     run(async {
         let agentd = Agentd::start();
         let client = agentd.client().await;
-        // What a shell's `read` says when a signal interrupts it differs, and may well be what it says at the end of its
+        // Shells differ in what `read` returns when a signal interrupts it, which may be the same as at the end of the
         // input: only a line that was read counts, and the end of the input is for `cat`.
         let script =
             "stty size; trap 'stty size' WINCH; echo go; until [ \"$line\" = done ]; do read line; done; exec cat";
@@ -73,7 +73,7 @@ fn a_terminal_has_its_size_is_resized_and_echoes() {
 
 //= carrel.commands.environment-directory-user-four
 #[test]
-fn the_environment_directory_user_and_limits_are_those_asked_for() {
+fn a_command_has_the_requested_environment_directory_user_and_limits() {
     run(async {
         let agentd = Agentd::start();
         let client = agentd.client().await;
@@ -93,7 +93,7 @@ fn the_environment_directory_user_and_limits_are_those_asked_for() {
 
 //= carrel.commands.clean-process-descriptors-signals
 #[test]
-fn a_command_gets_a_clean_process() {
+fn a_command_inherits_no_descriptors_signal_masks_or_limits_of_the_agent() {
     run(async {
         let agentd = Agentd::start();
         let client = agentd.client().await;
@@ -115,14 +115,14 @@ fn a_command_gets_a_clean_process() {
 //= carrel.commands.drain-rule-left-behind
 //= promises.agent.process-background-holds-pipe
 #[test]
-fn a_background_child_that_holds_the_pipe_does_not_hold_the_exit() {
+fn a_background_child_that_holds_the_pipe_does_not_delay_the_exit() {
     run(async {
         let agentd = Agentd::start();
         for generation in [Generation::new(7), Generation::PUBLISHED] {
             let client = agentd.client_of(generation).await;
-            // Whoever waited for the process in the background would wait until the watchdog bites.
+            // An agent that waited for the background process would run into the timeout of the test.
             let output = client.run(shell("sleep 1000 & echo $!"), "").await.unwrap();
-            // What was left behind goes on: it belongs to the sandbox now.
+            // The background process keeps running: it belongs to the sandbox now.
             let pid = String::from_utf8(output.stdout).unwrap();
             client.run(shell(&format!("kill -0 {pid}")), "").await.map(|output| assert_eq!(output.code, 0)).unwrap();
             client.run(shell(&format!("kill -9 {pid}")), "").await.unwrap();
@@ -133,7 +133,7 @@ fn a_background_child_that_holds_the_pipe_does_not_hold_the_exit() {
 //= carrel.commands.drain-rule-left-behind
 //= promises.agent.process-background-holds-pipe
 #[test]
-fn late_output_of_a_pipeline_is_not_cut_off() {
+fn late_output_of_a_pipeline_is_not_lost() {
     run(async {
         let agentd = Agentd::start();
         let client = agentd.client().await;
@@ -149,12 +149,12 @@ fn late_output_of_a_pipeline_is_not_cut_off() {
 //= carrel.commands.drain-rule-left-behind
 //= promises.agent.process-background-holds-pipe
 #[test]
-fn what_a_command_leaves_behind_may_go_on_writing() {
+fn a_background_process_can_write_after_its_command_exited() {
     run(async {
         let agentd = Agentd::start();
         let client = agentd.client().await;
         let (go, done) = (agentd.path("go"), agentd.path("done"));
-        // Far more than a pipe holds, into a pipe whose command is over: neither a signal nor a full pipe may stop it.
+        // Far more than a pipe holds, into the pipe of an exited command: neither SIGPIPE nor a full pipe may stop it.
         let late = format!("until [ -e {go} ]; do sleep 0.01; done; head -c 300000 /dev/zero && echo fine > {done}");
         let script = format!("({late}) & echo started");
         let output = client.run(shell(&script), "").await.unwrap();
@@ -167,7 +167,7 @@ fn what_a_command_leaves_behind_may_go_on_writing() {
 
 //= promises.agent.terminal-nobody-open-moment
 #[test]
-fn a_terminal_that_nobody_holds_for_a_moment_is_still_listened_to() {
+fn a_terminal_that_is_closed_and_opened_again_is_still_read() {
     run(async {
         let agentd = Agentd::start();
         let client = agentd.client().await;
@@ -179,7 +179,7 @@ fn a_terminal_that_nobody_holds_for_a_moment_is_still_listened_to() {
 
 //= promises.agent.variables-environment-command
 #[test]
-fn sixty_thousand_variables_reach_a_command() {
+fn a_command_can_have_sixty_thousand_environment_variables() {
     run(async {
         let agentd = Agentd::start();
         let client = agentd.client().await;
@@ -191,7 +191,7 @@ fn sixty_thousand_variables_reach_a_command() {
 
 //= client.methods-client.call-cancelled
 #[test]
-fn dropping_a_command_ends_it_and_nobody_elses() {
+fn dropping_an_exec_kills_its_command_and_no_other() {
     run(async {
         let agentd = Agentd::start();
         let (mine, theirs) = (agentd.client().await, agentd.client().await);
@@ -200,8 +200,8 @@ fn dropping_a_command_ends_it_and_nobody_elses() {
         let mut dropped = mine.exec(shell("echo $$; sleep 1000")).await.unwrap();
         let pid = until(&mut dropped, "\n").await;
         drop(dropped);
-        let gone = format!("while kill -0 {} 2>/dev/null; do sleep 0.02; done", pid.trim());
-        assert_eq!(theirs.run(shell(&gone), "").await.unwrap().code, 0);
+        let wait_for_exit = format!("while kill -0 {} 2>/dev/null; do sleep 0.02; done", pid.trim());
+        assert_eq!(theirs.run(shell(&wait_for_exit), "").await.unwrap().code, 0);
         kept.write_stdin("still here").await.unwrap();
         kept.close_stdin().await.unwrap();
         assert_eq!(kept.collect().await.unwrap().stdout, b"still here");
@@ -210,7 +210,7 @@ fn dropping_a_command_ends_it_and_nobody_elses() {
 
 //= promises.agent.commands-once
 #[test]
-fn more_commands_than_allowed_are_refused_and_the_others_go_on() {
+fn more_commands_than_allowed_are_refused_and_the_others_continue() {
     run(async {
         let agentd = Agentd::start();
         let client = agentd.client().await;

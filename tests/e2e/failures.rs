@@ -1,4 +1,4 @@
-//! Every way in which a command cannot start, with pipes and with a terminal alike.
+//! Failures to start a command, with pipes and with a terminal.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
@@ -25,14 +25,14 @@ fn file(agentd: &Agentd, name: &str, content: &str, mode: u32) -> String {
 //= carrel.commands.kind-failure-pipes-terminals
 //= promises.agent.kinds-failure-command-really
 #[test]
-fn every_kind_of_failure_is_told_by_its_name() {
+fn every_kind_of_failure_is_reported_by_its_name() {
     use ExecFailureKind as K;
     run(async {
         let agentd = Agentd::start();
         let client = agentd.client().await;
         let plain = file(&agentd, "plain", "text", 0o644);
         let garbage = file(&agentd, "garbage", "\u{1}\u{2}\u{3}", 0o755);
-        let orphan = file(&agentd, "orphan", "#!/nonexistent/interpreter\n", 0o755);
+        let no_interpreter = file(&agentd, "no-interpreter", "#!/nonexistent/interpreter\n", 0o755);
         let closed = agentd.path("closed");
         std::fs::create_dir(&closed).unwrap();
         std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o700)).unwrap();
@@ -49,7 +49,7 @@ fn every_kind_of_failure_is_told_by_its_name() {
             (command(&plain, &[]), K::PermissionDenied, "EACCES", "execve"),
             (command("/etc", &[]), K::PermissionDenied, "EACCES", "execve"),
             (command(&garbage, &[]), K::NotExecutable, "ENOEXEC", "execve"),
-            (command(&orphan, &[]), K::NotExecutable, "ENOENT", "execve"),
+            (command(&no_interpreter, &[]), K::NotExecutable, "ENOENT", "execve"),
             (command(&busy, &[]), K::Other, "ETXTBSY", "execve"),
             (with_cwd("/no/such/directory"), K::BadCwd, "ENOENT", "chdir"),
             (with_cwd(&plain), K::BadCwd, "ENOTDIR", "chdir"),
@@ -58,7 +58,7 @@ fn every_kind_of_failure_is_told_by_its_name() {
             (command("echo", &["a\0b"]), K::BadArgs, "EINVAL", "arguments"),
             (command("echo", &[&long]), K::BadArgs, "E2BIG", "execve"),
             (
-                ExecRequest { rlimits: vec![limit("wishes", 3, 3)], ..command("true", &[]) },
+                ExecRequest { rlimits: vec![limit("no-such-limit", 3, 3)], ..command("true", &[]) },
                 K::BadArgs,
                 "EINVAL",
                 "arguments",
@@ -70,7 +70,7 @@ fn every_kind_of_failure_is_told_by_its_name() {
                 "setrlimit",
             ),
             (
-                ExecRequest { user: Some("nobody-at-all".into()), ..command("true", &[]) },
+                ExecRequest { user: Some("no-such-user".into()), ..command("true", &[]) },
                 K::UserSetupFailed,
                 "ENOENT",
                 "resolve_user",
@@ -85,15 +85,15 @@ fn every_kind_of_failure_is_told_by_its_name() {
         for (request, kind, errno, stage) in cases {
             for tty in [false, true] {
                 let request = ExecRequest { tty, ..request.clone() };
-                let what = format!("{} {:?} in {:?}, tty {tty}", request.cmd, request.user, request.cwd);
+                let case = format!("{} {:?} in {:?}, tty {tty}", request.cmd, request.user, request.cwd);
                 let failed = failure(&client, request).await;
-                assert_eq!(failed.kind, kind, "{what}: {}", failed.message);
-                assert_eq!(failed.errno_name.as_deref(), Some(errno), "{what}: {}", failed.message);
-                assert_eq!(failed.stage.as_deref(), Some(stage), "{what}: {}", failed.message);
+                assert_eq!(failed.kind, kind, "{case}: {}", failed.message);
+                assert_eq!(failed.errno_name.as_deref(), Some(errno), "{case}: {}", failed.message);
+                assert_eq!(failed.stage.as_deref(), Some(stage), "{case}: {}", failed.message);
                 assert!(failed.errno.is_some() && !failed.message.is_empty());
             }
         }
-        // None of it harmed the agent.
+        // The agent still works.
         assert_eq!(client.run(command("true", &[]), "").await.unwrap().code, 0);
     });
 }
@@ -101,9 +101,9 @@ fn every_kind_of_failure_is_told_by_its_name() {
 //= carrel.commands.kind-failure-pipes-terminals
 //= promises.agent.kinds-failure-command-really
 #[test]
-fn a_limit_of_processes_is_told_as_such() {
+fn a_process_limit_is_reported_as_such() {
     run(async {
-        // The agent itself runs as a user that may start nothing more.
+        // The agent runs as a user that may not start another process.
         let mut launch = Command::new("prlimit");
         launch.args(["--nproc=1", "--", "setpriv", "--reuid", "54322", "--regid", "54322", "--clear-groups", "--"]);
         launch.arg(agentd_path());
@@ -121,7 +121,7 @@ fn a_limit_of_processes_is_told_as_such() {
 //= carrel.commands.kind-failure-pipes-terminals
 //= promises.agent.kinds-failure-command-really
 #[test]
-fn an_agent_that_may_not_change_users_says_so() {
+fn an_agent_that_may_not_change_users_reports_it() {
     run(async {
         let mut launch = Command::new("setpriv");
         launch.args(["--reuid", "54321", "--regid", "54321", "--clear-groups", "--"]).arg(agentd_path());
@@ -140,10 +140,10 @@ fn an_agent_that_may_not_change_users_says_so() {
 //= carrel.commands.kind-failure-pipes-terminals
 //= promises.agent.kinds-failure-command-really
 #[test]
-fn a_lack_of_memory_is_told_as_such() {
+fn a_lack_of_memory_is_reported_as_such() {
     run(async {
-        // The children of this agent live in a pid namespace whose first process has ended: the kernel refuses every
-        // further one with the error that a lack of memory has.
+        // The children of this agent are in a pid namespace whose first process has exited: the kernel refuses every
+        // further one with ENOMEM.
         let mut launch = Command::new("unshare");
         launch.args(["--pid", "--"]).arg(agentd_path());
         let (_guest, channel) = Guest::start(launch);

@@ -1,4 +1,4 @@
-//! Files, beyond what the published clients try.
+//! File operations that the tests of the published clients do not cover.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
@@ -12,7 +12,7 @@ fn options(read: bool, write: bool) -> FsOpenOptions {
 
 //= carrel.files-trees-connections.19-file-operations
 #[test]
-fn every_operation_does_what_it_says() {
+fn every_file_operation_has_its_effect() {
     run(async {
         let agentd = Agentd::start();
         let client = agentd.client().await;
@@ -39,17 +39,17 @@ fn every_operation_does_what_it_says() {
         names.sort();
         assert_eq!(names, ["a", "c", "deep", "link"].map(|name| format!("{tree}/{name}")));
         let directory = files.open_dir(&tree).await.unwrap();
-        let mut seen = Vec::new();
+        let mut listed = Vec::new();
         loop {
             let some = directory.read(Some(1)).await.unwrap();
             if some.is_empty() {
                 break;
             }
             assert_eq!(some.len(), 1);
-            seen.extend(some.into_iter().map(|entry| entry.path));
+            listed.extend(some.into_iter().map(|entry| entry.path));
         }
-        seen.sort();
-        assert_eq!(seen, names);
+        listed.sort();
+        assert_eq!(listed, names);
 
         files.remove(&a).await.unwrap();
         assert!(files.remove_dir(&tree, false).await.is_err());
@@ -60,7 +60,7 @@ fn every_operation_does_what_it_says() {
 
 //= carrel.files-trees-connections.errors-carry-name-number
 #[test]
-fn an_error_carries_the_name_of_its_number() {
+fn an_error_has_the_name_of_its_errno() {
     run(async {
         let agentd = Agentd::start();
         let client = agentd.client().await;
@@ -75,7 +75,7 @@ fn an_error_carries_the_name_of_its_number() {
 
 //= carrel.files-trees-connections.behalf-user-within-user
 #[test]
-fn what_is_done_on_behalf_of_a_user_is_theirs_and_within_their_rights() {
+fn an_operation_on_behalf_of_a_user_has_the_owner_and_the_permissions_of_that_user() {
     run(async {
         let agentd = Agentd::start();
         let client = agentd.client().await;
@@ -83,20 +83,20 @@ fn what_is_done_on_behalf_of_a_user_is_theirs_and_within_their_rights() {
         std::fs::create_dir(&open).unwrap();
         std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o777)).unwrap();
         std::fs::set_permissions(agentd.dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-        let nobody = client.files().on_behalf_of("nobody");
-        nobody.mkdir(format!("{open}/theirs"), None).await.unwrap();
-        nobody.write_all(format!("{open}/theirs/file"), "x").await.unwrap();
+        let user_files = client.files().on_behalf_of("nobody");
+        user_files.mkdir(format!("{open}/theirs"), None).await.unwrap();
+        user_files.write_all(format!("{open}/theirs/file"), "x").await.unwrap();
         assert_eq!(std::fs::metadata(format!("{open}/theirs/file")).unwrap().uid(), 65_534);
-        let refused = nobody.mkdir(agentd.path("closed"), None).await.unwrap_err();
+        let refused = user_files.mkdir(agentd.path("closed"), None).await.unwrap_err();
         assert_eq!(refused.errno_name(), Some("EACCES"));
-        // And the agent is itself again.
+        // Then the agent has its own user again.
         client.files().write_all(agentd.path("mine"), "x").await.unwrap();
         assert_eq!(std::fs::metadata(agentd.path("mine")).unwrap().uid(), 0);
     });
 }
 
 #[test]
-fn a_pipe_that_nobody_writes_to_stops_nobody() {
+fn a_read_from_a_fifo_without_a_writer_blocks_no_other_request() {
     run(async {
         let agentd = Agentd::start();
         let client = agentd.client().await;
@@ -115,7 +115,7 @@ fn a_pipe_that_nobody_writes_to_stops_nobody() {
 
 //= promises.agent.named-pipe-open-both
 #[test]
-fn a_pipe_is_written_and_read_again_and_again() {
+fn a_fifo_is_written_and_read_repeatedly() {
     run(async {
         let agentd = Agentd::start();
         let client = agentd.client().await;
@@ -136,7 +136,7 @@ fn a_pipe_is_written_and_read_again_and_again() {
 //= promises.agent.files-process-proc-opens
 //= promises.agent.mode-socket-listen
 #[test]
-fn the_agents_own_memory_is_not_a_file() {
+fn the_memory_of_the_agent_cannot_be_opened_as_a_file() {
     run(async {
         let agentd = Agentd::start();
         let client = agentd.client().await;
@@ -153,7 +153,7 @@ fn the_agents_own_memory_is_not_a_file() {
 
 //= promises.agent.directory-read-parts
 #[test]
-fn a_directory_of_long_names_is_read_to_its_end() {
+fn a_directory_with_long_paths_is_read_completely() {
     run(async {
         let agentd = Agentd::start();
         let client = agentd.client().await;
@@ -161,27 +161,27 @@ fn a_directory_of_long_names_is_read_to_its_end() {
         let fill = format!("mkdir -p {deep} && cd {deep} && seq -f 'entry-%g' 3000 | xargs touch");
         assert_eq!(client.run(shell(&fill), "").await.unwrap().code, 0);
         let directory = client.files().open_dir(&deep).await.unwrap();
-        let mut seen = 0;
+        let mut count = 0;
         loop {
             match directory.read(Some(8192)).await.unwrap().len() {
                 0 => break,
-                some => seen += some,
+                some => count += some,
             }
         }
-        assert_eq!(seen, 3000);
+        assert_eq!(count, 3000);
     });
 }
 
 //= carrel.files-trees-connections.handles-belong-client
 #[test]
-fn a_handle_of_another_client_is_no_handle() {
+fn a_handle_of_another_client_is_invalid() {
     run(async {
         let agentd = Agentd::start();
         let (mine, theirs) = (agentd.client_of(Generation::new(7)).await, agentd.client().await);
         let path = agentd.path("file");
         mine.files().write_all(&path, "secret").await.unwrap();
         let file = mine.files().open(&path, options(true, false)).await.unwrap();
-        // Handles are numbers: the other client tries all that could be ours.
+        // Handles are numbers: the other client tries every likely one.
         let mut peer = carrel_tests::Peer::connect(&agentd.socket()).await;
         for handle in 0..16 {
             use carrel_agent_client::protocol::payload::{FsHandle, FsOp, FsRequest, FsResponse};
@@ -202,7 +202,7 @@ fn a_handle_of_another_client_is_no_handle() {
 
 //= carrel.files-trees-connections.link-never-followed-tree
 #[test]
-fn a_tree_of_links_is_removed_without_what_they_point_to() {
+fn a_tree_of_symlinks_is_removed_without_their_targets() {
     run(async {
         let agentd = Agentd::start();
         let client = agentd.client().await;
@@ -214,7 +214,7 @@ fn a_tree_of_links_is_removed_without_what_they_point_to() {
         client.files().remove_dir(&tree, true).await.unwrap();
         assert!(std::path::Path::new(&format!("{outside}/d/f")).exists());
         assert!(!std::path::Path::new(&tree).exists());
-        // A link is not a directory, whatever it points to.
+        // A symlink to a directory is not a directory.
         std::os::unix::fs::symlink(&outside, &tree).unwrap();
         assert!(client.files().remove_dir(&tree, true).await.is_err());
     });

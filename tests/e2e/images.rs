@@ -1,4 +1,4 @@
-//! Images that have next to nothing: the agent needs no file of theirs.
+//! Minimal images: the agent needs no file of an image.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,7 +8,7 @@ use carrel_agent_client::{AgentClient, AgentClientError, ExecRequest};
 use carrel_tests::{Guest, agentd_path, command, install, run};
 use tempfile::TempDir;
 
-/// A root with the agent in it and nothing else.
+/// A root directory with only the agent.
 fn empty_image() -> TempDir {
     let root = tempfile::tempdir().unwrap();
     install(&agentd_path(), &root.path().join("agentd"), 0o755, 0);
@@ -34,7 +34,7 @@ fn kind(error: &AgentClientError) -> ExecFailureKind {
 //= promises.agent.files-needs-image
 //= promises.agent.kinds-failure-command-really
 #[test]
-fn an_empty_image_serves_files_and_names_what_is_missing() {
+fn an_agent_in_an_empty_image_serves_files_and_reports_missing_ones() {
     run(async {
         let root = empty_image();
         let (_guest, client) = enter(root.path()).await;
@@ -52,9 +52,9 @@ fn an_empty_image_serves_files_and_names_what_is_missing() {
     });
 }
 
-/// Whoever owns the image may put anything in the place of its files; the agent never waits for them.
+/// An image can have FIFOs in place of its files; the agent never blocks on them.
 #[test]
-fn pipes_in_place_of_an_images_files_stop_nobody() {
+fn fifos_in_place_of_files_of_an_image_do_not_block_the_agent() {
     run(async {
         let root = empty_image();
         std::fs::create_dir(root.path().join("etc")).unwrap();

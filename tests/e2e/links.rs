@@ -1,4 +1,4 @@
-//! File operations that follow no symbolic link.
+//! File operations that do not follow symbolic links.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -31,7 +31,7 @@ async fn write(files: &Files, path: &str) -> Result<(), AgentClientError> {
 }
 
 #[test]
-fn an_operation_that_follows_no_link_is_stopped_by_one_anywhere_in_its_path() {
+fn an_operation_without_symlinks_is_refused_if_any_part_of_its_path_is_one() {
     run(async {
         let agentd = Agentd::start();
         let client = agentd.client().await;
@@ -42,7 +42,7 @@ fn an_operation_that_follows_no_link_is_stopped_by_one_anywhere_in_its_path() {
         symlink(path("secret"), path("out")).unwrap();
         symlink(path("secret/file"), path("last")).unwrap();
         symlink("secret", path("relative")).unwrap();
-        // Those who follow links arrive.
+        // The control: with symlinks, the write succeeds.
         write(&plain, &path("out/through")).await.unwrap();
         assert!(Path::new(&path("secret/through")).exists());
         for target in ["out/x", "last", "relative/x", "out/deep/x", "relative/../out/x", "out/../out/x"] {
@@ -66,12 +66,12 @@ fn an_operation_that_follows_no_link_is_stopped_by_one_anywhere_in_its_path() {
         ] {
             assert!(is_link(&refused), "{refused}");
         }
-        let mut left: Vec<_> =
+        let mut remaining: Vec<_> =
             Path::new(&path("secret")).read_dir().unwrap().map(|found| found.unwrap().file_name()).collect();
-        left.sort();
-        assert_eq!(left, ["deep", "file", "through"]);
+        remaining.sort();
+        assert_eq!(remaining, ["deep", "file", "through"]);
         assert_eq!(std::fs::read_to_string(path("secret/file")).unwrap(), "old");
-        // A link itself can be looked at and removed, and where there is none everything works.
+        // A symlink itself can be read and removed, and paths without one work.
         assert_eq!(direct.stat(path("out")).await.unwrap().kind, FsEntryKind::Symlink);
         assert_eq!(direct.read_link(path("relative")).await.unwrap(), "secret");
         direct.remove(path("last")).await.unwrap();
@@ -88,13 +88,13 @@ fn an_operation_that_follows_no_link_is_stopped_by_one_anywhere_in_its_path() {
 }
 
 #[test]
-fn nothing_is_written_to_a_pipe_in_the_place_of_a_file() {
+fn a_fifo_in_place_of_a_file_is_not_written() {
     run(async {
         let agentd = Agentd::start();
         let client = agentd.client().await;
         let pipe = agentd.path("pipe");
         rustix::fs::mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
-        // Somebody reads from it: it could be written to.
+        // It has a reader, so a write would succeed.
         let _reader = rustix::fs::open(&pipe, rustix::fs::OFlags::RDWR | rustix::fs::OFlags::NONBLOCK, Mode::empty());
         write(&client.files(), &pipe).await.unwrap();
         let refused = write(&client.files().without_symlinks(), &pipe).await.unwrap_err();
@@ -103,7 +103,7 @@ fn nothing_is_written_to_a_pipe_in_the_place_of_a_file() {
 }
 
 #[test]
-fn a_directory_that_is_swapped_for_a_link_all_the_time_leads_nowhere() {
+fn a_directory_that_is_exchanged_with_a_symlink_in_a_loop_does_not_redirect_a_write() {
     run(async {
         let agentd = Agentd::start();
         let client = agentd.client().await;
@@ -124,21 +124,21 @@ fn a_directory_that_is_swapped_for_a_link_all_the_time_leads_nowhere() {
                 swaps
             })
         };
-        let is_led_away = || Path::new(&path("secret")).read_dir().unwrap().next().is_some();
+        let was_redirected = || Path::new(&path("secret")).read_dir().unwrap().next().is_some();
         let (plain, direct) = (client.files(), client.files().without_symlinks());
-        let (mut passed, mut stopped) = (0, 0);
-        // Until both ways have been seen.
-        while passed < 20 || stopped < 20 {
+        let (mut succeeded, mut refused) = (0, 0);
+        // Until both outcomes have occurred.
+        while succeeded < 20 || refused < 20 {
             match write(&direct, &path("out/file")).await {
-                Ok(()) => passed += 1,
-                // What stopped it may be a directory again when it is looked at.
-                Err(error) if is_link(&error) || error.errno_name() == Some("ENOTDIR") => stopped += 1,
+                Ok(()) => succeeded += 1,
+                // The symlink may be a directory again when the agent looks at it.
+                Err(error) if is_link(&error) || error.errno_name() == Some("ENOTDIR") => refused += 1,
                 Err(error) => panic!("{error}"),
             }
-            assert!(!is_led_away());
+            assert!(!was_redirected());
         }
-        // Who follows links is led away.
-        while !is_led_away() {
+        // The control: with symlinks, a write is redirected.
+        while !was_redirected() {
             write(&plain, &path("out/file")).await.unwrap();
         }
         stop.store(true, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The agent and its client together, as they are.
+//! The real agent with the real client.
 
 mod channel;
 mod exec;

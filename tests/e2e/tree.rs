@@ -1,4 +1,4 @@
-//! Trees of files, for Carrel's own hosts.
+//! Operations on trees of files, in the private generation.
 
 use carrel_agent_client::AgentClient;
 use carrel_agent_client::protocol::payload::{
@@ -31,7 +31,7 @@ async fn glob(client: &AgentClient, root: &str, pattern: &str, hidden: bool, lim
 
 //= carrel.files-trees-connections.generation-11-watch-glob
 #[test]
-fn entries_are_found_by_name() {
+fn glob_finds_entries_by_name() {
     run(async {
         let agentd = Agentd::start();
         let client = agentd.client().await;
@@ -51,7 +51,7 @@ fn entries_are_found_by_name() {
 }
 
 #[test]
-fn a_result_that_a_limit_cut_says_so() {
+fn a_result_that_a_limit_truncated_says_so() {
     run(async {
         let agentd = Agentd::start();
         let client = agentd.client().await;
@@ -69,7 +69,7 @@ fn a_result_that_a_limit_cut_says_so() {
 
 //= carrel.files-trees-connections.generation-11-watch-glob
 #[test]
-fn lines_are_found_by_content() {
+fn grep_finds_lines_by_content() {
     run(async {
         let agentd = Agentd::start();
         let client = agentd.client().await;
@@ -92,7 +92,7 @@ fn lines_are_found_by_content() {
             }
             found
         };
-        // Neither the hidden file nor the binary one, and not case, unless asked for.
+        // Without options, grep skips hidden and binary files and does not ignore case.
         assert_eq!(found(grep("needle", true, false, None)).await, []);
         let line = ("src/deep/lib.rs".to_owned(), 1, "a Needle here".to_owned());
         assert_eq!(found(grep("needle", true, true, None)).await, std::slice::from_ref(&line));
@@ -107,7 +107,7 @@ fn lines_are_found_by_content() {
 
 //= carrel.files-trees-connections.generation-11-watch-glob
 #[test]
-fn trees_are_copied_and_moved_whole() {
+fn trees_are_copied_and_moved_completely() {
     run(async {
         let agentd = Agentd::start();
         let client = agentd.client().await;
@@ -137,7 +137,7 @@ fn trees_are_copied_and_moved_whole() {
 }
 
 #[test]
-fn a_large_tree_that_moves_in_is_told_whole() {
+fn a_large_tree_that_is_moved_in_is_reported_completely() {
     run(async {
         let agentd = Agentd::start();
         let client = agentd.client().await;
@@ -160,7 +160,7 @@ fn a_large_tree_that_moves_in_is_told_whole() {
 
 //= carrel.files-trees-connections.generation-11-watch-glob
 #[test]
-fn changes_are_told_as_they_happen() {
+fn changes_are_reported_as_they_happen() {
     run(async {
         let agentd = Agentd::start();
         let client = agentd.client().await;
@@ -171,18 +171,18 @@ fn changes_are_told_as_they_happen() {
             "mkdir {root}/new && echo x > {root}/new/file && mv {root}/README.md {root}/src/R && rm {root}/link"
         );
         client.run(shell(&script), "").await.unwrap();
-        let mut seen = Vec::new();
-        let done = |seen: &Vec<(TreeEventKind, String, Option<String>)>| {
-            seen.iter().any(|(kind, path, _)| *kind == TreeEventKind::Removed && path.ends_with("/link"))
-                && seen.iter().any(|(_, path, _)| path.ends_with("/new/file"))
+        let mut received = Vec::new();
+        let done = |received: &Vec<(TreeEventKind, String, Option<String>)>| {
+            received.iter().any(|(kind, path, _)| *kind == TreeEventKind::Removed && path.ends_with("/link"))
+                && received.iter().any(|(_, path, _)| path.ends_with("/new/file"))
         };
-        while !done(&seen) {
+        while !done(&received) {
             let event = events.next().await.unwrap().unwrap();
-            seen.push((event.kind, event.path, event.to));
+            received.push((event.kind, event.path, event.to));
         }
         let moved = (TreeEventKind::Moved, format!("{root}/README.md"), Some(format!("{root}/src/R")));
-        assert!(seen.contains(&moved), "{seen:?}");
-        assert!(seen.contains(&(TreeEventKind::Created, format!("{root}/new"), None)), "{seen:?}");
+        assert!(received.contains(&moved), "{received:?}");
+        assert!(received.contains(&(TreeEventKind::Created, format!("{root}/new"), None)), "{received:?}");
         drop(events);
         client.ping().await.unwrap();
     });

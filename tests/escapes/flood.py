@@ -1,5 +1,5 @@
-"""Fills the queue of signals of this user, then sends pid 1 one that claims nothing: where the kernel has no room for
-what a queued signal says, it says by itself that the signal came from nowhere, as one from outside does."""
+"""Fills the signal queue of this user, and then sends pid 1 a signal. If the queue has no space for the details of a
+signal, the kernel delivers it as if it came from outside the namespace."""
 
 import ctypes
 import os
@@ -18,7 +18,7 @@ def outcome(name, returned):
     print(name, "sent" if returned == 0 else ctypes.get_errno(), flush=True)
 
 
-# Real-time signals to pid 1 first: they must not wait there.
+# Real-time signals to pid 1 first: they must not stay pending there.
 for _ in range(100):
     os.kill(1, signal.SIGRTMAX)
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGRTMAX])
@@ -31,7 +31,7 @@ print("queued", sent > 1000, ctypes.get_errno(), flush=True)
 outcome("rt_sigqueueinfo", libc.syscall(RT_SIGQUEUEINFO, 1, int(signal.SIGTERM), ctypes.byref(info)))
 pidfd = libc.syscall(PIDFD_OPEN, 1, 0)
 outcome("pidfd_send_signal", libc.syscall(PIDFD_SEND_SIGNAL, pidfd, int(signal.SIGTERM), ctypes.byref(info), 0))
-# What these say is forgotten too.
+# The details of these are dropped as well.
 TKILL, TGKILL = {"x86_64": (200, 234), "aarch64": (130, 131)}[platform.machine()]
 outcome("tkill", libc.syscall(TKILL, 1, int(signal.SIGTERM)))
 outcome("tgkill", libc.syscall(TGKILL, 1, 1, int(signal.SIGINT)))

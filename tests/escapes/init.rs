@@ -1,4 +1,4 @@
-//! What pid 1 does for itself.
+//! How pid 1 protects itself.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use carrel_agent_client::AgentClient;
 use carrel_tests::{Guest, agentd_path, command, install, run, shell};
 use tempfile::TempDir;
 
-/// A copy of the agent in a directory that everyone may enter.
+/// A copy of the agent in a directory that every user may enter.
 fn installed(mode: u32, owner: u32) -> (TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -22,7 +22,7 @@ async fn boot(program: &Path) -> (Guest, AgentClient) {
     (guest, Guest::connect(channel).await)
 }
 
-/// Attacks from inside the namespaces, as their root and with every capability there.
+/// Attacks pid 1 from inside its namespaces, as root with every capability there.
 fn attack(guest: &Guest) -> serde_json::Value {
     let probe = concat!(env!("CARGO_MANIFEST_DIR"), "/escapes/probe.py");
     let output = Command::new("nsenter")
@@ -35,14 +35,14 @@ fn attack(guest: &Guest) -> serde_json::Value {
 }
 
 //= promises.agent.attacks-sandbox-root-pid
-/// The same attack on a process that does nothing for itself.
+/// The control: the same attack on a process that does not protect itself.
 #[test]
-fn an_unprotected_first_process_is_an_open_book() {
+fn every_attack_on_an_unprotected_first_process_succeeds() {
     run(async {
         let mut plain = Guest::in_namespaces(Path::new("cat"));
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         let guest = Guest::on(&mut plain, theirs);
-        // Until it is the program itself, and not one that has just changed its user and is closed for that alone.
+        // Waits for `cat` itself: the process before exec is protected because it has just changed its user.
         let is_cat = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "cat\n");
         while !carrel_tests::children_of(guest.pid()).iter().any(is_cat) {
             tokio::task::yield_now().await;
@@ -58,7 +58,7 @@ fn an_unprotected_first_process_is_an_open_book() {
 //= carrel.agent-itself.pid-1-buries-orphans
 //= promises.agent.attacks-sandbox-root-pid
 #[test]
-fn the_agent_is_closed_to_the_root_of_its_sandbox() {
+fn root_of_a_sandbox_cannot_access_the_memory_or_descriptors_of_the_agent() {
     run(async {
         // Owned by a user that the sandbox does not map, and not readable by anyone else.
         let (_dir, program) = installed(0o711, 54_321);
@@ -73,15 +73,15 @@ fn the_agent_is_closed_to_the_root_of_its_sandbox() {
 
 //= carrel.agent-itself.pid-1-buries-orphans
 #[test]
-fn the_channel_is_out_of_reach_of_commands() {
+fn commands_do_not_inherit_the_channel_of_the_agent() {
     run(async {
         let (_dir, program) = installed(0o711, 54_321);
         let (guest, client) = boot(&program).await;
-        // Seen from outside: the null device on 0 to 2, the channel far above.
+        // From outside: the null device on 0 to 2, the channel far above.
         let fd = |number: u32| std::fs::read_link(format!("/proc/{}/fd/{number}", guest.init())).unwrap();
         assert!((0..3).all(|number| fd(number) == Path::new("/dev/null")));
         assert!(fd(100).to_str().unwrap().starts_with("socket:"));
-        // Seen from a command: none of it.
+        // From a command: no socket.
         let output = client.run(shell("ls -l /proc/self/fd"), "").await.unwrap();
         let listing = String::from_utf8(output.stdout).unwrap();
         assert!(!listing.contains("socket:"), "{listing}");
@@ -91,14 +91,14 @@ fn the_channel_is_out_of_reach_of_commands() {
 //= carrel.agent-itself.pid-1-buries-orphans
 //= promises.agent.signals-inside-namespace-pid
 #[test]
-fn signals_count_only_from_outside() {
+fn the_agent_obeys_signals_only_from_outside_its_namespace() {
     run(async {
         let (_dir, program) = installed(0o711, 54_321);
         let (mut guest, client) = boot(&program).await;
         let output = client.run(shell("for s in TERM INT HUP KILL STOP QUIT; do kill -$s 1; done; echo $?"), "").await;
         assert_eq!(output.unwrap().stdout, b"0\n");
         client.ping().await.unwrap();
-        // Whoever queues a signal may write into it that nobody sent it.
+        // The sender of a queued signal can put a sender pid of 0 into it.
         let forge = concat!(env!("CARGO_MANIFEST_DIR"), "/escapes/forge.py");
         assert_eq!(client.run(command("python3", &[forge]), "").await.unwrap().stdout, b"sent\n");
         client.ping().await.unwrap();
@@ -111,7 +111,7 @@ fn signals_count_only_from_outside() {
 
 //= carrel.agent-itself.pid-1-buries-orphans
 #[test]
-fn commands_have_less_than_their_agent() {
+fn commands_have_fewer_capabilities_than_the_agent() {
     run(async {
         let (_dir, program) = installed(0o711, 54_321);
         let (guest, client) = boot(&program).await;
@@ -125,15 +125,15 @@ fn commands_have_less_than_their_agent() {
         let set = |text: &str, field: &str| u64::from_str_radix(&status(text, field), 16).unwrap();
         let (sys_ptrace, sys_admin, sys_boot, chown) = (1 << 19, 1 << 21, 1 << 22, 1 << 0);
         assert_eq!(set(&theirs, "CapBnd") & (sys_ptrace | sys_admin | sys_boot), 0);
-        assert_eq!(set(&theirs, "CapEff") & chown, chown, "root of the sandbox is still root of its files");
-        assert_ne!(set(&own, "CapBnd") & sys_ptrace, 0, "the agent itself had it to give up");
+        assert_eq!(set(&theirs, "CapEff") & chown, chown, "root of the sandbox still owns its files");
+        assert_ne!(set(&own, "CapBnd") & sys_ptrace, 0, "the control: the agent has it");
         assert_eq!(status(&theirs, "NoNewPrivs:"), "1");
         assert_eq!(status(&own, "NoNewPrivs:"), "0");
     });
 }
 
 #[test]
-fn a_readable_agent_puts_commands_before_itself_when_memory_runs_out() {
+fn commands_of_a_readable_agent_are_oom_killed_before_it() {
     run(async {
         let (_dir, program) = installed(0o755, 0);
         let (guest, client) = boot(&program).await;
@@ -146,13 +146,13 @@ fn a_readable_agent_puts_commands_before_itself_when_memory_runs_out() {
 //= carrel.agent-itself.pid-1-buries-orphans
 //= promises.agent.zombies-after-10-000
 #[test]
-fn ten_thousand_orphans_leave_no_zombie() {
+fn ten_thousand_orphaned_processes_leave_no_zombie() {
     run(async {
         let (_dir, program) = installed(0o711, 54_321);
         let (_guest, client) = boot(&program).await;
         let script = "i=0; while [ $i -lt 10000 ]; do (true &) ; i=$((i+1)); done; echo $i";
         assert_eq!(client.run(shell(script), "").await.unwrap().stdout, b"10000\n");
-        // The last of them may be dying still; then nothing but the agent and this very command is left.
+        // The last of them may still be exiting; then only the agent and this command are left.
         let count = "while :; do z=0; n=0; for p in /proc/[0-9]*; do read -r _ _ s _ < $p/stat || continue; \
                      n=$((n+1)); [ \"$s\" = Z ] && z=$((z+1)); done 2>/dev/null; [ $n -le 2 ] && break; done; echo $z";
         assert_eq!(client.run(shell(count), "").await.unwrap().stdout, b"0\n");

@@ -1,4 +1,4 @@
-//! Pid 1 against what it started: each attempt is made twice, and without the defence it has to succeed.
+//! Attacks on pid 1 by the processes that it started: each is made twice, and succeeds without the defence.
 
 mod init;
 mod program;

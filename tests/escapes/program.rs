@@ -1,4 +1,4 @@
-//! The program as it is shipped: static, small, and quiet when nobody asks for anything.
+//! The shipped program: static, small, and without wake-ups when idle.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use carrel_tests::{Agentd, run};
 
-/// The agent in the profile it is shipped in.
+/// The agent in its shipped profile.
 fn shipped() -> PathBuf {
     std::env::var_os("CARREL_AGENTD_GUEST").expect("./test sets it to the agent built with --profile guest").into()
 }
@@ -14,7 +14,7 @@ fn shipped() -> PathBuf {
 //= carrel.agent-itself.static-small-needs-file
 //= promises.agent.program
 #[test]
-fn it_needs_no_file_of_the_image_and_is_small() {
+fn the_agent_is_static_and_small() {
     let metadata = std::fs::metadata(shipped()).unwrap();
     assert!(metadata.size() < 3 * 1024 * 1024, "{} bytes", metadata.size());
     let headers = Command::new("readelf").args(["--program-headers", "--wide"]).arg(shipped()).output().unwrap();
@@ -25,12 +25,12 @@ fn it_needs_no_file_of_the_image_and_is_small() {
 //= carrel.agent-itself.static-small-needs-file
 //= promises.agent.idle-once-nothing-happened
 #[test]
-fn it_is_small_and_asleep_when_idle() {
+fn an_idle_agent_uses_little_memory_and_sleeps() {
     run(async {
         let agentd = Agentd::launch(Command::new(shipped()));
         agentd.client().await.ping().await.unwrap();
         let proc = |file: &str| std::fs::read_to_string(format!("/proc/{}/{file}", agentd.pid())).unwrap();
-        // Waiting for an event, without a limit of time: nothing will wake it but a peer, a child or a signal.
+        // It waits for an event without a timeout: only a peer, a child or a signal wakes it.
         let asleep = |syscall: &str| {
             let words: Vec<_> = syscall.split_whitespace().collect();
             let number: i64 = words[0].parse().unwrap_or(-1);

@@ -1,15 +1,19 @@
-//! A supervisor that dies where a file beside it says. Everything else about it is as it is.
+//! A shim that dies at the failpoint that a file beside it names. Everything else about it is unchanged.
 
 use std::path::Path;
 use std::process::ExitCode;
 
-use carrel_shim::{Failpoint, arm, supervise};
+use carrel_failpoint::Failpoints;
+use carrel_shim::{Failpoint, supervise};
 
 fn main() -> ExitCode {
-    // Beside what it was called by: it is one program with a name in many directories.
-    let called = std::env::args_os().next().expect("it was called by something");
+    // Beside the path that it was called by: one program has a name in many directories.
+    let called = std::env::args_os().next().expect("argv[0] is set");
     match std::fs::read_to_string(Path::new(&called).with_file_name("failpoint")) {
-        Ok(name) => arm(Failpoint::named(&name).expect("there is such a place")).expect("it can die"),
+        Ok(name) => {
+            let point = Failpoint::named(&name).expect("a failpoint");
+            carrel_failpoint::arm(point.name()).expect("a descriptor of this process");
+        }
         Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{error}"),
     }
     supervise()

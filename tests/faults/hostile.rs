@@ -1,4 +1,4 @@
-//! Peers that send nonsense: answered where they can be, closed where they must be, and nobody else notices.
+//! Malformed and misplaced messages: the agent answers or closes that connection, and other clients are not affected.
 
 use carrel_protocol::frame::MAX_LENGTH;
 use carrel_protocol::payload::{
@@ -7,8 +7,8 @@ use carrel_protocol::payload::{
 use carrel_protocol::{Flags, Generation, MessageType};
 use carrel_tests::{Agentd, Peer, body, command, run};
 
-/// The agent still answers, on this connection.
-async fn alive(peer: &mut Peer, id: u32) {
+/// Checks that the agent still answers on this connection.
+async fn check_alive(peer: &mut Peer, id: u32) {
     peer.send(10, id, &Ping {}).await;
     assert_eq!(peer.next_of(id).await.message_type(), MessageType::Pong);
 }
@@ -25,7 +25,7 @@ async fn refused(peer: &mut Peer, id: u32) -> CoreErrorKind {
 //= carrel.agent-itself.id-outside-range-broken
 //= promises.agent.messages-end
 #[test]
-fn every_kind_of_nonsense_has_its_answer() {
+fn every_kind_of_malformed_message_has_its_error() {
     run(async {
         let agentd = Agentd::start();
         let mut peer = Peer::connect(&agentd.socket()).await;
@@ -46,9 +46,9 @@ fn every_kind_of_nonsense_has_its_answer() {
         for (offset, (flags, body, kind)) in (10..).zip(cases) {
             peer.send_body(first + offset, flags, body).await;
             assert_eq!(refused(&mut peer, first + offset).await, kind, "{body:02x?}");
-            alive(&mut peer, first + 1000 + offset).await;
+            check_alive(&mut peer, first + 1000 + offset).await;
         }
-        // Unknown bits are not ours to judge.
+        // Unknown bits are ignored.
         peer.send_body(first + 30, Flags::from_bits(0xf0), &body(10, &Ping {})).await;
         assert_eq!(peer.next_of(first + 30).await.message_type(), MessageType::Pong);
     });
@@ -56,7 +56,7 @@ fn every_kind_of_nonsense_has_its_answer() {
 
 //= carrel.agent-itself.nothing-peer-sends-ends
 #[test]
-fn a_message_out_of_place_is_refused_and_its_session_goes_on() {
+fn a_misplaced_message_is_refused_and_its_session_continues() {
     run(async {
         let agentd = Agentd::start();
         let mut peer = Peer::connect(&agentd.socket()).await;
@@ -75,7 +75,7 @@ fn a_message_out_of_place_is_refused_and_its_session_goes_on() {
         peer.send(7, id, &ExecStdin { data: b""[..].into() }).await;
         assert_eq!(peer.next_of(id).await.message_type(), MessageType::ExecStdout);
         assert_eq!(peer.next_of(id).await.message_type(), MessageType::ExecExited);
-        // What was under way to a session that was over at once, or when it ended, is nobody's mistake.
+        // Messages that were in flight when their session ended are ignored, not refused.
         let write = FsRange { handle: 77, offset: 0, len: None };
         peer.send(7, id + 3, &FsRequest { op: FsOp::Write(write), bulk: None, no_symlinks: false }).await;
         assert_eq!(peer.next_of(id + 3).await.message_type(), MessageType::FsResponse);
@@ -90,7 +90,7 @@ fn a_message_out_of_place_is_refused_and_its_session_goes_on() {
 //= versioning.number-agreed-upon-once.during-handshake-side-learns
 //= carrel.agent-itself.nothing-answered-peer-below
 #[test]
-fn a_peer_too_old_for_errors_is_sent_none() {
+fn a_peer_of_a_generation_without_errors_is_sent_none() {
     run(async {
         for (agentd, stamp) in [(Agentd::start(), 4), (Agentd::of_generation(Generation::new(4)), 10)] {
             let mut peer = Peer::connect(&agentd.socket()).await;
@@ -108,7 +108,7 @@ fn a_peer_too_old_for_errors_is_sent_none() {
 //= carrel.agent-itself.id-outside-range-broken
 //= promises.agent.ways-peer-loses-connection
 #[test]
-fn only_a_foreign_id_or_a_broken_length_closes_and_only_its_own_connection() {
+fn only_a_foreign_id_or_an_invalid_length_closes_a_connection_and_no_other() {
     run(async {
         let agentd = Agentd::start();
         let mut bystander = Peer::connect(&agentd.socket()).await;
@@ -123,13 +123,13 @@ fn only_a_foreign_id_or_a_broken_length_closes_and_only_its_own_connection() {
             peer.send(10, id, &Ping {}).await;
             assert!(peer.next().await.is_none(), "{id}");
         }
-        alive(&mut bystander, foreign).await;
+        check_alive(&mut bystander, foreign).await;
     });
 }
 
 //= promises.agent.clients-once-listen
 #[test]
-fn one_client_too_many_is_closed_without_a_word() {
+fn a_client_above_the_limit_is_closed_without_a_prologue() {
     run(async {
         let agentd = Agentd::start();
         let mut clients = Vec::new();
@@ -141,7 +141,7 @@ fn one_client_too_many_is_closed_without_a_word() {
         tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut nothing).await.unwrap();
         assert_eq!(nothing, b"");
         let freed = clients.remove(5).first_id;
-        // The place of the one that left is taken by the next, once the agent has noticed.
+        // The slot of a closed connection is reused once the agent has noticed.
         loop {
             let mut stream = tokio::net::UnixStream::connect(agentd.socket()).await.unwrap();
             let mut prologue = [0; 8];
@@ -153,10 +153,10 @@ fn one_client_too_many_is_closed_without_a_word() {
     });
 }
 
-/// Numbers that are the same in every run.
-struct Numbers(u64);
+/// A pseudo-random generator with a fixed seed.
+struct SeededRandom(u64);
 
-impl Numbers {
+impl SeededRandom {
     fn next(&mut self, below: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         usize::try_from(self.0 >> 33).unwrap() % below
@@ -169,13 +169,13 @@ impl Numbers {
 fn damaged_frames_of_every_type_leave_the_agent_alive() {
     run(async {
         let agentd = Agentd::start();
-        let mut numbers = Numbers(20_261_115);
+        let mut random = SeededRandom(20_261_115);
         let mut bystander = Peer::connect(&agentd.socket()).await;
         let golden = include_str!("../../crates/protocol/tests/data/golden/frames.json");
         let golden: serde_json::Value = serde_json::from_str(golden).unwrap();
         let mut frames = Vec::new();
         collect_hex(&golden, &mut frames);
-        // A shutdown that is understood is obeyed, and a command that is understood is run: neither is the point here.
+        // A valid shutdown would end the agent, and a valid exec would run a command.
         frames.retain(|frame| !contains(frame, b"core.shutdown") && !contains(frame, b"core.exec.request"));
         assert!(frames.len() > 100, "{} frames", frames.len());
         let rounds = if carrel_tests::full() { 200 } else { 10 };
@@ -183,21 +183,21 @@ fn damaged_frames_of_every_type_leave_the_agent_alive() {
             let mut peer = Peer::connect(&agentd.socket()).await;
             for frame in &frames {
                 let mut body = frame.get(9..).unwrap().to_vec();
-                for _ in 0..numbers.next(4) {
-                    match (numbers.next(3), body.len()) {
+                for _ in 0..random.next(4) {
+                    match (random.next(3), body.len()) {
                         (_, 0) => body.push(0),
-                        (0, len) => body[numbers.next(len)] ^= 1 << numbers.next(8),
-                        (1, len) => drop(body.remove(numbers.next(len))),
-                        (_, len) => body.insert(numbers.next(len), u8::try_from(numbers.next(256)).unwrap()),
+                        (0, len) => body[random.next(len)] ^= 1 << random.next(8),
+                        (1, len) => drop(body.remove(random.next(len))),
+                        (_, len) => body.insert(random.next(len), u8::try_from(random.next(256)).unwrap()),
                     }
                 }
-                let flags = if numbers.next(4) == 0 { u8::try_from(numbers.next(256)).unwrap() & !4 } else { frame[8] };
-                let id = peer.first_id + u32::try_from(numbers.next(8)).unwrap();
+                let flags = if random.next(4) == 0 { u8::try_from(random.next(256)).unwrap() & !4 } else { frame[8] };
+                let id = peer.first_id + u32::try_from(random.next(8)).unwrap();
                 peer.send_body(id, Flags::from_bits(flags), &body).await;
             }
             let (own, other) = (peer.first_id + 100, bystander.first_id + 1 + round);
-            alive(&mut peer, own).await;
-            alive(&mut bystander, other).await;
+            check_alive(&mut peer, own).await;
+            check_alive(&mut bystander, other).await;
         }
     });
 }

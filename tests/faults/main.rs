@@ -1,4 +1,4 @@
-//! What must not hurt: little memory, slow readers, and peers that send nonsense.
+//! Faults that the agent must survive: little memory, slow readers, and malformed messages.
 
 mod hostile;
 mod memory;

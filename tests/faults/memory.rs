@@ -1,4 +1,4 @@
-//! The agent in sixteen mebibytes, while far more than that passes through it.
+//! The agent with a memory limit of 16 MiB, while far more data passes through it.
 
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
@@ -23,13 +23,13 @@ fn gibibytes() -> u64 {
 //= carrel.commands.below-backpressure-reading
 //= promises.agent.memory-1-gib-4
 #[test]
-fn a_reader_that_reads_nothing_and_then_everything_loses_nothing() {
+fn a_client_that_stops_reading_and_resumes_loses_no_output() {
     run_within(LONG, async {
         let cgroup = MemoryCgroup::new("output", LIMIT);
         let agentd = Agentd::launch(cgroup.command(&agentd_path()));
         let mut reader = Peer::connect(&agentd.socket()).await;
         let id = reader.first_id;
-        // Below generation 10 nothing is acknowledged: all that holds the command back is that nobody reads.
+        // Below generation 10 nothing is acknowledged: the command blocks only because the client does not read.
         reader.send(7, id, &command("head", &["-c", &gibibytes().to_string(), "/dev/zero"])).await;
         let other = agentd.client().await;
         for _ in 0..200 {
@@ -63,7 +63,7 @@ fn a_reader_that_reads_nothing_and_then_everything_loses_nothing() {
 
 //= promises.agent.memory-file-256-mib
 #[test]
-fn large_files_pass_in_both_directions() {
+fn large_files_are_transferred_in_both_directions() {
     run_within(LONG, async {
         let size = gibibytes() / 4;
         for generation in [Generation::new(7), Generation::PUBLISHED] {
@@ -72,7 +72,7 @@ fn large_files_pass_in_both_directions() {
             let client = agentd.client_of(generation).await;
             let files = client.files();
             let path = agentd.path("large");
-            // A pattern whose every block differs, so that a lost, repeated or misplaced one shows.
+            // Every block differs, so that a lost, repeated or misplaced one is detected.
             let block = |number: u64| number.to_le_bytes().repeat(64 * 1024 / 8);
             let (mut writer, reader) = tokio::io::duplex(1024 * 1024);
             let produce = tokio::spawn(async move {
@@ -105,7 +105,7 @@ fn large_files_pass_in_both_directions() {
 //= promises.agent.memory-800-000-pieces
 //= promises.agent.sessions-client-under-way
 #[test]
-fn many_small_things_are_no_more_than_a_few_large_ones() {
+fn many_small_frames_and_sessions_need_no_more_memory_than_a_few_large_ones() {
     run_within(LONG, async {
         let cgroup = MemoryCgroup::new("small", LIMIT);
         let agentd = Agentd::launch(cgroup.command(&agentd_path()));
@@ -121,7 +121,7 @@ fn many_small_things_are_no_more_than_a_few_large_ones() {
         for _ in 0..800 {
             peer.send_bytes(&frames).await;
         }
-        // More sessions than one client may have: the rest is refused, whatever each would hold.
+        // More sessions than one client may have: the rest is refused, whatever memory each would take.
         let other = agentd.client().await;
         let mut reader = Peer::connect(&agentd.socket()).await;
         let first = reader.first_id;
@@ -159,11 +159,11 @@ fn many_small_things_are_no_more_than_a_few_large_ones() {
 }
 
 #[test]
-fn connections_whose_destinations_take_nothing_share_what_waits_for_them() {
+fn tcp_connections_whose_destinations_do_not_read_share_one_buffer_limit() {
     run_within(LONG, async {
         let cgroup = MemoryCgroup::new("connections", LIMIT);
         let agentd = Agentd::launch(cgroup.command(&agentd_path()));
-        // Whoever is in its queue is connected, and nobody ever reads.
+        // Clients in the listen queue are connected, and are never accepted or read.
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         rustix::net::listen(&listener, 256).unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -186,7 +186,7 @@ fn connections_whose_destinations_take_nothing_share_what_waits_for_them() {
                 offset += piece.len() as u64;
             }
         }
-        assert!(granted < 8 << 20, "{granted} bytes may wait");
+        assert!(granted < 8 << 20, "{granted} bytes may be buffered");
         agentd.client().await.ping().await.unwrap();
         assert_eq!(cgroup.out_of_memory_kills(), 0);
         drop(agentd);
@@ -195,7 +195,7 @@ fn connections_whose_destinations_take_nothing_share_what_waits_for_them() {
 
 //= promises.agent.stalled-connection
 #[test]
-fn a_stalled_connection_goes_on_when_its_input_is_taken() {
+fn a_stalled_tcp_connection_continues_when_its_destination_reads() {
     run_within(LONG, async {
         let agentd = Agentd::start();
         let client = agentd.client_of(Generation::new(7)).await;
@@ -216,7 +216,7 @@ fn a_stalled_connection_goes_on_when_its_input_is_taken() {
 
 //= promises.agent.client-leaves-stalled
 #[test]
-fn a_client_that_leaves_while_it_is_stalled_takes_its_command_with_it() {
+fn a_stalled_client_that_disconnects_has_its_command_killed() {
     run_within(LONG, async {
         let agentd = Agentd::start();
         let mut peer = Peer::connect(&agentd.socket()).await;
@@ -250,7 +250,7 @@ fn a_client_that_leaves_while_it_is_stalled_takes_its_command_with_it() {
 //= carrel.commands.below-backpressure-reading
 //= promises.agent.memory-command-takes-input
 #[test]
-fn input_that_nobody_takes_makes_only_its_sender_wait() {
+fn input_for_a_command_that_does_not_read_blocks_only_its_sender() {
     run_within(LONG, async {
         let cgroup = MemoryCgroup::new("input", LIMIT);
         let agentd = Agentd::launch(cgroup.command(&agentd_path()));

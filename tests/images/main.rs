@@ -1,13 +1,13 @@
-//! Images from real registries: that they come whole, are what other tools say they are, and survive what goes wrong.
+//! Images from real registries: pull, push, comparison with other tools, and faults.
 
 mod command;
-mod deaths;
-mod faults;
-mod kinds;
-mod made;
-mod many;
-mod pushed;
-mod same;
+mod concurrent_pulls;
+mod fixtures;
+mod interop;
+mod killed_pulls;
+mod network_faults;
+mod push;
+mod registry_kinds;
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -16,20 +16,20 @@ use std::process::{Command, Output, Stdio};
 use carrel_tests::{PASSWORD, USER, agentd_path};
 use tempfile::TempDir;
 
-/// The home of a user who pulls.
-struct Home {
+/// A home into which images are pulled.
+struct PullerHome {
     dir: TempDir,
 }
 
-/// An image that is there.
+/// An image in a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Pulled {
+struct PulledImage {
     digest: String,
     /// The uppermost first.
     layers: Vec<PathBuf>,
 }
 
-impl Home {
+impl PullerHome {
     fn new() -> Self {
         Self { dir: tempfile::Builder::new().prefix("carrel").tempdir_in("/var/tmp").unwrap() }
     }
@@ -38,31 +38,31 @@ impl Home {
         self.dir.path()
     }
 
-    /// The program, with its first words.
-    fn command(&self, words: &[&str]) -> Command {
+    /// A command of the program `carrel-puller`.
+    fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(puller());
-        command.arg(words[0]).arg(self.path()).args(&words[1..]).stdin(Stdio::null());
+        command.arg(arguments[0]).arg(self.path()).args(&arguments[1..]).stdin(Stdio::null());
         command.env_remove("CARREL_FAILPOINT");
         command
     }
 
     /// Pulls an image, which has to succeed.
-    fn pull(&self, name: &str) -> Pulled {
-        self.try_pull(name, "{}", None).unwrap_or_else(|said| panic!("{said}"))
+    fn pull(&self, name: &str) -> PulledImage {
+        self.try_pull(name, "{}", None).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    fn try_pull(&self, name: &str, settings: &str, logins: Option<&Path>) -> Result<Pulled, String> {
+    fn try_pull(&self, name: &str, settings: &str, logins: Option<&Path>) -> Result<PulledImage, String> {
         let mut command = self.command(&["pull", name, settings]);
         outcome(command.args(logins).output().unwrap())
     }
 
-    /// Pulls until a moment at which the process dies; whether it came there.
-    fn pull_until(&self, name: &str, moment: &str) -> bool {
-        let ended = self.command(&["pull", name, "{}"]).env("CARREL_FAILPOINT", moment).output().unwrap();
-        ended.status.signal().is_some()
+    /// Pulls until a failpoint kills the process; whether that was reached.
+    fn pull_until(&self, name: &str, failpoint: &str) -> bool {
+        let output = self.command(&["pull", name, "{}"]).env("CARREL_FAILPOINT", failpoint).output().unwrap();
+        output.status.signal().is_some()
     }
 
-    /// A file with the login that the tests have, for a registry.
+    /// A file with the login of the tests for a registry.
     fn logins(&self, registry: &str) -> PathBuf {
         let file = self.path().join("auth.json");
         let login = serde_json::json!({"username": USER, "password": PASSWORD});
@@ -70,18 +70,18 @@ impl Home {
         file
     }
 
-    /// What the store keeps of one kind.
-    fn kept(&self, kind: &str) -> Vec<String> {
+    /// The names of what is stored of one kind.
+    fn stored(&self, kind: &str) -> Vec<String> {
         let entries = std::fs::read_dir(self.path().join("images").join(kind)).into_iter().flatten().flatten();
-        let mut kept: Vec<_> = entries.map(|entry| entry.file_name().into_string().unwrap()).collect();
-        kept.sort();
-        kept
+        let mut names: Vec<_> = entries.map(|entry| entry.file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
     }
 
-    /// That nothing is left of anything that was being done.
-    fn assert_nothing_is_left_over(&self) {
-        assert_eq!(self.kept("staging"), Vec::<String>::new());
-        assert_eq!(self.kept("partial"), Vec::<String>::new());
+    /// Checks that no unfinished download or layer is left.
+    fn assert_no_leftovers(&self) {
+        assert_eq!(self.stored("staging"), Vec::<String>::new());
+        assert_eq!(self.stored("partial"), Vec::<String>::new());
     }
 }
 
@@ -89,21 +89,21 @@ fn puller() -> PathBuf {
     agentd_path().with_file_name("carrel-puller")
 }
 
-fn outcome(ended: Output) -> Result<Pulled, String> {
-    let (said, complained) = (String::from_utf8(ended.stdout).unwrap(), String::from_utf8(ended.stderr).unwrap());
-    if !ended.status.success() {
-        return Err(format!("{}: {complained}", ended.status));
+fn outcome(output: Output) -> Result<PulledImage, String> {
+    let (stdout, stderr) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    if !output.status.success() {
+        return Err(format!("{}: {stderr}", output.status));
     }
-    let mut lines = said.lines();
+    let mut lines = stdout.lines();
     let digest = lines.next().unwrap().to_owned();
-    Ok(Pulled { digest, layers: lines.map(PathBuf::from).collect() })
+    Ok(PulledImage { digest, layers: lines.map(PathBuf::from).collect() })
 }
 
-/// A line for everything that an image shows, as the kernel puts its layers together.
-fn listed(image: &Pulled) -> Vec<String> {
+/// A line for every file of an image, as the kernel stacks its layers.
+fn list_image(image: &PulledImage) -> Vec<String> {
     let empty = tempfile::tempdir().unwrap();
     let layers = image.layers.iter().map(|layer| layer.to_str().unwrap());
-    // The kernel wants at least two.
+    // The kernel needs at least two.
     let lower: Vec<_> = layers.chain([empty.path().to_str().unwrap()]).collect();
     let script = "mount -t overlay overlay -o \"ro,userxattr,lowerdir=$1\" /mnt && exec \"$2\" list /mnt";
     let mut command = Command::new("unshare");
@@ -112,17 +112,17 @@ fn listed(image: &Pulled) -> Vec<String> {
 }
 
 /// The same for a directory.
-fn listed_directory(path: &Path) -> Vec<String> {
+fn list_directory(path: &Path) -> Vec<String> {
     lines(Command::new(puller()).arg("list").arg(path))
 }
 
 fn lines(command: &mut Command) -> Vec<String> {
-    let ended = command.stdin(Stdio::null()).output().unwrap();
-    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
-    String::from_utf8(ended.stdout).unwrap().lines().map(str::to_owned).collect()
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
 }
 
-/// That two trees are the same; if not, what is different.
+/// Checks that two trees are the same, or prints the difference.
 fn assert_same(ours: &[String], theirs: &[String]) {
     let only = |these: &[String], those: &[String]| -> Vec<String> {
         let those: std::collections::HashSet<_> = those.iter().collect();

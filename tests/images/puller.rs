@@ -1,5 +1,4 @@
-//! Pulls and pushes images as a process of its own, so that it can be killed, and lists trees so that they can be
-//! compared.
+//! Pulls and pushes images in a separate process, which can be killed, and lists trees for comparison.
 //!
 //!     carrel-puller pull HOME NAME SETTINGS [LOGINS]
 //!     carrel-puller push HOME DIGEST NAME SETTINGS [LOGINS]
@@ -19,8 +18,8 @@ use carrel_registry::{Registry, RegistryCredentials};
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 fn main() -> std::process::ExitCode {
-    let words: Vec<_> = std::env::args().skip(1).collect();
-    let outcome = match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+    let arguments: Vec<_> = std::env::args().skip(1).collect();
+    let outcome = match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["pull", home, name, settings, logins @ ..] => pull(home, name, settings, logins),
         ["push", home, digest, name, settings, logins @ ..] => push(home, digest, name, settings, logins),
         ["list", directory] => list(Path::new(directory)),
@@ -45,7 +44,7 @@ fn registry(name: &str, settings: &str, logins: &[&str]) -> Result<Registry, Box
     Ok(Registry::new(name.parse()?, &serde_json::from_str(settings)?, &credentials)?)
 }
 
-/// Prints what it is recorded by, then its directories, the uppermost first.
+/// Prints the digest of the image, then its layers, the uppermost first.
 fn pull(home: &str, name: &str, settings: &str, logins: &[&str]) -> Outcome {
     let stored = store(home)?.pull(Some(name), &registry(name, settings, logins)?, &Platform::host(), &())?;
     println!("{}", stored.digest);
@@ -60,33 +59,33 @@ fn push(home: &str, digest: &str, name: &str, settings: &str, logins: &[&str]) -
     Ok(store(home)?.push(digest, &registry(name, settings, logins)?, &())?)
 }
 
-/// A line for everything in a tree: what it is, whose, what it may do, what is in it, and with what it is one.
+/// Prints a line for each file in a tree: its type and content, mode, owner, attributes and hard links.
 fn list(root: &Path) -> Outcome {
     let mut first = HashMap::new();
-    let mut waiting = vec![root.to_owned()];
+    let mut pending = vec![root.to_owned()];
     let mut lines = Vec::new();
-    while let Some(directory) = waiting.pop() {
+    while let Some(directory) = pending.pop() {
         let mut entries = fs::read_dir(&directory)?.collect::<Result<Vec<_>, _>>()?;
         entries.sort_by_key(fs::DirEntry::file_name);
         for entry in entries {
             let path = entry.path();
-            let about = fs::symlink_metadata(&path)?;
+            let stat = fs::symlink_metadata(&path)?;
             let name = path.strip_prefix(root)?.to_owned();
-            let content = match about.file_type() {
+            let content = match stat.file_type() {
                 kind if kind.is_dir() => "directory".to_owned(),
                 kind if kind.is_symlink() => format!("link to {}", fs::read_link(&path)?.display()),
-                kind if kind.is_file() => format!("{} bytes, {}", about.len(), Digest::of(&fs::read(&path)?)),
+                kind if kind.is_file() => format!("{} bytes, {}", stat.len(), Digest::of(&fs::read(&path)?)),
                 kind if kind.is_fifo() => "fifo".to_owned(),
-                _ => format!("device {:x}", about.rdev()),
+                _ => format!("device {:x}", stat.rdev()),
             };
-            // The modification of a directory is that of what is in it, and not that of an archive.
+            // The modification time of a directory is not compared: unpacking changes it.
             let time =
-                if about.is_file() { format!("{}.{:09}", about.mtime(), about.mtime_nsec()) } else { String::new() };
-            let (one, mode, owner) = ((about.dev(), about.ino()), about.mode() & 0o7777, (about.uid(), about.gid()));
+                if stat.is_file() { format!("{}.{:09}", stat.mtime(), stat.mtime_nsec()) } else { String::new() };
+            let (one, mode, owner) = ((stat.dev(), stat.ino()), stat.mode() & 0o7777, (stat.uid(), stat.gid()));
             let attributes = attributes(&path)?;
             lines.push((name, format!("{content} {mode:o} {owner:?} {time} {attributes:?}"), one));
-            if about.is_dir() {
-                waiting.push(path);
+            if stat.is_dir() {
+                pending.push(path);
             }
         }
     }

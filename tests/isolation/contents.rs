@@ -1,20 +1,21 @@
-//! What a sandbox sees.
+//! What a sandbox sees of its image and of the host.
 
 use std::os::unix::fs::{MetadataExt, chown, symlink};
 use std::process::Command;
 
 use carrel_tests::{Guest, run};
 
-use crate::{Sandbox, busybox_image, example};
+use crate::{LaunchedSandbox, busybox_image, example};
 
 //= promises.sandbox.host-image-host
 //= promises.sandbox.network-interfaces
 #[test]
-fn the_host_image_has_its_programs_and_nothing_else_of_it() {
+fn the_host_image_shows_the_programs_of_the_host_and_none_of_its_other_files() {
     run(async {
-        let sandbox = Sandbox::start("host").await;
+        let sandbox = LaunchedSandbox::start("host").await;
         assert!(sandbox.shell("ls /").await.contains("workspace"));
-        assert_eq!(sandbox.shell("cut -d: -f1 /etc/passwd | tr '\\n' ' '").await, "root agbox nobody ");
+        let users = sandbox.shell("cut -d: -f1 /etc/passwd").await;
+        assert_eq!(users.lines().collect::<Vec<_>>(), ["root", "agbox", "nobody"]);
         assert_eq!(sandbox.shell("ls -A /root /home/agbox /tmp /workspace | grep -v : | tr -d '\\n'").await, "");
         assert_eq!(
             sandbox.shell("cat /proc/sys/kernel/hostname; id -u; cat /proc/1/comm").await,
@@ -24,12 +25,12 @@ fn the_host_image_has_its_programs_and_nothing_else_of_it() {
             sandbox.shell("touch /usr/x 2>/dev/null || echo refused; touch /root/x && echo kept").await,
             "refused\nkept\n"
         );
-        // What belongs to the host's root belongs to nobody in here.
+        // Files of root on the host belong to the overflow uid inside.
         assert_eq!(sandbox.shell("stat -c %u /usr/bin/env").await, "65534\n");
         assert_eq!(
             sandbox.shell("grep -c . /proc/net/dev").await,
             "3\n",
-            "two lines of heading and the loopback interface"
+            "two header lines and the loopback interface"
         );
         assert_eq!(sandbox.shell("test -w /proc/sys/kernel/hostname && echo writable || echo fixed").await, "fixed\n");
     });
@@ -38,9 +39,9 @@ fn the_host_image_has_its_programs_and_nothing_else_of_it() {
 //= promises.sandbox.namespaces
 //= promises.sandbox.ids-host-maps
 #[test]
-fn the_first_process_is_far_from_the_hosts_root() {
+fn the_first_process_has_its_own_ids_namespaces_and_filter() {
     run(async {
-        let sandbox = Sandbox::start("host").await;
+        let sandbox = LaunchedSandbox::start("host").await;
         let status = std::fs::read_to_string(format!("/proc/{}/status", sandbox.init())).unwrap();
         let uid: u32 =
             status.lines().find(|l| l.starts_with("Uid:")).unwrap().split_whitespace().nth(1).unwrap().parse().unwrap();
@@ -55,13 +56,13 @@ fn the_first_process_is_far_from_the_hosts_root() {
 
 //= promises.sandbox.image-directory
 #[test]
-fn a_directory_is_written_over_and_never_into() {
+fn an_image_directory_is_the_lower_layer_and_never_written() {
     run(async {
         let image = busybox_image();
         let home = image.path().join("home");
         std::fs::create_dir(&home).unwrap();
         chown(&home, Some(1000), Some(1000)).unwrap();
-        let sandbox = Sandbox::start(image.path().to_str().unwrap()).await;
+        let sandbox = LaunchedSandbox::start(image.path().to_str().unwrap()).await;
         assert_eq!(sandbox.shell("touch /new /home/new && stat -c '%u' /bin /home /new").await, "0\n1000\n0\n");
         assert!(!image.path().join("new").exists() && !home.join("new").exists());
         assert_eq!(std::fs::metadata(&home).unwrap().uid(), 1000);
@@ -70,7 +71,7 @@ fn a_directory_is_written_over_and_never_into() {
 
 //= promises.sandbox.links-image-place-dev
 #[test]
-fn an_image_with_links_in_place_of_directories_leads_nowhere() {
+fn symlinks_in_an_image_do_not_lead_to_the_host() {
     run(async {
         let image = busybox_image();
         let outside = tempfile::tempdir_in("/var/tmp").unwrap();
@@ -78,7 +79,7 @@ fn an_image_with_links_in_place_of_directories_leads_nowhere() {
             symlink(outside.path(), image.path().join(name)).unwrap();
         }
         symlink("../../../../../etc", image.path().join("etc")).unwrap();
-        let sandbox = Sandbox::start(image.path().to_str().unwrap()).await;
+        let sandbox = LaunchedSandbox::start(image.path().to_str().unwrap()).await;
         assert_eq!(
             sandbox.shell("readlink /dev /proc /tmp /workspace; test -c /dev/null && cat /proc/1/comm").await,
             "carrel-agentd\n"
@@ -90,9 +91,9 @@ fn an_image_with_links_in_place_of_directories_leads_nowhere() {
 
 //= promises.sandbox.sandbox-whose-supervisor-killed
 #[test]
-fn no_first_program_outlives_its_supervisor() {
+fn a_first_process_does_not_outlive_its_launcher() {
     run(async {
-        // One that would never notice by itself.
+        // A program that would never notice by itself.
         let mut launch = Command::new(example("launch"));
         launch.args(["host", "/bin/sleep", "1000"]);
         let (guest, channel) = Guest::start(launch);
@@ -107,8 +108,8 @@ fn no_first_program_outlives_its_supervisor() {
                 None => tokio::task::yield_now().await,
             }
         };
-        let supervisor = rustix::process::Pid::from_raw(guest.pid().try_into().unwrap()).unwrap();
-        rustix::process::kill_process(supervisor, rustix::process::Signal::KILL).unwrap();
+        let launcher = rustix::process::Pid::from_raw(guest.pid().try_into().unwrap()).unwrap();
+        rustix::process::kill_process(launcher, rustix::process::Signal::KILL).unwrap();
         while std::fs::read_to_string(format!("/proc/{init}/comm")).is_ok_and(|name| name == "sleep\n") {
             tokio::task::yield_now().await;
         }
@@ -120,14 +121,14 @@ fn no_first_program_outlives_its_supervisor() {
 //= promises.sandbox.mounts-host-mount-namespace
 //= promises.sandbox.processes-files-another-sandbox
 #[test]
-fn two_sandboxes_know_nothing_of_each_other_and_leave_nothing() {
+fn two_sandboxes_are_isolated_from_each_other_and_leave_nothing() {
     run(async {
         let mounts = || std::fs::read_to_string("/proc/self/mountinfo").unwrap();
         let before = mounts();
-        let (one, two) = (Sandbox::start("host").await, Sandbox::start("host").await);
+        let (one, two) = (LaunchedSandbox::start("host").await, LaunchedSandbox::start("host").await);
         one.shell("echo secret > /tmp/secret; sleep 1000 & echo started").await;
         assert_eq!(two.shell("ls -A /tmp; ls -d /proc/[0-9]* | wc -l").await.lines().next().unwrap().len(), 1);
-        let id = |sandbox: &Sandbox| std::fs::metadata(format!("/proc/{}", sandbox.init())).unwrap().uid();
+        let id = |sandbox: &LaunchedSandbox| std::fs::metadata(format!("/proc/{}", sandbox.init())).unwrap().uid();
         let maps = [&one, &two].map(|s| std::fs::read_to_string(format!("/proc/{}/uid_map", s.init())).unwrap());
         assert_ne!(maps[0], maps[1], "{} {}", id(&one), id(&two));
         assert_eq!(mounts(), before, "nothing is mounted where the host sees it");

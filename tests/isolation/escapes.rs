@@ -1,4 +1,4 @@
-//! Ways out, each tried inside as root and as a user, and outside, where it has to work.
+//! Escape attempts, each made inside as root and as a user, and outside, where it has to succeed.
 
 use std::collections::BTreeMap;
 use std::os::linux::net::SocketAddrExt;
@@ -8,20 +8,20 @@ use std::process::Command;
 use carrel_agent_client::ExecRequest;
 use carrel_tests::{command, run};
 
-use crate::{Sandbox, example};
+use crate::{LaunchedSandbox, example};
 
-/// What each attempt yielded.
+/// The outcome of each attempt.
 fn parse(output: &[u8]) -> BTreeMap<String, String> {
     let text = String::from_utf8(output.to_vec()).unwrap();
     text.lines()
         .filter_map(|line| line.split_once(' '))
-        .map(|(name, said)| (name.to_owned(), said.to_owned()))
+        .map(|(name, outcome)| (name.to_owned(), outcome.to_owned()))
         .collect()
 }
 
 //= promises.sandbox.ways-succeed-root-user
 #[test]
-fn every_way_out_is_closed() {
+fn every_escape_attempt_fails_inside_and_succeeds_outside() {
     run(async {
         let name = format!("carrel-probe-{}", std::process::id());
         let _abstract = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
@@ -38,16 +38,16 @@ fn every_way_out_is_closed() {
             .output()
             .unwrap();
         let outside = parse(&outside.stdout);
-        let sandbox = Sandbox::start("host").await;
+        let sandbox = LaunchedSandbox::start("host").await;
         sandbox.client.files().upload_file("/tmp/probe", std::fs::File::open(example("probe")).unwrap()).await.unwrap();
         sandbox.shell("chmod 755 /tmp/probe").await;
         for user in ["root", "agbox"] {
             let request = ExecRequest { user: Some(user.into()), env: env.to_vec(), ..command("/tmp/probe", &[]) };
             let inside = parse(&sandbox.client.run(request, "").await.unwrap().stdout);
             assert_eq!(inside.len(), outside.len(), "{inside:?}");
-            for (attempt, said) in &inside {
-                assert_ne!(said, "ok", "{attempt} succeeded as {user}");
-                // Where this kernel or host has no such thing to offer, there is nothing to keep anyone from.
+            for (attempt, outcome) in &inside {
+                assert_ne!(outcome, "ok", "{attempt} succeeded as {user}");
+                // Where this kernel or host does not have the feature, there is nothing to attack.
                 let control = &outside[attempt];
                 let absent = [libc::ENOSYS, libc::ENOENT, libc::EOPNOTSUPP].map(|errno| errno.to_string());
                 assert!(control == "ok" || absent.contains(control), "{attempt} proves nothing: {control} outside");
@@ -58,9 +58,9 @@ fn every_way_out_is_closed() {
 }
 
 #[test]
-fn an_unused_system_call_number_gets_its_errno() {
+fn an_unused_system_call_number_returns_enosys() {
     run(async {
-        let sandbox = Sandbox::start("host").await;
+        let sandbox = LaunchedSandbox::start("host").await;
         let script = "perl -e '$r = syscall(999); print $!+0'";
         assert_eq!(sandbox.shell(script).await.trim(), libc::ENOSYS.to_string());
     });

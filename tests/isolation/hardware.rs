@@ -1,17 +1,17 @@
-//! What a sandbox sees of the hardware.
+//! What a sandbox sees of sysfs.
 
 use std::io::Read;
 use std::process::Command;
 
 use carrel_tests::{Guest, run};
 
-use crate::{Sandbox, example};
+use crate::{LaunchedSandbox, example};
 
 //= promises.sandbox.parts-sys
 #[test]
-fn what_programs_ask_for_is_there_and_nothing_else() {
+fn sysfs_has_what_programs_need_and_nothing_else() {
     run(async {
-        let sandbox = Sandbox::start("host").await;
+        let sandbox = LaunchedSandbox::start("host").await;
         let cpus = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap();
         assert_eq!(sandbox.shell("cat /sys/devices/system/cpu/online").await, cpus);
         assert_eq!(sandbox.shell("ls /sys/class/net; cat /sys/class/net/lo/mtu").await, "lo\n65536\n");
@@ -19,12 +19,12 @@ fn what_programs_ask_for_is_there_and_nothing_else() {
             sandbox.shell("ls /sys /sys/devices /sys/kernel | tr '\\n' ' '").await,
             "/sys: class devices kernel  /sys/devices: system virtual  /sys/kernel: mm "
         );
-        // The control: outside there is all that.
+        // The control: all of it exists outside.
         for name in ["firmware", "fs/cgroup", "kernel/debug", "kernel/security", "block", "bus", "module", "power"] {
             assert!(std::path::Path::new("/sys").join(name).exists(), "{name} proves nothing");
             assert_eq!(sandbox.shell(&format!("ls -d /sys/{name} 2>/dev/null || echo gone")).await, "gone\n");
         }
-        // Nothing shows through from below, and nothing of it can be mounted.
+        // No sysfs is mounted below, and the tree cannot be unmounted.
         assert_eq!(
             sandbox
                 .shell("grep -c sysfs /proc/self/mountinfo; umount /sys 2>/dev/null || echo stays")
@@ -38,7 +38,7 @@ fn what_programs_ask_for_is_there_and_nothing_else() {
 
 //= promises.sandbox.parts-sys
 #[test]
-fn nothing_of_it_can_be_written() {
+fn sysfs_cannot_be_written() {
     run(async {
         let files = [
             "/sys/kernel/mm/transparent_hugepage/enabled",
@@ -51,10 +51,9 @@ for path in sys.argv[1:]:
     except OSError as error: print(error.errno)";
         let outside = Command::new("python3").args(["-c", open]).args(files).output().unwrap();
         assert_eq!(String::from_utf8(outside.stdout).unwrap(), "0\n0\n0\n", "the control");
-        let sandbox = Sandbox::start("host").await;
+        let sandbox = LaunchedSandbox::start("host").await;
         let inside = sandbox.shell(&format!("python3 -c '{open}' {}", files.join(" "))).await;
-        // They belong to the host's root, whom nobody inside stands for; and were it otherwise, nothing is mounted to
-        // be written.
+        // They belong to root of the host, whom no user inside maps to; besides, every mount is read-only.
         assert_eq!(inside, format!("{0}\n{0}\n{0}\n", libc::EACCES));
         let options = sandbox.shell("grep ' /sys' /proc/self/mountinfo | cut -d' ' -f6").await;
         assert_eq!(
@@ -73,7 +72,7 @@ for path in sys.argv[1:]:
 
 //= promises.sandbox.parts-sys
 #[test]
-fn a_host_that_hides_its_own_shows_none() {
+fn sysfs_is_empty_where_the_host_has_none() {
     let mut launch = Command::new("unshare");
     launch.args([
         "--mount",
@@ -83,7 +82,7 @@ fn a_host_that_hides_its_own_shows_none() {
     ]);
     launch.arg(example("launch"));
     let (mut guest, mut channel) = Guest::start(launch);
-    let mut said = String::new();
-    channel.read_to_string(&mut said).unwrap();
-    assert_eq!((guest.wait(), said.as_str()), (Some(0), "1\n"));
+    let mut output = String::new();
+    channel.read_to_string(&mut output).unwrap();
+    assert_eq!((guest.wait(), output.as_str()), (Some(0), "1\n"));
 }

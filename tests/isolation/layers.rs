@@ -1,4 +1,4 @@
-//! Images of many layers: what lies over what, who owns it, and what of a store can be seen.
+//! Images of many layers: their order, owners and whiteouts, and what is visible of the store.
 
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -6,19 +6,19 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, FileType, Mode, XattrFlags};
 use tempfile::TempDir;
 
-use super::{busybox_image, launched_by};
+use super::{busybox_image, launch};
 
-/// The most that the kernel puts over one another.
+/// The most layers that the kernel stacks.
 const MOST: usize = 500;
 
-/// Layers as a store has them, the uppermost first, over an image with a shell.
-struct Store {
+/// Layers in the layout of a store, the uppermost first, above an image with a shell.
+struct LayerStore {
     home: TempDir,
     below: TempDir,
     layers: Vec<PathBuf>,
 }
 
-impl Store {
+impl LayerStore {
     fn of(count: usize) -> Self {
         let home = tempfile::tempdir_in("/var/tmp").unwrap();
         let store = home.path().join("images/layers");
@@ -33,30 +33,30 @@ impl Store {
         Self { home, below: busybox_image(), layers }
     }
 
-    fn launched(&self, script: &str) -> String {
+    fn shell(&self, script: &str) -> String {
         let layers: Vec<&str> = self.layers.iter().map(|layer| layer.to_str().unwrap()).collect();
         let env = [("CARREL_LAYERS", layers.join(" "))];
         let env = env.each_ref().map(|(key, value)| (*key, value.as_str()));
-        let (code, said, errors) =
-            launched_by(self.below.path().to_str().unwrap(), &env, &["/bin/busybox", "sh", "-c", script]);
-        assert_eq!(code, Some(0), "{said}{errors}");
-        said
+        let (code, output, errors) =
+            launch(self.below.path().to_str().unwrap(), &env, &["/bin/busybox", "sh", "-c", script]);
+        assert_eq!(code, Some(0), "{output}{errors}");
+        output
     }
 }
 
 //= promises.images.layers-image
 #[test]
-fn as_many_layers_as_the_kernel_takes_lie_over_one_another() {
+fn an_image_has_as_many_layers_as_the_kernel_can_stack() {
     for count in [2, 128, MOST - 1] {
-        let store = Store::of(count);
-        let said = store.launched("exec >&0; /bin/cat /all; echo; /bin/ls / | /bin/busybox grep -c ^own-");
-        assert_eq!(said, format!("0\n{count}\n"));
+        let store = LayerStore::of(count);
+        let output = store.shell("exec >&0; /bin/cat /all; echo; /bin/ls / | /bin/busybox grep -c ^own-");
+        assert_eq!(output, format!("0\n{count}\n"));
     }
 }
 
 #[test]
-fn what_a_layer_hides_is_hidden_and_owners_are_those_of_the_image() {
-    let store = Store::of(3);
+fn whiteouts_hide_files_and_owners_are_those_of_the_image() {
+    let store = LayerStore::of(3);
     let [upper, middle, lower] = &store.layers[..] else { panic!() };
     for name in ["gone", "kept"] {
         std::fs::write(lower.join(name), "").unwrap();
@@ -67,24 +67,24 @@ fn what_a_layer_hides_is_hidden_and_owners_are_those_of_the_image() {
         std::fs::create_dir(layer.join("opaque")).unwrap();
     }
     std::fs::write(lower.join("opaque/hidden"), "").unwrap();
-    std::fs::write(middle.join("opaque/seen"), "").unwrap();
+    std::fs::write(middle.join("opaque/visible"), "").unwrap();
     rustix::fs::setxattr(middle.join("opaque"), "user.overlay.opaque", b"y", XattrFlags::empty()).unwrap();
     std::fs::write(upper.join("owned"), "").unwrap();
     std::os::unix::fs::chown(upper.join("owned"), Some(1234), Some(65_535)).unwrap();
-    let said = store.launched(
+    let output = store.shell(
         "exec >&0; cd /; echo gone kept owned opaque/*; [ -e gone ] || echo hidden; [ -e kept ] && echo there; \
          /bin/stat -c %u:%g owned kept",
     );
-    assert_eq!(said, "gone kept owned opaque/seen\nhidden\nthere\n1234:65535\n0:0\n");
+    assert_eq!(output, "gone kept owned opaque/visible\nhidden\nthere\n1234:65535\n0:0\n");
 }
 
 #[test]
-fn nothing_of_the_store_beside_the_layers_can_be_named_inside() {
-    let store = Store::of(4);
+fn other_files_of_the_store_are_not_visible_inside() {
+    let store = LayerStore::of(4);
     std::fs::write(store.home.path().join("images/layers/secret"), "").unwrap();
-    let said = store.launched("exec >&0; /bin/cat /proc/self/mountinfo; /bin/ls -a / /tmp");
-    assert!(said.contains(" / overlay ") || said.contains(" - overlay "), "{said}");
-    let (mounts, listed) = said.split_at(said.rfind("\n/:\n").unwrap());
+    let output = store.shell("exec >&0; /bin/cat /proc/self/mountinfo; /bin/ls -a / /tmp");
+    assert!(output.contains(" / overlay ") || output.contains(" - overlay "), "{output}");
+    let (mounts, listed) = output.split_at(output.rfind("\n/:\n").unwrap());
     for foreign in ["secret", "tree", "lower0"] {
         assert!(!listed.contains(foreign), "{foreign}: {listed}");
     }
@@ -92,14 +92,14 @@ fn nothing_of_the_store_beside_the_layers_can_be_named_inside() {
 }
 
 #[test]
-fn the_root_is_like_that_of_the_uppermost_layer() {
-    let store = Store::of(2);
+fn the_root_has_the_mode_and_owner_of_the_uppermost_layer() {
+    let store = LayerStore::of(2);
     let look = "exec >&0; /bin/stat -c '%a %u:%g' /";
-    assert_eq!(store.launched(look), "755 0:0\n");
+    assert_eq!(store.shell(look), "755 0:0\n");
     let [upper, lower] = &store.layers[..] else { panic!() };
     for (layer, mode, owner) in [(upper, 0o1751, 1234), (lower, 0o700, 99)] {
         std::fs::set_permissions(layer, std::fs::Permissions::from_mode(mode)).unwrap();
         std::os::unix::fs::chown(layer, Some(owner), Some(65_535)).unwrap();
     }
-    assert_eq!(store.launched(look), "1751 1234:65535\n");
+    assert_eq!(store.shell(look), "1751 1234:65535\n");
 }

@@ -1,26 +1,26 @@
-//! Bombs: they hit their sandbox, not the host and not the agent.
+//! Resource limits: a fork bomb or a memory bomb hits its own sandbox, not the host and not the agent.
 
 use carrel_tests::run;
 
-use crate::Sandbox;
+use crate::LaunchedSandbox;
 
 //= promises.sandbox.fork-bomb
 #[test]
 fn a_fork_bomb_stops_at_the_limit() {
     run(async {
-        let sandbox = Sandbox::with("host", &[("CARREL_PIDS", 64)]).await;
+        let sandbox = LaunchedSandbox::with("host", &[("CARREL_PIDS", 64)]).await;
         let bomb = "n=0; while [ $n -lt 200 ]; do sleep 1000 & n=$((n+1)); done 2>/dev/null; true";
         let _stopped = sandbox.client.run(carrel_tests::shell(bomb), "").await;
         sandbox.client.ping().await.unwrap();
-        let free = Sandbox::start("host").await;
+        let free = LaunchedSandbox::start("host").await;
         assert_eq!(free.shell("n=0; while [ $n -lt 200 ]; do sleep 1000 & n=$((n+1)); done; echo $n").await, "200\n");
-        let count = |sandbox: &Sandbox| {
+        let count = |sandbox: &LaunchedSandbox| {
             let mut found = vec![sandbox.init()];
-            let mut seen = 0;
-            while seen < found.len() {
-                let children = carrel_tests::children_of(found[seen]);
+            let mut visited = 0;
+            while visited < found.len() {
+                let children = carrel_tests::children_of(found[visited]);
                 found.extend(children);
-                seen += 1;
+                visited += 1;
             }
             found.len()
         };
@@ -30,11 +30,11 @@ fn a_fork_bomb_stops_at_the_limit() {
 
 //= promises.sandbox.hierarchies-cgroup-first-process
 #[test]
-fn a_sandbox_sees_its_own_cgroup_as_the_root_of_all() {
+fn a_sandbox_sees_its_own_cgroup_as_the_root() {
     run(async {
-        let sandbox = Sandbox::with("host", &[("CARREL_MEMORY", 64 << 20)]).await;
-        let seen = sandbox.shell("cut -d: -f3 /proc/self/cgroup | sort -u").await;
-        assert_eq!(seen, "/\n");
+        let sandbox = LaunchedSandbox::with("host", &[("CARREL_MEMORY", 64 << 20)]).await;
+        let inside = sandbox.shell("cut -d: -f3 /proc/self/cgroup | sort -u").await;
+        assert_eq!(inside, "/\n");
         let outside = std::fs::read_to_string(format!("/proc/{}/cgroup", sandbox.init())).unwrap();
         assert!(outside.contains("/carrel/example-"), "{outside}");
     });
@@ -44,30 +44,30 @@ fn a_sandbox_sees_its_own_cgroup_as_the_root_of_all() {
 #[test]
 fn the_first_process_is_in_every_hierarchy_of_its_cgroup() {
     run(async {
-        let groups = |sandbox: &Sandbox| {
+        let groups = |sandbox: &LaunchedSandbox| {
             let text = std::fs::read_to_string(format!("/proc/{}/cgroup", sandbox.init())).unwrap();
             let ours = text.lines().filter(|line| line.contains(":/carrel/example-"));
             ours.map(|line| line.split(':').nth(1).unwrap().to_owned()).collect::<Vec<_>>()
         };
-        let limited = Sandbox::with("host", &[("CARREL_MEMORY", 64 << 20), ("CARREL_PIDS", 64)]).await;
+        let limited = LaunchedSandbox::with("host", &[("CARREL_MEMORY", 64 << 20), ("CARREL_PIDS", 64)]).await;
         let found = groups(&limited);
         let name = |name: &str| name.to_owned();
         assert!(
             found.contains(&name("memory")) && found.contains(&name("pids")) && found.contains(&name("")),
             "{found:?}"
         );
-        // Where there is v2 alone, it is born there.
-        let unified = Sandbox::with("host", &[("CARREL_UNIFIED", 1)]).await;
+        // With cgroup v2 alone, the process is created in its cgroup.
+        let unified = LaunchedSandbox::with("host", &[("CARREL_UNIFIED", 1)]).await;
         assert_eq!(groups(&unified), [""]);
-        assert_eq!(groups(&Sandbox::start("host").await), [""; 0], "the control");
+        assert_eq!(groups(&LaunchedSandbox::start("host").await), [""; 0], "the control");
     });
 }
 
 //= promises.sandbox.memory-bomb
 #[test]
-fn a_memory_bomb_takes_itself_and_not_the_agent() {
+fn a_memory_bomb_is_oom_killed_and_the_agent_is_not() {
     run(async {
-        let sandbox = Sandbox::with("host", &[("CARREL_MEMORY", 64 << 20)]).await;
+        let sandbox = LaunchedSandbox::with("host", &[("CARREL_MEMORY", 64 << 20)]).await;
         let bomb = "head -c 300m /dev/zero | tail";
         let outcome = sandbox.client.run(carrel_tests::shell(bomb), "").await.unwrap();
         assert_ne!(outcome.code, 0, "{outcome:?}");
@@ -78,9 +78,9 @@ fn a_memory_bomb_takes_itself_and_not_the_agent() {
 
 //= promises.sandbox.write-root-project-together
 #[test]
-fn a_full_disk_is_the_sandboxes_own() {
+fn a_full_disk_affects_only_its_sandbox() {
     run(async {
-        let sandbox = Sandbox::with("host", &[("CARREL_DISK", 8 << 20)]).await;
+        let sandbox = LaunchedSandbox::with("host", &[("CARREL_DISK", 8 << 20)]).await;
         let filled = sandbox.shell("head -c 100m /dev/zero > /tmp/fill 2>/dev/null || stat -c %s /tmp/fill").await;
         let size: u64 = filled.trim().parse().unwrap();
         assert!(size > 0 && size <= 8 << 20, "{size}");
@@ -88,8 +88,8 @@ fn a_full_disk_is_the_sandboxes_own() {
     });
 }
 
-/// Sends 192 MiB through sockets that nobody reads from, and then says how many MiB arrived or wait to. A datagram that
-/// finds no room is dropped without a word.
+/// Sends 192 MiB through sockets that are not read, and prints how many MiB the kernel queued. A datagram that finds no
+/// space is dropped silently.
 const FILL: &str = r#"
 import socket, sys
 pairs, sent, held = [], 0, 0
@@ -119,16 +119,16 @@ print((held if sys.argv[1] == "udp" else sent) >> 20)
 
 //= promises.sandbox.waits-sockets
 #[test]
-fn what_waits_in_sockets_is_limited_as_memory_is() {
+fn data_queued_in_sockets_counts_against_the_memory_limit() {
     run(async {
-        let limited = Sandbox::with("host", &[("CARREL_MEMORY", 64 << 20)]).await;
-        let free = Sandbox::start("host").await;
+        let limited = LaunchedSandbox::with("host", &[("CARREL_MEMORY", 64 << 20)]).await;
+        let free = LaunchedSandbox::start("host").await;
         for kind in ["tcp", "udp"] {
             let script = format!("cat > /tmp/fill.py <<'END'{FILL}END\npython3 /tmp/fill.py {kind}");
-            let held = async |sandbox: &Sandbox| sandbox.shell(&script).await.trim().parse::<u32>().unwrap();
-            let (limited, free) = (held(&limited).await, held(&free).await);
-            assert!(limited < 48, "{limited} MiB of {kind} are held");
-            assert!(free > 80, "{kind} proves nothing: {free} MiB are held");
+            let queued = async |sandbox: &LaunchedSandbox| sandbox.shell(&script).await.trim().parse::<u32>().unwrap();
+            let (limited, free) = (queued(&limited).await, queued(&free).await);
+            assert!(limited < 48, "{limited} MiB of {kind} are queued");
+            assert!(free > 80, "{kind} proves nothing: {free} MiB are queued");
         }
     });
 }

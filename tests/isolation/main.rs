@@ -1,21 +1,21 @@
-//! Real sandboxes: what they are given, what they are kept from, and what is left of them.
+//! Real sandboxes: what they can access, what they cannot, and what they leave behind.
 
 mod contents;
 mod descriptors;
 mod escapes;
 mod hardware;
+mod host_resources;
 mod init;
-mod kept;
 mod layers;
 mod limits;
+mod mount_points;
 mod mounts;
 mod network;
-mod passive;
-mod places;
+mod persistent_disk;
+mod privileges;
 mod proc;
 mod project;
-mod shared;
-mod shed;
+mod read_only_mounts;
 
 use std::io::Read;
 use std::os::fd::OwnedFd;
@@ -27,18 +27,18 @@ use carrel_agent_client::{AgentClient, ExecRequest};
 use carrel_tests::{Guest, agentd_path, install};
 use tempfile::TempDir;
 
-/// A sandbox with the agent in it.
-struct Sandbox {
+/// A sandbox that the example `launch` starts, with the agent as pid 1.
+struct LaunchedSandbox {
     guest: Guest,
     client: AgentClient,
-    /// Gone after the launcher, which may be killed.
-    _group: Group,
-    /// Holds the agent's program, owned by somebody whom no sandbox knows.
+    /// Removed after the launcher, which may be killed.
+    cgroup: LauncherCgroup,
+    /// Holds the program of the agent, whose owner no sandbox maps.
     _program: TempDir,
 }
 
-/// The control group that a launcher makes for its sandbox, if it has limits.
-struct Group {
+/// The cgroup that a launcher creates for its sandbox, if it has limits.
+struct LauncherCgroup {
     name: String,
 }
 
@@ -49,36 +49,36 @@ fn example(name: &str) -> PathBuf {
     path
 }
 
-/// A launch whose first program is a shell: its exit code, what the shell said and what the launcher did.
-fn launched(image: &str, env: &[(&str, &str)], script: &str) -> (Option<i32>, String, String) {
-    launched_by(image, env, &["/bin/sh", "-c", script])
+/// Launches a sandbox whose first program is a shell. Returns its exit code, its output, and the errors of the launcher.
+fn launch_shell(image: &str, env: &[(&str, &str)], script: &str) -> (Option<i32>, String, String) {
+    launch(image, env, &["/bin/sh", "-c", script])
 }
 
 /// The same with another first program of this host.
-fn launched_by(image: &str, env: &[(&str, &str)], words: &[&str]) -> (Option<i32>, String, String) {
+fn launch(image: &str, env: &[(&str, &str)], arguments: &[&str]) -> (Option<i32>, String, String) {
     let mut launch = Command::new(example("launch"));
-    launch.arg(image).args(words).envs(env.iter().copied());
+    launch.arg(image).args(arguments).envs(env.iter().copied());
     let (mut ours, theirs) = UnixStream::pair().unwrap();
     launch.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).stderr(Stdio::piped());
     let child = launch.spawn().unwrap();
     drop(launch);
-    let mut said = String::new();
-    ours.read_to_string(&mut said).unwrap();
+    let mut text = String::new();
+    ours.read_to_string(&mut text).unwrap();
     let output = child.wait_with_output().unwrap();
-    (output.status.code(), said, String::from_utf8(output.stderr).unwrap())
+    (output.status.code(), text, String::from_utf8(output.stderr).unwrap())
 }
 
-impl Sandbox {
+impl LaunchedSandbox {
     async fn start(image: &str) -> Self {
         Self::with(image, &[]).await
     }
 
     async fn with(image: &str, limits: &[(&str, u64)]) -> Self {
-        Self::given(image, &limits.iter().map(|(name, limit)| (*name, limit.to_string())).collect::<Vec<_>>()).await
+        Self::with_env(image, &limits.iter().map(|(name, limit)| (*name, limit.to_string())).collect::<Vec<_>>()).await
     }
 
-    /// A sandbox whose launcher is told more by its environment.
-    async fn given(image: &str, env: &[(&str, String)]) -> Self {
+    /// A sandbox whose launcher has these variables in its environment.
+    async fn with_env(image: &str, env: &[(&str, String)]) -> Self {
         let directory = tempfile::tempdir_in("/var/tmp").unwrap();
         let program = directory.path().join("carrel-agentd");
         install(&agentd_path(), &program, 0o711, 54_321);
@@ -88,11 +88,11 @@ impl Sandbox {
         let errors = directory.path().join("errors");
         launch.stderr(std::fs::File::create(&errors).unwrap());
         let (guest, channel) = Guest::start(launch);
-        let group = Group { name: format!("example-{}", guest.pid()) };
+        let cgroup = LauncherCgroup { name: format!("example-{}", guest.pid()) };
         let client = Guest::try_connect(channel).await.unwrap_or_else(|error| {
-            panic!("{error}; its launcher said: {}", std::fs::read_to_string(&errors).unwrap_or_default())
+            panic!("{error}; errors of its launcher: {}", std::fs::read_to_string(&errors).unwrap_or_default())
         });
-        Self { guest, client, _group: group, _program: directory }
+        Self { guest, client, cgroup, _program: directory }
     }
 
     async fn shell(&self, script: &str) -> String {
@@ -102,7 +102,7 @@ impl Sandbox {
         text
     }
 
-    /// The same as somebody else; what it said, whether it went well or not.
+    /// The same as another user; the output, whether the command succeeds or fails.
     async fn shell_as(&self, user: &str, script: &str) -> String {
         let request = ExecRequest { user: Some(user.into()), ..carrel_tests::shell(&format!("exec 2>&1; {script}")) };
         String::from_utf8(self.client.run(request, "").await.unwrap().stdout).unwrap()
@@ -113,11 +113,11 @@ impl Sandbox {
     }
 }
 
-impl Drop for Group {
+impl Drop for LauncherCgroup {
     fn drop(&mut self) {
         for hierarchy in std::fs::read_dir("/sys/fs/cgroup").unwrap() {
             let path = hierarchy.unwrap().path().join("carrel").join(&self.name);
-            // The last of those who were in it may still be ending.
+            // The last process in it may still be exiting.
             while path.exists() && std::fs::remove_dir(&path).is_err() {
                 std::thread::yield_now();
             }

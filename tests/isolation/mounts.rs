@@ -1,4 +1,4 @@
-//! Trees that the operator gives: whose they are on either side.
+//! Mounted trees of the host: their owners inside and outside.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -8,9 +8,9 @@ use std::process::Command;
 use carrel_tests::run;
 use tempfile::TempDir;
 
-use crate::{Sandbox, launched};
+use crate::{LaunchedSandbox, launch_shell};
 
-/// Somebody on the host.
+/// A user of the host.
 const OWNER: u32 = 4242;
 
 /// A file with an owner and a mode.
@@ -35,10 +35,10 @@ fn mount(source: &Path, access: &str) -> (&'static str, String) {
 
 //= promises.sandbox.inside-stands-owner-tree
 #[test]
-fn what_a_user_writes_belongs_to_the_owner_of_the_tree() {
+fn files_that_the_user_of_a_mount_writes_belong_to_the_owner_of_the_tree() {
     run(async {
         let tree = tree();
-        let sandbox = Sandbox::given("host", &[mount(tree.path(), "rw")]).await;
+        let sandbox = LaunchedSandbox::with_env("host", &[mount(tree.path(), "rw")]).await;
         assert_eq!(
             sandbox.shell_as("agbox", "stat -c %u:%g /given /given/private /given/roots").await,
             "1000:1000\n1000:1000\n65534:65534\n"
@@ -63,17 +63,17 @@ fn what_a_user_writes_belongs_to_the_owner_of_the_tree() {
 
 //= promises.sandbox.inside-stands-owner-tree
 #[test]
-fn nobody_inside_stands_for_anybody_else() {
+fn no_other_user_of_the_host_is_mapped_into_a_mount() {
     run(async {
         let tree = tree();
-        let sandbox = Sandbox::given("host", &[mount(tree.path(), "rw")]).await;
+        let sandbox = LaunchedSandbox::with_env("host", &[mount(tree.path(), "rw")]).await;
         for user in ["root", "agbox"] {
             assert!(sandbox.shell_as(user, "cat /given/roots").await.contains("denied"), "{user}");
             assert_ne!(sandbox.shell_as(user, "chown 0 /given/private || echo refused").await, "", "{user}");
         }
         // The control: root reads what the owner may.
         assert_eq!(sandbox.shell_as("root", "cat /given/private").await, "private\n");
-        // What root makes would belong to nobody outside.
+        // A file of root inside would have no owner outside.
         assert!(sandbox.shell_as("root", "touch /given/by-root").await.contains("too large"));
         assert!(!tree.path().join("by-root").exists());
         assert_eq!(fs::metadata(tree.path().join("private")).unwrap().uid(), OWNER);
@@ -82,14 +82,14 @@ fn nobody_inside_stands_for_anybody_else() {
 
 //= promises.sandbox.inside-stands-owner-tree
 #[test]
-fn neither_privileges_nor_devices_come_with_a_tree() {
+fn setuid_bits_and_devices_have_no_effect_in_a_mount() {
     run(async {
         let tree = tree();
         let device = tree.path().join("null");
         assert!(Command::new("mknod").arg(&device).args(["-m", "666", "c", "1", "3"]).status().unwrap().success());
         fs::write(&device, "the control").unwrap();
         for access in ["ro", "rw"] {
-            let sandbox = Sandbox::given("host", &[mount(tree.path(), access)]).await;
+            let sandbox = LaunchedSandbox::with_env("host", &[mount(tree.path(), access)]).await;
             assert!(sandbox.shell_as("root", "echo x > /given/null").await.contains("denied"), "{access}");
             let options = sandbox.shell("grep ' /given ' /proc/self/mountinfo | cut -d' ' -f6").await;
             assert!(options.contains("nosuid") && options.contains("nodev"), "{options}");
@@ -99,10 +99,10 @@ fn neither_privileges_nor_devices_come_with_a_tree() {
 
 //= promises.sandbox.tree-given-read
 #[test]
-fn what_is_given_to_be_read_is_read_as_by_its_owner_and_not_written() {
+fn a_read_only_mount_is_read_as_its_owner_and_not_written() {
     run(async {
         let tree = tree();
-        let sandbox = Sandbox::given("host", &[mount(tree.path(), "ro")]).await;
+        let sandbox = LaunchedSandbox::with_env("host", &[mount(tree.path(), "ro")]).await;
         for user in ["root", "agbox"] {
             assert_eq!(sandbox.shell_as(user, "cat /given/private").await, "private\n");
             assert!(sandbox.shell_as(user, "echo x >> /given/private").await.contains("Read-only"), "{user}");
@@ -113,33 +113,33 @@ fn what_is_given_to_be_read_is_read_as_by_its_owner_and_not_written() {
 
 //= promises.sandbox.file-system-cannot-show
 #[test]
-fn a_file_system_without_other_ids_is_refused_for_writing_and_shown_for_reading() {
+fn a_file_system_without_id_mapping_is_mounted_read_only_and_refused_for_writing() {
     let launch = |access: &str, source: &str| {
-        launched("host", &[("CARREL_MOUNTS", &format!("{source}:/given:0:{access}"))], "ls /given")
+        launch_shell("host", &[("CARREL_MOUNTS", &format!("{source}:/given:0:{access}"))], "ls /given")
     };
     let (code, _, error) = launch("rw", "/sys/devices/system/cpu");
     assert_eq!(code, Some(125));
     assert!(error.contains("/sys/devices/system/cpu does not support id-mapped mounts"), "{error}");
-    let (code, said, error) = launch("ro", "/sys/devices/system/cpu");
-    assert_eq!((code, said.contains("cpu0")), (Some(0), true), "{said}{error}");
+    let (code, output, error) = launch("ro", "/sys/devices/system/cpu");
+    assert_eq!((code, output.contains("cpu0")), (Some(0), true), "{output}{error}");
     let tree = tree();
-    let (code, said, error) = launch("rw", tree.path().to_str().unwrap());
-    assert_eq!((code, said.contains("private")), (Some(0), true), "{said}{error}");
+    let (code, output, error) = launch("rw", tree.path().to_str().unwrap());
+    assert_eq!((code, output.contains("private")), (Some(0), true), "{output}{error}");
 }
 
 //= promises.sandbox.inside-stands-owner-tree
 #[test]
-fn a_user_of_another_group_writes_as_the_owner_does() {
+fn a_user_with_another_group_writes_as_the_owner_of_the_tree() {
     run(async {
         let tree = tempfile::tempdir_in("/var/tmp").unwrap();
         chown(tree.path(), Some(OWNER), Some(OWNER + 1)).unwrap();
         let given = format!("{}:/given:1000.2000:rw", tree.path().display());
-        let sandbox = Sandbox::given("host", &[("CARREL_MOUNTS", given)]).await;
+        let sandbox = LaunchedSandbox::with_env("host", &[("CARREL_MOUNTS", given)]).await;
         let script = "echo new > /given/new; stat -c %u:%g /given /given/new";
         assert_eq!(sandbox.shell_as("1000:2000", script).await, "1000:2000\n1000:2000\n");
         let made = fs::metadata(tree.path().join("new")).unwrap();
         assert_eq!((made.uid(), made.gid()), (OWNER, OWNER + 1));
-        // The control: a group that stands for nobody's makes nothing.
+        // The control: a group that is not mapped cannot create files.
         assert!(sandbox.shell_as("1000:1000", "echo x > /given/other").await.contains("too large"));
     });
 }

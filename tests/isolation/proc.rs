@@ -1,10 +1,10 @@
-//! What a sandbox sees of the kernel by its process file system.
+//! What a sandbox sees of procfs.
 
 use std::path::Path;
 
 use carrel_tests::run;
 
-use crate::Sandbox;
+use crate::LaunchedSandbox;
 
 const FILES: [&str; 24] = [
     "buddyinfo",
@@ -34,14 +34,14 @@ const FILES: [&str; 24] = [
 ];
 
 #[test]
-fn files_that_tell_of_the_host_are_empty() {
+fn files_with_information_about_the_host_are_empty() {
     run(async {
-        let sandbox = Sandbox::start("host").await;
+        let sandbox = LaunchedSandbox::start("host").await;
         let there: Vec<_> = FILES.into_iter().filter(|name| Path::new("/proc").join(name).exists()).collect();
         assert!(there.len() > 12 && there.contains(&"interrupts") && there.contains(&"cmdline"), "{there:?}");
         for name in &there {
             let path = format!("/proc/{name}");
-            // The control: it is the host's own, and not hidden there. (Some have nothing to say at the moment.)
+            // The control: the host has it as a regular file. (Some are empty at times.)
             let kind = std::fs::metadata(&path).unwrap().file_type();
             assert!(kind.is_file(), "{name} proves nothing");
         }
@@ -49,16 +49,16 @@ fn files_that_tell_of_the_host_are_empty() {
         assert!(!interrupts.is_empty() && !std::fs::read("/proc/cmdline").unwrap().is_empty(), "the control");
         let sizes = sandbox.shell(&format!("cd /proc; for f in {}; do cat $f | wc -c; done", there.join(" "))).await;
         assert_eq!(sizes, "0\n".repeat(there.len()), "{there:?}");
-        // What programs ask for is there.
+        // Files that programs need are there.
         let needed = ["cpuinfo", "meminfo", "stat", "loadavg", "uptime", "vmstat", "filesystems", "devices", "version"];
         let missing = format!("cd /proc; for f in {}; do grep -q . $f || echo $f; done", needed.join(" "));
         assert_eq!(sandbox.shell(&missing).await, "");
     });
 }
 
-/// Four thousand of them kept a processor of the host busy, and a sandbox from ending.
+/// Four thousand pressure triggers kept a processor of the host busy, and a sandbox from exiting.
 #[test]
-fn nobody_has_the_load_of_the_host_watched() {
+fn a_sandbox_cannot_create_pressure_triggers() {
     run(async {
         // Each trigger is a file that is open for writing.
         let watch = "import os
@@ -66,8 +66,8 @@ made, error = 0, 0
 for name in 'cpu', 'memory', 'io':
     for _ in range(10):
         try:
-            kept = os.open('/proc/pressure/' + name, os.O_RDWR | os.O_NONBLOCK)
-            os.write(kept, b'some 500000 2000000 ')
+            trigger = os.open('/proc/pressure/' + name, os.O_RDWR | os.O_NONBLOCK)
+            os.write(trigger, b'some 500000 2000000 ')
             made += 1
         except OSError as refused: error = refused.errno
 print(made, error)";
@@ -75,10 +75,10 @@ print(made, error)";
             let control = std::process::Command::new("python3").args(["-c", watch]).output().unwrap();
             assert_eq!(String::from_utf8(control.stdout).unwrap(), "30 0\n", "the control");
         }
-        let sandbox = Sandbox::start("host").await;
+        let sandbox = LaunchedSandbox::start("host").await;
         for user in ["root", "agbox"] {
-            let said = sandbox.shell_as(user, &format!("python3 -c \"{watch}\"")).await;
-            assert_eq!(said, format!("0 {}\n", libc::ENOENT), "{user}");
+            let output = sandbox.shell_as(user, &format!("python3 -c \"{watch}\"")).await;
+            assert_eq!(output, format!("0 {}\n", libc::ENOENT), "{user}");
         }
         assert_eq!(
             sandbox.shell("ls -A /proc/pressure /proc/acpi /proc/driver 2>/dev/null | grep -v : | wc -w").await,
@@ -88,19 +88,19 @@ print(made, error)";
 }
 
 #[test]
-fn no_setting_of_the_kernel_can_be_written() {
+fn kernel_settings_cannot_be_written() {
     run(async {
-        let sandbox = Sandbox::start("host").await;
+        let sandbox = LaunchedSandbox::start("host").await;
         let open = "find /proc/sys /proc/fs /proc/irq /proc/bus -type f 2>/dev/null | python3 -c '
 import os, sys
-seen = 0
+count = 0
 for path in sys.stdin.read().split(chr(10))[:-1]:
-    seen += 1
+    count += 1
     try: os.close(os.open(path, os.O_WRONLY)); print(path)
     except OSError: pass
-print(seen > 100)'";
+print(count > 100)'";
         assert_eq!(sandbox.shell(open).await, "True\n");
-        // The control: outside there are such files.
+        // The control: outside, such a file can be written.
         assert!(std::fs::File::options().write(true).open("/proc/sys/kernel/core_pattern").is_ok());
     });
 }

@@ -1,10 +1,10 @@
-//! What happened, told in order, from any place on, and the same every time.
+//! The journal: facts are delivered in order, from any sequence on, and never change.
 
 use carrel_shim_client::Subscription;
 use carrel_shim_client::messages::{Fact, FactKind, JournalFacts, JournalRead};
-use carrel_tests::{Sandbox, run, script};
+use carrel_tests::{TestSandbox, run, script};
 
-/// The facts of a subscription, until there are so many.
+/// Reads exactly `count` facts of a subscription.
 async fn collect(subscription: &mut Subscription, count: usize) -> Vec<Fact> {
     let mut facts = Vec::new();
     while facts.len() < count {
@@ -14,7 +14,7 @@ async fn collect(subscription: &mut Subscription, count: usize) -> Vec<Fact> {
     facts
 }
 
-async fn run_jobs(sandbox: &Sandbox, jobs: std::ops::Range<usize>) {
+async fn run_jobs(sandbox: &TestSandbox, jobs: std::ops::Range<usize>) {
     let mut shim = sandbox.shim().await;
     for number in jobs {
         let job = format!("job-{number}");
@@ -25,10 +25,10 @@ async fn run_jobs(sandbox: &Sandbox, jobs: std::ops::Range<usize>) {
 
 //= promises.journal.facts
 #[test]
-fn facts_are_told_in_order_from_any_place_on_and_never_change() {
+fn facts_are_delivered_in_order_from_any_sequence_on_and_never_change() {
     run(async {
-        let sandbox = Sandbox::start().await;
-        // They are told while they happen: to one from the beginning, to one from the middle, to one from later on.
+        let sandbox = TestSandbox::start().await;
+        // Subscriptions receive facts as they occur: from the beginning, from the middle, and from a future sequence.
         let mut all = sandbox.shim().await.subscribe(1).await.unwrap();
         let mut zero = sandbox.shim().await.subscribe(0).await.unwrap();
         let mut middle = sandbox.shim().await.subscribe(50).await.unwrap();
@@ -46,7 +46,7 @@ fn facts_are_told_in_order_from_any_place_on_and_never_change() {
         assert_eq!(collect(&mut zero, 202).await, facts);
         assert_eq!(collect(&mut middle, 202 - 49).await, facts[49..]);
         assert_eq!(collect(&mut future, 202 - 149).await, facts[149..]);
-        // Those who follow go on hearing, and what was told stays as it was.
+        // Subscriptions receive further facts, and earlier facts do not change.
         run_jobs(&sandbox, 100..110).await;
         let more = collect(&mut future, 20).await;
         let mut shim = sandbox.shim().await;
@@ -63,12 +63,12 @@ fn facts_are_told_in_order_from_any_place_on_and_never_change() {
 
 //= promises.journal.read
 #[test]
-fn who_does_not_read_the_journal_holds_up_nobody_and_finds_everything() {
+fn a_subscriber_that_does_not_read_delays_no_other_client_and_misses_nothing() {
     run(async {
-        let sandbox = Sandbox::start().await;
+        let sandbox = TestSandbox::start().await;
         let mut slow = sandbox.raw_shim().await;
-        slow.ask(3, &JournalRead { from: 1, follow: true }).await;
-        // Commands that make facts large: far more than waits for anybody.
+        slow.request(3, &JournalRead { from: 1, follow: true }).await;
+        // Long commands make large facts: far more than the buffer of a connection.
         let mut shim = sandbox.shim().await;
         for number in 0..200 {
             let job = format!("job-{number}");
@@ -78,12 +78,12 @@ fn who_does_not_read_the_journal_holds_up_nobody_and_finds_everything() {
         }
         let facts = shim.journal(1).await.unwrap();
         assert_eq!(facts.len(), 402);
-        let largest = facts.iter().filter_map(|fact| fact.command.as_ref()).map(|words| words.concat().len()).max();
-        assert!(largest.unwrap() < 5000, "a command is recorded so far that people recognise it");
-        let mut told = Vec::new();
-        while told.len() < facts.len() {
-            told.extend(slow.next_of(3).await.message::<JournalFacts>().facts);
+        let largest = facts.iter().filter_map(|fact| fact.command.as_ref()).map(|command| command.concat().len()).max();
+        assert!(largest.unwrap() < 5000, "only the recognisable beginning of a command is recorded");
+        let mut received = Vec::new();
+        while received.len() < facts.len() {
+            received.extend(slow.next_of(3).await.message::<JournalFacts>().facts);
         }
-        assert_eq!(told, facts);
+        assert_eq!(received, facts);
     });
 }

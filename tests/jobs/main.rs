@@ -1,19 +1,19 @@
-//! Jobs and the journal, in real sandboxes: each runs once, outlives whoever looks at it, and ends with a reason.
+//! Jobs and the journal in real sandboxes: each job runs once, outlives its clients, and ends with an outcome.
 
 mod abuse;
 mod archive;
-mod beside;
-mod ends;
-mod full;
-mod groups;
+mod full_disk;
+mod hostile_guest;
 mod input;
 mod journal;
-mod lies;
-mod many;
+mod outcomes;
 mod output;
-mod pauses;
+mod pause;
 mod ports;
-mod relapses;
+mod process_groups;
+mod regressions;
+mod scale;
+mod shared_network;
 mod terminal;
 mod termination;
 mod viewers;

@@ -1,19 +1,19 @@
-//! A supervisor that receives SIGTERM: the host shuts down, and its sandbox ends in order.
+//! SIGTERM to a shim: the host shuts down, and the shim stops its sandbox in order.
 
 use std::path::{Path, PathBuf};
 
 use carrel_shim_client::Journal;
 use carrel_shim_client::messages::{EndReason, FactKind, OutcomeKind, PersistentDisk};
-use carrel_tests::{Sandbox, ending, run, script, until};
+use carrel_tests::{TestSandbox, outcome_of, read_until, run, script};
 use rustix::process::{Pid, Signal};
 
-/// Every file of that name below a directory.
-fn named(directory: &Path, name: &str) -> Vec<PathBuf> {
+/// All files with a name below a directory.
+fn find_files(directory: &Path, name: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() && !path.is_symlink() {
-            found.extend(named(&path, name));
+            found.extend(find_files(&path, name));
         } else if path.ends_with(name) {
             found.push(path);
         }
@@ -21,16 +21,16 @@ fn named(directory: &Path, name: &str) -> Vec<PathBuf> {
     found
 }
 
-fn terminate(sandbox: &Sandbox) {
+fn terminate(sandbox: &TestSandbox) {
     let pid = Pid::from_raw(i32::try_from(sandbox.owned.shim_pid()).unwrap()).unwrap();
     rustix::process::kill_process(pid, Signal::TERM).unwrap();
 }
 
 #[test]
-fn a_supervisor_that_is_terminated_ends_its_sandbox_in_order_and_the_journal_says_why() {
+fn a_shim_that_receives_sigterm_stops_its_sandbox_in_order_and_records_the_reason() {
     run(async {
         let disks = tempfile::Builder::new().prefix("carrel").tempdir_in("/var/tmp").unwrap();
-        let mut sandbox = Sandbox::with(|create| {
+        let mut sandbox = TestSandbox::with(|create| {
             create.lasting = true;
             let disk = PersistentDisk::at(disks.path().join("disk"));
             create.kept_disk = Some(PersistentDisk { unlimited: Some(true), ..disk });
@@ -39,31 +39,31 @@ fn a_supervisor_that_is_terminated_ends_its_sandbox_in_order_and_the_journal_say
         let text = "trap 'sleep 1; echo saved >/saved-state && sync /saved-state; exit 3' TERM; echo up; \
                     while :; do sleep 0.01; done";
         let mut follow = sandbox.follow("saves", &script(text)).await;
-        until(&mut follow, "up").await;
+        read_until(&mut follow, "up").await;
         terminate(&sandbox);
-        // Whoever sends it once more does not take the time away that the sandbox has.
+        // A second signal does not shorten the grace period.
         terminate(&sandbox);
         let ended = sandbox.owned.ended().await.unwrap();
         assert_eq!((ended.reason, ended.signal), (EndReason::HostShutdown, None), "{ended:?}");
-        assert_eq!(ending(&watch_end(follow).await), (OutcomeKind::Exited, Some(3), None));
-        let files = named(disks.path(), "saved-state");
+        assert_eq!(outcome_of(&wait_for_end(follow).await), (OutcomeKind::Exited, Some(3), None));
+        let files = find_files(disks.path(), "saved-state");
         assert_eq!(files.iter().map(|file| std::fs::read_to_string(file).unwrap()).collect::<Vec<_>>(), ["saved\n"]);
 
         let directory = std::fs::File::open(&sandbox.create.directory.0).unwrap();
         let facts = Journal::load(&directory).unwrap().facts;
-        let told = |kind| facts.iter().filter(|fact| fact.kind == kind).map(|fact| fact.reason).collect::<Vec<_>>();
-        assert_eq!(told(FactKind::StopAsked), [Some(EndReason::HostShutdown)]);
-        assert_eq!(told(FactKind::Ended), [Some(EndReason::HostShutdown)]);
-        let status = sandbox.owned.leave().unwrap().wait().unwrap();
+        let reasons = |kind| facts.iter().filter(|fact| fact.kind == kind).map(|fact| fact.reason).collect::<Vec<_>>();
+        assert_eq!(reasons(FactKind::StopAsked), [Some(EndReason::HostShutdown)]);
+        assert_eq!(reasons(FactKind::Ended), [Some(EndReason::HostShutdown)]);
+        let status = sandbox.owned.detach().unwrap().wait().unwrap();
         assert!(status.success(), "{status}");
         assert!(carrel_shim::collect(&sandbox.create.directory.0).unwrap());
     });
 }
 
-/// What a follower is told at the end.
-async fn watch_end(mut follow: carrel_shim_client::Follow) -> carrel_shim_client::messages::JobInfo {
+/// Reads all events. Returns the last one, the end of the job.
+async fn wait_for_end(mut follow: carrel_shim_client::Follow) -> carrel_shim_client::messages::JobInfo {
     loop {
-        match follow.next().await.unwrap().expect("the end comes last") {
+        match follow.next().await.unwrap().expect("the last event is the end of the job") {
             carrel_shim_client::FollowEvent::Ended(info) => return info,
             _other => {}
         }

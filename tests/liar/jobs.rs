@@ -1,15 +1,15 @@
-//! Lies about jobs.
+//! Misbehaviour in jobs.
 
 use std::borrow::Cow;
 
 use carrel_protocol::payload::{ExecExited, ExecLimits, ExecStarted, ExecStderr, ExecStdinAck, ExecStdout, Pong};
 use carrel_protocol::{Flags, Generation, MessageType, Payload, codec};
 
-use super::{Liar, frame};
+use super::{RogueAgent, frame};
 
-/// The limits that a part announces.
-pub(crate) fn limits(part: &str) -> ExecLimits {
-    match part {
+/// The limits that the agent announces for a behaviour.
+pub(crate) fn limits(behaviour: &str) -> ExecLimits {
+    match behaviour {
         "job-floods-widely" => {
             ExecLimits { output_limit: 64 << 20, output_chunk_size: 64 * 1024, ..ExecLimits::DEFAULT }
         }
@@ -17,81 +17,81 @@ pub(crate) fn limits(part: &str) -> ExecLimits {
     }
 }
 
-/// Plays a part for every job that it is given, if it is one of these.
-pub(crate) fn play(liar: &mut Liar, part: &str) {
-    if !part.starts_with("job-") {
+/// Answers every job with the behaviour, if it is one of those for jobs.
+pub(crate) fn run(agent: &mut RogueAgent, behaviour: &str) {
+    if !behaviour.starts_with("job-") {
         return;
     }
     loop {
-        let (id, message) = liar.next();
+        let (id, message) = agent.next();
         match message {
-            MessageType::ExecRequest => run(liar, part, id),
-            MessageType::Ping => liar.tell(id, &Pong {}),
+            MessageType::ExecRequest => answer(agent, behaviour, id),
+            MessageType::Ping => agent.send_message(id, &Pong {}),
             _ => {}
         }
     }
 }
 
-fn run(liar: &mut Liar, part: &str, id: u32) {
+fn answer(agent: &mut RogueAgent, behaviour: &str, id: u32) {
     let exited = ExecExited { code: 7, signal: None };
-    let wrote = |data: &'static [u8]| ExecStdout { data: Cow::Borrowed(data) };
-    liar.tell(id, &ExecStarted { pid: 5 });
-    match part {
-        // Without being asked, and without an end.
+    let output = |data: &'static [u8]| ExecStdout { data: Cow::Borrowed(data) };
+    agent.send_message(id, &ExecStarted { pid: 5 });
+    match behaviour {
+        // Endless output.
         "job-floods" | "job-floods-widely" => {
-            let data = vec![1; limits(part).output_chunk_size as usize];
+            let data = vec![1; limits(behaviour).output_chunk_size as usize];
             let mut bytes = Vec::new();
-            let output = ExecStdout { data: Cow::Borrowed(&data) };
-            codec::encode(&mut bytes, Generation::CURRENT, id, &output).unwrap();
+            let flood = ExecStdout { data: Cow::Borrowed(&data) };
+            codec::encode(&mut bytes, Generation::CURRENT, id, &flood).unwrap();
             let bytes = bytes.repeat(8);
             loop {
-                liar.say(&bytes);
+                agent.send(&bytes);
             }
         }
-        // Input that nobody gave; that is as it was; that is taken back.
+        // Acknowledges input that was never sent, and takes acknowledgements back.
         "job-acks" => {
             for consumed in [1, 65_536, u64::MAX, u64::MAX - 1, 2] {
-                liar.tell(id, &ExecStdinAck { consumed });
+                agent.send_message(id, &ExecStdinAck { consumed });
             }
         }
-        // Of jobs that are not there, and of none that could be.
-        "job-strangers" => {
+        // Messages of jobs that do not exist or cannot exist.
+        "job-unknown" => {
             for other in [id + 2, id + 1, id + 2000, id - 2] {
-                liar.tell(other, &wrote(b"other"));
-                liar.tell(other, &exited);
+                agent.send_message(other, &output(b"other"));
+                agent.send_message(other, &exited);
             }
         }
-        // More than it said that it would, nothing, what is no message, and what is none of a job.
+        // Output above the announced limit, empty output, invalid messages, and messages that no job has.
         "job-nonsense" => {
             let large = vec![1; 16 * 1024 + 1];
-            liar.tell(id, &ExecStdout { data: Cow::Borrowed(&large) });
-            liar.tell(id, &wrote(b""));
-            liar.tell(id, &ExecStderr { data: Cow::Borrowed(b"") });
-            liar.tell(id, &ExecStarted { pid: 6 });
-            liar.tell(id, &Pong {});
-            liar.say(&frame(id, Flags::NONE, 10));
-            liar.say(&frame(id, Flags::TERMINAL, 0));
-            liar.say(&frame(id, Flags::BULK, 1000));
-            liar.say(&frame(id, Flags::NONE, 1 << 20));
+            agent.send_message(id, &ExecStdout { data: Cow::Borrowed(&large) });
+            agent.send_message(id, &output(b""));
+            agent.send_message(id, &ExecStderr { data: Cow::Borrowed(b"") });
+            agent.send_message(id, &ExecStarted { pid: 6 });
+            agent.send_message(id, &Pong {});
+            agent.send(&frame(id, Flags::NONE, 10));
+            agent.send(&frame(id, Flags::TERMINAL, 0));
+            agent.send(&frame(id, Flags::BULK, 1000));
+            agent.send(&frame(id, Flags::NONE, 1 << 20));
         }
         _ => {}
     }
-    liar.tell(id, &wrote(b"hello"));
-    liar.tell(id, &exited);
-    if part == "job-twice" {
-        liar.tell(id, &wrote(b"more"));
-        liar.tell(id, &ExecExited { code: 9, signal: Some(9) });
-        liar.tell(id, &exited);
-        liar.tell(id, &ExecStdinAck { consumed: 0 });
+    agent.send_message(id, &output(b"hello"));
+    agent.send_message(id, &exited);
+    if behaviour == "job-twice" {
+        agent.send_message(id, &output(b"more"));
+        agent.send_message(id, &ExecExited { code: 9, signal: Some(9) });
+        agent.send_message(id, &exited);
+        agent.send_message(id, &ExecStdinAck { consumed: 0 });
     }
 }
 
-// === impl Liar ===
+// === impl RogueAgent ===
 
-impl Liar {
-    fn tell<'b, P: Payload<'b>>(&mut self, id: u32, payload: &P) {
+impl RogueAgent {
+    fn send_message<'b, P: Payload<'b>>(&mut self, id: u32, payload: &P) {
         let mut bytes = Vec::new();
         codec::encode(&mut bytes, Generation::CURRENT, id, payload).unwrap();
-        self.say(&bytes);
+        self.send(&bytes);
     }
 }

@@ -1,10 +1,10 @@
-//! A process that makes a sandbox as a daemon does, runs a command in it, says so, and stays until it is killed.
+//! A process that starts a sandbox as a daemon does, runs a command in it, prints `running`, and waits to be killed.
 
 use std::path::Path;
 
 use carrel_control::provider::{ExecOptions, ExecStart, Place, Provider};
 use carrel_control::spec::Spec;
-use carrel_local::{Local, LogTemplate, Settings};
+use carrel_local::{LocalProvider, LocalSettings, LogTemplate};
 use carrel_store::{ExecId, SandboxId};
 use carrel_tests::programs;
 
@@ -15,7 +15,7 @@ async fn main() {
         panic!("usage: carrel-daemonless HOME SANDBOX INCARNATION DISK SCRIPT")
     };
     let home = Path::new(home);
-    let settings = Settings {
+    let settings = LocalSettings {
         home: home.to_owned(),
         logs: LogTemplate::new(home.join("logs"), LogTemplate::DEFAULT).unwrap(),
         default_memory: 256 << 20,
@@ -29,11 +29,11 @@ async fn main() {
         prestarted: 1,
         registries: carrel_registry::RegistriesConfig::default(),
     };
-    let local = Local::new(settings, programs()).unwrap();
+    let local = LocalProvider::new(settings, programs()).unwrap();
     let (incarnation, disk) = (incarnation.clone(), disk.clone());
-    let place = Place { sandbox: SandboxId::new(sandbox).unwrap(), incarnation, disk };
+    let instance = Place { sandbox: SandboxId::new(sandbox).unwrap(), incarnation, disk };
     let spec = Spec { image: "host".to_owned(), ..Spec::default() };
-    local.start(&place, &spec).await.unwrap();
+    local.start(&instance, &spec).await.unwrap();
     let exec = ExecStart {
         id: ExecId::new("counter").unwrap(),
         command: ["sh", "-c", script].map(str::to_owned).to_vec(),
@@ -41,7 +41,7 @@ async fn main() {
         env: [].into(),
         options: ExecOptions::default(),
     };
-    local.exec(&place, &spec, &exec).await.unwrap();
+    local.exec(&instance, &spec, &exec).await.unwrap();
     println!("running");
     std::future::pending::<()>().await;
 }

@@ -1,4 +1,4 @@
-//! Commands: run once, told truly, ended when they are to end.
+//! Execs: a command runs once, its result is reported, and it can be cancelled.
 
 use std::time::Duration;
 
@@ -9,133 +9,133 @@ use carrel_shim_client::messages::JobFollow;
 use carrel_store::ExecId;
 use carrel_tests::run;
 
-use crate::world::{World, again, command, ended, host, script};
+use crate::harness::{ProviderHarness, command, host_spec, next_incarnation, script, wait_for_exec};
 
 #[test]
-fn a_command_that_is_given_twice_runs_once() {
+fn a_repeated_exec_runs_its_command_once() {
     run(async {
-        let world = World::new();
-        let place = world.started("demo", &host()).await;
+        let harness = ProviderHarness::new();
+        let instance = harness.start("demo", &host_spec()).await;
         let exec = script("once", "echo ran >> /workspace/runs");
         for _ in 0..3 {
-            assert_eq!(world.ran(&place, &exec).await, How::Exited(0));
+            assert_eq!(harness.run_exec(&instance, &exec).await, How::Exited(0));
         }
-        assert_eq!(world.shell(&place, "look", "cat /workspace/runs").await, "ran\n");
-        // Ids are used once, so this is the same command, put otherwise by another release: it is not run again.
-        world.local.exec(&place, &host(), &script("once", "echo other >> /workspace/runs")).await.unwrap();
-        assert_eq!(world.shell(&place, "again", "cat /workspace/runs").await, "ran\n");
+        assert_eq!(harness.shell(&instance, "look", "cat /workspace/runs").await, "ran\n");
+        // Ids are used once, so this is the same exec in the form of another release: it is not run again.
+        harness.local.exec(&instance, &host_spec(), &script("once", "echo other >> /workspace/runs")).await.unwrap();
+        assert_eq!(harness.shell(&instance, "again", "cat /workspace/runs").await, "ran\n");
     });
 }
 
 #[test]
-fn how_a_command_ended_is_told() {
+fn the_result_of_a_command_is_reported() {
     run(async {
-        let world = World::new();
-        let place = world.started("demo", &host()).await;
-        assert_eq!(world.ran(&place, &script("code", "exit 7")).await, How::Exited(7));
-        assert_eq!(world.ran(&place, &script("signal", "kill -9 $$")).await, How::Signalled(9));
-        let missing = world.ran(&place, &command("missing", &["/no/such/program"])).await;
+        let harness = ProviderHarness::new();
+        let instance = harness.start("demo", &host_spec()).await;
+        assert_eq!(harness.run_exec(&instance, &script("code", "exit 7")).await, How::Exited(7));
+        assert_eq!(harness.run_exec(&instance, &script("signal", "kill -9 $$")).await, How::Signalled(9));
+        let missing = harness.run_exec(&instance, &command("missing", &["/no/such/program"])).await;
         assert!(matches!(missing, How::NeverRan(127, _)), "{missing:?}");
-        let plain = world.ran(&place, &command("plain", &["/etc/passwd"])).await;
+        let plain = harness.run_exec(&instance, &command("plain", &["/etc/passwd"])).await;
         assert!(matches!(plain, How::NeverRan(126, _)), "{plain:?}");
         let nowhere = ExecStart { cwd: "/no/such/place".to_owned(), ..script("nowhere", "true") };
-        assert!(matches!(world.ran(&place, &nowhere).await, How::NeverRan(126, _)));
+        assert!(matches!(harness.run_exec(&instance, &nowhere).await, How::NeverRan(126, _)));
         let options = ExecOptions { timeout_ms: Some(50), ..ExecOptions::default() };
         let late = ExecStart { options, ..script("late", "sleep 1000") };
-        assert_eq!(world.ran(&place, &late).await, How::TimedOut);
+        assert_eq!(harness.run_exec(&instance, &late).await, How::TimedOut);
     });
 }
 
 #[test]
-fn an_id_may_be_as_long_as_ids_are() {
+fn ids_of_the_maximum_length_work() {
     run(async {
-        let world = World::new();
+        let harness = ProviderHarness::new();
         let (sandbox, exec) = ("s".repeat(200), "e".repeat(200));
-        let place = world.started(&sandbox, &host()).await;
-        assert_eq!(world.shell(&place, &exec, "echo here").await, "here\n");
-        world.local.remove(&place).await.unwrap();
+        let instance = harness.start(&sandbox, &host_spec()).await;
+        assert_eq!(harness.shell(&instance, &exec, "echo here").await, "here\n");
+        harness.local.remove(&instance).await.unwrap();
     });
 }
 
 #[test]
-fn a_command_has_its_user_its_home_its_directory_and_its_environment() {
+fn a_command_runs_with_its_user_home_working_directory_and_environment() {
     run(async {
-        let world = World::new();
-        let place = world.started("demo", &host()).await;
+        let harness = ProviderHarness::new();
+        let instance = harness.start("demo", &host_spec()).await;
         let env = [("KEY".to_owned(), "a b".to_owned())].into();
         let options = ExecOptions { user: Some("root".to_owned()), ..ExecOptions::default() };
         let exec =
             ExecStart { cwd: "/tmp".to_owned(), env, options, ..script("exec-1", "id -u; pwd; echo $HOME $KEY") };
-        assert_eq!(world.ran(&place, &exec).await, How::Exited(0));
-        assert_eq!(world.wrote(&place, "exec-1"), "0\n/tmp\n/root a b\n");
+        assert_eq!(harness.run_exec(&instance, &exec).await, How::Exited(0));
+        assert_eq!(harness.exec_output(&instance, "exec-1"), "0\n/tmp\n/root a b\n");
         let text = "stat -c '%U %a' /workspace $HOME; touch /workspace/x ~/x && echo may";
-        assert_eq!(world.shell(&place, "exec-2", text).await, "agbox 755\nagbox 755\nmay\n");
+        assert_eq!(harness.shell(&instance, "exec-2", text).await, "agbox 755\nagbox 755\nmay\n");
     });
 }
 
 #[test]
-fn a_command_that_is_cancelled_is_dead_when_that_returns() {
+fn cancel_returns_when_the_command_is_dead() {
     run(async {
-        let world = World::new();
-        let place = world.started("demo", &host()).await;
-        let mut facts = world.watch(&place, 0);
+        let harness = ProviderHarness::new();
+        let instance = harness.start("demo", &host_spec()).await;
+        let mut facts = harness.watch(&instance, 0);
         let exec = script("long", "trap '' TERM; echo $$ > /workspace/pid; sleep 1000 & wait; sleep 1000");
-        world.local.exec(&place, &host(), &exec).await.unwrap();
-        world.shell(&place, "wait", "while ! [ -s /workspace/pid ]; do :; done").await;
+        harness.local.exec(&instance, &host_spec(), &exec).await.unwrap();
+        harness.shell(&instance, "wait", "while ! [ -s /workspace/pid ]; do :; done").await;
         let id = ExecId::new("long").unwrap();
-        world.local.cancel(&place, &id).await.unwrap();
-        assert_eq!(ended(&mut facts, "long").await, How::Cancelled);
-        world.shell(&place, "look", "! kill -0 $(cat /workspace/pid)").await;
-        // What has ended, and what never was, is dead too.
-        world.local.cancel(&place, &id).await.unwrap();
-        world.local.cancel(&place, &ExecId::new("none").unwrap()).await.unwrap();
+        harness.local.cancel(&instance, &id).await.unwrap();
+        assert_eq!(wait_for_exec(&mut facts, "long").await, How::Cancelled);
+        harness.shell(&instance, "look", "! kill -0 $(cat /workspace/pid)").await;
+        // Cancelling an exec that has ended, or that never existed, succeeds.
+        harness.local.cancel(&instance, &id).await.unwrap();
+        harness.local.cancel(&instance, &ExecId::new("none").unwrap()).await.unwrap();
     });
 }
 
 #[test]
-fn what_a_sandbox_runs_by_itself_is_told_apart_and_begins_anew() {
+fn each_attempt_of_the_main_command_is_reported_by_number_and_the_next_incarnation_starts_at_zero() {
     run(async {
-        let world = World::new();
-        let spec = Spec { command: ["sh", "-c", "echo $KEY; exit 3"].map(str::to_owned).to_vec(), ..host() };
+        let harness = ProviderHarness::new();
+        let spec = Spec { command: ["sh", "-c", "echo $KEY; exit 3"].map(str::to_owned).to_vec(), ..host_spec() };
         let spec = Spec { envs: [("KEY".to_owned(), "value".to_owned())].into(), ..spec };
-        let mut place = world.started("demo", &spec).await;
+        let mut instance = harness.start("demo", &spec).await;
         for _ in 0..2 {
-            let mut facts = world.watch(&place, 0);
+            let mut facts = harness.watch(&instance, 0);
             for attempt in 0..2 {
                 for _ in 0..2 {
-                    world.local.command(&place, &spec, attempt).await.unwrap();
+                    harness.local.command(&instance, &spec, attempt).await.unwrap();
                 }
                 loop {
                     match facts.recv().await.unwrap().fact {
-                        Fact::CommandEnded { attempt: told, how } => {
-                            assert_eq!((told, how), (attempt, How::Exited(3)));
+                        Fact::CommandEnded { attempt: reported, how } => {
+                            assert_eq!((reported, how), (attempt, How::Exited(3)));
                             break;
                         }
                         fact => assert_eq!(fact, Fact::Other),
                     }
                 }
-                let log = world.home.path().join(format!("logs/demo/primary.{attempt}.stdout.log"));
+                let log = harness.home.path().join(format!("logs/demo/primary.{attempt}.stdout.log"));
                 assert_eq!(std::fs::read_to_string(log).unwrap(), "value\n");
             }
-            world.local.stop(&place, Duration::ZERO).await.unwrap();
-            place = again(&place);
-            world.local.start(&place, &spec).await.unwrap();
+            harness.local.stop(&instance, Duration::ZERO).await.unwrap();
+            instance = next_incarnation(&instance);
+            harness.local.start(&instance, &spec).await.unwrap();
         }
     });
 }
 
 #[test]
-fn one_that_is_used_is_told_from_one_that_is_not() {
+fn a_sandbox_is_active_while_a_client_a_viewer_or_an_exec_uses_it() {
     run(async {
-        let world = World::new();
-        let spec = Spec { command: ["sleep", "1000"].map(str::to_owned).to_vec(), ..host() };
-        let place = world.started("demo", &spec).await;
-        let is_active = async || world.local.is_active(&place).await.unwrap();
+        let harness = ProviderHarness::new();
+        let spec = Spec { command: ["sleep", "1000"].map(str::to_owned).to_vec(), ..host_spec() };
+        let instance = harness.start("demo", &spec).await;
+        let is_active = async || harness.local.is_active(&instance).await.unwrap();
         assert!(!is_active().await);
-        world.local.command(&place, &spec, 0).await.unwrap();
-        assert!(!is_active().await, "what it runs by itself is no use of it");
+        harness.local.command(&instance, &spec, 0).await.unwrap();
+        assert!(!is_active().await, "its main command does not make it active");
 
-        let reach = world.local.reach(&place);
+        let reach = harness.local.reach(&instance);
         let client = carrel_agent_client::AgentClient::connect(&reach.agent_socket).await.unwrap();
         assert!(is_active().await, "a client of its agent");
         client.close();
@@ -154,24 +154,24 @@ fn one_that_is_used_is_told_from_one_that_is_not() {
         drop(viewer);
         while is_active().await {}
 
-        world.local.exec(&place, &spec, &script("other", "sleep 1000")).await.unwrap();
+        harness.local.exec(&instance, &spec, &script("other", "sleep 1000")).await.unwrap();
         assert!(is_active().await, "a job");
     });
 }
 
 #[test]
-fn a_sandbox_that_is_paused_does_nothing() {
+fn an_exec_in_a_paused_sandbox_runs_after_the_resume() {
     run(async {
-        let world = World::new();
-        let place = world.started("demo", &host()).await;
-        let mut facts = world.watch(&place, 0);
-        world.local.pause(&place, true).await.unwrap();
-        world.local.pause(&place, true).await.unwrap();
-        world.local.exec(&place, &host(), &script("held", "true")).await.unwrap();
-        let mut shim = ShimClient::connect(&world.local.reach(&place).shim_socket).await.unwrap();
+        let harness = ProviderHarness::new();
+        let instance = harness.start("demo", &host_spec()).await;
+        let mut facts = harness.watch(&instance, 0);
+        harness.local.pause(&instance, true).await.unwrap();
+        harness.local.pause(&instance, true).await.unwrap();
+        harness.local.exec(&instance, &host_spec(), &script("held", "true")).await.unwrap();
+        let mut shim = ShimClient::connect(&harness.local.reach(&instance).shim_socket).await.unwrap();
         assert!(shim.statistics().await.unwrap().paused);
         assert_eq!(shim.status().await.unwrap().running_jobs, 1);
-        world.local.pause(&place, false).await.unwrap();
-        assert_eq!(ended(&mut facts, "held").await, How::Exited(0));
+        harness.local.pause(&instance, false).await.unwrap();
+        assert_eq!(wait_for_exec(&mut facts, "held").await, How::Exited(0));
     });
 }

@@ -1,17 +1,17 @@
-//! Sandboxes as the control plane has them: made, taken over, watched, ended and removed by the provider of this machine.
+//! The provider of this host, as the control plane uses it: starts, adopts, watches, stops and removes sandboxes.
 
-mod adopted;
-mod copied;
+mod adoption;
+mod copies;
+mod disk_readers;
 mod disks;
 mod execs;
-mod halves;
-mod lives;
+mod harness;
+mod interrupted_starts;
+mod lifecycle;
 mod mounts;
 mod ports;
-mod pulled;
+mod pulls;
 mod quota;
-mod readers;
-mod reaped;
+mod reaper;
 mod services;
 mod users;
-mod world;

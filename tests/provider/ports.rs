@@ -1,4 +1,4 @@
-//! Ports of the host that lead into a sandbox.
+//! Published ports: ports of the host that are forwarded into a sandbox.
 
 use carrel_control::provider::{Place, Provider};
 use carrel_control::spec::{Port, Spec};
@@ -6,13 +6,13 @@ use carrel_tests::{port, run};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::world::{GRACE, World, host, place, script};
+use crate::harness::{GRACE, ProviderHarness, host_spec, new_instance, script};
 
-fn serving(ports: &[(u16, u16)]) -> Spec {
-    Spec { ports: ports.iter().map(|(host, inside)| Port { host: *host, inside: *inside }).collect(), ..host() }
+fn spec_with_ports(ports: &[(u16, u16)]) -> Spec {
+    Spec { ports: ports.iter().map(|(host, inside)| Port { host: *host, inside: *inside }).collect(), ..host_spec() }
 }
 
-/// A server inside: reads to the end, answers with the number of bytes, and then with what was asked for.
+/// A server in the sandbox: reads a request to its end, and responds with the number of bytes.
 const SERVER: &str = "
 import socket, sys, threading
 family, address = (socket.AF_INET6, '::1') if sys.argv[1] == '6' else (socket.AF_INET, '127.0.0.1')
@@ -31,158 +31,159 @@ while True:
     threading.Thread(target=serve, args=[server.accept()[0]]).start()
 ";
 
-async fn serve(world: &World, place: &Place, id: &str, version: u8, port: u16) {
+async fn serve(harness: &ProviderHarness, instance: &Place, id: &str, version: u8, port: u16) {
     let exec = script(id, &format!("exec python3 -u -c \"{SERVER}\" {version} {port}"));
-    world.local.exec(place, &host(), &exec).await.unwrap();
+    harness.local.exec(instance, &host_spec(), &exec).await.unwrap();
     // The log is there as soon as it is written.
-    while !world.wrote(place, id).contains("listening") {
+    while !harness.exec_output(instance, id).contains("listening") {
         tokio::task::yield_now().await;
     }
 }
 
-/// Says so many bytes, then that this was all, and hears the answer.
-async fn asked(port: u16, bytes: usize) -> String {
+/// Sends so many bytes, closes the sending half, and returns the response.
+async fn send_bytes(port: u16, bytes: usize) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
     stream.write_all(&vec![7; bytes]).await.unwrap();
     stream.shutdown().await.unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.unwrap();
-    answer
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await.unwrap();
+    response
 }
 
-/// Whether nothing is heard any more.
+/// Whether the peer has closed the connection.
 async fn is_closed(mut stream: TcpStream) -> bool {
     matches!(stream.read(&mut [0; 1]).await, Ok(0) | Err(_))
 }
 
 #[test]
-fn a_port_leads_inside_by_either_address_and_both_halves_close() {
+fn a_port_forwards_over_ipv4_and_ipv6_and_each_half_of_a_connection_can_be_closed() {
     run(async {
-        let world = World::new();
+        let harness = ProviderHarness::new();
         let (one, two, three) = (port(), port(), port());
-        // Two of the host may lead to the same.
-        let place = world.started("demo", &serving(&[(one, 8000), (two, 8000), (three, 8006)])).await;
-        serve(&world, &place, "server-4", 4, 8000).await;
-        serve(&world, &place, "server-6", 6, 8006).await;
+        // Two ports of the host may be forwarded to the same port inside.
+        let instance = harness.start("demo", &spec_with_ports(&[(one, 8000), (two, 8000), (three, 8006)])).await;
+        serve(&harness, &instance, "server-4", 4, 8000).await;
+        serve(&harness, &instance, "server-6", 6, 8006).await;
         for (port, bytes) in [(one, 0), (one, 5), (two, 3 << 20), (three, 11)] {
-            assert_eq!(asked(port, bytes).await, bytes.to_string());
+            assert_eq!(send_bytes(port, bytes).await, bytes.to_string());
         }
-        let together: Vec<_> = (0..32).map(|number| tokio::spawn(asked(one, number))).collect();
-        for (number, answer) in together.into_iter().enumerate() {
-            assert_eq!(answer.await.unwrap(), number.to_string());
+        let concurrent: Vec<_> = (0..32).map(|number| tokio::spawn(send_bytes(one, number))).collect();
+        for (number, response) in concurrent.into_iter().enumerate() {
+            assert_eq!(response.await.unwrap(), number.to_string());
         }
         let open = TcpStream::connect(("127.0.0.1", one)).await.unwrap();
-        while !world.local.is_active(&place).await.unwrap() {}
+        while !harness.local.is_active(&instance).await.unwrap() {}
         drop(open);
     });
 }
 
 #[test]
-fn a_port_where_nobody_listens_is_closed_and_one_of_a_sandbox_that_ended_is_free() {
+fn connections_to_a_port_without_a_listener_are_closed_and_a_stopped_sandbox_frees_its_ports() {
     run(async {
-        let world = World::new();
+        let harness = ProviderHarness::new();
         let port = port();
-        let place = world.started("demo", &serving(&[(port, 8000)])).await;
-        // It may be over before it has begun.
+        let instance = harness.start("demo", &spec_with_ports(&[(port, 8000)])).await;
+        // The connection may be reset before `connect` returns.
         if let Ok(stream) = TcpStream::connect(("127.0.0.1", port)).await {
             assert!(is_closed(stream).await);
         }
-        serve(&world, &place, "server", 4, 8000).await;
-        assert_eq!(asked(port, 3).await, "3", "the control");
+        serve(&harness, &instance, "server", 4, 8000).await;
+        assert_eq!(send_bytes(port, 3).await, "3", "the control");
         let stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-        world.local.stop(&place, GRACE).await.unwrap();
+        harness.local.stop(&instance, GRACE).await.unwrap();
         assert!(is_closed(stream).await);
         TcpListener::bind(("127.0.0.1", port)).await.unwrap();
     });
 }
 
 #[test]
-fn a_port_that_is_taken_fails_the_start_and_names_all() {
+fn a_port_that_is_in_use_fails_the_start_with_an_error_that_names_all_ports() {
     run(async {
-        let world = World::new();
+        let harness = ProviderHarness::new();
         let (taken, other) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), port());
         let taken_port = taken.local_addr().unwrap().port();
-        let (place, spec) = (place("demo"), serving(&[(other, 80), (taken_port, 81)]));
-        let failed = world.local.start(&place, &spec).await.unwrap_err();
+        let (instance, spec) = (new_instance("demo"), spec_with_ports(&[(other, 80), (taken_port, 81)]));
+        let failed = harness.local.start(&instance, &spec).await.unwrap_err();
         assert!(failed.message.contains(&format!("127.0.0.1:{other}->80, 127.0.0.1:{taken_port}->81")), "{failed}");
-        assert!(world.traces(&place).is_empty());
+        assert!(harness.traces(&instance).is_empty());
         drop(taken);
-        world.local.start(&place, &spec).await.unwrap();
+        harness.local.start(&instance, &spec).await.unwrap();
     });
 }
 
 #[test]
-fn a_port_stays_open_without_a_daemon_and_connections_survive_it() {
+fn a_port_stays_open_without_a_daemon_and_its_connections_survive() {
     run(async {
-        let mut world = World::new();
+        let mut harness = ProviderHarness::new();
         let port = port();
-        let spec = serving(&[(port, 8000)]);
-        let place = world.started("demo", &spec).await;
-        serve(&world, &place, "server", 4, 8000).await;
+        let spec = spec_with_ports(&[(port, 8000)]);
+        let instance = harness.start("demo", &spec).await;
+        serve(&harness, &instance, "server", 4, 8000).await;
         let mut open = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
         open.write_all(b"before").await.unwrap();
-        // As a daemon that ends, and another that has not taken anything over yet.
-        world.next();
-        assert_eq!(asked(port, 3).await, "3");
-        assert!(world.local.adopt(&place, &spec).await.unwrap());
-        assert_eq!(world.local.unpublished_ports(&place), []);
-        assert!(world.local.is_active(&place).await.unwrap(), "a connection is a use");
+        // As when one daemon has exited and the next has not adopted anything yet.
+        harness.restart_provider();
+        assert_eq!(send_bytes(port, 3).await, "3");
+        assert!(harness.local.adopt(&instance, &spec).await.unwrap());
+        assert_eq!(harness.local.unpublished_ports(&instance), []);
+        assert!(harness.local.is_active(&instance).await.unwrap(), "a connection makes the sandbox active");
         open.write_all(b" after").await.unwrap();
         open.shutdown().await.unwrap();
-        let mut answer = String::new();
-        open.read_to_string(&mut answer).await.unwrap();
-        assert_eq!(answer, "12");
+        let mut response = String::new();
+        open.read_to_string(&mut response).await.unwrap();
+        assert_eq!(response, "12");
         drop(open);
-        assert_eq!(asked(port, 4).await, "4");
-        world.local.stop(&place, GRACE).await.unwrap();
+        assert_eq!(send_bytes(port, 4).await, "4");
+        harness.local.stop(&instance, GRACE).await.unwrap();
         TcpListener::bind(("127.0.0.1", port)).await.unwrap();
     });
 }
 
 #[test]
-fn a_port_that_is_taken_at_adoption_is_retried_until_it_is_free() {
+fn a_port_that_is_in_use_at_adoption_is_retried_until_it_is_free() {
     run(async {
-        let mut world = World::new();
+        let mut harness = ProviderHarness::new();
         let (free, taken) = (port(), TcpListener::bind("127.0.0.1:0").await.unwrap());
         let taken_port = taken.local_addr().unwrap().port();
-        let place = world.started("demo", &host()).await;
-        serve(&world, &place, "server", 4, 8000).await;
-        world.next();
-        assert!(world.local.adopt(&place, &serving(&[(taken_port, 8000), (free, 8000)])).await.unwrap());
-        let unpublished = world.local.unpublished_ports(&place);
+        let instance = harness.start("demo", &host_spec()).await;
+        serve(&harness, &instance, "server", 4, 8000).await;
+        harness.restart_provider();
+        assert!(harness.local.adopt(&instance, &spec_with_ports(&[(taken_port, 8000), (free, 8000)])).await.unwrap());
+        let unpublished = harness.local.unpublished_ports(&instance);
         let ports: Vec<_> = unpublished.iter().map(|unpublished| unpublished.port.host).collect();
         assert_eq!(ports, [taken_port]);
         assert!(unpublished[0].reason.contains(&format!("127.0.0.1:{taken_port}")), "{unpublished:?}");
-        assert_eq!(asked(free, 5).await, "5", "the other is open");
+        assert_eq!(send_bytes(free, 5).await, "5", "the other is open");
         drop(taken);
-        while !world.local.unpublished_ports(&place).is_empty() {
+        while !harness.local.unpublished_ports(&instance).is_empty() {
             tokio::task::yield_now().await;
         }
-        assert_eq!(asked(taken_port, 6).await, "6");
+        assert_eq!(send_bytes(taken_port, 6).await, "6");
     });
 }
 
 #[test]
-fn more_connections_than_there_may_be_wait_for_those_that_are_there() {
-    // One for each 2 MiB of the 256 MiB that a sandbox has here.
-    const MOST: u32 = 128;
+fn connections_over_the_limit_wait_until_others_are_closed() {
+    // One for each 2 MiB of the 256 MiB of memory that a sandbox has here.
+    const MAX_CONNECTIONS: u32 = 128;
     run(async {
-        let world = World::new();
+        let harness = ProviderHarness::new();
         let port = port();
-        let place = world.started("demo", &serving(&[(port, 8000)])).await;
-        serve(&world, &place, "server", 4, 8000).await;
-        let mut shim = carrel_shim_client::ShimClient::connect(&world.local.reach(&place).shim_socket).await.unwrap();
+        let instance = harness.start("demo", &spec_with_ports(&[(port, 8000)])).await;
+        serve(&harness, &instance, "server", 4, 8000).await;
+        let mut shim =
+            carrel_shim_client::ShimClient::connect(&harness.local.reach(&instance).shim_socket).await.unwrap();
         let mut held = Vec::new();
-        for _ in 0..MOST {
+        for _ in 0..MAX_CONNECTIONS {
             held.push(TcpStream::connect(("127.0.0.1", port)).await.unwrap());
         }
-        while shim.status().await.unwrap().port_connections != Some(MOST) {}
-        let waiting: Vec<_> = (0..8).map(|number| tokio::spawn(asked(port, number))).collect();
+        while shim.status().await.unwrap().port_connections != Some(MAX_CONNECTIONS) {}
+        let waiting: Vec<_> = (0..8).map(|number| tokio::spawn(send_bytes(port, number))).collect();
         let connected = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-        assert_eq!(shim.status().await.unwrap().port_connections, Some(MOST));
+        assert_eq!(shim.status().await.unwrap().port_connections, Some(MAX_CONNECTIONS));
         drop((held, connected));
-        for (number, answer) in waiting.into_iter().enumerate() {
-            assert_eq!(answer.await.unwrap(), number.to_string());
+        for (number, response) in waiting.into_iter().enumerate() {
+            assert_eq!(response.await.unwrap(), number.to_string());
         }
     });
 }

@@ -1,4 +1,4 @@
-//! Who execs run as, whatever the image knows of users.
+//! The user that execs run as, for images with and without such a user.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -8,12 +8,12 @@ use carrel_control::spec::Spec;
 use carrel_tests::{install, run};
 use tempfile::TempDir;
 
-use crate::world::{World, again};
+use crate::harness::{ProviderHarness, next_incarnation};
 
-/// An image with a shell, and with these users.
+/// An image with a shell and this `/etc/passwd`.
 pub(crate) fn image(passwd: Option<&str>) -> (TempDir, Spec) {
     let image = tempfile::tempdir_in("/var/tmp").unwrap();
-    // Its root is the root of the sandbox, which is for everybody.
+    // Its root becomes the root of the sandbox, which all users may enter.
     std::fs::set_permissions(image.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     for directory in ["bin", "etc"] {
         std::fs::create_dir(image.path().join(directory)).unwrap();
@@ -30,35 +30,35 @@ pub(crate) fn image(passwd: Option<&str>) -> (TempDir, Spec) {
 }
 
 #[test]
-fn an_image_without_the_user_is_given_it_and_keeps_its_own() {
+fn the_user_is_added_to_an_image_without_it_and_the_other_users_are_kept() {
     run(async {
-        let world = World::new();
+        let harness = ProviderHarness::new();
         for (number, passwd) in [None, Some("root:x:0:0::/root:/bin/sh\n")].into_iter().enumerate() {
             let (directory, spec) = image(passwd);
-            let place = world.started(&format!("demo-{number}"), &spec).await;
+            let instance = harness.start(&format!("demo-{number}"), &spec).await;
             let look = "id -un; id -u; cat /etc/passwd; stat -c '%U %a' /workspace ~; echo $HOME; touch ~/may file";
             let expected = format!(
                 "agbox\n1000\n{}agbox:x:1000:1000::/home/agbox:/bin/sh\nagbox 755\nagbox 755\n/home/agbox\n",
                 passwd.unwrap_or_default()
             );
-            assert_eq!(world.shell(&place, &format!("exec-{number}"), look).await, expected);
+            assert_eq!(harness.shell(&instance, &format!("exec-{number}"), look).await, expected);
             let own = std::fs::read_to_string(directory.path().join("etc/passwd")).ok();
-            assert_eq!(own.as_deref(), passwd, "the image stays as it is");
-            // What the sandbox makes of its users is its own, and stays.
-            let stopped = again(&place);
-            world.local.start(&stopped, &spec).await.unwrap();
-            assert_eq!(world.shell(&stopped, &format!("again-{number}"), "id -un; cat file").await, "agbox\n");
+            assert_eq!(own.as_deref(), passwd, "the image is unchanged");
+            // The user exists in the next incarnation too.
+            let resumed = next_incarnation(&instance);
+            harness.local.start(&resumed, &spec).await.unwrap();
+            assert_eq!(harness.shell(&resumed, &format!("again-{number}"), "id -un; cat file").await, "agbox\n");
         }
     });
 }
 
 #[test]
-fn a_user_of_that_name_is_taken_as_it_is() {
+fn a_user_of_the_image_with_that_name_is_unchanged() {
     run(async {
-        let world = World::new();
+        let harness = ProviderHarness::new();
         let (_image, spec) = image(Some("agbox:x:1234:1235::/srv/own:/bin/sh\n"));
-        let place = world.started("demo", &spec).await;
+        let instance = harness.start("demo", &spec).await;
         let look = "id -u; id -g; stat -c %u /workspace $HOME; echo $HOME; touch ~/may";
-        assert_eq!(world.shell(&place, "exec-1", look).await, "1234\n1235\n1234\n1234\n/srv/own\n");
+        assert_eq!(harness.shell(&instance, "exec-1", look).await, "1234\n1235\n1234\n1234\n/srv/own\n");
     });
 }

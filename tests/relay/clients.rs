@@ -1,10 +1,10 @@
-//! Clients beside each other.
+//! Many clients of one relay.
 
 use carrel_agent_client::{AgentClient, ExecEvent, Generation};
 use carrel_protocol::payload::{CoreError, CoreErrorKind, Shutdown};
-use carrel_protocol::{Codec, Flags};
+use carrel_protocol::{Flags, PrologueFormat};
 use carrel_shim_client::messages::EndReason;
-use carrel_tests::{Peer, Sandbox, command, run, shell};
+use carrel_tests::{Peer, TestSandbox, command, run, shell};
 use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
 
@@ -13,11 +13,11 @@ use tokio::net::UnixStream;
 //= carrel.supervisor.socket-served-path-follows
 //= promises.relay.generation-announced
 #[test]
-fn a_sandbox_is_found_by_its_name_and_runs_commands() {
+fn a_client_connects_by_the_name_of_a_sandbox_and_runs_commands() {
     run(async {
-        let sandbox = Sandbox::start().await;
+        let sandbox = TestSandbox::start().await;
         let client = AgentClient::connect_sandbox(sandbox.home.path(), "test", Default::default()).await.unwrap();
-        assert_eq!(client.generation(), Generation::PUBLISHED, "what is only ours is not announced");
+        assert_eq!(client.generation(), Generation::PUBLISHED, "the private generation is not announced");
         let output = client.run(shell("cat; echo problem >&2; exit 42"), "from the host").await.unwrap();
         assert_eq!((output.stdout.as_slice(), output.stderr.as_slice()), (&b"from the host"[..], &b"problem\n"[..]));
         assert_eq!(output.code, 42);
@@ -30,9 +30,9 @@ fn a_sandbox_is_found_by_its_name_and_runs_commands() {
 //= carrel.relay.clients-different-generations-bridged
 //= promises.relay.generations-clients-work-beside
 #[test]
-fn clients_of_every_generation_work_beside_each_other() {
+fn clients_of_every_generation_work_at_the_same_time() {
     run(async {
-        let sandbox = Sandbox::start().await;
+        let sandbox = TestSandbox::start().await;
         let mut running = Vec::new();
         for generation in 1..=10 {
             let client = sandbox.client_of(Generation::new(generation)).await;
@@ -53,23 +53,23 @@ fn clients_of_every_generation_work_beside_each_other() {
 //= carrel.relay.128-slots-lowest-free
 //= promises.relay.clients-once
 #[test]
-fn every_slot_has_ids_of_its_own_and_the_last_only_the_lower_half() {
+fn every_slot_has_its_own_range_of_ids_and_the_last_slot_half_a_range() {
     run(async {
-        let sandbox = Sandbox::start().await;
+        let sandbox = TestSandbox::start().await;
         let mut peers = Vec::new();
         for slot in 0..128 {
             let mut stream = UnixStream::connect(sandbox.socket()).await.unwrap();
             let mut prologue = [0; 8];
             stream.read_exact(&mut prologue).await.unwrap();
-            let ids = Codec::Current.range(slot).unwrap();
-            let end = if slot < 127 { ids.end() } else { ids.start() + Codec::Current.step() / 2 };
+            let ids = PrologueFormat::Current.range(slot).unwrap();
+            let end = if slot < 127 { ids.end() } else { ids.start() + PrologueFormat::Current.step() / 2 };
             assert_eq!(prologue[..4], ids.start().to_be_bytes());
             assert_eq!(prologue[4..], end.to_be_bytes());
             peers.push(stream);
         }
         let mut late = UnixStream::connect(sandbox.socket()).await.unwrap();
-        assert_eq!(late.read(&mut [0; 1]).await.unwrap(), 0, "one too many is closed without a word");
-        // A place that is given up is free again, once the guest knows.
+        assert_eq!(late.read(&mut [0; 1]).await.unwrap(), 0, "one too many is closed without a prologue");
+        // A slot is reused after its client disconnects and the guest has been notified.
         drop(peers.swap_remove(5));
         let next = loop {
             let mut next = UnixStream::connect(sandbox.socket()).await.unwrap();
@@ -78,16 +78,16 @@ fn every_slot_has_ids_of_its_own_and_the_last_only_the_lower_half() {
                 break prologue;
             }
         };
-        assert_eq!(next[..4], Codec::Current.range(5).unwrap().start().to_be_bytes());
+        assert_eq!(next[..4], PrologueFormat::Current.range(5).unwrap().start().to_be_bytes());
     });
 }
 
 //= carrel.relay.ids-outside-range-flags
 //= promises.relay.ways-client-loses-connection
 #[test]
-fn whoever_uses_the_ids_of_another_is_disconnected_and_the_other_is_not() {
+fn a_client_that_uses_the_ids_of_another_is_disconnected_and_the_other_is_not() {
     run(async {
-        let sandbox = Sandbox::start().await;
+        let sandbox = TestSandbox::start().await;
         let victim = sandbox.client().await;
         let mut exec = victim.exec(shell("echo there; exec sleep 1000")).await.unwrap();
         assert!(matches!(exec.next().await.unwrap(), Some(ExecEvent::Stdout(data)) if &data[..] == b"there\n"));
@@ -106,22 +106,22 @@ fn whoever_uses_the_ids_of_another_is_disconnected_and_the_other_is_not() {
 //= carrel.relay.client-leaves-sessions-ended
 //= promises.relay.client-leaves
 #[test]
-fn a_client_that_leaves_has_its_commands_ended_and_nobody_elses() {
+fn a_disconnect_kills_the_commands_of_that_client_and_of_no_other() {
     run(async {
-        let sandbox = Sandbox::start().await;
-        let (leaves, stays) = (sandbox.client().await, sandbox.client().await);
+        let sandbox = TestSandbox::start().await;
+        let (leaving, staying) = (sandbox.client().await, sandbox.client().await);
         let start = |client: AgentClient| async move {
             let mut exec = client.exec(shell("echo $$; exec sleep 1000")).await.unwrap();
             let Some(ExecEvent::Stdout(pid)) = exec.next().await.unwrap() else { panic!("no pid") };
             (client, exec, String::from_utf8(pid.to_vec()).unwrap().trim().to_owned())
         };
-        let (leaves, gone, first) = start(leaves).await;
-        let (stays, mut exec, second) = start(stays).await;
-        drop((gone, leaves));
-        // The guest answers this behind the news that the other left.
+        let (leaving, abandoned, first) = start(leaving).await;
+        let (staying, mut exec, second) = start(staying).await;
+        drop((abandoned, leaving));
+        // The guest answers this after it was notified of the disconnect.
         let alive = |pid: &str| shell(&format!("test -e /proc/{pid}"));
-        while stays.run(alive(&first), "").await.unwrap().code == 0 {}
-        assert_eq!(stays.run(alive(&second), "").await.unwrap().code, 0);
+        while staying.run(alive(&first), "").await.unwrap().code == 0 {}
+        assert_eq!(staying.run(alive(&second), "").await.unwrap().code, 0);
         exec.signal(libc::SIGTERM).unwrap();
         assert_eq!(exec.collect().await.unwrap().signal, Some(libc::SIGTERM));
     });
@@ -131,12 +131,12 @@ fn a_client_that_leaves_has_its_commands_ended_and_nobody_elses() {
 //= carrel.relay.routing-id-without-decoding
 //= promises.relay.bodies-reads
 #[test]
-fn bodies_that_nobody_can_read_are_routed_and_answered() {
+fn frames_with_malformed_bodies_are_routed_and_answered() {
     run(async {
-        let sandbox = Sandbox::start().await;
+        let sandbox = TestSandbox::start().await;
         let (mut noisy, quiet) = (Peer::connect(&sandbox.socket()).await, sandbox.client().await);
         let first = noisy.first_id;
-        // From the very first one on: who has said nothing that can be read is answered too.
+        // From the first frame on: a client that never sent a valid message is answered too.
         for number in 0..500 {
             noisy.send_body(first + number, Flags::NONE, &[0xff; 100]).await;
             let answer = noisy.next_of(first + number).await;
@@ -152,9 +152,9 @@ fn bodies_that_nobody_can_read_are_routed_and_answered() {
 //= carrel.files-trees-connections.10-spoken-our-peer
 //= promises.relay.generation-announced
 #[test]
-fn what_is_only_between_our_own_programs_is_not_for_clients() {
+fn messages_of_the_private_generation_are_refused_from_clients() {
     run(async {
-        let sandbox = Sandbox::start().await;
+        let sandbox = TestSandbox::start().await;
         let mut peer = Peer::connect(&sandbox.socket()).await;
         let id = peer.first_id;
         let hello = carrel_protocol::payload::CarrelHello { generation: 11, relay: true };
@@ -171,9 +171,9 @@ fn what_is_only_between_our_own_programs_is_not_for_clients() {
 //= carrel.relay.never-waits-client-guest
 //= promises.relay.clients-let-turn
 #[test]
-fn whoever_comes_and_goes_without_end_does_not_keep_others_from_their_answers() {
+fn clients_that_reconnect_in_a_loop_do_not_delay_others() {
     run(async {
-        let mut sandbox = Sandbox::start().await;
+        let mut sandbox = TestSandbox::start().await;
         let client = sandbox.client().await;
         let storm: Vec<_> = (0..2)
             .map(|_| {
@@ -193,9 +193,9 @@ fn whoever_comes_and_goes_without_end_does_not_keep_others_from_their_answers() 
 //= carrel.relay.client-shut-sandbox-down
 //= promises.supervisor.reasons-end-told-apart
 #[test]
-fn a_client_may_shut_the_sandbox_down() {
+fn a_client_can_shut_the_sandbox_down() {
     run(async {
-        let mut sandbox = Sandbox::start().await;
+        let mut sandbox = TestSandbox::start().await;
         let mut peer = Peer::connect(&sandbox.socket()).await;
         peer.send(10, 0, &Shutdown).await;
         drop(peer);

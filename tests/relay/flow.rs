@@ -1,11 +1,11 @@
-//! More than anybody can hold: whoever does not read or is not read waits, and nobody else does.
+//! Flow control: a client that does not read, or whose command does not read, blocks only itself.
 
 use std::time::Duration;
 
 use carrel_agent_client::Generation;
 use carrel_protocol::payload::{ExecExited, ExecStdin, ExecStdout};
 use carrel_protocol::{MessageType, Payload};
-use carrel_tests::{Peer, Sandbox, command, full, run_within, shell};
+use carrel_tests::{Peer, TestSandbox, command, full, run_within, shell};
 
 const LONG: Duration = Duration::from_secs(300);
 
@@ -13,7 +13,7 @@ fn mebibytes() -> u64 {
     (if full() { 4096 } else { 256 }) * 1024 * 1024
 }
 
-/// The memory that a process has to itself.
+/// The private memory of a process.
 fn private_memory(pid: u32) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
     let kibibytes = |line: &str| line.split_whitespace().nth(1).and_then(|number| number.parse::<u64>().ok());
@@ -23,9 +23,9 @@ fn private_memory(pid: u32) -> u64 {
 //= carrel.relay.never-waits-client-guest
 //= promises.relay.memory-256-mib-4
 #[test]
-fn an_old_client_that_reads_nothing_for_long_loses_nothing_and_holds_up_nobody() {
+fn an_old_client_that_stops_reading_loses_nothing_and_delays_no_other_client() {
     run_within(LONG, async {
-        let sandbox = Sandbox::start().await;
+        let sandbox = TestSandbox::start().await;
         let mut reader = Peer::connect(&sandbox.socket()).await;
         let id = reader.first_id;
         // Below generation 10 nothing is acknowledged.
@@ -55,9 +55,9 @@ fn an_old_client_that_reads_nothing_for_long_loses_nothing_and_holds_up_nobody()
 //= carrel.relay.fair-turns
 //= promises.relay.input-256-mib-4
 #[test]
-fn an_old_client_that_writes_to_a_command_that_does_not_read_waits_alone_and_loses_nothing() {
+fn an_old_client_whose_command_does_not_read_is_blocked_alone_and_loses_nothing() {
     run_within(LONG, async {
-        let sandbox = Sandbox::start().await;
+        let sandbox = TestSandbox::start().await;
         let mut writer = Peer::connect(&sandbox.socket()).await;
         let id = writer.first_id;
         let script = "while [ ! -e /tmp/go ]; do sleep 0.01; done; cat | wc -c";
@@ -102,9 +102,9 @@ fn an_old_client_that_writes_to_a_command_that_does_not_read_waits_alone_and_los
 //= promises.agent.channel-relay-input-session
 //= promises.relay.room-large-frames
 #[test]
-fn the_largest_pieces_of_input_arrive_whole() {
+fn the_largest_input_frames_arrive_complete() {
     run_within(LONG, async {
-        let sandbox = Sandbox::start().await;
+        let sandbox = TestSandbox::start().await;
         for size in [1_100_000, 4_000_000] {
             let mut peer = Peer::connect(&sandbox.socket()).await;
             let id = peer.first_id;
@@ -122,9 +122,9 @@ fn the_largest_pieces_of_input_arrive_whole() {
 //= carrel.relay.never-waits-client-guest
 //= promises.relay.room-large-frames
 #[test]
-fn clients_that_wait_for_their_commands_keep_no_room_from_others() {
+fn clients_that_are_blocked_on_their_commands_take_no_buffer_space_from_others() {
     run_within(LONG, async {
-        let sandbox = Sandbox::start().await;
+        let sandbox = TestSandbox::start().await;
         let mut blocked = Vec::new();
         for _ in 0..8 {
             let mut peer = Peer::connect(&sandbox.socket()).await;
@@ -142,7 +142,7 @@ fn clients_that_wait_for_their_commands_keep_no_room_from_others() {
             let content = vec![3; 8 << 20];
             client.files().upload("/tmp/large", content.as_slice()).await.unwrap();
         }
-        assert!(blocked.iter().all(|one| !one.is_finished()), "nobody was cut off");
+        assert!(blocked.iter().all(|one| !one.is_finished()), "no client was disconnected");
         blocked.iter().for_each(tokio::task::JoinHandle::abort);
     });
 }
@@ -150,9 +150,9 @@ fn clients_that_wait_for_their_commands_keep_no_room_from_others() {
 //= carrel.supervisor.pause-resume-statistics
 //= promises.relay.patience-client-middle-frame
 #[test]
-fn uploads_go_on_after_a_pause() {
+fn uploads_continue_after_a_pause() {
     run_within(LONG, async {
-        let mut sandbox = Sandbox::with(|create| {
+        let mut sandbox = TestSandbox::with(|create| {
             (create.disk, create.limits.memory) = (1 << 30, Some(2 << 30));
         })
         .await;
@@ -165,7 +165,7 @@ fn uploads_go_on_after_a_pause() {
             }));
         }
         sandbox.owned.pause().await.unwrap();
-        // Longer than anybody's patience, if it were asked for.
+        // Longer than every timeout for a client in the middle of a frame.
         tokio::time::sleep(Duration::from_millis(2500)).await;
         sandbox.owned.resume().await.unwrap();
         for upload in uploads {
@@ -177,9 +177,9 @@ fn uploads_go_on_after_a_pause() {
 //= carrel.relay.bounded-memory-client
 //= promises.relay.memory-whatever-clients-guest
 #[test]
-fn files_pass_through_in_both_directions_at_every_generation_while_others_are_answered() {
+fn files_are_transferred_in_both_directions_at_every_generation_while_other_clients_are_answered() {
     run_within(LONG, async {
-        let sandbox = Sandbox::with(|create| {
+        let sandbox = TestSandbox::with(|create| {
             (create.disk, create.limits.memory) = (2 << 30, Some(4 << 30));
         })
         .await;
@@ -188,9 +188,9 @@ fn files_pass_through_in_both_directions_at_every_generation_while_others_are_an
             let content: Vec<u8> = (0..64u64 << 20 >> 3).flat_map(u64::to_le_bytes).collect();
             let upload = async {
                 client.files().upload("/tmp/large", content.as_slice()).await.unwrap();
-                let mut back = Vec::new();
-                client.files().download("/tmp/large", &mut back).await.unwrap();
-                assert!(back == content, "generation {generation}");
+                let mut downloaded = Vec::new();
+                client.files().download("/tmp/large", &mut downloaded).await.unwrap();
+                assert!(downloaded == content, "generation {generation}");
             };
             let other = sandbox.client().await;
             let ping = async {
@@ -208,16 +208,16 @@ fn files_pass_through_in_both_directions_at_every_generation_while_others_are_an
 //= promises.relay.memory-whatever-clients-guest
 //= promises.relay.patience-client-middle-frame
 #[test]
-fn clients_that_stop_in_the_middle_of_large_frames_do_not_keep_others_from_theirs() {
+fn clients_that_stop_in_the_middle_of_a_large_frame_do_not_block_others() {
     run_within(LONG, async {
-        let sandbox = Sandbox::start().await;
+        let sandbox = TestSandbox::start().await;
         let mut stuck = Vec::new();
         for _ in 0..20 {
             let mut peer = Peer::connect(&sandbox.socket()).await;
-            let mut begun = (4u32 << 20).to_be_bytes().to_vec();
-            begun.extend(peer.first_id.to_be_bytes());
-            begun.extend([0; 100_000]);
-            peer.send_bytes(&begun).await;
+            let mut partial = (4u32 << 20).to_be_bytes().to_vec();
+            partial.extend(peer.first_id.to_be_bytes());
+            partial.extend([0; 100_000]);
+            peer.send_bytes(&partial).await;
             stuck.push(peer);
         }
         let client = sandbox.client_of(Generation::new(7)).await;

@@ -1,6 +1,6 @@
-//! A sandbox behind its relay: many clients, none of which can touch another, and a guest that can touch none.
+//! A sandbox behind its relay: many clients, isolated from each other and from the guest.
 
 mod clients;
 mod flow;
-mod lies;
-mod life;
+mod lifecycle;
+mod rogue_guest;

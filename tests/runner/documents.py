@@ -66,6 +66,48 @@ def broken_links(document: Path, root: Path) -> list[str]:
     return wrong
 
 
+_SOURCE = re.compile(r"[\w.{},*-]+(?:/[\w.{},*-]+)*\.(?:rs|py|toml|proto|sh|ts)|[\w.{},*-]+(?:/[\w.{},*-]+)+/?")
+_BRACES = re.compile(r"\{([^{}]*)\}")
+
+
+def missing_sources(document: Path, root: Path) -> list[str]:
+    """The files of the source tree that a document names and that are not there.
+
+    A name is relative to the root, to `crates/`, to the document, or to the package or the directory of a name before it in
+    the same section. One without a directory may be anywhere in that package.
+    """
+    wrong, near = [], set[Path]()
+    for number, line in _prose(document.read_text()):
+        if line.startswith("#"):
+            near = {document.parent, document.parent / "src"} - {root, root / "src"}
+        for name in re.findall(r"`([^`]*)`", line):
+            if not _SOURCE.fullmatch(name) or Path(name).stem.isupper():
+                continue
+            for path in _expanded(name):
+                bases = [root, root / "crates", *near]
+                found = [match for base in bases for match in base.glob(path)]
+                if not found and "/" not in path:
+                    found = [match for base in near for match in base.rglob(path)]
+                if not found:
+                    wrong.append(f"{document.relative_to(root)}:{number}: is not there: {path}")
+                near |= {base for match in found for base in (match.parent, match.with_suffix(""), *_package(match, root))}
+    return wrong
+
+
+def _package(path: Path, root: Path) -> list[Path]:
+    """The package that a file belongs to."""
+    parts = path.relative_to(root).parts
+    return [root.joinpath(*parts[:2])] if len(parts) > 2 and parts[0] in ("crates", "tests", "sdk") else []
+
+
+def _expanded(name: str) -> list[str]:
+    """`a/{b,c}` as `a/b` and `a/c`."""
+    if not (braces := _BRACES.search(name)):
+        return [name.rstrip("/")]
+    parts = (name[: braces.start()] + part + name[braces.end() :] for part in braces[1].split(","))
+    return [path for part in parts for path in _expanded(part)]
+
+
 _NAMED = re.compile(
     r"^[^#\n]*?\b(?:carrel\"? (?:create|run)\b[^#\n]*? --(?:id|name|keep-changes)|sessions create) ([A-Za-z0-9_-]+)", re.M
 )

@@ -18,7 +18,7 @@ import deny
 import specification
 from vm.stage import Machines
 
-from . import clauses, documents, record, rust, words
+from . import clauses, documents, record, reference, rust, words
 from .agents import PublishedAgents
 from .foreign import CLIENTS, CONTROL_CLIENTS, ForeignClients
 from .outcome import Ledger, Outcome, Status
@@ -87,6 +87,8 @@ class Run:
             self.command("lint::clippy_benchmarks", [*clippy, *of_benchmarks, "--", "-D", "warnings"], 30 * MINUTE)
         self.check("lint::dependencies", lambda: deny.check(self.root, self.ledger.note))
         self.check("lint::links", self._links)
+        self.check("lint::sources", self._sources)
+        self.check("lint::reference", lambda: reference.problems(self.root))
         self.check("lint::clauses", lambda: clauses.problems(self.root))
         self.check("lint::words", lambda: words.problems(self.root))
         self.check("lint::specification", lambda: specification.check(self.root, self.ledger.note))
@@ -228,6 +230,10 @@ class Run:
     def _links(self) -> list[str]:
         found = documents.documents(self.root)
         return [problem for document in found for problem in documents.broken_links(document, self.root)]
+
+    def _sources(self) -> list[str]:
+        named = [self.root / "ARCHITECTURE.md", self.root / "CONTRIBUTING.md", *self.root.glob("crates/*/README.md")]
+        return [problem for document in sorted(named) for problem in documents.missing_sources(document, self.root)]
 
     def _long_files(self) -> None:
         for source in sorted((self.root / "crates").rglob("*.rs")):

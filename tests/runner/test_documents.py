@@ -27,6 +27,17 @@ class Text(unittest.TestCase):
             document.write_text("[a](README.md#x) [b](gone.md) [c](https://example.org) `[d](code.md)`\n")
             self.assertEqual(documents.broken_links(document, root), ["README.md:1: leads nowhere: gone.md"])
 
+    def test_sources_that_are_not_there_are_found(self) -> None:
+        with tempfile.TemporaryDirectory() as name:
+            root = Path(name)
+            (root / "crates/a/src/b").mkdir(parents=True)
+            for path in ("lib.rs", "b/c.rs", "b/d.rs"):
+                (root / "crates/a/src" / path).touch()
+            document = root / "ARCHITECTURE.md"
+            document.write_text("`a/src/b/c.rs`, `d.rs` `lib.rs` `a/src/b/{c,d}.rs` `a/src/b/` `c.rs.bak` `x y.rs` `e.rs` `a/f.rs`\n")
+            wrong = documents.missing_sources(document, root)
+            self.assertEqual([line.rsplit(" ", 1)[1] for line in wrong], ["e.rs", "a/f.rs"])
+
 
 class Guides(unittest.TestCase):
     ROOT = Path(__file__).parents[2]

@@ -57,6 +57,17 @@ class Repository(unittest.TestCase):
             self.assertEqual(self.problems("crates/a/src/b.rs", line), [], line)
         self.assertEqual(self.problems("proto/a.md", "whoever"), [])
 
+    def test_ids_of_clauses_and_their_tests_are_not_sentences(self) -> None:
+        table, page = "docs/reference/clauses/promises.toml", "docs/reference/promises.md"
+        proof = "[nobody_waits](../../tests/nobody.rs)"
+        self.assertEqual(self.problems(table, 'waits-for-nobody = "No client waits"'), [])
+        self.assertEqual(len(self.problems(table, 'waits-for-nobody = "Nobody waits"')), 1)
+        (self.root / table).unlink()
+        self.assertEqual(self.problems(page, f"| No client waits | {proof}, {proof} |"), [])
+        self.assertEqual(len(self.problems(page, f"| Nobody waits | {proof} |")), 1)
+        (self.root / page).unlink()
+        self.assertEqual(len(self.problems("docs/a.md", proof)), 1)
+
     def test_a_type_is_a_noun_and_declared_seldom(self) -> None:
         self.assertEqual(len(self.problems("crates/a/src/b.rs", "pub(crate) struct Told;")), 1)
         self.assertEqual(self.problems("crates/a/src/b.rs", "struct State;"), [])

@@ -1,11 +1,11 @@
-//! Version skew, both ways, at every generation: only the newer feature fails, and it fails by name.
+//! Version skew in both directions at every generation: only the newer feature fails, with an error that names it.
 
 use carrel_agent_client::protocol::payload::TreeGlob;
 use carrel_agent_client::{AgentClient, AgentClientError, ConnectError, ConnectOptions, Generation, MessageType};
 use carrel_tests::{Agentd, run, shell};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// What a newer feature is refused with, and that nothing else is.
+/// Checks that a feature works from its generation on, and is refused with its name below.
 fn expect<T>(outcome: Result<T, AgentClientError>, feature: MessageType, agreed: Generation) {
     let required = feature.min_protocol_version();
     match outcome {
@@ -42,18 +42,18 @@ async fn all_features(agentd: &Agentd, client: &AgentClient, agreed: Generation)
     if client.supports(MessageType::TcpConnect) {
         let echo = tokio::spawn(async move {
             let (mut socket, _) = listener.accept().await.unwrap();
-            let mut said = Vec::new();
-            socket.read_to_end(&mut said).await.unwrap();
-            socket.write_all(&said).await.unwrap();
+            let mut received = Vec::new();
+            socket.read_to_end(&mut received).await.unwrap();
+            socket.write_all(&received).await.unwrap();
         });
         let mut tcp = client.tcp("127.0.0.1", port).await.unwrap();
         tcp.write("over and out").await.unwrap();
         tcp.shutdown().await.unwrap();
-        let mut heard = Vec::new();
+        let mut echoed = Vec::new();
         while let Some(piece) = tcp.read().await.unwrap() {
-            heard.extend_from_slice(&piece);
+            echoed.extend_from_slice(&piece);
         }
-        assert_eq!(heard, b"over and out");
+        assert_eq!(echoed, b"over and out");
         echo.await.unwrap();
     } else {
         expect(client.tcp("127.0.0.1", port).await, MessageType::TcpConnect, agreed);
@@ -63,7 +63,7 @@ async fn all_features(agentd: &Agentd, client: &AgentClient, agreed: Generation)
         TreeGlob { root: agentd.dir.path().to_str().unwrap().into(), pattern: "*".into(), hidden: false, limit: 0 };
     expect(client.tree().glob(glob).await, MessageType::CarrelFsRequest, agreed);
 
-    // After every refusal the connection is as good as before.
+    // After every refusal the connection still works.
     assert_eq!(client.run(shell("echo on"), "").await.unwrap().stdout, b"on\n");
 }
 
@@ -106,7 +106,7 @@ fn an_older_client_is_served_by_a_newer_agent() {
 //= versioning.three-kinds-change.connection-refused-peer-older
 //= promises.client.pairs-generations-agree-lower
 #[test]
-fn any_two_generations_agree_on_the_lower() {
+fn two_peers_agree_on_the_lower_generation() {
     run(async {
         for agents in Generation::all() {
             let agentd = Agentd::of_generation(agents);
@@ -122,7 +122,7 @@ fn any_two_generations_agree_on_the_lower() {
 //= versioning.three-kinds-change.connection-refused-peer-older
 //= versioning.three-kinds-change.refusal-upfront-says
 #[test]
-fn an_agent_below_the_horizon_is_refused_up_front_with_what_to_do() {
+fn an_agent_below_the_horizon_is_refused_at_connect_with_a_hint() {
     run(async {
         let agentd = Agentd::of_generation(Generation::new(4));
         let options = ConnectOptions { min_generation: Generation::new(5), ..ConnectOptions::default() };

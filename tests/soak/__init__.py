@@ -1,1 +1,1 @@
-"""A random workload under faults: daemons, supervisors and agents are killed and frozen, disks filled, stores restored."""
+"""A random workload under faults: daemons, shims and agents are killed and frozen, disks filled, stores restored."""

@@ -1,4 +1,4 @@
-"""A home on a disk of its own, the daemon that serves it, and the command line."""
+"""A home on its own disk, the daemon that serves it, and the command line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-# What no command takes longer than, however slow the machine is.
+# Longer than any command takes, however slow the machine is.
 LIMIT = 120.0
 CONFIG = """
 [runtime]
@@ -26,8 +26,8 @@ execs_count = 50
 """
 
 
-class Refused(Exception):
-    """A command that exited with something else than 0."""
+class CommandFailed(Exception):
+    """A command that exited with a code other than 0."""
 
     def __init__(self, command: list[str], done: subprocess.CompletedProcess[str]) -> None:
         super().__init__(f"{' '.join(command)}: {done.returncode}: {done.stderr.strip()}")
@@ -39,7 +39,7 @@ class Refused(Exception):
 class Home:
     """Everything of one soak below one directory."""
 
-    place: Path
+    directory: Path
     carrel: Path
     daemon: subprocess.Popen[str] | None = None
     logs: int = 0
@@ -48,21 +48,21 @@ class Home:
     # === the disk ===
 
     def mount(self, size: int) -> None:
-        """Makes a disk that can be filled without filling the host's."""
-        image, self.disk = self.place / "disk.img", self.place / "disk"
+        """Creates a disk that can be filled without filling that of the host."""
+        image, self.disk = self.directory / "disk.img", self.directory / "disk"
         with image.open("wb") as file:
             file.truncate(size)
         subprocess.run(["mkfs.ext4", "-q", "-E", "lazy_itable_init=1", str(image)], check=True)
         self.disk.mkdir()
         subprocess.run(["mount", "-o", "loop", str(image), str(self.disk)], check=True)
-        for directory in ("runtime", "config/carrel"):
-            (self.place / directory).mkdir(parents=True)
-        (self.place / "config/carrel/config.toml").write_text(CONFIG)
+        for name in ("runtime", "config/carrel"):
+            (self.directory / name).mkdir(parents=True)
+        (self.directory / "config/carrel/config.toml").write_text(CONFIG)
         self.env = {
             **os.environ,
             "CARREL_HOME": str(self.home),
-            "XDG_RUNTIME_DIR": str(self.place / "runtime"),
-            "XDG_CONFIG_HOME": str(self.place / "config"),
+            "XDG_RUNTIME_DIR": str(self.directory / "runtime"),
+            "XDG_CONFIG_HOME": str(self.directory / "config"),
             "CARREL_LIBEXEC": str(self.carrel.parent),
         }
 
@@ -82,17 +82,17 @@ class Home:
     def start(self) -> None:
         """Starts a daemon, and returns when it serves."""
         self.logs += 1
-        with (self.place / f"daemon.{self.logs}.log").open("w") as log:
+        with (self.directory / f"daemon.{self.logs}.log").open("w") as log:
             self.daemon = subprocess.Popen(
                 [str(self.carrel), "serve"], env=self.env, stdout=subprocess.PIPE, stderr=log, text=True
             )
         assert self.daemon.stdout is not None
         if not self.daemon.stdout.readline():
-            said = (self.place / f"daemon.{self.logs}.log").read_text()[-4000:]
-            raise AssertionError(f"the daemon does not serve: {self.daemon.wait()}\n{said}")
+            log_tail = (self.directory / f"daemon.{self.logs}.log").read_text()[-4000:]
+            raise AssertionError(f"the daemon does not serve: {self.daemon.wait()}\n{log_tail}")
 
-    def end(self, number: signal.Signals) -> None:
-        """Ends the daemon with a signal, and returns when it is gone."""
+    def stop_daemon(self, number: signal.Signals) -> None:
+        """Sends the daemon a signal, and returns when it has exited."""
         assert self.daemon is not None
         self.daemon.send_signal(number)
         self.daemon.wait(LIMIT)
@@ -100,35 +100,35 @@ class Home:
 
     # === the command line ===
 
-    def run(self, *words: str, limit: float = LIMIT) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, limit: float = LIMIT) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [str(self.carrel), *words], env=self.env, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            [str(self.carrel), *arguments], env=self.env, stdin=subprocess.DEVNULL, capture_output=True, text=True,
             timeout=limit,
         )
 
-    def ask(self, *words: str) -> str:
-        """Runs a command that has to succeed; returns what it said."""
-        done = self.run(*words)
+    def call(self, *arguments: str) -> str:
+        """Runs a command that has to succeed; returns its output."""
+        done = self.run(*arguments)
         if done.returncode != 0:
-            raise Refused(list(words), done)
+            raise CommandFailed(list(arguments), done)
         return done.stdout
 
     def sandboxes(self) -> dict[str, dict[str, Any]]:
         """All persistent sandboxes by their ids."""
-        lines = self.ask("--json", "ls").splitlines()
+        lines = self.call("--json", "ls").splitlines()
         return {found["name"]: found for found in map(json.loads, lines)}
 
-    def until(self, sandbox: str, wanted: set[str]) -> str:
-        """Waits for one of some states, by events; returns which it is."""
+    def wait_for_state(self, sandbox: str, states: set[str]) -> str:
+        """Waits for one of several states, by events; returns the state."""
         command = [str(self.carrel), "--json", "events", "--follow", sandbox]
         following = subprocess.Popen(command, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         try:
             state = ""
             os.set_blocking(following.stdout.fileno(), True)
-            while state not in wanted:
-                # What was missed without a subscription is replayed first.
-                state = json.loads(self.ask("--json", "get", sandbox))["state"]
-                if state in wanted:
+            while state not in states:
+                # Events before the subscription are replayed first.
+                state = json.loads(self.call("--json", "get", sandbox))["state"]
+                if state in states:
                     break
                 line = following.stdout.readline()
                 if not line:

@@ -1,4 +1,4 @@
-"""What is done at random, what has to be true after each step, and what was counted."""
+"""Random steps, invariants that are checked after them, and counts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .home import Home, Refused
+from .home import CommandFailed, Home
 
 MOST = 6
 MIB = 1 << 20
@@ -19,7 +19,7 @@ MIB = 1 << 20
 
 @dataclass
 class Expected:
-    """What is known of the log that one sandbox writes."""
+    """The expected lines of the log that one sandbox writes."""
 
     acknowledged: list[str] = field(default_factory=list)
     # Written by commands whose outcome is unknown.
@@ -39,8 +39,7 @@ class Workload:
 
     home: Home
     random: random.Random
-    # How many sandboxes have a disk of a size: an image whose blocks are allocated when they are written, so that a disk of
-    # the host that another process fills can damage it.
+    # The share of sandboxes with a sized disk: a sparse image, which is damaged if another process fills the host's disk.
     sized: float
     expected: dict[str, Expected] = field(default_factory=dict)
     made: int = 0
@@ -49,8 +48,8 @@ class Workload:
 
     STEPS = (
         ("create", 6), ("write", 30), ("read", 10), ("stop", 4), ("resume", 6), ("remove", 3),
-        ("kill_daemon", 4), ("restart_daemon", 2), ("freeze_daemon", 2), ("hang_up", 1),
-        ("kill_supervisor", 3), ("kill_agent", 3), ("freeze_supervisor", 2), ("fill_disk", 1), ("restore_backup", 1),
+        ("kill_daemon", 4), ("restart_daemon", 2), ("freeze_daemon", 2), ("reload_daemon", 1),
+        ("kill_shim", 3), ("kill_agent", 3), ("freeze_shim", 2), ("fill_disk", 1), ("restore_backup", 1),
     )
 
     def run(self, seconds: float) -> None:
@@ -76,7 +75,7 @@ class Workload:
         self.made += 1
         name = f"soak-{self.made}"
         disk = ["--disk", "24M"] if self.random.random() < self.sized else []
-        self.home.ask("create", "--id", name, "--label", "soak=1", *disk, "host")
+        self.home.call("create", "--id", name, "--label", "soak=1", *disk, "host")
         self.expected[name] = Expected()
 
     def write(self) -> None:
@@ -97,60 +96,60 @@ class Workload:
             self.verify(name)
 
     def verify(self, name: str) -> None:
-        said = self.home.ask("exec", name, "--", "sh", "-c", "cat /workspace/log 2>/dev/null || true")
-        self.expected[name].check(name, said.splitlines())
+        output = self.home.call("exec", name, "--", "sh", "-c", "cat /workspace/log 2>/dev/null || true")
+        self.expected[name].check(name, output.splitlines())
 
     def stop(self) -> None:
         if name := self.any("ready"):
-            self.home.ask("stop", name)
+            self.home.call("stop", name)
 
     def resume(self) -> None:
         if name := self.any("stopped"):
-            self.home.ask("resume", name)
+            self.home.call("resume", name)
             self.verify(name)
 
     def remove(self) -> None:
         if name := self.any("ready", "stopped", "failed"):
-            self.home.ask("rm", "--force", name)
+            self.home.call("rm", "--force", name)
             del self.expected[name]
 
     # === faults ===
 
     def kill_daemon(self) -> None:
-        self.home.end(signal.SIGKILL)
+        self.home.stop_daemon(signal.SIGKILL)
         self.home.start()
 
     def restart_daemon(self) -> None:
-        self.home.end(signal.SIGTERM)
+        self.home.stop_daemon(signal.SIGTERM)
         self.home.start()
 
     def freeze_daemon(self) -> None:
-        self.frozen(self.home.daemon.pid)
+        self.freeze(self.home.daemon.pid)
 
-    def hang_up(self) -> None:
+    def reload_daemon(self) -> None:
         self.home.daemon.send_signal(signal.SIGHUP)
-        self.home.ask("ls")
+        self.home.call("ls")
 
-    def kill_supervisor(self) -> None:
-        self.killed("shim_pid")
+    def kill_shim(self) -> None:
+        self.kill_process("shim_pid")
 
     def kill_agent(self) -> None:
-        self.killed("pid")
+        self.kill_process("pid")
 
-    def killed(self, who: str) -> None:
+    def kill_process(self, key: str) -> None:
         if not (name := self.any("ready")):
             return
-        os.kill(self.home.sandboxes()[name][who], signal.SIGKILL)
-        state = self.home.until(name, {"stopped", "failed"})
-        assert state == "stopped", f"{name}: the death of {who} is not the end, and it is {state}"
+        os.kill(self.home.sandboxes()[name][key], signal.SIGKILL)
+        state = self.home.wait_for_state(name, {"stopped", "failed"})
+        assert state == "stopped", f"{name}: after the kill of {key} it is {state}"
 
-    def freeze_supervisor(self) -> None:
+    def freeze_shim(self) -> None:
         if name := self.any("ready"):
-            self.frozen(self.home.sandboxes()[name]["shim_pid"])
+            self.freeze(self.home.sandboxes()[name]["shim_pid"])
 
-    def frozen(self, pid: int) -> None:
+    def freeze(self, pid: int) -> None:
         os.kill(pid, signal.SIGSTOP)
-        # A client that comes meanwhile waits, and is then served.
+        # A client that connects meanwhile waits, and is served afterwards.
         try:
             self.home.run("ls", limit=0.5)
         except TimeoutError:
@@ -160,10 +159,10 @@ class Workload:
                 raise
         finally:
             os.kill(pid, signal.SIGCONT)
-        self.home.ask("ls")
+        self.home.call("ls")
 
     def fill_disk(self) -> None:
-        """Fills the disk of the home: what ends and removes something works, what needs space is refused."""
+        """Fills the disk of the home: stop and remove work, and what needs space is refused."""
         names = [name for name, state in self.states().items() if state in ("ready", "stopped")]
         ballast = self.home.disk / "ballast"
         with ballast.open("wb") as file:
@@ -175,55 +174,55 @@ class Workload:
                 pass
         try:
             try:
-                self.home.ask("create", "--id", f"full-{self.made}-{self.written}", "host")
+                self.home.call("create", "--id", f"full-{self.made}-{self.written}", "host")
                 raise AssertionError("a sandbox was created on a full disk")
-            except Refused:
+            except CommandFailed:
                 pass
             ready = [name for name in names if self.states().get(name) == "ready"]
             if ready:
-                self.home.ask("stop", self.random.choice(ready))
+                self.home.call("stop", self.random.choice(ready))
             if len(names) > 1:
                 name = self.random.choice(names)
-                self.home.ask("rm", "--force", name)
+                self.home.call("rm", "--force", name)
                 del self.expected[name]
         finally:
             ballast.unlink()
         for name, found in self.home.sandboxes().items():
             if found.get("pause_reason"):
-                self.home.ask("resume", name)
+                self.home.call("resume", name)
 
     def restore_backup(self) -> None:
-        """Goes back to a backup: what was made since is an orphan, and nothing of it is lost."""
-        backup = self.home.place / "backup"
-        self.home.ask("store", "backup", "--force", str(backup))
+        """Restores a backup: disks of sandboxes created since are orphans, and nothing on them is lost."""
+        backup = self.home.directory / "backup"
+        self.home.call("store", "backup", "--force", str(backup))
         before = set(self.expected)
         for _ in range(4):
             self.step(self.random.choice(("create", "write", "write", "stop", "remove")))
-        self.home.end(self.random.choice((signal.SIGTERM, signal.SIGKILL)))
-        self.home.ask("store", "restore", str(backup))
-        # What each restore keeps is not to fill a disk of this size.
+        self.home.stop_daemon(self.random.choice((signal.SIGTERM, signal.SIGKILL)))
+        self.home.call("store", "restore", str(backup))
+        # The copies that each restore keeps would fill a disk of this size.
         for kept in (self.home.home / "store").glob("*.before-restore-*"):
             kept.unlink()
         self.home.start()
-        orphans = [json.loads(line) for line in self.home.ask("--json", "store", "orphans").splitlines()]
+        orphans = [json.loads(line) for line in self.home.call("--json", "store", "orphans").splitlines()]
         since = set(self.expected) - before
         assert {orphan["sandbox"] for orphan in orphans} == since, f"{orphans} instead of {since}"
         for name in since:
-            self.home.ask("store", "adopt", name)
-        # What was removed since the backup is in the store again, and its disk is not there.
+            self.home.call("store", "adopt", name)
+        # A sandbox that was removed since the backup is in the store again, without its disk.
         for name in before - set(self.expected):
-            self.home.until(name, {"stopped", "failed"})
-            self.home.ask("rm", "--force", name)
+            self.home.wait_for_state(name, {"stopped", "failed"})
+            self.home.call("rm", "--force", name)
         for name in self.expected:
-            self.home.until(name, {"ready", "stopped"})
+            self.home.wait_for_state(name, {"ready", "stopped"})
 
-    # === what has to be true ===
+    # === invariants ===
 
     def states(self) -> dict[str, str]:
         return {name: found["state"] for name, found in self.home.sandboxes().items()}
 
     def any(self, *states: str) -> str | None:
-        """One in some state, at random."""
+        """A random sandbox in one of several states."""
         found = self.states()
         unknown = set(self.expected) - set(found)
         assert not unknown, f"the daemon does not know {unknown}"
@@ -231,14 +230,14 @@ class Workload:
         return self.random.choice(names) if names else None
 
     def finish(self) -> None:
-        """Verifies every sandbox, removes all, and looks for what is left."""
+        """Verifies every sandbox, removes all, and looks for leftovers."""
         for name, state in self.states().items():
             if state != "ready":
-                self.home.ask("resume", name)
+                self.home.call("resume", name)
             self.verify(name)
-            self.home.ask("rm", "--force", name)
-        self.home.end(signal.SIGTERM)
-        self.home.ask("store", "check")
+            self.home.call("rm", "--force", name)
+        self.home.stop_daemon(signal.SIGTERM)
+        self.home.call("store", "check")
         for directory in ("disks", "services", "manifests", "quarantine", "run/sandboxes"):
             left = sorted(path.name for path in (self.home.home / directory).glob("*"))
             assert not left, f"{directory} is not empty: {left}"
@@ -246,7 +245,7 @@ class Workload:
 
 
 def processes(home: Path) -> list[str]:
-    """Processes that have something of a home open."""
+    """Processes that have a file of a home open."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:

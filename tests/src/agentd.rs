@@ -1,4 +1,4 @@
-//! Starting agents and ending them, by process id and without leaving anything behind.
+//! Agents that a test starts. Dropping one kills it by its process id and leaves nothing behind.
 
 use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;
@@ -21,8 +21,8 @@ pub fn agentd_path() -> PathBuf {
     beside
 }
 
-/// Puts a copy of a program somewhere. By another process: a descriptor open for writing, inherited for a moment by
-/// what another test starts, would make the copy impossible to execute.
+/// Installs a copy of a program. Another process writes it: a child of a concurrent test could inherit a descriptor
+/// that is open for writing, and executing the copy would fail with ETXTBSY.
 pub fn install(program: &Path, to: &Path, mode: u32, owner: u32) {
     let (mode, owner) = (format!("{mode:o}"), owner.to_string());
     let mut install = Command::new("install");
@@ -30,7 +30,7 @@ pub fn install(program: &Path, to: &Path, mode: u32, owner: u32) {
     assert!(install.status().unwrap().success());
 }
 
-/// The processes that a process started.
+/// The child processes of a process.
 pub fn children_of(pid: u32) -> Vec<u32> {
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     children.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
@@ -39,11 +39,11 @@ pub fn children_of(pid: u32) -> Vec<u32> {
 /// An agent that serves clients on a socket.
 pub struct Agentd {
     child: Child,
-    /// A directory for the test's own files, gone with the agent.
+    /// A directory for the test's own files, removed with the agent.
     pub dir: TempDir,
 }
 
-/// An agent on a channel of its own, perhaps as pid 1 of a sandbox.
+/// An agent on a channel of its own; as pid 1 of new namespaces if the command says so.
 pub struct Guest {
     child: Child,
 }
@@ -56,7 +56,7 @@ impl Agentd {
         Self::with(&[])
     }
 
-    /// An agent that knows no generation above the given one.
+    /// An agent that supports no generation above the given one.
     pub fn of_generation(generation: Generation) -> Self {
         Self::with(&["--max-generation", &generation.to_string()])
     }
@@ -67,7 +67,7 @@ impl Agentd {
         Self::launch(command)
     }
 
-    /// Starts an agent by a command that ends in it.
+    /// Starts an agent by a command that executes it.
     pub fn launch(mut command: Command) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("agent.sock");
@@ -95,7 +95,7 @@ impl Agentd {
         self.client_with(ConnectOptions::default()).await
     }
 
-    /// A client that knows no generation above the given one.
+    /// A client that supports no generation above the given one.
     pub async fn client_of(&self, max_generation: Generation) -> AgentClient {
         self.client_with(ConnectOptions { max_generation, ..ConnectOptions::default() }).await
     }
@@ -104,7 +104,7 @@ impl Agentd {
         AgentClient::connect_with(self.socket(), options).await.unwrap()
     }
 
-    /// Waits until the agent ended by itself, and returns its exit code.
+    /// Waits until the agent exits by itself, and returns its exit code.
     pub fn wait(&mut self) -> Option<i32> {
         self.child.wait().unwrap().code()
     }
@@ -112,15 +112,15 @@ impl Agentd {
 
 impl Drop for Agentd {
     fn drop(&mut self) {
-        let _ended = self.child.kill();
-        let _buried = self.child.wait();
+        let _killed = self.child.kill();
+        let _reaped = self.child.wait();
     }
 }
 
 // === impl Guest ===
 
 impl Guest {
-    /// An agent on a socket pair; what was written to our end before is there when it starts.
+    /// An agent on a socket pair. Data written to our end before the start is in the socket when the agent starts.
     pub fn start(mut command: Command) -> (Self, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         (Self::on(&mut command, theirs), ours)
@@ -133,7 +133,7 @@ impl Guest {
         Self { child: command.stdin(stdin).stdout(stdout).spawn().unwrap() }
     }
 
-    /// The plain agent.
+    /// The agent without namespaces.
     pub fn plain() -> Command {
         Command::new(agentd_path())
     }
@@ -146,12 +146,12 @@ impl Guest {
         command
     }
 
-    /// The process that was started: the agent, or the one that made its namespaces.
+    /// The started process: the agent, or `unshare`, which created its namespaces.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// The agent itself, seen from outside its namespaces.
+    /// The pid of the agent outside its namespaces.
     pub fn init(&self) -> u32 {
         *children_of(self.pid()).first().expect("the agent runs")
     }
@@ -173,7 +173,7 @@ impl Guest {
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        let _ended = self.child.kill();
-        let _buried = self.child.wait();
+        let _killed = self.child.kill();
+        let _reaped = self.child.wait();
     }
 }

@@ -31,7 +31,7 @@ impl MemoryCgroup {
         command
     }
 
-    /// How often a process was ended for lack of memory.
+    /// How many processes were OOM-killed in it.
     pub fn out_of_memory_kills(&self) -> u64 {
         let events = ["memory.oom_control", "memory.events"].iter();
         let text = events.filter_map(|file| std::fs::read_to_string(self.path.join(file)).ok()).next().unwrap();
@@ -42,11 +42,11 @@ impl MemoryCgroup {
 
 impl Drop for MemoryCgroup {
     fn drop(&mut self) {
-        // What is still in it was started by the test; the kernel may take a moment to bury it.
+        // What is still in it was started by the test. The cgroup is busy until the kernel has removed the processes.
         while std::fs::remove_dir(&self.path).is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY)) {
             let procs = std::fs::read_to_string(self.path.join("cgroup.procs")).unwrap_or_default();
             for pid in procs.lines().filter_map(|pid| rustix::process::Pid::from_raw(pid.parse().ok()?)) {
-                let _ended = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+                let _killed = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
             }
             std::thread::yield_now();
         }

@@ -1,4 +1,4 @@
-//! What the tests stand on: real agents, in the open or in namespaces of their own.
+//! The shared test harness: agents, sandboxes, daemons and registries, all as real processes.
 
 mod agentd;
 mod cgroup;
@@ -13,21 +13,24 @@ mod unkillable;
 pub use self::agentd::{Agentd, Guest, agentd_path, children_of, install};
 pub use self::cgroup::MemoryCgroup;
 pub use self::daemon::{Daemon, DaemonHome};
-pub use self::jobs::{Footprint, Seen, all_of, ending, fed, script, until, watch};
-pub use self::ports::port;
-pub use self::raw::{Peer, Received, body};
-pub use self::registry::{
-    Access, Authority, DockerRegistry, Fault, Kind, PASSWORD, Proxy, Tokens, USER, skopeo, umoci,
+pub use self::jobs::{
+    JobTranscript, ShimFootprint, follow_all, follow_to_end, outcome_of, read_until, script, script_with_stdin,
 };
-pub use self::sandbox::{Sandbox, create, home, programs, traces};
-pub use self::unkillable::Unkillable;
+pub use self::ports::port;
+pub use self::raw::{Peer, PeerFrame, body};
+pub use self::registry::{
+    CertificateAuthority, DockerRegistry, Fault, PASSWORD, Proxy, RegistryAccess, RegistryOptions, TokenServer, USER,
+    skopeo, umoci,
+};
+pub use self::sandbox::{TestSandbox, create, home, programs, traces};
+pub use self::unkillable::UnkillableProcess;
 
 use std::future::Future;
 use std::time::Duration;
 
 use carrel_agent_client::ExecRequest;
 
-/// Nothing may hang: every test ends within a minute, or fails. Longer ones say so.
+/// The default limit of a test: one that takes longer hangs, and fails. Longer tests use [`run_within`].
 pub const WATCHDOG: Duration = Duration::from_secs(60);
 
 /// Runs a test under the watchdog.
@@ -35,30 +38,31 @@ pub fn run<T>(test: impl Future<Output = T>) -> T {
     run_within(WATCHDOG, test)
 }
 
-/// Runs a long test under a watchdog of its own.
+/// Runs a test with a time limit of its own.
 pub fn run_within<T>(limit: Duration, test: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let limit = limit * slowness();
-    runtime.block_on(async { tokio::time::timeout(limit, test).await.expect("the watchdog bit: something hangs") })
+    runtime.block_on(async {
+        tokio::time::timeout(limit, test).await.expect("the test hangs: its time limit has elapsed")
+    })
 }
 
-/// How many times slower than a real machine this one is, which an emulated one is told.
+/// How many times slower than real hardware this machine is. The stage `vm` sets it for emulated machines.
 fn slowness() -> u32 {
     std::env::var("CARREL_SLOWNESS").map_or(1, |factor| factor.parse().expect("CARREL_SLOWNESS is a number"))
 }
 
-/// Whether the slow variants are asked for.
+/// Whether the slow variants of tests run.
 pub fn full() -> bool {
     std::env::var_os("CARREL_FULL").is_some()
 }
 
-/// A command with arguments.
 pub fn command(cmd: &str, args: &[&str]) -> ExecRequest {
     let args = args.iter().map(|arg| (*arg).to_owned()).collect();
     ExecRequest { cmd: cmd.to_owned(), args, rows: 24, cols: 80, ..ExecRequest::default() }
 }
 
-/// A script for the shell.
+/// A command that runs a shell script.
 pub fn shell(script: &str) -> ExecRequest {
     command("/bin/sh", &["-c", script])
 }

@@ -1,12 +1,12 @@
-//! Ports of this host for tests.
+//! TCP ports of this host for tests.
 
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// A port of this host that nobody has, and that is given to nobody by chance.
+/// A free port of this host, outside the range that the kernel assigns ports from.
 pub fn port() -> u16 {
     static TAKEN: AtomicU16 = AtomicU16::new(0);
-    // Another run of these tests has others.
+    // Concurrent runs of these tests use other ranges.
     let first = 10_000 + u16::try_from(std::process::id() % 100).unwrap() * 200;
     loop {
         let port = first + TAKEN.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! A peer without manners: sends what it likes, reads when it likes.
+//! A peer that sends and reads raw frames, so that a test can break the protocol.
 
 use std::path::Path;
 
@@ -15,14 +15,15 @@ pub fn body<'b, P: Payload<'b>>(generation: u8, payload: &P) -> Vec<u8> {
 pub struct Peer {
     stream: UnixStream,
     buffer: Vec<u8>,
-    taken: usize,
-    /// The first id of its range.
+    /// How many bytes of the buffer have been returned as frames.
+    consumed: usize,
+    /// The first request id of the range that the agent assigned.
     pub first_id: u32,
 }
 
 /// A received frame.
 #[derive(Debug)]
-pub struct Received {
+pub struct PeerFrame {
     pub id: u32,
     pub flags: Flags,
     pub body: Vec<u8>,
@@ -31,7 +32,7 @@ pub struct Received {
 // === impl Peer ===
 
 impl Peer {
-    /// Connects to an agent's socket and takes the greeting.
+    /// Connects to an agent's socket, and reads the prologue and the first message.
     pub async fn connect(path: &Path) -> Self {
         let mut peer = Self::over(UnixStream::connect(path).await.unwrap());
         let mut prologue = [0; 8];
@@ -41,9 +42,9 @@ impl Peer {
         peer
     }
 
-    /// Takes over a channel, from its first byte.
+    /// A peer on a channel from which nothing has been read.
     pub fn over(stream: UnixStream) -> Self {
-        Self { stream, buffer: Vec::new(), taken: 0, first_id: 1 }
+        Self { stream, buffer: Vec::new(), consumed: 0, first_id: 1 }
     }
 
     pub fn from_std(stream: std::os::unix::net::UnixStream) -> Self {
@@ -51,7 +52,7 @@ impl Peer {
         Self::over(UnixStream::from_std(stream).unwrap())
     }
 
-    /// Sends a message with the flags of its type, stamped with a generation.
+    /// Sends a message of a generation with the flags of its type.
     pub async fn send<'b, P: Payload<'b>>(&mut self, generation: u8, id: u32, payload: &P) {
         self.send_body(id, P::TYPE.flags(), &body(generation, payload)).await;
     }
@@ -66,21 +67,21 @@ impl Peer {
         self.stream.write_all(bytes).await.unwrap();
     }
 
-    /// Sends without a complaint about a peer that is gone.
+    /// Sends bytes. Returns whether the connection took them.
     pub async fn try_send_bytes(&mut self, bytes: &[u8]) -> bool {
         self.stream.write_all(bytes).await.is_ok()
     }
 
-    /// The next frame; `None` when the connection ended.
-    pub async fn next(&mut self) -> Option<Received> {
+    /// The next frame; `None` when the connection is closed.
+    pub async fn next(&mut self) -> Option<PeerFrame> {
         loop {
-            if let Some((frame, rest)) = Frame::split(&self.buffer[self.taken..]).unwrap() {
-                let received = Received { id: frame.id, flags: frame.flags, body: frame.body.to_vec() };
-                self.taken = self.buffer.len() - rest.len();
-                return Some(received);
+            if let Some((frame, rest)) = Frame::split(&self.buffer[self.consumed..]).unwrap() {
+                let frame = PeerFrame { id: frame.id, flags: frame.flags, body: frame.body.to_vec() };
+                self.consumed = self.buffer.len() - rest.len();
+                return Some(frame);
             }
-            self.buffer.drain(..self.taken);
-            self.taken = 0;
+            self.buffer.drain(..self.consumed);
+            self.consumed = 0;
             self.buffer.reserve(256 * 1024);
             if self.stream.read_buf(&mut self.buffer).await.unwrap_or(0) == 0 {
                 return None;
@@ -88,20 +89,20 @@ impl Peer {
         }
     }
 
-    /// The next frame of an id, passing over those of others.
-    pub async fn next_of(&mut self, id: u32) -> Received {
+    /// The next frame with an id. Skips frames with other ids.
+    pub async fn next_of(&mut self, id: u32) -> PeerFrame {
         loop {
-            let received = self.next().await.expect("the connection ended");
-            if received.id == id {
-                return received;
+            let frame = self.next().await.expect("the connection is open");
+            if frame.id == id {
+                return frame;
             }
         }
     }
 }
 
-// === impl Received ===
+// === impl PeerFrame ===
 
-impl Received {
+impl PeerFrame {
     pub fn envelope(&self) -> Envelope<'_> {
         Envelope::parse(&self.body).unwrap()
     }
@@ -110,7 +111,7 @@ impl Received {
         self.envelope().message_type().unwrap()
     }
 
-    /// The payload, which has to be of the given type.
+    /// Reads the payload from the envelope.
     pub fn payload<T>(&self, read: impl FnOnce(&Envelope<'_>) -> T) -> T {
         read(&self.envelope())
     }

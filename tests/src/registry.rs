@@ -1,4 +1,4 @@
-//! Real registries on loopback: Debian's, each with what it keeps in a directory of its own.
+//! Real registries on loopback: Debian's `docker-registry`, each with a data directory of its own.
 
 mod authority;
 mod proxy;
@@ -11,73 +11,73 @@ use std::thread::JoinHandle;
 
 use tempfile::TempDir;
 
-pub use self::authority::Authority;
+pub use self::authority::CertificateAuthority;
 pub use self::proxy::{Fault, Proxy};
-pub use self::tokens::Tokens;
+pub use self::tokens::TokenServer;
 
-/// Whom the registries with passwords know, and the tokens are given to.
+/// The only user of registries with passwords, and of the token server.
 pub const USER: &str = "carrel";
 pub const PASSWORD: &str = "open sesame";
-/// The password as these registries want it: by bcrypt, at its cheapest.
-const HASHED: &str = "$2b$05$abcdefghijklmnopqrstuupx2xBUC4954936wVIjyyPHmUBFu0wCW";
+/// The bcrypt hash of the password, with the lowest cost.
+const PASSWORD_HASH: &str = "$2b$05$abcdefghijklmnopqrstuupx2xBUC4954936wVIjyyPHmUBFu0wCW";
 
-/// A registry. It ends when it is dropped.
+/// A registry. Killed when dropped.
 pub struct DockerRegistry {
-    /// Where it listens: `127.0.0.1:PORT`.
+    /// The address it listens on: `127.0.0.1:PORT`.
     pub address: String,
     child: Child,
     reader: Option<JoinHandle<()>>,
     dir: TempDir,
 }
 
-/// What is special about one.
+/// How a registry is configured.
 #[derive(Clone, Copy, Default)]
-pub struct Kind<'a> {
-    /// Who says that it is who it is. Without, it speaks plain HTTP.
-    pub tls: Option<&'a Authority>,
-    pub access: Access<'a>,
+pub struct RegistryOptions<'a> {
+    /// The issuer of its certificate. Without one, it serves plain HTTP.
+    pub tls: Option<&'a CertificateAuthority>,
+    pub access: RegistryAccess<'a>,
 }
 
-/// Who may do something with it.
+/// Who may use a registry.
 #[derive(Clone, Copy, Default)]
-pub enum Access<'a> {
+pub enum RegistryAccess<'a> {
     #[default]
     Anonymous,
-    /// Who knows the password.
+    /// Clients with the password.
     Password,
-    /// Who has a token from here.
-    Token(&'a Tokens),
+    /// Clients with a token of this server.
+    Token(&'a TokenServer),
 }
 
 // === impl DockerRegistry ===
 
 impl DockerRegistry {
-    /// One that gives everything to anybody, without TLS.
+    /// A registry without TLS and without authentication.
     pub fn open() -> Self {
-        Self::start(Kind::default())
+        Self::start(RegistryOptions::default())
     }
 
-    pub fn start(kind: Kind<'_>) -> Self {
+    pub fn start(options: RegistryOptions<'_>) -> Self {
         let dir = tempfile::Builder::new().prefix("carrel").tempdir_in("/var/tmp").unwrap();
         let config = dir.path().join("config.yml");
-        std::fs::write(&config, kind.config(dir.path())).unwrap();
+        std::fs::write(&config, options.config(dir.path())).unwrap();
         let log = std::fs::File::create(dir.path().join("access.log")).unwrap();
         let mut command = Command::new(program());
         command.arg("serve").arg(&config).stdin(Stdio::null()).stdout(log).stderr(Stdio::piped());
         command.env_clear().env("HOME", dir.path()).env("OTEL_TRACES_EXPORTER", "none");
         let mut child = command.spawn().expect("docker-registry starts");
-        let mut said = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
-        let mut before = Vec::new();
-        // It takes a port that is free, and says which.
-        let address = said.by_ref().find_map(|line| {
+        let mut stderr = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+        let mut lines_before = Vec::new();
+        // It binds a free port and logs the address.
+        let address = stderr.by_ref().find_map(|line| {
             let address = line.split_once("listening on ").and_then(|(_, rest)| rest.split('"').next());
             let address = address.map(|address| address.trim_end_matches(", tls").to_owned());
-            before.push(line);
+            lines_before.push(line);
             address
         });
-        let address = address.unwrap_or_else(|| panic!("the registry did not start:\n{}", before.join("\n")));
-        // Whatever else it says is read, so that it does not have to wait.
-        let reader = std::thread::spawn(move || said.for_each(drop));
+        let address = address.unwrap_or_else(|| panic!("the registry did not start:\n{}", lines_before.join("\n")));
+        // The rest of its log is read so that a full pipe does not block it.
+        let reader = std::thread::spawn(move || stderr.for_each(drop));
         Self { address, child, reader: Some(reader), dir }
     }
 
@@ -86,13 +86,13 @@ impl DockerRegistry {
         format!("{}/{image}", self.address)
     }
 
-    /// Where it keeps what it has.
+    /// Its data directory.
     pub fn data(&self) -> PathBuf {
         self.dir.path().join("data")
     }
 
-    /// Puts an image of a layout into it, by a tool that is not ours. There has to be no TLS, and no login.
-    pub fn put(&self, layout: &Path, tag: &str, image: &str) {
+    /// Pushes an image of a layout with `skopeo`. The registry must be without TLS and authentication.
+    pub fn push(&self, layout: &Path, tag: &str, image: &str) {
         let source = format!("oci:{}:{tag}", layout.display());
         skopeo(&["copy", "--dest-tls-verify=false", &source, &format!("docker://{}", self.name(image))]);
     }
@@ -101,15 +101,15 @@ impl DockerRegistry {
 impl Drop for DockerRegistry {
     fn drop(&mut self) {
         let _killed = self.child.kill();
-        let _ended = self.child.wait();
-        let _read = self.reader.take().map(JoinHandle::join);
+        let _reaped = self.child.wait();
+        let _joined = self.reader.take().map(JoinHandle::join);
     }
 }
 
-// === impl Kind ===
+// === impl RegistryOptions ===
 
-impl Kind<'_> {
-    /// Its configuration. JSON is YAML, too.
+impl RegistryOptions<'_> {
+    /// The configuration file, in JSON, which is valid YAML.
     fn config(&self, dir: &Path) -> String {
         let mut http = serde_json::json!({"addr": "127.0.0.1:0", "secret": "for tests"});
         if let Some(authority) = self.tls {
@@ -123,43 +123,43 @@ impl Kind<'_> {
             "http": http,
         });
         match self.access {
-            Access::Anonymous => {}
-            Access::Password => {
+            RegistryAccess::Anonymous => {}
+            RegistryAccess::Password => {
                 let file = dir.join("htpasswd");
-                std::fs::write(&file, format!("{USER}:{HASHED}\n")).unwrap();
+                std::fs::write(&file, format!("{USER}:{PASSWORD_HASH}\n")).unwrap();
                 config["auth"] = serde_json::json!({"htpasswd": {"realm": "tests", "path": file}});
             }
-            Access::Token(tokens) => config["auth"] = serde_json::json!({"token": tokens.described(dir)}),
+            RegistryAccess::Token(server) => config["auth"] = serde_json::json!({"token": server.registry_config(dir)}),
         }
         config.to_string()
     }
 }
 
-/// Debian's registry: installed, or unpacked by set-up, which does not let it serve by itself.
+/// Debian's registry: installed, or unpacked by the set-up, which does not install it as a service.
 fn program() -> PathBuf {
     let cache = std::env::var_os("CARREL_CACHE").map_or_else(cache, PathBuf::from);
     let unpacked = cache.join("tools/docker-registry/usr/bin/docker-registry");
     if unpacked.exists() { unpacked } else { "docker-registry".into() }
 }
 
-/// Where everything is kept that is made once for all runs.
+/// The cache directory that all runs of the tests share.
 pub(crate) fn cache() -> PathBuf {
-    let home = || PathBuf::from(std::env::var_os("HOME").expect("there is a home")).join(".cache");
+    let home = || PathBuf::from(std::env::var_os("HOME").expect("HOME is set")).join(".cache");
     std::env::var_os("XDG_CACHE_HOME").map_or_else(home, PathBuf::from).join("carrel")
 }
 
-/// Runs `skopeo`, which has to succeed.
+/// Runs `skopeo`. Panics if it fails.
 pub fn skopeo(arguments: &[&str]) -> String {
     tool("skopeo", arguments)
 }
 
-/// Runs `umoci`, which has to succeed.
+/// Runs `umoci`. Panics if it fails.
 pub fn umoci(arguments: &[&str]) -> String {
     tool("umoci", arguments)
 }
 
 fn tool(name: &str, arguments: &[&str]) -> String {
-    let ended = Command::new(name).args(arguments).stdin(Stdio::null()).output().expect(name);
-    assert!(ended.status.success(), "{name} {arguments:?}: {}", String::from_utf8_lossy(&ended.stderr));
-    String::from_utf8(ended.stdout).unwrap()
+    let output = Command::new(name).args(arguments).stdin(Stdio::null()).output().expect(name);
+    assert!(output.status.success(), "{name} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
 }

@@ -1,4 +1,4 @@
-//! A sandbox with its supervisor, as an owner has it.
+//! A sandbox with its shim, started by the test as its owner.
 
 use std::path::{Path, PathBuf};
 
@@ -11,8 +11,8 @@ use tempfile::TempDir;
 
 use crate::agentd::agentd_path;
 
-/// A sandbox of the image `host` in a home of its own, gone when dropped.
-pub struct Sandbox {
+/// A sandbox of the image `host` in a home of its own. Removed when dropped.
+pub struct TestSandbox {
     pub owned: OwnedSandbox,
     pub home: TempDir,
     pub create: Create,
@@ -24,7 +24,7 @@ pub fn programs() -> Programs {
     Programs::within(&directory).expect("build carrel-shim first")
 }
 
-/// What an owner asks for who asks for nothing special.
+/// A request for a sandbox with default settings.
 pub fn create(home: &Path, name: &str) -> Create {
     let incarnation = format!("test-{:016x}", random());
     Create {
@@ -61,14 +61,14 @@ pub fn home() -> TempDir {
     tempfile::Builder::new().prefix("carrel").tempdir_in("/tmp").unwrap()
 }
 
-// === impl Sandbox ===
+// === impl TestSandbox ===
 
-impl Sandbox {
+impl TestSandbox {
     pub async fn start() -> Self {
         Self::with(|_| {}).await
     }
 
-    /// One that differs from the usual.
+    /// A sandbox with a change to the default settings.
     pub async fn with(change: impl FnOnce(&mut Create)) -> Self {
         Self::try_with(change).await.unwrap()
     }
@@ -89,7 +89,7 @@ impl Sandbox {
         AgentClient::connect(self.socket()).await.unwrap()
     }
 
-    /// A client that knows no generation above the given one.
+    /// A client that supports no generation above the given one.
     pub async fn client_of(&self, max_generation: Generation) -> AgentClient {
         let options = ConnectOptions { max_generation, ..ConnectOptions::default() };
         AgentClient::connect_with(self.socket(), options).await.unwrap()
@@ -102,13 +102,13 @@ impl Sandbox {
         text
     }
 
-    /// What of it is on this host.
+    /// What exists of it on this host.
     pub fn traces(&self) -> Vec<String> {
         traces(&self.create)
     }
 }
 
-/// What of a sandbox is on this host: directories, cgroups, mounts.
+/// What exists of a sandbox on this host: directories, cgroups, mounts.
 pub fn traces(create: &Create) -> Vec<String> {
     let mut found = Vec::new();
     if create.directory.0.exists() {

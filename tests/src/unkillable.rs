@@ -1,4 +1,4 @@
-//! A process that no signal ends: it waits for a file system that never answers.
+//! A process that no signal kills: it is blocked in a request to a FUSE file system that never replies.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -9,25 +9,25 @@ use std::process::{Child, Command, Stdio};
 use rustix::mount::{MountFlags, UnmountFlags};
 use tempfile::TempDir;
 
-/// The request that begins a conversation with the kernel.
-const INIT: u32 = 26;
-/// The version that is answered: the oldest with an answer of this length.
+/// The opcode of the first request of the kernel.
+const FUSE_INIT: u32 = 26;
+/// The protocol version of the reply: the oldest one with a reply of this length.
 const VERSION: (u32, u32) = (7, 23);
-/// The length of an answer to the first request, with its header.
-const INIT_ANSWER: usize = 16 + 64;
+/// The length of a reply to `FUSE_INIT`, with its header.
+const INIT_REPLY: usize = 16 + 64;
 
-/// A process that no signal ends, until this is dropped.
-pub struct Unkillable {
+/// A process that no signal kills until this is dropped.
+pub struct UnkillableProcess {
     directory: TempDir,
     child: Child,
-    /// The kernel gives up on the file system when this is closed.
+    /// The kernel aborts all requests to the file system when this is closed.
     device: Option<File>,
 }
 
-// === impl Unkillable ===
+// === impl UnkillableProcess ===
 
-impl Unkillable {
-    /// Returns when it cannot be killed any more.
+impl UnkillableProcess {
+    /// Starts the process, and returns when signals no longer kill it.
     pub fn start() -> Self {
         let directory = tempfile::Builder::new().prefix("carrel-hung").tempdir_in("/var/tmp").unwrap();
         let mut device = File::options().read(true).write(true).open("/dev/fuse").unwrap();
@@ -39,20 +39,20 @@ impl Unkillable {
         command.arg(directory.path().join("x")).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let child = command.spawn().unwrap();
         let mut request = vec![0; 1 << 20];
-        // A request that was taken and not answered is waited for, whatever signal comes.
+        // The process waits for the reply to a request that was read from the device, uninterruptibly.
         loop {
             let length = device.read(&mut request).unwrap();
             let field = |at: usize| u32::from_ne_bytes(request[at..at + 4].try_into().unwrap());
             assert!(length >= 40);
-            if field(4) != INIT {
+            if field(4) != FUSE_INIT {
                 break;
             }
-            let mut answer = vec![0; INIT_ANSWER];
-            answer[..4].copy_from_slice(&u32::try_from(INIT_ANSWER).unwrap().to_ne_bytes());
-            answer[8..16].copy_from_slice(&request[8..16]);
-            answer[16..20].copy_from_slice(&VERSION.0.to_ne_bytes());
-            answer[20..24].copy_from_slice(&VERSION.1.to_ne_bytes());
-            device.write_all(&answer).unwrap();
+            let mut reply = vec![0; INIT_REPLY];
+            reply[..4].copy_from_slice(&u32::try_from(INIT_REPLY).unwrap().to_ne_bytes());
+            reply[8..16].copy_from_slice(&request[8..16]);
+            reply[16..20].copy_from_slice(&VERSION.0.to_ne_bytes());
+            reply[20..24].copy_from_slice(&VERSION.1.to_ne_bytes());
+            device.write_all(&reply).unwrap();
         }
         Self { directory, child, device: Some(device) }
     }
@@ -61,16 +61,16 @@ impl Unkillable {
         self.child.id()
     }
 
-    /// Whether it is still there.
-    pub fn lives(&mut self) -> bool {
+    /// Whether it still exists.
+    pub fn is_alive(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
 }
 
-impl Drop for Unkillable {
+impl Drop for UnkillableProcess {
     fn drop(&mut self) {
         self.device = None;
-        let _gone = rustix::mount::unmount(self.directory.path(), UnmountFlags::DETACH);
-        let _ended = (self.child.kill(), self.child.wait());
+        let _unmounted = rustix::mount::unmount(self.directory.path(), UnmountFlags::DETACH);
+        let _reaped = (self.child.kill(), self.child.wait());
     }
 }

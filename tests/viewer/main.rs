@@ -1,4 +1,4 @@
-//! Somebody who follows a job, as a process of its own: writes what the job writes, from a place on, until it is killed.
+//! A client that follows a job in a process of its own: it writes the output from an offset on, and exits with its code.
 
 use std::io::Write;
 use std::path::Path;

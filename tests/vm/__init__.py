@@ -1,1 +1,1 @@
-"""What no kernel at hand can show: the programs on Debian's kernels, in machines without acceleration."""
+"""The programs on other kernels than that of the host: those of Debian, in emulated machines."""

@@ -10,7 +10,7 @@ _TRAILER = "TRAILER!!!"
 
 @dataclass
 class Archive:
-    """The entries so far, in the order in which the kernel makes them: a directory before what is in it."""
+    """The entries so far, in the order in which the kernel creates them: a directory before its content."""
 
     _parts: list[bytes] = field(default_factory=list)
     _count: int = 0
@@ -28,7 +28,7 @@ class Archive:
         self._entry(path, stat.S_IFCHR | 0o600, device=(major, minor))
 
     def finish(self) -> bytes:
-        """The whole archive."""
+        """Ends the archive, and returns it."""
         self._entry(_TRAILER, 0)
         return b"".join(self._parts)
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Fetches Debian's kernel for machines, and a static busybox, and unpacks them without installing them. The emulator is
-# installed if it is not there.
+# Downloads Debian's kernel for virtual machines and a static busybox, and unpacks them without installing them. Installs
+# the emulator if it is missing.
 #
 #   tests/vm/fetch.sh bookworm|trixie       leaves kernel/ and busybox/ below $CARREL_CACHE/vm/SUITE
 set -euo pipefail
@@ -15,17 +15,17 @@ mkdir -p "$CARREL_CACHE/vm"
 exec 9>"$CARREL_CACHE/vm/$suite.lock"
 flock 9
 has qemu-system-x86_64 || install_missing qemu-system-x86
-place="$CARREL_CACHE/vm/$suite"
-[[ ! -e "$place/complete" ]] || exit 0
+directory="$CARREL_CACHE/vm/$suite"
+[[ ! -e "$directory/complete" ]] || exit 0
 
 keys=/usr/share/keyrings/debian-archive-keyring.gpg
 [[ -e "$keys" ]] || install_missing debian-archive-keyring
-# The archive is the one that this system comes from; the lists are our own, and the system's stay as they are.
+# The same mirror as this system, with separate package lists.
 targets=('Created-By: Packages' 'Origin: Debian' 'Label: Debian')
 mirror="$(apt-get indextargets --format '$(REPO_URI)' "${targets[@]}" | sed -n 1p)"
 [[ -n "$mirror" ]] ||
   fail "no archive of Debian is among the sources of packages" "add one in /etc/apt, and run apt-get update"
-new="$(mktemp -d "$place.XXXXXX")"
+new="$(mktemp -d "$directory.XXXXXX")"
 trap 'rm -rf "$new"' EXIT
 mkdir -p "$new"/lists/partial "$new"/archives/partial "$new"/kernel "$new"/busybox
 printf 'deb [signed-by=%s] %s %s main\n' "$keys" "$mirror" "$suite" >"$new/sources.list"
@@ -36,13 +36,13 @@ options=(-q -o "Dir::Etc::SourceList=$new/sources.list" -o Dir::Etc::SourceParts
 say "fetching the kernel of Debian $suite"
 apt-get "${options[@]}" update </dev/null >"$new/log" 2>&1 ||
   { tail -n 5 "$new/log" >&2 && fail "the package lists of $suite could not be fetched" "check the network"; }
-# The package is empty, and needs the one of the newest kernel.
+# The package is empty, and depends on that of the newest kernel.
 kernel="$(apt-cache "${options[@]}" depends linux-image-cloud-amd64 | awk '/Depends: linux-image-/ {print $2; exit}')"
 cd "$new/archives"
 apt-get "${options[@]}" download "${kernel:?the kernel has no package}" busybox-static </dev/null >&2
 dpkg-deb -x linux-image-*.deb "$new/kernel"
 dpkg-deb -x busybox-static_*.deb "$new/busybox"
-rm -rf "$new"/lists "$new"/archives "$new"/sources.list "$new"/log "$new"/*.bin "$place"
+rm -rf "$new"/lists "$new"/archives "$new"/sources.list "$new"/log "$new"/*.bin "$directory"
 touch "$new/complete"
-mv "$new" "$place"
+mv "$new" "$directory"
 say "fetched: $kernel"

@@ -1,4 +1,4 @@
-"""One machine, emulated: two processors, one gibibyte, a disk, and two serial lines that are files."""
+"""An emulated machine: two processors, one gibibyte, a disk, and two serial lines that are files."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 
 from runner.process import Finished, Watchdog
 
-# Nothing from v1, no word of the kernel that is no trouble, and after a panic an end instead of a wait.
+# No cgroup v1, only errors of the kernel on the console, and a reboot after a panic.
 COMMAND_LINE = "console=ttyS0 quiet panic=-1 cgroup_no_v1=all systemd.getty_auto=no"
-# Runs a machine until it says so on the line that is a file, and kills it then.
+# Runs a machine until it writes `@ cut` to its second serial line, and then kills it.
 UNTIL_CUT = r"""
-said="$1"; shift
-: >"$said"
+output="$1"; shift
+: >"$output"
 "$@" & machine=$!
-grep -q -m1 "^@ cut" < <(tail -n +1 -f --pid=$machine "$said")
+grep -q -m1 "^@ cut" < <(tail -n +1 -f --pid=$machine "$output")
 kill -KILL $machine 2>/dev/null
 wait $machine
 """
@@ -22,13 +22,13 @@ wait $machine
 
 @dataclass(frozen=True)
 class Machine:
-    """What a machine starts from. What it writes to its disk is there when it is started again."""
+    """What a machine boots from. Its disk keeps its content between boots."""
 
     kernel: Path
     archive: Path
     disk: Path
-    # Of QEMU. `unsafe` forgets what the guest flushes, and is fast; `writeback` keeps what reached the host, as a disk
-    # keeps what reached it. What the guest had only in its own memory is lost with a machine that is killed.
+    # The cache mode of QEMU. `unsafe` ignores flushes, and is fast; `writeback` keeps what the guest flushed. What was only
+    # in the memory of the guest is lost when the machine is killed.
     cache: str = "unsafe"
 
     def command(self, lines: list[Path]) -> list[str]:
@@ -43,18 +43,18 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Ran:
-    """A machine that is off: what its kernel said on the first line, and what its tests said on the second."""
+class FinishedMachine:
+    """A machine that is off: the output of its kernel on the first serial line, and of its tests on the second."""
 
-    how: Finished
+    process: Finished
     console: str
-    said: str
+    output: str
 
 
-def run(watchdog: Watchdog, machine: Machine, scratch: Path, limit: float) -> Ran:
-    """Starts a machine and waits until it turns itself off or reboots, says that its power is cut, or is ended."""
-    lines = [scratch / "console", scratch / "said"]
+def run(watchdog: Watchdog, machine: Machine, scratch: Path, limit: float) -> FinishedMachine:
+    """Starts a machine and waits until it powers off, reboots, asks for a power cut, or reaches the time limit."""
+    lines = [scratch / "console", scratch / "output"]
     command = ["bash", "-c", UNTIL_CUT, "machine", str(lines[1]), *machine.command(lines)]
     done = watchdog.run(command, cwd=scratch, limit=limit)
-    console, said = (line.read_bytes().decode(errors="replace") if line.exists() else "" for line in lines)
-    return Ran(done, console, said)
+    console, output = (line.read_bytes().decode(errors="replace") if line.exists() else "" for line in lines)
+    return FinishedMachine(done, console, output)

@@ -1,4 +1,4 @@
-"""The modules of an unpacked kernel, with what each needs before it."""
+"""The modules of an unpacked kernel, with their dependencies."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ _DEPENDS = re.compile(rb"\0depends=([^\0]*)\0")
 
 
 class MissingModule(Exception):
-    """A kernel has a module neither as a file nor in itself."""
+    """A kernel has a module neither as a file nor built in."""
 
 
 class Modules:
-    """What lies below `lib/modules/RELEASE`."""
+    """The content of `lib/modules/RELEASE`."""
 
     def __init__(self, directory: Path) -> None:
         self._files = {_name(path.name): path for path in directory.rglob("*.ko*")}
         listed = (directory / "modules.builtin").read_text().splitlines()
         self._built_in = {_name(Path(line).name) for line in listed}
 
-    def in_order(self, wanted: Iterable[str]) -> list[tuple[str, bytes]]:
-        """The modules to insert for what is wanted, each after those that it needs; what is built in needs none."""
+    def in_order(self, names: Iterable[str]) -> list[tuple[str, bytes]]:
+        """The modules to insert, each after its dependencies; built-in ones are left out."""
         found: dict[str, bytes] = {}
-        for name in wanted:
+        for name in names:
             self._add(name, found)
         return list(found.items())
 
@@ -35,7 +35,7 @@ class Modules:
         if name not in self._files:
             raise MissingModule(f"the kernel has no module {name}")
         content = _content(self._files[name])
-        for needed in _needs(content):
+        for needed in _dependencies(content):
             self._add(needed, found)
         found[name] = content
 
@@ -49,8 +49,8 @@ def _content(path: Path) -> bytes:
     return lzma.decompress(content) if path.suffix == ".xz" else content
 
 
-def _needs(content: bytes) -> Iterator[str]:
-    """The names in the field `depends` of a module's own description."""
+def _dependencies(content: bytes) -> Iterator[str]:
+    """The names in the field `depends` of a module."""
     match = _DEPENDS.search(content)
     for name in (match[1].decode().split(",") if match else []):
         if name:

@@ -1,4 +1,4 @@
-"""Reads what a machine said: suites between marks, each in the words of Rust's test harness.
+"""Parses the output of a machine: suites between markers, each with the output of Rust's test harness.
 
     @ kernel RELEASE
     @ suite NAME json|plain
@@ -17,28 +17,28 @@ from runner.outcome import Outcome, Status
 
 
 @dataclass
-class Said:
-    """One suite: its name, how its harness speaks, what it said, and with which code it ended, if it did."""
+class SuiteOutput:
+    """One suite: its name, the format and text of its output, and its exit code, if it exited."""
 
     name: str
-    form: str
+    format: str
     text: str = ""
     code: int | None = None
 
 
 @dataclass
 class Report:
-    """All that a machine said."""
+    """The parsed output of a machine."""
 
     kernel: str | None
-    suites: list[Said]
+    suites: list[SuiteOutput]
     done: bool
 
     def outcomes(self, prefix: str) -> Iterator[Outcome]:
-        """Every test, and a failure of its own for a suite that did not come to its end."""
+        """Every test, and a failure for each suite that did not finish."""
         for suite in self.suites:
-            read = libtest.parse_json if suite.form == "json" else libtest.parse_plain
-            parsed = read(suite.text)
+            parse = libtest.parse_json if suite.format == "json" else libtest.parse_plain
+            parsed = parse(suite.text)
             name = f"{prefix}::{suite.name}"
             for outcome in parsed.outcomes:
                 yield Outcome(f"{name}::{outcome.name}", outcome.status, outcome.seconds, outcome.detail)
@@ -46,19 +46,19 @@ class Report:
                 yield Outcome(f"{name}::{unfinished}", Status.FAILED, None, f"unfinished\n{suite.text}")
             failed = any(outcome.status is Status.FAILED for outcome in parsed.outcomes)
             if not parsed.unfinished and not failed and not (parsed.complete and suite.code == 0):
-                yield Outcome(name, Status.FAILED, None, f"ended with {suite.code}\n{suite.text}")
+                yield Outcome(name, Status.FAILED, None, f"exited with {suite.code}\n{suite.text}")
 
 
 def read(text: str) -> Report:
-    """Splits what was said at the marks; lines outside of a suite are ignored."""
+    """Splits the output at the markers; lines outside of a suite are ignored."""
     report = Report(None, [], False)
-    current: Said | None = None
+    current: SuiteOutput | None = None
     for line in text.splitlines():
         match line.split(" "):
             case ["@", "kernel", release]:
                 report.kernel = release
-            case ["@", "suite", name, form]:
-                current = Said(name, form)
+            case ["@", "suite", name, format]:
+                current = SuiteOutput(name, format)
                 report.suites.append(current)
             case ["@", "end", code] if current:
                 current.code, current = int(code), None

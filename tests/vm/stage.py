@@ -1,4 +1,4 @@
-"""The stage `vm` of `./test --full`: one machine for each kernel, its tests under names of their own."""
+"""The stage `vm` of `./test --full`: one machine for each kernel, with its own test names."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from runner.process import Watchdog
 
 from . import machine, report, system
 
-# Debian's releases whose kernels are tried: the oldest that sandboxes run on as they should, and the newest.
+# Debian releases whose kernels are tested: the oldest with full support, and the newest.
 KERNELS = ("bookworm", "trixie")
-# The one whose kernel and systemd are tried with a reboot and a power cut, and what its boots are called.
+# The release that is tested with systemd, a reboot and a power cut, and the names of its boots.
 REBOOTED = "trixie"
 BOOTS = ("first_boot", "after_a_reboot", "after_a_power_cut")
-# One is about v1 beside v2, of which these kernels have none. The other sends more than so small a machine has room for;
-# `what_waits_in_sockets_counts_as_memory` stands for it.
-LEFT_OUT = ("--skip", "every_hierarchy", "--skip", "what_waits_in_sockets_is_limited")
-# Package, test binary, and which of its tests: those that limits, freezing, killing and what is left have a part in.
+# The first needs cgroup v1 beside v2, which these machines do not have. The second sends more than so small a machine can
+# buffer; `data_queued_in_sockets_counts_as_memory` replaces it.
+LEFT_OUT = ("--skip", "every_hierarchy", "--skip", "data_queued_in_sockets")
+# Package, test binary, and a selection of its tests: limits, freezing, killing and clean-up.
 CHOSEN = (
     ("carrel-sandbox", "cgroup", ()),
-    ("carrel-tests", "isolation", ("limits::", "kept::", "--include-ignored", *LEFT_OUT)),
-    ("carrel-tests", "relay", ("life::",)),
+    ("carrel-tests", "isolation", ("limits::", "persistent_disk::", "--include-ignored", *LEFT_OUT)),
+    ("carrel-tests", "relay", ("lifecycle::",)),
     ("carrel-cli", "e2e", ("flags::", "leftovers::")),
 )
 
 
 @dataclass(frozen=True)
 class Machines:
-    """The programs under test, and where kernels are kept."""
+    """The programs under test, and the cache of kernels."""
 
     ledger: Ledger
     watchdog: Watchdog
@@ -43,29 +43,29 @@ class Machines:
     limit: float
 
     def run(self) -> dict[str, str]:
-        """Runs every machine; returns the kernels that came up."""
+        """Runs every machine; returns the kernels that booted."""
         found = {suite: self._run_one(suite) for suite in KERNELS}
         self._reboot(REBOOTED)
         return {suite: release for suite, release in found.items() if release}
 
     def _run_one(self, name: str) -> str | None:
-        """Counts what one machine shows, as `vm::NAME::…`."""
+        """Runs one machine, and records its tests as `vm::NAME::…`."""
         prefix = f"vm::{name}"
-        if self._made(prefix, "fetch.sh", name) is None:
+        if self._run_script(prefix, "fetch.sh", name) is None:
             return None
         with tempfile.TemporaryDirectory(prefix="vm-", dir=self.cache) as directory:
             ran = self._start(system.Fetched(self.cache / "vm" / name), Path(directory))
-        said = report.read(ran.said)
+        parsed = report.read(ran.output)
         count = 0
-        for outcome in said.outcomes(prefix):
+        for outcome in parsed.outcomes(prefix):
             self.ledger.add(outcome)
             count += 1
-        if not said.done or not ran.how.ok:
-            self._failed(prefix, f"the machine did not come to its end: {ran.how.how()}\n{ran.how.errors}{ran.console}")
-        print(f"  {count:5} tests  {ran.how.seconds:7.1f} s  {prefix}, Linux {said.kernel}", flush=True)
-        return said.kernel
+        if not parsed.done or not ran.process.ok:
+            self._failed(prefix, f"the machine did not finish: {ran.process.how()}\n{ran.process.errors}{ran.console}")
+        print(f"  {count:5} tests  {ran.process.seconds:7.1f} s  {prefix}, Linux {parsed.kernel}", flush=True)
+        return parsed.kernel
 
-    def _start(self, fetched: system.Fetched, scratch: Path) -> machine.Ran:
+    def _start(self, fetched: system.Fetched, scratch: Path) -> machine.FinishedMachine:
         archive = scratch / "archive"
         archive.write_bytes(system.archive(fetched))
         examples = [made.executable for made in self.built if made.kind == "example" and not made.is_test]
@@ -73,10 +73,10 @@ class Machines:
         return machine.run(self.watchdog, machine.Machine(fetched.kernel, archive, disk), scratch, self.limit)
 
     def _reboot(self, name: str) -> None:
-        """Boots a Debian with systemd three times: it reboots in order, loses its power, and turns itself off."""
+        """Boots a Debian with systemd three times: it reboots in order, loses power, and powers off."""
         prefix = f"vm::reboot::{name}"
-        debian = self._made(prefix, "systemd.sh", name)
-        if debian is None or self._made(prefix, "fetch.sh", name) is None:
+        debian = self._run_script(prefix, "systemd.sh", name)
+        if debian is None or self._run_script(prefix, "fetch.sh", name) is None:
             return
         fetched = system.Fetched(self.cache / "vm" / name)
         with tempfile.TemporaryDirectory(prefix="vm-", dir=self.cache) as directory:
@@ -87,17 +87,17 @@ class Machines:
             booted = machine.Machine(fetched.kernel, archive, disk, cache="writeback")
             for boot in BOOTS:
                 ran = machine.run(self.watchdog, booted, scratch, self.limit)
-                said = report.read(ran.said)
-                outcomes = list(said.outcomes(prefix))
+                parsed = report.read(ran.output)
+                outcomes = list(parsed.outcomes(prefix))
                 for outcome in outcomes:
                     self.ledger.add(outcome)
-                print(f"  {len(outcomes):5} tests  {ran.how.seconds:7.1f} s  {prefix}::{boot}", flush=True)
-                if [suite.name for suite in said.suites] != [boot] or ran.how.timed_out:
-                    self._failed(f"{prefix}::{boot}", f"{ran.how.how()}\n{ran.how.errors}{ran.console}{ran.said}")
+                print(f"  {len(outcomes):5} tests  {ran.process.seconds:7.1f} s  {prefix}::{boot}", flush=True)
+                if [suite.name for suite in parsed.suites] != [boot] or ran.process.timed_out:
+                    self._failed(f"{prefix}::{boot}", f"{ran.process.how()}\n{ran.process.errors}{ran.console}{ran.output}")
                     return
 
-    def _made(self, prefix: str, script: str, name: str) -> str | None:
-        """What a script of ours says that it made; none, and a failure, if it did not."""
+    def _run_script(self, prefix: str, script: str, name: str) -> str | None:
+        """The path that a script of ours prints, or None and a recorded failure."""
         command = ["bash", str(self.root / "tests" / "vm" / script), name]
         made = self.watchdog.run(command, cwd=self.root, limit=600.0)
         if made.ok:
@@ -106,7 +106,7 @@ class Machines:
         return None
 
     def _programs(self) -> Path:
-        """Where the programs were built."""
+        """The directory of the built programs."""
         agentd = next(made.executable for made in self.built if made.name == "carrel-agentd" and not made.is_test)
         return agentd.parent
 
@@ -115,7 +115,7 @@ class Machines:
             made = next(
                 made for made in self.built if (made.package, made.name, made.kind) == (package, name, "test")
             )
-            # One at a time: without acceleration, two that wait for each other's processor only wait longer.
+            # One at a time: without acceleration, parallel tests only slow each other down.
             arguments = (*chosen, "--test-threads=1", *JSON_ARGUMENTS)
             yield system.Suite(name, made.executable, arguments)
 

@@ -1,4 +1,4 @@
-"""Makes what a machine starts from: the archive that the kernel unpacks, and a disk with the programs under test.
+"""Builds what a machine boots from: the archive that the kernel unpacks, and a disk with the programs under test.
 
 The disk is ext4, and not a file system in memory: the layers of an image have to be on one whose mounts can map ids.
 """
@@ -16,13 +16,13 @@ from .cpio import Archive
 from .modules import Modules
 
 GUEST = Path(__file__).resolve().parent / "guest"
-# The last one is for the quotas of kept disks.
+# The last one is for the quotas of persistent disks.
 MODULES = ("virtio_pci", "virtio_blk", "ext4", "overlay", "loop", "quota_v2")
 DISK_BYTES = 2 << 30
 # Links into `usr`, as Debian has them.
 MERGED = ("bin", "sbin", "lib", "lib64")
 DIRECTORIES = ("proc", "sys", "dev", "run", "tmp", "root", "home", "mnt", "var/tmp", "var/lib", "etc", "opt/tests")
-# What tests start that busybox has not or words in its own way, and a shell that starts what it is asked to.
+# Programs of the tests that busybox does not have or implements differently, and a shell that runs them instead of applets.
 PROGRAMS = ("/usr/sbin/mkfs.ext4", "/usr/bin/install", "/usr/bin/head", "/usr/bin/dash", "/usr/bin/python3")
 FILES = {
     "etc/passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
@@ -31,20 +31,19 @@ FILES = {
 }
 
 
-# The programs of Carrel.
 OURS = ("carrel", "carrel-shim", "carrel-agentd", "carrel-unpack")
-# The units that are started at boot: what is shipped, and the checks.
+# The shipped units, and those that are started at boot.
 UNITS = ("carrel.service", "carrel-sandboxes.service", "carrel-sandboxes.slice")
 STARTED = ("carrel.service", "carrel-sandboxes.service", "reboot.service")
 
 
-class BadSystem(Exception):
-    """What was fetched or built is not what a machine can start from."""
+class UnusableSystem(Exception):
+    """A machine cannot boot from what was downloaded or built."""
 
 
 @dataclass(frozen=True)
-class Fetched:
-    """What `fetch.sh` left: an unpacked kernel, and a static busybox."""
+class KernelFiles:
+    """The output of `fetch.sh`: an unpacked kernel, and a static busybox."""
 
     directory: Path
 
@@ -54,10 +53,10 @@ class Fetched:
 
     @property
     def modules(self) -> Path:
-        # Debian 13 has moved them below `usr`.
+        # Debian 13 has them below `usr`.
         found = [*self.directory.glob("kernel/lib/modules/*"), *self.directory.glob("kernel/usr/lib/modules/*")]
         if len(found) != 1:
-            raise BadSystem(f"{self.directory} has the modules of {len(found)} kernels")
+            raise UnusableSystem(f"{self.directory} has the modules of {len(found)} kernels")
         return found[0]
 
     @property
@@ -67,25 +66,25 @@ class Fetched:
     def _one(self, pattern: str) -> Path:
         found = sorted(self.directory.glob(pattern))
         if len(found) != 1:
-            raise BadSystem(f"{self.directory} has {len(found)} files {pattern}")
+            raise UnusableSystem(f"{self.directory} has {len(found)} files {pattern}")
         return found[0]
 
 
 @dataclass(frozen=True)
 class Suite:
-    """A test binary, and which of its tests are run."""
+    """A test binary, and the arguments that select its tests."""
 
     name: str
     executable: Path
     arguments: tuple[str, ...]
 
 
-def archive(fetched: Fetched) -> bytes:
-    """What the kernel unpacks: busybox, modules in their order, and the first program."""
+def archive(fetched: KernelFiles) -> bytes:
+    """The archive that the kernel unpacks: busybox, modules in their order, and the first program."""
     made = Archive()
     for directory in ("bin", "dev", "disk", "modules"):
         made.directory(directory)
-    # Messages go nowhere if this is not there when the kernel starts the first program.
+    # Without it, the output of the first program is lost.
     made.device("dev/console", 5, 1)
     made.file("bin/busybox", fetched.busybox.read_bytes(), 0o755)
     made.file("init", (GUEST / "first.sh").read_bytes(), 0o755)
@@ -94,8 +93,8 @@ def archive(fetched: Fetched) -> bytes:
     return made.finish()
 
 
-def disk(fetched: Fetched, programs: Path, examples: Iterable[Path], suites: Iterable[Suite], scratch: Path) -> Path:
-    """A disk with a small system, the programs, and the suites with a list of them."""
+def disk(fetched: KernelFiles, programs: Path, examples: Iterable[Path], suites: Iterable[Suite], scratch: Path) -> Path:
+    """A disk with a small system, the programs, and the suites."""
     root = scratch / "root"
     for directory in (*DIRECTORIES, *(f"usr/{name}" for name in MERGED)):
         (root / directory).mkdir(parents=True, exist_ok=True)
@@ -134,7 +133,7 @@ def disk(fetched: Fetched, programs: Path, examples: Iterable[Path], suites: Ite
 
 
 def systemd_disk(debian: Path, programs: Path, packaging: Path, scratch: Path) -> Path:
-    """A disk with a Debian that systemd runs, Carrel installed as its documentation says, and the checks of each boot."""
+    """A disk with a Debian with systemd, Carrel installed as documented, and the checks of each boot."""
     root = scratch / "root"
     root.mkdir()
     _call(["tar", "-C", str(root), "--numeric-owner", "-xpf", str(debian)])
@@ -146,11 +145,11 @@ def systemd_disk(debian: Path, programs: Path, packaging: Path, scratch: Path) -
     for name in UNITS:
         shutil.copy(packaging / name, units / name)
     shutil.copy(GUEST / "reboot.service", units / "reboot.service")
-    wanted = units / "multi-user.target.wants"
-    wanted.mkdir(exist_ok=True)
+    wants = units / "multi-user.target.wants"
+    wants.mkdir(exist_ok=True)
     for name in STARTED:
-        (wanted / name).symlink_to(f"/etc/systemd/system/{name}")
-    # Without one, the first boot asks questions.
+        (wants / name).symlink_to(f"/etc/systemd/system/{name}")
+    # Without it, the first boot asks questions.
     (root / "etc" / "machine-id").write_text("0123456789abcdef0123456789abcdef\n")
     for script in ("reboot.sh", "harness.sh"):
         shutil.copy(GUEST / script, root / "opt" / script)
@@ -158,7 +157,7 @@ def systemd_disk(debian: Path, programs: Path, packaging: Path, scratch: Path) -
 
 
 def _busybox(busybox: Path, directory: Path) -> None:
-    """The program, under each of its names."""
+    """Installs busybox under each of its names."""
     directory.mkdir(parents=True, exist_ok=True)
     shutil.copy(busybox, directory / "busybox")
     names = subprocess.run([busybox, "--list"], stdout=subprocess.PIPE, check=True, text=True, timeout=60)
@@ -168,20 +167,20 @@ def _busybox(busybox: Path, directory: Path) -> None:
 
 
 def _dynamic(program: Path, root: Path) -> None:
-    """A program of this system with the libraries that it is linked with, where it has them here."""
+    """Copies a program of this system with its shared libraries, under the same paths."""
     linked = subprocess.run(["ldd", program], stdout=subprocess.PIPE, check=True, text=True, timeout=60)
     for path in (str(program), *re.findall(r"(/\S+) \(0x", linked.stdout)):
-        place = root / path.lstrip("/")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        # A link to busybox may have the name; what is copied onto a link goes where it leads.
-        place.unlink(missing_ok=True)
-        shutil.copy(path, place)
+        target = root / path.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # The name may be a symlink to busybox, which a copy would follow.
+        target.unlink(missing_ok=True)
+        shutil.copy(path, target)
 
 
 def _library(root: Path) -> None:
-    """What Python imports, but for what is large and needs more than itself."""
-    ask = ["/usr/bin/python3", "-I", "-c", "import sysconfig; print(sysconfig.get_path('stdlib'))"]
-    library = subprocess.run(ask, stdout=subprocess.PIPE, check=True, text=True, timeout=60).stdout.strip()
+    """Copies the standard library of Python, without its large and optional parts."""
+    command = ["/usr/bin/python3", "-I", "-c", "import sysconfig; print(sysconfig.get_path('stdlib'))"]
+    library = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True, timeout=60).stdout.strip()
     left_out = shutil.ignore_patterns("test", "*-packages", "config-*", "idlelib", "tkinter", "lib2to3")
     shutil.copytree(library, root / library.lstrip("/"), symlinks=True, ignore=left_out)
 
@@ -196,4 +195,4 @@ def _format(root: Path, image: Path) -> Path:
 def _call(command: list[str]) -> None:
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600)
     if done.returncode != 0:
-        raise BadSystem(f"{command[0]}: {done.stderr}")
+        raise UnusableSystem(f"{command[0]}: {done.stderr}")

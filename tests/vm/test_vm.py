@@ -1,4 +1,4 @@
-"""What machines are made from, and how their word is taken."""
+"""Tests of the archives, modules and reports of the machines."""
 
 import lzma
 import subprocess
@@ -14,7 +14,7 @@ from .modules import MissingModule, Modules
 
 
 class Archives(unittest.TestCase):
-    def test_another_program_reads_what_was_written(self) -> None:
+    def test_busybox_unpacks_an_archive(self) -> None:
         archive = Archive()
         archive.directory("bin")
         archive.file("bin/program", b"odd", 0o755)
@@ -26,14 +26,14 @@ class Archives(unittest.TestCase):
             self.assertEqual((program.read_bytes(), program.stat().st_mode & 0o777), (b"odd", 0o755))
             self.assertEqual(str(Path(directory, "bin", "sh").readlink()), "program")
 
-    def test_every_part_begins_at_a_multiple_of_four(self) -> None:
+    def test_every_part_is_aligned_to_four_bytes(self) -> None:
         archive = Archive()
         archive.file("a", b"12345")
         written = archive.finish()
         self.assertEqual((written.index(b"12345") % 4, written.index(b"070701", 6) % 4), (0, 0))
 
 
-class Order(unittest.TestCase):
+class ModuleOrder(unittest.TestCase):
     def setUp(self) -> None:
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
@@ -46,12 +46,12 @@ class Order(unittest.TestCase):
         content = b"ELF\0license=GPL\0depends=" + depends.encode() + b"\0name=x\0"
         (self.directory / name).write_bytes(lzma.compress(content) if name.endswith("xz") else content)
 
-    def test_what_a_module_needs_comes_first_and_once(self) -> None:
+    def test_dependencies_of_a_module_come_first_and_once(self) -> None:
         found = Modules(self.directory).in_order(["ext4", "over_lay", "base"])
         self.assertEqual([name for name, _ in found], ["base", "over_lay"])
-        self.assertTrue(found[0][1].startswith(b"ELF"), "it is unpacked")
+        self.assertTrue(found[0][1].startswith(b"ELF"), "it is decompressed")
 
-    def test_a_module_that_is_nowhere_is_named(self) -> None:
+    def test_a_missing_module_is_named(self) -> None:
         with self.assertRaisesRegex(MissingModule, "no module loop"):
             Modules(self.directory).in_order(["loop"])
 
@@ -59,18 +59,18 @@ class Order(unittest.TestCase):
 class PowerCuts(unittest.TestCase):
     def run_until_cut(self, program: str) -> tuple[int, str]:
         with tempfile.TemporaryDirectory() as directory:
-            said = Path(directory, "said")
-            command = ["bash", "-c", machine.UNTIL_CUT, "machine", str(said), "sh", "-c", program, "it", str(said)]
+            output = Path(directory, "output")
+            command = ["bash", "-c", machine.UNTIL_CUT, "machine", str(output), "sh", "-c", program, "it", str(output)]
             done = subprocess.run(command, capture_output=True, timeout=60)
-            return done.returncode, said.read_text()
+            return done.returncode, output.read_text()
 
-    def test_a_machine_that_says_so_loses_its_power(self) -> None:
-        code, said = self.run_until_cut('echo "@ cut" >>"$1"; exec sleep 1000')
-        self.assertEqual((code, said), (137, "@ cut\n"))
+    def test_a_machine_that_asks_for_a_power_cut_is_killed(self) -> None:
+        code, output = self.run_until_cut('echo "@ cut" >>"$1"; exec sleep 1000')
+        self.assertEqual((code, output), (137, "@ cut\n"))
 
-    def test_one_that_does_not_ends_as_it_does(self) -> None:
-        code, said = self.run_until_cut('echo "@ done" >>"$1"; exit 3')
-        self.assertEqual((code, said), (3, "@ done\n"))
+    def test_a_machine_that_does_not_ask_keeps_its_exit_code(self) -> None:
+        code, output = self.run_until_cut('echo "@ done" >>"$1"; exit 3')
+        self.assertEqual((code, output), (3, "@ done\n"))
 
 
 GOOD = """noise
@@ -99,20 +99,20 @@ class Reports(unittest.TestCase):
     def outcomes(self, text: str) -> list[tuple[str, Status]]:
         return [(outcome.name, outcome.status) for outcome in report.read(text).outcomes("vm::x")]
 
-    def test_each_test_is_named_by_its_machine_and_suite(self) -> None:
-        said = report.read(GOOD + END)
-        self.assertEqual((said.kernel, said.done), ("6.1.0", True))
+    def test_outcomes_are_named_by_machine_and_suite(self) -> None:
+        output = report.read(GOOD + END)
+        self.assertEqual((output.kernel, output.done), ("6.1.0", True))
         passed = [("vm::x::machine::a_b", Status.PASSED), ("vm::x::cgroup::limits", Status.PASSED)]
         self.assertEqual(self.outcomes(GOOD + END), passed)
 
-    def test_lines_of_a_serial_line_end_as_those_do(self) -> None:
+    def test_lines_can_end_with_carriage_return(self) -> None:
         self.assertEqual(self.outcomes((GOOD + END).replace("\n", "\r\n")), self.outcomes(GOOD + END))
 
-    def test_a_test_during_which_the_machine_died_has_failed(self) -> None:
+    def test_an_unfinished_test_has_failed(self) -> None:
         self.assertFalse(report.read(GOOD).done)
         self.assertEqual(self.outcomes(GOOD)[-1], ("vm::x::cgroup::limits", Status.FAILED))
 
-    def test_a_suite_that_ends_badly_has_failed_though_its_tests_have_not(self) -> None:
+    def test_a_suite_with_an_exit_code_has_failed_even_if_its_tests_passed(self) -> None:
         badly = self.outcomes((GOOD + END).replace("@ end 0\n@ done", "@ end 101\n@ done"))
         self.assertEqual(badly[-1], ("vm::x::cgroup", Status.FAILED))
         self.assertEqual(self.outcomes("@ suite e json\n@ end 127\n"), [("vm::x::e", Status.FAILED)])

@@ -14,27 +14,27 @@ use crate::samples::{Samples, timed_in_turn};
 
 const SESSION: &str = "burst";
 
-/// What has arrived so far.
+/// The events received so far.
 #[derive(Debug, Default)]
 struct BurstTally {
-    arrived: usize,
+    received: usize,
     last: usize,
-    /// Whether any arrived out of order or twice.
-    disorder: bool,
+    /// Whether any was received out of order or twice.
+    disordered: bool,
 }
 
-/// The events that arrived of each round's burst.
+/// The received events of the burst in each round.
 #[derive(Debug, Default)]
 struct BurstTallies(Vec<BurstTally>);
 
-/// Measures bursts of a program, and of our server's built-in agent.
+/// Measures bursts of a scripted agent, and of the built-in agent of our server.
 pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
     let count = effort.of(100_000, 5_000);
     let [mut ours, mut mock, mut theirs] = [const { BurstTallies(Vec::new()) }; 3];
     let [rate, mock_rate, their_rate] = timed_in_turn(
         effort.of(11, 1),
-        [&mut || played(ServerOrigin::Ours, count, &mut ours), &mut || built_in(count, &mut mock), &mut || {
-            played(ServerOrigin::Theirs, count, &mut theirs)
+        [&mut || scripted(ServerOrigin::Ours, count, &mut ours), &mut || built_in(count, &mut mock), &mut || {
+            scripted(ServerOrigin::Theirs, count, &mut theirs)
         }],
     )?;
     let mut lines = Vec::new();
@@ -45,7 +45,7 @@ pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
                 .beside(PEER, &their_rate)
                 .aim("faster", rate.median() > their_rate.median()),
         );
-        let all = tallies.0.iter().all(|tally| tally.is_whole(count));
+        let all = tallies.0.iter().all(|tally| tally.is_complete(count));
         lines.push(
             Benchmark::new(name("the fewest that arrived"), FACE, tallies.fewest(), "")
                 .beside(PEER, theirs.fewest())
@@ -55,76 +55,76 @@ pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
     Ok(lines)
 }
 
-/// Events per second of a program that emits that many.
-fn played(whose: ServerOrigin, count: usize, tallies: &mut BurstTallies) -> Result<f64> {
-    let server = AgentsServer::with_player(whose)?;
-    burst(SessionClient::with_player(&server)?, ["1", &count.to_string()], count, tallies)
-        .with_context(|| format!("{whose:?}"))
+/// Events per second of a scripted agent that emits that many.
+fn scripted(origin: ServerOrigin, count: usize, tallies: &mut BurstTallies) -> Result<f64> {
+    let server = AgentsServer::with_scripted_agent(origin)?;
+    burst(SessionClient::with_scripted_agent(&server)?, ["1", &count.to_string()], count, tallies)
+        .with_context(|| format!("{origin:?}"))
 }
 
-/// Events per second of our server's built-in agent.
+/// Events per second of the built-in agent of our server.
 fn built_in(count: usize, tallies: &mut BurstTallies) -> Result<f64> {
     let server = AgentsServer::start(ServerOrigin::Ours)?;
     burst(SessionClient::with_mock(&server)?, ["burst 1", &format!("burst {count}")], count, tallies)
 }
 
 fn burst(
-    mut talk: SessionClient<'_>,
-    [word, words]: [&str; 2],
+    mut client: SessionClient<'_>,
+    [first, prompt]: [&str; 2],
     count: usize,
     tallies: &mut BurstTallies,
 ) -> Result<f64> {
-    talk.introduce()?;
-    talk.create(SESSION)?;
-    let mut events = talk.events(SESSION)?;
-    // The process is started first: its start time is another number.
-    talk.prompt(SESSION, word)?;
-    hear(&mut events, 1)?;
-    talk.taken()?;
-    let asked = Instant::now();
-    talk.prompt(SESSION, words)?;
-    let tally = hear(&mut events, count)?;
-    let taken = asked.elapsed().as_secs_f64();
-    talk.taken()?;
-    let rate = tally.arrived as f64 / taken;
+    client.initialize()?;
+    client.create(SESSION)?;
+    let mut events = client.events(SESSION)?;
+    // The process is started before: its start time is another benchmark.
+    client.prompt(SESSION, first)?;
+    receive(&mut events, 1)?;
+    client.wait_for_response()?;
+    let start = Instant::now();
+    client.prompt(SESSION, prompt)?;
+    let tally = receive(&mut events, count)?;
+    let elapsed = start.elapsed().as_secs_f64();
+    client.wait_for_response()?;
+    let rate = tally.received as f64 / elapsed;
     tallies.0.push(tally);
     Ok(rate)
 }
 
-/// Receives all events of a burst, or those that arrive.
-fn hear(events: &mut EventStream, count: usize) -> Result<BurstTally> {
+/// Receives the events of a burst until the last one, or the end of the turn.
+fn receive(events: &mut EventStream, count: usize) -> Result<BurstTally> {
     let mut tally = BurstTally::default();
     while tally.last < count {
         let event = events.next()?;
         if let Some(number) = number_of(event) {
-            tally.take(number);
-        } else if event.contains("stopReason") && tally.arrived > 0 {
-            // Nothing follows: what has not arrived is lost.
+            tally.add(number);
+        } else if event.contains("stopReason") && tally.received > 0 {
+            // Nothing follows: the missing events are lost.
             break;
         }
     }
     Ok(tally)
 }
 
-/// The number of a message of a burst; none for the user's own message.
+/// The number of a message of a burst; none for the message of the user.
 fn number_of(event: &str) -> Option<usize> {
-    let (before, behind) = event.split_once(r#""text":"burst "#)?;
-    let digits = behind.split('"').next()?;
+    let (before, after) = event.split_once(r#""text":"burst "#)?;
+    let digits = after.split('"').next()?;
     if before.contains(r#""role":"user""#) { None } else { digits.parse().ok() }
 }
 
 // === impl BurstTally ===
 
 impl BurstTally {
-    fn take(&mut self, number: usize) {
-        self.disorder |= number <= self.last;
-        self.arrived += 1;
+    fn add(&mut self, number: usize) {
+        self.disordered |= number <= self.last;
+        self.received += 1;
         self.last = number;
     }
 
-    /// Whether each event from 1 on arrived once and in order.
-    fn is_whole(&self, count: usize) -> bool {
-        !self.disorder && self.arrived == count && self.last == count
+    /// Whether each event from 1 on was received once and in order.
+    fn is_complete(&self, count: usize) -> bool {
+        !self.disordered && self.received == count && self.last == count
     }
 }
 
@@ -132,7 +132,7 @@ impl BurstTally {
 
 impl BurstTallies {
     fn fewest(&self) -> f64 {
-        Samples::of(self.0.iter().map(|tally| tally.arrived as f64).collect()).least()
+        Samples::of(self.0.iter().map(|tally| tally.received as f64).collect()).least()
     }
 }
 
@@ -142,15 +142,15 @@ mod tests {
 
     fn tally(numbers: &[usize]) -> BurstTally {
         let mut tally = BurstTally::default();
-        numbers.iter().for_each(|&number| tally.take(number));
+        numbers.iter().for_each(|&number| tally.add(number));
         tally
     }
 
     #[test]
-    fn a_burst_is_complete_only_if_each_event_arrived_once_and_in_order() {
-        assert!(tally(&[1, 2, 3]).is_whole(3));
+    fn a_burst_is_complete_only_if_each_event_is_received_once_and_in_order() {
+        assert!(tally(&[1, 2, 3]).is_complete(3));
         for numbers in [&[1, 3][..], &[1, 2], &[1, 3, 2], &[1, 2, 2, 3], &[1, 1, 3]] {
-            assert!(!tally(numbers).is_whole(3), "{numbers:?}");
+            assert!(!tally(numbers).is_complete(3), "{numbers:?}");
         }
     }
 

@@ -26,7 +26,7 @@ pub(super) struct EventStream {
 /// Decodes a chunked body.
 struct ChunkedBody {
     stream: BufReader<TcpStream>,
-    left: usize,
+    remaining: usize,
 }
 
 struct ResponseHead {
@@ -56,7 +56,7 @@ impl HttpConnection {
     }
 
     /// Receives the response.
-    pub(super) fn answer(&mut self) -> Result<String> {
+    pub(super) fn response(&mut self) -> Result<String> {
         let head = ResponseHead::read(&mut self.stream)?;
         let mut body = vec![0; head.length];
         self.stream.read_exact(&mut body)?;
@@ -65,9 +65,9 @@ impl HttpConnection {
         Ok(body)
     }
 
-    pub(super) fn ask(&mut self, method: &str, path: &str, body: &str) -> Result<String> {
+    pub(super) fn request(&mut self, method: &str, path: &str, body: &str) -> Result<String> {
         self.send(method, path, body)?;
-        self.answer().with_context(|| format!("{method} {path}"))
+        self.response().with_context(|| format!("{method} {path}"))
     }
 
     /// Opens a stream of events; when this returns, it has every later event.
@@ -76,7 +76,7 @@ impl HttpConnection {
         self.stream.get_mut().write_all(request.as_bytes())?;
         let head = ResponseHead::read(&mut self.stream)?;
         ensure!(head.status == 200 && head.chunked, "GET {path}: answered with {}", head.status);
-        let chunks = ChunkedBody { stream: self.stream, left: 0 };
+        let chunks = ChunkedBody { stream: self.stream, remaining: 0 };
         Ok(EventStream { lines: BufReader::with_capacity(BLOCK, chunks), line: Vec::new() })
     }
 }
@@ -86,7 +86,7 @@ impl HttpConnection {
 impl ResponseHead {
     fn read(stream: &mut impl BufRead) -> Result<Self> {
         let mut line = line_of(stream)?;
-        let status = line.split(' ').nth(1).and_then(|word| word.parse().ok()).with_context(|| line.clone())?;
+        let status = line.split(' ').nth(1).and_then(|code| code.parse().ok()).with_context(|| line.clone())?;
         let mut head = Self { status, length: 0, chunked: false };
         loop {
             line = line_of(stream)?.to_ascii_lowercase();
@@ -126,18 +126,18 @@ impl EventStream {
 // === impl ChunkedBody ===
 
 impl Read for ChunkedBody {
-    fn read(&mut self, room: &mut [u8]) -> IoResult<usize> {
-        if self.left == 0 {
+    fn read(&mut self, buffer: &mut [u8]) -> IoResult<usize> {
+        if self.remaining == 0 {
             let mut line = line_of(&mut self.stream)?;
             // The end of the previous chunk.
             if line.is_empty() {
                 line = line_of(&mut self.stream)?;
             }
-            self.left = usize::from_str_radix(&line, 16).map_err(|_| Error::new(ErrorKind::InvalidData, line))?;
+            self.remaining = usize::from_str_radix(&line, 16).map_err(|_| Error::new(ErrorKind::InvalidData, line))?;
         }
-        let length = self.left.min(room.len());
-        let read = self.stream.read(room.get_mut(..length).unwrap_or_default())?;
-        self.left -= read;
+        let length = self.remaining.min(buffer.len());
+        let read = self.stream.read(buffer.get_mut(..length).unwrap_or_default())?;
+        self.remaining -= read;
         Ok(read)
     }
 }
@@ -147,23 +147,23 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
 
-    /// A server that sends this to each client.
-    fn saying(words: &'static [u8]) -> (SocketAddr, std::thread::JoinHandle<TcpStream>) {
+    /// A server that sends this response to one client.
+    fn respond_with(response: &'static [u8]) -> (SocketAddr, std::thread::JoinHandle<TcpStream>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let says = move || {
+        let serve = move || {
             let (mut stream, _) = listener.accept().unwrap();
-            stream.write_all(words).unwrap();
+            stream.write_all(response).unwrap();
             stream
         };
-        (address, std::thread::spawn(says))
+        (address, std::thread::spawn(serve))
     }
 
     #[test]
-    fn events_are_parsed_whatever_the_chunks_are() {
-        let words = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n\
+    fn events_are_parsed_across_chunk_boundaries() {
+        let response = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n\
             12\r\nid: 1\ndata: one\n\nd\r\nb\r\nata: two\n\n:\n\r\n";
-        let (address, server) = saying(words);
+        let (address, server) = respond_with(response);
         let mut events = HttpConnection::open(address).unwrap().events("/").unwrap();
         assert_eq!(events.next().unwrap(), "data: one\n");
         assert_eq!(events.next().unwrap(), "data: two\n");
@@ -173,8 +173,8 @@ mod tests {
 
     #[test]
     fn an_error_response_is_an_error_with_its_body() {
-        let (address, server) = saying(b"HTTP/1.1 404 Not Found\r\ncontent-length: 4\r\n\r\nnone");
-        let error = HttpConnection::open(address).unwrap().ask("GET", "/", "").unwrap_err();
+        let (address, server) = respond_with(b"HTTP/1.1 404 Not Found\r\ncontent-length: 4\r\n\r\nnone");
+        let error = HttpConnection::open(address).unwrap().request("GET", "/", "").unwrap_err();
         assert!(format!("{error:#}").contains("404: none"), "{error:#}");
         drop(server.join().unwrap());
     }

@@ -14,22 +14,22 @@ use crate::samples::{since, timed_in_turn};
 
 const SESSION: &str = "first";
 
-/// One session with an open stream.
-struct SessionListener<'a> {
-    talk: SessionClient<'a>,
+/// A session with an open stream, in which prompts are timed.
+struct PromptTimer<'a> {
+    client: SessionClient<'a>,
     events: EventStream,
-    /// What identifies an event of the agent. Our server also emits the user's own message.
+    /// Text in the events of the agent. Our server also emits the message of the user.
     agent: &'static str,
-    said: u32,
+    prompts: u32,
 }
 
 /// Measures prompts that both agents echo.
 pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
     let (ours, theirs) = (AgentsServer::start(ServerOrigin::Ours)?, AgentsServer::start(ServerOrigin::Theirs)?);
-    let mut our_listener = SessionListener::new(&ours, r#""role":"assistant""#)?;
-    let mut their_listener = SessionListener::new(&theirs, r#""method":"mock/echo""#)?;
+    let mut our_timer = PromptTimer::new(&ours, r#""role":"assistant""#)?;
+    let mut their_timer = PromptTimer::new(&theirs, r#""method":"mock/echo""#)?;
     let [first, their_first] =
-        timed_in_turn(effort.of(1001, 11), [&mut || our_listener.hears(), &mut || their_listener.hears()])?;
+        timed_in_turn(effort.of(1001, 11), [&mut || our_timer.time_prompt(), &mut || their_timer.time_prompt()])?;
     Ok(vec![
         Benchmark::new("agents server, prompt to the agent's first event", FACE, &first, "ms")
             .beside(PEER, &their_first)
@@ -37,30 +37,30 @@ pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
     ])
 }
 
-// === impl SessionListener ===
+// === impl PromptTimer ===
 
-impl<'a> SessionListener<'a> {
+impl<'a> PromptTimer<'a> {
     fn new(server: &'a AgentsServer, agent: &'static str) -> Result<Self> {
-        let mut talk = SessionClient::with_mock(server)?;
-        talk.introduce()?;
-        talk.create(SESSION)?;
-        let events = talk.events(SESSION)?;
-        Ok(Self { talk, events, agent, said: 0 })
+        let mut client = SessionClient::with_mock(server)?;
+        client.initialize()?;
+        client.create(SESSION)?;
+        let events = client.events(SESSION)?;
+        Ok(Self { client, events, agent, prompts: 0 })
     }
 
-    fn hears(&mut self) -> Result<f64> {
-        self.said += 1;
-        let words = format!("word-{}.", self.said);
-        let asked = Instant::now();
-        self.talk.prompt(SESSION, &words)?;
+    fn time_prompt(&mut self) -> Result<f64> {
+        self.prompts += 1;
+        let prompt = format!("word-{}.", self.prompts);
+        let start = Instant::now();
+        self.client.prompt(SESSION, &prompt)?;
         loop {
             let event = self.events.next()?;
-            if event.contains(self.agent) && event.contains(&words) {
+            if event.contains(self.agent) && event.contains(&prompt) {
                 break;
             }
         }
-        let taken = since(asked);
-        self.talk.taken()?;
-        Ok(taken)
+        let elapsed = since(start);
+        self.client.wait_for_response()?;
+        Ok(elapsed)
     }
 }

@@ -12,7 +12,7 @@ use crate::memory::{pss_of, rss_of};
 use crate::report::Benchmark;
 use crate::samples::{Samples, timed_in_turn};
 
-/// For how long its health is checked before, and how often.
+/// How long the health of a server is checked before, and how often.
 const CHECKED: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -37,12 +37,12 @@ pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
 }
 
 /// The memory of a server after a while of health checks.
-fn idle(whose: ServerOrigin, resident: &mut Vec<f64>) -> Result<f64> {
-    let server = AgentsServer::start(whose)?;
+fn idle(origin: ServerOrigin, resident: &mut Vec<f64>) -> Result<f64> {
+    let server = AgentsServer::start(origin)?;
     let mut connection = server.connect()?;
-    let begun = Instant::now();
-    while begun.elapsed() < CHECKED {
-        connection.ask("GET", "/v1/health", "")?;
+    let start = Instant::now();
+    while start.elapsed() < CHECKED {
+        connection.request("GET", "/v1/health", "")?;
         sleep(PAUSE);
     }
     resident.push(rss_of(server.pid())?);

@@ -15,7 +15,8 @@ use crate::samples::{Samples, since, timed_in_turn};
 
 const MANY: u32 = 50;
 
-/// Measures fifty sessions. Those of the published server share one agent process, whose memory does not count: its best case.
+/// Measures fifty sessions. Those of the published server share one agent process, whose memory does not count: its best
+/// case.
 pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
     let (mut memory, mut their_memory) = (Vec::new(), Vec::new());
     let [times, their_times] = timed_in_turn(
@@ -33,16 +34,16 @@ pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
     ])
 }
 
-fn fifty(whose: ServerOrigin, memory: &mut Vec<f64>) -> Result<f64> {
-    let server = AgentsServer::start(whose)?;
-    let mut talk = SessionClient::with_mock(&server)?;
-    talk.introduce()?;
-    let asked = Instant::now();
+fn fifty(origin: ServerOrigin, memory: &mut Vec<f64>) -> Result<f64> {
+    let server = AgentsServer::start(origin)?;
+    let mut client = SessionClient::with_mock(&server)?;
+    client.initialize()?;
+    let start = Instant::now();
     for number in 0..MANY {
-        talk.create(&format!("session-{number}"))?;
+        client.create(&format!("session-{number}"))?;
     }
-    let taken = since(asked);
+    let elapsed = since(start);
     sleep(REST);
     memory.push(pss_of(server.pid())?);
-    Ok(taken)
+    Ok(elapsed)
 }

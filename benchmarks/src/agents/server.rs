@@ -1,4 +1,4 @@
-//! A measured server, alone and in a temporary home of its own.
+//! A measured server, alone and in its own temporary home.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 /// The published server, below the directory `CARREL_PEERS`.
 const PUBLISHED: &str = "node_modules/@sandbox-agent/cli-linux-x64/bin/sandbox-agent";
 
-/// Whose server it is.
+/// Which of the two servers it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ServerOrigin {
     Ours,
@@ -28,9 +28,9 @@ pub(super) enum ServerOrigin {
 
 /// A healthy server. Dropping kills it with its agents.
 pub(super) struct AgentsServer {
-    pub(super) whose: ServerOrigin,
+    pub(super) origin: ServerOrigin,
     /// Milliseconds from its start until it was healthy.
-    pub(super) taken: f64,
+    pub(super) start_time: f64,
     child: Child,
     address: SocketAddr,
     _home: TempDir,
@@ -57,14 +57,14 @@ impl ServerOrigin {
 
 impl AgentsServer {
     /// Starts it with its built-in agents.
-    pub(super) fn start(whose: ServerOrigin) -> Result<Self> {
-        Self::start_in(whose, tempfile::Builder::new().prefix("carrel-bench-").tempdir()?)
+    pub(super) fn start(origin: ServerOrigin) -> Result<Self> {
+        Self::start_in(origin, tempfile::Builder::new().prefix("carrel-bench-").tempdir()?)
     }
 
     /// Starts it with the scripted agent.
-    pub(super) fn with_player(whose: ServerOrigin) -> Result<Self> {
+    pub(super) fn with_scripted_agent(origin: ServerOrigin) -> Result<Self> {
         let home = tempfile::Builder::new().prefix("carrel-bench-").tempdir()?;
-        match whose {
+        match origin {
             ServerOrigin::Ours => scripted_agent::install(&home.path().join("bin/claude"), scripted_agent::CLAUDE)?,
             ServerOrigin::Theirs => {
                 scripted_agent::install(
@@ -73,18 +73,18 @@ impl AgentsServer {
                 )?;
             }
         }
-        Self::start_in(whose, home)
+        Self::start_in(origin, home)
     }
 
-    fn start_in(whose: ServerOrigin, home: TempDir) -> Result<Self> {
-        let (program, at) = (whose.program()?, home.path());
+    fn start_in(origin: ServerOrigin, home: TempDir) -> Result<Self> {
+        let (program, at) = (origin.program()?, home.path());
         let path = std::env::var_os("PATH").unwrap_or_default();
         let paths = std::iter::once(at.join("bin")).chain(std::env::split_paths(&path));
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let mut command = Command::new(&program);
         command.args(["server", "--no-token", "--port", &address.port().to_string()]);
         // Our server has nothing to switch off here; the published one sends no telemetry and logs no requests.
-        if whose == ServerOrigin::Theirs {
+        if origin == ServerOrigin::Theirs {
             command.arg("--no-telemetry");
         }
         command
@@ -97,17 +97,17 @@ impl AgentsServer {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let started = Instant::now();
         let child = command.spawn().with_context(|| program.display().to_string())?;
-        let mut server = Self { whose, taken: 0.0, child, address, _home: home };
+        let mut server = Self { origin, start_time: 0.0, child, address, _home: home };
         while !server.is_healthy() {
-            ensure!(server.child.try_wait()?.is_none(), "{} ended at once", program.display());
+            ensure!(server.child.try_wait()?.is_none(), "{} exited at once", program.display());
             ensure!(started.elapsed() < TIMEOUT, "{} does not serve", program.display());
         }
-        server.taken = since(started);
+        server.start_time = since(started);
         Ok(server)
     }
 
     fn is_healthy(&self) -> bool {
-        self.connect().is_ok_and(|mut connection| connection.ask("GET", "/v1/health", "").is_ok())
+        self.connect().is_ok_and(|mut connection| connection.request("GET", "/v1/health", "").is_ok())
     }
 
     /// Opens a connection.
@@ -123,7 +123,7 @@ impl AgentsServer {
 impl Drop for AgentsServer {
     fn drop(&mut self) {
         // It has nothing to save; agents exit at the end of their input.
-        let _ended = self.child.kill();
-        let _waited = self.child.wait();
+        let _killed = self.child.kill();
+        let _reaped = self.child.wait();
     }
 }

@@ -12,8 +12,8 @@ use crate::samples::timed_in_turn;
 pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
     let [ours, theirs] = timed_in_turn(
         effort.of(101, 3),
-        [&mut || Ok(AgentsServer::start(ServerOrigin::Ours)?.taken), &mut || {
-            Ok(AgentsServer::start(ServerOrigin::Theirs)?.taken)
+        [&mut || Ok(AgentsServer::start(ServerOrigin::Ours)?.start_time), &mut || {
+            Ok(AgentsServer::start(ServerOrigin::Theirs)?.start_time)
         }],
     )?;
     let met = ours.median() < theirs.median() && ours.median() < 50.0;

@@ -49,7 +49,7 @@ impl DaemonClient {
         self.follow(id, handle.last_event_sequence).await
     }
 
-    /// The same, until it is ready.
+    /// Creates a sandbox, and waits until it is ready.
     pub(super) async fn ready(&mut self, id: &str) -> Result<WatchedSandbox> {
         let mut sandbox = self.create(id).await?;
         sandbox.until(EventType::SandboxReady).await?;
@@ -75,7 +75,7 @@ impl DaemonClient {
 
     /// Starts a command; returns its id.
     pub(super) async fn exec(&mut self, sandbox: &str, command: &[&str]) -> Result<String> {
-        let command = command.iter().map(|word| (*word).to_owned()).collect();
+        let command = command.iter().map(|argument| (*argument).to_owned()).collect();
         let request = CreateExecRequest { sandbox_id: sandbox.to_owned(), command, ..Default::default() };
         Ok(self.0.create_exec(request).await?.into_inner().exec_id)
     }
@@ -128,7 +128,7 @@ impl WatchedSandbox {
         loop {
             let event = self.next().await?;
             match event.event_type() {
-                seen if seen == kind => return Ok(event),
+                event_type if event_type == kind => return Ok(event),
                 EventType::SandboxFailed => bail!("{} failed: {event:?}", self.id),
                 _ => {}
             }

@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use carrel_api::agbox::v1::EventType;
 
 use super::FACE;
-use super::daemon::Daemon;
+use super::daemon::MeasuredDaemon;
 use crate::measure::MeasurementEffort;
 use crate::report::Benchmark;
 use crate::samples::{Samples, since, timed_in_turn};
@@ -16,27 +16,27 @@ pub(super) const BWRAP: &str = "`bwrap --unshare-all --ro-bind / / true`";
 
 /// Measures sandboxes that are created and deleted, one at a time.
 pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
-    let daemon = Daemon::start()?;
+    let daemon = MeasuredDaemon::start()?;
     let (mut client, mut finished) = (daemon.client()?, Vec::new());
     let [ready, bwrap] = timed_in_turn(
         effort.of(201, 5),
         [
             &mut || {
                 daemon.runtime.block_on(async {
-                    let asked = Instant::now();
+                    let start = Instant::now();
                     let mut sandbox = client.ready(&daemon.name()).await?;
-                    let taken = since(asked);
+                    let elapsed = since(start);
                     client.run(&mut sandbox).await?;
-                    finished.push(since(asked));
+                    finished.push(since(start));
                     client.delete(&sandbox.id).await?;
                     sandbox.until(EventType::SandboxDeleted).await?;
-                    Ok(taken)
+                    Ok(elapsed)
                 })
             },
             &mut || {
-                let asked = Instant::now();
+                let start = Instant::now();
                 ensure!(bwrap().status()?.success(), "bwrap failed");
-                Ok(since(asked))
+                Ok(since(start))
             },
         ],
     )?;

@@ -1,4 +1,4 @@
-//! The measured daemon, as shipped: in a temporary home of its own.
+//! The measured daemon, as shipped, in its own temporary home.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -15,24 +15,24 @@ use tokio::runtime::Runtime;
 use super::client::{DaemonClient, LABEL};
 use crate::sandbox::{programs, runtime};
 
-/// Nothing is stopped when idle.
+/// No sandbox is stopped when idle.
 const CONFIG: &str = "[runtime]\nidle_ttl = \"0\"\n";
 
 /// A daemon with the runtime of its clients.
-pub(super) struct Daemon {
+pub(super) struct MeasuredDaemon {
     /// The runtime of clients: one thread, as in `carrel`.
     pub(super) runtime: Runtime,
     child: Child,
     socket: PathBuf,
     program: PathBuf,
-    named: Cell<u32>,
+    sandboxes: Cell<u32>,
     /// On a disk, as in production.
     directory: TempDir,
 }
 
-// === impl Daemon ===
+// === impl MeasuredDaemon ===
 
-impl Daemon {
+impl MeasuredDaemon {
     pub(super) fn start() -> Result<Self> {
         // Short, because socket paths are limited.
         let directory = tempfile::Builder::new().prefix("carrel-bench-").tempdir_in("/var/tmp")?;
@@ -42,7 +42,7 @@ impl Daemon {
         std::fs::write(directory.path().join("config/carrel/config.toml"), CONFIG)?;
         let program = programs()?.shim.with_file_name("carrel");
         let (child, socket) = serve(&program, directory.path())?;
-        Ok(Self { runtime: runtime()?, child, socket, program, named: Cell::new(0), directory })
+        Ok(Self { runtime: runtime()?, child, socket, program, sandboxes: Cell::new(0), directory })
     }
 
     pub(super) fn pid(&self) -> u32 {
@@ -61,32 +61,32 @@ impl Daemon {
 
     /// The id of the next sandbox.
     pub(super) fn name(&self) -> String {
-        self.named.set(self.named.get() + 1);
-        format!("bench-{}", self.named.get())
+        self.sandboxes.set(self.sandboxes.get() + 1);
+        format!("bench-{}", self.sandboxes.get())
     }
 
     /// Stops it, as an upgrade does, and starts the next one; sandboxes keep running. Returns when that one serves.
     pub(super) fn restart(&mut self) -> Result<()> {
-        self.end()?;
+        self.stop()?;
         (self.child, self.socket) = serve(&self.program, self.directory.path())?;
         Ok(())
     }
 
-    fn end(&mut self) -> Result<()> {
+    fn stop(&mut self) -> Result<()> {
         // A process that has exited has no pid any more.
-        ensure!(self.child.try_wait()?.is_none(), "the daemon is gone");
-        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).context("it has no id")?;
+        ensure!(self.child.try_wait()?.is_none(), "the daemon has exited");
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).context("the daemon has no pid")?;
         kill_process(pid, Signal::TERM)?;
-        // Clients run meanwhile: one that is asked to disconnect does.
-        let gone = move || waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
-        self.runtime.block_on(self.runtime.spawn_blocking(gone))??;
-        let ended = self.child.wait()?;
-        ensure!(ended.success(), "the daemon: {ended}");
+        // Clients run meanwhile: those that the daemon asks to disconnect do.
+        let exited = move || waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
+        self.runtime.block_on(self.runtime.spawn_blocking(exited))??;
+        let status = self.child.wait()?;
+        ensure!(status.success(), "the daemon: {status}");
         Ok(())
     }
 }
 
-impl Drop for Daemon {
+impl Drop for MeasuredDaemon {
     fn drop(&mut self) {
         // A daemon that exited is not restarted.
         if !matches!(self.child.try_wait(), Ok(None)) {
@@ -96,9 +96,9 @@ impl Drop for Daemon {
         let mut remove = command(&self.program, self.directory.path());
         remove.args(["rm", "--force", "--label", &format!("{}={}", LABEL.0, LABEL.1)]);
         let _removed = remove.stdout(Stdio::null()).stderr(Stdio::null()).status();
-        if self.end().is_err() {
+        if self.stop().is_err() {
             let _killed = self.child.kill();
-            let _ended = self.child.wait();
+            let _reaped = self.child.wait();
         }
     }
 }
@@ -118,10 +118,10 @@ fn serve(program: &Path, directory: &Path) -> Result<(Child, PathBuf)> {
     let mut line = String::new();
     BufReader::new(child.stdout.take().context("no pipe")?).read_line(&mut line)?;
     if line.is_empty() {
-        let (ended, said) = (child.wait()?, std::fs::read_to_string(directory.join("log"))?);
-        anyhow::bail!("the daemon: {ended}\n{said}");
+        let (status, log) = (child.wait()?, std::fs::read_to_string(directory.join("log"))?);
+        anyhow::bail!("the daemon: {status}\n{log}");
     }
     let ready: Value = serde_json::from_str(&line)?;
-    let address = ready["grpc"].as_array().and_then(|places| places.last()?.as_str()?.strip_prefix("unix:"));
+    let address = ready["grpc"].as_array().and_then(|addresses| addresses.last()?.as_str()?.strip_prefix("unix:"));
     Ok((child, address.with_context(|| format!("the daemon names no socket: {line}"))?.into()))
 }

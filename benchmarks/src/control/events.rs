@@ -8,14 +8,14 @@ use tokio::task::JoinSet;
 
 use super::FACE;
 use super::client::{DaemonClient, WatchedSandbox};
-use super::daemon::Daemon;
+use super::daemon::MeasuredDaemon;
 use crate::measure::MeasurementEffort;
 use crate::report::Benchmark;
 use crate::samples::Samples;
 
 /// In how many sandboxes commands run concurrently.
 const SANDBOXES: usize = 8;
-/// How many subscribers each of them has, on connections of their own.
+/// How many subscribers each of them has, on separate connections.
 const SUBSCRIBERS: usize = 4;
 
 /// Milliseconds from the time of an event until it was received.
@@ -23,29 +23,29 @@ const SUBSCRIBERS: usize = 4;
 struct EventDelays {
     /// From before the daemon's commit: the write to the disk is included.
     started: Vec<f64>,
-    /// From when the shim saw the exit of the command: the transfer to the daemon is included.
+    /// From the time when the shim noticed the exit of the command: the transfer to the daemon is included.
     finished: Vec<f64>,
 }
 
 /// Measures with one command at a time, and then with the maximum.
 pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
-    let daemon = Daemon::start()?;
+    let daemon = MeasuredDaemon::start()?;
     let mut client = daemon.client()?;
-    let (mut alone, mut crowded) = (EventDelays::default(), EventDelays::default());
+    let (mut single, mut concurrent) = (EventDelays::default(), EventDelays::default());
     let seconds = daemon.runtime.block_on(async {
         let mut sandboxes = vec![client.ready(&daemon.name()).await?];
-        observed(&daemon, &mut client, &mut sandboxes, effort.of(500, 5), &mut alone).await?;
+        measure_delays(&daemon, &mut client, &mut sandboxes, effort.of(500, 5), &mut single).await?;
         while sandboxes.len() < SANDBOXES {
             sandboxes.push(client.ready(&daemon.name()).await?);
         }
-        let seconds = observed(&daemon, &mut client, &mut sandboxes, effort.of(150, 3), &mut crowded).await?;
+        let seconds = measure_delays(&daemon, &mut client, &mut sandboxes, effort.of(150, 3), &mut concurrent).await?;
         client.delete_all(sandboxes).await?;
         anyhow::Ok(seconds)
     })?;
 
-    let delivered = (crowded.started.len() + crowded.finished.len()) as f64;
+    let delivered = (concurrent.started.len() + concurrent.finished.len()) as f64;
     let mut lines = Vec::new();
-    for (delays, load) in [(alone, "one command at a time"), (crowded, "8 commands at a time")] {
+    for (delays, load) in [(single, "one command at a time"), (concurrent, "8 commands at a time")] {
         let (started, finished) = (Samples::of(delays.started), Samples::of(delays.finished));
         let line = |name: &str, delays: &Samples| {
             let line = Benchmark::new(format!("{name} received, 4 subscribers, {load}"), FACE, delays, "ms");
@@ -66,12 +66,12 @@ pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
 
 /// Runs that many commands in each sandbox, one after the other, with subscribers; adds their delays, and returns the
 /// seconds that it took.
-async fn observed(
-    daemon: &Daemon,
+async fn measure_delays(
+    daemon: &MeasuredDaemon,
     client: &mut DaemonClient,
     sandboxes: &mut Vec<WatchedSandbox>,
     count: usize,
-    seen: &mut EventDelays,
+    total: &mut EventDelays,
 ) -> Result<f64> {
     let mut following = JoinSet::new();
     for sandbox in sandboxes.iter_mut() {
@@ -81,14 +81,14 @@ async fn observed(
             let mut other = daemon.connect().await?;
             let mut followed = other.follow(&sandbox.id, newest).await?;
             following.spawn(async move {
-                let seen = delays(&mut followed, count).await;
+                let delays = delays(&mut followed, count).await;
                 // A connection is closed when it is dropped.
                 drop(other);
-                seen
+                delays
             });
         }
     }
-    let (began, mut running) = (Instant::now(), JoinSet::new());
+    let (start, mut running) = (Instant::now(), JoinSet::new());
     for mut sandbox in sandboxes.drain(..) {
         let mut client = client.clone();
         running.spawn(async move {
@@ -103,31 +103,31 @@ async fn observed(
     }
     while let Some(followed) = following.join_next().await {
         let mut followed = followed??;
-        seen.started.append(&mut followed.started);
-        seen.finished.append(&mut followed.finished);
+        total.started.append(&mut followed.started);
+        total.finished.append(&mut followed.finished);
     }
-    Ok(began.elapsed().as_secs_f64())
+    Ok(start.elapsed().as_secs_f64())
 }
 
 /// Receives the events of that many commands.
 async fn delays(followed: &mut WatchedSandbox, count: usize) -> Result<EventDelays> {
-    let mut seen = EventDelays::default();
-    while seen.finished.len() < count {
+    let mut received = EventDelays::default();
+    while received.finished.len() < count {
         let event = followed.next().await?;
         let delay = delay(&event)?;
         match event.event_type() {
-            EventType::ExecStarted => seen.started.push(delay),
-            EventType::ExecFinished => seen.finished.push(delay),
+            EventType::ExecStarted => received.started.push(delay),
+            EventType::ExecFinished => received.finished.push(delay),
             kind => anyhow::bail!("{}: {kind:?}", followed.id),
         }
     }
-    Ok(seen)
+    Ok(received)
 }
 
 /// Milliseconds since the time of an event.
 fn delay(event: &SandboxEvent) -> Result<f64> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
-    let at = event.occurred_at.context("an event without a moment")?;
+    let at = event.occurred_at.context("an event without a timestamp")?;
     let at = Duration::new(at.seconds.try_into()?, at.nanos.try_into()?);
     Ok((now.as_secs_f64() - at.as_secs_f64()) * 1e3)
 }

@@ -5,7 +5,7 @@ use std::process::Command;
 use anyhow::{Result, ensure};
 
 use super::FACE;
-use super::daemon::Daemon;
+use super::daemon::MeasuredDaemon;
 use crate::measure::MeasurementEffort;
 use crate::report::Benchmark;
 use crate::samples::in_turn;
@@ -14,7 +14,7 @@ const PROGRAM: &str = "/bin/true";
 
 /// Measures `true`, from the request to its exit on an open stream.
 pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
-    let daemon = Daemon::start()?;
+    let daemon = MeasuredDaemon::start()?;
     let mut client = daemon.client()?;
     let mut sandbox = daemon.runtime.block_on(client.ready(&daemon.name()))?;
     let [ours, bare] = in_turn(

@@ -7,21 +7,21 @@ use carrel_api::agbox::v1::EventType;
 
 use super::FACE;
 use super::client::{DaemonClient, WatchedSandbox};
-use super::daemon::Daemon;
+use super::daemon::MeasuredDaemon;
 use crate::measure::MeasurementEffort;
 use crate::report::Benchmark;
 use crate::samples::{Samples, since};
 
 /// Measures from each request to its event, with a command that exits on SIGTERM.
 pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
-    let daemon = Daemon::start()?;
+    let daemon = MeasuredDaemon::start()?;
     let mut client = daemon.client()?;
     let mut times: [Vec<f64>; 4] = Default::default();
     for round in 0..=effort.of(101, 3) {
-        let taken = daemon.runtime.block_on(one(&mut client, &daemon.name()))?;
+        let steps = daemon.runtime.block_on(lifecycle(&mut client, &daemon.name()))?;
         // The first one is the warm-up.
         if round > 0 {
-            times.iter_mut().zip(taken).for_each(|(times, taken)| times.push(taken));
+            times.iter_mut().zip(steps).for_each(|(times, step)| times.push(step));
         }
     }
     let [created, stopped, resumed, deleted] = times.map(Samples::of);
@@ -36,32 +36,32 @@ pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
     ])
 }
 
-/// Milliseconds of each step in the life of one sandbox.
-async fn one(client: &mut DaemonClient, id: &str) -> Result<[f64; 4]> {
-    let asked = Instant::now();
+/// Milliseconds of each step in the lifecycle of one sandbox.
+async fn lifecycle(client: &mut DaemonClient, id: &str) -> Result<[f64; 4]> {
+    let start = Instant::now();
     let mut sandbox = client.ready(id).await?;
-    let created = since(asked);
-    busy(client, &mut sandbox).await?;
+    let created = since(start);
+    start_command(client, &mut sandbox).await?;
 
-    let asked = Instant::now();
+    let start = Instant::now();
     client.stop(id).await?;
     sandbox.until(EventType::SandboxStopped).await?;
-    let stopped = since(asked);
+    let stopped = since(start);
 
-    let asked = Instant::now();
+    let start = Instant::now();
     client.resume(id).await?;
     sandbox.until(EventType::SandboxReady).await?;
-    let resumed = since(asked);
-    busy(client, &mut sandbox).await?;
+    let resumed = since(start);
+    start_command(client, &mut sandbox).await?;
 
-    let asked = Instant::now();
+    let start = Instant::now();
     client.delete(id).await?;
     sandbox.until(EventType::SandboxDeleted).await?;
-    Ok([created, stopped, resumed, since(asked)])
+    Ok([created, stopped, resumed, since(start)])
 }
 
-/// Starts a long-running command, and a second one that exits: then the first one runs.
-async fn busy(client: &mut DaemonClient, sandbox: &mut WatchedSandbox) -> Result<()> {
+/// Starts a long-running command, and a second one: when that has exited, the first one runs.
+async fn start_command(client: &mut DaemonClient, sandbox: &mut WatchedSandbox) -> Result<()> {
     client.exec(&sandbox.id, &["sleep", "1000"]).await?;
     client.run(sandbox).await.map(drop)
 }

@@ -12,14 +12,14 @@ use tempfile::NamedTempFile;
 
 use super::FACE;
 use super::client::{DaemonClient, WatchedSandbox};
-use super::daemon::Daemon;
+use super::daemon::MeasuredDaemon;
 use crate::measure::MeasurementEffort;
 use crate::report::Benchmark;
 
 /// The system calls that fsync.
 const CALLS: &str = "trace=fsync,fdatasync,sync_file_range,msync,syncfs,sync";
 
-/// In this order, each for as many sandboxes.
+/// The measured requests in their order, each for the same number of sandboxes.
 const STEPS: [RequestKind; 5] =
     [RequestKind::Create, RequestKind::Exec, RequestKind::Stop, RequestKind::Resume, RequestKind::Delete];
 
@@ -32,10 +32,10 @@ struct Tracer {
 /// Counts the calls of the daemon for each kind of request, by `strace`.
 pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
     if Command::new("strace").arg("--version").stdout(Stdio::null()).status().is_err() {
-        eprintln!("strace is not installed: nobody counts how often the daemon waits for the disk");
+        eprintln!("strace is not installed: the fsyncs of the daemon are not counted");
         return Ok(Vec::new());
     }
-    let (daemon, count) = (Daemon::start()?, effort.of(20, 2));
+    let (daemon, count) = (MeasuredDaemon::start()?, effort.of(20, 2));
     let mut client = daemon.client()?;
     let mut sandboxes = Vec::new();
     // One-time work of the first request does not count.
@@ -46,7 +46,7 @@ pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
     let mut ended = Vec::new();
     for step in STEPS {
         for number in 0..count {
-            daemon.runtime.block_on(step.take(&daemon, &mut client, &mut sandboxes, number))?;
+            daemon.runtime.block_on(step.run(&daemon, &mut client, &mut sandboxes, number))?;
         }
         ended.push(SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64());
     }
@@ -61,7 +61,6 @@ pub(crate) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
     Ok(lines.collect())
 }
 
-/// The measured requests.
 #[derive(Clone, Copy)]
 enum RequestKind {
     Create,
@@ -84,10 +83,10 @@ impl RequestKind {
         }
     }
 
-    /// Sends it once, and waits until it is done.
-    async fn take(
+    /// Sends the request once, and waits until it is done.
+    async fn run(
         self,
-        daemon: &Daemon,
+        daemon: &MeasuredDaemon,
         client: &mut DaemonClient,
         sandboxes: &mut Vec<WatchedSandbox>,
         number: usize,
@@ -98,14 +97,14 @@ impl RequestKind {
         }
         let sandbox = sandboxes.get_mut(number).context("no sandbox is left")?;
         let id = sandbox.id.clone();
-        let seen = match self {
+        let event = match self {
             Self::Create => return Ok(()),
             Self::Exec => return client.run(sandbox).await.map(drop),
             Self::Stop => client.stop(&id).await.map(|()| EventType::SandboxStopped)?,
             Self::Resume => client.resume(&id).await.map(|()| EventType::SandboxReady)?,
             Self::Delete => client.delete(&id).await.map(|()| EventType::SandboxDeleted)?,
         };
-        sandbox.until(seen).await.map(drop)
+        sandbox.until(event).await.map(drop)
     }
 }
 
@@ -124,29 +123,34 @@ impl Tracer {
         let mut strace = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn()?;
         let mut line = String::new();
         // It prints a line when it is attached to all threads.
-        let mut said = BufReader::new(strace.stderr.take().context("no pipe")?);
-        said.read_line(&mut line)?;
+        let mut messages = BufReader::new(strace.stderr.take().context("no pipe")?);
+        messages.read_line(&mut line)?;
         ensure!(line.contains("attached"), "strace: {line}");
         // Further lines are about threads that start and exit.
-        std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
+        std::thread::spawn(move || std::io::copy(&mut messages, &mut std::io::sink()));
         Ok(Self { strace, output })
     }
 
     /// Stops the daemon; returns the times of the calls of its own threads, not of its children. The tracer does not detach
     /// before: that can hang while the daemon starts a process.
-    fn finish(mut self, daemon: Daemon) -> Result<Vec<f64>> {
+    fn finish(mut self, daemon: MeasuredDaemon) -> Result<Vec<f64>> {
         let threads = threads(daemon.pid())?;
         drop(daemon);
         self.strace.wait()?;
         let text = std::fs::read_to_string(self.output.path())?;
-        Ok(text.lines().filter_map(began).filter(|(thread, _)| threads.contains(*thread)).map(|(_, at)| at).collect())
+        Ok(text
+            .lines()
+            .filter_map(call_start)
+            .filter(|(thread, _)| threads.contains(*thread))
+            .map(|(_, at)| at)
+            .collect())
     }
 }
 
 /// The thread and the time of the start of a call; none for the end of a call and other lines.
-fn began(line: &str) -> Option<(&str, f64)> {
-    let mut words = line.split_whitespace();
-    let (thread, at, call) = (words.next()?, words.next()?, words.next()?);
+fn call_start(line: &str) -> Option<(&str, f64)> {
+    let mut fields = line.split_whitespace();
+    let (thread, at, call) = (fields.next()?, fields.next()?, fields.next()?);
     call.contains("sync").then_some((thread, at.parse().ok()?))
 }
 
@@ -163,9 +167,9 @@ mod tests {
 
     #[test]
     fn a_call_counts_once_when_it_starts() {
-        assert_eq!(began("12 1700000000.250000 fdatasync(9 <unfinished ...>"), Some(("12", 1_700_000_000.25)));
-        assert_eq!(began("12 1700000000.250100 <... fdatasync resumed>) = 0"), None);
-        assert_eq!(began("12 1700000000.250000 fsync(9) = 0"), Some(("12", 1_700_000_000.25)));
-        assert_eq!(began("12 1700000000.500000 +++ exited with 0 +++"), None);
+        assert_eq!(call_start("12 1700000000.250000 fdatasync(9 <unfinished ...>"), Some(("12", 1_700_000_000.25)));
+        assert_eq!(call_start("12 1700000000.250100 <... fdatasync resumed>) = 0"), None);
+        assert_eq!(call_start("12 1700000000.250000 fsync(9) = 0"), Some(("12", 1_700_000_000.25)));
+        assert_eq!(call_start("12 1700000000.500000 +++ exited with 0 +++"), None);
     }
 }

@@ -1,4 +1,4 @@
-//! The preparation that other programs need for an empty store.
+//! An empty store for each measurement, and `podman` with one.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,7 +10,7 @@ use super::timed;
 /// A temporary empty directory for a measurement.
 pub(super) struct EmptyDirectory;
 
-/// `podman`, with a store of its own.
+/// `podman`, with its own store.
 pub(super) struct Podman<'a> {
     directory: &'a Path,
 }
@@ -19,18 +19,18 @@ pub(super) struct Podman<'a> {
 
 impl EmptyDirectory {
     /// Measures something in an empty directory. The cleanup does not count.
-    pub(super) fn in_(place: &Path, measure: impl FnOnce(&Path) -> Result<f64>) -> Result<f64> {
-        let directory = tempfile::Builder::new().prefix("fresh-").tempdir_in(place)?;
+    pub(super) fn in_(parent: &Path, measure: impl FnOnce(&Path) -> Result<f64>) -> Result<f64> {
+        let directory = tempfile::Builder::new().prefix("empty-").tempdir_in(parent)?;
         // Pending writes of an earlier round are flushed first.
         rustix::fs::sync();
-        let taken = measure(directory.path());
+        let elapsed = measure(directory.path());
         // `podman` leaves its store mounted.
         let _unmounted = Command::new("umount")
             .args(["--lazy", "--recursive"])
             .arg(directory.path().join("root/overlay"))
             .stderr(Stdio::null())
             .status();
-        taken
+        elapsed
     }
 }
 

@@ -13,14 +13,14 @@ use super::test_image::TestImage;
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A running registry. Dropping kills it.
-pub(super) struct Registry {
+pub(super) struct LoopbackRegistry {
     child: Child,
     address: String,
 }
 
-// === impl Registry ===
+// === impl LoopbackRegistry ===
 
-impl Registry {
+impl LoopbackRegistry {
     pub(super) fn start(directory: &Path) -> Result<Self> {
         std::fs::create_dir_all(directory)?;
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
@@ -44,20 +44,20 @@ impl Registry {
     }
 
     /// Pushes an image, and returns its reference there.
-    pub(super) fn push(&self, picture: &TestImage, name: &str) -> Result<String> {
+    pub(super) fn push(&self, image: &TestImage, name: &str) -> Result<String> {
         let name = format!("{}/{name}:latest", self.address);
         let mut skopeo = Command::new("skopeo");
         skopeo.args(["copy", "--insecure-policy", "--quiet", "--dest-tls-verify=false"]);
-        let output = skopeo.arg(picture.reference()).arg(format!("docker://{name}")).output()?;
+        let output = skopeo.arg(image.reference()).arg(format!("docker://{name}")).output()?;
         ensure!(output.status.success(), "skopeo: {}", String::from_utf8_lossy(&output.stderr));
         Ok(name)
     }
 }
 
-impl Drop for Registry {
+impl Drop for LoopbackRegistry {
     fn drop(&mut self) {
         // It has nothing to save.
-        let _ended = self.child.kill();
-        let _waited = self.child.wait();
+        let _killed = self.child.kill();
+        let _reaped = self.child.wait();
     }
 }

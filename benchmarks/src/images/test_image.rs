@@ -1,4 +1,4 @@
-//! Images for measurements, as layouts: made of files that every host has.
+//! Images for measurements, as OCI layouts of files of the host.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 
 /// The source of large layers.
 const SOURCES: [&str; 3] = ["/usr/bin", "/usr/lib", "/usr/share"];
-/// Larger files are skipped: one that fills a layer says little.
+/// Larger files are skipped: a layer of one file is not representative.
 const LARGEST: u64 = 8 << 20;
 
 /// An image in a layout.
@@ -22,42 +22,42 @@ pub(super) struct TestImage {
 
 impl TestImage {
     /// An image with a few large layers, of files of this host.
-    pub(super) fn of_this_host(place: &Path, layers: usize, bytes: u64) -> Result<Self> {
+    pub(super) fn of_this_host(directory: &Path, layers: usize, bytes: u64) -> Result<Self> {
         let mut files = SOURCES.iter().flat_map(|source| files_below(Path::new(source)));
-        let mut tars = vec![base(place)?];
+        let mut tars = vec![base(directory)?];
         for number in 0..layers {
-            let (mut list, mut held) = (String::new(), 0);
+            let (mut list, mut total) = (String::new(), 0);
             for (path, size) in files.by_ref() {
                 list.push_str(&path);
                 list.push('\n');
-                held += size;
-                if held >= bytes {
+                total += size;
+                if total >= bytes {
                     break;
                 }
             }
-            ensure!(held > 0, "this host has too few files to measure with");
-            let names = place.join(format!("{number}.names"));
+            ensure!(total > 0, "this host has too few files to measure with");
+            let names = directory.join(format!("{number}.names"));
             std::fs::write(&names, list)?;
-            let tar = place.join(format!("{number}.tar"));
+            let tar = directory.join(format!("{number}.tar"));
             let mut command = Command::new("tar");
-            // In a directory of its own, so that it does not replace files of the first layer.
+            // In a separate directory, so that it does not replace files of the first layer.
             command.args(["--transform", "s,^,files/,S", "-C", "/", "-cf"]).arg(&tar).arg("-T").arg(&names);
             succeed(&mut command)?;
             tars.push(tar);
         }
-        Self::made(place, &tars)
+        Self::from_layers(directory, &tars)
     }
 
     /// An image with that many small layers.
-    pub(super) fn small(place: &Path, layers: usize) -> Result<Self> {
-        let mut tars = vec![base(place)?];
+    pub(super) fn small(directory: &Path, layers: usize) -> Result<Self> {
+        let mut tars = vec![base(directory)?];
         for number in 1..layers {
-            let root = place.join(format!("{number}"));
+            let root = directory.join(format!("{number}"));
             std::fs::create_dir_all(root.join("etc"))?;
             std::fs::write(root.join(format!("etc/{number}")), number.to_string())?;
-            tars.push(packed(place, &root, &format!("{number}.tar"))?);
+            tars.push(pack(directory, &root, &format!("{number}.tar"))?);
         }
-        Self::made(place, &tars)
+        Self::from_layers(directory, &tars)
     }
 
     /// Its reference for our programs.
@@ -71,7 +71,7 @@ impl TestImage {
     }
 
     /// Converts layers in plain tar format to a layout with compressed layers, by `skopeo`.
-    fn made(place: &Path, layers: &[PathBuf]) -> Result<Self> {
+    fn from_layers(directory: &Path, layers: &[PathBuf]) -> Result<Self> {
         let mut digests = Vec::new();
         let mut names = Vec::new();
         for layer in layers {
@@ -86,14 +86,14 @@ impl TestImage {
             "architecture": architecture, "os": "linux", "config": { "Cmd": ["/bin/true"] },
             "rootfs": { "type": "layers", "diff_ids": digests },
         });
-        write(&place.join("config.json"), &config)?;
+        write(&directory.join("config.json"), &config)?;
         let manifest = json!([{ "Config": "config.json", "RepoTags": ["bench:latest"], "Layers": names }]);
-        write(&place.join("manifest.json"), &manifest)?;
-        let archive = place.join("archive.tar");
+        write(&directory.join("manifest.json"), &manifest)?;
+        let archive = directory.join("archive.tar");
         let mut tar = Command::new("tar");
-        tar.arg("-C").arg(place).arg("-cf").arg(&archive).args(["manifest.json", "config.json"]).args(&names);
+        tar.arg("-C").arg(directory).arg("-cf").arg(&archive).args(["manifest.json", "config.json"]).args(&names);
         succeed(&mut tar)?;
-        let layout = place.join("layout");
+        let layout = directory.join("layout");
         let mut skopeo = Command::new("skopeo");
         skopeo.args(["copy", "--insecure-policy", "--quiet"]).arg(format!("docker-archive:{}", archive.display()));
         succeed(skopeo.arg(format!("oci:{}:latest", layout.display())))?;
@@ -102,18 +102,18 @@ impl TestImage {
 }
 
 /// A layer with a static `true`.
-fn base(place: &Path) -> Result<PathBuf> {
-    let root = place.join("base");
+fn base(directory: &Path) -> Result<PathBuf> {
+    let root = directory.join("base");
     std::fs::create_dir_all(root.join("bin"))?;
     std::fs::create_dir_all(root.join("etc"))?;
-    std::fs::copy(crate::cold::found("busybox")?, root.join("bin/busybox"))?;
+    std::fs::copy(crate::cold::find_program("busybox")?, root.join("bin/busybox"))?;
     std::os::unix::fs::symlink("busybox", root.join("bin/true"))?;
     std::fs::write(root.join("etc/passwd"), "root:x:0:0:root:/root:/bin/sh\n")?;
-    packed(place, &root, "base.tar")
+    pack(directory, &root, "base.tar")
 }
 
-fn packed(place: &Path, root: &Path, name: &str) -> Result<PathBuf> {
-    let tar = place.join(name);
+fn pack(directory: &Path, root: &Path, name: &str) -> Result<PathBuf> {
+    let tar = directory.join(name);
     succeed(Command::new("tar").arg("-C").arg(root).arg("-cf").arg(&tar).arg("."))?;
     Ok(tar)
 }

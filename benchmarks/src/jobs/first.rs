@@ -7,37 +7,37 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use carrel_shim_client::{FollowEvent, ShimClient};
 
-use super::{FACE, command, connected, followed, started};
+use super::{FACE, command, connect, follow, start};
 use crate::measure::MeasurementEffort;
 use crate::report::Benchmark;
 use crate::samples::{Samples, since, timed_in_turn};
-use crate::sandbox::Sandbox;
+use crate::sandbox::MeasuredSandbox;
 
-const WORDS: [&str; 2] = ["/bin/echo", "x"];
+const COMMAND: [&str; 2] = ["/bin/echo", "x"];
 
 /// Measures a job that writes one word.
 pub(super) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
-    let sandbox = Sandbox::start()?;
-    let (mut met, mut fresh) = (0, 0);
+    let sandbox = MeasuredSandbox::start()?;
+    let (mut connected, mut fresh) = (0, 0);
     let [ours, alone, bare] = timed_in_turn(
         effort.of(2001, 5),
         [
             &mut || {
-                met += 1;
+                connected += 1;
                 sandbox.runtime.block_on(async {
-                    let client = connected(&sandbox).await?;
-                    let asked = Instant::now();
-                    first_byte(client, &format!("met-{met}"), asked).await
+                    let client = connect(&sandbox).await?;
+                    let start_time = Instant::now();
+                    first_byte(client, &format!("connected-{connected}"), start_time).await
                 })
             },
             &mut || {
                 fresh += 1;
                 sandbox.runtime.block_on(async {
-                    let asked = Instant::now();
-                    first_byte(connected(&sandbox).await?, &format!("fresh-{fresh}"), asked).await
+                    let start_time = Instant::now();
+                    first_byte(connect(&sandbox).await?, &format!("fresh-{fresh}"), start_time).await
                 })
             },
-            &mut spawned,
+            &mut bare_spawn,
         ],
     )?;
     let line = |name, ours: &Samples| {
@@ -49,29 +49,29 @@ pub(super) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
     ])
 }
 
-/// Milliseconds until the first byte of a job is received. What follows does not count.
-async fn first_byte(client: ShimClient, job: &str, asked: Instant) -> Result<f64> {
-    let mut follow = followed(started(client, job, &command(&WORDS)).await?, job, false).await?;
+/// Milliseconds until the first byte of a job is received. The rest of the job does not count.
+async fn first_byte(client: ShimClient, job: &str, start_time: Instant) -> Result<f64> {
+    let mut follow = follow(start(client, job, &command(&COMMAND)).await?, job, false).await?;
     let event = follow.next().await?;
-    let taken = since(asked);
-    let is_whole = matches!(&event, Some(FollowEvent::Output { data, .. }) if data == b"x\n");
-    ensure!(is_whole, "first came {event:?}");
+    let elapsed = since(start_time);
+    let is_expected = matches!(&event, Some(FollowEvent::Output { data, .. }) if data == b"x\n");
+    ensure!(is_expected, "the first event is {event:?}");
     while let Some(event) = follow.next().await? {
         if let FollowEvent::Ended(info) = &event {
-            super::succeeded(info)?;
+            super::check_success(info)?;
         }
     }
-    Ok(taken)
+    Ok(elapsed)
 }
 
 /// The same of a child process.
-fn spawned() -> Result<f64> {
-    let asked = Instant::now();
-    let [program, word] = WORDS;
+fn bare_spawn() -> Result<f64> {
+    let start_time = Instant::now();
+    let [program, word] = COMMAND;
     let mut child = Command::new(program).arg(word).stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
     let mut byte = [0];
     child.stdout.as_mut().context("no pipe")?.read_exact(&mut byte)?;
-    let taken = since(asked);
+    let elapsed = since(start_time);
     ensure!(child.wait()?.success(), "{program} failed");
-    Ok(taken)
+    Ok(elapsed)
 }

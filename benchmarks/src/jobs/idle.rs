@@ -6,23 +6,23 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use carrel_shim_client::messages::{JobCommand, JobState};
 
-use super::{FACE, command, connected};
+use super::{FACE, command, connect};
 use crate::measure::MeasurementEffort;
 use crate::memory::{REST, pss};
 use crate::report::Benchmark;
-use crate::sandbox::Sandbox;
+use crate::sandbox::MeasuredSandbox;
 
 /// Measures shim and agent with many jobs that wait for input, and with the same jobs after their exit.
 pub(super) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
-    let (sandbox, count) = (Sandbox::start()?, effort.of(100, 10));
+    let (sandbox, count) = (MeasuredSandbox::start()?, effort.of(100, 10));
     // Memory that the first job needs stays allocated.
-    gather(&sandbox, "first", 1)?;
-    end(&sandbox)?;
-    let none = rested(&sandbox)?;
-    gather(&sandbox, "idle", count)?;
-    let idle = rested(&sandbox)?;
-    end(&sandbox)?;
-    let ended = rested(&sandbox)?;
+    start_jobs(&sandbox, "first", 1)?;
+    cancel_all(&sandbox)?;
+    let none = pss_at_rest(&sandbox)?;
+    start_jobs(&sandbox, "idle", count)?;
+    let idle = pss_at_rest(&sandbox)?;
+    cancel_all(&sandbox)?;
+    let ended = pss_at_rest(&sandbox)?;
     let each = |mebibytes: f64| (mebibytes - none) * 1024.0 / count as f64;
     Ok(vec![
         Benchmark::new(
@@ -41,10 +41,10 @@ pub(super) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
 }
 
 /// Starts that many jobs and waits until all of them run.
-fn gather(sandbox: &Sandbox, name: &str, count: usize) -> Result<()> {
+fn start_jobs(sandbox: &MeasuredSandbox, name: &str, count: usize) -> Result<()> {
     let command = JobCommand { stdin: true, ..command(&["cat"]) };
     sandbox.runtime.block_on(async {
-        let mut client = connected(sandbox).await?;
+        let mut client = connect(sandbox).await?;
         for number in 0..count {
             let job = format!("{name}-{number}");
             ensure!(client.start(&job, &command).await?.created, "there was a job {job}");
@@ -58,10 +58,10 @@ fn gather(sandbox: &Sandbox, name: &str, count: usize) -> Result<()> {
     })
 }
 
-/// Ends all of them.
-fn end(sandbox: &Sandbox) -> Result<()> {
+/// Cancels all jobs.
+fn cancel_all(sandbox: &MeasuredSandbox) -> Result<()> {
     sandbox.runtime.block_on(async {
-        let mut client = connected(sandbox).await?;
+        let mut client = connect(sandbox).await?;
         for job in client.jobs().await? {
             client.cancel(&job.job, Duration::ZERO).await?;
         }
@@ -70,7 +70,7 @@ fn end(sandbox: &Sandbox) -> Result<()> {
 }
 
 /// The memory of shim and agent after an idle period, in MiB.
-fn rested(sandbox: &Sandbox) -> Result<f64> {
+fn pss_at_rest(sandbox: &MeasuredSandbox) -> Result<f64> {
     sleep(REST);
     pss(&sandbox.owned)
 }

@@ -6,11 +6,11 @@ use std::rc::Rc;
 use anyhow::{Result, ensure};
 use tokio::task::{JoinSet, LocalSet};
 
-use super::{FACE, command, connected, succeeded};
+use super::{FACE, check_success, command, connect};
 use crate::measure::MeasurementEffort;
 use crate::report::Benchmark;
 use crate::samples::{Samples, in_turn};
-use crate::sandbox::Sandbox;
+use crate::sandbox::MeasuredSandbox;
 
 const PROGRAM: &str = "/bin/true";
 /// How many run concurrently.
@@ -18,7 +18,7 @@ const AT_ONCE: usize = 16;
 
 /// Measures jobs that do nothing, one after the other and many at a time.
 pub(super) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
-    let (sandbox, count) = (Rc::new(Sandbox::start()?), effort.of(320, 16));
+    let (sandbox, count) = (Rc::new(MeasuredSandbox::start()?), effort.of(320, 16));
     let mut lines = Vec::new();
     for (at_once, how) in [(1, "one after the other"), (AT_ONCE, "16 at a time")] {
         let mut round = 0;
@@ -42,17 +42,17 @@ pub(super) fn run(effort: &MeasurementEffort) -> Result<Vec<Benchmark>> {
 }
 
 /// Runs that many jobs, each connection one after the other.
-fn jobs(sandbox: &Rc<Sandbox>, name: &str, count: usize, at_once: usize) -> Result<()> {
+fn jobs(sandbox: &Rc<MeasuredSandbox>, name: &str, count: usize, at_once: usize) -> Result<()> {
     sandbox.runtime.block_on(LocalSet::new().run_until(async {
         let mut callers = JoinSet::new();
         for caller in 0..at_once {
             let (sandbox, name) = (sandbox.clone(), format!("{name}-{caller}"));
             callers.spawn_local(async move {
-                let mut client = connected(&sandbox).await?;
+                let mut client = connect(&sandbox).await?;
                 for number in 0..count / at_once {
                     let job = format!("{name}-{number}");
                     ensure!(client.start(&job, &command(&[PROGRAM])).await?.created, "there was a job {job}");
-                    succeeded(&client.wait(&job).await?)?;
+                    check_success(&client.wait(&job).await?)?;
                 }
                 Ok(())
             });

@@ -123,12 +123,12 @@ impl AgentClient {
 
     /// Checks that the agent responds.
     pub async fn ping(&self) -> Result<(), AgentClientError> {
-        self.ask::<Pong, _>(&Ping {}).await.map(drop)
+        self.call::<Pong, _>(&Ping {}).await.map(drop)
     }
 
     /// Reports activity; returns the number of activities that the agent has recorded.
     pub async fn touch(&self) -> Result<u64, AgentClientError> {
-        self.ask::<Touched, _>(&Touch {}).await.map(|touched| touched.activity_seq)
+        self.call::<Touched, _>(&Touch {}).await.map(|touched| touched.activity_seq)
     }
 
     /// Shuts the sandbox down. The only response is the end of the connection.
@@ -145,7 +145,7 @@ impl AgentClient {
         let all = std::iter::once(Arc::clone(&connections.current));
         let all: Vec<_> = all.chain(connections.earlier.drain(..).filter_map(|earlier| earlier.upgrade())).collect();
         drop(connections);
-        all.iter().for_each(|connection| connection.link.lose(ConnectionLost::Closed));
+        all.iter().for_each(|connection| connection.link.fail(ConnectionLost::Closed));
     }
 
     /// Opens an operation on a connection that has ids left.
@@ -160,7 +160,7 @@ impl AgentClient {
         connection.open(id, sink, payload, cancel).await
     }
 
-    async fn ask<'b, A: for<'p> Payload<'p>, Q: Payload<'b>>(&self, question: &Q) -> Result<A, AgentClientError> {
+    async fn call<'b, A: for<'p> Payload<'p>, Q: Payload<'b>>(&self, question: &Q) -> Result<A, AgentClientError> {
         let session = self.open(FrameInbox::new(UNCREDITED), question, CancelMessage::Nothing).await?;
         let frame = session.next().await?;
         ReplyMessage::parse(&frame)?.expect()

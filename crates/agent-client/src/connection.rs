@@ -124,6 +124,6 @@ impl AgentConnection {
 
 impl Drop for AgentConnection {
     fn drop(&mut self) {
-        self.link.lose(ConnectionLost::Closed);
+        self.link.fail(ConnectionLost::Closed);
     }
 }

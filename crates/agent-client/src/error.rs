@@ -8,7 +8,7 @@ use std::time::Duration;
 use carrel_protocol::bulk::BulkError;
 use carrel_protocol::frame::{BodyTooLarge, InvalidFrameLength};
 use carrel_protocol::payload::{CoreError, ExecFailed, ExecStdinError, TcpFailed};
-use carrel_protocol::{DecodeError, EmptyIdRange, EncodeError, Generation, MessageType};
+use carrel_protocol::{DecodeError, EmptyCorrelationIdRange, EncodeError, Generation, MessageType};
 
 use crate::path::PathError;
 
@@ -34,7 +34,7 @@ pub enum ConnectError {
     Lost(#[from] ConnectionLost),
     /// The peer assigned no ids.
     #[error(transparent)]
-    EmptyIdRange(#[from] EmptyIdRange),
+    EmptyCorrelationIdRange(#[from] EmptyCorrelationIdRange),
     /// The first message was not a valid `core.ready`.
     #[error("peer did not send a valid core.ready: {0}")]
     NotReady(ProtocolViolation),

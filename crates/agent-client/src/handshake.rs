@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use carrel_protocol::codec::encode;
 use carrel_protocol::payload::{CarrelHello, CarrelWelcome, CoreError, CoreErrorKind, ExecLimits, Ready};
-use carrel_protocol::{Codec, Envelope, Generation, IdRange, MessageType, Prologue};
+use carrel_protocol::{CorrelationIdRange, Envelope, Generation, MessageType, Prologue, PrologueFormat};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
 use crate::error::{ConnectError, ConnectionLost, ProtocolViolation};
@@ -25,7 +25,7 @@ pub(crate) struct Negotiation {
     /// The negotiated generation.
     pub(crate) generation: Generation,
     /// The ids of this connection.
-    pub(crate) ids: IdRange,
+    pub(crate) ids: CorrelationIdRange,
     /// The first unused id.
     pub(crate) first_id: u32,
     /// The `core.ready` of the agent.
@@ -42,7 +42,7 @@ pub(crate) async fn shake_hands<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     options: &ConnectOptions,
 ) -> Result<Negotiation, ConnectError> {
     let (codec, ids) = match mode {
-        HandshakeMode::Ready => (Codec::Current, IdRange::WHOLE),
+        HandshakeMode::Ready => (PrologueFormat::Current, CorrelationIdRange::WHOLE),
         HandshakeMode::Prologue => {
             let prologue = Prologue::parse(frames.peek().await?)?;
             frames.consume(8 - prologue.frame_bytes.min(8));
@@ -52,8 +52,8 @@ pub(crate) async fn shake_hands<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     let ready_bytes = frames.next().await?.body;
     let (spoken, ready) = read_ready(&ready_bytes)?;
     let peer = match codec {
-        Codec::Current => spoken,
-        Codec::LegacyV1 => Generation::LEGACY,
+        PrologueFormat::Current => spoken,
+        PrologueFormat::LegacyV1 => Generation::LEGACY,
     };
     if peer < options.min_generation {
         return Err(ConnectError::BelowHorizon { peer, horizon: options.min_generation });
@@ -61,10 +61,10 @@ pub(crate) async fn shake_hands<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     // Generations above the published ones are negotiated only with an agent that offers them.
     let generation = options.max_generation.negotiate(peer).min(Generation::PUBLISHED);
     let mut negotiated = Negotiation { generation, ids, first_id: ids.start(), ready, ready_bytes };
-    let offered = codec == Codec::Current && negotiated.ready.carrel.is_some();
+    let offered = codec == PrologueFormat::Current && negotiated.ready.carrel.is_some();
     let has_spare_id = ids.end() - ids.start() > 1;
     if offered && has_spare_id && options.max_generation > Generation::PUBLISHED {
-        negotiated.greet(frames, io, options.max_generation).await?;
+        negotiated.handshake(frames, io, options.max_generation).await?;
     }
     Ok(negotiated)
 }
@@ -97,7 +97,7 @@ impl Negotiation {
     }
 
     /// Sends `carrel.hello` to an agent of Carrel and waits for its response.
-    async fn greet<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
+    async fn handshake<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
         &mut self,
         frames: &mut FrameReader<R>,
         io: &mut W,

@@ -97,7 +97,7 @@ impl FrameInbox {
     }
 
     /// Ends the queue after the frames that it holds.
-    pub(crate) fn lose(&self, lost: &ConnectionLost) {
+    pub(crate) fn fail(&self, lost: &ConnectionLost) {
         self.lock().end.get_or_insert_with(|| InboxEnd::Lost(lost.clone()));
         self.arrived.notify_one();
     }
@@ -189,7 +189,7 @@ mod tests {
     fn reading_past_the_last_frame_fails_instead_of_waiting() {
         let inbox = FrameInbox::new(1000);
         inbox.push(RawFrame { flags: Flags::TERMINAL, ..frame(1) });
-        inbox.lose(&ConnectionLost::Ended);
+        inbox.fail(&ConnectionLost::Ended);
         assert!(inbox.try_pop().unwrap().is_ok());
         assert!(matches!(inbox.try_pop(), Some(Err(AgentClientError::Protocol(_)))));
     }
@@ -199,8 +199,8 @@ mod tests {
     fn frames_received_before_the_connection_was_lost_are_delivered() {
         let inbox = FrameInbox::new(1000);
         inbox.push(frame(1));
-        inbox.lose(&ConnectionLost::Ended);
-        inbox.lose(&ConnectionLost::Closed);
+        inbox.fail(&ConnectionLost::Ended);
+        inbox.fail(&ConnectionLost::Closed);
         assert!(inbox.try_pop().unwrap().is_ok());
         for _ in 0..2 {
             assert!(matches!(inbox.try_pop(), Some(Err(AgentClientError::Lost(ConnectionLost::Ended)))));

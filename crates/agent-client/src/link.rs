@@ -9,7 +9,7 @@ use bytes::Bytes;
 use carrel_protocol::bulk::BulkHeader;
 use carrel_protocol::codec::{FramePrefix, encode};
 use carrel_protocol::frame::Header;
-use carrel_protocol::{Flags, Generation, IdRange, MessageType, Payload};
+use carrel_protocol::{CorrelationIdRange, Flags, Generation, MessageType, Payload};
 use tokio::io::AsyncRead;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
@@ -39,8 +39,8 @@ pub(crate) trait FrameSink: Send + Sync + 'static {
     }
 
     /// The connection was lost.
-    fn lose(&self, lost: &ConnectionLost) {
-        self.inbox().lose(lost);
+    fn fail(&self, lost: &ConnectionLost) {
+        self.inbox().fail(lost);
     }
 }
 
@@ -89,7 +89,7 @@ impl AgentLink {
         self.negotiated.generation
     }
 
-    pub(crate) fn ids(&self) -> IdRange {
+    pub(crate) fn ids(&self) -> CorrelationIdRange {
         self.negotiated.ids
     }
 
@@ -166,7 +166,7 @@ impl AgentLink {
     }
 
     /// Terminates the connection and every pending call. The first reason wins.
-    pub(crate) fn lose(self: &Arc<Self>, lost: ConnectionLost) {
+    pub(crate) fn fail(self: &Arc<Self>, lost: ConnectionLost) {
         let sinks = {
             let mut routes = self.lock();
             if routes.lost.is_some() {
@@ -176,7 +176,7 @@ impl AgentLink {
             std::mem::take(&mut routes.sinks)
         };
         self.outbox.close(lost.clone());
-        sinks.values().for_each(|sink| sink.lose(&lost));
+        sinks.values().for_each(|sink| sink.fail(&lost));
 
         let [reader, writer] = match self.tasks.get() {
             Some(tasks) => tasks,
@@ -202,7 +202,7 @@ impl AgentLink {
 
     async fn write(self: Arc<Self>) {
         let lost = self.outbox.write_queued().await;
-        self.lose(lost);
+        self.fail(lost);
         self.outbox.abort();
     }
 
@@ -239,13 +239,13 @@ impl ReaderGuard {
                 sink.inbox().room().await;
             }
         };
-        self.0.lose(lost);
+        self.0.fail(lost);
     }
 }
 
 impl Drop for ReaderGuard {
     fn drop(&mut self) {
         // No effect after an orderly end; needed if the runtime is shut down first, even before the task ever ran.
-        self.0.lose(ConnectionLost::Ended);
+        self.0.fail(ConnectionLost::Ended);
     }
 }

@@ -69,7 +69,7 @@ impl FrameOutbox {
         }
         let result = state.push(head, payload);
         if let Err(lost) = &result {
-            state.lose(lost.clone());
+            state.fail(lost.clone());
         }
         if result.is_err() || !state.is_idle() {
             self.work.notify_one();
@@ -79,7 +79,7 @@ impl FrameOutbox {
 
     /// Accepts no more frames. Queued frames are still written if the client itself closed.
     pub(crate) fn close(&self, lost: ConnectionLost) {
-        self.lock().lose(lost);
+        self.lock().fail(lost);
         self.work.notify_one();
         self.room.notify_waiters();
     }
@@ -145,7 +145,7 @@ impl fmt::Debug for FrameOutbox {
 // === impl OutboxState ===
 
 impl OutboxState {
-    fn lose(&mut self, lost: ConnectionLost) {
+    fn fail(&mut self, lost: ConnectionLost) {
         self.lost.get_or_insert(lost);
         if let Some(writer) = self.writer.take() {
             writer.wake();

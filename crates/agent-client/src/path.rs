@@ -1,15 +1,9 @@
 //! The socket path of a sandbox.
 
-use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-use sha2::{Digest, Sha256};
-
-/// The maximum length of a sandbox name.
-const MAX_NAME: usize = 128;
-/// The maximum length of a socket path, without the terminating zero.
-const MAX_PATH: usize = 107;
+use carrel_layout::{AGENT_SOCKET, MAX_NAME, MAX_SOCKET_PATH, SANDBOXES, directory_name, hash};
 
 /// A name or home that yields no valid socket path.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -18,7 +12,7 @@ pub enum PathError {
     #[error("sandbox name has {0} bytes; it must have 1 to {MAX_NAME}")]
     BadName(usize),
     /// The path is too long for a socket address.
-    #[error("socket path {} has {} bytes, the maximum is {MAX_PATH}; choose a shorter home", .path.display(), .path.as_os_str().len())]
+    #[error("socket path {} has {} bytes, the maximum is {MAX_SOCKET_PATH}; choose a shorter home", .path.display(), .path.as_os_str().len())]
     TooLong {
         /// The path.
         path: PathBuf,
@@ -27,23 +21,17 @@ pub enum PathError {
 
 /// The directory of the sandbox `name` below `home`; its socket is `agent.sock`.
 pub fn sandbox_directory(home: &Path, name: &str) -> Result<PathBuf, PathError> {
-    if name.is_empty() || name.len() > MAX_NAME {
-        return Err(PathError::BadName(name.len()));
-    }
-    let directory = home.join("run/sandboxes").join(hashed(name, 12));
-    check(&directory.join("agent.sock"))?;
+    let directory = home.join(SANDBOXES).join(directory_name(name).ok_or(PathError::BadName(name.len()))?);
+    check(&directory.join(AGENT_SOCKET))?;
     Ok(directory)
 }
 
 /// The socket of the sandbox `name` below `home`, or that of an older runtime if only that exists.
 pub fn socket_path(home: &Path, name: &str) -> Result<PathBuf, PathError> {
-    if name.is_empty() || name.len() > MAX_NAME {
-        return Err(PathError::BadName(name.len()));
-    }
-    let run = home.join("run");
-    let current = run.join("sandboxes").join(hashed(name, 12)).join("agent.sock");
+    let directory = directory_name(name).ok_or(PathError::BadName(name.len()))?;
+    let current = home.join(SANDBOXES).join(directory).join(AGENT_SOCKET);
     if !current.exists() {
-        let flat = run.join("agent").join(hashed(name, 16)).with_extension("sock");
+        let flat = home.join("run/agent").join(hash(name, 16)).with_extension("sock");
         let inside = is_file_name(name).then(|| home.join("sandboxes").join(name).join("runtime/agent.sock"));
         let mut older = [Some(flat), inside].into_iter().flatten();
         if let Some(found) = older.find(|path| fits(path) && path.exists()) {
@@ -60,21 +48,13 @@ pub(crate) fn check(path: &Path) -> Result<(), PathError> {
 }
 
 fn fits(path: &Path) -> bool {
-    path.as_os_str().as_bytes().len() <= MAX_PATH
+    path.as_os_str().as_bytes().len() <= MAX_SOCKET_PATH
 }
 
 /// Whether a name is safe as a path component.
 fn is_file_name(name: &str) -> bool {
     let mut components = Path::new(name).components();
     matches!((components.next(), components.next()), (Some(Component::Normal(only)), None) if only == name)
-}
-
-fn hashed(name: &str, bytes: usize) -> String {
-    Sha256::digest(name).iter().take(bytes).fold(String::new(), |mut hex, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    })
 }
 
 #[cfg(test)]
@@ -109,7 +89,7 @@ mod tests {
     #[test]
     fn an_older_socket_is_used_only_if_the_current_one_is_missing() {
         let home = std::env::temp_dir().join(format!("carrel-socket-path-{}", std::process::id()));
-        let flat = format!("run/agent/{}.sock", hashed("demo", 16));
+        let flat = format!("run/agent/{}.sock", hash("demo", 16));
         for path in ["sandboxes/demo/runtime/agent.sock", &flat, "run/sandboxes/2a97516c354b68848cdbd8f5/agent.sock"] {
             let path = home.join(path);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();

@@ -9,7 +9,7 @@ use carrel_protocol::Generation;
 #[derive(Debug, PartialEq, Eq)]
 pub enum AgentdCommand {
     /// Serve.
-    Serve(ServeOptions),
+    Serve(AgentdOptions),
     /// Print the help.
     Help,
     /// Print the version.
@@ -18,7 +18,7 @@ pub enum AgentdCommand {
 
 /// Options of the server.
 #[derive(Debug, PartialEq, Eq)]
-pub struct ServeOptions {
+pub struct AgentdOptions {
     /// A socket for clients, instead of standard input and output.
     pub listen: Option<PathBuf>,
     /// The highest generation to announce and accept.
@@ -55,7 +55,7 @@ Without --listen it speaks on standard input and output, which are a socket or p
 
 /// Parses the command line.
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<AgentdCommand, UsageError> {
-    let mut options = ServeOptions { listen: None, max_generation: Generation::CURRENT };
+    let mut options = AgentdOptions { listen: None, max_generation: Generation::CURRENT };
     let mut args = args.into_iter();
     while let Some(arg) = args.next() {
         match arg.to_str() {
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn options_are_parsed_and_invalid_arguments_are_named() {
-        let expected = ServeOptions { listen: Some("/a".into()), max_generation: Generation::new(7) };
+        let expected = AgentdOptions { listen: Some("/a".into()), max_generation: Generation::new(7) };
         assert_eq!(parsed(&["--listen", "/a", "--max-generation", "7"]), Ok(AgentdCommand::Serve(expected)));
         assert_eq!(parsed(&["--help"]), Ok(AgentdCommand::Help));
         assert_eq!(parsed(&["--listen"]), Err(UsageError::NoValue("--listen")));

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use carrel_protocol::codec::FramePrefix;
 use carrel_protocol::frame::{InvalidFrameLength, PREFIX_SIZE};
-use carrel_protocol::{Frame, Generation, Header, IdRange};
+use carrel_protocol::{CorrelationIdRange, Frame, Generation, Header};
 use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 
@@ -31,7 +31,7 @@ pub(crate) struct PeerConnection {
     incoming: OwnedFd,
     outgoing: OwnedFd,
     /// The ids it may use.
-    pub(crate) ids: IdRange,
+    pub(crate) ids: CorrelationIdRange,
     /// The generation of the connection: the announced one, or a higher one after `carrel.hello`.
     pub(crate) generation: Generation,
     /// The generation of its last message, for responses to messages that cannot be parsed.
@@ -96,10 +96,10 @@ impl OutgoingChunk {
 
     /// The number of bytes to send.
     pub(crate) fn len(&self) -> usize {
-        self.rest().len()
+        self.remaining().len()
     }
 
-    fn rest(&self) -> &[u8] {
+    fn remaining(&self) -> &[u8] {
         self.bytes.get(self.start..).unwrap_or_default()
     }
 }
@@ -113,7 +113,7 @@ impl From<Vec<u8>> for OutgoingChunk {
 // === impl PeerConnection ===
 
 impl PeerConnection {
-    pub(crate) fn new(incoming: OwnedFd, outgoing: OwnedFd, ids: IdRange, announced: Generation) -> Self {
+    pub(crate) fn new(incoming: OwnedFd, outgoing: OwnedFd, ids: CorrelationIdRange, announced: Generation) -> Self {
         // A pipe rejects it and keeps its size; without privileges, the system-wide maximum applies.
         if rustix::net::sockopt::set_socket_send_buffer_size_force(&outgoing, SEND_BUFFER).is_err() {
             let _most = rustix::net::sockopt::set_socket_send_buffer_size(&outgoing, SEND_BUFFER);
@@ -159,14 +159,14 @@ impl PeerConnection {
 
     /// Queues bytes.
     pub(crate) fn push(&mut self, chunk: OutgoingChunk) {
-        self.outgoing_bytes += chunk.rest().len();
+        self.outgoing_bytes += chunk.remaining().len();
         self.outbox.push_back(chunk);
     }
 
     /// Sends queued bytes until the connection would block.
     pub(crate) fn flush(&mut self) -> Result<(), Errno> {
         while self.writable && !self.outbox.is_empty() {
-            let slices: Vec<_> = self.outbox.iter().take(16).map(|chunk| IoSlice::new(chunk.rest())).collect();
+            let slices: Vec<_> = self.outbox.iter().take(16).map(|chunk| IoSlice::new(chunk.remaining())).collect();
             match retry(|| rustix::io::writev(&self.outgoing, &slices)) {
                 Ok(sent) => self.sent(sent),
                 Err(Errno::AGAIN) => self.writable = false,
@@ -179,7 +179,7 @@ impl PeerConnection {
     fn sent(&mut self, mut sent: usize) {
         self.outgoing_bytes = self.outgoing_bytes.saturating_sub(sent);
         while let Some(first) = self.outbox.front_mut() {
-            let rest = first.rest().len();
+            let rest = first.remaining().len();
             if rest > sent {
                 first.start += sent;
                 return;
@@ -199,7 +199,7 @@ impl PeerConnection {
             Ok(_) => Ok(true),
             Err(Errno::AGAIN) => {
                 self.readable = false;
-                self.inbox.rest_idle();
+                self.inbox.release_memory();
                 Ok(false)
             }
             Err(error) => Err(error),
@@ -258,7 +258,7 @@ impl ReceiveBuffer {
     }
 
     /// Releases the buffer if it is empty.
-    fn rest_idle(&mut self) {
+    fn release_memory(&mut self) {
         if self.start == self.bytes.len() {
             *self = Self::default();
         }
@@ -290,7 +290,7 @@ mod tests {
         )
         .unwrap();
         let outgoing = ours.try_clone().unwrap();
-        (theirs, PeerConnection::new(ours, outgoing, IdRange::WHOLE, Generation::PUBLISHED))
+        (theirs, PeerConnection::new(ours, outgoing, CorrelationIdRange::WHOLE, Generation::PUBLISHED))
     }
 
     #[test]
@@ -298,7 +298,7 @@ mod tests {
         let mut chunk = OutgoingChunk::for_data(8);
         chunk.buffer().extend_from_slice(b"hi");
         chunk.set_prefix(&FramePrefix::of_data(MessageType::ExecStdout, Generation::PUBLISHED, 6, 2).unwrap());
-        let (frame, rest) = Frame::split(chunk.rest()).unwrap().unwrap();
+        let (frame, rest) = Frame::split(chunk.remaining()).unwrap().unwrap();
         assert_eq!((frame.id, rest.len(), chunk.data()), (6, 0, &b"hi"[..]));
     }
 
@@ -324,19 +324,19 @@ mod tests {
         for id in 1..=3 {
             carrel_protocol::codec::encode_raw(&mut wire, id, carrel_protocol::Flags::NONE, &body).unwrap();
         }
-        let (mut sent, mut seen) = (0, Vec::new());
-        while seen.len() < 3 {
+        let (mut sent, mut observed) = (0, Vec::new());
+        while observed.len() < 3 {
             sent += rustix::io::write(&peer, &wire[sent..wire.len().min(sent + 10_007)]).unwrap_or(0);
             while connection.read().unwrap() {}
             let mut inbox = connection.take_inbox();
             while let Some((frame, length)) = inbox.next().unwrap() {
                 assert_eq!(frame.body, body);
-                seen.push(frame.id);
+                observed.push(frame.id);
                 inbox.advance(length);
             }
             connection.put_inbox(inbox);
         }
-        assert_eq!(seen, [1, 2, 3]);
+        assert_eq!(observed, [1, 2, 3]);
     }
 
     #[test]

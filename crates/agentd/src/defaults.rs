@@ -86,7 +86,7 @@ impl CommandDefaults {
         if self.configured {
             return Err(BootstrapError::Repeated);
         }
-        for (asked, what) in [
+        for (requested, what) in [
             (bootstrap.block_root.is_some(), "block_root"),
             (!bootstrap.dir_mounts.is_empty(), "dir_mounts"),
             (!bootstrap.file_mounts.is_empty(), "file_mounts"),
@@ -96,7 +96,7 @@ impl CommandDefaults {
             (bootstrap.network.is_some(), "network"),
             (bootstrap.handoff_init.is_some(), "handoff_init"),
         ] {
-            if asked {
+            if requested {
                 return Err(BootstrapError::Unavailable(what));
             }
         }
@@ -249,8 +249,9 @@ mod tests {
     #[test]
     fn settings_for_virtual_machines_are_rejected_and_nothing_is_applied() {
         let mut defaults = CommandDefaults::new(false);
-        let asked = Bootstrap { host_alias: Some("h".into()), default_cwd: Some("/x".into()), ..Bootstrap::default() };
-        assert!(matches!(defaults.bootstrap(asked), Err(BootstrapError::Unavailable("host_alias"))));
+        let requested =
+            Bootstrap { host_alias: Some("h".into()), default_cwd: Some("/x".into()), ..Bootstrap::default() };
+        assert!(matches!(defaults.bootstrap(requested), Err(BootstrapError::Unavailable("host_alias"))));
         assert_eq!(defaults.cwd, None);
         assert!(defaults.bootstrap(Bootstrap::default()).is_ok());
         assert!(matches!(defaults.bootstrap(Bootstrap::default()), Err(BootstrapError::Repeated)));

@@ -9,7 +9,7 @@ use carrel_protocol::payload::{
     Bootstrap, CarrelCredit, CarrelHello, CarrelWelcome, ClientDisconnected, ClockSync, CoreErrorKind, InitResolved,
     Pong, Touched, WorkloadDisposition, WorkloadFailure, WorkloadFreeze, WorkloadThaw,
 };
-use carrel_protocol::{DecodeError, Envelope, Flags, Frame, Generation, IdRange, MessageType};
+use carrel_protocol::{CorrelationIdRange, DecodeError, Envelope, Flags, Frame, Generation, MessageType};
 
 use crate::defaults::BootstrapError;
 use crate::event_loop::{CHANNEL, EventLoop};
@@ -35,7 +35,7 @@ impl EventLoop {
         let Some(connection) = self.io.connections.get(&number) else { return DispatchOutcome::Close };
         let shutdown = frame.id == 0 && frame.flags.known() == Flags::SHUTDOWN;
         // On the host's own channel 0 is a valid id: it is used to configure the sandbox.
-        let own = connection.ids.contains(frame.id) || connection.ids == IdRange::WHOLE;
+        let own = connection.ids.contains(frame.id) || connection.ids == CorrelationIdRange::WHOLE;
         if !own && !shutdown {
             return DispatchOutcome::Close;
         }
@@ -305,7 +305,7 @@ impl EventLoop {
     fn client_disconnected(&mut self, key: SessionKey, envelope: &Envelope<'_>) -> Result<(), MessageRejection> {
         Self::on_channel(key)?;
         let gone: ClientDisconnected = envelope.payload()?;
-        let ids = IdRange::new(gone.id_start, gone.id_end_exclusive)
+        let ids = CorrelationIdRange::new(gone.id_start, gone.id_end_exclusive)
             .map_err(|error| MessageRejection::payload(error.to_string()))?;
         self.withdraw(key.connection, ids);
         Ok(())

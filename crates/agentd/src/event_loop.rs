@@ -6,12 +6,12 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use carrel_protocol::payload::{CarrelCredit, CarrelReady, Ready};
-use carrel_protocol::{Codec, Generation, IdRange};
+use carrel_protocol::{CorrelationIdRange, Generation, PrologueFormat};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::time::ClockId;
 
-use crate::args::ServeOptions;
+use crate::args::AgentdOptions;
 use crate::connection::PeerConnection;
 use crate::defaults::CommandDefaults;
 use crate::dispatch::DispatchOutcome;
@@ -41,7 +41,7 @@ const REMEMBERED: usize = 256;
 
 /// Why the agent could not serve.
 #[derive(Debug, thiserror::Error)]
-pub enum ServeError {
+pub enum EventLoopError {
     /// Standard input and output are not a socket or pipes.
     #[error("standard input and output are not a socket or pipes; hint: use --listen PATH")]
     NoChannel,
@@ -77,9 +77,9 @@ pub(crate) struct EventLoop {
 }
 
 /// Serves until the sandbox shuts down.
-pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
+pub fn serve(options: &AgentdOptions) -> Result<(), EventLoopError> {
     let born = boot_nanos();
-    let system = |what| move |error: std::io::Error| ServeError::System(what, error);
+    let system = |what| move |error: std::io::Error| EventLoopError::System(what, error);
     sys::block_signals().map_err(system("block signals"))?;
     let signals = sys::signal_descriptor().map_err(system("signalfd"))?;
     protect::harden();
@@ -87,7 +87,7 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     rustix::process::umask(Mode::from_raw_mode(0o177));
     let defaults = CommandDefaults::new(protect::is_init());
     defaults.raise_descriptors();
-    let io = SessionIo::new(defaults).map_err(|errno| ServeError::System("epoll", errno.into()))?;
+    let io = SessionIo::new(defaults).map_err(|errno| EventLoopError::System("epoll", errno.into()))?;
     let mut agent = EventLoop::new(io, signals, options.max_generation, born);
     match &options.listen {
         Some(path) => agent.listen(path)?,
@@ -95,7 +95,7 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     }
     // From here on, created files have exactly the requested mode.
     rustix::process::umask(Mode::empty());
-    agent.run().map_err(|errno| ServeError::System("epoll_wait", errno.into()))
+    agent.run().map_err(|errno| EventLoopError::System("epoll_wait", errno.into()))
 }
 
 fn boot_nanos() -> u64 {
@@ -138,8 +138,8 @@ impl EventLoop {
     }
 
     /// Serves clients on a socket.
-    fn listen(&mut self, path: &std::path::Path) -> Result<(), ServeError> {
-        let failed = |errno: Errno| ServeError::Listen(path.display().to_string(), errno.into());
+    fn listen(&mut self, path: &std::path::Path) -> Result<(), EventLoopError> {
+        let failed = |errno: Errno| EventLoopError::Listen(path.display().to_string(), errno.into());
         let listener = ClientListener::bind(path, self.announced()).map_err(failed)?;
         self.io.poller.add(&listener.fd, PollToken::Listener).map_err(failed)?;
         self.listener = Some(listener);
@@ -149,23 +149,29 @@ impl EventLoop {
     }
 
     /// Serves the host on standard input and output.
-    fn open_channel(&mut self) -> Result<(), ServeError> {
+    fn open_channel(&mut self) -> Result<(), EventLoopError> {
         if !protect::is_channel(rustix::stdio::stdin()) || !protect::is_channel(rustix::stdio::stdout()) {
-            return Err(ServeError::NoChannel);
+            return Err(EventLoopError::NoChannel);
         }
-        let system = |errno: Errno| ServeError::System("open the channel", errno.into());
+        let system = |errno: Errno| EventLoopError::System("open the channel", errno.into());
         let (incoming, outgoing) = protect::take_channel().map_err(system)?;
         for fd in [&incoming, &outgoing] {
             rustix::fs::fcntl_setfl(fd, OFlags::NONBLOCK).map_err(system)?;
         }
-        self.connect(CHANNEL, incoming, outgoing, IdRange::WHOLE).map_err(system)?;
+        self.connect(CHANNEL, incoming, outgoing, CorrelationIdRange::WHOLE).map_err(system)?;
         // A host that has its configuration ready has written it already: it is applied before `core.ready`.
         self.preloaded_bootstrap();
-        self.greet(CHANNEL);
+        self.send_ready(CHANNEL);
         Ok(())
     }
 
-    fn connect(&mut self, number: u16, incoming: OwnedFd, outgoing: OwnedFd, ids: IdRange) -> Result<(), Errno> {
+    fn connect(
+        &mut self,
+        number: u16,
+        incoming: OwnedFd,
+        outgoing: OwnedFd,
+        ids: CorrelationIdRange,
+    ) -> Result<(), Errno> {
         let connection = PeerConnection::new(incoming, outgoing, ids, self.announced());
         self.io.poller.add(connection.incoming(), PollToken::Incoming(number))?;
         self.io.poller.add(connection.outgoing(), PollToken::Outgoing(number))?;
@@ -193,7 +199,7 @@ impl EventLoop {
     }
 
     /// Sends `core.ready`.
-    fn greet(&mut self, number: u16) {
+    fn send_ready(&mut self, number: u16) {
         let announced = self.announced();
         let ready = Ready {
             boot_time_ns: self.born,
@@ -220,7 +226,7 @@ impl EventLoop {
                 if let Some(connection) = self.io.connections.get_mut(&number) {
                     connection.push(codec.prologue(ids).into());
                 }
-                self.greet(number);
+                self.send_ready(number);
             }
         }
     }
@@ -234,26 +240,26 @@ impl EventLoop {
             }
             let until = if self.is_busy() { Some(Instant::now()) } else { self.next_deadline().or(self.rest) };
             let events = self.io.poller.wait(until)?;
-            self.note_rest(events.is_empty());
+            self.note_idle(events.is_empty());
             events.into_iter().for_each(|readiness| self.ready(readiness));
             self.fire_timers();
             let numbers: Vec<_> = self.io.connections.keys().copied().collect();
             numbers.into_iter().for_each(|number| self.pump(number));
-            self.give_turns();
-            self.give_credit();
+            self.run_sessions();
+            self.grant_credit();
         }
         self.end_all();
         Ok(())
     }
 
     /// Releases memory once after an idle period; then sleeps without a timeout.
-    fn note_rest(&mut self, nothing: bool) {
+    fn note_idle(&mut self, nothing: bool) {
         let now = Instant::now();
         if !nothing {
             self.rest = Some(now + REST);
         } else if self.rest.is_some_and(|rest| rest <= now) {
             self.rest = None;
-            sys::forget_program_pages();
+            sys::drop_program_pages();
         }
     }
 
@@ -283,8 +289,8 @@ impl EventLoop {
     }
 
     fn take_signals(&mut self) {
-        let asked = signals::take(&self.signals, self.senders);
-        if asked.reap {
+        let requested = signals::take(&self.signals, self.senders);
+        if requested.reap {
             for (pid, exited) in signals::reap() {
                 let Some(key) = self.io.processes.remove(&pid) else { continue };
                 if let Some(session) = self.sessions.get_mut(&key) {
@@ -293,7 +299,7 @@ impl EventLoop {
                 }
             }
         }
-        if asked.stop {
+        if requested.stop {
             self.stop();
         }
     }
@@ -381,7 +387,7 @@ impl EventLoop {
                 relay_clients.received(id, length as u64);
             }
             if self.holds_too_much(key) {
-                self.hold_back(key);
+                self.throttle(key);
             }
         }
         if let Some(connection) = self.io.connections.get_mut(&number) {
@@ -410,10 +416,10 @@ impl EventLoop {
 
     /// Grants input credit for each client to the relay. Input with its own flow control does not count: a command that
     /// does not read must not prevent its client from killing it.
-    fn give_credit(&mut self) {
+    fn grant_credit(&mut self) {
         let Some(mut relay_clients) = self.io.relay_clients.take() else { return };
         let due = relay_clients.due(|slot| {
-            let id = Codec::Current.range(slot).map_or(0, IdRange::start);
+            let id = PrologueFormat::Current.range(slot).map_or(0, CorrelationIdRange::start);
             let unpaced = self.of_owner(SessionKey { connection: CHANNEL, id }).filter(|session| !session.is_paced());
             unpaced.map(|session| session.backlog() as u64).sum()
         });
@@ -425,7 +431,7 @@ impl EventLoop {
 
     /// Pauses a connection with too much buffered input. Behind a relay, clients must not block each other: the relay
     /// has credit per client, so a session that exceeds it loses the excess.
-    fn hold_back(&mut self, key: SessionKey) {
+    fn throttle(&mut self, key: SessionKey) {
         let shared = self.io.relay_clients(key).is_some();
         match self.sessions.get_mut(&key) {
             Some(session) if shared => {
@@ -456,7 +462,7 @@ impl EventLoop {
     }
 
     /// Runs every queued session once.
-    fn give_turns(&mut self) {
+    fn run_sessions(&mut self) {
         for _ in 0..self.queue.len() {
             let Some(key) = self.queue.pop_front() else { break };
             self.queued.remove(&key);
@@ -505,7 +511,7 @@ impl EventLoop {
     }
 
     /// Terminates everything that a range of ids owns, and nothing else.
-    pub(crate) fn withdraw(&mut self, number: u16, ids: IdRange) {
+    pub(crate) fn withdraw(&mut self, number: u16, ids: CorrelationIdRange) {
         let key = |id| SessionKey { connection: number, id };
         let mut kept = self.sessions.split_off(&key(ids.start()));
         let mut behind = kept.split_off(&key(ids.end()));

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use carrel_protocol::codec::{self, FramePrefix};
 use carrel_protocol::payload::{CoreError, CoreErrorKind, ExecFailed, ExecFailureKind};
-use carrel_protocol::{Codec, Generation, IdRange, MessageType, Payload};
+use carrel_protocol::{CorrelationIdRange, Generation, MessageType, Payload, PrologueFormat};
 use rustix::io::Errno;
 
 use crate::connection::{OutgoingChunk, PeerConnection};
@@ -73,8 +73,12 @@ impl SessionIo {
     /// The client that owns an id. The upper half of the last range belongs to the host itself.
     pub(crate) fn owner(&self, key: SessionKey) -> HandleOwner {
         // A directly connected client is the only one on its connection.
-        let direct = self.connections.get(&key.connection).is_some_and(|connection| connection.ids != IdRange::WHOLE);
-        HandleOwner { connection: key.connection, slot: if direct { 0 } else { Codec::Current.owner_of(key.id) } }
+        let direct =
+            self.connections.get(&key.connection).is_some_and(|connection| connection.ids != CorrelationIdRange::WHOLE);
+        HandleOwner {
+            connection: key.connection,
+            slot: if direct { 0 } else { PrologueFormat::Current.owner_of(key.id) },
+        }
     }
 
     /// Whether data may be produced for a connection. True for one that is gone: its sessions are being terminated.

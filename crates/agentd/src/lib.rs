@@ -25,4 +25,4 @@ mod tcp;
 mod tree;
 mod users;
 
-pub use self::event_loop::{ServeError, serve};
+pub use self::event_loop::{EventLoopError, serve};

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use carrel_protocol::{Codec, Generation, IdRange};
+use carrel_protocol::{CorrelationIdRange, Generation, PrologueFormat};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -14,7 +14,7 @@ pub(crate) struct ClientListener {
     pub(crate) fd: OwnedFd,
     path: PathBuf,
     /// The layout of the id ranges.
-    pub(crate) codec: Codec,
+    pub(crate) codec: PrologueFormat,
     /// A spare descriptor, closed when none is left, so that a client can be rejected instead of left waiting.
     spare: Option<OwnedFd>,
 }
@@ -36,7 +36,7 @@ impl ClientListener {
         rustix::net::bind(&fd, &address)?;
         rustix::net::listen(&fd, 128)?;
         // An agent of the first generation uses the legacy prologue.
-        let codec = if announced <= Generation::LEGACY { Codec::LegacyV1 } else { Codec::Current };
+        let codec = if announced <= Generation::LEGACY { PrologueFormat::LegacyV1 } else { PrologueFormat::Current };
         let spare = rustix::io::fcntl_dupfd_cloexec(&fd, 0).ok();
         Ok(Self { fd, path: path.to_owned(), codec, spare })
     }
@@ -58,7 +58,7 @@ impl ClientListener {
     }
 
     /// The lowest unused range.
-    pub(crate) fn free_range(&self, used: impl Fn(u16) -> bool) -> Option<(u16, IdRange)> {
+    pub(crate) fn free_range(&self, used: impl Fn(u16) -> bool) -> Option<(u16, CorrelationIdRange)> {
         (0..self.codec.slots()).find_map(|slot| {
             let number = u16::try_from(slot).ok().filter(|number| !used(*number))?;
             Some((number, self.codec.range(slot)?))

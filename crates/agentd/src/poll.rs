@@ -1,10 +1,10 @@
 //! Polling: one edge-triggered epoll instance, with a token for each descriptor.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use carrel_poll::{Event, EventFlags, Token};
 use rustix::buffer::spare_capacity;
-use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
 use crate::session::SessionKey;
@@ -57,23 +57,19 @@ pub(crate) struct Readiness {
     pub(crate) hung_up: bool,
 }
 
-/// An epoll instance.
-pub(crate) struct Poller {
-    epoll: OwnedFd,
-    events: Vec<epoll::Event>,
-}
+/// An epoll instance, edge-triggered.
+pub(crate) struct Poller(carrel_poll::Poller<PollToken>);
 
 // === impl Poller ===
 
 impl Poller {
     pub(crate) fn new() -> Result<Self, Errno> {
-        Ok(Self { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?, events: Vec::with_capacity(64) })
+        carrel_poll::Poller::new().map(Self)
     }
 
     /// Registers a descriptor for both directions. One that cannot be polled is always ready.
     pub(crate) fn add(&self, fd: impl AsFd, token: PollToken) -> Result<(), Errno> {
-        let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
-        match epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token.pack()), flags) {
+        match self.0.add(fd, token, EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET) {
             Err(Errno::PERM) => Ok(()),
             outcome => outcome,
         }
@@ -81,18 +77,18 @@ impl Poller {
 
     /// Changes a registered descriptor to another token, level-triggered and for reading only.
     pub(crate) fn hand_over(&self, fd: impl AsFd, token: PollToken) -> Result<(), Errno> {
-        epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(token.pack()), epoll::EventFlags::IN)
+        self.0.modify(fd, token, EventFlags::IN)
     }
 
     /// Deregisters a descriptor whose file stays open through a duplicate: closing it would not deregister it.
     pub(crate) fn remove(&self, fd: impl AsFd) {
-        let _not_watched = epoll::delete(&self.epoll, fd);
+        self.0.remove(fd);
     }
 
     /// Disables or enables a descriptor.
     pub(crate) fn rest(&self, fd: impl AsFd, token: PollToken, resting: bool) {
-        let flags = if resting { epoll::EventFlags::empty() } else { epoll::EventFlags::IN };
-        let _watched = epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(token.pack()), flags);
+        let flags = if resting { EventFlags::empty() } else { EventFlags::IN };
+        let _watched = self.0.modify(fd, token, flags);
     }
 
     /// Registers a descriptor for a session. It starts as ready; the first attempt finds out.
@@ -103,37 +99,20 @@ impl Poller {
 
     /// Waits for readiness or the deadline.
     pub(crate) fn wait(&mut self, until: Option<Instant>) -> Result<Vec<Readiness>, Errno> {
-        let timeout = until.map(|instant| {
-            // Rounded up to a millisecond, so that a timer is due when the wait for it ends.
-            let left = instant.saturating_duration_since(Instant::now());
-            let left = if left.is_zero() { left } else { left + Duration::from_micros(999) };
-            Timespec { tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX), tv_nsec: left.subsec_nanos().into() }
-        });
-        self.events.clear();
-        match epoll::wait(&self.epoll, spare_capacity(&mut self.events), timeout.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(error),
-        }
-        let ended = epoll::EventFlags::HUP | epoll::EventFlags::ERR;
-        Ok(self
-            .events
-            .iter()
-            .filter_map(|event| {
-                let flags = event.flags;
-                Some(Readiness {
-                    token: PollToken::unpack(event.data.u64())?,
-                    readable: flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::RDHUP | ended),
-                    writable: flags.intersects(epoll::EventFlags::OUT | ended),
-                    hung_up: flags.intersects(ended),
-                })
-            })
-            .collect())
+        let ended = EventFlags::HUP | EventFlags::ERR;
+        let readiness = |event: Event<PollToken>| Readiness {
+            token: event.token,
+            readable: event.flags.intersects(EventFlags::IN | EventFlags::RDHUP | ended),
+            writable: event.flags.intersects(EventFlags::OUT | ended),
+            hung_up: event.flags.intersects(ended),
+        };
+        Ok(self.0.wait(until)?.map(readiness).collect())
     }
 }
 
 // === impl PollToken ===
 
-impl PollToken {
+impl Token for PollToken {
     /// `kind u8 | channel u8 | connection u16 | id u32`.
     fn pack(self) -> u64 {
         let (kind, channel, connection, id) = match self {

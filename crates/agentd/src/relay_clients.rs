@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use carrel_protocol::relay_flow::{CreditReceiver, CreditSender, INPUT_WINDOW, OUTPUT_WINDOW};
-use carrel_protocol::{Codec, Generation};
+use carrel_protocol::{Generation, PrologueFormat};
 
 /// The clients behind a relay, by slot. The host's own ids are not limited.
 #[derive(Debug, Default)]
@@ -57,7 +57,7 @@ impl RelayClients {
     pub(crate) fn due(&mut self, held: impl Fn(u32) -> u64) -> Vec<(u32, u64)> {
         let due = |(slot, share): (&u32, &mut RelayClient)| {
             let limit = share.input.is_due(INPUT_WINDOW).then(|| share.input.grant(held(*slot), INPUT_WINDOW));
-            Some((Codec::Current.range(*slot)?.start(), limit??))
+            Some((PrologueFormat::Current.range(*slot)?.start(), limit??))
         };
         self.0.iter_mut().filter_map(due).collect()
     }
@@ -83,8 +83,8 @@ impl RelayClients {
 
 /// The slot of the client that owns an id, unless it is the host's own.
 pub(crate) fn client_of(id: u32) -> Option<u32> {
-    let slot = Codec::Current.owner_of(id);
-    (id != 0 && slot < Codec::Current.slots()).then_some(slot)
+    let slot = PrologueFormat::Current.owner_of(id);
+    (id != 0 && slot < PrologueFormat::Current.slots()).then_some(slot)
 }
 
 #[cfg(test)]
@@ -95,7 +95,7 @@ mod tests {
     #[test]
     fn a_client_that_does_not_read_blocks_only_itself() {
         let mut shares = RelayClients::default();
-        let (slow, quick) = (1, Codec::Current.range(1).unwrap().start());
+        let (slow, quick) = (1, PrologueFormat::Current.range(1).unwrap().start());
         shares.sent(slow, OUTPUT_WINDOW);
         shares.sent(quick, 1);
         assert!(!shares.may_send(slow) && shares.may_send(quick) && shares.may_send(0));

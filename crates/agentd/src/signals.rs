@@ -31,15 +31,15 @@ pub(crate) enum SignalSenders {
 
 /// Reads the pending signals.
 pub(crate) fn take(descriptor: &OwnedFd, senders: SignalSenders) -> PendingSignals {
-    let mut asked = PendingSignals::default();
+    let mut requested = PendingSignals::default();
     while let Some(arrived) = sys::next_signal(descriptor) {
         match arrived.signal {
-            libc::SIGCHLD => asked.reap = true,
-            libc::SIGTERM | libc::SIGINT if senders.admit(&arrived) => asked.stop = true,
+            libc::SIGCHLD => requested.reap = true,
+            libc::SIGTERM | libc::SIGINT if senders.admit(&arrived) => requested.stop = true,
             _ => {}
         }
     }
-    asked
+    requested
 }
 
 // === impl SignalSenders ===

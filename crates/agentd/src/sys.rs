@@ -200,7 +200,7 @@ pub(crate) fn bytes_waiting(descriptor: impl AsFd) -> u64 {
 }
 
 /// Releases the pages of the program itself; those needed again are loaded from the page cache.
-pub(crate) fn forget_program_pages() {
+pub(crate) fn drop_program_pages() {
     unsafe extern "C" {
         static __executable_start: u8;
         static etext: u8;

@@ -66,10 +66,10 @@ impl AccountDatabase {
         };
         let gid = group.map(|group| self.group(group)).transpose()?.unwrap_or(primary);
         let mut groups = BTreeSet::from([gid]);
-        if group.is_none() {
-            if let Some(entry) = &entry {
-                groups.extend(self.groups_of(entry.name));
-            }
+        if group.is_none()
+            && let Some(entry) = &entry
+        {
+            groups.extend(self.groups_of(entry.name));
         }
         Ok(UserAccount {
             uid,

@@ -13,7 +13,7 @@ use crate::{
     schema::{EventData, PermissionReply, PermissionRequest, QuestionRequest, TokenUsage, TurnOutcome},
 };
 
-/// The agents that there are.
+/// The supported agents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum AgentId {
@@ -21,33 +21,33 @@ pub enum AgentId {
     Claude,
     /// Codex.
     Codex,
-    /// Built in, for tests and first steps.
+    /// A built-in agent for tests and first steps.
     Mock,
 }
 
-/// What an agent may do without asking.
+/// Permission modes: what an agent may do without a permission.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum PermissionMode {
-    /// It asks before it changes anything.
+    /// It requests a permission before every change.
     #[default]
     Default,
     /// It makes plans and changes nothing.
     Plan,
-    /// It changes files without asking, and asks for the rest.
+    /// It changes files without a permission, and requests one for the rest.
     AcceptEdits,
-    /// It never asks.
+    /// It needs no permission.
     Bypass,
 }
 
-/// How an agent works: to build, or to plan first.
+/// Agent modes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum AgentMode {
-    /// It does what it is asked.
+    /// It works on the prompt.
     #[default]
     Build,
-    /// It says first how it would.
+    /// It makes a plan first.
     Plan,
 }
 
@@ -55,15 +55,15 @@ pub enum AgentMode {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Model {
-    /// By which it is chosen.
+    /// The id, by which it is chosen.
     pub id: String,
-    /// For people.
+    /// The name for display.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Ways to use it, such as how hard it thinks.
+    /// Variants, such as the reasoning effort.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub variants: Option<Vec<String>>,
-    /// The one that is used unless another is asked for.
+    /// The variant that is used unless another is requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default_variant: Option<String>,
 }
@@ -72,34 +72,34 @@ pub struct Model {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Models {
-    /// They.
+    /// The models.
     pub models: Vec<Model>,
-    /// The one that is used unless another is asked for.
+    /// The model that is used unless another is requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default_model: Option<String>,
 }
 
-/// What an agent can do, beside text.
+/// The capabilities of an agent besides text.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Capabilities {
-    /// It asks for permissions.
+    /// It requests permissions.
     pub permissions: bool,
     /// It asks questions.
     pub questions: bool,
-    /// It has a mode to plan in.
+    /// It has a plan mode.
     pub plan_mode: bool,
-    /// It says what its tools do.
+    /// It reports tool calls.
     pub tool_calls: bool,
-    /// And what they gave.
+    /// It reports the results of tool calls.
     pub tool_results: bool,
-    /// It tells its words as they come.
+    /// It streams its messages.
     pub streaming_deltas: bool,
-    /// It tells its thoughts.
+    /// It reports its reasoning.
     pub reasoning: bool,
-    /// Its turns can be stopped.
+    /// Its turns can be interrupted.
     pub interrupt: bool,
-    /// Its sessions can be opened again.
+    /// Its sessions can be resumed.
     pub resume: bool,
     /// One process serves all of its sessions.
     pub shared_process: bool,
@@ -131,7 +131,7 @@ pub struct ConversationOptions {
     pub model: Option<String>,
     /// Variant of the model, such as its reasoning effort.
     pub variant: Option<String>,
-    /// The agent's own id of the conversation, if it is opened again.
+    /// The agent's own id of the conversation to resume.
     pub native_id: Option<String>,
     /// Whether the agent has ever received a prompt in this conversation: only then can it resume it.
     pub resumable: bool,

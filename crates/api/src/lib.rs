@@ -27,13 +27,13 @@ mod status;
 mod subscription;
 mod tls;
 
-pub use self::client::{ConnectError, connect};
+pub use self::client::{DaemonConnectError, connect};
 pub use self::generated::DESCRIPTORS;
-pub use self::key::{ApiKey, BadKey};
+pub use self::key::{ApiKey, InvalidApiKey};
 pub use self::listener::{Listener, ListenerCredentials};
 pub use self::memory::MemoryLimits;
-pub use self::serve::{ApiError, Tuning, serve, serve_tuned};
-pub use self::tls::{Tls, TlsError, TlsPart};
+pub use self::serve::{ApiError, ServerOptions, serve, serve_tuned};
+pub use self::tls::{TlsConfig, TlsError, TlsFile};
 
 pub mod agbox {
     //! The published package.

@@ -13,7 +13,7 @@ use crate::connection::{ApiConnection, ConnectionPeer, ConnectionPermit, HANDSHA
 use crate::key::ApiKey;
 use crate::local_connections::{self, LocalConnections};
 use crate::memory::RequestMemory;
-use crate::tls::Tls;
+use crate::tls::TlsConfig;
 
 /// How many clients may be in their handshake at a time.
 const MAX_HANDSHAKES: usize = 256;
@@ -47,7 +47,7 @@ pub struct ListenerCredentials(Arc<RwLock<ConnectionCredentials>>);
 /// The credentials that apply to a new connection.
 #[derive(Clone, Debug)]
 struct ConnectionCredentials {
-    tls: Option<Tls>,
+    tls: Option<TlsConfig>,
     /// The key that every request must contain.
     key: Option<Arc<ApiKey>>,
 }
@@ -98,7 +98,7 @@ impl Listener {
             Self::Unix(_) => true,
             Self::Tcp { credentials, .. } => {
                 let ConnectionCredentials { tls, key } = credentials.current();
-                key.is_some() || tls.as_ref().is_some_and(Tls::requires_client_certificate)
+                key.is_some() || tls.as_ref().is_some_and(TlsConfig::requires_client_certificate)
             }
         }
     }
@@ -141,12 +141,12 @@ impl Listener {
 
 impl ListenerCredentials {
     /// Creates the credentials of a listener.
-    pub fn new(tls: Option<Tls>, key: Option<ApiKey>) -> Self {
+    pub fn new(tls: Option<TlsConfig>, key: Option<ApiKey>) -> Self {
         Self(Arc::new(RwLock::new(ConnectionCredentials { tls, key: key.map(Arc::new) })))
     }
 
     /// Replaces the credentials for new connections.
-    pub fn replace(&self, tls: Option<Tls>, key: Option<ApiKey>) {
+    pub fn replace(&self, tls: Option<TlsConfig>, key: Option<ApiKey>) {
         let new = ConnectionCredentials { tls, key: key.map(Arc::new) };
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = new;
     }

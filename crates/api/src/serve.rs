@@ -34,7 +34,7 @@ const GRACE: Duration = Duration::from_millis(500);
 
 /// Parameters of the server.
 #[derive(Clone, Copy, Debug)]
-pub struct Tuning {
+pub struct ServerOptions {
     /// How long a subscriber may read nothing although events are queued.
     pub subscriber_timeout: Duration,
     /// Memory limits of requests.
@@ -57,7 +57,7 @@ pub enum ApiError {
 
 /// Serves until `closing` is true or its sender is dropped. Then streams end at once, and requests have half a second.
 pub async fn serve(control: Control, listeners: Vec<Listener>, closing: watch::Receiver<bool>) -> Result<(), ApiError> {
-    serve_tuned(control, listeners, closing, Tuning::default()).await
+    serve_tuned(control, listeners, closing, ServerOptions::default()).await
 }
 
 /// Serves with other parameters.
@@ -65,7 +65,7 @@ pub async fn serve_tuned(
     control: Control,
     listeners: Vec<Listener>,
     closing: watch::Receiver<bool>,
-    tuning: Tuning,
+    tuning: ServerOptions,
 ) -> Result<(), ApiError> {
     if !listeners.iter().all(Listener::is_authenticated) {
         return Err(ApiError::Unauthenticated);
@@ -114,7 +114,7 @@ fn server(listener: &Listener) -> Server {
     }
 }
 
-async fn routes(control: Control, closing: watch::Receiver<bool>, tuning: Tuning) -> Result<Routes, ApiError> {
+async fn routes(control: Control, closing: watch::Receiver<bool>, tuning: ServerOptions) -> Result<Routes, ApiError> {
     let timeout = SubscriberTimeout(tuning.subscriber_timeout);
     let published = SandboxServiceServer::new(AgboxService::new(control.clone(), timeout));
     let near = SandboxesServer::new(Near::new(control, closing, timeout));
@@ -134,9 +134,9 @@ async fn routes(control: Control, closing: watch::Receiver<bool>, tuning: Tuning
         .add_service(reflection().build_v1alpha()?))
 }
 
-// === impl Tuning ===
+// === impl ServerOptions ===
 
-impl Default for Tuning {
+impl Default for ServerOptions {
     fn default() -> Self {
         Self { subscriber_timeout: Duration::from_secs(60), memory: MemoryLimits::default() }
     }

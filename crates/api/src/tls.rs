@@ -14,7 +14,7 @@ const AUTHORITY: &str = "the client CA";
 
 /// The certificate of a server, and how it verifies clients.
 #[derive(Clone)]
-pub struct Tls {
+pub struct TlsConfig {
     acceptor: TlsAcceptor,
     requires_client_certificate: bool,
 }
@@ -43,7 +43,7 @@ pub enum TlsError {
 
 /// A file of the TLS settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TlsPart {
+pub enum TlsFile {
     /// The certificates of the server.
     Certificate,
     /// The private key of the server.
@@ -56,19 +56,19 @@ pub enum TlsPart {
 
 impl TlsError {
     /// The file that is invalid.
-    pub fn part(&self) -> TlsPart {
+    pub fn part(&self) -> TlsFile {
         match self {
-            Self::Pem { what, .. } | Self::Empty(what) if *what == KEY => TlsPart::Key,
-            Self::Pem { what, .. } | Self::Empty(what) if *what == AUTHORITY => TlsPart::ClientCa,
-            Self::Clients(_) => TlsPart::ClientCa,
-            Self::Pem { .. } | Self::Empty(_) | Self::Config(_) => TlsPart::Certificate,
+            Self::Pem { what, .. } | Self::Empty(what) if *what == KEY => TlsFile::Key,
+            Self::Pem { what, .. } | Self::Empty(what) if *what == AUTHORITY => TlsFile::ClientCa,
+            Self::Clients(_) => TlsFile::ClientCa,
+            Self::Pem { .. } | Self::Empty(_) | Self::Config(_) => TlsFile::Certificate,
         }
     }
 }
 
 // === impl Tls ===
 
-impl Tls {
+impl TlsConfig {
     /// Parses the certificates and the key of a server, in PEM. With a client CA, clients need a certificate of it.
     pub fn new(certificates: &[u8], key: &[u8], client_authority: Option<&[u8]>) -> Result<Self, TlsError> {
         let chain = read("the certificate file", certificates)?;
@@ -105,9 +105,9 @@ impl Tls {
     }
 }
 
-impl std::fmt::Debug for Tls {
+impl std::fmt::Debug for TlsConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Tls")
+        f.debug_struct("TlsConfig")
             .field("requires_client_certificate", &self.requires_client_certificate)
             .finish_non_exhaustive()
     }

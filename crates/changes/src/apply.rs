@@ -12,7 +12,7 @@ pub(crate) use self::problem::GitCount;
 pub use self::problem::{ApplyProblem, GitChanges, ProblemReason};
 
 use crate::auto_run::AutoRunChange;
-use crate::change::{Change, ChangeSummary};
+use crate::change::{ChangeSummary, FileChange};
 use crate::escape::{CountedNoun, EscapedName};
 use crate::git::GitGuard;
 use crate::path_error::PathError;
@@ -35,7 +35,7 @@ pub struct ApplyOptions {
 
 /// The result of `apply`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Applied {
+pub struct ApplyReport {
     /// What was changed, or would be.
     pub done: ChangeSummary,
     /// Changes that the project already had.
@@ -84,7 +84,7 @@ pub enum ApplyError {
 impl SavedChanges {
     /// Applies the changes to the project at its recorded path, or at another one. Any problem aborts before the first
     /// write, and all problems are reported. Applying twice is idempotent.
-    pub fn apply(&self, project: Option<&Path>, options: ApplyOptions) -> Result<Applied, ApplyError> {
+    pub fn apply(&self, project: Option<&Path>, options: ApplyOptions) -> Result<ApplyReport, ApplyError> {
         self.apply_announced(project, options, |_| ())
     }
 
@@ -94,22 +94,22 @@ impl SavedChanges {
         project: Option<&Path>,
         options: ApplyOptions,
         announce: impl FnOnce(&[AutoRunChange]),
-    ) -> Result<Applied, ApplyError> {
+    ) -> Result<ApplyReport, ApplyError> {
         let project = self.open_project(project)?;
-        let all: Vec<Change> = self.record().entries.iter().map(ChangeEntry::change).collect();
+        let all: Vec<FileChange> = self.record().entries.iter().map(ChangeEntry::change).collect();
         let guard = match GitGuard::of(&project, &all) {
             // Without refusals the guard only counts.
             Err(_) if options.git => GitGuard::of_changes(&all),
             guard => guard?,
         };
         let plan = check::check(self, &project, &guard, options)?;
-        let changes: Vec<Change> = plan.steps.iter().map(|step| step.entry.change()).collect();
+        let changes: Vec<FileChange> = plan.steps.iter().map(|step| step.entry.change()).collect();
         let marked = AutoRunChange::of(&changes);
         announce(&marked);
         if !options.dry_run {
             execute::act(self, &project, &plan.steps)?;
         }
-        Ok(Applied {
+        Ok(ApplyReport {
             done: ChangeSummary::of(&changes, &guard),
             marked,
             already: plan.already,
@@ -121,9 +121,9 @@ impl SavedChanges {
     }
 }
 
-// === impl Applied ===
+// === impl ApplyReport ===
 
-impl fmt::Display for Applied {
+impl fmt::Display for ApplyReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let nothing = self.done.files() == 0 && self.done.directories == 0;
         match (nothing, self.already) {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::change::{Change, ChangeKind, Node};
+use crate::change::{ChangeKind, FileChange, Node};
 use crate::path::RelativePath;
 
 /// A changed file that a tool runs or loads automatically.
@@ -35,7 +35,7 @@ pub enum AutoRunKind {
 pub struct AutoRunList<'a>(pub &'a [AutoRunChange]);
 
 /// How a file is recognized. Names are case-insensitive.
-enum Pattern {
+enum AutoRunPattern {
     /// By its name, in any directory.
     Name(&'static str),
     /// By the end of its path.
@@ -48,7 +48,7 @@ enum Pattern {
     Start(&'static str),
 }
 
-use Pattern::{Below, Name, Path, Start, Suffix};
+use AutoRunPattern::{Below, Name, Path, Start, Suffix};
 
 const ENTER: &str = "when a shell enters the directory";
 const OPEN: &str = "when the directory is opened";
@@ -57,7 +57,7 @@ const COMMIT: &str = "when something is committed";
 const BUILD: &str = "when the project is built, or opened in an editor";
 const START: &str = "when it is started here";
 const PUSH: &str = "when it is pushed";
-const INSTRUCTED: &str = "when they work here: it tells them what to do";
+const INSTRUCTED: &str = "when they work here: it contains instructions for them";
 
 /// Extensions of code that a tool may load.
 macro_rules! codes {
@@ -75,7 +75,7 @@ macro_rules! codes {
 
 /// The files, each with the tool that runs it and when. What a person runs by name, such as a `Makefile`, is not
 /// listed.
-const TABLE: &[(&[Pattern], &str, &str)] = &[
+const TABLE: &[(&[AutoRunPattern], &str, &str)] = &[
     (&[Name(".envrc"), Below(".direnv")], "direnv", ENTER),
     (&[Name("mise.toml"), Name(".mise.toml"), Name("mise.local.toml"), Name(".mise.local.toml")], "mise", ENTER),
     (&[Below(".mise"), Below(".config/mise"), Name(".tool-versions")], "mise", ENTER),
@@ -162,8 +162,8 @@ const TABLE: &[(&[Pattern], &str, &str)] = &[
 
 impl AutoRunChange {
     /// The warnings for changes, sorted by path. Deleted files are not run.
-    pub(crate) fn of(changes: &[Change]) -> Vec<Self> {
-        changes.iter().filter_map(Change::mark).collect()
+    pub(crate) fn of(changes: &[FileChange]) -> Vec<Self> {
+        changes.iter().filter_map(FileChange::mark).collect()
     }
 }
 
@@ -192,7 +192,7 @@ impl AutoRunKind {
         Self::find(|pattern| pattern.is_above(&folded))
     }
 
-    fn find(fits: impl Fn(&Pattern) -> bool) -> Option<Self> {
+    fn find(fits: impl Fn(&AutoRunPattern) -> bool) -> Option<Self> {
         let row = TABLE.iter().find(|(patterns, _, _)| patterns.iter().any(&fits))?;
         Some(Self::Tool { tool: row.1, when: row.2 })
     }
@@ -209,7 +209,7 @@ impl AutoRunKind {
 impl fmt::Display for AutoRunKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Submodules => f.write_str("git fetches submodules from where it says"),
+            Self::Submodules => f.write_str("git fetches submodules from the URLs in it"),
             Self::Attributes => f.write_str("git runs the filters, comparisons and merges that it selects"),
             Self::Tool { tool, when } => write!(f, "run or followed by {tool} {when}"),
         }
@@ -234,9 +234,9 @@ impl fmt::Display for AutoRunList<'_> {
     }
 }
 
-// === impl Pattern ===
+// === impl AutoRunPattern ===
 
-impl Pattern {
+impl AutoRunPattern {
     /// Whether a lower-case path matches.
     fn matches(&self, path: &[u8]) -> bool {
         let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
@@ -269,9 +269,9 @@ fn ends_with_names(path: &[u8], names: &[u8]) -> bool {
     [b"/", path].concat().ends_with(&[b"/", names].concat())
 }
 
-// === impl Change ===
+// === impl FileChange ===
 
-impl Change {
+impl FileChange {
     /// Why a path deserves a warning, if it does.
     pub fn mark(&self) -> Option<AutoRunChange> {
         let gone = matches!(self.kind, ChangeKind::Deleted | ChangeKind::Skipped);
@@ -356,7 +356,7 @@ mod tests {
     fn a_symlink_that_replaces_a_directory_gets_the_warning_of_its_content() {
         let mark = |path: &str, node| {
             let path = RelativePath::new(path).unwrap();
-            Change { path, kind: ChangeKind::Added, node, files: 1 }.mark().map(|mark| mark.kind.tool())
+            FileChange { path, kind: ChangeKind::Added, node, files: 1 }.mark().map(|mark| mark.kind.tool())
         };
         for (path, expected) in [
             (".vscode", "Visual Studio Code"),
@@ -382,7 +382,7 @@ mod tests {
             .into();
         assert_eq!(
             AutoRunList(&marks).to_string(),
-            "changes of submodules:\n  .gitmodules: git fetches submodules from where it says\n\
+            "changes of submodules:\n  .gitmodules: git fetches submodules from the URLs in it\n\
              changes that tools run or follow by themselves, outside the sandbox:\n  \
              b/.envrc: run or followed by direnv when a shell enters the directory\n"
         );

@@ -10,7 +10,7 @@ use crate::path::{MAX_DEPTH, MAX_PATH_LENGTH, RelativePath};
 
 /// What a sandbox did to one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct FileChange {
     /// Relative to the project's directory.
     pub path: RelativePath,
     /// Compared with the project.
@@ -99,9 +99,9 @@ pub struct ChangeSummary {
     pub bytes: u64,
 }
 
-// === impl Change ===
+// === impl FileChange ===
 
-impl Change {
+impl FileChange {
     /// Its letter in a list.
     fn letter(&self) -> char {
         match self.kind {
@@ -115,7 +115,7 @@ impl Change {
 }
 
 /// A line in the style of `git status --short`.
-impl fmt::Display for Change {
+impl fmt::Display for FileChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.letter(), self.path)?;
         match (&self.node, self.kind) {
@@ -175,7 +175,7 @@ impl fmt::Display for SkipReason {
 // === impl ChangeSummary ===
 
 impl ChangeSummary {
-    pub(crate) fn of(changes: &[Change], guard: &GitGuard) -> Self {
+    pub(crate) fn of(changes: &[FileChange], guard: &GitGuard) -> Self {
         let (mut summary, mut git) = (Self::default(), GitCount::default());
         for change in changes {
             if guard.find(change).is_some() {

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use crate::auto_run::AutoRunChange;
 use crate::cancellation::{CancellationFlag, NEVER};
-use crate::change::{Change, ChangeKind, ChangeSummary, Node, SkipReason};
+use crate::change::{ChangeKind, ChangeSummary, FileChange, Node, SkipReason};
 use crate::confined_tree::{FileKind, FileMetadata, meta_in, target_in};
 use crate::content;
 use crate::escape::{CountedNoun, EscapedName};
@@ -24,7 +24,7 @@ pub(crate) const MOST: u64 = 5_000_000;
 
 /// The changes of a sandbox to a project, sorted by path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Changes(Vec<Change>);
+pub struct Changes(Vec<FileChange>);
 
 /// Changes that could not be collected.
 #[derive(Debug, thiserror::Error)]
@@ -39,11 +39,11 @@ pub enum ChangesError {
 
 /// Displays one change per line.
 #[derive(Debug)]
-pub struct ChangeList<'a>(&'a [Change]);
+pub struct ChangeList<'a>(&'a [FileChange]);
 
 /// Displays one change per line, and one line for each `.git` directory.
 #[derive(Debug)]
-pub struct BriefChangeList<'a>(&'a [Change]);
+pub struct BriefChangeList<'a>(&'a [FileChange]);
 
 /// What the project has at a directory of the layer.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -61,7 +61,7 @@ struct ChangeCollector<'a> {
     project: &'a Project,
     budget: WalkBudget<'a>,
     stop: &'a CancellationFlag,
-    found: Vec<Change>,
+    found: Vec<FileChange>,
     waiting: Vec<(Vec<u8>, LowerDirectory)>,
 }
 
@@ -93,13 +93,13 @@ impl Changes {
         Ok(Self::new(collector.found))
     }
 
-    pub(crate) fn new(mut found: Vec<Change>) -> Self {
+    pub(crate) fn new(mut found: Vec<FileChange>) -> Self {
         found.sort_by(|one, other| one.path.cmp(&other.path));
         Self(found)
     }
 
     /// The changes by path; a directory comes right before its content.
-    pub fn as_slice(&self) -> &[Change] {
+    pub fn as_slice(&self) -> &[FileChange] {
         &self.0
     }
 
@@ -207,7 +207,7 @@ impl ChangeCollector<'_> {
         let Some(lower) = lower else { return Ok(()) };
         for name in self.gone(path, layer, &lower, below)? {
             let Ok(child) = RelativePath::below(path, &name) else { continue };
-            if let Some(meta) = look(&lower, &child)? {
+            if let Some(meta) = metadata_of(&lower, &child)? {
                 self.deleted(child, &meta, &lower)?;
             }
         }
@@ -253,7 +253,7 @@ impl ChangeCollector<'_> {
             _ => Vec::new(),
         };
         let was = match lower {
-            Some(lower) => look(lower, &path)?,
+            Some(lower) => metadata_of(lower, &path)?,
             None => None,
         };
         let kind = match (meta.kind, &was) {
@@ -274,7 +274,7 @@ impl ChangeCollector<'_> {
         // A directory that replaced a file counts as the file that is gone.
         let counted = meta.kind != FileKind::Directory || was.is_some_and(|was| is_file(was.kind));
         let files = u64::from(counted && kind != ChangeKind::Skipped);
-        self.found.push(Change { path, kind, node: Node::new(meta, target), files });
+        self.found.push(FileChange { path, kind, node: Node::new(meta, target), files });
         Ok(())
     }
 
@@ -318,7 +318,7 @@ impl ChangeCollector<'_> {
         let Some(lower) = self.lower(path.as_bytes())? else { return Ok(()) };
         for name in self.budget.list(&lower, path.as_bytes())? {
             let Ok(child) = RelativePath::below(path.as_bytes(), &name) else { continue };
-            if let Some(meta) = look(&lower, &child)? {
+            if let Some(meta) = metadata_of(&lower, &child)? {
                 self.deleted(child, &meta, &lower)?;
             }
         }
@@ -337,7 +337,7 @@ impl ChangeCollector<'_> {
             }
             _ => {}
         }
-        self.found.push(Change { path, kind: ChangeKind::Deleted, node: Node::new(was, target), files });
+        self.found.push(FileChange { path, kind: ChangeKind::Deleted, node: Node::new(was, target), files });
         Ok(())
     }
 
@@ -345,12 +345,12 @@ impl ChangeCollector<'_> {
     fn too_far(&mut self, directory: &[u8], bad: &InvalidRelativePath) {
         let why = if matches!(bad, InvalidRelativePath::TooDeep) { SkipReason::TooDeep } else { SkipReason::TooLong };
         let Ok(path) = RelativePath::new(directory) else { return };
-        self.found.push(Change { path, kind: ChangeKind::Skipped, node: Node::Skipped(why), files: 0 });
+        self.found.push(FileChange { path, kind: ChangeKind::Skipped, node: Node::Skipped(why), files: 0 });
     }
 }
 
 /// What the project has at a name in an open directory.
-fn look(directory: &OwnedFd, path: &RelativePath) -> Result<Option<FileMetadata>, PathError> {
+fn metadata_of(directory: &OwnedFd, path: &RelativePath) -> Result<Option<FileMetadata>, PathError> {
     match meta_in(directory, path.name()) {
         Ok(meta) => Ok(Some(meta)),
         Err(Errno::NOENT) => Ok(None),

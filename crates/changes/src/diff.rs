@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::apply::GitCount;
 use crate::auto_run::AutoRunChange;
-use crate::change::Change;
+use crate::change::FileChange;
 use crate::confined_tree::FileKind;
 use crate::file_state::{FileContent, FileState, ProjectFile};
 use crate::git::GitGuard;
@@ -87,7 +87,7 @@ impl SavedChanges {
         let project = self.open_project(project)?;
         let deadline = Instant::now() + TIME;
         let mut lines = Vec::new();
-        let changes: Vec<Change> = self.record().entries.iter().map(ChangeEntry::change).collect();
+        let changes: Vec<FileChange> = self.record().entries.iter().map(ChangeEntry::change).collect();
         let guard = if style == DiffStyle::Stat { Some(GitGuard::of(&project, &changes)?) } else { None };
         let (mut marks, mut git) = (Vec::new(), GitCount::default());
         for (entry, change) in self.record().entries.iter().zip(&changes) {

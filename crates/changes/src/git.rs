@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 pub(crate) use self::names::is_git;
 
-use crate::change::{Change, ChangeKind, Node};
+use crate::change::{ChangeKind, FileChange, Node};
 use crate::path::{RelativePath, join};
 use crate::path_error::PathError;
 use crate::project::Project;
@@ -72,22 +72,22 @@ struct RepositoryParts(u8);
 
 impl GitGuard {
     /// Considers only the changes.
-    pub(crate) fn of_changes(changes: &[Change]) -> Self {
+    pub(crate) fn of_changes(changes: &[FileChange]) -> Self {
         let mut guard = Self::default();
         guard.plant(changes, |_| false);
         guard
     }
 
     /// Considers the changes and the project.
-    pub(crate) fn of(project: &Project, changes: &[Change]) -> Result<Self, PathError> {
-        let discover::Discovered { directories, named, loose } = discover::discover(project)?;
+    pub(crate) fn of(project: &Project, changes: &[FileChange]) -> Result<Self, PathError> {
+        let discover::DiscoveryResult { directories, named, loose } = discover::discover(project)?;
         let mut guard = Self { directories, named, loose, planted: HashSet::new() };
         // What cannot be read counts as present.
         guard.plant(changes, |path| project.find(path).map_or(true, |found| found.is_some()));
         Ok(guard)
     }
 
-    fn plant(&mut self, changes: &[Change], has: impl Fn(&RelativePath) -> bool) {
+    fn plant(&mut self, changes: &[FileChange], has: impl Fn(&RelativePath) -> bool) {
         let mut places: HashMap<&[u8], RepositoryParts> = HashMap::new();
         for change in changes.iter().filter(|change| change.is_there()) {
             if RepositoryParts::is_one(change.path.name()) {
@@ -107,7 +107,7 @@ impl GitGuard {
     }
 
     /// Whether git would act on a change, and why.
-    pub(crate) fn find(&self, change: &Change) -> Option<GitRefusal> {
+    pub(crate) fn find(&self, change: &FileChange) -> Option<GitRefusal> {
         let path = &change.path;
         if let Some(repository) = path.repository() {
             return Some(GitRefusal::Repository(repository));
@@ -122,10 +122,10 @@ impl GitGuard {
             if self.directories.contains(above) || (self.planted.contains(above) && names::is_own(next)) {
                 return Some(GitRefusal::Repository(top(path, end)));
             }
-            if let Some(NamedPath { by, extent }) = self.named.get(above) {
-                if *extent > NamedExtent::Only || (rest.is_empty() && !directory) {
-                    return Some(GitRefusal::Named { path: top(path, end), by: by.clone() });
-                }
+            if let Some(NamedPath { by, extent }) = self.named.get(above)
+                && (*extent > NamedExtent::Only || (rest.is_empty() && !directory))
+            {
+                return Some(GitRefusal::Named { path: top(path, end), by: by.clone() });
             }
         }
         if !directory {
@@ -139,7 +139,7 @@ impl GitGuard {
         if let Some((end, by)) = self.loose.find(change) {
             return Some(GitRefusal::Named { path: top(path, end), by: by.to_owned() });
         }
-        // What replaces a directory leads to another one in it.
+        // A directory that is replaced by a link may refer to another one in it.
         if !directory && change.is_there() {
             let below = join(&folded, b"");
             let (named, NamedPath { by, .. }) = self.named.range(below.clone()..).next()?;
@@ -193,10 +193,10 @@ fn top(path: &RelativePath, end: usize) -> RelativePath {
     bytes.get(..end).and_then(|bytes| RelativePath::new(bytes).ok()).unwrap_or_else(|| path.clone())
 }
 
-// === impl Change ===
+// === impl FileChange ===
 
-impl Change {
-    /// Whether something is at its path afterwards.
+impl FileChange {
+    /// Whether a file exists at its path afterwards.
     fn is_there(&self) -> bool {
         !matches!(self.kind, ChangeKind::Deleted | ChangeKind::Skipped)
     }

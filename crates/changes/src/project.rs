@@ -49,7 +49,7 @@ pub enum ProjectError {
 
 /// The `stat` results of a project's files, to detect changes by the host while a sandbox runs.
 #[derive(Debug, Default)]
-pub struct Snapshot {
+pub struct ProjectSnapshot {
     files: HashMap<RelativePath, FileStamp>,
 }
 
@@ -130,7 +130,7 @@ fn open_plain(path: &Path) -> Result<OwnedFd, Errno> {
 
 // === impl Snapshot ===
 
-impl Snapshot {
+impl ProjectSnapshot {
     /// Records all files of a project without opening them.
     pub fn take(project: &Project) -> Result<Self, ChangesError> {
         let mut files = HashMap::new();
@@ -207,13 +207,13 @@ mod tests {
         std::fs::create_dir(dir.path().join("a directory")).unwrap();
         std::fs::write(dir.path().join("a directory/1 2\n3"), "1").unwrap();
         std::os::unix::fs::symlink("nowhere", dir.path().join("link")).unwrap();
-        let snapshot = Snapshot::take(&Project::open(dir.path()).unwrap()).unwrap();
+        let snapshot = ProjectSnapshot::take(&Project::open(dir.path()).unwrap()).unwrap();
         let mut written = Vec::new();
         snapshot.write(&mut written).unwrap();
-        let read = Snapshot::read(&written[..]).unwrap();
+        let read = ProjectSnapshot::read(&written[..]).unwrap();
         assert_eq!((read.files.len(), &read.files), (3, &snapshot.files));
-        assert!(Snapshot::read(&b"0 1 1 1"[..]).is_err());
-        assert!(Snapshot::read(&b"0 1 1 1 1 1 ../out\0"[..]).is_err());
+        assert!(ProjectSnapshot::read(&b"0 1 1 1"[..]).is_err());
+        assert!(ProjectSnapshot::read(&b"0 1 1 1 1 1 ../out\0"[..]).is_err());
     }
 
     #[test]
@@ -225,7 +225,7 @@ mod tests {
             std::fs::write(at(name), "1").unwrap();
         }
         let project = Project::open(dir.path()).unwrap();
-        let snapshot = Snapshot::take(&project).unwrap();
+        let snapshot = ProjectSnapshot::take(&project).unwrap();
         std::fs::write(at("d/longer"), "12").unwrap();
         std::fs::write(at("d/new"), "1").unwrap();
         std::fs::remove_file(at("gone")).unwrap();

@@ -42,7 +42,7 @@ pub(crate) fn diff(arguments: &DiffArguments, json: bool) -> Result<u8, Failure>
             "marks": project::marks(&changes.marks()),
             "summary": project::summary(&summary),
         });
-        return crate::say(crate::json::line(&object).as_bytes());
+        return crate::write_stdout(crate::json::line(&object).as_bytes());
     }
     let style = match (arguments.stat, io::stdout().is_terminal()) {
         (true, _) => DiffStyle::Stat,
@@ -89,9 +89,9 @@ pub(crate) fn apply(arguments: &ApplyArguments, json: bool) -> Result<u8, Failur
                 "project": applied.project.to_string_lossy(),
                 "dry_run": applied.dry_run,
             });
-            crate::say(crate::json::line(&object).as_bytes())
+            crate::write_stdout(crate::json::line(&object).as_bytes())
         }
-        Ok(applied) => crate::say(format!("{applied}\n").as_bytes()),
+        Ok(applied) => crate::write_stdout(format!("{applied}\n").as_bytes()),
         Err(ApplyError::Refused(problems)) => {
             let hint = next_steps(name, &problems);
             Err(Failure::lines("apply_refused", ApplyError::Refused(problems)).hint(hint).exit(FAILED))
@@ -195,7 +195,7 @@ pub(crate) fn list(json: bool) -> Result<u8, Failure> {
             }
         };
     }
-    crate::say(text.as_bytes())
+    crate::write_stdout(text.as_bytes())
 }
 
 fn open(name: &ChangeName) -> Result<SavedChanges, Failure> {

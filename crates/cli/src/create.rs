@@ -56,7 +56,7 @@ pub(crate) fn create(arguments: &CreateArguments, json: bool) -> Result<u8, Fail
     });
     let made: SandboxHandle = made.map_err(|failure: Failure| failure.exit(FAILED))?;
     let text = if json { crate::json::line(&render::handle(&made)) } else { format!("{}\n", made.sandbox_id) };
-    crate::say(text.as_bytes())
+    crate::write_stdout(text.as_bytes())
 }
 
 /// Adds a hint to the failure of a sandbox.
@@ -99,7 +99,7 @@ pub(crate) fn get(arguments: &GetArguments, json: bool) -> Result<u8, Failure> {
         true => crate::json::line(&render::status(&found)),
         false => lines(&found, UnixMillis::now()),
     };
-    crate::say(text.as_bytes())
+    crate::write_stdout(text.as_bytes())
 }
 
 /// The running part of a ready sandbox.
@@ -122,7 +122,7 @@ pub(crate) fn resume(arguments: &ResumeArguments, json: bool) -> Result<u8, Fail
                     runtime.block_on(warn(id, json));
                 }
                 let line = format!("{}\n", carrel_changes::EscapedLine(id));
-                crate::say(if json { crate::json::line(&render::handle(&handle)) } else { line }.as_bytes())?;
+                crate::write_stdout(if json { crate::json::line(&render::handle(&handle)) } else { line }.as_bytes())?;
             }
             Err(failure) => failures.add(failure),
         }

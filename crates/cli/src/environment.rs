@@ -13,7 +13,7 @@ pub(crate) struct Variable {
 
 /// Text that is not a variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BadVariable {
+pub(crate) enum InvalidVariable {
     /// It has no name.
     NoName,
     /// It is not UTF-8.
@@ -24,13 +24,13 @@ pub(crate) enum BadVariable {
 
 impl Variable {
     /// Parses `KEY=VALUE` or `KEY`.
-    pub(crate) fn parse(given: OsString) -> Result<Self, BadVariable> {
-        let text = given.into_string().map_err(|_| BadVariable::NotUtf8)?;
+    pub(crate) fn parse(given: OsString) -> Result<Self, InvalidVariable> {
+        let text = given.into_string().map_err(|_| InvalidVariable::NotUtf8)?;
         let (key, value) = match text.split_once('=') {
             Some((key, value)) => (key, Some(value.to_owned())),
             None => (text.as_str(), None),
         };
-        if key.is_empty() { Err(BadVariable::NoName) } else { Ok(Self { key: key.to_owned(), value }) }
+        if key.is_empty() { Err(InvalidVariable::NoName) } else { Ok(Self { key: key.to_owned(), value }) }
     }
 
     /// The variable as `KEY=VALUE`. One to pass through that is not set stays unset.
@@ -46,9 +46,9 @@ impl Variable {
     }
 }
 
-// === impl BadVariable ===
+// === impl InvalidVariable ===
 
-impl std::fmt::Display for BadVariable {
+impl std::fmt::Display for InvalidVariable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::NoName => "expected KEY=VALUE, or KEY to pass a variable through",
@@ -57,7 +57,7 @@ impl std::fmt::Display for BadVariable {
     }
 }
 
-impl std::error::Error for BadVariable {}
+impl std::error::Error for InvalidVariable {}
 
 #[cfg(test)]
 mod tests {
@@ -75,6 +75,6 @@ mod tests {
         assert_eq!(resolved("OURS").as_deref(), Some("OURS=here"));
         assert_eq!(resolved("OURS=theirs").as_deref(), Some("OURS=theirs"));
         assert_eq!(resolved("MISSING"), None);
-        assert_eq!(Variable::parse("=x".into()), Err(BadVariable::NoName));
+        assert_eq!(Variable::parse("=x".into()), Err(InvalidVariable::NoName));
     }
 }

@@ -7,7 +7,7 @@ use carrel_agent_client::PathError;
 use carrel_changes::EscapedLine;
 use carrel_fetch::FetchError;
 use carrel_image::ImageError;
-use carrel_layers::StoreError;
+use carrel_layers::ImageStoreError;
 use carrel_shim_client::messages::FailureCode;
 use carrel_shim_client::{OwnerError, ProgramsError};
 use serde_json::json;
@@ -228,7 +228,7 @@ impl From<FetchError> for Failure {
                 return Self::new(code, message).hint(format!("for the local file, write ./{name}"));
             }
             FetchError::Image(ImageError::Missing { .. } | ImageError::NotDirectoryOrFile(_))
-            | FetchError::Store(StoreError::Missing { .. } | StoreError::NotDirectoryOrFile(_)) => {
+            | FetchError::Store(ImageStoreError::Missing { .. } | ImageStoreError::NotDirectoryOrFile(_)) => {
                 Some("give the path of a root file system, or of its tar")
             }
             _ => None,

@@ -1,12 +1,10 @@
 //! Finds sandboxes of this host, and connects to their shims.
 
-use std::borrow::Cow;
 use std::time::Duration;
 
 use carrel_api::agbox::v1::{SandboxHandle, SandboxState};
 use carrel_shim_client::messages::{FailureCode, JobInfo, PauseReason, ShimState};
 use carrel_shim_client::{AdoptError, DiscoveredSandbox, DiscoveryError, Liveness, ShimClient, ShimError};
-use sha2::{Digest, Sha256};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
@@ -18,10 +16,6 @@ use crate::{exec_history, listing, ps};
 
 /// How long a shim may take to answer a simple request.
 const SHIM_TIMEOUT: Duration = Duration::from_secs(5);
-/// The longest id that is used as a name.
-const MAX_NAME: usize = 128;
-/// How many bytes of the hash of a longer id are its name.
-const HASH_BYTES: usize = 12;
 
 /// A runtime with one thread.
 pub(crate) fn runtime() -> Result<Runtime, Failure> {
@@ -66,7 +60,7 @@ pub(crate) fn not_running_failure(handle: &SandboxHandle) -> Failure {
 /// The sandbox of a name, if there is one.
 pub(crate) fn existing(name: &str) -> Result<Option<DiscoveredSandbox>, Failure> {
     require_root()?;
-    Ok(carrel_shim_client::find(CarrelHome::find()?.path(), &shim_name(name))?)
+    Ok(carrel_shim_client::find(CarrelHome::find()?.path(), &carrel_layout::sandbox_name(name))?)
 }
 
 /// All sandboxes that have a directory.
@@ -213,15 +207,6 @@ async fn query_shim(found: DiscoveredSandbox) -> Option<ObservedSandbox> {
 fn observed(found: DiscoveredSandbox, shim: Option<ShimStatus>, problem: Option<String>) -> ObservedSandbox {
     let problem = problem.or_else(|| found.problem.as_ref().map(ToString::to_string));
     ObservedSandbox { directory: found.directory, record: found.record, life: found.life, shim, problem }
-}
-
-/// The name of a sandbox for its shim: its id, or the hash of an id that is too long for a name.
-pub(crate) fn shim_name(id: &str) -> Cow<'_, str> {
-    if id.len() <= MAX_NAME {
-        return id.into();
-    }
-    let hash: String = Sha256::digest(id).iter().take(HASH_BYTES).map(|byte| format!("{byte:02x}")).collect();
-    format!("_{hash}").into()
 }
 
 pub(crate) fn require_root() -> Result<(), Failure> {

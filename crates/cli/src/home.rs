@@ -71,7 +71,7 @@ impl CarrelHome {
 
     /// Directories of running sandboxes.
     pub(crate) fn sandboxes(&self) -> PathBuf {
-        self.0.join("run/sandboxes")
+        self.0.join(carrel_layout::SANDBOXES)
     }
 }
 

@@ -31,7 +31,7 @@ pub(crate) fn inspect(arguments: &InspectArguments, json: bool) -> Result<u8, Fa
         };
         // With --json one object per line, otherwise indented for people.
         let text = if json { crate::json::line(&value) } else { crate::json::lines(&value) };
-        crate::say(text.as_bytes())?;
+        crate::write_stdout(text.as_bytes())?;
     }
     failures.finish(FAILED)
 }

@@ -13,7 +13,7 @@ pub(crate) struct Label {
 
 /// Text that is not a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct BadLabel;
+pub(crate) struct InvalidLabel;
 
 // === impl Label ===
 
@@ -25,23 +25,23 @@ impl Label {
 }
 
 impl FromStr for Label {
-    type Err = BadLabel;
+    type Err = InvalidLabel;
 
-    fn from_str(text: &str) -> Result<Self, BadLabel> {
-        let (key, value) = text.split_once('=').filter(|(key, _)| !key.is_empty()).ok_or(BadLabel)?;
+    fn from_str(text: &str) -> Result<Self, InvalidLabel> {
+        let (key, value) = text.split_once('=').filter(|(key, _)| !key.is_empty()).ok_or(InvalidLabel)?;
         Ok(Self { key: key.to_owned(), value: value.to_owned() })
     }
 }
 
-// === impl BadLabel ===
+// === impl InvalidLabel ===
 
-impl fmt::Display for BadLabel {
+impl fmt::Display for InvalidLabel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("expected KEY=VALUE")
     }
 }
 
-impl std::error::Error for BadLabel {}
+impl std::error::Error for InvalidLabel {}
 
 #[cfg(test)]
 mod tests {
@@ -52,6 +52,6 @@ mod tests {
         let parsed: Vec<Label> = ["a=1", "b=", "c=x=y", "a=2"].iter().map(|text| text.parse().unwrap()).collect();
         let pairs = [("a", "2"), ("b", ""), ("c", "x=y")].map(|(key, value)| (key.to_owned(), value.to_owned()));
         assert_eq!(Label::pairs(&parsed), BTreeMap::from(pairs));
-        assert_eq!(("a".parse::<Label>(), "=x".parse::<Label>()), (Err(BadLabel), Err(BadLabel)));
+        assert_eq!(("a".parse::<Label>(), "=x".parse::<Label>()), (Err(InvalidLabel), Err(InvalidLabel)));
     }
 }

@@ -2,11 +2,11 @@
 
 use carrel_changes::EscapedLine;
 use carrel_shim_client::messages::{SandboxLimits, UnenforcedLimit};
+use carrel_units::ByteSize;
 use serde_json::{Value, json};
 
 use crate::jobs::session::ending::note;
 use crate::observed::ObservedSandbox;
-use crate::size::Size;
 
 /// The hint after warnings.
 const HINT: &str = "`carrel doctor` shows what this host lacks";
@@ -65,7 +65,7 @@ fn warnings(unenforced: &[UnenforcedLimit], limits: &SandboxLimits, json: bool) 
 
 fn limit(one: &UnenforcedLimit, limits: &SandboxLimits) -> String {
     match (one.limit.as_str(), limits) {
-        ("memory", SandboxLimits { memory: Some(bytes), .. }) => format!("the memory limit of {}", Size(*bytes)),
+        ("memory", SandboxLimits { memory: Some(bytes), .. }) => format!("the memory limit of {}", ByteSize(*bytes)),
         ("pids", SandboxLimits { pids: Some(count), .. }) => format!("the limit of {count} processes (pids)"),
         ("cpu", SandboxLimits { cpu_millis: Some(millis), .. }) => {
             format!("the limit of {}.{:03} CPUs (cpus)", millis / 1000, millis % 1000)

@@ -61,7 +61,7 @@ fn join(observed: Vec<ObservedSandbox>, handles: Vec<SandboxHandle>, persistent_
         observed.into_iter().map(|observed| (directory(&observed), observed)).collect();
     let mut all = Vec::new();
     for handle in handles {
-        let directory = layout::directory_name(&find::shim_name(&handle.sandbox_id)).unwrap_or_default();
+        let directory = layout::directory_name(&carrel_layout::sandbox_name(&handle.sandbox_id)).unwrap_or_default();
         // An ephemeral sandbox may have the name of a stopped one; one that is starting or being removed may have no record.
         let is_persistent = |observed: &ObservedSandbox| observed.record.as_ref().is_none_or(|record| record.lasting);
         let observed = if by_directory.get(&directory).is_some_and(is_persistent) {

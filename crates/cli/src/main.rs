@@ -31,7 +31,6 @@ mod ps;
 mod remove;
 mod run;
 mod serve;
-mod size;
 mod stats;
 mod stop;
 mod store;
@@ -107,11 +106,11 @@ fn dispatch(arguments: CarrelArguments) -> Result<u8, Failure> {
                 CompletionShell::Fish => clap_complete::Shell::Fish,
             };
             clap_complete::generate(shell, &mut command, "carrel", &mut script);
-            say(&script)
+            write_stdout(&script)
         }
         CarrelCommand::OwnRun => run::own_run(),
         CarrelCommand::Man(man) => manual::write(&man.directory),
-        CarrelCommand::Version => say(version(arguments.json).as_bytes()),
+        CarrelCommand::Version => write_stdout(version(arguments.json).as_bytes()),
         // The parser handles it.
         CarrelCommand::Help(_) => Ok(0),
     }
@@ -123,7 +122,7 @@ fn version(json: bool) -> String {
 }
 
 /// Writes to standard output. A closed pipe is not a failure.
-fn say(text: &[u8]) -> Result<u8, Failure> {
+fn write_stdout(text: &[u8]) -> Result<u8, Failure> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text).and_then(|()| out.flush()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {

@@ -33,7 +33,7 @@ pub(crate) struct CopyPair {
 
 /// Text that is not a mount or a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum BadMount {
+pub(crate) enum InvalidMount {
     /// It does not consist of two paths.
     Shape,
     /// The path inside is not absolute.
@@ -55,13 +55,13 @@ const RESERVED: [&str; 3] = ["dev", "proc", "sys"];
 
 impl MountPair {
     /// Parses `SRC:DST[:MODE]`. Paths need not be UTF-8.
-    pub(crate) fn parse(text: OsString) -> Result<Self, BadMount> {
+    pub(crate) fn parse(text: OsString) -> Result<Self, InvalidMount> {
         let (source, target, option) = parts(text.as_bytes())?;
         let mode = match option {
             None | Some(b"ro") => MountMode::ReadOnly,
             Some(b"rw") => MountMode::Writable,
             Some(b"copy") => MountMode::Copy,
-            Some(other) => return Err(BadMount::Option(String::from_utf8_lossy(other).into_owned())),
+            Some(other) => return Err(InvalidMount::Option(String::from_utf8_lossy(other).into_owned())),
         };
         Ok(Self { source, target, mode })
     }
@@ -71,39 +71,39 @@ impl MountPair {
 
 impl CopyPair {
     /// Parses `SRC:DST`.
-    pub(crate) fn parse(text: OsString) -> Result<Self, BadMount> {
+    pub(crate) fn parse(text: OsString) -> Result<Self, InvalidMount> {
         match parts(text.as_bytes())? {
             (source, target, None) => Ok(Self { source, target }),
-            (_, _, Some(option)) => Err(BadMount::CopyOption(String::from_utf8_lossy(option).into_owned())),
+            (_, _, Some(option)) => Err(InvalidMount::CopyOption(String::from_utf8_lossy(option).into_owned())),
         }
     }
 }
 
 /// Splits into a path of the host, a path inside and an option.
-fn parts(bytes: &[u8]) -> Result<(PathBuf, PathBuf, Option<&[u8]>), BadMount> {
+fn parts(bytes: &[u8]) -> Result<(PathBuf, PathBuf, Option<&[u8]>), InvalidMount> {
     // The last colon before an absolute path: the source may contain colons, the path inside may not.
     let Some(at) = bytes.windows(2).rposition(|pair| pair == b":/") else {
         let options = [&b":ro"[..], b":rw", b":copy"];
         let paths = options.iter().find_map(|option| bytes.strip_suffix(*option)).unwrap_or(bytes);
-        return Err(if paths.contains(&b':') { BadMount::Relative } else { BadMount::Shape });
+        return Err(if paths.contains(&b':') { InvalidMount::Relative } else { InvalidMount::Shape });
     };
     let (source, rest) = bytes.split_at(at);
     let mut rest = rest.get(1..).unwrap_or_default().splitn(2, |byte| *byte == b':');
     let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
     let (source, target) = (path(source), path(rest.next().unwrap_or_default()));
     if source.as_os_str().is_empty() {
-        return Err(BadMount::Shape);
+        return Err(InvalidMount::Shape);
     }
-    let inside = GuestPath::new(&target).map_err(|_| BadMount::Target)?;
+    let inside = GuestPath::new(&target).map_err(|_| InvalidMount::Target)?;
     if RESERVED.iter().any(|name| inside.as_path().starts_with(name)) {
-        return Err(BadMount::Reserved);
+        return Err(InvalidMount::Reserved);
     }
     Ok((source, target, rest.next()))
 }
 
-// === impl BadMount ===
+// === impl InvalidMount ===
 
-impl fmt::Display for BadMount {
+impl fmt::Display for InvalidMount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let option = |f: &mut fmt::Formatter<'_>, option: &str| {
             write!(
@@ -129,7 +129,7 @@ impl fmt::Display for BadMount {
     }
 }
 
-impl std::error::Error for BadMount {}
+impl std::error::Error for InvalidMount {}
 
 #[cfg(test)]
 mod tests {
@@ -154,9 +154,9 @@ mod tests {
     #[test]
     fn an_unknown_option_is_refused_and_not_taken_for_a_path() {
         for option in ["RW", "z", "Z", "ro,z", "cached", "ro:rw", "rw:", "", "r\u{1b}w", "data/x"] {
-            let expected = Err(BadMount::Option(option.to_owned()));
+            let expected = Err(InvalidMount::Option(option.to_owned()));
             assert_eq!(MountPair::parse(format!("a:/data:{option}").into()), expected, "{option:?}");
-            let expected = Err(BadMount::CopyOption(option.to_owned()));
+            let expected = Err(InvalidMount::CopyOption(option.to_owned()));
             assert_eq!(CopyPair::parse(format!("a:/data:{option}").into()), expected, "{option:?}");
         }
         let refused = MountPair::parse("a:/data:RW".into()).unwrap_err().to_string();
@@ -172,23 +172,23 @@ mod tests {
     fn a_copy_has_no_option() {
         let copy = CopyPair::parse("a:b:/data".into()).unwrap();
         assert_eq!((copy.source, copy.target), (PathBuf::from("a:b"), PathBuf::from("/data")));
-        assert_eq!(CopyPair::parse("a:/data:ro".into()), Err(BadMount::CopyOption("ro".to_owned())));
-        assert_eq!(CopyPair::parse("/data".into()), Err(BadMount::Shape));
+        assert_eq!(CopyPair::parse("a:/data:ro".into()), Err(InvalidMount::CopyOption("ro".to_owned())));
+        assert_eq!(CopyPair::parse("/data".into()), Err(InvalidMount::Shape));
     }
 
     //= promises.sandbox.places-nothing-shown
     #[test]
     fn an_invalid_mount_is_refused_with_the_reason() {
         for (text, expected) in [
-            ("", BadMount::Shape),
-            ("/data", BadMount::Shape),
-            (":/data", BadMount::Shape),
-            ("/data:rw", BadMount::Shape),
-            ("/data:data", BadMount::Relative),
-            ("/data:/", BadMount::Target),
-            ("/data:/../etc", BadMount::Target),
-            ("/data:/proc", BadMount::Reserved),
-            ("/data:/dev/shm/x:rw", BadMount::Reserved),
+            ("", InvalidMount::Shape),
+            ("/data", InvalidMount::Shape),
+            (":/data", InvalidMount::Shape),
+            ("/data:rw", InvalidMount::Shape),
+            ("/data:data", InvalidMount::Relative),
+            ("/data:/", InvalidMount::Target),
+            ("/data:/../etc", InvalidMount::Target),
+            ("/data:/proc", InvalidMount::Reserved),
+            ("/data:/dev/shm/x:rw", InvalidMount::Reserved),
         ] {
             assert_eq!(MountPair::parse(text.into()), Err(expected), "{text}");
         }

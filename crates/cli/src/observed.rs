@@ -97,7 +97,7 @@ impl ObservedSandbox {
     /// Whether a recorded process is still running.
     pub(crate) fn is_alive(&self, peer: &PeerProcess) -> bool {
         let this_boot = !matches!(self.life, Liveness::Dead { rebooted: true, .. });
-        this_boot && peer.began != 0 && carrel_shim_client::began(peer.pid) == Some(peer.began)
+        this_boot && peer.began != 0 && carrel_shim_client::process_start_time(peer.pid) == Some(peer.began)
     }
 }
 
@@ -251,7 +251,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_process_is_alive_only_if_its_start_time_matches() {
-        let began = carrel_shim_client::began(std::process::id()).unwrap();
+        let began = carrel_shim_client::process_start_time(std::process::id()).unwrap();
         let ours = |began| PeerProcess { pid: std::process::id(), user: 0, began, command: String::new() };
         let observed = example();
         assert!(observed.is_alive(&ours(began)));

@@ -23,7 +23,7 @@ pub(crate) fn list(json: bool) -> Result<u8, Failure> {
     });
     let orphans = orphans.map_err(|failure| failure.exit(FAILED))?;
     let text = if json { orphans.iter().map(object).collect() } else { table(&orphans, UnixMillis::now()) };
-    crate::say(text.as_bytes())
+    crate::write_stdout(text.as_bytes())
 }
 
 /// Adopts an orphan; returns the exit code.
@@ -42,7 +42,7 @@ pub(crate) fn adopt(arguments: &StoreAdoptArguments, json: bool) -> Result<u8, F
         true => crate::json::line(&render::handle(&adopted)),
         false => format!("{}\n", adopted.sandbox_id),
     };
-    crate::say(text.as_bytes())
+    crate::write_stdout(text.as_bytes())
 }
 
 /// Removes orphans; returns the exit code.

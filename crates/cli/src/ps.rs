@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use carrel_shim_client::messages::{
     Fact, FactKind, JobInfo, JobOutcome, JobState, JobStream, OutcomeKind, PublishedPort,
 };
+use carrel_units::ByteSize;
 use serde_json::Value;
 
 use crate::arguments::PsArguments;
@@ -12,7 +13,6 @@ use crate::daemon::render;
 use crate::failure::Failure;
 use crate::listing::ListedSandbox;
 use crate::observed::ObservedSandbox;
-use crate::size::Size;
 use crate::table::TextTable;
 use crate::timestamp::UnixMillis;
 use crate::{find, inspect, listing};
@@ -55,7 +55,7 @@ pub(crate) fn ps(arguments: &PsArguments, json: bool) -> Result<u8, Failure> {
         })
     });
     let (text, lost) = listed.map_err(|failure: Failure| failure.exit(FAILED))?;
-    let code = crate::say(text.as_bytes())?;
+    let code = crate::write_stdout(text.as_bytes())?;
     lost.map_or(Ok(code), |failure| Err(failure.exit(FAILED)))
 }
 
@@ -123,7 +123,7 @@ fn jobs(all: &[JobInfo], now: UnixMillis) -> String {
 fn output(info: &JobInfo) -> String {
     match info.stdout.length.saturating_add(info.stderr.length) {
         0 if info.stdout.path.is_none() && info.state == JobState::Ended => NONE.to_owned(),
-        length => Size(length).to_string(),
+        length => ByteSize(length).to_string(),
     }
 }
 

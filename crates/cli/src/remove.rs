@@ -48,7 +48,7 @@ pub(crate) fn remove(arguments: &RemoveArguments, json: bool) -> Result<u8, Fail
             Ok(what) => {
                 let line =
                     if json { crate::json::line(&json!({"name": name, "removed": what})) } else { String::new() };
-                crate::say(line.as_bytes())?;
+                crate::write_stdout(line.as_bytes())?;
             }
             Err(failure) => failures.add(failure),
         }
@@ -120,7 +120,7 @@ async fn remove_labelled(arguments: &RemoveArguments, json: bool) -> Result<u8, 
             Ok(()) => {
                 let line = format!("{}\n", carrel_changes::EscapedLine(&id));
                 let object = crate::json::line(&json!({"name": id, "removed": "sandbox"}));
-                crate::say(if json { object } else { line }.as_bytes())?;
+                crate::write_stdout(if json { object } else { line }.as_bytes())?;
             }
             Err(failure) => failures.add(failure),
         }

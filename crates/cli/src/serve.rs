@@ -35,7 +35,7 @@ pub(crate) fn serve(arguments: &ServeArguments) -> Result<u8, Failure> {
         // The process that started the daemon reads only its first line of output.
         Err(failed) if arguments.detached => {
             let failure = Failure::from(failed.error);
-            crate::say(failure.object().as_bytes()).map(|_| failure.exit)
+            crate::write_stdout(failure.object().as_bytes()).map(|_| failure.exit)
         }
         // The error was logged in the format of the log.
         Err(failed) if failed.logged => Ok(failed.error.exit()),

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use carrel_shim_client::messages::{SandboxLimits, Statistics};
 use carrel_shim_client::{DiscoveredSandbox, Liveness};
+use carrel_units::ByteSize;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use crate::arguments::StatsArguments;
 use crate::failure::Failure;
 use crate::find;
-use crate::size::Size;
 use crate::table::TextTable;
 
 /// The exit code of a failure.
@@ -54,7 +54,7 @@ async fn show(arguments: &StatsArguments, streams: bool, json: bool) -> Result<u
         if complete {
             let text = if json { lines(&samples, &before) } else { table(&samples, &before) };
             let clear = if streams && !json { CLEAR_SCREEN } else { "" };
-            crate::say(format!("{clear}{text}").as_bytes())?;
+            crate::write_stdout(format!("{clear}{text}").as_bytes())?;
             if !streams {
                 return Ok(0);
             }
@@ -125,8 +125,8 @@ fn table(samples: &[StatsSample], before: &CpuReadings) -> String {
             table.row([sample.name.clone(), unknown(), unknown(), unknown(), unknown(), unknown()]);
             continue;
         };
-        let memory = memory_bytes.map(|bytes| Size(bytes).to_string());
-        let most = sample.limits.memory.map(|bytes| Size(bytes).to_string());
+        let memory = memory_bytes.map(|bytes| ByteSize(bytes).to_string());
+        let most = sample.limits.memory.map(|bytes| ByteSize(bytes).to_string());
         let processor = sample.percent(before).map(|percent| format!("{percent:.1} %"));
         table.row([
             sample.name.clone(),
@@ -137,8 +137,8 @@ fn table(samples: &[StatsSample], before: &CpuReadings) -> String {
                 or_none(pids.map(|pids| pids.to_string())),
                 or_none(sample.limits.pids.map(|most| most.to_string()))
             ),
-            Size(bytes_in).to_string(),
-            Size(bytes_out).to_string(),
+            ByteSize(bytes_in).to_string(),
+            ByteSize(bytes_out).to_string(),
         ]);
     }
     table.to_string()

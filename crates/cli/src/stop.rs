@@ -18,7 +18,7 @@ use crate::daemon::{self, render, status_failure, wait};
 use crate::failure::{Failure, Failures};
 use crate::find;
 use crate::home::CarrelHome;
-use crate::jobs::session::notes::Notes;
+use crate::jobs::session::notes::SessionNotes;
 
 /// The exit code of a failure.
 const FAILED: u8 = 1;
@@ -83,7 +83,7 @@ pub(crate) fn stop(arguments: &StopArguments, json: bool) -> Result<u8, Failure>
             }
         };
         let line = format!("{}\n", carrel_changes::EscapedLine(name));
-        crate::say(if json { crate::json::line(&object) } else { line }.as_bytes())?;
+        crate::write_stdout(if json { crate::json::line(&object) } else { line }.as_bytes())?;
     }
     failures.finish(FAILED)
 }
@@ -207,7 +207,7 @@ impl StopReport {
     pub(crate) fn note(&self, name: &str, json: bool) {
         if let Some(why) = &self.kill_reason {
             let words = format!("the shim of {name:?} was killed, and its sandbox with it: {why}");
-            Notes { quiet: false, json }.say(&words);
+            SessionNotes { quiet: false, json }.print(&words);
         }
     }
 

@@ -12,12 +12,12 @@ use crate::failure::Failure;
 use crate::orphans;
 use crate::serve::home;
 
-/// What this exits with when it fails.
+/// The exit code of a failure.
 const FAILED: u8 = 1;
-/// What a repair exits with that could not keep everything.
+/// The exit code of a repair that lost something.
 const LOST: u8 = 3;
 
-/// Does what is asked of the store; returns what to exit with.
+/// Runs a command on the store; returns the exit code.
 pub(crate) fn store(command: &StoreCommand, json: bool) -> Result<u8, Failure> {
     match command {
         StoreCommand::Check(check) => check_store(&home(check.home.as_deref())?, json),
@@ -35,7 +35,7 @@ fn check_store(home: &Path, json: bool) -> Result<u8, Failure> {
     let (path, mark) = (carrel_daemon::store_file(home), carrel_daemon::store_marker_file(home));
     let lost = carrel_daemon::verify_store(home).err().map(Failure::from);
     let report = match (carrel_store::check_with_marker(&path, Some(&mark)), &lost) {
-        // One that is missing can only be restored.
+        // A missing store can only be restored.
         (Err(_), Some(lost)) => return Err(lost.clone()),
         (report, _) => report?,
     };
@@ -57,7 +57,7 @@ fn check_store(home: &Path, json: bool) -> Result<u8, Failure> {
             format!("{found}{}\n{}", counts(&report), about(&report))
         }
     };
-    crate::say(text.as_bytes())?;
+    crate::write_stdout(text.as_bytes())?;
     if let Some(lost) = lost {
         return Err(lost);
     }
@@ -88,7 +88,7 @@ fn back_up(arguments: &StoreBackupArguments, json: bool) -> Result<u8, Failure> 
         })),
         false => format!("backed up to {}: {}\n", EscapedLine(&file.to_string_lossy()), counts(&report)),
     };
-    crate::say(text.as_bytes())
+    crate::write_stdout(text.as_bytes())
 }
 
 fn restore_store(arguments: &StoreRestoreArguments, json: bool) -> Result<u8, Failure> {
@@ -109,7 +109,7 @@ fn restore_store(arguments: &StoreRestoreArguments, json: bool) -> Result<u8, Fa
             "previous": restored.aside.map(|aside| aside.to_string_lossy().into_owned()),
         })),
         false => {
-            // A daemon starts with an unfit store only with this option.
+            // A daemon starts with such a store only with this option.
             let serve = if unfit.is_some() { "carrel serve --accept-data-loss" } else { "carrel serve" };
             let previous =
                 restored.aside.map(|aside| format!("previous store: {}\n", EscapedLine(&aside.to_string_lossy())));
@@ -122,7 +122,7 @@ fn restore_store(arguments: &StoreRestoreArguments, json: bool) -> Result<u8, Fa
             )
         }
     };
-    crate::say(text.as_bytes())
+    crate::write_stdout(text.as_bytes())
 }
 
 fn refuse_unfit(unfit: &UnfitBackup, file: &Path) -> Failure {
@@ -136,7 +136,7 @@ fn refuse_unfit(unfit: &UnfitBackup, file: &Path) -> Failure {
 
 fn repair_store(home: &Path, json: bool) -> Result<u8, Failure> {
     let store = carrel_daemon::store_file(home);
-    // A home that is not there is not made by looking for something to repair.
+    // A missing home is not created by a repair.
     if let Err(error) = std::fs::metadata(&store) {
         carrel_daemon::verify_store(home).map_err(refuse_lost)?;
         return Err(unavailable(format!("{}: {error}", store.display())));
@@ -146,11 +146,11 @@ fn repair_store(home: &Path, json: bool) -> Result<u8, Failure> {
     let mark = carrel_daemon::store_marker_file(home);
     let report = carrel_store::repair(&store, Some(&mark)).map_err(Failure::from)?;
     if report.aside.is_none() {
-        // Nothing in it is damaged: what is missing was never in it, or is gone.
+        // Nothing in it is damaged: what is missing was never in it, or was removed.
         lost.map_err(refuse_lost)?;
     }
     let text = if json { crate::json::line(&repaired_object(&store, &report)) } else { repaired_lines(&report) };
-    crate::say(text.as_bytes())?;
+    crate::write_stdout(text.as_bytes())?;
     if report.is_complete() {
         return Ok(0);
     }
@@ -166,13 +166,13 @@ fn repair_store(home: &Path, json: bool) -> Result<u8, Failure> {
     Err(Failure::new("store_rows_lost", words).hint(hint).exit(LOST))
 }
 
-/// A store in which nothing is damaged, and which knows nothing of the disks beside it.
+/// An intact store that does not know the disks beside it.
 fn refuse_lost(error: ServeError) -> Failure {
     let failure = Failure::from(error);
     Failure { message: format!("nothing can be repaired: {}", failure.message), ..failure }.exit(LOST)
 }
 
-/// All that a repair lost.
+/// The losses of a repair.
 fn losses(report: &RepairReport) -> String {
     if report.is_empty() {
         return "no sandbox could be kept".to_owned();
@@ -226,7 +226,7 @@ fn counts(report: &CheckReport) -> String {
     format!("{} sandboxes, {} execs, {} events", report.sandboxes, report.execs, report.events)
 }
 
-/// What tells a store from others, and how far it is.
+/// Identifies a store, and its position.
 fn about(report: &CheckReport) -> String {
     let identity = report.identity.as_ref().map_or("none", carrel_store::StoreIdentity::as_str);
     let checksums = if report.checksums { "verified" } else { "none" };

@@ -43,7 +43,7 @@ impl std::fmt::Display for UnixMillis {
 fn date(days: u64) -> (u64, u64, u64) {
     /// Days of 400 years.
     const CYCLE: u64 = 146_097;
-    let leap = |year: u64| year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
     let (mut year, mut left) = (1970 + days / CYCLE * 400, days % CYCLE);
     while left >= 365 + u64::from(leap(year)) {
         left -= 365 + u64::from(leap(year));

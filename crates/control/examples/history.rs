@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use carrel_control::fake::FakeProvider;
-use carrel_control::spec::{Draft, Host};
-use carrel_control::{Caller, Control, CreateRequest, Retention, Settings};
+use carrel_control::spec::{Host, SpecDraft};
+use carrel_control::{Caller, Control, ControlSettings, CreateRequest, Retention};
 use carrel_store::{
-    Change, DesiredState, Details, EventType, NewEvent, Sandbox, SandboxId, SandboxState, Store, StoreOptions,
+    Change, DesiredState, EventDetails, EventType, NewEvent, Sandbox, SandboxId, SandboxState, Store, StoreOptions,
     Timestamp,
 };
 
@@ -40,7 +40,7 @@ async fn main() {
     let store = Store::open(&path, StoreOptions::default()).unwrap();
     let opened = began.elapsed();
     let retention = Retention { deleted_count: 0, ..Retention::default() };
-    let settings = Settings { cleanup_ttl: Duration::ZERO, retention, ..Settings::default() };
+    let settings = ControlSettings { cleanup_ttl: Duration::ZERO, retention, ..ControlSettings::default() };
     let control = Control::start(store.clone(), Arc::new(FakeProvider::default()), settings).await.unwrap();
     let started = began.elapsed();
     let after = resident();
@@ -57,9 +57,9 @@ async fn main() {
 async fn fill(path: &std::path::Path, count: usize) {
     let seed = tempfile::tempdir().unwrap();
     let store = Store::open(&seed.path().join("carrel.db"), StoreOptions::default()).unwrap();
-    let settings = Settings { host: Host::default(), ..Settings::default() };
+    let settings = ControlSettings { host: Host::default(), ..ControlSettings::default() };
     let control = Control::start(store.clone(), Arc::new(FakeProvider::default()), settings).await.unwrap();
-    let draft = Draft { image: "host".to_owned(), ..Draft::default() };
+    let draft = SpecDraft { image: "host".to_owned(), ..SpecDraft::default() };
     let request = CreateRequest { id: Some("seed".to_owned()), spec: Some(draft), ..CreateRequest::default() };
     let model = control.create(&ME, request).await.unwrap();
     control.shutdown().await;
@@ -67,7 +67,7 @@ async fn fill(path: &std::path::Path, count: usize) {
     let store = Store::open(path, StoreOptions::default()).unwrap();
     let mut waiting = Vec::new();
     for number in 0..count {
-        let event = |(kind, state)| NewEvent { kind, at: model.created_at, state, details: Details::None };
+        let event = |(kind, state)| NewEvent { kind, at: model.created_at, state, details: EventDetails::None };
         let sandbox = Sandbox {
             id: SandboxId::new(format!("b6a1f0c2-0000-4000-8000-{number:012}")).unwrap(),
             state: SandboxState::Deleted,

@@ -8,7 +8,7 @@ use carrel_store::SandboxId;
 use crate::codes::reason;
 use crate::descriptors::DescriptorUse;
 use crate::refusal::{Code, Refusal};
-use crate::settings::Settings;
+use crate::settings::ControlSettings;
 
 /// The capacity that sandboxes use.
 #[derive(Debug, Default)]
@@ -34,7 +34,7 @@ impl Admission {
         &self,
         id: &SandboxId,
         memory: u64,
-        settings: &Settings,
+        settings: &ControlSettings,
         (uses_capacity, is_starting): (impl Fn(&SandboxId) -> bool, impl Fn(&SandboxId) -> bool),
     ) -> Result<(), Refusal> {
         let mut entries = self.lock();
@@ -67,7 +67,7 @@ impl Admission {
 
 /// Refuses a start for which there are too few descriptors.
 fn check_descriptors(
-    settings: &Settings,
+    settings: &ControlSettings,
     entries: &HashMap<SandboxId, AdmissionEntry>,
     is_starting: impl Fn(&SandboxId) -> bool,
 ) -> Result<(), Refusal> {
@@ -81,7 +81,7 @@ fn check_descriptors(
 
 /// Refuses a start that exceeds a limit.
 fn check(
-    settings: &Settings,
+    settings: &ControlSettings,
     entries: &HashMap<SandboxId, AdmissionEntry>,
     id: &SandboxId,
     memory: u64,
@@ -115,7 +115,8 @@ mod tests {
     #[test]
     fn sandboxes_are_admitted_up_to_the_limit_and_again_when_one_stops() {
         let admission = Admission::default();
-        let settings = Settings { most_sandboxes: Some(2), most_memory: Some(100), ..Settings::default() };
+        let settings =
+            ControlSettings { most_sandboxes: Some(2), most_memory: Some(100), ..ControlSettings::default() };
         let reserve = |name: &str, memory| {
             admission.reserve(
                 &id(name),
@@ -140,7 +141,7 @@ mod tests {
     fn descriptors_of_sandboxes_that_are_starting_are_reserved() {
         let (admission, names) = (Admission::default(), ["first", "second", "third", "fourth"]);
         let descriptors = Descriptors::new(|| 128, || 48);
-        let settings = Settings { descriptors, ..Settings::default() };
+        let settings = ControlSettings { descriptors, ..ControlSettings::default() };
         let reserve = |name: &str, ready: bool| {
             admission.reserve(&id(name), 0, &settings, (|_: &SandboxId| true, |_: &SandboxId| !ready))
         };

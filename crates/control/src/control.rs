@@ -27,8 +27,8 @@ use crate::exec_size::MAX_EXEC_BYTES_ON_LOW_DISK;
 use crate::provider::{Condition, DiskSpace, ExecOptions, Place, Provider, ProviderError, Reach};
 use crate::refusal::{Code, Refusal};
 use crate::sandbox_quota::SandboxQuota;
-use crate::settings::{Caller, Settings};
-use crate::spec::{Draft, RestartPolicy, Spec};
+use crate::settings::{Caller, ControlSettings};
+use crate::spec::{RestartPolicy, Spec, SpecDraft};
 use crate::stage::SandboxStage;
 use crate::watch::{EventWatch, matches};
 
@@ -51,7 +51,7 @@ pub struct CreateRequest {
     /// The id; a random one if it is not given.
     pub id: Option<String>,
     /// The spec; it takes precedence over `config_yaml`.
-    pub spec: Option<Draft>,
+    pub spec: Option<SpecDraft>,
     /// A spec in YAML; empty if there is none.
     pub config_yaml: Vec<u8>,
     /// Whether to create it although this host cannot enforce a limit.
@@ -85,7 +85,7 @@ pub struct ExecRequest {
 
 /// Why the control plane cannot start.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
+pub enum ControlStartError {
     /// The store cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -95,7 +95,7 @@ pub enum StartError {
 pub(crate) struct ControlInner {
     pub(crate) store: Store,
     pub(crate) provider: Arc<dyn Provider>,
-    pub(crate) settings: watch::Sender<Arc<Settings>>,
+    pub(crate) settings: watch::Sender<Arc<ControlSettings>>,
     pub(crate) admission: Admission,
     pub(crate) quota: SandboxQuota,
     /// Permits for resumes at boot.
@@ -125,7 +125,11 @@ struct ActorRegistry {
 impl Control {
     /// Starts the control plane of a store. Each sandbox that is not deleted gets an actor, which continues where the
     /// last daemon stopped.
-    pub async fn start(store: Store, provider: Arc<dyn Provider>, settings: Settings) -> Result<Self, StartError> {
+    pub async fn start(
+        store: Store,
+        provider: Arc<dyn Provider>,
+        settings: ControlSettings,
+    ) -> Result<Self, ControlStartError> {
         let (admission, quota) = (Admission::default(), SandboxQuota::default());
         let (settings, resume_permits) =
             (watch::Sender::new(Arc::new(settings)), Arc::new(Semaphore::new(MAX_CONCURRENT_RESUMES)));
@@ -154,7 +158,7 @@ impl Control {
 
     /// Replaces the settings, except the clock and the descriptors. Running sandboxes stay, even above a limit that is
     /// now lower.
-    pub fn reload(&self, settings: Settings) {
+    pub fn reload(&self, settings: ControlSettings) {
         self.0.settings.send_modify(|now| *now = Arc::new(settings.with_fixed_parts_of(now)));
     }
 
@@ -460,7 +464,7 @@ impl ControlInner {
     }
 
     /// The current settings.
-    pub(crate) fn settings(&self) -> Arc<Settings> {
+    pub(crate) fn settings(&self) -> Arc<ControlSettings> {
         Arc::clone(&self.settings.borrow())
     }
 

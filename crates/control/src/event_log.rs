@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use carrel_store::{AllEvents, Details, Event, EventType, SandboxState, Store};
+use carrel_store::{AllEvents, Event, EventDetails, EventType, SandboxState, Store};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -85,8 +85,8 @@ fn log_event(event: &Event, owner: Option<u32>) {
     let owner = owner.filter(|owner| *owner != u32::MAX).map(u64::from);
 
     match &event.details {
-        Details::None => tracing::info!(event = kind, sandbox, owner, state, sequence, "lifecycle"),
-        Details::Phase { phase, error_code, error_message, reason } => tracing::info!(
+        EventDetails::None => tracing::info!(event = kind, sandbox, owner, state, sequence, "lifecycle"),
+        EventDetails::Phase { phase, error_code, error_message, reason } => tracing::info!(
             event = kind,
             sandbox,
             owner,
@@ -98,7 +98,7 @@ fn log_event(event: &Event, owner: Option<u32>) {
             error = some(error_message),
             "lifecycle"
         ),
-        Details::Exec { exec, exit_code, error_code, .. } => tracing::info!(
+        EventDetails::Exec { exec, exit_code, error_code, .. } => tracing::info!(
             event = kind,
             sandbox,
             owner,
@@ -110,7 +110,7 @@ fn log_event(event: &Event, owner: Option<u32>) {
             error_code = some(error_code),
             "lifecycle"
         ),
-        Details::Service { name, error_code, .. } => tracing::info!(
+        EventDetails::Service { name, error_code, .. } => tracing::info!(
             event = kind,
             sandbox,
             owner,

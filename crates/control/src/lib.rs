@@ -1,9 +1,9 @@
-//! The lifecycle of sandboxes: what may be asked when, what happens then, and what survives.
+//! The lifecycle of sandboxes: which requests each state accepts, their effects, and what survives a crash.
 //!
-//! Whatever is accepted is in the store before it is answered, and every later step is there before anyone can see it.
-//! One actor has each sandbox: it alone changes its row, so that nothing of it is ever decided twice. What is to be done
-//! follows from the stage that the row is in, never from what an actor remembers; so a daemon that was killed in any
-//! moment is followed by one that goes on where it was.
+//! An accepted request is stored before it is answered, and every later step is stored before it becomes visible.
+//! Each sandbox has one actor, which alone changes its row, so that nothing is decided twice. The next step
+//! follows from the stage in the row, never from the memory of an actor; so after a daemon is killed at any
+//! time, the next one continues where it was.
 
 mod actor;
 mod admission;
@@ -26,13 +26,13 @@ pub mod stage;
 mod text;
 mod watch;
 
-pub use self::control::{Control, CreateRequest, DiskAccess, ExecRequest, StartError, expired};
+pub use self::control::{Control, ControlStartError, CreateRequest, DiskAccess, ExecRequest, expired};
 pub use self::descriptors::{DescriptorUse, Descriptors, PER_SANDBOX};
 pub use self::exec_outcome::outcome as exec_outcome;
 pub use self::exec_size::MAX_EXEC_BYTES;
-pub use self::failpoint::{Failpoint, FailpointStep};
+pub use self::failpoint::FailpointStep;
 pub use self::refusal::{Code, Refusal};
-pub use self::settings::{Caller, Clock, Retention, Settings};
+pub use self::settings::{Caller, Clock, ControlSettings, Retention};
 pub use self::share::{ShareExceeded, ShareHolder, ShareLimits, SharePermit, ShareQuota, ShareUse};
 pub use self::text::bounded_text;
 pub use self::watch::EventWatch;

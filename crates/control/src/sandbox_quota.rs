@@ -7,7 +7,7 @@ use carrel_store::{Sandbox, SandboxId};
 
 use crate::codes::reason;
 use crate::refusal::{Code, Refusal};
-use crate::settings::Settings;
+use crate::settings::ControlSettings;
 use crate::share::{ShareExceeded, ShareHolder, ShareLimits, ShareUse};
 
 /// This fraction of each limit is reserved for the daemon's own user.
@@ -41,7 +41,7 @@ impl SandboxQuota {
     pub(crate) fn reserve(
         &self,
         sandbox: &Sandbox,
-        settings: &Settings,
+        settings: &ControlSettings,
         is_kept: impl Fn(&SandboxId) -> bool,
     ) -> Result<(), Refusal> {
         let mut entries = self.lock();
@@ -73,7 +73,7 @@ impl SandboxQuota {
 
 /// Refuses a sandbox that exceeds a limit.
 fn check(
-    settings: &Settings,
+    settings: &ControlSettings,
     entries: &HashMap<SandboxId, SandboxQuotaEntry>,
     new: &SandboxQuotaEntry,
 ) -> Result<(), Refusal> {

@@ -11,7 +11,7 @@ use crate::spec::Host;
 
 /// The settings of the operator.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct ControlSettings {
     /// The default idle timeout of sandboxes; 0 is forever.
     pub idle_ttl: Duration,
     /// How long sandboxes that do not run are retained; 0 is forever.
@@ -80,16 +80,16 @@ pub struct Caller {
     pub trusted: bool,
 }
 
-// === impl Settings ===
+// === impl ControlSettings ===
 
-impl Settings {
+impl ControlSettings {
     /// Takes over what does not change on a reload.
     pub(crate) fn with_fixed_parts_of(self, former: &Self) -> Self {
         Self { clock: former.clock.clone(), descriptors: former.descriptors.clone(), ..self }
     }
 }
 
-impl Default for Settings {
+impl Default for ControlSettings {
     fn default() -> Self {
         Self {
             idle_ttl: Duration::from_secs(10 * 60),

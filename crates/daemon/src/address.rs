@@ -16,7 +16,7 @@ pub enum Address {
 
 /// The text is not an address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadAddress {
+pub enum InvalidAddress {
     /// It has no known scheme.
     #[error("{0:?} is not an address: use unix:PATH or tcp:ADDRESS:PORT")]
     Kind(String),
@@ -41,19 +41,19 @@ impl Address {
 }
 
 impl FromStr for Address {
-    type Err = BadAddress;
+    type Err = InvalidAddress;
 
-    fn from_str(text: &str) -> Result<Self, BadAddress> {
+    fn from_str(text: &str) -> Result<Self, InvalidAddress> {
         if let Some(path) = text.strip_prefix("unix:") {
             // gRPC clients write a path after two additional slashes.
             let path = path.strip_prefix("//").filter(|rest| rest.starts_with('/')).unwrap_or(path);
             return match path.starts_with('/') {
                 true => Ok(Self::Unix(path.into())),
-                false => Err(BadAddress::Relative(path.to_owned())),
+                false => Err(InvalidAddress::Relative(path.to_owned())),
             };
         }
-        let Some(address) = text.strip_prefix("tcp:") else { return Err(BadAddress::Kind(text.to_owned())) };
-        let bad = || BadAddress::Tcp(address.to_owned());
+        let Some(address) = text.strip_prefix("tcp:") else { return Err(InvalidAddress::Kind(text.to_owned())) };
+        let bad = || InvalidAddress::Tcp(address.to_owned());
         match address.strip_prefix("localhost:") {
             Some(port) => Ok(Self::Tcp((Ipv4Addr::LOCALHOST, port.parse().map_err(|_| bad())?).into())),
             None => Ok(Self::Tcp(address.parse().map_err(|_| bad())?)),

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use carrel_control::StartError;
+use carrel_control::ControlStartError;
 use carrel_shim_client::ProgramsError;
 
 use crate::address::Address;
@@ -48,7 +48,7 @@ pub enum ServeError {
     Local(#[from] carrel_local::LocalError),
     /// The control plane cannot adopt the sandboxes of the previous daemon.
     #[error(transparent)]
-    Control(#[from] StartError),
+    Control(#[from] ControlStartError),
     /// A Unix socket cannot be opened.
     #[error(transparent)]
     Socket(#[from] SocketError),
@@ -134,9 +134,9 @@ impl ServeError {
             ),
             Self::Store(StoreOpenError::Home(_)) => text("choose a directory that you own with --home or CARREL_HOME"),
             Self::Store(StoreOpenError::Store(error)) => {
-                text(error.hint().unwrap_or("`carrel store check` says what is wrong with it"))
+                text(error.hint().unwrap_or("`carrel store check` shows what is damaged"))
             }
-            Self::Control(_) => text("`carrel store check` says what is wrong with it"),
+            Self::Control(_) => text("`carrel store check` shows what is damaged"),
             Self::Local(_) => text("carrel doctor"),
             Self::Socket(SocketError::Directory(_)) => {
                 text("set XDG_RUNTIME_DIR to a directory that you own, or use --grpc unix:PATH")

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use carrel_api::{ApiKey, BadKey};
+use carrel_api::{ApiKey, InvalidApiKey};
 
 /// A key that is generated for one run. Its debug output is redacted.
 #[derive(Clone, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub enum KeyError {
         /// The key file.
         path: PathBuf,
         /// What is wrong with the key.
-        source: BadKey,
+        source: InvalidApiKey,
     },
     /// The kernel returned no random bytes.
     #[error("the kernel returned no random bytes")]

@@ -19,9 +19,9 @@ mod serve;
 mod socket;
 mod store;
 
-pub use self::address::{Address, BadAddress};
+pub use self::address::{Address, InvalidAddress};
 pub use self::config::{
-    Config, ConfigError, FileError, LimitsConfig, LogConfig, LogFormat, LogLevel, Registries, RetentionConfig,
+    Config, ConfigError, ConfigFileError, LimitsConfig, LogConfig, LogFormat, LogLevel, Registries, RetentionConfig,
 };
 pub use self::error::ServeError;
 pub use self::home::{lock_file, log_file, socket_file, store_file, store_marker_file};

@@ -4,11 +4,11 @@ use std::fmt;
 use std::os::unix::net::UnixListener as StdListener;
 use std::path::{Path, PathBuf};
 
-use carrel_api::{ApiKey, Listener, ListenerCredentials, Tls, TlsPart};
+use carrel_api::{ApiKey, Listener, ListenerCredentials, TlsConfig, TlsFile};
 use tokio::net::{TcpListener, UnixListener};
 
 use crate::address::Address;
-use crate::config::{Config, ConfigError, FileError, ListenConfig};
+use crate::config::{Config, ConfigError, ConfigFileError, ListenConfig};
 use crate::error::ServeError;
 use crate::home::socket_file;
 use crate::key::{self, DevKey};
@@ -34,7 +34,7 @@ struct PlannedListener {
 }
 
 /// The contents of the files that a listener names.
-pub(crate) type ListenerSecrets = (Option<Tls>, Option<ApiKey>);
+pub(crate) type ListenerSecrets = (Option<TlsConfig>, Option<ApiKey>);
 
 /// The open listeners. Dropping it removes the sockets.
 #[derive(Debug)]
@@ -98,32 +98,32 @@ impl ListenConfig {
         if let Address::Unix(_) = self.grpc {
             return Ok((None, None));
         }
-        let failed = |key: &'static str, source: FileError| {
+        let failed = |key: &'static str, source: ConfigFileError| {
             let path = config.map(Path::to_owned).unwrap_or_default();
             ServeError::Config(ConfigError::File { path, key: key.to_owned(), source: Box::new(source) })
         };
         let key = match (&self.api_key_file, dev_key) {
             (Some(path), _) => {
-                Some(key::read(path).map_err(|error| failed("listen.api_key_file", FileError::Key(error)))?)
+                Some(key::read(path).map_err(|error| failed("listen.api_key_file", ConfigFileError::Key(error)))?)
             }
             // A generated key is always valid.
             (None, Some(made)) if self.client_ca.is_none() => ApiKey::new(made.reveal()).ok(),
             (None, _) => None,
         };
         let read = |key: &'static str, file: &PathBuf| {
-            std::fs::read(file).map_err(|source| failed(key, FileError::Open { file: file.clone(), source }))
+            std::fs::read(file).map_err(|source| failed(key, ConfigFileError::Open { file: file.clone(), source }))
         };
         let tls = match (&self.certificate, &self.key) {
             (Some(certificate), Some(key)) => {
                 let client_ca = self.client_ca.as_ref().map(|file| read("listen.client_ca", file)).transpose()?;
                 let (chain, private) = (read("listen.certificate", certificate)?, read("listen.key", key)?);
-                Some(Tls::new(&chain, &private, client_ca.as_deref()).map_err(|source| {
+                Some(TlsConfig::new(&chain, &private, client_ca.as_deref()).map_err(|source| {
                     let (name, file) = match source.part() {
-                        TlsPart::Certificate => ("listen.certificate", certificate),
-                        TlsPart::Key => ("listen.key", key),
-                        TlsPart::ClientCa => ("listen.client_ca", self.client_ca.as_ref().unwrap_or(certificate)),
+                        TlsFile::Certificate => ("listen.certificate", certificate),
+                        TlsFile::Key => ("listen.key", key),
+                        TlsFile::ClientCa => ("listen.client_ca", self.client_ca.as_ref().unwrap_or(certificate)),
                     };
-                    failed(name, FileError::Tls { file: file.clone(), source })
+                    failed(name, ConfigFileError::Tls { file: file.clone(), source })
                 })?)
             }
             _ => None,

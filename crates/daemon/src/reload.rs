@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use carrel_control::Control;
-use carrel_local::Local;
+use carrel_local::LocalProvider;
 use tokio::signal::unix::Signal;
 
 use crate::config::{Config, ConfigError, LogConfig};
@@ -23,7 +23,7 @@ pub(crate) struct Reloader {
     pub(crate) own_log: Option<PathBuf>,
     pub(crate) plan: ListenPlan,
     pub(crate) control: Control,
-    pub(crate) local: Local,
+    pub(crate) local: LocalProvider,
     /// The effective configuration.
     pub(crate) running: Mutex<Config>,
 }

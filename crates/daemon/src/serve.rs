@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use carrel_control::spec::Host;
-use carrel_control::{Clock, Control, Descriptors, Settings};
-use carrel_local::{Local, LogTemplate};
+use carrel_control::{Clock, Control, ControlSettings, Descriptors};
+use carrel_local::{LocalProvider, LogTemplate};
 use carrel_shim_client::Programs;
 use carrel_store::Store;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -198,16 +198,16 @@ async fn start(
     options: &ServeOptions,
     config: &Config,
     programs: Programs,
-) -> Result<(Store, Control, Local), ServeError> {
+) -> Result<(Store, Control, LocalProvider), ServeError> {
     let store = store::open(&options.home, options.accept_data_loss)?;
-    let local = Local::new(provider_settings(&options.home, config)?, programs)?;
+    let local = LocalProvider::new(provider_settings(&options.home, config)?, programs)?;
     let control = Control::start(store.clone(), Arc::new(local.clone()), control_settings(config)).await?;
     Ok((store, control, local))
 }
 
 /// The settings of the control plane.
-pub(crate) fn control_settings(config: &Config) -> Settings {
-    Settings {
+pub(crate) fn control_settings(config: &Config) -> ControlSettings {
+    ControlSettings {
         idle_ttl: config.idle_ttl,
         cleanup_ttl: config.cleanup_ttl,
         retention: config.retention.history.clone(),
@@ -225,9 +225,9 @@ pub(crate) fn control_settings(config: &Config) -> Settings {
 }
 
 /// The settings of the provider.
-pub(crate) fn provider_settings(home: &Path, config: &Config) -> Result<carrel_local::Settings, ServeError> {
+pub(crate) fn provider_settings(home: &Path, config: &Config) -> Result<carrel_local::LocalSettings, ServeError> {
     let root = config.log_root(home);
-    Ok(carrel_local::Settings {
+    Ok(carrel_local::LocalSettings {
         home: home.to_owned(),
         logs: LogTemplate::new(root, &config.exec_output_template)?,
         output_quota: config.retention.output_quota(),

@@ -6,11 +6,11 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
+use carrel_layout::MAX_SOCKET_PATH;
+
 use crate::home::{HomeError, own_directory};
 use crate::lock::{LockError, PidFileLock};
 
-/// The maximum length of a socket path.
-const MAX_PATH: usize = 107;
 /// The suffix of a socket that is not listened on yet.
 const TEMPORARY_SUFFIX: &str = ".new";
 
@@ -31,7 +31,7 @@ pub enum SocketError {
     #[error(transparent)]
     Directory(#[from] HomeError),
     /// Its path is too long.
-    #[error("the path of a socket has at most {} bytes, and {} has {}", MAX_PATH - TEMPORARY_SUFFIX.len(), .0.display(), .0.as_os_str().len())]
+    #[error("the path of a socket has at most {} bytes, and {} has {}", MAX_SOCKET_PATH - TEMPORARY_SUFFIX.len(), .0.display(), .0.as_os_str().len())]
     TooLong(PathBuf),
     /// Another daemon holds its lock.
     #[error(transparent)]
@@ -106,7 +106,7 @@ pub(crate) fn default_socket(own: impl Fn(&str) -> Option<OsString>) -> PathBuf 
 
 /// Refuses a path that is too long for the kernel, including the temporary suffix.
 fn check_length(path: &Path) -> Result<(), SocketError> {
-    match path.as_os_str().len() + TEMPORARY_SUFFIX.len() <= MAX_PATH {
+    match path.as_os_str().len() + TEMPORARY_SUFFIX.len() <= MAX_SOCKET_PATH {
         true => Ok(()),
         false => Err(SocketError::TooLong(path.to_owned())),
     }

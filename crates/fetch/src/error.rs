@@ -1,7 +1,7 @@
 //! Errors of getting an image.
 
 use carrel_image::{ImageError, ImageRef};
-use carrel_layers::{Digest, SourceError, StoreError};
+use carrel_layers::{Digest, ImageStoreError, SourceError};
 use carrel_registry::{InvalidImageName, RegistryError};
 
 /// An image that could not be found, pulled or imported.
@@ -12,7 +12,7 @@ pub enum FetchError {
     Image(#[from] ImageError),
     /// The layer store failed.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(#[from] ImageStoreError),
     /// The name is not valid in a registry.
     #[error(transparent)]
     Name(#[from] InvalidImageName),
@@ -50,7 +50,7 @@ pub enum FetchError {
 fn hint_line(error: &FetchError) -> String {
     let hint = match error {
         FetchError::Registry(error) => error.hint(),
-        FetchError::Store(StoreError::Source(SourceError::Other(error))) => {
+        FetchError::Store(ImageStoreError::Source(SourceError::Other(error))) => {
             error.downcast_ref::<RegistryError>().and_then(RegistryError::hint)
         }
         _ => None,
@@ -66,7 +66,7 @@ mod tests {
     fn the_hint_follows_the_error_message() {
         let missing = RegistryError::NotFound { registry: "docker.io".into(), what: "demo:latest".into() };
         let failed = FetchError::Pull { name: "demo".into(), error: Box::new(FetchError::Registry(missing)) };
-        let said = "image demo: demo:latest not found in docker.io\nhint: check the image's name and tag";
-        assert_eq!(failed.to_string(), said);
+        let output = "image demo: demo:latest not found in docker.io\nhint: check the image's name and tag";
+        assert_eq!(failed.to_string(), output);
     }
 }

@@ -11,8 +11,8 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use carrel_image::{ImageRef, RootFs, RootFsDirectory};
 use carrel_layers::archive::ArchiveLimits;
 use carrel_layers::{
-    CancellationToken, Config, Digest, ImageHold, ImageSource, ImageStore, OciLayout, Platform, Progress, SourceError,
-    StoreError, StoredImage, Unpacker,
+    CancellationToken, Digest, ImageConfig, ImagePin, ImageSource, ImageStore, ImageStoreError, OciLayout, Platform,
+    PullProgress, SourceError, StoredImage, Unpacker,
 };
 use carrel_registry::{ImageName, RegistriesConfig, Registry, RegistryCredentials, RegistryError};
 
@@ -51,15 +51,15 @@ pub struct Image {
     /// The layers and files that the sandbox mounts.
     pub root: RootFs,
     /// Defaults for its commands; empty for `host` and directories.
-    pub config: Config,
+    pub config: ImageConfig,
     /// Its digest in the store; `None` for `host` and directories.
     pub digest: Option<Digest>,
-    hold: Option<ImageHold>,
+    hold: Option<ImagePin>,
 }
 
 #[derive(Clone, Copy)]
 struct PullContext<'a> {
-    progress: &'a dyn Progress,
+    progress: &'a dyn PullProgress,
     stop: &'a CancellationToken,
 }
 
@@ -117,7 +117,12 @@ impl Images {
     }
 
     /// Gets an image, and pulls or unpacks it if needed.
-    pub fn get(&self, reference: &ImageRef, policy: PullPolicy, progress: &dyn Progress) -> Result<Image, FetchError> {
+    pub fn get(
+        &self,
+        reference: &ImageRef,
+        policy: PullPolicy,
+        progress: &dyn PullProgress,
+    ) -> Result<Image, FetchError> {
         self.get_cancellable(reference, policy, progress, &CancellationToken::new())
     }
 
@@ -126,7 +131,7 @@ impl Images {
         &self,
         reference: &ImageRef,
         policy: PullPolicy,
-        progress: &dyn Progress,
+        progress: &dyn PullProgress,
         stop: &CancellationToken,
     ) -> Result<Image, FetchError> {
         if is_in_place(reference) {
@@ -151,7 +156,7 @@ impl Images {
     pub fn get_public(
         &self,
         reference: &ImageRef,
-        progress: &dyn Progress,
+        progress: &dyn PullProgress,
         stop: &CancellationToken,
     ) -> Result<Image, FetchError> {
         let ImageRef::Registry(text) = reference else {
@@ -167,7 +172,7 @@ impl Images {
     pub fn get_by_digest(&self, digest: Digest) -> Result<Image, FetchError> {
         let gone = || FetchError::NotInStore(digest);
         self.hold(|| self.store()?.get(digest)?.ok_or_else(gone)).map_err(|error| match error {
-            FetchError::Store(StoreError::Unknown(_)) => gone(),
+            FetchError::Store(ImageStoreError::Unknown(_)) => gone(),
             error => error,
         })
     }
@@ -177,7 +182,7 @@ impl Images {
         &self,
         reference: &ImageRef,
         policy: PullPolicy,
-        progress: &dyn Progress,
+        progress: &dyn PullProgress,
     ) -> Result<StoredImage, FetchError> {
         self.store_image(reference, policy, PullContext { progress, stop: &CancellationToken::new() })
     }
@@ -212,7 +217,7 @@ impl Images {
         source: Result<S, SourceError>,
         context: PullContext<'_>,
     ) -> Result<StoredImage, FetchError> {
-        let source = source.map_err(StoreError::from)?;
+        let source = source.map_err(ImageStoreError::from)?;
         let imported = self.pull(None, &source, context);
         imported.map_err(|error| FetchError::Import { reference: reference.clone(), error: error.into() })
     }
@@ -229,10 +234,10 @@ impl Images {
         }
         let name: ImageName = text.parse()?;
         let full = name.to_string();
-        if policy != PullPolicy::Always {
-            if let Some(stored) = self.store()?.find(&full)?.filter(|stored| self.matches_platform(stored)) {
-                return Ok(stored);
-            }
+        if policy != PullPolicy::Always
+            && let Some(stored) = self.store()?.find(&full)?.filter(|stored| self.matches_platform(stored))
+        {
+            return Ok(stored);
         }
         if policy == PullPolicy::Never {
             return Err(FetchError::NotFound(full));
@@ -240,7 +245,7 @@ impl Images {
         let registry = Registry::new(name, &self.registries(), &RegistryCredentials::of_user());
         let stored = self.pull_from_registry(text, registry, self.stored_name(&full), context)?;
         if self.stored_name(&full).is_none() {
-            context.progress.said(&format!(
+            context.progress.message(&format!(
                 "the image is for {} and has no name in the local store; use its digest",
                 self.platform
             ));
@@ -291,7 +296,7 @@ impl Images {
                     let StoredImage { root, config, digest, .. } = stored;
                     return Ok(Image { root, config, digest: Some(digest), hold: Some(hold) });
                 }
-                Err(StoreError::Unknown(_)) if attempts < MAX_ATTEMPTS => {}
+                Err(ImageStoreError::Unknown(_)) if attempts < MAX_ATTEMPTS => {}
                 Err(error) => return Err(error.into()),
             }
         }
@@ -316,7 +321,7 @@ impl Image {
 
 impl From<RootFs> for Image {
     fn from(root: RootFs) -> Self {
-        Self { root, config: Config::default(), digest: None, hold: None }
+        Self { root, config: ImageConfig::default(), digest: None, hold: None }
     }
 }
 

@@ -120,7 +120,7 @@ pub fn unpack(
             WhiteoutMeaning::Itself => put(&mut entries, &mut tree, &entry)?,
             meaning => take_away(&mut entries, &mut tree, &entry, &meaning)?,
         }
-        if entries.seen().saturating_add(tree.made()) > limits.entries {
+        if entries.entries_read().saturating_add(tree.made()) > limits.entries {
             return Err(refuse(EntryRejection::TooMany(limits.entries)));
         }
         if too_large(tree.made()) {

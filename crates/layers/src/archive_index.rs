@@ -101,7 +101,7 @@ pub(crate) fn sweep(index: impl AsFd, there: impl Fn(Digest) -> io::Result<bool>
 }
 
 /// Waits until a later change of the file would get another timestamp.
-pub(crate) fn settle(status: &Stat) {
+pub(crate) fn wait_for_next_timestamp(status: &Stat) {
     let seconds = u64::try_from(status.st_ctime).unwrap_or(0);
     let nanoseconds = u32::try_from(status.st_ctime_nsec).unwrap_or(0);
     let changed = SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds);

@@ -11,7 +11,7 @@ use crate::platform::Platform;
 /// Defaults for running an image's commands.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Config {
+pub struct ImageConfig {
     /// The platform the image was built for.
     pub platform: Option<Platform>,
     /// The creation time, as the image states it.
@@ -37,13 +37,13 @@ pub struct Config {
 /// A parsed configuration file.
 #[derive(Clone, Debug)]
 pub(crate) struct ParsedConfig {
-    pub(crate) config: Config,
+    pub(crate) config: ImageConfig,
     /// The diff IDs, the lowest layer first.
     pub(crate) layers: Vec<Digest>,
 }
 
 #[derive(Deserialize)]
-struct ConfigFile {
+struct ImageConfigFile {
     #[serde(default)]
     created: Option<String>,
     #[serde(default)]
@@ -91,7 +91,7 @@ struct ConfigSection {
 
 impl ParsedConfig {
     pub(crate) fn read(bytes: &[u8]) -> Result<Self, ManifestError> {
-        let file: ConfigFile = read("configuration", bytes, MAX_CONFIG_SIZE)?;
+        let file: ImageConfigFile = read("configuration", bytes, MAX_CONFIG_SIZE)?;
         if file.rootfs.kind != "layers" {
             return Err(ManifestError::MediaType { what: "root file system", found: file.rootfs.kind });
         }
@@ -101,7 +101,7 @@ impl ParsedConfig {
             (Some(os), Some(architecture)) => Some(Platform { os, architecture, variant: text(file.variant) }),
             _ => None,
         };
-        let config = Config {
+        let config = ImageConfig {
             platform,
             created: text(file.created),
             env: section.env.unwrap_or_default(),
@@ -126,7 +126,7 @@ pub(crate) fn generated(layers: &[Digest]) -> std::io::Result<Vec<u8>> {
 }
 
 /// The configuration of an image with one more layer, or with one. Unknown keys of the original are kept.
-pub(crate) fn changed(original: Option<&[u8]>, config: &Config, layers: &[Digest]) -> std::io::Result<Vec<u8>> {
+pub(crate) fn changed(original: Option<&[u8]>, config: &ImageConfig, layers: &[Digest]) -> std::io::Result<Vec<u8>> {
     use serde_json::{Map, Value};
     let mut file: Map<String, Value> = match original {
         Some(original) => serde_json::from_slice(original)?,

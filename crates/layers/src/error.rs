@@ -10,7 +10,7 @@ use crate::unpack::UnpackError;
 
 /// An operation of the image store that failed.
 #[derive(Debug, thiserror::Error)]
-pub enum StoreError {
+pub enum ImageStoreError {
     /// The store's directory cannot be used.
     #[error("image store {}: {source}", path.display())]
     Store {
@@ -155,9 +155,9 @@ pub enum StoreError {
     },
 }
 
-// === impl StoreError ===
+// === impl ImageStoreError ===
 
-impl StoreError {
+impl ImageStoreError {
     /// Whether the image itself is at fault, so that a retry cannot succeed.
     pub(crate) fn is_final(&self) -> bool {
         match self {
@@ -194,9 +194,9 @@ mod tests {
 
     #[test]
     fn a_hint_is_a_line_of_its_own() {
-        let error = StoreError::Unknown("tools:1".into());
+        let error = ImageStoreError::Unknown("tools:1".into());
         assert_eq!(error.to_string(), "no such image: tools:1\nhint: run `carrel image ls`");
-        let error = StoreError::Full("/var/lib/carrel/images".into());
+        let error = ImageStoreError::Full("/var/lib/carrel/images".into());
         assert!(error.to_string().ends_with("free space\nhint: run `carrel prune`"), "{error}");
     }
 }

@@ -22,17 +22,17 @@ pub mod unpack;
 mod xattr;
 
 pub use self::cancellation::CancellationToken;
-pub use self::config::Config;
+pub use self::config::ImageConfig;
 pub use self::digest::{Digest, Hasher, InvalidDigest};
-pub use self::error::StoreError;
-pub use self::failpoint::{Failpoint, Phase};
+pub use self::error::ImageStoreError;
+pub use self::failpoint::PullPhase;
 pub use self::manifest::{
     Descriptor, ImageManifest, MAX_CONFIG_SIZE, MAX_LAYERS, MAX_MANIFEST_SIZE, Manifest, ManifestError, choose,
     is_index, media, resolve,
 };
 pub use self::platform::{InvalidPlatform, Platform};
-pub use self::progress::{LayerOutcome, Progress};
+pub use self::progress::{LayerOutcome, PullProgress};
 pub use self::save::SandboxChanges;
 pub use self::source::{DockerArchive, ImageSource, ImageTarget, OciLayout, SourceError};
-pub use self::store::{ImageHold, ImageStore, RemovedImages, StoreUsage, StoredImage};
+pub use self::store::{ImagePin, ImageStore, RemovedImages, StoreUsage, StoredImage};
 pub use self::unpack::{Compression, UnpackError, UnpackProcess, UnpackedLayer, Unpacker};

@@ -102,7 +102,7 @@ pub struct ImageManifest {
 /// A parsed index.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Index {
+pub(crate) struct ImageIndex {
     schema_version: u32,
     #[serde(default)]
     media_type: Option<String>,
@@ -117,7 +117,7 @@ fn or_none<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(from: D) ->
 
 /// Selects the manifest for a platform from an index.
 pub fn choose(index: &[u8], platform: &Platform) -> Result<Descriptor, ManifestError> {
-    choose_from(&Index::read(index)?.manifests, platform)
+    choose_from(&ImageIndex::read(index)?.manifests, platform)
 }
 
 /// Selects the manifest for a platform.
@@ -177,7 +177,7 @@ pub fn is_index(media_type: &str) -> bool {
 
 // === impl Index ===
 
-impl Index {
+impl ImageIndex {
     pub(crate) fn read(bytes: &[u8]) -> Result<Self, ManifestError> {
         let index: Self = read("index", bytes, MAX_MANIFEST_SIZE)?;
         version("index", index.schema_version)?;

@@ -12,7 +12,7 @@ pub enum LayerOutcome {
 }
 
 /// Receives the progress of a pull, from several threads at once.
-pub trait Progress: Sync {
+pub trait PullProgress: Sync {
     /// The layers of the image, the lowest first. Later calls refer to them by index.
     fn begin(&self, layers: &[Descriptor]) {
         let _ = layers;
@@ -34,10 +34,10 @@ pub trait Progress: Sync {
     }
 
     /// A message for the user.
-    fn said(&self, text: &str) {
+    fn message(&self, text: &str) {
         let _ = text;
     }
 }
 
 /// Ignores all progress.
-impl Progress for () {}
+impl PullProgress for () {}

@@ -42,12 +42,12 @@ use rustix::fs::FlockOperation;
 
 pub use self::remove::RemovedImages;
 pub use self::usage::StoreUsage;
-pub use self::users::ImageHold;
+pub use self::users::ImagePin;
 
 use self::record::{ImageRecord, ImageRecords, NameRecord};
-use crate::config::Config;
+use crate::config::ImageConfig;
 use crate::digest::Digest;
-use crate::error::StoreError;
+use crate::error::ImageStoreError;
 use crate::lock::{self, StoreLock};
 use crate::staging::StagingDirectory;
 use crate::unpack::Unpacker;
@@ -91,7 +91,7 @@ pub struct StoredImage {
     /// The media type of its manifest.
     pub media_type: String,
     /// Defaults for its commands.
-    pub config: Config,
+    pub config: ImageConfig,
     /// The diff IDs, the lowest layer first.
     pub layers: Vec<Digest>,
     /// Its layers as directories of the store.
@@ -107,25 +107,26 @@ pub struct StoredImage {
 }
 
 /// The directory of the store in a home directory.
-fn store_directory(home: &Path) -> Result<PathBuf, StoreError> {
+fn store_directory(home: &Path) -> Result<PathBuf, ImageStoreError> {
     let path = std::path::absolute(home).map(|home| home.join("images"));
-    path.map_err(|source| StoreError::Store { path: home.to_owned(), source })
+    path.map_err(|source| ImageStoreError::Store { path: home.to_owned(), source })
 }
 
 // === impl ImageStore ===
 
 impl ImageStore {
     /// Opens the store in a home directory, and creates it if needed.
-    pub fn open(home: &Path, unpacker: Unpacker) -> Result<Self, StoreError> {
+    pub fn open(home: &Path, unpacker: Unpacker) -> Result<Self, ImageStoreError> {
         let path = store_directory(home)?;
-        let handle = files::root(&path).map_err(|source| StoreError::Store { path: path.clone(), source })?;
+        let handle = files::root(&path).map_err(|source| ImageStoreError::Store { path: path.clone(), source })?;
         Ok(Self::from_handle(path, handle, unpacker))
     }
 
     /// Opens the store in a home directory, if it exists; nothing is created.
-    pub fn open_existing(home: &Path, unpacker: Unpacker) -> Result<Option<Self>, StoreError> {
+    pub fn open_existing(home: &Path, unpacker: Unpacker) -> Result<Option<Self>, ImageStoreError> {
         let path = store_directory(home)?;
-        let handle = files::existing_root(&path).map_err(|source| StoreError::Store { path: path.clone(), source })?;
+        let handle =
+            files::existing_root(&path).map_err(|source| ImageStoreError::Store { path: path.clone(), source })?;
         Ok(handle.map(|handle| Self::from_handle(path, handle, unpacker)))
     }
 
@@ -136,21 +137,21 @@ impl ImageStore {
     }
 
     /// Finds an image by name.
-    pub fn find(&self, name: &str) -> Result<Option<StoredImage>, StoreError> {
+    pub fn find(&self, name: &str) -> Result<Option<StoredImage>, ImageStoreError> {
         let Some(named) = self.named(name)? else { return Ok(None) };
         let Some(record) = self.record(named.digest)? else { return Ok(None) };
         Ok(Some(self.stored(record, vec![named.name])))
     }
 
     /// Gets an image by its digest, with all its names.
-    pub fn get(&self, digest: Digest) -> Result<Option<StoredImage>, StoreError> {
+    pub fn get(&self, digest: Digest) -> Result<Option<StoredImage>, ImageStoreError> {
         let Some(record) = self.record(digest)? else { return Ok(None) };
         let names = self.all_names()?.remove(&digest).unwrap_or_default();
         Ok(Some(self.stored(record, names)))
     }
 
     /// Lists all images, the newest first.
-    pub fn list(&self) -> Result<Vec<StoredImage>, StoreError> {
+    pub fn list(&self) -> Result<Vec<StoredImage>, ImageStoreError> {
         let mut names = self.all_names()?;
         let records = self.records()?.read.into_iter();
         let mut images: Vec<_> = records
@@ -164,19 +165,19 @@ impl ImageStore {
     }
 
     /// Images whose record cannot be read. They can be removed by digest.
-    pub fn damaged(&self) -> Result<Vec<Digest>, StoreError> {
+    pub fn damaged(&self) -> Result<Vec<Digest>, ImageStoreError> {
         Ok(self.records()?.damaged)
     }
 
     /// Gives a name to an image of the store.
-    pub fn name(&self, name: &str, digest: Digest) -> Result<(), StoreError> {
+    pub fn name(&self, name: &str, digest: Digest) -> Result<(), ImageStoreError> {
         let held = self.hold(digest)?;
         let named = self.record_name(name, digest);
         held.end();
         named
     }
 
-    fn record_name(&self, name: &str, digest: Digest) -> Result<(), StoreError> {
+    fn record_name(&self, name: &str, digest: Digest) -> Result<(), ImageStoreError> {
         let place = place_of(name)?;
         let named = NameRecord { name: name.to_owned(), digest, resolved: record::now() };
         let names = self.lock_names()?;
@@ -185,13 +186,13 @@ impl ImageStore {
     }
 
     /// Opens and locks the directory of names.
-    fn lock_names(&self) -> Result<OwnedFd, StoreError> {
+    fn lock_names(&self) -> Result<OwnedFd, ImageStoreError> {
         let names = self.directory(NAMES)?;
         lock::flock(&names, FlockOperation::LockExclusive).map_err(|error| self.failed(error))?;
         Ok(names)
     }
 
-    fn named(&self, name: &str) -> Result<Option<NameRecord>, StoreError> {
+    fn named(&self, name: &str) -> Result<Option<NameRecord>, ImageStoreError> {
         let path = format!("{NAMES}/{}", place_of(name)?);
         let bytes = files::read(&self.handle, &path).map_err(|error| self.failed(error))?;
         // An unreadable name counts as missing; the next pull replaces it.
@@ -199,7 +200,7 @@ impl ImageStore {
     }
 
     /// All names, by image.
-    fn all_names(&self) -> Result<HashMap<Digest, Vec<String>>, StoreError> {
+    fn all_names(&self) -> Result<HashMap<Digest, Vec<String>>, ImageStoreError> {
         let mut found: HashMap<_, Vec<_>> = HashMap::new();
         for place in files::names(&self.handle, NAMES).map_err(|error| self.failed(error))? {
             let bytes = files::read(&self.handle, &format!("{NAMES}/{place}")).map_err(|error| self.failed(error))?;
@@ -211,17 +212,17 @@ impl ImageStore {
         Ok(found)
     }
 
-    fn record(&self, digest: Digest) -> Result<Option<ImageRecord>, StoreError> {
+    fn record(&self, digest: Digest) -> Result<Option<ImageRecord>, ImageStoreError> {
         let path = format!("{IMAGES}/{}/{RECORD}", digest.hex());
         let read = || -> io::Result<Option<ImageRecord>> {
             let bytes = files::read(&self.handle, &path)?;
             Ok(bytes.map(|bytes| serde_json::from_slice(&bytes)).transpose()?)
         };
-        read().map_err(|source| StoreError::Damaged { digest, source })
+        read().map_err(|source| ImageStoreError::Damaged { digest, source })
     }
 
     /// Reads all records; unreadable ones do not fail the call.
-    fn records(&self) -> Result<ImageRecords, StoreError> {
+    fn records(&self) -> Result<ImageRecords, ImageStoreError> {
         let mut records = ImageRecords::default();
         for digest in self.digests()? {
             match self.record(digest) {
@@ -232,12 +233,12 @@ impl ImageStore {
         Ok(records)
     }
 
-    fn digests(&self) -> Result<Vec<Digest>, StoreError> {
+    fn digests(&self) -> Result<Vec<Digest>, ImageStoreError> {
         let names = files::names(&self.handle, IMAGES).map_err(|error| self.failed(error))?;
         Ok(names.iter().filter_map(|name| Digest::from_hex(name).ok()).collect())
     }
 
-    fn damaged_image(&self, digest: Digest) -> StoreError {
+    fn damaged_image(&self, digest: Digest) -> ImageStoreError {
         let unknown = || self.failed(io::ErrorKind::InvalidData.into());
         self.record(digest).err().unwrap_or_else(unknown)
     }
@@ -260,16 +261,16 @@ impl ImageStore {
     }
 
     /// Opens a directory of the store, and creates it if needed.
-    fn directory(&self, name: &str) -> Result<OwnedFd, StoreError> {
+    fn directory(&self, name: &str) -> Result<OwnedFd, ImageStoreError> {
         files::directory(&self.handle, name).map_err(|error| self.failed(error))
     }
 
-    fn staged(&self) -> Result<StagingDirectory, StoreError> {
+    fn staged(&self) -> Result<StagingDirectory, ImageStoreError> {
         StagingDirectory::new(self.directory(STAGING)?, &self.path.join(STAGING)).map_err(|error| self.failed(error))
     }
 
     /// Takes the shared lock that keeps layers and blobs from being removed.
-    fn add(&self) -> Result<StoreLock, StoreError> {
+    fn add(&self) -> Result<StoreLock, ImageStoreError> {
         let lock = || {
             let claim = self.claim()?;
             lock::flock(&claim.0, FlockOperation::LockShared).map(|()| claim)
@@ -284,15 +285,15 @@ impl ImageStore {
         Ok(StoreLock(rustix::fs::openat(&self.handle, LOCK, flags, Mode::from_raw_mode(0o600))?))
     }
 
-    fn failed(&self, source: io::Error) -> StoreError {
-        StoreError::Store { path: self.path.clone(), source }
+    fn failed(&self, source: io::Error) -> ImageStoreError {
+        ImageStoreError::Store { path: self.path.clone(), source }
     }
 }
 
 /// The file name for an image name.
-fn place_of(name: &str) -> Result<String, StoreError> {
+fn place_of(name: &str) -> Result<String, ImageStoreError> {
     if name.is_empty() || name.len() > MAX_NAME_LENGTH {
-        return Err(StoreError::InvalidName(name.chars().take(64).collect()));
+        return Err(ImageStoreError::InvalidName(name.chars().take(64).collect()));
     }
     Ok(Digest::of(name.as_bytes()).hex())
 }

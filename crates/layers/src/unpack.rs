@@ -9,7 +9,6 @@ mod confine;
 mod landlock;
 mod process;
 mod report;
-mod seccomp;
 mod stream;
 mod sys;
 mod work;
@@ -302,11 +301,11 @@ impl UnpackProcess {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno.into()),
             }
-            let [ended, said] = ready.map(|fd| !fd.revents().is_empty());
+            let [ended, output] = ready.map(|fd| !fd.revents().is_empty());
             if ended || left.is_zero() {
                 return Ok(ended);
             }
-            if said {
+            if output {
                 speaks = !matches!(self.channel.read(&mut [0; 16 << 10]), Ok(0));
             }
         }

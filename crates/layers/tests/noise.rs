@@ -11,7 +11,7 @@ use carrel_layers::archive::{ArchiveError, ArchiveForm, ArchiveLimits, ArchiveTo
 
 use self::support::{TarBuilder, header};
 
-/// What an attacker writes where a name or a target is expected.
+/// Names and link targets that an attacker would use.
 const NAMES: [&[u8]; 17] = [
     b"../sentinel",
     b"..",
@@ -34,7 +34,7 @@ const NAMES: [&[u8]; 17] = [
 const FORMS: [ArchiveForm; 2] = [ArchiveForm::Root, ArchiveForm::Layer];
 const KINDS: &[u8] = b"01234567xgLKSVM\0";
 
-/// An archive with everything in it that one can have.
+/// An archive with every kind of entry.
 static SEED: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let mut old_sparse = header(b"old-sparse", b'S');
     old_sparse.set_size(8);
@@ -69,7 +69,7 @@ static SEED: LazyLock<Vec<u8>> = LazyLock::new(|| {
         .end()
 });
 
-/// Unpacks beside a sentinel, which has to stay alone and as it is.
+/// Unpacks beside a sentinel file, which must not change.
 fn unpacked(archive: &[u8], form: ArchiveForm) -> Result<ArchiveTotals, ArchiveError> {
     let base = tempfile::tempdir().unwrap();
     let (sentinel, into) = (base.path().join("sentinel"), base.path().join("into"));
@@ -84,7 +84,7 @@ fn unpacked(archive: &[u8], form: ArchiveForm) -> Result<ArchiveTotals, ArchiveE
     outcome
 }
 
-/// Changes an archive as the edits say, and makes its checksums right again.
+/// Applies the edits to an archive, and corrects its checksums.
 fn damaged(edits: &[u8]) -> Vec<u8> {
     let mut archive = SEED.clone();
     let blocks = archive.len() / 512;
@@ -142,7 +142,7 @@ fn fuzz_random_bytes_never_panic_and_never_escape() {
     bolero::check!().for_each(|noise: &[u8]| {
         for form in FORMS {
             drop(unpacked(noise, form));
-            // Behind a sound beginning, so that it is read as more than a first header.
+            // After a valid beginning, so that more than the first header is parsed.
             drop(unpacked(&[&SEED[..3072], noise].concat(), form));
         }
     });

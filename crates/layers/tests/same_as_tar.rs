@@ -17,7 +17,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, XattrFlags}
 use self::support::UnpackFixture;
 use self::trees::{assert_same, described};
 
-/// Everything that a root file system may have, and that the oldest formats can say.
+/// Everything that a root file system may contain and that the oldest formats support.
 fn plain(root: &Path) {
     let at = |path: &str| root.join(path);
     for directory in ["etc", "usr/bin", "usr/lib/deep/er", "tmp", "shared", "closed", "read-only", "empty"] {
@@ -58,7 +58,7 @@ fn plain(root: &Path) {
     }
 }
 
-/// What only newer formats can say.
+/// Features of the newer formats only.
 fn rich(root: &Path) {
     let at = |path: &str| root.join(path);
     let long = at("long").join("n".repeat(90)).join("m".repeat(200)).join("o".repeat(120));
@@ -81,7 +81,7 @@ fn rich(root: &Path) {
     rustix::fs::mknodat(CWD, at("dev/null"), FileType::CharacterDevice, Mode::from_raw_mode(0o666), null).unwrap();
     touch(&at("dev"), 1_600_000_000, 0);
 
-    // A hole at the start, one at the end, and more pieces than fit into one header and its first continuation.
+    // A hole at the start, one at the end, and more segments than fit into one header and its first continuation.
     for (name, pieces, size) in [("few", 1, 1 << 20), ("many", 40, 4 << 20), ("hole", 0, 1 << 20)] {
         let file = std::fs::File::create(at(&format!("sparse-{name}"))).unwrap();
         for piece in 0..pieces {
@@ -112,7 +112,7 @@ fn tar(args: &[&OsStr]) {
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Packs a tree with some options and unpacks it in both ways.
+/// Packs a tree with these options and unpacks it in both ways.
 #[track_caller]
 fn compare(tree: &Path, options: &[&str], members: &[&str], skipped: u64) {
     let home = tempfile::tempdir().unwrap();
@@ -125,7 +125,7 @@ fn compare(tree: &Path, options: &[&str], members: &[&str], skipped: u64) {
 
     let theirs = home.path().join("theirs");
     std::fs::create_dir(&theirs).unwrap();
-    // Without an entry for the root, its times are those of the moment.
+    // Without an entry for the root, its times are the current ones.
     touch(&theirs, 1, 0);
     let unpack = ["--xattrs", "--xattrs-include=*", "--numeric-owner", "--same-owner", "-xpf"].map(OsStr::new);
     tar(&[&unpack[..], &[archive.as_os_str(), OsStr::new("-C"), theirs.as_os_str()]].concat());

@@ -27,7 +27,7 @@ const NAMESPACES: [&str; 7] = ["user", "pid", "mnt", "net", "ipc", "uts", "cgrou
 const FIRST: u32 = 0x6001_0000;
 /// `CHOWN`, `DAC_OVERRIDE`, `FOWNER`, `FSETID`, `SETFCAP`.
 const KEPT: u64 = 1 | 1 << 1 | 1 << 3 | 1 << 4 | 1 << 31;
-/// Nothing may hang: what does not become so within this never does.
+/// A timeout against hangs.
 const WATCHDOG: Duration = Duration::from_secs(60);
 
 fn attribute(path: &Path, name: &str) -> Option<Vec<u8>> {
@@ -57,7 +57,7 @@ fn a_layer_deletes_what_its_whiteouts_name_and_nothing_of_its_own() {
         .dir("opaque")
         .file("opaque/own", b"")
         .file("opaque/.wh..wh..opq", b"")
-        // What is here already, and what comes afterwards.
+        // The existing entries, and the resulting ones.
         .file("both", b"own")
         .file(".wh.both", b"")
         .file(".wh.later", b"")
@@ -69,7 +69,7 @@ fn a_layer_deletes_what_its_whiteouts_name_and_nothing_of_its_own() {
         .dir("after")
         .file(".wh.implied", b"")
         .file("implied/own", b"")
-        // As they were written once: a link to an empty file, and what a file system kept for itself.
+        // In an older form: a link to an empty file, and the own names of a file system.
         .file(".wh..wh.aufs", b"kept")
         .hard_link("etc/.wh.linked", ".wh..wh.aufs")
         .dir(".wh..wh.plnk")
@@ -89,7 +89,7 @@ fn a_layer_deletes_what_its_whiteouts_name_and_nothing_of_its_own() {
     assert_eq!((tree.unpacked.skipped, tree.unpacked.entries), (3, 20));
     assert_eq!(tree.unpacked.made, [PathBuf::from("implied")]);
 
-    // To a root these are names like any other.
+    // In a root these are ordinary names.
     let tree = fixture.root(&layer).unwrap();
     assert!(
         tree.at("etc/.wh.gone").is_file() && tree.at(".wh..wh.plnk/1.2").is_file() && !is_opaque(&tree.at("opaque"))
@@ -185,7 +185,7 @@ fn owners_permissions_and_attributes_come_from_the_layer() {
     assert_eq!(attribute(&tree.at("handing/plain"), "system.posix_acl_access"), None);
 }
 
-/// What the kernel says about a process, line by line.
+/// What the kernel reports about a process, line by line.
 fn status(pid: u32) -> BTreeMap<String, String> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let lines = status.lines().filter_map(|line| line.split_once(':'));
@@ -205,7 +205,7 @@ fn place(path: impl AsRef<Path>) -> (u64, u64) {
     (status.dev(), status.ino())
 }
 
-/// What the descriptors of a process stand for, without their numbers.
+/// What the descriptors of a process refer to, without their numbers.
 fn descriptors(pid: u32) -> Vec<String> {
     let directory = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
     let links = directory.filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok());
@@ -214,7 +214,7 @@ fn descriptors(pid: u32) -> Vec<String> {
     found
 }
 
-/// The one process that another has started.
+/// The only child of another process.
 fn child_of(pid: u32) -> u32 {
     std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap().trim().parse().unwrap()
 }
@@ -226,7 +226,7 @@ fn the_process_is_confined_to_its_directory_while_it_unpacks() {
     let (path, mut unpacking) = fixture.start(Compression::None, ArchiveForm::Layer);
     let mut large = header(b"large", b'0');
     large.set_size(64 << 20);
-    // Far more than waits anywhere: when this is written, much of it was read, by a process that is confined.
+    // More than all buffers: when this is written, the confined process has read much of it.
     unpacking.write_all(&TarBuilder::control().raw(large, &vec![7; 16 << 20]).0).unwrap();
     assert!(unpacking.progress() > 0);
 
@@ -251,7 +251,7 @@ fn the_process_is_confined_to_its_directory_while_it_unpacks() {
         assert_ne!(namespace(inside, name), namespace(ourselves, name), "{name}");
         assert_eq!(namespace(outside, name), namespace(ourselves, name), "{name}");
     }
-    // Two lines of heading, and the interface of a network of one.
+    // Two heading lines, and the loopback interface.
     assert_eq!(lines(inside, "net/dev"), 3);
     assert_eq!(lines(inside, "mountinfo"), 1);
     assert!(lines(ourselves, "mountinfo") > 1);
@@ -260,13 +260,13 @@ fn the_process_is_confined_to_its_directory_while_it_unpacks() {
     let limits = std::fs::read_to_string(format!("/proc/{inside}/limits")).unwrap();
     assert!(limits.lines().any(|line| line.starts_with("Max data size") && line.contains("536870912")), "{limits}");
     let null = "/dev/null";
-    // The directory twice, the file that it writes, what it reads, and where it reports.
+    // The directory twice, the file that it writes, its input, and the report pipe.
     assert_eq!(
         descriptors(inside),
         ["/", "/", null, null, null, "/large", "pipe", "socket"].map(String::from).to_vec().sorted()
     );
 
-    // The one that waits has nothing either, and does nothing, once it has begun to.
+    // The waiting process has no privileges either, and does nothing once it has started the other.
     let nothing = [null, null, null, "anon_inode"].map(String::from).to_vec().sorted();
     let until = Instant::now() + WATCHDOG;
     while descriptors(outside) != nothing && Instant::now() < until {
@@ -299,7 +299,7 @@ fn it_exits_with_the_process_that_started_it() {
     let path = fixture.home.path().join("tree");
     std::fs::create_dir(&path).unwrap();
     let (mut ours, theirs) = UnixStream::pair().unwrap();
-    // A shell is who starts it; the input stays open here, so that its end is not what ends it.
+    // A shell starts it; the input stays open here, so that its end does not end the process.
     let script = r#"exec 3<&0; "$0" none layer 1000000000 1000 <&3 2<"$1" & wait"#;
     let mut shell = Command::new("sh")
         .args(["-c", script, env!("CARGO_BIN_EXE_carrel-unpack")])
@@ -317,7 +317,7 @@ fn it_exits_with_the_process_that_started_it() {
     assert_eq!(status(inside)["Seccomp"], "2");
     shell.kill().unwrap();
     shell.wait().unwrap();
-    // The end of the last that could report.
+    // The exit of the last process that could report.
     ours.read_to_end(&mut Vec::new()).unwrap();
     assert!(input.write_all(&[7; 1 << 20]).is_err());
 }
@@ -330,7 +330,7 @@ fn a_process_that_does_not_exit_is_killed() {
     large.set_size(64 << 20);
     unpacking.write_all(&TarBuilder::control().raw(large, &vec![7; 16 << 20]).0).unwrap();
     let inside = Pid::from_raw(i32::try_from(child_of(unpacking.pid())).unwrap()).unwrap();
-    // It does not even see that there is nothing more to read.
+    // It does not see the end of its input either.
     rustix::process::kill_process(inside, Signal::STOP).unwrap();
     let inside = rustix::process::pidfd_open(inside, PidfdFlags::empty()).unwrap();
     drop(unpacking);

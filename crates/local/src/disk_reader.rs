@@ -15,13 +15,14 @@ use carrel_control::provider::{DiskReader, Place, ProviderError};
 use carrel_control::spec::Spec;
 use carrel_control::{ShareHolder, ShareLimits, SharePermit, ShareQuota};
 use carrel_fetch::Image;
+use carrel_layout::{MAX_NAME, hash_prefix};
 use carrel_shim_client::messages::{Create, JobRetention};
 use carrel_shim_client::{Liveness, OwnedSandbox, layout};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 use crate::discovery::persistent_record;
-use crate::paths::{MAX_NAME_LENGTH, hash_prefix, name};
+use crate::paths::name;
 use crate::pidfd::wait_or_kill;
 use crate::start::{disk_missing, exists};
 use crate::{LocalInner, blocking, failed, images, plan};
@@ -158,7 +159,7 @@ fn reader_of(mut create: Create, sandboxes: &Path) -> Result<Create, ProviderErr
 /// The name of a reader. It contains two consecutive dots, which neither an id nor a service name does.
 fn reader_name(sandbox: &str) -> String {
     let long = format!("{sandbox}..read");
-    if long.len() <= MAX_NAME_LENGTH { long } else { format!("..{}", hash_prefix(&long)) }
+    if long.len() <= MAX_NAME { long } else { format!("..{}", hash_prefix(&long)) }
 }
 
 fn random() -> Result<u64, ProviderError> {
@@ -230,7 +231,7 @@ impl OpenReader {
     /// Closes it, and returns when it is removed completely.
     async fn end(self) {
         if let Some(lease) = self.lease.upgrade() {
-            // A full channel means that it was already told to close.
+            // A full channel means that a close was already requested.
             let _sent = lease.try_send(());
         }
         closed(self.ended).await;

@@ -7,7 +7,7 @@ use carrel_control::spec::Spec;
 use carrel_fetch::Images;
 use carrel_image::RootFs;
 use carrel_image::accounts::UidGid;
-use carrel_layers::Config;
+use carrel_layers::ImageConfig;
 use carrel_shim_client::SandboxRecord;
 
 use crate::paths::HomePaths;
@@ -34,7 +34,7 @@ impl ExecDefaults {
     pub fn of(images: &Images, home: &Path, record: &SandboxRecord) -> Result<Self, ProviderError> {
         let root = RootFs::try_from(record.create.root.clone()).map_err(failed)?;
         let disk = record.create.kept_disk.as_ref().map(|kept| kept.directory.0.as_path());
-        let config = disk.map_or(Ok(Config::default()), |disk| images::config(images, disk))?;
+        let config = disk.map_or(Ok(ImageConfig::default()), |disk| images::config(images, disk))?;
         let paths = HomePaths::at(home);
         let manifest = disk_of(&paths, record).and_then(|disk| manifests::load(&paths.manifests(), &disk));
         // Without a manifest, the spec of the sandbox is unknown.

@@ -114,9 +114,9 @@ mod tests {
 
     #[test]
     fn the_message_says_what_to_do() {
-        let said = HomeMoved::To { path: "/a".into(), now: "/b".into(), pid: 7 }.to_string();
+        let message = HomeMoved::To { path: "/a".into(), now: "/b".into(), pid: 7 }.to_string();
         let expected = "the home /a was moved to /b while the daemon serves it: move it back with `mv /b /a`, or stop the \
                         daemon with `kill 7` and start it with `carrel serve --home /b`";
-        assert_eq!(said, expected);
+        assert_eq!(message, expected);
     }
 }

@@ -9,7 +9,7 @@ use carrel_control::provider::ProviderError;
 use carrel_control::spec::{HostIds, check_image};
 use carrel_fetch::{FetchError, Image, Images, PullPolicy};
 use carrel_image::{ImageRef, RootFs};
-use carrel_layers::{CancellationToken, Config, Digest, Progress};
+use carrel_layers::{CancellationToken, Digest, ImageConfig, PullProgress};
 use serde::{Deserialize, Serialize};
 
 use crate::paths::create_directory;
@@ -59,8 +59,8 @@ pub(crate) fn record(images: &Images, image: &Image, disk: &Path, name: &str) ->
 }
 
 /// The configuration of a disk's image; the default if the image is not in the store.
-pub(crate) fn config(images: &Images, disk: &Path) -> Result<Config, ProviderError> {
-    let Some(DiskImageRecord { digest, .. }) = read_record(disk)? else { return Ok(Config::default()) };
+pub(crate) fn config(images: &Images, disk: &Path) -> Result<ImageConfig, ProviderError> {
+    let Some(DiskImageRecord { digest, .. }) = read_record(disk)? else { return Ok(ImageConfig::default()) };
     let stored = images.store().map_err(failed)?.get(digest).map_err(failed)?;
     stored.map(|stored| stored.config).ok_or_else(|| failed(FetchError::NotInStore(digest)))
 }
@@ -131,12 +131,12 @@ fn at(disk: &Path) -> impl Fn(std::io::Error) -> ProviderError {
 
 // === impl PullLogger ===
 
-impl Progress for PullLogger<'_> {
+impl PullProgress for PullLogger<'_> {
     fn begin(&self, layers: &[carrel_layers::Descriptor]) {
         tracing::info!(image = self.0, layers = layers.len(), "pulling image");
     }
 
-    fn said(&self, text: &str) {
+    fn message(&self, text: &str) {
         tracing::info!(image = self.0, "{text}");
     }
 }
@@ -191,7 +191,7 @@ mod tests {
         let images =
             Images::new(home.path(), Path::new("/nowhere/carrel-shim"), carrel_registry::RegistriesConfig::default());
         let disk = home.path().join("disks/one");
-        assert_eq!(config(&images, &disk).unwrap(), Config::default(), "nothing is written down");
+        assert_eq!(config(&images, &disk).unwrap(), ImageConfig::default(), "nothing is written down");
         let long = 2 * usize::try_from(MAX_RECORD_BYTES).unwrap();
         let stored = images.store().unwrap().pull(None, &LargeConfigSource(long), &Platform::host(), &()).unwrap();
         let image = images.get_by_digest(stored.digest).unwrap();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use carrel_control::provider::{ExecOptions, ExecStart, Place, ProviderError};
 use carrel_control::spec::Spec;
 use carrel_image::accounts;
-use carrel_layers::Config;
+use carrel_layers::ImageConfig;
 use carrel_shim_client::messages::{FailureCode, JobCommand, JobState, PublishedPort};
 use carrel_shim_client::{Liveness, ShimClient, ShimError};
 use carrel_store::{ExecId, Pairs};
@@ -298,7 +298,7 @@ pub(crate) fn job(
 }
 
 /// The environment of a command: the image's variables, overridden by the requested ones. `HOME` is a default for both.
-pub(crate) fn environment(home: Option<&str>, config: &Config, requested: &Pairs) -> Vec<String> {
+pub(crate) fn environment(home: Option<&str>, config: &ImageConfig, requested: &Pairs) -> Vec<String> {
     let of_image = config.env.iter().filter_map(|variable| variable.split_once('='));
     let mut all: Pairs = of_image.map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
     all.extend(requested.clone());
@@ -318,8 +318,11 @@ mod tests {
     use super::*;
 
     fn requested(cwd: &str, env: &[(&str, &str)], options: &ExecOptions) -> JobCommand {
-        let running =
-            RunningSandbox::new(&RootFs::resolve(&ImageRef::Host).unwrap(), Config::default(), "/agent.sock".into());
+        let running = RunningSandbox::new(
+            &RootFs::resolve(&ImageRef::Host).unwrap(),
+            ImageConfig::default(),
+            "/agent.sock".into(),
+        );
         let env = env.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
         job(&running, &["ls".to_owned(), "-l".to_owned()], cwd, &env, options)
     }
@@ -359,11 +362,11 @@ mod tests {
     #[test]
     fn variables_of_the_image_are_set_unless_overridden() {
         let variables = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
-        let config = Config { env: variables("A=1 B=2 broken"), ..Config::default() };
+        let config = ImageConfig { env: variables("A=1 B=2 broken"), ..ImageConfig::default() };
         let requested = Pairs::from([("B".to_owned(), "3".to_owned())]);
         assert_eq!(environment(Some("/h"), &config, &requested), variables("HOME=/h A=1 B=3"));
-        let config = Config { env: variables("HOME=/of/image"), ..Config::default() };
+        let config = ImageConfig { env: variables("HOME=/of/image"), ..ImageConfig::default() };
         assert_eq!(environment(Some("/h"), &config, &Pairs::new()), variables("HOME=/of/image"));
-        assert!(environment(None, &Config::default(), &Pairs::new()).is_empty());
+        assert!(environment(None, &ImageConfig::default(), &Pairs::new()).is_empty());
     }
 }

@@ -69,7 +69,7 @@ const IDS: &str = "/run/carrel/ids";
 
 /// Settings that all sandboxes share.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct LocalSettings {
     /// The home directory.
     pub home: PathBuf,
     /// Where the output of execs is stored.
@@ -98,7 +98,7 @@ pub struct Settings {
 
 /// The provider of sandboxes on this host. Clones share their state.
 #[derive(Clone, Debug)]
-pub struct Local(Arc<LocalInner>);
+pub struct LocalProvider(Arc<LocalInner>);
 
 /// Why the provider cannot be created.
 #[derive(Debug, thiserror::Error)]
@@ -118,7 +118,7 @@ pub enum LocalError {
 
 #[derive(Debug)]
 pub(crate) struct LocalInner {
-    settings: RwLock<Arc<Settings>>,
+    settings: RwLock<Arc<LocalSettings>>,
     programs: Programs,
     paths: HomePaths,
     home: HomeDirectory,
@@ -138,9 +138,9 @@ pub(crate) struct LocalInner {
     sweep_lock: tokio::sync::Mutex<()>,
 }
 
-// === impl Settings ===
+// === impl LocalSettings ===
 
-impl Settings {
+impl LocalSettings {
     /// The disk of a sandbox in a directory, with or without a limit of its own.
     fn kept_disk(&self, directory: PathBuf, limit: Option<u64>) -> PersistentDisk {
         // Without project quotas, a disk without a limit is a plain directory, and the guard protects the host's disk.
@@ -156,11 +156,11 @@ impl Settings {
     }
 }
 
-// === impl Local ===
+// === impl LocalProvider ===
 
-impl Local {
+impl LocalProvider {
     /// Creates a provider for a home, which is created if it does not exist.
-    pub fn new(settings: Settings, programs: Programs) -> Result<Self, LocalError> {
+    pub fn new(settings: LocalSettings, programs: Programs) -> Result<Self, LocalError> {
         let paths = HomePaths::new(&settings.home)?;
         let home = HomeDirectory::open(&settings.home)
             .map_err(|source| LocalError::Home { path: settings.home.clone(), source })?;
@@ -212,10 +212,10 @@ impl Local {
 
     /// Replaces the settings for future starts. The home, the directory of exec output and the reserve of the disk do not
     /// change.
-    pub fn reload(&self, settings: Settings) {
+    pub fn reload(&self, settings: LocalSettings) {
         self.0.images.set_registries(settings.registries.clone());
         let former = self.0.settings();
-        let settings = Settings {
+        let settings = LocalSettings {
             home: former.home.clone(),
             logs: former.logs.clone(),
             host_free: former.host_free,
@@ -230,7 +230,7 @@ impl Local {
 // === impl LocalInner ===
 
 impl LocalInner {
-    fn settings(&self) -> Arc<Settings> {
+    fn settings(&self) -> Arc<LocalSettings> {
         Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
     }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use carrel_control::provider::{ExecOutput, OutputLog, RemovedLogs, RunningExecs};
 use carrel_shim_client::messages::StreamName;
-use carrel_shim_client::{note_trimmed, trimmed_output};
+use carrel_shim_client::{record_trimmed, trimmed_output};
 use carrel_store::{ExecId, SandboxId, Timestamp};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -68,7 +68,7 @@ pub(crate) fn remove_old(above: &Path, before: Timestamp, running: &RunningExecs
         for file in old.into_iter().filter(|file| !running.contains(&file.exec)) {
             if unlink(&directory, &file.name)? {
                 let bytes = u64::try_from(file.stat.st_size).unwrap_or(0);
-                note_trimmed(&directory, file.exec.as_str(), file.stream, bytes);
+                record_trimmed(&directory, file.exec.as_str(), file.stream, bytes);
                 removed.files += 1;
                 removed.bytes += u64::try_from(file.stat.st_blocks).unwrap_or(0).saturating_mul(BLOCK);
             }
@@ -186,8 +186,8 @@ mod tests {
         let left = [".trimmed", "newer.stdout.log", "other", "primary.0.stdout.log", "runs.stdout.log"];
         assert_eq!(names(&logs), left);
         assert_eq!(names(&root.path().join("not.ours")), ["ended.stdout.log"]);
-        let gone = OutputLog { bytes: 0, trimmed: 7 };
-        assert_eq!(output(&logs, &exec("ended")).unwrap(), ExecOutput { stdout: gone, stderr: gone });
+        let removed = OutputLog { bytes: 0, trimmed: 7 };
+        assert_eq!(output(&logs, &exec("ended")).unwrap(), ExecOutput { stdout: removed, stderr: removed });
         let whole = output(&logs, &exec("newer")).unwrap();
         assert_eq!(whole, ExecOutput { stdout: OutputLog { bytes: 7, trimmed: 0 }, stderr: OutputLog::default() });
         assert_eq!(remove_old(&root.path().join("nowhere"), Timestamp(0), &running).unwrap(), RemovedLogs::default());

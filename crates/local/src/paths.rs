@@ -1,21 +1,16 @@
 //! The paths of a home: where the files of sandboxes are on this host.
 
-use std::fmt::Write as _;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use carrel_agent_client::sandbox_directory;
 use carrel_control::provider::{Place, ProviderError, Reach};
+use carrel_layout::{MAX_NAME, sandbox_name};
 use carrel_shim_client::layout::{self, AGENT_SOCKET, SHIM_SOCKET};
 use carrel_store::SandboxId;
-use sha2::{Digest, Sha256};
 
 use crate::{LocalError, failed};
 
-/// The longest id that is used as a name directly.
-pub(crate) const MAX_NAME_LENGTH: usize = 128;
-/// How many bytes of the hash name a longer id.
-const HASH_BYTES: usize = 12;
 /// The marker in a disk that all copies were made.
 const COPIED: &str = "copied";
 
@@ -142,23 +137,12 @@ fn disk_name(place: &Place) -> Result<&str, ProviderError> {
 /// Whether a name is valid for a disk.
 pub(crate) fn is_disk_name(name: &str) -> bool {
     let known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-    !name.is_empty() && name.len() <= MAX_NAME_LENGTH && name.bytes().all(known)
+    !name.is_empty() && name.len() <= MAX_NAME && name.bytes().all(known)
 }
 
 /// The name of a sandbox: its id, if that is short enough.
 pub(crate) fn name(sandbox: &SandboxId) -> String {
-    let id = sandbox.as_str();
-    // No id begins with `_`, so the hash of one id cannot be requested as another id.
-    if id.len() <= MAX_NAME_LENGTH { id.to_owned() } else { format!("_{}", hash_prefix(id)) }
-}
-
-/// A hash that replaces a string which is too long for a name.
-pub(crate) fn hash_prefix(text: &str) -> String {
-    Sha256::digest(text).iter().take(HASH_BYTES).fold(String::new(), |mut hex, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    })
+    sandbox_name(sandbox.as_str()).into_owned()
 }
 
 #[cfg(test)]

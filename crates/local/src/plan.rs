@@ -7,12 +7,12 @@ use carrel_control::spec::Spec;
 use carrel_fetch::Image;
 use carrel_image::accounts::{self, AccountError, ImageUser, UidGid};
 use carrel_image::{GuestPath, LayerStack, RootFs, RootFsDirectory};
-use carrel_layers::Config;
+use carrel_layers::ImageConfig;
 use carrel_shim_client::Programs;
 use carrel_shim_client::messages::{Create, JobRetention, MountSpec, SandboxLimits};
 
 use crate::paths::{HomePaths, name};
-use crate::{IDS, Settings, failed, services, skeleton};
+use crate::{IDS, LocalSettings, failed, services, skeleton};
 
 /// The default working directory of execs, which always exists.
 pub(crate) const WORKSPACE: &str = "/workspace";
@@ -33,7 +33,7 @@ const KEPT_MS: u64 = 30 * 24 * 60 * 60 * 1000;
 
 /// The request that creates a sandbox.
 pub(crate) fn create(
-    settings: &Settings,
+    settings: &LocalSettings,
     programs: &Programs,
     (paths, image): (&HomePaths, &Image),
     place: &Place,
@@ -108,7 +108,7 @@ fn uses_layers(disk: &Path) -> Result<bool, ProviderError> {
 }
 
 /// Adds the exec user with its home and workspace to a root.
-fn add_exec_user(root: &mut RootFs, config: &Config, requested: Option<&str>) -> Result<ImageUser, ProviderError> {
+fn add_exec_user(root: &mut RootFs, config: &ImageConfig, requested: Option<&str>) -> Result<ImageUser, ProviderError> {
     let user = match (accounts::find(USER, root), image_user(config, root)) {
         (Some(user), _) | (None, Some(Ok(user))) => user,
         (None, Some(Err(error))) => return Err(failed(error)),
@@ -161,7 +161,7 @@ fn is_below(path: &Path, other: &str) -> bool {
 }
 
 /// The user of the image's configuration, if it has one.
-fn image_user(config: &Config, root: &RootFs) -> Option<Result<ImageUser, AccountError>> {
+fn image_user(config: &ImageConfig, root: &RootFs) -> Option<Result<ImageUser, AccountError>> {
     Some(resolve_user(config.user.as_deref()?, root))
 }
 
@@ -181,7 +181,7 @@ fn pids(spec: &Spec, default: u32) -> u32 {
 }
 
 /// The exec user of a sandbox with this root and image configuration.
-pub(crate) fn user_of(root: &RootFs, config: &Config) -> ImageUser {
+pub(crate) fn user_of(root: &RootFs, config: &ImageConfig) -> ImageUser {
     let named = || image_user(config, root)?.ok();
     accounts::find(USER, root).or_else(named).unwrap_or_else(|| ImageUser {
         name: USER.to_owned(),

@@ -4,14 +4,14 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use carrel_shim_client::{OwnerError, Programs, Supervisor};
+use carrel_shim_client::{OwnerError, PrestartedShim, Programs};
 
 /// Shims that wait for their `shim.create`.
 #[derive(Debug)]
 pub(crate) struct PrestartedShims {
     programs: Programs,
     most: usize,
-    waiting: Mutex<Vec<Supervisor>>,
+    waiting: Mutex<Vec<PrestartedShim>>,
 }
 
 // === impl PrestartedShims ===
@@ -22,13 +22,13 @@ impl PrestartedShims {
     }
 
     /// Takes a prestarted shim, if there is one.
-    pub(crate) fn take(&self) -> Option<Supervisor> {
+    pub(crate) fn take(&self) -> Option<PrestartedShim> {
         self.lock().pop()
     }
 
     /// Starts a new shim.
-    pub(crate) fn spawn(&self) -> Result<Supervisor, OwnerError> {
-        Supervisor::spawn(&self.programs)
+    pub(crate) fn spawn(&self) -> Result<PrestartedShim, OwnerError> {
+        PrestartedShim::spawn(&self.programs)
     }
 
     /// Starts shims up to the limit.
@@ -45,7 +45,7 @@ impl PrestartedShims {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Supervisor>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<PrestartedShim>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -13,14 +13,14 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::services::supervise;
 use crate::watch::watch;
-use crate::{Local, UnpublishedPort, blocking, failed, guard, log_files, manifests};
+use crate::{LocalProvider, UnpublishedPort, blocking, failed, guard, log_files, manifests};
 
 /// The condition of a published port that is not open.
 const PORT_UNAVAILABLE: &str = "PORT_UNAVAILABLE";
 
-// === impl Local ===
+// === impl LocalProvider ===
 
-impl Provider for Local {
+impl Provider for LocalProvider {
     fn start<'a>(&'a self, place: &'a Place, spec: &'a Spec) -> Answer<'a, ()> {
         let (inner, place, spec) = (Arc::clone(&self.0), place.clone(), spec.clone());
         Box::pin(async move {

@@ -85,19 +85,19 @@ mod tests {
     }
 
     async fn begin(pulls: &Arc<Pulls>, is_other_user: bool) -> (StartedPull, tokio::task::JoinHandle<()>) {
-        let (begin, begun) = oneshot::channel();
+        let (start, started) = oneshot::channel();
         let (sender, ended) = oneshot::channel();
         let (end, may_end) = mpsc::channel::<()>();
         let pulls = Arc::clone(pulls);
         let waits = tokio::spawn(async move {
             let work = move |_: &CancellationToken| {
                 let _ended = sender;
-                let _begun = begin.send(());
+                let _started = start.send(());
                 may_end.recv().map_err(failed)
             };
-            let _gone = pulls.run(is_other_user, work).await;
+            let _result = pulls.run(is_other_user, work).await;
         });
-        begun.await.unwrap();
+        started.await.unwrap();
         (StartedPull { end, ended }, waits)
     }
 
@@ -126,13 +126,13 @@ mod tests {
     #[tokio::test]
     async fn a_dropped_pull_is_cancelled_and_keeps_its_permits_until_it_stops() {
         let pulls = Arc::new(Pulls::default());
-        let (begun, waits) = begin(&pulls, false).await;
+        let (started, waits) = begin(&pulls, false).await;
         assert_eq!(pulls.all.available_permits(), MAX_CONCURRENT - 1);
         waits.abort();
         let _aborted = waits.await;
         assert_eq!(pulls.all.available_permits(), MAX_CONCURRENT - 1, "it has not ended");
-        drop(begun.end);
-        let _ended = begun.ended.await;
+        drop(started.end);
+        let _ended = started.ended.await;
         while pulls.all.available_permits() < MAX_CONCURRENT {
             tokio::task::yield_now().await;
         }

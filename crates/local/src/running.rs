@@ -8,7 +8,7 @@ use carrel_control::provider::Place;
 use carrel_control::spec::Port;
 use carrel_image::RootFs;
 use carrel_image::accounts::ImageUser;
-use carrel_layers::Config;
+use carrel_layers::ImageConfig;
 use carrel_shim_client::ShimClient;
 
 use crate::plan;
@@ -34,7 +34,7 @@ pub(crate) struct RunningSandbox {
     /// The exec user.
     pub(crate) user: ImageUser,
     /// The configuration of its image.
-    pub(crate) config: Config,
+    pub(crate) config: ImageConfig,
     /// The accounts of its image.
     pub(crate) accounts: RootFs,
     /// The connection to its shim, opened on first use.
@@ -131,7 +131,7 @@ impl RunningSandboxes {
 
 impl RunningSandbox {
     /// A sandbox with this root, image configuration and agent socket.
-    pub(crate) fn new(root: &RootFs, config: Config, agent_socket: PathBuf) -> Self {
+    pub(crate) fn new(root: &RootFs, config: ImageConfig, agent_socket: PathBuf) -> Self {
         let (user, accounts) = (plan::user_of(root, &config), plan::accounts_of(root));
         let (shim, agent) = (tokio::sync::Mutex::default(), Arc::new(AgentConnection::new(agent_socket)));
         let (publishing, ports) = (tokio::sync::Mutex::default(), Mutex::default());

@@ -49,6 +49,6 @@ mod tests {
         assert_eq!(locks.0.lock().unwrap().len(), 2);
         drop(second);
         drop(locks.lock("c").await);
-        assert_eq!(locks.0.lock().unwrap().len(), 1, "those that nobody is at are forgotten");
+        assert_eq!(locks.0.lock().unwrap().len(), 1, "unused locks are forgotten");
     }
 }

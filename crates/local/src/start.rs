@@ -7,8 +7,8 @@ use carrel_control::provider::{Place, ProviderError};
 use carrel_control::spec::Spec;
 use carrel_fetch::Image;
 use carrel_image::RootFs;
-use carrel_layers::Config;
-use carrel_sandbox::KeptDisk;
+use carrel_layers::ImageConfig;
+use carrel_sandbox::PersistentDisk;
 use carrel_shim_client::messages::{Create, FailureCode, ShimFailure};
 use carrel_shim_client::{AdoptError, DiscoveredSandbox, Liveness, OwnedSandbox, OwnerError, ShimError};
 use carrel_store::SandboxId;
@@ -162,7 +162,7 @@ impl LocalInner {
 
     /// Detaches from a persistent sandbox: it is rediscovered like any other.
     pub(crate) fn detach(&self, owned: OwnedSandbox) {
-        if let Some(child) = owned.leave() {
+        if let Some(child) = owned.detach() {
             reap_in_background(child);
         }
         let prestarted = Arc::clone(&self.prestarted);
@@ -190,7 +190,7 @@ impl LocalInner {
         let root = RootFs::try_from(record.create.root.clone()).map_err(failed)?;
         let disk = record.create.kept_disk.as_ref().map(|kept| kept.directory.0.clone());
         let images = Arc::clone(&self.images);
-        let config = blocking(move || disk.map_or(Ok(Config::default()), |disk| images::config(&images, &disk)));
+        let config = blocking(move || disk.map_or(Ok(ImageConfig::default()), |disk| images::config(&images, &disk)));
         Ok(RunningSandbox::new(&root, config.await?, record.agent_socket.0.clone()))
     }
 
@@ -241,7 +241,7 @@ async fn check_image(sandbox: &SandboxId, create: &Create, is_damaged: bool) -> 
         if !disk.exists() {
             return Ok(());
         }
-        if let Some(repaired) = KeptDisk::check(&disk, is_damaged).map_err(failed)? {
+        if let Some(repaired) = PersistentDisk::check(&disk, is_damaged).map_err(failed)? {
             let (disk, report) = (disk.display(), repaired.report);
             tracing::warn!(%sandbox, %disk, report, "the file system of a disk was repaired");
         }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use carrel_control::provider::{Place, ProviderError};
-use carrel_sandbox::{DiskError, KeptDisk};
+use carrel_sandbox::{DiskError, PersistentDisk};
 use carrel_shim_client::messages::FactKind;
 use carrel_shim_client::{DiscoveredSandbox, Liveness};
 
@@ -164,7 +164,7 @@ pub(crate) async fn remove_disk(directory: &Path) -> Result<(), ProviderError> {
     let mut attempt = 0;
     loop {
         let disk = directory.to_owned();
-        let removed = tokio::task::spawn_blocking(move || KeptDisk::remove(&disk)).await.map_err(failed)?;
+        let removed = tokio::task::spawn_blocking(move || PersistentDisk::remove(&disk)).await.map_err(failed)?;
         match removed {
             Ok(()) => return Ok(()),
             Err(DiskError::Directory { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => return Ok(()),

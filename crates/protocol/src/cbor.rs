@@ -10,7 +10,7 @@ use minicbor::data::Type;
 use minicbor::encode::Write;
 use minicbor::{Decoder, Encoder};
 
-use crate::schema::Shape;
+use crate::schema::WireShape;
 
 /// The maximum nesting depth of an unknown value.
 pub const MAX_DEPTH: usize = 32;
@@ -59,7 +59,7 @@ pub trait Wire<'b>: Sized {
     }
 
     /// The shape of the value on the wire, for the schema snapshots.
-    fn shape() -> Shape;
+    fn shape() -> WireShape;
 }
 
 /// A writer that only counts bytes, to compute a length before writing.

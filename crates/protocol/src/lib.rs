@@ -28,5 +28,5 @@ pub use self::codec::EncodeError;
 pub use self::envelope::Envelope;
 pub use self::frame::{Flags, Frame, Header};
 pub use self::generation::Generation;
-pub use self::ids::{Codec, EmptyIdRange, IdRange, Prologue};
+pub use self::ids::{CorrelationIdRange, EmptyCorrelationIdRange, Prologue, PrologueFormat};
 pub use self::message::{MessageType, Payload};

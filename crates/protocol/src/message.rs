@@ -6,7 +6,7 @@ use crate::cbor::{self, DecodeError, Wire};
 use crate::frame::Flags;
 use crate::generation::Generation;
 use crate::payload::*;
-use crate::schema::Shape;
+use crate::schema::WireShape;
 
 /// A typed payload, tied to its message type.
 pub trait Payload<'b>: Wire<'b> {
@@ -62,7 +62,7 @@ macro_rules! message_types {
             }
 
             /// The shape of the payload.
-            pub fn shape(self) -> Shape {
+            pub fn shape(self) -> WireShape {
                 match self {
                     $(Self::$name => <$name as Wire<'_>>::shape(),)*
                 }

@@ -56,8 +56,8 @@ macro_rules! record {
                 })
             }
 
-            fn shape() -> $crate::schema::Shape {
-                $crate::schema::Shape::Record(vec![$(
+            fn shape() -> $crate::schema::WireShape {
+                $crate::schema::WireShape::Record(vec![$(
                     $crate::schema::SchemaField {
                         name: stringify!($field),
                         shape: <$type as $crate::cbor::Wire<'_>>::shape(),
@@ -139,8 +139,8 @@ macro_rules! text_enum {
                 }
             }
 
-            fn shape() -> $crate::schema::Shape {
-                $crate::schema::Shape::Choice(vec![
+            fn shape() -> $crate::schema::WireShape {
+                $crate::schema::WireShape::Choice(vec![
                     $(($text.to_owned(), $crate::Generation::new($crate::record!(@since $($since)?))),)*
                 ])
             }
@@ -189,8 +189,8 @@ macro_rules! number_enum {
                     .ok_or_else(|| $crate::cbor::DecodeError::Unexpected(format!("unknown number {number}")))
             }
 
-            fn shape() -> $crate::schema::Shape {
-                $crate::schema::Shape::Choice(vec![
+            fn shape() -> $crate::schema::WireShape {
+                $crate::schema::WireShape::Choice(vec![
                     $((format!("{} {}", $number, stringify!($variant)), $crate::Generation::LEGACY),)*
                 ])
             }
@@ -247,8 +247,8 @@ macro_rules! tagged {
                 found.ok_or_else(|| $crate::cbor::DecodeError::Unexpected("no variant".to_owned()))
             }
 
-            fn shape() -> $crate::schema::Shape {
-                $crate::schema::Shape::Tagged(vec![
+            fn shape() -> $crate::schema::WireShape {
+                $crate::schema::WireShape::Tagged(vec![
                     $((stringify!($variant), <$type as $crate::cbor::Wire<'_>>::shape()),)*
                 ])
             }

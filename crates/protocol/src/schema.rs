@@ -5,19 +5,19 @@ use crate::message::MessageType;
 
 /// The wire shape of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Shape {
+pub enum WireShape {
     /// A scalar, by type name.
     Scalar(&'static str),
     /// A value or `null`.
-    Nullable(Box<Shape>),
+    Nullable(Box<WireShape>),
     /// An array of any length.
-    List(Box<Shape>),
+    List(Box<WireShape>),
     /// A map with text keys.
     Record(Vec<SchemaField>),
     /// One of several texts or numbers.
     Choice(Vec<(String, Generation)>),
     /// A map with one entry, whose key selects the variant.
-    Tagged(Vec<(&'static str, Shape)>),
+    Tagged(Vec<(&'static str, WireShape)>),
 }
 
 /// One key of a record.
@@ -26,7 +26,7 @@ pub struct SchemaField {
     /// The key.
     pub name: &'static str,
     /// The shape of its value.
-    pub shape: Shape,
+    pub shape: WireShape,
     /// Whether it is required.
     pub presence: FieldPresence,
     /// The generation that introduced it; older peers ignore it.
@@ -45,16 +45,16 @@ pub enum FieldPresence {
 }
 
 /// The messages of one generation, with their payloads as of that generation.
-pub fn messages_at(generation: Generation) -> impl Iterator<Item = (MessageType, Shape)> {
+pub fn messages_at(generation: Generation) -> impl Iterator<Item = (MessageType, WireShape)> {
     MessageType::ALL
         .into_iter()
         .filter(move |t| t.is_available_at(generation))
         .map(move |t| (t, t.shape().at(generation)))
 }
 
-// === impl Shape ===
+// === impl WireShape ===
 
-impl Shape {
+impl WireShape {
     /// The shape without parts that are newer than `generation`.
     pub fn at(self, generation: Generation) -> Self {
         match self {

@@ -7,7 +7,7 @@ use minicbor::encode::Write;
 use minicbor::{Decoder, Encoder};
 
 use crate::cbor::{self, CborEncodeError, DecodeError, MAX_LIST, Wire};
-use crate::schema::Shape;
+use crate::schema::WireShape;
 
 macro_rules! scalar {
     ($($type:ty, $method:ident, $name:literal;)*) => {$(
@@ -26,8 +26,8 @@ macro_rules! scalar {
                 *self == Self::default()
             }
 
-            fn shape() -> Shape {
-                Shape::Scalar($name)
+            fn shape() -> WireShape {
+                WireShape::Scalar($name)
             }
         }
     )*};
@@ -57,8 +57,8 @@ impl<'b> Wire<'b> for String {
         self.is_empty()
     }
 
-    fn shape() -> Shape {
-        Shape::Scalar("text")
+    fn shape() -> WireShape {
+        WireShape::Scalar("text")
     }
 }
 
@@ -73,8 +73,8 @@ impl<'b> Wire<'b> for Cow<'b, [u8]> {
         cbor::bytes(d)
     }
 
-    fn shape() -> Shape {
-        Shape::Scalar("bytes")
+    fn shape() -> WireShape {
+        WireShape::Scalar("bytes")
     }
 }
 
@@ -91,8 +91,8 @@ impl<'b, const N: usize> Wire<'b> for [u8; N] {
             .map_err(|_| DecodeError::Unexpected(format!("expected {N} octets, found {}", octets.len())))
     }
 
-    fn shape() -> Shape {
-        Shape::Scalar(match N {
+    fn shape() -> WireShape {
+        WireShape::Scalar(match N {
             4 => "octets[4]",
             6 => "octets[6]",
             16 => "octets[16]",
@@ -120,8 +120,8 @@ impl<'b, T: Wire<'b>> Wire<'b> for Option<T> {
         self.is_none()
     }
 
-    fn shape() -> Shape {
-        Shape::Nullable(Box::new(T::shape()))
+    fn shape() -> WireShape {
+        WireShape::Nullable(Box::new(T::shape()))
     }
 }
 
@@ -147,8 +147,8 @@ impl<'b, T: Wire<'b>> Wire<'b> for Vec<T> {
         self.is_empty()
     }
 
-    fn shape() -> Shape {
-        Shape::List(Box::new(T::shape()))
+    fn shape() -> WireShape {
+        WireShape::List(Box::new(T::shape()))
     }
 }
 

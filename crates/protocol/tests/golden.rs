@@ -12,7 +12,7 @@ mod sample;
 use std::collections::HashSet;
 
 use carrel_protocol::MessageType;
-use carrel_protocol::schema::Shape;
+use carrel_protocol::schema::WireShape;
 use serde_json::{Value, json};
 
 use crate::sample::bytes;
@@ -80,20 +80,20 @@ fn every_key_choice_and_variant_of_the_schema_occurs_in_a_sample() {
 
 /// The encoded texts that a message of this shape may contain. Numeric choices are omitted, because their bytes are not
 /// distinctive.
-fn collect(shape: &Shape, words: &mut HashSet<Vec<u8>>) {
+fn collect(shape: &WireShape, words: &mut HashSet<Vec<u8>>) {
     match shape {
-        Shape::Scalar(_) => {}
-        Shape::Nullable(inner) | Shape::List(inner) => collect(inner, words),
-        Shape::Record(fields) => {
+        WireShape::Scalar(_) => {}
+        WireShape::Nullable(inner) | WireShape::List(inner) => collect(inner, words),
+        WireShape::Record(fields) => {
             for field in fields {
                 words.insert(encoded(field.name));
                 collect(&field.shape, words);
             }
         }
-        Shape::Choice(values) => {
+        WireShape::Choice(values) => {
             words.extend(values.iter().filter(|(value, _)| !value.contains(' ')).map(|(value, _)| encoded(value)));
         }
-        Shape::Tagged(variants) => {
+        WireShape::Tagged(variants) => {
             for (name, inner) in variants {
                 words.insert(encoded(name));
                 collect(inner, words);

@@ -2,16 +2,16 @@
 
 use std::io::{self, Read};
 use std::sync::Arc;
-use std::time::Instant;
 
 use bytes::{Buf, Bytes};
+use carrel_download::{
+    DownloadError, DownloadPolicy, MinThroughput, OpenError, ReaderGone, ResumePoint, RetryBackoff, Transfer,
+};
+use reqwest::Response;
 use tokio::sync::mpsc;
 
-use crate::backoff::RetryBackoff;
-use crate::endpoint::BlobStream;
 use crate::error::RegistryError;
 use crate::registry::Endpoints;
-use crate::throughput::{MinThroughput, ThroughputMeter};
 
 /// Chunks that are buffered for the reader.
 const BUFFERED_CHUNKS: usize = 16;
@@ -34,6 +34,13 @@ pub(crate) struct BlobDownload {
     left: u64,
 }
 
+/// The download between the registry and the reader.
+struct BlobTransfer {
+    endpoints: Arc<Endpoints>,
+    blob: BlobRequest,
+    feed: mpsc::Sender<Result<Bytes, RegistryError>>,
+}
+
 // === impl BlobDownload ===
 
 impl BlobDownload {
@@ -42,14 +49,14 @@ impl BlobDownload {
         endpoints: Arc<Endpoints>,
         blob: BlobRequest,
         from: u64,
-        opened: BlobStream,
+        opened: Response,
         minimum: MinThroughput,
     ) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let (feed, chunks) = mpsc::channel(BUFFERED_CHUNKS);
         let left = blob.size.saturating_sub(from);
         (
             Self { chunks, chunk: Bytes::new(), left },
-            pump(endpoints, blob, from, opened, ThroughputMeter::new(minimum), feed),
+            pump(BlobTransfer { endpoints, blob, feed }, from, opened, minimum),
         )
     }
 }
@@ -74,57 +81,41 @@ impl Read for BlobDownload {
 }
 
 /// Feeds chunks until the blob is complete, the reader is dropped, or the attempts are used up.
-async fn pump(
-    endpoints: Arc<Endpoints>,
-    blob: BlobRequest,
-    from: u64,
-    mut opened: BlobStream,
-    mut meter: ThroughputMeter,
-    feed: mpsc::Sender<Result<Bytes, RegistryError>>,
-) {
-    let mut at = from;
-    let mut attempt_start = from;
-    let mut backoff = RetryBackoff::attempts(MAX_ATTEMPTS);
-    while at < blob.size {
-        let context = endpoints.context(&blob.digest);
-        let wait_started = Instant::now();
-        let cause = match opened.next().await {
-            Some(Ok(chunk)) if chunk.len() as u64 > blob.size - at => {
-                let message = format!("more than the expected {} bytes", blob.size);
-                let _closed = feed.send(Err(context.invalid(&message))).await;
-                return;
-            }
-            Some(Ok(chunk)) => {
-                at += chunk.len() as u64;
-                if let Err(too_slow) = meter.record(chunk.len() as u64, wait_started.elapsed()) {
-                    let _closed = feed.send(Err(context.too_slow(too_slow))).await;
-                    return;
-                }
-                if feed.send(Ok(chunk)).await.is_err() {
-                    return;
-                }
-                continue;
-            }
-            Some(Err(error)) => context.client_error(&error),
-            None => context.truncated(at, blob.size),
-        };
-        if at - attempt_start >= PROGRESS_BYTES {
-            backoff = RetryBackoff::attempts(MAX_ATTEMPTS);
-        }
-        attempt_start = at;
-        let reopened = match backoff.next_delay(None) {
-            Some(wait) => {
-                tokio::time::sleep(wait).await;
-                endpoints.open_blob(&blob.digest, at).await
-            }
-            None => Err(cause),
-        };
-        match reopened {
-            Ok(reopened) => opened = reopened,
-            Err(error) => {
-                let _closed = feed.send(Err(error)).await;
-                return;
-            }
-        }
+async fn pump(mut transfer: BlobTransfer, from: u64, opened: Response, minimum: MinThroughput) {
+    let size = transfer.blob.size;
+    let policy = DownloadPolicy {
+        max_size: size,
+        minimum,
+        backoff: RetryBackoff::attempts(MAX_ATTEMPTS),
+        progress: PROGRESS_BYTES,
+        max_interruptions: u32::MAX,
+    };
+    let mut point = ResumePoint::immutable(from, size);
+    let outcome = carrel_download::download(&mut transfer, &mut point, Some(opened), &policy).await;
+    let context = transfer.endpoints.context(&transfer.blob.digest);
+    let error = match outcome {
+        Ok(()) | Err(DownloadError::ReaderGone) => return,
+        Err(DownloadError::Open(error)) => error,
+        Err(DownloadError::Connection(error)) => context.client_error(&error),
+        Err(DownloadError::Truncated) => context.truncated(point.received(), size),
+        Err(DownloadError::TooLarge) => context.invalid(&format!("more than the expected {size} bytes")),
+        Err(DownloadError::TooSlow(slow)) => context.too_slow(slow),
+        Err(DownloadError::Resume(error)) => context.invalid(&error.to_string()),
+    };
+    let _closed = transfer.feed.send(Err(error)).await;
+}
+
+// === impl BlobTransfer ===
+
+impl Transfer for BlobTransfer {
+    type Error = RegistryError;
+
+    async fn open(&mut self, rest: &ResumePoint) -> Result<Response, OpenError<RegistryError>> {
+        // The endpoints retry by themselves.
+        self.endpoints.open_blob(&self.blob.digest, rest).await.map_err(OpenError::Permanent)
+    }
+
+    async fn write(&mut self, chunk: Bytes, _point: &ResumePoint) -> Result<(), ReaderGone> {
+        self.feed.send(Ok(chunk)).await.map_err(|_| ReaderGone)
     }
 }

@@ -8,17 +8,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
+use carrel_download::{ResumePoint, RetryBackoff};
 use carrel_layers::{MAX_MANIFEST_SIZE, media};
 use oci_client::{Reference, RegistryOperation};
-use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RANGE, RETRY_AFTER};
+use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
 use reqwest::{Method, Response, StatusCode};
 use serde::Deserialize;
 use tokio::sync::Mutex;
 
 use crate::ImageName;
 use crate::authorization::AuthChallenge;
-use crate::backoff::RetryBackoff;
 use crate::config::{RegistriesConfig, RegistryMirror};
 use crate::credentials::{RegistryCredentials, RegistryLogin};
 use crate::egress::EgressPolicy;
@@ -53,13 +52,6 @@ pub(crate) struct Endpoint {
 pub(crate) struct ManifestResponse {
     pub(crate) media_type: String,
     pub(crate) bytes: Vec<u8>,
-}
-
-/// The body of a blob response.
-pub(crate) struct BlobStream {
-    response: Response,
-    /// Bytes to drop, because the server ignored the range.
-    skip: u64,
 }
 
 /// Attempts left for one operation.
@@ -171,7 +163,9 @@ impl Endpoint {
         let kinds = HeaderValue::from_str(&media::MANIFESTS.join(", "));
         let kinds = kinds.map_err(|error| RegistryError::Setup(error.to_string()))?;
         let path = format!("manifests/{which}");
-        let response = self.request(Method::GET, &path, (ACCEPT, kinds), RegistryOperation::Pull, what).await?;
+        let response = self
+            .request(Method::GET, &path, HeaderMap::from_iter([(ACCEPT, kinds)]), RegistryOperation::Pull, what)
+            .await?;
         let context = self.context(what);
         if response.status() != StatusCode::OK {
             return Err(self.error_response(response, context).await);
@@ -182,24 +176,22 @@ impl Endpoint {
         Ok(ManifestResponse { media_type: media_type(message, &bytes), bytes })
     }
 
-    /// Opens a blob at an offset. The store verifies the content.
-    pub(crate) async fn open_blob(&self, digest: &str, from: u64) -> Result<BlobStream, RegistryError> {
+    /// Requests the rest of a blob. The store verifies the content.
+    pub(crate) async fn open_blob(&self, digest: &str, rest: &ResumePoint) -> Result<Response, RegistryError> {
         let mut retries = self.retry_state();
         loop {
-            match self.open_once(digest, from).await {
+            match self.open_once(digest, rest).await {
                 Ok(opened) => return Ok(opened),
                 Err(error) => self.wait_to_retry(&mut retries, error).await?,
             }
         }
     }
 
-    async fn open_once(&self, digest: &str, from: u64) -> Result<BlobStream, RegistryError> {
-        let (path, range) = (format!("blobs/{digest}"), HeaderValue::from_str(&format!("bytes={from}-")));
-        let range = range.map_err(|error| RegistryError::Setup(error.to_string()))?;
-        let response = self.request(Method::GET, &path, (RANGE, range), RegistryOperation::Pull, digest).await?;
+    async fn open_once(&self, digest: &str, rest: &ResumePoint) -> Result<Response, RegistryError> {
+        let path = format!("blobs/{digest}");
+        let response = self.request(Method::GET, &path, rest.headers(), RegistryOperation::Pull, digest).await?;
         match response.status() {
-            StatusCode::PARTIAL_CONTENT => Ok(BlobStream { response, skip: 0 }),
-            StatusCode::OK => Ok(BlobStream { response, skip: from }),
+            StatusCode::PARTIAL_CONTENT | StatusCode::OK => Ok(response),
             _ => Err(self.error_response(response, self.context(digest)).await),
         }
     }
@@ -209,7 +201,13 @@ impl Endpoint {
         let (path, all) = (format!("blobs/{digest}"), HeaderValue::from_static("*/*"));
         let mut retries = self.retry_state();
         loop {
-            let asking = self.request(Method::HEAD, &path, (ACCEPT, all.clone()), RegistryOperation::Push, digest);
+            let asking = self.request(
+                Method::HEAD,
+                &path,
+                HeaderMap::from_iter([(ACCEPT, all.clone())]),
+                RegistryOperation::Push,
+                digest,
+            );
             let error = match asking.await {
                 Ok(response) if response.status() == StatusCode::OK => return Ok(true),
                 Ok(response) if response.status() == StatusCode::NOT_FOUND => return Ok(false),
@@ -225,7 +223,7 @@ impl Endpoint {
         &self,
         method: Method,
         path: &str,
-        header: (HeaderName, HeaderValue),
+        headers: HeaderMap,
         operation: RegistryOperation,
         what: &str,
     ) -> Result<Response, RegistryError> {
@@ -235,7 +233,6 @@ impl Endpoint {
         let url = url.map_err(|error| RegistryError::Setup(error.to_string()))?;
         let pass = self.pass(&transport, operation, context).await?;
         let authorization = pass.as_ref().map(|pass| pass.header().clone());
-        let headers = HeaderMap::from_iter([header]);
         let mut request = HttpRequest { method, headers, authorization, ..HttpRequest::get(url) };
         let response = transport.http.send(&request).await.map_err(|failure| context.http_error(failure))?;
         if response.status() != StatusCode::UNAUTHORIZED || !transport.is(response.url()) {
@@ -295,24 +292,4 @@ fn media_type(message: String, bytes: &[u8]) -> String {
 /// `Retry-After` in seconds; the date form is ignored.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
-}
-
-// === impl BlobStream ===
-
-impl BlobStream {
-    /// The next chunk.
-    pub(crate) async fn next(&mut self) -> Option<Result<Bytes, reqwest::Error>> {
-        loop {
-            let mut chunk = match self.response.chunk().await.transpose()? {
-                Ok(chunk) => chunk,
-                Err(error) => return Some(Err(error)),
-            };
-            let over = usize::try_from(self.skip).unwrap_or(usize::MAX).min(chunk.len());
-            self.skip -= over as u64;
-            let chunk = chunk.split_off(over);
-            if !chunk.is_empty() {
-                return Some(Ok(chunk));
-            }
-        }
-    }
 }

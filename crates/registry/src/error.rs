@@ -5,12 +5,12 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use carrel_download::BelowMinThroughput;
 use oci_client::errors::{OciDistributionError, OciEnvelope, OciErrorCode};
 
 use crate::CredentialsError;
 use crate::egress::NotPublicAddress;
 use crate::http::HttpError;
-use crate::throughput::BelowMinThroughput;
 
 /// The start of the resolver's message for a name without address; the rest is for its developers.
 const NO_ADDRESS: &str = "no records found";

@@ -4,7 +4,6 @@
 //! mirrors, redirects and retries; the store verifies the content.
 
 mod authorization;
-mod backoff;
 mod config;
 mod credentials;
 mod download;
@@ -15,7 +14,6 @@ mod http;
 mod name;
 mod registry;
 mod runtime;
-mod throughput;
 mod transport;
 
 pub use self::config::{InvalidMirror, RegistriesConfig, RegistryConfig, RegistryMirror};

@@ -7,8 +7,10 @@ use std::sync::mpsc as std_mpsc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use carrel_download::{MinThroughput, ResumePoint};
 use carrel_layers::{Descriptor, Digest, ImageSource, ImageTarget, Manifest, Platform, SourceError};
 use oci_client::errors::OciDistributionError;
+use reqwest::Response;
 use tokio::sync::mpsc;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
@@ -18,10 +20,9 @@ use crate::config::RegistriesConfig;
 use crate::credentials::RegistryCredentials;
 use crate::download::{BlobDownload, BlobRequest};
 use crate::egress::EgressPolicy;
-use crate::endpoint::{BlobStream, Endpoint, ManifestResponse};
+use crate::endpoint::{Endpoint, ManifestResponse};
 use crate::error::{RegistryError, RequestContext};
 use crate::runtime::RegistryRuntime;
-use crate::throughput::MinThroughput;
 
 /// The size of an upload chunk.
 const CHUNK: usize = 4 << 20;
@@ -161,7 +162,8 @@ impl ImageSource for Registry {
         }
         let blob = BlobRequest { digest: descriptor.digest.to_string(), size: descriptor.size };
         let (endpoints, digest) = (Arc::clone(&self.endpoints), blob.digest.clone());
-        let opened = self.run(async move { endpoints.open_blob(&digest, from).await })?;
+        let rest = ResumePoint::immutable(from, blob.size);
+        let opened = self.run(async move { endpoints.open_blob(&digest, &rest).await })?;
         let (download, task) = BlobDownload::new(Arc::clone(&self.endpoints), blob, from, opened, self.minimum);
         self.runtime.spawn(task);
         Ok(Box::new(download))
@@ -226,10 +228,10 @@ impl Endpoints {
         Err(self.failed(failures))
     }
 
-    pub(crate) async fn open_blob(&self, digest: &str, from: u64) -> Result<BlobStream, RegistryError> {
+    pub(crate) async fn open_blob(&self, digest: &str, rest: &ResumePoint) -> Result<Response, RegistryError> {
         let mut failures = Vec::new();
         for (place, endpoint) in self.by_preference() {
-            match endpoint.open_blob(digest, from).await {
+            match endpoint.open_blob(digest, rest).await {
                 Ok(opened) => return Ok(opened),
                 Err(error) => failures.push((place, error)),
             }

@@ -18,10 +18,10 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use carrel_image::{GuestPath, RootFs};
-use carrel_sandbox::cgroup::{Cgroup, CgroupLimits, Host, LimitPolicy};
+use carrel_sandbox::cgroup::{Cgroup, CgroupLimits, HostCgroups, LimitPolicy};
 use carrel_sandbox::{
-    Access, Container, Disk, HostMount, IdRange, Isolation, KeptDisk, Network, Project, Quota, Spec, launch,
-    leave_host_mounts,
+    Container, ContainerSpec, Disk, DiskQuota, HostMount, HostMountAccess, IdRange, Isolation, PersistentDisk,
+    ProjectMount, SandboxNetwork, launch, leave_host_mounts,
 };
 
 type ExampleError = Box<dyn std::error::Error>;
@@ -43,7 +43,7 @@ fn run() -> Result<ExitCode, ExampleError> {
     let args = std::iter::once(program.clone()).chain(args).map(|arg| CString::new(arg.as_bytes()));
     leave_host_mounts()?;
     let channel = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
-    let spec = Spec {
+    let spec = ContainerSpec {
         root: root(&image)?,
         mounts: text("CARREL_MOUNTS").split_whitespace().map(mount).collect::<Result<_, _>>()?,
         project: project(&text("CARREL_PROJECT"))?,
@@ -85,32 +85,38 @@ fn disk() -> Result<Disk, ExampleError> {
     let bytes = number("CARREL_DISK")?.unwrap_or(256 * 1024 * 1024);
     Ok(match std::env::var_os("CARREL_KEPT") {
         None => Disk::Memory { bytes },
-        Some(directory) if Path::new(&directory).exists() => Disk::Kept(KeptDisk::open(Path::new(&directory))?),
-        Some(directory) => Disk::Kept(match number("CARREL_INODES")? {
-            None => KeptDisk::create(Path::new(&directory), bytes)?,
-            inodes => KeptDisk::create_within(Path::new(&directory), Quota { bytes, inodes })?,
+        Some(directory) if Path::new(&directory).exists() => {
+            Disk::Persistent(PersistentDisk::open(Path::new(&directory))?)
+        }
+        Some(directory) => Disk::Persistent(match number("CARREL_INODES")? {
+            None => PersistentDisk::create(Path::new(&directory), bytes)?,
+            inodes => PersistentDisk::create_within(Path::new(&directory), DiskQuota { bytes, inodes })?,
         }),
     })
 }
 
-fn network(pid: &str) -> Result<Network, ExampleError> {
-    Ok(Network::of(std::fs::File::open(Path::new("/proc").join(pid))?)?)
+fn network(pid: &str) -> Result<SandboxNetwork, ExampleError> {
+    Ok(SandboxNetwork::of(std::fs::File::open(Path::new("/proc").join(pid))?)?)
 }
 
 fn mount(text: &str) -> Result<HostMount, ExampleError> {
     let [source, target, user, access] = parts(text)?;
     let (user, group) = owner(user)?;
-    let access = if access == "rw" { Access::Writable { user, group } } else { Access::ReadOnly { user, group } };
+    let access = if access == "rw" {
+        HostMountAccess::Writable { user, group }
+    } else {
+        HostMountAccess::ReadOnly { user, group }
+    };
     Ok(HostMount { source: source.into(), target: GuestPath::new(target)?, access, owner: None })
 }
 
-fn project(text: &str) -> Result<Option<Project>, ExampleError> {
+fn project(text: &str) -> Result<Option<ProjectMount>, ExampleError> {
     if text.is_empty() {
         return Ok(None);
     }
     let [source, target, user] = parts(text)?;
     let (user, group) = owner(user)?;
-    Ok(Some(Project { source: source.into(), target: GuestPath::new(target)?, user, group, identity: None }))
+    Ok(Some(ProjectMount { source: source.into(), target: GuestPath::new(target)?, user, group, identity: None }))
 }
 
 fn owner(text: &str) -> Result<(u32, u32), ExampleError> {
@@ -141,11 +147,11 @@ fn show_changes(container: &Container) -> Result<(), ExampleError> {
 fn create(limits: &CgroupLimits) -> Result<Cgroup, ExampleError> {
     let name = format!("example-{}", std::process::id());
     let host = match std::env::var_os("CARREL_UNIFIED") {
-        None => Host::detect()?,
+        None => HostCgroups::detect()?,
         Some(_) => {
             let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
             let v2: Vec<&str> = mounts.lines().filter(|line| line.contains(" - cgroup2 ")).collect();
-            Host::describe(&v2.join("\n"), "")
+            HostCgroups::describe(&v2.join("\n"), "")
         }
     };
     Ok(Cgroup::create(&host, &name, limits, LimitPolicy::Refuse)?)

@@ -11,9 +11,10 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 
 use carrel_image::RootFs;
-use carrel_sandbox::cgroup::{Cgroup, CgroupLimits, Host, LimitPolicy};
+use carrel_sandbox::cgroup::{Cgroup, CgroupLimits, HostCgroups, LimitPolicy};
 use carrel_sandbox::{
-    Container, Disk, IdRange, Isolation, RetainedPrivileges, Spec, drop_privileges, handle, launch, leave_host_mounts,
+    Container, ContainerSpec, Disk, IdRange, Isolation, RetainedPrivileges, drop_privileges, launch, leave_host_mounts,
+    open_handle,
 };
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::process::Signal;
@@ -29,10 +30,10 @@ fn main() -> Result<(), ExampleError> {
     let directory = args.next().ok_or("no directory")?;
     let program = args.next().ok_or("no program")?;
     leave_host_mounts()?;
-    let run = handle(Path::new(&directory))?;
+    let run = open_handle(Path::new(&directory))?;
     let name = format!("supervise-{}", std::process::id());
     let limits = CgroupLimits::new(Some(64 << 20), Some(32), None)?;
-    let cgroup = Cgroup::create(&Host::detect()?, &name, &limits, LimitPolicy::Refuse)?;
+    let cgroup = Cgroup::create(&HostCgroups::detect()?, &name, &limits, LimitPolicy::Refuse)?;
     let container = sandbox(&program, &cgroup)?;
 
     // A descriptor that was left open by mistake, and whether this kernel has Landlock to prevent its use.
@@ -52,7 +53,7 @@ fn main() -> Result<(), ExampleError> {
 
 fn sandbox(program: &std::ffi::OsStr, cgroup: &Cgroup) -> Result<Container, ExampleError> {
     use std::os::unix::ffi::OsStrExt;
-    let spec = Spec {
+    let spec = ContainerSpec {
         root: RootFs::resolve(&"host".parse()?)?,
         mounts: Vec::new(),
         project: None,

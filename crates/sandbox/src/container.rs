@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus};
 
-use crate::disk::KeptDisk;
-use crate::gvisor::Diagnosis;
+use crate::disk::PersistentDisk;
+use crate::gvisor::RuntimeStderr;
 use crate::ids::IdRange;
 
 /// A running sandbox: its pid 1, and the resources that it owns. Dropping kills it.
@@ -15,11 +15,11 @@ pub struct Container {
     pid: Pid,
     process: OwnedFd,
     changes: Option<OwnedFd>,
-    kept: Option<KeptDisk>,
+    disk: Option<PersistentDisk>,
     /// Its in-memory disk, if it runs on layers: kept open so that the written files stay readable through this process.
     _memory: Option<OwnedFd>,
     /// The standard error of its runtime, if it has one.
-    diagnosis: Option<Diagnosis>,
+    diagnosis: Option<RuntimeStderr>,
     /// The list of file locks of its processes.
     locks: Option<OwnedFd>,
     /// Released only when no process can use them any more.
@@ -69,8 +69,8 @@ impl Container {
     }
 
     /// Its persistent disk, if it has one.
-    pub fn kept_disk(&self) -> Option<&KeptDisk> {
-        self.kept.as_ref()
+    pub fn persistent_disk(&self) -> Option<&PersistentDisk> {
+        self.disk.as_ref()
     }
 
     /// The list of file locks of its processes; it can be taken once.
@@ -85,7 +85,7 @@ impl Container {
 
     /// Why its runtime exited, if it has one that reported an error.
     pub fn diagnosis(&self) -> Option<String> {
-        self.diagnosis.as_ref().and_then(Diagnosis::last_line)
+        self.diagnosis.as_ref().and_then(RuntimeStderr::last_line)
     }
 
     /// Sends a signal to its pid 1, which cannot ignore it, since it comes from an outer pid namespace.
@@ -101,7 +101,7 @@ impl Container {
 
 impl Drop for Container {
     fn drop(&mut self) {
-        end(&self.process);
+        kill_and_reap(&self.process);
     }
 }
 
@@ -120,19 +120,19 @@ impl PendingContainer {
         mut self,
         ids: IdRange,
         changes: Option<OwnedFd>,
-        disk: (Option<KeptDisk>, Option<OwnedFd>),
-        diagnosis: Option<Diagnosis>,
+        disk: (Option<PersistentDisk>, Option<OwnedFd>),
+        diagnosis: Option<RuntimeStderr>,
         locks: Option<OwnedFd>,
     ) -> Option<Container> {
-        let (kept, _memory) = disk;
-        Some(Container { pid: self.pid, process: self.process.take()?, changes, kept, _memory, diagnosis, locks, ids })
+        let (disk, _memory) = disk;
+        Some(Container { pid: self.pid, process: self.process.take()?, changes, disk, _memory, diagnosis, locks, ids })
     }
 }
 
 impl Drop for PendingContainer {
     fn drop(&mut self) {
         if let Some(process) = &self.process {
-            end(process);
+            kill_and_reap(process);
         }
     }
 }
@@ -148,8 +148,8 @@ fn wait(process: &OwnedFd) -> Result<WaitIdStatus, Errno> {
 }
 
 /// Kills a process and reaps it. If it was reaped already, the signal fails and nothing is left to do.
-fn end(process: &OwnedFd) {
+fn kill_and_reap(process: &OwnedFd) {
     if rustix::process::pidfd_send_signal(process, Signal::KILL).is_ok() {
-        let _buried = wait(process);
+        let _reaped = wait(process);
     }
 }

@@ -5,10 +5,10 @@
 
 mod fsck;
 mod image;
-mod kept;
+mod persistent;
 mod quota;
 mod space;
-mod top;
+mod upper_root;
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -16,9 +16,9 @@ use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 
 pub use self::fsck::DiskRepair;
-pub use self::kept::{DiskError, DiskKind, KeptDisk, Quota, is_damage};
+pub use self::persistent::{DiskError, DiskKind, DiskQuota, PersistentDisk, is_damage};
 pub(crate) use self::space::binary_size;
-pub use self::space::{FreeSpace, Reserve, ResumeThreshold, room_again};
+pub use self::space::{FreeSpace, FreeSpaceReserve, ResumeThreshold, resume_free_bytes};
 use crate::host_tree::ProjectLower;
 use crate::ids::IdRange;
 use crate::layers::Layers;
@@ -90,7 +90,7 @@ pub(crate) fn prepare(
     // A persistent disk is stored with the sandbox's own ids, whatever its current range is.
     let (mount, first, mapped, shared_memory) = match disk {
         Disk::Memory { bytes } => (memory(*bytes, ids.base())?, ids.base(), false, *bytes),
-        Disk::Kept(kept) => (kept.mount().try_clone().map_err(|_| Errno::MFILE)?, 0, true, SHARED_MEMORY),
+        Disk::Persistent(disk) => (disk.mount().try_clone().map_err(|_| Errno::MFILE)?, 0, true, SHARED_MEMORY),
     };
     let make = |name: &str, owner: (u32, u32), mode| make(&mount, name, (first + owner.0, first + owner.1), mode);
     let plain = |name: &str| make(name, (0, 0), 0o755);
@@ -100,7 +100,7 @@ pub(crate) fn prepare(
             (0..layers.mounts().len()).try_for_each(|number| plain(&lower(number)))?;
             [WORK, ROOT].into_iter().try_for_each(plain)?;
             // The root of an overlay has the attributes of its upper directory.
-            top::make_like(&mount, UPPER, &top, first)?;
+            upper_root::create_like(&mount, UPPER, &top, first)?;
         }
     }
     let mut changes = None;

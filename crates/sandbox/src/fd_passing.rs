@@ -16,7 +16,7 @@ pub(crate) fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
     rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
-pub(crate) fn give(socket: impl AsFd, descriptor: impl AsFd) -> Result<(), Errno> {
+pub(crate) fn send(socket: impl AsFd, descriptor: impl AsFd) -> Result<(), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let descriptors = [descriptor.as_fd()];
@@ -25,7 +25,7 @@ pub(crate) fn give(socket: impl AsFd, descriptor: impl AsFd) -> Result<(), Errno
 }
 
 /// The descriptor that was sent, if any.
-pub(crate) fn take(socket: impl AsFd) -> Option<OwnedFd> {
+pub(crate) fn receive(socket: impl AsFd) -> Option<OwnedFd> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0];
@@ -43,11 +43,11 @@ mod tests {
     #[test]
     fn a_sent_descriptor_is_received_once() {
         let (ours, theirs) = pair().unwrap();
-        assert!(take(&ours).is_none());
+        assert!(receive(&ours).is_none());
         let file = tempfile::tempfile().unwrap();
-        give(&theirs, &file).unwrap();
-        let taken = take(&ours).unwrap();
+        send(&theirs, &file).unwrap();
+        let taken = receive(&ours).unwrap();
         assert_eq!(rustix::fs::fstat(&taken).unwrap().st_ino, rustix::fs::fstat(&file).unwrap().st_ino);
-        assert!(take(&ours).is_none());
+        assert!(receive(&ours).is_none());
     }
 }

@@ -11,7 +11,7 @@ use crate::launch::LaunchError;
 use crate::mount;
 use crate::owner_namespaces::OwnerNamespaces;
 use crate::request_error::MountError;
-use crate::spec::{Access, HostMount, HostOwner, Project};
+use crate::spec::{HostMount, HostMountAccess, HostOwner, ProjectMount};
 use crate::{submounts, sys};
 
 /// A tree of the host, ready to be attached.
@@ -48,7 +48,7 @@ pub(crate) fn requested_tree(given: &HostMount, owners: &mut OwnerNamespaces) ->
     let source = open_no_symlinks(&given.source).map_err(&failed)?;
     let stat = rustix::fs::fstat(&source).map_err(&failed)?;
     let host = given.owner.unwrap_or(HostOwner { user: stat.st_uid, group: stat.st_gid });
-    if let Access::Writable { user, group } = given.access {
+    if let HostMountAccess::Writable { user, group } = given.access {
         let mount = mount::copy(&source).map_err(&failed)?;
         map_owner(&mount, host, sys::WRITABLE_ATTRIBUTES, (user, group), &given.source, owners)?;
         return Ok(HostTree {
@@ -82,7 +82,7 @@ fn read_only(
     place: &OwnedFd,
     path: &Path,
     host: HostOwner,
-    access: Access,
+    access: HostMountAccess,
     owners: &mut OwnerNamespaces,
 ) -> Result<HostTree, LaunchError> {
     let failed = failed(path);
@@ -109,7 +109,7 @@ fn special_kind(stat: &Stat) -> Option<&'static str> {
 }
 
 /// The directory of a project, without the mounts below it: an overlay layer is one file system.
-pub(crate) fn project_lower(project: &Project, owners: &mut OwnerNamespaces) -> Result<ProjectLower, LaunchError> {
+pub(crate) fn project_lower(project: &ProjectMount, owners: &mut OwnerNamespaces) -> Result<ProjectLower, LaunchError> {
     let failed = failed(&project.source);
     let source = open_no_symlinks(&project.source).map_err(&failed)?;
     let stat = rustix::fs::fstat(&source).map_err(&failed)?;
@@ -197,7 +197,7 @@ mod tests {
         let meta = std::fs::metadata(&source).unwrap();
         let identity = Some((meta.dev(), meta.ino()));
         let target = GuestPath::new("/workspace").unwrap();
-        let project = Project { source: source.clone(), target, user: 0, group: 0, identity };
+        let project = ProjectMount { source: source.clone(), target, user: 0, group: 0, identity };
         let found = || match project_lower(&project, &mut OwnerNamespaces::new(100_000)) {
             Err(LaunchError::Mount(MountError::Source { source, .. })) => source.raw_os_error(),
             // Without root, the test ends here.

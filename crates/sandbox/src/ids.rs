@@ -94,7 +94,7 @@ impl IdRange {
 
 /// Whether a host id is the first of a range.
 pub(crate) const fn is_base(id: u32) -> bool {
-    FIRST <= id && id < SUPERVISORS && (id - FIRST) % COUNT == 0
+    FIRST <= id && id < SUPERVISORS && (id - FIRST).is_multiple_of(COUNT)
 }
 
 /// Locks a range. The lock is held by a read-only descriptor, and the file names the process that took it: a compromised shim
@@ -208,7 +208,7 @@ mod tests {
     //= promises.sandbox.ids-host-maps
     //= promises.supervisor.once-sandbox-runs
     #[test]
-    fn no_range_contains_the_ids_of_nobody() {
+    fn no_range_reaches_the_highest_ids() {
         assert!(u64::from(SUPERVISORS) + u64::from(RANGES) + 1 < u64::from(u32::MAX));
     }
 }

@@ -49,14 +49,14 @@ pub struct KernelMemory {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelMemorySample {
     /// The overuse, if any.
-    pub overuse: Option<Overuse>,
+    pub overuse: Option<KernelMemoryOveruse>,
     /// The sandbox is active, so its usage may grow soon.
     pub busy: bool,
 }
 
 /// More kernel memory than a sandbox may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Overuse {
+pub struct KernelMemoryOveruse {
     kind: ChargeKind,
     /// The allowance in bytes.
     allowance: u64,
@@ -88,15 +88,15 @@ impl KernelMemory {
     }
 
     /// Checks as far as necessary: using kernel memory takes CPU time first.
-    pub fn look(&mut self) -> KernelMemorySample {
+    pub fn check(&mut self) -> KernelMemorySample {
         let now = self.clock.as_ref().and_then(CpuClock::nanos);
         let busy = now.is_some_and(|now| u128::from(now.saturating_sub(self.worked)) >= WORK.as_nanos());
         self.worked = now.unwrap_or(0);
-        let sockets = self.sockets.as_mut().and_then(|sockets| sockets.look(now, self.allowance));
+        let sockets = self.sockets.as_mut().and_then(|sockets| sockets.check(now, self.allowance));
         self.since = sockets.and(self.since.or_else(|| Some(Instant::now())));
         let waits = self.shared && self.since.is_some_and(|since| since.elapsed() < SHARED_NETWORK_DELAY);
         let sockets = sockets.filter(|_| !waits);
-        let overuse = sockets.or_else(|| self.locks.as_mut().and_then(|locks| locks.look(now)));
+        let overuse = sockets.or_else(|| self.locks.as_mut().and_then(|locks| locks.check(now)));
         KernelMemorySample { overuse, busy: busy || waits }
     }
 }
@@ -112,9 +112,9 @@ fn start_of(file: &File, buffer: &mut [u8]) -> Option<String> {
     Some(String::from_utf8_lossy(buffer.get(..count)?).into_owned())
 }
 
-// === impl Overuse ===
+// === impl KernelMemoryOveruse ===
 
-impl fmt::Display for Overuse {
+impl fmt::Display for KernelMemoryOveruse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = match self.kind {
             ChargeKind::Netlink => "unread netlink messages",
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn an_overuse_names_its_kind() {
-        let overuse = Overuse { kind: ChargeKind::Netlink, allowance: 16 << 20 };
+        let overuse = KernelMemoryOveruse { kind: ChargeKind::Netlink, allowance: 16 << 20 };
         assert_eq!(overuse.to_string(), "more than 16 MiB of kernel memory for unread netlink messages");
     }
 }

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use carrel_seccomp::{Preallocation, SeccompFilter};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::MountPropagationFlags;
@@ -14,15 +15,14 @@ use rustix::process::Pid;
 use crate::cgroup::Cgroup;
 use crate::container::{Container, PendingContainer};
 use crate::disk::{DiskKind, is_damage};
-use crate::gvisor::{GvisorError, Runtime};
+use crate::gvisor::{GvisorError, GvisorRuntime};
 use crate::host_tree::{self, ProjectLower};
 use crate::layers::Layers;
-use crate::network::Network;
+use crate::network::SandboxNetwork;
 use crate::owner_namespaces::OwnerNamespaces;
 use crate::request_error::{MountError, TargetProblem};
-use crate::seccomp::{Filter, Preallocation};
 use crate::setup::{self, LaunchPlan, RequestedMount};
-use crate::spec::{Access, Disk, Spec};
+use crate::spec::{ContainerSpec, Disk, HostMountAccess};
 use crate::stage::{MAX_REPORT_BYTES, SetupStage, StageError};
 use crate::sys::{self, CloneResult};
 use crate::{disk, fd_passing, limits, mount, namespace_clone};
@@ -64,7 +64,7 @@ pub enum LaunchError {
     Cgroup(#[from] crate::cgroup::CgroupError),
     /// The system-call filter cannot be built.
     #[error(transparent)]
-    Filter(#[from] crate::seccomp::SeccompError),
+    Filter(#[from] carrel_seccomp::SeccompError),
     /// The runtime does not support the request.
     #[error(transparent)]
     Gvisor(#[from] GvisorError),
@@ -94,11 +94,11 @@ pub(crate) fn has_private_mounts() -> bool {
 }
 
 /// Launches a sandbox. The calling process has one thread and has called [`leave_host_mounts`].
-pub fn launch(spec: Spec, cgroup: Option<&Cgroup>) -> Result<Container, LaunchError> {
-    let (runtime, diagnosis) = Runtime::prepare(&spec)?.unzip();
+pub fn launch(spec: ContainerSpec, cgroup: Option<&Cgroup>) -> Result<Container, LaunchError> {
+    let (runtime, diagnosis) = GvisorRuntime::prepare(&spec)?.unzip();
     let StartedSandbox { pending, changes, written, locks } = start(&spec, cgroup, runtime)?;
     let disk = match spec.disk {
-        Disk::Kept(kept) => (Some(kept), None),
+        Disk::Persistent(disk) => (Some(disk), None),
         Disk::Memory { .. } => (None, (!spec.root.layers.is_empty()).then_some(written)),
     };
     pending.into_container(spec.ids, changes, disk, diagnosis, locks).ok_or_else(|| system("pidfd")(Errno::BADF))
@@ -115,7 +115,11 @@ struct StartedSandbox {
     locks: Option<OwnedFd>,
 }
 
-fn start(spec: &Spec, cgroup: Option<&Cgroup>, runtime: Option<Runtime<'_>>) -> Result<StartedSandbox, LaunchError> {
+fn start(
+    spec: &ContainerSpec,
+    cgroup: Option<&Cgroup>,
+    runtime: Option<GvisorRuntime<'_>>,
+) -> Result<StartedSandbox, LaunchError> {
     let (locks, sender) = fd_passing::pair().map_err(system("socketpair"))?;
     let (plan, changes) = plan(spec, cgroup, runtime, sender)?;
     let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).map_err(system("pipe2"))?;
@@ -130,16 +134,16 @@ fn start(spec: &Spec, cgroup: Option<&Cgroup>, runtime: Option<Runtime<'_>>) -> 
     drop((reporter, go));
     map_ids(pending.pid(), spec)?;
     map_mounts(pending.pid(), &plan)?;
-    limits::raise(pending.pid());
+    limits::raise_hard_limits(pending.pid());
     if spec.oom_score {
-        limits::prefer(pending.pid());
+        limits::raise_priority(pending.pid());
     }
     rustix::io::write(&signal, &[1]).map_err(system("write"))?;
     drop(signal);
     let mut failure = [0; MAX_REPORT_BYTES];
     match rustix::io::retry_on_intr(|| rustix::io::read(&report, &mut failure)).map_err(system("read"))? {
         // End of file: the first program was executed, which closed the pipe.
-        0 => Ok(StartedSandbox { pending, changes, written: plan.disk.mount, locks: fd_passing::take(locks) }),
+        0 => Ok(StartedSandbox { pending, changes, written: plan.disk.mount, locks: fd_passing::receive(locks) }),
         length => Err(failure
             .get(..length)
             .and_then(StageError::from_bytes)
@@ -148,7 +152,7 @@ fn start(spec: &Spec, cgroup: Option<&Cgroup>, runtime: Option<Runtime<'_>>) -> 
 }
 
 /// Clones this process into the namespaces of a sandbox.
-fn clone(spec: &Spec, cgroup: Option<&Cgroup>) -> Result<CloneResult, LaunchError> {
+fn clone(spec: &ContainerSpec, cgroup: Option<&Cgroup>) -> Result<CloneResult, LaunchError> {
     // Born in its v2 cgroup where there is one; it joins the others by itself.
     let unified = cgroup.and_then(Cgroup::unified_directory);
     let Some(network) = &spec.network else {
@@ -164,7 +168,7 @@ fn clone(spec: &Spec, cgroup: Option<&Cgroup>) -> Result<CloneResult, LaunchErro
 }
 
 /// A sysfs of the shared network. None where the kernel refuses.
-fn hardware(network: &Network) -> Result<Option<OwnedFd>, LaunchError> {
+fn hardware(network: &SandboxNetwork) -> Result<Option<OwnedFd>, LaunchError> {
     let guard = network.enter().map_err(system("enter the network"))?;
     let whole = setup::whole_hardware();
     guard.leave().map_err(system("leave the network"))?;
@@ -173,9 +177,9 @@ fn hardware(network: &Network) -> Result<Option<OwnedFd>, LaunchError> {
 
 /// Prepares everything that does not need the child.
 fn plan<'a>(
-    spec: &'a Spec,
+    spec: &'a ContainerSpec,
     cgroup: Option<&Cgroup>,
-    runtime: Option<Runtime<'a>>,
+    runtime: Option<GvisorRuntime<'a>>,
     locks: OwnedFd,
 ) -> Result<(LaunchPlan<'a>, Option<OwnedFd>), LaunchError> {
     targets(spec)?;
@@ -201,7 +205,7 @@ fn plan<'a>(
         disk,
         runtime,
         thread_files: cgroup.map_or(Ok(Vec::new()), Cgroup::thread_files)?,
-        filter: Filter::for_sandbox(preallocation(spec))?,
+        filter: SeccompFilter::for_sandbox(preallocation(spec))?,
         locks,
         args: pointers(&spec.args).chain([std::ptr::null()]).collect(),
         env: pointers(&spec.env)
@@ -213,23 +217,23 @@ fn plan<'a>(
 }
 
 /// A disk image contains its preallocated space; a quota does not, and all quotas together may exceed the host's disk.
-fn preallocation(spec: &Spec) -> Preallocation {
-    let on_host_disk = matches!(&spec.disk, Disk::Kept(kept) if kept.kind() != DiskKind::Image);
-    let writes_to_host = spec.mounts.iter().any(|mount| matches!(mount.access, Access::Writable { .. }));
+fn preallocation(spec: &ContainerSpec) -> Preallocation {
+    let on_host_disk = matches!(&spec.disk, Disk::Persistent(disk) if disk.kind() != DiskKind::Image);
+    let writes_to_host = spec.mounts.iter().any(|mount| matches!(mount.access, HostMountAccess::Writable { .. }));
     if on_host_disk || writes_to_host { Preallocation::Refused } else { Preallocation::Allowed }
 }
 
 /// Refuses reserved and duplicate mount points.
-fn targets(spec: &Spec) -> Result<(), MountError> {
-    let mut seen = Vec::new();
+fn targets(spec: &ContainerSpec) -> Result<(), MountError> {
+    let mut observed = Vec::new();
     for target in
         spec.project.iter().map(|project| &project.target).chain(spec.mounts.iter().map(|mount| &mount.target))
     {
         let problem = match target.as_path().components().next() {
             Some(first) if RESERVED_TARGETS.iter().any(|own| first.as_os_str() == *own) => TargetProblem::Reserved,
-            _ if seen.contains(&target) => TargetProblem::Duplicate,
+            _ if observed.contains(&target) => TargetProblem::Duplicate,
             _ => {
-                seen.push(target);
+                observed.push(target);
                 continue;
             }
         };
@@ -240,7 +244,7 @@ fn targets(spec: &Spec) -> Result<(), MountError> {
 
 /// The requested mounts, parents first, so that none hides another.
 fn requested_mounts(
-    spec: &Spec,
+    spec: &ContainerSpec,
     project: Option<ProjectLower>,
     owners: &mut OwnerNamespaces,
 ) -> Result<Vec<RequestedMount>, LaunchError> {
@@ -279,7 +283,7 @@ fn map_mounts(pid: Pid, plan: &LaunchPlan<'_>) -> Result<(), LaunchError> {
     Ok(())
 }
 
-fn map_ids(pid: Pid, spec: &Spec) -> Result<(), LaunchError> {
+fn map_ids(pid: Pid, spec: &ContainerSpec) -> Result<(), LaunchError> {
     for file in ["uid_map", "gid_map"] {
         let path = format!("/proc/{}/{file}", pid.as_raw_nonzero());
         std::fs::write(path, spec.ids.map()).map_err(|error| LaunchError::System("map ids", error))?;
@@ -335,7 +339,7 @@ mod tests {
 
     //= promises.sandbox.failed-step
     #[test]
-    fn errors_in_the_request_are_told_apart_from_errors_of_the_host() {
+    fn errors_in_the_request_differ_from_errors_of_the_host() {
         let at = |stage, errno| LaunchError::from(StageError::about(stage, Path::new("a/x"))(errno));
         for (stage, errno, words) in [
             (SetupStage::MountPoint, Errno::ISDIR, "the mount point /a/x is a directory, but the source is not"),

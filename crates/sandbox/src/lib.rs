@@ -7,10 +7,10 @@
 mod byte_lock;
 pub mod cgroup;
 mod container;
+mod directory_handle;
 mod disk;
 mod fd_passing;
 mod gvisor;
-mod handle;
 mod host_tree;
 mod ids;
 mod kernel_memory;
@@ -25,7 +25,6 @@ mod privileges;
 pub mod remove;
 mod request_error;
 mod ruleset;
-pub mod seccomp;
 mod setup;
 mod spec;
 mod stage;
@@ -35,17 +34,18 @@ mod termination;
 
 pub use self::byte_lock::lock_byte;
 pub use self::container::Container;
+pub use self::directory_handle::{open_handle, reopen_handle};
 pub use self::disk::{
-    DiskError, DiskKind, DiskRepair, FreeSpace, KeptDisk, Quota, Reserve, ResumeThreshold, is_damage, room_again, upper,
+    DiskError, DiskKind, DiskQuota, DiskRepair, FreeSpace, FreeSpaceReserve, PersistentDisk, ResumeThreshold,
+    is_damage, resume_free_bytes, upper,
 };
 pub use self::gvisor::{Gvisor, GvisorError};
-pub use self::handle::{handle, handle_of};
 pub use self::ids::{IdRange, IdsError, SUPERVISORS};
-pub use self::kernel_memory::{KernelMemory, KernelMemorySample, Overuse};
+pub use self::kernel_memory::{KernelMemory, KernelMemoryOveruse, KernelMemorySample};
 pub use self::launch::{LaunchError, close_inherited_descriptors, launch, leave_host_mounts};
-pub use self::network::Network;
+pub use self::network::SandboxNetwork;
 pub use self::privileges::{DropPrivilegesError, RetainedPrivileges, drop_privileges, release_memory};
 pub use self::request_error::{MountError, NetworkError, TargetProblem};
-pub use self::spec::{Access, Disk, HostMount, HostOwner, Isolation, Project, Spec};
+pub use self::spec::{ContainerSpec, Disk, HostMount, HostMountAccess, HostOwner, Isolation, ProjectMount};
 pub use self::stage::{SetupStage, StageError};
 pub use self::termination::TerminationSignal;

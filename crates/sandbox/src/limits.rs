@@ -23,7 +23,7 @@ const TABLE: [(Resource, Rlimit); 15] = [
     (Resource::Core, exactly(1)),
 ];
 /// The nice value of a first program that supervises others: it gets as much CPU time as nine of them.
-const PRECEDENCE: i32 = -10;
+const FIRST_PROGRAM_NICE: i32 = -10;
 const NONE: Rlimit = Rlimit { current: None, maximum: None };
 
 const fn exactly(limit: u64) -> Rlimit {
@@ -31,35 +31,35 @@ const fn exactly(limit: u64) -> Rlimit {
 }
 
 /// Raises the hard limits of a new process: only the host's root can do that, and not on every host.
-pub(crate) fn raise(process: Pid) {
-    for (resource, wanted) in TABLE {
+pub(crate) fn raise_hard_limits(process: Pid) {
+    for (resource, limit) in TABLE {
         let inherited = rustix::process::getrlimit(resource);
-        if least(inherited.maximum, wanted.maximum) != wanted.maximum {
-            let _raised = rustix::process::prlimit(Some(process), resource, wanted);
+        if least(inherited.maximum, limit.maximum) != limit.maximum {
+            let _raised = rustix::process::prlimit(Some(process), resource, limit);
         }
     }
 }
 
 /// Raises the priority of a new process over those that it will start. Not possible on every host, for example inside a
 /// container.
-pub(crate) fn prefer(process: Pid) {
-    let _preferred = rustix::process::setpriority_process(Some(process), PRECEDENCE);
+pub(crate) fn raise_priority(process: Pid) {
+    let _raised = rustix::process::setpriority_process(Some(process), FIRST_PROGRAM_NICE);
 }
 
 /// Sets the limits of this process, as close to the table as its hard limits allow.
-pub(crate) fn fix() -> Result<(), Errno> {
-    for (resource, wanted) in TABLE {
+pub(crate) fn apply() -> Result<(), Errno> {
+    for (resource, limit) in TABLE {
         let inherited = rustix::process::getrlimit(resource);
-        let fixed = within(wanted, inherited.maximum);
-        if fixed != inherited {
-            rustix::process::setrlimit(resource, fixed)?;
+        let allowed = within(limit, inherited.maximum);
+        if allowed != inherited {
+            rustix::process::setrlimit(resource, allowed)?;
         }
     }
     Ok(())
 }
 
-fn within(wanted: Rlimit, most: Option<u64>) -> Rlimit {
-    Rlimit { current: least(wanted.current, most), maximum: least(wanted.maximum, most) }
+fn within(limit: Rlimit, most: Option<u64>) -> Rlimit {
+    Rlimit { current: least(limit.current, most), maximum: least(limit.maximum, most) }
 }
 
 /// The lower of two limits, where none is unlimited.

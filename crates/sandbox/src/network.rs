@@ -11,7 +11,7 @@ use crate::{ids, sys};
 
 /// The network namespace of a sandbox; never that of the host or of other software.
 #[derive(Debug)]
-pub struct Network {
+pub struct SandboxNetwork {
     namespace: OwnedFd,
 }
 
@@ -20,9 +20,9 @@ pub(crate) struct NetworkGuard {
     original: OwnedFd,
 }
 
-// === impl Network ===
+// === impl SandboxNetwork ===
 
-impl Network {
+impl SandboxNetwork {
     /// The network of a process, given by its open directory in `/proc`, which cannot refer to a later process with the same
     /// pid.
     pub fn of(process: impl AsFd) -> Result<Self, NetworkError> {
@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn the_network_of_the_host_is_refused() {
         let ourselves = open(CWD, "/proc/self").unwrap();
-        assert!(matches!(Network::of(ourselves), Err(NetworkError::Foreign)));
+        assert!(matches!(SandboxNetwork::of(ourselves), Err(NetworkError::Foreign)));
     }
 
     #[test]
@@ -85,9 +85,9 @@ mod tests {
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let process = open(CWD, &format!("/proc/{}", child.id())).unwrap();
         // The control: it has a network while it runs.
-        assert!(matches!(Network::of(&process), Err(NetworkError::Foreign)));
+        assert!(matches!(SandboxNetwork::of(&process), Err(NetworkError::Foreign)));
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(matches!(Network::of(&process), Err(NetworkError::Ended)));
+        assert!(matches!(SandboxNetwork::of(&process), Err(NetworkError::Ended)));
     }
 }

@@ -1,5 +1,5 @@
-//! User namespaces for id-mapped mounts: each maps the owner of a host tree to one user and group in the sandbox, and nobody
-//! else.
+//! User namespaces for id-mapped mounts: each maps the owner of a host tree to one user and group in the sandbox, and no
+//! other.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -88,7 +88,7 @@ impl NamespaceHolder {
 impl Drop for NamespaceHolder {
     fn drop(&mut self) {
         drop(self.end.take());
-        let _buried = rustix::io::retry_on_intr(|| {
+        let _reaped = rustix::io::retry_on_intr(|| {
             rustix::process::waitid(WaitId::PidFd(self.process.as_fd()), WaitIdOptions::EXITED)
         });
     }

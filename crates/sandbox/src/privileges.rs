@@ -2,6 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
+use carrel_seccomp::{SeccompError, SeccompFilter};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use rustix::process::{DumpableBehavior, Gid, Uid};
@@ -11,7 +12,6 @@ use crate::ids::SUPERVISORS;
 use crate::launch::has_private_mounts;
 use crate::mount;
 use crate::ruleset;
-use crate::seccomp::{Filter, SeccompError};
 use crate::sys;
 
 /// Where the empty root is attached briefly. Any directory that every host has.
@@ -50,16 +50,16 @@ pub enum DropPrivilegesError {
 /// Drops all privileges that a shim does not need, permanently.
 ///
 /// Its root becomes an empty read-only directory; open files stay open, and handles (see
-/// [`handle`](crate::handle())) give access to what is beneath them only. It loses its capabilities, is not dumpable, gains
-/// nothing by executing a program, is restricted by Landlock to its directories, and by [`Filter::supervisor`] to its system
-/// calls.
+/// [`open_handle`](crate::open_handle())) give access to what is beneath them only. It loses its capabilities, is not
+/// dumpable, gains nothing by executing a program, is restricted by Landlock to its directories, and by
+/// [`SeccompFilter::supervisor`] to its system calls.
 ///
 /// The calling process is root, has one thread, and has called [`leave_host_mounts`](crate::leave_host_mounts).
 pub fn drop_privileges(kept: RetainedPrivileges<'_>) -> Result<(), DropPrivilegesError> {
     if !has_private_mounts() {
         return Err(DropPrivilegesError::HostMounts);
     }
-    let filter = Filter::supervisor()?;
+    let filter = SeccompFilter::supervisor()?;
     enter_empty_root().map_err(failed("enter an empty root"))?;
     if let Some(user) = kept.user {
         become_user(user).map_err(failed("become another user"))?;

@@ -11,6 +11,7 @@ use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 
 use carrel_image::GuestPath;
+use carrel_seccomp::{SeccompError, SeccompFilter};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountPropagationFlags, UnmountFlags};
@@ -19,12 +20,11 @@ use rustix::thread::CapabilitySet;
 
 pub(crate) use self::system::whole_hardware;
 use crate::disk::PreparedDisk;
-use crate::gvisor::{self, Runtime};
+use crate::gvisor::{self, GvisorRuntime};
 use crate::host_tree::HostTree;
 use crate::layers::Layers;
 use crate::limits;
-use crate::seccomp::{Filter, SeccompError};
-use crate::spec::Spec;
+use crate::spec::ContainerSpec;
 use crate::stage::{SetupStage, StageError};
 use crate::sys;
 
@@ -52,7 +52,7 @@ pub(crate) const KEPT_CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
 
 /// Everything that the child needs, prepared by the parent.
 pub(crate) struct LaunchPlan<'a> {
-    pub(crate) spec: &'a Spec,
+    pub(crate) spec: &'a ContainerSpec,
     /// The trees of the image.
     pub(crate) trees: Vec<(GuestPath, HostTree)>,
     pub(crate) requested_mounts: Vec<RequestedMount>,
@@ -62,10 +62,10 @@ pub(crate) struct LaunchPlan<'a> {
     pub(crate) layers: Layers,
     pub(crate) disk: PreparedDisk,
     /// The runtime between the sandbox and the kernel, if there is one.
-    pub(crate) runtime: Option<Runtime<'a>>,
+    pub(crate) runtime: Option<GvisorRuntime<'a>>,
     /// The files that it writes to, to join its cgroups.
     pub(crate) thread_files: Vec<OwnedFd>,
-    pub(crate) filter: Filter,
+    pub(crate) filter: SeccompFilter,
     /// Where it sends the list of its file locks, which is masked inside.
     pub(crate) locks: OwnedFd,
     pub(crate) args: Vec<*const libc::c_char>,
@@ -160,7 +160,7 @@ fn prepare(plan: &LaunchPlan<'_>, start_pipe: &OwnedFd) -> Result<Option<Vec<CSt
         sys::raise_loopback().map_err(at(SetupStage::Loopback))?;
     }
     rustix::process::umask(Mode::from_raw_mode(0o022));
-    limits::fix().map_err(at(SetupStage::Limits))?;
+    limits::apply().map_err(at(SetupStage::Limits))?;
     descriptors(plan, &null, &proc)?;
     capabilities()?;
     plan.filter.install().map_err(|refused| match refused {

@@ -6,26 +6,26 @@ use std::path::PathBuf;
 
 use carrel_image::{GuestPath, RootFs};
 
-use crate::disk::KeptDisk;
+use crate::disk::PersistentDisk;
 use crate::gvisor::Gvisor;
 use crate::ids::IdRange;
-use crate::network::Network;
+use crate::network::SandboxNetwork;
 
 /// The specification of a sandbox.
 #[derive(Debug)]
-pub struct Spec {
+pub struct ContainerSpec {
     /// Its root file system.
     pub root: RootFs,
     /// Host mounts, in addition to the root.
     pub mounts: Vec<HostMount>,
     /// A host directory that it works on in a copy-on-write layer.
-    pub project: Option<Project>,
+    pub project: Option<ProjectMount>,
     /// Where it writes to.
     pub disk: Disk,
     /// Its host name.
     pub hostname: String,
     /// The network of another sandbox to share. Without one, it has its own network.
-    pub network: Option<Network>,
+    pub network: Option<SandboxNetwork>,
     /// Its host ids.
     pub ids: IdRange,
     /// Its first program, open; it has no path in the sandbox.
@@ -61,7 +61,7 @@ pub struct HostMount {
     /// The mount point in the sandbox.
     pub target: GuestPath,
     /// The access of the sandbox.
-    pub access: Access,
+    pub access: HostMountAccess,
     /// The host user and group that the user and group in the sandbox map to; by default the owner and group of the source.
     pub owner: Option<HostOwner>,
 }
@@ -76,9 +76,9 @@ pub struct HostOwner {
 }
 
 /// The access of a sandbox to a host tree, and the user in it that maps to the owner of the tree: that of the source, or the
-/// one that the mount names. Files of other owners belong to nobody in the sandbox.
+/// one that the mount names. Files of other owners have the overflow id in the sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
+pub enum HostMountAccess {
     /// Read-only: a directory becomes the lower layer of an overlay, so that the sandbox has its own sockets, FIFOs, locks
     /// and watches there, and cannot communicate with the host through them. A source that is itself a socket, a FIFO or a
     /// device is refused. Without support for id-mapped mounts (often on network file systems), it is mounted unmapped: then
@@ -102,7 +102,7 @@ pub enum Access {
 /// A host directory that a sandbox works on: its writes go to its own disk, and the host's copy does not change. Mounts
 /// below it on the host are not part of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Project {
+pub struct ProjectMount {
     /// The path on the host.
     pub source: PathBuf,
     /// The mount point in the sandbox.
@@ -125,12 +125,12 @@ pub enum Disk {
         bytes: u64,
     },
     /// A persistent disk.
-    Kept(KeptDisk),
+    Persistent(PersistentDisk),
 }
 
-// === impl Access ===
+// === impl HostMountAccess ===
 
-impl Access {
+impl HostMountAccess {
     /// The user in the sandbox that maps to the owner.
     pub fn user(self) -> u32 {
         match self {

@@ -56,8 +56,8 @@ fn lines(mountinfo: &str, path: &Path) -> Vec<MountInfoEntry> {
         let point = unescape(before.nth(3)?);
         let kind = after.split(' ').next()?;
         let below = point.strip_prefix(path).ok()?;
-        let wanted = !below.as_os_str().is_empty() && !EXCLUDED_TYPES.contains(&kind);
-        wanted.then(|| MountInfoEntry { id, point: below.to_owned() })
+        let is_included = !below.as_os_str().is_empty() && !EXCLUDED_TYPES.contains(&kind);
+        is_included.then(|| MountInfoEntry { id, point: below.to_owned() })
     };
     mountinfo.lines().filter_map(line).collect()
 }

@@ -25,7 +25,7 @@ pub(crate) fn release_memory() {
 #[cfg(not(target_env = "gnu"))]
 pub(crate) fn release_memory() {}
 
-/// Has a program do something before it begins. That makes system calls and nothing else: it neither allocates nor locks.
+/// Runs a closure in the child between `fork` and `exec`. It only makes system calls: it neither allocates nor locks.
 pub(crate) fn before_exec(
     command: &mut std::process::Command,
     prepare: impl FnMut() -> std::io::Result<()> + Send + Sync + 'static,
@@ -59,7 +59,7 @@ pub(crate) fn termination_descriptor() -> Result<OwnedFd, Errno> {
     if descriptor < 0 {
         return Err(last_errno());
     }
-    // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
+    // SAFETY: the kernel has just made this descriptor for us, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
@@ -145,7 +145,7 @@ pub(crate) fn clone(namespaces: u64, cgroup: Option<BorrowedFd<'_>>) -> Result<C
         0 => Ok(CloneResult::Child),
         pid => {
             let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Errno::INVAL)?;
-            // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
+            // SAFETY: the kernel has just made this descriptor for us, and nothing else owns it.
             Ok(CloneResult::Parent(pid, unsafe { OwnedFd::from_raw_fd(pidfd) }))
         }
     }
@@ -238,7 +238,7 @@ pub(crate) fn owner_of(namespace: BorrowedFd<'_>) -> Result<u32, Errno> {
     // SAFETY: the request takes nothing and writes nothing.
     let users = match unsafe { libc::ioctl(namespace.as_raw_fd(), USERS) } {
         -1 => return Err(last_errno()),
-        // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
+        // SAFETY: the kernel has just made this descriptor for us, and nothing else owns it.
         users => unsafe { OwnedFd::from_raw_fd(users) },
     };
     let mut owner: libc::uid_t = 0;
@@ -268,20 +268,8 @@ pub(crate) fn raise_loopback() -> Result<(), Errno> {
     Ok(())
 }
 
-/// Installs a seccomp filter for this process and its children without `no_new_privs`: it has the capability, and its children
-/// set `no_new_privs` themselves.
-pub(crate) fn install_filter(program: &[libc::sock_filter]) -> Result<(), Errno> {
-    let length = libc::c_ushort::try_from(program.len()).map_err(|_| Errno::INVAL)?;
-    let program = libc::sock_fprog { len: length, filter: program.as_ptr().cast_mut() };
-    // SAFETY: the kernel copies `length` instructions from a live slice and writes nothing.
-    match unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) } {
-        0 => Ok(()),
-        _ => Err(last_errno()),
-    }
-}
-
 /// The usage and the limit of a project, in bytes.
-pub(crate) struct Usage {
+pub(crate) struct ProjectUsage {
     pub(crate) limit: u64,
     pub(crate) used: u64,
 }
@@ -308,12 +296,12 @@ pub(crate) fn set_project_quota(on: BorrowedFd<'_>, project: u32, bytes: u64, fi
 }
 
 /// The usage of a project.
-pub(crate) fn project_usage(on: BorrowedFd<'_>, project: u32) -> Result<Usage, Errno> {
+pub(crate) fn project_usage(on: BorrowedFd<'_>, project: u32) -> Result<ProjectUsage, Errno> {
     // SAFETY: all zero is a valid value of this plain structure.
     let mut quota = unsafe { std::mem::zeroed::<libc::dqblk>() };
     // SAFETY: the kernel writes one structure of the kind that the command is for.
     unsafe { quota_call(on, libc::Q_GETQUOTA, project, (&raw mut quota).cast()) }?;
-    Ok(Usage { limit: quota.dqb_bhardlimit, used: quota.dqb_curspace })
+    Ok(ProjectUsage { limit: quota.dqb_bhardlimit, used: quota.dqb_curspace })
 }
 
 /// Assigns a directory, and everything that will be created in it, to a project.

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use carrel_sandbox::cgroup::{
-    Cgroup, CgroupError, CgroupLimits, Controller, ControllerLocation, Host, LimitPolicy, OomWatch,
+    Cgroup, CgroupError, CgroupLimits, Controller, ControllerLocation, HostCgroups, LimitPolicy, OomWatch,
 };
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Pid;
@@ -26,7 +26,7 @@ const WATCHDOG: Duration = Duration::from_secs(60);
 struct TestCgroup(Option<Cgroup>);
 
 impl TestCgroup {
-    fn new(host: &Host, limits: &CgroupLimits) -> Self {
+    fn new(host: &HostCgroups, limits: &CgroupLimits) -> Self {
         Self(Some(Cgroup::create(host, &fresh_name(), limits, LimitPolicy::Refuse).unwrap()))
     }
 
@@ -60,12 +60,12 @@ impl Drop for TestCgroup {
     }
 }
 
-fn hosts() -> Vec<Host> {
-    let detected = Host::detect().unwrap();
+fn hosts() -> Vec<HostCgroups> {
+    let detected = HostCgroups::detect().unwrap();
     let mountinfo = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     let v1: String =
         mountinfo.lines().filter(|line| !line.contains(" - cgroup2 ")).flat_map(|line| [line, "\n"]).collect();
-    let v1 = Host::describe(&v1, &std::fs::read_to_string("/proc/cgroups").unwrap());
+    let v1 = HostCgroups::describe(&v1, &std::fs::read_to_string("/proc/cgroups").unwrap());
     let hybrid =
         v1 != detected && v1.check(&limits(Some(CgroupLimits::LEAST_MEMORY), None, None), LimitPolicy::Refuse).is_ok();
     std::iter::once(detected).chain(hybrid.then_some(v1)).collect()
@@ -90,13 +90,13 @@ fn pid(child: &Child) -> Pid {
     Pid::from_child(child)
 }
 
-fn go(child: &mut Child) {
+fn release(child: &mut Child) {
     child.stdin.take().unwrap().write_all(b"go\n").unwrap();
 }
 
 /// Starts a shell's work and waits until it exits.
 fn run(mut child: Child) -> Output {
-    go(&mut child);
+    release(&mut child);
     child.wait_with_output().unwrap()
 }
 
@@ -118,8 +118,8 @@ fn directories(name: &str) -> Vec<PathBuf> {
 }
 
 /// The content of a file of a group; empty if it does not exist.
-fn file(host: &Host, controller: Controller, name: &str, v1: &str, v2: &str) -> String {
-    let (mount, file) = match host.place(controller) {
+fn file(host: &HostCgroups, controller: Controller, name: &str, v1: &str, v2: &str) -> String {
+    let (mount, file) = match host.location(controller) {
         ControllerLocation::V1(mount) => (mount, v1),
         ControllerLocation::V2(mount) => (mount, v2),
         ControllerLocation::Missing(missing) => panic!("{missing}"),
@@ -136,7 +136,7 @@ fn limits_are_set_before_any_process_joins() {
         let memory = |v1, v2| file(&host, Controller::Memory, &name, v1, v2);
         assert_eq!(memory("memory.limit_in_bytes", "memory.max"), "67108864");
         assert_eq!(file(&host, Controller::Pids, &name, "pids.max", "pids.max"), "32");
-        let v1 = matches!(host.place(Controller::Cpu), ControllerLocation::V1(_));
+        let v1 = matches!(host.location(Controller::Cpu), ControllerLocation::V1(_));
         let quota = file(&host, Controller::Cpu, &name, "cpu.cfs_quota_us", "cpu.max");
         assert_eq!(quota, if v1 { "150000" } else { "150000 100000" });
         assert_eq!(group.processes().unwrap(), []);
@@ -212,21 +212,21 @@ fn every_oom_event_is_reported() {
     let hog = "exec dd if=/dev/zero of=/dev/null bs=96M count=1";
     for host in hosts() {
         let roomy = TestCgroup::new(&host, &limits(Some(256 * MEBIBYTE), None, None));
-        let watch = roomy.watch_out_of_memory().unwrap().expect("this host tells");
+        let watch = roomy.watch_out_of_memory().unwrap().expect("this host reports OOM events");
         assert!(run(roomy.shell(hog)).status.success(), "the control has room");
         assert!(!ready(&watch, Duration::ZERO));
         roomy.close();
 
         let tight = TestCgroup::new(&host, &limits(Some(32 * MEBIBYTE), None, None));
-        let watch = tight.watch_out_of_memory().unwrap().expect("this host tells");
+        let watch = tight.watch_out_of_memory().unwrap().expect("this host reports OOM events");
         assert!(!ready(&watch, Duration::ZERO));
         for kills in 1..=3 {
             let mut child = tight.shell(hog);
-            go(&mut child);
-            assert!(ready(&watch, WATCHDOG), "nothing is told");
+            release(&mut child);
+            assert!(ready(&watch, WATCHDOG), "no event is reported");
             // v2 reports other events too, and this one after it was counted; v1 reports it before.
             while watch.priority() && tight.out_of_memory_kills().unwrap() < kills {
-                assert!(ready(&watch, WATCHDOG), "nothing more is told");
+                assert!(ready(&watch, WATCHDOG), "no further event is reported");
                 watch.acknowledge().unwrap();
             }
             assert_eq!(child.wait().unwrap().signal(), Some(9));
@@ -236,7 +236,7 @@ fn every_oom_event_is_reported() {
         // Where every event is an OOM event, there is none without it.
         assert!(watch.priority() || !ready(&watch, Duration::ZERO));
         tight.close();
-        assert!(ready(&watch, WATCHDOG), "the end of the group is told as well");
+        assert!(ready(&watch, WATCHDOG), "the removal of the group is reported as well");
     }
 }
 
@@ -266,7 +266,7 @@ fn frozen_processes_do_nothing_until_they_are_thawed() {
         let group = TestCgroup::new(&host, &CgroupLimits::default());
         let used = || group.statistics().unwrap().cpu_nanos.unwrap();
         let mut child = group.shell("while :; do :; done");
-        go(&mut child);
+        release(&mut child);
         let before = used();
         until("the counter runs", || used() > before);
 
@@ -295,7 +295,7 @@ fn kill_all_leaves_no_process_running_or_frozen() {
         for frozen in [false, true] {
             let group = TestCgroup::new(&host, &CgroupLimits::default());
             let mut child = group.shell(forks);
-            go(&mut child);
+            release(&mut child);
             let mut ready = [0; 6];
             child.stdout.take().unwrap().read_exact(&mut ready).unwrap();
             if frozen {
@@ -323,7 +323,7 @@ fn removing_waits_for_the_last_process_and_kills_none() {
         let removal = group.0.take().unwrap();
         let remover = std::thread::spawn(move || removal.remove());
         assert!(!directories(&name).is_empty());
-        go(&mut child);
+        release(&mut child);
         remover.join().unwrap().unwrap();
         assert_eq!(child.wait().unwrap().code(), Some(7));
         assert_eq!(directories(&name), Vec::<PathBuf>::new());
@@ -336,7 +336,7 @@ fn a_group_that_cannot_be_created_everywhere_is_created_nowhere() {
     for host in hosts() {
         let name = fresh_name();
         // The name is already used in the hierarchy of processes, which is not the first.
-        let (ControllerLocation::V1(mount) | ControllerLocation::V2(mount)) = host.place(Controller::Pids) else {
+        let (ControllerLocation::V1(mount) | ControllerLocation::V2(mount)) = host.location(Controller::Pids) else {
             panic!("no pids")
         };
         let taken = mount.join("carrel").join(&name);

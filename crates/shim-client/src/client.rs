@@ -25,7 +25,7 @@ use crate::messages::{
 use crate::wire::{self, ShimMessage};
 
 /// The timeout of the shim's hello.
-const GREETING: Duration = Duration::from_secs(10);
+const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 /// The maximum number of input bytes per message.
 pub(crate) const PIECE: usize = 64 * 1024;
 
@@ -65,15 +65,15 @@ impl ShimClient {
 
     /// Like [`Self::connect`], as a client that supports versions up to `highest`.
     pub async fn connect_speaking(socket: &Path, highest: u8) -> Result<Self, ShimError> {
-        in_time(async { Self::greeted(dial::by_path(socket).await?, highest).await }).await
+        with_timeout(async { Self::handshake(dial::by_path(socket).await?, highest).await }).await
     }
 
     /// Connects to a shim through an open directory that contains its socket, wherever that directory is now.
     pub async fn connect_within(directory: BorrowedFd<'_>) -> Result<Self, ShimError> {
-        in_time(async { Self::greeted(dial::within(directory).await?, VERSION).await }).await
+        with_timeout(async { Self::handshake(dial::within(directory).await?, VERSION).await }).await
     }
 
-    async fn greeted(stream: UnixStream, highest: u8) -> Result<Self, ShimError> {
+    async fn handshake(stream: UnixStream, highest: u8) -> Result<Self, ShimError> {
         let credentials = stream.peer_cred()?;
         let pid = credentials.pid().and_then(|pid| u32::try_from(pid).ok()).unwrap_or_default();
         let (link, mut arrivals) = (ShimLink::new(stream), FrameReceiver::new());
@@ -112,42 +112,42 @@ impl ShimClient {
 
     /// The status of the sandbox.
     pub async fn status(&mut self) -> Result<Status, ShimError> {
-        self.ask(&GetStatus {}).await
+        self.call(&GetStatus {}).await
     }
 
     /// The resource usage of the sandbox.
     pub async fn statistics(&mut self) -> Result<Statistics, ShimError> {
-        self.ask(&GetStatistics {}).await
+        self.call(&GetStatistics {}).await
     }
 
     /// Pauses all processes of the sandbox.
     pub async fn pause(&mut self) -> Result<(), ShimError> {
-        self.ask(&Pause::default()).await.map(|Done {}| ())
+        self.call(&Pause::default()).await.map(|Done {}| ())
     }
 
     /// Pauses all processes of the sandbox with a reason. A shim of an older release ignores the reason.
     pub async fn pause_for(&mut self, reason: PauseReason) -> Result<(), ShimError> {
-        self.ask(&Pause { reason: Some(reason) }).await.map(|Done {}| ())
+        self.call(&Pause { reason: Some(reason) }).await.map(|Done {}| ())
     }
 
     /// Resumes the sandbox.
     pub async fn resume(&mut self) -> Result<(), ShimError> {
-        self.ask(&Resume::default()).await.map(|Done {}| ())
+        self.call(&Resume::default()).await.map(|Done {}| ())
     }
 
     /// Resumes the sandbox if it is paused for that reason.
-    pub async fn resume_from(&mut self, reason: PauseReason) -> Result<(), ShimError> {
-        self.ask(&Resume { reason: Some(reason) }).await.map(|Done {}| ())
+    pub async fn resume_for(&mut self, reason: PauseReason) -> Result<(), ShimError> {
+        self.call(&Resume { reason: Some(reason) }).await.map(|Done {}| ())
     }
 
     /// Supervises the sandbox for the lifetime of this connection.
     pub async fn supervise(&mut self) -> Result<(), ShimError> {
-        self.ask(&Supervise {}).await.map(|Done {}| ())
+        self.call(&Supervise {}).await.map(|Done {}| ())
     }
 
     /// Terminates the sandbox and kills it after `grace`. Returns when it is completely removed.
     pub async fn stop(&mut self, grace: Duration) -> Result<SandboxEnd, ShimError> {
-        match self.ask(&Stop { grace_ms: millis(grace) }).await {
+        match self.call(&Stop { grace_ms: millis(grace) }).await {
             Ok(Done {}) | Err(ShimError::Ended(_)) => self.ended().await,
             Err(error) => Err(error),
         }
@@ -165,7 +165,7 @@ impl ShimClient {
 
     /// Runs a command, unless a job with that id has already run it.
     pub async fn start(&mut self, job: &str, command: &JobCommand) -> Result<JobStarted, ShimError> {
-        self.ask(&JobStart { job: job.into(), command: command.clone() }).await
+        self.call(&JobStart { job: job.into(), command: command.clone() }).await
     }
 
     /// All jobs, oldest first, in a response of at most 64 MiB.
@@ -179,7 +179,7 @@ impl ShimClient {
 
     /// Describes one job.
     pub async fn job(&mut self, job: &str) -> Result<JobInfo, ShimError> {
-        self.ask(&JobGet { job: job.into() }).await
+        self.call(&JobGet { job: job.into() }).await
     }
 
     /// Output bytes from `offset` on, at most `limit`, without waiting for more.
@@ -190,12 +190,12 @@ impl ShimClient {
         offset: u64,
         limit: u32,
     ) -> Result<OutputChunk, ShimError> {
-        let mut asked = self.request(&JobRead { job: job.into(), stream, offset, limit })?;
+        let mut request = self.request(&JobRead { job: job.into(), stream, offset, limit })?;
         let bytes = |envelope: &Envelope<'_>| {
             let bytes = wire::decode::<JobReadChunk<'_>>(envelope)?;
             Some(bytes.map(|JobReadChunk { offset, data, end }| OutputChunk { offset, data: data.into_owned(), end }))
         };
-        asked.part(bytes).await
+        request.part(bytes).await
     }
 
     /// Writes input to a job, and returns the total number of bytes written so far. With an `offset`, bytes before the
@@ -214,23 +214,23 @@ impl ShimClient {
     }
 
     async fn write_piece(&mut self, job: &str, data: &[u8], offset: Option<u64>) -> Result<u64, ShimError> {
-        let JobWriteAck { written } = self.ask(&JobWrite { job: job.into(), data: data.into(), offset }).await?;
+        let JobWriteAck { written } = self.call(&JobWrite { job: job.into(), data: data.into(), offset }).await?;
         Ok(written)
     }
 
     /// Closes the input of a job after everything that was written.
     pub async fn close(&mut self, job: &str) -> Result<(), ShimError> {
-        self.ask(&JobClose { job: job.into() }).await.map(|Done {}| ())
+        self.call(&JobClose { job: job.into() }).await.map(|Done {}| ())
     }
 
     /// Changes the size of a job's terminal.
     pub async fn resize(&mut self, job: &str, rows: u16, cols: u16) -> Result<(), ShimError> {
-        self.ask(&JobResize { job: job.into(), rows, cols }).await.map(|Done {}| ())
+        self.call(&JobResize { job: job.into(), rows, cols }).await.map(|Done {}| ())
     }
 
     /// Sends a signal to the process group of a job.
     pub async fn signal(&mut self, job: &str, signal: i32) -> Result<(), ShimError> {
-        self.ask(&JobSignal { job: job.into(), signal }).await.map(|Done {}| ())
+        self.call(&JobSignal { job: job.into(), signal }).await.map(|Done {}| ())
     }
 
     /// Terminates the process group of a job, kills it after `grace`, and returns when it is dead.
@@ -278,22 +278,22 @@ impl ShimClient {
         PendingRequest::new(self, id).part(|envelope| wire::decode(envelope)).await.map(|Done {}| ())
     }
 
-    async fn ask<'q, Q: ShimMessage<'q>, A: for<'b> ShimMessage<'b>>(&mut self, question: &Q) -> Result<A, ShimError> {
-        self.request(question)?.part(|envelope| wire::decode(envelope)).await
+    async fn call<'q, Q: ShimMessage<'q>, A: for<'b> ShimMessage<'b>>(&mut self, message: &Q) -> Result<A, ShimError> {
+        self.request(message)?.part(|envelope| wire::decode(envelope)).await
     }
 
-    fn request<'q, Q: ShimMessage<'q>>(&mut self, question: &Q) -> Result<PendingRequest<'_>, ShimError> {
-        let id = self.send(question)?;
+    fn request<'q, Q: ShimMessage<'q>>(&mut self, message: &Q) -> Result<PendingRequest<'_>, ShimError> {
+        let id = self.send(message)?;
         Ok(PendingRequest::new(self, id))
     }
 
-    fn send<'q, Q: ShimMessage<'q>>(&mut self, question: &Q) -> Result<u32, ShimError> {
+    fn send<'q, Q: ShimMessage<'q>>(&mut self, message: &Q) -> Result<u32, ShimError> {
         if let Some(ended) = &self.ended {
             return Err(ShimError::Ended(ended.clone()));
         }
         supported::<Q>(self.version)?;
         self.last_id = link::id_after(self.last_id);
-        self.link.send(self.version, self.last_id, question)?;
+        self.link.send(self.version, self.last_id, message)?;
         Ok(self.last_id)
     }
 }
@@ -315,6 +315,6 @@ pub(crate) fn millis(grace: Duration) -> u64 {
     u64::try_from(grace.as_millis()).unwrap_or(u64::MAX)
 }
 
-async fn in_time(greeted: impl Future<Output = Result<ShimClient, ShimError>>) -> Result<ShimClient, ShimError> {
-    tokio::time::timeout(GREETING, greeted).await.unwrap_or(Err(ShimError::Silent(GREETING)))
+async fn with_timeout(greeted: impl Future<Output = Result<ShimClient, ShimError>>) -> Result<ShimClient, ShimError> {
+    tokio::time::timeout(HELLO_TIMEOUT, greeted).await.unwrap_or(Err(ShimError::Silent(HELLO_TIMEOUT)))
 }

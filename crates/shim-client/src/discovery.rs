@@ -20,7 +20,7 @@ use crate::messages::Fact;
 use crate::record::{RecordError, SandboxRecord};
 
 /// How often a directory that changes meanwhile is inspected again.
-const LOOKS: usize = 3;
+const MAX_ATTEMPTS: usize = 3;
 /// The approximate memory budget for the journals of all listed sandboxes.
 const LISTED: usize = 4 * Journal::LOADED;
 /// The minimum budget of each sandbox.
@@ -126,8 +126,8 @@ pub enum DiscoveryError {
 /// Whether a lock is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LockState {
-    Yes,
-    No,
+    Held,
+    Free,
     /// It was just created, or is about to be removed.
     Absent,
     /// It is not a lock file.
@@ -138,7 +138,7 @@ enum LockState {
 
 impl DiscoveredSandbox {
     /// A sandbox that cannot be inspected: its liveness is unknown.
-    fn unseen(directory: PathBuf, error: io::Error) -> Self {
+    fn uninspectable(directory: PathBuf, error: io::Error) -> Self {
         Self {
             directory,
             record: None,
@@ -162,7 +162,7 @@ impl DiscoveredSandbox {
 
 impl DiscoveryProblem {
     /// Whether the problem cannot be caused by a concurrent change.
-    fn stays(&self) -> bool {
+    fn is_permanent(&self) -> bool {
         matches!(self, Self::Open | Self::Large(_) | Self::Long(_))
     }
 }
@@ -181,14 +181,14 @@ pub fn sandboxes(home: &Path) -> Result<Vec<DiscoveredSandbox>, DiscoveryError> 
     names.sort_unstable();
     let (mut found, mut left) = (Vec::new(), LISTED);
     for name in names {
-        match look_at(&parent, &above, &name, left.clamp(ALLOWANCE, Journal::LOADED)) {
+        match inspect(&parent, &above, &name, left.clamp(ALLOWANCE, Journal::LOADED)) {
             Ok(Some((_, one))) => {
                 left = left.saturating_sub(one.weight());
                 found.push(one);
             }
             // Removed, or not trusted whatever it contains.
             Ok(None) | Err(DiscoveryError::Open(_)) => {}
-            Err(DiscoveryError::Io { path, source }) => found.push(DiscoveredSandbox::unseen(path, source)),
+            Err(DiscoveryError::Io { path, source }) => found.push(DiscoveredSandbox::uninspectable(path, source)),
         }
     }
     Ok(found)
@@ -199,7 +199,7 @@ pub fn find(home: &Path, name: &str) -> Result<Option<DiscoveredSandbox>, Discov
     let above = layout::sandboxes_directory(home);
     let Some(name) = layout::directory_name(name) else { return Ok(None) };
     let Some(parent) = open_parent(&above)? else { return Ok(None) };
-    Ok(look_at(&parent, &above, &name, Journal::LOADED)?.map(|(_, found)| found))
+    Ok(inspect(&parent, &above, &name, Journal::LOADED)?.map(|(_, found)| found))
 }
 
 /// Opens the directory of all sandboxes.
@@ -217,23 +217,23 @@ fn open_parent(path: &Path) -> Result<Option<OwnedFd>, DiscoveryError> {
 }
 
 /// Inspects one directory. Its shim may change it meanwhile: inconsistent results are retried.
-fn look_at(
+fn inspect(
     parent: &OwnedFd,
     above: &Path,
     name: &str,
     most: usize,
 ) -> Result<Option<(OwnedFd, DiscoveredSandbox)>, DiscoveryError> {
-    let mut looked = look_once(parent, above, name, most)?;
-    for _ in 1..LOOKS {
-        if looked.as_ref().and_then(|(_, found)| found.problem.as_ref()).is_none_or(DiscoveryProblem::stays) {
+    let mut inspected = inspect_once(parent, above, name, most)?;
+    for _ in 1..MAX_ATTEMPTS {
+        if inspected.as_ref().and_then(|(_, found)| found.problem.as_ref()).is_none_or(DiscoveryProblem::is_permanent) {
             break;
         }
-        looked = look_once(parent, above, name, most)?;
+        inspected = inspect_once(parent, above, name, most)?;
     }
-    Ok(looked)
+    Ok(inspected)
 }
 
-fn look_once(
+fn inspect_once(
     parent: &OwnedFd,
     above: &Path,
     name: &str,
@@ -254,11 +254,11 @@ fn look_once(
     if !layout::is_owner(place.st_uid) {
         return Err(DiscoveryError::Open(path));
     }
-    let held = held(&own).map_err(|errno| failed(errno.into()))?;
+    let held = lock_state(&own).map_err(|errno| failed(errno.into()))?;
     if held == LockState::Absent {
         return Ok(None);
     }
-    let (record, mut problem) = match judge(&own, &place, name) {
+    let (record, mut problem) = match matching_record(&own, &place, name) {
         Ok(record) => (record, (held == LockState::Strange).then_some(DiscoveryProblem::Lock)),
         Err(problem) => (None, Some(problem)),
     };
@@ -268,9 +268,9 @@ fn look_once(
     };
     let life = match held {
         // The lock holder of a sandbox that was created before this boot is not its shim.
-        LockState::Yes if record.is_some() && !rebooted && is_socket(&own) => Liveness::Running,
-        LockState::Yes => Liveness::Starting,
-        LockState::No | LockState::Absent | LockState::Strange => {
+        LockState::Held if record.is_some() && !rebooted && is_socket(&own) => Liveness::Running,
+        LockState::Held => Liveness::Starting,
+        LockState::Free | LockState::Absent | LockState::Strange => {
             let loaded = if problem.is_none() { facts(&own, record.as_ref(), most) } else { Ok((Vec::new(), None)) };
             let facts = match loaded {
                 Ok((facts, long)) => {
@@ -301,7 +301,7 @@ fn look_once(
 
 /// Whether the lock is held. It is tried briefly with a shared lock, so that a process that wants to hold it only needs
 /// to retry.
-fn held(directory: &OwnedFd) -> Result<LockState, Errno> {
+fn lock_state(directory: &OwnedFd) -> Result<LockState, Errno> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match rustix::fs::openat(directory, LOCK, flags, Mode::empty()) {
         Ok(file) => file,
@@ -315,7 +315,7 @@ fn held(directory: &OwnedFd) -> Result<LockState, Errno> {
     }
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
         Ok(()) => {}
-        Err(Errno::WOULDBLOCK) => return Ok(LockState::Yes),
+        Err(Errno::WOULDBLOCK) => return Ok(LockState::Held),
         Err(errno) => return Err(errno),
     }
     // Closing is not enough: a process that another thread just forked has it open too.
@@ -323,14 +323,14 @@ fn held(directory: &OwnedFd) -> Result<LockState, Errno> {
     drop(file);
     // The file that was tried has been removed by a sweep.
     match rustix::fs::statat(directory, LOCK, AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(there) if layout::is_same(&opened, &there) => Ok(LockState::No),
+        Ok(current) if layout::is_same(&opened, &current) => Ok(LockState::Free),
         Ok(_) | Err(Errno::NOENT) => Ok(LockState::Absent),
         Err(errno) => Err(errno),
     }
 }
 
 /// The record of a directory, if it matches.
-fn judge(directory: &OwnedFd, place: &Stat, name: &str) -> Result<Option<SandboxRecord>, DiscoveryProblem> {
+fn matching_record(directory: &OwnedFd, place: &Stat, name: &str) -> Result<Option<SandboxRecord>, DiscoveryProblem> {
     let record = match SandboxRecord::read(directory) {
         Ok(record) => record,
         Err(RecordError::Absent) => return Ok(None),

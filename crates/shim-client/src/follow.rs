@@ -55,7 +55,7 @@ impl Follow {
 
     /// The next event; `None` after the end. Cancel safe.
     pub async fn next(&mut self) -> Result<Option<FollowEvent>, ShimError> {
-        match self.shared.over() {
+        match self.shared.end_of_follow() {
             Some(FollowEnd::Ended(_)) => return Ok(None),
             Some(FollowEnd::Lost(error)) => return Err(error),
             None => {}

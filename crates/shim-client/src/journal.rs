@@ -185,7 +185,7 @@ impl Journal {
             return Err(JournalError::Append(error));
         }
         self.unclean = false;
-        if self.last % STRIDE == 0 {
+        if self.last.is_multiple_of(STRIDE) {
             self.places.push(self.end);
         }
         self.end += record.len() as u64;

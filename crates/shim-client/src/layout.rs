@@ -1,15 +1,16 @@
 //! Paths of a sandbox on this host, and identification of its processes.
 
-use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use carrel_layout::SANDBOXES;
+pub(crate) use carrel_layout::is_directory_name;
+pub use carrel_layout::{AGENT_SOCKET, SHIM_SOCKET, directory_name};
 use rustix::fs::{FileType, IFlags, Mode, OFlags, Stat};
 use rustix::path::Arg;
-use sha2::{Digest, Sha256};
 
 /// Held by the shim for the lifetime of the sandbox: the only criterion for liveness.
 pub const LOCK: &str = "lock";
@@ -21,39 +22,12 @@ pub const RECORD: &str = "sandbox";
 pub const JOURNAL: &str = "journal";
 /// The output of its jobs, unless that is kept elsewhere.
 pub const JOBS: &str = "jobs";
-/// The socket for clients of its agent.
-pub const AGENT_SOCKET: &str = "agent.sock";
-/// The socket for clients of its shim.
-pub const SHIM_SOCKET: &str = "shim.sock";
-
 /// The group of all shims that dropped root. Their uids follow it.
 pub const SUPERVISORS: u32 = 0x6000_0000;
 
-/// The maximum length of a sandbox name.
-const MAX_NAME: usize = 128;
-/// The number of hash bytes in the name of a directory.
-const HASHED: usize = 12;
-
 /// The directory of all sandboxes of a home.
 pub fn sandboxes_directory(home: &Path) -> PathBuf {
-    home.join("run/sandboxes")
-}
-
-/// The directory name of a sandbox; `None` for an invalid sandbox name.
-pub fn directory_name(name: &str) -> Option<String> {
-    if name.is_empty() || name.len() > MAX_NAME {
-        return None;
-    }
-    Some(Sha256::digest(name).iter().take(HASHED).fold(String::new(), |mut hex, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    }))
-}
-
-/// Whether this can be the directory name of a sandbox.
-pub(crate) fn is_directory_name(name: &str) -> bool {
-    name.len() == 2 * HASHED && name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    home.join(SANDBOXES)
 }
 
 /// The boot id of this host: facts about processes are valid for one boot only.
@@ -63,7 +37,7 @@ pub fn boot_id() -> io::Result<String> {
 
 /// The start time of a process, in ticks since boot; `None` if it does not exist. Pids are reused, but pid and start
 /// time together are unique.
-pub fn began(pid: u32) -> Option<u64> {
+pub fn process_start_time(pid: u32) -> Option<u64> {
     let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
     start_ticks(&stat)
 }
@@ -104,10 +78,10 @@ pub fn open_directory(at: impl AsFd, name: impl Arg) -> io::Result<OwnedFd> {
 /// spread them: otherwise, with many short-lived sandboxes, every file creation scans thousands of used inodes. Other
 /// file systems ignore it.
 pub fn spread(directory: impl AsFd) {
-    if let Ok(flags) = rustix::fs::ioctl_getflags(&directory) {
-        if !flags.contains(IFlags::TOPDIR) {
-            let _unknown = rustix::fs::ioctl_setflags(&directory, flags | IFlags::TOPDIR);
-        }
+    if let Ok(flags) = rustix::fs::ioctl_getflags(&directory)
+        && !flags.contains(IFlags::TOPDIR)
+    {
+        let _unknown = rustix::fs::ioctl_setflags(&directory, flags | IFlags::TOPDIR);
     }
 }
 
@@ -173,12 +147,12 @@ mod tests {
 
     #[test]
     fn a_process_is_identified_by_its_start_time() {
-        let ours = began(std::process::id()).unwrap();
+        let ours = process_start_time(std::process::id()).unwrap();
         assert!(ours > 0);
-        assert_eq!(began(std::process::id()), Some(ours));
-        assert_eq!(began(u32::MAX), None);
+        assert_eq!(process_start_time(std::process::id()), Some(ours));
+        assert_eq!(process_start_time(u32::MAX), None);
         // Pid 1 started before us.
-        assert!(began(1).is_some_and(|first| first <= ours));
+        assert!(process_start_time(1).is_some_and(|first| first <= ours));
     }
 
     #[test]

@@ -35,13 +35,13 @@ pub use self::error::ShimError;
 #[cfg(feature = "owner")]
 pub use self::follow::{Follow, FollowEvent, JobControl};
 pub use self::journal::{Journal, JournalError, LoadedJournal};
-pub use self::layout::{began, boot_id};
+pub use self::layout::{boot_id, process_start_time};
 pub use self::messages::VERSION;
 #[cfg(feature = "owner")]
-pub use self::owner::{OwnedSandbox, OwnerError, Supervisor};
+pub use self::owner::{OwnedSandbox, OwnerError, PrestartedShim};
 #[cfg(feature = "owner")]
 pub use self::programs::{Programs, ProgramsError};
 pub use self::record::{RecordError, SandboxRecord};
 pub use self::root::{HostPath, InvalidRootPath};
-pub use self::trimmed::{LARGEST_TRIMMED, TRIMMED, TrimmedOutput, note_trimmed, trimmed_output};
+pub use self::trimmed::{LARGEST_TRIMMED, TRIMMED, TrimmedOutput, record_trimmed, trimmed_output};
 pub use self::wire::{ShimMessage, decode, encode};

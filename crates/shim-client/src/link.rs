@@ -94,7 +94,7 @@ impl ShimLink {
     /// Queues a message and flushes without blocking.
     pub(crate) fn send<'m, M: ShimMessage<'m>>(&self, version: u8, id: u32, message: &M) -> Result<(), EncodeError> {
         let mut outbox = self.lock();
-        outbox.forget_sent();
+        outbox.compact();
         wire::encode(&mut outbox.bytes, version, id, message)?;
         // Connection errors are reported by the reader, which retries.
         if !outbox.flush(&self.stream).unwrap_or(false) {
@@ -180,7 +180,7 @@ impl LinkOutbox {
                 Ok(sent) => self.sent += sent,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 // The peer may have sent a reason before it closed: that is still readable.
-                Err(error) if is_gone(&error) => self.refused = true,
+                Err(error) if is_disconnected(&error) => self.refused = true,
                 Err(error) => return Err(error),
             }
         }
@@ -190,7 +190,7 @@ impl LinkOutbox {
     }
 
     /// Compacts the queue when most of it is sent, so that a queue that never empties does not grow.
-    fn forget_sent(&mut self) {
+    fn compact(&mut self) {
         if self.sent > self.bytes.len() / 2 {
             self.bytes.drain(..self.sent);
             self.sent = 0;
@@ -198,7 +198,7 @@ impl LinkOutbox {
     }
 }
 
-fn is_gone(error: &io::Error) -> bool {
+fn is_disconnected(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::NotConnected)
 }
 

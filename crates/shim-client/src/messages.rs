@@ -349,7 +349,7 @@ macro_rules! messages {
         )*
 
         /// Every message: name, introducing version, flags and shape.
-        pub fn all() -> Vec<(&'static str, u8, Flags, carrel_protocol::schema::Shape)> {
+        pub fn all() -> Vec<(&'static str, u8, Flags, carrel_protocol::schema::WireShape)> {
             use carrel_protocol::cbor::Wire;
             vec![$(($wire, $since, Flags::$flags, <$name as Wire<'_>>::shape()),)*]
         }

@@ -21,7 +21,7 @@ use crate::programs::Programs;
 use crate::wire::{self, ShimMessage};
 
 /// A running sandbox that ends when this is dropped. A persistent one continues instead, and its shim is not reaped; a
-/// long-lived owner [leaves](Self::leave) it to reap it.
+/// long-lived owner [detaches](Self::detach) it to reap it.
 #[derive(Debug)]
 pub struct OwnedSandbox {
     tie: ShimProcess,
@@ -32,7 +32,7 @@ pub struct OwnedSandbox {
 
 /// A started shim that has not received its create request.
 #[derive(Debug)]
-pub struct Supervisor {
+pub struct PrestartedShim {
     child: Child,
     stream: std::os::unix::net::UnixStream,
 }
@@ -84,9 +84,9 @@ struct ShimProcess {
     last_id: u32,
 }
 
-// === impl Supervisor ===
+// === impl PrestartedShim ===
 
-impl Supervisor {
+impl PrestartedShim {
     /// Starts a shim in advance, before its sandbox is specified.
     pub fn spawn(programs: &Programs) -> Result<Self, OwnerError> {
         let (stream, theirs) = std::os::unix::net::UnixStream::pair()?;
@@ -127,7 +127,7 @@ impl Supervisor {
 impl OwnedSandbox {
     /// Creates a sandbox and returns when it runs.
     pub async fn start(programs: &Programs, create: &Create) -> Result<Self, OwnerError> {
-        Supervisor::spawn(programs)?.create(create).await
+        PrestartedShim::spawn(programs)?.create(create).await
     }
 
     /// The socket for its clients.
@@ -152,7 +152,7 @@ impl OwnedSandbox {
 
     /// Releases it: a persistent sandbox continues, any other ends. The shim remains a child of this process, to be
     /// reaped.
-    pub fn leave(mut self) -> Option<Child> {
+    pub fn detach(mut self) -> Option<Child> {
         self.tie.child.take()
     }
 
@@ -164,7 +164,7 @@ impl OwnedSandbox {
     }
 
     /// Adopts a sandbox that another process [handed over](Self::hand_over), with what that process knew about it.
-    pub fn take_over(connection: OwnedFd, shim_pid: u32, ready: SandboxReady) -> io::Result<Self> {
+    pub fn adopt(connection: OwnedFd, shim_pid: u32, ready: SandboxReady) -> io::Result<Self> {
         let stream = std::os::unix::net::UnixStream::from(connection);
         stream.set_nonblocking(true)?;
         let link = ShimLink::new(UnixStream::from_std(stream)?);
@@ -206,7 +206,7 @@ impl OwnedSandbox {
     /// Terminates it and kills it after `grace`. Returns when it is completely removed.
     pub async fn stop(&mut self, grace: Duration) -> Result<SandboxEnd, OwnerError> {
         let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
-        match self.ask::<Stop, Done>(&Stop { grace_ms }).await {
+        match self.call::<Stop, Done>(&Stop { grace_ms }).await {
             Ok(Done {}) | Err(OwnerError::Ended(_)) => self.ended().await,
             Err(error) => Err(error),
         }
@@ -214,29 +214,29 @@ impl OwnedSandbox {
 
     /// Pauses all its processes.
     pub async fn pause(&mut self) -> Result<(), OwnerError> {
-        self.ask::<Pause, Done>(&Pause::default()).await.map(drop)
+        self.call::<Pause, Done>(&Pause::default()).await.map(drop)
     }
 
     /// Resumes it.
     pub async fn resume(&mut self) -> Result<(), OwnerError> {
-        self.ask::<Resume, Done>(&Resume::default()).await.map(drop)
+        self.call::<Resume, Done>(&Resume::default()).await.map(drop)
     }
 
     /// Its resource usage.
     pub async fn statistics(&mut self) -> Result<Statistics, OwnerError> {
-        self.ask(&GetStatistics {}).await
+        self.call(&GetStatistics {}).await
     }
 
-    async fn ask<Q: for<'b> ShimMessage<'b>, A: for<'b> ShimMessage<'b>>(
+    async fn call<Q: for<'b> ShimMessage<'b>, A: for<'b> ShimMessage<'b>>(
         &mut self,
-        question: &Q,
+        message: &Q,
     ) -> Result<A, OwnerError> {
         if let Some(ended) = &self.ended {
             return Err(OwnerError::Ended(ended.clone()));
         }
         self.tie.last_id = link::id_after(self.tie.last_id);
         let id = self.tie.last_id;
-        self.tie.link.send(VERSION, id, question)?;
+        self.tie.link.send(VERSION, id, message)?;
         loop {
             let frame = self.tie.receive().await?;
             if frame.id == id {
@@ -264,7 +264,7 @@ impl ShimProcess {
     async fn receive(&mut self) -> Result<Frame<'_>, OwnerError> {
         match self.arrivals.next(&self.link).await {
             Ok(frame) => Ok(frame),
-            Err(LinkError::Closed) => Err(OwnerError::Gone(epitaph(self.child.as_mut()))),
+            Err(LinkError::Closed) => Err(OwnerError::Gone(exit_description(self.child.as_mut()))),
             Err(LinkError::Broken(broken)) => Err(broken.into()),
             Err(LinkError::Io(error)) => Err(error.into()),
         }
@@ -285,6 +285,6 @@ impl Drop for ShimProcess {
 }
 
 /// How the shim exited, if that is informative.
-fn epitaph(child: Option<&mut Child>) -> String {
+fn exit_description(child: Option<&mut Child>) -> String {
     child.and_then(|child| child.wait().ok()).map_or_else(String::new, |status| format!(" ({status})"))
 }

@@ -19,7 +19,7 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
 
-use crate::layout::{RECORD, began, boot_id, read_file};
+use crate::layout::{RECORD, boot_id, process_start_time, read_file};
 use crate::messages::{Create, PeerProcess};
 use crate::root::HostPath;
 
@@ -170,7 +170,8 @@ impl SandboxRecord {
 
     /// The pid of its shim, if it is alive: the pid alone may have been reused.
     pub fn shim(&self) -> Option<u32> {
-        let same = boot_id().is_ok_and(|boot| boot == self.boot_id) && began(self.shim_pid) == Some(self.shim_began);
+        let same = boot_id().is_ok_and(|boot| boot == self.boot_id)
+            && process_start_time(self.shim_pid) == Some(self.shim_began);
         same.then_some(self.shim_pid)
     }
 

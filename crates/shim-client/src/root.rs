@@ -9,7 +9,7 @@ use carrel_image::{GuestPath, RootFs, RootFsBindMount, RootFsDirectory, RootFsFi
 use carrel_protocol::cbor::{self, CborEncodeError, Wire};
 use carrel_protocol::minicbor::encode::Write;
 use carrel_protocol::minicbor::{Decoder, Encoder};
-use carrel_protocol::schema::Shape;
+use carrel_protocol::schema::WireShape;
 use carrel_protocol::{DecodeError, record};
 
 use crate::messages::FileIdentity;
@@ -93,8 +93,8 @@ impl<'b> Wire<'b> for ByteString {
         Ok(Self(cbor::bytes(d)?.into_owned()))
     }
 
-    fn shape() -> Shape {
-        Shape::Scalar("bytes")
+    fn shape() -> WireShape {
+        WireShape::Scalar("bytes")
     }
 }
 
@@ -110,8 +110,8 @@ impl<'b> Wire<'b> for HostPath {
         Ok(Self(OsString::from_vec(cbor::bytes(d)?.into_owned()).into()))
     }
 
-    fn shape() -> Shape {
-        Shape::Scalar("bytes")
+    fn shape() -> WireShape {
+        WireShape::Scalar("bytes")
     }
 }
 

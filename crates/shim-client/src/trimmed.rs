@@ -44,7 +44,7 @@ pub fn trimmed_output(directory: impl AsFd, job: &str) -> io::Result<Option<Trim
 }
 
 /// Records trimmed bytes of an output. A write error is ignored.
-pub fn note_trimmed(directory: impl AsFd, job: &str, stream: StreamName, bytes: u64) {
+pub fn record_trimmed(directory: impl AsFd, job: &str, stream: StreamName, bytes: u64) {
     if bytes == 0 {
         return;
     }
@@ -114,7 +114,7 @@ mod tests {
         )
         .unwrap();
         for job in 0..100 {
-            note_trimmed(&logs, &format!("job-{job}"), StreamName::Stderr, 7);
+            record_trimmed(&logs, &format!("job-{job}"), StreamName::Stderr, 7);
         }
         let length = std::fs::metadata(home.path().join(TRIMMED)).unwrap().len();
         assert!(length < LARGEST_TRIMMED, "{length}");

@@ -12,7 +12,7 @@ mod sample;
 use std::collections::HashSet;
 use std::fs::{self, File};
 
-use carrel_protocol::schema::Shape;
+use carrel_protocol::schema::WireShape;
 use carrel_shim_client::{Journal, messages};
 
 use crate::sample::{bytes, hex};
@@ -66,16 +66,16 @@ fn every_key_and_every_choice_occurs_in_a_line() {
 }
 
 /// The keys and choices that a message of this shape may contain.
-fn words(shape: &Shape) -> HashSet<String> {
+fn words(shape: &WireShape) -> HashSet<String> {
     match shape {
-        Shape::Scalar(_) => HashSet::new(),
-        Shape::Nullable(inner) | Shape::List(inner) => words(inner),
-        Shape::Record(fields) => {
+        WireShape::Scalar(_) => HashSet::new(),
+        WireShape::Nullable(inner) | WireShape::List(inner) => words(inner),
+        WireShape::Record(fields) => {
             let inner = fields.iter().flat_map(|field| words(&field.shape));
             fields.iter().map(|field| field.name.to_owned()).chain(inner).collect()
         }
-        Shape::Choice(values) => values.iter().map(|(value, _)| value.clone()).collect(),
-        Shape::Tagged(variants) => {
+        WireShape::Choice(values) => values.iter().map(|(value, _)| value.clone()).collect(),
+        WireShape::Tagged(variants) => {
             variants.iter().flat_map(|(name, inner)| words(inner).into_iter().chain([(*name).to_owned()])).collect()
         }
     }

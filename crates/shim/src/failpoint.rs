@@ -1,98 +1,47 @@
-//! Points at which a test can kill a shim. Only a build with the feature `failpoints` dies at one, and only if it is
-//! armed.
+//! Points at which a test can kill a shim.
 
-/// A point at which a shim may die.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-#[allow(missing_docs, reason = "the names say where")]
-pub enum Failpoint {
-    Claimed = 1,
-    Recorded,
-    GroupMade,
-    Launched,
-    Greeted,
-    Given,
-    Shed,
-    Told,
-    JobRecorded,
-    JobSent,
-    JobStarted,
-    OutputKept,
-    JobEnded,
-    Pausing,
-    Paused,
-    StopAsked,
-    GuestGone,
-    GroupRemoved,
-    EndRecorded,
-    Emptied,
-}
-
-impl Failpoint {
-    /// Every one of them.
-    pub const ALL: [Self; 20] = [
-        Self::Claimed,
-        Self::Recorded,
-        Self::GroupMade,
-        Self::Launched,
-        Self::Greeted,
-        Self::Given,
-        Self::Shed,
-        Self::Told,
-        Self::JobRecorded,
-        Self::JobSent,
-        Self::JobStarted,
-        Self::OutputKept,
-        Self::JobEnded,
-        Self::Pausing,
-        Self::Paused,
-        Self::StopAsked,
-        Self::GuestGone,
-        Self::GroupRemoved,
-        Self::EndRecorded,
-        Self::Emptied,
-    ];
-
-    /// The failpoint with that name.
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|point| format!("{point:?}") == name)
+carrel_failpoint::failpoints! {
+    /// What a shim has done when it is killed.
+    pub enum Failpoint {
+        /// The run directory is claimed.
+        Claimed,
+        /// The record is written.
+        Recorded,
+        /// The cgroup exists.
+        CgroupCreated,
+        /// Pid 1 is started.
+        Launched,
+        /// The agent is ready.
+        HandshakeDone,
+        /// The files belong to the user of the shim.
+        OwnershipChanged,
+        /// The shim has dropped its privileges.
+        PrivilegesDropped,
+        /// The owner has been notified that the sandbox runs.
+        OwnerNotified,
+        /// A job is in the journal.
+        JobRecorded,
+        /// A job was sent to the agent.
+        JobSent,
+        /// The agent has started a job.
+        JobStarted,
+        /// Output of a job is written.
+        OutputKept,
+        /// The end of a job is in the journal.
+        JobEnded,
+        /// A pause is in the journal.
+        Pausing,
+        /// The processes are frozen.
+        Paused,
+        /// A stop was requested.
+        StopRequested,
+        /// Pid 1 has exited.
+        GuestExited,
+        /// The cgroup is removed.
+        CgroupRemoved,
+        /// The end of the sandbox is in the journal.
+        EndRecorded,
+        /// The run directory is emptied.
+        Emptied,
     }
 }
-
-#[cfg(feature = "failpoints")]
-mod armed {
-    use std::os::fd::OwnedFd;
-    use std::sync::OnceLock;
-
-    use rustix::process::{PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
-
-    use super::Failpoint;
-
-    /// The armed failpoint, and a pidfd of this process: the permitted system calls of a shim exclude signalling by
-    /// pid.
-    static ARMED: OnceLock<(Failpoint, OwnedFd)> = OnceLock::new();
-
-    /// Makes this process die like from SIGKILL when it reaches that point.
-    pub fn arm(point: Failpoint) -> std::io::Result<()> {
-        let ourselves = pidfd_open(getpid(), PidfdFlags::empty())?;
-        let _once = ARMED.set((point, ourselves));
-        Ok(())
-    }
-
-    pub(crate) fn reached(point: Failpoint) {
-        if let Some((armed, ourselves)) = ARMED.get() {
-            if *armed == point {
-                let _dead = pidfd_send_signal(ourselves, Signal::KILL);
-            }
-        }
-    }
-}
-
-#[cfg(feature = "failpoints")]
-pub use self::armed::arm;
-#[cfg(feature = "failpoints")]
-pub(crate) use self::armed::reached;
-
-/// Without the feature there are no failpoints.
-#[cfg(not(feature = "failpoints"))]
-pub(crate) fn reached(_point: Failpoint) {}

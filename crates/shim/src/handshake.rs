@@ -68,7 +68,7 @@ pub(crate) fn hello() -> Vec<u8> {
 
 impl AgentHandshake {
     /// Processes received bytes until the handshake is complete.
-    pub(crate) fn hear(&mut self, bytes: &[u8]) -> Result<Option<HandshakeResult>, HandshakeError> {
+    pub(crate) fn receive(&mut self, bytes: &[u8]) -> Result<Option<HandshakeResult>, HandshakeError> {
         self.arrived.extend_from_slice(bytes);
         while self.ready.is_none() || self.credit.is_none() {
             let Some((frame, rest)) = Frame::split(&self.arrived)? else {
@@ -76,7 +76,7 @@ impl AgentHandshake {
             };
             let taken = self.arrived.len() - rest.len();
             match (frame.id, self.ready.is_some()) {
-                (0, false) => self.ready = Some(say_again(frame)?),
+                (0, false) => self.ready = Some(reencode_ready(frame)?),
                 (HELLO_ID, true) => {
                     let envelope = Envelope::parse(frame.body)?;
                     self.credit = Some(envelope.message_type() == Some(MessageType::CarrelWelcome));
@@ -85,34 +85,34 @@ impl AgentHandshake {
             }
             self.arrived.drain(..taken);
         }
-        let (Some((ready, said)), Some(credit)) = (self.ready.take(), self.credit) else { return Ok(None) };
+        let (Some((frame, ready)), Some(credit)) = (self.ready.take(), self.credit) else { return Ok(None) };
         // An agent that announces excessive limits runs no jobs.
         let borne = |limits: &ExecLimits| {
             let output = limits.output_limit <= MOST_OUTPUT && limits.output_chunk_size <= LARGEST_OUTPUT;
             output && limits.input_limit <= MOST_INPUT && limits.stdin_chunk_size >= LEAST_INPUT
         };
-        let limits = said.exec_limits.filter(|limits| credit && borne(limits));
+        let limits = ready.exec_limits.filter(|limits| credit && borne(limits));
         let rest = std::mem::take(&mut self.arrived);
-        Ok(Some(HandshakeResult { ready, credit, limits, version: said.agent_version, rest }))
+        Ok(Some(HandshakeResult { ready: frame, credit, limits, version: ready.agent_version, rest }))
     }
 }
 
 /// The agent's `core.ready` for clients: with a published generation, and only known fields.
-fn say_again(frame: Frame<'_>) -> Result<(Vec<u8>, Ready), HandshakeError> {
+fn reencode_ready(frame: Frame<'_>) -> Result<(Vec<u8>, Ready), HandshakeError> {
     let envelope = Envelope::parse(frame.body)?;
     if frame.flags.known() != Flags::NONE || envelope.message_type() != Some(MessageType::Ready) {
         let name: String = envelope.type_name.chars().take(40).filter(|c| !c.is_control()).collect();
         return Err(HandshakeError::Unexpected(name));
     }
-    let said: Ready = envelope.payload()?;
+    let ready: Ready = envelope.payload()?;
     let generation = envelope.generation.min(Generation::PUBLISHED);
-    let limits = said.exec_limits.map(ExecLimits::check).transpose();
+    let limits = ready.exec_limits.map(ExecLimits::check).transpose();
     let limits = limits.map_err(|error| HandshakeError::Refused(error.to_string()))?;
-    let version = said.agent_version.chars().filter(|c| c.is_ascii_graphic()).take(LONGEST_VERSION).collect();
+    let version = ready.agent_version.chars().filter(|c| c.is_ascii_graphic()).take(LONGEST_VERSION).collect();
     let ready = Ready {
-        boot_time_ns: said.boot_time_ns,
-        init_time_ns: said.init_time_ns,
-        ready_time_ns: said.ready_time_ns,
+        boot_time_ns: ready.boot_time_ns,
+        init_time_ns: ready.init_time_ns,
+        ready_time_ns: ready.ready_time_ns,
         agent_version: version,
         exec_limits: limits.filter(|_| generation >= Generation::EXEC_FLOW),
         ..Ready::default()
@@ -140,15 +140,15 @@ mod tests {
         }
     }
 
-    fn said(generation: u8, ready: &Ready) -> Vec<u8> {
+    fn ready_frame(generation: u8, ready: &Ready) -> Vec<u8> {
         let mut bytes = Vec::new();
         codec::encode(&mut bytes, Generation::new(generation), 0, ready).unwrap();
         codec::encode(&mut bytes, Generation::CURRENT, HELLO_ID, &CarrelWelcome { generation: 11 }).unwrap();
         bytes
     }
 
-    fn heard(bytes: &[u8]) -> HandshakeResult {
-        AgentHandshake::default().hear(bytes).unwrap().unwrap()
+    fn handshake(bytes: &[u8]) -> HandshakeResult {
+        AgentHandshake::default().receive(bytes).unwrap().unwrap()
     }
 
     //= carrel.files-trees-connections.10-spoken-our-peer
@@ -156,25 +156,25 @@ mod tests {
     //= promises.relay.generation-announced
     #[test]
     fn ready_is_re_encoded_without_unpublished_fields() {
-        let greeted = heard(&said(11, &ready()));
-        let (frame, rest) = Frame::split(&greeted.ready).unwrap().unwrap();
+        let result = handshake(&ready_frame(11, &ready()));
+        let (frame, rest) = Frame::split(&result.ready).unwrap().unwrap();
         let envelope = Envelope::parse(frame.body).unwrap();
         let again: Ready = envelope.payload().unwrap();
         assert_eq!((rest.len(), frame.id, envelope.generation), (0, 0, Generation::PUBLISHED));
         assert_eq!((again.carrel, again.agent_version.as_str()), (None, "1.2[31m.3"));
-        assert!(greeted.credit);
+        assert!(result.credit);
     }
 
     #[test]
     fn the_handshake_may_arrive_byte_by_byte_and_later_bytes_are_kept() {
-        let mut bytes = said(10, &ready());
+        let mut bytes = ready_frame(10, &ready());
         let whole = bytes.len();
         bytes.extend_from_slice(b"more");
-        let mut greeting = AgentHandshake::default();
+        let mut handshake = AgentHandshake::default();
         for byte in &bytes[..whole - 1] {
-            assert_eq!(greeting.hear(&[*byte]).unwrap(), None);
+            assert_eq!(handshake.receive(&[*byte]).unwrap(), None);
         }
-        assert_eq!(greeting.hear(&bytes[whole - 1..]).unwrap().unwrap().rest, b"more");
+        assert_eq!(handshake.receive(&bytes[whole - 1..]).unwrap().unwrap().rest, b"more");
     }
 
     //= versioning.implementation-details.relay-bridges-host-guest
@@ -190,10 +190,10 @@ mod tests {
             workload_failure: None,
         };
         codec::encode(&mut bytes, Generation::new(7), HELLO_ID, &unknown).unwrap();
-        let greeted = heard(&bytes);
-        let (frame, _) = Frame::split(&greeted.ready).unwrap().unwrap();
+        let result = handshake(&bytes);
+        let (frame, _) = Frame::split(&result.ready).unwrap().unwrap();
         let again: Ready = Envelope::parse(frame.body).unwrap().payload().unwrap();
-        assert!(!greeted.credit);
+        assert!(!result.credit);
         assert_eq!(again.exec_limits, None, "a generation without acknowledgements announces none");
     }
 
@@ -201,21 +201,24 @@ mod tests {
     #[test]
     fn invalid_handshakes_are_rejected() {
         let absurd = Ready { exec_limits: Some(ExecLimits { output_limit: 0, ..ExecLimits::DEFAULT }), ..ready() };
-        assert!(matches!(AgentHandshake::default().hear(&said(10, &absurd)), Err(HandshakeError::Refused(_))));
-        assert!(matches!(AgentHandshake::default().hear(&[0xff; 9]), Err(HandshakeError::Broken(_))));
+        assert!(matches!(
+            AgentHandshake::default().receive(&ready_frame(10, &absurd)),
+            Err(HandshakeError::Refused(_))
+        ));
+        assert!(matches!(AgentHandshake::default().receive(&[0xff; 9]), Err(HandshakeError::Broken(_))));
         let mut early = Vec::new();
         codec::encode(&mut early, Generation::CURRENT, HELLO_ID, &CarrelWelcome { generation: 11 }).unwrap();
-        assert!(matches!(AgentHandshake::default().hear(&early), Err(HandshakeError::Unexpected(_))));
+        assert!(matches!(AgentHandshake::default().receive(&early), Err(HandshakeError::Unexpected(_))));
         let mut large = 131_072u32.to_be_bytes().to_vec();
         large.resize(LARGEST + 100, 0);
-        assert!(matches!(AgentHandshake::default().hear(&large), Err(HandshakeError::TooMuch)));
+        assert!(matches!(AgentHandshake::default().receive(&large), Err(HandshakeError::TooMuch)));
     }
 
     //= carrel.protocol.property-fuzz-target-decoder
     #[test]
     fn fuzz_any_handshake_is_accepted_or_rejected_without_a_panic() {
         bolero::check!().with_type::<Vec<u8>>().for_each(|bytes| {
-            let _outcome = AgentHandshake::default().hear(bytes);
+            let _outcome = AgentHandshake::default().receive(bytes);
         });
     }
 }

@@ -38,13 +38,13 @@ impl JournalWriter {
     }
 
     /// Records a fact before it takes effect.
-    pub(crate) fn require(&mut self, fact: Fact) -> Result<u64, JournalError> {
+    pub(crate) fn record_before(&mut self, fact: Fact) -> Result<u64, JournalError> {
         self.catch_up()?;
         self.journal.append(fact)
     }
 
     /// Records a fact that has already happened.
-    pub(crate) fn note(&mut self, fact: Fact) {
+    pub(crate) fn record(&mut self, fact: Fact) {
         self.unwritten.push_back(fact);
         if self.catch_up().is_err() {
             self.again = Some(Instant::now() + AGAIN);
@@ -98,9 +98,9 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let mut log = JournalWriter::new(Journal::create(std::fs::File::open(home.path()).unwrap(), "i").unwrap());
         let long = Fact { message: Some("x".repeat(1 << 20)), ..Fact::new(1, FactKind::StopAsked) };
-        assert!(log.require(long.clone()).is_err());
-        log.note(long);
-        log.note(Fact::new(2, FactKind::Ended));
+        assert!(log.record_before(long.clone()).is_err());
+        log.record(long);
+        log.record(Fact::new(2, FactKind::Ended));
         let kinds: Vec<_> = log.read(1, 10).unwrap().into_iter().map(|fact| (fact.sequence, fact.kind)).collect();
         assert_eq!(kinds, [(1, FactKind::StopAsked), (2, FactKind::Ended)]);
     }

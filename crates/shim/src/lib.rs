@@ -5,7 +5,6 @@
 
 mod control_socket;
 mod directory;
-#[allow(unreachable_pub, dead_code, reason = "most of it is for builds with failpoints")]
 mod failpoint;
 mod handshake;
 mod jobs;
@@ -21,40 +20,38 @@ mod start;
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 
-use carrel_sandbox::cgroup::Host;
+use carrel_sandbox::cgroup::HostCgroups;
 
 pub use self::directory::{
-    DirectoryError, Unkillable, collect, collect_incarnation, sweep, sweep_directory, sweep_groups,
+    DirectoryError, UnkillableProcesses, collect, collect_incarnation, sweep, sweep_directory, sweep_groups,
 };
 pub use self::failpoint::Failpoint;
-#[cfg(feature = "failpoints")]
-pub use self::failpoint::arm;
-use self::owner::{Owner, OwnerFault};
+use self::owner::{Owner, OwnerError};
 
 /// Supervises the sandbox that the owner on standard input requests, until it ends.
 pub fn supervise() -> ExitCode {
     let stream = match rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3) {
         Ok(stream) => UnixStream::from(stream),
-        Err(errno) => return complain(&errno),
+        Err(errno) => return report_error(&errno),
     };
     // From here on no other descriptor refers to it, so that dropping it closes it.
-    if let Err(errno) = forget_stdin() {
-        return complain(&errno);
+    if let Err(errno) = detach_stdin() {
+        return report_error(&errno);
     }
     // Host detection needs no request: a prestarted shim has the time.
-    let host = Host::detect();
+    let host = HostCgroups::detect();
     let mut owner = Owner::new(stream);
     let create = match owner.create() {
         Ok(create) => create,
         // It was prestarted, and is not needed.
-        Err(OwnerFault::Gone) => return ExitCode::SUCCESS,
-        Err(fault) => return complain(&fault),
+        Err(OwnerError::Disconnected) => return ExitCode::SUCCESS,
+        Err(fault) => return report_error(&fault),
     };
     match start::start(&create, &owner, host) {
         Ok(running) => match serve::ShimServer::new(running, owner) {
             Ok(server) => server.run(),
             // The owner sweeps the remains when it notices that we exited.
-            Err(errno) => complain(&errno),
+            Err(errno) => report_error(&errno),
         },
         Err(failed) => {
             owner.fail(&failed.to_message());
@@ -64,12 +61,12 @@ pub fn supervise() -> ExitCode {
 }
 
 /// Replaces standard input with the null device.
-fn forget_stdin() -> Result<(), rustix::io::Errno> {
+fn detach_stdin() -> Result<(), rustix::io::Errno> {
     let nothing = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty())?;
     rustix::stdio::dup2_stdin(&nothing)
 }
 
-fn complain(error: &dyn std::fmt::Display) -> ExitCode {
+fn report_error(error: &dyn std::fmt::Display) -> ExitCode {
     eprintln!("carrel-shim: {error}");
     ExitCode::FAILURE
 }

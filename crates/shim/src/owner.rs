@@ -26,9 +26,9 @@ struct OwnerMessage {
 
 /// An invalid message of the owner.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum OwnerFault {
+pub(crate) enum OwnerError {
     #[error("owner disconnected before its create request")]
-    Gone,
+    Disconnected,
     #[error("owner did not send a create request")]
     Unexpected,
     #[error(transparent)]
@@ -47,37 +47,37 @@ impl Owner {
     }
 
     /// Waits for the create request.
-    pub(crate) fn create(&mut self) -> Result<Create, OwnerFault> {
-        let said = loop {
-            if let Some(said) = self.next()? {
-                break said;
+    pub(crate) fn create(&mut self) -> Result<Create, OwnerError> {
+        let message = loop {
+            if let Some(message) = self.next()? {
+                break message;
             }
             let mut bytes = [0; 64 * 1024];
             match self.stream.read(&mut bytes)? {
-                0 => return Err(OwnerFault::Gone),
+                0 => return Err(OwnerError::Disconnected),
                 count => self.arrived.extend_from_slice(bytes.get(..count).unwrap_or_default()),
             }
         };
-        let envelope = Envelope::parse(&said.body)?;
-        decode::<Create>(&envelope).ok_or(OwnerFault::Unexpected)?.map_err(OwnerFault::Unreadable)
+        let envelope = Envelope::parse(&message.body)?;
+        decode::<Create>(&envelope).ok_or(OwnerError::Unexpected)?.map_err(OwnerError::Unreadable)
     }
 
     /// The next message.
-    fn next(&mut self) -> Result<Option<OwnerMessage>, OwnerFault> {
+    fn next(&mut self) -> Result<Option<OwnerMessage>, OwnerError> {
         let Some((frame, rest)) = Frame::split(&self.arrived)? else { return Ok(None) };
-        let said = OwnerMessage { body: frame.body.to_vec() };
+        let message = OwnerMessage { body: frame.body.to_vec() };
         let taken = self.arrived.len() - rest.len();
         self.arrived.drain(..taken);
-        Ok(Some(said))
+        Ok(Some(message))
     }
 
     /// Sends a message to the owner. Ignored if it no longer reads.
-    pub(crate) fn tell<M: for<'b> ShimMessage<'b>>(&self, id: u32, message: &M) {
-        self.tell_with(id, message, None);
+    pub(crate) fn send<M: for<'b> ShimMessage<'b>>(&self, id: u32, message: &M) {
+        self.send_with(id, message, None);
     }
 
     /// Sends a message with a descriptor to the owner.
-    pub(crate) fn tell_with<M: for<'b> ShimMessage<'b>>(
+    pub(crate) fn send_with<M: for<'b> ShimMessage<'b>>(
         &self,
         id: u32,
         message: &M,
@@ -94,7 +94,7 @@ impl Owner {
     /// Its identity from the kernel's peer credentials, while it is alive.
     pub(crate) fn peer(&self) -> PeerProcess {
         let peer = crate::control_socket::peer(self.stream.as_fd());
-        let began = carrel_shim_client::began(peer.pid).unwrap_or(0);
+        let began = carrel_shim_client::process_start_time(peer.pid).unwrap_or(0);
         PeerProcess { began, command: command(peer.pid), ..peer }
     }
 
@@ -107,16 +107,16 @@ impl Owner {
     }
 
     pub(crate) fn fail(&self, failed: &ShimFailure) {
-        self.tell(0, failed);
+        self.send(0, failed);
     }
 }
 
 /// The command of a process for display: on one line, and limited in length.
 fn command(pid: u32) -> String {
-    let mut words = Vec::new();
+    let mut command = Vec::new();
     let file = std::fs::File::open(format!("/proc/{pid}/cmdline"));
-    let _read = file.and_then(|file| file.take(LONGEST_COMMAND).read_to_end(&mut words));
-    let text = String::from_utf8_lossy(&words).replace('\0', " ");
+    let _read = file.and_then(|file| file.take(LONGEST_COMMAND).read_to_end(&mut command));
+    let text = String::from_utf8_lossy(&command).replace('\0', " ");
     text.trim_end().chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 

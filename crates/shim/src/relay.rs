@@ -21,7 +21,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use carrel_protocol::relay_flow::{CreditSender, INPUT_WINDOW};
-use carrel_protocol::{Codec, Frame, Header, IdRange};
+use carrel_protocol::{CorrelationIdRange, Frame, Header, PrologueFormat};
 
 use self::client::RelayedClient;
 pub(crate) use self::client::{ClientFault, ClientOutbox};
@@ -38,7 +38,7 @@ const DATA: Slot = SLOTS;
 /// The number of bytes that one client sends per turn.
 const TURN: usize = 256 * 1024;
 /// The total backlog above which the client with the largest one is disconnected.
-const WAITING_FOR_ALL: usize = 16 * 1024 * 1024;
+const MAX_TOTAL_BACKLOG: usize = 16 * 1024 * 1024;
 /// The budget of output in flight to all clients.
 const OUTPUT_SHARED: u64 = 8 * 1024 * 1024;
 /// The minimum and maximum of output in flight to one client.
@@ -85,7 +85,7 @@ enum SlotState {
 }
 
 /// The receivers of the agent's frames.
-pub(crate) trait FrameListeners {
+pub(crate) trait FrameReceivers {
     /// Offers bytes to a client; returns how many were sent at once.
     fn client(&mut self, slot: Slot, bytes: &[u8]) -> usize;
 
@@ -153,7 +153,7 @@ impl Relay {
         let ids = ids_of(slot)?;
         let input = CreditSender::new(if self.credit { INPUT_WINDOW } else { u64::MAX });
         let mut client = RelayedClient::new(ids, input, now);
-        client.outbox.push(&Codec::Current.prologue(ids));
+        client.outbox.push(&PrologueFormat::Current.prologue(ids));
         client.outbox.push(&self.ready);
         self.waiting += client.outbox.len();
         *self.places.get_mut(slot)? = SlotState::Taken(Box::new(client));
@@ -173,40 +173,40 @@ impl Relay {
         }
         self.clients -= 1;
         self.queue.retain(|waiting| *waiting != slot);
-        let question = self.own.farewell(ids);
+        let ping = self.own.announce_disconnect(ids);
         if let Some(place) = self.places.get_mut(slot) {
-            *place = SlotState::Leaving(question);
+            *place = SlotState::Leaving(ping);
         }
-        self.lend();
+        self.grant_loans();
     }
 
     /// How many bytes may be read from a client now.
-    pub(crate) fn wanted_from(&self, slot: Slot) -> usize {
-        self.client(slot).map_or(0, RelayedClient::wanted)
+    pub(crate) fn read_budget(&self, slot: Slot) -> usize {
+        self.client(slot).map_or(0, RelayedClient::read_budget)
     }
 
-    /// The buffer for a client's bytes; followed by [`Self::arrived_from`].
+    /// The buffer for a client's bytes; followed by [`Self::receive_from_client`].
     pub(crate) fn inbox(&mut self, slot: Slot) -> Option<&mut Vec<u8>> {
         let client = self.client_mut(slot)?;
-        let wanted = client.wanted();
-        Some(client.inbox.room(wanted))
+        let budget = client.read_budget();
+        Some(client.inbox.reserve(budget))
     }
 
     /// Processes bytes that were read from a client.
-    pub(crate) fn arrived_from(&mut self, slot: Slot, bytes: usize, now: Instant) {
+    pub(crate) fn receive_from_client(&mut self, slot: Slot, bytes: usize, now: Instant) {
         self.totals.from_clients += bytes as u64;
         self.now = now;
         let Some(client) = self.client_mut(slot) else { return };
         client.moved = now;
-        match client.look() {
-            Ok(asked) if asked.shutdown => self.events.push(RelayEvent::Shutdown),
+        match client.check_frames() {
+            Ok(requests) if requests.shutdown => self.events.push(RelayEvent::Shutdown),
             Ok(_) => {}
             Err(fault) => {
                 client.dead = true;
                 self.events.push(RelayEvent::Drop(slot, fault));
             }
         }
-        self.consider(slot);
+        self.queue_for_loan(slot);
     }
 
     /// A client shut down sending. What it sent is still forwarded, as far as possible without waiting.
@@ -223,7 +223,7 @@ impl Relay {
     }
 
     /// Queues a client for the pool if its next frame is large and it has credit for it.
-    fn consider(&mut self, slot: Slot) {
+    fn queue_for_loan(&mut self, slot: Slot) {
         let Some(SlotState::Taken(client)) = self.places.get_mut(slot) else { return };
         self.large = self.large - client.charged + client.inbox.charge();
         client.charged = client.inbox.charge();
@@ -231,34 +231,34 @@ impl Relay {
         if client.wants_loan(on_their_way).is_some() && !self.queue.contains(&slot) {
             self.queue.push_back(slot);
         }
-        self.lend();
+        self.grant_loans();
     }
 
     /// Lends pool memory to waiting clients, in order.
-    fn lend(&mut self) {
+    fn grant_loans(&mut self) {
         while let Some(slot) = self.queue.front().copied() {
-            if let Some(SlotState::Taken(client)) = self.places.get_mut(slot) {
-                if let Some(frame) = client.inbox.wants_loan() {
-                    if self.large + ClientInbox::charge_of(frame) > LARGE_POOL {
-                        return;
-                    }
-                    client.inbox.grant(frame);
-                    self.large = self.large - client.charged + client.inbox.charge();
-                    client.charged = client.inbox.charge();
-                    // It could not make progress before.
-                    client.moved = self.now;
+            if let Some(SlotState::Taken(client)) = self.places.get_mut(slot)
+                && let Some(frame) = client.inbox.wants_loan()
+            {
+                if self.large + ClientInbox::charge_of(frame) > LARGE_POOL {
+                    return;
                 }
+                client.inbox.grant(frame);
+                self.large = self.large - client.charged + client.inbox.charge();
+                client.charged = client.inbox.charge();
+                // It could not make progress before.
+                client.moved = self.now;
             }
             self.queue.pop_front();
         }
     }
 
     /// Releases unused memory when idle.
-    pub(crate) fn rest(&mut self) {
+    pub(crate) fn release_memory(&mut self) {
         for place in &mut self.places {
             if let SlotState::Taken(client) = place {
-                client.inbox.rest();
-                client.outbox.rest_idle();
+                client.inbox.release_memory();
+                client.outbox.release_memory();
             }
         }
     }
@@ -293,8 +293,8 @@ impl Relay {
     // --- towards the agent
 
     /// Queues a message of the host itself, before all client data.
-    pub(crate) fn say(&mut self, frame: &[u8]) {
-        self.own.say(frame);
+    pub(crate) fn queue(&mut self, frame: &[u8]) {
+        self.own.queue(frame);
     }
 
     /// Allocates an id for a job.
@@ -313,42 +313,42 @@ impl Relay {
     }
 
     /// Queues data for a job: it takes turns with clients.
-    pub(crate) fn give(&mut self, frame: &[u8]) {
+    pub(crate) fn queue_job_data(&mut self, frame: &[u8]) {
         self.own.data.push(frame);
     }
 
     /// The number of queued bytes of the host itself.
-    pub(crate) fn unsaid(&self) -> usize {
+    pub(crate) fn queued_for_guest(&self) -> usize {
         self.own.waiting()
     }
 
     /// The next bytes for the agent.
-    pub(crate) fn for_guest(&mut self) -> &[u8] {
+    pub(crate) fn next_for_guest(&mut self) -> &[u8] {
         if self.sending.is_none() {
-            self.tell_credit();
+            self.grant_credit();
             if self.own.is_empty() {
                 self.sending = self.next_sender();
             }
         }
         match self.sending {
-            Some((DATA, left)) => self.own.data.rest().get(..left).unwrap_or_default(),
+            Some((DATA, left)) => self.own.data.remaining().get(..left).unwrap_or_default(),
             Some((slot, left)) => self.client(slot).map_or(&[], |client| client.inbox.front(left)),
-            None => self.own.rest(),
+            None => self.own.remaining(),
         }
     }
 
     /// Records how many of those bytes were sent.
-    pub(crate) fn guest_took(&mut self, bytes: usize) {
-        let Some((slot, left)) = self.sending else { return self.own.took(bytes) };
+    pub(crate) fn advance_guest(&mut self, bytes: usize) {
+        let Some((slot, left)) = self.sending else { return self.own.advance(bytes) };
         let left = left.saturating_sub(bytes);
         self.sending = (left > 0).then_some((slot, left));
         if slot == DATA {
-            return self.own.data.took(bytes);
+            return self.own.data.advance(bytes);
         }
         if let Some(client) = self.client_mut(slot) {
-            client.inbox.took(bytes);
+            client.inbox.advance(bytes);
         }
-        self.consider(slot);
+        self.queue_for_loan(slot);
     }
 
     /// The next client with complete frames and credit, with as many frames as a turn permits.
@@ -369,7 +369,7 @@ impl Relay {
     }
 
     /// Grants output credit of each client to the agent.
-    fn tell_credit(&mut self) {
+    fn grant_credit(&mut self) {
         if !self.credit || !self.own.is_empty() {
             return;
         }
@@ -392,20 +392,20 @@ impl Relay {
 
     /// Processes bytes from the agent. What is not sent to a client at once is queued. Nothing is offered to a client
     /// with a backlog.
-    pub(crate) fn hear_guest(
+    pub(crate) fn receive_from_guest(
         &mut self,
         mut bytes: &[u8],
         now: Instant,
-        listeners: &mut impl FrameListeners,
+        listeners: &mut impl FrameReceivers,
     ) -> Result<(), AgentViolation> {
         while !bytes.is_empty() {
             let (target, run, rest) = self.route.next(bytes, |header| target(&self.places, &self.own, header))?;
             bytes = rest;
             match target {
-                FrameTarget::Client(slot) => self.pass_on(slot, run, listeners),
-                FrameTarget::Own => self.heard(run),
+                FrameTarget::Client(slot) => self.forward(slot, run, listeners),
+                FrameTarget::Own => self.receive_own(run),
                 FrameTarget::Job => {
-                    if !self.own.hear_job(run, |frame| listeners.job(frame)) {
+                    if !self.own.receive_job_frame(run, |frame| listeners.job(frame)) {
                         self.route.stray();
                     }
                 }
@@ -416,25 +416,25 @@ impl Relay {
         Ok(())
     }
 
-    fn pass_on(&mut self, slot: Slot, run: FrameRun<'_>, listeners: &mut impl FrameListeners) {
+    fn forward(&mut self, slot: Slot, run: FrameRun<'_>, listeners: &mut impl FrameReceivers) {
         let Some(SlotState::Taken(client)) = self.places.get_mut(slot) else { return };
         if client.dead {
             return;
         }
         client.output.received(run.len() as u64);
         for piece in run.pieces() {
-            let gone = if client.outbox.is_empty() { listeners.client(slot, piece).min(piece.len()) } else { 0 };
-            self.totals.to_clients += gone as u64;
-            client.outbox.push(piece.get(gone..).unwrap_or_default());
-            self.waiting += piece.len() - gone;
+            let sent = if client.outbox.is_empty() { listeners.client(slot, piece).min(piece.len()) } else { 0 };
+            self.totals.to_clients += sent as u64;
+            client.outbox.push(piece.get(sent..).unwrap_or_default());
+            self.waiting += piece.len() - sent;
         }
-        if self.waiting > WAITING_FOR_ALL {
-            self.relieve();
+        if self.waiting > MAX_TOTAL_BACKLOG {
+            self.drop_largest_backlog();
         }
     }
 
     /// Disconnects the client with the largest backlog if the total is too large.
-    fn relieve(&mut self) {
+    fn drop_largest_backlog(&mut self) {
         let waiting = |place: &SlotState| if let SlotState::Taken(client) = place { client.outbox.len() } else { 0 };
         let most = self.places.iter().enumerate().max_by_key(|(_, place)| waiting(place));
         let Some((slot, SlotState::Taken(_))) = most else { return };
@@ -446,48 +446,47 @@ impl Relay {
         self.events.push(RelayEvent::Drop(slot, ClientFault::TooSlow));
     }
 
-    fn heard(&mut self, run: FrameRun<'_>) {
-        self.own.hear(run.pieces());
-        while let Some(heard) = self.own.take_heard() {
-            let made_sense = match heard {
+    fn receive_own(&mut self, run: FrameRun<'_>) {
+        self.own.receive(run.pieces());
+        while let Some(message) = self.own.next_message() {
+            let is_valid = match message {
                 HostMessage::Credit(id, limit) => {
-                    let slot = Codec::Current.owner_of(id) as usize;
+                    let slot = PrologueFormat::Current.owner_of(id) as usize;
                     let granted = self.client_mut(slot).map(|client| client.input.grant(limit)).is_some();
-                    self.consider(slot);
+                    self.queue_for_loan(slot);
                     granted || self.is_leaving(id)
                 }
                 // An error about a shutdown request: not relevant here.
-                HostMessage::Complaint => true,
+                HostMessage::Error => true,
                 HostMessage::Answer(id) => {
-                    let asked =
-                        |place: &&mut SlotState| matches!(place, SlotState::Leaving(question) if *question == id);
-                    self.places.iter_mut().find(asked).map(|place| *place = SlotState::Free).is_some()
+                    let requests = |place: &&mut SlotState| matches!(place, SlotState::Leaving(ping) if *ping == id);
+                    self.places.iter_mut().find(requests).map(|place| *place = SlotState::Free).is_some()
                 }
-                HostMessage::Nonsense => false,
+                HostMessage::Invalid => false,
             };
-            if !made_sense {
+            if !is_valid {
                 self.route.stray();
             }
         }
     }
 
     fn is_leaving(&self, id: u32) -> bool {
-        matches!(self.places.get(Codec::Current.slot_of(id) as usize), Some(SlotState::Leaving(_)))
+        matches!(self.places.get(PrologueFormat::Current.slot_of(id) as usize), Some(SlotState::Leaving(_)))
     }
 
     // --- towards a client
 
     /// The next bytes for a client.
-    pub(crate) fn for_client(&self, slot: Slot) -> &[u8] {
-        self.client(slot).map_or(&[], |client| client.outbox.rest())
+    pub(crate) fn next_for_client(&self, slot: Slot) -> &[u8] {
+        self.client(slot).map_or(&[], |client| client.outbox.remaining())
     }
 
     /// Records how many of those bytes were sent.
-    pub(crate) fn client_took(&mut self, slot: Slot, bytes: usize) {
+    pub(crate) fn advance_client(&mut self, slot: Slot, bytes: usize) {
         self.totals.to_clients += bytes as u64;
         if let Some(SlotState::Taken(client)) = self.places.get_mut(slot) {
             let before = client.outbox.len();
-            client.outbox.took(bytes);
+            client.outbox.advance(bytes);
             self.waiting -= before - client.outbox.len();
         }
     }
@@ -508,10 +507,10 @@ impl Relay {
 }
 
 /// The ids of a slot; of the last one only the lower half.
-fn ids_of(slot: Slot) -> Option<IdRange> {
+fn ids_of(slot: Slot) -> Option<CorrelationIdRange> {
     let number = u32::try_from(slot).ok()?;
-    let ids = Codec::Current.range(number)?;
-    if slot + 1 < SLOTS { Some(ids) } else { IdRange::new(ids.start(), host::FIRST).ok() }
+    let ids = PrologueFormat::Current.range(number)?;
+    if slot + 1 < SLOTS { Some(ids) } else { CorrelationIdRange::new(ids.start(), host::FIRST).ok() }
 }
 
 /// The target of a frame of the agent.
@@ -522,7 +521,7 @@ fn target(places: &[SlotState], own: &HostChannel, header: Header) -> FrameTarge
     if own.is_for_job(header) {
         return FrameTarget::Job;
     }
-    let slot = Codec::Current.slot_of(header.id) as usize;
+    let slot = PrologueFormat::Current.slot_of(header.id) as usize;
     match places.get(slot) {
         Some(SlotState::Taken(client)) if client.ids.contains(header.id) && route::is_sensible(header.flags) => {
             FrameTarget::Client(slot)

@@ -8,17 +8,18 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
+use carrel_failpoint::Failpoints;
 use carrel_image::{GuestPath, RootFs};
 use carrel_sandbox::cgroup::{
-    Cgroup, CgroupError, CgroupLimits, Controller, ControllerLocation, CpuShare, Host, LimitPolicy, OomWatch,
+    Cgroup, CgroupError, CgroupLimits, Controller, ControllerLocation, CpuShare, HostCgroups, LimitPolicy, OomWatch,
 };
 use carrel_sandbox::{
-    Access, Container, Disk, DiskError, DiskKind, Gvisor, HostMount, HostOwner, IdRange, Isolation, KeptDisk,
-    KernelMemory, Network, Project, Quota, Reserve, RetainedPrivileges, Spec, drop_privileges, launch,
-    leave_host_mounts,
+    Container, ContainerSpec, Disk, DiskError, DiskKind, DiskQuota, FreeSpaceReserve, Gvisor, HostMount,
+    HostMountAccess, HostOwner, IdRange, Isolation, KernelMemory, PersistentDisk, ProjectMount, RetainedPrivileges,
+    SandboxNetwork, drop_privileges, launch, leave_host_mounts,
 };
 use carrel_shim_client::messages::{self, Create, Fact, FactKind, Hello, SandboxReady, UnenforcedLimit, VERSION};
-use carrel_shim_client::{SandboxRecord, began, boot_id};
+use carrel_shim_client::{SandboxRecord, boot_id, process_start_time};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -26,7 +27,7 @@ use rustix::process::Signal;
 
 pub(crate) use self::error::StartError;
 use crate::directory::RunDirectory;
-use crate::failpoint::{Failpoint, reached};
+use crate::failpoint::Failpoint;
 use crate::handshake::{AgentHandshake, HandshakeResult, hello};
 use crate::jobs::Jobs;
 use crate::journal::{JournalWriter, wall_ms};
@@ -42,7 +43,7 @@ const ENVIRONMENT: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bi
 const SEND_BUFFER: usize = 1024 * 1024;
 
 /// A running sandbox with its resources.
-pub(crate) struct RunningSandbox {
+pub(crate) struct SupervisedSandbox {
     pub(crate) container: Container,
     pub(crate) cgroup: Option<Cgroup>,
     /// Requested limits that are not enforced.
@@ -54,9 +55,9 @@ pub(crate) struct RunningSandbox {
     directory: Option<RunDirectory>,
     pub(crate) channel: OwnedFd,
     pub(crate) listener: UnixListener,
-    pub(crate) greeted: HandshakeResult,
+    pub(crate) handshake: HandshakeResult,
     /// How much of the host's disk has to stay free.
-    pub(crate) reserve: Reserve,
+    pub(crate) reserve: FreeSpaceReserve,
     /// Whether it is persistent.
     pub(crate) lasting: bool,
     /// The initial state of the event loop.
@@ -65,7 +66,7 @@ pub(crate) struct RunningSandbox {
 
 /// The initial state of the event loop.
 pub(crate) struct ServerParts {
-    pub(crate) desk: UnixListener,
+    pub(crate) control_socket: UnixListener,
     pub(crate) hello: Hello,
     pub(crate) jobs: Jobs,
     pub(crate) ports: PublishedPorts,
@@ -76,8 +77,8 @@ pub(crate) struct ServerParts {
 pub(crate) fn start(
     create: &Create,
     owner: &Owner,
-    host: Result<Host, CgroupError>,
-) -> Result<RunningSandbox, StartError> {
+    host: Result<HostCgroups, CgroupError>,
+) -> Result<SupervisedSandbox, StartError> {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     // Invalid requests are rejected before anything is created.
     let (root, mounts, project) = (RootFs::try_from(create.root.clone())?, mounts(create)?, project(create)?);
@@ -88,14 +89,14 @@ pub(crate) fn start(
     let program = program::open(&create.agentd.0, &create.programs.0)
         .map_err(|error| StartError::Program(create.agentd.0.display().to_string(), error))?;
     let mut directory = RunDirectory::claim(&create.directory.0, &create.incarnation)?;
-    reached(Failpoint::Claimed);
+    Failpoint::Claimed.reached();
     let mut log = JournalWriter::new(directory.take_journal()?);
     let made = ValidatedRequest { create, root, mounts, project, network, isolation, program, host };
-    match make(made, &limits, owner, &mut directory) {
+    match create_sandbox(made, &limits, owner, &mut directory) {
         Ok(parts) => Ok(parts.into_running(create, directory, log)),
         Err(error) => {
             let fact = Fact { message: Some(error.to_string()), ..Fact::new(wall_ms(), FactKind::Failed) };
-            log.note(fact);
+            log.record(fact);
             // The container and its cgroup were removed on drop.
             let _removed = directory.remove();
             Err(error)
@@ -108,11 +109,11 @@ struct ValidatedRequest<'a> {
     create: &'a Create,
     root: RootFs,
     mounts: Vec<HostMount>,
-    project: Option<Project>,
-    network: Option<Network>,
+    project: Option<ProjectMount>,
+    network: Option<SandboxNetwork>,
     isolation: Isolation,
     program: OwnedFd,
-    host: Result<Host, CgroupError>,
+    host: Result<HostCgroups, CgroupError>,
 }
 
 /// A created sandbox.
@@ -124,68 +125,68 @@ struct CreatedSandbox {
     kernel_memory: KernelMemory,
     channel: OwnedFd,
     listener: UnixListener,
-    desk: UnixListener,
+    control_socket: UnixListener,
     logs: OwnedFd,
-    greeted: HandshakeResult,
+    handshake: HandshakeResult,
     hello: Hello,
 }
 
-fn make(
-    made: ValidatedRequest<'_>,
+fn create_sandbox(
+    request: ValidatedRequest<'_>,
     limits: &CgroupLimits,
     owner: &Owner,
     directory: &mut RunDirectory,
 ) -> Result<CreatedSandbox, StartError> {
     let system = |what| move |errno: Errno| StartError::System(what, errno.into());
-    let create = made.create;
+    let create = request.create;
     let ids = IdRange::allocate(&create.ids.0)?;
     let (id_base, supervisor) = (ids.base(), ids.supervisor());
     let record = record(create, owner, directory, &ids)?;
     directory.record(&record)?;
-    reached(Failpoint::Recorded);
-    let no_freezer = no_freezer(&made.host);
-    let (cgroup, mut unenforced) = group(create, limits, made.host)?;
-    reached(Failpoint::GroupMade);
+    Failpoint::Recorded.reached();
+    let no_freezer = no_freezer(&request.host);
+    let (cgroup, mut unenforced) = group(create, limits, request.host)?;
+    Failpoint::CgroupCreated.reached();
     let disk = disk(create)?;
     if let Some(missing) = no_freezer.filter(|_| is_guarded(create, &disk)) {
         unenforced.get_or_insert_default().push(unguarded(create, missing)?);
     }
-    let (ours, theirs) = channel().map_err(system("socketpair"))?;
+    let (agent_channel, guest_end) = channel().map_err(system("socketpair"))?;
     // Written before the agent starts, to save a round trip.
-    rustix::io::write(&ours, &hello()).map_err(system("write"))?;
-    let shared = made.network.is_some();
+    rustix::io::write(&agent_channel, &hello()).map_err(system("write"))?;
+    let shared = request.network.is_some();
     let mut container = launch(
-        Spec {
-            root: made.root,
-            mounts: made.mounts,
-            project: made.project,
+        ContainerSpec {
+            root: request.root,
+            mounts: request.mounts,
+            project: request.project,
             disk,
             hostname: create.hostname.clone(),
-            network: made.network,
+            network: request.network,
             ids,
-            program: made.program,
+            program: request.program,
             args: vec![CString::from(c"carrel-agentd")],
             env: vec![CString::new(ENVIRONMENT).unwrap_or_default()],
-            channel: theirs,
+            channel: guest_end,
             oom_score: true,
-            isolation: made.isolation,
+            isolation: request.isolation,
         },
         cgroup.as_ref(),
     )?;
-    reached(Failpoint::Launched);
+    Failpoint::Launched.reached();
     let listener = directory.listen()?;
     let logs = directory.logs(create.logs.as_ref().map(|logs| logs.0.as_path()), supervisor)?;
     // Without it, memory is checked when a process was killed.
     let memory = cgroup.as_ref().and_then(|cgroup| cgroup.watch_out_of_memory().ok().flatten());
     let kernel_memory = KernelMemory::open(&mut container, cgroup.as_ref(), limits.memory(), shared);
-    let greeted = greet(&ours, &container, owner).map_err(|error| match error {
+    let handshake = wait_until_ready(&agent_channel, &container, owner).map_err(|error| match error {
         // The runtime reports the reason itself.
         StartError::Ended => runtime_failed(&container).unwrap_or(error),
         error => error,
     })?;
-    reached(Failpoint::Greeted);
-    rustix::fs::fcntl_setfl(&ours, OFlags::NONBLOCK).map_err(system("fcntl"))?;
-    let desk = directory.listen_shim()?;
+    Failpoint::HandshakeDone.reached();
+    rustix::fs::fcntl_setfl(&agent_channel, OFlags::NONBLOCK).map_err(system("fcntl"))?;
+    let control_socket = directory.listen_shim()?;
     let changes = container.changes().map(AsFd::as_fd);
     let pid = container.pid().as_raw_nonzero().get().unsigned_abs();
     let ready = SandboxReady {
@@ -195,10 +196,10 @@ fn make(
         changes: changes.is_some(),
         unenforced: unenforced.clone(),
     };
-    cgroup.as_ref().map_or(Ok(()), |cgroup| cgroup.give(supervisor))?;
-    directory.give(supervisor)?;
-    reached(Failpoint::Given);
-    forget_streams().map_err(system("/dev/null"))?;
+    cgroup.as_ref().map_or(Ok(()), |cgroup| cgroup.delegate(supervisor))?;
+    directory.chown(supervisor)?;
+    Failpoint::OwnershipChanged.reached();
+    detach_output().map_err(system("/dev/null"))?;
     let directories: Vec<_> = directory
         .handles()
         .into_iter()
@@ -207,9 +208,9 @@ fn make(
         .collect();
     drop_privileges(RetainedPrivileges { kill: true, user: Some(supervisor), directories: &directories })?;
     drop(directories);
-    reached(Failpoint::Shed);
-    owner.tell_with(0, &ready, changes);
-    reached(Failpoint::Told);
+    Failpoint::PrivilegesDropped.reached();
+    owner.send_with(0, &ready, changes);
+    Failpoint::OwnerNotified.reached();
     let hello = Hello {
         version: VERSION,
         release: record.release,
@@ -218,7 +219,7 @@ fn make(
         boot_id: record.boot_id,
         shim_pid: record.shim_pid,
         pid,
-        agent_version: greeted.version.clone(),
+        agent_version: handshake.version.clone(),
     };
     Ok(CreatedSandbox {
         container,
@@ -226,17 +227,17 @@ fn make(
         unenforced,
         memory,
         kernel_memory,
-        channel: ours,
+        channel: agent_channel,
         listener,
-        desk,
+        control_socket,
         logs,
-        greeted,
+        handshake,
         hello,
     })
 }
 
 /// Replaces standard output and error with the null device: their readers must not wait for the exit of this process.
-fn forget_streams() -> Result<(), Errno> {
+fn detach_output() -> Result<(), Errno> {
     let flags = OFlags::WRONLY | OFlags::CLOEXEC;
     let nothing = rustix::fs::open("/dev/null", flags, rustix::fs::Mode::empty())?;
     rustix::stdio::dup2_stdout(&nothing)?;
@@ -260,7 +261,7 @@ fn record(
         release: env!("CARGO_PKG_VERSION").to_owned(),
         version: VERSION,
         shim_pid,
-        shim_began: began(shim_pid).ok_or_else(missing)?,
+        shim_began: process_start_time(shim_pid).ok_or_else(missing)?,
         created_ms: wall_ms(),
         image: create.image.clone(),
         owner: owner.peer(),
@@ -283,7 +284,7 @@ fn record(
 fn group(
     create: &Create,
     limits: &CgroupLimits,
-    host: Result<Host, CgroupError>,
+    host: Result<HostCgroups, CgroupError>,
 ) -> Result<(Option<Cgroup>, Option<Vec<UnenforcedLimit>>), StartError> {
     let policy = if create.allow_unenforced { LimitPolicy::AllowUnenforced } else { LimitPolicy::Refuse };
     let unenforced = |controller: Controller, reason: &dyn std::fmt::Display| UnenforcedLimit {
@@ -312,8 +313,8 @@ fn group(
 }
 
 /// Why this host cannot pause a sandbox, if it cannot.
-fn no_freezer(host: &Result<Host, CgroupError>) -> Option<String> {
-    match host.as_ref().map(|host| host.place(Controller::Freezer)) {
+fn no_freezer(host: &Result<HostCgroups, CgroupError>) -> Option<String> {
+    match host.as_ref().map(|host| host.location(Controller::Freezer)) {
         Ok(ControllerLocation::V1(_) | ControllerLocation::V2(_)) => None,
         Ok(ControllerLocation::Missing(missing)) => Some(missing.to_string()),
         Err(error) => Some(error.to_string()),
@@ -323,7 +324,7 @@ fn no_freezer(host: &Result<Host, CgroupError>) -> Option<String> {
 /// Whether only a pause prevents a sandbox from filling the host's disk.
 fn is_guarded(create: &Create, disk: &Disk) -> bool {
     let reserve = create.kept_disk.as_ref().is_some_and(|kept| kept.host_free > 0);
-    reserve && matches!(disk, Disk::Kept(kept) if kept.kind() == DiskKind::Plain)
+    reserve && matches!(disk, Disk::Persistent(kept) if kept.kind() == DiskKind::Plain)
 }
 
 /// The disk reserve as an unenforced limit, if the sandbox cannot be paused.
@@ -336,34 +337,34 @@ fn unguarded(create: &Create, missing: String) -> Result<UnenforcedLimit, StartE
 
 fn disk(create: &Create) -> Result<Disk, StartError> {
     let Some(kept) = &create.kept_disk else { return Ok(Disk::Memory { bytes: create.disk }) };
-    let make = || match (kept.unlimited, kept.quota_bytes) {
-        (Some(true), None) => KeptDisk::create_unlimited(&kept.directory.0),
+    let create_disk = || match (kept.unlimited, kept.quota_bytes) {
+        (Some(true), None) => PersistentDisk::create_unlimited(&kept.directory.0),
         (Some(true), Some(bytes)) => {
-            KeptDisk::create_within(&kept.directory.0, Quota { bytes, inodes: kept.quota_inodes })
+            PersistentDisk::create_within(&kept.directory.0, DiskQuota { bytes, inodes: kept.quota_inodes })
         }
-        (Some(false) | None, _) => KeptDisk::create(&kept.directory.0, create.disk),
+        (Some(false) | None, _) => PersistentDisk::create(&kept.directory.0, create.disk),
     };
-    Ok(Disk::Kept(match KeptDisk::open(&kept.directory.0) {
-        Err(DiskError::Absent(_)) => make()?,
-        Err(DiskError::Directory { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => make()?,
+    Ok(Disk::Persistent(match PersistentDisk::open(&kept.directory.0) {
+        Err(DiskError::Absent(_)) => create_disk()?,
+        Err(DiskError::Directory { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => create_disk()?,
         opened => opened?,
     }))
 }
 
 fn channel() -> Result<(OwnedFd, OwnedFd), Errno> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    if rustix::net::sockopt::set_socket_send_buffer_size_force(&ours, SEND_BUFFER).is_err() {
+    let (own_end, guest_end) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    if rustix::net::sockopt::set_socket_send_buffer_size_force(&own_end, SEND_BUFFER).is_err() {
         // Without privileges, the system-wide maximum applies.
-        let _most = rustix::net::sockopt::set_socket_send_buffer_size(&ours, SEND_BUFFER);
+        let _most = rustix::net::sockopt::set_socket_send_buffer_size(&own_end, SEND_BUFFER);
     }
-    Ok((ours, theirs))
+    Ok((own_end, guest_end))
 }
 
 /// Waits until the agent is ready.
-fn greet(channel: &OwnedFd, container: &Container, owner: &Owner) -> Result<HandshakeResult, StartError> {
+fn wait_until_ready(channel: &OwnedFd, container: &Container, owner: &Owner) -> Result<HandshakeResult, StartError> {
     let system = |what| move |errno: Errno| StartError::System(what, errno.into());
-    let (deadline, mut greeting) = (Instant::now() + READY, AgentHandshake::default());
+    let (deadline, mut handshake) = (Instant::now() + READY, AgentHandshake::default());
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         let timeout =
@@ -382,14 +383,14 @@ fn greet(channel: &OwnedFd, container: &Container, owner: &Owner) -> Result<Hand
             Err(errno) => return Err(system("poll")(errno)),
         }
         if watched.get(2).is_some_and(|owner| !owner.revents().is_empty()) {
-            return Err(StartError::Unowned);
+            return Err(StartError::OwnerGone);
         }
         let mut bytes = [0; 4096];
         match rustix::net::recv(channel, &mut bytes[..], rustix::net::RecvFlags::DONTWAIT) {
             Ok((0, _)) => return Err(StartError::Ended),
             Ok((count, _)) => {
-                if let Some(greeted) = greeting.hear(bytes.get(..count).unwrap_or_default())? {
-                    return Ok(greeted);
+                if let Some(handshake) = handshake.receive(bytes.get(..count).unwrap_or_default())? {
+                    return Ok(handshake);
                 }
             }
             Err(Errno::AGAIN) if watched.get(1).is_some_and(|process| !process.revents().is_empty()) => {
@@ -409,13 +410,17 @@ fn runtime_failed(container: &Container) -> Option<StartError> {
     let _ended = container.wait();
     container
         .has_runtime()
-        .then(|| StartError::Runtime(container.diagnosis().unwrap_or_else(|| "it said nothing".to_owned())))
+        .then(|| StartError::Runtime(container.diagnosis().unwrap_or_else(|| "no error output".to_owned())))
 }
 
 fn mounts(create: &Create) -> Result<Vec<HostMount>, StartError> {
     let mount = |mount: &messages::MountSpec| {
         let (user, group) = (mount.user, mount.group);
-        let access = if mount.writable { Access::Writable { user, group } } else { Access::ReadOnly { user, group } };
+        let access = if mount.writable {
+            HostMountAccess::Writable { user, group }
+        } else {
+            HostMountAccess::ReadOnly { user, group }
+        };
         let owner = mount.owner_user.zip(mount.owner_group).map(|(user, group)| HostOwner { user, group });
         Ok(HostMount { source: mount.source.0.clone(), target: GuestPath::new(&mount.target.0)?, access, owner })
     };
@@ -430,12 +435,12 @@ fn isolation(create: &Create) -> Result<Isolation, StartError> {
     Ok(Isolation::Gvisor(Gvisor { runsc: runsc.into() }))
 }
 
-fn project(create: &Create) -> Result<Option<Project>, StartError> {
+fn project(create: &Create) -> Result<Option<ProjectMount>, StartError> {
     let Some(project) = &create.project else { return Ok(None) };
     let target = GuestPath::new(&project.target.0)?;
     let identity = project.identity.map(|identity| (identity.device, identity.inode));
     let (source, user, group) = (project.source.0.clone(), project.user, project.group);
-    Ok(Some(Project { source, target, user, group, identity }))
+    Ok(Some(ProjectMount { source, target, user, group, identity }))
 }
 
 fn limits(limits: &messages::SandboxLimits) -> Result<CgroupLimits, StartError> {
@@ -446,10 +451,10 @@ fn limits(limits: &messages::SandboxLimits) -> Result<CgroupLimits, StartError> 
 // === impl CreatedSandbox ===
 
 impl CreatedSandbox {
-    fn into_running(self, create: &Create, directory: RunDirectory, log: JournalWriter) -> RunningSandbox {
+    fn into_running(self, create: &Create, directory: RunDirectory, log: JournalWriter) -> SupervisedSandbox {
         let logs_path = create.logs.as_ref().map_or_else(|| directory.logs_path(), |logs| logs.0.clone());
-        let jobs = Jobs::new(self.logs, logs_path, create.keep.clone(), self.greeted.limits);
-        RunningSandbox {
+        let jobs = Jobs::new(self.logs, logs_path, create.keep.clone(), self.handshake.limits);
+        SupervisedSandbox {
             container: self.container,
             cgroup: self.cgroup,
             unenforced: self.unenforced,
@@ -458,14 +463,14 @@ impl CreatedSandbox {
             directory: Some(directory),
             channel: self.channel,
             listener: self.listener,
-            greeted: self.greeted,
-            reserve: Reserve {
+            handshake: self.handshake,
+            reserve: FreeSpaceReserve {
                 bytes: create.kept_disk.as_ref().map_or(0, |kept| kept.host_free),
                 inodes: create.kept_disk.as_ref().and_then(|kept| kept.host_free_inodes),
             },
             lasting: create.lasting,
             parts: Some(ServerParts {
-                desk: self.desk,
+                control_socket: self.control_socket,
                 hello: self.hello,
                 jobs,
                 ports: PublishedPorts::new(create.limits.memory),
@@ -475,13 +480,13 @@ impl CreatedSandbox {
     }
 }
 
-// === impl RunningSandbox ===
+// === impl SupervisedSandbox ===
 
-impl RunningSandbox {
+impl SupervisedSandbox {
     /// Removes its directory; a persistent one keeps its record and journal.
-    pub(crate) fn leave(&mut self) -> std::io::Result<()> {
+    pub(crate) fn clean_up(&mut self) -> std::io::Result<()> {
         match self.directory.take() {
-            Some(directory) if self.lasting => directory.leave(),
+            Some(directory) if self.lasting => directory.keep(),
             Some(directory) => directory.remove(),
             None => Ok(()),
         }

@@ -12,7 +12,7 @@ use rustix::fs::FileType;
 
 use self::target::BackupTarget;
 use crate::regular_file::require_regular;
-use crate::reserve::{DiskSpace, remove_reserve};
+use crate::reserve::{StoreDiskSpace, remove_reserve};
 use crate::sqlite::{
     beside, copy_store, directory_of, finish, log_of, mark_restored, remove_database, sync_directory, timestamp,
 };
@@ -187,7 +187,8 @@ pub(crate) fn with_room<T>(
     }
     if is_full(&done) {
         let directory = directory_of(store).to_owned();
-        let free = File::open(&directory).and_then(|directory| DiskSpace::of(&directory)).map_or(0, |space| space.free);
+        let free =
+            File::open(&directory).and_then(|directory| StoreDiskSpace::of(&directory)).map_or(0, |space| space.free);
         return Err(BackupError::NoRoom { directory, needed, free });
     }
     done

@@ -169,10 +169,10 @@ impl StoreError {
 
 impl From<rusqlite::Error> for StoreError {
     fn from(error: rusqlite::Error) -> Self {
-        if let rusqlite::Error::FromSqlConversionFailure(_, _, source) = &error {
-            if let Some(row) = source.downcast_ref::<DamagedRow>() {
-                return Self::Damaged { what: row.to_string() };
-            }
+        if let rusqlite::Error::FromSqlConversionFailure(_, _, source) = &error
+            && let Some(row) = source.downcast_ref::<DamagedRow>()
+        {
+            return Self::Damaged { what: row.to_string() };
         }
         if is_full(&error) {
             return Self::Full;

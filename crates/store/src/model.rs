@@ -40,7 +40,7 @@ pub enum Namespace {
 /// The text is not a valid id.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a valid id: use 4 to 200 letters, digits, `-` or `_`, with a letter or digit at both ends")]
-pub struct BadId(pub String);
+pub struct InvalidId(pub String);
 
 /// Declares an enum whose numbers are wire values.
 macro_rules! numbered {
@@ -241,12 +241,12 @@ pub struct Event {
     /// The state of the sandbox from then on.
     pub state: SandboxState,
     /// Further information, by event type.
-    pub details: Details,
+    pub details: EventDetails,
 }
 
 /// Further information about an event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Details {
+pub enum EventDetails {
     /// No further information.
     #[default]
     None,
@@ -295,7 +295,7 @@ pub struct NewEvent {
     /// The state of the sandbox from then on.
     pub state: SandboxState,
     /// Further information, by event type.
-    pub details: Details,
+    pub details: EventDetails,
 }
 
 /// An atomic change of a sandbox, its execs and its events.
@@ -346,19 +346,19 @@ macro_rules! id {
     ($($name:ident)*) => {$(
         impl $name {
             /// Validates an id without a namespace.
-            pub fn new(text: impl Into<String>) -> Result<Self, BadId> {
+            pub fn new(text: impl Into<String>) -> Result<Self, InvalidId> {
                 let text = text.into();
-                if is_id(&text) { Ok(Self(text)) } else { Err(BadId(text)) }
+                if is_id(&text) { Ok(Self(text)) } else { Err(InvalidId(text)) }
             }
 
             /// Validates an id as [`Self::as_str`] returns it: with its namespace, unless that is the daemon's.
-            pub fn qualified(text: impl Into<String>) -> Result<Self, BadId> {
+            pub fn qualified(text: impl Into<String>) -> Result<Self, InvalidId> {
                 let text = text.into();
                 let good = match text.split_once(SEPARATOR) {
                     Some((namespace, id)) => Namespace::parse(namespace).is_some() && is_id(id),
                     None => is_id(&text),
                 };
-                if good { Ok(Self(text)) } else { Err(BadId(text)) }
+                if good { Ok(Self(text)) } else { Err(InvalidId(text)) }
             }
 
             /// Qualifies an id that a caller chose with the caller's namespace.
@@ -484,7 +484,7 @@ mod tests {
             assert_eq!(ExecId::new(good).unwrap().to_string(), good);
         }
         for bad in ["", "abc", "-abc", "abc_", "a/bc", "a.bc", "a bc", "äbcd", "abc\n", &"x".repeat(201)] {
-            assert_eq!(SandboxId::new(bad), Err(BadId(bad.into())));
+            assert_eq!(SandboxId::new(bad), Err(InvalidId(bad.into())));
         }
     }
 
@@ -508,7 +508,7 @@ mod tests {
         for bad in
             ["~demo", "u~demo", "u07~demo", "u+7~demo", "u4294967296~demo", "keys~demo", "u7~", "u7~a~demo", "Key~demo"]
         {
-            assert_eq!(SandboxId::qualified(bad), Err(BadId(bad.into())));
+            assert_eq!(SandboxId::qualified(bad), Err(InvalidId(bad.into())));
             assert!(ExecId::new(bad).is_err());
         }
     }

@@ -42,10 +42,10 @@ pub struct RepairedTable {
 /// open. An intact store is not changed.
 pub fn repair(store: &Path, home_marker: Option<&Path>) -> Result<RepairReport, BackupError> {
     require_regular(store).map_err(|error| StoreError::file(store, error))?;
-    if let Ok(check) = check_with_marker(store, home_marker) {
-        if check.is_good() {
-            return Ok(RepairReport { check, ..RepairReport::default() });
-        }
+    if let Ok(check) = check_with_marker(store, home_marker)
+        && check.is_good()
+    {
+        return Ok(RepairReport { check, ..RepairReport::default() });
     }
     std::fs::metadata(store).map_err(|error| StoreError::file(store, error))?;
     let log_missing = matches!(Store::inspect(store, None), Err(StoreError::LogMissing(_)));

@@ -23,7 +23,7 @@ const UNIT: u64 = 64 << 10;
 
 /// The reserve of a store.
 #[derive(Debug)]
-pub(crate) struct Reserve {
+pub(crate) struct DiskReserve {
     /// `None` if nothing is reserved.
     file: Option<File>,
     /// The size of the complete reserve, in bytes.
@@ -32,14 +32,14 @@ pub(crate) struct Reserve {
 }
 
 /// The space of a disk, in bytes.
-pub(crate) struct DiskSpace {
+pub(crate) struct StoreDiskSpace {
     pub(crate) free: u64,
     all: u64,
 }
 
-// === impl Reserve ===
+// === impl DiskReserve ===
 
-impl Reserve {
+impl DiskReserve {
     /// A reserve of size 0.
     pub(crate) fn none() -> Self {
         Self { file: None, target: 0, held: 0 }
@@ -75,7 +75,7 @@ impl Reserve {
     fn try_open(path: &Path, most: u64) -> io::Result<Self> {
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
-        let target = most.min(DiskSpace::of(&file)?.all / SHARE) / UNIT * UNIT;
+        let target = most.min(StoreDiskSpace::of(&file)?.all / SHARE) / UNIT * UNIT;
         let held = file.metadata()?.len();
         if held > target {
             file.set_len(target)?;
@@ -123,7 +123,7 @@ impl Reserve {
     /// Restores the complete reserve if twice its size is free.
     pub(crate) fn restore(&mut self) {
         let Some(file) = self.file.as_ref().filter(|_| self.is_used()) else { return };
-        if !DiskSpace::of(file).is_ok_and(|space| space.free >= 2 * self.target) {
+        if !StoreDiskSpace::of(file).is_ok_and(|space| space.free >= 2 * self.target) {
             return;
         }
         match allocate(file, self.held, self.target) {
@@ -159,9 +159,9 @@ fn allocate(file: &File, from: u64, to: u64) -> io::Result<()> {
     }
 }
 
-// === impl DiskSpace ===
+// === impl StoreDiskSpace ===
 
-impl DiskSpace {
+impl StoreDiskSpace {
     pub(crate) fn of(file: &File) -> io::Result<Self> {
         let space = fstatvfs(file)?;
         let bytes = |blocks: u64| blocks.saturating_mul(space.f_frsize);
@@ -178,12 +178,12 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let database = directory.path().join("store.db");
         let length = || std::fs::metadata(directory.path().join(NAME)).unwrap().len();
-        let mut reserve = Reserve::open(&database, 1 << 20);
+        let mut reserve = DiskReserve::open(&database, 1 << 20);
         assert_eq!((reserve.is_used(), length()), (false, 1 << 20));
         assert!(reserve.release());
         assert_eq!((reserve.is_used(), length()), (true, (1 << 20) - UNIT));
         // The next daemon restores it.
-        let mut reserve = Reserve::open(&database, 1 << 20);
+        let mut reserve = DiskReserve::open(&database, 1 << 20);
         assert_eq!((reserve.is_used(), length()), (false, 1 << 20));
         assert_eq!((0..100).filter(|_| reserve.release()).count(), 16);
         assert_eq!(length(), 0);
@@ -194,9 +194,9 @@ mod tests {
     #[test]
     fn a_store_may_have_no_reserve() {
         let directory = tempfile::tempdir().unwrap();
-        let mut reserve = Reserve::open(&directory.path().join("store.db"), 0);
+        let mut reserve = DiskReserve::open(&directory.path().join("store.db"), 0);
         assert!(!reserve.is_used() && !reserve.release() && !directory.path().join(NAME).exists());
-        let mut missing = Reserve::open(&directory.path().join("missing/store.db"), 1 << 20);
+        let mut missing = DiskReserve::open(&directory.path().join("missing/store.db"), 1 << 20);
         assert!(!missing.is_used() && !missing.release());
     }
 }

@@ -48,7 +48,7 @@ use self::wal_index::WalIndex;
 use self::write::WrittenChange;
 use crate::backend::{AppliedChange, Backend, CommittedBatch, EventRange, LoadedRows};
 use crate::marker::MarkerFile;
-use crate::reserve::Reserve;
+use crate::reserve::DiskReserve;
 use crate::{Change, ExecId, SandboxId, SandboxState, Sequence, StoreError, StoreOrigin};
 
 /// The writer's connection.
@@ -65,7 +65,7 @@ pub(crate) struct Sqlite {
     marker: Option<MarkerFile>,
     origin: StoreOrigin,
     sequences: HashMap<SandboxId, SequenceState>,
-    reserve: Reserve,
+    reserve: DiskReserve,
     /// Whether it was logged that the log cannot be checkpointed.
     log_is_stuck: bool,
     /// Declared last: the file must be closed after all connections.

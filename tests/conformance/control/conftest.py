@@ -1,11 +1,11 @@
-"""Runs the suite with one client; `CARREL_CLIENT` says which.
+"""Runs the suite with one client, which `CARREL_CLIENT` names.
 
 `sdk` is the published client, unchanged. `plain` is gRPC with stubs from the description in this repository; it waits
-as the published client does, and sees what that hides. What only `plain` can see is marked so, and is not collected for
-`sdk`.
+as the published client does, and sees what that hides. Tests that only `plain` can run are marked so, and are not
+collected for `sdk`.
 
-Most tests share a daemon; those that end it, or need one that is set up otherwise, have their own. Nothing of any of
-them may be left behind.
+Most tests share a daemon; those that stop it, or need another configuration, have their own. None may leave anything
+behind.
 
     python3 -m venv ENV && ENV/bin/pip install --ignore-requires-python -r requirements/sdk.txt
     CARREL_BIN=path/to/carrel CARREL_CLIENT=sdk ENV/bin/python -m pytest
@@ -23,15 +23,15 @@ from typing import Any
 import pytest
 
 from clients import NAME, connect
-from clients.boxes import box
-from clients.words import State
-from world.daemon import WATCHDOG_SECONDS, Daemon
+from clients.enums import SandboxState
+from clients.helpers import new_sandbox
+from harness.daemon import WATCHDOG_SECONDS, Daemon
 
-MARKERS = ("plain: only the plain client can see this",)
-# Whole files of such tests, which need what is not installed beside the published client.
-OF_PLAIN = ("test_beside.py", "test_callers.py", "test_daemon.py", "test_defects.py", "test_refusals.py")
-collect_ignore = [] if NAME == "plain" else [*OF_PLAIN]
-_left_out = 0
+MARKERS = ("plain: only the plain client can run this",)
+# Files of such tests, which need packages that are not installed with the published client.
+PLAIN_ONLY = ("test_callers.py", "test_daemon.py", "test_defects.py", "test_other_services.py", "test_refusals.py")
+collect_ignore = [] if NAME == "plain" else [*PLAIN_ONLY]
+_skipped = 0
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -40,59 +40,59 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    global _left_out
+    global _skipped
     possible = [item for item in items if NAME == "plain" or not item.get_closest_marker("plain")]
-    _left_out = len(items) - len(possible)
+    _skipped = len(items) - len(possible)
     items[:] = possible
 
 
 def pytest_report_collectionfinish() -> str:
-    return f"{NAME}: {_left_out} tests look at what this client does not show"
+    return f"{NAME}: {_skipped} tests need another client"
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Runs a coroutine under the watchdog. What belongs to its loop, a client and a sandbox, is made in it."""
+    """Runs a coroutine with a time limit. Its client and sandbox belong to its event loop, and are created in it."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
 
-    async def watched() -> None:
-        async with asyncio.timeout(WATCHDOG_SECONDS), AsyncExitStack() as made:
+    async def run_with_timeout() -> None:
+        async with asyncio.timeout(WATCHDOG_SECONDS), AsyncExitStack() as stack:
             if "client" in arguments:
-                arguments["client"] = await made.enter_async_context(connect(arguments["client"]))
+                arguments["client"] = await stack.enter_async_context(connect(arguments["client"]))
             if "sandbox" in arguments:
-                arguments["sandbox"] = await made.enter_async_context(box(arguments["client"]))
+                arguments["sandbox"] = await stack.enter_async_context(new_sandbox(arguments["client"]))
             await pyfuncitem.obj(**arguments)
 
-    asyncio.run(watched())
+    asyncio.run(run_with_timeout())
     return True
 
 
 @pytest.fixture(scope="session")
 def daemon() -> Iterator[Daemon]:
     """The daemon that tests share."""
-    yield from served(Daemon())
+    yield from run_daemon(Daemon())
 
 
 @pytest.fixture
 def client(daemon: Daemon) -> Daemon:
-    """A client of the shared daemon, once the test runs."""
+    """Becomes a client of the shared daemon when the test runs."""
     return daemon
 
 
 @pytest.fixture
 def sandbox(client: Daemon) -> None:
-    """A sandbox of that client, once the test runs."""
+    """Becomes a sandbox of that client when the test runs."""
 
 
 @pytest.fixture
 def start_daemon() -> Iterator[Callable[..., Daemon]]:
-    """Starts daemons of the test's own, each with its home."""
+    """Starts daemons for one test, each with its own home."""
     started: list[Iterator[Daemon]] = []
 
     def start(config: str = "") -> Daemon:
-        started.append(served(Daemon(config)))
+        started.append(run_daemon(Daemon(config)))
         return next(started[-1])
 
     yield start
@@ -102,19 +102,19 @@ def start_daemon() -> Iterator[Callable[..., Daemon]]:
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Path:
-    """A directory that is to be shown in a sandbox, which may write to it."""
+    """A directory to be mounted in a sandbox, which may write to it."""
     tmp_path.chmod(0o777)
     return tmp_path
 
 
-def served(daemon: Daemon) -> Iterator[Daemon]:
-    """A daemon until it is not needed any more: then everything of it can be deleted, and nothing is left."""
+def run_daemon(daemon: Daemon) -> Iterator[Daemon]:
+    """Runs a daemon for its tests, and then checks that everything can be deleted and nothing is left."""
     try:
         yield daemon.start()
         asyncio.run(asyncio.wait_for(_delete_all(daemon), WATCHDOG_SECONDS))
-        left = daemon.left()
+        leftovers = daemon.leftovers()
         assert daemon.stop() == 0, daemon.logs
-        assert not left and not daemon.left(), f"left behind: {left} {daemon.left()}\n{daemon.logs}"
+        assert not leftovers and not daemon.leftovers(), f"left behind: {leftovers} {daemon.leftovers()}\n{daemon.logs}"
     finally:
         print(daemon.logs)
         daemon.close()
@@ -124,4 +124,4 @@ async def _delete_all(daemon: Daemon) -> None:
     async with connect(daemon) as client:
         sandboxes: list[Any] = await client.list_sandboxes()
         await asyncio.gather(*(client.delete_sandbox(one.sandbox_id) for one in sandboxes))
-        assert all(one.state == State.DELETED for one in await client.list_sandboxes(include_deleted=True))
+        assert all(one.state == SandboxState.DELETED for one in await client.list_sandboxes(include_deleted=True))

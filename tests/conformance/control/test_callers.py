@@ -1,4 +1,4 @@
-"""Who asks: another user sees nothing of ours, and gets nothing of the host."""
+"""Callers: another user sees none of our sandboxes, and no files of the host."""
 
 import os
 import tempfile
@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from clients.boxes import IMAGE, box
+from clients.enums import ExecState, SandboxState
 from clients.errors import SandboxClientError
+from clients.helpers import IMAGE, new_sandbox
 from clients.plain import Client
-from clients.words import Exec, State
-from world.daemon import Daemon
+from harness.daemon import Daemon
 
 pytestmark = pytest.mark.plain
 
@@ -21,7 +21,7 @@ NOBODY = 65534
 
 @contextmanager
 def as_user(user: int) -> Iterator[None]:
-    """Whoever connects meanwhile is this user, as the kernel says it to the daemon."""
+    """Connections that are made meanwhile have this user as peer."""
     os.seteuid(user)
     try:
         yield
@@ -30,60 +30,60 @@ def as_user(user: int) -> Iterator[None]:
 
 
 @pytest.fixture
-def open_to_all(start_daemon: Callable[..., Daemon]) -> Iterator[Path]:
-    """A place with the socket of a daemon that everybody can connect to, and with something that is allowed."""
+def open_daemon(start_daemon: Callable[..., Daemon]) -> Iterator[Path]:
+    """A directory with the socket of a daemon that every user can connect to, and with an allowed tree."""
     with tempfile.TemporaryDirectory(prefix="carrel-", dir="/tmp") as name:
-        place = Path(name)
-        place.chmod(0o711)
-        (place / "allowed" / "way").mkdir(parents=True)
-        (place / "secret" / "file").mkdir(parents=True)
-        (place / "allowed" / "way" / "out").symlink_to(place / "secret")
-        listen = f"[[listen]]\ngrpc = 'unix:{place}/open.sock'\nmode = '0666'\n"
+        directory = Path(name)
+        directory.chmod(0o711)
+        (directory / "allowed" / "way").mkdir(parents=True)
+        (directory / "secret" / "file").mkdir(parents=True)
+        (directory / "allowed" / "way" / "out").symlink_to(directory / "secret")
+        listen = f"[[listen]]\ngrpc = 'unix:{directory}/open.sock'\nmode = '0666'\n"
         listen += "[[listen]]\ngrpc = 'unix:{base}/run/agbox/agboxd.sock'\n"
-        start_daemon(f"[host]\nallow = ['{place}/allowed']\n{listen}")
-        yield place
+        start_daemon(f"[host]\nallow = ['{directory}/allowed']\n{listen}")
+        yield directory
 
 
 async def connected(socket: Path, user: int) -> Client:
     client = Client(socket)
     with as_user(user):
-        # The answer says that the connection is there.
+        # The answer shows that the connection is established.
         await client.ping()
     return client
 
 
 #= promises.control-plane.another-user-socket
-async def test_another_user_has_neither_our_sandboxes_nor_our_files(open_to_all):
-    place = open_to_all
-    ours, theirs = await connected(place / "open.sock", 0), await connected(place / "open.sock", NOBODY)
-    async with ours, theirs, box(ours, labels={"whose": "ours"}) as name:
+async def test_another_user_has_neither_our_sandboxes_nor_our_files(open_daemon):
+    directory = open_daemon
+    ours, theirs = await connected(directory / "open.sock", 0), await connected(directory / "open.sock", NOBODY)
+    async with ours, theirs, new_sandbox(ours, labels={"whose": "ours"}) as name:
         handle = await ours.create_exec(name, ["sleep", "1000"])
-        # It is there, and for them it is not.
+        # It exists, but not for the other user.
         assert [one.sandbox_id for one in await ours.list_sandboxes()] == [name]
         assert await theirs.list_sandboxes(include_deleted=True) == []
         assert await theirs.list_active_execs() == []
-        for ask in (theirs.get_sandbox, theirs.stop_sandbox, theirs.resume_sandbox, theirs.delete_sandbox):
+        for method in (theirs.get_sandbox, theirs.stop_sandbox, theirs.resume_sandbox, theirs.delete_sandbox):
             with pytest.raises(theirs.errors.SandboxNotFoundError):
-                await ask(name)
+                await method(name)
         with pytest.raises(theirs.errors.SandboxNotFoundError):
             await theirs.create_exec(name, ["true"])
         with pytest.raises(theirs.errors.SandboxNotFoundError):
             await anext(theirs.subscribe_sandbox_events(name))
-        for ask in (theirs.get_exec, theirs.cancel_exec):
+        for method in (theirs.get_exec, theirs.cancel_exec):
             with pytest.raises(theirs.errors.ExecNotFoundError):
-                await ask(handle.exec_id)
+                await method(handle.exec_id)
         assert (await theirs.delete_sandboxes({"whose": "ours"})).deleted_count == 0
-        assert (await ours.get_exec(handle.exec_id)).state == Exec.RUNNING
+        assert (await ours.get_exec(handle.exec_id)).state == ExecState.RUNNING
 
 
 #= promises.control-plane.another-user-socket
-async def test_another_user_gets_of_the_host_what_the_operator_allows(open_to_all):
-    place = open_to_all
-    ours, theirs = await connected(place / "open.sock", 0), await connected(place / "open.sock", NOBODY)
-    mount, copy, allowed = theirs.types.MountSpec, theirs.types.CopySpec, str(place / "allowed")
+async def test_another_user_can_use_only_host_paths_that_the_operator_allows(open_daemon):
+    directory = open_daemon
+    ours, theirs = await connected(directory / "open.sock", 0), await connected(directory / "open.sock", NOBODY)
+    mount, copy, allowed = theirs.types.MountSpec, theirs.types.CopySpec, str(directory / "allowed")
     forbidden = (
         ("image", {"image": IMAGE}),
-        ("image", {"image": str(place)}),
+        ("image", {"image": str(directory)}),
         ("mounts[0].source", {"mounts": [mount(source="/etc", target="/given")]}),
         ("mounts[0].source", {"mounts": [mount(source=f"{allowed}/../secret", target="/given")]}),
         ("mounts[0].source", {"mounts": [mount(source=f"{allowed}/way/out/file", target="/given")]}),
@@ -97,11 +97,11 @@ async def test_another_user_gets_of_the_host_what_the_operator_allows(open_to_al
                 await theirs.create_sandbox(**spec)
             assert (refused.value.code.name, refused.value.reason) == ("PERMISSION_DENIED", "HOST_PATH_FORBIDDEN"), spec
             assert refused.value.metadata == {"field": field}
-            # Whose daemon it is may ask for the same.
+            # The user of the daemon may do the same.
             handle = await ours.create_sandbox(**spec, wait=False)
             await ours.delete_sandbox(handle.sandbox_id)
 
         handle = await theirs.create_sandbox(image=allowed, mounts=[mount(source=f"{allowed}/way", target="/given")])
-        assert handle.state == State.READY
+        assert handle.state == SandboxState.READY
         assert [one.sandbox_id for one in await theirs.list_sandboxes()] == [handle.sandbox_id]
         assert [one.sandbox_id for one in await ours.list_sandboxes()] == [f"u{NOBODY}~{handle.sandbox_id}"]

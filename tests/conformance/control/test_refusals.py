@@ -1,7 +1,7 @@
-"""What is refused, with its code, its reason and what it is about; nothing has changed then.
+"""Refused requests: their code, reason and metadata. A refused request changes nothing.
 
-The plain client raises when code or message inside the details are not those of the trailer, and when there is not
-exactly one `ErrorInfo` of the right domain. So every refusal here is also a test of that.
+The plain client raises if code or message in the details differ from the trailer, and if there is not exactly one
+`ErrorInfo` of the right domain. So every refusal here is also a test of that.
 """
 
 import asyncio
@@ -10,10 +10,10 @@ import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from clients.boxes import box, new_id, script, shown
 from clients.errors import SandboxClientError, translated
+from clients.helpers import new_id, new_sandbox, script, writable_mount
 from clients.stubs import messages
-from world.pipe import Gate
+from harness.pipe import Gate
 
 pytestmark = pytest.mark.plain
 
@@ -22,7 +22,7 @@ MOUNT, COPY, PORT = messages.MountSpec, messages.CopySpec, messages.PortMapping
 SERVICE, CHECK = messages.CompanionContainerSpec, messages.HealthcheckConfig
 
 
-# The name of a case has no brackets, since it stands in some.
+# The name of a case has no brackets, because pytest puts it in brackets.
 PLAIN = str.maketrans("[]", "()")
 
 
@@ -33,11 +33,11 @@ async def refusal(call) -> SandboxClientError:
     return refused.value
 
 
-def said(refused: SandboxClientError) -> tuple[str, str, dict[str, str]]:
+def details(refused: SandboxClientError) -> tuple[str, str, dict[str, str]]:
     return refused.code.name, refused.reason, refused.metadata
 
 
-# === what is no sandbox ===
+# === invalid specs ===
 
 INVALID = [
     ("image", {"image": ""}),
@@ -94,19 +94,19 @@ INVALID = [
 #= control.errors.errors-carry-errorinfo-domain
 #= control.images.image-request-daemon-default
 #= promises.control-plane.errors-without-errorinfo
-async def test_a_sandbox_that_is_asked_for_wrongly_is_refused_before_it_is(client, field, spec):
+async def test_an_invalid_spec_is_refused_and_creates_no_sandbox(client, field, spec):
     name = new_id()
     refused = await refusal(
         client.call("CreateSandbox", create_spec=CREATE(**{"image": "host"} | spec), sandbox_id=name)
     )
-    assert said(refused) == ("INVALID_ARGUMENT", "INVALID_ARGUMENT", {"field": field})
+    assert details(refused) == ("INVALID_ARGUMENT", "INVALID_ARGUMENT", {"field": field})
     assert (await refusal(client.get_sandbox(name))).reason == "SANDBOX_NOT_FOUND"
 
 
-async def test_a_sandbox_that_was_refused_leaves_its_id(client):
+async def test_a_refused_sandbox_does_not_use_its_id(client):
     name = new_id()
     await refusal(client.create_sandbox(image="", sandbox_id=name))
-    async with box(client, sandbox_id=name) as made:
+    async with new_sandbox(client, sandbox_id=name) as made:
         assert made == name
 
 
@@ -121,29 +121,29 @@ async def test_a_sandbox_that_was_refused_leaves_its_id(client):
         pytest.param("image: host\nports: [{container_port: 1, host_port: 9, protocol: smoke}]", id="bad protocol"),
     ],
 )
-async def test_a_file_that_is_wrong_is_refused(client, yaml):
+async def test_an_invalid_file_is_refused(client, yaml):
     refused = await refusal(client.call("CreateSandbox", config_yaml=yaml.encode()))
-    assert said(refused) == ("INVALID_ARGUMENT", "INVALID_ARGUMENT", {"field": "config_yaml"})
+    assert details(refused) == ("INVALID_ARGUMENT", "INVALID_ARGUMENT", {"field": "config_yaml"})
 
 
-async def test_a_sandbox_of_nothing_is_refused(client):
+async def test_a_create_without_a_spec_is_refused(client):
     refused = await refusal(client.call("CreateSandbox"))
-    assert said(refused) == ("INVALID_ARGUMENT", "INVALID_ARGUMENT", {"field": "create_spec"})
+    assert details(refused) == ("INVALID_ARGUMENT", "INVALID_ARGUMENT", {"field": "create_spec"})
 
 
 @pytest.mark.parametrize(
     "name", ["abc", "x" * 201, "-abcd", "abcd-", "_abcd", "ab cd", "ab/cd", "../..", "äbcd", "ab.cd"]
 )
-async def test_what_is_no_id_is_refused(client, sandbox, name):
+async def test_an_invalid_id_is_refused(client, sandbox, name):
     refused = await refusal(client.create_sandbox(image="host", sandbox_id=name))
-    assert said(refused) == ("INVALID_ARGUMENT", "INVALID_ARGUMENT", {"field": "sandbox_id"})
+    assert details(refused) == ("INVALID_ARGUMENT", "INVALID_ARGUMENT", {"field": "sandbox_id"})
     refused = await refusal(client.create_exec(sandbox, ["true"], exec_id=name))
-    assert said(refused) == ("INVALID_ARGUMENT", "INVALID_ARGUMENT", {"field": "exec_id"})
+    assert details(refused) == ("INVALID_ARGUMENT", "INVALID_ARGUMENT", {"field": "exec_id"})
 
 
 @pytest.mark.parametrize("name", ["A-_9", new_id("Long_Ones-").ljust(200, "Z")], ids=["short", "long"])
-async def test_every_id_of_the_documented_form_is_one(client, name):
-    async with box(client, sandbox_id=name) as sandbox:
+async def test_every_id_of_the_documented_form_is_accepted(client, name):
+    async with new_sandbox(client, sandbox_id=name) as sandbox:
         handle = await client.run(sandbox, ["true"], exec_id=name)
         assert (sandbox, handle.exec_id, handle.exit_code) == (name, name, 0)
 
@@ -152,16 +152,16 @@ async def test_every_id_of_the_documented_form_is_one(client, name):
 async def test_ports_of_other_protocols_are_refused_with_the_reason(client, protocol):
     port = PORT(container_port=1, host_port=9, protocol=f"PORT_PROTOCOL_{protocol}")
     refused = await refusal(client.create_sandbox(image="host", ports=[port]))
-    assert said(refused) == ("INVALID_ARGUMENT", "PORT_PROTOCOL_UNSUPPORTED", {"field": "ports[0].protocol"})
+    assert details(refused) == ("INVALID_ARGUMENT", "PORT_PROTOCOL_UNSUPPORTED", {"field": "ports[0].protocol"})
     assert protocol in refused.message
 
 
-async def test_graphics_processors_are_refused_with_the_reason(client):
+async def test_gpus_are_refused_with_the_reason(client):
     refused = await refusal(client.create_sandbox(image="host", gpus="all"))
-    assert said(refused) == ("FAILED_PRECONDITION", "GPU_UNAVAILABLE", {"field": "gpus"})
+    assert details(refused) == ("FAILED_PRECONDITION", "GPU_UNAVAILABLE", {"field": "gpus"})
 
 
-async def test_a_link_is_no_source(client, tmp_path):
+async def test_a_symlink_is_refused_as_a_source(client, tmp_path):
     link = tmp_path / "link"
     link.symlink_to("/etc")
     for spec in ({"mounts": [MOUNT(source=str(link), target="/x")]}, {"copies": [COPY(source=str(link), target="/x")]}):
@@ -170,65 +170,66 @@ async def test_a_link_is_no_source(client, tmp_path):
         assert refused.metadata["field"].endswith("[0].source")
 
 
-# === what cannot be done now ===
+# === requests that cannot be fulfilled ===
 
 
-async def test_who_asks_for_what_is_not_there_is_told_so(client):
-    about = {"sandbox_id": "nobody"}
+async def test_requests_for_missing_sandboxes_and_execs_are_not_found(client):
+    metadata = {"sandbox_id": "nobody"}
     for method in ("GetSandbox", "StopSandbox", "ResumeSandbox", "DeleteSandbox"):
-        assert said(await refusal(client.call(method, **about))) == ("NOT_FOUND", "SANDBOX_NOT_FOUND", about), method
-    refused = await refusal(client.call("CreateExec", **about, command=["true"]))
-    assert said(refused) == ("NOT_FOUND", "SANDBOX_NOT_FOUND", about)
+        refused = await refusal(client.call(method, **metadata))
+        assert details(refused) == ("NOT_FOUND", "SANDBOX_NOT_FOUND", metadata), method
+    refused = await refusal(client.call("CreateExec", **metadata, command=["true"]))
+    assert details(refused) == ("NOT_FOUND", "SANDBOX_NOT_FOUND", metadata)
     refused = await refusal(anext(client.subscribe_sandbox_events("nobody")))
-    assert said(refused) == ("NOT_FOUND", "SANDBOX_NOT_FOUND", about)
+    assert details(refused) == ("NOT_FOUND", "SANDBOX_NOT_FOUND", metadata)
     for method in ("GetExec", "CancelExec"):
         refused = await refusal(client.call(method, exec_id="nothing"))
-        assert said(refused) == ("NOT_FOUND", "EXEC_NOT_FOUND", {"exec_id": "nothing"}), method
+        assert details(refused) == ("NOT_FOUND", "EXEC_NOT_FOUND", {"exec_id": "nothing"}), method
 
 
-async def test_an_id_is_nobody_elses_for_ever(client, sandbox):
-    about = {"sandbox_id": sandbox}
-    taken = ("ALREADY_EXISTS", "SANDBOX_ID_ALREADY_EXISTS", about)
-    assert said(await refusal(client.create_sandbox(image="host", sandbox_id=sandbox))) == taken
+async def test_an_id_is_never_reused(client, sandbox):
+    metadata = {"sandbox_id": sandbox}
+    taken = ("ALREADY_EXISTS", "SANDBOX_ID_ALREADY_EXISTS", metadata)
+    assert details(await refusal(client.create_sandbox(image="host", sandbox_id=sandbox))) == taken
     exec_id = new_id("exec")
     await client.run(sandbox, ["true"], exec_id=exec_id)
-    async with box(client) as other:
+    async with new_sandbox(client) as other:
         for where in (sandbox, other):
             refused = await refusal(client.create_exec(where, ["true"], exec_id=exec_id))
-            assert said(refused) == ("ALREADY_EXISTS", "EXEC_ID_ALREADY_EXISTS", {"exec_id": exec_id})
+            assert details(refused) == ("ALREADY_EXISTS", "EXEC_ID_ALREADY_EXISTS", {"exec_id": exec_id})
     await client.delete_sandbox(sandbox)
-    assert said(await refusal(client.create_sandbox(image="host", sandbox_id=sandbox))) == taken
+    assert details(await refusal(client.create_sandbox(image="host", sandbox_id=sandbox))) == taken
 
 
-async def test_requests_are_for_sandboxes_in_the_right_state(client, sandbox):
-    about = {"sandbox_id": sandbox}
-    invalid = ("FAILED_PRECONDITION", "SANDBOX_INVALID_STATE", about)
-    not_ready = ("FAILED_PRECONDITION", "SANDBOX_NOT_READY", about)
-    assert said(await refusal(client.resume_sandbox(sandbox))) == invalid
+async def test_requests_in_the_wrong_state_are_refused(client, sandbox):
+    metadata = {"sandbox_id": sandbox}
+    invalid = ("FAILED_PRECONDITION", "SANDBOX_INVALID_STATE", metadata)
+    not_ready = ("FAILED_PRECONDITION", "SANDBOX_NOT_READY", metadata)
+    assert details(await refusal(client.resume_sandbox(sandbox))) == invalid
     await client.stop_sandbox(sandbox)
-    assert said(await refusal(client.stop_sandbox(sandbox))) == invalid
-    assert said(await refusal(client.create_exec(sandbox, ["true"]))) == not_ready
+    assert details(await refusal(client.stop_sandbox(sandbox))) == invalid
+    assert details(await refusal(client.create_exec(sandbox, ["true"]))) == not_ready
     await client.delete_sandbox(sandbox)
-    for asked in (client.stop_sandbox, client.resume_sandbox):
-        assert said(await refusal(asked(sandbox))) == invalid
-    assert said(await refusal(client.create_exec(sandbox, ["true"]))) == not_ready
+    for method in (client.stop_sandbox, client.resume_sandbox):
+        assert details(await refusal(method(sandbox))) == invalid
+    assert details(await refusal(client.create_exec(sandbox, ["true"]))) == not_ready
 
 
-async def test_a_command_of_nothing_is_refused(client, sandbox):
+async def test_an_empty_command_is_refused(client, sandbox):
     for command in ([], [""]):
         refused = await refusal(client.create_exec(sandbox, command))
-        assert said(refused) == ("INVALID_ARGUMENT", "INVALID_ARGUMENT", {"field": "command"})
+        assert details(refused) == ("INVALID_ARGUMENT", "INVALID_ARGUMENT", {"field": "command"})
 
 
 async def test_an_exec_that_has_ended_cannot_be_cancelled(client, sandbox):
     handle = await client.run(sandbox, ["true"])
     refused = await refusal(client.cancel_exec(handle.exec_id))
-    assert said(refused) == ("FAILED_PRECONDITION", "EXEC_ALREADY_TERMINAL", {"exec_id": handle.exec_id})
+    assert details(refused) == ("FAILED_PRECONDITION", "EXEC_ALREADY_TERMINAL", {"exec_id": handle.exec_id})
 
 
-async def test_all_sandboxes_cannot_be_deleted_by_saying_nothing(client, sandbox):
+async def test_an_empty_label_selector_does_not_delete_all_sandboxes(client, sandbox):
     refused = await refusal(client.delete_sandboxes({}))
-    assert said(refused) == ("INVALID_ARGUMENT", "INVALID_ARGUMENT", {"field": "label_selector"})
+    assert details(refused) == ("INVALID_ARGUMENT", "INVALID_ARGUMENT", {"field": "label_selector"})
     assert (await client.run(sandbox, ["true"])).exit_code == 0
 
 
@@ -238,16 +239,16 @@ async def test_refusals_come_in_the_documented_order(client, sandbox):
     assert refused.metadata == {"field": "command"}
     await client.stop_sandbox(sandbox)
     assert (await refusal(client.create_exec(sandbox, [], exec_id="x"))).reason == "SANDBOX_NOT_READY"
-    # What a sandbox is made from comes before its id.
+    # The spec of a sandbox comes before its id.
     refused = await refusal(client.create_sandbox(image="", sandbox_id="x"))
     assert refused.metadata == {"field": "image"}
 
 
-# === what gRPC itself refuses ===
+# === refusals of gRPC itself ===
 
 
 #= control.errors.errors-carry-errorinfo-domain
-async def test_a_method_that_is_not_there_is_refused_in_the_same_way(client):
+async def test_an_unknown_method_is_refused_with_error_details(client):
     unknown = client.channel.unary_unary("/agbox.v1.SandboxService/Fly", lambda _: b"", lambda answer: answer)
     with pytest.raises(grpc.RpcError) as error:
         await unknown(None)
@@ -255,7 +256,7 @@ async def test_a_method_that_is_not_there_is_refused_in_the_same_way(client):
     assert (refused.code.name, refused.reason) == ("UNIMPLEMENTED", "METHOD_UNKNOWN")
 
 
-async def test_a_request_that_is_no_message_harms_nothing(client):
+async def test_a_malformed_message_is_refused_and_has_no_effect(client):
     ping = client.channel.unary_unary(
         "/agbox.v1.SandboxService/GetSandbox", lambda _: b"\xff" * 64, lambda answer: answer
     )
@@ -271,9 +272,9 @@ async def test_a_message_that_is_too_large_is_refused(client):
 
 
 #= control.snapshot-stream.getexec-carries-sequence-valid
-async def test_who_breaks_off_breaks_off_nothing_that_was_accepted(client, shared):
+async def test_a_cancelled_stream_does_not_cancel_accepted_work(client, shared):
     gate = Gate(shared)
-    async with box(client, mounts=(shown(client, shared),)) as name:
+    async with new_sandbox(client, mounts=(writable_mount(client, shared),)) as name:
         handle = await client.create_exec(name, script(gate.wait))
         waiting = asyncio.ensure_future(client.create_exec(name, script("exit 3"), exec_id=new_id("exec"), wait=True))
         events = client.subscribe_sandbox_events(name)

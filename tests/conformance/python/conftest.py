@@ -1,11 +1,11 @@
-"""Runs the suite with the one release that is installed beside it; `CARREL_CLIENT` says which.
+"""Runs the suite with the installed release, which `CARREL_CLIENT` names.
 
-What a release cannot do is not collected for it, instead of skipped: a skip says that something should have run and did
-not, and no run of an old release will ever have, say, bulk records. Each such limit is a field of `Release` with its
-reason. Every test still runs for at least one release, and the collection says how many it left out.
+Tests of features that a release does not have are not collected, instead of skipped: a skip means that a test should
+have run, and no run of an old release will ever have, say, bulk records. Each such limit is a field of `Release` with
+its reason. Every test runs for at least one release, and the collection reports how many were left out.
 
-The same tests run against agentd itself and against the relay of a sandbox, which only root can make. What has no
-meaning there says so with a marker, and is left out in the same way.
+The same tests run against agentd itself and against the relay of a sandbox, which only root can start. Tests that have
+no meaning there have a marker, and are left out in the same way.
 
     python3 -m venv ENV && ENV/bin/pip install -r requirements/gen7.txt
     CARREL_AGENTD=path/to/carrel-agentd CARREL_BIN=path/to/carrel CARREL_CLIENT=gen7 ENV/bin/python -m pytest
@@ -30,14 +30,14 @@ from clients.program import WATCHDOG_SECONDS
 from clients.relay import Sandbox
 from clients.release import CLIENT, Server
 
-# The package reads its home once, so it is set before anything imports the package. Sandboxes are made in the same one.
+# The package reads its home once, so it is set before the package is imported. Sandboxes use the same home.
 HOME = tempfile.mkdtemp(prefix="carrel-home-")
 os.environ["MSB_HOME"] = HOME
 
 MARKERS = (
-    "generation(lowest, highest): the generation that client and agentd settle on lies between these",
-    "release(field): the release can do what this field of Release says",
-    "agentd_alone(reason): why this has no meaning behind a relay",
+    "generation(lowest, highest): the agreed generation of client and agentd is between these",
+    "release(field): the release has the feature of this field of Release",
+    "agentd_alone(reason): this has no meaning behind a relay",
 )
 _left_out = 0
 _status: int | None = None
@@ -59,38 +59,38 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def can_run(item: pytest.Item) -> bool:
-    """Whether the installed release can do what a test asks of it."""
+    """Whether the installed release has the features that a test needs."""
     if not all(getattr(CLIENT, marker.args[0]) for marker in item.iter_markers("release")):
         return False
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
     server: Server = parameters.get("agentd", CLIENT.servers[0])
     if server.relay and item.get_closest_marker("agentd_alone"):
         return False
-    settled = CLIENT.negotiated(server.generation)
+    agreed = CLIENT.negotiated(server.generation)
     return all(
-        marker.kwargs.get("lowest", 1) <= settled <= marker.kwargs.get("highest", settled)
+        marker.kwargs.get("lowest", 1) <= agreed <= marker.kwargs.get("highest", agreed)
         for marker in item.iter_markers("generation")
     )
 
 
 def pytest_report_collectionfinish() -> str:
     release = f"microsandbox {CLIENT.version}, generation {CLIENT.generation}"
-    return f"{release}: {_left_out} tests ask for what it or its server cannot do"
+    return f"{release}: {_left_out} tests need features that it or its server does not have"
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Runs a coroutine under the watchdog; no test waits in any other way."""
+    """Runs a coroutine with a time limit."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     names = inspect.signature(pyfuncitem.obj).parameters
     arguments = {name: pyfuncitem.funcargs[name] for name in names}
 
-    async def watched() -> None:
+    async def run_with_timeout() -> None:
         async with asyncio.timeout(WATCHDOG_SECONDS):
             await pyfuncitem.obj(**arguments)
 
-    asyncio.run(watched())
+    asyncio.run(run_with_timeout())
     return True
 
 
@@ -101,7 +101,7 @@ def pytest_sessionfinish(exitstatus: int) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure() -> None:
-    """Leaves without the interpreter's farewell, in which a thread of the package can panic and abort."""
+    """Exits without the shutdown of the interpreter, during which a thread of the package can panic and abort."""
     shutil.rmtree(HOME, ignore_errors=True)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -111,7 +111,7 @@ def pytest_unconfigure() -> None:
 
 @pytest.fixture
 def start_agentd() -> Iterator[Callable[[int], Agentd]]:
-    """Starts an agentd of a generation; all are ended after the test."""
+    """Starts an agentd of a generation; all are stopped after the test."""
     started: list[Agentd] = []
 
     def start(generation: int) -> Agentd:
@@ -125,7 +125,7 @@ def start_agentd() -> Iterator[Callable[[int], Agentd]]:
 
 @pytest.fixture
 def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
-    """A sandbox, in which the directory of the test is where it is outside."""
+    """A sandbox, in which the directory of the test has the same path as outside."""
     started = Sandbox(tmp_path)
     yield started
     started.stop()
@@ -133,7 +133,7 @@ def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
 
 @pytest.fixture(params=CLIENT.servers, ids=str)
 def agentd(request: pytest.FixtureRequest) -> Agentd | Sandbox:
-    """An agentd of each generation that the release is tried with, and one behind a relay."""
+    """An agentd of each generation that the release is tested with, and one behind a relay."""
     server: Server = request.param
     if server.relay:
         return request.getfixturevalue("sandbox")

@@ -1,4 +1,4 @@
-"""The command line that the package brings: the same wire, a program of its own for each command."""
+"""The CLI of the package: the same protocol, with a separate process for each command."""
 
 import asyncio
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 import microsandbox
 import pytest
 
-from clients.sandbox import enter
+from clients.sandbox import register
 
 pytestmark = pytest.mark.release("command_line")
 
@@ -23,23 +23,23 @@ async def msb(*arguments: str, stdin: bytes = b"") -> tuple[int, bytes, bytes]:
     return program.returncode, stdout, stderr
 
 
-async def test_a_command_reports_its_exit_code_and_its_two_outputs_apart(agentd):
-    name = enter(agentd)
+async def test_a_command_reports_its_exit_code_stdout_and_stderr(agentd):
+    name = register(agentd)
     outcome = await msb("exec", name, "--", "sh", "-c", "echo out; echo err >&2; exit 7")
     assert outcome == (7, b"out\n", b"err\n")
 
 
-async def test_what_is_piped_in_reaches_the_command(agentd):
+async def test_piped_input_reaches_the_command(agentd):
     data = os.urandom(200_000)
-    name = enter(agentd)
+    name = register(agentd)
     assert await msb("exec", name, "--", "cat", stdin=data) == (0, data, b"")
 
 
-async def test_files_are_copied_both_ways(agentd, tmp_path):
+async def test_files_are_copied_in_both_directions(agentd, tmp_path):
     data = os.urandom(3 << 20)
     host, guest, back = tmp_path / "host", tmp_path / "guest", tmp_path / "back"
     host.write_bytes(data)
-    name = enter(agentd)
+    name = register(agentd)
     assert (await msb("copy", str(host), f"{name}:{guest}"))[0] == 0
     assert guest.read_bytes() == data
     assert (await msb("copy", f"{name}:{guest}", str(back)))[0] == 0
@@ -48,6 +48,6 @@ async def test_files_are_copied_both_ways(agentd, tmp_path):
 
 @pytest.mark.generation(lowest=6)
 async def test_ping_finds_the_agent(agentd):
-    name = enter(agentd)
-    code, _, said = await msb("ping", name)
-    assert code == 0 and name.encode() in said
+    name = register(agentd)
+    code, _, errors = await msb("ping", name)
+    assert code == 0 and name.encode() in errors

@@ -1,4 +1,4 @@
-"""What is wrong is answered, and harms nothing else."""
+"""Invalid messages are has_errors with an error, and affect nothing else."""
 
 import asyncio
 
@@ -11,11 +11,11 @@ from clients.messages import SESSION_START, TERMINAL, decode
 
 pytestmark = pytest.mark.release("agent_client")
 
-answered = pytest.mark.generation(lowest=5)
+has_errors = pytest.mark.generation(lowest=5)
 
 
 def error(kind, offending_type=None):
-    """An error of this kind, whatever its words."""
+    """An error of this kind, with any message."""
 
     class Matches:
         def __eq__(self, message):
@@ -33,64 +33,64 @@ def error(kind, offending_type=None):
     return Matches()
 
 
-@answered
-async def test_an_unknown_type_is_answered_by_name(agentd):
+@has_errors
+async def test_an_unknown_type_is_answered_with_its_name(agentd):
     async with connected(agentd) as agent:
         answer = await agent.ask("future.invention", {"anything": [1, 2, 3]})
         assert answer == error("unsupported_message_type", "future.invention")
-        await agent.answers()
+        await agent.check_alive()
 
 
 #= versioning.implementation-details.guest-gates-peer-generation
 @pytest.mark.generation(highest=4)
-async def test_an_unknown_type_is_passed_over_in_silence_before_errors_existed(agentd):
+async def test_an_unknown_type_is_ignored_before_generation_5(agentd):
     async with connected(agentd) as agent:
         stream = await agent.open("future.invention")
         waiting = asyncio.create_task(stream.next())
         for _ in range(3):
-            await agent.answers()
+            await agent.check_alive()
         assert not waiting.done()
 
 
-@answered
+@has_errors
 async def test_a_message_that_only_the_agent_may_send_is_refused(agentd):
     async with connected(agentd) as agent:
         answer = await agent.ask("core.exec.started", {"pid": 1})
         assert answer.type == "core.error"
-        await agent.answers()
+        await agent.check_alive()
 
 
-@answered
+@has_errors
 @pytest.mark.parametrize(
     "body",
     [b"\xff\x00 no CBOR at all", b"", b"\xa0", b"\x83\x01\x02\x03", b"\xa3avcnowatapa"],
     ids=["noise", "nothing", "empty-map", "array", "cut-off"],
 )
-async def test_a_body_that_is_no_message_is_answered(agentd, body):
+async def test_a_malformed_body_is_answered(agentd, body):
     async with connected(agentd) as agent:
-        await agent.answers()
+        await agent.check_alive()
         assert decode(await agent.ask_bytes(body, 0)) == error("malformed_message")
-        await agent.answers()
+        await agent.check_alive()
 
 
-@answered
-async def test_a_client_whose_first_body_is_no_message_is_answered(agentd):
-    # Nothing has told yet which generation the client is of; it has read which one the agent is of.
+@has_errors
+async def test_a_client_whose_first_body_is_malformed_is_answered(agentd):
+    # The agent does not know the generation of the client yet; the client knows that of the agent.
     async with connected(agentd) as agent:
         assert decode(await agent.ask_bytes(b"\xff\x00 no CBOR at all", 0)) == error("malformed_message")
-        await agent.answers()
+        await agent.check_alive()
 
 
 #= client.constants-functions.flagsessionstart-0x02-opening-frame
-@answered
-async def test_flags_that_are_not_the_types_own_are_refused(agentd):
+@has_errors
+async def test_wrong_flags_for_a_type_are_refused(agentd):
     async with connected(agentd) as agent:
         assert await agent.ask("core.exec.request", {"cmd": "true"}, flags=0) == error("invalid_flags")
         assert await agent.ask("core.exec.request", {"cmd": "true"}, flags=TERMINAL) == error("invalid_flags")
-        await agent.answers()
+        await agent.check_alive()
 
 
-@answered
+@has_errors
 @pytest.mark.parametrize(
     ("kind", "payload"),
     [
@@ -103,51 +103,51 @@ async def test_flags_that_are_not_the_types_own_are_refused(agentd):
         ("core.tcp.connect", {"host": "127.0.0.1", "port": 65536}),
     ],
 )
-async def test_a_payload_that_does_not_fit_its_type_is_refused(agentd, kind, payload):
+async def test_an_invalid_payload_is_refused(agentd, kind, payload):
     async with connected(agentd) as agent:
         assert await agent.ask(kind, payload) == error("invalid_payload")
-        await agent.answers()
+        await agent.check_alive()
 
 
-@answered
-async def test_an_id_that_is_in_use_cannot_be_used_again(agentd):
+@has_errors
+async def test_an_id_in_use_cannot_be_used_again(agentd):
     async with connected(agentd) as agent:
         execution = await Execution.start(agent, "sh", "-c", "exec sleep 60")
         watched = agentd.watch(execution.pid)
         await execution.stream.send("core.exec.request", {"cmd": "true"}, SESSION_START)
         kind, payload = await execution.until_ended()
         assert (kind, payload["kind"]) == ("core.error", "invalid_session")
-        await agent.answers()
-    await watched.ended()
+        await agent.check_alive()
+    await watched.wait()
 
 
 #= carrel.agent-itself.id-outside-range-broken
-async def test_an_id_outside_the_range_costs_only_the_client_that_used_it(agentd):
-    async with connected(agentd) as stranger, connected(agentd) as bystander:
-        lost = await Execution.start(stranger, "sleep", "60")
+async def test_an_id_outside_the_range_disconnects_only_the_client_that_used_it(agentd):
+    async with connected(agentd) as offender, connected(agentd) as bystander:
+        lost = await Execution.start(offender, "sleep", "60")
         kept = await Execution.start(bystander, "cat")
         watched = agentd.watch(lost.pid)
-        body = stranger.encode("core.exec.request", {"cmd": "true"})
-        await stranger.client.send(kept.stream.id + 1, SESSION_START, body)
-        await watched.ended()
+        body = offender.encode("core.exec.request", {"cmd": "true"})
+        await offender.client.send(kept.stream.id + 1, SESSION_START, body)
+        await watched.wait()
         with pytest.raises(microsandbox.MicrosandboxError):
-            await stranger.answers()
+            await offender.check_alive()
         await kept.write(b"untouched")
         await kept.end_input()
         assert (await kept.finish()).stdout == b"untouched"
 
 
-async def test_input_signals_and_sizes_for_nobody_are_ignored(agentd):
+async def test_input_signals_and_sizes_for_an_exited_command_are_ignored(agentd):
     async with connected(agentd) as agent:
         stream = await agent.open("core.exec.request", {"cmd": "true"})
         assert [message.type async for message in stream] == ["core.exec.started", "core.exec.exited"]
         await stream.send("core.exec.stdin", {"data": b"late"})
         await stream.send("core.exec.signal", {"signal": 15})
         await stream.send("core.exec.resize", {"rows": 1, "cols": 1})
-        await agent.answers()
+        await agent.check_alive()
 
 
-async def test_a_signal_with_no_such_number_is_ignored(agentd):
+async def test_an_invalid_signal_number_is_ignored(agentd):
     async with connected(agentd) as agent:
         execution = await Execution.start(agent, "cat")
         for number in (-1, 0, 65, 1 << 30):
@@ -165,8 +165,8 @@ async def test_unknown_keys_are_ignored(agentd):
 
 
 #= promises.protocol.largest-frame
-async def test_the_largest_frame_is_taken(agentd):
-    # Four MiB after the length: five of header, the envelope, and the data.
+async def test_the_largest_frame_is_accepted(agentd):
+    # Four MiB after the length: five bytes of header, the envelope, and the data.
     async with connected(agentd) as agent:
         fixed = len(agent.encode("core.exec.request", {"cmd": "true", "padding": b"x" * 70_000})) - 70_000
         padding = b"x" * ((4 << 20) - 5 - fixed)

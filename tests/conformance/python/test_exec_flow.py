@@ -1,4 +1,4 @@
-"""More output and input than fits: acknowledgements at generation 10, patience below."""
+"""More output and input than buffers hold: acknowledgements at generation 10, backpressure below."""
 
 import hashlib
 import itertools
@@ -14,12 +14,12 @@ MIB = 1 << 20
 
 
 def numbers(size: int) -> bytes:
-    """Bytes in which no two pieces of the same length are alike, so that a lost or swapped one shows."""
+    """Bytes without repeated pieces, so that a lost or swapped one is detected."""
     text = b"".join(b"%d\n" % number for number in itertools.takewhile(lambda n: n < size // 6, itertools.count()))
     return (text * (size // len(text) + 1))[:size]
 
 
-async def test_three_mebibytes_of_output_arrive_whole_and_in_order(agentd, tmp_path):
+async def test_three_mebibytes_of_output_arrive_complete_and_in_order(agentd, tmp_path):
     data = numbers(3 * MIB)
     (tmp_path / "data").write_bytes(data)
     async with connected(agentd) as agent:
@@ -29,7 +29,7 @@ async def test_three_mebibytes_of_output_arrive_whole_and_in_order(agentd, tmp_p
     assert hashlib.sha256(outcome.stdout).digest() == hashlib.sha256(data).digest()
 
 
-async def test_both_outputs_stay_whole_when_they_race(agentd):
+async def test_concurrent_stdout_and_stderr_arrive_complete(agentd):
     script = "head -c 1500000 /dev/zero & head -c 1500000 /dev/zero | tr '\\0' e >&2; wait"
     async with connected(agentd) as agent:
         outcome = await run(agent, "sh", "-c", script)
@@ -37,7 +37,7 @@ async def test_both_outputs_stay_whole_when_they_race(agentd):
     assert outcome.exited == {"code": 0}
 
 
-async def test_three_mebibytes_go_through_a_command_and_come_back(agentd):
+async def test_three_mebibytes_are_piped_through_a_command(agentd):
     data = numbers(3 * MIB)
     async with connected(agentd) as agent:
         outcome = await run(agent, "cat", stdin=data)
@@ -47,17 +47,17 @@ async def test_three_mebibytes_go_through_a_command_and_come_back(agentd):
 #= carrel.commands.flow-control-generation-10
 #= promises.protocol.output-command-without-acknowledgement
 @pytest.mark.generation(lowest=10)
-async def test_output_stops_at_the_window_and_goes_on_with_the_acknowledgement(agentd):
+async def test_output_stops_at_the_window_and_continues_after_the_acknowledgement(agentd):
     async with connected(agentd) as agent:
         limits = agent.exec_limits
         execution = await Execution.start(agent, "head", "-c", str(3 * MIB), "/dev/zero")
         execution.acknowledging = False
         await execution.end_input()
-        # The window cannot take another full chunk; short chunks are allowed, so this is all that can be waited for.
+        # The window has no space for another full chunk. Short chunks are allowed, so more cannot be expected.
         room = limits["output_chunk_size"] + 256
         await execution.until(lambda: execution.charged > limits["output_limit"] - room)
         for _ in range(3):
-            await agent.answers()
+            await agent.check_alive()
         assert execution.charged <= limits["output_limit"] and execution.ended is None
         await execution.acknowledge()
         outcome = await execution.finish()
@@ -65,17 +65,17 @@ async def test_output_stops_at_the_window_and_goes_on_with_the_acknowledgement(a
 
 
 @pytest.mark.generation(lowest=10)
-async def test_the_exit_is_not_held_back_by_a_client_that_does_not_acknowledge(agentd):
+async def test_an_exit_is_sent_without_an_acknowledgement(agentd):
     async with connected(agentd) as agent:
-        stream = await agent.open("core.exec.request", {"cmd": "echo", "args": ["last words"]})
+        stream = await agent.open("core.exec.request", {"cmd": "echo", "args": ["last line"]})
         await stream.expect("core.exec.started")
-        assert (await stream.expect("core.exec.stdout"))["data"] == b"last words\n"
+        assert (await stream.expect("core.exec.stdout"))["data"] == b"last line\n"
         assert (await stream.next()).type == "core.exec.exited"
 
 
 #= carrel.commands.flow-control-generation-10
 @pytest.mark.generation(lowest=10)
-async def test_one_stalled_command_does_not_hold_up_another(agentd):
+async def test_a_stalled_command_does_not_block_another(agentd):
     async with connected(agentd) as agent:
         stalled = await Execution.start(agent, "cat", "/dev/zero")
         stalled.acknowledging = False

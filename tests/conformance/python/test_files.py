@@ -1,4 +1,4 @@
-"""Files through the raw client: write, read, list, stat, and the operations beside them."""
+"""Files through the raw client: write, read, list, stat, and other operations."""
 
 import os
 import stat
@@ -6,7 +6,7 @@ import stat
 import pytest
 
 from clients.agent import connected
-from clients.files import Files, Refused, get, put
+from clients.files import FileOperationError, Files, get, put
 
 pytestmark = [pytest.mark.release("agent_client"), pytest.mark.release("files"), pytest.mark.generation(lowest=2)]
 
@@ -29,7 +29,7 @@ async def test_an_empty_file_is_written_and_read_back(agentd, tmp_path):
         assert (await get(agent, str(path))).data == b""
 
 
-async def test_writing_a_file_again_leaves_nothing_of_the_first_time(agentd, tmp_path):
+async def test_writing_a_file_again_truncates_it(agentd, tmp_path):
     path = tmp_path / "file"
     async with connected(agentd) as agent:
         await put(agent, str(path), b"the longer text")
@@ -37,7 +37,7 @@ async def test_writing_a_file_again_leaves_nothing_of_the_first_time(agentd, tmp
     assert path.read_bytes() == b"short"
 
 
-async def test_a_new_file_has_the_mode_that_was_asked_for(agentd, tmp_path):
+async def test_a_new_file_has_the_requested_mode(agentd, tmp_path):
     path = tmp_path / "script"
     async with connected(agentd) as agent:
         await put(agent, str(path), b"#!/bin/sh\n", mode=0o750)
@@ -46,7 +46,7 @@ async def test_a_new_file_has_the_mode_that_was_asked_for(agentd, tmp_path):
 
 
 #= carrel.files-trees-connections.19-file-operations
-async def test_parts_of_a_file_are_read_and_written_at_their_offsets(agentd, tmp_path):
+async def test_parts_of_a_file_are_read_and_written_at_offsets(agentd, tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"0123456789")
     async with connected(agentd) as agent:
@@ -61,7 +61,7 @@ async def test_parts_of_a_file_are_read_and_written_at_their_offsets(agentd, tmp
     assert path.read_bytes() == b"0123xyz789"
 
 
-async def test_a_file_of_exactly_one_window_and_one_byte_more_is_whole(agentd, tmp_path):
+async def test_files_around_the_size_of_one_window_are_complete(agentd, tmp_path):
     path = tmp_path / "file"
     for size in ((1 << 20) - 1, 1 << 20, (1 << 20) + 1):
         data = os.urandom(size)
@@ -71,16 +71,16 @@ async def test_a_file_of_exactly_one_window_and_one_byte_more_is_whole(agentd, t
             assert (await get(agent, str(path))).data == data
 
 
-async def test_a_write_that_is_shorter_than_it_promised_fails(agentd, tmp_path):
+async def test_a_write_that_is_shorter_than_declared_fails(agentd, tmp_path):
     async with connected(agentd) as agent:
         files = Files(agent)
         handle = await files.open(str(tmp_path / "file"), "write", "create")
-        with pytest.raises(Refused):
+        with pytest.raises(FileOperationError):
             await files.write(handle, b"four", declared=5)
         await files.close(handle)
 
 
-async def test_stat_tells_all_that_the_kernel_tells(agentd, tmp_path):
+async def test_stat_has_all_fields_of_the_kernel(agentd, tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"12345")
     path.chmod(0o4711)
@@ -101,7 +101,7 @@ async def test_stat_tells_all_that_the_kernel_tells(agentd, tmp_path):
     }
 
 
-async def test_stat_follows_a_link_only_when_it_is_told_to(agentd, tmp_path):
+async def test_stat_follows_a_symlink_only_if_requested(agentd, tmp_path):
     target, link = tmp_path / "target", tmp_path / "link"
     target.write_bytes(b"123")
     link.symlink_to(target)
@@ -133,23 +133,23 @@ async def test_an_empty_directory_lists_nothing(agentd, tmp_path):
         assert await Files(agent).list(str(tmp_path)) == []
 
 
-async def test_a_large_directory_is_read_in_portions_until_nothing_is_left(agentd, tmp_path):
+async def test_a_large_directory_is_read_in_pages(agentd, tmp_path):
     names = {str(tmp_path / f"{number:04}") for number in range(300)}
     for name in names:
         open(name, "w").close()
     async with connected(agentd) as agent:
         files = Files(agent)
         handle = (await files.do("OpenDir", path=str(tmp_path)))["Handle"]
-        portions = []
-        while portion := (await files.do("ReadDir", handle=handle, limit=100))["List"]:
-            portions.append(portion)
+        pages = []
+        while page := (await files.do("ReadDir", handle=handle, limit=100))["List"]:
+            pages.append(page)
         await files.close(handle)
-    assert all(len(portion) <= 100 for portion in portions)
-    assert sorted(entry["path"] for portion in portions for entry in portion) == sorted(names)
+    assert all(len(page) <= 100 for page in pages)
+    assert sorted(entry["path"] for page in pages for entry in page) == sorted(names)
 
 
 #= carrel.files-trees-connections.19-file-operations
-async def test_directories_links_copies_and_names_are_made_and_removed(agentd, tmp_path):
+async def test_directories_copies_renames_and_symlinks_work(agentd, tmp_path):
     deep, file, copy = tmp_path / "a" / "b" / "c", tmp_path / "a" / "file", tmp_path / "a" / "copy"
     async with connected(agentd) as agent:
         files = Files(agent)
@@ -165,7 +165,7 @@ async def test_directories_links_copies_and_names_are_made_and_removed(agentd, t
         assert real == os.path.realpath(deep / "moved")
         assert await files.do("Remove", path=str(file)) is None
         assert not file.exists()
-        with pytest.raises(Refused, match="(?i)not empty"):
+        with pytest.raises(FileOperationError, match="(?i)not empty"):
             await files.do("RemoveDir", path=str(tmp_path / "a"), recursive=False)
         assert await files.do("RemoveDir", path=str(tmp_path / "a"), recursive=True) is None
     assert list(tmp_path.iterdir()) == []
@@ -180,7 +180,7 @@ async def test_attributes_are_set_by_path_and_by_handle(agentd, tmp_path):
         files = Files(agent)
         attributes = nothing | {"mode": 0o600, "mtime": 1_200_000_000, "atime": 1_200_000_001}
         await files.do("SetStat", path=str(path), follow_symlink=True, attrs=attributes)
-        # Looked at before anything else touches the file, for reading and writing change its times.
+        # Checked before any other operation, because reading and writing change the times.
         assert (path.stat().st_atime, path.stat().st_mtime) == (1_200_000_001, 1_200_000_000)
         handle = await files.open(str(path), "read", "write")
         await files.do("FSetStat", handle=handle, attrs=nothing | {"size": 4})
@@ -191,26 +191,26 @@ async def test_attributes_are_set_by_path_and_by_handle(agentd, tmp_path):
 
 
 @pytest.mark.parametrize("op", ["Stat", "List", "OpenFile", "ReadLink", "Remove", "RemoveDir", "RealPath", "OpenDir"])
-async def test_an_operation_on_what_is_not_there_says_so(agentd, tmp_path, op):
+async def test_an_operation_on_a_missing_file_reports_it(agentd, tmp_path, op):
     path = str(tmp_path / "missing")
     async with connected(agentd) as agent:
         files = Files(agent)
         fields = {"Stat": {"follow_symlink": True}, "RemoveDir": {"recursive": True}}.get(op, {})
-        with pytest.raises(Refused, match="No such file or directory"):
+        with pytest.raises(FileOperationError, match="No such file or directory"):
             await (files.open(path, "read") if op == "OpenFile" else files.do(op, path=path, **fields))
-        await agent.answers()
+        await agent.check_alive()
 
 
-async def test_a_file_that_must_be_new_may_not_exist(agentd, tmp_path):
+async def test_create_new_refuses_an_existing_file(agentd, tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"old")
     async with connected(agentd) as agent:
-        with pytest.raises(Refused, match="File exists"):
+        with pytest.raises(FileOperationError, match="File exists"):
             await Files(agent).open(str(path), "write", "create_new")
     assert path.read_bytes() == b"old"
 
 
-async def test_a_handle_that_was_closed_is_gone(agentd, tmp_path):
+async def test_a_closed_handle_is_invalid(agentd, tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"data")
     async with connected(agentd) as agent:
@@ -218,5 +218,5 @@ async def test_a_handle_that_was_closed_is_gone(agentd, tmp_path):
         handle = await files.open(str(path), "read")
         await files.close(handle)
         for operation in (files.close(handle), files.do("FStat", handle=handle), files.read(handle)):
-            with pytest.raises(Refused):
+            with pytest.raises(FileOperationError):
                 await operation

@@ -1,4 +1,4 @@
-"""Five mebibytes each way: inside messages up to generation 7, in bulk records with credit from 8 on."""
+"""Five mebibytes in each direction: inside messages up to generation 7, in bulk records with credit from 8 on."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ SIZE = 5 << 20
 
 #= carrel.files-trees-connections.inline-below-generation-8
 @pytest.mark.generation(highest=7)
-async def test_five_mebibytes_go_inside_messages(agentd, tmp_path):
+async def test_five_mebibytes_are_sent_inside_messages(agentd, tmp_path):
     data, path = os.urandom(SIZE), tmp_path / "file"
     async with connected(agentd) as agent:
         written = await put(agent, str(path), data)
@@ -28,7 +28,7 @@ async def test_five_mebibytes_go_inside_messages(agentd, tmp_path):
 
 #= carrel.files-trees-connections.inline-below-generation-8
 @pytest.mark.generation(lowest=8)
-async def test_five_mebibytes_go_in_records_for_which_credit_was_given(agentd, tmp_path):
+async def test_five_mebibytes_are_sent_in_records_within_the_credit(agentd, tmp_path):
     data, path = os.urandom(SIZE), tmp_path / "file"
     async with connected(agentd) as agent:
         written = await put(agent, str(path), data)
@@ -40,8 +40,8 @@ async def test_five_mebibytes_go_in_records_for_which_credit_was_given(agentd, t
 
 
 @pytest.mark.generation(lowest=8)
-async def test_a_writer_who_waits_for_credit_gets_it(agentd, tmp_path):
-    # More than the largest window that may be granted at the start, so that credit has to come on the way.
+async def test_a_writer_that_is_out_of_credit_is_granted_more(agentd, tmp_path):
+    # More than the largest initial window, so that more credit has to be granted.
     data, path = bytes(1 << 20) * 40, tmp_path / "file"
     async with connected(agentd) as agent:
         written = await put(agent, str(path), data)
@@ -49,7 +49,7 @@ async def test_a_writer_who_waits_for_credit_gets_it(agentd, tmp_path):
 
 
 @pytest.mark.generation(lowest=8)
-async def test_without_an_offer_a_file_comes_inside_messages(agentd, tmp_path):
+async def test_without_an_offer_a_file_is_sent_inside_messages(agentd, tmp_path):
     data, path = os.urandom(SIZE), tmp_path / "file"
     path.write_bytes(data)
     async with connected(agentd) as agent:
@@ -60,7 +60,7 @@ async def test_without_an_offer_a_file_comes_inside_messages(agentd, tmp_path):
 
 
 @pytest.mark.generation(lowest=8)
-async def test_a_reader_that_gives_no_credit_gets_no_more(agentd, tmp_path):
+async def test_a_reader_that_grants_no_credit_receives_no_more_data(agentd, tmp_path):
     path = tmp_path / "file"
     path.write_bytes(bytes(3 * WINDOW))
     async with connected(agentd) as agent:
@@ -69,27 +69,27 @@ async def test_a_reader_that_gives_no_credit_gets_no_more(agentd, tmp_path):
         request = {"op": {"Read": {"handle": handle, "offset": 0, "len": None}}, "bulk": offer}
         stream = await agent.open("core.fs.request", request)
         await stream.expect("core.bulk.accepted")
-        taken = 0
-        while taken < WINDOW:
-            taken += len((await stream.next()).data)
-        assert taken == WINDOW
+        consumed = 0
+        while consumed < WINDOW:
+            consumed += len((await stream.next()).data)
+        assert consumed == WINDOW
         waiting = asyncio.create_task(stream.next())
         for _ in range(3):
-            await agent.answers()
+            await agent.check_alive()
         assert not waiting.done(), "a record came without credit"
-        credit = {"kind": FILES, "flow": TO_HOST, "consumed_offset": taken, "credit_limit": 4 * WINDOW}
+        credit = {"kind": FILES, "flow": TO_HOST, "consumed_offset": consumed, "credit_limit": 4 * WINDOW}
         await stream.send("core.bulk.credit", credit)
-        taken += len((await waiting).data)
+        consumed += len((await waiting).data)
         while isinstance(message := await stream.next(), Record):
-            taken += len(message.data)
-        assert taken == 3 * WINDOW and message.payload["final_offset"] == taken
+            consumed += len(message.data)
+        assert consumed == 3 * WINDOW and message.payload["final_offset"] == consumed
         assert (await stream.expect("core.fs.response"))["ok"]
 
 
 #= carrel.files-trees-connections.transfer-cancelled-broken-hole
 @pytest.mark.generation(lowest=8)
 @pytest.mark.parametrize("flow", [TO_GUEST, TO_HOST], ids=["write", "read"])
-async def test_a_transfer_that_is_cancelled_ends_with_a_refusal(agentd, tmp_path, flow):
+async def test_a_cancelled_transfer_ends_with_an_error(agentd, tmp_path, flow):
     path = tmp_path / "file"
     path.write_bytes(bytes(3 * WINDOW))
     async with connected(agentd) as agent:
@@ -109,7 +109,7 @@ async def test_a_transfer_that_is_cancelled_ends_with_a_refusal(agentd, tmp_path
 
 #= carrel.files-trees-connections.transfer-cancelled-broken-hole
 @pytest.mark.generation(lowest=8)
-async def test_a_record_at_the_wrong_offset_ends_its_own_transfer_only(agentd, tmp_path):
+async def test_a_record_at_the_wrong_offset_ends_only_its_own_transfer(agentd, tmp_path):
     async with connected(agentd) as agent:
         files = Files(agent)
         handle = await files.open(str(tmp_path / "file"), "write", "create")
@@ -121,4 +121,4 @@ async def test_a_record_at_the_wrong_offset_ends_its_own_transfer_only(agentd, t
         await stream.send_record(Record(FILES, TO_GUEST, 1 << 40, b"far away"))
         last = [message async for message in stream][-1]
         assert last.type in ("core.fs.response", "core.error") and last.payload.get("ok") is not True
-        await agent.answers()
+        await agent.check_alive()

@@ -1,4 +1,4 @@
-"""Ping and touch."""
+"""Ping, and touch, which counts activity."""
 
 import pytest
 
@@ -15,7 +15,7 @@ async def test_ping_is_answered_by_an_empty_pong(agentd):
 
 
 #= carrel.agent-itself.ping-touch
-async def test_touch_counts_up_the_activity(agentd):
+async def test_touch_increments_the_activity_count(agentd):
     async with connected(agentd) as agent:
         answers = [await agent.ask("core.touch") for _ in range(3)]
     assert [answer.type for answer in answers] == ["core.touched"] * 3
@@ -25,11 +25,11 @@ async def test_touch_counts_up_the_activity(agentd):
 
 
 #= carrel.agent-itself.ping-touch
-async def test_ping_is_no_activity(agentd):
+async def test_ping_does_not_count_as_activity(agentd):
     async with connected(agentd) as agent:
         before = (await agent.ask("core.touch")).payload["activity_seq"]
         for _ in range(10):
-            await agent.answers()
+            await agent.check_alive()
         after = (await agent.ask("core.touch")).payload["activity_seq"]
     # The second touch itself may count more than once, ten pings may not count at all.
     assert after - before <= 2

@@ -1,4 +1,4 @@
-"""Commands on a terminal: size, resizing, one output, the terminal's own end of input."""
+"""Commands with a terminal: size, resize, merged output, end of input."""
 
 import signal
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.release("agent_client")
 
 
 #= carrel.commands.terminal-size-resized-echoing
-async def test_a_terminal_has_the_size_of_the_request(agentd):
+async def test_a_terminal_has_the_requested_size(agentd):
     async with connected(agentd) as agent:
         execution = await Execution.start(agent, "stty", "size", tty=True, rows=41, cols=133)
         outcome = await execution.finish()
@@ -19,8 +19,8 @@ async def test_a_terminal_has_the_size_of_the_request(agentd):
 
 
 #= carrel.commands.terminal-size-resized-echoing
-async def test_a_resize_changes_the_size_and_tells_the_command(agentd):
-    # Each read is ended by a line, so the order of what follows is the test's and not the scheduler's.
+async def test_a_resize_changes_the_size_and_signals_the_command(agentd):
+    # Each read ends with a line, so the order does not depend on the scheduler.
     script = "trap 'echo resized $(stty size)' WINCH; stty -echo; stty size; read go; stty size; exit 5"
     async with connected(agentd) as agent:
         execution = await Execution.start(agent, "sh", "-c", script, tty=True, rows=24, cols=80)
@@ -33,7 +33,7 @@ async def test_a_resize_changes_the_size_and_tells_the_command(agentd):
     assert outcome.exited == {"code": 5}
 
 
-async def test_both_outputs_come_as_one_on_a_terminal(agentd):
+async def test_a_terminal_merges_stdout_and_stderr(agentd):
     async with connected(agentd) as agent:
         script = "echo out; echo err >&2; test -t 0 && test -t 1 && test -t 2"
         execution = await Execution.start(agent, "sh", "-c", script, tty=True)
@@ -42,7 +42,7 @@ async def test_both_outputs_come_as_one_on_a_terminal(agentd):
 
 
 #= carrel.commands.terminal-size-resized-echoing
-async def test_input_is_echoed_by_the_terminal_and_control_d_ends_it(agentd):
+async def test_a_terminal_echoes_input_and_control_d_ends_it(agentd):
     async with connected(agentd) as agent:
         execution = await Execution.start(agent, "cat", tty=True)
         await execution.write(b"hello\n")
@@ -52,7 +52,7 @@ async def test_input_is_echoed_by_the_terminal_and_control_d_ends_it(agentd):
     assert (outcome.stdout, outcome.exited) == (b"hello\r\nhello\r\n", {"code": 0})
 
 
-async def test_control_c_interrupts_the_command_in_front(agentd):
+async def test_control_c_interrupts_the_foreground_command(agentd):
     async with connected(agentd) as agent:
         execution = await Execution.start(agent, "sh", "-c", "stty -echo; echo up; exec sleep 60", tty=True)
         await execution.until(lambda: execution.stdout == b"up\r\n")
@@ -61,7 +61,7 @@ async def test_control_c_interrupts_the_command_in_front(agentd):
     assert outcome.exited == {"code": -1, "signal": int(signal.SIGINT)}
 
 
-async def test_a_signal_reaches_a_command_on_a_terminal(agentd):
+async def test_a_signal_reaches_a_command_with_a_terminal(agentd):
     async with connected(agentd) as agent:
         execution = await Execution.start(agent, "sh", "-c", "echo up; exec sleep 60", tty=True)
         await execution.until(lambda: execution.stdout == b"up\r\n")
@@ -70,7 +70,7 @@ async def test_a_signal_reaches_a_command_on_a_terminal(agentd):
     assert outcome.exited == {"code": -1, "signal": int(signal.SIGTERM)}
 
 
-async def test_an_end_of_input_without_bytes_does_not_end_a_terminal(agentd):
+async def test_an_empty_input_message_does_not_close_a_terminal(agentd):
     async with connected(agentd) as agent:
         execution = await Execution.start(agent, "sh", "-c", "stty -echo; echo up; read line; echo got $line", tty=True)
         await execution.until(lambda: execution.stdout == b"up\r\n")

@@ -1,4 +1,4 @@
-"""The relay of a sandbox: found by name and by path, each client with ids of its own, and one way to end it all."""
+"""The relay of a sandbox: connection by name and by path, ranges of ids, misbehaving clients, and shutdown."""
 
 import asyncio
 import contextlib
@@ -10,7 +10,7 @@ import pytest
 from clients.agent import connected, using
 from clients.execution import Execution, run
 from clients.messages import SESSION_START, SHUTDOWN, encode
-from clients.raw import Raw, frame
+from clients.raw import RawClient, frame
 from clients.release import CLIENT
 from clients.tunnel import Tunnel
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.release("relay"), pytest.mark.release("agent_client")]
 SLOT = 33_554_431
 SLOTS = 128
 
-# Says where it listens, and answers whoever connects in capital letters. Every Debian has this language.
+# Prints its port, and answers a client in capital letters. Perl is on every Debian.
 LISTENER = """
 use IO::Socket::INET;
 my $server = IO::Socket::INET->new(LocalAddr => "127.0.0.1", Listen => 1) or die;
@@ -34,7 +34,7 @@ print $connection uc <$connection>;
 #= carrel.supervisor.socket-served-path-follows
 #= promises.published-clients.ways-find-sandbox-behind
 @pytest.mark.release("socket_path")
-async def test_a_client_finds_the_sandbox_by_its_name(sandbox):
+async def test_a_client_finds_a_sandbox_by_its_name(sandbox):
     from microsandbox.agent import AgentClient
 
     assert AgentClient.socket_path(sandbox.name) == sandbox.socket
@@ -44,7 +44,7 @@ async def test_a_client_finds_the_sandbox_by_its_name(sandbox):
 
 #= carrel.supervisor.socket-served-path-follows
 #= promises.published-clients.ways-find-sandbox-behind
-async def test_a_client_finds_the_sandbox_by_its_path_and_nobody_else_can(sandbox):
+async def test_a_client_finds_a_sandbox_by_its_path_in_a_private_directory(sandbox):
     async with connected(sandbox) as agent:
         assert (await run(agent, "hostname")).stdout == b"carrel\n"
     assert stat.S_IMODE(sandbox.directory.stat().st_mode) == 0o700
@@ -52,12 +52,12 @@ async def test_a_client_finds_the_sandbox_by_its_path_and_nobody_else_can(sandbo
 
 #= promises.published-clients.ways-find-sandbox-behind
 @pytest.mark.release("socket_path")
-async def test_a_sandbox_that_is_gone_is_not_found(sandbox):
+async def test_a_sandbox_that_ended_is_not_found(sandbox):
     import microsandbox
     from microsandbox.agent import AgentClient
 
     sandbox.process.terminate()
-    assert await sandbox.ended() == 128 + signal.SIGTERM
+    assert await sandbox.wait() == 128 + signal.SIGTERM
     with pytest.raises(microsandbox.MicrosandboxError, match="not found"):
         await AgentClient.connect_sandbox(sandbox.name)
 
@@ -65,18 +65,18 @@ async def test_a_sandbox_that_is_gone_is_not_found(sandbox):
 #= carrel.relay.prologue-id-range-core
 #= carrel.relay.128-slots-lowest-free
 #= promises.relay.clients-once
-async def test_every_slot_has_the_published_ids_and_the_last_one_half_of_them(sandbox):
+async def test_every_slot_has_the_published_range_of_ids_and_the_last_one_half_a_range(sandbox):
     slots = range(SLOTS)
     async with contextlib.AsyncExitStack() as clients:
         ids = []
         for _ in slots:
-            client = await Raw.connect(sandbox.socket)
+            client = await RawClient.connect(sandbox.socket)
             clients.push_async_callback(client.close)
             ids.append(client.ids)
-        # The other half of the last one belongs to the relay.
+        # The other half of the last range belongs to the relay.
         *others, last = [range(slot * SLOT + 1, (slot + 1) * SLOT) for slot in slots]
         assert ids == [*others, last[: SLOT // 2]]
-        # One too many hears nothing at all.
+        # One too many receives no bytes at all.
         reader, writer = await asyncio.open_unix_connection(sandbox.socket)
         assert await reader.read() == b""
         writer.close()
@@ -85,35 +85,36 @@ async def test_every_slot_has_the_published_ids_and_the_last_one_half_of_them(sa
 #= carrel.relay.128-slots-lowest-free
 #= carrel.relay.client-leaves-sessions-ended
 #= promises.relay.client-leaves
-async def test_the_slot_of_one_who_left_is_given_to_the_next(sandbox):
+async def test_the_slot_of_a_disconnected_client_is_reused(sandbox):
     async with connected(sandbox) as staying:
         async with connected(sandbox) as leaving:
             execution = await Execution.start(leaving, "sleep", "60")
             watched = sandbox.watch(execution.pid)
-        await watched.ended()
-        # What the agent answers now it answers after it has told the relay that nothing is left of the other.
-        await staying.answers()
-        async with connected(sandbox) as coming:
-            stream = await coming.open("core.exec.request", {"cmd": "true"})
+        await watched.wait()
+        # The agent sends this answer after it has reported that the sessions of the other are closed.
+        await staying.check_alive()
+        async with connected(sandbox) as next_client:
+            stream = await next_client.open("core.exec.request", {"cmd": "true"})
             assert stream.id == execution.stream.id
 
 
 #= carrel.relay.ids-outside-range-flags
 #= promises.published-clients.ids-another-nobody-relay
-@pytest.mark.parametrize("whose", ["another's", "nobody's", "the relay's", "no client's"])
-async def test_whoever_uses_an_id_that_is_not_its_own_is_disconnected_and_nobody_else_is(sandbox, whose):
+@pytest.mark.parametrize("whose", ["another client", "a free slot", "the relay", "the channel"])
+async def test_a_client_that_uses_a_foreign_id_is_disconnected_and_no_other(sandbox, whose):
     async with connected(sandbox) as bystander:
         kept = await Execution.start(bystander, "cat")
-        ids = {"another's": kept.stream.id, "nobody's": 9 * SLOT + 1, "the relay's": SLOTS * SLOT - 1, "no client's": 0}
-        stranger = await Raw.connect(sandbox.socket)
+        free, relay = 9 * SLOT + 1, SLOTS * SLOT - 1
+        ids = {"another client": kept.stream.id, "a free slot": free, "the relay": relay, "the channel": 0}
+        offender = await RawClient.connect(sandbox.socket)
         own = encode(CLIENT.generation, "core.exec.request", {"cmd": "sleep", "args": ["60"]})
-        await stranger.send(stranger.ids[0], SESSION_START, own)
-        started = await stranger.next()
-        assert started and started[:2] == (stranger.ids[0], 0)
-        # It would end the other's command.
-        await stranger.send(ids[whose], 0, encode(CLIENT.generation, "core.exec.signal", {"signal": 9}))
-        assert await stranger.next() is None
-        await stranger.close()
+        await offender.send(offender.ids[0], SESSION_START, own)
+        started = await offender.next()
+        assert started and started[:2] == (offender.ids[0], 0)
+        # For the right client, this would kill the command.
+        await offender.send(ids[whose], 0, encode(CLIENT.generation, "core.exec.signal", {"signal": 9}))
+        assert await offender.next() is None
+        await offender.close()
         await kept.write(b"untouched")
         await kept.end_input()
         outcome = await kept.finish()
@@ -123,18 +124,18 @@ async def test_whoever_uses_an_id_that_is_not_its_own_is_disconnected_and_nobody
 #= carrel.relay.never-waits-client-guest
 #= promises.relay.patience-client-middle-frame
 @pytest.mark.parametrize("size", [100, 4 << 20], ids=["small", "largest"])
-async def test_whoever_stops_in_the_middle_of_a_frame_holds_up_nobody(sandbox, size):
+async def test_a_client_that_stops_in_the_middle_of_a_frame_blocks_no_other(sandbox, size):
     async with connected(sandbox) as bystander:
-        unfinished = await Raw.connect(sandbox.socket)
+        unfinished = await RawClient.connect(sandbox.socket)
         whole = frame(unfinished.ids[0], SESSION_START, bytes(size - 5))
         await unfinished.send_bytes(whole[: len(whole) // 2])
         assert (await run(bystander, "echo", "through")).stdout == b"through\n"
         await unfinished.close()
-        assert (await run(bystander, "echo", "and on")).stdout == b"and on\n"
+        assert (await run(bystander, "echo", "and again")).stdout == b"and again\n"
 
 
 #= promises.published-clients.listeners-reach-through-sandbox
-async def test_a_listener_that_a_command_opened_is_reached(sandbox):
+async def test_a_listener_of_a_command_can_be_reached(sandbox):
     async with connected(sandbox) as agent:
         listener = await Execution.start(agent, "perl", "-e", LISTENER)
         await listener.until(lambda: listener.stdout.endswith(b"\n"))
@@ -146,8 +147,8 @@ async def test_a_listener_that_a_command_opened_is_reached(sandbox):
 
 
 #= promises.published-clients.listeners-reach-through-sandbox
-async def test_a_listener_of_the_host_is_not_reached(sandbox):
-    # The same attempt reaches it from the host, so it is the sandbox that keeps it away.
+async def test_a_listener_of_the_host_cannot_be_reached(sandbox):
+    # The control: the host can reach it.
     server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
     async with server, connected(sandbox) as agent:
         port = server.sockets[0].getsockname()[1]
@@ -164,6 +165,6 @@ async def test_any_client_can_shut_the_sandbox_down(sandbox):
         execution = await Execution.start(witness, "sleep", "60")
         watched = sandbox.watch(execution.pid)
         await client.client.send(0, SHUTDOWN, encode(CLIENT.generation, "core.shutdown", None))
-        await watched.ended()
-        # The command that owns it is ended like every other, and ends with it.
-        assert await sandbox.ended() == 128 + signal.SIGTERM
+        await watched.wait()
+        # The command that owns the sandbox is terminated like every other.
+        assert await sandbox.wait() == 128 + signal.SIGTERM

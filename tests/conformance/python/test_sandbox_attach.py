@@ -1,4 +1,4 @@
-"""The package joins a person's terminal to a command: its keys, its size, and the change of its size."""
+"""The package attaches the terminal of a user to a command: keys, size, and resize."""
 
 import asyncio
 import contextlib
@@ -8,9 +8,9 @@ import struct
 import sys
 import termios
 
-from clients.sandbox import enter
+from clients.sandbox import register
 
-# Joins its own terminal to the command, and exits with the command's code.
+# Attaches its own terminal to the command, and exits with the code of the command.
 PROGRAM = """
 import asyncio, os, sys, microsandbox
 
@@ -23,26 +23,26 @@ os._exit(asyncio.run(main()))
 
 
 class Terminal:
-    """The far side of a terminal on which a program runs."""
+    """The controlling side of a pseudo-terminal on which a program runs."""
 
     def __init__(self, rows: int, cols: int) -> None:
         self._ours, self._theirs = os.openpty()
         os.set_blocking(self._ours, False)
         self.resize(rows, cols)
-        self.shown = b""
+        self.displayed = b""
         self._changed = asyncio.Event()
         asyncio.get_running_loop().add_reader(self._ours, self._read)
 
     async def run(self, *command: str) -> asyncio.subprocess.Process:
-        """Starts a program to which this is the controlling terminal."""
+        """Starts a program with this as its controlling terminal."""
         theirs = self._theirs
 
-        def take_it() -> None:
+        def make_controlling() -> None:
             os.setsid()
             fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)
 
         files = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
-        program = await asyncio.create_subprocess_exec(*command, preexec_fn=take_it, **files)
+        program = await asyncio.create_subprocess_exec(*command, preexec_fn=make_controlling, **files)
         os.close(theirs)
         return program
 
@@ -53,8 +53,8 @@ class Terminal:
         assert os.write(self._ours, keys) == len(keys)
 
     async def until(self, text: bytes) -> None:
-        """Waits until this text was shown."""
-        while text not in self.shown:
+        """Waits until this text is displayed."""
+        while text not in self.displayed:
             self._changed.clear()
             await self._changed.wait()
 
@@ -64,20 +64,20 @@ class Terminal:
 
     def _read(self) -> None:
         try:
-            self.shown += os.read(self._ours, 65536)
+            self.displayed += os.read(self._ours, 65536)
         except OSError:
-            # The program has ended, and with it the last user of the other side.
+            # The program has exited, and with it the last user of the other side.
             asyncio.get_running_loop().remove_reader(self._ours)
         self._changed.set()
 
 
 #= carrel.commands.terminal-size-resized-echoing
-async def test_a_terminal_is_joined_to_a_command_and_resized_with_it(agentd):
-    # The command ends itself when the new size has come, so nothing depends on which of two events is seen first.
+async def test_a_terminal_is_attached_to_a_command_and_resized(agentd):
+    # The command exits when it has the new size, so the order of events does not matter.
     ending = "trap 'echo resized to $(stty size); exit 5' WINCH"
     script = f"{ending}; stty size; read line; echo read $line; while :; do sleep 0.1; done"
     with contextlib.closing(Terminal(rows=31, cols=117)) as terminal:
-        program = await terminal.run(sys.executable, "-c", PROGRAM, enter(agentd), script)
+        program = await terminal.run(sys.executable, "-c", PROGRAM, register(agentd), script)
         try:
             await terminal.until(b"31 117")
             terminal.type(b"some keys\r")

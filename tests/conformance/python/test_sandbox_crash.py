@@ -1,13 +1,13 @@
-"""A program that uses the package dies, and agentd cleans up after it."""
+"""A program that uses the package is killed, and agentd cleans up after it."""
 
 import asyncio
 import os
 import subprocess
 import sys
 
-from clients.sandbox import attach, enter, run
+from clients.sandbox import attach, register, run
 
-# Says the number of a process that it started inside the sandbox, and then waits for its own end.
+# Prints the pids of processes that it started inside the sandbox, and then waits to be killed.
 PROGRAM = """
 import asyncio, sys, microsandbox
 
@@ -23,8 +23,8 @@ asyncio.run(main())
 
 
 #= carrel.agent-itself.withdrawn-range-ends-nobody
-async def test_a_program_that_is_killed_takes_its_processes_along(agentd, tmp_path):
-    name, bystander = enter(agentd), await attach(agentd)
+async def test_the_processes_of_a_killed_program_are_killed(agentd, tmp_path):
+    name, bystander = register(agentd), await attach(agentd)
     program = await asyncio.create_subprocess_exec(sys.executable, "-c", PROGRAM, name, stdout=subprocess.PIPE)
     try:
         pids = [int(word) for word in (await program.stdout.readline()).split()]
@@ -33,5 +33,5 @@ async def test_a_program_that_is_killed_takes_its_processes_along(agentd, tmp_pa
     finally:
         program.kill()
         await program.wait()
-    await asyncio.gather(*(process.ended() for process in watched))
+    await asyncio.gather(*(process.wait() for process in watched))
     assert await run(bystander, tmp_path, "echo on") == (0, b"on\n", b"")

@@ -1,4 +1,4 @@
-"""The package's sandbox objects move files."""
+"""Files through the sandbox objects of the package."""
 
 import os
 import stat
@@ -11,14 +11,14 @@ from clients.sandbox import attach
 by_handle = [pytest.mark.release("files"), pytest.mark.generation(lowest=2)]
 
 
-def can(test):
-    """For releases that work with files by handle."""
+def needs_files(test):
+    """Marks a test for releases with files by handle."""
     for mark in by_handle:
         test = mark(test)
     return test
 
 
-@can
+@needs_files
 @pytest.mark.parametrize("size", [0, 1, 4096, 5 << 20], ids=["empty", "byte", "page", "5MiB"])
 async def test_a_file_is_written_and_read_back(agentd, tmp_path, size):
     data, path = os.urandom(size), tmp_path / "file"
@@ -28,8 +28,8 @@ async def test_a_file_is_written_and_read_back(agentd, tmp_path, size):
     assert await sandbox.fs.read(str(path)) == data
 
 
-@can
-async def test_a_file_is_streamed_both_ways(agentd, tmp_path):
+@needs_files
+async def test_a_file_is_streamed_in_both_directions(agentd, tmp_path):
     pieces, path = [os.urandom(700_000) for _ in range(7)], tmp_path / "file"
     sandbox = await attach(agentd)
     sink = await sandbox.fs.write_stream(str(path))
@@ -41,8 +41,8 @@ async def test_a_file_is_streamed_both_ways(agentd, tmp_path):
     assert b"".join([piece async for piece in stream]) == b"".join(pieces)
 
 
-@can
-async def test_files_go_between_host_and_sandbox(agentd, tmp_path):
+@needs_files
+async def test_files_are_copied_between_host_and_sandbox(agentd, tmp_path):
     data = os.urandom(100_000)
     host, guest, back = tmp_path / "host", tmp_path / "guest", tmp_path / "back"
     host.write_bytes(data)
@@ -53,8 +53,8 @@ async def test_files_go_between_host_and_sandbox(agentd, tmp_path):
     assert back.read_bytes() == data
 
 
-@can
-async def test_stat_tells_kind_size_and_full_mode(agentd, tmp_path):
+@needs_files
+async def test_stat_has_kind_size_and_full_mode(agentd, tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"12345")
     path.chmod(0o640)
@@ -66,7 +66,7 @@ async def test_stat_tells_kind_size_and_full_mode(agentd, tmp_path):
     assert directory.kind == "directory" and stat.S_ISDIR(directory.mode)
 
 
-@can
+@needs_files
 async def test_a_list_has_every_entry(agentd, tmp_path):
     (tmp_path / "file").write_bytes(b"123")
     (tmp_path / "directory").mkdir()
@@ -77,8 +77,8 @@ async def test_a_list_has_every_entry(agentd, tmp_path):
     assert entries == {str(tmp_path / name): (kind, (tmp_path / name).lstat().st_mode) for name, kind in kinds.items()}
 
 
-@can
-async def test_directories_copies_and_names_are_made_and_removed(agentd, tmp_path):
+@needs_files
+async def test_directories_copies_and_renames_work(agentd, tmp_path):
     fs = (await attach(agentd)).fs
     deep, copy = tmp_path / "a" / "b", tmp_path / "a" / "copy"
     await fs.mkdir(str(deep))
@@ -93,17 +93,17 @@ async def test_directories_copies_and_names_are_made_and_removed(agentd, tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
-@can
-async def test_a_file_that_is_not_there_is_an_error_that_says_so(agentd, tmp_path):
+@needs_files
+async def test_a_missing_file_is_an_error_that_names_the_reason(agentd, tmp_path):
     fs, path = (await attach(agentd)).fs, str(tmp_path / "missing")
     for operation in (fs.read(path), fs.stat(path), fs.list(path), fs.remove(path)):
         with pytest.raises(microsandbox.FilesystemError, match="No such file or directory"):
             await operation
 
 
-@can
+@needs_files
 @pytest.mark.release("ssh")
-async def test_commands_and_files_go_over_the_ssh_client_inside_the_package(agentd, tmp_path):
+async def test_commands_and_files_work_with_the_ssh_client_of_the_package(agentd, tmp_path):
     path, link = tmp_path / "file", tmp_path / "link"
     ssh = (await attach(agentd)).ssh
     ssh = ssh() if callable(ssh) else ssh

@@ -1,4 +1,4 @@
-"""A client meets an agentd of every generation: only what is newer than both fails, and it fails with its own error."""
+"""A client with an agentd of every generation: only newer features fail, with their own error."""
 
 import microsandbox
 import pytest
@@ -15,7 +15,7 @@ FILES_SINCE, PING_SINCE = 2, 6
 #= versioning.number-agreed-upon-once.old-host-talks-newer
 #= promises.published-clients.generations-agent-0-5
 @pytest.mark.parametrize("generation", range(1, NEWEST + 1))
-async def test_only_what_is_newer_than_the_agent_fails(start_agentd, tmp_path, generation):
+async def test_only_features_that_are_newer_than_the_agent_fail(start_agentd, tmp_path, generation):
     sandbox = await attach(start_agentd(generation))
     assert await run(sandbox, tmp_path, "printf out; exit 7") == (7, b"out", b"")
 
@@ -35,5 +35,5 @@ async def test_only_what_is_newer_than_the_agent_fails(start_agentd, tmp_path, g
         with pytest.raises(microsandbox.UnsupportedOperationError, match="core.ping"):
             await sandbox.ping()
 
-    # What failed has harmed nothing.
+    # A failed feature has no other effect.
     assert await run(sandbox, tmp_path, "printf on") == (0, b"on", b"")

@@ -1,4 +1,4 @@
-"""TCP connections that the agent makes: both halves, both ways of carrying data, and refusals."""
+"""TCP connections from the agent: both halves, data in messages and in records, and failures."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ MIB = 1 << 20
 
 @contextlib.asynccontextmanager
 async def listener(agentd):
-    """A listener on a port of its own, and the connections that it accepted."""
+    """A listener on a free port, and the connections that it accepted."""
     accepted = asyncio.Queue()
     server = await asyncio.start_server(lambda *pair: accepted.put_nowait(pair), sock=agentd.bound_socket())
     async with server:
@@ -34,7 +34,7 @@ async def pair(agentd, **options):
 
 
 #= carrel.files-trees-connections.connect-data-half-close
-async def test_data_goes_both_ways(agentd):
+async def test_data_is_sent_in_both_directions(agentd):
     async with pair(agentd) as (_, tunnel, reader, writer):
         await tunnel.send(b"question")
         assert await reader.readexactly(8) == b"question"
@@ -43,7 +43,7 @@ async def test_data_goes_both_ways(agentd):
 
 
 #= carrel.files-trees-connections.connect-data-half-close
-async def test_our_half_can_end_while_the_other_goes_on(agentd):
+async def test_our_half_can_close_while_the_other_stays_open(agentd):
     async with pair(agentd) as (_, tunnel, reader, writer):
         await tunnel.send(b"all of it")
         await tunnel.end()
@@ -55,7 +55,7 @@ async def test_our_half_can_end_while_the_other_goes_on(agentd):
 
 
 #= carrel.files-trees-connections.connect-data-half-close
-async def test_the_other_half_can_end_while_ours_goes_on(agentd):
+async def test_the_other_half_can_close_while_ours_stays_open(agentd):
     async with pair(agentd) as (_, tunnel, reader, writer):
         writer.write(b"done here")
         writer.write_eof()
@@ -67,17 +67,17 @@ async def test_the_other_half_can_end_while_ours_goes_on(agentd):
         assert await tunnel.finish() == b"done here"
 
 
-async def test_five_mebibytes_go_each_way_at_once(agentd):
+async def test_five_mebibytes_are_sent_in_both_directions_at_once(agentd):
     upward, downward = os.urandom(5 * MIB), os.urandom(5 * MIB)
     async with pair(agentd) as (agent, tunnel, reader, writer):
 
         async def far_end():
-            async def speak():
+            async def send_all():
                 writer.write(downward)
                 await writer.drain()
                 writer.write_eof()
 
-            received, _ = await asyncio.gather(reader.read(), speak())
+            received, _ = await asyncio.gather(reader.read(), send_all())
             return received
 
         async def near_end():
@@ -104,7 +104,7 @@ async def test_without_an_offer_data_stays_inside_messages(agentd):
 
 #= carrel.files-trees-connections.connections-bulk-generation-8
 @pytest.mark.generation(lowest=8)
-async def test_a_far_end_that_says_too_much_waits_for_credit(agentd):
+async def test_a_server_that_sends_too_much_waits_for_credit(agentd):
     async with pair(agentd) as (agent, tunnel, _, writer):
         writer.write(b"x" * (3 * WINDOW))
         writer.write_eof()
@@ -112,10 +112,10 @@ async def test_a_far_end_that_says_too_much_waits_for_credit(agentd):
         await tunnel.until(lambda: tunnel.peer_ended)
         await tunnel.end()
         assert await tunnel.finish() == b"x" * (3 * WINDOW)
-        await agent.answers()
+        await agent.check_alive()
 
 
-async def test_an_empty_message_of_data_is_not_an_end(agentd):
+async def test_an_empty_data_message_does_not_close_the_connection(agentd):
     async with pair(agentd, bulk=False) as (_, tunnel, reader, writer):
         await tunnel.stream.send("core.tcp.data", {"data": b""})
         await tunnel.send(b"more")
@@ -123,26 +123,26 @@ async def test_an_empty_message_of_data_is_not_an_end(agentd):
 
 
 #= carrel.files-trees-connections.connect-data-half-close
-async def test_a_refused_connection_fails_with_its_reason(agentd):
+async def test_a_refused_connection_fails_with_the_reason(agentd):
     with agentd.bound_socket() as closed:
         async with connected(agentd) as agent:
             tunnel = await Tunnel.open(agent, closed.getsockname()[1])
             assert tunnel.ended and tunnel.ended[0] == "core.tcp.failed"
             assert "refused" in tunnel.ended[1]["error"].lower()
-            await agent.answers()
+            await agent.check_alive()
 
 
 #= carrel.files-trees-connections.connect-data-half-close
-async def test_closing_drops_the_connection_without_a_last_word(agentd):
+async def test_a_close_drops_the_connection_without_an_answer(agentd):
     async with pair(agentd) as (agent, tunnel, reader, _):
         await tunnel.abort()
         with contextlib.suppress(ConnectionResetError):
             assert await reader.read() == b""
-        await agent.answers()
+        await agent.check_alive()
         assert tunnel.ended is None
 
 
-async def test_a_client_that_leaves_takes_its_connections_along(agentd):
+async def test_a_disconnect_closes_the_connections_of_the_client(agentd):
     async with listener(agentd) as (port, accepted):
         async with connected(agentd) as agent:
             await Tunnel.open(agent, port)

@@ -1,6 +1,6 @@
-"""Asks for much and reads nothing: attack.py SOCKET KIND CONNECTIONS STREAMS.
+"""Sends many requests and reads no responses: attack.py SOCKET KIND CONNECTIONS STREAMS.
 
-Prints what it came to when the daemon neither takes nor sends any more, and holds it until its standard input ends.
+Prints its totals when the daemon neither accepts nor sends more data, and holds its connections until standard input ends.
 """
 
 import collections
@@ -14,8 +14,8 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RESET, SETTINGS, PING, GOAWAY, WINDOW, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
 END_STREAM, END_HEADERS, ACK = 1, 4, 1
 PUBLISHED, OWN = b"/agbox.v1.SandboxService/", b"/carrel.v1.Sandboxes/"
-# The daemon is taken to be done when nothing happened for so long.
-QUIET = 3
+# After so many seconds without an event the daemon accepts and sends no more.
+IDLE_TIMEOUT = 3
 
 
 def frame(kind, flags, stream, payload=b""):
@@ -45,9 +45,9 @@ def message(payload, missing=0):
 
 
 def request(kind):
-    """The path, the body, and what the body lacks to be whole."""
+    """The path, the body, and whether the body is incomplete."""
     if kind == "upload":
-        # All of a large message but its last byte.
+        # A large message without its end.
         return PUBLISHED + b"CreateSandbox", message(b"\x1a" + varint((4 << 20) - 100) + bytes((4 << 20) - 200), 100), True
     if kind == "fields":
         services = field(1, b"\x2a\0" * (1 << 20))
@@ -71,28 +71,28 @@ class Attacker:
         self.socket = socket.socket(socket.AF_UNIX)
         self.socket.connect(path)
         self.socket.setblocking(False)
-        # Nothing may be sent on a stream, or, for answers that are to wait in the socket, much.
+        # The daemon may send nothing on a stream; or, for responses that fill the socket, any amount.
         window = 2**31 - 1 if kind == "unread" else 0
         self.out = bytearray(PREFACE + frame(SETTINGS, 0, 0, struct.pack(">HI", 4, window)))
         if kind == "unread":
             self.out += frame(WINDOW, 0, 0, struct.pack(">I", 2**31 - 1 - 65535))
-        self.came, self.closed = bytearray(), False
-        # What the daemon takes: of a stream, of the connection, and what is left to send on each stream.
+        self.received, self.closed = bytearray(), False
+        # The daemon's flow-control windows: initial, of the connection, and of each stream.
         self.initial, self.window, self.windows = 65535, 65535, {}
         self.bodies = collections.OrderedDict()
         self.path, self.body, self.partial = request(kind)
-        self.begun, self.sent, self.ended = 0, 0, 0
+        self.started, self.sent, self.ended = 0, 0, 0
         if kind == "headers":
-            # A block of headers without an end.
+            # A header block without an end.
             self.streams = 0
             for number in range(8):
                 self.out += frame(HEADERS if number == 0 else CONTINUATION, 0, 1, bytes(8000))
 
     def fill(self):
-        # As many as there may be at a time, and for what is answered another.
-        while self.begun < self.streams and len(self.out) < 1 << 16 and self.begun - self.ended < 1000:
-            stream = 1 + 2 * self.begun
-            self.begun += 1
+        # As many concurrent streams as the daemon allows; each response makes room for another.
+        while self.started < self.streams and len(self.out) < 1 << 16 and self.started - self.ended < 1000:
+            stream = 1 + 2 * self.started
+            self.started += 1
             self.out += frame(HEADERS, END_HEADERS, stream, headers(self.path))
             self.bodies[stream], self.windows[stream] = 0, 0
         for stream in list(self.bodies):
@@ -123,28 +123,29 @@ class Attacker:
             self.closed = True
 
     def read(self):
-        if self.kind == "unread" and self.begun:
-            # Answers stay in the socket.
+        if self.kind == "unread" and self.started:
+            # Responses stay in the socket.
             return False
         try:
-            came = self.socket.recv(1 << 18)
+            data = self.socket.recv(1 << 18)
         except BlockingIOError:
             return False
         except OSError:
-            came = b""
-        if not came:
+            data = b""
+        if not data:
             self.closed = True
             return True
-        self.came += came
-        while len(self.came) >= 9:
-            length = int.from_bytes(self.came[:3], "big")
-            if len(self.came) < 9 + length:
+        self.received += data
+        while len(self.received) >= 9:
+            length = int.from_bytes(self.received[:3], "big")
+            if len(self.received) < 9 + length:
                 break
-            self.take(self.came[3], self.came[4], int.from_bytes(self.came[5:9], "big"), bytes(self.came[9:9 + length]))
-            del self.came[:9 + length]
+            kind, flags, stream = self.received[3], self.received[4], int.from_bytes(self.received[5:9], "big")
+            self.handle(kind, flags, stream, bytes(self.received[9:9 + length]))
+            del self.received[:9 + length]
         return True
 
-    def take(self, kind, flags, stream, payload):
+    def handle(self, kind, flags, stream, payload):
         if kind == SETTINGS and not flags & ACK:
             for at in range(0, len(payload), 6):
                 name, value = struct.unpack(">HI", payload[at:at + 6])
@@ -176,12 +177,12 @@ def main():
         attackers[attacker.socket.fileno()] = attacker
         poll.register(attacker.socket, select.EPOLLIN | select.EPOLLOUT | select.EPOLLET)
     while True:
-        ready = poll.poll(QUIET)
+        ready = poll.poll(IDLE_TIMEOUT)
         if not ready:
             break
         for number, _ in ready:
             attacker = attackers[number]
-            # Only what is new is told: everything that can be done is done.
+            # epoll is edge-triggered, so everything that is possible is done now.
             while not attacker.closed:
                 before = len(attacker.out), attacker.sent
                 attacker.write()
@@ -189,7 +190,7 @@ def main():
                     break
             if attacker.closed:
                 poll.unregister(attacker.socket)
-    total = [sum(getattr(each, name) for each in attackers.values()) for name in ("begun", "ended", "sent", "closed")]
+    total = [sum(getattr(each, name) for each in attackers.values()) for name in ("started", "ended", "sent", "closed")]
     print(*total, flush=True)
     sys.stdin.read()
 

@@ -1,4 +1,4 @@
-//! Whether a service is well, and what is told when it is not.
+//! Health checks of services: when a service is reported ready, and how its failure is reported.
 
 use std::time::Duration;
 
@@ -9,11 +9,12 @@ use carrel_shim_client::messages::FactKind;
 use carrel_tests::run;
 
 use super::{
-    asked, beside, check, found, inside, is_given_up, is_ready, server, service, supervisor, tended, with, words,
+    check, connect_shim, discover, expect_failed, expect_ready, query, run_inside, server, service, spec_with,
+    start_services, start_with_service, strings,
 };
-use crate::world::{World, host};
+use crate::harness::{ProviderHarness, host_spec};
 
-/// Is well once somebody has connected.
+/// A server that becomes healthy when a client has connected.
 const LATE: &str = "
 import socket
 server = socket.create_server(('127.0.0.1', 80))
@@ -22,152 +23,152 @@ open('/dev/shm/up', 'w')
 server.accept()
 ";
 
-/// How often a service was found unwell.
-async fn failures(world: &World) -> usize {
-    if !found(world, "demo.db").is_some_and(|found| found.life == Liveness::Running) {
+/// The number of failed health checks of the service.
+async fn failures(harness: &ProviderHarness) -> usize {
+    if !discover(harness, "demo.db").is_some_and(|found| found.life == Liveness::Running) {
         return 0;
     }
-    let facts = supervisor(world, "demo.db").await.journal(1).await.unwrap();
+    let facts = connect_shim(harness, "demo.db").await.journal(1).await.unwrap();
     let ended = facts.iter().filter(|fact| fact.kind == FactKind::JobEnded);
     ended.filter(|fact| fact.job.as_ref().is_some_and(|job| job.starts_with("check."))).count()
 }
 
 #[test]
-fn a_service_that_takes_its_time_is_told_when_it_is_well_and_not_before() {
+fn a_service_that_starts_slowly_is_reported_ready_when_it_is_healthy_and_not_before() {
     run(async {
-        let world = World::new();
+        let harness = ProviderHarness::new();
         let starting = Healthcheck {
             start_period: Some(Duration::from_secs(3600)),
             start_interval: Some(Duration::from_millis(10)),
             ..check("test -e /dev/shm/up").unwrap()
         };
-        let late = Service { healthcheck: Some(starting), command: words(["python3", "-c", LATE]), ..server("db") };
-        let (place, _, mut told) = beside(&world, &late).await;
-        // More often than it may fail once it has started.
-        while failures(&world).await < 10 {
+        let late = Service { healthcheck: Some(starting), command: strings(["python3", "-c", LATE]), ..server("db") };
+        let (instance, _, mut reports) = start_with_service(&harness, &late).await;
+        // More failures than `retries` allows after the start period.
+        while failures(&harness).await < 10 {
             tokio::task::yield_now().await;
         }
-        assert!(told.try_recv().is_err());
+        assert!(reports.try_recv().is_err());
         let wait = "until python3 -c \"import socket; socket.create_connection(('db', 80)).recv(9)\"; do :; done";
-        world.shell(&place, "exec-1", wait).await;
-        is_ready(&mut told).await;
-        let looked = failures(&world).await;
-        assert!(told.try_recv().is_err());
-        inside(&world, "demo.db", "true").await;
-        assert_eq!(failures(&world).await, looked, "one that is well is not looked at any more");
+        harness.shell(&instance, "exec-1", wait).await;
+        expect_ready(&mut reports).await;
+        let before = failures(&harness).await;
+        assert!(reports.try_recv().is_err());
+        run_inside(&harness, "demo.db", "true").await;
+        assert_eq!(failures(&harness).await, before, "a healthy service is checked no further");
     });
 }
 
 #[test]
-fn a_service_that_is_not_well_is_told_once_with_what_its_check_said() {
+fn an_unhealthy_service_is_reported_once_with_the_output_of_its_check() {
     run(async {
-        let mut world = World::new();
-        let sick = Healthcheck { retries: 2, ..check("echo no pulse >&2; exit 4").unwrap() };
-        let sick = Service { healthcheck: Some(sick), ..service("db", "exec sleep 1000") };
-        let (place, spec, mut told) = beside(&world, &sick).await;
-        let error = is_given_up(&mut told).await;
+        let mut harness = ProviderHarness::new();
+        let failing = Healthcheck { retries: 2, ..check("echo no pulse >&2; exit 4").unwrap() };
+        let unhealthy = Service { healthcheck: Some(failing), ..service("db", "exec sleep 1000") };
+        let (instance, spec, mut reports) = start_with_service(&harness, &unhealthy).await;
+        let error = expect_failed(&mut reports).await;
         assert_eq!(error.code, None);
         let expected = "service db: unhealthy: 2 checks in a row failed: exit code 4: no pulse";
         assert_eq!(error.message, expected);
-        assert_eq!(world.shell(&place, "exec-1", "echo here").await, "here\n", "the sandbox goes on");
-        // Whoever comes next knows it without looking.
-        world.next();
-        assert!(world.local.adopt(&place, &spec).await.unwrap());
-        let mut told = tended(&world, &place, &spec).pop().unwrap();
-        assert_eq!(is_given_up(&mut told).await.message, expected);
-        assert_eq!(failures(&world).await, 2);
+        assert_eq!(harness.shell(&instance, "exec-1", "echo here").await, "here\n", "the sandbox keeps running");
+        // The next provider knows it without another check.
+        harness.restart_provider();
+        assert!(harness.local.adopt(&instance, &spec).await.unwrap());
+        let mut reports = start_services(&harness, &instance, &spec).pop().unwrap();
+        assert_eq!(expect_failed(&mut reports).await.message, expected);
+        assert_eq!(failures(&harness).await, 2);
     });
 }
 
 #[test]
-fn a_check_that_takes_too_long_has_failed() {
+fn a_check_that_times_out_fails() {
     run(async {
-        let world = World::new();
+        let harness = ProviderHarness::new();
         let slow = Healthcheck {
-            test: words(["CMD", "sleep", "1000"]),
+            test: strings(["CMD", "sleep", "1000"]),
             timeout: Some(Duration::from_millis(50)),
             retries: 1,
             ..check("").unwrap()
         };
         let slow = Service { healthcheck: Some(slow), ..service("db", "exec sleep 1000") };
-        let error = is_given_up(&mut beside(&world, &slow).await.2).await;
+        let error = expect_failed(&mut start_with_service(&harness, &slow).await.2).await;
         assert!(error.message.ends_with("timed out"), "{error}");
     });
 }
 
 #[test]
-fn a_command_that_ends_again_and_again_fails_the_service_and_not_the_sandbox() {
+fn a_command_that_crashes_repeatedly_fails_the_service_and_not_the_sandbox() {
     run(async {
-        let mut world = World::new();
+        let mut harness = ProviderHarness::new();
         let broken = service("db", "echo because >&2; exit 3");
-        let (place, spec, mut told) = beside(&world, &broken).await;
-        // Nobody asked how it is, so it is well once it runs.
-        is_ready(&mut told).await;
-        let error = is_given_up(&mut told).await;
+        let (instance, spec, mut reports) = start_with_service(&harness, &broken).await;
+        // Without a health check it is ready once it runs.
+        expect_ready(&mut reports).await;
+        let error = expect_failed(&mut reports).await;
         assert_eq!(error.code, Some("CONTAINER_CRASHLOOP"));
         assert!(error.message.ends_with("exit code 3: because"), "{error}");
-        assert_eq!(world.shell(&place, "exec-1", "echo here").await, "here\n");
-        world.next();
-        let mut told = tended(&world, &place, &spec).pop().unwrap();
-        assert_eq!(is_given_up(&mut told).await, error, "it is not well again for the next who comes");
+        assert_eq!(harness.shell(&instance, "exec-1", "echo here").await, "here\n");
+        harness.restart_provider();
+        let mut reports = start_services(&harness, &instance, &spec).pop().unwrap();
+        assert_eq!(expect_failed(&mut reports).await, error, "the next provider does not report it ready");
     });
 }
 
 #[test]
-fn a_command_that_ends_is_run_again() {
+fn a_command_that_exits_is_restarted() {
     run(async {
-        let world = World::new();
-        let (place, _, mut told) = beside(&world, &server("db")).await;
-        is_ready(&mut told).await;
-        let mut shim = supervisor(&world, "demo.db").await;
+        let harness = ProviderHarness::new();
+        let (instance, _, mut reports) = start_with_service(&harness, &server("db")).await;
+        expect_ready(&mut reports).await;
+        let mut shim = connect_shim(&harness, "demo.db").await;
         shim.signal("primary.0", 9).await.unwrap();
         shim.wait("primary.0").await.unwrap();
         while shim.job("primary.1").await.is_err() {
             tokio::task::yield_now().await;
         }
         let wait = "until python3 -c \"import socket; socket.create_connection(('db', 80))\" 2>&-; do :; done";
-        world.shell(&place, "exec-1", wait).await;
-        assert_eq!(asked(&world, &place, "exec-2", "db").await, "2");
-        assert!(told.try_recv().is_err(), "that is nobody's concern");
+        harness.shell(&instance, "exec-1", wait).await;
+        assert_eq!(query(&harness, &instance, "exec-2", "db").await, "2");
+        assert!(reports.try_recv().is_err(), "a restart of the command is not reported");
     });
 }
 
 #[test]
-fn a_service_whose_sandbox_ends_is_made_again_with_its_disk() {
+fn a_service_whose_sandbox_dies_is_recreated_with_its_disk() {
     run(async {
-        let world = World::new();
-        let (place, _, mut told) = beside(&world, &server("db")).await;
-        is_ready(&mut told).await;
-        let handle = found(&world, "demo.db").unwrap().record.unwrap().shim_handle().unwrap();
+        let harness = ProviderHarness::new();
+        let (instance, _, mut reports) = start_with_service(&harness, &server("db")).await;
+        expect_ready(&mut reports).await;
+        let handle = discover(&harness, "demo.db").unwrap().record.unwrap().shim_handle().unwrap();
         rustix::process::pidfd_send_signal(&handle, rustix::process::Signal::KILL).unwrap();
         let wait = "until python3 -c \"import socket; assert \
                     socket.create_connection(('db', 80)).recv(9) == b'2'\" 2>&-; do :; done";
-        world.shell(&place, "exec-1", wait).await;
-        assert!(told.try_recv().is_err());
-        world.local.remove(&place).await.unwrap();
+        harness.shell(&instance, "exec-1", wait).await;
+        assert!(reports.try_recv().is_err());
+        harness.local.remove(&instance).await.unwrap();
     });
 }
 
 #[test]
-fn what_cannot_be_run_is_told_and_delays_nobody() {
+fn services_that_cannot_start_are_reported_and_do_not_delay_the_others() {
     run(async {
-        let world = World::new();
-        let spec = with(&[
+        let harness = ProviderHarness::new();
+        let spec = spec_with(&[
             Service { command: Vec::new(), ..service("silent", "") },
-            Service { command: words(["/no/such/program"]), ..service("absent", "") },
+            Service { command: strings(["/no/such/program"]), ..service("absent", "") },
             Service { image: "/no/such/image".to_owned(), ..service("nowhere", "true") },
             server("a name.with everything/in it"),
         ]);
-        let place = world.started("demo", &spec).await;
-        let mut told = tended(&world, &place, &spec);
-        let (mut good, mut bad) = (told.pop().unwrap(), told);
-        is_ready(&mut good).await;
-        assert_eq!(asked(&world, &place, "exec-1", "a-name.with-everything-in-it").await, "1");
-        for (told, expected) in bad.iter_mut().zip(["no command", "/no/such/program", "/no/such/image"]) {
-            let error = is_given_up(told).await;
+        let instance = harness.start("demo", &spec).await;
+        let mut reports = start_services(&harness, &instance, &spec);
+        let (mut healthy, mut failing) = (reports.pop().unwrap(), reports);
+        expect_ready(&mut healthy).await;
+        assert_eq!(query(&harness, &instance, "exec-1", "a-name.with-everything-in-it").await, "1");
+        for (reports, expected) in failing.iter_mut().zip(["no command", "/no/such/program", "/no/such/image"]) {
+            let error = expect_failed(reports).await;
             assert!(error.message.contains(expected), "{error}");
         }
-        let none = world.started("none", &host()).await;
-        assert!(!world.home.path().join("services").join(&none.disk).exists());
+        let none = harness.start("none", &host_spec()).await;
+        assert!(!harness.home.path().join("services").join(&none.disk).exists());
     });
 }

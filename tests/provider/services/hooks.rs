@@ -1,64 +1,65 @@
-//! What runs in a sandbox when a service beside it is well.
+//! Post-start hooks: commands that run in the sandbox when a service beside it is healthy.
 
 use carrel_control::provider::Provider;
 use carrel_control::spec::{Service, Spec};
 use carrel_tests::run;
 
-use super::{beside, is_given_up, is_ready, server, tended, words};
-use crate::world::{World, again};
+use super::{expect_failed, expect_ready, server, start_services, start_with_service, strings};
+use crate::harness::{ProviderHarness, next_incarnation};
 
-fn hooked<const N: usize>(hooks: [&str; N]) -> Service {
+fn service_with_hooks<const N: usize>(hooks: [&str; N]) -> Service {
     let envs = [("WHOSE".to_owned(), "db".to_owned())].into();
-    Service { post_start_on_primary: words(hooks), envs, ..server("db") }
+    Service { post_start_on_primary: strings(hooks), envs, ..server("db") }
 }
 
 #[test]
-fn hooks_run_in_order_before_it_is_told_once_in_each_start() {
+fn hooks_run_in_order_once_per_incarnation_before_the_service_is_reported_ready() {
     run(async {
-        let mut world = World::new();
+        let mut harness = ProviderHarness::new();
         let hook = "echo $WHOSE $(id -un) $0 >> hooked";
-        let (place, spec, mut told) = beside(&world, &hooked([hook, "cp hooked copy"])).await;
-        is_ready(&mut told).await;
-        let ran = "db agbox sh\n";
-        assert_eq!(world.shell(&place, "exec-1", "cat copy").await, ran);
-        world.next();
-        assert!(world.local.adopt(&place, &spec).await.unwrap());
-        is_ready(&mut tended(&world, &place, &spec)[0]).await;
-        assert_eq!(world.shell(&place, "exec-2", "cat hooked").await, ran);
+        let (instance, spec, mut reports) =
+            start_with_service(&harness, &service_with_hooks([hook, "cp hooked copy"])).await;
+        expect_ready(&mut reports).await;
+        let line = "db agbox sh\n";
+        assert_eq!(harness.shell(&instance, "exec-1", "cat copy").await, line);
+        harness.restart_provider();
+        assert!(harness.local.adopt(&instance, &spec).await.unwrap());
+        expect_ready(&mut start_services(&harness, &instance, &spec)[0]).await;
+        assert_eq!(harness.shell(&instance, "exec-2", "cat hooked").await, line);
 
-        world.local.stop(&place, std::time::Duration::ZERO).await.unwrap();
-        let place = again(&place);
-        world.local.start(&place, &spec).await.unwrap();
-        is_ready(&mut tended(&world, &place, &spec)[0]).await;
-        assert_eq!(world.shell(&place, "exec-3", "cat copy").await, ran.repeat(2));
+        harness.local.stop(&instance, std::time::Duration::ZERO).await.unwrap();
+        let instance = next_incarnation(&instance);
+        harness.local.start(&instance, &spec).await.unwrap();
+        expect_ready(&mut start_services(&harness, &instance, &spec)[0]).await;
+        assert_eq!(harness.shell(&instance, "exec-3", "cat copy").await, line.repeat(2));
     });
 }
 
 #[test]
-fn a_hook_that_fails_is_told_and_the_next_does_not_run() {
+fn a_hook_that_fails_is_reported_and_the_next_does_not_run() {
     run(async {
-        let world = World::new();
+        let harness = ProviderHarness::new();
         let hooks = ["echo first >> hooked", "echo too bad >&2; exit 7", "echo third >> hooked"];
-        let (place, spec, mut told) = beside(&world, &hooked(hooks)).await;
-        let error = is_given_up(&mut told).await;
-        let words = "exit 7\" failed: exit code 7: too bad";
-        assert!(error.code.is_none() && error.message.contains(words), "{error}");
-        assert_eq!(world.shell(&place, "exec-1", "cat hooked").await, "first\n");
-        let mut told = tended(&world, &place, &spec).pop().unwrap();
-        assert_eq!(is_given_up(&mut told).await, error);
-        assert_eq!(world.shell(&place, "exec-2", "cat hooked").await, "first\n");
+        let (instance, spec, mut reports) = start_with_service(&harness, &service_with_hooks(hooks)).await;
+        let error = expect_failed(&mut reports).await;
+        let expected = "exit 7\" failed: exit code 7: too bad";
+        assert!(error.code.is_none() && error.message.contains(expected), "{error}");
+        assert_eq!(harness.shell(&instance, "exec-1", "cat hooked").await, "first\n");
+        let mut reports = start_services(&harness, &instance, &spec).pop().unwrap();
+        assert_eq!(expect_failed(&mut reports).await, error);
+        assert_eq!(harness.shell(&instance, "exec-2", "cat hooked").await, "first\n");
     });
 }
 
 #[test]
-fn a_hook_sees_the_environment_of_the_sandbox_below_that_of_the_service() {
+fn the_environment_of_a_hook_is_that_of_the_sandbox_overridden_by_that_of_the_service() {
     run(async {
-        let world = World::new();
-        let service = hooked(["echo $WHOSE $OWN > hooked"]);
+        let harness = ProviderHarness::new();
+        let service = service_with_hooks(["echo $WHOSE $OWN > hooked"]);
         let envs = [("WHOSE", "box"), ("OWN", "own")].map(|(key, value)| (key.to_owned(), value.to_owned()));
-        let spec = Spec { envs: envs.into(), ..super::with(&[service]) };
-        let place = world.started("demo", &spec).await;
-        is_ready(&mut tended(&world, &place, &spec)[0]).await;
-        assert_eq!(world.shell(&place, "exec-1", "cat hooked").await, "db own\n");
+        let spec = Spec { envs: envs.into(), ..super::spec_with(&[service]) };
+        let instance = harness.start("demo", &spec).await;
+        expect_ready(&mut start_services(&harness, &instance, &spec)[0]).await;
+        assert_eq!(harness.shell(&instance, "exec-1", "cat hooked").await, "db own\n");
     });
 }

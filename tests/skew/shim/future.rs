@@ -1,4 +1,4 @@
-//! Releases that do not exist yet: a client that knows more than the supervisor, and a supervisor that knows more.
+//! Releases that do not exist yet: a client that is newer than the shim, and a shim that is newer than the client.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,27 +10,27 @@ use carrel_shim_client::messages::{
     VERSION,
 };
 use carrel_shim_client::{FollowEvent, ShimClient, ShimError, ShimMessage, decode};
-use carrel_tests::{Sandbox, home, run};
+use carrel_tests::{TestSandbox, home, run};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinHandle;
 
-use crate::standing::job;
+use crate::persistent::job;
 
-/// A version that nobody speaks yet.
+/// A version that does not exist yet.
 const FUTURE: u8 = 9;
 
 record! {
-    /// Something that is said in a version that nobody speaks yet.
+    /// A value of a version that does not exist yet.
     #[derive(Default)]
     pub struct Novelty {
-        /// Nobody knows what it means.
+        /// An unknown string.
         mood: String => required,
-        /// Nor this.
+        /// An unknown list.
         parts: Vec<Vec<u64>> => default,
     }
 
-    /// A greeting.
+    /// A `shim.hello` with an unknown field.
     pub struct FutureHello {
         version: u8 => required,
         release: String => required,
@@ -42,7 +42,7 @@ record! {
         novelty: Novelty => required,
     }
 
-    /// How a sandbox is.
+    /// A `shim.status` with an unknown field and state.
     pub struct FutureStatus {
         novelty: Novelty => required,
         state: String => required,
@@ -50,20 +50,20 @@ record! {
         supervisor: FuturePeer => required,
     }
 
-    /// Who talks.
+    /// A peer with an unknown field.
     pub struct FuturePeer {
         pid: u32 => required,
         user: u32 => required,
         novelty: Novelty => required,
     }
 
-    /// Facts.
+    /// A page of the journal with an unknown field.
     pub struct FutureFacts {
         facts: Vec<FutureFact> => required,
         novelty: Novelty => required,
     }
 
-    /// A fact.
+    /// A fact with an unknown field.
     pub struct FutureFact {
         sequence: u64 => required,
         at_ms: u64 => required,
@@ -72,13 +72,13 @@ record! {
         message: String => required,
     }
 
-    /// The end of them.
+    /// The end of the journal with an unknown field.
     pub struct FutureLast {
         last: u64 => required,
         novelty: Novelty => required,
     }
 
-    /// A job.
+    /// A job with unknown fields and state.
     pub struct FutureJob {
         job: String => required,
         state: String => required,
@@ -88,21 +88,21 @@ record! {
         novelty: Novelty => required,
     }
 
-    /// How it ended.
+    /// An outcome of an unknown kind.
     pub struct FutureOutcome {
         kind: String => required,
         code: i32 => required,
         novelty: Novelty => required,
     }
 
-    /// A refusal.
+    /// A failure with an unknown code.
     pub struct FutureFailed {
         code: String => required,
         message: String => required,
         novelty: Novelty => required,
     }
 
-    /// The end of a sandbox.
+    /// The end of a sandbox for an unknown reason.
     pub struct FutureEnded {
         reason: String => required,
         message: String => required,
@@ -118,24 +118,23 @@ fn fact(sequence: u64, kind: &str) -> FutureFact {
     FutureFact { sequence, at_ms: 5, kind: kind.to_owned(), novelty: novelty(), message: "it happened".to_owned() }
 }
 
-/// Frames over a socket.
-struct Wire {
+/// A socket that carries raw frames.
+struct FrameConnection {
     socket: UnixStream,
-    arrived: Vec<u8>,
+    buffer: Vec<u8>,
 }
 
-/// A message that arrived.
-struct Heard {
+struct ReceivedMessage {
     id: u32,
     version: u8,
     name: String,
     body: Vec<u8>,
 }
 
-// === impl Wire ===
+// === impl FrameConnection ===
 
-impl Wire {
-    async fn say<P: for<'b> carrel_protocol::cbor::Wire<'b>>(
+impl FrameConnection {
+    async fn send<P: for<'b> carrel_protocol::cbor::Wire<'b>>(
         &mut self,
         version: u8,
         id: u32,
@@ -148,25 +147,25 @@ impl Wire {
         self.socket.write_all(&frame).await.unwrap();
     }
 
-    async fn hear(&mut self) -> Option<Heard> {
+    async fn receive(&mut self) -> Option<ReceivedMessage> {
         loop {
-            if let Some((frame, rest)) = Frame::split(&self.arrived).unwrap() {
+            if let Some((frame, rest)) = Frame::split(&self.buffer).unwrap() {
                 let envelope = Envelope::parse(frame.body).unwrap();
                 let (version, name) = (envelope.generation.get(), envelope.type_name.to_string());
-                let heard = Heard { id: frame.id, version, name, body: frame.body.to_vec() };
-                self.arrived = rest.to_vec();
-                return Some(heard);
+                let received = ReceivedMessage { id: frame.id, version, name, body: frame.body.to_vec() };
+                self.buffer = rest.to_vec();
+                return Some(received);
             }
-            if self.socket.read_buf(&mut self.arrived).await.unwrap() == 0 {
+            if self.socket.read_buf(&mut self.buffer).await.unwrap() == 0 {
                 return None;
             }
         }
     }
 }
 
-/// A supervisor of the future. It says more than anybody can understand, in each answer and between them.
+/// A future shim. It sends unknown values in each answer, and unknown messages between them.
 async fn serve(socket: UnixStream, spoken: u8) {
-    let mut wire = Wire { socket, arrived: Vec::new() };
+    let mut connection = FrameConnection { socket, buffer: Vec::new() };
     let hello = FutureHello {
         version: FUTURE,
         release: "9.0.0".to_owned(),
@@ -177,67 +176,71 @@ async fn serve(socket: UnixStream, spoken: u8) {
         pid: 2,
         novelty: novelty(),
     };
-    wire.say(FUTURE, 0, Flags::NONE, "shim.hello", &hello).await;
-    while let Some(Heard { id, version, name, .. }) = wire.hear().await {
+    connection.send(FUTURE, 0, Flags::NONE, "shim.hello", &hello).await;
+    while let Some(ReceivedMessage { id, version, name, .. }) = connection.receive().await {
         assert_eq!(version, spoken, "{name}");
-        wire.say(version, 0, Flags::NONE, "shim.weather", &novelty()).await;
-        wire.say(version, id, Flags::NONE, "shim.progress", &novelty()).await;
-        answer(&mut wire, id, version, &name).await;
+        connection.send(version, 0, Flags::NONE, "shim.weather", &novelty()).await;
+        connection.send(version, id, Flags::NONE, "shim.progress", &novelty()).await;
+        answer(&mut connection, id, version, &name).await;
     }
 }
 
-/// A client of that supervisor which knows no version above `highest`.
-async fn talk(listener: &Arc<UnixListener>, socket: &Path, highest: u8) -> (ShimClient, JoinHandle<()>) {
+/// A client of that shim, which knows no version above `highest`.
+async fn connect(listener: &Arc<UnixListener>, socket: &Path, highest: u8) -> (ShimClient, JoinHandle<()>) {
     let listener = Arc::clone(listener);
     let serving = tokio::spawn(async move { serve(listener.accept().await.unwrap().0, highest).await });
     (ShimClient::connect_speaking(socket, highest).await.unwrap(), serving)
 }
 
-async fn answer(wire: &mut Wire, id: u32, version: u8, name: &str) {
+async fn answer(connection: &mut FrameConnection, id: u32, version: u8, name: &str) {
     let last = Flags::TERMINAL;
     match name {
         "shim.status.get" => {
             let supervisor = FuturePeer { pid: 3, user: 0, novelty: novelty() };
             let state = "hibernating".to_owned();
             let status = FutureStatus { novelty: novelty(), state, sequence: 2, supervisor };
-            wire.say(version, id, last, "shim.status", &status).await;
+            connection.send(version, id, last, "shim.status", &status).await;
         }
         "shim.journal.read" => {
             let facts = vec![fact(1, "claimed"), fact(2, "hibernated")];
-            wire.say(version, id, Flags::NONE, "shim.journal.facts", &FutureFacts { facts, novelty: novelty() }).await;
+            connection
+                .send(version, id, Flags::NONE, "shim.journal.facts", &FutureFacts { facts, novelty: novelty() })
+                .await;
             let end = FutureLast { last: 2, novelty: novelty() };
-            wire.say(version, id, last, "shim.journal.end", &end).await;
+            connection.send(version, id, last, "shim.journal.end", &end).await;
         }
         "shim.job.get" => {
             let outcome = FutureOutcome { kind: "evaporated".to_owned(), code: 4, novelty: novelty() };
             let (stdout, stderr) = (novelty(), novelty());
             let (job, state) = ("j".to_owned(), "dreaming".to_owned());
             let job = FutureJob { job, state, stdout, stderr, outcome, novelty: novelty() };
-            wire.say(version, id, last, "shim.job.info", &job).await;
+            connection.send(version, id, last, "shim.job.info", &job).await;
         }
         "shim.pause" => {
             let (code, message) = ("too_early".to_owned(), "not yet".to_owned());
-            wire.say(version, id, last, "shim.failed", &FutureFailed { code, message, novelty: novelty() }).await;
+            connection
+                .send(version, id, last, "shim.failed", &FutureFailed { code, message, novelty: novelty() })
+                .await;
         }
         "shim.stop" => {
-            wire.say(version, id, last, "shim.done", &novelty()).await;
+            connection.send(version, id, last, "shim.done", &novelty()).await;
             let (reason, message) = ("retired".to_owned(), "it was time".to_owned());
-            wire.say(version, 0, last, "shim.ended", &FutureEnded { reason, message, novelty: novelty() }).await;
+            connection.send(version, 0, last, "shim.ended", &FutureEnded { reason, message, novelty: novelty() }).await;
         }
-        "shim.resume" => wire.say(version, id, last, "shim.resumed", &novelty()).await,
+        "shim.resume" => connection.send(version, id, last, "shim.resumed", &novelty()).await,
         other => panic!("{other}"),
     }
 }
 
 //= promises.adoption.versions-client-supervisor-apart
 #[test]
-fn a_supervisor_of_a_later_version_is_understood_as_far_as_it_is_known() {
+fn a_client_understands_a_newer_shim_as_far_as_it_knows_its_messages() {
     run(async {
         for spoken in [VERSION, FUTURE] {
             let home = home();
             let socket = home.path().join("shim.sock");
             let listener = Arc::new(UnixListener::bind(&socket).unwrap());
-            let (mut client, serving) = talk(&listener, &socket, spoken).await;
+            let (mut client, serving) = connect(&listener, &socket, spoken).await;
             assert_eq!((client.hello().version, client.version()), (FUTURE, spoken));
             assert_eq!((client.hello().name.as_str(), client.hello().pid), ("later", 2));
 
@@ -245,9 +248,9 @@ fn a_supervisor_of_a_later_version_is_understood_as_far_as_it_is_known() {
             assert_eq!((status.state, status.sequence), (ShimState::Unknown, 2));
             assert_eq!(status.supervisor.unwrap().pid, 3);
             let facts = client.journal(1).await.unwrap();
-            let told: Vec<_> = facts.iter().map(|fact| (fact.sequence, fact.kind, fact.message.as_deref())).collect();
+            let known: Vec<_> = facts.iter().map(|fact| (fact.sequence, fact.kind, fact.message.as_deref())).collect();
             assert_eq!(
-                told,
+                known,
                 [(1, FactKind::Claimed, Some("it happened")), (2, FactKind::Unknown, Some("it happened"))]
             );
             let job = client.job("j").await.unwrap();
@@ -255,9 +258,9 @@ fn a_supervisor_of_a_later_version_is_understood_as_far_as_it_is_known() {
             assert_eq!((job.state, outcome.kind, outcome.code), (JobState::Unknown, OutcomeKind::Unknown, Some(4)));
             let refused = client.pause().await.unwrap_err();
             assert_eq!((refused.code(), refused.to_string().as_str()), (Some(FailureCode::Unknown), "not yet"));
-            // An answer that means nothing to us is told as such, and the next request is answered all the same.
+            // An unknown answer is reported as unreadable, and the next request is answered.
             assert!(matches!(client.resume().await, Err(ShimError::Unreadable(_))));
-            let (other, serving_other) = talk(&listener, &socket, spoken).await;
+            let (other, serving_other) = connect(&listener, &socket, spoken).await;
             let mut subscription = other.subscribe(1).await.unwrap();
             assert_eq!(subscription.next().await.unwrap().unwrap(), facts);
             assert_eq!(subscription.next().await.unwrap(), None);
@@ -272,9 +275,9 @@ fn a_supervisor_of_a_later_version_is_understood_as_far_as_it_is_known() {
 
 //= promises.adoption.versions-client-supervisor-apart
 #[test]
-fn a_client_of_a_later_version_speaks_to_this_supervisor_in_its_own() {
+fn a_newer_client_uses_the_version_of_the_shim() {
     run(async {
-        let mut sandbox = Sandbox::start().await;
+        let mut sandbox = TestSandbox::start().await;
         let socket = sandbox.owned.shim_socket();
         for highest in [VERSION + 1, FUTURE, u8::MAX] {
             let mut client = ShimClient::connect_speaking(&socket, highest).await.unwrap();
@@ -302,27 +305,28 @@ fn a_client_of_a_later_version_speaks_to_this_supervisor_in_its_own() {
     });
 }
 
-async fn greeted(socket: &Path) -> Wire {
-    let mut wire = Wire { socket: UnixStream::connect(socket).await.unwrap(), arrived: Vec::new() };
-    assert_eq!(wire.hear().await.unwrap().name, "shim.hello");
-    wire
+/// A connection that has received the `shim.hello`.
+async fn greeted(socket: &Path) -> FrameConnection {
+    let mut connection = FrameConnection { socket: UnixStream::connect(socket).await.unwrap(), buffer: Vec::new() };
+    assert_eq!(connection.receive().await.unwrap().name, "shim.hello");
+    connection
 }
 
 #[test]
-fn what_this_supervisor_does_not_know_is_passed_over_or_refused_and_the_connection_goes_on() {
+fn a_shim_ignores_unknown_fields_refuses_unknown_requests_and_keeps_the_connection() {
     run(async {
-        let sandbox = Sandbox::start().await;
-        let mut wire = greeted(&sandbox.owned.shim_socket()).await;
-        // A request with more in it than is known, from one that does not keep to what was agreed.
-        wire.say(FUTURE, 1, Flags::NONE, GetStatus::NAME, &novelty()).await;
-        let heard = wire.hear().await.unwrap();
-        assert_eq!((heard.id, heard.version, heard.name.as_str()), (1, VERSION, Status::NAME));
-        wire.say(FUTURE, 2, Flags::NONE, "shim.hibernate", &novelty()).await;
-        let heard = wire.hear().await.unwrap();
-        let envelope = Envelope::parse(&heard.body).unwrap();
+        let sandbox = TestSandbox::start().await;
+        let mut connection = greeted(&sandbox.owned.shim_socket()).await;
+        // A request with unknown fields, from a client that ignores the agreed version.
+        connection.send(FUTURE, 1, Flags::NONE, GetStatus::NAME, &novelty()).await;
+        let received = connection.receive().await.unwrap();
+        assert_eq!((received.id, received.version, received.name.as_str()), (1, VERSION, Status::NAME));
+        connection.send(FUTURE, 2, Flags::NONE, "shim.hibernate", &novelty()).await;
+        let received = connection.receive().await.unwrap();
+        let envelope = Envelope::parse(&received.body).unwrap();
         let refused: carrel_shim_client::messages::ShimFailure = decode(&envelope).unwrap().unwrap();
-        assert_eq!((heard.id, refused.code), (2, FailureCode::Unsupported));
-        wire.say(VERSION, 3, Flags::NONE, GetStatus::NAME, &GetStatus {}).await;
-        assert_eq!(wire.hear().await.unwrap().id, 3);
+        assert_eq!((received.id, refused.code), (2, FailureCode::Unsupported));
+        connection.send(VERSION, 3, Flags::NONE, GetStatus::NAME, &GetStatus {}).await;
+        assert_eq!(connection.receive().await.unwrap().id, 3);
     });
 }

@@ -1,11 +1,11 @@
-//! Supervisors and those who talk to them, of different releases: what both know works, and the rest harms nobody.
+//! Version skew between a shim and its clients: what both know works, and the rest is ignored or refused.
 
 mod future;
-mod kept;
-#[path = "../../adoption/left.rs"]
-#[allow(dead_code, reason = "those who fall need more of it")]
-mod left;
+#[path = "../../adoption/leftovers.rs"]
+#[allow(dead_code, reason = "the failpoint tests need more of it")]
+mod leftovers;
+#[path = "../../adoption/persistent.rs"]
+#[allow(dead_code, reason = "the adoption tests need more of it")]
+mod persistent;
 mod previous;
-#[path = "../../adoption/standing.rs"]
-#[allow(dead_code, reason = "those who are adopted need more of it")]
-mod standing;
+mod recorded_state;

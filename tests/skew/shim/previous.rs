@@ -1,4 +1,4 @@
-//! The supervisor of the previous release, built from its commit: today's client adopts it.
+//! The shim of the previous release, built from its commit: the current client adopts it.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -12,15 +12,14 @@ use carrel_shim_client::{FollowEvent, Liveness};
 use carrel_tests::run_within;
 use rustix::fs::FlockOperation;
 
-use crate::left;
-use crate::standing::{Standing, job};
+use crate::leftovers;
+use crate::persistent::{AdoptableSandbox, job};
 
 /// A first build takes a while.
 const BUILD: Duration = Duration::from_secs(600);
-/// What is built.
+/// The programs of a release that are built.
 const PROGRAMS: [&str; 2] = ["carrel-shim", "carrel-agentd"];
 
-/// The root of the project.
 fn root() -> PathBuf {
     Path::new(&std::env::var_os("CARGO_MANIFEST_DIR").unwrap()).parent().unwrap().to_owned()
 }
@@ -34,14 +33,14 @@ fn pinned() -> String {
     commit.to_owned()
 }
 
-/// Where the programs of a release are kept once they are built.
+/// The directory that keeps the built programs of each release.
 fn cache() -> PathBuf {
     let given = std::env::var_os("XDG_CACHE_HOME").filter(|cache| !cache.is_empty()).map(PathBuf::from);
     let cache = given.unwrap_or_else(|| Path::new(&std::env::var_os("HOME").unwrap()).join(".cache"));
     cache.join("carrel/previous")
 }
 
-/// The programs of a release, built if they are not kept: a directory.
+/// The directory with the programs of a release, which are built if they are not in the cache.
 fn programs_of(commit: &str) -> PathBuf {
     let (cache, kept) = (cache(), cache().join(commit));
     std::fs::create_dir_all(&cache).unwrap();
@@ -69,7 +68,7 @@ fn unpack(commit: &str, directory: &Path) {
     assert!(git.wait().unwrap().success() && unpacked.success(), "this repository has no commit {commit}");
 }
 
-/// Builds the programs of a release, and puts them where they are to be.
+/// Builds the programs of a release, and installs them in a directory.
 fn build(source: &Path, target: &Path, made: &Path) {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
     cargo.current_dir(source).args([
@@ -82,7 +81,7 @@ fn build(source: &Path, target: &Path, made: &Path) {
     ]);
     cargo.args(PROGRAMS.iter().flat_map(|program| ["-p", program, "--bin", program]));
     cargo.arg("--target-dir").arg(target);
-    // What is wanted of them is that they run, and soon. How this test is run is none of their business.
+    // A fast build is enough. The environment of this test must not influence it.
     cargo.env("CARGO_PROFILE_DEV_DEBUG", "false").env("CARGO_INCREMENTAL", "0").env_remove("RUSTC_BOOTSTRAP");
     let output = cargo.stdin(Stdio::null()).stderr(Stdio::inherit()).output().unwrap();
     assert!(output.status.success(), "the previous release does not build any more: its compiler says why");
@@ -97,38 +96,38 @@ fn build(source: &Path, target: &Path, made: &Path) {
     }
 }
 
-/// A sandbox that stands, by the programs of the previous release.
-fn previous() -> Standing {
+/// A persistent sandbox that the programs of the previous release run.
+fn previous() -> AdoptableSandbox {
     let programs = programs_of(&pinned());
-    let standing = Standing::with(&programs.join("carrel-agentd"));
-    let shim = std::fs::read_link(format!("/proc/{}/exe", standing.record.shim_pid)).unwrap();
-    assert_eq!(shim, programs.join("carrel-shim").canonicalize().unwrap(), "it is the one that was built");
-    standing
+    let sandbox = AdoptableSandbox::with(&programs.join("carrel-agentd"));
+    let shim = std::fs::read_link(format!("/proc/{}/exe", sandbox.record.shim_pid)).unwrap();
+    assert_eq!(shim, programs.join("carrel-shim").canonicalize().unwrap(), "the shim that was built runs");
+    sandbox
 }
 
 //= versioning.number-agreed-upon-once.upgraded-host-talks-old
 //= promises.adoption.supervisor-previous-release
 #[test]
 #[cfg_attr(not(history), ignore = "needs the history of the project")]
-fn the_supervisor_of_the_previous_release_is_adopted_by_this_client() {
+fn a_shim_of_the_previous_release_is_adopted() {
     run_within(BUILD, async {
-        let mut standing = previous();
-        let mut first = standing.adopt().await;
+        let mut sandbox = previous();
+        let mut first = sandbox.adopt().await;
         let waits = JobCommand { stdin: true, ..job("echo up; read -r code; echo err >&2; exit \"$code\"") };
         assert!(first.start("waits", &waits).await.unwrap().created);
         drop(first);
-        standing.bereave();
+        sandbox.kill_owner();
 
-        let mut client = standing.adopt().await;
+        let mut client = sandbox.adopt().await;
         assert!((1..=carrel_shim_client::VERSION).contains(&client.version()));
         client.supervise().await.unwrap();
-        let refused = standing.adopt().await.supervise().await.unwrap_err();
+        let refused = sandbox.adopt().await.supervise().await.unwrap_err();
         assert_eq!(refused.code(), Some(FailureCode::Supervised));
         let status = client.status().await.unwrap();
         assert_eq!((status.state, status.running_jobs), (ShimState::Running, 1));
         assert_eq!(status.supervisor.unwrap().pid, std::process::id());
 
-        // Its jobs.
+        // Jobs.
         assert!(!client.start("waits", &waits).await.unwrap().created);
         let refused = client.start("waits", &job("another")).await.unwrap_err();
         assert_eq!(refused.code(), Some(FailureCode::JobConflict));
@@ -139,7 +138,7 @@ fn the_supervisor_of_the_previous_release_is_adopted_by_this_client() {
             input: InputWish::Take,
             hold: false,
         };
-        let mut follow = standing.adopt().await.follow(&follow).await.unwrap();
+        let mut follow = sandbox.adopt().await.follow(&follow).await.unwrap();
         let (control, mut output) = (follow.control(), Vec::new());
         let reading = async {
             loop {
@@ -159,47 +158,47 @@ fn the_supervisor_of_the_previous_release_is_adopted_by_this_client() {
         let cancelled = client.cancel("stays", Duration::from_secs(10)).await.unwrap();
         assert_eq!(cancelled.outcome.unwrap().signal, Some(15));
 
-        // Its life.
+        // Lifecycle.
         client.pause().await.unwrap();
         assert!(client.statistics().await.unwrap().paused);
         assert_eq!(client.status().await.unwrap().state, ShimState::Paused);
         client.resume().await.unwrap();
-        let told = client.journal(1).await.unwrap();
-        let mut subscription = standing.adopt().await.subscribe(2).await.unwrap();
-        assert_eq!(subscription.next().await.unwrap().unwrap()[..], told[1..]);
+        let journal = client.journal(1).await.unwrap();
+        let mut subscription = sandbox.adopt().await.subscribe(2).await.unwrap();
+        assert_eq!(subscription.next().await.unwrap().unwrap()[..], journal[1..]);
         let ended = client.stop(Duration::from_secs(20)).await.unwrap();
         assert_eq!(ended.reason, EndReason::Stopped);
 
-        // And what it leaves.
-        let found = standing.find();
+        // Leftovers.
+        let found = sandbox.find();
         let Liveness::Dead { facts, rebooted: false } = found.life else { panic!("{:?}", found.life) };
         assert!(found.problem.is_none(), "{:?}", found.problem);
-        assert_eq!(facts[..told.len()], told);
+        assert_eq!(facts[..journal.len()], journal);
         let kinds: Vec<_> = facts.iter().map(|fact| fact.kind).collect();
         for kind in [FactKind::Claimed, FactKind::Started, FactKind::Paused, FactKind::Resumed, FactKind::GuestExited] {
             assert!(kinds.contains(&kind), "{kinds:?}");
         }
         assert_eq!(kinds.last(), Some(&FactKind::Ended));
-        assert!(carrel_shim::collect(&standing.directory()).unwrap());
-        assert_eq!(left::of(standing.create()), Vec::<String>::new());
+        assert!(carrel_shim::collect(&sandbox.directory()).unwrap());
+        assert_eq!(leftovers::of(sandbox.create()), Vec::<String>::new());
     });
 }
 
 //= promises.adoption.supervisor-previous-release
 #[test]
 #[cfg_attr(not(history), ignore = "needs the history of the project")]
-fn what_a_supervisor_of_the_previous_release_left_is_swept() {
+fn leftovers_of_a_shim_of_the_previous_release_are_swept() {
     run_within(BUILD, async {
-        let mut standing = previous();
-        standing.bereave();
-        standing.adopt().await.pause().await.unwrap();
-        standing.orphan().await;
-        assert_eq!(carrel_shim::sweep(&standing.sandboxes()).unwrap(), 1);
-        assert_eq!(left::of(standing.create()), [standing.directory().display().to_string()]);
-        let Liveness::Dead { facts, .. } = standing.find().life else { panic!("{:?}", standing.find()) };
+        let mut sandbox = previous();
+        sandbox.kill_owner();
+        sandbox.adopt().await.pause().await.unwrap();
+        sandbox.kill_shim().await;
+        assert_eq!(carrel_shim::sweep(&sandbox.sandboxes()).unwrap(), 1);
+        assert_eq!(leftovers::of(sandbox.create()), [sandbox.directory().display().to_string()]);
+        let Liveness::Dead { facts, .. } = sandbox.find().life else { panic!("{:?}", sandbox.find()) };
         let last = facts.last().unwrap();
         assert_eq!((last.kind, last.reason), (FactKind::Ended, Some(EndReason::SupervisorLost)));
-        assert!(carrel_shim::collect(&standing.directory()).unwrap());
-        assert_eq!(left::of(standing.create()), Vec::<String>::new());
+        assert!(carrel_shim::collect(&sandbox.directory()).unwrap());
+        assert_eq!(leftovers::of(sandbox.create()), Vec::<String>::new());
     });
 }

@@ -1,4 +1,4 @@
-//! A daemon that dies where `CARREL_FAILPOINT` says, if it says anything. Everything else about it is as it is.
+//! The daemon with failpoints: it kills itself at the one that `CARREL_FAILPOINT` names.
 
 use std::process::ExitCode;
 

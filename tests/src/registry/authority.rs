@@ -1,20 +1,20 @@
-//! Who says of a server that it is who it is.
+//! A certificate authority for registries with TLS.
 
 use std::path::{Path, PathBuf};
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use tempfile::TempDir;
 
-/// An authority that nobody trusts who was not told to.
-pub struct Authority {
+/// A certificate authority. Only clients that are configured with its certificate trust it.
+pub struct CertificateAuthority {
     issuer: Issuer<'static, KeyPair>,
     certificate: String,
     dir: TempDir,
 }
 
-// === impl Authority ===
+// === impl CertificateAuthority ===
 
-impl Authority {
+impl CertificateAuthority {
     pub fn new() -> Self {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::default();
@@ -26,7 +26,7 @@ impl Authority {
         Self { issuer: Issuer::new(params, key), certificate, dir }
     }
 
-    /// The file that says who it is.
+    /// The file with its certificate.
     pub fn file(&self) -> PathBuf {
         self.dir.path().join("ca.pem")
     }
@@ -43,7 +43,7 @@ impl Authority {
     }
 }
 
-impl Default for Authority {
+impl Default for CertificateAuthority {
     fn default() -> Self {
         Self::new()
     }

@@ -1,6 +1,6 @@
 #!/bin/busybox sh
-# The first program of the machine: inserts the modules, and goes over to the disk. `pivot_root`, by which every sandbox
-# gets its root, needs a root that is a mount: the archive that this came in is none.
+# The first program of the machine: inserts the modules, and switches to the disk. Every sandbox uses `pivot_root`, which
+# needs a root that is a mount; the initial archive is none.
 export PATH=/bin
 busybox mount -t devtmpfs dev /dev
 for module in /modules/*.ko; do

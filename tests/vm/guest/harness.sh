@@ -1,11 +1,11 @@
-# Runs checks, and says how they went in the words of Rust's test harness.
+# Runs checks, and prints their results as Rust's test harness does.
 
-# expect WHAT IS: two words are the same.
+# expect FOUND EXPECTED: fails if they differ.
 expect() {
   [ "$1" = "$2" ] || { echo "expected: $2"; echo "found: $1"; return 1; }
 }
 
-# status COMMAND…: runs it, and keeps its code in $code and what it said in /tmp/out and /tmp/err.
+# status COMMAND…: runs it, and keeps its exit code in $code and its output in /tmp/out and /tmp/err.
 status() {
   code=0
   "$@" >/tmp/out 2>/tmp/err || code=$?
@@ -13,14 +13,14 @@ status() {
   cat /tmp/out /tmp/err
 }
 
-# run_checks CHECK…: runs functions, each in a shell of its own; fails if one of them does.
+# run_checks CHECK…: runs functions, each in its own shell; fails if one of them does.
 run_checks() {
   echo "running $# tests"
   failed=""
   for check; do
     began="$(cut -d' ' -f1 /proc/uptime)"
     result=ok
-    # A shell of its own, for `set -e` holds only where the status is not tested.
+    # Its own shell: `set -e` has no effect where the status is tested.
     (set -e; "$check") >"/tmp/$check" 2>&1 &
     wait $! || { result=FAILED; failed="$failed $check"; }
     took="$(echo "$began $(cut -d' ' -f1 /proc/uptime)" | awk '{printf "%.2f", $2 - $1}')"

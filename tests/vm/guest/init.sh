@@ -1,7 +1,7 @@
 #!/bin/busybox sh
-# The first program on the disk: control groups of v2 alone, one suite after the other, and off.
+# The first program on the disk: mounts cgroup v2, runs one suite after the other, and powers off.
 #
-# What it says to the second serial line is read by tests/vm/report.py.
+# tests/vm/report.py reads its output on the second serial line.
 export PATH=/usr/bin:/usr/sbin HOME=/root LC_ALL=C.UTF-8
 mount -t devtmpfs dev /dev
 mkdir -p /dev/pts /dev/shm
@@ -23,7 +23,7 @@ busybox sh /opt/checks.sh
 echo "@ end $?"
 while read -r name program arguments; do
   echo "@ suite $name json"
-  # Unquoted: they are words.
+  # Unquoted: they are split into arguments.
   RUSTC_BOOTSTRAP=1 "$program" $arguments
   echo "@ end $?"
 done </opt/suites

@@ -1,14 +1,14 @@
-# What becomes of sandboxes when their host reboots in order, and when it loses power: one part for each boot. It is run by a
-# unit that is started after those of Carrel, and says what it finds to the second serial line (tests/vm/report.py).
+# Sandboxes across an orderly reboot and a power cut of their host: one part for each boot. A unit that starts after those of
+# Carrel runs it; tests/vm/report.py reads its output on the second serial line.
 #
-# Two sandboxes: `never` is left alone by its restart policy, `onboot` is resumed at boot.
+# Two sandboxes: `never` has the restart policy never, `onboot` is resumed at boot.
 
 export CARREL_HOME=/var/lib/carrel LC_ALL=C.UTF-8
 carrel=/usr/local/bin/carrel
 boots=/var/lib/boots
 . /opt/harness.sh
 
-# state NAME: what a sandbox is.
+# state NAME: prints the state of a sandbox.
 state() {
   "$carrel" get "$1" | sed -n 's/^state *//p'
 }
@@ -20,25 +20,25 @@ until_state() {
   expect "$(state "$1")" "$2"
 }
 
-# events_of NAME COUNT: its last events in a line: what happened, and why.
+# events_of NAME COUNT: prints its last events in one line, with the reasons of stops.
 events_of() {
   "$carrel" events "$1" | awk '{print $3, ($3 ~ /STOP/) ? $4 : ""}' | tail -n "$2" | xargs
 }
 
-# written NAME FILE: writes a file in a sandbox, and returns when it is on the disk.
-written() {
+# write_synced NAME FILE: writes a file in a sandbox, and syncs it.
+write_synced() {
   status "$carrel" exec "$1" -- sh -c "echo $2 >$2 && sync $2"
   expect "$code" 0
 }
 
-# kept NAME FILE: what was written is there.
-kept() {
+# check_file NAME FILE: checks that the written file is there.
+check_file() {
   status "$carrel" exec "$1" -- cat "$2"
   expect "$(cat /tmp/out)" "$2"
 }
 
-# busy NAME: leaves a command running.
-busy() {
+# run_detached NAME: leaves a command running.
+run_detached() {
   status "$carrel" exec --detach "$1" -- sleep 100000
   expect "$code" 0
 }
@@ -51,8 +51,8 @@ sandboxes_of_both_policies_run() {
   status "$carrel" create --id onboot --restart on-boot host
   expect "$code" 0
   for name in never onboot; do
-    written "$name" first
-    busy "$name"
+    write_synced "$name" first
+    run_detached "$name"
   done
 }
 
@@ -63,23 +63,23 @@ an_orderly_reboot_stops_sandboxes_with_the_reason() {
   expect "$(state never)" stopped
 }
 
-one_that_restarts_on_boot_runs_again_with_what_it_wrote() {
+a_sandbox_that_restarts_on_boot_runs_with_its_files() {
   until_state onboot ready
   expect "$(events_of onboot 5)" \
     "SANDBOX_STOP_REQUESTED host_shutdown EXEC_FAILED SANDBOX_STOPPED host_shutdown SANDBOX_ACCEPTED SANDBOX_READY"
-  kept onboot first
+  check_file onboot first
 }
 
-the_other_one_is_resumed_by_hand_with_what_it_wrote() {
+a_sandbox_that_does_not_restart_is_resumed_by_request_with_its_files() {
   status "$carrel" resume never
   expect "$code" 0
-  kept never first
+  check_file never first
 }
 
-both_work_until_the_power_fails() {
+both_sandboxes_work_before_the_power_cut() {
   for name in never onboot; do
-    written "$name" second
-    busy "$name"
+    write_synced "$name" second
+    run_detached "$name"
   done
 }
 
@@ -97,17 +97,17 @@ what_was_on_the_disk_is_there() {
   status "$carrel" resume never
   expect "$code" 0
   for name in never onboot; do
-    kept "$name" first
-    kept "$name" second
+    check_file "$name" first
+    check_file "$name" second
   done
 }
 
-the_store_fits_together() {
+the_store_is_consistent() {
   status "$carrel" store check
   expect "$code" 0
 }
 
-# boot SUITE CHECK…: says how the checks of a boot went, and writes down that the next one is another.
+# boot SUITE CHECK…: runs the checks of a boot, and records that it is done.
 boot() {
   suite="$1"
   shift
@@ -128,15 +128,15 @@ case "$(cat $boots 2>/dev/null | wc -l)" in
     ;;
   1)
     boot after_a_reboot an_orderly_reboot_stops_sandboxes_with_the_reason \
-      one_that_restarts_on_boot_runs_again_with_what_it_wrote the_other_one_is_resumed_by_hand_with_what_it_wrote \
-      both_work_until_the_power_fails
-    # Nothing is synced and nothing is ended from here on.
+      a_sandbox_that_restarts_on_boot_runs_with_its_files a_sandbox_that_does_not_restart_is_resumed_by_request_with_its_files \
+      both_sandboxes_work_before_the_power_cut
+    # From here on, nothing is synced and no process is stopped.
     echo "@ cut"
     sleep 1000
     ;;
   *)
     boot after_a_power_cut a_power_cut_stops_sandboxes_with_the_reason what_was_on_the_disk_is_there \
-      the_store_fits_together
+      the_store_is_consistent
     echo "@ done"
     systemctl --no-block poweroff
     ;;

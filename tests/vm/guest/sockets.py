@@ -1,4 +1,4 @@
-"""Holds so many MiB in sockets that are never read, says that it is ready, and waits for a line."""
+"""Queues so many MiB in sockets that are never read, prints `ready`, and waits for a line."""
 
 import socket
 import sys

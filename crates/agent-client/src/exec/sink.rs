@@ -139,9 +139,9 @@ impl FrameSink for ExecSink {
         true
     }
 
-    fn lose(&self, lost: &ConnectionLost) {
+    fn fail(&self, lost: &ConnectionLost) {
         self.end(StdinEnd::Lost(lost.clone()));
-        self.inbox.lose(lost);
+        self.inbox.fail(lost);
     }
 }
 

@@ -38,7 +38,7 @@ pub(super) struct OpenHandle {
 
 /// Waits for the response to an open request. If it is dropped first, the handle is closed when the response arrives.
 #[derive(Debug)]
-pub(super) struct LateHandle {
+pub(super) struct PendingOpen {
     inbox: FrameInbox,
     link: Weak<AgentLink>,
     abandoned: AtomicBool,
@@ -144,28 +144,28 @@ impl OpenHandle {
 impl Drop for OpenHandle {
     fn drop(&mut self) {
         if !*self.closed.get_mut() {
-            close_unasked(&self.connection.link, self.handle);
+            close_orphaned(&self.connection.link, self.handle);
         }
     }
 }
 
 /// Closes a handle without waiting for the response. Best effort: the agent closes the handles of a lost connection.
-fn close_unasked(link: &AgentLink, handle: u64) {
+fn close_orphaned(link: &AgentLink, handle: u64) {
     if let Some(id) = link.allocate(0) {
         let op = FsOp::CloseHandle(FsHandle { handle });
         let _sent = link.send(id, &FsRequest { op, bulk: None, no_symlinks: false });
     }
 }
 
-// === impl LateHandle ===
+// === impl PendingOpen ===
 
-impl LateHandle {
+impl PendingOpen {
     pub(super) fn new(link: &Arc<AgentLink>) -> Self {
         Self { inbox: FrameInbox::new(UNCREDITED), link: Arc::downgrade(link), abandoned: AtomicBool::new(false) }
     }
 }
 
-impl FrameSink for LateHandle {
+impl FrameSink for PendingOpen {
     fn inbox(&self) -> &FrameInbox {
         &self.inbox
     }
@@ -182,13 +182,13 @@ impl FrameSink for LateHandle {
     }
 }
 
-impl Drop for LateHandle {
+impl Drop for PendingOpen {
     fn drop(&mut self) {
         let Some(link) = self.link.upgrade() else { return };
         while let Some(Ok(frame)) = self.inbox.try_pop() {
             let response = ReplyMessage::parse(&frame).ok().and_then(|message| message.payload::<FsResponse>().ok());
             if let Some(FsResponse { ok: true, data: Some(FsResult::Handle(handle)), .. }) = response {
-                close_unasked(&link, handle);
+                close_orphaned(&link, handle);
             }
         }
     }

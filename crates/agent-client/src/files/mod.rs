@@ -13,7 +13,7 @@ use carrel_protocol::payload::{
 };
 
 pub use self::handle::{Directory, File};
-use self::handle::{LateHandle, OpenHandle};
+use self::handle::{OpenHandle, PendingOpen};
 pub use self::read::ReadStream;
 pub use self::write::WriteStream;
 use crate::cancel::CancelMessage;
@@ -150,8 +150,8 @@ impl Files {
         let operation = op.tag();
         self.client.ensure_version_compat(MessageType::FsRequest)?;
         let (connection, id) = self.client.reserve().await?;
-        let sink = LateHandle::new(&connection.link);
-        let session = connection.open(id, sink, &self.asked(op), CancelMessage::Nothing).await?;
+        let sink = PendingOpen::new(&connection.link);
+        let session = connection.open(id, sink, &self.message(op), CancelMessage::Nothing).await?;
         let handle = yielded(self.answer(&session, operation).await?, operation, |data| match data {
             FsResult::Handle(handle) => Some(handle),
             _ => None,
@@ -161,19 +161,19 @@ impl Files {
 
     async fn done(&self, op: FsOp) -> Result<(), AgentClientError> {
         let operation = op.tag();
-        self.answer(&self.request(op).await?, operation).await.map(drop)
+        self.answer(&self.send(op).await?, operation).await.map(drop)
     }
 
     async fn call<T>(&self, op: FsOp, take: impl FnOnce(FsResult) -> Option<T>) -> Result<T, AgentClientError> {
         let operation = op.tag();
-        yielded(self.answer(&self.request(op).await?, operation).await?, operation, take)
+        yielded(self.answer(&self.send(op).await?, operation).await?, operation, take)
     }
 
-    async fn request(&self, op: FsOp) -> Result<ProtocolSession, AgentClientError> {
-        self.client.open(FrameInbox::new(UNCREDITED), &self.asked(op), CancelMessage::Nothing).await
+    async fn send(&self, op: FsOp) -> Result<ProtocolSession, AgentClientError> {
+        self.client.open(FrameInbox::new(UNCREDITED), &self.message(op), CancelMessage::Nothing).await
     }
 
-    fn asked(&self, op: FsOp) -> FsRequest {
+    fn message(&self, op: FsOp) -> FsRequest {
         FsRequest { op, bulk: None, no_symlinks: self.no_symlinks }
     }
 

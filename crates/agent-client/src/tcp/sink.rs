@@ -105,16 +105,15 @@ impl FrameSink for TcpSink {
 
     fn deliver(&self, _: &AgentLink, frame: RawFrame) {
         // The owner reports a message that cannot be decoded.
-        if let Ok(message) = ReplyMessage::parse(&frame) {
-            if message.message_type() == Some(MessageType::BulkCredit) {
-                if let Ok(credit) = message.payload::<BulkCredit>() {
-                    let granted = self.lock().flow.as_mut().map_or(Ok(()), |flow| flow.grant(&credit));
-                    return match granted {
-                        Ok(()) => self.moved.notify_one(),
-                        Err(error) => self.end(TcpSendEnd::Broken(error)),
-                    };
-                }
-            }
+        if let Ok(message) = ReplyMessage::parse(&frame)
+            && message.message_type() == Some(MessageType::BulkCredit)
+            && let Ok(credit) = message.payload::<BulkCredit>()
+        {
+            let granted = self.lock().flow.as_mut().map_or(Ok(()), |flow| flow.grant(&credit));
+            return match granted {
+                Ok(()) => self.moved.notify_one(),
+                Err(error) => self.end(TcpSendEnd::Broken(error)),
+            };
         }
         if frame.is_terminal() {
             self.end(TcpSendEnd::Closed);
@@ -122,9 +121,9 @@ impl FrameSink for TcpSink {
         self.inbox.push(frame);
     }
 
-    fn lose(&self, lost: &ConnectionLost) {
+    fn fail(&self, lost: &ConnectionLost) {
         self.end(TcpSendEnd::Lost(lost.clone()));
-        self.inbox.lose(lost);
+        self.inbox.fail(lost);
     }
 }
 

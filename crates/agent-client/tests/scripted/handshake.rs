@@ -5,7 +5,7 @@ use std::time::Duration;
 use carrel_agent_client::protocol::payload::{
     CarrelHello, CarrelReady, CarrelWelcome, CoreError, CoreErrorKind, Ping, Pong, Ready,
 };
-use carrel_agent_client::protocol::{Codec, Generation};
+use carrel_agent_client::protocol::{Generation, PrologueFormat};
 use carrel_agent_client::{AgentClient, ConnectError, ConnectOptions, ConnectionLost, MessageType};
 use tokio::io::AsyncWriteExt;
 
@@ -53,8 +53,8 @@ async fn the_current_prologue_gives_the_range_and_the_generation() {
 #[tokio::test]
 async fn the_legacy_prologue_means_generation_one() {
     for slot in [0, 1, 15] {
-        let ids = Codec::LegacyV1.range(slot).unwrap();
-        let mut bytes = Codec::LegacyV1.prologue(ids);
+        let ids = PrologueFormat::LegacyV1.range(slot).unwrap();
+        let mut bytes = PrologueFormat::LegacyV1.prologue(ids);
         bytes.extend(ready_frame(10, &plain_ready()));
         let (client, mut peer) = connect_to(&bytes, ConnectOptions::default()).await;
         let client = client.unwrap();
@@ -144,7 +144,7 @@ async fn a_foreign_agent_is_never_sent_hello() {
 async fn an_agent_that_is_too_old_is_rejected_with_a_hint() {
     let options = ConnectOptions { min_generation: Generation::new(7), ..ConnectOptions::default() };
     assert!(connect_to(&greeting(7, &plain_ready()), options).await.0.is_ok());
-    let mut legacy = Codec::LegacyV1.prologue(Codec::LegacyV1.range(0).unwrap());
+    let mut legacy = PrologueFormat::LegacyV1.prologue(PrologueFormat::LegacyV1.range(0).unwrap());
     legacy.extend(ready_frame(10, &plain_ready()));
     for (bytes, spoken) in [(greeting(6, &plain_ready()), 6), (legacy, 1)] {
         let (refused, mut peer) = connect_to(&bytes, options).await;
@@ -162,16 +162,16 @@ async fn a_silent_peer_fails_with_the_timeout() {
     assert_eq!(ConnectOptions::default().timeout, Duration::from_secs(10));
     let carrel = Ready { carrel: Some(CarrelReady { generation: 11 }), ..plain_ready() };
     let greeted = greeting(10, &carrel);
-    for said in [&[][..], &greeted[..3], &greeted[..8], &greeted[..20], &greeted] {
-        let (silent, _peer) = connect_to(said, ConnectOptions::default()).await;
-        assert!(matches!(silent, Err(ConnectError::TimedOut(_))), "after {} bytes", said.len());
+    for output in [&[][..], &greeted[..3], &greeted[..8], &greeted[..20], &greeted] {
+        let (silent, _peer) = connect_to(output, ConnectOptions::default()).await;
+        assert!(matches!(silent, Err(ConnectError::TimedOut(_))), "after {} bytes", output.len());
     }
 }
 
 //= client.constants-functions.connecting-fails-typed-error
 #[tokio::test]
 async fn a_peer_without_a_valid_ready_is_rejected() {
-    let range = Codec::Current.prologue(Codec::Current.range(0).unwrap());
+    let range = PrologueFormat::Current.prologue(PrologueFormat::Current.range(0).unwrap());
     let failed = CoreError {
         kind: CoreErrorKind::InitializationFailed,
         message: "no such user".into(),
@@ -192,7 +192,7 @@ async fn a_peer_without_a_valid_ready_is_rejected() {
         refusal(&[range.clone(), b"\0\0\0\x08\0\0\0\0\0abc".to_vec()].concat()).await,
         ConnectError::NotReady(_)
     ));
-    assert!(matches!(refusal(&[0, 0, 0, 9, 0, 0, 0, 4]).await, ConnectError::EmptyIdRange(_)));
+    assert!(matches!(refusal(&[0, 0, 0, 9, 0, 0, 0, 4]).await, ConnectError::EmptyCorrelationIdRange(_)));
     let broken = refusal(&[range, vec![0xff; 9]].concat()).await;
     assert!(matches!(broken, ConnectError::Lost(ConnectionLost::Broken(_))), "{broken}");
 }

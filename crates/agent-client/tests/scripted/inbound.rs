@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use carrel_agent_client::protocol::codec::encode_body;
 use carrel_agent_client::protocol::payload::{ExecLimits, ExecStarted, ExecStdout, Ping, Pong, Ready, Shutdown};
-use carrel_agent_client::protocol::{Codec, Flags, Generation};
+use carrel_agent_client::protocol::{Flags, Generation, PrologueFormat};
 use carrel_agent_client::{AgentClient, AgentClientError, ConnectOptions, ConnectionLost, ExecEvent, ExecRequest};
 use tokio::io::AsyncWriteExt;
 
@@ -162,7 +162,7 @@ fn fuzz_any_bytes_after_a_handshake_fail_every_call_without_a_panic() {
                 let ready: Ready = if *limits { flow_ready(ExecLimits::DEFAULT) } else { plain_ready() };
                 let mut bytes = greeting(10, &ready);
                 if *legacy {
-                    bytes.splice(..8, Codec::LegacyV1.prologue(Codec::LegacyV1.range(0).unwrap()));
+                    bytes.splice(..8, PrologueFormat::LegacyV1.prologue(PrologueFormat::LegacyV1.range(0).unwrap()));
                 }
                 for (id, flags, body) in frames {
                     let body = mutated(body);

@@ -8,7 +8,7 @@ use carrel_agent_client::protocol::frame::{Header, PREFIX_SIZE};
 use carrel_agent_client::protocol::payload::{
     BulkAccepted, BulkFlow, BulkKind, BulkOffer, CarrelHello, CarrelReady, CarrelWelcome, ExecLimits, FsData, Ready,
 };
-use carrel_agent_client::protocol::{Codec, Envelope, Flags, Generation, MessageType, Payload};
+use carrel_agent_client::protocol::{Envelope, Flags, Generation, MessageType, Payload, PrologueFormat};
 use carrel_agent_client::{AgentClient, ConnectOptions, RawFrame};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
 
@@ -37,7 +37,7 @@ pub fn ready_frame(generation: u8, ready: &Ready) -> Vec<u8> {
 
 /// The prologue of a relay to the client in its first slot.
 pub fn greeting(generation: u8, ready: &Ready) -> Vec<u8> {
-    let mut bytes = Codec::Current.prologue(Codec::Current.range(0).unwrap());
+    let mut bytes = PrologueFormat::Current.prologue(PrologueFormat::Current.range(0).unwrap());
     bytes.extend(ready_frame(generation, ready));
     bytes
 }

@@ -63,7 +63,7 @@ fn prepare(plan: &SpawnPlan, standard: &ChildStdio) -> Result<(), SpawnFailure> 
     sys::close_on_exec_above_standard();
     rustix::process::umask(Mode::from_raw_mode(0o022));
     if plan.init {
-        step(SpawnStage::Limits, give_up_precedence())?;
+        step(SpawnStage::Limits, reset_priority())?;
     }
     for (resource, limit) in &plan.rlimits {
         step(SpawnStage::Limits, rustix::process::setrlimit(*resource, *limit))?;
@@ -129,7 +129,7 @@ fn execute(plan: &SpawnPlan) -> SpawnFailure {
 }
 
 /// Resets the raised scheduling priority of the agent.
-fn give_up_precedence() -> Result<(), Errno> {
+fn reset_priority() -> Result<(), Errno> {
     if rustix::process::getpriority_process(None)? < 0 { rustix::process::setpriority_process(None, 0) } else { Ok(()) }
 }
 

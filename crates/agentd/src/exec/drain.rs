@@ -30,7 +30,7 @@ impl DrainTimer {
     }
 
     /// Restarts the quiet period after output.
-    pub(super) fn heard(&mut self, io: &mut SessionIo, key: SessionKey) {
+    pub(super) fn output_read(&mut self, io: &mut SessionIo, key: SessionKey) {
         self.quiet = Instant::now() + QUIET;
         io.wake_at(self.quiet.min(self.longest), key);
     }

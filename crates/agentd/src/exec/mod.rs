@@ -171,7 +171,7 @@ impl ExecSession {
 
     /// Kills the rest of its process group. The id is reserved while the group has members; without any, it may already
     /// belong to another command.
-    fn kill_rest(&self, io: &SessionIo) {
+    fn kill_remaining(&self, io: &SessionIo) {
         if !io.processes.contains_key(&self.pid.as_raw_nonzero().get()) {
             let _sent = sys::signal_group(self.pid, libc::SIGKILL);
         }
@@ -189,11 +189,11 @@ impl ExecSession {
             self.stdin_error(io, key, Some(Errno::PIPE), "standard input is closed".to_owned());
             return Ok(());
         }
-        if let Some(flow) = &mut self.flow {
-            if let Err(error) = flow.input.receive(data.len(), &flow.limits) {
-                self.stdin_error(io, key, None, error.to_string());
-                return Ok(());
-            }
+        if let Some(flow) = &mut self.flow
+            && let Err(error) = flow.input.receive(data.len(), &flow.limits)
+        {
+            self.stdin_error(io, key, None, error.to_string());
+            return Ok(());
         }
         self.backlog.push(data.to_vec());
         Ok(())
@@ -214,7 +214,7 @@ impl ExecSession {
         }
     }
 
-    fn feed(&mut self, io: &mut SessionIo, key: SessionKey) {
+    fn write_input(&mut self, io: &mut SessionIo, key: SessionKey) {
         let Some(stdin) = &mut self.stdin else { return };
         match self.backlog.write_to(stdin) {
             Ok(0) => {}
@@ -259,7 +259,7 @@ impl ExecSession {
             flow.output.charge(len);
         }
         if let (OutputProgress::Chunk(_), Some(drain)) = (produced, &mut self.drain) {
-            drain.heard(io, key);
+            drain.output_read(io, key);
         }
         produced
     }
@@ -292,7 +292,7 @@ impl SessionHandler for ExecSession {
                 self.whole |= whole;
                 self.signal(signal);
                 if whole && self.exited.is_some() {
-                    self.kill_rest(io);
+                    self.kill_remaining(io);
                 }
                 Ok(())
             }
@@ -332,7 +332,7 @@ impl SessionHandler for ExecSession {
         self.output.command_exited();
         self.drain = Some(DrainTimer::begin(io, key));
         if self.whole {
-            self.kill_rest(io);
+            self.kill_remaining(io);
         }
     }
 
@@ -348,7 +348,7 @@ impl SessionHandler for ExecSession {
                 }
             }
         }
-        self.feed(io, key);
+        self.write_input(io, key);
         if !io.has_room(key) {
             return TurnResult::Room;
         }

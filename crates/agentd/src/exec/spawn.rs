@@ -230,9 +230,9 @@ fn candidates(program: &str, path: &[u8]) -> Result<Vec<CString>, SpawnError> {
 fn rlimits(defaults: &CommandDefaults, own: &[ResourceLimit]) -> Result<Vec<(Resource, Rlimit)>, SpawnError> {
     let finite = |limit: u64| (limit != u64::MAX).then_some(limit);
     let given = std::iter::once(Ok((Resource::Nofile, defaults.descriptors)));
-    let asked = defaults.rlimits.iter().chain(own);
+    let requested = defaults.rlimits.iter().chain(own);
     given
-        .chain(asked.map(|limit| match resource(&limit.resource) {
+        .chain(requested.map(|limit| match resource(&limit.resource) {
             Some(resource) => Ok((resource, Rlimit { current: finite(limit.soft), maximum: finite(limit.hard) })),
             // An unknown limit must not be ignored silently.
             None => Err(SpawnError::new(

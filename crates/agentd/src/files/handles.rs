@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use carrel_protocol::IdRange;
+use carrel_protocol::CorrelationIdRange;
 use rustix::io::Errno;
 
 use super::FsError;
@@ -113,7 +113,7 @@ impl HandleTable {
     }
 
     /// Closes the handles of a range of ids.
-    pub(crate) fn withdraw(&mut self, connection: u16, ids: IdRange) {
+    pub(crate) fn withdraw(&mut self, connection: u16, ids: CorrelationIdRange) {
         self.open.retain(|_, handle| handle.opener.connection != connection || !ids.contains(handle.opener.id));
     }
 }
@@ -136,9 +136,9 @@ mod tests {
         assert!(handles.file("read", theirs, handle).is_err());
         assert!(handles.close(theirs, handle).is_err());
         assert!(handles.directory("readdir", mine, handle).is_err());
-        handles.withdraw(0, IdRange::new(6, 9).unwrap());
+        handles.withdraw(0, CorrelationIdRange::new(6, 9).unwrap());
         assert!(handles.file("read", mine, handle).is_ok());
-        handles.withdraw(0, IdRange::new(1, 9).unwrap());
+        handles.withdraw(0, CorrelationIdRange::new(1, 9).unwrap());
         assert!(handles.file("read", mine, handle).is_err());
     }
 

@@ -159,7 +159,7 @@ impl TcpSession {
     }
 
     /// Forwards data of the host.
-    fn feed(&mut self, io: &mut SessionIo, key: SessionKey) -> Result<(), Errno> {
+    fn write_input(&mut self, io: &mut SessionIo, key: SessionKey) -> Result<(), Errno> {
         let Some(socket) = &mut self.socket else { return Ok(()) };
         let taken = self.backlog.write_to(socket)?;
         if let Some(credit) = self.flows.as_mut().filter(|_| taken > 0).and_then(|(_, flow)| flow.consume(taken)) {
@@ -289,7 +289,7 @@ impl SessionHandler for TcpSession {
             TcpState::Connecting => return self.connect(io, key),
             TcpState::Open => {}
         }
-        if let Err(errno) = self.feed(io, key) {
+        if let Err(errno) = self.write_input(io, key) {
             return fail(io, key, errno, "write");
         }
         if self.received_all && self.sent_all {

@@ -49,10 +49,11 @@ impl TreeWalk {
             let text = name.to_string_lossy();
             let path = if prefix.is_empty() { text.into_owned() } else { format!("{prefix}/{text}") };
             let kind = FileType::from_raw_mode(stat.st_mode);
-            if kind == FileType::Directory && self.levels.len() < DEPTH {
-                if let Ok(inner) = open_directory(&fd, name.as_c_str()) {
-                    self.levels.push((inner, path.clone()));
-                }
+            if kind == FileType::Directory
+                && self.levels.len() < DEPTH
+                && let Ok(inner) = open_directory(&fd, name.as_c_str())
+            {
+                self.levels.push((inner, path.clone()));
             }
             return Ok(Some(WalkEntry { path, stat, kind, directory: fd, name }));
         }

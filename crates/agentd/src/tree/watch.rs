@@ -147,7 +147,7 @@ impl TreeOperation for TreeWatcher {
         let mut events = Vec::new();
         if !self.walks.is_empty() {
             self.walk(&mut events)?;
-            tell(io, key, events);
+            send_events(io, key, events);
             return Ok(TreeStep::More);
         }
         if !std::mem::replace(&mut self.announced, true) {
@@ -175,13 +175,13 @@ impl TreeOperation for TreeWatcher {
                 self.discover(&change.path, true)?;
             }
         }
-        tell(io, key, events);
+        send_events(io, key, events);
         Ok(if more || !self.walks.is_empty() { TreeStep::More } else { TreeStep::Wait })
     }
 }
 
 /// Sends events, as many per frame as fit with any paths.
-fn tell(io: &mut SessionIo, key: SessionKey, mut events: Vec<TreeEvent>) {
+fn send_events(io: &mut SessionIo, key: SessionKey, mut events: Vec<TreeEvent>) {
     while !events.is_empty() {
         let rest = events.split_off(events.len().min(IN_A_FRAME));
         io.send_small(key, &CarrelFsEvents { events });

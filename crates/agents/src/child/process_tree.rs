@@ -18,11 +18,11 @@ const MAX_WALKS: usize = 100;
 pub(super) fn kill(mut roots: impl FnMut() -> Vec<Pid>) {
     let mut stopped = HashSet::new();
     for _ in 0..MAX_WALKS {
-        let mut seen = HashSet::new();
+        let mut observed = HashSet::new();
         let mut next = roots();
         let before = stopped.len();
         while let Some(pid) = next.pop() {
-            if !seen.insert(pid) {
+            if !observed.insert(pid) {
                 continue;
             }
             if stopped.insert(pid) {

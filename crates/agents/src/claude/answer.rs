@@ -21,7 +21,7 @@ pub(super) fn response(request: &ClaudeRequest, answer: &UserAnswer, mode: &str)
         (ClaudeRequestKind::Questions(questions), UserAnswer::Question(answers)) => {
             allow(&answered(&request.input, questions, answers), &[])
         }
-        (ClaudeRequestKind::Questions(_), UserAnswer::QuestionRejected) => deny("The user did not want to answer."),
+        (ClaudeRequestKind::Questions(_), UserAnswer::QuestionRejected) => deny("The user declined to answer."),
         (ClaudeRequestKind::Plan, UserAnswer::Question(answers)) => match feedback(answers) {
             None => allow(&request.input, &[json!({"type": "setMode", "mode": mode, "destination": "session"})]),
             Some(words) => deny(&words),

@@ -81,7 +81,7 @@ impl Conversation for ClaudeConversation {
     }
 
     async fn answer(&mut self, id: &str, answer: UserAnswer) -> Result<(), AgentError> {
-        let nothing = || AgentError::Unsupported(format!("the agent asked nothing under {id} that this answers"));
+        let nothing = || AgentError::Unsupported(format!("no pending request {id} of the agent for this answer"));
         let request = self.process.converter.request(id).ok_or_else(nothing)?;
         let response = answer::response(request, &answer, self.mode_after_plan()).ok_or_else(nothing)?;
         let success = json!({"subtype": "success", "request_id": id, "response": response});

@@ -88,7 +88,7 @@ impl ClaudeProcess {
                     return answer.map_err(|message| AgentError::Refused { request: name, message });
                 }
                 if self.pending_bytes > MAX_PENDING {
-                    let message = format!("it said more than {MAX_PENDING} bytes, and no answer");
+                    let message = format!("more than {MAX_PENDING} bytes without an answer");
                     return Err(AgentError::Refused { request: name, message });
                 }
                 let Some(line) = self.child.line().await else { return Err(ChildError::Closed.into()) };

@@ -26,8 +26,8 @@ pub(super) enum ReplyTarget {
     Opener(oneshot::Sender<Result<OpenedThread, CallError>>),
     /// The conversation of a thread, in order with its other events.
     Thread(String),
-    /// Nobody; errors are logged.
-    Nobody,
+    /// No receiver; errors are logged.
+    Discard,
 }
 
 /// A thread that was opened.

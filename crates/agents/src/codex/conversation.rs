@@ -170,7 +170,7 @@ impl CodexConversation {
                 self.handle.send(AppServerCommand::Call(
                     "thread/backgroundTerminals/terminate",
                     params,
-                    ReplyTarget::Nobody,
+                    ReplyTarget::Discard,
                 ));
             }
         }
@@ -231,7 +231,7 @@ impl CodexConversation {
             TurnPhase::Running(turn) => {
                 let params = json!({"threadId": thread, "turnId": turn});
                 // If the turn has ended meanwhile, there is nothing to interrupt.
-                self.handle.send(AppServerCommand::Call("turn/interrupt", params, ReplyTarget::Nobody));
+                self.handle.send(AppServerCommand::Call("turn/interrupt", params, ReplyTarget::Discard));
                 self.interrupt_pending = false;
             }
         }
@@ -329,7 +329,7 @@ impl Conversation for CodexConversation {
         if timeout(grace, closing).await.is_err() {
             tracing::warn!(%thread, "Codex did not close a thread in time");
             for method in ["thread/backgroundTerminals/clean", "thread/unsubscribe"] {
-                self.handle.send(AppServerCommand::Call(method, thread.clone(), ReplyTarget::Nobody));
+                self.handle.send(AppServerCommand::Call(method, thread.clone(), ReplyTarget::Discard));
             }
         }
         self.state.close_all(last);

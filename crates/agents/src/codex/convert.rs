@@ -134,7 +134,7 @@ impl ThreadState {
     ) -> Result<(), RpcError> {
         let number = request.id.as_ref().map(Value::to_string).unwrap_or_default();
         let id = format!("{}-{}", self.server, number.trim_matches('"'));
-        let Some((request, asked)) = requests::parse(&id, request, self.item_of(request)) else {
+        let Some((request, requested)) = requests::parse(&id, request, self.item_of(request)) else {
             events.push(AgentEvent::Event(
                 EventData::Raw(json!({"method": request.method, "params": request.params})),
                 raw,
@@ -142,7 +142,7 @@ impl ThreadState {
             return Err(RpcError::method_not_found(&request.method));
         };
         self.requests.insert(id, request);
-        events.push(match asked {
+        events.push(match requested {
             UserRequest::Permission(request) => AgentEvent::PermissionAsked(request, raw),
             UserRequest::Question(request) => AgentEvent::QuestionAsked(request, raw),
         });

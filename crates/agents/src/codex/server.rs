@@ -161,7 +161,7 @@ impl AppServer {
             }
             AppServerCommand::Answer(id, result) => self.send(&rpc::answer(&id, result)),
             AppServerCommand::Leave(thread, number) => {
-                self.leave(&thread, number);
+                self.unsubscribe(&thread, number);
                 Ok(())
             }
             AppServerCommand::End(timeout) => {
@@ -191,7 +191,7 @@ impl AppServer {
         }
     }
 
-    pub(super) fn leave(&mut self, thread: &str, number: u64) {
+    pub(super) fn unsubscribe(&mut self, thread: &str, number: u64) {
         if self.threads.get(thread).is_some_and(|subscriber| subscriber.number == number) {
             self.threads.remove(thread);
             self.child_threads.retain(|_, parent| parent != thread);
@@ -205,8 +205,8 @@ impl AppServer {
         let gone = self.threads.iter().filter(|(_, subscriber)| subscriber.sender.is_closed());
         let gone: Vec<_> = gone.map(|(thread, subscriber)| (thread.clone(), subscriber.number)).collect();
         for (thread, number) in gone {
-            self.leave(&thread, number);
-            self.call("thread/unsubscribe", &serde_json::json!({"threadId": thread}), ReplyTarget::Nobody);
+            self.unsubscribe(&thread, number);
+            self.call("thread/unsubscribe", &serde_json::json!({"threadId": thread}), ReplyTarget::Discard);
         }
         self.update_full();
         self.update_idle();
@@ -238,7 +238,7 @@ impl AppServer {
 
     /// A slow conversation must not block the others for ever.
     fn drop_slow_subscribers(&mut self) {
-        let stderr = "the session did not read what its agent said".to_owned();
+        let stderr = "the session did not read the events of its agent".to_owned();
         self.threads.retain(|thread, subscriber| {
             let full = subscriber.sender.is_full();
             if full {
@@ -290,7 +290,7 @@ impl AppServer {
             }
             ReplyTarget::Thread(thread) => self.deliver(&thread, ThreadEvent::Response(call.method, result)),
             ReplyTarget::Opener(opener) => self.opened(opener, result),
-            ReplyTarget::Nobody => {
+            ReplyTarget::Discard => {
                 if let Err(error) = result {
                     tracing::debug!(method = call.method, %error, "the app-server rejected a request");
                 }

@@ -29,7 +29,7 @@ impl AppServer {
                         let number = self.calls.next_number();
                         self.calls.insert(number, PendingCall { method, reply_to });
                     }
-                    Some(AppServerCommand::Leave(thread, number)) => self.leave(&thread, number),
+                    Some(AppServerCommand::Leave(thread, number)) => self.unsubscribe(&thread, number),
                     Some(AppServerCommand::Notify(_) | AppServerCommand::Answer(..)) => {}
                     None => commands_open = false,
                 },

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 /// `HOME`, or else the entry in /etc/passwd, which is read here since a static binary has no NSS.
 pub fn home() -> Option<PathBuf> {
-    let said = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
-    said.or_else(|| listed(&std::fs::read_to_string("/etc/passwd").ok()?, rustix::process::getuid().as_raw()))
+    let output = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
+    output.or_else(|| listed(&std::fs::read_to_string("/etc/passwd").ok()?, rustix::process::getuid().as_raw()))
 }
 
 /// The home directory of a user in a passwd file.

@@ -48,12 +48,12 @@ impl CredentialQuery {
 
     fn render(&self, found: &AgentCredentials) -> Result<String, CredentialQueryError> {
         let provider = match (self.agent.map(|agent| (agent, provider(agent))), self.provider.as_deref()) {
-            (Some((agent, Some(own))), Some(asked)) if own != asked => {
-                return Err(CredentialQueryError::Mixed { agent, provider: asked.to_owned() });
+            (Some((agent, Some(own))), Some(requested)) if own != requested => {
+                return Err(CredentialQueryError::Mixed { agent, provider: requested.to_owned() });
             }
             (Some((agent, None)), _) => return Err(CredentialQueryError::Missing(agent.to_string())),
             (Some((_, own)), _) => own,
-            (None, asked) => asked,
+            (None, requested) => requested,
         };
         let Some(provider) = provider else {
             return Ok(format!("{:#}", self.all(found)));

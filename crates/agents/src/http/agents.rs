@@ -11,17 +11,17 @@ use crate::agent::Models;
 use axum::{Json as Body, extract::State, http::StatusCode};
 
 const MODES: [Mode; 2] = [
-    Mode { id: "build", name: "Build", description: "Does what it is asked" },
+    Mode { id: "build", name: "Build", description: "Works on the prompt" },
     Mode { id: "plan", name: "Plan", description: "Says first how it would do it, and changes nothing" },
 ];
 
-/// The server is well.
+/// Checks that the server is healthy.
 #[utoipa::path(get, path = "/v1/health", tag = "meta", responses((status = 200, body = Health)), security(()))]
 pub(super) async fn health() -> Body<Health> {
     Body(Health { status: "ok" })
 }
 
-/// All agents.
+/// Lists the agents.
 #[utoipa::path(
     get, path = "/v1/agents", operation_id = "list_agents", tag = "agents",
     responses((status = 200, body = AgentList))
@@ -47,7 +47,7 @@ pub(super) async fn install(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// The ways in which an agent works.
+/// Lists the modes of an agent.
 #[utoipa::path(
     get, path = "/v1/agents/{agent}/modes", operation_id = "list_modes", tag = "agents",
     params(("agent" = String, Path)),
@@ -61,7 +61,7 @@ pub(super) async fn modes(
     Ok(Body(ModeList { modes: MODES.to_vec() }))
 }
 
-/// The models that an agent can use.
+/// Lists the models of an agent.
 #[utoipa::path(
     get, path = "/v1/agents/{agent}/models", operation_id = "list_models", tag = "agents",
     params(("agent" = String, Path)),

@@ -1,4 +1,4 @@
-//! What requests and answers look like.
+//! The bodies of requests and responses.
 
 use std::path::PathBuf;
 
@@ -11,17 +11,17 @@ use crate::{
     session::{AgentSession, SessionStatus},
 };
 
-/// The server is well.
+/// The server is healthy.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Health {
     /// `ok`.
     pub status: &'static str,
 }
 
-/// All agents.
+/// The agents.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct AgentList {
-    /// They.
+    /// The agents.
     pub agents: Vec<AgentInfo>,
 }
 
@@ -29,131 +29,131 @@ pub struct AgentList {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentInfo {
-    /// Its name.
+    /// The name of the agent.
     pub id: AgentId,
-    /// Whether it is here.
+    /// Whether it is installed.
     pub installed: bool,
-    /// Which version.
+    /// The installed version.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// Where.
+    /// The path of its program.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// Whether it would find credentials.
+    /// Whether it has credentials.
     pub credentials_available: bool,
-    /// What it can do.
+    /// Its capabilities.
     pub capabilities: Capabilities,
 }
 
-/// How it is installed.
+/// Options of an installation.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 pub struct InstallAgent {
-    /// Even if it is here.
+    /// Whether to reinstall an installed version.
     #[serde(default)]
     pub reinstall: bool,
-    /// Another version than the one that this server was made for.
+    /// The version; by default the one that this server is made for.
     pub version: Option<String>,
 }
 
-/// What an agent's modes are.
+/// The modes of an agent.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct ModeList {
-    /// They.
+    /// The modes.
     pub modes: Vec<Mode>,
 }
 
-/// A way in which an agent works.
+/// A mode of an agent.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 pub struct Mode {
-    /// By which it is chosen.
+    /// The id, by which it is chosen.
     pub id: &'static str,
-    /// For people.
+    /// The name for display.
     pub name: &'static str,
-    /// What it means.
+    /// A description.
     pub description: &'static str,
 }
 
-/// A session, as it is listed.
+/// A session.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionInfo {
-    /// The client's id of it.
+    /// The client's id of the session.
     pub session_id: String,
-    /// Who runs in it.
+    /// The agent.
     pub agent: String,
-    /// How.
+    /// The agent mode.
     pub agent_mode: String,
-    /// What it may do unasked.
+    /// The permission mode.
     pub permission_mode: String,
-    /// With which model.
+    /// The model.
     pub model: Option<String>,
-    /// How the model is used.
+    /// The variant of the model.
     pub variant: Option<String>,
-    /// The agent's own id of it.
+    /// The agent's own id of the session.
     pub agent_session_id: Option<String>,
-    /// Whether it takes no more prompts.
+    /// Whether it accepts no more prompts.
     pub ended: bool,
-    /// How many events its default view has.
+    /// The number of events in the default view.
     pub event_count: u64,
-    /// When it was made, in milliseconds.
+    /// The creation time, in milliseconds.
     pub created_at: u64,
-    /// When something last happened in it.
+    /// The time of the last event.
     pub updated_at: u64,
-    /// Where the agent works.
+    /// The working directory of the agent.
     pub directory: String,
-    /// For people.
+    /// The title for display.
     pub title: Option<String>,
     /// `idle`, `running`, `waiting` or `ended`.
     pub status: String,
-    /// How many prompts wait.
+    /// The number of queued prompts.
     pub queued: usize,
     /// How it ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit: Option<SessionEnded>,
 }
 
-/// All sessions.
+/// The sessions.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct SessionList {
-    /// The newest first.
+    /// The sessions, newest first.
     pub sessions: Vec<SessionInfo>,
 }
 
-/// What a session is made of.
+/// The parameters of a new session.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CreateSession {
-    /// Who is to run in it.
+    /// The agent.
     pub agent: String,
     /// `build` or `plan`.
     pub agent_mode: Option<String>,
     /// `default`, `plan`, `acceptEdits` or `bypass`.
     pub permission_mode: Option<String>,
-    /// The model, or the agent's own choice.
+    /// The model; by default the agent's choice.
     pub model: Option<String>,
-    /// How the model is used.
+    /// The variant of the model.
     pub variant: Option<String>,
-    /// The version of the agent to install if it is not there.
+    /// The version of the agent to install if it is not installed.
     pub agent_version: Option<String>,
-    /// Where the agent works; the server's own directory unless it is given.
+    /// The working directory of the agent; by default that of the server.
     #[schema(value_type = Option<String>)]
     pub directory: Option<PathBuf>,
-    /// For people.
+    /// The title for display.
     pub title: Option<String>,
 }
 
-/// A session was made.
+/// The session was created.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Created {
-    /// Always true: what is not healthy is an error.
+    /// Always true: a failure is an error response.
     pub healthy: bool,
-    /// The agent's own id of it.
+    /// The agent's own id of the session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent_session_id: Option<String>,
 }
 
-/// What is to be another from now on.
+/// The settings to change.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ChangeSession {
@@ -163,9 +163,9 @@ pub struct ChangeSession {
     pub permission_mode: Option<String>,
     /// The model.
     pub model: Option<String>,
-    /// How the model is used.
+    /// The variant of the model.
     pub variant: Option<String>,
-    /// For people.
+    /// The title for display.
     pub title: Option<String>,
 }
 
@@ -173,25 +173,25 @@ pub struct ChangeSession {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PostMessage {
-    /// What the user says.
+    /// The text of the prompt.
     pub message: String,
-    /// The client's id of it. The same id and message again change nothing.
+    /// The client's id of the prompt. A request with the same id and message is idempotent.
     pub message_id: Option<String>,
 }
 
 /// Answers to questions.
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct QuestionAnswers {
-    /// For each question, the labels that were chosen, or words of one's own.
+    /// For each question, the chosen labels or a custom answer.
     pub answers: Vec<Vec<String>>,
 }
 
-/// An answer to a permission.
+/// A reply to a permission request.
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct PermissionAnswer {
-    /// Yes, yes from now on, or no.
+    /// The reply.
     pub reply: PermissionReply,
-    /// Words for the agent with a no.
+    /// A message to the agent with a rejection.
     pub message: Option<String>,
 }
 

@@ -32,22 +32,22 @@ const CHUNK_BYTES: usize = 64 * 1024;
 /// How long the stream of a turn waits for an answer by default.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What about a session's events is wanted.
+/// Which events of a session are returned.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
 #[serde(rename_all = "camelCase")]
 #[into_params(parameter_in = Query)]
 pub struct EventQuery {
-    /// The last id that was seen: events behind it are given.
+    /// The last id that the client has: events after it are returned.
     pub offset: Option<u64>,
-    /// How many at most.
+    /// The maximum number of events.
     pub limit: Option<usize>,
     /// `default`, or `full` with turns, items, usage and more; ids count in the view.
     #[serde(default)]
     pub view: EventView,
-    /// With `raw`, the agent's own words.
+    /// Includes the raw messages of the agent.
     #[serde(default, alias = "include_raw", deserialize_with = "flag")]
     pub include_raw: bool,
-    /// For how many seconds the stream of a turn waits for an answer to what the agent asks.
+    /// How many seconds the stream of a turn waits for an answer to a request of the agent.
     pub wait: Option<f64>,
 }
 
@@ -66,30 +66,30 @@ fn flag<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<bool, D::Er
 #[schema(rename_all = "camelCase")]
 #[expect(dead_code, reason = "the log writes events itself; this is how they look")]
 pub struct UniversalEvent {
-    /// From 1, without gaps, in each view.
+    /// The id: from 1, without gaps, in each view.
     id: u64,
-    /// When.
+    /// The time.
     timestamp: String,
-    /// In which session.
+    /// The id of the session.
     session_id: String,
-    /// Whose.
+    /// The agent.
     agent: String,
     /// The agent's own id of the session.
     agent_session_id: Option<String>,
-    /// What happened.
+    /// The data.
     data: EventData,
-    /// The agent's own words, where they were asked for.
+    /// The raw message of the agent, if requested.
     raw: Option<serde_json::Value>,
 }
 
-/// A slice of a log.
+/// A page of a log.
 #[derive(Debug, ToSchema)]
 #[schema(rename_all = "camelCase")]
 #[expect(dead_code, reason = "the log writes events itself; this is how they look")]
 pub struct EventList {
     /// The events.
     events: Vec<UniversalEvent>,
-    /// Whether there were more already.
+    /// Whether there are more.
     has_more: bool,
 }
 
@@ -107,7 +107,7 @@ impl EventQuery {
     }
 }
 
-/// A slice of a session's events.
+/// Lists events of a session.
 #[utoipa::path(
     get, path = "/v1/sessions/{sessionId}/events", operation_id = "list_events", tag = "events",
     params(("sessionId" = String, Path), EventQuery),
@@ -123,7 +123,7 @@ pub(super) async fn list(
     Ok(([(header::CONTENT_TYPE, json)], page.into_body()).into_response())
 }
 
-/// A session's events as they come, behind the last one that was seen.
+/// Streams the events of a session, from the last one that the client has.
 #[utoipa::path(
     get, path = "/v1/sessions/{sessionId}/events/sse", operation_id = "stream_events", tag = "events",
     params(("sessionId" = String, Path), EventQuery, ("Last-Event-ID" = Option<u64>, Header)),
@@ -146,7 +146,7 @@ pub(super) async fn stream(
     Ok(EventStream::after(session, query.options(), after, app.shutting_down.clone()).into_response())
 }
 
-/// Takes a prompt and streams its turn.
+/// Sends a prompt and streams its turn.
 #[utoipa::path(
     post, path = "/v1/sessions/{sessionId}/messages/stream", operation_id = "post_message_and_stream", tag = "events",
     params(("sessionId" = String, Path), EventQuery), request_body = PostMessage,
@@ -219,7 +219,7 @@ mod tests {
 
     //= promises.agents-server.stream-turn
     #[test]
-    fn the_stream_of_a_turn_waits_two_seconds_for_an_answer_unless_told_otherwise() {
+    fn the_stream_of_a_turn_waits_two_seconds_for_an_answer_by_default() {
         let timeout = |wait| EventQuery { wait, ..EventQuery::default() }.answer_timeout().ok();
         assert_eq!(timeout(None), Some(Duration::from_secs(2)));
         assert_eq!(timeout(Some(0.25)), Some(Duration::from_millis(250)));

@@ -14,7 +14,7 @@ use crate::{agent::AgentError, schema::SessionEnded, session::SessionError};
 #[derive(Clone, Debug, PartialEq)]
 pub struct ApiProblem(Box<ProblemDetails>);
 
-/// What went wrong, in the form of RFC 7807.
+/// Details of an error, in the form of RFC 7807.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct ProblemDetails {
     /// `urn:sandbox-agent:error:` and the code.

@@ -94,7 +94,7 @@ impl ServerListener {
         }
     }
 
-    /// The address, for people and programs.
+    /// The address, for messages.
     pub fn address(&self) -> String {
         match self {
             Self::Tcp(listener) => match listener.local_addr() {

@@ -20,7 +20,7 @@ use axum::{
     http::{HeaderMap, StatusCode},
 };
 
-/// All sessions, the newest first.
+/// Lists sessions, newest first.
 #[utoipa::path(
     get, path = "/v1/sessions", operation_id = "list_sessions", tag = "sessions",
     responses((status = 200, body = SessionList))
@@ -29,7 +29,7 @@ pub(super) async fn list(State(app): State<Arc<AppState>>) -> Body<SessionList> 
     Body(SessionList { sessions: app.sessions.all().iter().rev().map(|session| SessionInfo::of(session)).collect() })
 }
 
-/// Makes a session: installs the agent if need be, and starts it.
+/// Creates a session: installs the agent if necessary, and starts it.
 #[utoipa::path(
     post, path = "/v1/sessions/{sessionId}", operation_id = "create_session", tag = "sessions",
     params(("sessionId" = String, Path)),
@@ -63,7 +63,7 @@ pub(super) async fn create(
     Ok(Body(Created { healthy: true, agent_session_id: session.snapshot().record.native_id }))
 }
 
-/// How a session is.
+/// Gets a session.
 #[utoipa::path(
     get, path = "/v1/sessions/{sessionId}", operation_id = "get_session", tag = "sessions",
     params(("sessionId" = String, Path)),
@@ -76,7 +76,7 @@ pub(super) async fn get(
     Ok(Body(SessionInfo::of(&*find(&app, &id)?)))
 }
 
-/// Changes how the agent works from now on.
+/// Changes the settings of a session.
 #[utoipa::path(
     patch, path = "/v1/sessions/{sessionId}", operation_id = "change_session", tag = "sessions",
     params(("sessionId" = String, Path)),
@@ -108,7 +108,7 @@ pub(super) async fn change(
     Ok(Body(SessionInfo::of(&session)))
 }
 
-/// Ends a session and forgets it.
+/// Terminates and deletes a session.
 #[utoipa::path(
     delete, path = "/v1/sessions/{sessionId}", operation_id = "delete_session", tag = "sessions",
     params(("sessionId" = String, Path)),
@@ -124,7 +124,7 @@ pub(super) async fn delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Takes a prompt. It runs when its turn comes.
+/// Queues a prompt.
 #[utoipa::path(
     post, path = "/v1/sessions/{sessionId}/messages", operation_id = "post_message", tag = "sessions",
     params(("sessionId" = String, Path)),
@@ -141,7 +141,7 @@ pub(super) async fn message(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Answers questions.
+/// Answers a question request.
 #[utoipa::path(
     post, path = "/v1/sessions/{sessionId}/questions/{questionId}/reply", tag = "sessions",
     params(("sessionId" = String, Path), ("questionId" = String, Path)), request_body = QuestionAnswers,
@@ -155,7 +155,7 @@ pub(super) async fn reply_question(
     answer(&app, &id, question, UserAnswer::Question(answers.answers)).await
 }
 
-/// Refuses to answer questions.
+/// Rejects a question request.
 #[utoipa::path(
     post, path = "/v1/sessions/{sessionId}/questions/{questionId}/reject", tag = "sessions",
     params(("sessionId" = String, Path), ("questionId" = String, Path)),
@@ -168,7 +168,7 @@ pub(super) async fn reject_question(
     answer(&app, &id, question, UserAnswer::QuestionRejected).await
 }
 
-/// Gives or refuses a permission.
+/// Replies to a permission request.
 #[utoipa::path(
     post, path = "/v1/sessions/{sessionId}/permissions/{permissionId}/reply", tag = "sessions",
     params(("sessionId" = String, Path), ("permissionId" = String, Path)), request_body = PermissionAnswer,
@@ -182,7 +182,7 @@ pub(super) async fn reply_permission(
     answer(&app, &id, permission, UserAnswer::Permission(reply.reply, reply.message)).await
 }
 
-/// Stops the turn; the session goes on.
+/// Interrupts the turn; the session continues.
 #[utoipa::path(
     post, path = "/v1/sessions/{sessionId}/abort", operation_id = "abort_turn", tag = "sessions",
     params(("sessionId" = String, Path)),
@@ -196,7 +196,7 @@ pub(super) async fn abort(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Opens a session again that ended.
+/// Resumes a session that has ended.
 #[utoipa::path(
     post, path = "/v1/sessions/{sessionId}/resume", operation_id = "resume_session", tag = "sessions",
     params(("sessionId" = String, Path)),
@@ -210,7 +210,7 @@ pub(super) async fn resume(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Ends a session. It can still be read.
+/// Terminates a session. Its events are kept.
 #[utoipa::path(
     post, path = "/v1/sessions/{sessionId}/terminate", operation_id = "terminate_session", tag = "sessions",
     params(("sessionId" = String, Path)),

@@ -8,9 +8,13 @@ use std::{
 };
 
 use bytes::Bytes;
+use carrel_download::{
+    DownloadError, DownloadPolicy, MinThroughput, OpenError, ReaderGone, ResumePoint, RetryBackoff, ThroughputMeter,
+    Transfer,
+};
 use reqwest::{
     Client, Response, StatusCode, Url,
-    header::{ACCEPT, AUTHORIZATION, CONTENT_RANGE, ETAG, HeaderValue, IF_RANGE, RANGE},
+    header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue},
 };
 use tokio::{sync::mpsc::Sender, task::spawn_blocking, time::sleep};
 
@@ -21,9 +25,7 @@ const USER_AGENT: &str = concat!("sandbox-agent/", env!("CARGO_PKG_VERSION"));
 const MAX_METADATA: usize = 64 * 1024 * 1024;
 /// Maximum size of a package.
 const MAX_PACKAGE: u64 = 2 * 1024 * 1024 * 1024;
-/// Minimum throughput: bytes per interval.
-const MIN_BYTES: u64 = 60 * 1024;
-const INTERVAL: Duration = Duration::from_secs(60);
+const MIN_THROUGHPUT: MinThroughput = MinThroughput { bytes: 60 * 1024, within: Duration::from_secs(60) };
 /// Maximum number of interruptions of a download.
 const MAX_INTERRUPTIONS: u32 = 100;
 
@@ -62,19 +64,12 @@ struct TrustedClient {
     has_certificates: bool,
 }
 
-/// Measures throughput.
-#[derive(Default)]
-struct Throughput {
-    bytes: u64,
-    waited: Duration,
-}
-
-/// State of a download.
-#[derive(Default)]
-struct DownloadState {
-    bytes: u64,
-    total: Option<u64>,
-    tag: Option<HeaderValue>,
+/// A package on its way to its reader.
+struct PackageTransfer<'c> {
+    client: &'c Client,
+    request: &'c RegistryRequest,
+    chunks: &'c Sender<DownloadChunk>,
+    report: &'c (dyn Fn(u64, Option<u64>) + Send + Sync),
 }
 
 // === impl RegistryFetchError ===
@@ -83,8 +78,8 @@ impl fmt::Display for RegistryFetchError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Retryable(why) | Self::Permanent(why) => f.write_str(why),
-            Self::NotFound => f.write_str("there is no such thing"),
-            Self::ReaderGone => f.write_str("nobody reads it"),
+            Self::NotFound => f.write_str("not found"),
+            Self::ReaderGone => f.write_str("the download was cancelled"),
         }
     }
 }
@@ -100,14 +95,16 @@ impl RegistryClient {
     /// Fetches a small response.
     pub(super) async fn text(&self, request: &RegistryRequest) -> Result<Vec<u8>, RegistryFetchError> {
         let client = self.client(&request.url).await?;
-        let mut failures = 0;
+        let mut backoff = self.backoff();
         loop {
-            let error = match self.fetch(&client, request).await {
+            let why = match fetch(&client, request).await {
                 Err(RegistryFetchError::Retryable(why)) => why,
                 outcome => return outcome,
             };
-            failures += 1;
-            self.pause(failures, error).await?;
+            match backoff.next_delay(None) {
+                Some(delay) => sleep(delay).await,
+                None => return Err(RegistryFetchError::Permanent(why)),
+            }
         }
     }
 
@@ -119,120 +116,21 @@ impl RegistryClient {
         report: &(dyn Fn(u64, Option<u64>) + Send + Sync),
     ) -> Result<(), RegistryFetchError> {
         let client = self.client(&request.url).await?;
-        let mut download = DownloadState::default();
-        let mut failures = 0;
-        for _ in 0..MAX_INTERRUPTIONS {
-            let before = download.bytes;
-            let error = match self.download_rest(&client, request, &mut download, &chunks, report).await {
-                Ok(()) => return chunks.send(DownloadChunk::End).await.map_err(|_| RegistryFetchError::ReaderGone),
-                Err(RegistryFetchError::Retryable(why)) => why,
-                Err(error) => return Err(error),
-            };
-            failures = if download.bytes > before { 1 } else { failures + 1 };
-            self.pause(failures, error).await?;
-        }
-        Err(RegistryFetchError::Permanent(format!("the download was cut {MAX_INTERRUPTIONS} times")))
+        let policy = DownloadPolicy {
+            max_size: MAX_PACKAGE,
+            minimum: MIN_THROUGHPUT,
+            backoff: self.backoff(),
+            progress: 1,
+            max_interruptions: MAX_INTERRUPTIONS,
+        };
+        let mut transfer = PackageTransfer { client: &client, request, chunks: &chunks, report };
+        let outcome = carrel_download::download(&mut transfer, &mut ResumePoint::default(), None, &policy).await;
+        outcome.map_err(download_error)?;
+        chunks.send(DownloadChunk::End).await.map_err(|_| RegistryFetchError::ReaderGone)
     }
 
-    async fn fetch(&self, client: &Client, request: &RegistryRequest) -> Result<Vec<u8>, RegistryFetchError> {
-        let mut response = self.send(client, request, None).await?;
-        let mut text = Vec::new();
-        let mut throughput = Throughput::default();
-        while let Some(chunk) = throughput.next(&mut response).await? {
-            text.extend_from_slice(&chunk);
-            if text.len() > MAX_METADATA {
-                return Err(RegistryFetchError::Permanent("the answer does not end".to_owned()));
-            }
-        }
-        Ok(text)
-    }
-
-    /// Downloads the rest, until it is interrupted.
-    async fn download_rest(
-        &self,
-        client: &Client,
-        request: &RegistryRequest,
-        download: &mut DownloadState,
-        chunks: &Sender<DownloadChunk>,
-        report: &(dyn Fn(u64, Option<u64>) + Send + Sync),
-    ) -> Result<(), RegistryFetchError> {
-        let mut response = self.send(client, request, Some(download)).await?;
-        // A server without range requests starts over; what we have is skipped.
-        let mut known = download.resumes(&response)?;
-        if download.total.is_some_and(|total| total > MAX_PACKAGE) {
-            return Err(too_large());
-        }
-        let mut throughput = Throughput::default();
-        while let Some(mut chunk) = throughput.next(&mut response).await? {
-            let passed = usize::try_from(known).unwrap_or(usize::MAX).min(chunk.len());
-            known -= passed as u64;
-            let chunk = chunk.split_off(passed);
-            if chunk.is_empty() {
-                continue;
-            }
-            download.bytes += chunk.len() as u64;
-            if download.bytes > MAX_PACKAGE {
-                return Err(too_large());
-            }
-            chunks.send(DownloadChunk::Bytes(chunk)).await.map_err(|_| RegistryFetchError::ReaderGone)?;
-            report(download.bytes, download.total);
-        }
-        match download.total {
-            Some(total) if download.bytes < total => {
-                Err(RegistryFetchError::Retryable("the download was cut".to_owned()))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    async fn send(
-        &self,
-        client: &Client,
-        request: &RegistryRequest,
-        download: Option<&DownloadState>,
-    ) -> Result<Response, RegistryFetchError> {
-        let mut builder = client.get(request.url.clone());
-        match download {
-            None => builder = builder.header(ACCEPT, "application/json"),
-            Some(DownloadState { bytes: 0, .. }) => {}
-            Some(DownloadState { bytes, tag, .. }) => {
-                builder = builder.header(RANGE, format!("bytes={bytes}-"));
-                if let Some(tag) = tag {
-                    builder = builder.header(IF_RANGE, tag.clone());
-                }
-            }
-        }
-        if let Some(authorization) = &request.authorization {
-            builder = builder.header(AUTHORIZATION, authorization.clone());
-        }
-        let response = builder.send().await.map_err(fetch_error)?;
-        let status = response.status();
-        match status {
-            StatusCode::OK | StatusCode::PARTIAL_CONTENT => Ok(response),
-            StatusCode::NOT_FOUND | StatusCode::GONE => Err(RegistryFetchError::NotFound),
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-                Err(RegistryFetchError::Permanent(format!("{status}: does it want another login? Give it in ~/.npmrc")))
-            }
-            StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => {
-                Err(RegistryFetchError::Retryable(status.to_string()))
-            }
-            _ if status.is_server_error() => Err(RegistryFetchError::Retryable(status.to_string())),
-            _ => Err(RegistryFetchError::Permanent(status.to_string())),
-        }
-    }
-
-    async fn pause(&self, failures: u32, why: String) -> Result<(), RegistryFetchError> {
-        if failures >= self.timeouts.attempts {
-            return Err(RegistryFetchError::Permanent(why));
-        }
-        sleep(
-            self.timeouts
-                .retry_delay
-                .saturating_mul(1 << failures.saturating_sub(1).min(6))
-                .min(Duration::from_secs(10)),
-        )
-        .await;
-        Ok(())
+    fn backoff(&self) -> RetryBackoff {
+        RetryBackoff::attempts(self.timeouts.attempts).first_delay(self.timeouts.retry_delay)
     }
 
     /// The system's certificates are many, so each client is built once.
@@ -284,67 +182,77 @@ fn build(
 
 const CERTIFICATES: &str = "are the certificates of the system installed? SSL_CERT_FILE names others";
 
-// === impl Throughput ===
+// === impl PackageTransfer ===
 
-impl Throughput {
-    /// The next chunk, if the throughput is sufficient.
-    async fn next(&mut self, response: &mut Response) -> Result<Option<Bytes>, RegistryFetchError> {
-        let since = Instant::now();
-        let chunk = response.chunk().await.map_err(fetch_error)?;
-        if let Some(chunk) = &chunk {
-            self.record(chunk.len() as u64, since.elapsed())?;
-        }
-        Ok(chunk)
+impl Transfer for PackageTransfer<'_> {
+    type Error = RegistryFetchError;
+
+    async fn open(&mut self, rest: &ResumePoint) -> Result<Response, OpenError<RegistryFetchError>> {
+        send(self.client, self.request, rest.headers()).await.map_err(|error| match error {
+            RegistryFetchError::Retryable(_) => OpenError::Retryable(error),
+            _ => OpenError::Permanent(error),
+        })
     }
 
-    fn record(&mut self, bytes: u64, waited: Duration) -> Result<(), RegistryFetchError> {
-        self.bytes += bytes;
-        self.waited += waited;
-        if self.waited >= INTERVAL {
-            let Self { bytes, waited } = std::mem::take(self);
-            if bytes < MIN_BYTES {
-                return Err(RegistryFetchError::Permanent(format!(
-                    "too slow: {bytes} bytes in {} s",
-                    waited.as_secs()
-                )));
-            }
-        }
+    async fn write(&mut self, chunk: Bytes, point: &ResumePoint) -> Result<(), ReaderGone> {
+        self.chunks.send(DownloadChunk::Bytes(chunk)).await.map_err(|_| ReaderGone)?;
+        (self.report)(point.received(), point.total());
         Ok(())
     }
 }
 
-// === impl DownloadState ===
-
-impl DownloadState {
-    /// How many bytes of this response were received before.
-    fn resumes(&mut self, response: &Response) -> Result<u64, RegistryFetchError> {
-        let tag = response.headers().get(ETAG).filter(|tag| !tag.as_bytes().starts_with(b"W/"));
-        if self.bytes > 0 && self.tag.is_some() && tag.is_some() && self.tag.as_ref() != tag {
-            return Err(RegistryFetchError::Permanent("it changed while it was downloaded".to_owned()));
-        }
-        self.tag = tag.cloned().or(self.tag.take());
-        let length = response.content_length();
-        if response.status() == StatusCode::OK {
-            self.total = length.or(self.total);
-            return Ok(self.bytes);
-        }
-        let download_rest = response
-            .headers()
-            .get(CONTENT_RANGE)
-            .and_then(|download_rest| download_rest.to_str().ok())
-            .unwrap_or_default();
-        if self.bytes == 0 || !download_rest.starts_with(&format!("bytes {}-", self.bytes)) {
-            return Err(RegistryFetchError::Permanent(
-                "the server answers with another part than was asked for".to_owned(),
-            ));
-        }
-        self.total = length.map(|length| self.bytes.saturating_add(length)).or(self.total);
-        Ok(0)
+/// Why a download failed, when it is not retried any more.
+fn download_error(error: DownloadError<RegistryFetchError>) -> RegistryFetchError {
+    let permanent = RegistryFetchError::Permanent;
+    match error {
+        DownloadError::Open(RegistryFetchError::Retryable(why)) => permanent(why),
+        DownloadError::Open(error) => error,
+        DownloadError::Connection(error) => permanent(fetch_error(error).to_string()),
+        DownloadError::Truncated => permanent("the download was cut off too often".to_owned()),
+        DownloadError::TooLarge => permanent("the package is larger than 2 GiB".to_owned()),
+        DownloadError::TooSlow(slow) => permanent(format!("too slow: {slow}")),
+        DownloadError::Resume(error) => permanent(error.to_string()),
+        DownloadError::ReaderGone => RegistryFetchError::ReaderGone,
     }
 }
 
-fn too_large() -> RegistryFetchError {
-    RegistryFetchError::Permanent("the package is larger than 2 GiB".to_owned())
+/// Fetches a small response once.
+async fn fetch(client: &Client, request: &RegistryRequest) -> Result<Vec<u8>, RegistryFetchError> {
+    let accept = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static("application/json"))]);
+    let mut response = send(client, request, accept).await?;
+    let mut text = Vec::new();
+    let mut meter = ThroughputMeter::new(MIN_THROUGHPUT);
+    loop {
+        let since = Instant::now();
+        let Some(chunk) = response.chunk().await.map_err(fetch_error)? else { return Ok(text) };
+        let measured = meter.record(chunk.len() as u64, since.elapsed());
+        measured.map_err(|slow| RegistryFetchError::Permanent(format!("too slow: {slow}")))?;
+        text.extend_from_slice(&chunk);
+        if text.len() > MAX_METADATA {
+            return Err(RegistryFetchError::Permanent("the response is too large".to_owned()));
+        }
+    }
+}
+
+async fn send(client: &Client, request: &RegistryRequest, headers: HeaderMap) -> Result<Response, RegistryFetchError> {
+    let mut builder = client.get(request.url.clone()).headers(headers);
+    if let Some(authorization) = &request.authorization {
+        builder = builder.header(AUTHORIZATION, authorization.clone());
+    }
+    let response = builder.send().await.map_err(fetch_error)?;
+    let status = response.status();
+    match status {
+        StatusCode::OK | StatusCode::PARTIAL_CONTENT => Ok(response),
+        StatusCode::NOT_FOUND | StatusCode::GONE => Err(RegistryFetchError::NotFound),
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+            Err(RegistryFetchError::Permanent(format!("{status}: set the login of the registry in ~/.npmrc")))
+        }
+        StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => {
+            Err(RegistryFetchError::Retryable(status.to_string()))
+        }
+        _ if status.is_server_error() => Err(RegistryFetchError::Retryable(status.to_string())),
+        _ => Err(RegistryFetchError::Permanent(status.to_string())),
+    }
 }
 
 fn fetch_error(error: reqwest::Error) -> RegistryFetchError {
@@ -362,30 +270,11 @@ fn error_chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(inner) = cause {
-        let said = inner.to_string();
-        if !text.contains(&said) {
-            text = format!("{text}: {said}");
+        let output = inner.to_string();
+        if !text.contains(&output) {
+            text = format!("{text}: {output}");
         }
         cause = inner.source();
     }
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_slow_download_is_aborted() {
-        let second = Duration::from_secs(1);
-        let mut steady = Throughput::default();
-        assert!((0..600).all(|_| steady.record(1024, second).is_ok()));
-        let mut late = Throughput::default();
-        late.record(10 * MIN_BYTES, INTERVAL).unwrap();
-        assert!((0..59).all(|_| late.record(1000, second).is_ok()));
-        assert_eq!(
-            late.record(1000, second),
-            Err(RegistryFetchError::Permanent("too slow: 60000 bytes in 60 s".to_owned()))
-        );
-    }
 }

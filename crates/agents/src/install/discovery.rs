@@ -42,10 +42,10 @@ impl VersionCache {
         let file = fs::metadata(program).ok()?;
         let stamp = (file.modified().ok()?, file.len());
         let cache = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((known, version)) = cache().get(program) {
-            if *known == stamp {
-                return version.clone();
-            }
+        if let Some((known, version)) = cache().get(program)
+            && *known == stamp
+        {
+            return version.clone();
         }
         let version = query_version(program).await;
         cache().insert(program.to_owned(), (stamp, version.clone()));

@@ -122,10 +122,10 @@ impl Installer {
         mut progress: impl FnMut(InstallProgress),
     ) -> Result<InstalledProgram, InstallError> {
         let version = version.map(parse_version).transpose()?;
-        if let Some(found) = self.find(agent).filter(|_| !reinstall || agent == AgentId::Mock) {
-            if agent == AgentId::Mock || version.is_none() || self.version(&found).await == version {
-                return Ok(found);
-            }
+        if let Some(found) = self.find(agent).filter(|_| !reinstall || agent == AgentId::Mock)
+            && (agent == AgentId::Mock || version.is_none() || self.version(&found).await == version)
+        {
+            return Ok(found);
         }
         if self.0.settings.preinstalled {
             return Err(InstallError::Forbidden(agent));

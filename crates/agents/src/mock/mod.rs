@@ -108,7 +108,7 @@ impl Conversation for MockConversation {
                     let exit = ChildExit {
                         code: Some(*code),
                         signal: None,
-                        stderr: format!("mock: exit code {code} was asked for"),
+                        stderr: format!("mock: requested exit code {code}"),
                     };
                     self.steps.clear();
                     events.push(AgentEvent::Exited(AgentExit::Exited(exit)));

@@ -1,233 +1,233 @@
-//! What clients see that ask for everything: turns, pieces of work as they grow, usage, answers, ends.
+//! The events of the view `full`: turns, items, usage, resolutions, ends.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-/// The agent began to work.
+/// A turn started.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TurnStarted {
-    /// Which turn; the session numbers them.
+    /// The id of the turn: the session numbers them.
     pub turn_id: String,
-    /// The prompt that it works on, if the client named it.
+    /// The client's id of the prompt, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message_id: Option<String>,
 }
 
-/// The agent stopped.
+/// A turn ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TurnEnded {
-    /// Which turn.
+    /// The id of the turn.
     pub turn_id: String,
-    /// How.
+    /// The outcome.
     pub outcome: TurnOutcome,
-    /// Why, if it failed.
+    /// The reason, if it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// What it used.
+    /// The token usage.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<TokenUsage>,
 }
 
-/// How a turn ended.
+/// The outcome of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum TurnOutcome {
-    /// The agent was done.
+    /// The agent completed it.
     Completed,
-    /// It was told to stop.
+    /// The client interrupted it.
     Interrupted,
-    /// It could not go on.
+    /// The agent failed.
     Failed,
 }
 
-/// What a piece of work is.
+/// The kind of an item.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum ItemKind {
-    /// Words for the user.
+    /// A message to the user.
     Message,
-    /// The agent's thoughts.
+    /// The agent's reasoning.
     Reasoning,
-    /// A tool at work.
+    /// A tool call.
     Tool,
-    /// What the agent means to do.
+    /// A plan.
     Plan,
-    /// Something else.
+    /// Any other item.
     #[default]
     Other,
 }
 
-/// A piece of work began.
+/// An item of the agent's work started.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ItemStarted {
-    /// Which.
+    /// The id of the item.
     pub item_id: String,
-    /// What.
+    /// The kind of the item.
     pub kind: ItemKind,
     /// The tool's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// What the tool works on.
+    /// The input of the tool.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input: Option<Value>,
 }
 
-/// A piece of work grew.
+/// An item has new content.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ItemDelta {
-    /// Which.
+    /// The id of the item.
     pub item_id: String,
-    /// What.
+    /// The kind of the item.
     pub kind: ItemKind,
-    /// By this.
+    /// The new content.
     pub delta: String,
 }
 
-/// A piece of work is whole.
+/// An item is complete.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ItemCompleted {
-    /// Which.
+    /// The id of the item.
     pub item_id: String,
-    /// What.
+    /// The kind of the item.
     pub kind: ItemKind,
     /// The tool's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// All of its words.
+    /// The complete text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    /// What the tool gave.
+    /// The output of the tool.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output: Option<Value>,
-    /// How it ended.
+    /// The status.
     pub status: ItemStatus,
 }
 
-/// How a piece of work ended.
+/// The status of a completed item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum ItemStatus {
-    /// As it should.
+    /// It succeeded.
     Completed,
     /// It failed.
     Failed,
     /// It was not permitted.
     Declined,
-    /// The turn ended before it did.
+    /// The turn ended first.
     Interrupted,
 }
 
-/// What was used.
+/// The token usage of a turn.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Usage)]
 pub struct TokenUsage {
-    /// Tokens that the model read.
+    /// Input tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input_tokens: Option<u64>,
-    /// Tokens that it wrote.
+    /// Output tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_tokens: Option<u64>,
-    /// Of the tokens that it read, those that it knew already.
+    /// Input tokens that were read from the cache.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cached_input_tokens: Option<u64>,
-    /// What the agent thinks that it cost.
+    /// The agent's estimate of the cost in US dollars.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost_usd: Option<f64>,
-    /// How much the model can hold.
+    /// The size of the model's context window in tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub context_window: Option<u64>,
-    /// What else the agent said.
+    /// Further data of the agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub details: Option<Value>,
 }
 
-/// A question waits no longer.
+/// A question needs no answer any more.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct QuestionResolved {
-    /// Which.
+    /// The id of the question request.
     pub id: String,
-    /// Why.
+    /// The outcome.
     pub outcome: QuestionOutcome,
-    /// What was answered.
+    /// The answers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answers: Option<Vec<Vec<String>>>,
 }
 
-/// Why a question waits no longer.
+/// The outcome of a question request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum QuestionOutcome {
-    /// It was answered.
+    /// The user answered it.
     Answered,
-    /// It was refused.
+    /// The user rejected it.
     Rejected,
-    /// The agent no longer asks.
+    /// The agent withdrew it.
     Withdrawn,
 }
 
-/// A permission waits no longer.
+/// A permission request needs no reply any more.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PermissionResolved {
-    /// Which.
+    /// The id of the permission request.
     pub id: String,
-    /// Why.
+    /// The outcome.
     pub outcome: PermissionOutcome,
 }
 
-/// Why a permission waits no longer.
+/// The outcome of a permission request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum PermissionOutcome {
-    /// Given this time.
+    /// It was granted once.
     Once,
-    /// Given for the session.
+    /// It was granted for the session.
     Always,
-    /// Refused.
+    /// It was rejected.
     Reject,
-    /// The agent no longer asks.
+    /// The agent withdrew it.
     Withdrawn,
 }
 
-/// The agent's small talk.
+/// A status message of the agent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Notice {
-    /// What about.
+    /// The subject.
     pub label: String,
-    /// What it said.
+    /// Further data of the agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub details: Option<Value>,
 }
 
-/// The session takes no more prompts.
+/// The session accepts no more prompts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionEnded {
     /// `terminated`, `exited` or `failed`.
     pub reason: String,
-    /// Why, in words.
+    /// The reason as text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// The code with which the agent's process exited.
+    /// The exit code of the agent's process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
-    /// The signal that ended it.
+    /// The signal that killed the agent's process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
-    /// The last of what it said on its standard error.
+    /// The end of its standard error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stderr: Option<String>,
 }
 
-/// The session takes prompts again.
+/// The session accepts prompts again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SessionResumed {}

@@ -1,4 +1,4 @@
-//! What an event is about: one key, and under it the fact.
+//! The data of an event: an object with one key, which is the kind of event.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -9,68 +9,68 @@ use super::{
     QuestionResolved, SessionEnded, SessionResumed, TokenUsage, TurnEnded, TurnStarted, UniversalMessage,
 };
 
-/// What happened. The first six kinds are in every view of a session's log; the others are for clients that ask.
+/// The kinds of events. The first six are in every view of a session's log; the others only in the view `full`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum EventData {
-    /// Something was said, by the user, the agent or a tool.
+    /// A message of the user, the agent or a tool.
     Message(UniversalMessage),
-    /// The session, or something in it, began.
+    /// The session, or something in it, started.
     Started(StartedEvent),
-    /// Something went wrong.
+    /// An error.
     Error(ErrorEvent),
-    /// The agent waits for answers.
+    /// The agent asks questions, and waits for answers.
     QuestionAsked(QuestionRequest),
-    /// The agent waits for a permission.
+    /// The agent requests a permission, and waits for the reply.
     PermissionAsked(PermissionRequest),
-    /// What the agent said, where it fits nothing else.
+    /// Output of the agent that is none of the other kinds.
     Raw(Value),
 
-    /// The agent began to work on a prompt, or on something of its own.
+    /// A turn started: the agent works on a prompt, or on its own initiative.
     TurnStarted(TurnStarted),
-    /// It stopped.
+    /// The turn ended.
     TurnEnded(TurnEnded),
-    /// A piece of the agent's work began.
+    /// An item of the agent's work started.
     ItemStarted(ItemStarted),
-    /// It grew.
+    /// An item has new content.
     ItemDelta(ItemDelta),
-    /// It is whole.
+    /// An item is complete.
     ItemCompleted(ItemCompleted),
-    /// What was used.
+    /// Token usage.
     Usage(TokenUsage),
-    /// A question waits no longer.
+    /// A question needs no answer any more.
     QuestionResolved(QuestionResolved),
-    /// A permission waits no longer.
+    /// A permission request needs no reply any more.
     PermissionResolved(PermissionResolved),
-    /// The agent's small talk: states, retries, notifications.
+    /// A status message of the agent, such as a state, a retry or a notification.
     Notice(Notice),
-    /// The session takes no more prompts.
+    /// The session accepts no more prompts.
     SessionEnded(SessionEnded),
-    /// It takes them again.
+    /// The session accepts prompts again.
     SessionResumed(SessionResumed),
 }
 
-/// The session, or something in it, began.
+/// The session, or something in it, started.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[schema(as = Started)]
 pub struct StartedEvent {
-    /// What began.
+    /// What started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// What the agent said about it.
+    /// Further data of the agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub details: Option<Value>,
 }
 
-/// Something went wrong.
+/// An error.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorEvent {
-    /// What.
+    /// The error message.
     pub message: String,
-    /// Which sort of error.
+    /// The kind of error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// What else is known.
+    /// Further data.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub details: Option<Value>,
 }
@@ -78,7 +78,7 @@ pub struct ErrorEvent {
 // === impl EventData ===
 
 impl EventData {
-    /// Whether only clients that ask for everything see it.
+    /// Whether the event is only in the view `full`.
     pub const fn is_detail(&self) -> bool {
         !matches!(
             self,
@@ -91,7 +91,7 @@ impl EventData {
         )
     }
 
-    /// Text that the agent said.
+    /// A text of the agent.
     pub fn assistant(text: impl Into<String>) -> Self {
         Self::Message(UniversalMessage::of("assistant", vec![super::MessagePart::text(text)]))
     }
@@ -101,12 +101,12 @@ impl EventData {
         Self::Started(StartedEvent { message: Some(message.into()), details })
     }
 
-    /// An error of a sort.
+    /// An error of a kind.
     pub fn error(kind: impl Into<String>, message: impl Into<String>, details: Option<Value>) -> Self {
         Self::Error(ErrorEvent { message: message.into(), kind: Some(kind.into()), details })
     }
 
-    /// What nobody could make sense of, kept as it came.
+    /// A message that cannot be parsed, with its raw content.
     pub fn unparsed(raw: Value, error: impl Into<String>) -> Self {
         Self::Message(UniversalMessage::Unparsed(super::UnparsedMessage { raw, error: Some(error.into()) }))
     }

@@ -1,42 +1,42 @@
-//! Messages: who said something, in which parts.
+//! Messages: their roles and parts.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-/// Something that was said; or what could not be understood, as it came.
+/// A message, or an agent's output that could not be parsed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
 #[schema(as = Message)]
 pub enum UniversalMessage {
-    /// Understood.
+    /// A parsed message.
     Parsed(ParsedMessage),
-    /// Kept as it came.
+    /// Output that could not be parsed.
     Unparsed(UnparsedMessage),
 }
 
-/// Something that was said.
+/// A message.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ParsedMessage {
     /// `user`, `assistant`, `system` or `tool`.
     pub role: String,
-    /// The agent's id of it, or the client's own for a prompt.
+    /// The agent's id of the message, or the client's own id of a prompt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// What else the agent said about it.
+    /// Further data of the agent.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     #[schema(value_type = Object)]
     pub metadata: Map<String, Value>,
-    /// What it consists of.
+    /// The parts of the message.
     pub parts: Vec<MessagePart>,
 }
 
-/// What could not be understood.
+/// Output of the agent that could not be parsed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct UnparsedMessage {
-    /// It, as it came.
+    /// The raw output.
     pub raw: Value,
-    /// Why.
+    /// The reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
@@ -46,125 +46,125 @@ pub struct UnparsedMessage {
 #[serde(tag = "type", rename_all = "snake_case")]
 #[schema(as = Part)]
 pub enum MessagePart {
-    /// Words.
+    /// A text.
     Text {
-        /// They.
+        /// The text.
         text: String,
     },
-    /// A tool is used.
+    /// A call of a tool.
     ToolCall {
-        /// Which use, so that its result finds it.
+        /// The id of the call, by which its result refers to it.
         #[serde(skip_serializing_if = "Option::is_none")]
         id: Option<String>,
-        /// Which tool.
+        /// The name of the tool.
         name: String,
-        /// On what.
+        /// The input of the tool.
         input: Value,
     },
-    /// What a tool gave.
+    /// The result of a tool call.
     ToolResult {
-        /// Which use.
+        /// The id of the call.
         #[serde(skip_serializing_if = "Option::is_none")]
         id: Option<String>,
-        /// Which tool.
+        /// The name of the tool.
         #[serde(skip_serializing_if = "Option::is_none")]
         name: Option<String>,
-        /// What it gave.
+        /// The output of the tool.
         output: Value,
-        /// Whether it failed.
+        /// Whether the tool failed.
         #[serde(skip_serializing_if = "Option::is_none")]
         is_error: Option<bool>,
     },
-    /// A function is called.
+    /// A call of a function.
     FunctionCall {
-        /// Which call.
+        /// The id of the call.
         #[serde(skip_serializing_if = "Option::is_none")]
         id: Option<String>,
-        /// Which function.
+        /// The name of the function.
         #[serde(skip_serializing_if = "Option::is_none")]
         name: Option<String>,
-        /// With what.
+        /// The arguments.
         arguments: Value,
-        /// As it came.
+        /// The raw message of the agent.
         #[serde(skip_serializing_if = "Option::is_none")]
         raw: Option<Value>,
     },
-    /// What a function gave.
+    /// The result of a function call.
     FunctionResult {
-        /// Which call.
+        /// The id of the call.
         #[serde(skip_serializing_if = "Option::is_none")]
         id: Option<String>,
-        /// Which function.
+        /// The name of the function.
         #[serde(skip_serializing_if = "Option::is_none")]
         name: Option<String>,
-        /// What it gave.
+        /// The result.
         result: Value,
-        /// Whether it failed.
+        /// Whether the function failed.
         #[serde(skip_serializing_if = "Option::is_none")]
         is_error: Option<bool>,
-        /// As it came.
+        /// The raw message of the agent.
         #[serde(skip_serializing_if = "Option::is_none")]
         raw: Option<Value>,
     },
     /// A file.
     File {
-        /// Where it is.
+        /// The location of the file.
         source: AttachmentSource,
-        /// What it is.
+        /// The media type.
         #[serde(skip_serializing_if = "Option::is_none")]
         mime_type: Option<String>,
-        /// How it is called.
+        /// The file name.
         #[serde(skip_serializing_if = "Option::is_none")]
         filename: Option<String>,
-        /// As it came.
+        /// The raw message of the agent.
         #[serde(skip_serializing_if = "Option::is_none")]
         raw: Option<Value>,
     },
-    /// A picture.
+    /// An image.
     Image {
-        /// Where it is.
+        /// The location of the image.
         source: AttachmentSource,
-        /// What it is.
+        /// The media type.
         #[serde(skip_serializing_if = "Option::is_none")]
         mime_type: Option<String>,
-        /// In words.
+        /// An alternative text.
         #[serde(skip_serializing_if = "Option::is_none")]
         alt: Option<String>,
-        /// As it came.
+        /// The raw message of the agent.
         #[serde(skip_serializing_if = "Option::is_none")]
         raw: Option<Value>,
     },
-    /// Something went wrong within the message.
+    /// An error within the message.
     Error {
-        /// What.
+        /// The error message.
         message: String,
     },
-    /// A part of a kind that the schema does not have.
+    /// A part of a kind that the schema does not know.
     Unknown {
-        /// As it came.
+        /// The raw part.
         raw: Value,
     },
 }
 
-/// Where a file or a picture is.
+/// The location of a file or an image.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum AttachmentSource {
-    /// On the agent's disk.
+    /// A file on the agent's disk.
     Path {
-        /// There.
+        /// The path.
         path: String,
     },
-    /// Elsewhere.
+    /// A URL.
     Url {
-        /// There.
+        /// The URL.
         url: String,
     },
-    /// Here.
+    /// Inline data.
     Data {
-        /// It.
+        /// The data.
         data: String,
-        /// How it is written down.
+        /// The encoding of the data.
         #[serde(skip_serializing_if = "Option::is_none")]
         encoding: Option<String>,
     },
@@ -173,7 +173,7 @@ pub enum AttachmentSource {
 // === impl UniversalMessage ===
 
 impl UniversalMessage {
-    /// A message with nothing but its role and parts.
+    /// A message with only a role and parts.
     pub fn of(role: &str, parts: Vec<MessagePart>) -> Self {
         Self::Parsed(ParsedMessage { role: role.to_owned(), parts, ..ParsedMessage::default() })
     }

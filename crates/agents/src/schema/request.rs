@@ -1,94 +1,94 @@
-//! What an agent asks of a person: questions and permissions.
+//! Requests of an agent to the user: questions and permissions.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-/// The agent waits for answers.
+/// The agent asks questions, and waits for the answers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct QuestionRequest {
-    /// By which it is answered.
+    /// The id of the request, by which it is answered.
     pub id: String,
-    /// Of which session; the session itself writes it.
+    /// The id of the session, which the session sets itself.
     pub session_id: String,
-    /// What is asked.
+    /// The questions.
     pub questions: Vec<Question>,
-    /// Which use of a tool asks.
+    /// The tool call that asks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool: Option<ToolReference>,
 }
 
-/// One question.
+/// A question.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Question {
-    /// It.
+    /// The text of the question.
     pub question: String,
-    /// In a word or two.
+    /// A short heading.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub header: Option<String>,
-    /// What may be chosen.
+    /// The options.
     pub options: Vec<QuestionOption>,
-    /// Whether more than one may be.
+    /// Whether several options may be chosen.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub multi_select: Option<bool>,
-    /// Whether an answer of one's own is welcome.
+    /// Whether a custom answer is accepted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub custom: Option<bool>,
 }
 
-/// What may be chosen.
+/// An option of a question.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct QuestionOption {
-    /// By which it is chosen.
+    /// The label, by which it is chosen.
     pub label: String,
-    /// What it means.
+    /// A description.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
 }
 
-/// The agent waits for a permission.
+/// The agent requests a permission, and waits for the reply.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PermissionRequest {
-    /// By which it is answered.
+    /// The id of the request, by which it is answered.
     pub id: String,
-    /// Of which session; the session itself writes it.
+    /// The id of the session, which the session sets itself.
     pub session_id: String,
-    /// To do what: the tool's name, or the agent's word for it.
+    /// The action: the tool's name, or the agent's own name for it.
     pub permission: String,
-    /// On what: commands, paths.
+    /// The objects of the action: commands, paths.
     pub patterns: Vec<String>,
-    /// What else the agent said about it.
+    /// Further data of the agent.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     #[schema(value_type = Object)]
     pub metadata: Map<String, Value>,
-    /// What `always` would allow from then on.
+    /// What the reply `always` permits from then on.
     pub always: Vec<String>,
-    /// Which use of a tool asks.
+    /// The tool call that needs the permission.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool: Option<ToolReference>,
 }
 
-/// A use of a tool, in the agent's own ids.
+/// A tool call, by the agent's own ids.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ToolReference {
-    /// In which message.
+    /// The id of the message.
     pub message_id: String,
-    /// Which use.
+    /// The id of the call.
     pub call_id: String,
 }
 
-/// How a permission is answered.
+/// The reply to a permission request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum PermissionReply {
-    /// This time.
+    /// Permit it once.
     Once,
-    /// And whenever it is asked again in this session.
+    /// Permit it for the rest of the session.
     Always,
-    /// No.
+    /// Reject it.
     Reject,
 }

@@ -40,7 +40,7 @@ pub struct SessionUpdate {
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
     /// The session is being removed, or the server is shutting down.
-    #[error("the session is gone")]
+    #[error("the session has ended")]
     Gone,
     /// It was terminated.
     #[error("session terminated")]

@@ -42,8 +42,8 @@ fn without_a_guard_a_detached_grandchild_survives() {
 pid = int(open('/proc/thread-self/children').read())
 os.kill(pid, 15); os.kill(pid, 9); print(os.waitpid(pid, 0)[1])";
     let output = Command::new("python3").args(["-c", &format!("{ESCAPE}{control}")]).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(said.lines().any(|line| line == "9"), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(stdout.lines().any(|line| line == "9"), "{stdout}{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]
@@ -66,10 +66,10 @@ fn a_pipe_that_an_unknown_process_holds_open_ends_with_the_program() {
         let (mut stdout, _stderr) = (open(1), open(2));
         child.send(b"").unwrap();
         assert_eq!(child.exit().await.stderr, "over\n");
-        stdout.write_all(b"and what is said from now on\n").unwrap();
+        stdout.write_all(b"and later output\n").unwrap();
         assert_eq!(line(&mut child).await, "over");
-        assert_eq!(line(&mut child).await, "and what is said from now on");
-        stdout.write_all(b"is nobody's\n").unwrap();
+        assert_eq!(line(&mut child).await, "and later output");
+        stdout.write_all(b"after the end\n").unwrap();
         assert_eq!(child.line().await, None);
     });
 }

@@ -113,7 +113,7 @@ fn a_program_that_closed_its_input_takes_no_more_lines() {
     on_one_thread(async {
         let mut child = start(&shell("exec 0<&-; echo closed; exec sleep 1000"));
         assert_eq!(line(&mut child).await, "closed");
-        while child.send(b"anybody there?").is_ok() {
+        while child.send(b"ignored line").is_ok() {
             tokio::task::yield_now().await;
         }
         assert!(matches!(child.send(b"hello?"), Err(ChildError::Closed)));

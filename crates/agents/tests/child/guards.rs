@@ -114,8 +114,8 @@ os.execvp(sys.argv[1], sys.argv[1:])";
     let control = Command::new("python3").args(["-c", launch]).args(show).output().unwrap();
     assert_eq!(mask(String::from_utf8(control.stdout).unwrap().trim_end()), 0x1_4207);
     let output = Command::new("python3").args(["-c", launch]).arg(example()).args(show).output().unwrap();
-    let said = String::from_utf8(output.stdout).unwrap();
-    let lines: Vec<&str> = said.lines().collect();
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<&str> = stdout.lines().collect();
     assert_eq!((mask(lines[0]), lines[1]), (0, "exited with code 0"));
 }
 

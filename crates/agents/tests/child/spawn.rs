@@ -23,10 +23,10 @@ if sys.argv[2] == 'refuse':
 ";
 
 /// The lines that the example printed for a program.
-fn said(command: &mut Command) -> Vec<String> {
+fn printed_lines(command: &mut Command) -> Vec<String> {
     let output = command.stdin(Stdio::null()).output().unwrap();
-    let said = String::from_utf8(output.stdout).unwrap();
-    said.lines().map(|line| line.split_once(' ').unwrap().1.to_owned()).collect()
+    let output = String::from_utf8(output.stdout).unwrap();
+    output.lines().map(|line| line.split_once(' ').unwrap().1.to_owned()).collect()
 }
 
 /// A script in its own directory.
@@ -41,23 +41,23 @@ fn script(text: &str) -> (tempfile::TempDir, PathBuf) {
 #[test]
 fn neither_the_program_nor_its_guard_inherits_the_token() {
     let read = "tr '\\0' '\\n' < /proc/self/environ; tr '\\0' '\\n' < /proc/$PPID/environ";
-    let said = said(
+    let output = printed_lines(
         Command::new(example())
             .args(["sh", "-c", read])
             .envs([("SANDBOX_AGENT_TOKEN", "s3cret"), ("OTHER", "is-passed-on")]),
     );
-    assert_eq!(said.iter().filter(|line| *line == "OTHER=is-passed-on").count(), 2, "{said:?}");
-    assert!(!said.iter().any(|line| line.contains("SANDBOX_AGENT_TOKEN") || line.contains("s3cret")), "{said:?}");
+    assert_eq!(output.iter().filter(|line| *line == "OTHER=is-passed-on").count(), 2, "{output:?}");
+    assert!(!output.iter().any(|line| line.contains("SANDBOX_AGENT_TOKEN") || line.contains("s3cret")), "{output:?}");
 }
 
 #[test]
 fn the_server_raises_its_descriptor_limit_but_not_that_of_programs() {
     let read = "grep '^Max open files' /proc/self/limits /proc/$(ps -o ppid= -p $PPID | tr -d ' ')/limits";
     let limited = format!("ulimit -Sn 300; ulimit -Hn 2000; exec {} sh -c \"$READ\"", example().display());
-    let said = said(Command::new("sh").args(["-c", &limited]).env("READ", read));
+    let output = printed_lines(Command::new("sh").args(["-c", &limited]).env("READ", read));
     let limits: Vec<_> =
-        said.iter().take(2).map(|line| line.split_whitespace().rev().skip(1).collect::<Vec<_>>()).collect();
-    assert_eq!((&limits[0][..2], &limits[1][..2]), (&["2000", "300"][..], &["2000", "2000"][..]), "{said:?}");
+        output.iter().take(2).map(|line| line.split_whitespace().rev().skip(1).collect::<Vec<_>>()).collect();
+    assert_eq!((&limits[0][..2], &limits[1][..2]), (&["2000", "300"][..], &["2000", "2000"][..]), "{output:?}");
 }
 
 #[test]
@@ -65,8 +65,8 @@ fn two_hundred_programs_need_at_most_1024_descriptors() {
     let test = "guards::two_hundred_programs_run_side_by_side";
     let limited = format!("ulimit -n 1024; exec {} --exact {test}", std::env::current_exe().unwrap().display());
     let output = Command::new("sh").args(["-c", &limited]).stdin(Stdio::null()).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(said.contains("1 passed; 0 failed"), "{said}");
+    let output = String::from_utf8_lossy(&output.stdout);
+    assert!(output.contains("1 passed; 0 failed"), "{output}");
 }
 
 #[test]

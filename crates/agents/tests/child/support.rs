@@ -92,17 +92,17 @@ impl ProcessMarker {
         environment.split(|&byte| byte == 0).any(|variable| variable == format!("MARK={}", self.name).as_bytes())
     }
 
-    /// Waits until the pipe was opened and every holder is gone.
+    /// Waits until the pipe was opened and every holder has exited.
     pub(crate) fn released(&self) -> PipeRelease {
         let pipe = self.pipe();
-        let (tell, told) = mpsc::channel();
+        let (sender, release) = mpsc::channel();
         std::thread::spawn(move || {
             // Opening waits for the first writer, reading for the last.
-            let mut said = Vec::new();
-            File::open(pipe).unwrap().read_to_end(&mut said).unwrap();
-            let _nobody_waits = tell.send(());
+            let mut output = Vec::new();
+            File::open(pipe).unwrap().read_to_end(&mut output).unwrap();
+            let _sent = sender.send(());
         });
-        PipeRelease(told)
+        PipeRelease(release)
     }
 }
 
@@ -111,7 +111,7 @@ pub(crate) struct PipeRelease(mpsc::Receiver<()>);
 
 impl PipeRelease {
     pub(crate) fn wait(self) {
-        self.0.recv_timeout(WATCHDOG).expect("somebody still holds the pipe");
+        self.0.recv_timeout(WATCHDOG).expect("a process still holds the pipe");
     }
 
     pub(crate) fn is_over(&self) -> bool {

@@ -80,7 +80,7 @@ impl ClaudeSession {
     }
 
     /// Waits until the program reports what it received.
-    async fn heard(&mut self) -> Value {
+    async fn next_received(&mut self) -> Value {
         self.until("raw").await["message"].clone()
     }
 
@@ -125,14 +125,14 @@ fn a_permission_request_accepts_every_reply() {
             (PermissionReply::Reject, Some("not now".to_owned()), json!({"behavior": "deny", "message": "not now"})),
         ] {
             session.prompt("permission").await;
-            let asked = session.until("permissionAsked").await;
-            assert_eq!(asked["permission"], "Bash");
-            assert_eq!(asked["patterns"], json!(["touch a"]));
-            assert_eq!(asked["always"], json!(["Bash(touch *)"]));
-            assert_eq!(asked["tool"], json!({"messageId": "m", "callId": "t"}));
+            let requested = session.until("permissionAsked").await;
+            assert_eq!(requested["permission"], "Bash");
+            assert_eq!(requested["patterns"], json!(["touch a"]));
+            assert_eq!(requested["always"], json!(["Bash(touch *)"]));
+            assert_eq!(requested["tool"], json!({"messageId": "m", "callId": "t"}));
             session.answer(UserAnswer::Permission(reply, words)).await;
             assert_eq!(
-                session.heard().await["response"],
+                session.next_received().await["response"],
                 json!({"subtype": "success", "request_id": "asked", "response": response})
             );
             assert_eq!(session.ended().await, "completed");
@@ -148,18 +148,18 @@ fn questions_are_answered_or_rejected() {
     run(async {
         let mut session = ClaudeSession::open(options()).await;
         session.prompt("question").await;
-        let asked = session.until("questionAsked").await;
-        assert_eq!(asked["questions"][0]["question"], "Which?");
-        assert_eq!(asked["questions"][0]["multiSelect"], true);
-        assert_eq!(asked["questions"][0]["custom"], true);
+        let requested = session.until("questionAsked").await;
+        assert_eq!(requested["questions"][0]["question"], "Which?");
+        assert_eq!(requested["questions"][0]["multiSelect"], true);
+        assert_eq!(requested["questions"][0]["custom"], true);
         session.answer(UserAnswer::Question(vec![vec!["red".into(), "green".into()]])).await;
-        let response = session.heard().await["response"]["response"].clone();
+        let response = session.next_received().await["response"]["response"].clone();
         assert_eq!(response["updatedInput"]["answers"], json!({"Which?": "red, green"}));
         session.ended().await;
         session.prompt("question").await;
         session.until("questionAsked").await;
         session.answer(UserAnswer::QuestionRejected).await;
-        assert_eq!(session.heard().await["response"]["response"]["behavior"], "deny");
+        assert_eq!(session.next_received().await["response"]["response"]["behavior"], "deny");
         session.conversation.close(Duration::from_secs(2), &mut Vec::new()).await;
     });
 }
@@ -178,16 +178,16 @@ fn a_plan_is_read_from_its_file_and_approved_or_rejected() {
         options.agent_mode = AgentMode::Plan;
         let mut session = ClaudeSession::open(options).await;
         session.prompt("plan").await;
-        let asked = session.until("questionAsked").await;
-        assert_eq!(asked["questions"][0]["question"], "Approve plan execution?\n\n1. Do it.");
+        let requested = session.until("questionAsked").await;
+        assert_eq!(requested["questions"][0]["question"], "Approve plan execution?\n\n1. Do it.");
         session.answer(UserAnswer::Question(vec![vec!["use tabs".into()]])).await;
-        let response = session.heard().await["response"]["response"].clone();
+        let response = session.next_received().await["response"]["response"].clone();
         assert_eq!(response, json!({"behavior": "deny", "message": "use tabs"}));
         session.ended().await;
         session.prompt("plan").await;
         session.until("questionAsked").await;
         session.answer(UserAnswer::Question(vec![vec!["approve".into()]])).await;
-        let response = session.heard().await["response"]["response"].clone();
+        let response = session.next_received().await["response"]["response"].clone();
         let mode = json!([{"type": "setMode", "mode": "default", "destination": "session"}]);
         assert_eq!(response["updatedPermissions"], mode);
         session.conversation.close(Duration::from_secs(2), &mut Vec::new()).await;
@@ -232,9 +232,9 @@ fn an_unreported_turn_is_merged_into_the_next_prompts() {
         session.prompt("hello").await;
         session.ended().await;
         assert!(!session.events.contains(&json!("turnStarted")));
-        let said: Vec<_> = session.events.iter().filter_map(|event| event.get("message")).collect();
-        let said: Vec<_> = said.iter().map(|message| &message["parts"][0]["text"]).collect();
-        assert_eq!(said, ["by myself", "hello"]);
+        let output: Vec<_> = session.events.iter().filter_map(|event| event.get("message")).collect();
+        let output: Vec<_> = output.iter().map(|message| &message["parts"][0]["text"]).collect();
+        assert_eq!(output, ["by myself", "hello"]);
         session.conversation.close(Duration::from_secs(2), &mut Vec::new()).await;
     });
 }
@@ -244,12 +244,12 @@ fn changing_mode_and_model_during_a_turn_loses_no_events() {
     run(async {
         let mut session = ClaudeSession::ready(options()).await;
         session.conversation.set_permission_mode(AgentMode::Build, PermissionMode::AcceptEdits).await.unwrap();
-        assert_eq!(session.heard().await, json!({"subtype": "set_permission_mode", "mode": "acceptEdits"}));
+        assert_eq!(session.next_received().await, json!({"subtype": "set_permission_mode", "mode": "acceptEdits"}));
         session.conversation.set_permission_mode(AgentMode::Plan, PermissionMode::Default).await.unwrap();
-        assert_eq!(session.heard().await["mode"], "plan");
+        assert_eq!(session.next_received().await["mode"], "plan");
         session.conversation.set_model(Some("small"), Some("high")).await.unwrap();
-        assert_eq!(session.heard().await["model"], "small");
-        assert_eq!(session.heard().await["settings"], json!({"effortLevel": "high"}));
+        assert_eq!(session.next_received().await["model"], "small");
+        assert_eq!(session.next_received().await["settings"], json!({"effortLevel": "high"}));
         let about = |event: &Value| event["notice"]["details"]["about"].clone();
         let events: Vec<_> = session.events.iter().map(about).filter(|about| !about.is_null()).collect();
         let all = ["initialize", "set_permission_mode", "set_permission_mode", "set_model", "apply_flag_settings"];
@@ -257,9 +257,9 @@ fn changing_mode_and_model_during_a_turn_loses_no_events() {
         // Only the changed setting is sent.
         session.events.clear();
         session.conversation.set_model(Some("small"), None).await.unwrap();
-        assert_eq!(session.heard().await["settings"], json!({"effortLevel": null}));
+        assert_eq!(session.next_received().await["settings"], json!({"effortLevel": null}));
         session.conversation.set_model(Some("large"), None).await.unwrap();
-        assert_eq!(session.heard().await["model"], "large");
+        assert_eq!(session.next_received().await["model"], "large");
         assert!(!session.events.iter().any(|event| event.get("raw").is_some()), "{:#?}", session.events);
         session.conversation.close(Duration::from_secs(2), &mut Vec::new()).await;
     });
@@ -288,7 +288,7 @@ fn a_flood_instead_of_a_response_is_an_error() {
     run(async {
         let mut session = ClaudeSession::ready(options()).await;
         let refused = session.conversation.set_model(Some("flood"), Some("high")).await.unwrap_err();
-        assert!(refused.to_string().contains("it said more than 16777216 bytes"), "{refused}");
+        assert!(refused.to_string().contains("more than 16777216 bytes"), "{refused}");
         session.conversation.close(Duration::ZERO, &mut Vec::new()).await;
     });
 }
@@ -370,7 +370,7 @@ fn an_unsupported_request_is_declined() {
     run(async {
         let mut session = ClaudeSession::open(options()).await;
         session.prompt("elicit").await;
-        assert_eq!(session.heard().await["response"]["response"], json!({"action": "decline"}));
+        assert_eq!(session.next_received().await["response"]["response"], json!({"action": "decline"}));
         assert_eq!(session.ended().await, "completed");
         session.conversation.close(Duration::from_secs(2), &mut Vec::new()).await;
     });
@@ -383,7 +383,7 @@ fn closing_a_conversation_leaves_no_process() {
         let native_id = Some("0000".to_owned());
         let mut session = ClaudeSession::open(ConversationOptions { native_id, resumable: true, ..options() }).await;
         session.prompt("self").await;
-        let program = session.heard().await;
+        let program = session.next_received().await;
         assert!(program["arguments"].as_array().unwrap().contains(&json!("--resume=0000")), "{program}");
         let process = format!("/proc/{}", program["pid"]);
         assert!(Path::new(&process).exists());

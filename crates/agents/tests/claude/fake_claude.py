@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Claude Code as the tests want it: each prompt says what it does, and what it is told it tells back."""
+"""A scripted Claude Code: each prompt names its actions, and it reports what it receives."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import signal
 import sys
 
 SESSION = "-"
-# Whether it begins a turn of its own before it answers the next request.
+# Whether it starts a turn of its own before it answers the next request.
 BUSY = False
 ARGUMENTS = dict(argument.partition("=")[::2] for argument in sys.argv[1:])
 
@@ -18,7 +18,7 @@ def say(message):
 
 
 def heard(message):
-    """A kind that nobody knows comes out as it is at the other end."""
+    """An unknown kind of message, which is passed on unchanged."""
     say({"type": "heard", "message": message})
 
 
@@ -27,7 +27,7 @@ def said(text):
 
 
 def use(tool, tool_input, **more):
-    """A tool is used, which needs to be asked for; what was answered."""
+    """Uses a tool that needs a permission; returns the answer."""
     block = {"type": "tool_use", "id": "t", "name": tool, "input": tool_input}
     say({"type": "assistant", "message": {"id": "m", "content": [block]}})
     request = {"subtype": "can_use_tool", "tool_name": tool, "input": tool_input, "tool_use_id": "t", **more}
@@ -36,7 +36,7 @@ def use(tool, tool_input, **more):
 
 
 def listen(kind):
-    """The next message of a kind; requests before it are answered."""
+    """Answers requests until a message of this kind arrives."""
     for line in sys.stdin:
         message = json.loads(line)
         if message["type"] == "control_request":
@@ -49,7 +49,7 @@ def listen(kind):
 
 
 def by_itself():
-    """A turn that nobody prompted."""
+    """A turn without a prompt."""
     say({"type": "system", "subtype": "init", "session_id": SESSION})
     said("by myself")
     result(origin={"kind": "task-notification"})

@@ -183,8 +183,8 @@ fn a_result_that_no_message_contained_is_logged() {
     converter.prompt_sent("p");
     let events = converter.convert_line(br#"{"type":"result","subtype":"success","result":"42"}"#);
     let events: Vec<_> = events.iter().map(rendered).collect();
-    let said = json!({"message": {"role": "assistant", "parts": [{"type": "text", "text": "42"}]}});
-    assert_eq!(events.first(), Some(&said));
+    let output = json!({"message": {"role": "assistant", "parts": [{"type": "text", "text": "42"}]}});
+    assert_eq!(events.first(), Some(&output));
     assert_eq!(events.last().unwrap()["turnEnded"]["outcome"], "completed");
 }
 

@@ -13,8 +13,8 @@ pub(crate) fn rendered(event: &AgentEvent) -> Value {
         AgentEvent::TurnEnded { outcome, message, usage, .. } => {
             json!({"turnEnded": {"outcome": outcome, "message": message, "usage": usage}})
         }
-        AgentEvent::PermissionAsked(asked, _) => json!({"permissionAsked": asked}),
-        AgentEvent::QuestionAsked(asked, _) => json!({"questionAsked": asked}),
+        AgentEvent::PermissionAsked(requested, _) => json!({"permissionAsked": requested}),
+        AgentEvent::QuestionAsked(requested, _) => json!({"questionAsked": requested}),
         AgentEvent::Withdrawn(id) => json!({"withdrawn": id}),
         AgentEvent::Exited(AgentExit::Exited(exit)) => json!({"exited": [exit.code, exit.signal, exit.stderr]}),
         AgentEvent::Exited(AgentExit::Finished) => json!("finished"),

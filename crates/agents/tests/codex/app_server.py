@@ -116,7 +116,7 @@ class Turn:
     def do_detach(self, path):
         pipe = os.open(path, os.O_WRONLY)
         os.write(pipe, b"alive")
-        # Its parent ends at once, and nobody can tell from it whose it is.
+        # Its parent exits at once, and it has no marker of its session.
         shell = ["sh", "-c", f"sleep 1000 <&{pipe} &"]
         subprocess.run(shell, env={"PATH": os.environ["PATH"]}, start_new_session=True, pass_fds=(pipe,))
         os.close(pipe)
@@ -203,8 +203,8 @@ def answer(request, method, params):
     elif method == "turn/steer":
         content = params["input"]
         send(id=request, result={})
-        told = {"type": "userMessage", "id": "steered", "clientId": None, "content": content}
-        tell("item/completed", threadId=params["threadId"], item=told)
+        item = {"type": "userMessage", "id": "steered", "clientId": None, "content": content}
+        tell("item/completed", threadId=params["threadId"], item=item)
     elif method == "model/list":
         send(id=request, result=models(params.get("cursor")))
     elif method == "collaborationMode/list" and "NO_PLANS" not in os.environ:
@@ -233,7 +233,7 @@ def main():
         if "method" in message:
             answer(message.get("id"), message["method"], message.get("params", {}))
         else:
-            # Whoever answers twice finds it dead.
+            # A second answer finds no request.
             WAITING.pop(message["id"]).put(message)
     while "STUBBORN" in os.environ:
         signal.pause()

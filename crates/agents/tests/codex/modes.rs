@@ -20,30 +20,30 @@ fn a_turn_starts_with_the_sessions_mode_and_model() {
     on_one_thread(async {
         let fixture = CodexFixture::new();
         let mut conversation = fixture.open().await;
-        let told = params(&mut conversation).await;
-        assert_eq!(told["approvalPolicy"], "untrusted");
-        assert_eq!(told["sandboxPolicy"], json!({"type": "dangerFullAccess"}));
-        assert_eq!((&told["model"], &told["effort"]), (&json!("two"), &json!("low")));
-        assert!(told.get("collaborationMode").is_none());
+        let reported = params(&mut conversation).await;
+        assert_eq!(reported["approvalPolicy"], "untrusted");
+        assert_eq!(reported["sandboxPolicy"], json!({"type": "dangerFullAccess"}));
+        assert_eq!((&reported["model"], &reported["effort"]), (&json!("two"), &json!("low")));
+        assert!(reported.get("collaborationMode").is_none());
 
         conversation.conversation.set_permission_mode(AgentMode::Build, PermissionMode::Bypass).await.unwrap();
         conversation.conversation.set_model(Some("one"), Some("high")).await.unwrap();
-        let told = params(&mut conversation).await;
-        assert_eq!(told["approvalPolicy"], "never");
-        assert_eq!((&told["model"], &told["effort"]), (&json!("one"), &json!("high")));
+        let reported = params(&mut conversation).await;
+        assert_eq!(reported["approvalPolicy"], "never");
+        assert_eq!((&reported["model"], &reported["effort"]), (&json!("one"), &json!("high")));
 
         conversation.conversation.set_permission_mode(AgentMode::Plan, PermissionMode::Default).await.unwrap();
-        let told = params(&mut conversation).await;
-        assert_eq!(told["approvalPolicy"], "untrusted");
-        assert_eq!(told["collaborationMode"]["mode"], "plan");
-        assert_eq!(told["collaborationMode"]["settings"]["model"], "one");
-        assert_eq!(told["collaborationMode"]["settings"]["reasoning_effort"], "high");
+        let reported = params(&mut conversation).await;
+        assert_eq!(reported["approvalPolicy"], "untrusted");
+        assert_eq!(reported["collaborationMode"]["mode"], "plan");
+        assert_eq!(reported["collaborationMode"]["settings"]["model"], "one");
+        assert_eq!(reported["collaborationMode"]["settings"]["reasoning_effort"], "high");
 
         conversation.conversation.set_permission_mode(AgentMode::Build, PermissionMode::Default).await.unwrap();
         conversation.conversation.set_model(None, None).await.unwrap();
-        let told = params(&mut conversation).await;
-        assert_eq!(told["collaborationMode"]["mode"], "default");
-        assert_eq!((&told["model"], &told["effort"]), (&json!("two"), &json!("low")));
+        let reported = params(&mut conversation).await;
+        assert_eq!(reported["collaborationMode"]["mode"], "default");
+        assert_eq!((&reported["model"], &reported["effort"]), (&json!("two"), &json!("low")));
         fixture.codex.shutdown(Duration::from_secs(2)).await;
     });
 }
@@ -55,10 +55,10 @@ fn without_a_plan_mode_the_prompt_asks_for_a_plan() {
         fixture.environment.push(("NO_PLANS".to_owned(), String::new()));
         let mut conversation =
             fixture.open_with(ConversationOptions { agent_mode: AgentMode::Plan, ..fixture.options() }).await;
-        let said = conversation.turn("params").await;
+        let output = conversation.turn("params").await;
         // The prompt was extended, but it is still recognized, so it is not logged again.
-        assert_eq!(said.len(), 1);
-        assert!(said[0].ends_with("params"), "{said:?}");
+        assert_eq!(output.len(), 1);
+        assert!(output[0].ends_with("params"), "{output:?}");
         fixture.codex.shutdown(Duration::from_secs(2)).await;
     });
 }
@@ -85,16 +85,16 @@ async fn patch(conversation: &mut TestConversation, path: &str) -> String {
         }
         _ => None,
     };
-    let asked = conversation.find(decided).await;
-    if let Err(request) = &asked {
+    let requested = conversation.find(decided).await;
+    if let Err(request) = &requested {
         assert_eq!((request.permission.as_str(), &request.patterns), ("fileChange", &vec![path.to_owned()]));
         assert_eq!(request.metadata["changes"][0]["diff"], "x\n");
         let answer = UserAnswer::Permission(PermissionReply::Once, None);
         conversation.conversation.answer(&request.id, answer).await.unwrap();
     }
-    let said: Value = serde_json::from_str(&conversation.said().await[0]).unwrap();
-    let decision = said["result"]["decision"].as_str().unwrap().to_owned();
-    if asked.is_err() { "asked".to_owned() } else { decision }
+    let output: Value = serde_json::from_str(&conversation.messages().await[0]).unwrap();
+    let decision = output["result"]["decision"].as_str().unwrap().to_owned();
+    if requested.is_err() { "asked".to_owned() } else { decision }
 }
 
 //= agents.modes-capabilities.permission-modes-default-plan

@@ -105,9 +105,9 @@ impl ProcessWatch {
 
     /// Asserts that the process runs.
     pub(crate) async fn there(&mut self) {
-        let mut said = [0; 5];
-        self.pipe.read_exact(&mut said).await.unwrap();
-        assert_eq!(&said, b"alive");
+        let mut output = [0; 5];
+        self.pipe.read_exact(&mut output).await.unwrap();
+        assert_eq!(&output, b"alive");
     }
 
     /// Whether the process still runs.
@@ -159,12 +159,12 @@ impl TestConversation {
     }
 
     /// The messages of the agent until the turn ends.
-    pub(crate) async fn said(&mut self) -> Vec<String> {
-        let mut said = Vec::new();
+    pub(crate) async fn messages(&mut self) -> Vec<String> {
+        let mut output = Vec::new();
         loop {
             match self.next().await {
-                AgentEvent::Event(EventData::Message(message), _) => said.extend(text(&message)),
-                AgentEvent::TurnEnded { .. } => return said,
+                AgentEvent::Event(EventData::Message(message), _) => output.extend(text(&message)),
+                AgentEvent::TurnEnded { .. } => return output,
                 AgentEvent::Exited(gone) => panic!("{gone:?}"),
                 _ => {}
             }
@@ -174,7 +174,7 @@ impl TestConversation {
     /// A whole turn: sends a prompt and returns the messages.
     pub(crate) async fn turn(&mut self, text: &str) -> Vec<String> {
         self.prompt(text).await;
-        self.said().await
+        self.messages().await
     }
 }
 

@@ -17,8 +17,8 @@ async fn permission(conversation: &mut TestConversation) -> carrel_agents::schem
         .await
 }
 
-fn result(said: &[String]) -> Value {
-    serde_json::from_str::<Value>(&said[0]).unwrap()["result"].clone()
+fn result(output: &[String]) -> Value {
+    serde_json::from_str::<Value>(&output[0]).unwrap()["result"].clone()
 }
 
 //= agents.execution-models.codex-shared-app-server
@@ -34,8 +34,8 @@ fn two_threads_share_one_app_server_and_receive_only_their_own_messages() {
         assert_ne!(one.conversation.native_id(), two.conversation.native_id());
         one.prompt("say for one").await;
         two.prompt("say for two").await;
-        assert_eq!(two.said().await, ["for two"]);
-        assert_eq!(one.said().await, ["for one"]);
+        assert_eq!(two.messages().await, ["for two"]);
+        assert_eq!(one.messages().await, ["for one"]);
         fixture.codex.shutdown(Duration::from_secs(2)).await;
     });
 }
@@ -72,12 +72,15 @@ fn a_permission_request_accepts_every_reply() {
         ];
         for (reply, decision) in ways {
             conversation.prompt("command rm -r x").await;
-            let asked = permission(&mut conversation).await;
-            assert_eq!((asked.permission.as_str(), &asked.patterns), ("commandExecution", &vec!["rm -r x".to_owned()]));
-            conversation.conversation.answer(&asked.id, UserAnswer::Permission(reply, None)).await.unwrap();
-            let again = conversation.conversation.answer(&asked.id, UserAnswer::Permission(reply, None)).await;
+            let requested = permission(&mut conversation).await;
+            assert_eq!(
+                (requested.permission.as_str(), &requested.patterns),
+                ("commandExecution", &vec!["rm -r x".to_owned()])
+            );
+            conversation.conversation.answer(&requested.id, UserAnswer::Permission(reply, None)).await.unwrap();
+            let again = conversation.conversation.answer(&requested.id, UserAnswer::Permission(reply, None)).await;
             assert!(matches!(again, Err(AgentError::Unsupported(_))));
-            assert_eq!(result(&conversation.said().await), json!({"decision": decision}));
+            assert_eq!(result(&conversation.messages().await), json!({"decision": decision}));
         }
         fixture.codex.shutdown(Duration::from_secs(2)).await;
     });
@@ -89,16 +92,16 @@ fn a_message_with_a_rejection_reaches_the_agent() {
         let fixture = CodexFixture::new();
         let mut conversation = fixture.open().await;
         conversation.prompt("command rm").await;
-        let asked = permission(&mut conversation).await;
+        let requested = permission(&mut conversation).await;
         let answer = UserAnswer::Permission(PermissionReply::Reject, Some("not that".to_owned()));
-        conversation.conversation.answer(&asked.id, answer).await.unwrap();
-        let told = |event| match event {
+        conversation.conversation.answer(&requested.id, answer).await.unwrap();
+        let reported = |event| match event {
             AgentEvent::Event(EventData::Message(message), _) => {
                 text(&message).filter(|text| text.starts_with("user: "))
             }
             _ => None,
         };
-        assert_eq!(conversation.find(told).await, "user: not that");
+        assert_eq!(conversation.find(reported).await, "user: not that");
         fixture.codex.shutdown(Duration::from_secs(2)).await;
     });
 }
@@ -112,16 +115,16 @@ fn questions_are_answered_or_rejected() {
             (UserAnswer::Question(vec![vec!["Blue".to_owned()]]), json!({"answers": {"q": {"answers": ["Blue"]}}})),
             (UserAnswer::QuestionRejected, json!({"answers": {}})),
         ];
-        for (answer, told) in answers {
+        for (answer, reported) in answers {
             conversation.prompt("ask Which?").await;
-            let asked = conversation
+            let requested = conversation
                 .find(|event| if let AgentEvent::QuestionAsked(request, _) = event { Some(request) } else { None })
                 .await;
-            assert_eq!(asked.questions[0].question, "Which?");
-            assert_eq!(asked.questions[0].options[1].label, "Blue");
-            assert_eq!(asked.questions[0].custom, Some(true));
-            conversation.conversation.answer(&asked.id, answer).await.unwrap();
-            assert_eq!(result(&conversation.said().await), told);
+            assert_eq!(requested.questions[0].question, "Which?");
+            assert_eq!(requested.questions[0].options[1].label, "Blue");
+            assert_eq!(requested.questions[0].custom, Some(true));
+            conversation.conversation.answer(&requested.id, answer).await.unwrap();
+            assert_eq!(result(&conversation.messages().await), reported);
         }
         fixture.codex.shutdown(Duration::from_secs(2)).await;
     });
@@ -132,8 +135,8 @@ fn an_unsupported_request_is_rejected_at_once() {
     on_one_thread(async {
         let fixture = CodexFixture::new();
         let mut conversation = fixture.open().await;
-        let said = conversation.turn("call something").await;
-        assert_eq!(serde_json::from_str::<Value>(&said[0]).unwrap()["error"]["code"], -32_601);
+        let output = conversation.turn("call something").await;
+        assert_eq!(serde_json::from_str::<Value>(&output[0]).unwrap()["error"]["code"], -32_601);
         fixture.codex.shutdown(Duration::from_secs(2)).await;
     });
 }
@@ -209,14 +212,14 @@ fn an_unparsable_line_is_reported_to_the_thread_that_it_names() {
         assert_eq!(one.find(unparsed).await.raw.as_str().map(str::len), Some(64 * 1024));
         assert_eq!(one.ended().await, TurnOutcome::Completed);
         two.prompt("say hello").await;
-        let told = |event| {
+        let reported = |event| {
             assert!(
                 !matches!(event, AgentEvent::Event(EventData::Message(UniversalMessage::Unparsed(_)), _)),
                 "{event:?}"
             );
             matches!(event, AgentEvent::TurnEnded { .. }).then_some(())
         };
-        two.find(told).await;
+        two.find(reported).await;
         fixture.codex.shutdown(Duration::from_secs(2)).await;
     });
 }
@@ -226,15 +229,15 @@ fn a_request_without_a_thread_is_rejected_once() {
     on_one_thread(async {
         let fixture = CodexFixture::new();
         let (mut one, mut two) = tokio::join!(fixture.open(), fixture.open());
-        let said = one.turn("nobodys").await;
-        assert_eq!(serde_json::from_str::<Value>(&said[0]).unwrap()["error"]["code"], -32_601);
-        let told = |event| match event {
+        let output = one.turn("nobodys").await;
+        assert_eq!(serde_json::from_str::<Value>(&output[0]).unwrap()["error"]["code"], -32_601);
+        let reported = |event| match event {
             AgentEvent::Event(EventData::Notice(notice), Some(_)) => {
                 (notice.label == "account/something").then_some(())
             }
             _ => None,
         };
-        two.find(told).await;
+        two.find(reported).await;
         for conversation in [&mut one, &mut two] {
             assert_eq!(conversation.turn("say still here").await, ["still here"]);
         }
@@ -248,10 +251,14 @@ fn a_permission_request_with_a_lone_surrogate_is_reported() {
         let fixture = CodexFixture::new();
         let mut conversation = fixture.open().await;
         conversation.prompt("half").await;
-        let asked = permission(&mut conversation).await;
-        assert_eq!(asked.patterns, ["echo \u{fffd}"]);
-        conversation.conversation.answer(&asked.id, UserAnswer::Permission(PermissionReply::Once, None)).await.unwrap();
-        assert_eq!(result(&conversation.said().await), json!({"decision": "accept"}));
+        let requested = permission(&mut conversation).await;
+        assert_eq!(requested.patterns, ["echo \u{fffd}"]);
+        conversation
+            .conversation
+            .answer(&requested.id, UserAnswer::Permission(PermissionReply::Once, None))
+            .await
+            .unwrap();
+        assert_eq!(result(&conversation.messages().await), json!({"decision": "accept"}));
         fixture.codex.shutdown(Duration::from_secs(2)).await;
     });
 }
@@ -283,10 +290,14 @@ fn a_request_of_a_subthread_is_reported_in_the_same_session() {
         let fixture = CodexFixture::new();
         let mut conversation = fixture.open().await;
         conversation.prompt("child").await;
-        let asked = permission(&mut conversation).await;
-        assert_eq!(asked.patterns, ["of the child"]);
-        conversation.conversation.answer(&asked.id, UserAnswer::Permission(PermissionReply::Once, None)).await.unwrap();
-        assert_eq!(result(&conversation.said().await), json!({"decision": "accept"}));
+        let requested = permission(&mut conversation).await;
+        assert_eq!(requested.patterns, ["of the child"]);
+        conversation
+            .conversation
+            .answer(&requested.id, UserAnswer::Permission(PermissionReply::Once, None))
+            .await
+            .unwrap();
+        assert_eq!(result(&conversation.messages().await), json!({"decision": "accept"}));
         fixture.codex.shutdown(Duration::from_secs(2)).await;
     });
 }
@@ -313,9 +324,9 @@ fn a_flood_in_one_thread_loses_nothing_and_does_not_block_another() {
         let fixture = CodexFixture::with(CodexLimits { max_unread_bytes: 16 * 1024, ..CodexLimits::default() });
         let (mut one, mut two) = tokio::join!(fixture.open(), fixture.open());
         one.prompt("flood 20000").await;
-        let (count, said) = tokio::join!(flooded(&mut one), two.turn("say meanwhile"));
+        let (count, output) = tokio::join!(flooded(&mut one), two.turn("say meanwhile"));
         assert_eq!(count, 20_000);
-        assert_eq!(said, ["meanwhile"]);
+        assert_eq!(output, ["meanwhile"]);
         fixture.codex.shutdown(Duration::from_secs(2)).await;
     });
 }
@@ -339,12 +350,12 @@ fn a_session_that_does_not_read_is_dropped_after_a_timeout() {
         assert_eq!(other.turn("flooded at last").await, ["at last"]);
         assert!(started.elapsed() >= slow_reader_timeout, "it was dropped after {:?}", started.elapsed());
         assert_eq!(other.turn("say again").await, ["again"]);
-        let told = |event| match event {
+        let reported = |event| match event {
             AgentEvent::TurnEnded { .. } => panic!("the flood was read to its end"),
             AgentEvent::Exited(AgentExit::ServerExited(exit)) => Some(exit.stderr),
             _ => None,
         };
-        assert_eq!(stalled.find(told).await, "the session did not read what its agent said");
+        assert_eq!(stalled.find(reported).await, "the session did not read the events of its agent");
         fixture.codex.shutdown(Duration::from_secs(2)).await;
     });
 }

@@ -38,9 +38,9 @@ impl InstallerProcess {
     }
 
     /// Reads its output until this line.
-    pub(crate) fn wait_for(&mut self, said: &str) -> String {
-        let line = self.lines.by_ref().map(Result::unwrap).find(|line| line.starts_with(said));
-        line.unwrap_or_else(|| panic!("it ended, and did not say {said:?}"))
+    pub(crate) fn wait_for(&mut self, start: &str) -> String {
+        let line = self.lines.by_ref().map(Result::unwrap).find(|line| line.starts_with(start));
+        line.unwrap_or_else(|| panic!("it exited, and did not print {start:?}"))
     }
 
     pub(crate) fn kill(&mut self) {
@@ -62,7 +62,7 @@ async fn concurrent_callers_share_one_download() {
     let (fixture, package) = InstallFixture::with_claude("1.0.0", &claude);
     fixture.server.fail(&package.path(), &[RegistryFault::Hold(50_000)]);
     let installer = fixture.installer();
-    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let (tell, mut reported) = tokio::sync::mpsc::unbounded_channel();
     let installs: Vec<_> = (0..10)
         .map(|number| {
             let (installer, tell) = (installer.clone(), tell.clone());
@@ -73,19 +73,19 @@ async fn concurrent_callers_share_one_download() {
         })
         .collect();
     // All of them are running and see the same progress.
-    let mut seen = std::collections::BTreeSet::new();
-    while seen.len() < 10 {
-        let (number, bytes) = told.recv().await.unwrap();
+    let mut observed = std::collections::BTreeSet::new();
+    while observed.len() < 10 {
+        let (number, bytes) = reported.recv().await.unwrap();
         if bytes == 50_000 {
-            seen.insert(number);
+            observed.insert(number);
         }
     }
     fixture.server.release();
     for install in installs {
         assert_eq!(std::fs::read(install.await.unwrap().unwrap().path).unwrap(), claude);
     }
-    assert_eq!(fixture.server.asked(&package.about()).len(), 1);
-    assert_eq!(fixture.server.asked(&package.path()).len(), 1);
+    assert_eq!(fixture.server.requests(&package.about()).len(), 1);
+    assert_eq!(fixture.server.requests(&package.path()).len(), 1);
 }
 
 #[tokio::test]
@@ -97,7 +97,7 @@ async fn a_failure_is_reported_to_all_callers() {
     let (one, two) = tokio::join!(install(), install());
     assert!(one.unwrap_err().to_string().contains("403 Forbidden"));
     assert!(two.unwrap_err().to_string().contains("403 Forbidden"));
-    assert_eq!(fixture.server.asked(&package.path()).len(), 1);
+    assert_eq!(fixture.server.requests(&package.path()).len(), 1);
     assert!(install().await.is_ok(), "the next one is a new attempt");
 }
 
@@ -119,18 +119,18 @@ async fn an_install_continues_after_its_caller_is_cancelled() {
     let (fixture, package) = InstallFixture::with_claude("1.0.0", &program(1, 100_000));
     fixture.server.fail(&package.path(), &[RegistryFault::Hold(50_000)]);
     let installer = fixture.installer();
-    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let (tell, mut reported) = tokio::sync::mpsc::unbounded_channel();
     let first = {
         let installer = installer.clone();
         let progress = move |now: InstallProgress| tell.send(now.bytes).unwrap();
         tokio::spawn(async move { installer.install(AgentId::Claude, false, None, progress).await })
     };
-    while told.recv().await.unwrap() == 0 {}
+    while reported.recv().await.unwrap() == 0 {}
     first.abort();
     assert!(first.await.unwrap_err().is_cancelled());
     fixture.server.release();
     assert!(installer.install(AgentId::Claude, false, None, |_| {}).await.is_ok());
-    assert_eq!(fixture.server.asked(&package.path()).len(), 1);
+    assert_eq!(fixture.server.requests(&package.path()).len(), 1);
 }
 
 #[tokio::test]
@@ -159,10 +159,10 @@ fn without_certificates_an_install_over_plain_http_works() {
             command.env("SSL_CERT_FILE", "/dev/null").env("SSL_CERT_DIR", fixture.root.path()).output().unwrap();
         (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
-    let (_, said) = install("https://127.0.0.1:1/");
-    assert!(said.contains("no certificates are known here"), "{said}");
-    let (is_installed, said) = install(&fixture.server.url());
-    assert!(is_installed, "{said}");
+    let (_, printed) = install("https://127.0.0.1:1/");
+    assert!(printed.contains("no certificates are known here"), "{printed}");
+    let (is_installed, printed) = install(&fixture.server.url());
+    assert!(is_installed, "{printed}");
 }
 
 //= promises.agents-server.downloads-agent-however-many
@@ -183,6 +183,6 @@ fn two_processes_download_once() {
         let installed = process.wait_for("installed");
         assert!(installed.ends_with("claude-1.0.0/claude 1.0.0"), "{installed}");
     }
-    assert_eq!(fixture.server.asked(&package.path()).len(), 1);
+    assert_eq!(fixture.server.requests(&package.path()).len(), 1);
     assert_eq!(std::fs::read(fixture.bin().join("claude")).unwrap(), claude);
 }

@@ -17,29 +17,29 @@ async fn the_mock_is_always_installed() {
     let mock = fixture.installer().find(AgentId::Mock).unwrap();
     assert_eq!(mock.path.as_os_str(), "");
     assert_eq!(fixture.installer().install(AgentId::Mock, true, None, |_| {}).await.unwrap(), mock);
-    assert!(fixture.server.asked("").is_empty());
+    assert!(fixture.server.requests("").is_empty());
 }
 
 #[tokio::test]
 async fn a_program_in_path_is_found_and_its_version_is_cached() {
     let (fixture, _) = InstallFixture::with_claude("1.0.0", &program(1, 1000));
     let path = fixture.script("claude", "echo asked >> \"$0.log\"; echo '3.2.1 (Claude Code)'");
-    let asked = || std::fs::read_to_string(path.with_extension("log")).unwrap_or_default().lines().count();
+    let requests = || std::fs::read_to_string(path.with_extension("log")).unwrap_or_default().lines().count();
     let installer = fixture.installer();
     let found = installer.find(AgentId::Claude).unwrap();
     assert_eq!(found, InstalledProgram { path: path.clone(), version: None });
-    assert_eq!(asked(), 0);
+    assert_eq!(requests(), 0);
     for _ in 0..3 {
         assert_eq!(installer.version(&found).await.as_deref(), Some("3.2.1"));
     }
-    assert_eq!(asked(), 1);
+    assert_eq!(requests(), 1);
     fixture.script("claude", "echo asked >> \"$0.log\"; echo '3.2.2 (Claude Code), changed'");
     assert_eq!(installer.version(&found).await.as_deref(), Some("3.2.2"));
-    assert_eq!(asked(), 2);
+    assert_eq!(requests(), 2);
 
     assert_eq!(fixture.install(AgentId::Claude).await.unwrap(), found, "it is there");
     assert_eq!(fixture.version("3.2.2").await.unwrap(), found, "in this version too");
-    assert!(fixture.server.asked("").is_empty());
+    assert!(fixture.server.requests("").is_empty());
     let own = fixture.version("1.0.0").await.unwrap();
     assert_eq!(fixture.installer().find(AgentId::Claude), Some(own), "ours comes first");
 }
@@ -134,7 +134,7 @@ async fn an_install_for_another_platform_is_ignored() {
         assert_eq!(here, found, "{platform}");
     }
     fixture.settings.platform = Some(AgentPlatform::ALL[1]);
-    assert!(fixture.install(AgentId::Claude).await.is_err(), "nobody has it for this one");
+    assert!(fixture.install(AgentId::Claude).await.is_err(), "no source has it for this platform");
 }
 
 #[tokio::test]
@@ -142,7 +142,7 @@ async fn with_installation_disabled_nothing_is_installed() {
     let (mut fixture, _) = InstallFixture::with_claude("1.0.0", &program(1, 1000));
     fixture.settings.preinstalled = true;
     assert!(matches!(fixture.install(AgentId::Claude).await, Err(InstallError::Forbidden(AgentId::Claude))));
-    assert!(fixture.server.asked("").is_empty() && fixture.installs().is_empty());
+    assert!(fixture.server.requests("").is_empty() && fixture.installs().is_empty());
     fixture.script("claude", "echo 3.2.1");
     assert!(fixture.install(AgentId::Claude).await.is_ok());
     assert!(matches!(fixture.version("1.0.0").await, Err(InstallError::Forbidden(_))));

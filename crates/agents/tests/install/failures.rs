@@ -54,11 +54,11 @@ async fn an_interrupted_download_is_resumed() {
         );
         let installed = fixture.install(AgentId::Claude).await.unwrap();
         assert_eq!(std::fs::read(installed.path).unwrap(), claude);
-        let asked = fixture.server.asked(&package.path());
-        let ranges: Vec<_> = asked.iter().map(|request| request.header("range")).collect();
+        let requests = fixture.server.requests(&package.path());
+        let ranges: Vec<_> = requests.iter().map(|request| request.header("range")).collect();
         assert_eq!(ranges, [None, Some("bytes=50000-"), Some("bytes=50000-"), Some("bytes=120000-")]);
         let tagged = tag.map(|tag| format!("\"{tag}\""));
-        assert_eq!(asked[3].header("if-range"), tagged.as_deref());
+        assert_eq!(requests[3].header("if-range"), tagged.as_deref());
     }
 }
 
@@ -70,7 +70,7 @@ async fn a_server_without_range_requests_starts_over() {
     fixture.server.fail(&package.path(), &[RegistryFault::Cut(150_000), RegistryFault::Cut(160_000)]);
     let installed = fixture.install(AgentId::Claude).await.unwrap();
     assert_eq!(std::fs::read(installed.path).unwrap(), claude);
-    assert_eq!(fixture.server.asked(&package.path()).len(), 3);
+    assert_eq!(fixture.server.requests(&package.path()).len(), 3);
 }
 
 #[tokio::test]
@@ -81,7 +81,7 @@ async fn a_stalled_download_is_retried() {
     fixture.server.fail(&package.path(), &[RegistryFault::Hold(100_000)]);
     let installed = fixture.install(AgentId::Claude).await.unwrap();
     assert_eq!(std::fs::read(installed.path).unwrap(), claude);
-    assert_eq!(fixture.server.asked(&package.path())[1].header("range"), Some("bytes=100000-"));
+    assert_eq!(fixture.server.requests(&package.path())[1].header("range"), Some("bytes=100000-"));
 }
 
 #[tokio::test]
@@ -90,13 +90,13 @@ async fn a_server_error_is_retried_a_limited_number_of_times() {
     fixture.server.fail(&package.about(), &[RegistryFault::Status(500), RegistryFault::Status(429)]);
     fixture.server.fail(&package.path(), &[RegistryFault::Status(502), RegistryFault::Cut(0)]);
     assert!(fixture.install(AgentId::Claude).await.is_ok());
-    assert_eq!(fixture.server.asked(&package.path()).len(), 3);
+    assert_eq!(fixture.server.requests(&package.path()).len(), 3);
 
     let (fixture, package) = InstallFixture::with_claude("1.0.0", &program(1, 1000));
     fixture.server.fail(&package.path(), &[RegistryFault::Status(500); 9]);
     let failed = fixture.install(AgentId::Claude).await.unwrap_err().to_string();
     assert!(failed.contains("500 Internal Server Error"), "{failed}");
-    assert_eq!(fixture.server.asked(&package.path()).len(), 3);
+    assert_eq!(fixture.server.requests(&package.path()).len(), 3);
     assert!(fixture.is_clean());
 }
 
@@ -107,15 +107,15 @@ async fn an_unavailable_package_is_an_error_with_all_sources() {
     let failed = fixture.install(AgentId::Claude).await.unwrap_err();
     assert!(matches!(&failed, InstallError::Unavailable { tried, .. } if tried.len() == 2), "{failed}");
     let failed = failed.to_string();
-    let place = format!("{CLAUDE}@1.0.0 of {}: there is no such thing", fixture.server.url());
+    let place = format!("{CLAUDE}@1.0.0 of {}: not found", fixture.server.url());
     assert!(failed.starts_with("cannot get claude 1.0.0\n"), "{failed}");
     assert!(failed.contains(&place) && failed.contains("http://127.0.0.1:1/1.0.0/linux-x64/claude: "), "{failed}");
     assert!(failed.contains("Connection refused") && failed.contains("\nhint: "), "{failed}");
-    assert_eq!(fixture.server.asked(&package.about()).len(), 1, "what is not there is asked for once");
+    assert_eq!(fixture.server.requests(&package.about()).len(), 1, "what is not there is asked for once");
 
     fixture.server.fail(&package.about(), &[RegistryFault::Status(401)]);
     let failed = fixture.install(AgentId::Claude).await.unwrap_err().to_string();
-    assert!(failed.contains("does it want another login?"), "{failed}");
+    assert!(failed.contains("set the login of the registry"), "{failed}");
 }
 
 #[tokio::test]
@@ -171,7 +171,7 @@ async fn an_unsupported_platform_and_an_invalid_version_are_errors() {
     assert!(matches!(fixture.version("latest").await, Err(InstallError::Version(_))));
     fixture.settings.platform = None;
     assert!(matches!(fixture.install(AgentId::Claude).await, Err(InstallError::Platform { .. })));
-    assert!(fixture.server.asked("").is_empty());
+    assert!(fixture.server.requests("").is_empty());
 }
 
 #[tokio::test]
@@ -184,8 +184,8 @@ async fn credentials_in_a_url_are_not_printed() {
         let failed = fixture.install(AgentId::Claude).await.unwrap_err();
         assert!(!format!("{failed} {failed:?}").contains("s3cret"), "{failed}");
     }
-    let asked = fixture.server.asked(&package.about());
-    assert_eq!(asked[0].header("authorization"), Some("Basic YWRhOnMzY3JldA=="), "and is used all the same");
+    let requests = fixture.server.requests(&package.about());
+    assert_eq!(requests[0].header("authorization"), Some("Basic YWRhOnMzY3JldA=="), "and is used all the same");
 }
 
 #[tokio::test]
@@ -207,7 +207,7 @@ async fn a_download_of_more_than_two_gibibytes_is_refused_by_its_length() {
         assert!(refused.contains("the package is larger than 2 GiB"), "{refused}");
         assert!(fixture.is_clean());
     }
-    assert_eq!(fixture.server.asked(&package.path()).len(), 2, "a retry would be refused too");
+    assert_eq!(fixture.server.requests(&package.path()).len(), 2, "a retry would be refused too");
     // At the limit it is a download that was cut, and continued.
     fixture.server.fail(&package.path(), &[RegistryFault::Length(LIMIT)]);
     fixture.install(AgentId::Claude).await.unwrap();

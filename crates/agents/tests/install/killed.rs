@@ -26,13 +26,13 @@ async fn ended(
     let found = fixture.installer().find(AgentId::Claude);
     // The link is replaced atomically: before that the old install is current, and afterwards the new one.
     let expected = if phase > InstallPhase::Linking { Some(("2.0.0", &after)) } else { old.map(|old| (old, &before)) };
-    let told = found.as_ref().map(|found| (found.version.as_deref().unwrap(), std::fs::read(&found.path).unwrap()));
-    assert_eq!(told, expected.map(|(version, content)| (version, content.clone())), "in {phase}");
+    let reported = found.as_ref().map(|found| (found.version.as_deref().unwrap(), std::fs::read(&found.path).unwrap()));
+    assert_eq!(reported, expected.map(|(version, content)| (version, content.clone())), "in {phase}");
 
-    let asked = fixture.server.asked(&package.path()).len();
+    let requests = fixture.server.requests(&package.path()).len();
     let installed = fixture.version("2.0.0").await.unwrap();
     assert_eq!(std::fs::read(&installed.path).unwrap(), after);
-    let downloads = fixture.server.asked(&package.path()).len() - asked;
+    let downloads = fixture.server.requests(&package.path()).len() - requests;
     assert_eq!(downloads, usize::from(phase < InstallPhase::Linking), "what is whole is not had again, in {phase}");
     let left = fixture.installs();
     assert!(!left.iter().any(|name| name.starts_with(".staging-")), "in {phase}: {left:?}");

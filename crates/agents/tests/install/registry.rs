@@ -31,7 +31,7 @@ pub(crate) enum RegistryFault {
 struct RegistryState {
     files: BTreeMap<String, Vec<u8>>,
     faults: BTreeMap<String, VecDeque<RegistryFault>>,
-    asked: Vec<RecordedRequest>,
+    requests: Vec<RecordedRequest>,
     tag: Option<&'static str>,
     no_ranges: bool,
     is_released: bool,
@@ -98,9 +98,9 @@ impl TestRegistry {
     }
 
     /// The requests whose path has this suffix.
-    pub(crate) fn asked(&self, end: &str) -> Vec<RecordedRequest> {
+    pub(crate) fn requests(&self, end: &str) -> Vec<RecordedRequest> {
         let state = self.shared.0.lock().unwrap();
-        state.asked.iter().filter(|request| request.path.ends_with(end)).cloned().collect()
+        state.requests.iter().filter(|request| request.path.ends_with(end)).cloned().collect()
     }
 
     fn change(&self, change: impl FnOnce(&mut RegistryState)) {
@@ -135,14 +135,14 @@ fn answer(mut stream: &TcpStream, shared: &(Mutex<RegistryState>, Condvar)) -> s
     let request = RecordedRequest { path, headers };
     let (file, fault, tag, no_ranges) = {
         let mut state = shared.0.lock().unwrap();
-        state.asked.push(request.clone());
+        state.requests.push(request.clone());
         let fault = state.faults.get_mut(&request.path).and_then(VecDeque::pop_front);
         (state.files.get(&request.path).cloned(), fault, state.tag, state.no_ranges)
     };
     let begin = request.header("range").and_then(|range| range.strip_prefix("bytes=")?.strip_suffix('-')?.parse().ok());
     let begin: Option<usize> = begin.filter(|_| !no_ranges);
     let (status, body) = match (&file, fault, begin) {
-        (_, Some(RegistryFault::Status(status)), _) => (status, &b"as told"[..]),
+        (_, Some(RegistryFault::Status(status)), _) => (status, &b"as configured"[..]),
         (None, ..) => (404, &b"{}"[..]),
         (Some(file), _, Some(begin)) => (206, &file[begin..]),
         (Some(file), _, None) => (200, &file[..]),

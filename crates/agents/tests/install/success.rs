@@ -37,7 +37,7 @@ async fn an_agent_is_installed_with_a_record() {
 
     assert_eq!(installer.install(AgentId::Claude, false, None, |_| {}).await.unwrap(), installed);
     assert_eq!(fixture.version("v1.2.3").await.unwrap(), installed);
-    assert_eq!(fixture.server.asked("").len(), 2, "what is there is not asked for");
+    assert_eq!(fixture.server.requests("").len(), 2, "what is there is not asked for");
 }
 
 //= agents.compatibility.codex-binary-codex-tarball
@@ -83,7 +83,7 @@ async fn another_version_is_installed_with_the_registrys_hash() {
     fixture.publish(&silent);
     let refused = fixture.version("3.0.0").await.unwrap_err().to_string();
     assert!(refused.contains("does not say what the package hashes to"), "{refused}");
-    assert!(fixture.server.asked(&silent.path()).is_empty());
+    assert!(fixture.server.requests(&silent.path()).is_empty());
     assert_eq!(fixture.installer().find(AgentId::Claude), Some(second));
 }
 
@@ -102,7 +102,7 @@ async fn a_reinstall_keeps_the_previous_install() {
     let names = ["claude-1.0.0", "claude-1.0.0~1", "claude-1.0.0~2"];
     assert_eq!(paths, names.map(|name| fixture.bin().join(name).join("claude")));
     assert_eq!(fixture.installs(), ["claude", names[1], names[2]], "the one before stays, and no more");
-    assert_eq!(fixture.server.asked(&package.path()).len(), 3);
+    assert_eq!(fixture.server.requests(&package.path()).len(), 3);
 }
 
 #[tokio::test]
@@ -120,7 +120,7 @@ async fn a_mirror_whose_metadata_names_an_unreachable_registry_is_used() {
     let described = package.description(&fixture.server).to_string().replace(&fixture.server.url(), NOWHERE);
     fixture.server.put(&package.about(), described);
     assert!(fixture.install(AgentId::Claude).await.is_ok());
-    assert_eq!(fixture.server.asked(&package.path()).len(), 1);
+    assert_eq!(fixture.server.requests(&package.path()).len(), 1);
 }
 
 #[tokio::test]
@@ -137,8 +137,8 @@ async fn the_login_of_a_registry_is_sent_to_no_other_server() {
     let npmrc = format!("@anthropic-ai:registry=http://{address}\n//{address}/:_authToken=secret\n");
     std::fs::write(home.join(".npmrc"), npmrc).unwrap();
     fixture.install(AgentId::Claude).await.unwrap();
-    assert_eq!(fixture.server.asked(&package.about())[0].header("authorization"), Some("Bearer secret"));
-    assert_eq!(files.asked(&package.path())[0].header("authorization"), None);
+    assert_eq!(fixture.server.requests(&package.about())[0].header("authorization"), Some("Bearer secret"));
+    assert_eq!(files.requests(&package.path())[0].header("authorization"), None);
 }
 
 #[tokio::test]
@@ -165,7 +165,7 @@ async fn without_a_registry_the_vendors_download_is_used_with_the_same_hashes() 
     let installed = fixture.install(AgentId::Claude).await.unwrap();
     assert_eq!(std::fs::read(installed.path).unwrap(), claude);
     let refused = fixture.version("2.0.0").await.unwrap_err().to_string();
-    assert!(!refused.contains("releases"), "nobody vouches for it there: {refused}");
+    assert!(!refused.contains("releases"), "no hash vouches for it there: {refused}");
 }
 
 //= agents.compatibility.codex-binary-codex-tarball

@@ -58,7 +58,7 @@ async fn the_token_is_accepted_as_bearer_token_or_password() {
     for right in ["Bearer s3cret", "Token s3cret", "bearer s3cret", "token s3cret", "BEARER s3cret"] {
         sessions(right.to_owned()).await.is(200);
     }
-    for right in [":s3cret", "anybody:s3cret"] {
+    for right in [":s3cret", "any-user:s3cret"] {
         sessions(basic(right)).await.is(200);
     }
     for wrong in ["s3cret", "s3cret:", "s3cret:wrong", "a:b:s3cret"] {
@@ -70,11 +70,11 @@ async fn the_token_is_accepted_as_bearer_token_or_password() {
 //= promises.agents-server.routes-need-token
 #[tokio::test]
 async fn without_a_token_or_no_token_the_server_does_not_start() {
-    let said = refused(program(&["--port", "0"])).await;
-    assert!(said.contains("no token given") && said.contains("hint: pass --token"), "{said}");
+    let output = refused(program(&["--port", "0"])).await;
+    assert!(output.contains("no token given") && output.contains("hint: pass --token"), "{output}");
     for empty in ["", "a b", "a\nb"] {
-        let said = refused(program(&["--port", "0", "--token", empty])).await;
-        assert!(said.contains("the token is empty or has characters"), "{said}");
+        let output = refused(program(&["--port", "0", "--token", empty])).await;
+        assert!(output.contains("the token is empty or has characters"), "{output}");
     }
 }
 
@@ -93,8 +93,8 @@ async fn the_token_can_come_from_a_file_or_the_environment() {
         let sessions = server.request(Method::GET, "/v1/sessions").header(AUTHORIZATION, "Bearer s3cret");
         assert_eq!(TestResponse::to(sessions).await.is(200)["sessions"], Value::Array(Vec::new()));
     }
-    let said = refused(program(&["--port", "0", "--token-file", "/does/not/exist"])).await;
-    assert!(said.contains("cannot read /does/not/exist"), "{said}");
+    let output = refused(program(&["--port", "0", "--token-file", "/does/not/exist"])).await;
+    assert!(output.contains("cannot read /does/not/exist"), "{output}");
 }
 
 #[tokio::test]

@@ -80,13 +80,13 @@ async fn without_a_token_browser_pages_are_rejected() {
     server.create("s").await;
     let abort = || server.request(Method::POST, "/v1/sessions/s/abort");
     let host = server.base.strip_prefix("http://").unwrap();
-    let asked = async |name: &str, value: &str| TestResponse::to(abort().header(name, value)).await;
-    asked("origin", PAGE).await.refuses(403, "permission_denied");
-    asked("origin", "null").await.refuses(403, "permission_denied");
+    let requested = async |name: &str, value: &str| TestResponse::to(abort().header(name, value)).await;
+    requested("origin", PAGE).await.refuses(403, "permission_denied");
+    requested("origin", "null").await.refuses(403, "permission_denied");
     for (name, value) in
         [("origin", server.base.as_str()), ("host", host), ("host", "localhost:1"), ("host", "[::1]:1")]
     {
-        asked(name, value).await.is(204);
+        requested(name, value).await.is(204);
     }
     let server = TestServer::with(&["--no-token", "-O", PAGE]).await;
     server.create("s").await;
@@ -103,8 +103,8 @@ async fn without_a_token_browser_pages_are_rejected() {
 #[tokio::test]
 async fn invalid_cors_flags_prevent_the_start() {
     for flags in [&["-C"][..], &["-C", "-O", "*"], &["-C", "-O", PAGE, "-O", "*"]] {
-        let said = refused(program(&[&["--port", "0", "--no-token"], flags].concat())).await;
-        assert!(said.contains("credentials are allowed only to origins that are named"), "{said}");
+        let output = refused(program(&[&["--port", "0", "--no-token"], flags].concat())).await;
+        assert!(output.contains("credentials are allowed only to origins that are named"), "{output}");
     }
     for (flag, value, words) in [
         ("-O", "example.org", "is no origin"),
@@ -114,7 +114,7 @@ async fn invalid_cors_flags_prevent_the_start() {
         ("-M", "G ET", "is no method"),
         ("-A", "a b", "is no header"),
     ] {
-        let said = refused(program(&["--port", "0", "--no-token", flag, value])).await;
-        assert!(said.contains(words), "{said}");
+        let output = refused(program(&["--port", "0", "--no-token", flag, value])).await;
+        assert!(output.contains(words), "{output}");
     }
 }

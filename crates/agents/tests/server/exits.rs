@@ -3,7 +3,7 @@
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::support::{TestServer, kinds, of_kind, said};
+use crate::support::{TestServer, kinds, of_kind, texts};
 
 //= promises.agents-server.sigint-sigterm
 #[tokio::test]
@@ -60,7 +60,7 @@ async fn an_idle_agent_is_stopped_and_started_again_on_demand() {
     assert_eq!(of_kind(&server.events("s", "?view=full").await, "notice"), [&json!({"label": "agent.idle"})]);
     assert_eq!(server.events("s", "").await.len(), 1);
     assert_eq!(server.info("s").await["status"], "idle");
-    assert_eq!(said(&server.say("s", "hello").await, "assistant"), ["hello"]);
+    assert_eq!(texts(&server.say("s", "hello").await, "assistant"), ["hello"]);
     stream.until_kind("turnEnded").await;
     assert_eq!(kinds(&stream.until_kind("notice").await), ["notice"]);
 }
@@ -71,15 +71,15 @@ async fn an_agent_with_a_turn_or_a_pending_request_is_not_idle() {
     let server = TestServer::with(&["--no-token", "--idle-timeout", "1"]).await;
     server.create("s").await;
     server.create("clock").await;
-    let asked = server.turn("s", "question", "?wait=0&view=full").await.rest().await;
+    let requested = server.turn("s", "question", "?wait=0&view=full").await.rest().await;
     // The other session shows that the timeout has passed.
     server.follow("clock").await.until_kind("notice").await;
     let info = server.info("s").await;
     assert_eq!(info["status"], "waiting");
     // It may have been idle before its turn started, but not since.
-    let before = asked[0]["id"].as_u64().unwrap();
+    let before = requested[0]["id"].as_u64().unwrap();
     let mut all = server.stream("s", &format!("?view=full&offset={before}")).await;
-    for question in of_kind(&asked, "questionAsked") {
+    for question in of_kind(&requested, "questionAsked") {
         let path = format!("/v1/sessions/s/questions/{}/reject", question["id"].as_str().unwrap());
         server.order(&path).await.is(204);
     }
@@ -93,7 +93,7 @@ async fn a_very_long_idle_timeout_is_accepted() {
     for timeout in ["0", &most] {
         let server = TestServer::with(&["--no-token", "--idle-timeout", timeout, "--log-limit", &most]).await;
         server.create("s").await;
-        assert_eq!(said(&server.say("s", "hello").await, "assistant"), ["hello"]);
-        assert_eq!(said(&server.say("s", "again").await, "assistant"), ["again"]);
+        assert_eq!(texts(&server.say("s", "hello").await, "assistant"), ["hello"]);
+        assert_eq!(texts(&server.say("s", "again").await, "assistant"), ["again"]);
     }
 }

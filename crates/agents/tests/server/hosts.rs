@@ -100,8 +100,8 @@ async fn the_flag_allows_other_hosts_and_the_servers_own_pages() {
     own("http://agent.internal:2468").await.is(200);
     own("http://agent.internal:3000").await.refuses(403, "permission_denied");
     for wrong in ["*", "agent:2468", "http://agent", ""] {
-        let said = refused(program(&["--port", "0", "--no-token", "--allow-host", wrong])).await;
-        assert!(said.contains("--allow-host") && said.contains("hint: "), "{said}");
+        let output = refused(program(&["--port", "0", "--no-token", "--allow-host", wrong])).await;
+        assert!(output.contains("--allow-host") && output.contains("hint: "), "{output}");
     }
 }
 

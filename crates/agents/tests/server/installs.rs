@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::{
     package::{TestPackage, archive},
     registry::TestRegistry,
-    support::{TestServer, program, said},
+    support::{TestServer, program, texts},
 };
 
 const FAKE_CLAUDE: &str = include_str!("../claude/fake_claude.py");
@@ -54,18 +54,18 @@ async fn creating_a_session_installs_its_agent_once() {
 
     let created = server.post("/v1/sessions/s", wanted()).await.is(200);
     assert_eq!(created["healthy"], true);
-    assert_eq!(registry.asked(&package.path()).len(), 1);
+    assert_eq!(registry.requests(&package.path()).len(), 1);
     let installed = claude(&server).await;
     assert_eq!((&installed["installed"], installed["version"].as_str()), (&json!(true), Some(VERSION)));
     let program = Path::new(installed["path"].as_str().unwrap());
     assert!(program.starts_with(server.home.path()), "{}", program.display());
     let turn = server.say("s", "hello").await;
-    assert_eq!(said(&turn, "assistant"), ["hello"], "the installed program does not answer: {turn:?}");
+    assert_eq!(texts(&turn, "assistant"), ["hello"], "the installed program does not answer: {turn:?}");
 
-    let requests = registry.asked("").len();
+    let requests = registry.requests("").len();
     server.post("/v1/sessions/t", wanted()).await.is(200);
     server.post("/v1/sessions/u", json!({"agent": "claude"})).await.is(200);
-    assert_eq!(registry.asked("").len(), requests, "an installed agent is not fetched again");
+    assert_eq!(registry.requests("").len(), requests, "an installed agent is not fetched again");
 }
 
 //= agents.lifecycle.post-v1-sessions-id
@@ -76,7 +76,7 @@ async fn a_session_whose_agent_cannot_be_installed_is_not_created() {
     let problem = server.post("/v1/sessions/s", wanted()).await.refuses(500, "install_failed");
     assert_eq!(problem["agent"], "claude");
     assert!(problem["detail"].as_str().unwrap().contains(VERSION), "{problem}");
-    assert!(!registry.asked(VERSION).is_empty());
+    assert!(!registry.requests(VERSION).is_empty());
     server.get("/v1/sessions/s").await.refuses(404, "session_not_found");
     server.create("s").await;
 }
@@ -92,6 +92,6 @@ async fn an_agent_that_must_be_preinstalled_is_not_fetched() {
         let problem = server.get(&format!("/v1/agents/{agent}/models")).await.refuses(404, "agent_not_installed");
         assert_eq!(problem["agent"], agent);
     }
-    assert_eq!(registry.asked("").len(), 0);
+    assert_eq!(registry.requests("").len(), 0);
     server.get("/v1/sessions/s").await.refuses(404, "session_not_found");
 }

@@ -7,7 +7,7 @@ use std::{
 
 use rustix::process::Signal;
 
-use crate::support::{TestServer, program, refused, said};
+use crate::support::{TestServer, program, refused, texts};
 
 async fn on(path: &Path) -> TestServer {
     TestServer::with(&["--no-token", "--socket", path.to_str().unwrap()]).await
@@ -22,7 +22,7 @@ async fn a_unix_socket_is_served_and_removed_at_shutdown() {
     assert_eq!(server.address, format!("unix:{}", path.display()));
     assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
     server.create("s").await;
-    assert_eq!(said(&server.say("s", "hello").await, "assistant"), ["hello"]);
+    assert_eq!(texts(&server.say("s", "hello").await, "assistant"), ["hello"]);
     server.signal(Signal::TERM);
     assert_eq!(server.end().await.code(), Some(0));
     assert!(!path.exists());
@@ -61,10 +61,10 @@ async fn a_socket_in_use_is_left_alone() {
 async fn a_port_in_use_is_an_error() {
     let server = TestServer::start().await;
     let port = server.base.rsplit(':').next().unwrap();
-    let said = refused(program(&["--no-token", "--port", port])).await;
-    assert!(said.contains(&format!("cannot listen on 127.0.0.1:{port}")), "{said}");
-    let said = refused(program(&["--no-token", "--port", "0", "--host", "example.org"])).await;
-    assert!(said.contains("the host has to be an address"), "{said}");
+    let output = refused(program(&["--no-token", "--port", port])).await;
+    assert!(output.contains(&format!("cannot listen on 127.0.0.1:{port}")), "{output}");
+    let output = refused(program(&["--no-token", "--port", "0", "--host", "example.org"])).await;
+    assert!(output.contains("the host has to be an address"), "{output}");
     for host in ["localhost", "127.0.0.2", "::1"] {
         TestServer::with(&["--no-token", "--host", host]).await.get("/v1/health").await.is(200);
     }

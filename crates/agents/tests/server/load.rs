@@ -6,7 +6,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::{
     sse_reader::SseReader,
-    support::{TestServer, kinds, said, soon},
+    support::{TestServer, kinds, soon, texts},
 };
 
 /// One event of the session itself, one prompt, and then the numbers.
@@ -104,14 +104,14 @@ async fn fifty_concurrent_sessions_do_not_interfere() {
         server.create(&id).await;
         let mut all = server.follow(&id).await;
         for turn in 0..5 {
-            assert_eq!(said(&server.say(&id, &format!("{id} {turn}")).await, "assistant"), [format!("{id} {turn}")]);
+            assert_eq!(texts(&server.say(&id, &format!("{id} {turn}")).await, "assistant"), [format!("{id} {turn}")]);
         }
         let burst = server.say(&id, "burst 200").await;
         assert_eq!(burst.len(), 201);
         server.order(&format!("/v1/sessions/{id}/terminate")).await.is(204);
         let events = all.until_kind("sessionEnded").await;
         assert!(events.iter().all(|event| event["sessionId"] == id));
-        assert_eq!(said(&events, "assistant").len(), 205);
+        assert_eq!(texts(&events, "assistant").len(), 205);
     }))
     .await;
     assert_eq!(server.get("/v1/sessions").await.is(200)["sessions"].as_array().unwrap().len(), 50);
@@ -134,11 +134,11 @@ async fn a_full_log_ends_its_session() {
     problem.refuses(500, "agent_process_exited");
     // Other sessions have their own log.
     server.create("t").await;
-    assert_eq!(said(&server.say("t", "hello").await, "assistant"), ["hello"]);
+    assert_eq!(texts(&server.say("t", "hello").await, "assistant"), ["hello"]);
 }
 
 #[tokio::test]
-async fn idle_and_malformed_clients_disturb_nobody() {
+async fn idle_and_malformed_clients_do_not_disturb_others() {
     let server = TestServer::start().await;
     let mut connections = Vec::new();
     for number in 0..200 {
@@ -168,7 +168,7 @@ async fn idle_and_malformed_clients_disturb_nobody() {
         assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 4"), "{}", String::from_utf8_lossy(&answer));
     }
     server.create("s").await;
-    assert_eq!(said(&server.say("s", "hello").await, "assistant"), ["hello"]);
+    assert_eq!(texts(&server.say("s", "hello").await, "assistant"), ["hello"]);
     // A request that was interrupted is ignored.
     drop(connections);
     assert_eq!(server.get("/v1/sessions").await.is(200)["sessions"].as_array().unwrap().len(), 1);

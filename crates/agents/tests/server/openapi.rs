@@ -102,8 +102,8 @@ async fn every_event_matches_its_schema() {
     server.create("s").await;
     server.say("s", "demo").await;
     for word in ["question", "permission"] {
-        let asked = server.turn("s", word, "?wait=0").await.rest().await;
-        assert!(asked.len() > 1);
+        let requested = server.turn("s", word, "?wait=0").await.rest().await;
+        assert!(requested.len() > 1);
         server.order("/v1/sessions/s/abort").await.is(204);
     }
     server.say("s", "crash").await;

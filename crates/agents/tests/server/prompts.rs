@@ -4,7 +4,7 @@ use futures_util::future::join_all;
 use reqwest::Method;
 use serde_json::json;
 
-use crate::support::{TestResponse, TestServer, of_kind, said, with_json};
+use crate::support::{TestResponse, TestServer, of_kind, texts, with_json};
 
 /// Answers the two requests of the turn.
 async fn answer_all(server: &TestServer, id: &str) {
@@ -28,15 +28,15 @@ async fn prompts_run_in_the_order_in_which_they_arrived() {
     }
     let mut last = server.turn("s", "last", "?view=full").await;
     assert_eq!(server.info("s").await["queued"], 6);
-    assert_eq!(said(&server.events("s", "").await, "user"), ["question"]);
+    assert_eq!(texts(&server.events("s", "").await, "user"), ["question"]);
     answer_all(&server, "s").await;
     // The stream of a queued prompt starts with its own turn.
     let last = last.rest().await;
     assert_eq!(last[0]["data"]["turnStarted"]["turnId"], "turn-7");
-    assert_eq!(said(&last, "assistant"), ["last"]);
+    assert_eq!(texts(&last, "assistant"), ["last"]);
     let events = server.events("s", "?view=full").await;
-    assert_eq!(said(&events, "user")[1..6], words);
-    assert_eq!(said(&events, "assistant")[2..7], words);
+    assert_eq!(texts(&events, "user")[1..6], words);
+    assert_eq!(texts(&events, "assistant")[2..7], words);
     let turns = events.iter().filter_map(|event| {
         let data = &event["data"];
         data.get("turnStarted").map(|_| true).or(data.get("turnEnded").map(|_| false))
@@ -60,7 +60,7 @@ async fn the_queue_is_bounded() {
     let problem = prompt().await.refuses(409, "conflict");
     assert!(problem["detail"].as_str().unwrap().contains("1000 messages wait"), "{problem}");
     server.order("/v1/sessions/s/abort").await.is(204);
-    assert_eq!(said(&server.say("s", "hello").await, "assistant"), ["hello"]);
+    assert_eq!(texts(&server.say("s", "hello").await, "assistant"), ["hello"]);
 }
 
 //= promises.agents-server.times-prompt-id-runs
@@ -86,9 +86,9 @@ async fn a_retried_prompt_runs_once() {
     let again = server.request(Method::POST, "/v1/sessions/s/messages/stream?view=full");
     let again = crate::sse_reader::SseReader::of(with_json(again, &named)).await.rest().await;
     assert_eq!(again[0]["data"]["turnStarted"], json!({"turnId": "turn-1", "messageId": "m1"}));
-    assert_eq!((again[1]["data"]["message"]["id"].as_str(), said(&again, "user")), (Some("m1"), vec!["hello".into()]));
+    assert_eq!((again[1]["data"]["message"]["id"].as_str(), texts(&again, "user")), (Some("m1"), vec!["hello".into()]));
     let events = server.events("s", "?view=full").await;
-    assert_eq!((of_kind(&events, "turnStarted").len(), said(&events, "user").len()), (1, 1));
+    assert_eq!((of_kind(&events, "turnStarted").len(), texts(&events, "user").len()), (1, 1));
 }
 
 //= promises.agents-server.times-prompt-id-runs
@@ -108,7 +108,7 @@ async fn a_message_id_with_another_text_is_a_conflict() {
     server.create("t").await;
     server.post("/v1/sessions/t/messages", json!({"message": "two", "messageId": "m1"})).await.is(204);
     server.say("s", "last").await;
-    assert_eq!(said(&server.events("s", "").await, "user"), ["one", "one", "last"]);
+    assert_eq!(texts(&server.events("s", "").await, "user"), ["one", "one", "last"]);
 }
 
 #[tokio::test]
@@ -131,7 +131,7 @@ async fn a_dropped_prompt_can_be_sent_again() {
     server.order("/v1/sessions/s/abort").await.is(204);
     server.post("/v1/sessions/s/messages", prompt).await.is(204);
     server.say("s", "last").await;
-    assert_eq!(said(&server.events("s", "").await, "user"), ["slow", "hello", "last"]);
+    assert_eq!(texts(&server.events("s", "").await, "user"), ["slow", "hello", "last"]);
 }
 
 //= promises.agents-server.prompt-whose-client-leaves
@@ -149,5 +149,5 @@ async fn a_prompt_outlives_the_client_that_sent_it() {
     answer_all(&server, "s").await;
     all.until_kind("turnEnded").await;
     let behind = all.until_kind("turnEnded").await;
-    assert_eq!(said(&behind, "assistant"), ["behind"]);
+    assert_eq!(texts(&behind, "assistant"), ["behind"]);
 }

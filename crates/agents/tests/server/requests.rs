@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::{
     sse_reader::SseReader,
-    support::{TestServer, kinds, of_kind, said},
+    support::{TestServer, kinds, of_kind, texts},
 };
 
 /// A session whose agent has two pending requests of this kind.
@@ -14,7 +14,8 @@ async fn asking(server: &TestServer, word: &str, kind: &str) -> (SseReader, [Str
     let mut stream = server.turn("s", word, "?view=full&wait=60").await;
     let mut events = stream.until_kind(kind).await;
     events.extend(stream.until_kind(kind).await);
-    let ids: Vec<_> = of_kind(&events, kind).iter().map(|asked| asked["id"].as_str().unwrap().to_owned()).collect();
+    let ids: Vec<_> =
+        of_kind(&events, kind).iter().map(|requested| requested["id"].as_str().unwrap().to_owned()).collect();
     (stream, ids.try_into().unwrap())
 }
 
@@ -33,19 +34,19 @@ async fn questions_are_answered_in_any_order_and_with_more_than_one_choice() {
     let server = TestServer::start().await;
     let (mut stream, [color, experiment]) = asking(&server, "questions", "questionAsked").await;
     let events = server.events("s", "").await;
-    let asked = of_kind(&events, "questionAsked")[0];
+    let requested = of_kind(&events, "questionAsked")[0];
     let whole = json!({"id": color, "sessionId": "s", "questions": [{
         "question": "Which colors do you like?", "header": "color", "multiSelect": true, "custom": true,
         "options": [{"label": "Red"}, {"label": "Green"}, {"label": "Blue"}],
     }]});
-    assert_eq!(*asked, whole);
+    assert_eq!(*requested, whole);
     assert_eq!(server.info("s").await["status"], "waiting");
     question(&server, &experiment, json!([["No"]])).await.is(204);
     assert_eq!(server.info("s").await["status"], "waiting");
     question(&server, &color, json!([["Red", "Blue", "and gold"]])).await.is(204);
     let end = stream.rest().await;
-    let heard = [format!("{experiment}: answered No"), format!("{color}: answered Red, Blue, and gold")];
-    assert_eq!(said(&end, "assistant"), heard);
+    let received = [format!("{experiment}: answered No"), format!("{color}: answered Red, Blue, and gold")];
+    assert_eq!(texts(&end, "assistant"), received);
     let resolved = json!({"id": color, "outcome": "answered", "answers": [["Red", "Blue", "and gold"]]});
     assert_eq!(of_kind(&end, "questionResolved")[1], &resolved);
     assert_eq!(of_kind(&end, "turnEnded")[0]["outcome"], "completed");
@@ -60,7 +61,7 @@ async fn questions_can_be_rejected() {
     server.order(&format!("/v1/sessions/s/questions/{one}/reject")).await.is(204);
     question(&server, &other, json!([["Yes"]])).await.is(204);
     let end = stream.rest().await;
-    assert_eq!(said(&end, "assistant"), [format!("{one}: not answered"), format!("{other}: answered Yes")]);
+    assert_eq!(texts(&end, "assistant"), [format!("{one}: not answered"), format!("{other}: answered Yes")]);
     assert_eq!(of_kind(&end, "questionResolved")[0], &json!({"id": one, "outcome": "rejected"}));
 }
 
@@ -68,7 +69,7 @@ async fn questions_can_be_rejected() {
 //= promises.agents-server.answers-question-permission
 #[tokio::test]
 async fn a_permission_is_granted_once_always_or_rejected() {
-    for (reply, outcome, heard) in [
+    for (reply, outcome, received) in [
         (json!({"reply": "once"}), "once", "allowed once"),
         (json!({"reply": "always"}), "always", "always allowed"),
         (json!({"reply": "reject"}), "reject", "rejected"),
@@ -77,14 +78,17 @@ async fn a_permission_is_granted_once_always_or_rejected() {
         let server = TestServer::start().await;
         let (mut stream, [one, other]) = asking(&server, "permission", "permissionAsked").await;
         let events = server.events("s", "").await;
-        let asked = of_kind(&events, "permissionAsked")[0];
-        assert_eq!((&asked["sessionId"], &asked["permission"]), (&json!("s"), &json!("commandExecution")));
-        assert_eq!((&asked["patterns"], &asked["always"]), (&json!(["rm -rf build"]), &json!(["rm -rf build"])));
-        assert_eq!(asked["metadata"], json!({"command": "rm -rf build"}));
+        let requested = of_kind(&events, "permissionAsked")[0];
+        assert_eq!((&requested["sessionId"], &requested["permission"]), (&json!("s"), &json!("commandExecution")));
+        assert_eq!(
+            (&requested["patterns"], &requested["always"]),
+            (&json!(["rm -rf build"]), &json!(["rm -rf build"]))
+        );
+        assert_eq!(requested["metadata"], json!({"command": "rm -rf build"}));
         permission(&server, &one, reply).await.is(204);
         permission(&server, &other, json!({"reply": "once"})).await.is(204);
         let end = stream.rest().await;
-        assert_eq!(said(&end, "assistant")[0], format!("{one}: {heard}"));
+        assert_eq!(texts(&end, "assistant")[0], format!("{one}: {received}"));
         assert_eq!(of_kind(&end, "permissionResolved")[0], &json!({"id": one, "outcome": outcome}));
     }
 }

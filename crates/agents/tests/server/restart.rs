@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::{TestServer, kinds, of_kind, program, refused, said};
+use crate::support::{TestServer, kinds, of_kind, program, refused, texts};
 
 async fn on(directory: &Path) -> TestServer {
     TestServer::with(&["--no-token", "--data-dir", directory.to_str().unwrap()]).await
@@ -50,7 +50,7 @@ async fn a_log_is_restored_byte_for_byte_and_continues() {
         assert_eq!([all(&server, "first").await, all(&server, "a%2Fb%20%E2%82%AC").await], before);
         let last = server.events("first", "").await.len();
         let turn = server.say("first", "on").await;
-        assert_eq!((turn[0]["id"].as_u64(), said(&turn, "assistant")), (Some(last as u64 + 1), vec!["on".into()]));
+        assert_eq!((turn[0]["id"].as_u64(), texts(&turn, "assistant")), (Some(last as u64 + 1), vec!["on".into()]));
         assert_eq!(turn[0]["agentSessionId"], "mock-first");
         let full = server.events("first", "?view=full").await;
         assert_eq!(
@@ -85,7 +85,7 @@ async fn a_turn_that_the_server_did_not_survive_has_failed() {
     server.order(&format!("/v1/sessions/s/questions/{id}/reject")).await.refuses(400, "invalid_request");
     assert_eq!(of_kind(&full, "questionResolved").len(), 2);
     assert_eq!(server.info("s").await["status"], "idle");
-    assert_eq!(said(&server.say("s", "hello").await, "assistant"), ["hello"]);
+    assert_eq!(texts(&server.say("s", "hello").await, "assistant"), ["hello"]);
     // It is logged once.
     let server = again(server, directory.path(), Signal::KILL).await;
     assert_eq!(of_kind(&server.events("s", "").await, "error").len(), 1);
@@ -121,8 +121,8 @@ async fn queued_prompts_run_in_order_after_a_restart() {
         server.post("/v1/sessions/s/messages", json!({"message": "two", "messageId": "m2"})).await.is(204);
         server.say("s", "last").await;
         let events = server.events("s", "").await;
-        assert_eq!(said(&events, "user"), ["slow", "one", "two", "three", "last"]);
-        assert_eq!(said(&events, "assistant"), ["one", "two", "three", "last"]);
+        assert_eq!(texts(&events, "user"), ["slow", "one", "two", "three", "last"]);
+        assert_eq!(texts(&events, "assistant"), ["one", "two", "three", "last"]);
     }
 }
 
@@ -170,7 +170,7 @@ async fn the_state_of_a_session_survives_a_restart() {
     assert_eq!(problem.refuses(500, "agent_process_exited")["details"]["exitCode"], 9);
     server.post("/v1/sessions/terminated/messages", message).await.refuses(400, "invalid_request");
     server.order("/v1/sessions/crashed/resume").await.is(204);
-    assert_eq!(said(&server.say("crashed", "again").await, "assistant"), ["again"]);
+    assert_eq!(texts(&server.say("crashed", "again").await, "assistant"), ["again"]);
 }
 
 #[tokio::test]
@@ -191,14 +191,14 @@ async fn a_directory_belongs_to_one_server() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().to_str().unwrap();
     let server = on(directory.path()).await;
-    let said = refused(program(&["--port", "0", "--no-token", "--data-dir", path])).await;
-    assert!(said.contains("another server keeps its sessions in"), "{said}");
+    let output = refused(program(&["--port", "0", "--no-token", "--data-dir", path])).await;
+    assert!(output.contains("another server keeps its sessions in"), "{output}");
     server.create("s").await;
     // It is unlocked when the first server is gone.
     let server = again(server, directory.path(), Signal::KILL).await;
     server.info("s").await;
-    let said = refused(program(&["--port", "0", "--no-token", "--data-dir", "/dev/null/x"])).await;
-    assert!(said.contains("cannot use /dev/null/x"), "{said}");
+    let output = refused(program(&["--port", "0", "--no-token", "--data-dir", "/dev/null/x"])).await;
+    assert!(output.contains("cannot use /dev/null/x"), "{output}");
 }
 
 //= promises.agents-server.data-dir-events-after

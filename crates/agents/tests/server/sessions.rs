@@ -4,7 +4,7 @@ use futures_util::future::join_all;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::support::{TestServer, kinds, of_kind, said, soon};
+use crate::support::{TestServer, kinds, of_kind, soon, texts};
 
 //= agents.session-management.session-id-agent-modes
 #[tokio::test]
@@ -165,7 +165,7 @@ async fn the_settings_of_a_session_can_be_changed() {
     // Absent and null fields stay unchanged, and so does everything if a change is rejected.
     let info = change(json!({"title": null})).await.is(200);
     assert_eq!((&info["title"], &info["model"]), (&json!("New"), &json!("mock-plain")));
-    assert_eq!(said(&server.say("s", "hello").await, "assistant"), ["hello"]);
+    assert_eq!(texts(&server.say("s", "hello").await, "assistant"), ["hello"]);
     server.patch("/v1/sessions/nothing", json!({})).await.refuses(404, "session_not_found");
 }
 
@@ -180,7 +180,7 @@ async fn a_terminated_session_can_be_read_and_resumed() {
     let info = server.info("s").await;
     assert_eq!((&info["ended"], &info["status"]), (&json!(true), &json!("ended")));
     assert_eq!(info["exit"], json!({"reason": "terminated"}));
-    assert_eq!(said(&server.events("s", "").await, "assistant"), ["hello"]);
+    assert_eq!(texts(&server.events("s", "").await, "assistant"), ["hello"]);
     for path in ["messages", "messages/stream"] {
         let answer = server.post(&format!("/v1/sessions/s/{path}"), json!({"message": "more"})).await;
         assert_eq!(answer.refuses(400, "invalid_request")["detail"], "invalid request: session terminated");
@@ -191,7 +191,7 @@ async fn a_terminated_session_can_be_read_and_resumed() {
     let info = server.info("s").await;
     assert_eq!((&info["ended"], &info["status"], info.get("exit")), (&json!(false), &json!("idle"), None));
     assert_eq!(info["agentSessionId"], "mock-s");
-    assert_eq!(said(&server.say("s", "again").await, "assistant"), ["again"]);
+    assert_eq!(texts(&server.say("s", "again").await, "assistant"), ["again"]);
     let full = server.events("s", "?view=full").await;
     assert_eq!(of_kind(&full, "sessionEnded"), [&json!({"reason": "terminated"})]);
     assert_eq!(of_kind(&full, "sessionResumed").len(), 1);
@@ -209,7 +209,7 @@ async fn terminating_a_session_ends_its_turn_and_drops_its_queue() {
     assert_eq!(of_kind(&end, "turnEnded")[0]["outcome"], "interrupted");
     assert!(of_kind(&end, "questionResolved").iter().all(|resolved| resolved["outcome"] == "withdrawn"));
     assert_eq!(waiting.rest().await, [] as [Value; 0]);
-    assert_eq!(said(&server.events("s", "").await, "user"), ["question"]);
+    assert_eq!(texts(&server.events("s", "").await, "user"), ["question"]);
 }
 
 //= agents.besides-document.session-seen-changed-deleted
@@ -248,7 +248,7 @@ async fn a_crash_of_the_agent_is_reported_with_its_reason() {
     assert_eq!(error["kind"], "process_exit");
     assert_eq!(error["details"]["exitCode"], 7);
     assert!(error["message"].as_str().unwrap().contains("code 7"), "{error}");
-    let stderr = "mock: exit code 7 was asked for";
+    let stderr = "mock: requested exit code 7";
     assert_eq!(error["details"]["stderr"], stderr);
     let info = server.info("s").await;
     assert_eq!((&info["status"], &info["exit"]["reason"]), (&json!("ended"), &json!("exited")));
@@ -261,7 +261,7 @@ async fn a_crash_of_the_agent_is_reported_with_its_reason() {
     assert_eq!(of_kind(&full, "turnEnded")[0]["outcome"], "failed");
     assert_eq!(of_kind(&full, "sessionEnded")[0]["exitCode"], 7);
     server.order("/v1/sessions/s/resume").await.is(204);
-    assert_eq!(said(&server.say("s", "again").await, "assistant"), ["again"]);
+    assert_eq!(texts(&server.say("s", "again").await, "assistant"), ["again"]);
 }
 
 //= agents.lifecycle.process-terminates-session-marked

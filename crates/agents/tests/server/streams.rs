@@ -6,7 +6,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 
 use crate::{
     sse_reader::SseReader,
-    support::{TestResponse, TestServer, kinds, said, soon},
+    support::{TestResponse, TestServer, kinds, soon, texts},
 };
 
 //= agents.lifecycle.get-events-sse-subscribes
@@ -39,10 +39,10 @@ async fn earlier_events_precede_new_ones() {
     server.create("s").await;
     server.say("s", "one").await;
     let mut stream = server.stream("s", "").await;
-    let before = stream.until(|event| said(std::slice::from_ref(event), "assistant") == ["one"]).await;
+    let before = stream.until(|event| texts(std::slice::from_ref(event), "assistant") == ["one"]).await;
     assert_eq!(before, server.events("s", "").await);
     server.prompt("s", "two").await;
-    let live = stream.until(|event| said(std::slice::from_ref(event), "assistant") == ["two"]).await;
+    let live = stream.until(|event| texts(std::slice::from_ref(event), "assistant") == ["two"]).await;
     assert_eq!([before, live].concat(), server.events("s", "").await);
 }
 
@@ -105,5 +105,5 @@ async fn a_stream_with_an_offset_beyond_the_end_starts_there() {
     server.say("s", "two").await;
     let next: Value = stream.next().await.unwrap();
     assert_eq!(next["id"], 4);
-    assert_eq!(said(&[next], "user"), ["two"]);
+    assert_eq!(texts(&[next], "user"), ["two"]);
 }

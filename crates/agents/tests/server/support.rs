@@ -53,9 +53,9 @@ pub(crate) fn program(arguments: &[&str]) -> Command {
 /// The output of a server that fails to start.
 pub(crate) async fn refused(mut command: Command) -> String {
     let output = soon(command.output()).await.unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(!output.status.success() && output.status.code().is_some(), "it started, or died: {said}");
-    said
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && output.status.code().is_some(), "it started, or died: {stderr}");
+    stderr
 }
 
 // === impl TestServer ===
@@ -80,12 +80,12 @@ impl TestServer {
     pub(crate) async fn run_in(home: TempDir, mut command: Command) -> Self {
         let mut child = command.args(["--port", "0"]).env("HOME", home.path()).current_dir(&home).spawn().unwrap();
         let mut errors = BufReader::new(child.stderr.take().unwrap());
-        let mut said = String::new();
+        let mut printed = String::new();
         // There may be warnings before it.
         let address = loop {
-            let before = said.len();
-            assert_ne!(soon(errors.read_line(&mut said)).await.unwrap(), 0, "{said}");
-            if let Some(address) = said[before..].trim_end().strip_prefix("listening on ") {
+            let before = printed.len();
+            assert_ne!(soon(errors.read_line(&mut printed)).await.unwrap(), 0, "{printed}");
+            if let Some(address) = printed[before..].trim_end().strip_prefix("listening on ") {
                 break address.to_owned();
             }
         };
@@ -232,7 +232,7 @@ pub(crate) fn with_json(request: reqwest::RequestBuilder, body: &Value) -> reqwe
 }
 
 /// Texts of the messages of this role, in order.
-pub(crate) fn said(events: &[Value], role: &str) -> Vec<String> {
+pub(crate) fn texts(events: &[Value], role: &str) -> Vec<String> {
     let messages = events.iter().map(|event| &event["data"]["message"]).filter(|message| message["role"] == role);
     messages.filter_map(|message| message["parts"][0]["text"].as_str().map(str::to_owned)).collect()
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::support::{TestServer, kinds, of_kind, said};
+use crate::support::{TestServer, kinds, of_kind, texts};
 
 //= agents.architecture-components.clients-create-sessions-send
 //= agents.lifecycle.post-messages-stream-posts
@@ -15,7 +15,7 @@ async fn the_stream_of_a_turn_contains_only_that_turn() {
     server.create("s").await;
     server.say("s", "before").await;
     let turn = server.say("s", "hello").await;
-    assert_eq!((said(&turn, "user"), said(&turn, "assistant")), (vec!["hello".into()], vec!["hello".into()]));
+    assert_eq!((texts(&turn, "user"), texts(&turn, "assistant")), (vec!["hello".into()], vec!["hello".into()]));
     assert_eq!(turn, server.events("s", "").await[3..]);
     let full = server.turn("s", "again", "?view=full").await.rest().await;
     let expected = ["turnStarted", "message", "itemStarted", "itemDelta", "message", "itemCompleted", "turnEnded"];
@@ -61,11 +61,11 @@ async fn the_stream_of_a_turn_continues_after_an_answer() {
     let server = TestServer::start().await;
     server.create("s").await;
     let mut stream = server.turn("s", "plan", "?wait=60&view=full").await;
-    let asked = stream.until_kind("questionAsked").await;
-    let id = of_kind(&asked, "questionAsked")[0]["id"].as_str().unwrap().to_owned();
+    let requested = stream.until_kind("questionAsked").await;
+    let id = of_kind(&requested, "questionAsked")[0]["id"].as_str().unwrap().to_owned();
     server.post(&format!("/v1/sessions/s/questions/{id}/reply"), json!({"answers": [["approve"]]})).await.is(204);
     let end = stream.rest().await;
-    assert_eq!(said(&end, "assistant"), [format!("{id}: answered approve")]);
+    assert_eq!(texts(&end, "assistant"), [format!("{id}: answered approve")]);
     assert_eq!(kinds(&end).last(), Some(&"turnEnded"));
 }
 
@@ -78,13 +78,13 @@ async fn a_very_long_wait_is_accepted() {
         assert_eq!(stream.until_kind("questionAsked").await.len(), 2);
         server.order("/v1/sessions/s/abort").await.is(204);
         stream.rest().await;
-        assert_eq!(said(&server.say("s", "hello").await, "assistant"), ["hello"]);
+        assert_eq!(texts(&server.say("s", "hello").await, "assistant"), ["hello"]);
     }
     for wait in ["-1", "NaN", "inf", "1e300", "soon"] {
         let path = format!("/v1/sessions/s/messages/stream?wait={wait}");
         server.post(&path, json!({"message": "never"})).await.refuses(400, "invalid_request");
     }
-    assert!(!said(&server.events("s", "").await, "user").contains(&"never".to_owned()));
+    assert!(!texts(&server.events("s", "").await, "user").contains(&"never".to_owned()));
 }
 
 //= promises.agents-server.abort
@@ -101,7 +101,7 @@ async fn an_aborted_turn_ends_and_the_session_continues() {
     assert_eq!(end[0]["data"]["turnEnded"], json!({"turnId": "turn-1", "outcome": "interrupted"}));
     let info = server.info("s").await;
     assert_eq!((&info["status"], &info["ended"]), (&json!("idle"), &json!(false)));
-    assert_eq!(said(&server.say("s", "hello").await, "assistant"), ["hello"]);
+    assert_eq!(texts(&server.say("s", "hello").await, "assistant"), ["hello"]);
 }
 
 //= promises.agents-server.abort
@@ -123,7 +123,7 @@ async fn an_abort_drops_the_queue() {
     }
     assert_eq!(server.info("s").await["queued"], 0);
     server.say("s", "hello").await;
-    assert_eq!(said(&server.events("s", "").await, "user"), ["slow", "hello"]);
+    assert_eq!(texts(&server.events("s", "").await, "user"), ["slow", "hello"]);
 }
 
 //= agents.besides-document.turn-aborted-without-session
@@ -134,7 +134,7 @@ async fn an_abort_without_a_turn_changes_nothing() {
     let before = server.events("s", "?view=full").await;
     server.order("/v1/sessions/s/abort").await.is(204);
     assert_eq!(server.events("s", "?view=full").await, before);
-    assert_eq!(said(&server.say("s", "hello").await, "assistant"), ["hello"]);
+    assert_eq!(texts(&server.say("s", "hello").await, "assistant"), ["hello"]);
     server.order("/v1/sessions/s/terminate").await.is(204);
     server.order("/v1/sessions/s/abort").await.is(204);
     server.order("/v1/sessions/nothing/abort").await.refuses(404, "session_not_found");
@@ -149,7 +149,7 @@ async fn a_burst_can_be_aborted() {
     server.order("/v1/sessions/s/abort").await.is(204);
     let rest = turn.rest().await;
     assert!(rest.len() < 9_000_000);
-    assert_eq!(said(&server.say("s", "hello").await, "assistant"), ["hello"]);
+    assert_eq!(texts(&server.say("s", "hello").await, "assistant"), ["hello"]);
 }
 
 #[tokio::test]

@@ -59,7 +59,7 @@ impl AuthorityRewriter {
     pub(crate) fn take(&mut self, mut input: &[u8], out: &mut Vec<u8>) {
         while !input.is_empty() {
             input = match self.state {
-                RewriterState::Preface(seen) => self.preface(seen, input, out),
+                RewriterState::Preface(observed) => self.preface(observed, input, out),
                 RewriterState::FrameHeader => self.head(input, out),
                 RewriterState::Pass(left) => {
                     let (passed, rest) = input.split_at(left.min(input.len()));
@@ -83,13 +83,13 @@ impl AuthorityRewriter {
         self.held.len()
     }
 
-    fn preface<'i>(&mut self, seen: usize, input: &'i [u8], out: &mut Vec<u8>) -> &'i [u8] {
-        let expected = PREFACE.get(seen..).unwrap_or_default();
+    fn preface<'i>(&mut self, observed: usize, input: &'i [u8], out: &mut Vec<u8>) -> &'i [u8] {
+        let expected = PREFACE.get(observed..).unwrap_or_default();
         let (part, rest) = input.split_at(expected.len().min(input.len()));
         out.extend_from_slice(part);
         self.state = match expected.strip_prefix(part) {
             Some([]) => RewriterState::FrameHeader,
-            Some(_) => RewriterState::Preface(seen + part.len()),
+            Some(_) => RewriterState::Preface(observed + part.len()),
             // It is not HTTP/2.
             None => RewriterState::Raw,
         };

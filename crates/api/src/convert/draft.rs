@@ -1,15 +1,15 @@
 //! Converts requests to drafts.
 
 use carrel_control::spec::{
-    Draft, DraftCopy, DraftDuration, DraftHealthcheck, DraftMount, DraftPort, DraftService, RestartPolicy,
+    DraftCopy, DraftDuration, DraftHealthcheck, DraftMount, DraftPort, DraftService, RestartPolicy, SpecDraft,
 };
 
 use crate::agbox::v1;
 use crate::carrel::v1 as own;
 
 /// Converts a spec to a draft.
-pub(crate) fn draft(spec: v1::CreateSpec) -> Draft {
-    Draft {
+pub(crate) fn draft(spec: v1::CreateSpec) -> SpecDraft {
+    SpecDraft {
         image: spec.image,
         mounts: spec.mounts.into_iter().map(mount).collect(),
         copies: spec.copies.into_iter().map(copy).collect(),

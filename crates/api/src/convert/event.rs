@@ -1,6 +1,6 @@
 //! Converts events to messages.
 
-use carrel_store::{Details, Event, EventType, Exec, Namespace};
+use carrel_store::{Event, EventDetails, EventType, Exec, Namespace};
 
 use super::timestamp_of;
 use crate::agbox::v1::{self, sandbox_event};
@@ -24,7 +24,7 @@ pub(crate) fn event(event: &Event, namespace: Namespace) -> v1::SandboxEvent {
 
 /// Converts a pause or an unpause; `None` for another event.
 pub(crate) fn pause(event: &Event, namespace: Namespace) -> Option<PauseChange> {
-    let (Details::Phase { reason, error_message, .. }, false) = (&event.details, event.kind.is_published()) else {
+    let (EventDetails::Phase { reason, error_message, .. }, false) = (&event.details, event.kind.is_published()) else {
         return None;
     };
     Some(PauseChange {
@@ -57,10 +57,10 @@ pub(crate) fn running(exec: &Exec, newest: &Event, namespace: Namespace) -> v1::
     }
 }
 
-fn details(details: &Details, namespace: Namespace) -> Option<sandbox_event::Details> {
+fn details(details: &EventDetails, namespace: Namespace) -> Option<sandbox_event::Details> {
     Some(match details {
-        Details::None => return None,
-        Details::Phase { phase, error_code, error_message, reason } => {
+        EventDetails::None => return None,
+        EventDetails::Phase { phase, error_code, error_message, reason } => {
             sandbox_event::Details::SandboxPhase(v1::SandboxPhaseDetails {
                 phase: phase.clone(),
                 error_code: error_code.clone(),
@@ -68,7 +68,7 @@ fn details(details: &Details, namespace: Namespace) -> Option<sandbox_event::Det
                 reason: reason.clone(),
             })
         }
-        Details::Exec { exec, state, exit_code, error_code, error_message } => {
+        EventDetails::Exec { exec, state, exit_code, error_code, error_message } => {
             sandbox_event::Details::Exec(v1::ExecEventDetails {
                 exec_id: exec.seen_from(namespace).to_owned(),
                 exit_code: *exit_code,
@@ -77,7 +77,7 @@ fn details(details: &Details, namespace: Namespace) -> Option<sandbox_event::Det
                 error_message: error_message.clone(),
             })
         }
-        Details::Service { name, error_code, error_message } => {
+        EventDetails::Service { name, error_code, error_message } => {
             sandbox_event::Details::Service(v1::ServiceEventDetails {
                 name: name.clone(),
                 error_code: error_code.clone(),

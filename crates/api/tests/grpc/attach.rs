@@ -38,14 +38,14 @@ type Attached = (mpsc::Sender<AttachExecRequest>, Result<Streaming<AttachExecRes
 
 /// Attaches to an exec. Later messages are sent to the channel.
 async fn attach(server: &GrpcTestServer, first: ClientMessage) -> Attached {
-    let (say, said) = mpsc::channel(8);
-    say.send(ask(first)).await.unwrap();
+    let (sender, messages) = mpsc::channel(8);
+    sender.send(ask(first)).await.unwrap();
     let mut api = server.carrel_v1().await;
-    let attached = api.attach_exec(ReceiverStream::new(said)).await;
-    (say, attached.map(tonic::Response::into_inner))
+    let attached = api.attach_exec(ReceiverStream::new(messages)).await;
+    (sender, attached.map(tonic::Response::into_inner))
 }
 
-async fn hear(stream: &mut Streaming<AttachExecResponse>) -> ServerMessage {
+async fn next_message(stream: &mut Streaming<AttachExecResponse>) -> ServerMessage {
     tokio::time::timeout(WATCHDOG, stream.message()).await.unwrap().unwrap().unwrap().message.unwrap()
 }
 
@@ -76,15 +76,15 @@ fn status(sequence: u64) -> Status {
 
 /// Reports twice that there is no job with that id; in between, the client reads the journal.
 async fn has_no_job(supervisor: FakeShim) -> (FakeShim, FakeShimConnection, u32) {
-    let mut quick = supervisor.greet().await;
+    let mut quick = supervisor.accept().await;
     let (id, JobFollow { .. }) = quick.expect().await;
     quick.say(id, &failed(FailureCode::JobUnknown)).await;
-    let mut journal = supervisor.greet().await;
+    let mut journal = supervisor.accept().await;
     let (id, GetStatus {}) = journal.expect().await;
     journal.say(id, &status(7)).await;
     let (read_id, JournalRead { from, follow }) = journal.expect().await;
     assert_eq!((from, follow), (8, true));
-    let mut second = supervisor.greet().await;
+    let mut second = supervisor.accept().await;
     let (id, JobFollow { .. }) = second.expect().await;
     second.say(id, &failed(FailureCode::JobUnknown)).await;
     (supervisor, journal, read_id)
@@ -94,7 +94,7 @@ async fn has_no_job(supervisor: FakeShim) -> (FakeShim, FakeShimConnection, u32)
 async fn output_has_offsets_and_input_is_written_until_the_end() {
     let (server, supervisor) = one_exec().await;
     let play = tokio::spawn(async move {
-        let mut peer = supervisor.greet().await;
+        let mut peer = supervisor.accept().await;
         let (id, follow) = peer.expect::<JobFollow>().await;
         assert_eq!((follow.job.as_str(), follow.stdout, follow.stderr), ("exec-1", Some(5), None));
         assert_eq!((follow.input, follow.hold), (Wish::Take, true));
@@ -119,25 +119,25 @@ async fn output_has_offsets_and_input_is_written_until_the_end() {
         peer.say(id, &JobEnded { info }).await;
         peer.expect_end().await;
     });
-    let (say, stream) = attach(&server, start("exec-1")).await;
+    let (sender, stream) = attach(&server, start("exec-1")).await;
     let mut stream = stream.unwrap();
-    let ServerMessage::Input(input) = hear(&mut stream).await else { panic!("no input") };
+    let ServerMessage::Input(input) = next_message(&mut stream).await else { panic!("no input") };
     assert_eq!((input.held, input.written), (true, 3));
     for (offset, length) in [(5, 65_536), (65_541, 34_464)] {
-        let ServerMessage::Output(output) = hear(&mut stream).await else { panic!("no output") };
+        let ServerMessage::Output(output) = next_message(&mut stream).await else { panic!("no output") };
         assert_eq!((output.stream(), output.offset, output.data.len()), (Stream::Stdout, offset, length));
     }
-    let ServerMessage::Cut(cut) = hear(&mut stream).await else { panic!("no cut") };
+    let ServerMessage::Cut(cut) = next_message(&mut stream).await else { panic!("no cut") };
     assert_eq!((cut.stream(), cut.from, cut.to), (Stream::Stdout, 100_005, 200_000));
-    say.send(ask(ClientMessage::Input(AttachInput { data: "hello".into() }))).await.unwrap();
-    let ServerMessage::Accepted(accepted) = hear(&mut stream).await else { panic!("not accepted") };
+    sender.send(ask(ClientMessage::Input(AttachInput { data: "hello".into() }))).await.unwrap();
+    let ServerMessage::Accepted(accepted) = next_message(&mut stream).await else { panic!("not accepted") };
     assert_eq!(accepted.written, 5);
-    say.send(ask(ClientMessage::Signal(AttachSignal { signal: 2 }))).await.unwrap();
-    say.send(ask(ClientMessage::Resize(TerminalSize { rows: 30, cols: 100 }))).await.unwrap();
-    let ServerMessage::Refused(refused) = hear(&mut stream).await else { panic!("not refused") };
+    sender.send(ask(ClientMessage::Signal(AttachSignal { signal: 2 }))).await.unwrap();
+    sender.send(ask(ClientMessage::Resize(TerminalSize { rows: 30, cols: 100 }))).await.unwrap();
+    let ServerMessage::Refused(refused) = next_message(&mut stream).await else { panic!("not refused") };
     assert_eq!(refused.reason, "INPUT_CLOSED");
-    say.send(ask(ClientMessage::Close(AttachClose {}))).await.unwrap();
-    let ServerMessage::End(ended) = hear(&mut stream).await else { panic!("no end") };
+    sender.send(ask(ClientMessage::Close(AttachClose {}))).await.unwrap();
+    let ServerMessage::End(ended) = next_message(&mut stream).await else { panic!("no end") };
     assert_eq!((ended.kind(), ended.exit_code, ended.signal), (EndKind::Signalled, 143, 15));
     assert_eq!((ended.stdout_length, ended.stderr_length), (200_000, 0));
     end(&mut stream).await.unwrap();
@@ -153,7 +153,7 @@ async fn an_early_attach_waits_for_the_job() {
             let fact = Fact { job: Some(name.to_owned()), ..Fact::new(1, FactKind::JobStarted) };
             journal.say(read_id, &JournalFacts { facts: vec![fact] }).await;
         }
-        let mut third = supervisor.greet().await;
+        let mut third = supervisor.accept().await;
         let (id, JobFollow { .. }) = third.expect().await;
         let mut info = job("exec-1");
         info.outcome = Some(JobOutcome { code: Some(0), ..JobOutcome::of(OutcomeKind::Exited) });
@@ -162,7 +162,7 @@ async fn an_early_attach_waits_for_the_job() {
     });
     let (_say, stream) = attach(&server, start("exec-1")).await;
     let mut stream = stream.unwrap();
-    let ServerMessage::End(ended) = hear(&mut stream).await else { panic!("no end") };
+    let ServerMessage::End(ended) = next_message(&mut stream).await else { panic!("no end") };
     assert_eq!((ended.kind(), ended.exit_code), (EndKind::Exited, 0));
     play.await.unwrap();
 }
@@ -179,14 +179,14 @@ async fn an_exec_without_a_job_reports_how_it_ended() {
         while !fake.end_exec("exec-1", How::NeverRan(126, "not executable".to_owned())) {
             tokio::task::yield_now().await;
         }
-        let mut last = supervisor.greet().await;
+        let mut last = supervisor.accept().await;
         let (id, JobFollow { .. }) = last.expect().await;
         last.say(id, &failed(FailureCode::JobPruned)).await;
         (supervisor, journal)
     };
     let ((_say, stream), (supervisor, _journal)) = tokio::join!(waiting, ending);
     let mut stream = stream.unwrap();
-    let ServerMessage::End(ended) = hear(&mut stream).await else { panic!("no end") };
+    let ServerMessage::End(ended) = next_message(&mut stream).await else { panic!("no end") };
     assert_eq!((ended.exit_code, ended.message.as_str()), (126, "not executable"));
     end(&mut stream).await.unwrap();
 
@@ -198,7 +198,7 @@ async fn an_exec_without_a_job_reports_how_it_ended() {
     client.stop_sandbox(stop).await.unwrap();
     crate::server::until(&mut events, carrel_api::agbox::v1::EventType::SandboxStopped).await;
     let mut stream = attach(&server, start("exec-1")).await.1.unwrap();
-    let ServerMessage::End(ended) = hear(&mut stream).await else { panic!("no end") };
+    let ServerMessage::End(ended) = next_message(&mut stream).await else { panic!("no end") };
     assert_eq!(ended.exit_code, 126);
 }
 
@@ -228,21 +228,21 @@ async fn an_invalid_message_or_a_disconnect_detaches_the_client() {
     let (server, supervisor) = one_exec().await;
     let play = tokio::spawn(async move {
         for _ in 0..2 {
-            let mut peer = supervisor.greet().await;
+            let mut peer = supervisor.accept().await;
             let (id, JobFollow { .. }) = peer.expect().await;
             peer.say(id, &JobInput { held: true, holder: None, written: 0 }).await;
             peer.expect_end().await;
         }
     });
-    let (say, stream) = attach(&server, start("exec-1")).await;
+    let (sender, stream) = attach(&server, start("exec-1")).await;
     let mut stream = stream.unwrap();
-    hear(&mut stream).await;
-    say.send(ask(ClientMessage::Input(AttachInput { data: vec![0; 65_537].into() }))).await.unwrap();
+    next_message(&mut stream).await;
+    sender.send(ask(ClientMessage::Input(AttachInput { data: vec![0; 65_537].into() }))).await.unwrap();
     is_refused(end(&mut stream).await, Code::InvalidArgument, "INVALID_ARGUMENT", &[("field", "data")]);
-    let (say, stream) = attach(&server, start("exec-1")).await;
+    let (sender, stream) = attach(&server, start("exec-1")).await;
     let mut stream = stream.unwrap();
-    hear(&mut stream).await;
-    drop((say, stream));
+    next_message(&mut stream).await;
+    drop((sender, stream));
     tokio::time::timeout(WATCHDOG, play).await.unwrap().unwrap();
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use carrel_agent_client::protocol::codec::encode as encode_agent;
 use carrel_agent_client::protocol::frame::{Header, PREFIX_SIZE};
 use carrel_agent_client::protocol::payload::{FsData, FsOp, FsRequest, FsResponse, FsResult, Ready};
-use carrel_agent_client::protocol::{Codec, Envelope, Generation, Payload};
+use carrel_agent_client::protocol::{Envelope, Generation, Payload, PrologueFormat};
 use carrel_api::agbox::v1::{EventType, ResumeSandboxRequest, StopSandboxRequest};
 use carrel_api::carrel::v1::write_file_request::Message as Write;
 use carrel_api::carrel::v1::{
@@ -70,20 +70,20 @@ async fn all_sandboxes_of_a_label_are_watched_in_the_order_of_their_events() {
         request.create_spec.as_mut().unwrap().labels = pairs(&[("team", team)]);
         client.create_sandbox(request).await.unwrap();
     }
-    let (mut seen, mut ready) = (Vec::new(), 0);
+    let (mut observed, mut ready) = (Vec::new(), 0);
     while ready < 2 {
         let response = live.message().await.unwrap().unwrap();
         let event = response.event.unwrap();
         assert_ne!(event.sandbox_id, "two-2");
         ready += usize::from(event.event_type() == EventType::SandboxReady);
-        seen.push((response.position, event.event_id));
+        observed.push((response.position, event.event_id));
     }
-    assert!(seen.windows(2).all(|pair| pair[0].0 < pair[1].0));
+    assert!(observed.windows(2).all(|pair| pair[0].0 < pair[1].0));
     // The events are the same from the start and from a position in the middle.
     for skip in [0, 2] {
-        let from = if skip == 0 { 0 } else { seen[skip - 1].0 };
+        let from = if skip == 0 { 0 } else { observed[skip - 1].0 };
         let mut again = api.watch_sandboxes(request(Some(from))).await.unwrap().into_inner();
-        for due in &seen[skip..] {
+        for due in &observed[skip..] {
             let response = again.message().await.unwrap().unwrap();
             assert_eq!((response.position, response.event.unwrap().event_id), *due);
         }
@@ -135,7 +135,7 @@ async fn inspect_returns_all_details_of_a_sandbox() {
     until(&mut events, EventType::SandboxReady).await;
     client.create_exec(exec("demo", "exec-1")).await.unwrap();
     let play = tokio::spawn(async move {
-        let mut peer = supervisor.greet().await;
+        let mut peer = supervisor.accept().await;
         let (id, GetStatus {}) = peer.expect().await;
         let (supervised, state) = (None, ShimState::Paused);
         let status = Status {
@@ -151,7 +151,7 @@ async fn inspect_returns_all_details_of_a_sandbox() {
             port_connections: None,
         };
         peer.say(id, &status).await;
-        let mut peer = supervisor.greet().await;
+        let mut peer = supervisor.accept().await;
         let (id, GetStatistics {}) = peer.expect().await;
         peer.say(id, &Statistics { memory_bytes: Some(7), clients: 2, paused: true, ..Statistics::default() }).await;
         supervisor
@@ -191,7 +191,7 @@ struct FakeAgent(UnixStream);
 impl FakeAgent {
     async fn accept(listener: &UnixListener) -> Self {
         let mut agent = Self(listener.accept().await.unwrap().0);
-        let mut greeting = Codec::Current.prologue(Codec::Current.range(0).unwrap());
+        let mut greeting = PrologueFormat::Current.prologue(PrologueFormat::Current.range(0).unwrap());
         encode_agent(&mut greeting, Generation::new(7), 0, &Ready::default()).unwrap();
         agent.0.write_all(&greeting).await.unwrap();
         agent
@@ -206,7 +206,7 @@ impl FakeAgent {
         (header.id, body)
     }
 
-    async fn asked(&mut self) -> (u32, FsOp) {
+    async fn next_request(&mut self) -> (u32, FsOp) {
         let (id, body) = self.body().await;
         let request: FsRequest = Envelope::parse(&body).unwrap().payload().unwrap();
         (id, request.op)
@@ -223,7 +223,7 @@ impl FakeAgent {
     }
 
     async fn opened(&mut self) -> carrel_agent_client::protocol::payload::FsOpenFile {
-        let (id, op) = self.asked().await;
+        let (id, op) = self.next_request().await;
         let FsOp::OpenFile(open) = op else { panic!("{op:?}") };
         self.done(id, Some(FsResult::Handle(77))).await;
         open
@@ -239,7 +239,7 @@ async fn a_file_is_read_in_pieces() {
         let mut agent = FakeAgent::accept(&listener).await;
         let open = agent.opened().await;
         assert_eq!((open.path.as_str(), open.options.read, open.options.write), ("/etc/motd", true, false));
-        let (id, op) = agent.asked().await;
+        let (id, op) = agent.next_request().await;
         let FsOp::Read(range) = op else { panic!("{op:?}") };
         assert_eq!((range.offset, range.len), (3, Some(200_000)));
         agent.say(id, &FsData { data: vec![b'a'; 100_000].into() }).await;
@@ -247,7 +247,7 @@ async fn a_file_is_read_in_pieces() {
         agent.done(id, None).await;
         // The next file does not exist.
         let mut agent = FakeAgent::accept(&listener).await;
-        let (id, _) = agent.asked().await;
+        let (id, _) = agent.next_request().await;
         let (error, errno_name) = (Some("No such file".to_owned()), Some("ENOENT".to_owned()));
         agent.say(id, &FsResponse { error, errno_name, ..FsResponse::default() }).await;
         agent
@@ -287,7 +287,7 @@ async fn a_file_whose_reader_is_closed_ends_with_an_error() {
     let agent = tokio::spawn(async move {
         let mut agent = FakeAgent::accept(&listener).await;
         agent.opened().await;
-        let (id, _) = agent.asked().await;
+        let (id, _) = agent.next_request().await;
         agent.say(id, &FsData { data: vec![b'a'; 1000].into() }).await;
         agent
     });
@@ -312,7 +312,7 @@ async fn a_file_is_written_from_pieces() {
         assert_eq!((open.path.as_str(), open.options.mode), ("/workspace/x", Some(0o640)));
         assert_eq!((open.options.write, open.options.create, open.options.truncate), (true, true, true));
         assert_eq!(open.options.user.as_deref(), Some("agbox"));
-        let (id, _) = agent.asked().await;
+        let (id, _) = agent.next_request().await;
         let mut content = Vec::new();
         loop {
             let (_, body) = agent.body().await;
@@ -323,7 +323,7 @@ async fn a_file_is_written_from_pieces() {
             content.extend(data);
         }
         agent.done(id, None).await;
-        let (id, _) = agent.asked().await;
+        let (id, _) = agent.next_request().await;
         agent.done(id, None).await;
         content
     });

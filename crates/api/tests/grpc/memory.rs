@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use carrel_api::agbox::v1::{CompanionContainerSpec, ListSandboxesRequest, PingRequest};
-use carrel_api::{MemoryLimits, Tuning};
+use carrel_api::{MemoryLimits, ServerOptions};
 use carrel_control::ShareLimits;
 use tonic::Code;
 
 use crate::server::{GrpcTestServer, WATCHDOG, create, is_refused, pairs, ready, subscribe};
 
 async fn server(memory: MemoryLimits) -> GrpcTestServer {
-    GrpcTestServer::with(Tuning { memory, ..Tuning::default() }, |_, fake| Arc::new(fake)).await
+    GrpcTestServer::with(ServerOptions { memory, ..ServerOptions::default() }, |_, fake| Arc::new(fake)).await
 }
 
 fn all(total: u64) -> ShareLimits {

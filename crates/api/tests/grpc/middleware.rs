@@ -106,9 +106,10 @@ async fn health_and_reflection_of_both_packages_are_served() {
     use tonic_reflection::pb::v1::{FileDescriptorResponse, ListServiceResponse, ServerReflectionRequest};
     let ask = |request: MessageRequest| {
         let mut client = ServerReflectionClient::new(channel.clone());
-        let asked = tokio_stream::once(ServerReflectionRequest { host: String::new(), message_request: Some(request) });
+        let requested =
+            tokio_stream::once(ServerReflectionRequest { host: String::new(), message_request: Some(request) });
         async move {
-            let mut answers = client.server_reflection_info(asked).await.unwrap().into_inner();
+            let mut answers = client.server_reflection_info(requested).await.unwrap().into_inner();
             answers.message().await.unwrap().unwrap().message_response.unwrap()
         }
     };

@@ -10,10 +10,10 @@ use carrel_api::agbox::v1::{
     CreateExecRequest, CreateSandboxRequest, CreateSpec, EventType, SandboxEvent, SubscribeSandboxEventsRequest,
 };
 use carrel_api::carrel::v1::sandboxes_client::SandboxesClient;
-use carrel_api::{ApiError, Listener, Tuning};
+use carrel_api::{ApiError, Listener, ServerOptions};
 use carrel_control::fake::FakeProvider;
 use carrel_control::provider::Provider;
-use carrel_control::{Control, Settings};
+use carrel_control::{Control, ControlSettings};
 use carrel_store::{SandboxId, Store, StoreOptions};
 use tempfile::TempDir;
 use tokio::net::UnixListener;
@@ -41,18 +41,18 @@ pub struct GrpcTestServer {
 
 impl GrpcTestServer {
     pub async fn new() -> Self {
-        Self::with(Tuning::default(), |_, fake| Arc::new(fake)).await
+        Self::with(ServerOptions::default(), |_, fake| Arc::new(fake)).await
     }
 
     pub async fn with(
-        tuning: Tuning,
+        tuning: ServerOptions,
         provider: impl FnOnce(&std::path::Path, FakeProvider) -> Arc<dyn Provider>,
     ) -> Self {
         let home = tempfile::tempdir().unwrap();
         let fake = FakeProvider::default();
         let store = Store::open(&home.path().join("carrel.db"), StoreOptions::default()).unwrap();
         let provider = provider(home.path(), fake.clone());
-        let control = Control::start(store.clone(), provider, Settings::default()).await.unwrap();
+        let control = Control::start(store.clone(), provider, ControlSettings::default()).await.unwrap();
         let socket = home.path().join("agboxd.sock");
         let listeners = vec![Listener::Unix(UnixListener::bind(&socket).unwrap())];
         let (closing, closed) = watch::channel(false);

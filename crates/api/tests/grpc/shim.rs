@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use carrel_api::Tuning;
+use carrel_api::ServerOptions;
 use carrel_protocol::Envelope;
 use carrel_protocol::frame::{Header, PREFIX_SIZE};
 use carrel_shim_client::messages::{FailureCode, Hello, JobInfo, JobState, JobStream, ShimFailure, VERSION};
@@ -23,7 +23,7 @@ pub struct FakeShimConnection(UnixStream);
 /// A daemon whose sandboxes have a fake shim.
 pub async fn supervised() -> (GrpcTestServer, FakeShim) {
     let reachable = |home: &Path, fake| Arc::new(SocketProvider { fake, directory: home.to_owned() }) as Arc<_>;
-    let server = GrpcTestServer::with(Tuning::default(), reachable).await;
+    let server = GrpcTestServer::with(ServerOptions::default(), reachable).await;
     let listener = UnixListener::bind(server.home.path().join("shim.sock")).unwrap();
     (server, FakeShim(listener))
 }
@@ -59,7 +59,7 @@ pub fn job(id: &str) -> JobInfo {
 
 impl FakeShim {
     /// Accepts a connection, and completes its handshake.
-    pub async fn greet(&self) -> FakeShimConnection {
+    pub async fn accept(&self) -> FakeShimConnection {
         let mut peer = FakeShimConnection(self.0.accept().await.unwrap().0);
         let text = |text: &str| text.to_owned();
         let hello = Hello {

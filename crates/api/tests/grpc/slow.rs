@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use carrel_api::Tuning;
+use carrel_api::ServerOptions;
 use carrel_api::agbox::v1::EventType;
 use carrel_api::agbox::v1::sandbox_service_client::SandboxServiceClient;
 use carrel_control::provider::How;
@@ -19,7 +19,7 @@ const EXECS: usize = 700;
 //= promises.control-plane.subscriber-read
 #[tokio::test]
 async fn a_slow_subscriber_is_disconnected_and_does_not_block_others() {
-    let tuning = Tuning { subscriber_timeout: Duration::from_millis(50), ..Tuning::default() };
+    let tuning = ServerOptions { subscriber_timeout: Duration::from_millis(50), ..ServerOptions::default() };
     let server = GrpcTestServer::with(tuning, |_, fake| Arc::new(fake)).await;
     let mut client = server.client().await;
     let from = ready(&mut client, "demo").await;

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use carrel_api::agbox::v1::PingRequest;
 use carrel_api::agbox::v1::sandbox_service_client::SandboxServiceClient;
-use carrel_api::{ApiError, ApiKey, Listener, ListenerCredentials, Tls};
+use carrel_api::{ApiError, ApiKey, Listener, ListenerCredentials, TlsConfig};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -36,9 +36,10 @@ impl TestCertificates {
         Self { authority, server, client }
     }
 
-    fn tls(&self, ask_clients: bool) -> Tls {
+    fn tls(&self, ask_clients: bool) -> TlsConfig {
         let authority = ask_clients.then(|| self.authority.pem());
-        Tls::new(self.server.0.as_bytes(), self.server.1.as_bytes(), authority.as_ref().map(String::as_bytes)).unwrap()
+        TlsConfig::new(self.server.0.as_bytes(), self.server.1.as_bytes(), authority.as_ref().map(String::as_bytes))
+            .unwrap()
     }
 
     fn client(&self, with_certificate: bool) -> ClientTlsConfig {
@@ -49,7 +50,11 @@ impl TestCertificates {
 }
 
 /// Adds a listener to a daemon.
-async fn listen(server: &GrpcTestServer, tls: Option<Tls>, key: Option<&str>) -> (SocketAddr, watch::Sender<bool>) {
+async fn listen(
+    server: &GrpcTestServer,
+    tls: Option<TlsConfig>,
+    key: Option<&str>,
+) -> (SocketAddr, watch::Sender<bool>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let key = key.map(|key| ApiKey::new(key).unwrap());

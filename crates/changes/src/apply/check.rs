@@ -183,10 +183,10 @@ impl<'a> ApplyChecker<'a> {
         if foreign {
             return Ok(EntryVerdict::Problem(ProblemReason::ForeignDirectory));
         }
-        if let FileState::Symlink { target } = &entry.after {
-            if leaves(&entry.path, target) || self.leads_out(&entry.path, target) {
-                return Ok(EntryVerdict::Problem(ProblemReason::LinkLeaves(target.clone())));
-            }
+        if let FileState::Symlink { target } = &entry.after
+            && (leaves(&entry.path, target) || self.leads_out(&entry.path, target))
+        {
+            return Ok(EntryVerdict::Problem(ProblemReason::LinkLeaves(target.clone())));
         }
         if let Some(reason) = self.conflict(entry, &mut found)? {
             return Ok(EntryVerdict::Problem(reason));

@@ -165,7 +165,7 @@ impl fmt::Display for ProblemReason {
             }
             Self::GitNamed { by, .. } => write!(f, "git would run it or read it as configuration: {by}"),
             Self::Holds => f.write_str("is to be deleted, but something in it is left out"),
-            Self::Skipped(why) => write!(f, "is not taken over ({why})"),
+            Self::Skipped(why) => write!(f, "cannot be applied ({why})"),
         }
     }
 }

@@ -1,7 +1,7 @@
-//! What a command of git's settings loads, as far as its words tell.
+//! The files that a command of git's settings loads, as far as its words tell.
 //!
-//! Programs find files by more than a path: a module by its name, a directory by what is in it, all that a shell goes to
-//! or looks in. Where the place is not certain, the name counts wherever it is.
+//! Programs find files by more than a path: a module by its name, a directory by its content, and everything in a directory
+//! that a shell enters or searches. Where the location is not certain, the name counts at any path.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,41 +10,41 @@ use super::programs::{ProgramKind, is_loading, is_node, is_reserved};
 use super::settings::words;
 use super::shell::ShellScript;
 
-/// How deep commands are looked for in the words of commands.
+/// The maximum nesting of commands in words of commands.
 const MAX_DEPTH: usize = 4;
 
-/// What a command loads.
+/// The files that a command loads.
 #[derive(Debug, Default)]
 pub(super) struct LoadedFiles {
-    /// Paths, from where it runs.
+    /// Paths, relative to its working directory.
     pub(super) paths: BTreeMap<Vec<u8>, NamedExtent>,
-    /// Directories that the paths may be relative to, besides.
+    /// Further base directories of the paths.
     pub(super) bases: BTreeSet<Vec<u8>>,
-    /// Names of files, wherever they are.
+    /// File names that count at any path.
     pub(super) names: BTreeSet<Vec<u8>>,
-    /// Names of files with or without their extension, or of directories, wherever they are.
+    /// Names of files with or without their extension, or of directories, that count at any path.
     pub(super) modules: BTreeSet<Vec<u8>>,
-    /// Directories in which a new module takes the place of one that is elsewhere.
+    /// Directories in which a new module shadows one elsewhere.
     pub(super) shadows: BTreeSet<Vec<u8>>,
-    /// Programs that the shell looks for.
+    /// Programs that the shell searches in `PATH`.
     pub(super) programs: BTreeSet<Vec<u8>>,
 }
 
 struct CommandReader {
     loads: LoadedFiles,
     functions: BTreeSet<Vec<u8>>,
-    /// Where a path leads is not certain: the shell goes elsewhere, or puts something in.
+    /// The base of paths is not certain: the shell changes its directory, or expands a variable.
     loose: bool,
-    /// Programs are looked for elsewhere than the caller would look.
+    /// Programs are searched in other directories than those of the caller.
     path: bool,
-    /// What is run is not known: it may be any word.
+    /// The program is not known: it may be any word.
     open: bool,
 }
 
 // === impl LoadedFiles ===
 
 impl LoadedFiles {
-    /// Of a command. `sure` is whether git runs the setting; otherwise it is one of which nothing is known.
+    /// Parses a command. `sure` is whether git runs the setting; otherwise the setting is an unknown one.
     pub(super) fn of(value: &[u8], sure: bool) -> Self {
         let text = value.strip_prefix(b"!").unwrap_or(value);
         let mut reader = CommandReader {
@@ -54,7 +54,7 @@ impl LoadedFiles {
             path: false,
             open: false,
         };
-        reader.look_around(text);
+        reader.scan(text);
         reader.script(text, 0);
         if reader.open {
             for word in pieces(text) {
@@ -77,8 +77,8 @@ impl LoadedFiles {
 // === impl CommandReader ===
 
 impl CommandReader {
-    /// What holds for all of a command.
-    fn look_around(&mut self, text: &[u8]) {
+    /// Collects what applies to the whole command.
+    fn scan(&mut self, text: &[u8]) {
         let mut words = text.split(|byte| ends(byte) || b"'\"".contains(byte));
         self.path = text.windows(5).any(|part| part == b"PATH=");
         self.loose = words.any(|word| {
@@ -106,7 +106,7 @@ impl CommandReader {
                 self.inner(value, depth);
             } else if ProgramKind::of(word) == ProgramKind::Wrapper {
                 behind.iter().for_each(|word| self.inner(word, depth));
-                // Its options stand in front of the command, and some have values.
+                // Its options precede the command, and some have values.
                 let start = behind.iter().position(|word| {
                     assignment(word).is_some()
                         || !word.starts_with(b"-")
@@ -125,7 +125,7 @@ impl CommandReader {
         }
     }
 
-    /// A word may be a command itself, as that of `sh -c` is.
+    /// A word may be a command itself, like that of `sh -c`.
     fn inner(&mut self, word: &[u8], depth: usize) {
         if depth < MAX_DEPTH && word.iter().any(|byte| byte.is_ascii_whitespace() || b";|&".contains(byte)) {
             self.script(word, depth + 1);
@@ -149,7 +149,7 @@ impl CommandReader {
             return;
         }
         if is_variable(name) {
-            // The arguments of a caller are not ours; a variable may be anything that stands here.
+            // The arguments of the caller are not checked here; a variable may expand to any of these words.
             self.open |= !is_argument(name);
         } else if word.contains(&b'/') {
             self.uncertain(word, false);
@@ -164,7 +164,7 @@ impl CommandReader {
         }
         let kind = ProgramKind::of(word);
         if matches!(kind, ProgramKind::Shell | ProgramKind::Interpreter | ProgramKind::Python) {
-            // What it hears is what it runs then, and that may be any word of the command.
+            // It runs what it reads from its input, which may be any word of the command.
             self.open |= arguments.iter().all(|word| word.starts_with(b"-"));
         }
         match kind {
@@ -194,7 +194,7 @@ impl CommandReader {
         }
     }
 
-    /// The script of an interpreter, and what its options name. The words behind the script are the script's own.
+    /// The script of an interpreter, and what its options name. The words after the script are the script's own.
     fn scripts(&mut self, arguments: &[Vec<u8>], modules: bool) {
         let mut behind_option = false;
         for word in arguments {
@@ -224,7 +224,7 @@ impl CommandReader {
             (false, true) => {}
             (true, false) => {
                 self.path(word, NamedExtent::Module);
-                // A module is looked for in more places than this one.
+                // A module is searched in more directories than this one.
                 self.uncertain(word, true);
                 if behind_option {
                     self.module(last(word));
@@ -236,7 +236,7 @@ impl CommandReader {
         }
     }
 
-    /// A path of which the shell alone knows what it is: its name counts anywhere, and all below where it begins.
+    /// A path that only the shell can resolve: its name counts at any path, and so does everything below its known prefix.
     fn uncertain(&mut self, word: &[u8], module: bool) {
         let expands = |part: &[u8]| part.iter().any(|byte| b"*?[{$".contains(byte));
         if !self.loose && !expands(word) {
@@ -254,7 +254,7 @@ impl CommandReader {
         }
     }
 
-    /// Python looks for modules beside a script first, and for those of `-m` and `-c` where it runs.
+    /// Python searches modules beside a script first, and for `-m` and `-c` in the working directory.
     fn shadows(&mut self, arguments: &[Vec<u8>]) {
         let script = arguments.iter().find(|word| !word.starts_with(b"-") && word.contains(&b'/'));
         let here = arguments.iter().any(|word| {
@@ -314,13 +314,13 @@ impl CommandReader {
         }
     }
 
-    /// A word as a path, and what stands in it behind an option's letters.
+    /// A word as a path, and the path after the letters of an option.
     fn path(&mut self, word: &[u8], extent: NamedExtent) {
         for path in values(word).into_iter().chain([word]).filter(|path| !path.starts_with(b"-") && !is_variable(path))
         {
             let known = self.loads.paths.entry(path.to_vec()).or_insert(extent);
             *known = (*known).max(extent);
-            // What the shell puts in front is not known.
+            // The expansion before it is not known.
             if let Some(slash) = path.iter().position(|byte| *byte == b'/').filter(|_| path.contains(&b'$')) {
                 self.path(path.get(slash + 1..).unwrap_or_default(), extent);
             }
@@ -340,13 +340,13 @@ impl CommandReader {
     }
 }
 
-/// Whether a word says enough to be a name: no option, no placeholder, nothing that fits everything.
+/// Whether a word can be a name: not an option or a placeholder, and not a pattern that matches everything.
 pub(super) fn is_name(word: &[u8]) -> bool {
     let plain = word.iter().filter(|byte| !b"*?[]$.-_".contains(byte)).count();
     plain > 1 && !matches!(word.first(), Some(b'-' | b'%')) && !word.iter().all(u8::is_ascii_digit)
 }
 
-/// All that may be a name in a text.
+/// All possible names in a text.
 fn pieces(text: &[u8]) -> Vec<Vec<u8>> {
     let plain: Vec<u8> = text.iter().copied().filter(|byte| !b"'\"\\".contains(byte)).collect();
     let quoted = text.split(|byte| ends(byte) || b"'\"".contains(byte));
@@ -357,7 +357,7 @@ fn ends(byte: &u8) -> bool {
     byte.is_ascii_whitespace() || b"/=:;&|(){}$<>`,!@\\".contains(byte)
 }
 
-/// The values that an option may have in the same word: behind a `=`, or behind its letters.
+/// The values that an option may have in the same word: after a `=`, or after its letters.
 fn values(word: &[u8]) -> Vec<&[u8]> {
     let mut values = Vec::new();
     if let Some(equals) = word.iter().position(|byte| *byte == b'=') {
@@ -370,7 +370,7 @@ fn values(word: &[u8]) -> Vec<&[u8]> {
     values
 }
 
-/// Whether the word behind an option of `make` is none of its: it has its value, or takes none.
+/// Whether the word after an option of `make` is not its value: the option has its value already, or takes none.
 fn takes_no_value(word: &[u8]) -> bool {
     match word.iter().position(|byte| b"fCIoW".contains(byte)) {
         _ if word.starts_with(b"--") => word.contains(&b'='),
@@ -391,7 +391,7 @@ fn last(path: &[u8]) -> &[u8] {
     path.rsplit(|byte| *byte == b'/').next().unwrap_or_default()
 }
 
-/// Whether a shell makes several words of it.
+/// Whether a shell splits it into several words.
 fn has_choice(word: &[u8]) -> bool {
     word.contains(&b'{') && word.contains(&b',')
 }
@@ -411,12 +411,12 @@ fn pattern(word: &[u8]) -> Vec<u8> {
     pattern
 }
 
-/// Whether nothing but a shell knows what a word is.
+/// Whether only a shell can expand the word.
 fn is_variable(word: &[u8]) -> bool {
     word.starts_with(b"$")
 }
 
-/// Whether it is what the caller of the command gave: `$1`, `$@`.
+/// Whether it is an argument of the command's caller: `$1`, `$@`.
 fn is_argument(word: &[u8]) -> bool {
     let name = word.iter().find(|byte| !b"${".contains(byte));
     name.is_some_and(|byte| byte.is_ascii_digit() || b"@*#?-!".contains(byte))

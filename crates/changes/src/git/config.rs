@@ -1,9 +1,9 @@
-//! The format of git's configuration, read without git: a git that is asked about a repository runs what its configuration says.
+//! The format of git's configuration, parsed without git: git runs commands of the configuration of a repository that it opens.
 
-/// One setting.
+/// A setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct GitSetting {
-    /// Section, subsection and name, joined by dots; section and name in small letters.
+    /// Section, subsection and name, joined by dots; section and name in lower case.
     pub(super) key: String,
     pub(super) value: Vec<u8>,
 }
@@ -13,7 +13,7 @@ struct ConfigReader<'a> {
     at: usize,
 }
 
-/// All settings of a file. Git stops at what is no configuration; here it is passed over, so that nothing is missed.
+/// All settings of a file. Git stops at an invalid line; here it is skipped, so that no setting is missed.
 pub(super) fn parse(bytes: &[u8]) -> Vec<GitSetting> {
     let mut reader = ConfigReader { bytes: bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes), at: 0 };
     let (mut section, mut settings) = (String::new(), Vec::new());
@@ -49,7 +49,7 @@ impl ConfigReader<'_> {
         while self.next().is_some_and(|byte| byte != b'\n') {}
     }
 
-    /// The head of a section, from behind its bracket: `name`, `name.sub` or `name "Sub"`.
+    /// The head of a section, after its bracket: `name`, `name.sub` or `name "Sub"`.
     fn section(&mut self) -> String {
         let mut name = Vec::new();
         while let Some(byte) = self.next() {
@@ -81,7 +81,7 @@ impl ConfigReader<'_> {
         String::from_utf8_lossy(&name).into_owned()
     }
 
-    /// What is behind a name: a value up to the end of its line, or nothing.
+    /// The text after a name: a value up to the end of its line, or nothing.
     fn value(&mut self) -> Vec<u8> {
         while self.peek().is_some_and(|byte| matches!(byte, b' ' | b'\t')) {
             self.at += 1;

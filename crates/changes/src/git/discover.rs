@@ -1,4 +1,4 @@
-//! The repositories in and around a project, and which files of the project their settings name.
+//! Discovers the repositories in and around a project, and which files of the project their settings name.
 
 use std::collections::{BTreeMap, HashSet};
 use std::os::unix::ffi::OsStrExt;
@@ -22,40 +22,41 @@ use crate::path::join;
 use crate::path_error::PathError;
 use crate::project::Project;
 
-/// How many files of settings include each other, as git counts.
+/// The nesting limit of included settings files, as in git.
 const DEEPEST_INCLUDE: usize = 10;
-/// How many hooks of a directory are looked at.
+/// The maximum number of hooks of a directory that are inspected.
 const MOST_HOOKS: usize = 1000;
-/// How many directories of one command are looked in.
+/// The maximum number of directories that are searched for one command.
 const MOST_BASES: usize = 32;
 
-/// What was found.
+/// The result of a discovery.
 #[derive(Debug, Default)]
-pub(super) struct Discovered {
-    /// Git directories of the project that no name gives away; the project itself is empty. In small letters.
+pub(super) struct DiscoveryResult {
+    /// Git directories of the project that have another name; the project itself is empty. In lower case.
     pub(super) directories: HashSet<Vec<u8>>,
-    /// What settings name in the project, in small letters.
+    /// The paths in the project that settings name, in lower case.
     pub(super) named: BTreeMap<Vec<u8>, NamedPath>,
-    /// What they name wherever it is.
+    /// The names that settings refer to at any path.
     pub(super) loose: LooseNames,
 }
 
-/// A git directory, and what relative paths in its settings may be relative to. All are paths of the host.
+/// A git directory, and the base of relative paths in its settings. All are paths of the host.
 struct GitRepository {
     directory: Vec<u8>,
     work_tree: Option<Vec<u8>>,
 }
 
-struct Discovery<'a> {
+struct RepositoryDiscovery<'a> {
     host: HostPaths<'a>,
     environment: GitEnvironment,
-    found: Discovered,
+    found: DiscoveryResult,
 }
 
-/// Looks for every repository in the project, and those that the project lies in.
-pub(super) fn discover(project: &Project) -> Result<Discovered, PathError> {
+/// Finds every repository in the project, and those that contain the project.
+pub(super) fn discover(project: &Project) -> Result<DiscoveryResult, PathError> {
     let environment = GitEnvironment::of_caller(project.owner().0);
-    let mut discovery = Discovery { host: HostPaths::new(project), environment, found: Discovered::default() };
+    let mut discovery =
+        RepositoryDiscovery { host: HostPaths::new(project), environment, found: DiscoveryResult::default() };
     let mut repositories = discovery.inside()?;
     repositories.extend(discovery.around());
     let mut bases = Vec::new();
@@ -71,14 +72,14 @@ pub(super) fn discover(project: &Project) -> Result<Discovered, PathError> {
 
 // === impl Discovery ===
 
-impl Discovery<'_> {
-    /// The repositories in the project. What is below a git directory belongs to it.
+impl RepositoryDiscovery<'_> {
+    /// The repositories in the project. Everything below a git directory belongs to it.
     fn inside(&mut self) -> Result<Vec<GitRepository>, PathError> {
         let (mut found, mut waiting, mut left) = (Vec::new(), vec![Vec::new()], MOST);
         while let Some(path) = waiting.pop() {
             let directory = match self.host.project.tree().directory(&path) {
                 Ok(directory) => directory,
-                // Git, run by the same user, does not come there either.
+                // Git, run by the same user, cannot read it either.
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV | Errno::ACCESS) => continue,
                 Err(errno) => return Err(PathError::at("open", &path)(errno)),
             };
@@ -108,7 +109,7 @@ impl Discovery<'_> {
         Ok(found)
     }
 
-    /// The repositories that the project lies in.
+    /// The repositories that contain the project.
     fn around(&mut self) -> Vec<GitRepository> {
         let mut found = Vec::new();
         let path = self.host.project.path().to_owned();
@@ -135,10 +136,10 @@ impl Discovery<'_> {
         found
     }
 
-    /// Finds what a repository's settings name; returns what its relative paths may be relative to.
+    /// Finds what a repository's settings name; returns the base of its relative paths.
     fn repository(&mut self, repository: &GitRepository) -> Result<Vec<Vec<u8>>, PathError> {
         let mut directory = repository.directory.clone();
-        // A file in the place of the directory says where that is.
+        // A `.git` file names the directory.
         if let Some(pointer) = self.host.read(&directory)? {
             let Some(target) = pointer.strip_prefix(b"gitdir:") else { return Ok(Vec::new()) };
             directory = above(&directory, target.trim_ascii());
@@ -168,7 +169,7 @@ impl Discovery<'_> {
         Ok(bases)
     }
 
-    /// What git runs or reads in a git directory may be links into the project.
+    /// Files that git runs or reads in a git directory may be links into the project.
     fn links_of(&mut self, directory: &[u8]) -> Result<(), PathError> {
         for name in ["HEAD", "config", "config.worktree", "hooks", "info", "info/attributes", "objects", "refs"] {
             let path = join(directory, name.as_bytes());
@@ -200,22 +201,22 @@ impl Discovery<'_> {
         Ok(())
     }
 
-    /// Reads a file of settings and those that it includes, whatever their condition is.
+    /// Reads a settings file and those that it includes, whatever the condition of the include is.
     fn settings(
         &mut self,
         file: &[u8],
         depth: usize,
-        seen: &mut HashSet<Vec<u8>>,
+        visited: &mut HashSet<Vec<u8>>,
         into: &mut Vec<(String, GitSetting)>,
     ) -> Result<(), PathError> {
-        if depth > DEEPEST_INCLUDE || !seen.insert(file.to_vec()) {
+        if depth > DEEPEST_INCLUDE || !visited.insert(file.to_vec()) {
             return Ok(());
         }
         let Some(bytes) = self.host.read(file)? else { return Ok(()) };
         let shown = self.host.shown(file);
         for setting in config::parse(&bytes) {
             if meaning(&setting.key) == SettingKind::Include {
-                self.include(file, &setting, &shown, depth, seen, into)?;
+                self.include(file, &setting, &shown, depth, visited, into)?;
             } else {
                 into.push((shown.clone(), setting));
             }
@@ -229,14 +230,14 @@ impl Discovery<'_> {
         setting: &GitSetting,
         shown: &str,
         depth: usize,
-        seen: &mut HashSet<Vec<u8>>,
+        visited: &mut HashSet<Vec<u8>>,
         into: &mut Vec<(String, GitSetting)>,
     ) -> Result<(), PathError> {
         let by = names_it(setting, shown);
         for path in self.expanded(&setting.value, &by) {
             let path = above(file, &path);
             self.name(&path, &by, NamedExtent::Whole);
-            self.settings(&path, depth + 1, seen, into)?;
+            self.settings(&path, depth + 1, visited, into)?;
         }
         Ok(())
     }
@@ -256,7 +257,7 @@ impl Discovery<'_> {
         }
     }
 
-    /// A path that a setting is.
+    /// A setting whose value is a path.
     fn path(&mut self, path: &[u8], setting: &GitSetting, by: &str) {
         if setting.key != "core.hookspath" {
             return self.name_file(path, by, NamedExtent::Whole);
@@ -264,14 +265,14 @@ impl Discovery<'_> {
         // Hooks can be anywhere.
         self.name(path, by, NamedExtent::Whole);
         let end = self.host.resolve(path).end;
-        // Husky keeps its own part of the hooks there, which runs those beside it.
+        // Husky keeps its hooks there, and scripts beside them that run those.
         if end.ends_with(b"/_") {
             self.name(&parent(&end), by, NamedExtent::Whole);
         }
         let _links = self.hooks_in(&end);
     }
 
-    /// What a command loads.
+    /// A setting whose value is a command.
     fn command(&mut self, loads: &LoadedFiles, by: &str, bases: &[Vec<u8>]) {
         let mut places = bases.to_vec();
         for directory in loads.bases.iter().take(MOST_BASES) {
@@ -303,7 +304,7 @@ impl Discovery<'_> {
         loads.modules.iter().for_each(|name| self.found.loose.add(name, true, by));
     }
 
-    /// Whether a program is found outside the project. What would be found before that, in the project, is named.
+    /// Whether a program is found outside the project. Candidates in the project that precede it are named.
     fn is_elsewhere(&mut self, program: &[u8], by: &str, bases: &[Vec<u8>]) -> bool {
         for directory in self.environment.path() {
             if directory.starts_with(b"/") && self.host.inner(&self.host.resolve(&directory).end).is_none() {
@@ -318,7 +319,7 @@ impl Discovery<'_> {
         false
     }
 
-    /// The settings of the user and of the host hold in every repository.
+    /// The settings of the user and of the host apply to every repository.
     fn of_the_user(&mut self, bases: &[Vec<u8>]) -> Result<(), PathError> {
         let (mut files, directories) = self.environment.files();
         let by = "it holds settings of git for all repositories";
@@ -344,7 +345,7 @@ impl Discovery<'_> {
         Ok(())
     }
 
-    /// A git directory that something points to. Without a piece that is missing it is one all the same.
+    /// A git directory that a `.git` file points to. It counts even if a part of it is missing.
     fn git_directory(&mut self, path: &[u8], by: &str) {
         match self.host.inner(&self.host.resolve(path).end) {
             Some(inner) if inner.is_empty() => {
@@ -355,12 +356,12 @@ impl Discovery<'_> {
         }
     }
 
-    /// Notes that something of git's names a path, and everything on the way that could lead it elsewhere.
+    /// Records that git names a path, and every component on the way that could redirect it.
     fn name(&mut self, path: &[u8], by: &str, extent: NamedExtent) {
         self.name_resolved(self.host.resolve(path), by, extent, true);
     }
 
-    /// The same of what is no directory that all of the project is in: a word such as `.` names no file.
+    /// The same, except for a directory that contains the whole project: a word such as `.` names no file.
     fn name_file(&mut self, path: &[u8], by: &str, extent: NamedExtent) {
         self.name_resolved(self.host.resolve(path), by, extent, false);
     }
@@ -382,7 +383,7 @@ impl Discovery<'_> {
         }
     }
 
-    /// A script of the project says in its first line what runs it, and that loads modules from beside it.
+    /// The first line of a script of the project names its interpreter, which loads modules from beside it.
     fn interpreter(&mut self, path: &[u8], by: &str) {
         let Some(inner) = self.host.inner(path).filter(|inner| !inner.is_empty()) else { return };
         let Ok(Some(text)) = self.host.read(path) else { return };
@@ -399,7 +400,7 @@ impl Discovery<'_> {
         }
     }
 
-    /// The same for what a link leads to, if it is one.
+    /// The same for the target of a link.
     fn name_target(&mut self, path: &[u8], by: &str) {
         let way = self.host.resolve(path);
         if way.links > 0 && self.host.inner(&way.end).is_some_and(|inner| !inner.is_empty()) {
@@ -407,7 +408,8 @@ impl Discovery<'_> {
         }
     }
 
-    /// A path with `~` as each home that it may stand for. Of a user whose home is not known, its last name counts anywhere.
+    /// A path with `~` as each home that it may mean. For a user whose home is not known, the last name of the path counts
+    /// anywhere.
     fn expanded(&mut self, path: &[u8], by: &str) -> Vec<Vec<u8>> {
         self.environment.expanded(path).unwrap_or_else(|| {
             let name = path.rsplit(|byte| *byte == b'/').find(|name| !name.is_empty()).unwrap_or_default();
@@ -417,7 +419,7 @@ impl Discovery<'_> {
     }
 }
 
-/// What names something, in words.
+/// What names the path, as text.
 fn names_it(setting: &GitSetting, place: &str) -> String {
     format!("{} in {place} names it", EscapedName(setting.key.as_bytes()))
 }

@@ -1,4 +1,4 @@
-//! What holds for the caller: homes, where programs are looked for, and settings of git that the environment has.
+//! The environment of the caller: homes, `PATH`, and git settings in variables.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -8,9 +8,9 @@ use super::config::GitSetting;
 use super::shell::ShellScript;
 use crate::path::join;
 
-/// How many settings the environment has at most.
+/// The maximum number of settings in the environment.
 const MOST_SETTINGS: usize = 10_000;
-/// Variables that git runs the value of.
+/// Variables whose value git runs.
 const COMMANDS: [&str; 13] = [
     "GIT_SSH_COMMAND",
     "GIT_SSH",
@@ -31,7 +31,7 @@ const COMMANDS: [&str; 13] = [
 pub(super) struct GitEnvironment {
     variable: fn(&str) -> Option<OsString>,
     users: Vec<u8>,
-    /// The homes whose settings may hold: that of the caller, and that of the owner of the project.
+    /// The homes whose settings may apply: that of the caller, and that of the owner of the project.
     pub(super) homes: Vec<Vec<u8>>,
 }
 
@@ -57,7 +57,7 @@ impl GitEnvironment {
         (self.variable)(name).map(OsStringExt::into_vec)
     }
 
-    /// The homes of users that are known by a field of the list of users.
+    /// The homes of users with this value in a field of `/etc/passwd`.
     fn homes_of(&self, field: usize, value: &[u8]) -> Vec<Vec<u8>> {
         let lines = self.users.split(|byte| *byte == b'\n');
         let home = |line: &[u8]| {
@@ -67,7 +67,7 @@ impl GitEnvironment {
         lines.filter_map(home).collect()
     }
 
-    /// A path with `~` or `~user` as each home that it may stand for; none, if the user is not known here.
+    /// A path with `~` or `~user` as each home that it may mean; none if the user is not known here.
     pub(super) fn expanded(&self, path: &[u8]) -> Option<Vec<Vec<u8>>> {
         let Some(rest) = path.strip_prefix(b"~") else { return Some(vec![path.to_vec()]) };
         let end = rest.iter().position(|byte| *byte == b'/').unwrap_or(rest.len());
@@ -77,7 +77,7 @@ impl GitEnvironment {
         (!homes.is_empty()).then(|| homes.iter().map(|home| join(home, below)).collect())
     }
 
-    /// Files of settings that hold in every repository, and directories of such. A path may be relative.
+    /// Settings files that apply to every repository, and directories of such. A path may be relative.
     pub(super) fn files(&self) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
         let mut files = vec![b"/etc/gitconfig".to_vec()];
         let mut directories = Vec::new();
@@ -91,7 +91,7 @@ impl GitEnvironment {
         (files, directories)
     }
 
-    /// Settings that are no file's, each with where it is.
+    /// Settings that are not from a file, each with its origin.
     pub(super) fn settings(&self) -> Vec<(String, GitSetting)> {
         let mut settings = Vec::new();
         let mut add = |key: &[u8], value: Vec<u8>| {
@@ -117,19 +117,19 @@ impl GitEnvironment {
         settings
     }
 
-    /// Where programs are looked for.
+    /// The directories in which programs are searched.
     pub(super) fn path(&self) -> Vec<Vec<u8>> {
         let path = self.value("PATH").unwrap_or_default();
         path.split(|byte| *byte == b':').map(|part| if part.is_empty() { b"." } else { part }.to_vec()).collect()
     }
 }
 
-/// Whether there is such a program in a directory of the host.
+/// Whether a directory of the host contains such a program.
 pub(super) fn has_program(directory: &[u8], name: &[u8]) -> bool {
     Path::new(OsStr::from_bytes(&join(directory, name))).is_file()
 }
 
-/// The key of a setting as a file of settings gives it: section and name in small letters.
+/// The key of a setting as in a settings file: section and name in lower case.
 fn canonical(key: &str) -> String {
     let (Some(first), Some(last)) = (key.find('.'), key.rfind('.')) else { return key.to_ascii_lowercase() };
     let part = |from, to| key.get(from..to).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Paths of the host and of the project, followed without ever running or opening anything but plain files.
+//! Paths of the host and of the project, resolved without running anything or opening anything but regular files.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -15,9 +15,9 @@ use crate::path::{RelativePath, join};
 use crate::path_error::PathError;
 use crate::project::Project;
 
-/// The longest file of settings that is read. Git has no limit, and a longer one ends the search.
+/// The maximum size of a settings file. Git has no limit; a longer file ends the search.
 const LONGEST_CONFIG: u64 = 1 << 20;
-/// How many links one path leads through.
+/// The maximum number of links in one path.
 const MOST_LINKS: usize = 40;
 
 /// The host, and the project in it.
@@ -26,10 +26,10 @@ pub(super) struct HostPaths<'a> {
     pub(super) root: Vec<u8>,
 }
 
-/// A path of the host with its links followed.
+/// A path of the host with its links resolved.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ResolvedPath {
-    /// What decides where it leads: the links that it leads through, and the names that a `..` follows, which may become links.
+    /// What the result depends on: the links on the way, and the names before a `..`, which may become links.
     pub(super) depends_on: Vec<Vec<u8>>,
     /// How many of these are links.
     pub(super) links: usize,
@@ -43,7 +43,7 @@ impl<'a> HostPaths<'a> {
         Self { project, root: project.path().as_os_str().as_bytes().to_vec() }
     }
 
-    /// Where a path of the host leads. What is not there is taken as it is written.
+    /// Resolves a path of the host. Missing components are kept as written.
     pub(super) fn resolve(&self, path: &[u8]) -> ResolvedPath {
         let parts = |path: &[u8]| path.split(|byte| *byte == b'/').rev().map(<[u8]>::to_vec).collect::<Vec<_>>();
         let mut way = ResolvedPath { depends_on: Vec::new(), links: 0, end: b"/".to_vec() };
@@ -86,7 +86,7 @@ impl<'a> HostPaths<'a> {
         }
     }
 
-    /// The content of a file of the host or the project; none, if it is no file that can be read.
+    /// The content of a file of the host or the project; none if it is not a readable file.
     pub(super) fn read(&self, path: &[u8]) -> Result<Option<Vec<u8>>, PathError> {
         let end = self.resolve(path).end;
         let file = match self.inner(&end) {
@@ -107,7 +107,7 @@ impl<'a> HostPaths<'a> {
         if path.is_empty() { self.root.clone() } else { under(&self.root, path) }
     }
 
-    /// A path of the host as one of the project, if it lies there; the project itself is empty.
+    /// A path of the host relative to the project, if it is in it; the project itself is empty.
     pub(super) fn inner(&self, path: &[u8]) -> Option<Vec<u8>> {
         let rest = if self.root == b"/" { path } else { path.strip_prefix(self.root.as_slice())? };
         match rest.first() {
@@ -117,14 +117,14 @@ impl<'a> HostPaths<'a> {
         }
     }
 
-    /// A path as people know it: from the project, if it lies there.
+    /// A path for display: relative to the project, if it is in it.
     pub(super) fn shown(&self, path: &[u8]) -> String {
         let inner = self.inner(path).filter(|inner| !inner.is_empty());
         EscapedName(inner.as_deref().unwrap_or(path)).to_string()
     }
 }
 
-/// Opens a regular file of the host, and nothing else: a device may act on being opened.
+/// Opens only a regular file of the host: opening a device may have an effect.
 fn open_regular(path: &[u8]) -> Result<File, Errno> {
     let path = OsStr::from_bytes(path);
     let named = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
@@ -138,7 +138,7 @@ fn open_regular(path: &[u8]) -> Result<File, Errno> {
     if (was.device, was.inode) == (is.device, is.inode) { Ok(file.into()) } else { Err(Errno::STALE) }
 }
 
-/// The directory above a path of the host.
+/// The parent directory of a path of the host.
 pub(super) fn parent(path: &[u8]) -> Vec<u8> {
     match path.iter().rposition(|byte| *byte == b'/') {
         None | Some(0) => b"/".to_vec(),
@@ -146,12 +146,12 @@ pub(super) fn parent(path: &[u8]) -> Vec<u8> {
     }
 }
 
-/// A path that is relative to a directory, unless it begins at the root.
+/// A path relative to a directory, unless it is absolute.
 pub(super) fn under(directory: &[u8], path: &[u8]) -> Vec<u8> {
     if path.starts_with(b"/") { path.to_vec() } else { [directory, b"/", path].concat() }
 }
 
-/// A path that is relative to the directory of a file.
+/// A path relative to the directory of a file.
 pub(super) fn above(file: &[u8], path: &[u8]) -> Vec<u8> {
     under(&parent(file), path)
 }

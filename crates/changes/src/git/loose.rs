@@ -1,20 +1,20 @@
-//! Names that count wherever they are: where a program would find them is not certain.
+//! Names that count at any path, where the location that a program would find is not certain.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::fold;
-use crate::change::{Change, ChangeKind, Node};
+use crate::change::{ChangeKind, FileChange, Node};
 
-/// Names, each with what names it, in small letters.
+/// Names with what refers to each, in lower case.
 #[derive(Debug, Default)]
 pub(super) struct LooseNames {
-    /// Of files.
+    /// File names.
     names: HashMap<Vec<u8>, String>,
-    /// Of files with or without an extension, and of directories.
+    /// Names of files with or without an extension, and of directories.
     modules: HashMap<Vec<u8>, String>,
-    /// Patterns of a shell, and whether they are those of modules.
+    /// Shell patterns, and whether they match modules.
     patterns: Vec<(Vec<u8>, bool, String)>,
-    /// Directories in which a new module of Python takes the place of one that is elsewhere.
+    /// Directories in which a new Python module shadows one elsewhere.
     shadows: BTreeMap<Vec<u8>, String>,
 }
 
@@ -35,8 +35,8 @@ impl LooseNames {
         self.shadows.entry(fold(directory)).or_insert_with(|| by.to_owned());
     }
 
-    /// Up to where in its path a change is of such a name, and what names that. What is gone is loaded no more.
-    pub(super) fn find(&self, change: &Change) -> Option<(usize, &str)> {
+    /// The prefix of a change's path that has such a name, and what refers to it. A deleted file is not loaded.
+    pub(super) fn find(&self, change: &FileChange) -> Option<(usize, &str)> {
         if !change.is_there() {
             return None;
         }
@@ -72,8 +72,8 @@ impl LooseNames {
         self.patterns.iter().find(fits).map(|(_, _, by)| by.as_str())
     }
 
-    /// A module, a package or a link to one that is new in such a directory. One that was there before was loaded before.
-    fn shadow(&self, change: &Change, path: &[u8]) -> Option<&str> {
+    /// A module, a package or a link to one that is new in such a directory. An existing one was loaded before.
+    fn shadow(&self, change: &FileChange, path: &[u8]) -> Option<&str> {
         if self.shadows.is_empty() {
             return None;
         }
@@ -83,7 +83,7 @@ impl LooseNames {
         };
         let (directory, name) = split(path);
         let (above, last) = split(&directory);
-        // A compiled module is believed in the place of its source, whether or not there was one before.
+        // A compiled module is loaded in place of its source, whether or not it existed before.
         if last == b"__pycache__" {
             return self.shadows.get(&above).map(String::as_str);
         }
@@ -103,7 +103,7 @@ impl LooseNames {
     }
 }
 
-/// Whether Python can import something of this name.
+/// Whether Python can import this name.
 fn is_identifier(name: &[u8]) -> bool {
     let letter = |byte: &u8| byte.is_ascii_alphabetic() || *byte == b'_' || !byte.is_ascii();
     name.first().is_some_and(letter) && name.iter().all(|byte| letter(byte) || byte.is_ascii_digit())
@@ -115,7 +115,7 @@ pub(super) fn stems(name: &[u8]) -> impl Iterator<Item = &[u8]> {
     dots.into_iter().flatten().filter(|at| *at > 0).filter_map(|at| name.get(..at))
 }
 
-/// Whether a name fits a pattern of a shell. A choice of letters is taken for any letter.
+/// Whether a name matches a shell pattern. A bracket expression matches any character.
 fn matches(pattern: &[u8], name: &[u8]) -> bool {
     let (mut at, mut place, mut retry) = (0, 0, None);
     while place < name.len() {

@@ -1,6 +1,6 @@
-//! Names that git takes for its own directory, on any file system.
+//! Names that git takes for its own directory on some file system.
 
-/// What stands in every git directory, and what git reads or runs there.
+/// The entries of a git directory, and what git reads or runs there.
 const OWN: [&str; 32] = [
     "HEAD",
     "objects",
@@ -36,22 +36,22 @@ const OWN: [&str; 32] = [
     "fsmonitor--daemon",
 ];
 
-/// Whether a name is `.git` to git, or to a file system that takes other spellings for the same.
+/// Whether a name is `.git` to git, or to a file system with other spellings of the same name.
 pub(crate) fn is_git(name: &[u8]) -> bool {
-    let seen = visible(name);
-    // What follows a colon names a stream of the file, and dots and spaces at the end count for nothing.
-    let stem = seen.split(|byte| *byte == b':').next().unwrap_or_default();
+    let observed = visible(name);
+    // The part after a colon names a stream of the file, and dots and spaces at the end are ignored.
+    let stem = observed.split(|byte| *byte == b':').next().unwrap_or_default();
     let end = stem.iter().rposition(|byte| !matches!(byte, b'.' | b' ')).map_or(0, |last| last + 1);
     let stem = stem.get(..end).unwrap_or_default();
     stem.eq_ignore_ascii_case(b".git") || stem.eq_ignore_ascii_case(b"git~1")
 }
 
-/// Whether a name means something to git in a git directory.
+/// Whether a name has a meaning to git in a git directory.
 pub(super) fn is_own(name: &[u8]) -> bool {
     OWN.iter().any(|own| name.eq_ignore_ascii_case(own.as_bytes()))
 }
 
-/// A name without the characters that HFS+ does not see.
+/// A name without the characters that HFS+ ignores.
 fn visible(name: &[u8]) -> Vec<u8> {
     let Ok(text) = std::str::from_utf8(name) else { return name.to_vec() };
     let unseen = |character: &char| matches!(character, '\u{200c}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{206a}'..='\u{206f}' | '\u{feff}');

@@ -1,27 +1,27 @@
-//! Programs that commands of git's settings are made of, by what they load from the directory that they run in.
+//! Programs in commands of git's settings, and what they load from their working directory.
 
-/// What a program does with its words.
+/// What a program does with its arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ProgramKind {
     /// It runs the command that follows.
     Wrapper,
-    /// It goes to a directory.
+    /// It changes to a directory.
     Enter,
-    /// It runs a script of a shell, or a command in a word.
+    /// It runs a shell script, or a command in one argument.
     Shell,
     /// It runs a script, a module or code.
     Interpreter,
-    /// The same, and it takes modules from beside a script or from where it runs in front of its own.
+    /// The same, and modules beside the script or in the working directory shadow others.
     Python,
-    /// It runs what files say that have a name of their own.
+    /// It runs commands from files with well-known names.
     Runner(&'static [&'static str]),
-    /// It loads no code from where it runs but what its words name.
+    /// It loads no code from the working directory except for files that its arguments name.
     Harmless,
-    /// Not known.
+    /// Unknown.
     Other,
 }
 
-/// Words of a shell in front of a command.
+/// Shell keywords before a command.
 const RESERVED: &[&str] = &[
     "if", "then", "else", "elif", "fi", "while", "until", "do", "done", "{", "}", "!", "export", "local", "readonly",
     "declare", "typeset", "set", "function", "[[", "case", "esac", "for", "in", "select",
@@ -175,7 +175,7 @@ const RUNNERS: &[(&[&str], &[&str])] = &[
     (&["pre-commit"], &[".pre-commit-config.yaml"]),
 ];
 
-/// Settings of the environment by which programs find what they load.
+/// Environment variables by which programs find what they load.
 const LOADING: &[&str] = &["ENV", "LD_PRELOAD", "LD_AUDIT", "PYTHONSTARTUP", "PYTHONINSPECT", "LESSOPEN", "LESSCLOSE"];
 
 // === impl ProgramKind ===
@@ -215,12 +215,12 @@ pub(super) fn is_node(name: &[u8]) -> bool {
     [&b"node"[..], b"nodejs", b"ts-node", b"tsx", b"bun", b"coffee"].contains(&name)
 }
 
-/// Whether a word stands in front of a command, for the shell.
+/// Whether a word is a shell keyword before a command.
 pub(super) fn is_reserved(word: &[u8]) -> bool {
     RESERVED.iter().any(|known| known.as_bytes() == word)
 }
 
-/// Whether programs load what is where a variable says.
+/// Whether programs load what a variable names.
 pub(super) fn is_loading(variable: &[u8]) -> bool {
     let ends = |ends: &[&str]| ends.iter().any(|end| variable.ends_with(end.as_bytes()));
     LOADING.iter().any(|known| known.as_bytes() == variable)

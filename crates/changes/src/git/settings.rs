@@ -1,23 +1,23 @@
-//! What settings of git make it run or read.
+//! What git's settings make it run or read.
 
 use super::config::GitSetting;
 
-/// What a setting is to git.
+/// The kind of a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SettingKind {
     /// A directory or file that is run or read as configuration.
     Path,
-    /// Another file of settings, from the directory of this one.
+    /// Another settings file, relative to the directory of this one.
     Include,
-    /// Where the work tree is, from the git directory.
+    /// The work tree, relative to the git directory.
     WorkTree,
-    /// A command, or something that may be one.
+    /// A command, or a value that may be one.
     Command,
     /// Neither.
     Plain,
 }
 
-/// Sections in which no setting is run, whatever its value.
+/// Sections whose settings are never run.
 const PLAIN_SECTIONS: [&str; 16] = [
     "user",
     "author",
@@ -37,11 +37,11 @@ const PLAIN_SECTIONS: [&str; 16] = [
     "rerere",
 ];
 
-/// Settings of a remote and of a submodule that name no command.
+/// Settings of a remote and of a submodule that are not commands.
 const PLAIN_NAMES: [&str; 12] =
     ["url", "fetch", "push", "pushurl", "mirror", "tagopt", "prune", "active", "branch", "path", "ignore", "promisor"];
 
-/// What a setting is to git. One that is not known may be a command: tools beside git keep theirs there too.
+/// The kind of a setting. An unknown one may be a command: other tools also store theirs there.
 pub(super) fn meaning(key: &str) -> SettingKind {
     let section = key.split('.').next().unwrap_or_default();
     let name = key.rsplit('.').next().unwrap_or_default();
@@ -56,7 +56,7 @@ pub(super) fn meaning(key: &str) -> SettingKind {
     }
 }
 
-/// Names of settings that git runs the value of.
+/// Names of settings whose value git runs.
 const RUN: [&str; 20] = [
     "clean",
     "smudge",
@@ -80,7 +80,7 @@ const RUN: [&str; 20] = [
     "helper",
 ];
 
-/// The command that a setting is, and whether git is known to run it. One that names a transport is a command as well.
+/// The command of a setting, and whether git is known to run it. One that names a transport is a command as well.
 pub(super) fn command(setting: &GitSetting) -> Option<(Vec<u8>, bool)> {
     let GitSetting { key, value } = setting;
     let name = key.rsplit('.').next().unwrap_or_default();
@@ -94,7 +94,7 @@ pub(super) fn command(setting: &GitSetting) -> Option<(Vec<u8>, bool)> {
             text.get(transport(&text)? + 2..).map(|command| (command.to_vec(), true))
         }
         SettingKind::Command if value.starts_with(b"!") => Some((value.clone(), true)),
-        // These are commands of git's own.
+        // These are commands of git itself.
         SettingKind::Command if key.starts_with("alias.") => Some(([b"git ", value.as_slice()].concat(), true)),
         SettingKind::Command if name == "helper" && !value.starts_with(b"/") => {
             Some(([b"git credential-", value.as_slice()].concat(), true))
@@ -113,7 +113,7 @@ pub(super) fn words(value: &[u8]) -> Vec<Vec<u8>> {
         std::iter::once(whole).chain(value.split(ends)).filter(|word| !word.is_empty() && !word.starts_with(b"-"))
     {
         words.push(word.to_vec());
-        // What the shell puts in front of it is not known: any end of the path may be one from the work tree.
+        // The expansion before it is not known: any suffix of the path may be a path of the work tree.
         let slashes = word.iter().enumerate().filter(|(_, byte)| expands && **byte == b'/').map(|(at, _)| at);
         words.extend(slashes.filter_map(|at| word.get(at + 1..).filter(|end| !end.is_empty()).map(<[u8]>::to_vec)));
     }

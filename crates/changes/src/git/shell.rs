@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 /// The nesting limit of commands in commands.
 const MAX_DEPTH: usize = 4;
 
-/// What a shell would run.
+/// The parsed command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ShellScript {
     /// The words of each command, unquoted.

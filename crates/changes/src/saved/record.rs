@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use super::{ChangeEntry, ChangesRecord};
-use crate::change::{Change, ChangeKind, Node, SkipReason};
+use crate::change::{ChangeKind, FileChange, Node, SkipReason};
 use crate::collect::Changes;
 use crate::file_state::{FileState, bytes_from_json, bytes_to_json};
 use crate::identity::ProjectIdentity;
@@ -85,7 +85,7 @@ impl ChangesRecord {
 
     /// The changes that the entries imply. The content of a deleted directory is counted with it.
     pub(super) fn changes(&self) -> Changes {
-        let mut changes: Vec<Change> = Vec::new();
+        let mut changes: Vec<FileChange> = Vec::new();
         for entry in &self.entries {
             match changes.last_mut() {
                 Some(last)
@@ -98,7 +98,7 @@ impl ChangesRecord {
                 _ => changes.push(entry.change()),
             }
         }
-        changes.extend(self.skipped.iter().map(|(path, why)| Change {
+        changes.extend(self.skipped.iter().map(|(path, why)| FileChange {
             path: path.clone(),
             kind: ChangeKind::Skipped,
             node: Node::Skipped(*why),
@@ -165,7 +165,7 @@ impl ChangeEntry {
         }
     }
 
-    pub(crate) fn change(&self) -> Change {
+    pub(crate) fn change(&self) -> FileChange {
         let shown = if self.after == FileState::Absent { &self.before } else { &self.after };
         let node = match shown {
             FileState::File { mode, size, .. } => Node::File { size: *size, mode: *mode },
@@ -176,6 +176,6 @@ impl ChangeEntry {
         // A directory that replaced a file counts as the file that is gone.
         let was_file = matches!(self.before, FileState::File { .. } | FileState::Symlink { .. });
         let files = u64::from(!shown.is_directory() || was_file);
-        Change { path: self.path.clone(), kind: self.kind(), files, node }
+        FileChange { path: self.path.clone(), kind: self.kind(), files, node }
     }
 }

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use super::store::{ChangesStore, UnfinishedSave};
 use super::{ChangeEntry, ChangesRecord, SavedChanges, SavedChangesError};
 use crate::cancellation::{CancellationFlag, NEVER};
-use crate::change::{Change, ChangeKind, Node};
+use crate::change::{ChangeKind, FileChange, Node};
 use crate::collect::{Changes, MOST};
 use crate::confined_tree::{FileKind, FileMetadata};
 use crate::content::{self, ContentDigest};
@@ -17,7 +17,7 @@ use crate::file_state::{FileContent, FileState};
 use crate::name::ChangeName;
 use crate::path::RelativePath;
 use crate::path_error::PathError;
-use crate::project::{Project, Snapshot};
+use crate::project::{Project, ProjectSnapshot};
 use crate::upper::UpperLayer;
 use crate::walk::{self, WalkBudget};
 
@@ -34,7 +34,7 @@ pub struct SaveRequest<'a> {
     /// The project they were made in.
     pub project: &'a Project,
     /// The state of the project when the sandbox started; without it, the current state counts.
-    pub snapshot: Option<&'a Snapshot>,
+    pub snapshot: Option<&'a ProjectSnapshot>,
     /// Limits on contents.
     pub limits: SaveLimits,
     /// Cancels the operation; then nothing is saved.
@@ -102,7 +102,7 @@ impl Default for SaveLimits {
 
 impl ChangesWriter<'_> {
     /// Adds a file that the sandbox wrote.
-    fn written(&mut self, change: &Change) -> Result<(), SavedChangesError> {
+    fn written(&mut self, change: &FileChange) -> Result<(), SavedChangesError> {
         let path = &change.path;
         let meta = self.what.upper.tree().meta(path).map_err(PathError::at("look at", path.as_bytes()))?;
         let mode = meta.permissions();
@@ -118,7 +118,7 @@ impl ChangesWriter<'_> {
     }
 
     /// Adds a deletion, with everything that was below it.
-    fn deleted(&mut self, change: &Change) -> Result<(), SavedChangesError> {
+    fn deleted(&mut self, change: &FileChange) -> Result<(), SavedChangesError> {
         self.entry(change.path.clone(), FileState::Absent, None)?;
         if matches!(change.node, Node::Directory { .. }) {
             let mut paths = Vec::new();

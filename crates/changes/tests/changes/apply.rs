@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 
 use carrel_changes::{
-    Applied, ApplyError, ApplyOptions, ApplyProblem, ProblemReason, SaveLimits, SavedChanges, Snapshot,
+    ApplyError, ApplyOptions, ApplyProblem, ApplyReport, ProblemReason, ProjectSnapshot, SaveLimits, SavedChanges,
 };
 
 use crate::support::{TestTrees, TreeItem};
@@ -19,11 +19,11 @@ fn sample() -> TestTrees {
         .whiteout("old.txt")
 }
 
-fn apply(kept: &SavedChanges) -> Result<Applied, ApplyError> {
+fn apply(kept: &SavedChanges) -> Result<ApplyReport, ApplyError> {
     kept.apply(None, ApplyOptions::default())
 }
 
-fn problems(result: Result<Applied, ApplyError>) -> Vec<(String, ProblemReason)> {
+fn problems(result: Result<ApplyReport, ApplyError>) -> Vec<(String, ProblemReason)> {
     match result {
         Err(ApplyError::Refused(problems)) => {
             problems.into_iter().map(|ApplyProblem { path, reason }| (path.to_string(), reason)).collect()
@@ -81,7 +81,7 @@ fn an_identical_change_by_the_host_is_not_a_conflict() {
 #[test]
 fn a_change_by_the_host_while_the_sandbox_ran_is_a_conflict() {
     let trees = sample();
-    let snapshot = Snapshot::take(&trees.open().1).unwrap();
+    let snapshot = ProjectSnapshot::take(&trees.open().1).unwrap();
     fs::write(trees.path("project/src/a.txt"), "1.5\n").unwrap();
     fs::write(trees.path("project/elsewhere"), "x").unwrap();
     // The control: without the snapshot it goes unnoticed.

@@ -1,4 +1,4 @@
-//! A repository of git in a project: what is written there, git runs on the host.
+//! A git repository in a project: git runs on the host what a sandbox writes there.
 
 use std::fs;
 use std::path::Path;
@@ -10,13 +10,13 @@ use crate::support::{TestTrees, TreeItem};
 
 fn git(project: &Path, words: &[&str]) {
     let mut command = Command::new("git");
-    // Settings of this host are none of the test's.
+    // The settings of this host do not affect the test.
     command.env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_SYSTEM", "/dev/null").env("HOME", project);
     let output = command.arg("-C").arg(project).args(words).output().unwrap();
     assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// A repository in which a sandbox wrote a hook and a setting that git runs, and something of its own.
+/// A repository in which a sandbox wrote a hook, a setting that git runs, and an ordinary file.
 fn planted() -> TestTrees {
     let trees = TestTrees::new();
     let (project, marks) = (trees.path("project"), [trees.path("hook-ran"), trees.path("setting-ran")]);
@@ -59,14 +59,14 @@ fn what_git_would_run_is_refused_unless_allowed() {
          left out: .git: 2 changes (.git/config, .git/hooks/post-checkout), by which git could be made to run anything here"
     );
     assert_eq!(ran(&trees), [false, false]);
-    // The control: git really runs it, where it is asked for.
+    // The control: when it is allowed, git runs it.
     let options = ApplyOptions { git: true, ..ApplyOptions::default() };
     let all = kept.apply(None, options).unwrap();
     assert_eq!(
         all.to_string(),
         "applied: 2 files changed: 1 added, 1 modified; 2 that git acts on; 2 were there already"
     );
-    // A hook that was just written may still be open in a child of another test: then the kernel does not run it yet.
+    // A hook that was just written may still be open in a child of another test: then the kernel does not execute it yet.
     assert!((0..100).any(|_| ran(&trees) == [true, true]));
     assert!(kept.apply(None, ApplyOptions::default()).is_ok(), "what is there already needs no leave");
 }
@@ -124,7 +124,7 @@ fn summary_and_statistics_count_changes_in_repositories() {
         TestTrees::new().upper(".git/config", "x\n").upper(".git/hooks/pre-commit", "y\n").upper("plain", "1\n");
     let trees = trees.upper(".git/hooks/a", "z\n").upper(".git/hooks/b", "z\n");
     let summary = trees.collect().summary();
-    // Everywhere it is files that are counted.
+    // The unit is files everywhere.
     assert_eq!(summary.to_string(), "5 files changed: 5 added; 4 that git acts on");
     let caution = "that git acts on (repositories, hooks, settings and what they name), by which it could be made to run \
                    anything here: `carrel apply` refuses them; --skip-refused applies the rest, --allow-git takes them \
@@ -140,7 +140,7 @@ fn summary_and_statistics_count_changes_in_repositories() {
          .git: 4 changes (.git/config, .git/hooks/a, .git/hooks/b and 1 more), by which git could be made to run anything \
          here"
     );
-    // Without files it is directories.
+    // Without files the unit is directories.
     let trees = TestTrees::new().directory("upper/.git/hooks", 0o755);
     assert_eq!(trees.collect().summary().git, 2);
     let (kept, mut shown) = (trees.keep(), Vec::new());

@@ -1,16 +1,16 @@
-//! Commands in git's settings that load files of the work tree by other ways than their path, each judged by git itself.
+//! Commands in git's settings that load files of the work tree by other ways than their path, each verified with git itself.
 
 use carrel_changes::ApplyOptions;
 
 use crate::git_guard::{GitAttack, configured, executable, git, refused, repository, script};
 use crate::support::{TestTrees, write};
 
-/// What a planted module of Python says.
+/// The content of a planted Python module.
 fn python(trees: &TestTrees) -> String {
     format!("open({:?}, 'w').close()\nimport sys\nsys.stdout.write(sys.stdin.read())\n", trees.path("ran"))
 }
 
-/// A repository with a filter for texts.
+/// A repository with a filter for text files.
 fn filtered(command: &str) -> TestTrees {
     configured(&["filter.f.clean", command]).project(".gitattributes", "*.txt filter=f\n")
 }
@@ -31,7 +31,7 @@ fn modules_that_an_interpreter_finds_by_name_are_refused() {
         ("/usr/bin/python3 -m nbstripout", "nbstripout/__main__.py", &["nbstripout"]),
         ("python3 tools/strip", "tools/strip/__main__.py", &["tools/strip"]),
         ("env PYTHONPATH=tools python3 -c \"import cl\"", "tools/cl.py", &["tools"]),
-        // What is run is there, and a module of its own is put in front of what it loads.
+        // The program exists, and a module of the sandbox shadows one that it loads.
         ("python3 -m json.tool --no-ensure-ascii", "argparse.py", &["argparse.py"]),
         ("python3 -m json.tool --no-ensure-ascii", "json/__init__.py", &["json"]),
     ] {
@@ -80,10 +80,10 @@ fn files_that_a_shell_finds_are_refused_however_the_command_is_written() {
     GitAttack { trees, place: "", words: &["x"], refused: &["tools/fm"] }.judge("an alias");
     let trees = configured(&["remote.o.url", "ext::tools/conn %S"]);
     git(&trees, "", &["config", "protocol.ext.allow", "always"]);
-    // It says nothing: git would wait for an answer to what it hears.
+    // It prints nothing: git would wait for an answer.
     let trees = planted(trees, "tools/conn", |trees| format!("#!/bin/sh\ntouch {}\n", trees.path("ran").display()));
     GitAttack { trees, place: "", words: &["fetch", "o"], refused: &["tools/conn"] }.judge("a transport");
-    // What a place leads to by a link that is there counts as well.
+    // The target of an existing link counts as well.
     let trees = filtered("PATH=bin:$PATH; cl").link("project/bin/cl", "../lib/real");
     let trees = executable(trees.project("lib/real", "#!/bin/sh\ncat\n").mode("project/lib/real", 0o755), "lib/real");
     GitAttack { trees, place: "", words: HASH, refused: &["lib/real"] }.judge("a link");
@@ -119,7 +119,7 @@ fn a_path_with_dot_dot_depends_on_the_component_before_it() {
 
 #[test]
 fn the_home_of_another_user_is_resolved() {
-    // No user has this name: then the end of the path counts, wherever it is.
+    // No user has this name: then the suffix of the path counts, wherever it is.
     for (key, path) in [("core.hooksPath", "x/ghk/post-checkout"), ("include.path", "x/ghk")] {
         let trees = configured(&[key, "~no-such-user/p/ghk"]).upper(path, "1");
         assert_eq!(refused(&trees.keep()), ["x/ghk"], "{key}");
@@ -162,7 +162,7 @@ fn commands_that_load_nothing_of_the_project_cause_no_refusals() {
     ] {
         trees = trees.upper(path, "2");
     }
-    // A whole path is one still.
+    // A whole path is still one path.
     assert_eq!(refused(&trees.keep()), ["input", "main"]);
 }
 

@@ -1,4 +1,4 @@
-//! Ways to make git run something that no name gives away, each judged by git itself.
+//! Ways to make git run a file whose name does not reveal it, each verified with git itself.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -8,13 +8,13 @@ use carrel_changes::{ApplyError, ApplyOptions, ProblemReason, SavedChanges};
 
 use crate::support::{TestTrees, write};
 
-/// A project in which a sandbox changed something, and a command of git that would run what it planted.
+/// A project with changes of a sandbox, and a git command that would run the planted file.
 pub(crate) struct GitAttack {
     pub(crate) trees: TestTrees,
-    /// Where git is run, from the project.
+    /// The working directory of git, relative to the project.
     pub(crate) place: &'static str,
     pub(crate) words: &'static [&'static str],
-    /// What is refused.
+    /// The expected refusals.
     pub(crate) refused: &'static [&'static str],
 }
 
@@ -24,11 +24,11 @@ pub(crate) fn git(trees: &TestTrees, place: &str, words: &[&str]) {
     command.env_clear().env("PATH", "/usr/bin:/bin").env("HOME", trees.path("home"));
     command.env("GIT_CONFIG_NOSYSTEM", "1").env("GIT_CEILING_DIRECTORIES", trees.dir.path());
     let who = ["-c", "user.name=a", "-c", "user.email=a@b"];
-    // Whether it succeeds is not the question, only what it runs.
+    // Its exit status is irrelevant; only what it runs counts.
     command.args(who).args(words).current_dir(trees.path("project").join(place)).output().unwrap();
 }
 
-/// What a planted file says: leave a trace.
+/// The content of a planted file: it leaves a trace.
 pub(crate) fn script(trees: &TestTrees) -> String {
     format!("#!/bin/sh\ntouch {}\ncat\n", trees.path("ran").display())
 }
@@ -61,7 +61,7 @@ impl GitAttack {
         self.trees.path("ran").exists()
     }
 
-    /// Nothing of it is applied, the rest is, git runs nothing; and where it is asked for, git does run it.
+    /// The planted files are refused, the rest is applied, and git runs nothing; when they are allowed, git runs them.
     pub(crate) fn judge(self, name: &str) {
         write(&self.trees.path("upper/plain.txt"), b"fine", 0o644);
         let kept = self.trees.keep();
@@ -71,8 +71,8 @@ impl GitAttack {
         assert!(self.trees.path("project/plain.txt").exists(), "{name}");
         assert!(!self.ran(), "{name}: git ran it");
         kept.apply(None, ApplyOptions { git: true, force: true, ..ApplyOptions::default() }).unwrap();
-        // A program that was just written may still be open in a child of another test that is about to become git:
-        // then the kernel does not run it yet.
+        // A program that was just written may still be open in a child of another test before its `exec`: then the kernel
+        // does not execute it yet.
         assert!((0..100).any(|_| self.ran()), "{name}: the control does not run");
     }
 }
@@ -110,7 +110,7 @@ fn a_repository_under_another_name_is_recognized() {
     let trees = bare(TestTrees::new(), "docs/");
     let attack = GitAttack { trees, place: "docs", words: &["status"], refused: &["docs"] };
     attack.judge("a bare repository");
-    // In the project's own directory it is refused piece by piece, and the rest is not.
+    // In the project's own directory it is refused entry by entry, and the rest is not.
     let trees = bare(TestTrees::new(), "");
     let refused = &["HEAD", "config", "objects", "refs"];
     GitAttack { trees, place: "", words: &["status"], refused }.judge("the project itself");
@@ -133,7 +133,7 @@ fn the_last_missing_part_of_a_repository_is_refused() {
         }
         assert_eq!(refused(&trees.keep()), ["docs"], "{planted:?}");
     }
-    // The control: pieces that make no repository.
+    // The control: entries that do not make a repository.
     let trees = TestTrees::new().project("docs/HEAD", "1").upper("docs/refs/x", "2").upper("docs/config", "3");
     assert_eq!(refused(&trees.keep()), [""; 0]);
 }
@@ -165,7 +165,7 @@ fn a_target_of_a_git_file_counts_even_if_parts_are_missing() {
 fn hooks_in_the_work_tree_are_refused_if_a_setting_names_them() {
     let words = &["checkout", "-q", "-B", "other"];
     for setting in ["scripts/hooks", "./scripts/../scripts/hooks/"] {
-        // The directory is there, so that a path through it leads somewhere.
+        // The directory exists, so that a path through it resolves.
         let trees = configured(&["core.hooksPath", setting]).project("scripts/hooks/x", "1");
         let trees = executable(trees, "scripts/hooks/post-checkout");
         GitAttack { trees, place: "", words, refused: &["scripts/hooks"] }.judge(setting);
@@ -175,7 +175,7 @@ fn hooks_in_the_work_tree_are_refused_if_a_setting_names_them() {
     git(&trees, "", &["config", "core.hooksPath", path.to_str().unwrap()]);
     let trees = executable(trees, "h/post-checkout");
     GitAttack { trees, place: "", words, refused: &["h"] }.judge("an absolute path");
-    // As Husky has it: what is run lies beside what is named.
+    // As with Husky: the script that is run is beside the named directory.
     let trees = configured(&["core.hooksPath", ".husky/_"]).project(".husky/_/h", "1").upper(".husky/pre-commit", "2");
     assert_eq!(refused(&trees.keep()), [".husky"]);
     let trees = executable(configured(&["core.hooksPath", "."]), "post-checkout");
@@ -195,7 +195,7 @@ fn hooks_and_settings_that_are_symlinks_into_the_work_tree_are_refused() {
     symlink("../scripts", trees.path("project/.git/hooks")).unwrap();
     let trees = executable(trees, "scripts/post-checkout");
     GitAttack { trees, place: "", words, refused: &["scripts"] }.judge("all hooks");
-    // The directory that a setting names becomes another by a link of the sandbox.
+    // A link of the sandbox redirects the directory that a setting names.
     let trees = configured(&["core.hooksPath", "a/hooks"]).project("a/hooks/x", "1").link("upper/a", "b");
     let trees = executable(trees, "b/hooks/post-checkout");
     GitAttack { trees, place: "", words, refused: &["a"] }.judge("a directory above");
@@ -216,7 +216,7 @@ fn files_that_commands_and_further_settings_name_are_refused() {
     let config = format!("[core]\nfsmonitor = \"touch {}; false\"\n", trees.path("ran").display());
     let trees = trees.upper("shared.gitconfig", &config);
     GitAttack { trees, place: "", words: status, refused: &["shared.gitconfig"] }.judge("an included file");
-    // Settings that are included count as well.
+    // Included settings count as well.
     let trees = configured(&["include.path", "../shared.gitconfig"]);
     let trees = executable(trees.project("shared.gitconfig", "[core]\nhooksPath = hooks\n"), "hooks/post-checkout");
     let words = &["checkout", "-q", "-B", "other"];
@@ -227,7 +227,7 @@ fn files_that_commands_and_further_settings_name_are_refused() {
 
 #[test]
 fn repositories_around_and_inside_the_project_are_searched() {
-    // The project is a directory of a repository, whose setting names a directory in it.
+    // The project is a directory of a repository whose setting names a directory in it.
     let trees = TestTrees::new().project("sub/a", "1");
     git(&trees, "", &["init", "--quiet"]);
     git(&trees, "", &["config", "core.hooksPath", "sub/hooks"]);
@@ -235,7 +235,7 @@ fn repositories_around_and_inside_the_project_are_searched() {
     symlink("whole/sub", trees.path("project")).unwrap();
     let trees = executable(trees, "hooks/post-checkout");
     assert_eq!(refused(&trees.keep()), ["hooks"]);
-    // A repository deeper down, with a name in other letters.
+    // A repository deeper in the tree, with another spelling of its name.
     let trees = TestTrees::new().project("deep/down/x", "1");
     git(&trees, "deep/down", &["init", "--quiet"]);
     git(&trees, "deep/down", &["config", "core.hooksPath", "Hooks"]);

@@ -31,9 +31,9 @@ fn fifos_sockets_and_devices_are_skipped_and_never_opened() {
     let applied = trees.keep().apply(None, ApplyOptions::default()).unwrap();
     assert_eq!(
         applied.to_string(),
-        "applied: 1 file changed: 1 added\n  left out: disk: is not taken over (device)\n  \
-         left out: fifo: is not taken over (fifo)\n  left out: null: is not taken over (device)\n  \
-         left out: socket: is not taken over (socket)\n  left out: was-a-file: is not taken over (fifo)"
+        "applied: 1 file changed: 1 added\n  left out: disk: cannot be applied (device)\n  \
+         left out: fifo: cannot be applied (fifo)\n  left out: null: cannot be applied (device)\n  \
+         left out: socket: cannot be applied (socket)\n  left out: was-a-file: cannot be applied (fifo)"
     );
     assert_eq!(trees.items().len(), 2);
     assert_eq!(fs::read(trees.path("project/was-a-file")).unwrap(), b"1");

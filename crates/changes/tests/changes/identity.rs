@@ -69,8 +69,8 @@ fn another_directory_at_the_project_path_is_refused_unless_named_by_the_user() {
     );
     assert_eq!(fs::read_dir(path).unwrap().count(), 0);
     let applied = kept.apply(Some(&trees.path("moved")), ApplyOptions::default()).unwrap();
-    let said = format!("applied: 1 file changed: 1 added in {}", trees.path("moved").display());
-    assert_eq!(applied.to_string(), said);
+    let output = format!("applied: 1 file changed: 1 added in {}", trees.path("moved").display());
+    assert_eq!(applied.to_string(), output);
 }
 
 #[test]

@@ -19,20 +19,20 @@ const MODES: [u32; 4] = [0o644, 0o755, 0o600, 0o640];
 const CONTENTS: [&[u8]; 6] = [b"", b"one\n", b"one\ntwo\nthree\n", b"no end", b"one\r\ntwo\n\xfe\n", b"\n\n"];
 /// Links that stay inside, wherever they are.
 const TARGETS: [&[u8]; 4] = [b"a", b"b/c d", b"./\xff", b"nowhere\n"];
-/// Links that lead nowhere: git looks through those that are to be replaced.
+/// Links without a target: git follows those that are to be replaced.
 const DANGLING: [&[u8]; 3] = [b"nowhere", b"no/where\n", b"./\xfe"];
 
-/// A kind of work, and choices for it.
+/// A kind of operation, and its parameters.
 type Act = (u8, [u8; 3], [u8; 3], u8);
 
 /// An overlay that is unmounted at the end.
 struct MountedOverlay(PathBuf);
 
-/// Whether this process is the one with mounts of its own; if not, it starts it, and judges it.
+/// Whether this process has its own mount namespace; if not, it starts the one that has, and checks its result.
 pub(crate) fn has_private_mounts(test: &str) -> bool {
     const MARK: &str = "CARREL_PRIVATE_MOUNTS";
     if let Some(place) = std::env::var_os(MARK) {
-        // As in a sandbox the layer is in memory.
+        // As in a sandbox, the layer is in memory.
         rustix::mount::mount("tmpfs", place.as_os_str(), "tmpfs", MountFlags::empty(), c"size=256m").unwrap();
         return true;
     }
@@ -57,7 +57,7 @@ fn pick<T: Copy>(from: &[T], choice: u8) -> T {
     from[usize::from(choice) % from.len()]
 }
 
-/// Does one piece of work. Much of it cannot be done, and that is as good.
+/// Performs one operation. Many fail, which is expected.
 fn act(root: &Path, (kind, one, other, choice): Act, targets: &[&[u8]]) {
     let (path, second) = (place(root, one), place(root, other));
     let _ = match kind % 10 {
@@ -79,7 +79,7 @@ fn act(root: &Path, (kind, one, other, choice): Act, targets: &[&[u8]]) {
     };
 }
 
-/// A project after some work, a sandbox after some more, and what it saw at the end.
+/// A project after some operations, a sandbox after some more, and the tree that it saw at the end.
 fn work(before: &[Act], after: &[Act], targets: &[&[u8]]) -> (TestTrees, BTreeMap<Vec<u8>, TreeItem>) {
     let trees = TestTrees::new();
     for name in ["merged", "work"] {
@@ -93,9 +93,9 @@ fn work(before: &[Act], after: &[Act], targets: &[&[u8]]) -> (TestTrees, BTreeMa
     for step in after.iter().take(24) {
         act(&overlay.0, *step, targets);
     }
-    let seen = items(&overlay.0);
+    let observed = items(&overlay.0);
     drop(overlay);
-    (trees, seen)
+    (trees, observed)
 }
 
 // === impl MountedOverlay ===
@@ -126,20 +126,20 @@ fn changes_applied_to_a_copy_of_the_project_give_what_the_sandbox_saw() {
     }
     bolero::check!().with_iterations(256).with_type::<(Vec<Act>, Vec<Act>, bool)>().for_each(
         |(before, after, other)| {
-            let (trees, seen) = work(before, after, &TARGETS);
+            let (trees, observed) = work(before, after, &TARGETS);
             let was = trees.items();
             let kept = trees.keep();
-            assert_eq!(trees.list().is_empty(), was == seen);
+            assert_eq!(trees.list().is_empty(), was == observed);
             let copy = trees.copy("copy");
             if *other {
-                // Of a user who has no other rights than those that the permissions give.
+                // Of a user who has only the rights of the file permissions.
                 let done = Command::new("chown").args(["-hR", "4242:4343"]).arg(&copy).status().unwrap();
                 assert!(done.success());
             }
             kept.apply(Some(&copy), ApplyOptions { dry_run: true, ..ApplyOptions::default() }).unwrap();
             assert_eq!(items(&copy), was, "a dry run writes nothing");
             kept.apply(Some(&copy), ApplyOptions::default()).unwrap();
-            assert_eq!(items(&copy), seen);
+            assert_eq!(items(&copy), observed);
             let again = kept.apply(Some(&copy), ApplyOptions::default()).unwrap();
             assert!(again.to_string().starts_with("nothing to do"), "{again}");
             assert_eq!(trees.items(), was, "and the project is as it was");
@@ -156,7 +156,7 @@ fn git_applies_the_patch_to_a_copy_of_the_project() {
         return;
     }
     bolero::check!().with_iterations(128).with_type::<(Vec<Act>, Vec<Act>)>().for_each(|(before, after)| {
-        let (trees, seen) = work(before, after, &DANGLING);
+        let (trees, observed) = work(before, after, &DANGLING);
         let mut patch = Vec::new();
         trees.keep().diff(None, &mut patch, DiffStyle::Patch).unwrap();
         let copy = trees.copy("copy");
@@ -174,7 +174,7 @@ fn git_applies_the_patch_to_a_copy_of_the_project() {
             let patch = String::from_utf8_lossy(&patch);
             assert!(output.status.success(), "{}\n{patch}", String::from_utf8_lossy(&output.stderr));
         }
-        assert_eq!(files(&items(&copy)), files(&seen), "{}", String::from_utf8_lossy(&patch));
+        assert_eq!(files(&items(&copy)), files(&observed), "{}", String::from_utf8_lossy(&patch));
     });
 }
 
@@ -185,16 +185,16 @@ fn the_exported_layer_over_a_copy_of_the_project_gives_what_the_sandbox_saw() {
         return;
     }
     bolero::check!().with_iterations(128).with_type::<(Vec<Act>, Vec<Act>)>().for_each(|(before, after)| {
-        let (trees, seen) = work(before, after, &TARGETS);
+        let (trees, observed) = work(before, after, &TARGETS);
         let mut layer = Vec::new();
         trees.keep().export(&mut layer).unwrap();
         let copy = trees.copy("copy");
         unpack(&layer, &copy);
-        assert_eq!(items(&copy), seen);
+        assert_eq!(items(&copy), observed);
     });
 }
 
-/// Unpacks a layer as the format of images says.
+/// Unpacks a layer as the OCI image specification defines.
 fn unpack(layer: &[u8], root: &Path) {
     for entry in tar::Archive::new(layer).entries().unwrap() {
         let mut entry = entry.unwrap();
@@ -202,7 +202,7 @@ fn unpack(layer: &[u8], root: &Path) {
         let name = path.file_name().unwrap().as_bytes();
         let gone = name.strip_prefix(b".wh.").map(|gone| path.with_file_name(OsStr::from_bytes(gone)));
         let kind = entry.header().entry_type();
-        // A directory lies over a directory; everything else takes the place of what is there.
+        // A directory merges with a directory; every other entry replaces the existing one.
         if !(kind.is_dir() && path.is_dir() && !path.is_symlink()) {
             let old = gone.as_deref().unwrap_or(&path);
             let _ = fs::remove_file(old).or_else(|_| fs::remove_dir_all(old));
@@ -224,7 +224,7 @@ fn unpack(layer: &[u8], root: &Path) {
     }
 }
 
-/// What git knows of a tree.
+/// The content of a tree as git stores it.
 fn files(items: &BTreeMap<Vec<u8>, TreeItem>) -> BTreeMap<&[u8], (bool, &[u8])> {
     items
         .iter()

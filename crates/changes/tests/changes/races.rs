@@ -1,4 +1,4 @@
-//! A project of another user, who exchanges its directories and files while root applies changes to it.
+//! A project of another user, who swaps its directories and files while root applies changes to it.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -12,16 +12,16 @@ use carrel_changes::{ApplyError, ApplyOptions, SavedChanges};
 use crate::support::TestTrees;
 
 const OWNER: u32 = 4242;
-/// How often changes are applied beside the exchange.
+/// How many times changes are applied during the swaps.
 const ROUNDS: u32 = 40;
 
-/// A process of the owner, which is gone with the test.
+/// A process of the owner, killed with the test.
 struct SwapProcess(Child);
 
 // === impl SwapProcess ===
 
 impl SwapProcess {
-    /// Runs a script of the owner's without end, in the project; it has begun when this returns.
+    /// Runs a script of the owner in a loop, in the project; it has started when this returns.
     fn start(trees: &TestTrees, script: &str) -> Self {
         let script = format!("$| = 1; my $began = 0; while (1) {{ {script}; print 'x' unless $began++ }}");
         let mut perl = Command::new("perl");
@@ -40,7 +40,7 @@ impl Drop for SwapProcess {
     }
 }
 
-/// A project that belongs to the owner, in a directory that all can search, beside a place that is root's alone.
+/// A project of the owner in a directory that all can search, beside a directory of root.
 fn trees() -> TestTrees {
     let trees = TestTrees::new().project("d/keep", "1").directory("precious", 0o755).directory("project", 0o755);
     fs::set_permissions(trees.dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
@@ -52,7 +52,7 @@ fn give(trees: &TestTrees) {
     assert!(done.unwrap().success());
 }
 
-/// Applies again and again; what was applied is taken away in between, so that there always is something to do.
+/// Applies repeatedly; applied changes are reverted in between, so that there is always something to apply.
 fn apply_often(kept: &SavedChanges, again: impl Fn()) -> (u32, u32) {
     let (mut applied, mut failed) = (0, 0);
     for _ in 0..ROUNDS {
@@ -80,7 +80,7 @@ fn a_directory_swapped_with_a_symlink_does_not_redirect_writes() {
     fs::remove_file(precious.join("control")).unwrap();
     fs::remove_file(trees.path("project/d")).unwrap();
     fs::rename(trees.path("project/old"), trees.path("project/d")).unwrap();
-    // One place is root's; the other is the owner's own, but no part of the project.
+    // One directory is root's; the other is the owner's own, but not part of the project.
     let other = trees.path("other");
     fs::create_dir(&other).unwrap();
     chown(&other, Some(OWNER), Some(OWNER)).unwrap();
@@ -93,7 +93,7 @@ fn a_directory_swapped_with_a_symlink_does_not_redirect_writes() {
     let (applied, failed) = apply_often(&kept, || {
         for name in ["new", "sub/file", "link"] {
             for directory in ["d", "old"] {
-                // As the owner: this cleans up behind links as little as the product does.
+                // As the owner: like the product, this does not follow links when it cleans up.
                 let mut rm = Command::new("rm");
                 let path = trees.path("project").join(directory).join(name);
                 drop(rm.arg("-f").arg(path).uid(OWNER).gid(OWNER).status());
@@ -108,7 +108,7 @@ fn a_directory_swapped_with_a_symlink_does_not_redirect_writes() {
 
 #[test]
 fn a_file_swapped_for_one_of_root_is_neither_chowned_nor_opened() {
-    // A file whose permissions change, a directory and a link: all that is handled by its name once it is there.
+    // A file whose permissions change, a directory and a link: all are handled by name once they exist.
     let trees = trees()
         .project("script", "1")
         .upper("script", "1")
@@ -117,7 +117,7 @@ fn a_file_swapped_for_one_of_root_is_neither_chowned_nor_opened() {
         .link("upper/link", "script");
     give(&trees);
     let kept = trees.keep();
-    // What root left in the directory of the user: a secret file and a secret directory, which the user can rename.
+    // A secret file and a secret directory of root in the directory of the user, which the user can rename.
     let (file, directory) = (trees.path("project/secret"), trees.path("project/vault"));
     fs::write(&file, "secret").unwrap();
     fs::create_dir(&directory).unwrap();
@@ -132,7 +132,7 @@ fn a_file_swapped_for_one_of_root_is_neither_chowned_nor_opened() {
     let swapper = SwapProcess::start(&trees, script);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // Whatever is found at any moment: neither of them is ever open to others, nor another's.
+        // At any time, neither is accessible to others, nor is another user's file.
         let watch = scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 for (held, mode) in held.iter().zip([0o600, 0o700]) {
@@ -157,7 +157,7 @@ fn a_hard_link_elsewhere_keeps_its_permissions() {
     let trees = trees().project("run", "1").upper("run", "1").mode("upper/run", 0o777);
     let kept = trees.keep();
     give(&trees);
-    // A user can link a file of root's, where the host does not forbid it.
+    // A user can link a file of root, where the host does not forbid it.
     let precious = trees.path("precious/file");
     fs::write(&precious, "1").unwrap();
     fs::remove_file(trees.path("project/run")).unwrap();
@@ -178,7 +178,7 @@ fn root_does_not_write_in_a_directory_of_another_user_than_the_owner() {
         "nothing was applied: 1 refusal\n  d/new: its directory belongs to another user than the project does"
     );
     assert!(!trees.path("project/d/new").exists());
-    // The control: it is the owner's.
+    // The control: it belongs to the owner.
     chown(trees.path("project"), Some(OWNER), Some(OWNER)).unwrap();
     kept.apply(None, ApplyOptions::default()).unwrap();
     assert_eq!(fs::metadata(trees.path("project/d/new")).unwrap().uid(), OWNER);

@@ -1,4 +1,4 @@
-//! Trees to try things on.
+//! Test trees.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -8,24 +8,24 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use carrel_changes::{
-    Changes, Project, SaveLimits, SaveRequest, SavedChanges, SavedChangesError, Snapshot, UpperLayer,
+    Changes, Project, ProjectSnapshot, SaveLimits, SaveRequest, SavedChanges, SavedChangesError, UpperLayer,
 };
 use rustix::fs::{FileType, Mode, XattrFlags};
 use tempfile::TempDir;
 
-/// Where the ids of the sandbox begin.
+/// The first id of the sandbox on the host.
 pub(crate) const BASE: u32 = 100_000;
-/// The id inside that stands for the owner of the project.
+/// The id inside that maps to the owner of the project.
 pub(crate) const USER: u32 = 1000;
-/// The id inside that stands for its group.
+/// The id inside that maps to its group.
 pub(crate) const GROUP: u32 = 1001;
 
-/// A project and a layer over it, both empty at first.
+/// A project and a layer over it, both initially empty.
 pub(crate) struct TestTrees {
     pub(crate) dir: TempDir,
 }
 
-/// What is at a path.
+/// The entry at a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum TreeItem {
     File(u32, Vec<u8>),
@@ -80,7 +80,7 @@ impl TestTrees {
         self
     }
 
-    /// Marks something as deleted, as an overlay does.
+    /// Marks an entry as deleted, as an overlay does.
     pub(crate) fn whiteout(self, path: &str) -> Self {
         let path = self.path("upper").join(path);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -103,7 +103,7 @@ impl TestTrees {
         Changes::collect(&upper, &project).unwrap()
     }
 
-    /// The changes, one in a line.
+    /// The changes, one per line.
     pub(crate) fn list(&self) -> String {
         self.collect().list().to_string()
     }
@@ -115,7 +115,7 @@ impl TestTrees {
     pub(crate) fn try_keep(
         &self,
         name: &str,
-        snapshot: Option<&Snapshot>,
+        snapshot: Option<&ProjectSnapshot>,
         limits: SaveLimits,
     ) -> Result<SavedChanges, SavedChangesError> {
         let (upper, project) = self.open();
@@ -143,7 +143,7 @@ pub(crate) fn write(path: &Path, content: &[u8], mode: u32) {
     std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
 }
 
-/// All that is below a directory.
+/// All entries below a directory.
 pub(crate) fn items(root: &Path) -> BTreeMap<Vec<u8>, TreeItem> {
     let mut items = BTreeMap::new();
     let mut waiting = vec![Vec::new()];

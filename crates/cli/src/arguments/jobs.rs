@@ -2,12 +2,12 @@
 
 use std::ffi::OsString;
 
+use carrel_units::TimeSpan;
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
-use super::parsers::bytes;
+use super::parsers::{bytes, positive_span};
 use crate::environment::Variable;
-use crate::size::Time;
 
 /// The default keys that detach from a job.
 pub(super) const DETACH_KEYS: &str = "ctrl-p,ctrl-q";
@@ -46,8 +46,8 @@ pub(crate) struct ExecArguments {
     #[arg(short, long, value_name = "USER[:GROUP]")]
     pub(crate) user: Option<String>,
     /// Kill the command after a time, such as 30s or 5m, with exit code 124
-    #[arg(long, value_name = "TIME")]
-    pub(crate) timeout: Option<Time>,
+    #[arg(long, value_name = "TIME", value_parser = positive_span)]
+    pub(crate) timeout: Option<TimeSpan>,
     /// Keys that detach from the command and leave it running; empty for none
     #[arg(long, value_name = "KEYS", default_value = DETACH_KEYS)]
     pub(crate) detach_keys: String,
@@ -124,29 +124,29 @@ pub(crate) struct LogsArguments {
 
 /// Text that is not the id of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct BadJobId;
+pub(super) struct InvalidJobId;
 
 /// Parses an id for a new job, which must be a valid exec id in any sandbox.
-fn new_job_id(text: &str) -> Result<String, carrel_store::BadId> {
+fn new_job_id(text: &str) -> Result<String, carrel_store::InvalidId> {
     carrel_store::ExecId::new(text).map(|id| id.as_str().to_owned())
 }
 
 /// Parses the id of an existing job: other clients and Carrel itself may choose shorter ids.
-pub(super) fn job_id(text: &str) -> Result<String, BadJobId> {
+pub(super) fn job_id(text: &str) -> Result<String, InvalidJobId> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '~');
     let fits = (1..=LONGEST_JOB).contains(&text.len()) && !text.starts_with('.') && text.chars().all(plain);
-    if fits { Ok(text.to_owned()) } else { Err(BadJobId) }
+    if fits { Ok(text.to_owned()) } else { Err(InvalidJobId) }
 }
 
-// === impl BadJobId ===
+// === impl InvalidJobId ===
 
-impl std::fmt::Display for BadJobId {
+impl std::fmt::Display for InvalidJobId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("not a job id; `carrel ps NAME` lists jobs")
     }
 }
 
-impl std::error::Error for BadJobId {}
+impl std::error::Error for InvalidJobId {}
 
 #[cfg(test)]
 mod tests {
@@ -169,7 +169,7 @@ mod tests {
             assert_eq!(job_id(id).as_deref(), Ok(id));
         }
         for id in ["", ".", "..", ".a", "a/b", "a b", "ä", &"x".repeat(LONGEST_JOB + 1)] {
-            assert_eq!(job_id(id), Err(BadJobId), "{id}");
+            assert_eq!(job_id(id), Err(InvalidJobId), "{id}");
         }
     }
 }

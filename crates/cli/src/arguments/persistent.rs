@@ -6,16 +6,16 @@ use std::time::Duration;
 use carrel_daemon::Address;
 use carrel_image::ImageRef;
 use carrel_sandbox::cgroup::CpuShare;
+use carrel_units::ByteSize;
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
 use super::images::{IMAGE, PullPolicyArgument};
-use super::parsers::duration;
+use super::parsers::{duration, positive_size};
 use crate::environment::Variable;
 use crate::label::Label;
 use crate::mount::{CopyPair, MountPair};
 use crate::port::PortPair;
-use crate::size::Size;
 
 /// `carrel serve`.
 #[derive(Args, Debug)]
@@ -82,8 +82,8 @@ pub(crate) struct CreateArguments {
     #[arg(long = "tool", value_name = "NAME")]
     pub(crate) tools: Vec<String>,
     /// Memory limit, such as 512M or 2G [default: set by the daemon]
-    #[arg(short, long, value_name = "SIZE")]
-    pub(crate) memory: Option<Size>,
+    #[arg(short, long, value_name = "SIZE", value_parser = positive_size)]
+    pub(crate) memory: Option<ByteSize>,
     /// CPU limit, such as 1.5 [default: all CPUs]
     #[arg(long, value_name = "CORES")]
     pub(crate) cpus: Option<CpuShare>,
@@ -91,8 +91,8 @@ pub(crate) struct CreateArguments {
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) pids: Option<u32>,
     /// Disk limit, such as 10M for 10 MiB [default: set by the daemon, else the free space of the host]
-    #[arg(long, value_name = "SIZE")]
-    pub(crate) disk: Option<Size>,
+    #[arg(long, value_name = "SIZE", value_parser = positive_size)]
+    pub(crate) disk: Option<ByteSize>,
     /// Stop the sandbox after being idle for this time; 0 for never [default: set by the daemon]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) idle_ttl: Option<Duration>,

@@ -6,15 +6,16 @@ use std::path::PathBuf;
 use carrel_changes::ChangeName;
 use carrel_image::ImageRef;
 use carrel_sandbox::cgroup::CpuShare;
+use carrel_units::{ByteSize, TimeSpan};
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
 use super::images::{IMAGE, PullPolicyArgument};
 use super::isolation::IsolationKind;
 use super::jobs::DETACH_KEYS;
+use super::parsers::{positive_size, positive_span};
 use crate::environment::Variable;
 use crate::mount::MountPair;
-use crate::size::{Size, Time};
 
 /// `carrel run`.
 #[derive(Args, Debug)]
@@ -33,8 +34,8 @@ pub(crate) struct RunArguments {
     #[arg(short, long, value_name = "USER[:GROUP]")]
     pub(crate) user: Option<String>,
     /// Memory limit, such as 512M or 2G [default: half of the host's memory]
-    #[arg(short, long, value_name = "SIZE")]
-    pub(crate) memory: Option<Size>,
+    #[arg(short, long, value_name = "SIZE", value_parser = positive_size)]
+    pub(crate) memory: Option<ByteSize>,
     /// CPU limit, such as 1.5 [default: all CPUs]
     #[arg(long, value_name = "CORES")]
     pub(crate) cpus: Option<CpuShare>,
@@ -42,14 +43,14 @@ pub(crate) struct RunArguments {
     #[arg(long, value_name = "COUNT", default_value_t = 1024)]
     pub(crate) pids: u32,
     /// Disk limit; files are stored in memory, and count towards the memory limit
-    #[arg(long, value_name = "SIZE", default_value = "1G")]
-    pub(crate) disk: Size,
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = positive_size)]
+    pub(crate) disk: ByteSize,
     /// Isolation: namespaces, or gvisor, which has its own kernel and needs runsc
     #[arg(long, value_enum, default_value_t, value_name = "KIND", hide_possible_values = true)]
     pub(crate) isolation: IsolationKind,
     /// Kill the command after a time, such as 30s or 5m, with exit code 124
-    #[arg(long, value_name = "TIME")]
-    pub(crate) timeout: Option<Time>,
+    #[arg(long, value_name = "TIME", value_parser = positive_span)]
+    pub(crate) timeout: Option<TimeSpan>,
     /// Name of the sandbox, by which clients find its socket
     #[arg(long)]
     pub(crate) name: Option<String>,

@@ -3,12 +3,12 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
+use carrel_units::TimeSpan;
 use clap::Args;
 
 use super::jobs::job_id;
-use super::parsers::duration;
+use super::parsers::{duration, positive_span};
 use crate::label::Label;
-use crate::size::Time;
 
 /// `carrel ps`.
 #[derive(Args, Debug)]
@@ -44,8 +44,8 @@ pub(crate) struct StatsArguments {
     #[arg(long)]
     pub(crate) no_stream: bool,
     /// Refresh interval, over which CPU usage is measured
-    #[arg(long, value_name = "TIME", default_value = "1s")]
-    pub(crate) interval: Time,
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = positive_span)]
+    pub(crate) interval: TimeSpan,
     /// Sandboxes to show [default: all running sandboxes]
     #[arg(value_name = "NAME")]
     pub(crate) names: Vec<String>,

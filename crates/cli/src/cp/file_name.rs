@@ -13,19 +13,19 @@ pub(crate) struct FileName(String);
 
 /// Text that is not the name of a directory entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct BadFileName(String);
+pub(crate) struct InvalidFileName(String);
 
 // === impl FileName ===
 
 impl FileName {
     /// Checks a name.
-    pub(crate) fn new(name: &str) -> Result<Self, BadFileName> {
+    pub(crate) fn new(name: &str) -> Result<Self, InvalidFileName> {
         let is_path = matches!(name, "" | "." | "..") || name.contains(['/', '\0']);
-        if is_path || name.len() > LONGEST { Err(BadFileName(name.to_owned())) } else { Ok(Self(name.to_owned())) }
+        if is_path || name.len() > LONGEST { Err(InvalidFileName(name.to_owned())) } else { Ok(Self(name.to_owned())) }
     }
 
     /// The last component of a path.
-    pub(crate) fn last(path: &str) -> Result<Self, BadFileName> {
+    pub(crate) fn last(path: &str) -> Result<Self, InvalidFileName> {
         Self::new(path.rsplit('/').next().unwrap_or(path))
     }
 
@@ -40,9 +40,9 @@ impl fmt::Display for FileName {
     }
 }
 
-// === impl BadFileName ===
+// === impl InvalidFileName ===
 
-impl fmt::Display for BadFileName {
+impl fmt::Display for InvalidFileName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "\"{}\" is not the name of a file", EscapedName(self.0.as_bytes()))
     }

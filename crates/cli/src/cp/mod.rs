@@ -67,7 +67,7 @@ pub(crate) fn cp(arguments: &CopyArguments, json: bool) -> Result<u8, Failure> {
         // Standard output has the archive.
         jobs::session::ending::note(&crate::json::line(&report.json()));
     } else if json {
-        crate::say(crate::json::line(&report.json()).as_bytes())?;
+        crate::write_stdout(crate::json::line(&report.json()).as_bytes())?;
     } else if !arguments.quiet {
         // Nothing can be reported if standard error is closed.
         let _written = std::io::Write::write_all(&mut std::io::stderr(), report.notes().as_bytes());

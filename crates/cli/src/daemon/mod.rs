@@ -162,7 +162,7 @@ mod tests {
     use std::os::unix::net::{UnixListener, UnixStream};
 
     use carrel_control::CreateRequest;
-    use carrel_control::spec::Draft;
+    use carrel_control::spec::SpecDraft;
 
     use super::*;
 
@@ -190,11 +190,11 @@ mod tests {
             carrel_store::Store::open(&home.path().join("carrel.db"), carrel_store::StoreOptions::default()).unwrap();
         let provider = std::sync::Arc::new(carrel_control::fake::FakeProvider::default());
         let control =
-            carrel_control::Control::start(store, provider, carrel_control::Settings::default()).await.unwrap();
+            carrel_control::Control::start(store, provider, carrel_control::ControlSettings::default()).await.unwrap();
         let caller = carrel_control::Caller { user: 0, group: 0, trusted: true };
         for number in 0..SANDBOXES {
             let labels = [("large".to_owned(), "x".repeat(LABEL))].into();
-            let draft = Draft { image: "host".to_owned(), labels, ..Draft::default() };
+            let draft = SpecDraft { image: "host".to_owned(), labels, ..SpecDraft::default() };
             let id = Some(format!("desk{number}"));
             control.create(&caller, CreateRequest { id, spec: Some(draft), ..Default::default() }).await.unwrap();
         }

@@ -1,10 +1,10 @@
 //! Converts a gRPC status of the daemon into a failure with a hint.
 
+use carrel_units::ByteSize;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
 use crate::failure::Failure;
-use crate::size::Size;
 
 /// Whether there is no such sandbox.
 pub(crate) fn is_unknown(status: &Status) -> bool {
@@ -45,7 +45,8 @@ pub(crate) fn status_failure(status: &Status) -> Failure {
 /// The hint for an exceeded limit: a command that frees capacity, and the configuration key of the limit.
 fn limit_remedy(status: &Status) -> String {
     let metadata = status.get_details_error_info().map(|info| info.metadata).unwrap_or_default();
-    let number = |key: &str| metadata.get(key).and_then(|text| text.parse().ok()).map(|bytes| Size(bytes).to_string());
+    let number =
+        |key: &str| metadata.get(key).and_then(|text| text.parse().ok()).map(|bytes| ByteSize(bytes).to_string());
     let key =
         |name: &str| format!("raise `{name}` in the configuration of the daemon (`carrel serve --check` shows it)");
     match metadata.get("limit").map(String::as_str) {

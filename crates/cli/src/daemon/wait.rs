@@ -9,20 +9,20 @@ use crate::failure::Failure;
 /// How often a stream may break without an event in between.
 const TRIES: u32 = 5;
 
-/// Waits until a sandbox is in a state, from how it was seen last. Returns how it is then; none if nothing is known of it
+/// Waits until a sandbox is in a state, from its last known handle. Returns how it is then; none if nothing is known of it
 /// any more.
 pub(crate) async fn until(
     daemon: &mut DaemonClient,
-    seen: SandboxHandle,
+    handle: SandboxHandle,
     target: SandboxState,
 ) -> Result<Option<SandboxHandle>, Failure> {
-    let (id, mut seen, mut broken) = (seen.sandbox_id.clone(), seen, 0);
+    let (id, mut handle, mut broken) = (handle.sandbox_id.clone(), handle, 0);
     loop {
-        if is_reached(&seen, target)? {
-            return Ok(Some(seen));
+        if is_reached(&handle, target)? {
+            return Ok(Some(handle));
         }
-        let status = match follow(daemon, &mut seen, target).await {
-            Ok(FollowOutcome::Reached) => return Ok(Some(seen)),
+        let status = match follow(daemon, &mut handle, target).await {
+            Ok(FollowOutcome::Reached) => return Ok(Some(handle)),
             Ok(FollowOutcome::Changed) => {
                 broken = 0;
                 continue;
@@ -37,7 +37,7 @@ pub(crate) async fn until(
             Code::Unavailable | Code::Unknown | Code::Cancelled | Code::Internal if broken <= TRIES => {
                 *daemon = DaemonClient::reconnect().await?;
                 match daemon.get(&id).await {
-                    Ok(handle) => seen = handle,
+                    Ok(current) => handle = current,
                     Err(status) if is_unknown(&status) && target == SandboxState::Deleted => return Ok(None),
                     Err(status) if status.code() == Code::Unavailable => {}
                     Err(status) => return Err(status_failure(&status)),
@@ -60,16 +60,16 @@ enum FollowOutcome {
 /// Follows the events of a sandbox, and queries it after each.
 async fn follow(
     daemon: &mut DaemonClient,
-    seen: &mut SandboxHandle,
+    handle: &mut SandboxHandle,
     target: SandboxState,
 ) -> Result<FollowOutcome, Status> {
-    let mut events = subscribe(daemon, &seen.sandbox_id, seen.last_event_sequence).await?;
+    let mut events = subscribe(daemon, &handle.sandbox_id, handle.last_event_sequence).await?;
     while let Some(event) = events.message().await? {
-        if event.sequence <= seen.last_event_sequence {
+        if event.sequence <= handle.last_event_sequence {
             continue;
         }
-        *seen = daemon.get(&seen.sandbox_id).await?;
-        if let Some(followed) = followed(&event, seen, target) {
+        *handle = daemon.get(&handle.sandbox_id).await?;
+        if let Some(followed) = followed(&event, handle, target) {
             return Ok(followed);
         }
     }
@@ -77,12 +77,12 @@ async fn follow(
 }
 
 /// What an event and the state after it mean for the wait; none to continue waiting.
-fn followed(event: &SandboxEvent, seen: &SandboxHandle, target: SandboxState) -> Option<FollowOutcome> {
+fn followed(event: &SandboxEvent, handle: &SandboxHandle, target: SandboxState) -> Option<FollowOutcome> {
     // The state may have changed since, but it was reached; a sandbox that has failed since is a failure.
-    if event.sandbox_state() == target && seen.state() != SandboxState::Failed {
+    if event.sandbox_state() == target && handle.state() != SandboxState::Failed {
         return Some(FollowOutcome::Reached);
     }
-    match is_reached(seen, target) {
+    match is_reached(handle, target) {
         Ok(true) => Some(FollowOutcome::Reached),
         Err(_) => Some(FollowOutcome::Changed),
         Ok(false) => None,
@@ -101,14 +101,14 @@ pub(crate) async fn subscribe(
 }
 
 /// Whether a sandbox is in the target state; a failure if it cannot reach that any more.
-fn is_reached(seen: &SandboxHandle, target: SandboxState) -> Result<bool, Failure> {
+fn is_reached(handle: &SandboxHandle, target: SandboxState) -> Result<bool, Failure> {
     use SandboxState::{Deleted, Deleting, Failed, Pending, Ready, Stopped, Unspecified};
-    let (id, state) = (&seen.sandbox_id, seen.state());
+    let (id, state) = (&handle.sandbox_id, handle.state());
     match (target, state) {
         _ if state == target => Ok(true),
         (_, Failed) => {
-            let words = format!("the sandbox {id:?} failed: {}", seen.error_message);
-            let reason = Some(seen.error_code.clone()).filter(|reason| !reason.is_empty());
+            let words = format!("the sandbox {id:?} failed: {}", handle.error_message);
+            let reason = Some(handle.error_code.clone()).filter(|reason| !reason.is_empty());
             Err(Failure { reason, ..Failure::new("sandbox_failed", words) }.hint(format!("carrel events {id}")))
         }
         (Ready, Stopped | Deleting | Deleted) | (Stopped, Deleting | Deleted) => {
@@ -123,7 +123,7 @@ fn is_reached(seen: &SandboxHandle, target: SandboxState) -> Result<bool, Failur
 mod tests {
     use super::*;
 
-    fn seen(state: SandboxState) -> SandboxHandle {
+    fn in_state(state: SandboxState) -> SandboxHandle {
         SandboxHandle {
             sandbox_id: "web1".to_owned(),
             state: state.into(),
@@ -149,7 +149,7 @@ mod tests {
             (Deleted, Deleted, Some(true)),
             (Deleted, Failed, None),
         ] {
-            assert_eq!(is_reached(&seen(now), target).ok(), is, "{target:?} {now:?}");
+            assert_eq!(is_reached(&in_state(now), target).ok(), is, "{target:?} {now:?}");
         }
     }
 
@@ -168,13 +168,13 @@ mod tests {
             (Ready, Ready, Failed, Some(FollowOutcome::Changed)),
         ] {
             let event = SandboxEvent { sandbox_state: event.into(), ..SandboxEvent::default() };
-            assert_eq!(followed(&event, &seen(now), target), expected, "{target:?} {event:?} {now:?}");
+            assert_eq!(followed(&event, &in_state(now), target), expected, "{target:?} {event:?} {now:?}");
         }
     }
 
     #[test]
     fn a_failed_sandbox_is_reported_with_its_reason() {
-        let failure = is_reached(&seen(SandboxState::Failed), SandboxState::Ready).unwrap_err();
+        let failure = is_reached(&in_state(SandboxState::Failed), SandboxState::Ready).unwrap_err();
         assert_eq!(failure.message, "the sandbox \"web1\" failed: no memory");
         assert_eq!(failure.reason.as_deref(), Some("CONTAINER_OOM"));
     }

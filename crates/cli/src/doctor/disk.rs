@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use carrel_daemon::{Config, LimitsConfig};
-use carrel_sandbox::cgroup::{Controller, ControllerLocation, Host};
-use carrel_sandbox::{FreeSpace, KeptDisk};
+use carrel_sandbox::cgroup::{Controller, ControllerLocation, HostCgroups};
+use carrel_sandbox::{FreeSpace, PersistentDisk};
+use carrel_units::ByteSize;
 
 use super::HostCheck;
 use crate::home::CarrelHome;
-use crate::size::Size;
 
 /// Magic numbers of file systems.
 const FILE_SYSTEMS: [(u64, &str); 6] = [
@@ -24,21 +24,21 @@ pub(super) fn checks() -> Vec<HostCheck> {
     // A missing home and an invalid configuration are reported by other checks.
     let Ok(home) = CarrelHome::find() else { return Vec::new() };
     let limits = Config::load(None).unwrap_or_default().limits;
-    look(home.path(), &limits).into_iter().collect()
+    check_home(home.path(), &limits).into_iter().collect()
 }
 
-fn look(home: &Path, limits: &LimitsConfig) -> Option<HostCheck> {
+fn check_home(home: &Path, limits: &LimitsConfig) -> Option<HostCheck> {
     let stat = rustix::fs::statfs(home).ok()?;
     let number = u64::try_from(stat.f_type).ok()?;
     let name = FILE_SYSTEMS.iter().find(|(one, _)| *one == number).map_or("file system", |(_, name)| name);
     let opened = std::fs::File::open(home).ok()?;
     let counts = FreeSpace::of(&opened).ok()?.inodes.is_some();
-    Some(check(name, KeptDisk::has_quotas(home).ok()?, counts, limits, no_freezer().as_ref()))
+    Some(check(name, PersistentDisk::has_quotas(home).ok()?, counts, limits, no_freezer().as_ref()))
 }
 
 /// Why this host cannot pause sandboxes, and the remedy.
 fn no_freezer() -> Option<(String, String)> {
-    match Host::detect().as_ref().map(|host| host.place(Controller::Freezer)) {
+    match HostCgroups::detect().as_ref().map(|host| host.location(Controller::Freezer)) {
         Ok(ControllerLocation::V1(_) | ControllerLocation::V2(_)) => None,
         Ok(ControllerLocation::Missing(missing)) => Some((missing.to_string(), missing.remedy())),
         Err(error) => Some((error.to_string(), "mount -t proc proc /proc".to_owned())),
@@ -57,7 +57,7 @@ fn check(
             "with project quotas, but no default size: a persistent disk has a size only with --disk".to_owned()
         }
         (true, size) => {
-            format!("with project quotas: a persistent disk has {} unless --disk says otherwise", Size(size))
+            format!("with project quotas: a persistent disk has {} unless --disk says otherwise", ByteSize(size))
         }
         (false, _) => "without project quotas: a persistent disk has a size only with --disk".to_owned(),
     };
@@ -75,7 +75,7 @@ fn check(
         return HostCheck::warn("disk", found, format!("{remedy}; or limit each sandbox: create --disk SIZE"));
     }
     let inodes = if counts { "" } else { "; inodes are not counted here" };
-    let free = Size(limits.host_free);
+    let free = ByteSize(limits.host_free);
     HostCheck::ok("disk", format!("{found}; the daemon pauses writing sandboxes to keep {free} free{inodes}"))
 }
 
@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn the_file_system_of_the_home_is_checked() {
         let home = tempfile::tempdir().unwrap();
-        assert!(look(home.path(), &Config::default().limits).is_some());
-        assert!(look(&home.path().join("missing"), &Config::default().limits).is_none());
+        assert!(check_home(home.path(), &Config::default().limits).is_some());
+        assert!(check_home(&home.path().join("missing"), &Config::default().limits).is_none());
     }
 }

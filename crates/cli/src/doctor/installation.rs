@@ -4,12 +4,12 @@ use std::path::Path;
 
 use carrel_agent_client::sandbox_directory;
 use carrel_shim_client::Programs;
+use carrel_units::ByteSize;
 use rustix::fs::StatVfsMountFlags;
 
 use super::HostCheck;
 use crate::failure::Failure;
 use crate::home::CarrelHome;
-use crate::size::Size;
 
 /// Enough for the copy of the agent and some changes.
 const MIN_FREE: u64 = 64 << 20;
@@ -33,7 +33,7 @@ fn check_home(home: &Path) -> Result<HostCheck, Failure> {
     rustix::fs::access(home, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK).map_err(unusable)?;
     let system = rustix::fs::statvfs(home).map_err(unusable)?;
     let free = system.f_bavail.saturating_mul(system.f_frsize);
-    let found = format!("{}, {} free", home.display(), Size(free));
+    let found = format!("{}, {} free", home.display(), ByteSize(free));
     if system.f_flag.contains(StatVfsMountFlags::NOEXEC) {
         let hint = "mount it with exec, or set CARREL_HOME to another directory";
         return Ok(HostCheck::fail("home", format!("{found}, but mounted noexec"), hint));

@@ -1,6 +1,6 @@
 //! Checks which limits this host enforces, and through which cgroup hierarchy.
 
-use carrel_sandbox::cgroup::{Controller, ControllerLocation, Host};
+use carrel_sandbox::cgroup::{Controller, ControllerLocation, HostCgroups};
 
 use super::{CheckStatus, HostCheck};
 
@@ -13,8 +13,10 @@ const LIMITS: [(&str, Controller, CheckStatus); 4] = [
 ];
 
 pub(super) fn checks() -> Vec<HostCheck> {
-    match Host::detect() {
-        Ok(host) => LIMITS.into_iter().map(|(name, which, without)| check(name, host.place(which), without)).collect(),
+    match HostCgroups::detect() {
+        Ok(host) => {
+            LIMITS.into_iter().map(|(name, which, without)| check(name, host.location(which), without)).collect()
+        }
         Err(error) => vec![HostCheck::fail("cgroups", error.to_string(), "mount -t proc proc /proc")],
     }
 }

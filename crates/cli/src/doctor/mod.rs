@@ -46,7 +46,7 @@ pub(crate) fn doctor(json: bool) -> Result<u8, Failure> {
         checks.extend(probe::checks());
         checks.push(gvisor::check());
     }
-    crate::say(if json { objects(&checks) } else { lines(&checks) }.as_bytes())?;
+    crate::write_stdout(if json { objects(&checks) } else { lines(&checks) }.as_bytes())?;
     Ok(u8::from(worst(&checks) == CheckStatus::Fail))
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use carrel_fetch::FetchError;
 use carrel_image::ImageRef;
-use carrel_layers::StoreError;
+use carrel_layers::ImageStoreError;
 
 use crate::failure::Failure;
 
@@ -44,7 +44,7 @@ pub(super) fn detect(source: &ImageRef) -> Result<ImageRef, Failure> {
 
 /// The reference for a layered archive that was given as the tar of a root file system.
 pub(super) fn layered_archive(error: &FetchError) -> Option<ImageRef> {
-    let FetchError::Store(StoreError::Layers { path, hint }) = error else { return None };
+    let FetchError::Store(ImageStoreError::Layers { path, hint }) = error else { return None };
     match *hint {
         "oci-archive" => Some(ImageRef::OciArchive { path: path.clone(), name: None }),
         "docker-archive" => Some(ImageRef::DockerArchive { path: path.clone(), name: None }),

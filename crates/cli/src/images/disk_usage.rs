@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use carrel_daemon::Config;
 use carrel_fetch::FetchError;
+use carrel_units::ByteSize;
 use serde_json::json;
 
 use super::{FAILED, open_existing};
 use crate::failure::Failure;
 use crate::home::CarrelHome;
-use crate::size::Size;
 use crate::table::TextTable;
 
 /// The unit of `st_blocks`.
@@ -56,15 +56,16 @@ fn print(json: bool) -> Result<u8, Failure> {
             "quarantine": quarantine.bytes,
             "store": store,
         });
-        return crate::say(crate::json::line(&object).as_bytes());
+        return crate::write_stdout(crate::json::line(&object).as_bytes());
     }
     let mut table = TextTable::new(["WHAT", "SIZE", "RECLAIMABLE"]);
-    let mut row = |what: String, size: u64, reclaimable: String| table.row([what, Size(size).to_string(), reclaimable]);
+    let mut row =
+        |what: String, size: u64, reclaimable: String| table.row([what, ByteSize(size).to_string(), reclaimable]);
     let images = format!("images ({}, {} layers)", image_usage.images, image_usage.layers);
     row(
         images,
         image_usage.unpacked + image_usage.blobs + image_usage.partial,
-        Size(image_usage.reclaimable).to_string(),
+        ByteSize(image_usage.reclaimable).to_string(),
     );
     row("  unpacked".to_owned(), image_usage.unpacked, String::new());
     row("  blobs".to_owned(), image_usage.blobs, String::new());
@@ -74,7 +75,7 @@ fn print(json: bool) -> Result<u8, Failure> {
     row("saved changes".to_owned(), changes, String::new());
     row(format!("output of commands ({} files)", logs.files), logs.bytes, String::new());
     row("store".to_owned(), store, String::new());
-    crate::say(table.to_string().as_bytes())
+    crate::write_stdout(table.to_string().as_bytes())
 }
 
 /// The directory with the output of execs.

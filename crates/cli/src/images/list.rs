@@ -3,14 +3,14 @@
 use std::time::UNIX_EPOCH;
 
 use carrel_fetch::{FetchError, Images};
-use carrel_layers::{StoreError, StoredImage};
+use carrel_layers::{ImageStoreError, StoredImage};
 use carrel_registry::ImageName;
+use carrel_units::ByteSize;
 use serde_json::{Value, json};
 
 use super::open_default;
 use crate::arguments::{ImageInspectArguments, ImageListArguments};
 use crate::failure::{Failure, Failures};
-use crate::size::Size;
 use crate::table::TextTable;
 use crate::timestamp::UnixMillis;
 
@@ -30,7 +30,7 @@ pub(super) fn list(arguments: &ImageListArguments, json: bool) -> Result<u8, Fai
         (false, true) => all.iter().map(|stored| format!("{}\n", stored.digest)).collect(),
         (false, false) => table(&all, UnixMillis::now()),
     };
-    crate::say(text.as_bytes())
+    crate::write_stdout(text.as_bytes())
 }
 
 /// Shows details of images; returns the exit code.
@@ -49,7 +49,7 @@ pub(super) fn inspect(arguments: &ImageInspectArguments, json: bool) -> Result<u
             (last, _) => objects.into_iter().chain(last).collect(),
         };
         let text = if json { crate::json::line(&value) } else { crate::json::lines(&value) };
-        crate::say(text.as_bytes())?;
+        crate::write_stdout(text.as_bytes())?;
     }
     failures.finish(super::FAILED)
 }
@@ -57,10 +57,10 @@ pub(super) fn inspect(arguments: &ImageInspectArguments, json: bool) -> Result<u
 /// A local image, by its name, digest or prefix of a digest.
 pub(super) fn one(images: &Images, text: &str) -> Result<StoredImage, FetchError> {
     let store = images.store()?;
-    if let Ok(name) = text.parse::<ImageName>() {
-        if let Some(found) = store.find(&name.to_string())? {
-            return Ok(store.get(found.digest)?.unwrap_or(found));
-        }
+    if let Ok(name) = text.parse::<ImageName>()
+        && let Some(found) = store.find(&name.to_string())?
+    {
+        return Ok(store.get(found.digest)?.unwrap_or(found));
     }
     let digits = text.strip_prefix("sha256:").unwrap_or(text);
     let is_long_enough = digits.len() >= SHORT;
@@ -68,8 +68,8 @@ pub(super) fn one(images: &Images, text: &str) -> Result<StoredImage, FetchError
         store.list()?.into_iter().filter(|stored| is_long_enough && stored.digest.hex().starts_with(digits));
     match (matches.next(), matches.next()) {
         (Some(stored), None) => Ok(stored),
-        (None, _) => Err(StoreError::Unknown(text.to_owned()).into()),
-        (Some(_), Some(_)) => Err(StoreError::Ambiguous(text.to_owned()).into()),
+        (None, _) => Err(ImageStoreError::Unknown(text.to_owned()).into()),
+        (Some(_), Some(_)) => Err(ImageStoreError::Ambiguous(text.to_owned()).into()),
     }
 }
 
@@ -84,7 +84,7 @@ fn table(all: &[StoredImage], now: UnixMillis) -> String {
                 short(name).to_owned(),
                 stored.digest.hex().chars().take(SHORT).collect(),
                 stored.layers.len().to_string(),
-                Size(stored.size).to_string(),
+                ByteSize(stored.size).to_string(),
                 since(stored).age(now),
             ]);
         }

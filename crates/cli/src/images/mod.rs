@@ -14,9 +14,10 @@ use std::path::PathBuf;
 use carrel_daemon::Config;
 use carrel_fetch::{FetchError, Images, PullPolicy};
 use carrel_image::ImageRef;
-use carrel_layers::{SandboxChanges, StoreError, StoredImage};
+use carrel_layers::{ImageStoreError, SandboxChanges, StoredImage};
 use carrel_registry::ImageName;
 use carrel_shim_client::{Programs, SandboxRecord};
+use carrel_units::ByteSize;
 
 pub(crate) use self::disk_usage::disk_free;
 use self::progress::ImageProgress;
@@ -27,7 +28,6 @@ use crate::arguments::{
 };
 use crate::failure::{Failure, Failures};
 use crate::home::CarrelHome;
-use crate::size::Size;
 
 /// The exit code of a failure.
 const FAILED: u8 = 1;
@@ -69,7 +69,7 @@ fn open_existing() -> Result<Images, Failure> {
 }
 
 /// The image configuration of a sandbox, if its image is in the store.
-pub(crate) fn sandbox_config(record: &SandboxRecord) -> Option<carrel_layers::Config> {
+pub(crate) fn sandbox_config(record: &SandboxRecord) -> Option<carrel_layers::ImageConfig> {
     if record.create.root.layers.is_empty() {
         return None;
     }
@@ -112,7 +112,7 @@ fn pull(arguments: &ImagePullArguments, json: bool) -> Result<u8, Failure> {
 /// Prints an image.
 fn print_image(stored: &StoredImage, json: bool) -> Result<(), Failure> {
     let text = if json { crate::json::line(&list::object(stored)) } else { format!("{}\n", stored.digest) };
-    crate::say(text.as_bytes()).map(drop)
+    crate::write_stdout(text.as_bytes()).map(drop)
 }
 
 /// Removes images; returns the exit code.
@@ -132,7 +132,7 @@ fn remove_one(images: &Images, text: &str) -> Result<carrel_layers::RemovedImage
     let store = images.store()?;
     if let Ok(name) = text.parse::<ImageName>() {
         match store.remove(&name.to_string()) {
-            Err(StoreError::Unknown(_)) => {}
+            Err(ImageStoreError::Unknown(_)) => {}
             removed => return Ok(removed?),
         }
     }
@@ -153,7 +153,7 @@ pub(crate) fn prune(arguments: &PruneArguments, json: bool) -> Result<u8, Failur
         };
         print_removed(&removed, json)?;
         if !json {
-            crate::say(format!("{} freed\n", Size(removed.bytes)).as_bytes())?;
+            crate::write_stdout(format!("{} freed\n", ByteSize(removed.bytes)).as_bytes())?;
         }
         Ok(0)
     };
@@ -166,11 +166,11 @@ fn print_removed(removed: &carrel_layers::RemovedImages, json: bool) -> Result<(
         let images: Vec<String> = removed.images.iter().map(ToString::to_string).collect();
         let object =
             serde_json::json!({"names": removed.names, "images": images, "bytes": removed.bytes, "left": removed.left});
-        return crate::say(crate::json::line(&object).as_bytes()).map(drop);
+        return crate::write_stdout(crate::json::line(&object).as_bytes()).map(drop);
     }
     let names = removed.names.iter().map(|name| format!("{}\n", carrel_changes::EscapedLine(name)));
     let images = removed.images.iter().map(|digest| format!("{digest}\n"));
-    crate::say(names.chain(images).collect::<String>().as_bytes()).map(drop)
+    crate::write_stdout(names.chain(images).collect::<String>().as_bytes()).map(drop)
 }
 
 /// Imports an image; returns the exit code.
@@ -182,7 +182,7 @@ fn import(arguments: &ImageImportArguments, json: bool) -> Result<u8, Failure> {
         Some(upper) => {
             // A directory is a layer on an empty base.
             let changes = SandboxChanges { upper, first: 0, without: Vec::new() };
-            let config = override_config(carrel_layers::Config::default(), &arguments.config)?;
+            let config = override_config(carrel_layers::ImageConfig::default(), &arguments.config)?;
             images.store()?.save(None, &changes, &config, &name, &progress).map_err(FetchError::from)?
         }
         None => import_file(&images, &source, arguments, &name, &progress)?,
@@ -237,9 +237,9 @@ fn open_directory(source: &ImageRef) -> Result<Option<std::os::fd::OwnedFd>, Fai
 
 /// Overrides an image configuration with arguments.
 fn override_config(
-    mut config: carrel_layers::Config,
+    mut config: carrel_layers::ImageConfig,
     arguments: &ImageConfigArguments,
-) -> Result<carrel_layers::Config, Failure> {
+) -> Result<carrel_layers::ImageConfig, Failure> {
     if let Some(text) = &arguments.cmd {
         config.cmd = split_words(text).ok_or_else(|| unclosed_quote("--cmd", text))?;
     }

@@ -4,10 +4,10 @@ use std::io::{IsTerminal, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use carrel_changes::EscapedLine;
-use carrel_layers::{Descriptor, LayerOutcome, Progress};
+use carrel_layers::{Descriptor, LayerOutcome, PullProgress};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::size::Size;
+use carrel_units::ByteSize;
 
 /// How often bars are drawn per second.
 const RATE: u8 = 10;
@@ -82,20 +82,20 @@ impl Drop for ImageProgress {
         let _cleared = bars.clear();
         let state = self.lock();
         if !state.layers.is_empty() && state.layers.iter().all(|layer| layer.is_done) {
-            let size = Size(state.layers.iter().map(|layer| layer.size).sum());
+            let size = ByteSize(state.layers.iter().map(|layer| layer.size).sum());
             let _written = writeln!(std::io::stderr(), "{}: {}, {size}", self.what, layers(state.layers.len()));
         }
     }
 }
 
-impl Progress for ImageProgress {
+impl PullProgress for ImageProgress {
     fn begin(&self, layers: &[Descriptor]) {
         let total: u64 = layers.iter().map(|layer| layer.size).sum();
         let mut state = self.lock();
         state.layers = layers.iter().map(LayerProgress::new).collect();
         match &self.output {
             ProgressOutput::Nothing => {}
-            ProgressOutput::Lines => self.line(&format!("{}, {}", self::layers(layers.len()), Size(total))),
+            ProgressOutput::Lines => self.line(&format!("{}, {}", self::layers(layers.len()), ByteSize(total))),
             ProgressOutput::Bars(bars) => {
                 if state.layers.len() <= MOST_BARS {
                     for layer in &mut state.layers {
@@ -135,7 +135,7 @@ impl Progress for ImageProgress {
         if let Some(bar) = one.bar.take() {
             bar.finish_with_message(words);
         }
-        let line = format!("layer {} of {count} {words}, {} ({})", layer + 1, Size(one.size), one.name);
+        let line = format!("layer {} of {count} {words}, {} ({})", layer + 1, ByteSize(one.size), one.name);
         let done = state.layers.iter().filter(|layer| layer.is_done).count();
         let all = state.layers.iter().map(|layer| layer.fetched).sum();
         if let Some(sum) = &state.sum {
@@ -147,7 +147,7 @@ impl Progress for ImageProgress {
         }
     }
 
-    fn said(&self, text: &str) {
+    fn message(&self, text: &str) {
         self.line(&EscapedLine(text).to_string());
     }
 }

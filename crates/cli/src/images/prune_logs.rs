@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use carrel_api::carrel::v1::PruneLogsRequest;
+use carrel_units::ByteSize;
 use serde_json::json;
 
 use crate::daemon::{DaemonClient, status_failure};
 use crate::failure::Failure;
 use crate::find;
-use crate::size::Size;
 
 /// Removes the output; returns the exit code.
 pub(super) fn prune(older_than: Option<Duration>, json: bool) -> Result<u8, Failure> {
@@ -25,7 +25,7 @@ pub(super) fn prune(older_than: Option<Duration>, json: bool) -> Result<u8, Fail
     let text = if json {
         crate::json::line(&json!({"files": removed.files, "bytes": removed.bytes}))
     } else {
-        format!("{} files removed, {} freed\n", removed.files, Size(removed.bytes))
+        format!("{} files removed, {} freed\n", removed.files, ByteSize(removed.bytes))
     };
-    crate::say(text.as_bytes())
+    crate::write_stdout(text.as_bytes())
 }

@@ -4,9 +4,9 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use carrel_fetch::{FetchError, Images};
-use carrel_layers::{Config, Digest, SandboxChanges, StoredImage};
+use carrel_layers::{Digest, ImageConfig, SandboxChanges, StoredImage};
 use carrel_registry::{ImageName, Registry, RegistryCredentials};
-use carrel_sandbox::{DiskError, KeptDisk};
+use carrel_sandbox::{DiskError, PersistentDisk};
 use carrel_shim_client::messages::ShimState;
 use carrel_shim_client::{DiscoveredSandbox, Liveness, SandboxRecord, ShimClient};
 use rustix::fs::{Mode, OFlags};
@@ -20,7 +20,7 @@ use crate::failure::Failure;
 use crate::find;
 use crate::home::CarrelHome;
 use crate::jobs::session::ending::SessionEnding;
-use crate::jobs::session::signals::Signals;
+use crate::jobs::session::signals::HandledSignals;
 
 /// Directories that every sandbox mounts, and that are not part of an image.
 const EXCLUDED: [&str; 3] = ["dev", "proc", "sys"];
@@ -30,7 +30,7 @@ const RECORD: &str = "image.json";
 /// What is saved: changes, and the image that they apply to.
 struct SaveSource {
     base: Digest,
-    config: Config,
+    config: ImageConfig,
     changes: SandboxChanges,
 }
 
@@ -74,7 +74,7 @@ fn save_sandbox(
     };
     let mut signals = {
         let _inside = runtime.enter();
-        Signals::listen(false)?
+        HandledSignals::listen(false)?
     };
     let mut client = runtime.block_on(find::connect(sandbox, &found))?;
     let state = runtime.block_on(find::with_timeout(async { Ok(client.status().await?.state) }))?;
@@ -97,7 +97,7 @@ fn save_sandbox(
 /// Runs work in a thread while a sandbox is paused. A signal resumes the sandbox and exits.
 fn run_interruptible<T: Send>(
     runtime: &Runtime,
-    signals: &mut Signals,
+    signals: &mut HandledSignals,
     client: &mut ShimClient,
     work: impl FnOnce() -> T + Send,
 ) -> T {
@@ -146,7 +146,7 @@ fn open_upper(record: &SandboxRecord) -> Option<OwnedFd> {
 }
 
 /// The changes of a stopped persistent sandbox, with its locked disk.
-async fn from_stopped(images: &Images, sandbox: &str) -> Result<(KeptDisk, SaveSource), Failure> {
+async fn from_stopped(images: &Images, sandbox: &str) -> Result<(PersistentDisk, SaveSource), Failure> {
     let Some((directory, base)) = find_disk(sandbox)? else {
         // The sandbox has no stored image, or does not exist.
         let found = find::one(sandbox).await;
@@ -157,7 +157,7 @@ async fn from_stopped(images: &Images, sandbox: &str) -> Result<(KeptDisk, SaveS
         });
     };
     // What was not closed in order is checked before it is read.
-    let opened = KeptDisk::check(&directory, false).and_then(|_repaired| KeptDisk::open(&directory));
+    let opened = PersistentDisk::check(&directory, false).and_then(|_repaired| PersistentDisk::open(&directory));
     let disk = opened.map_err(|error| match error {
         DiskError::InUse(_) => {
             Failure::new("disk_in_use", error).hint("the sandbox is starting or stopping: retry in a moment")
@@ -184,7 +184,7 @@ fn find_disk(sandbox: &str) -> Result<Option<(PathBuf, Digest)>, Failure> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(Failure::new("home_unavailable", format!("{}: {error}", disks.display()))),
     };
-    let name = find::shim_name(sandbox);
+    let name = carrel_layout::sandbox_name(sandbox);
     Ok(entries.flatten().find_map(|entry| {
         let record = read(&entry.path().join(RECORD))?;
         (record.get("sandbox")?.as_str()? == name).then_some(())?;

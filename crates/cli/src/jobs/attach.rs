@@ -5,23 +5,23 @@ use std::time::Instant;
 
 use carrel_shim_client::DiscoveredSandbox;
 use carrel_shim_client::messages::{InputWish, JobFollow, JobInfo, JobState};
+use carrel_units::TimeSpan;
 
 use super::report::SessionReport;
 use super::session::control::ShimEndpoint;
 use super::session::driver::{JobSession, SessionOptions, SessionRole};
 use super::session::input::InputEnd;
-use super::session::notes::Notes;
-use super::session::signals::Signals;
+use super::session::notes::SessionNotes;
+use super::session::signals::HandledSignals;
 use crate::arguments::AttachArguments;
 use crate::failure::Failure;
 use crate::find;
-use crate::size::Time;
 
 /// Shows output of the job and forwards input, until the job exits or the client detaches.
 pub(super) async fn drive(
     arguments: &AttachArguments,
     found: Arc<DiscoveredSandbox>,
-    notes: Notes,
+    notes: SessionNotes,
 ) -> Result<u8, Failure> {
     let keys = super::keys(&arguments.detach_keys)?;
     let started = Instant::now();
@@ -49,13 +49,13 @@ pub(super) async fn drive(
         timeout: None,
         notes,
     };
-    let mut signals = Signals::listen(info.tty && !arguments.read_only)?;
+    let mut signals = HandledSignals::listen(info.tty && !arguments.read_only)?;
     let session = JobSession::new(client.follow(&follow).await?, options);
     if info.tty && !arguments.read_only && info.state != JobState::Ended {
         session.resize();
     }
     let result = session.drive(&mut signals).await?;
-    let limit = info.timeout_ms.map(|millis| Time(std::time::Duration::from_millis(millis)));
+    let limit = info.timeout_ms.map(|millis| TimeSpan(std::time::Duration::from_millis(millis)));
     let (sandbox, job, pid) = (&arguments.name, &info.job, info.pid);
     SessionReport { sandbox, job, pid, notes, limit, took: started.elapsed() }.print(&result)
 }

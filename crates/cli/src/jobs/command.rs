@@ -6,11 +6,11 @@ use std::os::unix::ffi::OsStrExt;
 use carrel_changes::EscapedName;
 use carrel_image::RootFs;
 use carrel_shim_client::messages::JobCommand;
+use carrel_units::TimeSpan;
 
 use super::session::terminal::TerminalSize;
 use crate::environment::Variable;
 use crate::failure::Failure;
-use crate::size::Time;
 use crate::user;
 
 /// A command as given in arguments.
@@ -25,7 +25,7 @@ pub(crate) struct CommandSpec<'a> {
     /// The size of its terminal; none without a terminal.
     pub(crate) terminal: Option<TerminalSize>,
     pub(crate) stdin: bool,
-    pub(crate) timeout: Option<Time>,
+    pub(crate) timeout: Option<TimeSpan>,
 }
 
 // === impl CommandSpec ===

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use carrel_image::RootFs;
-use carrel_layers::Config;
+use carrel_layers::ImageConfig;
 use carrel_local::ExecDefaults;
 use carrel_shim_client::messages::{FailureCode, InputWish, JobCommand, JobFollow, JobInfo, JobStarted, JobState};
 use carrel_shim_client::{DiscoveredSandbox, SandboxRecord, ShimClient, ShimError};
@@ -18,8 +18,8 @@ use super::session::detach::DetachKeys;
 use super::session::driver::{JobSession, SessionOptions, SessionRole};
 use super::session::ending::SessionEnding;
 use super::session::input::InputEnd;
-use super::session::notes::Notes;
-use super::session::signals::Signals;
+use super::session::notes::SessionNotes;
+use super::session::signals::HandledSignals;
 use super::session::terminal::TerminalSize;
 use crate::arguments::ExecArguments;
 use crate::daemon::DaemonClient;
@@ -38,7 +38,7 @@ pub(super) struct ExecPlan<'a> {
     arguments: &'a ExecArguments,
     command: JobCommand,
     keys: DetachKeys,
-    notes: Notes,
+    notes: SessionNotes,
     /// The daemon of a persistent sandbox, which starts the command.
     daemon: Option<DaemonClient>,
 }
@@ -61,8 +61,8 @@ impl CommandDefaults {
     }
 }
 
-impl From<Config> for CommandDefaults {
-    fn from(config: Config) -> Self {
+impl From<ImageConfig> for CommandDefaults {
+    fn from(config: ImageConfig) -> Self {
         Self { env: config.env, cwd: config.workdir, user: config.user }
     }
 }
@@ -81,7 +81,7 @@ impl<'a> ExecPlan<'a> {
         let keys = if arguments.no_stdin { DetachKeys::default() } else { keys };
         user::check(arguments.user.as_deref())?;
         let command = command(arguments, found.record.as_ref(), daemon.is_some())?;
-        let notes = Notes { quiet: arguments.quiet, json };
+        let notes = SessionNotes { quiet: arguments.quiet, json };
         Ok(Self { arguments, command, keys, notes, daemon })
     }
 
@@ -91,7 +91,11 @@ impl<'a> ExecPlan<'a> {
     }
 
     /// Starts the command, and attaches to it unless it is detached.
-    pub(super) async fn drive(&self, found: &Arc<DiscoveredSandbox>, signals: &mut Signals) -> Result<u8, Failure> {
+    pub(super) async fn drive(
+        &self,
+        found: &Arc<DiscoveredSandbox>,
+        signals: &mut HandledSignals,
+    ) -> Result<u8, Failure> {
         let started_at = Instant::now();
         let name = &self.arguments.name;
         let starting = async {
@@ -116,7 +120,7 @@ impl<'a> ExecPlan<'a> {
         }
         let created = started.created;
         if !created {
-            self.notes.say(&format!("job {job} exists already; attached to it"));
+            self.notes.print(&format!("job {job} exists already; attached to it"));
         }
         let follow = JobFollow {
             job: job.clone(),
@@ -207,7 +211,7 @@ impl<'a> ExecPlan<'a> {
             Some(holder) => {
                 let words = format!("process {} holds the input of job {}; attached read-only", holder.pid, info.job);
                 let hint = format!("carrel attach --take-over {} {}", self.arguments.name, info.job);
-                self.notes.say_with_hint(&words, &hint);
+                self.notes.print_with_hint(&words, &hint);
                 InputWish::None
             }
             None => InputWish::Ask,
@@ -220,7 +224,7 @@ impl<'a> ExecPlan<'a> {
             true => crate::json::line(&json!({"job": info.job, "created": created})),
             false => format!("{}\n", info.job),
         };
-        crate::say(line.as_bytes())
+        crate::write_stdout(line.as_bytes())
     }
 }
 

@@ -7,7 +7,7 @@ use carrel_shim_client::messages::{InputWish, JobFollow, JobInfo, JobOutputGap, 
 use carrel_shim_client::{DiscoveredSandbox, FollowEvent, ShimClient, ShimError};
 use rustix::io::Errno;
 
-use super::session::notes::Notes;
+use super::session::notes::SessionNotes;
 use super::session::output::write_all;
 use super::tail;
 use crate::arguments::LogsArguments;
@@ -38,7 +38,11 @@ pub(super) enum LogsError {
 }
 
 /// Shows the output of a job of a running sandbox.
-pub(super) async fn drive(arguments: &LogsArguments, found: &DiscoveredSandbox, notes: Notes) -> Result<(), LogsError> {
+pub(super) async fn drive(
+    arguments: &LogsArguments,
+    found: &DiscoveredSandbox,
+    notes: SessionNotes,
+) -> Result<(), LogsError> {
     let mut client = find::connect(&arguments.name, found).await?;
     let info = find::with_timeout(super::selected(&mut client, &arguments.name, arguments.job.as_deref())).await?;
     let mut ranges = find::with_timeout(async { Ok(OutputRanges::of(arguments, &info, &mut client).await?) }).await?;
@@ -56,7 +60,7 @@ pub(super) async fn drive(arguments: &LogsArguments, found: &DiscoveredSandbox, 
             Ok(Some(FollowEvent::Cut(cut))) => {
                 ranges.skip(cut);
                 let bytes = cut.to.saturating_sub(cut.from);
-                notes.say(&format!("{bytes} bytes of {} were dropped", name(cut.stream)));
+                notes.print(&format!("{bytes} bytes of {} were dropped", name(cut.stream)));
             }
             Ok(Some(FollowEvent::Input(_))) => {}
             // All output arrives before the sandbox ends; a shim that is killed sends no more.

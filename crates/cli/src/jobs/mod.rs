@@ -22,8 +22,8 @@ pub(crate) use self::exec_user::exec_ids;
 use self::logs::LogsError;
 pub(crate) use self::select::RUN;
 use self::session::detach::DetachKeys;
-use self::session::notes::Notes;
-use self::session::signals::Signals;
+use self::session::notes::SessionNotes;
+use self::session::signals::HandledSignals;
 use crate::arguments::{AttachArguments, ExecArguments, LogsArguments};
 use crate::daemon::{self, DaemonClient};
 use crate::failure::Failure;
@@ -39,7 +39,7 @@ pub(crate) fn exec(arguments: &ExecArguments, json: bool) -> Result<u8, Failure>
     let plan = exec::ExecPlan::new(arguments, &found, daemon, json)?;
     let mut signals = {
         let _inside = runtime.enter();
-        Signals::listen(plan.terminal())?
+        HandledSignals::listen(plan.terminal())?
     };
     runtime.block_on(plan.drive(&found, &mut signals))
 }
@@ -67,7 +67,7 @@ async fn running_sandbox(name: &str) -> Result<(Arc<DiscoveredSandbox>, Option<D
 pub(crate) fn attach(arguments: &AttachArguments, json: bool) -> Result<u8, Failure> {
     find::runtime()?.block_on(async {
         let found = Arc::new(find::one(&arguments.name).await?);
-        attach::drive(arguments, found, Notes { quiet: arguments.quiet, json }).await
+        attach::drive(arguments, found, SessionNotes { quiet: arguments.quiet, json }).await
     })
 }
 
@@ -82,13 +82,13 @@ pub(crate) fn logs(arguments: &LogsArguments, json: bool) -> Result<u8, Failure>
 
 fn show_logs(arguments: &LogsArguments, json: bool) -> Result<(), LogsError> {
     let runtime = find::runtime()?;
-    let (name, notes) = (&arguments.name, Notes { quiet: false, json });
+    let (name, notes) = (&arguments.name, SessionNotes { quiet: false, json });
     let found = find::existing(name)?;
     // The directory of a stopped sandbox may be swept at this moment.
-    if found.as_ref().is_none_or(|found| found.life == Liveness::Starting) {
-        if let Some(logs) = stored_logs::directory_of_persistent(name, &runtime)? {
-            return stored_logs::show_all(arguments, &logs, notes);
-        }
+    if found.as_ref().is_none_or(|found| found.life == Liveness::Starting)
+        && let Some(logs) = stored_logs::directory_of_persistent(name, &runtime)?
+    {
+        return stored_logs::show_all(arguments, &logs, notes);
     }
     let found = found.ok_or_else(|| find::no_such_sandbox(name))?;
     match (&found.life, &found.record) {

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use carrel_units::TimeSpan;
 use serde_json::json;
 
 use super::session::driver::SessionResult;
 use super::session::ending::{self, SessionEnding, note};
-use super::session::notes::Notes;
+use super::session::notes::SessionNotes;
 use crate::failure::Failure;
-use crate::size::Time;
 
 const OUT_OF_MEMORY: &str = "the command was OOM-killed";
 
@@ -19,9 +19,9 @@ pub(super) struct SessionReport<'a> {
     pub(super) job: &'a str,
     /// Its process inside, if signals are for this program and not for the job.
     pub(super) pid: Option<u32>,
-    pub(super) notes: Notes,
+    pub(super) notes: SessionNotes,
     /// The timeout of the job.
-    pub(super) limit: Option<Time>,
+    pub(super) limit: Option<TimeSpan>,
     pub(super) took: Duration,
 }
 
@@ -48,20 +48,20 @@ impl SessionReport<'_> {
             SessionEnding::Interrupted(_) if result.message.is_some() => {
                 let words = result.message.as_deref().unwrap_or_default();
                 let words = format!("{words}: job {} continues when the sandbox is resumed", self.job);
-                self.notes.say_with_hint(&words, &format!("carrel resume {}", self.sandbox));
+                self.notes.print_with_hint(&words, &format!("carrel resume {}", self.sandbox));
             }
             SessionEnding::Interrupted(_) if self.pid.is_some() => {
                 let stop = self.pid.map(|pid| format!("; `carrel exec {} -- kill {pid}` terminates it", self.sandbox));
                 let hint = format!("`{}` attaches to it again{}", self.attach_command(), stop.unwrap_or_default());
-                self.notes.say_with_hint(&self.continues(), &hint);
+                self.notes.print_with_hint(&self.continues(), &hint);
             }
             SessionEnding::Detached | SessionEnding::Interrupted(_) => {
-                self.notes.say_with_hint(&self.continues(), &self.attach_command());
+                self.notes.print_with_hint(&self.continues(), &self.attach_command());
             }
             SessionEnding::OutOfMemory | SessionEnding::Exited { .. } => {
                 let killed = (result.ending == SessionEnding::OutOfMemory).then_some(OUT_OF_MEMORY);
                 if let Some(words) = result.message.as_deref().or(killed) {
-                    self.notes.say_with_hint(words, "`carrel run --memory` sets the limit of a sandbox");
+                    self.notes.print_with_hint(words, "`carrel run --memory` sets the limit of a sandbox");
                 }
             }
             SessionEnding::OutputClosed => {}
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     fn report(ending: SessionEnding) -> Result<u8, Failure> {
-        let (notes, took) = (Notes { quiet: true, json: false }, Duration::from_millis(12));
+        let (notes, took) = (SessionNotes { quiet: true, json: false }, Duration::from_millis(12));
         let limit = Some("200ms".parse().unwrap());
         SessionReport { sandbox: "web", job: "build", pid: None, notes, limit, took }.print(&ending.into())
     }

@@ -14,7 +14,7 @@ use tokio::runtime::Runtime;
 
 use super::logs::{LogsError, write};
 use super::select;
-use super::session::notes::Notes;
+use super::session::notes::SessionNotes;
 use super::tail;
 use crate::arguments::LogsArguments;
 use crate::daemon::DaemonClient;
@@ -41,7 +41,7 @@ pub(super) fn directory_of_persistent(name: &str, runtime: &Runtime) -> Result<O
 }
 
 /// Shows output from a directory, for a job that it lists.
-pub(super) fn show_all(arguments: &LogsArguments, logs: &Path, notes: Notes) -> Result<(), LogsError> {
+pub(super) fn show_all(arguments: &LogsArguments, logs: &Path, notes: SessionNotes) -> Result<(), LogsError> {
     let names = names(logs).map_err(|error| unreadable(logs, "any", &error))?;
     show(arguments, logs, notes, &names.iter().map(|name| (name.as_str(), false)).collect::<Vec<_>>())
 }
@@ -50,7 +50,7 @@ pub(super) fn show_all(arguments: &LogsArguments, logs: &Path, notes: Notes) -> 
 pub(super) fn show(
     arguments: &LogsArguments,
     logs: &Path,
-    notes: Notes,
+    notes: SessionNotes,
     jobs: &[(&str, bool)],
 ) -> Result<(), LogsError> {
     let job = match &arguments.job {
@@ -67,7 +67,7 @@ pub(super) fn show(
         };
         if bytes > 0 {
             found = true;
-            notes.say(&format!("{bytes} bytes of {} were trimmed", super::logs::name(*stream)));
+            notes.print(&format!("{bytes} bytes of {} were trimmed", super::logs::name(*stream)));
         }
         let Some(file) = open(logs, job, *stream).map_err(|error| unreadable(logs, job, &error))? else { continue };
         found = true;

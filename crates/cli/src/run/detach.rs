@@ -99,7 +99,7 @@ pub(crate) fn own_run() -> Result<u8, Failure> {
     let _refresher =
         request["refreshes"].as_bool().unwrap_or_default().then(|| carrel_local::Refresher::start(ready.pid));
     find::runtime()?.block_on(async {
-        let mut sandbox = OwnedSandbox::take_over(connection, number(&request["shim_pid"]), ready).map_err(failed)?;
+        let mut sandbox = OwnedSandbox::adopt(connection, number(&request["shim_pid"]), ready).map_err(failed)?;
         let mut client = ShimClient::connect(&sandbox.shim_socket()).await?;
         (&control).write_all(&[READY]).map_err(failed)?;
         drop(control);

@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 
 use carrel_fetch::{FetchError, Image};
 use carrel_image::{ImageRef, RootFs};
-use carrel_layers::Config;
+use carrel_layers::ImageConfig;
 use carrel_shim_client::Programs;
 
 use crate::arguments::RunArguments;
@@ -44,7 +44,7 @@ pub(super) fn user<'a>(arguments: &'a RunArguments, image: &'a Image) -> Option<
 }
 
 /// The command line: the entrypoint, followed by the given command or the default command of the image.
-pub(super) fn command_words(arguments: &RunArguments, config: &Config) -> Result<Vec<OsString>, Failure> {
+pub(super) fn command_words(arguments: &RunArguments, config: &ImageConfig) -> Result<Vec<OsString>, Failure> {
     let entrypoint = match &arguments.entrypoint {
         Some(text) => images::split_words(text).ok_or_else(|| images::unclosed_quote("--entrypoint", text))?,
         None => config.entrypoint.clone(),
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
     use crate::arguments::CarrelCommand;
 
-    fn command(words: &[&str], config: &Config) -> Result<Vec<OsString>, Failure> {
+    fn command(words: &[&str], config: &ImageConfig) -> Result<Vec<OsString>, Failure> {
         let words = ["carrel", "run"].iter().chain(words).map(OsString::from);
         let CarrelCommand::Run(arguments) = crate::usage::parse(words).unwrap().command else {
             panic!("not a run command")
@@ -76,9 +76,9 @@ mod tests {
         command_words(&arguments, config)
     }
 
-    fn of(entrypoint: &[&str], cmd: &[&str]) -> Config {
+    fn of(entrypoint: &[&str], cmd: &[&str]) -> ImageConfig {
         let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
-        Config { entrypoint: owned(entrypoint), cmd: owned(cmd), ..Config::default() }
+        ImageConfig { entrypoint: owned(entrypoint), cmd: owned(cmd), ..ImageConfig::default() }
     }
 
     #[test]

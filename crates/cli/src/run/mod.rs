@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use carrel_changes::{CancellationFlag, UpperLayer};
 use carrel_shim_client::messages::{InputWish, JobFollow, SandboxEnd, UnenforcedLimit};
-use carrel_shim_client::{OwnedSandbox, OwnerError, Programs, ShimClient, ShimError, Supervisor};
+use carrel_shim_client::{OwnedSandbox, OwnerError, PrestartedShim, Programs, ShimClient, ShimError};
 use tokio::runtime::Runtime;
 
 pub(crate) use self::detach::own_run;
@@ -27,8 +27,8 @@ use crate::jobs::session::control::ShimEndpoint;
 use crate::jobs::session::driver::{JobSession, SIGKILL, SessionOptions, SessionRole};
 use crate::jobs::session::ending::SessionEnding;
 use crate::jobs::session::input::InputEnd;
-use crate::jobs::session::notes::Notes;
-use crate::jobs::session::signals::Signals;
+use crate::jobs::session::notes::SessionNotes;
+use crate::jobs::session::signals::HandledSignals;
 use crate::{find, limits};
 
 /// How long a shim may take to report why the sandbox ended.
@@ -68,15 +68,15 @@ fn execute(arguments: &RunArguments, json: bool, quiet: bool) -> Result<(u8, Dur
     descriptors::check()?;
     let programs = Programs::find()?;
     // The shim starts while the plan is made; it exits if that fails.
-    let supervisor = Supervisor::spawn(&programs)?;
+    let supervisor = PrestartedShim::spawn(&programs)?;
     let plan = RunPlan::new(arguments, &programs, quiet || json)?;
     sweep(&plan);
     let runtime = find::runtime()?;
     let mut signals = {
         let _inside = runtime.enter();
-        Signals::listen(plan.command.tty)?
+        HandledSignals::listen(plan.command.tty)?
     };
-    let ran = runtime.block_on(drive(&plan, supervisor, &mut signals, Notes { quiet, json }))?;
+    let ran = runtime.block_on(drive(&plan, supervisor, &mut signals, SessionNotes { quiet, json }))?;
     let took = started_at.elapsed();
     let outcome = match (&plan.project, &ran.upper) {
         (Some(project), Some(upper)) => Some(save_changes(&runtime, &mut signals, project, upper, ran.ending, json)?),
@@ -89,9 +89,9 @@ fn execute(arguments: &RunArguments, json: bool, quiet: bool) -> Result<(u8, Dur
 /// Creates the sandbox, runs the command, and stops the sandbox in any case.
 async fn drive(
     plan: &RunPlan,
-    supervisor: Supervisor,
-    signals: &mut Signals,
-    notes: Notes,
+    supervisor: PrestartedShim,
+    signals: &mut HandledSignals,
+    notes: SessionNotes,
 ) -> Result<RunResult, Failure> {
     let started = tokio::select! {
         biased;
@@ -131,9 +131,9 @@ async fn drive(
 /// Runs the command as the first job of the sandbox.
 async fn serve(
     plan: &RunPlan,
-    signals: &mut Signals,
+    signals: &mut HandledSignals,
     sandbox: &mut OwnedSandbox,
-    notes: Notes,
+    notes: SessionNotes,
 ) -> Result<SessionEnding, Failure> {
     let socket = sandbox.shim_socket();
     let copied = tokio::select! {
@@ -190,7 +190,7 @@ async fn serve(
 /// Collects and saves changes in a thread; a signal cancels that.
 fn save_changes(
     runtime: &Runtime,
-    signals: &mut Signals,
+    signals: &mut HandledSignals,
     project: &RunProject,
     upper: &UpperLayer,
     ending: SessionEnding,

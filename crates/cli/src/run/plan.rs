@@ -11,6 +11,7 @@ use carrel_local::HostCopy;
 use carrel_sandbox::cgroup;
 use carrel_shim_client::Programs;
 use carrel_shim_client::messages::{Create, JobCommand, JobRetention, MountSpec, ProjectSpec, SandboxLimits};
+use carrel_units::{ByteSize, TimeSpan};
 
 use super::project::RunProject;
 use super::{image, isolation};
@@ -21,14 +22,13 @@ use crate::jobs::command::CommandSpec;
 use crate::jobs::session::detach::DetachKeys;
 use crate::jobs::session::terminal::TerminalSize;
 use crate::mount::{MountMode, MountPair};
-use crate::size::{Size, Time};
 use crate::{jobs, user};
 
 /// Where a project is mounted.
 pub(crate) const WORKSPACE: &str = "/workspace";
 
 /// Enough for the files that every sandbox has.
-const MIN_DISK: Size = Size(1 << 20);
+const MIN_DISK: ByteSize = ByteSize(1 << 20);
 /// The limit of the kernel.
 const MAX_HOSTNAME: usize = 64;
 
@@ -37,9 +37,9 @@ const MAX_HOSTNAME: usize = 64;
 pub(crate) struct RunPlan {
     pub(crate) create: Create,
     pub(crate) command: JobCommand,
-    pub(crate) timeout: Option<Time>,
+    pub(crate) timeout: Option<TimeSpan>,
     /// The memory limit, for messages.
-    pub(crate) memory: Size,
+    pub(crate) memory: ByteSize,
     pub(crate) project: Option<RunProject>,
     /// Copies to make before the command starts.
     pub(crate) copies: Vec<HostCopy>,
@@ -102,7 +102,7 @@ fn create(
     home: &CarrelHome,
     programs: &Programs,
     image: &Image,
-    memory: Size,
+    memory: ByteSize,
     project: Option<&RunProject>,
 ) -> Result<Create, Failure> {
     // The shim has the same bounds, but here the error names the argument.
@@ -218,10 +218,10 @@ fn incarnation() -> Result<String, Failure> {
     }
 }
 
-fn half_of_memory() -> Size {
+fn half_of_memory() -> ByteSize {
     let info = rustix::system::sysinfo();
     let total = info.totalram.saturating_mul(u64::from(info.mem_unit));
-    Size((total / 2).clamp(cgroup::CgroupLimits::LEAST_MEMORY, cgroup::CgroupLimits::MOST_MEMORY))
+    ByteSize((total / 2).clamp(cgroup::CgroupLimits::LEAST_MEMORY, cgroup::CgroupLimits::MOST_MEMORY))
 }
 
 #[cfg(test)]
@@ -242,7 +242,7 @@ mod tests {
         let image = Image::from(carrel_image::RootFs::resolve(&arguments.image).unwrap());
         let programs = Programs { shim: "/shim".into(), agentd: "/agentd".into() };
         let project = RunProject::new(&arguments, &home)?;
-        create(&arguments, &home, &programs, &image, Size(1 << 30), project.as_ref())
+        create(&arguments, &home, &programs, &image, ByteSize(1 << 30), project.as_ref())
     }
 
     //= promises.command.owner-mounts-project-inside

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use carrel_changes::{
     AutoRunChange, AutoRunList, CancellationFlag, ChangeName, ChangeSummary, Changes, ChangesError, EscapedName,
-    Project, ProjectIdentity, SaveLimits, SaveRequest, SavedChanges, Snapshot, UpperLayer,
+    Project, ProjectIdentity, ProjectSnapshot, SaveLimits, SaveRequest, SavedChanges, UpperLayer,
 };
 use carrel_shim_client::messages::FileIdentity;
 use serde_json::json;
@@ -34,7 +34,7 @@ pub(crate) struct RunProject {
 struct SaveTarget {
     name: ChangeName,
     directory: PathBuf,
-    snapshot: Snapshot,
+    snapshot: ProjectSnapshot,
 }
 
 /// The changes of a run to its project.
@@ -65,7 +65,7 @@ impl RunProject {
                     return Err(Failure::new("changes_exist", format!("saved changes named {name} exist already"))
                         .hint(format!("choose another name, or remove them with `carrel rm {name}`")));
                 }
-                let snapshot = Snapshot::take(&project)?;
+                let snapshot = ProjectSnapshot::take(&project)?;
                 Some(SaveTarget { name: name.clone(), directory, snapshot })
             }
             None => None,
@@ -83,7 +83,7 @@ impl RunProject {
             serde_json::from_value(request["path"].clone()).map_err(|error| failed(error.to_string()))?;
         let (path, name) = (Path::new(OsStr::from_bytes(&path)), request["name"].as_str().unwrap_or_default());
         let project = Project::open(path).map_err(|error| failed(error.to_string()))?;
-        let snapshot = Snapshot::read(snapshot).map_err(|error| failed(error.to_string()))?;
+        let snapshot = ProjectSnapshot::read(snapshot).map_err(|error| failed(error.to_string()))?;
         let name = name.parse().map_err(|error| failed(format!("{error}")))?;
         let project =
             Self { project, keep: Some(SaveTarget { name, directory: CarrelHome::find()?.changes(), snapshot }) };
@@ -99,7 +99,7 @@ impl RunProject {
     }
 
     /// The snapshot, if changes are to be saved.
-    pub(crate) fn snapshot(&self) -> Option<&Snapshot> {
+    pub(crate) fn snapshot(&self) -> Option<&ProjectSnapshot> {
         self.keep.as_ref().map(|keep| &keep.snapshot)
     }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use carrel_shim_client::messages::{EndReason, SandboxEnd, UnenforcedLimit};
+use carrel_units::{ByteSize, TimeSpan};
 use serde_json::json;
 
 use super::RunResult;
@@ -11,8 +12,7 @@ use super::project::ProjectChanges;
 use crate::failure::Failure;
 use crate::jobs::RUN;
 use crate::jobs::session::ending::{self, SessionEnding, note};
-use crate::jobs::session::notes::Notes;
-use crate::size::{Size, Time};
+use crate::jobs::session::notes::SessionNotes;
 
 /// The data of the report.
 #[derive(Debug)]
@@ -20,8 +20,8 @@ pub(crate) struct RunReport<'a> {
     ending: &'a SessionEnding,
     ended: Option<&'a SandboxEnd>,
     unenforced: &'a [UnenforcedLimit],
-    memory: Size,
-    timeout: Option<Time>,
+    memory: ByteSize,
+    timeout: Option<TimeSpan>,
     took: Duration,
     outcome: Option<&'a ProjectChanges>,
     /// The name of the sandbox.
@@ -60,7 +60,7 @@ impl<'a> RunReport<'a> {
         }
         if *self.ending == SessionEnding::Detached {
             let hint = format!("carrel attach {} {RUN}", self.name);
-            Notes { quiet, json }.say_with_hint(&format!("job {RUN} continues"), &hint);
+            SessionNotes { quiet, json }.print_with_hint(&format!("job {RUN} continues"), &hint);
         }
         if json {
             note(&crate::json::line(&self.object()));
@@ -120,7 +120,7 @@ mod tests {
             unenforced: &[],
             ending,
             ended: Some(ended),
-            memory: Size(64 << 20),
+            memory: ByteSize(64 << 20),
             timeout: None,
             took,
             outcome: None,

@@ -44,7 +44,7 @@ pub(super) fn stop(arguments: &StopArguments, json: bool) -> Result<u8, Failure>
     stopped.sort_by(|one, other| one.sandbox_id.cmp(&other.sandbox_id));
     for handle in stopped {
         let line = format!("{}\n", carrel_changes::EscapedLine(&handle.sandbox_id));
-        crate::say(if json { crate::json::line(&render::handle(&handle)) } else { line }.as_bytes())?;
+        crate::write_stdout(if json { crate::json::line(&render::handle(&handle)) } else { line }.as_bytes())?;
     }
     failures.finish(FAILED)
 }

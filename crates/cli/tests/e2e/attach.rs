@@ -1,4 +1,4 @@
-//! Attaching to a job.
+//! Attaches to jobs.
 
 use std::ffi::OsStr;
 use std::io::{Read, Write};
@@ -7,7 +7,7 @@ use std::process::Stdio;
 
 use rustix::process::Signal;
 
-use crate::running_sandbox::RunningSandbox;
+use crate::running_sandbox::SharedSandbox;
 use crate::support::{RunningCommand, TestEnvironment};
 use crate::terminal::PtySession;
 
@@ -22,7 +22,7 @@ fn attached(env: &TestEnvironment, words: &[&str]) -> RunningCommand {
 #[test]
 fn past_and_new_output_is_shown_and_the_exit_code_is_that_of_the_job() {
     let env = TestEnvironment::new();
-    let sandbox = RunningSandbox::new(&env);
+    let sandbox = SharedSandbox::new(&env);
     sandbox.detached(&["--interactive"], "echo", ECHO);
     let mut running = attached(&env, &["box", "echo"]);
     running.until("begun");
@@ -36,33 +36,33 @@ fn past_and_new_output_is_shown_and_the_exit_code_is_that_of_the_job() {
     let mut stdin = running.child.stdin.take().unwrap();
     stdin.write_all(b"two\n").unwrap();
     running.until("<two>");
-    // The end of our input is the end of its.
+    // The end of our input closes the input of the job.
     drop(stdin);
     assert_eq!(running.finish().code, Some(6));
-    // What is over is shown all the same.
+    // Output of an ended job is shown as well.
     let outcome = env.carrel(["attach", "box", "echo"]);
     assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(6), &b"begun\n<one>\n<two>\n"[..]));
 }
 
 #[test]
-fn who_wants_no_replay_sees_only_what_comes() {
+fn without_a_replay_only_new_output_is_shown() {
     let env = TestEnvironment::new();
-    let sandbox = RunningSandbox::new(&env);
+    let sandbox = SharedSandbox::new(&env);
     sandbox.detached(&["--interactive"], "echo", ECHO);
-    let mut seen = attached(&env, &["--read-only", "box", "echo"]);
-    seen.until("begun");
+    let mut observed = attached(&env, &["--read-only", "box", "echo"]);
+    observed.until("begun");
     let mut running = attached(&env, &["--no-replay", "box", "echo"]);
     running.child.stdin.as_mut().unwrap().write_all(b"one\n").unwrap();
     running.until("<one>");
-    seen.until("<one>");
+    observed.until("<one>");
     drop(running.child.stdin.take());
-    assert_eq!((running.finish().code, seen.finish().code), (Some(6), Some(6)));
+    assert_eq!((running.finish().code, observed.finish().code), (Some(6), Some(6)));
 }
 
 #[test]
-fn no_input_at_all_is_not_the_end_of_the_jobs_input() {
+fn an_attach_without_input_does_not_close_the_input_of_the_job() {
     let env = TestEnvironment::new();
-    let sandbox = RunningSandbox::new(&env);
+    let sandbox = SharedSandbox::new(&env);
     sandbox.detached(&["--interactive"], "echo", ECHO);
     let mut idle = RunningCommand::new(env.command(["attach", "box", "echo"]).spawn().unwrap());
     idle.until("begun");
@@ -75,20 +75,23 @@ fn no_input_at_all_is_not_the_end_of_the_jobs_input() {
 }
 
 #[test]
-fn input_that_another_process_holds_is_refused_viewed_read_only_or_taken_over() {
+fn input_held_by_another_process_is_refused_or_taken_over_and_can_be_viewed_read_only() {
     let env = TestEnvironment::new();
-    let sandbox = RunningSandbox::new(&env);
+    let sandbox = SharedSandbox::new(&env);
     let outcome = env.carrel(["attach", "box"]);
     assert_eq!(outcome.code, Some(125));
-    let said = format!("error: process {}", sandbox.owner());
-    assert!(outcome.stderr.starts_with(&said) && outcome.stderr.contains("holds the input of job run"), "{outcome:?}");
+    let output = format!("error: process {}", sandbox.owner());
+    assert!(
+        outcome.stderr.starts_with(&output) && outcome.stderr.contains("holds the input of job run"),
+        "{outcome:?}"
+    );
     assert!(
         outcome.stderr.ends_with("hint: --take-over takes over the input; --read-only attaches without it\n"),
         "{outcome:?}"
     );
     let mut looking = attached(&env, &["--read-only", "box"]);
     looking.until("ready");
-    // Who only looks leaves when interrupted, and nothing is passed on.
+    // An interrupt detaches a read-only client and is not forwarded.
     looking.signal(Signal::INT);
     assert_eq!(looking.finish().code, Some(130));
     let mut running = attached(&env, &["--take-over", "box", "run"]);
@@ -99,14 +102,14 @@ fn input_that_another_process_holds_is_refused_viewed_read_only_or_taken_over() 
     assert_eq!(running.finish().code, Some(0));
     let outcome = sandbox.end();
     assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(0), &b"over\n"[..]));
-    let said = format!("note: process {taker} took over the input of the job; this session is now read-only\n");
-    assert_eq!(outcome.stderr, said);
+    let output = format!("note: process {taker} took over the input of the job; this session is now read-only\n");
+    assert_eq!(outcome.stderr, output);
 }
 
 #[test]
-fn without_a_name_it_is_the_job_that_can_be_meant() {
+fn without_a_job_id_the_only_candidate_is_selected() {
     let env = TestEnvironment::new();
-    let sandbox = RunningSandbox::new(&env);
+    let sandbox = SharedSandbox::new(&env);
     sandbox.detached(&[], "done", "exit 1");
     let outcome = env.carrel(["attach", "box", "done"]);
     assert_eq!(outcome.code, Some(1));
@@ -123,9 +126,9 @@ fn without_a_name_it_is_the_job_that_can_be_meant() {
 }
 
 #[test]
-fn a_terminal_gets_the_size_of_who_attaches() {
+fn a_terminal_gets_the_size_of_the_attached_client() {
     let env = TestEnvironment::new();
-    let sandbox = RunningSandbox::new(&env);
+    let sandbox = SharedSandbox::new(&env);
     let script = "stty size; while read line; do stty size; done";
     sandbox.detached(&["--tty"], "shell", script);
     let mut before = RunningCommand::new(env.command(["logs", "-f", "box", "shell"]).spawn().unwrap());
@@ -142,9 +145,9 @@ fn a_terminal_gets_the_size_of_who_attaches() {
 }
 
 #[test]
-fn a_terminal_whose_input_is_taken_is_left_by_an_interrupt() {
+fn an_interrupt_detaches_a_terminal_that_lost_the_input() {
     let env = TestEnvironment::new();
-    let sandbox = RunningSandbox::new(&env);
+    let sandbox = SharedSandbox::new(&env);
     sandbox.detached(&["--tty"], "shell", "echo go; while read line; do echo \"<$line>\"; done");
     let mut first = PtySession::types_at_shell(&env, &["attach", "box", "shell"]);
     first.until("go");
@@ -167,9 +170,9 @@ fn a_terminal_whose_input_is_taken_is_left_by_an_interrupt() {
 fn dropped_output_is_reported_by_its_length() {
     const MOST: usize = 80 << 20;
     let env = TestEnvironment::new();
-    let sandbox = RunningSandbox::new(&env);
+    let sandbox = SharedSandbox::new(&env);
     sandbox.detached(&[], "flood", &format!("head -c {MOST} /dev/zero"));
-    // Without a viewer the job did not wait; the start and the end of its output are kept.
+    // Without a follower the job did not wait: the start and the end of its output are kept.
     sandbox.until_exited("flood");
     for words in [&["attach", "box", "flood"][..], &["logs", "-f", "box", "flood"]] {
         let mut child = env.command(words).spawn().unwrap();
@@ -187,14 +190,14 @@ fn dropped_output_is_reported_by_its_length() {
 
 //= promises.command.keys-leave-job-running
 #[test]
-fn keys_leave_a_job_that_has_no_terminal() {
+fn keys_detach_from_a_job_without_a_terminal() {
     let env = TestEnvironment::new();
-    let sandbox = RunningSandbox::new(&env);
+    let sandbox = SharedSandbox::new(&env);
     let words = ["exec", "--no-tty", "--job", "echo", "box", "--", "sh", "-c", ECHO];
     let mut person = PtySession::types_at_shell(&env, &words);
     person.until("begun");
     assert!(!person.is_raw());
-    // Lines are edited at the terminal, and what was typed of one is passed on with the keys behind it.
+    // The terminal edits lines; an incomplete line is forwarded when the detach keys arrive.
     person.types("onf\u{7f}e\r");
     person.until("<one>");
     person.types("\u{10}\u{11}");
@@ -208,7 +211,7 @@ fn keys_leave_a_job_that_has_no_terminal() {
     person.types("\u{10}\u{11}");
     person.until("note: job echo continues");
     assert_eq!(person.finish().0, Some(0));
-    // One that takes no input, and one that is only looked at.
+    // One job takes no input, and one is attached read-only.
     sandbox.detached(&[], "quiet", "echo begun; exec sleep 1000");
     for words in [&["attach", "box", "quiet"][..], &["attach", "--read-only", "box", "echo"]] {
         let mut person = PtySession::types_at_shell(&env, words);
@@ -220,15 +223,15 @@ fn keys_leave_a_job_that_has_no_terminal() {
     }
     let mut person = PtySession::types_at_shell(&env, &["attach", "box", "echo"]);
     person.until("<two>");
-    // The end of the input is the end of the job's.
+    // The end of the input ends the job.
     person.types("\u{4}");
     assert_eq!(person.finish().0, Some(6));
 }
 
 #[test]
-fn an_interrupt_leaves_a_job_that_was_attached_to() {
+fn an_interrupt_detaches_from_an_attached_job() {
     let env = TestEnvironment::new();
-    let sandbox = RunningSandbox::new(&env);
+    let sandbox = SharedSandbox::new(&env);
     sandbox.detached(&["--interactive"], "echo", ECHO);
     for (signal, code) in [(Signal::INT, 130), (Signal::HUP, 129), (Signal::TERM, 143)] {
         let mut running = attached(&env, &["box", "echo"]);
@@ -236,9 +239,9 @@ fn an_interrupt_leaves_a_job_that_was_attached_to() {
         running.signal(signal);
         let outcome = running.finish();
         assert_eq!(outcome.code, Some(code), "{outcome:?}");
-        let said =
+        let output =
             "note: job echo continues\nhint: `carrel attach box echo` attaches to it again; `carrel exec box -- kill ";
-        assert!(outcome.stderr.starts_with(said), "{outcome:?}");
+        assert!(outcome.stderr.starts_with(output), "{outcome:?}");
         let kill = outcome.stderr.split('`').nth(3).unwrap().to_owned();
         if signal == Signal::TERM {
             let words: Vec<&str> = kill.split(' ').skip(1).collect();
@@ -246,7 +249,7 @@ fn an_interrupt_leaves_a_job_that_was_attached_to() {
         }
     }
     assert_eq!(env.carrel(["attach", "box", "echo"]).code, Some(143));
-    // What `exec` started is its own to interrupt.
+    // A command that `exec` started is interrupted by it.
     let mut person =
         PtySession::types_at_shell(&env, &["exec", "--no-tty", "box", "--", "sh", "-c", "echo go; sleep 1000"]);
     person.until("go");
@@ -254,7 +257,7 @@ fn an_interrupt_leaves_a_job_that_was_attached_to() {
     assert_eq!(person.finish().0, Some(130));
 }
 
-/// Waits until a command says something.
+/// Waits until a command prints a text.
 fn until_said(env: &TestEnvironment, words: &[&str], is_due: impl Fn(&str) -> bool) {
     let began = std::time::Instant::now();
     while !is_due(&crate::ps::text(env, words)) {
@@ -264,7 +267,7 @@ fn until_said(env: &TestEnvironment, words: &[&str], is_due: impl Fn(&str) -> bo
 
 //= promises.command.keys-leave-job-running
 #[test]
-fn keys_leave_a_run_whose_sandbox_ends_with_the_command_as_ever() {
+fn a_detached_run_still_ends_its_sandbox_with_the_command() {
     let env = TestEnvironment::new();
     for flags in [&[][..], &["--no-tty"]] {
         let words = [&["run", "--name", "left"], flags, &["host", "--", "sh", "-c", ECHO]].concat();
@@ -287,9 +290,9 @@ fn keys_leave_a_run_whose_sandbox_ends_with_the_command_as_ever() {
 }
 
 #[test]
-fn changes_of_a_run_that_was_left_are_kept_when_its_command_ends() {
+fn a_detached_run_saves_its_changes_when_its_command_exits() {
     let (env, directory) = (TestEnvironment::new(), tempfile::tempdir().unwrap());
-    // The name of a directory need not be text.
+    // The name of a directory need not be UTF-8.
     let project = directory.path().join(OsStr::from_bytes(b"project\xff"));
     std::fs::create_dir(&project).unwrap();
     std::fs::write(project.join("old"), "old\n").unwrap();

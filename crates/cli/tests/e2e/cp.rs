@@ -1,4 +1,4 @@
-//! Copies into a sandbox and out of it.
+//! Copies files between sandboxes and the host.
 
 use std::io::{Seek, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use crate::ps::{finish, json, refused, text, waiting};
 use crate::support::{RunningCommand, TestEnvironment};
 
-/// A sandbox that copies are made with, and a directory of the host.
+/// A running sandbox, and a directory of the host.
 struct CopyFixture {
     env: TestEnvironment,
     running: RunningCommand,
@@ -29,13 +29,13 @@ impl CopyFixture {
         self.here.path().join(name).to_str().unwrap().to_owned()
     }
 
-    /// Copies; nothing may be said about it.
+    /// Copies, and expects no output.
     fn cp(&self, words: &[&str]) {
         let outcome = self.env.carrel(["cp"].iter().chain(words));
         assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""), "{words:?}");
     }
 
-    /// What a script in the sandbox says.
+    /// The output of a script in the sandbox.
     fn inside(&self, script: &str) -> String {
         text(&self.env, &["exec", "web", "--", "sh", "-c", script])
     }
@@ -55,7 +55,7 @@ fn mode(path: &Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// A tree with a bit of everything that is copied.
+/// A tree with every kind of entry that is copied.
 fn tree(at: &Path) {
     std::fs::create_dir_all(at.join("deep/er")).unwrap();
     std::fs::write(at.join("deep/er/file"), b"content \0 \xff").unwrap();
@@ -94,7 +94,7 @@ fn described(at: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_file_arrives_whole_both_ways() {
+fn a_file_is_copied_completely_in_both_directions() {
     let fixture = CopyFixture::new();
     let content: Vec<u8> = (0..9_000_000_u32).map(|byte| (byte.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     std::fs::write(fixture.path("large"), &content).unwrap();
@@ -106,7 +106,7 @@ fn a_file_arrives_whole_both_ways() {
     assert!(std::fs::read(fixture.path("back")).unwrap() == content, "it is another file");
     let found = fixture.here.path().join("back").metadata().unwrap();
     assert_eq!((found.mode() & 0o7777, found.mtime()), (0o751, 1_234_567_890));
-    // Over what is there, by a shorter one.
+    // Over an existing file, with a shorter one.
     std::fs::write(fixture.path("large"), "short").unwrap();
     fixture.cp(&[&fixture.path("large"), "web:/tmp/large"]);
     fixture.cp(&["web:tmp/large", &fixture.path("back")]);
@@ -116,7 +116,7 @@ fn a_file_arrives_whole_both_ways() {
 
 //= promises.command.carrel-cp
 #[test]
-fn a_tree_keeps_names_modes_times_and_links_both_ways() {
+fn a_tree_keeps_names_modes_times_and_links_in_both_directions() {
     let fixture = CopyFixture::new();
     let source = fixture.here.path().join("source");
     tree(&source);
@@ -124,13 +124,13 @@ fn a_tree_keeps_names_modes_times_and_links_both_ways() {
     fixture.cp(&["web:/tmp/copy", &fixture.path("back")]);
     assert_eq!(described(&fixture.here.path().join("back")), described(&source));
     assert_eq!(fixture.inside("stat -c %a /tmp/copy/empty"), "755\n", "set-user-ID bits are cleared");
-    // Into what is there by its own name, and once more over that.
+    // Into an existing directory under its own name, and once more over that.
     std::fs::create_dir(fixture.path("in")).unwrap();
     for _ in 0..2 {
         fixture.cp(&["web:/tmp/copy", &fixture.path("in")]);
         assert_eq!(described(&fixture.here.path().join("in/copy")), described(&source));
     }
-    // What is in it, without it.
+    // The content, without the directory.
     std::fs::create_dir(fixture.path("flat")).unwrap();
     fixture.cp(&["web:/tmp/copy/.", &fixture.path("flat")]);
     assert_eq!(described(&fixture.here.path().join("flat/deep")), described(&source.join("deep")));
@@ -144,16 +144,17 @@ fn a_tree_keeps_names_modes_times_and_links_both_ways() {
 }
 
 #[test]
-fn what_arrives_belongs_to_the_user_who_acts() {
+fn copied_files_belong_to_the_acting_user() {
     let fixture = CopyFixture::new();
     tree(&fixture.here.path().join("source"));
     fixture.cp(&["--user", "agbox", &fixture.path("source"), "web:/home/agbox/copy"]);
     let owners = "find /home/agbox/copy -exec stat -c %u:%g {} + | sort -u";
     assert_eq!(fixture.inside(owners), "1000:1000\n");
-    // Nor does it act with other rights than theirs.
-    let (code, said) = refused(&fixture.env, &["cp", "--user", "agbox", &fixture.path("source/empty"), "web:/root/x"]);
+    // It does not act with other privileges than theirs.
+    let (code, output) =
+        refused(&fixture.env, &["cp", "--user", "agbox", &fixture.path("source/empty"), "web:/root/x"]);
     assert_eq!(code, "copy_failed");
-    assert!(said.starts_with("/root/x in the sandbox: "), "{said}");
+    assert!(output.starts_with("/root/x in the sandbox: "), "{output}");
     fixture.cp(&[&fixture.path("source/empty"), "web:/root/x"]);
     fixture.done();
 }
@@ -163,8 +164,8 @@ fn special_files_are_skipped_and_reported() {
     let fixture = CopyFixture::new();
     fixture.inside("mkdir /tmp/odd && mkfifo /tmp/odd/pipe && echo x > /tmp/odd/file");
     let outcome = fixture.env.carrel(["cp", "web:/tmp/odd", &fixture.path("odd")]);
-    let said = "note: skipped /tmp/odd/pipe: it is a device, a pipe or a socket\n";
-    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), said));
+    let output = "note: skipped /tmp/odd/pipe: it is a device, a pipe or a socket\n";
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), output));
     assert_eq!(described(&fixture.here.path().join("odd")).len(), 2);
     rustix::fs::mknodat(CWD, fixture.path("odd/pipe"), FileType::Fifo, Mode::RUSR, 0).unwrap();
     let outcome = fixture.env.carrel(["cp", &fixture.path("odd"), "web:/tmp/back"]);
@@ -174,13 +175,13 @@ fn special_files_are_skipped_and_reported() {
 }
 
 #[test]
-fn a_name_that_is_not_text_is_left_out_and_that_is_a_failure() {
+fn a_name_that_is_not_utf8_is_skipped_and_fails_the_copy() {
     let fixture = CopyFixture::new();
     fixture.inside("mkdir /tmp/odd && touch \"/tmp/odd/$(printf 'a\\377')\" /tmp/odd/plain");
     let outcome = fixture.env.carrel(["cp", "web:/tmp/odd", &fixture.path("odd")]);
-    let said = "note: skipped /tmp/odd/a\u{fffd}: its name is not UTF-8\n\
+    let output = "note: skipped /tmp/odd/a\u{fffd}: its name is not UTF-8\n\
                 error: 1 file could not be copied; all others were\n";
-    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(1), said));
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(1), output));
     assert!(fixture.here.path().join("odd/plain").exists());
     std::fs::write(fixture.here.path().join("odd").join(std::ffi::OsStr::from_bytes(b"b\xff")), "").unwrap();
     let outcome = fixture.env.carrel(["cp", &fixture.path("odd"), "web:/tmp/back"]);
@@ -191,13 +192,13 @@ fn a_name_that_is_not_text_is_left_out_and_that_is_a_failure() {
 
 //= promises.command.carrel-cp
 #[test]
-fn no_link_of_a_sandbox_leads_a_copy_out_of_where_it_goes() {
+fn no_link_of_a_sandbox_leads_a_copy_out_of_its_target() {
     let fixture = CopyFixture::new();
     let outside = tempfile::tempdir().unwrap();
     let victim = outside.path().join("victim");
     std::fs::write(&victim, "untouched").unwrap();
     let (out, place) = (fixture.path("out"), outside.path().to_str().unwrap());
-    // First only links, which lead out and are left out; then what would be written through them, where they are.
+    // First only links that lead out, which are skipped; then files that would be written through such links.
     let links = format!("mkdir /tmp/t && ln -s {place} /tmp/t/directory && ln -s {place}/victim /tmp/t/file");
     fixture.inside(&links);
     assert_eq!(fixture.env.carrel(["cp", "web:/tmp/t", &out]).code, Some(1));
@@ -208,20 +209,20 @@ fn no_link_of_a_sandbox_leads_a_copy_out_of_where_it_goes() {
     fixture.cp(&["web:/tmp/t/.", &out]);
     assert!(Path::new(&out).join("file").symlink_metadata().unwrap().is_file());
     fixture.inside("cd /tmp/t && mkdir directory && echo owned > directory/victim");
-    let (code, said) = refused(&fixture.env, &["cp", "web:/tmp/t/.", &out]);
+    let (code, output) = refused(&fixture.env, &["cp", "web:/tmp/t/.", &out]);
     assert_eq!(code, "copy_failed");
-    assert!(said.ends_with("/out/directory: a file that is not a directory exists, and is not replaced"), "{said}");
+    assert!(output.ends_with("/out/directory: a file that is not a directory exists, and is not replaced"), "{output}");
     assert_eq!(std::fs::read_to_string(&victim).unwrap(), "untouched");
     assert_eq!(outside.path().read_dir().unwrap().count(), 1);
-    // Nor is one that its user names.
+    // Nor through a link that its user names.
     symlink(&victim, fixture.path("link")).unwrap();
-    let (_, said) = refused(&fixture.env, &["cp", "web:/tmp/t/file", &fixture.path("link")]);
-    assert!(said.ends_with("/link: it is a symbolic link, which is not followed"), "{said}");
+    let (_, output) = refused(&fixture.env, &["cp", "web:/tmp/t/file", &fixture.path("link")]);
+    assert!(output.ends_with("/link: it is a symbolic link, which is not followed"), "{output}");
     fixture.done();
 }
 
 #[test]
-fn no_link_that_leads_out_of_the_copy_comes_with_it() {
+fn links_that_lead_out_of_the_copy_are_skipped() {
     let fixture = CopyFixture::new();
     fixture.inside(
         "mkdir -p /tmp/t/a/b && cd /tmp/t && echo x > a/file && ln -s a/file kept && ln -s ../file a/b/up \
@@ -231,8 +232,8 @@ fn no_link_that_leads_out_of_the_copy_comes_with_it() {
     assert_eq!(outcome.code, Some(1));
     let lines: Vec<_> = outcome.stderr.lines().collect();
     for name in ["absolute", "climbs", "a/hidden"] {
-        let said = format!("note: skipped /tmp/t/{name}: it is a symbolic link that points out of the copy");
-        assert!(lines.contains(&said.as_str()), "{lines:?}");
+        let output = format!("note: skipped /tmp/t/{name}: it is a symbolic link that points out of the copy");
+        assert!(lines.contains(&output.as_str()), "{lines:?}");
     }
     let last = [
         "error: 3 files could not be copied; all others were",
@@ -254,12 +255,12 @@ fn no_link_that_leads_out_of_the_copy_comes_with_it() {
 }
 
 #[test]
-fn no_link_in_the_sandbox_directs_what_is_copied_into_it() {
+fn no_link_in_the_sandbox_redirects_files_that_are_copied_in() {
     let fixture = CopyFixture::new();
     std::fs::write(fixture.path("file"), "new").unwrap();
     std::fs::create_dir_all(fixture.path("tree/out")).unwrap();
     std::fs::write(fixture.path("tree/out/file"), "new").unwrap();
-    // What an unprivileged user inside prepares: root inside would write through it.
+    // An unprivileged user inside prepares it: root inside would write through it.
     fixture.inside(
         "mkdir /root/secret && echo old > /root/secret/file && mkdir -m 777 /tmp/w && setpriv --reuid 1000 --clear-groups sh -c \
          'ln -s /root/secret /tmp/w/out; ln -s /root/secret/file /tmp/w/file; ln -s /root/secret/absent /tmp/w/new'",
@@ -274,25 +275,25 @@ fn no_link_in_the_sandbox_directs_what_is_copied_into_it() {
         "web:/tmp/w",
         "web:/tmp/w/out/.",
     ] {
-        let (code, said) = refused(&fixture.env, &["cp", &fixture.path("file"), target]);
+        let (code, output) = refused(&fixture.env, &["cp", &fixture.path("file"), target]);
         assert!(
-            code == "link_not_followed" && said.contains("is a symbolic link, which is not followed"),
-            "{target}: {said}"
+            code == "link_not_followed" && output.contains("is a symbolic link, which is not followed"),
+            "{target}: {output}"
         );
     }
-    // In a tree as well.
-    let (code, said) = refused(&fixture.env, &["cp", &format!("{}/.", fixture.path("tree")), "web:/tmp/w"]);
+    // The same within a tree.
+    let (code, output) = refused(&fixture.env, &["cp", &format!("{}/.", fixture.path("tree")), "web:/tmp/w"]);
     assert_eq!(code, "link_not_followed");
-    assert!(said.starts_with("/tmp/w/out in the sandbox: "), "{said}");
+    assert!(output.starts_with("/tmp/w/out in the sandbox: "), "{output}");
     assert_eq!(fixture.inside("cat /root/secret/*"), "old\n");
-    // The same link is no obstacle to root inside, and the path that it leads to can be named.
+    // The same link is no obstacle to root inside, and the path of its target can be named.
     let outcome = fixture.env.carrel(["cp", &fixture.path("file"), "web:/tmp/w/out/x"]);
     let hint = format!("hint: to copy there: carrel cp {} web:/root/secret/x", fixture.path("file"));
     assert_eq!((outcome.code, outcome.stderr.lines().last()), (Some(1), Some(hint.as_str())));
     fixture.cp(&[&fixture.path("file"), "web:/root/secret/x"]);
     fixture.inside("echo more >> /tmp/w/out/x");
     assert_eq!(fixture.inside("cat /root/secret/x"), "newmore\n");
-    // What the sandbox calls its directories is not put into a line that may be pasted.
+    // Names that the sandbox chose are not part of a hint that may be pasted.
     fixture.inside("mkdir '/tmp/w/a;reboot' && ln -s 'a;reboot' /tmp/w/lure");
     let outcome = fixture.env.carrel(["cp", &fixture.path("file"), "web:/tmp/w/lure/x"]);
     assert_eq!(outcome.stderr.lines().last(), Some("hint: give a path without symbolic links"));
@@ -304,13 +305,13 @@ fn no_link_in_the_sandbox_directs_what_is_copied_into_it() {
 }
 
 #[test]
-fn of_a_link_that_is_named_only_what_it_leads_to_is_copied() {
+fn a_named_link_is_copied_as_its_target() {
     let fixture = CopyFixture::new();
     fixture.inside("echo real > /tmp/real; ln -s real /tmp/link");
-    // What it leads to would be whatever has that name here.
-    let (code, said) = refused(&fixture.env, &["cp", "web:/tmp/link", &fixture.path("a")]);
+    // Its target would be whatever has that name on the host.
+    let (code, output) = refused(&fixture.env, &["cp", "web:/tmp/link", &fixture.path("a")]);
     assert_eq!(code, "copy_failed");
-    assert!(said.ends_with("it is a symbolic link, and its target is not copied with it"), "{said}");
+    assert!(output.ends_with("it is a symbolic link, and its target is not copied with it"), "{output}");
     assert!(Path::new(&fixture.path("a")).symlink_metadata().is_err());
     fixture.cp(&["-L", "web:/tmp/link", &fixture.path("b")]);
     assert_eq!(std::fs::read_to_string(fixture.path("b")).unwrap(), "real\n");
@@ -328,7 +329,7 @@ fn an_invalid_target_is_reported_before_anything_is_copied() {
     std::fs::create_dir(fixture.path("dir")).unwrap();
     let (file, dir, pipe) = (fixture.path("file"), fixture.path("dir"), fixture.path("pipe"));
     rustix::fs::mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR, 0).unwrap();
-    for (words, code, said) in [
+    for (words, code, output) in [
         (&["/nowhere", "web:/tmp"][..], "copy_failed", "/nowhere: No such file"),
         (&["web:/nowhere", &dir], "copy_failed", "/nowhere in the sandbox: "),
         (&["web:/etc/passwd", "/nowhere/x"], "copy_failed", "/nowhere: No such file"),
@@ -341,7 +342,7 @@ fn an_invalid_target_is_reported_before_anything_is_copied() {
         (&["web:/etc/passwd", &pipe], "copy_failed", &format!("{pipe}: a device, a pipe or a socket exists")),
     ] {
         let (found, message) = refused(&fixture.env, &["cp"].iter().chain(words).copied().collect::<Vec<_>>());
-        assert!(found == code && message.starts_with(said), "{words:?}: {found} {message}");
+        assert!(found == code && message.starts_with(output), "{words:?}: {found} {message}");
     }
     let outcome = fixture.env.carrel(["cp", "a", "b"]);
     assert_eq!((outcome.code, outcome.stderr.lines().next()), (Some(2), Some("error: neither path is in a sandbox")));
@@ -349,7 +350,7 @@ fn an_invalid_target_is_reported_before_anything_is_copied() {
 }
 
 #[test]
-fn a_file_with_more_emptiness_than_a_disk_holds_takes_no_room() {
+fn holes_larger_than_the_disk_take_no_space() {
     let fixture = CopyFixture::new();
     fixture.inside("truncate -s 200M /tmp/hole; echo end >> /tmp/hole");
     fixture.cp(&["web:/tmp/hole", &fixture.path("hole")]);
@@ -360,7 +361,7 @@ fn a_file_with_more_emptiness_than_a_disk_holds_takes_no_room() {
 }
 
 /// Runs `carrel cp` with bytes as its standard input.
-fn given(env: &TestEnvironment, words: &[&str], input: &[u8]) -> crate::support::CommandOutput {
+fn run_with_input(env: &TestEnvironment, words: &[&str], input: &[u8]) -> crate::support::CommandOutput {
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(input).unwrap();
     file.rewind().unwrap();
@@ -375,7 +376,7 @@ fn archived(add: impl Fn(&mut tar::Builder<Vec<u8>>)) -> Vec<u8> {
 
 fn add_file(builder: &mut tar::Builder<Vec<u8>>, path: &[u8], content: &[u8]) {
     let mut header = tar::Header::new_gnu();
-    // As it is, for a builder refuses what leads elsewhere.
+    // Written by hand, since a builder refuses names that escape.
     header.as_old_mut().name[..path.len()].copy_from_slice(path);
     header.set_size(content.len() as u64);
     header.set_mode(0o640);
@@ -385,7 +386,7 @@ fn add_file(builder: &mut tar::Builder<Vec<u8>>, path: &[u8], content: &[u8]) {
 }
 
 #[test]
-fn with_a_dash_files_travel_as_an_archive() {
+fn a_dash_copies_files_as_a_tar_archive() {
     let fixture = CopyFixture::new();
     let source = fixture.here.path().join("source");
     tree(&source);
@@ -398,14 +399,14 @@ fn with_a_dash_files_travel_as_an_archive() {
     assert!(names.first().unwrap() == "first/" && names.contains(&"first/deep/er/file".to_owned()), "{names:?}");
 
     fixture.inside("mkdir /tmp/second");
-    let unpacked = given(&fixture.env, &["-", "web:/tmp/second"], &archive.stdout);
+    let unpacked = run_with_input(&fixture.env, &["-", "web:/tmp/second"], &archive.stdout);
     assert_eq!((unpacked.code, unpacked.stderr.as_str()), (Some(0), ""));
     let described = "cd $0 && find . -exec stat -c '%n %a %Y %u:%g %F' {} + | sort && od -c deep/er/file && readlink deep/link deep/dangling";
     let listed = |at: &str| text(&fixture.env, &["exec", "web", "--", "sh", "-c", described, at]);
     let first = listed("/tmp/first");
     assert!(first.contains("./deep/link 777 1000000002 0:0 symbolic link"), "{first}");
     assert_eq!(first, listed("/tmp/second/first"));
-    // What is in a directory, without the directory, and as a report for programs beside it.
+    // The content of a directory without the directory, and a report as JSON.
     let outcome = fixture.env.carrel(["--json", "cp", "web:/tmp/first/.", "-"]);
     let report: serde_json::Value = serde_json::from_str(&outcome.stderr).unwrap();
     assert_eq!((outcome.code, &report["files"], &report["links"]), (Some(0), &2.into(), &2.into()));
@@ -415,11 +416,11 @@ fn with_a_dash_files_travel_as_an_archive() {
 }
 
 #[test]
-fn an_archive_stays_below_the_directory_that_it_is_unpacked_in() {
+fn an_archive_cannot_escape_its_target_directory() {
     let fixture = CopyFixture::new();
     fixture.inside("mkdir /tmp/in; ln -s /etc /tmp/in/out; echo plain >/tmp/file");
     let refused = |target: &str, input: &[u8]| {
-        let outcome = given(&fixture.env, &["-", target], input);
+        let outcome = run_with_input(&fixture.env, &["-", target], input);
         assert_eq!(outcome.code, Some(1), "{target}: {}", outcome.stderr);
         outcome.stderr
     };
@@ -431,7 +432,7 @@ fn an_archive_stays_below_the_directory_that_it_is_unpacked_in() {
     assert!(refused("web:/tmp/file", &fine).contains("cat >/tmp/file"));
     assert!(refused("web:/tmp/in", b"this is a plain file").contains("is not a tar archive"));
     assert!(refused("web:/tmp/in", b"\x1f\x8b\x08 and more").contains("hint: zcat FILE | carrel cp -"));
-    assert_eq!(given(&fixture.env, &["-", "web:/tmp/in"], &fine).code, Some(0));
+    assert_eq!(run_with_input(&fixture.env, &["-", "web:/tmp/in"], &fine).code, Some(0));
     assert_eq!(
         fixture.inside("cat /tmp/in/new/x; stat -c '%a %Y' /tmp/in/new/x; ls /tmp/x /etc/x 2>/dev/null || true"),
         "x640 1000000000\n"
@@ -440,7 +441,7 @@ fn an_archive_stays_below_the_directory_that_it_is_unpacked_in() {
 }
 
 #[test]
-fn what_is_copied_into_a_persistent_sandbox_belongs_to_the_user_of_exec() {
+fn files_copied_into_a_persistent_sandbox_belong_to_the_user_of_exec() {
     let env = TestEnvironment::new();
     let here = tempfile::tempdir().unwrap();
     let source = here.path().join("source");
@@ -457,9 +458,9 @@ fn what_is_copied_into_a_persistent_sandbox_belongs_to_the_user_of_exec() {
     assert_eq!(owners("/workspace/tree"), "agbox:agbox\n");
     let archive = env.carrel(["cp", "desk:/workspace/tree", "-"]).stdout;
     text(&env, &["exec", "desk", "--", "mkdir", "/workspace/other"]);
-    assert_eq!(given(&env, &["-", "desk:/workspace/other"], &archive).code, Some(0));
+    assert_eq!(run_with_input(&env, &["-", "desk:/workspace/other"], &archive).code, Some(0));
     assert_eq!(owners("/workspace/other/tree"), "agbox:agbox\n");
-    // Root acts: a directory of the system is written to, and a file that is there keeps its owner.
+    // As root: a directory of the system is written, and an existing file keeps its owner.
     cp(&[&format!("{source}/empty"), "desk:/etc/new"]);
     text(&env, &["exec", "--user", "root", "desk", "--", "touch", "/etc/there"]);
     cp(&[&format!("{source}/empty"), "desk:/etc/there"]);

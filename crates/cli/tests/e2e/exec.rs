@@ -1,18 +1,18 @@
-//! Commands in a sandbox that is there.
+//! Commands in an existing sandbox.
 
 use std::io::{Read, Write};
 use std::process::Stdio;
 
 use rustix::process::Signal;
 
-use crate::running_sandbox::RunningSandbox;
+use crate::running_sandbox::SharedSandbox;
 use crate::support::{RunningCommand, TestEnvironment, finish};
 use crate::terminal::PtySession;
 
 #[test]
-fn a_command_runs_beside_the_first_with_streams_and_a_code_of_its_own() {
+fn a_second_command_has_its_own_streams_and_exit_code() {
     let env = TestEnvironment::new();
-    let sandbox = RunningSandbox::new(&env);
+    let sandbox = SharedSandbox::new(&env);
     let outcome = sandbox.exec(&[], "echo out; echo err >&2; exit 42");
     assert_eq!((outcome.code, outcome.stdout.as_slice(), outcome.stderr.as_str()), (Some(42), &b"out\n"[..], "err\n"));
     let flags = ["--env", "A=1", "--workdir", "/tmp", "--user", "1000:5"];
@@ -25,23 +25,23 @@ fn a_command_runs_beside_the_first_with_streams_and_a_code_of_its_own() {
 #[test]
 fn a_command_that_cannot_start_is_reported_as_by_run() {
     let env = TestEnvironment::new();
-    let _sandbox = RunningSandbox::new(&env);
+    let _sandbox = SharedSandbox::new(&env);
     let outcome = env.carrel(["exec", "box", "--", "no-such-command"]);
     assert_eq!(outcome.code, Some(127));
     assert_eq!(outcome.stderr, "error: no-such-command: command not found in the sandbox\n");
     let outcome = env.carrel(["exec", "box", "--", "/etc/passwd"]);
     assert_eq!((outcome.code, outcome.stderr.contains("cannot be executed (EACCES)")), (Some(126), true));
     let outcome = env.carrel(["--json", "exec", "absent", "--", "true"]);
-    let said: serde_json::Value = serde_json::from_str(&outcome.stderr).unwrap();
-    assert_eq!((outcome.code, said["error"]["code"].as_str()), (Some(125), Some("no_such_sandbox")));
+    let printed: serde_json::Value = serde_json::from_str(&outcome.stderr).unwrap();
+    assert_eq!((outcome.code, printed["error"]["code"].as_str()), (Some(125), Some("no_such_sandbox")));
     let outcome = env.carrel(["exec", "--detach-keys", "ctrl-9", "box", "--", "true"]);
     assert!(outcome.code == Some(125) && outcome.stderr.starts_with("error: \"ctrl-9\" is not a key"), "{outcome:?}");
 }
 
 #[test]
-fn many_bytes_go_through_both_ways_as_they_are() {
+fn large_binary_data_passes_unchanged_in_both_directions() {
     let env = TestEnvironment::new();
-    let _sandbox = RunningSandbox::new(&env);
+    let _sandbox = SharedSandbox::new(&env);
     let sent: Vec<u8> = (0..8_u32 << 20).map(|at| at.wrapping_mul(0x9e37_79b9).to_be_bytes()[0]).collect();
     let mut child = env.command(["exec", "box", "--", "cat"]).stdin(Stdio::piped()).spawn().unwrap();
     let (mut stdin, copy) = (child.stdin.take().unwrap(), sent.clone());
@@ -49,14 +49,14 @@ fn many_bytes_go_through_both_ways_as_they_are() {
     let outcome = finish(child);
     feeding.join().unwrap();
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
-    assert!(outcome.stdout == sent, "other bytes came back");
+    assert!(outcome.stdout == sent, "the output differs from the input");
 }
 
 //= promises.command.job-started-carrel-exec
 #[test]
-fn the_same_id_again_attaches_instead_of_running_twice() {
+fn a_retry_with_the_same_id_attaches_instead_of_running_twice() {
     let env = TestEnvironment::new();
-    let sandbox = RunningSandbox::new(&env);
+    let sandbox = SharedSandbox::new(&env);
     let script = "echo run >> /tmp/runs; wc -l < /tmp/runs; exit 3";
     let outcome = sandbox.exec(&["--job", "once"], script);
     assert_eq!((outcome.code, outcome.stdout.as_slice(), outcome.stderr.as_str()), (Some(3), &b"1\n"[..], ""));
@@ -64,19 +64,19 @@ fn the_same_id_again_attaches_instead_of_running_twice() {
     assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(3), &b"1\n"[..]));
     assert_eq!(outcome.stderr, "note: job once exists already; attached to it\n");
     assert_eq!(sandbox.exec(&["--job", "once", "--quiet"], script).stderr, "");
-    // Another command is none that could be attached to.
+    // A different command is no job to attach to.
     let outcome = sandbox.exec(&["--job", "once"], "true");
     assert_eq!(outcome.code, Some(125), "{}", outcome.stderr);
     assert!(outcome.stderr.starts_with("error: ") && outcome.stderr.contains("\nhint: "), "{}", outcome.stderr);
-    // The control: with an id of its own it runs again.
+    // The control: with its own id it runs again.
     assert_eq!(sandbox.exec(&[], script).stdout, b"2\n");
 }
 
 //= promises.command.job-started-carrel-exec
 #[test]
-fn a_job_goes_on_when_its_starter_is_killed_and_a_retry_gets_all_of_it() {
+fn a_job_survives_its_client_and_a_retry_gets_all_output() {
     let env = TestEnvironment::new();
-    let sandbox = RunningSandbox::new(&env);
+    let sandbox = SharedSandbox::new(&env);
     let script = "echo ready; while ! test -e /tmp/go; do sleep 0.02; done; echo done; exit 5";
     let running = sandbox.started(&["--job", "long"], script);
     running.signal(Signal::KILL);
@@ -88,9 +88,9 @@ fn a_job_goes_on_when_its_starter_is_killed_and_a_retry_gets_all_of_it() {
 
 //= promises.command.job-started-carrel-exec
 #[test]
-fn a_retry_gives_the_input_that_was_not_given_and_no_byte_twice() {
+fn a_retry_continues_the_input_and_repeats_no_byte() {
     let env = TestEnvironment::new();
-    let _sandbox = RunningSandbox::new(&env);
+    let _sandbox = SharedSandbox::new(&env);
     let words = ["exec", "--job", "copy", "box", "--", "cat"];
     let mut first = env.command(words).stdin(Stdio::piped()).spawn().unwrap();
     first.stdin.as_mut().unwrap().write_all(b"abc").unwrap();
@@ -105,14 +105,14 @@ fn a_retry_gives_the_input_that_was_not_given_and_no_byte_twice() {
 }
 
 #[test]
-fn a_job_that_is_left_alone_has_an_id_by_which_it_is_found() {
+fn a_detached_job_can_be_found_by_its_id() {
     let env = TestEnvironment::new();
-    let sandbox = RunningSandbox::new(&env);
+    let sandbox = SharedSandbox::new(&env);
     let outcome = sandbox.exec(&["--detach"], "cat; echo \"$(tty)\"; exit 4");
     let id = String::from_utf8(outcome.stdout).unwrap();
     let hex = id.trim_end().strip_prefix("exec-").unwrap();
     assert!(outcome.code == Some(0) && hex.len() == 32 && hex.chars().all(|c| c.is_ascii_hexdigit()), "{id}");
-    // Its input is empty, unless that is asked for.
+    // Its input is empty unless `-i` is given.
     let outcome = env.carrel(["attach", "box", id.trim_end()]);
     assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(4), &b"not a tty\n"[..]), "{}", outcome.stderr);
     let outcome = env.carrel(["--json", "exec", "--detach", "--job", "once", "box", "--", "true"]);
@@ -120,9 +120,9 @@ fn a_job_that_is_left_alone_has_an_id_by_which_it_is_found() {
 }
 
 #[test]
-fn signals_are_for_the_command_and_a_second_interrupt_insists() {
+fn signals_are_forwarded_and_a_second_interrupt_kills() {
     let env = TestEnvironment::new();
-    let sandbox = RunningSandbox::new(&env);
+    let sandbox = SharedSandbox::new(&env);
     for (signal, name) in [(Signal::TERM, "TERM"), (Signal::INT, "INT"), (Signal::HUP, "HUP")] {
         let script = format!("trap 'echo got; exit 7' {name}; echo ready; while :; do sleep 0.05; done");
         let running = sandbox.started(&[], &script);
@@ -138,33 +138,33 @@ fn signals_are_for_the_command_and_a_second_interrupt_insists() {
 }
 
 #[test]
-fn a_command_that_takes_too_long_is_ended_and_its_sandbox_is_not() {
+fn a_command_is_killed_after_its_timeout_and_its_sandbox_continues() {
     let env = TestEnvironment::new();
-    let sandbox = RunningSandbox::new(&env);
+    let sandbox = SharedSandbox::new(&env);
     let outcome = sandbox.exec(&["--timeout", "2s"], "echo begun; sleep 1000");
     assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(124), &b"begun\n"[..]));
-    let said = "error: the command exceeded its timeout (2s) and was killed\n";
-    assert!(outcome.stderr.starts_with(said), "{}", outcome.stderr);
+    let printed = "error: the command exceeded its timeout (2s) and was killed\n";
+    assert!(outcome.stderr.starts_with(printed), "{}", outcome.stderr);
     assert_eq!(sandbox.exec(&[], "true").code, Some(0));
 }
 
 #[test]
 fn an_oom_killed_command_is_reported() {
     let env = TestEnvironment::new();
-    let _sandbox = RunningSandbox::with(&env, &["--memory", "64M", "--quiet"]);
+    let _sandbox = SharedSandbox::with(&env, &["--memory", "64M", "--quiet"]);
     let outcome = env.carrel(["exec", "box", "--", "tail", "/dev/zero"]);
     assert_eq!(outcome.code, Some(137), "{}", outcome.stderr);
     assert!(outcome.stderr.starts_with("note: ") && outcome.stderr.lines().count() == 2, "{}", outcome.stderr);
     assert!(outcome.stderr.ends_with("hint: `carrel run --memory` sets the limit of a sandbox\n"));
-    // A command that is killed for another reason has no such note.
+    // A command that is killed for another reason has no such message.
     let outcome = env.carrel(["exec", "box", "--", "sh", "-c", "kill -KILL $$"]);
     assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(137), ""));
 }
 
 #[test]
-fn a_retry_shares_the_output_and_leaves_the_input_to_who_holds_it() {
+fn a_retry_shares_the_output_and_leaves_the_input_to_its_holder() {
     let env = TestEnvironment::new();
-    let sandbox = RunningSandbox::new(&env);
+    let sandbox = SharedSandbox::new(&env);
     let script = "echo ready; read line; echo \"<$line>\"; exit 3";
     let mut first = sandbox.started(&["--job", "shared"], script);
     let holder = first.child.id();
@@ -173,14 +173,14 @@ fn a_retry_shares_the_output_and_leaves_the_input_to_who_holds_it() {
     assert_eq!(first.finish().code, Some(3));
     let outcome = second.finish();
     assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(3), &b"<line>\n"[..]));
-    let said = format!("process {holder} holds the input of job shared; attached read-only\n");
-    assert!(outcome.stderr.contains(&said), "{}", outcome.stderr);
+    let printed = format!("process {holder} holds the input of job shared; attached read-only\n");
+    assert!(outcome.stderr.contains(&printed), "{}", outcome.stderr);
 }
 
 #[test]
 fn when_output_is_closed_the_command_gets_sigpipe() {
     let env = TestEnvironment::new();
-    let _sandbox = RunningSandbox::new(&env);
+    let _sandbox = SharedSandbox::new(&env);
     let words = ["exec", "--job", "endless", "box", "--", "yes"];
     let mut running = RunningCommand::new(env.command(words).spawn().unwrap());
     running.until("y");
@@ -195,23 +195,23 @@ fn when_output_is_closed_the_command_gets_sigpipe() {
 #[test]
 fn the_result_is_printed_as_json() {
     let env = TestEnvironment::new();
-    let _sandbox = RunningSandbox::new(&env);
+    let _sandbox = SharedSandbox::new(&env);
     let words = ["--json", "exec", "--job", "once", "box", "--", "sh", "-c", "echo out; kill -9 $$"];
     let outcome = env.carrel(words);
-    let said: serde_json::Value = serde_json::from_str(&outcome.stderr).unwrap();
+    let printed: serde_json::Value = serde_json::from_str(&outcome.stderr).unwrap();
     assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(137), &b"out\n"[..]));
     assert_eq!(
-        (said["job"].as_str(), said["exit_code"].as_u64(), said["signal"].as_u64()),
+        (printed["job"].as_str(), printed["exit_code"].as_u64(), printed["signal"].as_u64()),
         (Some("once"), Some(137), Some(9))
     );
-    assert!(said["detached"] == false && said["duration_ms"].is_u64(), "{said}");
+    assert!(printed["detached"] == false && printed["duration_ms"].is_u64(), "{printed}");
 }
 
 #[test]
-fn the_end_of_the_sandbox_is_reported_to_its_jobs_clients() {
+fn the_end_of_the_sandbox_is_reported_to_clients_of_its_jobs() {
     let env = TestEnvironment::new();
-    let sandbox = RunningSandbox::new(&env);
-    // One that listens when it is asked to end may do so before.
+    let sandbox = SharedSandbox::new(&env);
+    // A command that handles the first signal may exit before the second.
     let running = sandbox.started(&[], "trap '' TERM; echo ready; exec sleep 1000");
     sandbox.end();
     let outcome = running.finish();
@@ -221,15 +221,15 @@ fn the_end_of_the_sandbox_is_reported_to_its_jobs_clients() {
 
 //= promises.command.keys-leave-job-running
 #[test]
-fn keys_leave_a_job_running_and_the_terminal_as_it_was() {
+fn keys_detach_and_restore_the_terminal() {
     let env = TestEnvironment::new();
-    let _sandbox = RunningSandbox::new(&env);
+    let _sandbox = SharedSandbox::new(&env);
     let script = "echo go; while read line; do echo \"<$line>\"; done";
     let words = ["exec", "--job", "talk", "box", "--", "sh", "-c", script];
     let mut person = PtySession::types_at_shell(&env, &words);
     person.until("go");
     assert!(person.is_raw());
-    // The first alone is a key like any other.
+    // The first key of the sequence alone is forwarded.
     person.types("a\u{10}b\r");
     person.until("b>");
     person.types("\u{10}");
@@ -246,9 +246,9 @@ fn keys_leave_a_job_running_and_the_terminal_as_it_was() {
 }
 
 #[test]
-fn a_terminal_that_is_gone_leaves_the_job_running() {
+fn a_job_survives_the_hangup_of_its_terminal() {
     let env = TestEnvironment::new();
-    let _sandbox = RunningSandbox::new(&env);
+    let _sandbox = SharedSandbox::new(&env);
     let script = "echo go; while read line; do echo \"<$line>\"; done; echo eof";
     let words = ["exec", "--job", "talk", "box", "--", "sh", "-c", script];
     let mut person = PtySession::types_at_shell(&env, &words);
@@ -257,7 +257,7 @@ fn a_terminal_that_is_gone_leaves_the_job_running() {
     let mut person = PtySession::types_at_shell(&env, &["attach", "box", "talk"]);
     person.types("still\r");
     person.until("<still>");
-    assert!(!person.seen.contains("eof"), "{}", person.seen);
+    assert!(!person.screen.contains("eof"), "{}", person.screen);
     person.types("\u{4}");
     assert_eq!(person.finish().0, Some(0));
 }

@@ -1,4 +1,4 @@
-//! A supervisor that was found, and says only what a test has it say.
+//! A scripted shim that discovery finds.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::DirBuilderExt;
@@ -13,24 +13,24 @@ use carrel_shim_client::messages::{
     Create, GetStatus, Hello, JobInfo, JobRetention, JobState, JobStream, PeerProcess, PersistentDisk, SandboxLimits,
     ShimState, Status,
 };
-use carrel_shim_client::{SandboxRecord, ShimMessage, VERSION, began, boot_id, decode, encode};
+use carrel_shim_client::{SandboxRecord, ShimMessage, VERSION, boot_id, decode, encode, process_start_time};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::support::TestEnvironment;
 
 const INCARNATION: &str = "a-fake-one";
 
-/// A sandbox whose supervisor is this process. It is never to be stopped: that would be the end of the tests.
+/// A sandbox whose shim is this process. It must not be killed: that would kill the tests.
 pub(crate) struct FakeShim {
     directory: PathBuf,
     _lock: std::fs::File,
 }
 
-/// One who talks to it.
+/// A client of the fake shim.
 pub(crate) struct FakeShimClient(UnixStream);
 
 impl FakeShim {
-    /// One of that name, which greets each caller and leaves the rest to `serve`.
+    /// A sandbox of that name that sends its hello to each client, and leaves the rest to `serve`.
     pub(crate) fn new(
         env: &TestEnvironment,
         name: &str,
@@ -39,7 +39,7 @@ impl FakeShim {
         Self::recorded(env, name, |_| {}, serve)
     }
 
-    /// The same, with something else in its record.
+    /// The same with a modified record.
     fn recorded(
         env: &TestEnvironment,
         name: &str,
@@ -68,13 +68,13 @@ impl FakeShim {
         Self { directory, _lock: lock }
     }
 
-    /// One by which a daemon reads the disk of a sandbox.
+    /// A sandbox by which a daemon reads a disk.
     pub(crate) fn disk_reader(env: &TestEnvironment, sandbox: &str) -> Self {
         let read = |record: &mut SandboxRecord| record.create.kept_disk = Some(PersistentDisk::at("/disk"));
         Self::recorded(env, &format!("{sandbox}..read"), read, |mut caller| while caller.next().is_some() {})
     }
 
-    /// One that greets, and then says nothing.
+    /// A shim that sends its hello and never answers.
     pub(crate) fn mute(env: &TestEnvironment, name: &str) -> Self {
         Self::new(env, name, |mut caller| while caller.next().is_some() {})
     }
@@ -87,7 +87,7 @@ impl Drop for FakeShim {
 }
 
 impl FakeShimClient {
-    /// The next request, with its id; none when the caller is gone.
+    /// The next request with its id; none if the client has disconnected.
     pub(crate) fn next(&mut self) -> Option<(u32, Vec<u8>)> {
         let mut prefix = [0; PREFIX_SIZE];
         self.0.read_exact(&mut prefix).ok()?;
@@ -131,7 +131,7 @@ impl FakeShimClient {
     }
 }
 
-/// A job that runs.
+/// A running job.
 pub(crate) fn job(id: &str) -> JobInfo {
     JobInfo {
         job: id.to_owned(),
@@ -162,7 +162,7 @@ fn hello(name: &str) -> Hello {
         incarnation: INCARNATION.to_owned(),
         boot_id: boot_id().unwrap(),
         shim_pid: std::process::id(),
-        // Without a sandbox: its first process would be a child of this one.
+        // A pid that is not a child of this process.
         pid: u32::MAX,
         agent_version: String::new(),
     }
@@ -199,7 +199,7 @@ fn record(name: &str, directory: &std::path::Path) -> SandboxRecord {
         release: "0".to_owned(),
         version: VERSION,
         shim_pid: pid,
-        shim_began: began(pid).unwrap(),
+        shim_began: process_start_time(pid).unwrap(),
         created_ms: 1,
         image: "host".to_owned(),
         owner: PeerProcess { pid, user: 0, began: 0, command: "test".to_owned() },

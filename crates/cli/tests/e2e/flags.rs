@@ -1,4 +1,4 @@
-//! What a command is given, and how much of it.
+//! Flags of `carrel run`: the environment and the limits of a command.
 
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -14,7 +14,7 @@ fn stdout(env: &TestEnvironment, flags: &[&str], script: &str) -> String {
 //= carrel.command.mounts-environment-directory-user
 //= promises.command.variables-ours-get-without
 #[test]
-fn the_environment_is_what_was_given_and_nothing_of_ours() {
+fn the_environment_contains_only_the_given_variables() {
     let env = TestEnvironment::new();
     let mut command = env.command(["run", "-e", "A=1", "-e", "OURS", "-e", "MISSING", "host", "--", "env"]);
     let outcome = crate::support::finish(command.env("OURS", "passed").env("SECRET", "kept").spawn().unwrap());
@@ -26,7 +26,7 @@ fn the_environment_is_what_was_given_and_nothing_of_ours() {
 
 //= carrel.command.mounts-environment-directory-user
 #[test]
-fn the_directory_the_user_and_the_host_name_are_those_asked_for() {
+fn the_directory_the_user_and_the_host_name_are_set() {
     let env = TestEnvironment::new();
     assert_eq!(stdout(&env, &["--workdir", "/usr"], "pwd"), "/usr\n");
     assert_eq!(stdout(&env, &[], "id -u; id -g"), "0\n0\n");
@@ -38,14 +38,14 @@ fn the_directory_the_user_and_the_host_name_are_those_asked_for() {
 
 //= carrel.command.mounts-environment-directory-user
 #[test]
-fn a_mount_can_be_read_and_only_with_rw_be_written() {
+fn a_mount_is_writable_only_with_rw() {
     let (env, data) = (TestEnvironment::new(), tempfile::tempdir().unwrap());
     std::fs::write(data.path().join("there"), "yes\n").unwrap();
     let read_only = format!("{}:/data", data.path().display());
     let outcome = env.shell(&["--mount", &read_only], "cat /data/there; echo no > /data/new");
     assert_eq!(outcome.stdout, b"yes\n");
     assert!(outcome.code != Some(0) && !data.path().join("new").exists(), "{}", outcome.stderr);
-    // The positive control: the same attempt where it is allowed. What is written belongs to the directory's owner.
+    // The control: the same attempt where it is allowed. A new file belongs to the owner of the directory.
     std::os::unix::fs::chown(data.path(), Some(1234), Some(1234)).unwrap();
     std::fs::set_permissions(data.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let writable = format!("{read_only}:rw");
@@ -55,7 +55,7 @@ fn a_mount_can_be_read_and_only_with_rw_be_written() {
 }
 
 #[test]
-fn a_copy_is_the_sandboxs_own_and_the_hosts_stays_as_it_is() {
+fn a_copied_mount_does_not_change_the_host() {
     let (env, data) = (TestEnvironment::new(), tempfile::tempdir().unwrap());
     let path = |name: &str| data.path().join(name);
     std::fs::create_dir(path("below")).unwrap();
@@ -69,10 +69,10 @@ fn a_copy_is_the_sandboxs_own_and_the_hosts_stays_as_it_is() {
     let expected = "agbox\nagbox\nhost\ninside\nbelow\nfile\n";
     assert_eq!(stdout(&env, &["--user", "agbox", "--mount", &copy], script), expected);
     assert_eq!(std::fs::read_to_string(path("file")).unwrap(), "host\n");
-    // The control: a mount that is no copy has the socket too, and is written through.
+    // The control: a mount that is not copied contains the socket too, and is written through.
     let mount = format!("{}:/data:rw", data.path().display());
     assert!(stdout(&env, &["--mount", &mount], "ls /data").contains("socket"));
-    // What leads out is not copied, and nothing of the sandbox is left.
+    // A link that leads out is not copied, and nothing of the sandbox is left.
     std::os::unix::fs::symlink("/etc/hostname", path("out")).unwrap();
     let outcome = env.shell(&["--mount", &copy], "true");
     assert!(
@@ -83,7 +83,7 @@ fn a_copy_is_the_sandboxs_own_and_the_hosts_stays_as_it_is() {
 }
 
 #[test]
-fn an_option_that_no_mount_has_is_no_part_of_its_path() {
+fn an_unknown_mount_option_is_refused() {
     let env = TestEnvironment::new();
     for option in ["RW", "z", "ro,z"] {
         let outcome = env.shell(&["--mount", &format!("/usr:/data:{option}")], "ls /");
@@ -116,7 +116,7 @@ fn an_oom_killed_command_is_reported() {
     let shell = env.shell(&["--memory", "64M"], "tail /dev/zero; echo $?");
     assert_eq!((shell.code, shell.stdout.as_slice()), (Some(0), &b"137\n"[..]), "{}", shell.stderr);
     assert!(shell.stderr.contains("note: 1 process of the sandbox OOM-killed"), "{}", shell.stderr);
-    // With enough of it the same kind of command ends well.
+    // With enough of the resource, the same command succeeds.
     assert_eq!(stdout(&env, &["--memory", "256M"], "head -c 1000000 /dev/zero | tail -c 2 | wc -c"), "2\n");
 }
 
@@ -148,7 +148,7 @@ fn a_name_belongs_to_one_sandbox_at_a_time() {
 }
 
 #[test]
-fn a_mount_is_a_path_and_not_necessarily_text() {
+fn the_path_of_a_mount_need_not_be_utf8() {
     let (env, data) = (TestEnvironment::new(), tempfile::tempdir().unwrap());
     let odd = |bytes: &[u8]| std::ffi::OsString::from(std::ffi::OsStr::from_bytes(bytes));
     let source = data.path().join(odd(b"d\xff"));
@@ -165,15 +165,15 @@ fn a_mount_is_a_path_and_not_necessarily_text() {
 //= carrel.command.mounts-environment-directory-user
 //= promises.command.owner-mounts-project-inside
 #[test]
-fn what_the_host_shows_belongs_to_the_user_and_the_group_of_the_command() {
+fn mounted_files_belong_to_the_user_and_group_of_the_command() {
     let (env, data) = (TestEnvironment::new(), tempfile::tempdir().unwrap());
     std::os::unix::fs::chown(data.path(), Some(1234), Some(4321)).unwrap();
     std::fs::set_permissions(data.path(), std::fs::Permissions::from_mode(0o770)).unwrap();
     let (path, mount) = (data.path().to_str().unwrap(), format!("{}:/data:rw", data.path().display()));
     for (user, expected) in [("12:34", "12:34"), ("agbox:root", "1000:0"), ("0", "0:0")] {
         let flags = ["--user", user, "--project", path, "--mount", &mount];
-        let said = stdout(&env, &flags, "stat -c %u:%g /workspace /data; touch /data/made");
-        assert_eq!(said, format!("{expected}\n{expected}\n"), "{user}");
+        let output = stdout(&env, &flags, "stat -c %u:%g /workspace /data; touch /data/made");
+        assert_eq!(output, format!("{expected}\n{expected}\n"), "{user}");
         let made = std::fs::metadata(data.path().join("made")).unwrap();
         assert_eq!((made.uid(), made.gid()), (1234, 4321), "{user}");
         std::fs::remove_file(data.path().join("made")).unwrap();
@@ -181,12 +181,12 @@ fn what_the_host_shows_belongs_to_the_user_and_the_group_of_the_command() {
 }
 
 #[test]
-fn a_command_that_runs_sees_what_the_host_makes_in_a_read_only_mount() {
+fn a_running_command_sees_new_files_in_a_read_only_mount() {
     let env = TestEnvironment::new();
     let given = tempfile::tempdir_in("/var/tmp").unwrap();
     std::fs::write(given.path().join("replaced"), "old").unwrap();
     let mount = format!("{}:/given", given.path().display());
-    // It has looked up both names when it says so: an overlay remembers that one is missing, and what the other was.
+    // It has looked up both names when it prints: an overlay caches that one is missing, and the content of the other.
     let script = "cat /given/replaced /given/made >/dev/null 2>&1; echo ready; \
                   until [ -e /given/made ] && grep -q new /given/replaced; do sleep 0.02; done";
     let running = env.started(&["--mount", &mount], script);

@@ -1,7 +1,7 @@
-//! A sandbox on the application kernel of gVisor: what holds on it as it does without, and what is stronger.
+//! A sandbox on gVisor: what holds as without it, and what is stricter.
 //!
-//! Debian has `runsc` for amd64 and arm64, and `./test` installs it there. Its release of 2022 refuses the flags by which
-//! the `ls` and `stat` of newer images ask: scripts here use neither.
+//! Debian has `runsc` for amd64 and arm64, and `./test` installs it there. Its release of 2022 rejects flags that `ls` and
+//! `stat` of newer images use: scripts here use neither.
 
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -11,13 +11,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{PidfdFlags, Signal, kill_process, pidfd_open};
 
 use crate::images::root;
-use crate::running_sandbox::RunningSandbox;
+use crate::running_sandbox::SharedSandbox;
 use crate::support::{CommandOutput, TestEnvironment, only_child, pid};
 use crate::terminal::PtySession;
 
-/// What every run here begins with.
+/// The first arguments of every run.
 const ON_GVISOR: [&str; 2] = ["--isolation", "gvisor"];
-/// The first of the ids that sandboxes have.
+/// The first id of the range for sandboxes.
 const FIRST_ID: u32 = 0x4000_0000;
 
 macro_rules! on_gvisor {
@@ -36,12 +36,12 @@ fn shell(env: &TestEnvironment, flags: &[&str], script: &str) -> CommandOutput {
     env.shell(&[&ON_GVISOR[..], flags].concat(), script)
 }
 
-fn said(outcome: &CommandOutput) -> String {
+fn stdout(outcome: &CommandOutput) -> String {
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
     String::from_utf8(outcome.stdout.clone()).unwrap()
 }
 
-/// A process and all that it has started, by whichever of its threads.
+/// A process and all its descendants, by any of its threads.
 fn with_descendants(process: u32) -> Vec<u32> {
     let threads = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     let children = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
@@ -62,13 +62,13 @@ on_gvisor! {
     fn what_runs_inside_asks_a_kernel_that_is_not_the_hosts() {
         let env = TestEnvironment::new();
         let host = std::fs::read_to_string("/proc/version").unwrap();
-        // The control: otherwise it is the host's.
-        assert_eq!(said(&env.shell(&[], "cat /proc/version")), host);
-        assert_ne!(said(&shell(&env, &[], "cat /proc/version")), host);
-        let log = said(&shell(&env, &[], "dmesg"));
+        // The control: without gVisor it is the host's.
+        assert_eq!(stdout(&env.shell(&[], "cat /proc/version")), host);
+        assert_ne!(stdout(&shell(&env, &[], "cat /proc/version")), host);
+        let log = stdout(&shell(&env, &[], "dmesg"));
         assert!(log.contains("gVisor"), "{log}");
         let uptime = |text: String| text.split('.').next().unwrap().parse::<u64>().unwrap();
-        let inside = uptime(said(&shell(&env, &[], "cat /proc/uptime")));
+        let inside = uptime(stdout(&shell(&env, &[], "cat /proc/uptime")));
         assert!(inside < 60, "its kernel has run for {inside} s");
     }
 
@@ -80,8 +80,8 @@ on_gvisor! {
         assert_eq!(shell(&env, &[], "kill -TERM $$").code, Some(143));
         let absent = env.carrel(["run", "--isolation", "gvisor", "host", "--", "/no/such"]);
         assert_eq!(absent.code, Some(127), "{absent:?}");
-        assert_eq!(said(&shell(&env, &["--user", "1000:1000"], "id -u; id -g")), "1000\n1000\n");
-        assert_eq!(said(&shell(&env, &["--hostname", "other"], "hostname")), "other\n");
+        assert_eq!(stdout(&shell(&env, &["--user", "1000:1000"], "id -u; id -g")), "1000\n1000\n");
+        assert_eq!(stdout(&shell(&env, &["--hostname", "other"], "hostname")), "other\n");
         assert_eq!(shell(&env, &["--timeout", "1s"], "sleep 1000").code, Some(124));
         let much = shell(&env, &[], "head -c 3000000 /dev/zero");
         assert_eq!((much.code, much.stdout.len()), (Some(0), 3_000_000));
@@ -92,8 +92,8 @@ on_gvisor! {
         let env = TestEnvironment::new();
         let here = tempfile::tempdir().unwrap();
         let path = |name: &str| here.path().join(name).to_str().unwrap().to_owned();
-        let sandbox = RunningSandbox::with(&env, &ON_GVISOR);
-        assert_eq!(said(&sandbox.exec(&[], "cat /proc/1/comm")), "agentd\n");
+        let sandbox = SharedSandbox::with(&env, &ON_GVISOR);
+        assert_eq!(stdout(&sandbox.exec(&[], "cat /proc/1/comm")), "agentd\n");
         std::fs::write(path("in"), "there and back").unwrap();
         for words in [[path("in"), "box:/root/x".to_owned()], ["box:/root/x".to_owned(), path("out")]] {
             let outcome = env.carrel([&["cp".to_owned()][..], &words].concat());
@@ -102,13 +102,13 @@ on_gvisor! {
         assert_eq!(std::fs::read_to_string(path("out")).unwrap(), "there and back");
         sandbox.detached(&[], "kept", "echo kept");
         sandbox.until_exited("kept");
-        assert_eq!(said(&env.carrel(["logs", "box", "kept"])), "kept\n");
+        assert_eq!(stdout(&env.carrel(["logs", "box", "kept"])), "kept\n");
         let mut person = PtySession::types_at_shell(&env, &["exec", "-t", "box", "--", "sh"]);
         person.keyboard.write_all(b"stty size; tty; exit 5\n").unwrap();
         person.until("40 120");
         person.until("/dev/pts/0");
         assert_eq!(person.child.wait().unwrap().code(), Some(5));
-        let shown: serde_json::Value = serde_json::from_str(&said(&env.carrel(["inspect", "box"]))).unwrap();
+        let shown: serde_json::Value = serde_json::from_str(&stdout(&env.carrel(["inspect", "box"]))).unwrap();
         assert_eq!(shown["isolation"], "gvisor");
         assert_eq!(env.carrel(["stop", "box"]).code, Some(0));
     }
@@ -123,7 +123,7 @@ on_gvisor! {
         for process in &all {
             assert!(user_of(*process) >= FIRST_ID, "process {process} is user {}", user_of(*process));
         }
-        // The control: a process of ours is seen to be what it is.
+        // The control: a process of the host is identified correctly.
         assert_eq!(user_of(running.child.id()), 0);
         let own = |kind: &str, process: u32| std::fs::read_link(format!("/proc/{process}/ns/{kind}")).unwrap();
         for kind in ["user", "pid_for_children", "mnt", "net", "ipc", "uts"] {
@@ -164,18 +164,18 @@ on_gvisor! {
         let much = shell(&env, &["--memory", "100M"], take);
         assert_eq!(much.code, Some(137), "{much:?}");
         assert!(much.stderr.starts_with("error: the sandbox ran out of memory (limit 100 MiB)"), "{much:?}");
-        // The control: with more of it the same succeeds.
-        assert_eq!(said(&shell(&env, &["--memory", "1G"], take)), "149999999\n");
+        // The control: with a higher limit it succeeds.
+        assert_eq!(stdout(&shell(&env, &["--memory", "1G"], take)), "149999999\n");
 
         let many = "for i in $(seq 80); do sleep 1000 & done; echo all";
         let bounded = shell(&env, &["--pids", "100"], many);
         assert_ne!(String::from_utf8_lossy(&bounded.stdout), "all\n", "{bounded:?}");
-        assert_eq!(said(&shell(&env, &[], many)), "all\n");
+        assert_eq!(stdout(&shell(&env, &[], many)), "all\n");
 
         let fill = "head -c 8000000 /dev/zero >/root/x && head -c 8000000 /dev/zero >/tmp/x && echo all";
         let full = shell(&env, &["--disk", "12M"], fill);
         assert!(full.code == Some(1) && full.stderr.contains("No space left on device"), "{full:?}");
-        assert_eq!(said(&shell(&env, &["--disk", "20M"], fill)), "all\n");
+        assert_eq!(stdout(&shell(&env, &["--disk", "20M"], fill)), "all\n");
     }
 
     //= promises.command.gvisor-installed-cannot-start
@@ -195,7 +195,7 @@ on_gvisor! {
         }
         let flags = ["--project", project.path().to_str().unwrap(), "--keep-changes", "one"];
         let outcome = shell(&env, &flags, "pwd; echo after >>changed; rm deleted; mkdir d; echo n >d/new");
-        assert_eq!(said(&outcome), "/workspace\n");
+        assert_eq!(stdout(&outcome), "/workspace\n");
         assert_eq!(std::fs::read_to_string(project.path().join("changed")).unwrap(), "before\n");
         assert!(project.path().join("deleted").exists());
         assert_eq!(env.carrel(["apply", "one"]).code, Some(0));
@@ -215,7 +215,7 @@ on_gvisor! {
         let flags = [&ON_GVISOR[..], &["--mount", &mounts[0], "--mount", &mounts[1]]].concat();
         let script = "echo ready; read line; cat /srv/shown/a /data/deep/z; echo y >/data/deep/y; echo x >/srv/shown/b";
         let mut running = env.started(&flags, script);
-        // What the host writes meanwhile is seen.
+        // Writes of the host meanwhile are visible.
         std::fs::write(given.path().join("z"), "z\n").unwrap();
         running.child.stdin.take().unwrap().write_all(b"\n").unwrap();
         let outcome = running.finish();
@@ -237,11 +237,11 @@ on_gvisor! {
         let shown = tempfile::tempdir_in("/var/tmp").unwrap();
         std::fs::set_permissions(shown.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         std::fs::write(shown.path().join("a"), "a\n").unwrap();
-        // A link on the way is followed inside, to where it leads there.
+        // A link on the path is resolved inside the sandbox.
         let mount = format!("{}:/link/x", shown.path().display());
         let run = |script: &str| {
             let words = ["run", "--isolation", "gvisor", "--mount", &mount, "layered", "--", "sh", "-c", script];
-            said(&env.carrel(words))
+            stdout(&env.carrel(words))
         };
         assert_eq!(run("cat /mark /srv/x/a; echo mine >/mark; rm /bin/id; cat /mark"), "layer\na\nmine\n");
         assert_eq!(run("cat /mark; id -u"), "layer\n0\n");
@@ -250,7 +250,7 @@ on_gvisor! {
 
 //= promises.command.gvisor-installed-cannot-start
 #[test]
-fn without_runsc_it_says_what_is_missing() {
+fn without_runsc_the_error_names_what_is_missing() {
     let env = TestEnvironment::new();
     let mut command = env.command(["run", "--isolation", "gvisor", "host", "--", "true"]);
     let outcome = crate::support::finish(command.env("PATH", env.runtime()).spawn().unwrap());

@@ -1,4 +1,4 @@
-//! Images: had, named, honoured, made of sandboxes, and kept for as long as something needs them.
+//! Images: imported, listed, used, saved from sandboxes, and removed.
 
 use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::support::{CommandOutput, RunningCommand, TestEnvironment};
 
-/// A root file system with busybox, and a file that tells which one it is.
+/// A root file system with busybox, and a file that identifies it.
 pub(crate) fn root(mark: &str) -> TempDir {
     let root = tempfile::tempdir_in("/var/tmp").unwrap();
     let at = |path: &str| root.path().join(path);
@@ -31,27 +31,27 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// What was said, of something that went well.
-fn said(outcome: &CommandOutput) -> String {
+/// The output of a successful command.
+fn stdout(outcome: &CommandOutput) -> String {
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
     String::from_utf8(outcome.stdout.clone()).unwrap()
 }
 
-/// What a command says that reads a line.
+/// The output of a command that reads a line.
 fn answered(mut running: RunningCommand, line: &str) -> String {
     running.child.stdin.take().unwrap().write_all(line.as_bytes()).unwrap();
-    said(&running.finish())
+    stdout(&running.finish())
 }
 
 impl TestEnvironment {
-    /// Takes a directory into the store by a name.
+    /// Imports a directory into the store under a name.
     fn import(&self, flags: &[&str], root: &TempDir, name: &str) -> String {
         let words = ["image", "import"].iter().chain(flags).copied().chain([text(root.path()), name]);
-        said(&self.carrel(words)).trim().to_owned()
+        stdout(&self.carrel(words)).trim().to_owned()
     }
 
     fn image_names(&self) -> Vec<String> {
-        let listed = said(&self.carrel(["--json", "image", "ls"]));
+        let listed = stdout(&self.carrel(["--json", "image", "ls"]));
         let all = listed.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
         let names = all.flat_map(|image| image["names"].as_array().unwrap().clone());
         names.map(|name| name.as_str().unwrap().to_owned()).collect()
@@ -64,24 +64,24 @@ impl TestEnvironment {
 
 //= promises.images.image-says-about-commands
 #[test]
-fn what_an_image_says_about_its_commands_is_honoured_and_can_be_overruled() {
+fn the_configuration_of_an_image_applies_and_can_be_overridden() {
     let (env, root) = (TestEnvironment::new(), root("one"));
     let flags = ["--cmd", "usual words", "--entrypoint", "echo ran:", "--env", "A=of image", "--user", "node"];
     env.import(&[&flags[..], &["--workdir", "/srv/app"]].concat(), &root, "tools:1");
-    assert_eq!(said(&env.carrel(["run", "tools:1"])), "ran: usual words\n");
-    assert_eq!(said(&env.carrel(["run", "tools:1", "--", "other"])), "ran: other\n");
+    assert_eq!(stdout(&env.carrel(["run", "tools:1"])), "ran: usual words\n");
+    assert_eq!(stdout(&env.carrel(["run", "tools:1", "--", "other"])), "ran: other\n");
     let shell = ["run", "--entrypoint", "sh -c", "tools:1", "--", "echo $A $(id -u):$(id -g) $(pwd) $HOME"];
-    assert_eq!(said(&env.carrel(shell)), "of image 1001:1001 /srv/app /home/node\n");
+    assert_eq!(stdout(&env.carrel(shell)), "of image 1001:1001 /srv/app /home/node\n");
     let overruled = ["run", "--env", "A=ours", "--user", "0", "--workdir", "/etc", "--entrypoint", "", "tools:1"];
     let script = ["--", "sh", "-c", "echo $A $(id -u) $(pwd)"];
-    assert_eq!(said(&env.carrel(overruled.iter().chain(&script))), "ours 0 /etc\n");
+    assert_eq!(stdout(&env.carrel(overruled.iter().chain(&script))), "ours 0 /etc\n");
     let project = tempfile::tempdir().unwrap();
     let words = ["run", "--project", text(project.path()), "--entrypoint", "", "tools:1", "--", "pwd"];
-    assert_eq!(said(&env.carrel(words)), "/workspace\n");
+    assert_eq!(stdout(&env.carrel(words)), "/workspace\n");
 }
 
 #[test]
-fn where_commands_start_is_made_behind_links_of_the_image() {
+fn a_missing_working_directory_is_created_behind_links_of_the_image() {
     let (env, root) = (TestEnvironment::new(), root("one"));
     for directory in ["run", "var"] {
         std::fs::create_dir(root.path().join(directory)).unwrap();
@@ -91,11 +91,11 @@ fn where_commands_start_is_made_behind_links_of_the_image() {
     env.import(&["--workdir", "/var/run/app"], &root, "tools:1");
     let look = "pwd -P; ls /var/run; stat -c %N /var/run";
     let expected = "/run/app\napp\nthere\n'/var/run' -> '../run'\n";
-    assert_eq!(said(&env.carrel(["run", "tools:1", "--", "sh", "-c", look])), expected);
+    assert_eq!(stdout(&env.carrel(["run", "tools:1", "--", "sh", "-c", look])), expected);
 }
 
 #[test]
-fn an_image_that_runs_nothing_by_itself_says_so() {
+fn an_image_without_a_default_command_is_reported() {
     let (env, root) = (TestEnvironment::new(), root("one"));
     env.import(&[], &root, "plain:1");
     let outcome = env.carrel(["run", "plain:1"]);
@@ -109,19 +109,19 @@ fn images_are_listed_inspected_and_removed() {
     let (env, root) = (TestEnvironment::new(), root("one"));
     let digest = env.import(&["--label", "team=a"], &root, "tools:1");
     assert!(digest.starts_with("sha256:"), "{digest}");
-    let listed = said(&env.carrel(["image", "ls"]));
+    let listed = stdout(&env.carrel(["image", "ls"]));
     assert!(listed.starts_with("NAME     DIGEST        LAYERS  SIZE"), "{listed}");
     assert!(listed.lines().nth(1).unwrap().starts_with(&format!("tools:1  {}  1", &digest[7..19])), "{listed}");
-    let value: Value = serde_json::from_str(&said(&env.carrel(["image", "inspect", "tools:1"]))).unwrap();
+    let value: Value = serde_json::from_str(&stdout(&env.carrel(["image", "inspect", "tools:1"]))).unwrap();
     assert_eq!((value["digest"].as_str(), value["config"]["labels"]["team"].as_str()), (Some(&*digest), Some("a")));
     let short = &digest[7..19];
-    let again: Value = serde_json::from_str(&said(&env.carrel(["--json", "image", "inspect", short]))).unwrap();
+    let again: Value = serde_json::from_str(&stdout(&env.carrel(["--json", "image", "inspect", short]))).unwrap();
     assert_eq!(again["digest"], value["digest"]);
-    let taken: Value = serde_json::from_str(&said(&env.carrel(["--json", "df"]))).unwrap();
+    let taken: Value = serde_json::from_str(&stdout(&env.carrel(["--json", "df"]))).unwrap();
     assert_eq!((taken["images"].as_u64(), taken["layers"].as_u64()), (Some(1), Some(1)));
     assert!(taken["unpacked"].as_u64().unwrap() > 0);
 
-    let removed = said(&env.carrel(["image", "rm", "tools:1"]));
+    let removed = stdout(&env.carrel(["image", "rm", "tools:1"]));
     assert_eq!(removed, format!("docker.io/library/tools:1\n{digest}\n"));
     let outcome = env.carrel(["image", "rm", "tools:1"]);
     assert_eq!(outcome.code, Some(1));
@@ -130,7 +130,7 @@ fn images_are_listed_inspected_and_removed() {
         "{}",
         outcome.stderr
     );
-    let taken: Value = serde_json::from_str(&said(&env.carrel(["--json", "df"]))).unwrap();
+    let taken: Value = serde_json::from_str(&stdout(&env.carrel(["--json", "df"]))).unwrap();
     assert_eq!(
         (taken["images"].as_u64(), taken["unpacked"].as_u64(), taken["blobs"].as_u64()),
         (Some(0), Some(0), Some(0))
@@ -138,7 +138,7 @@ fn images_are_listed_inspected_and_removed() {
 }
 
 #[test]
-fn what_is_not_here_is_not_asked_for_if_that_is_said() {
+fn with_pull_never_a_missing_image_is_not_pulled() {
     let env = TestEnvironment::new();
     let outcome = env.carrel(["run", "--pull", "never", "nowhere:1", "--", "true"]);
     let words = "error: image docker.io/library/nowhere:1 is not in the local store\n\
@@ -155,15 +155,15 @@ fn what_is_not_here_is_not_asked_for_if_that_is_said() {
 }
 
 #[test]
-fn a_tar_and_archives_of_layers_are_images_too() {
+fn a_tar_and_layered_archives_are_images() {
     let (env, root, files) = (TestEnvironment::new(), root("one"), tempfile::tempdir().unwrap());
     let tar = files.path().join("root.tar");
     let made = Command::new("tar").arg("-C").arg(root.path()).arg("-cf").arg(&tar).arg(".").status().unwrap();
     assert!(made.success());
-    assert_eq!(said(&env.carrel(["run", text(&tar), "--", "cat", "/mark"])), "one");
-    assert_eq!(said(&env.carrel(["run", &format!("dir:{}", text(root.path())), "--", "cat", "/mark"])), "one");
-    said(&env.carrel(["image", "import", text(&tar), "from-tar"]));
-    assert_eq!(said(&env.carrel(["run", "from-tar", "--", "cat", "/mark"])), "one");
+    assert_eq!(stdout(&env.carrel(["run", text(&tar), "--", "cat", "/mark"])), "one");
+    assert_eq!(stdout(&env.carrel(["run", &format!("dir:{}", text(root.path())), "--", "cat", "/mark"])), "one");
+    stdout(&env.carrel(["image", "import", text(&tar), "from-tar"]));
+    assert_eq!(stdout(&env.carrel(["run", "from-tar", "--", "cat", "/mark"])), "one");
     let outcome = env.carrel(["run", &format!("dir:{}", text(&tar)), "--", "true"]);
     assert!(
         outcome.stderr.starts_with(&format!("error: image {} is not a directory", text(&tar))),
@@ -174,7 +174,7 @@ fn a_tar_and_archives_of_layers_are_images_too() {
     assert!(outcome.code == Some(125) && outcome.stderr.contains("is not an OCI layout"), "{}", outcome.stderr);
 }
 
-/// An image of one layer, in files as `docker save` and a layout have them.
+/// An image of one layer, as files in the formats of `docker save` and of a layout.
 fn layered(root: &TempDir, at: &Path) {
     use sha2::{Digest, Sha256};
     let hex = |bytes: &[u8]| Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
@@ -215,7 +215,7 @@ fn layered(root: &TempDir, at: &Path) {
 }
 
 #[test]
-fn an_import_finds_out_what_it_is_given() {
+fn an_import_detects_the_format() {
     let (env, root, files) = (TestEnvironment::new(), root("one"), tempfile::tempdir().unwrap());
     layered(&root, files.path());
     std::fs::create_dir(files.path().join("root")).unwrap();
@@ -254,7 +254,7 @@ fn an_import_finds_out_what_it_is_given() {
         let name = format!("imported:{number}");
         let outcome = import(source, &name);
         assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""), "{source}");
-        assert_eq!(said(&env.carrel(["run", &name, "--", "cat", "/mark"])), "one", "{source}");
+        assert_eq!(stdout(&env.carrel(["run", &name, "--", "cat", "/mark"])), "one", "{source}");
     }
     std::fs::write(files.path().join("page.zip"), b"PK\x03\x04 and more").unwrap();
     let zipped = Command::new("sh").arg("-c").arg("echo text | gzip >text.gz").current_dir(files.path()).status();
@@ -276,7 +276,7 @@ fn an_import_finds_out_what_it_is_given() {
 
 //= promises.images.saved-sandbox-pushed-pulled
 #[test]
-fn a_sandbox_that_goes_with_its_command_is_saved_while_it_runs() {
+fn an_ephemeral_sandbox_is_saved_while_it_runs() {
     let (env, root) = (TestEnvironment::new(), root("one"));
     env.import(&["--env", "KEPT=yes"], &root, "tools:1");
     let script = "touch /made; mkdir /d; echo new > /d/f; rm /bin/stat; echo ready; read line; echo $line";
@@ -284,19 +284,19 @@ fn a_sandbox_that_goes_with_its_command_is_saved_while_it_runs() {
     let mut running = RunningCommand::new(env.command(words).stdin(Stdio::piped()).spawn().unwrap());
     running.until("ready");
 
-    // What runs is needed.
+    // An image in use is not removed.
     let outcome = env.carrel(["image", "rm", "tools:1"]);
     assert!(outcome.code == Some(1) && outcome.stderr.contains(" is in use"), "{}", outcome.stderr);
-    said(&env.carrel(["image", "save", "--cmd", "cat /d/f", "web", "saved:1"]));
-    // It went on.
+    stdout(&env.carrel(["image", "save", "--cmd", "cat /d/f", "web", "saved:1"]));
+    // It continued.
     assert_eq!(answered(running, "goes on\n"), "goes on\n");
 
-    assert_eq!(said(&env.carrel(["run", "saved:1"])), "new\n");
+    assert_eq!(stdout(&env.carrel(["run", "saved:1"])), "new\n");
     let look = "echo $KEPT $(cat /mark) /made; ls /bin/stat 2>/dev/null || echo gone";
-    assert_eq!(said(&env.carrel(["run", "saved:1", "--", "sh", "-c", look])), "yes one /made\ngone\n");
-    // What is saved lies over what it was made from, and keeps its layers.
-    said(&env.carrel(["image", "rm", "tools:1"]));
-    assert_eq!(said(&env.carrel(["run", "saved:1", "--", "cat", "/mark"])), "one");
+    assert_eq!(stdout(&env.carrel(["run", "saved:1", "--", "sh", "-c", look])), "yes one /made\ngone\n");
+    // The saved layer is on top of the image, whose layers it keeps.
+    stdout(&env.carrel(["image", "rm", "tools:1"]));
+    assert_eq!(stdout(&env.carrel(["run", "saved:1", "--", "cat", "/mark"])), "one");
 }
 
 #[test]
@@ -310,7 +310,7 @@ fn a_sandbox_is_resumed_when_image_save_is_killed() {
     let lock = std::fs::File::open(env.home.path().join("images/lock")).unwrap();
     lock.lock().unwrap();
     let saving = RunningCommand::new(env.command(["image", "save", "web", "saved:1"]).spawn().unwrap());
-    let is_paused = || said(&env.carrel(["--json", "ps"])).contains("\"paused\"");
+    let is_paused = || stdout(&env.carrel(["--json", "ps"])).contains("\"paused\"");
     while !is_paused() {
         std::thread::yield_now();
     }
@@ -323,21 +323,21 @@ fn a_sandbox_is_resumed_when_image_save_is_killed() {
 
 //= promises.images.sandbox-stays
 #[test]
-fn a_sandbox_that_stays_is_saved_and_keeps_its_image_whatever_its_name_means_by_then() {
+fn a_persistent_sandbox_is_saved_and_keeps_its_image_when_the_name_moves() {
     let (env, first, second) = (TestEnvironment::new(), root("first"), root("second"));
     env.import(&["--user", "root"], &first, "tools:1");
-    said(&env.carrel(["create", "--id", "desk", "tools:1"]));
-    let exec = |script: &str| said(&env.carrel(["exec", "desk", "--", "sh", "-c", script]));
+    stdout(&env.carrel(["create", "--id", "desk", "tools:1"]));
+    let exec = |script: &str| stdout(&env.carrel(["exec", "desk", "--", "sh", "-c", script]));
     assert_eq!(exec("id -u; cat /mark; echo x > /made; rm /bin/stat"), "0\nfirst");
-    said(&env.carrel(["image", "save", "desk", "running:1"]));
+    stdout(&env.carrel(["image", "save", "desk", "running:1"]));
 
-    // The name moves on; the sandbox does not.
+    // The name moves; the sandbox keeps its image.
     env.import(&[], &second, "tools:1");
     assert_eq!(exec("cat /mark"), "first");
-    said(&env.carrel(["prune", "--all"]));
-    said(&env.carrel(["stop", "desk"]));
-    said(&env.carrel(["image", "save", "desk", "stopped:1"]));
-    said(&env.carrel(["resume", "desk"]));
+    stdout(&env.carrel(["prune", "--all"]));
+    stdout(&env.carrel(["stop", "desk"]));
+    stdout(&env.carrel(["image", "save", "desk", "stopped:1"]));
+    stdout(&env.carrel(["resume", "desk"]));
     assert_eq!(exec("cat /mark /made"), "firstx\n");
 
     for saved in ["running:1", "stopped:1"] {
@@ -346,16 +346,16 @@ fn a_sandbox_that_stays_is_saved_and_keeps_its_image_whatever_its_name_means_by_
             continue;
         }
         let look = "cat /mark /made; ls /bin/stat 2>/dev/null || echo gone";
-        assert_eq!(said(&env.carrel(["run", saved, "--", "sh", "-c", look])), "firstx\ngone\n", "{saved}");
+        assert_eq!(stdout(&env.carrel(["run", saved, "--", "sh", "-c", look])), "firstx\ngone\n", "{saved}");
     }
-    said(&env.carrel(["rm", "--force", "desk"]));
-    said(&env.carrel(["prune", "--all"]));
-    let taken: Value = serde_json::from_str(&said(&env.carrel(["--json", "df"]))).unwrap();
+    stdout(&env.carrel(["rm", "--force", "desk"]));
+    stdout(&env.carrel(["prune", "--all"]));
+    let taken: Value = serde_json::from_str(&stdout(&env.carrel(["--json", "df"]))).unwrap();
     assert_eq!((taken["images"].as_u64(), taken["layers"].as_u64()), (Some(0), Some(0)), "{taken}");
 }
 
 #[test]
-fn what_was_not_made_from_an_image_of_the_store_is_not_saved() {
+fn only_a_sandbox_on_an_image_of_the_store_is_saved() {
     let (env, root) = (TestEnvironment::new(), root("one"));
     let words = ["run", "--name", "web", text(root.path()), "--", "sh", "-c", "echo ready; read line"];
     let mut running = RunningCommand::new(env.command(words).stdin(Stdio::piped()).spawn().unwrap());
@@ -381,14 +381,14 @@ fn an_unreachable_registry_is_reported_and_leaves_no_sandbox() {
     std::fs::write(&file, format!("image: {name}\n")).unwrap();
     let outcome = env.carrel(["create", "--id", "desk", "--file", text(&file)]);
     assert!(outcome.code == Some(1) && outcome.stderr.contains("cannot reach"), "{}", outcome.stderr);
-    assert!(said(&env.carrel(["get", "desk"])).contains("state     failed\n"));
-    said(&env.carrel(["rm", "--force", "desk"]));
+    assert!(stdout(&env.carrel(["get", "desk"])).contains("state     failed\n"));
+    stdout(&env.carrel(["rm", "--force", "desk"]));
     let disks = std::fs::read_dir(env.home.path().join("disks")).unwrap().count();
     assert_eq!(disks, 0);
 }
 
 #[test]
-fn what_takes_space_is_shown_and_freed_without_creating_anything() {
+fn disk_usage_is_shown_and_freed_without_creating_files() {
     let env = TestEnvironment::new();
     let is_empty = || std::fs::read_dir(env.home.path()).unwrap().next().is_none();
     for _ in ["a home that is empty", "no home"] {

@@ -1,4 +1,4 @@
-//! What is known of a sandbox, for programs.
+//! Details of sandboxes as JSON.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use crate::ps::{WAITS, finish, json, refused, text, waiting};
 use crate::serve::ServeProcess;
 use crate::support::{RunningCommand, TestEnvironment, WATCHDOG, only_child};
 
-/// A sandbox that something else than the command line has paused, until this is dropped.
+/// A sandbox that another program has paused, until this is dropped.
 struct PausedSandbox<'w>(&'w TestEnvironment, &'static str);
 
 impl<'w> PausedSandbox<'w> {
@@ -22,7 +22,7 @@ impl<'w> PausedSandbox<'w> {
         paused
     }
 
-    /// As if it filled the disk of the host.
+    /// As the disk guard does.
     fn by_guard(env: &'w TestEnvironment, name: &'static str) -> Self {
         let paused = Self(env, name);
         paused.supervisor(async |mut client| client.pause_for(PauseReason::HostDisk).await.unwrap());
@@ -88,7 +88,7 @@ fn several_sandboxes_are_an_array_and_a_job_is_found_by_its_id() {
     assert_eq!((&job["stdout"]["length"], &job["outcome"]), (&6.into(), &Value::Null));
     let (code, _) = refused(&env, &["inspect", "one", "--job", "other"]);
     assert_eq!(code, "no_such_job");
-    // One that is not there hides none that is.
+    // A missing sandbox does not hide existing ones.
     let outcome = env.carrel(["inspect", "absent", "one"]);
     let values: Value = serde_json::from_slice(&outcome.stdout).unwrap();
     assert_eq!((outcome.code, &values[0]["name"]), (Some(1), &"one".into()), "{outcome:?}");
@@ -99,17 +99,17 @@ fn several_sandboxes_are_an_array_and_a_job_is_found_by_its_id() {
 
 //= promises.command.carrel-inspect
 #[test]
-fn one_that_is_paused_is_said_to_be() {
+fn a_paused_sandbox_is_shown_as_paused() {
     let env = TestEnvironment::new();
     let running = waiting(&env, "web");
     let paused = PausedSandbox::new(&env, "web");
     assert_eq!(json(&env, &["inspect", "web"])["state"], "paused");
     assert!(text(&env, &["ps"]).contains(" paused "));
-    let (code, said) = refused(&env, &["cp", "web:/etc/passwd", "."]);
-    assert_eq!((code.as_str(), said.as_str()), ("sandbox_paused", "the sandbox \"web\" is paused"));
+    let (code, log) = refused(&env, &["cp", "web:/etc/passwd", "."]);
+    assert_eq!((code.as_str(), log.as_str()), ("sandbox_paused", "the sandbox \"web\" is paused"));
     let outcome = env.carrel(["exec", "web", "--", "true"]);
-    let said = "error: the sandbox \"web\" is paused\nhint: only its owner can resume it\n";
-    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(125), said));
+    let log = "error: the sandbox \"web\" is paused\nhint: only its owner can resume it\n";
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(125), log));
     drop(paused);
     assert_eq!(env.carrel(["exec", "web", "--", "true"]).code, Some(0));
     assert_eq!(json(&env, &["inspect", "web"])["state"], "running");
@@ -118,7 +118,7 @@ fn one_that_is_paused_is_said_to_be() {
 
 //= promises.control-plane.sandbox-stopped-writing-however
 #[test]
-fn one_that_stays_and_is_paused_says_why_and_is_resumed_by_its_user() {
+fn a_paused_persistent_sandbox_shows_the_reason_and_is_resumed_by_its_user() {
     let env = TestEnvironment::new();
     // Only a user can resume it.
     env.configure("[limits]\nhost_free = 0\n");
@@ -130,14 +130,14 @@ fn one_that_stays_and_is_paused_says_why_and_is_resumed_by_its_user() {
         (&get()["state"], &get()["paused"], &get()["pause_reason"]),
         (&"ready".into(), &true.into(), &"host_disk".into())
     );
-    let said = text(&env, &["get", "desk"]);
-    assert!(said.contains("\nstate     paused (host disk low)\n"), "{said}");
+    let log = text(&env, &["get", "desk"]);
+    assert!(log.contains("\nstate     paused (host disk low)\n"), "{log}");
     assert_eq!(get()["pause_message"], "host disk low");
     assert!(text(&env, &["ps"]).contains(" paused (host disk low) "));
     assert_eq!(types(&env, "desk", 3, 1), ["SANDBOX_PAUSED"]);
-    let said = text(&env, &["events", "desk"]);
-    assert!(said.ends_with("  4  SANDBOX_PAUSED  host_disk  host disk low\n"), "{said}");
-    assert_eq!(text(&env, &["events", "--all"]), said.replace("Z  ", "Z  desk  "));
+    let log = text(&env, &["events", "desk"]);
+    assert!(log.ends_with("  4  SANDBOX_PAUSED  host_disk  host disk low\n"), "{log}");
+    assert_eq!(text(&env, &["events", "--all"]), log.replace("Z  ", "Z  desk  "));
     let value = json(&env, &["inspect", "desk"]);
     assert_eq!((&value["pause_reason"], &value["daemon"]["paused"]), (&"host_disk".into(), &true.into()));
     let hint = "error: the sandbox \"desk\" is paused (host disk low)\nhint: free space on the host, or run `carrel resume desk`\n";
@@ -147,7 +147,7 @@ fn one_that_stays_and_is_paused_says_why_and_is_resumed_by_its_user() {
     assert_eq!(text(&env, &["resume", "desk"]), "desk\n");
     assert_eq!(get()["paused"], false);
     text(&env, &["exec", "desk", "--", "true"]);
-    // One that runs is not resumed.
+    // A running sandbox is not resumed.
     assert_eq!(refused(&env, &["resume", "desk"]).0, "refused");
     drop(paused);
     let by_user = PausedSandbox::new(&env, "desk");
@@ -171,14 +171,10 @@ fn an_interrupt_ends_the_session_of_a_command_in_a_paused_sandbox() {
         let paused = PausedSandbox::by_guard(&env, "desk");
         running.signal(signal);
         let outcome = running.finish();
-        let said = format!(
+        let log = format!(
             "the sandbox is paused, so the signal was not delivered: job {job} continues when the sandbox is resumed"
         );
-        assert!(
-            outcome.stderr.contains(&said) && outcome.stderr.contains("carrel resume desk\n"),
-            "{}",
-            outcome.stderr
-        );
+        assert!(outcome.stderr.contains(&log) && outcome.stderr.contains("carrel resume desk\n"), "{}", outcome.stderr);
         assert_eq!(outcome.code, Some(code));
         text(&env, &["resume", "desk"]);
         let jobs = text(&env, &["ps", "desk"]);
@@ -189,23 +185,23 @@ fn an_interrupt_ends_the_session_of_a_command_in_a_paused_sandbox() {
 }
 
 #[test]
-fn one_that_was_paused_while_there_was_no_daemon_is_named_by_the_next_one() {
+fn a_sandbox_that_was_paused_without_a_daemon_is_logged_by_the_next_daemon() {
     let env = TestEnvironment::new();
     let first = ServeProcess::new(&env, &[]);
     text(&env, &["create", "--id", "desk", "host"]);
     first.stop();
     let paused = PausedSandbox::by_guard(&env, "desk");
     let next = ServeProcess::new(&env, &[]);
-    let named = |said: &str| said.matches("sandbox was paused before this daemon started").count();
-    let said = || std::fs::read_to_string(env.runtime().join("serve.log")).unwrap();
+    let named = |log: &str| log.matches("sandbox was paused before this daemon started").count();
+    let log = || std::fs::read_to_string(env.runtime().join("serve.log")).unwrap();
     let until = Instant::now() + WATCHDOG;
-    while named(&said()) == 0 {
-        assert!(Instant::now() < until, "{}", said());
+    while named(&log()) == 0 {
+        assert!(Instant::now() < until, "{}", log());
         std::thread::yield_now();
     }
-    assert!(said().lines().any(|line| named(line) == 1 && line.contains("\"sandbox\":\"desk\"")), "{}", said());
+    assert!(log().lines().any(|line| named(line) == 1 && line.contains("\"sandbox\":\"desk\"")), "{}", log());
     assert_eq!(text(&env, &["resume", "desk"]), "desk\n");
-    assert_eq!(named(&said()), 1);
+    assert_eq!(named(&log()), 1);
     drop(paused);
     text(&env, &["rm", "--force", "desk"]);
     next.stop();

@@ -1,8 +1,8 @@
-//! Memory of the kernel that no cgroup is charged for: a sandbox has a little of it, and ends when it takes more.
+//! Kernel memory that no cgroup is charged for: a sandbox may use a little of it, and is killed above its allowance.
 
 use crate::support::{CommandOutput, TestEnvironment};
 
-/// Unread answers of netlink: each of so many sockets is asked so many questions that the kernel answers at length.
+/// Unread netlink messages: many sockets, each with so many requests that the kernel answers at length.
 const NETLINK: &str = r#"
 import signal, socket, sys
 kept, question = [], (16000).to_bytes(4, sys.byteorder) + b"\xda\0\5\0" + bytes(15992)
@@ -12,7 +12,7 @@ for _ in range(int(sys.argv[1])):
     for _ in range(int(sys.argv[2])): kept[-1].sendto(question, (0, 0))
 "#;
 
-/// Locks of single bytes, none of them beside another.
+/// Locks of single bytes, none adjacent to another.
 const LOCKS: &str = r#"
 import fcntl, signal, sys
 kept = []
@@ -22,7 +22,7 @@ for number in range(int(sys.argv[1])):
         fcntl.lockf(kept[-1], fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place * 2)
 "#;
 
-/// Datagrams that are put together and never sent.
+/// Corked datagrams that are never sent.
 const UNSENT: &str = r#"
 import signal, socket, sys
 kept = []
@@ -67,13 +67,13 @@ fn assert_bounded(take: &str, little: [u32; 2], much: [u32; 2], what: &str) {
 
 //= promises.control-plane.kernel-memory-cgroup-charged
 #[test]
-fn unread_answers_of_netlink_are_bounded() {
+fn unread_netlink_messages_are_bounded() {
     assert_bounded(NETLINK, [200, 2], [100, 200], "16 MiB of kernel memory for unread netlink messages");
 }
 
 //= promises.control-plane.kernel-memory-cgroup-charged
 #[test]
-fn locks_of_files_are_bounded() {
+fn file_locks_are_bounded() {
     assert_bounded(LOCKS, [100, 100], [1000, 300], "5 MiB of kernel memory for file locks");
 }
 

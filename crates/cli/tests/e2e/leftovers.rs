@@ -6,7 +6,7 @@ use crate::support::{RunningCommand, TestEnvironment, children_of, finish, only_
 
 //= promises.command.left-after-run-after
 #[test]
-fn after_a_run_nothing_is_left() {
+fn a_run_leaves_nothing_behind() {
     let env = TestEnvironment::new();
     let running = env.started(&[], "sleep 1000 & echo ready");
     let traces = env.traces(&running);
@@ -17,7 +17,7 @@ fn after_a_run_nothing_is_left() {
 //= promises.supervisor.processes-cgroups-directories-sockets
 //= promises.command.left-after-run-after
 #[test]
-fn a_command_line_that_is_killed_while_its_command_runs_leaves_nothing() {
+fn a_killed_cli_with_a_running_command_leaves_nothing_behind() {
     let env = TestEnvironment::new();
     for script in ["echo ready; exec sleep 1000", "echo ready; yes"] {
         let running = env.started(&[], script);
@@ -31,7 +31,7 @@ fn a_command_line_that_is_killed_while_its_command_runs_leaves_nothing() {
 //= carrel.supervisor.nothing-left-behind-after
 //= promises.command.left-after-run-after
 #[test]
-fn a_command_line_that_is_killed_as_it_starts_leaves_nothing() {
+fn a_cli_killed_during_its_start_leaves_nothing_behind() {
     let env = TestEnvironment::new();
     for _ in 0..10 {
         let child = env.command(["run", "host", "--", "sleep", "1000"]).spawn().unwrap();
@@ -47,7 +47,7 @@ fn a_command_line_that_is_killed_as_it_starts_leaves_nothing() {
 
 //= promises.command.left-after-run-after
 #[test]
-fn a_supervisor_that_is_killed_takes_the_sandbox_with_it_and_is_cleaned_up_after() {
+fn a_killed_shim_ends_its_sandbox_and_is_swept() {
     let env = TestEnvironment::new();
     let running = env.started(&[], "echo ready; exec sleep 1000");
     let traces = env.traces(&running);
@@ -59,7 +59,7 @@ fn a_supervisor_that_is_killed_takes_the_sandbox_with_it_and_is_cleaned_up_after
 }
 
 #[test]
-fn a_sandbox_whose_first_process_dies_is_reported_and_leaves_nothing() {
+fn a_sandbox_whose_pid_1_dies_is_reported_and_leaves_nothing_behind() {
     let env = TestEnvironment::new();
     let running = env.started(&[], "echo ready; exec sleep 1000");
     let traces = env.traces(&running);
@@ -71,25 +71,25 @@ fn a_sandbox_whose_first_process_dies_is_reported_and_leaves_nothing() {
 }
 
 #[test]
-fn a_run_that_is_interrupted_as_it_starts_says_so_by_its_code_and_leaves_nothing() {
+fn an_interrupted_start_has_the_exit_code_of_the_signal_and_leaves_nothing_behind() {
     let env = TestEnvironment::new();
     let child = env.command(["run", "host", "--", "sleep", "1000"]).spawn().unwrap();
     let shim = only_child(child.id());
     rustix::process::kill_process(pid(child.id()), Signal::TERM).unwrap();
     let outcome = finish(child);
-    // Before signals are handled it kills the process; later the exit code shows it. Either way the signal ended it.
+    // Before the signals are handled, the signal kills the process; later the exit code shows it.
     assert!(matches!(outcome.code, Some(143) | None), "{outcome:?}");
     assert!(children_of(shim).is_empty());
 }
 
 //= promises.supervisor.left-supervisor-itself-killed
 #[test]
-fn what_a_killed_supervisor_of_another_run_left_is_swept() {
+fn leftovers_of_a_killed_shim_of_another_run_are_swept() {
     let env = TestEnvironment::new();
     let running = env.started(&[], "echo ready; exec sleep 1000");
     let traces = env.traces(&running);
     let shim = only_child(running.child.id());
-    // Nothing is left to clean up: the command line is killed first.
+    // Nothing is left to clean up: the CLI is killed first.
     running.signal(Signal::STOP);
     rustix::process::kill_process(pid(shim), Signal::KILL).unwrap();
     running.signal(Signal::KILL);

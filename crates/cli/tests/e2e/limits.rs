@@ -1,4 +1,4 @@
-//! Limits where a host cannot enforce them: refused, or left out by request and named.
+//! Limits that the host cannot enforce: refused, or ignored on request with a warning.
 
 use std::process::Command;
 
@@ -7,15 +7,15 @@ use serde_json::Value;
 use crate::ps::{json, text};
 use crate::support::{CommandOutput, TestEnvironment, carrel, finish};
 
-/// Hides all control groups from a command and from what it starts, as far as this host has them.
+/// Hides all cgroups from a command and its children, as far as this host has them.
 const HIDDEN: &str = "mount -t tmpfs none /sys/fs/cgroup && exec \"$@\"";
 const FLAG: &str = "--allow-unenforced-limits";
 
-/// Hides what can stop all processes of a group, and nothing else; fails where one hierarchy does everything.
+/// Hides only what can freeze a group; fails where one hierarchy does everything.
 const NO_FREEZER: &str = "for one in freezer unified; do ! [ -d /sys/fs/cgroup/$one ] || umount /sys/fs/cgroup/$one; done; \
     [ -d /sys/fs/cgroup/memory ] && exec \"$@\"";
 
-/// A command of a host without control groups.
+/// A command on a host without cgroups.
 fn without_cgroups(env: &TestEnvironment, words: &[&str]) -> CommandOutput {
     hidden(env, HIDDEN, words)
 }
@@ -34,7 +34,7 @@ fn hidden(env: &TestEnvironment, script: &str, words: &[&str]) -> CommandOutput 
     finish(command.stderr(std::process::Stdio::piped()).spawn().unwrap())
 }
 
-/// The limits that lines of warning name.
+/// The limits in the lines of warning.
 fn named(outcome: &CommandOutput) -> Vec<&str> {
     let warnings = outcome.stderr.lines().filter_map(|line| line.strip_prefix("warning: "));
     warnings.filter_map(|line| line.split_once(" is not enforced: ").map(|(limit, _)| limit)).collect()
@@ -45,9 +45,9 @@ fn run<'a>(flags: &[&'a str]) -> Vec<&'a str> {
 }
 
 #[test]
-fn a_limit_that_is_left_out_is_named_and_one_that_holds_is_not() {
+fn only_unenforced_limits_are_named() {
     let env = TestEnvironment::new();
-    // Without the flag there is no sandbox.
+    // Without the flag no sandbox is created.
     let outcome = without_cgroups(&env, &run(&[]));
     assert_eq!(outcome.code, Some(125), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("cannot enforce the memory limit"), "{}", outcome.stderr);
@@ -59,12 +59,12 @@ fn a_limit_that_is_left_out_is_named_and_one_that_holds_is_not() {
     }
     let outcome = without_cgroups(&env, &run(&[FLAG, "--cpus", "1.5"]));
     assert_eq!(named(&outcome).last(), Some(&"the limit of 1.500 CPUs (cpus)"), "{}", outcome.stderr);
-    // For programs, as they come and in the result.
+    // As JSON: warnings as they occur, and in the result.
     let outcome = without_cgroups(&env, &[&["--json"][..], &run(&[FLAG])].concat());
     let lines: Vec<Value> = outcome.stderr.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!((&lines[0]["limit"], &lines[1]["limit"]), (&"memory".into(), &"pids".into()));
     assert_eq!(lines[2]["unenforced_limits"], serde_json::json!(["memory", "pids"]));
-    // Where limits are enforced, the flag changes nothing: there is no warning, and a process too many is refused.
+    // Where limits are enforced, the flag changes nothing: there is no warning, and the limit on processes holds.
     let outcome = env.carrel(run(&[FLAG]));
     assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""));
     let fork = "for i in $(seq 40); do sleep 5 & done; echo all";
@@ -72,12 +72,12 @@ fn a_limit_that_is_left_out_is_named_and_one_that_holds_is_not() {
 }
 
 #[test]
-fn a_persistent_sandbox_names_them_when_it_is_made_resumed_and_inspected() {
+fn a_persistent_sandbox_reports_unenforced_limits_on_create_resume_and_inspect() {
     let env = TestEnvironment::new();
     let outcome = without_cgroups(&env, &["create", "--id", "desk", "-m", "64M", "host"]);
     assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("cannot enforce the memory limit"), "{}", outcome.stderr);
-    // The daemon that this started has no control groups either.
+    // The daemon that this starts has no cgroups either.
     let outcome = without_cgroups(&env, &["create", FLAG, "--id", "bare", "-m", "64M", "host"]);
     assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(0), &b"bare\n"[..]), "{}", outcome.stderr);
     assert_eq!(named(&outcome).first(), Some(&"the memory limit of 64 MiB"), "{}", outcome.stderr);
@@ -87,7 +87,7 @@ fn a_persistent_sandbox_names_them_when_it_is_made_resumed_and_inspected() {
     };
     let all = serde_json::json!(["memory", "pids", "disk"]);
     assert_eq!(inspected(), (all.clone(), all.clone()));
-    // It is kept with the sandbox.
+    // The warning is stored with the sandbox.
     assert_eq!(text(&env, &["stop", "bare"]), "bare\n");
     let outcome = env.carrel(["resume", "bare"]);
     assert_eq!((outcome.code, named(&outcome).len()), (Some(0), 3), "{}", outcome.stderr);
@@ -101,16 +101,16 @@ fn a_persistent_sandbox_names_them_when_it_is_made_resumed_and_inspected() {
 #[test]
 fn an_unprotected_disk_is_an_unenforced_limit() {
     if !std::path::Path::new("/sys/fs/cgroup/memory/cgroup.procs").exists() {
-        // One hierarchy does everything: without it, no limit holds, which is tried above.
+        // One hierarchy does everything: without it no limit is enforced, which the test above covers.
         return;
     }
     let env = TestEnvironment::new();
     let made = |words: &[&str]| hidden(&env, NO_FREEZER, &[&["create"], words, &["host"]].concat());
     let outcome = made(&["--id", "desk"]);
     assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
-    let said = ["cannot enforce the limit on the disk", "the freezer controller is not mounted", "--disk SIZE"];
-    assert!(said.iter().all(|words| outcome.stderr.contains(words)), "{}", outcome.stderr);
-    // A disk of its own has an end of its own.
+    let output = ["cannot enforce the limit on the disk", "the freezer controller is not mounted", "--disk SIZE"];
+    assert!(output.iter().all(|words| outcome.stderr.contains(words)), "{}", outcome.stderr);
+    // A disk image has a size of its own.
     let outcome = made(&["--id", "sized", "--disk", "64M"]);
     assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""));
     let outcome = made(&["--id", "bare", FLAG]);
@@ -120,11 +120,11 @@ fn an_unprotected_disk_is_an_unenforced_limit() {
     // This command does not wait, so the limits are not known yet.
     let outcome = made(&["--id", "later", "--no-wait", FLAG]);
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
-    let said = "warning: limits that this host cannot enforce are ignored\nhint: `carrel inspect later` lists them\n";
-    assert_eq!(outcome.stderr, said);
+    let output = "warning: limits that this host cannot enforce are ignored\nhint: `carrel inspect later` lists them\n";
+    assert_eq!(outcome.stderr, output);
     let outcome = hidden(&env, NO_FREEZER, &["doctor"]);
-    let said = String::from_utf8_lossy(&outcome.stdout);
-    assert!(said.contains("cannot be paused") && !said.contains("the daemon pauses"), "{said}");
+    let output = String::from_utf8_lossy(&outcome.stdout);
+    assert!(output.contains("cannot be paused") && !output.contains("the daemon pauses"), "{output}");
     for id in ["desk", "sized", "bare", "later"] {
         text(&env, &["rm", "--force", id]);
     }

@@ -1,4 +1,4 @@
-//! What a job wrote.
+//! The output of jobs.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Stdio;
@@ -8,7 +8,7 @@ use carrel_image::RootFs;
 use carrel_shim_client::messages::{Create, JobCommand, JobRetention, SandboxLimits};
 use carrel_shim_client::{OwnedSandbox, Programs, ShimClient};
 
-use crate::running_sandbox::RunningSandbox;
+use crate::running_sandbox::SharedSandbox;
 use crate::support::{CommandOutput, RunningCommand, TestEnvironment};
 
 const WRITE: &str = "printf 'a\\377b\\000c'; sleep 0.05; printf 'err\\376' >&2; sleep 0.05; printf 'tail\\n'";
@@ -26,9 +26,9 @@ fn full(env: &TestEnvironment, flags: &[&str]) -> (Option<i32>, Vec<u8>, Vec<u8>
 
 //= promises.command.carrel-logs
 #[test]
-fn bytes_are_shown_as_they_were_written_on_the_stream_that_they_were_written_to() {
+fn output_is_shown_unchanged_on_its_own_stream() {
     let env = TestEnvironment::new();
-    let sandbox = RunningSandbox::new(&env);
+    let sandbox = SharedSandbox::new(&env);
     assert_eq!(sandbox.exec(&["--job", "bytes"], WRITE).code, Some(0));
     let (out, err) = (b"a\xffb\0ctail\n".to_vec(), b"err\xfe".to_vec());
     assert_eq!(logs(&env, &["box", "bytes"]), (out.clone(), err.clone()));
@@ -39,19 +39,19 @@ fn bytes_are_shown_as_they_were_written_on_the_stream_that_they_were_written_to(
     assert_eq!(logs(&env, &["--from", "3", "box", "bytes"]), (b"\0ctail\n".to_vec(), b"\xfe".to_vec()));
     assert_eq!(logs(&env, &["--from", "100", "box", "bytes"]), (Vec::new(), Vec::new()));
     assert_eq!(logs(&env, &["--tail", "100", "--stdout", "box", "bytes"]), (out, Vec::new()));
-    let (code, _, said) = full(&env, &["box", "nothing"]);
-    assert!(code == Some(1) && said.starts_with(b"error: "), "{}", String::from_utf8_lossy(&said));
+    let (code, _, printed) = full(&env, &["box", "nothing"]);
+    assert!(code == Some(1) && printed.starts_with(b"error: "), "{}", String::from_utf8_lossy(&printed));
 }
 
 #[test]
-fn what_goes_to_one_place_is_shown_in_the_order_in_which_it_was_written() {
+fn output_of_both_streams_is_shown_in_the_order_of_the_writes() {
     let env = TestEnvironment::new();
-    let sandbox = RunningSandbox::new(&env);
+    let sandbox = SharedSandbox::new(&env);
     let script = "echo ready; for i in 1 2 3; do read go; echo out; read go; echo err >&2; done";
     let mut job = sandbox.started(&["--job", "both"], script);
     let (mut stdin, stderr) = (job.child.stdin.take().unwrap(), job.child.stderr.take().unwrap());
     let mut errors = BufReader::new(stderr).lines();
-    // Each is written when the one before was seen.
+    // Each line is written when the previous one was received.
     for _ in 0..3 {
         stdin.write_all(b"\n").unwrap();
         job.until("out");
@@ -72,9 +72,9 @@ fn what_goes_to_one_place_is_shown_in_the_order_in_which_it_was_written() {
 
 //= promises.command.carrel-logs
 #[test]
-fn of_a_job_that_runs_what_is_there_is_shown_and_if_asked_what_follows() {
+fn output_of_a_running_job_is_shown_and_followed_on_request() {
     let env = TestEnvironment::new();
-    let sandbox = RunningSandbox::new(&env);
+    let sandbox = SharedSandbox::new(&env);
     let mut job = sandbox.started(&["--job", "talk"], "echo ready; read line; echo \"<$line>\"");
     assert_eq!(logs(&env, &["box", "talk"]).0, b"ready\n");
     let mut following = RunningCommand::new(env.command(["logs", "-f", "box", "talk"]).spawn().unwrap());
@@ -84,7 +84,7 @@ fn of_a_job_that_runs_what_is_there_is_shown_and_if_asked_what_follows() {
     following.until("<line>");
     assert_eq!(job.finish().code, Some(0));
     assert_eq!(following.finish().code, Some(0));
-    // It may have begun when the job was over already.
+    // It may have started after the job ended.
     let mut rest = Vec::new();
     Read::read_to_end(&mut late.output, &mut rest).unwrap();
     assert!(rest == b"<line>\n" || rest.is_empty(), "{rest:?}");
@@ -93,9 +93,9 @@ fn of_a_job_that_runs_what_is_there_is_shown_and_if_asked_what_follows() {
 
 //= promises.command.carrel-logs
 #[test]
-fn a_tail_counts_the_lines_of_each_output() {
+fn a_tail_counts_the_lines_of_each_stream() {
     let env = TestEnvironment::new();
-    let sandbox = RunningSandbox::new(&env);
+    let sandbox = SharedSandbox::new(&env);
     let script =
         "for i in 1 2 3 4; do echo out $i; echo err $i >&2; done; printf 'unended'; read line; echo; echo over";
     let mut job = sandbox.started(&["--job", "talk"], &format!("echo ready; {script}"));
@@ -113,20 +113,20 @@ fn a_tail_counts_the_lines_of_each_output() {
     following.until("");
     following.until("over");
     assert_eq!((job.finish().code, following.finish().code), (Some(0), Some(0)));
-    // Of 80 MiB a part in the middle is not kept.
+    // Of 80 MiB, the middle is not kept.
     let script = "echo first; head -c 83886080 /dev/zero | tr '\\0' x; echo; echo last";
     sandbox.detached(&[], "flood", script);
     sandbox.until_exited("flood");
     assert_eq!(logs(&env, &["--tail", "1", "box", "flood"]), (b"last\n".to_vec(), Vec::new()));
-    let (code, shown, said) = full(&env, &["--tail", "3", "box", "flood"]);
+    let (code, shown, printed) = full(&env, &["--tail", "3", "box", "flood"]);
     assert!(code == Some(0) && shown.starts_with(b"first\nxx"), "{code:?} {}", shown.len());
-    assert!(said.ends_with(b" bytes of standard output were dropped\n"), "{}", String::from_utf8_lossy(&said));
+    assert!(printed.ends_with(b" bytes of standard output were dropped\n"), "{}", String::from_utf8_lossy(&printed));
 }
 
 #[test]
 fn a_closed_pipe_is_not_a_failure() {
     let env = TestEnvironment::new();
-    let sandbox = RunningSandbox::new(&env);
+    let sandbox = SharedSandbox::new(&env);
     assert_eq!(sandbox.exec(&["--job", "much", "--quiet"], "head -c 4000000 /dev/zero").code, Some(0));
     let mut child = env.command(["logs", "box", "much"]).stdout(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
@@ -134,7 +134,7 @@ fn a_closed_pipe_is_not_a_failure() {
 }
 
 #[test]
-fn what_is_left_of_a_sandbox_that_is_gone_is_shown_too() {
+fn stored_output_of_a_removed_sandbox_is_shown() {
     let env = TestEnvironment::new();
     let home = env.home.path();
     let programs = Programs::within(crate::support::carrel().parent().unwrap()).unwrap();
@@ -175,9 +175,9 @@ fn what_is_left_of_a_sandbox_that_is_gone_is_shown_too() {
     assert_eq!(logs(&env, &["gone", "bytes"]), (b"a\xffb\0ctail\n".to_vec(), b"err\xfe".to_vec()));
     assert_eq!(logs(&env, &["-f", "--tail", "1", "gone", "lines"]), (b"2\n".to_vec(), b"y".to_vec()));
     assert_eq!(logs(&env, &["--stdout", "--from", "5", "gone", "bytes"]), (b"tail\n".to_vec(), Vec::new()));
-    let (code, _, said) = full(&env, &["gone"]);
-    let said = String::from_utf8(said).unwrap();
-    assert_eq!((code, said.as_str()), (Some(1), "error: gone has 2 jobs: bytes, lines\nhint: give one of them\n"));
+    let (code, _, printed) = full(&env, &["gone"]);
+    let printed = String::from_utf8(printed).unwrap();
+    assert_eq!((code, printed.as_str()), (Some(1), "error: gone has 2 jobs: bytes, lines\nhint: give one of them\n"));
     let CommandOutput { code, stderr, .. } = env.carrel(["logs", "gone", "nothing"]);
     assert_eq!(
         (code, stderr.as_str()),

@@ -1,4 +1,4 @@
-//! End-to-end tests of the command with real sandboxes.
+//! End-to-end tests of the CLI with real sandboxes.
 
 #![allow(clippy::unwrap_used, reason = "tests panic on failure")]
 

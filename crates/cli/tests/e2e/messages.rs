@@ -1,4 +1,4 @@
-//! What is said when something is wrong, and what programs are value.
+//! The messages of failures, for people and for programs.
 
 use std::os::unix::process::CommandExt;
 
@@ -7,7 +7,7 @@ use crate::support::{TestEnvironment, finish};
 //= carrel.command.exit-code-passed-128
 //= promises.command.exit-codes
 #[test]
-fn a_command_that_is_not_there_is_127_and_one_that_cannot_run_is_126() {
+fn a_missing_command_exits_with_127_and_one_that_cannot_be_executed_with_126() {
     let env = TestEnvironment::new();
     let outcome = env.carrel(["run", "host", "--", "no-such-command"]);
     assert_eq!(outcome.code, Some(127), "{}", outcome.stderr);
@@ -23,9 +23,9 @@ fn a_command_that_is_not_there_is_127_and_one_that_cannot_run_is_126() {
 //= carrel.command.exit-code-passed-128
 //= promises.command.exit-codes
 #[test]
-fn our_own_failures_are_125_with_a_reason() {
+fn failures_of_carrel_exit_with_125_and_a_reason() {
     let env = TestEnvironment::new();
-    for (words, said) in [
+    for (words, printed) in [
         (
             &["run", "./nowhere/", "--", "true"][..],
             "error: image ./nowhere/: No such file or directory (os error 2)\nhint: give the path of a root file system",
@@ -71,17 +71,17 @@ fn our_own_failures_are_125_with_a_reason() {
     ] {
         let outcome = env.carrel(words);
         assert_eq!(outcome.code, Some(125), "{words:?}");
-        assert!(outcome.stderr.starts_with(said), "{words:?}: {}", outcome.stderr);
+        assert!(outcome.stderr.starts_with(printed), "{words:?}: {}", outcome.stderr);
     }
 }
 
 #[test]
-fn without_a_helper_nothing_runs_and_the_place_is_named() {
+fn a_missing_helper_program_is_named_with_its_directory() {
     let (env, empty) = (TestEnvironment::new(), tempfile::tempdir().unwrap());
     let mut command = env.command(["run", "host", "--", "true"]);
     let outcome = finish(command.env("CARREL_LIBEXEC", empty.path()).spawn().unwrap());
-    let said = format!("error: carrel-shim not found in {}\nhint: keep it beside carrel", empty.path().display());
-    assert!(outcome.code == Some(125) && outcome.stderr.starts_with(&said), "{}", outcome.stderr);
+    let printed = format!("error: carrel-shim not found in {}\nhint: keep it beside carrel", empty.path().display());
+    assert!(outcome.code == Some(125) && outcome.stderr.starts_with(&printed), "{}", outcome.stderr);
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn another_user_than_root_gets_a_hint_to_use_sudo() {
     let env = TestEnvironment::new();
     let carrel = tempfile::tempdir().unwrap();
     std::os::unix::fs::chown(carrel.path(), Some(65534), Some(65534)).unwrap();
-    // A copy: where it is built, others may have no way to it.
+    // A copy, since other users may not be able to reach the build directory.
     let copy = carrel.path().join("carrel");
     std::fs::copy(crate::support::carrel(), &copy).unwrap();
     let original = env.command(["run", "host", "--", "true"]);
@@ -119,16 +119,16 @@ fn errors_are_printed_as_json() {
 //= carrel.command.doctor-checks-host-gives
 //= promises.command.host-doctor-finds-fit
 #[test]
-fn the_doctor_finds_that_this_host_can_run_sandboxes_and_proves_it() {
+fn the_doctor_runs_a_sandbox_to_prove_that_this_host_can() {
     let env = TestEnvironment::new();
     let outcome = env.carrel(["doctor"]);
-    let said = String::from_utf8(outcome.stdout).unwrap();
-    assert_eq!(outcome.code, Some(0), "{said}{}", outcome.stderr);
-    assert!(said.contains("ok    sandbox") && said.contains("This host can run sandboxes"), "{said}");
+    let printed = String::from_utf8(outcome.stdout).unwrap();
+    assert_eq!(outcome.code, Some(0), "{printed}{}", outcome.stderr);
+    assert!(printed.contains("ok    sandbox") && printed.contains("This host can run sandboxes"), "{printed}");
     let outcome = env.carrel(["--json", "doctor"]);
     let last = String::from_utf8(outcome.stdout).unwrap().lines().last().unwrap().to_owned();
     assert_eq!(last, "{\"ok\":true}");
-    // The same look without a helper fails.
+    // The same check without a helper fails.
     let empty = tempfile::tempdir().unwrap();
     let outcome = finish(env.command(["doctor"]).env("CARREL_LIBEXEC", empty.path()).spawn().unwrap());
     assert_eq!(outcome.code, Some(1));
@@ -153,7 +153,7 @@ fn completions_and_the_version_are_printed() {
 }
 
 #[test]
-fn help_is_a_result_and_as_wide_as_the_environment_says() {
+fn help_is_printed_on_stdout_in_the_width_of_columns() {
     let env = TestEnvironment::new();
     let help = |words: &[&str], columns: &str| {
         let outcome = finish(env.command(words).env("COLUMNS", columns).spawn().unwrap());
@@ -171,7 +171,7 @@ fn help_is_a_result_and_as_wide_as_the_environment_says() {
 
 //= promises.command.files-open
 #[test]
-fn few_descriptors_are_raised_where_the_host_allows_and_else_refused() {
+fn a_low_descriptor_limit_is_raised_if_allowed_and_refused_otherwise() {
     let env = TestEnvironment::new();
     let run = |limits: &str| {
         let carrel = env.command(["run", "host", "--", "sh", "-c", "ulimit -n"]);

@@ -1,4 +1,4 @@
-//! Sandboxes that stay, and the daemon that is started because of them.
+//! Persistent sandboxes, and the daemon that they start.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
@@ -9,7 +9,7 @@ use crate::ps::{finish, json, refused, text, waiting};
 use crate::serve::ServeProcess;
 use crate::support::{TestEnvironment, Watchdog};
 
-/// The types of so many events after one: those that are still to come are waited for.
+/// The types of the first so many events; waits for those that are missing.
 pub(crate) fn types(env: &TestEnvironment, id: &str, after: u64, count: usize) -> Vec<String> {
     let from = after.to_string();
     let mut following = env.command(["--json", "events", "--follow", "--from", &from, id]).spawn().unwrap();
@@ -28,7 +28,7 @@ fn has_daemon(env: &TestEnvironment) -> bool {
 }
 
 #[test]
-fn a_sandbox_is_made_used_stopped_resumed_and_removed() {
+fn a_sandbox_is_created_used_stopped_resumed_and_removed() {
     let env = TestEnvironment::new();
     assert_eq!(text(&env, &["create", "--id", "desk", "--label", "a=b", "--env", "K=v", "host"]), "desk\n");
     let value = json(&env, &["--json", "get", "desk"]);
@@ -40,7 +40,7 @@ fn a_sandbox_is_made_used_stopped_resumed_and_removed() {
     assert_eq!(types(&env, "desk", 3, 2), ["EXEC_STARTED", "EXEC_FAILED"]);
 
     assert_eq!(text(&env, &["stop", "desk"]), "desk\n");
-    assert_eq!(text(&env, &["stop", "desk"]), "desk\n", "it is at rest already, which is what was asked for");
+    assert_eq!(text(&env, &["stop", "desk"]), "desk\n", "it is already stopped");
     assert_eq!(text(&env, &["logs", "desk", "first"]), "v\n/workspace\n");
     let value = json(&env, &["inspect", "desk"]);
     assert_eq!((&value["state"], &value["daemon"]["desired"]), (&"stopped".into(), &"stopped".into()));
@@ -55,18 +55,18 @@ fn a_sandbox_is_made_used_stopped_resumed_and_removed() {
     assert_eq!(refused(&env, &["rm", "desk"]).0, "sandbox_running");
     assert_eq!(text(&env, &["rm", "--force", "desk"]), "");
     assert_eq!(json(&env, &["--json", "get", "desk"])["state"], "deleted");
-    assert_eq!(text(&env, &["logs", "desk", "first"]), "v\n/workspace\n", "as long as it is known, what it said is");
+    assert_eq!(text(&env, &["logs", "desk", "first"]), "v\n/workspace\n", "as long as it is known, what it failure is");
     assert_eq!(text(&env, &["ls", "--quiet"]), "");
     assert_eq!(text(&env, &["ls", "--quiet", "--all"]), "desk\n");
-    let said = "the sandbox \"desk\" is deleted".to_owned();
-    assert_eq!(refused(&env, &["stop", "desk"]), ("sandbox_not_running".to_owned(), said));
+    let failure = "the sandbox \"desk\" is deleted".to_owned();
+    assert_eq!(refused(&env, &["stop", "desk"]), ("sandbox_not_running".to_owned(), failure));
     assert!(text(&env, &["events", "desk"]).ends_with("  SANDBOX_DELETED  delete_requested\n"));
     let value = json(&env, &["--json", "store", "check"]);
     assert_eq!((&value["sandboxes"], &value["violations"]), (&1.into(), &Value::Array(Vec::new())));
 }
 
 #[test]
-fn what_ran_in_a_sandbox_is_known_when_it_is_stopped_and_when_it_is_resumed() {
+fn the_jobs_of_a_sandbox_are_listed_after_a_stop_and_a_resume() {
     let env = TestEnvironment::new();
     assert_eq!(text(&env, &["create", "--id", "desk", "host", "--", "sleep", "1000"]), "desk\n");
     assert_eq!(env.carrel(["exec", "--job", "first", "desk", "--", "sh", "-c", "echo first; exit 3"]).code, Some(3));
@@ -93,15 +93,15 @@ fn what_ran_in_a_sandbox_is_known_when_it_is_stopped_and_when_it_is_resumed() {
     assert_eq!(env.carrel(["exec", "--job", "second", "desk", "--", "true"]).code, Some(0));
     listed(&[("first", "exited"), ("server", "signalled"), ("second", "exited"), ("primary.0", "runs")]);
     assert_eq!(text(&env, &["logs", "desk", "first"]), "first\n", "what it wrote is kept");
-    // An id is that of one job, whenever that ran.
+    // A job id is used once, whenever that job ran.
     let outcome = env.carrel(["exec", "--job", "first", "desk", "--", "true"]);
-    let said = "error: exec id \"first\" was used in this sandbox before; ids cannot be reused";
-    assert!(outcome.stderr.starts_with(said), "{outcome:?}");
+    let failure = "error: exec id \"first\" was used in this sandbox before; ids cannot be reused";
+    assert!(outcome.stderr.starts_with(failure), "{outcome:?}");
     assert_eq!(text(&env, &["rm", "--force", "desk"]), "");
 }
 
 #[test]
-fn a_command_that_is_not_there_is_reported_when_its_sandbox_is_created() {
+fn a_missing_command_is_reported_by_create() {
     let env = TestEnvironment::new();
     let outcome = env.carrel(["create", "--id", "desk", "host", "--", "nosuch", "argument"]);
     assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(1), &b""[..]), "{outcome:?}");
@@ -123,7 +123,7 @@ fn a_command_that_is_not_there_is_reported_when_its_sandbox_is_created() {
 }
 
 #[test]
-fn a_command_runs_the_same_where_no_daemon_knows_the_sandbox() {
+fn exec_works_the_same_without_a_daemon() {
     let env = TestEnvironment::new();
     text(&env, &["create", "--id", "desk", "--env", "K=v", "host"]);
     let script = "echo $K $HOME; pwd; id -un";
@@ -136,15 +136,15 @@ fn a_command_runs_the_same_where_no_daemon_knows_the_sandbox() {
     let (store, aside) = (env.home.path().join("store"), env.home.path().join("store.aside"));
     std::fs::rename(&store, &aside).unwrap();
     assert_eq!(text(&env, &command), by_daemon);
-    let asked = ["exec", "--user", "root", "--workdir", "/tmp", "--env", "K=w", "desk", "--", "sh", "-c", script];
-    assert_eq!(text(&env, &asked), "w /root\n/tmp\nroot\n");
+    let requested = ["exec", "--user", "root", "--workdir", "/tmp", "--env", "K=w", "desk", "--", "sh", "-c", script];
+    assert_eq!(text(&env, &requested), "w /root\n/tmp\nroot\n");
     assert!(!store.exists(), "a daemon was started");
     std::fs::rename(&aside, &store).unwrap();
     text(&env, &["rm", "--force", "desk"]);
 }
 
 #[test]
-fn one_daemon_is_started_by_several_who_need_one_at_once() {
+fn concurrent_commands_start_one_daemon() {
     let env = TestEnvironment::new();
     let names = ["desk1", "desk2", "desk3", "desk4"];
     let creating = names.map(|name| env.command(["create", "--id", name, "host"]).spawn().unwrap());
@@ -155,8 +155,8 @@ fn one_daemon_is_started_by_several_who_need_one_at_once() {
     let owners: std::collections::HashSet<String> =
         names.iter().map(|name| json(&env, &["inspect", name])["owner"]["pid"].to_string()).collect();
     assert_eq!(owners.len(), 1, "{owners:?}");
-    let said = std::fs::read_to_string(env.home.path().join("log/daemon.log")).unwrap();
-    assert_eq!(said.matches("\"serving\"").count(), 1, "{said}");
+    let failure = std::fs::read_to_string(env.home.path().join("log/daemon.log")).unwrap();
+    assert_eq!(failure.matches("\"serving\"").count(), 1, "{failure}");
     text(&env, &[&["rm", "--force"][..], &names].concat());
 }
 
@@ -179,7 +179,7 @@ fn a_command_that_only_reads_starts_no_daemon() {
 }
 
 #[test]
-fn those_of_a_run_and_those_that_stay_are_listed_together() {
+fn ephemeral_and_persistent_sandboxes_are_listed_together() {
     let env = TestEnvironment::new();
     let running = waiting(&env, "mine");
     text(&env, &["create", "--id", "desk", "--label", "a=b", "host"]);
@@ -194,7 +194,7 @@ fn those_of_a_run_and_those_that_stay_are_listed_together() {
     assert_eq!(line.split_whitespace().collect::<Vec<_>>()[..5], ["desk", "ready", "host", "0", "daemon"]);
     assert_eq!(text(&env, &["ls", "--quiet", "--label", "a=b"]), "desk\n");
     assert_eq!(text(&env, &["ls", "--quiet", "--label", "a=c"]), "");
-    // A run is its owner's alone, whatever daemon there is.
+    // An ephemeral sandbox belongs to its owner, whichever daemon runs.
     assert_eq!(env.shell(&[], "exit 4").code, Some(4));
     finish(running);
     text(&env, &["rm", "--force", "desk"]);
@@ -225,42 +225,42 @@ fn a_refusal_is_reported_with_its_reason() {
 }
 
 #[test]
-fn an_id_that_is_taken_is_refused_with_who_has_it_and_what_to_do() {
+fn a_used_id_is_refused_with_its_holder_and_a_hint() {
     let env = TestEnvironment::new();
     for id in ["desk", "other"] {
         text(&env, &["create", "--name", id, "host"]);
     }
-    let said = |words: &[&str]| {
+    let failure = |words: &[&str]| {
         let outcome = env.carrel(words);
         assert_ne!(outcome.code, Some(0), "{outcome:?}");
         outcome.stderr
     };
     let create = ["create", "--name", "desk", "host"];
-    let refused = said(&create);
+    let refused = failure(&create);
     assert!(refused.starts_with("error: sandbox \"desk\" already exists and is ready"), "{refused}");
     assert!(refused.contains("\nhint: give another --name"), "{refused}");
 
     text(&env, &["exec", "--job", "build", "desk", "--", "true"]);
     let build = ["exec", "--job", "build", "other", "--", "true"];
-    let refused = said(&build);
+    let refused = failure(&build);
     assert!(refused.starts_with("error: exec id \"build\" is used by sandbox \"desk\""), "{refused}");
     assert!(
         refused.contains("\nhint: give another --job") && refused.contains("unique in the whole home"),
         "{refused}"
     );
-    // One rule for ids holds in both kinds of sandboxes, and is checked before anything else.
-    let refused = said(&["exec", "--job", "b", "nowhere", "--", "true"]);
+    // Ids follow one rule in both kinds of sandboxes, which is checked first.
+    let refused = failure(&["exec", "--job", "b", "nowhere", "--", "true"]);
     assert!(refused.contains("use 4 to 200 letters, digits, `-` or `_`"), "{refused}");
 
     text(&env, &["rm", "--force", "desk"]);
-    let refused = said(&create);
+    let refused = failure(&create);
     let removed = "error: id \"desk\" was used by a deleted sandbox; ids cannot be reused";
     assert!(refused.starts_with(removed) && refused.contains("\nhint: give another --name"), "{refused}");
     text(&env, &["rm", "--force", "other"]);
 }
 
 #[test]
-fn the_same_job_again_is_not_run_twice() {
+fn a_retried_job_does_not_run_twice() {
     let env = TestEnvironment::new();
     text(&env, &["create", "--id", "desk", "host"]);
     let twice = || env.carrel(["exec", "--job", "once", "desk", "--", "sh", "-c", "echo ran >>runs; cat runs"]);
@@ -279,7 +279,7 @@ fn the_same_job_again_is_not_run_twice() {
 }
 
 #[test]
-fn input_signals_and_time_reach_a_job_of_a_sandbox_that_stays() {
+fn input_signals_and_the_timeout_apply_to_jobs_of_a_persistent_sandbox() {
     let env = TestEnvironment::new();
     text(&env, &["create", "--id", "desk", "host"]);
     let mut child = env.command(["exec", "desk", "--", "cat"]).stdin(Stdio::piped()).spawn().unwrap();
@@ -295,7 +295,7 @@ fn input_signals_and_time_reach_a_job_of_a_sandbox_that_stays() {
 }
 
 #[test]
-fn a_command_goes_on_while_one_daemon_replaces_another() {
+fn a_command_continues_while_the_daemon_is_replaced() {
     let env = TestEnvironment::new();
     let first = ServeProcess::new(&env, &[]);
     text(&env, &["create", "--id", "desk", "host"]);
@@ -317,7 +317,7 @@ fn a_command_goes_on_while_one_daemon_replaces_another() {
 }
 
 #[test]
-fn those_with_a_label_are_removed_together_and_a_file_describes_one() {
+fn sandboxes_are_removed_by_label_and_created_from_a_file() {
     let env = TestEnvironment::new();
     let file = env.home.path().join("desk.yaml");
     std::fs::write(&file, "image: host\nlabels:\n  team: a\nenvs:\n  FROM: file\n").unwrap();
@@ -336,7 +336,7 @@ fn those_with_a_label_are_removed_together_and_a_file_describes_one() {
 }
 
 #[test]
-fn files_statistics_and_what_it_runs_by_itself_are_reached_as_ever() {
+fn cp_stats_and_inspect_work_on_a_persistent_sandbox() {
     let env = TestEnvironment::new();
     let note = env.home.path().join("note");
     std::fs::write(&note, "hello").unwrap();
@@ -357,7 +357,7 @@ fn files_statistics_and_what_it_runs_by_itself_are_reached_as_ever() {
 }
 
 #[test]
-fn files_of_one_whose_supervisor_was_killed_are_copied_without_a_resume() {
+fn files_are_copied_from_a_sandbox_whose_shim_was_killed_without_a_resume() {
     let env = TestEnvironment::new();
     let here = tempfile::tempdir().unwrap();
     let path = |name: &str| here.path().join(name).to_str().unwrap().to_owned();
@@ -385,7 +385,7 @@ fn files_of_one_whose_supervisor_was_killed_are_copied_without_a_resume() {
 }
 
 #[test]
-fn a_longer_id_than_a_name_is_an_id_all_the_same() {
+fn an_id_may_be_longer_than_the_name_of_a_directory() {
     let env = TestEnvironment::new();
     let id = "d".repeat(200);
     text(&env, &["create", "--id", &id, "host"]);
@@ -396,7 +396,7 @@ fn a_longer_id_than_a_name_is_an_id_all_the_same() {
 }
 
 #[test]
-fn all_that_run_are_stopped_together_and_no_daemon_is_started_while_a_host_shuts_down() {
+fn stop_all_stops_every_sandbox_and_starts_no_daemon_during_a_shutdown() {
     let env = TestEnvironment::new();
     assert_eq!(text(&env, &["stop", "--all", "--for-shutdown"]), "");
     assert!(!has_daemon(&env));
@@ -404,7 +404,7 @@ fn all_that_run_are_stopped_together_and_no_daemon_is_started_while_a_host_shuts
         text(&env, &["create", "--id", id, "--restart", policy, "host"]);
         assert_eq!(json(&env, &["inspect", id])["daemon"]["restart"], policy);
     }
-    // A daemon that is gone is started again for it.
+    // A daemon that has exited is started again.
     let daemon = std::fs::read_to_string(env.home.path().join("daemon.lock")).unwrap();
     let daemon = rustix::process::Pid::from_raw(daemon.trim().parse().unwrap()).unwrap();
     rustix::process::kill_process(daemon, rustix::process::Signal::KILL).unwrap();
@@ -419,7 +419,7 @@ fn all_that_run_are_stopped_together_and_no_daemon_is_started_while_a_host_shuts
 }
 
 #[test]
-fn what_is_asked_for_at_the_creation_counts_for_every_command() {
+fn options_of_create_apply_to_every_command() {
     let env = TestEnvironment::new();
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let ports = format!("{port}:80");
@@ -454,7 +454,7 @@ fn what_is_asked_for_at_the_creation_counts_for_every_command() {
 }
 
 #[test]
-fn a_home_that_was_moved_away_under_its_daemon_is_not_made_again() {
+fn a_home_that_was_moved_under_its_daemon_is_not_recreated() {
     let env = TestEnvironment::new();
     text(&env, &["create", "--id", "desk", "host"]);
     let (home, moved) = (env.home.path(), env.runtime().join("moved"));

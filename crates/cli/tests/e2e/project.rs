@@ -1,4 +1,4 @@
-//! A project, what a sandbox changed in it, and what becomes of that.
+//! Projects: changes of a sandbox, and what happens to them.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -34,7 +34,7 @@ fn read(project: &Path, name: &str) -> Option<String> {
 
 //= carrel.command.project-worked-copy-changed
 #[test]
-fn a_sandbox_works_on_a_copy_and_says_what_it_changed() {
+fn a_sandbox_works_on_a_copy_and_its_changes_are_reported() {
     let (env, project) = (TestEnvironment::new(), project());
     let outcome = run(&env, project.path(), &[], &format!("pwd; cat same; {WORK}; ls"));
     assert_eq!(outcome.stdout, b"/workspace\nsame\nadded\ndir\nold\nsame\n", "{}", outcome.stderr);
@@ -63,7 +63,7 @@ fn a_sandbox_works_on_a_copy_and_says_what_it_changed() {
 
 //= carrel.command.kept-changes-shown-applied
 #[test]
-fn kept_changes_are_shown_applied_and_forgotten() {
+fn saved_changes_are_shown_applied_and_removed() {
     let (env, project) = (TestEnvironment::new(), project());
     let outcome = run(&env, project.path(), &["--keep-changes", "try1"], WORK);
     assert!(
@@ -84,14 +84,14 @@ fn kept_changes_are_shown_applied_and_forgotten() {
     text(&env, &["rm", "try1"]);
     assert_eq!(text(&env, &["changes"]), "");
     let outcome = env.carrel(["diff", "try1"]);
-    let said = "error: no such changes: try1\nhint: `carrel changes` lists saved changes\n";
-    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(1), said));
+    let expected_text = "error: no such changes: try1\nhint: `carrel changes` lists saved changes\n";
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(1), expected_text));
 }
 
 //= carrel.command.applying-refuses-leave-directory
 //= promises.changes.applied-something-stands-against
 #[test]
-fn what_the_host_changed_meanwhile_is_a_conflict_and_nothing_is_applied() {
+fn a_concurrent_change_of_the_host_is_a_conflict_and_nothing_is_applied() {
     let (env, project) = (TestEnvironment::new(), project());
     assert_eq!(run(&env, project.path(), &["--keep-changes", "c"], WORK).code, Some(0));
     std::fs::write(project.path().join("old"), "of the host\n").unwrap();
@@ -120,7 +120,7 @@ fn a_link_that_would_leave_the_project_is_refused() {
 
 //= carrel.command.kept-changes-shown-applied
 #[test]
-fn kept_changes_are_exported_as_an_archive() {
+fn saved_changes_are_exported_as_an_archive() {
     let (env, project) = (TestEnvironment::new(), project());
     assert_eq!(run(&env, project.path(), &["--keep-changes", "e"], WORK).code, Some(0));
     let archive = env.carrel(["export", "e"]).stdout;
@@ -141,14 +141,14 @@ fn kept_changes_are_exported_as_an_archive() {
 }
 
 #[test]
-fn a_name_that_is_taken_is_refused_before_anything_runs() {
+fn a_used_name_is_refused_before_anything_runs() {
     let (env, project) = (TestEnvironment::new(), project());
     assert_eq!(run(&env, project.path(), &["--keep-changes", "n"], "true").code, Some(0));
     let outcome = run(&env, project.path(), &["--keep-changes", "n"], "echo ran");
     assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(125), &b""[..]));
-    let said =
+    let expected_text =
         "error: saved changes named n exist already\nhint: choose another name, or remove them with `carrel rm n`\n";
-    assert_eq!(outcome.stderr, said);
+    assert_eq!(outcome.stderr, expected_text);
     let outcome = env.carrel(["run", "--keep-changes", "../n", "--project", ".", "host", "true"]);
     assert!(outcome.code == Some(125) && outcome.stderr.contains("is no name for changes"), "{}", outcome.stderr);
 }
@@ -165,7 +165,7 @@ fn files_of_a_project_belong_to_the_user_of_the_command() {
 //= carrel.command.applying-refuses-leave-directory
 //= promises.changes.changes-git-depth-spelling
 #[test]
-fn a_repository_is_taken_over_only_if_that_is_asked_for() {
+fn changes_of_a_repository_are_applied_only_on_request() {
     let (env, project) = (TestEnvironment::new(), project());
     let script = "mkdir -p .git/hooks; echo '#!/bin/sh' > .git/hooks/post-checkout; echo fine > stays";
     let outcome = run(&env, project.path(), &["--keep-changes", "g"], script);
@@ -199,7 +199,7 @@ fn a_repository_is_taken_over_only_if_that_is_asked_for() {
 }
 
 #[test]
-fn what_settings_of_the_environment_and_of_filters_load_is_refused() {
+fn files_loaded_by_environment_or_filter_settings_are_refused() {
     let (env, project) = (TestEnvironment::new(), project());
     let git = std::process::Command::new("git").args(["init", "--quiet"]).arg(project.path()).status().unwrap();
     assert!(git.success());
@@ -220,16 +220,16 @@ fn what_settings_of_the_environment_and_of_filters_load_is_refused() {
     ] {
         assert!(outcome.stderr.contains(&line), "{line}: {}", outcome.stderr);
     }
-    // The control: without them nothing names it.
+    // The control: without the settings no file is named.
     text(&env, &["apply", "v"]);
 }
 
 //= carrel.command.kept-changes-shown-applied
 //= promises.command.signal-changes-looked-kept
 #[test]
-fn a_signal_ends_a_run_that_keeps_changes_and_leaves_nothing_of_them() {
+fn a_signal_ends_a_run_with_keep_changes_and_saves_nothing() {
     let (env, project) = (TestEnvironment::new(), project());
-    // A little in every piece: long to read, and small.
+    // Sparse data in every chunk: slow to read, and small.
     let script = "exec perl -e 'open F, \">\", \"large\"; for (0 .. 24575) { seek F, $_ * 131072, 0; print F 1 }'";
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
         let words = ["run", "--project", project.path().to_str().unwrap(), "--keep-changes", "s", "host", "--"];
@@ -244,20 +244,20 @@ fn a_signal_ends_a_run_that_keeps_changes_and_leaves_nothing_of_them() {
         rustix::process::kill_process(pid(child.id()), signal).unwrap();
         let outcome = finish(child);
         assert_eq!(outcome.code, Some(code), "{}", outcome.stderr);
-        let said = "error: interrupted while collecting changes, and nothing was saved; \
+        let expected_text = "error: interrupted while collecting changes, and nothing was saved; \
                     the command exited with code 0\n";
-        assert_eq!((outcome.stderr.as_str(), copying()), (said, None));
+        assert_eq!((outcome.stderr.as_str(), copying()), (expected_text, None));
     }
 }
 
 //= promises.command.signal-changes-looked-kept
 #[test]
-fn a_signal_ends_a_run_even_if_the_system_holds_it_up() {
+fn a_signal_ends_a_run_that_waits_for_a_lock() {
     let (env, project) = (TestEnvironment::new(), project());
     let changes = env.home.path().join("changes");
     std::fs::create_dir(&changes).unwrap();
     let directory = std::fs::File::open(&changes).unwrap();
-    // Another process that saves changes waits for this one.
+    // Another process that saves changes holds the lock.
     rustix::fs::flock(&directory, rustix::fs::FlockOperation::LockExclusive).unwrap();
     let flags = ["--project", project.path().to_str().unwrap(), "--keep-changes", "s"];
     let running = env.started(&flags, "echo new > added; echo ready; read line");
@@ -271,7 +271,7 @@ fn a_signal_ends_a_run_even_if_the_system_holds_it_up() {
 
 //= promises.changes.kept-changes
 #[test]
-fn what_is_kept_is_for_its_owner_whatever_new_files_are_denied() {
+fn saved_changes_are_private_whatever_the_umask_is() {
     let (env, project) = (TestEnvironment::new(), project());
     let home = env.home.path().join("new/home");
     let carrel = env.command(["run", "--project"]);
@@ -291,7 +291,7 @@ fn what_is_kept_is_for_its_owner_whatever_new_files_are_denied() {
 
 //= promises.changes.control-characters-sandbox-reach
 #[test]
-fn no_name_of_a_project_steers_a_terminal() {
+fn names_of_project_files_are_escaped_on_the_terminal() {
     let (env, parent) = (TestEnvironment::new(), tempfile::tempdir().unwrap());
     let project = parent.path().join("p\u{1b}]0;owned\u{7}\nerror: x");
     std::fs::create_dir(&project).unwrap();
@@ -308,7 +308,7 @@ fn no_name_of_a_project_steers_a_terminal() {
 }
 
 #[test]
-fn a_project_that_the_sandbox_exchanges_for_a_link_leads_nothing_away() {
+fn a_project_replaced_by_a_link_redirects_no_write() {
     let (env, place) = (TestEnvironment::new(), tempfile::tempdir().unwrap());
     let at = |name: &str| place.path().join(name).to_str().unwrap().to_owned();
     for name in ["given/proj", "precious"] {
@@ -321,33 +321,33 @@ fn a_project_that_the_sandbox_exchanges_for_a_link_leads_nothing_away() {
     let outcome = run(&env, Path::new(&at("given/proj")), &flags, &script);
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
     assert!(outcome.stderr.starts_with("1 file changed: 1 added in the copy of "), "{}", outcome.stderr);
-    // The control: the path leads there by now.
+    // The control: the path now leads to the link's target.
     assert_eq!(std::fs::canonicalize(at("given/proj")).unwrap(), std::fs::canonicalize(at("precious")).unwrap());
     let project = std::fs::canonicalize(at("given")).unwrap().join("proj");
     for command in ["apply", "diff"] {
         let outcome = env.carrel([command, "n"]);
-        let said = format!(
+        let expected_text = format!(
             "error: {} is reached through a symlink that did not exist when the changes were made\n\
              hint: check the directory, then run `carrel {command} --project DIR n` with the one to use\n",
             project.display()
         );
-        assert_eq!((outcome.code, outcome.stderr), (Some(1), said));
+        assert_eq!((outcome.code, outcome.stderr), (Some(1), expected_text));
     }
     assert_eq!(std::fs::read_dir(at("precious")).unwrap().count(), 0);
-    // What was kept is no part of the project, and a person can name where it is.
+    // Saved changes are not part of the project, and a user can name its directory.
     assert!(!env.carrel(["export", "n"]).stdout.is_empty());
     let old = std::fs::canonicalize(at("given/old")).unwrap();
-    let said = text(&env, &["apply", "--project", old.to_str().unwrap(), "n"]);
-    assert_eq!(said, format!("applied: 1 file changed: 1 added in {}\n", old.display()));
+    let expected_text = text(&env, &["apply", "--project", old.to_str().unwrap(), "n"]);
+    assert_eq!(expected_text, format!("applied: 1 file changed: 1 added in {}\n", old.display()));
     assert_eq!(read(&old, "planted").as_deref(), Some("evil\n"));
 }
 
 #[test]
-fn what_tools_run_by_themselves_is_pointed_out_before_it_is_applied() {
+fn files_that_tools_run_automatically_are_listed_before_an_apply() {
     let (env, project) = (TestEnvironment::new(), project());
     let script = "echo x > .envrc; echo y > .gitmodules; echo z > Makefile";
     let outcome = run(&env, project.path(), &["--keep-changes", "m"], script);
-    let marks = "changes of submodules:\n  .gitmodules: git fetches submodules from where it says\n\
+    let marks = "changes of submodules:\n  .gitmodules: git fetches submodules from the URLs in it\n\
                  changes that tools run or follow by themselves, outside the sandbox:\n  \
                  .envrc: run or followed by direnv when a shell enters the directory\n";
     assert!(outcome.stderr.starts_with("3 files changed: 3 added; 2 that tools run in the copy of "), "{outcome:?}");
@@ -363,7 +363,7 @@ fn what_tools_run_by_themselves_is_pointed_out_before_it_is_applied() {
 }
 
 #[test]
-fn a_repository_without_its_name_is_refused_and_said_at_the_end_of_the_run() {
+fn a_repository_under_another_name_is_refused_and_reported_at_the_end_of_the_run() {
     let (env, project) = (TestEnvironment::new(), project());
     let script = "mkdir -p lib/objects lib/refs; echo ref: refs/heads/main > lib/HEAD; \
                   printf '[core]\\nfsmonitor = touch /tmp/x\\n' > lib/config; echo fine > lib/stays";

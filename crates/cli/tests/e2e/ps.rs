@@ -1,26 +1,26 @@
-//! What there is: sandboxes and their jobs, and what they use.
+//! Lists of sandboxes and jobs, and their resource usage.
 
 use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::support::{RunningCommand, TestEnvironment};
 
-/// A script that is ready, and ends with its input.
+/// A script that prints a line and exits at the end of its input.
 pub(crate) const WAITS: &str = "echo ready; cat > /dev/null";
 
-/// A sandbox of that name, whose command waits.
+/// A sandbox of that name with a waiting command.
 pub(crate) fn waiting(env: &TestEnvironment, name: &str) -> RunningCommand {
     env.started(&["--name", name], WAITS)
 }
 
-/// Lets a command that waits come to its end.
+/// Lets a waiting command exit.
 pub(crate) fn finish(mut running: RunningCommand) {
     drop(running.child.stdin.take());
     let outcome = running.finish();
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
 }
 
-/// What a command says that has to succeed.
+/// The output of a command that succeeds.
 pub(crate) fn text(env: &TestEnvironment, words: &[&str]) -> String {
     let outcome = env.carrel(words);
     assert_eq!(outcome.code, Some(0), "{words:?}: {}", outcome.stderr);
@@ -31,7 +31,7 @@ pub(crate) fn json(env: &TestEnvironment, words: &[&str]) -> Value {
     serde_json::from_str(&text(env, words)).unwrap()
 }
 
-/// What a command says that has to fail, for programs.
+/// The error of a command that fails, as JSON.
 pub(crate) fn refused(env: &TestEnvironment, words: &[&str]) -> (String, String) {
     let outcome = env.carrel(["--json"].iter().chain(words));
     assert_eq!(outcome.code, Some(1), "{words:?}: {}", outcome.stderr);
@@ -45,17 +45,17 @@ fn sandboxes_are_listed_with_their_state_and_their_owner() {
     let env = TestEnvironment::new();
     assert_eq!(text(&env, &["ps"]), "NAME  STATE  IMAGE  JOBS  OWNER  AGE  PORTS\n");
     let (one, other) = (waiting(&env, "one"), waiting(&env, "other"));
-    let said = text(&env, &["ls"]);
-    let lines: Vec<&str> = said.lines().collect();
-    // A cell is cut when it is too long, and how long the program's path is depends on where it was built.
+    let output = text(&env, &["ls"]);
+    let lines: Vec<&str> = output.lines().collect();
+    // A cell is truncated when it is too long, and the length of the program's path depends on the build directory.
     let program = crate::support::carrel();
     let begins = |cell: &str| program.to_str().unwrap().starts_with(cell.trim_end_matches('…'));
-    assert_eq!(lines.len(), 3, "{said}");
+    assert_eq!(lines.len(), 3, "{output}");
     for (line, name, running) in [(lines[1], "one", &one), (lines[2], "other", &other)] {
         let words: Vec<&str> = line.split_whitespace().collect();
-        assert_eq!(words[..4], [name, "running", "host", "1"], "{said}");
-        assert_eq!(words[4], running.child.id().to_string(), "{said}");
-        assert!(begins(words[5]), "{said}");
+        assert_eq!(words[..4], [name, "running", "host", "1"], "{output}");
+        assert_eq!(words[4], running.child.id().to_string(), "{output}");
+        assert!(begins(words[5]), "{output}");
     }
     assert_eq!(text(&env, &["ps", "--quiet"]), "one\nother\n");
     let objects: Vec<Value> =
@@ -70,21 +70,21 @@ fn sandboxes_are_listed_with_their_state_and_their_owner() {
 fn jobs_are_listed_with_what_they_run() {
     let env = TestEnvironment::new();
     let running = waiting(&env, "web");
-    let said = text(&env, &["ps", "web"]);
-    let lines: Vec<&str> = said.lines().collect();
+    let output = text(&env, &["ps", "web"]);
+    let lines: Vec<&str> = output.lines().collect();
     assert_eq!(lines[0].split_whitespace().next(), Some("JOB"));
     let words: Vec<&str> = lines[1].split_whitespace().collect();
-    assert_eq!((words[0], words[1], lines.len()), ("run", "running", 2), "{said}");
-    assert!(said.contains("6 bytes") && said.contains(WAITS), "{said}");
+    assert_eq!((words[0], words[1], lines.len()), ("run", "running", 2), "{output}");
+    assert!(output.contains("6 bytes") && output.contains(WAITS), "{output}");
     assert_eq!(text(&env, &["ps", "-q", "web"]), "run\n");
     assert_eq!(json(&env, &["--json", "ps", "web"])["command"][0], "sh");
     finish(running);
 }
 
 #[test]
-fn an_unknown_name_is_reported_alike_by_all_commands() {
+fn all_commands_report_an_unknown_name_in_the_same_way() {
     let env = TestEnvironment::new();
-    let said = "no such sandbox: \"absent\"";
+    let output = "no such sandbox: \"absent\"";
     for words in [
         &["ps", "absent"][..],
         &["inspect", "absent"],
@@ -94,7 +94,7 @@ fn an_unknown_name_is_reported_alike_by_all_commands() {
         &["cp", "absent:/etc/passwd", "."],
         &["logs", "absent"],
     ] {
-        assert_eq!(refused(&env, words), ("no_such_sandbox".to_owned(), said.to_owned()), "{words:?}");
+        assert_eq!(refused(&env, words), ("no_such_sandbox".to_owned(), output.to_owned()), "{words:?}");
     }
 }
 
@@ -110,8 +110,8 @@ fn stats_are_printed_once_without_a_terminal() {
     for key in ["cpu_percent", "cpu_nanos", "memory_bytes", "pids", "bytes_in", "bytes_out"] {
         assert!(value[key].is_number(), "{key}: {value}");
     }
-    let said = text(&env, &["top", "--interval", "1ms"]);
-    assert!(said.contains(" / 64 MiB ") && said.contains(" / 77 ") && said.lines().count() == 2, "{said}");
+    let output = text(&env, &["top", "--interval", "1ms"]);
+    assert!(output.contains(" / 64 MiB ") && output.contains(" / 77 ") && output.lines().count() == 2, "{output}");
     running.signal(Signal::TERM);
     assert_eq!(running.finish().code, Some(143));
 }

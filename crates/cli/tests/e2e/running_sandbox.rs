@@ -1,4 +1,4 @@
-//! A sandbox that is there while others work in it.
+//! A running sandbox that several commands use.
 
 use std::process::Stdio;
 use std::time::Instant;
@@ -6,20 +6,20 @@ use std::time::Instant;
 use crate::ps::text;
 use crate::support::{CommandOutput, RunningCommand, TestEnvironment, WATCHDOG, finish};
 
-/// A sandbox called `box`, gone when this is dropped.
-pub(crate) struct RunningSandbox<'w> {
+/// A sandbox called `box`, removed when this is dropped.
+pub(crate) struct SharedSandbox<'w> {
     pub(crate) env: &'w TestEnvironment,
     pub(crate) running: Option<RunningCommand>,
 }
 
-// === impl RunningSandbox ===
+// === impl SharedSandbox ===
 
-impl<'w> RunningSandbox<'w> {
+impl<'w> SharedSandbox<'w> {
     pub(crate) fn new(env: &'w TestEnvironment) -> Self {
         Self::with(env, &[])
     }
 
-    /// One with further flags.
+    /// The same with further flags.
     pub(crate) fn with(env: &'w TestEnvironment, flags: &[&str]) -> Self {
         let flags: Vec<&str> = ["--name", "box"].iter().chain(flags).copied().collect();
         let running = env.started(&flags, "echo ready; read line; echo over");
@@ -36,21 +36,21 @@ impl<'w> RunningSandbox<'w> {
         finish(self.command(flags, script).spawn().unwrap())
     }
 
-    /// Starts a script in it that says when it is ready; its input is ours to give.
+    /// Starts a script in it, and returns when it prints a line; its input stays open.
     pub(crate) fn started(&self, flags: &[&str], script: &str) -> RunningCommand {
         let mut running = RunningCommand::new(self.command(flags, script).stdin(Stdio::piped()).spawn().unwrap());
         running.until("ready");
         running
     }
 
-    /// Starts a script in it as a job that is left alone, and returns when it runs.
+    /// Starts a script in it as a detached job, and returns when it runs.
     pub(crate) fn detached(&self, flags: &[&str], job: &str, script: &str) {
         let flags: Vec<&str> = ["--detach", "--job", job].iter().chain(flags).copied().collect();
         let outcome = self.exec(&flags, script);
         assert_eq!((outcome.code, outcome.stdout), (Some(0), format!("{job}\n").into_bytes()), "{}", outcome.stderr);
     }
 
-    /// Waits until a job that is left alone has ended well.
+    /// Waits until a detached job has succeeded.
     pub(crate) fn until_exited(&self, job: &str) {
         let began = Instant::now();
         let has_ended = |line: &str| line.split_whitespace().next() == Some(job) && line.contains("exited 0");
@@ -63,13 +63,13 @@ impl<'w> RunningSandbox<'w> {
         self.env.command(["exec"].iter().chain(flags).chain(&["box", "--", "sh", "-c", script]))
     }
 
-    /// Ends it, and returns what its owner said.
+    /// Ends it, and returns the output of its owner.
     pub(crate) fn end(mut self) -> CommandOutput {
         self.running.take().unwrap().finish_input()
     }
 }
 
-impl Drop for RunningSandbox<'_> {
+impl Drop for SharedSandbox<'_> {
     fn drop(&mut self) {
         if let Some(running) = self.running.take() {
             running.finish_input();
@@ -80,7 +80,7 @@ impl Drop for RunningSandbox<'_> {
 // === impl RunningCommand ===
 
 impl RunningCommand {
-    /// Ends its input, and waits for its end.
+    /// Closes its input, and waits until it exits.
     fn finish_input(mut self) -> CommandOutput {
         drop(self.child.stdin.take());
         self.finish()

@@ -1,4 +1,4 @@
-//! The daemon itself: how it begins, who it leaves alone, and how it ends.
+//! The daemon: how it starts, what it does not replace, and how it stops.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::ps::text;
 use crate::support::{TestEnvironment, Watchdog, finish, pid};
 
-/// A daemon that a test started itself, and that is ready.
+/// A daemon that a test started and that is ready.
 pub(crate) struct ServeProcess {
     child: Child,
     pub(crate) ready: Value,
@@ -40,7 +40,7 @@ impl ServeProcess {
         rustix::process::kill_process(pid(self.child.id()), signal).unwrap();
     }
 
-    /// Waits for its end.
+    /// Waits until it exits.
     pub(crate) fn ended(mut self) -> Option<i32> {
         let watchdog = Watchdog::over(&self.child);
         let code = self.child.wait().unwrap().code();
@@ -54,7 +54,7 @@ impl ServeProcess {
     }
 }
 
-/// A daemon that has not been started. Supervisors inherit where it says things, and outlive it: so that is a file.
+/// A daemon that has not been started. Shims inherit its output and outlive it, so the output is a file.
 fn command(env: &TestEnvironment, flags: &[&str]) -> Command {
     let log = std::fs::OpenOptions::new().create(true).append(true).open(log(env)).unwrap();
     let mut command = env.command(["serve"].iter().chain(flags));
@@ -66,7 +66,7 @@ fn log(env: &TestEnvironment) -> std::path::PathBuf {
     env.runtime().join("serve.log")
 }
 
-/// Ends whatever daemon there is, with all that it keeps.
+/// Kills every daemon of the home, with its sandboxes.
 pub(crate) fn end(env: &TestEnvironment) {
     let lock = std::fs::read_to_string(env.home.path().join("daemon.lock")).unwrap_or_default();
     let Ok(number) = lock.trim().parse::<u32>() else { return };
@@ -75,16 +75,16 @@ pub(crate) fn end(env: &TestEnvironment) {
     for name in names {
         let _removed = env.carrel(["rm", "--force", "--sandbox", &name]);
     }
-    // Another may have been started by that.
+    // The command may have started another one.
     let lock = std::fs::read_to_string(env.home.path().join("daemon.lock")).unwrap_or_default();
     let number = lock.trim().parse().unwrap_or(number);
     let Ok(handle) = pidfd_open(pid(number), PidfdFlags::empty()) else { return };
     let home = env.home.path().to_str().unwrap().as_bytes().to_vec();
     let is_ours = |file: &str| {
-        let said = std::fs::read(format!("/proc/{number}/{file}")).unwrap_or_default();
-        said.windows(home.len()).any(|part| part == home)
+        let printed = std::fs::read(format!("/proc/{number}/{file}")).unwrap_or_default();
+        printed.windows(home.len()).any(|part| part == home)
     };
-    // Its number may be another's by now.
+    // The pid may belong to another process by now.
     if is_ours("cmdline") || is_ours("environ") {
         let _sent = pidfd_send_signal(&handle, Signal::TERM);
         let mut ended = [PollFd::new(&handle, PollFlags::IN)];
@@ -92,7 +92,7 @@ pub(crate) fn end(env: &TestEnvironment) {
     }
 }
 
-/// What it is refused with that cannot serve.
+/// The error of a daemon that cannot start.
 fn refused(env: &TestEnvironment, flags: &[&str]) -> (Option<i32>, String) {
     let outcome = env.carrel(["serve"].iter().chain(flags));
     assert!(outcome.stdout.is_empty());
@@ -104,7 +104,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[test]
-fn it_says_where_it_is_and_leaves_nothing_but_its_locks() {
+fn it_prints_its_addresses_and_leaves_only_its_locks() {
     let env = TestEnvironment::new();
     let (home, socket) = (env.home.path(), env.runtime().join("agbox/agboxd.sock"));
     std::fs::set_permissions(home, std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -128,9 +128,9 @@ fn a_second_daemon_of_a_home_is_refused_with_the_pid_of_the_first() {
     let serving = ServeProcess::new(&env, &[]);
     let number = serving.child.id();
     let grpc = format!("unix:{}/other.sock", env.runtime().display());
-    let (code, said) = refused(&env, &["--grpc", &grpc]);
+    let (code, printed) = refused(&env, &["--grpc", &grpc]);
     assert_eq!(code, Some(1));
-    assert!(said.contains(&format!(": process {number} holds ")), "{said}");
+    assert!(printed.contains(&format!(": process {number} holds ")), "{printed}");
     assert!(!env.runtime().join("other.sock").exists());
     serving.stop();
     ServeProcess::new(&env, &["--grpc", &grpc]).stop();
@@ -141,14 +141,17 @@ fn a_socket_with_a_listener_is_never_replaced() {
     let (env, other) = (TestEnvironment::new(), TestEnvironment::new());
     let socket = env.runtime().join("agbox/agboxd.sock");
     let serving = ServeProcess::new(&env, &[]);
-    // Another home, and the same place for sockets.
+    // Another home, and the same directory of sockets.
     let mut command = command(&other, &[]);
     let output = command.env("XDG_RUNTIME_DIR", env.runtime()).stderr(Stdio::piped()).output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("agboxd.lock") && said.ends_with("hint: --grpc unix:PATH listens elsewhere\n"), "{said}");
+    let printed = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{printed}");
+    assert!(
+        printed.contains("agboxd.lock") && printed.ends_with("hint: --grpc unix:PATH listens elsewhere\n"),
+        "{printed}"
+    );
     UnixStream::connect(&socket).unwrap();
-    // A command that needs a daemon of that home has one all the same.
+    // A command that needs a daemon of that home starts one all the same.
     let mut create = other.command(["create", "--id", "desk", "host"]);
     let outcome = finish(create.env("XDG_RUNTIME_DIR", env.runtime()).spawn().unwrap());
     assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(0), &b"desk\n"[..]), "{outcome:?}");
@@ -166,19 +169,19 @@ fn the_service_manager_is_notified() {
     let env = TestEnvironment::new();
     let path = env.runtime().join("notify");
     let manager = UnixDatagram::bind(&path).unwrap();
-    let heard = || {
+    let received = || {
         let mut buffer = [0; 64];
         let len = manager.recv(&mut buffer).unwrap();
         String::from_utf8_lossy(&buffer[..len]).into_owned()
     };
     let serving = ServeProcess::by(command(&env, &[]).env("NOTIFY_SOCKET", &path));
-    assert_eq!(heard(), "READY=1");
+    assert_eq!(received(), "READY=1");
     serving.stop();
-    assert_eq!(heard(), "STOPPING=1");
+    assert_eq!(received(), "STOPPING=1");
 }
 
 #[test]
-fn a_port_has_a_key_that_is_said_once_and_never_logged() {
+fn the_generated_key_of_a_port_is_printed_once_and_never_logged() {
     let env = TestEnvironment::new();
     let (code, message) = refused(&env, &["--grpc", "tcp:127.0.0.1:0"]);
     assert_eq!(code, Some(1));
@@ -190,15 +193,15 @@ fn a_port_has_a_key_that_is_said_once_and_never_logged() {
     assert_eq!(key.len(), 64);
     std::net::TcpStream::connect(port).unwrap();
     serving.stop();
-    let said = std::fs::read_to_string(log(&env)).unwrap();
-    assert!(said.contains("\"serving\"") && !said.contains(&key), "{said}");
-    for line in said.lines() {
+    let printed = std::fs::read_to_string(log(&env)).unwrap();
+    assert!(printed.contains("\"serving\"") && !printed.contains(&key), "{printed}");
+    for line in printed.lines() {
         serde_json::from_str::<Value>(line).unwrap();
     }
 }
 
 #[test]
-fn a_wrong_configuration_is_2_with_what_is_wrong_and_where() {
+fn an_invalid_configuration_exits_with_2_and_its_position() {
     let env = TestEnvironment::new();
     env.configure("[runtime]\nidle_tll = \"1m\"\n");
     let outcome = env.carrel(["serve", "--check"]);
@@ -211,17 +214,20 @@ fn a_wrong_configuration_is_2_with_what_is_wrong_and_where() {
     env.configure("[artifacts]\nexec_output_template = \"{exec_id}/x\"\n");
     assert_eq!(refused(&env, &[]).0, Some(2));
     env.configure("[runtime]\nidle_ttl = \"90s\"\n");
-    let said = text(&env, &["serve", "--check"]);
-    assert!(said.contains("idle_ttl = \"1m30s\"") && said.contains("agbox/agboxd.sock\n"), "{said}");
+    let printed = text(&env, &["serve", "--check"]);
+    assert!(printed.contains("idle_ttl = \"1m30s\"") && printed.contains("agbox/agboxd.sock\n"), "{printed}");
     // Defaults are in effect too.
     let grpc = format!("unix:{}/other.sock", env.runtime().display());
-    let said = text(&env, &["serve", "--check", "--grpc", &grpc]);
+    let printed = text(&env, &["serve", "--check", "--grpc", &grpc]);
     let root = format!("exec_output_root = \"{}/logs\"", env.home.path().display());
     for part in [&*root, "\nsandbox_memory = ", "\noutput = 536870912\n", "\ndeleted_age = \"360h\"\n"] {
-        assert!(said.contains(part), "{part}: {said}");
+        assert!(printed.contains(part), "{part}: {printed}");
     }
-    assert!(said.starts_with("# in effect for a daemon that starts now\n"), "{said}");
-    assert!(said.contains(&format!("[[listen]]\ngrpc = \"{grpc}\"")) && !said.contains("agboxd.sock"), "{said}");
+    assert!(printed.starts_with("# in effect for a daemon that starts now\n"), "{printed}");
+    assert!(
+        printed.contains(&format!("[[listen]]\ngrpc = \"{grpc}\"")) && !printed.contains("agboxd.sock"),
+        "{printed}"
+    );
     assert!(!env.home.path().join("daemon.lock").exists(), "nothing was begun");
 }
 
@@ -236,7 +242,7 @@ fn it_exits_at_once_even_with_a_follower() {
     assert_eq!([types(), types()], ["SANDBOX_ACCEPTED", "materialize"]);
     assert_eq!(types(), "SANDBOX_READY");
     serving.stop();
-    // The sandbox goes on, and so does the follower with the next daemon: without a gap, and without what it had.
+    // The sandbox continues, and so does the follower with the next daemon: without a gap or a duplicate.
     let serving = ServeProcess::new(&env, &[]);
     assert_eq!(env.carrel(["exec", "desk", "--", "sh", "-c", "exit 3"]).code, Some(3));
     assert!(lines.next().unwrap().unwrap().contains("  4  EXEC_STARTED"));
@@ -248,7 +254,7 @@ fn it_exits_at_once_even_with_a_follower() {
 }
 
 #[test]
-fn it_serves_with_no_more_rights_than_its_unit_gives() {
+fn it_serves_with_the_privileges_of_its_unit() {
     let env = TestEnvironment::new();
     let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/carrel.service");
     let unit = std::fs::read_to_string(unit).unwrap();
@@ -278,7 +284,8 @@ fn another_user_than_root_cannot_serve() {
     let carrel = tempfile::tempdir().unwrap();
     std::fs::set_permissions(carrel.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let copy = carrel.path().join("carrel");
-    // By another process: what is open for writing here, and so for a moment in what another test starts, cannot be run.
+    // By another process: a file that is open for writing here, or briefly in a process that another test starts, cannot be
+    // executed.
     assert!(Command::new("cp").arg(crate::support::carrel()).arg(&copy).status().unwrap().success());
     let mut command = Command::new("setpriv");
     command
@@ -293,13 +300,16 @@ fn another_user_than_root_cannot_serve() {
 }
 
 #[test]
-fn why_it_cannot_serve_is_said_in_the_format_of_its_log() {
+fn a_failed_start_is_reported_in_the_format_of_the_log() {
     let env = TestEnvironment::new();
     let serving = ServeProcess::new(&env, &[]);
     let grpc = format!("unix:{}/other.sock", env.runtime().display());
     let other = ["serve", "--grpc", &grpc];
-    let said = env.carrel(other);
-    assert!(said.stderr.starts_with("error: another daemon serves ") && said.stderr.contains("\nhint: "), "{said:?}");
+    let printed = env.carrel(other);
+    assert!(
+        printed.stderr.starts_with("error: another daemon serves ") && printed.stderr.contains("\nhint: "),
+        "{printed:?}"
+    );
     // With JSON, every error is JSON.
     env.configure("[log]\nformat = \"json\"\n");
     let taken = env.carrel(other);
@@ -316,7 +326,7 @@ fn why_it_cannot_serve_is_said_in_the_format_of_its_log() {
 }
 
 #[test]
-fn the_log_of_one_that_a_command_started_is_bounded() {
+fn the_log_of_a_daemon_that_a_command_started_is_bounded() {
     let env = TestEnvironment::new();
     let log = carrel_daemon::log_file(env.home.path());
     let old = "x".repeat(1 << 20);

@@ -41,7 +41,7 @@ impl<'w> PersistentSandbox<'w> {
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let owned = runtime.block_on(OwnedSandbox::start(&programs, &create)).unwrap();
-        // Its owner leaves, and a thread waits for the end of its supervisor, which is a child of ours.
+        // Its owner detaches, and a thread reaps its shim, which is a child of this process.
         drop(std::thread::spawn(move || drop(owned)));
         let (persistent, began) = (Self(env), Instant::now());
         while !json(env, &["inspect", "web"])["supervisor"].is_null() {
@@ -64,7 +64,7 @@ fn was_ended(outcome: &CommandOutput) -> bool {
 
 //= promises.command.carrel-stop
 #[test]
-fn a_sandbox_that_is_stopped_is_gone_with_everything_of_it() {
+fn a_stopped_ephemeral_sandbox_is_removed_completely() {
     let env = TestEnvironment::new();
     let running = waiting(&env, "web");
     let traces = env.traces(&running);
@@ -76,7 +76,7 @@ fn a_sandbox_that_is_stopped_is_gone_with_everything_of_it() {
 
 //= promises.command.carrel-stop
 #[test]
-fn a_sandbox_whose_processes_do_not_listen_is_ended_all_the_same() {
+fn a_sandbox_whose_processes_ignore_signals_is_killed() {
     let env = TestEnvironment::new();
     let running = env.started(&["--name", "web"], "trap '' TERM; echo ready; while :; do sleep 1000; done");
     let traces = env.traces(&running);
@@ -101,13 +101,13 @@ fn each_of_several_is_stopped_and_each_failure_is_reported() {
 }
 
 #[test]
-fn one_that_runs_is_removed_only_by_force() {
+fn a_running_sandbox_is_removed_only_by_force() {
     let env = TestEnvironment::new();
     let running = waiting(&env, "web");
     let outcome = env.carrel(["rm", "web"]);
-    let said = "error: the sandbox \"web\" is running\n\
+    let output = "error: the sandbox \"web\" is running\n\
                 hint: `carrel stop web` stops it; `carrel rm --force web` kills and removes it\n";
-    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(1), said));
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(1), output));
     let traces = env.traces(&running);
     text(&env, &["rm", "--force", "web"]);
     traces.assert_gone();
@@ -133,13 +133,13 @@ fn each_of_several_is_removed_and_each_failure_is_reported() {
 }
 
 #[test]
-fn a_name_that_a_sandbox_and_kept_changes_have_is_asked_about() {
+fn a_name_of_both_a_sandbox_and_saved_changes_is_ambiguous() {
     let (env, project) = (TestEnvironment::new(), tempfile::tempdir().unwrap());
     let flags = ["--project", project.path().to_str().unwrap(), "--keep-changes", "web"];
     assert_eq!(env.shell(&flags, "echo new > added").code, Some(0));
     let running = waiting(&env, "web");
-    let said = "\"web\" is a sandbox, and also saved changes";
-    assert_eq!(refused(&env, &["rm", "web"]), ("ambiguous_name".to_owned(), said.to_owned()));
+    let output = "\"web\" is a sandbox, and also saved changes";
+    assert_eq!(refused(&env, &["rm", "web"]), ("ambiguous_name".to_owned(), output.to_owned()));
     text(&env, &["rm", "--changes", "web"]);
     assert_eq!(text(&env, &["changes"]), "");
     assert_eq!(refused(&env, &["rm", "--changes", "web"]).0, "changes_unknown");
@@ -150,7 +150,7 @@ fn a_name_that_a_sandbox_and_kept_changes_have_is_asked_about() {
 
 //= promises.command.carrel-inspect
 #[test]
-fn one_that_lasts_stays_without_its_owner_and_is_known_until_it_is_removed() {
+fn a_persistent_sandbox_survives_its_owner_until_it_is_removed() {
     let env = TestEnvironment::new();
     let _persistent = PersistentSandbox::new(&env);
     let value = json(&env, &["inspect", "web"]);
@@ -161,7 +161,7 @@ fn one_that_lasts_stays_without_its_owner_and_is_known_until_it_is_removed() {
     assert_eq!((&value["state"], &value["ended"]["reason"]), (&"stopped".into(), &"stopped".into()));
     assert!(value["pid"].is_null() && value["shim_pid"].is_null(), "{value}");
     assert!(text(&env, &["ps"]).contains(" stopped "));
-    assert_eq!(text(&env, &["stop", "web"]), "web\n", "it is gone already, which is what was asked for");
+    assert_eq!(text(&env, &["stop", "web"]), "web\n", "it has already stopped");
     assert_eq!(refused(&env, &["cp", "web:/etc/passwd", "."]).0, "sandbox_not_running");
     text(&env, &["rm", "web"]);
     assert_eq!(refused(&env, &["inspect", "web"]).0, "no_such_sandbox");
@@ -169,7 +169,7 @@ fn one_that_lasts_stays_without_its_owner_and_is_known_until_it_is_removed() {
 
 //= promises.command.carrel-inspect
 #[test]
-fn one_that_lasts_and_whose_supervisor_is_killed_has_failed() {
+fn a_persistent_sandbox_whose_shim_was_killed_has_failed() {
     let env = TestEnvironment::new();
     let _persistent = PersistentSandbox::new(&env);
     let shim = json(&env, &["inspect", "web"])["shim_pid"].as_u64().unwrap();

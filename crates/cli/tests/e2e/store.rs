@@ -1,10 +1,10 @@
-//! `carrel store`: backups, their way back, and what becomes of damage.
+//! `carrel store`: backup, restore, check and repair.
 
 use std::path::PathBuf;
 
 use carrel_store::{
-    Change, DesiredState, Details, EventType, NewEvent, Pairs, Sandbox, SandboxId, SandboxState, Store, StoreOptions,
-    Timestamp,
+    Change, DesiredState, EventDetails, EventType, NewEvent, Pairs, Sandbox, SandboxId, SandboxState, Store,
+    StoreOptions, Timestamp,
 };
 use serde_json::Value;
 
@@ -12,14 +12,14 @@ use crate::ps::{text, waiting};
 use crate::serve::ServeProcess;
 use crate::support::{CommandOutput, TestEnvironment};
 
-/// What only the row of the second sandbox has.
+/// A text that occurs only in the row of the second sandbox.
 const MARKED: &str = "a text that is nowhere else";
 
 fn store_file(env: &TestEnvironment) -> PathBuf {
     env.home.path().join("store/carrel.db")
 }
 
-/// A store with two sandboxes, which no daemon serves. Returns the file as it was while it was in use, without its log.
+/// A store with two sandboxes that no daemon serves. Returns the file as it was while in use, without its log.
 #[tokio::main(flavor = "current_thread")]
 async fn fill(env: &TestEnvironment) -> Vec<u8> {
     std::fs::create_dir_all(store_file(env).parent().unwrap()).unwrap();
@@ -47,7 +47,7 @@ async fn fill(env: &TestEnvironment) -> Vec<u8> {
             last_sequence: 0,
         };
         let kind = EventType::SandboxAccepted;
-        let event = NewEvent { kind, at: Timestamp(1), state: SandboxState::Pending, details: Details::None };
+        let event = NewEvent { kind, at: Timestamp(1), state: SandboxState::Pending, details: EventDetails::None };
         let change = Change { sandbox, new: true, execs: vec![], events: vec![event], synced: true };
         store.commit(change).await.unwrap();
     }
@@ -56,7 +56,7 @@ async fn fill(env: &TestEnvironment) -> Vec<u8> {
     alone
 }
 
-/// Something that counts as the disk of a sandbox.
+/// A directory that counts as the disk of a sandbox.
 fn put_disk(env: &TestEnvironment) {
     std::fs::create_dir_all(env.home.path().join("disks/whole")).unwrap();
 }
@@ -98,10 +98,10 @@ fn a_damaged_store_is_refused_repaired_and_returned_to_a_backup() {
         assert!(hint.contains("`carrel store repair`"), "{words:?}: {hint}");
     }
     let repaired = env.carrel(["store", "repair"]);
-    let said = String::from_utf8(repaired.stdout).unwrap();
-    assert_eq!(repaired.code, Some(3), "{said}{}", repaired.stderr);
-    assert!(said.contains("sandboxes: 1 kept, 1 lost\n") && said.contains("lost sandbox: broken\n"), "{said}");
-    assert!(said.contains("events: 1 kept, 1 lost\n") && said.contains("damaged store: "), "{said}");
+    let output = String::from_utf8(repaired.stdout).unwrap();
+    assert_eq!(repaired.code, Some(3), "{output}{}", repaired.stderr);
+    assert!(output.contains("sandboxes: 1 kept, 1 lost\n") && output.contains("lost sandbox: broken\n"), "{output}");
+    assert!(output.contains("events: 1 kept, 1 lost\n") && output.contains("damaged store: "), "{output}");
     assert!(text(&env, &["store", "check"]).starts_with("1 sandboxes, 0 execs, 1 events\n"));
 
     let restored = text(&env, &["store", "restore", backup]);
@@ -131,7 +131,7 @@ fn a_backup_replaces_nothing_in_the_home() {
 }
 
 #[test]
-fn a_store_that_is_a_pipe_is_refused_by_every_command_that_reads_it() {
+fn a_pipe_is_refused_as_a_store_by_every_command() {
     let env = TestEnvironment::new();
     fill(&env);
     let (store, pipe) = (store_file(&env), env.home.path().with_extension("pipe"));
@@ -155,7 +155,7 @@ fn a_store_that_is_a_pipe_is_refused_by_every_command_that_reads_it() {
 }
 
 #[test]
-fn a_store_that_is_served_is_backed_up_and_not_replaced() {
+fn a_store_in_use_is_backed_up_but_not_replaced() {
     let env = TestEnvironment::new();
     let serving = ServeProcess::new(&env, &[]);
     let directory = tempfile::tempdir().unwrap();
@@ -174,25 +174,25 @@ fn a_store_that_is_served_is_backed_up_and_not_replaced() {
 }
 
 #[test]
-fn a_log_that_is_missing_is_a_loss_that_a_check_and_a_repair_report() {
+fn a_missing_log_is_reported_as_a_loss_by_check_and_repair() {
     let env = TestEnvironment::new();
     let alone = fill(&env);
     std::fs::write(store_file(&env), alone).unwrap();
     let checked = env.carrel(["store", "check"]);
-    let said = String::from_utf8(checked.stdout).unwrap();
-    assert_eq!(checked.code, Some(1), "{said}");
+    let output = String::from_utf8(checked.stdout).unwrap();
+    assert_eq!(checked.code, Some(1), "{output}");
     let missing = "2 positions of events are missing: the store ends at 0, and this home had 2\n";
-    assert!(said.contains(missing), "{said}");
+    assert!(output.contains(missing), "{output}");
     let repaired = env.carrel(["store", "repair"]);
-    let said = String::from_utf8(repaired.stdout).unwrap();
-    assert_eq!(repaired.code, Some(3), "{said}{}", repaired.stderr);
-    assert!(said.contains("write-ahead log: missing\n") && said.contains(missing), "{said}");
+    let output = String::from_utf8(repaired.stdout).unwrap();
+    assert_eq!(repaired.code, Some(3), "{output}{}", repaired.stderr);
+    assert!(output.contains("write-ahead log: missing\n") && output.contains(missing), "{output}");
     assert!(repaired.stderr.contains("no sandbox could be kept"), "{}", repaired.stderr);
     assert!(!repaired.stderr.contains("0 rows"), "{}", repaired.stderr);
 }
 
 #[test]
-fn every_hint_about_a_broken_store_names_a_command_that_goes_on() {
+fn every_hint_about_a_broken_store_names_a_command_that_works() {
     let env = TestEnvironment::new();
     fill(&env);
     put_disk(&env);

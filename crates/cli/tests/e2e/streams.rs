@@ -1,15 +1,15 @@
-//! What goes in and what comes out.
+//! Standard input, output and error.
 
 use std::io::{Read, Write};
 use std::process::Stdio;
 
 use crate::support::{RunningCommand, TestEnvironment, finish};
 
-/// More than every buffer on the way together.
+/// More than all buffers on the way together.
 const LARGE: usize = 64 << 20;
 
 fn bytes(len: usize) -> Vec<u8> {
-    // A small generator: every byte value in every position of a word, and nothing that compresses to a pattern.
+    // A small generator: every byte value in every position of a word, and no pattern that compresses.
     let mut state: u64 = 0x9e37_79b9_7f4a_7c15;
     let words = (0..len / 8).flat_map(|_| {
         state ^= state << 13;
@@ -24,13 +24,13 @@ fn bytes(len: usize) -> Vec<u8> {
 //= carrel.command.exit-code-passed-128
 //= promises.command.exit-codes
 #[test]
-fn the_streams_stay_apart_and_the_exit_code_is_passed_on() {
+fn the_streams_stay_separate_and_the_exit_code_is_forwarded() {
     let outcome = TestEnvironment::new().shell(&[], "echo out; echo err >&2; exit 42");
     assert_eq!((outcome.code, outcome.stdout.as_slice(), outcome.stderr.as_str()), (Some(42), &b"out\n"[..], "err\n"));
 }
 
 #[test]
-fn a_command_that_succeeds_says_nothing_of_its_own() {
+fn a_successful_run_prints_nothing_of_its_own() {
     let outcome = TestEnvironment::new().carrel(["run", "host", "--", "true"]);
     assert_eq!((outcome.code, outcome.stdout.as_slice(), outcome.stderr.as_str()), (Some(0), &b""[..], ""));
 }
@@ -38,7 +38,7 @@ fn a_command_that_succeeds_says_nothing_of_its_own() {
 //= carrel.command.streams-stay-apart-bytes
 //= promises.command.bytes
 #[test]
-fn bytes_go_through_both_ways_as_they_are() {
+fn bytes_pass_unchanged_in_both_directions() {
     let env = TestEnvironment::new();
     let mut child = env.command(["run", "host", "--", "cat"]).stdin(Stdio::piped()).spawn().unwrap();
     let (sent, mut stdin) = (bytes(LARGE), child.stdin.take().unwrap());
@@ -47,19 +47,19 @@ fn bytes_go_through_both_ways_as_they_are() {
     let outcome = finish(child);
     feeding.join().unwrap();
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
-    assert!(outcome.stdout == sent, "other bytes came back");
+    assert!(outcome.stdout == sent, "the output differs from the input");
 }
 
 //= promises.command.bytes
 #[test]
-fn as_much_goes_through_standard_error() {
+fn standard_error_passes_as_much_as_standard_output() {
     let outcome = TestEnvironment::new().shell(&[], &format!("head -c {LARGE} /dev/zero >&2; echo done"));
     assert_eq!((outcome.code, outcome.stdout.as_slice(), outcome.stderr.len()), (Some(0), &b"done\n"[..], LARGE));
 }
 
 //= carrel.command.streams-stay-apart-bytes
 #[test]
-fn the_end_of_input_is_passed_on_and_no_input_is_an_empty_one() {
+fn the_end_of_input_is_forwarded_and_no_input_is_empty() {
     let env = TestEnvironment::new();
     assert_eq!(env.shell(&[], "wc -c").stdout, b"0\n");
     let mut child = env.command(["run", "host", "--", "wc", "-c"]).stdin(Stdio::piped()).spawn().unwrap();
@@ -68,7 +68,7 @@ fn the_end_of_input_is_passed_on_and_no_input_is_an_empty_one() {
 }
 
 #[test]
-fn without_input_ours_is_left_alone() {
+fn without_input_standard_input_is_not_read() {
     let env = TestEnvironment::new();
     let (reader, mut writer) = std::io::pipe().unwrap();
     writer.write_all(b"kept").unwrap();
@@ -82,7 +82,7 @@ fn without_input_ours_is_left_alone() {
 }
 
 #[test]
-fn a_command_that_does_not_read_its_input_ends_all_the_same() {
+fn a_command_that_does_not_read_its_input_exits_normally() {
     let env = TestEnvironment::new();
     let mut child = env.command(["run", "host", "--", "true"]).stdin(Stdio::piped()).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
@@ -94,7 +94,7 @@ fn a_command_that_does_not_read_its_input_ends_all_the_same() {
 
 //= promises.command.output-nobody-reads
 #[test]
-fn when_output_is_closed_the_command_ends_quietly() {
+fn when_output_is_closed_the_command_exits_without_a_message() {
     let env = TestEnvironment::new();
     let mut running = RunningCommand::new(env.command(["run", "host", "--", "yes"]).spawn().unwrap());
     running.until("y");
@@ -106,10 +106,10 @@ fn when_output_is_closed_the_command_ends_quietly() {
 
 //= promises.command.bytes
 #[test]
-fn what_goes_to_one_place_stays_in_order() {
+fn output_to_one_file_stays_in_order() {
     let env = TestEnvironment::new();
     let (mut reader, writer) = std::io::pipe().unwrap();
-    // What comes at once may come in any order: so long after each other they do not, however busy this host is.
+    // Output that is written at the same time may arrive in any order; with this delay it does not, however busy the host is.
     let script = "for i in 1 2 3 4 5; do echo out; sleep 0.2; echo err >&2; sleep 0.2; done";
     let mut command = env.command(["run", "host", "--", "sh", "-c", script]);
     let child = command.stdout(writer.try_clone().unwrap()).stderr(writer).spawn().unwrap();
@@ -122,27 +122,27 @@ fn what_goes_to_one_place_stays_in_order() {
 
 //= promises.command.output-cannot-written-full
 #[test]
-fn output_that_cannot_be_written_is_a_failure_that_names_the_commands_own_end() {
+fn an_output_error_is_a_failure_with_the_ending_of_the_command() {
     let env = TestEnvironment::new();
     let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
-    let said = "error: write to standard output: No space left on device (os error 28)";
+    let expected_text = "error: write to standard output: No space left on device (os error 28)";
     let run = |script| finish(env.command(["run", "host", "--", "sh", "-c", script]).stdout(full()).spawn().unwrap());
     let outcome = run("echo lost; trap '' TERM; exec sleep 1000");
-    assert_eq!((outcome.code, outcome.stderr), (Some(125), format!("{said}; the command was killed\n")));
+    assert_eq!((outcome.code, outcome.stderr), (Some(125), format!("{expected_text}; the command was killed\n")));
     let outcome = run("echo lost; exit 3");
     assert_eq!(outcome.code, Some(125), "{}", outcome.stderr);
     // Whichever is known first.
     let ends = ["; the command was killed\n", "; the command exited with code 3\n"];
-    assert!(ends.iter().any(|end| outcome.stderr == format!("{said}{end}")), "{}", outcome.stderr);
+    assert!(ends.iter().any(|end| outcome.stderr == format!("{expected_text}{end}")), "{}", outcome.stderr);
     let outcome = finish(env.command(["--help"]).stdout(full()).spawn().unwrap());
-    assert_eq!((outcome.code, outcome.stderr), (Some(1), format!("{said}\n")));
-    // The control: with nothing to write nothing fails.
+    assert_eq!((outcome.code, outcome.stderr), (Some(1), format!("{expected_text}\n")));
+    // The control: without output no write fails.
     assert_eq!(run("exit 3").code, Some(3));
 }
 
 //= promises.command.output-nobody-reads
 #[test]
-fn when_standard_error_is_closed_the_command_ends_as_well() {
+fn when_standard_error_is_closed_the_command_exits_too() {
     let env = TestEnvironment::new();
     let mut child = env.command(["run", "host", "--", "sh", "-c", "exec yes >&2"]).spawn().unwrap();
     let mut stderr = child.stderr.take().unwrap();

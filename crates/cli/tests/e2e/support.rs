@@ -1,4 +1,4 @@
-//! Runs the real command in a temporary home, under a watchdog.
+//! Runs the real CLI in a temporary home, under a watchdog.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tempfile::TempDir;
 
-/// Nothing may hang: every run ends within this, or fails.
+/// A timeout against hangs: a run that exceeds it fails.
 pub(crate) const WATCHDOG: Duration = Duration::from_secs(60);
 
 /// A temporary home, runtime directory and configuration.
@@ -19,7 +19,7 @@ pub(crate) struct TestEnvironment {
     around: TempDir,
 }
 
-/// What a run left behind.
+/// The result of a command.
 #[derive(Debug)]
 pub(crate) struct CommandOutput {
     pub(crate) code: Option<i32>,
@@ -27,13 +27,13 @@ pub(crate) struct CommandOutput {
     pub(crate) stderr: String,
 }
 
-/// A run under way.
+/// A running command.
 pub(crate) struct RunningCommand {
     pub(crate) child: Child,
     pub(crate) output: BufReader<ChildStdout>,
 }
 
-/// What there is of one sandbox on the host.
+/// The resources of one sandbox on the host.
 #[derive(Debug)]
 pub(crate) struct SandboxTraces {
     processes: Vec<std::os::fd::OwnedFd>,
@@ -61,12 +61,12 @@ impl TestEnvironment {
         Self { home: tempfile::tempdir().unwrap(), around }
     }
 
-    /// Where sockets are looked for.
+    /// The directory of sockets.
     pub(crate) fn runtime(&self) -> PathBuf {
         self.around.path().join("run")
     }
 
-    /// Says what a daemon goes by.
+    /// Sets the environment variables of a daemon.
     pub(crate) fn configure(&self, text: &str) {
         let directory = self.around.path().join("config/carrel");
         std::fs::create_dir_all(&directory).unwrap();
@@ -82,7 +82,7 @@ impl TestEnvironment {
         command
     }
 
-    /// Runs `carrel` with the given words.
+    /// Runs `carrel` with these arguments.
     pub(crate) fn carrel<S: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = S>) -> CommandOutput {
         finish(self.command(words).spawn().unwrap())
     }
@@ -92,7 +92,7 @@ impl TestEnvironment {
         self.carrel(["run"].iter().chain(flags).chain(&["host", "--", "sh", "-c", script]))
     }
 
-    /// Starts a script in a sandbox, and returns once it says that it is ready.
+    /// Starts a script in a sandbox, and returns when it prints that it is ready.
     pub(crate) fn started(&self, flags: &[&str], script: &str) -> RunningCommand {
         let command = ["host", "--", "sh", "-c", script];
         let words = ["run"].iter().chain(flags).chain(&command);
@@ -101,7 +101,7 @@ impl TestEnvironment {
         running
     }
 
-    /// What there is of the one sandbox that runs.
+    /// The resources of the only running sandbox.
     pub(crate) fn traces(&self, running: &RunningCommand) -> SandboxTraces {
         let shim = only_child(running.child.id());
         let guest = only_child(shim);
@@ -130,7 +130,7 @@ impl RunningCommand {
         Self { child, output }
     }
 
-    /// Reads a line that has to be this one.
+    /// Reads a line, which has to be this one.
     pub(crate) fn until(&mut self, expected: &str) {
         let mut line = String::new();
         self.output.read_line(&mut line).unwrap();
@@ -145,7 +145,7 @@ impl RunningCommand {
         rustix::process::kill_process(pid(self.child.id()), signal).unwrap();
     }
 
-    /// Waits for its end.
+    /// Waits until it exits.
     pub(crate) fn finish(mut self) -> CommandOutput {
         let mut stdout = Vec::new();
         let mut stderr = self.child.stderr.take();
@@ -161,7 +161,7 @@ impl RunningCommand {
     }
 }
 
-/// Waits for the end of a run, and takes all that it says.
+/// Waits until a run exits, and returns its output.
 pub(crate) fn finish(child: Child) -> CommandOutput {
     let watchdog = Watchdog::over(&child);
     let output = child.wait_with_output().unwrap();
@@ -173,7 +173,7 @@ pub(crate) fn finish(child: Child) -> CommandOutput {
     }
 }
 
-/// Ends a run that hangs, by its handle, so that the test fails instead.
+/// Kills a run that hangs, by its handle, so that the test fails instead.
 pub(crate) struct Watchdog(std::sync::mpsc::Sender<()>);
 
 impl Watchdog {
@@ -203,7 +203,7 @@ impl SandboxTraces {
         Self { processes: processes.iter().map(handle).collect(), cgroups, sandboxes: PathBuf::new() }
     }
 
-    /// Waits until its processes are gone.
+    /// Waits until its processes have exited.
     pub(crate) fn await_end(&self) {
         for process in &self.processes {
             let mut ended = [PollFd::new(process, PollFlags::IN)];
@@ -212,7 +212,7 @@ impl SandboxTraces {
         }
     }
 
-    /// Waits until its processes are gone; then nothing else may be left.
+    /// Waits until its processes have exited; then nothing else may be left.
     pub(crate) fn assert_gone(&self) {
         self.await_end();
         for cgroup in &self.cgroups {
@@ -222,7 +222,7 @@ impl SandboxTraces {
     }
 }
 
-/// The directories of a process's own control groups, below the one that all sandboxes have.
+/// The cgroups of a process, below the parent of all sandboxes.
 fn cgroups_of(process: u32) -> Vec<PathBuf> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     let groups = std::fs::read_to_string(format!("/proc/{process}/cgroup")).unwrap();
@@ -238,7 +238,7 @@ pub(crate) fn children_of(process: u32) -> Vec<u32> {
     children.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
 }
 
-/// The one process that a process started, once it has.
+/// The only child of a process, once it has one.
 pub(crate) fn only_child(process: u32) -> u32 {
     let began = Instant::now();
     loop {

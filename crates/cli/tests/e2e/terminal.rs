@@ -1,4 +1,4 @@
-//! A command that has a terminal, driven through one.
+//! A command on a terminal, driven through a pseudo-terminal.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -10,15 +10,15 @@ use rustix::process::{PidfdFlags, Signal, kill_process, pidfd_open};
 use rustix::pty::{OpenptFlags, openpt};
 use rustix::termios::{LocalModes, Winsize};
 
-use crate::running_sandbox::RunningSandbox;
+use crate::running_sandbox::SharedSandbox;
 use crate::support::{TestEnvironment, WATCHDOG, Watchdog, pid};
 
-/// A person at a terminal.
+/// A user at a terminal.
 pub(crate) struct PtySession {
     pub(crate) keyboard: File,
     terminal: File,
     pub(crate) child: Child,
-    pub(crate) seen: String,
+    pub(crate) screen: String,
 }
 
 impl PtySession {
@@ -34,27 +34,27 @@ impl PtySession {
         let terminal = File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
         resize(&ours, 40, 120);
         let carrel = env.command(words);
-        // Its own session, with this terminal as the one that signals come from.
+        // In its own session, with this terminal as its controlling terminal.
         let mut command = Command::new("setsid");
         command.arg("--ctty").arg(carrel.get_program()).args(carrel.get_args());
         command.env("CARREL_HOME", env.home.path()).env("TERM", "xterm-test");
         let stream = || OwnedFd::from(terminal.try_clone().unwrap());
         let child = command.stdin(stream()).stdout(stream()).stderr(stream()).spawn().unwrap();
-        Self { keyboard: ours.into(), terminal, child, seen: String::new() }
+        Self { keyboard: ours.into(), terminal, child, screen: String::new() }
     }
 
     /// Reads the screen until it shows a text.
     pub(crate) fn until(&mut self, text: &str) {
         let watchdog = Watchdog::over(&self.child);
-        while !self.seen.contains(text) {
+        while !self.screen.contains(text) {
             let mut bytes = [0; 4096];
             let len = self.keyboard.read(&mut bytes).unwrap();
-            self.seen.push_str(&String::from_utf8_lossy(&bytes[..len]));
+            self.screen.push_str(&String::from_utf8_lossy(&bytes[..len]));
         }
         watchdog.dismiss();
     }
 
-    /// Reads what the screen still shows, until the command has ended.
+    /// Reads the rest of the screen, until the command has exited.
     fn rest(&mut self) {
         let watchdog = Watchdog::over(&self.child);
         let handle = pidfd_open(pid(self.child.id()), PidfdFlags::empty()).unwrap();
@@ -63,12 +63,12 @@ impl PtySession {
             poll(&mut [PollFd::new(&file, PollFlags::IN)], Some(&limit)).unwrap() > 0
         };
         loop {
-            // What it wrote before it ended is there to be read by then.
+            // The output before its exit is readable by then.
             let ended = is_ready(handle.as_fd(), 0);
             if is_ready(self.keyboard.as_fd(), 20) {
                 let mut bytes = [0; 4096];
                 let len = self.keyboard.read(&mut bytes).unwrap();
-                self.seen.push_str(&String::from_utf8_lossy(&bytes[..len]));
+                self.screen.push_str(&String::from_utf8_lossy(&bytes[..len]));
             } else if ended {
                 break;
             }
@@ -80,7 +80,7 @@ impl PtySession {
         self.keyboard.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// Takes the terminal away, as a window that is closed does.
+    /// Hangs the terminal up, like a window that is closed.
     pub(crate) fn hang_up(self) -> Option<i32> {
         let Self { keyboard, terminal, mut child, .. } = self;
         let watchdog = Watchdog::over(&child);
@@ -99,7 +99,7 @@ impl PtySession {
         let code = self.child.wait().unwrap().code();
         watchdog.dismiss();
         let restored = rustix::termios::tcgetattr(&self.terminal).unwrap().local_modes;
-        (code, restored.contains(LocalModes::ECHO | LocalModes::ISIG | LocalModes::ICANON), self.seen)
+        (code, restored.contains(LocalModes::ECHO | LocalModes::ISIG | LocalModes::ICANON), self.screen)
     }
 }
 
@@ -111,15 +111,15 @@ fn resize(terminal: impl AsFd, rows: u16, cols: u16) {
 //= carrel.command.terminal-size-keys-restored
 //= promises.command.size-terminal-inside
 #[test]
-fn a_command_has_a_terminal_of_the_same_size_that_follows_ours() {
+fn the_terminal_of_a_command_follows_the_size_of_ours() {
     let env = TestEnvironment::new();
     let mut person =
         PtySession::run(&env, "trap 'stty size' WINCH; tty; echo $TERM; stty size; while read x; do :; done");
     person.until("40 120");
-    assert!(person.seen.contains("/dev/pts/") && person.seen.contains("xterm-test"), "{}", person.seen);
+    assert!(person.screen.contains("/dev/pts/") && person.screen.contains("xterm-test"), "{}", person.screen);
     assert!(person.is_raw());
     resize(&person.keyboard, 50, 132);
-    // The shell looks at its trap when it has read a line.
+    // The shell handles its trap when it has read a line.
     person.types("\r");
     person.until("50 132");
     person.types("\u{4}");
@@ -128,9 +128,9 @@ fn a_command_has_a_terminal_of_the_same_size_that_follows_ours() {
 }
 
 #[test]
-fn a_terminal_that_is_resized_while_the_last_output_is_written_loses_nothing() {
+fn a_resize_during_the_last_output_loses_nothing() {
     let env = TestEnvironment::new();
-    let sandbox = RunningSandbox::new(&env);
+    let sandbox = SharedSandbox::new(&env);
     // More than an unread terminal buffers, and less than the output queue holds.
     let script = "seq 1 20000; echo the end";
     let mut person = PtySession::types_at_shell(&env, &["exec", "--job", "much", "box", "--", "sh", "-c", script]);
@@ -146,15 +146,15 @@ fn a_terminal_that_is_resized_while_the_last_output_is_written_loses_nothing() {
     }
     kill_process(pid(person.child.id()), Signal::CONT).unwrap();
     person.rest();
-    let (code, restored, seen) = person.finish();
+    let (code, restored, screen) = person.finish();
     assert_eq!((code, restored), (Some(0), true));
-    assert!(seen.contains("\r\n19999\r\n20000\r\nthe end"), "{}", seen.len());
+    assert!(screen.contains("\r\n19999\r\n20000\r\nthe end"), "{}", screen.len());
 }
 
 //= carrel.command.terminal-size-keys-restored
 //= promises.command.terminal
 #[test]
-fn keys_go_inside_as_they_are_and_the_terminal_is_restored_after_a_failure() {
+fn keys_are_forwarded_unchanged_and_the_terminal_is_restored_after_a_failure() {
     let env = TestEnvironment::new();
     let mut person =
         PtySession::run(&env, "trap 'echo interrupted; exit 9' INT; echo go; while :; do sleep 0.05; done");
@@ -183,7 +183,7 @@ fn a_signal_from_outside_ends_the_run_and_restores_the_terminal() {
 
 //= promises.command.terminal
 #[test]
-fn a_run_that_was_stopped_takes_its_terminal_again() {
+fn a_stopped_run_reacquires_its_terminal() {
     let env = TestEnvironment::new();
     let mut person = PtySession::run(&env, "echo go; read line; echo \"<$line>\"");
     person.until("go");
@@ -205,15 +205,15 @@ fn a_run_that_was_stopped_takes_its_terminal_again() {
 }
 
 #[test]
-fn at_a_terminal_every_change_is_listed_up_to_a_number_and_archives_are_refused() {
+fn on_a_terminal_changes_are_listed_up_to_a_limit_and_archives_are_refused() {
     let (env, project) = (TestEnvironment::new(), tempfile::tempdir().unwrap());
     let project = project.path().to_str().unwrap();
     let script = "for i in $(seq 10 40); do echo $i > file$i; done";
     let words = ["run", "--project", project, "--keep-changes", "many", "host", "--", "sh", "-c", script];
     let mut person = PtySession::types_at_shell(&env, &words);
     person.until("applies them");
-    assert!(person.seen.contains("  A file10\r\n") && person.seen.contains("  A file29\r\n  … and 11 more\r\n"));
-    assert!(person.seen.contains("31 files changed: 31 added in the copy of "), "{}", person.seen);
+    assert!(person.screen.contains("  A file10\r\n") && person.screen.contains("  A file29\r\n  … and 11 more\r\n"));
+    assert!(person.screen.contains("31 files changed: 31 added in the copy of "), "{}", person.screen);
     assert_eq!(person.finish().0, Some(0));
     let mut person = PtySession::types_at_shell(&env, &["export", "many"]);
     person.until("hint: carrel export many -o FILE");
@@ -221,14 +221,14 @@ fn at_a_terminal_every_change_is_listed_up_to_a_number_and_archives_are_refused(
 }
 
 #[test]
-fn without_a_terminal_there_is_none_inside_unless_it_is_asked_for() {
+fn without_a_terminal_none_is_allocated_unless_requested() {
     let env = TestEnvironment::new();
     let outcome = env.shell(&[], "tty");
     assert_eq!(outcome.stdout, b"not a tty\n");
     let outcome = env.shell(&["--tty"], "tty; stty size");
     let text = String::from_utf8(outcome.stdout).unwrap();
     assert!(text.starts_with("/dev/pts/") && text.ends_with("24 80\r\n"), "{text}");
-    // Input that ends does so inside as well, in the middle of a line too.
+    // The end of input is forwarded, also in the middle of a line.
     for input in ["", "line\n", "part"] {
         let mut command = env.command(["run", "--tty", "host", "--", "sh", "-c", "stty -echo; echo go; cat"]);
         let mut child = command.stdin(std::process::Stdio::piped()).spawn().unwrap();
@@ -246,14 +246,14 @@ fn without_a_terminal_there_is_none_inside_unless_it_is_asked_for() {
 //= carrel.command.terminal-size-keys-restored
 //= promises.command.terminal
 #[test]
-fn whatever_signal_ends_us_the_terminal_is_restored_first() {
+fn the_terminal_is_restored_before_any_signal_ends_the_cli() {
     let env = TestEnvironment::new();
-    // USR1, USR2, ALRM, XCPU, PROF, SYS, and the last of those that have no name.
+    // USR1, USR2, ALRM, XCPU, PROF, SYS, and the last real-time signal.
     for signal in [10, 12, 14, 24, 27, 31, 64] {
         let mut person = PtySession::run(&env, "echo go; while :; do sleep 0.05; done");
         person.until("go");
         assert!(person.is_raw());
-        // A command, because a signal without a name is none for the library.
+        // By a command, because the library has no signal without a name.
         let process = person.child.id().to_string();
         let sent = Command::new("kill").args([format!("-{signal}"), process]).status().unwrap();
         assert!(sent.success());

@@ -14,17 +14,17 @@ use serde_json::Value;
 
 use crate::fake_shim::{FakeShim, job};
 use crate::ps::{finish as finished, refused, text, waiting};
-use crate::running_sandbox::RunningSandbox;
+use crate::running_sandbox::SharedSandbox;
 use crate::support::{RunningCommand, TestEnvironment, finish, only_child, pid};
 
-/// The code of a failure, for programs.
-fn code(said: &str) -> String {
-    let error: Value = serde_json::from_str(said.lines().last().unwrap_or_default()).unwrap();
+/// The code of a failure as JSON.
+fn code(output: &str) -> String {
+    let error: Value = serde_json::from_str(output.lines().last().unwrap_or_default()).unwrap();
     error["error"]["code"].as_str().unwrap().to_owned()
 }
 
 #[test]
-fn what_reads_the_disk_of_a_stopped_sandbox_is_not_listed() {
+fn a_disk_reader_is_not_listed() {
     let env = TestEnvironment::new();
     let _reader = FakeShim::disk_reader(&env, "desk");
     for words in [&["--json", "ls"][..], &["--json", "ls", "--all"], &["--json", "stats", "--interval", "1ms"]] {
@@ -75,7 +75,7 @@ fn an_unresponsive_shim_times_out_and_hides_no_other_sandbox() {
 }
 
 #[test]
-fn one_that_does_not_answer_is_ended_all_the_same() {
+fn an_unresponsive_sandbox_is_killed() {
     let env = TestEnvironment::new();
     let (stopped, removed) = (waiting(&env, "stopped"), waiting(&env, "removed"));
     let handles = [&stopped, &removed].map(|running| {
@@ -85,9 +85,9 @@ fn one_that_does_not_answer_is_ended_all_the_same() {
     });
     let stopping = env.command(["stop", "--time", "0", "stopped"]).spawn().unwrap();
     let removing = env.command(["rm", "--force", "removed"]).spawn().unwrap();
-    for (name, child, said) in [("removed", removing, ""), ("stopped", stopping, "stopped\n")] {
+    for (name, child, output) in [("removed", removing, ""), ("stopped", stopping, "stopped\n")] {
         let outcome = finish(child);
-        assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(0), said.as_bytes()), "{outcome:?}");
+        assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(0), output.as_bytes()), "{outcome:?}");
         let note = format!("note: the shim of \"{name}\" was killed, and its sandbox with it: ");
         assert!(outcome.stderr.starts_with(&note), "{outcome:?}");
     }
@@ -102,14 +102,14 @@ fn one_that_does_not_answer_is_ended_all_the_same() {
 }
 
 #[test]
-fn one_that_opens_its_directory_is_listed_with_that_and_with_all_others() {
+fn a_sandbox_with_an_open_directory_is_listed_with_a_warning_beside_all_others() {
     let env = TestEnvironment::new();
     let (open, other) = (waiting(&env, "open"), waiting(&env, "other"));
     let directory = sandbox_directory(env.home.path(), "open").unwrap();
     std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let said = text(&env, &["ps"]);
-    assert!(said.contains("\nopen   running (directory is accessible to other users) "), "{said}");
-    assert!(said.contains("\nother  running "), "{said}");
+    let output = text(&env, &["ps"]);
+    assert!(output.contains("\nopen   running (directory is accessible to other users) "), "{output}");
+    assert!(output.contains("\nother  running "), "{output}");
     std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o700)).unwrap();
     assert!(!text(&env, &["ps"]).contains("accessible to other users"));
     finished(open);
@@ -117,9 +117,9 @@ fn one_that_opens_its_directory_is_listed_with_that_and_with_all_others() {
 }
 
 #[test]
-fn who_waits_for_a_job_to_begin_can_be_interrupted() {
+fn waiting_for_the_start_of_a_job_can_be_interrupted() {
     let env = TestEnvironment::new();
-    let (sender, asked) = channel();
+    let (sender, requested) = channel();
     let _fake = FakeShim::new(&env, "slow", move |mut caller| {
         let Some((_, JobStart { .. })) = caller.expect() else { return };
         sender.send(()).unwrap();
@@ -127,7 +127,7 @@ fn who_waits_for_a_job_to_begin_can_be_interrupted() {
     });
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
         let running = RunningCommand::new(env.command(["exec", "slow", "--", "true"]).spawn().unwrap());
-        asked.recv().unwrap();
+        requested.recv().unwrap();
         running.signal(signal);
         let outcome = running.finish();
         assert_eq!(outcome.code, Some(code), "{outcome:?}");
@@ -136,7 +136,7 @@ fn who_waits_for_a_job_to_begin_can_be_interrupted() {
 }
 
 #[test]
-fn an_id_that_was_not_given_is_that_of_no_other_job() {
+fn a_generated_job_id_is_unique() {
     let env = TestEnvironment::new();
     let (sender, drawn) = channel();
     let _fake = FakeShim::new(&env, "box", move |mut caller| {
@@ -147,17 +147,17 @@ fn an_id_that_was_not_given_is_that_of_no_other_job() {
             created = true;
         }
     });
-    let said = text(&env, &["exec", "--detach", "box", "--", "true"]);
+    let output = text(&env, &["exec", "--detach", "box", "--", "true"]);
     let (first, second) = (drawn.recv().unwrap(), drawn.recv().unwrap());
     assert!(first != second && second.len() == "exec-".len() + 32, "{first} {second}");
-    assert_eq!(said.trim_end(), second);
-    // One that was given is that of the job that is there.
-    let said = text(&env, &["--json", "exec", "--detach", "--job", "once", "box", "--", "true"]);
-    assert_eq!(said, "{\"job\":\"once\",\"created\":false}\n");
+    assert_eq!(output.trim_end(), second);
+    // A given id is that of the existing job.
+    let output = text(&env, &["--json", "exec", "--detach", "--job", "once", "box", "--", "true"]);
+    assert_eq!(output, "{\"job\":\"once\",\"created\":false}\n");
 }
 
 #[test]
-fn input_is_read_once_however_often_it_is_given() {
+fn input_is_read_once_however_often_the_request_is_retried() {
     let env = TestEnvironment::new();
     let (over, end) = channel();
     let end = std::sync::Arc::new(std::sync::Mutex::new(end));
@@ -195,12 +195,12 @@ fn a_command_that_is_not_killed_after_its_timeout_is_not_waited_for() {
         while caller.next().is_some() {}
     });
     let outcome = env.carrel(["exec", "--timeout", "50ms", "--job", "long", "box", "--", "true"]);
-    let said = "error: the command exceeded its timeout (50ms), and job long is not known to have exited\n";
-    assert!(outcome.code == Some(124) && outcome.stderr.starts_with(said), "{outcome:?}");
+    let output = "error: the command exceeded its timeout (50ms), and job long is not known to have exited\n";
+    assert!(outcome.code == Some(124) && outcome.stderr.starts_with(output), "{outcome:?}");
 }
 
 #[test]
-fn an_impostor_of_a_shim_gets_no_files() {
+fn an_impostor_of_a_shim_receives_no_files() {
     let env = TestEnvironment::new();
     let running = waiting(&env, "web");
     let here = tempfile::tempdir().unwrap();
@@ -221,7 +221,7 @@ fn an_impostor_of_a_shim_gets_no_files() {
 #[test]
 fn a_follower_is_notified_when_the_shim_is_killed() {
     let env = TestEnvironment::new();
-    let sandbox = RunningSandbox::new(&env);
+    let sandbox = SharedSandbox::new(&env);
     let mut following = RunningCommand::new(env.command(["logs", "-f", "box"]).spawn().unwrap());
     following.until("ready");
     kill_process(pid(only_child(sandbox.owner())), Signal::KILL).unwrap();

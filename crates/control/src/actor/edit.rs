@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use carrel_store::{Change, Details, EventType, Exec, ExecChange, ExecState, NewEvent, Sandbox, Timestamp};
+use carrel_store::{Change, EventDetails, EventType, Exec, ExecChange, ExecState, NewEvent, Sandbox, Timestamp};
 
 use crate::exec_outcome;
 use crate::provider::How;
@@ -51,7 +51,7 @@ impl SandboxEdit {
     }
 
     /// Enters another stage and emits its event.
-    pub(super) fn enter(&mut self, stage: SandboxStage, kind: EventType, details: Details) {
+    pub(super) fn enter(&mut self, stage: SandboxStage, kind: EventType, details: EventDetails) {
         stage.enter(&mut self.change.sandbox, self.now);
         self.emit(kind, self.now, details);
     }
@@ -79,15 +79,15 @@ impl SandboxEdit {
     }
 
     /// Records an error in the row.
-    fn error(&mut self, reason: &str, code: &str, message: &str) -> Details {
+    fn error(&mut self, reason: &str, code: &str, message: &str) -> EventDetails {
         code.clone_into(&mut self.change.sandbox.error_code);
         message.clone_into(&mut self.change.sandbox.error_message);
         let (error_code, error_message) = (code.to_owned(), message.to_owned());
-        Details::Phase { phase: String::new(), error_code, error_message, reason: reason.to_owned() }
+        EventDetails::Phase { phase: String::new(), error_code, error_message, reason: reason.to_owned() }
     }
 
     /// Emits an event that leaves the stage unchanged.
-    pub(super) fn emit(&mut self, kind: EventType, at: Timestamp, details: Details) {
+    pub(super) fn emit(&mut self, kind: EventType, at: Timestamp, details: EventDetails) {
         self.change.events.push(NewEvent { kind, at, state: self.change.sandbox.state, details });
     }
 
@@ -122,8 +122,8 @@ impl SandboxEdit {
 }
 
 /// The details of an event with a phase and a reason.
-pub(crate) fn phase_details(phase: &str, reason: &str) -> Details {
-    Details::Phase {
+pub(crate) fn phase_details(phase: &str, reason: &str) -> EventDetails {
+    EventDetails::Phase {
         phase: phase.to_owned(),
         error_code: String::new(),
         error_message: String::new(),
@@ -131,8 +131,8 @@ pub(crate) fn phase_details(phase: &str, reason: &str) -> Details {
     }
 }
 
-fn exec_details(exec: &Exec) -> Details {
-    Details::Exec {
+fn exec_details(exec: &Exec) -> EventDetails {
+    EventDetails::Exec {
         exec: exec.id.clone(),
         state: exec.state,
         exit_code: exec.exit_code,

@@ -45,7 +45,7 @@ impl Actor {
             let (cause, message) = if is_before_boot {
                 (EndCause::HostRestarted, "the host restarted while it was running")
             } else {
-                (EndCause::SupervisorLost, "its supervisor is gone and left no exit status")
+                (EndCause::SupervisorLost, "its supervisor exited without recording an exit status")
             };
             return self.incarnation_ended(IncarnationEnd { cause, message: message.to_owned() }).await;
         };

@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use carrel_failpoint::Failpoints;
 use carrel_store::{EventType, Exec, ExecChange, ExecId, ExecState, Namespace, Sandbox, StoreError, Timestamp};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinSet};

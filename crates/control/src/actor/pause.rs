@@ -1,6 +1,6 @@
 //! The pause of a sandbox: recorded in its log, and a reason to refuse execs.
 
-use carrel_store::{Details, EventType, Timestamp};
+use carrel_store::{EventDetails, EventType, Timestamp};
 
 use super::Actor;
 use super::edit::SandboxEdit;
@@ -63,7 +63,8 @@ impl Actor {
                 None => (EventType::SandboxUnpaused, PauseDetails { cause: String::new(), message: String::new() }),
             };
             let (reason, error_message) = (pause.cause, pause.message);
-            let details = Details::Phase { phase: String::new(), error_code: String::new(), error_message, reason };
+            let details =
+                EventDetails::Phase { phase: String::new(), error_code: String::new(), error_message, reason };
             edit.emit(kind, at, details);
         }
         self.pause = pause.map_or(PauseState::Unpaused, PauseState::Paused);
@@ -83,7 +84,7 @@ impl Actor {
         while let Ok(Some(some)) = events.next().await {
             for event in &some {
                 match (event.kind, &event.details) {
-                    (EventType::SandboxPaused, Details::Phase { reason, error_message, .. }) => {
+                    (EventType::SandboxPaused, EventDetails::Phase { reason, error_message, .. }) => {
                         let pause = PauseDetails { cause: reason.clone(), message: error_message.clone() };
                         (self.pause, self.pause_logged_until) = (PauseState::Paused(pause), Some(event.at));
                     }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use carrel_store::{Details, Exec, ExecId, ExecState, Namespace, Sandbox, Store, StoreError};
+use carrel_failpoint::Failpoints;
+use carrel_store::{EventDetails, Exec, ExecId, ExecState, Namespace, Sandbox, Store, StoreError};
 
 use super::pause::PauseState;
 use super::{
@@ -73,7 +74,7 @@ impl Actor {
         edit.sandbox().reason.clear();
         edit.sandbox().error_code.clear();
         edit.sandbox().error_message.clear();
-        edit.enter(next, event, Details::None);
+        edit.enter(next, event, EventDetails::None);
         let accepted = self.accept(edit, FailpointStep::ResumeAccepted).await;
         self.shared.settle_capacity(&self.sandbox.id, memory);
         accepted?;

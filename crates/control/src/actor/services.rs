@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use carrel_store::{Details, EventType};
+use carrel_store::{EventDetails, EventType};
 use tokio::sync::mpsc;
 
 use super::tasks::TaskOutcome;
@@ -59,7 +59,7 @@ impl Actor {
         };
         if self.services.get(&report.name) != Some(&kind) {
             let mut edit = self.edit();
-            edit.emit(kind, edit.now(), Details::Service { name: report.name.clone(), error_code, error_message });
+            edit.emit(kind, edit.now(), EventDetails::Service { name: report.name.clone(), error_code, error_message });
             self.persist(edit, FailpointStep::ServiceReported).await?;
             self.services.insert(report.name.clone(), kind);
         }
@@ -80,7 +80,7 @@ impl Actor {
             for event in &some {
                 match (&event.details, event.kind) {
                     (_, EventType::SandboxAccepted) => self.services.clear(),
-                    (Details::Service { name, .. }, kind) => drop(self.services.insert(name.clone(), kind)),
+                    (EventDetails::Service { name, .. }, kind) => drop(self.services.insert(name.clone(), kind)),
                     _ => {}
                 }
             }

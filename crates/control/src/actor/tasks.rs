@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use carrel_store::{Details, EventType, Exec, ExecId};
+use carrel_failpoint::Failpoints;
+use carrel_store::{EventDetails, EventType, Exec, ExecId};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -172,7 +173,7 @@ impl Actor {
                 self.idle.since = Instant::now();
                 edit.sandbox().active_at = edit.now();
                 self.command.since = edit.now();
-                edit.enter(next, event, Details::None);
+                edit.enter(next, event, EventDetails::None);
                 self.persist(edit, FailpointStep::Ready).await?;
                 self.start_services();
                 Ok(())

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use carrel_failpoint::Failpoints;
 use carrel_store::{
-    Change, DesiredState, Details, EventType, NewEvent, Sandbox, SandboxId, SandboxState, Store, StoreError, Timestamp,
+    Change, DesiredState, EventDetails, EventType, NewEvent, Sandbox, SandboxId, SandboxState, Store, StoreError,
+    Timestamp,
 };
 
 use super::{Control, CreateRequest, Mailbox, commit_failed, internal, stage_name};
@@ -12,7 +14,7 @@ use crate::codes::reason;
 use crate::failpoint::FailpointStep;
 use crate::refusal::{Code, Refusal};
 use crate::settings::Caller;
-use crate::spec::{Draft, Spec, yaml};
+use crate::spec::{Spec, SpecDraft, yaml};
 
 /// The maximum size of a spec. The store keeps it for as long as the sandbox's row.
 const MAX_SPEC_BYTES: usize = 256 * 1024;
@@ -74,7 +76,7 @@ impl Control {
             kind: EventType::SandboxAccepted,
             at: now,
             state: SandboxState::Pending,
-            details: Details::None,
+            details: EventDetails::None,
         };
         let change = Change { sandbox, new: true, execs: Vec::new(), events: vec![accepted], synced: true };
         FailpointStep::CreateAccepted.begin();
@@ -94,7 +96,7 @@ impl Control {
         Ok(committed.sandbox)
     }
 
-    async fn check_spec(&self, caller: &Caller, spec: Option<Draft>, yaml: &[u8]) -> Result<Spec, Refusal> {
+    async fn check_spec(&self, caller: &Caller, spec: Option<SpecDraft>, yaml: &[u8]) -> Result<Spec, Refusal> {
         let base = if yaml.is_empty() { None } else { Some(yaml::parse(yaml)?) };
         let draft = match (spec, base) {
             (Some(spec), Some(base)) => spec.over(base),

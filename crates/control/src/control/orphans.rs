@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use carrel_store::{Change, DesiredState, Details, EventType, NewEvent, Sandbox, SandboxId, SandboxState};
+use carrel_store::{Change, DesiredState, EventDetails, EventType, NewEvent, Sandbox, SandboxId, SandboxState};
 
 use super::create::sandbox_taken;
 use super::{Control, ControlInner, Mailbox, internal, place, store_failed};
@@ -115,7 +115,7 @@ impl Control {
         self.check_open()?;
         let event = |kind, state, why: &str| {
             let details = match why {
-                "" => Details::None,
+                "" => EventDetails::None,
                 why => crate::actor::phase_details("", why),
             };
             NewEvent { kind, at: now, state, details }

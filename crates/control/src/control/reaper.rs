@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Control;
 use crate::provider::InUse;
-use crate::settings::Settings;
+use crate::settings::ControlSettings;
 
 /// The longest time between two runs.
 const MAX_PERIOD: Duration = Duration::from_secs(60 * 60);
@@ -68,7 +68,7 @@ impl Control {
 }
 
 /// The time between two runs; it is shorter if orphans expire sooner.
-fn period(settings: &Settings) -> Duration {
+fn period(settings: &ControlSettings) -> Duration {
     match settings.retention.orphans_age {
         Duration::ZERO => MAX_PERIOD,
         age => age.clamp(MIN_PERIOD, MAX_PERIOD),
@@ -85,7 +85,7 @@ mod tests {
         let period_of = |seconds| {
             let orphans_age = Duration::from_secs(seconds);
             let retention = Retention { orphans_age, ..Retention::default() };
-            period(&Settings { retention, ..Settings::default() }).as_secs()
+            period(&ControlSettings { retention, ..ControlSettings::default() }).as_secs()
         };
         assert_eq!([0, 1, 60, 300, 3600, 720 * 3600].map(period_of), [3600, 60, 60, 300, 3600, 3600]);
     }

@@ -11,7 +11,7 @@ use super::{Control, ControlInner};
 use crate::codes::reason;
 use crate::provider::{ExecOutput, ProviderError, RemovedLogs};
 use crate::refusal::{Code, Refusal};
-use crate::settings::{Caller, Retention, Settings};
+use crate::settings::{Caller, ControlSettings, Retention};
 
 /// The longest time between two runs.
 const MAX_PERIOD: Duration = Duration::from_secs(60);
@@ -158,18 +158,18 @@ fn surplus(deleted: &[Arc<Sandbox>], most: usize) -> HashMap<u32, usize> {
 }
 
 /// The time between two runs; it is shorter if something expires sooner.
-fn period(settings: &Settings) -> Duration {
+fn period(settings: &ControlSettings) -> Duration {
     let Retention { events_age, execs_age, logs_age, .. } = settings.retention;
     let ages = [deleted_age(settings), events_age, execs_age, logs_age];
     let shortest = ages.into_iter().filter(|age| !age.is_zero()).min();
     shortest.map_or(MAX_PERIOD, |shortest| shortest.clamp(MIN_PERIOD, MAX_PERIOD))
 }
 
-fn deleted_age(settings: &Settings) -> Duration {
+fn deleted_age(settings: &ControlSettings) -> Duration {
     settings.retention.deleted_age.unwrap_or(settings.cleanup_ttl)
 }
 
-fn keep(settings: &Settings, count: u64, age: Duration) -> RetentionLimit {
+fn keep(settings: &ControlSettings, count: u64, age: Duration) -> RetentionLimit {
     let since = (!age.is_zero()).then(|| settings.clock.ago(age));
     RetentionLimit { count: Some(count).filter(|count| *count > 0), since }
 }
@@ -185,7 +185,7 @@ impl ControlInner {
     }
 
     /// Purges deleted sandboxes that exceed their retention, the oldest first.
-    async fn remove_deleted(&self, settings: &Settings) -> Result<(), RetentionError> {
+    async fn remove_deleted(&self, settings: &ControlSettings) -> Result<(), RetentionError> {
         for (sandbox, newest) in self.overdue_deleted(settings) {
             // Once the row is purged, no later run would find the logs.
             self.provider.remove_logs(&sandbox).await?;
@@ -199,7 +199,7 @@ impl ControlInner {
     }
 
     /// The deleted sandboxes that exceed their retention, the oldest first, each with its newest sequence.
-    fn overdue_deleted(&self, settings: &Settings) -> Vec<(SandboxId, Sequence)> {
+    fn overdue_deleted(&self, settings: &ControlSettings) -> Vec<(SandboxId, Sequence)> {
         let mut deleted = self.store.sandboxes();
         deleted.retain(|sandbox| sandbox.state == SandboxState::Deleted);
         deleted.sort_by(|one, other| {
@@ -221,7 +221,7 @@ impl ControlInner {
         deleted.iter().map(|sandbox| (sandbox.id.clone(), sandbox.last_sequence)).collect()
     }
 
-    async fn remove_events(&self, settings: &Settings) -> Result<(), RetentionError> {
+    async fn remove_events(&self, settings: &ControlSettings) -> Result<(), RetentionError> {
         let keep = keep(settings, settings.retention.events_count, settings.retention.events_age);
         for (sandbox, through) in self.store.overdue_events(keep).await? {
             while self.store.trim_events(&sandbox, through).await? > 0 {}
@@ -229,7 +229,7 @@ impl ControlInner {
         Ok(())
     }
 
-    async fn remove_execs(&self, settings: &Settings) -> Result<(), RetentionError> {
+    async fn remove_execs(&self, settings: &ControlSettings) -> Result<(), RetentionError> {
         let keep = keep(settings, settings.retention.execs_count, settings.retention.execs_age);
         loop {
             let mut overdue: BTreeMap<SandboxId, Vec<ExecId>> = BTreeMap::new();
@@ -247,7 +247,7 @@ impl ControlInner {
         }
     }
 
-    async fn remove_logs(&self, settings: &Settings) -> Result<(), RetentionError> {
+    async fn remove_logs(&self, settings: &ControlSettings) -> Result<(), RetentionError> {
         let age = settings.retention.logs_age;
         if !age.is_zero() {
             self.remove_old_logs(age).await?;

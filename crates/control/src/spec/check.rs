@@ -9,7 +9,7 @@ use carrel_store::Pairs;
 use super::identity::HostIds;
 use super::source::{self, HostAccess, LinkPolicy, SourceKind, SourcePathError};
 use super::units::{self, quoted};
-use super::{Copy, Draft, DraftCopy, DraftMount, DraftPort, Host, Limits, Mount, Port, Spec, services, tools};
+use super::{CopySpec, DraftCopy, DraftMount, DraftPort, Host, Limits, Mount, Port, Spec, SpecDraft, services, tools};
 use crate::{Code, Refusal};
 
 /// The variable with the supplementary groups of the user in the sandbox.
@@ -20,9 +20,9 @@ const MAX_PORTS: usize = 64;
 /// Ports below it belong to services of the host.
 const FIRST_UNPRIVILEGED_PORT: u16 = 1024;
 
-// === impl Draft ===
+// === impl SpecDraft ===
 
-impl Draft {
+impl SpecDraft {
     /// Validates a draft for a caller. Trusted callers may use any path of the host; others may use those that the
     /// operator allows and that they can read themselves. It accesses those paths, so it may block.
     pub fn check(self, host: &Host, caller: &crate::Caller) -> Result<Spec, Refusal> {
@@ -143,7 +143,7 @@ fn copies(
     drafts: Vec<DraftCopy>,
     caller: HostAccess<'_>,
     targets: &mut BTreeSet<String>,
-) -> Result<Vec<Copy>, Refusal> {
+) -> Result<Vec<CopySpec>, Refusal> {
     let copy = |(index, draft): (usize, DraftCopy)| {
         let field = format!("copies[{index}].source");
         let source = source(&field, &draft.source, SourceKind::Tree, caller)?;
@@ -151,7 +151,7 @@ fn copies(
             return Err(Refusal::invalid(&field, "is the root of the host"));
         }
         let target = take(&format!("copies[{index}].target"), &draft.target, targets)?;
-        Ok(Copy { source, target, exclude_patterns: draft.exclude_patterns })
+        Ok(CopySpec { source, target, exclude_patterns: draft.exclude_patterns })
     };
     drafts.into_iter().enumerate().map(copy).collect()
 }

@@ -2,11 +2,11 @@
 
 use std::collections::HashSet;
 
-use super::Draft;
+use super::SpecDraft;
 
-// === impl Draft ===
+// === impl SpecDraft ===
 
-impl Draft {
+impl SpecDraft {
     /// Merges a draft over a base. Text replaces text unless it is empty, pairs replace pairs key by key, and lists are
     /// appended, except the command, which is replaced as a whole.
     #[must_use]

@@ -24,7 +24,7 @@ pub use self::source::{check_image, open_source};
 
 /// A spec as a client or a file requests it, not validated.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Draft {
+pub struct SpecDraft {
     /// The image.
     pub image: String,
     /// Directories and files of the host to mount.
@@ -148,7 +148,7 @@ pub struct Spec {
     /// Mounts of the host's paths, including those of tools.
     pub mounts: Vec<Mount>,
     /// Paths of the host to copy in.
-    pub copies: Vec<Copy>,
+    pub copies: Vec<CopySpec>,
     /// Names of tools.
     pub builtin_tools: Vec<String>,
     /// Services of the sandbox.
@@ -209,7 +209,7 @@ pub struct Mount {
 
 /// A copy of a path of the host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Copy {
+pub struct CopySpec {
     /// The path on the host: absolute, and without links when it was checked.
     pub source: PathBuf,
     /// The absolute path in the sandbox.

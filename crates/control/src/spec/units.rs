@@ -1,5 +1,7 @@
 //! Parses amounts: `1h30m`, `512m`, `1.5`.
 
+use carrel_units::ByteSize;
+
 use super::DraftDuration;
 
 /// A text is not a valid amount.
@@ -16,88 +18,22 @@ pub enum ParseAmountError {
     Processors(String),
 }
 
-const NANOS: i128 = 1_000_000_000;
+const NANOS: i64 = 1_000_000_000;
 
-/// Parses a duration: numbers with units, in any order. It may be negative.
+/// Parses a duration as published clients write it: numbers with units, in any order. It may be negative.
 pub fn duration(text: &str) -> Result<DraftDuration, ParseAmountError> {
     let bad = || ParseAmountError::Duration(quoted(text));
-    let (negative, unsigned) = match text.strip_prefix('-') {
-        Some(rest) => (true, rest),
-        None => (false, text.strip_prefix('+').unwrap_or(text)),
-    };
-    let nanos = if unsigned == "0" { 0 } else { nanos(unsigned).ok_or_else(bad)? };
-    let nanos = if negative { -nanos } else { nanos };
-    let seconds = i64::try_from(nanos / NANOS).map_err(|_| bad())?;
-    let nanos = i32::try_from(nanos % NANOS).map_err(|_| bad())?;
-    Ok(DraftDuration { seconds, nanos })
+    let nanos = carrel_units::signed_nanos(text).map_err(|_| bad())?;
+    let rest = i32::try_from(nanos % NANOS).map_err(|_| bad())?;
+    Ok(DraftDuration { seconds: nanos / NANOS, nanos: rest })
 }
 
-/// The nanoseconds of a text like `1h30m`, below 292 years.
-fn nanos(mut text: &str) -> Option<i128> {
-    if text.is_empty() {
-        return None;
-    }
-    let mut sum = 0i128;
-    while !text.is_empty() {
-        let (whole, rest) = digits(text);
-        let (part, rest) = rest.strip_prefix('.').map_or(("", rest), digits);
-        if whole.is_empty() && part.is_empty() {
-            return None;
-        }
-        let end = rest.find(|c: char| c == '.' || c.is_ascii_digit()).unwrap_or(rest.len());
-        let (unit, rest) = rest.split_at_checked(end)?;
-        let unit = match unit {
-            "ns" => 1,
-            "us" | "µs" | "μs" => 1_000,
-            "ms" => 1_000_000,
-            "s" => NANOS,
-            "m" => 60 * NANOS,
-            "h" => 3_600 * NANOS,
-            _ => return None,
-        };
-        let whole: i64 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
-        sum = sum.checked_add(i128::from(whole) * unit)?.checked_add(fraction(part, unit))?;
-        if sum > i128::from(i64::MAX) {
-            return None;
-        }
-        text = rest;
-    }
-    Some(sum)
-}
-
-/// The value of a fraction of a unit; digits beyond its precision are ignored.
-fn fraction(digits: &str, unit: i128) -> i128 {
-    let digits = digits.chars().take(18).filter_map(|c| c.to_digit(10));
-    let (value, scale) = digits.fold((0, 1), |(value, scale), digit| (value * 10 + i128::from(digit), scale * 10));
-    value * unit / scale
-}
-
-fn digits(text: &str) -> (&str, &str) {
-    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    text.split_at_checked(end).unwrap_or((text, ""))
-}
-
-/// Parses a size in bytes: `k`, `m`, `g`, `t`, `p`, also as `kb` or `KiB`, all of them in powers of 1024.
+/// Parses a size in bytes, above 0.
 pub fn size(text: &str) -> Result<u64, ParseAmountError> {
-    bytes(text).ok_or_else(|| ParseAmountError::Size(quoted(text)))
-}
-
-fn bytes(text: &str) -> Option<u64> {
-    // The number ends at the last digit; at most one space separates it from its unit.
-    let end = text.rfind(|c: char| c.is_ascii_digit() || c == '.' || c == ' ')? + 1;
-    let (number, unit) = text.split_at_checked(end)?;
-    let number: f64 = number.strip_suffix(' ').unwrap_or(number).parse().ok()?;
-    let unit = unit.to_ascii_lowercase();
-    let power = match unit.strip_suffix("ib").or(unit.strip_suffix('b')).unwrap_or(&unit) {
-        "" if unit != "ib" => 0,
-        "k" => 1,
-        "m" => 2,
-        "g" => 3,
-        "t" => 4,
-        "p" => 5,
-        _ => return None,
-    };
-    whole(number * 1024f64.powi(power))
+    match text.parse() {
+        Ok(ByteSize(bytes)) if bytes > 0 => Ok(bytes),
+        _ => Err(ParseAmountError::Size(quoted(text))),
+    }
 }
 
 /// Parses a number of processors, in thousandths.

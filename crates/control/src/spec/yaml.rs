@@ -10,7 +10,7 @@ use carrel_store::Pairs;
 use serde::Deserialize;
 
 use super::{
-    Draft, DraftCopy, DraftDuration, DraftHealthcheck, DraftMount, DraftPort, DraftService, RestartPolicy, units,
+    DraftCopy, DraftDuration, DraftHealthcheck, DraftMount, DraftPort, DraftService, RestartPolicy, SpecDraft, units,
 };
 use crate::Refusal;
 
@@ -18,7 +18,7 @@ use crate::Refusal;
 const MAX_BYTES: usize = 256 << 10;
 
 /// Parses a draft.
-pub fn parse(bytes: &[u8]) -> Result<Draft, Refusal> {
+pub fn parse(bytes: &[u8]) -> Result<SpecDraft, Refusal> {
     if bytes.len() > MAX_BYTES {
         return Err(refused(format!("is longer than {} KiB", MAX_BYTES >> 10)));
     }
@@ -108,9 +108,9 @@ type TextPairs = BTreeMap<String, Option<String>>;
 // === impl YamlSpec ===
 
 impl YamlSpec {
-    fn draft(self) -> Result<Draft, Refusal> {
+    fn draft(self) -> Result<SpecDraft, Refusal> {
         let services = self.companion_containers.unwrap_or_default().into_iter();
-        Ok(Draft {
+        Ok(SpecDraft {
             image: self.image.unwrap_or_default(),
             mounts: self.mounts.unwrap_or_default().into_iter().map(YamlMount::draft).collect(),
             copies: self.copies.unwrap_or_default().into_iter().map(YamlCopy::draft).collect(),

@@ -1,6 +1,6 @@
 //! Admission control and quotas.
 
-use carrel_control::{Caller, Code, Settings};
+use carrel_control::{Caller, Code, ControlSettings};
 use carrel_store::SandboxState;
 
 use super::support::{ME, TestDaemon, request};
@@ -13,7 +13,7 @@ const fn other(user: u32) -> Caller {
 
 #[tokio::test]
 async fn capacity_is_free_again_when_a_sandbox_stops() {
-    let mut daemon = TestDaemon::with(Settings { most_sandboxes: Some(1), ..Settings::default() }).await;
+    let mut daemon = TestDaemon::with(ControlSettings { most_sandboxes: Some(1), ..ControlSettings::default() }).await;
     daemon.create("box1").await;
     let refusal = daemon.try_create("box2", |_| {}).await.unwrap_err();
     assert_eq!((refusal.code, refusal.reason), (Code::ResourceExhausted, "LIMIT_REACHED"));
@@ -35,7 +35,8 @@ async fn capacity_is_free_again_when_a_sandbox_stops() {
 
 #[tokio::test]
 async fn memory_is_counted_by_the_limits_of_sandboxes() {
-    let settings = Settings { most_memory: Some(3 << 30), default_memory: 1 << 30, ..Settings::default() };
+    let settings =
+        ControlSettings { most_memory: Some(3 << 30), default_memory: 1 << 30, ..ControlSettings::default() };
     let daemon = TestDaemon::with(settings).await;
     daemon.try_create("box1", |draft| draft.memory_limit = "2g".into()).await.unwrap();
     daemon.create("box2").await;
@@ -45,7 +46,7 @@ async fn memory_is_counted_by_the_limits_of_sandboxes() {
 //= promises.control-plane.kept-sandboxes
 #[tokio::test]
 async fn the_number_of_sandboxes_that_are_not_deleted_is_limited() {
-    let mut daemon = TestDaemon::with(Settings { kept_sandboxes: 2, ..Settings::default() }).await;
+    let mut daemon = TestDaemon::with(ControlSettings { kept_sandboxes: 2, ..ControlSettings::default() }).await;
     for id in ["box1", "box2"] {
         daemon.create(id).await;
         daemon.until(id, SandboxState::Ready).await;
@@ -77,7 +78,9 @@ async fn the_number_of_sandboxes_that_are_not_deleted_is_limited() {
 
 #[tokio::test]
 async fn a_create_that_is_refused_for_another_reason_uses_no_quota() {
-    let daemon = TestDaemon::with(Settings { kept_sandboxes: 2, most_sandboxes: Some(1), ..Settings::default() }).await;
+    let daemon =
+        TestDaemon::with(ControlSettings { kept_sandboxes: 2, most_sandboxes: Some(1), ..ControlSettings::default() })
+            .await;
     daemon.create("box1").await;
     for _ in 0..3 {
         assert_eq!(daemon.try_create("box2", |_| {}).await.unwrap_err().metadata["limit"], "sandboxes");
@@ -91,7 +94,7 @@ async fn a_create_that_is_refused_for_another_reason_uses_no_quota() {
 //= promises.control-plane.kept-sandboxes
 #[tokio::test]
 async fn no_user_can_use_the_quota_of_others() {
-    let settings = Settings { kept_sandboxes: 8, user_sandboxes: 4, ..Settings::default() };
+    let settings = ControlSettings { kept_sandboxes: 8, user_sandboxes: 4, ..ControlSettings::default() };
     let daemon = TestDaemon::with(settings).await;
     let create =
         async |caller: &Caller| daemon.control.create(caller, request(None, |draft| draft.image = "x".into())).await;
@@ -114,8 +117,8 @@ async fn no_user_can_use_the_quota_of_others() {
 //= promises.control-plane.kept-specs
 #[tokio::test]
 async fn the_total_size_of_specs_is_limited() {
-    let daemon = TestDaemon::with(Settings { kept_specs: 100_000, ..Settings::default() }).await;
-    let large = |draft: &mut carrel_control::spec::Draft| {
+    let daemon = TestDaemon::with(ControlSettings { kept_specs: 100_000, ..ControlSettings::default() }).await;
+    let large = |draft: &mut carrel_control::spec::SpecDraft| {
         draft.image = "x".into();
         draft.envs = [("A".to_owned(), "x".repeat(20_000))].into();
     };

@@ -3,7 +3,7 @@
 use carrel_control::fake::FakeCall;
 use carrel_control::provider::How;
 use carrel_control::{Code, ExecRequest, MAX_EXEC_BYTES};
-use carrel_store::{Details, EventType as Event, ExecState, SandboxState};
+use carrel_store::{EventDetails, EventType as Event, ExecState, SandboxState};
 
 use super::support::{ME, TestDaemon, kinds};
 
@@ -143,7 +143,7 @@ async fn running_execs_end_before_their_sandbox() {
             [Event::SandboxStopRequested, Event::ExecFailed, Event::SandboxStopped]
         };
         assert_eq!([request.kind, exec.kind, end.kind], expected);
-        assert!(matches!(&exec.details, Details::Exec { exit_code: 137, .. }), "{exec:?}");
+        assert!(matches!(&exec.details, EventDetails::Exec { exit_code: 137, .. }), "{exec:?}");
         daemon.check().await;
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use carrel_control::fake::FakeCall;
 use carrel_control::provider::How;
-use carrel_control::{Caller, Retention, Settings};
+use carrel_control::{Caller, ControlSettings, Retention};
 use carrel_store::SandboxState;
 
 use super::support::{ME, TestDaemon, request};
@@ -19,8 +19,8 @@ async fn until(mut is_so: impl AsyncFnMut() -> bool) {
     tokio::time::timeout(Duration::from_secs(60), waiting).await.unwrap();
 }
 
-fn kept(retention: Retention) -> Settings {
-    Settings { retention, cleanup_ttl: Duration::ZERO, ..Settings::default() }
+fn kept(retention: Retention) -> ControlSettings {
+    ControlSettings { retention, cleanup_ttl: Duration::ZERO, ..ControlSettings::default() }
 }
 
 async fn deleted(daemon: &TestDaemon, id: &str) {
@@ -191,12 +191,12 @@ async fn an_owner_with_many_deleted_sandboxes_loses_its_own_first() {
     for (caller, id) in
         [(quiet, "old1"), (quiet, "old2"), (busy, "new1"), (busy, "new2"), (busy, "new3"), (busy, "new4")]
     {
-        let draft = |draft: &mut carrel_control::spec::Draft| draft.image = "x".into();
+        let draft = |draft: &mut carrel_control::spec::SpecDraft| draft.image = "x".into();
         daemon.control.create(&caller, request(Some(id), draft)).await.unwrap();
-        let seen = format!("u{}~{id}", caller.user);
-        daemon.until(&seen, SandboxState::Ready).await;
+        let observed = format!("u{}~{id}", caller.user);
+        daemon.until(&observed, SandboxState::Ready).await;
         daemon.control.delete(&caller, id).await.unwrap();
-        daemon.until(&seen, SandboxState::Deleted).await;
+        daemon.until(&observed, SandboxState::Deleted).await;
     }
     daemon.control.reload(kept(Retention { deleted_count: 4, ..Retention::default() }));
     until(async || daemon.control.list(&ME, true, &Default::default()).len() == 4).await;
@@ -209,18 +209,18 @@ async fn an_owner_with_many_deleted_sandboxes_loses_its_own_first() {
 #[tokio::test]
 async fn deleted_sandboxes_with_large_specs_are_purged_before_the_count_limit() {
     let limit = 1 << 20;
-    let daemon = TestDaemon::with(Settings { kept_specs: 4 * limit, ..kept(Retention::default()) }).await;
+    let daemon = TestDaemon::with(ControlSettings { kept_specs: 4 * limit, ..kept(Retention::default()) }).await;
     let [large, small] = [1, 2].map(|user| Caller { user, group: user, trusted: false });
     let delete = async |caller: Caller, id: &str, bytes: usize| {
-        let draft = |draft: &mut carrel_control::spec::Draft| {
+        let draft = |draft: &mut carrel_control::spec::SpecDraft| {
             draft.image = "x".into();
             draft.labels = [("large".to_owned(), "x".repeat(bytes))].into();
         };
         daemon.control.create(&caller, request(Some(id), draft)).await.unwrap();
-        let seen = format!("u{}~{id}", caller.user);
-        daemon.until(&seen, SandboxState::Ready).await;
+        let observed = format!("u{}~{id}", caller.user);
+        daemon.until(&observed, SandboxState::Ready).await;
         daemon.control.delete(&caller, id).await.unwrap();
-        daemon.until(&seen, SandboxState::Deleted).await;
+        daemon.until(&observed, SandboxState::Deleted).await;
     };
     let known = || {
         let sandboxes = daemon.control.list(&ME, true, &Default::default());

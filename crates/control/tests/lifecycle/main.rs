@@ -18,7 +18,7 @@ use carrel_control::fake::FakeCall;
 use carrel_control::provider::EndCause;
 use carrel_control::{Caller, Code, ExecRequest};
 use carrel_store::EventType as Event;
-use carrel_store::{Details, SandboxState};
+use carrel_store::{EventDetails, SandboxState};
 
 use self::support::{ME, TestDaemon, kinds};
 
@@ -35,7 +35,7 @@ async fn a_create_is_accepted_at_once_and_its_events_are_in_order() {
     let events = daemon.events("box1").await;
     assert_eq!(kinds(&events), [Event::SandboxAccepted, Event::SandboxPreparing, Event::SandboxReady]);
     assert_eq!(events.iter().map(|event| event.sequence).collect::<Vec<_>>(), [1, 2, 3]);
-    assert!(matches!(&events[1].details, Details::Phase { phase, .. } if phase == "materialize"));
+    assert!(matches!(&events[1].details, EventDetails::Phase { phase, .. } if phase == "materialize"));
     assert_eq!(daemon.provider.running(), ["box1"]);
 }
 
@@ -73,9 +73,9 @@ async fn concurrent_stops_emit_one_pair_of_events_and_no_exec_starts_meanwhile()
     let events = daemon.events("box1").await;
     assert_eq!(kinds(&events)[3..], [Event::SandboxStopRequested, Event::SandboxStopped]);
     assert!(
-        events[3..]
-            .iter()
-            .all(|event| { matches!(&event.details, Details::Phase { reason, .. } if reason == "stop_requested") })
+        events[3..].iter().all(|event| {
+            matches!(&event.details, EventDetails::Phase { reason, .. } if reason == "stop_requested")
+        })
     );
     assert_eq!(events[3].state, SandboxState::Ready, "there is no state for stopping");
     assert_eq!(daemon.control.stop(&ME, "box1").await.unwrap_err().reason, "SANDBOX_INVALID_STATE");
@@ -134,9 +134,9 @@ async fn a_sandbox_that_exits_is_stopped_with_the_reason_and_can_be_resumed() {
         assert_eq!(kinds(&events)[4..], [Event::SandboxStopRequested, Event::ExecFailed, Event::SandboxStopped]);
         assert_eq!(daemon.control.exec(&ME, "exec1").await.unwrap().0.exit_code, 137);
         for index in [4, 6] {
-            assert!(matches!(&events[index].details, Details::Phase { reason: emitted, .. } if emitted == reason));
+            assert!(matches!(&events[index].details, EventDetails::Phase { reason: emitted, .. } if emitted == reason));
         }
-        assert!(matches!(&events[6].details, Details::Phase { error_code, .. } if error_code == code));
+        assert!(matches!(&events[6].details, EventDetails::Phase { error_code, .. } if error_code == code));
         daemon.control.resume(&ME, "box1").await.unwrap();
         let ready = daemon.until("box1", SandboxState::Ready).await;
         assert_eq!((ready.disk.as_str(), ready.error_code.as_str()), (stopped.disk.as_str(), ""));

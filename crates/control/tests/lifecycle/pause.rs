@@ -2,7 +2,7 @@
 
 use carrel_control::provider::DiskSpace;
 use carrel_control::{Code, ExecRequest};
-use carrel_store::{Details, EventType as Kind, SandboxState};
+use carrel_store::{EventDetails, EventType as Kind, SandboxState};
 
 use super::support::{ME, TestDaemon, kinds};
 
@@ -19,7 +19,7 @@ async fn pauses(daemon: &TestDaemon, id: &str) -> Vec<(Kind, String, String)> {
     let events = daemon.events(id).await;
     let pauses = events.iter().filter(|event| !event.kind.is_published());
     let details = pauses.map(|event| match &event.details {
-        Details::Phase { reason, error_message, .. } => (event.kind, reason.clone(), error_message.clone()),
+        EventDetails::Phase { reason, error_message, .. } => (event.kind, reason.clone(), error_message.clone()),
         other => panic!("{other:?}"),
     });
     details.collect()

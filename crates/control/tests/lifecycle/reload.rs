@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use carrel_control::{Code, Descriptors, Settings};
+use carrel_control::{Code, ControlSettings, Descriptors};
 use carrel_store::SandboxState;
 
 use super::support::{ME, TestDaemon};
@@ -12,30 +12,30 @@ use super::support::{ME, TestDaemon};
 #[tokio::test]
 async fn a_shorter_idle_timeout_applies_to_a_running_sandbox() {
     let hour = Duration::from_secs(60 * 60);
-    let daemon = TestDaemon::with(Settings { idle_ttl: hour, ..Settings::default() }).await;
+    let daemon = TestDaemon::with(ControlSettings { idle_ttl: hour, ..ControlSettings::default() }).await;
     daemon.create("box1").await;
     daemon.until("box1", SandboxState::Ready).await;
-    daemon.control.reload(Settings { idle_ttl: Duration::from_millis(1), ..Settings::default() });
+    daemon.control.reload(ControlSettings { idle_ttl: Duration::from_millis(1), ..ControlSettings::default() });
     daemon.until("box1", SandboxState::Stopped).await;
     assert_eq!(daemon.control.get(&ME, "box1").unwrap().reason, "idle_ttl");
 }
 
 #[tokio::test]
 async fn a_changed_limit_applies_to_the_next_sandbox() {
-    let daemon = TestDaemon::with(Settings::default()).await;
+    let daemon = TestDaemon::with(ControlSettings::default()).await;
     daemon.create("box1").await;
-    daemon.control.reload(Settings { most_sandboxes: Some(1), ..Settings::default() });
+    daemon.control.reload(ControlSettings { most_sandboxes: Some(1), ..ControlSettings::default() });
     let refusal = daemon.try_create("box2", |_| {}).await.unwrap_err();
     assert_eq!(refusal.metadata["limit"], "sandboxes");
-    daemon.control.reload(Settings { most_sandboxes: Some(2), ..Settings::default() });
+    daemon.control.reload(ControlSettings { most_sandboxes: Some(2), ..ControlSettings::default() });
     daemon.create("box2").await;
 }
 
 #[tokio::test]
 async fn the_reaper_runs_when_the_settings_change() {
-    let daemon = TestDaemon::with(Settings::default()).await;
+    let daemon = TestDaemon::with(ControlSettings::default()).await;
     daemon.until_reaped(1).await;
-    daemon.control.reload(Settings::default());
+    daemon.control.reload(ControlSettings::default());
     daemon.until_reaped(2).await;
 }
 
@@ -67,7 +67,8 @@ async fn without_descriptors_nothing_starts_and_everything_can_stop() {
     let open = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&open);
     let descriptors = Descriptors::new(|| 1024, move || counted.load(Ordering::Relaxed));
-    let daemon = TestDaemon::with(Settings { descriptors: descriptors.clone(), ..Settings::default() }).await;
+    let daemon =
+        TestDaemon::with(ControlSettings { descriptors: descriptors.clone(), ..ControlSettings::default() }).await;
     daemon.create("box1").await;
     daemon.create("box2").await;
     for id in ["box1", "box2"] {

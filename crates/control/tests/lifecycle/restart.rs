@@ -5,7 +5,7 @@ use std::time::Duration;
 use carrel_control::fake::FakeCall;
 use carrel_control::provider::{DiskSpace, EndCause};
 use carrel_control::spec::RestartPolicy;
-use carrel_control::{Caller, Clock, Code, Settings};
+use carrel_control::{Caller, Clock, Code, ControlSettings};
 use carrel_store::{EventType as Event, SandboxState};
 
 use super::support::{ME, TestDaemon, kinds};
@@ -56,10 +56,10 @@ async fn a_resume_at_boot_is_retried_until_there_is_disk_space() {
         Some(DiskSpace { free: if is_low { 0 } else { 2 }, reserve: 1, is_low, summary, pause_summary })
     };
     daemon.provider.set_disk_space(space(true));
-    let asked = daemon.provider.disk_space_calls();
+    let requested = daemon.provider.disk_space_calls();
     daemon.crash().await;
     // It was refused at least once.
-    daemon.until_disk_space_calls(asked + 1).await;
+    daemon.until_disk_space_calls(requested + 1).await;
     assert_eq!(daemon.control.get(&ME, "on-boot").unwrap().state, SandboxState::Stopped);
     daemon.provider.set_disk_space(space(false));
     daemon.until("on-boot", SandboxState::Ready).await;
@@ -72,7 +72,7 @@ async fn a_lost_sandbox_that_was_ready_before_the_boot_was_lost_with_the_host() 
     let day = Duration::from_secs(24 * 60 * 60);
     for (uptime, reason) in [(Duration::ZERO, "host_restarted"), (day, "supervisor_lost")] {
         let clock = Clock::default().with_uptime(move || uptime);
-        let mut daemon = TestDaemon::with(Settings { clock, ..Settings::default() }).await;
+        let mut daemon = TestDaemon::with(ControlSettings { clock, ..ControlSettings::default() }).await;
         daemon.create("box1").await;
         daemon.until("box1", SandboxState::Ready).await;
         daemon.control.shutdown().await;

@@ -1,7 +1,7 @@
 //! Services of a sandbox: each is reported once, and does not delay the sandbox.
 
 use carrel_control::spec::DraftService;
-use carrel_store::{Details, Event, EventType, SandboxState};
+use carrel_store::{Event, EventDetails, EventType, SandboxState};
 
 use super::support::{ME, TestDaemon};
 
@@ -11,7 +11,7 @@ fn service(name: &str) -> DraftService {
 
 fn service_events(events: &[std::sync::Arc<Event>]) -> Vec<(EventType, String, String)> {
     let events = events.iter().filter_map(|event| match &event.details {
-        Details::Service { name, error_code, .. } => Some((event.kind, name.clone(), error_code.clone())),
+        EventDetails::Service { name, error_code, .. } => Some((event.kind, name.clone(), error_code.clone())),
         _ => None,
     });
     let mut events: Vec<_> = events.collect();

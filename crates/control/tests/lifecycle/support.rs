@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use carrel_control::fake::FakeProvider;
-use carrel_control::spec::{Draft, Host};
-use carrel_control::{Caller, Control, CreateRequest, ExecRequest, Refusal, Settings};
+use carrel_control::spec::{Host, SpecDraft};
+use carrel_control::{Caller, Control, ControlSettings, CreateRequest, ExecRequest, Refusal};
 use carrel_store::{Event, EventType, Exec, Sandbox, SandboxState, Store, StoreOptions};
 
 pub(crate) const ME: Caller = Caller { user: 1000, group: 1000, trusted: true };
@@ -16,16 +16,16 @@ pub(crate) struct TestDaemon {
     pub(crate) control: Control,
     pub(crate) provider: FakeProvider,
     pub(crate) store: Store,
-    settings: Settings,
+    settings: ControlSettings,
     home: tempfile::TempDir,
 }
 
 impl TestDaemon {
     pub(crate) async fn new() -> Self {
-        Self::with(Settings { host: Host::default(), ..Settings::default() }).await
+        Self::with(ControlSettings { host: Host::default(), ..ControlSettings::default() }).await
     }
 
-    pub(crate) async fn with(settings: Settings) -> Self {
+    pub(crate) async fn with(settings: ControlSettings) -> Self {
         let (home, provider) = (tempfile::tempdir().unwrap(), FakeProvider::default());
         let (store, control) = begin(home.path(), &provider, &settings).await;
         Self { control, provider, store, settings, home }
@@ -49,7 +49,11 @@ impl TestDaemon {
         self.try_create(id, |_| {}).await.unwrap()
     }
 
-    pub(crate) async fn try_create(&self, id: &str, change: impl FnOnce(&mut Draft)) -> Result<Arc<Sandbox>, Refusal> {
+    pub(crate) async fn try_create(
+        &self,
+        id: &str,
+        change: impl FnOnce(&mut SpecDraft),
+    ) -> Result<Arc<Sandbox>, Refusal> {
         self.control.create(&ME, request(Some(id), change)).await
     }
 
@@ -144,8 +148,8 @@ impl TestDaemon {
     }
 }
 
-pub(crate) fn request(id: Option<&str>, change: impl FnOnce(&mut Draft)) -> CreateRequest {
-    let mut draft = Draft { image: "host".to_owned(), ..Draft::default() };
+pub(crate) fn request(id: Option<&str>, change: impl FnOnce(&mut SpecDraft)) -> CreateRequest {
+    let mut draft = SpecDraft { image: "host".to_owned(), ..SpecDraft::default() };
     change(&mut draft);
     CreateRequest { id: id.map(str::to_owned), spec: Some(draft), ..CreateRequest::default() }
 }
@@ -154,7 +158,7 @@ pub(crate) fn kinds(events: &[Arc<Event>]) -> Vec<EventType> {
     events.iter().map(|event| event.kind).collect()
 }
 
-async fn begin(home: &Path, provider: &FakeProvider, settings: &Settings) -> (Store, Control) {
+async fn begin(home: &Path, provider: &FakeProvider, settings: &ControlSettings) -> (Store, Control) {
     let store = Store::open(&home.join("carrel.db"), StoreOptions::default()).unwrap();
     let provider = Arc::new(provider.clone());
     let control = Control::start(store.clone(), provider, settings.clone()).await.unwrap();

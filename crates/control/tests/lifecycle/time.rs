@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 use carrel_control::fake::FakeCall;
 use carrel_control::provider::How;
 use carrel_control::spec::DraftDuration;
-use carrel_control::{Clock, Settings};
-use carrel_store::{Details, EventType as Event, Events, SandboxState, Timestamp};
+use carrel_control::{Clock, ControlSettings};
+use carrel_store::{EventDetails, EventType as Event, Events, SandboxState, Timestamp};
 
 use super::support::{ME, TestDaemon, kinds};
 
@@ -29,8 +29,8 @@ fn clock() -> (Clock, Arc<AtomicI64>) {
     (Clock::new(now), offset)
 }
 
-fn settings() -> Settings {
-    Settings { idle_ttl: SOON, ..Settings::default() }
+fn settings() -> ControlSettings {
+    ControlSettings { idle_ttl: SOON, ..ControlSettings::default() }
 }
 
 #[tokio::test]
@@ -39,7 +39,7 @@ async fn an_idle_sandbox_is_stopped_and_a_resume_restarts_its_timer() {
     daemon.create("box1").await;
     daemon.until("box1", SandboxState::Stopped).await;
     for event in &daemon.events("box1").await[3..] {
-        assert!(matches!(&event.details, Details::Phase { reason, .. } if reason == "idle_ttl"), "{event:?}");
+        assert!(matches!(&event.details, EventDetails::Phase { reason, .. } if reason == "idle_ttl"), "{event:?}");
     }
     let stopped = daemon.control.get(&ME, "box1").unwrap();
     daemon.control.resume(&ME, "box1").await.unwrap();
@@ -97,7 +97,7 @@ async fn all_events(mut stream: Events) -> Vec<Arc<carrel_store::Event>> {
 
 #[tokio::test]
 async fn old_sandboxes_are_deleted_and_purged_including_failed_ones() {
-    let daemon = TestDaemon::with(Settings { cleanup_ttl: SOON, ..Settings::default() }).await;
+    let daemon = TestDaemon::with(ControlSettings { cleanup_ttl: SOON, ..ControlSettings::default() }).await;
     daemon.create("box1").await;
     daemon.until("box1", SandboxState::Ready).await;
     daemon.control.stop(&ME, "box1").await.unwrap();
@@ -109,7 +109,7 @@ async fn old_sandboxes_are_deleted_and_purged_including_failed_ones() {
     let (events, other) = tokio::join!(all_events(events), all_events(failed));
     let [.., request, end] = events.as_slice() else { panic!("{events:?}") };
     assert_eq!([request.kind, end.kind], [Event::SandboxDeleteRequested, Event::SandboxDeleted]);
-    assert!(matches!(&end.details, Details::Phase { reason, .. } if reason == "cleanup_ttl"), "{end:?}");
+    assert!(matches!(&end.details, EventDetails::Phase { reason, .. } if reason == "cleanup_ttl"), "{end:?}");
     assert_eq!(kinds(&other).last(), Some(&Event::SandboxDeleted));
     assert_eq!(daemon.provider.remaining(), (0, 0));
     // Its id cannot be reused.
@@ -185,8 +185,12 @@ async fn a_command_whose_program_is_missing_fails_its_sandbox_at_once() {
 #[tokio::test]
 async fn a_clock_change_makes_no_sandbox_idle() {
     let (clock, offset) = clock();
-    let mut daemon =
-        TestDaemon::with(Settings { idle_ttl: Duration::from_secs(60 * 60), clock, ..Settings::default() }).await;
+    let mut daemon = TestDaemon::with(ControlSettings {
+        idle_ttl: Duration::from_secs(60 * 60),
+        clock,
+        ..ControlSettings::default()
+    })
+    .await;
     daemon.create("box1").await;
     daemon.until("box1", SandboxState::Ready).await;
     let soon = Some(DraftDuration { seconds: 0, nanos: 30_000_000 });
@@ -211,7 +215,8 @@ async fn a_clock_change_makes_no_sandbox_idle() {
 async fn a_clock_that_is_set_back_removes_nothing_and_one_that_is_set_forward_removes_old_sandboxes() {
     let (clock, offset) = clock();
     let (idle_ttl, cleanup_ttl) = (Duration::ZERO, Duration::from_secs(60));
-    let mut daemon = TestDaemon::with(Settings { idle_ttl, cleanup_ttl, clock, ..Settings::default() }).await;
+    let mut daemon =
+        TestDaemon::with(ControlSettings { idle_ttl, cleanup_ttl, clock, ..ControlSettings::default() }).await;
     daemon.create("box1").await;
     daemon.until("box1", SandboxState::Ready).await;
     daemon.control.stop(&ME, "box1").await.unwrap();

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use carrel_control::fake::FakeProvider;
-use carrel_control::spec::{Draft, RestartPolicy};
-use carrel_control::{Caller, Control, CreateRequest, ExecRequest, Refusal, Settings};
-use carrel_store::{Details, SandboxId, Store, StoreOptions};
+use carrel_control::spec::{RestartPolicy, SpecDraft};
+use carrel_control::{Caller, Control, ControlSettings, CreateRequest, ExecRequest, Refusal};
+use carrel_store::{EventDetails, SandboxId, Store, StoreOptions};
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
@@ -73,7 +73,7 @@ impl ModelDaemon {
 
     fn after(store: Store, provider: &FakeProvider) -> Self {
         let runtime = Builder::new_current_thread().enable_time().build().unwrap();
-        let settings = Settings { idle_ttl: std::time::Duration::ZERO, ..Settings::default() };
+        let settings = ControlSettings { idle_ttl: std::time::Duration::ZERO, ..ControlSettings::default() };
         let control = runtime.block_on(Control::start(store.clone(), Arc::new(provider.clone()), settings)).unwrap();
         Self { runtime, control, store }
     }
@@ -158,7 +158,7 @@ async fn carry_out(control: &Control, what: ClientRequest) -> Result<(), Refusal
     match what {
         ClientRequest::Create(sandbox) => {
             let restart = (sandbox == RESTARTED).then_some(RestartPolicy::OnBoot);
-            let spec = Some(Draft { image: "host".to_owned(), restart, ..Draft::default() });
+            let spec = Some(SpecDraft { image: "host".to_owned(), restart, ..SpecDraft::default() });
             let request = CreateRequest { id: Some(sandbox_id(sandbox)), spec, ..CreateRequest::default() };
             control.create(&ME, request).await.map(drop)
         }
@@ -182,9 +182,11 @@ async fn carry_out(control: &Control, what: ClientRequest) -> Result<(), Refusal
 fn model_event(event: &carrel_store::Event) -> ModelEvent {
     let (mut reason, mut error_code, mut exec) = (String::new(), String::new(), None);
     match &event.details {
-        Details::None | Details::Service { .. } => {}
-        Details::Phase { reason: why, error_code: code, .. } => (reason, error_code) = (why.clone(), code.clone()),
-        Details::Exec { exec: id, state, exit_code, .. } => exec = Some((id.to_string(), state.number(), *exit_code)),
+        EventDetails::None | EventDetails::Service { .. } => {}
+        EventDetails::Phase { reason: why, error_code: code, .. } => (reason, error_code) = (why.clone(), code.clone()),
+        EventDetails::Exec { exec: id, state, exit_code, .. } => {
+            exec = Some((id.to_string(), state.number(), *exit_code))
+        }
     }
     ModelEvent { kind: event.kind.number(), state: event.state.number(), reason, error_code, exec }
 }

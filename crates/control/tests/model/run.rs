@@ -162,9 +162,12 @@ impl ModelRun {
                 return Ok(Err(format!("{name} is {:?}", sandbox.state)));
             }
             let execs: Vec<_> = sandbox.running().cloned().collect();
-            let seen = self.daemon.visible_state(number);
-            if seen != (sandbox.state.number(), execs.clone()) {
-                return Ok(Err(format!("{name} is visible as {seen:?}, not as {:?} with {execs:?}", sandbox.state)));
+            let observed = self.daemon.visible_state(number);
+            if observed != (sandbox.state.number(), execs.clone()) {
+                return Ok(Err(format!(
+                    "{name} is visible as {observed:?}, not as {:?} with {execs:?}",
+                    sandbox.state
+                )));
             }
             match sandbox.state {
                 ModelState::Ready => ready.push(name),

@@ -61,13 +61,13 @@ pub enum ConfigError {
         /// The full key.
         key: String,
         /// Why the file cannot be used.
-        source: Box<FileError>,
+        source: Box<ConfigFileError>,
     },
 }
 
 /// Why a file that a key names cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum FileError {
+pub enum ConfigFileError {
     /// It has no API key.
     #[error(transparent)]
     Key(#[from] KeyError),
@@ -117,9 +117,11 @@ impl ConfigError {
                     .to_owned()
             }
             Self::File { key, source, .. } => match &**source {
-                FileError::Key(KeyError::Open(file)) => format!("chmod 600 {}", file.display()),
+                ConfigFileError::Key(KeyError::Open(file)) => format!("chmod 600 {}", file.display()),
                 // A log file is created, so what is missing is its directory.
-                FileError::Open { file, source } if key == "log.file" && source.kind() == io::ErrorKind::NotFound => {
+                ConfigFileError::Open { file, source }
+                    if key == "log.file" && source.kind() == io::ErrorKind::NotFound =>
+                {
                     format!("mkdir -p {}", file.parent().unwrap_or(file).display())
                 }
                 other => format!("ls -l {}", other.file().display()),
@@ -128,9 +130,9 @@ impl ConfigError {
     }
 }
 
-// === impl FileError ===
+// === impl ConfigFileError ===
 
-impl FileError {
+impl ConfigFileError {
     fn file(&self) -> &std::path::Path {
         match self {
             Self::Key(KeyError::Read { path, .. } | KeyError::Unfit { path, .. } | KeyError::Open(path)) => path,

@@ -19,7 +19,7 @@ use std::time::Duration;
 use carrel_control::Retention;
 use carrel_local::LogTemplate;
 
-pub use self::error::{ConfigError, FileError};
+pub use self::error::{ConfigError, ConfigFileError};
 pub use self::log::{LogConfig, LogFormat, LogLevel};
 pub use self::registries::Registries;
 use crate::address::Address;
@@ -162,7 +162,7 @@ impl Config {
     pub(crate) fn check_files(&self) -> Result<(), ConfigError> {
         for (key, file) in self.registries.files() {
             std::fs::File::open(file).map_err(|source| {
-                let source = Box::new(FileError::Open { file: file.to_owned(), source });
+                let source = Box::new(ConfigFileError::Open { file: file.to_owned(), source });
                 ConfigError::File { path: self.file.clone().unwrap_or_default(), key, source }
             })?;
         }

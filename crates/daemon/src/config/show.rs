@@ -4,7 +4,9 @@ use std::fmt::{self, Write as _};
 use std::path::Path;
 use std::time::Duration;
 
-use super::{Config, ListenConfig, LogConfig, RetentionConfig, quantity};
+use carrel_units::TimeSpan;
+
+use super::{Config, ListenConfig, LogConfig, RetentionConfig};
 
 /// A string in TOML quotes.
 pub(super) struct QuotedText<'t>(pub(super) &'t str);
@@ -12,9 +14,9 @@ pub(super) struct QuotedText<'t>(pub(super) &'t str);
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "[runtime]")?;
-        writeln!(f, "idle_ttl = {}", QuotedText(&quantity::format_duration(self.idle_ttl)))?;
-        writeln!(f, "cleanup_ttl = {}", QuotedText(&quantity::format_duration(self.cleanup_ttl)))?;
-        writeln!(f, "grace = {}", QuotedText(&quantity::format_duration(self.grace)))?;
+        writeln!(f, "idle_ttl = {}", QuotedText(&TimeSpan(self.idle_ttl).to_string()))?;
+        writeln!(f, "cleanup_ttl = {}", QuotedText(&TimeSpan(self.cleanup_ttl).to_string()))?;
+        writeln!(f, "grace = {}", QuotedText(&TimeSpan(self.grace).to_string()))?;
         self.log.fmt(f)?;
         writeln!(f, "\n[artifacts]")?;
         path(f, "exec_output_root", self.exec_output_root.as_deref())?;
@@ -88,7 +90,7 @@ pub(super) fn path(f: &mut fmt::Formatter<'_>, key: &str, value: Option<&Path>) 
 }
 
 fn age(f: &mut fmt::Formatter<'_>, key: &str, value: Duration) -> fmt::Result {
-    writeln!(f, "{key} = {}", QuotedText(&quantity::format_duration(value)))
+    writeln!(f, "{key} = {}", QuotedText(&TimeSpan(value).to_string()))
 }
 
 fn number(f: &mut fmt::Formatter<'_>, key: &str, value: Option<u64>) -> fmt::Result {

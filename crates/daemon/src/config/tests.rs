@@ -16,7 +16,7 @@ const EVERYTHING: &str = include_str!("everything.toml");
 
 const DEFAULTS: &str = r#"[runtime]
 idle_ttl = "10m"
-cleanup_ttl = "360h"
+cleanup_ttl = "15d"
 grace = "2s"
 
 [log]
@@ -44,7 +44,7 @@ events_count = 100000
 execs_age = "0"
 execs_count = 10000
 logs_age = "0"
-orphans_age = "720h"
+orphans_age = "30d"
 
 [host]
 allow = []

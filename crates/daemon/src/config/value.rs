@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use carrel_local::LogTemplate;
 use carrel_registry::RegistryMirror;
+use carrel_units::TimeSpan;
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 
 use super::{LogFormat, LogLevel, quantity};
@@ -80,7 +81,7 @@ impl TextValue for Duration {
     const EXPECTED: &'static str = quantity::DURATION;
 
     fn read(text: &str) -> Result<Self, Option<String>> {
-        quantity::duration(text).ok_or(None)
+        text.parse().map(|TimeSpan(span)| span).map_err(|_| None)
     }
 }
 
@@ -137,7 +138,7 @@ impl TextValue for Address {
     const EXPECTED: &'static str = "unix:PATH or tcp:ADDRESS:PORT";
 
     fn read(text: &str) -> Result<Self, Option<String>> {
-        text.parse().map_err(|bad: crate::address::BadAddress| Some(bad.to_string()))
+        text.parse().map_err(|bad: crate::address::InvalidAddress| Some(bad.to_string()))
     }
 }
 
@@ -163,7 +164,7 @@ impl Visitor<'_> for ByteSizeVisitor {
 
     fn visit_str<E: Error>(self, text: &str) -> Result<ByteSize, E> {
         let wrong = || E::custom(format_args!("{text:?} is not valid: expected a size {}", quantity::SIZE));
-        quantity::size(text).map(ByteSize).ok_or_else(wrong)
+        text.parse().map(|carrel_units::ByteSize(bytes)| ByteSize(bytes)).map_err(|_| wrong())
     }
 }
 

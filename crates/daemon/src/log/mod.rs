@@ -14,7 +14,7 @@ use tracing_subscriber::{Registry, fmt, reload};
 
 use self::format::{LineFormat, LineStyle};
 use self::sink::LogSink;
-use crate::config::{ConfigError, FileError, LogConfig, LogFormat};
+use crate::config::{ConfigError, ConfigFileError, LogConfig, LogFormat};
 use crate::error::ServeError;
 
 /// The environment variable that overrides the configured levels, such as `carrel_local=debug,h2=info`.
@@ -77,7 +77,7 @@ pub(crate) fn failed(error: &ServeError, config: LogFormat) -> bool {
 
 fn unusable(path: Option<&Path>, target: Option<&Path>, source: io::Error) -> ConfigError {
     let file = target.map(Path::to_owned).unwrap_or_default();
-    let source = Box::new(FileError::Open { file, source });
+    let source = Box::new(ConfigFileError::Open { file, source });
     ConfigError::File { path: path.map(Path::to_owned).unwrap_or_default(), key: "log.file".to_owned(), source }
 }
 

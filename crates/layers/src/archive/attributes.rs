@@ -17,7 +17,7 @@ pub(super) const HANDED_ON: &CStr = c"system.posix_acl_default";
 
 /// The supported attributes: file capabilities, ACLs, and `user.*`. Attributes that need the host's trust are skipped,
 /// and so are those in a global header. Attributes of overlayfs itself are rejected.
-pub(super) fn taken_over(records: &PaxRecords) -> Result<Attributes, EntryRejection> {
+pub(super) fn preserved(records: &PaxRecords) -> Result<Attributes, EntryRejection> {
     let mut attributes = Attributes::new();
     for (name, value) in records.starting_with(START) {
         if name.starts_with(b"user.overlay.") {
@@ -58,13 +58,13 @@ mod tests {
             "system.nfs4_acl",
             "user.b",
         ];
-        let names: Vec<_> = taken_over(&records(&given)).unwrap().into_keys().collect();
+        let names: Vec<_> = preserved(&records(&given)).unwrap().into_keys().collect();
         assert_eq!(names, [c"security.capability", HANDED_ON, c"user.a", c"user.b"].map(CStr::to_owned));
     }
 
     #[test]
     fn attributes_of_overlayfs_are_rejected() {
         let name = "user.overlay.opaque";
-        assert_eq!(taken_over(&records(&[name])), Err(EntryRejection::Attribute(name.into())));
+        assert_eq!(preserved(&records(&[name])), Err(EntryRejection::Attribute(name.into())));
     }
 }

@@ -144,7 +144,7 @@ impl EntryHeaders<'_> {
             owner: self.owner("uid", &fields.uid)?,
             group: self.owner("gid", &fields.gid)?,
             modified: self.modified().ok_or(EntryRejection::Number("mtime"))?,
-            attributes: attributes::taken_over(self.local)?,
+            attributes: attributes::preserved(self.local)?,
         })
     }
 

@@ -23,7 +23,7 @@ pub(super) struct ArchiveReader<R> {
     offset: u64,
     /// The name of the previous entry.
     last: Vec<u8>,
-    seen: u64,
+    entries_read: u64,
     most: u64,
     global: PaxRecords,
 }
@@ -40,12 +40,12 @@ struct ExtendedHeaders {
 
 impl<R: BufRead> ArchiveReader<R> {
     pub(super) fn new(archive: R, form: ArchiveForm, most: u64) -> Self {
-        Self { archive, form, offset: 0, last: Vec::new(), seen: 0, most, global: PaxRecords::default() }
+        Self { archive, form, offset: 0, last: Vec::new(), entries_read: 0, most, global: PaxRecords::default() }
     }
 
     /// The number of headers so far.
-    pub(super) fn seen(&self) -> u64 {
-        self.seen
+    pub(super) fn entries_read(&self) -> u64 {
+        self.entries_read
     }
 
     /// The next entry; `None` at the end marker. The content of the previous one must have been read.
@@ -53,8 +53,8 @@ impl<R: BufRead> ArchiveReader<R> {
         let mut announced = ExtendedHeaders::default();
         while let Some(header) = self.header()? {
             let refuse = |why| ArchiveError::refused(&header.path_bytes(), why);
-            self.seen += 1;
-            if self.seen > self.most {
+            self.entries_read += 1;
+            if self.entries_read > self.most {
                 return Err(refuse(EntryRejection::TooMany(self.most)));
             }
             match header.as_old().linkflag {

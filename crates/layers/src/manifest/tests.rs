@@ -54,7 +54,7 @@ fn null_and_empty_lists_are_the_same() {
     let bytes = serde_json::to_vec(&bytes).unwrap();
     let manifest = Manifest { media_type: media::MANIFEST.into(), digest: Digest::of(&bytes), bytes };
     assert_eq!(manifest.read().unwrap().layers, []);
-    assert!(Index::read(br#"{"schemaVersion":2,"manifests":null}"#).unwrap().manifests.is_empty());
+    assert!(ImageIndex::read(br#"{"schemaVersion":2,"manifests":null}"#).unwrap().manifests.is_empty());
     let platform = serde_json::json!({ "os": "linux", "architecture": "arm64", "variant": "" });
     let described = serde_json::json!({
         "mediaType": media::MANIFEST, "digest": Digest::of(b"arm"), "size": 1, "annotations": null, "platform": platform,
@@ -64,7 +64,7 @@ fn null_and_empty_lists_are_the_same() {
     assert_eq!(chosen(&manifests, "linux/arm64/v8"), Ok(Digest::of(b"arm")));
     // Required keys must be present.
     assert!(serde_json::from_str::<ImageManifest>(r#"{"schemaVersion":2,"layers":[]}"#).is_err());
-    assert!(Index::read(br#"{"schemaVersion":2}"#).is_err());
+    assert!(ImageIndex::read(br#"{"schemaVersion":2}"#).is_err());
 }
 
 #[test]

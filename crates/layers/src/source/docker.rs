@@ -37,9 +37,9 @@ enum DockerError {
     Unreadable { path: PathBuf, source: io::Error },
     #[error("{} is not an archive of `docker save`: {why}", path.display())]
     None { path: PathBuf, why: String },
-    #[error("{} holds no image {name:?}{}", path.display(), hint(there))]
+    #[error("{} contains no image {name:?}{}", path.display(), hint(there))]
     NoSuch { path: PathBuf, name: String, there: Vec<String> },
-    #[error("{} holds {number} images{}", path.display(), hint(there))]
+    #[error("{} contains {number} images{}", path.display(), hint(there))]
     Several { path: PathBuf, number: usize, there: Vec<String> },
 }
 
@@ -107,7 +107,7 @@ fn meant(path: &Path, images: &[DockerImageEntry], name: Option<&str>) -> Result
     let there = || images.iter().flat_map(|image| image.repo_tags.iter().flatten()).cloned().collect();
     match (name, images) {
         (None, [one]) => Ok(one.clone()),
-        (None, []) => Err(DockerError::None { path, why: "it holds no image".into() }),
+        (None, []) => Err(DockerError::None { path, why: "it contains no image".into() }),
         (None, several) => Err(DockerError::Several { path, number: several.len(), there: there() }),
         (Some(name), images) => {
             let called =

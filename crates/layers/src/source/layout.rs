@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::files::NamedFiles;
 use super::{ImageSource, SourceError};
 use crate::digest::Digest;
-use crate::manifest::{Descriptor, Index, MAX_MANIFEST_SIZE, Manifest, choose_from, resolve};
+use crate::manifest::{Descriptor, ImageIndex, MAX_MANIFEST_SIZE, Manifest, choose_from, resolve};
 use crate::platform::Platform;
 use crate::unpack::Decompress;
 
@@ -30,11 +30,11 @@ enum LayoutError {
     Unreadable { path: PathBuf, source: std::io::Error },
     #[error("{} is not an OCI layout: {why}", path.display())]
     None { path: PathBuf, why: String },
-    #[error("{} holds no image {name:?}{}", path.display(), hint(there))]
+    #[error("{} contains no image {name:?}{}", path.display(), hint(there))]
     NoSuch { path: PathBuf, name: String, there: Vec<String> },
-    #[error("{} holds several images{}", path.display(), hint(there))]
+    #[error("{} contains several images{}", path.display(), hint(there))]
     Several { path: PathBuf, there: Vec<String> },
-    #[error("{} holds no image", .0.display())]
+    #[error("{} contains no image", .0.display())]
     Empty(PathBuf),
 }
 
@@ -75,7 +75,7 @@ impl OciLayout {
         let index = self.files.small("index.json", MAX_MANIFEST_SIZE)?;
         let none = |why: &str| LayoutError::None { path: self.path.clone(), why: why.into() };
         let index = index.ok_or_else(|| SourceError::other(none("it has no file `index.json`")))?;
-        let all = Index::read(&index)?.manifests;
+        let all = ImageIndex::read(&index)?.manifests;
         let there = || names(&all);
         let meant: Vec<_> = match self.name.as_deref() {
             None => all.clone(),

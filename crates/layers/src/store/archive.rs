@@ -14,9 +14,9 @@ use crate::archive::ArchiveForm;
 use crate::archive_index::{self, ArchiveKey};
 use crate::config::{ParsedConfig, generated};
 use crate::digest::{Digest, Hasher};
-use crate::error::StoreError;
+use crate::error::ImageStoreError;
 use crate::manifest::{Descriptor, ImageManifest, Manifest, media};
-use crate::progress::{LayerOutcome, Progress};
+use crate::progress::{LayerOutcome, PullProgress};
 use crate::unpack::{Compression, UnpackError, UnpackedLayer};
 
 /// The read size.
@@ -26,26 +26,26 @@ const BUFFER: usize = 256 << 10;
 
 impl ImageStore {
     /// Imports the tar of a root file system, which may be compressed. An unchanged file is read only once.
-    pub fn archive(&self, path: &Path, progress: &dyn Progress) -> Result<StoredImage, StoreError> {
+    pub fn archive(&self, path: &Path, progress: &dyn PullProgress) -> Result<StoredImage, ImageStoreError> {
         let failed = |error| self.failed(error);
-        let missing = |source: io::Error| StoreError::Missing { path: path.to_owned(), source };
+        let missing = |source: io::Error| ImageStoreError::Missing { path: path.to_owned(), source };
         let status = rustix::fs::stat(path).map_err(|errno| missing(errno.into()))?;
-        if let Some(stored) = self.seen(&ArchiveKey::new(&status))? {
+        if let Some(stored) = self.indexed(&ArchiveKey::new(&status))? {
             return Ok(stored);
         }
-        archive_index::settle(&status);
+        archive_index::wait_for_next_timestamp(&status);
         // The path may have become something else than a file; opening it must not block.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| missing(errno.into()))?;
         let status = rustix::fs::fstat(&file).map_err(|errno| missing(errno.into()))?;
         if FileType::from_raw_mode(status.st_mode) != FileType::RegularFile {
-            return Err(StoreError::NotDirectoryOrFile(path.to_owned()));
+            return Err(ImageStoreError::NotDirectoryOrFile(path.to_owned()));
         }
         let key = ArchiveKey::new(&status);
         let _adding = self.add()?;
         let archives = self.directory(ARCHIVES)?;
         let locked = archive_index::lock(&archives, &key).map_err(failed)?;
-        if let Some(stored) = self.seen(&key)? {
+        if let Some(stored) = self.indexed(&key)? {
             return Ok(stored);
         }
         match self.import(path, &mut file.into(), &key, progress) {
@@ -61,7 +61,7 @@ impl ImageStore {
     }
 
     /// The image of an archive that was imported before and is still in the store.
-    fn seen(&self, key: &ArchiveKey) -> Result<Option<StoredImage>, StoreError> {
+    fn indexed(&self, key: &ArchiveKey) -> Result<Option<StoredImage>, ImageStoreError> {
         let archives = files::existing(&self.handle, ARCHIVES).map_err(|error| self.failed(error))?;
         let digest = archives.map_or(Ok(None), |archives| archive_index::get(archives, key));
         match digest.map_err(|error| self.failed(error))? {
@@ -76,11 +76,11 @@ impl ImageStore {
         path: &Path,
         file: &mut File,
         key: &ArchiveKey,
-        progress: &dyn Progress,
-    ) -> Result<StoredImage, StoreError> {
+        progress: &dyn PullProgress,
+    ) -> Result<StoredImage, ImageStoreError> {
         let failed = |error| self.failed(error);
-        let missing = |source: io::Error| StoreError::Missing { path: path.to_owned(), source };
-        let archive = |source| StoreError::Archive { path: path.to_owned(), source };
+        let missing = |source: io::Error| ImageStoreError::Missing { path: path.to_owned(), source };
+        let archive = |source| ImageStoreError::Archive { path: path.to_owned(), source };
         let compression = sniff(file).map_err(missing)?;
         let size = file.metadata().map_err(missing)?.len();
         // Its digest is known only after reading it.
@@ -89,10 +89,10 @@ impl ImageStore {
         let (blob, unpacked) = self.read(file, &fresh, compression, progress, archive, missing)?;
         let now = rustix::fs::fstat(&*file).map_err(|errno| missing(errno.into()))?;
         if ArchiveKey::new(&now) != *key {
-            return Err(StoreError::Changed(path.to_owned()));
+            return Err(ImageStoreError::Changed(path.to_owned()));
         }
         if let Some(hint) = holds_layers(fresh.tree()) {
-            return Err(StoreError::Layers { path: path.to_owned(), hint });
+            return Err(ImageStoreError::Layers { path: path.to_owned(), hint });
         }
         let stored = self.import_layer(fresh, &unpacked, blob)?;
         progress.layer_done(0, LayerOutcome::Fetched);
@@ -105,10 +105,10 @@ impl ImageStore {
         file: &mut File,
         fresh: &StagedLayer,
         compression: Compression,
-        progress: &dyn Progress,
-        archive: impl Fn(UnpackError) -> StoreError,
-        missing: impl Fn(io::Error) -> StoreError,
-    ) -> Result<(Descriptor, UnpackedLayer), StoreError> {
+        progress: &dyn PullProgress,
+        archive: impl Fn(UnpackError) -> ImageStoreError,
+        missing: impl Fn(io::Error) -> ImageStoreError,
+    ) -> Result<(Descriptor, UnpackedLayer), ImageStoreError> {
         let failed = |error| self.failed(error);
         let mut unpacking = self.unpacker.start_form(fresh.tree(), compression, ArchiveForm::Root).map_err(&archive)?;
         let mut blob = fresh.file(BLOB).map_err(failed)?;
@@ -143,7 +143,7 @@ impl ImageStore {
         fresh: StagedLayer,
         unpacked: &UnpackedLayer,
         blob: Descriptor,
-    ) -> Result<StoredImage, StoreError> {
+    ) -> Result<StoredImage, ImageStoreError> {
         let failed = |error| self.failed(error);
         let layer = layer(blob, unpacked.diff_id, ArchiveForm::Root);
         self.keep_written(fresh, unpacked, &layer)?;

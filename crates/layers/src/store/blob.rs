@@ -7,16 +7,18 @@ use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use carrel_failpoint::Failpoints;
+
 use super::budget;
 use super::layer::LayerPull;
 use super::{BLOBS, ImageStore, PARTIAL, files};
 use crate::cancellation::CancellationToken;
 use crate::digest::{Digest, DigestReader, Hasher};
-use crate::error::{StoreError, is_full};
-use crate::failpoint::Phase;
+use crate::error::{ImageStoreError, is_full};
+use crate::failpoint::PullPhase;
 use crate::lock::FileLock;
 use crate::manifest::Descriptor;
-use crate::progress::Progress;
+use crate::progress::PullProgress;
 use crate::source::{ImageSource, SourceError};
 use crate::unpack::{UnpackError, UnpackProcess, UnpackedLayer};
 
@@ -33,7 +35,7 @@ pub(super) struct RecordedContent {
 
 /// Stops the layers of a pull: because the caller cancelled it, or another layer failed.
 pub(super) struct PullStop<'a> {
-    asked: &'a CancellationToken,
+    cancellation: &'a CancellationToken,
     failed: AtomicBool,
     /// Whether a retry is useless.
     forever: AtomicBool,
@@ -44,7 +46,7 @@ pub(super) struct BlobFlow<'a> {
     store: &'a ImageStore,
     /// The unpack process, if the blob is to be unpacked.
     pub(super) unpacking: Option<UnpackProcess>,
-    pub(super) progress: &'a dyn Progress,
+    pub(super) progress: &'a dyn PullProgress,
     /// The index of the layer, for progress.
     pub(super) number: usize,
     halt: &'a PullStop<'a>,
@@ -77,7 +79,7 @@ pub(super) enum BlobError {
 
 impl ImageStore {
     /// Lists the content of recorded images.
-    pub(super) fn known(&self) -> Result<RecordedContent, StoreError> {
+    pub(super) fn known(&self) -> Result<RecordedContent, ImageStoreError> {
         let records = self.records()?;
         Ok(RecordedContent {
             layers: records.places(),
@@ -91,8 +93,8 @@ impl ImageStore {
         budget::has_room(&self.handle)
     }
 
-    pub(super) fn full(&self) -> StoreError {
-        StoreError::Full(self.path.clone())
+    pub(super) fn full(&self) -> ImageStoreError {
+        ImageStoreError::Full(self.path.clone())
     }
 
     /// Reads a configuration from the store, or fetches it.
@@ -101,7 +103,7 @@ impl ImageStore {
         blob: &Descriptor,
         largest: u64,
         source: &dyn ImageSource,
-    ) -> Result<Vec<u8>, StoreError> {
+    ) -> Result<Vec<u8>, ImageStoreError> {
         let path = format!("{BLOBS}/{}", blob.digest.hex());
         let kept = files::read(&self.handle, &path).map_err(|error| self.failed(error))?;
         if let Some(kept) = kept.filter(|kept| Digest::of(kept) == blob.digest) {
@@ -115,17 +117,17 @@ impl ImageStore {
         reader.take(bound).read_to_end(&mut bytes).map_err(SourceError::System)?;
         let (expected, found) = (blob.size, bytes.len() as u64);
         if found != expected {
-            return Err(StoreError::Size { what, digest: blob.digest, expected, found });
+            return Err(ImageStoreError::Size { what, digest: blob.digest, expected, found });
         }
         let found = Digest::of(&bytes);
         if found != blob.digest {
-            return Err(StoreError::Digest { what, expected: blob.digest, found });
+            return Err(ImageStoreError::Digest { what, expected: blob.digest, found });
         }
         Ok(bytes)
     }
 
     /// Stores a manifest or a configuration.
-    pub(super) fn keep_small(&self, bytes: &[u8]) -> Result<(), StoreError> {
+    pub(super) fn keep_small(&self, bytes: &[u8]) -> Result<(), ImageStoreError> {
         let (blobs, name) = (self.directory(BLOBS)?, Digest::of(bytes).hex());
         let kept = files::read(&blobs, &name).map_err(|error| self.failed(error))?;
         if kept.as_deref() == Some(bytes) {
@@ -181,7 +183,7 @@ impl ImageStore {
         file.rewind().map_err(BlobError::Into)?;
         flow.take((&file).take(have), have, None, BlobError::Into)?;
         if have < blob.size {
-            Phase::BlobBegun.begin();
+            PullPhase::BlobStarted.begin();
             let reader = source.blob(blob, have).map_err(BlobError::From)?;
             let outcome = flow.take(reader, blob.size, Some(&file), |error| BlobError::From(error.into()));
             // The partial file has the expected size or more, so the stated size must be wrong.
@@ -198,12 +200,12 @@ impl ImageStore {
 // === impl PullStop ===
 
 impl<'a> PullStop<'a> {
-    pub(super) fn new(asked: &'a CancellationToken) -> Self {
-        Self { asked, failed: AtomicBool::new(false), forever: AtomicBool::new(false) }
+    pub(super) fn new(cancellation: &'a CancellationToken) -> Self {
+        Self { cancellation, failed: AtomicBool::new(false), forever: AtomicBool::new(false) }
     }
 
     pub(super) fn is_set(&self) -> bool {
-        self.asked.is_cancelled() || self.failed.load(Ordering::Relaxed)
+        self.cancellation.is_cancelled() || self.failed.load(Ordering::Relaxed)
     }
 
     /// Records that a layer failed.
@@ -249,7 +251,7 @@ impl<'a> BlobFlow<'a> {
             }
             if let Some(into) = &mut into {
                 into.write_all(bytes).map_err(BlobError::Into)?;
-                Phase::BlobBegun.end();
+                PullPhase::BlobStarted.end();
             }
             self.state.write_all(bytes).map_err(BlobError::Into)?;
             self.progress.fetched(self.number, self.length);
@@ -321,16 +323,16 @@ impl BlobError {
     }
 
     /// Converts it to the error that is reported.
-    pub(super) fn into_error(self, store: &ImageStore, blob: &Descriptor) -> StoreError {
+    pub(super) fn into_error(self, store: &ImageStore, blob: &Descriptor) -> ImageStoreError {
         let (what, digest, expected) = ("layer", blob.digest, blob.size);
         match self {
             Self::From(error) => error.into(),
             Self::Into(error) => store.failed(error),
-            Self::Cut(found) => StoreError::Truncated { digest, expected, found },
-            Self::Length(found) => StoreError::Size { what, digest, expected, found },
-            Self::Other(found) => StoreError::Digest { what, expected: digest, found },
-            Self::Unpack(source) => StoreError::Unpack { blob: digest, source },
-            Self::Stopped { .. } => StoreError::Cancelled,
+            Self::Cut(found) => ImageStoreError::Truncated { digest, expected, found },
+            Self::Length(found) => ImageStoreError::Size { what, digest, expected, found },
+            Self::Other(found) => ImageStoreError::Digest { what, expected: digest, found },
+            Self::Unpack(source) => ImageStoreError::Unpack { blob: digest, source },
+            Self::Stopped { .. } => ImageStoreError::Cancelled,
             Self::Full => store.full(),
         }
     }

@@ -4,17 +4,19 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 
+use carrel_failpoint::Failpoints;
+
 use super::blob::{BlobError, BlobFlow, PullStop, RecordedContent};
 use super::budget::ImageBudget;
 use super::record::{ImageLayer, LayerRecord};
 use super::{ABOUT, BLOBS, ImageStore, LAYERS, PARTIAL, TREE, files};
 use crate::archive::ArchiveForm;
 use crate::digest::Digest;
-use crate::error::StoreError;
-use crate::failpoint::Phase;
+use crate::error::ImageStoreError;
+use crate::failpoint::PullPhase;
 use crate::lock::FileLock;
 use crate::manifest::Descriptor;
-use crate::progress::{LayerOutcome, Progress};
+use crate::progress::{LayerOutcome, PullProgress};
 use crate::source::ImageSource;
 use crate::staging::StagingDirectory;
 use crate::unpack::{Compression, UnpackedLayer};
@@ -31,7 +33,7 @@ pub(super) struct LayerPull<'a> {
     pub(super) known: &'a RecordedContent,
     pub(super) budget: &'a ImageBudget,
     pub(super) halt: &'a PullStop<'a>,
-    pub(super) progress: &'a dyn Progress,
+    pub(super) progress: &'a dyn PullProgress,
 }
 
 /// A layer in a staging directory.
@@ -44,11 +46,11 @@ pub(super) struct StagedLayer {
 
 impl ImageStore {
     /// Ensures that a layer is unpacked and its blob is stored.
-    pub(super) fn layer(&self, wanted: &LayerPull<'_>) -> Result<LayerOutcome, StoreError> {
+    pub(super) fn layer(&self, wanted: &LayerPull<'_>) -> Result<LayerOutcome, ImageStoreError> {
         let (layer, failed) = (wanted.layer, |error| self.failed(error));
         let partial = self.directory(PARTIAL)?;
         let lock = |name: &str| match FileLock::take_unless(&partial, name, || wanted.halt.is_set()) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Err(StoreError::Cancelled),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Err(ImageStoreError::Cancelled),
             outcome => outcome.map_err(failed),
         };
         let _one = lock(&of_layer(layer.place))?;
@@ -71,7 +73,7 @@ impl ImageStore {
     }
 
     /// Fetches a blob and unpacks it at the same time.
-    fn take_blob(&self, wanted: &LayerPull<'_>, lock: FileLock, unpack: bool) -> Result<LayerOutcome, StoreError> {
+    fn take_blob(&self, wanted: &LayerPull<'_>, lock: FileLock, unpack: bool) -> Result<LayerOutcome, ImageStoreError> {
         let resumed = rustix::fs::fstat(&lock.file).map_err(|errno| self.failed(errno.into()))?.st_size > 0;
         let mut outcome = self.attempt(wanted, Some((&lock, unpack)));
         // The partial file of an earlier pull may be the cause.
@@ -82,10 +84,10 @@ impl ImageStore {
         }
         match &outcome {
             Ok(_) => {
-                Phase::BlobComplete.begin();
+                PullPhase::BlobComplete.begin();
                 let blobs = self.directory(BLOBS)?;
                 lock.keep(blobs, &wanted.layer.blob.digest.hex()).map_err(|error| self.failed(error))?;
-                Phase::BlobComplete.end();
+                PullPhase::BlobComplete.end();
             }
             // Discard it: it is useless, or takes up space.
             Err(broken) if broken.spoiled() || broken.full() => drop(lock),
@@ -125,7 +127,7 @@ impl ImageStore {
         &self,
         wanted: &LayerPull<'_>,
         outcome: Result<Option<(StagedLayer, UnpackedLayer)>, BlobError>,
-    ) -> Result<LayerOutcome, StoreError> {
+    ) -> Result<LayerOutcome, ImageStoreError> {
         let layer = wanted.layer;
         if let Some((fresh, unpacked)) = outcome.map_err(|broken| broken.into_error(self, &layer.blob))? {
             let (blob, expected) = (layer.blob.digest, layer.diff_id);
@@ -134,7 +136,7 @@ impl ImageStore {
                 if !wanted.known.blobs.contains(&blob) {
                     files::unlink(&self.directory(BLOBS)?, &blob.hex()).map_err(|error| self.failed(error))?;
                 }
-                return Err(StoreError::DiffId { blob, expected, found: unpacked.diff_id });
+                return Err(ImageStoreError::DiffId { blob, expected, found: unpacked.diff_id });
             }
             wanted.progress.unpacked(wanted.number, unpacked.bytes);
             self.keep_layer(fresh, &unpacked, layer)?;
@@ -148,7 +150,7 @@ impl ImageStore {
         fresh: StagedLayer,
         unpacked: &UnpackedLayer,
         layer: &ImageLayer,
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), ImageStoreError> {
         let failed = |error| self.failed(error);
         let (known, blob, beside) = (self.known()?, &layer.blob, fresh.staged.handle());
         let (blobs, name) = (self.directory(BLOBS)?, blob.digest.hex());
@@ -166,7 +168,7 @@ impl ImageStore {
 
     /// Whether a layer is unpacked. One from an earlier boot that no image refers to may be incomplete on disk, and is
     /// removed.
-    fn unpacked(&self, place: Digest, known: &RecordedContent) -> Result<bool, StoreError> {
+    fn unpacked(&self, place: Digest, known: &RecordedContent) -> Result<bool, ImageStoreError> {
         let about = self.about(place)?;
         if about.as_ref().is_some_and(|about| known.layers.contains(&place) || about.of_this_boot()) {
             return Ok(true);
@@ -187,19 +189,24 @@ impl ImageStore {
     }
 
     /// Moves a layer into place.
-    fn keep_layer(&self, fresh: StagedLayer, unpacked: &UnpackedLayer, layer: &ImageLayer) -> Result<(), StoreError> {
+    fn keep_layer(
+        &self,
+        fresh: StagedLayer,
+        unpacked: &UnpackedLayer,
+        layer: &ImageLayer,
+    ) -> Result<(), ImageStoreError> {
         let write = || -> io::Result<()> {
             let about = serde_json::to_vec(&LayerRecord::new(unpacked, layer.blob.digest))?;
-            Phase::LayerStaged.begin();
+            PullPhase::LayerStaged.begin();
             files::create(fresh.staged.handle(), ABOUT)?.write_all(&about)?;
-            Phase::LayerStaged.end();
+            PullPhase::LayerStaged.end();
             Ok(())
         };
         write().map_err(|error| self.failed(error))?;
         let layers = self.directory(LAYERS)?;
-        Phase::LayerKept.begin();
+        PullPhase::LayerKept.begin();
         fresh.staged.keep(layers, &layer.place.hex()).map_err(|error| self.failed(error))?;
-        Phase::LayerKept.end();
+        PullPhase::LayerKept.end();
         Ok(())
     }
 }

@@ -93,7 +93,7 @@ fn needed(sheets: &[PatchSource]) -> io::Result<BTreeMap<PathBuf, usize>> {
     let made: BTreeSet<&Path> = sheets.iter().flat_map(|sheet| &sheet.made).map(PathBuf::as_path).collect();
     let (mut needed, mut walk) = (BTreeMap::new(), LayerWalk::new(sheets)?);
     for path in made {
-        walk.go(path)?;
+        walk.move_to(path)?;
         if walk.is_patched() {
             walk.list(&mut needed);
         }
@@ -138,7 +138,7 @@ fn open(root: &OwnedFd, path: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::openat2(root, path, DIRECTORY, Mode::empty(), RESOLVE)
 }
 
-fn look(root: &OwnedFd, path: &Path) -> io::Result<LayerLookup> {
+fn look_up(root: &OwnedFd, path: &Path) -> io::Result<LayerLookup> {
     match open(root, path) {
         Ok(directory) => Ok(LayerLookup::Directory(directory)),
         Err(Errno::NOENT) => Ok(LayerLookup::Nothing),
@@ -190,7 +190,7 @@ impl<'a> LayerWalk<'a> {
     }
 
     /// Moves to a path from the current one.
-    fn go(&mut self, path: &Path) -> io::Result<()> {
+    fn move_to(&mut self, path: &Path) -> io::Result<()> {
         let parts: Vec<&OsStr> = path.iter().collect();
         let same = self.levels.iter().skip(1).zip(&parts).take_while(|(level, part)| level.name == **part).count();
         while self.levels.len() > same + 1 {
@@ -216,7 +216,7 @@ impl<'a> LayerWalk<'a> {
             if self.looks > MOST_LOOKS {
                 return Err(io::Error::other(LookupLimit));
             }
-            match look(&sheet.tree, &self.path)? {
+            match look_up(&sheet.tree, &self.path)? {
                 LayerLookup::End => break,
                 LayerLookup::Nothing => {}
                 LayerLookup::Directory(directory) => {

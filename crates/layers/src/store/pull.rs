@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use carrel_failpoint::Failpoints;
 use rustix::fs::{Mode, OFlags};
 
 use super::blob::PullStop;
@@ -19,12 +20,12 @@ use crate::archive::ArchiveForm;
 use crate::cancellation::CancellationToken;
 use crate::config::ParsedConfig;
 use crate::digest::Digest;
-use crate::error::StoreError;
-use crate::failpoint::Phase;
+use crate::error::ImageStoreError;
+use crate::failpoint::PullPhase;
 use crate::lock::FileLock;
 use crate::manifest::{Descriptor, ImageManifest, MAX_CONFIG_SIZE, Manifest, ManifestError};
 use crate::platform::Platform;
-use crate::progress::{LayerOutcome, Progress};
+use crate::progress::{LayerOutcome, PullProgress};
 use crate::source::ImageSource;
 
 /// Layers that are fetched and unpacked in parallel.
@@ -37,7 +38,7 @@ struct ImagePull<'a> {
     read: &'a ImageManifest,
     source: &'a dyn ImageSource,
     platform: &'a Platform,
-    progress: &'a dyn Progress,
+    progress: &'a dyn PullProgress,
     stop: &'a CancellationToken,
     /// Set once the configuration is read.
     layers: OnceCell<Vec<ImageLayer>>,
@@ -60,8 +61,8 @@ impl ImageStore {
         name: Option<&str>,
         source: &dyn ImageSource,
         platform: &Platform,
-        progress: &dyn Progress,
-    ) -> Result<StoredImage, StoreError> {
+        progress: &dyn PullProgress,
+    ) -> Result<StoredImage, ImageStoreError> {
         self.pull_cancellable(name, source, platform, progress, &CancellationToken::new())
     }
 
@@ -71,13 +72,13 @@ impl ImageStore {
         name: Option<&str>,
         source: &dyn ImageSource,
         platform: &Platform,
-        progress: &dyn Progress,
+        progress: &dyn PullProgress,
         stop: &CancellationToken,
-    ) -> Result<StoredImage, StoreError> {
+    ) -> Result<StoredImage, ImageStoreError> {
         let outcome = self.pulled(name, source, platform, progress, stop);
         outcome.map_err(|error| match error {
             // Errors that follow from the cancellation are not reported.
-            _ if stop.is_cancelled() => StoreError::Cancelled,
+            _ if stop.is_cancelled() => ImageStoreError::Cancelled,
             // A full disk is the cause, whichever layer noticed first.
             error if error.is_full() => self.full(),
             error => error,
@@ -89,15 +90,15 @@ impl ImageStore {
         name: Option<&str>,
         source: &dyn ImageSource,
         platform: &Platform,
-        progress: &dyn Progress,
+        progress: &dyn PullProgress,
         stop: &CancellationToken,
-    ) -> Result<StoredImage, StoreError> {
+    ) -> Result<StoredImage, ImageStoreError> {
         // Reject an invalid name before fetching.
         name.map(super::place_of).transpose()?;
-        Phase::Manifest.begin();
+        PullPhase::Manifest.begin();
         let manifest = source.manifest(platform)?;
         let read = manifest.read()?;
-        Phase::Manifest.end();
+        PullPhase::Manifest.end();
         progress.begin(&read.layers);
         let layers = OnceCell::new();
         let pull =
@@ -112,18 +113,22 @@ impl ImageStore {
     }
 
     /// Names a recorded image, if it gets a name, and returns it.
-    pub(super) fn settle(&self, name: Option<&str>, digest: Digest) -> Result<StoredImage, StoreError> {
+    pub(super) fn settle(&self, name: Option<&str>, digest: Digest) -> Result<StoredImage, ImageStoreError> {
         let _held = self.hold(digest)?;
         if let Some(name) = name {
-            Phase::NameRecorded.begin();
+            PullPhase::NameRecorded.begin();
             self.record_name(name, digest)?;
-            Phase::NameRecorded.end();
+            PullPhase::NameRecorded.end();
         }
-        self.get(digest)?.ok_or_else(|| StoreError::Unknown(digest.to_string()))
+        self.get(digest)?.ok_or_else(|| ImageStoreError::Unknown(digest.to_string()))
     }
 
     /// Syncs the content, records the image, and then names it.
-    pub(super) fn finish(&self, complete: &UnrecordedImage<'_>, name: Option<&str>) -> Result<StoredImage, StoreError> {
+    pub(super) fn finish(
+        &self,
+        complete: &UnrecordedImage<'_>,
+        name: Option<&str>,
+    ) -> Result<StoredImage, ImageStoreError> {
         let digest = complete.manifest.digest;
         loop {
             if self.record(digest)?.is_none() {
@@ -131,13 +136,13 @@ impl ImageStore {
             }
             match self.settle(name, digest) {
                 // Another process removed it at once. Its content is still there while the shared lock is held.
-                Err(StoreError::Unknown(_)) => {}
+                Err(ImageStoreError::Unknown(_)) => {}
                 outcome => return outcome,
             }
         }
     }
 
-    fn record_image(&self, complete: &UnrecordedImage<'_>) -> Result<(), StoreError> {
+    fn record_image(&self, complete: &UnrecordedImage<'_>) -> Result<(), ImageStoreError> {
         let UnrecordedImage { manifest, read, described, layers } = complete;
         self.keep_small(&manifest.bytes)?;
         let shown = record::shown(layers);
@@ -163,30 +168,30 @@ impl ImageStore {
             Ok(rustix::fs::syncfs(&self.handle)?)
         };
         write().map_err(|error| {
-            if patch::is_too_much(&error) { StoreError::TooManyMissingEntries } else { self.failed(error) }
+            if patch::is_too_much(&error) { ImageStoreError::TooManyMissingEntries } else { self.failed(error) }
         })?;
         let images = self.directory(IMAGES)?;
-        Phase::ImageRecorded.begin();
+        PullPhase::ImageRecorded.begin();
         staged.keep(&images, &manifest.digest.hex()).map_err(|error| self.failed(error))?;
         rustix::fs::fsync(&images).map_err(|errno| self.failed(errno.into()))?;
-        Phase::ImageRecorded.end();
+        PullPhase::ImageRecorded.end();
         Ok(())
     }
 
     /// The visible layers and the sum of their file sizes, within the limits of an image.
-    fn sheets(&self, shown: &[Digest]) -> Result<(Vec<PatchSource>, u64), StoreError> {
+    fn sheets(&self, shown: &[Digest]) -> Result<(Vec<PatchSource>, u64), ImageStoreError> {
         let most = budget::whole(self.unpacker.limits).bytes;
         let (mut sheets, mut unpacked, mut spent, mut made) = (Vec::new(), 0_u64, 0_u64, MissingEntries::default());
         for place in shown {
-            let about = self.about(*place)?.ok_or_else(|| StoreError::Unknown(format!("layer {place}")))?;
+            let about = self.about(*place)?.ok_or_else(|| ImageStoreError::Unknown(format!("layer {place}")))?;
             unpacked = unpacked.saturating_add(about.bytes);
             spent = spent.saturating_add(about.spent());
             if spent > most {
-                return Err(StoreError::TooLarge(most));
+                return Err(ImageStoreError::TooLarge(most));
             }
             let sheet = PatchSource { tree: self.tree(*place)?, made: about.made().collect() };
             if !made.add(&sheet) {
-                return Err(StoreError::TooManyMissingEntries);
+                return Err(ImageStoreError::TooManyMissingEntries);
             }
             sheets.push(sheet);
         }
@@ -194,7 +199,7 @@ impl ImageStore {
     }
 
     /// Opens the tree of a layer.
-    fn tree(&self, place: Digest) -> Result<OwnedFd, StoreError> {
+    fn tree(&self, place: Digest) -> Result<OwnedFd, ImageStoreError> {
         let path = format!("{LAYERS}/{}/{TREE}", place.hex());
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         rustix::fs::openat(&self.handle, path, flags, Mode::empty()).map_err(|errno| self.failed(errno.into()))
@@ -204,7 +209,7 @@ impl ImageStore {
 // === impl ImagePull ===
 
 impl ImagePull<'_> {
-    fn named(&self, name: Option<&str>) -> Result<StoredImage, StoreError> {
+    fn named(&self, name: Option<&str>) -> Result<StoredImage, ImageStoreError> {
         loop {
             if self.store.record(self.manifest.digest)?.is_some() {
                 // The process that recorded it may have been killed before naming it.
@@ -216,7 +221,7 @@ impl ImagePull<'_> {
             }
             match self.store.settle(name, self.manifest.digest) {
                 // Another process removed it at once.
-                Err(StoreError::Unknown(_)) => {}
+                Err(ImageStoreError::Unknown(_)) => {}
                 outcome => return outcome,
             }
         }
@@ -232,7 +237,7 @@ impl ImagePull<'_> {
     }
 
     /// Fetches an image under its lock.
-    fn take(&self) -> Result<(), StoreError> {
+    fn take(&self) -> Result<(), ImageStoreError> {
         let Self { store, manifest, read, .. } = self;
         self.goes_on()?;
         let lock = FileLock::take_unless(&store.directory(PARTIAL)?, &self.turn(), || self.stop.is_cancelled());
@@ -244,12 +249,12 @@ impl ImagePull<'_> {
         let packed = read.layers.iter().fold(0, |sum: u64, layer| sum.saturating_add(layer.size));
         let most = budget::whole(store.unpacker.limits).bytes;
         if packed > most {
-            return Err(StoreError::TooLarge(most));
+            return Err(ImageStoreError::TooLarge(most));
         }
         let bytes = store.small(&read.config, MAX_CONFIG_SIZE, self.source)?;
         let described = ParsedConfig::read(&bytes)?;
         if let Some(there) = described.config.platform.as_ref().filter(|there| !self.platform.accepts(there)) {
-            self.progress.said(&format!("the image is for {there}, not for {}", self.platform));
+            self.progress.message(&format!("the image is for {there}, not for {}", self.platform));
         }
         let (layers, diff_ids) = (read.layers.len(), described.layers.len());
         if layers != diff_ids {
@@ -263,22 +268,22 @@ impl ImagePull<'_> {
         store.record_image(&UnrecordedImage { manifest, read, described, layers })
     }
 
-    fn goes_on(&self) -> Result<(), StoreError> {
-        if self.stop.is_cancelled() { Err(StoreError::Cancelled) } else { Ok(()) }
+    fn goes_on(&self) -> Result<(), ImageStoreError> {
+        if self.stop.is_cancelled() { Err(ImageStoreError::Cancelled) } else { Ok(()) }
     }
 
     /// Fetches all layers in parallel. When one fails, the others are stopped.
-    fn take_layers(&self, layers: &[ImageLayer]) -> Result<(), StoreError> {
+    fn take_layers(&self, layers: &[ImageLayer]) -> Result<(), ImageStoreError> {
         let Self { store, source, progress, .. } = *self;
         let known = store.known()?;
-        let mut seen = HashSet::new();
+        let mut observed = HashSet::new();
         let each = layers.iter().enumerate();
         // A layer that occurs twice is fetched once.
         let (first, again): (Vec<_>, Vec<_>) =
-            each.partition(|(_, layer)| seen.insert((layer.place, layer.blob.digest)));
+            each.partition(|(_, layer)| observed.insert((layer.place, layer.blob.digest)));
         let (next, halt, failure) = (AtomicUsize::new(0), PullStop::new(self.stop), Mutex::new(None));
         let budget = ImageBudget::new(store.unpacker.limits);
-        let work = || -> Result<(), StoreError> {
+        let work = || -> Result<(), ImageStoreError> {
             while let Some((number, layer)) = first.get(next.fetch_add(1, Ordering::Relaxed)) {
                 let compression = layer.blob.compression()?;
                 let (number, budget, halt, known) = (*number, &budget, &halt, &known);

@@ -5,18 +5,23 @@ use std::io;
 
 use super::{BLOBS, ImageStore, files};
 use crate::digest::Digest;
-use crate::error::StoreError;
+use crate::error::ImageStoreError;
 use crate::manifest::Descriptor;
-use crate::progress::{LayerOutcome, Progress};
+use crate::progress::{LayerOutcome, PullProgress};
 use crate::source::{ImageTarget, SourceError};
 
 // === impl ImageStore ===
 
 impl ImageStore {
     /// Pushes what the target lacks, then the manifest.
-    pub fn push(&self, digest: Digest, target: &dyn ImageTarget, progress: &dyn Progress) -> Result<(), StoreError> {
+    pub fn push(
+        &self,
+        digest: Digest,
+        target: &dyn ImageTarget,
+        progress: &dyn PullProgress,
+    ) -> Result<(), ImageStoreError> {
         let _held = self.hold(digest)?;
-        let record = self.record(digest)?.ok_or_else(|| StoreError::Unknown(digest.to_string()))?;
+        let record = self.record(digest)?.ok_or_else(|| ImageStoreError::Unknown(digest.to_string()))?;
         let layers: Vec<_> = record.layers.iter().map(|layer| layer.blob.clone()).collect();
         progress.begin(&layers);
         let mut sent = HashSet::new();
@@ -32,7 +37,7 @@ impl ImageStore {
         Ok(target.manifest(&record.media_type, &manifest)?)
     }
 
-    fn send(&self, blob: &Descriptor, target: &dyn ImageTarget) -> Result<LayerOutcome, StoreError> {
+    fn send(&self, blob: &Descriptor, target: &dyn ImageTarget) -> Result<LayerOutcome, ImageStoreError> {
         if target.has(blob)? {
             return Ok(LayerOutcome::AlreadyPresent);
         }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::Config;
+use crate::config::ImageConfig;
 use crate::digest::Digest;
 use crate::manifest::Descriptor;
 use crate::unpack::UnpackedLayer;
@@ -20,7 +20,7 @@ pub(super) struct ImageRecord {
     /// The size of the manifest.
     pub(super) size: u64,
     pub(super) described: Descriptor,
-    pub(super) config: Config,
+    pub(super) config: ImageConfig,
     /// The lowest first.
     pub(super) layers: Vec<ImageLayer>,
     /// The directories of the visible layers, the uppermost first.
@@ -112,8 +112,8 @@ impl ImageRecord {
 
     /// The sum of its distinct blob sizes.
     pub(super) fn packed(&self) -> u64 {
-        let mut seen = HashSet::new();
-        let layers = self.layers.iter().filter(|layer| seen.insert(layer.blob.digest)).map(|layer| layer.blob.size);
+        let mut observed = HashSet::new();
+        let layers = self.layers.iter().filter(|layer| observed.insert(layer.blob.digest)).map(|layer| layer.blob.size);
         layers.fold(self.size.saturating_add(self.described.size), u64::saturating_add)
     }
 }
@@ -121,8 +121,8 @@ impl ImageRecord {
 /// The directories of visible layers, the uppermost first. A layer that occurs twice counts where it is uppermost, with
 /// the same result, because overlayfs does not accept a directory twice.
 pub(super) fn shown(layers: &[ImageLayer]) -> Vec<Digest> {
-    let mut seen = HashSet::new();
-    layers.iter().rev().map(|layer| layer.place).filter(|place| seen.insert(*place)).collect()
+    let mut observed = HashSet::new();
+    layers.iter().rev().map(|layer| layer.place).filter(|place| observed.insert(*place)).collect()
 }
 
 // === impl LayerRecord ===

@@ -8,7 +8,7 @@ use super::record::{ImageLayer, NameRecord};
 use super::users::ImageLock;
 use super::{ABOUT, ARCHIVES, BLOBS, IMAGES, ImageStore, LAYERS, NAMES, PARTIAL, STAGING, files, place_of};
 use crate::digest::Digest;
-use crate::error::StoreError;
+use crate::error::ImageStoreError;
 use crate::{archive_index, lock, staging};
 
 /// The shortest digest prefix that selects an image.
@@ -39,50 +39,50 @@ struct Unreferenced {
 impl ImageStore {
     /// Removes a name, and the image with its last one; or an image by its digest or a prefix, with all its names. An
     /// image in use is not removed.
-    pub fn remove(&self, name_or_digest: &str) -> Result<RemovedImages, StoreError> {
+    pub fn remove(&self, name_or_digest: &str) -> Result<RemovedImages, ImageStoreError> {
         let mut removed = RemovedImages::default();
         let Some(NameRecord { name, digest, .. }) = self.named(name_or_digest)? else {
             let digest = self.meant(name_or_digest)?;
             // Without a record, a prune finds its content.
-            removed.left = matches!(self.record(digest), Err(StoreError::Damaged { .. }));
+            removed.left = matches!(self.record(digest), Err(ImageStoreError::Damaged { .. }));
             let loose = self.remove_image(digest, None, &mut removed)?;
             self.collect(&loose.unwrap_or_default(), &mut removed)?;
             return Ok(removed);
         };
-        let asked = [name];
-        let others = |names: Vec<String>| names.iter().any(|other| !asked.contains(other));
+        let requested = [name];
+        let others = |names: Vec<String>| names.iter().any(|other| !requested.contains(other));
         let loose = match self.all_names()?.remove(&digest).is_some_and(others) {
             true => None,
-            false => self.remove_image(digest, Some(&asked), &mut removed)?,
+            false => self.remove_image(digest, Some(&requested), &mut removed)?,
         };
         match loose {
             Some(loose) => drop(self.collect(&loose, &mut removed)?),
             // It has other names.
-            None => removed.names.extend(self.unname(&asked, digest)?),
+            None => removed.names.extend(self.unname(&requested, digest)?),
         }
         Ok(removed)
     }
 
     /// Removes images without a name, or with `unused` all that are not in use; unreferenced layers and blobs; and
     /// leftovers of interrupted pulls.
-    pub fn prune(&self, unused: bool) -> Result<RemovedImages, StoreError> {
+    pub fn prune(&self, unused: bool) -> Result<RemovedImages, ImageStoreError> {
         let names = self.all_names()?;
         let mut removed = RemovedImages::default();
         for digest in self.digests()? {
-            let asked = names.get(&digest).map_or(&[][..], Vec::as_slice);
-            if unused || asked.is_empty() {
-                match self.remove_image(digest, Some(asked), &mut removed) {
+            let requested = names.get(&digest).map_or(&[][..], Vec::as_slice);
+            if unused || requested.is_empty() {
+                match self.remove_image(digest, Some(requested), &mut removed) {
                     // Its content is found below. An image that was named meanwhile stays.
-                    Ok(_) | Err(StoreError::InUse { .. }) => {}
+                    Ok(_) | Err(ImageStoreError::InUse { .. }) => {}
                     Err(error) => return Err(error),
                 }
             }
         }
         for (digest, names) in &names {
-            removed.names.extend(self.unname_gone(names, *digest)?);
+            removed.names.extend(self.unname_missing(names, *digest)?);
         }
         removed.names.sort();
-        let digests = |directory| -> Result<HashSet<Digest>, StoreError> {
+        let digests = |directory| -> Result<HashSet<Digest>, ImageStoreError> {
             let names = files::all_names(&self.handle, directory).map_err(|error| self.failed(error))?;
             Ok(names.iter().filter_map(|name| Digest::from_hex(name).ok()).collect())
         };
@@ -94,8 +94,8 @@ impl ImageStore {
     }
 
     /// Finds an image by digest or prefix.
-    fn meant(&self, text: &str) -> Result<Digest, StoreError> {
-        let unknown = || StoreError::Unknown(text.to_owned());
+    fn meant(&self, text: &str) -> Result<Digest, ImageStoreError> {
+        let unknown = || ImageStoreError::Unknown(text.to_owned());
         let digits = text.strip_prefix("sha256:").unwrap_or(text);
         if digits.len() < SHORTEST || !digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
             return Err(unknown());
@@ -106,28 +106,33 @@ impl ImageStore {
         match (meant.next(), meant.next()) {
             (Some(digest), None) => Ok(digest),
             (None, _) => Err(unknown()),
-            (Some(_), Some(_)) => Err(StoreError::Ambiguous(text.to_owned())),
+            (Some(_), Some(_)) => Err(ImageStoreError::Ambiguous(text.to_owned())),
         }
     }
 
     /// Removes names that still point to an image. Returns those.
-    fn unname(&self, asked: &[String], digest: Digest) -> Result<Vec<String>, StoreError> {
-        self.unname_from(&self.lock_names()?, asked, digest)
+    fn unname(&self, requested: &[String], digest: Digest) -> Result<Vec<String>, ImageStoreError> {
+        self.unname_from(&self.lock_names()?, requested, digest)
     }
 
     /// Removes names of a removed image. If it exists again, it was pulled since, and its names stay.
-    fn unname_gone(&self, asked: &[String], digest: Digest) -> Result<Vec<String>, StoreError> {
+    fn unname_missing(&self, requested: &[String], digest: Digest) -> Result<Vec<String>, ImageStoreError> {
         let names = self.lock_names()?;
         let image = files::existing(&self.handle, &format!("{IMAGES}/{}", digest.hex()));
         match image.map_err(|error| self.failed(error))? {
             Some(_) => Ok(Vec::new()),
-            None => self.unname_from(&names, asked, digest),
+            None => self.unname_from(&names, requested, digest),
         }
     }
 
-    fn unname_from(&self, names: &OwnedFd, asked: &[String], digest: Digest) -> Result<Vec<String>, StoreError> {
+    fn unname_from(
+        &self,
+        names: &OwnedFd,
+        requested: &[String],
+        digest: Digest,
+    ) -> Result<Vec<String>, ImageStoreError> {
         let mut gone = Vec::new();
-        for name in asked {
+        for name in requested {
             if self.named(name)?.is_some_and(|named| named.digest == digest) {
                 files::unlink(names, &place_of(name)?).map_err(|error| self.failed(error))?;
                 gone.push(name.clone());
@@ -141,11 +146,11 @@ impl ImageStore {
     fn remove_image(
         &self,
         digest: Digest,
-        asked: Option<&[String]>,
+        requested: Option<&[String]>,
         removed: &mut RemovedImages,
-    ) -> Result<Option<Unreferenced>, StoreError> {
+    ) -> Result<Option<Unreferenced>, ImageStoreError> {
         let failed = |error| self.failed(error);
-        let in_use = |users| StoreError::InUse { digest, users };
+        let in_use = |users| ImageStoreError::InUse { digest, users };
         // Persistent users can be checked without the lock.
         let users = self.users(digest).map_err(failed)?;
         if !users.is_empty() {
@@ -156,7 +161,7 @@ impl ImageStore {
             ImageLock::Used => return Err(in_use(Vec::new())),
             // Only its names remain.
             ImageLock::Gone => {
-                removed.names.extend(self.unname_gone(asked.unwrap_or_default(), digest)?);
+                removed.names.extend(self.unname_missing(requested.unwrap_or_default(), digest)?);
                 return Ok(Some(Unreferenced::default()));
             }
         };
@@ -166,14 +171,14 @@ impl ImageStore {
             return Err(in_use(users));
         }
         let names = self.all_names()?.remove(&digest).unwrap_or_default();
-        if asked.is_some_and(|asked| names.iter().any(|name| !asked.contains(name))) {
+        if requested.is_some_and(|requested| names.iter().any(|name| !requested.contains(name))) {
             return Ok(None);
         }
         let loose = match self.record(digest) {
             Ok(record) => {
                 record.map(|record| Unreferenced { layers: record.places().collect(), blobs: record.blobs().collect() })
             }
-            Err(StoreError::Damaged { .. }) => None,
+            Err(ImageStoreError::Damaged { .. }) => None,
             Err(error) => return Err(error),
         };
         removed.names.extend(self.unname(&names, digest)?);
@@ -191,14 +196,14 @@ impl ImageStore {
     }
 
     /// Removes the content of a rejected image, as far as no other image refers to it.
-    pub(super) fn refuse(&self, layers: &[ImageLayer]) -> Result<(), StoreError> {
+    pub(super) fn refuse(&self, layers: &[ImageLayer]) -> Result<(), ImageStoreError> {
         let blobs = layers.iter().map(|layer| layer.blob.digest).collect();
         let layers = layers.iter().map(|layer| layer.place).collect();
         self.collect(&Unreferenced { layers, blobs }, &mut RemovedImages::default()).map(drop)
     }
 
     /// Removes unreferenced layers and blobs, unless a pull is running.
-    fn collect(&self, loose: &Unreferenced, removed: &mut RemovedImages) -> Result<bool, StoreError> {
+    fn collect(&self, loose: &Unreferenced, removed: &mut RemovedImages) -> Result<bool, ImageStoreError> {
         let claim = self.claim().map_err(|error| self.failed(error))?;
         if !lock::alone(&claim.0).map_err(|error| self.failed(error))? {
             removed.left = true;
@@ -247,13 +252,13 @@ impl ImageStore {
     }
 
     /// Removes a directory of the store.
-    pub(super) fn discard(&self, place: impl std::os::fd::AsFd, name: &str) -> Result<(), StoreError> {
+    pub(super) fn discard(&self, place: impl std::os::fd::AsFd, name: &str) -> Result<(), ImageStoreError> {
         let staging = self.directory(STAGING)?;
         staging::discard(&staging, &self.path.join(STAGING), place, name).map_err(|error| self.failed(error))
     }
 
     /// The record of an unpacked layer; an unreadable one counts as missing.
-    pub(super) fn about(&self, place: Digest) -> Result<Option<super::record::LayerRecord>, StoreError> {
+    pub(super) fn about(&self, place: Digest) -> Result<Option<super::record::LayerRecord>, ImageStoreError> {
         let path = format!("{LAYERS}/{}/{ABOUT}", place.hex());
         let bytes = files::read(&self.handle, &path).map_err(|error| self.failed(error))?;
         Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))

@@ -8,11 +8,11 @@ use super::pull::UnrecordedImage;
 use super::record::{ImageLayer, ImageRecord};
 use super::{BLOBS, ImageStore, StoredImage, files};
 use crate::archive::ArchiveForm;
-use crate::config::{self, Config, ParsedConfig};
+use crate::config::{self, ImageConfig, ParsedConfig};
 use crate::digest::{Digest, Hasher};
-use crate::error::{StoreError, is_full};
+use crate::error::{ImageStoreError, is_full};
 use crate::manifest::{Descriptor, ImageManifest, Manifest, media};
-use crate::progress::Progress;
+use crate::progress::PullProgress;
 use crate::save::{self, SandboxChanges};
 use crate::source::SourceError;
 use crate::unpack::{Compression, UnpackError, UnpackProcess};
@@ -40,17 +40,17 @@ impl ImageStore {
         &self,
         base: Option<Digest>,
         changes: &SandboxChanges,
-        config: &Config,
+        config: &ImageConfig,
         name: &str,
-        progress: &dyn Progress,
-    ) -> Result<StoredImage, StoreError> {
+        progress: &dyn PullProgress,
+    ) -> Result<StoredImage, ImageStoreError> {
         super::place_of(name)?;
         let _adding = self.add()?;
         let _held = base.map(|base| self.hold(base)).transpose()?;
         let base = base.map(|base| self.base(base)).transpose()?;
         let (layer, skipped) = self.save_layer(changes)?;
         if skipped > 0 {
-            progress.said(&format!("skipped {skipped} sockets or devices"));
+            progress.message(&format!("skipped {skipped} sockets or devices"));
         }
         let (mut layers, original) = base.map_or_else(Default::default, |(record, bytes)| (record.layers, Some(bytes)));
         for layer in &mut layers {
@@ -70,8 +70,8 @@ impl ImageStore {
     }
 
     /// A base image with its configuration.
-    fn base(&self, digest: Digest) -> Result<(ImageRecord, Vec<u8>), StoreError> {
-        let record = self.record(digest)?.ok_or_else(|| StoreError::Unknown(digest.to_string()))?;
+    fn base(&self, digest: Digest) -> Result<(ImageRecord, Vec<u8>), ImageStoreError> {
+        let record = self.record(digest)?.ok_or_else(|| ImageStoreError::Unknown(digest.to_string()))?;
         let described = record.described.digest;
         let bytes = files::read(&self.handle, &format!("{BLOBS}/{}", described.hex()));
         let bytes = bytes.map_err(|error| self.failed(error))?;
@@ -79,9 +79,9 @@ impl ImageStore {
     }
 
     /// Writes and unpacks a layer. Returns the number of skipped files.
-    fn save_layer(&self, changes: &SandboxChanges) -> Result<(ImageLayer, u64), StoreError> {
+    fn save_layer(&self, changes: &SandboxChanges) -> Result<(ImageLayer, u64), ImageStoreError> {
         let failed = |error| self.failed(error);
-        let unpack = |source| StoreError::Unpack { blob: Digest::of(b""), source };
+        let unpack = |source| ImageStoreError::Unpack { blob: Digest::of(b""), source };
         let fresh = self.fresh().map_err(failed)?;
         let unpacking = self.unpacker.start(fresh.tree(), Compression::Gzip).map_err(unpack)?;
         let (blob, state) = (fresh.file(BLOB).map_err(failed)?, Hasher::default());
@@ -100,7 +100,7 @@ impl ImageStore {
             Err(error) if is_full(&error.source) => return Err(self.full()),
             Err(error) => {
                 let entry = String::from_utf8_lossy(&error.entry).into_owned();
-                return Err(StoreError::Save { entry, source: error.source });
+                return Err(ImageStoreError::Save { entry, source: error.source });
             }
         };
         let packing = packing.into_inner().map_err(|error| failed(error.into_error()))?;

@@ -4,7 +4,7 @@ use super::record::ImageRecords;
 use super::users::ImageLock;
 use super::{BLOBS, ImageStore, LAYERS, PARTIAL, files};
 use crate::digest::Digest;
-use crate::error::StoreError;
+use crate::error::ImageStoreError;
 use crate::lock;
 
 /// Disk usage of the store.
@@ -30,7 +30,7 @@ pub struct StoreUsage {
 
 impl ImageStore {
     /// Measures the disk usage.
-    pub fn usage(&self) -> Result<StoreUsage, StoreError> {
+    pub fn usage(&self) -> Result<StoreUsage, ImageStoreError> {
         let failed = |error| self.failed(error);
         let records = self.records()?;
         let images = records.read.len().saturating_add(records.damaged.len()) as u64;

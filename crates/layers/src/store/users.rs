@@ -12,19 +12,19 @@ use rustix::io::Errno;
 
 use super::{IMAGES, ImageStore, LOCK, USERS, files};
 use crate::digest::Digest;
-use crate::error::StoreError;
+use crate::error::ImageStoreError;
 use crate::{lock, staging};
 
 /// Keeps an image from being removed, also while another process has inherited the descriptor.
 #[derive(Debug)]
-pub struct ImageHold {
+pub struct ImagePin {
     lock: OwnedFd,
     image: OwnedFd,
 }
 
 /// The result of locking an image.
 pub(super) enum ImageLock {
-    Held(ImageHold),
+    Held(ImagePin),
     /// It is in use.
     Used,
     /// The store has no such image.
@@ -35,8 +35,8 @@ pub(super) enum ImageLock {
 
 impl ImageStore {
     /// Keeps an image from being removed while the value exists.
-    pub fn hold(&self, digest: Digest) -> Result<ImageHold, StoreError> {
-        let unknown = || StoreError::Unknown(digest.to_string());
+    pub fn hold(&self, digest: Digest) -> Result<ImagePin, ImageStoreError> {
+        let unknown = || ImageStoreError::Unknown(digest.to_string());
         let lock = |file: &OwnedFd| lock::flock(file, FlockOperation::LockShared).map(|()| true);
         match self.locked(digest, lock).map_err(|error| self.failed(error))? {
             ImageLock::Held(held) => Ok(held),
@@ -45,10 +45,10 @@ impl ImageStore {
     }
 
     /// Keeps an image from being removed while the directory of its owner exists, independent of any process.
-    pub fn need(&self, digest: Digest, id: &str, owner: &Path) -> Result<(), StoreError> {
+    pub fn need(&self, digest: Digest, id: &str, owner: &Path) -> Result<(), ImageStoreError> {
         check(id)?;
         if !owner.is_absolute() || !owner.is_dir() {
-            return Err(StoreError::MissingOwner(owner.to_owned()));
+            return Err(ImageStoreError::MissingOwner(owner.to_owned()));
         }
         let held = self.hold(digest)?;
         let target = self.seen_from_users(owner);
@@ -66,7 +66,7 @@ impl ImageStore {
     }
 
     /// Removes a persistent user. It is not an error if the image is gone.
-    pub fn forget(&self, digest: Digest, id: &str) -> Result<(), StoreError> {
+    pub fn forget(&self, digest: Digest, id: &str) -> Result<(), ImageStoreError> {
         check(id)?;
         let path = format!("{IMAGES}/{}/{USERS}", digest.hex());
         let users = files::existing(&self.handle, &path).map_err(|error| self.failed(error))?;
@@ -100,13 +100,13 @@ impl ImageStore {
         }
         // It may have been removed before it was locked.
         let there = lock::is_at(&image, &self.handle, &path)?;
-        Ok(if there { ImageLock::Held(ImageHold { lock: file, image }) } else { ImageLock::Gone })
+        Ok(if there { ImageLock::Held(ImagePin { lock: file, image }) } else { ImageLock::Gone })
     }
 }
 
-// === impl ImageHold ===
+// === impl ImagePin ===
 
-impl ImageHold {
+impl ImagePin {
     /// Releases the lock explicitly, since a concurrent fork may have inherited it.
     pub(super) fn end(self) {
         lock::release(&self.lock);
@@ -130,16 +130,16 @@ impl ImageHold {
     }
 }
 
-impl AsFd for ImageHold {
+impl AsFd for ImagePin {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.lock.as_fd()
     }
 }
 
 /// Whether an ID is a valid file name.
-fn check(id: &str) -> Result<(), StoreError> {
+fn check(id: &str) -> Result<(), ImageStoreError> {
     if id.is_empty() || id.len() > 200 || id.starts_with('.') || id.contains(['/', '\0']) {
-        return Err(StoreError::InvalidName(id.chars().take(64).collect()));
+        return Err(ImageStoreError::InvalidName(id.chars().take(64).collect()));
     }
     Ok(())
 }

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 
+use carrel_seccomp::SeccompFilter;
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
@@ -14,7 +15,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use super::report::ReportSender;
 use super::sys::{self, CloneSide};
-use super::{landlock, report, seccomp};
+use super::{landlock, report};
 use crate::archive::ArchiveLimits;
 
 /// The first host ID of unpack processes: above those of all sandboxes and shims.
@@ -123,7 +124,8 @@ fn inside(mount: OwnedFd, limits: ArchiveLimits) -> Result<ConfinedProcess, Conf
     keep(KEPT).map_err(at("capabilities"))?;
     landlock::enforce(&root)
         .map_err(|refused| ConfineError { what: "Landlock ruleset", source: io::Error::other(refused) })?;
-    seccomp::install().map_err(at("system-call filter"))?;
+    let filtered = SeccompFilter::unpacker().and_then(|filter| filter.install());
+    filtered.map_err(|refused| ConfineError { what: "system-call filter", source: io::Error::other(refused) })?;
     Ok(ConfinedProcess { root })
 }
 

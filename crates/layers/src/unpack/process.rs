@@ -70,7 +70,7 @@ fn confined_main(
 
 pub(super) fn failure(mut reporter: ReportSender, report: &UnpackReport) -> ExitCode {
     // If this fails too, there is no one to report to.
-    let _ = reporter.say(report);
+    let _ = reporter.send(report);
     ExitCode::FAILURE
 }
 

@@ -145,14 +145,14 @@ impl ReportSender {
 
     /// Sends progress, unless the channel is full: unpacking must not wait for it.
     pub(super) fn progress(&mut self, bytes: u64) -> io::Result<()> {
-        let begun = !self.rest.is_empty();
-        if !begun {
+        let started = !self.rest.is_empty();
+        if !started {
             self.rest = UnpackReport::Progress(bytes).encode();
         }
         self.channel.set_nonblocking(true)?;
         match self.channel.write(&self.rest) {
             Ok(sent) => drop(self.rest.drain(..sent.min(self.rest.len()))),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock && begun => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && started => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.rest.clear(),
             Err(error) => return Err(error),
         }
@@ -160,7 +160,7 @@ impl ReportSender {
     }
 
     /// Sends a report that must arrive.
-    pub(super) fn say(&mut self, report: &UnpackReport) -> io::Result<()> {
+    pub(super) fn send(&mut self, report: &UnpackReport) -> io::Result<()> {
         self.channel.set_nonblocking(false)?;
         self.channel.write_all(&std::mem::take(&mut self.rest))?;
         self.channel.write_all(&report.encode())
@@ -183,14 +183,14 @@ mod tests {
     fn reports_are_decoded_from_any_chunks() {
         let bytes: Vec<u8> = all().iter().flat_map(UnpackReport::encode).collect();
         for size in [1, 2, 7, bytes.len()] {
-            let (mut reports, mut heard) = (ReportDecoder::default(), Vec::new());
+            let (mut reports, mut received) = (ReportDecoder::default(), Vec::new());
             for piece in bytes.chunks(size) {
                 reports.add(piece);
                 while let Some(report) = reports.next().unwrap() {
-                    heard.push(report);
+                    received.push(report);
                 }
             }
-            assert_eq!(heard, all());
+            assert_eq!(received, all());
         }
     }
 

@@ -89,17 +89,6 @@ pub(super) fn pivot_to_working_directory() -> Result<(), Errno> {
     }
 }
 
-/// Installs a seccomp filter for this thread and its children.
-pub(super) fn install_filter(program: &[libc::sock_filter]) -> Result<(), Errno> {
-    let length = libc::c_ushort::try_from(program.len()).map_err(|_| Errno::INVAL)?;
-    let program = libc::sock_fprog { len: length, filter: program.as_ptr().cast_mut() };
-    // SAFETY: the kernel copies `length` instructions from a live slice and writes nothing.
-    match unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) } {
-        0 => Ok(()),
-        _ => Err(last_errno()),
-    }
-}
-
 fn last_errno() -> Errno {
     std::io::Error::last_os_error().raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
 }

@@ -39,10 +39,10 @@ pub(super) fn work(
     let (diff_id, unpacked) = unpacked(order, stream, into, reporter)?;
     let failed = here("report");
     for path in unpacked.made {
-        reporter.say(&UnpackReport::Made(path)).map_err(&failed)?;
+        reporter.send(&UnpackReport::Made(path)).map_err(&failed)?;
     }
     let archive::ArchiveTotals { bytes, entries, skipped, made: _ } = unpacked;
-    reporter.say(&UnpackReport::Done(UnpackTotals { diff_id, bytes, entries, skipped })).map_err(failed)
+    reporter.send(&UnpackReport::Done(UnpackTotals { diff_id, bytes, entries, skipped })).map_err(failed)
 }
 
 fn unpacked(

@@ -6,17 +6,17 @@ use carrel_layers::{Compression, UnpackError};
 use crate::support::{TarBuilder, UnpackFixture, header, zstd};
 use crate::{refused, refused_below};
 
-/// What an entry takes besides its content.
+/// The fixed cost of an entry.
 const ENTRY: u64 = 4096;
 
 //= promises.images.size
 #[test]
 fn archives_beyond_the_limits_are_rejected_before_they_are_written() {
-    // Every entry takes something, whatever it is. Without what is harmful there are five, of a few bytes.
+    // Every entry counts, whatever its type. Without the hostile part there are five, of a few bytes.
     let room = 5 * ENTRY + 1000;
     let small = ArchiveLimits { bytes: room, entries: 100 };
     refused_below(small, |tar| tar.file("x", &[0; 994]), "x", EntryRejection::TooLarge(room));
-    // So do names of links and attributes.
+    // Names of links and attributes count as well.
     let target = "t".repeat(99);
     let links = |tar: TarBuilder| (0..6).fold(tar, |tar, number| tar.symlink(&format!("link-{number}"), &target));
     let room = 10 * ENTRY + 600;
@@ -38,10 +38,10 @@ fn archives_beyond_the_limits_are_rejected_before_they_are_written() {
         "a/b/c/d/e/f/g/h/i",
         EntryRejection::TooMany(10),
     );
-    // So many of nothing are too large, too.
+    // This many empty entries are too much as well.
     refused_below(small, many, "2", EntryRejection::TooLarge(small.bytes));
     refused_below(small, deep, "a/b/c/d/e/f/g/h/i", EntryRejection::TooLarge(small.bytes));
-    // Sizes that are only claimed.
+    // Sizes that are only declared.
     let mut claimed = header(b"x", b'0');
     claimed.set_size(1 << 62);
     refused(|tar| tar.raw(claimed.clone(), b""), "x", EntryRejection::TooLarge(64 << 30));
@@ -86,10 +86,10 @@ fn archives_beyond_the_compression_ratio_are_rejected() {
         }
         other => panic!("{:?}", other.map(|tree| tree.unpacked)),
     }
-    // It is the ratio: as it is, it unpacks.
+    // The ratio is the reason: uncompressed, it unpacks.
     let tree = fixture.stream(&archive, Compression::None, ArchiveForm::Layer).unwrap();
     assert_eq!(tree.unpacked.bytes, (300 << 20) + 7);
-    // What follows the end of an archive is bounded as well.
+    // Data after the end of an archive is bounded as well.
     let mut fixture = UnpackFixture::new();
     fixture.unpacker.limits = ArchiveLimits { bytes: 1000, entries: 10 };
     let mut archive = TarBuilder::control().end();

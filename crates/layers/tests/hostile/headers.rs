@@ -53,7 +53,7 @@ fn extended_headers_are_limited_and_complete() {
     for kind in *b"xgLK" {
         refused(|tar| tar.entry(b"large", kind, &large).file("x", b""), "large", EntryRejection::Extension);
     }
-    // Together they are bounded as well.
+    // Their sum is bounded as well.
     let half = record("comment", &vec![b'a'; 600 << 10]);
     refused(|tar| tar.entry(b"1", b'x', &half).entry(b"2", b'x', &half).file("x", b""), "2", EntryRejection::Extension);
     fails(
@@ -121,7 +121,7 @@ fn devices_are_rejected_except_below_dev() {
         device.set_device_major(1).unwrap();
         device.set_device_minor(3).unwrap();
         refused(|tar| tar.raw(device.clone(), b""), "x", EntryRejection::Device);
-        // An overlay would take this one for a whiteout.
+        // An overlay would take this entry for a whiteout.
         refused(|tar| tar.entry(b"etc/hostname", kind, b""), "etc/hostname", EntryRejection::Device);
         refused(|tar| tar.entry(b"development", kind, b""), "development", EntryRejection::Device);
     }

@@ -39,7 +39,7 @@ fn refused_as(
     fixture.unpacker.limits = limits;
     let sentinel = fixture.home.path().join("sentinel");
     std::fs::write(&sentinel, "untouched").unwrap();
-    // In the middle, so that something is there already.
+    // In the middle, so that something was unpacked before.
     let archive = hostile(TarBuilder::control()).file("after", b"x").end();
     let expected = ArchiveError::Refused { entry: entry.into(), why: why.clone() }.to_string();
     match unpack(&fixture, &archive, form) {
@@ -52,12 +52,12 @@ fn refused_as(
     control(&fixture, form);
 }
 
-/// Without what a terminal would not be shown.
+/// Without control characters.
 fn shown(text: &str) -> String {
     text.chars().map(|letter| if letter.is_control() && letter != '\n' { '\u{fffd}' } else { letter }).collect()
 }
 
-/// A layer is compressed, and a root is not.
+/// A layer is compressed, a root is not.
 fn unpack(fixture: &UnpackFixture, archive: &[u8], form: ArchiveForm) -> Result<UnpackedTree, UnpackError> {
     match form {
         ArchiveForm::Root => fixture.root(archive),
@@ -65,7 +65,7 @@ fn unpack(fixture: &UnpackFixture, archive: &[u8], form: ArchiveForm) -> Result<
     }
 }
 
-/// The archive fails with one of some errors.
+/// Asserts that the archive fails with one of these errors.
 #[track_caller]
 fn fails(archive: &[u8], form: ArchiveForm, expected: &[&str]) {
     let fixture = UnpackFixture::new();

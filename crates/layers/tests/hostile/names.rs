@@ -31,7 +31,7 @@ fn nothing_is_written_through_a_symlink_or_a_file() {
         refused(|tar| tar.symlink("way", target).symlink("way/x", "y"), "way/x", EntryRejection::Through);
         refused(|tar| tar.symlink("way", target).hard_link("way/x", "etc/hostname"), "way/x", EntryRejection::Through);
         refused(|tar| tar.symlink("way", target).file("way/deeper/x", b""), "way/deeper/x", EntryRejection::Through);
-        // A link that is no directory is not taken for one.
+        // A link is not taken for a directory.
         refused(|tar| tar.symlink("way", target).dir("way"), "way", EntryRejection::Replaces);
     }
     refused(|tar| tar.file("way", b"").file("way/x", b""), "way/x", EntryRejection::Through);
@@ -61,7 +61,7 @@ fn a_duplicate_name_is_rejected() {
         }
     }
     assert_eq!(std::fs::read_to_string(&victim).unwrap(), "untouched");
-    // Something is taken away once.
+    // A name is deleted once.
     let twice = |tar: TarBuilder| tar.file("etc/.wh.x", b"").file("etc/.wh.x", b"");
     refused_as(ArchiveForm::Layer, ArchiveLimits::default(), twice, "etc/.wh.x", &EntryRejection::Twice);
 }
@@ -91,11 +91,11 @@ fn hard_links_lead_only_to_earlier_files_of_the_archive() {
     let outside = tempfile::NamedTempFile::new().unwrap();
     let outside = outside.path().to_str().unwrap();
     for target in [outside, "../../../sentinel", "..", "later", "etc", "./", "", "etc/hostname/x"] {
-        // What is shown is the name in the archive, if it can be one.
+        // The error shows the name in the archive, if it is valid.
         let shown = target.strip_prefix('/').unwrap_or(target);
         refused(|tar| tar.hard_link("way", target).file("later", b""), "way", EntryRejection::HardLink(shown.into()));
     }
-    // Through a link that the archive brought along.
+    // Through a link of the archive itself.
     let (above, name) = outside.rsplit_once('/').unwrap();
     let through = format!("out/{name}");
     refused(

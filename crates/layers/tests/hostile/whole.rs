@@ -16,9 +16,9 @@ fn a_truncated_archive_is_rejected_wherever_it_ends() {
         fails(&whole[..length], ArchiveForm::Root, expected);
     }
     fails(&whole[..end - 1], ArchiveForm::Layer, &[r#"it ends within entry "y""#]);
-    // One block of zeros is an end, too.
+    // A single block of zeros ends an archive, too.
     UnpackFixture::new().root(&whole[..end + 512]).unwrap();
-    // The size says more than there is, or less.
+    // The declared size is larger or smaller than the data.
     let claimed = |size| {
         let mut claimed = header(b"x", b'0');
         claimed.set_size(size);
@@ -52,7 +52,7 @@ fn a_damaged_archive_is_rejected() {
     archive[offset] ^= 1;
     let expected = format!(r#"there is no header at byte {offset}, after entry "etc/link""#);
     fails(&archive, ArchiveForm::Layer, &[&expected]);
-    // Zeros between two entries: some readers would stop there, and some go on.
+    // Zeros between two entries: some readers stop there, and some continue.
     let mut archive = TarBuilder::control();
     archive.0.extend_from_slice(&[0; 512]);
     fails(&archive.file("x", b"").end(), ArchiveForm::Layer, &[&expected]);
@@ -96,9 +96,9 @@ fn a_compressed_stream_must_be_complete_and_alone() {
                 other => panic!("{compression:?} {other:?}"),
             }
         }
-        // Something else than it was said to be.
+        // Data in another format than the declared one.
         assert!(matches!(outcome(&archive), Err(UnpackError::Refused(_))));
-        // Several in a row are one.
+        // Several streams in a row are one.
         let halves = archive.split_at(archive.len() / 2);
         let pack = |bytes: &[u8]| if compression == Compression::Gzip { gzip(bytes) } else { zstd(bytes) };
         assert_eq!(outcome(&[pack(halves.0), pack(halves.1)].concat()).unwrap(), unpacked);

@@ -5,26 +5,26 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use carrel_layers::{Digest, ImageStore, StoreError, StoredImage, Unpacker};
+use carrel_layers::{Digest, ImageStore, ImageStoreError, StoredImage, Unpacker};
 use rustix::fs::FlockOperation;
 
 use crate::memory::{StoreHome, open, release};
 use crate::support::{self, TarBuilder, gzip, zstd};
 use crate::trees::{assert_same, described};
 
-/// What names the home and the archive to a process of this test: a home and an archive, with a line between them.
+/// The variable that names the home and the archive to a child process of this test, separated by a newline.
 const UNPACK: &str = "CARREL_TEST_UNPACK";
 
 /// The child process of the tests below; on its own it does nothing.
 #[test]
 fn another_process_unpacks_an_archive() {
     let Ok(paths) = std::env::var(UNPACK) else { return };
-    // All of them begin when the test lets go of their standard input.
+    // All of them start when the test closes their standard input.
     std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).unwrap();
     let (home, archive) = paths.split_once('\n').unwrap();
-    let said = crate::memory::RecordedProgress::default();
-    let stored = open(Path::new(home)).archive(Path::new(archive), &said).unwrap();
-    let unpacked = !said.done.into_inner().unwrap().is_empty();
+    let printed = crate::memory::RecordedProgress::default();
+    let stored = open(Path::new(home)).archive(Path::new(archive), &printed).unwrap();
+    let unpacked = !printed.done.into_inner().unwrap().is_empty();
     eprintln!("{} {}", if unpacked { "unpacked" } else { "found" }, stored.root.layers[0].display());
 }
 
@@ -41,8 +41,8 @@ fn another_process(program: &str, home: &Path, archive: &Path) -> Child {
         .unwrap()
 }
 
-/// Writes an archive and asks for it.
-fn find(home: &StoreHome, archive: &[u8]) -> Result<StoredImage, StoreError> {
+/// Writes an archive and unpacks it into the store.
+fn find(home: &StoreHome, archive: &[u8]) -> Result<StoredImage, ImageStoreError> {
     let path = place(home);
     let _old = std::fs::remove_file(&path);
     std::fs::write(&path, archive).unwrap();
@@ -53,7 +53,7 @@ fn place(home: &StoreHome) -> PathBuf {
     home.directory.path().join("image.tar")
 }
 
-/// Bytes that this thread has read since it began.
+/// The bytes that this thread has read.
 fn bytes_read() -> u64 {
     let counters = std::fs::read_to_string("/proc/thread-self/io").unwrap();
     counters.lines().find_map(|line| line.strip_prefix("rchar: ")).unwrap().parse().unwrap()
@@ -70,7 +70,7 @@ fn a_known_archive_is_not_read_again() {
     assert_eq!(first.size, (1 << 20) + 7);
     let before = bytes_read();
     assert_eq!(home.store.archive(&place(&home), &()).unwrap(), first);
-    // What is known of it, and what it takes to read the counter.
+    // The index entry, and the cost of reading the counter.
     assert!(bytes_read() - before < 4096, "{}", bytes_read() - before);
     assert_eq!(open(home.directory.path()).archive(&place(&home), &()).unwrap(), first);
 }
@@ -87,7 +87,7 @@ fn an_image_is_identified_by_the_content_of_the_archive() {
     std::fs::write(&copy, &archive).unwrap();
     assert_eq!(home.store.archive(&copy, &()).unwrap().digest, first.digest);
     assert_eq!(home.names("layers").len(), 1);
-    // Another content in the same file is another one, even of the same size.
+    // Other content in the same file is another image, even with the same size.
     let file = std::fs::File::options().write(true).open(place(&home)).unwrap();
     let at = archive.windows(7).position(|window| window == b"carrel\n").unwrap();
     file.write_all_at(b"CARREL\n", at as u64).unwrap();
@@ -123,7 +123,7 @@ fn a_blob_of_an_image_is_not_written_again() {
     assert_eq!(find(&home, &archive).unwrap().digest, stored.digest);
     assert_eq!((inode(), std::fs::read(&blob).unwrap()), (before, archive.clone()));
     assert_eq!(home.names(&format!("layers/{}", home.names("layers")[0])), ["about.json", "tree"]);
-    // One that no image has may not be whole, and one of another size is not.
+    // A tree without an image may be incomplete, and one of another size does not match.
     std::fs::write(&blob, "short").unwrap();
     find(&home, &archive).unwrap();
     assert_eq!(std::fs::read(&blob).unwrap(), archive);
@@ -151,19 +151,21 @@ fn concurrent_processes_unpack_an_archive_once() {
     let mut children: Vec<_> =
         (0..5).map(|_| another_process(r#"exec "$0" "$@""#, home.directory.path(), &archive)).collect();
     children.iter_mut().for_each(|child| drop(child.stdin.take()));
-    let said: Vec<_> = children
+    let printed: Vec<_> = children
         .into_iter()
         .map(|child| {
             let output = child.wait_with_output().unwrap();
-            let said = String::from_utf8(output.stderr).unwrap();
-            assert!(output.status.success(), "{said}");
-            let line = said.lines().find(|line| line.contains("images/layers")).unwrap();
+            let printed = String::from_utf8(output.stderr).unwrap();
+            assert!(output.status.success(), "{printed}");
+            let line = printed.lines().find(|line| line.contains("images/layers")).unwrap();
             line.split_once(' ').map(|(how, tree)| (how.to_owned(), tree.to_owned())).unwrap()
         })
         .collect();
-    assert_eq!(said.iter().filter(|(how, _)| how == "unpacked").count(), 1, "{said:?}");
+    assert_eq!(printed.iter().filter(|(how, _)| how == "unpacked").count(), 1, "{printed:?}");
     assert!(
-        said.iter().all(|(_, tree)| *tree == said[0].1 && support::names(&Path::new(tree).join("many")).len() == 2000)
+        printed
+            .iter()
+            .all(|(_, tree)| *tree == printed[0].1 && support::names(&Path::new(tree).join("many")).len() == 2000)
     );
     assert_eq!((home.names("layers").len(), home.names("staging").len()), (1, 0));
 }
@@ -194,7 +196,7 @@ fn a_full_disk_leaves_nothing() {
     let home = StoreHome::new();
     let archive = place(&home);
     std::fs::write(&archive, TarBuilder::control().file("large", &[7; 4 << 20]).end()).unwrap();
-    // The kernel refuses more than a megabyte of one file.
+    // The kernel refuses files above a mebibyte.
     let child = another_process(r#"trap '' XFSZ; ulimit -f 2048; exec "$0" "$@""#, home.directory.path(), &archive);
     let output = child.wait_with_output().unwrap();
     assert!(!output.status.success(), "{output:?}");
@@ -237,7 +239,7 @@ fn a_store_with_missing_content_unpacks_again() {
     let again = || home.store.archive(&place(&home), &()).unwrap().digest;
     std::fs::remove_dir_all(home.path("images").join(first.digest.hex())).unwrap();
     assert_eq!(again(), first.digest);
-    // A digest that was not written to its end, or is none.
+    // A digest that is truncated or invalid.
     let entry = home.path("archives").join(&home.names("archives")[0]);
     let digest = std::fs::read(&entry).unwrap();
     for content in
@@ -247,7 +249,7 @@ fn a_store_with_missing_content_unpacks_again() {
         assert_eq!(again(), first.digest);
         assert_eq!(std::fs::read(&entry).unwrap(), digest);
     }
-    // One whose image is removed is forgotten by the next pruning.
+    // An entry whose image is removed is deleted by the next prune.
     home.store.prune(true).unwrap();
     home.assert_empty();
     assert_eq!(again(), first.digest);
@@ -257,7 +259,7 @@ fn a_store_with_missing_content_unpacks_again() {
 fn a_rejected_archive_leaves_nothing_and_is_named() {
     let home = StoreHome::new();
     let error = find(&home, &TarBuilder::control().file("../harm", b"").end()).unwrap_err();
-    assert!(matches!(error, StoreError::Archive { .. }));
+    assert!(matches!(error, ImageStoreError::Archive { .. }));
     assert!(error.to_string().contains("image.tar") && error.to_string().contains("../harm"), "{error}");
     home.assert_empty();
     find(&home, &TarBuilder::control().end()).unwrap();
@@ -289,11 +291,11 @@ fn the_store_is_private_to_its_owner() {
     open().unwrap();
     assert_eq!(mode(), 0o700);
     std::os::unix::fs::chown(&images, Some(1000), None).unwrap();
-    assert!(matches!(open(), Err(StoreError::Store { .. })));
+    assert!(matches!(open(), Err(ImageStoreError::Store { .. })));
     // A symlink to another file is not followed.
     std::fs::remove_dir(&images).unwrap();
     std::os::unix::fs::symlink("/tmp", &images).unwrap();
-    assert!(matches!(open(), Err(StoreError::Store { .. })));
+    assert!(matches!(open(), Err(ImageStoreError::Store { .. })));
 }
 
 #[test]
@@ -301,7 +303,7 @@ fn what_is_not_a_file_is_not_an_archive() {
     let home = StoreHome::new();
     let pipe = home.directory.path().join("pipe");
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
-    assert!(matches!(home.store.archive(&pipe, &()), Err(StoreError::NotDirectoryOrFile(_))));
+    assert!(matches!(home.store.archive(&pipe, &()), Err(ImageStoreError::NotDirectoryOrFile(_))));
     let missing = home.directory.path().join("missing");
-    assert!(matches!(home.store.archive(&missing, &()), Err(StoreError::Missing { .. })));
+    assert!(matches!(home.store.archive(&missing, &()), Err(ImageStoreError::Missing { .. })));
 }

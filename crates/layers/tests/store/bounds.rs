@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use carrel_layers::archive::ArchiveLimits;
-use carrel_layers::{ImageStore, StoreError, Unpacker};
+use carrel_layers::{ImageStore, ImageStoreError, Unpacker};
 
 use crate::memory::{ImageBuilder, MemorySource, StoreHome, amd64};
 use crate::pull::noise;
@@ -12,7 +12,7 @@ use crate::support::TarBuilder;
 /// The variable that names a small disk to a process of these tests.
 const DISK: &str = "CARREL_TEST_DISK";
 
-/// A home whose layers may take less.
+/// A home with smaller limits for layers.
 fn home(limits: ArchiveLimits) -> StoreHome {
     let home = StoreHome::new();
     let unpacker = Unpacker { program: env!("CARGO_BIN_EXE_carrel-unpack").into(), limits };
@@ -20,7 +20,7 @@ fn home(limits: ArchiveLimits) -> StoreHome {
     StoreHome { store, ..home }
 }
 
-/// As many layers, each its own.
+/// This many distinct layers.
 fn image(layers: usize, layer: impl Fn(usize, TarBuilder) -> TarBuilder) -> MemorySource {
     (0..layers)
         .fold(ImageBuilder::default(), |build, number| {
@@ -33,12 +33,12 @@ fn image(layers: usize, layer: impl Fn(usize, TarBuilder) -> TarBuilder) -> Memo
 #[test]
 fn all_layers_together_may_have_four_times_the_bytes_of_one() {
     let home = home(ArchiveLimits { bytes: 100_000, entries: 100 });
-    // Of what is compressed there is little.
+    // The compressed data is small.
     let large = |number: usize, tar: TarBuilder| tar.file(&format!("{number}"), &vec![7; 80_000]);
     home.pull(&image(4, large)).unwrap();
     home.store.prune(true).unwrap();
     let error = home.pull(&image(6, large)).unwrap_err();
-    assert!(matches!(error, StoreError::Unpack { .. }) && error.to_string().contains("more than"), "{error}");
+    assert!(matches!(error, ImageStoreError::Unpack { .. }) && error.to_string().contains("more than"), "{error}");
     home.store.prune(true).unwrap();
     home.assert_empty();
 }
@@ -65,12 +65,12 @@ fn layers_that_exist_already_count_for_the_image() {
         home.pull(&ImageBuilder::default().layer(layer.clone()).source()).unwrap();
     }
     let whole = all.iter().cloned().fold(ImageBuilder::default(), ImageBuilder::layer).source();
-    assert!(matches!(home.pull(&whole), Err(StoreError::TooLarge(400_000))));
+    assert!(matches!(home.pull(&whole), Err(ImageStoreError::TooLarge(400_000))));
     let part = all.iter().take(4).cloned().fold(ImageBuilder::default(), ImageBuilder::layer).source();
     home.pull(&part).unwrap();
 }
 
-/// A layer with so many paths of directories that have no entry, which are as long as they can be.
+/// A layer with many long paths of directories without entries.
 fn unfounded(number: usize, tar: TarBuilder) -> TarBuilder {
     let part = format!("{}/", "d".repeat(250));
     let deep = |chain: usize| format!("{number}-{chain}/{}x", part.repeat(15));
@@ -82,12 +82,12 @@ fn directories_without_entries_are_limited_for_all_layers_together() {
     let home = StoreHome::new();
     home.pull(&image(1, unfounded)).unwrap();
     home.store.prune(true).unwrap();
-    assert!(matches!(home.pull(&image(2, unfounded)), Err(StoreError::TooManyMissingEntries)));
+    assert!(matches!(home.pull(&image(2, unfounded)), Err(ImageStoreError::TooManyMissingEntries)));
     home.store.prune(true).unwrap();
     home.assert_empty();
 }
 
-/// The process on a small disk: alone it has nothing to do.
+/// The child process on a small disk; on its own it does nothing.
 #[test]
 fn another_process_fills_a_disk() {
     let Ok(path) = std::env::var(DISK) else { return };
@@ -96,9 +96,12 @@ fn another_process_fills_a_disk() {
     let names = |directory: &str| crate::support::names(&std::path::Path::new(&path).join("images").join(directory));
     let some =
         |size: usize| move |number: usize, tar: TarBuilder| tar.file(&format!("{number}"), &noise(size + number));
-    // Each layer would fit.
+    // Each layer alone would fit.
     let error = home.store.pull(Some("large"), &image(6, some(2 << 20)), &amd64(), &()).unwrap_err();
-    assert!(matches!(error, StoreError::Full(_)) && error.to_string().contains("hint: run `carrel prune`"), "{error}");
+    assert!(
+        matches!(error, ImageStoreError::Full(_)) && error.to_string().contains("hint: run `carrel prune`"),
+        "{error}"
+    );
     for directory in ["blobs", "layers", "partial", "staging", "images", "names"] {
         assert_eq!(names(directory), [""; 0], "{directory}");
     }
@@ -118,6 +121,6 @@ fn the_disk_is_not_filled_and_an_image_that_does_not_fit_is_removed() {
         .env(DISK, disk.path())
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.contains("the disk was not filled"), "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && printed.contains("the disk was not filled"), "{printed}");
 }

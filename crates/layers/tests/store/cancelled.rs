@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use carrel_layers::{
-    CancellationToken, Descriptor, ImageSource, Manifest, Platform, Progress, SourceError, StoreError,
+    CancellationToken, Descriptor, ImageSource, ImageStoreError, Manifest, Platform, PullProgress, SourceError,
 };
 
 use crate::memory::{ImageBuilder, MemorySource, StoreHome, amd64, two_layers};
@@ -27,7 +27,7 @@ struct TrickleReader {
 impl Read for TrickleReader {
     fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
         if self.left == 0 {
-            // Nothing comes any more, and the waiter is polled for cancellation again and again.
+            // No more data arrives, and the waiting reader polls for the cancellation.
             self.stop.cancel();
             return Err(std::io::ErrorKind::Interrupted.into());
         }
@@ -63,13 +63,13 @@ fn a_cancelled_pull_keeps_what_it_fetched_and_the_next_resumes() {
     let stop = CancellationToken::new();
     let endless = EndlessSource { image: &image, stop: stop.clone() };
     let outcome = home.store.pull_cancellable(Some("name"), &endless, &amd64(), &(), &stop);
-    assert!(matches!(outcome, Err(StoreError::Cancelled)), "{outcome:?}");
+    assert!(matches!(outcome, Err(ImageStoreError::Cancelled)), "{outcome:?}");
     assert_eq!((home.names("images"), home.names("names")), (vec![], vec![]));
     assert_eq!(home.names("staging"), [""; 0], "nothing is unpacked any more");
     assert_eq!(std::fs::metadata(home.path("partial").join(layer.hex())).unwrap().len(), 500_000);
-    image.asked();
+    image.take_requests();
     home.pull(&image).unwrap();
-    assert!(image.asked().contains(&(layer, 500_000)));
+    assert!(image.take_requests().contains(&(layer, 500_000)));
     home.assert_clean();
 }
 
@@ -80,21 +80,21 @@ fn a_pull_cancelled_before_its_start_requests_nothing() {
     let stop = CancellationToken::new();
     stop.cancel();
     let outcome = home.store.pull_cancellable(None, &image, &amd64(), &(), &stop);
-    assert!(matches!(outcome, Err(StoreError::Cancelled)), "{outcome:?}");
-    assert_eq!(image.asked(), []);
+    assert!(matches!(outcome, Err(ImageStoreError::Cancelled)), "{outcome:?}");
+    assert_eq!(image.take_requests(), []);
     home.store.pull_cancellable(None, &image, &amd64(), &(), &CancellationToken::new()).unwrap();
 }
 
-/// Reports that a pull has begun.
+/// Reports that a pull has started.
 struct StartSignal(Mutex<Sender<()>>);
 
-impl Progress for StartSignal {
+impl PullProgress for StartSignal {
     fn begin(&self, _: &[Descriptor]) {
         self.0.lock().unwrap().send(()).unwrap();
     }
 }
 
-fn begun() -> (StartSignal, Receiver<()>) {
+fn start_signal() -> (StartSignal, Receiver<()>) {
     let (sender, receiver) = channel();
     (StartSignal(Mutex::new(sender)), receiver)
 }
@@ -103,7 +103,7 @@ fn begun() -> (StartSignal, Receiver<()>) {
 fn a_pull_that_waits_for_another_can_be_cancelled() {
     let home = StoreHome::new();
     let image = two_layers().source();
-    // Another process works on it, or on one of its layers, for ever.
+    // Another process works on the image, or on one of its layers, and never ends.
     let layer = image.layers()[0].digest.hex();
     for name in [format!("{}.image", image.digest().hex()), layer] {
         std::fs::create_dir_all(home.path("partial")).unwrap();
@@ -111,22 +111,22 @@ fn a_pull_that_waits_for_another_can_be_cancelled() {
         rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
         let stop = CancellationToken::new();
         std::thread::scope(|scope| {
-            let (progress, begun) = begun();
+            let (progress, started) = start_signal();
             let (home, image, stop) = (&home, &image, &stop);
             let pull = scope.spawn(move || home.store.pull_cancellable(None, image, &amd64(), &progress, stop));
-            begun.recv().unwrap();
+            started.recv().unwrap();
             stop.cancel();
             let outcome = pull.join().unwrap();
-            assert!(matches!(outcome, Err(StoreError::Cancelled)), "{outcome:?}");
+            assert!(matches!(outcome, Err(ImageStoreError::Cancelled)), "{outcome:?}");
         });
-        // A waiter that is not cancelled gets it when the other ends.
+        // A waiting pull that is not cancelled continues when the other ends.
         std::thread::scope(|scope| {
-            let (progress, begun) = begun();
+            let (progress, started) = start_signal();
             let (home, image) = (&home, &image);
             let pull = scope.spawn(move || {
                 home.store.pull_cancellable(None, image, &amd64(), &progress, &CancellationToken::new())
             });
-            begun.recv().unwrap();
+            started.recv().unwrap();
             drop(file);
             pull.join().unwrap().unwrap();
         });

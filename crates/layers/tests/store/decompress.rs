@@ -39,7 +39,7 @@ fn a_compressed_archive_is_the_same_image() {
         home.assert_clean();
         home.store.prune(true).unwrap();
     }
-    // It is another program that reads it: without that one, only what is not compressed can be read.
+    // Another program decompresses it: without that program, only uncompressed archives can be read.
     let elsewhere = tempfile::tempdir().unwrap();
     let store = ImageStore::open(elsewhere.path(), Unpacker::new("/nowhere/carrel-unpack")).unwrap();
     assert!(error(store.layout(&write(&home, &gzip(&tar)), None)).contains("/nowhere/carrel-unpack"));
@@ -66,7 +66,7 @@ fn a_damaged_or_oversized_archive_is_rejected_and_leaves_nothing() {
 #[test]
 fn an_archive_beyond_the_compression_ratio_is_rejected() {
     let home = StoreHome::new();
-    // Behind the end of a tar there may be zeros.
+    // Zeros may follow the end of a tar.
     let mut bomb = layout(&home);
     bomb.resize(300 << 20, 0);
     let (path, why) = (write(&home, &zstd(&bomb)), "the compression ratio is over 1000");
@@ -78,7 +78,7 @@ fn an_archive_beyond_the_compression_ratio_is_rejected() {
     assert!(home.store.layout(&write(&home, &zstd(&bomb)), None).is_ok());
 }
 
-/// An archive of Docker's that names one compressed layer many times.
+/// A Docker archive that lists one compressed layer many times.
 fn repeated(times: usize) -> Vec<u8> {
     let layer = TarBuilder::default().dir("./").file("file", b"").end();
     let diff_ids = vec![Digest::of(&layer); times];

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use carrel_layers::{Descriptor, Digest, ImageSource, OciLayout, StoreError, StoredImage, media};
+use carrel_layers::{Descriptor, Digest, ImageSource, ImageStoreError, OciLayout, StoredImage, media};
 use serde_json::json;
 
 use crate::memory::{MemorySource, StoreHome, amd64, two_layers};
@@ -16,7 +16,7 @@ fn tarred(directory: &Path) -> Vec<u8> {
     archive.into_inner().unwrap()
 }
 
-fn pull(home: &StoreHome, source: &dyn ImageSource) -> Result<StoredImage, StoreError> {
+fn pull(home: &StoreHome, source: &dyn ImageSource) -> Result<StoredImage, ImageStoreError> {
     home.store.pull(None, source, &amd64(), &())
 }
 
@@ -109,8 +109,8 @@ fn an_invalid_layout_is_reported() {
     std::fs::write(at.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#).unwrap();
     assert!(error(OciLayout::directory(&at, None)).contains("it has no file `index.json`"));
     std::fs::write(at.join("index.json"), r#"{"schemaVersion":2,"manifests":[]}"#).unwrap();
-    assert!(error(OciLayout::directory(&at, None)).contains("holds no image"));
-    // A blob that leads out of the layout is not there.
+    assert!(error(OciLayout::directory(&at, None)).contains("contains no image"));
+    // A blob outside of the layout does not exist.
     let source = two_layers().source();
     source.layout(&at);
     let blob = at.join("blobs/sha256").join(source.layers()[0].digest.hex());
@@ -118,13 +118,13 @@ fn an_invalid_layout_is_reported() {
     std::fs::rename(&blob, &outside).unwrap();
     std::os::unix::fs::symlink(&outside, &blob).unwrap();
     let outcome = pull(&home, &OciLayout::directory(&at, None).unwrap());
-    assert!(matches!(outcome, Err(StoreError::Source(_))), "{outcome:?}");
+    assert!(matches!(outcome, Err(ImageStoreError::Source(_))), "{outcome:?}");
     std::fs::remove_file(&blob).unwrap();
     std::fs::rename(&outside, &blob).unwrap();
     pull(&home, &OciLayout::directory(&at, None).unwrap()).unwrap();
 }
 
-/// An archive as Docker wrote it for years: a directory for each layer, and links between those that are the same.
+/// An archive as old versions of Docker wrote it: a directory for each layer, and links between equal ones.
 fn old_docker(layers: &[Vec<u8>], config: &[u8]) -> Vec<u8> {
     let tar = TarBuilder::default().file("config.json", config).dir("one").file("one/VERSION", b"1.0");
     let tar = tar.file("one/layer.tar", &layers[0]).dir("two").file("two/layer.tar", &layers[1]);
@@ -189,10 +189,10 @@ fn an_inconsistent_docker_archive_is_rejected() {
     let home = StoreHome::new();
     let layers = layers();
     let ids = layers.each_ref().map(|layer| Digest::of(layer));
-    // A layer is not the one that the configuration names.
+    // A layer differs from the one in the configuration.
     let path = write(&home, &old_docker(&layers, &config(&[Digest::of(b"another"), ids[1], ids[0], ids[1]])));
     let outcome = pull(&home, &home.store.docker_archive(&path, None).unwrap());
-    assert!(matches!(outcome, Err(StoreError::Digest { .. })), "{outcome:?}");
+    assert!(matches!(outcome, Err(ImageStoreError::Digest { .. })), "{outcome:?}");
     home.assert_clean();
     let path = write(&home, &old_docker(&layers, &config(&ids)));
     assert!(error(home.store.docker_archive(&path, None)).contains("4 layers, but its configuration has 2"));

@@ -1,22 +1,23 @@
-//! A process that is killed at any failpoint leaves nothing half usable, and blocks no other process.
+//! A process killed at any failpoint leaves nothing incomplete that is used, and blocks no other process.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use carrel_layers::{Failpoint, LayerOutcome, OciLayout, Phase, Progress};
+use carrel_failpoint::StepFailpoint;
+use carrel_layers::{LayerOutcome, OciLayout, PullPhase, PullProgress};
 
 use crate::memory::{StoreHome, amd64, open, tree, two_layers};
 use crate::trees::assert_same;
 
-/// What names the home and the layout to a process of these tests: a home and a layout, with a line between them.
+/// The variable that names the home and the layout to a child process of these tests, separated by a newline.
 const PULL: &str = "CARREL_TEST_PULL";
 const NAME: &str = "example.org/image:latest";
 
-/// Says what becomes of each layer.
+/// Prints the outcome of each layer.
 struct PrintedProgress;
 
-impl Progress for PrintedProgress {
+impl PullProgress for PrintedProgress {
     fn layer_done(&self, _: usize, how: LayerOutcome) {
         if how == LayerOutcome::Fetched {
             eprintln!("layer Fetched");
@@ -28,7 +29,7 @@ impl Progress for PrintedProgress {
 #[test]
 fn another_process_pulls_an_image() {
     let Ok(paths) = std::env::var(PULL) else { return };
-    // All of them begin when the test lets go of their standard input.
+    // All of them start when the test closes their standard input.
     std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).unwrap();
     let (home, layout) = paths.split_once('\n').unwrap();
     let source = OciLayout::directory(Path::new(layout), None).unwrap();
@@ -36,8 +37,8 @@ fn another_process_pulls_an_image() {
     eprintln!("pulled {}", stored.digest);
 }
 
-/// Another process, which dies at a moment.
-pub(crate) fn another(home: &StoreHome, layout: &Path, dies: Option<Failpoint>) -> Child {
+/// Another process, which dies at a failpoint.
+pub(crate) fn another(home: &StoreHome, layout: &Path, dies: Option<StepFailpoint<PullPhase>>) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "killed::another_process_pulls_an_image", "--nocapture"]);
     command.env(PULL, format!("{}\n{}", home.directory.path().display(), layout.display()));
@@ -48,23 +49,23 @@ pub(crate) fn another(home: &StoreHome, layout: &Path, dies: Option<Failpoint>) 
 //= promises.images.pull-killed-steps
 #[test]
 fn a_pull_killed_at_any_failpoint_is_as_if_it_never_ran_or_was_complete() {
-    for dies in Failpoint::all() {
+    for dies in StepFailpoint::<PullPhase>::all() {
         let home = StoreHome::new();
         let source = two_layers().source();
         let layout = home.directory.path().join("layout");
         source.layout(&layout);
         let output = another(&home, &layout, Some(dies)).wait_with_output().unwrap();
         assert_eq!(output.status.signal(), Some(9), "{}: {output:?}", dies.name());
-        // What can be seen is whole.
-        let recorded =
-            dies.phase == Phase::NameRecorded || dies == Failpoint { phase: Phase::ImageRecorded, after: true };
+        // Everything visible is complete.
+        let recorded = dies.step == PullPhase::NameRecorded
+            || dies == StepFailpoint { step: PullPhase::ImageRecorded, after: true };
         assert_eq!(home.store.get(source.digest()).unwrap().is_some(), recorded, "{}", dies.name());
-        let named = dies == Failpoint { phase: Phase::NameRecorded, after: true };
+        let named = dies == StepFailpoint { step: PullPhase::NameRecorded, after: true };
         assert_eq!(home.store.find(NAME).unwrap().is_some(), named, "{}", dies.name());
         for layer in home.names("layers") {
             assert!(home.path("layers").join(layer).join("about.json").exists(), "{}", dies.name());
         }
-        // The next one does what is left, and leaves nothing of the first.
+        // The next pull completes it, and removes the leftovers of the first.
         let stored = home.pull(&source).unwrap();
         let whole = StoreHome::new();
         let expected = whole.pull(&source).unwrap();

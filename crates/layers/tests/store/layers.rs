@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::memory::{ImageBuilder, StoreHome};
 use crate::support::{TarBuilder, header};
 
-/// A layer with one directory of some mode and owner.
+/// A layer with one directory of this mode and owner.
 fn directory(tar: TarBuilder, name: &str, mode: u32, owner: u64) -> TarBuilder {
     let mut header = header(name.as_bytes(), b'5');
     header.set_mode(mode);
@@ -44,7 +44,7 @@ fn a_duplicate_layer_is_fetched_and_mounted_once() {
     let source = ImageBuilder::default().layer(empty()).layer(content).layer(empty()).source();
     let stored = home.pull(&source).unwrap();
     assert_eq!((stored.layers.len(), stored.root.layers.len()), (3, 2));
-    assert_eq!(source.asked().len(), 3);
+    assert_eq!(source.take_requests().len(), 3);
     assert!(stored.root.layers[1].join("file").exists());
 }
 
@@ -56,7 +56,7 @@ fn an_image_without_layers_is_an_empty_root() {
 }
 
 /// Modes and owners as a sandbox sees them: the layers under an overlay, in a mount namespace of its own.
-fn seen(home: &StoreHome, layers: &[std::path::PathBuf]) -> BTreeMap<String, (u32, u32)> {
+fn visible(home: &StoreHome, layers: &[std::path::PathBuf]) -> BTreeMap<String, (u32, u32)> {
     let lower = layers.iter().map(|layer| layer.to_str().unwrap()).collect::<Vec<_>>().join(":");
     let at = home.directory.path().join("merged");
     std::fs::create_dir_all(&at).unwrap();
@@ -81,14 +81,14 @@ fn a_directory_without_an_entry_has_the_attributes_of_the_layer_below() {
     for (name, mode, owner) in [("./", 0o711, 0), ("home", 0o755, 0), ("home/app", 0o2750, 1000), ("srv", 0o1777, 7)] {
         lower = directory(lower, name, mode, owner);
     }
-    // It changes something deep in a directory of the lower one, and says nothing about the way there.
+    // It changes a file deep in a directory of the lower layer, and has no entries for its parents.
     let upper =
         TarBuilder::default().file("home/app/.profile", b"").file("home/app/.wh.old", b"").file("new/file", b"");
     let source =
         ImageBuilder::default().layer(lower.clone().file("home/app/old", b"").end()).layer(upper.end()).source();
     let stored = home.pull(&source).unwrap();
     assert_eq!(stored.root.layers.len(), 3, "what lies over both");
-    let seen = seen(&home, &stored.root.layers);
+    let visible = visible(&home, &stored.root.layers);
     let expected = [
         ("", (0o711, 0)),
         ("home", (0o755, 0)),
@@ -98,10 +98,10 @@ fn a_directory_without_an_entry_has_the_attributes_of_the_layer_below() {
         ("new/file", (0o644, 0)),
         ("srv", (0o1777, 7)),
     ];
-    assert_eq!(seen, expected.map(|(path, seen)| (path.to_owned(), seen)).into());
+    assert_eq!(visible, expected.map(|(path, mode)| (path.to_owned(), mode)).into());
     let patch = std::fs::metadata(stored.root.layers[0].join("home/app")).unwrap();
     assert_eq!((patch.mode() & 0o7777, patch.uid(), patch.mtime()), (0o2750, 1000, 1_700_000_000));
-    // It goes with the image.
+    // It is removed with the image.
     home.store.prune(true).unwrap();
     home.assert_empty();
 }
@@ -114,5 +114,5 @@ fn a_layer_with_all_entries_needs_no_patch() {
         directory(directory(TarBuilder::default(), "./", 0o755, 0), "etc", 0o755, 0).file("etc/file", b"").end();
     let stored = home.pull(&ImageBuilder::default().layer(lower).layer(upper).source()).unwrap();
     assert_eq!(stored.root.layers.len(), 2);
-    assert_eq!(seen(&home, &stored.root.layers)["etc"], (0o755, 0));
+    assert_eq!(visible(&home, &stored.root.layers)["etc"], (0o755, 0));
 }

@@ -1,4 +1,4 @@
-//! In-memory images: a source that can lie, break and count, and a target.
+//! In-memory images: a source that can inject faults and counts requests, and a target.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{Cursor, Read};
@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use carrel_layers::{
-    Descriptor, Digest, ImageSource, ImageStore, ImageTarget, LayerOutcome, Manifest, Platform, Progress, SourceError,
-    StoreError, StoredImage, Unpacker, media,
+    Descriptor, Digest, ImageSource, ImageStore, ImageStoreError, ImageTarget, LayerOutcome, Manifest, Platform,
+    PullProgress, SourceError, StoredImage, Unpacker, media,
 };
 
 use crate::support::{TarBuilder, gzip, names};
@@ -17,12 +17,12 @@ pub(crate) struct MemorySource {
     pub(crate) manifest: Vec<u8>,
     pub(crate) media_type: String,
     pub(crate) blobs: HashMap<Digest, Vec<u8>>,
-    /// What is given instead of a blob's own content.
+    /// The bytes that are returned instead of a blob's own content.
     pub(crate) instead: HashMap<Digest, Vec<u8>>,
-    /// After so many bytes of a blob the stream breaks, with an error or without.
+    /// The stream breaks after this many bytes of a blob, with an error or without.
     pub(crate) cut: HashMap<Digest, (u64, bool)>,
-    /// What was asked for, and from where.
-    pub(crate) asked: Mutex<Vec<(Digest, u64)>>,
+    /// The requested blobs and their offsets.
+    pub(crate) requests: Mutex<Vec<(Digest, u64)>>,
     /// How many bytes of blobs were read.
     pub(crate) given: std::sync::Arc<Mutex<u64>>,
 }
@@ -44,7 +44,7 @@ pub(crate) struct StoreHome {
 #[derive(Default)]
 pub(crate) struct RecordedProgress {
     pub(crate) done: Mutex<BTreeMap<usize, Vec<LayerOutcome>>>,
-    pub(crate) said: Mutex<Vec<String>>,
+    pub(crate) messages: Mutex<Vec<String>>,
 }
 
 /// Records a push.
@@ -76,7 +76,7 @@ impl ImageBuilder {
         self.changed(|_| {})
     }
 
-    /// The image with its manifest changed.
+    /// The image with a modified manifest.
     pub(crate) fn changed(&self, change: impl Fn(&mut serde_json::Value)) -> MemorySource {
         let diff_ids: Vec<_> = self.layers.iter().map(|(_, diff_id, _)| diff_id).collect();
         let rootfs = serde_json::json!({ "type": "layers", "diff_ids": diff_ids });
@@ -99,13 +99,13 @@ impl ImageBuilder {
             blobs,
             instead: HashMap::new(),
             cut: HashMap::new(),
-            asked: Mutex::default(),
+            requests: Mutex::default(),
             given: std::sync::Arc::default(),
         }
     }
 }
 
-/// An image of two layers, the second of which takes something away.
+/// An image of two layers, the second of which deletes a file.
 pub(crate) fn two_layers() -> ImageBuilder {
     let lower = TarBuilder::default().dir("./").dir("etc").file("etc/hostname", b"carrel\n").file("etc/gone", b"");
     let upper = TarBuilder::default().dir("./").dir("etc").file("etc/.wh.gone", b"").file("etc/motd", b"hello\n");
@@ -125,15 +125,15 @@ impl MemorySource {
         manifest.layers
     }
 
-    pub(crate) fn asked(&self) -> Vec<(Digest, u64)> {
-        std::mem::take(&mut self.asked.lock().unwrap())
+    pub(crate) fn take_requests(&self) -> Vec<(Digest, u64)> {
+        std::mem::take(&mut self.requests.lock().unwrap())
     }
 
     pub(crate) fn given(&self) -> u64 {
         std::mem::take(&mut self.given.lock().unwrap())
     }
 
-    /// Writes it as a layout, so that other processes can have it.
+    /// Writes it as a layout for other processes.
     pub(crate) fn layout(&self, at: &Path) {
         std::fs::create_dir_all(at.join("blobs/sha256")).unwrap();
         std::fs::write(at.join("oci-layout"), br#"{"imageLayoutVersion":"1.0.0"}"#).unwrap();
@@ -178,7 +178,7 @@ impl ImageSource for MemorySource {
     }
 
     fn blob(&self, descriptor: &Descriptor, from: u64) -> Result<Box<dyn Read + Send>, SourceError> {
-        self.asked.lock().unwrap().push((descriptor.digest, from));
+        self.requests.lock().unwrap().push((descriptor.digest, from));
         let content = self.instead.get(&descriptor.digest).or_else(|| self.blobs.get(&descriptor.digest));
         let missing = SourceError::Missing { what: "blob", digest: descriptor.digest };
         let mut content = Cursor::new(content.ok_or(missing)?.clone());
@@ -197,7 +197,7 @@ impl StoreHome {
         Self { directory, store }
     }
 
-    pub(crate) fn pull(&self, source: &MemorySource) -> Result<StoredImage, StoreError> {
+    pub(crate) fn pull(&self, source: &MemorySource) -> Result<StoredImage, ImageStoreError> {
         self.store.pull(Some("example.org/image:latest"), source, &amd64(), &())
     }
 
@@ -210,7 +210,7 @@ impl StoreHome {
         names(&self.path(directory))
     }
 
-    /// Nothing is left of what was not completed.
+    /// Asserts that nothing incomplete is left.
     #[track_caller]
     pub(crate) fn assert_clean(&self) {
         for directory in ["partial", "staging"] {
@@ -218,7 +218,7 @@ impl StoreHome {
         }
     }
 
-    /// Nothing at all is there.
+    /// Asserts that the store is empty.
     #[track_caller]
     pub(crate) fn assert_empty(&self) {
         for directory in ["partial", "staging", "blobs", "layers", "images", "names", "archives"] {
@@ -231,7 +231,7 @@ pub(crate) fn open(home: &Path) -> ImageStore {
     ImageStore::open(home, Unpacker::new(env!("CARGO_BIN_EXE_carrel-unpack"))).unwrap()
 }
 
-/// All entries of a tree. When something was taken away is of no meaning.
+/// All entries of a tree, without the times of whiteouts.
 pub(crate) fn tree(at: &Path) -> BTreeMap<PathBuf, String> {
     let mut entries = crate::trees::described(at);
     for line in entries.values_mut().filter(|line| line.starts_with("mode 20000 ")) {
@@ -240,7 +240,7 @@ pub(crate) fn tree(at: &Path) -> BTreeMap<PathBuf, String> {
     entries
 }
 
-/// Lets go of a lock. To close it is not enough: what another test is just starting has it open too.
+/// Releases a lock. Closing is not enough: a process that another test just starts has inherited the descriptor.
 pub(crate) fn release(lock: impl std::os::fd::AsFd) {
     rustix::fs::flock(&lock, rustix::fs::FlockOperation::Unlock).unwrap();
 }
@@ -251,13 +251,13 @@ pub(crate) fn amd64() -> Platform {
 
 // === impl RecordedProgress ===
 
-impl Progress for RecordedProgress {
+impl PullProgress for RecordedProgress {
     fn layer_done(&self, layer: usize, how: LayerOutcome) {
         self.done.lock().unwrap().entry(layer).or_default().push(how);
     }
 
-    fn said(&self, text: &str) {
-        self.said.lock().unwrap().push(text.to_owned());
+    fn message(&self, text: &str) {
+        self.messages.lock().unwrap().push(text.to_owned());
     }
 }
 
@@ -290,7 +290,7 @@ impl ImageTarget for MemoryTarget {
 }
 
 impl MemoryTarget {
-    /// The image that was sent, to be had from here.
+    /// The image that was pushed, as a source.
     pub(crate) fn source(self) -> MemorySource {
         let (media_type, manifest) = self.manifest.into_inner().unwrap().unwrap();
         let blobs = self.blobs.into_inner().unwrap();

@@ -1,15 +1,15 @@
-//! Names and records under concurrent changes: a name that is not removed keeps its image.
+//! Names and records under concurrent changes: an image keeps existing as long as it has a name.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use carrel_layers::{StoreError, StoredImage};
+use carrel_layers::{ImageStoreError, StoredImage};
 
 use crate::memory::{ImageBuilder, MemorySource, StoreHome, amd64, open, two_layers};
 
 const NAME: &str = "example.org/image:latest";
 
-/// Images without layers, so that they come fast.
+/// Images without layers, which are pulled quickly.
 fn empty(number: usize) -> MemorySource {
     ImageBuilder::default().config("User", number.to_string().into()).source()
 }
@@ -36,7 +36,7 @@ fn a_named_image_survives_a_concurrent_prune() {
                         let (name, image) = (format!("{thread}-{number}"), empty(thread * 1000 + number));
                         let stored = store.pull(Some(&name), &image, &amd64(), &()).unwrap();
                         assert_eq!(store.find(&name).unwrap().map(|found| found.digest), Some(stored.digest), "{name}");
-                        // Without a name it may go at any time.
+                        // Without a name it may be removed at any time.
                         store.pull(None, &empty(100_000 + thread * 1000 + number), &amd64(), &()).unwrap();
                     }
                 })
@@ -62,15 +62,15 @@ fn a_name_that_is_added_while_another_is_removed_keeps_the_image() {
         let named = std::thread::scope(|scope| {
             let naming = scope.spawn(|| open(home.directory.path()).name(&other, stored.digest));
             match home.store.remove(NAME) {
-                Ok(_) | Err(StoreError::InUse { .. }) => {}
+                Ok(_) | Err(ImageStoreError::InUse { .. }) => {}
                 Err(error) => panic!("{error}"),
             }
             naming.join().unwrap()
         });
-        // Either the name came first and keeps it, or there was nothing left to name.
+        // Either the name was added first and keeps it, or there was no image left to name.
         match named {
             Ok(()) => assert_eq!(home.store.find(&other).unwrap().unwrap().digest, stored.digest),
-            Err(StoreError::Unknown(_)) => assert_eq!(home.store.find(&other).unwrap(), None),
+            Err(ImageStoreError::Unknown(_)) => assert_eq!(home.store.find(&other).unwrap(), None),
             Err(error) => panic!("{error}"),
         }
         home.store.prune(true).unwrap();
@@ -78,7 +78,7 @@ fn a_name_that_is_added_while_another_is_removed_keeps_the_image() {
     home.assert_empty();
 }
 
-/// Two images, and what is known of the first cannot be read.
+/// Two images; the record of the first is unreadable.
 fn damaged(home: &StoreHome, with: &[u8]) -> (StoredImage, StoredImage) {
     let first = home.pull(&two_layers().source()).unwrap();
     let second = home.store.pull(Some("second"), &two_layers().config("User", "app".into()).source(), &amd64(), &());
@@ -95,16 +95,16 @@ fn an_image_with_an_unreadable_record_does_not_block_others() {
         assert_eq!(home.store.damaged().unwrap(), [first.digest]);
         assert_eq!(home.store.find("second").unwrap(), Some(second.clone()));
         assert_eq!(home.store.usage().unwrap().images, 2);
-        let Err(StoreError::Damaged { digest, .. }) = home.store.find(NAME) else { panic!() };
+        let Err(ImageStoreError::Damaged { digest, .. }) = home.store.find(NAME) else { panic!() };
         assert_eq!(digest, first.digest);
         let new = home.store.pull(Some("new"), &empty(1), &amd64(), &()).unwrap();
-        // Its share is unknown: all of it may be its own.
+        // Its size is unknown: all of it may belong to no other image.
         let removed = home.store.remove("second").unwrap();
         assert_eq!((removed.images, removed.left), (vec![second.digest], true));
         assert!(home.store.prune(false).unwrap().left);
         assert_eq!(home.names("layers").len(), 2);
         assert!(first.root.layers.iter().all(|layer| layer.join("etc").is_dir()));
-        // It can be removed, and then the rest goes.
+        // It can be removed, and then the rest is freed.
         let removed = home.store.remove(&first.digest.to_string()).unwrap();
         assert_eq!((removed.images, removed.names), (vec![first.digest], vec![NAME.to_owned()]));
         assert!(!home.store.prune(false).unwrap().left);
@@ -118,7 +118,7 @@ fn an_image_in_use_stays_even_if_its_record_is_unreadable() {
     let home = StoreHome::new();
     let (first, _) = damaged(&home, b"");
     let held = home.store.hold(first.digest).unwrap();
-    assert!(matches!(home.store.remove(&first.digest.to_string()), Err(StoreError::InUse { .. })));
+    assert!(matches!(home.store.remove(&first.digest.to_string()), Err(ImageStoreError::InUse { .. })));
     home.store.prune(true).unwrap();
     assert_eq!(home.names("images"), [first.digest.hex()]);
     drop(held);
@@ -145,9 +145,9 @@ fn a_persistent_user_counts_after_the_home_was_moved() {
     store.forget(stored.digest, "other").unwrap();
     assert_eq!(store.usage().unwrap().used, 1);
     assert!(store.in_use(stored.digest));
-    let Err(StoreError::InUse { users: needed, .. }) = store.remove(NAME) else { panic!() };
+    let Err(ImageStoreError::InUse { users: needed, .. }) = store.remove(NAME) else { panic!() };
     assert_eq!(needed, ["box"]);
-    // Looking removes nothing, also where something is missing for a moment.
+    // Listing removes nothing, also when a file is missing for a moment.
     std::fs::rename(at.join("disks"), at.join("away")).unwrap();
     assert_eq!(store.usage().unwrap().used, 0);
     assert!(!store.in_use(stored.digest));

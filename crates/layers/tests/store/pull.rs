@@ -3,7 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
 
-use carrel_layers::{Descriptor, Digest, LayerOutcome, StoreError, media};
+use carrel_layers::{Descriptor, Digest, ImageStoreError, LayerOutcome, media};
 
 use crate::memory::{ImageBuilder, RecordedProgress, StoreHome, amd64, open, two_layers};
 use crate::support::{TarBuilder, gzip, zstd};
@@ -27,7 +27,7 @@ fn a_pull_stores_all_layers_and_the_name() {
     assert_eq!(home.store.get(stored.digest).unwrap().unwrap(), stored);
     assert_eq!(home.store.list().unwrap(), [stored]);
     assert_eq!(home.store.find("example.org/other:latest").unwrap(), None);
-    // A store that is opened anew has the same.
+    // A reopened store has the same.
     assert!(open(home.directory.path()).find(NAME).unwrap().is_some());
     home.assert_clean();
 }
@@ -37,14 +37,14 @@ fn content_of_the_store_is_not_fetched_again() {
     let home = StoreHome::new();
     let source = two_layers().source();
     home.pull(&source).unwrap();
-    assert_eq!(source.asked().len(), 3);
+    assert_eq!(source.take_requests().len(), 3);
     home.pull(&source).unwrap();
-    assert_eq!(source.asked(), []);
+    assert_eq!(source.take_requests(), []);
     // Another image has one layer more, and another configuration.
     let other = two_layers().layer(TarBuilder::default().dir("./").file("new", b"").end()).source();
     let progress = RecordedProgress::default();
     home.store.pull(None, &other, &amd64(), &progress).unwrap();
-    assert_eq!(other.asked().len(), 2);
+    assert_eq!(other.take_requests().len(), 2);
     let done = progress.done.into_inner().unwrap();
     assert_eq!(
         done.into_values().collect::<Vec<_>>(),
@@ -65,7 +65,7 @@ fn a_name_moves_and_its_old_image_stays() {
     assert_eq!((kept.names, kept.root), (vec![], first.root));
     home.store.name("example.org/image:old", first.digest).unwrap();
     assert_eq!(home.store.find("example.org/image:old").unwrap().unwrap().digest, first.digest);
-    assert!(matches!(home.store.name("other", Digest::of(b"none")), Err(StoreError::Unknown(_))));
+    assert!(matches!(home.store.name("other", Digest::of(b"none")), Err(ImageStoreError::Unknown(_))));
 }
 
 #[test]
@@ -94,20 +94,20 @@ fn a_broken_stream_resumes_where_it_ended() {
         source.cut.insert(layer.digest, (half, error));
         let outcome = home.pull(&source).unwrap_err();
         match outcome {
-            StoreError::Source(_) => assert!(error),
-            StoreError::Truncated { found, .. } => assert!(!error && found == half),
+            ImageStoreError::Source(_) => assert!(error),
+            ImageStoreError::Truncated { found, .. } => assert!(!error && found == half),
             other => panic!("{other}"),
         }
         assert_eq!(home.names("partial"), [layer.digest.hex()]);
         assert_eq!((home.names("images"), home.names("names"), home.names("layers")), (vec![], vec![], vec![]));
         source.cut.clear();
-        source.asked();
+        source.take_requests();
         source.given();
         let stored = home.pull(&source).unwrap();
         let config = source.blobs.keys().find(|digest| **digest != layer.digest).unwrap();
-        let mut asked = source.asked();
-        asked.retain(|(digest, _)| digest != config);
-        assert_eq!(asked, [(layer.digest, half)]);
+        let mut requests = source.take_requests();
+        requests.retain(|(digest, _)| digest != config);
+        assert_eq!(requests, [(layer.digest, half)]);
         assert!(source.given() < layer.size - half + 4096);
         assert_eq!(std::fs::metadata(stored.root.layers[0].join("large")).unwrap().len(), 3 << 20);
         home.assert_clean();
@@ -138,7 +138,7 @@ fn an_unrecorded_layer_and_blob_are_verified_before_use() {
     let source = two_layers().source();
     let stored = home.pull(&source).unwrap();
     let layer = source.layers()[0].clone();
-    // As a power cut may leave it: the image was not recorded, and the machine is another since.
+    // As a power cut may leave it: the image was not recorded, and the host has booted since.
     std::fs::remove_dir_all(home.path("images").join(stored.digest.hex())).unwrap();
     let tree = stored.root.layers[1].clone();
     let about = tree.with_file_name("about.json");
@@ -147,9 +147,9 @@ fn an_unrecorded_layer_and_blob_are_verified_before_use() {
     std::fs::write(&about, text.replace(boot.trim(), "another")).unwrap();
     std::fs::write(tree.join("etc/hostname"), "").unwrap();
     std::fs::write(home.path("blobs").join(layer.digest.hex()), vec![0; usize::try_from(layer.size).unwrap()]).unwrap();
-    source.asked();
+    source.take_requests();
     home.pull(&source).unwrap();
-    assert_eq!(source.asked(), [(layer.digest, 0)]);
+    assert_eq!(source.take_requests(), [(layer.digest, 0)]);
     assert_eq!(std::fs::read_to_string(tree.join("etc/hostname")).unwrap(), "carrel\n");
     assert_eq!(std::fs::read(home.path("blobs").join(layer.digest.hex())).unwrap(), source.blobs[&layer.digest]);
     home.assert_clean();
@@ -161,7 +161,7 @@ fn an_image_for_another_platform_is_reported() {
     let progress = RecordedProgress::default();
     let platform = "linux/arm64".parse().unwrap();
     home.store.pull(None, &two_layers().source(), &platform, &progress).unwrap();
-    assert_eq!(progress.said.into_inner().unwrap(), ["the image is for linux/amd64, not for linux/arm64"]);
+    assert_eq!(progress.messages.into_inner().unwrap(), ["the image is for linux/amd64, not for linux/arm64"]);
 }
 
 //= promises.images.times-blob-fetched-layer
@@ -177,10 +177,10 @@ fn concurrent_threads_pull_once() {
         pulling.into_iter().map(|thread| thread.join().unwrap().unwrap()).collect()
     });
     assert!(pulled.iter().all(|stored| stored.digest == source.digest()));
-    let mut asked = source.asked();
-    asked.sort();
-    asked.dedup();
-    assert_eq!(asked.len(), 7, "six layers and the configuration, each once");
+    let mut requests = source.take_requests();
+    requests.sort();
+    requests.dedup();
+    assert_eq!(requests.len(), 7, "six layers and the configuration, each once");
     assert_eq!(source.given(), source.blobs.values().map(|blob| blob.len() as u64).sum::<u64>());
     home.assert_clean();
 }
@@ -198,10 +198,10 @@ fn concurrent_processes_pull_once() {
     let mut fetched = 0;
     for child in children {
         let output = child.wait_with_output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(output.status.success() && output.status.signal().is_none(), "{said}");
-        assert!(said.contains(&format!("pulled {}", source.digest())), "{said}");
-        fetched += said.lines().filter(|line| *line == "layer Fetched").count();
+        let printed = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success() && output.status.signal().is_none(), "{printed}");
+        assert!(printed.contains(&format!("pulled {}", source.digest())), "{printed}");
+        fetched += printed.lines().filter(|line| *line == "layer Fetched").count();
     }
     assert_eq!(fetched, 5);
     assert_eq!(home.store.find(NAME).unwrap().unwrap().digest, source.digest());
@@ -223,15 +223,15 @@ fn concurrent_pulls_with_shared_layers_do_not_deadlock() {
     let blobs = |source: &crate::memory::MemorySource| {
         source.layers().iter().map(|layer: &Descriptor| layer.digest).collect::<Vec<_>>()
     };
-    let asked = [up.asked(), down.asked()].concat();
+    let requests = [up.take_requests(), down.take_requests()].concat();
     for blob in blobs(&up) {
-        assert_eq!(asked.iter().filter(|(digest, _)| *digest == blob).count(), 1);
+        assert_eq!(requests.iter().filter(|(digest, _)| *digest == blob).count(), 1);
     }
     assert_eq!(home.store.list().unwrap().len(), 2);
     home.assert_clean();
 }
 
-/// Bytes that do not compress, the same every time.
+/// Bytes that do not compress, always the same.
 pub(crate) fn noise(length: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut next = || {

@@ -1,6 +1,6 @@
 //! Images that are not what they claim are rejected and leave nothing.
 
-use carrel_layers::{Digest, MAX_LAYERS, ManifestError, SourceError, StoreError, media};
+use carrel_layers::{Digest, ImageStoreError, MAX_LAYERS, ManifestError, SourceError, media};
 use serde_json::json;
 
 use crate::memory::{ImageBuilder, MemorySource, StoreHome, two_layers};
@@ -9,7 +9,7 @@ use crate::support::{TarBuilder, gzip};
 
 /// Asserts that an image is rejected and leaves nothing, and that the store accepts a valid one afterwards.
 #[track_caller]
-fn refused(source: &MemorySource) -> StoreError {
+fn refused(source: &MemorySource) -> ImageStoreError {
     let home = StoreHome::new();
     let error = home.pull(source).unwrap_err();
     home.assert_empty();
@@ -26,15 +26,17 @@ fn a_blob_with_other_content_is_rejected() {
     let mut source = two_layers().source();
     let layer = source.layers()[1].clone();
     let other = gzip(&TarBuilder::default().dir("./").file("etc/motd", b"harm!\n").end());
-    // As long as it has to be.
+    // With the required length.
     let mut other = [other, vec![0; 4096]].concat();
     other.truncate(usize::try_from(layer.size).unwrap());
     source.instead.insert(layer.digest, other.clone());
     let found = Digest::of(&other);
     match refused(&source) {
-        StoreError::Digest { expected, found: seen, .. } => assert_eq!((expected, seen), (layer.digest, found)),
-        // It ends in the middle, which the unpacker may see first.
-        StoreError::Unpack { blob, .. } => assert_eq!(blob, layer.digest),
+        ImageStoreError::Digest { expected, found: observed, .. } => {
+            assert_eq!((expected, observed), (layer.digest, found))
+        }
+        // It ends in the middle, which the unpacker may notice first.
+        ImageStoreError::Unpack { blob, .. } => assert_eq!(blob, layer.digest),
         other => panic!("{other}"),
     }
     // A single byte, in the configuration.
@@ -44,7 +46,7 @@ fn a_blob_with_other_content_is_rejected() {
     let mut bytes = source.blobs[&config].clone();
     bytes[10] ^= 1;
     source.instead.insert(config, bytes);
-    assert!(matches!(refused(&source), StoreError::Digest { what: "configuration", .. }));
+    assert!(matches!(refused(&source), ImageStoreError::Digest { what: "configuration", .. }));
 }
 
 //= promises.images.byte-size-media-type
@@ -56,7 +58,7 @@ fn a_single_changed_byte_is_detected() {
     let mut bytes = source.blobs[&layer].clone();
     bytes[500_000] ^= 1;
     source.instead.insert(layer, bytes);
-    assert!(matches!(refused(&source), StoreError::Digest { what: "layer", .. }));
+    assert!(matches!(refused(&source), ImageStoreError::Digest { what: "layer", .. }));
 }
 
 //= promises.images.byte-size-media-type
@@ -67,17 +69,17 @@ fn wrong_sizes_are_rejected() {
             let size = manifest["layers"][0]["size"].as_i64().unwrap();
             manifest["layers"][0]["size"] = json!(size + lie);
         });
-        assert!(matches!(refused(&source), StoreError::Size { what: "layer", .. }), "{what}");
+        assert!(matches!(refused(&source), ImageStoreError::Size { what: "layer", .. }), "{what}");
         let source = one_layer().changed(|manifest| {
             let size = manifest["config"]["size"].as_i64().unwrap();
             manifest["config"]["size"] = json!(size + lie);
         });
-        assert!(matches!(refused(&source), StoreError::Size { what: "configuration", .. }), "{what}");
+        assert!(matches!(refused(&source), ImageStoreError::Size { what: "configuration", .. }), "{what}");
     }
     let huge = one_layer().changed(|manifest| manifest["layers"][0]["size"] = json!(1_u64 << 60));
-    assert!(matches!(refused(&huge), StoreError::TooLarge(_)));
+    assert!(matches!(refused(&huge), ImageStoreError::TooLarge(_)));
     let huge = one_layer().changed(|manifest| manifest["config"]["size"] = json!(1_u64 << 30));
-    assert!(matches!(refused(&huge), StoreError::Manifest(ManifestError::TooLarge { .. })));
+    assert!(matches!(refused(&huge), ImageStoreError::Manifest(ManifestError::TooLarge { .. })));
 }
 
 //= promises.images.byte-size-media-type
@@ -89,19 +91,24 @@ fn unknown_or_wrong_media_types_are_rejected() {
         ("layers", "text/html"),
     ] {
         let source = one_layer().changed(|manifest| manifest[part][0]["mediaType"] = json!(found));
-        let StoreError::Manifest(ManifestError::MediaType { found: seen, .. }) = refused(&source) else { panic!() };
-        assert_eq!(seen, found);
+        let ImageStoreError::Manifest(ManifestError::MediaType { found: observed, .. }) = refused(&source) else {
+            panic!()
+        };
+        assert_eq!(observed, found);
     }
     let source = one_layer().changed(|manifest| manifest["config"]["mediaType"] = json!("application/json"));
-    assert!(matches!(refused(&source), StoreError::Manifest(ManifestError::MediaType { what: "configuration", .. })));
+    assert!(matches!(
+        refused(&source),
+        ImageStoreError::Manifest(ManifestError::MediaType { what: "configuration", .. })
+    ));
     let source = one_layer().changed(|manifest| manifest["mediaType"] = json!(media::DOCKER_MANIFEST));
-    assert!(matches!(refused(&source), StoreError::Manifest(ManifestError::TwoTypes { .. })));
+    assert!(matches!(refused(&source), ImageStoreError::Manifest(ManifestError::TwoTypes { .. })));
     let mut source = one_layer().source();
     source.media_type = "text/html".into();
-    assert!(matches!(refused(&source), StoreError::Manifest(ManifestError::MediaType { .. })));
-    // A layer that is compressed in another way than it says.
+    assert!(matches!(refused(&source), ImageStoreError::Manifest(ManifestError::MediaType { .. })));
+    // A layer that is compressed in another way than declared.
     let source = one_layer().changed(|manifest| manifest["layers"][0]["mediaType"] = json!(media::LAYER_ZSTD));
-    assert!(matches!(refused(&source), StoreError::Unpack { .. }));
+    assert!(matches!(refused(&source), ImageStoreError::Unpack { .. }));
 }
 
 //= promises.images.byte-size-media-type
@@ -110,15 +117,15 @@ fn a_layer_with_a_wrong_diff_id_is_rejected() {
     let tar = TarBuilder::control().end();
     let other = Digest::of(b"another");
     let source = ImageBuilder::default().packed(media::LAYER_GZIP, other, gzip(&tar)).source();
-    let StoreError::DiffId { expected, found, .. } = refused(&source) else { panic!() };
+    let ImageStoreError::DiffId { expected, found, .. } = refused(&source) else { panic!() };
     assert_eq!((expected, found), (other, Digest::of(&tar)));
-    // Not even if the same blob is there, unpacked to what it is.
+    // Not even if the same blob exists, unpacked under its own type.
     let home = StoreHome::new();
     home.pull(&ImageBuilder::default().packed(media::LAYER_GZIP, Digest::of(&tar), gzip(&tar)).source()).unwrap();
-    assert!(matches!(home.pull(&source), Err(StoreError::DiffId { .. })));
+    assert!(matches!(home.pull(&source), Err(ImageStoreError::DiffId { .. })));
     assert_eq!(home.names("layers").len(), 1);
     let plain = ImageBuilder::default().packed(media::LAYER, other, tar).source();
-    assert!(matches!(refused(&plain), StoreError::DiffId { .. }));
+    assert!(matches!(refused(&plain), ImageStoreError::DiffId { .. }));
 }
 
 //= promises.images.byte-size-media-type
@@ -127,8 +134,8 @@ fn a_manifest_that_uses_a_digest_twice_is_rejected() {
     let twice = one_layer().changed(|manifest| {
         manifest["config"]["digest"] = manifest["layers"][0]["digest"].clone();
     });
-    assert!(matches!(refused(&twice), StoreError::Manifest(ManifestError::Loop(_))));
-    // One that names itself would have to be called what it is called by itself.
+    assert!(matches!(refused(&twice), ImageStoreError::Manifest(ManifestError::Loop(_))));
+    // It would have to contain its own digest.
     let index = |digest: Digest| {
         let platform = json!({ "os": "linux", "architecture": "amd64" });
         json!({ "schemaVersion": 2, "mediaType": media::INDEX, "manifests": [
@@ -145,7 +152,7 @@ fn a_manifest_that_uses_a_digest_twice_is_rejected() {
     });
     assert!(matches!(outcome, Err(SourceError::Manifest(ManifestError::Digest { .. }))));
     assert_eq!(fetched, 1);
-    // Indexes in indexes are followed, but not for ever.
+    // Nested indexes are followed up to a limit.
     let mut chain = vec![serde_json::to_vec(&index(Digest::of(b"end"))).unwrap()];
     for _ in 0..10 {
         chain.push(serde_json::to_vec(&index(Digest::of(chain.last().unwrap()))).unwrap());
@@ -161,11 +168,11 @@ fn a_manifest_that_uses_a_digest_twice_is_rejected() {
 fn an_image_with_too_many_or_a_wrong_number_of_layers_is_rejected() {
     let many =
         (0..=MAX_LAYERS).fold(ImageBuilder::default(), |build, _| build.packed(media::LAYER, Digest::of(b""), vec![]));
-    assert!(matches!(refused(&many.source()), StoreError::Manifest(ManifestError::TooMany(_))));
+    assert!(matches!(refused(&many.source()), ImageStoreError::Manifest(ManifestError::TooMany(_))));
     let fewer = two_layers().changed(|manifest| {
         manifest["layers"].as_array_mut().unwrap().pop();
     });
-    assert!(matches!(refused(&fewer), StoreError::Manifest(ManifestError::Layers { layers: 1, diff_ids: 2 })));
+    assert!(matches!(refused(&fewer), ImageStoreError::Manifest(ManifestError::Layers { layers: 1, diff_ids: 2 })));
 }
 
 #[test]
@@ -173,7 +180,7 @@ fn an_invalid_manifest_is_rejected() {
     for bytes in ["", "{}", "[]", r#"{"schemaVersion":1}"#, &"[".repeat(100_000), &" ".repeat(5 << 20)] {
         let mut source = one_layer().source();
         source.manifest = bytes.as_bytes().to_vec();
-        assert!(matches!(refused(&source), StoreError::Manifest(_)));
+        assert!(matches!(refused(&source), ImageStoreError::Manifest(_)));
     }
     let other = one_layer().changed(|manifest| manifest["layers"][0]["digest"] = json!("sha512:00"));
     assert!(refused(&other).to_string().contains("is not SHA-256"));
@@ -185,7 +192,7 @@ fn a_hostile_layer_is_rejected_by_name_and_stops_the_others() {
     let large = TarBuilder::default().dir("./").file("large", &noise(8 << 20)).end();
     let source = ImageBuilder::default().layer(harm).layer(large).source();
     let error = refused(&source);
-    assert!(matches!(&error, StoreError::Unpack { blob, .. } if *blob == source.layers()[0].digest), "{error}");
+    assert!(matches!(&error, ImageStoreError::Unpack { blob, .. } if *blob == source.layers()[0].digest), "{error}");
     assert!(error.to_string().contains("../harm"), "{error}");
 }
 
@@ -194,10 +201,10 @@ fn missing_content_of_a_source_is_reported() {
     let mut source = two_layers().source();
     source.blobs.clear();
     let home = StoreHome::new();
-    assert!(matches!(home.pull(&source), Err(StoreError::Source(SourceError::Missing { .. }))));
+    assert!(matches!(home.pull(&source), Err(ImageStoreError::Source(SourceError::Missing { .. }))));
     let home = StoreHome::new();
     for bad in ["", &"x".repeat(5000)] {
         let outcome = home.store.pull(Some(bad), &two_layers().source(), &crate::memory::amd64(), &());
-        assert!(matches!(outcome, Err(StoreError::InvalidName(_))));
+        assert!(matches!(outcome, Err(ImageStoreError::InvalidName(_))));
     }
 }

@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::process::Command;
 
-use carrel_layers::{Digest, StoreError};
+use carrel_layers::{Digest, ImageStoreError};
 
 use crate::memory::{StoreHome, amd64, open, release, two_layers};
 use crate::support::TarBuilder;
@@ -23,7 +23,7 @@ fn an_image_is_removed_with_its_last_name_and_all_its_own_content() {
     assert_eq!((removed.names, removed.images, removed.left), (vec![NAME.to_owned()], vec![stored.digest], false));
     assert!(removed.bytes >= stored.size + stored.packed);
     home.assert_empty();
-    assert!(matches!(home.store.remove(NAME), Err(StoreError::Unknown(_))));
+    assert!(matches!(home.store.remove(NAME), Err(ImageStoreError::Unknown(_))));
 }
 
 #[test]
@@ -31,7 +31,10 @@ fn an_image_is_removed_by_its_digest_or_a_prefix() {
     let home = StoreHome::new();
     for digits in [12, 64] {
         let stored = home.pull(&two_layers().source()).unwrap();
-        assert!(matches!(home.store.remove(&stored.digest.hex()[..4]), Err(StoreError::Unknown(_))), "it is too short");
+        assert!(
+            matches!(home.store.remove(&stored.digest.hex()[..4]), Err(ImageStoreError::Unknown(_))),
+            "it is too short"
+        );
         let removed = home.store.remove(&stored.digest.hex()[..digits]).unwrap();
         assert_eq!((removed.images, removed.names), (vec![stored.digest], vec![NAME.to_owned()]));
         home.assert_empty();
@@ -53,7 +56,7 @@ fn content_of_another_image_stays() {
     assert!(!second.root.layers[0].exists());
     let source = two_layers().source();
     home.pull(&source).unwrap();
-    assert_eq!(source.asked(), [], "all of it is still there");
+    assert_eq!(source.take_requests(), [], "all of it is still there");
 }
 
 //= promises.images.image-something-runs-sandbox
@@ -64,14 +67,14 @@ fn a_held_image_stays_until_it_is_released() {
     let held = home.store.hold(stored.digest).unwrap();
     let again = open(home.directory.path()).hold(stored.digest).unwrap();
     drop(held);
-    assert!(matches!(home.store.remove(NAME), Err(StoreError::InUse { .. })));
+    assert!(matches!(home.store.remove(NAME), Err(ImageStoreError::InUse { .. })));
     home.store.prune(true).unwrap();
     assert_eq!(home.store.find(NAME).unwrap().unwrap(), stored);
     assert_eq!(home.store.usage().unwrap().used, 1);
     release(again);
     home.store.remove(NAME).unwrap();
     home.assert_empty();
-    assert!(matches!(home.store.hold(stored.digest), Err(StoreError::Unknown(_))));
+    assert!(matches!(home.store.hold(stored.digest), Err(ImageStoreError::Unknown(_))));
 }
 
 //= promises.images.image-something-runs-sandbox
@@ -83,7 +86,7 @@ fn an_inherited_hold_keeps_the_image() {
     let inherited = held.as_fd().try_clone_to_owned().unwrap();
     let mut child = Command::new("cat").stdin(std::process::Stdio::piped()).stdout(inherited).spawn().unwrap();
     drop(held);
-    assert!(matches!(home.store.remove(NAME), Err(StoreError::InUse { .. })));
+    assert!(matches!(home.store.remove(NAME), Err(ImageStoreError::InUse { .. })));
     drop(child.stdin.take());
     child.wait().unwrap();
     home.store.remove(NAME).unwrap();
@@ -96,20 +99,20 @@ fn a_persistent_user_keeps_an_image_while_its_directory_exists() {
     let home = StoreHome::new();
     let stored = home.pull(&two_layers().source()).unwrap();
     let owner = home.directory.path().join("sandbox");
-    assert!(matches!(home.store.need(stored.digest, "box", &owner), Err(StoreError::MissingOwner(_))));
+    assert!(matches!(home.store.need(stored.digest, "box", &owner), Err(ImageStoreError::MissingOwner(_))));
     std::fs::create_dir(&owner).unwrap();
     home.store.need(stored.digest, "box", &owner).unwrap();
     home.store.need(stored.digest, "box", &owner).unwrap();
     for bad in ["", "..", "a/b", ".hidden"] {
-        assert!(matches!(home.store.need(stored.digest, bad, &owner), Err(StoreError::InvalidName(_))), "{bad}");
+        assert!(matches!(home.store.need(stored.digest, bad, &owner), Err(ImageStoreError::InvalidName(_))), "{bad}");
     }
-    let Err(StoreError::InUse { users, .. }) = home.store.remove(NAME) else { panic!() };
+    let Err(ImageStoreError::InUse { users, .. }) = home.store.remove(NAME) else { panic!() };
     assert_eq!(users, ["box"]);
     home.store.prune(true).unwrap();
     assert!(home.store.find(NAME).unwrap().is_some());
-    // It is the link that counts, not who made it: another store sees it too.
-    assert!(matches!(open(home.directory.path()).remove(NAME), Err(StoreError::InUse { .. })));
-    // One that crashed before it could say that it is gone is gone all the same.
+    // The link counts, not its creator: another store respects it too.
+    assert!(matches!(open(home.directory.path()).remove(NAME), Err(ImageStoreError::InUse { .. })));
+    // A user that crashed before it could unregister does not count.
     std::fs::remove_dir(&owner).unwrap();
     home.store.remove(NAME).unwrap();
     home.assert_empty();
@@ -124,7 +127,7 @@ fn a_persistent_user_that_is_removed_keeps_no_image() {
     home.store.forget(stored.digest, "box").unwrap();
     home.store.remove(NAME).unwrap();
     home.store.forget(stored.digest, "box").unwrap();
-    assert!(matches!(home.store.need(stored.digest, "box", home.directory.path()), Err(StoreError::Unknown(_))));
+    assert!(matches!(home.store.need(stored.digest, "box", home.directory.path()), Err(ImageStoreError::Unknown(_))));
 }
 
 #[test]
@@ -188,12 +191,12 @@ fn concurrent_pulls_and_removals_leave_complete_images() {
                 let store = open(home.directory.path());
                 for _ in 0..10 {
                     let stored = store.pull(Some(&name), source, &amd64(), &()).unwrap();
-                    // What is held is whole.
+                    // A held image is complete.
                     if let Ok(_held) = store.hold(stored.digest) {
                         assert_eq!(std::fs::read(stored.root.layers[1].join("etc/hostname")).unwrap(), b"carrel\n");
                     }
                     match store.remove(&name) {
-                        Ok(_) | Err(StoreError::InUse { .. } | StoreError::Unknown(_)) => {}
+                        Ok(_) | Err(ImageStoreError::InUse { .. } | ImageStoreError::Unknown(_)) => {}
                         Err(error) => panic!("{error}"),
                     }
                 }

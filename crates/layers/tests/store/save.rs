@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 
-use carrel_layers::{Config, SandboxChanges, StoreError};
+use carrel_layers::{ImageConfig, ImageStoreError, SandboxChanges};
 use rustix::fs::{CWD, FileType, Mode, XattrFlags};
 
 use crate::memory::{MemoryTarget, RecordedProgress, StoreHome, amd64, tree, two_layers};
@@ -25,7 +25,7 @@ fn device(path: &Path) {
     rustix::fs::mknodat(CWD, path, FileType::CharacterDevice, Mode::empty(), 0).unwrap();
 }
 
-/// An upper directory with everything that one can hold, stored with ids from `first` on.
+/// An upper directory with every kind of entry, stored with ids from `first` on.
 fn upper(home: &StoreHome, first: u32) -> PathBuf {
     let at = home.directory.path().join("upper");
     let long = "long".repeat(50);
@@ -41,7 +41,7 @@ fn upper(home: &StoreHome, first: u32) -> PathBuf {
     symlink("/opt/app/bin/tool", at.join("etc/link")).unwrap();
     symlink(format!("/deep/{long}"), at.join("etc/long")).unwrap();
     attribute(&at.join("etc/motd"), "user.note", b"a\0b\n");
-    // `cap_net_raw` for everybody.
+    // `cap_net_raw` for every user.
     let capability = [1, 0, 0, 2, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     rustix::fs::mknodat(CWD, at.join("var/pipe"), FileType::Fifo, Mode::from_raw_mode(0o640), 0).unwrap();
     let mut waiting = vec![at.clone()];
@@ -67,7 +67,7 @@ fn a_saved_image_has_the_tree_that_was_there() {
     let home = StoreHome::new();
     let base = home.pull(&two_layers().source()).unwrap();
     let upper = upper(&home, 0);
-    let config = Config { cmd: vec!["bash".into()], ..base.config.clone() };
+    let config = ImageConfig { cmd: vec!["bash".into()], ..base.config.clone() };
     let stored = home.store.save(Some(base.digest), &changes(&upper, 0), &config, NAME, &()).unwrap();
     assert_eq!(stored.layers.len(), 3);
     assert_eq!((stored.config.cmd, &stored.root.layers[1..]), (vec!["bash".to_owned()], &base.root.layers[..]));
@@ -77,7 +77,7 @@ fn a_saved_image_has_the_tree_that_was_there() {
     // The same changes are the same image.
     let again = home.store.save(Some(base.digest), &changes(&upper, 0), &config, NAME, &()).unwrap();
     assert_eq!(again.digest, stored.digest);
-    // Sent somewhere and taken from there, it is the same.
+    // Pushed and pulled again, it is the same.
     let sent = MemoryTarget::default();
     home.store.push(stored.digest, &sent, &()).unwrap();
     let other = StoreHome::new();
@@ -86,7 +86,7 @@ fn a_saved_image_has_the_tree_that_was_there() {
     for (ours, theirs) in pulled.root.layers.iter().zip(&stored.root.layers) {
         assert_same(&tree(ours), &tree(theirs));
     }
-    // What it was built on may go, and what it needs of it stays.
+    // Its base image may be removed, and the layers that it needs stay.
     home.store.remove("example.org/image:latest").unwrap();
     assert!(stored.root.layers.iter().all(|layer| layer.is_dir()));
 }
@@ -96,9 +96,9 @@ fn ids_on_disk_are_mapped_to_those_of_the_sandbox() {
     let (plain, shifted) = (StoreHome::new(), StoreHome::new());
     let expected = upper(&plain, 0);
     let upper = upper(&shifted, 1 << 20);
-    // One that the sandbox does not have belongs to no user.
+    // An id outside of the sandbox's range belongs to no user.
     std::fs::write(upper.join("stray"), "").unwrap();
-    let stored = shifted.store.save(None, &changes(&upper, 1 << 20), &Config::default(), NAME, &()).unwrap();
+    let stored = shifted.store.save(None, &changes(&upper, 1 << 20), &ImageConfig::default(), NAME, &()).unwrap();
     let owners = |at: &Path| -> Vec<_> {
         let lines = tree(at).into_iter();
         lines.map(|(path, line)| (path, line.split(" links").next().unwrap().to_owned())).collect()
@@ -118,18 +118,18 @@ fn what_a_layer_cannot_contain_is_skipped_or_reported() {
     let _socket = std::os::unix::net::UnixListener::bind(upper.join("run/socket")).unwrap();
     let progress = RecordedProgress::default();
     let without = SandboxChanges { without: vec!["run/inside".into()], ..changes(&upper, 0) };
-    let stored = home.store.save(None, &without, &Config::default(), NAME, &progress).unwrap();
+    let stored = home.store.save(None, &without, &ImageConfig::default(), NAME, &progress).unwrap();
     assert_eq!(crate::support::names(&stored.root.layers[0].join("run")), [""; 0]);
-    assert_eq!(progress.said.into_inner().unwrap(), ["skipped 1 sockets or devices"]);
+    assert_eq!(progress.messages.into_inner().unwrap(), ["skipped 1 sockets or devices"]);
 
     std::fs::write(upper.join("run/.wh.name"), "").unwrap();
-    let error = home.store.save(None, &changes(&upper, 0), &Config::default(), "other", &()).unwrap_err();
-    assert!(matches!(&error, StoreError::Save { entry, .. } if entry == "run/.wh.name"), "{error}");
+    let error = home.store.save(None, &changes(&upper, 0), &ImageConfig::default(), "other", &()).unwrap_err();
+    assert!(matches!(&error, ImageStoreError::Save { entry, .. } if entry == "run/.wh.name"), "{error}");
     assert!(home.store.find("other").unwrap().is_none());
     std::fs::remove_file(upper.join("run/.wh.name")).unwrap();
     let deep = (0..200).fold(upper.clone(), |path, _| path.join("d"));
     std::fs::create_dir_all(deep).unwrap();
-    let error = home.store.save(None, &changes(&upper, 0), &Config::default(), "other", &()).unwrap_err();
+    let error = home.store.save(None, &changes(&upper, 0), &ImageConfig::default(), "other", &()).unwrap_err();
     assert!(error.to_string().contains("deeper than 128"), "{error}");
     home.assert_clean();
 }
@@ -144,7 +144,7 @@ fn regular_files_are_whiteouts_only_where_their_directory_allows_it() {
         attribute(&upper.join(directory).join("file"), "user.overlay.whiteout", b"");
     }
     attribute(&upper.join("marked"), "user.overlay.opaque", b"x");
-    let stored = home.store.save(None, &changes(&upper, 0), &Config::default(), NAME, &()).unwrap();
+    let stored = home.store.save(None, &changes(&upper, 0), &ImageConfig::default(), NAME, &()).unwrap();
     let kind = |path: &str| std::fs::symlink_metadata(stored.root.layers[0].join(path)).unwrap().is_file();
     assert!(!kind("marked/file") && kind("plain/file"));
 }
@@ -154,8 +154,8 @@ fn a_missing_base_image_is_an_error() {
     let home = StoreHome::new();
     let upper = upper(&home, 0);
     let none = carrel_layers::Digest::of(b"none");
-    let outcome = home.store.save(Some(none), &changes(&upper, 0), &Config::default(), NAME, &());
-    assert!(matches!(outcome, Err(StoreError::Unknown(_))));
-    assert!(matches!(home.store.push(none, &MemoryTarget::default(), &()), Err(StoreError::Unknown(_))));
+    let outcome = home.store.save(Some(none), &changes(&upper, 0), &ImageConfig::default(), NAME, &());
+    assert!(matches!(outcome, Err(ImageStoreError::Unknown(_))));
+    assert!(matches!(home.store.push(none, &MemoryTarget::default(), &()), Err(ImageStoreError::Unknown(_))));
     assert_eq!(home.names("layers"), [""; 0]);
 }

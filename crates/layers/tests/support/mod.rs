@@ -13,7 +13,7 @@ use carrel_layers::{Compression, UnpackError, UnpackProcess, UnpackedLayer, Unpa
 #[derive(Clone, Default)]
 pub(crate) struct TarBuilder(pub(crate) Vec<u8>);
 
-/// A header with what every entry has. Its size and checksum are set when it is written.
+/// A header with the common fields. Its size and checksum are set when it is written.
 pub(crate) fn header(name: &[u8], kind: u8) -> tar::Header {
     let mut header = tar::Header::new_gnu();
     let name = &name[..name.len().min(100)];
@@ -38,12 +38,12 @@ pub(crate) fn record(key: &str, value: &[u8]) -> Vec<u8> {
 }
 
 impl TarBuilder {
-    /// What every good image has.
+    /// The entries of every valid image.
     pub(crate) fn control() -> Self {
         Self::default().dir("./").dir("etc/").file("etc/hostname", b"carrel\n").symlink("etc/link", "/etc/hostname")
     }
 
-    /// Adds a header and a content, of the size that the header says or not.
+    /// Adds a header and a content, whose size may differ from the one in the header.
     pub(crate) fn raw(mut self, mut header: tar::Header, content: &[u8]) -> Self {
         header.set_cksum();
         self.0.extend_from_slice(header.as_bytes());
@@ -52,7 +52,7 @@ impl TarBuilder {
         self
     }
 
-    /// Adds an entry with a content, whose size is right.
+    /// Adds an entry with its content.
     pub(crate) fn entry(self, name: &[u8], kind: u8, content: &[u8]) -> Self {
         let mut header = header(name, kind);
         header.set_size(content.len() as u64);
@@ -112,7 +112,7 @@ impl UnpackFixture {
         Self { home, unpacker: Unpacker::new(env!("CARGO_BIN_EXE_carrel-unpack")) }
     }
 
-    /// Makes a place and begins to unpack into it.
+    /// Creates a directory and starts to unpack into it.
     pub(crate) fn start(&self, compression: Compression, form: ArchiveForm) -> (PathBuf, UnpackProcess) {
         let path = self.home.path().join("tree");
         let _old = std::fs::remove_dir_all(&path);
@@ -121,7 +121,7 @@ impl UnpackFixture {
         (path, self.unpacker.start_form(&into, compression, form).unwrap())
     }
 
-    /// Unpacks a stream by the real process.
+    /// Unpacks a stream with the real process.
     pub(crate) fn stream(
         &self,
         stream: &[u8],
@@ -129,7 +129,7 @@ impl UnpackFixture {
         form: ArchiveForm,
     ) -> Result<UnpackedTree, UnpackError> {
         let (path, mut unpacking) = self.start(compression, form);
-        // Whatever becomes of it is said in the end.
+        // A failed write is reported by the result.
         let _written = unpacking.write_all(stream);
         Ok(UnpackedTree { path, unpacked: unpacking.finish()? })
     }
@@ -161,7 +161,7 @@ pub(crate) fn zstd(bytes: &[u8]) -> Vec<u8> {
     zstd::stream::encode_all(bytes, 1).unwrap()
 }
 
-/// The names in a directory that may not be there.
+/// The names in a directory that may not exist.
 pub(crate) fn names(directory: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(directory).into_iter().flatten();
     let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();

@@ -1,4 +1,4 @@
-//! Trees compared: everything that an archive can say about a file.
+//! Compares trees: everything that an archive can contain about a file.
 
 #![allow(clippy::unwrap_used, reason = "what a test cannot go on without ends it")]
 
@@ -24,7 +24,7 @@ pub(crate) fn described(root: &Path) -> BTreeMap<PathBuf, String> {
         } else {
             format!("{:x}", status.rdev())
         };
-        // How many names a directory has, and its size, are the file system's affair.
+        // The number of links and the size of a directory depend on the file system.
         let links = if status.is_dir() { 0 } else { status.nlink() };
         let size = if status.is_dir() { 0 } else { status.size() };
         let line = format!(
@@ -55,7 +55,7 @@ fn attributes(path: &Path) -> BTreeMap<String, Vec<u8>> {
         .collect()
 }
 
-/// Says which entries differ, and how.
+/// Describes the entries that differ.
 #[track_caller]
 pub(crate) fn assert_same(ours: &BTreeMap<PathBuf, String>, theirs: &BTreeMap<PathBuf, String>) {
     for (path, line) in theirs {

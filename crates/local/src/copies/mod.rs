@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use carrel_agent_client::protocol::payload::{FsAttributes, FsEntryKind, FsOpenOptions};
 use carrel_agent_client::{AgentClient, AgentClientError, Files};
 use carrel_control::provider::ProviderError;
-use carrel_control::spec::{Copy, HostIds};
+use carrel_control::spec::{CopySpec, HostIds};
 use carrel_image::accounts::UidGid;
 use tokio::sync::mpsc;
 use tokio::task::{JoinSet, spawn_blocking};
@@ -59,7 +59,7 @@ struct SandboxCopier {
 /// Makes all copies, with the permissions of the given host user, if any. Idempotent.
 pub(crate) async fn copy_all(
     running: &RunningSandbox,
-    copies: &[Copy],
+    copies: &[CopySpec],
     reader: Option<HostIds>,
 ) -> Result<(), ProviderError> {
     let client = AgentClient::connect(running.agent.socket()).await.map_err(failed)?;
@@ -110,7 +110,7 @@ pub async fn copy_in(agent: &Path, copies: &[HostCopy]) -> Result<(), CopyInErro
             none => none.insert(AgentClient::connect(agent).await.map_err(|error| failed(&error))?),
         };
         let ids = UidGid { user: copy.user, group: copy.group };
-        let copy = Copy { source: copy.source.clone(), target: copy.target.clone(), exclude_patterns: Vec::new() };
+        let copy = CopySpec { source: copy.source.clone(), target: copy.target.clone(), exclude_patterns: Vec::new() };
         copy_one(client, ids, &copy, None).await.map_err(|error| failed(&error))?;
     }
     if let Some(client) = client {
@@ -119,7 +119,12 @@ pub async fn copy_in(agent: &Path, copies: &[HostCopy]) -> Result<(), CopyInErro
     Ok(())
 }
 
-async fn copy_one(client: &AgentClient, ids: UidGid, copy: &Copy, reader: Option<HostIds>) -> Result<(), CopyError> {
+async fn copy_one(
+    client: &AgentClient,
+    ids: UidGid,
+    copy: &CopySpec,
+    reader: Option<HostIds>,
+) -> Result<(), CopyError> {
     let (to, mut items) = mpsc::channel(CHANNEL_CAPACITY);
     let (source, exclude) = (copy.source.clone(), copy.exclude_patterns.clone());
     let walking = spawn_blocking(move || {
@@ -142,7 +147,7 @@ async fn copy_one(client: &AgentClient, ids: UidGid, copy: &Copy, reader: Option
 // === impl SandboxCopier ===
 
 impl SandboxCopier {
-    async fn write_entry(&mut self, item: TreeEntry, copy: &Copy) -> Result<(), CopyError> {
+    async fn write_entry(&mut self, item: TreeEntry, copy: &CopySpec) -> Result<(), CopyError> {
         match item {
             TreeEntry::Enter { path } => self.ensure_directory(&self.target_path(&path)).await,
             TreeEntry::Leave { path, metadata } => {
@@ -180,7 +185,7 @@ impl SandboxCopier {
     }
 
     /// The target of a single file: inside the target if that is a directory, else the target path itself.
-    async fn file_target(&mut self, copy: &Copy) -> Result<String, CopyError> {
+    async fn file_target(&mut self, copy: &CopySpec) -> Result<String, CopyError> {
         match self.files.stat(&self.target).await {
             Ok(found) if found.kind == FsEntryKind::Dir => {
                 let name = copy.source.file_name().and_then(|name| name.to_str());

@@ -23,7 +23,7 @@ fn a_reader_whose_client_makes_no_progress_becomes_idle() {
 fn the_name_of_a_reader_is_no_sandbox_id_and_no_service_name() {
     assert_eq!(reader_name("demo"), "demo..read");
     let [one, other] = ["x", "y"].map(|letter| reader_name(&letter.repeat(128)));
-    assert!(one.len() <= MAX_NAME_LENGTH && one.starts_with("..") && one != other);
+    assert!(one.len() <= MAX_NAME && one.starts_with("..") && one != other);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
 
 use carrel_control::provider::DiskSpace;
-use carrel_sandbox::{FreeSpace, Reserve};
+use carrel_sandbox::{FreeSpace, FreeSpaceReserve};
 use carrel_shim_client::messages::{PauseReason, ShimState};
 use carrel_shim_client::{AdoptError, DiscoveredSandbox, Liveness};
 use rustix::fs::{CWD, Mode, OFlags};
@@ -50,7 +50,7 @@ pub(crate) struct ResumedByUser {
 /// Runs the guard until the provider is dropped.
 pub(crate) fn start(inner: &Arc<LocalInner>) {
     let settings = inner.settings();
-    let reserve = Reserve { bytes: settings.host_free, inodes: settings.host_free_inodes };
+    let reserve = FreeSpaceReserve { bytes: settings.host_free, inodes: settings.host_free_inodes };
     let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
     if !reserve.is_some() {
         return;
@@ -196,12 +196,12 @@ impl DiskGuard {
                 sampler.speed_up(&one);
             }
             GuardAction::Pause(one) => self.pause(inner, one),
-            GuardAction::Insist(one) if self.pausing.contains(&one) => {
+            GuardAction::KillWriters(one) if self.pausing.contains(&one) => {
                 tracing::warn!(sandbox = sampler.name(&one), "killed processes that did not stop writing");
                 sampler.kill_writers(&one);
             }
             // Its user resumed it, or it was never paused.
-            GuardAction::Insist(one) => self.pause(inner, one),
+            GuardAction::KillWriters(one) => self.pause(inner, one),
             GuardAction::Resume(one) => self.resume(inner, one),
         }
     }
@@ -230,31 +230,31 @@ impl DiskGuard {
         if !self.unpausable.contains(&incarnation) {
             tracing::warn!(sandbox = name, "paused a sandbox: it fills the host's disk");
         }
-        self.ask(inner, incarnation, name, true);
+        self.request_pause(inner, incarnation, name, true);
     }
 
     fn resume(&mut self, inner: &Arc<LocalInner>, incarnation: String) {
         let name = self.sampler.as_ref().map(|sampler| sampler.name(&incarnation).to_owned()).unwrap_or_default();
         tracing::info!(sandbox = name, "resumed a sandbox: the host's disk has free space");
-        self.ask(inner, incarnation, name, false);
+        self.request_pause(inner, incarnation, name, false);
     }
 
     /// Sends the request to a shim, which may take as long as its sandbox needs to freeze.
-    fn ask(&self, inner: &Arc<LocalInner>, incarnation: String, name: String, paused: bool) {
+    fn request_pause(&self, inner: &Arc<LocalInner>, incarnation: String, name: String, paused: bool) {
         let (home, outcomes_tx) = (inner.paths.home().to_owned(), self.outcomes_tx.clone());
         drop(tokio::spawn(async move {
             let result = async {
                 let (incarnation, name) = (incarnation.clone(), name);
                 let found = blocking(move || find(&home, &name, &incarnation)).await.map_err(|error| error.message)?;
                 let mut shim = found
-                    .ok_or("the sandbox is gone")?
+                    .ok_or("the sandbox does not exist")?
                     .connect()
                     .await
                     .map_err(|error: AdoptError| error.to_string())?;
                 let result = if paused {
                     shim.pause_for(PauseReason::HostDisk).await
                 } else {
-                    shim.resume_from(PauseReason::HostDisk).await
+                    shim.resume_for(PauseReason::HostDisk).await
                 };
                 result.map_err(|error| error.to_string())
             };
@@ -288,7 +288,7 @@ impl DiskGuard {
 /// The free space where disks are stored, and the reserve; none without a reserve.
 pub(crate) fn disk_space(inner: &LocalInner) -> Option<DiskSpace> {
     let settings = inner.settings();
-    let reserve = Reserve { bytes: settings.host_free, inodes: settings.host_free_inodes };
+    let reserve = FreeSpaceReserve { bytes: settings.host_free, inodes: settings.host_free_inodes };
     let free = free_in(&inner.paths.disks()).ok().filter(|_| reserve.is_some())?;
     let (is_low, summary) = (reserve.is_touched(free), reserve.describe(free));
     let resumes_at = *inner.resumes_at.lock().unwrap_or_else(PoisonError::into_inner);
@@ -302,7 +302,8 @@ pub(crate) fn disk_space(inner: &LocalInner) -> Option<DiskSpace> {
 pub fn reserved_inodes(home: &std::path::Path, given: Option<u64>) -> Option<u64> {
     let free = home.ancestors().find_map(|path| free_in(path).ok());
     given.or_else(|| {
-        free.filter(|free| free.inodes.is_some()).map(|free| Reserve { bytes: 0, inodes: None }.inodes_on(free))
+        free.filter(|free| free.inodes.is_some())
+            .map(|free| FreeSpaceReserve { bytes: 0, inodes: None }.inodes_on(free))
     })
 }
 

@@ -10,7 +10,7 @@ mod restriction;
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use carrel_sandbox::{FreeSpace, Reserve, ResumeThreshold, room_again};
+use carrel_sandbox::{FreeSpace, FreeSpaceReserve, ResumeThreshold, resume_free_bytes};
 
 use self::restriction::{Restriction, RestrictionKind, TrialResult};
 
@@ -72,7 +72,7 @@ pub(super) enum GuardAction {
     /// Freeze all its processes.
     Pause(String),
     /// Pausing did not stop its writes: kill the processes that write.
-    Insist(String),
+    KillWriters(String),
     /// Thaw its processes.
     Resume(String),
 }
@@ -91,7 +91,7 @@ pub(super) struct GuardDecision {
 #[derive(Debug)]
 pub(super) struct GuardPolicy {
     /// What is kept free: the configured reserve plus the allowance.
-    reserve: Reserve,
+    reserve: FreeSpaceReserve,
     allowance: u64,
     /// The free space at recent checks.
     samples: VecDeque<(Instant, [u64; 2])>,
@@ -125,7 +125,7 @@ struct FreeSpaceTrend {
     all: [u64; 2],
     rate: [f64; 2],
     /// The rate averaged over the whole window.
-    lasting: [f64; 2],
+    window_rate: [f64; 2],
     /// The resource that is used up first, and in how many seconds.
     resource: usize,
     seconds: f64,
@@ -134,10 +134,10 @@ struct FreeSpaceTrend {
 // === impl GuardPolicy ===
 
 impl GuardPolicy {
-    pub(super) fn new(reserve: Reserve) -> Self {
+    pub(super) fn new(reserve: FreeSpaceReserve) -> Self {
         let allowance = ALLOWANCE.min(reserve.bytes / 16);
         let inodes = reserve.inodes.map(|inodes| inodes.saturating_add(inodes / 8));
-        let reserve = Reserve { bytes: reserve.bytes.saturating_add(2 * allowance), inodes };
+        let reserve = FreeSpaceReserve { bytes: reserve.bytes.saturating_add(2 * allowance), inodes };
         Self {
             reserve,
             allowance,
@@ -189,19 +189,19 @@ impl GuardPolicy {
         let most = |resource: usize| {
             paused()
                 .filter(|restricted| restricted.resource == resource)
-                .map(|restricted| self.room_needed(restricted))
+                .map(|restricted| self.resume_free(restricted))
                 .max()
         };
         most(0).map(ResumeThreshold::Bytes).or_else(|| most(1).map(ResumeThreshold::Inodes))
     }
 
     /// The free space at which a sandbox resumes, of the resource that it was paused for.
-    fn room_needed(&self, restricted: &Restriction) -> u64 {
-        let (reserved, wanted, least) = match restricted.resource {
+    fn resume_free(&self, restricted: &Restriction) -> u64 {
+        let (reserved, more, least) = match restricted.resource {
             0 => (self.reserve.bytes, self.reserve.bytes, self.allowance.max(1)),
             _ => (restricted.free.saturating_sub(restricted.left), restricted.left.max(1), 1),
         };
-        room_again(wanted, restricted.free, restricted.all).max(reserved.saturating_add(least))
+        resume_free_bytes(more, restricted.free, restricted.all).max(reserved.saturating_add(least))
     }
 
     /// Decides what to do. Without usage, the sandboxes were not sampled.
@@ -305,15 +305,15 @@ impl GuardPolicy {
         }
         let (began, were) = self.samples.front().copied().unwrap_or((now, free));
         let window = now.saturating_duration_since(began);
-        let (rate, lasting) =
+        let (rate, window_rate) =
             (per_second(fallen(were, free), window), per_second(fallen(were, free), window.max(WINDOW)));
-        let seconds = [0, 1].map(|kind: usize| match (left.get(kind), lasting.get(kind), SLOWEST.get(kind)) {
+        let seconds = [0, 1].map(|kind: usize| match (left.get(kind), window_rate.get(kind), SLOWEST.get(kind)) {
             (Some(left), Some(rate), Some(slowest)) if rate >= slowest => *left as f64 / rate,
             _ => f64::INFINITY,
         });
         let [bytes, inodes] = seconds;
         let (resource, seconds) = if inodes < bytes { (1, inodes) } else { (0, bytes) };
-        FreeSpaceTrend { free, left, all, rate, lasting, resource, seconds }
+        FreeSpaceTrend { free, left, all, rate, window_rate, resource, seconds }
     }
 
     /// The time until the next check: half of what the highest possible rate would need to use up the rest.
@@ -340,7 +340,7 @@ impl GuardPolicy {
             let usage = usage.get(sandbox).copied().unwrap_or_default();
             restricted.add(now, usage);
             if restricted.kind == RestrictionKind::Paused && usage.written >= LEAST_WRITTEN && fall.seconds < STOP {
-                actions.push(GuardAction::Insist(sandbox.clone()));
+                actions.push(GuardAction::KillWriters(sandbox.clone()));
                 continue;
             }
             let elapsed = now.saturating_duration_since(restricted.since);
@@ -349,8 +349,8 @@ impl GuardPolicy {
             }
             if !std::mem::replace(&mut restricted.confirmed, true) {
                 let trial = restricted.tried(fall, elapsed);
-                restricted.unclear = trial == TrialResult::Unclear;
-                if trial == TrialResult::Innocent {
+                restricted.unclear = trial == TrialResult::Inconclusive;
+                if trial == TrialResult::Cleared {
                     actions.push(match restricted.kind {
                         RestrictionKind::Slowed => GuardAction::SpeedUp(sandbox.clone()),
                         RestrictionKind::Paused => GuardAction::Resume(sandbox.clone()),
@@ -366,13 +366,13 @@ impl GuardPolicy {
             let takes = restricted.takes(now, fall);
             let quiet = QUIET_RATE.get(restricted.resource).is_none_or(|quiet| takes < *quiet);
             // The last observed rate of a sandbox is assumed for a little longer.
-            let (fastest, patience) =
-                if restricted.seen { (takes, QUIET) } else { (takes.max(restricted.rate), SLOWED) };
+            let (fastest, quiet_time) =
+                if restricted.identified { (takes, QUIET) } else { (takes.max(restricted.rate), SLOWED) };
             if !quiet && (left < fastest * STOP || elapsed >= SLOWED && left < takes * LASTS) {
                 // What slowing down did not show, the pause shows.
                 *restricted = fall.restricted(restricted.resource, RestrictionKind::Paused, now, !restricted.unclear);
                 actions.push(GuardAction::Pause(sandbox.clone()));
-            } else if elapsed >= SLOWED || quiet && elapsed >= patience {
+            } else if elapsed >= SLOWED || quiet && elapsed >= quiet_time {
                 actions.push(GuardAction::SpeedUp(sandbox.clone()));
                 quick.push(sandbox.clone());
             }
@@ -404,7 +404,7 @@ impl GuardPolicy {
                 if matches!(action, GuardAction::Pause(_)) { RestrictionKind::Paused } else { RestrictionKind::Slowed };
             let work = self.usage_window.as_ref().map_or(0.0, |usage_window| usage_window.work(&sandbox, now));
             let restricted = fall.restricted(fall.resource, kind, now, confirmed && kind == RestrictionKind::Paused);
-            self.restricted.insert(sandbox, Restriction { work, seen: sure, ..restricted });
+            self.restricted.insert(sandbox, Restriction { work, identified: sure, ..restricted });
             actions.push(action);
         }
         actions
@@ -445,7 +445,7 @@ impl GuardPolicy {
         restricted.retain(|sandbox, restricted| {
             let of = |values: [u64; 2]| values.get(restricted.resource).copied().unwrap_or(0);
             let least = if restricted.resource == 0 { least } else { 1 };
-            let room = of(fall.left) >= least && of(fall.free) >= self.room_needed(restricted);
+            let room = of(fall.left) >= least && of(fall.free) >= self.resume_free(restricted);
             let goes_on = room && restricted.kind == RestrictionKind::Paused;
             if goes_on {
                 actions.push(GuardAction::Resume(sandbox.clone()));

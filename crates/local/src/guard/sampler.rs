@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use carrel_sandbox::cgroup::{
-    Activity, Cgroup, CgroupError, Controller, ControllerLocation, CpuShare, Host, MissingController,
+    Cgroup, CgroupError, Controller, ControllerLocation, CpuShare, DiskActivity, HostCgroups, MissingController,
 };
 use carrel_shim_client::{DiscoveredSandbox, DiscoveryError, Liveness};
 
@@ -17,7 +17,7 @@ const LISTED: Duration = Duration::from_millis(250);
 /// The running sandboxes of a home.
 #[derive(Debug)]
 pub(super) struct ActivitySampler {
-    host: Host,
+    host: HostCgroups,
     listed: Option<Instant>,
     /// By incarnation.
     sandboxes: HashMap<String, SampledSandbox>,
@@ -31,7 +31,7 @@ struct SampledSandbox {
     /// The CPU share of its limit.
     share: Option<CpuShare>,
     /// The counters of the last sample; none before the first.
-    last: Option<Activity>,
+    last: Option<DiskActivity>,
     /// The highest count of bytes that its processes were seen to have written. The count of a process that exited is
     /// missing until its parent waits for it, and then reappears in the parent.
     peak: u64,
@@ -44,7 +44,7 @@ struct SampledSandbox {
 
 impl ActivitySampler {
     pub(super) fn new() -> Result<Self, CgroupError> {
-        Ok(Self { host: Host::detect()?, listed: None, sandboxes: HashMap::new() })
+        Ok(Self { host: HostCgroups::detect()?, listed: None, sandboxes: HashMap::new() })
     }
 
     /// Samples all sandboxes; what one did before its first sample does not count.
@@ -103,7 +103,7 @@ impl ActivitySampler {
 
     /// Why this host cannot pause a sandbox, if so.
     pub(super) fn no_freezer(&self) -> Option<&MissingController> {
-        match self.host.place(Controller::Freezer) {
+        match self.host.location(Controller::Freezer) {
             ControllerLocation::Missing(missing) => Some(missing),
             ControllerLocation::V1(_) | ControllerLocation::V2(_) => None,
         }

@@ -21,7 +21,7 @@ impl PlanFixture {
     }
 
     fn plan(&self, spec: &Spec) -> Result<Create, ProviderError> {
-        let settings = Settings {
+        let settings = LocalSettings {
             home: self.home.path().to_owned(),
             logs: LogTemplate::new("/logs", LogTemplate::DEFAULT).unwrap(),
             default_memory: 1 << 30,
@@ -62,7 +62,7 @@ fn the_exec_user_is_added_to_an_image_without_it() {
     fixture.put("etc/passwd", "root:x:0:0::/root:/bin/sh\n");
     let root = root(fixture.plan(&fixture.spec()).unwrap());
     assert_eq!(owners(&root), [("home/agbox", 1000), ("workspace", 1000)]);
-    assert_eq!(user_of(&root, &Config::default()).ids, UidGid { user: 1000, group: 1000 });
+    assert_eq!(user_of(&root, &ImageConfig::default()).ids, UidGid { user: 1000, group: 1000 });
     assert_eq!(accounts::home(Some("root"), &accounts_of(&root)), "/root");
 }
 
@@ -73,7 +73,7 @@ fn an_exec_user_of_the_image_keeps_its_ids_and_home() {
     fixture.put("srv/agbox/file", "");
     let root = root(fixture.plan(&fixture.spec()).unwrap());
     assert_eq!(owners(&root), [("workspace", 1234)]);
-    assert_eq!((user_of(&root, &Config::default()).ids, root.files.len()), (UidGid { user: 1234, group: 99 }, 0));
+    assert_eq!((user_of(&root, &ImageConfig::default()).ids, root.files.len()), (UidGid { user: 1234, group: 99 }, 0));
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn execs_run_as_the_user_of_the_image_unless_it_has_the_exec_user() {
     let fixture = PlanFixture::new();
     fixture.put("etc/passwd", "root:x:0:0::/root:/bin/sh\nnode:x:1001:1002::/home/node:/bin/sh\n");
     let layer = || RootFs::layer(fixture.image.path().to_owned());
-    let says = |user: &str| Config { user: Some(user.to_owned()), ..Config::default() };
+    let says = |user: &str| ImageConfig { user: Some(user.to_owned()), ..ImageConfig::default() };
     for (user, ids) in [("node", (1001, 1002)), ("1001:7", (1001, 7)), ("0", (0, 0))] {
         let mut root = layer();
         let found = add_exec_user(&mut root, &says(user), None).unwrap();
@@ -126,7 +126,7 @@ fn execs_run_as_the_user_of_the_image_unless_it_has_the_exec_user() {
         assert!(owners(&root).contains(&("workspace", ids.0)) && root.files.is_empty());
     }
     let refused = add_exec_user(&mut layer(), &says("nobody"), None).unwrap_err();
-    assert_eq!(refused.message, "the image has no user \"nobody\"");
+    assert_eq!(refused.message, r#"the image has no user "nobody""#);
     fixture.put("etc/passwd", "agbox:x:5:6::/a:/bin/sh\n");
     assert_eq!(add_exec_user(&mut layer(), &says("0"), None).unwrap().ids, UidGid { user: 5, group: 6 });
 }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use carrel_control::provider::{Place, ProviderError};
 use carrel_control::spec::{Service, Spec};
 use carrel_fetch::Image;
-use carrel_layers::Config;
+use carrel_layers::ImageConfig;
 use carrel_shim_client::messages::{Create, JobRetention, SandboxLimits, SharedNetwork};
-use carrel_shim_client::{DiscoveredSandbox, Liveness, Programs, began};
+use carrel_shim_client::{DiscoveredSandbox, Liveness, Programs, process_start_time};
 
 use super::hosts::{add_service_hosts, hostname};
 use super::service_ref::ServiceRef;
@@ -17,7 +17,7 @@ use crate::discovery::persistent_record;
 use crate::paths::HomePaths;
 use crate::start::is_stopped_error;
 use crate::stop::collect;
-use crate::{IDS, LocalInner, Settings, blocking, failed, images, paths};
+use crate::{IDS, LocalInner, LocalSettings, blocking, failed, images, paths};
 
 impl LocalInner {
     /// The running sandbox of a service; none if the main sandbox has stopped, or is about to.
@@ -108,7 +108,7 @@ impl LocalInner {
             Err(error) => return Err(failed(error)),
         };
         let pid = shim.hello().pid;
-        let Some(began) = began(pid) else { return Ok(None) };
+        let Some(began) = process_start_time(pid) else { return Ok(None) };
         // If the shim still answers, the pid belongs to it.
         Ok(shim.status().await.is_ok().then_some(SharedNetwork { pid, began }))
     }
@@ -134,7 +134,7 @@ impl LocalInner {
 
 /// The request that creates the sandbox of a service, without its network.
 fn create(
-    settings: &Settings,
+    settings: &LocalSettings,
     programs: &Programs,
     (paths, image): (&HomePaths, &Image),
     spec: &Spec,
@@ -177,8 +177,8 @@ fn create(
 }
 
 /// The command line of a service: the image's entrypoint with the requested command, or with the image's.
-pub(super) fn command_line(asked: &[String], config: &Config) -> Vec<String> {
-    [&config.entrypoint[..], if asked.is_empty() { &config.cmd } else { asked }].concat()
+pub(super) fn command_line(requested: &[String], config: &ImageConfig) -> Vec<String> {
+    [&config.entrypoint[..], if requested.is_empty() { &config.cmd } else { requested }].concat()
 }
 
 fn create_directory(path: &Path) -> Result<(), ProviderError> {
@@ -194,9 +194,9 @@ mod tests {
     #[test]
     fn a_service_runs_the_requested_command_or_that_of_its_image() {
         let list = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-        let config = Config { entrypoint: list("entry"), cmd: list("usual one"), ..Config::default() };
+        let config = ImageConfig { entrypoint: list("entry"), cmd: list("usual one"), ..ImageConfig::default() };
         assert_eq!(command_line(&[], &config), list("entry usual one"));
-        assert_eq!(command_line(&list("asked"), &config), list("entry asked"));
-        assert!(command_line(&[], &Config::default()).is_empty());
+        assert_eq!(command_line(&list("requested"), &config), list("entry requested"));
+        assert!(command_line(&[], &ImageConfig::default()).is_empty());
     }
 }

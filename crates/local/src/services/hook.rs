@@ -26,8 +26,8 @@ impl LocalInner {
             let command_line = ["sh", "-l", "-c", hook].map(str::to_owned);
             let running = self.running_sandbox(place).await.map_err(|_| SupervisionError::MainSandboxStopped)?;
             let command = job(&running, &command_line, "", &env, &ExecOptions::default());
-            if let Some((info, said)) = self.run_job(place, &format!("{HOOK}{key}.{number}"), &command).await? {
-                check_outcome(hook, &info, &said)?;
+            if let Some((info, output)) = self.run_job(place, &format!("{HOOK}{key}.{number}"), &command).await? {
+                check_outcome(hook, &info, &output)?;
             }
         }
         Ok(())
@@ -63,17 +63,17 @@ impl LocalInner {
 async fn run(shim: &mut ShimClient, id: &str, command: &JobCommand) -> Result<(JobInfo, String), ShimError> {
     start(shim, id, command).await?;
     let info = shim.wait(id).await?;
-    let said = last_output(shim, &info).await;
-    Ok((info, said))
+    let output = last_output(shim, &info).await;
+    Ok((info, output))
 }
 
-fn check_outcome(hook: &str, info: &JobInfo, said: &str) -> Result<(), SupervisionError> {
+fn check_outcome(hook: &str, info: &JobInfo, output: &str) -> Result<(), SupervisionError> {
     let Some(outcome) = &info.outcome else { return Err(SupervisionError::MainSandboxStopped) };
     match (outcome.kind, outcome.code) {
         (OutcomeKind::Exited, Some(0)) => Ok(()),
         (OutcomeKind::SandboxEnded, _) => Err(SupervisionError::MainSandboxStopped),
         _ => {
-            let message = format!("post-start hook {hook:?} failed: {}{said}", describe_outcome(outcome));
+            let message = format!("post-start hook {hook:?} failed: {}{output}", describe_outcome(outcome));
             Err(SupervisionError::Failed(ProviderError::new(message)))
         }
     }

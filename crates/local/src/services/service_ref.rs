@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use carrel_control::provider::{Place, ProviderError};
+use carrel_layout::{MAX_NAME, hash_prefix};
 use carrel_shim_client::{DiscoveredSandbox, SandboxRecord, layout};
 
 use crate::discovery::persistent_record;
-use crate::paths::{HomePaths, MAX_NAME_LENGTH, hash_prefix, name};
+use crate::paths::{HomePaths, name};
 
 /// The longest service name that is used in other names directly.
 const MAX_LENGTH: usize = 40;
@@ -49,7 +50,7 @@ pub(crate) fn main_incarnation(record: &SandboxRecord) -> &str {
 impl ServiceRef {
     pub(crate) fn new(paths: &HomePaths, place: &Place, key: &str) -> Result<Self, ProviderError> {
         let long = format!("{}.{key}", name(&place.sandbox));
-        let name = if long.len() <= MAX_NAME_LENGTH { long } else { format!("s.{}", hash_prefix(&long)) };
+        let name = if long.len() <= MAX_NAME { long } else { format!("s.{}", hash_prefix(&long)) };
         Ok(Self {
             incarnation: format!("{}{SERVICE_INFIX}{}", place.incarnation, hash_prefix(key)),
             // A name is never empty and never too long, so its directory name is valid.
@@ -108,7 +109,7 @@ mod tests {
         assert_eq!(keys.len(), names.len());
         for (service, id) in names.iter().flat_map(|service| [(service, "demo"), (service, id.as_str())]) {
             let service_ref = service_ref(id, service);
-            assert!(service_ref.name.len() <= MAX_NAME_LENGTH && service_ref.name.contains('.'), "{service_ref:?}");
+            assert!(service_ref.name.len() <= MAX_NAME && service_ref.name.contains('.'), "{service_ref:?}");
             assert!(service_ref.incarnation.len() <= 64);
             assert!(!service_ref.key.starts_with('.') && !service_ref.key.contains('/'), "{service_ref:?}");
         }

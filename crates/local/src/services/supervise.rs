@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use carrel_control::provider::{Place, ProviderError, ServiceFact};
 use carrel_control::spec::{Service, Spec};
-use carrel_layers::Config;
+use carrel_layers::ImageConfig;
 use carrel_shim_client::layout::now_ms;
 use carrel_shim_client::messages::{FailureCode, JobCommand, JobInfo, JobState, OutcomeKind, StreamName};
 use carrel_shim_client::{ShimClient, ShimError, Subscription};
@@ -40,7 +40,7 @@ struct ServiceSupervisor {
     /// Whether it was reported as ready.
     reported_ready: bool,
     /// The configuration of its image.
-    config: Config,
+    config: ImageConfig,
 }
 
 /// Why the supervision of a service ended.
@@ -61,7 +61,7 @@ pub(crate) fn supervise(
     spec: &Spec,
     service: &Service,
 ) -> mpsc::Receiver<ServiceFact> {
-    let (to, told) = mpsc::channel(2);
+    let (to, facts) = mpsc::channel(2);
     let key = key(&service.name);
     let cancelled = inner.supervised.add(&place.incarnation, &key);
     let service_ref = match ServiceRef::new(&inner.paths, place, &key) {
@@ -69,7 +69,7 @@ pub(crate) fn supervise(
         Err(error) => {
             // The channel has capacity for it.
             let _sent = to.try_send(ServiceFact::Failed(error));
-            return told;
+            return facts;
         }
     };
     let (place, spec, service) = (place.clone(), spec.clone(), service.clone());
@@ -82,7 +82,7 @@ pub(crate) fn supervise(
         cancelled,
         to,
         reported_ready: false,
-        config: Config::default(),
+        config: ImageConfig::default(),
     };
     drop(tokio::spawn(async move {
         let (listener, cancelled) = (supervisor.to.clone(), supervisor.cancelled.clone());
@@ -93,7 +93,7 @@ pub(crate) fn supervise(
             () = supervisor.run() => {}
         }
     }));
-    told
+    facts
 }
 
 // === impl ServiceSupervisor ===
@@ -188,11 +188,11 @@ impl ServiceSupervisor {
                     apply_facts(&mut facts, &mut state, None).await?;
                 }
                 ServiceAction::GiveUp(error) => {
-                    let said = match shim.job(&state.last_ended_job().unwrap_or_default()).await {
+                    let output = match shim.job(&state.last_ended_job().unwrap_or_default()).await {
                         Ok(info) => last_output(&mut shim, &info).await,
                         Err(_) => String::new(),
                     };
-                    return Err(SupervisionError::Failed(ProviderError { message: error.message + &said, ..error }));
+                    return Err(SupervisionError::Failed(ProviderError { message: error.message + &output, ..error }));
                 }
             }
         }

@@ -7,7 +7,7 @@ use minicbor::{Decoder, Encoder};
 
 use super::{CarrelReady, ExecLimits, WorkloadFailure};
 use crate::cbor::{self, CborEncodeError, DecodeError, Wire};
-use crate::schema::Shape;
+use crate::schema::WireShape;
 
 record! {
     /// Sent by the agent when it is ready, and by a relay to each of its clients.
@@ -183,8 +183,8 @@ impl<'b> Wire<'b> for Shutdown {
         cbor::skip(d).map(|()| Self)
     }
 
-    fn shape() -> Shape {
-        Shape::Scalar("null")
+    fn shape() -> WireShape {
+        WireShape::Scalar("null")
     }
 }
 

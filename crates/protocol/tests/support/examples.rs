@@ -224,7 +224,7 @@ fn exec_outcomes() -> Vec<Sample> {
         sample("no error number", ExecStdinError { errno: None, errno_name: None, message: text("too much") }),
         sample("success", ExecExited { code: 0, signal: None }),
         sample("a code", ExecExited { code: 255, signal: None }),
-        sample("a signal, told to those who know the key", ExecExited { code: -1, signal: Some(9) }),
+        sample("a signal, for peers that know the key", ExecExited { code: -1, signal: Some(9) }),
     ];
     let kinds = [
         ExecFailureKind::NotFound,

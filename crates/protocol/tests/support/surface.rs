@@ -1,7 +1,7 @@
 //! The schema of one generation, as the text of `schema/gen-N.json`.
 
 use carrel_protocol::payload::ExecLimits;
-use carrel_protocol::schema::{Shape, messages_at};
+use carrel_protocol::schema::{WireShape, messages_at};
 use carrel_protocol::{Flags, Generation, MessageType, bulk, exec_flow, frame};
 use serde_json::{Map, Value, json};
 
@@ -75,7 +75,7 @@ fn exec_flow_constants() -> Value {
     })
 }
 
-fn message((message_type, payload): (MessageType, Shape)) -> Value {
+fn message((message_type, payload): (MessageType, WireShape)) -> Value {
     let introduced_in = message_type.min_protocol_version();
     json!({
         "type": message_type.as_str(),
@@ -86,13 +86,13 @@ fn message((message_type, payload): (MessageType, Shape)) -> Value {
 }
 
 /// A shape inside something that exists since `outer`: no part is older than its container.
-fn shape(shape: Shape, outer: Generation) -> Value {
-    let inner = |inner: Shape| self::shape(inner, outer);
+fn shape(shape: WireShape, outer: Generation) -> Value {
+    let inner = |inner: WireShape| self::shape(inner, outer);
     match shape {
-        Shape::Scalar(name) => name.into(),
-        Shape::Nullable(of) => json!({"nullable": inner(*of)}),
-        Shape::List(of) => json!({"list": inner(*of)}),
-        Shape::Record(fields) => {
+        WireShape::Scalar(name) => name.into(),
+        WireShape::Nullable(of) => json!({"nullable": inner(*of)}),
+        WireShape::List(of) => json!({"list": inner(*of)}),
+        WireShape::Record(fields) => {
             let field = |field: carrel_protocol::schema::SchemaField| {
                 let since = field.since.max(outer);
                 json!({
@@ -104,11 +104,11 @@ fn shape(shape: Shape, outer: Generation) -> Value {
             };
             json!({"fields": fields.into_iter().map(field).collect::<Vec<_>>()})
         }
-        Shape::Choice(values) => {
+        WireShape::Choice(values) => {
             let value = |(value, since): (String, Generation)| json!({"value": value, "since": since.max(outer).get()});
             json!({"choice": values.into_iter().map(value).collect::<Vec<_>>()})
         }
-        Shape::Tagged(variants) => {
+        WireShape::Tagged(variants) => {
             let variants: Map<_, _> = variants.into_iter().map(|(name, of)| (name.to_owned(), inner(of))).collect();
             json!({"tagged": variants})
         }

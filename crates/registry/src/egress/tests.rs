@@ -1,9 +1,9 @@
 use super::*;
 
 /// Resolves every name to these addresses.
-struct Always(Vec<IpAddr>);
+struct FixedResolver(Vec<IpAddr>);
 
-impl Resolve for Always {
+impl Resolve for FixedResolver {
     fn resolve(&self, _name: Name) -> Resolving {
         let found: Vec<_> = self.0.iter().map(|address| SocketAddr::new(*address, 0)).collect();
         Box::pin(async move { Ok(Box::new(found.into_iter()) as Addrs) })
@@ -16,7 +16,7 @@ fn addresses(text: &[&str]) -> Vec<IpAddr> {
 
 fn resolved(addresses: &[IpAddr], proxies: &[&str]) -> Result<Vec<IpAddr>, String> {
     let proxies = Arc::new(proxies.iter().map(|name| (*name).to_owned()).collect());
-    let public_only = PublicResolver { names: Arc::new(Always(addresses.to_vec())), proxies };
+    let public_only = PublicResolver { names: Arc::new(FixedResolver(addresses.to_vec())), proxies };
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let found = runtime.block_on(public_only.resolve("registry.example".parse().unwrap()));
     found.map(|found| found.map(|address| address.ip()).collect()).map_err(|error| error.to_string())

@@ -21,9 +21,9 @@ fn a_status_maps_to_an_error_and_whether_it_is_transient() {
 
 #[test]
 fn the_retry_delay_of_a_response_is_kept() {
-    let asked = Some(Duration::from_secs(7));
-    assert_eq!(CONTEXT.status_error(429, "", asked).retry_after(), asked);
-    assert_eq!(CONTEXT.status_error(404, "", asked).retry_after(), None);
+    let requested = Some(Duration::from_secs(7));
+    assert_eq!(CONTEXT.status_error(429, "", requested).retry_after(), requested);
+    assert_eq!(CONTEXT.status_error(404, "", requested).retry_after(), None);
 }
 
 #[test]

@@ -134,8 +134,11 @@ fn a_redirect_to_another_host_gets_no_credentials() {
     });
     let (_directory, credentials) = login(&server);
     assert_eq!(pull(&server.registry_as(&credentials), &image).unwrap(), image.layer);
-    let seen = elsewhere.requests();
-    assert!(!seen.is_empty() && seen.iter().all(|request| request.header("authorization").is_empty()), "{seen:?}");
+    let observed = elsewhere.requests();
+    assert!(
+        !observed.is_empty() && observed.iter().all(|request| request.header("authorization").is_empty()),
+        "{observed:?}"
+    );
     assert!(
         server.requests().iter().any(|request| request.header("authorization") == BASIC),
         "the login was used at all"

@@ -168,7 +168,7 @@ impl RegistryServer {
         let address = listener.local_addr().unwrap();
         let (received, stopping, unread) =
             <(Arc<Mutex<Vec<ReceivedRequest>>>, Arc<AtomicBool>, Arc<AtomicUsize>)>::default();
-        let (seen, ends, broken, answer) =
+        let (recorder, ends, broken, answer) =
             (Arc::clone(&received), Arc::clone(&stopping), Arc::clone(&unread), Arc::new(answer));
         let thread = std::thread::spawn(move || {
             let mut served = Vec::new();
@@ -176,15 +176,15 @@ impl RegistryServer {
                 if ends.load(Ordering::SeqCst) {
                     break;
                 }
-                let (seen, broken, answer) = (Arc::clone(&seen), Arc::clone(&broken), Arc::clone(&answer));
+                let (recorder, broken, answer) = (Arc::clone(&recorder), Arc::clone(&broken), Arc::clone(&answer));
                 let tls = tls.clone();
                 served.push(std::thread::spawn(move || {
                     let plain = stream.try_clone().unwrap();
                     let written = match tls {
-                        None => serve(stream, &*answer, &seen),
+                        None => serve(stream, &*answer, &recorder),
                         Some(config) => {
                             let tls = rustls::ServerConnection::new(config).unwrap();
-                            serve(rustls::StreamOwned::new(tls, stream), &*answer, &seen)
+                            serve(rustls::StreamOwned::new(tls, stream), &*answer, &recorder)
                         }
                     };
                     // The client may close early.
@@ -253,13 +253,13 @@ impl Drop for RegistryServer {
 fn serve(
     stream: impl Read + Write,
     answer: impl Fn(&ReceivedRequest) -> ScriptedReply,
-    seen: &Mutex<Vec<ReceivedRequest>>,
+    received: &Mutex<Vec<ReceivedRequest>>,
 ) -> std::io::Result<()> {
     let mut stream = BufReader::new(stream);
     let Some(request) = ReceivedRequest::read(&mut stream) else { return Ok(()) };
     let reply = answer(&request);
     let without_body = request.method == "HEAD";
-    seen.lock().unwrap().push(request);
+    received.lock().unwrap().push(request);
     reply.write(stream.get_mut(), without_body)?;
     stream.get_mut().flush()
 }

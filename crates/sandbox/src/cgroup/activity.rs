@@ -20,7 +20,7 @@ const SLOW_PERIOD_MICROS: u64 = 20_000;
 
 /// The disk activity of the processes of a group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Activity {
+pub struct DiskActivity {
     /// For each process, the bytes that it and its reaped children made the kernel write, less those that were truncated
     /// before.
     pub written: HashMap<u32, u64>,
@@ -28,9 +28,9 @@ pub struct Activity {
     pub system_nanos: u64,
 }
 
-// === impl Activity ===
+// === impl DiskActivity ===
 
-impl Activity {
+impl DiskActivity {
     /// The bytes that were written since an earlier sample. The count of a new process counts whole; that of a process that
     /// exited is in its parent's if it was reaped, and not seen otherwise.
     pub fn written_since(&self, earlier: &Self) -> u64 {
@@ -49,7 +49,7 @@ impl Activity {
 
 impl Cgroup {
     /// Samples the group. Needs the right to read `/proc` of other users' processes.
-    pub fn activity(&self) -> Result<Activity, CgroupError> {
+    pub fn activity(&self) -> Result<DiskActivity, CgroupError> {
         let written = self.processes()?.into_iter().filter_map(|pid| {
             let pid = pid.as_raw_nonzero().get().unsigned_abs();
             // A process that exited meanwhile is counted in its parent.
@@ -57,7 +57,7 @@ impl Cgroup {
             Some((pid, written(&text)?))
         });
         let written = written.collect();
-        Ok(Activity { written, system_nanos: self.system_nanos()? })
+        Ok(DiskActivity { written, system_nanos: self.system_nanos()? })
     }
 
     fn system_nanos(&self) -> Result<u64, CgroupError> {
@@ -124,7 +124,7 @@ fn written(text: &str) -> Option<u64> {
         let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
         line?.trim().parse::<u64>().ok()
     };
-    // Data that is deleted before writeback takes no space, whoever deletes it.
+    // Data that is deleted before writeback takes no space, whichever process deletes it.
     Some(value("write_bytes")?.saturating_sub(value("cancelled_write_bytes").unwrap_or(0)))
 }
 
@@ -132,8 +132,8 @@ fn written(text: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn activity(written: &[(u32, u64)]) -> Activity {
-        Activity { written: written.iter().copied().collect(), system_nanos: 0 }
+    fn activity(written: &[(u32, u64)]) -> DiskActivity {
+        DiskActivity { written: written.iter().copied().collect(), system_nanos: 0 }
     }
 
     #[test]

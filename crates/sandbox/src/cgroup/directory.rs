@@ -40,7 +40,7 @@ impl CgroupDirectory {
 
     /// The same as a detached mount: `..` of it, and of everything opened through it, does not lead above it.
     pub(super) fn open_child_detached(&self, name: &str) -> Result<Self, Errno> {
-        let fd = crate::handle::open_detached(&self.fd, name)?;
+        let fd = crate::directory_handle::open_detached(&self.fd, name)?;
         Ok(Self { fd, path: self.join(name) })
     }
 
@@ -75,7 +75,7 @@ impl CgroupDirectory {
     }
 
     /// Changes the owner of an entry, or of the directory itself.
-    pub(super) fn give(&self, file: &str, user: u32) -> Result<(), Errno> {
+    pub(super) fn chown(&self, file: &str, user: u32) -> Result<(), Errno> {
         rustix::fs::chownat(&self.fd, file, Some(Uid::from_raw(user)), None, AtFlags::SYMLINK_NOFOLLOW)
     }
 
@@ -108,10 +108,10 @@ impl CgroupDirectory {
         let mut names = Vec::new();
         for entry in Dir::read_from(&self.fd)? {
             let entry = entry?;
-            if let (FileType::Directory, Ok(name)) = (entry.file_type(), entry.file_name().to_str()) {
-                if !name.starts_with('.') {
-                    names.push(name.to_owned());
-                }
+            if let (FileType::Directory, Ok(name)) = (entry.file_type(), entry.file_name().to_str())
+                && !name.starts_with('.')
+            {
+                names.push(name.to_owned());
             }
         }
         Ok(names)

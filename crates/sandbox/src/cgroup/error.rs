@@ -128,12 +128,12 @@ pub enum CgroupError {
         errno: Errno,
     },
     /// The expected state was not reached in time.
-    #[error("timed out after {seconds} s: {file} does not say {wanted}", file = .file.display())]
+    #[error("timed out after {seconds} s: {file} does not contain {expected}", file = .file.display())]
     Late {
         /// The file that was watched.
         file: PathBuf,
         /// The expected content.
-        wanted: String,
+        expected: String,
         /// The time limit.
         seconds: u64,
     },

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use super::directory::CgroupDirectory;
-use super::host::{Host, MountAccess, UnifiedRoot};
+use super::host::{HostCgroups, MountAccess, UnifiedRoot};
 
 /// The files that the kernel creates in a new group.
 const BORN: &[(&str, &str)] = &[
@@ -32,7 +32,7 @@ const BORN: &[(&str, &str)] = &[
 const LACKS: &str = ".lacks";
 
 /// Creates a fake hierarchy whose groups lack some files.
-pub(super) fn host(root: &Path, lacks: &[&str]) -> Host {
+pub(super) fn host(root: &Path, lacks: &[&str]) -> HostCgroups {
     fs::write(root.join(LACKS), lacks.join("\n")).unwrap();
     fs::write(root.join("cgroup.subtree_control"), "cpu\n").unwrap();
     let mountinfo = format!("30 23 0:26 / {} rw - cgroup2 cgroup2 rw\n", root.display());
@@ -42,7 +42,7 @@ pub(super) fn host(root: &Path, lacks: &[&str]) -> Host {
         top: true,
         occupied: true,
     };
-    Host::locate_all(&mountinfo, "", |_| MountAccess::Usable, top)
+    HostCgroups::locate_all(&mountinfo, "", |_| MountAccess::Usable, top)
 }
 
 /// What the kernel does when a group is created.

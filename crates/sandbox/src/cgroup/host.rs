@@ -51,7 +51,7 @@ pub enum LimitPolicy {
 /// On a hybrid host, limits are set where v1 has their controllers, and v2 is used for what needs no controller: it kills a
 /// whole group at once, and notifies when a group is frozen or empty, where v1 has to be polled.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Host {
+pub struct HostCgroups {
     memory: ControllerLocation,
     pids: ControllerLocation,
     cpu: ControllerLocation,
@@ -121,9 +121,9 @@ impl Controller {
     }
 }
 
-// === impl Host ===
+// === impl HostCgroups ===
 
-impl Host {
+impl HostCgroups {
     /// Detects the hierarchies of this host.
     pub fn detect() -> Result<Self, CgroupError> {
         let text = |file: &str| -> Result<String, CgroupError> {
@@ -137,37 +137,37 @@ impl Host {
 
     /// Detects the hierarchies from the content of `/proc/self/mountinfo` and `/proc/cgroups`.
     pub fn describe(mountinfo: &str, cgroups: &str) -> Self {
-        Self::locate_all(mountinfo, cgroups, reach, unified)
+        Self::locate_all(mountinfo, cgroups, access, unified)
     }
 
     pub(super) fn locate_all(
         mountinfo: &str,
         cgroups: &str,
-        reach: impl Fn(&CgroupMount) -> MountAccess,
+        access: impl Fn(&CgroupMount) -> MountAccess,
         unified: impl Fn(&Path) -> UnifiedRoot,
     ) -> Self {
         let mounts: Vec<(CgroupMount, MountAccess)> = mounts::mounts(mountinfo)
             .into_iter()
-            .map(|mount| (reach(&mount), mount))
-            .filter(|(reach, _)| *reach != MountAccess::Hidden)
-            .map(|(reach, mount)| (mount, reach))
+            .map(|mount| (access(&mount), mount))
+            .filter(|(access, _)| *access != MountAccess::Hidden)
+            .map(|(access, mount)| (mount, access))
             .collect();
-        let v2 = best(mounts.iter().filter(|(mount, _)| mount.controllers.is_none()));
+        let v2 = usable_mount(mounts.iter().filter(|(mount, _)| mount.controllers.is_none()));
         let point = v2.map(|(mount, _)| mount.point.as_path());
         let top = point.map(unified).unwrap_or_default();
-        let place = |controller: Controller| {
+        let locate = |controller: Controller| {
             let name = controller.v1_name();
             let has = |mount: &CgroupMount| mount.controllers.iter().flatten().any(|option| option == name);
-            let v1 = best(mounts.iter().filter(|(mount, _)| has(mount))).map(|(mount, reach)| {
-                usable(mount, *reach).map_or_else(ControllerLocation::Missing, ControllerLocation::V1)
+            let v1 = usable_mount(mounts.iter().filter(|(mount, _)| has(mount))).map(|(mount, access)| {
+                usable(mount, *access).map_or_else(ControllerLocation::Missing, ControllerLocation::V1)
             });
-            let v2 = v2.and_then(|(mount, reach)| {
+            let v2 = v2.and_then(|(mount, access)| {
                 let listed = |list: &str| list.split_ascii_whitespace().any(|one| Some(one) == controller.v2_name());
                 if controller.v2_name().is_some() && !listed(&top.controllers) {
                     return None;
                 }
                 let busy = controller.v2_name().is_some() && !top.top && top.occupied && !listed(&top.enabled);
-                Some(match usable(mount, *reach) {
+                Some(match usable(mount, *access) {
                     Ok(point) if busy => ControllerLocation::Missing(MissingController::Occupied(point)),
                     Ok(point) => ControllerLocation::V2(point),
                     Err(missing) => ControllerLocation::Missing(missing),
@@ -176,23 +176,23 @@ impl Host {
             let found = if controller.v2_name().is_none() { [v2, v1] } else { [v1, v2] };
             let mut found = found.into_iter().flatten().collect::<Vec<_>>();
             // A usable location wins; otherwise the first unusable one gives the reason.
-            found.sort_by_key(|place| matches!(place, ControllerLocation::Missing(_)));
+            found.sort_by_key(|location| matches!(location, ControllerLocation::Missing(_)));
             found
                 .into_iter()
                 .next()
-                .unwrap_or_else(|| ControllerLocation::Missing(nowhere(controller, cgroups, point, &top)))
+                .unwrap_or_else(|| ControllerLocation::Missing(missing(controller, cgroups, point, &top)))
         };
         Self {
-            memory: place(Controller::Memory),
-            pids: place(Controller::Pids),
-            cpu: place(Controller::Cpu),
-            accounting: place(Controller::Accounting),
-            freezer: place(Controller::Freezer),
+            memory: locate(Controller::Memory),
+            pids: locate(Controller::Pids),
+            cpu: locate(Controller::Cpu),
+            accounting: locate(Controller::Accounting),
+            freezer: locate(Controller::Freezer),
         }
     }
 
     /// Where a controller is.
-    pub fn place(&self, controller: Controller) -> &ControllerLocation {
+    pub fn location(&self, controller: Controller) -> &ControllerLocation {
         match controller {
             Controller::Memory => &self.memory,
             Controller::Pids => &self.pids,
@@ -210,15 +210,15 @@ impl Host {
 
     /// The limits that this host cannot enforce.
     pub fn unenforced(&self, limits: &CgroupLimits) -> UnenforceableLimits {
-        let wanted = [
+        let requested = [
             (Controller::Memory, limits.memory().is_some()),
             (Controller::Pids, limits.pids().is_some()),
             (Controller::Cpu, limits.cpus().is_some()),
         ];
-        let missing: Vec<_> = wanted
+        let missing: Vec<_> = requested
             .into_iter()
-            .filter(|(_, wanted)| *wanted)
-            .filter_map(|(controller, _)| match self.place(controller) {
+            .filter(|(_, is_requested)| *is_requested)
+            .filter_map(|(controller, _)| match self.location(controller) {
                 ControllerLocation::Missing(missing) => Some((controller, missing.clone())),
                 ControllerLocation::V1(_) | ControllerLocation::V2(_) => None,
             })
@@ -229,7 +229,7 @@ impl Host {
     /// Every hierarchy in which a group has a directory, v2 first.
     pub(super) fn hierarchies(&self) -> Vec<Hierarchy> {
         let mut hierarchies: Vec<Hierarchy> = Vec::new();
-        for hierarchy in ALL.into_iter().filter_map(|controller| self.place(controller).hierarchy()) {
+        for hierarchy in ALL.into_iter().filter_map(|controller| self.location(controller).hierarchy()) {
             if !hierarchies.contains(&hierarchy) {
                 hierarchies.push(hierarchy);
             }
@@ -240,7 +240,7 @@ impl Host {
 
     /// The controllers in one hierarchy.
     pub(super) fn controllers<'a>(&'a self, hierarchy: &'a Hierarchy) -> impl Iterator<Item = Controller> + 'a {
-        ALL.into_iter().filter(move |controller| self.place(*controller).hierarchy().as_ref() == Some(hierarchy))
+        ALL.into_iter().filter(move |controller| self.location(*controller).hierarchy().as_ref() == Some(hierarchy))
     }
 }
 
@@ -257,7 +257,7 @@ impl ControllerLocation {
 }
 
 /// Why a controller is in no mount.
-fn nowhere(controller: Controller, cgroups: &str, v2: Option<&Path>, top: &UnifiedRoot) -> MissingController {
+fn missing(controller: Controller, cgroups: &str, v2: Option<&Path>, top: &UnifiedRoot) -> MissingController {
     let name = controller.v1_name();
     match (mounts::subsystem(cgroups, name), v2) {
         (Some(subsystem), _) if !subsystem.enabled => MissingController::Disabled(name),
@@ -269,13 +269,15 @@ fn nowhere(controller: Controller, cgroups: &str, v2: Option<&Path>, top: &Unifi
 }
 
 /// A usable mount, if there are several of one hierarchy.
-fn best<'a>(found: impl Iterator<Item = &'a (CgroupMount, MountAccess)>) -> Option<&'a (CgroupMount, MountAccess)> {
-    found.min_by_key(|(mount, reach)| usable(mount, *reach).is_err())
+fn usable_mount<'a>(
+    found: impl Iterator<Item = &'a (CgroupMount, MountAccess)>,
+) -> Option<&'a (CgroupMount, MountAccess)> {
+    found.min_by_key(|(mount, access)| usable(mount, *access).is_err())
 }
 
-fn usable(mount: &CgroupMount, reach: MountAccess) -> Result<PathBuf, MissingController> {
+fn usable(mount: &CgroupMount, access: MountAccess) -> Result<PathBuf, MissingController> {
     let point = mount.point.clone();
-    match (mount.writable, reach) {
+    match (mount.writable, access) {
         (false, _) => Err(MissingController::ReadOnly(point)),
         (true, MountAccess::Denied | MountAccess::Hidden) => Err(MissingController::Denied(point)),
         (true, MountAccess::Usable) => Ok(point),
@@ -283,7 +285,7 @@ fn usable(mount: &CgroupMount, reach: MountAccess) -> Result<PathBuf, MissingCon
 }
 
 /// Whether the mount point really leads to the listed mount, and is writable.
-fn reach(mount: &CgroupMount) -> MountAccess {
+fn access(mount: &CgroupMount) -> MountAccess {
     /// The magic numbers of the two file systems.
     const V1_MAGIC: u64 = 0x0027_e0eb;
     const V2_MAGIC: u64 = 0x6367_7270;

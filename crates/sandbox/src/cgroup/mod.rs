@@ -27,17 +27,17 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::io::Errno;
 
-pub use self::activity::Activity;
+pub use self::activity::DiskActivity;
 pub use self::clock::CpuClock;
 use self::directory::CgroupDirectory;
 pub use self::error::CgroupError;
 use self::host::Hierarchy;
-pub use self::host::{Controller, ControllerLocation, Host, LimitPolicy};
+pub use self::host::{Controller, ControllerLocation, HostCgroups, LimitPolicy};
 pub use self::limits::{CgroupLimits, CpuShare, LimitError};
 pub use self::missing_controller::{MissingController, UnenforceableLimits};
 pub(crate) use self::mounts::unescape;
 pub use self::out_of_memory::OomWatch;
-pub use self::statistics::Statistics;
+pub use self::statistics::CgroupStatistics;
 use self::wait::Deadline;
 use crate::ids::SUPERVISORS;
 
@@ -71,7 +71,12 @@ struct HierarchyGroup {
 
 impl Cgroup {
     /// Creates the group with its limits. If a step fails, the earlier ones are undone.
-    pub fn create(host: &Host, name: &str, limits: &CgroupLimits, policy: LimitPolicy) -> Result<Self, CgroupError> {
+    pub fn create(
+        host: &HostCgroups,
+        name: &str,
+        limits: &CgroupLimits,
+        policy: LimitPolicy,
+    ) -> Result<Self, CgroupError> {
         name::check(name)?;
         host.check(limits, policy)?;
         // From here on, dropping the group removes it.
@@ -110,7 +115,7 @@ impl Cgroup {
     }
 
     /// Opens an existing group, in the hierarchies that have it: a partially created one is opened as well.
-    pub fn adopt(host: &Host, name: &str) -> Result<Self, CgroupError> {
+    pub fn adopt(host: &HostCgroups, name: &str) -> Result<Self, CgroupError> {
         name::check(name)?;
         let mut groups = Vec::new();
         for hierarchy in host.hierarchies() {
@@ -131,7 +136,7 @@ impl Cgroup {
     }
 
     /// The names of all groups in any hierarchy, sorted.
-    pub fn list(host: &Host) -> Result<Vec<String>, CgroupError> {
+    pub fn list(host: &HostCgroups) -> Result<Vec<String>, CgroupError> {
         let mut names = Vec::new();
         for hierarchy in host.hierarchies() {
             if let Some(parent) = existing_parent(&hierarchy)? {
@@ -154,14 +159,14 @@ impl Cgroup {
         &self.unenforced
     }
 
-    /// Hands the group over to a shim that drops root: it may freeze, measure and remove this group, and nothing of any other.
-    pub fn give(&self, user: u32) -> Result<(), CgroupError> {
+    /// Delegates the group to a shim that drops root: it may freeze, measure and remove this group, and nothing of any other.
+    pub fn delegate(&self, user: u32) -> Result<(), CgroupError> {
         for part in &self.groups {
             let failed = |errno| CgroupError::Open { path: part.directory.path().to_owned(), errno };
             part.parent.share(SUPERVISORS).map_err(failed)?;
-            part.directory.give(".", user).map_err(failed)?;
+            part.directory.chown(".", user).map_err(failed)?;
             if part.controllers.contains(&Controller::Freezer) {
-                part.directory.give(members::freeze_file(part.unified), user).map_err(failed)?;
+                part.directory.chown(members::freeze_file(part.unified), user).map_err(failed)?;
             }
         }
         Ok(())
@@ -175,7 +180,7 @@ impl Cgroup {
     }
 
     /// Keeps the group when this is dropped: another process manages it.
-    pub fn leave(mut self) {
+    pub fn detach(mut self) {
         self.remove_on_drop = false;
     }
 

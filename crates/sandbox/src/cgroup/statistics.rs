@@ -10,7 +10,7 @@ use super::{Cgroup, HierarchyGroup};
 
 /// The resource usage of a group; what this host does not count is absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Statistics {
+pub struct CgroupStatistics {
     /// Bytes of memory in use, including cached files.
     pub memory_bytes: Option<u64>,
     /// The highest memory usage so far, in bytes.
@@ -31,8 +31,8 @@ pub struct Statistics {
 
 impl Cgroup {
     /// Reads the usage of the group.
-    pub fn statistics(&self) -> Result<Statistics, CgroupError> {
-        let mut statistics = Statistics::default();
+    pub fn statistics(&self) -> Result<CgroupStatistics, CgroupError> {
+        let mut statistics = CgroupStatistics::default();
         if let Some(HierarchyGroup { unified, directory, .. }) = self.part(Controller::Memory) {
             let [now, peak] = if *unified {
                 ["memory.current", "memory.peak"]

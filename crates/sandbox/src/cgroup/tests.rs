@@ -39,13 +39,13 @@ fn top(controllers: &str, enabled: &str) -> UnifiedRoot {
     UnifiedRoot { controllers: controllers.into(), enabled: enabled.into(), top: true, occupied: true }
 }
 
-fn host(mountinfo: &str, cgroups: &str, unified: UnifiedRoot) -> Host {
-    Host::locate_all(mountinfo, cgroups, |_| MountAccess::Usable, |_| unified.clone())
+fn host(mountinfo: &str, cgroups: &str, unified: UnifiedRoot) -> HostCgroups {
+    HostCgroups::locate_all(mountinfo, cgroups, |_| MountAccess::Usable, |_| unified.clone())
 }
 
-fn places(host: &Host) -> [ControllerLocation; 5] {
+fn locations(host: &HostCgroups) -> [ControllerLocation; 5] {
     [Controller::Memory, Controller::Pids, Controller::Cpu, Controller::Accounting, Controller::Freezer]
-        .map(|controller| host.place(controller).clone())
+        .map(|controller| host.location(controller).clone())
 }
 
 fn all_limits() -> CgroupLimits {
@@ -56,7 +56,7 @@ fn unenforced(group: &Cgroup) -> Vec<&'static str> {
     group.unenforced().missing().map(|(controller, _)| controller.name()).collect()
 }
 
-fn refusal(host: &Host) -> (String, Vec<String>) {
+fn refusal(host: &HostCgroups) -> (String, Vec<String>) {
     let refused = host.check(&all_limits(), LimitPolicy::Refuse).unwrap_err();
     assert!(host.check(&all_limits(), LimitPolicy::AllowUnenforced).is_ok());
     assert!(host.check(&CgroupLimits::default(), LimitPolicy::Refuse).is_ok());
@@ -67,7 +67,7 @@ fn refusal(host: &Host) -> (String, Vec<String>) {
 #[test]
 fn a_host_with_v1_alone_has_everything_in_v1() {
     let host = host(V1, CGROUPS, UnifiedRoot::default());
-    assert_eq!(places(&host), [v1("memory"), v1("pids"), v1("cpu,cpuacct"), v1("cpu,cpuacct"), v1("freezer")]);
+    assert_eq!(locations(&host), [v1("memory"), v1("pids"), v1("cpu,cpuacct"), v1("cpu,cpuacct"), v1("freezer")]);
     assert_eq!(host.hierarchies().len(), 4, "what is mounted together is one hierarchy");
     assert!(host.check(&all_limits(), LimitPolicy::Refuse).is_ok());
 }
@@ -77,7 +77,7 @@ fn a_host_with_v1_alone_has_everything_in_v1() {
 fn a_hybrid_host_limits_by_v1_and_freezes_by_v2() {
     let host = host(&format!("{V1}{HYBRID}"), CGROUPS, top("hugetlb", ""));
     let unified = ControllerLocation::V2("/sys/fs/cgroup/unified".into());
-    assert_eq!(places(&host), [v1("memory"), v1("pids"), v1("cpu,cpuacct"), unified.clone(), unified]);
+    assert_eq!(locations(&host), [v1("memory"), v1("pids"), v1("cpu,cpuacct"), unified.clone(), unified]);
     assert!(host.hierarchies()[0].unified);
 }
 
@@ -86,14 +86,14 @@ fn a_hybrid_host_limits_by_v1_and_freezes_by_v2() {
 fn a_host_with_v2_alone_has_everything_in_v2_enabled_or_not() {
     for enabled in ["", "cpu memory pids"] {
         let host = host(V2, "", top("cpuset cpu io memory pids", enabled));
-        assert_eq!(places(&host), [v2(), v2(), v2(), v2(), v2()]);
+        assert_eq!(locations(&host), [v2(), v2(), v2(), v2(), v2()]);
         assert_eq!(host.hierarchies().len(), 1);
     }
 }
 
 //= promises.cgroups.limit-host-cannot-enforce
 #[test]
-fn what_a_container_was_not_handed_down_is_refused_with_the_remedy() {
+fn a_controller_that_is_not_delegated_is_refused_with_the_remedy() {
     let unified =
         UnifiedRoot { controllers: "cpu pids".into(), enabled: "cpu pids".into(), top: false, occupied: false };
     let host = host(V2, CGROUPS, unified);
@@ -116,12 +116,12 @@ fn what_a_container_was_not_handed_down_is_refused_with_the_remedy() {
 
 //= promises.cgroups.limit-host-cannot-enforce
 #[test]
-fn processes_in_the_way_of_handing_down_are_named() {
+fn a_group_with_processes_that_cannot_delegate_is_named() {
     let unified =
         UnifiedRoot { controllers: "cpu memory pids".into(), enabled: "cpu".into(), top: false, occupied: true };
     let host = host(V2, CGROUPS, unified);
     let occupied = || ControllerLocation::Missing(MissingController::Occupied("/sys/fs/cgroup".into()));
-    assert_eq!(places(&host), [occupied(), occupied(), v2(), v2(), v2()]);
+    assert_eq!(locations(&host), [occupied(), occupied(), v2(), v2(), v2()]);
     let (_, remedies) = refusal(&host);
     assert_eq!(
         remedies,
@@ -145,13 +145,16 @@ fn a_host_without_control_groups_enforces_nothing_and_says_so() {
 
     let unmounted = host("", CGROUPS, UnifiedRoot::default());
     assert_eq!(
-        *unmounted.place(Controller::Memory),
+        *unmounted.location(Controller::Memory),
         ControllerLocation::Missing(MissingController::NotMounted("memory"))
     );
     assert!(refusal(&unmounted).1[0].contains("mount -t cgroup -o memory cgroup /sys/fs/cgroup/memory"));
 
     let disabled = host(V2, "memory\t0\t1\t0\n", top("cpu pids", ""));
-    assert_eq!(*disabled.place(Controller::Memory), ControllerLocation::Missing(MissingController::Disabled("memory")));
+    assert_eq!(
+        *disabled.location(Controller::Memory),
+        ControllerLocation::Missing(MissingController::Disabled("memory"))
+    );
     assert!(refusal(&disabled).1[0].contains("cgroup_enable=memory"));
 }
 
@@ -160,33 +163,33 @@ fn a_read_only_mount_cannot_be_used() {
     let read_only = V1.replace("/memory rw", "/memory ro").replace("rw,pids", "ro,pids");
     let host_v1 = host(&read_only, CGROUPS, UnifiedRoot::default());
     let missing = |point: &str| ControllerLocation::Missing(MissingController::ReadOnly(point.into()));
-    assert_eq!(*host_v1.place(Controller::Memory), missing("/sys/fs/cgroup/memory"));
-    assert_eq!(*host_v1.place(Controller::Pids), missing("/sys/fs/cgroup/pids"));
-    assert_eq!(*host_v1.place(Controller::Cpu), v1("cpu,cpuacct"));
+    assert_eq!(*host_v1.location(Controller::Memory), missing("/sys/fs/cgroup/memory"));
+    assert_eq!(*host_v1.location(Controller::Pids), missing("/sys/fs/cgroup/pids"));
+    assert_eq!(*host_v1.location(Controller::Cpu), v1("cpu,cpuacct"));
     assert!(refusal(&host_v1).1[0].starts_with("mount -o remount,rw /sys/fs/cgroup/memory"));
 
     let host_v2 = host(&V2.replace("rw,nosuid", "ro,nosuid"), CGROUPS, top("cpu memory pids", ""));
-    assert!(places(&host_v2).iter().all(|place| *place == missing("/sys/fs/cgroup")));
+    assert!(locations(&host_v2).iter().all(|place| *place == missing("/sys/fs/cgroup")));
 
     // Freezing falls back to v1 where v2 is read-only, and a second mount of the same hierarchy is used.
     let hybrid = host(&format!("{V1}{}", HYBRID.replace("unified rw", "unified ro")), CGROUPS, top("", ""));
-    assert_eq!(*hybrid.place(Controller::Freezer), v1("freezer"));
+    assert_eq!(*hybrid.location(Controller::Freezer), v1("freezer"));
     let twice = format!("{read_only}50 27 0:32 / /mnt/memory rw - cgroup cgroup rw,memory\n");
     let twice = host(&twice, CGROUPS, UnifiedRoot::default());
-    assert_eq!(*twice.place(Controller::Memory), ControllerLocation::V1("/mnt/memory".into()));
+    assert_eq!(*twice.location(Controller::Memory), ControllerLocation::V1("/mnt/memory".into()));
 }
 
 #[test]
 fn a_hidden_or_unwritable_mount_cannot_be_used() {
-    let reach = |reach| Host::locate_all(V1, CGROUPS, |_| reach, |_| UnifiedRoot::default());
-    let denied = reach(MountAccess::Denied);
+    let access = |access| HostCgroups::locate_all(V1, CGROUPS, |_| access, |_| UnifiedRoot::default());
+    let denied = access(MountAccess::Denied);
     assert_eq!(
-        *denied.place(Controller::Pids),
+        *denied.location(Controller::Pids),
         ControllerLocation::Missing(MissingController::Denied("/sys/fs/cgroup/pids".into()))
     );
     assert_eq!(refusal(&denied).1, ["run as root"]);
-    let hidden = reach(MountAccess::Hidden);
-    assert_eq!(*hidden.place(Controller::Pids), ControllerLocation::Missing(MissingController::NotMounted("pids")));
+    let hidden = access(MountAccess::Hidden);
+    assert_eq!(*hidden.location(Controller::Pids), ControllerLocation::Missing(MissingController::NotMounted("pids")));
 }
 
 // The following tests run on plain files: they show what is written, and how failures are undone.
@@ -197,7 +200,7 @@ fn read(root: &Path, file: &str) -> String {
 
 //= promises.cgroups.limits-v2-tree-files
 #[test]
-fn on_v2_limits_are_written_and_controllers_handed_down() {
+fn on_v2_limits_are_written_and_controllers_enabled_for_children() {
     let root = tempfile::tempdir().unwrap();
     let (root, host) = (root.path(), fake::host(root.path(), &[]));
     let group = Cgroup::create(&host, "a1", &all_limits(), LimitPolicy::Refuse).unwrap();
@@ -213,7 +216,7 @@ fn on_v2_limits_are_written_and_controllers_handed_down() {
 
     assert_eq!(group.out_of_memory_kills().unwrap(), 3);
     assert!(group.watch_out_of_memory().unwrap().is_some_and(|watch| watch.priority()));
-    let statistics = Statistics {
+    let statistics = CgroupStatistics {
         memory_bytes: Some(4096),
         memory_peak: Some(8192),
         out_of_memory_kills: Some(3),
@@ -286,7 +289,7 @@ fn a_dropped_group_is_removed_and_one_that_is_left_or_adopted_stays() {
     let host = fake::host(root.path(), &[]);
     let create = |name: &str| Cgroup::create(&host, name, &CgroupLimits::default(), LimitPolicy::Refuse);
     drop(create("dropped").unwrap());
-    create("left").unwrap().leave();
+    create("left").unwrap().detach();
     assert_eq!(Cgroup::list(&host).unwrap(), ["left"]);
     assert!(matches!(create("left"), Err(CgroupError::Exists { .. })));
     drop(Cgroup::adopt(&host, "left").unwrap());
@@ -306,7 +309,7 @@ fn a_host_without_cgroups_gives_a_group_without_effect() {
     ));
     let group = Cgroup::create(&none, "a1", &all_limits(), LimitPolicy::AllowUnenforced).unwrap();
     assert_eq!(unenforced(&group), ["memory", "pids", "cpu"]);
-    assert_eq!(group.statistics().unwrap(), Statistics::default());
+    assert_eq!(group.statistics().unwrap(), CgroupStatistics::default());
     assert!(matches!(group.out_of_memory_kills(), Err(CgroupError::Absent(Controller::Memory))));
     assert!(group.watch_out_of_memory().unwrap().is_none());
     assert!(matches!(group.freeze(), Err(CgroupError::Absent(Controller::Freezer))));

@@ -14,7 +14,7 @@ use super::directory::CgroupDirectory;
 use super::error::CgroupError;
 
 /// How long the kernel may take: it needs microseconds, unless a process hangs in a device or a network file system.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// The time within which the kernel notifies of any change of a v2 group.
 const ANNOUNCED: Duration = Duration::from_millis(20);
 /// How many pidfds are held at one time.
@@ -31,7 +31,7 @@ pub(super) struct Deadline {
 
 impl Deadline {
     pub(super) fn start() -> Self {
-        Self::after(PATIENCE)
+        Self::after(TIMEOUT)
     }
 
     fn after(time: Duration) -> Self {
@@ -59,8 +59,8 @@ impl Deadline {
     }
 
     /// The error of a missed deadline.
-    pub(super) fn late(directory: &CgroupDirectory, file: &str, wanted: &str) -> CgroupError {
-        CgroupError::Late { file: directory.join(file), wanted: wanted.to_owned(), seconds: PATIENCE.as_secs() }
+    pub(super) fn late(directory: &CgroupDirectory, file: &str, expected: &str) -> CgroupError {
+        CgroupError::Late { file: directory.join(file), expected: expected.to_owned(), seconds: TIMEOUT.as_secs() }
     }
 
     /// Waits until the descriptor is ready; returns false at the deadline.

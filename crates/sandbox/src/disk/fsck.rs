@@ -1,5 +1,5 @@
-//! Checks an image whose file system may be damaged, with `e2fsck` and as few rights as that needs: what is in the image was
-//! written by a guest.
+//! Checks an image whose file system may be damaged, with `e2fsck` and as few privileges as possible: a guest wrote the
+//! content of the image.
 
 use std::fs::File;
 use std::io;
@@ -17,47 +17,47 @@ use rustix::process::{Resource, Rlimit, Signal};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use super::image::find;
-use super::kept::{DiskError, system};
+use super::persistent::{DiskError, system};
 use crate::sys;
 
-/// How long a check may take: one of a disk with millions of files takes minutes.
-const LONGEST: Duration = Duration::from_secs(30 * 60);
-/// How much processor time and memory it may take.
-const PROCESSOR: u64 = 30 * 60;
+/// The time limit of a check: a disk with millions of files takes minutes.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(30 * 60);
+/// The limits of CPU time and memory.
+const CPU_SECONDS: u64 = 30 * 60;
 const MEMORY: u64 = 2 << 30;
-/// How much is kept of what it says.
-const OUTPUT: usize = 4096;
-/// The newest kernel interface whose rights are decided here.
+/// How much of the output is kept.
+const MAX_OUTPUT: usize = 4096;
+/// The newest Landlock ABI whose every right is handled here.
 const KNOWN: ABI = ABI::V6;
 
 /// What a check of a disk repaired.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskRepair {
-    /// What `e2fsck` reported, as far as that is kept.
+    /// The beginning of the output of `e2fsck`.
     pub report: String,
 }
 
-/// What the superblock of an image says about its file system.
+/// The state of the file system of an image, according to its superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ImageState {
+pub(super) enum FileSystemState {
     Clean,
-    /// It was not unmounted, or the kernel found an error, or it is no superblock.
-    Suspect,
+    /// It was not unmounted, the kernel found an error, or the superblock is invalid.
+    Unclean,
 }
 
-/// What `e2fsck` exits with: bits.
+/// The bits of the exit code of `e2fsck` for repaired errors.
 const REPAIRED: i32 = 1 | 2;
 
-// === impl ImageState ===
+// === impl FileSystemState ===
 
-impl ImageState {
+impl FileSystemState {
     pub(super) fn of(image: &File) -> io::Result<Self> {
-        /// Where the superblock is, and in it a magic number, the state, and features that a kernel has to know.
+        /// The offset of the superblock, and in it those of a magic number, the state, and the incompatible features.
         const SUPERBLOCK: u64 = 1024;
         const MAGIC: (u64, u16) = (0x38, 0xef53);
         const STATE: u64 = 0x3a;
         const FEATURES: u64 = 0x60;
-        /// Unmounted in order, and nothing else.
+        /// Unmounted cleanly, without an error.
         const VALID: u16 = 1;
         /// The journal has to be replayed.
         const RECOVER: u16 = 4;
@@ -66,11 +66,11 @@ impl ImageState {
             image.read_exact_at(&mut bytes, SUPERBLOCK + at).map(|()| u16::from_le_bytes(bytes))
         };
         let is_clean = number(MAGIC.0)? == MAGIC.1 && number(STATE)? == VALID && number(FEATURES)? & RECOVER == 0;
-        Ok(if is_clean { Self::Clean } else { Self::Suspect })
+        Ok(if is_clean { Self::Clean } else { Self::Unclean })
     }
 }
 
-/// Checks an image that is locked and mounted nowhere, and repairs it. The lock is held for as long as the check runs.
+/// Checks and repairs an image that is locked and not mounted. The lock is held while the check runs.
 pub(super) fn check(path: &Path, image: &OwnedFd) -> Result<Option<DiskRepair>, DiskError> {
     let failed = |what| move |error: io::Error| DiskError::System(what, error);
     let program = find("e2fsck").ok_or_else(|| DiskError::NoFsck(path.to_owned()))?;
@@ -80,9 +80,9 @@ pub(super) fn check(path: &Path, image: &OwnedFd) -> Result<Option<DiskRepair>, 
     command.stdout(writer.try_clone().map_err(failed("run e2fsck"))?).stderr(writer);
     confine(&mut command, image).map_err(failed("confine e2fsck"))?;
     let mut child = command.spawn().map_err(failed("run e2fsck"))?;
-    // What the command holds of the pipe is closed with it.
+    // Closes the command's ends of the pipe.
     drop(command);
-    let report = read_report(&reader, Instant::now() + LONGEST);
+    let report = read_report(&reader, Instant::now() + CHECK_TIMEOUT);
     if report.is_err() {
         let _killed = child.kill();
     }
@@ -95,18 +95,18 @@ pub(super) fn check(path: &Path, image: &OwnedFd) -> Result<Option<DiskRepair>, 
     }
 }
 
-/// Takes all rights to write from a program but to an image, which it keeps locked, and every other privilege.
+/// Drops the privileges of a program: it may write to the image only, whose lock it inherits.
 fn confine(command: &mut Command, image: &OwnedFd) -> io::Result<()> {
     let image = image.try_clone()?;
     let bytes = rustix::fs::fstat(&image)?.st_size.unsigned_abs();
-    // A kernel without Landlock has the other limits.
+    // On a kernel without Landlock, the other restrictions remain.
     let mut ruleset = writes_only_to(&image).ok();
     sys::before_exec(command, move || {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
         rustix::io::fcntl_setfd(&image, FdFlags::empty())?;
         let limits = [
             (Resource::As, MEMORY),
-            (Resource::Cpu, PROCESSOR),
+            (Resource::Cpu, CPU_SECONDS),
             (Resource::Fsize, bytes),
             (Resource::Core, 0),
             (Resource::Nofile, 64),
@@ -130,14 +130,14 @@ fn writes_only_to(image: &OwnedFd) -> Result<RulesetCreated, landlock::RulesetEr
     let rule = |file| PathBeneath::new(file, AccessFs::WriteFile | AccessFs::Truncate);
     let ruleset = Ruleset::default().handle_access(AccessFs::from_write(KNOWN))?.create()?;
     let ruleset = ruleset.add_rule(rule(image.as_fd()))?;
-    // It wants to write to it before anything else.
+    // `e2fsck` opens it for writing when it starts.
     match File::open("/dev/null") {
-        Ok(nothing) => ruleset.add_rule(rule(nothing.as_fd())),
+        Ok(null) => ruleset.add_rule(rule(null.as_fd())),
         Err(_) => Ok(ruleset),
     }
 }
 
-/// Reads what a program says until it ends, and keeps the beginning.
+/// Reads the output of a program to its end, and keeps the beginning.
 fn read_report(from: &OwnedFd, until: Instant) -> io::Result<String> {
     let (mut kept, mut piece) = (Vec::new(), [0; 4096]);
     loop {
@@ -155,12 +155,12 @@ fn read_report(from: &OwnedFd, until: Instant) -> io::Result<String> {
         if length == 0 {
             return Ok(printable(&kept));
         }
-        let room = OUTPUT.saturating_sub(kept.len()).min(length);
+        let room = MAX_OUTPUT.saturating_sub(kept.len()).min(length);
         kept.extend(piece.iter().take(room));
     }
 }
 
-/// Lines that a guest cannot have chosen the looks of.
+/// The output in one line without control characters, which a guest may have chosen.
 fn printable(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
@@ -176,50 +176,50 @@ mod tests {
     use rustix::fs::{Mode, OFlags};
 
     use super::*;
-    use crate::disk::KeptDisk;
+    use crate::disk::PersistentDisk;
 
     const NAME: &str = "an-entry-of-a-directory";
 
-    /// A disk that is an image with a directory in it, closed in order; none where there can be none.
+    /// A closed disk image with a directory in it; none on a host that cannot create one.
     fn image() -> Option<(tempfile::TempDir, PathBuf)> {
         if !rustix::process::geteuid().is_root() || find("e2fsck").is_none() {
             return None;
         }
         let home = tempfile::tempdir_in("/var/tmp").unwrap();
         let directory = home.path().join("disk");
-        let disk = match KeptDisk::create(&directory, 16 << 20) {
+        let disk = match PersistentDisk::create(&directory, 16 << 20) {
             Err(DiskError::NoLoop(_)) => return None,
-            made => made.unwrap(),
+            created => created.unwrap(),
         };
         if !directory.join("disk.img").exists() {
             return None;
         }
         rustix::fs::mkdirat(disk.mount(), "inner", Mode::from_raw_mode(0o700)).unwrap();
-        make(&disk).unwrap();
+        create_entry(&disk).unwrap();
         disk.close().unwrap();
         Some((home, directory))
     }
 
-    /// The same when nobody uses it: a test that starts a program has what this one has open, for a moment.
+    /// Retries while the disk is in use: a process that another test starts inherits its descriptors until the `exec`.
     fn check(directory: &Path, is_damaged: bool) -> Option<DiskRepair> {
         loop {
-            match KeptDisk::check(directory, is_damaged) {
+            match PersistentDisk::check(directory, is_damaged) {
                 Err(DiskError::InUse(_)) => std::thread::yield_now(),
                 checked => return checked.unwrap(),
             }
         }
     }
 
-    fn open(directory: &Path) -> KeptDisk {
+    fn open(directory: &Path) -> PersistentDisk {
         loop {
-            match KeptDisk::open(directory) {
+            match PersistentDisk::open(directory) {
                 Err(DiskError::InUse(_)) => std::thread::yield_now(),
                 opened => return opened.unwrap(),
             }
         }
     }
 
-    fn make(disk: &KeptDisk) -> Result<(), Errno> {
+    fn create_entry(disk: &PersistentDisk) -> Result<(), Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let inner = rustix::fs::openat(disk.mount(), "inner", flags, Mode::empty())?;
         match rustix::fs::mkdirat(inner, NAME, Mode::from_raw_mode(0o700)) {
@@ -228,9 +228,9 @@ mod tests {
         }
     }
 
-    /// Loses what was written of the directory, as a full disk of the host does.
+    /// Loses the blocks of the directory, as a full disk of the host does.
     fn lose_directory(directory: &Path) {
-        // Waits until it is mounted nowhere.
+        // Waits until it is unmounted.
         assert_eq!(check(directory, false), None);
         let path = directory.join("disk.img");
         let (file, bytes) = (File::options().write(true).open(&path).unwrap(), std::fs::read(&path).unwrap());
@@ -242,51 +242,51 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_image_is_repaired_when_something_on_it_could_not_be_used() {
+    fn a_damaged_image_is_repaired_after_a_file_on_it_could_not_be_used() {
         let Some((_home, directory)) = image() else { return };
         lose_directory(&directory);
-        assert_eq!(check(&directory, false), None, "it was closed in order, and nothing is known");
+        assert_eq!(check(&directory, false), None, "it was closed, and the damage is unknown");
         let disk = open(&directory);
-        let errno = make(&disk).unwrap_err();
+        let errno = create_entry(&disk).unwrap_err();
         assert!(crate::disk::is_damage(&errno.into()), "{errno}");
-        assert!(matches!(KeptDisk::check(&directory, true), Err(DiskError::InUse(_))), "it is mounted");
+        assert!(matches!(PersistentDisk::check(&directory, true), Err(DiskError::InUse(_))), "it is mounted");
         drop(disk);
         let repaired = check(&directory, true).unwrap();
         assert!(repaired.report.contains("Directory inode"), "{repaired:?}");
-        make(&open(&directory)).unwrap();
+        create_entry(&open(&directory)).unwrap();
     }
 
     #[test]
-    fn an_image_that_was_not_closed_or_has_an_error_on_record_is_checked_before_it_is_used() {
+    fn an_image_that_was_not_closed_or_records_an_error_is_checked_before_use() {
         let Some((_home, directory)) = image() else { return };
         lose_directory(&directory);
         drop(open(&directory));
-        assert!(check(&directory, false).is_some(), "nobody closed it");
-        assert_eq!(check(&directory, false), None, "that was repaired");
-        // The kernel notes an error in the superblock.
+        assert!(check(&directory, false).is_some(), "it was not closed");
+        assert_eq!(check(&directory, false), None, "it was repaired");
+        // As the kernel records an error in the superblock.
         let Some(debugfs) = find("debugfs") else { return };
         let path = directory.join("disk.img");
         let set = Command::new(debugfs).args(["-w", "-R", "ssv state 3"]).arg(&path).output().unwrap();
         assert!(set.status.success(), "{set:?}");
         let image = File::open(&path).unwrap();
-        assert_eq!(ImageState::of(&image).unwrap(), ImageState::Suspect);
-        assert_eq!(check(&directory, false), None, "nothing was wrong but the note");
-        assert_eq!(ImageState::of(&image).unwrap(), ImageState::Clean);
+        assert_eq!(FileSystemState::of(&image).unwrap(), FileSystemState::Unclean);
+        assert_eq!(check(&directory, false), None, "nothing was damaged");
+        assert_eq!(FileSystemState::of(&image).unwrap(), FileSystemState::Clean);
         let disk = open(&directory);
-        make(&disk).unwrap();
+        create_entry(&disk).unwrap();
         disk.close().unwrap();
         drop(disk);
         assert_eq!(check(&directory, false), None);
     }
 
     #[test]
-    fn an_image_that_cannot_be_repaired_says_so() {
+    fn an_image_that_cannot_be_repaired_is_an_error() {
         let Some((_home, directory)) = image() else { return };
         assert_eq!(check(&directory, false), None);
         let image = File::options().write(true).open(directory.join("disk.img")).unwrap();
         image.set_len(0).and_then(|()| image.set_len(1 << 20)).unwrap();
         let error = loop {
-            match KeptDisk::check(&directory, false).unwrap_err() {
+            match PersistentDisk::check(&directory, false).unwrap_err() {
                 DiskError::InUse(_) => std::thread::yield_now(),
                 error => break error,
             }
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_says_is_shown_without_control_characters() {
+    fn control_characters_of_the_output_are_replaced() {
         assert_eq!(printable(b"one \x1b[31m\n\n two\xff\n"), "one ?[31m; two\u{fffd}");
     }
 }

@@ -1,5 +1,5 @@
-//! A file system of its own in a sparse file. Its loop device is cleared by the kernel when the last mount of it
-//! ends, so that whoever is killed leaves nothing.
+//! A file system in a sparse file, on a loop device. The kernel detaches the device with the last mount of it, so that a
+//! killed process leaves nothing behind.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -12,33 +12,32 @@ use std::time::{Duration, Instant};
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::fsck::{self, DiskRepair, ImageState};
-use super::kept::{DiskError, Suspicion, system};
+use super::fsck::{self, DiskRepair, FileSystemState};
+use super::persistent::{CheckReason, DiskError, system};
 use crate::{mount, sys};
 
-/// How long those who had a disk and were killed may take to let go of it.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// How often another process may be faster to take a loop device.
+/// How long killed processes that had the disk open may take to exit.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
+/// How many times another process may be faster to attach a free loop device.
 const ATTEMPTS: u32 = 64;
 
-/// How often the size of the file is corrected.
-const SIZES: usize = 6;
-/// The size of a block.
+/// How many times the size of the file is corrected.
+const MAX_RESIZES: usize = 6;
 const BLOCK: u64 = 4096;
-/// What the first directories of a sandbox and the trees of its extents take.
+/// The space for the first directories of a sandbox and for extent trees.
 const DIRECTORIES: u64 = 256 << 10;
 
-/// Makes a file with a file system in it that as many bytes can be written to as were asked for: what the file system
-/// needs for itself comes on top.
+/// Creates a file with a file system that has space for the requested number of bytes; the metadata of the file system comes
+/// on top.
 pub(super) fn create(path: &Path, bytes: u64) -> Result<(), DiskError> {
     let failed = |what| move |error| DiskError::System(what, error);
     let options = File::options().read(true).write(true).create_new(true).mode(0o600).clone();
-    let file = options.open(path).map_err(failed("make the image"))?;
+    let file = options.open(path).map_err(failed("create the image"))?;
     let wanted = bytes.saturating_add(DIRECTORIES).next_multiple_of(BLOCK);
     let mut size = wanted.saturating_add(overhead(wanted)).next_multiple_of(BLOCK);
-    for _ in 0..SIZES {
-        // What the attempt before wrote is not there any more.
-        file.set_len(0).and_then(|()| file.set_len(size)).map_err(failed("make the image"))?;
+    for _ in 0..MAX_RESIZES {
+        // Discards what the previous attempt wrote.
+        file.set_len(0).and_then(|()| file.set_len(size)).map_err(failed("create the image"))?;
         make_file_system(path)?;
         let missing = wanted.saturating_sub(writable(&file).map_err(failed("read the image"))?);
         if missing == 0 {
@@ -46,10 +45,10 @@ pub(super) fn create(path: &Path, bytes: u64) -> Result<(), DiskError> {
         }
         size = size.saturating_add(missing + missing / 8).next_multiple_of(BLOCK);
     }
-    file.sync_all().map_err(failed("make the image"))
+    file.sync_all().map_err(failed("create the image"))
 }
 
-/// About what a file system for some bytes needs for itself: inodes, a journal, and what the kernel holds back.
+/// An estimate of the metadata of a file system of this size: inodes, a journal, and the blocks that the kernel reserves.
 fn overhead(bytes: u64) -> u64 {
     const MIB: u64 = 1 << 20;
     let journal = match bytes {
@@ -61,17 +60,17 @@ fn overhead(bytes: u64) -> u64 {
         _ => 1024 * MIB,
     };
     let inodes = if bytes < 512 * MIB { bytes / 14 } else { bytes / 60 };
-    journal + inodes + held_back(bytes) + MIB / 4
+    journal + inodes + reserved_by_kernel(bytes) + MIB / 4
 }
 
-/// What the kernel holds back for its own blocks when it puts off where to write: a fiftieth, and 4,096 blocks at most.
-fn held_back(bytes: u64) -> u64 {
+/// The blocks that the kernel reserves for metadata of delayed allocations: a fiftieth, and 4,096 blocks at most.
+fn reserved_by_kernel(bytes: u64) -> u64 {
     (bytes / 50).min(4096 * BLOCK)
 }
 
-/// How many bytes can be written to the file system in a file, by what is in its superblock.
+/// How many bytes can be written to the file system, according to its superblock.
 fn writable(file: &File) -> std::io::Result<u64> {
-    /// Where the superblock is, and in it the lower and the upper halves of two numbers.
+    /// The offset of the superblock, and in it those of the lower and upper halves of two block counts.
     const SUPERBLOCK: u64 = 1024;
     const ALL: [u64; 2] = [0x04, 0x150];
     const FREE: [u64; 2] = [0x0c, 0x158];
@@ -80,12 +79,12 @@ fn writable(file: &File) -> std::io::Result<u64> {
         file.read_exact_at(&mut bytes, SUPERBLOCK + at).map(|()| u64::from(u32::from_le_bytes(bytes)))
     };
     let number = |[low, high]: [u64; 2]| Ok::<_, std::io::Error>(half(low)? | half(high)? << 32);
-    Ok((number(FREE)? * BLOCK).saturating_sub(held_back(number(ALL)? * BLOCK)))
+    Ok((number(FREE)? * BLOCK).saturating_sub(reserved_by_kernel(number(ALL)? * BLOCK)))
 }
 
 fn make_file_system(path: &Path) -> Result<(), DiskError> {
     let failed = |what| move |error| DiskError::System(what, error);
-    // What can be put off until it is needed is put off; nothing is reserved for a root that does not use it.
+    // Inode tables and the journal are initialized lazily; no blocks are reserved for root, which does not use them.
     let options = "lazy_itable_init=1,lazy_journal_init=1,nodiscard,root_owner=0:0";
     let mut mkfs = Command::new(find("mkfs.ext4").ok_or(DiskError::NoMkfs)?);
     mkfs.args(["-q", "-F", "-b", "4096", "-m", "0", "-E", options]).arg(path).stdin(Stdio::null());
@@ -96,43 +95,43 @@ fn make_file_system(path: &Path) -> Result<(), DiskError> {
     Ok(())
 }
 
-/// Mounts it, attached nowhere.
+/// Mounts the image as a detached mount.
 pub(super) fn mount(path: &Path) -> Result<OwnedFd, DiskError> {
-    // By its path, which is what an administrator then reads of the loop device.
+    // Opened by its path, which `losetup` then shows to the administrator.
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let image = rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(system("open the image"))?;
-    take(path, &image)?;
+    lock_image(path, &image)?;
     let (device, _loop) = attach(&image)?;
-    // What cannot be written is an error for whoever writes, and nothing is written over it.
+    // A failed write is an error for the writer, and makes the file system read-only.
     let options = [("source", device.as_str()), ("errors", "remount-ro")];
     mount::new("ext4", &options, mount::nodev()).map_err(system("mount the image"))
 }
 
-/// Checks the file system in an image that nobody uses, if its superblock or the caller says so; what is repaired is
-/// returned. One that is only suspected is left alone where there is no program for it.
-pub(super) fn check(path: &Path, suspicion: Suspicion) -> Result<Option<DiskRepair>, DiskError> {
+/// Checks the file system of an unused image, if its superblock or the caller requires it, and returns what was repaired. An
+/// image with a clean superblock that was only not closed is not checked on a host without `e2fsck`.
+pub(super) fn check(path: &Path, reason: CheckReason) -> Result<Option<DiskRepair>, DiskError> {
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let image = rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(system("open the image"))?;
-    take(path, &image)?;
+    lock_image(path, &image)?;
     let image = File::from(image);
-    let state = ImageState::of(&image).map_err(|error| DiskError::System("read the image", error))?;
-    if state == ImageState::Clean && suspicion == Suspicion::None {
+    let state = FileSystemState::of(&image).map_err(|error| DiskError::System("read the image", error))?;
+    if state == FileSystemState::Clean && reason == CheckReason::None {
         return Ok(None);
     }
     let image = OwnedFd::from(image);
     let checked = match fsck::check(path, &image) {
-        Err(DiskError::NoFsck(_)) if state == ImageState::Clean && suspicion == Suspicion::NotClosed => Ok(None),
+        Err(DiskError::NoFsck(_)) if state == FileSystemState::Clean && reason == CheckReason::NotClosed => Ok(None),
         checked => checked,
     };
-    // The program has ended, and nobody else who has the descriptor has the lock.
+    // `e2fsck` has exited, and no other process that inherited the descriptor relies on the lock.
     let _unlocked = rustix::fs::flock(&image, FlockOperation::Unlock);
     checked
 }
 
-/// Locks the open image. The loop device holds what is open, and so the lock, for as long as the file system is mounted
+/// Locks the open image. The loop device keeps the open file, and so the lock, for as long as the file system is mounted
 /// anywhere: two mounts of one image would destroy it.
-fn take(path: &Path, image: &OwnedFd) -> Result<(), DiskError> {
-    let end = Instant::now() + PATIENCE;
+fn lock_image(path: &Path, image: &OwnedFd) -> Result<(), DiskError> {
+    let end = Instant::now() + LOCK_TIMEOUT;
     let mut pause = Duration::from_micros(100);
     loop {
         match rustix::fs::flock(image, FlockOperation::NonBlockingLockExclusive) {
@@ -145,7 +144,7 @@ fn take(path: &Path, image: &OwnedFd) -> Result<(), DiskError> {
     }
 }
 
-/// Puts an image on a free loop device, which is free again when the descriptor and all mounts of it are gone.
+/// Attaches an image to a free loop device, which is free again when the descriptor and all mounts of it are closed.
 fn attach(image: &OwnedFd) -> Result<(String, OwnedFd), DiskError> {
     let open = |path: &str| rustix::fs::openat(CWD, path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
     let none = |errno: Errno| DiskError::NoLoop(errno.into());
@@ -162,7 +161,7 @@ fn attach(image: &OwnedFd) -> Result<(String, OwnedFd), DiskError> {
     Err(none(Errno::BUSY))
 }
 
-/// Finds a program of the administrator's, whose directories are not in everybody's path.
+/// Finds an administration program, whose directory is not in the `PATH` of every user.
 pub(super) fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let directories = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
@@ -174,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_asked_for_can_be_written_and_not_much_more() {
+    fn an_image_has_the_requested_space_and_not_much_more() {
         if find("mkfs.ext4").is_none() {
             return;
         }

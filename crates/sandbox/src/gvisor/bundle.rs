@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use rustix::thread::CapabilitySet;
 use serde_json::{Value, json};
 
-use crate::spec::Spec;
+use crate::spec::ContainerSpec;
 
 /// The root of the sandbox within the runtime's root.
 pub(super) const ROOT: &str = "/rootfs";
@@ -24,7 +24,7 @@ pub(crate) struct BundleMount {
 
 /// The configuration of a sandbox. A path that is not UTF-8 cannot be in it.
 pub(super) fn configuration(
-    spec: &Spec,
+    spec: &ContainerSpec,
     capabilities: CapabilitySet,
     trees: &[BundleMount],
     descriptors: u64,

@@ -9,7 +9,7 @@ use rustix::mount::{MountAttrFlags, UnmountFlags};
 use rustix::thread::CapabilitySet;
 
 use super::bundle::{self, BundleMount};
-use super::{Runtime, words};
+use super::{GvisorRuntime, command_line};
 use crate::mount::{self, attach, attach_at, copy, nodev};
 use crate::setup::sandbox_root::{SandboxRoot, directory, file};
 use crate::setup::{ASSEMBLY, KEPT_CAPABILITIES, LaunchPlan, MIN_DESCRIPTOR};
@@ -37,7 +37,7 @@ pub(crate) fn hide_devices(root: &mut SandboxRoot) -> Result<(), StageError> {
 /// Enters the runtime's root, and closes everything that the runtime does not need. Returns its arguments.
 pub(crate) fn enter(
     plan: &LaunchPlan<'_>,
-    runtime: &Runtime<'_>,
+    runtime: &GvisorRuntime<'_>,
     root: &SandboxRoot,
     trees: &[BundleMount],
 ) -> Result<Vec<CString>, StageError> {
@@ -65,7 +65,7 @@ pub(crate) fn enter(
     rustix::process::chdir("/").map_err(at(SetupStage::Pivot))?;
 
     rustix::process::umask(Mode::from_raw_mode(0o022));
-    limits::fix().map_err(at(SetupStage::Limits))?;
+    limits::apply().map_err(at(SetupStage::Limits))?;
     descriptors(plan, runtime).map_err(at(SetupStage::Descriptors))?;
     for capability in (CapabilitySet::all() - RUNTIME).iter() {
         match rustix::thread::remove_capability_from_bounding_set(capability) {
@@ -75,7 +75,7 @@ pub(crate) fn enter(
         }
     }
     rustix::thread::set_no_new_privs(true).map_err(at(SetupStage::Capabilities))?;
-    Ok(words())
+    Ok(command_line())
 }
 
 /// The devices of the runtime: `null` and `urandom`.
@@ -88,7 +88,7 @@ fn devices(plan: &LaunchPlan<'_>, base: &OwnedFd) -> Result<(), StageError> {
 }
 
 /// Places the channel on 0 and 1 and the runtime's error output on 2; all others are closed by `exec`.
-fn descriptors(plan: &LaunchPlan<'_>, runtime: &Runtime<'_>) -> Result<(), Errno> {
+fn descriptors(plan: &LaunchPlan<'_>, runtime: &GvisorRuntime<'_>) -> Result<(), Errno> {
     let channel = rustix::io::fcntl_dupfd_cloexec(&plan.spec.channel, MIN_DESCRIPTOR)?;
     let stderr = rustix::io::fcntl_dupfd_cloexec(runtime.stderr.as_fd(), MIN_DESCRIPTOR)?;
     sys::close_on_exec_above_standard();

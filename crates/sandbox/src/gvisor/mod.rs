@@ -21,7 +21,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 pub(crate) use self::bundle::BundleMount;
 pub(crate) use self::enter::{enter, hide_devices};
 use crate::launch::LaunchError;
-use crate::spec::{Isolation, Spec};
+use crate::spec::{ContainerSpec, Isolation};
 
 /// How much of the runtime's error output is kept.
 const LONGEST_DIAGNOSIS: usize = 4096;
@@ -45,7 +45,7 @@ pub enum GvisorError {
 }
 
 /// What the new process needs of the runtime, prepared by the parent.
-pub(crate) struct Runtime<'a> {
+pub(crate) struct GvisorRuntime<'a> {
     pub(crate) gvisor: &'a Gvisor,
     /// The first program of the sandbox, in memory: the runtime could not read it as a file of the host.
     program: Vec<u8>,
@@ -57,13 +57,13 @@ pub(crate) struct Runtime<'a> {
 
 /// The standard error of the runtime.
 #[derive(Debug)]
-pub(crate) struct Diagnosis(OwnedFd);
+pub(crate) struct RuntimeStderr(OwnedFd);
 
-// === impl Runtime ===
+// === impl GvisorRuntime ===
 
-impl<'a> Runtime<'a> {
+impl<'a> GvisorRuntime<'a> {
     /// Prepares the runtime, if the sandbox has one.
-    pub(crate) fn prepare(spec: &'a Spec) -> Result<Option<(Self, Diagnosis)>, LaunchError> {
+    pub(crate) fn prepare(spec: &'a ContainerSpec) -> Result<Option<(Self, RuntimeStderr)>, LaunchError> {
         let Isolation::Gvisor(gvisor) = &spec.isolation else { return Ok(None) };
         if spec.network.is_some() {
             return Err(GvisorError::SharedNetwork.into());
@@ -80,29 +80,29 @@ impl<'a> Runtime<'a> {
             rustix::fs::fcntl_setfl(end, OFlags::NONBLOCK).map_err(system)?;
         }
         let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum.unwrap_or(1 << 20);
-        Ok(Some((Self { gvisor, program, stderr, descriptors }, Diagnosis(diagnosis))))
+        Ok(Some((Self { gvisor, program, stderr, descriptors }, RuntimeStderr(diagnosis))))
     }
 }
 
-// === impl Diagnosis ===
+// === impl RuntimeStderr ===
 
-impl Diagnosis {
+impl RuntimeStderr {
     /// The last line of the output since the last call.
     pub(crate) fn last_line(&self) -> Option<String> {
         let mut bytes = vec![0; LONGEST_DIAGNOSIS];
-        let mut said = Vec::new();
+        let mut output = Vec::new();
         while let Ok(count @ 1..) = rustix::io::retry_on_intr(|| rustix::io::read(&self.0, &mut bytes[..])) {
-            said.extend_from_slice(bytes.get(..count).unwrap_or_default());
-            said.drain(..said.len().saturating_sub(LONGEST_DIAGNOSIS));
+            output.extend_from_slice(bytes.get(..count).unwrap_or_default());
+            output.drain(..output.len().saturating_sub(LONGEST_DIAGNOSIS));
         }
-        let text = String::from_utf8_lossy(&said);
+        let text = String::from_utf8_lossy(&output);
         let line = text.lines().map(str::trim).rfind(|line| !line.is_empty())?;
         Some(line.chars().map(|c| if c.is_control() { '?' } else { c }).collect())
     }
 }
 
 /// The command line of the runtime.
-fn words() -> Vec<CString> {
+fn command_line() -> Vec<CString> {
     [
         c"runsc",
         // Only its own loopback interface.
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn the_last_line_of_the_runtime_is_reported_without_control_characters() {
         let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).unwrap();
-        let diagnosis = Diagnosis(read);
+        let diagnosis = RuntimeStderr(read);
         assert_eq!(diagnosis.last_line(), None);
         rustix::io::write(&write, b"first\nrunning container: \x1b[2Jno\n\n").unwrap();
         assert_eq!(diagnosis.last_line().as_deref(), Some("running container: ?[2Jno"));

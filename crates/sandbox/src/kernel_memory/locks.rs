@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 
-use super::{ChargeKind, Overuse, start_of};
+use super::{ChargeKind, KernelMemoryOveruse, start_of};
 
 /// The size of a lock.
 const LOCK: u64 = 200;
@@ -37,7 +37,7 @@ impl FileLocks {
 
     /// Checks for too many locks. To print the list, the kernel blocks all locking on the host: 20 to 28 ms were measured with
     /// 84,000 locks. So it is read only where there are many, and for a sandbox that was active since.
-    pub(super) fn look(&mut self, worked: Option<u64>) -> Option<Overuse> {
+    pub(super) fn check(&mut self, worked: Option<u64>) -> Option<KernelMemoryOveruse> {
         if worked.is_some_and(|worked| worked.saturating_sub(self.worked) < WORK) {
             return None;
         }
@@ -48,7 +48,7 @@ impl FileLocks {
         }
         // Reading the whole list takes quadratic time. Reading one page at an offset takes one pass.
         let long = [LENGTH, LENGTH / 2, 0].into_iter().all(|place| self.is_own(place));
-        long.then_some(Overuse { kind: ChargeKind::FileLocks, allowance: few * LOCK })
+        long.then_some(KernelMemoryOveruse { kind: ChargeKind::FileLocks, allowance: few * LOCK })
     }
 
     fn on_host(&self) -> Option<u64> {
@@ -83,19 +83,19 @@ mod tests {
 
     #[test]
     fn many_locks_are_reported_and_those_of_others_are_not() {
-        let overuse = list("12", 45_000).look(None).unwrap();
+        let overuse = list("12", 45_000).check(None).unwrap();
         assert_eq!(overuse.kind, ChargeKind::FileLocks);
-        assert_eq!(list("12", 30_000).look(None), None);
-        assert_eq!(list("-1", 100_000).look(None), None);
-        assert_eq!(list("12", 0).look(None), None);
+        assert_eq!(list("12", 30_000).check(None), None);
+        assert_eq!(list("-1", 100_000).check(None), None);
+        assert_eq!(list("12", 0).check(None), None);
     }
 
     #[test]
     fn a_sandbox_without_cpu_time_has_made_no_locks() {
         let mut locks = list("12", 45_000);
-        assert_eq!(locks.look(Some(WORK - 1)), None);
-        assert!(locks.look(Some(WORK)).is_some());
-        assert_eq!(locks.look(Some(WORK + 1)), None);
+        assert_eq!(locks.check(Some(WORK - 1)), None);
+        assert!(locks.check(Some(WORK)).is_some());
+        assert_eq!(locks.check(Some(WORK + 1)), None);
     }
 
     #[test]
@@ -104,6 +104,6 @@ mod tests {
         write!(host, "588 N0=588").unwrap();
         let mut locks = list("12", 45_000);
         locks.host = Some(host);
-        assert_eq!((locks.on_host(), locks.look(None)), (Some(588), None));
+        assert_eq!((locks.on_host(), locks.check(None)), (Some(588), None));
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Pid;
 
 use super::table::{KernelTable, ReadProgress, TableFormat};
-use super::{ChargeKind, Overuse, start_of};
+use super::{ChargeKind, KernelMemoryOveruse, start_of};
 
 /// The tables below `/proc/PID/net`. Without IPv6, some are missing. A sandbox cannot create sockets of other families.
 const LISTS: [(&str, TableFormat); 5] = [
@@ -59,7 +59,7 @@ impl SocketMemory {
     }
 
     /// Checks for overuse. What cannot have become too much since the last check is not read.
-    pub(super) fn look(&mut self, worked: Option<u64>, allowance: u64) -> Option<Overuse> {
+    pub(super) fn check(&mut self, worked: Option<u64>, allowance: u64) -> Option<KernelMemoryOveruse> {
         if self.next == 0 {
             let since = worked.map(|worked| worked.saturating_sub(self.worked));
             let most = since.map(|since| self.held.saturating_add(since.saturating_mul(FASTEST)));
@@ -82,7 +82,7 @@ impl SocketMemory {
                 // The next check starts over.
                 table.restart();
                 (self.sums, self.next, self.held) = (SocketSums::default(), 0, sums.total());
-                return Some(Overuse { kind: sums.larger(), allowance });
+                return Some(KernelMemoryOveruse { kind: sums.larger(), allowance });
             }
             if matches!(progress, ReadProgress::Part(_)) {
                 return None;
@@ -150,9 +150,9 @@ mod tests {
         sockets.tables.clear();
         (sockets.held, sockets.worked) = (7, 1000);
         // Half of 16 MiB takes more than half a millisecond.
-        assert_eq!(sockets.look(Some(501_000), 16 << 20), None);
+        assert_eq!(sockets.check(Some(501_000), 16 << 20), None);
         assert_eq!((sockets.held, sockets.worked), (7, 1000));
-        assert_eq!(sockets.look(Some(601_000), 16 << 20), None);
+        assert_eq!(sockets.check(Some(601_000), 16 << 20), None);
         assert_eq!(sockets.worked, 601_000);
     }
 }

@@ -71,7 +71,7 @@ pub(super) fn proc(plan: &LaunchPlan<'_>, root: &mut SandboxRoot) -> Result<Owne
     }
     // Without that file, the kernel has no file locks.
     if let Ok(locks) = rustix::fs::openat(&proc, "locks", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
-        fd_passing::give(&plan.locks, locks).map_err(at(SetupStage::Proc))?;
+        fd_passing::send(&plan.locks, locks).map_err(at(SetupStage::Proc))?;
     }
     mask::proc(&proc)?;
     Ok(proc)

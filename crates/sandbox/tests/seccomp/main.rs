@@ -10,7 +10,7 @@ mod requests;
 
 use std::collections::BTreeMap;
 
-use probe::{Attempt, Side};
+use probe::{CallAttempt, FilterSide};
 
 /// An invalid address: a call that gets as far as reading it fails with `EFAULT`.
 const NOWHERE: u64 = 1;
@@ -18,26 +18,26 @@ const NO_DESCRIPTOR: u64 = u64::MAX;
 /// Unused arguments are zero.
 const NONE: [u64; 6] = [0; 6];
 
-fn attempts(list: &[(&'static str, i64, &[u64])]) -> Vec<Attempt> {
+fn attempts(list: &[(&'static str, i64, &[u64])]) -> Vec<CallAttempt> {
     list.iter()
         .map(|(name, number, given)| {
             let mut arguments = NONE;
             arguments[..given.len()].copy_from_slice(given);
-            Attempt { name, number: *number, arguments }
+            CallAttempt { name, number: *number, arguments }
         })
         .collect()
 }
 
 /// The outcome of attempts, by name: 0, or the error number.
-fn outcomes(side: Side, attempts: &[Attempt]) -> BTreeMap<&'static str, i32> {
+fn outcomes(side: FilterSide, attempts: &[CallAttempt]) -> BTreeMap<&'static str, i32> {
     let outcomes: BTreeMap<_, _> = probe::attempt(side, attempts).into_iter().collect();
     assert_eq!(outcomes.len(), attempts.len(), "each attempt has a name of its own");
     outcomes
 }
 
 /// Each fails with the given error under the filter, and has another outcome without it.
-fn assert_refused(attempts: &[Attempt], errno: i32) {
-    let (bare, filtered) = (outcomes(Side::Bare, attempts), outcomes(Side::Filtered, attempts));
+fn assert_refused(attempts: &[CallAttempt], errno: i32) {
+    let (bare, filtered) = (outcomes(FilterSide::Bare, attempts), outcomes(FilterSide::Filtered, attempts));
     for (name, outcome) in &filtered {
         assert_eq!(*outcome, errno, "{name} under the filter");
         assert_ne!(bare[name], errno, "{name} without the filter: the attempt proves nothing");
@@ -207,9 +207,9 @@ fn space_on_the_hosts_disk_cannot_be_preallocated() {
         ("unshare range", libc::SYS_fallocate, &[NO_DESCRIPTOR, 0x40, 0, 4096]),
         ("punch hole", libc::SYS_fallocate, &[NO_DESCRIPTOR, 0x03, 0, 4096]),
     ]);
-    let (bare, usual) = (outcomes(Side::Bare, &modes), outcomes(Side::Filtered, &modes));
+    let (bare, usual) = (outcomes(FilterSide::Bare, &modes), outcomes(FilterSide::Filtered, &modes));
     assert!(bare == usual && bare.values().all(|outcome| *outcome == libc::EBADF), "{bare:?} {usual:?}");
-    for (name, outcome) in outcomes(Side::OnHostDisk, &modes) {
+    for (name, outcome) in outcomes(FilterSide::OnHostDisk, &modes) {
         let expected = if name == "punch hole" { libc::EBADF } else { libc::EOPNOTSUPP };
         assert_eq!(outcome, expected, "{name}");
     }
@@ -227,7 +227,7 @@ fn an_unused_number_does_not_exist() {
         ("getpid of x32", 0x4000_0027, &[]),
         ("negative", -2, &[]),
     ]);
-    for (name, outcome) in outcomes(Side::Filtered, &unused) {
+    for (name, outcome) in outcomes(FilterSide::Filtered, &unused) {
         assert_eq!(outcome, libc::ENOSYS, "{name}");
     }
 }
@@ -267,7 +267,7 @@ fn calls_that_programs_need_are_unchanged() {
         ("udp", libc::SYS_socket, &[2, 2]),
         ("routing", libc::SYS_socket, &[16, 3 | 0x80000]),
     ]);
-    let (bare, filtered) = (outcomes(Side::Bare, &attempts), outcomes(Side::Filtered, &attempts));
+    let (bare, filtered) = (outcomes(FilterSide::Bare, &attempts), outcomes(FilterSide::Filtered, &attempts));
     assert_eq!(filtered, bare);
     for (name, outcome) in bare {
         assert!(outcome != libc::EPERM, "{name} is not permitted here at all");
@@ -279,7 +279,7 @@ fn calls_that_programs_need_are_unchanged() {
 fn the_entry_of_another_architecture_is_deadly() {
     use std::os::unix::process::ExitStatusExt;
 
-    let (bare, filtered) = (probe::enter_32_bit(Side::Bare), probe::enter_32_bit(Side::Filtered));
+    let (bare, filtered) = (probe::enter_32_bit(FilterSide::Bare), probe::enter_32_bit(FilterSide::Filtered));
     assert_ne!(bare.signal(), Some(libc::SIGSYS), "without the filter: the attempt proves nothing");
     // A kernel without that entry kills the process in another way.
     assert_eq!(filtered.signal(), if bare.success() { Some(libc::SIGSYS) } else { bare.signal() });

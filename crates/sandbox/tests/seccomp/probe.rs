@@ -3,7 +3,7 @@
 
 use std::process::{Command, Output};
 
-use carrel_sandbox::seccomp::{Filter, Preallocation};
+use carrel_seccomp::{Preallocation, SeccompFilter};
 
 const SIDE: &str = "CARREL_SECCOMP_SIDE";
 const TASK: &str = "CARREL_SECCOMP_TASK";
@@ -14,7 +14,7 @@ const MARK: &str = "outcome ";
 
 /// Under the filter, or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
+pub(crate) enum FilterSide {
     Bare,
     Filtered,
     /// Under the filter of a sandbox that writes to a file system of the host.
@@ -22,14 +22,14 @@ pub(crate) enum Side {
 }
 
 /// One call. Its arguments are such that it is harmless where it is not refused.
-pub(crate) struct Attempt {
+pub(crate) struct CallAttempt {
     pub(crate) name: &'static str,
     pub(crate) number: i64,
     pub(crate) arguments: [u64; 6],
 }
 
 /// Makes the calls one after the other; 0 or the error number for each.
-pub(crate) fn attempt(side: Side, attempts: &[Attempt]) -> Vec<(&'static str, i32)> {
+pub(crate) fn attempt(side: FilterSide, attempts: &[CallAttempt]) -> Vec<(&'static str, i32)> {
     let list: Vec<String> = attempts
         .iter()
         .map(|attempt| format!("{} {}", attempt.number, attempt.arguments.map(|word| word.to_string()).join(" ")))
@@ -44,17 +44,17 @@ pub(crate) fn attempt(side: Side, attempts: &[Attempt]) -> Vec<(&'static str, i3
 }
 
 /// Runs a command with its children on one side of the filter.
-pub(crate) fn run(side: Side, command: &[&str]) -> Output {
+pub(crate) fn run(side: FilterSide, command: &[&str]) -> Output {
     again(side, "command", &command.join(SEPARATOR))
 }
 
 /// Makes a system call by the entry for 32-bit programs.
 #[cfg(target_arch = "x86_64")]
-pub(crate) fn enter_32_bit(side: Side) -> std::process::ExitStatus {
+pub(crate) fn enter_32_bit(side: FilterSide) -> std::process::ExitStatus {
     again(side, "32-bit", "").status
 }
 
-fn again(side: Side, task: &str, input: &str) -> Output {
+fn again(side: FilterSide, task: &str, input: &str) -> Output {
     assert!(rustix::process::geteuid().is_root(), "only root can install the filter and make the control attempts");
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "probe::the_probe_reports_the_outcome_of_a_call", "--nocapture", "--test-threads=1"])
@@ -70,15 +70,15 @@ fn again(side: Side, task: &str, input: &str) -> Output {
 fn the_probe_reports_the_outcome_of_a_call() {
     let Ok(task) = std::env::var(TASK) else {
         let known = [("works", libc::SYS_getppid), ("fails", libc::SYS_close)];
-        let known = known.map(|(name, number)| Attempt { name, number, arguments: [u64::MAX; 6] });
-        return assert_eq!(attempt(Side::Bare, &known), [("works", 0), ("fails", libc::EBADF)]);
+        let known = known.map(|(name, number)| CallAttempt { name, number, arguments: [u64::MAX; 6] });
+        return assert_eq!(attempt(FilterSide::Bare, &known), [("works", 0), ("fails", libc::EBADF)]);
     };
     let input = std::env::var(INPUT).unwrap();
     // Some attempts need a second thread to fail, and the test runner may have only one.
     let inside = std::thread::spawn(move || {
         match std::env::var(SIDE).unwrap().as_str() {
-            "Filtered" => Filter::native().unwrap().install().unwrap(),
-            "OnHostDisk" => Filter::for_sandbox(Preallocation::Refused).unwrap().install().unwrap(),
+            "Filtered" => SeccompFilter::native().unwrap().install().unwrap(),
+            "OnHostDisk" => SeccompFilter::for_sandbox(Preallocation::Refused).unwrap().install().unwrap(),
             _ => {}
         }
         match task.as_str() {

@@ -1,9 +1,9 @@
 //! Ordinary programs under the filter.
 
-use crate::probe::{Side, run};
+use crate::probe::{FilterSide, run};
 
 fn runs(command: &[&str]) -> String {
-    let output = run(Side::Filtered, command);
+    let output = run(FilterSide::Filtered, command);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{command:?}\n{text}\n{}", String::from_utf8_lossy(&output.stderr));
     text

@@ -1,9 +1,9 @@
 //! Requests of `ioctl`: an allow-list; everything else is unknown.
 
-use crate::probe::Side;
+use crate::probe::FilterSide;
 use crate::{NO_DESCRIPTOR, assert_refused, attempts, outcomes};
 
-fn requests(list: &[(&'static str, u64)]) -> Vec<crate::probe::Attempt> {
+fn requests(list: &[(&'static str, u64)]) -> Vec<crate::probe::CallAttempt> {
     list.iter().flat_map(|(name, request)| attempts(&[(*name, libc::SYS_ioctl, &[NO_DESCRIPTOR, *request])])).collect()
 }
 
@@ -94,7 +94,7 @@ fn requests_of_terminals_files_and_sockets_are_allowed() {
         ("SIOCGIFHWADDR", 0x8927),
         ("RNDGETENTCNT", 0x8004_5200),
     ]);
-    let filtered = outcomes(Side::Filtered, &known);
+    let filtered = outcomes(FilterSide::Filtered, &known);
     assert!(filtered.values().all(|outcome| *outcome == libc::EBADF), "{filtered:?}");
-    assert_eq!(outcomes(Side::Bare, &known), filtered);
+    assert_eq!(outcomes(FilterSide::Bare, &known), filtered);
 }

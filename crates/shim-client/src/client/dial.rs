@@ -7,20 +7,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use carrel_layout::MAX_SOCKET_PATH;
 use rustix::fs::{Mode, OFlags};
 use tokio::net::UnixStream;
 
 use crate::error::ShimError;
 use crate::layout::SHIM_SOCKET;
 
-/// The maximum length of a socket address, without the terminating zero.
-const MAX_PATH: usize = 107;
 /// The retry interval for a shim with a full accept queue: the kernel does not notify.
 const BUSY: Duration = Duration::from_millis(5);
 
 /// Connects to a socket by its path.
 pub(super) async fn by_path(socket: &Path) -> Result<UnixStream, ShimError> {
-    if socket.as_os_str().len() <= MAX_PATH {
+    if socket.as_os_str().len() <= MAX_SOCKET_PATH {
         return connect(socket).await.map_err(|source| failed(socket, source));
     }
     let (Some(parent), Some(name)) = (socket.parent(), socket.file_name()) else {
@@ -30,7 +29,7 @@ pub(super) async fn by_path(socket: &Path) -> Result<UnixStream, ShimError> {
     let directory = rustix::fs::open(parent, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
         .map_err(|error| failed(socket, error.into()))?;
     let short = beneath(&directory, name);
-    if short.as_os_str().len() > MAX_PATH {
+    if short.as_os_str().len() > MAX_SOCKET_PATH {
         return Err(ShimError::PathTooLong(socket.to_owned()));
     }
     connect(&short).await.map_err(|source| failed(socket, source))

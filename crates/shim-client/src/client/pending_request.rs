@@ -90,7 +90,7 @@ mod tests {
     use crate::{ShimClient, ShimError, encode};
 
     /// A shim that answers the first request with so many parts of one mebibyte, and then ends the response.
-    fn talk(listener: &UnixListener, parts: usize) {
+    fn respond(listener: &UnixListener, parts: usize) {
         let (mut socket, mut frame) = (listener.accept().unwrap().0, Vec::new());
         let text = String::new;
         let (name, incarnation, boot_id, release, agent_version) = (text(), text(), text(), text(), text());
@@ -114,7 +114,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let socket = home.path().join("socket");
         let listener = UnixListener::bind(&socket).unwrap();
-        let supervisor = std::thread::spawn(move || [3, 70].map(|parts| talk(&listener, parts)));
+        let supervisor = std::thread::spawn(move || [3, 70].map(|parts| respond(&listener, parts)));
         let mut client = ShimClient::connect(&socket).await.unwrap();
         assert_eq!(client.journal(1).await.unwrap().len(), 3);
         let mut client = ShimClient::connect(&socket).await.unwrap();

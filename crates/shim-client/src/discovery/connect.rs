@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::CWD;
 
-use super::{DiscoveredSandbox, DiscoveryError, DiscoveryProblem, Liveness, look_at};
+use super::{DiscoveredSandbox, DiscoveryError, DiscoveryProblem, Liveness, inspect};
 use crate::client::ShimClient;
 use crate::error::ShimError;
 use crate::journal::Journal;
@@ -88,7 +88,7 @@ impl DiscoveredSandbox {
         if self.life != Liveness::Running {
             return Err(AdoptError::NotRunning);
         }
-        let (own, now) = self.again()?;
+        let (own, now) = self.inspect_again()?;
         match now.problem {
             // A shim cannot evade supervision by changing the mode of its directory.
             None | Some(DiscoveryProblem::Open) => {}
@@ -112,14 +112,14 @@ impl DiscoveredSandbox {
     }
 
     /// Inspects and opens its directory again.
-    fn again(&self) -> Result<(OwnedFd, Self), AdoptError> {
+    fn inspect_again(&self) -> Result<(OwnedFd, Self), AdoptError> {
         let failed = |error: io::Error| DiscoveryError::Io { path: self.directory.clone(), source: error };
         let named = (self.directory.parent(), self.directory.file_name().and_then(OsStr::to_str));
         let (Some(above), Some(name)) = named else {
             return Err(failed(io::ErrorKind::InvalidInput.into()).into());
         };
         let parent = layout::open_directory(CWD, above).map_err(failed)?;
-        look_at(&parent, above, name, Journal::LOADED)?.ok_or(AdoptError::NotRunning)
+        inspect(&parent, above, name, Journal::LOADED)?.ok_or(AdoptError::NotRunning)
     }
 }
 

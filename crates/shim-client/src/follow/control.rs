@@ -38,19 +38,19 @@ impl JobControl {
             let _turn = self.shared.turn.lock().await;
             for piece in data.chunks(PIECE) {
                 let message = JobWrite { job: self.shared.job.clone(), data: piece.into(), offset: None };
-                let sent = self.shared.until(|| {
+                let sent = self.shared.wait_for(|| {
                     // Nothing is sent after rejected input.
-                    if let Err(refused) = settle(&mut tickets) {
+                    if let Err(refused) = remove_accepted(&mut tickets) {
                         return Some(Err(refused));
                     }
-                    self.shared.give(&message, piece.len()).map(|given| given.map_err(ShimError::from))
+                    self.shared.send_input(&message, piece.len()).map(|given| given.map_err(ShimError::from))
                 });
                 let ticket = sent.await?;
                 tickets.push_back(ticket);
             }
         }
-        let accepted = || settle(&mut tickets).map(|()| tickets.is_empty().then_some(())).transpose();
-        self.shared.until(accepted).await
+        let accepted = || remove_accepted(&mut tickets).map(|()| tickets.is_empty().then_some(())).transpose();
+        self.shared.wait_for(accepted).await
     }
 
     /// Closes the input of the job after everything that was written.
@@ -76,7 +76,7 @@ impl JobControl {
     pub async fn cancel(&self, grace: Duration) -> Result<JobInfo, ShimError> {
         let cancelled = async {
             let ticket = self.shared.send(&JobCancel { job: self.shared.job.clone(), grace_ms: millis(grace) })?;
-            self.shared.until(|| ticket.answer()).await
+            self.shared.wait_for(|| ticket.answer()).await
         };
         match cancelled.await {
             Ok(body) => read(&body, ended_job),
@@ -87,13 +87,13 @@ impl JobControl {
     }
 
     async fn done(&self, ticket: RequestTicket<'_>) -> Result<(), ShimError> {
-        let body = self.shared.until(|| ticket.answer()).await?;
+        let body = self.shared.wait_for(|| ticket.answer()).await?;
         read(&body, |envelope| wire::decode(envelope)).map(|Done {}| ())
     }
 }
 
 /// Removes the leading requests whose input was accepted.
-fn settle(tickets: &mut VecDeque<RequestTicket<'_>>) -> Result<(), ShimError> {
+fn remove_accepted(tickets: &mut VecDeque<RequestTicket<'_>>) -> Result<(), ShimError> {
     while let Some(answer) = tickets.front().and_then(RequestTicket::answer) {
         let JobWriteAck { .. } = read(&answer?, |envelope| wire::decode(envelope))?;
         tickets.pop_front();

@@ -69,7 +69,7 @@ impl FollowShared {
         Self { link, job, turn: tokio::sync::Mutex::new(()), version, state, changed: Notify::new() }
     }
 
-    pub(super) fn over(&self) -> Option<FollowEnd> {
+    pub(super) fn end_of_follow(&self) -> Option<FollowEnd> {
         self.lock().over.clone()
     }
 
@@ -104,7 +104,7 @@ impl FollowShared {
     }
 
     /// Sends a request with that many bytes of input; `None` while the window is exhausted.
-    pub(super) fn give<'m, M: ShimMessage<'m>>(
+    pub(super) fn send_input<'m, M: ShimMessage<'m>>(
         &self,
         message: &M,
         input: usize,
@@ -135,7 +135,7 @@ impl FollowShared {
     }
 
     /// Evaluates `look` again after every change until it returns a value.
-    pub(super) async fn until<T>(&self, mut look: impl FnMut() -> Option<T>) -> T {
+    pub(super) async fn wait_for<T>(&self, mut look: impl FnMut() -> Option<T>) -> T {
         loop {
             // Registered before the check, so that no change is missed.
             let changed = self.changed.notified();

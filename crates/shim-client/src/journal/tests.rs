@@ -23,7 +23,7 @@ fn path(home: &TempDir) -> std::path::PathBuf {
 
 /// A distinct fact for each number, with a length that depends on it.
 fn fact(number: u16) -> Fact {
-    let message = (number % 3 > 0).then(|| "x".repeat(usize::from(number % 700)));
+    let message = (!number.is_multiple_of(3)).then(|| "x".repeat(usize::from(number % 700)));
     Fact { message, code: Some(number.into()), ..Fact::new(number.into(), FactKind::Paused) }
 }
 
@@ -199,7 +199,7 @@ fn a_declared_length_without_bytes_allocates_nothing() {
 
 /// Opens a modified journal and compares it with the original: it must be a prefix of it, and accept further facts.
 /// Returns the number of facts left, and whether there was a damaged tail.
-fn goes_on(bytes: &[u8], facts: &[Fact]) -> (usize, bool) {
+fn check_prefix(bytes: &[u8], facts: &[Fact]) -> (usize, bool) {
     let home = tempfile::tempdir().unwrap();
     fs::write(path(&home), bytes).unwrap();
     let directory = File::open(home.path()).unwrap();
@@ -237,7 +237,7 @@ fn a_journal_truncated_anywhere_is_a_prefix_and_accepts_further_facts() {
             .collect();
         let whole = ends.iter().filter(|end| **end <= bytes.len()).count();
         let between = bytes.len() == head || ends.contains(&bytes.len());
-        assert_eq!(goes_on(&bytes, &facts), (whole, !between));
+        assert_eq!(check_prefix(&bytes, &facts), (whole, !between));
     });
 }
 
@@ -269,7 +269,7 @@ fn a_changed_byte_preserves_the_facts_before_it() {
             end += format::record(fact).unwrap().len();
             end <= at
         });
-        assert_eq!(goes_on(&bytes, &facts), (before.count(), true));
+        assert_eq!(check_prefix(&bytes, &facts), (before.count(), true));
     });
 }
 

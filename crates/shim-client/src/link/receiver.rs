@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use carrel_protocol::Frame;
 use carrel_protocol::frame::{LENGTH_SIZE, PREFIX_SIZE};
 
-use super::{LinkError, ShimLink, is_gone};
+use super::{LinkError, ShimLink, is_disconnected};
 
 /// The initial buffer, enough for most messages.
 const ROOM: usize = 4096;
@@ -63,7 +63,7 @@ impl FrameReceiver {
                 Ok(read) => self.end += read,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => link.ready(flushed).await?,
                 // It closed without reading everything that was sent to it.
-                Err(error) if is_gone(&error) => return Err(LinkError::Closed),
+                Err(error) if is_disconnected(&error) => return Err(LinkError::Closed),
                 Err(error) => return Err(error.into()),
             }
         }
@@ -141,9 +141,9 @@ mod tests {
 
     #[tokio::test]
     async fn an_attached_descriptor_is_kept_if_requested() {
-        for wanted in [true, false] {
+        for with_descriptors in [true, false] {
             let (ours, theirs) = UnixStream::pair().unwrap();
-            let mut arrivals = if wanted { FrameReceiver::with_descriptors() } else { FrameReceiver::new() };
+            let mut arrivals = if with_descriptors { FrameReceiver::with_descriptors() } else { FrameReceiver::new() };
             let sent = std::fs::File::open("/dev/null").unwrap();
             let descriptors = [sent.as_fd()];
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -153,7 +153,7 @@ mod tests {
             rustix::net::sendmsg(&theirs, &[IoSlice::new(&bytes)], &mut control, SendFlags::empty()).unwrap();
             assert_eq!(arrivals.next(&ShimLink::new(ours)).await.unwrap().id, 5);
             let kept = arrivals.take_descriptor().map(|kept| rustix::fs::fstat(kept).unwrap().st_rdev);
-            assert_eq!(kept, wanted.then(|| rustix::fs::fstat(&sent).unwrap().st_rdev));
+            assert_eq!(kept, with_descriptors.then(|| rustix::fs::fstat(&sent).unwrap().st_rdev));
             assert!(arrivals.take_descriptor().is_none());
         }
     }

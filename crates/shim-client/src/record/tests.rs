@@ -2,7 +2,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use super::*;
-use crate::layout::{began, boot_id, open_directory};
+use crate::layout::{boot_id, open_directory, process_start_time};
 use crate::messages::{JobRetention, SandboxLimits};
 use crate::root::RootDescription;
 
@@ -46,7 +46,7 @@ pub(crate) fn record(name: &str, incarnation: &str) -> SandboxRecord {
         release: "0.1.0".into(),
         version: 1,
         shim_pid: pid,
-        shim_began: began(pid).unwrap(),
+        shim_began: process_start_time(pid).unwrap(),
         created_ms: 1,
         image: "host".into(),
         owner: PeerProcess { pid, user: 0, began: 0, command: "test".into() },
@@ -73,8 +73,8 @@ fn a_record_round_trips_and_is_replaced_atomically() {
     let home = tempfile::tempdir().unwrap();
     let directory = open(home.path());
     assert!(matches!(SandboxRecord::read(&directory), Err(RecordError::Absent)));
-    for lasting in [false, true] {
-        let written = SandboxRecord { lasting, ..record("demo", "i-1") };
+    for persistent in [false, true] {
+        let written = SandboxRecord { lasting: persistent, ..record("demo", "i-1") };
         // A leftover temporary file is no obstacle.
         std::fs::write(home.path().join(UNFINISHED), "half").unwrap();
         written.write(&directory).unwrap();

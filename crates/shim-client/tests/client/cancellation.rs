@@ -10,19 +10,19 @@ use crate::peer::{ScriptedShim, connected, ended, following, frame, info};
 
 /// Sends the bytes one by one, and polls and cancels `look` after each.
 async fn drip<T>(peer: &mut ScriptedShim, bytes: &[u8], mut look: impl AsyncFnMut() -> T) -> Vec<T> {
-    let mut seen = Vec::new();
+    let mut events = Vec::new();
     for byte in bytes {
         peer.raw(&[*byte]).await;
         // Twice: once for readiness, once for the read.
         for _ in 0..2 {
             tokio::select! {
                 biased;
-                event = look() => seen.push(event),
+                event = look() => events.push(event),
                 () = tokio::task::yield_now() => {}
             }
         }
     }
-    seen
+    events
 }
 
 #[tokio::test]
@@ -31,14 +31,14 @@ async fn a_follower_cancelled_within_a_frame_resumes_it() {
     let mut bytes = frame(id, &output(0, b"first"));
     bytes.extend(frame(id, &output(5, &[7; 300])));
     bytes.extend(frame(id, &JobEnded { info: info("job", JobState::Ended) }));
-    let seen = drip(&mut peer, &bytes, async || follow.next().await.unwrap()).await;
+    let events = drip(&mut peer, &bytes, async || follow.next().await.unwrap()).await;
     let expected = [
         Some(output_event(0, b"first")),
         Some(output_event(5, &[7; 300])),
         Some(FollowEvent::Ended(info("job", JobState::Ended))),
     ];
-    assert_eq!(seen[..3], expected);
-    assert!(seen[3..].iter().all(Option::is_none));
+    assert_eq!(events[..3], expected);
+    assert!(events[3..].iter().all(Option::is_none));
 }
 
 #[tokio::test]
@@ -69,12 +69,12 @@ async fn responses_to_a_control_arrive_although_the_follower_is_cancelled_repeat
     let (mut follow, mut peer, _) = following().await;
     let control = follow.control();
     let signalled = tokio::spawn(async move { control.signal(9).await });
-    let asked = tokio::select! {
+    let request = tokio::select! {
         event = follow.next() => panic!("{event:?}"),
-        asked = peer.expect::<JobSignal>() => asked.0,
+        request = peer.expect::<JobSignal>() => request.0,
     };
-    let seen = drip(&mut peer, &frame(asked, &Done {}), async || follow.next().await).await;
-    assert!(seen.is_empty());
+    let events = drip(&mut peer, &frame(request, &Done {}), async || follow.next().await).await;
+    assert!(events.is_empty());
     signalled.await.unwrap().unwrap();
 }
 
@@ -88,9 +88,9 @@ async fn facts_arrive_although_the_subscriber_is_cancelled_repeatedly() {
     };
     let received = vec![Fact { sequence: 1, ..Fact::new(1, FactKind::Resumed) }];
     let bytes = [frame(id, &JournalFacts { facts: received.clone() }), frame(0, &ended())].concat();
-    let seen = drip(&mut peer, &bytes, async || facts.next().await.unwrap()).await;
-    assert_eq!(seen[0], Some(received));
-    assert_eq!((seen[1].as_ref(), facts.ended()), (None, Some(&ended())));
+    let events = drip(&mut peer, &bytes, async || facts.next().await.unwrap()).await;
+    assert_eq!(events[0], Some(received));
+    assert_eq!((events[1].as_ref(), facts.ended()), (None, Some(&ended())));
 }
 
 #[tokio::test]

@@ -40,12 +40,12 @@ async fn every_request_has_its_response_in_any_order() {
     let (mut follow, mut peer, followed) = following().await;
     let control = follow.control();
     let answering = async {
-        let (signal, asked) = peer.expect::<JobSignal>().await;
-        assert_eq!(asked, JobSignal { job: "job".into(), signal: 2 });
-        let (resize, asked) = peer.expect::<JobResize>().await;
-        assert_eq!(asked, JobResize { job: "job".into(), rows: 50, cols: 132 });
-        let (cancel, asked) = peer.expect::<JobCancel>().await;
-        assert_eq!(asked, JobCancel { job: "job".into(), grace_ms: 2000 });
+        let (signal, request) = peer.expect::<JobSignal>().await;
+        assert_eq!(request, JobSignal { job: "job".into(), signal: 2 });
+        let (resize, request) = peer.expect::<JobResize>().await;
+        assert_eq!(request, JobResize { job: "job".into(), rows: 50, cols: 132 });
+        let (cancel, request) = peer.expect::<JobCancel>().await;
+        assert_eq!(request, JobCancel { job: "job".into(), grace_ms: 2000 });
         let (close, JobClose { job: _ }) = peer.expect().await;
         assert!(![signal, resize, cancel, close].contains(&followed));
         peer.send(close, &failed(FailureCode::InputClosed)).await;
@@ -109,9 +109,9 @@ async fn a_write_returns_when_all_of_it_is_accepted() {
     let control = follow.control();
     let mut writing = pin!(control.write(b"some"));
     assert!(is_pending(writing.as_mut()));
-    let asked = attended(&mut follow, async { expect_input(&mut peer).await.0 }).await;
+    let request = attended(&mut follow, async { expect_input(&mut peer).await.0 }).await;
     assert!(is_pending(writing.as_mut()));
-    peer.send(asked, &JobWriteAck { written: 4 }).await;
+    peer.send(request, &JobWriteAck { written: 4 }).await;
     attended(&mut follow, writing).await.unwrap();
 }
 

@@ -98,8 +98,8 @@ async fn a_dropped_follower_disconnects_although_a_control_is_left() {
 #[tokio::test]
 async fn a_shim_that_sends_continuously_does_not_starve_other_tasks() {
     let (mut follow, mut peer, id) = following().await;
-    let said: Vec<u8> = (0..1000).flat_map(|turn| frame(id, &output(turn, b"x"))).collect();
-    peer.raw(&said).await;
+    let sent: Vec<u8> = (0..1000).flat_map(|turn| frame(id, &output(turn, b"x"))).collect();
+    peer.raw(&sent).await;
     assert_eq!(follow.next().await.unwrap(), Some(output_event(0, b"x")));
     let others = Arc::new(AtomicBool::new(false));
     let had_their_turn = Arc::clone(&others);

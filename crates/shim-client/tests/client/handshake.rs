@@ -11,9 +11,9 @@ use tokio::net::UnixListener;
 use crate::peer::{ScriptedShim, ShimListener, ended, failed, frame, hello, invented};
 
 async fn greeted(bytes: &[u8]) -> Result<ShimClient, ShimError> {
-    let door = ShimListener::new();
-    let saying = async { drop(door.say(bytes).await) };
-    tokio::join!(door.connect(), saying).0
+    let listener = ShimListener::new();
+    let saying = async { drop(listener.accept_and_send(bytes).await) };
+    tokio::join!(listener.connect(), saying).0
 }
 
 /// Asserts that a request has the negotiated version, and answers it.
@@ -28,8 +28,8 @@ async fn works(client: &mut ShimClient, mut peer: ScriptedShim) {
 
 #[tokio::test]
 async fn the_hello_identifies_the_shim_and_the_kernel_its_process() {
-    let door = ShimListener::new();
-    let (client, peer) = tokio::join!(door.connect(), door.greet(1));
+    let listener = ShimListener::new();
+    let (client, peer) = tokio::join!(listener.connect(), listener.accept_with_hello(1));
     let mut client = client.unwrap();
     assert_eq!(*client.hello(), hello(1));
     assert_eq!(client.peer(), (std::process::id(), rustix::process::getuid().as_raw()));
@@ -39,9 +39,10 @@ async fn the_hello_identifies_the_shim_and_the_kernel_its_process() {
 #[tokio::test]
 async fn the_lower_of_the_two_versions_is_negotiated() {
     for (highest, theirs) in [(1, 1), (1, 2), (1, 255), (2, 1), (200, 100), (100, 200)] {
-        let door = ShimListener::new();
-        let socket = door.socket();
-        let (client, peer) = tokio::join!(ShimClient::connect_speaking(&socket, highest), door.greet(theirs));
+        let listener = ShimListener::new();
+        let socket = listener.socket();
+        let (client, peer) =
+            tokio::join!(ShimClient::connect_speaking(&socket, highest), listener.accept_with_hello(theirs));
         let mut client = client.unwrap();
         assert_eq!(client.version(), highest.min(theirs), "own {highest}, theirs {theirs}");
         assert!(client.supports::<Pause>() && client.supports::<JobFollow>());
@@ -53,9 +54,10 @@ async fn the_lower_of_the_two_versions_is_negotiated() {
 #[tokio::test]
 async fn an_unsupported_request_fails_locally_and_is_not_sent() {
     for (highest, theirs) in [(0, 1), (1, 0)] {
-        let door = ShimListener::new();
-        let socket = door.socket();
-        let (client, mut peer) = tokio::join!(ShimClient::connect_speaking(&socket, highest), door.greet(theirs));
+        let listener = ShimListener::new();
+        let socket = listener.socket();
+        let (client, mut peer) =
+            tokio::join!(ShimClient::connect_speaking(&socket, highest), listener.accept_with_hello(theirs));
         let mut client = client.unwrap();
         assert!(!client.supports::<GetStatus>());
         let error = client.status().await.unwrap_err();
@@ -79,10 +81,10 @@ async fn a_close_before_the_complete_hello_is_reported() {
 #[tokio::test(start_paused = true)]
 async fn a_silent_peer_times_out() {
     let whole = frame(0, &hello(1));
-    for said in [&[][..], &whole[..5], &whole[..30]] {
-        let door = ShimListener::new();
-        let (client, _peer) = tokio::join!(door.connect(), door.say(said));
-        assert!(matches!(client, Err(ShimError::Silent(_))), "after {} bytes", said.len());
+    for sent in [&[][..], &whole[..5], &whole[..30]] {
+        let listener = ShimListener::new();
+        let (client, _peer) = tokio::join!(listener.connect(), listener.accept_and_send(sent));
+        assert!(matches!(client, Err(ShimError::Silent(_))), "after {} bytes", sent.len());
     }
 }
 
@@ -123,22 +125,22 @@ async fn a_socket_with_a_path_of_any_length_is_reachable() {
     let socket = deep.join("shim.sock");
     std::fs::rename(&bound, &socket).unwrap();
     assert!(socket.as_os_str().len() > 600);
-    let door = ShimListener { directory, listener };
-    let (client, peer) = tokio::join!(ShimClient::connect(&socket), door.greet(1));
+    let listener = ShimListener { directory, listener };
+    let (client, peer) = tokio::join!(ShimClient::connect(&socket), listener.accept_with_hello(1));
     works(&mut client.unwrap(), peer).await;
 
     let handle = std::fs::File::open(&deep).unwrap();
-    std::fs::rename(&deep, door.path().join("moved")).unwrap();
-    let (client, peer) = tokio::join!(ShimClient::connect_within(handle.as_fd()), door.greet(1));
+    std::fs::rename(&deep, listener.path().join("moved")).unwrap();
+    let (client, peer) = tokio::join!(ShimClient::connect_within(handle.as_fd()), listener.accept_with_hello(1));
     works(&mut client.unwrap(), peer).await;
 }
 
 #[tokio::test]
 async fn a_connect_error_names_the_path() {
-    let door = ShimListener::new();
-    let socket = door.socket();
-    drop(door.listener);
-    let absent = door.directory.path().join("absent").join("x".repeat(200)).join("shim.sock");
+    let listener = ShimListener::new();
+    let socket = listener.socket();
+    drop(listener.listener);
+    let absent = listener.directory.path().join("absent").join("x".repeat(200)).join("shim.sock");
     for (socket, kind) in [(&*socket, std::io::ErrorKind::ConnectionRefused), (&absent, std::io::ErrorKind::NotFound)] {
         match ShimClient::connect(socket).await.unwrap_err() {
             ShimError::Connect { socket: received, source } => assert_eq!((&*received, source.kind()), (socket, kind)),
@@ -167,12 +169,12 @@ async fn connecting_waits_for_a_shim_with_a_full_accept_queue() {
     let first = tokio::net::UnixStream::connect(&path).await.unwrap();
     let full = tokio::net::UnixStream::connect(&path).await.unwrap_err();
     assert_eq!(full.kind(), std::io::ErrorKind::WouldBlock);
-    let door = ShimListener { directory, listener };
+    let listener = ShimListener { directory, listener };
     let serving = async {
         // At this point the client has been rejected once.
         tokio::task::yield_now().await;
-        drop((door.greet(1).await, first));
-        door.greet(1).await
+        drop((listener.accept_with_hello(1).await, first));
+        listener.accept_with_hello(1).await
     };
     let (client, peer) = tokio::join!(ShimClient::connect(&path), serving);
     works(&mut client.unwrap(), peer).await;

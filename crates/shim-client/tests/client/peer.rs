@@ -98,17 +98,17 @@ pub fn invented(id: u32, flags: Flags) -> Vec<u8> {
 
 /// A client and its shim.
 pub async fn connected() -> (ShimClient, ScriptedShim) {
-    let door = ShimListener::new();
-    let (client, peer) = tokio::join!(door.connect(), door.greet(1));
+    let listener = ShimListener::new();
+    let (client, peer) = tokio::join!(listener.connect(), listener.accept_with_hello(1));
     (client.unwrap(), peer)
 }
 
 /// A client that follows the job `job`, its shim, and the id of the request.
 pub async fn following() -> (Follow, ScriptedShim, u32) {
     let (client, mut peer) = connected().await;
-    let wanted = JobFollow { job: "job".into(), stdout: Some(0), stderr: None, input: InputWish::Take, hold: true };
-    let (follow, (id, asked)) = tokio::join!(client.follow(&wanted), peer.expect::<JobFollow>());
-    assert_eq!(asked, wanted);
+    let message = JobFollow { job: "job".into(), stdout: Some(0), stderr: None, input: InputWish::Take, hold: true };
+    let (follow, (id, request)) = tokio::join!(client.follow(&message), peer.expect::<JobFollow>());
+    assert_eq!(request, message);
     (follow.unwrap(), peer, id)
 }
 
@@ -135,15 +135,15 @@ impl ShimListener {
     }
 
     /// Accepts a client and sends the given bytes.
-    pub async fn say(&self, bytes: &[u8]) -> ScriptedShim {
+    pub async fn accept_and_send(&self, bytes: &[u8]) -> ScriptedShim {
         let (mut stream, _) = self.listener.accept().await.unwrap();
         stream.write_all(bytes).await.unwrap();
         ScriptedShim { stream, version: 1 }
     }
 
     /// Accepts a client and sends the hello of a shim of that version.
-    pub async fn greet(&self, version: u8) -> ScriptedShim {
-        self.say(&frame(0, &hello(version))).await
+    pub async fn accept_with_hello(&self, version: u8) -> ScriptedShim {
+        self.accept_and_send(&frame(0, &hello(version))).await
     }
 }
 
@@ -168,16 +168,16 @@ impl ScriptedShim {
 
     /// Asserts that the next frame is this message, with the right flags and version.
     pub async fn expect<M: for<'b> ShimMessage<'b>>(&mut self) -> (u32, M) {
-        let asked = self.frame().await.expect("the client closed");
-        let message = asked.read(self.version, |envelope| decode::<M>(envelope).map(Result::unwrap));
-        assert_eq!(asked.flags, M::FLAGS);
-        (asked.id, message)
+        let request = self.frame().await.expect("the client closed");
+        let message = request.read(self.version, |envelope| decode::<M>(envelope).map(Result::unwrap));
+        assert_eq!(request.flags, M::FLAGS);
+        (request.id, message)
     }
 
     /// Asserts that the client sends nothing before it closes.
     pub async fn expect_end(&mut self) {
-        if let Some(asked) = self.frame().await {
-            panic!("instead of the end: {asked:?}");
+        if let Some(request) = self.frame().await {
+            panic!("instead of the end: {request:?}");
         }
     }
 

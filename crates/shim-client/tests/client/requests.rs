@@ -29,11 +29,11 @@ fn status() -> Status {
 
 /// Asserts that the next frame is input for the job `job`.
 pub async fn expect_input(peer: &mut ScriptedShim) -> (u32, Vec<u8>, Option<u64>) {
-    let asked = peer.frame().await.expect("the client closed");
-    asked.read(1, |envelope| {
+    let request = peer.frame().await.expect("the client closed");
+    request.read(1, |envelope| {
         let write = decode::<JobWrite<'_>>(envelope)?.unwrap();
         assert_eq!(write.job, "job");
-        Some((asked.id, write.data.into_owned(), write.offset))
+        Some((request.id, write.data.into_owned(), write.offset))
     })
 }
 
@@ -61,8 +61,8 @@ async fn every_request_has_its_response() {
         let (id, started) = peer.expect::<JobStart>().await;
         assert_eq!(started, JobStart { job: "job".into(), command: command.clone() });
         peer.send(id, &JobStarted { created: true, info: job.clone() }).await;
-        let (id, asked) = peer.expect::<JobGet>().await;
-        peer.send(id, &info(&asked.job, JobState::Ending)).await;
+        let (id, request) = peer.expect::<JobGet>().await;
+        peer.send(id, &info(&request.job, JobState::Ending)).await;
         let (id, JobClose { job: _ }) = peer.expect().await;
         peer.send(id, &Done {}).await;
         assert_eq!(peer.expect::<JobResize>().await.1, JobResize { job: "job".into(), rows: 3, cols: 4 });
@@ -121,8 +121,8 @@ async fn bytes_are_read_and_written_at_their_offsets() {
     let (mut client, mut peer) = connected().await;
     let data: Vec<u8> = (0..=255).cycle().take(150_000).collect();
     let answering = async {
-        let (id, asked) = peer.expect::<JobRead>().await;
-        assert_eq!(asked, JobRead { job: "job".into(), stream: StreamName::Stderr, offset: 5, limit: 65_536 });
+        let (id, request) = peer.expect::<JobRead>().await;
+        assert_eq!(request, JobRead { job: "job".into(), stream: StreamName::Stderr, offset: 5, limit: 65_536 });
         peer.send(id, &JobReadChunk { offset: 9, data: data[..65_536].into(), end: true }).await;
         let mut place = 1_000;
         for length in [65_536, 65_536, 18_928] {
@@ -194,14 +194,14 @@ async fn a_cancelled_request_is_withdrawn_and_its_late_response_skipped() {
     let (mut client, mut peer) = connected().await;
     {
         let mut waiting = std::pin::pin!(client.wait("slow"));
-        let asked = async {
+        let request = async {
             let (id, JobWait { job }) = peer.expect().await;
             assert_eq!(job, "slow");
             id
         };
         let id = tokio::select! {
             _ = &mut waiting => panic!("there is no response"),
-            id = asked => id,
+            id = request => id,
         };
         assert_eq!(id, 1);
     }
@@ -288,7 +288,7 @@ async fn waiting_for_the_end_is_cancel_safe() {
 #[tokio::test]
 async fn a_closed_connection_is_reported_however_it_was_closed() {
     // It has read everything; it has not; it is in the middle of a frame.
-    for (read, said) in [(true, &b""[..]), (false, b""), (true, b"\0\0\0\x10abc")] {
+    for (read, sent) in [(true, &b""[..]), (false, b""), (true, b"\0\0\0\x10abc")] {
         let (mut client, mut peer) = connected().await;
         let closing = async {
             if read {
@@ -296,7 +296,7 @@ async fn a_closed_connection_is_reported_however_it_was_closed() {
             } else {
                 peer.stream.readable().await.unwrap();
             }
-            peer.raw(said).await;
+            peer.raw(sent).await;
             drop(peer);
         };
         let error = tokio::join!(client.status(), closing).0.unwrap_err();

@@ -134,13 +134,13 @@ impl ControlClient {
     /// The next message: its id and its body.
     pub(crate) fn next(&mut self) -> Result<Option<(u32, Vec<u8>)>, InvalidFrameLength> {
         let Some((frame, rest)) = Frame::split(&self.arrived)? else { return Ok(None) };
-        let said = (frame.id, frame.body.to_vec());
+        let message = (frame.id, frame.body.to_vec());
         let taken = self.arrived.len() - rest.len();
         self.arrived.drain(..taken);
-        Ok(Some(said))
+        Ok(Some(message))
     }
 
-    pub(crate) fn tell<'b, M: ShimMessage<'b>>(&mut self, id: u32, message: &M) {
+    pub(crate) fn send<'b, M: ShimMessage<'b>>(&mut self, id: u32, message: &M) {
         let version = self.version;
         if M::SINCE <= version {
             // No message of the shim is too large to be encoded.
@@ -178,21 +178,21 @@ impl ControlClient {
     }
 
     /// Whether a complete message is buffered.
-    pub(crate) fn has_unheard(&self) -> bool {
+    pub(crate) fn has_buffered_message(&self) -> bool {
         matches!(Frame::split(&self.arrived), Ok(Some(_)) | Err(_))
     }
 
     /// Whether there was more to send than its backlog permits.
-    pub(crate) fn is_owed(&self) -> bool {
+    pub(crate) fn has_more(&self) -> bool {
         self.starved && !self.broken
     }
 
     /// Sends the backlog until the socket would block. Returns whether the client is still connected.
     pub(crate) fn flush(&mut self) -> bool {
         while self.has_unsent() {
-            match send(&self.socket, self.outbox.rest()) {
+            match send(&self.socket, self.outbox.remaining()) {
                 Ok(0) => break,
-                Ok(sent) => self.outbox.took(sent),
+                Ok(sent) => self.outbox.advance(sent),
                 Err(_) => self.broken = true,
             }
         }
@@ -200,15 +200,15 @@ impl ControlClient {
     }
 
     /// Its poll interest. A client that does not read its responses, or whose input is not accepted, is not read.
-    pub(crate) fn wanted(&self, patient: bool) -> Interest {
+    pub(crate) fn interest(&self, patient: bool) -> Interest {
         let read = patient && self.has_room() && self.unanswered < UNANSWERED;
         // A client with more to send is continued as soon as it is writable, even with an empty backlog.
-        let write = self.has_unsent() || self.is_owed() || (patient && self.has_unheard());
+        let write = self.has_unsent() || self.has_more() || (patient && self.has_buffered_message());
         Interest { read, write, urgent: false }
     }
 
-    pub(crate) fn rest(&mut self) {
-        self.outbox.rest_idle();
+    pub(crate) fn release_memory(&mut self) {
+        self.outbox.release_memory();
         self.arrived.shrink_to_fit();
     }
 }

@@ -29,7 +29,7 @@ const ACCEPTS_AT_A_TURN: usize = 16;
 pub(crate) struct ControlSocket {
     listener: UnixListener,
     listening: bool,
-    callers: Vec<Option<ControlClient>>,
+    clients: Vec<Option<ControlClient>>,
     hello: Hello,
     /// A buffer for output on its way to a client.
     piece: Vec<u8>,
@@ -41,8 +41,8 @@ pub(crate) struct ControlSocket {
 
 impl ControlSocket {
     pub(crate) fn new(listener: UnixListener, hello: Hello, poller: &Poller) -> Result<Self, Errno> {
-        poller.add(&listener, DescriptorToken::Desk, Interest::READ)?;
-        Ok(Self { listener, listening: true, callers: Vec::new(), hello, piece: Vec::new(), stirred: false })
+        poller.add(&listener, DescriptorToken::ControlSocket, Interest::READ)?;
+        Ok(Self { listener, listening: true, clients: Vec::new(), hello, piece: Vec::new(), stirred: false })
     }
 
     /// Accepts waiting clients.
@@ -58,7 +58,7 @@ impl ControlSocket {
                     // A client above the limit is disconnected without a message.
                     let Some(number) = self.admit(ControlClient::new(socket, peer), poller) else { continue };
                     let hello = self.hello.clone();
-                    self.tell(number, 0, &hello);
+                    self.send(number, 0, &hello);
                 }
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(Errno::AGAIN) => return,
@@ -69,14 +69,14 @@ impl ControlSocket {
     }
 
     /// Adds a client.
-    pub(crate) fn admit(&mut self, caller: ControlClient, poller: &Poller) -> Option<usize> {
-        let number = self.callers.iter().position(Option::is_none).unwrap_or(self.callers.len());
-        if number >= MOST || poller.add(&caller, DescriptorToken::Caller(number), Interest::READ).is_err() {
+    pub(crate) fn admit(&mut self, client: ControlClient, poller: &Poller) -> Option<usize> {
+        let number = self.clients.iter().position(Option::is_none).unwrap_or(self.clients.len());
+        if number >= MOST || poller.add(&client, DescriptorToken::ControlClient(number), Interest::READ).is_err() {
             return None;
         }
-        match self.callers.get_mut(number) {
-            Some(place) => *place = Some(caller),
-            None => self.callers.push(Some(caller)),
+        match self.clients.get_mut(number) {
+            Some(place) => *place = Some(client),
+            None => self.clients.push(Some(client)),
         }
         Some(number)
     }
@@ -85,42 +85,42 @@ impl ControlSocket {
     pub(crate) fn listen(&mut self, poller: &Poller, listening: bool) {
         if self.listening != listening {
             let interest = Interest { read: listening, ..Interest::default() };
-            let changed = poller.change(&self.listener, DescriptorToken::Desk, interest);
+            let changed = poller.change(&self.listener, DescriptorToken::ControlSocket, interest);
             self.listening = listening == changed.is_ok();
         }
     }
 
-    pub(crate) fn caller(&mut self, number: usize) -> Option<&mut ControlClient> {
-        self.callers.get_mut(number)?.as_mut()
+    pub(crate) fn client(&mut self, number: usize) -> Option<&mut ControlClient> {
+        self.clients.get_mut(number)?.as_mut()
     }
 
     /// Sends a message to every client.
-    pub(crate) fn tell_all<'b, M: ShimMessage<'b>>(&mut self, message: &M) {
-        self.callers.iter_mut().flatten().for_each(|caller| caller.tell(0, message));
+    pub(crate) fn broadcast<'b, M: ShimMessage<'b>>(&mut self, message: &M) {
+        self.clients.iter_mut().flatten().for_each(|client| client.send(0, message));
     }
 
     /// Sends a message to a client.
-    pub(crate) fn tell<'b, M: ShimMessage<'b>>(&mut self, number: usize, id: u32, message: &M) {
-        if let Some(caller) = self.caller(number) {
-            caller.tell(id, message);
+    pub(crate) fn send<'b, M: ShimMessage<'b>>(&mut self, number: usize, id: u32, message: &M) {
+        if let Some(client) = self.client(number) {
+            client.send(id, message);
         }
     }
 
     /// Completes a request with a response.
-    pub(crate) fn answer<'b, M: ShimMessage<'b>>(&mut self, asker: RequestRef, message: &M) {
+    pub(crate) fn answer<'b, M: ShimMessage<'b>>(&mut self, requester: RequestRef, message: &M) {
         // A request that was withdrawn, or whose client is gone, is not answered.
-        let Some(caller) = self.caller(asker.connection) else { return };
-        if caller.finish(asker.request).is_some() {
-            caller.tell(asker.request, message);
+        let Some(client) = self.client(requester.connection) else { return };
+        if client.finish(requester.request).is_some() {
+            client.send(requester.request, message);
         }
     }
 
     /// Removes a disconnected client and its requests.
-    pub(crate) fn dismiss(&mut self, number: usize, jobs: &mut Jobs, poller: &Poller) {
-        let Some(caller) = self.callers.get_mut(number).and_then(Option::take) else { return };
+    pub(crate) fn disconnect_client(&mut self, number: usize, jobs: &mut Jobs, poller: &Poller) {
+        let Some(client) = self.clients.get_mut(number).and_then(Option::take) else { return };
         // Another process may have a duplicate of the socket: closing ours would not shut it down.
-        poller.remove(&caller);
-        for request in caller.requests.into_values() {
+        poller.remove(&client);
+        for request in client.requests.into_values() {
             if let ControlRequest::Follow(follow) = request {
                 jobs.watch(follow.key, false);
             }
@@ -133,35 +133,35 @@ impl ControlSocket {
 
     /// Sends all backlogs until the sockets would block; returns the clients that are gone.
     pub(crate) fn flush(&mut self) -> Vec<usize> {
-        let gone = |(number, caller): (usize, &mut Option<ControlClient>)| {
-            let caller = caller.as_mut()?;
-            (!caller.flush()).then_some(number)
+        let disconnected = |(number, client): (usize, &mut Option<ControlClient>)| {
+            let client = client.as_mut()?;
+            (!client.flush()).then_some(number)
         };
-        self.callers.iter_mut().enumerate().filter_map(gone).collect()
+        self.clients.iter_mut().enumerate().filter_map(disconnected).collect()
     }
 
     /// Whether any backlog is not empty.
     pub(crate) fn has_unsent(&self) -> bool {
-        self.callers.iter().flatten().any(|caller| caller.has_unsent() || caller.is_owed())
+        self.clients.iter().flatten().any(|client| client.has_unsent() || client.has_more())
     }
 
     /// Updates the poll interest of each client. If `patient` is false, no client is read.
     pub(crate) fn watch(&mut self, poller: &Poller, patient: bool) -> Result<(), Errno> {
-        for (number, caller) in self.callers.iter_mut().enumerate() {
-            let Some(caller) = caller else { continue };
-            let interest = caller.wanted(patient);
-            if interest != caller.interest {
-                poller.change(&*caller, DescriptorToken::Caller(number), interest)?;
-                caller.interest = interest;
+        for (number, client) in self.clients.iter_mut().enumerate() {
+            let Some(client) = client else { continue };
+            let interest = client.interest(patient);
+            if interest != client.interest {
+                poller.change(&*client, DescriptorToken::ControlClient(number), interest)?;
+                client.interest = interest;
             }
         }
         Ok(())
     }
 
     /// Releases unused memory.
-    pub(crate) fn rest(&mut self) {
+    pub(crate) fn release_memory(&mut self) {
         self.piece = Vec::new();
-        self.callers.iter_mut().flatten().for_each(ControlClient::rest);
+        self.clients.iter_mut().flatten().for_each(ControlClient::release_memory);
     }
 }
 

@@ -46,9 +46,9 @@ impl ControlSocket {
         }
         let mut holds: HashMap<JobKey, [Option<u64>; 2]> = HashMap::new();
         let (mut waited, mut listing) = (HashSet::new(), false);
-        for caller in self.callers.iter_mut().flatten() {
-            caller.pump(jobs, log, &mut self.piece);
-            for request in caller.requests.values() {
+        for client in self.clients.iter_mut().flatten() {
+            client.pump(jobs, log, &mut self.piece);
+            for request in client.requests.values() {
                 let follow = match request {
                     ControlRequest::Follow(follow) => follow,
                     ControlRequest::Wait(key) => {
@@ -91,7 +91,7 @@ impl ControlClient {
                 if !self.has_room() {
                     return true;
                 }
-                let progress = self.tell_more(*id, request, jobs, log, piece);
+                let progress = self.send_more(*id, request, jobs, log, piece);
                 moving |= progress == StreamProgress::More;
                 progress != StreamProgress::All
             });
@@ -101,7 +101,7 @@ impl ControlClient {
         self.starved = moving || !self.has_room();
     }
 
-    fn tell_more(
+    fn send_more(
         &mut self,
         id: u32,
         request: &mut ControlRequest,
@@ -110,29 +110,29 @@ impl ControlClient {
         piece: &mut Vec<u8>,
     ) -> StreamProgress {
         match request {
-            ControlRequest::Follow(follow) => self.tell_output(id, follow, jobs, piece),
+            ControlRequest::Follow(follow) => self.send_output(id, follow, jobs, piece),
             ControlRequest::Wait(key) if !jobs.is_over(*key) => StreamProgress::Nothing,
             ControlRequest::Wait(key) => {
                 match jobs.info(*key) {
-                    Some(info) => self.tell(id, &JobEnded { info }),
-                    None => self.tell(id, &gone()),
+                    Some(info) => self.send(id, &JobEnded { info }),
+                    None => self.send(id, &no_longer_kept()),
                 }
                 StreamProgress::All
             }
             ControlRequest::Journal { next, follow } => match log.read(*next, FACTS) {
                 Ok(facts) if facts.is_empty() && *follow => StreamProgress::Nothing,
                 Ok(facts) if facts.is_empty() => {
-                    self.tell(id, &JournalEnd { last: log.last() });
+                    self.send(id, &JournalEnd { last: log.last() });
                     StreamProgress::All
                 }
                 Ok(facts) => {
                     *next = facts.last().map_or(*next, |fact| fact.sequence + 1);
-                    self.tell(id, &JournalFacts { facts });
+                    self.send(id, &JournalFacts { facts });
                     StreamProgress::More
                 }
                 Err(error) => {
                     let message = format!("the journal: {error}");
-                    self.tell(id, &ShimFailure { code: FailureCode::JournalFailed, message, hint: None });
+                    self.send(id, &ShimFailure { code: FailureCode::JournalFailed, message, hint: None });
                     StreamProgress::All
                 }
             },
@@ -147,17 +147,17 @@ impl ControlClient {
                     }
                 }
                 if some.is_empty() {
-                    self.tell(id, &JobListEnd {});
+                    self.send(id, &JobListEnd {});
                     return StreamProgress::All;
                 }
-                self.tell(id, &JobListPart { jobs: some });
+                self.send(id, &JobListPart { jobs: some });
                 StreamProgress::More
             }
             ControlRequest::Write(_) => StreamProgress::Nothing,
         }
     }
 
-    fn tell_output(
+    fn send_output(
         &mut self,
         id: u32,
         follow: &mut JobFollower,
@@ -170,8 +170,8 @@ impl ControlClient {
             }
             jobs.watch(follow.key, false);
             match jobs.info(follow.key) {
-                Some(info) => self.tell(id, &JobEnded { info }),
-                None => self.tell(id, &gone()),
+                Some(info) => self.send(id, &JobEnded { info }),
+                None => self.send(id, &no_longer_kept()),
             }
             return StreamProgress::All;
         };
@@ -183,19 +183,19 @@ impl ControlClient {
         piece.clear();
         match jobs.read(follow.key, stream, *at, limit, piece) {
             OutputRead::Bytes(count) => {
-                self.tell(id, &JobOutput { stream, offset: *at, data: Cow::Borrowed(piece) });
+                self.send(id, &JobOutput { stream, offset: *at, data: Cow::Borrowed(piece) });
                 *at += count as u64;
                 StreamProgress::More
             }
             OutputRead::Cut(to) => {
-                self.tell(id, &JobOutputGap { stream, from: *at, to });
+                self.send(id, &JobOutputGap { stream, from: *at, to });
                 *at = to;
                 StreamProgress::More
             }
             OutputRead::Nothing => StreamProgress::Nothing,
             OutputRead::Failed(errno) => {
                 jobs.watch(follow.key, false);
-                self.tell(id, &cannot_read(errno));
+                self.send(id, &cannot_read(errno));
                 StreamProgress::All
             }
         }
@@ -209,7 +209,7 @@ pub(crate) fn cannot_read(errno: Errno) -> ShimFailure {
 }
 
 /// The failure if a job is no longer kept.
-fn gone() -> ShimFailure {
+fn no_longer_kept() -> ShimFailure {
     let message = "the job has ended and is no longer kept".to_owned();
     ShimFailure { code: FailureCode::JobPruned, message, hint: None }
 }

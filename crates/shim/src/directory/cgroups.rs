@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use carrel_sandbox::cgroup::{Cgroup, CgroupError, Host};
+use carrel_sandbox::cgroup::{Cgroup, CgroupError, HostCgroups};
 use carrel_sandbox::{IdRange, SUPERVISORS};
 use rustix::io::Errno;
 
-use super::{DirectoryError, Unkillable};
+use super::{DirectoryError, UnkillableProcesses};
 
 /// How often the removal of a cgroup is retried while another process removes it too.
 const TRIES: usize = 8;
@@ -16,7 +16,7 @@ const TRIES: usize = 8;
 /// `ids` has to be the directory where all shims of this host lock their id ranges: the owner of a cgroup holds the
 /// range of that user for as long as anything of its sandbox exists.
 pub fn sweep_groups(ids: &Path) -> Result<usize, DirectoryError> {
-    let host = Host::detect()?;
+    let host = HostCgroups::detect()?;
     let (mut swept, mut first) = (0, None);
     for name in Cgroup::list(&host)? {
         // A cgroup that cannot be swept does not affect the others.
@@ -29,7 +29,7 @@ pub fn sweep_groups(ids: &Path) -> Result<usize, DirectoryError> {
 }
 
 /// Terminates one cgroup, if it belongs to a dead shim.
-fn sweep_group(host: &Host, ids: &Path, name: &str) -> Result<bool, DirectoryError> {
+fn sweep_group(host: &HostCgroups, ids: &Path, name: &str) -> Result<bool, DirectoryError> {
     let group = match Cgroup::adopt(host, name) {
         Ok(group) => group,
         Err(CgroupError::NotFound { .. }) => return Ok(false),
@@ -40,7 +40,7 @@ fn sweep_group(host: &Host, ids: &Path, name: &str) -> Result<bool, DirectoryErr
     let number = owner - SUPERVISORS - 1;
     // Held to the end: no other shim becomes that user meanwhile.
     let Some(_range) = IdRange::claim(ids, number)? else { return Ok(false) };
-    match is_looked_after(&group, owner) {
+    match belongs_to_another_system(&group, owner) {
         Ok(true) => Ok(false),
         Ok(false) => end(host, name, group).map_err(|error| match unkillable(host, name, &error) {
             Some(unkillable) => unkillable.into(),
@@ -54,7 +54,7 @@ fn sweep_group(host: &Host, ids: &Path, name: &str) -> Result<bool, DirectoryErr
 
 /// Terminates and removes a cgroup; returns whether this process did. Another process may be doing the same, one
 /// hierarchy after the other.
-pub(super) fn end(host: &Host, name: &str, mut group: Cgroup) -> Result<bool, CgroupError> {
+pub(super) fn end(host: &HostCgroups, name: &str, mut group: Cgroup) -> Result<bool, CgroupError> {
     let owner = group.owner();
     for _ in 0..TRIES {
         let error = match group.kill_all().and_then(|()| group.remove()) {
@@ -72,16 +72,16 @@ pub(super) fn end(host: &Host, name: &str, mut group: Cgroup) -> Result<bool, Cg
 }
 
 /// The unkillable processes of a cgroup, if they are the cause of a failure.
-pub(super) fn unkillable(host: &Host, name: &str, error: &CgroupError) -> Option<Unkillable> {
+pub(super) fn unkillable(host: &HostCgroups, name: &str, error: &CgroupError) -> Option<UnkillableProcesses> {
     let CgroupError::Late { .. } = error else { return None };
     let group = Cgroup::adopt(host, name).ok()?;
     let pids = group.processes().ok()?.into_iter().map(|pid| pid.as_raw_nonzero().get()).collect();
-    Some(Unkillable(pids))
+    Some(UnkillableProcesses(pids))
 }
 
 /// Whether a shim of that user has a child in the cgroup, or a process in it is invisible to us: then it belongs to
 /// another system that shares our cgroups and not our id ranges, such as a container.
-fn is_looked_after(group: &Cgroup, owner: u32) -> Result<bool, CgroupError> {
+fn belongs_to_another_system(group: &Cgroup, owner: u32) -> Result<bool, CgroupError> {
     let processes = group.processes()?;
     if processes.is_empty() {
         return Ok(group.statistics()?.pids.is_some_and(|pids| pids > 0));
@@ -106,7 +106,7 @@ mod tests {
     fn a_cgroup_is_kept_while_the_id_range_of_its_owner_is_locked() {
         let _alone = alone();
         let ids = tempfile::tempdir().unwrap();
-        let (host, name) = (Host::detect().unwrap(), format!("groups-held-{}", std::process::id()));
+        let (host, name) = (HostCgroups::detect().unwrap(), format!("groups-held-{}", std::process::id()));
         // Locked, so that no other process on this host considers it abandoned.
         let real = IdRange::allocate(Path::new("/run/carrel/ids")).unwrap();
         let number = real.supervisor() - SUPERVISORS - 1;
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn concurrent_removals_of_a_cgroup_do_not_conflict() {
         let _alone = alone();
-        let host = Host::detect().unwrap();
+        let host = HostCgroups::detect().unwrap();
         let both = std::sync::Barrier::new(2);
         for round in 0..20 {
             let name = format!("groups-both-{round}-{}", std::process::id());
@@ -150,7 +150,7 @@ mod tests {
     fn a_cgroup_that_belongs_to_no_shim_is_left_alone() {
         let _alone = alone();
         let ids = tempfile::tempdir().unwrap();
-        let host = Host::detect().unwrap();
+        let host = HostCgroups::detect().unwrap();
         for (number, owner) in [None, Some(1000), Some(SUPERVISORS)].into_iter().enumerate() {
             let name = format!("groups-other-{number}-{}", std::process::id());
             let mut grouped = CgroupProcess::start(&name, owner);

@@ -17,11 +17,11 @@ const MOST_JOBS: usize = 16 * 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum JournalEndCheck {
     /// It had one, or is not a journal.
-    Before,
+    Unchanged,
     /// It was appended now.
-    Now,
+    Appended,
     /// It is too large to be read, and stays unchanged.
-    Large(u64),
+    TooLarge(u64),
 }
 
 /// Jobs that were started and have no recorded end.
@@ -30,32 +30,32 @@ struct UnfinishedJobs {
     /// The sequence at which each was started.
     began: HashMap<String, u64>,
     /// Whether there were more than the maximum.
-    absurd: bool,
+    too_many: bool,
 }
 
 /// Appends an end to the journal of a dead sandbox if it has none.
-pub(super) fn tell(directory: &OwnedFd) -> Result<JournalEndCheck, JournalError> {
+pub(super) fn append(directory: &OwnedFd) -> Result<JournalEndCheck, JournalError> {
     // No other process appends to it any more.
     if let Ok(stat) = rustix::fs::statat(directory, JOURNAL, AtFlags::SYMLINK_NOFOLLOW) {
         match u64::try_from(stat.st_size) {
-            Ok(bytes) if bytes > Journal::LARGEST => return Ok(JournalEndCheck::Large(bytes)),
+            Ok(bytes) if bytes > Journal::LARGEST => return Ok(JournalEndCheck::TooLarge(bytes)),
             _ => {}
         }
     }
     let (mut last, mut unfinished) = (None, UnfinishedJobs::default());
     let opened = Journal::open_with(directory, |fact| {
         last = Some(fact.kind);
-        unfinished.hear(fact);
+        unfinished.observe(fact);
     });
     let mut journal = match opened {
         Ok(journal) => journal,
         // An invalid journal cannot be continued, nor replaced: sequences are used once.
-        Err(JournalError::NoJournal | JournalError::Format { .. }) => return Ok(JournalEndCheck::Before),
-        Err(JournalError::Open(error)) if is_strange(&error) => return Ok(JournalEndCheck::Before),
+        Err(JournalError::NoJournal | JournalError::Format { .. }) => return Ok(JournalEndCheck::Unchanged),
+        Err(JournalError::Open(error)) if is_strange(&error) => return Ok(JournalEndCheck::Unchanged),
         Err(error) => return Err(error),
     };
     if last.is_some_and(|kind| matches!(kind, FactKind::Ended | FactKind::Failed)) {
-        return Ok(JournalEndCheck::Before);
+        return Ok(JournalEndCheck::Unchanged);
     }
     for job in unfinished.in_order() {
         let outcome = JobOutcome::of(OutcomeKind::SandboxEnded);
@@ -65,7 +65,7 @@ pub(super) fn tell(directory: &OwnedFd) -> Result<JournalEndCheck, JournalError>
     let message = Some("its supervisor was lost".to_owned());
     let reason = Some(EndReason::SupervisorLost);
     journal.append(Fact { reason, message, ..Fact::new(layout::now_ms(), FactKind::Ended) })?;
-    Ok(JournalEndCheck::Now)
+    Ok(JournalEndCheck::Appended)
 }
 
 /// Whether something does not exist, or is not a file.
@@ -76,9 +76,9 @@ fn is_strange(error: &io::Error) -> bool {
 // === impl UnfinishedJobs ===
 
 impl UnfinishedJobs {
-    fn hear(&mut self, fact: Fact) {
+    fn observe(&mut self, fact: Fact) {
         match (fact.kind, fact.job) {
-            (FactKind::JobStarted, Some(job)) if !self.absurd => {
+            (FactKind::JobStarted, Some(job)) if !self.too_many => {
                 self.began.insert(job, fact.sequence);
             }
             (FactKind::JobEnded, Some(job)) => {
@@ -88,7 +88,7 @@ impl UnfinishedJobs {
         }
         if self.began.len() > MOST_JOBS {
             // Implausible; the end of the sandbox covers all of them.
-            *self = Self { began: HashMap::new(), absurd: true };
+            *self = Self { began: HashMap::new(), too_many: true };
         }
     }
 
@@ -112,10 +112,10 @@ mod tests {
     fn jobs_without_a_recorded_end_are_listed_in_order() {
         let mut unfinished = UnfinishedJobs::default();
         for (sequence, job) in (1..).zip(["c", "a", "b"]) {
-            unfinished.hear(about(sequence, FactKind::JobStarted, job));
+            unfinished.observe(about(sequence, FactKind::JobStarted, job));
         }
-        unfinished.hear(about(4, FactKind::JobEnded, "a"));
-        unfinished.hear(about(5, FactKind::JobEnded, "unknown"));
+        unfinished.observe(about(4, FactKind::JobEnded, "a"));
+        unfinished.observe(about(5, FactKind::JobEnded, "unknown"));
         assert_eq!(unfinished.in_order(), ["c", "b"]);
     }
 
@@ -123,7 +123,7 @@ mod tests {
     fn jobs_beyond_the_maximum_are_not_remembered() {
         let mut unfinished = UnfinishedJobs::default();
         let mut start = |number: usize| {
-            unfinished.hear(about(number as u64, FactKind::JobStarted, &number.to_string()));
+            unfinished.observe(about(number as u64, FactKind::JobStarted, &number.to_string()));
             unfinished.began.len()
         };
         for number in 1..=MOST_JOBS {

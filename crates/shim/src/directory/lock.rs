@@ -25,7 +25,7 @@ pub(super) enum LockAttempt {
     /// Another process holds it.
     Taken,
     /// Another process inspects it.
-    Looked,
+    Inspected,
     /// It does not exist, or was removed.
     Absent,
 }
@@ -53,7 +53,7 @@ pub(super) fn hold(directory: &OwnedFd, create: OFlags, tries: usize) -> io::Res
             std::thread::sleep(PAUSE);
         }
     }
-    Ok(LockAttempt::Looked)
+    Ok(LockAttempt::Inspected)
 }
 
 /// Replaces a held lock with a new one and holds that: the creator of the old one may still have it open, and could
@@ -77,7 +77,7 @@ fn lock(file: &OwnedFd, operation: FlockOperation) -> io::Result<bool> {
 /// Whether the locked file was removed by a sweep meanwhile.
 fn still_there(directory: &OwnedFd, file: OwnedFd) -> io::Result<LockAttempt> {
     match rustix::fs::statat(directory, LOCK, AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(there) if is_same(&there, &rustix::fs::fstat(&file)?) => Ok(LockAttempt::Held(file.into())),
+        Ok(found) if is_same(&found, &rustix::fs::fstat(&file)?) => Ok(LockAttempt::Held(file.into())),
         Ok(_) | Err(Errno::NOENT) => Ok(LockAttempt::Absent),
         Err(errno) => Err(errno.into()),
     }
@@ -86,7 +86,7 @@ fn still_there(directory: &OwnedFd, file: OwnedFd) -> io::Result<LockAttempt> {
 /// Anything but a regular file is not a lock. A shim that put it there has none.
 fn discard_strange(directory: &OwnedFd) -> io::Result<()> {
     match rustix::fs::statat(directory, LOCK, AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(there) if FileType::from_raw_mode(there.st_mode) != FileType::RegularFile => discard(directory, LOCK),
+        Ok(found) if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile => discard(directory, LOCK),
         Ok(_) | Err(Errno::NOENT) => Ok(()),
         Err(errno) => Err(errno.into()),
     }

@@ -32,7 +32,7 @@ pub use self::cgroups::sweep_groups;
 use self::lock::{LockAttempt, PAUSE, hold, renew};
 use self::reap::reap;
 pub use self::sweep::{collect, collect_incarnation, sweep, sweep_directory};
-use self::sweep::{is_lasting, remove, remove_sockets};
+use self::sweep::{is_persistent, remove, remove_sockets};
 
 // Discovery identifies shims by their uid.
 const _: () = assert!(layout::SUPERVISORS == SUPERVISORS);
@@ -79,7 +79,7 @@ pub enum DirectoryError {
     Stuck(u32),
     /// Processes of a removed sandbox do not exit.
     #[error(transparent)]
-    Unkillable(#[from] Unkillable),
+    UnkillableProcesses(#[from] UnkillableProcesses),
     /// The journal cannot be written.
     #[error(transparent)]
     Journal(#[from] JournalError),
@@ -96,7 +96,7 @@ pub enum DirectoryError {
 /// Processes that ignore every signal, since they are blocked in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{} cannot be killed; will be retried later", Pids(.0))]
-pub struct Unkillable(pub Vec<i32>);
+pub struct UnkillableProcesses(pub Vec<i32>);
 
 /// Pids for display.
 struct Pids<'a>(&'a [i32]);
@@ -135,13 +135,13 @@ fn make_parent(path: &Path) -> io::Result<()> {
 }
 
 /// A handle of a directory, which is created if it does not exist.
-fn make_elsewhere(path: &Path) -> io::Result<OwnedFd> {
+fn open_log_directory(path: &Path) -> io::Result<OwnedFd> {
     DirBuilder::new().mode(0o700).recursive(true).create(path)?;
-    carrel_sandbox::handle_of(&open_directory(CWD, path)?)
+    carrel_sandbox::reopen_handle(&open_directory(CWD, path)?)
 }
 
 /// Whether a directory can be given to a shim: it belonged to one before, or is ours and empty.
-fn may_be_given(directory: &OwnedFd) -> io::Result<bool> {
+fn may_be_chowned(directory: &OwnedFd) -> io::Result<bool> {
     let owner = rustix::fs::fstat(directory)?.st_uid;
     if owner != rustix::process::geteuid().as_raw() {
         return Ok(owner > SUPERVISORS);
@@ -194,7 +194,7 @@ impl RunDirectory {
             }
             match hold(&own, OFlags::CREATE, 1).map_err(failed)? {
                 LockAttempt::Held(lock) => return Self::begin(path, name, &parent, &own, &lock, incarnation),
-                LockAttempt::Taken | LockAttempt::Looked => std::thread::sleep(PAUSE),
+                LockAttempt::Taken | LockAttempt::Inspected => std::thread::sleep(PAUSE),
                 LockAttempt::Absent => {}
             }
         }
@@ -211,7 +211,7 @@ impl RunDirectory {
         incarnation: &str,
     ) -> Result<Self, DirectoryError> {
         let failed = |source| DirectoryError::Io { path: path.to_owned(), source };
-        if is_lasting(own).map_err(failed)? {
+        if is_persistent(own).map_err(failed)? {
             return Err(DirectoryError::Uncollected);
         }
         reap(own).map_err(|error| error.at(path))?;
@@ -222,13 +222,13 @@ impl RunDirectory {
         rustix::fs::fchown(lock, user, group).map_err(|errno| failed(errno.into()))?;
         empty(own, Some(LOCK)).map_err(failed)?;
         let lock = renew(own).map_err(failed)?;
-        let begun = write_incarnation(own, incarnation).map_err(failed).and_then(|()| claimed(own, incarnation));
-        match begun {
+        let created = write_incarnation(own, incarnation).map_err(failed).and_then(|()| claimed(own, incarnation));
+        match created {
             Ok(journal) => Ok(Self {
                 path: path.to_owned(),
                 name: name.to_owned(),
-                parent: carrel_sandbox::handle_of(parent).map_err(failed)?,
-                own: carrel_sandbox::handle_of(own).map_err(failed)?,
+                parent: carrel_sandbox::reopen_handle(parent).map_err(failed)?,
+                own: carrel_sandbox::reopen_handle(own).map_err(failed)?,
                 lock,
                 journal: Some(journal),
                 logs: None,
@@ -262,13 +262,13 @@ impl RunDirectory {
         let handle = match elsewhere {
             None => self.make_jobs().map_err(failed)?,
             Some(elsewhere) => {
-                let handle = make_elsewhere(elsewhere).map_err(failed)?;
+                let handle = open_log_directory(elsewhere).map_err(failed)?;
                 match rustix::fs::flock(&handle, FlockOperation::NonBlockingLockExclusive) {
                     Ok(()) => {}
                     Err(Errno::WOULDBLOCK) => return Err(DirectoryError::LogsTaken(path)),
                     Err(errno) => return Err(failed(errno.into())),
                 }
-                if !may_be_given(&handle).map_err(failed)? {
+                if !may_be_chowned(&handle).map_err(failed)? {
                     return Err(DirectoryError::Logs(path));
                 }
                 handle
@@ -330,7 +330,7 @@ impl RunDirectory {
 
     /// Gives it to a shim that drops root: the shim may empty and remove it, and access no other. Files that it holds
     /// open for writing become its own, so that nothing that remains ours can come from it.
-    pub(crate) fn give(&self, user: u32) -> Result<(), DirectoryError> {
+    pub(crate) fn chown(&self, user: u32) -> Result<(), DirectoryError> {
         let failed = |errno: Errno| DirectoryError::Io { path: self.path.clone(), source: errno.into() };
         let (user, group) = (Some(Uid::from_raw(user)), Gid::from_raw(SUPERVISORS));
         rustix::fs::fchown(&self.lock, user, None).map_err(failed)?;
@@ -346,7 +346,7 @@ impl RunDirectory {
     }
 
     /// Leaves it to be collected: the sockets are removed, the rest stays.
-    pub(crate) fn leave(self) -> io::Result<()> {
+    pub(crate) fn keep(self) -> io::Result<()> {
         remove_sockets(&self.own).map(drop)
     }
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use carrel_sandbox::cgroup::{Cgroup, CgroupError, Host};
+use carrel_sandbox::cgroup::{Cgroup, CgroupError, HostCgroups};
 use carrel_shim_client::{RecordError, SandboxRecord, layout};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -25,13 +25,13 @@ pub(super) fn reap(directory: &OwnedFd) -> Result<bool, SweepError> {
     if matches!(SandboxRecord::read(directory), Err(RecordError::Copied)) {
         return Ok(false);
     }
-    let supervisor = dismiss(directory)?;
+    let supervisor = kill_shim(directory)?;
     Ok(reap_cgroup(directory)? || supervisor)
 }
 
 /// Kills a shim that released its lock but still runs: with its open descriptors it could modify what others consider
 /// abandoned. Returns whether it was killed.
-fn dismiss(directory: &OwnedFd) -> Result<bool, SweepError> {
+fn kill_shim(directory: &OwnedFd) -> Result<bool, SweepError> {
     let Ok(record) = SandboxRecord::read(directory) else { return Ok(false) };
     let (owner, ours) = (owner(directory)?, rustix::process::geteuid().as_raw());
     // A record that does not match its directory was not written for it.
@@ -75,7 +75,7 @@ fn reap_cgroup(directory: &OwnedFd) -> Result<bool, SweepError> {
     let ours = rustix::process::geteuid().as_raw();
     let owner = owner(directory).unwrap_or(u32::MAX);
     let named_by = if owner == ours { author } else { owner };
-    let host = Host::detect()?;
+    let host = HostCgroups::detect()?;
     match Cgroup::adopt(&host, &incarnation) {
         // A compromised shim could name the cgroup of another sandbox.
         Ok(cgroup) if named_by != ours && cgroup.owner() != Some(named_by) => Ok(false),

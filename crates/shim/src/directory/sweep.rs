@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use super::end::{self, JournalEndCheck};
 use super::lock::{LockAttempt, PAUSE, TRIES, hold};
 use super::reap::reap;
-use super::{DirectoryError, Unkillable};
+use super::{DirectoryError, UnkillableProcesses};
 
 /// The time budget of a sweep. The rest is left to the next one.
 const SWEEP_BUDGET: Duration = Duration::from_secs(1);
@@ -48,7 +48,7 @@ pub(super) enum SweepError {
     #[error(transparent)]
     Journal(#[from] JournalError),
     #[error(transparent)]
-    Unkillable(#[from] Unkillable),
+    UnkillableProcesses(#[from] UnkillableProcesses),
     #[error("a shim does not exit")]
     Stuck(u32),
     #[error("a journal is too large")]
@@ -68,7 +68,7 @@ enum SweepAttempt<'a> {
     /// Its shim is alive, or it is not ours.
     Left,
     /// Another process inspects it.
-    Looked,
+    Inspected,
 }
 
 /// Sweeps the remains of dead shims below a directory; returns how many had something left.
@@ -147,7 +147,7 @@ fn collect_if(directory: &Path, is_meant: impl Fn(&OwnedFd) -> bool) -> Result<b
             dead.reap().and_then(|()| Ok(dead.remove()?)).map_err(|error| error.at(directory))?;
         }
         SweepAttempt::Dead(_) | SweepAttempt::Removed | SweepAttempt::Absent => {}
-        SweepAttempt::Strange | SweepAttempt::Left | SweepAttempt::Looked => return Ok(false),
+        SweepAttempt::Strange | SweepAttempt::Left | SweepAttempt::Inspected => return Ok(false),
     }
     Ok(true)
 }
@@ -188,18 +188,20 @@ fn sweep_one(parent: &OwnedFd, name: &OsStr, until: Instant) -> Result<Option<bo
         SweepAttempt::Removed => return Ok(Some(true)),
         SweepAttempt::Strange => return Ok(discard_stray(parent, name).map(|()| Some(false))?),
         SweepAttempt::Absent | SweepAttempt::Left => return Ok(Some(false)),
-        SweepAttempt::Looked => return Ok(None),
+        SweepAttempt::Inspected => return Ok(None),
     };
     if dead.is_stuck() {
         return Ok(Some(false));
     }
     let stuck = dead.own.try_clone()?;
-    let swept = if is_lasting(&dead.own)? {
+    let swept = if is_persistent(&dead.own)? {
         dead.settle()
     } else {
         dead.reap().and_then(|()| Ok(dead.remove()?)).map(|()| true)
     };
-    if let Err(SweepError::Stuck(_) | SweepError::Unkillable(_) | SweepError::Cgroup(CgroupError::Late { .. })) = &swept
+    if let Err(
+        SweepError::Stuck(_) | SweepError::UnkillableProcesses(_) | SweepError::Cgroup(CgroupError::Late { .. }),
+    ) = &swept
     {
         mark_stuck(&stuck);
     }
@@ -245,7 +247,7 @@ fn try_name<'a>(parent: &'a OwnedFd, name: &'a OsStr, tries: usize) -> io::Resul
     let lock = match hold(&own, OFlags::empty(), tries)? {
         LockAttempt::Held(lock) => lock,
         LockAttempt::Taken => return Ok(SweepAttempt::Left),
-        LockAttempt::Looked => return Ok(SweepAttempt::Looked),
+        LockAttempt::Inspected => return Ok(SweepAttempt::Inspected),
         // Just created, or left by a shim that died immediately.
         LockAttempt::Absent => match rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR) {
             Ok(()) => return Ok(SweepAttempt::Removed),
@@ -253,13 +255,13 @@ fn try_name<'a>(parent: &'a OwnedFd, name: &'a OsStr, tries: usize) -> io::Resul
             // A lock is the first file in a directory and the last: here it was removed.
             Err(Errno::NOTEMPTY | Errno::EXIST) => match hold(&own, OFlags::CREATE, tries)? {
                 LockAttempt::Held(lock) => lock,
-                LockAttempt::Taken | LockAttempt::Looked | LockAttempt::Absent => return Ok(SweepAttempt::Left),
+                LockAttempt::Taken | LockAttempt::Inspected | LockAttempt::Absent => return Ok(SweepAttempt::Left),
             },
             Err(errno) => return Err(errno.into()),
         },
     };
     match rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(there) if is_same(&there, &place) => Ok(SweepAttempt::Dead(DeadSandbox { parent, name, own, lock })),
+        Ok(found) if is_same(&found, &place) => Ok(SweepAttempt::Dead(DeadSandbox { parent, name, own, lock })),
         // The opened directory was removed, and another one has its name.
         Ok(_) => Ok(SweepAttempt::Left),
         Err(Errno::NOENT) => Ok(SweepAttempt::Absent),
@@ -268,7 +270,7 @@ fn try_name<'a>(parent: &'a OwnedFd, name: &'a OsStr, tries: usize) -> io::Resul
 }
 
 /// Whether the remains of a sandbox are persistent.
-pub(super) fn is_lasting(directory: &OwnedFd) -> io::Result<bool> {
+pub(super) fn is_persistent(directory: &OwnedFd) -> io::Result<bool> {
     match SandboxRecord::read(directory) {
         Ok(record) => Ok(record.lasting),
         // Valid and ours, but of a newer release: an older one must not delete it.
@@ -335,9 +337,9 @@ impl DeadSandbox<'_> {
         let sockets = remove_sockets(&self.own)?;
         let reaped = reap(&self.own)?;
         let back = self.take_back()?;
-        match end::tell(&self.own)? {
-            JournalEndCheck::Large(bytes) => Err(SweepError::Large(bytes)),
-            end => Ok(back || sockets || reaped || end == JournalEndCheck::Now),
+        match end::append(&self.own)? {
+            JournalEndCheck::TooLarge(bytes) => Err(SweepError::Large(bytes)),
+            end => Ok(back || sockets || reaped || end == JournalEndCheck::Appended),
         }
     }
 
@@ -369,7 +371,7 @@ impl SweepError {
             Self::Io(source) => DirectoryError::Io { path: path.to_owned(), source },
             Self::Cgroup(error) => error.into(),
             Self::Journal(error) => error.into(),
-            Self::Unkillable(unkillable) => unkillable.into(),
+            Self::UnkillableProcesses(unkillable) => unkillable.into(),
             Self::Stuck(pid) => DirectoryError::Stuck(pid),
             Self::Large(bytes) => DirectoryError::Large { path: path.to_owned(), bytes },
         }

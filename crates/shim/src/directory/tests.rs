@@ -2,7 +2,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
 use carrel_shim_client::layout::RECORD;
 use carrel_shim_client::messages::{Create, JobRetention, PeerProcess, SandboxLimits};
-use carrel_shim_client::{began, boot_id};
+use carrel_shim_client::{boot_id, process_start_time};
 use rustix::fs::inotify;
 
 use super::*;
@@ -41,7 +41,7 @@ pub(super) fn eventually(mut is_so: impl FnMut() -> bool) -> bool {
 }
 
 /// A record as a shim in this process would write it.
-pub(super) fn record(path: &Path, incarnation: &str, lasting: bool) -> SandboxRecord {
+pub(super) fn record(path: &Path, incarnation: &str, persistent: bool) -> SandboxRecord {
     let root = (&carrel_image::RootFs::default()).into();
     let create = Create {
         name: "name".into(),
@@ -59,7 +59,7 @@ pub(super) fn record(path: &Path, incarnation: &str, lasting: bool) -> SandboxRe
         limits: SandboxLimits::default(),
         allow_unenforced: false,
         image: "host".into(),
-        lasting,
+        lasting: persistent,
         logs: None,
         keep: JobRetention::default(),
         network_of: None,
@@ -73,7 +73,7 @@ pub(super) fn record(path: &Path, incarnation: &str, lasting: bool) -> SandboxRe
         release: "0".into(),
         version: 1,
         shim_pid: pid,
-        shim_began: began(pid).unwrap(),
+        shim_began: process_start_time(pid).unwrap(),
         created_ms: 1,
         image: "host".into(),
         owner: PeerProcess { pid, user: 0, began: 0, command: String::new() },
@@ -84,7 +84,7 @@ pub(super) fn record(path: &Path, incarnation: &str, lasting: bool) -> SandboxRe
         logs: path.join(JOBS).into(),
         agent_socket: path.join(AGENT_SOCKET).into(),
         shim_socket: path.join(SHIM_SOCKET).into(),
-        lasting,
+        lasting: persistent,
         create,
         device: 0,
         inode: 0,
@@ -176,7 +176,7 @@ fn a_stale_directory_is_claimed_again_and_removed_completely() {
     first.logs(None, OTHER_USER).unwrap();
     std::fs::create_dir_all(path.join("jobs/deep/er")).unwrap();
     drop((first.listen().unwrap(), first.listen_shim().unwrap()));
-    first.give(OTHER_USER).unwrap();
+    first.chown(OTHER_USER).unwrap();
     drop(first);
     let second = RunDirectory::claim(&path, "incarnation-2").unwrap();
     assert_eq!(std::fs::read_to_string(path.join(INCARNATION)).unwrap(), "incarnation-2");
@@ -198,7 +198,7 @@ fn a_persistent_sandbox_keeps_its_name_until_it_is_removed() {
     first.logs(None, OTHER_USER).unwrap();
     std::fs::write(path.join("jobs/one.stdout.log"), "said").unwrap();
     drop((first.listen().unwrap(), first.listen_shim().unwrap()));
-    first.leave().unwrap();
+    first.keep().unwrap();
     assert!(!path.join(AGENT_SOCKET).exists() && !path.join(SHIM_SOCKET).exists());
     let before = std::fs::read(path.join(JOURNAL)).unwrap();
     assert!(matches!(RunDirectory::claim(&path, "incarnation-2"), Err(DirectoryError::Uncollected)));
@@ -218,7 +218,7 @@ fn files_writable_by_a_shim_are_its_own_and_trusted_files_are_not() {
     held.record(&record(&path, "incarnation-1", false)).unwrap();
     let handle = held.logs(None, OTHER_USER).unwrap();
     assert_eq!(held.logs_path(), path.join(JOBS));
-    held.give(OTHER_USER).unwrap();
+    held.chown(OTHER_USER).unwrap();
     let owner = |name: &str| std::fs::symlink_metadata(path.join(name)).unwrap().uid();
     for name in [".", LOCK, JOURNAL, JOBS] {
         assert_eq!(owner(name), OTHER_USER, "{name}");
@@ -301,7 +301,7 @@ fn inspection_does_not_prevent_a_claim() {
 fn a_process_that_had_the_lock_open_before_cannot_hold_it_afterwards() {
     let (home, path) = home();
     let first = RunDirectory::claim(&path, "incarnation-1").unwrap();
-    first.give(OTHER_USER).unwrap();
+    first.chown(OTHER_USER).unwrap();
     let before = File::options().write(true).open(path.join(LOCK)).unwrap();
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o777)).unwrap();
     drop(first);

@@ -83,7 +83,7 @@ impl Archive {
     }
 
     /// A hash of a command without the size of its terminal.
-    pub(super) fn trace_of(&self, command: &JobCommand) -> u64 {
+    pub(super) fn command_hash(&self, command: &JobCommand) -> u64 {
         let [one, _] = &self.hashers;
         let JobCommand { program, args, env, cwd, user, tty, stdin, timeout_ms, keep_bytes, rlimits, .. } = command;
         let limits: Vec<_> = rlimits.iter().map(|limit| (&limit.resource, limit.soft, limit.hard)).collect();
@@ -136,7 +136,7 @@ impl Archive {
     }
 
     /// Marks the job of a record as pruned. Returns whether that could be written.
-    pub(super) fn forget(&mut self, offset: u64) -> bool {
+    pub(super) fn mark_pruned(&mut self, offset: u64) -> bool {
         let Some(files) = &self.files else { return false };
         let marked = files.records.write_all_at(&[1], offset + 4).is_ok();
         if marked {
@@ -197,10 +197,10 @@ impl ArchiveFiles {
             if found == 0 {
                 return None;
             }
-            if let Some(record) = (found == hash).then(|| self.read(offset)).flatten() {
-                if record.job.info.job == id {
-                    return Some(record);
-                }
+            if let Some(record) = (found == hash).then(|| self.read(offset)).flatten()
+                && record.job.info.job == id
+            {
+                return Some(record);
             }
         }
         None

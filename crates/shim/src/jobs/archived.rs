@@ -10,7 +10,7 @@ use carrel_shim_client::messages::{JobCommand, JobInfo, JobStream, StreamName};
 use super::JobKey;
 use super::job::Job;
 use super::order::OutputOrder;
-use super::output::OutputLog;
+use super::output::JobOutputLog;
 use crate::journal::wall_ms;
 
 record! {
@@ -64,7 +64,7 @@ impl ArchivedJob {
         // The directory is known.
         (info.stdout, info.stderr, info.viewers) = (JobStream::default(), JobStream::default(), 0);
         let (before, stderr_first, turns) = job.order.archived();
-        let streams = job.streams.iter().map(OutputLog::archived).collect();
+        let streams = job.streams.iter().map(JobOutputLog::archived).collect();
         Self { info, key, trace, streams, before, stderr_first, turns }
     }
 
@@ -101,7 +101,7 @@ impl ArchivedJob {
         };
         let stream = |number: usize, name: StreamName| {
             let archived = self.streams.get(number).copied().ok_or(std::io::ErrorKind::InvalidData)?;
-            Ok::<_, std::io::Error>(OutputLog::recalled(format!("{}.{}.log", info.job, name.as_str()), archived))
+            Ok::<_, std::io::Error>(JobOutputLog::recalled(format!("{}.{}.log", info.job, name.as_str()), archived))
         };
         let streams = [stream(0, StreamName::Stdout)?, stream(1, StreamName::Stderr)?];
         let order = OutputOrder::recalled(&self.before, self.stderr_first, &self.turns);

@@ -4,7 +4,7 @@ use std::collections::BinaryHeap;
 use std::os::fd::OwnedFd;
 
 use carrel_shim_client::messages::StreamName;
-use carrel_shim_client::note_trimmed;
+use carrel_shim_client::record_trimmed;
 use rustix::fs::{AtFlags, Dir, FileType};
 
 /// The suffixes of log files, in the order of the streams.
@@ -78,7 +78,7 @@ impl EarlierLogs {
         // A log that was already removed uses no space, and its removal was recorded.
         if rustix::fs::unlinkat(logs, format!("{}{ending}", log.job), AtFlags::empty()).is_ok() {
             let stream = if log.stream == 0 { StreamName::Stdout } else { StreamName::Stderr };
-            note_trimmed(logs, &log.job, stream, log.bytes);
+            record_trimmed(logs, &log.job, stream, log.bytes);
         }
         true
     }

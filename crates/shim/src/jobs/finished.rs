@@ -4,16 +4,16 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use carrel_shim_client::messages::{FailureCode, JobCommand, JobInfo};
-use carrel_shim_client::note_trimmed;
+use carrel_shim_client::record_trimmed;
 
 use super::archive::ArchivedRecord;
 use super::archived::ArchivedJob;
 use super::earlier_logs::EarlierLogs;
-use super::output::OutputLog;
+use super::output::JobOutputLog;
 use super::{JobKey, Jobs, ROOM_FOR_OUTPUT, RequestRejection, SETTLED, STREAMS, StartLookup, charged, conflict};
 
 /// The number of finished jobs in memory.
-pub(super) const AT_HAND: usize = 128;
+pub(super) const IN_MEMORY: usize = 128;
 /// How many of those were loaded from the archive on request.
 const RECALLED: usize = 64;
 /// The maximum in memory while a client that lists all jobs does not read.
@@ -66,8 +66,8 @@ impl Jobs {
     }
 
     /// What is known about an id without a job in memory.
-    pub(super) fn look_back(&mut self, id: &str, command: &JobCommand) -> Result<StartLookup, RequestRejection> {
-        let trace = self.archive.trace_of(command);
+    pub(super) fn look_up_finished(&mut self, id: &str, command: &JobCommand) -> Result<StartLookup, RequestRejection> {
+        let trace = self.archive.command_hash(command);
         let found = self.archive.find(id).map(|found| (found.forgotten, found.job.trace));
         match found.or_else(|| self.archive.unwritten(id).map(|trace| (true, trace))) {
             None => Ok(StartLookup::New),
@@ -100,20 +100,20 @@ impl Jobs {
             self.drop_from_memory(key);
         }
         let mut place = 0;
-        while self.over.len() > if self.listing { LISTED } else { AT_HAND } {
-            let Some(key) = self.over.get(place).copied() else { return };
+        while self.finished.len() > if self.listing { LISTED } else { IN_MEMORY } {
+            let Some(key) = self.finished.get(place).copied() else { return };
             if self.is_pinned(key) {
                 place += 1;
                 continue;
             }
             if let Some(job) = self.jobs.get(&key) {
-                let trace = job.trace.unwrap_or_else(|| self.archive.trace_of(&job.command));
+                let trace = job.trace.unwrap_or_else(|| self.archive.command_hash(&job.command));
                 let archived = ArchivedJob::of(job, key, trace);
                 if self.archive.push(&self.logs, &archived, false).is_err() {
                     return;
                 }
             }
-            self.over.remove(place);
+            self.finished.remove(place);
             self.drop_from_memory(key);
         }
     }
@@ -138,14 +138,14 @@ impl Jobs {
             }
         }
         let mut place = 0;
-        while let Some(key) = self.over.get(place).copied() {
+        while let Some(key) = self.finished.get(place).copied() {
             let ended = self.jobs.get(&key).and_then(|job| job.ended).unwrap_or(now);
             match self.due(ended, now) {
                 Some(due) if due > now => return Some(due),
                 None => return None,
                 Some(_) if self.jobs.get(&key).is_some_and(|job| job.viewers > 0) => place += 1,
                 Some(_) => {
-                    self.over.remove(place);
+                    self.finished.remove(place);
                     self.forget_job(key);
                 }
             }
@@ -158,7 +158,7 @@ impl Jobs {
         let settled = now.saturating_duration_since(ended) >= SETTLED;
         let total = self.keep.total_bytes;
         let most = if settled { total } else { total.saturating_add(total / 4) };
-        let too_many = self.over.len() + self.archive.counts().0 > self.keep.ended_jobs as usize;
+        let too_many = self.finished.len() + self.archive.counts().0 > self.keep.ended_jobs as usize;
         if too_many || self.taken() >= most {
             return Some(now);
         }
@@ -182,8 +182,8 @@ impl Jobs {
                 continue;
             }
             let unwatched = |key: &JobKey| self.jobs.get(key).is_some_and(|job| job.viewers == 0 && charged(job) > 0);
-            let Some(place) = self.over.iter().position(unwatched) else { return };
-            if let Some(key) = self.over.remove(place) {
+            let Some(place) = self.finished.iter().position(unwatched) else { return };
+            if let Some(key) = self.finished.remove(place) {
                 self.forget_job(key);
             }
         }
@@ -219,14 +219,14 @@ impl Jobs {
         else {
             return false;
         };
-        if self.is_pinned(job.key) || !self.archive.forget(offset) {
+        if self.is_pinned(job.key) || !self.archive.mark_pruned(offset) {
             return false;
         }
         self.oldest.take_if(|oldest| oldest.offset == offset);
         self.kept_bytes = self.kept_bytes.saturating_sub(job.charged());
         for (number, (name, archived)) in STREAMS.into_iter().zip(&job.streams).enumerate() {
-            note_trimmed(&self.logs, &job.info.job, name, job.kept_of(number));
-            OutputLog::recalled(format!("{}.{}.log", job.info.job, name.as_str()), *archived).remove(&self.logs);
+            record_trimmed(&self.logs, &job.info.job, name, job.kept_of(number));
+            JobOutputLog::recalled(format!("{}.{}.log", job.info.job, name.as_str()), *archived).remove(&self.logs);
         }
         self.recalled.retain(|key| *key != job.key);
         self.drop_from_memory(job.key);
@@ -236,13 +236,13 @@ impl Jobs {
     fn forget_job(&mut self, key: JobKey) {
         let Some(mut job) = self.jobs.remove(&key) else { return };
         self.by_id.remove(&job.id);
-        let trace = job.trace.unwrap_or_else(|| self.archive.trace_of(&job.command));
+        let trace = job.trace.unwrap_or_else(|| self.archive.command_hash(&job.command));
         if self.archive.push(&self.logs, &ArchivedJob::of(&job, key, trace), true).is_err() {
             self.archive.remember(job.id.clone(), trace);
         }
         self.kept_bytes = self.kept_bytes.saturating_sub(charged(&job));
         for (name, stream) in STREAMS.into_iter().zip(&mut job.streams) {
-            note_trimmed(&self.logs, &job.id, name, stream.length() - stream.missing());
+            record_trimmed(&self.logs, &job.id, name, stream.length() - stream.missing());
             stream.remove(&self.logs);
         }
     }

@@ -31,7 +31,7 @@ pub(crate) struct JobInputQueue {
 /// The client that holds an input, and its request.
 #[derive(Clone, Debug)]
 pub(crate) struct InputHolder {
-    pub(crate) asker: RequestRef,
+    pub(crate) requester: RequestRef,
     pub(crate) peer: PeerProcess,
 }
 
@@ -66,9 +66,9 @@ impl JobInputQueue {
     }
 
     /// Whether another client holds it.
-    pub(crate) fn check(&self, asker: RequestRef) -> Result<(), RequestRejection> {
+    pub(crate) fn check(&self, requester: RequestRef) -> Result<(), RequestRejection> {
         match &self.holder {
-            Some(holder) if holder.asker.connection != asker.connection => {
+            Some(holder) if holder.requester.connection != requester.connection => {
                 Err(RequestRejection::new(FailureCode::InputTaken, taken_by(&holder.peer)))
             }
             _ => Ok(()),
@@ -78,18 +78,18 @@ impl JobInputQueue {
     /// Accepts input. It is acknowledged when there is space for more.
     pub(crate) fn write(
         &mut self,
-        asker: RequestRef,
+        requester: RequestRef,
         data: &[u8],
         offset: Option<u64>,
     ) -> Result<(), RequestRejection> {
-        self.check(asker)?;
+        self.check(requester)?;
         if !self.is_open() {
             return Err(RequestRejection::new(FailureCode::InputClosed, "the input of the job is closed"));
         }
         let offset = offset.unwrap_or(self.accepted);
         let Some(known) = self.accepted.checked_sub(offset) else {
-            let words = format!("byte {offset} does not follow byte {}", self.accepted);
-            return Err(RequestRejection::new(FailureCode::InputGap, words));
+            let message = format!("byte {offset} does not follow byte {}", self.accepted);
+            return Err(RequestRejection::new(FailureCode::InputGap, message));
         };
         // Bytes before the current position are skipped.
         let new = data.get(usize::try_from(known).unwrap_or(usize::MAX)..).unwrap_or_default();
@@ -98,7 +98,7 @@ impl JobInputQueue {
         }
         self.queue.extend(new);
         self.accepted += new.len() as u64;
-        self.waiting.push_back((asker, self.accepted));
+        self.waiting.push_back((requester, self.accepted));
         Ok(())
     }
 
@@ -110,7 +110,7 @@ impl JobInputQueue {
     }
 
     /// Appends frames to `out`, as far as the agent permits.
-    pub(crate) fn give(&mut self, out: &mut Vec<u8>, id: u32, limits: &ExecLimits) {
+    pub(crate) fn send_pending(&mut self, out: &mut Vec<u8>, id: u32, limits: &ExecLimits) {
         loop {
             let free = u64::from(limits.input_limit).saturating_sub(self.sent - self.taken);
             let length = free.min(limits.stdin_chunk_size.into()).min(self.queue.len() as u64);
@@ -128,7 +128,7 @@ impl JobInputQueue {
     }
 
     /// The job consumed so much in total. Returns whether that is plausible.
-    pub(crate) fn took(&mut self, taken: u64) -> bool {
+    pub(crate) fn consume(&mut self, taken: u64) -> bool {
         let possible = (self.taken..=self.sent).contains(&taken);
         if possible {
             self.taken = taken;
@@ -142,28 +142,28 @@ impl JobInputQueue {
         if *end > self.sent.saturating_add(ROOM) {
             return None;
         }
-        self.waiting.pop_front().map(|(asker, _)| asker)
+        self.waiting.pop_front().map(|(requester, _)| requester)
     }
 
     /// The job accepts no more input. Deferred writes are not acknowledged.
-    pub(crate) fn break_off(&mut self) -> Vec<RequestRef> {
+    pub(crate) fn abort(&mut self) -> Vec<RequestRef> {
         self.end = InputEnd::Closed;
         self.queue = VecDeque::new();
-        self.waiting.drain(..).map(|(asker, _)| asker).collect()
+        self.waiting.drain(..).map(|(requester, _)| requester).collect()
     }
 
     /// Removes a disconnected client: its input stays, but it gets no acknowledgement and holds nothing.
     pub(crate) fn forget(&mut self, connection: usize) {
-        self.waiting.retain(|(asker, _)| asker.connection != connection);
-        self.holder.take_if(|holder| holder.asker.connection == connection);
+        self.waiting.retain(|(requester, _)| requester.connection != connection);
+        self.holder.take_if(|holder| holder.requester.connection == connection);
     }
 
     /// Cancels the acknowledgement of a write.
-    pub(crate) fn forget_writer(&mut self, asker: RequestRef) {
-        self.waiting.retain(|(waiting, _)| *waiting != asker);
+    pub(crate) fn forget_writer(&mut self, requester: RequestRef) {
+        self.waiting.retain(|(waiting, _)| *waiting != requester);
     }
 
-    pub(crate) fn rest(&mut self) {
+    pub(crate) fn release_memory(&mut self) {
         self.queue.shrink_to_fit();
     }
 }
@@ -200,10 +200,10 @@ mod tests {
         input.write(ONE, &[7; 60_000], None).unwrap();
         input.write(ONE, &[7; 60_000], None).unwrap();
         input.close();
-        input.give(&mut out, 2, &limits);
+        input.send_pending(&mut out, 2, &limits);
         assert_eq!((frames(&out), input.sent), (4, 65_536));
-        assert!(!input.took(70_000) && input.took(65_536) && !input.took(1));
-        input.give(&mut out, 2, &limits);
+        assert!(!input.consume(70_000) && input.consume(65_536) && !input.consume(1));
+        input.send_pending(&mut out, 2, &limits);
         assert_eq!((frames(&out), input.sent, input.end), (4 + 4 + 1, 120_000, InputEnd::Closed));
         assert_eq!(input.write(ONE, b"x", None).unwrap_err().code, FailureCode::InputClosed);
     }
@@ -226,12 +226,12 @@ mod tests {
             input.write(ONE, &[0; 65_536], None).unwrap();
         }
         assert_eq!(std::iter::from_fn(|| input.next_accepted()).count(), 4);
-        input.give(&mut Vec::new(), 2, &ExecLimits::DEFAULT);
+        input.send_pending(&mut Vec::new(), 2, &ExecLimits::DEFAULT);
         assert_eq!(input.next_accepted(), Some(ONE));
         for _ in 0..60 {
             input.write(ONE, &[0; 65_536], None).unwrap();
         }
         assert_eq!(input.write(ONE, &[0; 65_536], None).unwrap_err().code, FailureCode::TooMany);
-        assert_eq!(input.break_off().len(), 60);
+        assert_eq!(input.abort().len(), 60);
     }
 }

@@ -16,7 +16,7 @@ use carrel_shim_client::messages::{JobCommand, JobInfo, JobOutcome, JobState, Jo
 
 use super::input::JobInputQueue;
 use super::order::{OutputOrder, index};
-use super::output::OutputLog;
+use super::output::JobOutputLog;
 
 const SIGTERM: i32 = 15;
 const SIGKILL: i32 = 9;
@@ -53,7 +53,7 @@ pub(crate) struct Job {
     killed: bool,
     /// Whether it was killed: no follower delays it any more.
     pub(crate) insisted: bool,
-    pub(crate) streams: [OutputLog; 2],
+    pub(crate) streams: [JobOutputLog; 2],
     pub(crate) order: OutputOrder,
     /// Unacknowledged output: stream, end offset, and charge.
     unacknowledged: VecDeque<(StreamName, u64, u64)>,
@@ -73,19 +73,19 @@ pub(crate) struct Job {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FrameEffect {
     /// Its state changed.
-    News,
+    StateChanged,
     /// It exited, or could not be started.
-    Over,
+    Finished,
     /// Its input is closed.
-    InputBroken,
+    InputClosed,
     /// The frame is invalid.
-    Nonsense,
+    Invalid,
     /// More output than permitted.
-    Flood,
+    WindowExceeded,
 }
 
 /// Sanitizes an agent's text to be recorded and displayed: limited in length, and without control characters.
-fn said(text: &str, longest: usize) -> String {
+fn sanitize(text: &str, longest: usize) -> String {
     text.chars().take(longest).map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
@@ -101,8 +101,8 @@ impl Job {
         now: (Instant, u64),
     ) -> io::Result<Self> {
         let limit = command.keep_bytes.unwrap_or(limit).min(limit);
-        let stdout = OutputLog::new(logs, format!("{id}.stdout.log"), limit)?;
-        let stderr = OutputLog::new(logs, format!("{id}.stderr.log"), limit)?;
+        let stdout = JobOutputLog::new(logs, format!("{id}.stdout.log"), limit)?;
+        let stderr = JobOutputLog::new(logs, format!("{id}.stderr.log"), limit)?;
         Ok(Self {
             id: id.to_owned(),
             trace: None,
@@ -139,7 +139,7 @@ impl Job {
         info: &JobInfo,
         command: JobCommand,
         trace: u64,
-        streams: [OutputLog; 2],
+        streams: [JobOutputLog; 2],
         order: OutputOrder,
         ended: Instant,
     ) -> Self {
@@ -208,7 +208,7 @@ impl Job {
     }
 
     pub(crate) fn info(&self, logs: &Path) -> JobInfo {
-        let stream = |stream: &OutputLog| {
+        let stream = |stream: &JobOutputLog| {
             let gap = stream.gap();
             JobStream {
                 path: Some(logs.join(stream.name()).into()),
@@ -220,7 +220,7 @@ impl Job {
         let [stdout, stderr] = &self.streams;
         JobInfo {
             job: self.id.clone(),
-            command: self.words(),
+            command: self.command_line(),
             user: self.command.user.clone(),
             cwd: self.command.cwd.clone(),
             tty: self.command.tty,
@@ -239,30 +239,30 @@ impl Job {
         }
     }
 
-    pub(crate) fn words(&self) -> Vec<String> {
+    pub(crate) fn command_line(&self) -> Vec<String> {
         std::iter::once(&self.command.program).chain(&self.command.args).cloned().collect()
     }
 
     // --- frames of the agent
 
     /// Handles a frame of the agent, with a disk budget of `allowed` bytes.
-    pub(crate) fn hear(
+    pub(crate) fn handle_frame(
         &mut self,
         frame: Frame<'_>,
         allowed: u64,
         held: [Option<u64>; 2],
         limits: &ExecLimits,
     ) -> FrameEffect {
-        let Ok(envelope) = Envelope::parse(frame.body) else { return FrameEffect::Nonsense };
+        let Ok(envelope) = Envelope::parse(frame.body) else { return FrameEffect::Invalid };
         let last = frame.flags.known() == Flags::TERMINAL;
         match (envelope.message_type(), last) {
             (Some(MessageType::ExecStdout), false) => match envelope.payload::<ExecStdout<'_>>() {
                 Ok(output) => self.wrote(StreamName::Stdout, &output.data, allowed, held, limits),
-                Err(_) => FrameEffect::Nonsense,
+                Err(_) => FrameEffect::Invalid,
             },
             (Some(MessageType::ExecStderr), false) => match envelope.payload::<ExecStderr<'_>>() {
                 Ok(output) => self.wrote(StreamName::Stderr, &output.data, allowed, held, limits),
-                Err(_) => FrameEffect::Nonsense,
+                Err(_) => FrameEffect::Invalid,
             },
             (Some(MessageType::ExecStarted), false) => match envelope.payload::<ExecStarted>() {
                 Ok(started) if self.pid.is_none() => {
@@ -270,37 +270,37 @@ impl Job {
                     if self.state == JobState::Starting {
                         self.state = JobState::Running;
                     }
-                    FrameEffect::News
+                    FrameEffect::StateChanged
                 }
-                _ => FrameEffect::Nonsense,
+                _ => FrameEffect::Invalid,
             },
             (Some(MessageType::ExecStdinAck), false) => match envelope.payload::<ExecStdinAck>() {
-                Ok(ack) if self.input.took(ack.consumed) => FrameEffect::News,
-                _ => FrameEffect::Nonsense,
+                Ok(ack) if self.input.consume(ack.consumed) => FrameEffect::StateChanged,
+                _ => FrameEffect::Invalid,
             },
-            (Some(MessageType::ExecStdinError), false) => FrameEffect::InputBroken,
+            (Some(MessageType::ExecStdinError), false) => FrameEffect::InputClosed,
             (Some(MessageType::ExecExited), true) => match envelope.payload::<ExecExited>() {
                 Ok(exited) => self.exited(exited),
-                Err(_) => FrameEffect::Nonsense,
+                Err(_) => FrameEffect::Invalid,
             },
             (Some(MessageType::ExecFailed), true) => match envelope.payload::<ExecFailed>() {
                 Ok(failed) if self.pid.is_none() => {
-                    let errno_name = failed.errno_name.as_deref().map(|name| said(name, LONGEST_NAME));
-                    self.never_ran(failed.kind.as_str(), errno_name, said(&failed.message, LONGEST_WORDS));
-                    FrameEffect::Over
+                    let errno_name = failed.errno_name.as_deref().map(|name| sanitize(name, LONGEST_NAME));
+                    self.fail_to_start(failed.kind.as_str(), errno_name, sanitize(&failed.message, LONGEST_WORDS));
+                    FrameEffect::Finished
                 }
-                _ => FrameEffect::Nonsense,
+                _ => FrameEffect::Invalid,
             },
             (Some(MessageType::CoreError), true) => match envelope.payload::<CoreError>() {
                 // For a running job this only reports a rejected message.
-                Ok(_) if self.pid.is_some() => FrameEffect::News,
+                Ok(_) if self.pid.is_some() => FrameEffect::StateChanged,
                 Ok(error) => {
-                    self.never_ran("refused", None, said(&error.message, LONGEST_WORDS));
-                    FrameEffect::Over
+                    self.fail_to_start("refused", None, sanitize(&error.message, LONGEST_WORDS));
+                    FrameEffect::Finished
                 }
-                Err(_) => FrameEffect::Nonsense,
+                Err(_) => FrameEffect::Invalid,
             },
-            _ => FrameEffect::Nonsense,
+            _ => FrameEffect::Invalid,
         }
     }
 
@@ -315,14 +315,18 @@ impl Job {
         let [stdout, stderr] = &mut self.streams;
         let stream = if name == StreamName::Stdout { stdout } else { stderr };
         if data.is_empty() || data.len() > limits.output_chunk_size as usize {
-            return FrameEffect::Nonsense;
+            return FrameEffect::Invalid;
         }
         stream.append(data, allowed, held.get(index(name)).copied().flatten());
         self.order.note(name, stream.length());
         let charge = data.len() as u64 + OUTPUT_CHUNK_CHARGE;
         self.unacknowledged.push_back((name, stream.length(), charge));
         self.outstanding += charge;
-        if self.outstanding > u64::from(limits.output_limit) * 2 { FrameEffect::Flood } else { FrameEffect::News }
+        if self.outstanding > u64::from(limits.output_limit) * 2 {
+            FrameEffect::WindowExceeded
+        } else {
+            FrameEffect::StateChanged
+        }
     }
 
     fn exited(&mut self, exited: ExecExited) -> FrameEffect {
@@ -334,10 +338,10 @@ impl Job {
         };
         let code = (exited.code >= 0 && exited.signal.is_none()).then_some(exited.code);
         self.outcome = Some(JobOutcome { code, signal: exited.signal, ..JobOutcome::of(kind) });
-        FrameEffect::Over
+        FrameEffect::Finished
     }
 
-    fn never_ran(&mut self, failure: &str, errno_name: Option<String>, message: String) {
+    fn fail_to_start(&mut self, failure: &str, errno_name: Option<String>, message: String) {
         self.outcome = Some(JobOutcome {
             failure: Some(failure.to_owned()),
             errno_name,
@@ -347,7 +351,7 @@ impl Job {
     }
 
     /// The sandbox ended first.
-    pub(crate) fn lose(&mut self, lost: &JobOutcome) {
+    pub(crate) fn abort(&mut self, lost: &JobOutcome) {
         if self.outcome.is_none() {
             self.outcome = Some(self.ending.map_or_else(|| lost.clone(), JobOutcome::of));
         }
@@ -360,15 +364,15 @@ impl Job {
     }
 
     /// Finishes the job, given the total number of OOM-killed processes.
-    pub(crate) fn conclude(&mut self, now: (Instant, u64), kills: u64) {
+    pub(crate) fn finish(&mut self, now: (Instant, u64), kills: u64) {
         let meanwhile = if self.was_killed() { kills.saturating_sub(self.kills_before) } else { 0 };
         if let Some(outcome) = self.outcome.as_mut().filter(|_| meanwhile > 0) {
             let killed = outcome.kind == OutcomeKind::Signalled && outcome.signal == Some(SIGKILL);
             if killed && !self.killed {
                 outcome.kind = OutcomeKind::OutOfMemory;
             }
-            let words = format!("{meanwhile} processes of the sandbox were OOM-killed meanwhile");
-            outcome.message.get_or_insert(words);
+            let message = format!("{meanwhile} processes of the sandbox were OOM-killed meanwhile");
+            outcome.message.get_or_insert(message);
         }
         (self.state, self.ended, self.ended_ms) = (JobState::Ended, Some(now.0), Some(now.1));
         (self.deadline, self.insist) = (None, None);
@@ -385,7 +389,7 @@ impl Job {
         while let Some((stream, end, charge)) = self.unacknowledged.front().copied() {
             let [stdout, stderr] = &self.streams;
             let (kept, held) = if stream == StreamName::Stdout { (stdout, held[0]) } else { (stderr, held[1]) };
-            if held.is_some_and(|held| end > kept.may_reach(held)) {
+            if held.is_some_and(|held| end > kept.acknowledgeable(held)) {
                 break;
             }
             self.acknowledged += charge;
@@ -416,7 +420,7 @@ impl Job {
     }
 
     /// Sends the last size to the agent.
-    pub(crate) fn tell_size(&mut self, out: &mut Vec<u8>) {
+    pub(crate) fn send_size(&mut self, out: &mut Vec<u8>) {
         if let Some((rows, cols)) = self.size.take().filter(|_| !self.is_over()) {
             let _fits = codec::encode(out, Generation::CURRENT, self.channel, &ExecResize { rows, cols });
         }
@@ -469,9 +473,9 @@ impl Job {
         }
     }
 
-    pub(crate) fn rest(&mut self) {
-        self.streams.iter_mut().for_each(OutputLog::rest);
+    pub(crate) fn release_memory(&mut self) {
+        self.streams.iter_mut().for_each(JobOutputLog::release_memory);
         self.unacknowledged.shrink_to_fit();
-        self.input.rest();
+        self.input.release_memory();
     }
 }

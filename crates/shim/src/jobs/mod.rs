@@ -20,12 +20,13 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use carrel_failpoint::Failpoints;
 use carrel_protocol::Frame;
 use carrel_protocol::payload::ExecLimits;
 use carrel_shim_client::messages::{
     Fact, FactKind, FailureCode, JobCommand, JobInfo, JobOutcome, JobRetention, PeerProcess, StreamName,
 };
-use carrel_shim_client::note_trimmed;
+use carrel_shim_client::record_trimmed;
 
 use self::archive::Archive;
 use self::earlier_logs::EarlierLogs;
@@ -34,9 +35,9 @@ use self::finished::OldestJob;
 pub(crate) use self::input::InputHolder;
 use self::job::{FrameEffect, Job};
 use self::order::index;
-use self::output::OutputLog;
+use self::output::JobOutputLog;
 pub(crate) use self::output::OutputRead;
-use crate::failpoint::{Failpoint, reached};
+use crate::failpoint::Failpoint;
 use crate::journal::{JournalWriter, wall_ms};
 
 /// The maximum length of a job id.
@@ -70,7 +71,7 @@ pub(crate) struct Jobs {
     by_id: HashMap<String, JobKey>,
     by_channel: HashMap<u32, JobKey>,
     /// Finished jobs, oldest first.
-    over: VecDeque<JobKey>,
+    finished: VecDeque<JobKey>,
     /// Finished jobs that are not in memory, and pruned ones.
     archive: Archive,
     /// Jobs loaded from the archive, in that order.
@@ -88,7 +89,7 @@ pub(crate) struct Jobs {
     /// Logs of earlier starts of the sandbox, once a job was started.
     earlier: Option<EarlierLogs>,
     /// Jobs whose output files are not created yet.
-    begun: Vec<JobKey>,
+    without_output_files: Vec<JobKey>,
     /// Jobs that exited and whose ends are not recorded yet.
     concluding: Vec<JobKey>,
     /// Jobs whose terminal size changed.
@@ -113,7 +114,7 @@ pub(crate) struct RequestRef {
 #[derive(Debug, Default)]
 pub(crate) struct AgentFrames {
     /// Sent before everything else.
-    pub(crate) words: Vec<u8>,
+    pub(crate) control: Vec<u8>,
     /// Sent in turn with clients.
     pub(crate) data: Vec<u8>,
     /// Released ids.
@@ -124,13 +125,13 @@ pub(crate) struct AgentFrames {
 #[derive(Debug)]
 pub(crate) enum JobEvent {
     /// Input was accepted, with the total.
-    Wrote(RequestRef, u64),
+    InputAccepted(RequestRef, u64),
     /// A request was rejected.
-    Refused(RequestRef, RequestRejection),
+    Rejected(RequestRef, RequestRejection),
     /// Another client took the input.
     InputLost(RequestRef, PeerProcess, u64),
     /// The agent sent more than permitted.
-    Flood,
+    WindowExceeded,
 }
 
 /// Why a request was rejected.
@@ -164,7 +165,7 @@ impl Jobs {
             jobs: BTreeMap::new(),
             by_id: HashMap::new(),
             by_channel: HashMap::new(),
-            over: VecDeque::new(),
+            finished: VecDeque::new(),
             archive: Archive::default(),
             recalled: VecDeque::new(),
             oldest: None,
@@ -175,7 +176,7 @@ impl Jobs {
             next: 1,
             kept_bytes: 0,
             earlier: None,
-            begun: Vec::new(),
+            without_output_files: Vec::new(),
             concluding: Vec::new(),
             resized: Vec::new(),
             held: HashMap::new(),
@@ -187,17 +188,17 @@ impl Jobs {
     // --- start
 
     /// Looks up a job by the id of a start request.
-    pub(crate) fn look(&mut self, id: &str, command: &JobCommand) -> Result<StartLookup, RequestRejection> {
+    pub(crate) fn look_up(&mut self, id: &str, command: &JobCommand) -> Result<StartLookup, RequestRejection> {
         check_id(id)?;
         check_size(command)?;
         if let Some((key, job)) = self.by_id.get(id).and_then(|key| Some((*key, self.jobs.get(key)?))) {
             let same = match job.trace {
-                Some(trace) => trace == self.archive.trace_of(command),
+                Some(trace) => trace == self.archive.command_hash(command),
                 None => is_same(&job.command, command),
             };
             return if same { Ok(StartLookup::Attached(key)) } else { Err(conflict(id)) };
         }
-        self.look_back(id, command)
+        self.look_up_finished(id, command)
     }
 
     /// Creates a job and sends it to the agent. It is recorded before.
@@ -230,31 +231,31 @@ impl Jobs {
         job.kills_before = kills;
         let fact = Fact {
             job: Some(id.to_owned()),
-            command: Some(shortened(job.words())),
+            command: Some(truncated(job.command_line())),
             ..Fact::new(now.1, FactKind::JobStarted)
         };
-        if let Err(error) = log.require(fact) {
+        if let Err(error) = log.record_before(fact) {
             closing(&mut self.outgoing);
             return Err(RequestRejection::new(FailureCode::JournalFailed, format!("the journal: {error}")));
         }
-        reached(Failpoint::JobRecorded);
-        self.outgoing.words.extend_from_slice(&job.request());
-        job.input.give(&mut self.outgoing.data, channel, &limits);
+        Failpoint::JobRecorded.reached();
+        self.outgoing.control.extend_from_slice(&job.request());
+        job.input.send_pending(&mut self.outgoing.data, channel, &limits);
         let key = self.next;
         self.next += 1;
         self.by_id.insert(id.to_owned(), key);
         self.by_channel.insert(channel, key);
         self.jobs.insert(key, Box::new(job));
-        self.begun.push(key);
+        self.without_output_files.push(key);
         Ok(key)
     }
 
     /// Creates the output files of started jobs, while the agent already executes them.
     pub(crate) fn keep_outputs(&mut self) {
-        if !self.begun.is_empty() && self.earlier.is_none() {
+        if !self.without_output_files.is_empty() && self.earlier.is_none() {
             self.earlier = Some(EarlierLogs::find(&self.logs, |_| false));
         }
-        for key in std::mem::take(&mut self.begun) {
+        for key in std::mem::take(&mut self.without_output_files) {
             let streams = self.jobs.get_mut(&key).map(|job| job.streams.iter_mut());
             streams.into_iter().flatten().for_each(|stream| stream.keep(&self.logs));
         }
@@ -291,13 +292,13 @@ impl Jobs {
     /// The numbers of active, kept and pruned jobs.
     pub(crate) fn counts(&self) -> (usize, usize, usize) {
         let (archived, forgotten) = self.archive.counts();
-        (self.jobs.len() - self.over.len() - self.recalled.len(), self.over.len() + archived, forgotten)
+        (self.jobs.len() - self.finished.len() - self.recalled.len(), self.finished.len() + archived, forgotten)
     }
 
     // --- frames of the agent
 
     /// Handles a frame of the agent; returns whether it is valid.
-    pub(crate) fn hear(&mut self, frame: Frame<'_>) -> bool {
+    pub(crate) fn handle_frame(&mut self, frame: Frame<'_>) -> bool {
         let Some(limits) = self.limits else { return false };
         let Some(key) = self.by_channel.get(&frame.id).copied() else { return false };
         self.make_room();
@@ -306,72 +307,72 @@ impl Jobs {
         let before = charged(job);
         let allowed = self.keep.total_bytes.saturating_sub(taken);
         let held = self.held.get(&key).copied().filter(|_| !job.insisted).unwrap_or_default();
-        let heard = job.hear(frame, allowed, held, &limits);
+        let effect = job.handle_frame(frame, allowed, held, &limits);
         let more = charged(job) - before;
         self.kept_bytes += more;
-        reached(if more > 0 { Failpoint::OutputKept } else { Failpoint::JobStarted });
-        match heard {
-            FrameEffect::News => {
-                job.input.give(&mut self.outgoing.data, job.channel, &limits);
-                job.acknowledge(&mut self.outgoing.words, held, &limits);
-                self.answer_writers(key);
+        if more > 0 { Failpoint::OutputKept } else { Failpoint::JobStarted }.reached();
+        match effect {
+            FrameEffect::StateChanged => {
+                job.input.send_pending(&mut self.outgoing.data, job.channel, &limits);
+                job.acknowledge(&mut self.outgoing.control, held, &limits);
+                self.acknowledge_writes(key);
             }
-            FrameEffect::Over => {
+            FrameEffect::Finished => {
                 self.by_channel.remove(&frame.id);
                 self.outgoing.closed.push(frame.id);
                 self.concluding.push(key);
             }
-            FrameEffect::InputBroken => {
-                for asker in job.input.break_off() {
+            FrameEffect::InputClosed => {
+                for requester in job.input.abort() {
                     let refusal = RequestRejection::new(FailureCode::InputClosed, "the job closed its input");
-                    self.events.push(JobEvent::Refused(asker, refusal));
+                    self.events.push(JobEvent::Rejected(requester, refusal));
                 }
             }
-            FrameEffect::Flood => self.events.push(JobEvent::Flood),
-            FrameEffect::Nonsense => return false,
+            FrameEffect::WindowExceeded => self.events.push(JobEvent::WindowExceeded),
+            FrameEffect::Invalid => return false,
         }
         true
     }
 
-    fn answer_writers(&mut self, key: JobKey) {
+    fn acknowledge_writes(&mut self, key: JobKey) {
         let Some(job) = self.jobs.get_mut(&key) else { return };
-        while let Some(asker) = job.input.next_accepted() {
-            self.events.push(JobEvent::Wrote(asker, job.input.accepted()));
+        while let Some(requester) = job.input.next_accepted() {
+            self.events.push(JobEvent::InputAccepted(requester, job.input.accepted()));
         }
     }
 
     /// Records the ends of jobs, given the number of OOM-killed processes. Returns whether there were any.
-    pub(crate) fn conclude(&mut self, log: &mut JournalWriter, kills: u64) -> bool {
-        let over = std::mem::take(&mut self.concluding);
-        for key in &over {
+    pub(crate) fn finish(&mut self, log: &mut JournalWriter, kills: u64) -> bool {
+        let finished = std::mem::take(&mut self.concluding);
+        for key in &finished {
             let Some(job) = self.jobs.get_mut(key) else { continue };
             let now = (Instant::now(), wall_ms());
             let before = charged(job);
-            job.conclude(now, kills);
+            job.finish(now, kills);
             self.kept_bytes = (self.kept_bytes + charged(job)).saturating_sub(before);
             for (name, stream) in STREAMS.into_iter().zip(&job.streams) {
-                note_trimmed(&self.logs, &job.id, name, stream.missing());
+                record_trimmed(&self.logs, &job.id, name, stream.missing());
             }
-            for asker in job.input.break_off() {
+            for requester in job.input.abort() {
                 let refusal = RequestRejection::new(FailureCode::JobEnded, format!("job {} has ended", job.id));
-                self.events.push(JobEvent::Refused(asker, refusal));
+                self.events.push(JobEvent::Rejected(requester, refusal));
             }
             let fact = Fact {
                 job: Some(job.id.clone()),
                 outcome: job.outcome().cloned(),
                 ..Fact::new(now.1, FactKind::JobEnded)
             };
-            log.note(fact);
-            reached(Failpoint::JobEnded);
+            log.record(fact);
+            Failpoint::JobEnded.reached();
             self.held.remove(key);
-            self.over.push_back(*key);
+            self.finished.push_back(*key);
             // From here on its command is compared by hash: a thousand long commands would use much memory.
-            job.trace = Some(self.archive.trace_of(&job.command));
-            let mut words = shortened(job.words()).into_iter();
+            job.trace = Some(self.archive.command_hash(&job.command));
+            let mut words = truncated(job.command_line()).into_iter();
             let (program, args) = (words.next().unwrap_or_default(), words.collect());
             job.command = JobCommand { program, args, env: Vec::new(), ..std::mem::take(&mut job.command) };
         }
-        !over.is_empty()
+        !finished.is_empty()
     }
 
     /// Whether one of the finished jobs was killed.
@@ -380,10 +381,10 @@ impl Jobs {
     }
 
     /// The sandbox ended, and with it every job.
-    pub(crate) fn lose_all(&mut self, lost: &JobOutcome) {
+    pub(crate) fn abort_all(&mut self, lost: &JobOutcome) {
         for key in std::mem::take(&mut self.by_channel).into_values() {
             if let Some(job) = self.jobs.get_mut(&key) {
-                job.lose(lost);
+                job.abort(lost);
                 self.concluding.push(key);
             }
         }
@@ -397,7 +398,7 @@ impl Jobs {
         let Some(job) = self.jobs.get_mut(&key) else { return };
         job.viewers = if more { job.viewers + 1 } else { job.viewers.saturating_sub(1) };
         if job.viewers == 0 && job.ended.is_some() {
-            job.streams.iter_mut().for_each(OutputLog::close);
+            job.streams.iter_mut().for_each(JobOutputLog::close);
         }
     }
 
@@ -411,13 +412,13 @@ impl Jobs {
             for (stream, held) in job.streams.iter_mut().zip(held) {
                 stream.trim(held);
             }
-            job.acknowledge(&mut self.outgoing.words, held, &limits);
+            job.acknowledge(&mut self.outgoing.control, held, &limits);
         }
     }
 
     /// The number of bytes that a job wrote.
     pub(crate) fn length(&self, key: JobKey, name: StreamName) -> u64 {
-        self.jobs.get(&key).and_then(|job| job.streams.get(index(name))).map_or(0, OutputLog::length)
+        self.jobs.get(&key).and_then(|job| job.streams.get(index(name))).map_or(0, JobOutputLog::length)
     }
 
     /// Which output comes next for a follower at these offsets, and up to where.
@@ -448,12 +449,12 @@ impl Jobs {
 
     /// Handles deadlines, unless the sandbox is paused; returns the next one.
     pub(crate) fn tick(&mut self, now: Instant, paused: bool) -> Option<Instant> {
-        let (words, mut due) = (&mut self.outgoing.words, None);
+        let (control, mut due) = (&mut self.outgoing.control, None);
         for key in self.by_channel.values().filter(|_| !paused) {
             let next = self.jobs.get_mut(key).and_then(|job| {
-                let next = job.tick(words, now);
+                let next = job.tick(control, now);
                 if let (true, Some(limits)) = (job.insisted, &self.limits) {
-                    job.acknowledge(words, [None, None], limits);
+                    job.acknowledge(control, [None, None], limits);
                 }
                 next
             });
@@ -469,8 +470,8 @@ impl Jobs {
     }
 
     /// Releases unused memory.
-    pub(crate) fn rest(&mut self) {
-        self.jobs.values_mut().for_each(|job| job.rest());
+    pub(crate) fn release_memory(&mut self) {
+        self.jobs.values_mut().for_each(|job| job.release_memory());
     }
 
     // --- results
@@ -478,7 +479,7 @@ impl Jobs {
     pub(crate) fn take_outgoing(&mut self) -> AgentFrames {
         for key in std::mem::take(&mut self.resized) {
             if let Some(job) = self.jobs.get_mut(&key) {
-                job.tell_size(&mut self.outgoing.words);
+                job.send_size(&mut self.outgoing.control);
             }
         }
         std::mem::take(&mut self.outgoing)
@@ -491,7 +492,7 @@ impl Jobs {
 
 /// The disk usage of a job.
 fn charged(job: &Job) -> u64 {
-    job.streams.iter().map(OutputLog::charged).sum()
+    job.streams.iter().map(JobOutputLog::charged).sum()
 }
 
 /// Whether two commands are equal, except for the size of their terminals.
@@ -500,7 +501,7 @@ fn is_same(one: &JobCommand, other: &JobCommand) -> bool {
 }
 
 /// The recorded form of a command: truncated to what identifies it.
-fn shortened(words: Vec<String>) -> Vec<String> {
+fn truncated(words: Vec<String>) -> Vec<String> {
     let mut left = LONGEST_RECORDED;
     let mut shorten = |word: String| {
         if left == 0 {
@@ -515,8 +516,8 @@ fn shortened(words: Vec<String>) -> Vec<String> {
 }
 
 fn conflict(id: &str) -> RequestRejection {
-    let words = format!("there is a job {id} with another command");
-    RequestRejection { hint: Some("choose another id"), ..RequestRejection::new(FailureCode::JobConflict, words) }
+    let message = format!("there is a job {id} with another command");
+    RequestRejection { hint: Some("choose another id"), ..RequestRejection::new(FailureCode::JobConflict, message) }
 }
 
 /// Checks that a command fits into every message that contains it.
@@ -527,16 +528,16 @@ fn check_size(command: &JobCommand) -> Result<(), RequestRejection> {
     let paths = [Some(program), cwd.as_ref()].into_iter().flatten().all(|path| longest(path, LONGEST_PATH));
     let names = user.iter().chain(rlimits.iter().map(|limit| &limit.resource)).all(|name| longest(name, LONGEST_NAME));
     if !paths || !names || rlimits.len() > MOST_LIMITS {
-        let words = "a path, a name or the list of limits of the command is too long";
-        return Err(RequestRejection::new(FailureCode::InvalidRequest, words));
+        let message = "a path, a name or the list of limits of the command is too long";
+        return Err(RequestRejection::new(FailureCode::InvalidRequest, message));
     }
-    let words = args.iter().chain(env).chain(cwd).chain(user);
-    let bytes = words.fold(program.len(), |bytes, word| bytes + word.len() + 9);
+    let parts = args.iter().chain(env).chain(cwd).chain(user);
+    let bytes = parts.fold(program.len(), |bytes, word| bytes + word.len() + 9);
     if bytes <= LONGEST_COMMAND {
         return Ok(());
     }
-    let words = format!("a command of {bytes} bytes is longer than {LONGEST_COMMAND}");
-    Err(RequestRejection::new(FailureCode::InvalidRequest, words))
+    let message = format!("a command of {bytes} bytes is longer than {LONGEST_COMMAND}");
+    Err(RequestRejection::new(FailureCode::InvalidRequest, message))
 }
 
 fn check_id(id: &str) -> Result<(), RequestRejection> {
@@ -544,10 +545,10 @@ fn check_id(id: &str) -> Result<(), RequestRejection> {
     if (1..=LONGEST_ID).contains(&id.len()) && id.bytes().all(known) && !id.starts_with('.') {
         return Ok(());
     }
-    let words = format!(
+    let message = format!(
         "the id of a job is 1 to {LONGEST_ID} letters, digits, `-`, `_`, `.` or `~`, and does not begin with `.`"
     );
-    Err(RequestRejection::new(FailureCode::InvalidRequest, words))
+    Err(RequestRejection::new(FailureCode::InvalidRequest, message))
 }
 
 // === impl RequestRejection ===

@@ -33,12 +33,11 @@ impl OutputOrder {
             Some((last, until)) if *last == stream => *until = end,
             _ => self.turns.push_back((stream, end)),
         }
-        if self.turns.len() > MOST {
-            if let Some((stream, end)) = self.turns.pop_front() {
-                if let Some(before) = self.before.get_mut(index(stream)) {
-                    *before = end;
-                }
-            }
+        if self.turns.len() > MOST
+            && let Some((stream, end)) = self.turns.pop_front()
+            && let Some(before) = self.before.get_mut(index(stream))
+        {
+            *before = end;
         }
     }
 

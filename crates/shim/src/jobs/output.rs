@@ -21,7 +21,7 @@ const NEWEST: usize = 32 * 1024;
 
 /// One output of a job.
 #[derive(Debug)]
-pub(crate) struct OutputLog {
+pub(crate) struct JobOutputLog {
     name: String,
     /// Open while it is written or read.
     file: Option<File>,
@@ -53,9 +53,9 @@ pub(crate) enum OutputRead {
     Failed(Errno),
 }
 
-// === impl OutputLog ===
+// === impl JobOutputLog ===
 
-impl OutputLog {
+impl JobOutputLog {
     /// Creates an output with a maximum length of its head. Its file must not exist.
     pub(crate) fn new(directory: &OwnedFd, name: String, limit: u64) -> io::Result<Self> {
         match rustix::fs::accessat(directory, name.as_str(), Access::EXISTS, AtFlags::SYMLINK_NOFOLLOW) {
@@ -114,12 +114,12 @@ impl OutputLog {
 
     /// The first dropped byte, and the first kept one after it.
     pub(crate) fn gap(&self) -> Option<(u64, u64)> {
-        let kept = self.kept_again();
+        let kept = self.tail_start();
         (self.cut && kept > self.head).then_some((self.head, kept))
     }
 
     /// The first kept byte after the head.
-    fn kept_again(&self) -> u64 {
+    fn tail_start(&self) -> u64 {
         let ring = self.length - self.ring.len() as u64;
         self.tail.map_or(ring, |(from, _)| from).max(self.head)
     }
@@ -165,14 +165,14 @@ impl OutputLog {
     }
 
     /// How much may be acknowledged to the agent while a holding follower is at `held`.
-    pub(crate) fn may_reach(&self, held: u64) -> u64 {
+    pub(crate) fn acknowledgeable(&self, held: u64) -> u64 {
         let limit = if self.cut { self.head } else { self.limit };
         held.saturating_add(RING as u64).max(limit)
     }
 
     /// The job has ended: the tail is written to the file after the marker.
     pub(crate) fn finish(&mut self, watched: bool) {
-        if self.cut && self.kept_again() < self.length {
+        if self.cut && self.tail_start() < self.length {
             let from = self.length - self.ring.len() as u64;
             let before = self.charged;
             self.mark(&format!("[carrel: it goes on at byte {from}]\n"));
@@ -235,7 +235,7 @@ impl OutputLog {
             Some((from, at)) if offset >= from => Some((at + (offset - from), self.length - from + at)),
             _ => None,
         };
-        let Some((at, end)) = place else { return OutputRead::Cut(self.kept_again()) };
+        let Some((at, end)) = place else { return OutputRead::Cut(self.tail_start()) };
         let length = limit.min(usize::try_from(end - at).unwrap_or(usize::MAX));
         match self.read_file(directory, at, length, out) {
             Ok(count @ 1..) => OutputRead::Bytes(count),
@@ -243,7 +243,7 @@ impl OutputLog {
                 OutputRead::Failed(Errno::from_io_error(&error).unwrap_or(Errno::IO))
             }
             // The file was truncated or removed by another process; the tail in memory is still available.
-            _ if offset < self.head => OutputRead::Cut(ring.max(offset + 1).min(self.head.max(self.kept_again()))),
+            _ if offset < self.head => OutputRead::Cut(ring.max(offset + 1).min(self.head.max(self.tail_start()))),
             _ => OutputRead::Cut(self.length),
         }
     }
@@ -271,7 +271,7 @@ impl OutputLog {
     }
 
     /// Releases unused memory.
-    pub(crate) fn rest(&mut self) {
+    pub(crate) fn release_memory(&mut self) {
         self.ring.shrink_to_fit();
     }
 
@@ -301,17 +301,17 @@ fn write(file: &mut File, mut bytes: &[u8]) -> usize {
 mod tests {
     use super::*;
 
-    fn stream(limit: u64) -> (tempfile::TempDir, OwnedFd, OutputLog) {
+    fn stream(limit: u64) -> (tempfile::TempDir, OwnedFd, JobOutputLog) {
         let home = tempfile::tempdir().unwrap();
         let directory: OwnedFd = File::open(home.path()).unwrap().into();
-        let mut stream = OutputLog::new(&directory, "a.stdout.log".to_owned(), limit).unwrap();
+        let mut stream = JobOutputLog::new(&directory, "a.stdout.log".to_owned(), limit).unwrap();
         stream.keep(&directory);
         (home, directory, stream)
     }
 
     /// Everything that is kept, in chunks, with the gaps between them.
     fn read_all(
-        stream: &mut OutputLog,
+        stream: &mut JobOutputLog,
         directory: &OwnedFd,
         from: u64,
         step: usize,
@@ -387,7 +387,7 @@ mod tests {
         stream.append(&all[..600_000], u64::MAX, Some(0));
         stream.append(&all[600_000..], u64::MAX, Some(100_000));
         assert_eq!(read_all(&mut stream, &directory, 100_000, 5000), [(100_000, Ok(all[100_000..].to_vec()))]);
-        assert_eq!(stream.may_reach(100_000), 100_000 + RING as u64);
+        assert_eq!(stream.acknowledgeable(100_000), 100_000 + RING as u64);
         stream.trim(None);
         assert_eq!(stream.gap(), Some((10, (all.len() - RING) as u64)));
     }
@@ -428,7 +428,7 @@ mod tests {
     }
 
     /// Checks that everything read is right, and that nothing required is missing.
-    fn check(stream: &mut OutputLog, directory: &OwnedFd, all: &[u8], held: Option<u64>) {
+    fn check(stream: &mut JobOutputLog, directory: &OwnedFd, all: &[u8], held: Option<u64>) {
         assert_eq!(stream.length(), all.len() as u64);
         let newest = all.len().saturating_sub(if stream.cut { RING } else { 0 }) as u64;
         for (offset, found) in read_all(stream, directory, 0, 50_000) {
@@ -446,7 +446,7 @@ mod tests {
     #[test]
     fn a_file_name_is_used_once_and_without_a_file_the_output_is_in_memory() {
         let (home, directory, mut stream) = stream(1 << 20);
-        let taken = OutputLog::new(&directory, "a.stdout.log".to_owned(), 10).unwrap_err();
+        let taken = JobOutputLog::new(&directory, "a.stdout.log".to_owned(), 10).unwrap_err();
         assert_eq!(taken.kind(), io::ErrorKind::AlreadyExists);
         stream.remove(&directory);
         drop(home);

@@ -15,33 +15,33 @@ impl Jobs {
     /// Accepts input for a job.
     pub(crate) fn write(
         &mut self,
-        asker: RequestRef,
+        requester: RequestRef,
         id: &str,
         data: &[u8],
         offset: Option<u64>,
     ) -> Result<(), RequestRejection> {
         if data.len() > LARGEST_WRITE {
-            let words = format!("{} bytes of input at once are more than {LARGEST_WRITE}", data.len());
-            return Err(RequestRejection::new(FailureCode::InvalidRequest, words));
+            let message = format!("{} bytes of input at once are more than {LARGEST_WRITE}", data.len());
+            return Err(RequestRejection::new(FailureCode::InvalidRequest, message));
         }
         let limits = self.limits.unwrap_or(ExecLimits::DEFAULT);
         let (key, job) = self.running(id)?;
-        job.input.write(asker, data, offset)?;
+        job.input.write(requester, data, offset)?;
         let channel = job.channel;
         let mut frames = Vec::new();
-        job.input.give(&mut frames, channel, &limits);
+        job.input.send_pending(&mut frames, channel, &limits);
         self.outgoing.data.extend_from_slice(&frames);
-        self.answer_writers(key);
+        self.acknowledge_writes(key);
         Ok(())
     }
 
-    pub(crate) fn close(&mut self, asker: RequestRef, id: &str) -> Result<(), RequestRejection> {
+    pub(crate) fn close(&mut self, requester: RequestRef, id: &str) -> Result<(), RequestRejection> {
         let limits = self.limits.unwrap_or(ExecLimits::DEFAULT);
         let (_, job) = self.running(id)?;
-        job.input.check(asker)?;
+        job.input.check(requester)?;
         job.input.close();
         let (channel, mut frames) = (job.channel, Vec::new());
-        job.input.give(&mut frames, channel, &limits);
+        job.input.send_pending(&mut frames, channel, &limits);
         self.outgoing.data.extend_from_slice(&frames);
         Ok(())
     }
@@ -57,9 +57,9 @@ impl Jobs {
         if !(1..=64).contains(&signal) {
             return Err(RequestRejection::new(FailureCode::InvalidRequest, format!("{signal} is no signal")));
         }
-        let mut words = Vec::new();
-        self.running(id)?.1.signal(&mut words, signal);
-        self.outgoing.words.extend_from_slice(&words);
+        let mut frames = Vec::new();
+        self.running(id)?.1.signal(&mut frames, signal);
+        self.outgoing.control.extend_from_slice(&frames);
         Ok(())
     }
 
@@ -67,7 +67,7 @@ impl Jobs {
     pub(crate) fn cancel(&mut self, id: &str, grace: Duration, clock: Instant) -> Result<JobKey, RequestRejection> {
         let key = self.find(id)?;
         if let Some(job) = self.jobs.get_mut(&key) {
-            job.end(&mut self.outgoing.words, OutcomeKind::Cancelled, grace, clock);
+            job.end(&mut self.outgoing.control, OutcomeKind::Cancelled, grace, clock);
         }
         Ok(key)
     }
@@ -90,25 +90,25 @@ impl Jobs {
                 job.input.holder = Some(before);
                 return Err(refusal);
             }
-            self.events.push(JobEvent::InputLost(before.asker, holder.peer.clone(), job.input.accepted()));
+            self.events.push(JobEvent::InputLost(before.requester, holder.peer.clone(), job.input.accepted()));
         }
         job.input.holder = Some(holder);
         Ok(Some(job.input.accepted()))
     }
 
     /// Cancels the acknowledgement of a write.
-    pub(crate) fn forget_writer(&mut self, asker: RequestRef) {
+    pub(crate) fn forget_writer(&mut self, requester: RequestRef) {
         for key in self.by_channel.values() {
             if let Some(job) = self.jobs.get_mut(key) {
-                job.input.forget_writer(asker);
+                job.input.forget_writer(requester);
             }
         }
     }
 
     /// Releases the input.
-    pub(crate) fn release_input(&mut self, key: JobKey, asker: RequestRef) {
+    pub(crate) fn release_input(&mut self, key: JobKey, requester: RequestRef) {
         if let Some(job) = self.jobs.get_mut(&key) {
-            job.input.holder.take_if(|holder| holder.asker == asker);
+            job.input.holder.take_if(|holder| holder.requester == requester);
         }
     }
 

@@ -12,7 +12,7 @@ use carrel_protocol::{Envelope, Flags, Frame, MessageType};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, sockopt};
 
-use super::say;
+use super::queue_message;
 use crate::jobs::AgentFrames;
 use crate::poll::{DescriptorToken, Interest, Poller};
 use crate::relay::ClientOutbox;
@@ -56,15 +56,15 @@ pub(super) struct PortConnection {
 enum PortSession {
     Open,
     /// It is aborted: until the agent has answered the ping sent after that, its frames may be in flight.
-    Leaving,
-    Over,
+    Aborting,
+    Ended,
 }
 
 /// The result of handling a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FrameOutcome {
-    Sense,
-    Nonsense,
+    Valid,
+    Invalid,
     /// No further frame will arrive.
     SessionOver,
 }
@@ -93,7 +93,7 @@ impl PortConnection {
     pub(super) fn request(&self, inside: u16) -> Vec<u8> {
         let mut frame = Vec::new();
         let connect = TcpConnect { host: LOCALHOST.to_owned(), port: inside, bulk: Some(self.offer) };
-        say(&mut frame, self.channel, &connect);
+        queue_message(&mut frame, self.channel, &connect);
         frame
     }
 
@@ -109,25 +109,25 @@ impl PortConnection {
 
     /// Whether it is finished.
     pub(super) fn is_done(&self) -> bool {
-        self.session == PortSession::Over && (self.socket.is_none() || (self.shut && self.input_ended))
+        self.session == PortSession::Ended && (self.socket.is_none() || (self.shut && self.input_ended))
     }
 
     // --- from the agent
 
     /// Handles a frame of the agent.
-    pub(super) fn hear(&mut self, frame: Frame<'_>, out: &mut AgentFrames) -> FrameOutcome {
+    pub(super) fn handle_frame(&mut self, frame: Frame<'_>, out: &mut AgentFrames) -> FrameOutcome {
         if frame.flags.contains(Flags::BULK) {
             self.record(frame, out);
-            return FrameOutcome::Sense;
+            return FrameOutcome::Valid;
         }
-        let Ok(envelope) = Envelope::parse(frame.body) else { return FrameOutcome::Nonsense };
+        let Ok(envelope) = Envelope::parse(frame.body) else { return FrameOutcome::Invalid };
         let last = frame.flags.known() == Flags::TERMINAL;
         let kind = envelope.message_type();
-        if self.session == PortSession::Leaving {
-            return if kind == Some(MessageType::Pong) { self.over() } else { FrameOutcome::Sense };
+        if self.session == PortSession::Aborting {
+            return if kind == Some(MessageType::Pong) { self.end_session() } else { FrameOutcome::Valid };
         }
         match (kind, last) {
-            (Some(MessageType::TcpConnected), false) if self.flows.is_none() => FrameOutcome::Sense,
+            (Some(MessageType::TcpConnected), false) if self.flows.is_none() => FrameOutcome::Valid,
             (Some(MessageType::BulkAccepted), false) if self.flows.is_none() => {
                 let accepted = envelope.payload().ok().and_then(|accepted| self.accepted(&accepted));
                 self.flows = accepted;
@@ -148,18 +148,18 @@ impl PortConnection {
                 ended
             }
             // The agent aborts; the next frame contains the reason.
-            (Some(MessageType::BulkCancel), false) => FrameOutcome::Sense,
-            (Some(MessageType::TcpClosed), true) if self.input_ended && self.output_ended => self.over(),
+            (Some(MessageType::BulkCancel), false) => FrameOutcome::Valid,
+            (Some(MessageType::TcpClosed), true) if self.input_ended && self.output_ended => self.end_session(),
             (Some(MessageType::TcpFailed | MessageType::CoreError), true) if self.flows.is_none() => {
                 self.reset();
-                self.over()
+                self.end_session()
             }
             (Some(MessageType::TcpFailed | MessageType::CoreError | MessageType::TcpClosed), true) => {
                 // Grants for data that was sent before.
-                self.break_off(out);
-                FrameOutcome::Sense
+                self.abort(out);
+                FrameOutcome::Valid
             }
-            _ => FrameOutcome::Nonsense,
+            _ => FrameOutcome::Invalid,
         }
     }
 
@@ -185,20 +185,20 @@ impl PortConnection {
                 self.outbox.push(bytes);
                 self.flush(out);
             }
-            None => self.break_off(out),
+            None => self.abort(out),
         }
     }
 
-    fn over(&mut self) -> FrameOutcome {
-        self.session = PortSession::Over;
+    fn end_session(&mut self) -> FrameOutcome {
+        self.session = PortSession::Ended;
         FrameOutcome::SessionOver
     }
 
     fn unless_broken(&mut self, made_sense: bool, out: &mut AgentFrames) -> FrameOutcome {
         if !made_sense {
-            self.break_off(out);
+            self.abort(out);
         }
-        FrameOutcome::Sense
+        FrameOutcome::Valid
     }
 
     // --- from the client
@@ -222,7 +222,7 @@ impl PortConnection {
         match rustix::io::read(socket, room) {
             Ok(0) => {
                 self.input_ended = true;
-                say(&mut out.data, self.channel, &flow.finish());
+                queue_message(&mut out.data, self.channel, &flow.finish());
             }
             Ok(count) => {
                 // Within the available window, so it cannot fail, and a chunk always fits.
@@ -234,7 +234,7 @@ impl PortConnection {
                 }
             }
             Err(Errno::AGAIN | Errno::INTR) => {}
-            Err(_) => self.break_off(out),
+            Err(_) => self.abort(out),
         }
     }
 
@@ -244,10 +244,10 @@ impl PortConnection {
         let mut taken = 0;
         let mut broken = false;
         while !self.outbox.is_empty() && !self.blocked {
-            match send(socket, self.outbox.rest()) {
+            match send(socket, self.outbox.remaining()) {
                 Ok(0) => self.blocked = true,
                 Ok(sent) => {
-                    self.outbox.took(sent);
+                    self.outbox.advance(sent);
                     taken += sent;
                 }
                 Err(_) => {
@@ -257,11 +257,11 @@ impl PortConnection {
             }
         }
         if broken {
-            return self.break_off(out);
+            return self.abort(out);
         }
         let credit = self.flows.as_mut().filter(|_| taken > 0).and_then(|(_, flow)| flow.consume(taken));
         if let Some(credit) = credit.filter(|_| self.session == PortSession::Open) {
-            say(&mut out.words, self.channel, &credit);
+            queue_message(&mut out.control, self.channel, &credit);
         }
         if self.output_ended && self.outbox.is_empty() && !self.shut {
             self.shut = true;
@@ -271,13 +271,13 @@ impl PortConnection {
     }
 
     /// Aborts the connection: the client is reset, and the agent is notified.
-    pub(super) fn break_off(&mut self, out: &mut AgentFrames) {
+    pub(super) fn abort(&mut self, out: &mut AgentFrames) {
         self.reset();
         if self.session == PortSession::Open {
-            self.session = PortSession::Leaving;
+            self.session = PortSession::Aborting;
             // After all data, with a ping whose response comes after all of the agent's data.
-            say(&mut out.data, self.channel, &TcpClose {});
-            say(&mut out.data, self.channel, &Ping {});
+            queue_message(&mut out.data, self.channel, &TcpClose {});
+            queue_message(&mut out.data, self.channel, &Ping {});
         }
     }
 
@@ -309,7 +309,7 @@ impl PortConnection {
         Ok(())
     }
 
-    pub(super) fn rest(&mut self) {
-        self.outbox.rest_idle();
+    pub(super) fn release_memory(&mut self) {
+        self.outbox.release_memory();
     }
 }

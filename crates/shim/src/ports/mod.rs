@@ -107,7 +107,7 @@ impl PublishedPorts {
 
     /// Serves ports, all of them or none. Rejects what is not a socket that listens on its port.
     pub(crate) fn publish(&mut self, ports: &[PublishedPort], sockets: Vec<OwnedFd>) -> Result<(), RequestRejection> {
-        let refused = |words: String| Err(RequestRejection::new(FailureCode::InvalidRequest, words));
+        let refused = |message: String| Err(RequestRejection::new(FailureCode::InvalidRequest, message));
         if sockets.len() != ports.len() {
             return refused(format!("{} sockets were passed for {} ports", sockets.len(), ports.len()));
         }
@@ -159,7 +159,7 @@ impl PublishedPorts {
 
     fn connect(&mut self, socket: OwnedFd, inside: u16, channel: u32) {
         let connection = Box::new(PortConnection::new(socket, channel, window(self.taken)));
-        self.outgoing.words.extend_from_slice(&connection.request(inside));
+        self.outgoing.control.extend_from_slice(&connection.request(inside));
         let slot = self.connections.iter().position(Option::is_none).unwrap_or(self.connections.len());
         match self.connections.get_mut(slot) {
             Some(place) => *place = Some(connection),
@@ -182,12 +182,12 @@ impl PublishedPorts {
     }
 
     /// Handles a frame of the agent; returns whether it is valid.
-    pub(crate) fn hear(&mut self, frame: Frame<'_>) -> bool {
+    pub(crate) fn handle_frame(&mut self, frame: Frame<'_>) -> bool {
         let Some(slot) = self.by_channel.get(&frame.id).copied() else { return false };
         let Some(connection) = self.connections.get_mut(slot).and_then(Option::as_mut) else { return false };
-        match connection.hear(frame, &mut self.outgoing) {
-            FrameOutcome::Sense => {}
-            FrameOutcome::Nonsense => return false,
+        match connection.handle_frame(frame, &mut self.outgoing) {
+            FrameOutcome::Valid => {}
+            FrameOutcome::Invalid => return false,
             FrameOutcome::SessionOver => {
                 self.by_channel.remove(&frame.id);
                 self.outgoing.closed.push(frame.id);
@@ -210,8 +210,8 @@ impl PublishedPorts {
             if room {
                 connection.read(&mut self.piece, &mut self.outgoing);
             }
-        } else if readiness.gone {
-            connection.break_off(&mut self.outgoing);
+        } else if readiness.hangup {
+            connection.abort(&mut self.outgoing);
         }
     }
 
@@ -266,7 +266,7 @@ impl PublishedPorts {
         // Another process may have a duplicate of the socket: closing ours would not stop it.
         self.listeners.iter().filter(|listener| listener.watched).for_each(|listener| poller.remove(&listener.socket));
         let mut unsaid = AgentFrames::default();
-        self.connections.iter_mut().flatten().for_each(|connection| connection.break_off(&mut unsaid));
+        self.connections.iter_mut().flatten().for_each(|connection| connection.abort(&mut unsaid));
         *self = Self { most: self.most, ..Self::new(None) };
     }
 
@@ -276,9 +276,9 @@ impl PublishedPorts {
     }
 
     /// Releases unused memory.
-    pub(crate) fn rest(&mut self) {
+    pub(crate) fn release_memory(&mut self) {
         self.piece = Vec::new();
-        self.connections.iter_mut().flatten().for_each(|connection| connection.rest());
+        self.connections.iter_mut().flatten().for_each(|connection| connection.release_memory());
         while self.connections.last().is_some_and(Option::is_none) {
             self.connections.pop();
         }
@@ -306,7 +306,7 @@ fn watch(
 }
 
 /// Appends a frame for the agent.
-fn say<'b, P: carrel_protocol::Payload<'b>>(out: &mut Vec<u8>, channel: u32, payload: &P) {
+fn queue_message<'b, P: carrel_protocol::Payload<'b>>(out: &mut Vec<u8>, channel: u32, payload: &P) {
     // They are small and always fit.
     let _fits = codec::encode(out, Generation::CURRENT, channel, payload);
 }

@@ -34,10 +34,10 @@ impl TestConnection {
 
     /// An established connection with a window of so many bytes.
     fn connected(credit: u64) -> Self {
-        let mut world = Self::new();
-        assert_eq!(world.sent(), [MessageType::TcpConnect]);
-        assert!(world.says(&TcpConnected {}));
-        assert!(world.says(&BulkAccepted {
+        let mut fixture = Self::new();
+        assert_eq!(fixture.sent(), [MessageType::TcpConnect]);
+        assert!(fixture.says(&TcpConnected {}));
+        assert!(fixture.says(&BulkAccepted {
             kind: BulkKind::Tcp,
             flows: BulkFlow::HostToGuest.mask() | BulkFlow::GuestToHost.mask(),
             format: RECORD_FORMAT,
@@ -45,20 +45,20 @@ impl TestConnection {
             host_to_guest_credit_limit: credit,
             guest_to_host_credit_limit: WINDOW.1,
         }));
-        world
+        fixture
     }
 
     fn says<'b, P: Payload<'b>>(&mut self, payload: &P) -> bool {
         let mut bytes = Vec::new();
         codec::encode(&mut bytes, Generation::CURRENT, CHANNEL, payload).unwrap();
-        self.ports.hear(Frame::split(&bytes).unwrap().unwrap().0)
+        self.ports.handle_frame(Frame::split(&bytes).unwrap().unwrap().0)
     }
 
     fn sends(&mut self, offset: u64, bytes: &[u8]) -> bool {
         let header = BulkHeader { kind: BulkKind::Tcp, flow: BulkFlow::GuestToHost, offset };
         let prefix = FramePrefix::of_record(header, CHANNEL, bytes.len()).unwrap();
         let frame = [prefix.as_slice(), bytes].concat();
-        self.ports.hear(Frame::split(&frame).unwrap().unwrap().0)
+        self.ports.handle_frame(Frame::split(&frame).unwrap().unwrap().0)
     }
 
     /// Reads what the client sent, once it is available.
@@ -66,14 +66,14 @@ impl TestConnection {
         let socket = self.ports.connections[0].as_ref().unwrap().socket().unwrap();
         let mut watched = [rustix::event::PollFd::new(socket, rustix::event::PollFlags::IN)];
         rustix::event::poll(&mut watched, None).unwrap();
-        self.ports.serve(0, Readiness { token: DescriptorToken::Connection(0), readable: true, gone: false }, 0);
+        self.ports.serve(0, Readiness { token: DescriptorToken::Connection(0), readable: true, hangup: false }, 0);
     }
 
     /// The types of the frames sent to the agent; a record counts as data.
     fn sent(&mut self) -> Vec<MessageType> {
         let outgoing = self.ports.take_outgoing();
         let mut types = Vec::new();
-        for mut bytes in [outgoing.words.as_slice(), outgoing.data.as_slice()] {
+        for mut bytes in [outgoing.control.as_slice(), outgoing.data.as_slice()] {
             while let Some((frame, rest)) = Frame::split(bytes).unwrap() {
                 let record = frame.flags.contains(Flags::BULK);
                 let kind = || Envelope::parse(frame.body).unwrap().message_type().unwrap();
@@ -126,82 +126,82 @@ fn a_descriptor_that_does_not_listen_on_its_port_is_rejected() {
 
 #[test]
 fn data_flows_both_ways_and_each_direction_closes_separately() {
-    let mut world = TestConnection::connected(1 << 20);
-    world.client.write_all(b"question").unwrap();
-    world.client.shutdown(std::net::Shutdown::Write).unwrap();
-    world.read();
-    world.read();
-    assert_eq!(world.sent(), [MessageType::TcpData, MessageType::BulkFinish]);
-    assert!(world.sends(0, b"ans") && world.sends(3, b"wer") && world.says(&TestConnection::finish(6)));
-    assert!(world.says(&TcpClosed {}));
+    let mut fixture = TestConnection::connected(1 << 20);
+    fixture.client.write_all(b"question").unwrap();
+    fixture.client.shutdown(std::net::Shutdown::Write).unwrap();
+    fixture.read();
+    fixture.read();
+    assert_eq!(fixture.sent(), [MessageType::TcpData, MessageType::BulkFinish]);
+    assert!(fixture.sends(0, b"ans") && fixture.sends(3, b"wer") && fixture.says(&TestConnection::finish(6)));
+    assert!(fixture.says(&TcpClosed {}));
     let mut answer = String::new();
-    world.client.read_to_string(&mut answer).unwrap();
+    fixture.client.read_to_string(&mut answer).unwrap();
     assert_eq!(answer, "answer");
-    assert_eq!((world.ports.taken, world.ports.owns(CHANNEL)), (0, false));
-    assert_eq!(world.ports.take_outgoing().closed, [CHANNEL]);
+    assert_eq!((fixture.ports.taken, fixture.ports.owns(CHANNEL)), (0, false));
+    assert_eq!(fixture.ports.take_outgoing().closed, [CHANNEL]);
 }
 
 #[test]
 fn a_client_is_read_only_within_the_credit_of_the_agent() {
-    let mut world = TestConnection::connected(5);
-    world.client.write_all(b"0123456789").unwrap();
-    world.read();
-    assert_eq!(world.sent(), [MessageType::TcpData]);
-    let connection = world.ports.connections[0].as_ref().unwrap();
+    let mut fixture = TestConnection::connected(5);
+    fixture.client.write_all(b"0123456789").unwrap();
+    fixture.read();
+    assert_eq!(fixture.sent(), [MessageType::TcpData]);
+    let connection = fixture.ports.connections[0].as_ref().unwrap();
     assert!(!connection.wants_input(), "what the guest does not take stays in the socket");
 }
 
 #[test]
 fn no_client_is_read_while_the_queue_to_the_agent_is_full() {
-    let mut world = TestConnection::connected(1 << 20);
-    assert!(world.sent().is_empty());
-    world.client.write_all(b"bytes").unwrap();
-    world.ports.serve(0, Readiness { token: DescriptorToken::Connection(0), readable: true, gone: false }, UNSENT);
-    assert!(world.sent().is_empty());
-    world.read();
-    assert_eq!(world.sent(), [MessageType::TcpData]);
+    let mut fixture = TestConnection::connected(1 << 20);
+    assert!(fixture.sent().is_empty());
+    fixture.client.write_all(b"bytes").unwrap();
+    fixture.ports.serve(0, Readiness { token: DescriptorToken::Connection(0), readable: true, hangup: false }, UNSENT);
+    assert!(fixture.sent().is_empty());
+    fixture.read();
+    assert_eq!(fixture.sent(), [MessageType::TcpData]);
 }
 
 #[test]
 fn an_agent_that_violates_the_protocol_loses_the_connection_and_its_id_is_reserved_until_it_answers() {
     type Violation = fn(&mut TestConnection);
-    let lies: [Violation; 4] = [
-        |world| assert!(world.sends(1, b"a hole")),
-        |world| {
+    let violations: [Violation; 4] = [
+        |fixture| assert!(fixture.sends(1, b"a hole")),
+        |fixture| {
             // The client accepts some of it, and then only the granted data is buffered.
             let piece = vec![7; 64 * 1024];
             let mut offset = 0;
-            while world.ports.connections() > 0 {
-                assert!(world.sends(offset, &piece));
+            while fixture.ports.connections() > 0 {
+                assert!(fixture.sends(offset, &piece));
                 offset += piece.len() as u64;
                 assert!(offset < 64 << 20, "what waits is bounded");
             }
         },
-        |world| assert!(world.says(&TestConnection::finish(99))),
-        |world| assert!(world.says(&TcpFailed { error: "broken".to_owned(), errno_name: None })),
+        |fixture| assert!(fixture.says(&TestConnection::finish(99))),
+        |fixture| assert!(fixture.says(&TcpFailed { error: "broken".to_owned(), errno_name: None })),
     ];
-    for (number, lie) in lies.into_iter().enumerate() {
-        let mut world = TestConnection::connected(1 << 20);
-        assert!(world.sent().is_empty());
-        lie(&mut world);
-        let sent = world.sent();
+    for (number, violate) in violations.into_iter().enumerate() {
+        let mut fixture = TestConnection::connected(1 << 20);
+        assert!(fixture.sent().is_empty());
+        violate(&mut fixture);
+        let sent = fixture.sent();
         assert!(sent.ends_with(&[MessageType::TcpClose, MessageType::Ping]), "violation {number}: {sent:?}");
-        assert_eq!((world.ports.connections(), world.ports.taken), (0, 1), "violation {number}");
-        assert!(world.sends(0, b"late") && world.says(&TcpClosed {}), "what was under way is no mistake");
-        assert!(world.says(&Pong {}));
-        assert_eq!((world.ports.taken, world.ports.owns(CHANNEL)), (0, false));
+        assert_eq!((fixture.ports.connections(), fixture.ports.taken), (0, 1), "violation {number}");
+        assert!(fixture.sends(0, b"late") && fixture.says(&TcpClosed {}), "what was under way is no mistake");
+        assert!(fixture.says(&Pong {}));
+        assert_eq!((fixture.ports.taken, fixture.ports.owns(CHANNEL)), (0, false));
         let mut rest = Vec::new();
-        let end = world.client.read_to_end(&mut rest).map_err(|error| error.kind());
+        let end = fixture.client.read_to_end(&mut rest).map_err(|error| error.kind());
         assert_eq!(end, Err(ErrorKind::ConnectionReset), "violation {number}: must not look like an end of stream");
     }
 }
 
 #[test]
 fn a_port_without_listener_inside_is_reset() {
-    let mut world = TestConnection::new();
-    assert!(world.says(&TcpFailed { error: "connect: refused".to_owned(), errno_name: None }));
-    assert_eq!((world.ports.taken, world.ports.owns(CHANNEL)), (0, false));
-    let read = world.client.read(&mut [0; 1]).map_err(|error| error.kind());
+    let mut fixture = TestConnection::new();
+    assert!(fixture.says(&TcpFailed { error: "connect: refused".to_owned(), errno_name: None }));
+    assert_eq!((fixture.ports.taken, fixture.ports.owns(CHANNEL)), (0, false));
+    let read = fixture.client.read(&mut [0; 1]).map_err(|error| error.kind());
     assert_eq!(read, Err(ErrorKind::ConnectionReset));
 }
 

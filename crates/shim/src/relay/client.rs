@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use carrel_protocol::frame::{InvalidFrameLength, PREFIX_SIZE};
 use carrel_protocol::relay_flow::{CreditReceiver, CreditSender, OUTPUT_WINDOW};
-use carrel_protocol::{Flags, Frame, Header, IdRange};
+use carrel_protocol::{CorrelationIdRange, Flags, Frame, Header};
 
 use super::client_inbox::{ClientInbox, NextFrame};
 
@@ -13,7 +13,7 @@ const COMPACT: usize = 64 * 1024;
 
 #[derive(Debug)]
 pub(crate) struct RelayedClient {
-    pub(crate) ids: IdRange,
+    pub(crate) ids: CorrelationIdRange,
     pub(crate) inbox: ClientInbox,
     pub(crate) outbox: ClientOutbox,
     /// Its credit towards the agent.
@@ -62,7 +62,7 @@ pub(crate) enum ClientFault {
 // === impl RelayedClient ===
 
 impl RelayedClient {
-    pub(crate) fn new(ids: IdRange, input: CreditSender, now: Instant) -> Self {
+    pub(crate) fn new(ids: CorrelationIdRange, input: CreditSender, now: Instant) -> Self {
         let output = CreditReceiver::new(OUTPUT_WINDOW);
         Self {
             ids,
@@ -78,24 +78,24 @@ impl RelayedClient {
     }
 
     /// How many bytes may be read from it. A client that does not read its output is not read.
-    pub(crate) fn wanted(&self) -> usize {
+    pub(crate) fn read_budget(&self) -> usize {
         let deaf = self.outbox.len() as u64 > super::OUTPUT_SHARE.1;
         if self.ended || self.dead || deaf { 0 } else { self.inbox.room_left() }
     }
 
     /// Checks the frames that have arrived since the last call.
-    pub(crate) fn look(&mut self) -> Result<ClientRequests, ClientFault> {
-        let mut asked = ClientRequests::default();
+    pub(crate) fn check_frames(&mut self) -> Result<ClientRequests, ClientFault> {
+        let mut requests = ClientRequests::default();
         loop {
             match self.inbox.ahead()? {
                 NextFrame::Frame(header) => {
                     self.check(header)?;
-                    asked.shutdown |= header.id == 0;
+                    requests.shutdown |= header.id == 0;
                     self.inbox.accept(header);
                 }
-                NextFrame::Begun(header) => {
+                NextFrame::Incomplete(header) => {
                     header.map_or(Ok(()), |header| self.check(header))?;
-                    return Ok(asked);
+                    return Ok(requests);
                 }
             }
         }
@@ -163,7 +163,7 @@ impl ClientOutbox {
         self.len() == 0
     }
 
-    pub(crate) fn rest(&self) -> &[u8] {
+    pub(crate) fn remaining(&self) -> &[u8] {
         self.bytes.get(self.start..).unwrap_or_default()
     }
 
@@ -171,7 +171,7 @@ impl ClientOutbox {
         *self = Self::default();
     }
 
-    pub(crate) fn took(&mut self, bytes: usize) {
+    pub(crate) fn advance(&mut self, bytes: usize) {
         self.start = self.bytes.len().min(self.start + bytes);
         if self.is_empty() {
             self.bytes.clear();
@@ -183,7 +183,7 @@ impl ClientOutbox {
     }
 
     /// Releases unused memory.
-    pub(crate) fn rest_idle(&mut self) {
+    pub(crate) fn release_memory(&mut self) {
         if self.is_empty() {
             self.clear();
         }

@@ -30,7 +30,7 @@ pub(crate) enum NextFrame {
     /// A complete frame that was not checked yet.
     Frame(Header),
     /// An incomplete frame of which this much is known.
-    Begun(Option<Header>),
+    Incomplete(Option<Header>),
 }
 
 // === impl ClientInbox ===
@@ -43,11 +43,11 @@ impl ClientInbox {
     }
 
     /// The buffer, with free space for some of that.
-    pub(crate) fn room(&mut self, wanted: usize) -> &mut Vec<u8> {
+    pub(crate) fn reserve(&mut self, budget: usize) -> &mut Vec<u8> {
         // Data is moved only if there is almost no space left after it: moving costs as much as reading.
-        if self.bytes.capacity() - self.bytes.len() < wanted.min(LEAST) {
+        if self.bytes.capacity() - self.bytes.len() < budget.min(LEAST) {
             self.compact();
-            self.bytes.reserve_exact(wanted);
+            self.bytes.reserve_exact(budget);
         }
         &mut self.bytes
     }
@@ -66,7 +66,7 @@ impl ClientInbox {
         };
         Ok(match header {
             Some(header) if bytes.len() >= PREFIX_SIZE + header.body_len => NextFrame::Frame(header),
-            begun => NextFrame::Begun(begun),
+            header => NextFrame::Incomplete(header),
         })
     }
 
@@ -89,7 +89,7 @@ impl ClientInbox {
     /// The size of the next frame, if it needs a loan and has none.
     pub(crate) fn wants_loan(&self) -> Option<usize> {
         match self.ahead() {
-            Ok(NextFrame::Begun(Some(header))) if self.granted.is_none() => {
+            Ok(NextFrame::Incomplete(Some(header))) if self.granted.is_none() => {
                 Some(PREFIX_SIZE + header.body_len).filter(|frame| *frame > SMALL)
             }
             _ => None,
@@ -117,7 +117,7 @@ impl ClientInbox {
     }
 
     /// Records how many bytes were forwarded.
-    pub(crate) fn took(&mut self, bytes: usize) {
+    pub(crate) fn advance(&mut self, bytes: usize) {
         self.start = self.whole.min(self.start + bytes);
         self.lent = self.lent.saturating_sub(bytes);
         if self.start == self.whole {
@@ -130,7 +130,7 @@ impl ClientInbox {
     }
 
     /// Releases unused memory.
-    pub(crate) fn rest(&mut self) {
+    pub(crate) fn release_memory(&mut self) {
         self.compact();
         self.bytes.shrink_to_fit();
     }

@@ -4,17 +4,19 @@ use std::collections::{BTreeSet, VecDeque};
 
 use carrel_protocol::frame::PREFIX_SIZE;
 use carrel_protocol::payload::{CarrelCredit, ClientDisconnected, Ping};
-use carrel_protocol::{Codec, Envelope, Flags, Frame, Generation, Header, IdRange, MessageType, codec};
+use carrel_protocol::{
+    CorrelationIdRange, Envelope, Flags, Frame, Generation, Header, MessageType, PrologueFormat, codec,
+};
 
 use super::client::ClientOutbox;
 use super::route::FrameRun;
 
 /// The first of the host's own ids: the upper half of the last slot.
-pub(crate) const FIRST: u32 = 127 * Codec::Current.step() + Codec::Current.step() / 2 + 1;
+pub(crate) const FIRST: u32 = 127 * PrologueFormat::Current.step() + PrologueFormat::Current.step() / 2 + 1;
 /// The id of the host's hello. Even ids are opened by the host.
 pub(crate) const HELLO_ID: u32 = FIRST + FIRST % 2;
 /// The end of the host's ids, exclusive.
-const END: u32 = 128 * Codec::Current.step();
+const END: u32 = 128 * PrologueFormat::Current.step();
 /// The first id of a job: those before it are for pings.
 const FIRST_JOB: u32 = HELLO_ID + 2 + 2 * 65_536;
 /// The maximum body of a frame for the host itself.
@@ -30,18 +32,18 @@ pub(crate) enum HostMessage {
     /// The response to the ping of an id.
     Answer(u32),
     /// An error about an uncorrelated message.
-    Complaint,
+    Error,
     /// An invalid message.
-    Nonsense,
+    Invalid,
 }
 
 /// The host's own part of the stream.
 #[derive(Debug, Default)]
 pub(crate) struct HostChannel {
     outbox: ClientOutbox,
-    question: u32,
+    ping: u32,
     partial: Vec<u8>,
-    heard: VecDeque<HostMessage>,
+    messages: VecDeque<HostMessage>,
     /// The ids of active jobs and connections.
     jobs: BTreeSet<u32>,
     /// Those of connections, which receive bulk records.
@@ -64,7 +66,7 @@ impl HostChannel {
         self.outbox.is_empty()
     }
 
-    pub(crate) fn say(&mut self, frame: &[u8]) {
+    pub(crate) fn queue(&mut self, frame: &[u8]) {
         self.outbox.push(frame);
     }
 
@@ -72,7 +74,7 @@ impl HostChannel {
     pub(crate) fn finish(&mut self, rest: &[u8]) {
         let queued = std::mem::take(&mut self.outbox);
         self.outbox.push(rest);
-        self.outbox.push(queued.rest());
+        self.outbox.push(queued.remaining());
     }
 
     /// Allocates the id of a job. Ids are reused when there are no others.
@@ -108,24 +110,26 @@ impl HostChannel {
     }
 
     /// Collects a part of a frame for a job; calls `take` when it is complete.
-    pub(crate) fn hear_job(&mut self, run: FrameRun<'_>, take: impl FnOnce(Frame<'_>) -> bool) -> bool {
+    pub(crate) fn receive_job_frame(&mut self, run: FrameRun<'_>, take: impl FnOnce(Frame<'_>) -> bool) -> bool {
         if let (true, Some(Ok(Some((frame, _))))) = (self.partial.is_empty(), run.whole().map(Frame::split)) {
             return take(frame);
         }
         run.pieces().for_each(|piece| self.partial.extend_from_slice(piece));
-        let made_sense = match Frame::split(&self.partial) {
+        let is_valid = match Frame::split(&self.partial) {
             Ok(Some((frame, _))) => take(frame),
             _ => return true,
         };
         self.partial.clear();
-        made_sense
+        is_valid
     }
 
     /// How many bytes of complete frames of job data may be sent per turn.
     pub(crate) fn data_turn(&self, limit: usize) -> usize {
         let mut taken = 0;
         while taken < limit {
-            let Ok(Some((frame, _))) = Frame::split(self.data.rest().get(taken..).unwrap_or_default()) else { break };
+            let Ok(Some((frame, _))) = Frame::split(self.data.remaining().get(taken..).unwrap_or_default()) else {
+                break;
+            };
             taken += PREFIX_SIZE + frame.body.len();
         }
         taken
@@ -137,58 +141,58 @@ impl HostChannel {
     }
 
     /// Reports that a client is gone, followed by a ping, whose response tells that the agent has processed it.
-    pub(crate) fn farewell(&mut self, ids: IdRange) -> u32 {
+    pub(crate) fn announce_disconnect(&mut self, ids: CorrelationIdRange) -> u32 {
         let first = HELLO_ID + 2;
-        self.question = if (first..FIRST_JOB - 2).contains(&self.question) { self.question + 2 } else { first };
+        self.ping = if (first..FIRST_JOB - 2).contains(&self.ping) { self.ping + 2 } else { first };
         let gone = ClientDisconnected { id_start: ids.start(), id_end_exclusive: ids.end(), incarnation: None };
         let mut frames = Vec::new();
         // Both are small and always fit.
         let _fits = codec::encode(&mut frames, Generation::PUBLISHED, 0, &gone);
-        let _fits = codec::encode(&mut frames, Generation::PUBLISHED, self.question, &Ping {});
-        self.say(&frames);
-        self.question
+        let _fits = codec::encode(&mut frames, Generation::PUBLISHED, self.ping, &Ping {});
+        self.queue(&frames);
+        self.ping
     }
 
     /// Grants credit for the client with these ids.
-    pub(crate) fn credit(&mut self, ids: IdRange, limit: u64) {
+    pub(crate) fn credit(&mut self, ids: CorrelationIdRange, limit: u64) {
         let mut frame = Vec::new();
         let credit = CarrelCredit { id_start: ids.start(), limit };
         let _fits = codec::encode(&mut frame, Generation::CURRENT, 0, &credit);
-        self.say(&frame);
+        self.queue(&frame);
     }
 
-    pub(crate) fn rest(&self) -> &[u8] {
-        self.outbox.rest()
+    pub(crate) fn remaining(&self) -> &[u8] {
+        self.outbox.remaining()
     }
 
-    pub(crate) fn took(&mut self, bytes: usize) {
-        self.outbox.took(bytes);
+    pub(crate) fn advance(&mut self, bytes: usize) {
+        self.outbox.advance(bytes);
     }
 
     /// Collects a part of a frame that [`listens_to`] accepted.
-    pub(crate) fn hear<'a>(&mut self, pieces: impl Iterator<Item = &'a [u8]>) {
+    pub(crate) fn receive<'a>(&mut self, pieces: impl Iterator<Item = &'a [u8]>) {
         pieces.for_each(|piece| self.partial.extend_from_slice(piece));
         while let Ok(Some((frame, rest))) = Frame::split(&self.partial) {
-            let (heard, taken) = (understand(frame), self.partial.len() - rest.len());
-            self.heard.push_back(heard);
+            let (message, taken) = (parse(frame), self.partial.len() - rest.len());
+            self.messages.push_back(message);
             self.partial.drain(..taken);
         }
     }
 
-    pub(crate) fn take_heard(&mut self) -> Option<HostMessage> {
-        self.heard.pop_front()
+    pub(crate) fn next_message(&mut self) -> Option<HostMessage> {
+        self.messages.pop_front()
     }
 }
 
-fn understand(frame: Frame<'_>) -> HostMessage {
+fn parse(frame: Frame<'_>) -> HostMessage {
     if frame.id != 0 {
         let last = frame.flags.known() == Flags::TERMINAL;
-        return if last { HostMessage::Answer(frame.id) } else { HostMessage::Nonsense };
+        return if last { HostMessage::Answer(frame.id) } else { HostMessage::Invalid };
     }
-    let Ok(envelope) = Envelope::parse(frame.body) else { return HostMessage::Nonsense };
+    let Ok(envelope) = Envelope::parse(frame.body) else { return HostMessage::Invalid };
     match (envelope.message_type(), envelope.payload::<CarrelCredit>()) {
         (Some(MessageType::CarrelCredit), Ok(credit)) => HostMessage::Credit(credit.id_start, credit.limit),
-        (Some(MessageType::CoreError), _) => HostMessage::Complaint,
-        _ => HostMessage::Nonsense,
+        (Some(MessageType::CoreError), _) => HostMessage::Error,
+        _ => HostMessage::Invalid,
     }
 }

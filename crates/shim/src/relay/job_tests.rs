@@ -8,7 +8,7 @@ use super::*;
 #[derive(Default)]
 struct RecordedFrames(Vec<(u32, usize)>);
 
-impl FrameListeners for RecordedFrames {
+impl FrameReceivers for RecordedFrames {
     fn client(&mut self, _slot: Slot, _bytes: &[u8]) -> usize {
         panic!("nothing is for a client");
     }
@@ -44,7 +44,7 @@ fn ids_of_jobs_are_even_and_outside_of_client_ranges() {
 #[test]
 fn a_job_receives_complete_frames_from_reads_of_any_size_and_none_after_its_end() {
     bolero::check!().with_type::<(Vec<u16>, Vec<u8>)>().for_each(|(lengths, cuts)| {
-        let (mut relay, mut ears) = (relay(), RecordedFrames::default());
+        let (mut relay, mut receivers) = (relay(), RecordedFrames::default());
         let (one, other) = (relay.open_job(), relay.open_job());
         relay.close_job(other);
         let (mut bytes, mut expected) = (Vec::new(), Vec::new());
@@ -59,16 +59,16 @@ fn a_job_receives_complete_frames_from_reads_of_any_size_and_none_after_its_end(
         let mut rest = bytes.as_slice();
         while !rest.is_empty() {
             let (now, later) = rest.split_at(cuts.next().unwrap_or(usize::MAX).min(rest.len()));
-            relay.hear_guest(now, Instant::now(), &mut ears).unwrap();
+            relay.receive_from_guest(now, Instant::now(), &mut receivers).unwrap();
             rest = later;
         }
-        assert_eq!(ears.0, expected);
+        assert_eq!(receivers.0, expected);
     });
 }
 
 #[test]
 fn invalid_frames_for_a_job_are_strays() {
-    let (mut relay, mut ears) = (relay(), RecordedFrames::default());
+    let (mut relay, mut receivers) = (relay(), RecordedFrames::default());
     let job = relay.open_job();
     for bytes in [
         frame(job, Flags::NONE, 70_000),
@@ -76,11 +76,11 @@ fn invalid_frames_for_a_job_are_strays() {
         frame(job + 1, Flags::NONE, 10),
         frame(job + 2, Flags::NONE, 10),
     ] {
-        relay.hear_guest(&bytes, Instant::now(), &mut ears).unwrap();
+        relay.receive_from_guest(&bytes, Instant::now(), &mut receivers).unwrap();
     }
-    assert_eq!((ears.0.len(), relay.totals().stray_frames), (0, 4));
-    relay.hear_guest(&frame(job, Flags::NONE, 16_500), Instant::now(), &mut ears).unwrap();
-    assert_eq!(ears.0, [(job, 16_500)]);
+    assert_eq!((receivers.0.len(), relay.totals().stray_frames), (0, 4));
+    relay.receive_from_guest(&frame(job, Flags::NONE, 16_500), Instant::now(), &mut receivers).unwrap();
+    assert_eq!(receivers.0, [(job, 16_500)]);
 }
 
 #[test]
@@ -91,14 +91,14 @@ fn job_data_takes_turns_and_control_messages_have_precedence() {
     let client = frame(ids_of(slot).unwrap().start(), Flags::NONE, 20_000);
     let inbox = relay.inbox(slot).unwrap();
     inbox.extend_from_slice(&client);
-    relay.arrived_from(slot, client.len(), Instant::now());
+    relay.receive_from_client(slot, client.len(), Instant::now());
     for _ in 0..40 {
-        relay.give(&frame(job, Flags::NONE, 16_384));
+        relay.queue_job_data(&frame(job, Flags::NONE, 16_384));
     }
     let mut order = Vec::new();
     let mut left = 0;
     loop {
-        let bytes = relay.for_guest();
+        let bytes = relay.next_for_guest();
         if bytes.is_empty() {
             break;
         }
@@ -109,9 +109,9 @@ fn job_data_takes_turns_and_control_messages_have_precedence() {
         }
         let took = sent.body.len() + carrel_protocol::frame::PREFIX_SIZE;
         left -= took;
-        relay.guest_took(took);
+        relay.advance_guest(took);
         if order.len() == 1 {
-            relay.say(&frame(job, Flags::NONE, 1));
+            relay.queue(&frame(job, Flags::NONE, 1));
         }
     }
     assert_eq!(order.iter().filter(|id| **id == job).count() + 1, order.len());

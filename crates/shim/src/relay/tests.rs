@@ -24,7 +24,7 @@ struct RelayModel {
 /// The model of a client.
 #[derive(Default)]
 struct ModelClient {
-    ids: Option<IdRange>,
+    ids: Option<CorrelationIdRange>,
     /// Bytes to send.
     unsent: VecDeque<u8>,
     /// Frames that it has begun to send, in order.
@@ -42,7 +42,7 @@ struct ModelAgent {
     /// Bytes to send.
     unsent: VecDeque<u8>,
     input: BTreeMap<Slot, CreditReceiver>,
-    left: Vec<IdRange>,
+    left: Vec<CorrelationIdRange>,
 }
 
 #[derive(Clone, Debug, TypeGenerator)]
@@ -58,7 +58,7 @@ enum ModelStep {
     GuestTakes(u16),
 }
 
-impl<F: FnMut(Slot, &[u8]) -> usize> FrameListeners for F {
+impl<F: FnMut(Slot, &[u8]) -> usize> FrameReceivers for F {
     fn client(&mut self, slot: Slot, bytes: &[u8]) -> usize {
         self(slot, bytes)
     }
@@ -141,8 +141,8 @@ impl RelayModel {
             }
             ModelStep::GuestStrays(id) => {
                 // Of unused slots, and of none.
-                let slot = Codec::Current.slot_of(id) as usize;
-                if slot >= 2 * MOST || id % Codec::Current.step() == 0 {
+                let slot = PrologueFormat::Current.slot_of(id) as usize;
+                if slot >= 2 * MOST || id % PrologueFormat::Current.step() == 0 {
                     let mut frame = Vec::new();
                     codec::encode_raw(&mut frame, id, Flags::NONE, b"stray").unwrap();
                     self.guest.unsent.extend(&frame);
@@ -161,26 +161,26 @@ impl RelayModel {
                 _ => 0,
             })
             .sum();
-        assert!(held <= WAITING_FOR_ALL && self.relay.large <= LARGE_POOL);
+        assert!(held <= MAX_TOTAL_BACKLOG && self.relay.large <= LARGE_POOL);
     }
 
     fn client_sends(&mut self, slot: Slot, most: usize) {
-        let wanted = self.relay.wanted_from(slot).min(most);
+        let wanted = self.relay.read_budget(slot).min(most);
         let Some(client) = self.clients.get_mut(&slot) else { return };
         let count = wanted.min(client.unsent.len());
         let bytes: Vec<u8> = client.unsent.drain(..count).collect();
         if let Some(inbox) = self.relay.inbox(slot).filter(|_| count > 0) {
             inbox.extend_from_slice(&bytes);
-            self.relay.arrived_from(slot, count, self.now);
+            self.relay.receive_from_client(slot, count, self.now);
         }
     }
 
     fn client_takes(&mut self, slot: Slot, most: usize) {
-        let bytes = self.relay.for_client(slot);
+        let bytes = self.relay.next_for_client(slot);
         let count = bytes.len().min(most);
         let Some(client) = self.clients.get_mut(&slot) else { return };
         client.got.extend_from_slice(&bytes[..count]);
-        self.relay.client_took(slot, count);
+        self.relay.advance_client(slot, count);
         client.check(slot);
     }
 
@@ -190,20 +190,20 @@ impl RelayModel {
         let clients = &mut self.clients;
         // Time passes, so that the rate of strays stays low.
         self.now += Duration::from_millis(10);
-        let outcome = self.relay.hear_guest(&bytes, self.now, &mut |slot: Slot, piece: &[u8]| {
-            let gone = piece.len() / 2;
+        let outcome = self.relay.receive_from_guest(&bytes, self.now, &mut |slot: Slot, piece: &[u8]| {
+            let accepted = piece.len() / 2;
             let client = clients.get_mut(&slot).expect("only those who are there are offered anything");
-            client.got.extend_from_slice(&piece[..gone]);
-            gone
+            client.got.extend_from_slice(&piece[..accepted]);
+            accepted
         });
         outcome.unwrap();
     }
 
     fn guest_takes(&mut self, most: usize) {
-        let bytes = self.relay.for_guest();
+        let bytes = self.relay.next_for_guest();
         let count = bytes.len().min(most);
         self.guest.got.extend_from_slice(&bytes[..count]);
-        self.relay.guest_took(count);
+        self.relay.advance_guest(count);
         self.guest_reads();
     }
 
@@ -213,7 +213,7 @@ impl RelayModel {
         let mut bytes = got.as_slice();
         while let Some((frame, rest)) = Frame::split(bytes).expect("the guest is sent whole frames only") {
             let wire = &bytes[..bytes.len() - rest.len()];
-            let slot = Codec::Current.owner_of(frame.id) as usize;
+            let slot = PrologueFormat::Current.owner_of(frame.id) as usize;
             if frame.id == 0 || slot == SLOTS {
                 self.agent_receives(frame);
             } else if let Some(client) = self.clients.get_mut(&slot) {
@@ -244,8 +244,8 @@ impl RelayModel {
             }
             MessageType::ClientDisconnected => {
                 let gone: ClientDisconnected = envelope.payload().unwrap();
-                self.guest.left.push(IdRange::new(gone.id_start, gone.id_end_exclusive).unwrap());
-                self.guest.input.remove(&(Codec::Current.slot_of(gone.id_start) as usize));
+                self.guest.left.push(CorrelationIdRange::new(gone.id_start, gone.id_end_exclusive).unwrap());
+                self.guest.input.remove(&(PrologueFormat::Current.slot_of(gone.id_start) as usize));
             }
             MessageType::CarrelCredit => {}
             other => panic!("the agent received {other}"),
@@ -264,8 +264,8 @@ impl RelayModel {
             self.guest_sends(usize::MAX);
             let idle = slots
                 .iter()
-                .all(|slot| self.clients[slot].unsent.is_empty() && self.relay.for_client(*slot).is_empty());
-            if idle && self.guest.unsent.is_empty() && self.relay.for_guest().is_empty() {
+                .all(|slot| self.clients[slot].unsent.is_empty() && self.relay.next_for_client(*slot).is_empty());
+            if idle && self.guest.unsent.is_empty() && self.relay.next_for_guest().is_empty() {
                 return;
             }
         }
@@ -279,7 +279,7 @@ impl ModelClient {
         if self.ids.is_none() && self.got.len() >= 8 {
             let greeting: Vec<u8> = self.got.drain(..8).collect();
             let ids = ids_of(slot).unwrap();
-            assert_eq!(greeting, Codec::Current.prologue(ids));
+            assert_eq!(greeting, PrologueFormat::Current.prologue(ids));
             self.ids = Some(ids);
             self.expected.push_front(ready());
         }
@@ -299,10 +299,10 @@ impl ModelClient {
 #[test]
 fn every_peer_receives_exactly_its_frames_complete_and_in_order() {
     bolero::check!().with_type::<Vec<ModelStep>>().for_each(|steps| {
-        let mut world = RelayModel::new();
-        steps.iter().for_each(|step| world.step(step));
-        world.settle();
-        for (slot, client) in &mut world.clients {
+        let mut fixture = RelayModel::new();
+        steps.iter().for_each(|step| fixture.step(step));
+        fixture.settle();
+        for (slot, client) in &mut fixture.clients {
             client.check(*slot);
             assert!(client.sent.is_empty(), "slot {slot} sent something that never arrived");
             assert!(client.expected.is_empty() && client.got.is_empty(), "slot {slot} misses something");
@@ -319,7 +319,7 @@ fn fuzz_frames_of_an_agent_are_routed_or_rejected() {
         let (first, second) = (relay.connect(Instant::now()).unwrap(), relay.connect(Instant::now()).unwrap());
         let (head, tail) = bytes.split_at(usize::from(*cut).min(bytes.len()));
         for part in [head, tail] {
-            let outcome = relay.hear_guest(part, Instant::now(), &mut |slot: Slot, piece: &[u8]| {
+            let outcome = relay.receive_from_guest(part, Instant::now(), &mut |slot: Slot, piece: &[u8]| {
                 assert!(slot == first || slot == second);
                 piece.len()
             });
@@ -337,11 +337,11 @@ fn fuzz_frames_of_a_client_are_forwarded_or_disconnect_it() {
     bolero::check!().with_type::<Vec<u8>>().for_each(|bytes| {
         let mut relay = Relay::new(ready(), false, Instant::now());
         let slot = relay.connect(Instant::now()).unwrap();
-        let bytes = &bytes[..bytes.len().min(relay.wanted_from(slot))];
+        let bytes = &bytes[..bytes.len().min(relay.read_budget(slot))];
         relay.inbox(slot).unwrap().extend_from_slice(bytes);
-        relay.arrived_from(slot, bytes.len(), Instant::now());
+        relay.receive_from_client(slot, bytes.len(), Instant::now());
         let ids = ids_of(slot).unwrap();
-        let mut sent = relay.for_guest();
+        let mut sent = relay.next_for_guest();
         while let Some((frame, rest)) = Frame::split(sent).unwrap() {
             assert!(ids.contains(frame.id) || (frame.id == 0 && frame.flags.known() == Flags::SHUTDOWN));
             sent = rest;
@@ -357,12 +357,12 @@ fn frame(id: u32, flags: Flags, length: usize) -> Vec<u8> {
 
 fn send(relay: &mut Relay, slot: Slot, mut bytes: &[u8]) {
     while !bytes.is_empty() {
-        let count = relay.wanted_from(slot).min(bytes.len());
+        let count = relay.read_budget(slot).min(bytes.len());
         if count == 0 {
             return;
         }
         relay.inbox(slot).unwrap().extend_from_slice(&bytes[..count]);
-        relay.arrived_from(slot, count, Instant::now());
+        relay.receive_from_client(slot, count, Instant::now());
         bytes = &bytes[count..];
     }
 }
@@ -385,7 +385,7 @@ fn a_client_that_uses_a_foreign_id_is_disconnected() {
         let slot = relay.connect(Instant::now()).unwrap();
         send(&mut relay, slot, &bytes);
         assert_eq!(relay.take_events(), [RelayEvent::Drop(slot, fault)]);
-        assert_eq!(relay.for_guest(), b"", "nothing is forwarded to the agent");
+        assert_eq!(relay.next_for_guest(), b"", "nothing is forwarded to the agent");
     }
 }
 
@@ -408,13 +408,13 @@ fn a_slot_is_reused_only_after_the_response_of_the_agent() {
     assert_eq!(slots.len(), SLOTS);
     relay.disconnect(5);
     assert_eq!(relay.connect(Instant::now()), None, "what the guest sends may still be for the one who left");
-    let said = relay.for_guest().to_vec();
-    let (gone, rest) = Frame::split(&said).unwrap().unwrap();
+    let sent = relay.next_for_guest().to_vec();
+    let (gone, rest) = Frame::split(&sent).unwrap().unwrap();
     assert_eq!(Envelope::parse(gone.body).unwrap().message_type(), Some(MessageType::ClientDisconnected));
     let (ping, _) = Frame::split(rest).unwrap().unwrap();
     let mut pong = Vec::new();
     codec::encode(&mut pong, Generation::PUBLISHED, ping.id, &Pong {}).unwrap();
-    relay.hear_guest(&pong, Instant::now(), &mut |_: Slot, _: &[u8]| 0).unwrap();
+    relay.receive_from_guest(&pong, Instant::now(), &mut |_: Slot, _: &[u8]| 0).unwrap();
     assert_eq!(relay.connect(Instant::now()), Some(5));
 }
 
@@ -425,14 +425,14 @@ fn stray_frames_are_counted_and_too_many_end_the_sandbox() {
     let mut relay = Relay::new(ready(), true, Instant::now());
     let now = Instant::now();
     for number in 1..=1000 {
-        relay.hear_guest(&frame(number, Flags::NONE, 1), now, &mut |_: Slot, _: &[u8]| 0).unwrap();
+        relay.receive_from_guest(&frame(number, Flags::NONE, 1), now, &mut |_: Slot, _: &[u8]| 0).unwrap();
     }
     assert_eq!(relay.totals().stray_frames, 1000);
     let one_more = frame(1, Flags::NONE, 1);
-    assert_eq!(relay.hear_guest(&one_more, now, &mut |_: Slot, _: &[u8]| 0), Err(AgentViolation::Strays));
+    assert_eq!(relay.receive_from_guest(&one_more, now, &mut |_: Slot, _: &[u8]| 0), Err(AgentViolation::Strays));
     let mut patient = Relay::new(ready(), true, Instant::now());
     for second in 0..2000 {
-        patient.hear_guest(&one_more, now + Duration::from_secs(second), &mut |_: Slot, _: &[u8]| 0).unwrap();
+        patient.receive_from_guest(&one_more, now + Duration::from_secs(second), &mut |_: Slot, _: &[u8]| 0).unwrap();
     }
 }
 
@@ -447,10 +447,10 @@ fn clients_take_turns() {
     }
     let mut order = Vec::new();
     for _ in 0..3 {
-        let (sent, _) = Frame::split(relay.for_guest()).unwrap().unwrap();
-        order.push(Codec::Current.slot_of(sent.id) as usize);
-        let length = relay.for_guest().len();
-        relay.guest_took(length);
+        let (sent, _) = Frame::split(relay.next_for_guest()).unwrap().unwrap();
+        order.push(PrologueFormat::Current.slot_of(sent.id) as usize);
+        let length = relay.next_for_guest().len();
+        relay.advance_guest(length);
     }
     assert_eq!(order, slots);
 }
@@ -465,7 +465,7 @@ fn a_client_that_pauses_in_a_large_frame_delays_others_only_briefly() {
     for slot in &slots {
         let whole = frame(ids_of(*slot).unwrap().start(), Flags::NONE, (4 << 20) - 100);
         relay.inbox(*slot).unwrap().extend_from_slice(&whole[..100]);
-        relay.arrived_from(*slot, 100, start);
+        relay.receive_from_client(*slot, 100, start);
     }
     // Four have a loan; three wait.
     assert_eq!(relay.queue.len(), 3);
@@ -494,19 +494,19 @@ fn a_client_without_credit_does_not_occupy_the_pool() {
         // More than the window, in large frames, to an agent that accepts them and grants nothing.
         for _ in 0..40 {
             send(&mut relay, *slot, &frame(ids_of(*slot).unwrap().start(), Flags::NONE, 100_000));
-            while !relay.for_guest().is_empty() {
-                let length = relay.for_guest().len();
-                relay.guest_took(length);
+            while !relay.next_for_guest().is_empty() {
+                let length = relay.next_for_guest().len();
+                relay.advance_guest(length);
             }
         }
-        assert_eq!(relay.wanted_from(*slot), 0, "it waits");
+        assert_eq!(relay.read_budget(*slot), 0, "it waits");
     }
     assert_eq!((relay.large, relay.queue.len()), (0, 0));
     let other = relay.connect(Instant::now()).unwrap();
     let large = frame(ids_of(other).unwrap().start(), Flags::NONE, 4_000_000);
     send(&mut relay, other, &large);
-    let sent = relay.for_guest();
-    assert_eq!(Codec::Current.slot_of(Frame::split(sent).unwrap().unwrap().0.id) as usize, other);
+    let sent = relay.next_for_guest();
+    assert_eq!(PrologueFormat::Current.slot_of(Frame::split(sent).unwrap().unwrap().0.id) as usize, other);
 }
 
 //= promises.relay.patience-client-middle-frame
@@ -532,10 +532,12 @@ fn a_client_with_lost_output_is_sent_nothing_more() {
     let slot = relay.connect(Instant::now()).unwrap();
     let answer = frame(1, Flags::NONE, 1 << 20);
     while relay.take_events().is_empty() {
-        relay.hear_guest(&answer, Instant::now(), &mut |_: Slot, _: &[u8]| 0).unwrap();
+        relay.receive_from_guest(&answer, Instant::now(), &mut |_: Slot, _: &[u8]| 0).unwrap();
     }
-    relay.hear_guest(&answer, Instant::now(), &mut |_: Slot, _: &[u8]| panic!("it is offered something")).unwrap();
-    assert_eq!(relay.for_client(slot), b"");
+    relay
+        .receive_from_guest(&answer, Instant::now(), &mut |_: Slot, _: &[u8]| panic!("it is offered something"))
+        .unwrap();
+    assert_eq!(relay.next_for_client(slot), b"");
 }
 
 //= promises.relay.client-too-much-waits
@@ -545,7 +547,7 @@ fn a_client_that_does_not_read_affects_only_itself() {
     let (deaf, other) = (relay.connect(Instant::now()).unwrap(), relay.connect(Instant::now()).unwrap());
     let answer = frame(1, Flags::TERMINAL, 1 << 20);
     for _ in 0..40 {
-        relay.hear_guest(&answer, Instant::now(), &mut |_: Slot, _: &[u8]| 0).unwrap();
+        relay.receive_from_guest(&answer, Instant::now(), &mut |_: Slot, _: &[u8]| 0).unwrap();
         for event in relay.take_events() {
             assert_eq!(event, RelayEvent::Drop(deaf, ClientFault::TooSlow));
             relay.disconnect(deaf);
@@ -554,9 +556,9 @@ fn a_client_that_does_not_read_affects_only_itself() {
     assert_eq!(relay.clients(), 1);
     let theirs = frame(ids_of(other).unwrap().start(), Flags::TERMINAL, 3);
     let mut got = 0;
-    relay.client_took(other, relay.for_client(other).len());
+    relay.advance_client(other, relay.next_for_client(other).len());
     relay
-        .hear_guest(&theirs, Instant::now(), &mut |slot: Slot, piece: &[u8]| {
+        .receive_from_guest(&theirs, Instant::now(), &mut |slot: Slot, piece: &[u8]| {
             assert_eq!(slot, other);
             got += piece.len();
             piece.len()

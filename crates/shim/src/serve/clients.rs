@@ -45,7 +45,7 @@ impl ShimServer {
         if readiness.readable {
             for _ in 0..READS_AT_A_TURN {
                 let Some(client) = self.clients.get(slot).and_then(Option::as_ref) else { return };
-                if self.relay.wanted_from(slot) == 0 {
+                if self.relay.read_budget(slot) == 0 {
                     break;
                 }
                 let Some(inbox) = self.relay.inbox(slot) else { return };
@@ -54,12 +54,12 @@ impl ShimServer {
                         self.relay.ended(slot);
                         break;
                     }
-                    Ok(count) => self.relay.arrived_from(slot, count, Instant::now()),
+                    Ok(count) => self.relay.receive_from_client(slot, count, Instant::now()),
                     Err(Errno::AGAIN | Errno::INTR) => break,
                     Err(_) => return self.disconnect(slot),
                 }
             }
-        } else if readiness.gone {
+        } else if readiness.hangup {
             self.disconnect(slot);
         }
     }
@@ -75,10 +75,10 @@ impl ShimServer {
 
     /// A descriptor is free: waiting clients may be accepted.
     pub(super) fn listen_again(&mut self) {
-        if !self.over {
+        if !self.guest_exited {
             self.listen(true);
             self.ports.accept_again();
-            self.desk.listen(&self.poller, true);
+            self.control_socket.listen(&self.poller, true);
         }
     }
 
@@ -91,12 +91,12 @@ impl ShimServer {
     }
 
     /// Executes the actions of the relay.
-    pub(super) fn obey(&mut self) {
+    pub(super) fn handle_relay_events(&mut self) {
         for event in self.relay.take_events() {
             match event {
                 RelayEvent::Drop(slot, _fault) => self.disconnect(slot),
                 RelayEvent::Shutdown => {
-                    self.end(EndReason::Shutdown, "a client asked for it".to_owned(), SHUTDOWN_GRACE)
+                    self.end(EndReason::Shutdown, "a client requested it".to_owned(), SHUTDOWN_GRACE)
                 }
             }
         }

@@ -25,8 +25,8 @@ use crate::journal::{JournalWriter, wall_ms};
 use crate::owner::Owner;
 use crate::poll::{DescriptorToken, Interest, Poller};
 use crate::ports::PublishedPorts;
-use crate::relay::{AgentViolation, FrameListeners, Relay, SLOTS, Slot};
-use crate::start::RunningSandbox;
+use crate::relay::{AgentViolation, FrameReceivers, Relay, SLOTS, Slot};
+use crate::start::SupervisedSandbox;
 
 /// The read size.
 const READ: usize = 256 * 1024;
@@ -39,12 +39,12 @@ const REST: Duration = Duration::from_secs(1);
 
 /// The event loop and its state.
 pub(crate) struct ShimServer {
-    running: RunningSandbox,
+    running: SupervisedSandbox,
     poller: Poller,
     relay: Relay,
     clients: Vec<Option<ClientConnection>>,
     listening: bool,
-    desk: ControlSocket,
+    control_socket: ControlSocket,
     jobs: Jobs,
     ports: PublishedPorts,
     log: JournalWriter,
@@ -55,9 +55,9 @@ pub(crate) struct ShimServer {
     buffer: Vec<u8>,
     guest: Interest,
     /// Whether the agent no longer reads.
-    deaf: bool,
+    guest_input_closed: bool,
     /// Whether the agent has exited: nothing is read any more.
-    over: bool,
+    guest_exited: bool,
     /// When it was paused.
     paused: Option<Instant>,
     /// Why, unless its owner requested it.
@@ -101,9 +101,9 @@ struct FrameDispatcher<'a> {
 // === impl ShimServer ===
 
 impl ShimServer {
-    pub(crate) fn new(mut running: RunningSandbox, owner: Owner) -> Result<Self, Errno> {
-        let ready = std::mem::take(&mut running.greeted.ready);
-        let relay = Relay::new(ready, running.greeted.credit, Instant::now());
+    pub(crate) fn new(mut running: SupervisedSandbox, owner: Owner) -> Result<Self, Errno> {
+        let ready = std::mem::take(&mut running.handshake.ready);
+        let relay = Relay::new(ready, running.handshake.credit, Instant::now());
         let poller = Poller::new()?;
         let disk = running.reserve.is_some().then(Instant::now);
         poller.add(&running.channel, DescriptorToken::Guest, Interest::READ)?;
@@ -117,10 +117,10 @@ impl ShimServer {
         let termination = TerminationSignal::watch()?;
         poller.add(&termination, DescriptorToken::Termination, Interest::READ)?;
         let parts = running.parts.take().ok_or(Errno::INVAL)?;
-        let mut desk = ControlSocket::new(parts.desk, parts.hello, &poller)?;
+        let mut control_socket = ControlSocket::new(parts.control_socket, parts.hello, &poller)?;
         let (socket, peer, arrived) = owner.into_parts();
         // Without its owner on the control socket, an ephemeral sandbox would never end.
-        let owner = desk.admit(ControlClient::with(socket, peer.clone(), arrived), &poller);
+        let owner = control_socket.admit(ControlClient::with(socket, peer.clone(), arrived), &poller);
         let owner = Some(owner.ok_or(Errno::MFILE)?);
         let mut server = Self {
             running,
@@ -128,7 +128,7 @@ impl ShimServer {
             relay,
             clients: (0..SLOTS).map(|_| None).collect(),
             listening: true,
-            desk,
+            control_socket,
             jobs: parts.jobs,
             ports: parts.ports,
             log: parts.log,
@@ -136,8 +136,8 @@ impl ShimServer {
             supervisor: owner.map(|owner| (owner, peer)),
             buffer: Vec::new(),
             guest: Interest::READ,
-            deaf: false,
-            over: false,
+            guest_input_closed: false,
+            guest_exited: false,
             paused: None,
             pause_reason: None,
             disk_full: None,
@@ -155,21 +155,21 @@ impl ShimServer {
         server.kills = server.count_kills();
         server.recorded_kills.0 = server.kills;
         let pid = server.running.container.pid().as_raw_nonzero().get().unsigned_abs();
-        server.log.note(Fact { pid: Some(pid), ..Fact::new(wall_ms(), FactKind::Started) });
+        server.log.record(Fact { pid: Some(pid), ..Fact::new(wall_ms(), FactKind::Started) });
         Ok(server)
     }
 
     /// Serves until the agent has exited, and removes everything of it.
     pub(crate) fn run(mut self) -> ExitCode {
-        let early = std::mem::take(&mut self.running.greeted.rest);
+        let early = std::mem::take(&mut self.running.handshake.rest);
         if let Err(misbehaviour) = self.take_from_guest(&early) {
             self.end(EndReason::Misbehaved, misbehaviour.to_string(), Duration::ZERO);
         }
         if let Some(owner) = self.owner {
-            self.hear_caller(owner, false);
+            self.handle_messages(owner, false);
         }
         while !self.turn().unwrap_or_else(|errno| {
-            self.end(EndReason::Unknown, format!("the supervisor cannot go on: {errno}"), Duration::ZERO);
+            self.end(EndReason::Unknown, format!("the event loop of the supervisor failed: {errno}"), Duration::ZERO);
             true
         }) {}
         self.clean_up()
@@ -186,36 +186,36 @@ impl ShimServer {
             self.count_when_due(now),
         ];
         // Facts that could not be recorded before are sent now.
-        self.desk.stirred |= self.log.last() > recorded;
-        self.settle();
-        self.obey();
+        self.control_socket.stirred |= self.log.last() > recorded;
+        self.exchange();
+        self.handle_relay_events();
         self.watch()?;
         self.watch_disk(now);
         self.watch_kernel_memory(now);
         // Once it is killed, only its exit is awaited.
         let insist = self.ending.as_ref().filter(|_| !self.killed).map(|ending| ending.due);
         // No wait while there is something to send: a client that just left may have held a job.
-        let stirred = self.desk.stirred.then_some(now);
+        let stirred = self.control_socket.stirred.then_some(now);
         let deadlines = ticks.into_iter().chain([self.rest, self.disk, self.kernel_memory, insist, stirred]);
         let ready = self.poller.wait(deadlines.flatten().min())?;
-        self.note_rest(ready.is_empty());
+        self.note_idle(ready.is_empty());
         let mut ended = false;
         for readiness in ready {
             match readiness.token {
                 DescriptorToken::Process => ended = true,
                 DescriptorToken::Guest => drop(self.read_guest()),
                 DescriptorToken::Listener => self.accept(),
-                DescriptorToken::Desk => self.desk.accept(&self.poller),
-                DescriptorToken::Memory => self.hear_memory(),
+                DescriptorToken::ControlSocket => self.control_socket.accept(&self.poller),
+                DescriptorToken::Memory => self.handle_oom_event(),
                 DescriptorToken::Termination => self.end_on_termination(),
                 DescriptorToken::Client(slot) => self.serve_client(slot, readiness),
-                DescriptorToken::Caller(number) => self.serve_caller(number, readiness),
+                DescriptorToken::ControlClient(number) => self.serve_control_client(number, readiness),
                 DescriptorToken::Port(number) => self.accept_at_port(number),
-                DescriptorToken::Connection(slot) => self.ports.serve(slot, readiness, self.relay.unsaid()),
+                DescriptorToken::Connection(slot) => self.ports.serve(slot, readiness, self.relay.queued_for_guest()),
             }
         }
         if ended {
-            self.pass_on_last_words();
+            self.drain_last_output();
         } else if !self.killed && self.ending.as_ref().is_some_and(|ending| ending.due <= Instant::now()) {
             self.kill();
         }
@@ -223,30 +223,30 @@ impl ShimServer {
     }
 
     /// Moves data between the agent, its jobs and all clients after the events of an iteration.
-    fn settle(&mut self) {
-        self.conclude_jobs();
+    fn exchange(&mut self) {
+        self.finish_jobs();
         // The agent first: it works while the rest is done.
-        self.pass_words();
+        self.queue_job_frames();
         self.flush_guest();
         self.jobs.keep_outputs();
-        self.pass_events();
-        self.desk.pump(&mut self.jobs, &self.log);
+        self.dispatch_job_events();
+        self.control_socket.pump(&mut self.jobs, &self.log);
         self.jobs.archive_surplus();
-        self.pass_words();
+        self.queue_job_frames();
         self.flush();
     }
 
-    fn note_rest(&mut self, nothing: bool) {
+    fn note_idle(&mut self, nothing: bool) {
         if !nothing {
             self.rest = Some(Instant::now() + REST);
             self.kernel_memory.get_or_insert_with(Instant::now);
         } else if self.rest.is_some_and(|rest| rest <= Instant::now()) {
             self.rest = None;
             self.buffer = Vec::new();
-            self.relay.rest();
-            self.jobs.rest();
-            self.ports.rest();
-            self.desk.rest();
+            self.relay.release_memory();
+            self.jobs.release_memory();
+            self.ports.release_memory();
+            self.control_socket.release_memory();
             carrel_sandbox::release_memory();
         }
     }
@@ -279,10 +279,10 @@ impl ShimServer {
     }
 
     fn take_from_guest(&mut self, bytes: &[u8]) -> Result<(), AgentViolation> {
-        let mut ears =
+        let mut receivers =
             FrameDispatcher { clients: &self.clients, jobs: &mut self.jobs, ports: &mut self.ports, stirred: false };
-        let outcome = self.relay.hear_guest(bytes, Instant::now(), &mut ears);
-        self.desk.stirred |= ears.stirred;
+        let outcome = self.relay.receive_from_guest(bytes, Instant::now(), &mut receivers);
+        self.control_socket.stirred |= receivers.stirred;
         outcome
     }
 
@@ -298,13 +298,13 @@ impl ShimServer {
     fn flush(&mut self) {
         for slot in 0..SLOTS {
             while let Some(client) = self.clients.get(slot).and_then(Option::as_ref) {
-                let bytes = self.relay.for_client(slot);
+                let bytes = self.relay.next_for_client(slot);
                 if bytes.is_empty() {
                     break;
                 }
                 match send(&client.socket, bytes) {
                     Ok(0) => break,
-                    Ok(sent) => self.relay.client_took(slot, sent),
+                    Ok(sent) => self.relay.advance_client(slot, sent),
                     Err(_) => self.disconnect(slot),
                 }
             }
@@ -313,25 +313,25 @@ impl ShimServer {
             }
         }
         self.ports.flush();
-        self.pass_words();
+        self.queue_job_frames();
         self.flush_guest();
-        for gone in self.desk.flush() {
-            self.dismiss(gone);
+        for number in self.control_socket.flush() {
+            self.disconnect_client(number);
         }
     }
 
     fn flush_guest(&mut self) {
-        while !self.deaf {
-            let bytes = self.relay.for_guest();
+        while !self.guest_input_closed {
+            let bytes = self.relay.next_for_guest();
             if bytes.is_empty() {
                 break;
             }
             match send(&self.running.channel, bytes) {
                 Ok(0) => break,
-                Ok(sent) => self.relay.guest_took(sent),
+                Ok(sent) => self.relay.advance_guest(sent),
                 // Its last frames are still to be read; the hangup is found there.
                 Err(_) => {
-                    self.deaf = true;
+                    self.guest_input_closed = true;
                     break;
                 }
             }
@@ -340,7 +340,7 @@ impl ShimServer {
 
     /// Updates the poll interest of each descriptor.
     fn watch(&mut self) -> Result<(), Errno> {
-        let write = !self.deaf && !self.relay.for_guest().is_empty();
+        let write = !self.guest_input_closed && !self.relay.next_for_guest().is_empty();
         let guest = Interest { write, ..Interest::READ };
         if self.guest.read && guest != self.guest {
             self.poller.change(&self.running.channel, DescriptorToken::Guest, guest)?;
@@ -348,19 +348,19 @@ impl ShimServer {
         }
         for (slot, client) in self.clients.iter_mut().enumerate() {
             let Some(client) = client else { continue };
-            let read = !self.over && self.relay.wanted_from(slot) > 0;
-            let interest = Interest { read, write: !self.relay.for_client(slot).is_empty(), urgent: false };
+            let read = !self.guest_exited && self.relay.read_budget(slot) > 0;
+            let interest = Interest { read, write: !self.relay.next_for_client(slot).is_empty(), urgent: false };
             if interest != client.interest {
                 self.poller.change(&client.socket, DescriptorToken::Client(slot), interest)?;
                 client.interest = interest;
             }
         }
-        self.ports.watch(&self.poller, self.relay.unsaid())?;
-        self.desk.watch(&self.poller, !self.over)
+        self.ports.watch(&self.poller, self.relay.queued_for_guest())?;
+        self.control_socket.watch(&self.poller, !self.guest_exited)
     }
 }
 
-impl FrameListeners for FrameDispatcher<'_> {
+impl FrameReceivers for FrameDispatcher<'_> {
     fn client(&mut self, slot: Slot, bytes: &[u8]) -> usize {
         let socket = self.clients.get(slot).and_then(Option::as_ref).map(|client| &client.socket);
         // A disconnect is detected at the next write.
@@ -369,10 +369,10 @@ impl FrameListeners for FrameDispatcher<'_> {
 
     fn job(&mut self, frame: Frame<'_>) -> bool {
         if self.ports.owns(frame.id) {
-            return self.ports.hear(frame);
+            return self.ports.handle_frame(frame);
         }
         self.stirred = true;
-        self.jobs.hear(frame)
+        self.jobs.handle_frame(frame)
     }
 }
 

@@ -9,12 +9,15 @@ use crate::jobs::RequestRejection;
 impl ShimServer {
     /// Serves the ports whose sockets are attached to a request.
     pub(super) fn publish_ports(&mut self, number: usize, publish: &PortsPublish) -> RequestResult {
-        let sockets =
-            self.desk.caller(number).map(crate::control_socket::ControlClient::take_descriptors).unwrap_or_default();
-        if self.ending.is_some() || self.over {
+        let sockets = self
+            .control_socket
+            .client(number)
+            .map(crate::control_socket::ControlClient::take_descriptors)
+            .unwrap_or_default();
+        if self.ending.is_some() || self.guest_exited {
             return Err(RequestRejection::new(FailureCode::WrongState, "sandbox is shutting down"));
         }
-        if !self.running.greeted.credit {
+        if !self.running.handshake.credit {
             return Err(RequestRejection::new(FailureCode::Unsupported, "agent of the sandbox does not support ports"));
         }
         self.ports.publish(&publish.ports, sockets).map(|()| RequestReply::Done)

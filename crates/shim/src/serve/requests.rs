@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
+use carrel_failpoint::Failpoints;
 use carrel_protocol::{DecodeError, Envelope};
 use carrel_shim_client::messages::{
     Done, EndReason, FailureCode, GetStatistics, GetStatus, InputWish, JobCancel, JobClose, JobFollow, JobGet,
@@ -14,7 +15,7 @@ use carrel_shim_client::{ShimMessage, decode};
 
 use super::{ShimServer, UNSAID};
 use crate::control_socket::{ControlRequest, JobFollower, cannot_read};
-use crate::failpoint::{Failpoint, reached};
+use crate::failpoint::Failpoint;
 use crate::jobs::{
     AgentFrames, InputHolder, JobCursor, JobEvent, OutputRead, RequestRef, RequestRejection, StartLookup,
 };
@@ -35,38 +36,38 @@ pub(super) type RequestResult = Result<RequestReply, RequestRejection>;
 
 impl ShimServer {
     /// Handles readiness of a client.
-    pub(super) fn serve_caller(&mut self, number: usize, readiness: Readiness) {
-        self.desk.stirred = true;
+    pub(super) fn serve_control_client(&mut self, number: usize, readiness: Readiness) {
+        self.control_socket.stirred = true;
         if readiness.readable {
-            self.hear_caller(number, true);
-        } else if readiness.gone {
-            self.dismiss(number);
+            self.handle_messages(number, true);
+        } else if readiness.hangup {
+            self.disconnect_client(number);
         } else {
-            self.hear_caller(number, false);
+            self.handle_messages(number, false);
         }
     }
 
     /// Handles the messages of a client, after reading more if requested.
-    pub(super) fn hear_caller(&mut self, number: usize, read: bool) {
-        let Some(caller) = self.desk.caller(number) else { return };
-        let there = !read || caller.read().unwrap_or(false);
+    pub(super) fn handle_messages(&mut self, number: usize, read: bool) {
+        let Some(client) = self.control_socket.client(number) else { return };
+        let is_connected = !read || client.read().unwrap_or(false);
         loop {
-            let Some(caller) = self.desk.caller(number) else { return };
-            if there && !caller.has_room() {
+            let Some(client) = self.control_socket.client(number) else { return };
+            if is_connected && !client.has_room() {
                 // The rest is handled when there is space for responses.
                 return;
             }
-            match caller.next() {
-                Ok(Some((id, body))) => self.hear(number, id, &body),
-                Ok(None) if there => return caller.forget_descriptors(),
-                Ok(None) | Err(_) => return self.dismiss(number),
+            match client.next() {
+                Ok(Some((id, body))) => self.handle_message(number, id, &body),
+                Ok(None) if is_connected => return client.forget_descriptors(),
+                Ok(None) | Err(_) => return self.disconnect_client(number),
             }
         }
     }
 
     /// Removes a disconnected client. An ephemeral sandbox ends with its owner.
-    pub(super) fn dismiss(&mut self, number: usize) {
-        self.desk.dismiss(number, &mut self.jobs, &self.poller);
+    pub(super) fn disconnect_client(&mut self, number: usize) {
+        self.control_socket.disconnect_client(number, &mut self.jobs, &self.poller);
         self.listen_again();
         self.supervisor.take_if(|(supervisor, _)| *supervisor == number);
         if self.owner.take_if(|owner| *owner == number).is_some() && !self.running.lasting {
@@ -75,34 +76,34 @@ impl ShimServer {
         }
     }
 
-    fn hear(&mut self, number: usize, id: u32, body: &[u8]) {
+    fn handle_message(&mut self, number: usize, id: u32, body: &[u8]) {
         let outcome = match Envelope::parse(body) {
             Ok(envelope) => {
-                if let Some(caller) = self.desk.caller(number) {
+                if let Some(client) = self.control_socket.client(number) {
                     // There is no version 0: such a client could receive nothing.
-                    caller.version = envelope.generation.get().clamp(1, VERSION);
+                    client.version = envelope.generation.get().clamp(1, VERSION);
                 }
                 self.answer(RequestRef { connection: number, request: id }, &envelope)
             }
             Err(error) => Err(unreadable(&error)),
         };
         match outcome {
-            Ok(RequestReply::Done) => self.desk.tell(number, id, &Done {}),
+            Ok(RequestReply::Done) => self.control_socket.send(number, id, &Done {}),
             Ok(RequestReply::Later) => {}
-            Err(refusal) => self.desk.tell(number, id, &failed(refusal)),
+            Err(refusal) => self.control_socket.send(number, id, &failed(refusal)),
         }
     }
 
-    fn answer(&mut self, asker: RequestRef, envelope: &Envelope<'_>) -> RequestResult {
+    fn answer(&mut self, requester: RequestRef, envelope: &Envelope<'_>) -> RequestResult {
         let name = &*envelope.type_name;
-        if asker.request == 0 {
+        if requester.request == 0 {
             return Err(RequestRejection::new(FailureCode::InvalidRequest, "a request has an id"));
         }
         match name {
             Stop::NAME => {
                 let Stop { grace_ms } = read(envelope)?;
-                let words = self.who_stops(asker.connection);
-                self.end(EndReason::Stopped, words, Duration::from_millis(grace_ms));
+                let message = self.stop_message(requester.connection);
+                self.end(EndReason::Stopped, message, Duration::from_millis(grace_ms));
                 Ok(RequestReply::Done)
             }
             Pause::NAME => {
@@ -115,48 +116,48 @@ impl ShimServer {
             }
             GetStatistics::NAME => {
                 let statistics = self.statistics().map_err(wrong_state)?;
-                self.tell(asker, &statistics)
+                self.send(requester, &statistics)
             }
             GetStatus::NAME => {
                 let status = self.status();
-                self.tell(asker, &status)
+                self.send(requester, &status)
             }
-            PortsPublish::NAME => self.publish_ports(asker.connection, &read(envelope)?),
-            Supervise::NAME => self.supervise(asker.connection),
+            PortsPublish::NAME => self.publish_ports(requester.connection, &read(envelope)?),
+            Supervise::NAME => self.supervise(requester.connection),
             Withdraw::NAME => {
                 let Withdraw { request } = read(envelope)?;
-                self.withdraw(RequestRef { request, ..asker });
+                self.withdraw(RequestRef { request, ..requester });
                 Ok(RequestReply::Done)
             }
             JournalRead::NAME => {
                 let JournalRead { from, follow } = read(envelope)?;
-                self.begin(asker, ControlRequest::Journal { next: from.max(1), follow })
+                self.begin(requester, ControlRequest::Journal { next: from.max(1), follow })
             }
-            _ => self.answer_about_jobs(asker, envelope),
+            _ => self.answer_about_jobs(requester, envelope),
         }
     }
 
-    fn answer_about_jobs(&mut self, asker: RequestRef, envelope: &Envelope<'_>) -> RequestResult {
+    fn answer_about_jobs(&mut self, requester: RequestRef, envelope: &Envelope<'_>) -> RequestResult {
         match &*envelope.type_name {
-            JobStart::NAME => self.start_job(asker, read(envelope)?),
-            JobList::NAME => self.begin(asker, ControlRequest::List(JobCursor::default())),
+            JobStart::NAME => self.start_job(requester, read(envelope)?),
+            JobList::NAME => self.begin(requester, ControlRequest::List(JobCursor::default())),
             JobGet::NAME => {
                 let JobGet { job } = read(envelope)?;
                 let key = self.jobs.find(&job)?;
-                let info = self.jobs.info(key).ok_or_else(gone)?;
-                self.tell(asker, &info)
+                let info = self.jobs.info(key).ok_or_else(not_found)?;
+                self.send(requester, &info)
             }
-            JobRead::NAME => self.read_job(asker, &read(envelope)?),
-            JobFollow::NAME => self.follow_job(asker, &read(envelope)?),
+            JobRead::NAME => self.read_job(requester, &read(envelope)?),
+            JobFollow::NAME => self.follow_job(requester, &read(envelope)?),
             JobWrite::NAME => {
                 let JobWrite { job, data, offset } = read(envelope)?;
-                self.begin(asker, ControlRequest::Write(data.len()))?;
-                self.jobs.write(asker, &job, &data, offset).inspect_err(|_| self.forget_request(asker))?;
+                self.begin(requester, ControlRequest::Write(data.len()))?;
+                self.jobs.write(requester, &job, &data, offset).inspect_err(|_| self.forget_request(requester))?;
                 Ok(RequestReply::Later)
             }
             JobClose::NAME => {
                 let JobClose { job } = read(envelope)?;
-                self.jobs.close(asker, &job).map(|()| RequestReply::Done)
+                self.jobs.close(requester, &job).map(|()| RequestReply::Done)
             }
             JobResize::NAME => {
                 let JobResize { job, rows, cols } = read(envelope)?;
@@ -171,27 +172,30 @@ impl ShimServer {
             JobCancel::NAME => {
                 let JobCancel { job, grace_ms } = read(envelope)?;
                 let key = self.jobs.find(&job)?;
-                let answer = self.begin(asker, ControlRequest::Wait(key))?;
+                let answer = self.begin(requester, ControlRequest::Wait(key))?;
                 self.jobs.cancel(&job, Duration::from_millis(grace_ms), self.clock())?;
                 Ok(answer)
             }
             JobWait::NAME => {
                 let JobWait { job } = read(envelope)?;
                 let key = self.jobs.find(&job)?;
-                self.begin(asker, ControlRequest::Wait(key))
+                self.begin(requester, ControlRequest::Wait(key))
             }
             _ => Err(RequestRejection::new(FailureCode::Unsupported, "unknown request")),
         }
     }
 
-    fn tell<'b, M: ShimMessage<'b>>(&mut self, asker: RequestRef, message: &M) -> RequestResult {
-        self.desk.tell(asker.connection, asker.request, message);
+    fn send<'b, M: ShimMessage<'b>>(&mut self, requester: RequestRef, message: &M) -> RequestResult {
+        self.control_socket.send(requester.connection, requester.request, message);
         Ok(RequestReply::Later)
     }
 
-    fn begin(&mut self, asker: RequestRef, request: ControlRequest) -> RequestResult {
-        let begun = self.desk.caller(asker.connection).is_some_and(|caller| caller.begin(asker.request, request));
-        if begun {
+    fn begin(&mut self, requester: RequestRef, request: ControlRequest) -> RequestResult {
+        let is_accepted = self
+            .control_socket
+            .client(requester.connection)
+            .is_some_and(|client| client.begin(requester.request, request));
+        if is_accepted {
             return Ok(RequestReply::Later);
         }
         Err(RequestRejection::new(FailureCode::TooMany, "too many pending requests, or one with this id"))
@@ -199,24 +203,26 @@ impl ShimServer {
 
     /// Whether the agent accepts data. If not, requests without data are still handled: a client may want to stop it.
     fn guest_listens(&self) -> Result<(), RequestRejection> {
-        if self.relay.unsaid() < UNSAID {
+        if self.relay.queued_for_guest() < UNSAID {
             return Ok(());
         }
         Err(RequestRejection::new(FailureCode::TooMany, "agent of the sandbox does not read, and its queue is full"))
     }
 
-    fn forget_request(&mut self, asker: RequestRef) {
-        let _forgotten = self.desk.caller(asker.connection).and_then(|caller| caller.finish(asker.request));
+    fn forget_request(&mut self, requester: RequestRef) {
+        let _forgotten =
+            self.control_socket.client(requester.connection).and_then(|client| client.finish(requester.request));
     }
 
-    fn withdraw(&mut self, asker: RequestRef) {
-        let request = self.desk.caller(asker.connection).and_then(|caller| caller.finish(asker.request));
+    fn withdraw(&mut self, requester: RequestRef) {
+        let request =
+            self.control_socket.client(requester.connection).and_then(|client| client.finish(requester.request));
         match request {
             Some(ControlRequest::Follow(follow)) => {
                 self.jobs.watch(follow.key, false);
-                self.jobs.release_input(follow.key, asker);
+                self.jobs.release_input(follow.key, requester);
             }
-            Some(ControlRequest::Write(_)) => self.jobs.forget_writer(asker),
+            Some(ControlRequest::Write(_)) => self.jobs.forget_writer(requester),
             _ => {}
         }
     }
@@ -248,7 +254,7 @@ impl ShimServer {
     fn supervise(&mut self, number: usize) -> RequestResult {
         if let Some(holder) = self.supervisor.as_ref().map(|(holder, _)| *holder).filter(|holder| *holder != number) {
             // Its disconnect may not have been noticed yet: a dead client must not block others.
-            self.hear_caller(holder, true);
+            self.handle_messages(holder, true);
         }
         match &self.supervisor {
             Some((supervisor, _)) if *supervisor == number => Ok(RequestReply::Done),
@@ -257,7 +263,7 @@ impl ShimServer {
                 format!("process {} supervises the sandbox", peer.pid),
             )),
             None => {
-                let peer = self.desk.caller(number).map(|caller| caller.peer.clone());
+                let peer = self.control_socket.client(number).map(|client| client.peer.clone());
                 self.supervisor = peer.map(|peer| (number, peer));
                 Ok(RequestReply::Done)
             }
@@ -269,39 +275,39 @@ impl ShimServer {
         self.paused.unwrap_or_else(Instant::now)
     }
 
-    fn who_stops(&mut self, number: usize) -> String {
+    fn stop_message(&mut self, number: usize) -> String {
         if self.owner == Some(number) {
             return "its owner stopped it".to_owned();
         }
-        let pid = self.desk.caller(number).map_or(0, |caller| caller.peer.pid);
+        let pid = self.control_socket.client(number).map_or(0, |client| client.peer.pid);
         format!("process {pid} stopped it")
     }
 
     // --- jobs
 
-    fn start_job(&mut self, asker: RequestRef, start: JobStart) -> RequestResult {
+    fn start_job(&mut self, requester: RequestRef, start: JobStart) -> RequestResult {
         let JobStart { job, command } = start;
-        let (key, created) = match self.jobs.look(&job, &command)? {
+        let (key, created) = match self.jobs.look_up(&job, &command)? {
             StartLookup::Attached(key) => (key, false),
-            StartLookup::New if self.ending.is_some() || self.over => {
+            StartLookup::New if self.ending.is_some() || self.guest_exited => {
                 return Err(RequestRejection::new(FailureCode::WrongState, "sandbox is shutting down"));
             }
             StartLookup::New => {
                 self.guest_listens()?;
                 if self.running.memory.is_none() {
                     // Without notifications, OOM kills have to be counted.
-                    self.note_kills();
+                    self.record_kills();
                 }
                 let (clock, relay) = (self.clock(), &mut self.relay);
                 let key = self.jobs.start(&mut self.log, &job, command, || relay.open_job(), self.kills, clock)?;
                 (key, true)
             }
         };
-        let info = self.jobs.info(key).ok_or_else(gone)?;
-        self.tell(asker, &JobStarted { created, info })
+        let info = self.jobs.info(key).ok_or_else(not_found)?;
+        self.send(requester, &JobStarted { created, info })
     }
 
-    fn read_job(&mut self, asker: RequestRef, read: &JobRead) -> RequestResult {
+    fn read_job(&mut self, requester: RequestRef, read: &JobRead) -> RequestResult {
         let key = self.jobs.find(&read.job)?;
         let (mut offset, mut bytes) = (read.offset, Vec::new());
         let limit = (read.limit as usize).min(LARGEST_READ);
@@ -311,26 +317,29 @@ impl ShimServer {
             piece = self.jobs.read(key, read.stream, offset, limit, &mut bytes);
         }
         if let OutputRead::Failed(errno) = piece {
-            return self.tell(asker, &cannot_read(errno));
+            return self.send(requester, &cannot_read(errno));
         }
         let end = self.jobs.is_over(key) && offset + bytes.len() as u64 >= self.jobs.length(key, read.stream);
-        self.tell(asker, &JobReadChunk { offset, data: Cow::Borrowed(&bytes), end })
+        self.send(requester, &JobReadChunk { offset, data: Cow::Borrowed(&bytes), end })
     }
 
-    fn follow_job(&mut self, asker: RequestRef, follow: &JobFollow) -> RequestResult {
+    fn follow_job(&mut self, requester: RequestRef, follow: &JobFollow) -> RequestResult {
         let key = self.jobs.find(&follow.job)?;
-        let peer = self.desk.caller(asker.connection).map(|caller| caller.peer.clone()).ok_or_else(gone)?;
+        let peer =
+            self.control_socket.client(requester.connection).map(|client| client.peer.clone()).ok_or_else(not_found)?;
         let request = JobFollower { key, at: [follow.stdout, follow.stderr], hold: follow.hold };
-        self.begin(asker, ControlRequest::Follow(request))?;
-        let taken = self.jobs.take_input(&follow.job, follow.input, InputHolder { asker, peer });
-        match taken.inspect_err(|_| self.forget_request(asker))? {
-            Some(written) => {
-                self.desk.tell(asker.connection, asker.request, &JobInput { held: true, holder: None, written })
-            }
+        self.begin(requester, ControlRequest::Follow(request))?;
+        let taken = self.jobs.take_input(&follow.job, follow.input, InputHolder { requester, peer });
+        match taken.inspect_err(|_| self.forget_request(requester))? {
+            Some(written) => self.control_socket.send(
+                requester.connection,
+                requester.request,
+                &JobInput { held: true, holder: None, written },
+            ),
             // The input is closed.
             None if follow.input != InputWish::None => {
-                let lost = JobInput { held: false, holder: None, written: 0 };
-                self.desk.tell(asker.connection, asker.request, &lost);
+                let released = JobInput { held: false, holder: None, written: 0 };
+                self.control_socket.send(requester.connection, requester.request, &released);
             }
             None => {}
         }
@@ -339,55 +348,57 @@ impl ShimServer {
     }
 
     /// Records the ends of jobs.
-    pub(super) fn conclude_jobs(&mut self) {
+    pub(super) fn finish_jobs(&mut self) {
         if self.jobs.was_one_killed() {
-            self.note_kills();
+            self.record_kills();
         }
         let kills = self.kills;
-        if self.jobs.conclude(&mut self.log, kills) {
-            self.desk.stirred = true;
+        if self.jobs.finish(&mut self.log, kills) {
+            self.control_socket.stirred = true;
             // Its files are closed: there may be descriptors for waiting clients.
             self.listen_again();
         }
     }
 
     /// Sends the events of jobs to clients.
-    pub(super) fn pass_events(&mut self) {
+    pub(super) fn dispatch_job_events(&mut self) {
         for event in self.jobs.take_events() {
-            self.desk.stirred = true;
+            self.control_socket.stirred = true;
             match event {
-                JobEvent::Wrote(asker, written) => self.desk.answer(asker, &JobWriteAck { written }),
-                JobEvent::Refused(asker, refusal) => self.desk.answer(asker, &failed(refusal)),
-                JobEvent::InputLost(asker, holder, written) => {
-                    let lost = JobInput { held: false, holder: Some(holder), written };
-                    self.desk.tell(asker.connection, asker.request, &lost);
+                JobEvent::InputAccepted(requester, written) => {
+                    self.control_socket.answer(requester, &JobWriteAck { written })
                 }
-                JobEvent::Flood => {
-                    let words = "it sends more output than it may".to_owned();
-                    self.end(EndReason::Misbehaved, words, Duration::ZERO);
+                JobEvent::Rejected(requester, refusal) => self.control_socket.answer(requester, &failed(refusal)),
+                JobEvent::InputLost(requester, holder, written) => {
+                    let released = JobInput { held: false, holder: Some(holder), written };
+                    self.control_socket.send(requester.connection, requester.request, &released);
+                }
+                JobEvent::WindowExceeded => {
+                    let message = "the agent sent more output than permitted".to_owned();
+                    self.end(EndReason::Misbehaved, message, Duration::ZERO);
                 }
             }
         }
     }
 
     /// Queues the frames of jobs for the agent.
-    pub(super) fn pass_words(&mut self) {
+    pub(super) fn queue_job_frames(&mut self) {
         let outgoing = self.jobs.take_outgoing();
-        let is_said = !outgoing.words.is_empty();
+        let has_control = !outgoing.control.is_empty();
         self.pass_on(outgoing);
-        if is_said {
-            reached(Failpoint::JobSent);
+        if has_control {
+            Failpoint::JobSent.reached();
         }
         let outgoing = self.ports.take_outgoing();
         self.pass_on(outgoing);
     }
 
     fn pass_on(&mut self, outgoing: AgentFrames) {
-        if !outgoing.words.is_empty() {
-            self.relay.say(&outgoing.words);
+        if !outgoing.control.is_empty() {
+            self.relay.queue(&outgoing.control);
         }
         if !outgoing.data.is_empty() {
-            self.relay.give(&outgoing.data);
+            self.relay.queue_job_data(&outgoing.data);
         }
         outgoing.closed.into_iter().for_each(|id| self.relay.close_job(id));
     }
@@ -406,8 +417,8 @@ fn wrong_state(message: String) -> RequestRejection {
     RequestRejection::new(FailureCode::WrongState, message)
 }
 
-fn gone() -> RequestRejection {
-    RequestRejection::new(FailureCode::JobUnknown, "it is gone")
+fn not_found() -> RequestRejection {
+    RequestRejection::new(FailureCode::JobUnknown, "the job is no longer kept")
 }
 
 fn failed(refusal: RequestRejection) -> ShimFailure {

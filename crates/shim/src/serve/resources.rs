@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use carrel_failpoint::Failpoints;
 use carrel_shim_client::messages::{EndReason, Fact, FactKind, PauseReason, Statistics};
 
 use super::ShimServer;
-use crate::failpoint::{Failpoint, reached};
+use crate::failpoint::Failpoint;
 use crate::journal::wall_ms;
 
 /// The interval for checking the host's disk: short only when it could fill up in between.
@@ -48,13 +49,13 @@ impl ShimServer {
             }
             return Ok(());
         }
-        reached(Failpoint::Pausing);
+        Failpoint::Pausing.reached();
         cgroup.freeze().map_err(|error| error.to_string())?;
         self.paused = Some(Instant::now());
         self.pause_reason = reason;
-        let message = (reason == Some(PauseReason::HostDisk)).then(|| self.host_disk());
+        let message = (reason == Some(PauseReason::HostDisk)).then(|| self.host_disk_message());
         self.record(Fact { message, pause_reason: reason, ..Fact::new(wall_ms(), FactKind::Paused) });
-        reached(Failpoint::Paused);
+        Failpoint::Paused.reached();
         Ok(())
     }
 
@@ -78,9 +79,9 @@ impl ShimServer {
     }
 
     /// The message for a low host disk, with the numbers.
-    fn host_disk(&self) -> String {
+    fn host_disk_message(&self) -> String {
         let reserve = self.running.reserve;
-        let free = self.running.container.kept_disk().and_then(|disk| disk.host_free().ok());
+        let free = self.running.container.persistent_disk().and_then(|disk| disk.host_free().ok());
         match free.filter(|_| reserve.is_some()) {
             Some(free) => format!("{HOST_DISK}: {}", reserve.describe_pause(free, reserve.resume_threshold(free))),
             None => HOST_DISK.to_owned(),
@@ -89,8 +90,8 @@ impl ShimServer {
 
     /// Records a fact and notifies subscribers.
     pub(super) fn record(&mut self, fact: Fact) {
-        self.log.note(fact);
-        self.desk.stirred = true;
+        self.log.record(fact);
+        self.control_socket.stirred = true;
     }
 
     /// Pauses the sandbox if it writes while the host's disk is below its reserve, and resumes it when there is space
@@ -105,12 +106,14 @@ impl ShimServer {
             return;
         }
         let reserve = self.running.reserve;
-        let Some(free) = self.running.container.kept_disk().and_then(|disk| disk.host_free().ok()) else { return };
+        let Some(free) = self.running.container.persistent_disk().and_then(|disk| disk.host_free().ok()) else {
+            return;
+        };
         if reserve.is_touched(free) {
             if self.paused.is_none() && self.writes(now) {
                 self.disk_full = self.pause(Some(PauseReason::HostDisk)).is_ok().then_some(free);
             }
-        } else if self.disk_full.is_some_and(|paused_at| reserve.has_room_again(paused_at, free)) {
+        } else if self.disk_full.is_some_and(|paused_at| reserve.allows_resume(paused_at, free)) {
             let _continued = self.resume(Some(PauseReason::HostDisk));
         }
         let [shortest, longest] = DISK;
@@ -132,7 +135,7 @@ impl ShimServer {
     // --- memory
 
     /// The kernel reports that memory ran out.
-    pub(super) fn hear_memory(&mut self) {
+    pub(super) fn handle_oom_event(&mut self) {
         let understood = self.running.memory.as_ref().is_none_or(|memory| memory.acknowledge().is_ok());
         if !understood {
             // It would be ready from now on.
@@ -151,7 +154,7 @@ impl ShimServer {
         }
         let before = self.kills;
         self.count_again = None;
-        self.note_kills();
+        self.record_kills();
         if self.count_again.is_none() {
             let next = COUNTS.get(tries as usize).filter(|_| self.kills == before);
             self.count_again = next.map(|wait| (now + *wait, tries + 1));
@@ -159,15 +162,15 @@ impl ShimServer {
         self.count_again.map(|(due, _)| due)
     }
 
-    /// Records OOM kills, if there are more than before.
-    pub(super) fn note_kills(&mut self) {
+    /// Records OOM kills, if is_connected are more than before.
+    pub(super) fn record_kills(&mut self) {
         self.kills = self.count_kills().max(self.kills);
         let now = Instant::now();
         // Repeated kills are merged into one fact: a sandbox could fill its journal otherwise.
         let soon = self.recorded_kills.1.and_then(|recorded| recorded.checked_add(KILLS)).filter(|soon| *soon > now);
         match soon {
             _ if self.kills <= self.recorded_kills.0 => {}
-            Some(soon) if !self.over => self.count_again = Some((soon, 0)),
+            Some(soon) if !self.guest_exited => self.count_again = Some((soon, 0)),
             _ => {
                 self.recorded_kills = (self.kills, Some(now));
                 let kills = Some(self.kills);
@@ -192,13 +195,13 @@ impl ShimServer {
         if self.killed || self.paused.is_some() {
             return;
         }
-        let look = self.running.kernel_memory.look();
-        if let Some(overuse) = look.overuse {
+        let sample = self.running.kernel_memory.check();
+        if let Some(overuse) = sample.overuse {
             self.end(EndReason::OutOfMemory, format!("{OUT_OF_MEMORY}: {overuse}"), Duration::ZERO);
-        } else if self.rest.is_some() || look.busy || !self.is_alone() {
+        } else if self.rest.is_some() || sample.busy || !self.is_alone() {
             let [busy, idle] = KERNEL_MEMORY;
             let took = now.elapsed();
-            self.kernel_memory = Some(now + took + (took * LOOKS).max(if look.busy { busy } else { idle }));
+            self.kernel_memory = Some(now + took + (took * LOOKS).max(if sample.busy { busy } else { idle }));
         }
     }
 
@@ -211,7 +214,7 @@ impl ShimServer {
     pub(super) fn statistics(&self) -> Result<Statistics, String> {
         let used = match &self.running.cgroup {
             Some(cgroup) => cgroup.statistics().map_err(|error| error.to_string())?,
-            None => carrel_sandbox::cgroup::Statistics::default(),
+            None => carrel_sandbox::cgroup::CgroupStatistics::default(),
         };
         let totals = self.relay.totals();
         Ok(Statistics {

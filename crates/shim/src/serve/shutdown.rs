@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use carrel_failpoint::Failpoints;
 use carrel_protocol::payload::Shutdown;
 use carrel_protocol::{Generation, codec};
 use carrel_shim_client::messages::{EndReason, Fact, FactKind, JobOutcome, OutcomeKind, SandboxEnd};
@@ -10,7 +11,7 @@ use rustix::process::{Signal, WaitIdStatus};
 
 use super::ShimServer;
 use super::resources::OUT_OF_MEMORY;
-use crate::failpoint::{Failpoint, reached};
+use crate::failpoint::Failpoint;
 use crate::journal::wall_ms;
 use crate::poll::DescriptorToken;
 use crate::relay::SLOTS;
@@ -33,7 +34,7 @@ pub(super) struct ShutdownState {
 impl ShimServer {
     /// Starts to shut down: terminates, and remembers when to kill. The first reason counts, and the earliest deadline.
     pub(super) fn end(&mut self, reason: EndReason, message: String, grace: Duration) {
-        if self.over {
+        if self.guest_exited {
             // It has already ended, and its end is the last fact.
             return;
         }
@@ -50,7 +51,7 @@ impl ShimServer {
                 };
                 self.ending = Some(ShutdownState { reason, message, due });
                 self.record(fact);
-                reached(Failpoint::StopAsked);
+                Failpoint::StopRequested.reached();
                 // A sandbox that exceeds its memory would use more before it exits.
                 if reason != EndReason::OutOfMemory {
                     self.ask_to_end();
@@ -83,7 +84,7 @@ impl ShimServer {
         let mut frame = Vec::new();
         // It is small and always fits.
         let _fits = codec::encode(&mut frame, Generation::PUBLISHED, 0, &Shutdown);
-        self.relay.say(&frame);
+        self.relay.queue(&frame);
         let _asked = self.running.container.signal(Signal::TERM);
     }
 
@@ -96,36 +97,36 @@ impl ShimServer {
     }
 
     /// The agent has exited: its remaining output is read, and clients have some time to receive it.
-    pub(super) fn pass_on_last_words(&mut self) {
+    pub(super) fn drain_last_output(&mut self) {
         self.end_on_termination();
         // Remaining output is readable even if writing failed.
         while self.guest.read && self.read_guest() {}
-        (self.deaf, self.over) = (true, true);
+        (self.guest_input_closed, self.guest_exited) = (true, true);
         self.ports.close(&self.poller);
-        self.conclude_jobs();
-        self.jobs.lose_all(&self.lost());
-        self.conclude_jobs();
+        self.finish_jobs();
+        self.jobs.abort_all(&self.ended_with_sandbox());
+        self.finish_jobs();
         self.drain(Instant::now() + DRAIN_TIMEOUT);
     }
 
     /// Flushes all queues, until they are empty or the deadline.
     fn drain(&mut self, until: Instant) {
-        self.desk.stirred = true;
-        self.settle();
+        self.control_socket.stirred = true;
+        self.exchange();
         while self.has_unsent() && Instant::now() < until {
-            self.obey();
+            self.handle_relay_events();
             let Ok(ready) = self.watch().and_then(|()| self.poller.wait(Some(until))) else { return };
             if ready.is_empty() {
                 return;
             }
             for readiness in ready {
                 match readiness.token {
-                    DescriptorToken::Client(slot) if readiness.gone => self.disconnect(slot),
-                    DescriptorToken::Caller(number) if readiness.gone => self.dismiss(number),
+                    DescriptorToken::Client(slot) if readiness.hangup => self.disconnect(slot),
+                    DescriptorToken::ControlClient(number) if readiness.hangup => self.disconnect_client(number),
                     // From here on clients are not read.
                     DescriptorToken::Process => self.poller.remove(self.running.container.process()),
                     DescriptorToken::Listener => self.listen(false),
-                    DescriptorToken::Desk => self.desk.listen(&self.poller, false),
+                    DescriptorToken::ControlSocket => self.control_socket.listen(&self.poller, false),
                     DescriptorToken::Termination => self.poller.remove(&self.termination),
                     DescriptorToken::Memory => {
                         if let Some(memory) = self.running.memory.take() {
@@ -135,13 +136,13 @@ impl ShimServer {
                     _ => {}
                 }
             }
-            self.desk.stirred = true;
-            self.settle();
+            self.control_socket.stirred = true;
+            self.exchange();
         }
     }
 
     fn has_unsent(&self) -> bool {
-        self.desk.has_unsent() || (0..SLOTS).any(|slot| !self.relay.for_client(slot).is_empty())
+        self.control_socket.has_unsent() || (0..SLOTS).any(|slot| !self.relay.next_for_client(slot).is_empty())
     }
 
     /// Removes everything of the sandbox, and reports its end to all clients.
@@ -149,14 +150,14 @@ impl ShimServer {
         // Its first process may still run: it must not outlive the shim.
         let _killed = self.running.container.signal(Signal::KILL);
         let status = self.running.container.wait().ok();
-        reached(Failpoint::GuestGone);
-        (self.deaf, self.over) = (true, true);
+        Failpoint::GuestExited.reached();
+        (self.guest_input_closed, self.guest_exited) = (true, true);
         self.ports.close(&self.poller);
-        self.jobs.lose_all(&self.lost());
-        self.note_kills();
-        self.conclude_jobs();
+        self.jobs.abort_all(&self.ended_with_sandbox());
+        self.record_kills();
+        self.finish_jobs();
         self.clients.iter_mut().for_each(|client| *client = None);
-        let mut ended = self.epitaph(status.as_ref());
+        let mut ended = self.end_of_sandbox(status.as_ref());
         self.record(Fact {
             code: ended.code,
             signal: ended.signal,
@@ -164,7 +165,7 @@ impl ShimServer {
             ..Fact::new(wall_ms(), FactKind::GuestExited)
         });
         let removed = self.running.cgroup.take().map_or(Ok(()), carrel_sandbox::cgroup::Cgroup::remove);
-        reached(Failpoint::GroupRemoved);
+        Failpoint::CgroupRemoved.reached();
         if let Err(error) = &removed {
             ended.message = format!("{}; something of it is left: {error}", ended.message);
         }
@@ -182,21 +183,21 @@ impl ShimServer {
         if ended.reason == EndReason::HostShutdown {
             self.log.sync();
         }
-        reached(Failpoint::EndRecorded);
+        Failpoint::EndRecorded.reached();
         self.drain(Instant::now() + END_TIMEOUT);
-        let swept = self.running.leave();
-        reached(Failpoint::Emptied);
+        let swept = self.running.clean_up();
+        Failpoint::Emptied.reached();
         if let Err(error) = &swept {
             ended.message = format!("{}; something of it is left: {error}", ended.message);
         }
-        self.desk.tell_all(&ended);
-        let _gone = self.desk.flush();
+        self.control_socket.broadcast(&ended);
+        let _gone = self.control_socket.flush();
         if removed.is_ok() && swept.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 
     /// Closes the disk, to which nothing writes any more: a write that failed on the host is reported here.
     fn close_disk(&self, reason: EndReason) -> std::io::Result<()> {
-        let Some(disk) = self.running.container.kept_disk() else { return Ok(()) };
+        let Some(disk) = self.running.container.persistent_disk() else { return Ok(()) };
         if reason == EndReason::HostShutdown {
             disk.sync()?;
         }
@@ -204,7 +205,7 @@ impl ShimServer {
     }
 
     /// The outcome of a job that is active when the sandbox ends.
-    fn lost(&self) -> JobOutcome {
+    fn ended_with_sandbox(&self) -> JobOutcome {
         match &self.ending {
             Some(ShutdownState { reason: EndReason::OutOfMemory, message, .. }) => JobOutcome {
                 signal: Some(Signal::KILL.as_raw()),
@@ -216,7 +217,7 @@ impl ShimServer {
     }
 
     /// How a sandbox ended, and why. The cgroup's counter tells whether it was OOM-killed.
-    fn epitaph(&mut self, status: Option<&WaitIdStatus>) -> SandboxEnd {
+    fn end_of_sandbox(&mut self, status: Option<&WaitIdStatus>) -> SandboxEnd {
         let code = status.and_then(WaitIdStatus::exit_status);
         let signal = status.and_then(WaitIdStatus::terminating_signal);
         // With a runtime, the OOM killer may hit another process that it depends on, instead of the first one.
@@ -232,7 +233,7 @@ impl ShimServer {
         };
         // A runtime that failed reports the reason itself.
         let diagnosis = self.running.container.diagnosis().filter(|_| reason == EndReason::GuestExit);
-        let message = diagnosis.map_or(message.clone(), |said| format!("{message}: gVisor: {said}"));
+        let message = diagnosis.map_or(message.clone(), |error| format!("{message}: gVisor: {error}"));
         let stray_frames = self.relay.totals().stray_frames;
         SandboxEnd { reason, message, code, signal, out_of_memory_kills: self.kills, stray_frames }
     }

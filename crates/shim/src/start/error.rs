@@ -42,17 +42,17 @@ pub(crate) enum StartError {
     #[error("{0}: {1}")]
     System(&'static str, std::io::Error),
     #[error("handshake with the agent of the sandbox failed: {0}")]
-    Greeting(#[from] HandshakeError),
+    Handshake(#[from] HandshakeError),
     #[error("agent of the sandbox exited before it was ready")]
     Ended,
     #[error("gVisor could not run the sandbox: {0}")]
     Runtime(String),
     #[error("owner disconnected before the sandbox was ready")]
-    Unowned,
+    OwnerGone,
     #[error("agent of the sandbox was not ready within {} seconds", READY.as_secs())]
     Late,
     #[error("failed to drop privileges: {0}")]
-    Shed(#[from] DropPrivilegesError),
+    Privileges(#[from] DropPrivilegesError),
 }
 
 // === impl StartError ===
@@ -72,12 +72,17 @@ impl StartError {
             Self::Directory(DirectoryError::Taken | DirectoryError::Uncollected) => FailureCode::NameTaken,
             Self::Directory(DirectoryError::Logs(_) | DirectoryError::LogsTaken(_)) => FailureCode::InvalidRequest,
             Self::Cgroup(CgroupError::Unenforceable(_)) | Self::Unguarded(_) => FailureCode::LimitUnenforceable,
-            Self::Directory(_) | Self::Ids(_) | Self::Cgroup(_) | Self::Disk(_) | Self::System(..) | Self::Shed(_) => {
-                FailureCode::HostUnfit
-            }
+            Self::Directory(_)
+            | Self::Ids(_)
+            | Self::Cgroup(_)
+            | Self::Disk(_)
+            | Self::System(..)
+            | Self::Privileges(_) => FailureCode::HostUnfit,
             Self::Launch(LaunchError::Mount(_) | LaunchError::Gvisor(_)) => FailureCode::InvalidRequest,
             Self::Launch(_) => FailureCode::LaunchFailed,
-            Self::Greeting(_) | Self::Ended | Self::Runtime(_) | Self::Unowned | Self::Late => FailureCode::AgentFailed,
+            Self::Handshake(_) | Self::Ended | Self::Runtime(_) | Self::OwnerGone | Self::Late => {
+                FailureCode::AgentFailed
+            }
         }
     }
 
@@ -94,7 +99,7 @@ impl StartError {
                  it, or leave --isolation gvisor out",
             ),
             Self::Launch(LaunchError::Mount(_)) => None,
-            Self::Cgroup(_) | Self::Launch(_) | Self::Shed(_) | Self::Ids(_) => {
+            Self::Cgroup(_) | Self::Launch(_) | Self::Privileges(_) | Self::Ids(_) => {
                 Some("run `carrel doctor` to see what this host lacks")
             }
             _ => None,

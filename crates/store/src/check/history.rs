@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::SandboxState::{Deleted, Deleting, Failed, Pending, Ready, Stopped};
 use crate::sqlite::TrimmedHistory;
-use crate::{Details, Event, EventType, Exec, ExecId, ExecState, Sandbox, SandboxState, Sequence};
+use crate::{Event, EventDetails, EventType, Exec, ExecId, ExecState, Sandbox, SandboxState, Sequence};
 
 /// The states that may follow a state, besides itself.
 const NEXT: &[(SandboxState, &[SandboxState])] = &[
@@ -120,7 +120,7 @@ impl SandboxHistory {
             }
             _ => return,
         };
-        let Details::Exec { exec, state, .. } = &event.details else {
+        let EventDetails::Exec { exec, state, .. } = &event.details else {
             return self.report(format!("event {} is about an exec but has no exec id", event.sequence));
         };
         if *state != ended.unwrap_or(ExecState::Running) {

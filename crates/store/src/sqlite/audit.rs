@@ -4,7 +4,7 @@ use std::path::Path;
 
 use rusqlite::{Connection, Row};
 
-use super::checksum::Table;
+use super::checksum::ChecksummedTable;
 use super::inspect::StoreFacts;
 use super::open::{ReadOnlyConnection, read_when_ready, recognize};
 use super::rows::{self, CEILING};
@@ -125,10 +125,12 @@ impl Audit {
 
     /// The recorded gaps in the sequences: exclusive start and inclusive end.
     pub(crate) fn gaps(&self, sandbox: &StoredSandbox) -> Result<StoredGaps, StoreError> {
-        let columns = Table::Gaps.selected("g", self.version);
+        let columns = ChecksummedTable::Gaps.selected("g", self.version);
         let mut statement =
             self.connection.prepare_cached(&format!("SELECT {columns} FROM gaps g WHERE g.sandbox = ?1"))?;
-        let gap = |row: &Row<'_>| Ok(readable(Table::Gaps.verify(row).and_then(|()| Ok((row.get(1)?, row.get(2)?)))));
+        let gap = |row: &Row<'_>| {
+            Ok(readable(ChecksummedTable::Gaps.verify(row).and_then(|()| Ok((row.get(1)?, row.get(2)?)))))
+        };
         Ok(statement.query_map([sandbox.number], gap)?.collect::<Result<_, _>>()?)
     }
 

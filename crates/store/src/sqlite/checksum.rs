@@ -1,4 +1,4 @@
-//! The checksum of a row: CRC-32 over all its values, in the order of [`Table::columns`].
+//! The checksum of a row: CRC-32 over all its values, in the order of [`ChecksummedTable::columns`].
 //!
 //! SQLite has no checksums of its own: to SQLite a flipped bit inside a value is just a different value.
 
@@ -9,7 +9,7 @@ use rusqlite::{Connection, Error as SqlError, Result, Row};
 /// A table whose rows have checksums. Its number is part of each checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Table {
+pub(super) enum ChecksummedTable {
     Sandboxes = 1,
     Execs = 2,
     Events = 3,
@@ -24,7 +24,7 @@ pub(crate) struct DamagedRow(pub(crate) String);
 
 // === impl Table ===
 
-impl Table {
+impl ChecksummedTable {
     /// The tables that got checksums in schema version 2.
     pub(super) const SECOND: [Self; 4] = [Self::Sandboxes, Self::Execs, Self::Events, Self::Gaps];
 
@@ -226,10 +226,14 @@ mod tests {
     #[test]
     fn the_checksum_of_given_values_is_frozen() {
         let values: [&dyn ToSql; 4] = [&1i64, &"äb", &None::<i64>, &b"\xff".as_slice()];
-        assert_eq!(Table::Gaps.checksum(&values).unwrap(), FROZEN);
-        assert_ne!(Table::Events.checksum(&values).unwrap(), FROZEN, "the table is part of the checksum");
+        assert_eq!(ChecksummedTable::Gaps.checksum(&values).unwrap(), FROZEN);
+        assert_ne!(ChecksummedTable::Events.checksum(&values).unwrap(), FROZEN, "the table is part of the checksum");
         let moved: [&dyn ToSql; 4] = [&1i64, &"ä", &None::<i64>, &b"b\xff".as_slice()];
-        assert_ne!(Table::Gaps.checksum(&moved).unwrap(), FROZEN, "the length of a value is part of the checksum");
+        assert_ne!(
+            ChecksummedTable::Gaps.checksum(&moved).unwrap(),
+            FROZEN,
+            "the length of a value is part of the checksum"
+        );
     }
 
     const FROZEN: u32 = 0x8beb_90d8;

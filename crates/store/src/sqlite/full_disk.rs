@@ -12,7 +12,7 @@ use rusqlite::Connection;
 use super::copy::directory_of;
 use super::{PAGE, Sqlite};
 use crate::StoreError;
-use crate::reserve::DiskSpace;
+use crate::reserve::StoreDiskSpace;
 
 /// The header of each page in the log, in bytes.
 const FRAME_HEADER: u64 = 24;
@@ -99,7 +99,7 @@ impl Sqlite {
         let path = Path::new(self.connection.path().unwrap_or_default());
         // The directory is opened, because closing the database file would release the locks of SQLite.
         let directory = directory_of(path);
-        let space = File::open(directory).and_then(|directory| DiskSpace::of(&directory));
+        let space = File::open(directory).and_then(|directory| StoreDiskSpace::of(&directory));
         let free = space.map_err(|error| StoreError::file(directory, error))?.free;
         Ok(free.saturating_add(self.reserve.held()))
     }

@@ -17,7 +17,7 @@ use super::raise::{LostEvents, raise};
 use super::wal_index::WalIndex;
 use super::{Sqlite, copy, read, schema};
 use crate::marker::MarkerFile;
-use crate::reserve::Reserve;
+use crate::reserve::DiskReserve;
 use crate::{StoreError, StoreIdentity, StoreOptions};
 
 /// The busy timeout: only another writing program holds a file lock for so long.
@@ -49,7 +49,7 @@ pub(super) struct ReadOnlyConnection {
 impl Sqlite {
     /// Opens a database, releasing its reserve if the disk is full.
     pub(crate) fn open(path: &Path, boot: &str, options: &StoreOptions) -> Result<Self, StoreError> {
-        let mut reserve = Reserve::open(path, options.reserve);
+        let mut reserve = DiskReserve::open(path, options.reserve);
         loop {
             match Self::open_within(path, boot, options) {
                 Err(StoreError::Full) if reserve.release() => {}
@@ -102,7 +102,7 @@ impl Sqlite {
         let position = read::position(&connection)?;
         let marker = options.home_marker.as_deref().map(|path| open_marker(&connection, path, position)).transpose()?;
         let checkpoints = Checkpointer::start(connect_to_write(path)?, is_full)?;
-        let (sequences, reserve) = (HashMap::new(), Reserve::none());
+        let (sequences, reserve) = (HashMap::new(), DiskReserve::none());
         let (flushes, flush_failed, log_is_stuck) = (true, false, false);
         Ok(Self {
             connection,
@@ -237,11 +237,11 @@ fn create(path: &Path) -> io::Result<()> {
 /// Records the boot id of the writer. If the last one ended without a close, commits without fsync may be lost; if
 /// `seen` is given, clients have seen events up to that position which this store may lack. Their numbers are not
 /// reused.
-fn record_boot(connection: &mut Connection, boot: &str, seen: Option<u64>) -> rusqlite::Result<()> {
+fn record_boot(connection: &mut Connection, boot: &str, observed: Option<u64>) -> rusqlite::Result<()> {
     let transaction = connection.transaction()?;
     let (last, clean): (String, bool) =
         transaction.query_row("SELECT boot, clean FROM about", [], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    if let Some(position) = seen {
+    if let Some(position) = observed {
         raise(&transaction, LostEvents::Since(position))?;
     } else if last != boot && !clean {
         raise(&transaction, LostEvents::Unflushed)?;

@@ -3,7 +3,7 @@
 use rusqlite::types::Value;
 use rusqlite::{Connection, params_from_iter};
 
-use super::checksum::Table;
+use super::checksum::ChecksummedTable;
 use super::read;
 use super::rows::{self, CEILING, FLOOR, LAST_SEQUENCE};
 use super::schema::NEWEST;
@@ -25,15 +25,15 @@ pub(super) enum LostEvents {
 /// Raises the position, and the floor of every sandbox that is not deleted; records the gaps.
 pub(super) fn raise(connection: &Connection, lost: LostEvents) -> rusqlite::Result<()> {
     let newest = read::position(connection)?;
-    let seen = match lost {
+    let observed = match lost {
         LostEvents::Unflushed => newest,
         LostEvents::Since(position) => newest.max(position),
     };
-    if seen > 0 {
-        set_position(connection, seen + POSITION_JUMP)?;
+    if observed > 0 {
+        set_position(connection, observed + POSITION_JUMP)?;
     }
-    let mut update = connection.prepare(&Table::Sandboxes.update(2))?;
-    let gap = Table::Gaps.insert().replacen("INSERT", "INSERT OR REPLACE", 1);
+    let mut update = connection.prepare(&ChecksummedTable::Sandboxes.update(2))?;
+    let gap = ChecksummedTable::Gaps.insert().replacen("INSERT", "INSERT OR REPLACE", 1);
     let mut gap = connection.prepare(&gap)?;
     for mut row in live(connection)? {
         let (Value::Integer(last), Value::Integer(ceiling)) = (&row[LAST_SEQUENCE], &row[CEILING]) else { continue };
@@ -41,8 +41,8 @@ pub(super) fn raise(connection: &Connection, lost: LostEvents) -> rusqlite::Resu
         let floor = if lost == LostEvents::Unflushed { *ceiling } else { last.max(*ceiling) + SEQUENCE_JUMP };
         if floor > last {
             (row[FLOOR], row[CEILING]) = (floor.into(), floor.into());
-            execute(&mut update, Table::Sandboxes, row)?;
-            execute(&mut gap, Table::Gaps, vec![number, last.into(), floor.into()])?;
+            execute(&mut update, ChecksummedTable::Sandboxes, row)?;
+            execute(&mut gap, ChecksummedTable::Gaps, vec![number, last.into(), floor.into()])?;
         }
     }
     Ok(())
@@ -55,8 +55,10 @@ fn live(connection: &Connection) -> rusqlite::Result<Vec<Vec<Value>>> {
     let mut rows = statement.query([])?;
     let mut live = Vec::new();
     while let Some(row) = rows.next()? {
-        Table::Sandboxes.verify(row)?;
-        live.push((0..Table::Sandboxes.width()).map(|column| row.get(column)).collect::<rusqlite::Result<_>>()?);
+        ChecksummedTable::Sandboxes.verify(row)?;
+        live.push(
+            (0..ChecksummedTable::Sandboxes.width()).map(|column| row.get(column)).collect::<rusqlite::Result<_>>()?,
+        );
     }
     Ok(live)
 }
@@ -64,7 +66,7 @@ fn live(connection: &Connection) -> rusqlite::Result<Vec<Vec<Value>>> {
 /// Writes a row with its checksum.
 pub(super) fn execute(
     statement: &mut rusqlite::Statement<'_>,
-    table: Table,
+    table: ChecksummedTable,
     mut row: Vec<Value>,
 ) -> rusqlite::Result<()> {
     let values: Vec<&dyn rusqlite::ToSql> = row.iter().map(|value| value as _).collect();

@@ -8,7 +8,7 @@ use std::path::Path;
 use rusqlite::types::Value;
 use rusqlite::{Connection, Row};
 
-use super::checksum::Table;
+use super::checksum::ChecksummedTable;
 use super::copy::{create_new, remove_database};
 use super::first_page::TableLayout;
 use super::inspect::beside;
@@ -140,7 +140,7 @@ impl Rebuild<'_> {
         let sql = "SELECT number, id FROM sandboxes INDEXED BY sqlite_autoindex_sandboxes_1";
         let index = self.salvage.index(sql, &["id"], |row| Ok((row.get(0)?, row.get::<_, String>(1)?)));
         let decode = |row: &Row<'_>| rows::sandbox(row).map(|_| ());
-        let (kept, damaged) = self.copy(Table::Sandboxes, &index, decode, |_, _| true)?;
+        let (kept, damaged) = self.copy(ChecksummedTable::Sandboxes, &index, decode, |_, _| true)?;
         let mut lost: BTreeSet<String> = damaged.iter().filter_map(|row| text(row, 1)).collect();
         lost.extend(index.keys.iter().filter(|(number, _)| !kept.contains(number)).map(|(_, id)| id.clone()));
         self.sandbox_ids.extend(index.keys.into_iter().map(|(_, id)| id));
@@ -154,7 +154,8 @@ impl Rebuild<'_> {
         let sql = "SELECT number, id FROM execs INDEXED BY sqlite_autoindex_execs_1";
         let index = self.salvage.index(sql, &["id"], |row| Ok((row.get(0)?, row.get::<_, String>(1)?)));
         let decode = |row: &Row<'_>| rows::exec(row).map(|_| ());
-        let (_, damaged) = self.copy(Table::Execs, &index, decode, |known, row| known.contains(&integer(row, 2)))?;
+        let (_, damaged) =
+            self.copy(ChecksummedTable::Execs, &index, decode, |known, row| known.contains(&integer(row, 2)))?;
         self.exec_ids.extend(index.keys.into_iter().map(|(_, id)| id));
         for row in damaged {
             self.incomplete.extend(self.sandboxes.get(&integer(&row, 2)));
@@ -169,7 +170,8 @@ impl Rebuild<'_> {
         // Any valid id is sufficient to decode the row.
         let Ok(any) = SandboxId::new("none") else { return Ok(()) };
         let decode = move |row: &Row<'_>| rows::event(row, any.clone()).map(|_| ());
-        let (kept, _) = self.copy(Table::Events, &index, decode, |known, row| known.contains(&integer(row, 1)))?;
+        let (kept, _) =
+            self.copy(ChecksummedTable::Events, &index, decode, |known, row| known.contains(&integer(row, 1)))?;
         let lost = index.keys.iter().filter(|(position, _)| !kept.contains(position));
         self.incomplete.extend(lost.filter_map(|(_, sandbox)| self.sandboxes.get(sandbox)));
         let highest = kept.iter().chain(index.keys.iter().map(|(position, _)| position)).max();
@@ -181,7 +183,7 @@ impl Rebuild<'_> {
     /// can be read.
     fn copy<T>(
         &mut self,
-        table: Table,
+        table: ChecksummedTable,
         index: &IndexKeys<T>,
         decode: impl Fn(&Row<'_>) -> rusqlite::Result<()>,
         belongs: impl Fn(&HashSet<i64>, &[Value]) -> bool,
@@ -218,15 +220,15 @@ impl Rebuild<'_> {
 
     /// Copies the recorded gaps, and records those that the damage caused.
     fn gaps(&mut self) -> rusqlite::Result<()> {
-        let insert = Table::Gaps.insert().replacen("INSERT", "INSERT OR REPLACE", 1);
+        let insert = ChecksummedTable::Gaps.insert().replacen("INSERT", "INSERT OR REPLACE", 1);
         let mut insert = self.target.prepare(&insert)?;
-        let sql = format!("SELECT {} FROM gaps g", Table::Gaps.selected("g", self.salvage.version));
+        let sql = format!("SELECT {} FROM gaps g", ChecksummedTable::Gaps.selected("g", self.salvage.version));
         let (mut gaps, mut damaged) = (BTreeSet::new(), BTreeSet::new());
         let is_whole = self.salvage.both_ways(&sql, &["sandbox", "after"], |row| {
             let Ok(gap) = row.get(0).and_then(|sandbox| Ok((sandbox, row.get(1)?, row.get::<_, i64>(2)?))) else {
                 return;
             };
-            let known = self.sandboxes.contains(&gap.0) && Table::Gaps.verify(row).is_ok();
+            let known = self.sandboxes.contains(&gap.0) && ChecksummedTable::Gaps.verify(row).is_ok();
             if known {
                 gaps.insert(gap)
             } else {
@@ -239,7 +241,7 @@ impl Rebuild<'_> {
         let holes = self.holes(&gaps, &trimmed)?;
         self.incomplete.extend(holes.iter().map(|(sandbox, ..)| *sandbox));
         for (sandbox, after, until) in gaps.into_iter().chain(holes) {
-            execute(&mut insert, Table::Gaps, vec![sandbox.into(), after.into(), until.into()])?;
+            execute(&mut insert, ChecksummedTable::Gaps, vec![sandbox.into(), after.into(), until.into()])?;
         }
         Ok(())
     }
@@ -249,23 +251,28 @@ impl Rebuild<'_> {
         let (mut kept, mut damaged) = (BTreeMap::new(), 0);
         let mut is_whole = true;
         if self.salvage.version >= schema::TRIMMED {
-            let sql = format!("SELECT {} FROM trimmed t", Table::Trimmed.selected("t", self.salvage.version));
+            let sql =
+                format!("SELECT {} FROM trimmed t", ChecksummedTable::Trimmed.selected("t", self.salvage.version));
             is_whole = self.salvage.both_ways(&sql, &["sandbox"], |row| {
                 let Ok(found) = row.get(0).and_then(|sandbox: i64| Ok((sandbox, (row.get(1)?, row.get(2)?)))) else {
                     return;
                 };
-                if self.sandboxes.contains(&found.0) && Table::Trimmed.verify(row).is_ok() {
+                if self.sandboxes.contains(&found.0) && ChecksummedTable::Trimmed.verify(row).is_ok() {
                     kept.insert(found.0, found.1);
                 } else {
                     damaged += 1;
                 }
             });
         }
-        let mut insert = self.target.prepare(&Table::Trimmed.insert())?;
+        let mut insert = self.target.prepare(&ChecksummedTable::Trimmed.insert())?;
         for (sandbox, (events, execs)) in &kept {
-            execute(&mut insert, Table::Trimmed, vec![(*sandbox).into(), Value::from(*events), Value::from(*execs)])?;
+            execute(
+                &mut insert,
+                ChecksummedTable::Trimmed,
+                vec![(*sandbox).into(), Value::from(*events), Value::from(*execs)],
+            )?;
         }
-        let name = Table::Trimmed.name();
+        let name = ChecksummedTable::Trimmed.name();
         self.report.tables.push(RepairedTable { name, kept: kept.len() as u64, lost: damaged, at_least: !is_whole });
         Ok(kept.into_iter().map(|(sandbox, (events, _)): (i64, (i64, i64))| (sandbox, events)).collect())
     }

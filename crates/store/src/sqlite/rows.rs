@@ -7,29 +7,29 @@ use std::os::unix::ffi::OsStringExt;
 use rusqlite::types::Type;
 use rusqlite::{Error as SqlError, Result, Row};
 
-use super::checksum::Table;
+use super::checksum::ChecksummedTable;
 use crate::{
-    BadId, DesiredState, Details, Event, EventType, Exec, ExecId, ExecState, Sandbox, SandboxId, SandboxState,
+    DesiredState, Event, EventDetails, EventType, Exec, ExecId, ExecState, InvalidId, Sandbox, SandboxId, SandboxState,
     Timestamp,
 };
 
 /// The index of the sandbox id after the columns of an exec or of an event.
-const SANDBOX_OF_EXEC: usize = Table::Execs.width() + 1;
-const SANDBOX_OF_EVENT: usize = Table::Events.width() + 1;
+const SANDBOX_OF_EXEC: usize = ChecksummedTable::Execs.width() + 1;
+const SANDBOX_OF_EVENT: usize = ChecksummedTable::Events.width() + 1;
 
 /// The columns of a sandbox `s`.
 pub(super) fn sandbox_columns(version: usize) -> String {
-    Table::Sandboxes.selected("s", version)
+    ChecksummedTable::Sandboxes.selected("s", version)
 }
 
 /// The columns of an exec `e` of a sandbox `s`.
 pub(super) fn exec_columns(version: usize) -> String {
-    format!("{}, s.id", Table::Execs.selected("e", version))
+    format!("{}, s.id", ChecksummedTable::Execs.selected("e", version))
 }
 
 /// The columns of an event `e`; the sandbox id is known, or selected last.
 pub(super) fn event_columns(version: usize) -> String {
-    Table::Events.selected("e", version)
+    ChecksummedTable::Events.selected("e", version)
 }
 
 /// The indices of the columns that determine the sequences of a sandbox.
@@ -49,7 +49,7 @@ pub(super) const SERVICE: u8 = 3;
 struct InvalidValue(i64);
 
 pub(super) fn sandbox(row: &Row<'_>) -> Result<Sandbox> {
-    Table::Sandboxes.verify(row)?;
+    ChecksummedTable::Sandboxes.verify(row)?;
     Ok(Sandbox {
         id: id(row, 1, SandboxId::qualified)?,
         owner: row.get(2)?,
@@ -73,7 +73,7 @@ pub(super) fn sandbox(row: &Row<'_>) -> Result<Sandbox> {
 }
 
 pub(super) fn exec(row: &Row<'_>) -> Result<Exec> {
-    Table::Execs.verify(row)?;
+    ChecksummedTable::Execs.verify(row)?;
     Ok(Exec {
         id: id(row, 1, ExecId::qualified)?,
         sandbox: id(row, SANDBOX_OF_EXEC, SandboxId::qualified)?,
@@ -94,7 +94,7 @@ pub(super) fn exec(row: &Row<'_>) -> Result<Exec> {
 }
 
 pub(super) fn event(row: &Row<'_>, sandbox: SandboxId) -> Result<Event> {
-    Table::Events.verify(row)?;
+    ChecksummedTable::Events.verify(row)?;
     Ok(Event {
         position: row.get(0)?,
         sandbox,
@@ -111,24 +111,24 @@ pub(super) fn event_of_any(row: &Row<'_>) -> Result<Event> {
     event(row, id(row, SANDBOX_OF_EVENT, SandboxId::qualified)?)
 }
 
-fn details(row: &Row<'_>) -> Result<Details> {
+fn details(row: &Row<'_>) -> Result<EventDetails> {
     let (error_code, error_message) = (row.get(10)?, row.get(11)?);
     Ok(match row.get(6)? {
-        NOTHING => Details::None,
-        PHASE => Details::Phase { phase: row.get(7)?, error_code, error_message, reason: row.get(12)? },
-        EXECS => Details::Exec {
+        NOTHING => EventDetails::None,
+        PHASE => EventDetails::Phase { phase: row.get(7)?, error_code, error_message, reason: row.get(12)? },
+        EXECS => EventDetails::Exec {
             exec: id(row, 7, ExecId::qualified)?,
             state: numbered(row, 8, ExecState::from_number)?,
             exit_code: row.get(9)?,
             error_code,
             error_message,
         },
-        SERVICE => Details::Service { name: row.get(7)?, error_code, error_message },
+        SERVICE => EventDetails::Service { name: row.get(7)?, error_code, error_message },
         other => return Err(bad(6, InvalidValue(other.into()))),
     })
 }
 
-pub(super) fn id<T>(row: &Row<'_>, column: usize, new: fn(String) -> std::result::Result<T, BadId>) -> Result<T> {
+pub(super) fn id<T>(row: &Row<'_>, column: usize, new: fn(String) -> std::result::Result<T, InvalidId>) -> Result<T> {
     new(row.get(column)?).map_err(|error| bad(column, error))
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use rusqlite::{Connection, Row};
 
-use super::checksum::Table;
+use super::checksum::ChecksummedTable;
 
 /// How many reads of a table may fail before the rest of it is given up.
 const MOST_FAILURES: u32 = 4096;
@@ -48,14 +48,19 @@ impl Salvage<'_> {
     }
 
     /// Visits every readable row of a table once. Returns whether no read failed.
-    pub(super) fn table<T>(&self, table: Table, index: &IndexKeys<T>, mut visit: impl FnMut(&Row<'_>)) -> bool {
+    pub(super) fn table<T>(
+        &self,
+        table: ChecksummedTable,
+        index: &IndexKeys<T>,
+        mut visit: impl FnMut(&Row<'_>),
+    ) -> bool {
         let key = table.columns()[0];
         // The column that a join would append is not needed to decode the row.
         let sql = format!("SELECT {}, 'none' FROM {} t", table.selected("t", self.version), table.name());
-        let mut seen = HashSet::new();
+        let mut observed = HashSet::new();
         let mut once = |row: &Row<'_>| {
             let key = row.get(0).ok();
-            if key.is_some_and(|key: i64| seen.insert(key)) {
+            if key.is_some_and(|key: i64| observed.insert(key)) {
                 visit(row);
             }
             key

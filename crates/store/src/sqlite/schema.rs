@@ -2,7 +2,7 @@
 
 use rusqlite::Connection;
 
-use super::checksum::Table;
+use super::checksum::ChecksummedTable;
 
 /// The application id in the file header: `Crrl`.
 pub(super) const APPLICATION: i32 = 0x4372_726c;
@@ -131,7 +131,7 @@ const THIRD: &str = "
 
 /// A later version that changes columns has to give this its own list of them.
 fn fill_second(connection: &Connection) -> rusqlite::Result<()> {
-    Table::SECOND.iter().try_for_each(|table| table.seal(connection))
+    ChecksummedTable::SECOND.iter().try_for_each(|table| table.seal(connection))
 }
 
 /// The schema version of a store; 0 is one without tables.

@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::checksum::Table;
+use super::checksum::ChecksummedTable;
 use super::raise::execute;
 use super::rows;
 use crate::backend::EventRange;
@@ -56,10 +56,12 @@ pub(super) fn execs(connection: &Connection, sandbox: &SandboxId, execs: &[ExecI
 
 /// What retention removed of a sandbox.
 pub(super) fn trimmed_history(connection: &Connection, number: i64) -> rusqlite::Result<Option<TrimmedHistory>> {
-    let sql =
-        format!("SELECT {} FROM trimmed t WHERE t.sandbox = ?1", Table::Trimmed.selected("t", super::schema::NEWEST));
+    let sql = format!(
+        "SELECT {} FROM trimmed t WHERE t.sandbox = ?1",
+        ChecksummedTable::Trimmed.selected("t", super::schema::NEWEST)
+    );
     let read = |row: &rusqlite::Row<'_>| {
-        Table::Trimmed.verify(row)?;
+        ChecksummedTable::Trimmed.verify(row)?;
         Ok(TrimmedHistory { events: row.get(1)?, execs: row.get(2)? })
     };
     connection.prepare_cached(&sql)?.query_row([number], read).optional()
@@ -68,10 +70,14 @@ pub(super) fn trimmed_history(connection: &Connection, number: i64) -> rusqlite:
 fn record(connection: &Connection, number: i64, change: impl FnOnce(&mut TrimmedHistory)) -> rusqlite::Result<()> {
     let mut trimmed = trimmed_history(connection, number)?.unwrap_or_default();
     change(&mut trimmed);
-    let insert = Table::Trimmed.insert().replacen("INSERT", "INSERT OR REPLACE", 1);
+    let insert = ChecksummedTable::Trimmed.insert().replacen("INSERT", "INSERT OR REPLACE", 1);
     let mut insert = connection.prepare_cached(&insert)?;
     let integer = |number: u64| i64::try_from(number).unwrap_or(i64::MAX).into();
-    execute(&mut insert, Table::Trimmed, vec![number.into(), integer(trimmed.events), integer(trimmed.execs)])
+    execute(
+        &mut insert,
+        ChecksummedTable::Trimmed,
+        vec![number.into(), integer(trimmed.events), integer(trimmed.execs)],
+    )
 }
 
 fn number(connection: &Connection, sandbox: &SandboxId) -> rusqlite::Result<Option<i64>> {

@@ -17,7 +17,7 @@ use rustix::fs::{FallocateFlags, OFlags, fallocate};
 
 use super::inspect::{beside, log_of};
 use super::open::MODE;
-use crate::reserve::DiskSpace;
+use crate::reserve::StoreDiskSpace;
 use crate::{ByteLock, StoreError, StoreOptions};
 
 /// The byte that SQLite locks while an index is in use.
@@ -89,7 +89,7 @@ impl WalIndex {
     /// Allocates the blocks for the next transaction.
     pub(super) fn make_room(&mut self, connection: &Connection) -> Result<(), StoreError> {
         let pages: u64 = connection.prepare_cached("PRAGMA page_count")?.query_row([], |row| row.get(0))?;
-        let free = DiskSpace::of(&self.file).map_err(|error| failed(&self.path, error))?.free;
+        let free = StoreDiskSpace::of(&self.file).map_err(|error| failed(&self.path, error))?.free;
         let growth = (free / PAGE).clamp(LEAST_GROWTH, MOST_GROWTH);
         let wanted = (2 * pages + growth).min(self.most_pages).min(u64::from(u32::MAX - 1));
         if wanted.saturating_sub(growth / 2) > self.page_limit {

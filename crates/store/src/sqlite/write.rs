@@ -7,10 +7,12 @@ use std::sync::{Arc, LazyLock};
 use rusqlite::types::ToSql;
 use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
 
-use super::checksum::Table;
+use super::checksum::ChecksummedTable;
 use super::rows::{EXECS, NOTHING, PHASE, SERVICE};
 use crate::backend::AppliedChange;
-use crate::{Change, Details, Event, Exec, ExecChange, NewEvent, Sandbox, SandboxId, Sequence, StoreError, Timestamp};
+use crate::{
+    Change, Event, EventDetails, Exec, ExecChange, NewEvent, Sandbox, SandboxId, Sequence, StoreError, Timestamp,
+};
 
 /// The result of a change, and its sequences in use.
 pub(super) struct WrittenChange {
@@ -131,7 +133,7 @@ fn insert(
     let number = next_number(connection, "SELECT ifnull(max(number), 0) + 1 FROM sandboxes")?;
     let ceiling = count + margin.unwrap_or(0);
     let columns = SequenceColumns { number, last_sequence: count, floor: 0, ceiling, latest: None };
-    static SQL: LazyLock<String> = LazyLock::new(|| Table::Sandboxes.insert());
+    static SQL: LazyLock<String> = LazyLock::new(|| ChecksummedTable::Sandboxes.insert());
     write_sandbox(connection, &SQL, sandbox, &columns)?;
     Ok(columns)
 }
@@ -162,7 +164,7 @@ fn update(
         columns.ceiling = newest + margin;
     }
     // The id is indexed, and does not change.
-    static SQL: LazyLock<String> = LazyLock::new(|| Table::Sandboxes.update(2));
+    static SQL: LazyLock<String> = LazyLock::new(|| ChecksummedTable::Sandboxes.update(2));
     write_sandbox(connection, &SQL, sandbox, &columns)?;
     Ok(columns)
 }
@@ -197,11 +199,16 @@ fn write_sandbox(
         json(&sandbox.labels)?,
         sandbox.spec,
     ];
-    execute(connection, sql, Table::Sandboxes, values).map(|_| ())
+    execute(connection, sql, ChecksummedTable::Sandboxes, values).map(|_| ())
 }
 
 /// Writes a row with its checksum; returns the number of affected rows.
-fn execute(connection: &Connection, sql: &str, table: Table, values: &[&dyn ToSql]) -> Result<usize, WriteError> {
+fn execute(
+    connection: &Connection,
+    sql: &str,
+    table: ChecksummedTable,
+    values: &[&dyn ToSql],
+) -> Result<usize, WriteError> {
     let checksum = table.checksum(values)?;
     let all = values.iter().copied().chain([&checksum as &dyn ToSql]);
     Ok(connection.prepare_cached(sql)?.execute(params_from_iter(all))?)
@@ -223,9 +230,9 @@ fn write_exec(
     number: i64,
     change: ExecChange,
 ) -> Result<Exec, WriteError> {
-    static INSERT: LazyLock<String> = LazyLock::new(|| Table::Execs.insert());
+    static INSERT: LazyLock<String> = LazyLock::new(|| ChecksummedTable::Execs.insert());
     // The id and the sandbox are indexed, and do not change.
-    static UPDATE: LazyLock<String> = LazyLock::new(|| Table::Execs.update(3));
+    static UPDATE: LazyLock<String> = LazyLock::new(|| ChecksummedTable::Execs.update(3));
     let (exec, key, sql) = match change {
         ExecChange::New(exec) => {
             let free = "INSERT INTO reserved_execs VALUES (?1) ON CONFLICT DO NOTHING";
@@ -262,24 +269,24 @@ fn write_exec(
         exec.created_at.0,
         exec.ended_at.map(|at| at.0),
     ];
-    execute(connection, sql, Table::Execs, values)?;
+    execute(connection, sql, ChecksummedTable::Execs, values)?;
     Ok(exec)
 }
 
 fn write_event(connection: &Connection, sandbox: i64, event: &Event) -> Result<(), WriteError> {
     let (about, subject, exec_state, exit_code, error_code, error_message, reason) = match &event.details {
-        Details::None => (NOTHING, "", None, None, "", "", ""),
-        Details::Phase { phase, error_code, error_message, reason } => {
+        EventDetails::None => (NOTHING, "", None, None, "", "", ""),
+        EventDetails::Phase { phase, error_code, error_message, reason } => {
             (PHASE, &**phase, None, None, &**error_code, &**error_message, &**reason)
         }
-        Details::Exec { exec, state, exit_code, error_code, error_message } => {
+        EventDetails::Exec { exec, state, exit_code, error_code, error_message } => {
             (EXECS, exec.as_str(), Some(state.number()), Some(*exit_code), &**error_code, &**error_message, "")
         }
-        Details::Service { name, error_code, error_message } => {
+        EventDetails::Service { name, error_code, error_message } => {
             (SERVICE, &**name, None, None, &**error_code, &**error_message, "")
         }
     };
-    static SQL: LazyLock<String> = LazyLock::new(|| Table::Events.insert());
+    static SQL: LazyLock<String> = LazyLock::new(|| ChecksummedTable::Events.insert());
     let values = params![
         int(event.position)?,
         sandbox,
@@ -295,7 +302,7 @@ fn write_event(connection: &Connection, sandbox: i64, event: &Event) -> Result<(
         error_message,
         reason,
     ];
-    execute(connection, &SQL, Table::Events, values).map(|_| ())
+    execute(connection, &SQL, ChecksummedTable::Events, values).map(|_| ())
 }
 
 /// SQLite integers are signed.

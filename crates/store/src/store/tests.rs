@@ -77,11 +77,11 @@ impl BackendGates {
 
 fn gated(test_store: &TestStore) -> (Store, BackendGates) {
     let sqlite = Sqlite::open(&test_store.path(), "boot-1", &StoreOptions::default()).unwrap();
-    let (sizes, seen) = channel();
+    let (sizes, observed) = channel();
     let (open_before, before) = channel();
     let (open_after, after) = channel();
     let broken = Arc::new(AtomicBool::new(false));
-    let gates = BackendGates { sizes: seen, before: open_before, after: open_after, broken: broken.clone() };
+    let gates = BackendGates { sizes: observed, before: open_before, after: open_after, broken: broken.clone() };
     let backend = GatedBackend { sqlite, sizes, before, after, broken };
     let reader = Arc::new(SqliteReader::new(&test_store.path(), None));
     (Store::with_backend(Box::new(backend), reader, &StoreOptions::default(), StoreOrigin::Unmarked).unwrap(), gates)

@@ -113,12 +113,12 @@ async fn a_directory_of_another_user_gets_only_the_backup_and_an_unpredictable_n
 
     let mut buffer = [MaybeUninit::uninit(); 4096];
     let mut reader = inotify::Reader::new(&watch, &mut buffer);
-    let mut seen = Vec::new();
+    let mut observed = Vec::new();
     while let Ok(event) = reader.next() {
-        seen.push(event.file_name().unwrap().to_str().unwrap().to_owned());
+        observed.push(event.file_name().unwrap().to_str().unwrap().to_owned());
     }
-    let [random, last] = &seen[..] else { panic!("{seen:?}") };
-    assert!(random.starts_with(".carrel-backup-") && random.len() == 15 + 32, "{seen:?}");
+    let [random, last] = &observed[..] else { panic!("{observed:?}") };
+    assert!(random.starts_with(".carrel-backup-") && random.len() == 15 + 32, "{observed:?}");
     assert_eq!(last, "backup");
     assert_eq!(fs::read_link(&planted).unwrap(), precious, "files of its owner are unchanged");
     assert_eq!(fs::read(&precious).unwrap(), b"precious");

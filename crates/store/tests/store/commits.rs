@@ -72,7 +72,7 @@ async fn a_refused_change_leaves_no_trace() {
         (odd, |error| matches!(error, StoreError::Database(_))),
     ];
     let wanted: Vec<_> = refused.iter().map(|(_, is)| *is).collect();
-    let asked: Vec<_> = refused
+    let requested: Vec<_> = refused
         .into_iter()
         .map(|(change, _)| {
             let store = store.clone();
@@ -84,7 +84,7 @@ async fn a_refused_change_leaves_no_trace() {
         tokio::spawn(async move { store.commit(change).await })
     };
     assert_eq!(last.await.unwrap().unwrap().events[0].sequence, 3);
-    for (answer, is) in asked.into_iter().zip(wanted) {
+    for (answer, is) in requested.into_iter().zip(wanted) {
         let error = answer.await.unwrap().unwrap_err();
         assert!(is(&error), "{error:?}");
     }
@@ -126,8 +126,8 @@ async fn a_purged_sandbox_is_removed_but_its_ids_stay_reserved() {
     assert!(store.running_execs(None).is_empty());
     assert!(store.exec(&exec_id("exec-1")).await.unwrap().is_none());
     assert!(store.execs(&row.id).await.unwrap().is_empty());
-    let seen = all.next().await.unwrap().unwrap();
-    assert!(seen.iter().all(|event| event.sandbox == other.id));
+    let observed = all.next().await.unwrap().unwrap();
+    assert!(observed.iter().all(|event| event.sandbox == other.id));
     let taken = || async {
         assert!(matches!(store.commit(create("box-1")).await, Err(StoreError::SandboxIdTaken)));
         let again = run(&other, "exec-1", ExecState::Running);
@@ -139,7 +139,7 @@ async fn a_purged_sandbox_is_removed_but_its_ids_stay_reserved() {
     let store = test_store.open();
     assert!(matches!(store.commit(create("box-1")).await, Err(StoreError::SandboxIdTaken)));
     // A position is not reused either, though its event was removed.
-    let newest = seen.last().unwrap().position;
+    let newest = observed.last().unwrap().position;
     store.purge(&other.id).await.unwrap();
     store.close().await;
     let store = test_store.open();

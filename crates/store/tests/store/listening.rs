@@ -88,14 +88,14 @@ async fn concurrent_cursors_see_every_event_of_concurrent_writers_once() {
         }
     }
     let mut last = 0;
-    let mut seen = [0; SANDBOXES];
-    while seen.iter().sum::<u64>() < EVENTS * SANDBOXES as u64 {
+    let mut observed = [0; SANDBOXES];
+    while observed.iter().sum::<u64>() < EVENTS * SANDBOXES as u64 {
         for event in all.next().await.unwrap().unwrap() {
             assert!(event.position > last);
             last = event.position;
             let number: usize = event.sandbox.as_str().trim_start_matches("box-").parse().unwrap();
-            seen[number] += 1;
-            assert_eq!(event.sequence, seen[number]);
+            observed[number] += 1;
+            assert_eq!(event.sequence, observed[number]);
         }
     }
     for work in work {

@@ -68,7 +68,7 @@ async fn older(events: u64) -> (TestStore, TestStore, u64, u64) {
 
 #[tokio::test]
 async fn an_older_store_is_recognized_and_reuses_no_sequence() {
-    let (test_store, old, seen, position) = older(5).await;
+    let (test_store, old, observed, position) = older(5).await;
     test_store.take_file(&old);
     let origin = StoreOrigin::Older { store: 2, home: position };
     assert_eq!(test_store.inspect().unwrap(), origin);
@@ -76,7 +76,7 @@ async fn an_older_store_is_recognized_and_reuses_no_sequence() {
     assert_eq!(*store.origin(), origin);
     let row = store.sandbox(&id("box-1")).unwrap();
     assert_eq!(row.last_sequence, 2);
-    let mut events = store.events(&row.id, seen).unwrap();
+    let mut events = store.events(&row.id, observed).unwrap();
     let far = store.events(&row.id, u64::MAX).unwrap_err();
     assert_eq!(far, EventsError::Future { newest: 2, oldest: 1 });
     let next = store.commit(tick(&row)).await.unwrap().events[0].clone();

@@ -22,20 +22,20 @@ async fn cut() -> (TestStore, u64, u64) {
 //= promises.control-plane.sequence-seen
 #[tokio::test]
 async fn a_sequence_seen_before_a_power_cut_is_never_reused() {
-    let (left, seen, position) = cut().await;
+    let (left, observed, position) = cut().await;
     // Without a power cut they are reused, so the log really lacks them.
     let control = left.copy();
     let store = control.open_on("boot-1");
     let row = store.sandbox(&id("box-1")).unwrap();
     let again = store.commit(tick(&row)).await.unwrap().events[0].clone();
-    assert!(again.sequence == 4 && again.sequence < seen && again.position < position);
+    assert!(again.sequence == 4 && again.sequence < observed && again.position < position);
     drop(store);
 
     let store = left.open_on("boot-2");
     let row = store.sandbox(&id("box-1")).unwrap();
     assert_eq!(row.last_sequence, 3);
     // A client that saw them continues from there; a higher sequence is refused.
-    let mut events = store.events(&row.id, seen).unwrap();
+    let mut events = store.events(&row.id, observed).unwrap();
     assert_eq!(store.events(&row.id, 68).unwrap_err(), EventsError::Future { newest: 3, oldest: 1 });
     let mut from_start = store.events(&row.id, 0).unwrap();
     let next = store.commit(tick(&row)).await.unwrap().events[0].clone();

@@ -100,7 +100,7 @@ impl StoreModel {
         let Some((_, kind, state)) = steps.get(usize::from(how) % steps.len().max(1)) else { return };
         let mut change = transition(&row, *kind, *state);
         change.synced = how > 200;
-        if how % 5 == 0 {
+        if how.is_multiple_of(5) {
             let mut stale: Change = change.clone();
             stale.sandbox.last_sequence += 1;
             assert!(matches!(store.commit(stale).await, Err(StoreError::Stale)));
@@ -187,9 +187,11 @@ impl StoreModel {
                 }
                 // A cursor from 0 returns everything that is kept.
                 let after = after.max(known.trimmed);
-                let seen = take(&mut events.unwrap(), count - after).await;
-                assert!(seen.iter().map(|event| event.sequence).eq(after as u64 + 1..=count as u64));
-                assert!(seen.iter().map(|event| (event.kind, event.state)).eq(known.events[after..].iter().copied()));
+                let observed = take(&mut events.unwrap(), count - after).await;
+                assert!(observed.iter().map(|event| event.sequence).eq(after as u64 + 1..=count as u64));
+                assert!(
+                    observed.iter().map(|event| (event.kind, event.state)).eq(known.events[after..].iter().copied())
+                );
             }
             let execs = store.execs(&row.id).await.unwrap();
             assert_eq!(execs.len(), self.execs.values().filter(|(of, _)| of == name).count());

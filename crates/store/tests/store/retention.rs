@@ -45,8 +45,8 @@ async fn only_the_newest_events_are_kept_and_an_older_sequence_has_expired() {
         assert_eq!(store.events(&row.id, 1).unwrap_err(), EventsError::Expired { oldest: 1493 });
         assert_eq!(store.events(&row.id, 1503).unwrap_err(), EventsError::Future { newest: 1502, oldest: 1493 });
         for all in [0, 1492] {
-            let seen = take(&mut store.events(&row.id, all).unwrap(), 10).await;
-            assert!(seen.iter().map(|event| event.sequence).eq(1493..=1502));
+            let observed = take(&mut store.events(&row.id, all).unwrap(), 10).await;
+            assert!(observed.iter().map(|event| event.sequence).eq(1493..=1502));
         }
         assert_eq!(take(&mut store.events(&id("box-2"), 0).unwrap(), 2).await.len(), 2);
         store.close().await;
@@ -69,8 +69,8 @@ async fn events_beyond_the_age_limit_are_removed_except_the_newest() {
     assert_eq!(trim(&store, since(20)).await, 3);
     assert_eq!(trim(&store, since(1000)).await, 1);
     assert_eq!(store.overdue_events(since(1000)).await.unwrap(), []);
-    let seen = take(&mut store.events(&row.id, 0).unwrap(), 1).await;
-    assert_eq!((seen[0].sequence, seen[0].at), (5, Timestamp(30)));
+    let observed = take(&mut store.events(&row.id, 0).unwrap(), 1).await;
+    assert_eq!((observed[0].sequence, observed[0].at), (5, Timestamp(30)));
     // The sequence continues.
     let row = ticks(&store, &row, 1).await;
     assert_eq!(row.last_sequence, 6);

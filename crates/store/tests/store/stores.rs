@@ -120,7 +120,7 @@ async fn fill(test_store: &TestStore) -> TestStore {
         let carrel_store::ExecChange::New(started) = started else { continue };
         started.id = exec.clone();
     }
-    if let carrel_store::Details::Exec { exec: named, .. } = &mut change.events[0].details {
+    if let carrel_store::EventDetails::Exec { exec: named, .. } = &mut change.events[0].details {
         *named = exec;
     }
     store.commit(change).await.unwrap();

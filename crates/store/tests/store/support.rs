@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use carrel_store::{
-    BackupError, BackupRequest, Change, CheckReport, DesiredState, Details, Event, EventType, Events, Exec, ExecChange,
-    ExecId, ExecState, NewEvent, Pairs, Sandbox, SandboxId, SandboxState, Store, StoreError, StoreOptions, StoreOrigin,
-    Timestamp, check,
+    BackupError, BackupRequest, Change, CheckReport, DesiredState, Event, EventDetails, EventType, Events, Exec,
+    ExecChange, ExecId, ExecState, NewEvent, Pairs, Sandbox, SandboxId, SandboxState, Store, StoreError, StoreOptions,
+    StoreOrigin, Timestamp, check,
 };
 use rusqlite::Connection;
 use rusqlite::types::ValueRef;
@@ -180,7 +180,7 @@ pub(crate) fn create(name: &str) -> Change {
 
 /// A change of the state of a sandbox, with its event.
 pub(crate) fn transition(row: &Sandbox, kind: EventType, state: SandboxState) -> Change {
-    let details = Details::Phase {
+    let details = EventDetails::Phase {
         phase: "phase".into(),
         error_code: "CODE".into(),
         error_message: "what\nfailed".into(),
@@ -195,7 +195,7 @@ pub(crate) fn transition(row: &Sandbox, kind: EventType, state: SandboxState) ->
 pub(crate) fn tick(row: &Sandbox) -> Change {
     let mut change = transition(row, EventType::ServiceReady, row.state);
     change.events[0].details =
-        Details::Service { name: "db".into(), error_code: String::new(), error_message: String::new() };
+        EventDetails::Service { name: "db".into(), error_code: String::new(), error_message: String::new() };
     change
 }
 
@@ -231,7 +231,7 @@ pub(crate) fn run(row: &Sandbox, name: &str, state: ExecState) -> Change {
     };
     let exec = exec(&row.id, name, state);
     let mut change = transition(row, kind, row.state);
-    change.events[0].details = Details::Exec {
+    change.events[0].details = EventDetails::Exec {
         exec: exec.id.clone(),
         state,
         exit_code: exec.exit_code,

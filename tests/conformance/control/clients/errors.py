@@ -1,4 +1,4 @@
-"""What the daemon refused, by the word that it gave as its reason. The names are those of the published client."""
+"""Errors of the daemon by their reason. The names are those of the published client."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DOMAIN = "agents-sandbox"
 
 @dataclass
 class SandboxClientError(Exception):
-    """A refusal, or a wait that did not come to its end."""
+    """A refused call, or a wait that did not complete."""
 
     message: str
     code: Any = None
@@ -38,11 +38,11 @@ class SandboxClientError(Exception):
 
 
 class SandboxConflictError(SandboxClientError):
-    """An id was used before."""
+    """The id is already used."""
 
 
 class SandboxNotFoundError(SandboxClientError):
-    """There is no such sandbox."""
+    """The sandbox does not exist."""
 
 
 class SandboxNotReadyError(SandboxClientError):
@@ -50,23 +50,23 @@ class SandboxNotReadyError(SandboxClientError):
 
 
 class SandboxInvalidStateError(SandboxClientError):
-    """It is for sandboxes in another state."""
+    """The sandbox is in the wrong state."""
 
 
 class ExecNotFoundError(SandboxClientError):
-    """There is no such exec."""
+    """The exec does not exist."""
 
 
 class ExecAlreadyTerminalError(SandboxClientError):
-    """It has ended."""
+    """The exec has already ended."""
 
 
 class ExecNotRunningError(SandboxInvalidStateError):
-    """It does not run."""
+    """The exec is not running."""
 
 
 class SandboxSequenceExpiredError(SandboxClientError):
-    """The log has no such place."""
+    """The log does not have this sequence."""
 
 
 BY_REASON = {
@@ -84,8 +84,8 @@ BY_REASON = {
 
 
 def translated(error: grpc.RpcError) -> SandboxClientError:
-    """What a call ended with. It is strict: details that do not agree with the trailer are a failure of their own."""
-    # This raises if code or message inside the details are not those of the trailer.
+    """The error of a call. It is strict: details that differ from the trailer fail the test."""
+    # This raises if code or message in the details differ from the trailer.
     status = rpc_status.from_call(error)
     if status is None:
         return SandboxClientError(error.details() or "", error.code())

@@ -1,8 +1,8 @@
-"""A client on nothing but gRPC, which waits exactly as the published one does.
+"""A client that uses only gRPC, and waits exactly as the published one does.
 
-It acts; takes what the answer or one read says as the baseline; is done if that is the goal; subscribes from the
-baseline's sequence with the deadline of a call; ignores events up to the baseline; and reads again on each later one. A
-stream that ends is an error: nothing reconnects, and nothing polls.
+It sends the request; takes the answer or one read as the baseline; is done if that is the goal; subscribes from the
+sequence of the baseline with the deadline of a call; ignores events up to the baseline; and reads again on each later
+one. A stream that ends is an error: it neither reconnects nor polls.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from . import errors
 from .stubs import messages, services
-from .words import Exec, State
+from .enums import ExecState, SandboxState
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class ExecHandle:
 
 
 class Client:
-    """The published client's methods over plain stubs. Its patience is the published one's."""
+    """The methods of the published client over plain stubs, with the same default timeouts."""
 
     errors = errors
     types = messages
@@ -53,8 +53,8 @@ class Client:
         self._call_seconds = timeout_seconds
         self._stream_seconds = timeout_seconds if stream_timeout_seconds is None else stream_timeout_seconds
         self._operation_seconds = operation_timeout_seconds
-        # Nothing is said about the authority: it is what gRPC makes of the path.
-        # A connection is nobody else's, as that of another process would be.
+        # The authority is the default that gRPC derives from the path.
+        # The connection is not shared, as if this were a separate process.
         options = [("grpc.use_local_subchannel_pool", 1)]
         self.channel = grpc.aio.insecure_channel(f"unix://{socket}", options)
         self.stub = services.SandboxServiceStub(self.channel)
@@ -66,7 +66,7 @@ class Client:
         await self.channel.close()
 
     async def call(self, method: str, **fields: Any) -> Any:
-        """Any call that is answered by one message; a refusal is raised as what it is."""
+        """Any unary call; a refusal is raised as its error class."""
         rpc = getattr(self.stub, method)
         request = getattr(messages, f"{method}Request")(**fields)
         try:
@@ -94,7 +94,7 @@ class Client:
         spec = messages.CreateSpec(**fields)
         yaml = config_yaml.encode() if isinstance(config_yaml, str) else config_yaml
         answer = await self.call("CreateSandbox", create_spec=spec, sandbox_id=sandbox_id, config_yaml=yaml)
-        return await self._until(answer.sandbox, State.READY) if wait else answer.sandbox
+        return await self._until(answer.sandbox, SandboxState.READY) if wait else answer.sandbox
 
     async def get_sandbox(self, sandbox_id: str) -> Any:
         return (await self.call("GetSandbox", sandbox_id=sandbox_id)).sandbox
@@ -106,19 +106,19 @@ class Client:
         return list((await self.call("ListSandboxes", **fields)).sandboxes)
 
     async def resume_sandbox(self, sandbox_id: str, *, wait: bool = True) -> Any:
-        return await self._ask("ResumeSandbox", sandbox_id, State.READY, wait)
+        return await self._request("ResumeSandbox", sandbox_id, SandboxState.READY, wait)
 
     async def stop_sandbox(self, sandbox_id: str, *, wait: bool = True) -> Any:
-        return await self._ask("StopSandbox", sandbox_id, State.STOPPED, wait)
+        return await self._request("StopSandbox", sandbox_id, SandboxState.STOPPED, wait)
 
     async def delete_sandbox(self, sandbox_id: str, *, wait: bool = True) -> Any:
-        return await self._ask("DeleteSandbox", sandbox_id, State.DELETED, wait)
+        return await self._request("DeleteSandbox", sandbox_id, SandboxState.DELETED, wait)
 
     async def delete_sandboxes(self, label_selector: Mapping[str, str], *, wait: bool = True) -> Any:
         answer = await self.call("DeleteSandboxes", label_selector=dict(label_selector))
         if wait:
             baselines = await asyncio.gather(*(self.get_sandbox(one) for one in answer.deleted_sandbox_ids))
-            await asyncio.gather(*(self._until(baseline, State.DELETED) for baseline in baselines))
+            await asyncio.gather(*(self._until(baseline, SandboxState.DELETED) for baseline in baselines))
         return answer
 
     async def create_exec(
@@ -168,14 +168,14 @@ class Client:
         finally:
             stream.cancel()
 
-    # === how it waits ===
+    # === waiting ===
 
-    async def _ask(self, method: str, sandbox_id: str, goal: State, wait: bool) -> Any:
+    async def _request(self, method: str, sandbox_id: str, goal: SandboxState, wait: bool) -> Any:
         await self.call(method, sandbox_id=sandbox_id)
         baseline = await self.get_sandbox(sandbox_id)
         return await self._until(baseline, goal) if wait else baseline
 
-    async def _until(self, baseline: Any, goal: State) -> Any:
+    async def _until(self, baseline: Any, goal: SandboxState) -> Any:
         if baseline.state == goal:
             return baseline
         _raise_if_failed(baseline)
@@ -197,7 +197,7 @@ class Client:
         return status
 
     async def _until_ended(self, baseline: Any) -> Any:
-        if baseline.state != Exec.RUNNING:
+        if baseline.state != ExecState.RUNNING:
             return baseline
         since = baseline.last_event_sequence
         async with asyncio.timeout(self._operation_seconds):
@@ -206,11 +206,11 @@ class Client:
                     if event.sequence <= since or event.exec.exec_id != baseline.exec_id:
                         continue
                     current = await self._status(baseline.exec_id)
-                    if current.state != Exec.RUNNING:
+                    if current.state != ExecState.RUNNING:
                         return current
         raise errors.SandboxClientError(f"the stream ended before {baseline.exec_id} did")
 
 
 def _raise_if_failed(handle: Any) -> None:
-    if handle.state == State.FAILED:
+    if handle.state == SandboxState.FAILED:
         raise errors.SandboxClientError(f"{handle.sandbox_id} has failed: {handle.error_code} {handle.error_message}")

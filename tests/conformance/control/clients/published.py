@@ -9,17 +9,17 @@ from unittest import mock
 import agents_sandbox
 from agents_sandbox import errors as errors
 
-from world.daemon import Daemon
+from harness.daemon import Daemon
 
 
 class Client(agents_sandbox.AgentsSandboxClient):
-    """It, with the names of its package at hand."""
+    """The published client, with the names of its package as attributes."""
 
     errors = errors
     types = agents_sandbox
 
 
-def connect(daemon: Daemon, **patience: float) -> Any:
-    """The client takes no path: it looks into its environment, once."""
+def connect(daemon: Daemon, **timeouts: float) -> Any:
+    """The client has no argument for the path of the socket: it reads its environment, once."""
     with mock.patch.dict(os.environ, XDG_RUNTIME_DIR=str(daemon.runtime)):
-        return Client(**patience)
+        return Client(**timeouts)

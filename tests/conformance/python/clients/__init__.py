@@ -1,1 +1,1 @@
-"""What the tests need to drive a published client: its release, an agentd to talk to, and the messages in between."""
+"""Helpers to drive a published client: its release, an agentd or relay to connect to, and their messages."""

@@ -30,11 +30,11 @@ class Agent:
         return await self.client.request(flags, body)
 
     async def open(self, kind: str, payload: Any = None) -> "Stream":
-        """Sends a message under a new id, and returns the stream of what comes back."""
+        """Sends a message under a new id, and returns the stream of answers."""
         return Stream(self, await self.client.stream(flags_of(kind), self.encode(kind, payload)))
 
-    async def answers(self) -> None:
-        """Proves that the connection lives. What agentd sent before this has been delivered when it returns."""
+    async def check_alive(self) -> None:
+        """Checks that the connection works. Everything that agentd sent before has been delivered when it returns."""
         if self.negotiated >= 6:
             pong = await self.ask("core.ping")
             assert (pong.type, pong.payload) == ("core.pong", {})
@@ -44,12 +44,12 @@ class Agent:
             assert kinds == ["core.exec.started", "core.exec.exited"], kinds
 
     def encode(self, kind: str, payload: Any = None) -> bytes:
-        """Every release stamps its own generation, whatever was settled at the handshake."""
+        """Every release stamps its own generation, whatever was agreed in the handshake."""
         return encode(CLIENT.generation, kind, {} if payload is None else payload)
 
 
 class Stream:
-    """The frames of one id, both ways."""
+    """The frames of one id in both directions."""
 
     def __init__(self, agent: Agent, stream: Any) -> None:
         self.agent = agent
@@ -73,7 +73,7 @@ class Stream:
     async def expect(self, kind: str) -> Any:
         """The payload of the next message, which must be of this type."""
         message = await self.next()
-        assert isinstance(message, Message) and message.type == kind, f"wanted {kind}, got {message}"
+        assert isinstance(message, Message) and message.type == kind, f"expected {kind}, got {message}"
         return message.payload
 
     async def __aiter__(self) -> AsyncIterator[Message | Record]:
@@ -83,8 +83,8 @@ class Stream:
 
 @contextlib.asynccontextmanager
 async def connected(agentd: Agentd | Sandbox) -> AsyncIterator[Agent]:
-    """A client for as long as the block lasts."""
-    # Not at the top: the legacy release has no such module.
+    """A client that is closed at the end of the block."""
+    # Not at the top: the legacy release does not have this module.
     from microsandbox.agent import AgentClient
 
     async with using(AgentClient.connect(agentd.socket)) as agent:
@@ -93,7 +93,7 @@ async def connected(agentd: Agentd | Sandbox) -> AsyncIterator[Agent]:
 
 @contextlib.asynccontextmanager
 async def using(connecting: Awaitable[Any]) -> AsyncIterator[Agent]:
-    """A client that connects in a way of its own, for as long as the block lasts."""
+    """A client from another connect method, which is closed at the end of the block."""
     client = await connecting
     try:
         yield Agent(client)

@@ -6,23 +6,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from .agent import Agent, Stream
-from .listener import Listener
+from .background_reader import BackgroundReader
 from .messages import Message, Record
 
-# What a chunk costs of the output window beside its bytes.
+# The overhead of a chunk in the output window.
 CHUNK_OVERHEAD = 256
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """All that a command left behind."""
+    """The output and exit of a command."""
 
     stdout: bytes
     stderr: bytes
     exited: dict[str, Any]
 
 
-class Execution(Listener):
+class Execution(BackgroundReader):
     """A running command."""
 
     def __init__(self, stream: Stream) -> None:
@@ -48,7 +48,7 @@ class Execution(Listener):
         return execution
 
     async def write(self, data: bytes) -> None:
-        """Writes to the standard input, no faster than agentd takes it."""
+        """Writes to the standard input, within the flow control of agentd."""
         size = self._limits["stdin_chunk_size"] if self._limits else 65536
         for start in range(0, len(data), size):
             chunk = data[start : start + size]
@@ -67,23 +67,23 @@ class Execution(Listener):
         await self.stream.send("core.exec.resize", {"rows": rows, "cols": cols})
 
     async def acknowledge(self) -> None:
-        """Tells agentd that all output so far was taken, and goes on telling it."""
+        """Acknowledges all output so far, and all that follows."""
         self.acknowledging = True
         await self.stream.send("core.exec.output.ack", {"consumed": self.charged})
 
     async def finish(self) -> Outcome:
-        """Waits for the end, which must be an exit."""
+        """Waits for the last message, which must be an exit."""
         ended = await self.until_ended()
         assert ended and ended[0] == "core.exec.exited", ended
         return Outcome(bytes(self.stdout), bytes(self.stderr), ended[1])
 
     async def failure(self) -> dict[str, Any]:
-        """Waits for the end, which must be a refusal to start."""
+        """Waits for the last message, which must be a failure to start."""
         ended = await self.until_ended()
         assert ended and ended[0] == "core.exec.failed" and not self.pid, ended
         return ended[1]
 
-    async def take(self, message: Message | Record) -> None:
+    async def handle(self, message: Message | Record) -> None:
         kind, payload = message.type, message.payload
         if kind == "core.exec.started":
             assert not self.pid

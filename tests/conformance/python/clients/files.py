@@ -12,13 +12,13 @@ WINDOW = 1 << 20
 INLINE_CHUNK = 1 << 20
 
 
-class Refused(Exception):
-    """The agent said no, in these words."""
+class FileOperationError(Exception):
+    """The agent refused an operation, with this message."""
 
 
 @dataclass
 class Transfer:
-    """How a file went over: its bytes, and the messages that it took."""
+    """A transferred file: its bytes, and the numbers of messages."""
 
     data: bytearray = field(default_factory=bytearray)
     messages: int = 0
@@ -34,7 +34,7 @@ class Files:
         self.bulk = agent.negotiated >= 8
 
     async def do(self, op: str, **fields: Any) -> Any:
-        """An operation that is answered by one message."""
+        """An operation that is answered with one message."""
         answer = await self._agent.ask("core.fs.request", {"op": {op: fields}})
         assert answer.type == "core.fs.response", answer
         return result(answer.payload)
@@ -45,10 +45,10 @@ class Files:
     async def list(self, path: str) -> list[dict[str, Any]]:
         return (await self.do("List", path=path))["List"]
 
-    async def open(self, path: str, *ways: str, mode: int | None = None) -> int:
+    async def open(self, path: str, *modes: str, mode: int | None = None) -> int:
         """Opens a file `read`, `write`, … and returns its handle."""
         names = ("read", "write", "append", "create", "truncate", "create_new")
-        options = {name: name in ways for name in names} | {"mode": mode, "user": None}
+        options = {name: name in modes for name in names} | {"mode": mode, "user": None}
         return (await self.do("OpenFile", path=path, options=options))["Handle"]
 
     async def close(self, handle: int) -> None:
@@ -60,7 +60,7 @@ class Files:
         if not self.bulk:
             stream = await self._agent.open("core.fs.request", request)
             return await self._write_inline(stream, data)
-        # A writer takes nothing, so it offers no credit.
+        # A writer receives no data, so it offers no credit.
         request["bulk"] = {"format": 1, "max_record_payload": 256 << 10, "guest_to_host_credit_limit": 0}
         stream = await self._agent.open("core.fs.request", request)
         return await self._write_records(stream, data)
@@ -68,7 +68,7 @@ class Files:
     async def read(
         self, handle: int, offset: int = 0, length: int | None = None, *, window: int = WINDOW, offer: bool = True
     ) -> Transfer:
-        """Reads a stream out of an open file. Without an `offer` it comes in messages at every generation."""
+        """Reads a stream from an open file. Without an `offer` it is sent in messages at every generation."""
         request = {"op": {"Read": {"handle": handle, "offset": offset, "len": length}}}
         if not self.bulk or not offer:
             return await self._read_inline(await self._agent.open("core.fs.request", request))
@@ -97,7 +97,7 @@ class Files:
         return transfer
 
     async def _write_records(self, stream: Stream, data: bytes) -> Transfer:
-        accepted = await accepted_or_refused(stream)
+        accepted = await bulk_accepted(stream)
         limit, size = accepted["host_to_guest_credit_limit"], accepted["max_record_payload"]
         assert accepted == {
             "kind": FILES,
@@ -134,7 +134,7 @@ class Files:
         return credit["credit_limit"]
 
     async def _read_records(self, stream: Stream, window: int) -> Transfer:
-        accepted = await accepted_or_refused(stream)
+        accepted = await bulk_accepted(stream)
         assert accepted == {
             "kind": FILES,
             "flows": TO_HOST,
@@ -150,13 +150,13 @@ class Files:
             assert len(message.data) <= accepted["max_record_payload"]
             transfer.records += 1
             transfer.data += message.data
-            taken = len(transfer.data)
-            assert taken <= limit, "agentd sent more than it had credit for"
-            # Credit is given only when all is used up: then one byte too many would show.
-            if taken == limit:
+            consumed = len(transfer.data)
+            assert consumed <= limit, "agentd sent more than it had credit for"
+            # Credit is granted only when all is used up, so that one byte too many is detected.
+            if consumed == limit:
                 limit += window
                 transfer.credits += 1
-                credit = {"kind": FILES, "flow": TO_HOST, "consumed_offset": taken, "credit_limit": limit}
+                credit = {"kind": FILES, "flow": TO_HOST, "consumed_offset": consumed, "credit_limit": limit}
                 await stream.send("core.bulk.credit", credit)
         assert message.type == "core.bulk.finish", message
         assert message.payload == {"kind": FILES, "flow": TO_HOST, "final_offset": len(transfer.data)}
@@ -164,7 +164,7 @@ class Files:
         return transfer
 
 
-async def accepted_or_refused(stream: Stream) -> dict[str, Any]:
+async def bulk_accepted(stream: Stream) -> dict[str, Any]:
     message = await stream.next()
     if message.type == "core.fs.response":
         result(message.payload)
@@ -173,12 +173,12 @@ async def accepted_or_refused(stream: Stream) -> dict[str, Any]:
 
 
 def result(response: dict[str, Any]) -> Any:
-    """The data of a response, or `Refused` with its text."""
+    """The data of a response, or `FileOperationError` with its text."""
     if response["ok"]:
         assert response["error"] is None
         return response["data"]
     assert response["data"] is None and response["error"]
-    raise Refused(response["error"])
+    raise FileOperationError(response["error"])
 
 
 async def put(agent: Agent, path: str, data: bytes, mode: int | None = None) -> Transfer:

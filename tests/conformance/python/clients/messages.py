@@ -22,7 +22,7 @@ ENDS = {
 }
 STARTS = {"core.exec.request", "core.fs.request", "core.tcp.connect"}
 
-# Bulk records name what they belong to and which way they go.
+# The kind and the flow of bulk records.
 FILES, TCP = 1, 2
 TO_GUEST, TO_HOST = 1, 2
 RECORD = struct.Struct(">BBHQ")
@@ -52,7 +52,7 @@ class Record:
 
 
 def flags_of(kind: str) -> int:
-    """The one value of the flags that a message of this type may carry."""
+    """The flags that a message of this type must have."""
     return TERMINAL if kind in ENDS else SESSION_START if kind in STARTS else 0
 
 
@@ -61,7 +61,7 @@ def encode(generation: int, kind: str, payload: Any) -> bytes:
 
 
 def decode(frame: dict[str, Any]) -> Message | Record:
-    """Decodes what agentd sent, and holds it to its promise: definite, shortest, in order, its type's own flags."""
+    """Decodes a frame of agentd, and checks that it is canonical and has the flags of its type."""
     body, flags = frame["body"], frame["flags"]
     if flags == BULK:
         kind, flow, reserved, offset = RECORD.unpack_from(body)

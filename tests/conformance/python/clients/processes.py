@@ -1,4 +1,4 @@
-"""Waits for the end of processes that the test did not start itself."""
+"""Waits for the exit of processes that the test did not start itself."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import asyncio
 import os
 
 
-class Watched:
-    """A process that is known by its handle, so that no later process can be taken for it."""
+class WatchedProcess:
+    """A process with its pidfd, so that a reused pid is not mistaken for it."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self._handle = os.pidfd_open(pid)
+        self._pidfd = os.pidfd_open(pid)
 
-    async def ended(self) -> None:
-        """Waits until the process has ended; the handle becomes readable then."""
-        loop, over = asyncio.get_running_loop(), asyncio.Event()
-        loop.add_reader(self._handle, over.set)
+    async def wait(self) -> None:
+        """Waits until the process has exited, when the pidfd becomes readable."""
+        loop, exited = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(self._pidfd, exited.set)
         try:
-            await over.wait()
+            await exited.wait()
         finally:
-            loop.remove_reader(self._handle)
-            os.close(self._handle)
+            loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)

@@ -1,4 +1,4 @@
-"""Starts and ends a program under test."""
+"""Starts and stops a program under test."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ WATCHDOG_SECONDS = 60.0
 
 
 class Program:
-    """A running program that says one line when it is up."""
+    """A running program that prints one line when it is ready."""
 
     def __init__(self, command: list[str], line: str, **environment: str) -> None:
-        # Nothing that a client sends may end it, except where a test says so.
-        self.may_end = False
+        # No client may make it exit, unless a test expects it.
+        self.may_exit = False
         self._log = tempfile.TemporaryFile()
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": self._log}
         self.process = subprocess.Popen(command, env=os.environ | environment, **pipes)
         try:
-            self._wait_until_it_says(line.encode())
-            self.look()
+            self._wait_for_line(line.encode())
+            self.on_ready()
         except BaseException:
             self.process.kill()
             self.process.wait()
@@ -31,40 +31,41 @@ class Program:
     def pid(self) -> int:
         return self.process.pid
 
-    def look(self) -> None:
-        """Looks at it once it is up."""
+    def on_ready(self) -> None:
+        """Called once when the program is ready."""
 
-    def end(self) -> int:
-        """Ends it, and returns its status; complains if it had already ended by itself."""
-        ended = self.process.poll()
-        if ended is None:
+    def terminate(self) -> int:
+        """Terminates it, and returns its exit status; fails if it had already exited by itself."""
+        exited = self.process.poll()
+        if exited is None:
             self.process.terminate()
             try:
                 self.process.wait(timeout=WATCHDOG_SECONDS)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
-        said = self.said()
+        errors = self.errors()
         self.process.stdout.close()
         self._log.close()
-        assert ended is None or self.may_end, f"{self.process.args[0]} ended by itself with status {ended}:\n{said}"
-        if said:
-            print(f"{self.process.args[0]} said:\n{said}")
+        name = self.process.args[0]
+        assert exited is None or self.may_exit, f"{name} exited by itself with status {exited}:\n{errors}"
+        if errors:
+            print(f"{name} wrote:\n{errors}")
         return self.process.returncode
 
-    def said(self) -> str:
-        """What it wrote to its standard error."""
+    def errors(self) -> str:
+        """Its standard error."""
         self._log.seek(0)
         return self._log.read().decode(errors="replace")
 
-    def _wait_until_it_says(self, wanted: bytes) -> None:
+    def _wait_for_line(self, expected: bytes) -> None:
         stdout = self.process.stdout
         line = b""
         with selectors.DefaultSelector() as ready:
             ready.register(stdout, selectors.EVENT_READ)
             while not line.endswith(b"\n"):
-                assert ready.select(WATCHDOG_SECONDS), f"it did not say that it is up:\n{self.said()}"
+                assert ready.select(WATCHDOG_SECONDS), f"the program is not ready:\n{self.errors()}"
                 byte = os.read(stdout.fileno(), 1)
-                assert byte, f"it closed its output after {line!r}:\n{self.said()}"
+                assert byte, f"the program closed its output after {line!r}:\n{self.errors()}"
                 line += byte
-        assert line == wanted + b"\n", line
+        assert line == expected + b"\n", line

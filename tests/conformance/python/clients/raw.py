@@ -1,4 +1,4 @@
-"""A client without the package: bytes of its own choice, for what the package would not send."""
+"""A client without the package, for bytes that the package would not send."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ HEADER = struct.Struct(">IIB")
 RANGE = struct.Struct(">II")
 
 
-class Raw:
-    """One connection, after its prologue."""
+class RawClient:
+    """A connection that has received its prologue."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ids: range) -> None:
         self._reader = reader
@@ -18,7 +18,7 @@ class Raw:
         self.ids = ids
 
     @classmethod
-    async def connect(cls, path: str) -> "Raw":
+    async def connect(cls, path: str) -> "RawClient":
         reader, writer = await asyncio.open_unix_connection(path)
         raw = cls(reader, writer, range(*RANGE.unpack(await reader.readexactly(RANGE.size))))
         ready = await raw.next()
@@ -33,7 +33,7 @@ class Raw:
         await self._writer.drain()
 
     async def next(self) -> tuple[int, int, bytes] | None:
-        """The id, the flags and the body of the next frame; nothing when the other side has closed."""
+        """The id, the flags and the body of the next frame; None when the other side has closed."""
         try:
             length, id, flags = HEADER.unpack(await self._reader.readexactly(HEADER.size))
             return id, flags, await self._reader.readexactly(length - 5)

@@ -1,4 +1,4 @@
-"""The published releases that stand for a generation each, and what each can do."""
+"""The published releases, one for each generation of interest, and their features."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NEWEST = 10
 
 @dataclass(frozen=True)
 class Server:
-    """What a release is tried with: an agentd of a generation, alone or behind the relay of its sandbox."""
+    """A server for the tests of a release: an agentd of a generation, alone or behind the relay of its sandbox."""
 
     generation: int
     relay: bool = False
@@ -30,18 +30,18 @@ class Release:
 
     name: str
     generation: int
-    # The generations of agentd that it is tried with: the newest, which is what a user who has not upgraded the client
-    # meets, and older ones, which is what a user who has not restarted the sandbox meets.
+    # The generations of agentd that it is tested with: the newest, as for a user who has not upgraded the client, and
+    # older ones, as for a user who has not restarted the sandbox.
     agentd: tuple[int, ...]
-    # Whether it can talk to a relay, which speaks the current prologue only.
+    # Whether it can connect to a relay, which has only the current prologue.
     relay: bool = True
     # `microsandbox.agent.AgentClient` came with 0.5.0; before it only the sandbox objects can reach an agent.
     agent_client: bool = True
-    # `AgentClient.socket_path` came after 0.5.5, and with it the place at which a sandbox is found by its name.
+    # `AgentClient.socket_path` came after 0.5.5, and with it the path by which a sandbox is found by name.
     socket_path: bool = True
     # `ExecHandle.resize`, `ping` and `touch` of the sandbox objects came with 0.6.
     sandbox_resize: bool = True
-    # Files by handle came with 0.5.0. Before it a request named a path, which no generation of the protocol describes.
+    # Files by handle came with 0.5.0. Before, a request had a path, which no generation of the protocol describes.
     files: bool = True
     # The SSH and SFTP client inside the package came with 0.5.0.
     ssh: bool = True
@@ -52,7 +52,7 @@ class Release:
 
     @property
     def version(self) -> str:
-        """The version as pinned in the requirements, the one place that names it."""
+        """The version that the requirements pin."""
         text = (REQUIREMENTS / f"{self.name}.txt").read_text()
         found = re.search(r"^microsandbox==(\S+)$", text, re.MULTILINE)
         assert found, f"requirements/{self.name}.txt pins no microsandbox"
@@ -60,12 +60,12 @@ class Release:
 
     @property
     def servers(self) -> tuple[Server, ...]:
-        """Everything that it is tried with. A sandbox runs the agentd that it comes with, so there is one of them."""
+        """All servers that it is tested with. A sandbox runs the newest agentd, so there is one relay."""
         alone = tuple(Server(generation) for generation in self.agentd)
         return (*alone, Server(NEWEST, relay=True)) if self.relay else alone
 
     def negotiated(self, agentd: int) -> int:
-        """The generation that this release and an agentd settle on."""
+        """The generation that this release and an agentd agree on."""
         return min(self.generation, agentd)
 
 
@@ -79,7 +79,7 @@ RELEASES = {
         Release(
             "legacy",
             1,
-            # It reads only the legacy prologue, which agentd speaks at generation 1, and a relay never.
+            # It reads only the legacy prologue, which agentd sends at generation 1, and a relay never.
             agentd=(1,),
             relay=False,
             agent_client=False,

@@ -1,8 +1,8 @@
-"""The package's own sandbox objects, pointed at an agentd or at the relay before it.
+"""The sandbox objects of the package, connected to an agentd or to its relay.
 
-A release that asks its registry for a sandbox finds the agent's socket below its home and talks to whoever listens
-there. So a row in that registry and a link are all it takes, and everything above the wire is the package's own code:
-its encoding, its acknowledgements, its credit, its patience.
+A release looks up a sandbox in its registry, and connects to the socket of the agent below its home. So a row in that
+registry and a symlink are enough, and everything above the wire is code of the package: encoding, acknowledgements,
+credit, timeouts.
 """
 
 from __future__ import annotations
@@ -26,40 +26,40 @@ from .release import CLIENT
 
 NAME = "conformance"
 
-# The first question makes the registry, in the form that the release wants.
-QUESTION = """
+# The first list creates the registry, in the schema of the release.
+CREATE_REGISTRY = """
 import asyncio, microsandbox
 
-async def ask():
+async def main():
     await microsandbox.Sandbox.list()
 
-asyncio.run(ask())
+asyncio.run(main())
 """
 
 
 async def attach(agentd: Agentd | Sandbox) -> Any:
-    """A connected sandbox object whose agent is this agentd."""
-    enter(agentd)
+    """A connected sandbox object with this agentd as its agent."""
+    register(agentd)
     return await (await microsandbox.Sandbox.get(NAME)).connect()
 
 
-def enter(agentd: Agentd | Sandbox) -> str:
-    """Makes this agentd the agent of the one registered sandbox, and returns its name."""
-    link = registered() / "agent.sock"
+def register(agentd: Agentd | Sandbox) -> str:
+    """Makes this agentd the agent of the registered sandbox, and returns the name of the sandbox."""
+    link = runtime_directory() / "agent.sock"
     link.unlink(missing_ok=True)
     link.symlink_to(agentd.socket)
     return NAME
 
 
 @functools.cache
-def registered() -> Path:
-    """Registers a running sandbox, once, and returns the directory in which its agent is looked for.
+def runtime_directory() -> Path:
+    """Registers a running sandbox, once, and returns the directory of its agent socket.
 
-    It must happen before this process lets the package open its registry: the package brings a database library of its
-    own, and two of them in one process break each other's locks.
+    This must happen before this process lets the package open its registry: the package has its own SQLite library,
+    and two of them in one process break each other's locks.
     """
     home = Path(os.environ["MSB_HOME"])
-    subprocess.run([sys.executable, "-c", QUESTION], stderr=subprocess.DEVNULL, timeout=WATCHDOG_SECONDS)
+    subprocess.run([sys.executable, "-c", CREATE_REGISTRY], stderr=subprocess.DEVNULL, timeout=WATCHDOG_SECONDS)
     image = {"reference": "none"} if CLIENT.keyword_options else "none"
     config = json.dumps({"name": NAME, "image": {"Oci": image}, "cpus": 1, "memory_mib": 512})
     now = "2026-01-01 00:00:00"
@@ -68,7 +68,7 @@ def registered() -> Path:
             "INSERT INTO sandbox (name, config, status, created_at, updated_at) VALUES (?, ?, 'Running', ?, ?)",
             (NAME, config, now, now),
         )
-        # The package looks whether this process lives before it calls the sandbox running.
+        # The package checks that this process is alive before it reports the sandbox as running.
         registry.execute(
             "INSERT INTO run (sandbox_id, pid, status, started_at) VALUES (?, ?, 'Running', ?)",
             (row.lastrowid, os.getpid(), now),
@@ -84,7 +84,7 @@ def command(script: str, directory: Path, **options: Any) -> tuple[tuple[Any, ..
         return ("sh", ["-c", script]), options
     if not options:
         return ("sh", ["-c", script]), {}
-    # This release drops the arguments when there are options, so the script has to be a program of its own.
+    # This release drops the arguments if there are options, so the script has to be a separate program.
     program = directory / "program"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
@@ -105,17 +105,17 @@ async def start(sandbox: Any, directory: Path, script: str, **options: Any) -> A
 
 
 async def output_until(handle: Any, ending: bytes) -> bytes:
-    """Takes output until it ends so."""
+    """Reads output until it ends with these bytes."""
     output = b""
     while not output.endswith(ending):
         event = await handle.recv()
-        assert event is not None and event.event_type != "exited", f"it ended after {output!r}"
+        assert event is not None and event.event_type != "exited", f"the command exited after {output!r}"
         output += event.data or b""
     return output
 
 
-async def rest(handle: Any) -> tuple[bytes, int]:
-    """Takes what is left of the output, and the exit code."""
+async def remaining_output(handle: Any) -> tuple[bytes, int]:
+    """Reads the rest of the output, and the exit code."""
     output, code = b"", None
     async for event in handle:
         output += event.data or b""

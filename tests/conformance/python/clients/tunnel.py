@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from .agent import Agent, Stream
-from .listener import Listener
+from .background_reader import BackgroundReader
 from .messages import TCP, TO_GUEST, TO_HOST, Message, Record
 
 WINDOW = 256 << 10
 
 
-class Tunnel(Listener):
-    """An open connection, which gives credit for what it took."""
+class Tunnel(BackgroundReader):
+    """An open connection, which grants credit for the data that it received."""
 
     def __init__(self, stream: Stream, bulk: bool) -> None:
         super().__init__(stream)
@@ -28,7 +28,7 @@ class Tunnel(Listener):
 
     @classmethod
     async def open(cls, agent: Agent, port: int, host: str = "127.0.0.1", *, bulk: bool | None = None) -> "Tunnel":
-        """Asks for a connection, and waits until it stands or has failed."""
+        """Requests a connection, and waits until it is open or has failed."""
         bulk = agent.negotiated >= 8 if bulk is None else bulk
         request: dict[str, Any] = {"host": host, "port": port}
         if bulk:
@@ -52,7 +52,7 @@ class Tunnel(Listener):
             await self.stream.send_record(record)
 
     async def end(self) -> None:
-        """Closes our half; the other stays usable."""
+        """Closes our half; the other stays open."""
         if self._bulk:
             finish = {"kind": TCP, "flow": TO_GUEST, "final_offset": self._sent}
             await self.stream.send("core.bulk.finish", finish)
@@ -63,12 +63,12 @@ class Tunnel(Listener):
         await self.stream.send("core.tcp.close")
 
     async def finish(self) -> bytes:
-        """Waits until both halves have ended, and returns all that came."""
+        """Waits until both halves are closed, and returns all received data."""
         ended = await self.until_ended()
         assert ended == ("core.tcp.closed", {}) and self.peer_ended, ended
         return bytes(self.received)
 
-    async def take(self, message: Message | Record) -> None:
+    async def handle(self, message: Message | Record) -> None:
         if isinstance(message, Record):
             await self._take_record(message)
         else:

@@ -85,7 +85,7 @@ fn every_message_yields_an_event_or_an_error() {
                 None => thread.handle_notification(&request, None, &mut events),
                 Some(_) => drop(thread.handle_request(&request, None, &mut events)),
             }
-            assert!(!events.is_empty(), "nothing was told of {line}");
+            assert!(!events.is_empty(), "no event for {line}");
         }
     });
 }

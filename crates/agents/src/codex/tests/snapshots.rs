@@ -64,7 +64,7 @@ fn play(recording: &str) -> String {
                     None => thread.handle_notification(&request, raw, &mut events),
                     Some(_) => thread.handle_request(&request, raw, &mut events).unwrap(),
                 }
-                assert!(!events.is_empty(), "nothing was told of {line}");
+                assert!(!events.is_empty(), "no event for {line}");
             }
         }
         for event in events.drain(..) {

@@ -4,7 +4,7 @@ use std::os::unix::net::UnixStream;
 use carrel_agent_client::protocol::codec::encode;
 use carrel_agent_client::protocol::frame::{Header, PREFIX_SIZE};
 use carrel_agent_client::protocol::payload::{FsData, FsOp, FsRequest, FsResponse, FsResult, Ready};
-use carrel_agent_client::protocol::{Codec, Envelope, Generation, Payload};
+use carrel_agent_client::protocol::{Envelope, Generation, Payload, PrologueFormat};
 use carrel_agent_client::{AgentClient, ConnectOptions};
 
 use super::super::request::CopyRequest;
@@ -32,7 +32,7 @@ impl LyingAgent {
 
     /// Answers until the client disconnects.
     fn serve(mut self) {
-        let mut prologue = Codec::Current.prologue(Codec::Current.range(0).unwrap());
+        let mut prologue = PrologueFormat::Current.prologue(PrologueFormat::Current.range(0).unwrap());
         encode(&mut prologue, GENERATION, 0, &Ready::default()).unwrap();
         self.stream.write_all(&prologue).unwrap();
         let mut prefix = [0; PREFIX_SIZE];

@@ -8,7 +8,7 @@ pub(crate) struct DetachKeys(Vec<u8>);
 
 /// Text that is not a list of keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct BadDetachKeys(String);
+pub(crate) struct InvalidDetachKeys(String);
 
 /// Matches typed input against the keys. A possible prefix is held back until it matches or not.
 #[derive(Clone, Debug)]
@@ -37,15 +37,15 @@ impl DetachKeys {
 }
 
 impl FromStr for DetachKeys {
-    type Err = BadDetachKeys;
+    type Err = InvalidDetachKeys;
 
     /// Parses comma-separated keys: characters, optionally with the prefix `ctrl-`.
-    fn from_str(text: &str) -> Result<Self, BadDetachKeys> {
+    fn from_str(text: &str) -> Result<Self, InvalidDetachKeys> {
         if text.is_empty() {
             return Ok(Self::default());
         }
         text.split(',')
-            .map(|name| key(name).ok_or_else(|| BadDetachKeys(name.to_owned())))
+            .map(|name| key(name).ok_or_else(|| InvalidDetachKeys(name.to_owned())))
             .collect::<Result<_, _>>()
             .map(Self)
     }
@@ -64,15 +64,15 @@ fn key(name: &str) -> Option<u8> {
     }
 }
 
-// === impl BadDetachKeys ===
+// === impl InvalidDetachKeys ===
 
-impl std::fmt::Display for BadDetachKeys {
+impl std::fmt::Display for InvalidDetachKeys {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:?} is not a key: expected a character, or `ctrl-` and a letter or one of @ [ \\ ] ^ _", self.0)
     }
 }
 
-impl std::error::Error for BadDetachKeys {}
+impl std::error::Error for InvalidDetachKeys {}
 
 // === impl DetachKeyMatcher ===
 
@@ -104,7 +104,7 @@ impl DetachKeyMatcher {
     }
 
     /// The held-back bytes at the end of the input.
-    pub(crate) fn rest(&mut self) -> &[u8] {
+    pub(crate) fn remaining(&mut self) -> &[u8] {
         self.keys.get(..std::mem::take(&mut self.typed)).unwrap_or_default()
     }
 
@@ -138,7 +138,7 @@ mod tests {
                 return (on, true);
             }
         }
-        on.extend(watcher.rest());
+        on.extend(watcher.remaining());
         (on, false)
     }
 

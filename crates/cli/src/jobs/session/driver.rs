@@ -12,9 +12,9 @@ use super::control::{ControlChannel, ShimEndpoint};
 use super::detach::DetachKeys;
 use super::ending::SessionEnding;
 use super::input::{InputAccess, InputEnd, InputForwarder, InputOutcome};
-use super::notes::Notes;
+use super::notes::SessionNotes;
 use super::output::OutputStreams;
-use super::signals::{CONTINUED, HANGUP, INTERRUPT, RESIZED, Signals};
+use super::signals::{CONTINUED, HANGUP, HandledSignals, INTERRUPT, RESIZED};
 use super::terminal::{TerminalMode, TerminalSize};
 use crate::failure::Failure;
 
@@ -65,7 +65,7 @@ pub(crate) struct SessionOptions {
     pub(crate) end: InputEnd,
     /// The timeout, if this process started the job.
     pub(crate) timeout: Option<Duration>,
-    pub(crate) notes: Notes,
+    pub(crate) notes: SessionNotes,
 }
 
 /// The result of a session.
@@ -126,7 +126,7 @@ impl JobSession {
     }
 
     /// Runs the session until the job exits, or something ends the session.
-    pub(crate) async fn drive(mut self, signals: &mut Signals) -> Result<SessionResult, Failure> {
+    pub(crate) async fn drive(mut self, signals: &mut HandledSignals) -> Result<SessionResult, Failure> {
         let raw = self.options.terminal && self.options.role != SessionRole::Viewer;
         self.mode = match raw {
             true => TerminalMode::raw(std::io::stdin()),
@@ -162,7 +162,7 @@ impl JobSession {
         }
     }
 
-    async fn run(&mut self, signals: &mut Signals) -> Result<SessionResult, Failure> {
+    async fn run(&mut self, signals: &mut HandledSignals) -> Result<SessionResult, Failure> {
         let deadline = self.options.timeout.map(|timeout| Instant::now() + timeout + KILL_GRACE);
         let ending = loop {
             tokio::select! {

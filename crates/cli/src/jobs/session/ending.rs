@@ -1,10 +1,10 @@
 //! How a session with a job ended: exit codes and messages.
 
 use carrel_shim_client::messages::{EndReason, JobOutcome, OutcomeKind, SandboxEnd};
+use carrel_units::{ByteSize, TimeSpan};
 
 use super::output::OutputError;
 use crate::failure::{EXIT_CARREL_FAILED, Failure};
-use crate::size::{Size, Time};
 
 const SIGPIPE: i32 = 13;
 const SIGKILL: i32 = 9;
@@ -114,14 +114,14 @@ fn never_ran(command: &str, outcome: &JobOutcome) -> Failure {
 }
 
 /// The failure of a command that exceeded its timeout.
-pub(crate) fn timed_out(limit: Option<Time>) -> Failure {
+pub(crate) fn timed_out(limit: Option<TimeSpan>) -> Failure {
     let limit = limit.map(|time| format!(" ({time})")).unwrap_or_default();
     let words = format!("the command exceeded its timeout{limit} and was killed");
     Failure::new("timed_out", words).hint("increase it with --timeout").exit(124)
 }
 
 /// The failure of a command that exceeded its timeout and is not known to have been killed.
-pub(crate) fn overdue(limit: Option<Time>, and: &str) -> Failure {
+pub(crate) fn overdue(limit: Option<TimeSpan>, and: &str) -> Failure {
     let limit = limit.map(|time| format!(" ({time})")).unwrap_or_default();
     let words = format!("the command exceeded its timeout{limit}, and {and}");
     Failure::new("timed_out", words).exit(124)
@@ -134,7 +134,7 @@ pub(crate) fn output_failed(what: OutputError, and: &str) -> Failure {
 }
 
 /// The failure of a sandbox that stopped before the command exited.
-pub(crate) fn sandbox_ended(ended: Option<&SandboxEnd>, memory: Option<Size>) -> Failure {
+pub(crate) fn sandbox_ended(ended: Option<&SandboxEnd>, memory: Option<ByteSize>) -> Failure {
     let why = |words: &str| match ended.map_or("", |ended| ended.message.as_str()) {
         "" => words.to_owned(),
         message => format!("{words}: {message}"),

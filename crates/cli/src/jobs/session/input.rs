@@ -87,7 +87,7 @@ impl InputForwarder {
                     if self.raw {
                         return InputOutcome::HungUp;
                     }
-                    self.finish(&job, watcher.rest(), last, used).await;
+                    self.finish(&job, watcher.remaining(), last, used).await;
                     continue;
                 }
                 used = true;

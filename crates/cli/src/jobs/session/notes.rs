@@ -7,14 +7,14 @@ use super::ending::note;
 
 /// How notes are printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Notes {
+pub(crate) struct SessionNotes {
     pub(crate) quiet: bool,
     pub(crate) json: bool,
 }
 
 // === impl Notes ===
 
-impl Notes {
+impl SessionNotes {
     /// A note as a line; empty if quiet. A terminal in raw mode needs a carriage return.
     pub(crate) fn line(self, words: &str, raw: bool) -> String {
         let end = if raw { "\r\n" } else { "\n" };
@@ -26,12 +26,12 @@ impl Notes {
     }
 
     /// Prints a note.
-    pub(crate) fn say(self, words: &str) {
+    pub(crate) fn print(self, words: &str) {
         note(&self.line(words, false));
     }
 
     /// Prints a note with a hint.
-    pub(crate) fn say_with_hint(self, words: &str, hint: &str) {
+    pub(crate) fn print_with_hint(self, words: &str, hint: &str) {
         match self {
             Self { quiet: true, .. } => {}
             Self { json: true, .. } => note(&crate::json::line(&json!({"note": words, "hint": hint}))),
@@ -46,10 +46,10 @@ mod tests {
 
     #[test]
     fn a_note_is_a_line_or_a_json_object() {
-        let notes = Notes::default();
+        let notes = SessionNotes::default();
         assert_eq!(notes.line("a \u{1b}[2J", false), "note: a \\x1b[2J\n");
         assert_eq!(notes.line("a", true), "note: a\r\n");
-        assert_eq!(Notes { json: true, ..notes }.line("a \"b\"", false), "{\"note\":\"a \\\"b\\\"\"}\n");
-        assert_eq!(Notes { quiet: true, json: true }.line("a", false), "");
+        assert_eq!(SessionNotes { json: true, ..notes }.line("a \"b\"", false), "{\"note\":\"a \\\"b\\\"\"}\n");
+        assert_eq!(SessionNotes { quiet: true, json: true }.line("a", false), "");
     }
 }

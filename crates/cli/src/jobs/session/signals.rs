@@ -27,11 +27,11 @@ pub(crate) const CONTINUED: i32 = 18;
 
 /// The handled signals.
 #[derive(Debug)]
-pub(crate) struct Signals(Vec<(i32, Signal)>);
+pub(crate) struct HandledSignals(Vec<(i32, Signal)>);
 
 // === impl Signals ===
 
-impl Signals {
+impl HandledSignals {
     /// Handles signals, which from now on do not terminate this process.
     pub(crate) fn listen(terminal: bool) -> Result<Self, Failure> {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

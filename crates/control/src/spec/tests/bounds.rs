@@ -1,12 +1,12 @@
 //! Limits of a spec, and what untrusted callers may not request.
 
 use super::{OPERATOR, OTHER};
-use crate::spec::{Draft, DraftMount, DraftPort, DraftService, Host};
+use crate::spec::{DraftMount, DraftPort, DraftService, Host, SpecDraft};
 use crate::{Code, Refusal};
 
-fn checked(trusted: bool, change: impl FnOnce(&mut Draft)) -> Result<(), Refusal> {
+fn checked(trusted: bool, change: impl FnOnce(&mut SpecDraft)) -> Result<(), Refusal> {
     let paths = vec!["/".into()];
-    let mut draft = Draft { image: "host".to_owned(), ..Draft::default() };
+    let mut draft = SpecDraft { image: "host".to_owned(), ..SpecDraft::default() };
     change(&mut draft);
     draft.check(&Host { allowed: paths, ..Host::default() }, if trusted { &OPERATOR } else { &OTHER }).map(drop)
 }

@@ -11,7 +11,7 @@ fn a_request_is_merged_over_a_file() {
         pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
     };
     let port = |host_port| DraftPort { container_port: 80, host_port, protocol: 0 };
-    let base = Draft {
+    let base = SpecDraft {
         image: "base".into(),
         mounts: vec![mount("/base", "/a")],
         copies: vec![copy("/base", "/b")],
@@ -28,7 +28,7 @@ fn a_request_is_merged_over_a_file() {
         gpus: "all".into(),
         restart: Some(RestartPolicy::No),
     };
-    let over = Draft {
+    let over = SpecDraft {
         image: "over".into(),
         mounts: vec![mount("/over", "/a")],
         copies: vec![copy("/over", "/c")],
@@ -41,9 +41,9 @@ fn a_request_is_merged_over_a_file() {
         command: words(["over"]),
         cpu_limit: "2".into(),
         restart: Some(RestartPolicy::OnBoot),
-        ..Draft::default()
+        ..SpecDraft::default()
     };
-    let expected = Draft {
+    let expected = SpecDraft {
         image: "over".into(),
         mounts: vec![mount("/base", "/a"), mount("/over", "/a")],
         copies: vec![copy("/base", "/b"), copy("/over", "/c")],
@@ -66,20 +66,20 @@ fn a_request_is_merged_over_a_file() {
 #[test]
 fn the_same_target_in_both_is_a_conflict() {
     let home = SpecTestHome::new();
-    let base = Draft { mounts: vec![mount("~/file", "/a")], ..minimal() };
-    let over = Draft { mounts: vec![mount("~/dir", "/a")], ..Draft::default() };
+    let base = SpecDraft { mounts: vec![mount("~/file", "/a")], ..minimal() };
+    let over = SpecDraft { mounts: vec![mount("~/dir", "/a")], ..SpecDraft::default() };
     assert_eq!(home.check(over.over(base)).unwrap_err().message, r#"mounts[1].target: "/a" is used twice"#);
 }
 
 /// A draft of few values, so that two of them have much in common.
-fn generated(seed: &[u8; 16]) -> Draft {
+fn generated(seed: &[u8; 16]) -> SpecDraft {
     let text = |index: usize| ["", "a", "b", "c"][usize::from(seed[index] % 4)].to_owned();
     let list = |index: usize| {
         let first = usize::from(seed[index + 1]);
         (first..first + usize::from(seed[index] % 3)).map(|number| ["a", "b", "c"][number % 3].to_owned())
     };
     let pairs = |index: usize| list(index).map(|key| (key, text(index + 1))).collect();
-    Draft {
+    SpecDraft {
         image: text(0),
         mounts: list(1).map(|source| mount(source, "/")).collect(),
         copies: list(2).map(|source| copy(source, "/")).collect(),
@@ -87,7 +87,7 @@ fn generated(seed: &[u8; 16]) -> Draft {
         services: list(4).map(|name| service(&name)).collect(),
         labels: pairs(5),
         envs: pairs(6),
-        idle_ttl: (seed[7] % 2 == 0).then(|| DraftDuration { seconds: i64::from(seed[7]), nanos: 0 }),
+        idle_ttl: seed[7].is_multiple_of(2).then(|| DraftDuration { seconds: i64::from(seed[7]), nanos: 0 }),
         ports: list(8).map(|_| DraftPort::default()).collect(),
         command: list(9).collect(),
         cpu_limit: text(11),
@@ -103,7 +103,7 @@ fn merging_is_associative() {
     bolero::check!().with_type::<[[u8; 16]; 3]>().for_each(|[a, b, c]| {
         let [a, b, c] = [generated(a), generated(b), generated(c)];
         assert_eq!(a.clone().over(b.clone()).over(c.clone()), a.clone().over(b.clone().over(c)));
-        assert_eq!(a.clone().over(Draft::default()), a);
-        assert_eq!(Draft::default().over(b.clone()), b);
+        assert_eq!(a.clone().over(SpecDraft::default()), a);
+        assert_eq!(SpecDraft::default().over(b.clone()), b);
     });
 }

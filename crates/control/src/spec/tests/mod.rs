@@ -15,7 +15,7 @@ use std::path::PathBuf;
 
 use tempfile::TempDir;
 
-use super::{Draft, DraftCopy, DraftDuration, DraftHealthcheck, DraftMount, DraftPort, DraftService, Host, Spec};
+use super::{DraftCopy, DraftDuration, DraftHealthcheck, DraftMount, DraftPort, DraftService, Host, Spec, SpecDraft};
 use crate::{Caller, Code, Refusal};
 
 /// The daemon's own user.
@@ -54,11 +54,11 @@ impl SpecTestHome {
         self.path(name).to_str().unwrap().to_owned()
     }
 
-    fn check(&self, draft: Draft) -> Result<Spec, Refusal> {
+    fn check(&self, draft: SpecDraft) -> Result<Spec, Refusal> {
         draft.check(&self.host, &OPERATOR)
     }
 
-    fn check_untrusted(&self, draft: Draft) -> Result<Spec, Refusal> {
+    fn check_untrusted(&self, draft: SpecDraft) -> Result<Spec, Refusal> {
         draft.check(&self.host, &OTHER)
     }
 
@@ -70,8 +70,8 @@ impl SpecTestHome {
 }
 
 /// The smallest valid draft.
-fn minimal() -> Draft {
-    Draft { image: "host".into(), ..Draft::default() }
+fn minimal() -> SpecDraft {
+    SpecDraft { image: "host".into(), ..SpecDraft::default() }
 }
 
 fn mount(source: impl Into<String>, target: &str) -> DraftMount {

@@ -5,21 +5,21 @@ use std::os::unix::fs::symlink;
 use super::super::open_source;
 use super::*;
 
-fn with_mount(source: impl Into<String>) -> Draft {
-    Draft { image: "name".into(), mounts: vec![mount(source, "/a")], ..Draft::default() }
+fn with_mount(source: impl Into<String>) -> SpecDraft {
+    SpecDraft { image: "name".into(), mounts: vec![mount(source, "/a")], ..SpecDraft::default() }
 }
 
-fn with_copy(source: impl Into<String>) -> Draft {
-    Draft { image: "name".into(), copies: vec![copy(source, "/a")], ..Draft::default() }
+fn with_copy(source: impl Into<String>) -> SpecDraft {
+    SpecDraft { image: "name".into(), copies: vec![copy(source, "/a")], ..SpecDraft::default() }
 }
 
-fn with_image(image: impl Into<String>) -> Draft {
-    Draft { image: image.into(), ..Draft::default() }
+fn with_image(image: impl Into<String>) -> SpecDraft {
+    SpecDraft { image: image.into(), ..SpecDraft::default() }
 }
 
-fn with_service(image: impl Into<String>) -> Draft {
+fn with_service(image: impl Into<String>) -> SpecDraft {
     let service = DraftService { image: image.into(), ..service("db") };
-    Draft { services: vec![service], ..with_image("name") }
+    SpecDraft { services: vec![service], ..with_image("name") }
 }
 
 fn assert_forbidden(outcome: Result<Spec, Refusal>, what: &str) {
@@ -31,7 +31,7 @@ fn assert_forbidden(outcome: Result<Spec, Refusal>, what: &str) {
 fn only_the_operator_may_use_paths_of_the_host() {
     let home = SpecTestHome::new();
     fs::create_dir(home.path(".npm")).unwrap();
-    let tool = Draft { builtin_tools: words(["npm"]), ..with_image("name") };
+    let tool = SpecDraft { builtin_tools: words(["npm"]), ..with_image("name") };
     let file = home.text("file");
     let drafts = [
         with_mount(&file),
@@ -171,7 +171,7 @@ fn a_path_that_the_caller_cannot_read_is_refused_even_if_it_is_allowed() {
         fs::set_permissions(home.path(name), fs::Permissions::from_mode(mode)).unwrap();
     }
     let caller = Caller { user: 4242, group: 4242, trusted: false };
-    let check = |caller: &Caller, draft: Draft| draft.check(&home.host, caller);
+    let check = |caller: &Caller, draft: SpecDraft| draft.check(&home.host, caller);
     for source in ["dir/below/file", "dir/closed", "dir/closed/file"] {
         for draft in [with_mount(home.text(source)), with_copy(home.text(source)), with_image(home.text(source))] {
             assert_forbidden(check(&caller, draft.clone()), source);

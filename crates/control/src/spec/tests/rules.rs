@@ -3,37 +3,37 @@
 use super::*;
 
 /// Invalid drafts, each with the whole message.
-fn invalid_drafts(home: &SpecTestHome) -> Vec<(Draft, &'static str)> {
-    let mounts = |mounts: &[DraftMount]| Draft { mounts: mounts.to_vec(), ..minimal() };
-    let copies = |copies: &[DraftCopy]| Draft { copies: copies.to_vec(), ..minimal() };
+fn invalid_drafts(home: &SpecTestHome) -> Vec<(SpecDraft, &'static str)> {
+    let mounts = |mounts: &[DraftMount]| SpecDraft { mounts: mounts.to_vec(), ..minimal() };
+    let copies = |copies: &[DraftCopy]| SpecDraft { copies: copies.to_vec(), ..minimal() };
     let port = |container_port, host_port, protocol| DraftPort { container_port, host_port, protocol };
-    let ports = |ports: &[DraftPort]| Draft { ports: ports.to_vec(), ..minimal() };
-    let services = |services: &[DraftService]| Draft { services: services.to_vec(), ..minimal() };
+    let ports = |ports: &[DraftPort]| SpecDraft { ports: ports.to_vec(), ..minimal() };
+    let services = |services: &[DraftService]| SpecDraft { services: services.to_vec(), ..minimal() };
     let healthcheck = |test: Vec<String>| {
         let healthcheck = Some(DraftHealthcheck { test, ..DraftHealthcheck::default() });
         services(&[DraftService { healthcheck, ..service("db") }])
     };
-    let env = |key: &str| Draft { envs: [(key.to_owned(), String::new())].into(), ..minimal() };
-    let cpu = |text: &str| Draft { cpu_limit: text.into(), ..minimal() };
-    let memory = |text: &str| Draft { memory_limit: text.into(), ..minimal() };
-    let tools = |tools: Vec<String>| Draft { builtin_tools: tools, ..minimal() };
-    let idle = |seconds, nanos| Draft { idle_ttl: Some(DraftDuration { seconds, nanos }), ..minimal() };
+    let env = |key: &str| SpecDraft { envs: [(key.to_owned(), String::new())].into(), ..minimal() };
+    let cpu = |text: &str| SpecDraft { cpu_limit: text.into(), ..minimal() };
+    let memory = |text: &str| SpecDraft { memory_limit: text.into(), ..minimal() };
+    let tools = |tools: Vec<String>| SpecDraft { builtin_tools: tools, ..minimal() };
+    let idle = |seconds, nanos| SpecDraft { idle_ttl: Some(DraftDuration { seconds, nanos }), ..minimal() };
     let file = home.text("file");
     vec![
-        (Draft::default(), "image: is missing"),
-        (Draft { image: " ".into(), ..Draft::default() }, "image: is missing"),
-        (Draft { image: "a b".into(), ..Draft::default() }, r#"image: "a b" is not an image reference"#),
+        (SpecDraft::default(), "image: is missing"),
+        (SpecDraft { image: " ".into(), ..SpecDraft::default() }, "image: is missing"),
+        (SpecDraft { image: "a b".into(), ..SpecDraft::default() }, r#"image: "a b" is not an image reference"#),
         (idle(-1, 0), "idle_ttl: is negative"),
         (idle(0, -1), "idle_ttl: is negative"),
         (idle(0, 1_000_000_000), "idle_ttl: is not a duration"),
         (idle(i64::MAX, 0), "idle_ttl: is not a duration"),
-        (Draft { gpus: "1".into(), ..minimal() }, r#"gpus: "1" is neither empty nor "all""#),
+        (SpecDraft { gpus: "1".into(), ..minimal() }, r#"gpus: "1" is neither empty nor "all""#),
         (env("AGENTS_SANDBOX_SUPPLEMENTAL_GROUPS"), "envs: AGENTS_SANDBOX_SUPPLEMENTAL_GROUPS is reserved"),
         (env(""), r#"envs: "" is not a valid variable name"#),
         (env("A=B"), r#"envs: "A=B" is not a valid variable name"#),
         (env("A\0"), r#"envs: "A\0" is not a valid variable name"#),
         (
-            Draft { envs: [("A".to_owned(), "\0".to_owned())].into(), ..minimal() },
+            SpecDraft { envs: [("A".to_owned(), "\0".to_owned())].into(), ..minimal() },
             r#"envs: the value of "A" contains a NUL byte"#,
         ),
         (mounts(&[mount("", "/a")]), "mounts[0].source: is missing"),
@@ -65,7 +65,7 @@ fn invalid_drafts(home: &SpecTestHome) -> Vec<(Draft, &'static str)> {
         (copies(&[copy("//.", "/a")]), "copies[0].source: is the root of the host"),
         (copies(&[copy(&file, "a")]), r#"copies[0].target: "a" is not an absolute path and does not start with "~/""#),
         (
-            Draft { copies: vec![copy(&file, "/home/agbox")], ..mounts(&[mount(&file, "~")]) },
+            SpecDraft { copies: vec![copy(&file, "/home/agbox")], ..mounts(&[mount(&file, "~")]) },
             r#"copies[0].target: "/home/agbox" is used twice"#,
         ),
         (ports(&[port(0, 80, 0)]), "ports[0].container_port: 0 is not between 1 and 65535"),
@@ -110,8 +110,8 @@ fn invalid_drafts(home: &SpecTestHome) -> Vec<(Draft, &'static str)> {
             healthcheck(words(["true"])),
             r#"companion_containers[0].healthcheck.test: starts with "true"; use "CMD", "CMD-SHELL" or "NONE""#,
         ),
-        (Draft { command: words(["sleep", ""]), ..minimal() }, "command[1]: is empty"),
-        (Draft { command: words(["a\0"]), ..minimal() }, "command[0]: contains a NUL byte"),
+        (SpecDraft { command: words(["sleep", ""]), ..minimal() }, "command[1]: is empty"),
+        (SpecDraft { command: words(["a\0"]), ..minimal() }, "command[0]: contains a NUL byte"),
         (cpu("0"), r#"cpu_limit: "0" is not a number of processors; use at least 0.001, such as "2" or "0.5""#),
         (cpu("NaN"), r#"cpu_limit: "NaN" is not a number of processors; use at least 0.001, such as "2" or "0.5""#),
         (
@@ -119,7 +119,7 @@ fn invalid_drafts(home: &SpecTestHome) -> Vec<(Draft, &'static str)> {
             r#"memory_limit: "-1g" is not a size; use a number above 0 with a unit, such as "512m" or "1.5GiB""#,
         ),
         (
-            Draft { disk_limit: "lots".into(), ..minimal() },
+            SpecDraft { disk_limit: "lots".into(), ..minimal() },
             r#"disk_limit: "lots" is not a size; use a number above 0 with a unit, such as "512m" or "1.5GiB""#,
         ),
         (tools(words([""])), "builtin_tools[0]: is empty"),
@@ -149,17 +149,17 @@ fn what_this_host_does_not_support_has_its_own_reason() {
     let home = SpecTestHome::new();
     for protocol in [1, 2] {
         let ports = vec![DraftPort { container_port: 53, host_port: 53, protocol }];
-        let refusal = home.check(Draft { ports, ..minimal() }).unwrap_err();
+        let refusal = home.check(SpecDraft { ports, ..minimal() }).unwrap_err();
         assert_eq!((refusal.code, refusal.reason), (Code::InvalidArgument, "PORT_PROTOCOL_UNSUPPORTED"));
     }
-    let refusal = home.check(Draft { gpus: "all".into(), ..minimal() }).unwrap_err();
+    let refusal = home.check(SpecDraft { gpus: "all".into(), ..minimal() }).unwrap_err();
     assert_eq!((refusal.code, refusal.reason), (Code::FailedPrecondition, "GPU_UNAVAILABLE"));
 }
 
 #[test]
 fn the_first_violated_rule_is_reported() {
     let home = SpecTestHome::new();
-    let mut draft = Draft {
+    let mut draft = SpecDraft {
         image: String::new(),
         idle_ttl: Some(DraftDuration { seconds: -1, nanos: 0 }),
         gpus: "some".into(),
@@ -173,9 +173,9 @@ fn the_first_violated_rule_is_reported() {
         memory_limit: "x".into(),
         disk_limit: "x".into(),
         builtin_tools: words(["vim"]),
-        ..Draft::default()
+        ..SpecDraft::default()
     };
-    type Fix = fn(&mut Draft);
+    type Fix = fn(&mut SpecDraft);
     let order: [(&str, Fix); 13] = [
         ("image", |draft| draft.image = "host".into()),
         ("idle_ttl", |draft| draft.idle_ttl = None),
@@ -214,7 +214,7 @@ fn a_valid_draft_becomes_the_spec() {
         ..service("db")
     };
     let spec = home
-        .check(Draft {
+        .check(SpecDraft {
             mounts: vec![
                 DraftMount { writable: true, ..mount("~/socket", "~/s") },
                 mount(home.text("dirlink/below/"), "//given/./space/"),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::{Copy, Healthcheck, HostIds, Limits, Mount, Port, RestartPolicy, Service};
+use super::super::{CopySpec, Healthcheck, HostIds, Limits, Mount, Port, RestartPolicy, Service};
 use super::*;
 
 #[test]
@@ -31,7 +31,7 @@ fn the_stored_form_of_a_spec_is_frozen() {
     let spec = Spec {
         image: "host".into(),
         mounts: vec![Mount { source: "/a".into(), target: "/b".into(), writable: true }],
-        copies: vec![Copy { source: "/a".into(), target: "/c".into(), exclude_patterns: words(["*.log"]) }],
+        copies: vec![CopySpec { source: "/a".into(), target: "/c".into(), exclude_patterns: words(["*.log"]) }],
         builtin_tools: words(["git"]),
         services: vec![service],
         labels: [("team".into(), "red".into())].into(),

@@ -4,8 +4,8 @@ use std::os::unix::fs::symlink;
 
 use super::*;
 
-fn with(tools: Vec<String>) -> Draft {
-    Draft { builtin_tools: tools, ..minimal() }
+fn with(tools: Vec<String>) -> SpecDraft {
+    SpecDraft { builtin_tools: tools, ..minimal() }
 }
 
 /// Mounts as lines, with the home removed.
@@ -90,7 +90,7 @@ fn optional_paths_of_a_tool_may_be_missing() {
 fn the_caller_takes_precedence_over_a_tool() {
     let mut home = SpecTestHome::new();
     fill(&mut home);
-    let draft = Draft {
+    let draft = SpecDraft {
         mounts: vec![mount("~/dir", "~/.npm"), DraftMount { writable: true, ..mount("~/socket", "/ssh-agent") }],
         copies: vec![copy("~/dir", "/var/cache/apt/archives")],
         envs: [("SSH_AUTH_SOCK".to_owned(), "/elsewhere".to_owned())].into(),
@@ -100,7 +100,7 @@ fn the_caller_takes_precedence_over_a_tool() {
     assert_eq!(lines(&home, &spec), ["dir /home/agbox/.npm ro", "socket /ssh-agent rw"]);
     assert_eq!(spec.envs["SSH_AUTH_SOCK"], "/elsewhere");
     // git still gets the agent that the caller mounted itself.
-    let spec = home.check(Draft { envs: Default::default(), builtin_tools: words(["git"]), ..draft }).unwrap();
+    let spec = home.check(SpecDraft { envs: Default::default(), builtin_tools: words(["git"]), ..draft }).unwrap();
     assert_eq!(spec.envs["SSH_AUTH_SOCK"], "/ssh-agent");
 }
 
@@ -113,7 +113,7 @@ fn links_of_a_tool_are_followed() {
     // For untrusted callers that holds only within the allowed paths.
     fs::create_dir(home.path("given")).unwrap();
     home.host = Host { home: home.path("given"), allowed: vec![home.path("given")], ..Host::default() };
-    let draft = Draft { image: "name".into(), ..with(words(["npm"])) };
+    let draft = SpecDraft { image: "name".into(), ..with(words(["npm"])) };
     symlink("../dir", home.path(".npm")).unwrap();
     assert!(home.check(draft.clone()).is_ok());
     assert_eq!(home.check_untrusted(draft.clone()).unwrap_err().reason, "HOST_PATH_FORBIDDEN");

@@ -70,7 +70,7 @@ restart: on-boot
         memory_limit: "1g".into(),
         disk_limit: "2g".into(),
     };
-    let expected = Draft {
+    let expected = SpecDraft {
         image: "host".into(),
         mounts: vec![DraftMount { writable: true, ..mount("~/work", "/workspace") }, mount("/data", "/data")],
         copies: vec![DraftCopy { exclude_patterns: words(["*.log", "node_modules"]), ..copy("/src", "/dst") }],
@@ -96,7 +96,7 @@ restart: on-boot
 #[test]
 fn a_file_may_be_empty() {
     for nothing in ["", "# a comment\n", "---\n", "{}", "mounts:\nlabels: ~\nimage: null\ncommand:\nidle_ttl:\n"] {
-        assert_eq!(parse(nothing.as_bytes()), Ok(Draft::default()), "{nothing:?}");
+        assert_eq!(parse(nothing.as_bytes()), Ok(SpecDraft::default()), "{nothing:?}");
     }
     assert_eq!(parse(b"idle_ttl: 0").unwrap().idle_ttl, Some(DraftDuration::default()));
     assert_eq!(parse(b"restart: no").unwrap().restart, Some(RestartPolicy::No));

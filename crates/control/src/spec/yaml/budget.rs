@@ -108,11 +108,11 @@ impl<'de> Visitor<'de> for YamlBudget<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         let within = self.deeper()?;
-        let mut seen = HashSet::new();
+        let mut observed = HashSet::new();
         while let Some(key) = map.next_key::<String>()? {
             within.charge(key.len())?;
             map.next_value_seed(within)?;
-            if let Some(twice) = seen.replace(key) {
+            if let Some(twice) = observed.replace(key) {
                 return Err(A::Error::custom(format!("the key {} is used twice", quoted(&twice))));
             }
         }

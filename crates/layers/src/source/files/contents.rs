@@ -69,7 +69,7 @@ pub(super) fn of(file: &File) -> io::Result<HashMap<String, TarEntry>> {
             }
         }
     }
-    Err(io::Error::other(format!("it holds more than {MOST} files")))
+    Err(io::Error::other(format!("it contains more than {MOST} files")))
 }
 
 /// The header at an offset; `None` at the end of the tar.

@@ -28,7 +28,7 @@ pub(super) struct Restriction {
     /// The share of system time before.
     pub(super) work: f64,
     /// Whether counted writes identified it, rather than its system time.
-    pub(super) seen: bool,
+    pub(super) identified: bool,
     /// Whether a trial confirmed it, and whether the trial was inconclusive.
     pub(super) confirmed: bool,
     pub(super) unclear: bool,
@@ -44,11 +44,11 @@ pub(super) enum RestrictionKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TrialResult {
     /// The fall stopped.
-    Guilty,
+    Confirmed,
     /// The fall continued.
-    Innocent,
+    Cleared,
     /// The fall continued, and the suspect's usage did not drop either.
-    Unclear,
+    Inconclusive,
 }
 
 /// The usage in a current and a previous period.
@@ -79,7 +79,7 @@ impl Restriction {
                 before: (Duration::ZERO, SandboxUsage::default()),
             },
             work: 0.0,
-            seen: false,
+            identified: false,
             confirmed,
             unclear: false,
         }
@@ -102,9 +102,9 @@ impl Restriction {
         let works_on =
             self.kind == RestrictionKind::Slowed && self.system.as_secs_f64() / elapsed.as_secs_f64() > self.work / 2.0;
         match (lasts && !writes_on, works_on) {
-            (false, _) => TrialResult::Guilty,
-            (true, true) => TrialResult::Unclear,
-            (true, false) => TrialResult::Innocent,
+            (false, _) => TrialResult::Confirmed,
+            (true, true) => TrialResult::Inconclusive,
+            (true, false) => TrialResult::Cleared,
         }
     }
 
@@ -113,9 +113,9 @@ impl Restriction {
     pub(super) fn takes(&self, now: Instant, fall: &FreeSpaceTrend) -> f64 {
         let (written, work) = self.recent.per_second(now);
         // On a busy host it may have had little CPU time before.
-        match (self.seen && self.resource == 0, work >= SLOW_WORK.min(self.work / 25.0)) {
+        match (self.identified && self.resource == 0, work >= SLOW_WORK.min(self.work / 25.0)) {
             (true, _) => written,
-            (false, true) => fall.lasting.get(self.resource).copied().unwrap_or(0.0),
+            (false, true) => fall.window_rate.get(self.resource).copied().unwrap_or(0.0),
             (false, false) => 0.0,
         }
     }

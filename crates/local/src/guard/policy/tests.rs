@@ -3,7 +3,7 @@
 use super::*;
 
 const MIB: u64 = 1 << 20;
-const RESERVE: Reserve = Reserve { bytes: 1024 * MIB, inodes: Some(1000) };
+const RESERVE: FreeSpaceReserve = FreeSpaceReserve { bytes: 1024 * MIB, inodes: Some(1000) };
 
 /// A simulated sandbox.
 #[derive(Clone, Copy, Default)]
@@ -29,7 +29,7 @@ struct SimulatedSandbox {
 /// A simulated host, as the guard sees a real one.
 struct SimulatedHost {
     policy: GuardPolicy,
-    reserve: Reserve,
+    reserve: FreeSpaceReserve,
     now: Instant,
     milliseconds: u64,
     free: FreeSpace,
@@ -65,7 +65,7 @@ impl SimulatedHost {
     /// A disk of 190 MiB with a reserve of 60 MiB.
     fn small(free_mib: u64, sandboxes: &[(&str, SimulatedSandbox)]) -> Self {
         let mut model = Self::new(free_mib, sandboxes);
-        model.reserve = Reserve { bytes: 60 * MIB, inodes: Some(1000) };
+        model.reserve = FreeSpaceReserve { bytes: 60 * MIB, inodes: Some(1000) };
         model.policy = GuardPolicy::new(model.reserve);
         model.free.all_bytes = 190 * MIB;
         model
@@ -108,14 +108,14 @@ impl SimulatedHost {
             let (GuardAction::SlowDown(name)
             | GuardAction::SpeedUp(name)
             | GuardAction::Pause(name)
-            | GuardAction::Insist(name)
+            | GuardAction::KillWriters(name)
             | GuardAction::Resume(name)) = &action;
             let writer = self.sandboxes.get_mut(name).unwrap();
             match &action {
                 GuardAction::SlowDown(_) => writer.slowed = true,
                 GuardAction::SpeedUp(_) => writer.slowed = false,
                 GuardAction::Pause(_) => (writer.paused, writer.slowed) = (true, false),
-                GuardAction::Insist(_) => writer.killed = true,
+                GuardAction::KillWriters(_) => writer.killed = true,
                 GuardAction::Resume(_) => writer.paused = false,
             }
             self.taken.push(action);

@@ -3,10 +3,10 @@
 use std::os::unix::fs::{MetadataExt, chown, symlink};
 use std::process::{Command, Stdio};
 
-use carrel_shim_client::layout::{INCARNATION, JOURNAL, began};
+use carrel_shim_client::layout::{INCARNATION, JOURNAL, process_start_time};
 use carrel_shim_client::{Journal, Liveness, find};
 
-use super::tests::{CgroupProcess, incarnation, lasting};
+use super::tests::{CgroupProcess, dead_persistent, incarnation};
 use super::*;
 use crate::directory::RunDirectory;
 use crate::directory::tests::{OTHER_USER, eventually, home, record};
@@ -18,13 +18,13 @@ fn a_shim_that_released_its_lock_and_still_runs_is_killed() {
         let mut shim = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         let held = RunDirectory::claim(&path, &incarnation("lives-on")).unwrap();
         let mut made = record(&path, &incarnation("lives-on"), stays);
-        (made.shim_pid, made.shim_began) = (shim.id(), began(shim.id()).unwrap());
+        (made.shim_pid, made.shim_began) = (shim.id(), process_start_time(shim.id()).unwrap());
         if another {
             // As if another sandbox's record had been obtained.
             made.supervisor_user += 1;
         }
         held.record(&made).unwrap();
-        held.give(OTHER_USER).unwrap();
+        held.chown(OTHER_USER).unwrap();
         assert_eq!(sweep(path.parent().unwrap()).unwrap(), 0);
         assert!(shim.try_wait().unwrap().is_none(), "it holds its lock");
         drop(held);
@@ -41,7 +41,7 @@ fn a_shim_that_exits_by_itself_is_not_killed() {
     let mut shim = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     let held = RunDirectory::claim(&path, &incarnation("last-words")).unwrap();
     let mut made = record(&path, &incarnation("last-words"), false);
-    (made.shim_pid, made.shim_began) = (shim.id(), began(shim.id()).unwrap());
+    (made.shim_pid, made.shim_began) = (shim.id(), process_start_time(shim.id()).unwrap());
     held.record(&made).unwrap();
     drop((held, shim.stdin.take()));
     assert_eq!(sweep(path.parent().unwrap()).unwrap(), 1);
@@ -52,7 +52,7 @@ fn a_shim_that_exits_by_itself_is_not_killed() {
 fn a_journal_that_is_too_large_does_not_prevent_the_sweep() {
     let (home, path) = home();
     let name = incarnation("large");
-    lasting(&path, &name);
+    dead_persistent(&path, &name);
     let grouped = CgroupProcess::start(&name, Some(OTHER_USER));
     let size = Journal::LARGEST + 1;
     File::options().write(true).open(path.join(JOURNAL)).unwrap().set_len(size).unwrap();
@@ -82,15 +82,15 @@ fn directories_under_constant_inspection_do_not_delay_the_sweep_of_others() {
         lock
     };
     let decoys: Vec<File> = (0..200).map(looked).collect();
-    let begun = Instant::now();
+    let start = Instant::now();
     assert_eq!(sweep(sandboxes).unwrap(), 1);
     assert!(!path.exists());
     // Each of them alone used to take a fifth of a second.
-    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
     assert!(!collect(&sandboxes.join("0")).unwrap());
     let claimed = RunDirectory::claim(&sandboxes.join("0"), "i");
     assert!(matches!(claimed, Err(DirectoryError::Taken)));
-    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
     drop(decoys);
     // The time budget of a sweep; the rest is left to the next one.
     assert!(eventually(|| {
@@ -125,7 +125,7 @@ fn only_files_that_a_shim_put_beside_the_directories_are_removed() {
 #[test]
 fn a_later_incarnation_is_not_collected_for_an_earlier_one() {
     let (_home, path) = home();
-    lasting(&path, "incarnation-2");
+    dead_persistent(&path, "incarnation-2");
     assert!(eventually(|| collect_incarnation(&path, "incarnation-1").unwrap()), "nothing of that one is left");
     assert_eq!(std::fs::read_to_string(path.join(INCARNATION)).unwrap(), "incarnation-2");
     // Files that a shim wrote are irrelevant.
@@ -133,7 +133,7 @@ fn a_later_incarnation_is_not_collected_for_an_earlier_one() {
     chown(path.join(INCARNATION), Some(OTHER_USER), None).unwrap();
     assert!(eventually(|| collect_incarnation(&path, "incarnation-2").unwrap()));
     assert!(!path.exists());
-    lasting(&path, "incarnation-2");
+    dead_persistent(&path, "incarnation-2");
     assert!(eventually(|| collect_incarnation(&path, "incarnation-2").unwrap()));
     assert!(!path.exists());
 }
@@ -165,9 +165,9 @@ fn a_copy_of_a_directory_is_removed_and_the_original_survives() {
         let mut shim = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         let held = RunDirectory::claim(&path, &name).unwrap();
         let mut made = record(&path, &name, stays);
-        (made.shim_pid, made.shim_began) = (shim.id(), began(shim.id()).unwrap());
+        (made.shim_pid, made.shim_began) = (shim.id(), process_start_time(shim.id()).unwrap());
         held.record(&made).unwrap();
-        held.give(OTHER_USER).unwrap();
+        held.chown(OTHER_USER).unwrap();
         // The lock of the copy is another file, which is free.
         let (original, copy) = (path.parent().unwrap(), home.path().join("copy"));
         assert!(Command::new("cp").arg("-a").arg(original).arg(&copy).status().unwrap().success());

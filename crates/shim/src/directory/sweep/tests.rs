@@ -2,8 +2,8 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown, symli
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use carrel_sandbox::cgroup::{Cgroup, CgroupLimits, Host, LimitPolicy};
-use carrel_shim_client::layout::{INCARNATION, JOBS, JOURNAL, RECORD, began};
+use carrel_sandbox::cgroup::{Cgroup, CgroupLimits, HostCgroups, LimitPolicy};
+use carrel_shim_client::layout::{INCARNATION, JOBS, JOURNAL, RECORD, process_start_time};
 use carrel_shim_client::messages::{EndReason, Fact, FactKind};
 use carrel_shim_client::{Journal, Liveness, find};
 
@@ -17,13 +17,13 @@ pub(super) fn incarnation(test: &str) -> String {
 }
 
 /// The directory of a persistent sandbox whose shim is dead.
-pub(super) fn lasting(path: &Path, incarnation: &str) {
+pub(super) fn dead_persistent(path: &Path, incarnation: &str) {
     let mut held = RunDirectory::claim(path, incarnation).unwrap();
     held.record(&record(path, incarnation, true)).unwrap();
     held.logs(None, OTHER_USER).unwrap();
     std::fs::write(path.join("jobs/one.stdout.log"), "said").unwrap();
     drop((held.listen().unwrap(), held.listen_shim().unwrap()));
-    held.give(OTHER_USER).unwrap();
+    held.chown(OTHER_USER).unwrap();
 }
 
 fn ends(path: &Path) -> usize {
@@ -38,20 +38,24 @@ pub(in crate::directory) struct CgroupProcess {
 
 impl CgroupProcess {
     pub(in crate::directory) fn start(name: &str, owner: Option<u32>) -> Self {
-        let group =
-            Cgroup::create(&Host::detect().unwrap(), name, &CgroupLimits::default(), LimitPolicy::AllowUnenforced)
-                .unwrap();
+        let group = Cgroup::create(
+            &HostCgroups::detect().unwrap(),
+            name,
+            &CgroupLimits::default(),
+            LimitPolicy::AllowUnenforced,
+        )
+        .unwrap();
         let child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         group.add(rustix::process::Pid::from_child(&child)).unwrap();
         if let Some(owner) = owner {
-            group.give(owner).unwrap();
+            group.delegate(owner).unwrap();
         }
-        group.leave();
+        group.detach();
         Self { name: name.to_owned(), child }
     }
 
     pub(in crate::directory) fn is_there(&self) -> bool {
-        Cgroup::adopt(&Host::detect().unwrap(), &self.name).is_ok()
+        Cgroup::adopt(&HostCgroups::detect().unwrap(), &self.name).is_ok()
     }
 
     pub(in crate::directory) fn lives(&mut self) -> bool {
@@ -62,7 +66,7 @@ impl CgroupProcess {
 impl Drop for CgroupProcess {
     fn drop(&mut self) {
         let _ended = (self.child.kill(), self.child.wait());
-        if let Ok(group) = Cgroup::adopt(&Host::detect().unwrap(), &self.name) {
+        if let Ok(group) = Cgroup::adopt(&HostCgroups::detect().unwrap(), &self.name) {
             group.remove().unwrap();
         }
     }
@@ -109,7 +113,7 @@ fn a_parent_directory_writable_by_others_is_not_swept() {
 #[test]
 fn a_persistent_sandbox_stays_and_its_end_is_recorded_exactly_once() {
     let (home, path) = home();
-    lasting(&path, &incarnation("lasting"));
+    dead_persistent(&path, &incarnation("persistent"));
     assert_eq!(ends(&path), 0);
     // Killed in the middle of an append.
     let torn = [std::fs::read(path.join(JOURNAL)).unwrap().as_slice(), b"\0\0\0\x20torn"].concat();
@@ -135,7 +139,7 @@ fn a_persistent_sandbox_stays_and_its_end_is_recorded_exactly_once() {
 fn a_recorded_end_is_not_recorded_again() {
     for kind in [FactKind::Ended, FactKind::Failed] {
         let (_home, path) = home();
-        lasting(&path, &incarnation("recorded"));
+        dead_persistent(&path, &incarnation("recorded"));
         let own = open_directory(CWD, &path).unwrap();
         Journal::open(&own).unwrap().append(Fact::new(5, kind)).unwrap();
         sweep(path.parent().unwrap()).unwrap();
@@ -148,7 +152,7 @@ fn a_recorded_end_is_not_recorded_again() {
 #[test]
 fn jobs_running_when_the_shim_died_are_recorded_as_ended_with_the_sandbox() {
     let (_home, path) = home();
-    lasting(&path, &incarnation("jobs"));
+    dead_persistent(&path, &incarnation("jobs"));
     let own = open_directory(CWD, &path).unwrap();
     let mut journal = Journal::open(&own).unwrap();
     let about = |job: &str, kind| Fact { job: Some(job.to_owned()), ..Fact::new(5, kind) };
@@ -168,7 +172,7 @@ fn jobs_running_when_the_shim_died_are_recorded_as_ended_with_the_sandbox() {
 fn an_invalid_journal_does_not_prevent_the_sweep() {
     for strange in ["nonsense", "absent", "link", "tree"] {
         let (_home, path) = home();
-        lasting(&path, &incarnation("strange"));
+        dead_persistent(&path, &incarnation("strange"));
         std::fs::remove_file(path.join(JOURNAL)).unwrap();
         match strange {
             "nonsense" => std::fs::write(path.join(JOURNAL), strange).unwrap(),
@@ -190,10 +194,10 @@ fn a_sandbox_of_another_boot_is_swept() {
         let mut made = record(&path, &incarnation("boot"), stays);
         made.boot_id = "another".into();
         held.record(&made).unwrap();
-        held.give(OTHER_USER).unwrap();
+        held.chown(OTHER_USER).unwrap();
         drop(held);
         // Its pid is that of a live process, in another boot: it is not signalled.
-        assert_eq!(began(made.shim_pid), Some(made.shim_began));
+        assert_eq!(process_start_time(made.shim_pid), Some(made.shim_began));
         assert_eq!(made.shim(), None);
         assert_eq!(sweep(path.parent().unwrap()).unwrap(), 1);
         assert_eq!(path.exists(), stays);
@@ -212,7 +216,7 @@ fn a_cgroup_is_removed_with_its_sandbox_persistent_or_not() {
         let name = incarnation(if stays { "group-stays" } else { "group-goes" });
         let held = RunDirectory::claim(&path, &name).unwrap();
         held.record(&record(&path, &name, stays)).unwrap();
-        held.give(OTHER_USER).unwrap();
+        held.chown(OTHER_USER).unwrap();
         let mut grouped = CgroupProcess::start(&name, Some(OTHER_USER));
         assert_eq!(sweep(path.parent().unwrap()).unwrap(), 0);
         assert!(grouped.lives() && grouped.is_there(), "its supervisor lives");
@@ -229,7 +233,7 @@ fn a_forged_incarnation_does_not_remove_another_cgroup() {
     let (_home, path) = home();
     let name = incarnation("another");
     let mut grouped = CgroupProcess::start(&name, Some(OTHER_USER + 1));
-    lasting(&path, &incarnation("liar"));
+    dead_persistent(&path, &incarnation("liar"));
     // Compromised, it names another cgroup.
     std::fs::write(path.join(INCARNATION), &name).unwrap();
     chown(path.join(INCARNATION), Some(OTHER_USER), None).unwrap();
@@ -241,7 +245,7 @@ fn a_forged_incarnation_does_not_remove_another_cgroup() {
     assert!(eventually(|| collect(&path).unwrap()));
     assert!(grouped.lives() && grouped.is_there());
     // The same content by the owner of the cgroup.
-    lasting(&path, &name);
+    dead_persistent(&path, &name);
     chown(&path, Some(OTHER_USER + 1), None).unwrap();
     assert!(eventually(|| collect(&path).unwrap()));
     assert!(!grouped.is_there());
@@ -250,7 +254,7 @@ fn a_forged_incarnation_does_not_remove_another_cgroup() {
 #[test]
 fn a_swept_directory_is_inaccessible_to_the_next_shim_with_the_same_uid() {
     let (_home, path) = home();
-    lasting(&path, &incarnation("taken-back"));
+    dead_persistent(&path, &incarnation("taken-back"));
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o777)).unwrap();
     assert_eq!(std::fs::metadata(&path).unwrap().uid(), OTHER_USER);
     sweep(path.parent().unwrap()).unwrap();
@@ -261,7 +265,7 @@ fn a_swept_directory_is_inaccessible_to_the_next_shim_with_the_same_uid() {
 #[test]
 fn a_record_of_a_newer_release_is_kept() {
     let (_home, path) = home();
-    lasting(&path, &incarnation("newer"));
+    dead_persistent(&path, &incarnation("newer"));
     let mut newer = std::fs::read(path.join(RECORD)).unwrap();
     newer[8] += 1;
     std::fs::write(path.join(RECORD), newer).unwrap();
@@ -276,7 +280,7 @@ fn a_shim_cannot_make_its_directory_persistent() {
     let (_home, path) = home();
     let held = RunDirectory::claim(&path, &incarnation("forged")).unwrap();
     held.record(&record(&path, &incarnation("forged"), true)).unwrap();
-    held.give(OTHER_USER).unwrap();
+    held.chown(OTHER_USER).unwrap();
     drop(held);
     chown(path.join(RECORD), Some(OTHER_USER), None).unwrap();
     assert_eq!(sweep(path.parent().unwrap()).unwrap(), 1);
@@ -304,7 +308,7 @@ fn any_content_that_a_shim_put_into_its_directory_is_removed() {
         symlink(&outside, path.join(RECORD)).unwrap();
         std::fs::remove_file(path.join(LOCK)).unwrap();
         std::fs::create_dir_all(path.join("lock/a")).unwrap();
-        held.give(OTHER_USER).unwrap();
+        held.chown(OTHER_USER).unwrap();
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o777)).unwrap();
         drop(held);
         if collected {
@@ -362,7 +366,7 @@ fn concurrent_sweeps_sweep_once() {
     for number in 0..20 {
         drop(RunDirectory::claim(&sandboxes.join(number.to_string()), &incarnation("crowd")).unwrap());
     }
-    lasting(&path, &incarnation("crowd-lasting"));
+    dead_persistent(&path, &incarnation("crowd-persistent"));
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| assert!(sweep(sandboxes).is_ok()));
