@@ -124,6 +124,18 @@ async fn mirrors_of_an_immutable_content_may_have_other_tags() {
 }
 
 #[tokio::test]
+async fn the_range_of_an_immutable_content_may_be_left_out_but_not_wrong() {
+    let answers =
+        |headers| [answer("200 OK", "", 16, &CONTENT[..5]), answer("206 Partial Content", headers, 11, &CONTENT[5..])];
+    let (content, outcome, _) = exchange(&answers(""), ResumePoint::immutable(0, 16), policy()).await;
+    outcome.unwrap();
+    assert_eq!(content, CONTENT);
+    let wrong = answers("content-range: bytes 4-14/16\r\n");
+    let (_, outcome, _) = exchange(&wrong, ResumePoint::immutable(0, 16), policy()).await;
+    assert!(matches!(outcome, Err(DownloadError::Resume(ResumeError::Range))), "{outcome:?}");
+}
+
+#[tokio::test]
 async fn another_range_than_requested_is_refused() {
     for range in ["bytes 4-15/16", "bytes 6-15/16", ""] {
         let other = answer("206 Partial Content", &format!("content-range: {range}\r\n"), 11, &CONTENT[5..]);

@@ -132,7 +132,7 @@ async fn a_file_that_changes_during_its_download_is_rejected() {
         }
     });
     let failed = failed.await.unwrap_err().to_string();
-    assert!(failed.contains("it changed while it was downloaded"), "{failed}");
+    assert!(failed.contains("the content changed during the download"), "{failed}");
     assert!(fixture.is_clean());
 }
 

@@ -220,7 +220,7 @@ fn an_invalid_configuration_exits_with_2_and_its_position() {
     let grpc = format!("unix:{}/other.sock", env.runtime().display());
     let printed = text(&env, &["serve", "--check", "--grpc", &grpc]);
     let root = format!("exec_output_root = \"{}/logs\"", env.home.path().display());
-    for part in [&*root, "\nsandbox_memory = ", "\noutput = 536870912\n", "\ndeleted_age = \"360h\"\n"] {
+    for part in [&*root, "\nsandbox_memory = ", "\noutput = 536870912\n", "\ndeleted_age = \"15d\"\n"] {
         assert!(printed.contains(part), "{part}: {printed}");
     }
     assert!(printed.starts_with("# in effect for a daemon that starts now\n"), "{printed}");
