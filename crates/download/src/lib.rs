@@ -130,13 +130,17 @@ async fn attempt<T: Transfer>(
     loop {
         let since = Instant::now();
         let chunk = body.chunk().await.map_err(|error| Interruption::Retryable(DownloadError::Connection(error)))?;
-        let Some(chunk) = chunk else { break };
+        let Some((length, chunk)) = chunk else { break };
+        // Also what was received before counts: a server that starts over must not be slow about it.
+        let measured = meter.record(length, since.elapsed());
+        measured.map_err(|slow| permanent(DownloadError::TooSlow(slow)))?;
+        if chunk.is_empty() {
+            continue;
+        }
         point.add(chunk.len() as u64);
         if point.received() > max_size {
             return Err(permanent(DownloadError::TooLarge));
         }
-        let measured = meter.record(chunk.len() as u64, since.elapsed());
-        measured.map_err(|slow| permanent(DownloadError::TooSlow(slow)))?;
         transfer.write(chunk, point).await.map_err(|ReaderGone| permanent(DownloadError::ReaderGone))?;
     }
     match point.total() {

@@ -102,16 +102,12 @@ impl ResumePoint {
 // === impl ResumedBody ===
 
 impl ResumedBody {
-    /// The next chunk that was not received before.
-    pub(crate) async fn chunk(&mut self) -> Result<Option<Bytes>, reqwest::Error> {
-        while let Some(mut chunk) = self.response.chunk().await? {
-            let known = usize::try_from(self.skip).unwrap_or(usize::MAX).min(chunk.len());
-            self.skip -= known as u64;
-            let chunk = chunk.split_off(known);
-            if !chunk.is_empty() {
-                return Ok(Some(chunk));
-            }
-        }
-        Ok(None)
+    /// The next chunk: its length, and what of it was not received before.
+    pub(crate) async fn chunk(&mut self) -> Result<Option<(u64, Bytes)>, reqwest::Error> {
+        let Some(mut chunk) = self.response.chunk().await? else { return Ok(None) };
+        let length = chunk.len() as u64;
+        let known = usize::try_from(self.skip).unwrap_or(usize::MAX).min(chunk.len());
+        self.skip -= known as u64;
+        Ok(Some((length, chunk.split_off(known))))
     }
 }

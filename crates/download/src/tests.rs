@@ -180,6 +180,20 @@ async fn a_content_that_is_too_large_is_refused_by_its_length_and_by_its_bytes()
 }
 
 #[tokio::test]
+async fn a_server_that_starts_over_is_not_slow_about_it() {
+    let slow =
+        |bytes| DownloadPolicy { minimum: MinThroughput { bytes, within: std::time::Duration::ZERO }, ..policy() };
+    // What was received before arrives in a chunk of its own, which is shorter than the minimum.
+    let again = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\n01\r\ne\r\n23456789abcdef\r\n0\r\n\r\n";
+    for (bytes, aborted) in [(3, true), (1, false)] {
+        let answers = [answer("200 OK", "", 16, &CONTENT[..4]), again.to_owned()];
+        let (_, outcome, _) = exchange(&answers, ResumePoint::default(), slow(bytes)).await;
+        assert_eq!(matches!(outcome, Err(DownloadError::TooSlow(_))), aborted, "{outcome:?}");
+        assert_eq!(outcome.is_ok(), !aborted, "{outcome:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_slow_download_is_aborted() {
     let slow = DownloadPolicy { minimum: MinThroughput { bytes: 1000, within: std::time::Duration::ZERO }, ..policy() };
     let (_, outcome, _) = exchange(&[answer("200 OK", "", 16, CONTENT)], ResumePoint::default(), slow).await;
