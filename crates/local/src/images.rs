@@ -46,7 +46,8 @@ impl LocalInner {
             return Ok(image);
         }
         let (images, text) = (Arc::clone(&self.images), reference.to_owned());
-        self.pulls.run(other_user.is_some(), move |stop| get(&images, &text, other_user, stop)).await
+        let user = other_user.map(|caller| caller.user);
+        self.pulls.run(user, move |stop| get(&images, &text, other_user, stop)).await
     }
 }
 

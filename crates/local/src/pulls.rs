@@ -1,6 +1,7 @@
 //! Image pulls: a few at a time, each in a thread of its own, and cancelled when the caller stops waiting.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use carrel_control::provider::ProviderError;
 use carrel_layers::CancellationToken;
@@ -8,20 +9,23 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::failed;
 
-/// How many pulls run concurrently.
-const MAX_CONCURRENT: usize = 4;
-/// How many of them for other users of the host, so that those cannot block the daemon's own user.
-const MAX_FOR_OTHER_USERS: usize = 2;
+/// How many pulls of the daemon's own user run concurrently.
+const MAX_FOR_OWN_USER: usize = 4;
+/// How many pulls of each other user of the host. Nobody waits for the pulls of a user but that user.
+const MAX_FOR_EACH_USER: usize = 2;
+/// How many pulls of all other users together: the bound of their memory and bandwidth.
+const MAX_FOR_OTHER_USERS: usize = 32;
 
 /// Limits concurrent pulls.
 #[derive(Debug)]
 pub(crate) struct Pulls {
-    all: Arc<Semaphore>,
+    own_user: Arc<Semaphore>,
     other_users: Arc<Semaphore>,
+    each_user: Mutex<HashMap<u32, Weak<Semaphore>>>,
 }
 
-/// The permits of a pull: that of other users, if it is one of those, and the general one.
-type PullPermits = (Option<OwnedSemaphorePermit>, OwnedSemaphorePermit);
+/// The permits of a pull: that of its user, and the one of all other users, if it is of one of those.
+type PullPermits = (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>);
 
 /// Cancels a pull when dropped.
 struct CancelOnDrop(CancellationToken);
@@ -31,8 +35,9 @@ struct CancelOnDrop(CancellationToken);
 impl Default for Pulls {
     fn default() -> Self {
         Self {
-            all: Arc::new(Semaphore::new(MAX_CONCURRENT)),
+            own_user: Arc::new(Semaphore::new(MAX_FOR_OWN_USER)),
             other_users: Arc::new(Semaphore::new(MAX_FOR_OTHER_USERS)),
+            each_user: Mutex::default(),
         }
     }
 }
@@ -42,10 +47,10 @@ impl Pulls {
     /// stopped. The runtime does not wait for the thread at shutdown: an interrupted pull leaves nothing that counts.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
-        is_other_user: bool,
+        other_user: Option<u32>,
         work: impl FnOnce(&CancellationToken) -> Result<T, ProviderError> + Send + 'static,
     ) -> Result<T, ProviderError> {
-        let permits = self.acquire(is_other_user).await?;
+        let permits = self.acquire(other_user).await?;
         let cancel = CancelOnDrop(CancellationToken::new());
         let (stop, (sender, receiver)) = (cancel.0.clone(), oneshot::channel());
         let worker = std::thread::Builder::new().name("pull".to_owned()).spawn(move || {
@@ -57,10 +62,26 @@ impl Pulls {
         receiver.await.unwrap_or_else(|_| Err(failed("the image pull was interrupted")))
     }
 
-    async fn acquire(&self, is_other_user: bool) -> Result<PullPermits, ProviderError> {
-        let take = async |from: &Arc<Semaphore>| Arc::clone(from).acquire_owned().await.map_err(failed);
-        let permit = if is_other_user { Some(take(&self.other_users).await?) } else { None };
-        Ok((permit, take(&self.all).await?))
+    async fn acquire(&self, other_user: Option<u32>) -> Result<PullPermits, ProviderError> {
+        let take = async |from: Arc<Semaphore>| from.acquire_owned().await.map_err(failed);
+        match other_user {
+            None => Ok((take(Arc::clone(&self.own_user)).await?, None)),
+            Some(user) => {
+                let own = take(self.slots_of(user)).await?;
+                Ok((own, Some(take(Arc::clone(&self.other_users)).await?)))
+            }
+        }
+    }
+
+    /// The slots of another user, which exist while one is used or waited for.
+    fn slots_of(&self, user: u32) -> Arc<Semaphore> {
+        let mut each_user = self.each_user.lock().unwrap_or_else(PoisonError::into_inner);
+        each_user.retain(|_, slots| slots.strong_count() > 0);
+        each_user.get(&user).and_then(Weak::upgrade).unwrap_or_else(|| {
+            let slots = Arc::new(Semaphore::new(MAX_FOR_EACH_USER));
+            each_user.insert(user, Arc::downgrade(&slots));
+            slots
+        })
     }
 }
 
@@ -84,7 +105,7 @@ mod tests {
         ended: oneshot::Receiver<()>,
     }
 
-    async fn begin(pulls: &Arc<Pulls>, is_other_user: bool) -> (StartedPull, tokio::task::JoinHandle<()>) {
+    async fn begin(pulls: &Arc<Pulls>, user: Option<u32>) -> (StartedPull, tokio::task::JoinHandle<()>) {
         let (start, started) = oneshot::channel();
         let (sender, ended) = oneshot::channel();
         let (end, may_end) = mpsc::channel::<()>();
@@ -95,48 +116,66 @@ mod tests {
                 let _started = start.send(());
                 may_end.recv().map_err(failed)
             };
-            let _result = pulls.run(is_other_user, work).await;
+            let _result = pulls.run(user, work).await;
         });
         started.await.unwrap();
         (StartedPull { end, ended }, waits)
     }
 
     #[tokio::test]
-    async fn other_users_cannot_block_the_pulls_of_the_daemons_user() {
+    async fn a_user_waits_only_for_own_pulls() {
         let pulls = Arc::new(Pulls::default());
-        let first = begin(&pulls, true).await;
-        let _second = begin(&pulls, true).await;
-        let mut third = Box::pin(begin(&pulls, true));
-        let own = tokio::select! {
-            biased;
-            _ = &mut third => panic!("it has a permit too early"),
-            own = begin(&pulls, false) => own,
-        };
-        let _other = begin(&pulls, false).await;
-        tokio::select! {
-            biased;
-            _ = &mut third => panic!("it has a permit too early"),
-            () = tokio::task::yield_now() => {}
+        let first = begin(&pulls, Some(1)).await;
+        let _second = begin(&pulls, Some(1)).await;
+        let mut third = Box::pin(begin(&pulls, Some(1)));
+        for user in [Some(2), None, Some(2), None] {
+            tokio::select! {
+                biased;
+                _ = &mut third => panic!("it has a permit too early"),
+                other = begin(&pulls, user) => drop(other),
+            }
         }
-        drop(own);
         first.0.end.send(()).unwrap();
         third.await;
     }
 
     #[tokio::test]
-    async fn a_dropped_pull_is_cancelled_and_keeps_its_permits_until_it_stops() {
+    async fn all_other_users_together_are_bounded_and_the_daemons_user_is_not_affected() {
         let pulls = Arc::new(Pulls::default());
-        let (started, waits) = begin(&pulls, false).await;
-        assert_eq!(pulls.all.available_permits(), MAX_CONCURRENT - 1);
-        waits.abort();
-        let _aborted = waits.await;
-        assert_eq!(pulls.all.available_permits(), MAX_CONCURRENT - 1, "it has not ended");
-        drop(started.end);
-        let _ended = started.ended.await;
-        while pulls.all.available_permits() < MAX_CONCURRENT {
+        let mut running = Vec::new();
+        for user in 0..u32::try_from(MAX_FOR_OTHER_USERS).unwrap() {
+            running.push(begin(&pulls, Some(user)).await);
+        }
+        let mut one_more = Box::pin(begin(&pulls, Some(1000)));
+        tokio::select! {
+            biased;
+            _ = &mut one_more => panic!("it has a permit too early"),
+            own = begin(&pulls, None) => drop(own),
+        }
+        running.pop().unwrap().0.end.send(()).unwrap();
+        one_more.await;
+        drop(running);
+        while pulls.other_users.available_permits() < MAX_FOR_OTHER_USERS {
             tokio::task::yield_now().await;
         }
-        let outcome = pulls.run(false, |_| Err::<(), _>(failed("why not"))).await;
+        let _slots = pulls.slots_of(7);
+        assert_eq!(pulls.each_user.lock().unwrap().len(), 1, "users without pulls are forgotten");
+    }
+
+    #[tokio::test]
+    async fn a_dropped_pull_is_cancelled_and_keeps_its_permits_until_it_stops() {
+        let pulls = Arc::new(Pulls::default());
+        let (started, waits) = begin(&pulls, None).await;
+        assert_eq!(pulls.own_user.available_permits(), MAX_FOR_OWN_USER - 1);
+        waits.abort();
+        let _aborted = waits.await;
+        assert_eq!(pulls.own_user.available_permits(), MAX_FOR_OWN_USER - 1, "it has not ended");
+        drop(started.end);
+        let _ended = started.ended.await;
+        while pulls.own_user.available_permits() < MAX_FOR_OWN_USER {
+            tokio::task::yield_now().await;
+        }
+        let outcome = pulls.run(None, |_| Err::<(), _>(failed("why not"))).await;
         assert_eq!(outcome.unwrap_err().message, "why not");
     }
 }
