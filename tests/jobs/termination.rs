@@ -21,9 +21,29 @@ fn find_files(directory: &Path, name: &str) -> Vec<PathBuf> {
     found
 }
 
-fn terminate(sandbox: &TestSandbox) {
+fn signal_shim(sandbox: &TestSandbox, signal: Signal) {
     let pid = Pid::from_raw(i32::try_from(sandbox.owned.shim_pid()).unwrap()).unwrap();
-    rustix::process::kill_process(pid, Signal::TERM).unwrap();
+    rustix::process::kill_process(pid, signal).unwrap();
+}
+
+fn terminate(sandbox: &TestSandbox) {
+    signal_shim(sandbox, Signal::TERM);
+}
+
+#[test]
+fn stray_signals_do_not_end_a_shim() {
+    run(async {
+        let sandbox = TestSandbox::with(|_| {}).await;
+        // It blocks the signals once it serves.
+        let mut follow = sandbox.follow("before", &script("echo alive")).await;
+        read_until(&mut follow, "alive").await;
+        for signal in [Signal::HUP, Signal::INT, Signal::QUIT, Signal::USR1, Signal::USR2, Signal::ALARM] {
+            signal_shim(&sandbox, signal);
+            // The signal was delivered before the shim reads the request.
+            let mut follow = sandbox.follow(&format!("after-{}", signal.as_raw()), &script("echo alive")).await;
+            read_until(&mut follow, "alive").await;
+        }
+    });
 }
 
 #[test]

@@ -44,14 +44,24 @@ pub(crate) fn close_inherited() -> Result<(), Errno> {
     }
 }
 
-/// Blocks `SIGTERM`, and returns a signalfd that is readable once one arrived.
+/// Signals that end a process by default, and that a process may receive for no reason of its own: a stopped process whose
+/// parent dies gets `SIGHUP` from the kernel.
+const STRAY_SIGNALS: [libc::c_int; 7] =
+    [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2, libc::SIGALRM, libc::SIGPIPE];
+
+/// Blocks `SIGTERM` and stray signals, and returns a signalfd that is readable once a `SIGTERM` arrived.
 pub(crate) fn termination_descriptor() -> Result<OwnedFd, Errno> {
-    // SAFETY: all zero is a valid value of this plain structure, and each call reads or writes that one alone.
+    // SAFETY: all zero is a valid value of these plain structures, and each call reads or writes one of them alone.
     let descriptor = unsafe {
         let mut signals = std::mem::zeroed::<libc::sigset_t>();
         libc::sigemptyset(&raw mut signals);
+        let mut blocked = std::mem::zeroed::<libc::sigset_t>();
+        libc::sigemptyset(&raw mut blocked);
         libc::sigaddset(&raw mut signals, libc::SIGTERM);
-        if libc::sigprocmask(libc::SIG_BLOCK, &raw const signals, std::ptr::null_mut()) != 0 {
+        for signal in STRAY_SIGNALS.into_iter().chain([libc::SIGTERM]) {
+            libc::sigaddset(&raw mut blocked, signal);
+        }
+        if libc::sigprocmask(libc::SIG_BLOCK, &raw const blocked, std::ptr::null_mut()) != 0 {
             return Err(last_errno());
         }
         libc::signalfd(-1, &raw const signals, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK)

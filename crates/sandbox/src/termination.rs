@@ -9,14 +9,15 @@ use crate::sys;
 /// The size of `struct signalfd_siginfo`.
 const RECORD: usize = 128;
 
-/// Readable once `SIGTERM` arrived. From its creation on, the signal no longer terminates the process.
+/// Readable once `SIGTERM` arrived. From its creation on, neither that signal nor a stray one, such as the `SIGHUP` for a stopped
+/// process whose parent died, terminates the process.
 #[derive(Debug)]
 pub struct TerminationSignal(OwnedFd);
 
 // === impl TerminationSignal ===
 
 impl TerminationSignal {
-    /// Blocks the signal from now on. Call it after the last child is started: children inherit blocked signals.
+    /// Blocks the signals from now on. Call it after the last child is started: children inherit blocked signals.
     pub fn watch() -> Result<Self, Errno> {
         sys::termination_descriptor().map(Self)
     }
