@@ -2,12 +2,12 @@
 
 use std::os::unix::fs::FileExt;
 
-use carrel_api::agbox::v1::SandboxState;
+use carrel_api::agbox::v1::{EventType, SandboxState};
 use carrel_api::carrel::v1::{AdoptOrphanRequest, ListOrphansRequest, Orphan};
 use carrel_tests::{DaemonHome, run};
 
 use crate::cleanup::{check_store, stop_and_check};
-use crate::client::{Client, host_spec};
+use crate::client::{Client, host_spec, next};
 
 /// The offset of the schema version in a database file.
 const VERSION: u64 = 60;
@@ -198,6 +198,60 @@ fn after_the_store_is_restored_from_a_backup_newer_sandboxes_are_quarantined() {
         assert_eq!(client.run("after", "read", "grep kept /workspace/file").await.exit_code, 0);
         client.delete_and_wait("after").await;
         client.delete_and_wait("before").await;
+        stop_and_check(&home, daemon, &[]).await;
+    });
+}
+
+//= promises.control-plane.store-older-disks-missing
+#[test]
+fn after_a_restore_sandboxes_that_were_resumed_since_the_backup_keep_running() {
+    run(async {
+        let home = DaemonHome::new();
+        let daemon = home.start().await;
+        let mut client = Client::connect(&daemon).await;
+        for id in ["ready", "stopped"] {
+            client.create_and_wait(id, host_spec()).await;
+        }
+        client.stop_and_wait("stopped").await;
+        daemon.stop().await;
+        let backup = std::fs::read(home.store()).unwrap();
+
+        let daemon = home.start().await;
+        let mut client = Client::connect(&daemon).await;
+        client.stop_and_wait("ready").await;
+        for id in ["ready", "stopped"] {
+            client.resume_and_wait(id).await;
+            let writer = format!("{id}-writer");
+            client.exec(id, &writer, "echo kept > /workspace/file; exec sleep 600").await.unwrap();
+        }
+        let mut seen = 0;
+        for id in ["ready", "stopped"] {
+            seen = seen.max(client.get(id).await.unwrap().last_event_sequence);
+        }
+        daemon.kill().await;
+        for beside in ["carrel.db-wal", "carrel.db-shm"] {
+            let _absent = std::fs::remove_file(home.store().with_file_name(beside));
+        }
+        std::fs::write(home.store(), backup).unwrap();
+        let incarnations = ["ready", "stopped"].map(|id| home.record(id).unwrap().incarnation);
+
+        // Retention must not take them for stopped ones.
+        home.configure("cleanup_ttl = \"1ms\"\n");
+        let daemon = home.start().await;
+        let mut client = Client::connect(&daemon).await;
+        for (id, incarnation) in ["ready", "stopped"].into_iter().zip(incarnations) {
+            let mut events = client.subscribe(id, 0).await.unwrap();
+            while {
+                let event = next(&mut events).await.unwrap();
+                event.sequence <= seen || event.event_type() != EventType::SandboxReady
+            } {}
+            assert_eq!(home.record(id).unwrap().incarnation, incarnation, "{id} was not restarted");
+            let read = client.run(id, &format!("{id}-read"), "pgrep -x sleep && grep kept /workspace/file").await;
+            assert_eq!(read.exit_code, 0, "{id}: {read:?}");
+        }
+        for id in ["ready", "stopped"] {
+            client.delete_and_wait(id).await;
+        }
         stop_and_check(&home, daemon, &[]).await;
     });
 }

@@ -8,6 +8,7 @@ mod refusals;
 mod retention;
 
 use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -102,6 +103,8 @@ pub(crate) struct ControlInner {
     pub(crate) resume_permits: Arc<Semaphore>,
     /// Notified when a sandbox with a large row is deleted.
     large_deleted: Arc<Notify>,
+    /// Whether what runs on this host was compared with the store: before that, no retention deletes a sandbox.
+    pub(crate) is_compared: AtomicBool,
     actors: Mutex<ActorRegistry>,
 }
 
@@ -133,9 +136,17 @@ impl Control {
         let (admission, quota) = (Admission::default(), SandboxQuota::default());
         let (settings, resume_permits) =
             (watch::Sender::new(Arc::new(settings)), Arc::new(Semaphore::new(MAX_CONCURRENT_RESUMES)));
-        let (large_deleted, actors) = (Arc::default(), Mutex::default());
-        let shared =
-            ControlInner { store, provider, settings, admission, quota, resume_permits, large_deleted, actors };
+        let shared = ControlInner {
+            store,
+            provider,
+            settings,
+            admission,
+            quota,
+            resume_permits,
+            large_deleted: Arc::default(),
+            is_compared: AtomicBool::new(false),
+            actors: Mutex::default(),
+        };
         let control = Self(Arc::new(shared));
         // From here on all events are logged, including those that follow from what happened while no daemon ran.
         control.0.lock().event_log = Some(EventLog::start(control.0.store.clone()));
@@ -346,6 +357,10 @@ impl Control {
 
     /// Sets how long a sandbox may be idle: `None` is the default of the daemon, 0 is forever.
     pub async fn set_idle_ttl(&self, caller: &Caller, id: &str, idle: Option<Duration>) -> Result<(), Refusal> {
+        // The store has signed numbers.
+        if idle.is_some_and(|idle| i64::try_from(idle.as_millis()).is_err()) {
+            return Err(Refusal::invalid("idle_ttl", "it is too long"));
+        }
         self.send(caller, &self.get(caller, id)?.id, ActorRequest::SetIdle(idle)).await.map(drop)
     }
 

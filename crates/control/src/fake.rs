@@ -466,7 +466,7 @@ impl Provider for FakeProvider {
             let removed = before - state.disks.len();
             drop(state);
             self.wake();
-            Ok(Reaped { removed, quarantined })
+            Ok(Reaped { removed, quarantined, unknown_incarnations: Vec::new() })
         })
     }
 

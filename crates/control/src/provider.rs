@@ -256,6 +256,17 @@ pub struct Reaped {
     pub removed: usize,
     /// Disks that were found to be unknown.
     pub quarantined: Vec<String>,
+    /// Incarnations that run on the disk of a known sandbox and are not its current one: the store is older than they are.
+    pub unknown_incarnations: Vec<UnknownIncarnation>,
+}
+
+/// An incarnation that runs and that the store does not know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownIncarnation {
+    /// The disk of its sandbox.
+    pub disk: String,
+    /// Its name.
+    pub incarnation: String,
 }
 
 /// Something of an incarnation that is not as it was asked for, and is retried until it is.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use carrel_control::provider::{InUse, InUseSource, ProviderError, Reaped};
+use carrel_control::provider::{InUse, InUseSource, ProviderError, Reaped, UnknownIncarnation};
 use carrel_shim_client::{DiscoveredSandbox, Liveness, SandboxRecord};
 
 use crate::discovery::persistent_record;
@@ -51,7 +51,7 @@ impl LocalInner {
         let inventory = self.inventory().await?;
         let in_use = in_use();
         let mut reaped = Reaped::default();
-        let mut first = None;
+        let (mut first, mut unknown) = (None, Vec::new());
         let mut count = |what: &str, outcome: Result<usize, ProviderError>| match outcome {
             Ok(more) => reaped.removed += more,
             Err(error) => {
@@ -62,6 +62,7 @@ impl LocalInner {
         for one in &inventory.found {
             if let Some(record) = persistent_record(one) {
                 count(&record.incarnation, self.reap_sandbox(one, record, &in_use).await);
+                unknown.extend(self.unknown_incarnation(one, record, &in_use));
             }
         }
         // Directories of dead ephemeral sandboxes.
@@ -79,7 +80,23 @@ impl LocalInner {
             }
         }
         count("groups", blocking(|| carrel_shim::sweep_groups(Path::new(IDS)).map_err(failed)).await);
+        reaped.unknown_incarnations = unknown;
         first.map_or(Ok(reaped), Err)
+    }
+
+    /// The incarnation, if it runs on the disk of a known sandbox and the store does not know it.
+    fn unknown_incarnation(
+        &self,
+        found: &DiscoveredSandbox,
+        record: &SandboxRecord,
+        in_use: &InUse,
+    ) -> Option<UnknownIncarnation> {
+        let disk = disk_of(&self.paths, record)?;
+        let is_unknown = found.life == Liveness::Running
+            && record.create.network_of.is_none()
+            && !in_use.incarnations.contains(&record.incarnation)
+            && matches!(in_use.owner(&disk), DiskOwner::Sandbox);
+        is_unknown.then(|| UnknownIncarnation { disk, incarnation: record.incarnation.clone() })
     }
 
     /// Removes the leftovers of an incarnation that is not current.
@@ -97,11 +114,7 @@ impl LocalInner {
         match disk.as_deref().map(|disk| in_use.owner(disk)) {
             Some(DiskOwner::Unknown) => return Ok(0),
             Some(DiskOwner::Sandbox) | None if found.life == Liveness::Running => {
-                // The store is older than this incarnation. Resuming or removing the sandbox stops it.
-                tracing::warn!(
-                    name = record.name,
-                    "a sandbox is running that the store has as stopped: leaving it alone"
-                );
+                // The store is older than this incarnation, which the control plane adopts.
                 return Ok(0);
             }
             Some(DiskOwner::Sandbox | DiskOwner::Deleted) | None => {}

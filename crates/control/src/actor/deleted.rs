@@ -20,7 +20,7 @@ impl ControlInner {
         match request {
             ActorRequest::Delete => Ok(Acceptance::Unchanged),
             ActorRequest::Stop(_) => Err(not_stoppable(sandbox)),
-            ActorRequest::Resume => Err(not_resumable(sandbox)),
+            ActorRequest::Resume | ActorRequest::Adopt(_) => Err(not_resumable(sandbox)),
             ActorRequest::Exec(..) | ActorRequest::Pause(_) => Err(not_ready(sandbox)),
             ActorRequest::Cancel(exec) => Err(not_cancellable(&self.store, &exec).await),
             ActorRequest::SetIdle(idle) => {

@@ -49,6 +49,8 @@ pub(crate) enum ActorRequest {
     /// With the reason for the events.
     Stop(&'static str),
     Resume,
+    /// Makes an incarnation that runs the current one.
+    Adopt(String),
     Delete,
     /// With the namespace of the exec's id.
     Exec(Box<ExecRequest>, Namespace),

@@ -28,6 +28,7 @@ impl Actor {
         let answered = match request {
             ActorRequest::Stop(reason) => self.stop(reason).await,
             ActorRequest::Resume => self.resume().await,
+            ActorRequest::Adopt(incarnation) => self.resume_as(incarnation).await,
             ActorRequest::Delete => self.delete(StageInput::Delete, cause::DELETE_REQUESTED).await,
             ActorRequest::Exec(request, namespace) => self.exec(*request, namespace).await,
             ActorRequest::Cancel(exec) => self.cancel(&exec).await,
@@ -60,13 +61,27 @@ impl Actor {
     }
 
     pub(super) async fn resume(&mut self) -> Result<Acceptance, Refusal> {
-        let StageTransition::Enter(next, event) = transition(self.stage(), StageInput::Resume) else {
+        if !matches!(transition(self.stage(), StageInput::Resume), StageTransition::Enter(..)) {
             return Err(not_resumable(&self.sandbox));
-        };
-        let incarnation = random_incarnation()?;
+        }
         self.shared.check_disk(&self.sandbox.id)?;
         let memory = self.shared.memory(&self.spec);
         self.shared.reserve_capacity(&self.sandbox.id, memory)?;
+        let resumed = match random_incarnation() {
+            Ok(incarnation) => self.resume_as(incarnation).await,
+            Err(refusal) => Err(refusal),
+        };
+        self.shared.settle_capacity(&self.sandbox.id, memory);
+        resumed
+    }
+
+    /// Enters the resume of a stopped sandbox under the name of an incarnation. One that runs is adopted by the start, whatever
+    /// the limits are.
+    async fn resume_as(&mut self, incarnation: String) -> Result<Acceptance, Refusal> {
+        let StageTransition::Enter(next, event) = transition(self.stage(), StageInput::Resume) else {
+            return Err(not_resumable(&self.sandbox));
+        };
+        let memory = self.shared.memory(&self.spec);
         let former = place(&self.sandbox);
         let mut edit = self.edit().synced();
         edit.sandbox().incarnation = incarnation;

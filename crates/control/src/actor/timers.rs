@@ -1,5 +1,6 @@
 //! The timers of a sandbox.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -9,6 +10,8 @@ use super::{Actor, ActorStopped};
 use crate::codes::cause;
 use crate::stage::{SandboxStage, StageInput};
 
+/// The delay before a cleanup is retried that came before the store was compared with what runs.
+const COMPARISON_RETRY: Duration = Duration::from_millis(100);
 /// The delay before a failed cleanup is retried.
 const CLEANUP_RETRY: Duration = Duration::from_secs(60);
 
@@ -85,6 +88,10 @@ impl Actor {
     }
 
     async fn clean_up(&mut self) {
+        if !self.shared.is_compared.load(Ordering::Acquire) {
+            self.cleanup_not_before = Some(Instant::now() + COMPARISON_RETRY);
+            return;
+        }
         if let Err(refusal) = self.delete(StageInput::Cleanup, cause::CLEANUP).await {
             tracing::warn!(sandbox = %self.sandbox.id, error = refusal.message, "a sandbox that exceeds its retention could not be deleted; retrying");
             self.cleanup_not_before = Some(Instant::now() + CLEANUP_RETRY);
