@@ -142,6 +142,23 @@ def open_shells(root: Path) -> list[str]:
     ]
 
 
+def from_sources(root: Path) -> list[str]:
+    """The blocks that run programs of the source tree: a reader has `carrel` and `sandbox-agent` on `PATH`, and no tree."""
+    found = [(document, block) for document in documents(root) for block in blocks(document.read_text())]
+    from_tree = re.compile(r"^[^#\n]*(?:\bscripts/|\btarget/|\bcargo (?:build|run)\b)|\"\$(?:carrel|agents)\"", re.M)
+    return [
+        f"{document.relative_to(root)}:{block.number}: runs what only a clone has"
+        for document, block in found
+        if block.info.split() == ["sh", "run"] and from_tree.search(block.text)
+    ]
+
+
+def command(block: Block, mark: str, programs: Path) -> list[str]:
+    """Runs a block with a variable in its environment, and with a directory of programs first on `PATH`."""
+    path = f"PATH={programs}:{os.environ['PATH']}"
+    return ["env", mark, path, "bash", "-euo", "pipefail", "-c", block.text]
+
+
 def left_behind(mark: str, timeout: float = 30) -> list[str]:
     """The processes that have a variable in their environment, which a block was run with, and do not end by themselves."""
     found, until = [], time.monotonic() + timeout
