@@ -54,6 +54,13 @@ def _prose(text: str) -> Iterator[tuple[int, str]]:
             yield at, line
 
 
+def anchors(document: Path) -> set[str]:
+    """What links to the headings of a document end with."""
+    titles = [line.lstrip("#").strip() for _, line in _prose(document.read_text()) if re.match(r"#+ ", line)]
+    plain = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title) for title in titles]
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in plain}
+
+
 def broken_links(document: Path, root: Path) -> list[str]:
     """The relative links of a document that lead nowhere."""
     wrong = []
@@ -63,6 +70,10 @@ def broken_links(document: Path, root: Path) -> list[str]:
             if path and "://" not in path and not path.startswith("mailto:"):
                 if not (document.parent / path).exists():
                     wrong.append(f"{document.relative_to(root)}:{number}: leads nowhere: {target}")
+                    continue
+            page = document.parent / path if path else document
+            if "#" in target and "://" not in target and page.suffix == ".md" and target.split("#")[1] not in anchors(page):
+                wrong.append(f"{document.relative_to(root)}:{number}: no such heading: {target}")
     return wrong
 
 

@@ -24,8 +24,17 @@ class Text(unittest.TestCase):
         with tempfile.TemporaryDirectory() as name:
             root = Path(name)
             document = root / "README.md"
-            document.write_text("[a](README.md#x) [b](gone.md) [c](https://example.org) `[d](code.md)`\n")
+            document.write_text("[a](README.md) [b](gone.md) [c](https://example.org) `[d](code.md)`\n")
             self.assertEqual(documents.broken_links(document, root), ["README.md:1: leads nowhere: gone.md"])
+
+    def test_links_to_headings_that_are_not_there_are_found(self) -> None:
+        with tempfile.TemporaryDirectory() as name:
+            root = Path(name)
+            (root / "a.md").write_text("# A `page`: [its](b.md) parts\n```\n# code\n```\n")
+            document = root / "README.md"
+            document.write_text("## One\n[a](a.md#a-page-its-parts) [b](#one) [c](#two) [d](a.md#code) [e](https://example.org#x)\n")
+            wrong = documents.broken_links(document, root)
+            self.assertEqual([line.rsplit(" ", 1)[1] for line in wrong], ["#two", "a.md#code"])
 
     def test_sources_that_are_not_there_are_found(self) -> None:
         with tempfile.TemporaryDirectory() as name:
