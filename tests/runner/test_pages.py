@@ -19,7 +19,7 @@ class Pages(unittest.TestCase):
             ("see [b](../b.md#x) and [gone](../../crates/gone.rs)", "see [b](../b.md#x) and gone"),
             ("[a\nb](../c.md), [`d`](d.md)", "a\nb, `d`"),
             ("[here](#here) [web](https://example.org) [l](../../LICENSE) [docs](..)", None),
-            ("`[code](gone.md)`\n```sh\n[code](gone.md)\n```\n[e](gone.md)", "`[code](gone.md)`\n```sh\n[code](gone.md)\n```\ne"),
+            ("`[c](gone.md)`\n```sh\n[c](gone.md)\n```\n[e](gone.md)", "`[c](gone.md)`\n```sh\n[c](gone.md)\n```\ne"),
         ):
             found = pages.without_dead_links(text, Path("docs/guides/a.md"), there)
             self.assertEqual(found, text if expected is None else expected)
