@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import artefacts
+import pages
 import programs
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -73,7 +74,8 @@ class Installation:
     def _make_directory(self, path: Path) -> None:
         missing = [parent for parent in (path, *path.parents) if not self.at(parent).exists()]
         for parent in reversed(missing):
-            self.at(parent).mkdir()
+            # Only the first, which is the prefix, can lack a parent.
+            self.at(parent).mkdir(parents=True)
             self.at(parent).chmod(0o755)
             self.directories.append(parent)
 
@@ -143,9 +145,9 @@ def install_completions(target: Installation, carrel: Path) -> None:
 
 def install_manual(target: Installation, carrel: Path) -> None:
     """One page for each command, from the command line's own definition."""
-    with tempfile.TemporaryDirectory(prefix="carrel-man-") as pages:
-        subprocess.run([carrel, "man", pages], check=True)
-        for page in sorted(Path(pages).iterdir()):
+    with tempfile.TemporaryDirectory(prefix="carrel-man-") as manual:
+        subprocess.run([carrel, "man", manual], check=True)
+        for page in sorted(Path(manual).iterdir()):
             # Without a time in it, the same page is the same file.
             target.put(Path("share/man/man1") / f"{page.name}.gz", gzip.compress(page.read_bytes(), mtime=0))
 
@@ -153,9 +155,8 @@ def install_manual(target: Installation, carrel: Path) -> None:
 def install_documents(target: Installation) -> None:
     """What a person looks for in share/doc."""
     documents = Path("share/doc/carrel")
-    pages = [ROOT / name for name in ("README.md", "SECURITY.md", "CHANGELOG.md")]
-    for page in [*pages, *sorted((ROOT / "docs").rglob("*.md"))]:
-        target.put(documents / page.relative_to(ROOT), page.read_bytes())
+    for page, content in pages.installed(ROOT).items():
+        target.put(documents / page, content)
     target.put(documents / "copyright", (ROOT / "packaging" / "copyright").read_bytes())
 
 
@@ -204,7 +205,8 @@ def uninstall(prefix: Path, destdir: Path) -> None:
         file.unlink(missing_ok=True)
     for path in reversed(manifest.directories):
         try:
-            target.inside(path).rmdir()
+            # The prefix itself, if an install made it, is not inside of it.
+            (target.inside(path) if path.parts else target.at(path)).rmdir()
         except (OSError, InstallError):
             continue
     reload_systemd(target)
@@ -254,7 +256,7 @@ def main() -> int:
     try:
         if given.uninstall:
             uninstall(prefix, destdir)
-            print(f"removed from {prefix}; sandboxes and images stay in /var/lib/carrel and ~/.local/share/carrel")
+            print(f"removed from {prefix}; sandboxes and images stay in CARREL_HOME (/var/lib/carrel for root)")
             return 0
         target = install(prefix, destdir, given.programs)
     except InstallError as error:

@@ -29,11 +29,13 @@ Section: admin
 Priority: optional
 Recommends: ca-certificates
 Suggests: runsc
-Description: sandboxes for AI agents, in milliseconds
- Carrel gives every AI agent a computer of its own. It runs commands, coding
- agents and long-lived sandboxes in namespaces with their own root file system,
- limits and system-call filter, on one machine, and keeps a durable log of
- what happens to them.
+Description: sandboxes for AI agents and other commands (preview)
+ Runs commands and coding agents in ephemeral and persistent sandboxes: Linux
+ namespaces with their own root file system, limits and system-call filter. A
+ daemon keeps persistent sandboxes and a durable log of their events, and
+ answers gRPC.
+ .
+ This is a preview: before 1.0, anything may change between minor versions.
 """
 
 

@@ -25,7 +25,7 @@ from runner.stages import MINUTE, Run  # noqa: E402
 
 STAGES = ("runner", "lint", "build", "unit", "real", "soak", "foreign", "agents", "docs", "package")
 FULL_STAGES = (*STAGES, "vm", "fresh")
-NEED_BUILD = {"unit", "real", "soak", "foreign", "agents", "package", "vm"}
+NEED_BUILD = {"unit", "real", "soak", "foreign", "agents", "docs", "package", "vm"}
 
 
 def arguments() -> argparse.Namespace:

@@ -18,6 +18,22 @@ mkdir "$XDG_RUNTIME_DIR"
 [[ "$(carrel run host -- sh -c 'echo $((6 * 7))')" == 42 ]] || die "carrel run"
 grep -q "ExecStart=$prefix/bin/carrel serve" "$prefix/lib/systemd/system/carrel.service" || die "the unit names another program"
 
+# The installed documents link nothing that is not installed.
+documents="$prefix/share/doc/carrel"
+dead="$(PYTHONPATH=tests python3 - "$documents" <<'PYTHON'
+import sys
+from pathlib import Path
+from runner import documents
+
+root = Path(sys.argv[1])
+found = documents.documents(root)
+assert root / "README.md" in found and root / "docs/guides/run.md" in found, found
+print("\n".join(line for page in found for line in documents.broken_links(page, root)))
+PYTHON
+)" || die "the installed documents cannot be read"
+[[ -z "$dead" ]] || die "dead links in $documents: $dead"
+[[ -s "$documents/LICENSE" && ! -e "$documents/docs/reference/promises.md" ]] || die "other documents are installed"
+
 # A file of an earlier version goes with the next install; a directory that was there before stays.
 echo old >"$prefix/libexec/carrel/carrel-old"
 echo "f libexec/carrel/carrel-old" >>"$prefix/share/carrel/installed-files"
@@ -40,3 +56,8 @@ if ./install --prefix "$scratch/other" --programs "$programs" 2>/dev/null; then 
 [[ "$(find "$prefix" -mindepth 1 | sort)" == "$prefix/bin"$'\n'"$prefix/bin/mine" ]] || die "left: $(find "$prefix")"
 if ./install --uninstall --prefix "$prefix" 2>"$scratch/refused"; then die "uninstalled twice"; fi
 grep -q "nothing is installed" "$scratch/refused" || die "$(cat "$scratch/refused")"
+
+# A prefix that the install made goes with it.
+./install --prefix "$scratch/made/prefix" --programs "$programs" >/dev/null
+./install --uninstall --prefix "$scratch/made/prefix"
+[[ ! -e "$scratch/made/prefix" ]] || die "left: $(find "$scratch/made/prefix")"

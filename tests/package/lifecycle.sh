@@ -12,7 +12,7 @@ files() {
   find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /mnt -o -path /carrel -o -path /with -o -path /tmp -o -path /root -o -path /run/user \
     -o -path /var/lib/dpkg -o -path /var/lib/apt -o -path /var/cache -o -path /var/log \) -prune -o -print | sort
 }
-# Processes of the package, by their program: `carrel serve`, supervisors and agents.
+# Processes of the package, by their program: `carrel serve`, shims and agents.
 processes() {
   local process
   for process in /proc/[0-9]*; do
@@ -37,7 +37,7 @@ step "use"
 carrel create --id demo host
 carrel exec demo -- sh -c 'echo kept >note'
 
-step "upgrade: a sandbox that runs goes on"
+step "upgrade: a running sandbox continues"
 started="$(carrel exec demo -- stat -c %Y /proc/1)"
 dpkg --install "$new"
 [[ "$(carrel exec demo -- cat note)" == kept ]] || die "the disk after an upgrade"

@@ -54,6 +54,13 @@ def _prose(text: str) -> Iterator[tuple[int, str]]:
             yield at, line
 
 
+def anchors(document: Path) -> set[str]:
+    """What links to the headings of a document end with."""
+    titles = [line.lstrip("#").strip() for _, line in _prose(document.read_text()) if re.match(r"#+ ", line)]
+    plain = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title) for title in titles]
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in plain}
+
+
 def broken_links(document: Path, root: Path) -> list[str]:
     """The relative links of a document that lead nowhere."""
     wrong = []
@@ -63,6 +70,10 @@ def broken_links(document: Path, root: Path) -> list[str]:
             if path and "://" not in path and not path.startswith("mailto:"):
                 if not (document.parent / path).exists():
                     wrong.append(f"{document.relative_to(root)}:{number}: leads nowhere: {target}")
+                    continue
+            page = document.parent / path if path else document
+            if "#" in target and "://" not in target and page.suffix == ".md" and target.split("#")[1] not in anchors(page):
+                wrong.append(f"{document.relative_to(root)}:{number}: no such heading: {target}")
     return wrong
 
 
@@ -140,6 +151,23 @@ def open_shells(root: Path) -> list[str]:
         for document, block in found
         if block.info.split() == ["sh", "run"] and is_open.search(block.text) and not block.text.startswith("(\n")
     ]
+
+
+def from_sources(root: Path) -> list[str]:
+    """The blocks that run programs of the source tree: a reader has `carrel` and `sandbox-agent` on `PATH`, and no tree."""
+    found = [(document, block) for document in documents(root) for block in blocks(document.read_text())]
+    from_tree = re.compile(r"^[^#\n]*(?:\bscripts/|\btarget/|\bcargo (?:build|run)\b)|\"\$(?:carrel|agents)\"", re.M)
+    return [
+        f"{document.relative_to(root)}:{block.number}: runs what only a clone has"
+        for document, block in found
+        if block.info.split() == ["sh", "run"] and from_tree.search(block.text)
+    ]
+
+
+def command(block: Block, mark: str, programs: Path) -> list[str]:
+    """Runs a block with a variable in its environment, and with a directory of programs first on `PATH`."""
+    path = f"PATH={programs}:{os.environ['PATH']}"
+    return ["env", mark, path, "bash", "-euo", "pipefail", "-c", block.text]
 
 
 def left_behind(mark: str, timeout: float = 30) -> list[str]:

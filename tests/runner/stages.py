@@ -166,12 +166,17 @@ class Run:
         PublishedAgents(self.ledger, self.watchdog, place, program, self.cache, 15 * MINUTE).run()
 
     def docs(self) -> None:
+        """The blocks `sh run` of the documents, as a reader runs them: what was built is on `PATH`."""
+        carrel = self._program(self.built, "carrel")
+        if carrel is None:
+            self.ledger.add(Outcome("docs", Status.FAILED, None, "the build made no carrel"))
+            return
         for document in documents.documents(self.root):
             for block in documents.blocks(document.read_text()):
                 if block.info.split() == ["sh", "run"]:
                     name = f"docs::{document.relative_to(self.root)}:{block.number}"
                     mark = f"CARREL_DOCUMENT={uuid.uuid4()}"
-                    self.command(name, ["env", mark, "bash", "-euo", "pipefail", "-c", block.text], 15 * MINUTE)
+                    self.command(name, documents.command(block, mark, carrel.parent), 15 * MINUTE)
                     self.check(f"{name}::leaves_nothing", lambda mark=mark: documents.left_behind(mark))
 
     def vm(self) -> None:

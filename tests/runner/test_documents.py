@@ -24,8 +24,17 @@ class Text(unittest.TestCase):
         with tempfile.TemporaryDirectory() as name:
             root = Path(name)
             document = root / "README.md"
-            document.write_text("[a](README.md#x) [b](gone.md) [c](https://example.org) `[d](code.md)`\n")
+            document.write_text("[a](README.md) [b](gone.md) [c](https://example.org) `[d](code.md)`\n")
             self.assertEqual(documents.broken_links(document, root), ["README.md:1: leads nowhere: gone.md"])
+
+    def test_links_to_headings_that_are_not_there_are_found(self) -> None:
+        with tempfile.TemporaryDirectory() as name:
+            root = Path(name)
+            (root / "a.md").write_text("# A `page`: [its](b.md) parts\n```\n# code\n```\n")
+            document = root / "README.md"
+            document.write_text("## One\n[a](a.md#a-page-its-parts) [b](#one) [c](#two) [d](a.md#code) [e](https://example.org#x)\n")
+            wrong = documents.broken_links(document, root)
+            self.assertEqual([line.rsplit(" ", 1)[1] for line in wrong], ["#two", "a.md#code"])
 
     def test_sources_that_are_not_there_are_found(self) -> None:
         with tempfile.TemporaryDirectory() as name:
@@ -54,6 +63,26 @@ class Guides(unittest.TestCase):
 
     def test_what_is_pasted_changes_nothing_in_the_shell_of_the_reader(self) -> None:
         self.assertEqual(documents.open_shells(self.ROOT), [])
+
+    def test_what_a_guide_runs_is_what_a_reader_has_installed(self) -> None:
+        self.assertEqual(documents.from_sources(self.ROOT), [])
+
+    def test_a_block_that_builds_its_programs_is_found(self) -> None:
+        for line in ('built="$(python3 scripts/artefacts.py -p carrel-cli)"', '"$carrel" ls', "target/debug/carrel ls"):
+            with tempfile.TemporaryDirectory() as name:
+                document = Path(name) / "README.md"
+                document.write_text(f"```sh run\n{line}\n```\n```sh\n{line}\n```\n")
+                self.assertEqual(documents.from_sources(Path(name)), ["README.md:1: runs what only a clone has"])
+
+    def test_a_block_finds_the_programs_that_were_built(self) -> None:
+        with tempfile.TemporaryDirectory() as name:
+            program = Path(name) / "carrel"
+            program.write_text("#!/bin/sh\necho built with $CARREL_DOCUMENT\n")
+            program.chmod(0o755)
+            block = documents.Block(1, "sh run", "carrel ls\n")
+            command = documents.command(block, "CARREL_DOCUMENT=mark", program.parent)
+            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        self.assertEqual(done.stdout, "built with mark\n")
 
     def test_a_process_that_is_left_is_found_by_its_environment(self) -> None:
         mark = f"CARREL_DOCUMENT={uuid.uuid4()}"

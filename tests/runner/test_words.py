@@ -47,6 +47,8 @@ class Repository(unittest.TestCase):
             ("crates/a/src/b.rs", "let x = WaitsForNobody;"),
             ("docs/a.md", "This is for nobody."),
             ("README.md", "whoever"),
+            ("packaging/a.service", "# For nobody."),
+            ("packaging/debian/prerm", "# For nobody."),
         ):
             self.assertEqual(len(self.problems(path, f"first line\n{line}\n")), 1, line)
             self.assertTrue(self.problems(path, f"first line\n{line}\n")[0].startswith(f"{path}:2: "))

@@ -95,4 +95,6 @@ def _sources(root: Path) -> Iterator[Path]:
     for start in ROOTS:
         for directory, below, files in os.walk(root / start):
             below[:] = sorted(set(below) - NOT_OURS)
-            yield from (Path(directory) / name for name in sorted(files) if Path(name).suffix in SUFFIXES)
+            # Units of systemd and scripts of the Debian package have other suffixes, or none.
+            ours = (name for name in sorted(files) if start == "packaging" or Path(name).suffix in SUFFIXES)
+            yield from (Path(directory) / name for name in ours)
