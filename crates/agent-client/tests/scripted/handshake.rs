@@ -172,8 +172,8 @@ const RESOLUTION: Duration = Duration::from_millis(1);
 //= promises.client.time-handshake-unless-caller
 #[tokio::test(start_paused = true)]
 async fn a_silent_peer_fails_after_10_s_by_default() {
-    let (ten, carrel) =
-        (Duration::from_secs(10), Ready { carrel: Some(CarrelReady { generation: 11 }), ..plain_ready() });
+    let ten = Duration::from_secs(10);
+    let carrel = Ready { carrel: Some(CarrelReady { generation: 11 }), ..plain_ready() };
     let greeted = greeting(10, &carrel);
     for output in [&[][..], &greeted[..3], &greeted[..8], &greeted[..20], &greeted] {
         let (mut stream, ours) = tokio::io::duplex(64 * 1024);
