@@ -183,8 +183,6 @@ mod tests {
         assert!(inbox.is_empty(), "nothing is queued without a consumer");
     }
 
-    //= client.constants-functions.further-frame-arrives-id
-    //= client.streams-types.next-next-frame-nothing
     #[test]
     fn reading_past_the_last_frame_fails_instead_of_waiting() {
         let inbox = FrameInbox::new(1000);

@@ -249,3 +249,53 @@ impl Drop for ReaderGuard {
         self.0.fail(ConnectionLost::Ended);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use carrel_protocol::payload::Ready;
+    use carrel_protocol::{Envelope, Frame};
+    use tokio::io::AsyncReadExt;
+
+    use super::*;
+
+    /// A connection of a generation, and its other end.
+    fn connection(generation: Generation) -> (Arc<AgentLink>, tokio::io::DuplexStream) {
+        let (theirs, ours) = tokio::io::duplex(64 * 1024);
+        let (reader, writer) = tokio::io::split(ours);
+        let (ids, ready) = (CorrelationIdRange::WHOLE, Ready::default());
+        let negotiated = Negotiation { generation, ids, first_id: ids.start(), ready, ready_bytes: Bytes::new() };
+        (AgentLink::spawn(negotiated, FrameReader::new(reader), FrameOutbox::new(Box::new(writer))), theirs)
+    }
+
+    //= versioning.tests-names.type-sendable-current-peer
+    //= versioning.three-kinds-change.host-checks-agreed-generation
+    #[tokio::test]
+    async fn a_peer_receives_every_type_of_its_generation_and_no_newer_one() {
+        for generation in Generation::all() {
+            let (link, mut peer) = connection(generation);
+            for (id, message_type) in (1..).zip(MessageType::ALL) {
+                let sent = link.send_data(message_type, id, Bytes::new());
+                if message_type.min_protocol_version() <= generation {
+                    sent.unwrap();
+                } else {
+                    let Err(AgentClientError::Unsupported(refused)) = sent else { panic!("{message_type} was sent") };
+                    assert_eq!((refused.feature, refused.negotiated), (message_type, generation));
+                }
+            }
+            link.fail(ConnectionLost::Closed);
+            let mut bytes = Vec::new();
+            peer.read_to_end(&mut bytes).await.unwrap();
+            let mut received = Vec::new();
+            let mut rest = bytes.as_slice();
+            while let Some((frame, after)) = Frame::split(rest).unwrap() {
+                let envelope = Envelope::parse(frame.body).unwrap();
+                assert_eq!(envelope.generation, generation);
+                received.push(envelope.message_type().unwrap());
+                rest = after;
+            }
+            let known = MessageType::ALL.into_iter().filter(|known| known.min_protocol_version() <= generation);
+            assert_eq!(received, known.collect::<Vec<_>>());
+            assert!(generation != Generation::CURRENT || received.len() == MessageType::ALL.len());
+        }
+    }
+}

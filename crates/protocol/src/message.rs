@@ -222,7 +222,6 @@ mod tests {
     }
 
     //= versioning.implementation-details.both-directions-share-available
-    //= versioning.tests-names.type-sendable-current-peer
     #[test]
     fn every_type_is_sendable_to_a_current_peer_and_only_from_its_own_generation_on() {
         for message_type in MessageType::ALL {

@@ -10,8 +10,9 @@ mod append_only;
 #[path = "support/surface.rs"]
 mod surface;
 
+use std::ffi::OsStr;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use carrel_protocol::{Generation, MessageType};
@@ -32,21 +33,30 @@ const FROZEN: [(u8, &str); 10] = [
     (10, "5894f15d1a78fe99ea92d05775073de7da61822cab2d3fbc3cb4bb2112561575"),
 ];
 
-fn path(generation: Generation) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("schema/gen-{generation}.json"))
+/// The directory of the snapshots.
+fn schema() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("schema")
+}
+
+fn path(directory: &Path, generation: Generation) -> PathBuf {
+    directory.join(format!("gen-{generation}.json"))
+}
+
+/// Writes the current snapshot if the variable `UPDATE_PROTOCOL_SCHEMA` has the value that asks for it.
+fn update(directory: &Path, variable: Option<&OsStr>) {
+    if variable.is_some_and(|value| value == "1") {
+        let text = surface::text(&surface::surface(Generation::CURRENT));
+        fs::write(path(directory, Generation::CURRENT), text).expect("the current snapshot can be written");
+    }
 }
 
 /// Runs once, before any test reads a snapshot.
-static UPDATED: LazyLock<()> = LazyLock::new(|| {
-    if std::env::var_os("UPDATE_PROTOCOL_SCHEMA").is_some_and(|value| value == "1") {
-        let text = surface::text(&surface::surface(Generation::CURRENT));
-        fs::write(path(Generation::CURRENT), text).expect("the current snapshot can be written");
-    }
-});
+static UPDATED: LazyLock<()> =
+    LazyLock::new(|| update(&schema(), std::env::var_os("UPDATE_PROTOCOL_SCHEMA").as_deref()));
 
 fn written(generation: Generation) -> String {
     LazyLock::force(&UPDATED);
-    let path = path(generation);
+    let path = path(&schema(), generation);
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
@@ -67,6 +77,39 @@ fn every_snapshot_matches_the_schema_derived_from_code() {
         let differing = snapshot.lines().zip(yielded.lines()).position(|(old, new)| old != new);
         assert!(snapshot == yielded, "gen-{generation}.json differs from the code, first in line {differing:?} + 1");
     }
+}
+
+//= versioning.tests-names.update-protocol-schema-1
+#[test]
+fn an_update_writes_only_the_current_snapshot() {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("updated-schema");
+    let _left_over = fs::remove_dir_all(&directory);
+    fs::create_dir_all(&directory).expect("a directory of this test");
+    // What the code yields would replace these, if it were written.
+    for generation in Generation::all() {
+        fs::write(path(&directory, generation), format!("old {generation}")).expect("a snapshot");
+    }
+    let contents = || {
+        let entries = fs::read_dir(&directory).expect("the directory").map(|entry| entry.expect("an entry").path());
+        let mut contents: Vec<_> =
+            entries.map(|file| (file.clone(), fs::read_to_string(file).expect("a snapshot"))).collect();
+        contents.sort();
+        contents
+    };
+    let mut expected = contents();
+    for unset in [None, Some(""), Some("0"), Some("yes")] {
+        update(&directory, unset.map(OsStr::new));
+        assert_eq!(contents(), expected, "{unset:?}");
+    }
+    update(&directory, Some(OsStr::new("1")));
+    let current = path(&directory, Generation::CURRENT);
+    for (file, content) in &mut expected {
+        if *file == current {
+            *content = surface::text(&surface::surface(Generation::CURRENT));
+        }
+    }
+    assert!(contents() == expected, "another file was written, or not the schema derived from code");
+    fs::remove_dir_all(&directory).expect("the directory of this test");
 }
 
 //= versioning.tests-names.update-protocol-schema-1

@@ -1,5 +1,7 @@
 //! Version skew between a shim and its clients: what both know works, and the rest is ignored or refused.
 
+#[path = "../features.rs"]
+mod features;
 mod future;
 #[path = "../../adoption/leftovers.rs"]
 #[allow(dead_code, reason = "the failpoint tests need more of it")]

@@ -1,19 +1,21 @@
-//! The shim of the previous release, built from its commit: the current client adopts it.
+//! The shim and the agent of the previous release, built from its commit: the current clients work with both.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use carrel_agent_client::{AgentClient, Generation};
 use carrel_shim_client::messages::{
     EndReason, FactKind, FailureCode, InputWish, JobCommand, JobFollow, ShimState, StreamName,
 };
 use carrel_shim_client::{FollowEvent, Liveness};
-use carrel_tests::run_within;
+use carrel_tests::{Agentd, run_within};
 use rustix::fs::FlockOperation;
 
+use crate::features::all_features;
 use crate::leftovers;
-use crate::persistent::{AdoptableSandbox, job};
+use crate::persistent::{AdoptableSandbox, NAME, job};
 
 /// A first build takes a while.
 const BUILD: Duration = Duration::from_secs(600);
@@ -103,6 +105,51 @@ fn previous() -> AdoptableSandbox {
     let shim = std::fs::read_link(format!("/proc/{}/exe", sandbox.record.shim_pid)).unwrap();
     assert_eq!(shim, programs.join("carrel-shim").canonicalize().unwrap(), "the shim that was built runs");
     sandbox
+}
+
+//= versioning.number-agreed-upon-once.upgraded-host-talks-old
+//= versioning.number-agreed-upon-once.old-runtime-never-understand
+//= versioning.number-agreed-upon-once.new-feature-fails-rest
+//= promises.client.fails-older-agent
+#[test]
+#[cfg_attr(not(history), ignore = "needs the history of the project")]
+fn the_client_works_with_the_agent_of_the_previous_release() {
+    run_within(BUILD, async {
+        let program = programs_of(&pinned()).join("carrel-agentd");
+        let launched = |limit: &[&str]| {
+            let mut command = Command::new(&program);
+            command.args(limit);
+            let agentd = Agentd::launch(command);
+            let running = std::fs::read_link(format!("/proc/{}/exe", agentd.pid())).unwrap();
+            assert_eq!(running, program.canonicalize().unwrap(), "the agent that was built runs");
+            agentd
+        };
+        let agentd = launched(&[]);
+        let client = agentd.client().await;
+        let released = client.generation();
+        assert!((Generation::PUBLISHED..=Generation::CURRENT).contains(&released), "{released}");
+        all_features(&client, &agentd.path(""), released).await;
+        for older in Generation::all().filter(|older| *older < released) {
+            let agentd = launched(&["--max-generation", &older.to_string()]);
+            let client = agentd.client().await;
+            assert_eq!(client.generation(), older);
+            all_features(&client, &agentd.path(""), older).await;
+        }
+    });
+}
+
+//= versioning.number-agreed-upon-once.upgraded-host-talks-old
+//= versioning.number-agreed-upon-once.new-feature-fails-rest
+#[test]
+#[cfg_attr(not(history), ignore = "needs the history of the project")]
+fn the_client_works_with_a_sandbox_of_the_previous_release() {
+    run_within(BUILD, async {
+        let sandbox = previous();
+        let client = AgentClient::connect_sandbox(sandbox.home.path(), NAME, Default::default()).await.unwrap();
+        // The private generation is not announced through a relay, so trees are refused.
+        assert_eq!(client.generation(), Generation::PUBLISHED);
+        all_features(&client, "/tmp", Generation::PUBLISHED).await;
+    });
 }
 
 //= versioning.number-agreed-upon-once.upgraded-host-talks-old

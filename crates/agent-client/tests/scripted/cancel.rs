@@ -25,7 +25,7 @@ async fn begin_and_drop<T>(call: impl Future<Output = T>, agent: impl Future<Out
 }
 
 /// A round trip: the connection works, and nothing was sent before.
-async fn ping(client: &AgentClient, peer: &mut ScriptedPeer) {
+pub async fn ping(client: &AgentClient, peer: &mut ScriptedPeer) {
     let agent = async {
         let (id, _) = peer.expect::<Ping>().await;
         peer.send(id, &Pong {}).await;
@@ -146,10 +146,6 @@ async fn a_dropped_watch_is_cancelled() {
     assert_eq!(peer.expect().await, (id, CarrelFsCancel {}));
 }
 
-//= client.constants-functions.bodies-raw-cbor-whole
-//= client.methods-client.request-frame-response
-//= client.methods-client.stream-session-many-frames
-//= client.streams-types.id-correlation-id
 //= client.streams-types.close-releases-stream
 #[tokio::test]
 async fn a_raw_stream_is_cancelled_according_to_its_opening_message() {

@@ -24,7 +24,6 @@ pub async fn started(client: &AgentClient, peer: &mut ScriptedPeer) -> (Exec, u3
     (exec.unwrap(), id)
 }
 
-//= client.constants-functions.further-frame-arrives-id
 #[tokio::test]
 async fn events_of_a_command_arrive_in_order_until_it_exits() {
     let (client, mut peer) = connected(7).await;

@@ -1,5 +1,6 @@
 //! Both forms of the handshake, and what they negotiate.
 
+use std::future::Future;
 use std::time::Duration;
 
 use carrel_agent_client::protocol::payload::{
@@ -8,6 +9,7 @@ use carrel_agent_client::protocol::payload::{
 use carrel_agent_client::protocol::{Generation, PrologueFormat};
 use carrel_agent_client::{AgentClient, ConnectError, ConnectOptions, ConnectionLost, MessageType};
 use tokio::io::AsyncWriteExt;
+use tokio::time::Instant;
 
 use crate::peer::{ScriptedPeer, connected_to_carrel, greeting, plain_ready, ready_frame};
 
@@ -155,17 +157,55 @@ async fn an_agent_that_is_too_old_is_rejected_with_a_hint() {
     }
 }
 
+/// Runs a handshake that times out on a paused clock, and returns how long it took.
+async fn timed_out(expected: Duration, handshake: impl Future<Output = Result<AgentClient, ConnectError>>) -> Duration {
+    let started = Instant::now();
+    let error = handshake.await.unwrap_err();
+    assert!(matches!(error, ConnectError::TimedOut(after) if after == expected), "{error}");
+    started.elapsed()
+}
+
+/// A timer of a paused clock is late by at most its resolution.
+const RESOLUTION: Duration = Duration::from_millis(1);
+
 //= client.constants-functions.handshake-10-s-default
 //= promises.client.time-handshake-unless-caller
 #[tokio::test(start_paused = true)]
-async fn a_silent_peer_fails_with_the_timeout() {
-    assert_eq!(ConnectOptions::default().timeout, Duration::from_secs(10));
+async fn a_silent_peer_fails_after_10_s_by_default() {
+    let ten = Duration::from_secs(10);
     let carrel = Ready { carrel: Some(CarrelReady { generation: 11 }), ..plain_ready() };
     let greeted = greeting(10, &carrel);
     for output in [&[][..], &greeted[..3], &greeted[..8], &greeted[..20], &greeted] {
-        let (silent, _peer) = connect_to(output, ConnectOptions::default()).await;
-        assert!(matches!(silent, Err(ConnectError::TimedOut(_))), "after {} bytes", output.len());
+        let (mut stream, ours) = tokio::io::duplex(64 * 1024);
+        stream.write_all(output).await.unwrap();
+        let elapsed = timed_out(ten, AgentClient::connect_stream(ours, ConnectOptions::default())).await;
+        assert!((ten..=ten + RESOLUTION).contains(&elapsed), "{elapsed:?} after {} bytes", output.len());
     }
+}
+
+//= client.constants-functions.handshake-10-s-default
+//= promises.client.time-handshake-unless-caller
+#[tokio::test(start_paused = true)]
+async fn a_caller_sets_a_shorter_or_a_longer_timeout_of_the_handshake() {
+    let seconds = Duration::from_secs;
+    for timeout in [Duration::from_millis(250), seconds(9), seconds(60), seconds(3 * 3600)] {
+        let options = ConnectOptions { timeout, ..ConnectOptions::default() };
+        let (_silent, ours) = tokio::io::duplex(1024);
+        let elapsed = timed_out(timeout, AgentClient::connect_stream(ours, options)).await;
+        assert!((timeout..=timeout + RESOLUTION).contains(&elapsed), "{elapsed:?} instead of {timeout:?}");
+        let (_silent, ours) = tokio::io::duplex(1024);
+        let elapsed = timed_out(timeout, AgentClient::connect_channel(ours, options)).await;
+        assert!((timeout..=timeout + RESOLUTION).contains(&elapsed), "{elapsed:?} instead of {timeout:?}");
+    }
+    // A peer that needs longer than the default is waited for.
+    let (mut stream, ours) = tokio::io::duplex(1024);
+    let slow = async {
+        tokio::time::sleep(seconds(59)).await;
+        stream.write_all(&greeting(10, &plain_ready())).await.unwrap();
+    };
+    let options = ConnectOptions { timeout: seconds(60), ..ConnectOptions::default() };
+    let (client, ()) = tokio::join!(AgentClient::connect_stream(ours, options), slow);
+    client.unwrap();
 }
 
 //= client.constants-functions.connecting-fails-typed-error

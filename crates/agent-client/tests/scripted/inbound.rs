@@ -57,7 +57,6 @@ async fn garbage_for_an_operation_fails_only_that_operation() {
     tokio::join!(client.ping(), agent).0.unwrap();
 }
 
-//= client.constants-functions.further-frame-arrives-id
 #[tokio::test]
 async fn a_first_frame_with_the_terminal_flag_leaves_no_call_pending() {
     let (client, mut peer) = connected(10).await;

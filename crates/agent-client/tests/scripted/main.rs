@@ -9,6 +9,7 @@ mod gate;
 mod handshake;
 mod inbound;
 mod peer;
+mod raw;
 mod reconnect;
 mod tcp;
 mod tree;

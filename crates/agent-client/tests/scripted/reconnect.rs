@@ -1,6 +1,7 @@
 //! Ids are never reused: before they run out, a client with a path reconnects.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use carrel_agent_client::protocol::codec::encode_body;
 use carrel_agent_client::protocol::payload::{
@@ -12,6 +13,7 @@ use carrel_agent_client::{
 };
 use tokio::io::AsyncWriteExt;
 use tokio::net::{UnixListener, UnixStream};
+use tokio::time::Instant;
 
 use crate::peer::{ScriptedPeer, data, plain_ready, ready_frame};
 
@@ -163,4 +165,25 @@ async fn a_closed_client_does_not_reconnect() {
         assert!(matches!(clone.ping().await, Err(AgentClientError::Lost(ConnectionLost::Closed))));
     }
     peer.expect_end().await;
+}
+
+//= client.constants-functions.handshake-10-s-default
+//= promises.client.time-handshake-unless-caller
+#[tokio::test(start_paused = true)]
+async fn a_silent_socket_fails_after_10_s_or_the_timeout_of_the_caller() {
+    let server = ScriptedServer::new("silent");
+    let path = socket_path(&server.home, "silent").unwrap();
+    let longer = Duration::from_secs(42);
+    let options = ConnectOptions { timeout: longer, ..ConnectOptions::default() };
+    for (given, expected) in [(None, Duration::from_secs(10)), (Some(options), longer)] {
+        let started = Instant::now();
+        let error = match given {
+            None => AgentClient::connect(&path).await,
+            Some(options) => AgentClient::connect_with(&path, options).await,
+        };
+        let error = error.unwrap_err();
+        assert!(matches!(error, ConnectError::TimedOut(after) if after == expected), "{error}");
+        // A timer of a paused clock is late by at most its resolution.
+        assert!((expected..=expected + Duration::from_millis(1)).contains(&started.elapsed()));
+    }
 }

@@ -231,6 +231,8 @@ def main():
     for line in sys.stdin:
         message = json.loads(line)
         if "method" in message:
+            with open(os.environ["STARTS"] + ".messages", "a") as messages:
+                messages.write(f"{json.dumps([os.getpid(), 'id' in message, message['method']])}\n")
             answer(message.get("id"), message["method"], message.get("params", {}))
         else:
             # A second answer finds no request.

@@ -21,6 +21,8 @@ fn a_turn_starts_with_the_sessions_mode_and_model() {
         let fixture = CodexFixture::new();
         let mut conversation = fixture.open().await;
         let reported = params(&mut conversation).await;
+        let thread = conversation.conversation.native_id();
+        assert_eq!(reported["threadId"].as_str(), thread.as_deref());
         assert_eq!(reported["approvalPolicy"], "untrusted");
         assert_eq!(reported["sandboxPolicy"], json!({"type": "dangerFullAccess"}));
         assert_eq!((&reported["model"], &reported["effort"]), (&json!("two"), &json!("low")));

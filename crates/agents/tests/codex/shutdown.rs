@@ -110,6 +110,7 @@ fn an_idle_app_server_is_stopped_and_started_again_on_demand() {
         watch.gone().await;
         assert_eq!(fixture.open().await.turn("say hello").await, ["hello"]);
         assert_eq!(fixture.starts(), 2);
+        fixture.expect_one_handshake_each(2);
         fixture.codex.shutdown(Duration::from_secs(2)).await;
     });
 }

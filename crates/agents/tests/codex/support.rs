@@ -63,6 +63,32 @@ impl CodexFixture {
         fs::read_to_string(self.directory().join("starts")).unwrap_or_default().lines().count()
     }
 
+    /// What each app-server received, in order: whether it was a request, and its method.
+    pub(crate) fn received(&self) -> Vec<Vec<(bool, String)>> {
+        let text = fs::read_to_string(self.directory().join("starts.messages")).unwrap_or_default();
+        let mut servers: Vec<(u32, Vec<(bool, String)>)> = Vec::new();
+        for line in text.lines() {
+            let (pid, request, method) = serde_json::from_str(line).unwrap();
+            match servers.iter_mut().find(|(server, _)| *server == pid) {
+                Some((_, messages)) => messages.push((request, method)),
+                None => servers.push((pid, vec![(request, method)])),
+            }
+        }
+        servers.into_iter().map(|(_, messages)| messages).collect()
+    }
+
+    /// Asserts that each app-server received one handshake, before anything else.
+    pub(crate) fn expect_one_handshake_each(&self, servers: usize) {
+        let received = self.received();
+        assert_eq!(received.len(), servers);
+        let handshake = [(true, "initialize".to_owned()), (false, "initialized".to_owned())];
+        for messages in received {
+            assert_eq!(messages[..2], handshake);
+            assert!(messages.len() > 2, "it received something after the handshake");
+            assert!(!messages[2..].iter().any(|(_, method)| method.starts_with("initialize")), "{messages:?}");
+        }
+    }
+
     pub(crate) fn program(&self) -> AgentProgram {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/codex/app_server.py");
         AgentProgram { path, environment: self.environment.clone(), directory: self.directory().to_owned() }

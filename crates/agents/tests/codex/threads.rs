@@ -22,6 +22,7 @@ fn result(output: &[String]) -> Value {
 }
 
 //= agents.execution-models.codex-shared-app-server
+//= agents.execution-models.thread-start-session-turn
 //= agents.execution-models.notifications-routed-thread-id
 //= agents.communication-patterns.shared-server-stdio-process
 //= promises.agents-server.app-servers-codex
@@ -36,6 +37,9 @@ fn two_threads_share_one_app_server_and_receive_only_their_own_messages() {
         two.prompt("say for two").await;
         assert_eq!(two.messages().await, ["for two"]);
         assert_eq!(one.messages().await, ["for one"]);
+        fixture.expect_one_handshake_each(1);
+        let started = |(request, method): &&(bool, String)| *request && method == "thread/start";
+        assert_eq!(fixture.received()[0].iter().filter(started).count(), 2);
         fixture.codex.shutdown(Duration::from_secs(2)).await;
     });
 }

@@ -418,6 +418,41 @@ fn a_slot_is_reused_only_after_the_response_of_the_agent() {
     assert_eq!(relay.connect(Instant::now()), Some(5));
 }
 
+/// Answers every ping that the relay has sent to the agent, in order.
+fn answer_pings(relay: &mut Relay) {
+    let sent = relay.next_for_guest().to_vec();
+    relay.advance_guest(sent.len());
+    let (mut rest, mut pongs) = (sent.as_slice(), Vec::new());
+    while let Some((frame, after)) = Frame::split(rest).unwrap() {
+        if Envelope::parse(frame.body).unwrap().message_type() == Some(MessageType::Ping) {
+            codec::encode(&mut pongs, Generation::PUBLISHED, frame.id, &Pong {}).unwrap();
+        }
+        rest = after;
+    }
+    relay.receive_from_guest(&pongs, Instant::now(), &mut |_: Slot, _: &[u8]| 0).unwrap();
+}
+
+//= carrel.relay.128-slots-lowest-free
+#[test]
+fn the_lowest_of_several_free_slots_is_assigned_first() {
+    for leaving in [[9, 5, 127], [5, 9, 127], [127, 9, 5]] {
+        for confirmed_one_by_one in [true, false] {
+            let mut relay = Relay::new(ready(), false, Instant::now());
+            let slots: Vec<_> = std::iter::from_fn(|| relay.connect(Instant::now())).collect();
+            assert_eq!(slots, (0..128).collect::<Vec<_>>());
+            for slot in leaving {
+                relay.disconnect(slot);
+                if confirmed_one_by_one {
+                    answer_pings(&mut relay);
+                }
+            }
+            answer_pings(&mut relay);
+            let assigned: Vec<_> = std::iter::from_fn(|| relay.connect(Instant::now())).collect();
+            assert_eq!(assigned, [5, 9, 127], "after {leaving:?} left");
+        }
+    }
+}
+
 //= carrel.relay.frame-guest-belongs-nobody
 //= promises.relay.frames-guest-belong-nobody
 #[test]
