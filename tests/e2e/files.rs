@@ -87,11 +87,64 @@ fn an_operation_on_behalf_of_a_user_has_the_owner_and_the_permissions_of_that_us
         user_files.mkdir(format!("{open}/theirs"), None).await.unwrap();
         user_files.write_all(format!("{open}/theirs/file"), "x").await.unwrap();
         assert_eq!(std::fs::metadata(format!("{open}/theirs/file")).unwrap().uid(), 65_534);
-        let refused = user_files.mkdir(agentd.path("closed"), None).await.unwrap_err();
-        assert_eq!(refused.errno_name(), Some("EACCES"));
         // Then the agent has its own user again.
         client.files().write_all(agentd.path("mine"), "x").await.unwrap();
         assert_eq!(std::fs::metadata(agentd.path("mine")).unwrap().uid(), 0);
+    });
+}
+
+//= carrel.files-trees-connections.behalf-user-within-user
+#[test]
+fn every_operation_that_a_user_may_not_do_is_refused_on_behalf_of_that_user() {
+    run(async {
+        let agentd = Agentd::start();
+        let client = agentd.client().await;
+        std::fs::set_permissions(agentd.dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let (closed, file, made) = (agentd.path("closed"), agentd.path("closed/file"), agentd.path("closed/made"));
+        let (entries, empty) = (agentd.path("closed/entries"), agentd.path("closed/entries/empty"));
+        // Of root: others may look up names here, and nothing else.
+        std::fs::create_dir_all(&empty).unwrap();
+        std::fs::write(&file, "secret").unwrap();
+        for (path, mode) in [(&closed, 0o711), (&entries, 0o711), (&file, 0o600)] {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        }
+        let mode = FsAttributes { mode: Some(0o777), ..FsAttributes::default() };
+        let size = FsAttributes { size: Some(0), ..FsAttributes::default() };
+        // Every operation is tried as the user, in a tree that stays as it is, and then as root, as the control.
+        for user in [Some("nobody"), None] {
+            let files = user.map_or_else(|| client.files(), |user| client.files().on_behalf_of(user));
+            let outcomes = [
+                ("read", files.read_to_end(&file).await.map(drop)),
+                ("copy", files.copy(&file, agentd.path("closed/copy")).await),
+                ("list", files.list(&closed).await.map(drop)),
+                ("open_dir", files.open_dir(&closed).await.map(drop)),
+                ("chmod", files.set_stat(&file, true, mode).await),
+                ("truncate", files.set_stat(&file, true, size).await),
+                ("write", files.write_all(&file, "changed").await),
+                ("create", files.write_all(&made, "made").await),
+                ("mkdir", files.mkdir(agentd.path("closed/directory"), None).await),
+                ("symlink", files.symlink("file", agentd.path("closed/link")).await),
+                ("rename", files.rename(&file, agentd.path("closed/renamed")).await),
+                ("remove", files.remove(agentd.path(if user.is_some() { "closed/file" } else { "closed/renamed" })).await),
+                ("remove_dir", files.remove_dir(&empty, false).await),
+                ("remove_tree", files.remove_dir(&entries, true).await),
+            ];
+            for (operation, outcome) in outcomes {
+                let errno = outcome.as_ref().err().map(|error| error.errno_name().unwrap_or("no errno"));
+                // The mode of a file is its owner's to change.
+                let refusal = if operation == "chmod" { "EPERM" } else { "EACCES" };
+                assert_eq!(errno, user.map(|_| refusal), "{operation} as {}", user.unwrap_or("root"));
+            }
+            if user.is_some() {
+                let mut names: Vec<_> =
+                    std::fs::read_dir(&closed).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+                names.sort();
+                assert_eq!(names, ["entries", "file"]);
+                assert_eq!(std::fs::read_to_string(&file).unwrap(), "secret");
+                assert_eq!(std::fs::metadata(&file).unwrap().mode() & 0o777, 0o600);
+                assert!(std::path::Path::new(&empty).is_dir());
+            }
+        }
     });
 }
 
@@ -161,14 +214,18 @@ fn a_directory_with_long_paths_is_read_completely() {
         let fill = format!("mkdir -p {deep} && cd {deep} && seq -f 'entry-%g' 3000 | xargs touch");
         assert_eq!(client.run(shell(&fill), "").await.unwrap().code, 0);
         let directory = client.files().open_dir(&deep).await.unwrap();
-        let mut count = 0;
+        let mut listed = Vec::new();
         loop {
-            match directory.read(Some(8192)).await.unwrap().len() {
-                0 => break,
-                some => count += some,
+            let some = directory.read(Some(8192)).await.unwrap();
+            if some.is_empty() {
+                break;
             }
+            listed.extend(some.into_iter().map(|entry| entry.path));
         }
-        assert_eq!(count, 3000);
+        let mut expected: Vec<_> = (1..=3000).map(|number| format!("{deep}/entry-{number}")).collect();
+        listed.sort();
+        expected.sort();
+        assert!(listed == expected, "{} entries, each once: {}", listed.len(), listed.iter().is_sorted_by(|a, b| a < b));
     });
 }
 
