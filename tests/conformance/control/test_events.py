@@ -202,9 +202,10 @@ async def test_every_event_has_a_timestamp_and_timestamps_do_not_go_back(client)
     times = [event.occurred_at.ToNanoseconds() for event in events]
     assert times[0] > 0
     assert times == sorted(times)
+    details = dict.fromkeys(STATE_AFTER, "sandbox_phase") | dict.fromkeys((EventType.EXEC_STARTED, *EXEC_ENDS), "exec")
+    details |= {EventType.ACCEPTED: None, EventType.READY: None}
     for event in events:
-        of_exec = event.event_type in (EventType.EXEC_STARTED, *EXEC_ENDS)
-        assert event.WhichOneof("details") == ("exec" if of_exec else "sandbox_phase"), event
+        assert event.WhichOneof("details") == details[event.event_type], event
 
 
 #= control.snapshot-stream.snapshot-carries-sequence-stream
