@@ -217,7 +217,12 @@ fn a_directory_with_long_paths_is_read_completely() {
         let mut expected: Vec<_> = (1..=3000).map(|number| format!("{deep}/entry-{number}")).collect();
         listed.sort();
         expected.sort();
-        assert!(listed == expected, "{} entries, each once: {}", listed.len(), listed.iter().is_sorted_by(|a, b| a < b));
+        assert!(
+            listed == expected,
+            "{} entries, each once: {}",
+            listed.len(),
+            listed.iter().is_sorted_by(|a, b| a < b)
+        );
     });
 }
 

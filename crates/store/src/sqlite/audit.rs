@@ -35,23 +35,25 @@ pub(crate) type StoredGaps = Vec<Result<(Sequence, Sequence), String>>;
 
 /// Queries for rows without an owner and ids without a reservation.
 const DANGLING: &[(&str, fn(String) -> Violation)] = &[
-    ("SELECT id FROM sandboxes EXCEPT SELECT id FROM reserved_sandboxes", |subject| Violation::SandboxNotReserved { subject }),
+    ("SELECT id FROM sandboxes EXCEPT SELECT id FROM reserved_sandboxes", |subject| Violation::SandboxNotReserved {
+        subject,
+    }),
     ("SELECT id FROM execs EXCEPT SELECT id FROM reserved_execs", |subject| Violation::ExecNotReserved { subject }),
-    ("SELECT id FROM execs WHERE sandbox NOT IN (SELECT number FROM sandboxes)", |subject| Violation::ExecWithoutSandbox { subject }),
-    (
-        "SELECT position FROM events WHERE sandbox NOT IN (SELECT number FROM sandboxes)",
-        |subject| Violation::EventWithoutSandbox { subject },
-    ),
-    (
-        "SELECT after FROM gaps WHERE sandbox NOT IN (SELECT number FROM sandboxes)",
-        |subject| Violation::GapWithoutSandbox { subject },
-    ),
+    ("SELECT id FROM execs WHERE sandbox NOT IN (SELECT number FROM sandboxes)", |subject| {
+        Violation::ExecWithoutSandbox { subject }
+    }),
+    ("SELECT position FROM events WHERE sandbox NOT IN (SELECT number FROM sandboxes)", |subject| {
+        Violation::EventWithoutSandbox { subject }
+    }),
+    ("SELECT after FROM gaps WHERE sandbox NOT IN (SELECT number FROM sandboxes)", |subject| {
+        Violation::GapWithoutSandbox { subject }
+    }),
 ];
 
-const DANGLING_TRIMMED: (&str, fn(String) -> Violation) = (
-    "SELECT sandbox FROM trimmed WHERE sandbox NOT IN (SELECT number FROM sandboxes)",
-    |subject| Violation::TrimmedWithoutSandbox { subject },
-);
+const DANGLING_TRIMMED: (&str, fn(String) -> Violation) =
+    ("SELECT sandbox FROM trimmed WHERE sandbox NOT IN (SELECT number FROM sandboxes)", |subject| {
+        Violation::TrimmedWithoutSandbox { subject }
+    });
 
 // === impl Audit ===
 

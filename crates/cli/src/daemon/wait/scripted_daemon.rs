@@ -53,11 +53,8 @@ impl ScriptedDaemon {
         let home = tempfile::tempdir().unwrap();
         let (events, received) = mpsc::unbounded_channel();
         let (sender, calls) = watch::channel(Vec::new());
-        let service = ScriptedService {
-            handles: Mutex::new(handles.into()),
-            events: Mutex::new(Some(received)),
-            calls: sender,
-        };
+        let service =
+            ScriptedService { handles: Mutex::new(handles.into()), events: Mutex::new(Some(received)), calls: sender };
         let listener = Incoming(UnixListener::bind(home.path().join("socket")).unwrap());
         let server = tonic::transport::Server::builder().add_service(SandboxServiceServer::new(service));
         // It ends with the runtime of the test.
@@ -124,35 +121,59 @@ impl SandboxService for ScriptedService {
         Ok(Response::new(ScriptedEvents(events)))
     }
 
-    async fn create_sandbox(&self, request: Request<v1::CreateSandboxRequest>) -> Result<Response<v1::CreateSandboxResponse>, Status> {
+    async fn create_sandbox(
+        &self,
+        request: Request<v1::CreateSandboxRequest>,
+    ) -> Result<Response<v1::CreateSandboxResponse>, Status> {
         self.unexpected(&request)
     }
 
-    async fn list_sandboxes(&self, request: Request<v1::ListSandboxesRequest>) -> Result<Response<v1::ListSandboxesResponse>, Status> {
+    async fn list_sandboxes(
+        &self,
+        request: Request<v1::ListSandboxesRequest>,
+    ) -> Result<Response<v1::ListSandboxesResponse>, Status> {
         self.unexpected(&request)
     }
 
-    async fn resume_sandbox(&self, request: Request<v1::ResumeSandboxRequest>) -> Result<Response<v1::AcceptedResponse>, Status> {
+    async fn resume_sandbox(
+        &self,
+        request: Request<v1::ResumeSandboxRequest>,
+    ) -> Result<Response<v1::AcceptedResponse>, Status> {
         self.unexpected(&request)
     }
 
-    async fn stop_sandbox(&self, request: Request<v1::StopSandboxRequest>) -> Result<Response<v1::AcceptedResponse>, Status> {
+    async fn stop_sandbox(
+        &self,
+        request: Request<v1::StopSandboxRequest>,
+    ) -> Result<Response<v1::AcceptedResponse>, Status> {
         self.unexpected(&request)
     }
 
-    async fn delete_sandbox(&self, request: Request<v1::DeleteSandboxRequest>) -> Result<Response<v1::AcceptedResponse>, Status> {
+    async fn delete_sandbox(
+        &self,
+        request: Request<v1::DeleteSandboxRequest>,
+    ) -> Result<Response<v1::AcceptedResponse>, Status> {
         self.unexpected(&request)
     }
 
-    async fn delete_sandboxes(&self, request: Request<v1::DeleteSandboxesRequest>) -> Result<Response<v1::DeleteSandboxesResponse>, Status> {
+    async fn delete_sandboxes(
+        &self,
+        request: Request<v1::DeleteSandboxesRequest>,
+    ) -> Result<Response<v1::DeleteSandboxesResponse>, Status> {
         self.unexpected(&request)
     }
 
-    async fn create_exec(&self, request: Request<v1::CreateExecRequest>) -> Result<Response<v1::CreateExecResponse>, Status> {
+    async fn create_exec(
+        &self,
+        request: Request<v1::CreateExecRequest>,
+    ) -> Result<Response<v1::CreateExecResponse>, Status> {
         self.unexpected(&request)
     }
 
-    async fn cancel_exec(&self, request: Request<v1::CancelExecRequest>) -> Result<Response<v1::AcceptedResponse>, Status> {
+    async fn cancel_exec(
+        &self,
+        request: Request<v1::CancelExecRequest>,
+    ) -> Result<Response<v1::AcceptedResponse>, Status> {
         self.unexpected(&request)
     }
 
@@ -160,7 +181,10 @@ impl SandboxService for ScriptedService {
         self.unexpected(&request)
     }
 
-    async fn list_active_execs(&self, request: Request<v1::ListActiveExecsRequest>) -> Result<Response<v1::ListActiveExecsResponse>, Status> {
+    async fn list_active_execs(
+        &self,
+        request: Request<v1::ListActiveExecsRequest>,
+    ) -> Result<Response<v1::ListActiveExecsResponse>, Status> {
         self.unexpected(&request)
     }
 
