@@ -87,11 +87,56 @@ fn an_operation_on_behalf_of_a_user_has_the_owner_and_the_permissions_of_that_us
         user_files.mkdir(format!("{open}/theirs"), None).await.unwrap();
         user_files.write_all(format!("{open}/theirs/file"), "x").await.unwrap();
         assert_eq!(std::fs::metadata(format!("{open}/theirs/file")).unwrap().uid(), 65_534);
-        let refused = user_files.mkdir(agentd.path("closed"), None).await.unwrap_err();
-        assert_eq!(refused.errno_name(), Some("EACCES"));
         // Then the agent has its own user again.
         client.files().write_all(agentd.path("mine"), "x").await.unwrap();
         assert_eq!(std::fs::metadata(agentd.path("mine")).unwrap().uid(), 0);
+    });
+}
+
+//= carrel.files-trees-connections.behalf-user-within-user
+#[test]
+fn only_what_a_user_may_open_and_create_is_opened_and_created_on_behalf_of_that_user() {
+    run(async {
+        let agentd = Agentd::start();
+        let client = agentd.client().await;
+        std::fs::set_permissions(agentd.dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let (closed, file) = (agentd.path("closed"), agentd.path("closed/file"));
+        // Of root: others may look up names here, and nothing else.
+        std::fs::create_dir(&closed).unwrap();
+        std::fs::write(&file, "secret").unwrap();
+        for (path, mode) in [(&closed, 0o711), (&file, 0o600)] {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        }
+        let truncate = FsOpenOptions { truncate: true, ..options(false, true) };
+        // As the user, in a tree that stays as it is, and then as root, as the control.
+        for user in [Some("nobody"), None] {
+            let files = user.map_or_else(|| client.files(), |user| client.files().on_behalf_of(user));
+            for (files, suffix) in [(files.clone(), ""), (files.without_symlinks(), "-without-symlinks")] {
+                let made = |name: &str| agentd.path(&format!("closed/{name}{suffix}"));
+                let outcomes = [
+                    ("read", files.read_to_end(&file).await.map(drop)),
+                    ("open to read", files.open(&file, options(true, false)).await.map(drop)),
+                    ("open to read and write", files.open(&file, options(true, true)).await.map(drop)),
+                    ("truncate", files.open(&file, truncate.clone()).await.map(drop)),
+                    ("write", files.write_all(&file, "changed").await),
+                    ("create", files.write_all(made("created"), "x").await),
+                    ("mkdir", files.mkdir(made("directory"), None).await),
+                    ("symlink", files.symlink("file", made("link")).await),
+                ];
+                for (operation, outcome) in outcomes {
+                    let errno = outcome.as_ref().err().map(|error| error.errno_name().unwrap_or("no errno"));
+                    assert_eq!(errno, user.map(|_| "EACCES"), "{operation}{suffix} as {}", user.unwrap_or("root"));
+                }
+            }
+            let names = std::fs::read_dir(&closed).unwrap().count();
+            let content = std::fs::read_to_string(&file).unwrap();
+            let expected = if user.is_some() { (1, "secret") } else { (7, "changed") };
+            assert_eq!((names, content.as_str()), expected, "as {user:?}");
+        }
+        // Messages of other operations name no user: they are the agent's own.
+        let files = client.files().on_behalf_of("nobody");
+        files.rename(&file, agentd.path("closed/renamed")).await.unwrap();
+        files.remove(agentd.path("closed/renamed")).await.unwrap();
     });
 }
 
@@ -161,14 +206,23 @@ fn a_directory_with_long_paths_is_read_completely() {
         let fill = format!("mkdir -p {deep} && cd {deep} && seq -f 'entry-%g' 3000 | xargs touch");
         assert_eq!(client.run(shell(&fill), "").await.unwrap().code, 0);
         let directory = client.files().open_dir(&deep).await.unwrap();
-        let mut count = 0;
+        let mut listed = Vec::new();
         loop {
-            match directory.read(Some(8192)).await.unwrap().len() {
-                0 => break,
-                some => count += some,
+            let some = directory.read(Some(8192)).await.unwrap();
+            if some.is_empty() {
+                break;
             }
+            listed.extend(some.into_iter().map(|entry| entry.path));
         }
-        assert_eq!(count, 3000);
+        let mut expected: Vec<_> = (1..=3000).map(|number| format!("{deep}/entry-{number}")).collect();
+        listed.sort();
+        expected.sort();
+        assert!(
+            listed == expected,
+            "{} entries, each once: {}",
+            listed.len(),
+            listed.iter().is_sorted_by(|a, b| a < b)
+        );
     });
 }
 

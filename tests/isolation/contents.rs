@@ -1,6 +1,7 @@
 //! What a sandbox sees of its image and of the host.
 
 use std::os::unix::fs::{MetadataExt, chown, symlink};
+use std::path::Path;
 use std::process::Command;
 
 use carrel_tests::{Guest, run};
@@ -79,12 +80,24 @@ fn symlinks_in_an_image_do_not_lead_to_the_host() {
             symlink(outside.path(), image.path().join(name)).unwrap();
         }
         symlink("../../../../../etc", image.path().join("etc")).unwrap();
+        let host = || {
+            ["hostname", "hosts", "resolv.conf", "passwd", "group"]
+                .map(|name| std::fs::read(Path::new("/etc").join(name)).ok())
+        };
+        let before = host();
         let sandbox = LaunchedSandbox::start(image.path().to_str().unwrap()).await;
         assert_eq!(
             sandbox.shell("readlink /dev /proc /tmp /workspace; test -c /dev/null && cat /proc/1/comm").await,
             "carrel-agentd\n"
         );
-        assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 0);
+        std::fs::write(outside.path().join("secret"), "secret").unwrap();
+        let reached = "cat /sys/secret /etc/machine-id /etc/debian_version 2>/dev/null; touch /sys/new /etc/new 2>/dev/null; true";
+        assert_eq!(sandbox.shell(reached).await, "");
+        let names = std::fs::read_dir(outside.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        assert_eq!(names.collect::<Vec<_>>(), ["secret"]);
+        assert!(!Path::new("/etc/new").exists() && host() == before);
+        // The control: for a process of the host, the links lead there.
+        assert!(image.path().join("sys/secret").exists() && image.path().join("etc").is_symlink());
         assert!(image.path().join("dev").is_symlink());
     });
 }

@@ -10,6 +10,9 @@ use carrel_tests::{command, run};
 
 use crate::{LaunchedSandbox, example};
 
+/// The number of attempts of the example `probe`.
+const ATTEMPTS: usize = 48;
+
 /// The outcome of each attempt.
 fn parse(output: &[u8]) -> BTreeMap<String, String> {
     let text = String::from_utf8(output.to_vec()).unwrap();
@@ -38,13 +41,14 @@ fn every_escape_attempt_fails_inside_and_succeeds_outside() {
             .output()
             .unwrap();
         let outside = parse(&outside.stdout);
+        assert_eq!(outside.len(), ATTEMPTS, "{outside:?}");
         let sandbox = LaunchedSandbox::start("host").await;
         sandbox.client.files().upload_file("/tmp/probe", std::fs::File::open(example("probe")).unwrap()).await.unwrap();
         sandbox.shell("chmod 755 /tmp/probe").await;
         for user in ["root", "agbox"] {
             let request = ExecRequest { user: Some(user.into()), env: env.to_vec(), ..command("/tmp/probe", &[]) };
             let inside = parse(&sandbox.client.run(request, "").await.unwrap().stdout);
-            assert_eq!(inside.len(), outside.len(), "{inside:?}");
+            assert!(inside.keys().eq(outside.keys()), "{user}: {inside:?}");
             for (attempt, outcome) in &inside {
                 assert_ne!(outcome, "ok", "{attempt} succeeded as {user}");
                 // Where this kernel or host does not have the feature, there is nothing to attack.

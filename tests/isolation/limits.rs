@@ -81,10 +81,35 @@ fn a_memory_bomb_is_oom_killed_and_the_agent_is_not() {
 fn a_full_disk_affects_only_its_sandbox() {
     run(async {
         let sandbox = LaunchedSandbox::with("host", &[("CARREL_DISK", 8 << 20)]).await;
+        let other = LaunchedSandbox::with("host", &[("CARREL_DISK", 8 << 20)]).await;
         let filled = sandbox.shell("head -c 100m /dev/zero > /tmp/fill 2>/dev/null || stat -c %s /tmp/fill").await;
         let size: u64 = filled.trim().parse().unwrap();
         assert!(size > 0 && size <= 8 << 20, "{size}");
+        // While it is full, another sandbox can use all of its own.
+        let write = "head -c 6m /dev/zero > /tmp/more 2>/dev/null && echo fits || echo full";
+        assert_eq!(sandbox.shell(write).await, "full\n");
+        assert_eq!(other.shell(write).await, "fits\n");
         assert_eq!(sandbox.shell("rm /tmp/fill; echo again > /tmp/x; cat /tmp/x").await, "again\n");
+    });
+}
+
+//= promises.sandbox.write-root-project-together
+#[test]
+fn shared_memory_holds_as_much_as_the_disk_in_addition() {
+    run(async {
+        let disk = 8 << 20;
+        let sandbox = LaunchedSandbox::with("host", &[("CARREL_DISK", disk)]).await;
+        let fill = async |path: &str| {
+            let script = format!("head -c 100m /dev/zero > {path} 2>/dev/null || stat -c %s {path}");
+            sandbox.shell(&script).await.trim().parse::<u64>().unwrap()
+        };
+        for path in ["/tmp/fill", "/dev/shm/fill"] {
+            let size = fill(path).await;
+            assert!((disk * 3 / 4..=disk).contains(&size), "{path}: {size}");
+        }
+        // Neither takes space of the other.
+        assert_eq!(fill("/tmp/more").await, 0);
+        assert_eq!(fill("/dev/shm/more").await, 0);
     });
 }
 

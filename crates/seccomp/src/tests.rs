@@ -1,5 +1,7 @@
 //! The program against the list, without a kernel: so that both architectures are held on either.
 
+mod numbers;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -275,39 +277,6 @@ fn an_unpacker_opens_only_below_its_directory_and_starts_nothing() {
     assert_eq!(action("mmap", [0, 0, 3, 0, 0, 0]), allowed);
     assert_eq!(action("mprotect", [0, 0, 5, 0, 0, 0]), refused, "code");
     assert_eq!(action("ioctl", [0, 0x5412, 0, 0, 0, 0]), refused, "a terminal");
-}
-
-//= promises.system-call-filter.two-lists
-/// A sample of each hundred, from another list than ours.
-#[test]
-fn the_numbers_are_those_of_the_system() {
-    let native = Architecture::native().unwrap();
-    let known = [
-        ("read", libc::SYS_read),
-        ("ioctl", libc::SYS_ioctl),
-        ("socket", libc::SYS_socket),
-        ("clone", libc::SYS_clone),
-        ("ptrace", libc::SYS_ptrace),
-        ("personality", libc::SYS_personality),
-        ("mount", libc::SYS_mount),
-        ("init_module", libc::SYS_init_module),
-        ("futex", libc::SYS_futex),
-        ("keyctl", libc::SYS_keyctl),
-        ("openat", libc::SYS_openat),
-        ("unshare", libc::SYS_unshare),
-        ("setns", libc::SYS_setns),
-        ("process_vm_readv", libc::SYS_process_vm_readv),
-        ("bpf", libc::SYS_bpf),
-        ("userfaultfd", libc::SYS_userfaultfd),
-        ("statx", libc::SYS_statx),
-        ("io_uring_setup", libc::SYS_io_uring_setup),
-        ("clone3", libc::SYS_clone3),
-        ("mount_setattr", libc::SYS_mount_setattr),
-    ];
-    for (name, number) in known {
-        let call = calls(&SANDBOX).find(|call| call.name == name).unwrap();
-        assert_eq!(call.number(native).map(i64::from), Some(number), "{name}");
-    }
 }
 
 //= promises.system-call-filter.size

@@ -67,7 +67,6 @@ fn all_snapshots_but_the_current_one_are_frozen_by_hash() {
     }
 }
 
-//= promises.journal.messages-version-1-journal
 #[test]
 fn every_version_only_adds_to_its_predecessor() {
     for (older, newer) in (1..VERSION).zip(2..) {
@@ -107,6 +106,7 @@ fn fields<'a>(messages: &'a mut [Value], name: &str) -> &'a mut Vec<Value> {
     message["payload"]["fields"].as_array_mut().expect("fields")
 }
 
+//= promises.journal.messages-version-1-journal
 #[test]
 fn only_messages_and_optional_fields_may_be_added() {
     let field = |presence: &str| json!({"name": "later", "presence": presence, "since": VERSION + 1, "shape": "u8"});

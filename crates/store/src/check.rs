@@ -1,11 +1,15 @@
 //! Checks the invariants of a store.
 
 mod history;
+mod violation;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 
 use self::history::SandboxHistory;
+pub(crate) use self::violation::Violation;
+pub use self::violation::ViolationKind;
 use crate::marker::MarkerRecord;
 use crate::regular_file::require_regular;
 use crate::sqlite::{Audit, StoredSandbox, has_log};
@@ -32,6 +36,8 @@ pub struct CheckReport {
     pub missing: Option<MissingEvents>,
     /// The violated invariants, a sentence each.
     pub violations: Vec<String>,
+    /// The kinds of these violations.
+    pub kinds: BTreeSet<ViolationKind>,
 }
 
 /// A range of positions that is missing at the end of a store.
@@ -74,18 +80,23 @@ fn check_opened(store: &Audit, path: &Path, home: Option<&MarkerRecord>) -> Resu
     report.position = facts.position;
     report.checksums = facts.identity.is_some();
     if store.is_immutable() && facts.lacks_log(path)? {
-        report.violations.push(StoreError::LogMissing(path.into()).to_string());
+        report.add(&Violation::LogMissing { error: StoreError::LogMissing(path.into()).to_string() });
     }
     report.missing = home.and_then(|home| facts.missing(home));
-    report.violations.extend(report.missing.map(|missing| missing.to_string()));
-    let damage = store.integrity()?.into_iter().map(|line| format!("the database is damaged: {line}"));
-    report.violations.extend(damage);
-    report.violations.extend(store.dangling()?);
+    if let Some(events) = report.missing {
+        report.add(&Violation::EventsMissing { events });
+    }
+    for line in store.integrity()? {
+        report.add(&Violation::DamagedDatabase { line });
+    }
+    for violation in store.dangling()? {
+        report.add(&violation);
+    }
     for stored in store.sandboxes()? {
         report.sandboxes += 1;
         match &stored.row {
             Ok(row) => report.check_sandbox(store, &stored, row)?,
-            Err(error) => report.violations.push(format!("a sandbox cannot be read: {error}")),
+            Err(error) => report.add(&Violation::UnreadableSandbox { error: error.clone() }),
         }
     }
     Ok(report)
@@ -112,34 +123,42 @@ impl CheckReport {
         self.violations.is_empty()
     }
 
+    /// Adds a violation that is not about one sandbox.
+    fn add(&mut self, violation: &Violation) {
+        self.kinds.insert(violation.kind());
+        self.violations.push(violation.to_string());
+    }
+
     fn check_sandbox(&mut self, store: &Audit, stored: &StoredSandbox, row: &Sandbox) -> Result<(), StoreError> {
         let trimmed = store.trimmed(stored)?;
         let mut history = SandboxHistory::new(store.is_incomplete(stored)?, trimmed.clone().unwrap_or_default());
         if let Err(error) = trimmed {
-            history.report(format!("its retention record cannot be read: {error}"));
+            history.report(Violation::UnreadableTrimmed { error });
         }
         for gap in store.gaps(stored)? {
             match gap {
                 Ok((after, until)) => history.add_gap(after, until),
-                Err(error) => history.report(format!("a gap cannot be read: {error}")),
+                Err(error) => history.report(Violation::UnreadableGap { error }),
             }
         }
         store.events(stored, &row.id, |event| {
             self.events += 1;
             match event {
                 Ok(event) => history.add(&event),
-                Err(error) => history.report(format!("an event cannot be read: {error}")),
+                Err(error) => history.report(Violation::UnreadableEvent { error }),
             }
         })?;
         for exec in store.execs(stored)? {
             self.execs += 1;
             match exec {
                 Ok(exec) => history.check_exec(&exec, row.state),
-                Err(error) => history.report(format!("an exec cannot be read: {error}")),
+                Err(error) => history.report(Violation::UnreadableExec { error }),
             }
         }
-        let found = history.end(row, stored.ceiling);
-        self.violations.extend(found.into_iter().map(|found| format!("sandbox {}: {found}", row.id)));
+        for violation in history.end(row, stored.ceiling) {
+            self.kinds.insert(violation.kind());
+            self.violations.push(format!("sandbox {}: {violation}", row.id));
+        }
         Ok(())
     }
 }

@@ -27,7 +27,7 @@ mod store;
 mod writer;
 
 pub use self::backup::{BackupError, BackupRequest, RestoreReport, backup, restore};
-pub use self::check::{CheckReport, MissingEvents, check, check_with_marker};
+pub use self::check::{CheckReport, MissingEvents, ViolationKind, check, check_with_marker};
 pub use self::error::{EventsError, StoreError};
 pub use self::events::{AllEvents, Events};
 pub use self::model::*;

@@ -15,7 +15,6 @@ async def test_ping_returns_the_name_and_version_of_the_daemon(client):
 
 
 #= control.accepted-completed.slow-operations-shape-accept
-#= control.order.clients-wait-baselines-drop
 #= promises.control-plane.published-sdk-unchanged
 async def test_a_full_lifecycle_fits_in_the_default_timeouts_of_a_client(client):
     handle = await client.create_sandbox(image="host", labels={"a": "b"})

@@ -45,7 +45,9 @@ impl AgentClient {
 // === impl Files ===
 
 impl Files {
-    /// The same operations; created files and directories are owned by the given user.
+    /// The same operations, where opening a file and creating one, a directory or a symlink are done as the given user: with
+    /// that user's permissions, and owned by that user. The protocol has no user for other operations: the agent does them
+    /// as itself.
     pub fn on_behalf_of(mut self, user: impl Into<String>) -> Self {
         self.user = Some(user.into());
         self

@@ -2,12 +2,14 @@
 
 use carrel_api::agbox::v1::sandbox_event::Details;
 use carrel_api::agbox::v1::{
-    DeleteSandboxRequest, EventType, ExecState, SandboxState, StopSandboxRequest, SubscribeSandboxEventsRequest,
+    CancelExecRequest, CompanionContainerSpec, DeleteSandboxRequest, EventType, ExecState, ResumeSandboxRequest,
+    SandboxEvent, SandboxState, StopSandboxRequest, SubscribeSandboxEventsRequest,
 };
+use carrel_control::fake::FakeCall;
 use carrel_control::provider::How;
 use tonic::Code;
 
-use crate::server::{GrpcTestServer, end, exec, is_refused, next, ready, subscribe, until};
+use crate::server::{Client, GrpcTestServer, create, end, exec, is_refused, next, ready, subscribe, until};
 
 //= control.order.sequence-daemon-gives-source
 //= control.events.envelope-id-sequence-sandbox
@@ -43,6 +45,102 @@ async fn past_events_are_replayed_and_new_ones_follow_without_a_gap() {
         }
         assert_eq!(sequence, newest + 402);
     }
+}
+
+/// The events of a sandbox from its first one to one of a kind.
+async fn events_until(client: &mut Client, id: &str, last: EventType) -> Vec<SandboxEvent> {
+    let mut stream = client.subscribe_sandbox_events(subscribe(id, 0)).await.unwrap().into_inner();
+    let mut events = Vec::new();
+    while events.last().is_none_or(|event: &SandboxEvent| event.event_type() != last) {
+        events.push(next(&mut stream).await);
+    }
+    events
+}
+
+/// The kind of details that a type of event has.
+fn details_of(kind: EventType) -> &'static str {
+    match kind {
+        EventType::Unspecified | EventType::SandboxAccepted | EventType::SandboxReady => "none",
+        EventType::SandboxPreparing
+        | EventType::SandboxFailed
+        | EventType::SandboxStopRequested
+        | EventType::SandboxStopped
+        | EventType::SandboxDeleteRequested
+        | EventType::SandboxDeleted => "sandbox_phase",
+        EventType::ExecStarted | EventType::ExecFinished | EventType::ExecFailed | EventType::ExecCancelled => "exec",
+        EventType::CompanionContainerReady | EventType::CompanionContainerFailed => "service",
+    }
+}
+
+//= control.events.envelope-id-sequence-sandbox
+//= control.events.third-kind-named-service
+#[tokio::test]
+async fn every_type_of_event_has_its_kind_of_details_and_a_timestamp_in_order() {
+    let server = GrpcTestServer::new().await;
+    let mut client = server.client().await;
+    let mut request = create("demo");
+    let service = |name: &str| CompanionContainerSpec {
+        name: name.to_owned(),
+        image: "host".to_owned(),
+        ..CompanionContainerSpec::default()
+    };
+    request.create_spec.as_mut().unwrap().companion_containers = vec![service("database"), service("broken")];
+    client.create_sandbox(request).await.unwrap();
+    let mut live = client.subscribe_sandbox_events(subscribe("demo", 1)).await.unwrap().into_inner();
+    let mut reported = 0;
+    while reported < 2 {
+        reported += usize::from(details_of(next(&mut live).await.event_type()) == "service");
+    }
+    for (id, end, kind) in [
+        ("exec-1", Some(How::Exited(0)), EventType::ExecFinished),
+        ("exec-2", Some(How::Exited(1)), EventType::ExecFailed),
+        ("exec-3", None, EventType::ExecCancelled),
+    ] {
+        client.create_exec(exec("demo", id)).await.unwrap();
+        match end {
+            Some(how) => {
+                while !server.fake.end_exec(id, how.clone()) {
+                    tokio::task::yield_now().await;
+                }
+            }
+            None => drop(client.cancel_exec(CancelExecRequest { exec_id: id.to_owned() }).await.unwrap()),
+        }
+        until(&mut live, kind).await;
+    }
+    client.stop_sandbox(StopSandboxRequest { sandbox_id: "demo".to_owned() }).await.unwrap();
+    until(&mut live, EventType::SandboxStopped).await;
+    client.resume_sandbox(ResumeSandboxRequest { sandbox_id: "demo".to_owned() }).await.unwrap();
+    until(&mut live, EventType::SandboxReady).await;
+    client.delete_sandbox(DeleteSandboxRequest { sandbox_id: "demo".to_owned() }).await.unwrap();
+    until(&mut live, EventType::SandboxDeleted).await;
+    server.fake.fail(FakeCall::Start, 1);
+    client.create_sandbox(create("broken")).await.unwrap();
+
+    let mut seen = std::collections::BTreeSet::new();
+    for (id, last) in [("demo", EventType::SandboxDeleted), ("broken", EventType::SandboxFailed)] {
+        let mut before = (0, 0);
+        for event in events_until(&mut client, id, last).await {
+            let kind = event.event_type();
+            let details = match &event.details {
+                None => "none",
+                Some(Details::SandboxPhase(_)) => "sandbox_phase",
+                Some(Details::Exec(_)) => "exec",
+                Some(Details::Service(_)) => "service",
+            };
+            assert_eq!(details, details_of(kind), "{event:?}");
+            assert_eq!((event.sandbox_id.as_str(), event.event_id), (id, format!("{id}-{}", event.sequence)));
+            seen.insert(kind as i32);
+            let time = event.occurred_at.map(|time| (time.seconds, time.nanos)).unwrap();
+            // The fake provider ends execs by a clock of its own.
+            if !matches!(kind, EventType::ExecFinished | EventType::ExecFailed | EventType::ExecCancelled) {
+                assert!(time > (0, 0) && time >= before, "{kind:?} at {time:?}, after {before:?}");
+                before = time;
+            }
+        }
+    }
+    // The types of events are numbered from 1.
+    let all: Vec<_> = (1..).take_while(|number| EventType::try_from(*number).is_ok()).collect();
+    assert!(all.len() == 14 && seen.iter().eq(&all), "{seen:?} of {all:?}");
 }
 
 //= control.snapshot-stream.subscribe-snapshot-step

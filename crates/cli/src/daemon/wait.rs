@@ -1,5 +1,10 @@
 //! Waits until a sandbox reaches a state: queries it, then follows its events and queries it after each.
 
+#[cfg(test)]
+mod scripted_daemon;
+#[cfg(test)]
+mod tests;
+
 use carrel_api::agbox::v1::{SandboxEvent, SandboxHandle, SandboxState, SubscribeSandboxEventsRequest};
 use tonic::{Code, Status, Streaming};
 
@@ -116,66 +121,5 @@ fn is_reached(handle: &SandboxHandle, target: SandboxState) -> Result<bool, Fail
             Err(Failure::new("sandbox_changed", words).hint(format!("carrel events {id}")))
         }
         (_, Unspecified | Pending | Ready | Stopped | Deleting | Deleted) => Ok(false),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn in_state(state: SandboxState) -> SandboxHandle {
-        SandboxHandle {
-            sandbox_id: "web1".to_owned(),
-            state: state.into(),
-            error_code: "CONTAINER_OOM".to_owned(),
-            error_message: "no memory".to_owned(),
-            ..SandboxHandle::default()
-        }
-    }
-
-    #[test]
-    fn a_wait_ends_when_the_state_is_reached_or_cannot_be_reached() {
-        use SandboxState::{Deleted, Deleting, Failed, Pending, Ready, Stopped};
-        for (target, now, is) in [
-            (Ready, Pending, Some(false)),
-            (Ready, Ready, Some(true)),
-            (Ready, Failed, None),
-            (Ready, Deleting, None),
-            (Stopped, Ready, Some(false)),
-            (Stopped, Stopped, Some(true)),
-            (Stopped, Deleted, None),
-            (Deleted, Deleting, Some(false)),
-            (Deleted, Stopped, Some(false)),
-            (Deleted, Deleted, Some(true)),
-            (Deleted, Failed, None),
-        ] {
-            assert_eq!(is_reached(&in_state(now), target).ok(), is, "{target:?} {now:?}");
-        }
-    }
-
-    #[test]
-    fn a_state_that_was_reached_counts_even_if_it_has_changed_since() {
-        use SandboxState::{Failed, Pending, Ready, Stopped};
-        for (target, event, now, expected) in [
-            (Ready, Pending, Pending, None),
-            (Ready, Ready, Ready, Some(FollowOutcome::Reached)),
-            (Ready, Pending, Ready, Some(FollowOutcome::Reached)),
-            // It was resumed right after it stopped.
-            (Stopped, Stopped, Ready, Some(FollowOutcome::Reached)),
-            // Its command exited at once.
-            (Ready, Ready, Stopped, Some(FollowOutcome::Reached)),
-            (Ready, Pending, Stopped, Some(FollowOutcome::Changed)),
-            (Ready, Ready, Failed, Some(FollowOutcome::Changed)),
-        ] {
-            let event = SandboxEvent { sandbox_state: event.into(), ..SandboxEvent::default() };
-            assert_eq!(followed(&event, &in_state(now), target), expected, "{target:?} {event:?} {now:?}");
-        }
-    }
-
-    #[test]
-    fn a_failed_sandbox_is_reported_with_its_reason() {
-        let failure = is_reached(&in_state(SandboxState::Failed), SandboxState::Ready).unwrap_err();
-        assert_eq!(failure.message, "the sandbox \"web1\" failed: no memory");
-        assert_eq!(failure.reason.as_deref(), Some("CONTAINER_OOM"));
     }
 }

@@ -1,7 +1,7 @@
 //! Admission control and quotas.
 
 use carrel_control::{Caller, Code, ControlSettings};
-use carrel_store::SandboxState;
+use carrel_store::{Sandbox, SandboxState};
 
 use super::support::{ME, TestDaemon, request};
 
@@ -9,6 +9,12 @@ const OTHERS: [Caller; 3] = [other(1), other(2), other(3)];
 
 const fn other(user: u32) -> Caller {
     Caller { user, group: user, trusted: false }
+}
+
+/// Deletes a sandbox of another user, and waits until it is deleted.
+async fn delete(daemon: &TestDaemon, owner: &Caller, sandbox: &Sandbox) {
+    daemon.control.delete(owner, sandbox.id.seen_from(owner.namespace())).await.unwrap();
+    daemon.until(sandbox.id.as_str(), SandboxState::Deleted).await;
 }
 
 #[tokio::test]
@@ -99,12 +105,17 @@ async fn no_user_can_use_the_quota_of_others() {
     let create =
         async |caller: &Caller| daemon.control.create(caller, request(None, |draft| draft.image = "x".into())).await;
     let [first, second, third] = OTHERS;
-    for _ in 0..4 {
+    let first_box = create(&first).await.unwrap();
+    for _ in 0..3 {
         create(&first).await.unwrap();
     }
     let refusal = create(&first).await.unwrap_err();
     assert_eq!(refusal.metadata["limit"], "user_sandboxes");
     assert!(refusal.message.starts_with("you have 4 sandboxes"), "{refusal}");
+    // A deletion frees quota for one sandbox.
+    delete(&daemon, &first, &first_box).await;
+    create(&first).await.unwrap();
+    assert_eq!(create(&first).await.unwrap_err().metadata["limit"], "user_sandboxes");
     for caller in [second, second, third] {
         create(&caller).await.unwrap();
     }
@@ -123,10 +134,14 @@ async fn the_total_size_of_specs_is_limited() {
         draft.envs = [("A".to_owned(), "x".repeat(20_000))].into();
     };
     let create = async |caller: &Caller| daemon.control.create(caller, request(None, large)).await;
-    create(&OTHERS[0]).await.unwrap();
+    let sandbox = create(&OTHERS[0]).await.unwrap();
     let refusal = create(&OTHERS[0]).await.unwrap_err();
     assert_eq!((refusal.code, refusal.metadata["limit"].as_str()), (Code::ResourceExhausted, "kept_specs"));
     assert!(refusal.message.contains("are limited to 25000 in total"), "{refusal}");
+    // A deletion frees the quota of its spec.
+    delete(&daemon, &OTHERS[0], &sandbox).await;
+    create(&OTHERS[0]).await.unwrap();
+    assert_eq!(create(&OTHERS[0]).await.unwrap_err().metadata["limit"], "kept_specs");
     for _ in 0..3 {
         create(&ME).await.unwrap();
     }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::violation::Violation;
 use crate::SandboxState::{Deleted, Deleting, Failed, Pending, Ready, Stopped};
 use crate::sqlite::TrimmedHistory;
 use crate::{Event, EventDetails, EventType, Exec, ExecId, ExecState, Sandbox, SandboxState, Sequence};
@@ -25,7 +26,7 @@ pub(super) struct SandboxHistory {
     trimmed: TrimmedHistory,
     newest: Option<NewestEvent>,
     execs: HashMap<ExecId, ExecHistory>,
-    violations: Vec<String>,
+    violations: Vec<Violation>,
 }
 
 struct NewestEvent {
@@ -69,7 +70,7 @@ impl SandboxHistory {
         last + 1
     }
 
-    pub(super) fn report(&mut self, violation: String) {
+    pub(super) fn report(&mut self, violation: Violation) {
         self.violations.push(violation);
     }
 
@@ -83,28 +84,28 @@ impl SandboxHistory {
         let Event { sequence, position, state, .. } = *event;
         let Some(last) = &self.newest else {
             if sequence != self.following(self.trimmed.events) {
-                self.report(format!("its first event is {sequence}"));
+                self.report(Violation::FirstSequence { sequence });
             }
             if sequence != 1 && (self.is_incomplete || self.is_trimmed()) {
                 return;
             }
             if event.kind != EventType::SandboxAccepted || state != Pending {
-                self.report(format!("its first event is {:?} with {state:?}", event.kind));
+                self.report(Violation::FirstType { kind: event.kind, state });
             }
             return;
         };
         let (before, was) = (last.sequence, last.state);
         let out_of_order = position <= last.position;
         if sequence != self.following(before) {
-            self.report(format!("event {sequence} follows {before}"));
+            self.report(Violation::Gap { sequence, before });
         }
         if out_of_order {
-            self.report(format!("event {sequence} was committed before {before}"));
+            self.report(Violation::CommitOrder { sequence, before });
         }
         let allowed = NEXT.iter().filter(|(from, _)| *from == was).flat_map(|(_, to)| to.iter());
         let lost = self.is_incomplete && sequence != before + 1;
         if state != was && !lost && !allowed.into_iter().any(|to| *to == state) {
-            self.report(format!("at event {sequence} it went from {was:?} to {state:?}"));
+            self.report(Violation::Transition { sequence, was, state });
         }
     }
 
@@ -115,16 +116,16 @@ impl SandboxHistory {
             EventType::ExecFailed => Some(ExecState::Failed),
             EventType::ExecCancelled => Some(ExecState::Cancelled),
             EventType::SandboxPaused | EventType::SandboxUnpaused if event.state != Ready => {
-                let Event { sequence, kind, state, .. } = event;
-                return self.report(format!("event {sequence} is {kind:?} of a sandbox in state {state:?}"));
+                let Event { sequence, kind, state, .. } = *event;
+                return self.report(Violation::PauseState { sequence, kind, state });
             }
             _ => return,
         };
         let EventDetails::Exec { exec, state, .. } = &event.details else {
-            return self.report(format!("event {} is about an exec but has no exec id", event.sequence));
+            return self.report(Violation::ExecEventWithoutExec { sequence: event.sequence });
         };
         if *state != ended.unwrap_or(ExecState::Running) {
-            self.report(format!("event {} is {:?} but has exec state {state:?}", event.sequence, event.kind));
+            self.report(Violation::ExecEventState { sequence: event.sequence, kind: event.kind, state: *state });
         }
         let exec_history = self.execs.entry(exec.clone()).or_default();
         let in_turn = exec_history.ended.is_empty()
@@ -135,8 +136,8 @@ impl SandboxHistory {
             Some(state) => exec_history.ended.push(state),
         }
         if !in_turn && !self.is_incomplete {
-            let (exec, kind) = (exec.clone(), event.kind);
-            self.report(format!("event {} is {kind:?} of exec {exec}, out of order", event.sequence));
+            let Event { sequence, kind, .. } = *event;
+            self.report(Violation::ExecEventOrder { sequence, kind, exec: exec.clone() });
         }
     }
 
@@ -152,29 +153,29 @@ impl SandboxHistory {
         // Retention may have removed its start event, or all of its events.
         let (may_lack_start, may_lack_end) = (self.is_trimmed(), self.is_trimmed() && started == 0);
         if started != 1 && !(started == 0 && may_lack_start) {
-            self.report(format!("exec {} was started {started} times", exec.id));
+            self.report(Violation::ExecStarts { exec: exec.id.clone(), started });
         }
         if exec.state == ExecState::Running {
             if ends != 0 {
-                self.report(format!("exec {} is Running, but its events say that it ended", exec.id));
+                self.report(Violation::ExecRunning { exec: exec.id.clone() });
             }
             if state == Deleted {
-                self.report(format!("exec {} is Running in a deleted sandbox", exec.id));
+                self.report(Violation::ExecOutlived { exec: exec.id.clone() });
             }
         } else if ends != 1 {
             if ends == 0 && may_lack_end {
                 return;
             }
-            self.report(format!("exec {} ended {ends} times", exec.id));
+            self.report(Violation::ExecEnds { exec: exec.id.clone(), ends });
         } else if last_state != Some(exec.state) {
-            self.report(format!("exec {} is {:?}, but its last event says otherwise", exec.id, exec.state));
+            self.report(Violation::ExecOutcome { exec: exec.id.clone(), state: exec.state });
         }
     }
 
     /// Compares the row with the newest event, and returns all violations.
-    pub(super) fn end(mut self, row: &Sandbox, ceiling: Sequence) -> Vec<String> {
+    pub(super) fn end(mut self, row: &Sandbox, ceiling: Sequence) -> Vec<Violation> {
         if row.last_sequence > ceiling {
-            self.report(format!("its newest event is above its ceiling, {ceiling}"));
+            self.report(Violation::Ceiling { ceiling });
         }
         if self.is_incomplete {
             return self.violations;
@@ -189,17 +190,17 @@ impl SandboxHistory {
             if are_trimmed && self.execs.get(&exec).is_some_and(|exec_history| !exec_history.ended.is_empty()) {
                 continue;
             }
-            self.report(format!("its events name exec {exec}, which does not exist"));
+            self.report(Violation::UnknownExec { exec });
         }
         match &self.newest {
-            None => self.report("it has no events".into()),
+            None => self.report(Violation::NoEvents {}),
             Some(newest) => {
                 let (sequence, state) = (newest.sequence, newest.state);
                 if row.last_sequence != sequence {
-                    self.report(format!("its newest event is {sequence}, but its row says {}", row.last_sequence));
+                    self.report(Violation::NewestSequence { sequence, row: row.last_sequence });
                 }
                 if row.state != state {
-                    self.report(format!("it is {:?}, but its newest event says {state:?}", row.state));
+                    self.report(Violation::NewestState { row: row.state, state });
                 }
             }
         }

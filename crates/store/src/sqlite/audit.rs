@@ -10,6 +10,7 @@ use super::open::{ReadOnlyConnection, read_when_ready, recognize};
 use super::rows::{self, CEILING};
 use super::schema::{CHECKSUMS, TRIMMED};
 use super::trim::{self, TrimmedHistory};
+use crate::check::Violation;
 use crate::{Event, Exec, Sandbox, SandboxId, Sequence, StoreError};
 
 /// A read transaction over a store, which a daemon may use meanwhile.
@@ -33,24 +34,26 @@ pub(crate) type StoredExec = Result<Exec, String>;
 pub(crate) type StoredGaps = Vec<Result<(Sequence, Sequence), String>>;
 
 /// Queries for rows without an owner and ids without a reservation.
-const DANGLING: &[(&str, &str)] = &[
-    ("SELECT id FROM sandboxes EXCEPT SELECT id FROM reserved_sandboxes", "is a sandbox whose id is not reserved"),
-    ("SELECT id FROM execs EXCEPT SELECT id FROM reserved_execs", "is an exec whose id is not reserved"),
-    ("SELECT id FROM execs WHERE sandbox NOT IN (SELECT number FROM sandboxes)", "is an exec without a sandbox"),
-    (
-        "SELECT position FROM events WHERE sandbox NOT IN (SELECT number FROM sandboxes)",
-        "is the position of an event without a sandbox",
-    ),
-    (
-        "SELECT after FROM gaps WHERE sandbox NOT IN (SELECT number FROM sandboxes)",
-        "is the start of a gap without a sandbox",
-    ),
+const DANGLING: &[(&str, fn(String) -> Violation)] = &[
+    ("SELECT id FROM sandboxes EXCEPT SELECT id FROM reserved_sandboxes", |subject| Violation::SandboxNotReserved {
+        subject,
+    }),
+    ("SELECT id FROM execs EXCEPT SELECT id FROM reserved_execs", |subject| Violation::ExecNotReserved { subject }),
+    ("SELECT id FROM execs WHERE sandbox NOT IN (SELECT number FROM sandboxes)", |subject| {
+        Violation::ExecWithoutSandbox { subject }
+    }),
+    ("SELECT position FROM events WHERE sandbox NOT IN (SELECT number FROM sandboxes)", |subject| {
+        Violation::EventWithoutSandbox { subject }
+    }),
+    ("SELECT after FROM gaps WHERE sandbox NOT IN (SELECT number FROM sandboxes)", |subject| {
+        Violation::GapWithoutSandbox { subject }
+    }),
 ];
 
-const DANGLING_TRIMMED: (&str, &str) = (
-    "SELECT sandbox FROM trimmed WHERE sandbox NOT IN (SELECT number FROM sandboxes)",
-    "is the row of a trimmed sandbox that does not exist",
-);
+const DANGLING_TRIMMED: (&str, fn(String) -> Violation) =
+    ("SELECT sandbox FROM trimmed WHERE sandbox NOT IN (SELECT number FROM sandboxes)", |subject| {
+        Violation::TrimmedWithoutSandbox { subject }
+    });
 
 // === impl Audit ===
 
@@ -89,16 +92,16 @@ impl Audit {
     }
 
     /// Rows without an owner, and ids without a reservation.
-    pub(crate) fn dangling(&self) -> Result<Vec<String>, StoreError> {
+    pub(crate) fn dangling(&self) -> Result<Vec<Violation>, StoreError> {
         let mut found = Vec::new();
         let trimmed = [DANGLING_TRIMMED].into_iter().filter(|_| self.version >= TRIMMED);
-        for (sql, what) in DANGLING.iter().copied().chain(trimmed) {
+        for (sql, violation) in DANGLING.iter().copied().chain(trimmed) {
             let mut statement = self.connection.prepare(sql)?;
             let mut rows = statement.query([])?;
             while let Some(row) = rows.next()? {
                 let subject =
                     row.get::<_, String>(0).or_else(|_| row.get::<_, i64>(0).map(|number| number.to_string()))?;
-                found.push(format!("{subject} {what}"));
+                found.push(violation(subject));
             }
         }
         Ok(found)

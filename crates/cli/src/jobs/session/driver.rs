@@ -349,6 +349,7 @@ async fn sleep_until(deadline: Option<Instant>) {
 mod tests {
     use super::*;
 
+    //= promises.command.signals-pipe
     #[test]
     fn only_interrupts_within_the_window_add_up() {
         let (mut interrupts, began) = (InterruptCounter::default(), Instant::now());
