@@ -11,6 +11,7 @@ use tokio::task::JoinSet;
 use crate::daemon::{self, DaemonClient, render};
 use crate::failure::{Failure, remedy};
 use crate::home::CarrelHome;
+use crate::jobs::{stored_logs, stored_streams};
 use crate::observed::{ObservedSandbox, ShimStatus};
 use crate::{exec_history, listing, ps};
 
@@ -165,10 +166,20 @@ pub(crate) async fn jobs(name: &str) -> Result<Vec<JobInfo>, Failure> {
         None if persistent.is_none() => return Err(absent(name).await),
         _ => Vec::new(),
     };
-    match persistent {
-        Some((mut daemon, _)) => Ok(exec_history::merge(known, exec_history::execs(&mut daemon, name).await?)),
-        None => Ok(known),
+    let is_persistent = persistent.is_some();
+    let mut all = match persistent {
+        Some((mut daemon, _)) => exec_history::merge(known, exec_history::execs(&mut daemon, name).await?),
+        None => known,
+    };
+    let logs = match found.and_then(|found| found.record) {
+        Some(record) => Some(record.logs.0),
+        None if is_persistent => stored_logs::configured_directory(name).ok(),
+        None => None,
+    };
+    if let Some(logs) = logs {
+        stored_streams::fill(&mut all, &logs);
     }
+    Ok(all)
 }
 
 /// A job of a sandbox.

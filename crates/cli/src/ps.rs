@@ -70,7 +70,7 @@ fn sandboxes(all: &[ListedSandbox], now: UnixMillis) -> String {
     for listed in all {
         let shim = listed.observed.as_ref().and_then(|observed| observed.shim.as_ref());
         let owner = match (&listed.handle, &listed.observed) {
-            (None, Some(observed)) => owner(observed),
+            (None, Some(observed)) if !is_service(observed) => owner(observed),
             _ => DAEMON.to_owned(),
         };
         table.row([
@@ -90,6 +90,11 @@ fn sandboxes(all: &[ListedSandbox], now: UnixMillis) -> String {
 fn ports(published: &[PublishedPort]) -> Option<String> {
     let shown: Vec<String> = published.iter().map(|port| render::port(port.host, port.inside)).collect();
     (!shown.is_empty()).then(|| shown.join(", "))
+}
+
+/// Whether it is a service, which belongs to the daemon like its sandbox.
+fn is_service(observed: &ObservedSandbox) -> bool {
+    observed.record.as_ref().is_some_and(|record| record.create.network_of.is_some())
 }
 
 /// The owner of a sandbox: its current supervisor, or the process that created it, if that is still running.

@@ -3,7 +3,7 @@
 use carrel_api::agbox::v1::{SandboxEvent, SandboxHandle, SandboxState, SubscribeSandboxEventsRequest};
 use tonic::{Code, Status, Streaming};
 
-use super::{DaemonClient, is_unknown, render, status_failure};
+use super::{DaemonClient, is_unknown, status_failure};
 use crate::failure::Failure;
 
 /// How often a stream may break without an event in between.
@@ -112,7 +112,12 @@ fn is_reached(handle: &SandboxHandle, target: SandboxState) -> Result<bool, Fail
             Err(Failure { reason, ..Failure::new("sandbox_failed", words) }.hint(format!("carrel events {id}")))
         }
         (Ready, Stopped | Deleting | Deleted) | (Stopped, Deleting | Deleted) => {
-            let words = format!("the sandbox {id:?} is {} by now: by another request", render::state(state));
+            let request = match state {
+                Stopped => "was stopped",
+                Deleting => "is being removed",
+                _ => "was removed",
+            };
+            let words = format!("the sandbox {id:?} {request} by another request");
             Err(Failure::new("sandbox_changed", words).hint(format!("carrel events {id}")))
         }
         (_, Unspecified | Pending | Ready | Stopped | Deleting | Deleted) => Ok(false),
@@ -169,6 +174,15 @@ mod tests {
         ] {
             let event = SandboxEvent { sandbox_state: event.into(), ..SandboxEvent::default() };
             assert_eq!(followed(&event, &in_state(now), target), expected, "{target:?} {event:?} {now:?}");
+        }
+    }
+
+    #[test]
+    fn a_state_that_another_request_caused_is_reported_as_such() {
+        use SandboxState::{Deleted, Deleting, Ready, Stopped};
+        for (state, words) in [(Stopped, "was stopped"), (Deleting, "is being removed"), (Deleted, "was removed")] {
+            let failure = is_reached(&in_state(state), Ready).unwrap_err();
+            assert_eq!(failure.message, format!("the sandbox \"web1\" {words} by another request"));
         }
     }
 

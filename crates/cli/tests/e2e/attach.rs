@@ -239,13 +239,13 @@ fn an_interrupt_detaches_from_an_attached_job() {
         running.signal(signal);
         let outcome = running.finish();
         assert_eq!(outcome.code, Some(code), "{outcome:?}");
-        let output =
-            "note: job echo continues\nhint: `carrel attach box echo` attaches to it again; `carrel exec box -- kill ";
+        let output = "note: job echo continues\nhint: `carrel attach box echo` attaches to it again; `carrel exec ";
         assert!(outcome.stderr.starts_with(output), "{outcome:?}");
         let kill = outcome.stderr.split('`').nth(3).unwrap().to_owned();
         if signal == Signal::TERM {
-            let words: Vec<&str> = kill.split(' ').skip(1).collect();
-            assert_eq!(env.carrel(&words).code, Some(0), "{words:?}");
+            let (start, script) = kill.split_once(" '").unwrap();
+            let words = start.split(' ').skip(1).chain([script.trim_end_matches('\'')]);
+            assert_eq!(env.carrel(words).code, Some(0), "{kill}");
         }
     }
     assert_eq!(env.carrel(["attach", "box", "echo"]).code, Some(143));
