@@ -77,7 +77,7 @@ pub(crate) fn sandbox(observed: &ObservedSandbox) -> Value {
         "incarnation": record.map(|record| &record.incarnation),
         "boot_id": record.map(|record| &record.boot_id),
         "owner": record.map(|record| peer(observed, &record.owner)),
-        "supervisor": observed.supervisor().map(|found| peer(observed, found)),
+        "supervisor": observed.supervisor().map(|found| peer(observed, &found)),
         "created_at": record.map(|record| UnixMillis(record.created_ms).to_string()),
         "release": record.map(|record| &record.release),
         "agent_release": shim.map(|shim| &shim.hello.agent_version),

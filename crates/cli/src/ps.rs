@@ -100,7 +100,7 @@ fn is_service(observed: &ObservedSandbox) -> bool {
 /// The owner of a sandbox: its current supervisor, or the process that created it, if that is still running.
 fn owner(observed: &ObservedSandbox) -> String {
     let creator = observed.record.as_ref().map(|record| &record.owner).filter(|creator| observed.is_alive(creator));
-    match observed.supervisor().or(creator) {
+    match observed.supervisor().or_else(|| creator.cloned()) {
         Some(peer) if peer.command.is_empty() => peer.pid.to_string(),
         Some(peer) => format!("{} {}", peer.pid, peer.command),
         None => NONE.to_owned(),
