@@ -38,8 +38,10 @@ pub struct ApplyOptions {
 pub struct ApplyReport {
     /// What was changed, or would be.
     pub done: ChangeSummary,
-    /// Changes that the project already had.
+    /// Changed files that the project already had.
     pub already: u64,
+    /// Changed directories that it already had.
+    pub already_directories: u64,
     /// Changes that were skipped.
     pub left_out: Vec<ApplyProblem>,
     /// Changed files that tools run or load automatically.
@@ -113,6 +115,7 @@ impl SavedChanges {
             done: ChangeSummary::of(&changes, &guard),
             marked,
             already: plan.already,
+            already_directories: plan.already_directories,
             left_out: plan.left_out,
             dry_run: options.dry_run,
             elsewhere: project.path() != self.project(),
@@ -127,7 +130,7 @@ impl fmt::Display for ApplyReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let nothing = self.done.files() == 0 && self.done.directories == 0;
         match (nothing, self.already) {
-            (true, 0) => f.write_str("nothing to do")?,
+            (true, 0) if self.already_directories == 0 => f.write_str("nothing to do")?,
             (true, _) => f.write_str("nothing to do: everything is there already")?,
             (false, already) => {
                 write!(f, "{}{}", if self.dry_run { "would be applied: " } else { "applied: " }, self.done)?;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::apply::GitCount;
 use crate::auto_run::AutoRunChange;
-use crate::change::FileChange;
+use crate::change::{FileChange, Node};
 use crate::confined_tree::FileKind;
 use crate::file_state::{FileContent, FileState, ProjectFile};
 use crate::git::GitGuard;
@@ -86,18 +86,19 @@ impl SavedChanges {
     ) -> Result<Vec<AutoRunChange>, DiffError> {
         let project = self.open_project(project)?;
         let deadline = Instant::now() + TIME;
-        let mut lines = Vec::new();
+        let (mut lines, mut directories) = (Vec::new(), 0);
         let changes: Vec<FileChange> = self.record().entries.iter().map(ChangeEntry::change).collect();
         let guard = if style == DiffStyle::Stat { Some(GitGuard::of(&project, &changes)?) } else { None };
         let (mut marks, mut git) = (Vec::new(), GitCount::default());
         for (entry, change) in self.record().entries.iter().zip(&changes) {
             let pair = self.pair(&project, entry)?;
-            if guard.as_ref().is_some_and(|guard| guard.find(change).is_some()) {
+            if let Some(guard) = &guard {
                 let is_there = pair.is_none()
                     && ProjectFile::new(&project, &entry.path, project.find(&entry.path)?).is(&entry.after)?;
-                if !is_there {
+                if !is_there && guard.find(change).is_some() {
                     git.add(change.files);
                 }
+                directories += u64::from(!is_there && matches!(change.node, Node::Directory { .. }));
             }
             let Some(pair) = pair else { continue };
             marks.extend(change.mark());
@@ -107,7 +108,7 @@ impl SavedChanges {
             }
         }
         if style == DiffStyle::Stat {
-            stat::write(out, &lines, git.get())?;
+            stat::write(out, &lines, directories, git.get())?;
         }
         Ok(marks)
     }

@@ -10,7 +10,7 @@ use carrel_api::carrel::v1 as carrel;
 use carrel_image::ImageRef;
 
 use crate::arguments::{CreateArguments, GetArguments, PullPolicyArgument, RestartPolicyArgument, ResumeArguments};
-use crate::daemon::{DaemonClient, render, status_failure, wait};
+use crate::daemon::{DaemonClient, is_unknown, render, status_failure, wait};
 use crate::failure::{Failure, Failures};
 use crate::images::progress::ImageProgress;
 use crate::label::Label;
@@ -24,6 +24,7 @@ const FAILED: u8 = 1;
 /// Creates a sandbox; returns the exit code.
 pub(crate) fn create(arguments: &CreateArguments, json: bool) -> Result<u8, Failure> {
     user::check(arguments.user.as_deref()).map_err(|failure| failure.exit(FAILED))?;
+    arguments.image.as_ref().map_or(Ok(()), images::check_root).map_err(|failure| failure.exit(FAILED))?;
     let request = request(arguments).map_err(|failure| failure.exit(FAILED))?;
     fetch(arguments, json).map_err(|failure| failure.exit(FAILED))?;
     let made = find::runtime()?.block_on(async {
@@ -88,11 +89,16 @@ pub(crate) fn get(arguments: &GetArguments, json: bool) -> Result<u8, Failure> {
     let found = find::runtime()?.block_on(async {
         // A home without a daemon and without sandboxes knows none.
         let Some(mut daemon) = DaemonClient::connect_if_sandboxes_exist().await? else {
-            return Err(find::no_such_sandbox(&arguments.id));
+            return Err(find::not_persistent(&arguments.id).unwrap_or_else(|| find::no_such_sandbox(&arguments.id)));
         };
         let request = carrel::InspectSandboxRequest { sandbox_id: arguments.id.clone() };
-        let response = daemon.carrel.inspect_sandbox(request).await.map_err(|status| status_failure(&status))?;
-        Ok(response.into_inner())
+        match daemon.carrel.inspect_sandbox(request).await {
+            Ok(response) => Ok(response.into_inner()),
+            Err(status) => {
+                let known = is_unknown(&status).then(|| find::not_persistent(&arguments.id)).flatten();
+                Err(known.unwrap_or_else(|| status_failure(&status)))
+            }
+        }
     });
     let found = found.map_err(|failure| failure.exit(FAILED))?;
     let text = match json {

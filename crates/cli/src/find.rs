@@ -4,13 +4,16 @@ use std::time::Duration;
 
 use carrel_api::agbox::v1::{SandboxHandle, SandboxState};
 use carrel_shim_client::messages::{FailureCode, JobInfo, PauseReason, ShimState};
-use carrel_shim_client::{AdoptError, DiscoveredSandbox, DiscoveryError, Liveness, ShimClient, ShimError};
+use carrel_shim_client::{
+    AdoptError, DiscoveredSandbox, DiscoveryError, Liveness, SandboxRecord, ShimClient, ShimError,
+};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
 use crate::daemon::{self, DaemonClient, render};
 use crate::failure::{Failure, remedy};
 use crate::home::CarrelHome;
+use crate::jobs::{stored_logs, stored_streams};
 use crate::observed::{ObservedSandbox, ShimStatus};
 use crate::{exec_history, listing, ps};
 
@@ -165,10 +168,20 @@ pub(crate) async fn jobs(name: &str) -> Result<Vec<JobInfo>, Failure> {
         None if persistent.is_none() => return Err(absent(name).await),
         _ => Vec::new(),
     };
-    match persistent {
-        Some((mut daemon, _)) => Ok(exec_history::merge(known, exec_history::execs(&mut daemon, name).await?)),
-        None => Ok(known),
+    let is_persistent = persistent.is_some();
+    let mut all = match persistent {
+        Some((mut daemon, _)) => exec_history::merge(known, exec_history::execs(&mut daemon, name).await?),
+        None => known,
+    };
+    let logs = match found.and_then(|found| found.record) {
+        Some(record) => Some(record.logs.0),
+        None if is_persistent => stored_logs::configured_directory(name).ok(),
+        None => None,
+    };
+    if let Some(logs) = logs {
+        stored_streams::fill(&mut all, &logs);
     }
+    Ok(all)
 }
 
 /// A job of a sandbox.
@@ -219,6 +232,31 @@ pub(crate) fn require_root() -> Result<(), Failure> {
 pub(crate) fn no_such_sandbox(name: &str) -> Failure {
     let words = format!("no such sandbox: {name:?}");
     Failure::new("no_such_sandbox", words).hint("`carrel ps` lists sandboxes")
+}
+
+/// The failure for a sandbox that exists, but that the daemon does not know by this name; none if it does not exist.
+pub(crate) fn not_persistent(name: &str) -> Option<Failure> {
+    not_persistent_failure(&existing(name).ok()??.record?)
+}
+
+fn not_persistent_failure(record: &SandboxRecord) -> Option<Failure> {
+    let name = &record.name;
+    match (record.create.network_of, name.split_once('.')) {
+        (Some(_), Some((sandbox, service))) => {
+            // The name of a service that is too long has the hash of both instead.
+            let hint = if sandbox == "s" { "carrel get SANDBOX".to_owned() } else { format!("carrel get {sandbox}") };
+            let words = match sandbox {
+                "s" => format!("{name:?} is a service of a persistent sandbox"),
+                _ => format!("{name:?} is the service {service:?} of the sandbox {sandbox:?}"),
+            };
+            Some(Failure::new("sandbox_is_service", words).hint(hint))
+        }
+        _ if record.lasting => None,
+        _ => {
+            let words = format!("the sandbox {name:?} is ephemeral: the daemon has no status of it");
+            Some(Failure::new("sandbox_ephemeral", words).hint(format!("carrel inspect {name}")))
+        }
+    }
 }
 
 fn unresponsive() -> Failure {
@@ -319,6 +357,22 @@ mod tests {
         assert_eq!(refused(FailureCode::JobUnknown, None), expected("no_such_job", list));
         assert_eq!(refused(FailureCode::JobConflict, Some("its own")), expected("job_conflict", "its own"));
         assert_eq!(refused(FailureCode::JobEnded, None), expected("job_ended", ""));
+    }
+
+    #[test]
+    fn a_sandbox_that_the_daemon_does_not_know_is_named_with_the_command_that_shows_it() {
+        let mut record = crate::observed::tests::example().record.unwrap();
+        let reported = |record: &SandboxRecord| {
+            not_persistent_failure(record).map(|failure| (failure.message, failure.hint.unwrap_or_default()))
+        };
+        let words = "the sandbox \"web\" is ephemeral: the daemon has no status of it".to_owned();
+        assert_eq!(reported(&record), Some((words, "carrel inspect web".to_owned())));
+        record.lasting = true;
+        assert_eq!(reported(&record), None);
+        record.name = "web.db".to_owned();
+        record.create.network_of = Some(carrel_shim_client::messages::SharedNetwork { pid: 1, began: 1 });
+        let words = "\"web.db\" is the service \"db\" of the sandbox \"web\"".to_owned();
+        assert_eq!(reported(&record), Some((words, "carrel get web".to_owned())));
     }
 
     #[test]

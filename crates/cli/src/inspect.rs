@@ -1,12 +1,13 @@
 //! `carrel inspect`: details of a sandbox or a job as JSON.
 
 use carrel_shim_client::HostPath;
-use carrel_shim_client::messages::{Fact, JobInfo, JobOutcome, JobStream, PeerProcess};
+use carrel_shim_client::messages::{Fact, JobInfo, JobOutcome, JobStream, PeerProcess, PublishedPort};
 use serde_json::{Value, json};
 
 use crate::arguments::InspectArguments;
 use crate::daemon::render;
 use crate::failure::{Failure, Failures};
+use crate::jobs::stored_streams;
 use crate::observed::ObservedSandbox;
 use crate::timestamp::UnixMillis;
 use crate::{find, limits, listing};
@@ -76,7 +77,7 @@ pub(crate) fn sandbox(observed: &ObservedSandbox) -> Value {
         "incarnation": record.map(|record| &record.incarnation),
         "boot_id": record.map(|record| &record.boot_id),
         "owner": record.map(|record| peer(observed, &record.owner)),
-        "supervisor": observed.supervisor().map(|found| peer(observed, found)),
+        "supervisor": observed.supervisor().map(|found| peer(observed, &found)),
         "created_at": record.map(|record| UnixMillis(record.created_ms).to_string()),
         "release": record.map(|record| &record.release),
         "agent_release": shim.map(|shim| &shim.hello.agent_version),
@@ -103,6 +104,10 @@ pub(crate) fn sandbox(observed: &ObservedSandbox) -> Value {
             "target": path(&project.target),
         })),
         "lasting": record.map(|record| record.lasting),
+        "ports": status.map(|status| {
+            let object = |port: &PublishedPort| json!({"host": port.host, "inside": port.inside, "protocol": "tcp"});
+            status.ports.iter().flatten().map(object).collect::<Vec<_>>()
+        }),
         "logs": record.map(|record| path(&record.logs)),
         "jobs": status.map(|status| json!({
             "running": status.running_jobs,
@@ -142,7 +147,7 @@ pub(crate) fn job(info: &JobInfo) -> Value {
 
 fn stream(stream: &JobStream) -> Value {
     let cut = stream.cut_from.map(|from| json!({"from": from, "to": stream.cut_to}));
-    json!({"path": stream.path.as_ref().map(path), "length": stream.length, "cut": cut})
+    json!({"path": stream.path.as_ref().map(path), "length": stored_streams::length(stream), "cut": cut})
 }
 
 fn outcome(outcome: &JobOutcome) -> Value {
@@ -207,6 +212,14 @@ mod tests {
         ] {
             assert_eq!(object.get(key), Some(&value), "{key}");
         }
+    }
+
+    #[test]
+    fn a_running_sandbox_is_shown_with_its_published_ports() {
+        let mut observed = example();
+        assert_eq!(sandbox(&observed)["ports"], json!([]));
+        observed.shim.as_mut().unwrap().status.ports = Some(vec![PublishedPort { host: 8080, inside: 80 }]);
+        assert_eq!(sandbox(&observed)["ports"], json!([{"host": 8080, "inside": 80, "protocol": "tcp"}]));
     }
 
     #[test]

@@ -108,7 +108,7 @@ fn dispatch(arguments: CarrelArguments) -> Result<u8, Failure> {
             clap_complete::generate(shell, &mut command, "carrel", &mut script);
             write_stdout(&script)
         }
-        CarrelCommand::OwnRun => run::own_run(),
+        CarrelCommand::OwnRun(_) => run::own_run(),
         CarrelCommand::Man(man) => manual::write(&man.directory),
         CarrelCommand::Version => write_stdout(version(arguments.json).as_bytes()),
         // The parser handles it.

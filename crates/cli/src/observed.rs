@@ -1,9 +1,13 @@
 //! A sandbox as observed on this host: its record, and the status that its shim reports.
 
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use carrel_shim_client::messages::{EndReason, Fact, FactKind, Hello, PauseReason, PeerProcess, ShimState, Status};
 use carrel_shim_client::{Liveness, SandboxRecord};
+
+use crate::run::OWN_RUN;
 
 /// A sandbox on this host.
 #[derive(Clone, Debug)]
@@ -74,11 +78,16 @@ impl ObservedSandbox {
         self.shim.as_ref().is_some_and(|shim| shim.status.state == ShimState::Ending)
     }
 
-    /// The process that supervises it now. The record has more details of the creator than the shim can report.
-    pub(crate) fn supervisor(&self) -> Option<&PeerProcess> {
+    /// The process that supervises it now. The record has more details of the creator than the shim can report; for the
+    /// shim, the connection that a detached run has handed over is still that of its creator.
+    pub(crate) fn supervisor(&self) -> Option<PeerProcess> {
         let supervisor = self.shim.as_ref()?.status.supervisor.as_ref()?;
-        let creator = self.record.as_ref().map(|record| &record.owner);
-        Some(creator.filter(|creator| creator.pid == supervisor.pid && self.is_alive(creator)).unwrap_or(supervisor))
+        let creator = self.record.as_ref().map(|record| &record.owner).filter(|owner| owner.pid == supervisor.pid);
+        match creator {
+            Some(creator) if self.is_alive(creator) => Some(creator.clone()),
+            Some(_) => owner_of_detached(Path::new("/proc"), &self.directory).or_else(|| Some(supervisor.clone())),
+            None => Some(supervisor.clone()),
+        }
     }
 
     /// The journal of a stopped sandbox.
@@ -99,6 +108,21 @@ impl ObservedSandbox {
         let this_boot = !matches!(self.life, Liveness::Dead { rebooted: true, .. });
         this_boot && peer.began != 0 && carrel_shim_client::process_start_time(peer.pid) == Some(peer.began)
     }
+}
+
+/// The process that owns the sandbox of a detached run, whose command line names the directory of the sandbox.
+fn owner_of_detached(proc: &Path, directory: &Path) -> Option<PeerProcess> {
+    for entry in std::fs::read_dir(proc).ok()?.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let Ok(line) = std::fs::read(entry.path().join("cmdline")) else { continue };
+        let mut words = line.split(|byte| *byte == 0).skip(1);
+        if words.next() == Some(OWN_RUN.as_bytes()) && words.next() == Some(directory.as_os_str().as_bytes()) {
+            let user = std::fs::metadata(entry.path()).map_or(0, |metadata| metadata.uid());
+            let began = carrel_shim_client::process_start_time(pid).unwrap_or(0);
+            return Some(PeerProcess { pid, user, began, command: format!("carrel {OWN_RUN}") });
+        }
+    }
+    None
 }
 
 // === impl ObservedState ===
@@ -258,6 +282,24 @@ pub(crate) mod tests {
         assert!(!observed.is_alive(&ours(began + 1)) && !observed.is_alive(&ours(0)));
         let rebooted = ObservedSandbox { life: Liveness::Dead { facts: Vec::new(), rebooted: true }, ..example() };
         assert!(!rebooted.is_alive(&ours(began)));
+    }
+
+    #[test]
+    fn the_owner_of_a_detached_run_is_found_by_the_directory_of_its_sandbox() {
+        let proc = tempfile::tempdir().unwrap();
+        for (pid, line) in [
+            ("7", "/bin/carrel\0own-run\0/h/run/sandboxes/other\0"),
+            ("8", "/bin/carrel\0own-run\0/h/run/sandboxes/x\0"),
+            ("9", "/bin/carrel\0run\0/h/run/sandboxes/x\0"),
+            ("self", "/bin/carrel\0own-run\0/h/run/sandboxes/x\0"),
+        ] {
+            std::fs::create_dir(proc.path().join(pid)).unwrap();
+            std::fs::write(proc.path().join(pid).join("cmdline"), line).unwrap();
+        }
+        let owner = |directory: &str| owner_of_detached(proc.path(), Path::new(directory));
+        let found = owner("/h/run/sandboxes/x").unwrap();
+        assert_eq!((found.pid, found.command.as_str()), (8, "carrel own-run"));
+        assert!(owner("/h/run/sandboxes/y").is_none());
     }
 
     #[test]

@@ -70,7 +70,7 @@ fn sandboxes(all: &[ListedSandbox], now: UnixMillis) -> String {
     for listed in all {
         let shim = listed.observed.as_ref().and_then(|observed| observed.shim.as_ref());
         let owner = match (&listed.handle, &listed.observed) {
-            (None, Some(observed)) => owner(observed),
+            (None, Some(observed)) if !is_service(observed) => owner(observed),
             _ => DAEMON.to_owned(),
         };
         table.row([
@@ -92,10 +92,15 @@ fn ports(published: &[PublishedPort]) -> Option<String> {
     (!shown.is_empty()).then(|| shown.join(", "))
 }
 
+/// Whether it is a service, which belongs to the daemon like its sandbox.
+fn is_service(observed: &ObservedSandbox) -> bool {
+    observed.record.as_ref().is_some_and(|record| record.create.network_of.is_some())
+}
+
 /// The owner of a sandbox: its current supervisor, or the process that created it, if that is still running.
 fn owner(observed: &ObservedSandbox) -> String {
     let creator = observed.record.as_ref().map(|record| &record.owner).filter(|creator| observed.is_alive(creator));
-    match observed.supervisor().or(creator) {
+    match observed.supervisor().or_else(|| creator.cloned()) {
         Some(peer) if peer.command.is_empty() => peer.pid.to_string(),
         Some(peer) => format!("{} {}", peer.pid, peer.command),
         None => NONE.to_owned(),

@@ -11,6 +11,7 @@ use crate::arguments::{StoreBackupArguments, StoreCommand, StoreRestoreArguments
 use crate::failure::Failure;
 use crate::orphans;
 use crate::serve::home;
+use crate::table::counted;
 
 /// The exit code of a failure.
 const FAILED: u8 = 1;
@@ -223,7 +224,9 @@ fn repaired_lines(report: &RepairReport) -> String {
 }
 
 fn counts(report: &CheckReport) -> String {
-    format!("{} sandboxes, {} execs, {} events", report.sandboxes, report.execs, report.events)
+    let sandboxes = counted(report.sandboxes, "sandbox", "sandboxes");
+    let (execs, events) = (counted(report.execs, "exec", "execs"), counted(report.events, "event", "events"));
+    format!("{sandboxes}, {execs}, {events}")
 }
 
 /// Identifies a store, and its position.
@@ -272,5 +275,16 @@ fn code(error: &StoreError) -> &'static str {
     match error {
         StoreError::Damaged { .. } | StoreError::LogMissing(_) | StoreError::LogIncomplete { .. } => "store_damaged",
         _ => "store_unavailable",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_counts_of_a_store_agree_with_their_nouns() {
+        let report = CheckReport { sandboxes: 1, execs: 0, events: 3, ..CheckReport::default() };
+        assert_eq!(counts(&report), "1 sandbox, 0 execs, 3 events");
     }
 }

@@ -16,6 +16,11 @@ pub(crate) struct TextTable<const N: usize> {
     rows: Vec<[String; N]>,
 }
 
+/// A number with its noun.
+pub(crate) fn counted(count: u64, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
 // === impl TextTable ===
 
 impl<const N: usize> TextTable<N> {
@@ -69,6 +74,12 @@ mod tests {
         table.row(["größer".into(), "".into(), "".into()]);
         assert_eq!(table.to_string(), "NAME    STATE    COMMAND\na       running  sh\ngrößer\n");
         assert_eq!(TextTable::new(["A", "B"]).to_string(), "A  B\n");
+    }
+
+    #[test]
+    fn one_thing_is_singular() {
+        let shown = [0, 1, 2].map(|count| counted(count, "sandbox", "sandboxes"));
+        assert_eq!(shown, ["0 sandboxes", "1 sandbox", "2 sandboxes"]);
     }
 
     #[test]

@@ -42,20 +42,37 @@ fn parse_as(words: Vec<OsString>, mut definition: clap::Command) -> Result<Carre
     match parsed {
         Ok(CarrelArguments { command: CarrelCommand::Help(help), json }) => {
             let path = help::path(&help.command).map_err(|failure| EarlyExit::Invalid(failure, json))?;
-            let path = path.into_iter().map(OsString::from);
-            parse_as(words.into_iter().take(1).chain(path).chain([OsString::from("--help")]).collect(), definition)
+            parse_as(help_of(words, path), definition)
         }
         Ok(parsed) => Ok(parsed),
+        // As in `carrel image help pull`.
+        Err(error) if suggestion::invalid_subcommand(&error) == Some("help") => {
+            let is_option = |word: &&str| word.starts_with('-');
+            let json = words.iter().any(|word| word == "--json");
+            let path = words.iter().skip(1).filter_map(|word| word.to_str());
+            let path: Vec<String> =
+                path.filter(|word| !is_option(word) && *word != "help").map(str::to_owned).collect();
+            let path = help::path(&path).map_err(|failure| EarlyExit::Invalid(failure, json))?;
+            parse_as(help_of(words, path), definition)
+        }
         Err(error) => Err(early_exit(&error, &words, definition)),
     }
 }
 
+/// The command line that prints the help of a command.
+fn help_of(words: Vec<OsString>, path: Vec<String>) -> Vec<OsString> {
+    let path = path.into_iter().map(OsString::from);
+    words.into_iter().take(1).chain(path).chain([OsString::from("--help")]).collect()
+}
+
 fn early_exit(error: &clap::Error, words: &[OsString], mut definition: clap::Command) -> EarlyExit {
-    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-        return EarlyExit::Printed(error.to_string());
-    }
     let before_command = || words.iter().skip(1).take_while(|word| *word != "--").map(OsString::as_os_str);
     let json = before_command().any(|word| word == "--json");
+    match error.kind() {
+        ErrorKind::DisplayHelp => return EarlyExit::Printed(error.to_string()),
+        ErrorKind::DisplayVersion => return EarlyExit::Printed(crate::version(json)),
+        _ => {}
+    }
     definition.build();
     let command = help::command_of(before_command().filter_map(OsStr::to_str), &definition);
     let bytes = words.iter().find(|word| word.to_str().is_none());
@@ -212,6 +229,7 @@ mod tests {
         assert_eq!(hint(&["image", "pul", "x"]), "did you mean carrel image pull?");
         assert_eq!(hint(&["images"]), "carrel image ls");
         assert_eq!(hint(&["zzz"]), "carrel --help");
+        assert_eq!(hint(&["up"]), "carrel --help");
         assert_eq!(hint(&["run", "--memroy", "1G", "host"]), "did you mean --memory?");
         for option in ["--publish", "--publish=8080:80"] {
             let answer = hint(&["run", option, "8080:80", "host"]);
@@ -227,6 +245,30 @@ mod tests {
         assert!(hint(&["run", "-d", "host"]).starts_with("carrel create"));
         assert_eq!(hint(&["ps", "--nonsense"]), "carrel ps --help");
         assert_eq!(hint(&["run", "--pull", "nevr", "host"]), "did you mean never?");
+    }
+
+    #[test]
+    fn words_of_docker_have_an_answer() {
+        let hint = |words: &[&str]| refused(words).0.split_once(" | ").map(|(_, hint)| hint.to_owned()).unwrap();
+        for (words, answer) in [
+            (&["list"][..], "carrel ls"),
+            (&["delete", "web"], "carrel rm "),
+            (&["shell", "web"], "carrel exec -it "),
+            (&["pause", "web"], "carrel stop "),
+            (&["rename", "web", "desk"], "carrel create --name "),
+            (&["tag", "a", "b"], "carrel image save "),
+            (&["image", "list"], "carrel image ls"),
+            (&["image", "load"], "carrel image import "),
+            (&["help", "image", "list"], "carrel image ls"),
+            (&["logs", "-n", "5", "web"], "--tail "),
+            (&["run", "--network", "none", "host"], "leave it out: "),
+            (&["create", "--network=none", "host"], "leave it out: "),
+            (&["create", "--isolation", "gvisor", "host"], "leave it out: only `carrel run` has it"),
+            (&["create", "--project", ".", "host"], "leave it out: only `carrel run` has it"),
+            (&["create", "--hostname", "x", "host"], "leave it out: only `carrel run` has it"),
+        ] {
+            assert!(hint(words).starts_with(answer), "{words:?}: {}", hint(words));
+        }
     }
 
     #[test]
@@ -250,11 +292,66 @@ mod tests {
             let (before, after) = ([&["help"], path].concat(), [path, &["--help"]].concat());
             assert_eq!(answered(&before), answered(&after), "{path:?}");
         }
+        for path in [&["image"][..], &["image", "pull"], &["store", "check"]] {
+            let (command, sub) = path.split_at(1);
+            let help = [command, &["help"], sub].concat();
+            assert_eq!(answered(&help), answered(&[path, &["--help"]].concat()), "{help:?}");
+        }
+        assert_eq!(
+            refused(&["image", "help", "pul"]),
+            ("unrecognized subcommand 'pul' | did you mean carrel image pull?".to_owned(), 2)
+        );
         assert_eq!(
             refused(&["help", "image", "pul"]),
             ("unrecognized subcommand 'pul' | did you mean carrel image pull?".to_owned(), 2)
         );
         assert_eq!(refused(&["help", "run", "host"]).0, "unrecognized subcommand 'host' | carrel run --help");
+    }
+
+    #[test]
+    fn the_version_is_printed_as_json_on_request() {
+        let printed = |words: &[&str]| match parsed(words).unwrap_err() {
+            EarlyExit::Printed(text) => text,
+            EarlyExit::Invalid(failure, _) => panic!("{words:?}: {failure:?}"),
+        };
+        let version = env!("CARGO_PKG_VERSION");
+        assert_eq!(printed(&["--version"]), format!("carrel {version}\n"));
+        for words in [["--json", "--version"], ["--version", "--json"]] {
+            assert_eq!(printed(&words), format!("{{\"version\":\"{version}\"}}\n"));
+        }
+    }
+
+    /// All commands, with their paths.
+    fn commands(command: &clap::Command) -> Vec<clap::Command> {
+        let visible = command.get_subcommands().filter(|sub| !sub.is_hide_set());
+        std::iter::once(command.clone()).chain(visible.flat_map(commands)).collect()
+    }
+
+    #[test]
+    fn every_command_has_the_same_layout_of_help() {
+        let mut definition = help::definition_for(None);
+        definition.build();
+        for mut command in commands(&definition).into_iter().skip(1) {
+            let path = command.get_bin_name().unwrap().to_owned();
+            let words = path.split(' ').chain(["--help"]).map(OsString::from).collect();
+            let EarlyExit::Printed(text) = parse_as(words, help::definition_for(None)).unwrap_err() else {
+                panic!("{path}")
+            };
+            assert_eq!(text, command.render_help().to_string(), "{path}");
+        }
+    }
+
+    #[test]
+    fn an_example_fits_a_terminal_of_80_columns() {
+        let mut definition = help::definition_for(None);
+        definition.build();
+        for mut command in commands(&definition) {
+            let text = command.render_help().to_string();
+            let examples = text.split_once("Examples:\n").map_or("", |(_, examples)| examples);
+            for line in examples.lines() {
+                assert!(line.chars().count() <= 78, "{:?}: {line}", command.get_bin_name());
+            }
+        }
     }
 
     #[test]

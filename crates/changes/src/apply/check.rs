@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::problem::{ApplyProblem, GitChanges, ProblemReason};
 use super::{ApplyError, ApplyOptions};
-use crate::change::ChangeKind;
+use crate::change::{ChangeKind, Node};
 use crate::confined_tree::{FileKind, is_mount_point, meta_in, names_in};
 use crate::file_state::{FileContent, FileState, ProjectFile};
 use crate::git::{GitGuard, GitRefusal};
@@ -25,7 +25,10 @@ const MOST_WAYS: usize = 1000;
 /// The steps to execute, sorted by path.
 pub(super) struct ApplyPlan<'a> {
     pub(super) steps: Vec<ApplyStep<'a>>,
+    /// Files that the project already has as they are to be.
     pub(super) already: u64,
+    /// Directories that it already has.
+    pub(super) already_directories: u64,
     pub(super) left_out: Vec<ApplyProblem>,
 }
 
@@ -65,7 +68,7 @@ pub(super) fn check<'a>(
     let entries = &kept.record().entries;
     let planned = entries.iter().map(|entry| (entry.path.as_bytes(), entry)).collect();
     let checker = ApplyChecker { project, planned, force: options.force, root: rustix::process::geteuid().is_root() };
-    let mut plan = ApplyPlan { steps: Vec::new(), already: 0, left_out: Vec::new() };
+    let mut plan = ApplyPlan { steps: Vec::new(), already: 0, already_directories: 0, left_out: Vec::new() };
     let mut problems = Vec::new();
     let mut without: HashSet<&[u8]> = HashSet::new();
     let mut repositories: BTreeMap<GitRefusal, GitChanges> = BTreeMap::new();
@@ -78,7 +81,11 @@ pub(super) fn check<'a>(
         let change = entry.change();
         let guarded = if options.git { None } else { guard.find(&change) };
         match (checker.entry(entry)?, guarded) {
-            (EntryVerdict::Already, _) => plan.already += 1,
+            // As a summary counts them.
+            (EntryVerdict::Already, _) => {
+                plan.already += change.files;
+                plan.already_directories += u64::from(matches!(change.node, Node::Directory { .. }));
+            }
             (_, Some(guarded)) => {
                 // A directory that is not replaced keeps its content.
                 if entry.after != FileState::Absent && !entry.after.is_directory() && entry.before.is_directory() {

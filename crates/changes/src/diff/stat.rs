@@ -33,8 +33,8 @@ enum StatCount {
     },
 }
 
-/// Writes a line per file, the totals, and the number of changes that git would act on.
-pub(super) fn write(out: &mut impl Write, lines: &[StatLine], git: u64) -> io::Result<()> {
+/// Writes a line per file, the totals or, if only directories differ, their number, and the number of changes that git would act on.
+pub(super) fn write(out: &mut impl Write, lines: &[StatLine], directories: u64, git: u64) -> io::Result<()> {
     let width = lines.iter().map(|line| line.path.chars().count()).max().unwrap_or(0);
     let most = lines.iter().map(StatLine::changed).max().unwrap_or(0);
     let digits = most.to_string().len();
@@ -63,7 +63,11 @@ pub(super) fn write(out: &mut impl Write, lines: &[StatLine], git: u64) -> io::R
         }
     }
     let files = lines.iter().map(StatLine::files).sum();
-    write!(out, " {} changed", CountedNoun(files, "file", "files"))?;
+    let changed = match directories {
+        1.. if lines.is_empty() => CountedNoun(directories, "directory", "directories"),
+        _ => CountedNoun(files, "file", "files"),
+    };
+    write!(out, " {changed} changed")?;
     if all_added > 0 {
         write!(out, ", {}", CountedNoun(all_added, "insertion(+)", "insertions(+)"))?;
     }

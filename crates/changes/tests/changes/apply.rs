@@ -44,7 +44,15 @@ fn apply_reports_its_result_and_is_idempotent() {
     assert_eq!(apply(&kept).unwrap().to_string(), "nothing to do: everything is there already");
     fs::write(trees.path("project/old.txt"), "old\n").unwrap();
     let rest = apply(&kept).unwrap();
-    assert_eq!(rest.to_string(), "applied: 1 file changed: 1 deleted; 3 were there already");
+    assert_eq!(rest.to_string(), "applied: 1 file changed: 1 deleted; 2 were there already");
+}
+
+#[test]
+fn directories_are_counted_only_if_no_file_changed() {
+    let trees = TestTrees::new().project("a", "1\n").directory("upper/new", 0o755).directory("upper/other", 0o755);
+    let kept = trees.keep();
+    assert_eq!(apply(&kept).unwrap().to_string(), "applied: 2 directories changed");
+    assert_eq!(apply(&kept).unwrap().to_string(), "nothing to do: everything is there already");
 }
 
 //= promises.changes.applied-something-stands-against

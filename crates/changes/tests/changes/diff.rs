@@ -144,6 +144,16 @@ fn statistics_are_written_as_git_writes_them() {
 }
 
 #[test]
+fn the_statistics_count_directories_if_only_directories_differ() {
+    let trees = || TestTrees::new().project("a", "1\n").directory("upper/new", 0o755).directory("upper/other", 0o755);
+    assert_eq!(diff(&trees(), DiffStyle::Stat), " 2 directories changed\n");
+    assert_eq!(
+        diff(&trees().upper("a", "2\n"), DiffStyle::Stat),
+        " a | 2 +-\n 1 file changed, 1 insertion(+), 1 deletion(-)\n"
+    );
+}
+
+#[test]
 fn changes_that_the_project_already_has_are_not_in_the_diff() {
     let trees = TestTrees::new().project("a", "1\n").upper("a", "2\n").upper("b", "3\n");
     let kept = trees.keep();

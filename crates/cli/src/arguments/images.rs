@@ -64,8 +64,8 @@ pub(crate) struct ImagePullArguments {
     /// Platform, such as linux/arm64 [default: that of this host]
     #[arg(long, value_name = "OS/ARCH")]
     pub(crate) platform: Option<Platform>,
-    /// When to pull from the registry
-    #[arg(long, value_enum, default_value_t = PullPolicyArgument::Always, value_name = "WHEN")]
+    /// When to pull from the registry: always, missing or never
+    #[arg(long, value_enum, default_value_t = PullPolicyArgument::Always, value_name = "WHEN", hide_possible_values = true)]
     pub(crate) pull: PullPolicyArgument,
     /// Print only errors and the result
     #[arg(short, long)]

@@ -33,9 +33,11 @@ pub(crate) use self::sandboxes::{
 };
 pub(crate) use self::store::{StoreArguments, StoreBackupArguments, StoreCommand, StoreRestoreArguments};
 
+const PREVIEW: &str = "This release is a preview: commands, options and output may change.";
+
 /// Sandboxes in milliseconds.
 #[derive(Debug, Parser)]
-#[command(name = "carrel", version, max_term_width = 100, disable_help_subcommand = true)]
+#[command(name = "carrel", version, max_term_width = 100, disable_help_subcommand = true, after_help = PREVIEW)]
 pub(crate) struct CarrelArguments {
     /// Print errors and results as JSON, one object per line
     #[arg(long, global = true)]
@@ -104,7 +106,7 @@ pub(crate) enum CarrelCommand {
     Man(ManArguments),
     /// Own the sandbox of a detached `carrel run`, which starts this
     #[command(hide = true)]
-    OwnRun,
+    OwnRun(OwnRunArguments),
     /// Print the version
     Version,
     /// Print the help of a command
@@ -143,8 +145,8 @@ fn only(names: &[String]) -> Option<&str> {
 /// `carrel completions`.
 #[derive(Args, Debug)]
 pub(crate) struct CompletionsArguments {
-    /// Shell to complete for
-    #[arg(value_enum)]
+    /// Shell to complete for: bash, zsh or fish
+    #[arg(value_enum, hide_possible_values = true)]
     pub(crate) shell: CompletionShell,
 }
 
@@ -154,6 +156,13 @@ pub(crate) struct HelpArguments {
     /// Command, such as `run` or `image pull` [default: list all commands]
     #[arg(value_name = "COMMAND")]
     pub(crate) command: Vec<String>,
+}
+
+/// `carrel own-run`.
+#[derive(Args, Debug)]
+pub(crate) struct OwnRunArguments {
+    /// Directory of the sandbox, by which `carrel ps` finds this process
+    pub(crate) _directory: Option<PathBuf>,
 }
 
 /// `carrel man`.

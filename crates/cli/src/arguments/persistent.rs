@@ -52,7 +52,7 @@ Exit codes: 0 after a signal; 1 if the daemon cannot serve; 2 if the configurati
 
 /// `carrel create`.
 #[derive(Args, Debug)]
-#[command(override_usage = "carrel create [OPTIONS] <IMAGE> [-- <CMD>...]", after_help = CREATE_HELP)]
+#[command(override_usage = "carrel create [OPTIONS] <IMAGE> [-- <CMD>...]\n       carrel create [OPTIONS] -f YAML [IMAGE] [-- <CMD>...]", after_help = CREATE_HELP)]
 pub(crate) struct CreateArguments {
     /// Id of the sandbox, which is never reused, even after `carrel rm` [default: a new id]
     #[arg(long, alias = "id")]
@@ -130,7 +130,7 @@ running.
 
 Examples:
   carrel create --name desk host
-  carrel create --label team=a --port 8080:8000 ./root -- python3 -m http.server 8000
+  carrel create --port 8080:8000 ./root -- python3 -m http.server 8000
   carrel exec desk -- uname -a";
 
 /// When the daemon resumes a sandbox without a request.

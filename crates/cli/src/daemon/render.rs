@@ -2,7 +2,7 @@
 
 use carrel_api::agbox::v1::sandbox_event::Details;
 use carrel_api::agbox::v1::{
-    CreateSpec, EventType, ExecState, ExecStatus, PortProtocol, SandboxEvent, SandboxHandle, SandboxState,
+    CreateSpec, EventType, ExecState, ExecStatus, PortMapping, PortProtocol, SandboxEvent, SandboxHandle, SandboxState,
 };
 use carrel_api::carrel::v1::{DesiredState, InspectSandboxResponse, PauseChange, RestartPolicy, Running};
 use prost_types::{Duration, Timestamp};
@@ -51,6 +51,7 @@ pub(crate) fn status(response: &InspectSandboxResponse) -> Value {
     if let Some(object) = value.as_object_mut() {
         object.extend(paused(response.running.as_ref()).map(|(key, value)| (key.to_owned(), value)));
         object.insert("reason".to_owned(), json!(response.reason));
+        object.insert("ports".to_owned(), response.spec.as_ref().map_or_else(|| json!([]), ports));
         object.insert("conditions".to_owned(), conditions(response));
     }
     value
@@ -178,13 +179,17 @@ fn spec(spec: &CreateSpec) -> Value {
         "copies": spec.copies.iter().map(|copy| json!({
             "source": copy.source, "target": copy.target, "exclude_patterns": copy.exclude_patterns,
         })).collect::<Vec<_>>(),
-        "ports": spec.ports.iter().map(|port| json!({
-            "host": port.host_port, "inside": port.container_port, "protocol": protocol(port.protocol()),
-        })).collect::<Vec<_>>(),
+        "ports": ports(spec),
         "builtin_tools": spec.builtin_tools,
         "envs": spec.envs,
         "services": services,
     })
+}
+
+/// Published ports as JSON.
+fn ports(spec: &CreateSpec) -> Value {
+    let object = |port: &PortMapping| json!({"host": port.host_port, "inside": port.container_port, "protocol": protocol(port.protocol())});
+    spec.ports.iter().map(object).collect()
 }
 
 fn protocol(protocol: PortProtocol) -> &'static str {
@@ -369,6 +374,15 @@ mod tests {
                 "state": "ready", "details": null, "position": 9,
             })
         );
+    }
+
+    #[test]
+    fn the_status_has_the_published_ports() {
+        let port = PortMapping { host_port: 8080, container_port: 80, ..PortMapping::default() };
+        let spec = Some(CreateSpec { ports: vec![port], ..CreateSpec::default() });
+        let value = status(&InspectSandboxResponse { spec, ..InspectSandboxResponse::default() });
+        assert_eq!(value["ports"], json!([{"host": 8080, "inside": 80, "protocol": "tcp"}]));
+        assert_eq!(status(&InspectSandboxResponse::default())["ports"], json!([]));
     }
 
     #[test]

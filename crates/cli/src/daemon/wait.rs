@@ -8,7 +8,7 @@ mod tests;
 use carrel_api::agbox::v1::{SandboxEvent, SandboxHandle, SandboxState, SubscribeSandboxEventsRequest};
 use tonic::{Code, Status, Streaming};
 
-use super::{DaemonClient, is_unknown, render, status_failure};
+use super::{DaemonClient, is_unknown, status_failure};
 use crate::failure::Failure;
 
 /// How often a stream may break without an event in between.
@@ -117,7 +117,12 @@ fn is_reached(handle: &SandboxHandle, target: SandboxState) -> Result<bool, Fail
             Err(Failure { reason, ..Failure::new("sandbox_failed", words) }.hint(format!("carrel events {id}")))
         }
         (Ready, Stopped | Deleting | Deleted) | (Stopped, Deleting | Deleted) => {
-            let words = format!("the sandbox {id:?} is {} by now: by another request", render::state(state));
+            let request = match state {
+                Stopped => "was stopped",
+                Deleting => "is being removed",
+                _ => "was removed",
+            };
+            let words = format!("the sandbox {id:?} {request} by another request");
             Err(Failure::new("sandbox_changed", words).hint(format!("carrel events {id}")))
         }
         (_, Unspecified | Pending | Ready | Stopped | Deleting | Deleted) => Ok(false),

@@ -52,6 +52,26 @@ pub(super) fn layered_archive(error: &FetchError) -> Option<ImageRef> {
     }
 }
 
+/// Fails for a directory with a layered image that was given as a root file system.
+pub(crate) fn check_root(source: &ImageRef) -> Result<(), Failure> {
+    let ImageRef::Path(path) = source else { return Ok(()) };
+    if !path.is_dir() {
+        return Ok(());
+    }
+    let shown = path.display();
+    match directory(path.clone()) {
+        Ok(ImageRef::Path(_)) => Ok(()),
+        Ok(layout) => {
+            let words = format!("{shown} is an OCI layout, not a root file system");
+            Err(Failure::new("invalid_image", words).hint(format!("write {layout}")))
+        }
+        Err(failure) => {
+            let hint = format!("pack it with `tar cf image.tar -C {shown} .`, and write docker-archive:image.tar");
+            Err(Failure { hint: Some(hint), ..failure })
+        }
+    }
+}
+
 fn directory(path: PathBuf) -> Result<ImageRef, Failure> {
     let has = |name: &str| path.join(name).exists();
     if ROOT_DIRECTORIES.into_iter().any(has) {
@@ -158,5 +178,26 @@ mod tests {
         assert_eq!(detect(&source).unwrap(), ImageRef::Oci { path: dir.path().to_owned(), name: None });
         std::fs::create_dir(dir.path().join("usr")).unwrap();
         assert_eq!(detect(&source).unwrap(), source);
+    }
+
+    #[test]
+    fn a_layered_image_is_not_a_root_file_system() {
+        let dir = tempfile::tempdir().unwrap();
+        let (source, shown) = (ImageRef::Path(dir.path().to_owned()), dir.path().display());
+        assert!(check_root(&source).is_ok() && check_root(&ImageRef::Host).is_ok());
+        let rejected = || {
+            let failure = check_root(&source).unwrap_err();
+            (failure.message, failure.hint.unwrap_or_default())
+        };
+        std::fs::write(dir.path().join("manifest.json"), "[]").unwrap();
+        assert!(rejected().0.contains("unpacked output of `docker save`"));
+        assert!(rejected().1.ends_with("write docker-archive:image.tar"));
+        for name in ["oci-layout", "index.json"] {
+            std::fs::write(dir.path().join(name), "{}").unwrap();
+        }
+        let words = format!("{shown} is an OCI layout, not a root file system");
+        assert_eq!(rejected(), (words, format!("write oci:{shown}")));
+        std::fs::create_dir(dir.path().join("usr")).unwrap();
+        assert!(check_root(&source).is_ok());
     }
 }

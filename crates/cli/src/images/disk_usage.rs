@@ -11,7 +11,7 @@ use serde_json::json;
 use super::{FAILED, open_existing};
 use crate::failure::Failure;
 use crate::home::CarrelHome;
-use crate::table::TextTable;
+use crate::table::{TextTable, counted};
 
 /// The unit of `st_blocks`.
 const BLOCK: u64 = 512;
@@ -61,7 +61,7 @@ fn print(json: bool) -> Result<u8, Failure> {
     let mut table = TextTable::new(["WHAT", "SIZE", "RECLAIMABLE"]);
     let mut row =
         |what: String, size: u64, reclaimable: String| table.row([what, ByteSize(size).to_string(), reclaimable]);
-    let images = format!("images ({}, {} layers)", image_usage.images, image_usage.layers);
+    let images = format!("images ({}, {})", image_usage.images, counted(image_usage.layers, "layer", "layers"));
     row(
         images,
         image_usage.unpacked + image_usage.blobs + image_usage.partial,
@@ -73,7 +73,7 @@ fn print(json: bool) -> Result<u8, Failure> {
     row("disks of sandboxes".to_owned(), disks, String::new());
     row(format!("  in quarantine ({})", quarantine.files), quarantine.bytes, String::new());
     row("saved changes".to_owned(), changes, String::new());
-    row(format!("output of commands ({} files)", logs.files), logs.bytes, String::new());
+    row(format!("output of commands ({})", counted(logs.files, "file", "files")), logs.bytes, String::new());
     row("store".to_owned(), store, String::new());
     crate::write_stdout(table.to_string().as_bytes())
 }

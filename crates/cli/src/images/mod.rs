@@ -19,6 +19,7 @@ use carrel_registry::ImageName;
 use carrel_shim_client::{Programs, SandboxRecord};
 use carrel_units::ByteSize;
 
+pub(crate) use self::detect::check_root;
 pub(crate) use self::disk_usage::disk_free;
 use self::progress::ImageProgress;
 pub(crate) use self::shell_words::split_words;

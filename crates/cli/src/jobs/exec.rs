@@ -151,7 +151,7 @@ impl<'a> ExecPlan<'a> {
         let result = session.drive(signals).await?;
         let limit = self.arguments.timeout;
         let (notes, took) = (self.notes, started_at.elapsed());
-        SessionReport { sandbox: name, job, pid: None, notes, limit, took }.print(&result)
+        SessionReport { sandbox: name, job, end_hint: None, notes, limit, took }.print(&result)
     }
 
     /// Starts the command through the shim, with the given id or a new random one.

@@ -9,7 +9,8 @@ mod logs;
 mod report;
 mod select;
 pub(crate) mod session;
-mod stored_logs;
+pub(crate) mod stored_logs;
+pub(crate) mod stored_streams;
 mod tail;
 
 use std::sync::Arc;

@@ -17,8 +17,8 @@ const OUT_OF_MEMORY: &str = "the command was OOM-killed";
 pub(super) struct SessionReport<'a> {
     pub(super) sandbox: &'a str,
     pub(super) job: &'a str,
-    /// Its process inside, if signals are for this program and not for the job.
-    pub(super) pid: Option<u32>,
+    /// What ends the job or its sandbox, if signals are for this program and not for the job.
+    pub(super) end_hint: Option<&'a str>,
     pub(super) notes: SessionNotes,
     /// The timeout of the job.
     pub(super) limit: Option<TimeSpan>,
@@ -50,9 +50,9 @@ impl SessionReport<'_> {
                 let words = format!("{words}: job {} continues when the sandbox is resumed", self.job);
                 self.notes.print_with_hint(&words, &format!("carrel resume {}", self.sandbox));
             }
-            SessionEnding::Interrupted(_) if self.pid.is_some() => {
-                let stop = self.pid.map(|pid| format!("; `carrel exec {} -- kill {pid}` terminates it", self.sandbox));
-                let hint = format!("`{}` attaches to it again{}", self.attach_command(), stop.unwrap_or_default());
+            SessionEnding::Interrupted(_) if self.end_hint.is_some() => {
+                let end = self.end_hint.map(|hint| format!("; {hint}"));
+                let hint = format!("`{}` attaches to it again{}", self.attach_command(), end.unwrap_or_default());
                 self.notes.print_with_hint(&self.continues(), &hint);
             }
             SessionEnding::Detached | SessionEnding::Interrupted(_) => {
@@ -101,7 +101,7 @@ mod tests {
     fn report(ending: SessionEnding) -> Result<u8, Failure> {
         let (notes, took) = (SessionNotes { quiet: true, json: false }, Duration::from_millis(12));
         let limit = Some("200ms".parse().unwrap());
-        SessionReport { sandbox: "web", job: "build", pid: None, notes, limit, took }.print(&ending.into())
+        SessionReport { sandbox: "web", job: "build", end_hint: None, notes, limit, took }.print(&ending.into())
     }
 
     #[test]

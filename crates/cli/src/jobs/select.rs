@@ -4,6 +4,8 @@ use crate::failure::Failure;
 
 /// The command of `carrel run`.
 pub(crate) const RUN: &str = "run";
+/// The prefix of the jobs that run a persistent sandbox's own command.
+pub(super) const PRIMARY: &str = "primary.";
 /// How many candidates a failure lists.
 const LISTED: usize = 5;
 

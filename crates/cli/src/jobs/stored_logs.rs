@@ -32,12 +32,17 @@ pub(super) fn directory_of_persistent(name: &str, runtime: &Runtime) -> Result<O
             None => Ok(None),
         }
     })?;
-    let home = CarrelHome::find()?;
-    let config = Config::load(None).map_err(|error| Failure::new("invalid_config", &error).hint(error.hint()))?;
-    let logs = config.log_directory(home.path(), name);
+    let logs = configured_directory(name)?;
     // Without a daemon, the existing logs show that the sandbox existed.
     let exists = known.is_some() || (SandboxId::qualified(name).is_ok() && logs.is_dir());
     Ok(exists.then_some(logs))
+}
+
+/// The log directory of a persistent sandbox by the configuration.
+pub(crate) fn configured_directory(name: &str) -> Result<PathBuf, Failure> {
+    let home = CarrelHome::find()?;
+    let config = Config::load(None).map_err(|error| Failure::new("invalid_config", &error).hint(error.hint()))?;
+    Ok(config.log_directory(home.path(), name))
 }
 
 /// Shows output from a directory, for a job that it lists.
@@ -85,7 +90,7 @@ pub(super) fn show(
 }
 
 /// How much output of a job was trimmed.
-fn trimmed(logs: &Path, job: &str) -> io::Result<TrimmedOutput> {
+pub(super) fn trimmed(logs: &Path, job: &str) -> io::Result<TrimmedOutput> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match rustix::fs::open(logs, flags, Mode::empty()) {
         Ok(logs) => Ok(trimmed_output(logs, job)?.unwrap_or_default()),
@@ -119,17 +124,16 @@ fn show_file(arguments: &LogsArguments, mut file: std::fs::File, stream: StreamN
 
 /// Opens the file of a stream, if it exists. A compromised shim may have written it, so only a regular file of this
 /// directory is opened.
-fn open(logs: &Path, job: &str, stream: StreamName) -> io::Result<Option<std::fs::File>> {
+pub(super) fn open(logs: &Path, job: &str, stream: StreamName) -> io::Result<Option<std::fs::File>> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let logs = match rustix::fs::open(logs, flags, Mode::empty()) {
         Ok(logs) => logs,
         Err(Errno::NOENT) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
-    let name = format!("{job}.{}.log", stream.as_str());
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
-    let file = match rustix::fs::openat2(&logs, name, flags, Mode::empty(), within) {
+    let file = match rustix::fs::openat2(&logs, file_name(job, stream), flags, Mode::empty(), within) {
         Ok(file) => file,
         Err(Errno::NOENT) => return Ok(None),
         Err(error) => return Err(error.into()),
@@ -139,6 +143,11 @@ fn open(logs: &Path, job: &str, stream: StreamName) -> io::Result<Option<std::fs
         return Err(io::Error::new(io::ErrorKind::InvalidData, "not a regular file"));
     }
     Ok(Some(file.into()))
+}
+
+/// The name of the file of a stream.
+pub(super) fn file_name(job: &str, stream: StreamName) -> String {
+    format!("{job}.{}.log", stream.as_str())
 }
 
 fn unreadable(logs: &Path, job: &str, error: &io::Error) -> LogsError {

@@ -24,7 +24,7 @@ use crate::jobs::RUN;
 use crate::{find, images};
 
 /// The hidden command of the new owner.
-const OWN_RUN: &str = "own-run";
+pub(crate) const OWN_RUN: &str = "own-run";
 /// The reply of the new owner.
 const READY: u8 = b'.';
 
@@ -34,7 +34,11 @@ pub(super) fn hand_over(plan: &RunPlan, sandbox: OwnedSandbox, changes: Option<O
     let hand_over = || -> io::Result<()> {
         let (mut ours, theirs) = UnixStream::pair()?;
         let mut command = Command::new(std::env::current_exe()?);
-        command.arg(OWN_RUN).stdin(sandbox.hand_over()?).stderr(OwnedFd::from(theirs));
+        command
+            .arg(OWN_RUN)
+            .args(sandbox.agent_socket().parent())
+            .stdin(sandbox.hand_over()?)
+            .stderr(OwnedFd::from(theirs));
         command.stdout(changes.map_or_else(Stdio::null, Stdio::from));
         let _child = command.spawn()?;
         // Inherited descriptors are closed here, so that its exit is noticed.

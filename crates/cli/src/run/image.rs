@@ -21,6 +21,7 @@ pub(super) fn prepare(
     programs: &Programs,
     quiet: bool,
 ) -> Result<Image, Failure> {
+    images::check_root(&arguments.image)?;
     // The host image needs no store.
     let mut image = match &arguments.image {
         reference @ ImageRef::Host => Image::from(RootFs::resolve(reference).map_err(FetchError::from)?),

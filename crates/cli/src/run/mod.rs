@@ -15,7 +15,7 @@ use carrel_shim_client::messages::{InputWish, JobFollow, SandboxEnd, UnenforcedL
 use carrel_shim_client::{OwnedSandbox, OwnerError, PrestartedShim, Programs, ShimClient, ShimError};
 use tokio::runtime::Runtime;
 
-pub(crate) use self::detach::own_run;
+pub(crate) use self::detach::{OWN_RUN, own_run};
 use self::plan::RunPlan;
 use self::project::{ProjectChanges, RunProject};
 use self::report::RunReport;

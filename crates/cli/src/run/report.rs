@@ -24,6 +24,8 @@ pub(crate) struct RunReport<'a> {
     timeout: Option<TimeSpan>,
     took: Duration,
     outcome: Option<&'a ProjectChanges>,
+    /// Whether changes to its project are not saved.
+    discards: bool,
     /// The name of the sandbox.
     name: &'a str,
 }
@@ -39,7 +41,8 @@ impl<'a> RunReport<'a> {
     ) -> Self {
         let RunResult { ending, ended, unenforced, .. } = ran;
         let (ended, name) = (ended.as_ref(), plan.create.name.as_str());
-        Self { unenforced, ending, ended, memory: plan.memory, timeout: plan.timeout, took, outcome, name }
+        let discards = plan.project.as_ref().is_some_and(|project| !project.keeps());
+        Self { unenforced, ending, ended, memory: plan.memory, timeout: plan.timeout, took, outcome, discards, name }
     }
 
     /// Prints the report: a failure as an error, all else as a note.
@@ -60,7 +63,11 @@ impl<'a> RunReport<'a> {
         }
         if *self.ending == SessionEnding::Detached {
             let hint = format!("carrel attach {} {RUN}", self.name);
-            SessionNotes { quiet, json }.print_with_hint(&format!("job {RUN} continues"), &hint);
+            let notes = SessionNotes { quiet, json };
+            notes.print_with_hint(&format!("job {RUN} continues"), &hint);
+            if let Some(words) = self.discard_message() {
+                notes.print(words);
+            }
         }
         if json {
             note(&crate::json::line(&self.object()));
@@ -89,6 +96,12 @@ impl<'a> RunReport<'a> {
             object.insert("unenforced_limits".to_owned(), crate::limits::names(self.unenforced));
         }
         object
+    }
+
+    /// Changes that are not saved are lost when a detached run ends, where no report follows.
+    fn discard_message(&self) -> Option<&'static str> {
+        let is_lost = self.discards && *self.ending == SessionEnding::Detached;
+        is_lost.then_some("changes to the project will be discarded when it ends")
     }
 
     fn oom_message(&self) -> Option<String> {
@@ -124,6 +137,7 @@ mod tests {
             timeout: None,
             took,
             outcome: None,
+            discards: false,
             name: "web",
         }
     }
@@ -168,6 +182,17 @@ mod tests {
             reported(EndReason::GuestExit),
             ("the sandbox stopped before the command exited: pid 1 is gone".to_owned(), None, 125)
         );
+    }
+
+    #[test]
+    fn a_run_that_continues_says_that_its_changes_will_be_lost() {
+        let ended = ended(EndReason::Stopped);
+        let report = |ending, discards| RunReport { discards, ..report(ending, &ended) };
+        let words = Some("changes to the project will be discarded when it ends");
+        assert_eq!(report(&SessionEnding::Detached, true).discard_message(), words);
+        assert_eq!(report(&SessionEnding::Detached, false).discard_message(), None, "--keep-changes saves them");
+        let exited = SessionEnding::Exited { code: 0, signal: None };
+        assert_eq!(report(&exited, true).discard_message(), None, "the summary says so");
     }
 
     #[test]

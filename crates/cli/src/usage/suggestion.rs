@@ -7,30 +7,52 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 const MAX_SUGGESTIONS: usize = 2;
 
 /// Commands of Docker, and their equivalents.
-const DOCKER_COMMANDS: [(&str, &str); 19] = [
+const DOCKER_COMMANDS: [(&str, &str); 25] = [
     ("build", "carrel image save SANDBOX NAME saves a sandbox as an image; carrel image import imports an image"),
     ("commit", "carrel image save SANDBOX NAME"),
     ("container", "carrel ps lists sandboxes; carrel --help lists all commands"),
+    ("delete", "carrel rm NAME"),
     ("history", "carrel image inspect IMAGE"),
     ("images", "carrel image ls"),
     ("info", "carrel doctor"),
     ("kill", "carrel stop --time 0 NAME"),
+    ("list", "carrel ls"),
     ("load", "carrel image import FILE NAME"),
     ("login", "carrel uses the credentials of `docker login` and `podman login`"),
+    ("pause", "carrel stop NAME; a persistent sandbox keeps its files, and carrel resume NAME resumes it"),
     ("port", "carrel get NAME shows published ports"),
     ("pull", "carrel image pull IMAGE"),
     ("push", "carrel image save --push SANDBOX NAME"),
+    ("rename", "carrel create --name NAME IMAGE names a new sandbox; the name of an existing one cannot be changed"),
     ("restart", "carrel stop NAME && carrel resume NAME"),
     ("rmi", "carrel image rm IMAGE"),
     ("save", "carrel image save SANDBOX NAME"),
+    ("shell", "carrel exec -it NAME -- sh"),
     ("start", "carrel resume NAME"),
     ("system", "carrel df shows disk usage; carrel prune removes unused images"),
+    ("tag", TAG),
     ("unpause", "carrel resume NAME"),
     ("wait", "carrel logs --follow NAME JOB returns when the job has exited"),
 ];
 
+/// Commands of `docker image`, and their equivalents.
+const DOCKER_IMAGE_COMMANDS: [(&str, &str); 9] = [
+    ("build", "carrel image save SANDBOX NAME saves a sandbox as an image; carrel image import imports an image"),
+    ("delete", "carrel image rm IMAGE"),
+    ("history", "carrel image inspect IMAGE"),
+    ("list", "carrel image ls"),
+    ("load", "carrel image import FILE NAME"),
+    ("prune", "carrel prune removes unused images"),
+    ("push", "carrel image save --push SANDBOX NAME"),
+    ("remove", "carrel image rm IMAGE"),
+    ("tag", TAG),
+];
+
+/// The hint for naming images.
+const TAG: &str = "carrel image save SANDBOX NAME and carrel image import FILE NAME name an image";
+
 /// Options of Docker, the commands that lack them, and their equivalents.
-const DOCKER_OPTIONS: [(&[&str], &[&str], &str); 9] = [
+const DOCKER_OPTIONS: [(&[&str], &[&str], &str); 12] = [
     (&["-p", "--publish", "--port", "-P", "--publish-all"], &["run", "exec"], PUBLISH),
     (
         &["-p", "--publish", "-P", "--publish-all"],
@@ -56,6 +78,13 @@ const DOCKER_OPTIONS: [(&[&str], &[&str], &str); 9] = [
     ),
     (&["--cidfile"], &["run", "create"], "--name NAME gives the sandbox a name of your choice"),
     (&["--pids-limit"], &["run", "create"], "--pids COUNT"),
+    (&["-n"], &["logs"], "--tail LINES"),
+    (
+        &["--network", "--net"],
+        &["run", "create"],
+        "leave it out: the network of a sandbox is its loopback interface only",
+    ),
+    (&["--isolation", "--project", "--hostname"], &["create"], "leave it out: only `carrel run` has it"),
 ];
 
 /// The hint for publishing ports.
@@ -63,14 +92,10 @@ pub(crate) const PUBLISH: &str = "carrel create --port HOST:INSIDE IMAGE -- CMD 
 
 /// A suggestion for a usage error.
 pub(super) fn suggestion(error: &clap::Error, command: &Command) -> Option<String> {
-    let word = |kind| match error.get(kind) {
-        Some(ContextValue::String(word)) => Some(word.as_str()),
-        _ => None,
-    };
     match error.kind() {
-        ErrorKind::InvalidSubcommand => for_command(word(ContextKind::InvalidSubcommand)?, command),
+        ErrorKind::InvalidSubcommand => for_command(invalid_subcommand(error)?, command),
         ErrorKind::UnknownArgument => {
-            let word = word(ContextKind::InvalidArg)?;
+            let word = context(error, ContextKind::InvalidArg)?;
             docker_option(word, command.get_name()).map(str::to_owned).or_else(|| similar_options(word, command))
         }
         ErrorKind::InvalidValue => similar_values(error),
@@ -78,10 +103,27 @@ pub(super) fn suggestion(error: &clap::Error, command: &Command) -> Option<Strin
     }
 }
 
+/// The word that is not a subcommand, if that is the error.
+pub(super) fn invalid_subcommand(error: &clap::Error) -> Option<&str> {
+    context(error, ContextKind::InvalidSubcommand).filter(|_| error.kind() == ErrorKind::InvalidSubcommand)
+}
+
+fn context(error: &clap::Error, kind: ContextKind) -> Option<&str> {
+    match error.get(kind) {
+        Some(ContextValue::String(word)) => Some(word),
+        _ => None,
+    }
+}
+
 /// A suggestion for a word that is not a subcommand of `command`.
 pub(super) fn for_command(word: &str, command: &Command) -> Option<String> {
-    let answer = DOCKER_COMMANDS.into_iter().find(|(docker, _)| *docker == word && is_top(command));
-    answer.map(|(_, answer)| answer.to_owned()).or_else(|| similar_commands(word, command))
+    let known: &[(&str, &str)] = match command.get_name() {
+        "carrel" => &DOCKER_COMMANDS,
+        "image" => &DOCKER_IMAGE_COMMANDS,
+        _ => &[],
+    };
+    let answer = known.iter().find(|(docker, _)| *docker == word);
+    answer.map(|(_, answer)| (*answer).to_owned()).or_else(|| similar_commands(word, command))
 }
 
 /// The equivalent of an option of Docker.
@@ -114,7 +156,11 @@ fn similar_values(error: &clap::Error) -> Option<String> {
 
 /// The words within a small edit distance, the nearest first.
 fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
-    let most = (word.chars().count() / 3).max(1);
+    // Any two words of two letters are one edit apart if they share one.
+    let most = match word.chars().count() {
+        0..3 => 0,
+        length => (length / 4).max(1),
+    };
     let mut near: Vec<(usize, &str)> = known
         .map(|known| (strsim::osa_distance(word, known), known))
         .filter(|(distance, known)| *distance <= most && *distance < known.chars().count())
@@ -134,10 +180,6 @@ fn shown(near: Vec<&str>, show: impl Fn(&str) -> String) -> Option<String> {
     (!near.is_empty()).then(|| format!("did you mean {}?", near.join(" or ")))
 }
 
-fn is_top(command: &Command) -> bool {
-    command.get_name() == "carrel"
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -150,6 +192,7 @@ mod tests {
         assert_eq!(near("rum"), ["run", "rm"]);
         assert_eq!(near("rnu"), ["run"]);
         assert_eq!(near("resmue"), ["resume"]);
+        assert!(near("up").is_empty() && near("rename").is_empty(), "another word");
         assert!(near("publish").is_empty() && near("x").is_empty() && near("").is_empty());
     }
 }

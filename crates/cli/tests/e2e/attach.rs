@@ -239,13 +239,13 @@ fn an_interrupt_detaches_from_an_attached_job() {
         running.signal(signal);
         let outcome = running.finish();
         assert_eq!(outcome.code, Some(code), "{outcome:?}");
-        let output =
-            "note: job echo continues\nhint: `carrel attach box echo` attaches to it again; `carrel exec box -- kill ";
+        let output = "note: job echo continues\nhint: `carrel attach box echo` attaches to it again; `carrel exec ";
         assert!(outcome.stderr.starts_with(output), "{outcome:?}");
         let kill = outcome.stderr.split('`').nth(3).unwrap().to_owned();
         if signal == Signal::TERM {
-            let words: Vec<&str> = kill.split(' ').skip(1).collect();
-            assert_eq!(env.carrel(&words).code, Some(0), "{words:?}");
+            let (start, script) = kill.split_once(" '").unwrap();
+            let words = start.split(' ').skip(1).chain([script.trim_end_matches('\'')]);
+            assert_eq!(env.carrel(words).code, Some(0), "{kill}");
         }
     }
     assert_eq!(env.carrel(["attach", "box", "echo"]).code, Some(143));
@@ -279,6 +279,8 @@ fn a_detached_run_still_ends_its_sandbox_with_the_command() {
         person.until("note: job run continues\r\nhint: carrel attach left run");
         let (code, restored, _) = person.finish();
         assert_eq!((code, restored), (Some(0), true));
+        let listed = crate::ps::text(&env, &["ps"]);
+        assert!(listed.contains(" carrel own-run "), "the process that owns it now: {listed}");
         let mut person = PtySession::types_at_shell(&env, &["attach", "left"]);
         person.until("<one>");
         person.types("two\r");
@@ -287,6 +289,20 @@ fn a_detached_run_still_ends_its_sandbox_with_the_command() {
         assert_eq!(person.finish().0, Some(6));
         until_said(&env, &["ps", "--quiet"], str::is_empty);
     }
+}
+
+#[test]
+fn a_detached_run_says_that_its_changes_will_be_discarded() {
+    let (env, project) = (TestEnvironment::new(), tempfile::tempdir().unwrap());
+    let path = project.path().to_str().unwrap();
+    let script = "echo begun; read line";
+    let words = ["run", "--name", "left", "--project", path, "host", "--", "sh", "-c", script];
+    let mut person = PtySession::types_at_shell(&env, &words);
+    person.until("begun");
+    person.types("\u{10}\u{11}");
+    person.until("note: changes to the project will be discarded when it ends");
+    assert_eq!(person.finish().0, Some(0));
+    assert_eq!(env.carrel(["stop", "left"]).code, Some(0));
 }
 
 #[test]

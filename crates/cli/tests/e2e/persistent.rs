@@ -89,7 +89,13 @@ fn the_jobs_of_a_sandbox_are_listed_after_a_stop_and_a_resume() {
     assert!(first.contains(" exited 3 ") && first.contains(" ago ") && first.ends_with("sh -c echo first; exit 3"));
     let value = json(&env, &["inspect", "desk", "--job", "first"]);
     assert_eq!((&value["state"], &value["outcome"]["code"]), (&"ended".into(), &3.into()));
+    let stored = |value: &Value| {
+        assert_eq!(value["stdout"]["length"], 6, "{value}");
+        assert_eq!(std::fs::read_to_string(value["stdout"]["path"].as_str().unwrap()).unwrap(), "first\n");
+    };
+    stored(&value);
     assert_eq!(text(&env, &["resume", "desk"]), "desk\n");
+    stored(&json(&env, &["inspect", "desk", "--job", "first"]));
     assert_eq!(env.carrel(["exec", "--job", "second", "desk", "--", "true"]).code, Some(0));
     listed(&[("first", "exited"), ("server", "signalled"), ("second", "exited"), ("primary.0", "runs")]);
     assert_eq!(text(&env, &["logs", "desk", "first"]), "first\n", "what it wrote is kept");

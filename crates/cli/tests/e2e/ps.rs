@@ -115,3 +115,15 @@ fn stats_are_printed_once_without_a_terminal() {
     running.signal(Signal::TERM);
     assert_eq!(running.finish().code, Some(143));
 }
+
+#[test]
+fn the_status_of_an_ephemeral_sandbox_is_refused_with_the_command_that_shows_it() {
+    let env = TestEnvironment::new();
+    let running = waiting(&env, "box");
+    let outcome = env.carrel(["get", "box"]);
+    let expected =
+        "error: the sandbox \"box\" is ephemeral: the daemon has no status of it\nhint: carrel inspect box\n";
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(1), expected));
+    assert_eq!(json(&env, &["inspect", "box"])["ports"], serde_json::json!([]));
+    finish(running);
+}

@@ -122,3 +122,12 @@ async fn an_event_of_the_target_state_is_no_success_if_the_sandbox_has_failed_si
     assert_eq!(failure.reason.as_deref(), Some("CONTAINER_OOM"));
     assert_eq!(scripted.calls(), [Call::Subscribe(3), Call::Get(5)]);
 }
+
+#[test]
+fn a_state_that_another_request_caused_is_reported_as_such() {
+    use SandboxState::{Deleted, Deleting, Ready, Stopped};
+    for (state, words) in [(Stopped, "was stopped"), (Deleting, "is being removed"), (Deleted, "was removed")] {
+        let failure = is_reached(&in_state(state), Ready).unwrap_err();
+        assert_eq!(failure.message, format!("the sandbox \"web1\" {words} by another request"));
+    }
+}
