@@ -49,5 +49,5 @@ pub use self::files::{Directory, File, Files, ReadStream, WriteStream};
 pub use self::options::ConnectOptions;
 pub use self::path::{PathError, sandbox_directory, socket_path};
 pub use self::raw::{RawFrame, RawStream};
-pub use self::tcp::{TcpReader, TcpStream, TcpWriter};
+pub use self::tcp::{GuestTcpStream, TcpReader, TcpWriter};
 pub use self::tree::{TreeClient, TreeStream};

@@ -109,7 +109,7 @@ impl CommandDefaults {
         let user = self.default_user(bootstrap.user.as_deref())?;
         if let (Some(name), true) = (&bootstrap.hostname, self.init) {
             rustix::system::sethostname(name.as_bytes())
-                .map_err(|errno| BootstrapError::Invalid(format!("hostname: {}", crate::errno::sentence(errno))))?;
+                .map_err(|errno| BootstrapError::Invalid(format!("hostname: {}", crate::errno::message(errno))))?;
         }
 
         self.limits = limits;

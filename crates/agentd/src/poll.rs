@@ -76,7 +76,7 @@ impl Poller {
     }
 
     /// Changes a registered descriptor to another token, level-triggered and for reading only.
-    pub(crate) fn hand_over(&self, fd: impl AsFd, token: PollToken) -> Result<(), Errno> {
+    pub(crate) fn reassign(&self, fd: impl AsFd, token: PollToken) -> Result<(), Errno> {
         self.0.modify(fd, token, EventFlags::IN)
     }
 

@@ -30,7 +30,7 @@ pub(crate) struct ReceivedSignal {
 }
 
 /// A duplicate of descriptor 3, if it is a file of procfs.
-pub(crate) fn take_third() -> Option<std::fs::File> {
+pub(crate) fn dup_oom_score_fd() -> Option<std::fs::File> {
     // SAFETY: only borrowed during this call; if it is not open, the calls on it fail.
     let third = unsafe { std::os::fd::BorrowedFd::borrow_raw(3) };
     let kind = rustix::fs::fstatfs(third).ok()?;

@@ -421,10 +421,10 @@ impl Control {
             None => Some(message),
         };
         match unsent {
-            None => answered.await.unwrap_or_else(|_| Err(self.unanswered(id))),
+            None => answered.await.unwrap_or_else(|_| Err(self.actor_stopped(id))),
             Some(message) => match self.deleted(id) {
                 Some(sandbox) => self.0.answer_for_deleted(&sandbox, message.request).await,
-                None => Err(self.unanswered(id)),
+                None => Err(self.actor_stopped(id)),
             },
         }
     }
@@ -436,7 +436,7 @@ impl Control {
     }
 
     /// The refusal for a request whose actor stopped without an answer.
-    fn unanswered(&self, id: &SandboxId) -> Refusal {
+    fn actor_stopped(&self, id: &SandboxId) -> Refusal {
         match self.deleted(id) {
             // Only a pause may be unanswered, because a task performs it.
             Some(sandbox) => not_ready(&sandbox),

@@ -145,7 +145,7 @@ impl FakeProvider {
     }
 
     /// Removes all running sandboxes and their journals.
-    pub fn lose_machines(&self) {
+    pub fn drop_running_sandboxes(&self) {
         self.lock().machines.clear();
         self.wake();
     }

@@ -143,7 +143,7 @@ mod tests {
 
     /// Not a test of its own: the process that the next one starts.
     #[test]
-    fn steps_of_a_process() {
+    fn each_step_reaches_its_failpoints() {
         Step::Create.begin();
         Step::Create.end();
         Step::ExecStart.reached();
@@ -159,7 +159,7 @@ mod tests {
             ("", false),
         ] {
             let mut process = Command::new(std::env::current_exe().unwrap());
-            process.args(["--exact", "tests::steps_of_a_process"]).env("CARREL_FAILPOINT", armed);
+            process.args(["--exact", "tests::each_step_reaches_its_failpoints"]).env("CARREL_FAILPOINT", armed);
             let status = process.output().unwrap().status;
             assert_eq!(status.signal(), dies.then_some(9), "{armed}: {status}");
             assert_eq!(status.success(), !dies, "{armed}: {status}");

@@ -17,19 +17,19 @@
 //! complete; other content may be reused by the next pull after verification.
 
 mod archive;
+mod attribute_layer;
 mod blob;
 mod budget;
 mod decompress;
 mod files;
 mod layer;
-mod patch;
 mod pull;
 mod push;
 mod record;
+mod references;
 mod remove;
 mod save;
 mod usage;
-mod users;
 
 use std::collections::HashMap;
 use std::io;
@@ -40,9 +40,9 @@ use std::time::{Duration, SystemTime};
 use carrel_image::RootFs;
 use rustix::fs::FlockOperation;
 
+pub use self::references::ImagePin;
 pub use self::remove::RemovedImages;
 pub use self::usage::StoreUsage;
-pub use self::users::ImagePin;
 
 use self::record::{ImageRecord, ImageRecords, NameRecord};
 use crate::config::ImageConfig;

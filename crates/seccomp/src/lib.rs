@@ -15,10 +15,10 @@
 
 mod calls;
 mod checks;
+mod ioctl;
 mod list;
-mod options;
+mod prctl;
 mod program;
-mod requests;
 #[cfg(test)]
 mod snapshot;
 mod supervisor;

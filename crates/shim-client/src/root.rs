@@ -21,7 +21,7 @@ pub struct HostPath(pub PathBuf);
 /// A root file system with a path that escapes it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(transparent)]
-pub struct InvalidRootPath(#[from] carrel_image::InvalidGuestPath);
+pub struct InvalidRootFsPath(#[from] carrel_image::InvalidGuestPath);
 
 record! {
     /// The description of a root file system.
@@ -158,9 +158,9 @@ impl From<&RootFs> for RootDescription {
 }
 
 impl TryFrom<RootDescription> for RootFs {
-    type Error = InvalidRootPath;
+    type Error = InvalidRootFsPath;
 
-    fn try_from(root: RootDescription) -> Result<Self, InvalidRootPath> {
+    fn try_from(root: RootDescription) -> Result<Self, InvalidRootFsPath> {
         let layers = root.layers.into_iter().map(|layer| layer.0).collect();
         let identity = root.identity.map(|identity| (identity.device, identity.inode));
         let mut described = Self { layers, identity, ..Self::default() };

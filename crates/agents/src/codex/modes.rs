@@ -75,6 +75,6 @@ impl ThreadModes {
 }
 
 /// A prompt for a Codex without plan mode.
-pub(super) fn plan_first(text: &str) -> String {
+pub(super) fn plan_first_prompt(text: &str) -> String {
     format!("{PLAN_FIRST}{text}")
 }

@@ -41,7 +41,7 @@ impl AgentPlatform {
     ];
 
     /// The current platform; `None` if no agent is published for it.
-    pub fn here() -> Option<Self> {
+    pub fn current() -> Option<Self> {
         if !cfg!(target_os = "linux") {
             return None;
         }

@@ -69,7 +69,7 @@ impl InstallSettings {
             bin: std::path::absolute(&bin).unwrap_or(bin),
             registry: None,
             preinstalled: variable("SANDBOX_AGENT_REQUIRE_PREINSTALL").is_some_and(|value| is_true(&value)),
-            platform: AgentPlatform::here(),
+            platform: AgentPlatform::current(),
             pins: PackagePin::all(),
             downloads: VendorDownloads::default(),
             timeouts: InstallTimeouts::default(),

@@ -1,8 +1,8 @@
 //! The spec of a sandbox: as requested, and as validated.
 
+mod caller_access;
 mod check;
 mod host;
-mod identity;
 mod merge;
 mod services;
 mod source;
@@ -18,8 +18,8 @@ use std::time::Duration;
 use carrel_store::Pairs;
 use serde::{Deserialize, Serialize};
 
+pub use self::caller_access::HostIds;
 pub use self::host::Host;
-pub use self::identity::HostIds;
 pub use self::source::{check_image, open_source};
 
 /// A spec as a client or a file requests it, not validated.

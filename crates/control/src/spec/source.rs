@@ -11,7 +11,7 @@ use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use super::Host;
-use super::identity::HostIds;
+use super::caller_access::HostIds;
 use super::units::quoted;
 use crate::{Code, Refusal};
 

@@ -114,7 +114,7 @@ impl Deadline {
                 return Ok(true);
             }
             let some = pids.get(..BATCH).unwrap_or(&pids);
-            match held(directory, some) {
+            match open_listed_pidfds(directory, some) {
                 Ok(held) => {
                     for (_, pidfd) in held {
                         if !self.poll(&pidfd, PollFlags::IN).map_err(failed)? {
@@ -145,7 +145,10 @@ pub(super) fn processes(directory: &CgroupDirectory) -> Result<Vec<Pid>, CgroupE
 
 /// Opens pidfds and drops those of processes that are no longer listed, so that a reused pid is never taken for a process of
 /// the group.
-pub(super) fn held(directory: &CgroupDirectory, pids: &[Pid]) -> Result<Vec<(Pid, OwnedFd)>, CgroupError> {
+pub(super) fn open_listed_pidfds(
+    directory: &CgroupDirectory,
+    pids: &[Pid],
+) -> Result<Vec<(Pid, OwnedFd)>, CgroupError> {
     let mut held = Vec::with_capacity(pids.len());
     for pid in pids {
         match rustix::process::pidfd_open(*pid, PidfdFlags::empty()) {

@@ -33,7 +33,7 @@ pub(super) enum LockAttempt {
 /// Acquires the lock of a directory, if it is free and still exists. While another process inspects it, it is retried
 /// so many times.
 pub(super) fn hold(directory: &OwnedFd, create: OFlags, tries: usize) -> io::Result<LockAttempt> {
-    discard_strange(directory)?;
+    remove_non_regular(directory)?;
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | create;
     let file = match rustix::fs::openat(directory, LOCK, flags, Mode::from_raw_mode(0o600)) {
         Ok(file) => file,
@@ -84,7 +84,7 @@ fn still_there(directory: &OwnedFd, file: OwnedFd) -> io::Result<LockAttempt> {
 }
 
 /// Anything but a regular file is not a lock. A shim that put it there has none.
-fn discard_strange(directory: &OwnedFd) -> io::Result<()> {
+fn remove_non_regular(directory: &OwnedFd) -> io::Result<()> {
     match rustix::fs::statat(directory, LOCK, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(found) if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile => discard(directory, LOCK),
         Ok(_) | Err(Errno::NOENT) => Ok(()),

@@ -160,7 +160,7 @@ impl FrameRouter {
 }
 
 /// Whether an agent sends such a frame to a client: it continues a session, ends it, or is data.
-pub(crate) fn is_sensible(flags: Flags) -> bool {
+pub(crate) fn is_valid_for_client(flags: Flags) -> bool {
     [Flags::NONE, Flags::TERMINAL, Flags::BULK].contains(&flags.known())
 }
 

@@ -13,7 +13,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use super::checkpoint::Checkpointer;
 use super::inspect::{beside, has_log, inspect};
-use super::raise::{LostEvents, raise};
+use super::sequence_floor::{LostEvents, raise};
 use super::wal_index::WalIndex;
 use super::{Sqlite, copy, read, schema};
 use crate::marker::MarkerFile;

@@ -99,7 +99,7 @@ impl ImageStore {
             return Ok(ImageLock::Used);
         }
         // It may have been removed before it was locked.
-        let there = lock::is_at(&image, &self.handle, &path)?;
+        let there = lock::is_same_file(&image, &self.handle, &path)?;
         Ok(if there { ImageLock::Held(ImagePin { lock: file, image }) } else { ImageLock::Gone })
     }
 }
