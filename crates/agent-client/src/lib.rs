@@ -14,6 +14,8 @@
 //! until the queue's owner reads or is dropped. So do not await one such stream while another of the same client is
 //! full.
 
+#![warn(missing_docs)]
+
 mod bulk;
 mod cancel;
 mod client;

@@ -14,7 +14,6 @@ use crate::session::SessionKey;
 pub(crate) enum PollToken {
     /// The listening socket.
     Listener,
-    /// Signals.
     Signals,
     /// The incoming side of a connection.
     Incoming(u16),

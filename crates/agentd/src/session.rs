@@ -36,7 +36,6 @@ pub(crate) struct MessageRejection {
 
 /// The handler of one correlation id.
 pub(crate) trait SessionHandler {
-    /// Handles a message.
     fn message(
         &mut self,
         io: &mut SessionIo,

@@ -16,7 +16,6 @@ pub(crate) enum Fork {
     Parent(Pid),
 }
 
-/// A received signal.
 pub(crate) struct ReceivedSignal {
     /// The signal number.
     pub(crate) signal: i32,
@@ -25,7 +24,6 @@ pub(crate) struct ReceivedSignal {
     pub(crate) sender: u32,
     /// The uid of the sender in this user namespace.
     pub(crate) user: u32,
-    /// The signal code.
     pub(crate) code: i32,
 }
 

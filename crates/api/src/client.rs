@@ -13,9 +13,7 @@ pub enum DaemonConnectError {
     /// The daemon is not reachable.
     #[error("connect to the daemon at {}: {source}", socket.display())]
     Transport {
-        /// The daemon's socket.
         socket: PathBuf,
-        /// The error of the transport.
         source: tonic::transport::Error,
     },
 }

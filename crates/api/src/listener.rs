@@ -33,9 +33,7 @@ pub enum Listener {
     Unix(UnixListener),
     /// A TCP port, whose clients need a certificate or a key.
     Tcp {
-        /// The listener.
         listener: TcpListener,
-        /// The credentials of the listener.
         credentials: ListenerCredentials,
     },
 }

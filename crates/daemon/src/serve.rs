@@ -224,7 +224,6 @@ pub(crate) fn control_settings(config: &Config) -> ControlSettings {
     }
 }
 
-/// The settings of the provider.
 pub(crate) fn provider_settings(home: &Path, config: &Config) -> Result<carrel_local::LocalSettings, ServeError> {
     let root = config.log_root(home);
     Ok(carrel_local::LocalSettings {

@@ -12,7 +12,6 @@ pub trait Failpoints: Copy + PartialOrd + std::fmt::Debug + 'static {
         kebab(&format!("{self:?}"))
     }
 
-    /// The one with that name.
     fn named(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|point| point.name() == name)
     }
@@ -50,7 +49,6 @@ macro_rules! failpoints {
 /// The failpoint before or after a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepFailpoint<S> {
-    /// The step.
     pub step: S,
     /// Whether it is after the step.
     pub after: bool,
@@ -129,7 +127,6 @@ mod tests {
     use super::*;
 
     failpoints! {
-        /// Steps.
         enum Step { Create, ExecStart }
     }
 

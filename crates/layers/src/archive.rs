@@ -57,7 +57,6 @@ pub enum ArchiveForm {
     Layer,
 }
 
-/// Limits for one archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArchiveLimits {
     /// The sum of all file sizes; a sparse file counts with its apparent size. Symlink targets and attributes count

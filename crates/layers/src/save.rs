@@ -29,7 +29,6 @@ const HIDES: &[u8] = b".wh..wh..opq";
 const IDS: u32 = 65_536;
 const NOBODY: u32 = 65_534;
 
-/// The changes of a sandbox.
 #[derive(Debug)]
 pub struct SandboxChanges {
     /// The upper directory of its overlay, which must not change meanwhile.

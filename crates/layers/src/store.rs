@@ -83,7 +83,6 @@ pub struct ImageStore {
     unpacker: Unpacker,
 }
 
-/// An image in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredImage {
     /// The digest of its manifest, which identifies it.
@@ -136,7 +135,6 @@ impl ImageStore {
         Self { path, handle, unpacker }
     }
 
-    /// Finds an image by name.
     pub fn find(&self, name: &str) -> Result<Option<StoredImage>, ImageStoreError> {
         let Some(named) = self.named(name)? else { return Ok(None) };
         let Some(record) = self.record(named.digest)? else { return Ok(None) };
@@ -199,7 +197,6 @@ impl ImageStore {
         Ok(bytes.and_then(|bytes| serde_json::from_slice::<NameRecord>(&bytes).ok()).filter(|named| named.name == name))
     }
 
-    /// All names, by image.
     fn all_names(&self) -> Result<HashMap<Digest, Vec<String>>, ImageStoreError> {
         let mut found: HashMap<_, Vec<_>> = HashMap::new();
         for place in files::names(&self.handle, NAMES).map_err(|error| self.failed(error))? {

@@ -53,7 +53,6 @@ impl LogTemplate {
         self.root.join(&self.above)
     }
 
-    /// The directory of a sandbox.
     pub(crate) fn directory(&self, sandbox: &SandboxId) -> PathBuf {
         self.parent_directory().join(sandbox.as_str())
     }

@@ -30,7 +30,6 @@ struct LayerMount {
     path: PathBuf,
 }
 
-/// The location of a layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LayerLocation {
     /// The index of its mount.

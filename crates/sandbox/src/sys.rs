@@ -295,7 +295,6 @@ pub(crate) fn set_project_quota(on: BorrowedFd<'_>, project: u32, bytes: u64, fi
     unsafe { quota_call(on, libc::Q_SETQUOTA, project, (&raw mut quota).cast()) }
 }
 
-/// The usage of a project.
 pub(crate) fn project_usage(on: BorrowedFd<'_>, project: u32) -> Result<ProjectUsage, Errno> {
     // SAFETY: all zero is a valid value of this plain structure.
     let mut quota = unsafe { std::mem::zeroed::<libc::dqblk>() };
@@ -316,7 +315,6 @@ pub(crate) fn set_project(directory: BorrowedFd<'_>, project: u32) -> Result<(),
     }
 }
 
-/// The project of a directory.
 pub(crate) fn project(directory: BorrowedFd<'_>) -> Result<u32, Errno> {
     file_attributes(directory).map(|attributes| attributes.project)
 }
@@ -387,7 +385,6 @@ const LOOP_CONFIGURE: libc::Ioctl = 0x4c0a;
 /// `LO_FLAGS_AUTOCLEAR`.
 const CLEARED_WITH_LAST_USER: u32 = 4;
 
-/// `struct loop_config`.
 #[repr(C)]
 struct LoopConfig {
     file: u32,

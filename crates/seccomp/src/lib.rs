@@ -152,7 +152,6 @@ impl SeccompFilter {
         program::assemble(&list, native()?).map(Self)
     }
 
-    /// The filter for an architecture.
     pub fn for_architecture(architecture: Architecture) -> Result<Self, SeccompError> {
         program::assemble(&calls::SANDBOX, architecture).map(Self)
     }

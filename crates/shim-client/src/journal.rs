@@ -93,7 +93,6 @@ pub enum JournalError {
     /// A fact that was readable is now damaged.
     #[error("fact {sequence} of the journal is damaged")]
     Damaged {
-        /// Its sequence.
         sequence: u64,
     },
 }

@@ -34,9 +34,7 @@ record! {
         trees: Vec<RootBind> => default,
         /// Symbolic links.
         links: Vec<RootSymlink> => default,
-        /// Files.
         files: Vec<RootFile> => default,
-        /// Directories.
         directories: Vec<RootDirectory> => default,
     }
 
@@ -48,27 +46,20 @@ record! {
         target: HostPath => required,
     }
 
-    /// A symlink.
     pub struct RootSymlink {
-        /// The path of the link.
         path: HostPath => required,
-        /// Its target.
         target: HostPath => required,
     }
 
     /// A file with generated content.
     pub struct RootFile {
-        /// Its path.
         path: HostPath => required,
-        /// Its content.
         content: ByteString => required,
         /// Its permissions.
         mode: u32 => required,
     }
 
-    /// A directory.
     pub struct RootDirectory {
-        /// Its path.
         path: HostPath => required,
         /// Its permissions.
         mode: u32 => required,
@@ -77,7 +68,6 @@ record! {
     }
 }
 
-/// A byte string.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ByteString(pub Vec<u8>);
 

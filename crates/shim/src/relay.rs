@@ -75,7 +75,6 @@ pub(crate) struct Relay {
     events: Vec<RelayAction>,
 }
 
-/// The state of a slot.
 enum SlotState {
     Free,
     Taken(Box<RelayedClient>),

@@ -52,7 +52,6 @@ pub enum BackupError {
     /// The file is in the home of the daemon.
     #[error("{} is in the home of the daemon, {}", file.display(), home.display())]
     Inside {
-        /// The file of the backup.
         file: PathBuf,
         /// The home of the daemon.
         home: PathBuf,

@@ -42,7 +42,6 @@ pub(crate) enum NextEvents {
     Closed,
     /// No newer event yet.
     None,
-    /// Cached events.
     Cached(Vec<Arc<Event>>),
     /// Events that are no longer cached, to be read from the database.
     Stored(EventRange),

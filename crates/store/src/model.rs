@@ -80,7 +80,6 @@ numbered! {
         Stopped = 4,
         /// It is being deleted.
         Deleting = 5,
-        /// It was deleted.
         Deleted = 6,
     }
 }
@@ -114,7 +113,6 @@ numbered! {
         SandboxStopped = 6,
         /// A delete request was accepted.
         SandboxDeleteRequested = 7,
-        /// The sandbox was deleted.
         SandboxDeleted = 8,
         /// An exec was accepted.
         ExecStarted = 9,
@@ -126,7 +124,6 @@ numbered! {
         ExecCancelled = 12,
         /// A service is healthy.
         ServiceReady = 13,
-        /// A service failed.
         ServiceFailed = 14,
         /// All processes of the sandbox are frozen.
         SandboxPaused = 15,
@@ -136,7 +133,6 @@ numbered! {
 }
 
 numbered! {
-    /// The state of an exec.
     pub enum ExecState {
         /// It was accepted, and has not ended.
         Running = 1,
@@ -172,7 +168,6 @@ pub struct Sandbox {
     pub spec: String,
     /// The image, as the user named it.
     pub image: String,
-    /// The labels.
     pub labels: Pairs,
     /// How long it may be idle before it is stopped, in milliseconds: 0 is forever, `None` is the daemon's default.
     pub idle_ms: Option<u64>,
@@ -209,7 +204,6 @@ pub struct Exec {
     pub env: Pairs,
     /// All other options of the request, in JSON.
     pub options: String,
-    /// The exit code.
     pub exit_code: i32,
     /// The error code, if it failed.
     pub error_code: String,
@@ -263,11 +257,8 @@ pub enum EventDetails {
     },
     /// About an exec.
     Exec {
-        /// The id of the exec.
         exec: ExecId,
-        /// The state of the exec.
         state: ExecState,
-        /// Its exit code.
         exit_code: i32,
         /// The error code, if it failed.
         error_code: String,

@@ -28,7 +28,6 @@ pub struct RepairReport {
 /// The result for one table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RepairedTable {
-    /// The name of the table.
     pub name: &'static str,
     /// How many rows were kept.
     pub kept: u64,

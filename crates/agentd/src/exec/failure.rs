@@ -3,7 +3,6 @@
 use carrel_protocol::payload::ExecFailureKind;
 use rustix::io::Errno;
 
-/// A stage of a spawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum SpawnStage {
@@ -26,7 +25,6 @@ pub(crate) enum SpawnStage {
     Interpreter,
 }
 
-/// A failed stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FailedSpawnStage {
     pub(crate) stage: SpawnStage,

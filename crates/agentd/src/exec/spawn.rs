@@ -84,7 +84,6 @@ pub(crate) fn spawn(request: &ExecRequest, defaults: &CommandDefaults) -> Result
     }
 }
 
-/// The resource with that name.
 pub(crate) fn resource(name: &str) -> Option<Resource> {
     Some(match name {
         "cpu" => Resource::Cpu,

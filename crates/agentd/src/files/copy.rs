@@ -33,7 +33,6 @@ impl CopyFile {
         Self::from_open(source, to)
     }
 
-    /// Copies open files.
     pub(crate) fn from_open(source: OwnedFd, to: &str) -> Result<Self, FsError> {
         let failed = |errno| FsError::new("copy", errno);
         let flags = OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;

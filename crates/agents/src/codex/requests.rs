@@ -18,7 +18,6 @@ pub(super) struct AppServerRequest {
     form: ResponseForm,
 }
 
-/// Form of the response.
 #[derive(Clone, Debug, PartialEq)]
 enum ResponseForm {
     /// `accept`, `acceptForSession`, `decline`.

@@ -31,9 +31,7 @@ pub enum CredentialQueryError {
     /// The agent does not use this provider.
     #[error("{agent} does not use {provider}")]
     Mixed {
-        /// The agent.
         agent: AgentId,
-        /// The provider.
         provider: String,
     },
 }

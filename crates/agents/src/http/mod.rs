@@ -45,17 +45,13 @@ pub struct AppState {
     pub token: Option<ServerToken>,
     /// Hosts that are allowed without a token; any on a Unix socket, which no browser can reach.
     pub hosts: Option<AllowedHosts>,
-    /// CORS policy.
     pub cors: CorsPolicy,
-    /// Agents.
     pub agents: Arc<AgentRegistry>,
-    /// Sessions.
     pub sessions: SessionRegistry,
     /// Becomes true when the server shuts down; streams end first.
     pub shutting_down: watch::Receiver<bool>,
 }
 
-/// All routes.
 pub fn router(app: Arc<AppState>) -> Router {
     let cors = app.cors.clone();
     let authenticated = routes::add(Router::new(), routes::authenticated())

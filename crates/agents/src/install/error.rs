@@ -14,9 +14,7 @@ pub enum InstallError {
     /// The agent is not published for this platform.
     #[error("{agent} is not published for {platform}\nhint: put a program `{agent}` in PATH")]
     Platform {
-        /// The agent.
         agent: AgentId,
-        /// The platform.
         platform: String,
     },
     /// Not a version.
@@ -25,9 +23,7 @@ pub enum InstallError {
     /// No source has it.
     #[error("cannot get {agent} {version}{}\nhint: {HINT}", list(.tried))]
     Unavailable {
-        /// The agent.
         agent: AgentId,
-        /// The version.
         version: String,
         /// The sources that were tried, and their errors.
         tried: Vec<(String, String)>,
@@ -49,7 +45,6 @@ pub enum InstallError {
     Package {
         /// URL of the source.
         origin: String,
-        /// The error.
         error: Arc<PackageUnpackError>,
     },
     /// A file operation failed.
@@ -57,7 +52,6 @@ pub enum InstallError {
     File {
         /// The operation.
         step: &'static str,
-        /// The path.
         path: String,
         /// The system error.
         error: Arc<io::Error>,

@@ -16,16 +16,13 @@ pub struct AgentPlatform {
 pub enum CpuArch {
     /// x86-64.
     X64,
-    /// AArch64.
     Arm64,
 }
 
 /// A C library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Libc {
-    /// glibc.
     Glibc,
-    /// musl.
     Musl,
 }
 

@@ -12,7 +12,6 @@ use super::{
 };
 use crate::agent::AgentId;
 
-/// A source of a package.
 #[derive(Clone, Debug)]
 pub(super) struct PackageSource {
     pub(super) request: RegistryRequest,
@@ -24,7 +23,6 @@ pub(super) struct PackageSource {
 /// What a source provides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum PackageFormat {
-    /// The registry's package.
     Registry,
     /// The same package from another server.
     Mirror,

@@ -32,7 +32,6 @@ pub enum PackageUnpackError {
     /// Writing failed.
     #[error("cannot write {path}: {error}")]
     Write {
-        /// The path.
         path: PathBuf,
         /// The system error.
         error: io::Error,
@@ -57,12 +56,9 @@ pub enum PackageUnpackError {
     Missing(String),
 }
 
-/// An unpacked file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct UnpackedFile {
-    /// Path in the install.
     pub(super) path_in_install: &'static str,
-    /// SHA-256.
     pub(super) sha256: String,
     pub(super) size: u64,
 }

@@ -2,7 +2,6 @@
 
 use super::config::GitSetting;
 
-/// The kind of a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SettingKind {
     /// A directory or file that is run or read as configuration.

@@ -43,7 +43,6 @@ pub(super) struct ExecPlan<'a> {
     daemon: Option<DaemonClient>,
 }
 
-/// Defaults of a command.
 #[derive(Debug, Default)]
 struct CommandDefaults {
     env: Vec<String>,

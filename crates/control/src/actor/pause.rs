@@ -19,7 +19,6 @@ pub(super) enum PauseState {
     Paused(PauseCauseRecord),
 }
 
-/// The cause of a pause.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PauseCauseRecord {
     /// From [`PauseCause::as_str`].

@@ -70,7 +70,6 @@ impl<'w> MakeWriter<'w> for LogSink {
 }
 
 impl Write for LogSink {
-    /// Writes one line.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         match &mut *self.lock() {
             Some(file) => file.append(line)?,

@@ -43,7 +43,6 @@ pub(super) struct ArchiveTree {
     handed_on: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
-/// An open directory.
 struct OpenDirectory {
     name: Vec<u8>,
     handle: OwnedFd,

@@ -101,7 +101,6 @@ impl ImageSource for DockerArchive {
     }
 }
 
-/// Selects an image by name.
 fn select_image(path: &Path, images: &[DockerImageEntry], name: Option<&str>) -> Result<DockerImageEntry, DockerError> {
     let path = path.to_owned();
     let there = || images.iter().flat_map(|image| image.repo_tags.iter().flatten()).cloned().collect();

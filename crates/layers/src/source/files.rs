@@ -24,7 +24,6 @@ pub(super) enum NamedFiles {
     Tar { file: Arc<File>, entries: HashMap<String, TarEntry> },
 }
 
-/// An entry in a tar.
 #[derive(Debug)]
 pub(super) enum TarEntry {
     At { offset: u64, size: u64 },

@@ -71,7 +71,6 @@ struct PatchDirectory {
     listed: bool,
 }
 
-/// A directory of one layer.
 #[derive(Clone, Copy)]
 struct LayerDirectory {
     layer: usize,

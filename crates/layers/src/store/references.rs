@@ -85,7 +85,6 @@ impl ImageStore {
         }
     }
 
-    /// Locks an image.
     pub(super) fn locked(&self, digest: Digest, lock: impl Fn(&OwnedFd) -> io::Result<bool>) -> io::Result<ImageLock> {
         let path = format!("{IMAGES}/{}", digest.hex());
         let Some(image) = files::existing(&self.handle, &path)? else { return Ok(ImageLock::Gone) };

@@ -187,7 +187,6 @@ impl ImageStore {
         Ok(Some(loose.unwrap_or_default()))
     }
 
-    /// The users of an image.
     pub(super) fn users(&self, digest: Digest) -> io::Result<Vec<String>> {
         match self.locked(digest, |_| Ok(true))? {
             ImageLock::Held(held) => held.users(),

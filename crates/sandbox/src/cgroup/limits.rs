@@ -72,7 +72,6 @@ impl CgroupLimits {
         self.pids
     }
 
-    /// The CPU limit.
     pub fn cpus(&self) -> Option<CpuShare> {
         self.cpus
     }

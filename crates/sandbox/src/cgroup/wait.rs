@@ -20,7 +20,6 @@ const ANNOUNCED: Duration = Duration::from_millis(20);
 /// How many pidfds are held at one time.
 pub(super) const BATCH: usize = 64;
 
-/// A deadline.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Deadline {
     end: Instant,

@@ -73,7 +73,6 @@ pub enum IdentityField {
     Name,
     /// The incarnation of its sandbox.
     Incarnation,
-    /// The boot id.
     BootId,
     /// The pid of the sandbox's first process.
     Process,

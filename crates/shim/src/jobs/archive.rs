@@ -58,7 +58,6 @@ pub(super) struct ArchivedRecord {
     pub(super) job: ArchivedJob,
 }
 
-/// The head of a record.
 #[derive(Clone, Copy, Debug)]
 struct RecordHead {
     length: usize,

@@ -14,7 +14,6 @@ const ROOM: u64 = 256 * 1024;
 /// The maximum queue length.
 const MOST: usize = 4 * 1024 * 1024;
 
-/// The input of a job.
 #[derive(Debug)]
 pub(crate) struct JobInputQueue {
     queue: VecDeque<u8>,

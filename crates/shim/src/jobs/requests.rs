@@ -105,7 +105,6 @@ impl Jobs {
         }
     }
 
-    /// Releases the input.
     pub(crate) fn release_input(&mut self, key: JobKey, requester: RequestRef) {
         if let Some(job) = self.jobs.get_mut(&key) {
             job.input.holder.take_if(|holder| holder.requester == requester);

@@ -12,7 +12,6 @@ const STRAYS: u32 = 1000;
 /// That period.
 const WHILE: Duration = Duration::from_secs(1);
 
-/// The target of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FrameTarget {
     Client(Slot),

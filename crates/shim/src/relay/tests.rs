@@ -21,7 +21,6 @@ struct RelayModel {
     number: u32,
 }
 
-/// The model of a client.
 #[derive(Default)]
 struct ModelClient {
     ids: Option<CorrelationIdRange>,
@@ -35,7 +34,6 @@ struct ModelClient {
     expected: VecDeque<Vec<u8>>,
 }
 
-/// The model of the agent.
 #[derive(Default)]
 struct ModelAgent {
     got: Vec<u8>,

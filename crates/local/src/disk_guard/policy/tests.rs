@@ -5,7 +5,6 @@ use super::*;
 const MIB: u64 = 1 << 20;
 const RESERVE: FreeSpaceReserve = FreeSpaceReserve { bytes: 1024 * MIB, inodes: Some(1000) };
 
-/// A simulated sandbox.
 #[derive(Clone, Copy, Default)]
 struct SimulatedSandbox {
     /// Per millisecond.
